@@ -1,8 +1,8 @@
 """Element formats.
 
-``gb.float32`` and its kin are :class:`DType` objects. Wherever this package takes a dtype it also takes what NumPy
-takes (``np.float32``, ``"float32"``) and ggml's names (``"f32"``, ``"q4_0"``). Quantized formats store blocks of
-elements; NumPy sees them as bytes.
+``gb.float32`` and the other formats are :class:`DType` objects. Functions of this package that take a dtype
+also accept NumPy dtypes (``np.float32``, ``"float32"``) and ggml's names (``"f32"``, ``"q4_0"``). Quantized
+formats store blocks of elements. NumPy sees them as bytes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ __all__ = [
 
 
 class DType:
-    """An element format: ``name``, ``id`` (``enum ggml_type``), ``block_size`` (elements a block), ``itemsize`` (bytes
-    a block)."""
+    """An element format.
+
+    ``name``; ``id`` (``enum ggml_type``); ``block_size``: elements in a block; ``itemsize``: bytes of a block
+    """
 
     __slots__ = ("_numpy", "block_size", "ggml_name", "id", "is_quantized", "itemsize", "name", "numpy", "typestr")
 
@@ -43,7 +45,7 @@ class DType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype (so that ``np.dtype(gb.float32)`` works); ``AttributeError`` where NumPy has none."""
+        """The NumPy dtype, so that ``np.dtype(gb.float32)`` works. AttributeError if NumPy has none."""
         if self._numpy is None:
             raise AttributeError(f"NumPy has no dtype for {self.name}")
         return self._numpy
@@ -119,18 +121,21 @@ def is_dtype_id(type_id: int) -> bool:
     return type_id in _by_id
 
 
-_OTHERS = {  # names of other libraries, or with several meanings
+_OTHERS = {  # names of other libraries, and ambiguous names
     "float": "it could be float32 or float16: say which", "int": "it could be int32 or int64: say which",
     "fp32": "it is called float32",
     "fp16": "it is called float16", "int4": "q4_0 and q4_k have 4 bits", "uint4": "q4_0 and q4_k have 4 bits",
     "fp4": "mxfp4 and nvfp4 have 4 bits",
 }  # fmt: skip
-_AMBIGUOUS = (float, int, "float", "int")  # to NumPy they are float64 and int64
-_NO_DTYPES = ("uint8", "uint16", "uint32", "uint64", "bool")  # of NumPy, and near to none of ours
+_AMBIGUOUS = (float, int, "float", "int")  # NumPy reads them as float64 and int64
+_NO_DTYPES = ("uint8", "uint16", "uint32", "uint64", "bool")  # NumPy dtypes without a similar tensor dtype
 
 
 def as_dtype(value: DTypeLike, what: str = "") -> DType:
-    """The DType for a DType, a name, or a NumPy dtype. TypeError if there is none; what: who asks, for its message"""
+    """The DType for a DType, a name, or a NumPy dtype. Raises TypeError for anything else.
+
+    what: the caller, for the message
+    """
     if isinstance(value, DType):
         return value
     if isinstance(value, str):
@@ -139,7 +144,7 @@ def as_dtype(value: DTypeLike, what: str = "") -> DType:
             return found
     try:
         dtype = np.dtype(value)
-    except (TypeError, ValueError, SyntaxError):  # what NumPy says of texts and lists that it cannot read
+    except (TypeError, ValueError, SyntaxError):  # NumPy's errors for text and lists that it cannot parse
         dtype = None
     if dtype is not None and value is not None:
         if dtype.name == "bfloat16":  # ml_dtypes
@@ -156,7 +161,7 @@ def as_dtype(value: DTypeLike, what: str = "") -> DType:
     raise TypeError(f"{what}{': ' if what else ''}there is no dtype {shown!r}{hint}")
 
 
-# Written out, so that type checkers and editors see them; a test compares them with `dtypes`.
+# Written out for type checkers and editors. A test compares them with `dtypes`.
 float32: DType = dtypes["float32"]
 float16: DType = dtypes["float16"]
 bfloat16: DType = dtypes["bfloat16"]

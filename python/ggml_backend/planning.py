@@ -27,24 +27,24 @@ class MemoryPlan:
 
     offsets: NDArray[np.uint64] = field(repr=False)  #: by buffer; multiples of the alignment
     peak: int  #: largest offset + size of all buffers, sizes rounded up to the alignment
-    lower_bound: int  #: most bytes alive at once, or the largest size. No plan has a smaller peak
+    lower_bound: int  #: most bytes alive at once, or the largest size. No plan has a smaller peak.
     best_fit: int  #: the peak of in-order best fit, for comparison
     proved: bool  #: no plan has a smaller peak than this one
     milliseconds: float  #: wall time of the call
-    bound: int  #: no plan has a smaller peak: the lower bound, or more if the search has proved more
+    bound: int  #: no plan has a smaller peak: the lower bound, or a larger value that the search has proved
     bound_by: str  #: what proves ``bound``: "load", the bytes alive at once, or "search"
     unfinished: bool  #: not proved, and a larger budget would probably give a smaller peak
 
     @property
     def gap(self) -> float:
-        """How much the peak is above the lower bound: 0.01 is 1 %."""
+        """Relative distance of the peak from the lower bound: 0.01 is 1 %."""
         return self.peak / self.lower_bound - 1.0 if self.lower_bound else 0.0
 
 
 def _integers(values: ArrayLike, dtype: type[np.integer[Any]], name: str) -> NDArray[Any]:
     try:
         array = np.asarray(values)
-        if array.dtype == np.float64 and not isinstance(values, np.ndarray):  # of integers that no one dtype holds
+        if array.dtype == np.float64 and not isinstance(values, np.ndarray):  # integers that no single dtype holds
             array = np.asarray(values, object)
     except ValueError:
         raise InvalidArgumentError(
@@ -85,7 +85,7 @@ def plan_memory(
     Parameters
     ----------
     alignment: a power of two.
-    capacity: bytes; any plan within it will do. If none is found, :class:`AllocationError` is raised.
+    capacity: bytes. Any plan within it is good enough. If none is found, :class:`AllocationError` is raised.
     budget_ms: how long to search if heuristics miss the lower bound. 0: no search. The clock (the calling thread's
         processor time) ends the search, so the plan depends on the processor's speed.
     n_threads: threads that try several orders at once.

@@ -14,15 +14,15 @@ from .._ffi import ffi, lib
 __all__ = ["Kind", "kind_called", "kinds", "missing", "register"]
 
 kinds: dict[str, Kind] = {}
-"""By name in capitals."""
+"""Kinds by name in capitals."""
 
 _LATER = {"ARRAY": "ggml_backend.devices._array"}
-"""Devices of the package, each with a package that has ``missing()``. Its module ``device`` registers the class. It is
-imported when the device is used."""
+"""Device kinds of this package. Each is a package with ``missing()``. Its module ``device`` registers the
+class and is imported on first use."""
 
 
 class Kind:
-    """A class of devices under a name. C refers to it by its handle, for ever."""
+    """A device class under a name. C keeps its handle for the life of the process."""
 
     __slots__ = ("_cls", "handle", "name")
 
@@ -47,7 +47,7 @@ class Kind:
         _ = self.cls
 
     def missing(self) -> object:
-        """Why devices of this kind cannot be used here; None: they can."""
+        """The reason why devices of this kind are unavailable; None if they are available."""
         return (import_module(_LATER[self.name]) if self._cls is None else self._cls).missing()
 
 
@@ -56,7 +56,7 @@ class _Given(threading.local):
 
 
 given = _Given()
-"""The keywords of the ``Backend(...)`` that this thread is in: objects, which no text could hold."""
+"""The keyword objects of the ``Backend(...)`` call of this thread, which a text cannot hold."""
 
 
 def register(name: str, cls: type[Any], replace: bool) -> None:
@@ -88,13 +88,13 @@ def kind_called(name: str) -> Kind | None:
 
 
 def missing() -> dict[str, str]:
-    """Of kinds that cannot be used here, why."""
+    """The unavailable kinds, each with the reason."""
     reasons = {kind.name: _reason(kind) for kind in kinds.values()}
     return {name: str(reason) for name, reason in reasons.items() if reason}
 
 
 def _reason(kind: Kind) -> object:
-    """What its class says; the others can be used all the same if that fails."""
+    """The reason that the class gives. An exception there becomes the reason, so other kinds stay usable."""
     try:
         return kind.missing()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Devices that are open, and their memory, as C refers to them."""
+"""Open devices and their memory, as C refers to them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["Mark", "Memory", "State", "dropped", "handle_of", "has_queue", "obje
 _T = TypeVar("_T")
 
 _alive: dict[int, tuple[Any, object]] = {}
-"""What C refers to: handles of cffi, and what they stand for."""
+"""The cffi handles that C holds, and their objects."""
 
 
 def handle_of(thing: object) -> Any:
-    """A handle for C, which keeps the object until :func:`dropped`."""
+    """A handle for C. It keeps the object alive until :func:`dropped`."""
     handle = ffi.new_handle(thing)
     _alive[address(handle)] = (handle, thing)
     return handle
 
 
 def dropped(handle: Any) -> Any:
-    """The object behind a handle that C gives back; None: it was given back before."""
+    """The object behind a handle that C returns; None if C has returned it before."""
     return _alive.pop(address(handle), (None, None))[1]
 
 
@@ -40,8 +40,7 @@ def object_of(handle: Any, kind: type[_T]) -> _T:
 
 
 class _Ticket:
-    """Of work for a queue: whether it was done, whether its run has ended without it, and whether ``submit`` has not
-    returned yet."""
+    """The state of submitted work: finished, abandoned because its run failed, or still inside ``submit``."""
 
     __slots__ = ("abandoned", "done", "submitting")
 
@@ -51,7 +50,7 @@ class _Ticket:
 
 
 class State:
-    """One open device: the object of its class, and what the library keeps beside it."""
+    """One open device: the object of its class, and the library's state for it."""
 
     __slots__ = ("at_once", "device", "failures", "handle", "has_numpy_arrays", "host", "name", "queue", "queued")
     handle: int  # as C knows it
@@ -61,15 +60,15 @@ class State:
         self.device = device
         self.host: bool = device.memory == "host"
         self.queue: bool = has_queue(device)
-        self.at_once: bool = getattr(device, "_at_once", False)  # its submit calls the work, which queues it elsewhere
-        self.has_numpy_arrays: bool | None = None  # None: nobody has looked
-        # Of work in its queue, until somebody waits for that; and what nobody has waited for yet. No lock: an interrupt
-        # between taking one and noting that would keep it for ever. What is done with them here is one step each.
+        self.at_once: bool = getattr(device, "_at_once", False)  # submit calls the work, which itself only queues
+        self.has_numpy_arrays: bool | None = None  # None: not checked yet
+        # Failures and tickets of queued work that no caller has waited for yet. They have no lock: an interrupt
+        # right after acquiring it would hold it forever. Each access is one atomic step.
         self.failures: deque[BaseException] = deque()
         self.queued: deque[_Ticket] = deque()
 
     def run(self, program: Callable[[], object]) -> None:
-        """Computes now, or puts it into the device's queue."""
+        """Computes now, or submits to the device's queue."""
         if not self.queue:
             program()
             return
@@ -85,11 +84,11 @@ class State:
             self.device.submit(self.guarded(program, ticket))
         ticket.submitting = False
         if not ticket.done:
-            self.queued.append(ticket)  # an interrupt before this leaves out a check, and nothing else
+            self.queued.append(ticket)  # an interrupt before this only skips a check
 
     @contextlib.contextmanager
     def told(self, where: str) -> Iterator[None]:
-        """Around a call of the device: what is raised gets a note that names the device and says where it was."""
+        """Adds a note with the device and ``where`` to exceptions of a device call."""
         try:
             yield
         except Exception as error:
@@ -97,17 +96,17 @@ class State:
             raise
 
     def guarded(self, program: Callable[[], object], ticket: _Ticket) -> Callable[[], None]:
-        """Work for a queue, whose thread shall not end by an exception: that is raised to who waits. After a failure
-        nothing more is computed until then.
+        """Wraps work for a queue. An exception does not end the queue's thread: the waiting call raises it.
 
-        A thread of the queue works for the run meanwhile. The main thread, if the device computes there, is left as it
-        is: an interrupt could keep it from being put back.
+        After a failure, the queue skips all work until a caller has waited. A thread of the queue takes
+        part in the run while it works. The main thread, if the device computes there, stays unmarked,
+        because an interrupt could prevent the reset.
         """
         run = lib.gbpy_device_current_run()
 
         def work() -> None:
             if ticket.abandoned:
-                return  # its run has failed, and what belongs to that may be gone
+                return  # the run has failed, and its memory may be freed
             outer, tagged = lib.gbpy_device_current_run(), threading.current_thread() is not threading.main_thread()
             if tagged:
                 lib.gbpy_device_set_current_run(run)
@@ -115,13 +114,13 @@ class State:
                 if not self.failures:
                     program()
             except BaseException as error:
-                if not tagged and not isinstance(error, Exception):  # an interrupt is heard now, by who is here
-                    if not ticket.submitting:  # and is not the one who runs this
+                if not tagged and not isinstance(error, Exception):  # an interrupt: this thread raises it now
+                    if not ticket.submitting:  # the interrupted call is not the one that runs this work
                         self.fail(DeviceError(f"{self.name}: interrupted while it computed"))
                     raise
                 handle = lib.gbpy_run_handle()
                 if handle:
-                    ffi.from_handle(handle).fail(error)  # so the run raises it, whoever waits for the queue
+                    ffi.from_handle(handle).fail(error)  # so that the run raises it, whatever call waits
                 self.fail(error)
             finally:
                 ticket.done = True
@@ -134,7 +133,7 @@ class State:
         self.failures.append(error)
 
     def _taken(self) -> list[_Ticket]:
-        """What was queued and not waited for, which is the caller's to look at now."""
+        """Takes the tickets of queued work that no caller has waited for."""
         taken = []
         with contextlib.suppress(IndexError):
             while True:
@@ -142,8 +141,10 @@ class State:
         return taken
 
     def wait(self) -> None:
-        """Waits for the queue. What failed in it is not told here, to who only needs the memory: :meth:`settle` tells
-        it to who waits for a run."""
+        """Waits for the queue, for callers that only need the memory. Failed work does not raise here.
+
+        :meth:`settle` raises its failure to the caller that waits for the run.
+        """
         if not self.queue:
             return
         queued = self._taken()
@@ -161,24 +162,24 @@ class State:
                 f"{self.name}: synchronize returned before work that was submitted had been done ({left} of"
                 f" {len(queued)}): it must wait, and submit must run each work() once"
             )
-            self.fail(unfinished)  # of the run, too, whoever asked
+            self.fail(unfinished)  # the run fails, too
             raise unfinished
 
     def settle(self) -> None:
-        """Waits for the queue and raises what failed in it."""
+        """Waits for the queue and raises its first failure."""
         try:
             self.wait()
         finally:
             failure = None
             with contextlib.suppress(IndexError):
-                failure = self.failures.popleft()  # the first; others come of it
+                failure = self.failures.popleft()  # later failures follow from the first
             self.failures.clear()
         if failure is not None:
             raise failure
 
 
 _base: list[Any] = [None]
-"""``Device``: a device that has another ``submit`` than this class, which computes at once, has a queue."""
+"""``Device``, whose ``submit`` computes at once. A class that overrides ``submit`` has a queue."""
 
 
 def has_queue(device: Any) -> bool:
@@ -186,13 +187,16 @@ def has_queue(device: Any) -> bool:
 
 
 def waits(device: Any) -> bool:
-    """Has it a ``synchronize`` of its own?"""
+    """True if the device overrides ``synchronize``."""
     return getattr(device.synchronize, "__func__", None) is not _base[0].synchronize
 
 
 class Memory:
-    """A buffer: what ``allocate`` of the device returned. ``begin`` tells buffers apart. It is the address on the host,
-    and elsewhere a multiple of a number above all addresses and sizes."""
+    """A buffer: the result of the device's ``allocate``.
+
+    ``begin`` is its unique address. On the host it is the real one. Elsewhere it is a multiple of a number
+    above all addresses and sizes.
+    """
 
     __slots__ = ("begin", "content", "state")
     _numbers = itertools.count(1)
@@ -204,7 +208,7 @@ class Memory:
 
 
 class Mark:
-    """An event: what the device's ``event`` gave."""
+    """An event: the result of the device's ``event``."""
 
     __slots__ = ("content", "state")
 

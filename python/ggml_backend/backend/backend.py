@@ -1,4 +1,4 @@
-"""Devices that compute, and the registry of those that can be made by name."""
+"""Backends, and the registry of their names."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ __all__ = [
 
 
 class BackendList(list[str]):
-    """What :func:`backends` returns: names, and of kinds of backends that are not there, why."""
+    """The result of :func:`backends`: the names, and for missing kinds of backends the reason."""
 
     missing: dict[str, str]  #: ``{"CUDA": "no device: ..."}``; empty when nothing is missing
 
-    if not TYPE_CHECKING:  # for checkers there is no such thing
+    if not TYPE_CHECKING:  # hidden from type checkers
 
         def __getitem__(self, index):
             if isinstance(index, str):
@@ -68,10 +68,10 @@ def _registered() -> list[str]:
 
 
 def backends() -> BackendList:
-    """Names that :class:`Backend` takes, in the order of the registry. ``"CPU"`` is always the first.
+    """The names that :class:`Backend` accepts, in registry order. ``"CPU"`` is always the first.
 
-    The first call looks for devices of NVIDIA, if the package was built with CUDA; ``.missing`` of the result says why
-    there are none::
+    The first call looks for NVIDIA devices, if the package was built with CUDA. ``.missing`` of the
+    result gives the reason if none is available::
 
         >>> gb.backends().missing
         {'CUDA': 'the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)'}
@@ -84,14 +84,14 @@ def backends() -> BackendList:
     return names
 
 
-_cuda_outcome: str | None = None  # of the first attempt; "": loaded
+_cuda_outcome: str | None = None  # of the first attempt; "": loaded, None: not tried
 
 
 def _load_cuda() -> str:
-    """Loads the module that is installed beside the extension, once; why it is not there, or ``""``.
+    """Loads the installed CUDA module once. Returns the reason for a failure, or ``""``.
 
-    Without a lock, which a signal handler that asks in the middle would wait for: whoever asks at the same time loads
-    it as well, which does nothing the second time. The first outcome counts.
+    It takes no lock, because a signal handler that calls it in the middle would deadlock. Threads that
+    call it at the same time load the module again, which has no effect. The first outcome counts.
     """
     global _cuda_outcome
     if _cuda_outcome is None:
@@ -115,31 +115,31 @@ def _load_cuda() -> str:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a path that the system cannot even look for
+    except (OSError, ValueError):  # a path that the system rejects
         return False
 
 
 @dataclass(frozen=True)
 class LoadRecord:
-    """One attempt to load a backend module: what :func:`load_report` lists."""
+    """One attempt to load a backend module, as listed by :func:`load_report`."""
 
     path: str
-    name: str  #: the module's own; empty when the file is no module
+    name: str  #: name that the module reports; empty if the file is no module
     ok: bool
     message: str  #: why it failed; empty on success
     backends: int  #: number of registry entries that it added
 
 
 def load_backend(path: str | os.PathLike[str]) -> list[str]:
-    """Loads a backend from a shared library and returns the names that it registered, for :class:`Backend`.
+    """Loads a backend module from a shared library. Returns the names that it registered, for :class:`Backend`.
 
-    The path is explicit; nothing is searched for, neither in the current directory nor elsewhere. The module's version
-    is read from the file and checked before any code of it runs. Loading again what is loaded already does nothing and
-    returns ``[]``. A module stays loaded until the process ends. How to write one: ``examples/backend`` in the source
-    tree, :func:`get_include`.
+    The path is explicit. No directory is searched. The version of the module is checked in the file
+    before any of its code runs. Loading a module again has no effect and returns ``[]``. A module stays
+    loaded until the process ends. To write one, see ``examples/backend`` in the source tree and
+    :func:`get_include`.
 
-    FileNotFoundError: there is no such file. InvalidArgumentError: it is no backend module. UnsupportedError: it was
-        built for another version, or finds no device.
+    FileNotFoundError: the file does not exist. InvalidArgumentError: it is no backend module.
+    UnsupportedError: it was built for another version, or finds no device.
     """
     given: Any = path
     expect_path(given, "load_backend: path")
@@ -154,7 +154,7 @@ def load_backend(path: str | os.PathLike[str]) -> list[str]:
 
 
 def load_report() -> list[LoadRecord]:
-    """Every attempt to load a module so far, in order, without repetitions."""
+    """All attempts of this process to load a module, in order, without repetitions."""
     records = [lib.ggml_backend_load_get(i) for i in range(lib.ggml_backend_load_count())]
     success = lib.GGML_STATUS_SUCCESS
     return [
@@ -166,7 +166,7 @@ def load_report() -> list[LoadRecord]:
 
 
 def get_include() -> str:
-    """The directory with the C headers, and ``ggml-backend-module.c``, which a backend module is compiled with.
+    """The directory of the C headers and of ``ggml-backend-module.c``, for compiling a backend module.
 
     In a shell, with ``INCLUDE`` for the directory::
 
@@ -177,8 +177,7 @@ def get_include() -> str:
 
 
 def cpu_levels() -> dict[str, bool]:
-    """Instruction-set levels of the CPU kernels in this build, from the most portable up, and whether this processor
-    has them."""
+    """Instruction-set levels of the CPU kernels in this build, lowest first. True if this processor has them."""
     return {
         text(lib.ggml_cpu_level_name(i)): bool(lib.ggml_cpu_level_usable(i)) for i in range(lib.ggml_cpu_level_count())
     }
@@ -203,8 +202,8 @@ class BackendCore(Core):
         self.keep(stop)
         self.name = text(lib.ggml_backend_name(self.ptr))
         self.is_cpu = bool(lib.ggml_backend_is_cpu(self.ptr))
-        self.asked: Any = None  # the handle that C gets for abort callbacks; made once
-        self.abort: Any = None  # the object behind that handle, while there is an abort callback
+        self.asked: Any = None  # the handle for abort callbacks that C holds; made once
+        self.abort: Any = None  # the object behind that handle, if an abort callback is set
 
 
 def _parameter(key: str, value: object) -> str:
@@ -233,7 +232,7 @@ _MORE = (
 
 
 def _refuse_unknown(params: dict[str, object]) -> None:
-    """Raises for an unknown keyword of the CPU. On the command line its parameters have other names."""
+    """Raises for an unknown keyword of the CPU. Its parameters have other names on the command line."""
     for key in params:
         if key not in ("threads", "level"):
             near = close_matches(key, ["n_threads", "level"])
@@ -245,15 +244,16 @@ def _refuse_unknown(params: dict[str, object]) -> None:
 class Backend(Handle):
     """A device that computes.
 
-    ``Backend("CPU", n_threads=2)``, ``Backend("SIM:mem=64M,ops=mul_mat+add")`` or the same by keywords,
-    ``Backend("SIM", mem="64M", ops=["mul_mat", "add"])``. Names are those of :func:`backends`, compared without case.
+    Write ``Backend("CPU", n_threads=2)``, ``Backend("SIM:mem=64M,ops=mul_mat+add")``, or the same with
+    keywords: ``Backend("SIM", mem="64M", ops=["mul_mat", "add"])``. :func:`backends` lists the names.
+    Case does not matter.
 
     name: registry name, optionally with ``:parameters``
-    n_threads: CPU only; default: min(physical cores, affinity mask, container quota)
-    level: CPU only; the instruction-set level of its kernels (see :func:`cpu_levels`)
+    n_threads: CPU only. Default: min(physical cores, affinity mask, container quota)
+    level: CPU only. Instruction-set level of the kernels (see :func:`cpu_levels`)
 
-    One backend works for one thread at a time; calls from several threads wait for each other. A closed backend is
-    freed when the last scheduler and buffer that need it are gone.
+    A backend serves one thread at a time. Calls from several threads wait for each other. A closed
+    backend is freed when the last scheduler and buffer that need it are gone.
     """
 
     __slots__ = ("__weakref__", "_core", "_name")
@@ -272,7 +272,7 @@ class Backend(Handle):
             spec = f"{name},{joined}" if ":" in name else f"{name}:{joined}"
         base = name.partition(":")[0]
         if base.lower() not in (n.lower() for n in _registered()):
-            names = backends()  # loads what is not loaded yet
+            names = backends()  # loads the CUDA module if needed
             if base.lower() not in (n.lower() for n in names):
                 meant = re.fullmatch(r"(CUDA|GPU|NVIDIA)[:\d]*", base.upper())
                 why = "".join([f" ({kind}: {reason})" for kind, reason in names.missing.items() if meant])
@@ -329,7 +329,7 @@ class Backend(Handle):
 
     @property
     def device(self) -> Any:
-        """The :class:`ggml_backend.Device` behind a backend that is written in Python; None for all others."""
+        """The :class:`ggml_backend.Device` behind a backend written in Python; None for other backends."""
         core = self._live()
         handle = lib.gbpy_device_of(core.h)
         return object_of(handle, State).device if handle else None
@@ -355,13 +355,13 @@ class Backend(Handle):
 
     @property
     def level(self) -> str:
-        """Instruction-set level of the CPU kernels in use."""
+        """Instruction-set level of the CPU kernels."""
         core = self._cpu()
         return text(lib.ggml_backend_cpu_get_level(core.ptr))
 
     @property
     def buffer_type(self) -> BufferType:
-        """The memory that this device computes on."""
+        """The memory that this backend computes on."""
         core = self._live()
         return BufferType(non_null(lib.ggml_backend_get_default_buffer_type(core.ptr)), core)
 
@@ -384,7 +384,7 @@ class Backend(Handle):
     max_size: ClassVar[Renamed] = Renamed("max_nbytes")
 
     def supports(self, tensor: Tensor) -> bool:
-        """Can it compute the operation that makes ``tensor``?"""
+        """True if the backend can compute the operation of ``tensor``."""
         expect_tensor(tensor, "Backend.supports: tensor")
         core = self._live()
         clear_error()
@@ -394,7 +394,7 @@ class Backend(Handle):
         return can
 
     def unsupported_reason(self, tensor: Tensor) -> str | None:
-        """Why it cannot compute ``tensor``, in words; None when it can."""
+        """The reason why the backend cannot compute ``tensor``; None if it can."""
         expect_tensor(tensor, "Backend.unsupported_reason: tensor")
         core = self._live()
         clear_error()
@@ -404,14 +404,17 @@ class Backend(Handle):
         return plain(message_of(reason)) if reason else None
 
     def synchronize(self) -> None:
-        """Waits for everything queued on the device; raises for the first failure among it."""
+        """Waits for all queued work of the device. Raises the first failure in it."""
         core = self._live()
         with use("Backend.synchronize", core):
             check(lib.ggml_backend_synchronize(core.ptr), f"{self._name}.synchronize")
 
     def stop(self) -> None:
-        """Ends a computation that runs on this CPU backend in another thread: before its next node, and in long ones
-        about every millisecond. Its ``compute`` then returns False. A backend that computes nothing is not affected."""
+        """Ends a computation of this CPU backend in another thread. Its ``compute`` then returns False.
+
+        It ends before the next node. Within a long node it ends within about a millisecond. An idle
+        backend is not affected.
+        """
         core = self._cpu()
         lib.gbpy_stop(core.h)
 

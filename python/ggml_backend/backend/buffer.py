@@ -1,4 +1,4 @@
-"""Memory: buffer types (who allocates) and buffers (one allocation)."""
+"""Memory: buffer types, which allocate, and buffers, which are allocations."""
 
 from __future__ import annotations
 
@@ -35,19 +35,21 @@ def usage_id(usage: Usage) -> int:
 
 
 def text(pointer: Any) -> str:
-    """A C string, "" for NULL. Of names, bytes that are no UTF-8 become surrogates, as in ``Tensor.name``."""
+    """A C string; "" for NULL. Bytes that are not UTF-8 become surrogates, as in ``Tensor.name``."""
     return ffi.string(pointer).decode("utf-8", "surrogateescape") if pointer else ""
 
 
 def expect_tensor(value: object, what: str) -> None:
-    """TypeError unless it is a tensor, whose module comes after this one."""
+    """Raises TypeError unless the value is a tensor. The tensor module imports this one."""
     if not hasattr(value, "view_of"):
         raise TypeError(f"{what} must be a Tensor, not {kind_of(value)}{maker_hint('Tensor', value)}")
 
 
 class BufferType(Local):
-    """A kind of memory, for example that of one device. Obtained from ``Backend.buffer_type`` or
-    :func:`cpu_buffer_type`."""
+    """A kind of memory, for example that of one device.
+
+    ``Backend.buffer_type`` and :func:`cpu_buffer_type` return buffer types.
+    """
 
     __slots__ = ("_parent", "_ptr")
 
@@ -62,7 +64,7 @@ class BufferType(Local):
 
     @property
     def alignment(self) -> int:
-        """Bytes; the address of every tensor is a multiple of it."""
+        """Bytes. The address of every tensor is a multiple of it."""
         return int(lib.ggml_backend_buft_get_alignment(self._ptr))
 
     @property
@@ -72,11 +74,11 @@ class BufferType(Local):
 
     @property
     def is_host(self) -> bool:
-        """Can NumPy read this memory directly?"""
+        """True if NumPy can read this memory directly."""
         return bool(lib.ggml_backend_buft_is_host(self._ptr))
 
     def supports(self, backend: Backend) -> bool:
-        """Can ``backend`` compute on data in this kind of memory?"""
+        """True if ``backend`` can compute on data in this kind of memory."""
         if not hasattr(backend, "unsupported_reason"):
             raise TypeError(
                 "BufferType.supports: backend must be a Backend, not"
@@ -91,7 +93,7 @@ class BufferType(Local):
         return int(lib.ggml_backend_buft_get_alloc_size(self._ptr, tensor._live()))
 
     def allocate(self, size: int, usage: Usage = "any") -> Buffer:
-        """Allocates ``size`` bytes. Raises :class:`AllocationError` (a MemoryError) when it cannot."""
+        """Allocates ``size`` bytes. Raises :class:`AllocationError` (a MemoryError) on failure."""
         usage_number = usage_id(usage)
         size = expect_int(size, "BufferType.allocate: size")
         if size < 0:
@@ -141,8 +143,9 @@ class BufferCore(Core):
 class Buffer(Handle):
     """One allocation.
 
-    ``close()`` gives the memory back: tensors in it lose their place (and raise :class:`StateError` when accessed).
-    Arrays made by ``Tensor.numpy()``, and a scheduler whose graph uses the buffer, keep the memory until they are gone.
+    ``close()`` frees the memory. Its tensors then have no memory and raise :class:`StateError` when
+    accessed. Arrays made by ``Tensor.numpy()``, and schedulers whose graph uses the buffer, keep the
+    memory until they are gone.
     """
 
     __slots__ = ("__weakref__", "_core")
@@ -153,10 +156,11 @@ class Buffer(Handle):
 
     @classmethod
     def from_array(cls, array: Any, usage: Usage = "any") -> Buffer:
-        """A buffer over memory of somebody else, without a copy: a NumPy array, ``mmap``, ``memoryview``, ``bytes``.
+        """A buffer over existing memory, without a copy: a NumPy array, ``mmap``, ``memoryview``, ``bytes``.
 
-        The object must be contiguous; it is kept alive, and a ``mmap`` cannot be closed meanwhile. Read-only memory
-        gives a read-only buffer: its tensors can be computed with, but not written. Place tensors with :meth:`place`.
+        The object must be contiguous. The buffer keeps it alive, and a ``mmap`` cannot be closed until
+        the buffer is gone. Read-only memory gives a read-only buffer: its tensors can be computed with,
+        and not written. Place tensors with :meth:`place`.
         """
         number = usage_id(usage)
         if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
@@ -224,7 +228,7 @@ class Buffer(Handle):
 
     @property
     def usage(self) -> Usage:
-        """``"any"`` or ``"weights"``. A scheduler runs an operation where its weights are."""
+        """``"any"`` or ``"weights"``. A scheduler runs an operation on the device of its weights."""
         core = self._live()
         return _USAGE_NAME[lib.ggml_backend_buffer_get_usage(core.ptr)]
 
@@ -234,8 +238,10 @@ class Buffer(Handle):
         check(lib.ggml_backend_buffer_set_usage(core.ptr, usage_id(usage)), "Buffer.usage")
 
     def clear(self, value: int = 0) -> None:
-        """Fills every byte with ``value``, but for constants, which keep theirs. Inputs in it count as set; results in
-        it, and of these inputs, must be computed again."""
+        """Fills every byte with ``value``. Constants in the buffer keep their values.
+
+        Inputs in it count as set. Results in it, and results of these inputs, must be computed again.
+        """
         core = self._live()
         value = expect_int(value, "Buffer.clear: value")
         if not 0 <= value <= 255:
@@ -245,15 +251,21 @@ class Buffer(Handle):
             fail(status)
 
     def changed(self) -> None:
-        """Says that weights in it were written through arrays (``w.numpy()[...] = ...``, the array that it was made
-        from), of which the library does not hear: copies on devices, and what devices have made of them, are made anew.
-        :meth:`Tensor.set` says so itself."""
+        """Reports that weights in the buffer were written through arrays.
+
+        The library cannot see writes such as ``w.numpy()[...] = ...``, or writes to the array that the
+        buffer was made from. After this call it renews copies on devices, and data derived from them.
+        :meth:`Tensor.set` reports its writes itself.
+        """
         core = self._live()
         check(lib.ggml_backend_buffer_changed(core.ptr), "Buffer.changed")
 
     def place(self, tensor: Tensor, offset: int = 0) -> Tensor:
-        """Gives ``tensor`` the memory at ``offset`` bytes from the start, a whole number of elements' alignments (4 for
-        float32, at most 8). It must have none yet, be no view, and fit. Returns the tensor."""
+        """Places ``tensor`` at ``offset`` bytes from the start of the buffer. Returns the tensor.
+
+        ``offset`` is a multiple of the element's alignment (4 for float32, at most 8). The tensor must
+        have no memory yet, must not be a view, and must fit.
+        """
         core = self._live()
         expect_tensor(tensor, "Buffer.place: tensor")
         pointer = tensor._live()
@@ -276,7 +288,7 @@ class Buffer(Handle):
         return tensor
 
     def _refuse(self, tensor: Tensor, offset: int, size: int) -> None:
-        """Says why the tensor cannot be placed, if the reason is one of the usual ones."""
+        """Raises with the reason if the tensor cannot be placed for one of the usual reasons."""
         shown = tensor.describe()
         if tensor.view_of is not None:
             raise InvalidArgumentError(f"Buffer.place: {shown} is a view of {tensor.view_of.describe()}: place that")
@@ -289,7 +301,7 @@ class Buffer(Handle):
             )
 
     def close(self) -> None:
-        """Gives the memory back (see the class). Closing twice is fine."""
+        """Frees the memory (see the class). Closing twice is fine."""
         core = self._core
         if core is not None:
             lib.gbpy_close(core.h)

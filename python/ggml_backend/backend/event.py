@@ -1,4 +1,4 @@
-"""Marks in the work of a device, which other devices and the host can wait for: ``Backend.event()``."""
+"""Events: marks in the work of a device, for other devices and the host to wait for."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class EventCore(Core):
 
 
 class Event(Handle):
-    """A mark in the work that is queued on a backend. ``Event(sim).record()`` sets it behind everything queued so far.
+    """A mark in the queued work of a backend. ``Event(sim).record()`` places it after all work queued so far.
 
-    With it one waits for a part of what :meth:`Scheduler.compute_async` has started, instead of for all of it. An event
-    that was never recorded is complete. A device without a queue, such as the CPU, has nothing to wait for; a device
-    with a queue but without events is waited for as a whole. A failure of the device is reported by the scheduler,
-    whose ``synchronize`` still has to be called.
+    Use it to wait for a part of the work that :meth:`Scheduler.compute_async` has started. An event that
+    was never recorded is complete. A device without a queue, such as the CPU, has nothing to wait for.
+    For a device with a queue and without events, a wait covers the whole queue. Events do not raise
+    failures of the device: the scheduler's ``synchronize`` does, and you still have to call it.
     """
 
     __slots__ = ("_backend", "_core")
@@ -48,7 +48,7 @@ class Event(Handle):
         self._core = EventCore(backend._live())
 
     def _live(self) -> EventCore:
-        core = self._core  # once: another thread may close it meanwhile
+        core = self._core  # read once: another thread may close it
         if core is None:
             raise StateError("the event is closed")
         return core
@@ -58,22 +58,24 @@ class Event(Handle):
         return self._backend
 
     def record(self) -> Event:
-        """Sets the mark behind what is queued on its backend now. Returns the event."""
+        """Places the mark after all work that is queued on its backend now. Returns the event."""
         core = self._live()
         with use("Event.record", core.backend, beside_runs=True):
             core.record()
         return self
 
     def wait(self, backend: Backend) -> None:
-        """What is queued on ``backend`` from now on waits for the mark. The host waits instead if that device
-        cannot."""
+        """Makes work queued on ``backend`` from now on wait for the mark.
+
+        The host waits instead if the device cannot.
+        """
         expect(backend, Backend, "Event.wait: backend")
         core, other = self._live(), backend._live()
         with use("Event.wait", core.backend, other, beside_runs=True):
             check(lib.ggml_backend_event_wait(other.ptr, core.ptr), "Event.wait")
 
     def synchronize(self) -> None:
-        """The host waits for the mark."""
+        """Blocks the host until the mark is reached."""
         core = self._live()
         with use("Event.synchronize", core.backend, beside_runs=True):
             core.synchronize()

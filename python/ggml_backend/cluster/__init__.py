@@ -7,12 +7,12 @@ leaves, and then exit::
         remote = cluster.backends()                   # [<Backend 'MPI1:CPU'>, <Backend 'MPI2:CPU'>]
         sched = gb.Scheduler([*remote, gb.Backend("CPU")])
 
-Started without ``mpiexec`` there are no remote devices, and the same script runs. docs/CLUSTER.md begins with five
-minutes on one machine.
+Without ``mpiexec`` the same script runs, without remote devices. docs/CLUSTER.md begins with a five-minute
+tutorial on one machine.
 
-How it works is said where it is done: what is sent in ``_messages.py`` and ``_nodes.py``, how it gets there in
-``_transport.py`` and ``_mpi.py``, what rank 0 does in ``_host.py`` and ``_device.py``, what the others do in
-``_worker.py``.
+The modules describe the implementation: ``_messages.py`` and ``_nodes.py`` the format of messages,
+``_transport.py`` and ``_mpi.py`` their transport, ``_host.py`` and ``_device.py`` rank 0, and ``_worker.py`` the
+other ranks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _version: str = ffi.string(lib.gbpy_version()).decode()
 
 @dataclass(frozen=True)
 class Options:
-    """How a cluster behaves; see ``gb.cluster.start()``."""
+    """The options of a cluster; see ``gb.cluster.start()``."""
 
     deadline: float = 30.0
     heartbeat: float = 1.0
@@ -65,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of a cluster, as it was when it was asked."""
+    """One process of a cluster: a snapshot of its state."""
 
     number: int
     host: str
@@ -78,9 +78,9 @@ class Rank:
 
 
 class Cluster(Owner):
-    """What ``gb.cluster.start()`` returns on rank 0: the other ranks and their devices.
+    """The other ranks and their devices. ``gb.cluster.start()`` returns it on rank 0.
 
-    A context manager: at the end of the block, or with :meth:`close`, the other ranks exit.
+    It is a context manager. At the end of the block, or on :meth:`close`, the other ranks exit.
     """
 
     def __init__(self, conductor: Any = None) -> None:
@@ -98,15 +98,16 @@ class Cluster(Owner):
 
     @property
     def ranks(self) -> list[Rank]:
-        """All ranks, this one first."""
+        """All ranks. This rank is the first."""
         peers = [] if self._conductor is None else list(self._conductor.peers.values())
         return [_rank(0, self._facts, None), *(_rank(p.number, p.facts, p) for p in peers)]
 
     def backends(self, kind: str | None = None) -> list[Backend]:
-        """The devices of the other ranks that can be used, ``MPI<rank>:<backend>``, in the order of the ranks; of
-        accelerators those that a rank has, else its CPU.
+        """The usable devices of the other ranks, ``MPI<rank>:<backend>``, in rank order.
 
-        kind: the backends of that name, ``"CPU"``, say, where a rank has it
+        By default these are the accelerators of a rank, or its CPU if it has none.
+
+        kind: only the backends of this name, for example ``"CPU"``
         """
         self._expect_open()
         found = []
@@ -129,13 +130,13 @@ class Cluster(Owner):
         return self._conductor is None or self._conductor.peers[rank].lost is not None
 
     def ping(self, rank: int, times: int = 20) -> float:
-        """Seconds of a round trip to a rank and back, the shortest of some."""
+        """The shortest of several round-trip times to a rank, in seconds."""
         conductor, peer = self._peer(rank)
         return min(conductor.ping(peer)[0] for _ in range(times))
 
     @property
     def bytes_sent(self) -> int:
-        """What this process has sent to the others: commands, graphs and data."""
+        """Bytes that this process has sent to the other ranks: commands, graphs and data."""
         return 0 if self._conductor is None else self._conductor.sent_bytes
 
     def calibrate(
@@ -147,32 +148,35 @@ class Cluster(Owner):
         force: bool = False,
         progress: Callable[[int, int, str], None] | None = None,
     ) -> Costs:
-        """Measures devices, and the links between those of ranks, and keeps on disk what it finds; what is known is not
-        measured again. The result is for ``Scheduler(backends, policy="cost", costs=...)``, which finds it by itself
-        from then on. The cluster should have nothing else to do.
+        """Measures devices and the links between ranks, and caches the results on disk.
 
-        backends: of ranks, and others of this process
-        size: of the matrices that are measured, as of :func:`calibrate`
-        seconds: links that are not measured by then are left out: they cost what the way through rank 0 does
-        force: measure again what is known
-        progress: called with the number of measurements done, their total, and what comes next
+        Cached results are not measured again. Pass the result to ``Scheduler(backends, policy="cost",
+        costs=...)``. Later schedulers find it in the cache. The cluster should be idle meanwhile.
+
+        backends: backends of ranks, and others of this process
+        size: size of the matrices to measure, as in :func:`calibrate`
+        seconds: time limit. Links that are not measured by then cost as much as a copy through rank 0
+        force: measure again, ignoring the cache
+        progress: called with the number of measurements done, their total, and the next one
         """
         check_size(size)
         return calibrate_cluster(backends, size, seconds, force, progress)
 
     def describe(self, backends: Sequence[Backend], costs: Costs) -> Description:
-        """The cluster as a description, with which models are planned without it: ``describe(...).write("c.toml")``.
+        """A description of the cluster, for planning models without it: ``describe(...).write("c.toml")``.
 
-        backends, costs: those of :meth:`calibrate`, and its result. Each rank becomes a host, ``rank1``; of a link the
-        slower direction counts; memory is the host's, divided among its ranks and their devices
+        backends, costs: those of :meth:`calibrate`, and its result. Each rank becomes a host, ``rank1``. The slower
+        direction of a link counts. The memory of a host is divided among its ranks and their devices.
         """
         from .planning.measured import described
 
         return described(backends, costs, self._facts)
 
     def set_clocks(self) -> None:
-        """Compares the clocks of the ranks with this one's, for traces. Done once when the cluster begins; clocks drift
-        by some microseconds in a second."""
+        """Synchronizes the clocks of the ranks with this rank's clock, for traces.
+
+        The cluster does this once at its start. Clocks drift by some microseconds per second.
+        """
         if self._conductor is not None:
             self._conductor.set_clocks()
 
@@ -186,7 +190,7 @@ class Cluster(Owner):
         return conductor, conductor.peers[rank]
 
     def close(self) -> None:
-        """Lets the other ranks exit. Their devices cannot be used any more. Closing twice is fine."""
+        """Makes the other ranks exit. Their devices are then unusable. Closing twice is fine."""
         conductor = self._conductor
         self._closed = True
         if conductor is None or conductor.closed:
@@ -226,7 +230,7 @@ def _rank(number: int, facts: dict[str, Any], peer: Peer | None) -> Rank:
 
 
 def _started(transport: Transport, options: Options, version: str = _version) -> Cluster:
-    """Rank 0 of a cluster whose other ranks serve already, or will."""
+    """Rank 0 of a cluster whose other ranks serve already, or are about to."""
     if current[0] is not None:
         raise StateError("cluster: there is a cluster already; close() it first")
     conductor = Conductor(transport, version, options)
@@ -271,19 +275,20 @@ def start(
     cache: str | os.PathLike[str] | None = None,
     threads: int | None = None,
 ) -> Cluster:
-    """The ranks of the MPI job that this process belongs to. On rank 0 it returns a :class:`Cluster`; every other rank
-    serves in this call, and exits with status 0 when rank 0 has left. Without ``mpiexec``, or with one process, there
-    are no other ranks, and MPI need not be installed.
+    """Starts the cluster of the MPI job of this process.
 
-    deadline: seconds after which a rank that owes an answer and says nothing is lost
-    heartbeat: seconds between two signs of life of a rank that is at work; default: a quarter of the deadline, at
-        most 1
-    cache: a folder where the ranks keep weights that were sent to them, by their hash; default: nothing is kept
-    threads: of the CPU of each rank; default: its cores, divided among the ranks of its host
+    On rank 0 it returns a :class:`Cluster`. Every other rank serves in this call, and exits with status 0
+    when rank 0 has left. Without ``mpiexec``, or with one process, the cluster has no other ranks, and
+    MPI need not be installed.
 
-    Raises :class:`UnsupportedError` where the job was started by ``mpiexec`` and MPI cannot be used,
-    :class:`StateError` for a rank of another version or byte order, :class:`DeviceLostError` for one that does not
-    come.
+    deadline: a rank that owes an answer and is silent for this many seconds is lost
+    heartbeat: seconds between two heartbeats of a busy rank; default: a quarter of the deadline, at most 1
+    cache: folder in which ranks keep received weights by their hash; default: no cache
+    threads: CPU threads of each rank; default: its cores, divided among the ranks of its host
+
+    Raises :class:`UnsupportedError` if ``mpiexec`` started the job and MPI is unusable,
+    :class:`StateError` for a rank of another version or byte order, and :class:`DeviceLostError` for a rank that
+    does not arrive.
     """
     options = _options(deadline, heartbeat, cache, threads)
     from . import _mpi
@@ -302,7 +307,7 @@ def start(
         except BaseException:
             transport.close()
             raise
-        atexit.register(found.close)  # who forgets it would leave the others waiting
+        atexit.register(found.close)  # a script that does not close the cluster would leave ranks waiting
         return found
     with no_raw_errors(f"rank {transport.rank}"):
         worker = Worker(transport, _version, options)
@@ -311,15 +316,17 @@ def start(
 
 
 def rank_of_process(deadline: float = 30.0) -> int:
-    """The number of this process in its MPI job; 0 without one. The process ends where MPI has not begun after so many
-    seconds."""
+    """The rank of this process in its MPI job; 0 without a job.
+
+    The process ends if MPI has not started within ``deadline`` seconds.
+    """
     from . import _mpi
 
     return _mpi.rank(deadline)
 
 
 def dismiss() -> None:
-    """On rank 0, which has not called ``gb.cluster.start()`` and will not: lets ranks exit that wait for it."""
+    """Ends waiting ranks. Call it on a rank 0 that has not called ``gb.cluster.start()`` and never will."""
     from . import _mpi
 
     _mpi.dismiss()
@@ -339,14 +346,15 @@ def simulated(
     seed: int = 0,
     network: LocalNetwork | None = None,
 ) -> Iterator[Cluster]:
-    """A cluster inside this process, whose other ranks are threads: for tests, and to see what a slower network does.
+    """A cluster inside this process, with threads as the other ranks. Use it for tests and network experiments.
 
-    ranks: how many, rank 0 included
-    delay: seconds from rank to rank; rate: bytes per second of each link; jitter: up to so many seconds more, by
-        ``seed``
-    network: a network of one's own, whose links can be cut and whose ranks can be stopped (:class:`LocalNetwork`)
+    ranks: number of ranks, rank 0 included
+    delay: seconds from rank to rank; rate: bytes per second of each link; jitter: maximum random extra delay in
+        seconds, by ``seed``
+    network: your own network, whose links you can cut and whose ranks you can stop (:class:`LocalNetwork`)
 
-    The rest as of ``gb.cluster.start()``. Raises :class:`AllocationError` where the system has no thread for a rank.
+    Other options are those of ``gb.cluster.start()``. Raises :class:`AllocationError` if the system cannot
+    start a thread for a rank.
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= 1024:
         raise InvalidArgumentError(f"simulated: ranks must be 1 to 1024, not {ranks!r}")
@@ -355,7 +363,7 @@ def simulated(
         raise TypeError(f"simulated: network must be a LocalNetwork, not {type(network).__name__}")
     network = network or LocalNetwork(ranks, delay=delay, rate=rate, jitter=jitter, seed=seed)
     running: list[threading.Thread] = []
-    failures: list[GgmlError] = []  # of ranks that could not begin
+    failures: list[GgmlError] = []  # of ranks that could not start
     found: Cluster | None = None
     try:
         with no_raw_errors(f"simulated({ranks})"):
@@ -377,7 +385,7 @@ def simulated(
 
 
 def _end(running: list[threading.Thread], network: LocalNetwork, found: Cluster | None, seconds: float) -> None:
-    """Waits for simulated ranks. Kills those that are lost or do not end within so many seconds."""
+    """Waits for simulated ranks. Kills lost ranks, and ranks that do not end within ``seconds``."""
     for thread in running:
         thread.join(0.0 if found is None else 0.5)
     for rank, thread in enumerate(running, 1):

@@ -1,7 +1,7 @@
 """A device of another rank, as a device of the scheduler.
 
-Everything is a command in the queue of the rank (`_host.py`), also what moves bytes, so nothing waits but what reads
-results. A split's nodes are shipped when it is prepared; a run is a number then."""
+All work, copies included, is a command in the queue of the rank (`_host.py`). So only calls that read results
+wait. Preparing a split ships its nodes. A run then only sends their number."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ._nodes import pack
 __all__ = ["Mark", "RankDevice", "RemoteMemory", "current"]
 
 current: list[Conductor | None] = [None]
-"""The cluster that this process is rank 0 of."""
+"""The cluster of which this process is rank 0."""
 
 
 def _left_behind() -> None:
-    """A child has no cluster; what it has of its parent's says so."""
+    """After a fork, the child has no cluster. Objects of the parent's cluster raise an error."""
     conductor, current[0] = current[0], None
     if conductor is not None:
         conductor.left_behind()
@@ -41,8 +41,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class RemoteMemory:
-    """Memory on a rank: its number there, and the queue that uses it. Made before it is asked for, so that it is given
-    back whatever comes between."""
+    """Memory on a rank: its number there, and the queue that uses it.
+
+    The object exists before the request, so that the memory is freed even after an interrupt.
+    """
 
     __slots__ = ("__weakref__", "number", "peer", "queue")
 
@@ -54,7 +56,7 @@ class RemoteMemory:
 
 
 class _Graph:
-    """A graph that a rank has prepared, or will."""
+    """A graph that a rank has prepared or is about to prepare."""
 
     __slots__ = ("__weakref__", "_add", "_peer", "_run")
 
@@ -91,13 +93,15 @@ class Mark:
             self._place = peer.place
 
     def synchronize(self) -> None:
-        """Raises what failed before it, whoever was told of that."""
+        """Waits. Raises earlier failures of the queue, even if another call has raised them."""
         device = self._device
         device.conductor.wait_for(device.peer, device.queue, self._place)
 
     def wait(self, device: Device) -> None:
-        """Of a device that is none of a rank, which waits with the host. Ranks need not wait for each other
-        (`_host.py`)."""
+        """Makes a device outside the ranks wait, by blocking the host.
+
+        Ranks need not wait for each other's marks (`_host.py`).
+        """
         self.synchronize()
 
     def time(self) -> int:
@@ -109,7 +113,7 @@ class Mark:
         return int(conductor.fields_of(peer, m.CLOCK, found)[0]) + peer.clock
 
 
-_SIZES = 256  # lists of nodes of which a device remembers how much scratch memory they take
+_SIZES = 256  # node lists whose scratch size a device caches
 
 
 def _size_here(cpu: Backend, pointers: Sequence[Any]) -> int:
@@ -171,8 +175,11 @@ class RankDevice(Measured, Device):
     # ------------------------------------------------------------------------------------------------ what it computes
 
     def refuses_at(self, pointer: Any, node: Node) -> str | None:
-        """Why the rank does not compute a node of C. Asked once for all nodes that are alike; of a CPU, not even that:
-        that of this process, which has the same version, knows."""
+        """The reason why the rank does not compute a C node; None if it does.
+
+        The answer is cached for equal nodes. For a CPU rank, this process's CPU answers, because it has the
+        same version.
+        """
         if node._function is not None or node.op.startswith("map_"):
             return "a function of this program cannot be called on another rank"
         if self._is_cpu:
@@ -187,8 +194,10 @@ class RankDevice(Measured, Device):
         return answer or None
 
     def work_size_at(self, pointers: Sequence[Any]) -> int:
-        """Bytes of scratch memory that the rank takes to compute nodes of C. It is asked once for all lists that are
-        alike; where its CPU is as this one, not even that."""
+        """Bytes of scratch memory that the rank needs for C nodes.
+
+        The answer is cached for equal lists. If the rank's CPU equals this one, the rank is not asked.
+        """
         question = pack(pointers, ffi.NULL)
         size = self._sizes.get(question)
         if size is None:
@@ -201,14 +210,14 @@ class RankDevice(Measured, Device):
 
     def _asked_size(self, question: bytes) -> int:
         if len(question) > m.MAX_COMMAND:
-            return 0  # compile_at says that it is too long
+            return 0  # compile_at raises the error: the list is too long
         conductor, peer = self.conductor, self.peer
         body = conductor.ask(peer, What.WORK, self.number, more=question)
         conductor.expect_ok(peer, body)
         return int(conductor.fields_of(peer, m.CLOCK, body[m.ANSWER_STATUS.size :])[0])
 
     def compile_at(self, pointers: Sequence[Any]) -> Callable[[], object]:
-        """Ships nodes of C; what runs them there."""
+        """Ships C nodes to the rank. Returns the function that runs them there."""
         number = next(self.conductor.numbers)
         graph = _Graph(self.conductor, self.peer, number)
         nodes = pack(pointers, ffi.cast("void *", self._state.handle))
@@ -236,7 +245,7 @@ class RankDevice(Measured, Device):
         self.conductor.to_rank(self.peer, memory.number, offset, data)
 
     def read(self, memory: RemoteMemory, offset: int, data: memoryview) -> None:
-        """What failed in runs is not told here, but to who waits for these; what this needs and has failed is."""
+        """Raises only failures of work that this read depends on. The calls that wait for runs raise others."""
         conductor, peer = self.conductor, self.peer
         if not len(data):
             return
@@ -257,7 +266,7 @@ class RankDevice(Measured, Device):
         self.conductor.add(self.peer, m.command(What.FILL, memory.number, value))
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
-        """Of no run: it is made whatever else failed."""
+        """A copy outside any run. Failures of runs do not prevent it."""
         here, there = self._peer_of(to), self._peer_of(source)
         if here is None or there is None:
             return False
@@ -287,7 +296,7 @@ class RankDevice(Measured, Device):
     def fill_from_file(
         self, memory: RemoteMemory, offset: int, path: str, at: int, nbytes: int, digest: bytes
     ) -> Callable[[], bool]:
-        """Asks the rank to read bytes of a file of its own. Waiting raises FileError where that is another file."""
+        """Asks the rank to read bytes of its own file. Waiting raises FileError if that file differs."""
         conductor, peer = self.conductor, self.peer
         question = conductor.question(
             peer, What.FILE, memory.number, offset, nbytes, at, digest, more=_path_bytes(path)

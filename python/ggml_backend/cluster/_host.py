@@ -1,28 +1,30 @@
-"""Rank 0's side: what it has sent to each rank, what that has done, and what it waits for.
+"""Rank 0's side: commands sent to each rank, their progress, and pending answers.
 
-Nothing is waited for but answers, results, and the end of what was queued. Commands are collected for each rank and
-sent as soon as there is something to do for it; they are done in order, and each message is acknowledged, so the number
-of the last one tells how far a rank is. Data that were asked for come in the order in which they were asked for, each
-into the memory that waits for it.
+Rank 0 waits only for answers, results, and the end of queued work. It collects commands for each rank and
+sends them as soon as the rank is idle. A rank executes commands in order and acknowledges each message. So
+the number of the last acknowledged message gives its progress. Requested data arrive in the order of the
+requests, each in the memory that waits for it.
 
-Why ranks never wait for each other's marks: what one rank has queued touches memory of that rank alone. Bytes go
-between two of them by a command to each, ``GIVE`` and ``TAKE``, which are issued together, for all ranks in one order.
-So each rank's memory sees the same accesses in the same order as if everything had been done when it was issued.
+Ranks never wait for each other's marks. The queue of one rank touches memory of that rank alone. A copy
+between two ranks is one command to each, ``GIVE`` and ``TAKE``. Rank 0 issues both together, in one order
+for all ranks. So each rank's memory sees the same accesses in the same order as if each command ran when it
+was issued.
 
-Failures belong to the queue of a device (:class:`Queue`). Whoever waits for a place behind the command that failed
-raises the failure; who waits for the whole queue takes it, and the rank goes on with what is issued from then on.
+Failures belong to the queue of a device (:class:`Queue`). A call that waits for a place behind the failed
+command raises the failure. A call that waits for the whole queue also clears it, and the rank continues with
+later commands.
 
-Each wait has a deadline: a rank that owes something and says nothing for so long is lost. A rank owes an answer until
-the answer to that question has come; the same holds for data. A rank is lost at once if it reports a message as done
-without answering its question, if it answers a question twice, or if it answers a question that nobody asked.
+Each wait has a deadline: a rank that owes an answer or data and is silent for that long is lost. A rank owes
+an answer until the answer to that question has arrived. A rank is lost at once if it acknowledges a
+message without answering its question, answers a question twice, or answers an unknown question.
 
-Interrupts. An exception may come out of any line of rank 0's main thread. CPython looks for signals where a call
-returns, where a function begins and where a loop goes on. So an assignment without a call is one step, and what has to
-change together is assigned together. What takes more steps is begun again by whoever comes next, and does no harm the
-second time: a message stays in ``outbox`` until it was sent, and a rank takes each number once; a letter stays the next
-one until it is finished. The same holds for signal handlers and finalizers, which may do all this in the middle of it
-on the same thread. Whoever waits for bytes lets them go when the wait ends by an exception, so nothing is written to
-memory of a caller who is gone.
+Interrupts. An exception may be raised at any line of rank 0's main thread. CPython checks for signals where
+a call returns, where a function begins and where a loop repeats. So an assignment without a call is atomic,
+and values that change together are assigned together. Longer updates can be repeated by the next caller
+without harm. A message stays in ``outbox`` until it was sent, and a rank accepts each number once. A letter
+stays the next one until it is finished. The same holds for signal handlers and finalizers, which may run in
+the middle of an update on the same thread. A wait for bytes that ends by an exception releases the target, so
+nothing is written to memory of a caller that has returned.
 """
 
 from __future__ import annotations
@@ -50,19 +52,19 @@ from ._worker import ABSENT, differs, facts
 
 __all__ = ["Arrival", "Conductor", "Loss", "Peer", "Place", "Question", "Queue", "arrivals_of", "failure_of"]
 
-_MAX_ON_ITS_WAY = 256 << 20  # bytes sent to a rank that it has not acknowledged
-_FLUSH = 32 << 10  # bytes of commands that are sent at once
-_LOOK = 16  # messages after which is looked what has come, also when nobody waits
-_SOON = 50e-6  # seconds after which a message is followed by the next one, if there is something to do
-_TICK, _TICKS = 0.002, 50  # seconds that commands may stay here, and how often is looked before the sender sleeps
+_MAX_ON_ITS_WAY = 256 << 20  # bytes sent to a rank and not yet acknowledged
+_FLUSH = 32 << 10  # bytes of commands to send at once
+_LOOK = 16  # messages between two polls without a waiting caller
+_SOON = 50e-6  # seconds after which the next message follows, if it has commands
+_TICK, _TICKS = 0.002, 50  # seconds that commands may stay here; number of checks before the sender sleeps
 _ALL = 1 << 62  # commands of a message
 
 Place = tuple[int, int]
-"""In the commands for a rank: the number of a message, and of a command in it."""
+"""A position in the commands for a rank: the number of a message, and of a command in it."""
 
 
 class Loss:
-    """What failed on a rank, and from where on work was left out."""
+    """A failure on a rank, and the place from which work was skipped."""
 
     __slots__ = ("begin", "rank", "status", "text")
 
@@ -74,8 +76,11 @@ class Loss:
 
 
 class Queue:
-    """Of a device of a rank. ``loss``: what failed in it, until somebody was told of it who waited for the queue.
-    ``told``: where that last was."""
+    """The queue of a device of a rank.
+
+    ``loss``: its failure, until a call that waits for the queue has raised it. ``told``: the place of the
+    last raised failure.
+    """
 
     __slots__ = ("loss", "number", "told")
 
@@ -86,8 +91,10 @@ class Queue:
 
 
 class Arrival:
-    """Bytes that are to come from a rank, and where they go. ``target``: None when nobody waits any more. ``queue``:
-    None: they are of no run."""
+    """Bytes expected from a rank, and their target.
+
+    ``target``: None if the caller no longer waits. ``queue``: None if the bytes belong to no run.
+    """
 
     __slots__ = ("begin", "done", "loss", "message", "nbytes", "queue", "target")
 
@@ -102,7 +109,7 @@ class Arrival:
 
 
 def arrivals_of(target: memoryview, queue: Queue | None = None) -> list[Arrival]:
-    """One for each message in which the bytes will come."""
+    """One arrival for each message that will carry a part of the bytes."""
     return [Arrival(target[at : at + n], queue) for at, n in m.pieces_of(len(target))]
 
 
@@ -119,14 +126,16 @@ class Question:
 
 
 def _address_of(data: memoryview) -> int:
-    """Nothing refers to the bytes then, also if a traceback keeps the frames: CPython cannot collect a memoryview that
-    something refers to."""
+    """The address of a buffer, without a reference to it.
+
+    Frames in a traceback could keep such a reference, and CPython cannot collect a referenced memoryview.
+    """
     with ffi.from_buffer(data) as pointer:
         return address(pointer)
 
 
 def failure_of(status: int, text: str) -> Exception:
-    """The exception of what another rank has told."""
+    """The exception for a failure that another rank has reported."""
     return error_of(status if status < 0 else DeviceError.status, text)
 
 
@@ -162,17 +171,17 @@ class Peer:
         return f"rank {self.number} ({host})" if host else f"rank {self.number}"
 
     def loss(self) -> DeviceLostError:
-        """That it is lost, to be raised. A new one each time: the traceback of one that is raised again grows."""
+        """The error of a lost rank. Each call makes a new one: raising one again extends its traceback."""
         return DeviceLostError(f"{self.lost}", self.number, str(self.facts.get("host", "")))
 
     @property
     def place(self) -> Place:
-        """Behind what was added last. Under the lock."""
+        """The place behind the last added command. Call it under the lock."""
         return (self.sent + 1, self.count) if self.out else (self.sent, _ALL)
 
     @property
     def bytes(self) -> int:
-        """On their way."""
+        """Bytes that are sent and not yet acknowledged."""
         return self.total - self.acknowledged
 
 
@@ -254,7 +263,7 @@ class Conductor:
             self.transport.processes[peer.number] = other["pid"]
 
     def cpu_like(self, peer: Peer) -> Backend | None:
-        """A CPU here that plans as that of a rank does; None: that has another processor."""
+        """A local CPU that plans like the CPU of a rank; None if the rank's processor differs."""
         mine, other = self.facts, peer.facts
         if any(mine[key] != other.get(key) for key in ("processor", "machine", "level")):
             return None
@@ -269,14 +278,14 @@ class Conductor:
     # --------------------------------------------------------------------------------------------------------- messages
 
     def add(self, peer: Peer, command: bytes, begin: bool = False) -> None:
-        """Queues a command for a rank. begin: it is worth a message of its own, if the rank has nothing to do."""
+        """Queues a command for a rank. begin: send it in its own message if the rank is idle."""
         with self.lock:
             self.prepare(peer, len(command))
             peer.out, peer.count = peer.out + command, peer.count + 1
             self.added(peer, begin)
 
     def prepare(self, peer: Peer, nbytes: int) -> None:
-        """Before commands are added. Under the lock."""
+        """Prepares for adding commands. Call it under the lock."""
         if self.closed or self.forked or peer.lost is not None:
             self.expect_there(peer)
         if nbytes > m.MAX_COMMAND + 128:
@@ -287,8 +296,11 @@ class Conductor:
             self.flush(peer)
 
     def added(self, peer: Peer, begin: bool) -> None:
-        """Behind that: sends them, now or soon. A rank begins while the rest of a run is still being issued, unless it
-        would take the core away from who issues it."""
+        """Sends added commands, now or soon.
+
+        A rank starts while the rest of a run is still being issued, unless it would take the core from the
+        issuing thread.
+        """
         now = begin and (peer.sent == peer.done or (not self._crowded and time.monotonic() > peer.flushed + _SOON))
         if now or len(peer.out) >= _FLUSH:
             self.flush(peer)
@@ -298,7 +310,7 @@ class Conductor:
 
     @staticmethod
     def _collect(peer: Peer) -> None:
-        """What finalizers want goes before what is added. An interrupt repeats one of them, which does nothing then."""
+        """Puts commands of finalizers first. An interrupt may repeat one of them, which has no effect."""
         while peer.dropped:
             command = peer.dropped[0]
             peer.out, peer.count = peer.out + command, peer.count + 1
@@ -306,8 +318,10 @@ class Conductor:
                 peer.dropped.popleft()
 
     def _send_later(self) -> None:
-        """What was queued, and nobody waits for, is sent all the same, after some milliseconds; what finalizers leave
-        in a process that is idle, within a heartbeat."""
+        """Sends queued commands without a waiting caller after some milliseconds.
+
+        Commands that finalizers leave in an idle process are sent within a heartbeat.
+        """
         idle = 0
         while True:
             time.sleep(_TICK)
@@ -335,7 +349,7 @@ class Conductor:
             raise peer.loss()
 
     def flush(self, peer: Peer) -> None:
-        """Sends what is queued."""
+        """Sends queued commands."""
         if peer.lost is not None or self.closed or self.forked:
             return
         self._collect(peer)
@@ -356,7 +370,7 @@ class Conductor:
                 self.pump()
 
     def pump(self) -> bool:
-        """Takes all that has come. Under the lock."""
+        """Receives all messages that have arrived. Call it under the lock."""
         some = False
         while (letter := self.transport.poll()) is not None:
             some = True
@@ -476,8 +490,11 @@ class Conductor:
             found.loss = Loss((number, command), status, rank, text)
 
     def _waits(self, peer: Peer, other: int, sends: bool, seconds: float) -> None:
-        """A rank says that it waits for data. If the other one has long sent all that it was told to, these are lost;
-        and what it sends to one that has asked for it is, if that has long not got it."""
+        """Handles a rank's report that it waits for data, or for a receiver of its data.
+
+        The rank is lost if the sender has sent everything, and the deadline has passed since. A receiver is
+        lost if it has not received the data within the deadline.
+        """
         now = time.monotonic()
         peer.stuck_on = other if seconds > self.options.deadline else -1
         if not sends and self._waits_for_itself(peer):  # in a circle with a sender, the receiver is lost
@@ -505,7 +522,7 @@ class Conductor:
             self.lose(peer, f"nothing has come to it from {who} for {seconds:.1f} s, though that has sent it")
 
     def _waits_for_itself(self, peer: Peer) -> bool:
-        """True if the rank waits for itself, through other ranks that wait for each other."""
+        """True if the rank waits for itself through a cycle of waiting ranks."""
         at = peer
         for _ in self.peers:
             following = self.peers.get(at.stuck_on)
@@ -515,7 +532,7 @@ class Conductor:
         return False
 
     def lose(self, peer: Peer, why: str) -> None:
-        """Gives a rank up; the others hear of it."""
+        """Marks a rank as lost and reports it to the other ranks."""
         with self.lock:
             if peer.lost is None:
                 peer.lost = f"{peer.who} is lost: {why}"
@@ -536,8 +553,11 @@ class Conductor:
     # ------------------------------------------------------------------------------------------------------------ waits
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Until something is so, or a rank that owes an answer has been silent for too long: then that is lost, and
-        ``ready`` has to see it. StateError where it will never be so, since the cluster is closed."""
+        """Waits until ``ready`` is true.
+
+        A rank that owes an answer and is silent for too long is lost, which ``ready`` must check. Raises
+        StateError if the cluster is closed.
+        """
         since = time.monotonic()
         while True:
             with self.lock:
@@ -567,7 +587,7 @@ class Conductor:
                 self.lose(peer, f"it has not answered for {self.options.deadline:g} s")
 
     def wait_for(self, peer: Peer, at: Queue, place: Place) -> None:
-        """Until a rank has done all up to a place. Raises what failed before that in the queue."""
+        """Waits until a rank has passed a place. Raises earlier failures of the queue."""
         if peer.done < place[0] or peer.lost is not None or self.closed or self.forked:
             self.wait(lambda: peer.done >= place[0] or peer.lost is not None)
         if peer.lost is not None:
@@ -577,7 +597,7 @@ class Conductor:
             raise self.error_of(loss)
 
     def error_of(self, loss: Loss) -> Exception:
-        """The exception of what failed. That another rank has ended is told as such."""
+        """The exception for a failure. If another rank's end caused it, the exception names that rank."""
         gone = self.peers.get(loss.rank)
         if gone is None:
             return failure_of(loss.status, loss.text)
@@ -586,8 +606,10 @@ class Conductor:
         return gone.loss()
 
     def settle(self, peer: Peer, at: Queue) -> None:
-        """Until a rank has done everything, and all data that a queue has asked for have come. Raises what failed in
-        the queue, which goes on then."""
+        """Waits until a rank is idle and all data that a queue requested have arrived.
+
+        Raises a failure of the queue, which then continues.
+        """
         mine: list[Arrival] = []
 
         def ready() -> bool:
@@ -612,20 +634,20 @@ class Conductor:
             self._tell(peer, at)
 
     def _abandon(self, peer: Peer, at: Queue) -> None:
-        """Nobody asks any more what becomes of the work in a queue."""
+        """Ignores the outcome of all work in a queue."""
         with self.lock:
             clear = m.command(What.CLEAR, at.number)
             self.prepare(peer, len(clear))
             at.loss, at.told, peer.out, peer.count = None, (peer.sent + 1, peer.count), peer.out + clear, peer.count + 1
 
     def let_go(self, *arrivals: Arrival) -> None:
-        """Nothing is written there any more."""
+        """Releases the targets: nothing is written to them any more."""
         with self.lock:
             for arrival in arrivals:
                 arrival.target = None
 
     def _tell(self, peer: Peer, at: Queue) -> None:
-        """Raises what failed in a queue, and lets the rank go on."""
+        """Raises a failure of a queue and lets the rank continue."""
         with self.lock:
             loss, clear = at.loss, m.command(What.CLEAR, at.number)
             if loss is None or peer.lost is not None:
@@ -660,15 +682,14 @@ class Conductor:
         return question.body
 
     def fields_of(self, peer: Peer, fields: struct.Struct, body: memoryview) -> tuple[Any, ...]:
-        """What stands at the beginning of an answer. A rank that has sent too few bytes is lost."""
+        """The fields at the start of an answer. A rank whose answer is too short is lost."""
         if len(body) < fields.size:
             self.lose(peer, f"it has sent an answer of {len(body)} bytes, which is none")
             self.expect_there(peer)
         return fields.unpack_from(body)
 
     def expect_ok(self, peer: Peer, body: memoryview, *, of_file: bool = False) -> bool:
-        """Raises what an answer with a status says. False: the question was about a file, and the rank has no such
-        file."""
+        """Raises the error in an answer with a status. Returns False if the rank lacks the requested file."""
         (status,) = self.fields_of(peer, m.ANSWER_STATUS, body)
         if status == ABSENT and of_file:
             return False
@@ -690,7 +711,7 @@ class Conductor:
         return (end - begin) / 1e9, (begin + end) // 2 - int(clock)
 
     def set_clocks(self, times: int = 5) -> None:
-        """Compares the clocks of all ranks with ours, by the shortest of some round trips."""
+        """Measures the clock offset of each rank, from the shortest of several round trips."""
         for peer in self.living():
             peer.clock = min(self.ping(peer) for _ in range(times))[1]
 
@@ -700,7 +721,7 @@ class Conductor:
     # -------------------------------------------------------------------------------------------------------- transfers
 
     def to_rank(self, peer: Peer, memory: int, offset: int, data: memoryview, inline: int = 8192) -> None:
-        """Bytes of the host to memory of a rank; they are taken at once."""
+        """Copies host bytes to memory of a rank. You may change them when the call returns."""
         self._wait_for_host(data)
         if len(data) <= inline:
             self.add(peer, m.command(What.PUT, memory, offset, more=data))
@@ -722,7 +743,7 @@ class Conductor:
             self.add(peer, m.command(What.TAKE, m.NO_QUEUE, 0, number, memory, offset, nbytes), begin=True)
 
     def _wait_for_host(self, data: memoryview) -> None:
-        """What is read on the host may still have to come from a rank."""
+        """Waits for data that a rank is still to deliver into these host bytes."""
         with self.lock:
             waiting = [a for p in self.peers.values() for a in list(p.arrivals.values()) if a.target is not None]
         if not waiting or not len(data):
@@ -734,8 +755,8 @@ class Conductor:
             self.wait(lambda: all(a.target is None for a in behind))
 
     def to_host(self, peer: Peer, memory: int, offset: int, arrivals: list[Arrival]) -> None:
-        """Asks for the bytes of ``arrivals_of``. They are in the target when the arrivals are done and their queue is
-        settled."""
+        """Requests bytes for ``arrivals_of``. They are in the target once the arrivals are done and their queue
+        is settled."""
         for arrival in arrivals:
             if arrival.target is not None:
                 self._wait_for_host(arrival.target)
@@ -754,7 +775,7 @@ class Conductor:
     def between(
         self, to: Peer, into: tuple[int, int, int], source: Peer, out_of: tuple[int, int, int], nbytes: int
     ) -> None:
-        """Bytes from rank to rank, or within one. Each side: its queue, a memory, an offset."""
+        """Copies bytes between ranks or within one. Each side is a queue, a memory and an offset."""
         with self.lock:
             if to is source:
                 self.add(to, m.command(What.COPY, *into, *out_of[1:], nbytes))
@@ -780,7 +801,7 @@ class Conductor:
         self.added(to, False)
 
     def open(self, peer: Peer, number: int, name: str) -> tuple[int, int, str]:
-        """A device of a rank: its alignment, largest buffer, name."""
+        """Opens a device of a rank. Returns its alignment, largest buffer and name."""
         body = self.ask(peer, What.OPEN, number, more=m.text_bytes(name))
         wrong, alignment, largest = self.fields_of(peer, m.OPENED, body)
         text = m.text_of(body[m.OPENED.size :])
@@ -792,7 +813,7 @@ class Conductor:
         return alignment, largest, text
 
     def allocate(self, peer: Peer, device: int, number: int, nbytes: int) -> None:
-        """Memory of a rank. Where that has none, and finalizers have left some here meanwhile, it is asked again."""
+        """Allocates memory on a rank. If that fails and finalizers have freed some meanwhile, it tries again."""
         for again in (True, False):
             body = self.ask(peer, What.ALLOC, device, number, nbytes)
             (status,) = self.fields_of(peer, m.ANSWER_STATUS, body)
@@ -801,7 +822,7 @@ class Conductor:
         self.expect_ok(peer, body)
 
     def close(self) -> None:
-        """Lets the ranks end."""
+        """Makes the ranks exit."""
         if self.forked:
             self.closed = True
             return

@@ -1,11 +1,13 @@
-"""What it costs to work on other ranks: links and devices, measured, kept, and found again by ``Costs.cached``.
+"""Costs of work on other ranks: measured for links and devices, cached on disk, and found by ``Costs.cached``.
 
-Links are measured between devices, with the commands that runs use, too, so what a device needs to read and write its
-memory counts. Small messages that go back and forth give the time of one way; large ones that follow each other, from
-the time between the first and the last on the clock of who receives, the rate of each direction. Nothing of that goes
-through rank 0. Ranks of one host, and devices of one kind, are alike: one pair of each two kinds of ends is measured.
+Links are measured between devices, with the commands that runs use. So the time of a device to read and write
+its memory counts. Round trips of small messages give the latency. Bursts of large messages give the rate of
+each direction: the receiver's clock measures the time between the first and the last. These messages do not
+pass through rank 0. Ranks of one host, and devices of one kind, count as equal: one pair of each two kinds of
+ends is measured.
 
-One file for each version lies beside those of devices; a link is known in it by its two ends and what lies between.
+The costs lie in one file for each version, beside the costs of devices. The key of a link is its two ends and
+the kind of connection.
 """
 
 from __future__ import annotations
@@ -36,24 +38,24 @@ __all__ = ["Measured", "calibrate_cluster"]
 
 FORMAT = 1
 _SMALL, _FIRST, _LARGEST = 16, 64 << 10, 4 << 20  # bytes of messages
-_BURST, _BURSTS = 8, 3  # large ones that follow each other, and how often
-_LONG = 0.02  # seconds that a large message should take, and of a round trip after which few are made
+_BURST, _BURSTS = 8, 3  # large messages in a burst, and number of bursts
+_LONG = 0.02  # seconds that a large message should take; after a round trip of this length few are made
 
 Seconds = Callable[[int], float]
 """Of one of some messages of so many bytes that follow each other."""
 
 
 class Measured:
-    """What a device of a rank knows of its costs: part of ``RankDevice``."""
+    """The part of ``RankDevice`` that measures costs."""
 
     conductor: Conductor
     peer: Peer
     name: str
-    _remote = True  #: what it does is timed on the clock of its rank
+    _remote = True  #: its work is timed on the clock of its rank
 
     @property
     def end(self) -> str:
-        """What tells devices apart that cost differently."""
+        """The key of devices with equal costs."""
         facts = self.peer.facts
         cores, threads = facts.get("cores"), facts.get("threads")
         kind = self.name.partition(":")[2]
@@ -122,7 +124,7 @@ class Measured:
         us = median(found) / 2 * 1e6
         costs = CopyCost(us, _rate(seconds(other, its, mine))), CopyCost(us, _rate(seconds(self, mine, its)))
         for device in (self._device, other._device):
-            device.synchronize()  # tells what failed
+            device.synchronize()  # raises failures
         return costs
 
     def _mark(self) -> Any:
@@ -155,7 +157,7 @@ def links_file() -> Path:
 
 
 def read_links() -> dict[str, CopyCost]:
-    """Links that were measured, by their names. What is not ours is ignored, with a warning."""
+    """Cached link measurements by name. Invalid entries are ignored with a warning."""
     path = links_file()
     try:
         data = json.loads(read_text(path))
@@ -188,7 +190,7 @@ def calibrate_cluster(
     force: bool,
     progress: Callable[[int, int, str], None] | None,
 ) -> Costs:
-    """What :meth:`Cluster.calibrate` does."""
+    """Implements :meth:`Cluster.calibrate`."""
     given = expect_list(backends, "Cluster.calibrate: backends", "backends")
     for b in given:
         expect(b, Backend, "Cluster.calibrate: each backend")
@@ -231,15 +233,14 @@ class _Links:
                 self.open.setdefault(name, (a, b))
 
     def _pairs(self) -> Iterator[Any]:
-        """Neighbours first: work goes from each to the next one."""
+        """The order of pairs: neighbours first, because work passes from each device to the next."""
         n = len(self.devices)
         for step in range(1, n):
             for k in range(n):
                 yield self.devices[k], self.devices[(k + step) % n]
 
     def measure(self, until: float) -> Iterator[str]:
-        """Measures, and keeps what it has measured, also if it is interrupted. What there is no time for is left
-        out."""
+        """Measures, and stores the results even if it is interrupted. Pairs beyond the time limit are skipped."""
         found: dict[str, CopyCost] = {}
         try:
             for a, b in list(self.open.values()):
@@ -254,5 +255,5 @@ class _Links:
                     write_links({**read_links(), **found})
 
     def copies(self) -> dict[tuple[int, int], CopyCost]:
-        """By the places of the backends; without what was not measured."""
+        """The costs by positions of the backends, without pairs that were not measured."""
         return {(i, j): self.known[name] for (i, a), (j, b) in self._pairs() if (name := a.link_name(b)) in self.known}

@@ -1,5 +1,4 @@
-"""Memory and graphs of a rank, as the numbers that rank 0 knows them by: every access is checked against what there
-is."""
+"""Memory and graphs of a rank, by the numbers that rank 0 gave them. Every access is checked."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Piece:
     def __init__(self, backend: Backend, queue: int, nbytes: int) -> None:
         self.backend = backend
         self.queue = queue  # the number of the device
-        self.spoilt: Exception | None = None  # why what was set is not there, until it is read or set again
+        self.spoilt: Exception | None = None  # why the contents are invalid, until they are read or set again
         self.buffer: Buffer = backend.allocate(max(nbytes, 1))
         self.size = nbytes
         self.host = self.buffer.is_host
@@ -62,7 +61,7 @@ class Piece:
             self.weights = True
 
     def expect_whole(self) -> None:
-        """Raises why what was set last is not there, once."""
+        """Raises, once, the reason why the contents are invalid."""
         spoilt, self.spoilt = self.spoilt, None
         if spoilt is not None:
             raise spoilt
@@ -87,7 +86,7 @@ class Piece:
             self.written(offset, len(data))
 
     def target(self, offset: int, nbytes: int) -> memoryview | None:
-        """Where bytes can be received at once, on the host; None: they go through memory of their own."""
+        """A host buffer that can receive bytes directly; None if they need a copy."""
         self.expect_inside(offset, nbytes)
         if not self.host:
             return None
@@ -100,8 +99,10 @@ class Piece:
 
 
 def expect_supported(backend: Any, graph: Graph) -> list[Any]:
-    """The nodes for which there is something to do. UnsupportedError for one that the backend does not compute, or that
-    no builder could have made."""
+    """The nodes that need computation.
+
+    Raises UnsupportedError for a node that the backend does not compute, or that no builder could have made.
+    """
     found = [graph.nodes[i] for i in range(graph.ptr.n_nodes)]
     found = [node for node in found if lib.gbpy_computes(node) and lib.ggml_nelements(node)]
     for node in found:
@@ -139,7 +140,7 @@ class Compiled:
 
     @property
     def written(self) -> list[tuple[int, int]]:
-        """Between which addresses a run changes something: results of nodes, and nothing else."""
+        """The address ranges that a run changes: results of nodes."""
         if self._written is None:
             graph = self._graph
             nodes = (graph.nodes[i] for i in range(graph.ptr.n_nodes))
@@ -163,8 +164,10 @@ def _expect_memory(node: Any) -> None:
 
 
 def fill_from_file(piece: Piece, offset: int, nbytes: int, path: str, at: int, digest: bytes) -> None:
-    """Bytes of a file into memory. FileError: it is another file, or cannot be read; FileNotFoundError: there is
-    none."""
+    """Reads bytes of a file into memory.
+
+    Raises FileError if the file differs or cannot be read, and FileNotFoundError if it does not exist.
+    """
     piece.expect_inside(offset, nbytes)
     if "\0" in path:
         raise InvalidArgumentError("a path holds NUL")
@@ -199,7 +202,7 @@ def _pieces_of(path: str, at: int, nbytes: int) -> Iterator[bytes]:
 
 
 def keep(piece: Piece, offset: int, nbytes: int, folder: str, digest: bytes) -> None:
-    """Bytes of memory into the cache, called by their hash."""
+    """Stores bytes of memory in the cache under their hash."""
     data = piece.read(offset, nbytes)
     if hashlib.blake2b(data, digest_size=32).digest() != digest:
         raise FileError("what was received is not what was sent: its hash differs")

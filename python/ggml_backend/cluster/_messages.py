@@ -1,32 +1,32 @@
-"""What ranks say to each other: a checked, versioned, binary format. No pickle, no code, no pointers.
+"""Messages between ranks: a checked, versioned, binary format. No pickle, no code, no pointers.
 
-Messages travel on three *channels*. ``HELLO`` is text (JSON), so that ranks of other versions and other byte orders can
-tell what differs; it comes once, in each direction. ``CONTROL`` carries what rank 0 wants and what the others answer.
-``DATA`` carries bytes of tensors and nothing else: a copy between two ranks is one message of exactly its bytes, or one
-for each `MAX_DATA` bytes of it (`pieces_of`), each a transfer of its own.
-``POISON`` stands in the place of data that a rank has not got, because it failed before: i32 status, i32 the rank whose
-loss is the reason (-1: none), text. ``ASKED`` is an empty message to the rank that data are to come from: its sender
-waits for them, and does nothing else until they are there.
+Messages travel on *channels*. ``HELLO`` is JSON text, so that ranks of other versions and byte orders can report
+the difference. It is sent once in each direction. ``CONTROL`` carries commands of rank 0 and answers of the
+others. ``DATA`` carries only bytes of tensors. A copy between two ranks is one message of exactly its bytes, or
+one for each `MAX_DATA` bytes of it (`pieces_of`). Each is a transfer of its own.
+``POISON`` replaces data that a rank does not have because of an earlier failure: i32 status, i32 the rank whose
+end is the reason (-1: none), text. ``ASKED`` is an empty message to the source of data. Its sender waits for the
+data and does nothing else until they arrive.
 
-Between two ranks data come in the order in which they were asked for. Which transfer they are of stands beside the
-channel (`tag_of`): the lowest bits of its number, which ``TAKE`` and ``GIVE`` have, too. So data that nobody asks for
-any more, since rank 0 was interrupted, are known as such, and nobody takes them for others.
+Between two ranks, data arrive in the order of the requests. The tag (`tag_of`) holds the channel and the lowest
+bits of the transfer's number, which ``TAKE`` and ``GIVE`` carry, too. So the receiver recognizes data whose request
+an interrupt of rank 0 has cancelled, and does not mistake them for other data.
 
 A control message is a header and a body::
 
     4 bytes magic   u16 protocol   u16 kind   u64 number   u32 length of the body   body
 
-The body of ``COMMANDS``, the only long kind, is a list of commands: u8 what, 3 bytes zero, u32 length, the fields of
-the command, which have a fixed size, and perhaps bytes behind them. A rank takes the commands of all messages in order,
-one after the other, and answers each message with ``DONE``. A message that comes twice is taken once. All numbers are
-little-endian.
+The body of ``COMMANDS``, the only long kind, is a list of commands: u8 command, 3 bytes zero, u32 length, the
+fixed-size fields of the command, and optional bytes behind them. A rank executes the commands of all messages
+in order, and answers each message with ``DONE``. A repeated message is ignored. All numbers are little-endian.
 
-What fails belongs to a *queue*, the number of a device: to that of the graph that was computed, of the memory that was
-set, of the run that wanted a copy. From then on that queue computes nothing and gives nothing but ``POISON``, until
-``CLEAR``; others go on. Commands with `NO_QUEUE` belong to no run: they are carried out all the same.
+A failure belongs to a *queue*, the number of a device: the device of the graph that was computed, of the memory
+that was set, or of the run that requested a copy. From then on that queue computes nothing and sends only
+``POISON``, until ``CLEAR``. Other queues continue. Commands with `NO_QUEUE` belong to no run and are always
+executed.
 
-Nothing that is received is believed: who reads checks magic, protocol, kind and all lengths (:class:`MessageError`),
-and whoever carries out a command checks its fields against what there is.
+Received messages are not trusted. The reader checks magic, protocol, kind and all lengths
+(:class:`MessageError`). The executor of a command checks its fields.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _COMMAND = struct.Struct("<B3xI")
 
 
 class MessageError(DeviceError):
-    """A message that is none of this protocol, or asks for what cannot be."""
+    """An invalid message, or one with an impossible request."""
 
 
 class Kind:
@@ -137,7 +137,7 @@ POISON_BODY = struct.Struct("<ii")
 
 
 class Message(NamedTuple):
-    """A control message that was received."""
+    """A received control message."""
 
     kind: int
     number: int
@@ -158,7 +158,7 @@ def message(kind: int, number: int, body: bytes | bytearray | memoryview = b"") 
 
 
 def read_message(data: bytes | bytearray | memoryview) -> Message:
-    """MessageError for what is none."""
+    """Parses a message. Raises MessageError if it is invalid."""
     view = memoryview(data)
     if len(view) < _HEADER.size:
         raise MessageError(f"a message of {len(view)} bytes is shorter than a header")
@@ -216,7 +216,7 @@ def pieces_of(nbytes: int) -> list[tuple[int, int]]:
 
 
 def expect_short(tag: int, nbytes: int) -> None:
-    """Raises DeviceError for a message that is too long for transports."""
+    """Raises DeviceError for a message that is too long for a transport."""
     most = MAX_DATA if tag % N_CHANNELS == DATA else MAX_MESSAGE
     if nbytes > most:
         raise DeviceError(f"a message of {nbytes} bytes: at most {most} travel at once")

@@ -1,5 +1,6 @@
-"""Nodes as messages: what one rank wants computed, in a form that another one checks and makes its own graph of. C
-writes and reads them (``c/src/tensor/nodes.h``), with the same code as graph files."""
+"""Nodes as messages. The receiver checks them and makes its own graph of them.
+
+C writes and reads them (``c/src/tensor/nodes.h``), with the code for graph files."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ MessageError: there is none."""
 
 
 class Graph:
-    """A graph of C that a message described. ``keep``: what it uses."""
+    """A C graph made from a message. ``keep``: the objects that it uses."""
 
     __slots__ = ("_made", "keep", "ptr")
 
@@ -46,9 +47,11 @@ class Graph:
 
 
 def graph_of(data: memoryview, base: Base | None) -> Graph:
-    """The graph that a message describes. MessageError for what no builder could have made in these memories.
+    """The graph that a message describes.
 
-    base: None for a question about nodes, which have no memory then
+    Raises MessageError for nodes that no builder could have made in these memories.
+
+    base: None for a question about nodes, which have no memory
     """
     made = lib.gbpy_nodes_read(ffi.from_buffer(data), len(data))
     try:

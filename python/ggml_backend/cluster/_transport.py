@@ -1,9 +1,9 @@
-"""How messages get from rank to rank: the interface, and a network inside one process.
+"""The transport of messages between ranks: the interface, and a network inside one process.
 
-A transport delivers whole messages, in order between any two ranks, and says which ranks are gone. It neither waits
-nor knows what is in a message. :class:`LocalNetwork` joins ranks that are threads of this process. It can delay what is
-sent, limit the rate, cut links, stop and kill ranks; which message is late by how much follows from a seed, for each
-pair of ranks by itself, so that what comes from different ranks arrives in other orders.
+A transport delivers whole messages, in order between any two ranks, and reports ranks that are gone. It neither
+waits nor reads the contents. In a :class:`LocalNetwork` the ranks are threads of this process. It can delay
+messages, limit the rate, cut links, and stop and kill ranks. A seed determines the delay of each message, for each
+pair of ranks independently, so messages of different ranks arrive in varying order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def no_raw_errors(what: str) -> Iterator[None]:
 
 
 def start_thread(target: Callable[..., object], name: str, *args: object) -> threading.Thread:
-    """Starts a thread. AllocationError if the system has none left."""
+    """Starts a thread. Raises AllocationError if the system has none left."""
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     with no_raw_errors(f"cluster: no thread for {name!r}"):
         thread.start()
@@ -64,11 +64,11 @@ class Letter:
         self.finished = False
 
     def take(self) -> memoryview:
-        """The bytes, in memory of their own."""
+        """The bytes, as a copy."""
         raise NotImplementedError
 
     def take_into(self, target: memoryview) -> None:
-        """Puts the bytes into ``target``, which has as many. Instead of :meth:`take`."""
+        """Copies the bytes into ``target`` of the same length. Call it instead of :meth:`take`."""
         target[:] = self.take()
 
 
@@ -94,18 +94,18 @@ class Loan:
 
 
 class Transport:
-    """One rank's way to the others. Used by one thread at a time, but for :meth:`pulse`.
+    """The connection of one rank to the others. Only one thread uses it at a time, except for :meth:`pulse`.
 
-    Rank 0 may be interrupted anywhere. So :meth:`poll` gives it the same letter again until its ``finished`` is set,
-    which may be behind work that is begun again and does no harm the second time; and what an interrupted :meth:`send`
-    leaves is a message that was sent or was not.
+    Rank 0 may be interrupted anywhere. So :meth:`poll` returns the same letter until its ``finished`` is set. Work
+    on a letter can be repeated without harm. An interrupted :meth:`send` has sent the whole message or
+    nothing.
     """
 
     rank: int
     size: int
     name: str  #: what it goes over, for messages
     processes: dict[int, int]  #: of rank 0: the processes of the ranks on this host
-    crowded: bool = False  #: there are more ranks on this host than cores, so who works keeps another one from it
+    crowded: bool = False  #: this host has more ranks than cores, so a busy rank delays another one
 
     def send(self, peer: int, tag: int, data: Any) -> None:
         """Sends bytes, which are the caller's again when this returns. To a rank that is gone: nothing happens. tag: a
@@ -122,7 +122,7 @@ class Transport:
         return loan.is_over
 
     def poll(self) -> Letter | None:
-        """What has arrived next, if anything has."""
+        """The next message that has arrived; None if there is no message."""
         raise NotImplementedError
 
     def catch(self, peer: int, tag: int, target: memoryview, seconds: float) -> int | None:
@@ -138,7 +138,7 @@ class Transport:
         raise NotImplementedError
 
     def lost(self) -> dict[int, str]:
-        """Ranks that are known to be gone, and why."""
+        """Ranks that are known to be gone, with the reason."""
         return {}
 
     def way(self, source: int, target: int) -> str:
@@ -157,10 +157,10 @@ class Transport:
         return False
 
     def left_behind(self) -> None:
-        """This process was forked: it is none of the ranks, and nothing of it may reach the others."""
+        """Marks this process as a fork of a rank. It must not reach the other ranks."""
 
     def close(self) -> None:
-        """Ends the use of it."""
+        """Closes the transport."""
 
 
 class Killed(BaseException):
@@ -252,18 +252,18 @@ class LocalNetwork:
         return self._links.get((source, target), (self.delay, self.rate))
 
     def cut(self, source: int, target: int) -> None:
-        """What is sent that way from now on is lost, and nobody is told."""
+        """Drops messages sent on this link from now on, without an error."""
         self._cut.add((source, target))
 
     def stop(self, rank: int) -> None:
-        """The rank does nothing more, until :meth:`go_on`; nobody is told."""
+        """Stops the rank until :meth:`go_on`, without a report."""
         self._stopped.add(rank)
 
     def go_on(self, rank: int) -> None:
         self._stopped.discard(rank)
 
     def kill(self, rank: int) -> None:
-        """The rank ends where it is; the others can know."""
+        """Ends the rank at once. The other ranks can detect it."""
         self._dead.add(rank)
         self._stopped.discard(rank)
         for other in range(self.size):

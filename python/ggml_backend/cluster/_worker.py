@@ -1,12 +1,13 @@
-"""A rank that serves: it does what rank 0 says, in order, until that leaves.
+"""A serving rank: it executes the commands of rank 0 in order until rank 0 leaves.
 
-One thread takes messages and computes. Whatever fails is told to rank 0 at once, and from then on nothing is computed
-in the queue that it belongs to until that has heard of it; data that others wait for are replaced by the reason
-(``POISON``), so that nobody waits in vain. What is of no run, sets and copies of the program, is carried out all the
-same. A second thread, which sleeps most of the time, says that this rank is alive while the first one computes.
+One thread receives messages and computes. It reports every failure to rank 0 at once. The queue of the failed
+command then computes nothing until rank 0 has acknowledged the failure. Data that other ranks wait for are
+replaced by the reason (``POISON``), so that no rank waits in vain. Commands outside runs, such as sets and
+copies by the program, are still executed. A second, mostly sleeping thread sends heartbeats while the first
+one computes.
 
-Large data are lent: sent from where they are, if somebody waits for them. Whatever would change them waits until they
-are sent, or their receiver is gone.
+Large data are lent: sent from their own memory, if a receiver waits. Commands that would change them wait
+until they are sent or the receiver is gone.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _TICK = 0.005  # seconds between two looks of the thread that says that the rank
 
 
 class Ended(Exception):
-    """Rank 0 has left, or is gone."""
+    """Rank 0 has left or is gone."""
 
 
 class _Failure(Exception):
@@ -76,7 +77,7 @@ class _Failure(Exception):
 
 
 class _Broken:
-    """Stands for a graph that could not be prepared: whoever wants to run it hears why."""
+    """Replaces a graph that could not be prepared. Running it raises the reason."""
 
     def __init__(self, queue: int, failure: _Failure) -> None:
         self.queue = queue
@@ -108,7 +109,7 @@ def facts(version: str) -> dict[str, Any]:
 
 
 def differs(mine: dict[str, Any], other: dict[str, Any], me: str, who: str) -> str:
-    """Why two ranks cannot work together; "": they can."""
+    """The reason why two ranks cannot work together; "" if they can."""
     for key, what in (("protocol", "protocol"), ("version", "version"), ("byteorder", "byte order")):
         a, b = mine.get(key), other.get(key)
         if a != b:

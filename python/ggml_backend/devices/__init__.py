@@ -1,12 +1,12 @@
 """Devices that come with the package, written in Python.
 
-``ARRAY`` (:class:`ArrayDevice`) computes with an array library, through the package ``array-api-compat``: NumPy,
-PyTorch or CuPy, and so with every accelerator that these reach::
+``ARRAY`` (:class:`ArrayDevice`) computes with an array library through the package ``array-api-compat``:
+NumPy, PyTorch or CuPy. So it reaches every accelerator that these libraries support::
 
     gb.Backend("ARRAY", library="torch", device="cuda:0")
     gb.Backend("ARRAY:library=torch,device=cpu")
 
-docs/howto/array-device.md says what it computes, and what its options are for.
+docs/howto/array-device.md describes its operators and options.
 """
 
 from __future__ import annotations

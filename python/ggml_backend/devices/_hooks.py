@@ -1,5 +1,6 @@
-"""The functions of Python that are hooks of a backend (``python/core/devices.h``). Each catches all that is raised, and
-keeps it for who called C."""
+"""Python functions that serve as hooks of a backend (``python/core/devices.h``).
+
+Each function catches every exception and keeps it for the caller of C."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _HOST_ALIGNMENT: int = lib.ggml_backend_buft_get_alignment(lib.ggml_backend_cpu_
 
 
 def _failed(error: BaseException, where: str = "") -> int:
-    """Keeps the exception, and gives C a status and a message for it."""
+    """Keeps the exception, and gives C a status and a message."""
     if keep_interrupt(error):
         lib.gbpy_device_interrupted()
         return int(lib.GGML_STATUS_ABORTED)
@@ -48,12 +49,12 @@ def _failed(error: BaseException, where: str = "") -> int:
 
 
 def _uncaught(kind: Any, error: BaseException, traceback: Any) -> None:
-    """What was raised before a function here could catch it: by a signal handler, or because memory was out."""
+    """Keeps an exception that a hook could not catch: from a signal handler, or out of memory."""
     _failed(error)
 
 
 def _dropped_anyway(kind: Any, error: BaseException, traceback: Any) -> None:
-    """The same of a function that gives back a handle."""
+    """:func:`_uncaught` for hooks that release a handle."""
     handle = traceback.tb_frame.f_locals.get("handle") if traceback is not None else None
     if handle is not None:
         dropped(handle)
@@ -61,7 +62,7 @@ def _dropped_anyway(kind: Any, error: BaseException, traceback: Any) -> None:
 
 
 def _unraisable(error: BaseException, thing: object) -> None:
-    """Of what nobody waits for, closing and freeing: as of a finalizer of Python's own."""
+    """Reports an exception in closing and freeing, where no caller waits, as one in a finalizer."""
 
     class Finalized:
         def __del__(self) -> None:
@@ -119,7 +120,7 @@ def _open(entry: Any, params: Any, info: Any, to: Any) -> int:
 
 
 def _made(kind: Kind, options: dict[str, Any]) -> Any:
-    """The device of a class, after a look at what C relies on."""
+    """Makes a device object, and checks the attributes that C relies on."""
     device: Any = object.__new__(kind.cls)
     device.name = kind.name
     device.__init__(**options)
@@ -157,7 +158,7 @@ def _close(handle: Any) -> None:
     except BaseException as error:
         _unraisable(error, state.device)
     finally:
-        state.device._state = None  # the two need no collector
+        state.device._state = None  # breaks the reference cycle
 
 
 @_hook("refuses", error=_ERROR)
@@ -207,7 +208,7 @@ def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
 
 
 def _host_address(state: State, content: Any, size: int) -> int:
-    """Where a NumPy array of bytes begins."""
+    """The address of a NumPy array of bytes."""
     interface: Any = getattr(content, "__array_interface__", None)
     ok = (
         interface is not None
@@ -230,7 +231,7 @@ def _free(handle: Any) -> None:
 
 
 def _settled(state: State) -> None:
-    """Before bytes are moved: what is queued may still use them, unless the queue takes them in their turn."""
+    """Waits before bytes are moved, because queued work may still use them. An in-order queue needs no wait."""
     if not state.device.in_order:
         state.wait()
 
@@ -294,7 +295,7 @@ def _copy(to: Any, to_offset: int, source: Any, offset: int, size: int, done: An
 
 
 class _Request:
-    """A device that was asked to read a file: what waits for it, and the name of the tensor."""
+    """A pending read of a file by a device: the function that waits for it, and the tensor's name."""
 
     __slots__ = ("name", "state", "wait")
 
@@ -327,7 +328,7 @@ def _file_end(handle: Any, wanted: bool, found: Any) -> int:
     request = dropped(handle)
     try:
         if not wanted:
-            if not request.state.device.in_order:  # it might still write
+            if not request.state.device.in_order:  # the device might still write
                 with contextlib.suppress(Exception):
                     request.wait()
             return _OK
@@ -375,8 +376,10 @@ def _transfer(handle: Any, to: Any, source: Any, size: int, done: Any) -> int:
 
 
 class _Compiled:
-    """What a device made of nodes of C, which stay as long as this. An exception is raised when they are to be
-    computed, and the next time the device is asked again."""
+    """The program that a device compiled from C nodes. The nodes outlive it.
+
+    If compiling raises, the run raises the exception, and the next run compiles again.
+    """
 
     __slots__ = ("error", "nodes", "program", "state")
 
@@ -489,7 +492,7 @@ def _event_record(event: Any) -> int:
 
 @_hook("event_wait", error=_ERROR)
 def _event_wait(handle: Any, event: Any) -> int:
-    """A device that makes other marks knows nothing of such ones: the host waits before it gives that one more work."""
+    """Makes a device wait for an event. For events of another kind the host waits before it submits more work."""
     waiting = object_of(handle, State).device
     if _makes_such_marks(waiting, object_of(event, Mark).state.device):
         return _event(event, "wait", waiting)
@@ -497,7 +500,7 @@ def _event_wait(handle: Any, event: Any) -> int:
 
 
 def _makes_such_marks(device: Any, other: Any) -> bool:
-    """Are they of one class, or of classes that have their ``event`` from one?"""
+    """True if both classes are equal or inherit the same ``event``."""
     maker = getattr(type(device), "event", None)
     return type(device) is type(other) or (maker is not None and maker is getattr(type(other), "event", None))
 

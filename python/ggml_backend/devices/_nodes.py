@@ -1,4 +1,4 @@
-"""Nodes as devices see them: what is to be computed, in words of Python, with nothing of C behind it."""
+"""Graph nodes as devices see them, as Python objects without references to C."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def _bool(i: int) -> Reader:
 
 
 def _choice(choices: Mapping[str, int], i: int) -> Reader:
-    """The word's name; of a number without one, the number."""
+    """Reads a word as its name, or as a number if it has none."""
     read, names = _int(i), {number: name for name, number in choices.items()}
     return lambda raw: names.get(read(raw), read(raw))
 
 
 def _pair(i: int) -> Reader:
-    """Two words, the horizontal one first, as (height, width)."""
+    """Reads two words, horizontal first, as (height, width)."""
     return lambda raw: struct.unpack_from("=2i", raw, 4 * i)[::-1]
 
 
 def _size_of_im2col(i: int) -> Reader:
-    """A pair; one number for one axis."""
+    """Reads a pair for two axes, or a number for one axis."""
     one, both, is_2d = _int(i), _pair(i), _bool(6)
     return lambda raw: both(raw) if is_2d(raw) else one(raw)
 
@@ -117,27 +117,27 @@ PARAMS: dict[str, Params] = {
     "cross_entropy_loss": (("eps", _eps_of_loss),),
     "cross_entropy_loss_back": (("eps", _eps_of_loss),),
 }  # fmt: skip
-"""The parameters by operator, each with what reads it from the words of ``op_params``. An operator without an entry has
-none."""
+"""The parameters of each operator, each with the function that reads it from ``op_params``. Operators without
+an entry have no parameters."""
 
 _N_BYTES = 64
 
 custom_of: list[Callable[[Any], Any]] = [lambda pointer: None]
-"""What finds the function of Python behind a node of C; set by who knows these functions."""
+"""Finds the Python function behind a C node. The module of these functions sets it."""
 
 
 class Node:
-    """A node of a graph, or a source of one, as a device sees it: read-only, and valid for ever.
+    """A graph node, or a source of a node, as a device sees it. It is read-only and stays valid forever.
 
-    op: what computes it, in small letters: ``"mul_mat"``, ``"rope"``, and of elementwise functions their name,
-        ``"relu"``; ``"none"`` for what no operator computes
-    name: the tensor's; "" if it has none
-    dtype, shape, strides: as those of :class:`ggml_backend.Tensor`, in NumPy order, strides in bytes
-    sources: of a node, its sources, whose own sources are left out; of a source, empty
-    params: the parameters of the operator by name, as the function that builds it takes them: of ``gb.rope`` for
-        ``"rope"``, with ``mode="neox"``, say; ``{}`` for operators without any. What the dtype and the shapes of the
-        result and the sources say is left out: the ``dtype`` of ``gb.cast``, the ``amounts`` of ``gb.pad``
-    is_contiguous: do its elements lie one after the other?
+    op: operator in lower case, such as ``"mul_mat"`` or ``"rope"``. For elementwise functions their name, such
+        as ``"relu"``. ``"none"`` for tensors without an operator
+    name: name of the tensor; "" without one
+    dtype, shape, strides: as in :class:`ggml_backend.Tensor`, in NumPy order, strides in bytes
+    sources: the sources of a node. The sources themselves have no sources
+    params: parameters of the operator by name, as its builder takes them: for ``"rope"`` those of ``gb.rope``,
+        such as ``mode="neox"``. ``{}`` without parameters. It omits parameters that follow from dtypes and
+        shapes: the ``dtype`` of ``gb.cast``, the ``amounts`` of ``gb.pad``
+    is_contiguous: True if the elements are adjacent in memory
     """
 
     __slots__ = ("_function", "_params", "_raw", "dtype", "is_contiguous", "name", "op", "shape", "sources", "strides")
@@ -183,14 +183,14 @@ class Node:
 
 
 def byte_layout(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of a quantized tensor as bytes."""
+    """Shape and byte strides of the bytes of a quantized tensor."""
     shape, strides = node.shape or (1,), node.strides or (1,)
     dtype = node.dtype
     return (*shape[:-1], shape[-1] // dtype.block_size * dtype.itemsize), (*strides[:-1], 1)
 
 
 def numpy_view(memory: np.ndarray[Any, Any], offset: int, node: Node, writable: bool) -> np.ndarray[Any, Any]:
-    """A view of bytes as the tensor that begins there; of a quantized one, its rows as bytes. It keeps the memory."""
+    """A NumPy view of the tensor at an offset of ``memory``. Quantized rows are bytes. It keeps the memory alive."""
     shape, strides = byte_layout(node) if node.dtype.is_quantized else (node.shape, node.strides)
     view: np.ndarray[Any, Any] = np.ndarray(shape, node.dtype.numpy, memory, offset, strides)
     view.flags.writeable = writable
@@ -224,7 +224,7 @@ def _shallow(pointer: Any) -> Node:
 
 
 def single() -> Node:
-    """A tensor of one float32, such as nobody computes: to see what a device's arrays are."""
+    """A tensor of one float32 without an operator, to find out the array type of a device."""
     node = Node.__new__(Node)
     node.op, node.name, node.dtype = "none", "", as_dtype("f32")
     node.shape, node.strides, node.sources, node.is_contiguous = (1,), (4,), (), True
@@ -233,7 +233,7 @@ def single() -> Node:
 
 
 class OpFacts(NamedTuple):
-    """What the library's table of operators states of one. in_place: the sources on which the result may lie."""
+    """The library's facts about an operator. in_place: the sources that the result may overwrite."""
 
     elementwise: bool
     in_place: tuple[int, ...]
@@ -241,7 +241,7 @@ class OpFacts(NamedTuple):
 
 @cache
 def op_facts() -> dict[str, OpFacts]:
-    """By each name that ``Node.op`` may have."""
+    """The facts by operator name, as in ``Node.op``."""
     facts = {}
     for i in range(lib.GGML_OP_COUNT):
         found = lib.gbpy_op_facts(i)
@@ -256,18 +256,18 @@ def op_facts() -> dict[str, OpFacts]:
 
 @cache
 def operators() -> frozenset[str]:
-    """Whatever ``Node.op`` may be of a node."""
+    """All operator names that ``Node.op`` may have."""
     return frozenset(op_facts())
 
 
 def sources_at(pointer: Any) -> list[Any]:
-    """The sources of a node of C, without what stands for its result (CAST)."""
+    """The sources of a C node, without the stand-in for its result (CAST)."""
     me = address(pointer)
     return [s for s in pointer.src if s and address(s) != me]
 
 
 def node_at(pointer: Any) -> Node:
-    """What a node of C says, while nobody writes to its fields."""
+    """A :class:`Node` from a C node. No other thread may be writing to the C node."""
     node = _shallow(pointer)
     node.sources = tuple(_shallow(s) for s in sources_at(pointer))
     function = custom_of[0](pointer)

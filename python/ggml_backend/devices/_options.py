@@ -1,4 +1,4 @@
-"""Reads the options that a device is opened with."""
+"""Parses the options of a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNIONS = (Union, types.UnionType)
 
 
 def _members(hint: Any) -> list[Any]:
-    """The types that an annotation allows, None apart; of a literal, its values."""
+    """The types that an annotation allows, without None. For a literal: its values."""
     if get_origin(hint) in _UNIONS:
         return [m for one in get_args(hint) for m in _members(one)]
     if get_origin(hint) is Annotated:
@@ -41,8 +41,10 @@ def _members(hint: Any) -> list[Any]:
 
 
 class _Option:
-    """How the text of an option becomes a value: by its annotation, or else by its default. Of several types the
-    first of ``_READERS`` that fits is taken; where only other types are allowed, no text will do."""
+    """Converts the text of an option by its annotation, or by its default.
+
+    Of several types the first match in ``_READERS`` counts. An option with only other types takes no text.
+    """
 
     def __init__(self, hint: Any, default: Any) -> None:
         if hint is inspect.Parameter.empty:
@@ -64,10 +66,10 @@ class _Option:
 
 
 def _hints(cls: type[Any]) -> Mapping[str, Any]:
-    """The annotations of ``__init__`` as types, those that are texts as well."""
+    """The annotations of ``__init__`` as types. Annotations written as text are resolved."""
     try:
         return get_type_hints(cls.__init__, include_extras=True)
-    except Exception:  # a name that only checkers see
+    except Exception:  # a name that only type checkers see
         return {}
 
 
@@ -75,7 +77,7 @@ def _option(kind: Kind, parameter: inspect.Parameter | None) -> _Option:
     if parameter is None:  # of **options
         return _Option(str, None)
     hint = _hints(kind.cls).get(parameter.name, parameter.annotation)
-    if isinstance(hint, str):  # which could not be looked up: by the words in it
+    if isinstance(hint, str):  # an unresolved annotation: use the type names in it
         words = re.findall(r"\w+", hint)
         named = tuple(k for k in _READERS if k.__name__ in words)
         hint = Union[named] if named else inspect.Parameter.empty  # noqa: UP007
@@ -83,8 +85,8 @@ def _option(kind: Kind, parameter: inspect.Parameter | None) -> _Option:
 
 
 def options_of(kind: Kind, params: str) -> dict[str, Any]:
-    """The options of ``NAME:key=value,...`` and the keywords of this thread's ``Backend(...)``, as its class takes
-    them."""
+    """The options of ``NAME:key=value,...`` and the keywords of this thread's ``Backend(...)``, as arguments
+    for the class."""
     signature = inspect.signature(kind.cls)
     accepted = {n: p for n, p in signature.parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     any_name = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())

@@ -1,4 +1,4 @@
-"""What a device makes of a graph: its nodes with arrays over the device's memory, and the list of what is called."""
+"""Turns a graph into a device program: nodes with arrays over the device's memory, and a list of steps."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _size: Any = ffi.typeof("size_t *")
 class Call:
     """One node with its arrays.
 
-    node: what is to be computed
-    out: where, an array over the result's memory
-    sources: arrays over what it is computed from, which are only read
-    shared: numbers of the sources whose memory the result overwrites: the planner of memory puts the result of a
-        sum, say, on one of its operands
-    may_leave_out: the result need not be stored by who computes it together with the one call that reads it
-    of: for each source the number of the call whose result it is, or a view of it; -1: of none of this graph
-    weights: for each source in a buffer of weights, which change rarely, a function that returns another number
-        whenever they have changed; None for all others
+    node: the node to compute
+    out: array over the memory of the result
+    sources: read-only arrays over the memory of the sources
+    shared: numbers of the sources whose memory the result overwrites. The memory planner places, for example,
+        the result of a sum on one of its operands.
+    may_leave_out: True if the result need not be stored, provided that it is computed together with the only
+        call that reads it
+    of: for each source, the number of the call whose result (or a view of it) it is; -1 for other sources
+    weights: for each source in a weight buffer, a function that returns a new number after each change of the
+        weights; None for other sources
     """
 
     __slots__ = ("may_leave_out", "node", "of", "out", "shared", "sources", "weights")
@@ -61,7 +62,7 @@ class Call:
 
 
 def refusal_of(state: State, node: Node) -> str | None:
-    """Why the device does not compute the node; None: it does."""
+    """The reason why the device does not compute the node; None if it does."""
     answer = state.device.supports(node)
     if isinstance(answer, str):
         return answer or "not supported"
@@ -78,19 +79,22 @@ def _bytes_of(pointer: Any) -> tuple[int, int]:
 
 
 class Staging:
-    """Memory of the host that no array may look into for long: that of a scheduler, which keeps the plan that would
-    keep the memory. What a plan reads there goes through memory of the plan's own, and so do its results."""
+    """Copies of host tensors whose memory a plan must not keep alive.
+
+    Such memory belongs to a scheduler, which keeps the plan: a reference back would be a cycle. The plan
+    reads and writes these tensors through its own memory.
+    """
 
     def __init__(self, tensors: Sequence[tuple[Any, Node]]) -> None:
         self._pieces: list[tuple[int, np.ndarray[Any, Any]]] = []  # where each begins, in order
         self._written: list[tuple[Any, np.ndarray[Any, Any]]] = []
         spans = sorted(_bytes_of(p) for p, _ in tensors)
-        while spans:  # tensors that overlap share a piece
+        while spans:  # overlapping tensors share a piece
             begin, end = spans.pop(0)
             while spans and spans[0][0] < end:
                 end = max(end, spans.pop(0)[1])
             self._pieces.append((begin, np.empty(end - begin, np.uint8)))
-        self._fetch()  # who prepares may look, too
+        self._fetch()  # so that preparing methods can read the values
 
     def array(self, pointer: Any, node: Node, writable: bool) -> np.ndarray[Any, Any]:
         at = address(pointer.data)
@@ -105,7 +109,7 @@ class Staging:
             piece[:] = np.frombuffer(ffi.buffer(ffi.cast("char *", begin), piece.nbytes), np.uint8)
 
     def around(self, program: Callable[[], object]) -> Callable[[], object]:
-        """The program, between the copies that it needs."""
+        """The program with the copies before and after it."""
         if not self._pieces:
             return program
 
@@ -119,7 +123,7 @@ class Staging:
 
 
 def _pinned(pointer: Any) -> Any:
-    """What keeps the memory of a tensor on the host; None: a plan may not keep it."""
+    """The owner of a tensor's host memory; None if a plan must not keep it alive."""
     pin = new_pin()
     lib.gbpy_pin(pin, pointer, ffi.NULL)
     return pin if lib.gbpy_kind_of(pin) in (lib.GBPY_BUFFER, lib.GBPY_COPY) else None
@@ -158,7 +162,7 @@ class _Arrays:
         )
 
     def array(self, pointer: Any, node: Node, writable: bool) -> tuple[Any, tuple[int, int]]:
-        """The array over a tensor's memory, and which bytes that is: of two tensors that share memory they overlap."""
+        """The array over a tensor's memory, and its byte range. Ranges of tensors that share memory overlap."""
         if node.size == 0:
             return np.empty(node.shape, node.dtype.numpy), (0, 0)
         key = address(pointer)
@@ -189,7 +193,7 @@ def _version_of(pointer: Any) -> Callable[[], int] | None:
 
 
 def calls_of(state: State, nodes: Sequence[Any]) -> tuple[list[Call], Staging]:
-    """The nodes of C that take work. UnsupportedError for one that the device refuses."""
+    """The C nodes that need computation, as calls. Raises UnsupportedError for a node that the device refuses."""
     todo = []
     for pointer in nodes:
         node = node_at(pointer) if lib.gbpy_computes(pointer) else None
@@ -219,8 +223,11 @@ Step = tuple[Callable[[], Any], Call]
 
 
 def program_of(name: str, steps: Iterable[Step], store: Callable[[Any, Any], None] | None) -> Callable[[], None]:
-    """A function that takes the steps in order. What a step returns, unless it is None or the array of the result
-    itself, is stored as the result. store: None: each step has stored its result itself."""
+    """A function that runs the steps in order.
+
+    The value that a step returns is stored as the result, unless it is None or the result array itself.
+    store: None if each step stores its result itself
+    """
     todo: Sequence[tuple[Callable[[], Any], Any, Call]] = [(run, call.out, call) for run, call in steps]
 
     def program() -> None:
@@ -247,14 +254,14 @@ def _expect_result(name: str, call: Call, result: Any) -> None:
 
 
 def overwritten_of(call: Call) -> list[int]:
-    """The sources that the result overwrites and that are read: of CPY the second one is where it writes."""
+    """The sources that the result overwrites and the method reads. CPY only writes to its second source."""
     return [k for k in call.shared if not (k == 1 and call.node.op == "cpy")]
 
 
 def copied(
     function: Callable[..., Any], call: Call, overwritten: Sequence[int], copy: Callable[[Any], Any]
 ) -> Callable[[], Any]:
-    """A step that gives a function the call's arrays, in the place of some of its sources copies, new in each run."""
+    """A step that calls a function with the call's arrays. Overwritten sources are copied in each run."""
     node, out, sources = call.node, call.out, call.sources
     if not overwritten:
         return partial(function, node, out, *sources)
@@ -264,7 +271,7 @@ def copied(
 def refreshed(
     run: Callable[[], Any], call: Call, copies: Mapping[int, Any], store: Callable[[Any, Any], object]
 ) -> Callable[[], Any]:
-    """A step over copies of some sources, by their numbers, which take the values of these first in each run."""
+    """A step over persistent copies of some sources, given by number. Each run first updates the copies."""
     pairs = [(copy, call.sources[k]) for k, copy in copies.items()]
 
     def step() -> Any:

@@ -1,7 +1,7 @@
 """Devices written in Python.
 
-A class of devices says what it computes, on arrays over its memory; the scheduler, plans, traces and ``explain`` work
-with it as with any other backend::
+A device class defines the operators that it computes, on arrays over its memory. The scheduler, plans,
+traces and ``explain`` treat it as any other backend::
 
     class Elements(gb.Device):
         @gb.op("add", "mul")
@@ -51,17 +51,17 @@ _D = TypeVar("_D", bound="type[Device]")
 
 _BROADCAST = frozenset(("add", "sub", "mul", "div", "compare", "where"))
 _INDICES = {"get_rows": 1, "get_rows_back": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0}
-"""The source that is int32 whatever the others are."""
+"""The number of the source that is int32, whatever the dtype of the others."""
 _MEANT = {
     "matmul": "mul_mat", "dot": "mul_mat", "negative": "neg", "absolute": "abs", "concatenate": "concat",
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), "compare"),
 }  # fmt: skip
-"""What NumPy calls operators."""
-_COUNTS = frozenset(("argmax", "argsort"))  # whose result is int32
+"""NumPy names of operators."""
+_COUNTS = frozenset(("argmax", "argsort"))  # operators with int32 results
 
 
 class _Entry:
-    """One row of a class' table of operators."""
+    """One row of a class's table of operators."""
 
     __slots__ = ("dtypes", "in_place", "method", "prepare", "repeats", "when")
 
@@ -83,25 +83,26 @@ def op(
     in_place: bool | None = None,
     repeats: bool = False,
 ) -> Callable[[_F], _F]:
-    """Marks a method of a :class:`Device` as what computes operators.
+    """Marks a method of a :class:`Device` as the implementation of operators.
 
-    The method is called as ``method(node, out, *sources)``: a :class:`Node`, and arrays over the memory of the result
-    and of the sources, in NumPy order. It writes ``out``, or returns an array of the same shape, which is stored there.
-    Sources are only read.
+    The method is called as ``method(node, out, *sources)``: a :class:`Node`, and arrays over the memory of
+    the result and of the sources, in NumPy order. It writes ``out``, or returns an array of the same
+    shape, which is then stored in ``out``. Sources are read-only.
 
-    names: of operators, in small letters, as ``Node.op`` has them
-    dtypes: of the result and the sources, indices apart: one, several, ``"dense"`` for all that are not quantized, or
-        ``"all"``. A source of a quantized dtype comes as the bytes of its rows
-    when: asked of each node whose dtypes fit: True, or a reason in words why it is not computed, which ``explain``
-        quotes, or False
-    prepare: the method is called once for each plan, and returns a function without arguments that is called in each
-        run. What depends on shapes alone is then decided once. The arrays stay the same in all runs
-    in_place: may ``out`` lie on a source? Otherwise the method is given a copy of such a source, with the values of
-        the run. Default: True for elementwise operators (``add``, ``relu``, ...), False for all others
-    repeats: the method repeats operands as ggml does. Otherwise what array libraries do not repeat is refused: of
-        ``add``, ``sub``, ``mul`` and ``div`` a second operand that is repeated along an axis where it has more than one
-        element; of ``mul_mat`` matrices each of which is used for several of the other operand, and a vector in the
-        place of a matrix
+    names: operators in lower case, as in ``Node.op``
+    dtypes: allowed dtypes of the result and the sources, without indices: one, several, ``"dense"`` for all
+        that are not quantized, or ``"all"``. A quantized source comes as the bytes of its rows
+    when: called for each node whose dtypes fit. Returns True, False, or a text with the reason for a refusal,
+        which ``explain`` quotes
+    prepare: True: the method is called once for each plan and returns a function without arguments, which is
+        called in each run. So decisions that depend on shapes are made once. The arrays stay the same in all
+        runs.
+    in_place: True if ``out`` may overlap a source. Otherwise the method gets a copy of such a source, renewed in
+        each run. Default: True for elementwise operators (``add``, ``relu``, ...), False for others
+    repeats: True if the method repeats operands as ggml does. Otherwise nodes are refused if array libraries
+        cannot broadcast their operands. For ``add``, ``sub``, ``mul`` and ``div`` this is a second operand
+        that is repeated along an axis where it has more than one element. For ``mul_mat`` it is a matrix that
+        is shared by several matrices of the other operand, and a vector in the place of a matrix.
     """
     if not names or not all(isinstance(n, str) and n for n in names):
         raise TypeError('op: names of operators are texts: @gb.op("add", "mul")')
@@ -141,7 +142,7 @@ def _dtypes(given: Any) -> frozenset[DType]:
 
 
 class Mark(Protocol):
-    """A place in a queue, as :meth:`Device.submit` describes it."""
+    """A mark in a queue, as described by :meth:`Device.submit`."""
 
     def record(self) -> object: ...
     def synchronize(self) -> object: ...
@@ -149,32 +150,34 @@ class Mark(Protocol):
 
 
 class Device:
-    """A device that computes with functions of Python. Subclasses are registered with :func:`register_device`; the
-    library makes the objects, one for each ``gb.Backend(NAME)``, with the options that ``__init__`` takes.
+    """A device that computes with Python functions.
 
-    Only a table of operators (:func:`op`) is needed. Everything else has a default:
+    Register a subclass with :func:`register_device`. The library makes one object for each
+    ``gb.Backend(NAME)``, with the options that ``__init__`` takes.
 
-    - *What it computes*: :meth:`supports`, by default from the table.
-    - *Functions*: with ``computes_custom = True`` those of :func:`custom` and :func:`map_custom` run on the device, on
-      its own arrays; those with several results, or with quantized tensors, if these are NumPy's. With ``n_tasks``
-      other than 1 a function is called once, with ``ith = 0, nth = 1``.
-    - *How*: :meth:`compile`, by default a list of calls of the table's methods.
-    - *Memory*: ``memory = "host"`` is memory of the host, in NumPy arrays, which the CPU reads and writes, too, so that
-      nothing is copied between them. ``memory = "own"`` is the device's. Write :meth:`allocate` and :meth:`array`
-      then. Without NumPy arrays, also write :meth:`write`, :meth:`read` and :meth:`fill`.
-    - *A queue*: a class, or an object after ``__init__``, that has a :meth:`submit` of its own computes later;
-      :meth:`synchronize` waits, and a method ``event`` may give marks in the queue.
+    Only a table of operators (:func:`op`) is required. Everything else has a default:
 
-    What a method raises is raised to whoever computes, with a note that names the device and the node, and the
-    scheduler stays usable. docs/BACKENDS.md says on which threads methods are called ("What holds").
+    - *Supported nodes*: :meth:`supports`. Default: the table decides.
+    - *Functions*: with ``computes_custom = True`` the functions of :func:`custom` and :func:`map_custom` run on
+      the device, on its own arrays. With several results, or with quantized tensors, this needs NumPy
+      arrays. If ``n_tasks`` is not 1, a function is called once, with ``ith = 0, nth = 1``.
+    - *Execution*: :meth:`compile`. Default: a list of calls of the table's methods.
+    - *Memory*: ``memory = "host"`` is host memory in NumPy arrays. The CPU uses it, too, so nothing is copied
+      between them. ``memory = "own"`` is device memory. Then write :meth:`allocate` and :meth:`array`.
+      Without NumPy arrays, also write :meth:`write`, :meth:`read` and :meth:`fill`.
+    - *Queue*: a class, or an object after ``__init__``, with its own :meth:`submit` computes asynchronously.
+      :meth:`synchronize` waits. An optional method ``event`` returns marks in the queue.
+
+    The computing call raises the exceptions of methods, with a note that names the device and the node.
+    The scheduler stays usable. docs/BACKENDS.md says on which threads methods are called ("What holds").
     """
 
     memory: str = "host"  #: ``"host"`` or ``"own"``
-    alignment: int = 64  #: of tensors in its memory, in bytes: a power of two, with memory "host" at least 64
+    alignment: int = 64  #: of tensors in its memory, in bytes: a power of two, at least 64 with memory "host"
     max_nbytes: int | None = None  #: bytes of the largest buffer; None: no limit
-    in_order: bool = False  #: :meth:`write`, :meth:`read`, :meth:`fill` and :meth:`copy` keep to the order of the queue
+    in_order: bool = False  #: :meth:`write`, :meth:`read`, :meth:`fill` and :meth:`copy` follow the queue's order
     computes_custom: bool = False  #: functions of ``gb.custom`` run on it
-    name: str = ""  #: what plans and messages call it: the name it is registered with, unless ``__init__`` sets another
+    name: str = ""  #: name in plans and messages: the registered name, unless ``__init__`` sets another
 
     _table: ClassVar[dict[str, _Entry]] = {}
     _state: Any
@@ -190,17 +193,23 @@ class Device:
 
     @classmethod
     def missing(cls) -> str | None:
-        """Why no such device can be used here, in words; None: it can. ``gb.backends().missing`` shows it."""
+        """The reason why this kind of device is unavailable; None if it is available.
+
+        ``gb.backends().missing`` shows the reason.
+        """
         return None
 
     def close(self) -> None:
-        """Called when nothing needs the device any more."""
+        """Called when the device is no longer needed."""
 
     # ------------------------------------------------------------------------------------------------ what it computes
 
     def supports(self, node: Node) -> bool | str:
-        """Does it compute the node? True, or False or the reason, which ``explain`` quotes. It must be the truth, for
-        every dtype, shape and stride. Views and empty tensors are not asked."""
+        """True if the device computes the node, else False or the reason, which ``explain`` quotes.
+
+        The answer must be correct for every dtype, shape and stride. It is not called for views and empty
+        tensors.
+        """
         entry = self._table.get(node.op)
         if entry is None and node._function is not None and self.computes_custom:
             return self._takes_function(node)
@@ -216,8 +225,7 @@ class Device:
         return answer if answer is not False else f"it computes {node.op}, but not this node, and says no reason"
 
     def _takes_function(self, node: Node) -> bool | str:
-        """Of functions with several results, or with quantized sources, this package makes what they are called with,
-        which it can of arrays of NumPy."""
+        """Checks functions with several results or quantized sources. Their arguments need NumPy arrays."""
         op = node._function() if node._function is not None else None
         if op is None or not (op.several or any(t.dtype.is_quantized for t in (node, *node.sources))):
             return True
@@ -240,14 +248,18 @@ class Device:
         return ""
 
     def compile(self, calls: Sequence[Call]) -> Callable[[], object]:
-        """Makes a function that computes the nodes, in order. Called once for each plan, with arrays that stay the same
-        for all its runs; the function is called in each run."""
+        """Returns a function that computes the nodes in order.
+
+        It is called once for each plan. Each run calls the returned function. The arrays stay the same.
+        """
         return program_of(self.name, [(self.step(call), call) for call in calls], self.store)
 
     def step(self, call: Call) -> Callable[[], Any]:
-        """What computes one node: the table's method, with its arguments. An array that it returns is not stored yet:
-        :meth:`store` does that, unless it is None or ``call.out``. Where the result lies on a source (``call.shared``)
-        and the method may not find it there, it reads copies."""
+        """The function that computes one node: the table's method with its arguments.
+
+        It does not store a returned array: :meth:`store` does, unless the value is None or ``call.out``. If
+        the result overlaps a source (``call.shared``) and the method does not allow it, it reads copies.
+        """
         entry = self._table.get(call.node.op)
         if entry is None and call.node._function is not None:
             return partial(self._custom, call.node._function, call)
@@ -284,7 +296,7 @@ class Device:
         return result
 
     def _expect_like(self, call: Call, result: Any) -> None:
-        """Of an array of another library than NumPy: that its numbers become those of the result, as of NumPy's."""
+        """Raises if numbers of a returned array of another library cannot become those of the result."""
         kind, wanted = kind_of_numbers(result), call.node.dtype
         if type(result) is not type(call.out) or kind is None:
             raise InvalidArgumentError(
@@ -299,21 +311,25 @@ class Device:
     # ----------------------------------------------------------------------------------------------------------- memory
 
     def allocate(self, nbytes: int) -> Any:
-        """Memory of ``nbytes`` bytes, 0 or more. It is given back when the last reference to it is gone. MemoryError:
-        there is not so much; whoever asked is told so (:class:`AllocationError`), and may go on without.
+        """Allocates ``nbytes`` bytes, 0 or more. The memory is freed with the last reference to it.
 
-        With ``memory = "host"``: a writable NumPy array of ``max(nbytes, 1)`` uint8 whose address is a multiple of
-        ``alignment``. With ``memory = "own"``: whatever :meth:`array` and the methods that move bytes understand.
+        Raise MemoryError if memory is insufficient. The caller gets :class:`AllocationError` and may
+        continue.
+
+        With ``memory = "host"``: returns a writable NumPy array of ``max(nbytes, 1)`` uint8. Its address is a
+        multiple of ``alignment``. With ``memory = "own"``: returns any object that :meth:`array` and the
+        methods that move bytes accept.
         """
         if self.memory != "host":
             raise NotImplementedError(f"{type(self).__name__}: a device with memory of its own has allocate(nbytes)")
         return aligned(nbytes, self.alignment)
 
     def array(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
-        """An array over the memory of a tensor, ``offset`` bytes from the beginning of ``memory``, with the shape and
-        the strides of ``node``; of a quantized tensor, its bytes, rows by rows.
+        """An array over the memory of a tensor, ``offset`` bytes into ``memory``.
 
-        memory: what :meth:`allocate` returned
+        It has the shape and strides of ``node``. For a quantized tensor it holds the bytes of its rows.
+
+        memory: the object that :meth:`allocate` returned
         writable: False for sources
         """
         if not isinstance(memory, np.ndarray):
@@ -324,24 +340,28 @@ class Device:
         return numpy_view(memory, offset, node, writable)
 
     def write(self, memory: Any, offset: int, data: memoryview) -> None:
-        """Copies bytes from the host into ``memory``, ``offset`` bytes from its beginning. By default with the method
-        ``write(offset, data)`` of what :meth:`allocate` returned, or into a NumPy array."""
+        """Copies host bytes into ``memory``, ``offset`` bytes from its start.
+
+        By default it calls ``memory.write(offset, data)``, or copies into a NumPy array.
+        """
         if hasattr(memory, "write"):
             memory.write(offset, data)
         else:
             write_bytes(self._bytes_of(memory, "write"), offset, data)
 
     def read(self, memory: Any, offset: int, data: memoryview) -> None:
-        """Copies bytes of ``memory``, ``offset`` bytes from its beginning, into ``data``, which is on the host. By
-        default with its method ``read(offset, data)``, or from a NumPy array."""
+        """Copies bytes of ``memory``, ``offset`` bytes from its start, into ``data`` on the host.
+
+        By default it calls ``memory.read(offset, data)``, or copies from a NumPy array.
+        """
         if hasattr(memory, "read"):
             memory.read(offset, data)
         else:
             read_bytes(self._bytes_of(memory, "read"), offset, data)
 
     def _expect_memory(self, memory: Any, nbytes: int) -> None:
-        """Checks memory that :meth:`allocate` returned: its size, if it has ``nbytes``, and that it can be written and
-        read."""
+        """Checks memory that :meth:`allocate` returned: readable, writable, and of the right size if it has
+        ``nbytes``."""
         have = getattr(memory, "nbytes", None)
         if isinstance(have, int) and have < nbytes:
             raise DeviceError(f"allocate({nbytes}) returned {kind_of(memory)} of {have} bytes")
@@ -358,16 +378,18 @@ class Device:
         return memory
 
     def fill(self, memory: Any, value: int) -> None:
-        """Sets all bytes of ``memory``. By default with its method ``fill(value)``, or with ``memory[:] = value``."""
+        """Sets all bytes of ``memory``. By default with ``memory.fill(value)``, or ``memory[:] = value``."""
         if hasattr(memory, "fill"):
             memory.fill(value)
         else:
             memory[:] = value
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
-        """Copies bytes from memory of this or another device written in Python. True: it is done. False: it cannot, and
-        the library copies through the host. By default with the method ``copy_from(offset, source, source_offset,
-        nbytes)`` of the target, which answers the same; without one False."""
+        """Copies bytes from memory of this or another device written in Python. Returns True when done.
+
+        False: not supported, and the library copies through the host. By default it returns the result of
+        ``to.copy_from(offset, source, source_offset, nbytes)``, or False without this method.
+        """
         if hasattr(to, "copy_from"):
             return bool(to.copy_from(to_offset, source, offset, nbytes))
         return False
@@ -382,28 +404,31 @@ class Device:
             out[...] = result
 
     def copy_of(self, array: Any) -> Any:
-        """A copy of an array, of which nobody else knows."""
+        """A private copy of an array."""
         return array.clone() if hasattr(array, "clone") else array.copy()
 
     # ------------------------------------------------------------------------------------------------------------ queue
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Runs ``work()``, now or later, in the order in which it was submitted. A class that has a method of its own
-        here has a queue, and :meth:`synchronize` and perhaps ``event``.
+        """Runs ``work()``, now or later, in the order of submission.
 
-        ``work`` raises nothing: what fails in it is raised by whoever waits for it. ``event()`` returns an object with
-        ``record()``: marks the end of what was submitted so far; ``synchronize()``: waits until that is done; and
-        ``wait(device)``: what is submitted to ``device``, whose class has the same ``event``, from now on waits for it.
+        A class with its own ``submit`` has a queue. It also writes :meth:`synchronize`, and optionally
+        ``event``.
 
-        Optional: ``transfer(to, to_offset, source, offset, nbytes)``, which queues a copy; ``timed_event()``, a mark
-        that has ``time()``; ``fill_from_file``. docs/howto/device-memory.md has them.
+        ``work`` raises nothing. The call that waits for it raises its failure. ``event()`` returns an object
+        with three methods. ``record()`` marks the end of the work submitted so far. ``synchronize()`` waits
+        until that work is done. ``wait(device)`` makes work that is submitted to ``device`` from now on wait
+        for it. The class of ``device`` has the same ``event``.
+
+        Optional: ``transfer(to, to_offset, source, offset, nbytes)``, which queues a copy; ``timed_event()``, a
+        mark with ``time()``; ``fill_from_file``. See docs/howto/device-memory.md.
         """
         work()
 
     def synchronize(self) -> None:
-        """Waits until everything that was submitted is done."""
+        """Waits until all submitted work is done."""
 
-    if TYPE_CHECKING:  # a device that has none says so by not having the method
+    if TYPE_CHECKING:  # at run time, a device without events lacks the method
 
         def event(self) -> Mark: ...
 
@@ -416,7 +441,7 @@ custom_of[0] = CustomOp.of_node
 
 
 def kind_of_numbers(array: Any) -> np.dtype[Any] | None:
-    """The dtype of an array of any library as NumPy's; bfloat16 as float32. None: NumPy has no such numbers."""
+    """The NumPy dtype of an array of any library, float32 for bfloat16. None if NumPy has no such numbers."""
     name = str(getattr(array, "dtype", "")).rpartition(".")[2]
     try:
         return np.dtype("float32" if name == "bfloat16" else name)
@@ -425,17 +450,17 @@ def kind_of_numbers(array: Any) -> np.dtype[Any] | None:
 
 
 def aligned(nbytes: int, alignment: int) -> np.ndarray[Any, Any]:
-    """``max(nbytes, 1)`` bytes of the host at a multiple of ``alignment``."""
+    """``max(nbytes, 1)`` bytes of host memory at a multiple of ``alignment``."""
     n = max(nbytes, 1)
     try:
         whole: np.ndarray[Any, Any] = np.empty(n + alignment, np.uint8)
-    except (MemoryError, ValueError):  # the latter for more than an address holds
+    except (MemoryError, ValueError):  # ValueError: more than an address can hold
         raise AllocationError(f"no memory for a buffer of {nbytes} bytes") from None
     return whole[-whole.ctypes.data % alignment :][:n]
 
 
 def _repetition(node: Node) -> str:
-    """What array libraries do not repeat, but ggml does; "" if they repeat all that this takes."""
+    """The repetition in a node that array libraries cannot broadcast; "" if they can."""
     if node.op not in _BROADCAST and node.op != "mul_mat":
         return ""
     a, b, *more = (s.shape for s in node.sources)
@@ -462,11 +487,13 @@ def register_device(name: str, cls: _D, *, replace: bool = False) -> _D: ...
 @overload
 def register_device(name: str, cls: None = None, *, replace: bool = False) -> Callable[[_D], _D]: ...
 def register_device(name: str, cls: Any = None, *, replace: bool = False) -> Any:
-    """Makes a class of devices known, so that ``gb.Backend(name)`` opens one, ``gb.backends()`` lists it, and texts
-    such as ``"NP:threads=2"`` name it. Without ``cls`` it is a decorator of the class.
+    """Registers a device class under a name. Without ``cls`` it is a class decorator.
 
-    name: a letter, then letters, digits or ``_``; compared without case
-    replace: put it in the place of another class of that name, for devices that are opened from now on
+    ``gb.Backend(name)`` then opens a device, ``gb.backends()`` lists it, and texts such as
+    ``"NP:threads=2"`` name it.
+
+    name: a letter, then letters, digits or ``_``. Case does not matter.
+    replace: replace a class of the same name, for devices opened from now on
     """
     as_name(name, "register_device")
     replace = expect_bool(replace, "register_device: replace")

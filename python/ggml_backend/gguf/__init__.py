@@ -1,4 +1,4 @@
-"""GGUF model files: metadata, named tensors, and their way into the memory of backends.
+"""GGUF model files: metadata, named tensors, and loading into the memory of backends.
 
 For example::
 
@@ -7,12 +7,14 @@ For example::
         weights = file.load(cpu)                # in place: the file's own pages, nothing is copied
     y = x @ weights["blk.0.ffn_up.weight"].T    # weights on the right: they need not be float32
 
-A file is mapped, not read. Its metadata is checked completely when it is opened (nothing in it is trusted: what is
-wrong raises :class:`FileError`, naming the field and its offset); values and tensors become Python objects when they
-are asked for. Arrays and loaded weights keep the mapping alive, also after ``close()``. Do not change a file while it
-is open. One that becomes shorter meanwhile raises :class:`FileError` from whatever reads it here: loading, copying,
-converting, and computing with weights in place. Reading an array over it with NumPy itself is beyond us: there the
-system ends the process (SIGBUS), as with any memory map.
+A file is mapped, not read. :func:`open` checks all metadata. Invalid metadata raises :class:`FileError`
+with the field and its offset. Values and tensors become Python objects on access. Arrays and loaded
+weights keep the mapping alive, also after ``close()``.
+
+Do not change a file while it is open. If a file shrinks, calls of this package that read it raise
+:class:`FileError`: loading, copying, converting, and computing with weights in place. NumPy code that reads
+an array over the file is not protected. There the system ends the process (SIGBUS), as with any memory
+map.
 """
 
 from __future__ import annotations
@@ -66,19 +68,21 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], object]
-"""Called with the bytes done and the bytes in all."""
+"""Called with the bytes done and the total bytes."""
 Target = Backend | BufferType
 
 _CHUNK = 16 << 20  # bytes copied to a device at once
-_NATURAL = 8  # bytes; what the address of a tensor must be a multiple of to be computed with in place
+_NATURAL = 8  # bytes; alignment of a tensor's address that in-place use needs
 
 
 class Metadata(Mapping[str, Any]):
-    """The key-value pairs of a file. Scalars come as ``int``, ``float``, ``bool`` and ``str``, arrays of numbers as
-    NumPy arrays of exactly their type, arrays of strings as lists, arrays of arrays as :class:`NestedArray`. Each
-    access makes a new object.
+    """The key-value pairs of a file.
 
-    Bytes that are not UTF-8 come as surrogates (``errors="surrogateescape"``); a :class:`Writer` turns them back.
+    Scalars are ``int``, ``float``, ``bool`` and ``str``. Arrays of numbers are NumPy arrays of exactly
+    their type. Arrays of strings are lists. Arrays of arrays are :class:`NestedArray`. Each access makes
+    a new object.
+
+    Bytes that are not UTF-8 become surrogates (``errors="surrogateescape"``). A :class:`Writer` restores them.
     """
 
     __slots__ = ("_file",)
@@ -87,7 +91,7 @@ class Metadata(Mapping[str, Any]):
         self._file = file
 
     def _live(self) -> Part:
-        """The first part, which has the metadata of all."""
+        """The first part. It has the metadata of all parts."""
         return self._file._live()[0]
 
     def _find(self, key: str) -> int:
@@ -117,7 +121,7 @@ class Metadata(Mapping[str, Any]):
         return int(lib.gguf_get_n_kv(part.ptr))
 
     def type(self, key: str) -> str:
-        """How the file stores a value: ``"u32"``, ``"str"``, ..., ``"arr[f32]"``, or ``"arr[arr]"``."""
+        """The type of a value in the file: ``"u32"``, ``"str"``, ..., ``"arr[f32]"``, or ``"arr[arr]"``."""
         return type_name(self._live(), self._id(key))
 
     def __repr__(self) -> str:
@@ -125,16 +129,16 @@ class Metadata(Mapping[str, Any]):
 
 
 class GGUFTensor:
-    """A tensor in a file. Nothing of its data is read before it is used.
+    """A tensor in a file. Its data is read on first use.
 
     ``name``; ``shape`` in NumPy order; ``dtype``; ``nbytes``; ``offset`` in the file, in bytes
 
     A tensor without axes has the shape ``()`` and one element. A tensor of more than four axes can be read
     (``numpy()``) and copied; no backend can hold it.
 
-    A type that this version does not know has the dtype ``"type 41"`` (:class:`UnknownType`, with the number as
-    ``id``): such a tensor reaches to the next one or to the end of the file, its bytes can be read (``numpy()``) and
-    copied (:class:`Writer`), nothing else.
+    A tensor of a type that this version does not know has the dtype ``"type 41"`` (:class:`UnknownType`,
+    with the number as ``id``). It extends to the next tensor or to the end of the file. You can only
+    read its bytes (``numpy()``) and copy it (:class:`Writer`).
     """
 
     __slots__ = ("_index", "_part", "dtype", "name", "nbytes", "offset", "shape")
@@ -156,18 +160,21 @@ class GGUFTensor:
 
     @property
     def ne(self) -> tuple[int, ...]:
-        """The sizes in ggml's order, the fastest dimension first."""
+        """The sizes in ggml's order: fastest dimension first."""
         return self.shape[::-1]
 
     @property
     def data(self) -> Array:
-        """Its bytes, read-only, in the file's memory."""
+        """The bytes of the tensor, read-only, in the file's memory."""
         self._part.check()
         return self._part.data[self.offset : self.offset + self.nbytes]
 
     def numpy(self) -> Array:
-        """A read-only view of the file's memory: of ``shape``, for bfloat16 of uint16 bits; for quantized formats the
-        bytes of the rows; for an unknown type all bytes, one-dimensional."""
+        """A read-only view of the file's memory, of shape ``shape``.
+
+        bfloat16 gives uint16 bits. Quantized formats give the bytes of their rows. An unknown type gives
+        all bytes in one dimension.
+        """
         if isinstance(self.dtype, UnknownType):
             return self.data
         shape = list(self.shape)
@@ -175,11 +182,11 @@ class GGUFTensor:
             shape[-1] = self.dtype.row_nbytes(shape[-1])
         try:
             return np.ndarray(shape, self.dtype.numpy, self.data)
-        except ValueError:  # too many axes, or beside a 0 a product that no address holds
+        except ValueError:  # too many axes, or sizes whose product overflows beside a 0
             raise UnsupportedError(f"tensor {self.name!r}: NumPy has no arrays of shape {self.shape}") from None
 
     def _why_opaque(self) -> str | None:
-        """The reason why no backend can hold the tensor; None: backends can."""
+        """The reason why no backend can hold the tensor; None if backends can."""
         if isinstance(self.dtype, UnknownType):
             return str(self.dtype.refuse(f"tensor {self.name!r}"))
         if len(self.shape) > MAX_DIMS:
@@ -187,11 +194,11 @@ class GGUFTensor:
         return None
 
     def dequantize(self) -> Array:
-        """A new float32 array of ``shape``, for any format of floats. Raises :class:`UnsupportedError` for others."""
+        """A new float32 array of ``shape``. Raises :class:`UnsupportedError` for formats that are not floats."""
         if isinstance(self.dtype, UnknownType):
             raise self.dtype.refuse(f"dequantize: {self.name!r}")
         array = self.numpy()
-        if array.ndim == 0:  # one element, of a format without blocks
+        if array.ndim == 0:  # one element, in a format without blocks
             return dequantize(array.reshape(1), self.dtype).reshape(())
         return dequantize(array, self.dtype)
 
@@ -200,7 +207,7 @@ class GGUFTensor:
 
 
 class Tensors(Mapping[str, GGUFTensor]):
-    """The tensors of a file, or of all parts of a split one, in the order of the file."""
+    """The tensors of a file, or of all parts of a split file, in file order."""
 
     __slots__ = ("_file", "_part_of")
 
@@ -252,8 +259,8 @@ class Tensors(Mapping[str, GGUFTensor]):
 class Weights(Mapping[str, Tensor]):
     """Tensors loaded from a file, by their names in the file (``Tensor.name`` has at most 63 bytes).
 
-    ``context``: the context that they live in; ``buffers``: their memory; ``in_place``: bytes that were not copied;
-    ``left_out``: names of opaque tensors of the file, which no backend can hold, with the reason
+    ``context``: the context of the tensors; ``buffers``: their memory; ``in_place``: bytes that were not
+    copied; ``left_out``: name and reason for each tensor of the file that no backend can hold
     """
 
     __slots__ = ("_tensors", "buffers", "context", "in_place", "left_out")
@@ -287,7 +294,7 @@ class Weights(Mapping[str, Tensor]):
         return sum(t.nbytes for t in self._tensors.values())
 
     def close(self) -> None:
-        """Gives the memory back: the tensors lose their place."""
+        """Frees the memory. The tensors then have none."""
         for buffer in self.buffers:
             buffer.close()
 
@@ -302,10 +309,10 @@ class Weights(Mapping[str, Tensor]):
 
 
 class _Copy:
-    """A tensor that has to be copied, and where to."""
+    """A tensor to copy, and its target."""
 
     __slots__ = ("keep", "offset", "source", "tensor")
-    keep: tuple[Any, Any]  # memory that C looks into
+    keep: tuple[Any, Any]  # memory that C reads
 
     def __init__(self, source: GGUFTensor, tensor: Tensor) -> None:
         self.source = source
@@ -314,11 +321,14 @@ class _Copy:
 
 
 class GGUFFile(Owner):
-    """An open file; see :func:`open`. ``metadata`` and ``tensors`` are mappings, ``version``, ``alignment`` and
-    ``nbytes`` numbers. ``is_part`` is true of one part of a split model that was opened alone."""
+    """An open file; see :func:`open`.
+
+    ``metadata`` and ``tensors`` are mappings. ``version``, ``alignment`` and ``nbytes`` are numbers.
+    ``is_part`` is True for one part of a split model that was opened alone.
+    """
 
     def __init__(self, parts: list[Part], name: str) -> None:
-        self._parts = parts  # none: it is closed
+        self._parts = parts  # empty: closed
         self.name = name
         first = parts[0]
         self.version: int = lib.gguf_get_version(first.ptr)
@@ -327,7 +337,7 @@ class GGUFFile(Owner):
         self.metadata: Metadata = Metadata(self)
         self.tensors: Tensors = Tensors(self)
 
-    if not TYPE_CHECKING:  # for checkers there is no such thing
+    if not TYPE_CHECKING:  # hidden from type checkers
 
         def __getitem__(self, name):
             raise TypeError("a file is not indexed itself: file.tensors[name] is a tensor, file.metadata[key] a value")
@@ -336,7 +346,7 @@ class GGUFFile(Owner):
             raise TypeError("a file is not gone through itself: file.tensors has its tensors, file.metadata its keys")
 
     def _live(self) -> list[Part]:
-        parts = self._parts  # once: another thread may close it meanwhile
+        parts = self._parts  # read once: another thread may close it
         if not parts:
             raise StateError(f"{self.name} is closed")
         return parts
@@ -359,20 +369,25 @@ class GGUFFile(Owner):
         usage: Usage = "weights",
         progress: Progress | None = None,
     ) -> Weights:
-        """Makes tensors with this file's data in the memory of backends.
+        """Makes tensors with the data of this file in the memory of backends.
 
-        where: a backend or buffer type, or several by patterns of names, of which the first that fits decides:
-            ``{"blk.[0-3].*": gpu, "*": cpu}``. Each pattern but ``"*"`` has to fit a tensor of the file, and a special
-            pattern stands before a general one. If NumPy can read a backend's memory, the tensors lie in the mapped
-            file itself. To other backends the data is copied, in pieces.
-        names: load only the tensors of these names or patterns (as in a shell: ``*``, ``?``, ``[0-9]``)
-        context: make the tensors here, instead of in a context of their own
-        progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
+        where: a backend or buffer type, or several with patterns of names: ``{"blk.[0-3].*": gpu, "*":
+            cpu}``. The first matching pattern decides. Each pattern except ``"*"`` must match a tensor of
+            the file. A special pattern must stand before a general one. If NumPy can read a backend's
+            memory, the tensors lie in the mapped file itself. For other backends the data is copied in
+            pieces.
+        names: load only tensors with these names or patterns (as in a shell: ``*``, ``?``, ``[0-9]``)
+        context: make the tensors in this context. Default: a new one
+        progress: called with the bytes done and the total bytes during copies. An exception in it ends the
+            loading.
 
-        Opaque tensors (of unknown types, of more than four axes) are left out: ``Weights.left_out`` has their names.
-        Raises KeyError if one of ``names`` fits nothing, :class:`InvalidArgumentError` if a pattern of ``where`` fits
-        nothing or stands behind a more general one, :class:`AllocationError` if a backend has not enough memory, and
-        :class:`UnsupportedError` if ``names`` has an opaque tensor without wildcards.
+        Tensors that no backend can hold (unknown types, more than four axes) are skipped.
+        ``Weights.left_out`` has their names.
+
+        Raises KeyError if one of ``names`` matches nothing. Raises :class:`InvalidArgumentError` if a
+        pattern of ``where`` matches nothing or follows a more general one. Raises
+        :class:`AllocationError` if a backend has too little memory. Raises :class:`UnsupportedError` if
+        ``names`` has, without wildcards, a tensor that no backend can hold.
         """
         parts = self._live()
         if context is not None:
@@ -396,7 +411,7 @@ class GGUFFile(Owner):
                     if at not in mapped:
                         mapped[at] = Buffer.from_array(part.data, usage)
                         weights.buffers.append(mapped[at])
-                    mapped[at].place(tensor, min(source.offset, part.data.nbytes))  # an empty one may lie behind
+                    mapped[at].place(tensor, min(source.offset, part.data.nbytes))  # empty ones may lie past the end
                     weights.in_place += source.nbytes
                 else:
                     copies.setdefault(id(target), []).append(_Copy(source, tensor))
@@ -412,7 +427,7 @@ class GGUFFile(Owner):
         return weights
 
     def _select(self, names: str | Iterable[str] | None) -> tuple[list[str], dict[str, str]]:
-        """The tensors to load, and those that no backend can hold, with the reason."""
+        """The tensors to load, and the tensors that no backend can hold, each with the reason."""
         every = list(self.tensors)
         opaque = {t.name: why for t in self.tensors.values() if (why := t._why_opaque()) is not None}
         patterns: Iterable[str] = (names,) if isinstance(names, str) else ("*",)
@@ -469,12 +484,12 @@ class GGUFFile(Owner):
 
     @staticmethod
     def _in_place(target: BufferType, source: GGUFTensor) -> bool:
-        # NumPy's __array_interface__ crashes when memory is out
+        # NumPy's __array_interface__ crashes if memory runs out.
         address = source._part.data.ctypes.data + source.offset
         return target.is_host and address % _NATURAL == 0
 
     def close(self) -> None:
-        """Ends the use of this object. Arrays and loaded tensors keep the file's memory. Closing twice is fine."""
+        """Closes the file object. Arrays and loaded tensors keep the file's memory. Closing twice is fine."""
         self._parts = []
 
     @property
@@ -495,7 +510,7 @@ class GGUFFile(Owner):
 
 
 def _allocate(target: BufferType, items: list[_Copy], usage: Usage) -> list[Buffer]:
-    """Buffers for all items, in none more than the device can allocate at once, and every tensor placed."""
+    """Places every tensor, in buffers within the device's largest single allocation."""
     alignment, limit = target.alignment, target.max_nbytes
     buffers: list[Buffer] = []
     group: list[_Copy] = []
@@ -515,7 +530,7 @@ def _allocate(target: BufferType, items: list[_Copy], usage: Usage) -> list[Buff
     return buffers
 
 
-_AT_ONCE = 256 << 20  # bytes that devices are asked to read from files in one call
+_AT_ONCE = 256 << 20  # bytes; most that devices read from files in one call
 
 
 def _upload(items: list[_Copy], progress: Progress | None) -> None:
@@ -560,8 +575,10 @@ def _send(item: _Copy, progress: Progress | None, done: int, total: int) -> int:
 
 
 def _from_files(items: list[_Copy]) -> Any:
-    """Lets devices that can do so read the file themselves. What became of each item, as C says; what has to stay for
-    that belongs to the items."""
+    """Makes devices that support it read the file themselves. Returns the C status of each item.
+
+    The items hold the memory that C needs for this.
+    """
     fills = ffi.new("struct ggml_backend_file_fill[]", len(items))
     for fill, item in zip(fills, items, strict=True):
         source, data = item.source, item.source.data
@@ -584,16 +601,15 @@ def _from_files(items: list[_Copy]) -> Any:
 def open(source: Any, *, part: bool = False) -> GGUFFile:
     """Opens a GGUF file.
 
-    source: a path, or the bytes of a file (``bytes``, ``mmap``, an array). Of a split model the path of any part opens
-        all parts as one file, with the metadata of the first. The keys ``split.no``, ``split.count`` and
-        ``split.tensors.count`` say that a file is a part. The names of the files, ``NAME-00001-of-00003.gguf``, say
-        where the other parts are.
-    part: open one part of a split model alone, to look at it. Otherwise a part is an error if the other parts are not
-        found.
+    source: a path, or the bytes of a file (``bytes``, ``mmap``, an array). For a split model, the path of any
+        part opens all parts as one file, with the metadata of the first. The keys ``split.no``,
+        ``split.count`` and ``split.tensors.count`` mark a file as a part. File names,
+        ``NAME-00001-of-00003.gguf``, locate the other parts.
+    part: open only this part of a split model, for inspection. By default a missing part is an error.
 
-    Raises :class:`FileError` for what is not a valid file, naming the field and its offset, for an incomplete file or
-    model, and for a file of another kind (a Git LFS pointer, a web page, a checkpoint). Raises OSError when it cannot
-    be read.
+    Raises :class:`FileError` for an invalid file, with the field and its offset. It also raises it for an
+    incomplete file or model, and for a file of another kind (a Git LFS pointer, a web page, a
+    checkpoint). Raises OSError if the file cannot be read.
     """
     expect_bool(part, "open: part")
     if isinstance(source, (str, os.PathLike)):
@@ -615,7 +631,7 @@ def open(source: Any, *, part: bool = False) -> GGUFFile:
     return GGUFFile([first] if part else parts_of(first, None), "bytes")
 
 
-if not TYPE_CHECKING:  # for checkers there is no such thing
+if not TYPE_CHECKING:  # hidden from type checkers
 
     def __getattr__(name):
         no_name("gguf", name, __all__)

@@ -1,7 +1,7 @@
 """Mapped model files, and the parts of a model that is split into several files.
 
-The keys of a file alone say that it is a part: ``split.count`` is more than 1. Its name says where the other parts are.
-So a part under another name is an error, and a whole file may have any name.
+Only its keys mark a file as a part: ``split.count`` is more than 1. Its name locates the other parts. So a
+renamed part is an error, and a whole file may have any name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALONE = "To look at this part alone, use open(source, part=True), or --part on 
 
 
 class Part:
-    """One mapped file and what C knows of it."""
+    """One mapped file and its parsed metadata in C."""
 
     __slots__ = ("_known", "_meta", "data", "data_offset", "name", "path", "ptr")
 
@@ -35,7 +35,7 @@ class Part:
         self.name: str = name
         self.path: str | None = None if path is None else os.path.abspath(path)
         self.data: Array = np.frombuffer(source, np.uint8)
-        self._known = watch_of(source)  # a mapping of the caller's
+        self._known = watch_of(source)  # for a mapping of the caller
         self._meta: Any = new_metadata()
         clear_error()
         if not lib.gbpy_gguf_read(
@@ -47,7 +47,7 @@ class Part:
         self.data_offset: int = lib.gguf_get_data_offset(self.ptr)
 
     def check(self) -> None:
-        """FileError if the file has shrunk since it was opened."""
+        """Raises FileError if the file has shrunk since it was opened."""
         check_file(self.data, self.name)
 
     def names(self) -> Iterator[str]:
@@ -60,7 +60,7 @@ class Part:
 
 
 def _number(part: Part, key: str) -> int | None:
-    """A count among the keys; None: it is not there."""
+    """An integer value among the keys; None if the key is missing."""
     index = lib.gguf_find_key(part.ptr, key.encode())
     if index < 0:
         return None
@@ -77,9 +77,9 @@ def is_one_of_several(part: Part) -> bool:
 
 
 def parts_of(first: Part, path: str | None) -> list[Part]:
-    """All parts of the model that a file belongs to, in their order; only the file itself if it is a whole model.
+    """All parts of the model that a file belongs to, in order. For a whole model: only the file itself.
 
-    path: of the file; None: the file is in memory, so no other parts lie beside it
+    path: path of the file; None if the file is in memory and so has no other parts beside it
     """
     count, number = _number(first, "split.count"), _number(first, "split.no")
     if count is None or count < 2:

@@ -1,4 +1,4 @@
-"""Values of GGUF metadata: from C to Python, and which type a Python value gets."""
+"""GGUF metadata values: conversion from C to Python, and the types for Python values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ELEMENTS: dict[str, tuple[int, np.dtype[Any]]] = {
     "u64": (lib.GGUF_TYPE_UINT64, np.dtype(np.uint64)), "i64": (lib.GGUF_TYPE_INT64, np.dtype(np.int64)),
     "f64": (lib.GGUF_TYPE_FLOAT64, np.dtype(np.float64)),
 }  # fmt: skip
-"""The types of numbers: the C constant, and how NumPy sees it."""
+"""Number types: the C constant and the NumPy dtype."""
 
 _NAME = {number: name for name, (number, _) in ELEMENTS.items()} | {
     lib.GGUF_TYPE_STRING: "str",
@@ -57,7 +57,7 @@ def encode(text: str) -> bytes:
 
 
 def findable(name: str) -> bytes | None:
-    """A name to look for; None: no file can have it."""
+    """A name as bytes for a lookup; None if no file can have it."""
     try:
         return encode(name) if name and "\0" not in name else None
     except UnicodeEncodeError:
@@ -69,7 +69,7 @@ def key_bytes(key: str) -> bytes:
 
 
 def new_metadata() -> Any:
-    """Empty, to be filled by one call of C; ``ptr`` is what C knows of a file."""
+    """An empty metadata struct, which one C call fills. ``ptr`` is C's parsed file."""
     return owned(ffi.new("struct gbpy_metadata *"), lib.gbpy_gguf_free)
 
 
@@ -79,8 +79,10 @@ def type_name(meta: Any, index: int) -> str:
 
 
 class UnknownType(DType):
-    """A type of tensors that files have and this version does not know, by its number: ``name`` is ``"type 41"``. Its
-    tensors are bytes that are passed on as they are."""
+    """A tensor type of a file that this version does not know, by its number: ``name`` is ``"type 41"``.
+
+    Its tensors are opaque bytes, which are copied unchanged.
+    """
 
     __slots__ = ()
     name: str
@@ -117,8 +119,11 @@ def any_dtype(type_id: int) -> DType:
 
 
 class NestedArray:
-    """An array of arrays among the metadata of a file. It is opaque: ``len()`` is the number of arrays in it, ``data``
-    has their bytes as they are in the file. :meth:`Writer.add` and :meth:`Writer.copy_from` write it again."""
+    """An opaque array of arrays in the metadata of a file.
+
+    ``len()`` is the number of arrays in it. ``data`` has their bytes as in the file. :meth:`Writer.add`
+    and :meth:`Writer.copy_from` write it again.
+    """
 
     __slots__ = ("_n", "data")
 
@@ -174,12 +179,11 @@ def _strings(meta: Any, index: int, n: int) -> list[str]:
     return strings
 
 
-# ------------------------------------------------------------------------------------------------------------------ to
-# C
+# ---------------------------------------------------------------------------------------------------- to C
 
 
 def _integer_type(low: int, high: int, smallest: str) -> str:
-    """The smallest of the usual types that holds low .. high."""
+    """The smallest type, from ``smallest`` up, that holds low .. high."""
     for name in (smallest, "i32", "u32", "i64", "u64"):
         info = np.iinfo(ELEMENTS[name][1])
         if info.min <= low and high <= info.max:
@@ -190,8 +194,10 @@ def _integer_type(low: int, high: int, smallest: str) -> str:
 
 
 def _widened(value: Any) -> Any:
-    """Turns an array without axes into a scalar of NumPy, and float16 and bfloat16, which GGUF lacks for values, into
-    float32."""
+    """Turns an array without axes into a NumPy scalar, and float16 and bfloat16 into float32.
+
+    GGUF has no such values.
+    """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, (np.generic, np.ndarray)) and value.dtype.name in ("float16", "bfloat16"):
@@ -226,12 +232,12 @@ def _list_type(values: Sequence[Any]) -> str:
 
 
 def _exact(values: Any, name: str) -> np.ndarray[Any, Any]:
-    """Values as an array of the type; raises where an integer does not fit or a float would be cut."""
+    """Values as an array of the type. Raises if an integer does not fit or a float would be truncated."""
     dtype = ELEMENTS[name][1]
     if isinstance(values, np.ndarray) or not all(type(v) is int for v in values):
         source = np.asarray(values)
     else:
-        source = np.array(values, object)  # NumPy would make floats of integers around 2^63
+        source = np.array(values, object)  # NumPy would turn integers around 2^63 into floats
     if (
         source.size
         and source.dtype.kind not in "biuf"
@@ -251,7 +257,7 @@ def _exact(values: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def store(meta: Any, key: str, value: Any, kind: str | None) -> None:
-    """Sets a key. kind: a name of ELEMENTS, "str" or "arr[...]", or None to choose by the value."""
+    """Sets a key. kind: a name of ELEMENTS, "str" or "arr[...]"; None: chosen from the value."""
     if kind is not None and not isinstance(kind, str):
         raise TypeError(f"type must be a str, not {type(kind).__name__}")
     if isinstance(value, NestedArray):

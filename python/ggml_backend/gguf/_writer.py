@@ -1,5 +1,8 @@
-"""Writing GGUF files: what goes in is noted, and everything is written at the end, tensor by tensor, to a file beside
-the target that then takes its place. So a model never has to fit into memory, and a crash leaves the old file."""
+"""Writes GGUF files.
+
+Entries are only recorded. At the end everything is written, tensor by tensor, to a file beside the target,
+which then replaces the target. So a model need not fit into memory, and a crash leaves the old file.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ Array = np.ndarray[Any, Any]
 _CHUNK = 1 << 22  # elements converted at once
 _WIDER = {"bool": "int8", "uint8": "int16", "uint16": "int32", "uint32": "int64", "float8_e4m3fn": "float16",
           "float8_e5m2": "float16", "float8_e4m3fnuz": "float16", "float8_e5m2fnuz": "float16"}  # fmt: skip
-"""The type of a GGUF file that holds all values of one that it has not."""
+"""For NumPy types that GGUF lacks, a GGUF type that holds all their values."""
 
 
 def _list(names: bool | str | Iterable[str]) -> Iterable[str]:
@@ -58,7 +61,7 @@ def _nbytes(shape: tuple[int, ...], dtype: DType) -> int:
 
 
 class _Entry:
-    """A tensor to be written: what it will be, and where its data comes from."""
+    """A tensor to write: its stored form and its data source."""
 
     __slots__ = ("dtype", "importance", "name", "nbytes", "on_invalid", "raw", "shape", "source")
 
@@ -76,7 +79,7 @@ class _Entry:
         self.shape = shape
         self.dtype = dtype
         self.source = source
-        self.raw = raw  # the source gives the bytes of the rows, or elements of exactly the dtype
+        self.raw = raw  # the source yields the bytes of the rows, or elements of exactly the dtype
         self.importance = importance
         self.on_invalid: OnInvalid = "error"
         self.nbytes = _nbytes(shape, dtype) if nbytes is None else nbytes
@@ -127,8 +130,10 @@ class _Entry:
             begin = end - row
 
     def _same_matrix(self, begin: int, end: int) -> tuple[int, Array | None]:
-        """The end of the rows of one matrix, and the importances of this matrix. Rows beyond the last matrix are too
-        many: counting them raises the error."""
+        """The end of the rows of one matrix, and the importances of this matrix.
+
+        Rows beyond the last matrix are an error, which counting them raises.
+        """
         if self.importance is None or len(self.importance) == 0:
             return end, None
         height = max(1, self.shape[-2]) if len(self.shape) > 1 else 1
@@ -143,9 +148,9 @@ class Writer(Owner):
             writer.add("general.architecture", "bert")
             writer.add_tensor("token_embd.weight", array, dtype=gb.q8_0)
 
-    Nothing is written before :meth:`close`, at the end of the ``with`` block (which, when it raises, leaves the file as
-    it was). Then the data is taken, converted and written one tensor after another. Arrays are not copied: do not
-    change them before.
+    :meth:`close`, at the end of the ``with`` block, writes the file. If the block raises, the file stays
+    as it was. Data is read, converted and written one tensor after another. Arrays are not copied: do
+    not change them before the file is written.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, alignment: int | None = None) -> None:
@@ -155,7 +160,7 @@ class Writer(Owner):
         if not lib.gbpy_gguf_make(self._meta):
             raise_last("Writer")
         self._entries: list[_Entry] = []
-        self._added: set[str] = set()  # keys, by add
+        self._added: set[str] = set()  # keys set by add
         if alignment is not None:
             self.add("general.alignment", alignment)
 
@@ -165,14 +170,17 @@ class Writer(Owner):
         return self._meta
 
     def add(self, key: str, value: Any, type: str | None = None) -> Writer:
-        """Adds a key. A key that was copied from a file gets the new value and keeps its place. Adding a key twice is
-        an error. Returns the writer.
+        """Adds a key. Returns the writer.
 
-        value: a number, bool, str (or bytes: text in any encoding), or a list or one-dimensional array of one of these;
+        A key that was copied from a file keeps its position and gets the new value. Adding a key twice is
+        an error.
+
+        value: a number, bool, str, or bytes (text in any encoding); a list or one-dimensional array of them;
             or a :class:`NestedArray` of a file
-        type: ``"u8"`` ... ``"u64"``, ``"i8"`` ... ``"i64"``, ``"f32"``, ``"f64"``, ``"bool"``, ``"str"``; of an array,
-            that of its elements, also as ``"arr[f32]"``. Default: NumPy values keep their type (float16 becomes f32). A
-            Python int becomes u32 (in lists: i32) or the next type that holds it. A float becomes f32.
+        type: ``"u8"`` ... ``"u64"``, ``"i8"`` ... ``"i64"``, ``"f32"``, ``"f64"``, ``"bool"``, ``"str"``. For an
+            array: the type of its elements, also written ``"arr[f32]"``. By default, NumPy values keep
+            their type (float16 becomes f32), a Python int becomes u32 (in lists i32) or the next type that
+            holds it, and a float becomes f32.
         """
         meta = self._live()
         if isinstance(key, str) and key in self._added:
@@ -193,8 +201,8 @@ class Writer(Owner):
     ) -> Writer:
         """Copies keys and tensors of an open file with their exact types and bytes. Returns the writer.
 
-        keys: True for all keys, or the keys to copy. Even with True, keys that were added before keep their values. The
-        keys ``split.*`` are left out, unless the file is one part that was opened alone
+        keys: True for all keys, or the keys to copy. True does not replace keys that were added before. The keys
+            ``split.*`` are skipped, unless the file is one part that was opened alone.
         tensors: True for all, or their names
         """
         meta = self._live()
@@ -224,18 +232,20 @@ class Writer(Owner):
     ) -> Writer:
         """Adds a tensor. Returns the writer.
 
-        data: an array of NumPy (also a memory map) or of another library (what has ``__dlpack__`` or ``__array__``), a
-            list, a :class:`Tensor`, a tensor of an open file; or a function that is called when the data is needed and
-            returns an array or an iterable of them, the tensor's rows piece by piece (then give ``shape`` and
-            ``dtype``)
-        dtype: how to store it; default: as it is, :class:`Blocks` in their format. Floats are converted to any format
-            of floats. An array of uint8 given for a quantized format is taken as the bytes of its rows, one of uint16
-            for bfloat16 as its bits.
-        importance, on_invalid: see :func:`ggml_backend.quantize`. Importances are checked now, the data when the file
-            is written. Files with quantized tensors need the key ``general.quantization_version``, which is 2 today.
+        data: an array of NumPy (also a memory map) or another library (with ``__dlpack__`` or ``__array__``), a
+            list, a :class:`Tensor`, a tensor of an open file, or a function. The function is called when
+            the data is written. It returns an array, or an iterable of arrays with consecutive rows of the
+            tensor. A function needs ``shape`` and ``dtype``.
+        dtype: stored format. Default: the format of the data. Floats are converted to any float format. For a
+            quantized format, a uint8 array holds the bytes of its rows. For bfloat16, a uint16 array holds
+            its bits.
+        importance, on_invalid: see :func:`ggml_backend.quantize`. Importances are checked now, and the data when
+            the file is written. Files with quantized tensors need the key ``general.quantization_version``
+            (2 today).
 
-        An array without axes is stored as one element, an array with an axis of 0 as a tensor without data. A tensor of
-        an open file with more than four axes, or of an unknown type, is copied as it is.
+        An array without axes is stored as one element. An array with an axis of 0 is stored as a tensor
+        without data. A tensor of an open file with more than four axes, or of an unknown type, is copied
+        unchanged.
         """
         meta = self._live()
         as_name(name, "Writer.add_tensor")
@@ -279,7 +289,7 @@ class Writer(Owner):
             if element in (None, stored):
                 return _Entry(name, logical, stored, lambda: source, True, None)
             array: Any = data
-        elif not isinstance(data, np.ndarray) and isinstance(getattr(data, "dtype", None), DType):  # of a file
+        elif not isinstance(data, np.ndarray) and isinstance(getattr(data, "dtype", None), DType):  # from a file
             stored, logical = data.dtype, data.shape
             if element in (None, stored):
                 return _Entry(name, logical, stored, lambda: data.data, True, None)
@@ -288,7 +298,7 @@ class Writer(Owner):
             if isinstance(data, Blocks) and data.format is not None:
                 data, element = of_format(data, element, what), data.format
             given, known = seen(data, what)
-            if known is not None and element is None:  # bfloat16, of which NumPy has the bits
+            if known is not None and element is None:  # bfloat16, whose bits NumPy holds
                 element = known
             elif known is not None and element != known:
                 given = widened(given)
@@ -333,7 +343,7 @@ class Writer(Owner):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the file will have."""
+        """Size of the file in bytes."""
         meta = self._live()
         lib.gbpy_gguf_layout(meta.ptr)
         alignment = lib.gguf_get_alignment(meta.ptr)
@@ -343,7 +353,7 @@ class Writer(Owner):
     def close(self, progress: Callable[[int, int], object] | None = None) -> None:
         """Writes the file. Closing twice is fine.
 
-        progress: called with the bytes written and the bytes in all
+        progress: called with the bytes written and the total bytes
         """
         if self._meta is None:
             return
@@ -408,13 +418,13 @@ def _put(file: Sink, chunk: Array, what: str) -> None:
         with reading(chunk, what):
             file.write(chunk.data)
     except OSError as error:
-        if error.errno == errno.EFAULT:  # the system call came upon a page that is lost
+        if error.errno == errno.EFAULT:  # the system call hit a page past the end of a file that shrank
             raise FileError(f"{what}: the file that its data lies in shrank") from None
         raise
 
 
 class _Given:
-    """Data from a user's function: floats to be converted, or what is the format's own already."""
+    """Data from a user's function: floats to convert, or data that is already in the stored format."""
 
     def __init__(self, function: Callable[[], Any], element: DType, what: str) -> None:
         self.function = function
@@ -431,7 +441,7 @@ class _Given:
 
 
 def _as_floats(source: Any, stored: DType, in_pieces: bool) -> Array | Iterator[Array]:
-    """The values, of formats that NumPy cannot compute with in pieces if the rest does not need them whole."""
+    """The values as floats. Formats that NumPy cannot compute with are converted in pieces if possible."""
     array: Array = source.numpy()
     if not stored.is_quantized and stored.name != "bfloat16":
         return array

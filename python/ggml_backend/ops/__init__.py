@@ -1,21 +1,24 @@
-"""Every operation as a function, with ggml's meaning.
+"""The operations: one function for each, with ggml's semantics.
 
-Shapes and axes are in NumPy order in this module: a tensor of shape ``(rows, columns)`` has ``ne = (columns, rows, 1,
-1)``; "row" means the last axis. Leading dots stand for batch axes. Unless said otherwise tensors are float32 and the
-result is a new node. With ``inplace=True`` the result is a view of the first tensor, whose memory is overwritten when
-the graph runs.
+The functions compute nothing. Each adds a node to a graph and returns its tensor.
 
-"b repeats over a": every size of ``a`` is a multiple of that of ``b`` (missing axes count as 1), the result has the
-shape of ``a``. The operators ``+ - * /`` and comparisons follow NumPy's rules instead.
+Shapes and axes are in NumPy order: a tensor of shape ``(rows, columns)`` has ``ne = (columns, rows,
+1, 1)``. A "row" runs along the last axis. Leading dots stand for batch axes. Unless a docstring says
+otherwise, tensors are float32 and the result is a new node. With ``inplace=True`` the result is a view
+of the first tensor, and running the graph overwrites its memory.
 
-NaN in an element gives NaN in every result that depends on it, but for comparisons, which say so; elementwise functions
-have their limits at infinity (``silu(-inf)`` is -0).
+"b repeats over a": every size of ``a`` is a multiple of the same size of ``b``. Missing axes count as
+1. The result has the shape of ``a``. The operators ``+ - * /`` and comparisons follow NumPy's rules
+instead.
 
-All functions raise :class:`InvalidArgumentError` (a ValueError) for shapes and dtypes that do not fit, naming the
-operation and the tensors, TypeError for what is no tensor, and :class:`StateError` if the context is closed. Nothing is
-computed here.
+A NaN element gives NaN in every result that depends on it. Comparisons differ, as their docstrings
+say. At infinity, elementwise functions return their limits (``silu(-inf)`` is -0).
 
-A file for each family, with the names of its operations in ``__all__``: what is there is an operation of the package.
+All functions raise :class:`InvalidArgumentError` (a ValueError) for shapes and dtypes that do not
+fit. The message names the operation and the tensors. They raise TypeError for an argument that must be
+a tensor and is not, and :class:`StateError` if the context is closed.
+
+Each family of operations has its own file. The ``__all__`` of a file lists its public operations.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ from ._select import *  # noqa: F403
 from ._soft_max import *  # noqa: F403
 from ._unary import *  # noqa: F403
 
-# As type checkers understand it.
+# In the form that type checkers understand.
 __all__: list[str] = []
 __all__ += _unary.__all__
 __all__ += _binary.__all__
@@ -72,7 +75,7 @@ __all__ += _attention.__all__
 for _name in __all__:
     globals()[_name].__module__ = __name__  # where users find it
 
-# Made by Context.tensor (all sizes at once) and Context.constant.
+# Context.tensor (all sizes at once) and Context.constant call these builders.
 for _name in ("", "_1d", "_2d", "_3d", "_4d"):
     BUILDERS[f"ggml_new_tensor{_name}"] = Tensor
 BUILDERS["ggml_new_i32"] = BUILDERS["ggml_new_f32"] = Tensor
@@ -81,7 +84,7 @@ ALIASES = {
     "contiguous": "cont", "divide": "div", "multiply": "mul", "sign": "sgn", "softmax": "soft_max", "square": "sqr",
     "subtract": "sub",
 }  # fmt: skip
-"""Second names, those of NumPy or PyTorch."""
+"""Second names of operations, taken from NumPy or PyTorch."""
 
 OPERATIONS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in __all__ if name not in ALIASES}
 """The public operations by ggml's names."""

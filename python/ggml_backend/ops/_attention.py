@@ -1,4 +1,4 @@
-"""Attention and feed-forward blocks in one node, windows of pictures, relative positions."""
+"""Attention and feed-forward blocks in one node, windows of images, relative positions."""
 
 from __future__ import annotations
 
@@ -22,26 +22,33 @@ __all__ = [
 def flash_attn(q: Tensor, k: Tensor, v: Tensor, masked: bool = False) -> Tensor:
     """``softmax(q k^T / sqrt(d)) v`` in one node (Dao et al. 2022, arXiv:2205.14135).
 
-    ``q (..., heads, n, d)``, ``k (..., heads_kv, m, d)``, and ``v`` with its last two axes exchanged, ``(..., heads_kv,
-    d, m)``; all float32 or all float16; the result is ``(..., heads, n, d)`` float32. Head ``h`` uses ``k`` and ``v``
-    of head ``h % heads_kv``.
-    masked: causal, with ``m - n`` earlier positions: query ``i`` sees keys 0 to ``m - n + i``, and the others do not
-    count, NaN or not. Masked or not, there are no fewer keys than queries: ``m >= n``.
+    ``q (..., heads, n, d)``, ``k (..., heads_kv, m, d)``, and ``v`` with its last two axes exchanged,
+    ``(..., heads_kv, d, m)``. All are float32 or all are float16. The result is float32 ``(..., heads,
+    n, d)``. Head ``h`` uses ``k`` and ``v`` of head ``h % heads_kv``. ``m >= n`` must hold.
+
+    masked: causal, with ``m - n`` earlier positions. Query ``i`` attends to keys 0 to ``m - n + i``. The
+        other keys have no effect, even if they are NaN.
     """
     return build("flash_attn", lib.ggml_flash_attn, (q, k, v), masked, labels="qkv")
 
 
 @builds("ggml_flash_attn_back")
 def flash_attn_back(q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool = False) -> Tensor:
-    """Gradients of :func:`flash_attn` with respect to q, k and v one after the other in one vector, each start padded
-    to 16 bytes, given the gradient ``d`` of its result."""
+    """Gradients of :func:`flash_attn` with respect to q, k and v, given the gradient ``d`` of its result.
+
+    The result is one vector that holds the three gradients in this order. Each starts at a multiple of
+    16 bytes.
+    """
     return build("flash_attn_back", lib.ggml_flash_attn_back, (q, k, v, d), masked, ndim=1, labels="qkvd")
 
 
 @builds("ggml_flash_ff")
 def flash_ff(a: Tensor, b0: Tensor, b1: Tensor, c0: Tensor, c1: Tensor) -> Tensor:
-    """A feed-forward block in one node: ``gelu(a @ b0.T + b1) @ c0.T + c1``. ``a (..., n, d)``, ``b0 (..., h, d)``,
-    ``c0 (..., d, h)`` float16, ``b1 (h,)``, ``c1 (d,)`` float32."""
+    """A feed-forward block in one node: ``gelu(a @ b0.T + b1) @ c0.T + c1``.
+
+    ``a (..., n, d)``, ``b1 (h,)`` and ``c1 (d,)`` are float32. ``b0 (..., h, d)`` and ``c0 (..., d, h)``
+    are float16.
+    """
     return build(
         "flash_ff",
         lib.ggml_flash_ff,
@@ -53,26 +60,32 @@ def flash_ff(a: Tensor, b0: Tensor, b1: Tensor, c0: Tensor, c1: Tensor) -> Tenso
 
 @builds("ggml_win_part")
 def win_part(a: Tensor, window: int) -> Tensor:
-    """``(h, w, c)`` cut into squares, padded with zeros: ``(squares, window, window, c)``."""
+    """Cuts ``(h, w, c)`` into square windows: ``(squares, window, window, c)``. Pads with zeros."""
     return build("win_part", lib.ggml_win_part, (a,), window, ndim=4)
 
 
 @builds("ggml_win_unpart")
 def win_unpart(a: Tensor, width: int, height: int, window: int) -> Tensor:
-    """The reverse of :func:`win_part`: ``(height, width, c)``."""
+    """Joins the windows of :func:`win_part` again: ``(height, width, c)``."""
     return build("win_unpart", lib.ggml_win_unpart, (a,), width, height, window, ndim=3)
 
 
 @builds("ggml_get_rel_pos")
 def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
-    """``a (2 kh - 1, c)`` float16 as ``(qh, kh, c)``: row ``(i, j)`` is ``a[kh - 1 - j + i]``. ``qh == kh``."""
+    """Rows of ``a (2 kh - 1, c)``, float16, by relative position: ``(qh, kh, c)``.
+
+    Row ``(i, j)`` is ``a[kh - 1 - j + i]``. ``qh`` must equal ``kh``.
+    """
     return build("get_rel_pos", lib.ggml_get_rel_pos, (a,), qh, kh, ndim=3)
 
 
 @builds("ggml_add_rel_pos", "ggml_add_rel_pos_inplace")
 def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, *, inplace: bool = False) -> Tensor:
-    """Adds decomposed relative positions to ``a (b, q, k*k)``: ``ph[.., y] + pw[.., x]`` to element ``y k + x``; ``pw,
-    ph (b, qh, qw, k)``."""
+    """Adds decomposed relative positions to ``a (b, q, k*k)``.
+
+    Element ``y k + x`` gets ``ph[.., y] + pw[.., x]``. ``pw`` and ``ph`` have the shape ``(b, qh, qw,
+    k)``.
+    """
     return build(
         "add_rel_pos",
         pick("add_rel_pos", inplace),

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic of two tensors, and regions of one that another is added to or replaces."""
+"""Elementwise arithmetic of two tensors. Adding to, or replacing, a region of a tensor."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ __all__ = [
 
 
 def _expect_apart(name: str, a: Any, b: Any) -> None:
-    """Of two parts of one tensor that lie over each other, and not on each other, the result would overwrite what is
-    still to be read of the second: how much, devices do not agree on."""
+    """Raises if ``a`` and ``b`` overlap in memory without being the same region.
+
+    In place, the result would overwrite elements of ``b`` that are still to be read. How many differs
+    between devices.
+    """
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
         return
     p, q = a._live(), b._live()
@@ -51,13 +54,13 @@ def _binary(name: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
 
 @builds("ggml_add", "ggml_add_inplace")
 def add(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """``a + b``; b repeats over a. Each is float32, float16 or bfloat16, and the result has the dtype of a."""
+    """``a + b``; b repeats over a. Each is float32, float16 or bfloat16. The result has the dtype of a."""
     return _binary("add", a, b, inplace)
 
 
 @builds("ggml_add_cast")
 def add_cast(a: Tensor, b: Tensor, dtype: DTypeLike) -> Tensor:
-    """``a + b`` as another dtype, for float16 or quantized ``a``."""
+    """``a + b`` as another dtype; ``a`` is float16 or quantized."""
     return build("add_cast", lib.ggml_add_cast, (a, b), as_dtype(dtype, "add_cast").id)
 
 
@@ -110,8 +113,11 @@ def acc(
     nb3: int | None = None,
     inplace: bool = False,
 ) -> Tensor:
-    """``a`` with ``b`` added to a region: the one with the shape of ``b`` that begins ``offset`` bytes into ``a`` and
-    has ggml's byte strides ``nb1, nb2, nb3`` (default: those of ``a``). Contiguous."""
+    """A copy of ``a`` with ``b`` added to a region of it. Contiguous.
+
+    The region has the shape of ``b`` and begins ``offset`` bytes into ``a``. Its byte strides, in ggml's
+    order, are ``nb1, nb2, nb3`` (default: the strides of ``a``).
+    """
     return build("acc", pick("acc", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=dims("acc", a))
 
 
@@ -126,7 +132,7 @@ def set(
     nb3: int | None = None,
     inplace: bool = False,
 ) -> Tensor:
-    """``a`` with a region replaced by ``b``; the region as for :func:`acc`."""
+    """A copy of ``a`` with a region replaced by ``b``. The region is defined as for :func:`acc`."""
     if nb2 is None and nb3 is None:
         if nb1 is None:
             return build("set", pick("set_1d", inplace), (a, b), offset, ndim=dims("set", a))

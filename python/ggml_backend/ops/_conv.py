@@ -1,4 +1,4 @@
-"""Convolution, pooling, resampling. Pairs are (height, width); an int stands for both."""
+"""Convolution, pooling, resampling. Pairs are (height, width). An int stands for both."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _KERNEL = ("kernel", "data")
 
 
 def _rows(op: str, data: Tensor) -> int:
-    """The type of the rows that windows become: float16 for data of float16, else float32, so nothing is rounded."""
+    """The dtype id of the im2col rows: float16 for float16 data, else float32. So nothing is rounded."""
     dims(op, data, "data")
     return float16.id if data.dtype.name == "float16" else float32.id
 
 
 @contextlib.contextmanager
 def _ordered(op: str, kernel: Tensor, data: Tensor, axes: int) -> Iterator[None]:
-    """Errors in this block ask whether kernel and data are swapped, if their shapes suggest it."""
+    """Adds "are they swapped?" to errors of this block if the shapes of kernel and data suggest it."""
     try:
         yield
     except InvalidArgumentError as error:
@@ -62,11 +62,13 @@ def im2col(
     is_2d: bool = True,
     dtype: DTypeLike = float16,
 ) -> Tensor:
-    """The windows of ``data`` as rows. 2-D: ``kernel (oc, ic, kh, kw)``, ``data (n, ic, h, w)`` give ``(n, oh, ow,
-    ic*kh*kw)``; 1-D: ``kernel (oc, ic, k)``, ``data (n, ic, w)`` give ``(n, ow, ic*k)``. Of the kernel, float16 or
-    float32, only the shape counts.
+    """The windows of ``data`` as rows.
 
-    dtype: of the rows: float16, to which the data is rounded, or float32
+    2-D: ``kernel (oc, ic, kh, kw)`` and ``data (n, ic, h, w)`` give ``(n, oh, ow, ic*kh*kw)``.
+    1-D: ``kernel (oc, ic, k)`` and ``data (n, ic, w)`` give ``(n, ow, ic*k)``.
+    The kernel is float16 or float32. Only its shape is used.
+
+    dtype: dtype of the rows: float32, or float16, to which the data is rounded
     """
     element = as_dtype(dtype, "im2col: dtype")
     if element.name not in ("float16", "float32"):
@@ -89,8 +91,8 @@ def conv_1d(
     """``kernel (oc, ic, k)`` over ``data (n, ic, w)``: float32 ``(n, oc, ow)``, a cross-correlation.
 
     kernel: float16 or float32
-    data: float32, float16 or bfloat16, none of which is rounded, see :func:`conv_2d`
-    padding: "half" is ``k // 2``
+    data: float32, float16 or bfloat16. It is never rounded (see :func:`conv_2d`)
+    padding: "half" stands for ``k // 2``
     """
     ndim, rows = max(dims("conv_1d", data, "data"), 2), _rows("conv_1d", data)
     if isinstance(padding, str) and padding == "half":
@@ -112,10 +114,10 @@ def conv_2d(
     """``kernel (oc, ic, kh, kw)`` over ``data (n, ic, h, w)``: float32 ``(n, oc, oh, ow)``, a cross-correlation.
 
     kernel: float16 or float32
-    data: float32, float16 or bfloat16. It is never rounded: products are in float16 for data of float16, which takes
-    half the memory, else in float32. To choose float16, pass ``data.astype("float16")``.
-    stride: "kernel" (with padding 0) is for windows side by side, as for patches
-    padding: "half" (with stride 1) is half the size of the kernel
+    data: float32, float16 or bfloat16. It is never rounded. Float16 data is multiplied in float16, which takes
+        half the memory. Other data is multiplied in float32. To choose float16, pass ``data.astype("float16")``.
+    stride: "kernel" (with padding 0) places windows side by side, as for patches
+    padding: "half" (with stride 1) stands for half the size of the kernel
     """
     ndim = max(dims("conv_2d", data, "data"), 3)
     dims("conv_2d", kernel, "kernel")
@@ -152,8 +154,11 @@ def _conv(
 def conv_depthwise_2d(
     kernel: Tensor, data: Tensor, stride: IntPair = 1, padding: IntPair = 0, dilation: IntPair = 1
 ) -> Tensor:
-    """A kernel for each channel: ``kernel (c, 1, kh, kw)`` over ``data (n, c, h, w)``: float32 ``(n, c, oh, ow)``. The
-    dtypes are those of :func:`conv_2d`; nothing is rounded."""
+    """One kernel for each channel: ``kernel (c, 1, kh, kw)`` over ``data (n, c, h, w)``.
+
+    The result is float32 ``(n, c, oh, ow)``. Operands have the dtypes of :func:`conv_2d`. Nothing is
+    rounded.
+    """
     ndim = max(dims("conv_depthwise_2d", data, "data"), 3)
     dims("conv_depthwise_2d", kernel, "kernel")
     return _conv("conv_depthwise_2d", lib.ggml_conv_depthwise_2d_as, kernel, data, stride, padding, dilation, ndim)
@@ -161,8 +166,11 @@ def conv_depthwise_2d(
 
 @builds("ggml_conv_transpose_1d")
 def conv_transpose_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: int = 0, dilation: int = 1) -> Tensor:
-    """``kernel (ic, oc, k)``, ``data (ic, w)``: float32 ``(oc, (w - 1) stride + k)``. Padding 0 and dilation 1 only.
-    Both are float32, float16 or bfloat16, and are multiplied in float32."""
+    """``kernel (ic, oc, k)``, ``data (ic, w)``: float32 ``(oc, (w - 1) stride + k)``.
+
+    Only padding 0 and dilation 1 are supported. Operands are float32, float16 or bfloat16, and are
+    multiplied in float32.
+    """
     ndim = max(dims("conv_transpose_1d", data, "data"), 2)
     return build(
         "conv_transpose_1d",
@@ -178,16 +186,23 @@ def conv_transpose_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: in
 
 @builds("ggml_conv_transpose_2d_p0")
 def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int = 1) -> Tensor:
-    """``kernel (ic, oc, kh, kw)``, ``data (n, ic, h, w)``: float32 ``(n, oc, (h - 1) stride + kh, (w - 1) stride +
-    kw)``. Both are float32, float16 or bfloat16, and are multiplied in float32."""
+    """``kernel (ic, oc, kh, kw)``, ``data (n, ic, h, w)``: float32 ``(n, oc, (h - 1) stride + kh, (w -
+    1) stride + kw)``.
+
+    Operands are float32, float16 or bfloat16, and are multiplied in float32.
+    """
     ndim = max(dims("conv_transpose_2d", data, "data"), 3)
     return build("conv_transpose_2d", lib.ggml_conv_transpose_2d_p0, (kernel, data), stride, ndim=ndim, labels=_KERNEL)
 
 
 @builds("ggml_pool_1d")
 def pool_1d(a: Tensor, op: Literal["max", "avg"], kernel: int, stride: int | None = None, padding: int = 0) -> Tensor:
-    """Maxima or means of windows of each row: ``(..., w)`` gives ``(..., ow)``. stride: default the kernel. Windows
-    with NaN give NaN."""
+    """Maximum or mean of the windows of each row: ``(..., w)`` gives ``(..., ow)``.
+
+    A window with NaN gives NaN.
+
+    stride: default: the kernel size
+    """
     number = choice("pool_1d", "op", op, POOLS)
     step = kernel if stride is None else stride
     if dims("pool_1d", a) < 3:
@@ -206,9 +221,13 @@ def pool_2d(
     stride: IntPair | None = None,
     padding: float | tuple[float, float] = 0,
 ) -> Tensor:
-    """Maxima or means of windows: ``(n, c, h, w)`` gives ``(n, c, oh, ow)``; n may be left out. stride: default the
-    kernel. Means count the padding as zeros; the maximum of a window of padding alone is -inf. Windows with NaN give
-    NaN."""
+    """Maximum or mean of windows: ``(n, c, h, w)`` gives ``(n, c, oh, ow)``. You may omit n.
+
+    Means count the padding as zeros. The maximum of a window that holds only padding is -inf. A window
+    with NaN gives NaN.
+
+    stride: default: the kernel size
+    """
     number = choice("pool_2d", "op", op, POOLS)
     k1, k0 = pair("pool_2d", "kernel", kernel)
     s1, s0 = (k1, k0) if stride is None else pair("pool_2d", "stride", stride)
@@ -224,14 +243,14 @@ def pool_2d(
 
 @builds("ggml_upscale")
 def upscale(a: Tensor, factor: int) -> Tensor:
-    """Each element of the last two axes ``factor`` times, in both directions: ``(..., h, w)`` gives ``(..., h f, w
-    f)``."""
+    """Repeats each element ``factor`` times along the last two axes: ``(..., h, w)`` gives ``(..., h f,
+    w f)``."""
     return build("upscale", lib.ggml_upscale, (a,), factor, ndim=max(dims("upscale", a), 2))
 
 
 @builds("ggml_pad")
 def pad(a: Tensor, amounts: int | Sequence[int]) -> Tensor:
-    """Zeros appended at the end of the last axes: ``pad(a, (1, 2))`` adds a row and two columns."""
+    """Appends zeros at the end of the last axes: ``pad(a, (1, 2))`` adds a row and two columns."""
     size = shape_tuple(amounts, "pad: amounts")
     if len(size) > MAX_DIMS:
         raise InvalidArgumentError(f"pad: {len(size)} amounts, at most {MAX_DIMS} axes are possible")

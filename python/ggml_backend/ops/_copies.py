@@ -38,8 +38,11 @@ def dup(a: Tensor, *, inplace: bool = False) -> Tensor:
 
 @builds("ggml_cpy")
 def cpy(a: Tensor, b: Tensor) -> Tensor:
-    """Copies ``a`` into the memory of ``b`` (same number of elements, any layout), converting the dtype. The result is
-    a view of ``b``; the copy happens only if it is part of the graph."""
+    """Copies ``a`` into the memory of ``b`` and converts the dtype. The result is a view of ``b``.
+
+    Both have the same number of elements, in any layout. The copy happens only if the result is part of
+    the graph that runs.
+    """
     return build_2("cpy", lib.ggml_cpy, a, b, ndim=OF_SECOND)
 
 
@@ -51,7 +54,7 @@ def cast(a: Tensor, dtype: DTypeLike) -> Tensor:
 
 @builds("ggml_cont", "ggml_cont_1d", "ggml_cont_2d", "ggml_cont_3d", "ggml_cont_4d")
 def cont(a: Tensor, shape: int | Sequence[int] | None = None) -> Tensor:
-    """A contiguous copy, optionally with another shape of as many elements."""
+    """A contiguous copy, optionally in another shape with the same number of elements."""
     if shape is None:
         return build_1("cont", lib.ggml_cont, a)
     size = shape_tuple(shape, "cont: shape")
@@ -66,7 +69,7 @@ contiguous = cont
 
 @builds("ggml_reshape", "ggml_reshape_1d", "ggml_reshape_2d", "ggml_reshape_3d", "ggml_reshape_4d")
 def reshape(a: Tensor, shape: Tensor | int | Sequence[int]) -> Tensor:
-    """A view of a contiguous tensor with another shape (or that of a tensor). One size may be -1."""
+    """A view of a contiguous tensor with another shape, or with the shape of a tensor. One size may be -1."""
     if isinstance(shape, Tensor):
         return build("reshape", lib.ggml_reshape, (a, shape), ndim=shape.ndim, labels=("a", "shape"))
     context_of("reshape", (a,))
@@ -81,9 +84,12 @@ def reshape(a: Tensor, shape: Tensor | int | Sequence[int]) -> Tensor:
 def view(
     a: Tensor, shape: int | Sequence[int] | None = None, strides: Sequence[int] | None = None, offset: int = 0
 ) -> Tensor:
-    """A view of the memory of ``a``: ``offset`` bytes in, with byte ``strides`` in the order of ``shape`` (default:
-    contiguous). The last stride is always one element. Without a shape: all of ``a``. Slices, ``a[2:4]``, are the
-    convenient form."""
+    """A view of the memory of ``a``. Without a shape: all of ``a``.
+
+    The view begins ``offset`` bytes in. ``strides`` are bytes in the order of ``shape`` (default:
+    contiguous). The last stride is always one element. Slices such as ``a[2:4]`` are the convenient
+    form.
+    """
     if shape is None:
         if strides is not None or not isinstance(offset, int) or offset != 0:
             raise InvalidArgumentError("view: strides and an offset need a shape")
@@ -103,8 +109,11 @@ def view(
 
 @builds("ggml_permute")
 def permute_ggml(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
-    """ggml's permutation, in ggml's order of dimensions (0 is the last axis of ``shape``): dimension ``i`` of ``a``
-    becomes dimension ``axis_i`` of the view. :meth:`Tensor.transpose` is NumPy's."""
+    """A view with the dimensions permuted as in ggml: dimension ``i`` of ``a`` becomes dimension ``axis_i``.
+
+    Dimensions are in ggml's order: 0 is the last axis of ``shape``. :meth:`Tensor.transpose` follows
+    NumPy.
+    """
     axes = tuple(expect_int(axis, f"permute_ggml: axis{i}") for i, axis in enumerate((axis0, axis1, axis2, axis3)))
     ndim = max(
         (axes[d] + 1 for d in range(min(dims("permute_ggml", a), MAX_DIMS)) if 0 <= axes[d] < MAX_DIMS), default=1
@@ -120,26 +129,30 @@ def transpose(a: Tensor) -> Tensor:
 
 @builds("ggml_get_rows")
 def get_rows(a: Tensor, b: Tensor) -> Tensor:
-    """Rows picked by int32 indices: ``a (rows, n)`` and ``b (k,)`` give ``(k, n)``; with batches ``a (..., rows, n)``
-    and ``b (..., k)`` give ``(..., k, n)``. float32 (int32 for int32 ``a``). An index out of range is an error of the
-    computation."""
+    """Rows picked by int32 indices: ``a (rows, n)`` and ``b (k,)`` give ``(k, n)``.
+
+    With batches, ``a (..., rows, n)`` and ``b (..., k)`` give ``(..., k, n)``. The result is int32 if
+    ``a`` is, else float32. An index out of range makes the computation fail.
+    """
     return build_2("get_rows", lib.ggml_get_rows, a, b, ndim=b.ndim + 1 if isinstance(b, Tensor) else 0)
 
 
 @builds("ggml_get_rows_back")
 def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Zeros of the shape of ``c`` to whose row ``b[i]`` row ``i`` of ``a`` is added, for all ``i``: as exact as a sum
-    of few, however many are added to a row."""
+    """Zeros of the shape of ``c``, with row ``i`` of ``a`` added to row ``b[i]``, for all ``i``.
+
+    The error does not grow with the number of rows that are added to one row.
+    """
     return build("get_rows_back", lib.ggml_get_rows_back, (a, b, c), ndim=2)
 
 
 @builds("ggml_diag")
 def diag(a: Tensor) -> Tensor:
-    """``(..., 1, n)`` as the diagonal of ``(..., n, n)``, zeros elsewhere."""
+    """``(..., n, n)`` with ``a (..., 1, n)`` on the diagonal and zeros elsewhere."""
     return build("diag", lib.ggml_diag, (a,), ndim=max(dims("diag", a), 2))
 
 
 @builds("ggml_dup_tensor")
 def empty_like(a: Tensor) -> Tensor:
-    """A new tensor without memory, of the dtype and shape of ``a``."""
+    """A new tensor with the dtype and shape of ``a``, without memory."""
     return build("empty_like", lib.ggml_dup_tensor, (a,))

@@ -41,18 +41,21 @@ _CALL = {1: lib.gbpy_custom1, 2: lib.gbpy_custom2, 3: lib.gbpy_custom3}
 
 
 def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1, inplace: bool = False) -> Tensor:
-    """A node computed by a Python function on NumPy views; it has the shape and dtype of the first of one to three
-    tensors. :func:`custom` makes nodes of any shape and dtype.
+    """A node that a Python function computes on NumPy arrays.
 
-    function: called as ``function(dst, a, ...)``; it writes ``dst``, or returns what is to be written. ``dst`` begins
-        with NaN, of integers with zeros; it is an error to return None and leave it so. ``a, ...`` are read-only.
-        With ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(dst, a, ..., ith, nth)`` with
-        ``ith = 0 .. nth - 1``, by the threads of the backend, and does its share each time.
-    n_tasks: 1; or at most how many threads; or -1 for as many as the backend has
+    It takes one to three tensors. The result has the shape and dtype of the first. :func:`custom` makes
+    nodes of any shape and dtype.
 
-    The function runs on the CPU, on whatever thread computes the node, or on a device that takes such functions
-    (``Device.computes_custom``). If it raises, the computation stops and the exception is raised to who called
-    ``compute``. It must not use the backend or scheduler that is computing.
+    function: called as ``function(dst, a, ...)``. It writes ``dst`` or returns the values to write.
+        ``dst`` is filled with NaN before the call, or with zeros if it has integers. A function that
+        returns None and leaves ``dst`` filled with NaN is an error. ``a, ...`` are read-only.
+        If ``n_tasks`` is not 1, the threads of the backend call it ``nth`` times, as ``function(dst, a,
+        ..., ith, nth)`` with ``ith = 0 .. nth - 1``. Each call does its share.
+    n_tasks: 1, the maximum number of threads, or -1 for all threads of the backend
+
+    The function runs on the CPU, on the thread that computes the node, or on a device that accepts such
+    functions (``Device.computes_custom``). If it raises, the computation stops and ``compute`` raises
+    the exception. The function must not use the backend or scheduler that is computing.
     """
     _expect_callable(function, "map_custom", "map_custom(function, tensor, ...)")
     if not 1 <= len(tensors) <= 3:
@@ -66,7 +69,7 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
     )
 
 
-@overload  # sizes alone are one shape, sizes among shapes are shapes
+@overload  # Ints are the sizes of one shape. A list that contains a shape is a list of shapes.
 def custom(  # type: ignore[overload-overlap]
     function: Callable[..., Any],
     *sources: Tensor,
@@ -107,39 +110,44 @@ def custom(
     n_tasks: int = 1,
     context: Context | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """A node, or several results, computed by a Python function from any number of tensors of any dtype, at most ten.
+    """A node with one or several results that a Python function computes.
 
-    function: called as ``function(out, *sources)`` with arrays of NumPy. It writes ``out``, or returns what is to be
-        written: an array of any library (with ``__array__`` or ``__dlpack__``), a list or a number, of exactly the
-        shape of ``out``. ``out`` begins with NaN, of integers and quantized formats with zeros; it is an error to
-        return None and leave a floating ``out`` as it was. Dtypes are converted within a kind of numbers, float64 to
-        float32, say; no float becomes an integer. With ``n_tasks`` other than 1 it is called ``nth`` times, as
-        ``function(out, *sources, ith, nth)`` with ``ith = 0 .. nth - 1``, by the threads of the backend at the same
-        time; each call writes its share of ``out`` and returns None.
-    sources: the function's arrays of them are read-only. bfloat16 comes as uint16 bits, a quantized format as
-        :class:`Blocks`, of which ``gb.dequantize(array)`` makes float32.
-    shape: of the result, in NumPy order; default: that of the first source. A list of shapes asks for several results:
-        then ``out`` is a tuple of arrays, and the function returns None or a tuple with an array for each, None for
-        those that it has written itself
-    dtype: of the result; default: that of the first source, float32 without sources. A list of dtypes asks for several
-        results, too; a single shape or dtype beside a list, and None in one, is that of all or of the first source. A
-        bfloat16 result takes floats, which are rounded, or uint16 bits; a quantized one the blocks that
+    It takes at most ten tensors of any dtype.
+
+    function: called as ``function(out, *sources)`` with NumPy arrays. It writes ``out`` or returns the
+        values to write: an array of any library (with ``__array__`` or ``__dlpack__``), a list or a
+        number. They must have exactly the shape of ``out``. ``out`` is filled with NaN before the call,
+        or with zeros if it has integers or a quantized format. A function that returns None and leaves a
+        floating ``out`` filled with NaN is an error. Dtypes are converted within a kind of numbers,
+        such as float64 to float32. Floats never become integers. If ``n_tasks`` is not 1, the threads
+        of the backend call it ``nth`` times in parallel, as ``function(out, *sources, ith, nth)`` with
+        ``ith = 0 .. nth - 1``. Each call writes its share of ``out`` and returns None.
+    sources: the function gets them as read-only arrays. A bfloat16 source is an array of uint16 bits. A
+        quantized source is :class:`Blocks`, which ``gb.dequantize(array)`` converts to float32.
+    shape: shape of the result, in NumPy order. Default: the shape of the first source. Pass a list of
+        shapes for several results. Then ``out`` is a tuple of arrays, and the function returns None or a
+        tuple with an array for each result. None in the tuple stands for a result that it has written
+        itself.
+    dtype: dtype of the result. Default: the dtype of the first source, or float32 without sources. A list
+        of dtypes makes several results, too. A single shape or dtype beside a list applies to all
+        results. None in a list stands for the shape or dtype of the first source. A bfloat16 result
+        takes floats, which are rounded, or uint16 bits. A quantized result takes the blocks that
         :func:`ggml_backend.quantize` makes.
-    n_tasks: 1; or at most how many threads; or -1 for as many as the backend has
-    context: where the node is made; needed without sources, else default: as for every operation, see
+    n_tasks: 1, the maximum number of threads, or -1 for all threads of the backend
+    context: context of the node. Required without sources. Default: as for every operation, see
         :class:`Context`
 
-    Returns a tensor; of several results a tuple of tensors. These are views of one node, which is computed as a whole
-    if a graph needs one of them.
+    Returns a tensor, or a tuple of tensors for several results. These are views of one node. The whole
+    node is computed if a graph needs one of them.
 
-    The function runs on the CPU, on whatever thread computes the node, wherever sources and readers are; in a scheduler
-    with a device that takes such functions (``Device.computes_custom``), there, on that device's arrays. If it raises,
-    or returns what does not fit, the computation stops and the exception is raised to who called ``compute``, with a
-    note that names the node. It must not use the backend or scheduler that is computing. The node has no derivative,
-    and graphs with it cannot be exported.
+    The function runs on the CPU, on the thread that computes the node. In a scheduler with a device that
+    accepts such functions (``Device.computes_custom``), it runs there, on arrays of that device. If it
+    raises, or returns values that do not fit, the computation stops and ``compute`` raises the exception
+    with a note that names the node. The function must not use the backend or scheduler that is
+    computing. The node has no derivative, and graphs with it cannot be exported.
 
-    Raises TypeError or :class:`InvalidArgumentError` for results that no tensor can have, and for a quantized source
-    that is transposed: blocks run along the last axis.
+    Raises TypeError or :class:`InvalidArgumentError` for results that no tensor can have, and for a
+    quantized source that is transposed, because blocks run along the last axis.
     """
     _expect_callable(function, "custom", "custom(function, *tensors, shape=...)")
     if len(sources) > MAX_SOURCES:

@@ -1,5 +1,7 @@
-"""What builders of operations have in common: how they are declared, the two forms of those that can work in place, and
-arguments that many take.
+"""Shared parts of operation builders.
+
+Declarations of the C builders, the in-place and the copying form of a builder, and checks of arguments
+that many operations take.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ __all__ = [
 _F = TypeVar("_F", bound=Callable[..., Any])
 IntPair = Union[int, "tuple[int, int]"]
 BUILDERS: dict[str, Callable[..., Any]] = {}
-"""The Python function through which each C builder is reached."""
+"""The Python function that calls each C builder."""
 
 
 def builds(*names: str) -> Callable[[_F], _F]:
-    """Declares the C builders behind a function."""
+    """Declares the C builders that a function calls."""
 
     def register(function: _F) -> _F:
         for name in names:
@@ -48,7 +50,10 @@ LAST_AXIS = "it works along the last axis, which x.swapaxes(axis, -1).contiguous
 
 
 def without(names: Sequence[str] = _AXES, hint: str = LAST_AXIS) -> Callable[[_F], _F]:
-    """Declares a function that does not have what functions of its kind have elsewhere, and says so to who gives it."""
+    """Declares arguments that a function does not have, though similar functions elsewhere do.
+
+    Passing one raises TypeError with a hint.
+    """
 
     def wrap(function: _F) -> _F:
         name, most = function.__name__, function.__code__.co_argcount
@@ -72,7 +77,7 @@ def without(names: Sequence[str] = _AXES, hint: str = LAST_AXIS) -> Callable[[_F
     return wrap
 
 
-#: C builders that come in two forms: ``(ggml_x, ggml_x_inplace)`` by the name ``x``.
+#: C builders with two forms: name ``x`` maps to ``(ggml_x, ggml_x_inplace)``.
 FORMS: dict[str, tuple[Any, Any]] = {
     name[5:-8]: (getattr(lib, name[:-8]), getattr(lib, name))
     for name in dir(lib)
@@ -102,7 +107,7 @@ def pair(op: str, name: str, value: IntPair) -> tuple[int, int]:
 
 
 def are(given: tuple[Any, ...], defaults: tuple[Any, ...]) -> bool:
-    """Are the arguments the defaults? What is no number is none of them, and C refuses it."""
+    """True if the arguments equal the defaults. False for anything but numbers, which C then refuses."""
     for value in given:
         if type(value) is not float and not isinstance(value, (int, float, np.integer, np.floating)):
             return False  # may be of any class, so it is not compared
@@ -110,7 +115,7 @@ def are(given: tuple[Any, ...], defaults: tuple[Any, ...]) -> bool:
 
 
 def dims(op: str, t: Any, label: str = "a") -> int:
-    """``t.ndim``; TypeError if it is no tensor."""
+    """``t.ndim``. Raises TypeError if ``t`` is not a tensor."""
     if not isinstance(t, Tensor):
         context_of(op, (t,), (label,))
     return int(t.ndim)
@@ -133,8 +138,8 @@ Axes = Union[int, "Sequence[int]", None]
 
 
 def _axes(op: str, a: Tensor, axis: Axes, several: bool = True) -> list[int]:
-    """Counted from the front, in order; None: all."""
-    context_of(op, (a,))  # is it a tensor?
+    """The axes as sorted non-negative ints. None stands for all axes."""
+    context_of(op, (a,))  # raises TypeError if a is not a tensor
     if axis is None:
         return list(range(a.ndim))
     if isinstance(axis, bool):
@@ -156,14 +161,16 @@ def _axes(op: str, a: Tensor, axis: Axes, several: bool = True) -> list[int]:
 
 
 def _last(a: Tensor, axes: list[int]) -> tuple[Tensor, list[int]]:
-    """The tensor with these axes at the end, and the order in which its axes stand there."""
+    """A view with these axes at the end, and the permutation that gives it."""
     order = [i for i in range(a.ndim) if i not in axes] + axes
     return (a if order == list(range(a.ndim)) else a.transpose(order).contiguous()), order
 
 
 def along(op: str, a: Tensor, axis: int, row_by_row: Callable[[Tensor], Tensor], only_last: str = "") -> Tensor:
-    """What ``row_by_row`` makes of the rows along that axis, in its place: a view where that is not the last one.
-    ``only_last``: why it must be the last one, if it must."""
+    """Applies ``row_by_row`` along an axis. The result is a view if it is not the last axis.
+
+    only_last: why only the last axis is supported; "" if every axis is
+    """
     given: object = axis
     if isinstance(given, (tuple, list)) or given is None:
         raise TypeError(f"{op}: axis must be an int, not {axis!r:.60}")
@@ -178,8 +185,7 @@ def along(op: str, a: Tensor, axis: int, row_by_row: Callable[[Tensor], Tensor],
 
 
 def reduced(op: str, a: Tensor, axis: Axes, keepdims: bool, row_by_row: Callable[[Tensor], Tensor]) -> Tensor:
-    """The reduction over these axes of ``row_by_row``, which makes of ``(..., n)`` as many elements as there are
-    rows."""
+    """Reduces ``a`` over these axes with ``row_by_row``, which maps ``(..., n)`` to one element a row."""
     axes = _axes(op, a, axis)
     rows, _ = _last(a, axes)
     kept = [1 if i in axes else n for i, n in enumerate(a.shape)]
@@ -192,10 +198,10 @@ def reduced(op: str, a: Tensor, axis: Axes, keepdims: bool, row_by_row: Callable
 
 
 def in_place(inplace: bool) -> str:
-    """For ``only_last``: along other axes rows are copied."""
+    """The reason for ``only_last`` of an in-place operation: along other axes rows are copied."""
     return "in place it works along that alone" if inplace else ""
 
 
 def each_row(a: Tensor) -> Tensor:
-    """All rows as those of one matrix."""
+    """A view of ``a`` as one matrix that has all its rows."""
     return a if a.ndim == 2 else a.reshape(math.prod(a.shape[:-1]), a.shape[-1])

@@ -1,4 +1,4 @@
-"""Matrix products, whose sums run along the last axis of both tensors."""
+"""Matrix products. Their sums run along the last axis of both tensors."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ __all__ = [
 
 
 MAX_MATRICES = 8
-"""Of :func:`mul_mat_id`."""
+"""Maximum number of matrices of :func:`mul_mat_id`."""
 
 
 @builds("ggml_mul_mat")
 def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -> Tensor:
-    """Rows times rows: ``a (..., m, k)`` and ``b (..., n, k)`` give ``(..., n, m)``, which is ``b @ a.T``, in float32.
+    """Rows times rows: ``a (..., m, k)`` and ``b (..., n, k)`` give float32 ``b @ a.T``, ``(..., n, m)``.
 
-    ``a`` is float32, float16 or quantized (typically the weights), ``b`` float32 or what suits ``a``. Batch sizes of
-    ``b`` are multiples of those of ``a``: consecutive batches of ``b`` share one of ``a``.
+    ``a`` is float32, float16 or quantized (typically the weights). ``b`` is float32 or the dtype that
+    goes with ``a``. Batch sizes of ``b`` are multiples of those of ``a``: consecutive batches of ``b``
+    share one batch of ``a``.
 
-    Where ``a`` is quantized, a float32 ``b`` is rounded to bytes by groups of 32 values: a result is off by at most the
-    sum over groups of (largest ``|b|`` / 254) times (sum of ``|a|``), groups below 2^-100 in magnitude count as zeros,
-    and rows with a value of 2^100 or more, infinite or NaN have results that are NaN. prec="f32" asks devices for full
-    precision: nothing is rounded then, and infinity is one.
+    If ``a`` is quantized, a float32 ``b`` is rounded to bytes by groups of 32 values. The error of a
+    result is at most the sum over groups of (largest ``|b|`` / 254) times (sum of ``|a|``). Groups
+    below 2^-100 in magnitude count as zeros. A row with a value of 2^100 or more, infinite or NaN has
+    results that are NaN.
+
+    prec: "f32" asks devices for full precision: nothing is rounded, and infinity stays infinity.
     """
     y = build_2("mul_mat", lib.ggml_mul_mat, a, b, ndim=OF_PRODUCT)
     if not isinstance(prec, str) or prec != "default":
@@ -47,10 +50,10 @@ def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -
 def matmul(a: TensorLike, b: TensorLike, prec: Literal["default", "f32"] = "default") -> Tensor:
     """The matrix product ``a @ b`` in float32, with the precision that you choose.
 
-    Axes before the last two broadcast. ``matmul(x, w.T)`` costs no transposition, and is ``mul_mat(w, x)``.
+    Axes before the last two broadcast. ``matmul(x, w.T)`` is ``mul_mat(w, x)`` and transposes nothing.
 
-    prec: "f32" asks devices for full precision. The default lets them round ``a`` where ``b`` is quantized, as
-        :func:`mul_mat` says; expect differences of about one percent of the largest result.
+    prec: "f32" asks devices for full precision. By default devices may round ``a`` if ``b`` is quantized
+        (see :func:`mul_mat`). Expect differences of about one percent of the largest result.
     """
     context_of("matmul", [t for t in (a, b) if isinstance(t, Tensor)] or [a])
     return multiplied(a, b, "matmul", choice("matmul", "prec", prec, PRECISIONS))
@@ -60,8 +63,12 @@ def matmul(a: TensorLike, b: TensorLike, prec: Literal["default", "f32"] = "defa
 def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> Tensor:
     """:func:`mul_mat` with one of several matrices for each row of ``b``, as in a mixture of experts.
 
-    matrices: 1 to 8 tensors ``(m, k)``; ids: int32 ``(n, choices)``; ``b (..., n, k)``; the result is ``(..., n, m)``:
-        row ``(..., i)`` is ``matrices[ids[i, id]] @ b[..., i]``, in every batch with the same ids.
+    matrices: 1 to 8 tensors ``(m, k)``
+    ids: int32 ``(n, choices)``
+    b: ``(..., n, k)``
+
+    The result is ``(..., n, m)``. Row ``(..., i)`` is ``matrices[ids[i, id]] @ b[..., i]``. Every batch
+    uses the same ids.
     """
     if isinstance(matrices, Tensor):
         raise TypeError("mul_mat_id: matrices must be a list of tensors, not one Tensor")
@@ -78,5 +85,5 @@ def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> T
 
 @builds("ggml_out_prod")
 def out_prod(a: Tensor, b: Tensor) -> Tensor:
-    """Columns times columns: ``a (..., k, m)`` and ``b (..., k, n)`` give ``(..., n, m)``, which is ``b.T @ a``."""
+    """Columns times columns: ``a (..., k, m)`` and ``b (..., k, n)`` give ``b.T @ a``, ``(..., n, m)``."""
     return build("out_prod", lib.ggml_out_prod, (a, b))

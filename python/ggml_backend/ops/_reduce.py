@@ -1,4 +1,4 @@
-"""Sums, means and positions along the last axis; repetition, concatenation, order."""
+"""Sums, means and argmax along an axis. Repetition, concatenation, sorting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ __all__ = [
 @builds("ggml_sum")
 @without(*NAMES)
 def sum(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """The sum of all elements, shape ``()``, float32 or float16; or along an axis or several, as in NumPy, float32."""
+    """The sum of all elements, of shape ``()``, float32 or float16.
+
+    axis: sums along one or several axes, as in NumPy. The result is float32.
+    """
     if axis is None and keepdims is False:
         return build("sum", lib.ggml_sum, (a,), ndim=0)
     return reduced("sum", a, axis, expect_bool(keepdims, "sum: keepdims"), sum_rows)
@@ -41,15 +44,17 @@ def sum(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 @builds("ggml_sum_rows")
 @without(hint="it works along the last axis; gb.sum(x, axis=...) along others")
 def sum_rows(a: Tensor) -> Tensor:
-    """The sum along the last axis, which stays with size 1: ``(..., n)`` gives ``(..., 1)``."""
+    """The sum along the last axis, which keeps size 1: ``(..., n)`` gives ``(..., 1)``."""
     return build_1("sum_rows", lib.ggml_sum_rows, a)
 
 
 @builds("ggml_mean")
 @without(*NAMES)
 def mean(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """The mean along an axis or several, as in NumPy; without one, along the last axis, which stays with size 1, as in
-    ggml."""
+    """The mean along one or several axes, as in NumPy.
+
+    Without an axis: along the last one, which keeps size 1, as in ggml.
+    """
     if axis is None:
         if expect_bool(keepdims, "mean: keepdims"):
             raise InvalidArgumentError("mean: keepdims goes with an axis; without one the last axis stays with size 1")
@@ -64,8 +69,12 @@ def _mean_of_rows(a: Tensor) -> Tensor:
 @builds("ggml_argmax")
 @without(*NAMES)
 def argmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-    """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``; or along an axis of any
-    tensor. Of equal maxima the last one; NaN counts as the largest of all."""
+    """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``.
+
+    Of equal maxima, the last one counts. NaN counts as the largest value.
+
+    axis: searches along this axis. The tensor may then have any number of axes.
+    """
     if axis is None:
         if expect_bool(keepdims, "argmax: keepdims"):
             raise InvalidArgumentError("argmax: keepdims goes with an axis")
@@ -83,8 +92,10 @@ def _argmax_of_rows(a: Tensor) -> Tensor:
 
 @builds("ggml_repeat")
 def repeat(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
-    """``a`` tiled to a shape (or to the shape of a tensor) whose sizes are multiples of its own. float32, float16,
-    int32, int16."""
+    """Tiles ``a`` to a shape, or to the shape of a tensor. Its sizes are multiples of those of ``a``.
+
+    The dtype is float32, float16, int32 or int16.
+    """
     if isinstance(like, Tensor):
         return build("repeat", lib.ggml_repeat, (a, like), ndim=like.ndim, labels=("a", "like"))
     context_of("repeat", (a,))
@@ -93,11 +104,11 @@ def repeat(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
 
 @builds("ggml_repeat_back")
 def repeat_back(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
-    """The reverse of :func:`repeat`: the sum of the tiles of ``a`` that have the given shape."""
+    """The gradient of :func:`repeat`: the sum of the tiles of ``a`` that have the given shape."""
     pool = context_of("repeat_back", (a, like) if isinstance(like, Tensor) else (a,), ("a", "like"))
     shape = like.shape if isinstance(like, Tensor) else shape_tuple(like, "repeat_back: like")
     if a.shape != shape and a.ne == (*reversed(shape), *[1] * (4 - len(shape))):
-        return a.reshape(shape)  # one tile: C gives a itself, which keeps its shape
+        return a.reshape(shape)  # one tile: C returns a itself, which keeps its shape
     if isinstance(like, Tensor):
         return build("repeat_back", lib.ggml_repeat_back, (a, like), ndim=like.ndim, labels=("a", "like"))
     template = pool._template(shape, "repeat_back")
@@ -111,11 +122,12 @@ def concat(a: Sequence[Tensor], b: int | None = None, *, axis: int = -3) -> Tens
 @builds("ggml_concat")
 @without(("dim",), "axis is its name here")
 def concat(a: Tensor | Sequence[Tensor], b: Tensor | int | None = None, axis: int = -3) -> Tensor:
-    """``a`` and ``b`` one after the other along an axis; all other sizes are equal. float32 or int32. Also ``concat([a,
-    b, c], axis=0)``.
+    """``a`` and ``b`` one after the other along an axis. All other sizes are equal. float32 or int32.
 
-    ggml concatenates along axis -3 (its dimension 2), the default here: matrices are stacked. Along another axis the
-    tensors are rearranged first, with copies.
+    A list works, too: ``concat([a, b, c], axis=0)``.
+
+    The default is ggml's axis -3 (its dimension 2), which stacks matrices. Along another axis the
+    tensors are first rearranged with copies.
     """
     if isinstance(a, (list, tuple)):
         if not a:
@@ -164,8 +176,12 @@ def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
 @builds("ggml_argsort")
 @without(*NAMES)
 def argsort(a: Tensor, descending: bool = False, *, axis: int = -1) -> Tensor:
-    """For each row the int32 permutation that sorts it; equal values keep their order, and NaN comes last in either
-    direction. axis: of another one than the last it is a view."""
+    """The int32 permutation that sorts each row.
+
+    Equal values keep their order. NaN comes last in both directions.
+
+    axis: sorts along this axis. If it is not the last, the result is a view.
+    """
     order = lib.GGML_SORT_DESC if expect_bool(descending, "argsort: descending") else lib.GGML_SORT_ASC
     if not are((axis,), (-1,)):
         return along("argsort", a, axis, lambda rows: argsort(rows, descending))
@@ -175,6 +191,8 @@ def argsort(a: Tensor, descending: bool = False, *, axis: int = -1) -> Tensor:
 @builds("ggml_top_k")
 @without()
 def top_k(a: Tensor, k: int) -> Tensor:
-    """Indices of the ``k`` largest elements of each row, largest first: ``(..., n)`` gives int32 ``(..., k)``, a view.
-    NaN counts as the smallest."""
+    """Indices of the ``k`` largest elements of each row, largest first.
+
+    ``(..., n)`` gives int32 ``(..., k)``, a view. NaN counts as the smallest value.
+    """
     return build("top_k", lib.ggml_top_k, (a,), k)

@@ -25,7 +25,7 @@ def _rope_mode(op: str, mode: int | str) -> int:
 
 
 def _rotated(a: Tensor, n_dims: int | None) -> int:
-    """How many elements of a head are rotated."""
+    """The number of elements of a head that are rotated."""
     if n_dims is not None:
         return n_dims
     return a.shape[-1] if isinstance(a, Tensor) and a.ndim else 0
@@ -50,23 +50,24 @@ def rope(
     xpos_down: bool = False,
     inplace: bool = False,
 ) -> Tensor:
-    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of ``a (batch, tokens, heads, head size)``, or
-    without the batch, float32 or float16.
+    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
+
+    ``a (batch, tokens, heads, head size)``, or without the batch, is float32 or float16.
 
     positions: a tensor, int32 ``(tokens,)``: ``ctx.constant(np.arange(n, dtype=np.int32))``
-    n_dims: how many elements of a head are rotated (default: all), the others stay
-    mode: ``"normal_exact"`` rotates neighbours (2i, 2i+1), ``"neox_exact"`` pairs i with i + n_dims/2, ``"glm"`` is the
-        two-part form, with n_ctx. ``"normal"`` and ``"neox"`` are older modes, see below
+    n_dims: number of elements of a head to rotate (default: all). The other elements stay.
+    mode: ``"normal_exact"`` rotates neighbours (2i, 2i+1). ``"neox_exact"`` pairs i with i + n_dims/2. ``"glm"``
+        is the two-part form, which needs n_ctx. ``"normal"`` and ``"neox"`` are older modes, see below.
     freq_base, freq_scale: pair i turns by ``position * freq_scale * freq_base ** (-2 i / n_dims)``
-    n_orig_ctx, ext_factor, attn_factor, beta_fast, beta_slow: YaRN scaling (Peng et al. 2023, arXiv:2309.00071), off
-        while ext_factor is 0
-    xpos_base, xpos_down: xPos scaling (Sun et al. 2022, arXiv:2212.10554); only in place, only of whole heads or with
-        mode "normal"
+    n_orig_ctx, ext_factor, attn_factor, beta_fast, beta_slow: YaRN scaling (Peng et al. 2023,
+        arXiv:2309.00071). ext_factor 0 turns it off.
+    xpos_base, xpos_down: xPos scaling (Sun et al. 2022, arXiv:2212.10554). It works only in place, and only
+        with whole heads or mode "normal".
 
-    Models made for ggml of early 2024 may need the modes of that time, which differ in two points. ``"normal"`` rotates
-    all of a head; n_dims sets only the angles. ``"neox"`` multiplies by freq_scale twice, and with ext_factor takes
-    YaRN's mixture of pair 0 for all pairs. With n_dims of the whole head, freq_scale 1 and ext_factor 0 there is no
-    difference.
+    Models made for ggml of early 2024 may need the modes of that time. ``"normal"`` rotates the whole
+    head, and n_dims sets only the angles. ``"neox"`` multiplies by freq_scale twice. With ext_factor, it
+    uses YaRN's mixture of pair 0 for all pairs. If n_dims is the head size, freq_scale is 1 and
+    ext_factor is 0, old and exact modes agree.
     """
     labels = ("a", "positions")
     n = _rotated(a, n_dims)

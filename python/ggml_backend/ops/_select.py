@@ -1,4 +1,4 @@
-"""Comparisons of two tensors, and what is chosen by one."""
+"""Comparisons of two tensors, and selection by a mask."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ __all__ = [
 def equal(a: TensorLike, b: TensorLike) -> Tensor:
     """1 where ``a`` equals ``b``, else 0, as float32. NaN equals nothing.
 
-    As all comparisons it takes tensors, numbers and arrays, one of them a tensor, which broadcast as in NumPy: float32,
-    float16 and bfloat16 in any combination, or int32 with int32. (``a == b`` asks whether both are
-    the same tensor.)"""
+    All comparisons take tensors, numbers and arrays. At least one operand is a tensor. Operands
+    broadcast as in NumPy. Dtypes are float32, float16 and bfloat16 in any combination, or int32 with
+    int32. (``a == b`` is True if both are the same tensor.)
+    """
     return compared("==", a, b, "equal")
 
 
@@ -61,11 +62,14 @@ def greater_equal(a: TensorLike, b: TensorLike) -> Tensor:
 
 @builds("ggml_where")
 def where(cond: Any, a: TensorLike, b: TensorLike) -> Tensor:
-    """``a`` where ``cond`` is not 0 (NaN is not), else ``b``: moved as they are, a NaN that is not chosen does not
-    show.
+    """``a`` where ``cond`` is not 0, else ``b``. A NaN in ``cond`` selects ``a``.
 
-    cond: a tensor of float32, float16, bfloat16 or int32 (of a comparison, say), or an array of numbers or booleans
-    a, b: tensors of one dtype, float32, float16, bfloat16 or int32; numbers and arrays take the dtype of the other one
+    Elements are copied unchanged. A NaN that is not selected has no effect.
 
-    One of the three is a tensor; they broadcast as in NumPy."""
+    cond: a tensor of float32, float16, bfloat16 or int32, such as a comparison; or an array of numbers or booleans
+    a, b: tensors of one dtype: float32, float16, bfloat16 or int32. Numbers and arrays take the dtype of the
+        other operand.
+
+    At least one of the three is a tensor. They broadcast as in NumPy.
+    """
     return chosen(cond, a, b)

@@ -1,4 +1,4 @@
-"""Softmax of rows, and what is laid over rows before it: masks, linear biases."""
+"""Softmax of rows, masks, linear biases, cross entropy."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def softmax(
 ) -> Tensor:
     """``softmax(scale a + mask)`` of each row. ``mask (m, n)`` repeats over the rows of ``a (..., n)``. Contiguous.
 
-    max_bias: above 0 the mask is multiplied by the slope of the head, the axis before the last two of ``a``: a mask of
-        negative distances gives the linear biases of ALiBi (Press et al. 2022, arXiv:2108.12409), for h of 8 heads ``2
-        ** (-max_bias (h + 1) / 8)``.
+    max_bias: if above 0, the mask is multiplied by the slope of the head. Heads are the axis before the last
+        two of ``a``. A mask of negative distances gives the linear biases of ALiBi (Press et al. 2022,
+        arXiv:2108.12409). The slope of head h of 8 is ``2 ** (-max_bias (h + 1) / 8)``.
+    axis: if it is not the last, the tensor is copied and the result is a view. Not with a mask.
 
-    axis: of another one than the last, without a mask, a copy is made, and the result is a view.
-
-    A row that is -inf everywhere gives zeros; one with NaN or +inf, at a masked place too, is NaN everywhere.
+    A row of only -inf gives zeros. A row with NaN or +inf, even at a masked position, gives NaN
+    everywhere.
     """
     if not are((axis,), (-1,)):
         only_last = in_place(inplace) if mask is None else "a mask is laid over the rows along that alone"
@@ -62,7 +62,7 @@ def softmax(
     if expect_bool(inplace, "softmax: inplace"):
         raise InvalidArgumentError("softmax: with a mask or scale it cannot work in place")
     given: Any = mask
-    if type(given) is int:  # an axis, elsewhere
+    if type(given) is int:  # other libraries take an axis here
         raise TypeError("softmax: mask must be a Tensor, not int; an axis is given by name: axis=...")
     if mask is None:
         if not are((max_bias,), (0.0,)):
@@ -84,22 +84,27 @@ def soft_max_back(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
 
 @builds("ggml_alibi")
 def alibi(a: Tensor, n_past: int, n_head: int, bias_max: float) -> Tensor:
-    """Adds linear biases to ``a (n_head, rows, n)``: ``j`` times the slope of the head (Press et al. 2022,
-    arXiv:2108.12409). Always in place."""
+    """Adds linear biases to ``a (n_head, rows, n)``, always in place (Press et al. 2022, arXiv:2108.12409).
+
+    The bias of element ``j`` of a row is ``j`` times the slope of the head.
+    """
     return build("alibi", lib.ggml_alibi, (a,), n_past, n_head, bias_max)
 
 
 @builds("ggml_cross_entropy_loss", "ggml_cross_entropy_loss_eps")
 def cross_entropy_loss(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
-    """``-mean over rows of sum(b log(p (1 - eps) + eps))`` with ``p = softmax(a)``, shape ``()``; ``b`` holds the
-    target probabilities.
+    """``-mean over rows of sum(b log(p (1 - eps) + eps))`` with ``p = softmax(a)``, of shape ``()``.
 
-    eps: 0 gives the cross entropy itself, for logits however far apart: ``-mean of sum(b log_softmax(a))``, where an
-        element whose ``b`` is 0 adds nothing. The default is what ggml of early 2024 computes: it cannot see
-        probabilities below 1e-9 (no element costs more than 20.7), and is off by 5 % for 100,000 classes. Below 1.
+    ``b`` holds the target probabilities.
 
-    The gradient for the default is that of early 2024 too, ``(p (1 - eps) + eps - b) / rows``, right for rows of ``b``
-    that add up to 1; for any other eps it is the derivative, ``(p sum(b) - b) / rows`` for 0.
+    eps: below 1. 0 gives the exact cross entropy, ``-mean of sum(b log_softmax(a))``, for logits of any
+        range. Elements with ``b`` 0 then add nothing. The default is the value of ggml of early 2024. It
+        limits the cost of an element to 20.7, because it cannot represent probabilities below 1e-9.
+        For 100,000 classes the result is off by 5 %.
+
+    The gradient for the default eps is also that of early 2024, ``(p (1 - eps) + eps - b) / rows``. It
+    is correct if the rows of ``b`` add up to 1. For any other eps the gradient is the derivative. For 0
+    that is ``(p sum(b) - b) / rows``.
     """
     if are((eps,), (EPS_OF_2024,)):
         return build("cross_entropy_loss", lib.ggml_cross_entropy_loss, (a, b), ndim=0)
@@ -108,8 +113,8 @@ def cross_entropy_loss(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
 
 @builds("ggml_cross_entropy_loss_back", "ggml_cross_entropy_loss_eps_back")
 def cross_entropy_loss_back(a: Tensor, b: Tensor, c: Tensor, eps: float = 1e-9) -> Tensor:
-    """Gradient of :func:`cross_entropy_loss` with respect to ``a``, given the gradient ``c`` (one element) of its
-    result."""
+    """Gradient of :func:`cross_entropy_loss` with respect to ``a``. ``c``, one element, is the gradient of
+    the loss."""
     if are((eps,), (EPS_OF_2024,)):
         return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_back, (a, b, c))
     return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_eps_back, (a, b, c), eps)

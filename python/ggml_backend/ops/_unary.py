@@ -41,7 +41,7 @@ __all__ = [
 
 
 def _unary(op: str, a: Tensor, inplace: bool, name: str = "") -> Tensor:
-    """``name``: the function that the user called, if it differs from the operator."""
+    """``name``: the public function, if its name differs from the operator's."""
     return build_1(name or op, FORMS[op][0] if inplace is False else pick(op, inplace), a)
 
 
@@ -124,13 +124,13 @@ def gelu_quick(a: Tensor, *, inplace: bool = False) -> Tensor:
 
 @builds("ggml_exp", "ggml_exp_inplace")
 def exp(a: Tensor, *, inplace: bool = False) -> Tensor:
-    """``e^x``; 0 where that is less than a normal float32, infinity where it is more than the largest."""
+    """``e^x``; 0 below the smallest normal float32, infinity above the largest float32."""
     return _unary("exp", a, inplace)
 
 
 @builds("ggml_sigmoid", "ggml_sigmoid_inplace")
 def sigmoid(a: Tensor, *, inplace: bool = False) -> Tensor:
-    """``1 / (1 + e^-x)``. The CPU gives 0 for results below 2^-125, that is for ``x`` below -87."""
+    """``1 / (1 + e^-x)``. The CPU gives 0 for results below 2^-125 (``x`` below -87)."""
     return _unary("sigmoid", a, inplace)
 
 
@@ -142,13 +142,13 @@ def softplus(a: Tensor, *, inplace: bool = False) -> Tensor:
 
 @builds("ggml_sin", "ggml_sin_inplace")
 def sin(a: Tensor, *, inplace: bool = False) -> Tensor:
-    """Sine of radians, however large; NaN of infinities."""
+    """Sine of radians of any size; NaN of infinities."""
     return _unary("sin", a, inplace)
 
 
 @builds("ggml_cos", "ggml_cos_inplace")
 def cos(a: Tensor, *, inplace: bool = False) -> Tensor:
-    """Cosine of radians, however large; NaN of infinities."""
+    """Cosine of radians of any size; NaN of infinities."""
     return _unary("cos", a, inplace)
 
 
@@ -209,8 +209,10 @@ def log(a: Tensor, *, inplace: bool = False) -> Tensor:
 
 @builds("ggml_clamp")
 def clamp(a: Tensor, min: float, max: float) -> Tensor:
-    """``max(min(x, max), min)``. Always in place: a node that overwrites the memory of ``a``;
-    ``gb.clamp(gb.dup(a), min, max)`` leaves it as it is."""
+    """``max(min(x, max), min)``. Always in place: the node overwrites the memory of ``a``.
+
+    To keep ``a``, write ``gb.clamp(gb.dup(a), min, max)``.
+    """
     return build_1("clamp", lib.ggml_clamp, a, min, max)
 
 

@@ -1,4 +1,4 @@
-"""How long each operator takes, and what it has to do: ``with sched.profile() as p: ...``."""
+"""Profiles: run time, bytes and operations of each operator. ``with sched.profile() as p: ...``."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ __all__ = [
     "begin",
 ]  # fmt: skip
 
-_MOST = 1 << 26  # records, as C has it
-_SHOWN = 30  # rows of a profile that is printed
-#: What this process found out about itself.
+_MOST = 1 << 26  # records; the limit of C
+_SHOWN = 30  # rows of a printed profile
+#: Limits that this process has measured.
 _measured: dict[tuple[str, int], MachineLimits] = {}
 
 
@@ -55,18 +55,19 @@ class ProfileCore(Core):
 
 
 class Profile(Owner):
-    """What was computed while it was recorded: each time that each operator, or several that are fused, was computed.
+    """A record for each execution of each operator, or of several fused operators.
 
-    ``Scheduler.profile``, ``Graph.profile`` and ``Profile.everything`` begin one. It ends with :meth:`stop`, with the
-    ``with`` block, or when nobody has it any more. What it has can be read at any time, and afterwards, until it is
-    closed; ``str()`` and notebooks show :meth:`table`.
+    ``Scheduler.profile``, ``Graph.profile`` and ``Profile.everything`` start a profile. It ends with
+    :meth:`stop`, with the ``with`` block, or when it is garbage-collected. You can read its contents at any
+    time until it is closed. ``str()`` and notebooks show :meth:`table`.
 
-    Of the CPU operators are recorded, of devices with a queue of their own whole splits. Runs are recorded that begin
-    while it is on, on whatever thread, and each is waited for. What functions of yours compute inside of a node is a
-    part of the node.
+    On the CPU it records operators. On devices with their own queue it records whole splits. It covers runs
+    that begin while it is recording, on any thread, and waits for each of them. Work of your functions
+    inside a node counts as part of the node.
 
-    Times are those of the calling thread of a run, from operator to operator, so they add up to the time of the run,
-    but for what is done before and between splits. Bytes and operations are the least that shapes and types ask for.
+    Times are measured on the calling thread of a run, from operator to operator. They add up to the time of
+    the run, except for work before and between splits. Bytes and operations are the minimum that shapes
+    and dtypes require.
     """
 
     __slots__ = ("__weakref__", "_closed", "_core", "_data", "_limits")
@@ -75,32 +76,32 @@ class Profile(Owner):
         if data is None:
             made_by(core, Core, "Profile", "scheduler.profile(), graph.profile() or Profile.everything()")
         self._core = core
-        self._data = data  # of a file, or what was read last
+        self._data = data  # of a file, or the last read
         self._limits: dict[str, MachineLimits] | None = None  # of a file
         self._closed = False
 
     @classmethod
     def everything(cls, *, max_records: int = 1 << 20) -> Profile:
-        """Begins a profile of all schedulers and graphs of this process that have none of their own."""
+        """Starts a profile of all schedulers and graphs of this process that have no profile of their own."""
         return begin(None, max_records, "Profile.everything")
 
     # -------------------------------------------------------------------------------------------------------- recording
 
     @property
     def running(self) -> bool:
-        """Is it still recording?"""
+        """True while it is recording."""
         core = self._core
         return core is not None and bool(lib.gbpy_is_attached(core.h))
 
     def stop(self) -> Profile:
-        """Ends it. Runs on other threads that have begun are recorded to their end. Stopping twice is fine."""
+        """Ends the recording. Runs of other threads that have begun are still recorded. Stopping twice is fine."""
         core = self._core
         if core is not None:
             lib.gbpy_detach_profile(core.h)
         return self
 
     def close(self) -> None:
-        """Ends it and gives back its memory; what it has cannot be read any more. Closing twice is fine."""
+        """Ends the recording and frees its memory. The contents are then gone. Closing twice is fine."""
         self.stop()
         self._closed = True
         self._core = self._data = self._limits = None
@@ -120,7 +121,7 @@ class Profile(Owner):
     # --------------------------------------------------------------------------------------------------------- contents
 
     def _read(self) -> Recorded:
-        """What there is now. It is read again only if there is more."""
+        """The current contents. They are read from C only if there are new records."""
         core, data = self._core, self._data
         if self._closed:
             raise StateError("Profile: it is closed")
@@ -132,41 +133,46 @@ class Profile(Owner):
 
     @property
     def steps(self) -> tuple[ProfileStep, ...]:
-        """What was computed; records name them by number."""
+        """The computed steps. Records refer to them by number."""
         return self._read().steps
 
     @property
     def records(self) -> np.ndarray[Any, Any]:
-        """A structured array, a record each time that a step was computed: ``step``, ``run``, ``start_ns``, ``end_ns``
-        (on the clock of :class:`TraceEvent`), ``waiting_ns`` (of all threads together), ``flops``, ``bytes_read``,
-        ``bytes_written``, ``threads`` of the team, and ``tasks``, those that had a part in it."""
+        """A structured array with a record for each execution of a step.
+
+        Fields: ``step``, ``run``, ``start_ns``, ``end_ns`` (on the clock of :class:`TraceEvent`),
+        ``waiting_ns`` (sum over all threads), ``flops``, ``bytes_read``, ``bytes_written``, ``threads`` (size of
+        the team), and ``tasks`` (number of threads that took part).
+        """
         return self._read().records
 
     @property
     def runs(self) -> np.ndarray[Any, Any]:
-        """A structured array, a record for each computation of a graph: ``start_ns``, ``end_ns`` (0: not over yet),
-        ``thread``, ``complete``."""
+        """A structured array with a record for each run of a graph.
+
+        Fields: ``start_ns``, ``end_ns`` (0: not finished), ``thread``, ``complete``.
+        """
         return self._read().runs
 
     @property
     def dropped(self) -> int:
-        """Records that found no place."""
+        """Number of records that did not fit."""
         return self._read().dropped
 
     @property
     def seconds(self) -> float:
-        """Of all complete runs together."""
+        """Total time of all complete runs."""
         runs = self._read().runs
         done = runs[runs["complete"]] if len(runs) else runs
         return float((done["end_ns"] - done["start_ns"]).sum()) * 1e-9 if len(done) else 0.0
 
     def limits(self, *, measure: bool = True) -> dict[str, MachineLimits]:
-        """What this machine can do at best, by level of kernels, with as many threads as were recorded.
+        """The limits of this machine, by kernel level, for the recorded numbers of threads.
 
-        measure: measure what is not known yet, once for a process, which takes some tenths of a second
+        measure: measure unknown limits, once for each process, which takes some tenths of a second
         """
         measure = expect_bool(measure, "Profile.limits: measure")
-        if self._limits is not None:  # those of the file
+        if self._limits is not None:  # from the file
             return dict(self._limits)
         data, found = self._read(), {}
         threads = int(data.records["threads"].max(initial=1))
@@ -184,15 +190,15 @@ class Profile(Owner):
     ) -> ProfileTable:
         """Records in groups.
 
-        by: ``"operator"``: by name; ``"kind"``: by operators (``"MUL_MAT+ADD"`` was fused);
-            ``"algorithm"`` (of products), ``"fusion"``, ``"dtype"`` (of weights), ``"device"``; or one
-            or several patterns for names of nodes and matrices: as in a shell (``"*attn*"``), or
-            compiled expressions, whose groups, if they have some, name the row. A step belongs to the
-            first pattern that fits. Default: ``"operator"`` if nodes have names, else ``"kind"``
-        sort: ``"time"``, ``"calls"``, ``"median"``, ``"limit"`` (what is furthest from it first), ``"waiting"``,
+        by: how to group the records. ``"operator"``: by name; ``"kind"``: by operators (``"MUL_MAT+ADD"`` was
+            fused); ``"algorithm"`` (of products); ``"fusion"``; ``"dtype"`` (of weights); ``"device"``. Or one
+            or several patterns for names of nodes and matrices: as in a shell (``"*attn*"``), or compiled
+            expressions, whose groups name the row. A step belongs to the first match. Default:
+            ``"operator"`` if nodes have names, else ``"kind"``
+        sort: ``"time"``, ``"calls"``, ``"median"``, ``"limit"`` (furthest from its limit first), ``"waiting"``,
             ``"bytes"``, ``"flops"``, ``"name"``
-        top: only so many rows
-        limits: with shares of the limits of the machine, which are measured if that was not done
+        top: maximum number of rows
+        limits: add shares of the machine's limits, and measure unknown limits
         """
         _check_top(top, "Profile.table")
         found = self.limits() if expect_bool(limits, "Profile.table: limits") else {}
@@ -210,8 +216,11 @@ class Profile(Owner):
         return text + (f"; {count(data.dropped, 'record')} found no place" if data.dropped else "")
 
     def compare(self, before: Profile, by: By | None = None, top: int | None = None) -> ProfileComparison:
-        """This profile beside an earlier one: of each group the median over runs, and the ratio of both; below 1 this
-        one is faster. ``by`` as in :meth:`table`."""
+        """Compares this profile with an earlier one.
+
+        For each group it gives the median over runs, and the ratio. Below 1 this profile is faster. ``by`` is
+        that of :meth:`table`.
+        """
         expect(before, Profile, "Profile.compare: before")
         _check_top(top, "Profile.compare")
         return compare_rows(before._read(), self._read(), by, top)
@@ -231,9 +240,9 @@ class Profile(Owner):
     # ------------------------------------------------------------------------------------------------------------ files
 
     def to_json(self, path: str | os.PathLike[str] | None = None, *, limits: bool = True) -> str:
-        """All of it, for :meth:`from_json`. Returned, and written if there is a path.
+        """The whole profile as JSON for :meth:`from_json`. Also writes it if ``path`` is given.
 
-        limits: with those of the machine, as :meth:`limits` has them
+        limits: include the machine's limits, as in :meth:`limits`
         """
         found = self.limits() if expect_bool(limits, "Profile.to_json: limits") else {}
         data = {**self._read().to_json(), "limits": [limits_to_json(found[level]) for level in found]}
@@ -245,7 +254,7 @@ class Profile(Owner):
 
     @classmethod
     def from_json(cls, source: str | os.PathLike[str]) -> Profile:
-        """What :meth:`to_json` gave: the text, or the path of a file."""
+        """Loads the output of :meth:`to_json`: the text, or the path of a file."""
         where = "Profile.from_json: the text"
         if isinstance(source, str):
             source = without_mark(source)
@@ -269,9 +278,11 @@ class Profile(Owner):
         return profile
 
     def to_trace(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Chrome trace JSON, for ui.perfetto.dev: a lane for each kind of operators on each device. Returned, and
-        written if there is a path. ``Trace.to_json`` has these lanes below its own where a trace of the same scheduler
-        was recorded at the same time."""
+        """Chrome trace JSON, for ui.perfetto.dev. Also writes it if ``path`` is given.
+
+        It has a lane for each kind of operator on each device. If a trace of the same scheduler was recorded at
+        the same time, ``Trace.to_json`` has these lanes below its own.
+        """
         result = json.dumps(chrome_trace((), (), (), self._slices()), separators=(",", ":"))
         if path is not None:
             expect_path(path, "Profile.to_trace: path")
@@ -300,7 +311,7 @@ def _check_top(top: int | None, what: str) -> None:
 
 
 def begin(where: Core | None, max_records: int, what: str) -> Profile:
-    """Begins a profile of a scheduler or a graph; of the process, where None is given."""
+    """Starts a profile of a scheduler or a graph. None: of the process."""
     if not 1 <= expect_int(max_records, f"{what}: max_records") <= _MOST:
         raise InvalidArgumentError(f"{what}: max_records must be 1 to {_MOST}, not {max_records}")
     core = ProfileCore(max_records)

@@ -1,4 +1,4 @@
-"""Tensors, contexts and graphs, and how arrays become their elements."""
+"""Tensors, contexts and graphs, and the conversion of arrays to tensor elements."""
 
 from __future__ import annotations
 

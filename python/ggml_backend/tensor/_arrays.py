@@ -1,4 +1,4 @@
-"""Data between NumPy and C tensors: views, copies, and which values may become which elements."""
+"""Data exchange between NumPy and C tensors: views, copies, and checks of values and dtypes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 ]  # fmt: skip
 
 CPU = (1, 0)
-"""The device of host memory in DLPack."""
+"""DLPack's device type for host memory."""
 
 _VERSION = (1, 0)
-"""Of DLPack, that is asked for."""
-_MUTABLE = ("torch", "cupy", "numpy")  # whose arrays may be written, though an old version of them cannot say so
+"""The DLPack version that is requested."""
+_MUTABLE = ("torch", "cupy", "numpy")  # writable arrays, although their old DLPack versions cannot say so
 _array_type: Any = ffi.typeof("struct gbpy_array *")
 _new = ffi.new
 _take = lib.gbpy_dlpack_take
@@ -40,13 +40,13 @@ _OF_BITS = (
     " or ctx.tensor(array.shape, 'bfloat16').set(array)"
 )
 
-_NO_ELEMENTS = re.compile(r"^(.*: (\w+) is not a dtype of tensors)")  # what dlpack.c says
+_NO_ELEMENTS = re.compile(r"^(.*: (\w+) is not a dtype of tensors)")  # a message of dlpack.c
 
 Array = np.ndarray[Any, Any]
 
 
 class Exporter:
-    """What NumPy makes an array of: an address, and what keeps the memory."""
+    """An ``__array_interface__`` over an address, and the object that keeps its memory alive."""
 
     __slots__ = ("__array_interface__", "_pin")
 
@@ -56,8 +56,7 @@ class Exporter:
 
 
 def empty(shape: tuple[int, ...], dtype: DType) -> Array:
-    """An array without elements; NumPy refuses some shapes, whose other dimensions multiply to more than an address
-    holds."""
+    """An array without elements. Raises if NumPy refuses the shape because its other sizes overflow."""
     try:
         return np.empty(shape, np.dtype(dtype.typestr))
     except ValueError:
@@ -78,7 +77,7 @@ def dtype_of_array(array: Array, what: str) -> DType:
 
 
 def _remedy(name: str) -> str:
-    """The end of a message: what to do with an array whose dtype no tensor has."""
+    """The end of a message: the dtype to convert an array to."""
     if name == "uint16":
         return _OF_BITS
     if name == "uint8":
@@ -99,7 +98,7 @@ def _remedy(name: str) -> str:
 
 
 def described(array: Array, element: DType, what: str) -> Any:
-    """An array of NumPy for C, which shows elements of that dtype."""
+    """A NumPy array as a ``struct gbpy_array`` with elements of this dtype."""
     if array.ndim > lib.GGML_MAX_DIMS:
         raise InvalidArgumentError(f"{what}: the array has {array.ndim} axes, tensors have at most {lib.GGML_MAX_DIMS}")
     c = _new(_array_type)
@@ -113,13 +112,13 @@ def described(array: Array, element: DType, what: str) -> Any:
 
 
 def is_mutable(value: Any) -> bool:
-    """May an array be written whose form of DLPack cannot say so?"""
+    """True if an array may be written although its old DLPack version cannot say so."""
     kind = type(value)
     return kind is np.ndarray or kind.__module__.partition(".")[0] in _MUTABLE
 
 
 def refuse_lazy(value: Any, what: str) -> None:
-    """Tensors of PyTorch may be negated or conjugated in name only: DLPack cannot say so, and PyTorch does not look."""
+    """Refuses PyTorch tensors with a pending negation or conjugation, which DLPack cannot express."""
     is_neg = getattr(value, "is_neg", None)
     if is_neg is None or not hasattr(value, "is_conj"):
         return
@@ -131,8 +130,10 @@ def refuse_lazy(value: Any, what: str) -> None:
 
 
 def capsule_of(value: Any) -> Any:
-    """What ``value.__dlpack__(max_version=_VERSION)`` gives. The C functions of a type (DLPack 1.3; PyTorch has them)
-    give it in a fraction of the time, though not to a subclass, nor of what has a gradient, at which they do not look.
+    """The result of ``value.__dlpack__(max_version=_VERSION)``.
+
+    The C functions of a type (DLPack 1.3, as in PyTorch) are much faster. They do not check for a
+    gradient, so subclasses and arrays with a gradient take the method.
     """
     functions = type(value).__dict__.get("__dlpack_c_exchange_api__")
     if functions is not None and not getattr(value, "requires_grad", False):
@@ -145,16 +146,15 @@ def capsule_of(value: Any) -> Any:
 def _asked(value: Any, copy: bool) -> Any:
     try:
         return value.__dlpack__(max_version=_VERSION, dl_device=CPU) if copy else capsule_of(value)
-    except TypeError:  # the array knows DLPack before 1.0, without options; NumPy asks twice, too
+    except TypeError:  # DLPack before 1.0 has no options. NumPy retries, too.
         return value.__dlpack__()
 
 
 def is_elsewhere(value: Any) -> bool:
-    """True if an array with ``__dlpack__`` says that it lies in the memory of a device, so that only copies are
-    possible."""
+    """True if ``__dlpack__`` reports device memory, so that only copies are possible."""
     try:
         where = value.__dlpack_device__()
-    except BufferError:  # tensors of this package, which give host memory alone
+    except BufferError:  # from tensors of this package in device memory
         return True
     except (AttributeError, RuntimeError, TypeError, ValueError):
         return False
@@ -162,8 +162,10 @@ def is_elsewhere(value: Any) -> bool:
 
 
 def ask(value: Any, what: str, *, copy: bool = False) -> Any:
-    """The capsule of an object with ``__dlpack__``; ``copy``: as for :func:`take`. A failure of the object becomes
-    InvalidArgumentError, except RecursionError."""
+    """The capsule of an object with ``__dlpack__``. ``copy`` is that of :func:`take`.
+
+    Errors of the object become InvalidArgumentError, except RecursionError.
+    """
     refuse_lazy(value, what)
     try:
         return _asked(value, copy)
@@ -174,8 +176,10 @@ def ask(value: Any, what: str, *, copy: bool = False) -> Any:
 
 
 def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
-    """The array of an object with ``__dlpack__``, for C, and what keeps its memory alive. ``copy``: arrays of a device
-    are taken, too, if their library copies them."""
+    """The array of an object with ``__dlpack__``, for C, and the object that keeps its memory alive.
+
+    copy: also accept arrays in device memory, if their library copies them
+    """
     capsule = ask(value, what, copy=copy)
     found: list[Any] = []
     c = _new(_array_type)
@@ -188,7 +192,7 @@ def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
 
 
 def refuse(status: int, value: Any) -> NoReturn:
-    """Raises what C said of an array."""
+    """Raises the error that C reported for an array."""
     message = plain(message_of(lib.ggml_last_error()))
     if status == lib.GBPY_NOT_ON_HOST:
         raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + host_hint(value))
@@ -199,15 +203,14 @@ def refuse(status: int, value: Any) -> NoReturn:
 
 
 def gives_capsules(value: Any) -> bool:
-    """True if a value is exchanged by DLPack. Old versions of NumPy cannot do this for all of their arrays."""
+    """True if a value is exchanged by DLPack. Old versions of NumPy cannot export all their arrays."""
     if isinstance(value, np.ndarray):
         return value.flags.writeable and value.dtype.kind in "iuf" and value.dtype.isnative
     return hasattr(value, "__dlpack__")
 
 
 def take_array(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
-    """The same of any array: of what has no ``__dlpack__``, or is an array of NumPy that old versions do not give that
-    way, as NumPy sees it."""
+    """:func:`take` for any array. An array that DLPack cannot exchange goes through NumPy."""
     if gives_capsules(value):
         return take(value, what, copy=copy)
     array, element = elements_of(value, what)
@@ -218,7 +221,7 @@ def take_array(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
 
 
 def elements_over(c: Any, keeper: Any) -> tuple[Array, DType]:
-    """A NumPy array over what was taken, and its dtype; of bfloat16 it has the bits."""
+    """A NumPy array over a taken array, and its dtype. For bfloat16 the array holds uint16 bits."""
     dtype = dtype_of_id(c.type)
     shape = tuple(c.shape[0 : c.ndim])
     if 0 in shape:
@@ -235,22 +238,24 @@ def elements_over(c: Any, keeper: Any) -> tuple[Array, DType]:
 
 
 def elements_of(value: Any, what: str) -> tuple[Array, DType | None]:
-    """``np.asanyarray`` of what a user gave, with an error that says what is wrong with it; and the dtype where that is
-    not NumPy's: of bfloat16 NumPy has the bits. No other package need know it."""
+    """The value as an array, and its dtype if NumPy lacks it (else None). Raises if it is no array.
+
+    bfloat16 comes as uint16 bits. This needs no other package.
+    """
     array, element = seen(value, what)
-    if element is None and array.dtype.name == "bfloat16":  # of ml_dtypes
+    if element is None and array.dtype.name == "bfloat16":  # from ml_dtypes
         return array.view(np.uint16), _bfloat16
     return array, element
 
 
 def is_masked(array: Any) -> bool:
-    """NumPy loads that module when somebody makes such an array, and not before."""
+    """True for masked arrays. It does not import ``numpy.ma``, which NumPy loads on first use."""
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(array, getattr(module, "MaskedArray", ()))
 
 
 def seen(value: Any, what: str) -> tuple[Array, DType | None]:
-    """The same, but that bfloat16 of ml_dtypes stays an array of NumPy's as any other."""
+    """:func:`elements_of`, but bfloat16 arrays of ml_dtypes stay as they are."""
     try:
         array: Array = np.asanyarray(value)
     except RecursionError:
@@ -288,8 +293,10 @@ _read = lib.gbpy_read
 
 
 def array_at(pointer: Any, data: Any, pin: object, readonly: bool) -> np.ndarray[Any, Any]:
-    """A NumPy view of the host memory ``data`` of a ``ggml_tensor``: never more than its bytes. ``pin`` keeps that
-    memory, wherever the tensor is placed next."""
+    """A NumPy view of the host memory ``data`` of a ``ggml_tensor``, within its bytes.
+
+    ``pin`` keeps that memory alive, even after the tensor is placed elsewhere.
+    """
     dtype = dtype_of_id(pointer.type)
     shape, strides = layout(pointer, dtype)
     interface = {
@@ -310,7 +317,7 @@ def array_at(pointer: Any, data: Any, pin: object, readonly: bool) -> np.ndarray
 
 
 def describe_at(pointer: Any) -> str:
-    """``'y' float32 (16, 64)``: a C tensor, for messages."""
+    """Describes a C tensor for messages: ``'y' float32 (16, 64)``."""
     name, n = ffi.string(pointer.name).decode("utf-8", "surrogateescape"), _ndim(pointer)
     shown = f"{dtype_of_id(pointer.type).name} {tuple(_unpack(pointer.ne, n)[::-1])}"
     return f"{name!r} {shown}" if name else shown
@@ -329,11 +336,11 @@ def layout(pointer: Any, dtype: DType) -> tuple[tuple[int, ...], tuple[int, ...]
     return tuple(shape), tuple(strides)
 
 
-_PIECE = 1 << 24  # bytes that are copied between two looks at signals
+_PIECE = 1 << 24  # bytes copied between two checks for signals
 
 
 def contiguous(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """``np.ascontiguousarray``, in pieces if the array is large: Ctrl-C is heard between these."""
+    """``np.ascontiguousarray``. Copies large arrays in pieces, so that Ctrl-C can interrupt it."""
     if array.nbytes <= _PIECE or array.flags.c_contiguous:
         return np.ascontiguousarray(array)
     out = np.empty(array.shape, array.dtype)
@@ -346,7 +353,7 @@ def contiguous(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def array_of(pointer: Any, content: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A contiguous array of what the bytes of a tensor say."""
+    """A contiguous array of the elements in the bytes of a tensor."""
     dtype = dtype_of_id(pointer.type)
     shape, strides = layout(pointer, dtype)
     if not content.nbytes:
@@ -356,7 +363,7 @@ def array_of(pointer: Any, content: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
 
 
 def read_device(pointer: Any) -> np.ndarray[Any, Any]:
-    """A contiguous copy of the data of a tensor that nobody else uses now."""
+    """A contiguous copy of a tensor's data. No other thread may be using the tensor."""
     staging = np.empty(_nbytes(pointer), np.uint8)
     if staging.nbytes:
         check(lib.ggml_backend_tensor_get(pointer, ffi.from_buffer(staging), 0, staging.nbytes), "numpy")
@@ -364,8 +371,10 @@ def read_device(pointer: Any) -> np.ndarray[Any, Any]:
 
 
 def read_tensor(keeping: Any, pointer: Any, describe: Callable[[], str]) -> np.ndarray[Any, Any]:
-    """The same of a tensor that others may use: one call waits for them, checks that the data is there, and copies
-    before they go on."""
+    """A contiguous copy of the data of a tensor that other threads may use.
+
+    One C call waits for them, checks that the data exists, and copies while holding the lock.
+    """
     staging = np.empty(_nbytes(pointer), np.uint8)
     status = _read(keeping, pointer, ffi.from_buffer(staging), staging.nbytes, b"it")
     if status:
@@ -374,8 +383,10 @@ def read_tensor(keeping: Any, pointer: Any, describe: Callable[[], str]) -> np.n
 
 
 def to_array(value: Any, what: str) -> np.ndarray[Any, Any]:
-    """``np.asanyarray`` of what a user gave, with an error that says what is wrong with it. bfloat16 that NumPy does
-    not know comes as float32, which has all of its numbers."""
+    """The value as a NumPy array. Raises InvalidArgumentError if it is no array.
+
+    bfloat16 that NumPy does not know becomes float32, which holds all its values.
+    """
     array, element = seen(value, what)
     if element is None or element.name != "bfloat16":
         return array
@@ -383,7 +394,7 @@ def to_array(value: Any, what: str) -> np.ndarray[Any, Any]:
 
 
 def is_array(value: Any) -> bool:
-    """Is it an array, of any library, and so has a dtype that somebody chose?"""
+    """True for an array of any library, whose dtype the user chose."""
     if isinstance(value, (np.ndarray, np.generic)):
         return True
     return any(hasattr(value, name) for name in ("__array__", "__array_interface__", "__dlpack__"))
@@ -407,7 +418,7 @@ def cast(array: np.ndarray[Any, Any], dtype: Any, value: Any = None) -> np.ndarr
 
 
 def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
-    """``value`` as an array of exactly the dtype in which NumPy sees ``dtype``. Arrays are never converted."""
+    """``value`` as an array of exactly the NumPy dtype of ``dtype``. Arrays are never converted."""
     if isinstance(value, Blocks) and value.format is not None:
         rows = of_format(value, dtype, what)
         return rows if dtype.is_quantized else rows.view(dtype.numpy)
@@ -446,7 +457,7 @@ def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
 
 
 def _expect_finite(given: np.ndarray[Any, Any], made: np.ndarray[Any, Any], dtype: DType, what: str) -> None:
-    """Numbers that the dtype has not would be infinite in it."""
+    """Raises if a finite number became infinite in the dtype."""
     if made.dtype.kind != "f" or np.isfinite(made).all():
         return
     lost = np.isinf(made) & np.isfinite(given)
@@ -458,7 +469,7 @@ def _expect_finite(given: np.ndarray[Any, Any], made: np.ndarray[Any, Any], dtyp
 
 
 def _conversion(dtype: DType, array: np.ndarray[Any, Any], what: str) -> str:
-    """How an array becomes one that a tensor of this dtype takes."""
+    """For messages: the conversion that makes the array fit a tensor of this dtype."""
     if array.dtype.kind != "f" or not (dtype.is_quantized or dtype.name == "bfloat16"):
         given = "uint8, the bytes of its rows" if dtype.is_quantized else dtype.numpy.name
         return f"it takes {given}" if dtype.is_quantized else f"array.astype(np.{given}) converts it"
@@ -481,12 +492,12 @@ def _round_to_bfloat16(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def widened(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The bits of bfloat16 (uint16) as float32, whose upper half they are."""
+    """bfloat16 bits (uint16) as float32, whose upper half they are."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
-    """The dtype that ``Tensor.numpy`` was asked for."""
+    """The dtype argument of ``Tensor.numpy`` as a NumPy dtype."""
     try:
         found: np.dtype[Any] = np.dtype(dtype)
         return found
@@ -497,7 +508,7 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
 def converted(
     array: np.ndarray[Any, Any], element: DType, dtype: np.dtype[Any], copy: bool | None
 ) -> np.ndarray[Any, Any]:
-    """What ``Tensor.numpy`` read of a tensor of ``element``, as another dtype of NumPy."""
+    """The array that ``Tensor.numpy`` read from a tensor of ``element``, in another NumPy dtype."""
     wide = element.name == "bfloat16" and dtype != array.dtype and dtype.name != "bfloat16"
     if wide and copy is not False:
         array = widened(array)

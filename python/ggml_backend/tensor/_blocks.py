@@ -30,15 +30,17 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
     _of_rows: bool
 
     def __array_finalize__(self, obj: Any) -> None:
-        """A view keeps the format if its last axis is that of ``obj``: whole rows, or whole blocks. A new array
-        (sorted, rolled) may not hold blocks."""
+        """A view keeps the format if its last axis is that of ``obj``: whole rows, or whole blocks.
+
+        A new array (sorted, rolled) may not hold blocks.
+        """
         known = getattr(obj, "_format", None)
         self._of_rows = getattr(obj, "_of_rows", False)
         whole = known is not None and self.base is not None and _has_blocks(self, known, self._of_rows)
         self._format = known if whole and self.shape[-1] == obj.shape[-1] else None
 
     def copy(self, order: Any = "C") -> Blocks:
-        """A copy in memory of its own, of the same format."""
+        """A copy of the same format, in its own memory."""
         copied: Blocks = super().copy(order)
         copied._format = self.format
         return copied
@@ -56,18 +58,18 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
         return plain.__reduce__() if known is None else (_restored, (plain, known, self._of_rows))
 
     def sort(self, *args: Any, **options: Any) -> None:
-        """Sorts in place, as NumPy's arrays do; these are no blocks then."""
+        """Sorts in place, as NumPy does. The array loses its format."""
         super().sort(*args, **options)
         self._format = None
 
     def partition(self, *args: Any, **options: Any) -> None:
-        """Partitions in place, as NumPy's arrays do; these are no blocks then."""
+        """Partitions in place, as NumPy does. The array loses its format."""
         super().partition(*args, **options)
         self._format = None
 
     @property
     def format(self) -> DType | None:
-        """The format of the tensor; None for what is not made of whole blocks any more."""
+        """The format of the blocks; None if the array no longer consists of whole blocks."""
         known = self._format
         return known if known is not None and _has_blocks(self, known, self._of_rows) else None
 
@@ -81,7 +83,7 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
 
 
 def _has_blocks(array: Array, dtype: DType, of_rows: bool) -> bool:
-    """Are its last elements, one after the other, the bytes of blocks?"""
+    """True if the last elements, in order, are the bytes of whole blocks."""
     if array.dtype != np.uint8 or array.ndim == 0:
         return False
     n = array.shape[-1]
@@ -89,7 +91,7 @@ def _has_blocks(array: Array, dtype: DType, of_rows: bool) -> bool:
 
 
 def array_shape(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """How functions of :func:`ggml_backend.custom` see a tensor of this shape."""
+    """The array shape in which functions of :func:`ggml_backend.custom` see a tensor of this shape."""
     if not dtype.is_quantized:
         return shape
     last = shape[-1] if shape else 1
@@ -103,7 +105,7 @@ def as_blocks(rows: Array, dtype: DType) -> Blocks:
 
 
 def as_rows(rows: Array, dtype: DType) -> Blocks:
-    """A view of the bytes of rows ``(..., bytes of a row)``, as they are."""
+    """A view of the bytes of rows ``(..., bytes of a row)``, in the same shape."""
     return _restored(rows, dtype, True)
 
 
@@ -114,7 +116,7 @@ def _restored(array: Array, dtype: DType, of_rows: bool) -> Blocks:
 
 
 def of_format(blocks: Blocks, dtype: DType | None, what: str) -> Array:
-    """The bytes of the rows of blocks. It is an error if they are of another dtype than the given one."""
+    """The bytes of the rows of blocks. Raises if their dtype differs from the given one."""
     known = blocks.format
     if known is None or (dtype is not None and dtype != known):
         told = "these are not whole blocks" if known is None else f"these are blocks of {known.name}"
@@ -129,8 +131,11 @@ def of_format(blocks: Blocks, dtype: DType | None, what: str) -> Array:
 
 
 def rows_of(value: Any, dtype: Any, what: str) -> tuple[Array, DType, tuple[int, ...]] | None:
-    """The bytes of rows, their format and the shape of the elements: of :class:`Blocks`, or of an array of uint8 that
-    comes with the dtype of its blocks. None for everything else."""
+    """The bytes of rows, their format, and the shape of the elements.
+
+    The value is :class:`Blocks`, or a uint8 array given with the dtype of its blocks. None for
+    anything else.
+    """
     element = None if dtype is None else as_dtype(dtype, what)
     if isinstance(value, Blocks) and value.format is not None:
         known, rows = value.format, of_format(value, element, what)

@@ -1,8 +1,7 @@
-"""The builders of C from Python: :func:`build`, through which every operation goes, and quicker forms of it for nodes
-of one and two sources.
+"""Calls the C builders from Python.
 
-What is built are tensors, whose class stands above this module, because its operators build: it is handed over by
-:func:`node_class`.
+Every operation goes through :func:`build`. Faster forms exist for nodes with one and two sources. The
+tensor class imports this module, so it registers itself with :func:`node_class`.
 """
 
 from __future__ import annotations
@@ -45,21 +44,21 @@ _ndim = lib.gbpy_ndim
 _settle = lib.gbpy_settle
 _K = TypeVar("_K", bound=type)
 
-# Instead of a number of dimensions, for `build_1` and `build_2`: as many as ...
-OF_MOST: int = lib.GBPY_NDIM_MOST  # the source that has the most
+# Values of ``ndim`` for `build_1` and `build_2`: the result has the number of dimensions of ...
+OF_MOST: int = lib.GBPY_NDIM_MOST  # the source with the most dimensions
 OF_FIRST: int = lib.GBPY_NDIM_FIRST
 OF_SECOND: int = lib.GBPY_NDIM_SECOND
 OF_PRODUCT: int = lib.GBPY_NDIM_PRODUCT  # a product, where a vector times a matrix is a vector
 
 
 def node_class(kind: _K) -> _K:
-    """Decorates the class of nodes: from now on the functions here make objects of it."""
+    """Decorator: makes the functions of this module return objects of this class."""
     globals()["Tensor"] = kind
     return kind
 
 
 class _Told(threading.local):
-    """What messages of this thread name instead of what is built: the operation, and its ``a``."""
+    """The operation, and its ``a``, that messages of this thread name instead of the built node."""
 
     now: tuple[str, Any] | None = None
 
@@ -69,7 +68,7 @@ _told = _Told()
 
 @contextlib.contextmanager
 def told_as(op: str, a: Tensor) -> Iterator[None]:
-    """Errors in this block are told of ``op`` and its tensor ``a``: the user's, of which something is made first."""
+    """Errors in this block name ``op`` and its tensor ``a``, which the user passed, not an intermediate node."""
     before, _told.now = _told.now, (op, a)
     try:
         yield
@@ -96,7 +95,7 @@ def _refuse(
     status, marked = lib.ggml_last_status(), message_of(lib.gbpy_last_reason())
     message = message_of(lib.ggml_last_error())
     if tensors:
-        context_of(op, tensors, labels)  # a context that cannot be built on is the better reason
+        context_of(op, tensors, labels)  # prefer the error of a context that cannot be built on
     named = [(label, t) for label, t in zip(labels, tensors, strict=False) if t is not None]
     shown, told = named, _told.now
     if told is not None:
@@ -112,15 +111,15 @@ def _refuse(
     raise_as(status, reason + hint_of(op, marked, names, [t.shape for _, t in named]), prefix)
 
 
-# The blocks that name a context, innermost first, each with those around it. Only its ``with`` keeps a block alive: one
-# that an interrupt ended before it began or while it ended names nothing.
+# The active ``as_default`` blocks, innermost first, each linked to the enclosing ones. Only the ``with``
+# statement keeps a block alive. A block that an interrupt ended on entry or exit has no effect.
 _Chain = tuple["weakref.ref[DefaultContext]", Any]
 _default: ContextVar[_Chain | None] = ContextVar("default context", default=None)
 _blocks = _default.get
 
 
 class DefaultContext:
-    """All results of this block, in this thread or task, belong to ``context``."""
+    """All results that this thread or task builds in this block belong to ``context``."""
 
     __slots__ = ("__weakref__", "context")
 
@@ -140,7 +139,7 @@ class DefaultContext:
 
 
 def _named() -> Context | None:
-    """The context that the innermost block names."""
+    """The context of the innermost ``as_default`` block."""
     blocks = _blocks()
     while blocks is not None:
         block = blocks[0]()
@@ -153,14 +152,13 @@ def _named() -> Context | None:
 def context_of(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS) -> Context:
     """The context that the result of an operation on these tensors belongs to.
 
-    1. The one that ``with ctx.as_default():`` names.
-    2. If all sources share one context, that one.
-    3. Weights do not count. If the other sources share one context, that one.
-    4. Otherwise it is an error, and the caller has to name one.
+    1. The context that ``with ctx.as_default():`` names.
+    2. If all sources share one context, that context.
+    3. Weights do not count. If the other sources share one context, that context.
+    4. Otherwise an error asks the caller to name a context.
 
-    Weights are tensors of contexts of weights, and those that lie in buffers of weights.
-
-    The order in which contexts were made does not matter. None is possible for "mask" only.
+    Weights are tensors of weight contexts, and tensors in weight buffers. The order in which contexts
+    were made does not matter. Only "mask" may be None.
     """
     found: list[Context] = []
     for i, t in enumerate(tensors):
@@ -191,7 +189,7 @@ def context_of(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS)
 
 
 def _refuse_contexts(op: str, tensors: Sequence[Any], labels: Sequence[str], found: Sequence[Context]) -> NoReturn:
-    """Raises: the sources are of several contexts, and each could be the context of the result."""
+    """Raises an error: the sources have several contexts, and each could own the result."""
     first = [next((i, t) for i, t in enumerate(tensors) if t is not None and t._ctx._core is c._core) for c in found]
     shown = _listed([(labels[i] if i < len(labels) else f"argument {i}", t) for i, t in first], labels)
     raise InvalidArgumentError(
@@ -212,10 +210,10 @@ def build(
 ) -> Tensor:
     """Calls a C builder and wraps its result.
 
-    ndim: dimensions of the result as Python shows them; default: the most that a source has
-    array: the first tensors are passed as the last argument's array (mul_mat_id passes its own pointers through
-        ``args``)
-    pool: the context that it belongs to; default: that of the tensors
+    ndim: dimensions of the result in Python; default: those of the source with the most dimensions
+    array: pass the first tensors as an array in the last argument (mul_mat_id passes its own pointers
+        through ``args``)
+    pool: the context of the result; default: the context of the tensors
     """
     if pool is None:
         pool = context_of(op, tensors, labels)
@@ -247,12 +245,11 @@ def build(
 
 
 def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) -> Tensor:
-    """:func:`build` for a node of one source, in half the time. ``function`` makes a node whose first source is
-    ``a``."""
+    """:func:`build` for a node of one source, in half the time. ``a`` is the node's first source."""
     if _blocks() is not None:
         return build(op, function, (a,), *args, ndim=ndim)
     if not isinstance(a, Tensor) or (core := a._ctx._core) is None:
-        context_of(op, (a,))  # says what is wrong
+        context_of(op, (a,))  # raises the exact error
         raise StateError(f"{op}: the context of a tensor is closed")
     given = args if all_plain(map(type, args)) else plain_numbers(args)
     try:
@@ -268,12 +265,14 @@ def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) 
 def build_2(
     op: str, function: Any, a: Tensor, b: Tensor, *args: Any, ndim: int = OF_MOST, labels: Sequence[str] = _LABELS
 ) -> Tensor:
-    """:func:`build` for a node of two sources, in half the time. ``function`` makes a node whose first sources are
-    ``a`` and ``b``."""
+    """:func:`build` for a node of two sources, in half the time.
+
+    ``function`` makes a node whose first sources are ``a`` and ``b``.
+    """
     core = a._ctx._core if isinstance(a, Tensor) else None
     other = b._ctx._core if isinstance(b, Tensor) else None
     if core is None or other is None:
-        context_of(op, (a, b), labels)  # says what is wrong
+        context_of(op, (a, b), labels)  # raises the exact error
         raise StateError(f"{op}: the context of a tensor is closed")
     pool = a._ctx
     if core is not other or _blocks() is not None:
@@ -294,11 +293,11 @@ def build_2(
 
 
 ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())
-"""What makes n numbers the four that functions for :func:`attempt` take."""
+"""Pads n numbers to the four arguments of the functions for :func:`attempt`."""
 
 
 def attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:
-    """A view of ``a`` by one of the functions of ffi_build.h; None if the caller has to look closer."""
+    """A view of ``a`` by a function of ffi_build.h. None if the fast path does not apply."""
     core, pool = a._ctx._core, a._ctx
     if core is None:
         raise StateError("the context of the tensor is closed")

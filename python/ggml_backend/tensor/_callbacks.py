@@ -39,14 +39,18 @@ __all__ = ["Wanted", "set_log"]
 
 
 def raise_kept(kept: list[BaseException]) -> NoReturn:
-    """Raises the exception in the list, and leaves no frame that refers to it: its traceback refers to the frames, and
-    the cycle would keep memory from being freed until Python collects garbage."""
+    """Raises the exception in the list without leaving a frame that refers to it.
+
+    Its traceback refers to the frames. The cycle would keep memory alive until garbage collection.
+    """
     raise kept.pop()
 
 
 class RunState:
-    """The state that callbacks of one computation share: their first exception, the backends to stop, and what keeps
-    the memory alive."""
+    """The shared state of the callbacks of one computation.
+
+    It holds their first exception, the backends to stop, and the reference that keeps memory alive.
+    """
 
     __slots__ = ("__weakref__", "blanked", "c", "errors", "failures", "memory", "owner", "starter", "stops")
     errors: list[BaseException]
@@ -57,10 +61,10 @@ class RunState:
 
     def __init__(self, backends: Sequence[BackendCore], memory: Core, failures: deque[RunState] | None) -> None:
         self.errors = []
-        self.failures = failures  # of the scheduler, if compute_async started the run; None: the caller waits
+        self.failures = failures  # of the scheduler that started an asynchronous run; None: the caller waits
         self.stops: list[Any] = [b.stop for b in backends if b.is_cpu]
         self.memory = memory.h
-        self.blanked: dict[tuple[int, int], int] = {}  # by function and memory: calls that are still to come
+        self.blanked: dict[tuple[int, int], int] = {}  # by function and memory: number of calls still to come
         self.starter = threading.get_ident()
         self.c: Any = ffi.new("struct gbpy_run *")
 
@@ -86,8 +90,11 @@ class RunState:
 
 
 class Run:
-    """One computation, held by its caller. C carries the handle to every thread that works for the computation, so that
-    a callback finds its own state. The handle lives as long as this object, which a pending run keeps."""
+    """One computation, held by its caller.
+
+    C passes the handle to every thread of the computation, so that a callback finds its state. The handle
+    lives as long as this object. A pending run keeps the object.
+    """
 
     __slots__ = ("__weakref__", "c", "customs", "handle", "state")
     c: Any
@@ -110,7 +117,7 @@ class Run:
         state.owner = weakref.ref(self)
 
     def finish(self) -> None:
-        """Raises what a callback raised. C has said that the computation is over."""
+        """Raises the exception of a callback. Call it after C has reported the end of the computation."""
         state = self.state
         kept = [state.errors.pop(0) for _ in state.errors[:1]]
         if kept:
@@ -122,7 +129,7 @@ class Run:
             raise_first(op.lost)
 
 
-_blanking = threading.Lock()  # for ``RunState.blanked`` and for filling a result that several calls write
+_blanking = threading.Lock()  # guards ``RunState.blanked``, and the fill of a result that several calls write
 
 
 def raise_first(lost: deque[BaseException]) -> None:
@@ -137,13 +144,13 @@ def raise_first(lost: deque[BaseException]) -> None:
 
 
 def current_run() -> RunState | None:
-    """The computation that this thread works for."""
+    """The computation of this thread."""
     handle = lib.gbpy_run_handle()
     return ffi.from_handle(handle) if handle else None
 
 
 def _failed(kind: Any, error: BaseException, traceback: Any) -> None:
-    """What was raised in a callback before it could catch it: by a signal handler, or because memory was out."""
+    """Keeps an exception that a callback could not catch: from a signal handler, or out of memory."""
     run = current_run()
     if run is not None:
         run.fail(error)
@@ -153,12 +160,13 @@ def _failed(kind: Any, error: BaseException, traceback: Any) -> None:
 
 
 class CustomOp:
-    """The Python function behind a MAP_CUSTOM or CUSTOM node. Kept alive by the context of the node, and by graphs that
-    have it, copies too.
+    """The Python function behind a MAP_CUSTOM or CUSTOM node.
 
-    results: of CUSTOM nodes what is computed; None of MAP_CUSTOM ones, which compute something like their first source
-    several: is ``out`` a tuple? Then the node is a row of bytes, and each result a part of it
-    inplace: does ``out`` hold the first source?
+    The context of the node, and graphs with the node or a copy of it, keep it alive.
+
+    results: the results of a CUSTOM node; None for MAP_CUSTOM, whose result is like its first source
+    several: True if ``out`` is a tuple. The node is then a row of bytes, and each result a part of it
+    inplace: True if ``out`` holds the first source
     """
 
     __slots__ = (
@@ -182,27 +190,28 @@ class CustomOp:
         self.inplace = inplace
         self.handle = ffi.new_handle(self)
         self.lost: deque[BaseException] = deque(maxlen=1)  # exceptions of calls for a computation without a run
-        self.context: weakref.ref[ContextCore] | None = None  # of the tensors in C that show several results
+        self.context: weakref.ref[ContextCore] | None = None  # of the C tensors that are views of several results
         self.views: tuple[Any, ...] = ()
         self.known[address(self.handle)] = self
 
     @classmethod
     def of_node(cls, node: Any) -> CustomOp | None:
-        """The one behind a node of C; None if it is no such node, or not made by Python."""
+        """The operation behind a C node; None for other nodes, and for nodes not made by Python."""
         userdata = lib.gbpy_custom_userdata(node)
         return cls.known.get(address(userdata)) if userdata else None
 
     @property
     def name(self) -> str:
-        """The function of the package that made it."""
+        """The public function that made it: ``map_custom`` or ``custom``."""
         return "map_custom" if self.results is None else "custom"
 
     def compute(self, out: Any, sources: Sequence[Any], ith: int = 0, nth: int = 1) -> Any:
-        """Calls the function on arrays of any library, those of several results in a tuple.
+        """Calls the function on arrays of any library. Several results are a tuple.
 
-        Returns what the function returned for ``out``, of the right shape and not written yet: for several results a
-        tuple. None, also in that tuple: it has written ``out`` itself. Devices call this with arrays of their own and
-        write what it returns. What the function raises passes through.
+        Returns the value that the function returned, with its shape checked and not yet written to
+        ``out``. For several results it is a tuple. None, also in the tuple: the function has written
+        ``out`` itself. Devices call this with their own arrays and write the returned values. Exceptions
+        of the function pass through.
         """
         if not self.inplace:
             self._blank(out if self.several else [out], nth)
@@ -254,7 +263,7 @@ class CustomOp:
         )
 
     def call(self, dst: Any, sources: Sequence[Any], ith: int, nth: int) -> None:
-        """For a node that the CPU computes."""
+        """Computes a node on the CPU."""
         run = current_run()
         if run is None:
             self.lost.append(
@@ -279,7 +288,7 @@ class CustomOp:
             run.fail(error)
 
     def fill(self, out: np.ndarray[Any, Any], arrays: Sequence[Any], ith: int = 0, nth: int = 1) -> None:
-        """Calls the function on NumPy arrays, as it sees them, and writes what it returns."""
+        """Calls the function on NumPy arrays and writes the value that it returns."""
         if self.results is not None:
             self._compute_strictly(out, arrays, ith, nth)
             return
@@ -300,25 +309,25 @@ class CustomOp:
         values = self.compute(outs, arrays, ith, nth)
         if values is None:
             return
-        # what is returned may look into another result, which is written before
+        # A returned array may be a view of another result, which is written first.
         values = [None if v is None else apart(v, memory, f"custom: result {i}") for i, v in enumerate(values)]
         for i, (out, value, result) in enumerate(zip(outs, values, results, strict=True)):
             if value is not None:
                 write(out, value, result.dtype, f"custom: result {i}")
 
     def _described(self, dst: Any, sources: Sequence[Any]) -> str:
-        """The results, and of ``custom`` the sources."""
+        """The results, for messages. For ``custom`` also the sources."""
         if self.results is None:
             return describe_at(dst)
         shown = [describe_at(dst)]
         if self.several:
-            core = self.context() if self.context is not None else None  # keeps the tensors meanwhile
+            core = self.context() if self.context is not None else None  # keeps the tensors alive
             shown = [describe_at(v) for v in self.views] if core is not None else [str(r) for r in self.results]
         of = f" of {', '.join(describe_at(s) for s in sources)}" if sources else ""
         return f"{', '.join(shown)}{of}"
 
     def _array(self, run: RunState, pointer: Any, readonly: bool) -> np.ndarray[Any, Any]:
-        """A tensor of C as the function sees it: functions of ``custom`` see quantized ones as blocks."""
+        """A C tensor as the array for the function. For ``custom``, quantized tensors come as blocks."""
         pin = new_pin()
         lib.gbpy_pin(pin, pointer, run.memory)
         array = array_at(pointer, pointer.data, pin, readonly)
@@ -362,12 +371,12 @@ def gbpy_custom(dst: Any, ith: int, nth: int, userdata: Any) -> None:
 # ------------------------------------------------------------------------------------------------------ evaluated nodes
 
 Wanted = Union[None, str, "Iterable[str | Tensor]", Callable[[Tensor], bool]]
-"""Which results a callback gets: all, a name pattern such as ``"layer.*.out"``, names and tensors, or a function of the
-node."""
+"""Selects the results for a callback: all, a name pattern such as ``"layer.*.out"``, names and tensors, or a
+function of the node."""
 
 
 def wanted_function(wanted: Wanted, what: str, graph: Graph | None = None) -> Callable[[Tensor], bool]:
-    """Says of a node whether it is wanted. Of a graph that is given something must be."""
+    """A predicate for the selected nodes. Raises if the selection matches nothing in the given graph."""
     if wanted is None:
         return lambda t: True
     if callable(wanted):
@@ -416,7 +425,7 @@ class Eval:
     def call(self, pointer: Any, ask: bool) -> bool:
         run = self.run
         if run.errors or self.stopped:
-            return ask  # after a failure: want the next result, in order to stop there
+            return ask  # after a failure: request the next result, to stop there
         try:
             tensor = Tensor(self.pool, pointer, self.holder(pointer))
             if ask:
@@ -461,17 +470,17 @@ def gbpy_compare(node_index: int, t1: Any, t2: Any, user_data: Any) -> bool:
 
 
 class Abort:
-    """What a CPU backend asks between two nodes. Made once for a backend, so that C never asks one that is gone while
-    the function changes."""
+    """The state that a CPU backend asks between nodes. Made once for a backend, so the handle that C holds
+    stays valid while the function changes."""
 
     __slots__ = ("function", "lost")
 
     def __init__(self) -> None:
         self.function: Callable[[], bool] | None = None
-        self.lost: deque[BaseException] = deque(maxlen=1)  # raised for a computation without a run
+        self.lost: deque[BaseException] = deque(maxlen=1)  # exceptions in a computation without a run
 
 
-_not_caught: deque[BaseException] = deque(maxlen=1)  # raised before gbpy_ask could catch it, without a run
+_not_caught: deque[BaseException] = deque(maxlen=1)  # exceptions that gbpy_ask could not catch, without a run
 
 
 def _not_asked(kind: Any, error: BaseException, traceback: Any) -> None:
@@ -488,7 +497,7 @@ def gbpy_ask(handle: Any) -> bool:
     run = current_run()
     if run is not None and run.errors:
         return True
-    function = state.function  # once: it may be removed meanwhile
+    function = state.function  # read once: another thread may remove it
     try:
         return function is not None and bool(function())
     except BaseException as error:
@@ -500,10 +509,10 @@ def gbpy_ask(handle: Any) -> bool:
 
 
 def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) -> None:
-    """Asks ``function()`` between the nodes of every computation of a CPU backend, and now and then within long ones.
+    """Calls ``function()`` between the nodes of every computation of a CPU backend, and within long nodes.
 
-    True ends the computation, whose ``compute`` then returns False. None removes it. It may be called on another
-    thread. Waits for a computation in progress.
+    True ends the computation. Its ``compute`` then returns False. None removes the callback. The function
+    may run on another thread. This call waits for a computation in progress.
     """
     expect(backend, Backend, "set_abort_callback: backend")
     if function is not None:
@@ -524,8 +533,10 @@ def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) ->
 
 
 def raise_abort_errors(backends: Sequence[BackendCore]) -> None:
-    """Raises what an abort callback raised in a computation without a run, because it was set just as the computation
-    began."""
+    """Raises exceptions of an abort callback in a computation without a run.
+
+    This happens if the callback was set just as the computation began.
+    """
     raise_first(_not_caught)
     for b in backends:
         if b.asked is not None:
@@ -541,7 +552,7 @@ _LEVELS = {
     lib.GGML_LOG_LEVEL_INFO: 20,
     lib.GGML_LOG_LEVEL_DEBUG: 10,
 }
-"""As numbers of :mod:`logging`, which is imported when it is used."""
+"""As numbers of :mod:`logging`, which is imported on use."""
 _log_target: Callable[[int, str], object] | None = None
 _logging = threading.local()
 _discard = ffi.addressof(lib, "ggml_log_discard")
@@ -565,11 +576,11 @@ def gbpy_log_line(level: int, message: Any) -> None:
 
 
 def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> None:
-    """Sends the messages of the C library somewhere. The library is silent until this is called.
+    """Sends the messages of the C library to a logger or function. By default the library is silent.
 
-    target: a ``logging.Logger``; or a function of the level (of the ``logging`` module) and the text; or None for
-        silence. It is called on whatever thread the message arises. What it raises is raised on the main thread, as
-        what a signal handler raises: by the call that it belongs to if that was made there.
+    target: a ``logging.Logger``; a function of the level (of the ``logging`` module) and the text; or None for
+        silence. It is called on the thread of the message. Its exceptions are raised on the main thread,
+        like those of a signal handler. If the main thread made the failing call, that call raises.
     """
     global _log_target
     if target is None:
@@ -583,7 +594,7 @@ def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> Non
     if not isinstance(target, logging.Logger):
         try:
             inspect.signature(target).bind(logging.INFO, "")
-        except ValueError:  # of functions of C that have none
+        except ValueError:  # C functions without a signature
             pass
         except TypeError as error:
             raise TypeError(f"set_log: the function is called with a level and a text: {error}") from None
@@ -596,7 +607,7 @@ set_log(None)
 
 @atexit.register
 def _end() -> None:
-    """C must not call into an interpreter that is gone, nor devices compute while it gives memory back."""
+    """Ends all runs at exit. C must not call a finalized interpreter, nor devices compute in freed memory."""
     lib.gbpy_finish_all_runs()
     set_log(None)
     lib.gbpy_end()

@@ -1,4 +1,4 @@
-"""A tensor's memory as an array of other libraries, and theirs as a tensor's, by DLPack (``python/core/dlpack.h``)."""
+"""Exchange of memory with arrays of other libraries by DLPack (``python/core/dlpack.h``)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _share_array = lib.gbpy_share_array
 
 
 class _Given:
-    """What NumPy takes a capsule from."""
+    """Holds a capsule for ``np.from_dlpack``."""
 
     __slots__ = ("_capsule",)
 
@@ -56,17 +56,17 @@ class _Given:
         return self._capsule
 
 
-_BY_CAPSULE = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # before, its arrays of capsules are read-only
+_BY_CAPSULE = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # older versions make read-only arrays of capsules
 
 
 def shortest_array(keeping: Any, pointer: Any) -> np.ndarray[Any, Any] | None:
-    """The shortest way to an array over a tensor's memory; None: it takes another."""
+    """The fast path to an array over a tensor's memory; None if another path is needed."""
     if not _BY_CAPSULE:
         return None
     found: list[Any] = []
     status = _give(keeping, pointer, _FOR_NUMPY, id(found), b"it")
     if status:
-        if lib.gbpy_outcome(status) == INTERRUPTED:  # while it waited for a run, which the other way would call lost
+        if lib.gbpy_outcome(status) == INTERRUPTED:  # while waiting for a run; another path would report an error
             raise_interrupt()
         return None
     array: np.ndarray[Any, Any] = np.from_dlpack(_Given(found[0]))
@@ -78,7 +78,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def give(t: Tensor, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
-    """What ``Tensor.__dlpack__`` returns. BufferError: it cannot be given that way."""
+    """The result of ``Tensor.__dlpack__``. Raises BufferError if the tensor cannot be exported."""
     if max_version is not None and not _is_pair(max_version):
         raise TypeError(f"DLPack: max_version is None or (major, minor), not {max_version!r:.60}")
     if dl_device is not None and not _is_pair(dl_device):
@@ -131,8 +131,11 @@ _WRITABLE = 1  # inspect.BufferFlags.WRITABLE
 
 
 def buffer_of(t: Tensor, flags: int) -> memoryview:
-    """What ``Tensor.__buffer__`` returns. NumPy asks for it before it asks for ``__array__``: what is refused here it
-    takes there, with the dtype that it wants."""
+    """The result of ``Tensor.__buffer__``.
+
+    NumPy tries it before ``__array__``. If it raises, NumPy uses ``__array__`` with the dtype that it
+    needs.
+    """
     dtype = t.dtype
     if dtype.is_quantized or dtype.name == "bfloat16":
         raise BufferError(f"a buffer has no {dtype.name}; memoryview(t.numpy()) has the bytes of {t.describe()}")
@@ -146,16 +149,19 @@ def buffer_of(t: Tensor, flags: int) -> memoryview:
 
 
 def share(context: Any, x: Any, name: bytes | None, usage: int, copy: bool | None) -> Any:
-    """A ``ggml_tensor`` over the memory of an array; ``context``: the handle of one. None: no tensor's elements lie
-    like those of the array, which :func:`not_shared` raises; or with ``copy=None`` they are in a device's memory."""
+    """A ``ggml_tensor`` over the memory of an array. ``context`` is a context handle.
+
+    None if no tensor has the layout of the array (:func:`not_shared` raises the reason), or if the array
+    is in device memory and ``copy`` is None.
+    """
     found = _new(_found_type)
     label = _NULL if name is None else name
     is_numpys = isinstance(x, np.ndarray)
     watch = watch_of(x) if (x.base is not None if is_numpys else isinstance(x, (memoryview, mmap))) else None
     if is_masked(x):
-        elements_of(x, "from_dlpack")  # which raises
+        elements_of(x, "from_dlpack")  # raises the exact error
     if copy is False and not is_numpys and not (hasattr(x, "__dlpack__") or _has_memory(x)):
-        take_array(x, "from_dlpack")  # which may know more
+        take_array(x, "from_dlpack")  # may raise a more exact error
         raise InvalidArgumentError(f"from_dlpack: {kind_of(x)} has no memory to share; copy=None copies what it has")
     also = 0 if watch is None else id(watch)
     by_capsule = gives_capsules(x)
@@ -175,8 +181,10 @@ def share(context: Any, x: Any, name: bytes | None, usage: int, copy: bool | Non
 
 
 def _has_memory(x: Any) -> bool:
-    """Does what has no ``__dlpack__`` say where its elements are? What only converts to an array of NumPy (a list,
-    ``__array__``) does not."""
+    """True if an object without ``__dlpack__`` exposes its memory.
+
+    A list, or an object that only has ``__array__``, does not.
+    """
     if any(hasattr(x, name) for name in ("__array_interface__", "__array_struct__")):
         return True
     try:
@@ -187,6 +195,6 @@ def _has_memory(x: Any) -> bool:
 
 
 def not_shared() -> NoReturn:
-    """Raises why :func:`share` gave None."""
+    """Raises the reason for which :func:`share` returned None."""
     reason = plain(message_of(lib.ggml_last_error()))
     raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, f"{reason}; copy=True gives the tensor memory of its own")

@@ -1,4 +1,4 @@
-"""What operators between tensors mean: NumPy's rules in terms of ggml's builders."""
+"""Operators between tensors: NumPy's rules in terms of ggml's builders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ COMPARISONS: dict[str, int] = {
     ">=": lib.GGML_COMPARE_GREATER_EQUAL,
 }
 EPS_OF_2024 = 1e-9
-"""Of losses whose nodes name none."""
+"""The eps of loss nodes that do not store one."""
 
 
 _broadcast = lib.gbpy_broadcast
@@ -53,7 +53,7 @@ _TO_END = 2**63 - 1
 
 
 def coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
-    """A number or array as a constant in the context of what is built with ``like``."""
+    """A number or array as a constant in the context of the result of an operation on ``like``."""
     if isinstance(value, nodes.Tensor):
         return value
     if like._ctx._core is None:
@@ -96,7 +96,10 @@ def repeat_to(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> Tensor:
-    """ggml repeats b over a only; where NumPy would repeat a, the operands change places or a is repeated first."""
+    """Builds a binary operation with NumPy's broadcasting.
+
+    ggml repeats only b over a. To repeat a, the operands are swapped, or a is repeated first.
+    """
     if not isinstance(a, nodes.Tensor):
         a = coerce(a, b, op, "a")
     elif not isinstance(b, nodes.Tensor):
@@ -117,11 +120,11 @@ def binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> Te
 
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""What holds of ``b`` and ``a`` where it holds of ``a`` and ``b``."""
+"""The comparison of ``b`` and ``a`` that equals a comparison of ``a`` and ``b``."""
 
 
 def _alike(value: Any, like: Tensor, op: str, label: str) -> Tensor:
-    """A number or array as a constant of the dtype of ``like``, if that can hold it."""
+    """A number or array as a constant of the dtype of ``like``. Raises if the dtype cannot hold it."""
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if is_number and like._ctx._core is not None and like.dtype.name in ("int32", "float16", "bfloat16"):
         if like.dtype.name != "int32":
@@ -139,7 +142,7 @@ def _alike(value: Any, like: Tensor, op: str, label: str) -> Tensor:
 
 
 def compared(how: str, a: Any, b: Any, op: str | None = None) -> Tensor:
-    """``a < b`` and the like, as 1 and 0. Where NumPy would repeat a, the operands change places, or a is repeated."""
+    """A comparison such as ``a < b``, as 1 and 0. To repeat a, operands are swapped, or a is repeated first."""
     op = f"a {how} b" if op is None else op
     if not isinstance(a, nodes.Tensor) and not isinstance(b, nodes.Tensor):
         context_of(op, (a, b))
@@ -161,7 +164,7 @@ def compared(how: str, a: Any, b: Any, op: str | None = None) -> Tensor:
 
 
 def _as_mask(cond: Any) -> Any:
-    """An array of numbers or booleans as a mask; what is none, as it is."""
+    """An array of numbers or booleans as a mask. Other values are returned unchanged."""
     if isinstance(cond, (list, tuple)):
         with contextlib.suppress(ValueError):  # of different lengths
             cond = np.asarray(cond)
@@ -189,7 +192,7 @@ def chosen(cond: Any, a: Any, b: Any) -> Tensor:
 
 
 def _in_groups(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Are the batch axes of a multiples of those of b?"""
+    """True if the batch axes of a are multiples of those of b."""
     return len(a) >= len(b) and all(m > 0 and n % m == 0 for n, m in zip(a[::-1], b[::-1], strict=False))
 
 
@@ -206,9 +209,12 @@ def _reversed_hint(a: Tensor, b: Tensor) -> str:
 
 
 def matmul(a: Any, b: Any, op: str = "a @ b", prec: int = 0) -> Tensor:
-    """a @ b: ggml multiplies rows by rows, mul_mat(B, A) = A B^T, so B is the transposed b. Beyond NumPy, where a has a
-    multiple of b's matrices along a batch axis, neighbours share one: heads in groups (Ainslie et al. 2023,
-    arXiv:2305.13245)."""
+    """Builds ``a @ b``.
+
+    ggml multiplies rows by rows, mul_mat(B, A) = A B^T, so B is the transposed b. This extends NumPy: if a
+    has a multiple of b's matrices along a batch axis, consecutive matrices share one, as grouped heads
+    do (Ainslie et al. 2023, arXiv:2305.13245).
+    """
     a = a if isinstance(a, nodes.Tensor) else coerce(a, b, op, "a")
     b = b if isinstance(b, nodes.Tensor) else coerce(b, a, op, "b")
     if a._ctx._core is None or b._ctx._core is None:
@@ -259,7 +265,7 @@ def matmul(a: Any, b: Any, op: str = "a @ b", prec: int = 0) -> Tensor:
 
 
 def _sliced(t: Tensor, items: tuple[Any, ...]) -> Tensor | None:
-    """The view, if all indices are plain slices."""
+    """The view if all indices are plain slices, else None."""
     bounds: list[Any] = []
     for item in items:
         if type(item) is not slice or item.step is not None:
@@ -277,9 +283,10 @@ def indexed(t: Tensor, index: Any) -> Tensor:
 
 
 def _strided_view(t: Tensor, shape: list[int], strides: list[int], offset: int) -> Tensor:
-    """ggml views have adjacent elements on the last axis; others get an extra axis, and are then copied together."""
+    """A view with any strides. ggml views have adjacent elements on the last axis. Other views get an extra
+    axis, and are then copied."""
     item_bytes = t.dtype.itemsize
-    if 0 in shape:  # of no memory: offset and strides, which may lie outside, do not matter
+    if 0 in shape:  # without elements, offset and strides do not matter and may be out of range
         return raw_view("index", t, shape, None, 0, ndim=len(shape))
     direct = not shape or strides[-1] == item_bytes or shape[-1] == 1
     if direct:
@@ -300,7 +307,7 @@ def _strided_view(t: Tensor, shape: list[int], strides: list[int], offset: int) 
 def raw_view(
     op: str, t: Tensor, shape: Sequence[int], strides: Sequence[int] | None, offset: int, ndim: int | None = None
 ) -> Tensor:
-    """The C view builder of the right number of dimensions; NumPy order, strides in bytes, the last one is implied."""
+    """Calls the C view builder for this number of axes. NumPy order. Byte strides without the last one."""
     n = len(shape)
     ne = ne_of(shape, op)
     if n == 0:
@@ -315,7 +322,7 @@ def raw_view(
             f"{op}: the stride of the last axis is {strides[-1]} bytes; elements of {t.dtype.name} must be adjacent"
         )
     nb: list[int] = []
-    for i in range(n - 2, -1, -1):  # a stride of an axis of size 1 is never used: make it plausible
+    for i in range(n - 2, -1, -1):  # the stride of an axis of size 1 is unused: replace it by a valid one
         below = nb[-1] * ne[len(nb)] if nb else t.dtype.row_nbytes(ne[0])
         nb.append(strides[i] if strides[i] > 0 or shape[i] > 1 else below)
     function = (lib.ggml_view_1d, lib.ggml_view_2d, lib.ggml_view_3d, lib.ggml_view_4d)[n - 1]
@@ -342,8 +349,10 @@ _NUMPY_FUNCTIONS = {
 
 
 def numpy_function(kind: type, ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What NumPy's elementwise functions do with tensors, objects of ``kind``: those that operators compute make nodes,
-    the rest is refused."""
+    """Implements NumPy's elementwise functions for tensors (objects of ``kind``).
+
+    Functions with an operator make nodes. Other functions are refused.
+    """
     if method == "__call__" and not options:
         operators = _NUMPY_BINARY.get(ufunc) or _NUMPY_COMPARE.get(ufunc)
         if operators is not None:
@@ -354,7 +363,7 @@ def numpy_function(kind: type, ufunc: Any, method: str, inputs: tuple[Any, ...],
             return getattr(inputs[0], _NUMPY_UNARY[ufunc])()
         if ufunc in _NUMPY_FUNCTIONS:
             return build_1(ufunc.__name__, _NUMPY_FUNCTIONS[ufunc], inputs[0])
-        if ufunc in (np.equal, np.not_equal):  # as of tensors: is it the same one?
+        if ufunc in (np.equal, np.not_equal):  # identity, as ``==`` between tensors
             same = isinstance(inputs[0], kind) and inputs[0] == inputs[1]
             return same if ufunc is np.equal else not same
     name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")

@@ -1,8 +1,8 @@
-"""Rows of floats to blocks of a quantized format and back, on NumPy arrays, with several threads.
+"""Conversion of rows of floats to blocks of a quantized format and back, on NumPy arrays, with threads.
 
-The functions have the shapes of those in the PyPI package ``gguf``: float32 ``(..., n)`` on one side, uint8 ``(...,
-bytes of a row)`` on the other. Blocks do not depend on each other, so the work is cut anywhere between them; only
-importance weights tie it to rows.
+The functions use the shapes of the PyPI package ``gguf``: float32 ``(..., n)`` on one side, uint8 ``(...,
+bytes of a row)`` on the other. Blocks are independent, so the work can be split between any two blocks.
+Importance weights require splits between rows.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ._blocks import Blocks, as_rows, rows_of
 
 __all__ = ["FLOATS", "OnInvalid", "dequantize", "fallback_dtype", "quantize"]
 
-_TASK = 1 << 16  # elements: large enough to hide the cost of a task, small enough to share the work evenly
+_TASK = 1 << 16  # elements; large enough to hide the cost of a task, small enough to share the work evenly
 
 Array = np.ndarray[Any, Any]
 OnInvalid = Literal["error", "clip", "nan"]
 FLOATS = tuple(as_dtype(name) for name in ("float32", "float16", "bfloat16"))
-"""Formats without blocks that floats can be converted to."""
+"""Formats without blocks to which floats can be converted."""
 
 _ON_INVALID = {"error": 0, "clip": 1, "nan": 2}  # enum ggml_on_invalid
 
 
 def _run(work: Callable[[int, int], None], n: int, step: int, n_threads: int | None) -> None:
-    """``work(begin, end)`` over [0, n) in steps, in threads when there is more than one step."""
+    """Runs ``work(begin, end)`` over [0, n) in steps. More than one step runs in threads."""
     threads = lib.ggml_cpu_default_n_threads() if n_threads is None else expect_int(n_threads, "n_threads")
     if threads < 1:
         raise InvalidArgumentError(f"n_threads must be at least 1, not {threads}")
@@ -46,8 +46,10 @@ def _run(work: Callable[[int, int], None], n: int, step: int, n_threads: int | N
 
 
 def _spread(work: Callable[[int, int], None], spans: list[tuple[int, int]], threads: int) -> None:
-    """The caller takes part, so that all is done also where no other thread can be had. An exception ends the work;
-    that of the first part is raised, for the parts are begun in their order."""
+    """Runs the work in threads. The caller takes part, so it completes even if no thread can start.
+
+    An exception ends the work. The exception of the first part is raised, because parts start in order.
+    """
     left = iter(spans)
     lock = Lock()
     failed: list[tuple[tuple[int, int], BaseException]] = []
@@ -69,7 +71,7 @@ def _spread(work: Callable[[int, int], None], spans: list[tuple[int, int]], thre
             helper = Thread(target=run, daemon=True)
             helper.start()
             helpers.append(helper)
-    except RuntimeError:  # the system, or the end of the interpreter, has no more
+    except RuntimeError:  # the system, or the exiting interpreter, starts no more threads
         pass
     try:
         run()
@@ -82,7 +84,7 @@ def _spread(work: Callable[[int, int], None], spans: list[tuple[int, int]], thre
 
 
 def _floats(array: Any, what: str) -> Array:
-    """An array of floats with at least one dimension; the dtype is left alone."""
+    """An array of floats with at least one dimension. Its dtype is unchanged."""
     source = np.asarray(to_array(array, what))
     if not isinstance(array, np.ndarray) and source.dtype.kind in "iub":
         source = source.astype(np.float32)
@@ -98,7 +100,7 @@ def _floats(array: Any, what: str) -> Array:
 
 
 def weights_of(importance: Any, shape: tuple[int, ...], element: DType, what: str) -> Array:
-    """Importance weights for a format, one vector of a row's length for each matrix: shape ``(matrices, n)``."""
+    """Importance weights for a format: shape ``(matrices, n)``, one vector of row length for each matrix."""
     try:
         weights = np.asarray(importance)
         if weights.dtype.kind in "SUMmc":
@@ -120,8 +122,10 @@ def weights_of(importance: Any, shape: tuple[int, ...], element: DType, what: st
 
 
 def _narrow_ratios(weights: Array, block: int) -> Array:
-    """Importances as float32. Only their ratios within a block count, so each block gets a power of two with which it
-    fits."""
+    """Importances as float32. Each block is scaled by a power of two to fit the range.
+
+    Only ratios within a block matter.
+    """
     blocks = weights.reshape(-1, block) if weights.shape[-1] % block == 0 else weights  # rows are checked later
     largest = blocks.max(axis=-1, keepdims=True, initial=0)
     narrow: Array = np.ldexp(blocks, -np.frexp(largest)[1]).astype(np.float32)
@@ -129,7 +133,7 @@ def _narrow_ratios(weights: Array, block: int) -> Array:
 
 
 class _Job:
-    """What all parts of the work have in common."""
+    """The shared parameters of all parts of the work."""
 
     def __init__(
         self, element: DType, source: Array, on_invalid: str, what: str, n_threads: int | None, first_row: int
@@ -150,7 +154,7 @@ class _Job:
         return floats
 
     def cut(self, begin: int, part: Array, narrow: Array) -> None:
-        """Finite numbers that became infinite."""
+        """Raises if finite numbers became infinite."""
         large = np.isinf(narrow) & np.isfinite(part)
         if large.any():
             if self.on_invalid == _ON_INVALID["error"]:
@@ -158,7 +162,7 @@ class _Job:
             narrow[large] = np.copysign(np.finfo(narrow.dtype).max, narrow[large])
 
     def refuse(self, index: int) -> InvalidArgumentError:
-        """For the element with this flat index."""
+        """The error for the element with this flat index."""
         place = np.unravel_index(index, self.source.shape)
         value = float(self.source[place])
         numbers = [int(i) for i in place]
@@ -172,7 +176,7 @@ class _Job:
         )
 
     def convert(self, begin: int, part: Array, out: Array, n_rows: int, n_per_row: int, weights: Any) -> None:
-        """Rows that begin at a flat index."""
+        """Converts rows that begin at a flat index."""
         invalid = ffi.new("int64_t *")
         with reading(part, self.what):
             floats = self.floats(begin, part)
@@ -197,27 +201,30 @@ def quantize(
     on_invalid: OnInvalid = "error",
     n_threads: int | None = None,
 ) -> Array:
-    """Floats ``(..., n)`` as :class:`Blocks` of a quantized format: an array of uint8 that knows its format, of shape
-    ``(..., n // block_size * bytes of a block)``. ``ctx.constant(blocks)``, ``ctx.from_numpy(blocks)``,
-    ``tensor.set(blocks)``, ``writer.add_tensor(name, blocks)`` and :func:`dequantize` take it as it is.
+    """Converts floats ``(..., n)`` to :class:`Blocks` of a quantized format.
 
-    dtype: a quantized format (``gb.q4_0`` or ``"q4_0"``) or bfloat16, whose rows come as bytes, too. float32 and
+    Blocks are a uint8 array that knows its format, of shape ``(..., n // block_size * bytes of a block)``.
+    You can pass it to ``ctx.constant(blocks)``, ``ctx.from_numpy(blocks)``, ``tensor.set(blocks)``,
+    ``writer.add_tensor(name, blocks)`` and :func:`dequantize`.
+
+    dtype: a quantized format (``gb.q4_0`` or ``"q4_0"``), or bfloat16, whose rows are also bytes. float32 and
         float16 give arrays of that dtype.
-    importance: how much each column counts when scales are chosen, float32 ``(n,)``, or one such vector a matrix,
-        ``(..., n)`` without the axis of rows. Some formats of 1 to 3 bits do not work without.
-    on_invalid: what to do with a number that the format cannot hold, which is nan, an infinity, or too large for its
-        scales. ``"error"`` raises with its row and column; ``"clip"`` takes 0 for nan, and for the others the largest
-        number that any block of the format holds; ``"nan"`` makes its whole block nan (mxfp4 and nvfp4, which have no
-        nan: as ``"clip"``). In float32, float16 and bfloat16 nan and infinities are values; only finite numbers that
-        would become infinite are too large (``"nan"``: they do).
-    n_threads: default: as many as a CPU backend takes
+    importance: weight of each column in the choice of scales. float32 ``(n,)``, or one such vector for each
+        matrix: ``(..., n)`` without the axis of rows. Some formats of 1 to 3 bits require it.
+    on_invalid: how to treat a number that the format cannot hold: nan, an infinity, or a number too large for
+        its scales. ``"error"`` raises with its row and column. ``"clip"`` replaces nan by 0 and other
+        numbers by the largest number that any block of the format holds. ``"nan"`` makes the whole block
+        nan, except in mxfp4 and nvfp4, which have no nan and are clipped. In float32, float16 and
+        bfloat16 nan and infinities are valid. There only finite numbers that would become infinite are
+        too large, and ``"nan"`` lets them become infinite.
+    n_threads: default: as many as a CPU backend uses
 
-    Values so small that half precision does not hold the scale of their block come back as the nearest ones that the
-    format has, never further off, by least squares, than zeros.
+    If half precision cannot hold the scale of a block because its values are too small, they become the
+    nearest values that the format has. Their squared error is never larger than that of zeros.
 
-    Raises :class:`InvalidArgumentError` (a ValueError) for rows that are not whole blocks, for numbers that the format
-    cannot hold, and when a format needs importance weights; :class:`UnsupportedError` for formats that cannot be
-    written.
+    Raises :class:`InvalidArgumentError` (a ValueError) for rows that are not whole blocks, for numbers that
+    the format cannot hold, and if a format needs importance weights. Raises :class:`UnsupportedError` for
+    formats that cannot be written.
     """
     element = as_dtype(dtype, "quantize")
     return quantize_part(array, element, importance, on_invalid, n_threads, f"quantize to {element.name}")
@@ -232,7 +239,7 @@ def quantize_part(
     what: str,
     first_row: int = 0,
 ) -> Array:
-    """:func:`quantize` for some rows of an array, from ``first_row`` on; ``what`` begins messages."""
+    """:func:`quantize` for some rows of an array, from ``first_row`` on. ``what`` begins error messages."""
     source = _floats(array, what)
     job = _Job(element, source, on_invalid, what, n_threads, first_row)
     if element.name in ("float32", "float16"):
@@ -257,12 +264,12 @@ def _rows(job: _Job, importance: Any) -> Array:
     else:
         _quantize_rows(job, weights, out)
     check_file(source, what)
-    del known  # until here
+    del known  # kept alive until here
     return out
 
 
 def _narrow(job: _Job) -> Array:
-    """To float32 or float16."""
+    """Converts to float32 or float16."""
     source, target = job.source, job.element.numpy
     if source.dtype.itemsize <= target.itemsize and source.dtype.kind == "f":
         return source.astype(target, copy=False)
@@ -305,15 +312,15 @@ def _quantize_rows(job: _Job, weights: Array, out: Array) -> None:
 
 
 def dequantize(blocks: Any, dtype: DTypeLike | None = None, *, n_threads: int | None = None) -> Array:
-    """Blocks of a format as float32 ``(..., n)``.
+    """Converts blocks of a format to float32 ``(..., n)``.
 
-    blocks: :class:`Blocks`, as :func:`quantize` makes them and functions of :func:`custom` get them; a
-        :class:`Tensor` or a tensor of a GGUF file; or an array of uint8 ``(..., bytes of a row)``, with its dtype. For
-        float32, float16 and bfloat16 also an array of that dtype (bfloat16: of uint16 bits). Any bytes are valid
-        blocks.
-    dtype: the format; only an array that does not know it needs it.
+    blocks: :class:`Blocks` from :func:`quantize`, or as an argument of functions of :func:`custom`; a
+        :class:`Tensor` or a tensor of a GGUF file; or a uint8 array ``(..., bytes of a row)``, with its
+        dtype. For float32, float16 and bfloat16 also an array of that dtype (bfloat16: of uint16 bits).
+        Any bytes are valid blocks.
+    dtype: the format. Required only for an array that does not know it.
 
-    Raises :class:`InvalidArgumentError` if the blocks are of another format than ``dtype``.
+    Raises :class:`InvalidArgumentError` if the format of the blocks differs from ``dtype``.
     """
     blocks, dtype = _known(blocks, dtype)
     element = as_dtype(dtype, "dequantize")
@@ -382,9 +389,11 @@ _FALLBACK = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "q8_k": "q8_0"}
 
 
 def fallback_dtype(dtype: DTypeLike, n: int) -> DType:
-    """The format to store rows of ``n`` elements in when ``dtype`` is asked for: ``dtype`` if they are whole blocks of
-    it, else the nearest format with blocks of 32 (Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0, smaller ones: IQ4_NL), else
-    float16."""
+    """The format in which to store rows of ``n`` elements if ``dtype`` is requested.
+
+    This is ``dtype`` if the rows are whole blocks of it. Otherwise it is the nearest format with blocks
+    of 32 (Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0, smaller ones: IQ4_NL), or else float16.
+    """
     element = as_dtype(dtype, "fallback_dtype")
     n = expect_int(n, "fallback_dtype: n")
     if n % element.block_size == 0:

@@ -1,5 +1,8 @@
-"""What functions of Python compute for nodes: how several results share the memory of one node, and what may be written
-into them."""
+"""Results of Python functions for nodes.
+
+Several results share the memory of one node. Here are their layout, and the checks and conversions of the
+values that are written.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +31,25 @@ _FLOATS = {
     "float16": ("uint16", 0x7E5A), "bfloat16": ("uint16", 0x7FDA), "uint16": ("uint16", 0x7FDA),
     "float32": ("uint32", 0x7FC5A5A5), "float64": ("uint64", 0x7FF85A5A5A5A5A5A),
 }  # fmt: skip
-"""For each dtype a NaN that no computation makes, as an integer of the same size. uint16 stands for the bits of
-bfloat16, because no tensor has such integers."""
+"""For each dtype a NaN that no computation produces, as an integer of the same size. uint16 stands for bfloat16
+bits, because no tensor has uint16 elements."""
 
 
 @functools.lru_cache(maxsize=64)
 def _pattern(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], int] | None:
-    """The dtype and value to fill an array of floats with, None for other arrays. They are kept, because NumPy takes
-    microseconds to name a dtype."""
+    """The dtype and value with which to fill an array of floats; None for other arrays.
+
+    They are cached, because NumPy takes microseconds to name a dtype.
+    """
     found = _FLOATS.get(dtype.name)
     return None if found is None else (np.dtype(found[0]), found[1])
 
 
 def blank(out: Any) -> None:
-    """Fills an array with NaN, or with zeros if it has integers or blocks. An array of another library is filled if its
-    library can assign a number to all elements."""
+    """Fills an array with NaN, or with zeros if it has integers or blocks.
+
+    An array of another library is filled if the library can assign a number to all elements.
+    """
     if not isinstance(out, np.ndarray):
         with contextlib.suppress(Exception):
             out[...] = float("nan") if "float" in str(out.dtype) else 0
@@ -55,8 +62,10 @@ def blank(out: Any) -> None:
 
 
 def expect_written(outs: Iterable[Any], what: str) -> None:
-    """Raises InvalidArgumentError if an array of floats is as :func:`blank` left it. Other arrays, and those of other
-    libraries, are not checked."""
+    """Raises InvalidArgumentError if an array of floats is unchanged since :func:`blank`.
+
+    Other arrays, and arrays of other libraries, are not checked.
+    """
     for out in outs:
         found = _pattern(out.dtype) if isinstance(out, np.ndarray) and out.size else None
         if found is not None:
@@ -69,7 +78,7 @@ def expect_written(outs: Iterable[Any], what: str) -> None:
 
 
 ALIGNMENT = 64
-"""Of each of several results, in bytes: a cache line, so that threads that write two of them do not share one."""
+"""Alignment of each of several results, in bytes: a cache line, so that threads that write two results share none."""
 
 
 class Result(NamedTuple):
@@ -78,7 +87,7 @@ class Result(NamedTuple):
     dtype: DType
     shape: tuple[int, ...]
     offset: int
-    """Bytes from the beginning of the node's memory."""
+    """Bytes from the start of the node's memory."""
     nbytes: int
 
     def __str__(self) -> str:
@@ -86,7 +95,7 @@ class Result(NamedTuple):
 
     @property
     def array_shape(self) -> tuple[int, ...]:
-        """The shape of the array for it: of quantized formats that of the blocks."""
+        """The shape of its array. For a quantized format: the shape of its blocks."""
         return array_shape(self.dtype, self.shape)
 
 
@@ -102,7 +111,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _listed(shape: Any, dtype: Any) -> tuple[list[Any], list[Any], bool]:
-    """Shapes and dtypes as lists of one length, and whether several results were asked for."""
+    """Shapes and dtypes as lists of equal length, and True if several results were requested."""
     shapes = isinstance(shape, (list, tuple)) and not all(_is_int(n) for n in shape)
     dtypes = isinstance(dtype, (list, tuple))
     if not shapes and not dtypes:
@@ -118,9 +127,9 @@ def _listed(shape: Any, dtype: Any) -> tuple[list[Any], list[Any], bool]:
 
 
 def given_results(shape: Any, dtype: Any, like: tuple[tuple[int, ...], DType] | None) -> tuple[list[Result], bool]:
-    """The results that :func:`ggml_backend.custom` was asked for, and whether they come as a tuple.
+    """The results that :func:`ggml_backend.custom` was asked for, and True if they form a tuple.
 
-    like: shape and dtype of the first source, which count where none is given; None: there is no source
+    like: shape and dtype of the first source, the defaults; None without sources
     """
     shapes, dtypes, several = _listed(shape, dtype)
     results: list[Result] = []
@@ -174,8 +183,10 @@ def _empty_rows(result: Result) -> np.ndarray[Any, Any]:
 
 
 def returned(value: Any, result: Result, what: str) -> Any:
-    """What a function returned for a result: an array of whatever library, of the result's shape. Quantized formats
-    come as their blocks or as the bytes of their rows."""
+    """The value that a function returned for a result: an array of any library, of the result's shape.
+
+    A quantized result comes as blocks or as the bytes of its rows.
+    """
     if not hasattr(value, "shape"):
         value = _as_numpy(value, what)
     if isinstance(value, Blocks) and value.format is not None:
@@ -201,12 +212,12 @@ def _broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 
 def _as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
-    """An array of NumPy of what any library calls an array."""
+    """An array of any library as a NumPy array."""
     try:
         array = to_array(value, what)
     except InvalidArgumentError:
         raise
-    except Exception as error:  # of the other library: an array on a device, say
+    except Exception as error:  # from the other library, for example for a device array
         raise InvalidArgumentError(f"{what} cannot be this {kind_of(value)}: {error}") from None
     if not isinstance(value, np.ndarray) and array.dtype.kind not in "iubfc" and array.dtype.name != "bfloat16":
         raise InvalidArgumentError(f"{what} cannot be this {kind_of(value)}")
@@ -214,14 +225,16 @@ def _as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
 
 
 def apart(value: Any, memory: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
-    """An array of NumPy of what was returned; a copy of what looks into ``memory``, which is about to be written."""
+    """The returned value as a NumPy array. Copies it if it overlaps ``memory``, which is about to be written."""
     array = np.asarray(_as_numpy(value, what))
     return array.copy() if np.may_share_memory(array, memory) else array
 
 
 def write(out: np.ndarray[Any, Any], value: Any, dtype: DType, what: str, *, broadcast: bool = False) -> None:
-    """Writes what :func:`returned` has passed into the memory of a result, if NumPy converts it within a kind of
-    numbers: float64 becomes float32, but no float becomes an integer."""
+    """Writes a value that :func:`returned` has checked into the memory of a result.
+
+    NumPy converts within a kind of numbers: float64 becomes float32, and no float becomes an integer.
+    """
     array = np.asarray(_as_numpy(value, what))
     if array.shape != out.shape and not (broadcast and _broadcasts(array.shape, out.shape)):
         raise InvalidArgumentError(f"{what} must have the shape {out.shape}, and is an array of shape {array.shape}")
@@ -238,7 +251,7 @@ def write(out: np.ndarray[Any, Any], value: Any, dtype: DType, what: str, *, bro
 
 
 def expect_kind(array: np.ndarray[Any, Any], dtype: np.dtype[Any], what: str) -> None:
-    """Numbers of one kind become others: float64 float32, and integers those in which each of them has its value."""
+    """Raises unless the conversion stays within a kind of numbers. Each integer must keep its value."""
     if array.dtype == dtype:
         return
     if not np.can_cast(array.dtype, dtype, "same_kind"):
@@ -255,7 +268,7 @@ def expect_kind(array: np.ndarray[Any, Any], dtype: np.dtype[Any], what: str) ->
 
 
 def _bits(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
-    """The bits of bfloat16: floats are rounded, uint16 are bits already."""
+    """bfloat16 bits of an array. Floats are rounded. uint16 values are bits already."""
     if array.dtype.name == "bfloat16":
         return array.view(np.uint16)
     if array.dtype == np.uint16:

@@ -1,5 +1,4 @@
-"""What users give as shapes, axes and indices, as the numbers that C takes; or why it cannot be. Nothing here makes a
-node."""
+"""Converts shapes, axes and indices of users to the numbers for C, or raises. Nothing here makes a node."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def ne_of(shape: Sequence[int], what: str) -> Any:
 
 
 def common_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """As ``np.broadcast_shapes``, which has no tensors that are huge beside a size of 0. ValueError: there is none."""
+    """Like ``np.broadcast_shapes``, which fails for huge sizes beside a 0. Raises ValueError on a mismatch."""
     n = max(len(a), len(b))
     pairs = list(zip((1,) * (n - len(a)) + a, (1,) * (n - len(b)) + b, strict=True))
     if any(x != y and x != 1 and y != 1 for x, y in pairs):
@@ -56,7 +55,7 @@ def common_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def refuse_shape(what: str, shape: tuple[int, ...], dtype: DType) -> None:
-    """Raises for a shape that no tensor of this dtype can have, if that is the reason why there is none."""
+    """Raises if no tensor of this dtype can have the shape."""
     if any(n < 0 for n in shape):
         raise InvalidArgumentError(f"{what}: the shape {shape} has a negative size")
     if (shape[-1] if shape else 1) % dtype.block_size:
@@ -69,7 +68,7 @@ def refuse_shape(what: str, shape: tuple[int, ...], dtype: DType) -> None:
 
 
 def given_shape(shape: Any) -> tuple[int, ...]:
-    """The shape that ``Context.tensor`` was given."""
+    """The shape argument of ``Context.tensor`` as a tuple."""
     try:
         return shape_tuple(shape, "shape")
     except TypeError:
@@ -84,7 +83,7 @@ def given_shape(shape: Any) -> tuple[int, ...]:
 
 
 def given_dtype(dtype: Any, size: tuple[int, ...]) -> DType:
-    """The dtype that ``Context.tensor`` was given."""
+    """The dtype argument of ``Context.tensor`` as a DType."""
     try:
         return as_dtype(dtype)
     except TypeError as error:
@@ -100,7 +99,7 @@ def given_dtype(dtype: Any, size: tuple[int, ...]) -> DType:
 
 
 def shape_tuple(shape: Any, what: str) -> tuple[int, ...]:
-    """An int or a sequence of ints as a tuple. what: the function and its argument, for the message"""
+    """An int or a sequence of ints as a tuple. what: the function and its argument, for messages"""
     try:
         if isinstance(shape, (tuple, list)):
             return tuple(operator.index(n) for n in shape)
@@ -113,7 +112,7 @@ def shape_tuple(shape: Any, what: str) -> tuple[int, ...]:
 
 
 def resolve_shape(t: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that ``t`` is to have, without -1. Raises if it cannot have it."""
+    """The new shape of ``t`` with -1 replaced. Raises if ``t`` cannot have it."""
     known = math.prod(n for n in shape if n != -1)
     if shape.count(-1) > 1:
         reason = "only one size may be -1"
@@ -133,7 +132,7 @@ def resolve_shape(t: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def region(t: Tensor, items: tuple[Any, ...]) -> tuple[list[int], list[int], int]:
-    """What ``t[items]`` is: shape, strides and offset in bytes."""
+    """Shape, strides and offset, in bytes, of ``t[items]``."""
     shape, strides = list(t.shape), list(t.strides)
     used = sum(1 for i in items if i is not None and i is not ...)
     if used > len(shape):
@@ -178,7 +177,7 @@ def region(t: Tensor, items: tuple[Any, ...]) -> tuple[list[int], list[int], int
 
 
 def _bounds(t: Tensor, item: slice, n: int) -> tuple[int, int, int]:
-    """Of a slice of an axis of ``n`` elements: the first one, how many, and the step."""
+    """The first index, the number of elements, and the step of a slice of an axis of ``n`` elements."""
     try:
         start, stop, step = item.indices(n)
     except TypeError:
@@ -189,7 +188,7 @@ def _bounds(t: Tensor, item: slice, n: int) -> tuple[int, int, int]:
 
 
 def _position(t: Tensor, item: Any) -> int:
-    """An index that is an integer."""
+    """An integer index."""
     try:
         if isinstance(item, (bool, np.bool_)):
             raise TypeError
@@ -210,7 +209,7 @@ def _blocks_cut(t: Tensor) -> str:
 
 
 def refuse_view(op: str, t: Tensor, shape: tuple[int, ...], strides: Sequence[int], offset: int) -> None:
-    """Says why there is no such view, if the reason is one of the usual ones."""
+    """Raises with the reason if the view is impossible for one of the usual reasons."""
     if min([offset, *shape, *strides]) < 0:
         raise InvalidArgumentError(
             f"{op}: shape {shape}, strides {tuple(strides)} and offset {offset} must not be negative"

@@ -1,4 +1,4 @@
-"""Contexts: where tensors and graphs are made, and what holds them."""
+"""Contexts. A context holds tensors and graphs."""
 
 from __future__ import annotations
 
@@ -45,22 +45,24 @@ _set_ndim = lib.gbpy_set_ndim
 class Context(Handle):
     """The pool that tensors and graphs live in. It grows as needed.
 
-    mem_size: bytes to begin with; only an estimate
-    allocate: True gives each new tensor memory in the context itself (host memory only)
-    usage: ``"weights"`` for a context whose tensors are weights. It is then the default of :meth:`allocate` and
-        :meth:`from_numpy`. ``allocate(usage="weights")`` makes a context one of weights, too.
+    mem_size: bytes to begin with, an estimate
+    allocate: True allocates host memory for each new tensor in the context itself
+    usage: ``"weights"`` for a context whose tensors are weights. :meth:`allocate` and :meth:`from_numpy` then
+        use it by default. ``allocate(usage="weights")`` also makes a context a weight context.
 
-    An operation may have sources of several contexts: weights in one, each graph in its own. Its result belongs to
+    An operation may have sources from several contexts, for example weights in one and each graph in its
+    own. Its result belongs to
 
     1. the context that ``with ctx.as_default():`` names;
     2. else the context that all sources share;
-    3. else the context that all sources but the weights share.
+    3. else the context that all sources except the weights share.
 
-    Otherwise it is an error: name the context. Weights are the tensors of contexts of weights, what ``file.load`` makes
-    among them, and tensors in buffers of weights. The order in which contexts were made does not matter. The context of
-    a result keeps those of its sources alive. Two contexts cannot use tensors of each other.
+    Otherwise an error asks you to name the context. Weights are the tensors of weight contexts, such as
+    those that ``file.load`` makes, and tensors in weight buffers. The order in which contexts were made
+    does not matter. The context of a result keeps the contexts of its sources alive. Two contexts cannot
+    use tensors of each other.
 
-    A context may be used by several threads; they wait for each other.
+    Several threads may use a context. They wait for each other.
     """
 
     __slots__ = ("__weakref__", "_core", "_shapes", "_writable")
@@ -93,14 +95,17 @@ class Context(Handle):
 
     @staticmethod
     def _over(core: ContextCore) -> Context:
-        """A context of tensors that C made, in which nothing can be built: those of a copied graph."""
+        """A read-only context of tensors that C made: the tensors of a copied graph."""
         context = Context.__new__(Context)
         context._hold(core, writable=False)
         return context
 
     def as_default(self) -> AbstractContextManager[Context]:
-        """``with ctx.as_default():`` all that this thread (or asyncio task) builds in the block belongs to ``ctx``:
-        results of operations, views, constants that operators make of numbers and arrays. It does not close ``ctx``."""
+        """``with ctx.as_default():`` makes ``ctx`` the owner of everything built in the block.
+
+        This covers results of operations, views, and constants that operators make of numbers and
+        arrays. It applies to this thread or asyncio task. It does not close ``ctx``.
+        """
         self._building("Context.as_default")
         return DefaultContext(self)
 
@@ -111,11 +116,11 @@ class Context(Handle):
         return self._writable and not held
 
     def _usage(self, usage: Usage | None) -> Usage:
-        """The usage of memory for its tensors, if the caller gives none."""
+        """The default usage for the memory of its tensors."""
         return usage if usage is not None else "weights" if self._live().of_weights else "any"
 
     def _building(self, what: str) -> ContextCore:
-        """The core, of a context in which something can be built."""
+        """The core. Raises if nothing can be built in the context."""
         core = self._live()
         if not self._writable:
             raise StateError(f"{what}: the copy of a graph cannot be built on")
@@ -136,7 +141,7 @@ class Context(Handle):
         return self._tensor(size, given_dtype(dtype, size), name, "Context.tensor")
 
     def _tensor(self, size: tuple[int, ...], element: DType, name: str | None, what: str) -> Tensor:
-        """A new tensor without memory; ``what`` was called."""
+        """A new tensor without memory. ``what`` names the called function in messages."""
         core = self._live()
         ne = ne_of(size, what)
         label = None if name is None else as_name(name, what)
@@ -154,14 +159,16 @@ class Context(Handle):
     def from_numpy(
         self, array: Any, name: str | None = None, usage: Usage | None = None, *, dtype: DTypeLike | None = None
     ) -> Tensor:
-        """A tensor over the memory of a C-contiguous array (or memory map) without a copy: NumPy's, or any that NumPy
-        can see without one, those of PyTorch, JAX (read-only) and the buffer protocol among them. The array is kept
-        alive. :meth:`from_dlpack` also takes arrays with gaps.
+        """A tensor over the memory of a C-contiguous array (or memory map), without a copy.
 
-        array: of :class:`Blocks` (``gb.quantize(array, "q4_k")``) the tensor has the format and the shape of the
-            elements
-        dtype: the format of an array of uint8 that holds the bytes of blocks, ``(..., bytes of a row)``, or bfloat16
-            for an array of its uint16 bits. An array of another dtype has to have this one.
+        The array is NumPy's, or of a library that NumPy can read without a copy: PyTorch, JAX
+        (read-only), the buffer protocol. The tensor keeps the array alive. :meth:`from_dlpack` also takes
+        arrays with gaps.
+
+        array: for :class:`Blocks` (``gb.quantize(array, "q4_k")``) the tensor has the format and the shape of
+            the elements
+        dtype: the format of a uint8 array that holds the bytes of blocks, ``(..., bytes of a row)``, or
+            bfloat16 for an array of uint16 bits. An array of another dtype must have this dtype.
         """
         what = "Context.from_numpy"
         if name is not None:
@@ -190,17 +197,21 @@ class Context(Handle):
     def from_dlpack(
         self, x: Any, name: str | None = None, usage: Usage | None = None, *, copy: bool | None = False
     ) -> Tensor:
-        """A tensor over the memory of an array of another library, without a copy: of whatever has ``__dlpack__``
-        (NumPy, PyTorch, JAX, CuPy, tensors of other contexts), ``__array_interface__`` or the buffer protocol.
+        """A tensor over the memory of an array of another library, without a copy.
 
-        The tensor has the array's shape and dtype: float32, float16, bfloat16, float64, int8, int16, int32 or int64.
-        Its memory is kept, whoever goes first. What the array may not be written through, neither is the tensor: it can
-        be computed with, and ``set`` raises :class:`StateError`. So it is with arrays whose library cannot say that
-        they may be written (JAX). Of an array with gaps or in another order the tensor is a view.
+        It takes every object with ``__dlpack__`` (NumPy, PyTorch, JAX, CuPy, tensors of other contexts),
+        ``__array_interface__`` or the buffer protocol.
 
-        copy: False: raise :class:`InvalidArgumentError` rather than copy: for arrays that no tensor's elements lie like
-            (negative strides; gaps within all of four axes; addresses that are no multiple of an element's size), and
-            for memory of devices. None: copy those. True: copy always, into memory of its own that may be written.
+        The tensor has the array's shape and dtype: float32, float16, bfloat16, float64, int8, int16, int32
+        or int64. The memory lives until array and tensor are both gone. The tensor of a read-only array is
+        read-only: it can be computed with, and ``set`` raises :class:`StateError`. An array whose
+        library cannot say that it is writable (JAX) counts as read-only. For an array with gaps or in
+        another order, the tensor is a view.
+
+        copy: False: raise :class:`InvalidArgumentError` rather than copy. This happens for device memory and
+            for layouts that no tensor has: negative strides, gaps within all of four axes, addresses that
+            are not aligned to an element. None: copy those. True: always copy, into own, writable
+            memory.
         """
         core = self._live()
         label = None if name is None else as_name(name, "from_dlpack")
@@ -211,7 +222,7 @@ class Context(Handle):
         if copy is None or not expect_bool(copy, "from_dlpack: copy"):
             pointer = share(core.h, x, label, number, copy)
             if pointer is not None:
-                self._live()  # the array's own code may have closed it
+                self._live()  # code of the array may have closed it
                 if number:
                     core.weights.add(address(pointer))
                 return Tensor(self, pointer, core.h)
@@ -220,7 +231,7 @@ class Context(Handle):
         return self._copied(*elements_over(*take_array(x, "from_dlpack", copy=True)), name, usage)
 
     def _copied(self, array: np.ndarray[Any, Any], element: DType, name: str | None, usage: Usage) -> Tensor:
-        """A tensor with host memory of its own, and the elements of an array (of bfloat16: the bits)."""
+        """A tensor with its own host memory, and a copy of an array's elements (bfloat16: of the bits)."""
         tensor = self._tensor(array.shape, element, name, "from_dlpack")
         if not tensor._p.data:
             buft = cpu_buffer_type()
@@ -228,14 +239,15 @@ class Context(Handle):
         return tensor.set(array)
 
     def constant(self, value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-        """A tensor with a fixed value: a number, a list, or an array of any library. The value is written whenever the
-        tensor is given memory, and again when its buffer is cleared, so it works on any backend; nothing else writes
-        it. Python floats make float32.
+        """A tensor with a fixed value: a number, a list, or an array of any library.
 
-        value: :class:`Blocks` (``gb.quantize(array, "q4_k")``) make a tensor of their format, with the shape of the
-            elements
-        dtype: of a number or a list; an array has to have it already. For an array of uint8 that holds the bytes of
-            blocks, ``(..., bytes of a row)``, the format of these blocks.
+        The value is written when the tensor gets memory, and again when its buffer is cleared. So
+        constants work on any backend. Nothing else writes to them. Python floats become float32.
+
+        value: :class:`Blocks` (``gb.quantize(array, "q4_k")``) make a tensor of their format, with the shape of
+            the elements
+        dtype: dtype for a number or a list. An array must already have it. For a uint8 array with the bytes
+            of blocks, ``(..., bytes of a row)``: the format of these blocks.
         """
         core = self._live()
         if name is not None:
@@ -245,7 +257,7 @@ class Context(Handle):
         lib.ggml_set_input(tensor._p)
         lib.ggml_set_output(tensor._p)
         whole = contiguous(array)
-        known = watch_of(whole)  # noqa: F841  for so long C knows which mapped file it lies in
+        known = watch_of(whole)  # noqa: F841  while it lives, C knows the mapped file of the data
         pointer, data = tensor._live(), whole.tobytes()
         source = ffi.from_buffer(whole.reshape(-1).view(np.uint8)) if whole.size else ffi.NULL
         status = lib.gbpy_set_constant(core.h, pointer, data, len(data), source)
@@ -254,15 +266,17 @@ class Context(Handle):
         return tensor
 
     def allocate(self, backend: Backend | BufferType, usage: Usage | None = None) -> Buffer:
-        """Gives every tensor that has none yet memory on ``backend``, in one buffer that the context keeps alive.
+        """Allocates memory on ``backend`` for every tensor that has none, in one buffer.
 
-        usage: ``"weights"`` for data that operations should be run next to: from now on this is a context of weights.
-            ``"any"`` for the rest. Default: the usage of the context.
+        The context keeps the buffer alive. Constants are written.
 
-        Constants are written. A device that reads files itself (ranks of a cluster) reads those that were made from a
-        mapped file, where it has that one; :class:`FileError` if its file is another one.
+        usage: ``"weights"`` for data that operations should run next to. The context is then a weight
+            context. ``"any"`` for other data. Default: the usage of the context.
 
-        Raises :class:`AllocationError` when there is not enough memory; then no tensor was touched.
+        A device that reads files itself (ranks of a cluster) reads constants over a mapped file from its
+        own copy of that file. It raises :class:`FileError` if its copy differs.
+
+        Raises :class:`AllocationError` if memory is insufficient. Tensors are then unchanged.
         """
         core = self._live()
         number = usage_id(self._usage(usage))
@@ -284,7 +298,7 @@ class Context(Handle):
         return Buffer(BufferCore(h))
 
     def _refuse_allocation(self, status: int) -> NoReturn:
-        """Raises, and names the tensor that needs most memory, because its shape may be wrong."""
+        """Raises an error that names the largest tensor, because its shape may be wrong."""
         try:
             fail(status, "Context.allocate")
         except AllocationError as error:
@@ -294,13 +308,13 @@ class Context(Handle):
     def graph(
         self, *outputs: Tensor | Sequence[Tensor], keep: Tensor | Sequence[Tensor] = (), keep_inputs: bool = True
     ) -> Graph:
-        """The graph that computes these tensors. They become outputs: their memory can be read after the graph has run.
+        """The graph that computes these tensors. They become outputs: you can read them after a run.
 
-        outputs: tensors, or one list of them
-        keep: a result in between that can be read, too, or several. Of others the memory is used again while the graph
-            runs, and reading them raises :class:`StateError`
-        keep_inputs: tensors without memory that the graph starts from keep theirs from one run to the next; False lets
-            a scheduler use it again after their last use, so that they must be set before every run.
+        outputs: tensors, or one list of tensors
+        keep: one or several intermediate results that you can read after a run. Memory of other
+            intermediate results is reused during the run, and reading them raises :class:`StateError`.
+        keep_inputs: True: input tensors that the graph allocates keep their data between runs. False: a
+            scheduler may reuse their memory after their last use. Set them before every run.
         """
         core = self._building("Context.graph")
         tensors = _outputs_of(outputs)
@@ -333,11 +347,11 @@ class Context(Handle):
         return Graph(self, GraphCore(pointer, core), (*tensors, *keep))
 
     def view(self, tensor: Tensor) -> Tensor:
-        """A view of all of a tensor of another context, which belongs to this one, as does then what is made of it
-        alone.
+        """A view, in this context, of a whole tensor of another context.
 
-        For graphs that come and go over memory that stays, a cache of keys and values, say: slices of the cache itself
-        would stay as long as the cache does. The other context must not use tensors of this one.
+        Results of operations on the view alone belong to this context, too. Use it for short-lived
+        graphs over long-lived memory, such as a cache of keys and values. Slices of the cache itself
+        would live as long as the cache. The other context must not use tensors of this one.
         """
         core, (other, pointer) = self._building("Context.view"), _of(tensor, "Context.view")
         core.adopt(other, "Context.view")
@@ -357,7 +371,7 @@ class Context(Handle):
         return found
 
     def get(self, name: str) -> Tensor | None:
-        """The first tensor of that name."""
+        """The first tensor with this name; None if the context has none."""
         core = self._live()
         wanted = shorter(as_name(name, "Context.get"), MAX_NAME)
         for pool in core.pools():
@@ -374,13 +388,13 @@ class Context(Handle):
 
     @property
     def used_nbytes(self) -> int:
-        """Bytes that the context itself takes, without the memory of its tensors."""
+        """Bytes of the context itself, without the memory of its tensors."""
         return sum(int(lib.ggml_used_mem(pool)) for pool in self._live().pools())
 
     used_bytes: ClassVar[Renamed] = Renamed("used_nbytes")
 
     def close(self) -> None:
-        """Ends the use of the context and of its tensors and graphs, which raise :class:`StateError` from now on.
+        """Closes the context. Its tensors and graphs then raise :class:`StateError`.
 
         Arrays and running schedulers keep what they need. Closing twice is fine.
         """
@@ -388,7 +402,7 @@ class Context(Handle):
         self._shapes = None
 
     def _transposed(self, tensor: Tensor) -> Tensor:
-        """The transposed view of a matrix, made once: graph after graph writes ``x @ w.T``."""
+        """The transposed view of a matrix, made once, because many graphs use the same ``w.T``."""
         core = self._live()
         if (other := tensor._ctx._live()) is not core:
             core.adopt(other, "transpose")
@@ -399,7 +413,7 @@ class Context(Handle):
         return Tensor(self, found, core.h)
 
     def _template(self, shape: tuple[int, ...], what: str) -> Any:
-        """A tensor that only shows a shape to a builder; not in this context, so that nobody gives it memory."""
+        """A tensor that passes a shape to a builder. Outside this context, so it never gets memory."""
         shapes = self._shapes
         if shapes is None:
             h = new_handle()
@@ -429,7 +443,7 @@ class Context(Handle):
 
 
 def _outputs_of(given: tuple[Tensor | Sequence[Tensor], ...]) -> tuple[Tensor, ...]:
-    """The tensors that a graph is made for."""
+    """The output tensors of a graph."""
     first = given[0] if len(given) == 1 else None
     items: Sequence[Any] = first if isinstance(first, (list, tuple)) else given
     if not items:
@@ -447,7 +461,7 @@ def _of(tensor: Tensor, what: str) -> tuple[ContextCore, Any]:
 
 
 def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What NumPy made of numbers of Python as float32 or int32."""
+    """A NumPy array of Python numbers as float32 or int32."""
     if array.dtype.kind == "f":
         narrow = cast(array, np.float32)
         if (lost := np.isinf(narrow) & np.isfinite(array)).any():
@@ -463,7 +477,7 @@ def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _memory_of(value: Any, dtype: DTypeLike | None, what: str) -> tuple[np.ndarray[Any, Any], DType, tuple[int, ...]]:
-    """The array whose memory a new tensor uses, with the dtype and shape of the tensor."""
+    """The array that provides the memory of a new tensor, with the tensor's dtype and shape."""
     blocks = rows_of(value, dtype, what)
     if blocks is not None:
         return blocks
@@ -497,8 +511,11 @@ def _constant_of(value: Any, dtype: DTypeLike | None) -> tuple[np.ndarray[Any, A
 
 
 def from_dlpack(x: Any, name: str | None = None, usage: Usage = "any", *, copy: bool | None = False) -> Tensor:
-    """:meth:`Context.from_dlpack` in a context of its own, which the tensor keeps: for what graphs of several contexts
-    use, weights, say. A context for each of many small arrays would cost more than the arrays."""
+    """:meth:`Context.from_dlpack` in a new context, which the tensor keeps alive.
+
+    Use it for tensors that graphs of several contexts share, such as weights. For many small arrays, use
+    one context: each context costs more memory than a small array.
+    """
     usage_id(usage)
     context = Context(usage="weights")
     return context.from_dlpack(x, name, usage, copy=copy)

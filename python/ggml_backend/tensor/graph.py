@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Context", "Graph"]
 
-_SHOWN = 50  # nodes at the beginning, and at the end, of a graph in a notebook
+_SHOWN = 50  # nodes shown at each end of a graph in a notebook
 ABORTED: int = lib.GGML_STATUS_ABORTED
 _compute = lib.gbpy_graph_compute
 _NULL = ffi.NULL
 
 
 class GraphCore(Core):
-    """A ``ggml_cgraph``; it lives in the memory of its context. ``parents``: all contexts whose tensors it uses."""
+    """A ``ggml_cgraph`` in the memory of its context. ``parents``: all contexts whose tensors it uses."""
 
     __slots__ = ("customs",)
 
@@ -89,8 +89,10 @@ def _difference(index: int, pool: Context, holder: Holders, t1: Any, t2: Any) ->
 
 
 class Graph(Local):
-    """Nodes in execution order. Made by ``Context.graph``; the same graph may be run any number of times, by several
-    backends or schedulers."""
+    """Nodes in execution order. ``Context.graph`` makes graphs.
+
+    You can run a graph any number of times, on several backends or schedulers.
+    """
 
     __slots__ = ("__weakref__", "_core", "_ctx", "_outputs")
 
@@ -111,20 +113,20 @@ class Graph(Local):
 
     @property
     def outputs(self) -> list[Tensor]:
-        """The tensors that it was made for."""
+        """The output tensors of the graph."""
         self._live()
         return list(self._outputs)
 
     @property
     def nodes(self) -> list[Tensor]:
-        """What is computed, in order."""
+        """The computed tensors, in execution order."""
         core = self._live()
         g, holder = core.ptr, Holders(core.h)
         return [Tensor(self._ctx, p, holder(p)) for p in g.nodes[0 : g.n_nodes]]
 
     @property
     def leafs(self) -> list[Tensor]:
-        """What it starts from: inputs, weights, constants."""
+        """The tensors that the graph starts from: inputs, weights, constants."""
         core = self._live()
         g, holder = core.ptr, Holders(core.h)
         return [Tensor(self._ctx, p, holder(p)) for p in g.leafs[0 : g.n_leafs]]
@@ -137,7 +139,7 @@ class Graph(Local):
     def __len__(self) -> int:
         return self.n_nodes
 
-    if not TYPE_CHECKING:  # for checkers there is no such thing
+    if not TYPE_CHECKING:  # hidden from type checkers
 
         def __iter__(self):
             raise TypeError(
@@ -146,7 +148,7 @@ class Graph(Local):
             )
 
     def get(self, name: str) -> Tensor | None:
-        """The node or leaf of that name."""
+        """The node or leaf with this name; None if the graph has none."""
         core = self._live()
         pointer = lib.ggml_graph_get_tensor(core.ptr, shorter(as_name(name, "Graph.get"), MAX_NAME))
         return Tensor(self._ctx, pointer, Holders(core.h)(pointer)) if pointer else None
@@ -162,9 +164,9 @@ class Graph(Local):
         return found
 
     def compute(self, backend: Backend) -> bool:
-        """Runs the graph on one backend, where all its tensors must have memory.
+        """Runs the graph on one backend, on which all its tensors must have memory.
 
-        Returns True; or False when :meth:`Backend.stop` or an abort callback ended it early.
+        Returns True, or False if :meth:`Backend.stop` or an abort callback ended the run early.
         """
         core = self._core
         try:
@@ -172,7 +174,7 @@ class Graph(Local):
             plain = device.abort is None and not core.customs  # type: ignore[union-attr]
         except AttributeError:
             expect(backend, Backend, "Graph.compute: backend")
-            backend._live()  # raises: it is closed
+            backend._live()  # raises the exact error if it is closed
             raise
         if self._ctx._core is None:
             self._live()
@@ -199,16 +201,18 @@ class Graph(Local):
         raise_last("Graph.compute", status)
 
     def profile(self, *, max_records: int = 1 << 20) -> Profile:
-        """Begins a profile of what computes this graph, :meth:`compute` or a scheduler that has no profile of its own;
-        otherwise as :meth:`Scheduler.profile`."""
+        """Starts a profile of the runs of this graph by :meth:`compute`, or by a scheduler without its own profile.
+
+        Otherwise it works as :meth:`Scheduler.profile`.
+        """
         from ..profile.profile import begin
 
         return begin(self._live(), max_records, "Graph.profile")
 
     def to_dot(self) -> str:
-        """The graph in the language of Graphviz."""
+        """The graph in Graphviz's DOT language."""
         core = self._live()
-        # TemporaryDirectory closes a descriptor twice where a signal handler raises while it cleans up
+        # TemporaryDirectory closes a descriptor twice if a signal handler raises while it cleans up.
         import tempfile
 
         folder = tempfile.mkdtemp()
@@ -238,12 +242,12 @@ class Graph(Local):
         return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
     def reordered(self) -> Graph:
-        """The same tensors as a graph that needs less memory, because its nodes run in another order; in the same order
-        if none is found.
+        """A graph of the same tensors in a node order that needs less memory.
 
-        Results are the same bits (what the CPU computes together may round differently): each node still comes after
-        all that it needs, writes into memory that others use included. Only what has no memory yet counts, so this
-        comes before the graph is run or allocated. Takes about a second for ten thousand nodes.
+        The order stays if no better one is found. Each node still runs after everything that it depends
+        on, writes to shared memory included. So results are bit-identical. Only nodes that the CPU fuses
+        may round differently. Only tensors without memory count, so call it before the graph is run or
+        allocated. It takes about a second for ten thousand nodes.
         """
         core, context = self._live(), self._ctx._live()
         if not self._ctx._writable:
@@ -252,11 +256,11 @@ class Graph(Local):
         return Graph(self._ctx, GraphCore(pointer, context), self._outputs)
 
     def copy(self, backend: Backend) -> Graph:
-        """A deep copy of a graph whose tensors have memory, with their data, on ``backend``. It can be run and read,
-        not built on.
+        """A deep copy, with data, on ``backend``, of a graph whose tensors have memory.
 
-        What can be read in this graph can be read in the copy before it is computed; in memory of a scheduler or graph
-        allocator that is inputs and outputs.
+        The copy can be run and read. Nothing can be built on it. Before it is computed, you can read
+        the same tensors as in this graph. In memory of a scheduler or graph allocator these are inputs
+        and outputs.
         """
         core = self._live()
         expect(backend, Backend, "Graph.copy: backend")
@@ -285,11 +289,12 @@ class Graph(Local):
         backend2: Backend,
         callback: Callable[[int, np.ndarray[Any, Any], np.ndarray[Any, Any]], bool | None] | None = None,
     ) -> list[Comparison]:
-        """Computes the graph, whose tensors have memory, on two backends, node by node, and compares the results.
+        """Computes the graph on two backends, node by node, and compares the results.
 
-        ``backend1`` works on the graph itself if it can use that memory, else on a copy; ``backend2`` always on a copy.
+        All tensors must have memory. ``backend1`` works on the graph itself if it can use that memory,
+        else on a copy. ``backend2`` always works on a copy.
 
-        callback: called with the node's index and both results as arrays; False ends the comparison
+        callback: called with the node's index and both results as arrays. False ends the comparison.
         """
         core = self._live()
         pool, holder = self._ctx, Holders(core.h)
@@ -331,7 +336,7 @@ class Graph(Local):
 
 
 class CopyCore(Core):
-    """What ``ggml_backend_graph_copy`` returns."""
+    """The result of ``ggml_backend_graph_copy``."""
 
     __slots__ = ()
 
@@ -340,7 +345,7 @@ class CopyCore(Core):
 
 
 class CopyContext(ContextCore):
-    """The contexts of a copied graph; they are the copy's."""
+    """The contexts of a copied graph. The copy owns them."""
 
     __slots__ = ("owner",)
     ptr: Any

@@ -1,8 +1,8 @@
 """Tensors.
 
-A tensor is an element format, up to four dimensions and, once placed, memory. It is also a node: operations on tensors
-compute nothing, they make new tensors that know how they are computed. Shapes are in NumPy order; ``ne`` and ``nb`` are
-the same numbers in ggml's reversed order.
+A tensor has an element format, up to four dimensions and, once placed, memory. It is also a graph node:
+operations on tensors compute nothing. They make new tensors that record how to compute them. Shapes are
+in NumPy order. ``ne`` and ``nb`` are the same numbers in ggml's reversed order.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ TensorLike = Union["Tensor", int, float, "np.ndarray[Any, Any]", "np.generic"]
 
 @node_class
 class Tensor(Local):
-    """A tensor, or node of a graph, in a context. Made by ``Context.tensor`` and by operations.
+    """A tensor, or node of a graph, in a context. ``Context.tensor`` and operations make tensors.
 
-    Operators mean what they mean in NumPy: ``+ - * / @``, unary ``-``, ``abs``, ``x[...]`` with slices. They compute
-    nothing until the graph is run.
+    Operators follow NumPy: ``+ - * / @``, unary ``-``, ``abs``, ``x[...]`` with slices. They compute
+    nothing until the graph runs.
     """
 
     __slots__ = ("__weakref__", "_ctx", "_k", "_p")
@@ -91,8 +91,10 @@ class Tensor(Local):
 
     @property
     def name(self) -> str:
-        """At most 63 bytes of UTF-8; longer names are cut between two characters. Bytes that are no UTF-8 come as
-        surrogates, as in ``os.fsdecode``."""
+        """The name, at most 63 bytes of UTF-8. Longer names are cut between two characters.
+
+        Bytes that are not UTF-8 become surrogates, as in ``os.fsdecode``.
+        """
         return str(ffi.string(lib.ggml_get_name(self._live())), "utf-8", "surrogateescape")
 
     @name.setter
@@ -115,13 +117,13 @@ class Tensor(Local):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Bytes, in the order of ``shape``."""
+        """Byte strides in the order of ``shape``."""
         p = self._live()
         return tuple(_unpack(p.nb, MAX_DIMS)[: _ndim(p)][::-1])
 
     @property
     def ne(self) -> tuple[int, int, int, int]:
-        """The four sizes in ggml's order: ``ne[0]`` is the fastest dimension, the last axis of ``shape``."""
+        """The four sizes in ggml's order. ``ne[0]`` is the fastest dimension, the last axis of ``shape``."""
         return tuple(_unpack(self._live().ne, MAX_DIMS))
 
     @property
@@ -149,30 +151,32 @@ class Tensor(Local):
 
     @property
     def op(self) -> str:
-        """How it is computed: ``"NONE"``, ``"MUL_MAT"``, ... and for elementwise functions their name, ``"RELU"``."""
+        """The operation: ``"NONE"``, ``"MUL_MAT"``, ... For elementwise functions their name: ``"RELU"``."""
         p = self._live()
         return text(lib.ggml_op_name(p.op)) if p.op == lib.GGML_OP_NONE else text(lib.ggml_op_desc(p))
 
     @property
     def sources(self) -> list[Tensor]:
-        """The tensors that it is computed from."""
+        """The operands of the operation."""
         holder = Holders(self._k)
         return [type(self)(self._ctx, s, holder(s)) for s in self._live().src if s]
 
     @property
     def view_of(self) -> Tensor | None:
-        """The tensor whose memory this one looks into; None if it has its own."""
+        """The tensor whose memory this view uses; None if the tensor has its own."""
         source = self._live().view_src
         return type(self)(self._ctx, source, Holders(self._k)(source)) if source else None
 
     def set_input(self) -> Tensor:
-        """Keeps its memory from the start of the graph, so that it can be set before the graph runs. Returns the
-        tensor."""
+        """Marks an input: it has its own memory from the start of the graph, so you can set it before a run.
+
+        Returns the tensor.
+        """
         check(lib.ggml_set_input(self._live()), "set_input")
         return self
 
     def set_output(self) -> Tensor:
-        """Keeps its memory until the end of the graph, so that it can be read afterwards. Returns the tensor."""
+        """Marks an output: its memory stays until the end of the run, so you can read it. Returns the tensor."""
         check(lib.ggml_set_output(self._live()), "set_output")
         return self
 
@@ -186,22 +190,22 @@ class Tensor(Local):
 
     @property
     def location(self) -> str:
-        """Name of the buffer that it lies in, "" if none."""
+        """Name of the buffer that holds the tensor; "" without memory."""
         p = self._live()
         name = ffi.new("char[]", 256)
         return text(name) if has_place(lib.gbpy_location(self._k, p, name, 256)) else ""
 
-    # --------------------------------------------------------------------------------------------------------- its data
+    # --------------------------------------------------------------------------------------------------------- the data
 
     @property
     def is_placed(self) -> bool:
-        """Does it have memory?"""
+        """True if the tensor has memory."""
         p = self._live()
         return has_place(lib.gbpy_find_place(self._k, p))
 
     @property
     def is_host(self) -> bool:
-        """Is its memory readable by NumPy without a copy?"""
+        """True if NumPy can read the memory without a copy."""
         p = self._live()
         host = _new("bool *")
         status = lib.gbpy_is_on_host(self._k, p, host)
@@ -211,7 +215,7 @@ class Tensor(Local):
 
     @property
     def buffer(self) -> Buffer | None:
-        """The buffer that it lies in; None if it has no memory or memory of a scheduler or context."""
+        """The buffer that holds the tensor. None without memory, or in memory of a scheduler or context."""
         p = self._live()
         h = new_handle()
         found = has_place(lib.gbpy_find_owner(self._k, p, h)) and lib.gbpy_kind_of(h) == lib.GBPY_BUFFER
@@ -220,27 +224,27 @@ class Tensor(Local):
     def numpy(self, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """The data as an array.
 
-        Host memory: a view; it keeps the buffer alive, writing to it writes the tensor (a constant's is read-only), and
-        the next computation overwrites what a scheduler placed. Device memory: a copy. Waits for a computation in
-        progress.
+        For host memory it is a view. The view keeps the buffer alive, and writing to it writes the tensor.
+        A constant's view is read-only. The next run overwrites tensors that a scheduler placed. For device
+        memory it is a copy. The call waits for a computation in progress.
 
-        A view of an input that was never set shows zeros, which count as set from then on: write to it to set the
-        input. A copy of such an input raises :class:`StateError`, and so do :meth:`item` and ``tolist``.
+        A view of an unset input is zero-filled, and the input then counts as set: write to the view to set
+        the input. A copy of an unset input raises :class:`StateError`. So do :meth:`item` and ``tolist``.
 
-        Raises :class:`StateError` for a result that is not there: it was not computed, an input was set since, or its
-        memory was used again while the graph ran. ``ctx.graph(y, keep=[h])`` keeps a result in between,
-        ``Scheduler(keep_all=True)`` all of them.
+        Raises :class:`StateError` if the result does not exist: it was not computed, an input was set
+        since, or its memory was reused during the run. ``ctx.graph(y, keep=[h])`` keeps an intermediate
+        result. ``Scheduler(keep_all=True)`` keeps all of them.
 
-        dtype: convert to this NumPy dtype (a copy). Without it bfloat16 comes as uint16 bits, quantized formats as the
-            bytes of their rows.
-        copy: True: always a copy; False: raise :class:`StateError` rather than copy.
+        dtype: convert a copy to this NumPy dtype. By default bfloat16 comes as uint16 bits, and quantized
+            formats as the bytes of their rows.
+        copy: True: always copy. False: raise :class:`StateError` rather than copy.
         """
         p = self._live()
         target = None if dtype is None else numpy_dtype(dtype)
         if copy is not None:
             copy = expect_bool(copy, "numpy: copy")
         if copy or (copy is None and target is not None and target != self.dtype.numpy):
-            array = read_tensor(self._k, p, self.describe)  # before anybody computes again
+            array = read_tensor(self._k, p, self.describe)  # before another thread computes again
             return array if target is None else converted(array, self.dtype, target, copy)
         found = shortest_array(self._k, p)
         if found is not None:
@@ -265,12 +269,12 @@ class Tensor(Local):
     ) -> Tensor:
         """Writes data. Returns the tensor.
 
-        value: an array of exactly this tensor's shape and dtype, of NumPy or another library (what has ``__dlpack__``,
-            ``__array__`` or the buffer protocol); or a list, or a number, which fills the tensor: rounded to a float
-            that the dtype has, and an error where it would be infinite, or an integer would lose its fraction; or
-            ``...`` for zeros. bfloat16 takes bfloat16 of any library or uint16 bits, quantized formats take the bytes
-            of their rows.
-        offset: write ``value``, of any shape, from this flat element index on, and leave the rest as it is.
+        value: an array of exactly this tensor's shape and dtype, of NumPy or another library (with
+            ``__dlpack__``, ``__array__`` or the buffer protocol). Or a list. Or a number, which fills the
+            tensor. Or ``...`` for zeros. Numbers and lists are rounded to the dtype. A number that would
+            become infinite, or an integer that would drop its fraction, is an error. bfloat16 takes
+            bfloat16 arrays of any library or uint16 bits. Quantized formats take the bytes of their rows.
+        offset: write ``value``, of any shape, from this flat element index on. Other elements stay.
         quantize: take floats of this tensor's shape and convert them to its dtype, with :func:`ggml_backend.quantize`.
         on_invalid: what :func:`ggml_backend.quantize` does with numbers that the dtype cannot hold.
         """
@@ -305,7 +309,7 @@ class Tensor(Local):
         return self
 
     def copy_from(self, source: Tensor) -> Tensor:
-        """Copies the data of a tensor of the same dtype and layout, wherever the two are. Returns this tensor."""
+        """Copies the data of a tensor of the same dtype and layout, between any devices. Returns this tensor."""
         if not isinstance(source, Tensor):
             raise TypeError(f"copy_from: source must be a Tensor, not {kind_of(source)}; set(array) writes an array")
         to, of = self._live(), source._live()
@@ -325,7 +329,7 @@ class Tensor(Local):
         return self.numpy(dtype, copy=True).reshape(-1)[0].item()
 
     def tolist(self) -> Any:
-        """The values in lists, one in another for each axis."""
+        """The values as nested lists, one level for each axis."""
         return self.numpy(np.float32 if self.dtype.name == "bfloat16" else None, copy=True).tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -334,7 +338,7 @@ class Tensor(Local):
         except StateError as error:
             if copy is not False or "takes a copy" not in str(error):
                 raise
-            raise InvalidArgumentError(str(error)) from None  # a ValueError, as NumPy has it
+            raise InvalidArgumentError(str(error)) from None  # a ValueError, as in NumPy
 
     def __dlpack__(
         self,
@@ -344,22 +348,23 @@ class Tensor(Local):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """For ``from_dlpack`` of other libraries: the data as an array, without a copy, of every dtype without blocks,
-        bfloat16 too. It keeps the memory as an array of :meth:`numpy` does, and is marked read-only where that is.
-        PyTorch does not look at the mark: do not write there into what it made of a constant or of a read-only file,
-        or ask for a copy.
+        """Exports the data to ``from_dlpack`` of other libraries, without a copy.
 
-        stream: None; host memory has none
-        max_version: of DLPack that the caller knows. Before ``(1, 0)`` read-only memory raises BufferError
-        dl_device: None, or ``(1, 0)`` for the host: what is in device memory then comes as a copy
-        copy: True: always a copy; False: BufferError rather than copy
+        Every dtype without blocks works, bfloat16 included. The export keeps the memory alive, as an
+        array of :meth:`numpy` does. It is marked read-only for read-only memory. PyTorch ignores the mark:
+        do not write to its tensor of a constant or of a read-only file, or ask for a copy.
 
-        Raises BufferError for memory of devices and quantized formats, :class:`StateError` as :meth:`numpy` does.
+        stream: None, because host memory has no streams
+        max_version: newest DLPack version of the caller. Before ``(1, 0)`` read-only memory raises BufferError.
+        dl_device: None, or ``(1, 0)`` for the host, which copies device memory
+        copy: True: always copy. False: raise BufferError rather than copy.
+
+        Raises BufferError for device memory and quantized formats, and :class:`StateError` as :meth:`numpy`.
         """
         return give(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """``(1, 0)``, the host. BufferError for memory of devices, which :meth:`numpy` copies."""
+        """``(1, 0)``, the host. Raises BufferError for device memory, which :meth:`numpy` copies."""
         if not self.is_host:
             raise BufferError(
                 f"{self.describe()} is in device memory: numpy() and np.from_dlpack(t, device='cpu') make a copy"
@@ -369,15 +374,17 @@ class Tensor(Local):
     if sys.version_info >= (3, 12):
 
         def __buffer__(self, flags: int, /) -> memoryview:
-            """For ``memoryview(t)`` and what else takes buffers: the data as :meth:`numpy` shows it, without a copy.
-            BufferError for what a buffer could not say: bfloat16 and quantized formats, whose bits and bytes are in
-            ``memoryview(t.numpy())``, and for memory of devices."""
+            """The data as a buffer, for ``memoryview(t)`` and similar, without a copy.
+
+            Raises BufferError for device memory, and for bfloat16 and quantized formats, which buffers
+            cannot express. ``memoryview(t.numpy())`` has their bits and bytes.
+            """
             return buffer_of(self, flags)
 
-    # --------------------------------------------------------------------------------- views of it, and copies as nodes
+    # -------------------------------------------------------------------------------------------- views, and copy nodes
 
     def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
-        """Same elements, another shape; one size may be -1. A view if the tensor is contiguous, else a copy node."""
+        """The same elements in another shape: a view if contiguous, else a copy node. One size may be -1."""
         if (
             0 < len(shape) <= MAX_DIMS
             and (found := attempt(self, _reshape, len(shape), *shape, *ZEROS[len(shape)])) is not None
@@ -390,8 +397,11 @@ class Tensor(Local):
         return build("reshape", function, (self,), *ne, ndim=len(new))
 
     def transpose(self, *axes: SupportsIndex | Sequence[int] | None) -> Tensor:
-        """A view with the axes in another order; axis ``i`` of the result is axis ``axes[i]`` of this tensor. Without
-        axes the order is reversed, as in NumPy. (:func:`ggml_backend.ops.permute_ggml` counts axes as ggml does.)"""
+        """A view with the axes in another order: axis ``i`` of the result is axis ``axes[i]`` of this tensor.
+
+        Without axes the order is reversed, as in NumPy. (:func:`ggml_backend.ops.permute_ggml` counts axes as ggml
+        does.)
+        """
         if (
             2 < len(axes) <= MAX_DIMS
             and (found := attempt(self, _transpose, len(axes), *axes, *ZEROS[len(axes)])) is not None
@@ -431,17 +441,20 @@ class Tensor(Local):
         return self.transpose()
 
     def contiguous(self) -> Tensor:
-        """The tensor itself if it is contiguous, else a copy node that is."""
+        """The tensor itself if it is contiguous, else a contiguous copy node."""
         return self if self.is_contiguous else build_1("cont", lib.ggml_cont, self)
 
     def astype(self, dtype: DTypeLike) -> Tensor:
-        """A node of another dtype."""
+        """A node that converts to another dtype."""
         element = as_dtype(dtype, "astype")
         return self if element.id == self.dtype.id else build_1("cast", lib.ggml_cast, self, element.id)
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Integers, slices, ``...`` and ``None`` as in NumPy: a view. Where ggml cannot express the view (a step or an
-        integer on the last axis) a copy node follows it. Index arrays: see :func:`ggml_backend.get_rows`."""
+        """A view by integers, slices, ``...`` and ``None``, as in NumPy.
+
+        ggml has no view with a step or an integer on the last axis. There a copy node follows the view. For
+        index arrays, use :func:`ggml_backend.get_rows`.
+        """
         return indexed(self, index)
 
     def __len__(self) -> int:
@@ -506,17 +519,22 @@ class Tensor(Local):
         return NotImplemented
 
     def __matmul__(self, other: TensorLike) -> Tensor:
-        """The matrix product as in NumPy. ``x @ w.T`` costs no transposition: it is ``mul_mat(w, x)``. What is neither
-        float32 nor of the other's dtype, weights of float16 or quantized ones, stands there, on the right as ``w.T``:
-        ``w @ x.T`` is ``(x @ w.T).T``. :func:`ggml_backend.matmul` is the same product with ``prec=``."""
+        """The matrix product, as in NumPy. ``x @ w.T`` is ``mul_mat(w, x)`` and transposes nothing.
+
+        An operand that is not float32 and differs from the other's dtype, such as float16 or quantized
+        weights, must stand on the right as ``w.T``. Write ``w @ x.T`` as ``(x @ w.T).T``.
+        :func:`ggml_backend.matmul` is the same product with ``prec=``.
+        """
         return matmul(self, other)
 
     def __rmatmul__(self, other: TensorLike) -> Tensor:
         return matmul(other, self)
 
     def __lt__(self, other: TensorLike) -> Tensor:
-        """``<``, ``<=``, ``>``, ``>=``: 1 where it is so, else 0, as a node (:func:`ggml_backend.less`). ``==`` is no
-        such node: :func:`ggml_backend.equal` is."""
+        """A node for ``<``, ``<=``, ``>``, ``>=``: 1 where true, else 0 (:func:`ggml_backend.less`).
+
+        ``==`` makes no node. Use :func:`ggml_backend.equal`.
+        """
         return compared("<", self, other)
 
     def __le__(self, other: TensorLike) -> Tensor:
@@ -531,11 +549,11 @@ class Tensor(Local):
     def __bool__(self) -> bool:
         raise TypeError("a tensor has no truth value: its data is known only after its graph has run")
 
-    if not TYPE_CHECKING:  # for checkers there is no such thing
+    if not TYPE_CHECKING:  # hidden from type checkers
 
         def __array_ufunc__(self, ufunc, method, *inputs, **options):
-            """``array + tensor`` and ``np.add(tensor, array)`` are nodes; other functions of NumPy compute at once, on
-            data."""
+            """``array + tensor`` and ``np.add(tensor, array)`` make nodes. Other NumPy functions compute at once, on
+            the data."""
             return numpy_function(Tensor, ufunc, method, inputs, options)
 
         def __setitem__(self, index, value):
@@ -545,8 +563,11 @@ class Tensor(Local):
             )
 
     def __eq__(self, other: object) -> bool:
-        """True if both are the same tensor: several objects may stand for one. :func:`ggml_backend.ops.equal` compares
-        elements. TypeError for numbers and arrays, which can only be meant as elements."""
+        """True if both are the same tensor. Several Python objects may stand for one tensor.
+
+        :func:`ggml_backend.ops.equal` compares elements. Raises TypeError for numbers and arrays, which
+        can only be compared as elements.
+        """
         if isinstance(other, Tensor):
             return bool(self._p == other._p)
         if isinstance(other, (int, float, complex, np.ndarray, np.generic)):
@@ -557,7 +578,7 @@ class Tensor(Local):
         return hash(self._p)
 
     def describe(self) -> str:
-        """``'w' float32 (64, 128)``, for messages."""
+        """A description for messages: ``'w' float32 (64, 128)``."""
         if self._ctx._core is None:
             return "a tensor of a closed context"
         name = self.name
@@ -572,7 +593,7 @@ class Tensor(Local):
 
 
 def has_place(status: int) -> bool:
-    """What C says that looked for a tensor's memory; raises if it could not look."""
+    """True if C found memory for the tensor. Raises if the search failed."""
     if status == 0:
         return True
     if status != lib.GGML_STATUS_INVALID_STATE:
@@ -582,7 +603,7 @@ def has_place(status: int) -> bool:
 
 
 def add_largest(error: AllocationError, tensors: Iterable[Tensor]) -> None:
-    """Completes the message with the tensor that needs most memory, which likely has a wrong shape."""
+    """Adds the largest tensor to the message, because its shape is probably wrong."""
     needing = [t for t in tensors if not t._p.data and not t._p.view_src]
     if needing:
         largest = max(needing, key=lambda t: t.nbytes)

@@ -1,13 +1,13 @@
-"""For those who write devices: :func:`check_device` tries one beside the CPU and reports what is wrong with it.
+"""For authors of devices: :func:`check_device` compares a device with the CPU and reports errors.
 
-- *Operators*: every operation of the package, in every dtype, with strides, offsets, gaps behind rows, broadcasts,
-  empty tensors, and with the result in place of a source where a scheduler would lay it. What ``supports`` refuses is
-  listed with the reason, and one such node of each operation is computed all the same, which must be an error. Results
-  must be within the tolerances of ``ggml_backend/testing/_tolerance.py``; sources, and all memory beside results, must
-  stay as they are.
+- *Operators*: every operation of the package, in every dtype, with strides, offsets, gaps behind rows,
+  broadcasts and empty tensors. The result also overwrites a source where a scheduler would place it there.
+  Nodes that ``supports`` refuses are listed with the reason. One refused node of each operation is computed
+  all the same, which must raise an error. Results must be within the tolerances of
+  ``ggml_backend/testing/_tolerance.py``. Sources, and all memory beside results, must not change.
 - *Memory*: sizes, alignment, reading and writing at offsets, ``clear``, copies, the largest buffer, closing.
-- *Graphs*: the same again with other inputs, several in turn, random graphs in schedulers over the device and the CPU
-  with random assignments, several runs on their way.
+- *Graphs*: repeated runs with other inputs, several graphs in turn, random graphs in schedulers over the device
+  and the CPU with random assignments, several pending runs.
 """
 
 from __future__ import annotations
@@ -38,29 +38,28 @@ def check_device(
     file: TextIO | None = None,
     **options: object,
 ) -> DeviceReport:
-    """Tries all that a device says it can, and compares with the CPU::
+    """Tests everything that a device claims to support, and compares it with the CPU::
 
         report = gb.testing.check_device("SIM", mem="64M", quick=True)
         assert report.ok, str(report)
 
     device: a name with options as for :class:`Backend`, or a backend
-    only: run the cases with this name, or of these names, alone: an operation (``"mul_mat"``), a group (those of
-        ``CheckedCase.group``: ``"memory"``, say), a whole name, or a pattern (``"mul_mat/q4_*"``)
-    seed: of the inputs; with it and its name each case is the same again, alone or not
+    only: run only the cases of this name, or of these names: an operation (``"mul_mat"``), a group of
+        ``CheckedCase.group`` (such as ``"memory"``), a whole name, or a pattern (``"mul_mat/q4_*"``)
+    seed: seed of the inputs. Seed and name determine a case, whether it runs alone or not
     quick: fewer sizes and dtypes, a few seconds
-    special_values: try NaN, infinities and the limits of floats, too, where the CPU has defined results
-    bit_identical: the device promises the bits of the CPU's results: nothing may differ. The CPU then computes node by
-        node
+    special_values: also test NaN, infinities and the limits of floats, if the CPU has defined results
+    bit_identical: results must equal those of the CPU bit by bit. The CPU then computes node by node
     progress: called with the number of cases done, their total, and the name of the next one
-    file: where to print the report; nothing is printed without
-    options: of the backend
+    file: where to print the report; default: it is not printed
+    options: options of the backend
 
-    An exception of the device fails the case in which it is raised, and the rest goes on. A device that hangs or
-    crashes takes the process with it: ``progress`` tells the case.
+    An exception of the device fails its case, and the other cases still run. A device that hangs or crashes
+    takes the process with it. ``progress`` then shows the case.
     """
     if not isinstance(device, (str, Backend)):
         raise TypeError(f"check_device: device must be a name or a Backend, not {kind_of(device)}")
-    from ._run import Settings, run_checks  # nobody else waits for it
+    from ._run import Settings, run_checks  # imported here to keep the import of the package fast
 
     settings = Settings(
         expect_int(seed, "check_device: seed"),

@@ -1,5 +1,4 @@
-"""How a device runs graphs: again with other inputs, several in turn, beside the CPU in a scheduler, several runs at
-once."""
+"""Checks of graphs on a device: repeated runs, several graphs in turn, scheduling beside the CPU, pending runs."""
 
 from __future__ import annotations
 
@@ -190,7 +189,7 @@ def _world(
 
 
 def _async(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool, *, n_copies: int = 1) -> None:
-    """Several runs on their way, each with inputs and results of its own."""
+    """Several pending runs, each with its own inputs and results."""
     seed = int(rng.integers(0, 2**31))
     reference, alone = _reference(seed, cpu, bit_identical)
     world = random_world(np.random.default_rng(seed), 30, rounds=bit_identical)

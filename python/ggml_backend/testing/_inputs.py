@@ -1,4 +1,4 @@
-"""Inputs of a checked operator: shapes, dtypes, values by seed, and how they lie in memory."""
+"""Inputs of a checked operator: shapes, dtypes, seeded values, and memory layouts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 Cut = Callable[[Any], Any]
 FLOATS = ("float32", "float16", "bfloat16")
 POISON = 0xFF
-"""Every byte of memory that nobody may read: NaN as any float, far out of range as an index."""
+"""Fills memory that must not be read: NaN as any float, far out of range as an index."""
 LAYOUTS = ("padded", "offset", "permuted", "transposed")
 """Rows with a gap behind each; a part of a larger tensor; leading axes, or the last two, exchanged."""
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 3.0e38, -3.0e38, 1e-40, -1e-40, 88.0, -88.0, 65504.0)
@@ -54,7 +54,7 @@ class In:
 
     @property
     def fits(self) -> bool:
-        """Are its rows whole blocks?"""
+        """True if its rows are whole blocks."""
         return not self.shape or self.shape[-1] % self.element.block_size == 0
 
     def typed(self, first: str, second: str) -> In:

@@ -1,4 +1,4 @@
-"""The memory of a device: what is written is read again, nothing else changes, and it comes back."""
+"""Checks of device memory: data round trips, isolation of buffers, and freeing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _sizes(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
 
 
 def _alignment(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
-    """Addresses are multiples of what the device says."""
+    """Addresses are multiples of the reported alignment."""
     step = backend.alignment
     if step < 1 or step & (step - 1):
         raise Wrong(f"the alignment {step} is no power of two")
@@ -73,7 +73,7 @@ def _alignment(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None
 
 
 def _every_dtype(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
-    """What is written in any dtype is read again."""
+    """Data written in any dtype is read back unchanged."""
     for element in dtypes.values():
         with Context() as ctx:
             t = ctx.tensor((3, 256), element)

@@ -1,8 +1,8 @@
-"""One variant of an operator, computed by the device and by the CPU in memory that is watched.
+"""Checks one variant of an operator: the device and the CPU compute it in guarded memory.
 
-All tensors of a graph lie in one buffer, with gaps before, between and behind them. The buffer is filled with poison,
-the sources are written, the graph is computed, and the whole buffer is read: sources must be as they were, gaps poison,
-and of a result that is a view of something larger only its elements may have changed.
+All tensors of a graph lie in one buffer, with gaps around them. The check fills the buffer with poison, writes
+the sources, computes the graph, and reads the whole buffer. Sources must be unchanged, and gaps must still hold
+poison. If the result is a view of a larger tensor, only its elements may have changed.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _GAP = 64  # bytes, at least
 
 
 class Wrong(Exception):
-    """What is wrong with a device, in words."""
+    """An error of the device. The message describes it."""
 
 
 class Nothing(Exception):
-    """There is nothing to check, in words."""
+    """Nothing could be checked. The message is the reason."""
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """Random numbers of one case, the same whether others are run or not."""
+    """The random numbers of one case. They do not depend on other cases."""
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
@@ -83,14 +83,14 @@ class Bench:
         return [t for t in self.graph.nodes if t.op not in _NO_WORK]
 
     def refusal(self, backend: Backend) -> str | None:
-        """Why the backend does not compute it; None: it does."""
+        """The reason why the backend does not compute it; None if it does."""
         for node in self.computed:
             if not backend.supports(node):
                 return backend.unsupported_reason(node) or "it gives no reason"
         return None
 
     def place(self, backend: Backend) -> None:
-        """Memory for everything, poisoned, with the sources written."""
+        """Allocates memory for all tensors, fills it with poison, and writes the sources."""
         kind, step = backend.buffer_type, max(backend.alignment, _GAP)
         tensors = [s.root for s in self.sources] + [t for t in self.graph.nodes if t.view_of is None]
         over = self.variant.on
@@ -117,7 +117,7 @@ class Bench:
             source.root.set(source.memory)
 
     def expected(self) -> tuple[Array, Array]:
-        """The bytes of the buffer if nothing is computed, and which of them may not change."""
+        """The expected bytes of the buffer without a computation, and a mask of the bytes that must not change."""
         image = np.full(self.whole.size, POISON, np.uint8)
         fixed = np.ones(image.size, bool)
         n = len(self.sources)
@@ -140,7 +140,7 @@ class Bench:
         backend.synchronize()
 
     def watch(self) -> None:
-        """Raises if something was written that is no result."""
+        """Raises if bytes outside the results changed."""
         image, fixed = self.expected()
         now = self.whole.numpy(copy=True).view(np.uint8)
         changed = np.flatnonzero(fixed & (now != image))

@@ -1,4 +1,4 @@
-"""What :func:`ggml_backend.testing.check_device` found, as an object, as text and as a table for notebooks."""
+"""The result of :func:`ggml_backend.testing.check_device` as an object, as text and as a table for notebooks."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ __all__ = ["COLUMNS", "CheckedCase", "DeviceReport", "Outcome"]
 Outcome = Literal["passed", "failed", "refused", "skipped"]
 COLUMNS = ("float32", "float16", "bfloat16", "integers", "quantized", "other")
 _SHOWN = 20  # failures, and reasons of refusal, in a printed report
-_DETAILS = re.compile(r"'[^']*'|\([\d, ]*\)|\d[\d.e+-]*")  # names, shapes and numbers, in which like messages differ
+_DETAILS = re.compile(r"'[^']*'|\([\d, ]*\)|\d[\d.e+-]*")  # names, shapes and numbers, which differ in similar messages
 
 
 @dataclass(frozen=True)
 class CheckedCase:
-    """One thing that was checked."""
+    """One check."""
 
     name: str
-    """What ``only=`` runs it alone by; the same with the same seed."""
+    """The name that ``only=`` selects. Equal seeds give equal cases."""
     group: str
     """``"operators"``, ``"refusals"``, ``"special values"``, ``"memory"`` or ``"graphs"``."""
     op: str
-    """The operation; of the other groups, what is checked."""
+    """The operation; in other groups the subject of the check."""
     dtype: str
-    """Of the first source; ``""`` in the other groups."""
+    """The dtype of the first source; ``""`` in other groups."""
     outcome: Outcome
-    """``"refused"``: the device says that it does not compute it. ``"skipped"``: there was nothing to check."""
+    """The outcome. ``"refused"``: the device does not support it. ``"skipped"``: nothing could be checked."""
     message: str = ""
-    """What is wrong, or why it was refused or skipped; of an exception of the device also the line that raised it."""
+    """The failure, or the reason for a refusal or skip. For an exception also the line that raised it."""
 
     @property
     def column(self) -> str:
-        """Where it stands in the table."""
+        """The column of the case in the table."""
         if self.dtype in COLUMNS:
             return self.dtype
         if not self.dtype:
@@ -51,7 +51,7 @@ class DeviceReport:
     notebooks."""
 
     device: str
-    """The name that was given: ``"SIM:mem=64M"``; of a backend, its own."""
+    """The given name: ``"SIM:mem=64M"``. For a backend: its own name."""
     seed: int
     quick: bool
     cases: Sequence[CheckedCase] = field(repr=False)
@@ -63,7 +63,7 @@ class DeviceReport:
 
     @property
     def ok(self) -> bool:
-        """Has nothing failed, and was something checked?"""
+        """True if no check failed and at least one ran."""
         return not self.failed and bool(self.passed)
 
     @property
@@ -76,7 +76,7 @@ class DeviceReport:
 
     @property
     def refused(self) -> list[CheckedCase]:
-        """What the device says that it does not compute, with its reason in ``message``."""
+        """The refused cases. ``message`` is the reason."""
         return self._of("refused")
 
     @property
@@ -87,12 +87,12 @@ class DeviceReport:
         return f"<DeviceReport {line(self._summary())}>"
 
     def reproduce(self, case: CheckedCase) -> str:
-        """The call that runs this case alone, with the same inputs."""
+        """The call that runs only this case, with the same inputs."""
         quick = ", quick=True" if self.quick else ""
         return f"gb.testing.check_device({self.call}, seed={self.seed}{quick}, only={case.name!r})"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as JSON-compatible data."""
         counts = Counter(c.outcome for c in self.cases)
         return {
             "check": "device", "format": 1, "device": self.device, "seed": self.seed, "quick": self.quick,
@@ -106,7 +106,7 @@ class DeviceReport:
     # ---- shown -------------------------------------------------------------------------------------------------------
 
     def _rows(self) -> list[tuple[str, list[str]]]:
-        """The table: operators by dtypes, then the rest; without what is refused altogether."""
+        """The table: operators by dtypes, then the other groups. Rows that are refused entirely are left out."""
         used = [c for c in COLUMNS if any(case.column == c for case in self.cases)]
         rows: dict[str, dict[str, Counter[str]]] = {}
         for case in self.cases:
@@ -125,7 +125,7 @@ class DeviceReport:
         return f"{self.device}: {verdict}: {', '.join(told) or 'no cases'} (seed {self.seed})"
 
     def _reasons(self) -> list[tuple[str, int, str]]:
-        """Why the device refuses, how often, and which operations, most frequent first."""
+        """The reasons for refusals, with their number and the operations, most frequent first."""
         found: dict[str, Counter[str]] = {}
         for case in self.refused:
             found.setdefault(case.message, Counter())[case.op] += 1

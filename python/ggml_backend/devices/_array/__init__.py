@@ -8,7 +8,7 @@ __all__ = ["missing"]
 
 
 def missing() -> str | None:
-    """Why ``ARRAY`` cannot be used here; None: it can."""
+    """The reason why ``ARRAY`` is unavailable; None if it is available."""
     if find_spec("array_api_compat") is None:
         return "needs the package array-api-compat: pip install ggml_backend[arrays]"
     return None

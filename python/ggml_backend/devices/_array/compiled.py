@@ -1,8 +1,8 @@
 """Plans of PyTorch as functions of tensors, for ``torch.compile``.
 
-The planner of memory puts results on results that nobody needs any more, which a compiler of functions does not see.
-So the calls are traced over tensors of their own: what a plan reads from outside are arguments, what somebody may read
-of it afterwards are values, which are stored, in the order of the calls, when the function has returned.
+The memory planner reuses memory of results that are no longer needed, which a compiler of functions cannot see. So
+the calls are traced over separate tensors. Tensors that a plan reads from outside become arguments. Results that may
+be read after the plan become return values, which are stored in the order of the calls.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from .library import Library, Step
 
 
 def compiled(library: Library, calls: Sequence[Call], step: Callable[[Call], Step]) -> Step | None:
-    """The program of a plan; None: it reads anew what it has written outside, or indices that it computes, which no
-    function of tensors does, or checks."""
+    """The program of a plan; None if it cannot be compiled.
+
+    This is so if the plan rereads memory outside that it has written, or reads indices that it computes.
+    """
     given: list[Any] = []
     checks: list[Step] = []
     number: dict[int, int] = {}
@@ -70,7 +72,7 @@ def compiled(library: Library, calls: Sequence[Call], step: Callable[[Call], Ste
 
 
 def _is_target(call: Call, k: int) -> bool:
-    """The second source of CPY is where it writes."""
+    """True for the second source of CPY, which it only writes."""
     return k == 1 and call.node.op == "cpy"
 
 

@@ -55,7 +55,7 @@ def copy_elements(device: Family, node: Node, out: Any, source: Any, target: Any
 
 
 def _copy_in_order(device: Family, out: Any, to: DType, source: Any, of: DType) -> Step:
-    """Where neither layout allows a view of the other's shape."""
+    """Copies where neither layout allows a view of the other's shape."""
     library = device.library
     read, write = device.floats_of(source, of), library.writer(out, to)
     if of == to:
@@ -76,7 +76,7 @@ def repeat(device: Family, node: Node, out: Any, source: Any, like: Any = None) 
 
 @op("concat", dtypes="dense", when=_joins, prepare=True)
 def concat(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
-    """One after the other along the axis before the last two."""
+    """Concatenates along the axis before the last two."""
     library = device.library
     out, a, b = (axes(library, array, 4) for array in (out, a, b))
     n = a.shape[1]

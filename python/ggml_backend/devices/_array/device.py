@@ -24,8 +24,10 @@ _MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if 
 
 @register_device("ARRAY", replace=True)
 class ArrayDevice(Family):
-    """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``. What it computes, and what its
-    options are for, is in docs/howto/array-device.md."""
+    """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``.
+
+    docs/howto/array-device.md describes its operators and options.
+    """
 
     # The operators. Each function takes a node and its arrays, and returns a step that computes it.
     _binary = elements.binary
@@ -109,8 +111,8 @@ class ArrayDevice(Family):
         return ours
 
     def step(self, call: Call) -> Step:
-        """A result that overwrites a source is computed elsewhere first, unless the operator reads each element before
-        it writes the same one."""
+        """Computes a result that overwrites a source elsewhere first, unless the operator reads each element
+        before it writes the same one."""
         node, out, entry = call.node, call.out, self._table[call.node.op]
         method = getattr(self, entry.method)
         shared = [call.sources[k] for k in call.shared if k == 0 or node.op not in _MOVES]
@@ -153,7 +155,7 @@ class ArrayDevice(Family):
 
 
 def opened(library: str, device: str | None, memory: str | None, compile: bool, graphs: bool) -> Library:
-    """An array library by its name, imported now."""
+    """Imports an array library by its name."""
     name = library.lower() if isinstance(library, str) else library
     if name != "torch" and (compile or graphs):
         raise InvalidArgumentError(f"ARRAY: compile and graphs are options of library='torch', not of {library!r}")

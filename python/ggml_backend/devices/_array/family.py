@@ -1,4 +1,4 @@
-"""What the families of operators have in common: a device with a library."""
+"""The base of all operator families: a device with an array library."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Widened:
 
 
 class Family(Device):
-    """What operators need of the library.
+    """A device with an array library, for operators.
 
     Functions marked with ``op`` return a step: a function without arguments that computes the node."""
 
@@ -49,7 +49,7 @@ class Family(Device):
     _kept: WeakValueDictionary[tuple[Any, ...], Widened]
 
     def weights_of(self, array: Any, dtype: DType) -> tuple[Any, Step | None]:
-        """Weights as a float32 array; or, where they are packed, a step that gives it."""
+        """Float32 weights and None, or other weights and a step that returns them as float32."""
         read = self.floats_of(array, dtype)
         version = self.versions.get(id(array)) if self.widened and read is not None else None
         if read is None or version is None:
@@ -66,8 +66,10 @@ class Family(Device):
         return kept.array, None
 
     def step_of(self, function: Function, node: Node, out: Any, sources: Sequence[Any]) -> Step:
-        """A function of float32 arrays, for sources and a result of any floats: these are widened before, and rounded
-        once after it, as on the CPU."""
+        """A step that runs a float32 function on sources and a result of any float dtypes.
+
+        Sources are widened before. The result is rounded once after it, as on the CPU.
+        """
         library = self.library
         readers = [library.reader(s, n.dtype) for s, n in zip(sources, node.sources, strict=False)]
         writer = library.writer(out, node.dtype)
@@ -79,7 +81,7 @@ class Family(Device):
         return lambda: writer(function(*[read() for read in given]))
 
     def floats_of(self, array: Any, dtype: DType) -> Step | None:
-        """Gives an array of floats, or the bytes of quantized rows, as float32; None: it is."""
+        """A step that converts floats, or bytes of quantized rows, to float32; None if they are float32."""
         if dtype.is_quantized:
             return self.library.unpacker(array, dtype)
         return self.library.reader(array, dtype)
@@ -96,7 +98,7 @@ class Family(Device):
         return partial(store, source) if read is None else lambda: store(read())
 
     def store_of(self, node: Node, out: Any) -> tuple[Any, Step | None]:
-        """An array of float32 for the result, and what brings it there; None: it is the result."""
+        """A float32 array for the result, and a step that stores it; None if it is the result."""
         if node.dtype == F32:
             return out, None
         writer = self.library.writer(out, node.dtype)
@@ -110,7 +112,7 @@ def _same(array: Any) -> Any:
 
 
 def then(first: Step, second: Step | None) -> Step:
-    """Both, in order."""
+    """A step that runs both steps in order."""
     if second is None:
         return first
 

@@ -1,8 +1,8 @@
-"""Neighbouring operators in one call of the library: what lies between them is never stored.
+"""Fusion of neighbouring operators into one library call. Intermediate results are not stored.
 
-Only results that nobody else reads are left out (``Call.may_leave_out``). A group of calls is computed where its last
-one stands; so nothing between its calls may write what they read, and the result may lie on it only where all of it is
-read before.
+Only results with no other reader are left out (``Call.may_leave_out``). A group runs at the position of its last
+call. So no call in between may write the group's sources. The result may overwrite a source only if the group
+reads all sources first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .layout import axes, ne
 from .library import F32, Library, Step
 
 Made = tuple[dict[int, Step], tuple[int, ...]]
-"""Steps by the number of the call where each stands, and all calls that they take the place of."""
+"""Steps by the number of the call where each runs, and all calls that they replace."""
 
 
 class Fusion:
@@ -27,25 +27,28 @@ class Fusion:
         self._writes = [library.span(call.out) for call in calls]
 
     def inner(self, reader: int, k: int, *ops: str) -> int:
-        """The call that source ``k`` of a reader is the whole result of, if it need not be stored; else -1."""
+        """The number of the call whose whole result source ``k`` is, if it need not be stored; else -1."""
         i = self.calls[reader].of[k]
         if i < 0 or not self.calls[i].may_leave_out or self.calls[i].node.op not in ops:
             return -1
         return i if self.calls[i].node.size == self.calls[reader].node.sources[k].size else -1
 
     def plain(self, i: int) -> bool:
-        """Is all of it float32?"""
+        """True if all arrays are float32."""
         node = self.calls[i].node
         return all(t.dtype == F32 for t in (node, *node.sources))
 
     def whole(self, reader: int, k: int, i: int) -> bool:
-        """Does a reader see the result of a call as it is, in the same shape?"""
+        """True if a reader sees the result of a call unchanged, in the same shape."""
         seen, node = self.calls[reader].node.sources[k], self.calls[i].node
         return ne(seen.shape) == ne(node.shape) and seen.strides[::-1][: len(node.shape)] == node.strides[::-1]
 
     def is_safe(self, group: Sequence[int], *reads: tuple[int, Any], buffered: bool = False) -> bool:
-        """Can the group be computed where its last call stands? ``reads``: arrays, each with the first call of the
-        group that reads it. buffered: is all read before the result is written?"""
+        """True if the group can run at the position of its last call.
+
+        reads: arrays, each with the first call of the group that reads it
+        buffered: True if all arrays are read before the result is written
+        """
         last = group[-1]
         for first, array in reads:
             begin, end = self.library.span(array)
@@ -56,7 +59,7 @@ class Fusion:
         return True
 
     def steps(self, step: Callable[[Call], Step]) -> list[tuple[Step, Call]]:
-        """All steps: groups where there are any, else one for each call."""
+        """All steps: one for each group, and one for each other call."""
         taken: set[int] = set()
         made: dict[int, Step] = {}
         for find in (attention, linear, layer_norm):
