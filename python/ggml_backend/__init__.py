@@ -66,7 +66,6 @@ from .ops._binary import *  # noqa: F403
 from .ops._conv import *  # noqa: F403
 from .ops._copies import *  # noqa: F403
 from .ops._custom import custom, map_custom
-from .ops._norms import *  # noqa: F403
 from .ops._products import *  # noqa: F403
 from .ops._reduce import *  # noqa: F403
 from .ops._rope import *  # noqa: F403

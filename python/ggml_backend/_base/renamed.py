@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-__all__ = ["Renamed", "old_keyword", "warn_of"]
+__all__ = ["Renamed", "warn_of"]
 
 
 def warn_of(old: str, new: str, stacklevel: int = 3) -> None:
@@ -13,20 +13,13 @@ def warn_of(old: str, new: str, stacklevel: int = 3) -> None:
     warnings.warn(f"{old} is called {new} now", DeprecationWarning, stacklevel=stacklevel)
 
 
-def old_keyword(function: str, old: str, new: str, given: Any, value: Any) -> Any:
-    """The value of a keyword that was renamed: ``given`` under its old name, or else ``value``."""
-    if given is None:
-        return value
-    warn_of(f"{function}: {old}", new, stacklevel=4)
-    return given
-
-
 class Renamed:
     """The old name of an attribute or a method of a class."""
 
     def __init__(self, new: str) -> None:
-        self.new = new
-        self.owner = self.old = ""
+        self.new: str = new
+        self.owner: str = ""
+        self.old: str = ""
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.owner, self.old = owner.__name__, name

@@ -33,7 +33,6 @@ from . import (
     _binary,
     _conv,
     _copies,
-    _norms,
     _products,
     _reduce,
     _rope,
@@ -49,7 +48,6 @@ from ._form import BUILDERS as BUILDERS
 from ._form import IntPair as IntPair
 from ._form import builds as builds
 from ._form import without as without
-from ._norms import *  # noqa: F403
 from ._products import *  # noqa: F403
 from ._products import MAX_MATRICES as MAX_MATRICES
 from ._reduce import *  # noqa: F403
@@ -64,7 +62,6 @@ __all__ += _unary.__all__
 __all__ += _binary.__all__
 __all__ += _select.__all__
 __all__ += _reduce.__all__
-__all__ += _norms.__all__
 __all__ += _products.__all__
 __all__ += _copies.__all__
 __all__ += _soft_max.__all__

@@ -1,4 +1,4 @@
-"""Softmax of rows, masks, linear biases, cross entropy."""
+"""Softmax and normalisation of rows, masks, linear biases, cross entropy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..tensor.tensor import Tensor
 from ._form import NAMES, along, are, builds, in_place, pick, without
 
 __all__ = [
-    "alibi", "cross_entropy_loss", "cross_entropy_loss_back", "diag_mask_inf", "diag_mask_zero",
-    "soft_max", "soft_max_back", "softmax",
+    "alibi", "cross_entropy_loss", "cross_entropy_loss_back", "diag_mask_inf", "diag_mask_zero", "group_norm", "norm",
+    "rms_norm", "rms_norm_back", "soft_max", "soft_max_back", "softmax",
 ]  # fmt: skip
 
 
@@ -118,3 +118,42 @@ def cross_entropy_loss_back(a: Tensor, b: Tensor, c: Tensor, eps: float = 1e-9) 
     if are((eps,), (EPS_OF_2024,)):
         return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_back, (a, b, c))
     return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_eps_back, (a, b, c), eps)
+
+
+@builds("ggml_norm", "ggml_norm_inplace")
+@without(*NAMES)
+def norm(a: Tensor, eps: float = 1e-5, *, inplace: bool = False, axis: int = -1) -> Tensor:
+    """``(x - mean) / sqrt(variance + eps)`` of each row (Ba et al. 2016, arXiv:1607.06450, without gain and bias).
+
+    axis: normalises along this axis. If it is not the last, the tensor is copied and the result is a view.
+    """
+    if not are((axis,), (-1,)):
+        return along("norm", a, axis, lambda rows: norm(rows, eps, inplace=inplace), in_place(inplace))
+    return build_1("norm", pick("norm", inplace), a, eps)
+
+
+@builds("ggml_rms_norm", "ggml_rms_norm_inplace")
+@without(*NAMES)
+def rms_norm(a: Tensor, eps: float = 1e-5, *, inplace: bool = False, axis: int = -1) -> Tensor:
+    """``x / sqrt(mean(x^2) + eps)`` of each row (Zhang and Sennrich 2019, arXiv:1910.07467, without gain).
+
+    axis: normalises along this axis. If it is not the last, the tensor is copied and the result is a view.
+    """
+    if not are((axis,), (-1,)):
+        return along("rms_norm", a, axis, lambda rows: rms_norm(rows, eps, inplace=inplace), in_place(inplace))
+    return build_1("rms_norm", pick("rms_norm", inplace), a, eps)
+
+
+@builds("ggml_group_norm", "ggml_group_norm_inplace")
+def group_norm(a: Tensor, n_groups: int, *, inplace: bool = False) -> Tensor:
+    """:func:`norm` over groups of channels of ``(..., channels, height, width)``, with eps 1e-6.
+
+    A group has ``ceil(channels / n_groups)`` channels (Wu and He 2018, arXiv:1803.08494).
+    """
+    return build_1("group_norm", pick("group_norm", inplace), a, n_groups)
+
+
+@builds("ggml_rms_norm_back")
+def rms_norm_back(a: Tensor, b: Tensor, eps: float = 1e-5) -> Tensor:
+    """Gradient of :func:`rms_norm` at ``a``, given the gradient ``b`` of its result."""
+    return build("rms_norm_back", lib.ggml_rms_norm_back, (a, b), eps)

@@ -328,7 +328,7 @@ class Scheduler(Handle):
         other = graph.reordered()
 
         def needs(plan: Plan) -> tuple[int, int, int]:
-            return sum(a.lower_bound for a in plan.arenas), len(plan.splits), sum(c.size for c in plan.copies)
+            return sum(a.lower_bound for a in plan.arenas), len(plan.splits), sum(c.nbytes for c in plan.copies)
 
         before, after = (needs(self._draft(g, warn=False)) for g in (graph, other))
         return other if after[0] < before[0] and after[1] <= before[1] and after[2] <= before[2] else graph

@@ -98,16 +98,11 @@ NOT_RUN = {
     ("docs/PLANS.md", "10 runs"): "times differ from run to run; the lines are compared below",
     ("docs/PLANS.md", "python -m ggml_backend plan FILE.csv"): "the arguments are placeholders; "
      "tests/python/plans/test_planning.py",
-    ("docs/PLANS.md", "python -m ggml_backend plan MODEL.gguf"): "the arguments are placeholders; "
-     "tests/python/plans/test_plan_memory.py",
     ("docs/QUANTIZATION.md", "python -m ggml_backend gguf quantize"): "of any model; tests/python/files has such",
     ("docs/CONFIGURATION.md", "GGML_CPU_LEVEL"): "test_commands_that_are_cheap_run has the command",
     ("docs/COMPAT.md", "cc old_program.c"): C,
     ("docs/reference/errors.md", "try:"): "a sketch",
     ("docs/reference/operations.md", "y = gb.relu"): "a sketch",
-    ("docs/SCHEDULER.md", "runs on CPU, like"): (
-        "one line of an answer; tests/python/sched/test_fallbacks.py compares such"
-    ),
     ("docs/howto/where-time-goes.md",
      "python -m ggml_backend profile"): "names no script; tests/python/cli/test_cli_profile.py runs some",
     ("docs/design/scheduler.md", "check: step 1"): "the message of a fault that no user can make; tests/c makes it",

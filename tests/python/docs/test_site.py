@@ -35,14 +35,13 @@ def test_the_reference_has_every_public_name_once():
     named: list[str] = []
     for text in REFERENCE.values():
         text = re.sub(r"^\.\. currentmodule:: ggml_backend\.\w+\n.*?^```", "", text, flags=re.M | re.S)
-        named += re.findall(
-            r"^\.\. auto(?:class|function|exception|data):: (?:ggml_backend\.cluster\.)?(\w+)$", text, re.M
-        )
+        named += re.findall(r"^\.\. auto(?:class|function|exception|data):: (\w+)$", text, re.M)
         named += re.findall(r"^\| `gb\.(\w+)` ", text, re.M)
-    modules = {name for name in ("devices", "gguf", "testing") if f"ggml_backend.{name}" in "".join(REFERENCE.values())}
+    pages = "".join(REFERENCE.values())
+    modules = {name for name in ("cluster", "devices", "gguf", "testing") if f"ggml_backend.{name}" in pages}
     second = {name for name in gb.ops.__all__ if getattr(gb.ops, name).__name__ != name}
     assert sorted(named) == sorted({*gb.__all__, *gb.ops.__all__} - {"__version__"} - modules - second)
-    assert modules == {"devices", "gguf", "testing"}
+    assert modules == {"cluster", "devices", "gguf", "testing"}
 
 
 def test_the_table_of_data_types_is_true():

@@ -35,6 +35,13 @@ from typing import Any
 import numpy as np
 
 import ggml_backend as gb
+import ggml_backend.profile._pictures.chrome
+import ggml_backend.profile._pictures.traces
+import ggml_backend.profile.profile
+import ggml_backend.sched._costs
+import ggml_backend.sched._fallbacks
+import ggml_backend.sched.stats
+import ggml_backend.sched.trace
 
 N = 8
 EYE = np.eye(N, dtype=np.float32)
