@@ -112,7 +112,9 @@ pytest = $(py) -m pytest --basetemp build/pytest -o tmp_path_retention_policy=fa
 
 test-python: $(venv)/.test
 	@$(step) "tests of the package" $(pytest) -n $(workers) --dist loadfile -m "not alone and ($(SELECT))" tests/python
-	@$(step) "tests that need the machine to themselves" $(pytest) -m "alone and ($(SELECT))" tests/python || [ $$? -eq 5 ]  # 5: none
+	@# status 5: no test is selected
+	@$(step) "tests that need the machine to themselves" $(pytest) -m "alone and ($(SELECT))" tests/python || \
+	  [ $$? -eq 5 ]
 
 lint: build-c $(venv)/.test
 	@$(quiet) "ruff check" $(py) -m ruff check python tests/python docs examples benchmarks tools

@@ -226,7 +226,8 @@ static uint64_t hash_text(uint64_t hash, const char * text) {
 // Of all that describe() writes but the sizes, which are those of the first time. 0: no node computes.
 static uint64_t hash_of(const struct gb_profile_note * note) {
     const struct ggml_tensor * source = source_of(note);
-    uint64_t hash = hash_text(hash_text(hash_text(hash_text(1, now.device), note->fusion), note->algorithm), note->level);
+    uint64_t hash = hash_text(hash_text(1, now.device), note->fusion);
+    hash = hash_text(hash_text(hash, note->algorithm), note->level);
     int n = 0;
     hash = hash_text(hash + (source != NULL ? (uint64_t) source->type : 0), source != NULL ? source->name : NULL);
     for (int i = 0; i < note->n_nodes; i++) {

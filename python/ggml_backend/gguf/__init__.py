@@ -371,23 +371,18 @@ class GGUFFile(Owner):
     ) -> Weights:
         """Makes tensors with the data of this file in the memory of backends.
 
-        where: a backend or buffer type, or several with patterns of names: ``{"blk.[0-3].*": gpu, "*":
-            cpu}``. The first matching pattern decides. Each pattern except ``"*"`` must match a tensor of
-            the file. A special pattern must stand before a general one. If NumPy can read a backend's
-            memory, the tensors lie in the mapped file itself. For other backends the data is copied in
-            pieces.
+        where: a backend or buffer type, or several with patterns of names: ``{"blk.[0-3].*": gpu, "*": cpu}``. The
+            first matching pattern decides. Each pattern except ``"*"`` must match a tensor of the file, and stand
+            before more general ones. If NumPy can read a backend's memory, the tensors lie in the mapped file itself.
+            For other backends the data is copied in pieces.
         names: load only tensors with these names or patterns (as in a shell: ``*``, ``?``, ``[0-9]``)
         context: make the tensors in this context. Default: a new one
-        progress: called with the bytes done and the total bytes during copies. An exception in it ends the
-            loading.
+        progress: called with the bytes done and the total bytes during copies. An exception in it ends the loading.
 
-        Tensors that no backend can hold (unknown types, more than four axes) are skipped.
-        ``Weights.left_out`` has their names.
-
-        Raises KeyError if one of ``names`` matches nothing. Raises :class:`InvalidArgumentError` if a
-        pattern of ``where`` matches nothing or follows a more general one. Raises
-        :class:`AllocationError` if a backend has too little memory. Raises :class:`UnsupportedError` if
-        ``names`` has, without wildcards, a tensor that no backend can hold.
+        Tensors that no backend can hold (unknown types, more than four axes) are skipped. ``Weights.left_out`` has
+        their names. If ``names`` has one without wildcards, that is an :class:`UnsupportedError`. KeyError: one of
+        ``names`` matches nothing. :class:`InvalidArgumentError`: a pattern of ``where`` matches nothing or follows a
+        more general one. :class:`AllocationError`: a backend has too little memory.
         """
         parts = self._live()
         if context is not None:

@@ -110,9 +110,7 @@ def custom(
     n_tasks: int = 1,
     context: Context | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """A node with one or several results that a Python function computes.
-
-    It takes at most ten tensors of any dtype.
+    """A node with one or several results that a Python function computes from at most ten tensors.
 
     function: called as ``function(out, *sources)`` with NumPy arrays. It writes ``out`` or returns the
         values to write: an array of any library (with ``__array__`` or ``__dlpack__``), a list or a
@@ -137,14 +135,12 @@ def custom(
     context: context of the node. Required without sources. Default: as for every operation, see
         :class:`Context`
 
-    Returns a tensor, or a tuple of tensors for several results. These are views of one node. The whole
-    node is computed if a graph needs one of them.
+    Returns a tensor, or a tuple for several results: views of one node, which is computed if a graph needs one.
 
-    The function runs on the CPU, on the thread that computes the node. In a scheduler with a device that
-    accepts such functions (``Device.computes_custom``), it runs there, on arrays of that device. If it
-    raises, or returns values that do not fit, the computation stops and ``compute`` raises the exception
-    with a note that names the node. The function must not use the backend or scheduler that is
-    computing. The node has no derivative, and graphs with it cannot be exported.
+    The function runs on the CPU, on the thread that computes the node. In a scheduler with a device that accepts such
+    functions (``Device.computes_custom``), it runs there, on arrays of that device. If it raises, or returns values
+    that do not fit, ``compute`` raises the exception with a note that names the node. The function must not use the
+    backend or scheduler that is computing. The node has no derivative, and graphs with it cannot be exported.
 
     Raises TypeError or :class:`InvalidArgumentError` for results that no tensor can have, and for a
     quantized source that is transposed, because blocks run along the last axis.
