@@ -225,9 +225,9 @@ MISTAKES = [
      "get_rows: b must be a Tensor, not list; ctx.constant(value) makes one, and ctx.from_numpy(array) one over its "
      "memory"),
     ("gb.soft_max(x.T)", E,
-     "soft_max: a 'x (transposed)' float32 (128, 16): a must be contiguous; a.contiguous() makes a copy that is"),
+     "softmax: a 'x (transposed)' float32 (128, 16): a must be contiguous; a.contiguous() makes a copy that is"),
     ("gb.soft_max(x, w)", E,
-     "soft_max: a 'x' float32 (16, 128), mask 'w' float32 (64, 128): axis -2 of a must be a multiple of that of mask "
+     "softmax: a 'x' float32 (16, 128), mask 'w' float32 (64, 128): axis -2 of a must be a multiple of that of mask "
      "(16, 64)"),
     ("gb.argmax(image)", E, "argmax: a 'image' float32 (1, 4, 8, 8): a must be a matrix, axis -3 is 4; "
      "gb.argmax(a, axis=-1) takes any number of axes"),
@@ -469,9 +469,9 @@ MISTAKES = [
     ("gb.sum(x, axis=True)", T, "sum: axis must be an int, not bool"),
     ("gb.argmax(x, axis=(0, 1))", T,
      "argmax: axis must be an int; gb.argmax(x.reshape(-1), axis=0) looks at all elements"),
-    ("gb.soft_max(x, axis=None)", T, "soft_max: axis must be an int, not None"),
+    ("gb.soft_max(x, axis=None)", T, "softmax: axis must be an int, not None"),
     ("gb.soft_max(x, x, axis=0)", E,
-     "soft_max: axis 0 is not the last one, and a mask is laid over the rows along that alone"),
+     "softmax: axis 0 is not the last one, and a mask is laid over the rows along that alone"),
     ("gb.norm(x, inplace=True, axis=0)", E, "norm: axis 0 is not the last one, and in place it works along that alone"),
     ("gb.concat([x, x], dim=0)", T, "concat: there is no dim; axis is its name here"),
     ("gb.Tensor((2, 3))", T,
@@ -493,9 +493,9 @@ MISTAKES = [
      "ctx.from_numpy(array) one over its memory"),
     ("gb.mm(x, x)", N, "ggml_backend has no 'mm'; use x @ w, or gb.matmul(x, w)"),
     ("gb.log_softmax(x)", N,
-     "ggml_backend has no 'log_softmax'; use gb.log(gb.soft_max(x)), along the last axis"),
+     "ggml_backend has no 'log_softmax'; use gb.log(gb.softmax(x)), along the last axis"),
     ("gb.log_soft_max(x)", N,
-     "ggml_backend has no 'log_soft_max'; use gb.log(gb.soft_max(x)), along the last axis"),
+     "ggml_backend has no 'log_soft_max'; use gb.log(gb.softmax(x)), along the last axis"),
     ("gb.squeeze(x)", N, "ggml_backend has no 'squeeze'; use x[0], x[:, 0] or x.reshape(shape)"),
     ("gb.flatten(x)", N, "ggml_backend has no 'flatten'; use x.reshape(-1)"),
     ("gb.gather(x, ids)", N, "ggml_backend has no 'gather'; use gb.get_rows(x, ids)"),
@@ -571,7 +571,6 @@ MISTAKES = [
     ("replaced().numpy()", S,
      "'y' float32 (4, 8): it has no value now: the scheduler was allocated for another graph, which has not run "
      "yet. Compute that graph. To keep a result, copy it first: numpy(copy=True)"),
-    ("gb.softmax(x)", N, "ggml_backend has no 'softmax'; use gb.soft_max(x), along the last axis"),
     ("gb.zeros((2, 3))", N,
      "ggml_backend has no 'zeros'; ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"),
     ("gb.floor(x)", N,
@@ -635,7 +634,7 @@ MISTAKES = [
      "set_log: the function is called with a level and a text: too many positional arguments"),
     ("ctx.graph(single * 2).__iter__()", T,
      "a graph is not gone through itself: graph.nodes lists what it computes, graph.leafs what it starts from"),
-    ("gb.Context(no_alloc='x')", T, "Context: no_alloc must be a bool, not str"),
+    ("gb.Context(allocate='x')", T, "Context: allocate must be a bool, not str"),
     ("gb.Scheduler(cpu, n_copies='a')", T, "Scheduler: n_copies must be an int, not str"),
     # results, copies of graphs, arguments of other kinds
     ("freed.numpy()", S,
@@ -678,7 +677,7 @@ MISTAKES = [
      "set: a 'x' float32 (16, 128), b 'x' float32 (16, 128): offset must be an int, not str"),
     ("gb.rope(image, ids, n_dims='a')", E,
      "rope: a 'image' float32 (1, 4, 8, 8), positions 'ids' int32 (4,): n_dims must be an int, not str"),
-    ("gb.soft_max(x, scale='a')", E, "soft_max: a 'x' float32 (16, 128): scale must be a number, not str"),
+    ("gb.soft_max(x, scale='a')", E, "softmax: a 'x' float32 (16, 128): scale must be a number, not str"),
     ("gb.map_custom(abs, x, n_tasks='a')", T, "map_custom: n_tasks must be an int, not str"),
     ("x.swapaxes('a', 0)", T, "swapaxes: a must be an int, not str"),
     ("x.reshape('a')", T, "reshape: shape must be an int or a sequence of ints, not 'a'"),
@@ -763,10 +762,10 @@ MISTAKES = [
     ("gb.gguf.load('m.gguf')", N, "ggml_backend.gguf has no 'load'; use gb.gguf.open(path)"),
     ("gb.gguf.frobnicate", N, "ggml_backend.gguf has no 'frobnicate'"),
     ("gb.backends()['CUDA']", T, "backends() is a list of names; gb.Backend('CUDA') makes a backend"),
-    ("gb.soft_max(x, -1)", T, "soft_max: mask must be a Tensor, not int; an axis is given by name: axis=..."),
+    ("gb.soft_max(x, -1)", T, "softmax: mask must be a Tensor, not int; an axis is given by name: axis=..."),
     # what is no number, flag, path or list
-    ("gb.tanh(x, w)", T, "tanh: inplace must be a bool, not Tensor"),
-    ("gb.permute_ggml(x, 1, 0, 2, None)", T, "permute: axis3 must be an int, not NoneType"),
+    ("gb.tanh(x, w)", T, "tanh() takes 1 positional argument but 2 were given"),
+    ("gb.permute_ggml(x, 1, 0, 2, None)", T, "permute_ggml: axis3 must be an int, not NoneType"),
     ("gb.repeat('x', (2, 2))", T, "repeat: a must be a Tensor, not str"),
     ("gb.mul_mat_id(3, ids, 0, x)", T, "mul_mat_id: matrices must be a list of tensors, not int"),
     ("x.numpy(3)", T, "numpy: dtype must be a dtype of NumPy, such as np.float32, not 3"),
@@ -1042,7 +1041,7 @@ def _log_softmax(x):
 
 HINTED = {
     "matmul": lambda n: n["x"] @ n["w"], "mm": lambda n: n["x"] @ n["w"], "bmm": lambda n: n["x"] @ n["w"],
-    "dot": lambda n: n["x"] @ n["w"], "softmax": lambda n: np.exp(_log_softmax(n["x"])),
+    "dot": lambda n: n["x"] @ n["w"],
     "log_softmax": lambda n: _log_softmax(n["x"]), "logsumexp": lambda n: np.log(np.exp(n["x"]).sum(-1)),
     "layer_norm": lambda n: _layer_norm(n["x"]) * n["weight"] + n["bias"],
     "cat": lambda n: np.concatenate([n["x"], n["y"]]), "stack": lambda n: np.stack([n["x"], n["y"]]),

@@ -243,6 +243,7 @@ def complaint(error: Exception, name: str, parameter: str) -> str | None:
     if not isinstance(error, (TypeError, ValueError)):
         return "it is no error of this package"
     said = [parameter, name.partition(".")[2].strip("=_"), name.partition(".")[0]]
+    said.append(getattr(getattr(gb, name, None), "__name__", ""))  # of a second name
     return None if any(word and word in text for word in said) else "it names neither the argument nor what was called"
 
 

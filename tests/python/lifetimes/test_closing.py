@@ -29,7 +29,7 @@ CLOSES = {
     ),
     "context of its own, graph": ("w.loose.close()", "w.loose.graph(gb.relu(w.l)).nodes"),
     "context of its own, copy": ("w.loose.close()", "w.l.copy_from(w.t), w.t.copy_from(w.l)"),
-    "buffer, facts": ("w.b.close()", "w.b.name, repr(w.b), w.b.size, w.b.usage, w.b.type.name"),
+    "buffer, facts": ("w.b.close()", "w.b.name, repr(w.b), w.b.nbytes, w.b.usage, w.b.type.name"),
     "buffer, clear": ("w.b.close()", "w.b.clear()"),
     "buffer, tensors": ("w.b.close()", "w.t.set(1.0), w.t.numpy(copy=True), w.u.copy_from(w.t)"),
     "backend, facts": ("w.cpu.close()", "w.cpu.n_threads, w.cpu.level, repr(w.cpu), w.cpu.alignment"),

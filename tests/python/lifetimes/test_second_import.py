@@ -152,7 +152,7 @@ again = {first!r}
 names = [n for n in sys.modules if n.startswith("ggml_backend.") and sys.modules[n] is not None]
 kept = ("_ffi", "_base", "backend._", "devices._hooks", "devices._nodes", "devices._program", "tensor._callbacks")
 for name in names:
-    if name.partition(".")[2].startswith(kept):
+    if name.partition(".")[2].startswith(kept) or name not in sys.modules:  # loaded when it is used
         continue
     if again == "reload":
         importlib.reload(sys.modules[name])

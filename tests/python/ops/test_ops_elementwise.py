@@ -210,7 +210,7 @@ def test_with_parameters(dtype, layout):
             lambda v: np.where(v > 0, v, 0.125 * v),
             Tolerance(1),
         )
-        both_ways(lambda t, inplace: gb.scale(t, -1.5, inplace), [x], lambda v: -1.5 * v, Tolerance(1))
+        both_ways(lambda t, inplace: gb.scale(t, -1.5, inplace=inplace), [x], lambda v: -1.5 * v, Tolerance(1))
         node = check(lambda t: gb.clamp(t, -0.5, 1.0), [x], lambda v: np.clip(v, -0.5, 1), EXACT, writes=(0,))
         assert node.view_of is not None
     check(lambda t: gb.scale(t, 0.0), [array([NAN, INF, -INF, 1.0] * 9)], lambda v: v * 0.0, EXACT)

@@ -20,8 +20,7 @@ _NO_GRADIENTS = "gradients are not kept"
 
 _OPERATIONS = {
     **dict.fromkeys(["mm", "bmm", "dot"], "use x @ w, or gb.matmul(x, w)"),
-    "softmax": "use gb.soft_max(x), along the last axis",
-    **dict.fromkeys(["log_softmax", "log_soft_max"], "use gb.log(gb.soft_max(x)), along the last axis"),
+    **dict.fromkeys(["log_softmax", "log_soft_max"], "use gb.log(gb.softmax(x)), along the last axis"),
     **dict.fromkeys(["log_sigmoid", "logsigmoid"], "use gb.log(gb.sigmoid(x))"),
     "argmin": "use gb.argmax(-x, axis=-1)",
     "sort": "gb.argsort(x) gives the order, and gb.top_k(x, k) the largest",
