@@ -118,7 +118,7 @@ gb.register_device("SLY", Sly, replace=True)
         ("supports a number", TypeError, "SLY.supports must return True, False or a reason, not int|Sly.supports must"),
         ("compile raises", LookupError, "cannot compile"),
         ("compile gives nothing", TypeError, "SLY: compile must return a function, not None"),
-        ("alloc gives nothing", gb.DeviceError, r"alloc\(\d+\) returned None"),
+        ("alloc gives nothing", gb.DeviceError, r"allocate\(\d+\) returned None"),
         ("alloc too small", gb.DeviceError, "must return a writable NumPy array of"),
         ("alloc not aligned", gb.GgmlError, "at a multiple of 64"),
         ("alloc of floats", gb.DeviceError, "must return a writable NumPy array of"),
