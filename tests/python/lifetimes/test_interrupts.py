@@ -180,7 +180,7 @@ def test_interrupts_end_writes_to_a_simulated_device(
     for i in range(5):
         assert interrupted(act, 0.02 + 0.05 * i) < LATE
     whole = sim.allocate(2 * BYTES)
-    assert whole.size == 2 * BYTES
+    assert whole.nbytes == 2 * BYTES
 
 
 def test_interrupted_compute_leaves_the_scheduler_usable(holds):
