@@ -219,9 +219,9 @@ def test_the_table_of_each_step_adds_up(chromium, files):
     for step in range(small_plan().n_steps):
         rows, live, gaps, top, said = chromium.run(script, step)
         alive = {b.root if b.root is not None else b.id: b for b in arena.blocks if b.lower <= step < b.upper}
-        assert sum(map(number, rows)) == number(live) == sum(b.size for b in alive.values())
+        assert sum(map(number, rows)) == number(live) == sum(b.nbytes for b in alive.values())
         assert number(live) + number(gaps) == number(top)
-        assert number(top) == max((b.offset + b.size for b in alive.values()), default=0)
+        assert number(top) == max((b.offset + b.nbytes for b in alive.values()), default=0)
         assert said.startswith(f"step {step}: ")
 
 
