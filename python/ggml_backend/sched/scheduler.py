@@ -608,9 +608,9 @@ class Scheduler(Handle):
                 return
             _check(lib.gbpy_sched_finish(core.h), "Scheduler.trace")
             _check(lib.ggml_backend_sched_set_trace(core.ptr, False), "Scheduler.trace")
-            events = read_events(core.ptr)
+            trace._end(read_events(core.ptr))  # with the lock: a second thread that stops it finds it ended
             self._trace = None
-        trace._ended(events, self._profile())
+        trace._complete(self._profile())
 
     @property
     def n_copies(self) -> int:

@@ -109,9 +109,13 @@ class Trace(Owner):
             scheduler._stop_trace(self)
         return self
 
-    def _ended(self, events: tuple[TraceEvent, ...], profile: Profile | None) -> None:
-        self._scheduler = None
+    def _end(self, events: tuple[TraceEvent, ...]) -> None:
         self.events = events
+        self._scheduler = None
+
+    def _complete(self, profile: Profile | None) -> None:
+        """Adds the operators that a profile has recorded, and writes the file."""
+        events = self.events
         begin, end = min((e.start_ns for e in events), default=0), max((e.end_ns for e in events), default=0)
         if profile is not None:
             self._operators = tuple(s for s in profile._slices() if begin <= s.start_ns and s.end_ns <= end)
