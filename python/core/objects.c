@@ -108,25 +108,22 @@ static const struct {
     size_t size;       // of its struct
     void (*free)(struct gbpy_object * o, struct gbpy_object ** dead);
     bool owns_memory;          // its struct begins with a gbpy_memory
-    bool can_lock;             // calls lock it
     bool can_lock_when_closed; // schedulers go on using it
 } kinds[] = {
-    [GBPY_CONTEXT] = { "context", sizeof(struct gbpy_context), free_context, true, true, false },
-    [GBPY_GRAPH] = { "graph", sizeof(struct gbpy_graph), free_graph, false, true, false },
-    [GBPY_BUFFER] = { "buffer", sizeof(struct gbpy_buffer), free_buffer, true, true, false },
-    [GBPY_COPY] = { "copy of a graph", sizeof(struct gbpy_copy), free_copy, true, true, false },
-    [GBPY_SCHED] = { "scheduler", sizeof(struct gbpy_sched), gbpy_free_sched, true, true, false },
-    [GBPY_BACKEND] = { "backend", sizeof(struct gbpy_backend), free_backend, false, true, true },
-    [GBPY_EVENT] = { "event", sizeof(struct gbpy_object), free_event, false, true, false },
-    [GBPY_TALLOCR] = { "allocator", sizeof(struct gbpy_object), free_tallocr, false, true, false },
-    [GBPY_GALLOCR] = { "allocator", sizeof(struct gbpy_object), free_gallocr, false, true, false },
-    [GBPY_PROFILE] = { "profile", sizeof(struct gbpy_profile), free_profile, false, false, false },
+    [GBPY_CONTEXT] = { "context", sizeof(struct gbpy_context), free_context, true, false },
+    [GBPY_GRAPH] = { "graph", sizeof(struct gbpy_graph), free_graph, false, false },
+    [GBPY_BUFFER] = { "buffer", sizeof(struct gbpy_buffer), free_buffer, true, false },
+    [GBPY_COPY] = { "copy of a graph", sizeof(struct gbpy_copy), free_copy, true, false },
+    [GBPY_SCHED] = { "scheduler", sizeof(struct gbpy_sched), gbpy_free_sched, true, false },
+    [GBPY_BACKEND] = { "backend", sizeof(struct gbpy_backend), free_backend, false, true },
+    [GBPY_EVENT] = { "event", sizeof(struct gbpy_object), free_event, false, false },
+    [GBPY_TALLOCR] = { "allocator", sizeof(struct gbpy_object), free_tallocr, false, false },
+    [GBPY_GALLOCR] = { "allocator", sizeof(struct gbpy_object), free_gallocr, false, false },
+    [GBPY_PROFILE] = { "profile", sizeof(struct gbpy_profile), free_profile, false, false },
 };
 _Static_assert(sizeof(kinds) / sizeof(kinds[0]) == GBPY_N_KINDS, "every kind has a row");
 
 const char * gbpy_kind_name(enum gbpy_kind kind) { return kinds[kind].name; }
-
-bool gbpy_can_lock(const struct gbpy_object * o) { return kinds[o->kind].can_lock; }
 
 bool gbpy_can_lock_when_closed(const struct gbpy_object * o) { return kinds[o->kind].can_lock_when_closed; }
 

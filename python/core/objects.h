@@ -201,7 +201,6 @@ struct gbpy_profile {
 
 // Facts about a kind. The table of kinds is in objects.c.
 const char * gbpy_kind_name(enum gbpy_kind kind);
-bool gbpy_can_lock(const struct gbpy_object * object); // locks of this kind of object exist
 bool gbpy_can_lock_when_closed(const struct gbpy_object * object); // closing such an object does not end its use
 
 // The object of a handle. NULL and reported, in a message that begins with `what`: the handle is empty.

@@ -9,8 +9,8 @@ __all__ = ["Renamed", "warn_of"]
 
 
 def warn_of(old: str, new: str, stacklevel: int = 3) -> None:
-    """Warns the caller of the caller, or whom ``stacklevel`` names, that ``old`` is called ``new`` now."""
-    warnings.warn(f"{old} is called {new} now", DeprecationWarning, stacklevel=stacklevel)
+    """Warns that ``old`` is deprecated. The warning points to the caller of the caller, or as ``stacklevel`` says."""
+    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=stacklevel)
 
 
 class Renamed:

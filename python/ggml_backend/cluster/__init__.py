@@ -24,7 +24,6 @@ import sys
 import threading
 import time
 import types
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from .._base.errors import DeviceLostError, GgmlError, InvalidArgumentError, StateError, expect_path
 from .._base.errors.hints import made_by
 from .._base.handles import Owner
+from .._base.renamed import warn_of
 from .._ffi import ffi, lib
 from ..backend.backend import Backend
 from ..devices.device import register_device
@@ -426,7 +426,7 @@ if not TYPE_CHECKING:
         """Until the next release, ``gb.cluster()`` starts a cluster as well."""
 
         def __call__(self, **options):
-            warnings.warn("gb.cluster() is now gb.cluster.start()", DeprecationWarning, stacklevel=2)
+            warn_of("gb.cluster()", "gb.cluster.start()")
             return start(**options)
 
     sys.modules[__name__].__class__ = _Module

@@ -76,7 +76,7 @@ class Context(Handle):
         if mem_size >= 2**63:
             raise AllocationError(f"Context: no memory has {mem_size} bytes")
         if no_alloc is not None:
-            warn_of("Context: allocate=True", "allocate=True")
+            warn_of("Context: no_alloc=False", "allocate=True")
             allocate = not expect_bool(no_alloc, "Context: no_alloc")
         allocate = expect_bool(allocate, "Context: allocate")
         of_weights = usage_id(usage) != 0

@@ -497,7 +497,7 @@ def test_interrupts_end_queries_that_wait(holds, question):
     "work", ["gb.Scheduler(cpu).prepare(large, allocate=False)", "slow.compute(cpu)"], ids=["planning", "computing"]
 )
 def test_a_signal_handler_computes_its_own_graph(holds, work):
-    """What the interrupted call has looked at already, or need not look at, says nothing of the handler's own graph."""
+    """The handler's graph is planned on its own, whatever the interrupted call has cached about its graph."""
     holds(f"""
         ctx, weights = gb.Context(), gb.Context()
         x = y = ctx.tensor(4)

@@ -484,7 +484,7 @@ def many_tensors(cpu):
 
 
 def many_contexts(cpu):
-    contexts = [gb.Context() for _ in range(10_000)]
+    contexts = [gb.Context() for _ in range(20_000)]
     return contexts, [ctx.tensor(4) for ctx in contexts], [ctx.allocate(cpu) for ctx in contexts]
 
 
@@ -509,7 +509,7 @@ def many_graphs(cpu):
 def fastest(life, cpu) -> float:
     """Seconds of processor time, which other processes do not change much."""
     times = []
-    for _ in range(15):
+    for _ in range(60):
         start = time.thread_time()
         life(cpu)
         times.append(time.thread_time() - start)
@@ -519,13 +519,13 @@ def fastest(life, cpu) -> float:
 @pytest.mark.parametrize("life", [life_of_a_scheduler, life_of_a_buffer])
 @pytest.mark.parametrize("many", [many_tensors, many_contexts, many_graphs])
 def test_open_and_close_do_not_walk_over_other_objects(life, many, cpu):
-    """A walk over the thousands of other objects would take hundreds of times as much processor time."""
+    """A walk over all other objects would take several times as much processor time."""
     gc.collect()
     gc.disable()  # it would take long beside many objects
     try:
         alone = fastest(life, cpu)
         others = many(cpu)
-        assert fastest(life, cpu) < 20 * alone + 1e-3
+        assert fastest(life, cpu) < 2.5 * alone + 5e-5
         del others
     finally:
         gc.enable()

@@ -1,17 +1,16 @@
-"""What is meant by names that are not here: those of NumPy and PyTorch, other spellings, modules called like classes.
-Nothing here runs unless something is missing."""
+"""Hints for names that are not here: those of NumPy and PyTorch, and other spellings. Nothing here runs unless
+something is missing."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-import types
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from .messages import close_matches
 
-__all__ = ["made_by", "module_attribute", "no_name", "refuse_calls", "tell_missing", "without_missing"]
+__all__ = ["made_by", "module_attribute", "no_name", "tell_missing", "without_missing"]
 
 _DATA = "ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"
 _CUSTOM = "there is no such operation; gb.map_custom(function, x) runs a function of yours"
@@ -157,31 +156,6 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
     },
 }
 
-# Modules that are called like classes, or functions.
-_MODULES = {
-    "alloc": "backend.allocate(size) makes a buffer, gb.GraphAllocator(backend) an allocator",
-    "backend": 'gb.Backend("CPU") makes a backend',
-    "buffer": "backend.allocate(size) makes a buffer",
-    "cli": "python -m ggml_backend runs its commands",
-    "context": "gb.Context() makes a context",
-    "device": 'gb.Backend("CPU") makes one to compute with, and gb.backends() lists what there is',
-    "devices": "gb.backends() lists the devices that there are",
-    "dtypes": 'gb.dtypes.as_dtype("q4_0") is a dtype, gb.dtypes.dtypes are all',
-    "event": "gb.Event(backend) makes an event",
-    "gguf": "gb.gguf.open(path) opens a file",
-    "graph": "ctx.graph(tensor) makes a graph",
-    "ops": "its functions are gb.relu(x), gb.soft_max(x) and so on",
-    "pending": "scheduler.compute_async(graph) makes a pending run",
-    "plan": "scheduler.prepare(graph) makes a plan",
-    "planning": "gb.plan_memory(lower, upper, sizes) plans memory",
-    "profile": "scheduler.profile() begins one: with scheduler.profile() as profile",
-    "sched": "gb.Scheduler(backends) makes a scheduler",
-    "stats": "scheduler.stats has them",
-    "tensor": _DATA,
-    "testing": "gb.testing.check_device(backend) checks a device",
-    "trace": "scheduler.trace(path) begins one",
-}
-
 
 def _hinted(said: str, hint: str | None, name: str, known: Iterable[str]) -> str:
     return f"{said}; {hint}" if hint else said + close_matches(name, [k for k in known if not k.startswith("_")])
@@ -232,18 +206,6 @@ def no_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
     """What a module of the package raises for a name that it has not."""
     hint = _ATTRIBUTES[module].get(name)
     raise _no_attribute(_hinted(f"ggml_backend.{module} has no {name!r}", hint, name, known), name)
-
-
-class _Uncallable(types.ModuleType):
-    def __call__(self, *args: object, **options: object) -> NoReturn:
-        name = self.__name__.rpartition(".")[2]
-        raise TypeError(f"gb.{name} is a module; {_MODULES[name]}")
-
-
-def refuse_calls() -> None:
-    """``gb.backend("CPU")`` says what is meant."""
-    for name in _MODULES:
-        sys.modules[f"ggml_backend.{name}"].__class__ = _Uncallable
 
 
 def made_by(core: Any, kind: type, what: str, how: str) -> None:
