@@ -318,12 +318,28 @@ def sender_dies(nbytes: str) -> None:
     transport.in_trouble()  # MPI cannot be ended together any more, also where no call of this rank has said so
 
 
+def blocks_within_mpi(lost: str, pid: int) -> bool:
+    """True if the rank sleeps in a lock of MPI and no longer answers.
+
+    Open MPI 5.0 over TCP can do that when a peer dies within a large message: it closes the connection under the lock
+    of the connection, reports the failed message, and takes the lock again to answer. A rank that waits for data spins,
+    and one that is idle answers."""
+    over = os.environ.get("OMPI_MCA_btl", "")  # noqa: SIM112 - as Open MPI calls it
+    if "tcp" not in over or "it has not answered" not in lost:
+        return False
+    states = set()
+    for _ in range(100):
+        states.add(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
+        time.sleep(0.01)
+    return states == {"S"}
+
+
 def lost_large(how: str, ms: str) -> None:
-    """Rank 2 is killed or stopped while large activations go to and fro; rank 1 goes on, unless rank 2 was stopped
-    within a message to it."""
+    """Rank 2 is killed or stopped while large activations go to and fro. Rank 1 goes on, unless rank 2 was stopped
+    within a message to it, or MPI blocks it."""
     _mpi.rank()  # MPI begins, which may take longer than the deadline
     with gb.cluster.start(deadline=3, threads=1) as cluster:
-        work, pid = Large(cluster.backends(), 2), cluster.ranks[2].pid
+        work, pid, other = Large(cluster.backends(), 2), cluster.ranks[2].pid, cluster.ranks[1].pid
         work.expect(work.start(0), 0)
         threading.Timer(float(ms) / 1e3, os.kill, (pid, getattr(signal, how))).start()
         begin = time.monotonic()
@@ -333,12 +349,14 @@ def lost_large(how: str, ms: str) -> None:
                     work.expect(work.start(value), value)
             raise AssertionError("nobody noticed")
         except gb.DeviceLostError as error:
-            assert error.rank == 2 or how == "SIGSTOP", error
+            found = error
         try:
+            assert found.rank == 2 or how == "SIGSTOP", found
             assert [b.name for b in cluster.backends()] == ["MPI1:CPU"], [r.lost for r in cluster.ranks]
             compute_on(cluster.backends()[0])
         except (AssertionError, gb.DeviceLostError):
-            if how != "SIGSTOP" or cluster.ranks[1].lost is None:
+            first = cluster.ranks[1].lost
+            if first is None or (how != "SIGSTOP" and not blocks_within_mpi(first, other)):
                 raise
             print("rank 1 is lost, too", flush=True)
 

@@ -264,7 +264,7 @@ def test_objects_that_close_cannot_be_copied(tmp_path, cpu):
             gb.Event(cpu),
             gb.TensorAllocator(cpu, 4096),
             gb.GraphAllocator(cpu),
-            gb.cluster(),
+            gb.cluster.start(),
             scheduler.profile(),
         ]
         kinds = {type(thing) for thing in things}
