@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["main", "parser"]
 
 COMMANDS = {
+    "chat": "ask a language model a question, or hold a conversation with it",
+    "generate": "let a language model continue a text",
+    "embed": "turn the lines of a text file into vectors",
     "info": "show the version, the kernels and the devices",
     "gguf": "show, check, quantize and make GGUF files",
     "plan": "show how much memory a graph or a model needs, and where its tensors lie",

@@ -1,0 +1,113 @@
+"""What the commands that run whole models share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from .._base.errors import InvalidArgumentError
+from .._base.files import read_text
+from .._base.text import lines
+from ..models.embedding import EmbeddingModel
+from ..models.sampling import Sampling
+from ..models.text import TextModel
+from .program import add_import, import_named
+
+__all__ = [
+    "add_model",
+    "add_sampling",
+    "load_embedding",
+    "load_text",
+    "sampling_of",
+    "speed",
+    "text_of",
+    "visible",
+    "whole_number",
+]
+
+
+def whole_number(least: int = 1, most: int = 1 << 31) -> object:
+    """For ``type=`` of an argument."""
+
+    def number(word: str) -> int:
+        value = int(word)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{word} is not from {least} to {most}")
+        return value
+
+    return number
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that runs a model."""
+    count = whole_number()
+    parser.add_argument("model", metavar="MODEL.gguf", help="the model; of a split one, its first part")
+    parser.add_argument("--devices", default="CPU", help="in order of priority, for example CUDA0,CPU (CPU)")
+    parser.add_argument("--threads", type=count, metavar="N", help="of the CPU (all processors)")  # type: ignore[arg-type]
+    parser.add_argument("--n-ctx", type=count, metavar="N", help="tokens that the model keeps in mind")  # type: ignore[arg-type]
+    add_import(parser)
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """The rules of :class:`Sampling`."""
+    group = parser.add_argument_group("choice of the next token")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest (0)")
+    group.add_argument("--top-k", type=int, default=40, metavar="N", help="only so many of the likeliest; 0: all (40)")
+    group.add_argument("--top-p", type=float, default=0.95, metavar="P", help="only those that reach this sum (0.95)")
+    group.add_argument("--min-p", type=float, default=0.0, metavar="P", help="only those with this share of the best (0)")
+    group.add_argument("--repeat-penalty", type=float, default=1.0, metavar="X", help="of recent tokens (1: none)")
+    group.add_argument("--seed", type=int, metavar="N", help="of the random choice")
+
+
+def sampling_of(options: argparse.Namespace) -> Sampling:
+    """The rules that were given. Wrong ones end the command with its usage."""
+    try:
+        return Sampling(
+            options.temperature, options.top_k, options.top_p, options.min_p, options.repeat_penalty, seed=options.seed
+        )
+    except InvalidArgumentError as error:
+        options.parser.error(f"--{str(error).replace('_', '-')}")
+
+
+def _names(text: str) -> list[str]:
+    """Devices with options: ``SIM:mem=64M,delay=1ms,CPU`` names two."""
+    names: list[str] = []
+    for item in text.split(","):
+        if names and "=" in item and ":" not in item.partition("=")[0]:
+            names[-1] += f",{item}"
+        else:
+            names.append(item)
+    return names
+
+
+def load_text(options: argparse.Namespace) -> TextModel:
+    """The model of a command that writes text."""
+    import_named(options)
+    return TextModel(options.model, _names(options.devices), n_threads=options.threads, n_ctx=options.n_ctx)
+
+
+def load_embedding(options: argparse.Namespace) -> EmbeddingModel:
+    """The model of a command that makes vectors."""
+    import_named(options)
+    return EmbeddingModel(options.model, _names(options.devices), n_threads=options.threads, n_ctx=options.n_ctx)
+
+
+def visible(text: str) -> str:
+    """Text of a model for the output: control characters become visible if that is a terminal."""
+    return lines(text) if sys.stdout.isatty() else text
+
+
+def speed(model: TextModel) -> str:
+    """Tokens a second, in a line."""
+    s, parts = model.stats, []
+    if s.prompt_seconds:
+        parts.append(f"prompt {s.prompt_tokens} tokens, {s.prompt_tokens / s.prompt_seconds:.0f} tokens/s")
+    if s.new_seconds:
+        parts.append(f"answer {s.new_tokens + 1} tokens, {s.new_tokens / s.new_seconds:.1f} tokens/s")
+    parts.append(f"weights {model.weights.nbytes / 2**20:.0f} MiB, cache {model.cache.nbytes / 2**20:.0f} MiB")
+    return "; ".join(parts)
+
+
+def text_of(path: str) -> str:
+    """A text file, or the standard input if it is ``-``."""
+    return sys.stdin.read() if path == "-" else read_text(path)

@@ -1,0 +1,64 @@
+"""Whole models from GGUF files: chat, generate, embed.
+
+    from ggml_backend.models import load
+
+    model = load("SmolLM2.gguf")
+    for piece in model.chat([{"role": "user", "content": "Hello"}]):
+        print(piece, end="", flush=True)
+
+:mod:`ggml_backend.models.architectures` lists the networks. The package uses only the public interface of
+``ggml_backend``, and needs the packages of ``pip install ggml_backend[models]``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from .. import gguf
+from .._base.errors import FileError, UnsupportedError
+from ..backend.backend import Backend
+from .architectures import DECODERS, ENCODERS, unknown
+from .chat import ChatTemplate, Message
+from .embedding import EmbeddingModel
+from .sampling import Sampling
+from .text import Generation, Stats, TextModel
+from .tokens import Tokenizer, tokenizer_of
+
+__all__ = [
+    "DECODERS",
+    "ENCODERS",
+    "ChatTemplate",
+    "EmbeddingModel",
+    "Generation",
+    "Message",
+    "Sampling",
+    "Stats",
+    "TextModel",
+    "Tokenizer",
+    "load",
+    "tokenizer_of",
+]
+
+
+def load(
+    path: str | os.PathLike[str], devices: Sequence[str | Backend] = ("CPU",), **options: Any
+) -> TextModel | EmbeddingModel:
+    """Opens a model file: a :class:`TextModel` or an :class:`EmbeddingModel`, as its architecture says.
+
+    devices: names of devices or backends in order of priority. Layers are spread evenly over them. What they cannot
+        compute runs on the CPU.
+    options: of the class of the model, for example ``n_ctx=8192``, ``n_threads=2``.
+
+    FileError: the file is damaged or no model. UnsupportedError: its architecture is not known.
+    """
+    with gguf.open(path) as file:
+        name = file.metadata.get("general.architecture")
+    if not isinstance(name, str):
+        raise FileError(f"{os.fspath(path)} does not say which network it holds (general.architecture)")
+    if name in DECODERS:
+        return TextModel(path, devices, **options)
+    if name in ENCODERS:
+        return EmbeddingModel(path, devices, **options)
+    raise UnsupportedError(unknown(name))

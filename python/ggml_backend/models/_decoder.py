@@ -1,0 +1,181 @@
+"""The network of decoders: shared blocks that follow :mod:`ggml_backend.models.architectures`.
+
+Shapes are in NumPy order: ``T`` tokens, ``N`` places of the cache, ``E`` the width of embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .. import ops
+from ..tensor.tensor import Tensor
+from ._sizes import Rope, Sizes
+from .architectures import Decoder
+
+__all__ = ["Inputs", "decode"]
+
+Layer = tuple[Tensor, Tensor]
+"""Keys (N, kv_heads * head_k) and values (N, kv_heads * head_v) of one layer."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What changes from step to step.
+
+    ids, positions: int32 (T,); rows: int32 (T,), the places of the cache that the tokens write; mask, local_mask:
+    float16 (T, n), 0 or -inf for each of the first n places, of other layers and of windowed ones, None if there is no
+    such layer; out: int32, the tokens
+    whose logits are wanted.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    rows: Tensor
+    mask: Tensor | None
+    local_mask: Tensor | None
+    out: Tensor
+
+
+class _Network:
+    """One pass. ``w``: weights by name."""
+
+    def __init__(self, w: Mapping[str, Tensor], a: Decoder, s: Sizes, inputs: Inputs) -> None:
+        self.w, self.a, self.s, self.inputs = w, a, s, inputs
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, eps=self.s.eps) * self.w[f"{name}.weight"]
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        y = ops.mul_mat(self.w[f"{name}.weight"], x)
+        bias = self.w.get(f"{name}.bias")
+        return y if bias is None else y + bias
+
+    def rotate(self, x: Tensor, local: bool) -> Tensor:
+        """x (T, heads, head)."""
+        r = self.s.rope
+        if local and self.a.local_rope_base is not None:
+            r = Rope(r.dims, self.a.local_rope_base)
+        return ops.rope(
+            x,
+            self.inputs.positions,
+            r.dims,
+            "normal_exact" if self.a.rope == "normal" else "neox_exact",
+            factors=self.w[r.factors] if r.factors else None,
+            n_orig_ctx=r.n_orig_ctx,
+            freq_base=r.base,
+            freq_scale=r.scale,
+            ext_factor=r.ext_factor,
+            attn_factor=r.attn_factor,
+        )
+
+    def heads(self, name: str, x: Tensor, n_heads: int, head: int) -> Tensor:
+        """x (T, n_heads * head) as (T, n_heads, head), normalized if the file has a norm of that name."""
+        tokens, weight = x.shape[0], f"{name}.weight"
+        if weight not in self.w:
+            return x.reshape(tokens, n_heads, head)
+        if self.w[weight].shape[-1] == head:
+            return self.norm(name, x.reshape(tokens, n_heads, head))
+        return self.norm(name, x).reshape(tokens, n_heads, head)
+
+    def projections(self, block: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (T, heads * head size)."""
+        if not self.a.fused:
+            return tuple(self.linear(f"{block}.attn_{part}", x) for part in "qkv")  # type: ignore[return-value]
+        s = self.s
+        qkv, q, k = self.linear(f"{block}.attn_qkv", x), s.heads * s.head_k, s.kv_heads * s.head_k
+        return ops.cont(qkv[:, :q]), ops.cont(qkv[:, q : q + k]), ops.cont(qkv[:, q + k :])
+
+    def attention(self, i: int, x: Tensor, layer: Layer) -> Tensor:
+        """Attention of x (T, E) to the places of the cache, after it has written its own."""
+        s, block, tokens = self.s, f"blk.{i}", x.shape[0]
+        local = s.window > 0 and self.a.windowed(i)
+        mask = self.inputs.local_mask if local else self.inputs.mask
+        assert mask is not None
+        q, k, v = self.projections(block, x)
+        q = self.rotate(self.heads(f"{block}.attn_q_norm", q, s.heads, s.head_k), local)
+        k = self.rotate(self.heads(f"{block}.attn_k_norm", k, s.kv_heads, s.head_k), local)
+        k = k.reshape(tokens, s.kv_heads * s.head_k)
+        n = mask.shape[-1]
+        keys = ops.set_rows(layer[0], k, self.inputs.rows)[:n].reshape(n, s.kv_heads, s.head_k)
+        values = ops.set_rows(layer[1], v, self.inputs.rows)[:n].reshape(n, s.kv_heads, s.head_v)
+        mixed = ops.flash_attn_ext(
+            q.transpose(1, 0, 2),
+            keys.transpose(1, 0, 2),
+            values.transpose(1, 0, 2),
+            mask,
+            scale=s.scale,
+            logit_softcap=s.softcap,
+            sinks=self.w.get(f"{block}.attn_sinks.weight"),
+        )
+        return self.linear(f"{block}.attn_output", mixed.reshape(tokens, s.heads * s.head_v))
+
+    def gated(self, gate: Tensor, up: Tensor) -> Tensor:
+        if self.a.activation == "swiglu_oai":
+            return ops.swiglu_oai(gate, up, alpha=1.702, limit=7.0)
+        return (ops.silu(gate) if self.a.activation == "silu" else ops.gelu(gate)) * up
+
+    def feed_forward(self, block: str, x: Tensor) -> Tensor:
+        if self.s.experts:
+            return self.experts(block, x)
+        if self.a.fused:
+            both = self.linear(f"{block}.ffn_up", x)
+            gate, up = ops.cont(both[:, : self.s.ff]), ops.cont(both[:, self.s.ff :])
+        else:
+            gate, up = self.linear(f"{block}.ffn_gate", x), self.linear(f"{block}.ffn_up", x)
+        return self.linear(f"{block}.ffn_down", self.gated(gate, up))
+
+    def experts(self, block: str, x: Tensor) -> Tensor:
+        """A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): each token uses those that its router
+        prefers."""
+        assert self.s.experts is not None
+        tokens, embd, used = x.shape[0], x.shape[1], self.s.experts.used
+        scores = self.linear(f"{block}.ffn_gate_inp", x)  # (T, experts)
+        if self.a.experts != "used":
+            scores = ops.soft_max(scores)
+        chosen = ops.top_k(scores, used)  # (T, used)
+        weights = ops.get_rows(scores.reshape(tokens, self.s.experts.count, 1), chosen).reshape(tokens, used)
+        if self.a.experts == "used":
+            weights = ops.soft_max(weights)
+        elif self.a.experts == "normalized":
+            weights = weights / ops.sum_rows(weights)
+
+        def each(name: str, rows: Tensor) -> Tensor:  # (T, used, outputs)
+            y = ops.mul_mat_id(self.w[f"{block}.{name}.weight"], rows, chosen)
+            bias = self.w.get(f"{block}.{name}.bias")
+            return y if bias is None else ops.add_id(y, bias, chosen)
+
+        rows = x.reshape(tokens, 1, embd)
+        inner = self.gated(each("ffn_gate_exps", rows), each("ffn_up_exps", rows))
+        mixed = each("ffn_down_exps", inner) * weights.reshape(tokens, used, 1)
+        total = mixed[:, 0]
+        for i in range(1, used):
+            total = total + mixed[:, i]
+        return total
+
+    def block(self, i: int, x: Tensor, layer: Layer, last: bool) -> Tensor:
+        name = f"blk.{i}"
+        y = self.attention(i, self.norm(f"{name}.attn_norm", x), layer)
+        if self.a.post_norms:
+            y = self.norm(f"{name}.post_attention_norm", y)
+        if last:  # the other tokens have written their keys and values, and are not needed any more
+            x, y = ops.get_rows(x, self.inputs.out), ops.get_rows(y, self.inputs.out)
+        x = x + y
+        y = self.feed_forward(name, self.norm(f"{name}.{self.a.ffn_norm}", x))
+        return x + (self.norm(f"{name}.post_ffw_norm", y) if self.a.post_norms else y)
+
+    def run(self, layers: Sequence[Layer]) -> Tensor:
+        x = ops.get_rows(self.w["token_embd.weight"], self.inputs.ids)
+        if self.a.scale_embedding:
+            x = x * float(self.s.embd**0.5)
+        for i, layer in enumerate(layers):
+            x = self.block(i, x, layer, i == len(layers) - 1)
+        head = "output.weight" if "output.weight" in self.w else "token_embd.weight"
+        logits = ops.mul_mat(self.w[head], self.norm("output_norm", x))
+        cap = self.s.final_softcap
+        return ops.tanh(logits * (1.0 / cap)) * cap if cap else logits
+
+
+def decode(w: Mapping[str, Tensor], a: Decoder, s: Sizes, inputs: Inputs, layers: Sequence[Layer]) -> Tensor:
+    """Logits (len(out), vocabulary) of the tokens ``out``, after the writes into the cache ``layers``."""
+    return _Network(w, a, s, inputs).run(layers)

@@ -1,0 +1,129 @@
+"""What sets one architecture apart from another: a table.
+
+The name is that of the key ``general.architecture``. A decoder is Llama's network (Touvron et al. 2023,
+arXiv:2302.13971) with the differences that its entry names. Sizes come from the keys of the file. Biases, the norms of
+queries and keys, and the frequency factors of ROPE are used if the file has their tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from .._base.errors import UnsupportedError
+
+__all__ = ["DECODERS", "ENCODERS", "Decoder", "Encoder", "decoder_of"]
+
+
+def _nowhere(layer: int) -> bool:
+    return False
+
+
+def _everywhere(layer: int) -> bool:
+    return True
+
+
+def _even(layer: int) -> bool:
+    return layer % 2 == 0
+
+
+def _five_of_six(layer: int) -> bool:
+    return layer % 6 != 5
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A network that predicts the next token.
+
+    rope: "normal" rotates neighbours, "neox" pairs an element with the one half a head away.
+    activation: of the gate of the feed-forward block. "swiglu_oai" is gpt-oss's clamped form.
+    fused: queries, keys and values are one matrix, and so are gate and up.
+    post_norms: attention and feed-forward results are normalized before they are added.
+    ffn_norm: tensor of the norm before the feed-forward block.
+    scale_embedding: embeddings are multiplied by the square root of their width.
+    windowed: the layers that see only the last ``attention.sliding_window`` positions.
+    local_rope_base: base of ROPE in windowed layers, if it differs; these layers do not scale positions.
+    experts: how the weights of experts follow from the router. "all": softmax of all. "normalized": the same, divided
+        by the sum of those used. "used": softmax of those used.
+    wide_layers: numbers of layers of the models that scale scores by the width per head in place of the head size.
+    """
+
+    rope: Literal["normal", "neox"] = "neox"
+    activation: Literal["silu", "gelu", "swiglu_oai"] = "silu"
+    fused: bool = False
+    post_norms: bool = False
+    ffn_norm: str = "ffn_norm"
+    scale_embedding: bool = False
+    windowed: Callable[[int], bool] = _nowhere
+    local_rope_base: float | None = None
+    experts: Literal["all", "normalized", "used"] = "normalized"
+    wide_layers: tuple[int, ...] = ()
+
+
+DECODERS: Mapping[str, Decoder] = {
+    # Llama 1 to 3, Mistral, Mixtral, SmolLM, and others that are stored as Llama
+    "llama": Decoder(rope="normal"),
+    "qwen2": Decoder(),
+    "qwen3": Decoder(),
+    "qwen3moe": Decoder(),
+    "olmoe": Decoder(experts="all"),
+    "phi3": Decoder(fused=True, windowed=_everywhere),
+    "gemma2": Decoder(activation="gelu", post_norms=True, scale_embedding=True, windowed=_even, wide_layers=(46,)),
+    "gemma3": Decoder(
+        activation="gelu",
+        post_norms=True,
+        scale_embedding=True,
+        windowed=_five_of_six,
+        local_rope_base=10000.0,
+        wide_layers=(62,),
+    ),
+    "gpt-oss": Decoder(
+        activation="swiglu_oai", ffn_norm="post_attention_norm", windowed=_even, experts="used"
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A network that gives a vector for each token, or for a whole text.
+
+    norm_first: the norm stands before each block, not behind it.
+    rope: positions rotate queries and keys. Else a table of positions is added.
+    gate: "none", "silu" or "gelu": the activation of a gated feed-forward block. Ungated ones use GELU.
+    windowed: the layers that see only half of ``attention.sliding_window`` to each side.
+    local_rope_base: base of ROPE in windowed layers.
+    """
+
+    norm_first: bool = False
+    rope: bool = False
+    gate: Literal["none", "silu", "gelu"] = "none"
+    windowed: Callable[[int], bool] = _nowhere
+    local_rope_base: float | None = None
+
+
+def _two_of_three(layer: int) -> bool:
+    return layer % 3 != 0
+
+
+ENCODERS: Mapping[str, Encoder] = {
+    "bert": Encoder(),
+    "nomic-bert": Encoder(rope=True, gate="silu"),
+    "modern-bert": Encoder(norm_first=True, rope=True, gate="gelu", windowed=_two_of_three, local_rope_base=10000.0),
+}
+
+
+def decoder_of(name: str) -> Decoder:
+    """The entry of an architecture. UnsupportedError names those that are known."""
+    if name in DECODERS:
+        return DECODERS[name]
+    raise UnsupportedError(unknown(name))
+
+
+def unknown(name: str) -> str:
+    """What a user reads about an architecture that no table names."""
+    known = ", ".join(sorted((*DECODERS, *ENCODERS)))
+    return (
+        f"the architecture {name[:60]!r} is not known. Known are {known}."
+        " The page 'Add an architecture' of the documentation shows how to add one"
+    )

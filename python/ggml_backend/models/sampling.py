@@ -1,0 +1,88 @@
+"""How the next token is chosen from logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .._base.errors import InvalidArgumentError
+
+__all__ = ["Sampling"]
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The rules of a choice. They apply in this order.
+
+    repeat_penalty: logits of the last ``repeat_last`` tokens are divided by it if they are positive, else multiplied
+        (Keskar et al. 2019, arXiv:1909.05858). 1 turns it off.
+    temperature: 0 takes the likeliest token. Else logits are divided by it after the other rules.
+    top_k: keeps so many of the likeliest tokens. 0 keeps all.
+    top_p: keeps the smallest set of the likeliest tokens whose probability reaches it (Holtzman et al. 2020,
+        arXiv:1904.09751).
+    min_p: keeps tokens with at least this share of the probability of the likeliest (Nguyen et al. 2024,
+        arXiv:2407.01082).
+    seed: of the random choice. Without one, each run differs.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    repeat_last: int = 64
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = {
+            "temperature": (0.0, math.inf),
+            "top_k": (0, math.inf),
+            "top_p": (1e-9, 1.0),
+            "min_p": (0.0, 1.0),
+            "repeat_penalty": (1e-3, 1e3),
+            "repeat_last": (0, math.inf),
+        }
+        for name, (least, most) in limits.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+                raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+            if not least <= value <= most or value == math.inf:
+                raise InvalidArgumentError(f"{name} is {value}: it must be from {least:g} to {most:g}")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
+            raise TypeError(f"seed must be an int, not {type(self.seed).__name__}")
+        if self.seed is not None and self.seed < 0:
+            raise InvalidArgumentError(f"seed is {self.seed}: it must be 0 or more")
+
+    def random(self) -> np.random.Generator:
+        """The source of random numbers of one text."""
+        return np.random.default_rng(self.seed)
+
+    def choose(self, logits: FloatArray, before: Sequence[int], random: np.random.Generator) -> int:
+        """The next token after the tokens ``before``. logits: float32 (vocabulary,)."""
+        if self.repeat_penalty != 1.0 and before and self.repeat_last:
+            logits = logits.copy()
+            seen = np.unique(np.asarray(before[-int(self.repeat_last) :]))
+            found = logits[seen]
+            logits[seen] = np.where(found > 0, found / self.repeat_penalty, found * self.repeat_penalty)
+        if self.temperature == 0:
+            return int(logits.argmax())
+        k = min(int(self.top_k) or len(logits), len(logits))
+        best = np.argpartition(-logits, k - 1)[:k] if k < len(logits) else np.arange(len(logits))
+        best = best[np.argsort(-logits[best], kind="stable")]
+        plain = _softmax(logits[best].astype(np.float64))
+        kept = max(1, min(int(np.searchsorted(np.cumsum(plain), self.top_p)) + 1, k))
+        if self.min_p > 0:
+            kept = max(1, min(kept, int(np.count_nonzero(plain >= self.min_p * plain[0]))))
+        p = _softmax(logits[best[:kept]].astype(np.float64) / self.temperature)
+        return int(random.choice(best[:kept], p=p))
+
+
+def _softmax(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    shares = np.exp(x - x.max())
+    return shares / shares.sum()  # type: ignore[no-any-return]

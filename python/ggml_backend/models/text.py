@@ -1,0 +1,510 @@
+"""Models that write text."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import gguf
+from .._base.errors import FileError, InvalidArgumentError, StateError, expect_int
+from ..backend.backend import Backend
+from ..dtypes import float16, int32
+from ..dtypes import as_dtype
+from ..sched.scheduler import Scheduler
+from ..tensor.context import Context
+from ..tensor.graph import Graph
+from ..tensor.tensor import Tensor
+from ._cache import Cache, Ints
+from ._cache import Sequence as CachedSequence
+from ._decoder import Inputs, decode
+from ._sizes import Sizes
+from .architectures import decoder_of
+from .chat import ChatTemplate, Message
+from .sampling import Sampling
+from .tokens import TextStream, Tokenizer, tokenizer_of
+
+__all__ = ["Generation", "Stats", "TextModel", "backends_of"]
+
+FloatArray = npt.NDArray[np.float32]
+
+_LEAST_CELLS = 256
+_KEPT_GRAPHS = 8
+
+
+def _class_of(n: int, least: int = 1) -> int:
+    """The size of the graph that computes ``n``: ``n`` rounded up to three significant bits."""
+    n = max(n, least)
+    step = 1 << max(0, n.bit_length() - 3)
+    return -(-n // step) * step
+
+
+@dataclass
+class Stats:
+    """Of all steps so far. A prompt is what a step computes of more than one token for a sequence."""
+
+    prompt_tokens: int = 0
+    prompt_seconds: float = 0.0
+    new_tokens: int = 0
+    new_seconds: float = 0.0
+
+    def add(self, n: int, seconds: float, prompt: bool) -> None:
+        """Adds a step of ``n`` tokens."""
+        if prompt:
+            self.prompt_tokens += n
+            self.prompt_seconds += seconds
+        else:
+            self.new_tokens += n
+            self.new_seconds += seconds
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A graph for ``inputs.ids.shape[0]`` tokens that see the first ``inputs.mask.shape[1]`` cells."""
+
+    context: Context
+    graph: Graph
+    inputs: Inputs
+    logits: Tensor
+
+
+class TextModel:
+    """A decoder with its tokenizer, ready to write.
+
+    Use :func:`ggml_backend.models.load`. The object may be shared between threads: steps wait for each other.
+
+    ``name``, ``architecture``, ``n_ctx`` (tokens of all texts that are being written), ``tokenizer``, ``template``,
+    ``metadata``, ``stats``
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        devices: Sequence[str | Backend] = ("CPU",),
+        *,
+        n_threads: int | None = None,
+        n_ctx: int | None = None,
+        n_batch: int = 512,
+        cache: str = "float16",
+    ) -> None:
+        self.n_batch = expect_int(n_batch, "n_batch")
+        if self.n_batch < 1:
+            raise InvalidArgumentError(f"n_batch is {n_batch}: it must be at least 1")
+        self.backends = backends_of(devices, n_threads)
+        self._lock = threading.RLock()
+        with gguf.open(path) as file:
+            self.metadata = dict(file.metadata)
+            self.architecture = str(file.metadata.get("general.architecture", ""))
+            self._a = decoder_of(self.architecture)
+            self._s = Sizes.of(self.architecture, self._a, self.metadata, file.tensors, n_ctx)
+            self.n_ctx = self._context(n_ctx)
+            self.tokenizer: Tokenizer = tokenizer_of(self.metadata, self._s.vocab)
+            last = len(self.backends)
+            layers = {f"blk.{i}.*": self.backends[i * last // self._s.layers] for i in range(self._s.layers)}
+            self.weights = file.load({**layers, "*": self.backends[-1]})
+        self.name = str(self.metadata.get("general.name", self.architecture))
+        self.template = self._template()
+        self.cache = Cache(self._s, self.n_ctx, self.backends, as_dtype(cache, "cache"))
+        self._scheduler: Scheduler | None = Scheduler(self.backends)
+        self._steps: OrderedDict[tuple[int, int, int], _Step] = OrderedDict()
+        self.stats = Stats()
+
+    def _context(self, n_ctx: int | None) -> int:
+        if n_ctx is None:
+            return min(self._s.context, 4096)
+        if not 1 <= expect_int(n_ctx, "n_ctx") <= self._s.context:
+            raise InvalidArgumentError(f"n_ctx is {n_ctx}: this model takes 1 to {self._s.context}")
+        return n_ctx
+
+    def _template(self) -> ChatTemplate | None:
+        source = self.metadata.get("tokenizer.chat_template")
+        if source is None:
+            return None
+        if not isinstance(source, str):
+            raise FileError("tokenizer.chat_template must be a text")
+        pieces, t = self.tokenizer.pieces, self.tokenizer
+        return ChatTemplate(source, *("" if i is None else pieces[i] for i in (t.bos, t.eos)))
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Scheduler:
+        if self._scheduler is None:
+            raise StateError("the model is closed")
+        return self._scheduler
+
+    def _step_of(self, n_tokens: int, n_cells: int, n_out: int) -> _Step:
+        """The graph of this size, built on first use."""
+        key = (n_tokens, n_cells, n_out)
+        found = self._steps.get(key)
+        if found is not None:
+            self._steps.move_to_end(key)
+            return found
+        if len(self._steps) >= _KEPT_GRAPHS:
+            self._steps.popitem(last=False)[1].context.close()
+        context = Context()
+
+        def indices(name: str, n: int) -> Tensor:
+            made = context.tensor((n,), int32, name=name)
+            made.set_input()
+            return made
+
+        def mask(name: str) -> Tensor:
+            made = context.tensor((n_tokens, n_cells), float16, name=name)
+            made.set_input()
+            return made
+
+        windowed = {self._s.window > 0 and self._a.windowed(i) for i in range(self._s.layers)}
+        inputs = Inputs(
+            indices("ids", n_tokens),
+            indices("positions", n_tokens),
+            indices("rows", n_tokens),
+            mask("mask") if False in windowed else None,
+            mask("local_mask") if True in windowed else None,
+            indices("out", n_out),
+        )
+        layers = [(context.view(k), context.view(v)) for k, v in self.cache.layers]
+        logits = decode(self.weights, self._a, self._s, inputs, layers)
+        step = self._steps[key] = _Step(context, context.graph(logits), inputs, logits)
+        return step
+
+    def _compute(self, work: Sequence[tuple[CachedSequence, Sequence[int]]]) -> FloatArray:
+        """Adds tokens to sequences. Returns the logits (len(work), vocabulary) of the last token of each."""
+        scheduler = self._open()
+        placed: list[tuple[CachedSequence, int]] = []
+        try:
+            rows: list[Ints] = []
+            for sequence, tokens in work:
+                rows.append(self.cache.add(sequence, tokens))
+                placed.append((sequence, len(tokens)))
+            return self._run(scheduler, work, np.concatenate(rows))
+        except BaseException:
+            for sequence, n in placed:
+                self.cache.drop_last(sequence, n)
+            raise
+
+    def _run(
+        self, scheduler: Scheduler, work: Sequence[tuple[CachedSequence, Sequence[int]]], cells: Ints
+    ) -> FloatArray:
+        lengths = np.array([len(tokens) for _, tokens in work])
+        n, ends = int(lengths.sum()), np.cumsum(lengths) - 1
+        n_tokens, n_out = _class_of(n), _class_of(len(work))
+        n_cells = min(_class_of(self.cache.n_seen(), _LEAST_CELLS), self.n_ctx)
+        step = self._step_of(n_tokens, n_cells, n_out)
+        ids = np.fromiter((t for _, tokens in work for t in tokens), np.int32, n)
+        numbers = np.repeat(np.array([s.number for s, _ in work], np.int32), lengths)
+        positions = self.cache.position[cells]
+
+        def padded(x: Ints) -> Ints:  # the last token again, with the same result in the same place
+            return np.concatenate([x, np.repeat(x[-1:], n_tokens - n)])
+
+        scheduler.allocate(step.graph)
+        step.inputs.ids.set(padded(ids))
+        step.inputs.positions.set(padded(positions))
+        step.inputs.rows.set(padded(cells))
+        numbers, positions = padded(numbers), padded(positions)
+        for mask, window in ((step.inputs.mask, 0), (step.inputs.local_mask, self._s.window)):
+            if mask is not None:
+                mask.set(self.cache.visible(numbers, positions, n_cells, window))
+        step.inputs.out.set(np.concatenate([ends, np.repeat(ends[-1:], n_out - len(work))]).astype(np.int32))
+        scheduler.compute(step.graph)
+        return np.array(step.logits.numpy()[: len(work)], np.float32)
+
+    def _feed(self, sequence: CachedSequence, tokens: Sequence[int]) -> FloatArray:
+        """Logits (vocabulary,) after these tokens, which are computed in batches."""
+        begin = time.perf_counter()
+        logits = np.empty((1, 0), np.float32)
+        for i in range(0, len(tokens), self.n_batch):
+            with self._lock:
+                logits = self._compute([(sequence, tokens[i : i + self.n_batch])])
+        self.stats.add(len(tokens), time.perf_counter() - begin, len(tokens) > 1)
+        return logits[0]
+
+    # ---- for users ---------------------------------------------------------------------------------------------------
+
+    def _prompt(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt)
+        else:
+            tokens = [expect_int(t, "prompt: each token") for t in prompt]
+        if not tokens:
+            raise InvalidArgumentError("the prompt is empty")
+        wrong = [t for t in tokens if not 0 <= t < self._s.vocab]
+        if wrong:
+            raise InvalidArgumentError(f"token {wrong[0]} is not in the vocabulary of {self._s.vocab}")
+        if len(tokens) > self.n_ctx:
+            raise InvalidArgumentError(
+                f"the prompt has {len(tokens)} tokens, the context {self.n_ctx}: load the model with a larger n_ctx"
+                f" (this one takes up to {self._s.context}), or give a shorter text"
+            )
+        return tokens
+
+    def logits(self, prompt: str | Sequence[int]) -> FloatArray:
+        """Logits of the token after a text: float32 (vocabulary,)."""
+        tokens = self._prompt(prompt)
+        sequence = self._begin(tokens)
+        try:
+            return self._feed(sequence, tokens[len(sequence.tokens) :])
+        finally:
+            self._end(sequence)
+
+    def _begin(self, tokens: Sequence[int]) -> CachedSequence:
+        with self._lock:
+            self._open()
+            return self.cache.begin(tokens)
+
+    def _end(self, sequence: CachedSequence) -> None:
+        with self._lock:
+            self.cache.end(sequence)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
+        **rules: Any,
+    ) -> Generation:
+        """Continues a text. Iterate over the result to get the new text piece by piece.
+
+        prompt: a text, or tokens
+        max_tokens: at most so many new ones. Default: to the end of the context.
+        stop: texts that end the answer. They are not part of it.
+        rules: fields of :class:`Sampling`, for example ``temperature=0.8, seed=1``. The default takes the likeliest
+            token.
+        """
+        if sampling is not None and rules:
+            raise InvalidArgumentError("give either sampling= or its fields, not both")
+        if max_tokens is not None and expect_int(max_tokens, "max_tokens") < 1:
+            raise InvalidArgumentError(f"max_tokens is {max_tokens}: it must be at least 1")
+        if isinstance(stop, str):
+            stop = (stop,)
+        if not all(isinstance(s, str) and s for s in stop):
+            raise InvalidArgumentError("stop must be a list of texts that are not empty")
+        return Generation(self, self._prompt(prompt), max_tokens, tuple(stop), sampling or Sampling(**rules))
+
+    def chat(self, messages: Sequence[Message], **options: Any) -> Generation:
+        """Answers a conversation: a list of ``{"role": "user", "content": "Hello"}``.
+
+        Takes the options of :meth:`generate`. A conversation that continues an earlier one computes only what is new.
+        UnsupportedError: the file has no chat template.
+        """
+        return self.generate(self.tokenizer.encode(self.chat_prompt(messages), ends=False), **options)
+
+    def chat_prompt(self, messages: Sequence[Message], **variables: Any) -> str:
+        """The text of a conversation as the model reads it. variables: more variables of the template."""
+        if self.template is None:
+            raise InvalidArgumentError(
+                f"{self.name} has no chat template (tokenizer.chat_template): it continues texts, see generate"
+            )
+        return self.template.render(messages, **variables)
+
+    def generate_all(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        max_tokens: int = 128,
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
+        **rules: Any,
+    ) -> list[str]:
+        """Continues several texts at once: one step computes a token of each. The options are those of
+        :meth:`generate`."""
+        if isinstance(prompts, str):
+            raise TypeError("prompts must be a list of texts, not str")
+        running = [
+            self.generate(p, max_tokens=max_tokens, stop=stop, sampling=sampling, **rules) for p in prompts
+        ]
+        texts = [""] * len(running)
+        try:
+            waiting = [(i, g) for i, g in enumerate(running)]
+            for _, g in waiting:
+                g._read_prompt()
+            while waiting:
+                waiting = [(i, g) for i, g in waiting if not g._choose()]
+                if waiting:
+                    self._advance([g for _, g in waiting])
+            texts = ["".join(g) for g in running]
+        finally:
+            for g in running:
+                g.close()
+        return texts
+
+    def _advance(self, running: Sequence[Generation]) -> None:
+        """Computes the chosen token of each."""
+        begin = time.perf_counter()
+        for i in range(0, len(running), self.n_batch):
+            some = running[i : i + self.n_batch]
+            with self._lock:
+                logits = self._compute([(g._live(), [g.tokens[-1]]) for g in some])
+            for g, row in zip(some, logits, strict=True):
+                g._logits = row
+        self.stats.add(len(running), time.perf_counter() - begin, False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights and cache."""
+        return self.weights.nbytes + self.cache.nbytes
+
+    def close(self) -> None:
+        """Frees the memory. The model cannot write any more."""
+        with self._lock:
+            if self._scheduler is None:
+                return
+            self._scheduler.close()
+            self._scheduler = None
+            for step in self._steps.values():
+                step.context.close()
+            self._steps.clear()
+            self.cache.close()
+            self.weights.close()
+
+    def __enter__(self) -> TextModel:
+        self._open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._scheduler is None:
+            return "<TextModel: closed>"
+        where = ", ".join(b.name for b in self.backends)
+        return f"<TextModel {self.name!r}: {self.architecture}, {self._s.layers} layers, n_ctx {self.n_ctx}, on {where}>"
+
+
+class Generation:
+    """A text that is being written. Iterate over it to get it piece by piece.
+
+    ``text``: all of it so far; ``tokens``: its tokens; ``n_prompt``: tokens of the prompt; ``finish_reason``: None
+    while it is being written, then "stop" (the model or a stop text ended it) or "length" (``max_tokens`` or the end of
+    the context).
+
+    An iteration that an exception or Ctrl-C ends keeps ``text``.
+    """
+
+    def __init__(
+        self, model: TextModel, prompt: list[int], max_tokens: int | None, stop: tuple[str, ...], sampling: Sampling
+    ) -> None:
+        self._model, self._prompt, self._stop, self._sampling = model, prompt, stop, sampling
+        left = model.n_ctx - len(prompt)
+        self._most = left + 1 if max_tokens is None else min(max_tokens, left + 1)
+        self._random = sampling.random()
+        self._stream = TextStream(model.tokenizer)
+        self._sequence: CachedSequence | None = None
+        self._logits: FloatArray | None = None
+        self._held = ""  # may be the beginning of a stop text
+        self._ready: list[str] = []
+        self.n_prompt = len(prompt)
+        self.tokens: list[int] = []
+        self.text = ""
+        self.finish_reason: str | None = None
+
+    def _live(self) -> CachedSequence:
+        assert self._sequence is not None
+        return self._sequence
+
+    def _read_prompt(self) -> None:
+        """Computes the prompt."""
+        sequence = self._model._begin(self._prompt)
+        self._sequence = sequence
+        self._logits = self._model._feed(sequence, self._prompt[len(sequence.tokens) :])
+
+    def _choose(self) -> bool:
+        """Takes the next token. Returns True at the end of the text."""
+        assert self._logits is not None
+        token = self._sampling.choose(self._logits, [*self._prompt, *self.tokens], self._random)
+        if token in self._model.tokenizer.stops:
+            self._finish("stop")
+            return True
+        self.tokens.append(token)
+        self._held += self._stream.push(token)
+        if self._stopped():
+            return True
+        if len(self.tokens) >= self._most:
+            self._finish("length")
+            return True
+        return False
+
+    def _stopped(self) -> bool:
+        """Emits what no stop text can take back. Returns True if one was found."""
+        found = [i for i in (self._held.find(s) for s in self._stop) if i >= 0]
+        if found:
+            self._held = self._held[: min(found)]
+            self._finish("stop", whole=False)
+            return True
+        kept = max((n for s in self._stop for n in range(1, len(s)) if self._held.endswith(s[:n])), default=0)
+        self._emit(self._held[: len(self._held) - kept])
+        self._held = self._held[len(self._held) - kept :]
+        return False
+
+    def _emit(self, piece: str) -> None:
+        if piece:
+            self.text += piece
+            self._ready.append(piece)
+
+    def _finish(self, reason: str, whole: bool = True) -> None:
+        self._emit(self._held + (self._stream.end() if whole else ""))
+        self._held = ""
+        self.finish_reason = reason
+        self.close()
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            while not self._ready:
+                if self.finish_reason is not None:
+                    raise StopIteration
+                if self._sequence is None:
+                    self._read_prompt()
+                elif self._logits is None:
+                    self._logits = self._model._feed(self._live(), self.tokens[-1:])
+                if not self._choose():
+                    self._logits = None
+        except BaseException:
+            if self.finish_reason is None:
+                self.close()
+            raise
+        return self._ready.pop(0)
+
+    def close(self) -> None:
+        """Ends the text here. What was written stays in ``text``."""
+        if self.finish_reason is None:
+            self.finish_reason = "closed"
+        sequence, self._sequence = self._sequence, None
+        if sequence is not None:
+            self._model._end(sequence)
+
+    def __del__(self) -> None:
+        if getattr(self, "_sequence", None) is not None:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Generation: {len(self.tokens)} tokens after {self.n_prompt}, {self.finish_reason or 'being written'}>"
+
+
+def backends_of(devices: Sequence[str | Backend], n_threads: int | None) -> list[Backend]:
+    """Backends in order of priority. The CPU comes last, because it computes what others do not."""
+    if isinstance(devices, (str, Backend)):
+        devices = (devices,)
+    if not devices:
+        raise InvalidArgumentError("devices is empty: give at least 'CPU'")
+    made = [
+        d if isinstance(d, Backend)
+        else Backend(d, n_threads=n_threads) if n_threads and d.upper() == "CPU"
+        else Backend(d)
+        for d in devices
+    ]  # fmt: skip
+    if not made[-1].name.startswith("CPU"):
+        made.append(Backend("CPU", n_threads=n_threads) if n_threads else Backend("CPU"))
+    return made

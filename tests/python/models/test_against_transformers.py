@@ -1,0 +1,45 @@
+"""Every decoder of the table beside the network of ``transformers`` in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh (make check-long) installs it")
+pytest.importorskip("transformers", reason="transformers is not installed; make check-long installs it")
+import transformers_models as tm
+
+from ggml_backend.models import TextModel
+
+
+def cosine(a, b):
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+@pytest.fixture(scope="module", params=tm.CASES)
+def pair(request, tmp_path_factory):
+    case = tm.CASES[request.param]
+    made = tm.network(case)
+    path = tmp_path_factory.mktemp("models") / "model.gguf"
+    tm.write(case, made, path)
+    return made, path
+
+
+@pytest.mark.parametrize("devices", [("CPU",), ("SIM", "CPU"), ("ARRAY", "CPU")], ids=lambda d: d[0])
+def test_logits_and_tokens_are_those_of_transformers(pair, devices):
+    made, path = pair
+    ids = np.random.default_rng(1).integers(3, tm.VOCAB, 21).tolist()
+    with TextModel(path, devices, n_ctx=128, n_batch=8, cache="float32") as model:
+        for n in (1, 8, 21):  # a single token, a whole batch, several batches and a padded one
+            ours, theirs = model.logits(ids[:n]), tm.logits_of(made, ids[:n])
+            assert cosine(ours, theirs) >= 0.9999999, n
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-4 * np.abs(theirs).max())
+        model.tokenizer.stops = frozenset()
+        written = model.generate(ids, max_tokens=64)
+        text = "".join(written)
+        assert text == written.text
+        expected = list(ids)
+        for _ in range(64):
+            expected.append(int(tm.logits_of(made, expected).argmax()))
+        assert written.tokens == expected[len(ids) :]
