@@ -54,7 +54,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest (0)")
     group.add_argument("--top-k", type=int, default=40, metavar="N", help="only so many of the likeliest; 0: all (40)")
     group.add_argument("--top-p", type=float, default=0.95, metavar="P", help="only those that reach this sum (0.95)")
-    group.add_argument("--min-p", type=float, default=0.0, metavar="P", help="only those with this share of the best (0)")
+    group.add_argument(
+        "--min-p", type=float, default=0.0, metavar="P", help="only those with this share of the best (0)"
+    )
     group.add_argument("--repeat-penalty", type=float, default=1.0, metavar="X", help="of recent tokens (1: none)")
     group.add_argument("--seed", type=int, metavar="N", help="of the random choice")
 

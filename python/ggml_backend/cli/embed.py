@@ -67,7 +67,6 @@ def _compare(texts: list[str], vectors: np.ndarray[Any, Any]) -> None:
         say(f"{i + 1:4}  {' '.join(f'{score:5.2f}' for score in row)}  {line(text, 60)}")
 
 
-
 def _save(path: str, array: np.ndarray[Any, Any]) -> None:
     data = io.BytesIO()
     np.save(data, array)

@@ -58,7 +58,9 @@ class Rope:
             return cls(dims, base, 1.0 / factor, factors=factors)
         if kind == "yarn":
             return cls(dims, base, 1.0 / factor, original, 1.0, attn_factor, factors)
-        raise UnsupportedError(f"{keys.name('.rope.scaling.type')} is {kind[:60]!r}; known are none, linear, yarn, longrope")
+        raise UnsupportedError(
+            f"{keys.name('.rope.scaling.type')} is {kind[:60]!r}; known are none, linear, yarn, longrope"
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ class Sizes:
     experts: Experts | None
 
     @classmethod
-    def of(cls, name: str, a: Decoder, metadata: Mapping[str, object], tensors: Mapping[str, Shaped], n_ctx: int | None) -> Sizes:
+    def of(
+        cls, name: str, a: Decoder, metadata: Mapping[str, object], tensors: Mapping[str, Shaped], n_ctx: int | None
+    ) -> Sizes:
         """FileError for a file that the network cannot run. Nothing in it is trusted, so what follows can be."""
         keys = Keys(metadata, name)
         embd, layers = keys.count(".embedding_length"), keys.count(".block_count", most=1 << 16)
@@ -201,5 +205,7 @@ def one_for_all(keys: Keys, key: str, layers: int, default: int | None = None) -
         return 0
     found = set(keys.counts(key, layers, default))
     if len(found) > 1:
-        raise UnsupportedError(f"{keys.name(key)} differs from layer to layer; the models of this package need one value")
+        raise UnsupportedError(
+            f"{keys.name(key)} differs from layer to layer; the models of this package need one value"
+        )
     return found.pop()

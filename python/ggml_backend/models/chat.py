@@ -35,9 +35,7 @@ class ChatTemplate:
     def __repr__(self) -> str:
         return f"<ChatTemplate: {len(self.source)} characters>"
 
-    def render(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: Any
-    ) -> str:
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: Any) -> str:
         """The text of a conversation.
 
         add_generation_prompt: ends with the words that begin an answer.
@@ -57,7 +55,9 @@ class ChatTemplate:
         }
         answer = _run(job)
         if "missing" in answer:
-            raise UnsupportedError(f"chat templates need the package {answer['missing']}: pip install ggml_backend[models]")
+            raise UnsupportedError(
+                f"chat templates need the package {answer['missing']}: pip install ggml_backend[models]"
+            )
         if "error" in answer:
             words = answer["error"]
             refused = words.startswith("TemplateError: ")
@@ -71,7 +71,9 @@ def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         data = json.dumps(job)
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"messages must consist of texts, numbers, lists and dictionaries: {error}") from None
+        raise InvalidArgumentError(
+            f"messages must consist of texts, numbers, lists and dictionaries: {error}"
+        ) from None
     program = [sys.executable, "-I", str(Path(__file__).with_name("_render.py"))]
     try:
         done = subprocess.run(
@@ -80,7 +82,9 @@ def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"error": f"it runs for more than {2 * _SECONDS} seconds"}
     except OSError as error:
-        raise UnsupportedError(f"chat templates run in a process of {sys.executable!r}, which does not start: {error}") from None
+        raise UnsupportedError(
+            f"chat templates run in a process of {sys.executable!r}, which does not start: {error}"
+        ) from None
     try:
         answer = json.loads(done.stdout)
     except ValueError:

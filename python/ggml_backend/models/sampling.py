@@ -84,5 +84,7 @@ class Sampling:
 
 
 def _softmax(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    shares = np.exp(x - x.max())
-    return shares / shares.sum()  # type: ignore[no-any-return]
+    """Infinities count as very large numbers, and NaN as a very small one."""
+    finite = np.nan_to_num(x, nan=-1e300, posinf=1e300, neginf=-1e300)
+    shares: npt.NDArray[np.float64] = np.exp(finite - finite.max())
+    return shares / shares.sum()

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from .. import gguf
 from .._base.errors import FileError, InvalidArgumentError, StateError, expect_int
 from ..backend.backend import Backend
-from ..dtypes import float16, int32
-from ..dtypes import as_dtype
+from ..dtypes import as_dtype, float16, int32
 from ..sched.scheduler import Scheduler
 from ..tensor.context import Context
 from ..tensor.graph import Graph
@@ -320,9 +319,7 @@ class TextModel:
         :meth:`generate`."""
         if isinstance(prompts, str):
             raise TypeError("prompts must be a list of texts, not str")
-        running = [
-            self.generate(p, max_tokens=max_tokens, stop=stop, sampling=sampling, **rules) for p in prompts
-        ]
+        running = [self.generate(p, max_tokens=max_tokens, stop=stop, sampling=sampling, **rules) for p in prompts]
         texts = [""] * len(running)
         try:
             waiting = [(i, g) for i, g in enumerate(running)]
@@ -378,7 +375,9 @@ class TextModel:
         if self._scheduler is None:
             return "<TextModel: closed>"
         where = ", ".join(b.name for b in self.backends)
-        return f"<TextModel {self.name!r}: {self.architecture}, {self._s.layers} layers, n_ctx {self.n_ctx}, on {where}>"
+        return (
+            f"<TextModel {self.name!r}: {self.architecture}, {self._s.layers} layers, n_ctx {self.n_ctx}, on {where}>"
+        )
 
 
 class Generation:

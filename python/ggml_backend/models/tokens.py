@@ -42,9 +42,7 @@ _GPT_4O = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDINGS}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDINGS}?"
     rf"|\p{{N}}{{1,3}}{_END_GPT_4O}"
 )
-_TEKKEN = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}{_END_GPT_4O}"
-)
+_TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}{_END_GPT_4O}"
 
 PATTERNS: Mapping[str, str] = {
     **dict.fromkeys(("default", "gpt-2", "smollm", "olmo", "modern-bert", "mpt", "phi-2"), _GPT_2),
@@ -160,7 +158,9 @@ class _SentencePiece(Tokenizer):
         super().__init__(keys)
         self._scores = keys.numbers("tokenizer.ggml.scores", 0.0, len(self.pieces))
         self._ids = {p: i for i, p in reversed(list(enumerate(self.pieces)))}
-        self._bytes = {i: _byte_of(p) for i, (p, t) in enumerate(zip(self.pieces, self._types, strict=True)) if t == _BYTE}
+        self._bytes = {
+            i: _byte_of(p) for i, (p, t) in enumerate(zip(self.pieces, self._types, strict=True)) if t == _BYTE
+        }
         self._add_space = keys.flag("tokenizer.ggml.add_space_prefix", True)
         unknown = self._number(keys, "unknown")
         self._unknown = 0 if unknown is None else unknown
@@ -268,8 +268,8 @@ class _Unigram(Tokenizer):
         add_space = keys.flag("tokenizer.ggml.add_space_prefix", True)
         self._engine.pre_tokenizer = Metaspace(prepend_scheme="first" if add_space else "never")
         ids = (self.bos, self.eos)
-        self._add_bos = self._add_bos or "tokenizer.ggml.add_bos_token" not in keys and ids[0] is not None
-        self._add_eos = self._add_eos or "tokenizer.ggml.add_eos_token" not in keys and ids[1] is not None
+        self._add_bos = self._add_bos or ("tokenizer.ggml.add_bos_token" not in keys and ids[0] is not None)
+        self._add_eos = self._add_eos or ("tokenizer.ggml.add_eos_token" not in keys and ids[1] is not None)
 
     def _encode_plain(self, text: str, first: bool) -> list[int]:
         return _ids(self._engine, text)

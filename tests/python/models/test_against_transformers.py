@@ -1,4 +1,4 @@
-"""Every decoder of the table beside the network of ``transformers`` in float64."""
+"""Every network of the table beside the network of ``transformers`` in float64."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh (make check-long) installs it")
 pytest.importorskip("transformers", reason="transformers is not installed; make check-long installs it")
 import transformers_models as tm
-
-from ggml_backend.models import TextModel
+from ggml_backend.models import EmbeddingModel, TextModel
 
 
 def cosine(a, b):
@@ -43,3 +42,21 @@ def test_logits_and_tokens_are_those_of_transformers(pair, devices):
         for _ in range(64):
             expected.append(int(tm.logits_of(made, expected).argmax()))
         assert written.tokens == expected[len(ids) :]
+
+
+@pytest.mark.parametrize("devices", [("CPU",), ("SIM", "CPU"), ("ARRAY", "CPU")], ids=lambda d: d[0])
+@pytest.mark.parametrize("name", tm.ENCODERS)
+def test_vectors_are_those_of_transformers(name, devices, tmp_path):
+    case = tm.ENCODERS[name]
+    made, path = tm.encoder(case), tmp_path / "model.gguf"
+    tm.write_encoder(case, made, path)
+    rng = np.random.default_rng(2)
+    texts = ["".join(tm.PIECES[i] for i in rng.integers(32, tm.VOCAB, n)) for n in (5, 40, 17, 1)]
+    for pooling in ("mean", "cls", "last"):
+        with EmbeddingModel(path, devices, pooling=pooling) as model:
+            ours = model.embed(texts, batch_size=3)
+            tokens = [model.tokenizer.encode(text) for text in texts]
+        for vector, ids in zip(ours, tokens, strict=True):
+            states = tm.states_of(made, ids)
+            expected = {"mean": states.mean(0), "cls": states[0], "last": states[-1]}[pooling]
+            np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), rtol=0, atol=1e-5)

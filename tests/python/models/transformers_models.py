@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,11 +34,11 @@ class Case:
     change: Callable[[str, np.ndarray[Any, Any]], Arrays] | None = None
 
 
-COMMON = dict(
-    vocab_size=VOCAB, hidden_size=EMBD, intermediate_size=FF, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-    num_key_value_heads=KV_HEADS, max_position_embeddings=512, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    tie_word_embeddings=False,
-)  # fmt: skip
+COMMON = {
+    "vocab_size": VOCAB, "hidden_size": EMBD, "intermediate_size": FF, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS, "max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 PARTS = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
@@ -86,13 +87,13 @@ def one_more(name: str, x: np.ndarray[Any, Any]) -> Arrays:
     return {name: x + 1 if "norm" in name else x}
 
 
-LLAMA_3 = dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-               original_max_position_embeddings=64)  # fmt: skip
-YARN = dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0,
-            original_max_position_embeddings=128)  # fmt: skip
-MOE = dict(moe_intermediate_size=48, num_experts=8, num_experts_per_tok=3)
+LLAMA_3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 64}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "original_max_position_embeddings": 128}  # fmt: skip
+MOE = {"moe_intermediate_size": 48, "num_experts": 8, "num_experts_per_tok": 3}
 MOE_KEYS = {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 48}
-LINEAR = dict(rope_type="linear", rope_theta=1e4, factor=4.0)
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
 
 
 def llama_3_factors() -> np.ndarray[Any, Any]:
@@ -139,6 +140,78 @@ CASES: dict[str, Case] = {
                      "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128},
                     {**PARTS, "post_attention_layernorm": "post_attention_norm"}, gpt_oss),
 }  # fmt: skip
+
+
+BERT_LAYER = {
+    "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
+}  # fmt: skip
+MODERN_LAYER = {"attn_norm": "attn_norm", "attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output", "mlp_norm": "ffn_norm",
+                "mlp.Wi": "ffn_up", "mlp.Wo": "ffn_down"}  # fmt: skip
+NOMIC_LAYER = {
+    **PARTS, "post_attention_layernorm": "attn_output_norm", "post_mlp_layernorm": "layer_output_norm",
+}  # fmt: skip
+ENCODER = {"vocab_size": VOCAB, "hidden_size": EMBD, "intermediate_size": FF, "num_hidden_layers": LAYERS,
+               "num_attention_heads": HEADS, "max_position_embeddings": 128, "pad_token_id": 0}  # fmt: skip
+ENCODERS: dict[str, Case] = {
+    "bert": Case("bert", lambda: T.BertConfig(**ENCODER), {}, BERT_LAYER),
+    "nomic-bert": Case("nomic-bert", lambda: T.NomicBertConfig(**ENCODER), {"rope.freq_base": 1000.0}, NOMIC_LAYER),
+    "modern-bert": Case("modern-bert", lambda: T.ModernBertConfig(
+        **ENCODER, local_attention=12, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2),
+        {"attention.sliding_window": 12, "rope.freq_base": 160000.0}, MODERN_LAYER),
+}  # fmt: skip
+TABLES = {
+    "embeddings.word_embeddings": "token_embd", "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types", "embeddings.LayerNorm": "token_embd_norm",
+    "embeddings.tok_embeddings": "token_embd", "embeddings.norm": "token_embd_norm", "final_norm": "output_norm",
+}  # fmt: skip
+
+
+def encoder(case: Case) -> Any:
+    """A network of :data:`ENCODERS` in float64."""
+    torch.manual_seed(0)
+    made = transformers.AutoModel.from_config(case.config(), dtype=torch.float64, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, p in made.named_parameters():
+            norm = "norm" in name.lower()
+            p.copy_(torch.randn_like(p) * (0.1 if norm or p.ndim < 2 else 0.15) + (norm and name.endswith("weight")))
+    return made
+
+
+def write_encoder(case: Case, made: Any, path: Path) -> None:
+    """Stores an encoder as a GGUF file in float32."""
+    a = case.architecture
+    w = gguf.GGUFWriter(path, a)
+    w.add_context_length(128)
+    w.add_embedding_length(EMBD)
+    w.add_block_count(LAYERS)
+    w.add_feed_forward_length(FF)
+    w.add_head_count(HEADS)
+    w.add_layer_norm_eps(getattr(made.config, "layer_norm_eps", None) or made.config.norm_eps)
+    for key, value in case.keys.items():
+        (w.add_uint32 if isinstance(value, int) else w.add_float32)(f"{a}.{key}", value)
+    add_tokens(w)
+    for name, parameter in made.state_dict().items():
+        part, _, kind = name.rpartition(".")
+        layer = re.fullmatch(r"(?:encoder\.layer|layers)\.(\d+)\.(.*)", part)
+        if layer and layer[2] in case.rename:
+            target = f"blk.{layer[1]}.{case.rename[layer[2]]}.{kind}"
+        elif part in TABLES:
+            target = f"{TABLES[part]}.{kind}"
+        else:
+            continue  # the head of another task
+        w.add_tensor(target, np.ascontiguousarray(parameter.numpy(), np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def states_of(made: Any, ids: list[int]) -> np.ndarray[Any, Any]:
+    """The last hidden states (tokens, width) of an encoder, in float64."""
+    with torch.no_grad():
+        return made(torch.tensor([ids])).last_hidden_state[0].numpy()
 
 
 def network(case: Case, seed: int = 0) -> Any:
