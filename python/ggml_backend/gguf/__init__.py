@@ -618,4 +618,4 @@ def open(source: Any, *, part: bool = False) -> GGUFFile:
 if not TYPE_CHECKING:  # for checkers there is no such thing
 
     def __getattr__(name):
-        no_name("gguf", name, __all__)
+        no_name("ggml_backend.gguf", name, __all__)

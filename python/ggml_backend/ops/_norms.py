@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._ffi import lib
 from ..tensor._build import build, build_1
 from ..tensor.tensor import Tensor
-from ._form import NAMES, along, are, builds, in_place, pick, without
+from ._form import along, are, builds, in_place, pick
 
 __all__ = [
     "group_norm",
@@ -16,7 +16,6 @@ __all__ = [
 
 
 @builds("ggml_norm", "ggml_norm_inplace")
-@without(*NAMES)
 def norm(a: Tensor, eps: float = 1e-5, *, inplace: bool = False, axis: int = -1) -> Tensor:
     """``(x - mean) / sqrt(variance + eps)`` of each row (Ba et al. 2016, arXiv:1607.06450, without gain and bias), or
     along another axis, of which a copy is made: then the result is a view."""
@@ -26,7 +25,6 @@ def norm(a: Tensor, eps: float = 1e-5, *, inplace: bool = False, axis: int = -1)
 
 
 @builds("ggml_rms_norm", "ggml_rms_norm_inplace")
-@without(*NAMES)
 def rms_norm(a: Tensor, eps: float = 1e-5, *, inplace: bool = False, axis: int = -1) -> Tensor:
     """``x / sqrt(mean(x^2) + eps)`` of each row (Zhang and Sennrich 2019, arXiv:1910.07467, without gain), or along
     another axis, of which a copy is made: then the result is a view."""

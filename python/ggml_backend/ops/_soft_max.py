@@ -9,7 +9,7 @@ from .._ffi import lib
 from ..tensor._build import OF_FIRST, build, build_1, build_2
 from ..tensor._operators import EPS_OF_2024
 from ..tensor.tensor import Tensor
-from ._form import NAMES, along, are, builds, in_place, pick, without
+from ._form import along, are, builds, in_place, pick
 
 __all__ = [
     "alibi", "cross_entropy_loss", "cross_entropy_loss_back", "diag_mask_inf", "diag_mask_zero",
@@ -30,7 +30,6 @@ def diag_mask_zero(a: Tensor, n_past: int = 0, *, inplace: bool = False) -> Tens
 
 
 @builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
-@without(*NAMES)
 def softmax(
     a: Tensor,
     mask: Tensor | None = None,

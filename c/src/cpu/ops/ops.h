@@ -43,7 +43,7 @@ typedef void gb_map2(const struct gb_cpu_call * call, const struct ggml_tensor *
     const float * x, const float * y);
 
 struct gb_cpu_op {
-    // NULL: can run. Else why not, a static string ("type of src[1] must be f32"). Looks at types and strides only, not
+    // NULL: can run. Else why not, a static string ("source 1 must be f32"). Looks at types and strides only, not
     // at data. The sources that the operator has to have (ops.def) are there.
     const char * (*unsupported)(const struct ggml_tensor * node);
     // Threads that are of use, 1 .. n_threads. NULL: by the number of elements (gb_cpu_default_tasks).
