@@ -629,4 +629,4 @@ def open(source: Any, *, part: bool = False) -> GGUFFile:
 if not TYPE_CHECKING:  # hidden from type checkers
 
     def __getattr__(name):
-        no_name("gguf", name, __all__)
+        no_name("ggml_backend.gguf", name, __all__)
