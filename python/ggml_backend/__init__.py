@@ -43,7 +43,7 @@ from ._base.errors import (
     StateError,
     UnsupportedError,
 )
-from ._base.errors.hints import no_name as _no_name
+from ._base.errors.messages import no_name as _no_name
 from ._base.renamed import warn_of as _warn_of
 from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib

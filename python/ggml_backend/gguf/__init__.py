@@ -37,8 +37,7 @@ from .._base.errors import (
     expect_path,
     raise_last,
 )
-from .._base.errors.hints import no_name
-from .._base.errors.messages import UnknownKey, kind_of, reader_hint
+from .._base.errors.messages import UnknownKey, kind_of, no_name, reader_hint
 from .._base.handles import Owner
 from .._base.mapped import map_file
 from .._base.text import Patterns, count, nearest

@@ -6,11 +6,11 @@ import contextlib
 import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from .faults import Fault
 
-__all__ = ["add_note", "close_matches", "hint_of", "kind_of", "reader_hint"]
+__all__ = ["add_note", "close_matches", "hint_of", "kind_of", "made_by", "no_name", "reader_hint"]
 
 
 def _repeats(a: Sequence[int], b: Sequence[int]) -> bool:
@@ -29,7 +29,7 @@ _SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def hint_of(fault: Fault, shapes: Sequence[tuple[int, ...]]) -> str:
-    """What is likely meant by a call that breaks a rule, as a clause to append; "" where nothing is likely."""
+    """A clause that names what the caller of a broken rule likely meant, to append to its message, or ""."""
     kind, op, name = fault.kind, fault.operator, fault.operands[0] if fault.operands else ""
     if kind in ("NOT_CONTIGUOUS", "TRANSPOSED"):
         if op == "reshape":
@@ -162,3 +162,39 @@ def add_note(error: BaseException, note: str) -> None:
         add(note)
     else:
         error.__dict__.setdefault("__notes__", []).append(note)
+
+
+# Names of NumPy and PyTorch that the package does not have, and what to use.
+_DATA = "ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"
+_MEANT = {
+    **dict.fromkeys(["mm", "dot"], "use x @ w"),
+    "log_softmax": "use gb.log(gb.softmax(x)), along the last axis",
+    "argmin": "use gb.argmax(-x, axis=-1)",
+    "sort": "gb.argsort(x) gives the order, and gb.top_k(x, k) the largest",
+    **dict.fromkeys(["take", "gather", "embedding"], "use gb.get_rows(x, ids)"),
+    **dict.fromkeys(["cat", "concatenate"], "use gb.concat([x, y], axis=0)"),
+    "stack": "use gb.concat([x[None], y[None]], axis=0)",
+    "layer_norm": "use gb.norm(x) * weight + bias",
+    "scaled_dot_product_attention": "use gb.flash_attn(q, k, v), or products and gb.softmax",
+    "maximum": "use gb.where(a > b, a, b)",
+    "minimum": "use gb.where(a < b, a, b)",
+    "clip": "use gb.clamp(gb.dup(x), low, high); gb.clamp alone overwrites its tensor",
+    **dict.fromkeys(["array", "asarray", "zeros", "from_numpy"], _DATA),
+    **dict.fromkeys(["load", "open"], "use gb.gguf.open(path)"),
+    "compute": "use scheduler.compute(graph)",
+    "cuda": "gb.backends() lists the devices, gb.Backend(name) makes one",
+}
+
+
+def no_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Raises AttributeError for a name that a module of the package does not have."""
+    meant = _MEANT.get(name) if module == "ggml_backend" or name == "load" else None
+    hint = f"; {meant}" if meant else close_matches(name, [k for k in known if not k.startswith("_")])
+    # Without the object: Python would search its names, too.
+    raise AttributeError(f"{module} has no {name!r}{hint}", name=name, obj=None)
+
+
+def made_by(core: Any, kind: type, what: str, how: str) -> None:
+    """Raises TypeError for a class whose objects other calls make."""
+    if not isinstance(core, kind):
+        raise TypeError(f"{what} objects are not made by calling the class: {how} makes one")
