@@ -68,7 +68,8 @@ def sampling_of(options: argparse.Namespace) -> Sampling:
             options.temperature, options.top_k, options.top_p, options.min_p, options.repeat_penalty, seed=options.seed
         )
     except InvalidArgumentError as error:
-        options.parser.error(f"--{str(error).replace('_', '-')}")
+        parser: argparse.ArgumentParser = options.parser
+        parser.error(f"--{str(error).replace('_', '-')}")
 
 
 def _names(text: str) -> list[str]:

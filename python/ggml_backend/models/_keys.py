@@ -54,7 +54,7 @@ class Keys:
         value = self.metadata.get(self.name(key))
         if not isinstance(value, np.ndarray):
             return [self.count(key, default)] * n
-        found = value.tolist()
+        found: list[int] = value.tolist()
         if len(found) != n or not all(type(v) is int and 1 <= v <= _LARGEST for v in found):
             raise FileError(f"{self.name(key)} is {_shown(value)}: it must be {n} whole numbers, one for each layer")
         return found

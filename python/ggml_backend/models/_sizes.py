@@ -74,7 +74,8 @@ class Experts:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a decoder. Score of query and key: ``softcap * tanh(scale * q k / softcap)``, without a soft cap if 0."""
+    """Sizes of a decoder. The score of a query and a key is ``softcap * tanh(scale * q k / softcap)``, or ``scale * q k``
+    if softcap is 0."""
 
     vocab: int
     embd: int

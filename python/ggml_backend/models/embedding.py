@@ -297,9 +297,9 @@ class EmbeddingModel:
                 step.inputs.local_mask.set(np.where(near, mask, -np.inf).astype(np.float32))
             step.inputs.pool.set(np.broadcast_to(pool, (batch, tokens)).astype(np.float32)[:, None])
             scheduler.compute(step.graph)
-            vectors = np.array(step.out.numpy())
-        lengths_of = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / np.maximum(lengths_of, 1e-12)
+            vectors: FloatArray = np.array(step.out.numpy())
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors
 
     def embed(
         self,

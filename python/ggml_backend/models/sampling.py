@@ -87,4 +87,5 @@ def _softmax(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Infinities count as very large numbers, and NaN as a very small one."""
     finite = np.nan_to_num(x, nan=-1e300, posinf=1e300, neginf=-1e300)
     shares: npt.NDArray[np.float64] = np.exp(finite - finite.max())
-    return shares / shares.sum()
+    shares /= shares.sum()
+    return shares

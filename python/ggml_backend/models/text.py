@@ -214,7 +214,8 @@ class TextModel:
                 mask.set(self.cache.visible(numbers, positions, n_cells, window))
         step.inputs.out.set(np.concatenate([ends, np.repeat(ends[-1:], n_out - len(work))]).astype(np.int32))
         scheduler.compute(step.graph)
-        return np.array(step.logits.numpy()[: len(work)], np.float32)
+        logits: FloatArray = np.array(step.logits.numpy()[: len(work)], np.float32)
+        return logits
 
     def _feed(self, sequence: CachedSequence, tokens: Sequence[int]) -> FloatArray:
         """Logits (vocabulary,) after these tokens, which are computed in batches."""

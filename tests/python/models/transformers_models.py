@@ -35,9 +35,9 @@ class Case:
 
 
 COMMON = {
-    "vocab_size": VOCAB, "hidden_size": EMBD, "intermediate_size": FF, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS, "max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    "tie_word_embeddings": False,
+    "vocab_size": VOCAB, "hidden_size": EMBD, "intermediate_size": FF, "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "max_position_embeddings": 512, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False,
 }  # fmt: skip
 PARTS = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
