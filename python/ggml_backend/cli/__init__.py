@@ -19,6 +19,8 @@ COMMANDS = {
     "chat": "ask a language model a question, or hold a conversation with it",
     "generate": "let a language model continue a text",
     "embed": "turn the lines of a text file into vectors",
+    "quantize": "store a model in another format, for example Q4_K_M",
+    "imatrix": "measure with a text which columns of a model matter, for quantize --imatrix",
     "info": "show the version, the kernels and the devices",
     "gguf": "show, check, quantize and make GGUF files",
     "plan": "show how much memory a graph or a model needs, and where its tensors lie",

@@ -13,7 +13,7 @@ from ..tensor.tensor import Tensor
 from ._sizes import Rope, Sizes
 from .architectures import Decoder
 
-__all__ = ["Inputs", "decode"]
+__all__ = ["Inputs", "Observed", "decode"]
 
 Layer = tuple[Tensor, Tensor]
 """Keys (N, kv_heads * head_k) and values (N, kv_heads * head_v) of one layer."""
@@ -37,16 +37,29 @@ class Inputs:
     out: Tensor
 
 
-class _Network:
-    """One pass. ``w``: weights by name."""
+@dataclass(frozen=True)
+class Observed:
+    """The rows that one matrix multiplies: (T, columns), or (T, 1 or used, columns) with the experts (T, used)."""
 
-    def __init__(self, w: Mapping[str, Tensor], a: Decoder, s: Sizes, inputs: Inputs) -> None:
-        self.w, self.a, self.s, self.inputs = w, a, s, inputs
+    weight: str
+    rows: Tensor
+    experts: Tensor | None = None
+
+
+class _Network:
+    """One pass. ``w``: weights by name. ``observed``: gets what matrices multiply, if that is wanted."""
+
+    def __init__(
+        self, w: Mapping[str, Tensor], a: Decoder, s: Sizes, inputs: Inputs, observed: list[Observed] | None
+    ) -> None:
+        self.w, self.a, self.s, self.inputs, self.observed = w, a, s, inputs, observed
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         return ops.rms_norm(x, eps=self.s.eps) * self.w[f"{name}.weight"]
 
     def linear(self, name: str, x: Tensor) -> Tensor:
+        if self.observed is not None:
+            self.observed.append(Observed(f"{name}.weight", x))
         y = ops.mul_mat(self.w[f"{name}.weight"], x)
         bias = self.w.get(f"{name}.bias")
         return y if bias is None else y + bias
@@ -141,6 +154,8 @@ class _Network:
             weights = weights / ops.sum_rows(weights)
 
         def each(name: str, rows: Tensor) -> Tensor:  # (T, used, outputs)
+            if self.observed is not None:
+                self.observed.append(Observed(f"{block}.{name}.weight", rows, chosen))
             y = ops.mul_mat_id(self.w[f"{block}.{name}.weight"], rows, chosen)
             bias = self.w.get(f"{block}.{name}.bias")
             return y if bias is None else ops.add_id(y, bias, chosen)
@@ -170,12 +185,22 @@ class _Network:
             x = x * float(self.s.embd**0.5)
         for i, layer in enumerate(layers):
             x = self.block(i, x, layer, i == len(layers) - 1)
-        head = "output.weight" if "output.weight" in self.w else "token_embd.weight"
-        logits = ops.mul_mat(self.w[head], self.norm("output_norm", x))
+        head = "output" if "output.weight" in self.w else "token_embd"
+        logits = self.linear(head, self.norm("output_norm", x))
         cap = self.s.final_softcap
         return ops.tanh(logits * (1.0 / cap)) * cap if cap else logits
 
 
-def decode(w: Mapping[str, Tensor], a: Decoder, s: Sizes, inputs: Inputs, layers: Sequence[Layer]) -> Tensor:
-    """Logits (len(out), vocabulary) of the tokens ``out``, after the writes into the cache ``layers``."""
-    return _Network(w, a, s, inputs).run(layers)
+def decode(
+    w: Mapping[str, Tensor],
+    a: Decoder,
+    s: Sizes,
+    inputs: Inputs,
+    layers: Sequence[Layer],
+    observed: list[Observed] | None = None,
+) -> Tensor:
+    """Logits (len(out), vocabulary) of the tokens ``out``, after the writes into the cache ``layers``.
+
+    observed: gets what each matrix multiplies.
+    """
+    return _Network(w, a, s, inputs, observed).run(layers)

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -24,7 +24,7 @@ from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._cache import Cache, Ints
 from ._cache import Sequence as CachedSequence
-from ._decoder import Inputs, decode
+from ._decoder import Inputs, Observed, decode
 from ._sizes import Sizes
 from .architectures import decoder_of
 from .chat import ChatTemplate, Message
@@ -73,6 +73,7 @@ class _Step:
     graph: Graph
     inputs: Inputs
     logits: Tensor
+    observed: Sequence[Observed]
 
 
 class TextModel:
@@ -115,6 +116,7 @@ class TextModel:
         self._scheduler: Scheduler | None = Scheduler(self.backends)
         self._steps: OrderedDict[tuple[int, int, int], _Step] = OrderedDict()
         self.stats = Stats()
+        self._observer: Callable[[Sequence[Observed], int], object] | None = None
 
     def _context(self, n_ctx: int | None) -> int:
         if n_ctx is None:
@@ -170,8 +172,12 @@ class TextModel:
             indices("out", n_out),
         )
         layers = [(context.view(k), context.view(v)) for k, v in self.cache.layers]
-        logits = decode(self.weights, self._a, self._s, inputs, layers)
-        step = self._steps[key] = _Step(context, context.graph(logits), inputs, logits)
+        observed: list[Observed] | None = [] if self._observer else None
+        logits = decode(self.weights, self._a, self._s, inputs, layers, observed)
+        for one in observed or ():
+            one.rows.set_output()  # keeps its memory to the end of the graph
+        graph = context.graph(logits)
+        step = self._steps[key] = _Step(context, graph, inputs, logits, observed or ())
         return step
 
     def _compute(self, work: Sequence[tuple[CachedSequence, Sequence[int]]]) -> FloatArray:
@@ -214,6 +220,8 @@ class TextModel:
                 mask.set(self.cache.visible(numbers, positions, n_cells, window))
         step.inputs.out.set(np.concatenate([ends, np.repeat(ends[-1:], n_out - len(work))]).astype(np.int32))
         scheduler.compute(step.graph)
+        if self._observer:
+            self._observer(step.observed, n)
         logits: FloatArray = np.array(step.logits.numpy()[: len(work)], np.float32)
         return logits
 
@@ -229,16 +237,27 @@ class TextModel:
 
     # ---- for users ---------------------------------------------------------------------------------------------------
 
-    def _prompt(self, prompt: str | Sequence[int]) -> list[int]:
-        if isinstance(prompt, str):
-            tokens = self.tokenizer.encode(prompt)
+    def _forget_graphs(self) -> None:
+        """Drops all graphs. The next step builds its own."""
+        for step in self._steps.values():
+            step.context.close()
+        self._steps.clear()
+
+    def _tokens(self, text: str | Sequence[int]) -> list[int]:
+        """The tokens of a text, at least one, all of the vocabulary."""
+        if isinstance(text, str):
+            tokens = self.tokenizer.encode(text)
         else:
-            tokens = [expect_int(t, "prompt: each token") for t in prompt]
+            tokens = [expect_int(t, "prompt: each token") for t in text]
         if not tokens:
             raise InvalidArgumentError("the prompt is empty")
         wrong = [t for t in tokens if not 0 <= t < self._s.vocab]
         if wrong:
             raise InvalidArgumentError(f"token {wrong[0]} is not in the vocabulary of {self._s.vocab}")
+        return tokens
+
+    def _prompt(self, prompt: str | Sequence[int]) -> list[int]:
+        tokens = self._tokens(prompt)
         if len(tokens) > self.n_ctx:
             raise InvalidArgumentError(
                 f"the prompt has {len(tokens)} tokens, the context {self.n_ctx}: load the model with a larger n_ctx"
@@ -359,9 +378,7 @@ class TextModel:
                 return
             self._scheduler.close()
             self._scheduler = None
-            for step in self._steps.values():
-                step.context.close()
-            self._steps.clear()
+            self._forget_graphs()
             self.cache.close()
             self.weights.close()
 

@@ -19,13 +19,16 @@ from ...tensor._shapes import MAX_DIMS
 from .common import byte_count, fitting, has_floats
 from .described import Written, describe
 from .importance import Importance
+from .mixtures import MIXTURES
 
 __all__ = ["Source", "add_conversion_arguments", "refuse_same", "write"]
 
 
-def add_conversion_arguments(parser: argparse.ArgumentParser) -> None:
+def add_conversion_arguments(parser: argparse.ArgumentParser, type_option: bool = True) -> None:
     kinds = ", ".join(n for n, d in dtypes.items() if d.is_quantized or d in FLOATS)
-    parser.add_argument("--type", metavar="TYPE", help=f"format of matrices: {kinds}")
+    if type_option:
+        mixtures = ", ".join(MIXTURES)
+        parser.add_argument("--type", metavar="TYPE", help=f"format of matrices: {kinds}; or a mixture: {mixtures}")
     parser.add_argument(
         "--keep", action="append", default=[], metavar="PATTERN", help="leave these tensors as they are"
     )
@@ -49,7 +52,11 @@ class Formats:
     """Which format each tensor gets."""
 
     def __init__(self, options: argparse.Namespace, names: list[str]) -> None:
-        self.dtype: DType | None = None if options.type is None else as_dtype(options.type)
+        self.mixture = MIXTURES.get(str(options.type).lower())
+        self.names = names
+        self.dtype: DType | None = None
+        if options.type is not None:
+            self.dtype = as_dtype(self.mixture.base if self.mixture else options.type)
         if self.dtype is not None and not self.dtype.is_quantized and self.dtype not in FLOATS:
             raise InvalidArgumentError(f"{self.dtype.name} is not a format of floats")
         self.requantize: bool = options.requantize
@@ -71,6 +78,7 @@ class Formats:
                 self.special.setdefault(name, wanted)
         self.importance: Importance | None = None if options.imatrix is None else Importance(options.imatrix)
         self.fallbacks: dict[tuple[str, str], set[int]] = {}  # (format, format asked for): rows that do not fit
+        self.reasons: Counter[str] = Counter()  # why a mixture chose another format than its base
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
         """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
@@ -78,8 +86,9 @@ class Formats:
             return stored
         if name not in self.special and (self.dtype is None or not 2 <= len(shape) <= MAX_DIMS or name in self.keep):
             return stored
-        asked = as_dtype(self.special[name]) if name in self.special else self.dtype
-        assert asked is not None
+        asked = self._asked(name)
+        if asked is None:
+            return stored
         chosen = fallback_dtype(asked, shape[-1])
         if stored.is_quantized and chosen.is_quantized and chosen != stored and not self.requantize:
             why = "" if chosen == asked else f", since rows of {shape[-1]} do not fit {asked.name}"
@@ -90,6 +99,17 @@ class Formats:
         if chosen != asked:
             self.fallbacks.setdefault((chosen.name, asked.name), set()).add(shape[-1])
         return chosen
+
+    def _asked(self, name: str) -> DType | None:
+        """The format that was asked for, by pattern, by the mixture or for all. None: the mixture keeps the tensor."""
+        if name in self.special:
+            return as_dtype(self.special[name])
+        if self.mixture is None:
+            return self.dtype
+        wanted, why = self.mixture.of(name, self.names)
+        if why:
+            self.reasons[why] += 1
+        return None if wanted is None else as_dtype(wanted)
 
     def summary(self, tensors: list[Written]) -> str:
         """Says how many matrices have which format, and why a format is not the one asked for."""
@@ -102,7 +122,9 @@ class Formats:
                 if chosen == name
             ]
             parts.append(f"{n} {name}" + (f" ({'; '.join(why)})" if why else ""))
-        return count(counts.total(), "matrix", "matrices") + (f": {', '.join(parts)}" if parts else "")
+        text = count(counts.total(), "matrix", "matrices") + (f": {', '.join(parts)}" if parts else "")
+        why = [f"{n} {reason}" for reason, n in self.reasons.items()]
+        return text + (f"\nnot {self.dtype}: {'; '.join(why)}" if why and self.dtype else "")
 
 
 Source = tuple[str, tuple[int, ...], DType, Any]
@@ -131,7 +153,7 @@ def write(
             )
             print(f"{line(name)}: {stored.name}" + (f" -> {chosen.name}{note}" if chosen != stored else ""))
     print(plan.summary(tensors))
-    describe(writer, tensors, file)
+    describe(writer, tensors, file, None if plan.mixture is None else plan.mixture.file_type)
     if plan.importance is not None:
         missing = plan.importance.report()
         if missing is not None:

@@ -31,9 +31,9 @@ def copied_keys(file: GGUFFile) -> list[str]:
     return [key for key in file.metadata if key not in (FILE_TYPE, VERSION) and not key.startswith(("split.", IMATRIX))]
 
 
-def describe(writer: Writer, tensors: list[Written], source: GGUFFile | None) -> None:
+def describe(writer: Writer, tensors: list[Written], source: GGUFFile | None, mixture: int | None = None) -> None:
     """Adds general.file_type if one format has most elements of the matrices, and general.quantization_version if a
-    tensor is quantized. A key that the user has set stays."""
+    tensor is quantized. A key that the user has set stays. mixture: the general.file_type of a named mixture"""
     kinds = [chosen for _, _, chosen in tensors]
     if any(chosen.is_quantized and chosen != stored for _, stored, chosen in tensors):
         _add(writer, VERSION, CURRENT_VERSION)
@@ -41,7 +41,7 @@ def describe(writer: Writer, tensors: list[Written], source: GGUFFile | None) ->
         writer.copy_from(source, keys=[VERSION], tensors=False)
     changed = any(chosen != stored for _, stored, chosen in tensors)
     given = None if source is None else source.metadata.get(FILE_TYPE)
-    number = _file_type(tensors, given)
+    number = _file_type(tensors, given) if mixture is None else mixture
     if number is not None and (changed or given is not None):
         _add(writer, FILE_TYPE, number)
 
