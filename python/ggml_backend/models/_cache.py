@@ -129,6 +129,12 @@ class Cache:
         sequence.cells += cells.tolist()
         return cells
 
+    def forget_idle(self) -> None:
+        """Frees the cells of all idle sequences."""
+        for sequence in [s for s in self.sequences if s.idle]:
+            self._drop(sequence, 0)
+            self.sequences.remove(sequence)
+
     def drop_last(self, sequence: Sequence, n: int) -> None:
         """Forgets the last ``n`` tokens, which a failed step did not compute."""
         self._drop(sequence, len(sequence.tokens) - n)

@@ -74,8 +74,10 @@ class Experts:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a decoder. The score of a query and a key is ``softcap * tanh(scale * q k / softcap)``, or ``scale * q k``
-    if softcap is 0."""
+    """Sizes of a decoder.
+
+    The score of a query and a key is ``softcap * tanh(scale * q k / softcap)``, or ``scale * q k`` if softcap is 0.
+    """
 
     vocab: int
     embd: int

@@ -59,6 +59,7 @@ class Importances:
         model._forget_graphs()
         try:
             for i in range(0, len(tokens), n_chunk):
+                model.cache.forget_idle()  # else a part that begins like another is not computed
                 model.logits(tokens[i : i + n_chunk])
                 self.n_chunks += 1
                 if progress is not None:

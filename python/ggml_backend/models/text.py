@@ -222,7 +222,7 @@ class TextModel:
         scheduler.compute(step.graph)
         if self._observer:
             self._observer(step.observed, n)
-        logits: FloatArray = np.array(step.logits.numpy()[: len(work)], np.float32)
+        logits: FloatArray = step.logits.numpy()[: len(work)].astype(np.float32)
         return logits
 
     def _feed(self, sequence: CachedSequence, tokens: Sequence[int]) -> FloatArray:

@@ -9,7 +9,7 @@ import pytest
 import ggml_backend as gb
 from ggml_backend.models import ChatTemplate
 
-MESSAGES = [{"role": "user", "content": "Hi\u2028 <b> \"x\""}, {"role": "assistant", "content": "🙂"}]
+MESSAGES = [{"role": "user", "content": 'Hi\u2028 <b> "x"'}, {"role": "assistant", "content": "🙂"}]
 
 
 def test_a_template_gets_the_variables_of_transformers():

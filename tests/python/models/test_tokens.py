@@ -16,8 +16,9 @@ tokenizers = pytest.importorskip("tokenizers")
 
 NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6
 TEXTS = [
-    "", " ", "a", "Hello, world!", "  two  spaces ", "tabs\tand\nlines\r\n\n", "it's I'LL we've", "naïve façade e\u0301",
-    "日本語テキスト", "русский עברית العربية हिन्दी ไทย", "🙂 👩‍👩‍👧‍👦", "123 4567 3.14", "def f(x):\n    return x_1 + 0xFF\n",
+    "", " ", "a", "Hello, world!", "  two  spaces ", "tabs\tand\nlines\r\n\n", "it's I'LL we've",
+    "naïve façade e\u0301", "日本語テキスト", "русский עברית العربية हिन्दी ไทย", "🙂 👩‍👩‍👧‍👦", "123 4567 3.14",
+    "def f(x):\n    return x_1 + 0xFF\n",
     "\u00a0\u3000\u2028\x00\x07", "a" * 300, "<|im_start|>user", "</s>", "[CLS]",
 ]  # fmt: skip
 
@@ -127,8 +128,8 @@ def test_unknown_characters_become_bytes():
 def test_word_piece_is_that_of_tokenizers():
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##want", "##ed", "runn", "##ing", "want", "the", ",", "a", "##a",
-             "日", "hello"]  # fmt: skip
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##want", "##ed", "runn", "##ing", "want", "the", ",", "a",
+             "##a", "日", "hello"]  # fmt: skip
     engine = Tokenizer(models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     engine.normalizer, engine.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     pieces = [w if w[0] == "[" else w[2:] if w[:2] == "##" else "\u2581" + w for w in words]

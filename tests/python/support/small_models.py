@@ -251,3 +251,94 @@ class Reference:
             x = x + (rms(y, w[f"{b}.post_ffw_norm.weight"]) if s.post_norms else y)
         found = rms(x[-1], w["output_norm.weight"]) @ w["output.weight"].T
         return s.final_softcap * np.tanh(found / s.final_softcap) if s.final_softcap else found
+
+
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "a",
+    "cat",
+    "sits",
+    "on",
+    "mat",
+    "the",
+    ".",
+    "##s",
+    "kitten",
+    "lies",
+    "rug",
+]
+
+
+def encoder_weights(seed: int = 0) -> dict[str, Array]:
+    """Random weights of a BERT of two layers."""
+    rng = np.random.default_rng(seed)
+    e, ff = 32, 64
+    w: dict[str, Array] = {
+        "token_embd.weight": rng.standard_normal((len(WORDS), e)), "position_embd.weight": rng.standard_normal((64, e)),
+        "token_types.weight": rng.standard_normal((2, e)),
+    }  # fmt: skip
+    shapes = {
+        "attn_q": (e, e),
+        "attn_k": (e, e),
+        "attn_v": (e, e),
+        "attn_output": (e, e),
+        "ffn_up": (ff, e),
+        "ffn_down": (e, ff),
+    }
+    norms = ["token_embd_norm"]
+    for i in range(2):
+        for name, shape in shapes.items():
+            w[f"blk.{i}.{name}.weight"] = rng.standard_normal(shape) * 0.3
+            w[f"blk.{i}.{name}.bias"] = rng.standard_normal(shape[0]) * 0.1
+        norms += [f"blk.{i}.attn_output_norm", f"blk.{i}.layer_output_norm"]
+    for name in norms:
+        w[f"{name}.weight"], w[f"{name}.bias"] = 1 + 0.1 * rng.standard_normal(e), 0.1 * rng.standard_normal(e)
+    return {name: x.astype(np.float32) for name, x in w.items()}
+
+
+def write_encoder(path: Any, seed: int = 0, **changes: Any) -> None:
+    """A BERT with a WordPiece vocabulary."""
+    keys: dict[str, Any] = {
+        "general.architecture": "bert", "general.name": "small encoder", "bert.context_length": 64,
+        "bert.embedding_length": 32, "bert.block_count": 2, "bert.feed_forward_length": 64,
+        "bert.attention.head_count": 4, "bert.attention.layer_norm_epsilon": 1e-12, "bert.pooling_type": 1,
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": [w if w[0] == "[" else w[2:] if w[:2] == "##" else "\u2581" + w for w in WORDS],
+        "tokenizer.ggml.token_type": np.array([3] * 4 + [1] * (len(WORDS) - 4), np.int32),
+        "tokenizer.ggml.unknown_token_id": 1, "tokenizer.ggml.cls_token_id": 2, "tokenizer.ggml.seperator_token_id": 3,
+    }  # fmt: skip
+    with gb.gguf.Writer(path) as writer:
+        for key, value in {**keys, **{k.replace("__", "."): v for k, v in changes.items()}}.items():
+            if value is not None:
+                writer.add(key, value)
+        for name, x in encoder_weights(seed).items():
+            writer.add_tensor(name, x)
+
+
+def encoder_states(ids: list[int], seed: int = 0) -> Array:
+    """The last states (tokens, width) of that BERT, in float64."""
+    from math import erf
+
+    w = {k: v.astype(np.float64) for k, v in encoder_weights(seed).items()}
+
+    def norm(name: str, x: Array) -> Array:
+        d = x - x.mean(-1, keepdims=True)
+        return d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-12) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def linear(name: str, x: Array) -> Array:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    x = w["token_embd.weight"][ids] + w["position_embd.weight"][: len(ids)] + w["token_types.weight"][0]
+    x = norm("token_embd_norm", x)
+    for i in range(2):
+        b = f"blk.{i}"
+        q, k, v = (linear(f"{b}.attn_{p}", x).reshape(len(ids), 4, 8).swapaxes(0, 1) for p in "qkv")
+        mixed = softmax(q @ k.swapaxes(1, 2) / 8**0.5) @ v
+        x = norm(f"{b}.attn_output_norm", x + linear(f"{b}.attn_output", mixed.swapaxes(0, 1).reshape(len(ids), 32)))
+        up = linear(f"{b}.ffn_up", x)
+        gelu = 0.5 * up * (1 + np.vectorize(erf)(up / 2**0.5))
+        x = norm(f"{b}.layer_output_norm", x + linear(f"{b}.ffn_down", gelu))
+    return x

@@ -1,0 +1,141 @@
+"""Commands that run whole models: chat, generate, embed, quantize, imatrix."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+import small_models as sm
+from ggml_backend.cli import main
+from ggml_backend.models import load
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    sm.write(folder / "llama.gguf", sm.SMALL["llama"])
+    sm.write(folder / "experts.gguf", sm.SMALL["qwen3moe"])
+    sm.write_encoder(folder / "bert.gguf")
+    (folder / "texts.txt").write_text("a cat sits on the mat.\n\nthe kitten lies\ncats\n", encoding="utf-8")
+    (folder / "long.txt").write_text("".join(sm.PIECES[32 + i * 7 % 64] for i in range(300)), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def run(folder, capsys, monkeypatch):
+    def command(*arguments, stdin=""):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        status = main([str(a) for a in arguments])
+        out = capsys.readouterr()
+        return status, out.out, out.err
+
+    return command
+
+
+PROMPT = "".join(sm.PIECES[40:50])
+
+
+def test_generate_prints_what_the_model_writes(run, folder):
+    with load(folder / "llama.gguf") as model:
+        expected = "".join(model.generate(PROMPT, max_tokens=6))
+    status, out, err = run("generate", "llama.gguf", PROMPT, "--max-tokens", 6)
+    assert (status, out) == (0, expected + "\n")
+    assert "tokens/s" in err
+    (folder / "prompt.txt").write_text(PROMPT, encoding="utf-8")
+    assert run("generate", "llama.gguf", "--file", "prompt.txt", "-n", 6, "--quiet") == (0, expected + "\n", "")
+    assert run("generate", "llama.gguf", "--file", "-", "-n", 6, "--quiet", stdin=PROMPT)[1] == expected + "\n"
+    assert run("generate", "llama.gguf", PROMPT, "-n", 6, "--stop", expected[2])[1] == expected[:2] + "\n"
+    assert run("generate", "llama.gguf", PROMPT, "-n", 6, "--devices", "SIM:mem=64M,name=X,CPU")[1] == expected + "\n"
+
+
+def test_chat_answers_one_question_or_many(run, folder):
+    with load(folder / "llama.gguf") as model:
+        messages = [{"role": "user", "content": PROMPT}]
+        first = "".join(model.chat(messages, max_tokens=5))
+        messages += [{"role": "assistant", "content": first}, {"role": "user", "content": PROMPT[::-1]}]
+        second = "".join(model.chat(messages, max_tokens=5))
+    assert run("chat", "llama.gguf", PROMPT, "-n", 5)[:2] == (0, first + "\n")
+    found = run("chat", "llama.gguf", "-n", 5, stdin=f"{PROMPT}\n\n{PROMPT[::-1]}\n")
+    assert found[:2] == (0, f"{first}\n{second}\n")
+    assert run("chat", "llama.gguf", PROMPT, "-n", 5, "--system", PROMPT[:3])[1] != first + "\n"
+
+
+def test_embed_writes_vectors_or_shows_similarities(run, folder):
+    status, _, err = run("embed", "bert.gguf", "texts.txt", "--out", "vectors.npy")
+    assert (status, err) == (0, "3 vectors of 32 dimensions in vectors.npy\n")
+    with load(folder / "bert.gguf") as model:
+        expected = model.embed(["a cat sits on the mat.", "the kitten lies", "cats"])
+    np.testing.assert_allclose(np.load(folder / "vectors.npy"), expected, atol=1e-6)
+    status, out, _ = run("embed", "bert.gguf", "-", "--pooling", "cls", stdin="a cat\nthe mat\n")
+    assert status == 0 and "1.00" in out and "the mat" in out
+
+
+def test_quantize_takes_a_mixture_or_a_format(run, folder):
+    status, out, _ = run("quantize", "llama.gguf", "small.gguf", "Q8_0", "--quiet")
+    assert status == 0 and "43 q8_0" in out
+    with gb.gguf.open(folder / "small.gguf") as file:
+        assert file.tensors["blk.0.attn_q.weight"].dtype.name == "q8_0"
+        assert file.metadata["general.file_type"] == 7
+    assert "".join(load(folder / "small.gguf").generate(PROMPT, max_tokens=3))
+    status, out, _ = run("quantize", "experts.gguf", "mixed.gguf", "q4_K_M", "--quiet")
+    assert status == 0 and "attn_v.weight in half of the layers" in out and "small" in out
+    with gb.gguf.open(folder / "mixed.gguf") as file:
+        assert file.metadata["general.file_type"] == 15
+        assert file.tensors["blk.0.ffn_gate_inp.weight"].dtype.name == "float32"
+
+
+def test_importances_are_the_squares_of_what_matrices_multiply(run, folder):
+    assert run("imatrix", "experts.gguf", "long.txt", "--out", "imatrix.gguf", "--chunk", 64)[0] == 0
+    with gb.gguf.open(folder / "imatrix.gguf") as file:
+        assert file.metadata["imatrix.chunk_count"] == 5
+        counts = file.tensors["blk.0.ffn_up_exps.weight.counts"].numpy()
+        assert counts.shape == (sm.EXPERTS, 1) and counts.sum() == 300 * sm.USED
+        assert file.tensors["blk.0.attn_q.weight.counts"].numpy() == 300
+        sums = file.tensors["blk.0.attn_q.weight.in_sum2"].numpy()[0]
+    w = sm.weights_of(sm.SMALL["qwen3moe"])
+    ids = [sm.PIECES.index(c) for c in (folder / "long.txt").read_text(encoding="utf-8")]
+    rows = sm.rms(w["token_embd.weight"][ids].astype(np.float64), w["blk.0.attn_norm.weight"])
+    np.testing.assert_allclose(sums, (rows**2).sum(0), rtol=1e-4)
+    status, out, _ = run("quantize", "experts.gguf", "mixed.gguf", "Q4_K_M", "--imatrix", "imatrix.gguf", "--quiet")
+    assert status == 0 and "have no importances" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("chat",), 2, "MODEL.gguf"),
+        (("generate", "llama.gguf"), 2, "give either a prompt or --file"),
+        (("generate", "llama.gguf", "x", "--temperature", "-1"), 2, "--temperature is -1"),
+        (("generate", "llama.gguf", "x", "--top-p", "7"), 2, "--top-p is 7"),
+        (("generate", "llama.gguf", "x", "-n", "0"), 2, "0 is not from 1"),
+        (("generate", "missing.gguf", "x"), 1, "missing.gguf"),
+        (("generate", "bert.gguf", "x"), 1, "'bert'"),
+        (("embed", "llama.gguf", "texts.txt"), 1, "'llama'"),
+        (("generate", "texts.txt", "x"), 1, "texts.txt"),
+        (("generate", "llama.gguf", "x", "--devices", "NONE"), 1, "no backend 'NONE'"),
+        (("generate", "llama.gguf", "x", "--n-ctx", "100000"), 1, "n_ctx is 100000"),
+        (("generate", "llama.gguf", "--file", "llama.gguf"), 1, "GGUF file"),
+        (("generate", "llama.gguf", PROMPT * 60, "--n-ctx", "64"), 1, "600 tokens, the context 64"),
+        (("embed", "bert.gguf", "nothing.txt"), 1, "nothing.txt"),
+        (("imatrix", "llama.gguf", "texts.txt"), 2, "--out"),
+        (("quantize", "llama.gguf", "small.gguf"), 2, "TYPE"),
+        (("quantize", "llama.gguf", "small.gguf", "Q9_9"), 1, "Q9_9"),
+    ],
+)
+def test_what_goes_wrong_is_told_in_a_line(run, arguments, status, words):
+    found, out, err = run(*arguments)
+    assert found == status and words in err and "Traceback" not in err
+    assert out == ""
+    assert len(err.splitlines()) == 1 or status == 2
+
+
+def test_what_models_write_does_not_steer_a_terminal(run, folder, monkeypatch):
+    from ggml_backend.cli import _models
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert _models.visible("a\x1b[2J\nb") == "a\\x1b[2J\nb"
