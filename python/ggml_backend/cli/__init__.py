@@ -20,6 +20,7 @@ COMMANDS = {
     "generate": "let a language model continue a text",
     "embed": "turn the lines of a text file into vectors",
     "quantize": "store a model in another format, for example Q4_K_M",
+    "convert": "make a GGUF file of a folder of Hugging Face's transformers",
     "imatrix": "measure with a text which columns of a model matter, for quantize --imatrix",
     "info": "show the version, the kernels and the devices",
     "gguf": "show, check, quantize and make GGUF files",
