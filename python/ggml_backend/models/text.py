@@ -222,7 +222,8 @@ class TextModel:
         scheduler.compute(step.graph)
         if self._observer:
             self._observer(step.observed, n)
-        logits: FloatArray = step.logits.numpy()[: len(work)].astype(np.float32)
+        logits: FloatArray = np.empty((len(work), self._s.vocab), np.float32)
+        logits[:] = step.logits.numpy()[: len(work)]
         return logits
 
     def _feed(self, sequence: CachedSequence, tokens: Sequence[int]) -> FloatArray:
@@ -233,7 +234,8 @@ class TextModel:
             with self._lock:
                 logits = self._compute([(sequence, tokens[i : i + self.n_batch])])
         self.stats.add(len(tokens), time.perf_counter() - begin, len(tokens) > 1)
-        return logits[0]
+        last: FloatArray = logits[0]
+        return last
 
     # ---- for users ---------------------------------------------------------------------------------------------------
 
@@ -365,6 +367,12 @@ class TextModel:
             for g, row in zip(some, logits, strict=True):
                 g._logits = row
         self.stats.add(len(running), time.perf_counter() - begin, False)
+
+    @property
+    def compute_nbytes(self) -> int:
+        """Bytes of intermediate results on all devices, as the scheduler planned them."""
+        scheduler = self._open()
+        return sum(scheduler.memory(b).allocated for b in self.backends)
 
     @property
     def nbytes(self) -> int:

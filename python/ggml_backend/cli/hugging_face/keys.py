@@ -62,7 +62,7 @@ def keys_of(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "linear":
         keys |= {f"{a}.rope.scaling.type": "linear", f"{a}.rope.scaling.factor": float(scaling["factor"])}
     elif kind == "yarn":
-        original = scaling.get("original_max_position_embeddings", config.get("max_position_embeddings"))
+        original = scaling.get("original_max_position_embeddings", config.get("max_position_embeddings", 0))
         keys |= {f"{a}.rope.scaling.type": "yarn", f"{a}.rope.scaling.factor": float(scaling["factor"]),
                  f"{a}.rope.scaling.original_context_length": int(original)}  # fmt: skip
     elif kind in ("longrope", "su"):
