@@ -18,9 +18,10 @@ __all__ = ["main", "parser"]
 COMMANDS = {
     "chat": "ask a language model a question, or hold a conversation with it",
     "generate": "let a language model continue a text",
+    "transcribe": "write down what a WAV file says",
     "embed": "turn the lines of a text file into vectors",
     "quantize": "store a model in another format, for example Q4_K_M",
-    "convert": "make a GGUF file of a folder of Hugging Face's transformers",
+    "convert": "make a GGUF file of a model of transformers, CTranslate2 or whisper.cpp",
     "imatrix": "measure with a text which columns of a model matter, for quantize --imatrix",
     "info": "show the version, the kernels and the devices",
     "gguf": "show, check, quantize and make GGUF files",

@@ -1,4 +1,7 @@
-"""``convert``: a folder of Hugging Face's ``transformers`` as a GGUF file that ``chat`` and ``embed`` run."""
+"""``convert``: a model of another program as a GGUF file that ``chat``, ``embed`` and ``transcribe`` run.
+
+It reads folders of Hugging Face's ``transformers``, folders of CTranslate2 (Whisper), and files of whisper.cpp.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import FileError
-from .._base.files import read_text
+from .._base.files import read_head, read_text
+from .._base.text import count, line
 from ..dtypes import dtypes
 from ..gguf import Writer
 from .gguf.checkpoint import open_models
@@ -22,19 +26,37 @@ from .gguf.safetensors import json_object
 from .hugging_face.keys import factors_of, keys_of
 from .hugging_face.names import family_of, translated
 from .hugging_face.vocabulary import vocabulary_of
+from .whisper_files import (
+    MAGIC,
+    Whisper,
+    is_folder_of_ctranslate2,
+    read_ctranslate2,
+    read_whisper_cpp,
+    write_whisper,
+)
 
 EXAMPLE = "all-MiniLM-L6-v2/ all-MiniLM-L6-v2.gguf"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", help="with config.json, tokenizer.json and *.safetensors")
+    parser.add_argument(
+        "input",
+        help="a folder of transformers (config.json, tokenizer.json, *.safetensors); Whisper's, also a folder of"
+        " CTranslate2 (model.bin, tokenizer.json) or a file of whisper.cpp (ggml-*.bin)",
+    )
     parser.add_argument("output", metavar="MODEL.gguf", help="the file to write")
     parser.add_argument("--skip", action="append", default=[], metavar="PATTERN", help="leave these tensors out")
     add_conversion_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    folder = Path(options.folder)
+    folder = Path(options.input)
+    whisper = _whisper(folder)
+    if whisper is not None:
+        refuse_same(options.output, [str(folder)])
+        write_whisper(whisper, options.output, folder.resolve().stem)
+        print(f"{line(options.output)}: {count(len(whisper.tensors), 'tensor')}")
+        return 0
     config = _json(folder, "config.json")
     family = family_of(config)
     files = open_models([str(folder)])
@@ -54,6 +76,15 @@ def run(options: argparse.Namespace) -> int:
         writer.add(key, value)
     sources: list[Source] = [(name, v.shape, v.dtype, v) for name, v in tensors.items()]
     return write(options, writer, sources, sum(of[name].bytes_of(name).nbytes for name in values))
+
+
+def _whisper(path: Path) -> Whisper | None:
+    """The Whisper model of another program, if it is one."""
+    if path.is_dir():
+        return read_ctranslate2(path) if is_folder_of_ctranslate2(path) else None
+    if read_head(path, len(MAGIC)) == MAGIC:
+        return read_whisper_cpp(path)
+    raise FileError(f"{path}: the input must be a folder, or a file of whisper.cpp; gguf convert reads single files")
 
 
 def _keys(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Values]) -> dict[str, Any]:

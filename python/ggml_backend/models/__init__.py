@@ -1,4 +1,4 @@
-"""Whole models from GGUF files: chat, generate, embed.
+"""Whole models from GGUF files: chat, generate, embed, transcribe.
 
     from ggml_backend.models import load
 
@@ -23,6 +23,7 @@ from .architectures import DECODERS, ENCODERS, unknown
 from .chat import ChatTemplate, Message
 from .embedding import EmbeddingModel
 from .sampling import Sampling
+from .speech import SpeechModel, Transcript
 from .text import Generation, Stats, TextModel
 from .tokens import Tokenizer, tokenizer_of
 
@@ -34,9 +35,11 @@ __all__ = [
     "Generation",
     "Message",
     "Sampling",
+    "SpeechModel",
     "Stats",
     "TextModel",
     "Tokenizer",
+    "Transcript",
     "load",
     "tokenizer_of",
 ]
@@ -44,8 +47,8 @@ __all__ = [
 
 def load(
     path: str | os.PathLike[str], devices: Sequence[str | Backend] = ("CPU",), **options: Any
-) -> TextModel | EmbeddingModel:
-    """Opens a model file: a :class:`TextModel` or an :class:`EmbeddingModel`, as its architecture says.
+) -> TextModel | EmbeddingModel | SpeechModel:
+    """Opens a model file: a :class:`TextModel`, :class:`EmbeddingModel` or :class:`SpeechModel`, as it says itself.
 
     devices: names of devices or backends in order of priority. Layers are spread evenly over them. What they cannot
         compute runs on the CPU.
@@ -61,4 +64,6 @@ def load(
         return TextModel(path, devices, **options)
     if name in ENCODERS:
         return EmbeddingModel(path, devices, **options)
+    if name == "whisper":
+        return SpeechModel(path, devices, **options)
     raise UnsupportedError(unknown(name))

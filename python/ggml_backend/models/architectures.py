@@ -122,7 +122,7 @@ def decoder_of(name: str) -> Decoder:
 
 def unknown(name: str) -> str:
     """What a user reads about an architecture that no table names."""
-    known = ", ".join(sorted((*DECODERS, *ENCODERS)))
+    known = ", ".join(sorted((*DECODERS, *ENCODERS, "whisper")))
     return (
         f"the architecture {name[:60]!r} is not known. Known are {known}."
         " The page 'Add an architecture' of the documentation shows how to add one"
