@@ -43,7 +43,7 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.path, self.data, self.at = path, np.frombuffer(map_file(path), np.uint8), 0
 
-    def bytes(self, n: int, what: str) -> Array:
+    def take(self, n: int, what: str) -> Array:
         if not 0 <= n <= len(self.data) - self.at:
             raise FileError(
                 f"{self.path}: at offset {self.at}: {what} needs {n} bytes, {len(self.data) - self.at} are left"
@@ -53,10 +53,10 @@ class _Reader:
         return found
 
     def number(self, form: str, what: str) -> int:
-        return int(struct.unpack(f"<{form}", self.bytes(struct.calcsize(form), what).tobytes())[0])
+        return int(struct.unpack(f"<{form}", self.take(struct.calcsize(form), what).tobytes())[0])
 
     def text(self, n: int, what: str) -> bytes:
-        return self.bytes(n, what).tobytes()
+        return self.take(n, what).tobytes()
 
     @property
     def ended(self) -> bool:
@@ -67,9 +67,10 @@ class _Reader:
 
 _CT2_TYPES = {0: "float32", 4: "float16"}
 _CT2_BLOCK = {
-    "self_attention/layer_norm": "attn_ln", "self_attention/linear_1": "attn.out", "attention/layer_norm": "cross_attn_ln",
-    "attention/linear_0": "cross_attn.query", "attention/linear_2": "cross_attn.out", "ffn/layer_norm": "mlp_ln",
-    "ffn/linear_0": "mlp.0", "ffn/linear_1": "mlp.2",
+    "self_attention/layer_norm": "attn_ln", "self_attention/linear_1": "attn.out",
+    "attention/layer_norm": "cross_attn_ln", "attention/linear_0": "cross_attn.query",
+    "attention/linear_2": "cross_attn.out", "ffn/layer_norm": "mlp_ln", "ffn/linear_0": "mlp.0",
+    "ffn/linear_1": "mlp.2",
 }  # fmt: skip
 _CT2_WHOLE = {
     "encoder/conv1": "encoder.conv1", "encoder/conv2": "encoder.conv2", "encoder/layer_norm": "encoder.ln_post",
@@ -119,7 +120,7 @@ def _variables(file: _Reader) -> Iterator[tuple[str, tuple[Array, str]]]:
         name = file.text(file.number("H", "a length"), "a name").rstrip(b"\0").decode("utf-8", "replace")
         shape = tuple(file.number("I", "a size") for _ in range(file.number("B", "a rank")))
         code = file.number("B", "a dtype")
-        raw = file.bytes(file.number("I", "a length"), name)
+        raw = file.take(file.number("I", "a length"), name)
         if not shape:
             yield name, (np.array(int.from_bytes(raw.tobytes(), "little")), "int")
         elif code in _CT2_TYPES:
@@ -129,7 +130,8 @@ def _variables(file: _Reader) -> Iterator[tuple[str, tuple[Array, str]]]:
             yield name, (x.reshape(shape), _CT2_TYPES[code])
         elif "alignment" not in name:
             raise UnsupportedError(
-                f"{file.path}: {name} has dtype {code}; float32 and float16 are read: convert the model again with --quantization float16"
+                f"{file.path}: {name} has dtype {code}, and only float32 and float16 are read: convert the original"
+                " model again with --quantization float16"
             )
 
 
@@ -176,8 +178,10 @@ def _tokens(folder: Path) -> list[str]:
 # ---- whisper.cpp -----------------------------------------------------------------------------------------------------
 
 _GGML_TYPES = {0: "float32", 1: "float16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0"}
-_HPARAMS = ("vocab_size", "encoder.context_length", "embedding_length", "attention.head_count", "encoder.block_count",
-            "context_length", "_text_state", "_text_heads", "decoder.block_count", "encoder.mel_count", "_ftype")  # fmt: skip
+_HPARAMS = (
+    "vocab_size", "encoder.context_length", "embedding_length", "attention.head_count", "encoder.block_count",
+    "context_length", "_text_state", "_text_heads", "decoder.block_count", "encoder.mel_count", "_ftype",
+)  # fmt: skip
 
 
 def read_whisper_cpp(path: Path) -> Whisper:
@@ -188,7 +192,7 @@ def read_whisper_cpp(path: Path) -> Whisper:
     sizes = {name: file.number("i", name) for name in _HPARAMS}
     if sizes["_text_state"] != sizes["embedding_length"] or not 0 < sizes["vocab_size"] < 1 << 20:
         raise FileError(f"{path}: the sizes of the network do not fit together: {sizes}")
-    file.bytes(4 * file.number("I", "mel bands") * file.number("I", "bins"), "the mel filters")
+    file.take(4 * file.number("I", "mel bands") * file.number("I", "bins"), "the mel filters")
     characters = _byte_characters()
     tokens = []
     for _ in range(file.number("I", "the number of tokens")):
@@ -203,16 +207,11 @@ def read_whisper_cpp(path: Path) -> Whisper:
         name, dtype = file.text(length, "a name").decode("utf-8", "replace"), dtypes[_GGML_TYPES[code]]
         if any(not 0 < n < _LARGEST for n in shape) or shape[-1] % dtype.block_size:
             raise FileError(f"{path}: {name} has shape {shape}")
-        nbytes = int(np.prod(shape, dtype=object)) // dtype.block_size * dtype.type_size
-        raw_data = file.bytes(nbytes, name)
-        if name.endswith(".bias") and name.startswith("encoder.conv"):
-            shape = (shape[0],)  # stored as a column
-        x = raw_data if dtype.is_quantized else raw_data.view(dtype.name).reshape(shape)
-        tensors[name] = (
-            (np.broadcast_to(x, x.shape), dtype.name)
-            if not dtype.is_quantized
-            else (raw_data.reshape(*shape[:-1], -1), dtype.name)
-        )
+        data = file.take(int(np.prod(shape, dtype=object)) // dtype.block_size * dtype.itemsize, name)
+        if name.startswith("encoder.conv") and name.endswith(".bias"):
+            shape = shape[:1]  # stored as a column
+        x = data.reshape(*shape[:-1], -1) if dtype.is_quantized else data.view(dtype.name).reshape(shape)
+        tensors[name] = x, dtype.name
     return Whisper({k: v for k, v in sizes.items() if k[0] != "_"}, tensors, tokens, [])
 
 

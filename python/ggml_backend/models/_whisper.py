@@ -16,108 +16,14 @@ from ._sizes import Shaped
 
 __all__ = ["LANGUAGES", "Sizes", "Special", "decode", "encode"]
 
-LANGUAGES = [
-    "en",
-    "zh",
-    "de",
-    "es",
-    "ru",
-    "ko",
-    "fr",
-    "ja",
-    "pt",
-    "tr",
-    "pl",
-    "ca",
-    "nl",
-    "ar",
-    "sv",
-    "it",
-    "id",
-    "hi",
-    "fi",
-    "vi",
-    "he",
-    "uk",
-    "el",
-    "ms",
-    "cs",
-    "ro",
-    "da",
-    "hu",
-    "ta",
-    "no",
-    "th",
-    "ur",
-    "hr",
-    "bg",
-    "lt",
-    "la",
-    "mi",
-    "ml",
-    "cy",
-    "sk",
-    "te",
-    "fa",
-    "lv",
-    "bn",
-    "sr",
-    "az",
-    "sl",
-    "kn",
-    "et",
-    "mk",
-    "br",
-    "eu",
-    "is",
-    "hy",
-    "ne",
-    "mn",
-    "bs",
-    "kk",
-    "sq",
-    "sw",
-    "gl",
-    "mr",
-    "pa",
-    "si",
-    "km",
-    "sn",
-    "yo",
-    "so",
-    "af",
-    "oc",
-    "ka",
-    "be",
-    "tg",
-    "sd",
-    "gu",
-    "am",
-    "yi",
-    "lo",
-    "uz",
-    "fo",
-    "ht",
-    "ps",
-    "tk",
-    "nn",
-    "mt",
-    "sa",
-    "lb",
-    "my",
-    "bo",
-    "tl",
-    "mg",
-    "as",
-    "tt",
-    "haw",
-    "ln",
-    "ha",
-    "ba",
-    "jw",
-    "su",
-    "yue",
-]
+LANGUAGES: tuple[str, ...] = tuple(
+    """
+    en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr
+    bg lt la mi ml cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn
+    yo so af oc ka be tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su
+    yue
+    """.split()
+)
 """Codes of the languages, in the order of their tokens."""
 
 _MULTILINGUAL = 51865
@@ -245,7 +151,7 @@ def _attend(s: Sizes, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | No
     def heads(x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], s.heads, s.head).transpose(1, 0, 2)
 
-    mixed = ops.flash_attn_ext(heads(q), heads(keys), heads(values), mask, scale=s.head**-0.5)
+    mixed: Tensor = ops.flash_attn_ext(heads(q), heads(keys), heads(values), mask, scale=s.head**-0.5)
     return mixed.reshape(q.shape[0], s.embd)
 
 

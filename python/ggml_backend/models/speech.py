@@ -135,7 +135,7 @@ class SpeechModel:
     def _suppressed(self) -> npt.NDArray[np.int64]:
         """Tokens that are never written: sounds without words, and special tokens."""
         given = self.metadata.get("whisper.suppress_tokens")
-        listed = [] if given is None else np.asarray(given).reshape(-1).tolist()
+        listed = _sounds(self._pieces) if given is None else np.asarray(given).reshape(-1).tolist()
         s = self._special
         special = [*range(s.start, s.no_timestamps + 1)]
         found = np.unique(np.array([*listed, *special], np.int64))
@@ -387,6 +387,15 @@ def _pieces(metadata: Any, n: int) -> list[bytes]:
         raise FileError(f"tokenizer.ggml.tokens has {len(texts)} pieces, the network {n} tokens")
     of = {c: b for b, c in enumerate(_byte_characters())}
     return [bytes(of[c] for c in text if c in of) for text in texts] + [b""] * (n - len(texts))
+
+
+def _sounds(pieces: Sequence[bytes]) -> list[int]:
+    """Tokens that stand for sounds and music in subtitles, not for words."""
+    marks = [*'"#()*+/:;<=>@[\\]^_`{|}~\u300c\u300d\u300e\u300f\u2669\u266a\u266b\u266c\u266d\u266e\u266f']
+    marks += ["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{",
+              "}}", "\u266a\u266a", "\u266a\u266a\u266a"]  # fmt: skip
+    wanted = {form.encode() for mark in marks for form in (mark, f" {mark}")} | {b" -", b" '"}
+    return [i for i, piece in enumerate(pieces) if piece in wanted]
 
 
 def _log_sum(x: FloatArray) -> float:
