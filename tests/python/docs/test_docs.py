@@ -81,6 +81,8 @@ NOT_RUN = {
     ("docs/CUDA.md", "CUDA: no device"): "the message of a driver",
     ("docs/howto/real-models.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
     ("docs/howto/embed-texts.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
+    ("docs/howto/transcribe.md", "ggml-backend"): "of a real model; tests/python/models/test_speech.py has such",
+    ("docs/howto/transcribe.md", "pip install"): INSTALL,
     ("docs/howto/quantize-model.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
     ("docs/howto/from-c.md", "cmake -S"): BUILD,
     ("docs/howto/from-c.md", "cmake_minimum_required"): C,

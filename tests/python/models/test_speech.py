@@ -1,0 +1,294 @@
+"""Whisper: the network beside NumPy in float64, times, and files of other programs."""
+
+from __future__ import annotations
+
+import json
+import struct
+from math import erf
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend.cli import main
+from ggml_backend.models import SpeechModel, Transcript, load
+from ggml_backend.models._whisper import LANGUAGES, Sizes, Special
+from ggml_backend.models.audio import log_mel
+from ggml_backend.models.speech import Segment
+from ggml_backend.models.tokens import _byte_characters
+
+E, HEADS, LAYERS, VOCAB = 32, 4, 2, 51864
+SIZES = Sizes(VOCAB, E, HEADS, LAYERS, LAYERS, 80, 1500, 448)
+KEYS = {
+    "vocab_size": VOCAB, "embedding_length": E, "attention.head_count": HEADS, "encoder.block_count": LAYERS,
+    "decoder.block_count": LAYERS, "encoder.mel_count": 80, "encoder.context_length": 1500, "context_length": 448,
+}  # fmt: skip
+PIECES = [chr(c) for c in range(0x21, 0x7F)]
+
+
+def weights(dtype=np.float32):
+    rng = np.random.default_rng(0)
+    return {
+        name: (
+            rng.standard_normal(shape) * (0.05 if len(shape) > 1 else 0.1) + ("ln" in name and name[-6:] == "weight")
+        )
+        .astype(np.float16)
+        .astype(dtype)
+        for name, shape in SIZES.shapes().items()
+    }
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "whisper.gguf"
+    with gb.gguf.Writer(path) as writer:
+        writer.add("general.architecture", "whisper").add("tokenizer.ggml.model", "gpt2")
+        for key, value in KEYS.items():
+            writer.add(f"whisper.{key}", value, "u32")
+        writer.add("tokenizer.ggml.tokens", PIECES)
+        for name, x in weights().items():
+            writer.add_tensor(name, x)
+    return path
+
+
+def reference(mel, tokens):
+    """Logits behind the last token, in float64."""
+    w = weights(np.float64)
+
+    def norm(name, x):
+        d = x - x.mean(-1, keepdims=True)
+        return d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def linear(name, x):
+        return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0)
+
+    def gelu(x):
+        return 0.5 * x * (1 + np.vectorize(erf)(x / 2**0.5))
+
+    def attend(q, k, v, causal):
+        heads = [x.reshape(len(x), HEADS, -1).swapaxes(0, 1) for x in (q, k, v)]
+        scores = heads[0] @ heads[1].swapaxes(1, 2) / (E // HEADS) ** 0.5
+        if causal:
+            scores = scores + np.triu(np.full(scores.shape[1:], -np.inf), 1)
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        return ((shares / shares.sum(-1, keepdims=True)) @ heads[2]).swapaxes(0, 1).reshape(len(q), E)
+
+    def block(name, x, audio):
+        h = norm(f"{name}.attn_ln", x)
+        q, k, v = (linear(f"{name}.attn.{p}", h) for p in ("query", "key", "value"))
+        x = x + linear(f"{name}.attn.out", attend(q, k, v, audio is not None))
+        if audio is not None:
+            q = linear(f"{name}.cross_attn.query", norm(f"{name}.cross_attn_ln", x))
+            k, v = (linear(f"{name}.cross_attn.{p}", audio) for p in ("key", "value"))
+            x = x + linear(f"{name}.cross_attn.out", attend(q, k, v, False))
+        return x + linear(f"{name}.mlp.2", gelu(linear(f"{name}.mlp.0", norm(f"{name}.mlp_ln", x))))
+
+    def conv(name, x, stride):
+        padded = np.pad(x, ((0, 0), (1, 1)))
+        columns = [
+            np.einsum("oik,ik->o", w[f"{name}.weight"], padded[:, i : i + 3]) for i in range(0, x.shape[1], stride)
+        ]
+        return gelu(np.stack(columns, 1) + w[f"{name}.bias"][:, None])
+
+    x = conv("encoder.conv2", conv("encoder.conv1", mel.astype(np.float64), 1), 2).T + w["encoder.positional_embedding"]
+    for i in range(LAYERS):
+        x = block(f"encoder.blocks.{i}", x, None)
+    audio = norm("encoder.ln_post", x)
+    x = w["decoder.token_embedding.weight"][tokens] + w["decoder.positional_embedding"][: len(tokens)]
+    for i in range(LAYERS):
+        x = block(f"decoder.blocks.{i}", x, audio)
+    return norm("decoder.ln", x[-1]) @ w["decoder.token_embedding.weight"].T
+
+
+@pytest.mark.parametrize("devices", [("CPU",), ("SIM", "CPU")], ids=len)
+def test_logits_are_those_of_numpy(path, devices):
+    rng = np.random.default_rng(1)
+    mel = log_mel((0.1 * rng.standard_normal(480000)).astype(np.float32))
+    tokens = [50257, 100, 7, 50363]
+    expected = reference(mel, tokens)
+    with load(path, devices) as model:
+        assert isinstance(model, SpeechModel)
+        model._encode(mel)
+        whole = model._decode(tokens, 0)
+        model._decode(tokens[:2], 0)
+        steps = [model._decode([t], 2 + i) for i, t in enumerate(tokens[2:])][-1]
+    for found in (whole, steps):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=5e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("seconds", [0.1, 3, 31])
+def test_any_length_has_a_transcript(path, seconds):
+    x = np.random.default_rng(2).standard_normal(int(16000 * seconds)).astype(np.float32) * 0.1
+    done = []
+    with load(path) as model:
+        found = model.transcribe(x, progress=lambda at, all_: done.append((at, all_)))
+    assert isinstance(found, Transcript) and found.language == "en"
+    assert done[0][0] == 0 and done[-1][0] == done[-1][1]
+    assert all(0 <= s.start <= s.end <= seconds + 0.1 for s in found.segments)
+
+
+def test_rules_of_times(path):
+    """The first token is a time up to one second; times come in pairs and do not go back."""
+    rng, time = np.random.default_rng(3), Special.of(VOCAB).first_time
+    with load(path) as model:
+        for _ in range(20):
+            tokens: list[int] = []
+            for _ in range(25):
+                logits = (3 * rng.standard_normal(VOCAB)).astype(np.float32)
+                logits[time:] += rng.choice([0, 6])
+                allowed = model._rules(logits, tokens)
+                token = int(allowed.argmax())
+                assert np.isfinite(allowed[token])
+                if token == 50256:
+                    break
+                tokens.append(token)
+            assert time <= tokens[0] <= time + 50
+            times = [t for t in tokens if t >= time]
+            assert times == sorted(times)
+            assert not any(50257 <= t < time for t in tokens)
+            runs = "".join("t" if t >= time else "w" for t in tokens)
+            assert "ttt" not in runs and not runs.startswith("tt")
+
+
+def test_segments_have_the_times_of_their_tokens(path):
+    time = Special.of(VOCAB).first_time
+    with load(path) as model:
+        tokens = [time, 10, 11, time + 100, time + 100, 12, time + 250]
+        segments, used = model._segments(tokens, 30.0, 30.0)
+        assert segments == [Segment(30.0, 32.0, PIECES[10] + PIECES[11]), Segment(32.0, 35.0, PIECES[12])]
+        assert used == 30.0, "a single time at the end: nothing follows"
+        assert model._segments([*tokens, time + 250], 30.0, 30.0)[1] == 5.0, "the next window begins there"
+        assert model._segments([time, 10], 0.0, 8.0) == ([Segment(0.0, 8.0, PIECES[10])], 8.0)
+
+
+def test_subtitles():
+    found = Transcript("a b", (Segment(0.0, 1.5, " a"), Segment(3661.25, 3662.0, " b")), "en")
+    assert found.srt() == "1\n00:00:00,000 --> 00:00:01,500\na\n\n2\n01:01:01,250 --> 01:01:02,000\nb\n"
+    assert found.to_dict()["segments"][0] == {"start": 0.0, "end": 1.5, "text": " a"}
+
+
+def test_special_tokens_follow_from_the_vocabulary():
+    english, many, large = Special.of(51864), Special.of(51865), Special.of(51866)
+    assert (english.end, english.start, english.no_timestamps, english.first_time) == (50256, 50257, 50362, 50363)
+    assert (many.end, many.start, many.languages, many.first_time) == (50257, 50258, 50259, 50364)
+    assert (large.n_languages, large.transcribe, large.first_time) == (100, 50360, 50365)
+    assert len(LANGUAGES) == 100 and LANGUAGES[:3] == ("en", "zh", "de")
+
+
+@pytest.mark.parametrize(
+    ("audio", "options", "words"),
+    [
+        (np.zeros(0, np.float32), {}, "no samples"),
+        (np.zeros((2, 100), np.float32), {}, "one axis"),
+        (np.full(100, np.nan, np.float32), {}, "finite"),
+        (np.zeros(100, np.float32), {"language": "xx"}, "language 'xx' is not known"),
+        (np.zeros(100, np.float32), {"task": "sing"}, "task is 'sing'"),
+        (np.zeros(100, np.float32), {"rate": 0}, "rates 0"),
+    ],
+)
+def test_wrong_arguments_are_errors(path, audio, options, words):
+    with load(path) as model, pytest.raises(gb.InvalidArgumentError, match=words):
+        model.transcribe(audio, **options)
+
+
+def whisper_cpp(path):
+    """A file as whisper.cpp of early 2024 writes them."""
+
+    def whole(*values):
+        return struct.pack(f"<{len(values)}i", *values)
+
+    of = {c: b for b, c in enumerate(_byte_characters())}
+    parts = [
+        b"lmgg",
+        whole(VOCAB, 1500, E, HEADS, LAYERS, 448, E, HEADS, LAYERS, 80, 1),
+        whole(80, 201),
+        b"\0" * 80 * 201 * 4,
+    ]
+    parts.append(whole(len(PIECES)))
+    for piece in PIECES:
+        raw = bytes(of[c] for c in piece)
+        parts += [whole(len(raw)), raw]
+    for name, x in weights().items():
+        half = x.ndim > 1 and "positional" not in name
+        if "conv" in name and name.endswith("bias"):
+            x = x[:, None]
+        data = x.astype(np.float16 if half else np.float32)
+        parts += [whole(x.ndim, len(name), int(half)), whole(*reversed(x.shape)), name.encode(), data.tobytes()]
+    path.write_bytes(b"".join(parts))
+
+
+def test_files_of_whisper_cpp_are_converted(path, tmp_path, capsys):
+    whisper_cpp(tmp_path / "ggml-model.bin")
+    assert main(["convert", str(tmp_path / "ggml-model.bin"), str(tmp_path / "made.gguf")]) == 0
+    x = np.random.default_rng(4).standard_normal(16000).astype(np.float32)
+    with load(path) as first, load(tmp_path / "made.gguf") as second:
+        assert first.transcribe(x) == second.transcribe(x)
+    data = (tmp_path / "ggml-model.bin").read_bytes()
+    for n in (3, 20, 100, 70000, len(data) - 1):
+        (tmp_path / "cut.bin").write_bytes(data[:n])
+        assert main(["convert", str(tmp_path / "cut.bin"), str(tmp_path / "cut.gguf")]) == 1
+        assert not (tmp_path / "cut.gguf").exists()
+    assert "offset" in capsys.readouterr().err
+
+
+def ctranslate2(folder):
+    """A folder as CTranslate2 writes them: queries, keys and values in one matrix."""
+    w, parts = weights(np.float16), []
+
+    def add(name, x, code=4):
+        raw, text = x.tobytes(), name.encode() + b"\0"
+        shape = struct.pack(f"<B{x.ndim}I", x.ndim, *x.shape)
+        parts.append(struct.pack("<H", len(text)) + text + shape + struct.pack("<BI", code, len(raw)) + raw)
+
+    for half, last in (("encoder", "ln_post"), ("decoder", "ln")):
+        add(f"{half}/num_heads", np.array(HEADS, np.int16), 2)
+        add(f"{half}/position_encodings/encodings", w[f"{half}.positional_embedding"])
+        for kind, part in (("gamma", "weight"), ("beta", "bias")):
+            add(f"{half}/layer_norm/{kind}", w[f"{half}.{last}.{part}"])
+        for i in range(LAYERS):
+            for kind, part in (("weight", "weight"), ("bias", "bias")):
+
+                def one(attention, name, i=i, part=part, half=half):
+                    found = w.get(f"{half}.blocks.{i}.{attention}.{name}.{part}")
+                    return np.zeros(E, np.float16) if found is None else found
+
+                a = f"{half}/layer_{i}/self_attention"
+                add(f"{a}/linear_0/{kind}", np.concatenate([one("attn", p) for p in ("query", "key", "value")]))
+                add(f"{a}/linear_1/{kind}", one("attn", "out"))
+                if half == "decoder":
+                    a = f"{half}/layer_{i}/attention"
+                    add(f"{a}/linear_0/{kind}", one("cross_attn", "query"))
+                    add(f"{a}/linear_1/{kind}", np.concatenate([one("cross_attn", p) for p in ("key", "value")]))
+                    add(f"{a}/linear_2/{kind}", one("cross_attn", "out"))
+                for j, mlp in enumerate(("mlp.0", "mlp.2")):
+                    add(f"{half}/layer_{i}/ffn/linear_{j}/{kind}", w[f"{half}.blocks.{i}.{mlp}.{part}"])
+            norms = {
+                "self_attention": "attn_ln",
+                "ffn": "mlp_ln",
+                **({"attention": "cross_attn_ln"} if half == "decoder" else {}),
+            }
+            for source, target in norms.items():
+                for kind, part in (("gamma", "weight"), ("beta", "bias")):
+                    add(f"{half}/layer_{i}/{source}/layer_norm/{kind}", w[f"{half}.blocks.{i}.{target}.{part}"])
+    for name in ("conv1", "conv2"):
+        add(f"encoder/{name}/weight", w[f"encoder.{name}.weight"])
+        add(f"encoder/{name}/bias", w[f"encoder.{name}.bias"])
+    add("decoder/embeddings/weight", w["decoder.token_embedding.weight"])
+    head = struct.pack("<I", 6) + struct.pack("<H", 12) + b"WhisperSpec\0" + struct.pack("<II", 3, len(parts))
+    (folder / "model.bin").write_bytes(head + b"".join(parts) + struct.pack("<I", 0))
+    vocab = {
+        "model": {"vocab": {p: i for i, p in enumerate(PIECES)}},
+        "added_tokens": [{"content": "<|x|>", "id": len(PIECES)}],
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(vocab), encoding="utf-8")
+
+
+def test_folders_of_ctranslate2_are_converted(path, tmp_path, capsys):
+    ctranslate2(tmp_path)
+    assert main(["convert", str(tmp_path), str(tmp_path / "made.gguf")]) == 0
+    x = np.random.default_rng(4).standard_normal(16000).astype(np.float32)
+    with load(path) as first, load(tmp_path / "made.gguf") as second:
+        assert first.transcribe(x) == second.transcribe(x)
+    (tmp_path / "tokenizer.json").unlink()
+    assert main(["convert", str(tmp_path), str(tmp_path / "again.gguf")]) == 1
+    assert "tokenizer.json" in capsys.readouterr().err
