@@ -336,7 +336,7 @@ class SpeechModel:
             if words:
                 found.append(self._segment(words, begin + start, begin + min(last, length)))
                 words = []
-            start = last
+            start = min(last, length)
         if words:  # no time ended it: it lasts to the end of the window
             found.append(self._segment(words, begin + start, begin + length))
             return found, length
