@@ -122,6 +122,36 @@ bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c) {
            gb_rule_equal(&call, 0, 0, 2, 0);
 }
 
+// c's dimension d - 1 repeats over dimension d of b.
+static bool rule_places_repeat(const struct gb_call * call, int d) {
+    const int64_t places = call->list[2].t->ne[d - 1], rows = call->list[1].t->ne[d];
+    return gb_size_divides(places, rows) || gb_rule_broken(call, "{c.%d} must divide {b.%d} (%lld, %lld)", d - 1, d,
+                                                (long long) places, (long long) rows);
+}
+
+static bool rule_index_type(const struct gb_call * call, int i) {
+    const enum ggml_type type = call->list[i].t->type;
+    return gb_rule_is_built(call) || type == GGML_TYPE_I32 || type == GGML_TYPE_I64 ||
+           gb_rule_broken(call, "{%s} must be {#i32} or {#i64}, is {#%s}", call->list[i].role, ggml_type_name(type));
+}
+
+static bool rule_float(const struct gb_call * call, int i) {
+    const enum ggml_type type = call->list[i].t->type;
+    return gb_rule_is_built(call) || type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||
+           gb_rule_broken(call, "{%s} must be {#f32}, {#f16} or {#bf16}, is {#%s}", call->list[i].role,
+               ggml_type_name(type));
+}
+
+// c holds the number of a row of a for each row of b; its dimensions 1 and 2 repeat over those of b. The operator checks
+// that the numbers are in range when it reads them.
+bool gb_check_set_rows(const char * func, gb_ct a, gb_ct b, gb_ct c) {
+    const struct gb_call call = GB_CALL_3(func, a, b, c);
+    return gb_rule_given(&call) && rule_float(&call, 1) && rule_index_type(&call, 2) &&
+           gb_rule_equal(&call, 0, 0, 1, 0) && gb_rule_equal(&call, 0, 2, 1, 2) && gb_rule_equal(&call, 0, 3, 1, 3) &&
+           gb_rule_equal(&call, 1, 1, 2, 0) && gb_rule_max_dims(&call, 2, 3) && rule_places_repeat(&call, 2) &&
+           rule_places_repeat(&call, 3) && gb_rule_apart(&call, 0);
+}
+
 // a holds one row, the diagonal, for each matrix of the result.
 bool gb_check_diag(const char * func, gb_ct a) {
     const struct gb_call c = GB_CALL_1(func, a);
