@@ -424,5 +424,6 @@ static void out_of_memory(void) {
     free_world(&w);
 }
 
-TEST_MAIN(TEST(one_branch_after_the_other), TEST(nothing_to_gain), TEST(side_effects), TEST(writes_of_rows_keep_their_places), TEST(wide_graph),
-    TEST(against_every_order), TEST(values_survive), TEST(as_a_graph), TEST(out_of_memory))
+TEST_MAIN(TEST(one_branch_after_the_other), TEST(nothing_to_gain), TEST(side_effects),
+    TEST(writes_of_rows_keep_their_places), TEST(wide_graph), TEST(against_every_order), TEST(values_survive),
+    TEST(as_a_graph), TEST(out_of_memory))

@@ -337,7 +337,8 @@ static void copies(void) {
     REFUSED(ggml_set_rows(ctx, rows, p, p), "b must be f32, f16 or bf16, is i32", rows, p, p);
     REFUSED(ggml_set_rows(ctx, rows, f, p), "(4 != 7)", rows, f, p);
     REFUSED(ggml_set_rows(ctx, rows, written, p5), "(7 != 5)", rows, written, p5);
-    REFUSED(ggml_set_rows(ctx, rows, written, p3), "dimension 2 of b (2) must be a multiple of dimension 1 of c (3)", rows, written);
+    REFUSED(ggml_set_rows(ctx, rows, written, p3), "dimension 2 of b (2) must be a multiple of dimension 1 of c (3)",
+        rows, written);
     REFUSED(ggml_set_rows(ctx, rows, written, p4), "dimension 3 is 2", rows, written, p4);
     ACCEPTED(ggml_set_rows(ctx, rows, written, p));
 

@@ -86,8 +86,8 @@ static void convert_run(const struct gb_kernels * k, enum ggml_type to, enum ggm
     }
 }
 
-void gb_copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
-    size_t ds, const char * s, size_t ss) {
+void gb_copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d, size_t ds,
+    const char * s, size_t ss) {
     if (to == from) {
         gb_move(ggml_type_size(to), n / ggml_blck_size(to), d, ds, s, ss);
     } else {
@@ -253,8 +253,8 @@ static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * ds
         const char * s =
             (const char *) src->data + (size_t) i0 * l->sb[0] + (size_t) i2 * l->sb[2] + (size_t) i3 * l->sb[3];
         for (int64_t i1 = row0; i1 < GB_MIN(row0 + BLOCK_ROWS, l->ne[1]); i1++) {
-            gb_copy_run(call->k, dst->type, src->type, n, d + (size_t) i1 * l->db[1], l->db[0], s + (size_t) i1 * l->sb[1],
-                l->sb[0]);
+            gb_copy_run(call->k, dst->type, src->type, n, d + (size_t) i1 * l->db[1], l->db[0],
+                s + (size_t) i1 * l->sb[1], l->sb[0]);
         }
         if (gb_cpu_stopped(call, 2 * n * BLOCK_ROWS)) {
             return;

@@ -121,13 +121,13 @@ static void set_rows(void) {
             }
         }
         begin(); // several threads; single elements, as a transposed cache of values has them
-        struct ggml_tensor * a = fill_int(tensor(types[t], DENSE, 1, 40000, 1, 1), -100, 100);
-        struct ggml_tensor * node = ggml_set_rows(ctx, a, random_tensor(GGML_TYPE_F32, DENSE, 1, 30000, 1, 1),
-            places(GGML_TYPE_I64, DENSE, 40000, 30000, 1, 1));
+        struct ggml_tensor * a = fill_int(tensor(types[t], DENSE, 1, 60000, 1, 1), -100, 100);
+        struct ggml_tensor * node = ggml_set_rows(ctx, a, random_tensor(GGML_TYPE_F32, DENSE, 1, 45000, 1, 1),
+            places(GGML_TYPE_I64, DENSE, 60000, 45000, 1, 1));
         CHECK(is_shared(node));
         CHECK_NODE(node, NULL, 0);
         node = ggml_set_rows(ctx, fill_int(tensor(types[t], DENSE, 700, 90, 1, 1), -9, 9),
-            random_tensor(GGML_TYPE_F16, DENSE, 700, 50, 1, 1), places(GGML_TYPE_I32, DENSE, 90, 50, 1, 1));
+            random_tensor(GGML_TYPE_F16, DENSE, 700, 70, 1, 1), places(GGML_TYPE_I32, DENSE, 90, 70, 1, 1));
         CHECK(is_shared(node));
         CHECK_NODE(node, want_set_rows, 0);
         end();
@@ -193,7 +193,7 @@ static void bad_places(void) {
             struct ggml_tensor * node = ggml_set_rows(ctx, a, random_tensor(GGML_TYPE_F32, DENSE, 7, 5, 1, 1), c);
             CHECK_INT(run_node(node, 1, gb_kernels_default()), GGML_STATUS_INVALID_ARGUMENT);
             char text[100];
-            snprintf(text, sizeof(text), "index %lld at [3] is out of range 0..9", (long long) bad[k]);
+            snprintf(text, sizeof(text), "index %lld at [3, 0, 0] is out of range 0..9", (long long) bad[k]);
             CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, text);
             end();
         }
