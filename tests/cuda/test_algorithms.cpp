@@ -1,5 +1,7 @@
-// test_algorithms.cpp - which algorithm computes a product or attention on a device (ggml_backend_i::algorithm). Exactly
-// one takes each node, those before it give a reason, and typical shapes have the expected one. The profile names it.
+// test_algorithms.cpp - which algorithm computes a product or attention on a device (ggml_backend_i::algorithm).
+//
+// Exactly one takes each node, and those before it give a reason. Typical shapes have the expected one. The profile
+// names it.
 #include <cstring>
 
 #include "device_graph.h"

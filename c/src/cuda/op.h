@@ -8,7 +8,7 @@
 // - They queue work on the backend's queue and nowhere else. They never wait for the device, call cudaMalloc, or copy
 //   from host memory that a caller owns: a recorded graph would repeat that.
 // - Their scratch memory comes from gb_cuda_scratch. A dry run calls them to measure it.
-// - They decide by gb_cuda_data and by the backend's device alone, never by earlier calls. So the dry run and the run agree.
+// - They decide by gb_cuda_data and by the device alone, never by earlier calls. So the dry run and the run agree.
 #ifndef GB_CUDA_OP_H
 #define GB_CUDA_OP_H
 
@@ -34,7 +34,8 @@ struct gb_cuda_op {
     // For operators with several algorithms. Asked once per node, before the first node of a graph is queued; the
     // answer is b.choices[i]. Addresses, types, sizes and the backend decide.
     gb_cuda_choice (*choose)(const gb_cuda_backend & b, const ggml_tensor * dst);
-    // The name of the i-th algorithm that is tried, and why it declines. *why NULL: it computes the node. NULL after that.
+    // The name of the i-th algorithm that is tried, and why it declines. *why NULL: it computes the node. NULL after
+    // that one.
     const char * (*candidate)(const gb_cuda_backend & b, const ggml_tensor * dst, int i, const char ** why);
 };
 

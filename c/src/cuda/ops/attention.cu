@@ -1,5 +1,5 @@
-// attention.cu - FLASH_ATTN: attention as one operator. Scores are never stored. The table of algorithms at the end also
-// serves chains (attention_chain.cu).
+// attention.cu - FLASH_ATTN: attention as one operator. Scores are never stored. Chains of operators
+// (attention_chain.cu) use the same table of algorithms.
 //
 // Halves whose rows can be copied 16 bytes at a time go to the tensor cores, everything else is computed in float. If
 // the query rows alone would leave the device idle, as when one token is decoded, the keys are cut into parts.

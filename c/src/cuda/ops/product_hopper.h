@@ -1,4 +1,5 @@
-// product_hopper.h - what product_hopper.cu asks of product_packed_hopper.cu, which has the kernels for quantized weights.
+// product_hopper.h - launches of the kernels for quantized weights on 9.0 (product_packed_hopper.cu), for
+// product_hopper.cu.
 #ifndef GB_CUDA_OPS_PRODUCT_HOPPER_H
 #define GB_CUDA_OPS_PRODUCT_HOPPER_H
 
