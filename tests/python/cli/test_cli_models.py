@@ -139,3 +139,40 @@ def test_what_models_write_does_not_steer_a_terminal(run, folder, monkeypatch):
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert _models.visible("a\x1b[2J\nb") == "a\\x1b[2J\nb"
+
+
+def test_set_changes_keys_and_keeps_their_types(run, folder):
+    assert run("gguf", "set", "bert.gguf", "new.gguf", "general.name=7", "bert.pooling_type=2", "x.y=[1,2]",
+               "--remove", "bert.feed_forward_length")[0] == 0  # fmt: skip
+    with gb.gguf.open(folder / "new.gguf") as file:
+        assert file.metadata["general.name"] == "7" and file.metadata["bert.pooling_type"] == 2
+        assert file.metadata["x.y"].tolist() == [1, 2] and "bert.feed_forward_length" not in file.metadata
+    status, out, _ = run("gguf", "diff", "bert.gguf", "new.gguf")
+    assert (status, out.splitlines()) == (
+        1,
+        ["! general.name: 'small encoder', then '7'", "- bert.feed_forward_length = 64",
+         "! bert.pooling_type: 1, then 2", "+ x.y = 2 values"],
+    )  # fmt: skip
+    assert run("gguf", "set", "bert.gguf", "new.gguf", "--remove", "none")[0] == 1
+    assert run("gguf", "set", "bert.gguf", "new.gguf", "bert.pooling_type=-1")[0] == 1
+    assert run("gguf", "set", "bert.gguf", "new.gguf")[0] == 2
+
+
+def test_rename_changes_names_alone(run, folder):
+    assert run("gguf", "rename", "bert.gguf", "new.gguf", "blk.0.*=layer.zero.*", "token_types.weight=types")[0] == 0
+    with gb.gguf.open(folder / "bert.gguf") as a, gb.gguf.open(folder / "new.gguf") as b:
+        for name, tensor in a.tensors.items():
+            new = {"token_types.weight": "types"}.get(name, name.replace("blk.0.", "layer.zero."))
+            np.testing.assert_array_equal(tensor.numpy(), b.tensors[new].numpy())
+        assert dict(a.metadata).keys() == dict(b.metadata).keys()
+    for wrong in ("none=a", "blk.0.*=x", "blk.0.attn_q.bias=blk.0.attn_k.bias", "=x", "token_types.weight"):
+        assert run("gguf", "rename", "bert.gguf", "wrong.gguf", wrong)[0] == 1
+        assert not (folder / "wrong.gguf").exists()
+
+
+def test_diff_measures_what_quantization_costs(run, folder):
+    assert run("gguf", "diff", "llama.gguf", "llama.gguf") == (0, "", "")
+    run("quantize", "llama.gguf", "small.gguf", "Q8_0", "--quiet")
+    status, out, _ = run("gguf", "diff", "llama.gguf", "small.gguf")
+    (row,) = [r for r in out.splitlines() if r.startswith("! blk.0.attn_q.weight")]
+    assert status == 1 and "float32, then q8_0, root mean square difference" in row and "0." in row.rpartition("(")[2]

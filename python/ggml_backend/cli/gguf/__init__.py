@@ -13,6 +13,9 @@ ACTIONS = {
     "check": "check that files are valid and that all their numbers are finite",
     "quantize": "write the same file with its matrices in another format",
     "convert": "write a GGUF file from safetensors files",
+    "set": "write the same file with other keys",
+    "rename": "write the same file with other names of tensors",
+    "diff": "show in what two files differ",
 }
 """What each action does, in a line."""
 
