@@ -136,8 +136,8 @@ static bool rule_float(const struct gb_call * c, int i) {
            GB_BROKEN(c, NO_FLOAT, .a = c->list[i].role, .t = type);
 }
 
-// c holds the number of a row of a for each row of b; its dimensions 1 and 2 repeat over those of b. The operator checks
-// that the numbers are in range when it reads them.
+// c holds the number of a row of a for each row of b, and repeats over dimensions 2 and 3 of b. The operator checks that
+// the numbers are in range when it reads them.
 bool gb_check_set_rows(const char * func, gb_ct a, gb_ct b, gb_ct c) {
     const struct gb_call call = GB_CALL_3(func, a, b, c);
     return gb_rule_given(&call) && rule_float(&call, 1) && rule_index_type(&call, 2) &&

@@ -252,6 +252,9 @@ def distinct(shape, n, dtype="int32", layout="whole"):
 @pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("target", [*FLOATS, "int32"])
 def test_set_rows(source, target):
+    def reference(a, b, c):
+        return rows_written(a, converted(b, target), c)
+
     for shape, k, index in (
         ((1, 1), 1, ()),
         ((5, 3), 4, ()),
@@ -266,8 +269,7 @@ def test_set_rows(source, target):
             a = values(*shape, dtype=target, layout=one)
             b = real(*shape[:-2], k, shape[-1], dtype=source, layout=two)
             c = distinct((*index, k), shape[-2], "int64" if one == two else "int32", two)
-            check(gb.set_rows, [a, b, c], lambda a, b,
-             c: rows_written(a, converted(b, target), c), EXACT, dtype=target, writes=(0,), on_sim=one == two)  # fmt: skip
+            check(gb.set_rows, [a, b, c], reference, EXACT, dtype=target, writes=(0,), on_sim=one == two)
 
 
 @pytest.mark.parametrize("index", [-1, 4, 2**31 - 1, 2**32])

@@ -86,8 +86,8 @@ static int64_t index_at(const struct ggml_tensor * c, const char * p) {
 }
 
 // All rows for one place belong to one thread, which writes them in order. So the last one stays, for every number of
-// threads. Places are hashed in groups of a cache line of 2-byte elements, because they often follow one another, or are
-// a constant number apart.
+// threads. Places are hashed, because they often follow one another or are a constant number apart. 32 places have one
+// hash, so that threads share no cache lines of single elements.
 static bool is_mine(const struct gb_cpu_call * call, int64_t index) {
     const uint64_t hash = ((uint64_t) (index >> 5) * UINT64_C(0x9E3779B97F4A7C15)) >> 32;
     return call->nth == 1 || (int) (hash * (uint64_t) call->nth >> 32) == call->ith;
