@@ -118,7 +118,7 @@ class _Network:
             values.transpose(1, 0, 2),
             mask,
             scale=s.scale,
-            logit_softcap=s.softcap,
+            softcap=s.softcap,
             sinks=self.w.get(f"{block}.attn_sinks.weight"),
         )
         return self.linear(f"{block}.attn_output", mixed.reshape(tokens, s.heads * s.head_v))
@@ -156,7 +156,7 @@ class _Network:
         def each(name: str, rows: Tensor) -> Tensor:  # (T, used, outputs)
             if self.observed is not None:
                 self.observed.append(Observed(f"{block}.{name}.weight", rows, chosen))
-            y = ops.mul_mat_id(self.w[f"{block}.{name}.weight"], rows, chosen)
+            y = ops.mul_mat_experts(self.w[f"{block}.{name}.weight"], rows, chosen)
             bias = self.w.get(f"{block}.{name}.bias")
             return y if bias is None else ops.add_id(y, bias, chosen)
 
