@@ -41,7 +41,7 @@
 // Columns of so many terms fill half of the lanes of most formats; up to GB_BYTE_DOTS_ROWS rows go as dots instead.
 // Bits.
 //     bench_products shape q4_0 best 1, M=8192 ROWS=1, K=256 and K=512
-#define GB_INTERLEAVED_TERMS 256
+#define GB_INTERLEAVED_TERMS 0
 // Bytes of weights between what is multiplied and what is prefetched, about: fewer and memory is waited for, more and
 // the second-level cache may lose them again. And of one row, which reads them fastest.
 //     bench_products shape q8_0 best 2, M=16000 K=4096, ROWS=2 and ROWS=1
