@@ -27,10 +27,9 @@ _Static_assert(GB_UNPACKED_COLUMNS % COLUMNS_AT_ONCE == 0 && GB_UNPACKED_TERMS %
     "unpacked columns and their sums fit");
 
 const char * gb_interleaved_declines(const struct gb_gemm * p) {
-    return p->rows > GB_INTERLEAVED_ROWS                                  ? "there are many rows"
-           : p->k == 0                                                    ? "there are no terms"
-           : p->k <= GB_INTERLEAVED_TERMS && p->rows <= GB_BYTE_DOTS_ROWS ? "short columns leave lanes idle"
-                                                                          : gb_bytes_decline(p);
+    return p->rows > GB_INTERLEAVED_ROWS ? "there are many rows"
+           : p->k == 0                   ? "there are no terms"
+                                         : gb_bytes_decline(p);
 }
 
 const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
@@ -56,8 +55,7 @@ static size_t row_size(int64_t k, int kind) {
 }
 
 size_t gb_interleaved_work_size(const struct gb_gemm * p, int n_tasks) {
-    (void) n_tasks;
-    return (size_t) p->total * GB_MAX(row_size(p->k, 0), row_size(p->k, GB_BYTES_HALVES));
+    return gb_gemm_prepared_size(p, GB_MAX(row_size(p->k, 0), row_size(p->k, GB_BYTES_HALVES)), n_tasks);
 }
 
 // Interleaves rows, some units at a time, so that several threads can share one row.
@@ -360,9 +358,11 @@ void gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * 
     struct task t = {
         .call = call, .kernels = call->k, .type = p->w.type, .unpack = gb_unpack_of(call->k, p->w.type), .k = p->k
     };
+    const size_t size = row_size(p->k, t.unpack.kind);
+    const struct gb_cpu_call preparation = gb_gemm_preparation(call, p, size);
     t.whole = whole_terms(p->k, t.unpack.kind);
-    make_rows(call, p, &t.unpack);
-    if (!gb_cpu_barrier(call)) {
+    make_rows(&preparation, p, &t.unpack);
+    if (!gb_gemm_is_prepared(call, p)) {
         return;
     }
     struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
@@ -370,7 +370,7 @@ void gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * 
         t.rows = c.rows;
         t.w = p->w_of(p, c.g);
         for (int r = 0; r < t.rows; r++) {
-            t.x[r] = (char *) call->work + (size_t) (gb_gemm_first_row(p, c.g) + r) * row_size(p->k, t.unpack.kind);
+            t.x[r] = (char *) preparation.work + (size_t) (gb_gemm_first_row(p, c.g) + r) * size;
             t.dst[r] = p->row_of(p, c.g, r).dst;
         }
         if (t.rows > direct_rows(t.type)) {
@@ -381,5 +381,6 @@ void gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * 
         if (gb_cpu_stopped(call, 0)) {
             return;
         }
+        gb_gemm_finish(call, p, c.g, c.first, c.n);
     }
 }
