@@ -1,13 +1,13 @@
 // interleaved.h - contracts of the kernels that multiply few rows with quantized columns, sixteen groups of terms at a
 // time, each group in its own lane (x86/interleaved.tpl.h).
 //
-// A unit is sixteen groups: words, and two floats for each group. Groups after the last whole unit are the tail. Columns
-// that are unpacked before consist of whole units. A row has its whole units, then a unit for each part of its tail,
-// which repeats the part.
+// A unit is sixteen groups: words, and two floats for each group. Groups after the last whole unit are the tail.
+// Columns that are unpacked before consist of whole units. A row has its whole units, then a unit for each part of its
+// tail, which repeats the part.
 //
-// Sums are vectors of GB_INTERLEAVED_LANES floats: acc[4 i + j] belongs to column i and row j. A result depends on k and
-// the format alone. It does not depend on what is computed with it, nor on whether columns were unpacked before. Levels
-// without these kernels (gb_kernels.interleaved is false) do nothing and return false.
+// Sums are vectors of GB_INTERLEAVED_LANES floats: acc[4 i + j] belongs to column i and row j. A result depends on k
+// and the format alone. It does not depend on what is computed with it, nor on whether columns were unpacked before.
+// Levels without these kernels (gb_kernels.interleaved is false) do nothing and return false.
 #ifndef GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H
 #define GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H
 

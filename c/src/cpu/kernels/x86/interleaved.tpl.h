@@ -11,9 +11,9 @@
 // (interleaved_formats.tpl.h) are unpacked by their kernel (unpack.tpl.h) and ordered then.
 //
 // The tail of a column is the groups after its last whole unit. It is cut into one or two parts of 16, 8, 4, 2 or 1
-// groups, of which the last may be padded. The same part of several columns fills a unit, so a tail costs about what its
-// terms cost. Rows hold each part of their tail as a unit that repeats it. The lanes of a part are added separately, and
-// their sum is added to the sum of the whole units.
+// groups, of which the last may be padded. The same part of several columns fills a unit, so a tail costs about what
+// its terms cost. Rows hold each part of their tail as a unit that repeats it. The lanes of a part are added
+// separately, and their sum is added to the sum of the whole units.
 //
 // The order of a sum does not depend on which rows and columns are computed together. It also does not depend on
 // whether columns are unpacked while they are multiplied (interleaved_dots) or before (interleave_column,
@@ -93,8 +93,8 @@ static ALWAYS_INLINE void store_sums_(int nw, int nx, vf sums[][INTERLEAVED_ROWS
     }
 }
 
-// Stores the sums of the lanes of the first n of four vectors. Four sums are stored without a mask, because a load cannot
-// take the data of a masked store before it is in the cache.
+// Stores the sums of the lanes of the first n of four vectors. Four sums are stored without a mask, because a load
+// cannot take the data of a masked store before it is in the cache.
 static ALWAYS_INLINE void sums_of_four_(const vf a[4], int n, float * y) {
     vf t = half_sums_(half_sums_(a[0], a[1]), half_sums_(a[2], a[3]));
     t = v_add(t, _mm512_permute_ps(t, 0x4e));

@@ -1,20 +1,20 @@
 // blocked.c - products of many rows. Operands are packed into panels (packing.h), which are multiplied by blocks.
 //
 // Panels hold floats. They hold bytes if the weights are quantized. They hold pairs of bfloat16 if the weights are
-// bfloat16, or if they are quantized and the level multiplies such pairs far faster than bytes. With few columns, packing
-// rows of floats does not pay: a tile reads them in place.
+// bfloat16, or if they are quantized and the level multiplies such pairs far faster than bytes. With few columns,
+// packing rows of floats does not pay: a tile reads them in place.
 //
 // All threads pack rows of x into shared memory. Then they take jobs from a common counter. A job is a block of panels
 // times a chunk of columns. For each stretch of terms, a job packs its columns of w into memory of
 // its own thread, where they stay in cache, and computes the tiles. So weights are converted on the
 // fly. If x is larger than the scratch memory, this happens in rounds.
 //
-// Between two stretches, a job keeps the sums of each tile in memory of its thread. Rows of dst are often a power of two
-// apart, and would evict each other from the caches.
+// Between two stretches, a job keeps the sums of each tile in memory of its thread. Rows of dst are often a power of
+// two apart, and would evict each other from the caches.
 //
 // Invariant: the stretches of k, and so the order of each sum, depend on the shapes alone. They never depend on the
-// number of threads, on the scratch size, or on which thread takes a job. So results have the same bits for every number
-// of threads.
+// number of threads, on the scratch size, or on which thread takes a job. So results have the same bits for every
+// number of threads.
 #include <stdatomic.h>
 
 #include "cpu/ops/product/packing.h"
@@ -72,8 +72,9 @@ static struct own own_of(const struct gb_gemm * p, const struct gb_packing_limit
     return (struct own){ limits->chunk, limits->buffer, p->k > limits->stretch ? sums : 0 };
 }
 
-// True if a barrier would take too long for so small a product. Each thread then computes a part of the results from its
-// own panels. Several threads may pack the same data, but no thread waits or reads panels from another core's cache.
+// True if a barrier would take too long for so small a product. Each thread then computes a part of the results from
+// its own panels. Several threads may pack the same data, but no thread waits or reads panels from another core's
+// cache.
 static bool is_done_apart(const struct gb_gemm * p, int n_tasks) {
     return n_tasks > 1 && (double) p->total * (double) p->m * (double) GB_MAX(p->k, 1) <= GB_APART_TERMS;
 }
@@ -260,8 +261,8 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
     }
 }
 
-// Weights that are packed next: `bytes` of each of n columns. Each tile prefetches a part of them, because memory takes a
-// limited number of requests at a time. A thread that makes more requests waits.
+// Weights that are packed next: `bytes` of each of n columns. Each tile prefetches a part of them, because memory
+// takes a limited number of requests at a time. A thread that makes more requests waits.
 struct ahead {
     const char * data;
     size_t nb_m, bytes;

@@ -28,8 +28,8 @@ static inline int64_t gb_bytes_column_floats(int64_t k, const struct gb_unpack *
     return k / 4 + (unpack->zero != 0 ? 1 : 2) * (k / gb_bytes_group(unpack->kind));
 }
 
-// Packs n rows or columns into panels of `width`. The other rows have undefined values, and the other columns any finite
-// values. k is at most GB_UNPACK_MAX. buf: n times the floats of a column.
+// Packs n rows or columns into panels of `width`. The other rows have undefined values, and the other columns any
+// finite values. k is at most GB_UNPACK_MAX. buf: n times the floats of a column.
 void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width,
     float * y, const void * const * x);
 void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type,

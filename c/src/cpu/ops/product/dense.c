@@ -154,8 +154,8 @@ static const char * const * prefetch_for(const struct dense * d, const struct ne
     return columns;
 }
 
-// Multiplies columns [j, last), which stay in the second-level cache, with a stretch of terms of all rows. A set of rows
-// fits into the first-level cache. The first set prefetches the next columns.
+// Multiplies columns [j, last), which stay in the second-level cache, with a stretch of terms of all rows. A set of
+// rows fits into the first-level cache. The first set prefetches the next columns.
 static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t k0, int64_t kc, int set,
     const struct next * next) {
     const int parts = GB_MIN((GB_MIN(d->rows, set) + d->part - 1) / d->part, 4); // parts that prefetch

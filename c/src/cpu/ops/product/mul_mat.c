@@ -1,8 +1,8 @@
 // mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the algorithms of products (product.h).
 //
-// dst[m, n, i2, i3] = sum over k of a[., m] b[., n]. The rows of dst are the rows of b, and its columns are the rows of a
-// (for OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so broadcast weights are
-// read once. With quantized weights, b is rounded to bytes (bytes.h), unless the node has GGML_PREC_F32.
+// dst[m, n, i2, i3] = sum over k of a[., m] b[., n]. The rows of dst are the rows of b, and its columns are the rows
+// of a (for OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so broadcast
+// weights are read once. With quantized weights, b is rounded to bytes (bytes.h), unless the node has GGML_PREC_F32.
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/product.h"
 #include "tensor/quant/quant.h"
@@ -169,8 +169,8 @@ const struct gb_cpu_op gb_cpu_op_out_prod = {
 
 // ---------------------------------------------------------------------------------------------------------- MUL_MAT_ID
 //
-// The groups are the experts. Thread 0 sorts the tokens by expert with a stable counting sort. The scratch memory starts
-// with a struct routing and the sorted tokens. The engine gets the rest.
+// The groups are the experts. Thread 0 sorts the tokens by expert with a stable counting sort. The scratch memory
+// starts with a struct routing and the sorted tokens. The engine gets the rest.
 
 #define MAX_EXPERTS (GGML_MAX_SRC - 2)
 

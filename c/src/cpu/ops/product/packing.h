@@ -51,8 +51,8 @@ void gb_pack_rows(const struct gb_packing * packing, const struct gb_gemm_operan
 void gb_pack_columns(const struct gb_packing * packing, const struct gb_gemm_operand * w, int64_t k, int n, float * y,
     const void ** columns, float * buffer);
 
-// Packs columns [first, first + n), whose blocks lie across, into consecutive panels of floats. data: term 0 of column 0
-// of the matrix. nb: bytes from one block of columns to the next.
+// Packs columns [first, first + n), whose blocks lie across, into consecutive panels of floats. data: term 0 of column
+// 0 of the matrix. nb: bytes from one block of columns to the next.
 void gb_pack_columns_across(const struct gb_packing * packing, const struct gb_gemm_operand * w, int64_t k,
     int64_t first, int n, float * y, const char * data, size_t nb, float * buffer);
 

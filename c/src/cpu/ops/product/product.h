@@ -1,9 +1,9 @@
 // product.h - the engine of MUL_MAT, MUL_MAT_ID and OUT_PROD: row r of dst of group g = sum over k of x(g, r)[k]
 // w(g)[.][k].
 //
-// A group is a set of rows of x that are multiplied with the same matrix w: one slice of `a` with all slices of `b` that
-// it is broadcast to, or the tokens of one expert. An operator describes its groups in a gb_gemm. Every thread of the
-// node then calls gb_gemm_run.
+// A group is a set of rows of x that are multiplied with the same matrix w: one slice of `a` with all slices of `b`
+// that it is broadcast to, or the tokens of one expert. An operator describes its groups in a gb_gemm. Every thread of
+// the node then calls gb_gemm_run.
 #ifndef GB_CPU_OPS_PRODUCT_H
 #define GB_CPU_OPS_PRODUCT_H
 

@@ -1,7 +1,7 @@
 // short.c - products of a few rows with short columns of Q8_0: queries with the keys of a cache, head by head.
 //
-// Rows are rounded to bytes once. Then threads divide the columns and multiply them in place, with one call of the kernel
-// for each piece (kernels/dots_q8_0.tpl.h). The order of a sum depends on k alone.
+// Rows are rounded to bytes once. Then threads divide the columns and multiply them in place, with one call of the
+// kernel for each piece (kernels/dots_q8_0.tpl.h). The order of a sum depends on k alone.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 

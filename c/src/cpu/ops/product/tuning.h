@@ -30,8 +30,8 @@
 
 // ------------------------------------------------------------------------------------------------ short_q8_0 (short.c)
 
-// Maximum rows at all levels: the limit of the kernel. The level says for how many rows it is fast (q8_0_rows). For more
-// rows, unpacking a column once for all of them pays.
+// Maximum rows at all levels: the limit of the kernel. The level says for how many rows it is fast (q8_0_rows). For
+// more rows, unpacking a column once for all of them pays.
 #define GB_SHORT_ROWS 16
 // Maximum terms: longer columns fill the lanes of other kernels. Bits.
 //     bench_products shape q8_0 best 1, M=4096 ROWS=4, K=256 and K=288: the second is interleaved
@@ -58,8 +58,8 @@
 //     bench_products shape q4_0 best 1, M=4096 K=14336 ROWS=4
 #define GB_DIRECT_COLUMNS 32
 // Terms of all rows that a block of columns is multiplied with at a time. With their scales they take 40 KiB, or 48 if
-// groups have 16 terms: about a first-level cache. With fewer, columns are read in shorter pieces, which is slower. Each
-// lane keeps its sum, so bits do not depend on this number.
+// groups have 16 terms: about a first-level cache. With fewer, columns are read in shorter pieces, which is slower.
+// Each lane keeps its sum, so bits do not depend on this number.
 //     bench_products shape q4_0 best 2, K=14336 M=13312, ROWS=1, 2, 4 and 8
 #define GB_DIRECT_TERMS 32768
 
@@ -74,8 +74,8 @@
 
 // -------------------------------------------------------------------------------------------- byte_dots, dots (dots.c)
 
-// Maximum rows that are multiplied with a column while it is unpacked into bytes. For more rows, a panel of columns pays.
-// Bits.
+// Maximum rows that are multiplied with a column while it is unpacked into bytes. For more rows, a panel of columns
+// pays. Bits.
 //     bench_products shape q4_0 avx2 1, M=4096 K=4096, ROWS=3 and ROWS=4
 #define GB_BYTE_DOTS_ROWS 3
 // Maximum rows for which packing w does not pay: each row uses an element of w once, and packing uses it once more.
@@ -97,8 +97,8 @@
 #define GB_DENSE_AHEAD_COLUMNS (1 << 18)
 #define GB_DENSE_AHEAD 2048
 // Maximum rows: for more rows, packing w pays. Each sum ends with adding lanes, which is expensive for short sums, so
-// their maximum is lower. Levels with few registers have tiles of two rows, which read each weight three times as often.
-// So their maximum is lower, too. Bits.
+// their maximum is lower. Levels with few registers have tiles of two rows, which read each weight three times as
+// often. So their maximum is lower, too. Bits.
 //     bench_products shape f32 best 1, M=4096, K=4096 ROWS=40 and 41; M=512, K=64 ROWS=8 and 9
 //     bench_products shape f32 avx2 1, M=4096, K=4096 ROWS=20 and 21; M=512, K=64 ROWS=4 and 5
 #define GB_DENSE_ROWS 40 // at levels with large tiles
@@ -130,8 +130,8 @@
 #define GB_BLOCKED_COLUMNS 128
 #define GB_BLOCKED_COLUMNS_BYTES 128
 #define GB_BLOCKED_COLUMNS_PAIRS 256 // of bfloat16, at levels whose tiles are that fast
-// Approximate rows of a block. A chunk is packed once for each block. Smaller blocks pack more often. Larger blocks leave
-// threads without work at the end.
+// Approximate rows of a block. A chunk is packed once for each block. Smaller blocks pack more often. Larger blocks
+// leave threads without work at the end.
 //     bench_products shape f32 best 2, M=4096 K=4096 ROWS=2048
 #define GB_BLOCKED_ROWS 1104
 #define GB_BLOCKED_ROWS_BYTES 768
@@ -149,8 +149,8 @@
 #define GB_QUANTIZED_PAIRS_ROWS 64
 #define GB_QUANTIZED_PAIRS_TERMS 128
 // Up to this many multiply-adds, a product is divided among the threads once, and each thread packs its own operands.
-// Longer products gain from shared packing and from a common counter of jobs. The second number is the cost of packing a
-// float in multiply-adds. It decides whether rows or columns are divided.
+// Longer products gain from shared packing and from a common counter of jobs. The second number is the cost of packing
+// a float in multiply-adds. It decides whether rows or columns are divided.
 //     bench_products shape f32 best 2, M=128 K=128 ROWS=128 and 512, M=512 K=512 ROWS=96, M=64 K=64 ROWS=512
 #define GB_APART_TERMS (1 << 24)
 #define GB_APART_PACKING 13
@@ -158,8 +158,8 @@
 // costs.
 //     bench_products shape f32 best 1, M=64, 512 and 1024 ROWS=512, K=64, 200 and 1000
 #define GB_IN_PLACE_COLUMNS 512
-// Scratch memory for the packed rows of a round: GB_ROUND_BYTES for each thread, but at least GB_ROUND_ROWS rows if these
-// fit into GB_ROUND_BYTES_MAX. Each round packs w again, which pays for that many rows.
+// Scratch memory for the packed rows of a round: GB_ROUND_BYTES for each thread, but at least GB_ROUND_ROWS rows if
+// these fit into GB_ROUND_BYTES_MAX. Each round packs w again, which pays for that many rows.
 //     bench_products shape f32 best 1, M=1024 K=4096, ROWS=768 and ROWS=1536
 #define GB_ROUND_BYTES (1 << 20)
 #define GB_ROUND_ROWS 768

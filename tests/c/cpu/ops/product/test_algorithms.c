@@ -1,6 +1,6 @@
-// The choice of algorithms for products. At every level, an algorithm takes every shape of every type, and those before it
-// say why they decline. The expected ones take typical shapes, also with other traits. Other nodes are an error. Few
-// rows need no barrier inside the step of a product.
+// The choice of algorithms for products. At every level, an algorithm takes every shape of every type, and those
+// before it say why they decline. The expected ones take typical shapes, also with other traits. Other nodes are an
+// error. Few rows need no barrier inside the step of a product.
 #include "test_cpu_ops.h"
 
 #include "cpu/cpu.h"
