@@ -50,6 +50,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """The rules of :class:`Sampling`."""
+    parser.add_argument(
+        "--precision",
+        choices=("default", "f32"),
+        default="default",
+        help="f32: do not round what quantized weights multiply to 8 bits; slower (default)",
+    )
     group = parser.add_argument_group("choice of the next token")
     group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest (0)")
     group.add_argument("--top-k", type=int, default=40, metavar="N", help="only so many of the likeliest; 0: all (40)")
@@ -86,7 +92,13 @@ def _names(text: str) -> list[str]:
 def load_text(options: argparse.Namespace) -> TextModel:
     """The model of a command that writes text."""
     import_named(options)
-    return TextModel(options.model, _names(options.devices), n_threads=options.threads, n_ctx=options.n_ctx)
+    return TextModel(
+        options.model,
+        _names(options.devices),
+        n_threads=options.threads,
+        n_ctx=options.n_ctx,
+        precision=getattr(options, "precision", "default"),
+    )
 
 
 def load_embedding(options: argparse.Namespace) -> EmbeddingModel:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from .. import ops
 from ..tensor.tensor import Tensor
 from ._sizes import Rope, Sizes
 from .architectures import Decoder
 
-__all__ = ["Inputs", "Observed", "decode"]
+__all__ = ["Inputs", "Observed", "Precision", "decode"]
+
+Precision = Literal["default", "f32"]
+"""Of products: as :func:`ggml_backend.ops.mul_mat` takes it."""
 
 Layer = tuple[Tensor, Tensor]
 """Keys (N, kv_heads * head_k) and values (N, kv_heads * head_v) of one layer."""
@@ -50,9 +54,16 @@ class _Network:
     """One pass. ``w``: weights by name. ``observed``: gets what matrices multiply, if that is wanted."""
 
     def __init__(
-        self, w: Mapping[str, Tensor], a: Decoder, s: Sizes, inputs: Inputs, observed: list[Observed] | None
+        self,
+        w: Mapping[str, Tensor],
+        a: Decoder,
+        s: Sizes,
+        inputs: Inputs,
+        precision: Precision,
+        observed: list[Observed] | None,
     ) -> None:
-        self.w, self.a, self.s, self.inputs, self.observed = w, a, s, inputs, observed
+        self.w, self.a, self.s, self.inputs = w, a, s, inputs
+        self.precision, self.observed = precision, observed
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         return ops.rms_norm(x, eps=self.s.eps) * self.w[f"{name}.weight"]
@@ -60,7 +71,7 @@ class _Network:
     def linear(self, name: str, x: Tensor) -> Tensor:
         if self.observed is not None:
             self.observed.append(Observed(f"{name}.weight", x))
-        y = ops.mul_mat(self.w[f"{name}.weight"], x)
+        y = ops.mul_mat(self.w[f"{name}.weight"], x, prec=self.precision)
         bias = self.w.get(f"{name}.bias")
         return y if bias is None else y + bias
 
@@ -156,7 +167,7 @@ class _Network:
         def each(name: str, rows: Tensor) -> Tensor:  # (T, used, outputs)
             if self.observed is not None:
                 self.observed.append(Observed(f"{block}.{name}.weight", rows, chosen))
-            y = ops.mul_mat_experts(self.w[f"{block}.{name}.weight"], rows, chosen)
+            y = ops.mul_mat_experts(self.w[f"{block}.{name}.weight"], rows, chosen, prec=self.precision)
             bias = self.w.get(f"{block}.{name}.bias")
             return y if bias is None else ops.add_id(y, bias, chosen)
 
@@ -197,10 +208,11 @@ def decode(
     s: Sizes,
     inputs: Inputs,
     layers: Sequence[Layer],
+    precision: Precision = "default",
     observed: list[Observed] | None = None,
 ) -> Tensor:
     """Logits (len(out), vocabulary) of the tokens ``out``, after the writes into the cache ``layers``.
 
     observed: gets what each matrix multiplies.
     """
-    return _Network(w, a, s, inputs, observed).run(layers)
+    return _Network(w, a, s, inputs, precision, observed).run(layers)

@@ -24,7 +24,7 @@ from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._cache import Cache, Ints
 from ._cache import Sequence as CachedSequence
-from ._decoder import Inputs, Observed, decode
+from ._decoder import Inputs, Observed, Precision, decode
 from ._sizes import Sizes
 from .architectures import decoder_of
 from .chat import ChatTemplate, Message
@@ -83,6 +83,9 @@ class TextModel:
 
     ``name``, ``architecture``, ``n_ctx`` (tokens of all texts that are being written), ``tokenizer``, ``template``,
     ``metadata``, ``stats``
+
+    precision: "default" rounds what quantized weights multiply to 8 bits, as other programs do. "f32" does not: it is
+        several times slower, and a small model may choose other words.
     """
 
     def __init__(
@@ -94,7 +97,11 @@ class TextModel:
         n_ctx: int | None = None,
         n_batch: int = 512,
         cache: str = "float16",
+        precision: Precision = "default",
     ) -> None:
+        if precision not in ("default", "f32"):
+            raise InvalidArgumentError(f"precision is {precision!r}: it must be 'default' or 'f32'")
+        self.precision: Precision = precision
         self.n_batch = expect_int(n_batch, "n_batch")
         if self.n_batch < 1:
             raise InvalidArgumentError(f"n_batch is {n_batch}: it must be at least 1")
@@ -173,7 +180,7 @@ class TextModel:
         )
         layers = [(context.view(k), context.view(v)) for k, v in self.cache.layers]
         observed: list[Observed] | None = [] if self._observer else None
-        logits = decode(self.weights, self._a, self._s, inputs, layers, observed)
+        logits = decode(self.weights, self._a, self._s, inputs, layers, self.precision, observed)
         for one in observed or ():
             one.rows.set_output()  # keeps its memory to the end of the graph
         graph = context.graph(logits)

@@ -25,7 +25,7 @@ def path() -> Path:
 
 @pytest.fixture(scope="module")
 def model(path):
-    with load(path, n_ctx=1024) as model:
+    with load(path, n_ctx=1024, precision="f32") as model:
         assert isinstance(model, TextModel)
         yield model
 
@@ -63,9 +63,16 @@ def reference(path: Path, ids: list[int]) -> np.ndarray:
 
 def test_logits_are_those_of_a_network_in_float64(model, path):
     ids = model.tokenizer.encode(model.chat_prompt(QUESTION))
-    ours, theirs = np.float64(model.logits(ids)), reference(path, ids)
-    assert ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs) >= 0.9995
+    theirs = reference(path, ids)
+
+    def cosine(ours):
+        return np.float64(ours) @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs)
+
+    ours = model.logits(ids)
+    assert cosine(ours) >= 0.9999
     assert ours.argmax() == theirs.argmax()
+    with load(path, n_ctx=64) as fast:  # activations of 8 bits: this model is sensitive to them
+        assert cosine(fast.logits(ids)) >= 0.99
 
 
 def test_it_answers_paris(model):
@@ -84,7 +91,10 @@ def test_a_second_turn_computes_only_what_is_new(model):
 
 
 def test_the_command_answers(path, capsys):
-    assert main(["chat", str(path), "What is the capital of France?", "-n", "30", "--n-ctx", "256"]) == 0
+    assert (
+        main(["chat", str(path), "What is the capital of France?", "-n", "30", "--n-ctx", "256", "--precision", "f32"])
+        == 0
+    )
     out = capsys.readouterr()
     assert "Paris" in out.out and "tokens/s" in out.err
 
@@ -92,5 +102,5 @@ def test_the_command_answers(path, capsys):
 def test_other_formats_answer_too(path, tmp_path):
     target = str(tmp_path / "small.gguf")
     assert main(["quantize", str(path), target, "Q8_0", "--requantize", "--quiet"]) == 0
-    with load(target, n_ctx=256, cache="q8_0") as model:
+    with load(target, n_ctx=256, cache="q8_0", precision="f32") as model:
         assert "Paris" in "".join(model.chat(QUESTION, max_tokens=30))
