@@ -141,10 +141,10 @@ def test_the_input_is_never_the_output(tmp_path: Path, model: Path) -> None:
     os.link(model, tmp_path / "hard.gguf")
     (tmp_path / "folder").mkdir()
     for name in (model, tmp_path / "soft.gguf", tmp_path / "hard.gguf", tmp_path / "folder/../model.gguf"):
-        failed(run("gguf", "quantize", model, name, "--type", "q8_0"), 1, "is the file that is read")
-        failed(run("gguf", "quantize", name, model, "--type", "q8_0"), 1, "is the file that is read")
+        failed(run("gguf", "quantize", model, name, "--type", "q8_0"), 1, ": give the output another name")
+        failed(run("gguf", "quantize", name, model, "--type", "q8_0"), 1, ": give the output another name")
         assert model.read_bytes() == before
-    failed(run("gguf", "convert", model, model), 1, "is the file that is read")
+    failed(run("gguf", "convert", model, model), 1, ": give the output another name")
 
 
 def test_parts_are_not_written_over(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_parts_are_not_written_over(tmp_path: Path) -> None:
     for i, path in enumerate(paths):
         writer = gb.gguf.Writer(path).add("split.no", i, "u16").add("split.count", 2, "u16")
         writer.add_tensor(f"t{i}", np.ones((2, 32), np.float32)).close()
-    failed(run("gguf", "quantize", paths[0], paths[1], "--type", "q8_0"), 1, "is the file that is read")
+    failed(run("gguf", "quantize", paths[0], paths[1], "--type", "q8_0"), 1, ": give the output another name")
     assert main(["gguf", "quantize", str(paths[0]), str(tmp_path / "whole.gguf"), "--type", "q8_0", "--quiet"]) == 0
 
 

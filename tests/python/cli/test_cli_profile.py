@@ -82,7 +82,7 @@ def test_what_it_writes(folder):
     assert sum(e["ph"] == "X" for e in trace["traceEvents"]) == 24
     done = run(folder, "--no-limits", "--by", "kind", "--compare", "a.json", "program.py")
     assert done.returncode == 0, done
-    assert "beside a.json:" in done.stdout
+    assert "compared with a.json:" in done.stdout
     assert done.stdout.splitlines()[-1].split()[0] in ("MUL_MAT", "SOFT_MAX")
     assert json.loads((folder / "a.json").read_text())["limits"] == []
 

@@ -465,7 +465,7 @@ def test_a_pattern_of_load_behind_a_more_general_one_is_an_error(model: Any, cpu
         ({"blk.*": sim, "blk.0.up": cpu, "*": cpu}, "blk.0.up", "blk.*"),
     ]
     for where, special, general in behind:
-        told = re.escape(f"{special!r} decides nothing: {general!r} stands before it")
+        told = re.escape(f"{special!r} decides nothing: {general!r} comes first")
         with pytest.raises(gb.InvalidArgumentError, match=told):
             file.load(where)
     for where in (

@@ -232,7 +232,7 @@ def test_a_tensor_type_behind_a_more_general_one_is_refused(
     command = ["gguf", "quantize", str(model), str(tmp_path / "out.gguf")]
     special, general = ["--tensor-type", f"{name}=float16"], ["--tensor-type", "*=bfloat16"]
     assert main([*command, *general, *special]) == 1
-    assert f"{name!r} decides nothing: '*' stands before it" in capsys.readouterr().err
+    assert f"{name!r} decides nothing: '*' comes first" in capsys.readouterr().err
     assert main([*command, *special, *general, "--requantize"]) == 0
 
 

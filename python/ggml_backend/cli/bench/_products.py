@@ -52,7 +52,7 @@ class Algorithm:
     """The algorithm that computes a product with the kernels of a level."""
 
     name: str
-    declined: tuple[tuple[str, str], ...]  #: those that were tried before, each with why it was not taken
+    declined: tuple[tuple[str, str], ...]  #: earlier ones in the table, each with the reason why it was not taken
 
 
 def algorithm_of(product: Tensor, level: str) -> Algorithm:
@@ -63,7 +63,7 @@ def algorithm_of(product: Tensor, level: str) -> Algorithm:
     node = product._live()
     while True:
         found = lib.gbpy_product_algorithm(node, level.encode(), len(declined), why)
-        name = non_null(found, "Which algorithm computes the product?")
+        name = non_null(found, "algorithm_of")
         if not why[0]:
             return Algorithm(text(name), tuple(declined))
         declined.append((text(name), message_of(why[0])))
@@ -83,7 +83,8 @@ def _name(dtype: DType, m: int, k: int, n: int) -> str:
 
 
 def explain_products(types: Sequence[DType], level: str, *, quick: bool = False) -> Iterator[tuple[str, Algorithm]]:
-    """The cases of :func:`product_cases` by their names, and which algorithm computes each. Nothing is computed."""
+    """Names of the cases of :func:`product_cases`, and the algorithm that computes each. Runs
+    nothing."""
     m, k = _shape(quick)
     for dtype in types:
         for n in _batches(quick):
@@ -93,15 +94,15 @@ def explain_products(types: Sequence[DType], level: str, *, quick: bool = False)
 
 
 def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:
-    """Rows of weights as a tensor takes them: a few different ones, again and again. What a product costs does not
-    depend on them."""
+    """Rows of weights in the tensor's format. A few different rows repeat, because values do not
+    change the speed."""
     few = np.random.default_rng(0).standard_normal((min(4, rows), columns), dtype=np.float32) / np.float32(columns**0.5)
     if dtype.name in ("float32", "float16"):
         tile: Any = few.astype(dtype.numpy)
     else:
         try:
             tile = quantize(few, dtype, np.ones(columns, np.float32) if dtype.is_quantized else None)
-        except GgmlError:  # cannot be written: any bytes will do, if no scale becomes infinite or NaN
+        except GgmlError:  # the format has no quantizer: any bytes do whose scales are finite
             tile = np.full((1, dtype.row_nbytes(columns)), 0x2C, np.uint8)
         if dtype.name == "bfloat16":
             tile = tile.view(np.uint16)
@@ -109,7 +110,7 @@ def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:
 
 
 def product_cases(backend: Backend, limits: Limits, types: Sequence[DType], *, quick: bool = False) -> Iterator[Case]:
-    """A matrix of weights at a time: it is freed before the next is made."""
+    """The cases of products. Each matrix of weights is freed before the next is made."""
     m, k = _shape(quick)
     for dtype in types:
         w = weights(dtype, m, k)
