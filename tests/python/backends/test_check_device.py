@@ -17,9 +17,9 @@ from ggml_backend import ops
 from ggml_backend._ffi import lib
 from ggml_backend.devices._nodes import op_facts
 from ggml_backend.testing import _cases as cases
+from ggml_backend.testing import _random_graphs as random_graphs
 from ggml_backend.testing import _tolerance as tolerance
 from ggml_backend.testing import _variants as variants
-from ggml_backend.testing import _worlds as worlds
 from ggml_backend.testing._inputs import In, laid, values_of
 from source_tree import in_tree
 from test_modules import CC, compile_module
@@ -61,8 +61,8 @@ def test_what_a_device_lacks_is_refused_with_its_reason():
     assert {c.op for c in report.refused} == {"relu"}
     assert {c.message for c in report.refused} == {"the device was made without this operator"}
     assert "refused:\n" in str(report)
-    alone = gb.testing.check_device("SIM", noops=["add"], only="graphs/world/0", quick=True)
-    assert [c.name for c in alone.passed] == ["graphs/world/0"]
+    alone = gb.testing.check_device("SIM", noops=["add"], only="graphs/random/0", quick=True)
+    assert [c.name for c in alone.passed] == ["graphs/random/0"]
 
 
 def test_what_does_not_fit_into_the_largest_buffer_is_skipped():
@@ -76,7 +76,7 @@ def test_what_does_not_fit_into_the_largest_buffer_is_skipped():
 ELEMENTS = {"add", "mul"}
 #: Defect of tests/c/backend/modules/faulty.c -> what must have failed.
 DEFECTS = {
-    "raises": {"add", "graphs: world"},
+    "raises": {"add", "graphs: random"},
     "supports": {"sqr"},
     "silent": {"refusals"},
     "values": {"add"},
@@ -105,7 +105,7 @@ gb.load_backend(sys.argv[1])
 found = {}
 for defect in ["", *sys.argv[2:]]:
     only = ["add", "mul", "neg", "relu", "sqr", "mul_mat", "memory", "refusal/abs/*"]
-    only += ["graphs/again", "graphs/in turn", "graphs/world/0", "graphs/world/1", "graphs/world/2"]
+    only += ["graphs/again", "graphs/in turn", "graphs/random/0", "graphs/random/1", "graphs/random/2"]
     def check(only):
         return gb.testing.check_device(f"FAULTY:{defect}", quick=True, special_values=True, only=only)
     report = check(only)
@@ -403,14 +403,14 @@ def test_random_graphs_are_exact(cpu):
     """Their numbers are integers that float16 holds, or that no sum of which is beyond float32."""
     seen = set()
     for seed in range(25):
-        world = worlds.random_world(np.random.default_rng(seed), 30)
+        built = random_graphs.random_graph(np.random.default_rng(seed), 30)
         with gb.Scheduler([cpu], keep_all=True) as sched:
-            sched.allocate(world.graph)
-            world.fill(np.random.default_rng(1))
-            sched.compute(world.graph)
-            for node in world.graph.nodes:
+            sched.allocate(built.graph)
+            built.fill(np.random.default_rng(1))
+            sched.compute(built.graph)
+            for node in built.graph.nodes:
                 seen.add(node.op)
-            for t in world.outputs:
+            for t in built.outputs:
                 values = t.numpy(np.float64)
                 assert np.array_equal(values, np.rint(values))
                 assert np.abs(values).max() <= 2**20

@@ -232,8 +232,8 @@ def test_the_legend_follows_the_chosen_colours(chromium, files):
     choice.value = arguments[0];
     choice.dispatchEvent(new Event("change"));
     const fills = new Set([...document.querySelectorAll(".blocks rect:not(.edge)")].map(r => getComputedStyle(r).fill));
-    const shown = [...document.querySelectorAll("[data-way]")].filter(e => e.getBoundingClientRect().height);
-    return [[...fills].sort(), [...new Set(shown.map(e => e.dataset.way))],
+    const shown = [...document.querySelectorAll("[data-only]")].filter(e => e.getBoundingClientRect().height);
+    return [[...fills].sort(), [...new Set(shown.map(e => e.dataset.only))],
             shown.map(e => getComputedStyle(e.querySelector("rect")).fill)];
     """
     seen = []

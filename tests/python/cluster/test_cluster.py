@@ -17,7 +17,7 @@ from ggml_backend.cluster import LocalNetwork, simulated
 from ggml_backend.cluster._messages import CONTROL, DATA
 from ranks import alone, placed
 
-WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
+N_GRAPHS = int(os.environ.get("GGML_TEST_GRAPHS", "60"))
 ACTIVATION = graphs.TOKENS * graphs.EMBD * 4  # bytes that cross a cut
 
 
@@ -71,12 +71,12 @@ def test_a_rank_is_a_device_like_others(device, only):
     assert report.ok, report
 
 
-@pytest.mark.parametrize("seed", range(max(WORLDS // 20, 1)))
+@pytest.mark.parametrize("seed", range(max(N_GRAPHS // 20, 1)))
 def test_random_graphs_over_a_network_with_random_delays(seed):
     """check_device's worlds: random graphs, assignments and places, judged by the scheduler's checker in every other
     one."""
     with simulated(3, jitter=0.002, seed=seed):
-        report = gb.testing.check_device("MPI1:CPU", seed=seed, quick=True, only="graphs/world/*")
+        report = gb.testing.check_device("MPI1:CPU", seed=seed, quick=True, only="graphs/random/*")
     assert report.ok, report
 
 

@@ -24,7 +24,7 @@ from ranks import compute_on
 
 pytestmark = pytest.mark.slow
 
-WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
+N_GRAPHS = int(os.environ.get("GGML_TEST_GRAPHS", "60"))
 LARGE = 4000  # elements: more bytes than a command holds
 
 
@@ -222,7 +222,7 @@ def test_a_graph_that_cannot_be_prepared_fails_its_own_runs():
         chain.run(3)
 
 
-@pytest.mark.parametrize("seed", range(max(WORLDS // 6, 1)))
+@pytest.mark.parametrize("seed", range(max(N_GRAPHS // 6, 1)))
 def test_each_run_is_right_or_raises_its_own_failure(seed):
     """Each thread has a scheduler and pending runs. Random commands of random ranks fail. A failure
     names its fault, and a run without a fault is right."""

@@ -190,7 +190,7 @@ class Constant(Host):
 
 #: Name -> class, options, and what must have failed.
 WRONG: dict[str, tuple[type[gb.Device], dict[str, Any], set[str]]] = {
-    "raises": (Host, {"odd": "raise"}, {"add", "mul", "graphs: world"}),
+    "raises": (Host, {"odd": "raise"}, {"add", "mul", "graphs: random"}),
     "shape": (Host, {"odd": "shape"}, {"add", "mul"}),
     "list": (Host, {"odd": "list"}, {"add", "mul"}),
     "complex": (Host, {"odd": "complex"}, {"add", "mul"}),

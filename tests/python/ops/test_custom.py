@@ -191,7 +191,7 @@ def test_results_that_live_on_while_memory_is_used_again(ctx, rng, devices, chec
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_worlds(seed):
+def test_random_graphs_of_custom_functions(seed):
     """Graphs of custom operations and others over two devices are what NumPy says, in memory that is used again."""
     chooser = np.random.default_rng(seed)
     ctx = gb.Context()

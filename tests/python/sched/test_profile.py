@@ -293,7 +293,7 @@ def test_runs_that_fail_or_stop_are_told_apart(ctx, cpu):
         assert sched.compute(works)
     assert p.runs["complete"].tolist() == [False, False, True]
     assert (p.runs["end_ns"] > 0).all()
-    assert "2 runs that did not come to their end" in str(p.table(limits=False))
+    assert "2 runs did not finish" in str(p.table(limits=False))
     consistent(p)
 
 
@@ -370,7 +370,7 @@ def test_one_of_a_thing_is_no_plural(ctx, cpu):
         assert str(p).splitlines()[0].endswith("; 1 record") and str(p).startswith("1 run,")
         sched.compute(graph)
     assert repr(p) == "<Profile 1 record>"
-    assert str(p).splitlines()[0].endswith("; 1 record; 1 record found no place")
+    assert str(p).splitlines()[0].endswith("; 1 record; 1 record did not fit")
 
 
 @pytest.mark.parametrize("method", ["table", "compare"])
@@ -432,7 +432,7 @@ def test_what_finds_no_place_is_counted(ctx, cpu):
             assert sched.compute(graph)
     assert (len(p.records), len(p.runs)) == (3, 3)
     assert p.dropped == 2
-    assert "2 records found no place" in str(p)
+    assert "2 records did not fit" in str(p)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
