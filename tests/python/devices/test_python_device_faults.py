@@ -275,9 +275,7 @@ def test_memory_without_methods_is_told(missing):
     with gb.Context() as ctx:
         a = ctx.tensor((4,))
         ctx.allocate(gb.Backend("PLAIN"))
-        words = (
-            rf"Plain: allocate returned .*Bytes: then the class has {missing}\(memory, offset, data\), or what alloc"
-        )
+        words = rf"Plain: allocate returned .*Bytes, so the class needs {missing}\(memory, offset, data\), or that obj"
         if missing == "read":
             a.set(0)
         with pytest.raises(NotImplementedError, match=words) as caught:
@@ -316,7 +314,7 @@ def test_tensors_elsewhere_are_told(ctx, cpu):
     graph = ctx.graph(a + a)
     ctx.allocate(cpu)
     a.set(np.ones(4, np.float32))
-    words = r"PYOWN: .* does not lie in memory of the device: allocate it there, or let a Scheduler copy it"
+    words = r"PYOWN: .* is not in memory of the device: allocate it there, or let a Scheduler copy it"
     with pytest.raises(gb.InvalidArgumentError, match=words):
         graph.compute(own)
 

@@ -95,7 +95,7 @@ def test_a_queue_needs_synchronize():
             threading.Thread(target=work).start()
 
     gb.register_device("LOST", Lost)
-    with pytest.raises(gb.InvalidArgumentError, match="Lost has a submit of its own, and needs a synchronize"):
+    with pytest.raises(gb.InvalidArgumentError, match="Lost overrides submit, so it must override synchronize"):
         gb.Backend("LOST")
 
 

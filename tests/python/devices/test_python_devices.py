@@ -341,13 +341,13 @@ def test_table_is_inherited_and_overridden(ctx):
     assert total.numpy()[0] == 1 and product.numpy()[0] == 2
     assert device.supports(gb.mul(a, a)) and not device.supports(gb.sqr(a))
     assert device.unsupported_reason(gb.sqr(a)) == "not implemented (the device has add, mul)"
-    assert device.unsupported_reason(gb.add(h, h)) == "the result is float16, and it computes add of float32"
+    assert device.unsupported_reason(gb.add(h, h)) == "the result is float16; it computes add of float32"
 
 
 def test_operand_that_array_libraries_do_not_repeat_is_refused(ctx):
     device = gb.Backend("PYHOST")
     a, b = ctx.tensor((6, 4)), ctx.tensor((2, 4))
-    reason = "it does not repeat an operand along an axis where that has more than one element"
+    reason = "it cannot repeat an operand along an axis of more than one element"
     assert device.unsupported_reason(gb.add(a, b)) == reason
     assert device.supports(gb.add(a, ctx.tensor((4,)))) and device.supports(gb.add(a, ctx.tensor((6, 1))))
 
@@ -409,7 +409,7 @@ def test_products_are_those_of_numpy_unless_it_repeats(ctx, cpu, rng, weights, x
     except ValueError:
         expected = None
     computes = expected is not None and expected.shape == y.shape
-    reason = None if computes else "it neither repeats matrices of a product nor takes a vector for one"
+    reason = None if computes else "it neither broadcasts matrices of a product nor accepts a vector"
     assert device.unsupported_reason(y) == reason
     assert gb.Backend("REPEATS").supports(y)
     graph = ctx.graph(y)
@@ -430,7 +430,7 @@ def test_a_refusal_without_a_reason_names_the_operator(ctx):
 
     gb.register_device("SILENT", Silent, replace=True)
     a = ctx.tensor((4,))
-    assert gb.Backend("SILENT").unsupported_reason(a + a) == "it computes add, but not this node, and says no reason"
+    assert gb.Backend("SILENT").unsupported_reason(a + a) == "it computes add, but refuses this node without a reason"
 
 
 def test_preparing_once_for_each_plan(ctx, cpu):

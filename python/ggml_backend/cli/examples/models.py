@@ -97,7 +97,7 @@ class Llama:
         kv_heads = number("attention.head_count_kv", heads)
         if embd % heads or heads % kv_heads:
             raise InvalidArgumentError(
-                f"the file has {embd} values for {heads} heads and {kv_heads} heads of keys: one must divide the other"
+                f"the sizes of the file do not divide: {embd} values, {heads} heads, {kv_heads} heads of keys"
             )
         return cls(
             embd, number("block_count"), heads, kv_heads, number("feed_forward_length"), number("context_length"),
@@ -273,7 +273,7 @@ def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack
     build = ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
     if build is None:
         raise UnsupportedError(
-            f"{path}: no graph is known for the architecture {architecture!r}; known are {', '.join(ARCHITECTURES)}"
+            f"{path}: no graph is known for the architecture {architecture!r}; known: {', '.join(ARCHITECTURES)}"
         )
     graph, what, held = build(file, backends, asked, stack)
     return graph, f"{os.path.basename(path)}: {what}", held

@@ -19,7 +19,7 @@ from .library import Library, Step
 
 __all__ = ["ArrayDevice"]
 
-_MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if any, is where they write, or a shape
+_MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # their second source is a target or a shape
 
 
 @register_device("ARRAY", replace=True)
@@ -78,7 +78,8 @@ class ArrayDevice(Family):
     def missing(cls) -> str | None:
         return missing()
 
-    # ------------------------------------------------------------------------------------------------- what and how
+    # ----------------------------------------------------------------------------------------------------
+    # operators
 
     def supports(self, node: Node) -> bool | str:
         for tensor in (node, *node.sources):
