@@ -17,7 +17,7 @@
 
 struct gb_cuda_op {
     enum ggml_op op;
-    // NULL: `run` computes it. Else the reason why not, a static string such as "type of src1".
+    // NULL: `run` computes it. Else the reason why not, a static string such as "source 1 must be f32".
     const char * (*supports)(const gb_cuda_device & device, const ggml_tensor * dst);
     // Queues the work. dst has elements.
     enum ggml_status (*run)(gb_cuda_backend & b, ggml_tensor * dst);

@@ -19,7 +19,7 @@ static const char * flash_attn_supports(const gb_cuda_device &, const ggml_tenso
             return "sources must be f32, f16 or bf16, with strides of whole elements";
         }
         if (t->ne[2] <= 0 || t->ne[3] <= 0) {
-            return "src[1] and src[2] must have heads";
+            return "sources 1 and 2 must have heads";
         }
     }
     if (gb_need_floats(dst, 0) != NULL) {

@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import ops
 from ..._base.errors import GgmlError, non_null
-from ..._base.errors.messages import message_of
+from ..._base.errors.faults import message_of
 from ..._ffi import ffi, lib
 from ...backend.backend import Backend
 from ...backend.buffer import text
