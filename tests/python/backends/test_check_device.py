@@ -370,16 +370,16 @@ def test_layouts_hold_the_values_and_poison_beside_them(ctx, rng, cpu, dtype, la
 def test_the_worst_element_in_words():
     want, allowed = np.array([1.0, -0.0, np.inf]), np.full(3, 0.5)
 
-    def told(*got):
+    def text(*got):
         array = np.array(got)
         return tolerance.worst(array, want, allowed, tolerance.difference(array, want, allowed, gb.float32))
 
     assert (
-        told(3.0, 0.0, np.inf)
+        text(3.0, 0.0, np.inf)
         == "1 of 3 elements differ; element (0,) is 3 instead of 1; allowed is a difference of 0.5"
     )
-    assert told(3.0, np.nan, np.inf) == "2 of 3 elements differ; element (1,) is nan instead of -0"
-    assert told(1.0, 0.0, -7.0) == "1 of 3 elements differ; element (2,) is -7 instead of inf"
+    assert text(3.0, np.nan, np.inf) == "2 of 3 elements differ; element (1,) is nan instead of -0"
+    assert text(1.0, 0.0, -7.0) == "1 of 3 elements differ; element (2,) is -7 instead of inf"
 
 
 def test_tolerances_tell_right_from_wrong():

@@ -127,7 +127,7 @@ def test_damaged_files_are_not_read(cache, damage):
         cluster.calibrate(backends, size=64)
         (path,) = cache.glob("links-*.json")
         path.write_text(damage)
-        with pytest.warns(RuntimeWarning, match="is ignored"):
+        with pytest.warns(RuntimeWarning, match="is invalid and ignored"):
             found = Costs.cached(backends)
         assert found is not None and found.copies == {}
 

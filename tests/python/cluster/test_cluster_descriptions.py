@@ -173,7 +173,7 @@ def changed(key: str, value: Any, *, of: str = "server") -> dict[str, Any]:
 WRONG = [
     (table(device={}), "device: unknown key", "did you mean 'devices'"),
     ({k: v for k, v in table().items() if k != "hosts"}, "hosts: is missing"),
-    (table(devices={}), "devices: has no kind of devices"),
+    (table(devices={}), "devices: has no kinds of devices"),
     (table(devices=3), "devices: must be a table"),
     (table(devices={"server": {"memory": "1 GiB", "flops": "1 TFLOP/s"}}), "devices.server: has no 'bandwidth'"),
     (changed("memroy", "1 GiB"), "devices.server.memroy: unknown key", "did you mean 'memory'"),

@@ -83,8 +83,8 @@ try:
     with simulated(3, deadline=5):
         print("began")
 except gb.GgmlError as error:
-    end = time.monotonic() + 30 while threading.active_count() > 1 and time.monotonic() < end:  # an
-    ending thread may be listed for a moment
+    end = time.monotonic() + 30
+    while threading.active_count() > 1 and time.monotonic() < end:  # an ending thread may be listed for a moment
         time.sleep(0.01)
     print(type(error).__name__, threading.active_count())
 """

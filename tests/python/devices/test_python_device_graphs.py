@@ -23,7 +23,8 @@ N_GRAPHS = int(os.environ.get("GGML_TEST_GRAPHS", "60"))
 
 
 class RandomGraph:
-    """A random graph with what NumPy makes of its inputs. Every operator rounds once, so the bits are determined."""
+    """A random graph with NumPy's results. Every operator rounds once, so the bits are
+    determined."""
 
     def __init__(self, rng: np.random.Generator, ctx: gb.Context) -> None:
         self.rng = rng
@@ -49,7 +50,7 @@ class RandomGraph:
         if which == 5:  # a row for all rows
             at = (0,) * (len(self.shape) - 1)
             return a + (b[at] if at else b), lambda d: x(d) + y(d)[at]
-        if which == 6 and self.shape[0] > 1:  # views that overlap, of what others compute, too
+        if which == 6 and self.shape[0] > 1:  # overlapping views, also of results of other devices
             n = self.shape[0]
             part = a[1:n] - b[0 : n - 1]
             return gb.repeat(part[0:1], self.shape), lambda d: np.broadcast_to((x(d)[1:] - y(d)[:-1])[:1], self.shape)
