@@ -170,8 +170,7 @@ class RankDevice(Measured, Device):
             return "no open cluster has this rank; gb.cluster.start() starts a cluster"
         return conductor.peers[cls.rank].lost
 
-    # -------------------------------------------------------------------------------------------------------
-    # operators
+    # -------------------------------------------------------------------------------------------------------- operators
 
     def refuses_at(self, pointer: Any, node: Node) -> str | None:
         """The reason why the rank does not compute a C node; None if it does.

@@ -217,8 +217,7 @@ class Conductor:
         self.lock = threading.RLock()
         self.transport.left_behind()
 
-    # ---------------------------------------------------------------------------------------------------------
-    # greeting
+    # --------------------------------------------------------------------------------------------------------- greeting
 
     def greet(self) -> None:
         """Exchanges greetings with all ranks, at once."""

@@ -160,8 +160,7 @@ class Worker:
     def me(self) -> str:
         return f"rank {self.transport.rank} ({self.facts['host']})"
 
-    # ---------------------------------------------------------------------------------------------------------
-    # greeting
+    # --------------------------------------------------------------------------------------------------------- greeting
 
     def greet(self) -> None:
         """Exchanges greetings with rank 0. StateError if rank 0 does not arrive, or is

@@ -679,8 +679,7 @@ def test_messages_of_c_get_one_prefix(message):
         _errors.raise_as(gb.StateError.status, message, "Scheduler.compute")
 
 
-# ------------------------------------------------------------------------------------------- what is obviously meant
-# works
+# ---------------------------------------------------------------------------------------- what is obviously meant works
 
 
 def test_obvious_intentions_work(ctx, cpu, rng):
@@ -727,8 +726,7 @@ def test_functions_of_numpy_that_are_operators_are_nodes(ctx, cpu, rng):
     assert np.equal(x, x) is True
 
 
-# ---------------------------------------------------------------------------------------------------------- names of
-# things
+# ------------------------------------------------------------------------------------------------------ names of things
 
 
 def test_results_of_unnamed_tensors_are_unnamed(ctx):
@@ -770,8 +768,7 @@ def test_names_are_checked_and_cut_between_characters(ctx):
     assert ctx.get("ä" * 40) == x
 
 
-# ------------------------------------------------------------------------------------------------------- user's
-# functions
+# ----------------------------------------------------------------------------------------------------- user's functions
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with Python 3.11")

@@ -28,8 +28,7 @@ needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler")
 LEVELS = [level for level, usable in gb.cpu_levels().items() if usable]
 
 
-# -----------------------------------------------------------------------------------------------------
-# correct devices
+# ------------------------------------------------------------------------------------------------------ correct devices
 
 
 def test_sim_passes():
@@ -72,8 +71,7 @@ def test_cases_larger_than_the_largest_buffer_are_skipped():
     assert {c.message.split(";")[1] for c in report.skipped} == {" the device's largest has 1024"}
 
 
-# -------------------------------------------------------------------------------------------------------------
-# defects
+# -------------------------------------------------------------------------------------------------------------- defects
 
 ELEMENTS = {"add", "mul"}
 #: Defect of tests/c/backend/modules/faulty.c -> the cases that must fail.

@@ -205,8 +205,7 @@ def test_patterns_that_fit_nothing(tmp_path: Path, model: Path) -> None:
     assert (kinds["blk.1.w"], kinds["blk.2.w"], kinds["bias"]) == ("q8_0", "q4_0", "float32")
 
 
-# ---------------------------------------------------------------------------------------------------------- terminals
-# and pipes
+# -------------------------------------------------------------------------------------------------- terminals and pipes
 
 
 def test_a_reader_that_goes_away(model: Path) -> None:

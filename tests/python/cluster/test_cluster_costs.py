@@ -231,8 +231,7 @@ def test_memory_spreads_work_over_ranks():
             assert "y5" in fast and (limit == 0) == (len(fast) == 6), fast
 
 
-# ---------------------------------------------------------------------------------------------------------
-# descriptions
+# --------------------------------------------------------------------------------------------------------- descriptions
 
 
 def test_equal_ranks_share_weights_that_one_cannot_hold():

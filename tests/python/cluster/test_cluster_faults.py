@@ -184,8 +184,7 @@ def test_python_functions_do_not_run_on_ranks():
         assert "cannot run on another rank" in str(cluster.backends()[0].unsupported_reason(y))
 
 
-# ----------------------------------------------------------------------------------------------------------
-# greeting
+# ------------------------------------------------------------------------------------------------------------- greeting
 
 
 def greeted(change, deadline=SHORT):

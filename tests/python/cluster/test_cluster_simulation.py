@@ -57,8 +57,7 @@ def test_commands_are_done_in_order(tmp_path):
     assert fixed == pytest.approx(100, rel=0.01) and varied < 0.9 * fixed
 
 
-# ----------------------------------------------------------------------------------------------------------------
-# links
+# ---------------------------------------------------------------------------------------------------------------- links
 
 
 def deliveries(link: Link, sizes: list[int], seed: int = 0) -> list[float]:
@@ -122,8 +121,7 @@ def test_wrong_arguments(tmp_path, arguments):
         simulate(model, placement, cluster, **arguments)
 
 
-# --------------------------------------------------------------------------------------------------
-# ranks in threads
+# ----------------------------------------------------------------------------------------------------- ranks in threads
 
 
 def measured(stages: list[float], delay: float, in_flight: int, runs: int) -> float:

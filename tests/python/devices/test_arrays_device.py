@@ -208,8 +208,7 @@ def test_widened_weights_follow_changes(text, dtype, rng):
         del memory, inputs
 
 
-# -----------------------------------------------------------------------------------------------------
-# fused operators
+# ------------------------------------------------------------------------------------------------------ fused operators
 
 
 def bert_layer(ctx: gb.Context, batch: int = 2, tokens: int = 7, heads: int = 3, size: int = 8) -> tuple[Any, Any]:

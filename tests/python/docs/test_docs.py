@@ -150,8 +150,7 @@ BLOCKS = {page: blocks_of(page) for page in PAGES}
 WITH_PYTHON = [page for page, blocks in BLOCKS.items() if any(b.kind == "python" for b in blocks)]
 
 
-# -------------------------------------------------------------------------------------------- what a page takes for
-# given
+# ------------------------------------------------------------------------------------------ what a page takes for given
 
 
 def _network(names: dict[str, Any], **options: Any) -> None:
@@ -304,8 +303,7 @@ def test_the_lines_of_statistics_are_those_of_the_page():
     assert re.fullmatch(r"split # on \w+: # us a run \(# traced\)", real[-1])
 
 
-# ------------------------------------------------------------------------------------------------------------- command
-# lines
+# -------------------------------------------------------------------------------------------------------- command lines
 
 _COMMAND = re.compile(r"(?:python -m ggml_backend|ggml-backend)((?: [a-z][a-z-]*)*)([^`\n|#]*)")
 

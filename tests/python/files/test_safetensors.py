@@ -73,8 +73,7 @@ def assert_equal(tensor: gb.gguf.GGUFTensor, array: Array) -> None:
     assert tuple(n for n in tensor.shape if n != 1) == tuple(n for n in array.shape if n != 1)
 
 
-# ----------------------------------------------------------------------------------------------
-# models in several files
+# ---------------------------------------------------------------------------------------------- models in several files
 
 
 @pytest.fixture

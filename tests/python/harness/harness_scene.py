@@ -509,8 +509,7 @@ def _(w: Scene) -> None:
     w.y.set_output()
 
 
-# -------------------------------------------------------------------------------------------------------- contexts and
-# graphs
+# -------------------------------------------------------------------------------------------------- contexts and graphs
 
 operations(
     build=lambda w: gb.soft_max(gb.relu(w.y + w.x)),
@@ -627,8 +626,7 @@ def _(w: Scene) -> None:
         w.views.append(ctx.from_dlpack(w.w, copy=None).numpy())
 
 
-# ------------------------------------------------------------------------------------------------ buffers, devices,
-# allocators
+# ----------------------------------------------------------------------------------------- buffers, devices, allocators
 
 operations(
     buffer_facts=lambda w: (

@@ -251,8 +251,7 @@ def test_arrays_that_escape_a_custom_operation_stay_valid(ctx, cpu):
     assert (kept[0][1] == 7).all()
 
 
-# --------------------------------------------------------------------------------------------------------------- eval
-# callback
+# -------------------------------------------------------------------------------------------------------- eval callback
 
 
 @pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"]], ids=str)

@@ -393,8 +393,7 @@ def test_results_of_other_libraries(ctx, kind):
     del kept
 
 
-# -------------------------------------------------------------------------------------------------------------
-# refusals
+# ------------------------------------------------------------------------------------------------------------- refusals
 
 WRONG = [
     (lambda o, a: np.zeros((4, 4)), {}, "must have the shape (3, 4), not (4, 4)"),
@@ -677,8 +676,7 @@ def test_devices_refuse_it_with_a_reason(ctx):
         gb.Scheduler([sim]).compute(ctx.graph(gb.custom(print, shape=3, context=ctx)))
 
 
-# --------------------------------------------------------------------------------------------------
-# custom on devices
+# ---------------------------------------------------------------------------------------------------- custom on devices
 
 
 def test_a_device_finds_the_function_and_calls_it_with_its_own_arrays(ctx, x):

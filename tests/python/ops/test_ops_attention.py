@@ -195,8 +195,7 @@ def test_attention_refuses_mixed_dtypes():
     refuses(gb.flash_attn, [real(1, 7, 8), real(1, 5, 8), real(1, 8, 5)], gb.InvalidArgumentError)
 
 
-# ------------------------------------------------------------------------------------------------- windows, relative
-# positions
+# ------------------------------------------------------------------------------------------ windows, relative positions
 
 
 def parted(v, w):
@@ -247,8 +246,7 @@ def test_add_rel_pos():
         both_ways(gb.add_rel_pos, inputs, reference, Tolerance(2), magnitude=lambda a, w, h: np.full(a.shape, 6.0))
 
 
-# ------------------------------------------------------------------------------------------------------- user-defined
-# operations
+# ---------------------------------------------------------------------------------------------- user-defined operations
 
 
 @covers("MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3")

@@ -236,8 +236,7 @@ def test_silu_back(dtype):
             check(gb.silu_back, inputs, reference, Tolerance(12), magnitude=lambda x, g: g * (1 + x) ** 2)
 
 
-# ------------------------------------------------------------------------------------------------------------------ two
-# inputs
+# ----------------------------------------------------------------------------------------------------------- two inputs
 
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 # a's shape and b's, which repeats over it

@@ -63,8 +63,7 @@ def test_unary_operators():
     check(lambda t: +t * 1, [x], lambda v: v, EXACT)
 
 
-# -------------------------------------------------------------------------------------------------------------- matrix
-# products
+# ------------------------------------------------------------------------------------------------------ matrix products
 
 # every kind of pair: vectors, matrices, batches on either side, batches of one, sizes of one
 PRODUCTS = [
@@ -146,8 +145,7 @@ def test_matmul_refuses():
         refuses(operator.matmul, [real(*one), real(*two)], gb.InvalidArgumentError)
 
 
-# ----------------------------------------------------------------------------------------------------------- indexing
-# and shapes
+# -------------------------------------------------------------------------------------------------- indexing and shapes
 
 N = None
 INDICES = [

@@ -234,8 +234,7 @@ def test_soft_max_with_linear_biases(heads):
         gb.soft_max(ctx.tensor((4, 4), gb.float32), max_bias=8.0)
 
 
-# ------------------------------------------------------------------------------------------------------
-# fused attention
+# ------------------------------------------------------------------------------------------------------ fused attention
 
 
 def attention(ctx, k, q, v, mask, kind):
@@ -322,8 +321,7 @@ def test_flash_attn_ignores_masked_values(n, m, dtype):
             # masked values may have an effect there: docs/CUDA.md
 
 
-# ------------------------------------------------------------------------------------------------- activations of
-# quantized weights
+# ------------------------------------------------------------------------------------- activations of quantized weights
 
 FORMATS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"]
 
@@ -365,8 +363,7 @@ def test_activations_near_the_limits(format, rows):
             )
 
 
-# ----------------------------------------------------------------------------------------------------------------- long
-# sums
+# ------------------------------------------------------------------------------------------------------------ long sums
 
 
 @covers("MUL_MAT")
@@ -416,8 +413,7 @@ def test_wrong_index_in_get_rows_back(ctx):
             graph.compute(backend)
 
 
-# ---------------------------------------------------------------------------------------------------------- losses,
-# rotations
+# ---------------------------------------------------------------------------------------------------- losses, rotations
 
 
 def log_softmax(x):

@@ -85,8 +85,7 @@ def test_what_a_plan_says_is_what_is_allocated(devices, rng):
                 assert arena.lower_bound <= arena.peak <= arena.no_reuse
 
 
-# ---------------------------------------------------------------------------------------------------------------- side
-# by side
+# --------------------------------------------------------------------------------------------------------- side by side
 
 
 class Block:

@@ -18,8 +18,7 @@ from source_tree import in_tree
 
 unchecked = pytest.mark.skipif(os.environ.get("GGML_SCHED_CHECK") == "1", reason="checked runs wait for every step")
 
-# -------------------------------------------------------------------------------------------------------------- an
-# independent validator
+# --------------------------------------------------------------------------------------------- an independent validator
 
 
 def slices_of(trace: dict) -> list[dict]:

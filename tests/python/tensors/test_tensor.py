@@ -638,8 +638,7 @@ def test_constants(ctx, cpu):
     assert h.item() == 1.5
 
 
-# ---------------------------------------------------------------------------------------- views as
-# methods and functions
+# --------------------------------------------------------------------------------------- views as methods and functions
 
 _BOUNDS = st.one_of(
     st.none(), st.integers(-6, 6), st.integers(-3, 3).map(np.int64), st.sampled_from([-(2**70), 2**63, 2**70])

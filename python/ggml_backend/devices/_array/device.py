@@ -78,8 +78,7 @@ class ArrayDevice(Family):
     def missing(cls) -> str | None:
         return missing()
 
-    # ----------------------------------------------------------------------------------------------------
-    # operators
+    # -------------------------------------------------------------------------------------------------------- operators
 
     def supports(self, node: Node) -> bool | str:
         for tensor in (node, *node.sources):

@@ -168,8 +168,7 @@ class Library:
         """NORM of each row, or without ``centred`` RMS_NORM."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------- fused operators, for
-    # libraries that can_fuse
+    # --------------------------------------------------------------------- fused operators, for libraries that can_fuse
 
     def span(self, array: Any) -> tuple[int, int]:
         """The byte range of an array. The ranges of arrays that share memory overlap."""
@@ -256,8 +255,7 @@ def pairs(size: int, halves: bool) -> tuple[slice, slice]:
     return slice(0, size, 2), slice(1, size, 2)
 
 
-# ------------------------------------------------------------------------------------------------------
-# NumPy and CuPy
+# ------------------------------------------------------------------------------------------------------- NumPy and CuPy
 
 
 class NumPyLike(Library):
