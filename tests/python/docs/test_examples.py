@@ -180,7 +180,7 @@ def test_wrong_files(good: Path, tmp_path: Path) -> None:
         refused(llama(path, "p1"))
 
 
-def test_devices_of_the_users_own(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_of_an_imported_module(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine_for_llama.py").write_text(
         "import numpy as np\n"
         "import ggml_backend as gb\n"
