@@ -103,7 +103,7 @@ def test_a_pipe_is_refused_as_a_file(tmp_path: Path, model: Path) -> None:
     assert not out.exists()
 
 
-def test_directories_and_missing_files_are_errors(tmp_path: Path) -> None:
+def test_missing_empty_and_special_files_are_errors(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.touch()
     for path, word in (
@@ -122,7 +122,7 @@ def test_directories_and_missing_files_are_errors(tmp_path: Path) -> None:
     failed(run("plan", "nonsense"), 1, "nonsense")
 
 
-def test_names_with_partial_characters(tmp_path: Path) -> None:
+def test_names_with_surrogates_are_errors(tmp_path: Path) -> None:
     header = json.dumps({"\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     source = tmp_path / "m.safetensors"
     source.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
@@ -236,7 +236,7 @@ def test_closed_or_full_output_is_an_error() -> None:
         failed(done, 1, "error: No space left on device")
 
 
-def test_a_file_named_like_a_pipe_is_written(model: Path) -> None:
+def test_an_output_named_like_a_pipe_is_refused(model: Path) -> None:
     failed(run("gguf", "quantize", model, "-", "--type", "q8_0"), 1, "the output '-' is no file")
     assert not Path("-").exists()
 
@@ -388,7 +388,7 @@ def test_devices_of_an_imported_module(tmp_path):
     failed(run("plan", tmp_path / "a.csv", "--import", "mine"), 2, "--import is for graphs")
 
 
-def test_a_reserved_name_explains_how_to_make_the_device():
+def test_an_unknown_device_explains_how_to_make_one():
     words = (
         "gb.register_device makes a class of Python one (on the command line: --import MODULE), gb.load_backend what a"
         " shared library has"

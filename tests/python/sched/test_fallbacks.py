@@ -199,7 +199,7 @@ def test_warning_about_weights_without_usage(ctx, cpu, sim, where):
 
 
 @pytest.mark.parametrize("how", ["lookup", "view", "experts"])
-def test_weights_of_several_readers(ctx, cpu, sim, how):
+def test_warnings_name_weights_of_each_operator(ctx, cpu, sim, how):
     _, w, _, _, _ = placed(ctx, sim, "any", 1024)
     if how == "lookup":
         y = gb.get_rows(w, ctx.tensor(3, gb.int32, name="ids"))

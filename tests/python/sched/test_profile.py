@@ -206,7 +206,7 @@ def test_a_graph_is_profiled_with_any_scheduler(ctx, cpu):
     assert len(p.runs) == 2
 
 
-def test_the_profile_of_the_scheduler_comes_first(ctx, cpu):
+def test_each_run_is_recorded_by_its_nearest_profile(ctx, cpu):
     graph = ctx.graph(gb.relu(ctx.constant(np.ones(4, np.float32))))
     sched = gb.Scheduler([cpu])
     with gb.Profile.everything() as all_of_it, graph.profile() as of_graph, sched.profile() as of_sched:

@@ -54,13 +54,13 @@ def test_clean_tree_passes(
 
 
 def ring(n: int) -> dict[str, str]:
-    """n files of which each calls the next, the last the first."""
+    """n files in a cycle of calls."""
     text = "int f{1}(int x); int f{0}(int x); int f{0}(int x) {{ return x ? f{1}(x - 1) : 0; }}"
     return {f"sched/f{i}.c": text.format(i, (i + 1) % n) for i in range(n)}
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_circle_of_four_is_found(
+def test_cycle_of_four_is_found(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], compiler: str
 ) -> None:
     assert rooms.main([str(build(tmp_path, ring(4), compiler))]) == 1
@@ -69,12 +69,12 @@ def test_circle_of_four_is_found(
     assert "sched/f3.c -> sched/f0.c: f0" in out
 
 
-def test_circle_of_three_is_allowed(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cycle_of_three_is_allowed(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rooms.main([str(build(tmp_path, ring(3)))]) == 0
     assert "largest circle 3" in capsys.readouterr().out
 
 
-def test_circle_through_data_and_subfolder(
+def test_cycle_through_data_and_a_subfolder(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {
@@ -86,7 +86,7 @@ def test_circle_through_data_and_subfolder(
     }
     assert rooms.main([str(build(tmp_path, files))]) == 1
     out = capsys.readouterr().out
-    assert out.count("VIOLATION") == 1  # none in cpu and in cpu/ops alone
+    assert out.count("VIOLATION") == 1  # no violation within cpu or within cpu/ops
     assert "4 files in a circle: cpu/compute.c, cpu/look.c, cpu/ops/add.c, cpu/ops/table.c" in out
     assert "cpu/compute.c -> cpu/ops/table.c: table" in out
 
@@ -100,11 +100,11 @@ def test_forbidden_use_names_the_symbol(rooms: ModuleType, tmp_path: Path, capsy
     }
     assert rooms.main([str(build(tmp_path, files))]) == 1
     out = capsys.readouterr().out
-    assert "layers: 1 violations" in out  # the registry may
+    assert "layers: 1 violations" in out  # the registry is allowed
     assert "base/b.c -> cpu/a.c: base may not use cpu (a_data)" in out
 
 
-def test_unused_doors_are_reported(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unused_permissions_are_reported(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rooms.main([str(build(tmp_path, {"backend/registry.c": "int f(void); int f(void) { return 0; }"}))]) == 1
     assert "backend/registry.c: its door to cpu is not used" in capsys.readouterr().out
 
@@ -124,9 +124,9 @@ def test_modules_are_linked_apart(rooms: ModuleType, tmp_path: Path) -> None:
     assert rooms.main([str(build(tmp_path, files))]) == 0
 
 
-def test_folder_shows_what_to_move(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_report_suggests_moves(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ring(4)
-    for i in range(3):  # one more symbol for each use but that of the last
+    for i in range(3):  # one more symbol for each use except the last
         files[f"sched/f{i}.c"] += f" int g{i + 1}(void); int h{i}(void); int h{i}(void) {{ return g{i + 1}(); }}"
         files[f"sched/f{i + 1}.c"] += f" int g{i + 1}(void); int g{i + 1}(void) {{ return 0; }}"
     assert rooms.main([str(build(tmp_path, files)), "--folder", "sched"]) == 0
@@ -136,7 +136,7 @@ def test_folder_shows_what_to_move(rooms: ModuleType, tmp_path: Path, capsys: py
     assert "against the order: sched/f3.c -> sched/f0.c: f0" in out
 
 
-def test_objects_of_lost_sources_do_not_count(
+def test_objects_of_deleted_sources_do_not_count(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(tmp_path, ring(4))
@@ -153,7 +153,7 @@ def test_no_objects(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_link_time_optimization_hides_no_circle(
+def test_link_time_optimization_hides_no_cycle(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], compiler: str
 ) -> None:
     status = rooms.main([str(build(tmp_path, ring(4), compiler, "-flto", "-O1"))])
@@ -167,7 +167,7 @@ def test_every_row_names_rows(rooms: ModuleType) -> None:
     assert {other for _, other in rooms.DOORS} <= rooms.ROOMS.keys()
 
 
-def test_functions_of_the_system_are_for_few(
+def test_system_functions_need_permission(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "#include <stdlib.h>\nvoid * {0}(void); void * {0}(void) {{ return malloc(1); }}"
@@ -179,7 +179,7 @@ def test_functions_of_the_system_are_for_few(
 
 
 def test_forbidden_include_is_found(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Headers count as well as sources, and includes beside the file as well as those by path."""
+    """Headers and sources count, and includes of neighbours as well as by path."""
     root = build(tmp_path, {"base/a.c": "int a(void); int a(void) { return 1; }"})
     for name, text in {
         "base/base.h": '#include "tensor/t.h"',
