@@ -390,8 +390,8 @@ def test_devices_of_an_imported_module(tmp_path):
 
 def test_an_unknown_device_explains_how_to_make_one():
     words = (
-        "gb.register_device makes a class of Python one (on the command line: --import MODULE), gb.load_backend what a"
-        " shared library has"
+        "gb.register_device registers a Python class (on the command line: --import MODULE), gb.load_backend loads a"
+        " shared library"
     )
     failed(run("plan", "llama", "--devices", "NOPE"), 1, "there is no backend 'NOPE'; there are CPU, ", f"; {words}\n")
     assert words not in run("plan", "llama", "--devices", "CPUS").stderr

@@ -113,7 +113,7 @@ def test_a_synchronize_that_does_not_wait_is_an_error(odd, cpu):
     with gb.Scheduler([device, cpu]) as sched:
         sched.allocate(graph)
         x.set(1.0)
-        with pytest.raises(gb.DeviceError, match="synchronize returned before work that was submitted had been done"):
+        with pytest.raises(gb.DeviceError, match="synchronize returned before submitted work was done"):
             sched.compute(graph)
 
 
@@ -140,7 +140,7 @@ def test_late_work_of_an_ended_run_does_nothing(cpu):
         sched.allocate(graph)
         x.set(1.0)
         pending = sched.compute_async(graph)
-        with pytest.raises(gb.DeviceError, match="before work that was submitted had been done"):
+        with pytest.raises(gb.DeviceError, match="before submitted work was done"):
             pending.wait()
         del pending
         gc.collect()
@@ -163,7 +163,7 @@ def test_a_run_reports_lost_work(access, cpu):
     jobs.jobs.clear()
     with contextlib.suppress(gb.DeviceError):
         ACCESSES[access](w)
-    with pytest.raises(gb.DeviceError, match="had been done"):
+    with pytest.raises(gb.DeviceError, match="before submitted work was done"):
         pending.wait()
     with pytest.raises(gb.StateError):
         w.y.numpy()

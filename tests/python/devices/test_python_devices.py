@@ -250,7 +250,7 @@ def test_wrong_options(spec, keywords, message):
 
 def test_registering():
     assert set(NAMES) <= set(gb.backends())
-    with pytest.raises(gb.InvalidArgumentError, match=r"there is a device 'PYHOST' already.*replace=True"):
+    with pytest.raises(gb.InvalidArgumentError, match=r"the device 'PYHOST' exists already.*replace=True"):
         gb.register_device("pyhost", Own)
     assert gb.register_device("PYHOST", Host) is Host  # the same class again is fine
     for name in ("", "1A", "A:B", "A B", "Ä", "A" * 60):
@@ -260,7 +260,7 @@ def test_registering():
         with pytest.raises(TypeError, match="register_device: cls must be a subclass of Device"):
             gb.register_device("NEW", cls)
     for name in ("CPU", "cpu", "SIM"):
-        with pytest.raises(gb.InvalidArgumentError, match=rf"^register_device: there is a backend '{name}' already"):
+        with pytest.raises(gb.InvalidArgumentError, match=rf"^register_device: the backend '{name}' exists already"):
             gb.register_device(name, Host)
 
 

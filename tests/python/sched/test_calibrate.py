@@ -79,7 +79,7 @@ def test_memory_limits() -> None:
         (Costs([device(1)]), "1 devices, the scheduler has 2"),
         (Costs([device(1), DeviceCosts(())]), "has no entry for ops of any class"),
         (Costs([device(1), device(1)], max_bytes=[1]), "max_bytes has 1"),
-        (Costs([device(1), DeviceCosts((OpCost("nothing"),))]), "no class 'nothing'"),
+        (Costs([device(1), DeviceCosts((OpCost("nothing"),))]), "unknown class 'nothing'"),
         (Costs([device(1), DeviceCosts((OpCost(dtype="float31"),))]), "no type 'float31'"),
         (Costs([device(1), device(-1)]), "rates above 0"),
         (Costs([device(1), device(1)], split_us=float("nan")), "split_us"),
