@@ -137,6 +137,10 @@ class Library:
         """``out = table[ids]`` along the first axis. IndexError for an index out of range."""
         raise NotImplementedError
 
+    def put(self, table: Any, ids: Any, rows: Any) -> Step:
+        """``table[ids] = rows`` by the first axis; IndexError for an index that is not in it."""
+        raise NotImplementedError
+
     def check_ids(self, ids: Any, n: int) -> Step:
         """A step that raises IndexError for an index outside ``range(n)``, at once or in
         ``synchronize``."""
@@ -346,6 +350,15 @@ class NumPyLike(Library):
             np.take(table, ids, axis=0, out=out, mode="clip")
 
         return rows
+
+    def put(self, table: Any, ids: Any, rows: Any) -> Step:
+        check = self.check_ids(ids, table.shape[0])
+
+        def write() -> None:
+            check()
+            table[ids] = rows
+
+        return write
 
     def check_ids(self, ids: Any, n: int) -> Step:
         def check() -> None:

@@ -86,6 +86,15 @@ class CuPy(NumPyLike):
 
         return rows
 
+    def put(self, table: Any, ids: Any, rows: Any) -> Step:
+        check, last = self.check_ids(ids, len(table)), max(len(table) - 1, 0)
+
+        def write() -> None:
+            check()
+            table[ids.clip(0, last)] = rows
+
+        return write
+
     def check_ids(self, ids: Any, n: int) -> Step:
         """Records a wrong index on the device, without waiting. ``synchronize`` raises the
         error."""
@@ -105,7 +114,7 @@ class CuPy(NumPyLike):
         if self._checks and bool(self._wrong):
             with self.running():
                 self._wrong.fill(False)
-            raise InvalidArgumentError("GET_ROWS: an index out of range")
+            raise InvalidArgumentError("GET_ROWS or SET_ROWS: an index is out of range")
 
     def event(self) -> Mark:
         with self._device:
