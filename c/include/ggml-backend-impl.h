@@ -1,6 +1,6 @@
-// ggml-backend-impl.h - what one implements to write a backend.
+// ggml-backend-impl.h - the hooks that a backend implements.
 //
-// Fields stand in the order of ggml of February 2024, because backends use positional initialisers; newer, optional
+// Fields have the order of ggml of February 2024, because backends use positional initialisers; newer, optional
 // hooks follow them. An absent hook is NULL.
 //
 // Errors of hooks
@@ -84,13 +84,13 @@ struct ggml_backend_buffer {
     size_t size;
     enum ggml_backend_buffer_usage usage;
     // newer; kept by the library
-    // a number that no other buffer has had, and a new one after each write that the library knows of
+    // unique among all buffers, and changed by each write that the library knows of
     uint64_t version;
-    bool replicated; // a scheduler keeps copies of what is in it
+    bool replicated; // a scheduler keeps copies of its tensors
     bool arena; // a graph allocator or a scheduler placed results in it
-    bool retired; // its memory was given back; this struct is still there for tensors that point to it
-    int32_t n_holds; // by language bindings: as long as there are any, freeing only retires
-    void * binding; // theirs
+    bool retired; // its memory is freed; the struct stays for tensors that point to it
+    int32_t n_holds; // references of language bindings; with any of them, freeing only retires the buffer
+    void * binding; // owned by the binding
 };
 
 // NULL on failure; then the context is still the caller's.

@@ -1,21 +1,20 @@
-// ggml-profile.h - how long each operator of a graph takes, and what it had to do: a record of what is computed.
-// ggml-backend.h includes this header.
+// ggml-profile.h - profiles record the time and the work of each operator. ggml-backend.h includes this header.
 //
 //     ggml_profile_t p = ggml_profile_new(0);
 //     ggml_profile_use(p);
 //     ggml_backend_sched_graph_compute(sched, graph); // or any other function that computes
 //     ggml_profile_use(NULL);
 //
-// A profile belongs to no backend and no scheduler: what a thread computes while it uses one is recorded there.
+// A profile belongs to no backend or scheduler. It records what a thread computes while the thread uses it.
 //
-//   step    what is computed at once: an operator, or several that the CPU backend fuses; a whole split where a device
-//           does not tell more. The same operators of the same names, computed in the same way, are the same step
-//   record  one time that a step was computed
+//   step    a unit of work: an operator, several operators that the CPU backend fuses, or a whole split of a device
+//           without finer records. Equal operators with equal names and algorithms are one step
+//   record  one execution of a step
 //   run     one call that computes a graph
 //
-// The CPU backend records its steps. The records of a run follow one another: where one ends the next begins. Of every
-// other device a scheduler records its splits, and ggml_backend_graph_compute the graph; while a thread uses a profile,
-// such calls wait until the device is done.
+// The CPU backend records its steps. Each record of a run begins where the one before it ends. For other devices a
+// scheduler records splits, and ggml_backend_graph_compute the whole graph. While a thread uses a profile, these calls
+// wait for the device.
 //
 // Invariant: a profile takes all memory when it is made. Records beyond it are counted and dropped. A computation never
 // fails because of its profile.
@@ -32,32 +31,32 @@ extern "C" {
 
 typedef struct ggml_profile * ggml_profile_t;
 
-#define GGML_PROFILE_MAX_NODES 8 // of a step that are described; the CPU backend fuses no more
+#define GGML_PROFILE_MAX_NODES 8 // described nodes of a step; the CPU backend fuses no more
 
 struct ggml_profile_node {
     int type; // enum ggml_type
-    int ndim; // dimensions that it was made with
-    int64_t ne[4]; // of the result, when the step was first computed: it may differ from run to run
+    int ndim; // number of dimensions
+    int64_t ne[4]; // shape of the result in the first run; it may differ in later runs
     char op[24]; // "MUL_MAT"; of UNARY the function: "GELU"
     char name[64]; // of the tensor
 };
 
 struct ggml_profile_step {
-    char device[64]; // as the scheduler names it; else the backend's own name
+    char device[64]; // name in the scheduler, or else of the backend
     char fusion[16]; // "attention", "product", "rope", "rows": what was fused; "split": a split; "": one operator
     char algorithm[32]; // of a product or a fused attention ("blocked_f32"); "" if there is only one
-    char level[16]; // of the kernels; "" where that means nothing
-    // The matrix of the first product; where there is none, what the first node reads first.
+    char level[16]; // level of the kernels; "" on devices without levels
+    // The matrix of the first product; without a product, the first source of the first node.
     char source[64]; // its name
     int source_type; // enum ggml_type; -1: nothing is read
-    int n_nodes; // all that it computes, also those that are not described
+    int n_nodes; // number of nodes, described or not
     struct ggml_profile_node nodes[GGML_PROFILE_MAX_NODES]; // in order
 };
 
 struct ggml_profile_record {
     uint32_t step, run; // by number
     int64_t start_ns, end_ns; // on the clock of ggml_backend_sched_trace_event
-    // Of all threads of the team together: waiting for others, in the step or at its end, and without a part in it.
+    // Sums over all threads of the team: waiting in the step or at its end, and time without work in it.
     int64_t waiting_ns;
     // Lower bounds, from shapes and types. A multiplication and an addition are two operations, an element of any other
     // result is one. Each source is read once. Results that only the step itself reads do not count.

@@ -14,7 +14,7 @@
 #include "cpu/threadpool.h"
 
 #define BATCH_STEPS 2000
-#define BATCH_BYTES ((size_t) 1 << 20) // between two looks at the clock
+#define BATCH_BYTES ((size_t) 1 << 20) // between two reads of the clock
 #define ALIGNMENT 4096
 
 // Shared by all threads of a measurement. Each thread writes its own entry of `rates`, nothing

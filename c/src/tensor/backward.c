@@ -131,7 +131,7 @@ static bool renew(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     return true;
 }
 
-// A node none of whose sources has a gradient contributes nothing: its rule is not asked for, and may not exist.
+// A node without sources with gradients contributes nothing. Its rule is not called, and may not exist.
 static bool has_sources_with_grad(const struct gb_sweep * sweep, const struct ggml_tensor * node) {
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         if (node->src[k] != node && gb_grad_wanted(sweep, node->src[k])) {
@@ -141,7 +141,7 @@ static bool has_sources_with_grad(const struct gb_sweep * sweep, const struct gg
     return false;
 }
 
-// From last to first: when a node's turn comes, all its readers have added to its gradient.
+// Visits nodes from last to first, so all readers of a node have already added to its gradient.
 static bool sweep_nodes(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     for (int i = gf->n_nodes - 1; i >= 0; i--) {
         const struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);

@@ -1,9 +1,9 @@
-// ops.h - how a builder makes its node.
+// ops.h - helpers with which builders make nodes.
 //
-// Every builder has the same three steps: check with check.h that the call is right, make the result (a fresh tensor,
-// or a view of `a` for the in-place form), set parameters and sources. All helpers accept the NULL of the step before
-// and pass it on, so that builders read straight through; the step that made the NULL has reported. `func` is the
-// public builder's name, for messages.
+// Every builder has three steps: check the arguments with check.h, make the result (a fresh tensor,
+// or a view of `a` for the in-place form), and set parameters and sources. All helpers accept NULL
+// from the previous step and return it, so builders need no branches. The step that failed has
+// reported the error. `func` is the name of the public builder, for messages.
 #ifndef GB_TENSOR_OPS_H
 #define GB_TENSOR_OPS_H
 
@@ -30,7 +30,7 @@ struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, en
 struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
     const int64_t ne[4], const size_t * nb, size_t offset, const char * suffix);
 
-// Sets how many dimensions the node has, if that is not what the source with most of them has.
+// Sets the node's number of dimensions, if it differs from the largest number of its sources.
 void gb_op_set_ndim(struct ggml_tensor * node, int ndim);
 
 // Copies the operator's parameters into the node, at most GGML_MAX_OP_PARAMS bytes; parameter i counts in units of 4
@@ -50,9 +50,9 @@ struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor
 // may read.
 static inline enum gb_grad gb_grad_unless(bool inplace) { return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT; }
 
-// True if the operator's builder could have made node t of its sources and parameters. The answer stands beside the
-// builder, since both apply the same check (here without a function's name) and the same shape. Views have no such
-// function: it is enough that a view lies inside its root.
+// True if the operator's builder could have made node t from its sources and parameters. The function is beside the
+// builder, because both apply the same check (here without a function's name) and the same shape. Views need no such
+// function: a view only has to be inside its root.
 #define GB_OP(id, stem, ...) bool gb_built_##stem(const struct ggml_tensor * t);
 #include "tensor/ops.def"
 

@@ -1,5 +1,4 @@
-// bytes.c - the part of the matrix products that works on bytes: which kernel unpacks a format, packing, rows of
-// activations.
+// bytes.c - matrix products in bytes: the kernel that unpacks a format, packing, and rows of activations.
 #include "cpu/ops/product/bytes.h"
 
 #include "cpu/ops/product/algorithm.h"
