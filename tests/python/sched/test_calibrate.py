@@ -80,7 +80,7 @@ def test_memory_limits() -> None:
         (Costs([device(1), DeviceCosts(())]), "has no entry for ops of any class"),
         (Costs([device(1), device(1)], max_bytes=[1]), "max_bytes has 1"),
         (Costs([device(1), DeviceCosts((OpCost("nothing"),))]), "unknown class 'nothing'"),
-        (Costs([device(1), DeviceCosts((OpCost(dtype="float31"),))]), "no type 'float31'"),
+        (Costs([device(1), DeviceCosts((OpCost(dtype="float31"),))]), "or type 'float31'"),
         (Costs([device(1), device(-1)]), "rates above 0"),
         (Costs([device(1), device(1)], split_us=float("nan")), "split_us"),
     ],
@@ -118,7 +118,7 @@ def test_damaged_files_are_not_read(cache: Path, damage: str) -> None:
     path = write_costs(backend, device(2.0))
     assert read_costs(backend) == device(2.0)
     path.write_bytes(damage.encode("latin-1"))
-    with pytest.warns(RuntimeWarning, match="is ignored"):
+    with pytest.warns(RuntimeWarning, match="is invalid and ignored"):
         assert read_costs(backend) is None
 
 
@@ -203,7 +203,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str], cache: Path) -> None:
 
 
 def test_devices_without_ops() -> None:
-    with pytest.raises(gb.UnsupportedError, match="runs none"):
+    with pytest.raises(gb.UnsupportedError, match="supports none of the measured"):
         calibrate(gb.Backend("SIM:name=none,ops="), size=64)
     with pytest.raises(gb.InvalidArgumentError, match="multiple of 32"):
         calibrate(gb.Backend("SIM"), size=65)

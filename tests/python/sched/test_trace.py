@@ -227,7 +227,7 @@ def test_devices_overlap_in_the_record(ctx):
 def test_the_end_of_a_trace(zigzag, tmp_path):
     sched = zigzag.sched
     trace = sched.trace(tmp_path / "a.json")
-    with pytest.raises(gb.StateError, match="already"):
+    with pytest.raises(gb.StateError, match="another trace is recording"):
         sched.trace(tmp_path / "b.json")
     sched.compute(zigzag.graph)
     assert trace.stop() is trace
