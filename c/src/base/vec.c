@@ -1,4 +1,4 @@
-// vec.c - growable arrays: the capacity grows by half, so that n pushes move at most 3 n elements in all.
+// vec.c - growable arrays. The capacity grows by half, so n pushes move at most 3 n elements.
 #include "vec.h"
 
 bool gb_vec_grow(void ** data, size_t * cap, size_t want, size_t element_size) {
