@@ -76,7 +76,8 @@ static bool replace(const char * from, const char * to) {
 
 static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
     *map = (struct gb_file_map){ 0 };
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // O_NONBLOCK: opening a pipe must not wait for its writer
+    const int fd =
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // O_NONBLOCK: opening a pipe must not wait for its writer
     GB_FAIL_IF(fd < 0, GGML_STATUS_IO_ERROR, "cannot open '%s': %s", path, strerror(errno));
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {

@@ -63,7 +63,7 @@ static inline float gb_bf16_to_f32(uint16_t h) { return gb_f32_from_bits((uint32
 static inline uint16_t gb_f32_to_bf16(float f) {
     const uint32_t bits = gb_f32_bits(f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return (uint16_t) ((bits >> 16) | 0x40u);  // sets the quiet bit, so that a cut payload does not become infinity
+        return (uint16_t) ((bits >> 16) | 0x40u); // sets the quiet bit, so that a cut payload does not become infinity
     }
     return (uint16_t) ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }

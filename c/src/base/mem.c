@@ -123,8 +123,7 @@ void * gb_aligned_alloc(size_t alignment, size_t size) {
 }
 
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-#    define HUGE_PAGE \
-    ((size_t) 2 << 20)  // of x86-64, and of arm64 with 4 KiB pages; the system ignores other sizes
+#    define HUGE_PAGE ((size_t) 2 << 20)  // of x86-64, and of arm64 with 4 KiB pages; the system ignores other sizes
 
 void * gb_large_alloc(size_t alignment, size_t size) {
     const char * wanted = gb_env_get("GGML_CPU_HUGE_PAGES");

@@ -15,12 +15,11 @@
         size_t n, cap; \
     }
 
-// Makes space for at least `n` elements; called through gb_vec_reserve. False: memory is out (reported), and the
+// Reserves memory for at least `n` elements; called through gb_vec_reserve. False: memory ran out (reported), and the
 // array is unchanged.
 bool gb_vec_grow(void ** data, size_t * cap, size_t n, size_t element_size);
 
-#define gb_vec_reserve(v, n) \
-    ((n) <= (v)->cap || gb_vec_grow((void **) &(v)->data, &(v)->cap, (n), sizeof(*(v)->data)))
+#define gb_vec_reserve(v, n) ((n) <= (v)->cap || gb_vec_grow((void **) &(v)->data, &(v)->cap, (n), sizeof(*(v)->data)))
 // Appends x. False: memory ran out, which cannot happen within a reserved capacity.
 #define gb_vec_push(v, x) (gb_vec_reserve((v), (v)->n + 1) && ((v)->data[(v)->n++] = (x), true))
 #define gb_vec_free(v) (gb_free((v)->data), (v)->data = NULL, (v)->n = (v)->cap = 0)

@@ -5,7 +5,7 @@
 // grid.c says what the codes stand for. Rows ascend. The lower and the upper four bits of a row's upper byte have 8 or
 // 9 states each (a code below 8, two codes below 3): those with states i and j are first[8 j + i] or first[9 j + i] up
 // to the next one's first.
-#ifndef GB_GRID_TABLE // who includes this file for tables in other memory says how they are declared
+#ifndef GB_GRID_TABLE // a file that includes this one for tables in other memory defines their declaration
 #include "tensor/quant/grid.h"
 #define GB_GRID_TABLE const
 #endif
