@@ -66,13 +66,13 @@ static void thread_main(void * arg, int ith, int nth) {
         gb_cpu_barrier(&call);
         take_all(&call, w, false);
         if (nth > 1) {
-            gb_cpu_pool_meet(w->team->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+            gb_cpu_pool_barrier(w->team->pool, GB_CPU_BARRIER_TEAM, nth, NULL, NULL);
         }
         if (ith == 0) {
             check_all(w, 1);
         }
         if (nth > 1) {
-            gb_cpu_pool_meet(w->team->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+            gb_cpu_pool_barrier(w->team->pool, GB_CPU_BARRIER_TEAM, nth, NULL, NULL);
         }
     }
 }

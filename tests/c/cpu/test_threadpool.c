@@ -183,7 +183,7 @@ static void marcher(void * arg, int ith, int nth) {
     struct march * m = arg;
     for (int r = 0; r < ROUNDS; r++) {
         m->position[ith] = r;
-        gb_cpu_pool_meet(m->pool, GB_CPU_MEET_TEAM, nth, decide, m);
+        gb_cpu_pool_barrier(m->pool, GB_CPU_BARRIER_TEAM, nth, decide, m);
         for (int i = 0; i < nth; i++) {
             if (m->position[i] != r) {
                 atomic_fetch_add(&m->out_of_step, 1);
@@ -194,9 +194,9 @@ static void marcher(void * arg, int ith, int nth) {
         }
         const int half = (nth + 1) / 2; // a part of the team meets in between
         if (ith < half) {
-            gb_cpu_pool_meet(m->pool, GB_CPU_MEET_NODE, half, NULL, NULL);
+            gb_cpu_pool_barrier(m->pool, GB_CPU_BARRIER_NODE, half, NULL, NULL);
         }
-        gb_cpu_pool_meet(m->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+        gb_cpu_pool_barrier(m->pool, GB_CPU_BARRIER_TEAM, nth, NULL, NULL);
     }
 }
 
@@ -227,7 +227,7 @@ static void one_at_a_time(void * arg, int ith, int nth) {
         atomic_fetch_add(&s->overlaps, 1);
     }
     atomic_fetch_add(&s->total, 1);
-    gb_cpu_pool_meet(s->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+    gb_cpu_pool_barrier(s->pool, GB_CPU_BARRIER_TEAM, nth, NULL, NULL);
     if (ith == 0) {
         atomic_fetch_sub(&s->inside, 1);
     }
