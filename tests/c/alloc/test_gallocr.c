@@ -498,9 +498,9 @@ static void random_graphs(void) {
 
 // ------------------------------------------------------------------------------------------------------------ counting
 
-// The rule as it is documented: readers and views are counted, a tensor's bytes go back when both are used up, a view's
-// count for its source, and a node goes on in the bytes of a source that it alone still reads. What nobody reads is
-// never counted down.
+// The documented rule. It counts readers and views. A tensor's bytes are freed when all readers and
+// views are done. A view counts for its source. A node reuses the bytes of a source that only it
+// still reads. A tensor without readers is never counted down.
 struct counting {
     struct ggml_tensor * all[2 * RANDOM_MAX]; // that were met, sources of views before them
     int n;

@@ -386,7 +386,8 @@ static void an_element_wise_square(void) { // reads one storage twice, both time
     ggml_free(f.ctx);
 }
 
-// Every way to compute some nodes over one of their sources, from the spans without: the smallest highest load.
+// Every choice of nodes to compute over one of their sources, from the spans without: the smallest
+// maximum load.
 struct choices {
     int n;                 // nodes that could be computed over a source
     int64_t node[64];      // item

@@ -1,4 +1,4 @@
-// test_file_fill.c - tensors that a made-up device fills from files of its own, which are tables of bytes here.
+// test_file_fill.c - tensors that a made-up device fills from its own files, here tables of bytes.
 #include "base/digest.h"
 #include "test_fake.h"
 
@@ -6,7 +6,7 @@
 
 enum { N = 40, COUNT = 300, NBYTES = COUNT * 4, MOST = 16 };
 
-// What the device has, and what it was asked.
+// The files of the device, and the requests that it got.
 static struct {
     char path[32]; // "": no file
     uint8_t bytes[N * NBYTES];

@@ -1,4 +1,5 @@
-// Files are replaced whole: content, rights, links, what is no file, and what is left of a process that is killed.
+// Files are replaced whole: content, rights, links, special files, and leftovers of a killed
+// process.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif

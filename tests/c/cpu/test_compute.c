@@ -1,5 +1,5 @@
-// The engine: nodes see what earlier ones did, whatever the number of threads; failures and callbacks stop all threads;
-// plans fit.
+// The engine: nodes see the effects of earlier nodes, for any number of threads. Failures and
+// callbacks stop all threads. Invalid plans are refused.
 #include "test.h"
 
 #include "ggml-cpu.h"
@@ -145,7 +145,7 @@ static void look(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith
     atomic_fetch_add(&w->calls[ith], 1);
     const int now = atomic_fetch_add(&w->at_once, 1) + 1;
     atomic_fetch_add(&w->nth_sum, nth); // after at_once: who waits for it counts as there
-    // Nobody leaves before somebody else came, however long a busy machine takes to run a second thread.
+    // No thread leaves before another one came, even if a busy machine delays the second thread.
     for (int64_t end = ggml_time_us() + 60000000;
         nth > 1 && atomic_load(&w->nth_sum) < 2 * nth && ggml_time_us() < end;) {
         gb_thread_yield();
@@ -251,7 +251,7 @@ static void the_caller_alone_computes_the_same(void) {
     ggml_free(ctx);
 }
 
-// One run in 32 goes the way that was slower, and moves the mean of that way by a quarter of it at most.
+// One run in 32 takes the slower choice, and moves its mean by a quarter of the difference at most.
 static void the_slower_way_is_tried_again(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
@@ -315,7 +315,8 @@ static void long_runs_alone_are_remembered(void) {
     ggml_free(ctx);
 }
 
-// A caller that was held up does so many runs alone, also where nobody sleeps, with the same results.
+// A caller that was held up does so many runs alone, even if no thread sleeps, with the same
+// results.
 static void a_caller_that_was_held_up_goes_alone(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
@@ -390,7 +391,7 @@ static void three_looked(void * arg) {
     w->nth_sum = 0;
 }
 
-// Functions of the program's get the threads that they asked for, whoever slept.
+// A program's functions get the threads that they requested, even if threads slept.
 static void custom_nodes_are_never_run_alone(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);

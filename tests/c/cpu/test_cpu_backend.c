@@ -1,5 +1,5 @@
-// CPU backend and CPU buffers: settings, plans that own what they need, memory of others, copies, levels side by side,
-// parameters.
+// CPU backend and CPU buffers: settings, plans that own their data, memory of other owners, copies,
+// levels in one process, parameters.
 #include "test.h"
 
 #include "base/mem.h"

@@ -1,5 +1,6 @@
-// test_team.c - sharing by who comes (gb_cpu_take): each item is taken once, whoever comes late, with any number of
-// threads, in every step and behind every barrier; parts of threads that do not come are taken by others.
+// test_team.c - dynamic sharing (gb_cpu_take): each item is taken once, even if threads come late,
+// with any number of threads, in every step and after every barrier. Other threads take the parts
+// of missing threads.
 #include "test.h"
 
 #include "base/thread.h"

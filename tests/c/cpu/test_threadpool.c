@@ -1,5 +1,5 @@
-// Thread pool: every share is done exactly once, whoever waits is woken, pools are independent, and a fork does no
-// harm.
+// Thread pool: every share is done exactly once, every waiting thread is woken, pools are
+// independent, and forks do no harm.
 #define _GNU_SOURCE // masks of processors
 #include "test.h"
 
@@ -85,12 +85,12 @@ static int threads_of(struct gb_cpu_pool * pool, int n, struct gb_cpu_rest * res
     return used;
 }
 
-// The caller does it alone where it may and somebody sleeps, but not when it did so a moment ago.
+// The caller runs alone if that is allowed and a thread sleeps, unless it did so a moment ago.
 static void sleepers_may_rest(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     struct gb_cpu_rest rest = { .may_be_alone = true };
-    CHECK_INT(threads_of(pool, 3, &rest), 3); // nobody has been started yet
+    CHECK_INT(threads_of(pool, 3, &rest), 3);  // no worker has been started yet
     CHECK(!rest.slept);
     int slept = 0;
     for (int i = 0; i < 200; i++) {
@@ -192,7 +192,7 @@ static void marcher(void * arg, int ith, int nth) {
         if (m->odd != (r % 2 == 0)) {
             atomic_fetch_add(&m->disagreements, 1);
         }
-        const int half = (nth + 1) / 2; // a part of the team meets in between
+        const int half = (nth + 1) / 2; // a part of the team has a barrier in between
         if (ith < half) {
             gb_cpu_pool_barrier(m->pool, GB_CPU_BARRIER_NODE, half, NULL, NULL);
         }
@@ -217,7 +217,7 @@ static void meetings_keep_step(void) {
 
 struct shared_pool {
     struct gb_cpu_pool * pool;
-    atomic_int inside; // runs under way: never more than one
+    atomic_int inside; // active runs: never more than one
     atomic_int overlaps, total;
 };
 
@@ -339,7 +339,8 @@ static void compare_mask(void * arg, int ith, int nth) {
     atomic_fetch_add(&m->runs, 1);
 }
 
-// Runs of workers that slept, with the caller on one processor, then on the other, so that they meet it on each.
+// Runs of workers that slept, with the caller on one processor, then on the other, so that they
+// find it on each.
 static void run_beside(struct gb_cpu_pool * pool, const cpu_set_t * of_workers) {
     struct masks m = { .expected = *of_workers };
     for (int r = 0; r < 200; r++) {
@@ -453,7 +454,7 @@ static void * keep_busy(void * arg) {
     return NULL;
 }
 
-// The fork meets the pool in the middle of somebody else's run, with its locks held.
+// The fork happens in the middle of another thread's run, while the pool's locks are held.
 static void a_child_of_a_busy_process(void) {
     if (UNDER_TSAN) {
         SKIP("the thread sanitizer cannot follow a fork that starts threads");

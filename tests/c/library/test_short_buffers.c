@@ -1,5 +1,5 @@
-// A device whose buffers are smaller than what was asked for: whoever asks gets an error that names both sizes, and no
-// memory is left behind.
+// A device whose buffers are smaller than requested: the caller gets an error with both sizes, and
+// no memory leaks.
 #include "ggml-alloc.h"
 #include "test.h"
 #include "test_fake.h"

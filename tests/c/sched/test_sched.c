@@ -1,6 +1,6 @@
-// test_sched.c - the scheduler's functions, one behaviour a test: placement of small graphs against splits and values
-// found by hand, and everything that is promised about state: graphs unchanged, leafs that keep their content, failures
-// that change nothing.
+// test_sched.c - the scheduler's functions, one behaviour a test. Placement of small graphs against
+// splits and values found by hand. All promises about state: graphs do not change, leafs keep their
+// content, failures change nothing.
 #include "ggml-alloc.h"
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"

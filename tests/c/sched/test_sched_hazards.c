@@ -1,5 +1,5 @@
-// test_sched_hazards.c - waits between steps: small programs whose waits can be counted by hand, programs that would
-// fail without them, and time that is not spent waiting.
+// test_sched_hazards.c - waits between steps: small programs with waits counted by hand, programs
+// that fail without their waits, and the time spent waiting.
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend-impl.h"

@@ -1,5 +1,5 @@
-// test_sched_pipeline.c - runs of a graph that follow each other without waiting, with inputs that are set again
-// meanwhile.
+// test_sched_pipeline.c - runs of a graph that follow each other without waiting, while inputs are
+// set again.
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend-impl.h"

@@ -1,4 +1,4 @@
-// What the plan of a graph is said to be, against the graph and against what is allocated for it.
+// Queries about the plan of a graph, against the graph and the allocated memory.
 #include "base/mem.h"
 #include "base/thread.h"
 #include "sched/sched.h"

@@ -1,5 +1,5 @@
-// test_sched_replica.c - copies that are kept from run to run: what is transferred is counted by the devices
-// themselves.
+// test_sched_replica.c - copies that are kept from run to run. The devices themselves count
+// transfers.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "sched/plan.h"

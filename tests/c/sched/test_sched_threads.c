@@ -1,8 +1,8 @@
-// test_sched_threads.c - the scheduler with devices that really run at the same time; meant for the thread sanitizer,
-// too.
+// test_sched_threads.c - the scheduler with devices that run at the same time, also for the thread
+// sanitizer.
 //
-// Devices of test_queue.h share memory and do not wait, so every order that results depend on must come from the
-// scheduler.
+// Devices of test_queue.h share memory and do not wait. So every order that results depend on must
+// come from the scheduler.
 #include "ggml-backend.h"
 #include "sched/plan.h"
 #include "test.h"

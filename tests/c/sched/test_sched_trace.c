@@ -1,4 +1,4 @@
-// What the scheduler counts and records, against what the devices and the plan say.
+// Counters and traces of the scheduler, against the devices and the plan.
 #include "base/mem.h"
 #include "test_place.h"
 

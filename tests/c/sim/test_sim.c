@@ -157,7 +157,7 @@ static void transfers_are_given_up(void) {
     ggml_clear_error();
 }
 
-// A queue that waits for another one, which is busy for minutes, is cancelled without it.
+// Cancels a queue that waits for a queue which is busy for minutes.
 static void queues_stop_waiting(void) {
     struct rig a, b;
     REQUIRE(rig_open(&a, "delay=100s") && rig_open(&b, NULL));
@@ -472,7 +472,7 @@ static void work_takes_its_time(void) {
     rig_close(&r);
 }
 
-// What a queued set reads is what is there when the queue gets there: it does not copy behind the caller's back.
+// A queued set reads its source when the queue reaches it. It makes no hidden copy.
 static void a_queued_set_reads_late(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "copy_delay=50ms"));

@@ -1,5 +1,5 @@
-// Contexts: memory of their own that grows, memory of the caller that does not, scratch, iteration, threads, failing
-// allocations.
+// Contexts: growing memory of their own, fixed memory of the caller, scratch, iteration, threads,
+// failing allocations.
 #include "base/mem.h"
 #include "base/thread.h"
 #include "tensor/tensor.h"
@@ -451,7 +451,7 @@ static void taking_back_beside_others(void) {
     ggml_free(two.ctx);
 }
 
-// Who walks the list may stand on a tensor that its builder takes back: the walk goes on behind it.
+// A walk over the list may be at a tensor that its builder drops. The walk then continues after it.
 static void taking_back_what_was_seen(void) {
     struct ggml_context * ctx = own(10000);
     struct ggml_tensor * a = ggml_new_i32(ctx, 1);

@@ -1,5 +1,5 @@
-// Graph files: what is exported comes back and computes the same; damaged files of all kinds are refused and nothing is
-// leaked.
+// Graph files: an exported graph is imported and computes the same. Damaged files of all kinds are
+// refused without leaks.
 #define _POSIX_C_SOURCE 200809L // mkstemp, dup2
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// test_nodes.c - nodes as a message: what comes out is what went in, at its place in memory; and nothing that a message
-// holds can do harm.
+// test_nodes.c - nodes as a message: the reader gets the same nodes, at their places in memory.
+// Hostile messages do no harm.
 #include "tensor/nodes.h"
 
 #include "base/mem.h"

@@ -1,6 +1,7 @@
-// test_ops_large.c - every operator on views that show the same bytes again and again (strides of 0), with sizes whose
-// products and sums reach the largest int64_t. Whether the builder, a device or a scheduler takes them is up to them;
-// what is looked for is arithmetic that overflows, so this is a test for the sanitizers. builders.def has the calls.
+// test_ops_large.c - every operator on views that repeat the same bytes (strides of 0), with sizes
+// whose products and sums reach the largest int64_t. Builders, devices and schedulers may refuse
+// them. The test looks for arithmetic that overflows, so run it under the sanitizers. builders.def
+// has the calls.
 #include "builders.h"
 #include "ggml-backend.h"
 #include "test.h"

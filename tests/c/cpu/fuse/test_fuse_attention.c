@@ -1,6 +1,6 @@
-// Attention chains that are taken together: whatever their shapes, masks, copies and memory, everything that can be
-// looked at holds, within rounding, what computing node by node gives, and the same bits for every number of threads;
-// and what must not be left out is not.
+// Fused attention chains of all shapes, masks, copies and memory. Every readable result equals that
+// of single nodes within rounding, and has the same bits for every number of threads. Results that
+// other code may read are stored.
 #include "test.h"
 
 #include "cpu/cpu.h"
@@ -449,7 +449,7 @@ static bool look(struct ggml_tensor * t, bool ask, void * user) {
     return true;
 }
 
-// Whether something follows the chain, or it ends the graph.
+// With a node after the chain, or with the chain at the end of the graph.
 static struct ggml_cgraph * chain_for_scheduler(struct ggml_context * ctx, struct ggml_tensor * inputs[3],
     struct ggml_tensor ** y, bool followed) {
     struct ggml_cgraph * g = ggml_new_graph(ctx);

@@ -1,5 +1,5 @@
-// test_mincut.c - minimum cuts against all cuts of small networks, and by their certificate on large ones; the
-// validator itself is tested with certificates that are wrong.
+// test_mincut.c - minimum cuts against all cuts of small networks, and by their certificate on
+// large ones. Invalid certificates test the validator itself.
 #include "sched/cost/mincut.h"
 
 #include "base/mem.h"

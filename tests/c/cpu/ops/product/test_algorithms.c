@@ -1,6 +1,6 @@
-// Which algorithm computes a product: one takes every shape of every type at every level, those before it say why they
-// do not, the expected ones take typical shapes, also on processors with other traits, and nobody gets an answer for
-// what is no product.
+// The algorithm that computes a product. At every level, one takes every shape of every type, and
+// earlier candidates give reasons. Typical shapes get the expected algorithm, also with other
+// processor traits. A node that is not a product is an error.
 #include "test_cpu_ops.h"
 
 #include "cpu/cpu.h"
