@@ -193,7 +193,7 @@ static void side_effects(void) {
 
 // SET_ROWS writes into a storage that other nodes read before and after it.
 static void writes_of_rows_keep_their_places(void) {
-    struct world w = world();
+    struct scene w = scene();
     struct ggml_tensor * nodes[7];
     int order[16], at[16];
     branches(&w, nodes);
@@ -217,7 +217,7 @@ static void writes_of_rows_keep_their_places(void) {
         at[order[k]] = k;
     }
     CHECK(at[7] < at[8] && at[8] < at[9] && at[9] < at[10]);
-    free_world(&w);
+    free_scene(&w);
 }
 
 static void wide_graph(void) { // more nodes at once than fit into a state
