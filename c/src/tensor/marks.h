@@ -5,11 +5,11 @@
 // the functions below. No other file names those bytes (tests/c/tensor/check_marks.cmake).
 //
 //   mark        owner                          meaning                                          until
-//   INPUT       the user: ggml_set_input       has its memory from the start of a graph         for good
-//   OUTPUT      the user: ggml_set_output      keeps its memory to the end of a graph           for good
-//   number of   what makes the tensor          dimensions that it was made with                 for good
+//   INPUT       the user: ggml_set_input       has its memory from the start of a graph         the tensor's end
+//   OUTPUT      the user: ggml_set_output      keeps its memory to the end of a graph           the tensor's end
+//   number of   the tensor's maker             dimensions that it was made with                 the tensor's end
 //   dimensions
-//   CONSTANT    the Python package             an input made with its data                      for good
+//   CONSTANT    the Python package             an input made with its data                      the tensor's end
 //   LOST        the Python package             the user's buffer of the tensor was freed        it is placed again
 //   stamp       tensor allocators (tallocr.c)  which allocator placed it, in which generation   it is placed again
 //   read once   planners of whole graphs       one slot of one node reads it, and its memory    it is placed again
@@ -179,7 +179,7 @@ static inline void gb_tensor_set_content(struct ggml_tensor * t, int64_t content
 
 // ------------------------------------------------------------------------------------------------ objects of a context
 
-// The thread that made an object, by a number of context.c, for gb_context_drop. For good.
+// The thread that made an object, by a number of context.c, for gb_context_drop. Never changes.
 _Static_assert(sizeof(((struct ggml_object *) 0)->padding) == sizeof(uint32_t), "the thread's number fits");
 
 static inline void gb_object_set_maker(struct ggml_object * object, uint32_t thread) {

@@ -98,7 +98,8 @@ struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_t
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);  // c only gives its shape
 }
 
-// The node is a view of a: computing it writes to a's memory. a is a source, because most of its rows stay as they are.
+// The node is a view of a: computing it writes to a's memory. a is a source, because most of its
+// rows do not change.
 struct ggml_tensor * ggml_set_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c) {
     if (!gb_check_set_rows(__func__, a, b, c)) {
@@ -136,7 +137,7 @@ bool gb_built_get_rows_back(gb_ct t) {
     return gb_check_get_rows_back(NULL, t->src[0], t->src[1], t) && gb_is_shape(t, gb_shape_get_rows_back(t));
 }
 
-// It writes to the node itself; src[2] tells the scheduler that the node keeps a part of that memory.
+// The node writes to its own memory. src[2] makes the scheduler keep the rest of that memory.
 bool gb_built_set_rows(gb_ct t) {
     return gb_check_set_rows(NULL, t->src[2], t->src[0], t->src[1]) && gb_is_like(t, t->src[2]);
 }

@@ -1,6 +1,6 @@
-// nvfp4.c - 64 elements in 36 bytes: for each 16 elements a scale, a float of 8 bits (4 bits of exponent, 3 of
-// mantissa, no sign), then their nibbles, of elements j and j + 8 in byte j; y = scale / 2 times twice the e2m1 value
-// of the nibble.
+// nvfp4.c - 64 elements in 36 bytes: y = scale / 2 times twice the e2m1 value of the nibble. For
+// each 16 elements: a scale, which is a float of 8 bits (4 bits of exponent, 3 of mantissa, no
+// sign), then their nibbles. Byte j has the nibbles of elements j and j + 8.
 #include <math.h>
 
 #include "base/mem.h"
