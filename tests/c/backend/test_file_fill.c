@@ -125,7 +125,7 @@ static void a_device_reads_its_own_file(void) {
     close_parts();
 }
 
-static void what_is_not_read_is_the_callers(void) {
+static void the_caller_sets_unread_parts(void) {
     open_parts(true);
     disk.path[0] = '\0'; // it has no such file
     OK(ggml_backend_fill_from_files(p.parts, N));
@@ -191,5 +191,5 @@ static void bad_arguments(void) {
     close_parts();
 }
 
-TEST_MAIN(TEST(a_device_reads_its_own_file), TEST(what_is_not_read_is_the_callers), TEST(another_file_is_an_error),
+TEST_MAIN(TEST(a_device_reads_its_own_file), TEST(the_caller_sets_unread_parts), TEST(another_file_is_an_error),
     TEST(bad_arguments))

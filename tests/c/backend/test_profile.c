@@ -180,7 +180,7 @@ static void work_of_steps(void) {
     ggml_graph_set_fusion(fuses);
 }
 
-static void way_is_that_of_the_table(void) {
+static void algorithm_is_that_of_the_table(void) {
     OPEN_WORK(w, 2);
     ggml_profile_t p = ggml_profile_new(0);
     for (int i = 0; i < ggml_cpu_level_count(); i++) {
@@ -510,6 +510,6 @@ static void graph_of_a_device(void) {
     close_place(&q);
 }
 
-TEST_MAIN(TEST(every_operator_once_a_run), TEST(work_of_steps), TEST(way_is_that_of_the_table), TEST(full),
+TEST_MAIN(TEST(every_operator_once_a_run), TEST(work_of_steps), TEST(algorithm_is_that_of_the_table), TEST(full),
     TEST(wrong_calls), TEST(without_memory), TEST(stopped_runs), TEST(runs_inside_of_nodes), TEST(threads_at_once),
     TEST(in_a_child), TEST(splits_of_devices), TEST(beside_a_trace), TEST(failing_devices), TEST(graph_of_a_device))

@@ -34,7 +34,7 @@ static bool ask(void * data) {
     if (a->nested) {
         a->inner += gb_poll();
     }
-    gb_mutex_lock(&mutex); // free: nobody asks with a lock held
+    gb_mutex_lock(&mutex); // free: polls hold no lock
     gb_mutex_unlock(&mutex);
     return a->stop_at > 0 && a->times >= a->stop_at;
 }

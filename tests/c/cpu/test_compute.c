@@ -252,7 +252,7 @@ static void the_caller_alone_computes_the_same(void) {
 }
 
 // One run in 32 takes the slower choice, and moves its mean by a quarter of the difference at most.
-static void the_slower_way_is_tried_again(void) {
+static void the_slower_choice_is_tried_again(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, ggml_scale(ctx, new_vector(ctx, 100000, 1), 2)), 3);
@@ -507,7 +507,7 @@ static void work_memory_is_asked_for_and_needed(void) {
     ggml_free(ctx);
 }
 
-static void what_is_not_allocated_is_named(void) {
+static void the_message_names_unallocated_tensors(void) {
     struct ggml_context * ctx = new_context(false);
     struct ggml_context * bare = new_context(true);
     REQUIRE(ctx != NULL && bare != NULL);
@@ -740,9 +740,10 @@ static void out_of_memory(void) {
 
 TEST_MAIN(TEST(chain_of_large_and_small_nodes), TEST(in_place_nodes_run_in_order), TEST(views_are_no_work),
     TEST(empty_graph_and_empty_tensors), TEST(counts_runs), TEST(custom_nodes_get_their_tasks),
-    TEST(the_caller_alone_computes_the_same), TEST(the_slower_way_is_tried_again), TEST(long_runs_alone_are_remembered),
-    TEST(a_caller_that_was_held_up_goes_alone), TEST(a_caller_does_not_wait_for_a_stopped_thread_again),
-    TEST(custom_nodes_are_never_run_alone), TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph),
-    TEST(bad_plans_are_refused), TEST(work_memory_is_asked_for_and_needed), TEST(what_is_not_allocated_is_named),
+    TEST(the_caller_alone_computes_the_same), TEST(the_slower_choice_is_tried_again),
+    TEST(long_runs_alone_are_remembered), TEST(a_caller_that_was_held_up_goes_alone),
+    TEST(a_caller_does_not_wait_for_a_stopped_thread_again), TEST(custom_nodes_are_never_run_alone),
+    TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph), TEST(bad_plans_are_refused),
+    TEST(work_memory_is_asked_for_and_needed), TEST(the_message_names_unallocated_tensors),
     TEST(unsupported_nodes_are_explained), TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes),
     TEST(aborts_between_groups), TEST(graphs_at_once), TEST(a_million_nodes), TEST(out_of_memory))

@@ -117,7 +117,7 @@ static void dawdle(void * arg, int ith, int nth) {
 }
 
 // A run that must be alone is, whether threads sleep or not; it reports how long the caller waited.
-static void who_is_held_up_goes_alone(void) {
+static void a_delayed_caller_runs_alone(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     for (int who = 0; who < 3; who++) {
@@ -200,7 +200,7 @@ static void marcher(void * arg, int ith, int nth) {
     }
 }
 
-static void meetings_keep_step(void) {
+static void barriers_keep_threads_in_step(void) {
     const int sizes[] = { 1, 2, 3, 4, 7, 16 };
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
         struct march m = { .pool = gb_cpu_pool_new(sizes[s]) };
@@ -546,8 +546,8 @@ static void out_of_memory(void) {
     CHECK_INT(gb_test_live_allocs(), before);
 }
 
-TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(sleepers_may_rest), TEST(who_is_held_up_goes_alone),
-    TEST(refuses_bad_sizes), TEST(thousands_of_tiny_runs), TEST(meetings_keep_step), TEST(concurrent_callers_queue),
-    TEST(borrowed_pools_are_exclusive_and_few), TEST(a_run_inside_a_run_is_refused), TEST(workers_keep_their_mask),
-    TEST(a_child_starts_its_own_workers), TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool),
-    TEST(fewer_threads_do_the_work), TEST(out_of_memory))
+TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(sleepers_may_rest),
+    TEST(a_delayed_caller_runs_alone), TEST(refuses_bad_sizes), TEST(thousands_of_tiny_runs),
+    TEST(barriers_keep_threads_in_step), TEST(concurrent_callers_queue), TEST(borrowed_pools_are_exclusive_and_few),
+    TEST(a_run_inside_a_run_is_refused), TEST(workers_keep_their_mask), TEST(a_child_starts_its_own_workers),
+    TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool), TEST(fewer_threads_do_the_work), TEST(out_of_memory))

@@ -110,7 +110,7 @@ static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, 
     return true;
 }
 
-// False, too: a tensor whose memory a program gave has got larger, and is right otherwise. Nobody but the program knows
+// False, too: a tensor whose memory a program gave has got larger, and is right otherwise. Only the program knows
 // how much it gave.
 static bool damage(struct ggml_tensor * t, const struct ggml_cgraph * graph, int what) {
     const size_t before = ggml_nbytes(t);

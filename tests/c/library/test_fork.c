@@ -238,7 +238,7 @@ static void children_of_busy_processes(void) {
 
 // ----------------------------------------------------------------------------------------------------- pending work
 
-static void results_on_their_way_are_lost(void) {
+static void pending_results_are_discarded(void) {
     SKIP_UNDER_TSAN();
     SKIP_IF_CHECKED("no work is pending");
     static const char * const second[] = { NULL, "CPU:threads=2" };
@@ -360,4 +360,4 @@ static void polls_fork(void) {
     job_close(&j);
 }
 
-TEST_MAIN(TEST(children_of_busy_processes), TEST(results_on_their_way_are_lost), TEST(functions_fork), TEST(polls_fork))
+TEST_MAIN(TEST(children_of_busy_processes), TEST(pending_results_are_discarded), TEST(functions_fork), TEST(polls_fork))

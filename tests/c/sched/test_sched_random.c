@@ -57,7 +57,7 @@ struct step {
     int a, b, c; // values
     int rows, at;
     float f;
-    int user; // device index the user wants, -1: none
+    int user; // device index that the user sets, -1: none
     bool output;
 };
 
@@ -283,7 +283,7 @@ static ggml_backend_t random_device(int i, int d, bool * little_memory) {
     if (chance(2)) {
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",delay=%dus,copy_delay=%dus", below(3) * 60, below(3) * 40);
     }
-    if (chance(4)) { // room for the cache, and little more
+    if (chance(4)) { // space for the cache, and little more
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",max=%d", 12 * d * d + 1024);
     }
     if (chance(8)) { // less than all copies that one would like to keep
@@ -374,7 +374,7 @@ static bool make_leafs(struct scene * w) {
     return true;
 }
 
-// Some results lie where the user wants them, on any device.
+// The user places some results, on any device.
 static void place_results(struct scene * w, const struct ggml_cgraph * graph, int one_in) {
     for (int i = 0; i < graph->n_nodes && w->n_results < RESULTS; i++) {
         struct ggml_tensor * t = graph->nodes[i];
@@ -385,7 +385,7 @@ static void place_results(struct scene * w, const struct ggml_cgraph * graph, in
         const ggml_backend_buffer_t buffer =
             ggml_backend_buft_alloc_buffer(buft, ggml_backend_buft_get_alloc_size(buft, t));
         if (buffer == NULL) {
-            ggml_clear_error(); // there is no room
+            ggml_clear_error(); // there is no space
             continue;
         }
         w->results[w->n_results++] = buffer;

@@ -227,7 +227,7 @@ static void random_chains(void) {
     ggml_graph_set_fusion(true);
 }
 
-static void what_can_be_looked_at(void) {
+static void readable_results_are_stored(void) {
     for (int seed = 1; seed <= 40; seed++) {
         struct chain plain = chain_new((uint64_t) seed * 1000, true), fused = chain_new((uint64_t) seed * 1000, true);
         run(&plain, 1, false, "scalar");
@@ -555,6 +555,6 @@ static void where_a_graph_ends(void) {
     CHECK(scores_stored(false) < 40 * 20 * 2);
 }
 
-TEST_MAIN(TEST(random_chains), TEST(what_can_be_looked_at), TEST(threads_give_the_same_bits),
+TEST_MAIN(TEST(random_chains), TEST(readable_results_are_stored), TEST(threads_give_the_same_bits),
     TEST(scores_are_not_stored), TEST(context_memory), TEST(strange_numbers_are_not_hidden), TEST(large_factors),
     TEST(callbacks), TEST(where_a_graph_ends))

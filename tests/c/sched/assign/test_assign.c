@@ -191,7 +191,7 @@ static void unsupported_goes_on(void) {
     expect(&w, W, "22020");
     CHECK_INT(w.out[1].cause, GB_CAUSE_PRIORITY);
     CHECK_INT(w.out[1].wanted, 0);
-    w.refuses[1][1] = false; // nobody else can read the weight: the next in priority copies it
+    w.refuses[1][1] = false; // no other backend can read the weight: the next in priority copies it
     expect(&w, W, "11010");
     w.memory[4] = 8; // memory that all can use ...
     expect(&w, W, "11010");
@@ -199,7 +199,7 @@ static void unsupported_goes_on(void) {
     expect(&w, W, "22020");
 }
 
-static void nobody_runs_it(void) {
+static void no_backend_runs_a_node(void) {
     struct scene w = make(2, 2, 1);
     sources(&w, SRC(2, -1, 0, -1));
     w.refuses[0][1] = w.refuses[1][1] = true;
@@ -232,7 +232,7 @@ static void results_follow_their_memory(void) {
     expect(&w, W, "220220"); // nobody but the fallback's node 1 comes after node 0
     CHECK_INT(w.out[1].cause, GB_CAUSE_BUFFER);
     CHECK_INT(w.out[1].by, 3);
-    w.refuses[2][1] = true; // nobody else can write there: on a copy, by the next around
+    w.refuses[2][1] = true; // no other backend can write there: the next one computes on a copy
     expect(&w, W, "000200");
     CHECK_INT(w.out[1].wanted, 2);
     w.memory[3] = 8;
@@ -341,6 +341,6 @@ static void random_graphs(void) {
 }
 
 TEST_MAIN(TEST(nothing_said), TEST(weights_pull), TEST(fallback_is_spread_last), TEST(views_do_not_stop_spreading),
-    TEST(user_wins), TEST(unsupported_goes_on), TEST(nobody_runs_it), TEST(user_cannot),
+    TEST(user_wins), TEST(unsupported_goes_on), TEST(no_backend_runs_a_node), TEST(user_cannot),
     TEST(results_follow_their_memory), TEST(in_place_stays_with_its_source), TEST(leafs_follow_readers_through_views),
     TEST(sources_policy), TEST(random_graphs))
