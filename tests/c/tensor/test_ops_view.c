@@ -1,4 +1,5 @@
-// test_ops_view.c - views: shapes, strides and offsets in bytes, and the roots of views of views.
+// test_ops_view.c - views: shapes and strides byte by byte, offsets, and the roots of views of
+// views.
 #include "test.h"
 
 static struct ggml_context * new_ctx(bool no_alloc) {
@@ -68,7 +69,7 @@ static void offsets(void) {
     ggml_free(ctx);
 }
 
-// A view of a tensor without memory has no address, and gets no own data in any context.
+// A view of memory that is not there yet has no address, and no data of its own in any context.
 static void unplaced(void) {
     struct ggml_context * ctx = new_ctx(true);
     struct ggml_context * views = new_ctx(false);
