@@ -90,6 +90,7 @@ PARAMS: dict[str, Params] = {
     "group_norm": _ints("n_groups"),
     "mul_mat": (("prec", _choice(PRECISIONS, 0)),),
     "mul_mat_id": _ints("id"),
+    "mul_mat_experts": (("prec", _choice(PRECISIONS, 0)),),
     "scale": _floats("s"),
     "clamp": _floats("min max"),
     "leaky_relu": _floats("negative_slope"),

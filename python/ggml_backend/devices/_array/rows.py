@@ -12,7 +12,7 @@ from .._nodes import Node
 from ..device import op
 from .family import FLOAT_NAMES, Family, then
 from .layout import axes, cut, ne
-from .library import Step
+from .library import F32, Step
 
 
 def _one_source(node: Node) -> bool | str:
@@ -152,6 +152,45 @@ def set_rows(device: Family, node: Node, out: Any, rows: Any, ids: Any, target: 
             raise InvalidArgumentError(f"{node}: {error}") from None
 
     return write
+
+
+def _adds(node: Node) -> bool | str:
+    return all(s.dtype.name in FLOAT_NAMES for s in (node, *node.sources[:2])) or "sources of other dtypes"
+
+
+@op("add_id", in_place=True, dtypes=FLOAT_NAMES, when=_adds, prepare=True)
+def add_id(device: Family, node: Node, out: Any, a: Any, b: Any, ids: Any) -> Step:
+    library = device.library
+    a, out, b, ids = axes(library, a, 3), axes(library, out, 3), axes(library, b, 2), axes(library, ids, 2)
+    wide = library.empty((*ids.shape, b.shape[1]))
+    floats = device.floats_of(b, node.sources[1].dtype)
+    table = b if floats is None else library.empty(b.shape)
+    pick = [library.take(table, ids[t], wide[t]) for t in range(ids.shape[0])]
+    add = device.step_of(library.functions["add"], _Sum(node), out, (a, wide))
+
+    def run() -> None:
+        try:
+            if floats is not None:
+                library.assign_from(table, floats)()
+            for step in pick:
+                step()
+        except IndexError as error:
+            raise InvalidArgumentError(f"{node}: {error}") from None
+        add()
+
+    return run
+
+
+class _Sum:
+    """The node and its sources after the rows were picked as float32, for ``step_of``."""
+
+    def __init__(self, node: Node) -> None:
+        self.dtype = node.dtype
+        self.sources = (node.sources[0], _Float32())
+
+
+class _Float32:
+    dtype = F32
 
 
 def _slopes(n_heads: int, bias: float) -> np.ndarray[Any, Any]:

@@ -91,6 +91,16 @@ size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
     }
 }
 
+// Sizes grow with the number of rows, except where threads no longer compute apart (GB_APART_TERMS): apart, each needs
+// memory of its own.
+size_t gb_gemm_work_size_up_to(const struct gb_gemm * p, int n_tasks) {
+    struct gb_gemm few = *p;
+    const double terms = (double) GB_MAX(p->m, 1) * (double) GB_MAX(p->k, 1);
+    few.total = (int64_t) GB_MIN((double) p->total, GB_APART_TERMS / terms);
+    few.n_groups = GB_MIN(p->n_groups, few.total);
+    return GB_MAX(gb_gemm_work_size(p, n_tasks), few.total > 0 ? gb_gemm_work_size(&few, n_tasks) : 0);
+}
+
 void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     if (p->m <= 0 || p->total <= 0) {
         return;
