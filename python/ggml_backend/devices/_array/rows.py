@@ -12,7 +12,7 @@ from .._nodes import Node
 from ..device import op
 from .family import FLOAT_NAMES, Family, then
 from .layout import axes, cut, ne
-from .library import F32, Step
+from .library import F32, FLOATS, Step
 
 
 def _one_source(node: Node) -> bool | str:
@@ -22,6 +22,8 @@ def _one_source(node: Node) -> bool | str:
 def _masks(node: Node) -> bool | str:
     if len(node.sources) == 1:
         return True
+    if len(node.sources) > 2 or node.sources[1].dtype not in FLOATS:
+        return "sinks"
     x, mask = ne(node.shape), ne(node.sources[1].shape)
     fits = mask[0] == mask[1] == 1 and mask[2] and x[2] % mask[2] == 0 and mask[3] == x[3]
     return bool(fits) or "a mask whose rows do not repeat over those of each matrix"
@@ -30,6 +32,10 @@ def _masks(node: Node) -> bool | str:
 def _turns(node: Node) -> bool | str:
     p = node.params
     mode, size = p["mode"], node.shape[-1]
+    if len(node.sources) > 2:
+        return "factors of the frequencies"
+    if p["offset"]:
+        return "an offset"
     if mode not in ("normal", "neox", "normal_exact", "neox_exact"):
         return f"mode {mode}"
     if p["ext_factor"] != 0:
