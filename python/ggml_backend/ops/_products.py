@@ -86,9 +86,7 @@ def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> T
 
 
 @builds("ggml_mul_mat_experts")
-def mul_mat_experts(
-    experts: Tensor, b: Tensor, ids: Tensor, prec: Literal["default", "f32"] = "default"
-) -> Tensor:
+def mul_mat_experts(experts: Tensor, b: Tensor, ids: Tensor, prec: Literal["default", "f32"] = "default") -> Tensor:
     """:func:`mul_mat` with matrices that each token chooses, as in a mixture of experts.
 
     experts: ``(e, m, k)``, any number of matrices, of any dtype that :func:`mul_mat` takes

@@ -87,9 +87,7 @@ def softmax(
 soft_max = softmax
 
 
-@builds(
-    "ggml_soft_max_back", "ggml_soft_max_back_inplace", "ggml_soft_max_ext_back", "ggml_soft_max_ext_back_inplace"
-)
+@builds("ggml_soft_max_back", "ggml_soft_max_back_inplace", "ggml_soft_max_ext_back", "ggml_soft_max_ext_back_inplace")
 def soft_max_back(a: Tensor, b: Tensor, scale: float = 1.0, *, inplace: bool = False) -> Tensor:
     """Gradient of :func:`softmax` with this scale, given the gradient ``a`` of its result and the result ``b``."""
     if not are((scale,), (1.0,)):
