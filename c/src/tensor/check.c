@@ -341,9 +341,8 @@ bool gb_check_mul_mat_experts(const char * func, gb_ct as, gb_ct b, gb_ct ids) {
     return gb_rule_given(&c) && gb_rule_type(&c, 2, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 3) &&
            gb_rule_max_dims(&c, 1, 3) && gb_rule_max_dims(&c, 2, 2) && gb_rule_equal(&c, 0, 0, 1, 0) &&
            gb_rule_equal(&c, 1, 2, 2, 1) &&
-           (gb_size_divides(b->ne[1], ids->ne[0]) ||
-               GB_BROKEN(&c, NO_MULTIPLE, .a = "ids", .b = "b", .a_dim = 0, .b_dim = 1,
-                   .number = { ids->ne[0], b->ne[1] })) &&
+           (gb_size_divides(b->ne[1], ids->ne[0]) || GB_BROKEN(&c, NO_MULTIPLE, .a = "ids", .b = "b", .a_dim = 0,
+                                                         .b_dim = 1, .number = { ids->ne[0], b->ne[1] })) &&
            gb_rule_not_transposed(&c, 0);
 }
 

@@ -20,8 +20,9 @@ enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec pr
         "%s: argument 'prec': %d is no precision", __func__, (int) prec);
     char text[GB_DESCRIBE_SIZE];
     GB_FAIL_IF(a->op != GGML_OP_MUL_MAT && a->op != GGML_OP_MUL_MAT_ID && a->op != GGML_OP_MUL_MAT_EXPERTS,
-        GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'a': needs a MUL_MAT, MUL_MAT_ID or MUL_MAT_EXPERTS node, has %s %s", __func__, ggml_op_name(a->op),
-        gb_describe(a, text));
+        GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'a': needs a MUL_MAT, MUL_MAT_ID or MUL_MAT_EXPERTS node, has %s %s", __func__,
+        ggml_op_name(a->op), gb_describe(a, text));
     a->op_params[a->op == GGML_OP_MUL_MAT_ID ? 2 : 0] = (int32_t) prec; // MUL_MAT_ID has id and n_as before it
     return GGML_STATUS_SUCCESS;
 }

@@ -123,9 +123,9 @@ struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tenso
 // Today's modes are kept with GGML_ROPE_EXACT. A mode that the function does not have becomes one that no rule allows.
 static struct gb_rope today(int n_dims, const int * sections, int mode, int n_ctx_orig, float freq_base,
     float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow) {
-    const bool fits = sections != NULL
-                          ? mode == GGML_ROPE_TYPE_MROPE || mode == GGML_ROPE_TYPE_VISION || mode == GGML_ROPE_TYPE_IMROPE
-                          : mode == GGML_ROPE_TYPE_NORMAL || mode == GGML_ROPE_TYPE_NEOX;
+    const bool fits = sections != NULL ? mode == GGML_ROPE_TYPE_MROPE || mode == GGML_ROPE_TYPE_VISION ||
+                                             mode == GGML_ROPE_TYPE_IMROPE
+                                       : mode == GGML_ROPE_TYPE_NORMAL || mode == GGML_ROPE_TYPE_NEOX;
     struct gb_rope params = custom_rope(n_dims, fits ? mode | GGML_ROPE_EXACT : -1, 0, n_ctx_orig, freq_base,
         freq_scale, ext_factor, attn_factor, beta_fast, beta_slow);
     for (int i = 0; sections != NULL && i < 4; i++) {

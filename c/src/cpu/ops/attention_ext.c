@@ -19,11 +19,11 @@
 #include "cpu/ops/elements.h"
 
 enum {
-    ROWS = 32,       // of a set, at most
-    FEW = 4,         // rows for which packing does not pay
-    KEYS = 128,      // of a block
-    PART = 1024,     // keys of a part, at least
-    UNITS = 64,      // units that are worth having: fewer sets are divided by keys
+    ROWS = 32, // of a set, at most
+    FEW = 4, // rows for which packing does not pay
+    KEYS = 128, // of a block
+    PART = 1024, // keys of a part, at least
+    UNITS = 64, // units that are worth having: fewer sets are divided by keys
     PANEL = GB_GEMM_NR_MAX,
 };
 
@@ -33,10 +33,10 @@ enum {
 struct attention {
     const struct ggml_tensor *q, *k, *v, *mask, *sinks, *node;
     float scale, bias, cap;
-    int64_t dk, dv, m, n;  // numbers of a key, of a value; keys; queries
+    int64_t dk, dv, m, n; // numbers of a key, of a value; keys; queries
     int64_t group, groups; // heads of a set, and such groups
-    int64_t rows, sets;    // rows of a group; sets of a group
-    int64_t part, parts;   // keys of a part; parts
+    int64_t rows, sets; // rows of a group; sets of a group
+    int64_t part, parts; // keys of a part; parts
 };
 
 static int64_t greatest_divisor(int64_t a, int64_t b) {
@@ -50,18 +50,22 @@ static int64_t greatest_divisor(int64_t a, int64_t b) {
 
 static struct attention attention_of(const struct ggml_tensor * node) {
     struct attention a = {
-        .q = node->src[0], .k = node->src[1], .v = node->src[2], .mask = node->src[3], .sinks = node->src[4],
+        .q = node->src[0],
+        .k = node->src[1],
+        .v = node->src[2],
+        .mask = node->src[3],
+        .sinks = node->src[4],
         .node = node,
-        .scale = gb_op_param_f32(node, 0), .bias = gb_op_param_f32(node, 1), .cap = gb_op_param_f32(node, 2),
+        .scale = gb_op_param_f32(node, 0),
+        .bias = gb_op_param_f32(node, 1),
+        .cap = gb_op_param_f32(node, 2),
     };
     a.dk = a.q->ne[0];
     a.dv = a.v->ne[0];
     a.n = a.q->ne[1];
     a.m = a.k->ne[1];
     // consecutive heads that share the head of keys and that of values
-    a.group = a.k->ne[2] > 0 && a.v->ne[2] > 0
-                  ? greatest_divisor(a.q->ne[2] / a.k->ne[2], a.q->ne[2] / a.v->ne[2])
-                  : 1;
+    a.group = a.k->ne[2] > 0 && a.v->ne[2] > 0 ? greatest_divisor(a.q->ne[2] / a.k->ne[2], a.q->ne[2] / a.v->ne[2]) : 1;
     a.groups = a.q->ne[2] / GB_MAX(a.group, 1);
     a.rows = a.group * a.n;
     a.sets = gb_div_up(a.rows, ROWS);
@@ -119,7 +123,7 @@ struct unit {
     const struct gb_kernels * k;
     const struct attention * a;
     int64_t i3, group, set, first; // batch, group of heads, set; its first row in the group
-    int64_t n, wide;               // rows; floats from one row of `out` to the next
+    int64_t n, wide; // rows; floats from one row of `out` to the next
     bool packed;
     float *queries, *keys, *values, *convert, *score, *mask, *out;
     bool seen[KEYS]; // keys of the block that some row sees
@@ -440,7 +444,7 @@ static const char * flash_attn_ext_unsupported(const struct ggml_tensor * node) 
         return "source 4 must be f32";
     }
     return node->type == GGML_TYPE_F32 && node->nb[0] == sizeof(float) ? NULL
-                                                                      : "the result must be f32 with dense rows";
+                                                                       : "the result must be f32 with dense rows";
 }
 
 static size_t flash_attn_ext_work(const struct ggml_tensor * node, int n_tasks) {
@@ -451,8 +455,8 @@ static size_t flash_attn_ext_work(const struct ggml_tensor * node, int n_tasks) 
 // A multiplication and an addition count as a sixteenth of an element.
 static int flash_attn_ext_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct attention a = attention_of(node);
-    const double work = (double) a.rows * (double) a.groups * (double) a.q->ne[3] * (double) a.m *
-                        (double) (a.dk + a.dv) / 16;
+    const double work =
+        (double) a.rows * (double) a.groups * (double) a.q->ne[3] * (double) a.m * (double) (a.dk + a.dv) / 16;
     return gb_tasks_for(work, count_units(&a), n_threads);
 }
 

@@ -42,8 +42,8 @@ static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
 }
 
 // Reports an index, and its place in ids, which has one to three dimensions.
-static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor * node,
-    const struct ggml_tensor * ids, int64_t index, const struct gb_row * at, int64_t rows) {
+static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct ggml_tensor * ids,
+    int64_t index, const struct gb_row * at, int64_t rows) {
     const int64_t place[3] = { at->i1, at->i2, at->i3 };
     char where[96];
     int used = 0;

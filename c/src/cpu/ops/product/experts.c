@@ -33,7 +33,7 @@ static int64_t count_experts(const struct ggml_tensor * node) {
 
 // At the start of the scratch memory.
 struct routing {
-    bool valid;                  // all ids are in range
+    bool valid; // all ids are in range
     int64_t n_groups[N_CLASSES]; // experts of each class
     // For each class, with room for all active experts: their numbers, and where their pairs begin and end. `pairs` has
     // the pairs of all classes, `first` counts through those of one class.
@@ -117,8 +117,9 @@ static int32_t expert_of_pair(const struct ggml_tensor * node, int64_t pair) {
 static void fail_id(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t pair, int32_t e) {
     const int64_t last = count_experts(node) - 1;
     if (is_stack(node)) {
-        gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "expert %d at [%lld, %lld] of ids is out of range 0..%lld",
-            (int) e, (long long) (pair % node->ne[1]), (long long) (pair / node->ne[1]), (long long) last);
+        gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
+            "expert %d at [%lld, %lld] of ids is out of range 0..%lld", (int) e, (long long) (pair % node->ne[1]),
+            (long long) (pair / node->ne[1]), (long long) last);
     } else {
         gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "ids[%d] of row %lld is %d, must be from 0 to %lld",
             (int) gb_op_param_i32(node, 0), (long long) pair, (int) e, (long long) last);
@@ -224,7 +225,8 @@ static size_t work_size(const struct ggml_tensor * node, int tasks) {
 }
 
 // The experts of a class. The barrier lets other threads finish before their scratch memory is used again.
-static bool run_class(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct routing * r, int c) {
+static bool run_class(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct routing * r,
+    int c) {
     struct experts q;
     describe(&q, node, c);
     q.expert = r->expert[c];

@@ -1,15 +1,15 @@
 // mul_mat.c - MUL_MAT and OUT_PROD, described to the algorithms of products (product.h).
 //
-// dst[m, n, i2, i3] = sum over k of a[., m] b[., n]: the rows of dst are the rows of b, its columns the rows of a (for
-// OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast
-// are read once. With quantized weights b is rounded to bytes (bytes.h), unless the node asks for GGML_PREC_F32.
+// dst[m, n, i2, i3] = sum over k of a[., m] b[., n]. The rows of dst are the rows of b, and its columns are the rows
+// of a (for OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so broadcast
+// weights are read once. With quantized weights, b is rounded to bytes (bytes.h), unless the node has GGML_PREC_F32.
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/experts.h"
 #include "cpu/ops/product/product.h"
 #include "tensor/quant/quant.h"
 
-// Activations for quantized weights: any float type or, where a sum runs along their blocks, the weights' partner
-// format.
+// Activations for quantized weights may have any float type. If sums run along the blocks, they may also have the
+// partner format of the weights.
 static const char * unsupported_quantized(const struct ggml_tensor * a, const struct ggml_tensor * b,
     bool along_blocks) {
     if (!gb_can_load(a)) {
@@ -66,7 +66,7 @@ static struct gb_gemm_matrix slice_of(const struct gb_gemm * p, int64_t g) {
     return (struct gb_gemm_matrix){ gb_row_ptr(q->a, 0, g % q->a2, g / q->a2), q->a_nb_m };
 }
 
-// Row r of group g: slices one after the other, dim 2 first.
+// Row r of group g. Slices follow each other, along dim 2 first.
 static struct gb_gemm_row slice_row(const struct gb_gemm * p, int64_t g, int64_t r) {
     const struct product * q = p->context;
     const int64_t slice = r / q->n;
@@ -175,7 +175,7 @@ const struct gb_cpu_op gb_cpu_op_out_prod = {
 
 // ---------------------------------------------------------------------------------------------------------- algorithms
 
-// The product of a node.
+// Describes the product of a node in *q. NULL: the node is no product.
 static const struct gb_gemm * gemm_of(const struct ggml_tensor * node, struct product * q) {
     switch (node->op) {
         case GGML_OP_MUL_MAT: describe(q, node, 0); return &q->gemm;
