@@ -25,7 +25,7 @@ _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
 _string = ffi.string
 
-Reader = Callable[[bytes], Any]  # of all words
+Reader = Callable[[bytes], Any]  # reads a parameter from op_params
 Params = tuple[tuple[str, Reader], ...]
 
 
@@ -150,10 +150,10 @@ class Node:
     is_contiguous: bool
     _raw: bytes  # op_params
     _params: dict[str, Any] | None
-    _function: weakref.ref[Any] | None  # of gb.custom and gb.map_custom; the graph keeps it
+    _function: weakref.ref[Any] | None  # function of gb.custom or gb.map_custom; the graph keeps it
 
     def __init__(self) -> None:
-        raise TypeError("Node: the library makes nodes, of the graphs that a device is given")
+        raise TypeError("Node: the library makes nodes from the graphs of a device; you cannot make one")
 
     @property
     def params(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Attention and rotations, as cases."""
+"""Cases of attention and rotary embeddings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["of_attention"]
 
 
 def _values(*x: Any) -> Any:
-    """The largest of the values that are averaged."""
+    """The magnitude: the largest of the averaged values."""
     return np.abs(x[2]).max(initial=0.0)
 
 

@@ -1,4 +1,5 @@
-"""Products, as cases: matrices by rows of weights m, columns n and length k; experts; columns times columns."""
+"""Cases of products: matrices with m rows of weights, n columns and length k; experts; outer
+products."""
 
 from __future__ import annotations
 

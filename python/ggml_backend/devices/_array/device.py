@@ -19,7 +19,7 @@ from .library import Library, Step
 
 __all__ = ["ArrayDevice"]
 
-_UNREAD = frozenset(("cont", "dup", "repeat"))  # whose second source, if any, gives a shape alone
+_UNREAD = frozenset(("cont", "dup", "repeat"))  # operators that use only the shape of a second source
 
 
 @register_device("ARRAY", replace=True)
@@ -79,7 +79,7 @@ class ArrayDevice(Family):
     def missing(cls) -> str | None:
         return missing()
 
-    # ------------------------------------------------------------------------------------------------- what and how
+    # -------------------------------------------------------------------------------------------------------- operators
 
     def supports(self, node: Node) -> bool | str:
         for tensor in (node, *node.sources):

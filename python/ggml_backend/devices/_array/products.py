@@ -14,11 +14,11 @@ from .library import FLOATS, Library, Step
 def _is_product(node: Node) -> bool | str:
     w, x = node.sources
     if x.dtype not in FLOATS:
-        return f"source 1 is {x.dtype.name}, and it computes products with floats"
+        return f"source 1 is {x.dtype.name}; ARRAY multiplies floats"
     if w.dtype not in FLOATS and not w.dtype.is_quantized:
-        return f"source 0 is {w.dtype.name}, and it computes products of floats and quantized weights"
+        return f"source 0 is {w.dtype.name}; ARRAY multiplies float or quantized weights"
     if node.dtype not in FLOATS:
-        return f"the result is {node.dtype.name}, and it computes floats"
+        return f"the result is {node.dtype.name}; ARRAY computes floats"
     (w3, w2, _, k), (x3, x2, _, depth) = ne(w.shape), ne(x.shape)
     fits = k == depth and w3 and w2 and x3 % w3 == 0 and x2 % w2 == 0
     return bool(fits) or "shapes that do not fit"
@@ -34,7 +34,7 @@ def mul_mat(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
     if read_w is None and read_x is None:
         return then(_product(library, target, w, x), store)
 
-    def product() -> None:  # over arrays that are made in each run
+    def product() -> None:  # the arrays are new in each run
         _product(library, target, w if read_w is None else read_w(), x if read_x is None else read_x())()
 
     return then(product, store)
@@ -43,14 +43,14 @@ def mul_mat(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
 def _product(library: Library, out: Any, w: Any, x: Any) -> Step:
     out, w, x = (axes(library, array, 4) for array in (out, w, x))
     (w3, w2, m, k), (x3, x2, n, _) = w.shape, x.shape
-    if w3 == w2 == 1:  # one matrix, and so all rows of x at once
+    if w3 == w2 == 1:  # one matrix: multiply all rows of x at once
         rows, results = (library.reshaped(array, (x3 * x2 * n, size)) for array, size in ((x, k), (out, m)))
         if rows is not None and results is not None:
             return library.product(rows, w[0, 0].T, results)
     r3, r2 = x3 // w3, x2 // w2
     if r3 == r2 == 1:
         return library.product(x, w.swapaxes(-1, -2), out)
-    if r3 == 1:  # rows of x that share a matrix, at once
+    if r3 == 1:  # multiply the rows of x that share a matrix at once
         rows, results = (library.reshaped(a, (x3, w2, r2 * n, size)) for a, size in ((x, k), (out, m)))
         if rows is not None and results is not None:
             return library.product(rows, w.swapaxes(-1, -2), results)

@@ -24,7 +24,7 @@ def _masks(node: Node) -> bool | str:
         return True
     x, mask = ne(node.shape), ne(node.sources[1].shape)
     fits = mask[0] == mask[1] == 1 and mask[2] and x[2] % mask[2] == 0 and mask[3] == x[3]
-    return bool(fits) or "a mask whose rows do not repeat over those of each matrix"
+    return bool(fits) or "a mask whose rows do not repeat to the rows of each matrix"
 
 
 def _turns(node: Node) -> bool | str:
@@ -37,9 +37,9 @@ def _turns(node: Node) -> bool | str:
     if p["xpos_base"] is not None:
         return "xPos (xpos_base)"
     if not 0 < p["n_dims"] <= size or p["n_dims"] % 2 or size % 2:
-        return "n_dims that are odd, or more than a row has"
+        return "n_dims is odd or larger than a row"
     if mode == "neox" and p["freq_scale"] != 1:
-        return "mode neox with freq_scale, which counts twice there: mode neox_exact takes it once"
+        return "mode neox applies freq_scale twice: use mode neox_exact"
     return True
 
 
@@ -90,7 +90,7 @@ def diag_mask(device: Family, node: Node, out: Any, a: Any) -> Step:
 
 @op("rope", dtypes=FLOAT_NAMES, when=_turns, prepare=True)
 def rope(device: Family, node: Node, out: Any, a: Any, positions: Any) -> Step:
-    """Pairs of a head are rotated by angles, in double, that grow with the token's position."""
+    """Rotates pairs of a head by angles that grow with the token's position, computed in double."""
     p, size = node.params, node.shape[-1]
     neox = p["mode"] in ("neox", "neox_exact")
     turned = size if p["mode"] == "normal" else p["n_dims"]
@@ -106,7 +106,7 @@ def get_rows(device: Family, node: Node, out: Any, table: Any, ids: Any) -> Step
     library, of = device.library, node.sources[0].dtype
     table, ids, out = axes(library, table, 4), axes(library, ids, 3), axes(library, out, 4)
     steps: list[Step] = []
-    for i in range(prod(ids.shape[:2])):  # each plane of the table has its own indices
+    for i in range(prod(ids.shape[:2])):  # each matrix of the table has its own indices
         at = divmod(i, ids.shape[1])
         if of == node.dtype:
             steps.append(library.take(table[at], ids[at], out[at]))
@@ -155,7 +155,8 @@ def set_rows(device: Family, node: Node, out: Any, rows: Any, ids: Any, target: 
 
 
 def _slopes(n_heads: int, bias: float) -> np.ndarray[Any, Any]:
-    """Of ALiBi, as the CPU has them: heads beyond the largest power of two take the odd powers of the finer base."""
+    """The slopes of ALiBi, as on the CPU. Heads beyond the largest power of two use odd powers of
+    the finer base."""
     floor = 1 << (n_heads.bit_length() - 1)
     heads = np.arange(n_heads)
     powers = np.where(heads < floor, (heads + 1) / floor, (2 * (heads - floor) + 1) / (2 * floor))
