@@ -50,7 +50,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _D = TypeVar("_D", bound="type[Device]")
 
 _BROADCAST = frozenset(("add", "sub", "mul", "div", "compare", "where"))
-_INDICES = {"get_rows": 1, "get_rows_back": 1, "set_rows": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0}
+_INDICES = {
+    "get_rows": 1, "get_rows_back": 1, "set_rows": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0, "mul_mat_experts": 2,
+    "add_id": 2,
+}  # fmt: skip
 """The number of the source that is int32 (SET_ROWS: or int64), whatever the dtype of the others."""
 _MEANT = {
     "matmul": "mul_mat", "dot": "mul_mat", "negative": "neg", "absolute": "abs", "concatenate": "concat",

@@ -22,7 +22,8 @@ REFUSED = {
     "conv_2d": {1, 2}, "conv_depthwise_2d": {1, 2, 3, 4}, "conv_1d": {1}, "conv_transpose_1d": {1, 2, 3},
     "conv_transpose_2d": {1, 2, 3, 4}, "pool_1d": {1}, "pool_2d": {1, 2}, "win_unpart": {2, 3}, "get_rel_pos": {2},
     "add_rel_pos": {3, 4}, "flash_attn": {1, 2, 3}, "flash_attn_back": {1, 2}, "rope": {1, 3}, "rope_back": {1, 3},
-    "set_rows": {1, 2},
+    "set_rows": {1, 2}, "mul_mat_experts": {2, 3}, "add_id": {1, 2, 3}, "flash_attn_ext": {1, 2, 3},
+    "soft_max": {1, 3},
 }  # fmt: skip
 CALLS: dict[str, list[Any]] = {}
 for name, build, arrays in CASES:
@@ -45,7 +46,7 @@ def test_empty_inputs_give_zeros_or_an_error(name):
                     built = Built(build, inputs, backend)
                     got = built.compute(backend)
                 except gb.InvalidArgumentError as error:
-                    assert name in str(error).lower()
+                    assert name.replace("_", "") in str(error).lower().replace("_", "")
                     refused.add(axis)
                     continue
                 assert got.shape == built.node.shape

@@ -36,6 +36,8 @@ class ArrayDevice(Family):
     _unary = elements.unary
     _with_numbers = elements.with_numbers
     _mul_mat = products.mul_mat
+    _mul_mat_experts = products.mul_mat_experts
+    _add_id = rows.add_id
     _norm = rows.norm
     _soft_max = rows.soft_max
     _diag_mask = rows.diag_mask

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..._base.errors import InvalidArgumentError
 from .._nodes import Node
 from ..device import op
 from .family import Family, then
 from .layout import axes, cut, ne
-from .library import FLOATS, Library, Step
+from .library import F32, FLOATS, Library, Step
 
 
 def _is_product(node: Node) -> bool | str:
@@ -57,3 +58,40 @@ def _product(library: Library, out: Any, w: Any, x: Any) -> Step:
     x, out = (cut(library, a, [[w3, r3], [w2, r2], [n], [size]]) for a, size in ((x, k), (out, m)))
     w = cut(library, w, [[w3, 1], [w2, 1], [m], [k]])
     return library.product(x, w.swapaxes(-1, -2), out)
+
+
+def _is_expert_product(node: Node) -> bool | str:
+    w, x, ids = node.sources
+    if x.dtype not in FLOATS or node.dtype != F32 or ids.dtype.name != "int32":
+        return f"products of {x.dtype.name} with indices of {ids.dtype.name} as {node.dtype.name}"
+    return w.dtype in FLOATS or w.dtype.is_quantized or f"weights of {w.dtype.name}"
+
+
+@op("mul_mat_experts", dtypes="all", when=_is_expert_product, prepare=True)
+def mul_mat_experts(device: Family, node: Node, out: Any, w: Any, x: Any, ids: Any) -> Step:
+    """Token by token: the matrices are gathered, and converted to float32."""
+    library, (weights, rows, _) = device.library, node.sources
+    out, w, x, ids = axes(library, out, 3), axes(library, w, 3), axes(library, x, 3), axes(library, ids, 2)
+    used, k = ids.shape[1], x.shape[2]
+    gathered, wide = library.empty((used, *w.shape[1:]), weights.dtype), library.empty((used, 1, k))
+    floats = device.floats_of(gathered, weights.dtype)
+    steps: list[Step] = []
+    for t in range(ids.shape[0]):
+        steps.append(library.take(w, ids[t], gathered))
+        for u in range(used):
+            steps.append(device.conversion(wide[u], F32, x[t, u % x.shape[1] : u % x.shape[1] + 1], rows.dtype))
+        steps.append(_multiplied(library, gathered, floats, wide, out[t, :, None]))
+
+    def run() -> None:
+        try:
+            for step in steps:
+                step()
+        except IndexError as error:
+            raise InvalidArgumentError(f"{node}: {error}") from None
+
+    return run
+
+
+def _multiplied(library: Library, w: Any, floats: Step | None, x: Any, out: Any) -> Step:
+    """``out[u] = x[u] @ w[u].T``"""
+    return lambda: library.product(x, (w if floats is None else floats()).swapaxes(-1, -2), out)()

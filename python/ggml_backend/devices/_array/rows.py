@@ -12,7 +12,7 @@ from .._nodes import Node
 from ..device import op
 from .family import FLOAT_NAMES, Family, then
 from .layout import axes, cut, ne
-from .library import Step
+from .library import F32, FLOATS, Step
 
 
 def _one_source(node: Node) -> bool | str:
@@ -22,6 +22,8 @@ def _one_source(node: Node) -> bool | str:
 def _masks(node: Node) -> bool | str:
     if len(node.sources) == 1:
         return True
+    if len(node.sources) > 2 or node.sources[1].dtype not in FLOATS:
+        return "sinks"
     x, mask = ne(node.shape), ne(node.sources[1].shape)
     fits = mask[0] == mask[1] == 1 and mask[2] and x[2] % mask[2] == 0 and mask[3] == x[3]
     return bool(fits) or "a mask whose rows do not repeat to the rows of each matrix"
@@ -30,6 +32,10 @@ def _masks(node: Node) -> bool | str:
 def _turns(node: Node) -> bool | str:
     p = node.params
     mode, size = p["mode"], node.shape[-1]
+    if len(node.sources) > 2:
+        return "factors of the frequencies"
+    if p["offset"]:
+        return "an offset"
     if mode not in ("normal", "neox", "normal_exact", "neox_exact"):
         return f"mode {mode}"
     if p["ext_factor"] != 0:
@@ -152,6 +158,46 @@ def set_rows(device: Family, node: Node, out: Any, rows: Any, ids: Any, target: 
             raise InvalidArgumentError(f"{node}: {error}") from None
 
     return write
+
+
+def _adds(node: Node) -> bool | str:
+    return all(s.dtype.name in FLOAT_NAMES for s in (node, *node.sources[:2])) or "sources of other dtypes"
+
+
+@op("add_id", in_place=True, dtypes=FLOAT_NAMES, when=_adds, prepare=True)
+def add_id(device: Family, node: Node, out: Any, a: Any, b: Any, ids: Any) -> Step:
+    library = device.library
+    a, out, b, ids = axes(library, a, 3), axes(library, out, 3), axes(library, b, 2), axes(library, ids, 2)
+    wide = library.empty((*ids.shape, b.shape[1]))
+    floats = device.floats_of(b, node.sources[1].dtype)
+    table = b if floats is None else library.empty(b.shape)
+    pick = [library.take(table, ids[t], wide[t]) for t in range(ids.shape[0])]
+    summed: Any = _Sum(node)
+    add = device.step_of(library.functions["add"], summed, out, (a, wide))
+
+    def run() -> None:
+        try:
+            if floats is not None:
+                library.assign_from(table, floats)()
+            for step in pick:
+                step()
+        except IndexError as error:
+            raise InvalidArgumentError(f"{node}: {error}") from None
+        add()
+
+    return run
+
+
+class _Sum:
+    """The node and its sources after the rows were picked as float32, for ``step_of``."""
+
+    def __init__(self, node: Node) -> None:
+        self.dtype = node.dtype
+        self.sources = (node.sources[0], _Float32())
+
+
+class _Float32:
+    dtype = F32
 
 
 def _slopes(n_heads: int, bias: float) -> np.ndarray[Any, Any]:
