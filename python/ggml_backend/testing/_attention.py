@@ -82,5 +82,5 @@ def _rotations(tokens: int, heads: int, size: int) -> Iterator[Case]:
     yield call("rope", rule, x, at, xpos_base=512.0, xpos_down=True)
 
 
-def _divided(x: Any, at: Any, factors: Any, mode: str) -> Any:
+def _divided(x: Any, at: Any, factors: Any, mode: Any) -> Any:
     return ops.rope(x, at, mode=mode, factors=factors)

@@ -11,8 +11,8 @@
 // Without GGML_ROPE_EXACT, NeoX multiplies by freq_scale twice, and all pairs share the ramp of pair 0, as programs of
 // early 2024 expect. MROPE, IMROPE and VISION have four positions a token: a pair turns by one of them.
 //
-// In the normal layout the table is repeated for several rows that lie behind each other, so that one call of the kernel
-// rotates all of them.
+// In the normal layout the table is repeated for several rows that lie behind each other, so that one call of the
+// kernel rotates all of them.
 #include "cpu/ops/rope.h"
 
 #include <math.h>

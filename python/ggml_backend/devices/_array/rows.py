@@ -172,7 +172,8 @@ def add_id(device: Family, node: Node, out: Any, a: Any, b: Any, ids: Any) -> St
     floats = device.floats_of(b, node.sources[1].dtype)
     table = b if floats is None else library.empty(b.shape)
     pick = [library.take(table, ids[t], wide[t]) for t in range(ids.shape[0])]
-    add = device.step_of(library.functions["add"], _Sum(node), out, (a, wide))
+    summed: Any = _Sum(node)
+    add = device.step_of(library.functions["add"], summed, out, (a, wide))
 
     def run() -> None:
         try:

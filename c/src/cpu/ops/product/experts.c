@@ -1,12 +1,12 @@
 // experts.c - MUL_MAT_ID and MUL_MAT_EXPERTS: products in which each row chooses its matrix, an expert.
 //
-// A pair is a row of the result: a token with one expert. MUL_MAT_ID has a list of matrices and one pair for each row of
-// b. MUL_MAT_EXPERTS has a stack of matrices and `used` pairs for each token.
+// A pair is a row of the result: a token with one expert. MUL_MAT_ID has a list of matrices, and one pair for each row
+// of b. MUL_MAT_EXPERTS has a stack of matrices, and several pairs for each token.
 //
 // Thread 0 sorts the pairs by expert into the scratch memory (a counting sort, so that the order within an expert
-// stays). Experts without pairs are left out: nothing of their matrices is read. The experts are then divided into
-// classes by their number of rows, because the engine has other algorithms for few rows than for many. Each class is one
-// product, whose groups are its experts.
+// stays). Experts without pairs are left out: nothing of their matrices is read. The experts are then divided
+// into classes by their number of rows, because the engine has other algorithms for few rows than for many. Each class
+// is one product, whose groups are its experts.
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/experts.h"
 #include "cpu/ops/product/tuning.h"
