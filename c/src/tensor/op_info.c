@@ -76,10 +76,11 @@ bool gb_node_has_sources(const struct ggml_tensor * node) {
     return n <= 0;
 }
 
-// By the column `work`: the first operand of a product and the table of a gather; all experts.
+// By the column `work`: the first operand of a product, the kernels of a convolution, the table of a gather; all experts.
 bool gb_op_is_weight(enum ggml_op op, int s) {
     switch (gb_op_info(op)->work) {
         case GB_WORK_PRODUCT:
+        case GB_WORK_WINDOW:
         case GB_WORK_PICK: return s == 0;
         case GB_WORK_EXPERTS: return s >= 2;
         default: return false;
