@@ -105,6 +105,10 @@ static inline double gbpy_measure_limit(int what, const char * level, size_t byt
 static inline const char * gbpy_product_algorithm(const struct ggml_tensor * node, const char * level, int i,
     const char ** why);
 
+// The same for any backend; NULL without an error: the backend names no algorithms for the node.
+static inline const char * gbpy_backend_algorithm(ggml_backend_t backend, const struct ggml_tensor * node, int i,
+    const char ** why);
+
 static inline bool gbpy_can_dequantize(enum ggml_type type);
 static inline void gbpy_dequantize(enum ggml_type type, const void * src, float * dst, int64_t n);
 
@@ -142,6 +146,11 @@ static inline double gbpy_measure_limit(int what, const char * level, size_t byt
 static inline const char * gbpy_product_algorithm(const struct ggml_tensor * node, const char * level, int i,
     const char ** why) {
     return gb_cpu_product_algorithm(node, level, i, why);
+}
+
+static inline const char * gbpy_backend_algorithm(ggml_backend_t backend, const struct ggml_tensor * node, int i,
+    const char ** why) {
+    return gb_backend_algorithm(backend, node, i, why);
 }
 
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data) {

@@ -284,6 +284,7 @@ enum ggml_op {
     GGML_OP_CUSTOM,
     GGML_OP_COMPARE,
     GGML_OP_WHERE,
+    GGML_OP_SET_ROWS,
     GGML_OP_CONV_2D,
     GGML_OP_CONV_2D_DW,
     GGML_OP_CONV_3D,

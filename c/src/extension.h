@@ -52,6 +52,7 @@
 // Buffers: kept while arrays look into them.
 //   gb_tensor_buffer gb_buffer_hold gb_buffer_unhold gb_buffer_changed gb_buffer_version gb_buffer_is_retired
 //   gb_multi_buffer_part gb_buffer_is_host gb_view_bind gb_tensor_write gb_tensor_scatter
+//   gb_backend_algorithm
 #include "backend/backend.h"
 // Profiles: what a thread records.
 //   gb_profile_scope gb_profile_enter gb_profile_leave gb_profile_fail_run

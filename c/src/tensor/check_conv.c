@@ -89,7 +89,7 @@ bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct g
 static bool rule_direct_types(const struct gb_call * c, gb_ct a, gb_ct b) {
     return rule_kernel_type(c, a) && (gb_rule_is_built(c) || b->type == GGML_TYPE_F32 || b->type == GGML_TYPE_F16 ||
                                          b->type == GGML_TYPE_BF16 ||
-                                         GB_BROKEN(c, NO_DATA_TYPE, .a = "b", .t = b->type));
+                                         GB_BROKEN(c, NO_FLOAT, .a = "b", .t = b->type));
 }
 
 // `channels` are those of a kernel, `kernels` how many there are, `data` the channels of b.

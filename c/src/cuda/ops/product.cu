@@ -75,6 +75,10 @@ void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tenso
 }
 
 void gb_product_of(gb_product & p, const ggml_tensor * dst) {
+    if (dst->op == GGML_OP_OUT_PROD) {
+        gb_product_describe(p, dst->src[0], dst->src[1], dst, 1);
+        return;
+    }
     if (dst->op == GGML_OP_MUL_MAT) {
         gb_product_describe(p, dst->src[0], dst->src[1], dst, 0);
         p.exact = dst->op_params[0] == GGML_PREC_F32;
