@@ -88,8 +88,7 @@ bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct g
 // Types of the operators that convolve without columns.
 static bool rule_direct_types(const struct gb_call * c, gb_ct a, gb_ct b) {
     return rule_kernel_type(c, a) && (gb_rule_is_built(c) || b->type == GGML_TYPE_F32 || b->type == GGML_TYPE_F16 ||
-                                         b->type == GGML_TYPE_BF16 ||
-                                         GB_BROKEN(c, NO_FLOAT, .a = "b", .t = b->type));
+                                         b->type == GGML_TYPE_BF16 || GB_BROKEN(c, NO_FLOAT, .a = "b", .t = b->type));
 }
 
 // `channels` are those of a kernel, `kernels` how many there are, `data` the channels of b.
@@ -107,8 +106,8 @@ static bool rule_groups(const struct gb_call * c, int64_t groups, int64_t channe
 bool gb_check_conv_2d(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv, int64_t groups) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_direct_types(&c, a, b) &&
-           rule_groups(&c, groups, a->ne[2], a->ne[3], b->ne[2]) && rule_conv_params(&c, a, b, conv) &&
-           gb_rule_contiguous(&c, 0);
+           (groups != 1 || gb_rule_equal(&c, 0, 2, 1, 2)) && rule_groups(&c, groups, a->ne[2], a->ne[3], b->ne[2]) &&
+           rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0);
 }
 
 bool gb_check_conv_2d_dw(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
@@ -120,8 +119,8 @@ bool gb_check_conv_2d_dw(const char * func, gb_ct a, gb_ct b, const struct gb_co
 bool gb_check_conv_1d_grouped(const char * func, gb_ct a, gb_ct b, int64_t groups) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_direct_types(&c, a, b) && gb_rule_max_dims(&c, 0, 3) &&
-           gb_rule_max_dims(&c, 1, 3) && rule_groups(&c, groups, a->ne[1], a->ne[2], b->ne[1]) &&
-           gb_rule_contiguous(&c, 0);
+           gb_rule_max_dims(&c, 1, 3) && (groups != 1 || gb_rule_equal(&c, 0, 1, 1, 1)) &&
+           rule_groups(&c, groups, a->ne[1], a->ne[2], b->ne[1]) && gb_rule_contiguous(&c, 0);
 }
 
 static bool rule_conv_3d_channels(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv_3d * v) {

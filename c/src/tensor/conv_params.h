@@ -16,9 +16,9 @@ static inline struct gb_conv_channels gb_conv_channels_of(const struct ggml_tens
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int32_t * p = node->op_params;
     switch (node->op) {
-        case GGML_OP_CONV_3D: return (struct gb_conv_channels){ p[9], p[11], p[12] > 0 ? p[12] : 1, p[10] };
-        case GGML_OP_CONV_2D_DW: return (struct gb_conv_channels){ b->ne[2], a->ne[3], b->ne[2], b->ne[3] };
-        default: return (struct gb_conv_channels){ b->ne[2], a->ne[3], p[6] > 0 ? p[6] : 1, b->ne[3] };
+        case GGML_OP_CONV_3D: return (struct gb_conv_channels) { p[9], p[11], p[12] > 0 ? p[12] : 1, p[10] };
+        case GGML_OP_CONV_2D_DW: return (struct gb_conv_channels) { b->ne[2], a->ne[3], b->ne[2], b->ne[3] };
+        default: return (struct gb_conv_channels) { b->ne[2], a->ne[3], p[6] > 0 ? p[6] : 1, b->ne[3] };
     }
 }
 

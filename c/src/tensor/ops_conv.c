@@ -203,10 +203,12 @@ struct ggml_tensor * ggml_conv_1d_grouped(struct ggml_context * ctx, struct ggml
     const int64_t ne[4] = { b->ne[0], 1, b->ne[1], b->ne[2] };
     const size_t nb[4] = { b->nb[0], b->nb[1], b->nb[1], b->nb[2] };
     struct ggml_tensor * kernels = ggml_reshape_4d(ctx, a, a->ne[0], 1, a->ne[1], a->ne[2]);
-    struct ggml_tensor * images = kernels != NULL ? gb_op_view(ctx, __func__, GGML_OP_VIEW, b, ne, nb, 0, "view") : NULL;
+    struct ggml_tensor * images =
+        kernels != NULL ? gb_op_view(ctx, __func__, GGML_OP_VIEW, b, ne, nb, 0, "view") : NULL;
     if (images == NULL || !gb_check_conv_2d(__func__, kernels, images, &conv, groups)) {
         return gb_op_keep_if(ctx, kernels, NULL);
     }
+    gb_op_set_ndim(images, 4);
     struct ggml_tensor * r = conv_2d_node(ctx, __func__, GGML_OP_CONV_2D, kernels, images, &conv, groups);
     return gb_op_keep_if(ctx, kernels, r != NULL ? ggml_reshape_3d(ctx, r, r->ne[0], r->ne[2], r->ne[3]) : NULL);
 }
@@ -227,16 +229,16 @@ struct ggml_tensor * ggml_conv_3d_direct(struct ggml_context * ctx, struct ggml_
     int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, int n_channels, int n_batch,
     int n_channels_out) {
     return conv_3d(ctx, __func__, a, b,
-        &(const struct gb_conv_3d){ { s0, s1, s2 }, { p0, p1, p2 }, { d0, d1, d2 }, n_channels, n_batch, n_channels_out,
-            1 });
+        &(const struct gb_conv_3d){
+            { s0, s1, s2 }, { p0, p1, p2 }, { d0, d1, d2 }, n_channels, n_batch, n_channels_out, 1 });
 }
 
 struct ggml_tensor * ggml_conv_3d_grouped(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, int n_channels, int n_batch,
     int n_channels_out, int groups) {
     return conv_3d(ctx, __func__, a, b,
-        &(const struct gb_conv_3d){ { s0, s1, s2 }, { p0, p1, p2 }, { d0, d1, d2 }, n_channels, n_batch, n_channels_out,
-            groups });
+        &(const struct gb_conv_3d){
+            { s0, s1, s2 }, { p0, p1, p2 }, { d0, d1, d2 }, n_channels, n_batch, n_channels_out, groups });
 }
 
 // ------------------------------------------------------------------------------------------------------ transposed

@@ -51,10 +51,8 @@ static ALWAYS_INLINE void conv_tile_(int mr, int nv, const struct gb_conv_tile *
 
 static ALWAYS_INLINE void conv_tile_of_rows_(int nv, const struct gb_conv_tile * t) {
     switch (t->mr) {
-#define CONV_CASE(n)           \
-    case n:                    \
-        conv_tile_(n, nv, t);  \
-        break;
+#define CONV_CASE(n) \
+    case n: conv_tile_(n, nv, t); break;
         CONV_CASE(1)
         CONV_CASE(2)
         CONV_CASE(3)
@@ -156,26 +154,26 @@ static inline int conv_left_(const struct gb_conv_rows * p, int64_t j) {
 }
 
 // Rows r .. r + rows - 1, all columns.
-#define CONV_LINES(rows, PIECE)                         \
-    for (int64_t j = 0; j < p->n; j += V_N) {           \
-        PIECE(rows, p, r, j, conv_left_(p, j));         \
+#define CONV_LINES(rows, PIECE)                 \
+    for (int64_t j = 0; j < p->n; j += V_N) {   \
+        PIECE(rows, p, r, j, conv_left_(p, j)); \
     }
 #define CONV_ANY(rows, p, r, j, left) conv_piece_(rows, 1, p, r, j, left)
 #define CONV_3(rows, p, r, j, left) conv_square_(3, rows, p, r, j, left)
 #define CONV_5(rows, p, r, j, left) conv_square_(5, rows, p, r, j, left)
 
-#define CONV_ALL_ROWS(name, PIECE)                              \
-    static void name(const struct gb_conv_rows * p) {           \
-        int64_t r = 0;                                          \
-        for (; r + CONV_ROWS <= p->rows; r += CONV_ROWS) {      \
-            CONV_LINES(CONV_ROWS, PIECE)                        \
-        }                                                       \
-        switch (p->rows - r) {                                  \
-            case 3: CONV_LINES(3, PIECE) break;                 \
-            case 2: CONV_LINES(2, PIECE) break;                 \
-            case 1: CONV_LINES(1, PIECE) break;                 \
-            default: break;                                     \
-        }                                                       \
+#define CONV_ALL_ROWS(name, PIECE)                         \
+    static void name(const struct gb_conv_rows * p) {      \
+        int64_t r = 0;                                     \
+        for (; r + CONV_ROWS <= p->rows; r += CONV_ROWS) { \
+            CONV_LINES(CONV_ROWS, PIECE)                   \
+        }                                                  \
+        switch (p->rows - r) {                             \
+            case 3: CONV_LINES(3, PIECE) break;            \
+            case 2: CONV_LINES(2, PIECE) break;            \
+            case 1: CONV_LINES(1, PIECE) break;            \
+            default: break;                                \
+        }                                                  \
     }
 
 CONV_ALL_ROWS(conv_rows_any_, CONV_ANY)
@@ -183,37 +181,56 @@ CONV_ALL_ROWS(conv_rows_3_, CONV_3)
 CONV_ALL_ROWS(conv_rows_5_, CONV_5)
 
 static void conv_rows_f32(const struct gb_conv_rows * p) {
-    if (p->rows == 1) { // as of a line of sound
-        int64_t j = 0;
-        for (; j + CONV_VECTORS * V_N <= p->n; j += CONV_VECTORS * V_N) {
-            conv_piece_(1, CONV_VECTORS, p, 0, j, V_N);
-        }
-        for (; j < p->n; j += V_N) {
-            conv_piece_(1, 1, p, 0, j, conv_left_(p, j));
-        }
+    if (p->rows != 1) {
+        (p->square == 3 ? conv_rows_3_ : p->square == 5 ? conv_rows_5_ : conv_rows_any_)(p);
         return;
     }
-    (p->square == 3 ? conv_rows_3_ : p->square == 5 ? conv_rows_5_ : conv_rows_any_)(p);
+    int64_t j = 0;
+    for (; j + CONV_VECTORS * V_N < p->n; j += CONV_VECTORS * V_N) {
+        conv_piece_(1, CONV_VECTORS, p, 0, j, V_N);
+    }
+    const int vectors = (int) ((p->n - j + V_N - 1) / V_N), left = (int) (p->n - j) - (vectors - 1) * V_N;
+    switch (vectors) { // as many chains as there are, because one alone waits for each sum
+        case 4: conv_piece_(1, 4, p, 0, j, left); break;
+        case 3: conv_piece_(1, 3, p, 0, j, left); break;
+        case 2: conv_piece_(1, 2, p, 0, j, left); break;
+        case 1: conv_piece_(1, 1, p, 0, j, left); break;
+        default: break;
+    }
 }
 
-static void every_f32(int64_t n, float * y, const float * x, int64_t stride) {
+#if V_ISA_AVX512 || V_ISA_AVX2
+// The even elements of two vectors.
+static inline vf even_(vf a, vf b) {
+#    if V_ISA_AVX512
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    return _mm512_permutex2var_ps(a, even, b);
+#    else
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), 0xd8));
+#    endif
+}
+
+static void every_second_(int64_t n, float * y, const float * x) {
     int64_t i = 0;
-#if V_ISA_AVX512
-    if (stride == 2) {
-        const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-        for (; i + V_N < n; i += V_N) {
-            v_store(y + i, _mm512_permutex2var_ps(v_load(x + 2 * i), even, v_load(x + 2 * i + V_N)));
-        }
+    for (; i + V_N < n; i += V_N) { // x has no element behind the last one of y
+        v_store(y + i, even_(v_load(x + 2 * i), v_load(x + 2 * i + V_N)));
     }
-#elif V_ISA_AVX2
+    if (i < n) {
+        const int left = (int) (n - i), used = 2 * left - 1;
+        const vf low = v_load_n(x + 2 * i, used < V_N ? used : V_N);
+        v_store_n(y + i, even_(low, used > V_N ? v_load_n(x + 2 * i + V_N, used - V_N) : low), left);
+    }
+}
+#endif
+
+static void every_f32(int64_t n, float * y, const float * x, int64_t stride) {
+#if V_ISA_AVX512 || V_ISA_AVX2
     if (stride == 2) {
-        for (; i + V_N < n; i += V_N) {
-            const vf pairs = _mm256_shuffle_ps(v_load(x + 2 * i), v_load(x + 2 * i + V_N), 0x88);
-            v_store(y + i, _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(pairs), 0xd8)));
-        }
+        every_second_(n, y, x);
+        return;
     }
 #endif
-    for (; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         y[i] = x[i * stride];
     }
 }

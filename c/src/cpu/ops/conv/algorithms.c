@@ -52,8 +52,8 @@ const char * gb_conv_candidate(const struct gb_conv_job * j, int i, const char *
 }
 
 int gb_conv_n_tasks(const struct gb_conv_job * j, int n_threads) {
-    const double macs = (double) (j->batches * j->groups * j->oc) * (double) gb_conv_positions(j) *
-                        (double) gb_conv_terms(j);
+    const double macs =
+        (double) (j->batches * j->groups * j->oc) * (double) gb_conv_positions(j) * (double) gb_conv_terms(j);
     const int64_t units = j->batches * j->groups * gb_div_up(j->oc, GB_GEMM_MR_MAX) * j->axis[2].out * j->axis[1].out *
                           gb_div_up(j->axis[0].out, GB_GEMM_NR_MAX);
     return gb_tasks_for(macs / 8, units, n_threads);
@@ -124,11 +124,12 @@ struct gb_conv_unit gb_conv_unit_at(const struct gb_conv_job * j, const struct g
 
 void gb_conv_store(const struct gb_conv_job * j, const struct gb_slab * s, int64_t f, int64_t n, const float * x,
     float * y) {
-    for (int64_t at = f; at < f + n;) {
-        const int64_t row = at / s->pitch, column = at % s->pitch;
-        const int64_t run = GB_MIN(f + n - at, s->pitch - column), used = GB_MIN(run, s->n[0] - column);
-        if (used > 0) {
-            memcpy(y + row * j->axis[0].out + column, x + (at - f), (size_t) used * sizeof(*y));
+    int64_t column = f % s->pitch;
+    y += f / s->pitch * j->axis[0].out;
+    for (int64_t at = 0; at < n; column = 0, y += j->axis[0].out) {
+        const int64_t run = GB_MIN(n - at, s->pitch - column), used = GB_MIN(run, s->n[0] - column);
+        for (int64_t i = 0; i < used; i++) { // a few, for which a call would take longer
+            y[column + i] = x[at + i];
         }
         at += run;
     }

@@ -2,7 +2,8 @@
 #include "cpu/ops/conv/conv.h"
 #include "tensor/conv_params.h"
 
-static struct gb_conv_axis axis_of(int64_t in, int64_t kernel, int64_t out, int64_t stride, int64_t pad, int64_t dilation) {
+static struct gb_conv_axis axis_of(int64_t in, int64_t kernel, int64_t out, int64_t stride, int64_t pad,
+    int64_t dilation) {
     return (struct gb_conv_axis){ in, kernel, out, stride, pad, dilation };
 }
 

@@ -64,8 +64,15 @@ static bool gathered_unit(const struct gb_cpu_call * call, const struct gb_conv_
     for (int64_t o = 0; o < j->oc; o += mr) {
         const int64_t m = GB_MIN(mr, j->oc - o), channel = group * j->oc + o;
         float * y = j->y + batch * j->y_batch + channel * j->y_channel + first;
-        const struct gb_conv_tile tile = { .k = terms, .a = gb_conv_weights(call, j, group, o, m, weights), .lda = terms,
-            .x = inputs, .offsets = offsets, .c = y, .ldc = j->y_channel, .mr = (int) m, .nr = (int) n };
+        const struct gb_conv_tile tile = { .k = terms,
+            .a = gb_conv_weights(call, j, group, o, m, weights),
+            .lda = terms,
+            .x = inputs,
+            .offsets = offsets,
+            .c = y,
+            .ldc = j->y_channel,
+            .mr = (int) m,
+            .nr = (int) n };
         call->k->conv_tile_f32(&tile);
         if (gb_cpu_stopped(call, gb_conv_work(m * n * terms))) {
             return false;

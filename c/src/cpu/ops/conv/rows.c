@@ -36,20 +36,33 @@ static int square_side(const struct gb_conv_job * j) {
                : 0;
 }
 
+// before: the slab of the thread's last unit, with channels 0 at first.
 static bool rows_unit(const struct gb_cpu_call * call, const struct gb_conv_job * j, const struct gb_conv_bands * b,
-    struct gb_conv_unit * u) {
+    struct gb_conv_unit * u, struct gb_slab * before) {
     float * p = gb_my_floats(call, memory_floats(j, b));
     int64_t * offsets = (int64_t *) (void *) p;
     float * weights = p + gb_conv_aligned(GB_CONV_FLOATS_OF_OFFSETS(gb_conv_terms(j)));
     float * slab = weights + gb_conv_aligned(gb_conv_terms(j));
     struct gb_slab * s = &u->slab;
-    gb_slab_layout(j, s);
-    gb_slab_offsets(j, s, s->channels, offsets);
-    if (!gb_slab_fill(call, j, s, u->batch, u->group * j->ic, j->ic, slab)) {
+    const bool again = gb_slab_is_like(s, before);
+    if (again) {
+        *s = *before;
+    } else {
+        gb_slab_layout(j, s);
+        gb_slab_offsets(j, s, s->channels, offsets);
+        *before = *s;
+    }
+    if (!gb_slab_fill(call, j, s, again, u->batch, u->group * j->ic, j->ic, slab)) {
         return false;
     }
-    struct gb_conv_rows rows = { .k = gb_conv_terms(j), .x = slab, .offsets = offsets, .pitch = s->pitch,
-        .ldy = j->axis[0].out, .rows = s->n[1], .n = s->n[0], .square = square_side(j) };
+    struct gb_conv_rows rows = { .k = gb_conv_terms(j),
+        .x = slab,
+        .offsets = offsets,
+        .pitch = s->pitch,
+        .ldy = j->axis[0].out,
+        .rows = s->n[1],
+        .n = s->n[0],
+        .square = square_side(j) };
     const bool are_short = s->n[0] <= SHORT_ROW && s->n[1] > 1;
     if (are_short) {
         rows.rows = 1;
@@ -73,11 +86,19 @@ static bool rows_unit(const struct gb_cpu_call * call, const struct gb_conv_job 
 void gb_conv_rows_run(const struct gb_cpu_call * call, const struct gb_conv_job * j) {
     const struct gb_conv_bands b = gb_conv_bands_of(j, SLAB_FLOATS);
     struct gb_cpu_taking taking = gb_cpu_taking_of(call, gb_conv_n_units(j, &b, 1), 1);
+    const int64_t bands = b.n_rows * b.n_columns * j->axis[2].out;
+    struct gb_slab before = { .channels = 0 };
+    struct gb_conv_unit u = { 0 };
     int64_t first, last, part;
     while (gb_cpu_take(&taking, &first, &last, &part)) {
         for (int64_t i = first; i < last; i++) {
-            struct gb_conv_unit u = gb_conv_unit_at(j, &b, 1, i);
-            if (!rows_unit(call, j, &b, &u)) {
+            if (bands == 1 && i > first) { // the next channel; divisions would take as long as a small plane
+                u.batch += u.group + 1 == j->groups;
+                u.group = u.group + 1 == j->groups ? 0 : u.group + 1;
+            } else {
+                u = gb_conv_unit_at(j, &b, 1, i);
+            }
+            if (!rows_unit(call, j, &b, &u, &before)) {
                 return;
             }
         }

@@ -13,11 +13,11 @@
 
 struct gb_slab {
     int64_t first[3], n[3]; // output positions of the band; n[2] is 1
-    int64_t phases[2];      // along width, height
-    int64_t reach[2];       // the largest shift of a kernel element inside its phase
-    int64_t rows, pitch;    // of a phase: rows, floats from one to the next
+    int64_t phases[2]; // along width, height
+    int64_t reach[2]; // the largest shift of a kernel element inside its phase
+    int64_t rows, pitch; // of a phase: rows, floats from one to the next
     int64_t phase_size, channel_size; // floats
-    int64_t channels;       // input channels times kernel planes
+    int64_t channels; // input channels times kernel planes
 };
 
 // The layout of a band of n[0] columns and n[1] rows of one output plane. Returns its floats, without the slack behind.
@@ -29,8 +29,15 @@ int64_t gb_slab_floats(const struct gb_conv_job * j, int64_t columns, int64_t ro
 // Offsets of the terms of a sum, in the order of the weights, for `channels` input channels.
 void gb_slab_offsets(const struct gb_conv_job * j, const struct gb_slab * s, int64_t channels, int64_t * offsets);
 
-// Copies input channels [first, first + n) of a group of an image. False: the run is over.
-bool gb_slab_fill(const struct gb_cpu_call * call, const struct gb_conv_job * j, const struct gb_slab * s,
+// True if both slabs have one layout with zeros at the same places.
+static inline bool gb_slab_is_like(const struct gb_slab * a, const struct gb_slab * b) {
+    return memcmp(a->first, b->first, sizeof(a->first)) == 0 && memcmp(a->n, b->n, sizeof(a->n)) == 0 &&
+           a->channels == b->channels;
+}
+
+// Copies input channels [first, first + n) of an image. `zeroed`: the slab held a slab like it (gb_slab_is_like), so its
+// zeros are there. False: the run is over.
+bool gb_slab_fill(const struct gb_cpu_call * call, const struct gb_conv_job * j, const struct gb_slab * s, bool zeroed,
     int64_t batch, int64_t first, int64_t n, float * slab);
 
 #endif // GB_CPU_OPS_CONV_SLAB_H

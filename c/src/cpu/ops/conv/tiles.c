@@ -65,8 +65,9 @@ static int64_t channels_of_tile(const struct tiles * t, int64_t n) {
 }
 
 static struct gb_conv_tile tile_of(const struct tiles * t, const float * a, const float * x, int64_t mr, int64_t nr) {
-    return (struct gb_conv_tile){ .k = t->terms, .a = a, .lda = t->terms, .x = x, .offsets = t->m.offsets, .mr = (int) mr,
-        .nr = (int) nr };
+    return (struct gb_conv_tile){
+        .k = t->terms, .a = a, .lda = t->terms, .x = x, .offsets = t->m.offsets, .mr = (int) mr, .nr = (int) nr
+    };
 }
 
 // -------------------------------------------------------------------------------------------------------------- tiles
@@ -108,7 +109,7 @@ static bool tile_unit(const struct tiles * t, struct gb_conv_unit * u, int64_t *
     gb_slab_layout(j, &u->slab);
     if (*filled != i / t->blocks) { // else an earlier block left the slab
         gb_slab_offsets(j, &u->slab, u->slab.channels, t->m.offsets);
-        if (!gb_slab_fill(t->call, j, &u->slab, u->batch, u->group * j->ic, j->ic, t->m.slab)) {
+        if (!gb_slab_fill(t->call, j, &u->slab, false, u->batch, u->group * j->ic, j->ic, t->m.slab)) {
             return false;
         }
         *filled = i / t->blocks;
