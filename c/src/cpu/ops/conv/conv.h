@@ -61,7 +61,8 @@ const char * gb_conv_candidate(const struct gb_conv_job * j, int i, const char *
 // For tests: convolutions that this candidate takes use it, others the first that takes them. Negative: no preference.
 void gb_conv_prefer(int candidate);
 
-// The convolution of a node of CONV_2D, CONV_2D_DW or CONV_3D, or of an IM2COL with the product behind it (conv_nodes.c).
+// The convolution of a node of CONV_2D, CONV_2D_DW or CONV_3D, or of an IM2COL with the product behind it
+// (conv_nodes.c).
 struct gb_conv_job gb_conv_job_of(const struct ggml_tensor * node);
 struct gb_conv_job gb_conv_job_of_columns(const struct ggml_tensor * columns, const struct ggml_tensor * product,
     const struct ggml_tensor * kernel);

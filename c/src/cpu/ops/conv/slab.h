@@ -1,7 +1,8 @@
 // slab.h - the zero-padded copy of a piece of the input from which tiles and rows read.
 //
 // A slab holds the planes of all input channels of a group, for a band of output rows and columns. With stride s a
-// plane is split into s phases along each axis: phase f holds the padded positions f, f + s, f + 2s, ... Then the values
+// plane is split into s phases along each axis: phase f holds the padded positions f, f + s, f + 2s, ... Then
+// the values
 // under one kernel element, for consecutive output positions, lie one behind the other. Only phases that a kernel
 // element reads are kept: elements k and k + m share a phase if m dilation is a multiple of s.
 //
@@ -35,7 +36,8 @@ static inline bool gb_slab_is_like(const struct gb_slab * a, const struct gb_sla
            a->channels == b->channels;
 }
 
-// Copies input channels [first, first + n) of an image. `zeroed`: the slab held a slab like it (gb_slab_is_like), so its
+// Copies input channels [first, first + n) of an image. `zeroed`: the slab held a slab like it
+// (gb_slab_is_like), so its
 // zeros are there. False: the run is over.
 bool gb_slab_fill(const struct gb_cpu_call * call, const struct gb_conv_job * j, const struct gb_slab * s, bool zeroed,
     int64_t batch, int64_t first, int64_t n, float * slab);

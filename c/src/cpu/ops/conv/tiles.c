@@ -1,9 +1,11 @@
 // tiles.c - algorithms tiles and in_place: tiles of output channels by positions, in registers.
 //
-// tiles reads a slab (slab.h). Positions are numbered with the pitch of the slab, so a tile can begin in one row and end
+// tiles reads a slab (slab.h). Positions are numbered with the pitch of the slab, so a tile can begin in one
+// row and end
 // in the next. Results between the rows are left out when it is stored.
 //
-// in_place reads the tensor itself, whose channels are the terms. Only the last positions of a plane are copied, because
+// in_place reads the tensor itself, whose channels are the terms. Only the last positions of a plane are
+// copied, because
 // kernels read whole vectors.
 #include "cpu/ops/conv/algorithm.h"
 
