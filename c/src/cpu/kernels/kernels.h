@@ -12,6 +12,7 @@
 
 #include "cpu/kernels/contracts/bytes.h"
 #include "cpu/kernels/contracts/convert.h"
+#include "cpu/kernels/contracts/convolution.h"
 #include "cpu/kernels/contracts/dense.h"
 #include "cpu/kernels/contracts/elements.h"
 #include "cpu/kernels/contracts/interleaved.h"

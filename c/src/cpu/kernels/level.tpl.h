@@ -18,6 +18,7 @@
 #include "moves.tpl.h"
 #include "blocks.tpl.h"
 #include "gemm.tpl.h"
+#include "convolution.tpl.h"
 #include "dots.tpl.h"
 #include "rows_columns.tpl.h"
 #include "unpack.tpl.h"
