@@ -153,6 +153,12 @@ static struct ggml_tensor * attention_back(void) {
     X(product_iq_one_row, PRODUCT(GGML_TYPE_IQ4_NL, 1024, 8000, 1))                                                    \
     X(product_half_halves,                                                                                             \
         ggml_mul_mat(ctx, filled(GGML_TYPE_F16, 512, 4000, 1, 1), filled(GGML_TYPE_F16, 512, 2, 1, 1)))                \
+    X(mul_mat_experts, ggml_mul_mat_experts(ctx, floats(512, 200, 8, 1), floats(512, 1, 200, 1),                       \
+                           ggml_reshape_2d(ctx, indices(400, 8), 2, 200)))                                             \
+    X(add_id, ggml_add_id(ctx, floats(1024, 2, 500, 1), floats(1024, 8, 1, 1),                                         \
+                  ggml_reshape_2d(ctx, indices(1000, 8), 2, 500)))                                                     \
+    X(flash_attn_ext,                                                                                                  \
+        ggml_flash_attn_ext(ctx, floats(64, 64, 4, 1), floats(64, 2000, 4, 1), floats(64, 2000, 4, 1), NULL, 1, 0, 0)) \
     X(mul_mat_id, experts())                                                                                           \
     X(out_prod, ggml_out_prod(ctx, floats(256, 512, 1, 1), floats(300, 512, 1, 1)))                                    \
     X(out_prod_quantized, ggml_out_prod(ctx, filled(GGML_TYPE_Q4_0, 256, 512, 1, 1), floats(300, 512, 1, 1)))          \

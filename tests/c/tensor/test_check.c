@@ -476,16 +476,16 @@ static void soft_max_and_masks(void) {
     TENSOR(m, F32, 4, 3);
     TENSOR(m0, F32, 5, 3);
     TENSOR(m1, F32, 4, 4);
-    TENSOR(m2, F32, 4, 6, 2);
+    TENSOR(m2, F32, 4, 6, 3);
     TENSOR(mi, I32, 4, 3);
     struct ggml_tensor * t = ggml_set_name(ggml_permute(ctx, a, 0, 2, 1, 3), "t");
     struct ggml_tensor * mt = ggml_set_name(ggml_transpose(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 4)), "mt");
     ACCEPTED(ggml_soft_max_ext(ctx, a, m, 1));
-    REFUSED(ggml_soft_max_ext(ctx, a, m0, 1), "(4 != 5)", a, m0);
+    REFUSED(ggml_soft_max_ext(ctx, a, m0, 1), "dimension 0 of mask must be 4, is 5", a, m0);
     REFUSED(ggml_soft_max_ext(ctx, a, m1, 1), "dimension 1 of a (6) must be a multiple of dimension 1 of mask (4)", a,
         m1);
-    REFUSED(ggml_soft_max_ext(ctx, a, m2, 1), "mask must be a matrix", a, m2);
-    REFUSED(ggml_soft_max_ext(ctx, a, mi, 1), "mask must be f32", a, mi);
+    REFUSED(ggml_soft_max_ext(ctx, a, m2, 1), "dimension 2", a, m2);
+    REFUSED(ggml_soft_max_ext(ctx, a, mi, 1), "mask must be f16 or f32", a, mi);
     REFUSED(ggml_soft_max_ext(ctx, a, mt, 1), "mask must be contiguous", a, mt);
     REFUSED(ggml_soft_max_ext(ctx, t, NULL, 1), "a must be contiguous", t);
     REFUSED(ggml_soft_max_ext(ctx, t, m, 1), "a must be contiguous", t, m);

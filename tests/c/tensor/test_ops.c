@@ -106,6 +106,9 @@ static void check_null(const struct builder * b, struct ggml_context * ctx, stru
     if (strcmp(b->name, "im2col_1d") == 0) {
         *suffix = '\0';
     }
+    if (strcmp(b->name, "soft_max_of_heads") == 0) {
+        snprintf(func, sizeof(func), "ggml_soft_max_bias");
+    }
     if (strcmp(b->name, "leaky_relu_inplace") == 0) {
         func[strlen("ggml_leaky_relu")] = '\0';
     }
