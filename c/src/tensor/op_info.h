@@ -17,6 +17,7 @@ enum gb_op_work {
     GB_WORK_OUTER,
     GB_WORK_EXPERTS,
     GB_WORK_ATTEND,
+    GB_WORK_RECUR,
     GB_WORK_PICK,
     GB_WORK_TARGET,
     GB_WORK_CUSTOM,
@@ -51,6 +52,7 @@ struct gb_op_info {
 #define GB_UNLESS_VIEW_OUTER(x) x
 #define GB_UNLESS_VIEW_EXPERTS(x) x
 #define GB_UNLESS_VIEW_ATTEND(x) x
+#define GB_UNLESS_VIEW_RECUR(x) x
 #define GB_UNLESS_VIEW_PICK(x) x
 #define GB_UNLESS_VIEW_TARGET(x) x
 #define GB_UNLESS_VIEW_CUSTOM(x) x
