@@ -78,8 +78,19 @@ static inline const char * gbpy_version(void);
 // The package that this process has imported, as a handle; NULL: none yet.
 static inline void * gbpy_package(void);
 static inline void gbpy_keep_package(void * handle);
-// The reason of a broken rule, with marks (tensor/rule.h); "": there is none.
-static inline const char * gbpy_last_reason(void);
+// The last failure of this thread: its message without the names of C functions, with tensors and shapes in quotes
+// (GB_QUOTE of base/status.h), and what is wrong as values. False if it has no values.
+struct gbpy_fault { // base/fault.h
+    const char * kind;
+    const char * message; // of the row, with fields
+    const char *a, *b;
+    int a_dim, b_dim;
+    int64_t number[5];
+    double real;
+    const char *t, *u, *name, *op;
+};
+static inline const char * gbpy_last_message(void);
+static inline bool gbpy_last_fault(struct gbpy_fault * out);
 static inline const char * gbpy_build(void);
 
 static inline void * gbpy_custom_userdata(const struct ggml_tensor * node);
@@ -92,6 +103,10 @@ static inline double gbpy_measure_limit(int what, const char * level, size_t byt
 // The i-th algorithm that is tried for a product (cpu/cpu.h). *why: why it does not apply; NULL: it computes the
 // product.
 static inline const char * gbpy_product_algorithm(const struct ggml_tensor * node, const char * level, int i,
+    const char ** why);
+
+// The same for any backend; NULL without an error: the backend names no algorithms for the node.
+static inline const char * gbpy_backend_algorithm(ggml_backend_t backend, const struct ggml_tensor * node, int i,
     const char ** why);
 
 static inline bool gbpy_can_dequantize(enum ggml_type type);
@@ -133,6 +148,11 @@ static inline const char * gbpy_product_algorithm(const struct ggml_tensor * nod
     return gb_cpu_product_algorithm(node, level, i, why);
 }
 
+static inline const char * gbpy_backend_algorithm(ggml_backend_t backend, const struct ggml_tensor * node, int i,
+    const char ** why) {
+    return gb_backend_algorithm(backend, node, i, why);
+}
+
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data) {
     (void) user_data;
     const bool trust = gb_trust_tensors(false); // the log function may do anything
@@ -141,7 +161,16 @@ static inline void gbpy_log(enum ggml_log_level level, const char * text, void *
     gbpy_arm();
 }
 
-static inline const char * gbpy_last_reason(void) { return gb_last_reason(); }
+static inline const char * gbpy_last_message(void) { return gb_last_message() + gb_last_failure()->text; }
+
+static inline bool gbpy_last_fault(struct gbpy_fault * out) {
+    const struct gb_fault * f = &gb_last_failure()->fault;
+    *out = (struct gbpy_fault) { gb_fault_name(f->kind), gb_fault_message(f->kind), f->a, f->b, f->a_dim, f->b_dim,
+        { 0 }, f->real, ggml_type_name(f->t), ggml_type_name(f->u), f->name, ggml_op_name(f->op) };
+    memcpy(out->number, f->number, sizeof(out->number));
+    return f->kind != GB_FAULT_NONE;
+}
+
 static inline const char * gbpy_version(void) { return GBPY_VERSION; }
 
 static void * gbpy_package_handle; // protected by the import lock of Python

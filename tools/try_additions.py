@@ -105,7 +105,7 @@ for level in (name for name, usable in gb.cpu_levels().items() if usable):
                 """static bool check_pair_sums(const char * func, gb_ct a) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) &&
-           (a->ne[0] % 2 == 0 || gb_rule_broken(&c, "{a.0} must be even, is %lld", (long long) a->ne[0]));
+           (a->ne[0] % 2 == 0 || GB_BROKEN(&c, SIZE_ODD, .a = "a", .number = { a->ne[0] }));
 }
 
 static struct gb_shape shape_pair_sums(gb_ct a) { return gb_shape_of(a->ne[0] / 2, a->ne[1], a->ne[2], a->ne[3]); }

@@ -164,6 +164,11 @@ struct ggml_backend_i {
     // event: then event_wait is not called, and the scheduler records none. Called with backends that have the same
     // event_wait; the answer for a pair never changes.
     bool (*GGML_CALL comes_behind)(ggml_backend_t backend, ggml_backend_t other);
+
+    // The name of the i-th algorithm that is tried for a node, counted from 0. *why: why it declines, NULL if it
+    // computes the node. NULL after that algorithm, and for nodes that have one algorithm. Static strings.
+    const char * (*GGML_CALL algorithm)(ggml_backend_t backend, const struct ggml_tensor * node, int i,
+        const char ** why);
 };
 
 struct ggml_backend {

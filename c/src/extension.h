@@ -7,9 +7,10 @@
 #ifndef GB_EXTENSION_H
 #define GB_EXTENSION_H
 
-// Errors: one status and one message for each thread, kept back while the extension's lock is held.
-//   GB_TRY GB_FAIL_IF GB_FAIL_IF_RETURNING GB_ERROR_SIZE gb_fail gb_fail_quietly gb_last_reason gb_hold_log
-//   gb_fail_count gb_status_since gb_forget_failures_since gb_failure gb_failure_save gb_failure_restore
+// Errors: status, message and values of each thread's last failure. Nothing is logged under the extension's lock.
+//   GB_TRY GB_FAIL_IF GB_FAIL_IF_RETURNING GB_ERROR_SIZE gb_fail gb_fail_quietly gb_last_message gb_last_failure
+//   gb_hold_log gb_fail_count gb_status_since gb_forget_failures_since gb_failure gb_failure_save gb_failure_restore
+//   GB_QUOTE gb_fault GB_FAULT_NONE gb_fault_name gb_fault_message
 #include "base/status.h"
 
 // Memory, growing arrays, maps by address, small arithmetic.
@@ -51,6 +52,7 @@
 // Buffers: kept while arrays look into them.
 //   gb_tensor_buffer gb_buffer_hold gb_buffer_unhold gb_buffer_changed gb_buffer_version gb_buffer_is_retired
 //   gb_multi_buffer_part gb_buffer_is_host gb_view_bind gb_tensor_write gb_tensor_scatter
+//   gb_backend_algorithm
 #include "backend/backend.h"
 // Profiles: what a thread records.
 //   gb_profile_scope gb_profile_enter gb_profile_leave gb_profile_fail_run

@@ -270,8 +270,8 @@ static int find_type(const struct dl_array * d, int * type, const char * what) {
     } else {
         snprintf(name, sizeof(name), "DLPack's code %d with %d bits and %d lanes", d->code, d->bits, d->lanes);
     }
-    return gb_fail(GGML_STATUS_INVALID_ARGUMENT,
-        "%s: %s is not a dtype of tensors: convert the array where it was made", what, name);
+    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: " GB_QUOTE("%s") " is not a dtype of tensors", what, name);
+    return GBPY_NO_DTYPE;
 }
 
 // True if the addresses of all elements lie within the largest possible memory and do not wrap around. Only the maker

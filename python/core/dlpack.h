@@ -30,6 +30,7 @@ struct gbpy_array { // in host memory; axes in NumPy's order
 enum {
     GBPY_NOT_ON_HOST = 1001, // the tensor, or (with a message) the array to import, is not on the host
     GBPY_IS_READONLY, // the reader has no flag for read-only memory
+    GBPY_NO_DTYPE, // with a message that quotes the dtype of the array
     GBPY_NOT_SHARED, // DLPack has no such elements, or (with a message) no tensor has such strides
 };
 

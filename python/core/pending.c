@@ -109,7 +109,7 @@ static void keep_failure(struct gbpy_run_outcome * l, int status, const char * m
 static bool decide(struct gbpy_pending_run * f, int status) {
     struct gbpy_run_outcome * l = f->outcome;
     const bool stopped = f->run != NULL && f->run->stopped != 0;
-    keep_failure(l, status, ggml_last_error());
+    keep_failure(l, status, gb_last_message());
     l->state = l->state < 0 || stopped || (l->state == 0 && status != GGML_STATUS_SUCCESS) ? -1 : 1;
     return l->state < 0 && is_mine(l);
 }
@@ -172,7 +172,7 @@ static int finish_quietly(struct gbpy_sched * s) {
         return status;
     }
     s->kept_status = status;
-    snprintf(s->kept_message, sizeof(s->kept_message), "%s", ggml_last_error());
+    snprintf(s->kept_message, sizeof(s->kept_message), "%s", gb_last_message());
     return GGML_STATUS_SUCCESS;
 }
 
@@ -326,7 +326,7 @@ static int wait_for_run(struct gbpy_sched * s, const struct gbpy_pending_run * f
         return GGML_STATUS_SUCCESS;
     }
     char message[GB_ERROR_SIZE / 2];
-    snprintf(message, sizeof(message), "%s", ggml_last_error());
+    snprintf(message, sizeof(message), "%s", gb_last_message());
     set_state(outcome, -1);
     const int complete = gbpy_finish_runs(s); // reports the same failure, and makes the scheduler usable again
     if (complete != GGML_STATUS_SUCCESS) {
@@ -496,7 +496,7 @@ static int prepare_start(struct gbpy_sched * s, struct gbpy_graph * g, struct gb
 // exists.
 static int give_up(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_run_outcome * outcome, int status) {
     char message[GB_ERROR_SIZE / 2];
-    snprintf(message, sizeof(message), "%s", ggml_last_error());
+    snprintf(message, sizeof(message), "%s", gb_last_message());
     set_state(outcome, -1);
     const int landed = gbpy_finish_runs(s);
     s->ran = false;

@@ -43,8 +43,7 @@ from ._base.errors import (
     StateError,
     UnsupportedError,
 )
-from ._base.errors.hints import module_attribute as _module_attribute
-from ._base.errors.hints import tell_missing as _tell_missing
+from ._base.errors.messages import no_name as _no_name
 from ._base.renamed import warn_of as _warn_of
 from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
@@ -151,8 +150,6 @@ __all__ = [
 __all__ += dtypes.__all__
 __all__ += ops.__all__
 
-for _kind in (Tensor, Context, Graph, Scheduler, Backend, Buffer, Pending, Plan, gguf.GGUFFile):
-    _tell_missing(_kind)
 if not TYPE_CHECKING:  # for checkers there is no such thing
     for _name in ("abs", "set", "sum"):  # of Python, which `import *` would hide
         __all__.remove(_name)
@@ -166,7 +163,7 @@ if not TYPE_CHECKING:  # for checkers there is no such thing
         if name in _RENAMED:
             _warn_of(name, _RENAMED[name])
             return globals()[_RENAMED[name]]
-        return _module_attribute(name, __dir__())
+        return _no_name("ggml_backend", name, __dir__())
 
     def __dir__():
         return sorted({*globals(), *_FOLDERS, *_MODULE_OF})

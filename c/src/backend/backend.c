@@ -5,6 +5,7 @@
 // own, run through graph_compute.
 #include "backend/backend.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "backend/profile.h"
@@ -184,6 +185,41 @@ static void mark_written(const struct ggml_cgraph * cgraph) {
     }
 }
 
+const char * gb_backend_algorithm(ggml_backend_t backend, const struct ggml_tensor * node, int i, const char ** why) {
+    return backend->iface.algorithm != NULL ? backend->iface.algorithm(backend, node, i, why) : NULL;
+}
+
+// The algorithm that computes the node; NULL: it has no name.
+static const char * algorithm_of(ggml_backend_t backend, const struct ggml_tensor * node) {
+    const char *name = NULL, *next, *why = NULL;
+    for (int i = 0; (next = gb_backend_algorithm(backend, node, i, &why)) != NULL; i++) {
+        name = next;
+    }
+    return name;
+}
+
+void gb_backend_name_algorithms(ggml_backend_t backend, struct ggml_tensor * const * nodes, int n,
+    char (*text)[GB_ALGORITHMS_SIZE]) {
+    enum { MOST = 16 };
+    const char * names[MOST];
+    int n_names = 0;
+    for (int i = 0; i < n && n_names < MOST; i++) {
+        const char * name = algorithm_of(backend, nodes[i]);
+        int k = 0;
+        while (name != NULL && k < n_names && strcmp(names[k], name) != 0) {
+            k++;
+        }
+        if (name != NULL && k == n_names) {
+            names[n_names++] = name;
+        }
+    }
+    if (n_names > 1) {
+        snprintf(*text, sizeof(*text), "%s and %d more", names[0], n_names - 1);
+    } else {
+        snprintf(*text, sizeof(*text), "%s", n_names > 0 ? names[0] : "");
+    }
+}
+
 // Computes the graph as a run of the profile that the thread uses. If the backend does not record
 // steps, the whole graph is one record.
 static bool compute_profiled(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
@@ -195,10 +231,13 @@ static bool compute_profiled(ggml_backend_t backend, struct ggml_cgraph * cgraph
     if (ok && begun && gb_profile_n_added() == before) {
         ok = ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS;
         if (ok && gb_fail_count() == failures) {
+            char algorithms[GB_ALGORITHMS_SIZE];
+            gb_backend_name_algorithms(backend, cgraph->nodes, cgraph->n_nodes, &algorithms);
             gb_profile_add(&(struct gb_profile_note){ .nodes = cgraph->nodes,
                 .n_nodes = cgraph->n_nodes,
                 .apart = true,
                 .fusion = "split",
+                .algorithm = algorithms,
                 .start_ns = start,
                 .end_ns = gb_time_ns(),
                 .n_threads = 1,

@@ -89,6 +89,13 @@ enum ggml_status gb_tensor_scatter(struct ggml_tensor * t, const void * data);
 // overwrite other tensors.
 bool gb_tensor_has_gaps(const struct ggml_tensor * t);
 
+// The i-th algorithm that the backend tries for a node (ggml_backend_i::algorithm). NULL if the backend names none.
+const char * gb_backend_algorithm(ggml_backend_t backend, const struct ggml_tensor * node, int i, const char ** why);
+// The algorithms that compute the nodes, for profiles: "tiles", or "vectors_quick and 2 more". "": none has a name.
+enum { GB_ALGORITHMS_SIZE = 64 };
+void gb_backend_name_algorithms(ggml_backend_t backend, struct ggml_tensor * const * nodes, int n,
+    char (*text)[GB_ALGORITHMS_SIZE]);
+
 // True if work that is queued on `backend` can wait for events of `other` without stopping the host.
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other);
 

@@ -1,6 +1,6 @@
 // status.c - the last failure of each thread, and the names of the statuses.
 //
-// The state has a fixed size and is thread-local, so recording a failure cannot fail and needs no lock.
+// The state has a fixed size and belongs to a thread, so recording a failure cannot fail and needs no lock.
 #include "status.h"
 
 #include <stdarg.h>
@@ -22,7 +22,7 @@ static const char cut_mark[] = "...";
 // or clear the failure.
 static void log_error(void) {
     const struct gb_failure before = error_state;
-    gb_log(GGML_LOG_LEVEL_ERROR, "%s", before.message);
+    gb_log(GGML_LOG_LEVEL_ERROR, "%s", before.plain);
     error_state = before;
 }
 
@@ -34,6 +34,45 @@ void gb_hold_log(bool hold) {
     }
 }
 
+char * gb_plain_text(char * text) {
+    size_t n = 0;
+    for (const char * at = text; *at != '\0'; at++) {
+        if (*at != GB_QUOTE_BEGIN[0] && *at != GB_QUOTE_END[0]) {
+            text[n++] = *at;
+        }
+    }
+    text[n] = '\0';
+    return text;
+}
+
+// The length of the names of functions of this library at the beginning of a message: "ggml_mul_mat: ".
+static size_t length_of_functions(const char * message) {
+    size_t length = 0;
+    for (;;) {
+        const char * name = message + length;
+        const size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+        const bool ours =
+            strncmp(name, "ggml_", 5) == 0 || strncmp(name, "gguf_", 5) == 0 || strncmp(name, "gb_", 3) == 0;
+        if (!ours || strncmp(name + n, ": ", 2) != 0) {
+            return length;
+        }
+        length += n + 2;
+    }
+}
+
+// `message` may be the one of the failure before.
+static void record(enum ggml_status status, const char * message) {
+    error_state.status = status;
+    error_state.count++;
+    error_state.fault.kind = GB_FAULT_NONE;
+    if (message != error_state.message) {
+        snprintf(error_state.message, sizeof(error_state.message), "%s", message);
+    }
+    error_state.text = length_of_functions(error_state.message);
+    memcpy(error_state.plain, error_state.message, strlen(error_state.message) + 1);
+    gb_plain_text(error_state.plain);
+}
+
 // A message that is too long ends with "...".
 static enum ggml_status fail_with_args(enum ggml_status status, const char * fmt, va_list args) {
     char text[GB_ERROR_SIZE]; // formatted apart, because an argument may be the old message
@@ -43,7 +82,7 @@ static enum ggml_status fail_with_args(enum ggml_status status, const char * fmt
     } else if ((size_t) n >= sizeof(text)) {
         memcpy(text + sizeof(text) - sizeof(cut_mark), cut_mark, sizeof(cut_mark));
     }
-    gb_fail_quietly(status, text);
+    record(status, text);
     if (log_is_held) {
         log_is_due = true;
     } else {
@@ -61,18 +100,13 @@ enum ggml_status gb_fail(enum ggml_status status, const char * fmt, ...) {
 }
 
 enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message) {
-    error_state.status = status;
-    error_state.count++;
-    error_state.reason[0] = '\0';
-    if (message != error_state.message) {
-        snprintf(error_state.message, sizeof(error_state.message), "%s", message);
-    }
+    record(status, message);
     return status;
 }
 
-void gb_fail_reason(const char * reason) { snprintf(error_state.reason, sizeof(error_state.reason), "%s", reason); }
+void gb_set_fault(const struct gb_fault * fault) { error_state.fault = *fault; }
 
-const char * gb_last_reason(void) { return error_state.reason; }
+const struct gb_failure * gb_last_failure(void) { return &error_state; }
 
 // The count grows in both cases, since this call has failed as well.
 void gb_fail_null(const char * func, const char * argument) {
@@ -109,13 +143,14 @@ enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ..
 
 enum ggml_status ggml_last_status(void) { return error_state.status; }
 
-const char * ggml_last_error(void) { return error_state.message; }
+const char * ggml_last_error(void) { return error_state.plain; }
 
 // The count stays, see above.
 void ggml_clear_error(void) {
     error_state.status = GGML_STATUS_SUCCESS;
-    error_state.message[0] = '\0';
-    error_state.reason[0] = '\0';
+    error_state.message[0] = error_state.plain[0] = '\0';
+    error_state.text = 0;
+    error_state.fault.kind = GB_FAULT_NONE;
 }
 
 const char * ggml_status_to_string(enum ggml_status status) {

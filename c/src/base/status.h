@@ -1,18 +1,30 @@
-// status.h - the error channel: one status and one message per thread.
+// status.h - the error channel: each thread has the status, the message and the values of its last failure.
 //
-// A function that fails calls gb_fail once, where it knows the values; every caller only forwards the status. A message
+// A function that fails calls gb_fail once, where it knows the values. Its callers only forward the status. A message
 // reads "function: argument 'name': what is wrong with which value, limit". Recording a failure works when memory is
-// out: the buffers have a fixed size.
+// out, because the buffers have a fixed size.
+//
+// Other languages use neither the names of C's functions nor C's order of dimensions. So a failure also records where
+// its text begins behind the functions, which values are in C's notation (GB_QUOTE), and what is wrong (fault.h).
 #ifndef GB_BASE_STATUS_H
 #define GB_BASE_STATUS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fault.h"
 #include "ggml.h"
 
 #define GB_ERROR_SIZE 2048 // bytes of a message with its NUL; longer ones are cut
-#define GB_REASON_SIZE 512
+
+// Encloses a value in C's notation: a tensor ('x' f32 [128, 16]), a type, or a shape or position ([128, 16]). The two
+// bytes stay in the message of this module. ggml_last_error and the log have a copy without them.
+#define GB_QUOTE_BEGIN "\016"
+#define GB_QUOTE_END "\017"
+#define GB_QUOTE(text) GB_QUOTE_BEGIN text GB_QUOTE_END
+
+// Takes the bytes of GB_QUOTE out of a text, and returns the text.
+char * gb_plain_text(char * text);
 
 // Records the failure for this thread, logs it, and returns `status`.
 GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status gb_fail(enum ggml_status status, const char * fmt, ...);
@@ -24,11 +36,8 @@ enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message);
 // switching it off logs the failure that was recorded last, if one was recorded meanwhile.
 void gb_hold_log(bool hold);
 
-// The reason of the failure just recorded, in a form that another interface can put into its own words (tensor/rule.h).
-// It is kept until the next failure.
-void gb_fail_reason(const char * reason);
-// "" if the last failure has no reason. The text belongs to the thread and changes with its next failure.
-const char * gb_last_reason(void);
+// Says what is wrong with which values, for the failure that was just recorded.
+void gb_set_fault(const struct gb_fault * fault);
 
 // For a builder that got NULL as a tensor. If this thread has a failure on record, that most likely caused the NULL:
 // its message stays. Otherwise the argument is reported.
@@ -49,9 +58,15 @@ void gb_forget_failures_since(uint64_t fail_count);
 struct gb_failure {
     enum ggml_status status;
     uint64_t count; // grows with every failure, and is not reset when the failure is cleared
-    char message[GB_ERROR_SIZE];
-    char reason[GB_REASON_SIZE];
+    char message[GB_ERROR_SIZE]; // with the bytes of GB_QUOTE
+    char plain[GB_ERROR_SIZE]; // without them: ggml_last_error
+    size_t text; // where the message begins behind the names of C's functions
+    struct gb_fault fault;
 };
+// The last failure of this thread. The struct belongs to the thread and changes with its next failure.
+const struct gb_failure * gb_last_failure(void);
+// Its message, to be part of another message.
+static inline const char * gb_last_message(void) { return gb_last_failure()->message; }
 void gb_failure_save(struct gb_failure * failure);
 void gb_failure_restore(const struct gb_failure * failure);
 

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "cpu/cpu.h"
+#include "cpu/ops/product/product.h"
 #include "cpu/threadpool.h"
 #include "cpu/traits.h"
 #include "ggml-backend-impl.h"
@@ -160,6 +161,13 @@ static GGML_CALL const char * unsupported_reason(ggml_backend_t backend, const s
     return ggml_cpu_unsupported_reason(op);
 }
 
+static GGML_CALL const char * algorithm(ggml_backend_t backend, const struct ggml_tensor * node, int i,
+    const char ** why) {
+    const struct cpu * cpu = backend->context;
+    const bool chooses = gb_is_product(node->op) && ggml_cpu_unsupported_reason(node) == NULL;
+    return chooses ? gb_cpu_product_algorithm(node, cpu->level->name, i, why) : NULL;
+}
+
 static GGML_CALL bool supports_op(ggml_backend_t backend, const struct ggml_tensor * op) {
     return unsupported_reason(backend, op) == NULL;
 }
@@ -191,6 +199,7 @@ static const struct ggml_backend_i hooks = {
     .supports_op = supports_op,
     .unsupported_reason = unsupported_reason,
     .graph_work_size = work_size,
+    .algorithm = algorithm,
 };
 
 // If `level` is NULL, gb_level_find has reported a failure, and the result is NULL.

@@ -49,8 +49,10 @@ static enum ggml_status plan_job(struct gb_cpu_job * job, struct ggml_tensor * n
     const char * reason = ggml_cpu_unsupported_reason(node);
     if (reason != NULL) {
         char text[GB_ERROR_SIZE / 2];
-        return gb_fail(GGML_STATUS_UNSUPPORTED, "CPU: cannot compute %s: %s",
-            gb_describe_node(node, text, sizeof(text)), reason);
+        gb_fail(GGML_STATUS_UNSUPPORTED, "CPU: cannot compute %s: %s", gb_describe_node(node, text, sizeof(text)),
+            reason);
+        gb_set_fault(&(struct gb_fault){ .kind = GB_FAULT_NODE_REFUSED, .op = node->op });
+        return GGML_STATUS_UNSUPPORTED;
     }
     const struct gb_cpu_op * op = gb_cpu_op_of(node);
     const int n_tasks = op->n_tasks != NULL ? op->n_tasks(node, n_threads) : gb_cpu_default_tasks(node, n_threads);

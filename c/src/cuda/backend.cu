@@ -131,6 +131,10 @@ static GGML_CALL const char * unsupported_reason(ggml_backend_t backend, const g
     return gb_cuda_unsupported_reason(*state_of(backend).device, op);
 }
 
+static GGML_CALL const char * algorithm(ggml_backend_t backend, const ggml_tensor * node, int i, const char ** why) {
+    return gb_cuda_candidate(state_of(backend), node, i, why);
+}
+
 static GGML_CALL bool supports_op(ggml_backend_t backend, const ggml_tensor * op) {
     return unsupported_reason(backend, op) == nullptr;
 }
@@ -287,6 +291,7 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
     gb_cuda_pool_free(b.device, b.scratch.memory, b.scratch.capacity);
     b.kept.release();
     b.readers.release();
+    b.choices.release();
     if (b.base_event != nullptr) {
         (void) cudaEventDestroy(b.base_event);
     }
@@ -316,6 +321,7 @@ static ggml_backend_i backend_hooks() {
     hooks.event_new_timed = event_new_timed;
     hooks.event_time = event_time;
     hooks.graph_work_size = graph_work_size;
+    hooks.algorithm = algorithm;
     return hooks;
 }
 

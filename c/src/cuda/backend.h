@@ -10,6 +10,7 @@ struct gb_cuda_graphs;      // graph.h
 struct gb_cuda_blas;        // blas.h
 struct gb_cuda_index_watch; // index.h
 struct gb_cuda_nodes;       // op.h
+struct gb_cuda_choice;      // op.h
 
 struct gb_cuda_scratch_memory {
     char * memory;   // owned; of a dry run: an address that is never used
@@ -38,6 +39,7 @@ struct gb_cuda_backend {
     int at;                      // index of `node`
     gb_array<gb_cuda_kept> kept;
     gb_array<int> readers;       // memory of gb_cuda_nodes.next_reader
+    gb_array<gb_cuda_choice> choices; // of each node: its algorithm
     gb_cuda_graphs * graphs;     // owned
     gb_cuda_blas * blas;         // owned; NULL: not used
     gb_cuda_index_watch * index; // owned; NULL in a dry run

@@ -281,12 +281,17 @@ static int queue_some(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
 static enum ggml_status queue_nodes(gb_cuda_backend & b, const gb_array<ggml_tensor *> & list) {
     gb_cuda_nodes nodes = { list.data, (int) list.n, nullptr };
     int n = 0;
-    if (!gb_cuda_note_readers(b.readers, nodes)) {
+    if (!gb_cuda_note_readers(b.readers, nodes) || !b.choices.reserve(list.n)) {
         return ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a graph of %d nodes", b.device->name,
             nodes.n);
     }
     nodes.next_reader = b.readers.data;
     b.nodes = &nodes;
+    b.choices.n = 0;
+    for (int i = 0; i < nodes.n; i++) {
+        const gb_cuda_op * op = gb_cuda_op_get(nodes.node[i]->op);
+        b.choices.data[b.choices.n++] = op->choose != nullptr ? op->choose(b, nodes.node[i]) : gb_cuda_choice{ -1, -1 };
+    }
     gb_queue_settle(b.queue);
     b.kept.n = 0; // memory may have changed since the last graph
     for (int i = 0; i < nodes.n && n >= 0; i += n) {
@@ -315,6 +320,7 @@ static enum ggml_status measure(const gb_cuda_backend & b, const gb_array<ggml_t
     *size = dry.scratch.peak;
     dry.kept.release();
     dry.readers.release();
+    dry.choices.release();
     return status;
 }
 

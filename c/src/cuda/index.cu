@@ -27,13 +27,14 @@ void report(const char * device, gb_cuda_index_watch * w) {
     const gb_cuda_index_note & n = *w->note;
     char where[96];
     if (n.which < 0) {
-        size_t used = (size_t) snprintf(where, sizeof(where), "index %d at [%lld", n.id, (long long) n.place[0]);
+        size_t used = (size_t) snprintf(where, sizeof(where), "index %d at " GB_QUOTE_BEGIN "[%lld", n.id,
+            (long long) n.place[0]);
         for (int d = 1; d < -n.which; d++) {
-            used += (size_t) snprintf(where + used, sizeof(where) - used, ",%lld", (long long) n.place[d]);
+            used += (size_t) snprintf(where + used, sizeof(where) - used, ", %lld", (long long) n.place[d]);
         }
-        snprintf(where + used, sizeof(where) - used, "]");
+        snprintf(where + used, sizeof(where) - used, "]" GB_QUOTE_END " is");
     } else {
-        snprintf(where, sizeof(where), "ids[%d] of row %lld is %d,", n.which, (long long) n.place[0], n.id);
+        snprintf(where, sizeof(where), "ids[%d] of row %lld is %d, which is", n.which, (long long) n.place[0], n.id);
     }
     w->reported = true;
     ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: %.*s: %s out of range 0..%lld", device, GB_CUDA_INDEX_TEXT,

@@ -75,7 +75,7 @@ static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int know
     int i = reader_from(nodes, r.source, last, end);
     for (i = i == last ? nodes.next_reader[i] : i; i < end; i = nodes.next_reader[i]) {
         gb_cuda_recipe wanted;
-        if (of(b, nodes.node[i], &wanted) && is_same(wanted, r)) {
+        if (of(b, i, &wanted) && is_same(wanted, r)) {
             if (is_written(b, r.source, seen, i)) {
                 break;
             }

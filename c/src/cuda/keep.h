@@ -28,8 +28,8 @@ struct gb_cuda_kept {
     bool made;     // false: only its memory is reserved
 };
 
-// Gives the recipe of the data that a node needs of its src[1]. False: the node needs none.
-typedef bool gb_cuda_recipe_getter(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe);
+// Gives the recipe of the data that node i of b.nodes needs of its src[1]. False: the node needs none.
+typedef bool gb_cuda_recipe_getter(const gb_cuda_backend & b, int i, gb_cuda_recipe * recipe);
 
 // The source of a view is the tensor that it views. Copies key_size bytes of the key.
 gb_cuda_recipe gb_cuda_recipe_of(const ggml_tensor * t, const void * key, size_t key_size);

@@ -15,9 +15,15 @@
 #include "cuda/backend.h"
 #include "cuda/tensors.h"
 
+// What computes a node of an operator with several algorithms.
+struct gb_cuda_choice {
+    int algorithm; // index in the operator's table, -1: the operator has one algorithm
+    int rows; // of a product: gb_row_kind
+};
+
 struct gb_cuda_op {
     enum ggml_op op;
-    // NULL: `run` computes it. Else the reason why not, a static string such as "type of src1".
+    // NULL: `run` computes it. Else the reason why not, a static string such as "source 1 must be f32".
     const char * (*supports)(const gb_cuda_device & device, const ggml_tensor * dst);
     // Queues the work. dst has elements.
     enum ggml_status (*run)(gb_cuda_backend & b, ggml_tensor * dst);
@@ -25,6 +31,12 @@ struct gb_cuda_op {
     // if the nodes had run one by one, except those that ggml_backend_may_leave_out allows to leave out. The memory of
     // the nodes may overlap (gb_cuda_overlap).
     int (*fuse)(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
+    // For operators with several algorithms. Asked once per node, before the first node of a graph is queued; the
+    // answer is b.choices[i]. Addresses, types, sizes and the backend decide.
+    gb_cuda_choice (*choose)(const gb_cuda_backend & b, const ggml_tensor * dst);
+    // The name of the i-th algorithm that is tried, and why it declines. *why NULL: it computes the node. NULL after
+    // that one.
+    const char * (*candidate)(const gb_cuda_backend & b, const ggml_tensor * dst, int i, const char ** why);
 };
 
 // Nodes of a graph that is being queued, without views and empty tensors. All are supported.
@@ -49,8 +61,10 @@ struct gb_cuda_family {
         (int) (sizeof(family##_ops) / sizeof(family##_ops[0])) };
 
 const gb_cuda_op * gb_cuda_op_get(enum ggml_op op); // NULL: not implemented
+// gb_cuda_op::candidate of the node's operator. NULL without an error: the operator has one algorithm.
+const char * gb_cuda_candidate(const gb_cuda_backend & b, const ggml_tensor * dst, int i, const char ** why);
 const char * gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_tensor * op); // NULL: supported
-bool gb_cuda_is_view(enum ggml_op op);                                                     // computes nothing
+bool gb_cuda_is_view(enum ggml_op op); // computes nothing
 
 static inline int64_t gb_cuda_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

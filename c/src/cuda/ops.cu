@@ -51,3 +51,10 @@ const char * gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_ten
     const gb_cuda_op * found = gb_cuda_op_get(op->op);
     return found == nullptr ? "the operator is not implemented" : found->supports(d, op);
 }
+
+const char * gb_cuda_candidate(const gb_cuda_backend & b, const ggml_tensor * dst, int i, const char ** why) {
+    const gb_cuda_op * found = gb_cuda_op_get(dst->op);
+    const bool has =
+        found != nullptr && found->candidate != nullptr && gb_cuda_unsupported_reason(*b.device, dst) == nullptr;
+    return has ? found->candidate(b, dst, i, why) : nullptr;
+}

@@ -16,11 +16,12 @@ bool gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b) {
 }
 
 void gb_cuda_describe(char * text, size_t size, const ggml_tensor * t) {
-    int used = snprintf(text, size, "'%s' %s [%lld", t->name, ggml_type_name(t->type), (long long) t->ne[0]);
+    int used =
+        snprintf(text, size, GB_QUOTE_BEGIN "'%s' %s [%lld", t->name, ggml_type_name(t->type), (long long) t->ne[0]);
     for (int d = 1; d < ggml_n_dims(t) && (size_t) used < size; d++) {
         used += snprintf(text + used, size - (size_t) used, ", %lld", (long long) t->ne[d]);
     }
     if ((size_t) used < size) {
-        snprintf(text + used, size - (size_t) used, "]");
+        snprintf(text + used, size - (size_t) used, "]" GB_QUOTE_END);
     }
 }

@@ -9,7 +9,11 @@
 char * gb_cuda_data(const ggml_tensor * t);
 bool gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b); // share bytes of memory
 
-// Writes "'x' f32 [4, 2]", as the library describes tensors.
+// Enclose values in C's notation in messages, as GB_QUOTE of base/status.h does.
+#define GB_QUOTE_BEGIN "\016"
+#define GB_QUOTE_END "\017"
+
+// Writes "'x' f32 [4, 2]" as a value of a message.
 void gb_cuda_describe(char * text, size_t size, const ggml_tensor * t);
 
 #endif // GB_CUDA_TENSORS_H

@@ -315,7 +315,7 @@ enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_te
     memcpy(t.ne, tensor->ne, sizeof(t.ne));
     GB_FAIL_IF(!gb_gguf_tensor_size("gguf_add_tensor", (uint32_t) t.type, GGML_MAX_DIMS, t.ne, &t.size),
         GGML_STATUS_INVALID_ARGUMENT, "gguf_add_tensor: tensor '%s' cannot be stored: %s", tensor->name,
-        ggml_last_error());
+        gb_last_message());
     const struct ggml_tensor * root = gb_root(tensor);
     const bool host = root->buffer == NULL || ggml_backend_buffer_is_host(root->buffer);
     GB_FAIL_IF(host && tensor->data != NULL && !ggml_is_contiguous(tensor), GGML_STATUS_INVALID_ARGUMENT,

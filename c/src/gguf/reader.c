@@ -376,7 +376,7 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     const bool unknown = type <= GB_GGUF_MAX_TYPE && !gb_type_is_valid((enum ggml_type) type);
     if (!(unknown ? gb_gguf_check_shape(what, n, ne, &count) : gb_gguf_tensor_size(what, type, n, ne, &t->size))) {
         // the same message as a failure of the file, not of the caller
-        gb_fail_quietly(GGML_STATUS_IO_ERROR, ggml_last_error());
+        gb_fail_quietly(GGML_STATUS_IO_ERROR, gb_last_message());
         return false;
     }
     t->type = (enum ggml_type) type;

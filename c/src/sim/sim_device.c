@@ -305,7 +305,7 @@ static void close_work(struct gb_sim_device * device, enum ggml_status skipped, 
             GGML_STATUS_ABORTED; // the thread that waits for this piece reports it; it is no failure of the device
     if (status != GGML_STATUS_SUCCESS && !told && device->failed == GGML_STATUS_SUCCESS) {
         device->failed = status;
-        snprintf(device->message, sizeof(device->message), "%s", ggml_last_error());
+        snprintf(device->message, sizeof(device->message), "%s", gb_last_message());
     }
     device->n_completed++;
     gb_cond_broadcast(&device->completed);

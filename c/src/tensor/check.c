@@ -32,8 +32,7 @@ bool gb_check_no_grad(const char * func, gb_ct a) {
 static bool rule_blocks(const struct gb_call * c, enum ggml_type type, int64_t ne0) {
     const int block = ggml_blck_size(type);
     return block == 1 || (block > 1 && ne0 % block == 0) ||
-           gb_rule_broken(c, "{~.0} of a {#%s} result must be a multiple of %d, is %lld", ggml_type_name(type), block,
-               (long long) ne0);
+           GB_BROKEN(c, PART_OF_BLOCK, .t = type, .number = { block, ne0 });
 }
 
 // The new shape has as many elements as the operand, and its rows are whole blocks.
@@ -46,9 +45,7 @@ static bool rule_count(const struct gb_call * c, const int64_t ne[4]) {
             break;
         }
     }
-    return (want == have ||
-               gb_rule_broken(c, "%lld elements cannot have the shape {@[%lld, %lld, %lld, %lld]}", (long long) have,
-                   (long long) ne[0], (long long) ne[1], (long long) ne[2], (long long) ne[3])) &&
+    return (want == have || GB_BROKEN(c, RESHAPE, .number = { have, ne[0], ne[1], ne[2], ne[3] })) &&
            rule_blocks(c, c->list[0].t->type, ne[0]);
 }
 
@@ -72,8 +69,7 @@ bool gb_check_permute(const char * func, gb_ct a, const int axes[4]) {
     bool taken[4] = { false };
     for (int d = 0; d < 4; d++) {
         if (axes[d] < 0 || axes[d] > 3 || taken[axes[d]]) {
-            return gb_rule_broken(&c, "axes (%d, %d, %d, %d) must be a permutation of 0 .. 3", axes[0], axes[1],
-                axes[2], axes[3]);
+            return GB_BROKEN(&c, NO_PERMUTATION, .number = { axes[0], axes[1], axes[2], axes[3] });
         }
         taken[axes[d]] = true;
     }
@@ -85,8 +81,7 @@ bool gb_check_cpy(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) &&
            (ggml_nelements(a) == ggml_nelements(b) ||
-               gb_rule_broken(&c, "must have equally many elements (%lld != %lld)", (long long) ggml_nelements(a),
-                   (long long) ggml_nelements(b))) &&
+               GB_BROKEN(&c, OTHER_COUNT, .a = "a", .b = "b", .number = { ggml_nelements(a), ggml_nelements(b) })) &&
            gb_rule_apart(&c, 1);
 }
 
@@ -97,7 +92,7 @@ bool gb_check_inplace(const char * func, gb_ct a) {
 
 // A type that exists, and that the operand's rows can have.
 static bool rule_is_type(const struct gb_call * c, enum ggml_type type) {
-    return (gb_type_is_valid(type) || gb_rule_broken(c, "argument 'type': %d is no type", (int) type)) &&
+    return (gb_type_is_valid(type) || GB_BROKEN(c, NO_TYPE, .number = { (int64_t) type })) &&
            rule_blocks(c, type, c->list[0].t->ne[0]);
 }
 
@@ -111,7 +106,7 @@ bool gb_check_type(const char * func, gb_ct a, enum ggml_type type) {
 bool gb_check_get_rows(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_equal(&c, 0, 2, 1, 1) &&
-           gb_rule_max_dims(&c, 1, 3) && gb_rule_at_least(&c, "{a.3}", a->ne[3], b->ne[2]);
+           gb_rule_max_dims(&c, 1, 3) && gb_rule_size_in_range(&c, 0, 3, b->ne[2], INT64_MAX);
 }
 
 // a holds a gradient for each row that b has picked; c gives the shape of the result.
@@ -147,7 +142,7 @@ bool gb_check_add_cast(const char * func, gb_ct a, gb_ct b, enum ggml_type type)
         return false;
     }
     return ggml_is_quantized(a->type) || a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_BF16 ||
-           gb_rule_broken(&c, "{a} must be quantized, {#f16} or {#bf16}");
+           GB_BROKEN(&c, NO_SMALL_FLOAT, .a = "a", .t = a->type);
 }
 
 // b is a single number.
@@ -189,11 +184,14 @@ static bool region_is_aligned(gb_ct a, gb_ct b, const struct gb_region * r) {
            (b->ne[2] == 1 || r->nb2 % element == 0) && (b->ne[3] == 1 || r->nb3 % element == 0);
 }
 
+// The numbers of a fault: of the region, and the bytes of something.
+#define REGION(r, bytes) \
+    .number = { (int64_t) (r)->offset, (int64_t) (r)->nb1, (int64_t) (r)->nb2, (int64_t) (r)->nb3, (int64_t) (bytes) }
+
 // The region lies within the result, at whole elements, and fits into the node's parameters.
 static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_region * r, bool inplace) {
     if (!region_is_kept(b, r)) {
-        return gb_rule_broken(c, "offset %zu and strides (%zu, %zu, %zu) must be below 2^31", r->offset, r->nb1, r->nb2,
-            r->nb3);
+        return GB_BROKEN(c, REGION_TOO_LARGE, REGION(r, 0));
     }
     if (ggml_nelements(b) == 0) {
         return true;
@@ -202,13 +200,9 @@ static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct
     const size_t limit = inplace ? ggml_nbytes(a) : ggml_row_size(a->type, a->ne[0]) * (size_t) ggml_nrows(a);
     size_t end = SIZE_MAX;
     if (!region_end(a, b, r, &end) || end > limit) {
-        return gb_rule_broken(c,
-            "the region of {b} (offset %zu, strides %zu, %zu, %zu) must end within the %zu bytes of {a}", r->offset,
-            r->nb1, r->nb2, r->nb3, limit);
+        return GB_BROKEN(c, REGION_OUTSIDE, .a = "a", .b = "b", REGION(r, limit));
     }
-    return region_is_aligned(a, b, r) ||
-           gb_rule_broken(c, "offset %zu and strides (%zu, %zu, %zu) must be multiples of the %zu bytes of an element",
-               r->offset, r->nb1, r->nb2, r->nb3, ggml_type_size(a->type));
+    return region_is_aligned(a, b, r) || GB_BROKEN(c, REGION_UNALIGNED, REGION(r, ggml_type_size(a->type)));
 }
 
 // ACC adds floats and starts from a copy of a's bytes; SET moves bytes of any type but blocks.
@@ -224,7 +218,7 @@ bool gb_check_set(const char * func, gb_ct a, gb_ct b, const struct gb_region * 
         return false;
     }
     const bool quantized = ggml_is_quantized(a->type) || ggml_is_quantized(b->type);
-    return (!quantized || gb_rule_broken(&c, "{a} and {b} must not be quantized")) &&
+    return (!quantized || GB_BROKEN(&c, QUANTIZED, .a = "a", .b = "b", .t = a->type, .u = b->type)) &&
            rule_region(&c, a, b, region, inplace);
 }
 
@@ -233,26 +227,24 @@ bool gb_check_set(const char * func, gb_ct a, gb_ct b, const struct gb_region * 
 bool gb_check_mean(const char * func, gb_ct a) { return gb_check_no_grad(func, a); }
 
 // Results that are positions in a row have type I32.
-static bool rule_indexable(const struct gb_call * c, gb_ct a) {
-    return gb_rule_in_range(c, "{a.0}", a->ne[0], 0, INT32_MAX);
-}
+static bool rule_indexable(const struct gb_call * c) { return gb_rule_size_in_range(c, 0, 0, 0, INT32_MAX); }
 
 // A row without elements has no largest one.
 bool gb_check_argmax(const char * func, gb_ct a) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 2) &&
-           gb_rule_in_range(&c, "{a.0}", a->ne[0], 1, INT32_MAX);
+           gb_rule_size_in_range(&c, 0, 0, 1, INT32_MAX);
 }
 
 bool gb_check_argsort(const char * func, gb_ct a, enum ggml_sort_order order) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && rule_indexable(&c, a) &&
+    return gb_rule_given(&c) && rule_indexable(&c) &&
            gb_rule_in_range(&c, "sort order", (int) order, GGML_SORT_ASC, GGML_SORT_DESC);
 }
 
 bool gb_check_top_k(const char * func, gb_ct a, int k) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && rule_indexable(&c, a) && gb_rule_in_range(&c, "k", k, 1, a->ne[0]);
+    return gb_rule_given(&c) && rule_indexable(&c) && gb_rule_in_range(&c, "k", k, 1, a->ne[0]);
 }
 
 bool gb_check_repeat(const char * func, gb_ct a, gb_ct b) {
@@ -287,9 +279,9 @@ bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b) {
 
 // as[i] as the product of one expert sees it; all must have the shape and type of as[0].
 static bool rule_expert(const char * func, struct ggml_tensor * const as[], int i, gb_ct ids, gb_ct b) {
-    char role[16] = "as[0]";
-    role[3] = (char) ('0' + i); // n_as is at most 8
-    const struct gb_call c = GB_CALL(func, { "as[0]", as[0] }, { role, as[i] }, { "ids", ids }, { "b", b });
+    static const char * const roles[GGML_MAX_SRC - 2] = { "as[0]", "as[1]", "as[2]", "as[3]", "as[4]", "as[5]", "as[6]",
+        "as[7]" };
+    const struct gb_call c = GB_CALL(func, { roles[0], as[0] }, { roles[i], as[i] }, { "ids", ids }, { "b", b });
     return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1) &&
            gb_rule_max_dims(&c, 1, 2) && rule_mul_mat(&c, 1, 3);
 }
@@ -301,7 +293,7 @@ bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int
     if (as == NULL) {
         return gb_rule_missing(&c, "as");
     }
-    if (!gb_rule_given(&c) || !gb_rule_in_range(&c, "{$n_as}", n_as, 1, GGML_MAX_SRC - 2)) {
+    if (!gb_rule_given(&c) || !gb_rule_in_range(&c, "n_as", n_as, 1, GGML_MAX_SRC - 2)) {
         return false;
     }
     for (int i = 0; i < n_as; i++) {
@@ -324,7 +316,7 @@ bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b) {
 
 // NaN is not positive.
 static bool rule_positive(const struct gb_call * c, const char * what, float value) {
-    return value > 0 || gb_rule_broken(c, "%s must be above 0, is %g", what, (double) value);
+    return value > 0 || GB_BROKEN(c, NOT_POSITIVE, .name = what, .real = (double) value);
 }
 
 bool gb_check_norm(const char * func, gb_ct a, float eps, bool inplace) {
@@ -341,7 +333,7 @@ bool gb_check_rms_norm(const char * func, gb_ct a, float eps) {
 bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_same_shape(&c, 0, 1) &&
-           (eps >= 0 || gb_rule_broken(&c, "eps must not be negative, is %g", (double) eps));
+           (eps >= 0 || GB_BROKEN(&c, NEGATIVE, .name = "eps", .real = (double) eps));
 }
 
 // There may be more groups than channels: some are then empty.
@@ -370,7 +362,7 @@ bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask) {
 bool gb_check_max_bias(const char * func, gb_ct a, gb_ct mask, float max_bias) {
     const struct gb_call c = GB_CALL_1(func, a);
     if (!(max_bias >= 0 && max_bias < INFINITY)) {
-        return gb_rule_broken(&c, "max_bias must be at least 0 and finite, is %g", (double) max_bias);
+        return GB_BROKEN(&c, NOT_FINITE, .name = "max_bias", .real = (double) max_bias);
     }
     if (max_bias > 0 && mask == NULL) { // the bias is a factor on the mask
         return gb_rule_missing(&c, "mask");
@@ -401,16 +393,15 @@ bool gb_check_alibi(const char * func, gb_ct a, int n_head) {
 // How many elements of a row are rotated, which depends on the mode.
 static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_rope * r) {
     if (r->n_dims < 2 || r->n_dims % 2 != 0 || r->n_dims > a->ne[0]) {
-        return gb_rule_broken(c, "n_dims must be even and in 2 .. %lld, is %d", (long long) a->ne[0], (int) r->n_dims);
+        return GB_BROKEN(c, ROPE_DIMS, .number = { a->ne[0], r->n_dims });
     }
     if ((r->mode & GB_ROPE_GLM) != 0) {
         return a->ne[0] == 2 * (int64_t) r->n_dims ||
-               gb_rule_broken(c, "mode %d needs {a.0} to be 2 n_dims (%lld != %d)", (int) r->mode, (long long) a->ne[0],
-                   2 * (int) r->n_dims);
+               GB_BROKEN(c, ROPE_GLM_SIZE, .a = "a", .number = { r->mode, a->ne[0], r->n_dims });
     }
     // this mode rotates neighbours in pairs, those beyond n_dims as well
     return (r->mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) != 0 || a->ne[0] % 2 == 0 ||
-           gb_rule_broken(c, "mode %d needs an even {a.0}, has %lld", (int) r->mode, (long long) a->ne[0]);
+           GB_BROKEN(c, ROPE_ODD_SIZE, .a = "a", .number = { r->mode, a->ne[0] });
 }
 
 // Bits 0 to 2, as in early 2024, or the exact form with a mode that it has.
@@ -419,8 +410,7 @@ static bool rule_rope_mode(const struct gb_call * c, int mode) {
     if ((mode & GGML_ROPE_EXACT) == 0) {
         return gb_rule_in_range(c, "mode", mode, 0, 7);
     }
-    return rest == 0 || rest == GB_ROPE_NEOX ||
-           gb_rule_broken(c, "GGML_ROPE_EXACT goes with mode 0 or %d, not with %d", GB_ROPE_NEOX, rest);
+    return rest == 0 || rest == GB_ROPE_NEOX || GB_BROKEN(c, ROPE_EXACT_MODE, .number = { GB_ROPE_NEOX, rest });
 }
 
 // b holds a position as I32 for each slice of dimension 2 of a.
@@ -434,8 +424,7 @@ bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * r
 bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_check_rope(func, a, b, rope) &&
-           ((rope->mode & GB_ROPE_GLM) == 0 ||
-               gb_rule_broken(&c, "mode %d (GLM) has no backward form", (int) rope->mode));
+           ((rope->mode & GB_ROPE_GLM) == 0 || GB_BROKEN(&c, ROPE_GLM_BACK, .number = { rope->mode }));
 }
 
 // ----------------------------------------------------------------------------------------------------------- attention
@@ -446,16 +435,15 @@ static bool rule_attention(const struct gb_call * c, gb_ct q, gb_ct k) {
            gb_rule_equal(c, 0, 3, 1, 3) && gb_rule_equal(c, 0, 3, 2, 3) && gb_rule_equal(c, 2, 0, 1, 1) &&
            gb_rule_equal(c, 2, 1, 0, 0) &&
            (k->ne[1] >= q->ne[1] ||
-               gb_rule_broken(c, "{k} must have at least as many positions as {q} ({~k.1}: %lld < %lld)",
-                   (long long) k->ne[1], (long long) q->ne[1]));
+               GB_BROKEN(c, SMALLER, .a = "k", .b = "q", .a_dim = 1, .b_dim = 1, .number = { k->ne[1], q->ne[1] }));
 }
 
 // The v of a head of q is found by a remainder, so there must be one.
-static bool rule_heads(const struct gb_call * c, gb_ct v) { return gb_rule_at_least(c, "{v.2}", v->ne[2], 1); }
+static bool rule_heads(const struct gb_call * c) { return gb_rule_size_in_range(c, 2, 2, 1, INT64_MAX); }
 
 bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v) {
     const struct gb_call c = GB_CALL_3(func, q, k, v);
-    return gb_rule_given(&c) && rule_attention(&c, q, k) && rule_heads(&c, v);
+    return gb_rule_given(&c) && rule_attention(&c, q, k) && rule_heads(&c);
 }
 
 // Gradients are floats, of the form of q, and every head of k has one of v.
@@ -483,7 +471,7 @@ bool gb_check_flash_ff(const char * func, gb_ct a, gb_ct b0, gb_ct b1, gb_ct c0,
 
 // The caller's function; the rules only need to know whether there is one.
 static bool rule_fun(const struct gb_call * c, bool has_fun) {
-    return has_fun || gb_rule_broken(c, "argument 'fun' is NULL");
+    return has_fun || GB_BROKEN(c, NO_FUNCTION, .number = { 0 });
 }
 
 // The older user functions get rows of floats of equal length.
@@ -498,12 +486,11 @@ bool gb_check_map_rows(const char * func, gb_ct a, gb_ct b, int n, bool has_fun)
             return false;
         }
     }
-    return gb_rule_in_range(&c, "{a.0}", a->ne[0], 0, INT32_MAX); // the function takes the length as an int
+    return gb_rule_size_in_range(&c, 0, 0, 0, INT32_MAX); // the function takes the length as an int
 }
 
 static bool rule_tasks(const struct gb_call * c, int n_tasks) {
-    return n_tasks > 0 || n_tasks == GGML_N_TASKS_MAX ||
-           gb_rule_broken(c, "n_tasks must be at least 1, or {!GGML_N_TASKS_MAX (}-1{!)}, is %d", n_tasks);
+    return n_tasks > 0 || n_tasks == GGML_N_TASKS_MAX || GB_BROKEN(c, TASKS, .name = "n_tasks", .number = { n_tasks });
 }
 
 bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bool has_fun, int n_tasks) {
@@ -516,14 +503,14 @@ bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bo
 bool gb_check_result(const char * func, enum ggml_type type, const int64_t * ne, int n_dims) {
     const struct gb_call c = { func, 0, NULL };
     if (!gb_type_is_valid(type)) {
-        return gb_rule_broken(&c, "there is no type %d", (int) type);
+        return GB_BROKEN(&c, NO_TYPE, .number = { (int64_t) type });
     }
-    if (!gb_rule_in_range(&c, "{$n_dims}", n_dims, 1, GGML_MAX_DIMS) || (ne == NULL && !gb_rule_missing(&c, "ne"))) {
+    if (!gb_rule_in_range(&c, "n_dims", n_dims, 1, GGML_MAX_DIMS) || (ne == NULL && !gb_rule_missing(&c, "ne"))) {
         return false;
     }
     for (int d = 0; d < n_dims; d++) {
         if (ne[d] < 0) {
-            return gb_rule_broken(&c, "ne[%d] must not be negative, is %lld", d, (long long) ne[d]);
+            return GB_BROKEN(&c, NEGATIVE_SIZE, .number = { d, ne[d] });
         }
     }
     return rule_blocks(&c, type, ne[0]);
@@ -532,14 +519,14 @@ bool gb_check_result(const char * func, enum ggml_type type, const int64_t * ne,
 // No rule is about the sources but that they are there, so messages do not list them.
 bool gb_check_custom(const char * func, struct ggml_tensor * const sources[], int n, bool has_fun, int n_tasks) {
     const struct gb_call c = { func, 0, NULL };
-    if (!gb_rule_in_range(&c, "{$n_src}", n, 0, GGML_MAX_SRC) ||
+    if (!gb_rule_in_range(&c, "n_src", n, 0, GGML_MAX_SRC) ||
         (n > 0 && sources == NULL && !gb_rule_missing(&c, "sources"))) {
         return false;
     }
     for (int i = 0; i < n; i++) {
-        char role[16] = "sources[0]";
-        role[8] = (char) ('0' + i); // n is at most 10
-        const struct gb_call source = GB_CALL(func, { role, sources[i] });
+        static const char * const roles[GGML_MAX_SRC] = { "sources[0]", "sources[1]", "sources[2]", "sources[3]",
+            "sources[4]", "sources[5]", "sources[6]", "sources[7]", "sources[8]", "sources[9]" };
+        const struct gb_call source = GB_CALL(func, { roles[i], sources[i] });
         if (!gb_rule_given(&source)) {
             return false;
         }
@@ -562,7 +549,7 @@ bool gb_check_cross_entropy_loss(const char * func, gb_ct a, gb_ct b) {
 
 bool gb_check_loss_eps(const char * func, gb_ct a, float eps) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return (eps >= 0 && eps < 1) || gb_rule_broken(&c, "eps must be at least 0 and below 1, is %g", (double) eps);
+    return (eps >= 0 && eps < 1) || GB_BROKEN(&c, NO_FRACTION, .name = "eps", .real = (double) eps);
 }
 
 // c is the gradient of the loss, a single number.

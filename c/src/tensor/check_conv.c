@@ -34,13 +34,12 @@ static bool rule_conv_axis(const struct gb_call * c, const char * const names[3]
 
 // The kernel has at least one position along the axis.
 static bool rule_fits(const struct gb_call * c, int axis, int64_t n, int64_t k, int64_t out) {
-    return out > 0 || gb_rule_broken(c, "the kernel (%lld) does not fit into the padded input (%lld) along {~%s.%d}",
-                          (long long) k, (long long) n, c->list[c->n - 1].role, axis);
+    return out > 0 || GB_BROKEN(c, KERNEL_TOO_LARGE, .a = c->list[c->n - 1].role, .a_dim = axis, .number = { k, n });
 }
 
 // The parameters of both axes, or of one if the convolution has one.
 static bool rule_conv_params(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv * v) {
-    static const char * const names[2][3] = { { "{$s0}", "{$p0}", "{$d0}" }, { "{$s1}", "{$p1}", "{$d1}" } };
+    static const char * const names[2][3] = { { "s0", "p0", "d0" }, { "s1", "p1", "d1" } };
     if (!rule_conv_axis(c, names[0], v->s0, v->p0, v->d0) ||
         !rule_fits(c, 0, b->ne[0], a->ne[0], gb_conv_out(b->ne[0], a->ne[0], v->s0, v->p0, v->d0))) {
         return false;
@@ -50,7 +49,7 @@ static bool rule_conv_params(const struct gb_call * c, gb_ct a, gb_ct b, const s
 }
 
 static bool rule_kernel_type(const struct gb_call * c, gb_ct a) {
-    return a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_F32 || gb_rule_broken(c, "{a} must be {#f16} or {#f32}");
+    return a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_F32 || GB_BROKEN(c, NO_KERNEL_TYPE, .a = "a", .t = a->type);
 }
 
 // The channels of the kernel and the image agree; where they are depends on the number of dimensions.
@@ -81,8 +80,7 @@ bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct g
     }
     const int64_t n = gb_size_product(a->ne[2], a->ne[3]); // kernels
     if (n < 1 || b->ne[2] % n != 0) {
-        return gb_rule_broken(&c, "the channels of {b} (%lld) must be a multiple of the number of kernels (%lld)",
-            (long long) b->ne[2], (long long) n);
+        return GB_BROKEN(&c, CHANNELS, .a = "b", .number = { b->ne[2], n });
     }
     return rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0) && gb_rule_contiguous(&c, 1);
 }
@@ -90,9 +88,9 @@ bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct g
 bool gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 3) && gb_rule_max_dims(&c, 1, 2) &&
-           gb_rule_equal(&c, 0, 2, 1, 1) && gb_rule_at_least(&c, "{$s0}", s0, 1) &&
-           gb_rule_in_range(&c, "{$p0}", p0, 0, 0) && gb_rule_in_range(&c, "{$d0}", d0, 1, 1) &&
-           gb_rule_at_least(&c, "{a.0}", a->ne[0], 1) && gb_rule_at_least(&c, "{b.0}", b->ne[0], 1);
+           gb_rule_equal(&c, 0, 2, 1, 1) && gb_rule_at_least(&c, "s0", s0, 1) && gb_rule_in_range(&c, "p0", p0, 0, 0) &&
+           gb_rule_in_range(&c, "d0", d0, 1, 1) && gb_rule_size_in_range(&c, 0, 0, 1, INT64_MAX) &&
+           gb_rule_size_in_range(&c, 1, 0, 1, INT64_MAX);
 }
 
 bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride) {
@@ -102,8 +100,8 @@ bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride)
         return false;
     }
     for (int d = 0; d < 2; d++) {
-        if (a->ne[d] < 1 || b->ne[d] < 1) {
-            return gb_rule_broken(&c, "{a,b.%d} must be at least 1", d);
+        if (!gb_rule_size_in_range(&c, 0, d, 1, INT64_MAX) || !gb_rule_size_in_range(&c, 1, d, 1, INT64_MAX)) {
+            return false;
         }
     }
     return true;
@@ -111,10 +109,11 @@ bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride)
 
 // The parameters of pooling along one axis; the padding of POOL_2D is a float in the public interface.
 static bool rule_pool(const struct gb_call * c, int axis, int64_t n, enum ggml_op_pool op, int k, int s, double p) {
-    const char * const names[2][3] = { { "{$k0}", "{$s0}", "{$p0}" }, { "{$k1}", "{$s1}", "{$p1}" } };
+    const char * const names[2][3] = { { "k0", "s0", "p0" }, { "k1", "s1", "p1" } };
     return gb_rule_in_range(c, "pooling operator", (int) op, 0, GGML_OP_POOL_COUNT - 1) &&
            gb_rule_at_least(c, names[axis][0], k, 1) && gb_rule_at_least(c, names[axis][1], s, 1) &&
-           ((p >= 0 && p <= INT32_MAX) || gb_rule_broken(c, "%s must be 0 or more, is %g", names[axis][2], p)) &&
+           ((p >= 0 && p <= INT32_MAX) ||
+               GB_BROKEN(c, REAL_OUT_OF_RANGE, .name = names[axis][2], .number = { 0, INT32_MAX }, .real = p)) &&
            rule_fits(c, axis, n, k, gb_pool_out(n, k, s, p));
 }
 
@@ -136,13 +135,13 @@ bool gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const in
 // The larger sizes must fit into 64 bits.
 bool gb_check_upscale(const char * func, gb_ct a, int factor) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{$scale_factor}", factor, 1) &&
-           gb_rule_in_range(&c, "{a.0}", a->ne[0], 0, INT64_MAX / factor) &&
-           gb_rule_in_range(&c, "{a.1}", a->ne[1], 0, INT64_MAX / factor);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "scale_factor", factor, 1) &&
+           gb_rule_size_in_range(&c, 0, 0, 0, INT64_MAX / factor) &&
+           gb_rule_size_in_range(&c, 0, 1, 0, INT64_MAX / factor);
 }
 
 bool gb_check_pad(const char * func, gb_ct a, const int p[4]) {
-    static const char * const names[4] = { "{$p0}", "{$p1}", "{$p2}", "{$p3}" };
+    static const char * const names[4] = { "p0", "p1", "p2", "p3" };
     const struct gb_call c = GB_CALL_1(func, a);
     bool ok = gb_rule_given(&c) && gb_rule_no_grad(&c);
     for (int d = 0; d < 4 && ok; d++) {
@@ -156,17 +155,16 @@ bool gb_check_pad(const char * func, gb_ct a, const int p[4]) {
 // An image [channels, width, height] is cut into windows of w x w; kernels count windows in 32 bits.
 bool gb_check_win_part(const char * func, gb_ct a, int w) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{$w}", w, 1) &&
-           gb_rule_max_dims(&c, 0, 3) && gb_rule_contiguous(&c, 0) &&
-           gb_rule_in_range(&c, "{a.1}", a->ne[1], 0, INT32_MAX) &&
-           gb_rule_in_range(&c, "{a.2}", a->ne[2], 0, INT32_MAX);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "w", w, 1) && gb_rule_max_dims(&c, 0, 3) &&
+           gb_rule_contiguous(&c, 0) && gb_rule_size_in_range(&c, 0, 1, 0, INT32_MAX) &&
+           gb_rule_size_in_range(&c, 0, 2, 0, INT32_MAX);
 }
 
 // The windows of an image of w0 x h0 positions, all of them.
 bool gb_check_win_unpart(const char * func, gb_ct a, int w0, int h0, int w) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{$w}", w, 1) &&
-           gb_rule_at_least(&c, "{$w0}", w0, 1) && gb_rule_at_least(&c, "{$h0}", h0, 1) && gb_rule_size(&c, 0, 1, w) &&
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "w", w, 1) &&
+           gb_rule_at_least(&c, "w0", w0, 1) && gb_rule_at_least(&c, "h0", h0, 1) && gb_rule_size(&c, 0, 1, w) &&
            gb_rule_size(&c, 0, 2, w) && gb_rule_size(&c, 0, 3, gb_windows(w0, w) * gb_windows(h0, w)) &&
            gb_rule_contiguous(&c, 0);
 }
@@ -175,7 +173,7 @@ bool gb_check_win_unpart(const char * func, gb_ct a, int w0, int h0, int w) {
 bool gb_check_get_rel_pos(const char * func, gb_ct a, int qh, int kh) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "kh", kh, 1) &&
-           (qh == kh || gb_rule_broken(&c, "qh and kh must be equal (%d != %d)", qh, kh)) &&
+           (qh == kh || GB_BROKEN(&c, UNEQUAL_POSITIONS, .number = { qh, kh })) &&
            gb_rule_size(&c, 0, 1, 2 * (int64_t) kh - 1) && gb_rule_max_dims(&c, 0, 2) && gb_rule_contiguous(&c, 0);
 }
 

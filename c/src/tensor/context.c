@@ -546,7 +546,7 @@ void ggml_print_object(const struct ggml_object * obj) {
     printf("  %-7s at %10zu, %10zu bytes", object_type_name(obj->type), obj->offs, obj->size);
     if (obj->type == GGML_OBJECT_TENSOR) {
         char text[GB_DESCRIBE_SIZE];
-        printf(": %s", gb_describe((const struct ggml_tensor *) (const void *) (obj + 1), text));
+        printf(": %s", gb_plain_text(gb_describe((const struct ggml_tensor *) (const void *) (obj + 1), text)));
     }
     putchar('\n');
 }

@@ -4,19 +4,29 @@
 
 #include "tensor.h"
 
-const char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE]) {
+// A name may hold any bytes; those that end a value would end it too early.
+static void replace_quote_bytes(char * text, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == GB_QUOTE_BEGIN[0] || text[i] == GB_QUOTE_END[0]) {
+            text[i] = '?';
+        }
+    }
+}
+
+char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE]) {
     if (t == NULL) {
         snprintf(buf, GB_DESCRIBE_SIZE, "NULL");
         return buf;
     }
     const char * type = ggml_type_name(t->type);
-    int at =
-        snprintf(buf, GB_DESCRIBE_SIZE, "'%.*s' %s [", (int) sizeof(t->name) - 1, t->name, type ? type : "(no type)");
+    int at = snprintf(buf, GB_DESCRIBE_SIZE, GB_QUOTE_BEGIN "'%.*s' %s [", (int) sizeof(t->name) - 1, t->name,
+        type ? type : "(no type)");
+    replace_quote_bytes(buf + 1, (size_t) at - 1);
     const int n = gb_tensor_ndim(t);
-    for (int d = 0; d < n; d++) { // at most 63 + 20 + 4 * 22 characters: fits
+    for (int d = 0; d < n; d++) { // at most 65 + 20 + 4 * 22 characters: fits
         at += snprintf(buf + at, GB_DESCRIBE_SIZE - (size_t) at, d == 0 ? "%lld" : ", %lld", (long long) t->ne[d]);
     }
-    snprintf(buf + at, GB_DESCRIBE_SIZE - (size_t) at, "]");
+    snprintf(buf + at, GB_DESCRIBE_SIZE - (size_t) at, "]" GB_QUOTE_END);
     return buf;
 }
 
@@ -26,7 +36,7 @@ static size_t append(char * buf, size_t size, size_t at, const char * text) {
     return n < 0 ? at : GB_MIN(at + (size_t) n, size - 1);
 }
 
-const char * gb_describe_node(const struct ggml_tensor * node, char * buf, size_t size) {
+char * gb_describe_node(const struct ggml_tensor * node, char * buf, size_t size) {
     if (size == 0) {
         return buf;
     }

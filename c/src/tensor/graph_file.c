@@ -188,7 +188,7 @@ static bool read_record(struct import * in, struct ggml_tensor * t) {
 static bool not_made(const struct import * in, const struct ggml_tensor * record) {
     return ggml_last_status() == GGML_STATUS_ALLOC_FAILED
                ? false
-               : malformed(in, "tensor '%s': %s", record->name, ggml_last_error());
+               : malformed(in, "tensor '%s': %s", record->name, gb_last_message());
 }
 
 // A node with memory of its own. It takes over the record's strides, which must not lead outside of that memory. NULL

@@ -111,7 +111,7 @@ void ggml_graph_print(const struct ggml_cgraph * cgraph) {
     for (int i = 0; i < cgraph->n_leafs; i++) {
         char text[GB_DESCRIBE_SIZE];
         printf(" %5d ", i);
-        put_text(stdout, gb_describe(cgraph->leafs[i], text), NULL);
+        put_text(stdout, gb_plain_text(gb_describe(cgraph->leafs[i], text)), NULL);
         putchar('\n');
     }
     print_totals(cgraph);

@@ -81,7 +81,7 @@ static bool check_compare(const char * func, gb_ct a, gb_ct b, int comparison) {
     return gb_rule_given(&c) && gb_rule_repeats(&c, 1, 0) &&
            gb_rule_in_range(&c, "comparison", comparison, 0, GGML_COMPARE_COUNT - 1) &&
            (func == NULL || is_integer(a) == is_integer(b) ||
-               gb_rule_broken(&c, "{a} and {b} must both be {#i32}, or both floats"));
+               GB_BROKEN(&c, MIXED_TYPES, .a = "a", .b = "b", .t = a->type, .u = b->type));
 }
 
 // Its result is a mask: F32 whatever the operands are.
@@ -115,8 +115,8 @@ static bool check_where(const char * func, gb_ct cond, gb_ct a, gb_ct b) {
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         for (int i = 0; i < c.n; i++) {
             if (!gb_size_divides(c.list[i].t->ne[d], shape.ne[d])) {
-                return gb_rule_broken(&c, "{%s.%d} (%lld) must divide the largest of the three (%lld)", c.list[i].role,
-                    d, (long long) c.list[i].t->ne[d], (long long) shape.ne[d]);
+                return GB_BROKEN(&c, NO_DIVISOR, .a = c.list[i].role, .a_dim = d,
+                    .number = { c.list[i].t->ne[d], shape.ne[d] });
             }
         }
     }

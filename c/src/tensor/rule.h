@@ -5,9 +5,9 @@
 // first broken one is the one reported. The first rule of every chain is gb_rule_given: all others may then read the
 // tensors.
 //
-// A call without a function's name stands for a node that was built before (validate.c): nothing is reported, and only
-// shapes and parameters matter. Its gradient may have come since, and types and strides are the business of the backend
-// that computes it.
+// A call without a function's name stands for a node that exists already (validate.c). Nothing is then reported, and
+// only shapes and parameters are checked: the node may have a gradient by now, and the backend checks types and
+// strides.
 //
 // Rules are evaluated for every node that is built and for every node that is planned, and nearly all of them hold: the
 // tests are inlined, the reports are not.
@@ -17,12 +17,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fault.h"
 #include "tensor/tensor.h"
 
 #define GB_RULE_MAX_OPERANDS 6
 
 struct gb_operand {
-    const char * role; // its name in ggml.h
+    const char * role; // its name in ggml.h; static
     const struct ggml_tensor * t;
 };
 
@@ -49,18 +50,12 @@ struct gb_call {
 #define GB_CALL_5(func, a, b, c, d, e) \
     GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d), GB_OPERAND(e))
 
-// Reports "func: operands: reason", without operands "func: reason"; returns false. What another interface calls by
-// other names is marked in the reason (gb_last_reason):
-//
-//   mark       what it is                                          in the message
-//   {a}        an operand by its role                              a
-//   {a.1}      a dimension of it; {a,b.1}: of several              dimension 1 of a; dimension 1 of a and b
-//   {~a.1}     the same, where it is clear whose                   dimension 1
-//   {#f32}     a type                                              f32
-//   {@[2, 3]}  a shape                                             [2, 3]
-//   {$s0}      a parameter                                         s0
-//   {!words}   words for callers in C only                         words
-GGML_ATTRIBUTE_FORMAT(2, 3) bool gb_rule_broken(const struct gb_call * call, const char * fmt, ...);
+// Reports "func: operands: reason", without operands "func: reason"; returns false. The fault is kept (base/fault.h).
+bool gb_rule_fail(const struct gb_call * call, enum ggml_status status, const struct gb_fault * fault);
+
+// Reports the row `what` of base/fault.def with values for its fields: GB_BROKEN(call, TOO_SMALL, .name = "k", ...).
+#define GB_BROKEN(call, what, ...) \
+    gb_rule_fail(call, GGML_STATUS_INVALID_ARGUMENT, &(const struct gb_fault) { .kind = GB_FAULT_##what, __VA_ARGS__ })
 
 // Reports that the operand `what` is NULL, unless an earlier failure explains that; returns false.
 bool gb_rule_missing(const struct gb_call * call, const char * what);
@@ -77,6 +72,7 @@ void gb_rule_shared(const struct gb_call * call, int i);
 void gb_rule_transposed(const struct gb_call * call, int i);
 void gb_rule_more_dims(const struct gb_call * call, int i, int n, int d);
 void gb_rule_has_grad(const struct gb_call * call, int i);
+void gb_rule_size_out_of_range(const struct gb_call * call, int i, int d, int64_t min, int64_t max);
 void gb_rule_too_small(const struct gb_call * call, const char * what, int64_t value, int64_t min);
 void gb_rule_out_of_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max);
 
@@ -102,6 +98,12 @@ static inline bool gb_rule_equal(const struct gb_call * call, int i, int di, int
 // i.ne[di] == size
 static inline bool gb_rule_size(const struct gb_call * call, int i, int di, int64_t size) {
     return call->list[i].t->ne[di] == size || (gb_rule_other_size(call, i, di, size), false);
+}
+
+// i.ne[d] is from min to max; INT64_MAX: no limit
+static inline bool gb_rule_size_in_range(const struct gb_call * call, int i, int d, int64_t min, int64_t max) {
+    const int64_t size = call->list[i].t->ne[d];
+    return (size >= min && size <= max) || (gb_rule_size_out_of_range(call, i, d, min, max), false);
 }
 
 // j.ne[d] is a multiple of i.ne[d]

@@ -11,13 +11,13 @@
 
 // -------------------------------------------------------------------------------------------------------------- making
 
-// Writes "[1, 2, 3]" for messages; returns buf.
+// Writes "[1, 2, 3]" as a value (GB_QUOTE) of a message; returns buf.
 static const char * shape_text(int n_dims, const int64_t * ne, char buf[96]) {
     size_t at = 0;
     for (int d = 0; d < n_dims; d++) {
-        at += (size_t) snprintf(buf + at, 96 - at, d == 0 ? "[%lld" : ", %lld", (long long) ne[d]);
+        at += (size_t) snprintf(buf + at, 96 - at, d == 0 ? GB_QUOTE_BEGIN "[%lld" : ", %lld", (long long) ne[d]);
     }
-    snprintf(buf + at, 96 - at, "]");
+    snprintf(buf + at, 96 - at, "]" GB_QUOTE_END);
     return buf;
 }
 

@@ -230,10 +230,10 @@ static inline bool gb_op_is_idle(const struct ggml_tensor * node) {
 // ------------------------------------------------------------------------------------------------------------ messages
 
 #define GB_DESCRIBE_SIZE 192
-// Writes "'name' f32 [64, 128]": sizes in the order of ne, as many as the tensor has dimensions; "NULL" for NULL.
-// Returns buf.
-const char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE]);
+// Writes "'name' f32 [64, 128]", as a value (GB_QUOTE) of a message: sizes in the order of ne, as many as the tensor
+// has dimensions. "NULL" for NULL. Returns buf.
+char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE]);
 // Writes a node with its sources: "MUL_MAT 'y' f32 [64, 16] of 'w' f32 [128, 64], 'x' f32 [128, 16]". Returns buf.
-const char * gb_describe_node(const struct ggml_tensor * node, char * buf, size_t size);
+char * gb_describe_node(const struct ggml_tensor * node, char * buf, size_t size);
 
 #endif // GB_TENSOR_TENSOR_H

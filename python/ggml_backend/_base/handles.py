@@ -21,7 +21,6 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from .._ffi import ffi, lib
 from .errors import InvalidArgumentError, raise_last
-from .errors.hints import without_missing
 
 __all__ = [
     "ContextCore", "Core", "Handle", "Holders", "Local", "Owner", "address", "fail", "new_handle",
@@ -233,19 +232,11 @@ def _called(thing: object) -> str:
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
-class _Kind(type):
-    def __dir__(cls) -> list[str]:
-        return without_missing(cls, super().__dir__())
-
-
-class Local(metaclass=_Kind):
+class Local:
     """Of objects that refer to C objects, or to others that do: a copy is the same one, and they do not leave the
     process."""
 
     __slots__ = ()
-
-    def __dir__(self) -> list[str]:
-        return without_missing(type(self), super().__dir__())
 
     def __copy__(self: _L) -> _L:
         return self

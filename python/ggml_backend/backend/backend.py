@@ -20,7 +20,8 @@ from .._base.errors import (
     non_null,
     raise_last,
 )
-from .._base.errors.messages import close_matches, kind_of, message_of, plain
+from .._base.errors.faults import message_of
+from .._base.errors.messages import close_matches, kind_of
 from .._base.files import built_file
 from .._base.handles import Core, Handle, fail, new_handle, use
 from .._base.renamed import Renamed
@@ -401,7 +402,7 @@ class Backend(Handle):
         reason = lib.ggml_backend_unsupported_reason(core.ptr, tensor._live())
         if reason and lib.ggml_last_status():
             raise_last("Backend.unsupported_reason")
-        return plain(message_of(reason)) if reason else None
+        return message_of(reason) if reason else None
 
     def synchronize(self) -> None:
         """Waits for all queued work of the device. Raises the first failure in it."""

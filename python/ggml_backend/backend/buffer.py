@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from .._base.errors import NOT_GIVEN, AllocationError, InvalidArgumentError, StateError, check, expect_int
-from .._base.errors.hints import made_by
-from .._base.errors.messages import kind_of, maker_hint
+from .._base.errors.messages import kind_of, made_by, maker_hint
 from .._base.handles import Core, Handle, Local, address, fail, new_handle
 from .._base.mapped import watch_of
 from .._base.renamed import Renamed

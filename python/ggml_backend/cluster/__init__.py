@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import DeviceLostError, GgmlError, InvalidArgumentError, StateError, expect_path
-from .._base.errors.hints import made_by
+from .._base.errors.messages import made_by
 from .._base.handles import Owner
 from .._base.renamed import warn_of
 from .._ffi import ffi, lib

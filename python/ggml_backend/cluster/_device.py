@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._base.errors import InvalidArgumentError, StateError, check
-from .._base.errors.messages import message_of
+from .._base.errors.faults import message_of
 from .._ffi import ffi, lib
 from ..backend.backend import Backend
 from ..devices._nodes import Node

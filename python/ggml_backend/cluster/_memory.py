@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, check
-from .._base.errors.messages import message_of
+from .._base.errors.faults import message_of
 from .._base.files import open_regular, replace_file
 from .._base.handles import address
 from .._ffi import ffi, lib

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._base.errors import AllocationError, DeviceLostError, GgmlError, InvalidArgumentError, StateError, check
-from .._base.errors.messages import message_of
+from .._base.errors.faults import message_of
 from .._base.handles import address
 from .._ffi import ffi, lib
 from ..backend import _registry as registry

@@ -37,8 +37,7 @@ from .._base.errors import (
     expect_path,
     raise_last,
 )
-from .._base.errors.hints import no_name
-from .._base.errors.messages import UnknownKey, kind_of, reader_hint
+from .._base.errors.messages import UnknownKey, kind_of, no_name, reader_hint
 from .._base.handles import Owner
 from .._base.mapped import map_file
 from .._base.text import Patterns, count, nearest
@@ -629,4 +628,4 @@ def open(source: Any, *, part: bool = False) -> GGUFFile:
 if not TYPE_CHECKING:  # hidden from type checkers
 
     def __getattr__(name):
-        no_name("gguf", name, __all__)
+        no_name("ggml_backend.gguf", name, __all__)

@@ -47,7 +47,6 @@ from ._copies import *  # noqa: F403
 from ._form import BUILDERS as BUILDERS
 from ._form import IntPair as IntPair
 from ._form import builds as builds
-from ._form import without as without
 from ._products import *  # noqa: F403
 from ._products import MAX_MATRICES as MAX_MATRICES
 from ._reduce import *  # noqa: F403

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any, TypeVar, Union
-from typing import cast as cast_to
 
 import numpy as np
 
@@ -22,8 +20,8 @@ from ..tensor._build import context_of, told_as
 from ..tensor.tensor import Tensor
 
 __all__ = [
-    "BUILDERS", "FORMS", "LAST_AXIS", "NAMES", "Axes", "IntPair", "along", "are", "builds",
-    "choice", "dims", "each_row", "in_place", "pair", "pick", "reduced", "without",
+    "BUILDERS", "FORMS", "Axes", "IntPair", "along", "are", "builds",
+    "choice", "dims", "each_row", "in_place", "pair", "pick", "reduced",
 ]  # fmt: skip
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -43,38 +41,6 @@ def builds(*names: str) -> Callable[[_F], _F]:
         return function
 
     return register
-
-
-_AXES = ("axis", "dim", "keepdim", "keepdims")
-LAST_AXIS = "it works along the last axis, which x.swapaxes(axis, -1).contiguous() makes of another one"
-
-
-def without(names: Sequence[str] = _AXES, hint: str = LAST_AXIS) -> Callable[[_F], _F]:
-    """Declares arguments that a function does not have, though similar functions elsewhere do.
-
-    Passing one raises TypeError with a hint.
-    """
-
-    def wrap(function: _F) -> _F:
-        name, most = function.__name__, function.__code__.co_argcount
-
-        @wraps(function)
-        def checked(*args: Any, **options: Any) -> Any:
-            try:
-                return function(*args, **options)
-            except TypeError:
-                for wrong in names:
-                    if wrong in options:
-                        raise TypeError(f"{name}: there is no {wrong}; {hint}") from None
-                if len(args) > most:
-                    raise TypeError(
-                        f"{name}: takes {most} argument{'s'[: most > 1]} by position, not {len(args)}; {hint}"
-                    ) from None
-                raise
-
-        return cast_to("_F", checked)
-
-    return wrap
 
 
 #: C builders with two forms: name ``x`` maps to ``(ggml_x, ggml_x_inplace)``.
@@ -130,9 +96,6 @@ def choice(op: str, name: str, value: str, choices: dict[str, int]) -> int:
             f"{op}: {name} must be one of {', '.join(map(repr, choices))}, not {value!r}{guess}"
         ) from None
 
-
-NAMES = ("dim", "keepdim"), "axis and keepdims are the names here"
-"""For :func:`~ggml_backend.ops._form.without`."""
 
 Axes = Union[int, "Sequence[int]", None]
 

@@ -14,7 +14,7 @@ from ..tensor._build import build, build_1, context_of
 from ..tensor._operators import repeat_to
 from ..tensor._shapes import MAX_DIMS, shape_tuple
 from ..tensor.tensor import Tensor
-from ._form import NAMES, Axes, along, are, builds, each_row, reduced, without
+from ._form import Axes, along, are, builds, each_row, reduced
 
 __all__ = [
     "argmax",
@@ -30,7 +30,6 @@ __all__ = [
 
 
 @builds("ggml_sum")
-@without(*NAMES)
 def sum(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The sum of all elements, of shape ``()``, float32 or float16.
 
@@ -42,14 +41,12 @@ def sum(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 
 
 @builds("ggml_sum_rows")
-@without(hint="it works along the last axis; gb.sum(x, axis=...) along others")
 def sum_rows(a: Tensor) -> Tensor:
     """The sum along the last axis, which keeps size 1: ``(..., n)`` gives ``(..., 1)``."""
     return build_1("sum_rows", lib.ggml_sum_rows, a)
 
 
 @builds("ggml_mean")
-@without(*NAMES)
 def mean(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The mean along one or several axes, as in NumPy.
 
@@ -67,7 +64,6 @@ def _mean_of_rows(a: Tensor) -> Tensor:
 
 
 @builds("ggml_argmax")
-@without(*NAMES)
 def argmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``.
 
@@ -120,7 +116,6 @@ def concat(a: Tensor, b: Tensor, axis: int = -3) -> Tensor: ...
 @overload
 def concat(a: Sequence[Tensor], b: int | None = None, *, axis: int = -3) -> Tensor: ...
 @builds("ggml_concat")
-@without(("dim",), "axis is its name here")
 def concat(a: Tensor | Sequence[Tensor], b: Tensor | int | None = None, axis: int = -3) -> Tensor:
     """``a`` and ``b`` one after the other along an axis. All other sizes are equal. float32 or int32.
 
@@ -174,7 +169,6 @@ def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
 
 
 @builds("ggml_argsort")
-@without(*NAMES)
 def argsort(a: Tensor, descending: bool = False, *, axis: int = -1) -> Tensor:
     """The int32 permutation that sorts each row.
 
@@ -189,7 +183,6 @@ def argsort(a: Tensor, descending: bool = False, *, axis: int = -1) -> Tensor:
 
 
 @builds("ggml_top_k")
-@without()
 def top_k(a: Tensor, k: int) -> Tensor:
     """Indices of the ``k`` largest elements of each row, largest first.
 

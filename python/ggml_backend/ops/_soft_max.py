@@ -9,7 +9,7 @@ from .._ffi import lib
 from ..tensor._build import OF_FIRST, build, build_1, build_2
 from ..tensor._operators import EPS_OF_2024
 from ..tensor.tensor import Tensor
-from ._form import NAMES, along, are, builds, in_place, pick, without
+from ._form import along, are, builds, in_place, pick
 
 __all__ = [
     "alibi", "cross_entropy_loss", "cross_entropy_loss_back", "diag_mask_inf", "diag_mask_zero", "group_norm", "norm",
@@ -30,7 +30,6 @@ def diag_mask_zero(a: Tensor, n_past: int = 0, *, inplace: bool = False) -> Tens
 
 
 @builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
-@without(*NAMES)
 def softmax(
     a: Tensor,
     mask: Tensor | None = None,
@@ -121,7 +120,6 @@ def cross_entropy_loss_back(a: Tensor, b: Tensor, c: Tensor, eps: float = 1e-9) 
 
 
 @builds("ggml_norm", "ggml_norm_inplace")
-@without(*NAMES)
 def norm(a: Tensor, eps: float = 1e-5, *, inplace: bool = False, axis: int = -1) -> Tensor:
     """``(x - mean) / sqrt(variance + eps)`` of each row (Ba et al. 2016, arXiv:1607.06450, without gain and bias).
 
@@ -133,7 +131,6 @@ def norm(a: Tensor, eps: float = 1e-5, *, inplace: bool = False, axis: int = -1)
 
 
 @builds("ggml_rms_norm", "ggml_rms_norm_inplace")
-@without(*NAMES)
 def rms_norm(a: Tensor, eps: float = 1e-5, *, inplace: bool = False, axis: int = -1) -> Tensor:
     """``x / sqrt(mean(x^2) + eps)`` of each row (Zhang and Sennrich 2019, arXiv:1910.07467, without gain).
 

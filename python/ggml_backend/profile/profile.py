@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import NOT_GIVEN, InvalidArgumentError, StateError, expect, expect_bool, expect_int, expect_path
-from .._base.errors.hints import made_by
+from .._base.errors.messages import made_by
 from .._base.files import read_text, without_mark, write_text
 from .._base.forms import expect_form
 from .._base.handles import Core, Owner, fail, owned

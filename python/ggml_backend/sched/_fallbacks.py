@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import PerformanceWarning, check
-from .._base.errors.messages import message_of, plain
+from .._base.errors.faults import message_of
 from .._base.text import count, size_text
 from .._ffi import ffi, lib
 from ..backend.buffer import text
@@ -58,9 +58,7 @@ def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> li
         if f.is_heavy and not is_cpu:
             work = (float(f.flops), int(f.n_copies), int(f.copied_bytes))
             found.append(
-                Fallback(
-                    text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, plain(message_of(f.reason))
-                )
+                Fallback(text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, message_of(f.reason))
             )
     return found
 

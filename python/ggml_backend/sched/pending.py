@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._base.errors import NOT_GIVEN, raise_last
-from .._base.errors.hints import made_by
+from .._base.errors.messages import made_by
 from .._base.handles import Core, Local
 from .._ffi import ffi, lib
 from ..tensor._arrays import array_of

@@ -9,7 +9,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .._base.errors import StateError, check, raise_last
-from .._base.errors.messages import UnknownKey, message_of, plain
+from .._base.errors.faults import message_of
+from .._base.errors.messages import UnknownKey
 from .._base.handles import Local
 from .._base.renamed import Renamed
 from .._base.text import copies_text, count, size_text
@@ -196,7 +197,7 @@ class Plan(Local):
             known = self._reasons.get(tensor._live())
             if known is None:
                 raise
-            return plain(known)
+            return known
 
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
         """The blocks of all arenas: id,lower,upper,size,offset,name,op,backend,arena,root. Returned, and written if
@@ -290,8 +291,8 @@ def read_plan(
 
 
 def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
-    """Why each tensor is on its backend, by C tensor, in the last plan of a C scheduler. The texts are
-    those of C, which many tensors share; :func:`plain` translates them on demand."""
+    """Why each tensor is on its backend, by C tensor, in the last plan of a C scheduler. Many tensors
+    share one text."""
     tensors = [*graph.nodes[0 : graph.n_nodes], *graph.leafs[0 : graph.n_leafs]]
     shared: dict[str, str] = {}
     told = ((t, message_of(lib.ggml_backend_sched_explain(sched, t))) for t in tensors)

@@ -22,7 +22,7 @@ from .._base.errors import (
     raise_last,
 )
 from .._base.errors import check as _check
-from .._base.errors.messages import message_of, plain
+from .._base.errors.faults import message_of
 from .._base.files import can_write
 from .._base.handles import Core, Handle, fail, handles_of, new_handle, use
 from .._base.renamed import Renamed
@@ -350,7 +350,7 @@ class Scheduler(Handle):
         told = self._asked(
             graph,
             lib.GBPY_PLAN_ONLY,
-            lambda core, _: plain(message_of(lib.ggml_backend_sched_explain(core.ptr, pointer))),
+            lambda core, _: message_of(lib.ggml_backend_sched_explain(core.ptr, pointer)),
         )
         return told or _unassigned(node, graph, "the graph of the plan")
 
@@ -524,7 +524,7 @@ class Scheduler(Handle):
         expect(node, Tensor, "Scheduler.explain: node")
         graph = self._graph
         with use("Scheduler", core, nested=True):
-            told = plain(message_of(lib.ggml_backend_sched_explain(core.ptr, node._live())))
+            told = message_of(lib.ggml_backend_sched_explain(core.ptr, node._live()))
         return told or _unassigned(node, graph, "the graph that was allocated last")
 
     # ----------------------------------------------------------------------------------------- what it does, in numbers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -10,7 +9,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._base.errors import GgmlError, InvalidArgumentError, StateError, check, raise_as, raise_last
-from .._base.errors.messages import host_hint, kind_of, message_of, plain
+from .._base.errors.faults import last_message, quoted, spoken
+from .._base.errors.messages import host_hint, kind_of
 from .._base.handles import fail
 from .._base.mapped import check_file
 from .._ffi import ffi, lib
@@ -39,8 +39,6 @@ _OF_BITS = (
     "; bits of bfloat16 are told by the dtype: array.view(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]'),"
     " or ctx.tensor(array.shape, 'bfloat16').set(array)"
 )
-
-_NO_ELEMENTS = re.compile(r"^(.*: (\w+) is not a dtype of tensors)")  # a message of dlpack.c
 
 Array = np.ndarray[Any, Any]
 
@@ -193,12 +191,15 @@ def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
 
 def refuse(status: int, value: Any) -> NoReturn:
     """Raises the error that C reported for an array."""
-    message = plain(message_of(lib.ggml_last_error()))
+    said = last_message()
+    message = spoken(said)
     if status == lib.GBPY_NOT_ON_HOST:
         raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + host_hint(value))
-    unknown = _NO_ELEMENTS.search(message)
-    if unknown is not None and (isinstance(value, np.ndarray) or unknown[2] == "uint16"):
-        raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, f"{unknown[1]}{_remedy(unknown[2])}")
+    if status == lib.GBPY_NO_DTYPE:
+        dtype = quoted(said)[0]
+        known = isinstance(value, np.ndarray) or dtype == "uint16"
+        hint = _remedy(dtype) if known else ": convert the array where it was made"
+        raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + hint)
     raise_last("", status)
 
 

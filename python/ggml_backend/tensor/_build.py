@@ -14,7 +14,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .._base.errors import InvalidArgumentError, StateError, raise_as
-from .._base.errors.messages import hint_of, kind_of, message_of, plain, reason_of, tensor_hint
+from .._base.errors.faults import broken_rule, last_message, spoken
+from .._base.errors.messages import hint_of, kind_of, tensor_hint
 from .._base.errors.parameters import all_plain, parameter_error, plain_numbers
 from .._ffi import ffi, lib
 
@@ -92,11 +93,11 @@ _LABELS = "abcdefgh"
 def _refuse(
     op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None, args: Sequence[Any] = ()
 ) -> NoReturn:
-    status, marked = lib.ggml_last_status(), message_of(lib.gbpy_last_reason())
-    message = message_of(lib.ggml_last_error())
+    named = [(label, t) for label, t in zip(labels, tensors, strict=False) if t is not None]
+    status, message = lib.ggml_last_status(), last_message()
+    broken = broken_rule(op, [label for label, _ in named], [lib.gbpy_ndim(t._p) for _, t in named])
     if tensors:
         context_of(op, tensors, labels)  # prefer the error of a context that cannot be built on
-    named = [(label, t) for label, t in zip(labels, tensors, strict=False) if t is not None]
     shown, told = named, _told.now
     if told is not None:
         op, shown = told[0], [(label, told[1] if label == "a" else t) for label, t in named]
@@ -104,11 +105,10 @@ def _refuse(
     if error is not None:
         hint = "; mul multiplies by a tensor" if op == "scale" and "Tensor" in str(error) else ""
         raise InvalidArgumentError(f"{prefix}: {parameter_error(error, args)}{hint}") from None
-    if not marked:
-        raise_as(status, plain(message), prefix)
-    names = [label for label, _ in named]
-    reason = reason_of(marked, op, names, [t.ndim for _, t in named])
-    raise_as(status, reason + hint_of(op, marked, names, [t.shape for _, t in named]), prefix)
+    if broken is None:
+        raise_as(status, spoken(message), prefix)
+    fault, reason = broken
+    raise_as(status, reason + hint_of(fault, [t.shape for _, t in named]), prefix, fault)
 
 
 # The active ``as_default`` blocks, innermost first, each linked to the enclosing ones. Only the ``with``

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Union
 import numpy as np
 
 from .._base.errors import InvalidArgumentError, StateError, expect, expect_function
-from .._base.errors.messages import add_note, kind_of, message_of
+from .._base.errors.faults import message_of
+from .._base.errors.messages import add_note, kind_of
 from .._base.handles import ContextCore, Core, Holders, address, new_pin, use
 from .._ffi import ffi, lib
 from ..backend.backend import Backend, BackendCore

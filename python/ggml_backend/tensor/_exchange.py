@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from .._base.errors import InvalidArgumentError, StateError, raise_as, raise_last
-from .._base.errors.messages import kind_of, message_of, plain
+from .._base.errors.faults import last_message, spoken
+from .._base.errors.messages import kind_of
 from .._base.mapped import watch_of
 from .._base.signals import INTERRUPTED, raise_interrupt
 from .._ffi import ffi, lib
@@ -196,5 +197,5 @@ def _has_memory(x: Any) -> bool:
 
 def not_shared() -> NoReturn:
     """Raises the reason for which :func:`share` returned None."""
-    reason = plain(message_of(lib.ggml_last_error()))
+    reason = spoken(last_message())
     raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, f"{reason}; copy=True gives the tensor memory of its own")

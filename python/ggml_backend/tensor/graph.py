@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._base.errors import NOT_GIVEN, StateError, check, expect, expect_function, non_null, raise_last
-from .._base.errors.hints import made_by
-from .._base.errors.messages import UnknownKey, kind_of
+from .._base.errors.messages import UnknownKey, kind_of, made_by
 from .._base.files import read_text
 from .._base.handles import ContextCore, Core, Holders, Local, fail, handles_of, new_handle
 from .._base.text import MAX_NAME, as_name, count, markup, shorter

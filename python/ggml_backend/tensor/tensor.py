@@ -25,8 +25,7 @@ from .._base.errors import (
     expect_int,
     raise_last,
 )
-from .._base.errors.hints import made_by
-from .._base.errors.messages import kind_of
+from .._base.errors.messages import kind_of, made_by
 from .._base.handles import Holders, Local, new_handle, new_pin
 from .._base.mapped import check_file, reading
 from .._base.text import as_name

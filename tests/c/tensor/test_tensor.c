@@ -316,9 +316,9 @@ static void descriptions(void) {
     y->op = GGML_OP_MUL_MAT;
     y->src[0] = w;
     y->src[2] = x;
-    CHECK_STR(gb_describe(w, buf), "'w' f32 [128, 64]");
-    CHECK_STR(gb_describe_node(y, node, sizeof(node)),
-        "MUL_MAT 'y' f32 [64, 16] of 'w' f32 [128, 64], 'x' f16 [128, 16]");
+    CHECK_STR(gb_describe(w, buf), GB_QUOTE("'w' f32 [128, 64]"));
+    CHECK_STR(gb_describe_node(y, node, sizeof(node)), "MUL_MAT " GB_QUOTE("'y' f32 [64, 16]") " of " GB_QUOTE(
+                                                           "'w' f32 [128, 64]") ", " GB_QUOTE("'x' f16 [128, 16]"));
     for (size_t size = 1; size < 60; size++) { // cut, terminated, no byte beyond
         memset(node, '#', sizeof(node));
         gb_describe_node(y, node, size);
@@ -333,7 +333,7 @@ static void descriptions(void) {
         y->ne[d] = INT64_MIN;
     }
     y->ne[3] = INT64_MAX;
-    gb_describe(y, buf);
+    gb_plain_text(gb_describe(y, buf));
     CHECK(strlen(buf) < GB_DESCRIBE_SIZE && buf[strlen(buf) - 1] == ']');
     CHECK_STR(ggml_op_desc(y), "");
     CHECK_STR(ggml_op_desc(NULL), "");

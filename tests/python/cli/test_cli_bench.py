@@ -176,6 +176,11 @@ def test_explain(capsys):
     assert "n=2 " not in out
 
 
+def test_explain_on_a_device_without_names(capsys):
+    assert main(["bench", "products", "--explain", "--types", "f32", "--device", "SIM", "--only", "n=1"]) == 0
+    assert "names none" in capsys.readouterr().out
+
+
 def test_models_compute(backend):
     cases = []
     for c in model_cases(backend, Known(), None, quick=True):  # type: ignore[arg-type]
@@ -284,6 +289,9 @@ def test_files_to_compare_with_are_checked_first(tmp_path, capsys, text, monkeyp
         (["products", "--types", ",", *QUICK], 1, "needs the name"),
         (["--explain"], 2, "bench products"),
         (["ops", "--explain"], 2, "bench products"),
+        (["products", "--device", "SIM", "--quick"], 2, "only --explain"),
+        (["products", "--explain", "--device", "SIM", "--level", "scalar"], 2, "only the CPU has levels"),
+        (["products", "--explain", "--device", "NOPE0"], 1, "NOPE0"),
     ],
 )
 def test_bad_arguments(capsys, words, status, message):

@@ -144,9 +144,13 @@ def test_wrong_arguments(ctx):
         gb.where(True, x, 2)
     with pytest.raises(TypeError, match=r"less: a must be a Tensor, not int"):
         gb.less(1, 2)
-    with pytest.raises(gb.InvalidArgumentError, match=r"where: .*'x'.* a and b must have the same type"):
+    with pytest.raises(
+        gb.InvalidArgumentError, match=r"where: .*'x'.* a \(float32\) and b \(float16\) must have the same type"
+    ):
         gb.where(x, x, ctx.tensor((4,), gb.float16))
-    with pytest.raises(gb.InvalidArgumentError, match=r"axis -1 of b \(3\) must divide the largest of the three \(4\)"):
+    with pytest.raises(
+        gb.InvalidArgumentError, match=r"axis -1 of b \(3\) must divide the largest size of the operands there \(4\)"
+    ):
         gb.where(x, x, ctx.tensor((3,)))
     with pytest.raises(gb.InvalidArgumentError, match=r"a < b: .*the shapes do not broadcast, axis -1 has 4 and 3"):
         x < ctx.tensor((3,))  # noqa: B015

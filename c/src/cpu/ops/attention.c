@@ -122,7 +122,7 @@ static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
     if (why != NULL) {
         return why;
     }
-    return has_heads(node->src[1]) && has_heads(node->src[2]) ? NULL : "src[1] and src[2] must have heads";
+    return has_heads(node->src[1]) && has_heads(node->src[2]) ? NULL : "sources 1 and 2 must have heads";
 }
 
 // The larger size of both paths, because the alignment for tiles is known only at run time.
@@ -343,7 +343,7 @@ static const char * flash_attn_back_unsupported(const struct ggml_tensor * node)
     }
     const struct ggml_tensor *k = node->src[1], *v = node->src[2];
     if (!has_heads(k) || k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3] || k->ne[0] != v->ne[1] || k->ne[1] != v->ne[0]) {
-        return "src[1] and src[2] must have the same heads";
+        return "sources 1 and 2 must have the same heads";
     }
     return node->type == GGML_TYPE_F32 && ggml_is_contiguous(node) ? NULL : "the result must be f32 and contiguous";
 }

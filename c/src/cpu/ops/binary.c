@@ -16,13 +16,13 @@ static const char * sum_unsupported(const struct ggml_tensor * node) {
         return gb_need_float(node, 2);
     }
     if (!gb_is_float(b->type)) {
-        return "type of src[1] must be f32, f16 or bf16";
+        return "source 1 must be f32, f16 or bf16";
     }
     if (gb_count(a) > GB_MAX_COUNT || gb_count(b) > GB_MAX_COUNT) {
         return "a tensor has more than 2^48 elements";
     }
     if (!gb_can_load(a)) {
-        return "src[0] cannot be dequantized: its format, or rows that are not whole blocks";
+        return "source 0 cannot be dequantized: its format, or rows that are not whole blocks";
     }
     return gb_can_store(node) ? NULL : "the result cannot be quantized: its format, or rows that are not whole blocks";
 }

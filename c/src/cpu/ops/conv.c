@@ -80,9 +80,9 @@ static void run_im2col(const struct gb_cpu_call * call, struct ggml_tensor * nod
 
 static const char * im2col_unsupported(const struct ggml_tensor * node) { // of the kernel only the shape is used
     if (!gb_is_float(node->type)) {
-        return "type of the result must be f32, f16 or bf16";
+        return "the result must be f32, f16 or bf16";
     }
-    return gb_is_float(node->src[1]->type) ? NULL : "type of src[1] must be f32, f16 or bf16";
+    return gb_is_float(node->src[1]->type) ? NULL : "source 1 must be f32, f16 or bf16";
 }
 
 static size_t im2col_work(const struct ggml_tensor * node, int n_tasks) { return gb_floats_size(node->ne[0], n_tasks); }

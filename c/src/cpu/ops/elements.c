@@ -10,28 +10,28 @@
 #define N_NAMED 5
 // By number of the source, the result first.
 static const char * const bad_float[N_NAMED + 1] = {
-    "type of the result must be f32, f16 or bf16",
-    "type of src[0] must be f32, f16 or bf16",
-    "type of src[1] must be f32, f16 or bf16",
-    "type of src[2] must be f32, f16 or bf16",
-    "type of src[3] must be f32, f16 or bf16",
-    "type of src[4] must be f32, f16 or bf16",
+    "the result must be f32, f16 or bf16",
+    "source 0 must be f32, f16 or bf16",
+    "source 1 must be f32, f16 or bf16",
+    "source 2 must be f32, f16 or bf16",
+    "source 3 must be f32, f16 or bf16",
+    "source 4 must be f32, f16 or bf16",
 };
 static const char * const bad_f32[N_NAMED + 1] = {
-    "type of the result must be f32",
-    "type of src[0] must be f32",
-    "type of src[1] must be f32",
-    "type of src[2] must be f32",
-    "type of src[3] must be f32",
-    "type of src[4] must be f32",
+    "the result must be f32",
+    "source 0 must be f32",
+    "source 1 must be f32",
+    "source 2 must be f32",
+    "source 3 must be f32",
+    "source 4 must be f32",
 };
 static const char * const bad_same[N_NAMED + 1] = {
-    "type of the result is not plain",
-    "type of src[0] is not that of the result",
-    "type of src[1] is not that of the result",
-    "type of src[2] is not that of the result",
-    "type of src[3] is not that of the result",
-    "type of src[4] is not that of the result",
+    "the result must not be quantized",
+    "source 0 must have the type of the result",
+    "source 1 must have the type of the result",
+    "source 2 must have the type of the result",
+    "source 3 must have the type of the result",
+    "source 4 must have the type of the result",
 };
 
 // The three rules of need(): whether a type fits, given the type of the result.

@@ -44,8 +44,8 @@ typedef void gb_map2(const struct gb_cpu_call * call, const struct ggml_tensor *
     const float * x, const float * y);
 
 struct gb_cpu_op {
-    // Returns NULL if the node can run, else the reason, a static string ("type of src[1] must be
-    // f32"). Depends on types and strides only. The required sources (ops.def) are present.
+    // Returns NULL if the node can run, else the reason, a static string ("source 1 must be f32").
+    // Depends on types and strides only. The required sources (ops.def) are present.
     const char * (*unsupported)(const struct ggml_tensor * node);
     // Number of threads that pay, 1 .. n_threads. NULL: gb_cpu_default_tasks.
     int (*n_tasks)(const struct ggml_tensor * node, int n_threads);

@@ -183,7 +183,7 @@ static void run_argmax(const struct gb_cpu_call * call, struct ggml_tensor * nod
 // For ARGMAX and ARGSORT, whose results are indices.
 static const char * index_result_unsupported(const struct ggml_tensor * node) {
     if (node->type != GGML_TYPE_I32) {
-        return "type of the result must be i32";
+        return "the result must be i32";
     }
     const struct ggml_tensor * a = node->src[0];
     if (ggml_is_quantized(a->type)) {
@@ -192,7 +192,7 @@ static const char * index_result_unsupported(const struct ggml_tensor * node) {
     if (a->ne[0] > INT32_MAX) {
         return "rows are too long for i32 indices";
     }
-    return gb_is_float(a->type) ? NULL : "type of src[0] must be f32, f16 or bf16";
+    return gb_is_float(a->type) ? NULL : "source 0 must be f32, f16 or bf16";
 }
 
 // ------------------------------------------------------------------------------------------------------------- ARGSORT

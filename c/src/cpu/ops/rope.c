@@ -307,7 +307,7 @@ static const char * rope_unsupported(const struct ggml_tensor * node) {
         return why;
     }
     if (node->src[1] == NULL || node->src[1]->type != GGML_TYPE_I32) {
-        return "type of src[1] must be i32";
+        return "source 1 must be i32";
     }
     if (n_dims < 1 || n_dims > node->ne[0] || n_dims % 2 != 0) {
         return "n_dims must be even and fit into a row";

@@ -13,13 +13,13 @@
 static const char * get_rows_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     if (b->type != GGML_TYPE_I32) {
-        return "type of src[1] must be i32";
+        return "source 1 must be i32";
     }
     if (a->type == node->type && !ggml_is_quantized(a->type)) {
         return NULL;
     }
     if (ggml_is_quantized(a->type) && gb_is_float(node->type)) {
-        return gb_can_load(a) ? NULL : "src[0] cannot be dequantized: its format, or rows that are not whole blocks";
+        return gb_can_load(a) ? NULL : "source 0 cannot be dequantized: its format, or rows that are not whole blocks";
     }
     return gb_need_float(node, 1);
 }
@@ -48,10 +48,11 @@ static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor
     char where[96];
     int used = 0;
     for (int d = 0; d < GB_MIN(GB_MAX(gb_tensor_ndim(node->src[1]), 1), 3); d++) {
-        used += snprintf(where + used, sizeof(where) - (size_t) used, d == 0 ? "%lld" : ",%lld", (long long) place[d]);
+        used += snprintf(where + used, sizeof(where) - (size_t) used, d == 0 ? "%lld" : ", %lld", (long long) place[d]);
     }
-    gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "index %" PRId32 " at [%s] out of range 0..%lld", index,
-        where, (long long) node->src[0]->ne[1] - 1);
+    gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
+        "index %" PRId32 " at " GB_QUOTE("[%s]") " is out of range 0..%lld", index, where,
+        (long long) node->src[0]->ne[1] - 1);
 }
 
 // Row (i1, i2, i3) of the result is row b[i1, i2, i3] of plane (i2, i3) of a. Threads share the rows of the result.
@@ -107,7 +108,7 @@ static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor 
         const int32_t index = gb_get_i32((const char *) b->data + (size_t) i * b->nb[0]);
         if (index < 0 || index >= rows) {
             gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
-                "index %" PRId32 " at [%" PRId64 "] out of range 0..%" PRId64, index, i, rows - 1);
+                "index %" PRId32 " at " GB_QUOTE("[%" PRId64 "]") " is out of range 0..%" PRId64, index, i, rows - 1);
             return;
         }
         h.first[index + 2]++;
@@ -191,7 +192,7 @@ static const char * get_rows_back_unsupported(const struct ggml_tensor * node) {
     if (node->src[0]->ne[1] > INT32_MAX || node->ne[1] > INT32_MAX - 3) {
         return "more rows than i32 indices can tell";
     }
-    return node->src[1] != NULL && node->src[1]->type == GGML_TYPE_I32 ? NULL : "type of src[1] must be i32";
+    return node->src[1] != NULL && node->src[1]->type == GGML_TYPE_I32 ? NULL : "source 1 must be i32";
 }
 
 // Threads share blocks of COLUMNS columns.

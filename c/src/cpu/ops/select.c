@@ -65,7 +65,7 @@ static const char * compare_unsupported(const struct ggml_tensor * node) {
         return "unknown comparison";
     }
     if (node->type != GGML_TYPE_F32) {
-        return "type of the result must be f32";
+        return "the result must be f32";
     }
     if (!is_i32(node->src[0]) && !is_i32(node->src[1])) {
         return gb_need_float(node, 2);
@@ -114,13 +114,13 @@ static void run_where(const struct gb_cpu_call * call, struct ggml_tensor * node
 static const char * where_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor *cond = node->src[0], *a = node->src[1], *b = node->src[2];
     if (!gb_is_float(cond->type) && !is_i32(cond)) {
-        return "type of src[0] must be f32, f16, bf16 or i32";
+        return "source 0 must be f32, f16, bf16 or i32";
     }
     if (!gb_is_float(node->type) && !is_i32(node)) {
-        return "type of the result must be f32, f16, bf16 or i32";
+        return "the result must be f32, f16, bf16 or i32";
     }
     if (a->type != node->type || b->type != node->type) {
-        return "types of src[1], src[2] and the result must be the same";
+        return "source 1, source 2 and the result must have the same type";
     }
     const bool fits = gb_count(node) <= GB_MAX_COUNT && gb_count(cond) <= GB_MAX_COUNT && gb_count(a) <= GB_MAX_COUNT &&
                       gb_count(b) <= GB_MAX_COUNT;

@@ -26,6 +26,7 @@ struct gb_attention {
     float * dst;                   // [D, n, heads, batch]
     int64_t d, n, m, heads, outer; // outer: groups of heads that share keys, heads / outer heads each
     int64_t group_step, head_step; // head = group * group_step + number in its group * head_step
+    bool exact; // in float; for the host
     bool masked;
     int64_t past; // with `masked`: query i sees the keys up to past + i
     float scale;  // of a score

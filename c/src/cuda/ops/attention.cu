@@ -1,5 +1,5 @@
-// attention.cu - FLASH_ATTN: attention as one operator. Scores are never stored. Chooses the kernel, also for chains
-// (attention_chain.cu).
+// attention.cu - FLASH_ATTN: attention as one operator. Scores are never stored. Chains of operators
+// (attention_chain.cu) use the same table of algorithms.
 //
 // Halves whose rows can be copied 16 bytes at a time go to the tensor cores, everything else is computed in float. If
 // the query rows alone would leave the device idle, as when one token is decoded, the keys are cut into parts.
@@ -19,7 +19,7 @@ static const char * flash_attn_supports(const gb_cuda_device &, const ggml_tenso
             return "sources must be f32, f16 or bf16, with strides of whole elements";
         }
         if (t->ne[2] <= 0 || t->ne[3] <= 0) {
-            return "src[1] and src[2] must have heads";
+            return "sources 1 and 2 must have heads";
         }
     }
     if (gb_need_floats(dst, 0) != NULL) {
@@ -64,20 +64,23 @@ static bool is_aligned(const gb_attention_input & t) {
     return t.nb0 == 2 && ((uintptr_t) t.x | t.nb1 | t.nb2 | t.nb3) % 16 == 0;
 }
 
-bool gb_attention_for_tensor_cores(const gb_cuda_device & device, const gb_attention & p) {
+const char * gb_attention_halves_decline(const gb_cuda_device & device, const gb_attention & p) {
     const int type = p.q.type;
-    if (type != p.k.type || type != p.v.type || p.d % 8 != 0 || p.d > MAX_HEAD_HALVES || p.m > INT32_MAX / 2) {
-        return false;
-    }
-    return is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v) &&
-           (type == GGML_TYPE_F16 || (type == GGML_TYPE_BF16 && device.cc >= 80));
+    return p.exact                                    ? "GGML_PREC_F32 rounds sums only"
+           : type != p.k.type || type != p.v.type     ? "queries, keys and values have different types"
+           : type == GGML_TYPE_F32                    ? "the tensor cores do not take f32"
+           : type == GGML_TYPE_BF16 && device.cc < 80 ? "needs compute capability 8.0 for bf16"
+           : p.d > MAX_HEAD_HALVES                    ? "heads of more than 256 elements"
+           : p.d % 8 != 0                             ? "heads of no multiple of 8 elements"
+           : p.m > INT32_MAX / 2                      ? "too many keys"
+           : is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v)
+               ? NULL
+               : "rows of queries, keys or values do not begin at multiples of 16 bytes";
 }
 
 static int64_t row_tiles(const gb_attention & p, int rows) { return gb_cuda_ceil_div(p.n * (p.heads / p.outer), rows); }
 
-// Cuts the keys into parts of whole tiles of `keys`, if the tiles of `rows` rows are fewer than `places` for blocks.
-// False: no memory, reported.
-static bool cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int64_t places) {
+bool gb_attention_cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int64_t places) {
     const int64_t blocks = row_tiles(p, rows) * p.outer * batch, key_tiles = gb_cuda_ceil_div(p.m, keys);
     const int64_t wanted = std::min<int64_t>(std::min<int64_t>(places / blocks, p.m / LEAST_KEYS), MAX_PARTS);
     p.part_keys = (int) (gb_cuda_ceil_div(key_tiles, std::max<int64_t>(1, wanted)) * keys);
@@ -89,7 +92,7 @@ static bool cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int r
     return p.parts == 1 || p.partial != NULL;
 }
 
-static enum ggml_status join_parts(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+enum ggml_status gb_attention_join_parts(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     const int64_t rows = p.n * p.heads * batch;
     if (p.parts > 1) {
         GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_join, (unsigned) gb_cuda_ceil_div(rows, GB_ATTENTION_THREADS / GB_WARP),
@@ -102,21 +105,13 @@ template <int KIND, int DP, int KEYS, bool MASK>
 static enum ggml_status run_halves(gb_cuda_backend & b, gb_attention p, int64_t batch) {
     const size_t fixed = GB_ATTENTION_ROWS * DP * 2, stage = 2 * DP * KEYS * 2;
     p.stages = fixed + 2 * stage <= b.device->shared_max ? 2 : 1;
-    if (!cut_keys(b, p, batch, GB_ATTENTION_ROWS, KEYS, 2 * b.device->n_sm)) {
+    if (!gb_attention_cut_keys(b, p, batch, GB_ATTENTION_ROWS, KEYS, 2 * b.device->n_sm)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     const dim3 grid((unsigned) (row_tiles(p, GB_ATTENTION_ROWS) * p.parts), (unsigned) p.outer, (unsigned) batch);
     GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_halves<KIND, DP, KEYS, MASK>), grid, GB_ATTENTION_THREADS,
                        fixed + (size_t) p.stages * stage, b.queue, p));
-    return join_parts(b, p, batch);
-}
-
-static enum ggml_status run_tall(gb_cuda_backend & b, gb_attention p, int64_t batch) {
-    if (!cut_keys(b, p, batch, GB_ATTENTION_TALL_ROWS, gb_attention_tall_keys(p), b.device->n_sm)) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    GB_CUDA_TRY(b, gb_attention_launch_tall(p, batch, b.queue));
-    return join_parts(b, p, batch);
+    return gb_attention_join_parts(b, p, batch);
 }
 
 template <int KIND, bool MASK>
@@ -130,57 +125,92 @@ template <int KIND> static enum ggml_status run_kind(gb_cuda_backend & b, const 
     return p.mask.x != NULL ? run_head_size<KIND, true>(b, p, batch) : run_head_size<KIND, false>(b, p, batch);
 }
 
-static enum ggml_status run_exact(gb_cuda_backend & b, const gb_attention & p, int64_t rows) {
-    const int64_t warps = GB_ATTENTION_THREADS / GB_WARP;
-    const size_t shared = (size_t) (warps * (2 * p.d + 32)) * sizeof(float);
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_exact, (unsigned) gb_cuda_ceil_div(rows, warps), GB_ATTENTION_THREADS, shared,
-                       b.queue, p, rows));
-    return GGML_STATUS_SUCCESS;
+static enum ggml_status run_tensor_cores(gb_cuda_backend & b, gb_attention p, int64_t batch) {
+    return p.q.type == GGML_TYPE_F16 ? run_kind<GB_HALF_F16>(b, p, batch) : run_kind<GB_HALF_BF16>(b, p, batch);
 }
 
 template <int DP, int ROWS>
-static enum ggml_status run_floats(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     const dim3 grid((unsigned) gb_cuda_ceil_div(p.n, ROWS), (unsigned) p.heads, (unsigned) batch);
     const size_t shared = gb_attention_room<DP, ROWS>::end * sizeof(float);
     GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_floats<DP, ROWS>), grid, GB_ATTENTION_FLOAT_THREADS, shared, b.queue, p));
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_attention_run_floats(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
-    return p.d <= 64 ? run_floats<64, 64>(b, p, batch) : run_floats<128, 32>(b, p, batch);
+static const char * floats_decline(const gb_cuda_device &, const gb_attention & p) {
+    return p.n < FEW_ROWS                  ? "needs at least 8 rows of queries"
+           : p.d > GB_ATTENTION_FLOAT_HEAD ? "heads of more than 128 elements"
+                                           : NULL;
 }
 
-enum ggml_status gb_attention_run_halves(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
-    if (gb_attention_tall_takes(*b.device, p)) {
-        return run_tall(b, p, batch);
-    }
-    return p.q.type == GGML_TYPE_F16 ? run_kind<GB_HALF_F16>(b, p, batch) : run_kind<GB_HALF_BF16>(b, p, batch);
+static enum ggml_status run_floats(gb_cuda_backend & b, gb_attention p, int64_t batch) {
+    return p.d <= 64 ? run_tiles<64, 64>(b, p, batch) : run_tiles<128, 32>(b, p, batch);
 }
 
-static enum ggml_status run(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
-    if (gb_attention_for_tensor_cores(*b.device, p)) {
-        return gb_attention_run_halves(b, p, batch);
-    }
-    return p.n < FEW_ROWS || p.d > GB_ATTENTION_FLOAT_HEAD ? run_exact(b, p, p.n * p.heads * batch)
-                                                           : gb_attention_run_floats(b, p, batch);
+static const char * never_declines(const gb_cuda_device &, const gb_attention &) { return NULL; }
+
+static enum ggml_status run_exact(gb_cuda_backend & b, gb_attention p, int64_t batch) {
+    const int64_t warps = GB_ATTENTION_THREADS / GB_WARP, rows = p.n * p.heads * batch;
+    const size_t shared = (size_t) (warps * (2 * p.d + 32)) * sizeof(float);
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_exact, (unsigned) gb_cuda_ceil_div(rows, warps), GB_ATTENTION_THREADS, shared,
+                       b.queue, p, rows));
+    return GGML_STATUS_SUCCESS;
 }
+
+// --------------------------------------------------------------------------------------------------------------- table
+
+static const gb_attention_algorithm algorithms[] = {
+    { "attention_hopper", gb_attention_hopper_declines, gb_attention_hopper_run },
+    { "attention_tensor_cores", gb_attention_halves_decline, run_tensor_cores },
+    { "attention_tiles", floats_decline, run_floats },
+    { "attention_rows", never_declines, run_exact },
+};
+
+gb_cuda_choice gb_attention_choose(const gb_cuda_device & device, const gb_attention & p) {
+    int i = 0;
+    while (algorithms[i].declines(device, p) != NULL) {
+        i++; // ends: the last algorithm takes all
+    }
+    return { i, -1 };
+}
+
+enum ggml_status gb_attention_run(gb_cuda_backend & b, const gb_attention & p, int64_t batch, gb_cuda_choice choice) {
+    return algorithms[choice.algorithm].run(b, p, batch);
+}
+
+static gb_cuda_choice flash_attn_choose(const gb_cuda_backend & b, const ggml_tensor * dst) {
+    return gb_attention_choose(*b.device, describe(dst));
+}
+
+static const char * flash_attn_candidate(const gb_cuda_backend & b, const ggml_tensor * dst, int i, const char ** why) {
+    const gb_attention p = describe(dst);
+    if (i < 0 || i > gb_attention_choose(*b.device, p).algorithm) {
+        return NULL;
+    }
+    *why = algorithms[i].declines(*b.device, p);
+    return algorithms[i].name;
+}
+
+// ------------------------------------------------------------------------------------------------------------ operator
 
 // Kernels write dense f32. Another result is converted from that.
 static enum ggml_status flash_attn_run(gb_cuda_backend & b, ggml_tensor * dst) {
     gb_attention p = describe(dst);
+    const gb_cuda_choice choice = b.choices.data[b.at];
     if (dst->type == GGML_TYPE_F32 && ggml_is_contiguous(dst)) {
-        return run(b, p, dst->ne[3]);
+        return gb_attention_run(b, p, dst->ne[3], choice);
     }
     gb_view out;
     if (!gb_scratch_floats(b, dst, &out)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     p.dst = (float *) (void *) out.p;
-    const enum ggml_status status = run(b, p, dst->ne[3]);
+    const enum ggml_status status = gb_attention_run(b, p, dst->ne[3], choice);
     if (status == GGML_STATUS_SUCCESS) {
         GB_CUDA_TRY(b, gb_launch_copy(gb_view_of(dst), out, b.queue));
     }
     return status;
 }
 
-GB_CUDA_FAMILY_DEFINE(attention, { GGML_OP_FLASH_ATTN, flash_attn_supports, flash_attn_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(attention,
+    { GGML_OP_FLASH_ATTN, flash_attn_supports, flash_attn_run, nullptr, flash_attn_choose, flash_attn_candidate })

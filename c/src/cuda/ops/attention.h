@@ -6,27 +6,32 @@
 #include "cuda/kernels/attention_args.h"
 #include "cuda/ops/elements.h"
 
-enum { GB_ATTENTION_FLOAT_HEAD = 128 }; // longest head of gb_attention_run_floats
+enum { GB_ATTENTION_FLOAT_HEAD = 128 }; // longest head of gb_attention_floats
 
 gb_attention_input gb_attention_input_of(const ggml_tensor * t); // heads repeat
 // True if a grid has enough rows and heads.
 bool gb_attention_fits(const ggml_tensor * dst);
 
-// True if q, k and v are of one type, F16 or BF16, and aligned for the tensor cores.
-bool gb_attention_for_tensor_cores(const gb_cuda_device & device, const gb_attention & p);
+// An algorithm. The first of the table (attention.cu) that does not decline computes attention.
+struct gb_attention_algorithm {
+    const char * name; // for people; unique
+    const char * (*declines)(const gb_cuda_device & device, const gb_attention & p); // NULL: takes it
+    // Sets parts, part_keys, partial and stages of its copy of p.
+    enum ggml_status (*run)(gb_cuda_backend & b, gb_attention p, int64_t batch);
+};
 
-// Sets parts, part_keys, partial and stages of its copy of p.
-enum ggml_status gb_attention_run_halves(gb_cuda_backend & b, const gb_attention & p, int64_t batch);
+gb_cuda_choice gb_attention_choose(const gb_cuda_device & device, const gb_attention & p);
+enum ggml_status gb_attention_run(gb_cuda_backend & b, const gb_attention & p, int64_t batch, gb_cuda_choice choice);
 
-// attention_hopper.cu: the same for many query rows on 9.0, with larger tiles.
-bool gb_attention_tall_takes(const gb_cuda_device & device, const gb_attention & p);
-int gb_attention_tall_keys(const gb_attention & p);
-// parts, part_keys and partial must be set.
-cudaError_t gb_attention_launch_tall(const gb_attention & p, int64_t batch, const gb_queue & queue);
-enum { GB_ATTENTION_TALL_ROWS = 128 };
+// The algorithms. NULL from gb_attention_halves_decline: q, k and v suit the tensor cores, of 9.0 or of others.
+const char * gb_attention_halves_decline(const gb_cuda_device & device, const gb_attention & p);
+const char * gb_attention_hopper_declines(const gb_cuda_device & device, const gb_attention & p);
+enum ggml_status gb_attention_hopper_run(gb_cuda_backend & b, gb_attention p, int64_t batch);
 
-// Any type and stride.
-enum ggml_status gb_attention_run_floats(gb_cuda_backend & b, const gb_attention & p, int64_t batch);
+// Cuts the keys into parts of whole tiles of `keys`, if the tiles of `rows` rows are fewer than `places` for blocks.
+// False: no memory, reported.
+bool gb_attention_cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int64_t places);
+enum ggml_status gb_attention_join_parts(gb_cuda_backend & b, const gb_attention & p, int64_t batch);
 
 // attention_chain.cu: gb_cuda_op::fuse of MUL_MAT.
 int gb_attention_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);

@@ -21,7 +21,6 @@ namespace {
 struct chain {
     gb_attention p;
     const ggml_tensor * mask; // NULL: none
-    bool exact;
     int length; // number of nodes
 };
 
@@ -110,7 +109,7 @@ static bool describe(chain & c, const ggml_tensor * first, const ggml_tensor * l
     p.head_step = 1;
     p.parts = 1;
     p.dst = (float *) (void *) gb_cuda_data(last);
-    c.exact = first->op_params[0] == GGML_PREC_F32 || last->op_params[0] == GGML_PREC_F32;
+    p.exact = first->op_params[0] == GGML_PREC_F32 || last->op_params[0] == GGML_PREC_F32;
     return first->src[0]->ne[0] == p.d && last->src[1] != last->src[0] && gb_attention_fits(last) &&
            gb_rows(last) < (int64_t) 1 << 31;
 }
@@ -155,7 +154,7 @@ static gb_attention_input dense_queries(const gb_attention & p) {
 static bool takes_halves(const gb_cuda_backend & b, const chain & c) {
     gb_attention p = c.p;
     p.q = dense_queries(p);
-    return !c.exact && gb_attention_for_tensor_cores(*b.device, p);
+    return gb_attention_halves_decline(*b.device, p) == NULL;
 }
 
 static bool takes_floats(const gb_cuda_backend & b, const chain & c, int64_t batch) {
@@ -182,13 +181,13 @@ static enum ggml_status make_queries(gb_cuda_backend & b, gb_attention & p, int6
 }
 
 static enum ggml_status run(gb_cuda_backend & b, gb_attention & p, int64_t batch, bool halves) {
-    if (!halves) {
-        return gb_attention_run_floats(b, p, batch);
+    if (halves && gb_attention_halves_decline(*b.device, p) != NULL) {
+        const enum ggml_status status = make_queries(b, p, batch);
+        if (status != GGML_STATUS_SUCCESS) {
+            return status;
+        }
     }
-    const enum ggml_status status = p.q.type == p.k.type && gb_attention_for_tensor_cores(*b.device, p)
-                                        ? GGML_STATUS_SUCCESS
-                                        : make_queries(b, p, batch);
-    return status == GGML_STATUS_SUCCESS ? gb_attention_run_halves(b, p, batch) : status;
+    return gb_attention_run(b, p, batch, gb_attention_choose(*b.device, p));
 }
 
 static bool is_over_sources(const chain & c, const ggml_tensor * first, const ggml_tensor * last) {

@@ -1,8 +1,6 @@
-// attention_hopper.cu - launches gb_attention_tall, and decides what it takes.
+// attention_hopper.cu - attention of many query rows on 9.0, with larger tiles (gb_attention_tall).
 #include "cuda/kernels/attention_hopper.cuh"
 #include "cuda/ops/attention.h"
-
-static_assert((int) GB_TALL_ROWS == (int) GB_ATTENTION_TALL_ROWS, "both names have one value");
 
 enum { SHORT_HEAD = 64, LONG_HEAD = 128 }; // padded; longer heads have 256
 
@@ -10,7 +8,7 @@ static int padded(const gb_attention & p) {
     return p.d <= SHORT_HEAD ? SHORT_HEAD : p.d <= LONG_HEAD ? LONG_HEAD : 256;
 }
 
-int gb_attention_tall_keys(const gb_attention & p) { return p.d <= LONG_HEAD ? 128 : 64; }
+static int keys_of(const gb_attention & p) { return p.d <= LONG_HEAD ? 128 : 64; }
 
 // ------------------------------------------------------------------------------------------------------------ operands
 
@@ -22,7 +20,7 @@ static gb_tensor_layout layout_of(const gb_attention_input & t, int64_t wide, in
 }
 
 static gb_tensor_layout layout_of_keys(const gb_attention & p, int (&axis)[3]) {
-    return layout_of(p.k, p.d, p.m, gb_attention_tall_keys(p), axis);
+    return layout_of(p.k, p.d, p.m, keys_of(p), axis);
 }
 
 static gb_tensor_layout layout_of_values(const gb_attention & p, int (&axis)[3]) {
@@ -43,12 +41,18 @@ static size_t shared_of(const gb_attention & p) {
                               : (size_t) gb_tall_room<256, 64>::end;
 }
 
-bool gb_attention_tall_takes(const gb_cuda_device & d, const gb_attention & p) {
+const char * gb_attention_hopper_declines(const gb_cuda_device & d, const gb_attention & p) {
     enum { LEAST_ROWS = 65 }; // fewer rows would leave half of a block idle
     int axis[3];
-    return d.hopper && p.n * (p.heads / p.outer) >= LEAST_ROWS && p.scale > 0 && p.m > 0 &&
-           shared_of(p) <= d.shared_max && gb_tensor_map_is_possible(layout_of_keys(p, axis)) &&
-           gb_tensor_map_is_possible(layout_of_values(p, axis));
+    const char * why = !d.hopper ? "needs compute capability 9.0 and its kernels" : gb_attention_halves_decline(d, p);
+    return why != NULL                              ? why
+           : p.n * (p.heads / p.outer) < LEAST_ROWS ? "needs more than 64 rows of queries that share keys"
+           : !(p.scale > 0)                         ? "needs a positive scale"
+           : p.m == 0                               ? "there are no keys"
+           : shared_of(p) > d.shared_max            ? "the device has too little shared memory"
+           : gb_tensor_map_is_possible(layout_of_keys(p, axis)) && gb_tensor_map_is_possible(layout_of_values(p, axis))
+               ? NULL
+               : "a tensor map cannot have the strides or addresses of keys or values";
 }
 
 template <int KIND, int DP, int KEYS>
@@ -65,7 +69,7 @@ template <int KIND> static cudaError_t launch_size(const gb_attention_tiles & t,
                                 : launch<KIND, 256, 64>(t, grid, queue);
 }
 
-cudaError_t gb_attention_launch_tall(const gb_attention & p, int64_t batch, const gb_queue & queue) {
+static cudaError_t launch_tall(const gb_attention & p, int64_t batch, const gb_queue & queue) {
     gb_attention_tiles t = { p, {}, {}, {}, {}, has_pairs(p.mask) };
     const gb_tensor_layout keys = layout_of_keys(p, t.k_axis), values = layout_of_values(p, t.v_axis);
     // a dry run has no addresses
@@ -76,4 +80,12 @@ cudaError_t gb_attention_launch_tall(const gb_attention & p, int64_t batch, cons
     const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
     return p.q.type == GGML_TYPE_F16 ? launch_size<GB_HALF_F16>(t, grid, queue)
                                      : launch_size<GB_HALF_BF16>(t, grid, queue);
+}
+
+enum ggml_status gb_attention_hopper_run(gb_cuda_backend & b, gb_attention p, int64_t batch) {
+    if (!gb_attention_cut_keys(b, p, batch, GB_TALL_ROWS, keys_of(p), b.device->n_sm)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    GB_CUDA_TRY(b, launch_tall(p, batch, b.queue));
+    return gb_attention_join_parts(b, p, batch);
 }

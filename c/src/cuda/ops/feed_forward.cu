@@ -54,7 +54,7 @@ static enum ggml_status product_and_bias(gb_cuda_backend & b, const ggml_tensor 
     const ggml_tensor * bias, bool gelu, const ggml_tensor * y) {
     gb_product p;
     gb_product_describe(p, w, x, y, 0);
-    const enum ggml_status status = gb_product_run(b, p);
+    const enum ggml_status status = gb_product_run(b, p, gb_product_choose(b, p));
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }

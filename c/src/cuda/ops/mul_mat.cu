@@ -9,7 +9,8 @@ static const char * mul_mat_supports(const gb_cuda_device &, const ggml_tensor *
 static enum ggml_status mul_mat_run(gb_cuda_backend & b, ggml_tensor * dst) {
     gb_product p;
     gb_product_of(p, dst);
-    return gb_product_run(b, p);
+    return gb_product_run(b, p, b.choices.data[b.at]);
 }
 
-GB_CUDA_FAMILY_DEFINE(mul_mat, { GGML_OP_MUL_MAT, mul_mat_supports, mul_mat_run, gb_attention_fuse })
+GB_CUDA_FAMILY_DEFINE(mul_mat, { GGML_OP_MUL_MAT, mul_mat_supports, mul_mat_run, gb_attention_fuse,
+                                   gb_product_choose_of, gb_product_candidate_of })

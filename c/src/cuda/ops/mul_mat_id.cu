@@ -28,7 +28,8 @@ static enum ggml_status mul_mat_id_run(gb_cuda_backend & b, ggml_tensor * dst) {
     gb_product p;
     gb_product_of(p, dst);
     p.w.reader = gb_cuda_index_reader(b, dst, dst->op_params[0], p.w.n_experts);
-    return gb_product_run(b, p);
+    return gb_product_run(b, p, b.choices.data[b.at]);
 }
 
-GB_CUDA_FAMILY_DEFINE(mul_mat_id, { GGML_OP_MUL_MAT_ID, mul_mat_id_supports, mul_mat_id_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(mul_mat_id,
+    { GGML_OP_MUL_MAT_ID, mul_mat_id_supports, mul_mat_id_run, nullptr, gb_product_choose_of, gb_product_candidate_of })

@@ -22,12 +22,12 @@ static const char * unsupported_types(const ggml_tensor * a, const ggml_tensor *
     if (gb_is_format(a->type)) {
         return gb_is_float_type(b->type) || (dim == 0 && is_partner(b->type))
                    ? NULL
-                   : "type of src[1] must be f32, f16, bf16 or the partner format of src[0]";
+                   : "source 1 must be f32, f16, bf16 or the partner format of source 0";
     }
     if (!gb_is_float_type(a->type)) {
-        return "type of src[0] must be f32, f16, bf16 or quantized";
+        return "source 0 must be f32, f16, bf16 or quantized";
     }
-    return b->type == GGML_TYPE_F32 || b->type == a->type ? NULL : "type of src[1] must be f32 or that of src[0]";
+    return b->type == GGML_TYPE_F32 || b->type == a->type ? NULL : "source 1 must be f32, or have the type of source 0";
 }
 
 const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim) {
@@ -75,6 +75,10 @@ void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tenso
 }
 
 void gb_product_of(gb_product & p, const ggml_tensor * dst) {
+    if (dst->op == GGML_OP_OUT_PROD) {
+        gb_product_describe(p, dst->src[0], dst->src[1], dst, 1);
+        return;
+    }
     if (dst->op == GGML_OP_MUL_MAT) {
         gb_product_describe(p, dst->src[0], dst->src[1], dst, 0);
         p.exact = dst->op_params[0] == GGML_PREC_F32;

@@ -4,12 +4,6 @@
 #include "cuda/blas.h"
 #include "cuda/ops/products.h"
 
-static bool blas_suits(const gb_cuda_backend & b, const gb_product & p) {
-    const bool halves = !p.exact && !gb_is_format(p.type) && p.type != GGML_TYPE_F32 && gb_product_is_aligned(p);
-    return b.blas != NULL && p.w.ids == NULL && p.k > 0 && p.rows > GB_PRODUCT_FEW_ROWS && gb_product_is_along(p) &&
-           (halves || p.type == GGML_TYPE_F32);
-}
-
 // Number of calls that compute all slices, each evenly spaced slices; 0: too many.
 static int64_t calls_for_slices(const gb_product & p) {
     enum { CALLS_MAX = 64 };
@@ -18,6 +12,20 @@ static int64_t calls_for_slices(const gb_product & p) {
     return calls <= CALLS_MAX ? calls : 0;
 }
 
+const char * gb_blas_declines(const gb_cuda_backend & b, const gb_product & p) {
+    const int64_t size = (int64_t) ggml_type_size((enum ggml_type) p.type);
+    return b.blas == NULL                    ? "cuBLAS is not used (GGML_CUDA_CUBLAS)"
+           : gb_is_format(p.type)            ? "the weights are quantized"
+           : p.w.ids != NULL                 ? "rows have different experts"
+           : p.rows <= GB_PRODUCT_FEW_ROWS   ? "needs more than 8 rows"
+           : !gb_product_is_along(p)         ? "the sum goes across the weights"
+           : (int64_t) p.w.nb_m < p.k * size ? "rows of the weights overlap"
+           : calls_for_slices(p) == 0        ? "the slices need too many calls"
+           : p.type == GGML_TYPE_F32         ? NULL
+           : p.exact                         ? "GGML_PREC_F32 rounds sums only"
+           : gb_product_is_aligned(p)        ? NULL
+                                             : "rows of the weights do not begin at multiples of 16 bytes";
+}
 static bool queue_blas(gb_cuda_backend & b, const gb_product & p, const gb_ready_rows & x, int64_t calls,
     int64_t each) {
     const bool listed = b.queue.list != NULL;
@@ -44,22 +52,20 @@ static bool queue_blas(gb_cuda_backend & b, const gb_product & p, const gb_ready
     return ok;
 }
 
-enum ggml_status gb_product_run_blas(gb_cuda_backend & b, const gb_product & p, bool * done) {
-    const gb_row_kind kind = p.type == GGML_TYPE_F32 ? GB_ROWS_F32 : gb_product_halves(p);
-    const int64_t size = (int64_t) ggml_type_size((enum ggml_type) p.type), calls = calls_for_slices(p),
-                  each = calls > 0 ? p.slices / calls : 0;
-    gb_ready_rows x = {};
-    *done = false;
-    // cuBLAS does not take rows that overlap.
-    if (!blas_suits(b, p) || calls == 0 || (int64_t) p.w.nb_m < p.k * size) {
-        return GGML_STATUS_SUCCESS;
-    }
+gb_row_kind gb_blas_rows(const gb_product & p) { return p.type == GGML_TYPE_F32 ? GB_ROWS_F32 : gb_product_halves(p); }
+
+// UNSUPPORTED: the next algorithm computes the product.
+enum ggml_status gb_blas_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
+    const int64_t calls = calls_for_slices(p);
     const size_t before = b.scratch.used;
+    gb_ready_rows x = {};
     const enum ggml_status status = gb_product_make_rows(b, p, kind, {}, false, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    *done = !b.queue.nowhere && queue_blas(b, p, x, calls, each); // a dry run measures both algorithms
-    b.scratch.used = *done ? b.scratch.used : before;             // our kernels make other rows
-    return status;
+    if (!b.queue.nowhere && queue_blas(b, p, x, calls, p.slices / calls)) {
+        return GGML_STATUS_SUCCESS;
+    }
+    b.scratch.used = before; // the next algorithm makes other rows; a dry run measures both
+    return GGML_STATUS_UNSUPPORTED;
 }

@@ -4,6 +4,32 @@
 #include "cuda/kernels/few_rows.cuh"
 #include "cuda/ops/products.h"
 
+// Alignment in bytes that few_rows.cuh needs of addresses and strides; 0: it has no kernel for the type.
+static size_t alignment_of(int type) {
+    switch (type) {
+#define GB_FORMAT(id, ...) \
+    case GGML_TYPE_##id: return gb_few_format<GGML_TYPE_##id>::align;
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+        default: return 0;
+    }
+}
+
+const char * gb_few_rows_declines(const gb_cuda_backend & b, const gb_product & p) {
+    const size_t align = alignment_of(p.type), bits = (uintptr_t) p.w.a[0] | p.w.nb_m | p.w.nb2 | p.w.nb3;
+    return !gb_product_is_along(p)                 ? "the sum goes across the weights"
+           : align == 0                            ? "it has no kernel for the type of the weights"
+           : b.device->cc < 80                     ? "needs compute capability 8.0"
+           : p.w.ids != NULL                       ? "rows have different experts"
+           : p.exact                               ? "GGML_PREC_F32 rounds sums only"
+           : p.rows < 2 || p.rows > GB_FEW_COLUMNS ? "needs 2 to 16 rows"
+           : bits % align != 0                     ? "the weights are not aligned"
+           : p.k > INT32_MAX / 8                   ? "the rows are too long"
+                                                   : NULL;
+}
+
+gb_row_kind gb_few_rows_rows(const gb_product &) { return GB_ROWS_PANELS; }
+
 static enum ggml_status make_panels(gb_cuda_backend & b, const gb_product & p, gb_make_panels & q) {
     size_t bytes = 0;
     bool there = false;
@@ -59,7 +85,7 @@ static cudaError_t launch_type(const gb_cuda_device & d, const gb_product & p, c
     return cudaErrorInvalidValue;
 }
 
-enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p, gb_row_kind) {
+enum ggml_status gb_few_rows_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind) {
     gb_make_panels x = {};
     const enum ggml_status status = make_panels(b, p, x);
     if (status != GGML_STATUS_SUCCESS) {

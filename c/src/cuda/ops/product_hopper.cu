@@ -1,9 +1,28 @@
-// product_hopper.cu - launches gb_gemm_hopper, and decides what it and gb_gemm_packed_hopper take.
+// product_hopper.cu - runs products by the kernels for 9.0, gemm_hopper.cuh (F16 and BF16) and gemm_packed_hopper.cuh.
 #include "cuda/ops/product_hopper.h"
 
 #include <algorithm>
 
 #include "cuda/kernels/gemm_hopper.cuh"
+
+namespace {
+
+// Plan of a product: rows of a tile, parts of the depth, depth of a part.
+struct gb_hopper_plan {
+    int nt, parts, part_depth;
+};
+
+// dst: of the product, or memory for all parts in turn. x: 16-bit rows, for quantized weights in the order of
+// gb_rows_in_order. first, tokens: NULL, or rows by expert (gb_route); x is in their order.
+struct hopper_run {
+    gb_hopper_plan plan;
+    gb_ready_rows x;
+    float * dst;
+    const int * first;
+    const int * tokens;
+};
+
+} // namespace
 
 static bool is_packed(const gb_product & p) { return ggml_is_quantized((enum ggml_type) p.type); }
 
@@ -26,16 +45,20 @@ static gb_tensor_layout layout_of_rows(const gb_product & p, const gb_ready_rows
         { nb, nb * p.rows, nb * p.rows * p.slices }, { GB_HOPPER_K, nt, 1, 1 } };
 }
 
-static bool operands_suit(const gb_product & p) {
+static const char * operands_decline(const gb_product & p) {
     int axis[3];
     if (is_packed(p)) {
-        return !p.across && gb_packed_bytes(p.type, 64, 1) > 0;
+        return p.across || gb_packed_bytes(p.type, 64, 1) > 0 ? NULL : "it has no kernel for the type of the weights";
     }
-    bool suit = p.type == GGML_TYPE_F16 || p.type == GGML_TYPE_BF16;
-    for (int i = 0; i < matrices_of(p) && suit; i++) {
-        suit = gb_tensor_map_is_possible(layout_of_weights(p, i, axis));
+    if (p.type != GGML_TYPE_F16 && p.type != GGML_TYPE_BF16) {
+        return "the tensor cores do not take the type of the weights";
     }
-    return suit;
+    for (int i = 0; i < matrices_of(p); i++) {
+        if (!gb_tensor_map_is_possible(layout_of_weights(p, i, axis))) {
+            return "a tensor map cannot have the strides or the address of the weights";
+        }
+    }
+    return NULL;
 }
 
 // ------------------------------------------------------------------------------------------------------------- plan
@@ -53,12 +76,8 @@ static int stages_of(const gb_cuda_device & d, const gb_product & p, int nt) {
     return stages;
 }
 
-static int64_t tiles_of_rows(const gb_product & p, int nt) { // each expert may have a tile that is not full
-    return gb_cuda_ceil_div(p.rows, nt) + (p.w.ids != NULL ? p.w.n_experts : 0);
-}
-
 static int64_t tiles_of(const gb_product & p, int nt) {
-    return gb_cuda_ceil_div(p.m, GB_HOPPER_M) * tiles_of_rows(p, nt) * p.slices;
+    return gb_cuda_ceil_div(p.m, GB_HOPPER_M) * gb_product_tiles_of_rows(p, nt) * p.slices;
 }
 
 // Tiles that probably have rows, if all experts have the same number.
@@ -68,15 +87,15 @@ static int64_t full_tiles_of(const gb_product & p, int nt) {
                                  gb_cuda_ceil_div(gb_cuda_ceil_div(p.rows, p.w.n_experts), nt);
 }
 
-// Cuts the depth if the tiles are fewer than the multiprocessors, as run_tiles does.
+// Cuts the depth if the tiles are fewer than the multiprocessors, as product_tiles.cu does.
 static gb_hopper_plan plan_of(const gb_cuda_device & d, const gb_product & p, int nt) {
-    enum { LEAST_DEPTH = 512, PART_DEPTH = 256, MOST_PARTS = 16 };
+    enum { LEAST_DEPTH = 512, MOST_PARTS = 16 };
     const int64_t tiles = tiles_of(p, nt);
     int64_t parts = 1;
     if (tiles < d.n_sm && p.k >= LEAST_DEPTH && p.w.ids == NULL) {
-        parts = std::min<int64_t>(std::min<int64_t>(d.n_sm / tiles, p.k / PART_DEPTH), MOST_PARTS);
+        parts = std::min<int64_t>(std::min<int64_t>(d.n_sm / tiles, p.k / GB_PART_DEPTH), MOST_PARTS);
     }
-    const int64_t depth = gb_cuda_ceil_div(gb_cuda_ceil_div(p.k, parts), PART_DEPTH) * PART_DEPTH;
+    const int64_t depth = gb_cuda_ceil_div(gb_cuda_ceil_div(p.k, parts), GB_PART_DEPTH) * GB_PART_DEPTH;
     return { nt, (int) gb_cuda_ceil_div(p.k, depth), (int) std::min<int64_t>(depth, INT32_MAX) };
 }
 
@@ -88,13 +107,21 @@ static int64_t cost_of(const gb_cuda_device & d, const gb_product & p, const gb_
     return gb_cuda_ceil_div(full_tiles_of(p, w.nt) * w.parts, d.n_sm) * tile * 16 / w.parts;
 }
 
-bool gb_hopper_takes(const gb_cuda_device & d, const gb_product & p, gb_hopper_plan * plan) {
+// Why the kernels cannot, or should not, compute the product; NULL: they do, with this plan.
+static const char * decline(const gb_cuda_device & d, const gb_product & p, gb_hopper_plan * plan) {
     enum { LEAST_ROWS = 33, LEAST_STAGES = 3 };
     const int64_t rows_of_one = p.w.ids != NULL && p.w.n_experts > 0 ? p.rows / p.w.n_experts : p.rows;
-    if (!d.hopper || p.exact || rows_of_one < LEAST_ROWS || (p.w.ids != NULL && p.slices != 1) ||
-        std::max(std::max(p.m, p.rows), std::max(p.k, p.slices)) > INT32_MAX - 512 ||
-        tiles_of(p, 64) > INT32_MAX / 16 || !operands_suit(p)) {
-        return false;
+    const char * why =
+        !d.hopper                          ? "needs compute capability 9.0 and its kernels"
+        : !gb_product_is_along(p)          ? "the sum goes across the weights"
+        : p.exact                          ? "GGML_PREC_F32 rounds sums only"
+        : rows_of_one < LEAST_ROWS         ? "needs more than 32 rows, of each expert on average"
+        : p.w.ids != NULL && p.slices != 1 ? "experts and several slices"
+        : std::max(std::max(p.m, p.rows), std::max(p.k, p.slices)) > INT32_MAX - 512 || tiles_of(p, 64) > INT32_MAX / 16
+            ? "the product is too large"
+            : operands_decline(p);
+    if (why != NULL) {
+        return why;
     }
     int64_t best = INT64_MAX;
     for (int nt : { 256, 128, 64 }) {
@@ -104,7 +131,16 @@ bool gb_hopper_takes(const gb_cuda_device & d, const gb_product & p, gb_hopper_p
             *plan = w;
         }
     }
-    return best < INT64_MAX;
+    return best < INT64_MAX ? NULL : "the device has too little shared memory";
+}
+
+const char * gb_hopper_declines(const gb_cuda_backend & b, const gb_product & p) {
+    gb_hopper_plan plan;
+    return decline(*b.device, p, &plan);
+}
+
+gb_row_kind gb_hopper_rows(const gb_product & p) {
+    return p.w.ids != NULL ? GB_ROWS_SORTED : gb_is_format(p.type) ? GB_ROWS_TURNED : gb_product_halves(p);
 }
 
 // ------------------------------------------------------------------------------------------------------------ launches
@@ -120,7 +156,7 @@ static cudaError_t launch(const gb_gemm_tiles & q, int nt, unsigned blocks, size
     return GB_LAUNCH((gb_gemm_hopper<KIND, 64>), blocks, GB_HOPPER_THREADS, shared, queue, q);
 }
 
-static gb_hopper_grid grid_of(const gb_product & p, const gb_hopper_run & run) {
+static gb_hopper_grid grid_of(const gb_product & p, const hopper_run & run) {
     gb_hopper_grid q = {};
     q.dst = run.dst;
     q.m = p.m;
@@ -130,7 +166,7 @@ static gb_hopper_grid grid_of(const gb_product & p, const gb_hopper_run & run) {
     q.parts = run.plan.parts;
     q.part_depth = run.plan.part_depth;
     q.tiles_m = (int) gb_cuda_ceil_div(p.m, GB_HOPPER_M);
-    q.tiles_n = (int) tiles_of_rows(p, run.plan.nt);
+    q.tiles_n = (int) gb_product_tiles_of_rows(p, run.plan.nt);
     q.tiles = (int) (tiles_of(p, run.plan.nt) * run.plan.parts);
     q.n_experts = p.w.ids != NULL ? p.w.n_experts : 0;
     q.first = run.first;
@@ -138,7 +174,7 @@ static gb_hopper_grid grid_of(const gb_product & p, const gb_hopper_run & run) {
     return q;
 }
 
-cudaError_t gb_launch_hopper(const gb_cuda_device & d, const gb_product & p, const gb_hopper_run & run,
+static cudaError_t launch_plan(const gb_cuda_device & d, const gb_product & p, const hopper_run & run,
     const gb_queue & queue) {
     gb_gemm_tiles q = {};
     const int nt = run.plan.nt;
@@ -164,4 +200,30 @@ cudaError_t gb_launch_hopper(const gb_cuda_device & d, const gb_product & p, con
     const size_t shared = shared_of(p, nt, q.stages);
     return p.type == GGML_TYPE_F16 ? launch<GB_HALF_F16>(q, nt, blocks, shared, queue)
                                    : launch<GB_HALF_BF16>(q, nt, blocks, shared, queue);
+}
+
+enum ggml_status gb_hopper_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
+    gb_hopper_plan plan = {};
+    if (decline(*b.device, p, &plan) != NULL) {
+        return gb_cuda_fail(b, "a product that the kernels for 9.0 do not take", cudaErrorInvalidValue);
+    }
+    const int64_t elements = p.rows * p.slices * p.m;
+    gb_gemm lists = {};
+    hopper_run run = { plan, {}, p.dst, NULL, NULL };
+    enum ggml_status status = gb_product_route(b, p, lists);
+    if (status == GGML_STATUS_SUCCESS) {
+        const gb_row_sources sorted = { lists.tokens, lists.first != NULL ? lists.first + p.w.n_experts : NULL };
+        status = gb_product_make_rows(b, p, kind, sorted, true, &run.x);
+    }
+    if (status == GGML_STATUS_SUCCESS && plan.parts > 1) {
+        run.dst = (float *) gb_cuda_scratch(b, (size_t) (elements * plan.parts) * sizeof(float));
+        status = run.dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    run.first = lists.first;
+    run.tokens = lists.tokens;
+    GB_CUDA_TRY(b, launch_plan(*b.device, p, run, b.queue));
+    return plan.parts > 1 ? gb_product_add_parts(b, p, run.dst, plan.parts) : GGML_STATUS_SUCCESS;
 }

@@ -15,13 +15,15 @@ static gb_cuda_recipe recipe_of(const gb_product & p, gb_row_kind kind) {
     return gb_cuda_recipe_of(p.b_tensor, key, sizeof(key));
 }
 
-static bool recipe_of_node(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe) {
+static bool has_rows(const ggml_tensor * node) { return node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID; }
+
+static bool recipe_of_node(const gb_cuda_backend & b, int i, gb_cuda_recipe * recipe) {
     gb_product p;
-    if (node->op != GGML_OP_MUL_MAT && node->op != GGML_OP_MUL_MAT_ID) {
+    if (!has_rows(b.nodes->node[i])) {
         return false;
     }
-    gb_product_of(p, node);
-    *recipe = recipe_of(p, gb_product_choose(*b.device, p).kind);
+    gb_product_of(p, b.nodes->node[i]);
+    *recipe = recipe_of(p, (gb_row_kind) b.choices.data[i].rows);
     return true;
 }
 
@@ -70,18 +72,17 @@ static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_
 
 // ---------------------------------------------------------------------------------------------------------- made ahead
 
-// The first of the next nodes that reads t as rows for a product. NULL: none.
-static const ggml_tensor * first_product(const gb_cuda_backend & b, const ggml_tensor * t, int after) {
+// The first of the next nodes that reads t as rows for a product; -1: none.
+static int first_product(const gb_cuda_backend & b, const ggml_tensor * t, int after) {
     enum { AHEAD = 64 };
     for (int i = after + 1; i < b.nodes->n && i <= after + AHEAD; i++) {
         const ggml_tensor * node = b.nodes->node[i];
         const ggml_tensor * x = node->src[1];
-        if ((node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) &&
-            (x == t || (x->view_src == t && x->view_offs == 0))) {
-            return node;
+        if (has_rows(node) && (x == t || (x->view_src == t && x->view_offs == 0))) {
+            return i;
         }
     }
-    return NULL;
+    return -1;
 }
 
 // True if the node that computes the source can also make the rows. Floats mostly need no copy, and only the product
@@ -96,14 +97,14 @@ static bool needs_dense_rows(gb_row_kind kind) { return kind != GB_ROWS_BYTES &&
 gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, gb_row_kind * kind,
     gb_make_panels * q) {
     const bool plain = t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && t->view_src == NULL;
-    const ggml_tensor * reader = plain && b.blas == NULL && b.nodes != NULL ? first_product(b, t, last) : NULL;
-    if (reader == NULL) {
+    const int reader = plain && b.blas == NULL && b.nodes != NULL ? first_product(b, t, last) : -1;
+    if (reader < 0) {
         return NULL;
     }
     gb_product p;
     size_t bytes = 0;
-    gb_product_of(p, reader);
-    *kind = gb_product_choose(*b.device, p).kind;
+    gb_product_of(p, b.nodes->node[reader]);
+    *kind = (gb_row_kind) b.choices.data[reader].rows;
     if (!is_made_ahead(*kind) || p.b.type != GGML_TYPE_F32 || !ggml_is_contiguous(p.b_tensor) || p.k != t->ne[0] ||
         ggml_nelements(p.b_tensor) != ggml_nelements(t)) {
         return NULL;

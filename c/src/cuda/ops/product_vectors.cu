@@ -22,17 +22,60 @@ static bool is_quick(int type) {
     }
 }
 
-bool gb_vectors_are_quick(const gb_product & p, const gb_matvec & q) {
-    return is_quick(p.type) && columns_at_once(q) == 1 && p.k <= INT32_MAX / 8 && gb_product_is_aligned(p);
+// ------------------------------------------------------------------------------------------------------------ choice
+
+static const char * vectors_decline(const gb_product & p) {
+    return !gb_product_is_along(p)        ? "the sum goes across the weights"
+           : p.rows > GB_PRODUCT_FEW_ROWS ? "needs at most 8 rows"
+                                          : NULL;
 }
 
-template <int TYPE> static cudaError_t quantized(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
-    const int n = columns_at_once(q), block = GB_MATVEC_WARPS * GB_WARP;
+static const char * vectors_decline_formats(const gb_product & p) {
+    const char * why = vectors_decline(p);
+    return why != NULL             ? why
+           : !gb_is_format(p.type) ? "the weights are not quantized"
+           : p.exact               ? "GGML_PREC_F32 rounds sums only"
+                                   : NULL;
+}
+
+const char * gb_vectors_quick_declines(const gb_cuda_backend &, const gb_product & p) {
+    const char * why = vectors_decline_formats(p);
+    return why != NULL                      ? why
+           : !is_quick(p.type)              ? "it has no kernel for the type of the weights"
+           : p.w.ids == NULL && p.rows != 1 ? "needs one row, or one expert for each row"
+           : !gb_product_is_aligned(p)      ? "rows of the weights do not begin at multiples of 16 bytes"
+           : p.k > INT32_MAX / 8            ? "the rows are too long"
+                                            : NULL;
+}
+
+const char * gb_vectors_bytes_declines(const gb_cuda_backend &, const gb_product & p) {
+    return vectors_decline_formats(p);
+}
+
+const char * gb_vectors_float_declines(const gb_cuda_backend &, const gb_product & p) {
+    const char * why = vectors_decline(p);
+    return why == NULL && gb_is_format(p.type) ? "the weights are quantized" : why;
+}
+
+gb_row_kind gb_vectors_quick_rows(const gb_product &) { return GB_ROWS_BYTES; }
+
+gb_row_kind gb_vectors_bytes_rows(const gb_product &) { return GB_ROWS_BYTES; }
+
+gb_row_kind gb_vectors_float_rows(const gb_product &) { return GB_ROWS_F32; }
+
+// ------------------------------------------------------------------------------------------------------------ launches
+
+template <int TYPE> static cudaError_t quick(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
     if constexpr (gb_quick<TYPE>::exists) {
-        if (gb_vectors_are_quick(p, q)) {
-            return GB_LAUNCH(gb_matvec_quick<TYPE>, grid_of(p, q, GB_QUICK_ROWS, n), block, 0, queue, q);
-        }
+        const int block = GB_MATVEC_WARPS * GB_WARP;
+        return GB_LAUNCH(gb_matvec_quick<TYPE>, grid_of(p, q, GB_QUICK_ROWS, 1), block, 0, queue, q);
+    } else {
+        return cudaErrorInvalidValue;
     }
+}
+
+template <int TYPE> static cudaError_t bytes(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
+    const int n = columns_at_once(q), block = GB_MATVEC_WARPS * GB_WARP;
     const dim3 grid = grid_of(p, q, GB_MATVEC_ROWS, n);
     switch (n) {
         case 1: return GB_LAUNCH((gb_matvec_quantized<TYPE, 1>), grid, block, 0, queue, q);
@@ -41,10 +84,20 @@ template <int TYPE> static cudaError_t quantized(const gb_product & p, const gb_
     }
 }
 
-cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, const gb_queue & queue) {
+static cudaError_t launch_quick(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
     switch (p.type) {
 #define GB_FORMAT(id, ...) \
-    case GGML_TYPE_##id: return quantized<GGML_TYPE_##id>(p, q, queue);
+    case GGML_TYPE_##id: return quick<GGML_TYPE_##id>(p, q, queue);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+static cudaError_t launch_bytes(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
+    switch (p.type) {
+#define GB_FORMAT(id, ...) \
+    case GGML_TYPE_##id: return bytes<GGML_TYPE_##id>(p, q, queue);
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
         default: return cudaErrorInvalidValue;
@@ -60,11 +113,41 @@ template <int TYPE> static cudaError_t of_floats(const gb_product & p, const gb_
     }
 }
 
-cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, const gb_queue & queue) {
+static cudaError_t launch_float(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
     switch (p.type) {
         case GGML_TYPE_F32: return of_floats<GGML_TYPE_F32>(p, q, queue);
         case GGML_TYPE_F16: return of_floats<GGML_TYPE_F16>(p, q, queue);
         case GGML_TYPE_BF16: return of_floats<GGML_TYPE_BF16>(p, q, queue);
         default: return cudaErrorInvalidValue;
     }
+}
+
+// ----------------------------------------------------------------------------------------------------------------- run
+
+typedef cudaError_t launcher(const gb_product & p, const gb_matvec & q, const gb_queue & queue);
+
+// rows: of the weights, that a warp takes at once.
+static enum ggml_status run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind, int rows, launcher * launch) {
+    gb_ready_rows x = {};
+    const enum ggml_status status = gb_product_make_rows(b, p, kind, {}, true, &x);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    gb_matvec q = { p.w, x.x, x.x_row, p.dst, p.m, p.k, (int) p.rows, 1 };
+    const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * rows) * p.slices;
+    q.split = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
+    GB_CUDA_TRY(b, launch(p, q, b.queue));
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_vectors_quick_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
+    return run(b, p, kind, GB_QUICK_ROWS, launch_quick);
+}
+
+enum ggml_status gb_vectors_bytes_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
+    return run(b, p, kind, GB_MATVEC_ROWS, launch_bytes);
+}
+
+enum ggml_status gb_vectors_float_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
+    return run(b, p, kind, GB_MATVEC_ROWS, launch_float);
 }

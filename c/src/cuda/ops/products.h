@@ -1,13 +1,14 @@
 // products.h - MUL_MAT, MUL_MAT_ID and OUT_PROD as one task: dst[row, column] = sum over k of a[column, k] b[row, k].
 //
 //   product.cu           which products are possible; a product as numbers and addresses
-//   product_choice.cu    which algorithm computes a product
+//   products.cu          the table of algorithms: chooses and runs      gb_product_choose, gb_product_run
 //   product_rows.cu      the rows of b, converted for the algorithm     kernels/rows.cuh, rows_in_order.cuh, panels.cuh
-//   products.cu          runs the algorithm                             gb_product_run
-//   product_vectors.cu   few rows: streams the weights                  kernels/matvec.cuh
+//   product_steps.cu     sorts rows by expert, adds parts               kernels/product_steps.cuh
+//   product_vectors.cu   few rows: streams the weights                  kernels/matvec.cuh, matvec_quick.cuh
 //   product_few.cu       2 to 16 rows on tensor cores, in bytes         kernels/few_rows.cuh
 //   product_tiles.cu     many rows on tensor cores                      kernels/gemm.cuh
 //   product_hopper.cu    the same on 9.0                                kernels/gemm_hopper.cuh, gemm_packed_hopper.cuh
+//   product_exact.cu     everything else, in float                      kernels/gemm.cuh
 //   product_blas.cu      cuBLAS
 //   mul_mat.cu, mul_mat_id.cu and out_prod.cu have the operators.
 //
@@ -36,16 +37,18 @@ struct gb_product {
 enum {
     GB_PRODUCT_FEW_ROWS = 8, // most rows that matvec.cuh takes
     GB_MAX_GRID = 65535, // blocks along y and z
+    GB_PART_DEPTH = 256, // parts of the depth are multiples of it
 };
 
-// Algorithms, in the order in which they are tried.
-enum gb_product_algorithm {
-    GB_PRODUCT_NO_DEPTH, // nothing to add up: zeros
-    GB_PRODUCT_FEW, // 2 to 16 rows of common formats on tensor cores, in bytes (few_rows.cuh)
-    GB_PRODUCT_VECTORS, // up to 8 rows: streams the weights (matvec.cuh); with quantized weights, rows become bytes
-    GB_PRODUCT_HOPPER, // more than 32 rows of 16-bit floats or quantized weights on 9.0 (gemm_hopper.cuh)
-    GB_PRODUCT_TILES, // the same elsewhere (gemm.cuh); cuts the depth into parts if tiles alone leave the device idle
-    GB_PRODUCT_EXACT, // everything else, in float: F32, GGML_PREC_F32, OUT_PROD, odd strides
+// An algorithm. The first of the table (products.cu) that does not decline computes the product.
+struct gb_product_algorithm {
+    const char * name; // for people; unique
+    // NULL: it can compute the product. Else why not, a static text.
+    const char * (*declines)(const gb_cuda_backend & b, const gb_product & p);
+    gb_row_kind (*rows)(const gb_product & p); // how the rows of b must lie
+    // Queues the work. Its scratch memory is what a dry run of it takes. UNSUPPORTED without a report: the next
+    // algorithm that does not decline computes the product.
+    enum ggml_status (*run)(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind);
 };
 
 static inline bool gb_is_format(int type) { return ggml_is_quantized((enum ggml_type) type); }
@@ -55,7 +58,7 @@ static inline bool gb_is_format(int type) { return ggml_is_quantized((enum ggml_
 // Why the product is not possible; NULL: it is. dim: the dimension of the sum, 0 or 1.
 const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim);
 
-// Describes a MUL_MAT or MUL_MAT_ID.
+// Describes a MUL_MAT, MUL_MAT_ID or OUT_PROD.
 void gb_product_of(gb_product & p, const ggml_tensor * dst);
 void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst,
     int dim);
@@ -68,21 +71,11 @@ static inline gb_row_kind gb_product_halves(const gb_product & p) {
 
 // ---- products.cu
 
-enum ggml_status gb_product_run(gb_cuda_backend & b, const gb_product & p);
-
-// ---- product_choice.cu
-
-struct gb_product_choice {
-    gb_product_algorithm algorithm;
-    gb_row_kind kind; // how the rows of b must lie
-};
-
-gb_product_choice gb_product_choose(const gb_cuda_device & d, const gb_product & p);
-
-// ---- product_blas.cu
-
-// *done: queued. Else one of our kernels must compute the product. Fails only without memory for rows.
-enum ggml_status gb_product_run_blas(gb_cuda_backend & b, const gb_product & p, bool * done);
+gb_cuda_choice gb_product_choose(const gb_cuda_backend & b, const gb_product & p);
+// The hooks of gb_cuda_op for MUL_MAT, MUL_MAT_ID and OUT_PROD.
+gb_cuda_choice gb_product_choose_of(const gb_cuda_backend & b, const ggml_tensor * dst);
+const char * gb_product_candidate_of(const gb_cuda_backend & b, const ggml_tensor * dst, int i, const char ** why);
+enum ggml_status gb_product_run(gb_cuda_backend & b, const gb_product & p, gb_cuda_choice choice);
 
 // ---- product_rows.cu
 
@@ -114,14 +107,31 @@ gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int las
 
 gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes);
 
-// ---- the algorithms, for products.cu
+// ---- product_steps.cu
 
-bool gb_vectors_are_quick(const gb_product & p, const gb_matvec & q); // matvec_quick.cuh takes them
-cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, const gb_queue & queue);
-cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, const gb_queue & queue);
-enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind);
-size_t gb_raw_bytes(int source); // shared memory for the bytes of quantized weights
-// source: a type, or GB_HALVES
-cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, const gb_queue & queue);
+// For MUL_MAT_ID: sorts the rows of dst by expert into q.first and q.tokens. Nothing for other products.
+enum ggml_status gb_product_route(gb_cuda_backend & b, const gb_product & p, gb_gemm & q);
+// p.dst = the sum of `parts` results at `part`.
+enum ggml_status gb_product_add_parts(gb_cuda_backend & b, const gb_product & p, const float * part, int parts);
+gb_gemm gb_product_gemm(const gb_product & p, const gb_ready_rows & x);
+// Tiles of nt rows. Each expert may have a tile that is not full.
+int64_t gb_product_tiles_of_rows(const gb_product & p, int nt);
+
+// ---- the algorithms, for products.cu; each is defined in the file of its kernels
+
+#define GB_PRODUCT_ALGORITHM(name)                                                      \
+    const char * gb_##name##_declines(const gb_cuda_backend & b, const gb_product & p); \
+    gb_row_kind gb_##name##_rows(const gb_product & p);                                 \
+    enum ggml_status gb_##name##_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind)
+
+GB_PRODUCT_ALGORITHM(blas);
+GB_PRODUCT_ALGORITHM(few_rows);
+GB_PRODUCT_ALGORITHM(vectors_quick);
+GB_PRODUCT_ALGORITHM(vectors_bytes);
+GB_PRODUCT_ALGORITHM(vectors_float);
+GB_PRODUCT_ALGORITHM(hopper);
+GB_PRODUCT_ALGORITHM(tiles);
+GB_PRODUCT_ALGORITHM(exact);
+#undef GB_PRODUCT_ALGORITHM
 
 #endif // GB_CUDA_OPS_PRODUCTS_H

@@ -148,7 +148,8 @@ static gb_cuda_recipe table_of(const ggml_tensor * dst, const gb_rope & r) {
     return gb_cuda_recipe_of(dst->src[1], &key, sizeof(key));
 }
 
-static bool table_of_node(const gb_cuda_backend &, const ggml_tensor * node, gb_cuda_recipe * recipe) {
+static bool table_of_node(const gb_cuda_backend & b, int i, gb_cuda_recipe * recipe) {
+    const ggml_tensor * node = b.nodes->node[i];
     if (node->op != GGML_OP_ROPE && node->op != GGML_OP_ROPE_BACK) {
         return false;
     }

@@ -36,11 +36,14 @@ enum ggml_status gb_sched_fail_assignment(const struct ggml_backend_sched * s, c
     gb_describe_node(node, described, sizeof(described));
     if (in->chosen[id] >= 0) {
         const char * reason = ggml_backend_unsupported_reason(s->devices[in->chosen[id]].backend, node);
-        return gb_fail(GGML_STATUS_UNSUPPORTED,
+        gb_fail(GGML_STATUS_UNSUPPORTED,
             "ggml_backend_sched: node %d, %s, is assigned to backend %s by the user, which cannot run it: %s", id,
-            described, s->devices[in->chosen[id]].name, reason ? reason : "it says so");
+            described, s->devices[in->chosen[id]].name, reason ? reason : "it gives no reason");
+    } else {
+        gb_sched_append_refusals(&t, s, node, "");
+        gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: no backend can run node %d, %s%s", id, described,
+            refusals);
     }
-    gb_sched_append_refusals(&t, s, node, "");
-    return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: no backend can run node %d, %s%s", id, described,
-        refusals);
+    gb_set_fault(&(struct gb_fault){ .kind = GB_FAULT_NODE_REFUSED, .op = node->op });
+    return GGML_STATUS_UNSUPPORTED;
 }

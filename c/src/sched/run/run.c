@@ -299,7 +299,7 @@ static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
 static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step, enum ggml_status status,
     const char * func) {
     char message[GB_ERROR_SIZE - 256];
-    const char * text = ggml_last_error();
+    const char * text = gb_last_message();
     const int at = step->kind == GB_STEP_COMPUTE ? step->index
                    : step->kind == GB_STEP_COPY  ? r->program->copies.data[step->index].split
                                                  : gb_sched_split_of_back(r->program, (size_t) step->index);

@@ -342,11 +342,14 @@ static void profile_split(struct ggml_backend_sched * s, const struct ggml_backe
     if (e->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
         const struct gb_split * split = &program->splits.data[e->split];
         const struct ggml_cgraph part = gb_program_part(program, split->exec_begin, split->exec_end);
+        char algorithms[GB_ALGORITHMS_SIZE];
+        gb_backend_name_algorithms(s->devices[e->backend].backend, part.nodes, part.n_nodes, &algorithms);
         gb_profile_set_device(s->devices[e->backend].name);
         gb_profile_add(&(struct gb_profile_note){ .nodes = part.nodes,
             .n_nodes = part.n_nodes,
             .apart = true,
             .fusion = "split",
+            .algorithm = algorithms,
             .start_ns = e->start_ns,
             .end_ns = e->end_ns,
             .n_threads = 1,

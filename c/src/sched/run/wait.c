@@ -75,8 +75,8 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     for (int b = 0; b < s->n_backends; b++) {
         const enum ggml_status status = gb_sched_wait_for_backend(s->devices[b].backend, first == GGML_STATUS_ABORTED);
         if (status != GGML_STATUS_SUCCESS && first == GGML_STATUS_SUCCESS) {
-            const size_t size = strlen(ggml_last_error());
-            memcpy(message, ggml_last_error(), GB_MIN(size + 1, sizeof(message)));
+            const size_t size = strlen(gb_last_message());
+            memcpy(message, gb_last_message(), GB_MIN(size + 1, sizeof(message)));
             message[sizeof(message) - 1] = '\0';
             first = status;
             failing = b;

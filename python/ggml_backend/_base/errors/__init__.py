@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 from ..._ffi import ffi, lib
 from ..signals import raise_interrupt
+from .faults import Fault, last_message, node_refused, spoken
 from .kept import take
-from .messages import kind_of, maker_hint, message_of, plain
+from .messages import kind_of, maker_hint
 
 __all__ = [
     "AllocationError",
@@ -30,9 +31,12 @@ __all__ = [
 
 
 class GgmlError(Exception):
-    """Base of all errors of this package. ``status`` is the C status, a negative ``enum ggml_status``."""
+    """Base of all errors of this package. ``status`` is the C status, a negative ``enum ggml_status``. ``fault`` says
+    which rule of an operator is broken, as values: a named tuple of kind, operator, operands, axes, numbers, dtypes and
+    parameter. It is None for other errors."""
 
     status: int = lib.GGML_STATUS_FAILED
+    fault: Fault | None = None
 
 
 class InvalidArgumentError(GgmlError, ValueError):
@@ -100,7 +104,6 @@ NOT_GIVEN: Any = None
 _INTERRUPTED: int = lib.GBPY_INTERRUPTED
 _outcome = lib.gbpy_outcome
 _last_status = lib.ggml_last_status
-_last_error = lib.ggml_last_error
 _string = ffi.string
 clear_error = lib.ggml_clear_error
 
@@ -111,14 +114,15 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
         status = _last_status()
     if _outcome(status) == _INTERRUPTED:
         raise_interrupt()
-    message = message_of(_last_error())
+    message = last_message()
     kept = take(message)
     if kept is not None:
         raise kept
-    raise_as(status, plain(message), prefix)
+    fault, hint = node_refused(message) or (None, "")
+    raise_as(status, spoken(message) + hint, prefix, fault)
 
 
-def raise_as(status: int, message: str, prefix: str = "") -> NoReturn:
+def raise_as(status: int, message: str, prefix: str = "", fault: Fault | None = None) -> NoReturn:
     """Raises the exception of a status. A message that says what was called already, with or without the class, gets no
     second prefix."""
     called, _, method = prefix.partition(".")
@@ -128,13 +132,14 @@ def raise_as(status: int, message: str, prefix: str = "") -> NoReturn:
         message = message.removeprefix(f"{method}: ").removeprefix(f"{method} ")
     if not message:
         message = "failed with status " + _string(lib.ggml_status_to_string(status)).decode()
-    raise error_of(status, f"{prefix}: {message}" if prefix else message)
+    # A variable for the error would make a cycle with the frame in its traceback.
+    raise error_of(status, f"{prefix}: {message}" if prefix else message, fault)
 
 
-def error_of(status: int, message: str) -> GgmlError:
+def error_of(status: int, message: str, fault: Fault | None = None) -> GgmlError:
     """The exception of a status."""
     error = _BY_STATUS.get(status, GgmlError)(message)
-    error.status = status
+    error.status, error.fault = status, fault
     return error
 
 

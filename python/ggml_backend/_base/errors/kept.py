@@ -1,7 +1,7 @@
 """Exceptions that functions called by C raise.
 
 An exception cannot pass through C. The function keeps it here, on its thread, with the text that it gives to C as its
-message; whoever called C finds that text in the message of the failure and raises the exception itself.
+message. The caller of C finds that text in the message of the failure, and raises the exception itself.
 """
 
 from __future__ import annotations

@@ -1,173 +1,16 @@
-"""What the C library says, in the words of this package, and hints for what is likely meant.
-
-The library speaks of its own functions, of types by short names, and of shapes in its order of dimensions (``ne``).
-Here that becomes argument names, dtypes, axes and shapes in NumPy order. Nothing here runs unless something has failed.
-"""
+"""Clauses that say what is likely meant, for messages of errors. Nothing here runs unless something has failed."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from ..._ffi import ffi
+from .faults import Fault
 
-__all__ = ["add_note", "close_matches", "hint_of", "kind_of", "plain", "reader_hint", "reason_of"]
-
-_DTYPES = {
-    "f32": "float32", "f16": "float16", "f64": "float64", "bf16": "bfloat16", "i8": "int8", "i16": "int16",
-    "i32": "int32", "i64": "int64",
-}  # fmt: skip
-
-# What the parameters of C functions are called here.
-_PARAMETERS = {
-    "s0": "stride", "s1": "stride", "p0": "padding", "p1": "padding", "d0": "dilation", "d1": "dilation",
-    "k0": "kernel", "k1": "kernel",
-    "scale_factor": "factor", "w": "window", "w0": "width", "h0": "height", "n_as": "the number of matrices",
-}  # fmt: skip
-
-
-def _dtype(c_name: str) -> str:
-    return _DTYPES.get(c_name, c_name.lower())
-
-
-def _shape(ne: str) -> str:
-    """``"128, 64"`` in C's order as ``"(64, 128)"``."""
-    sizes = [int(n) for n in re.split(r",\s*", ne) if n]
-    return str(tuple(reversed(sizes)))
-
-
-# -------------------------------------------------------------------------------------------------- messages as a whole
-
-_FUNCTION = re.compile(r"^(?:(?:ggml|gguf|gb)_\w+: )+")
-_TENSOR = r"'[^']*' [a-z]\w* \[(?:\d+(?:, \d+)*)?\]"  # 'x' f32 [128, 16]
-_DESCRIPTION = re.compile(r"('[^']*') ([a-z]\w*) \[((?:\d+(?:, \d+)*)?)\]")
-_NODE = re.compile(rf"\b([A-Z]\w*) {_TENSOR} of ({_TENSOR}(?:, {_TENSOR})*)")
-_SOURCE = re.compile(r"(?:type of )?src\[(\d+)\]")
-_ARGUMENT = re.compile(r"^argument '(\w+)':? ")
-_POSITION = re.compile(r"\bat \[(\d+(?:, ?\d+)*)\]")
-# a name is left alone
-_WORD = re.compile(rf"'[^']*'|\btype of (?=src\[|the result)|\bsrc\[(\d+)\]|\b({'|'.join(_DTYPES)})\b")
-
-
-def _described(match: re.Match[str]) -> str:
-    name, dtype, ne = match.groups()
-    shown = f"{_dtype(dtype)} {_shape(ne)}"
-    return shown if name == "''" else f"{name} {shown}"
-
-
-def message_of(pointer: Any) -> str:
-    """A C string that people read, "" for NULL: bytes that are no UTF-8 as ``\\xff``, so that it prints anywhere."""
-    return ffi.string(pointer).decode("utf-8", "backslashreplace") if pointer else ""
-
-
-def plain(message: str) -> str:
-    """A message of C without the names of C functions, with tensors, dtypes and positions as Python describes them."""
-    text = _ARGUMENT.sub(r"\1 ", _FUNCTION.sub("", message))
-    node = _NODE.search(text)
-    if node is not None:
-        text = _with_names(text, node)
-    text = _DESCRIPTION.sub(_described, text)
-    text = _WORD.sub(_translated, text)
-    return _POSITION.sub(lambda match: f"at {_shape(match[1])}", text)
-
-
-def _translated(match: re.Match[str]) -> str:
-    if match[0] == "type of ":
-        return "dtype of "
-    if match[1] is not None:
-        return f"sources[{match[1]}]"
-    return _dtype(match[2]) if match[2] is not None else match[0]
-
-
-# --------------------------------------------------------------------------------------- a node that no backend can run
-
-
-def _with_names(text: str, node: re.Match[str]) -> str:
-    """What is said of ``src[1]`` behind the description of a node is said of that tensor, and what to do about its
-    dtype."""
-    sources = [match.groups() for match in _DESCRIPTION.finditer(node[2])]
-
-    def named(match: re.Match[str]) -> str:
-        at = int(match[1])
-        if at >= len(sources) or sources[at][0] == "''":
-            return match[0]
-        name, dtype, _ = sources[at]
-        return f"dtype of {name} ({dtype})" if match[0].startswith("type") else str(name)
-
-    reasons = text[node.end() :]
-    return text[: node.end()] + _SOURCE.sub(named, reasons) + _dtype_hint(node[1], sources, reasons)
-
-
-def _dtype_hint(op: str, sources: Sequence[tuple[str | Any, ...]], reasons: str) -> str:
-    """How the sources of a node get dtypes that backends compute with."""
-    if "type" not in reasons:
-        return ""
-    for i, (name, dtype, _) in enumerate(sources[:1] if op == "CPY" else sources):  # the other one of CPY is the result
-        if dtype in ("f64", "i8", "i16", "i64"):
-            usual = ", the default of NumPy" if dtype in ("f64", "i64") else ""
-            indices = "" if dtype == "f64" else ", or of array.astype(np.int32) for indices"
-            return f"; nothing is computed with {dtype}{usual}: make {name} of array.astype(np.float32){indices}"
-        if dtype == "i32" and ("the result must be f32" in reasons or f"src[{i}] must be f32" in reasons):
-            return f"; {name} is i32: its astype('float32') is a node that converts"
-    if op == "MUL_MAT" and "src[1] must be" in reasons and sources[1][1] != "i32":
-        return (
-            "; what is neither float32 nor of the same dtype stands on the right of a product: h @ x is (x.T @ h.T).T"
-        )
-    return ""
-
-
-# --------------------------------------------------------------------------------------------------------- broken rules
-
-_MARK = re.compile(r"\{([^}]*)\}")
-_EXPERT = re.compile(r"as\[(\d)\]")
-
-
-def _label(role: str, labels: Sequence[str]) -> str:
-    """What Python calls the operand that C calls ``role``."""
-    if role in labels:
-        return role
-    expert = _EXPERT.fullmatch(role)
-    if expert:
-        return f"matrices[{expert[1]}]"
-    position = "abcdefgh".find(role) if len(role) == 1 else -1
-    return labels[position] if 0 <= position < len(labels) else role
-
-
-def reason_of(marked: str, op: str, labels: Sequence[str], ndims: Sequence[int]) -> str:
-    """The reason of a broken rule in the words of Python. ``marked``: as c/src/tensor/rule.h says."""
-    missing = False
-
-    def axis(roles: list[str], dim: int, bare: bool) -> str:
-        nonlocal missing
-        names = [_label(role, labels) for role in roles]
-        missing = missing or any(name in labels and dim >= ndims[list(labels).index(name)] for name in names)
-        return f"axis {-1 - dim}" if bare else f"axis {-1 - dim} of {' and '.join(names)}"
-
-    def said(match: re.Match[str]) -> str:
-        mark = match[1]
-        kind, rest = mark[:1], mark[1:]
-        if kind == "!":
-            return ""
-        if kind == "#":
-            return _dtype(rest)
-        if kind == "@":
-            return _shape(rest.strip("[]"))
-        if kind == "$":
-            return "amounts" if op == "pad" else _PARAMETERS.get(rest, rest)
-        roles, dot, dim = (rest if kind == "~" else mark).partition(".")
-        if not dot:
-            return _label(roles, labels)
-        return axis(roles.split(",") if roles else [], int(dim), kind == "~")
-
-    text = _MARK.sub(said, marked)
-    return f"{text}; missing axes count as 1" if missing else text
-
-
-# ---------------------------------------------------------------------------------------------------------------- hints
+__all__ = ["add_note", "close_matches", "hint_of", "kind_of", "made_by", "no_name", "reader_hint"]
 
 
 def _repeats(a: Sequence[int], b: Sequence[int]) -> bool:
@@ -185,30 +28,23 @@ def _broadcasts(a: Sequence[int], b: Sequence[int]) -> bool:
 _SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
-def hint_of(op: str, marked: str, labels: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> str:
-    """What is likely meant, as a clause to append; "" where nothing is likely."""
-    role = re.match(r"\{(\w+)\} must (?:be contiguous|not be transposed)", marked)
-    if role:
-        name = _label(role[1], labels)
+def hint_of(fault: Fault, shapes: Sequence[tuple[int, ...]]) -> str:
+    """A clause that names what the caller of a broken rule likely meant, to append to its message, or ""."""
+    kind, op, name = fault.kind, fault.operator, fault.operands[0] if fault.operands else ""
+    if kind in ("NOT_CONTIGUOUS", "TRANSPOSED"):
         if op == "reshape":
             return f"; {name}.reshape(...) copies where it must"
         return f"; {name}.contiguous() makes a copy that is"
-    if marked.startswith("{b} must be {#i32}"):
-        name = _label("b", labels)
-        wrong = marked.rpartition("{#")[2]
-        return (
-            f"; make {name} with dtype"
-            f" gb.int32{' (integers of NumPy are int64 by default)' if wrong.startswith('i64') else ''}"
-        )
-    if op in _SYMBOLS and len(shapes) == 2:
-        a, b = shapes
-        if _broadcasts(a, b):
-            return f"; b repeats over a, not a over b: a {_SYMBOLS[op]} b broadcasts as NumPy does"
-    if op == "mul_mat" and "{a,b.0} must be equal" in marked:
+    if kind == "OTHER_TYPE" and fault.dtypes[0] == "int32":
+        of_numpy = " (integers of NumPy are int64 by default)" if fault.dtypes[1] == "int64" else ""
+        return f"; make {name} with dtype gb.int32{of_numpy}"
+    if op in _SYMBOLS and len(shapes) == 2 and _broadcasts(*shapes):
+        return f"; b repeats over a, not a over b: a {_SYMBOLS[op]} b broadcasts as NumPy does"
+    if op == "mul_mat" and kind == "UNEQUAL" and fault.axes == (-1,):
         return "; mul_mat(a, b) multiplies rows by rows: it is b @ a.T"
-    if op == "argmax" and "{a}" in marked:
-        return f"; gb.argmax({_label('a', labels)}, axis=-1) takes any number of axes"
-    if op == "get_rows" and marked.startswith("{a.2}"):
+    if op == "argmax" and fault.operands:
+        return f"; gb.argmax({name}, axis=-1) takes any number of axes"
+    if op == "get_rows" and kind == "UNEQUAL_DIMS":
         return "; reshape b to one axis to pick rows of one matrix"
     return ""
 
@@ -326,3 +162,39 @@ def add_note(error: BaseException, note: str) -> None:
         add(note)
     else:
         error.__dict__.setdefault("__notes__", []).append(note)
+
+
+# Names of NumPy and PyTorch that the package does not have, and what to use.
+_DATA = "ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"
+_MEANT = {
+    **dict.fromkeys(["mm", "dot"], "use x @ w"),
+    "log_softmax": "use gb.log(gb.softmax(x)), along the last axis",
+    "argmin": "use gb.argmax(-x, axis=-1)",
+    "sort": "gb.argsort(x) gives the order, and gb.top_k(x, k) the largest",
+    **dict.fromkeys(["take", "gather", "embedding"], "use gb.get_rows(x, ids)"),
+    **dict.fromkeys(["cat", "concatenate"], "use gb.concat([x, y], axis=0)"),
+    "stack": "use gb.concat([x[None], y[None]], axis=0)",
+    "layer_norm": "use gb.norm(x) * weight + bias",
+    "scaled_dot_product_attention": "use gb.flash_attn(q, k, v), or products and gb.softmax",
+    "maximum": "use gb.where(a > b, a, b)",
+    "minimum": "use gb.where(a < b, a, b)",
+    "clip": "use gb.clamp(gb.dup(x), low, high); gb.clamp alone overwrites its tensor",
+    **dict.fromkeys(["array", "asarray", "zeros", "from_numpy"], _DATA),
+    **dict.fromkeys(["load", "open"], "use gb.gguf.open(path)"),
+    "compute": "use scheduler.compute(graph)",
+    "cuda": "gb.backends() lists the devices, gb.Backend(name) makes one",
+}
+
+
+def no_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Raises AttributeError for a name that a module of the package does not have."""
+    meant = _MEANT.get(name) if module == "ggml_backend" or name == "load" else None
+    hint = f"; {meant}" if meant else close_matches(name, [k for k in known if not k.startswith("_")])
+    # Without the object: Python would search its names, too.
+    raise AttributeError(f"{module} has no {name!r}{hint}", name=name, obj=None)
+
+
+def made_by(core: Any, kind: type, what: str, how: str) -> None:
+    """Raises TypeError for a class whose objects other calls make."""
+    if not isinstance(core, kind):
+        raise TypeError(f"{what} objects are not made by calling the class: {how} makes one")

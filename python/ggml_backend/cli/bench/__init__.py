@@ -221,12 +221,17 @@ def _measure_all(options: argparse.Namespace) -> None:
 def _explain(options: argparse.Namespace) -> None:
     """Prints which algorithm computes each product, and why those before it do not. A reason that was just printed for
     the same type is left out."""
-    backend = Backend("CPU", level=options.level)
+    on_cpu = options.device == "CPU"
+    backend = Backend("CPU", level=options.level) if on_cpu else Backend(options.device)
     types = _types(options.types, backend) or product_types(backend)
-    print(f"algorithms of products at level {backend.level}, in the order in which they are tried")
+    where = f"at level {backend.level}" if on_cpu else f"on {describe_device(backend)}"
+    print(f"algorithms of products {where}, in the order in which they are tried")
     known: tuple[object, ...] = ()
-    for name, algorithm in explain_products(types, backend.level, quick=options.quick):
+    for name, algorithm in explain_products(types, backend, quick=options.quick):
         if options.only and not any(word in name for word in options.only):
+            continue
+        if algorithm is None:
+            print(f"{name:<32} (the backend names none)")
             continue
         print(f"{name:<32} {algorithm.name}")
         dtype = name.split()[0]
@@ -243,8 +248,12 @@ def run(options: argparse.Namespace) -> int:
     if options.explain:
         if options.suites != ["products"]:
             options.parser.error("argument --explain: only products have algorithms to choose from: bench products")
+        if options.device != "CPU" and options.level is not None:
+            options.parser.error("argument --level: only the CPU has levels")
         _explain(options)
         return 0
+    if options.device != "CPU":
+        options.parser.error("argument --device: only --explain takes another device than the CPU")
     if options.quick:
         options.rounds, options.seconds = min(options.rounds, 2), min(options.seconds, 0.005)
     _measure_all(options)
@@ -311,6 +320,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--explain",
         action="store_true",
         help="list the algorithm chosen for each product and why (does not measure)",
+    )
+    parser.add_argument(
+        "--device", default="CPU", metavar="NAME", help="device that --explain asks, such as CUDA0 (default: CPU)"
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures of every round to a file")
     parser.add_argument("--compare", metavar="FILE", help="print ratios to the figures in a file that --json wrote")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import ops
 from ..._base.errors import GgmlError, non_null
-from ..._base.errors.messages import message_of
+from ..._base.errors.faults import message_of
 from ..._ffi import ffi, lib
 from ...backend.backend import Backend
 from ...backend.buffer import text
@@ -25,6 +25,7 @@ from ._measure import Case, Limits
 __all__ = [
     "Algorithm",
     "algorithm_of",
+    "algorithm_on",
     "arithmetic_of",
     "explain_products",
     "product_cases",
@@ -49,24 +50,43 @@ def product_types(backend: Backend) -> list[DType]:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The algorithm that computes a product with the kernels of a level."""
+    """The algorithm that computes a node."""
 
     name: str
     declined: tuple[tuple[str, str], ...]  #: those that were tried before, each with why it was not taken
 
 
+def _chosen(try_next: Callable[[int], Any], why: Any) -> Algorithm | None:
+    declined: list[tuple[str, str]] = []
+    while True:
+        found = try_next(len(declined))
+        if found == ffi.NULL:
+            return None
+        if not why[0]:
+            return Algorithm(text(found), tuple(declined))
+        declined.append((text(found), message_of(why[0])))
+
+
 def algorithm_of(product: Tensor, level: str) -> Algorithm:
     """Which algorithm of the CPU backend computes ``product``, a result of ``mul_mat``, ``mul_mat_id`` or
-    ``out_prod``."""
+    ``out_prod``, with the kernels of ``level``."""
     why = ffi.new("const char **")
-    declined: list[tuple[str, str]] = []
     node = product._live()
-    while True:
-        found = lib.gbpy_product_algorithm(node, level.encode(), len(declined), why)
-        name = non_null(found, "Which algorithm computes the product?")
-        if not why[0]:
-            return Algorithm(text(name), tuple(declined))
-        declined.append((text(name), message_of(why[0])))
+    found = _chosen(
+        lambda i: non_null(
+            lib.gbpy_product_algorithm(node, level.encode(), i, why), "Which algorithm computes the product?"
+        ),
+        why,
+    )
+    assert found is not None
+    return found
+
+
+def algorithm_on(backend: Backend, node: Tensor) -> Algorithm | None:
+    """Which algorithm of ``backend`` computes ``node``. None if the backend has one for such nodes."""
+    why = ffi.new("const char **")
+    core, handle = backend._live(), node._live()
+    return _chosen(lambda i: lib.gbpy_backend_algorithm(core.ptr, handle, i, why), why)
 
 
 def _shape(quick: bool) -> tuple[int, int]:
@@ -82,14 +102,17 @@ def _name(dtype: DType, m: int, k: int, n: int) -> str:
     return f"{dtype.ggml_name.lower()} m={m} k={k} n={n}"
 
 
-def explain_products(types: Sequence[DType], level: str, *, quick: bool = False) -> Iterator[tuple[str, Algorithm]]:
-    """The cases of :func:`product_cases` by their names, and which algorithm computes each. Nothing is computed."""
+def explain_products(
+    types: Sequence[DType], backend: Backend, *, quick: bool = False
+) -> Iterator[tuple[str, Algorithm | None]]:
+    """The cases of :func:`product_cases` by their names, and which algorithm of ``backend`` computes each. Nothing is
+    computed."""
     m, k = _shape(quick)
     for dtype in types:
         for n in _batches(quick):
             with Context() as ctx:
                 product = ops.mul_mat(ctx.tensor((m, k), dtype), ctx.tensor((n, k), float32))
-                yield _name(dtype, m, k, n), algorithm_of(product, level)
+                yield _name(dtype, m, k, n), algorithm_on(backend, product)
 
 
 def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:

@@ -557,16 +557,16 @@ static void refused(void) {
     struct ggml_tensor * a = operand(q, DENSE, 64, 64, 1, 1);
     struct ggml_tensor * f = random_tensor(GGML_TYPE_F32, DENSE, 64, 64, 1, 1);
     struct ggml_tensor * apart = ggml_transpose(ctx, a); // blocks that are not dense along rows
-    check_refused(ggml_mul_mat(ctx, f, a), "type of src[1] must be f32 or that of src[0]");
+    check_refused(ggml_mul_mat(ctx, f, a), "source 1 must be f32, or have the type of source 0");
     check_refused(ggml_mul_mat(ctx, a, tensor(GGML_TYPE_I32, DENSE, 64, 2, 1, 1)),
-        "type of src[1] must be f32, f16, bf16 or the partner");
+        "source 1 must be f32, f16, bf16 or the partner");
     check_refused(ggml_mul_mat(ctx, a, operand(GGML_TYPE_Q4_1, DENSE, 64, 2, 1, 1)),
-        "type of src[1] must be f32, f16, bf16 or the partner");
+        "source 1 must be f32, f16, bf16 or the partner");
     check_refused(ggml_out_prod(ctx, a, operand(GGML_TYPE_Q8_0, DENSE, 32, 64, 1, 1)),
-        "type of src[1] must be f32, f16 or bf16");
-    check_refused(reading(ggml_mul_mat(ctx, a, f), 0, apart), "src[0] cannot be dequantized");
+        "source 1 must be f32, f16 or bf16");
+    check_refused(reading(ggml_mul_mat(ctx, a, f), 0, apart), "source 0 cannot be dequantized");
     check_refused(reading(ggml_get_rows(ctx, a, fill_int(tensor(GGML_TYPE_I32, DENSE, 3, 1, 1, 1), 0, 9)), 0, apart),
-        "src[0] cannot be dequantized");
+        "source 0 cannot be dequantized");
     check_refused(ggml_cpy(ctx, apart, f), "dense");
     check_refused(ggml_cpy(ctx, f, apart), "dense");
     check_refused(ggml_cpy(ctx, apart, a), "dense");
@@ -574,8 +574,8 @@ static void refused(void) {
     check_refused(ggml_cpy(ctx, a, tensor(GGML_TYPE_I32, DENSE, 64, 64, 1, 1)), "f32, f16 and bf16 only");
     check_refused(ggml_cpy(ctx, tensor(GGML_TYPE_I32, DENSE, 64, 64, 1, 1), a), "can be quantized");
     check_refused(ggml_cpy(ctx, a, tensor(GGML_TYPE_Q8_0, DENSE, 64, 64, 1, 1)), "f32, f16 and bf16 only");
-    check_refused(ggml_add(ctx, a, fill_int(tensor(GGML_TYPE_I32, DENSE, 64, 64, 1, 1), 0, 1)), "type of src[1]");
-    check_refused(reading(ggml_add(ctx, a, f), 0, apart), "src[0] cannot be dequantized");
+    check_refused(ggml_add(ctx, a, fill_int(tensor(GGML_TYPE_I32, DENSE, 64, 64, 1, 1), 0, 1)), "source 1 must be");
+    check_refused(reading(ggml_add(ctx, a, f), 0, apart), "source 0 cannot be dequantized");
     check_refused(ggml_mul(ctx, a, f), "quantized tensors are not for this operator");
     struct ggml_tensor * weighted = operand(GGML_TYPE_IQ2_XXS, DENSE, 256, 2, 1,
         1); // cannot be made without an importance matrix

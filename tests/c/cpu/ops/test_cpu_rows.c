@@ -57,14 +57,14 @@ static void bad_indices(void) {
         give_memory(node);
         CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_INVALID_ARGUMENT);
         char text[100];
-        snprintf(text, sizeof(text), "index %d at [3,0,0] out of range 0..9", bad[k]);
+        snprintf(text, sizeof(text), "index %d at [3, 0, 0] is out of range 0..9", bad[k]);
         CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, text);
 
         struct ggml_tensor * back = ggml_get_rows_back(ctx, random_tensor(GGML_TYPE_F32, DENSE, 7, 5, 1, 1), b,
             tensor(GGML_TYPE_F32, DENSE, 7, 10, 1, 1));
         give_memory(back);
         CHECK(run_node(back, 1, gb_kernels_default()) == GGML_STATUS_INVALID_ARGUMENT);
-        snprintf(text, sizeof(text), "index %d at [3] out of range 0..9", bad[k]);
+        snprintf(text, sizeof(text), "index %d at [3] is out of range 0..9", bad[k]);
         CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, text);
         end();
     }

@@ -151,7 +151,7 @@ static void refused(void) {
     node->src[0] = floats;
     node->src[0]->type = GGML_TYPE_I32;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
-    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "type of src[0] must be f32, f16 or bf16");
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "source 0 must be f32, f16 or bf16");
     node->src[0]->type = GGML_TYPE_F32;
     node->op_params[0] = GGML_UNARY_OP_COUNT;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);

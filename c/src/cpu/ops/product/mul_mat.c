@@ -12,16 +12,16 @@
 static const char * unsupported_quantized(const struct ggml_tensor * a, const struct ggml_tensor * b,
     bool along_blocks) {
     if (!gb_can_load(a)) {
-        return "src[0] cannot be dequantized: its format, or rows that are not whole blocks";
+        return "source 0 cannot be dequantized: its format, or rows that are not whole blocks";
     }
     if (gb_is_float(b->type)) {
         return NULL;
     }
     if (!along_blocks || b->type != gb_quant_format_of(a->type)->vec_dot_type) {
-        return along_blocks ? "type of src[1] must be f32, f16, bf16 or the partner format of src[0]"
-                            : "type of src[1] must be f32, f16 or bf16";
+        return along_blocks ? "source 1 must be f32, f16, bf16 or the partner format of source 0"
+                            : "source 1 must be f32, f16 or bf16";
     }
-    return gb_can_load(b) ? NULL : "src[1] cannot be dequantized: its format, or rows that are not whole blocks";
+    return gb_can_load(b) ? NULL : "source 1 cannot be dequantized: its format, or rows that are not whole blocks";
 }
 
 static const char * unsupported_types(const struct ggml_tensor * a, const struct ggml_tensor * b,
@@ -32,9 +32,9 @@ static const char * unsupported_types(const struct ggml_tensor * a, const struct
             return why;
         }
     } else if (!gb_is_float(a->type)) {
-        return "type of src[0] must be f32, f16, bf16 or quantized";
+        return "source 0 must be f32, f16, bf16 or quantized";
     } else if (b->type != GGML_TYPE_F32 && b->type != a->type) {
-        return "type of src[1] must be f32 or that of src[0]";
+        return "source 1 must be f32, or have the type of source 0";
     }
     if (dst->type != GGML_TYPE_F32 || dst->nb[0] != sizeof(float)) {
         return "the result must be f32 with dense rows";
@@ -257,7 +257,7 @@ static bool count_tokens(const struct gb_cpu_call * call, const struct ggml_tens
     for (int64_t t = 0; t < gb_rows(node); t++) {
         const int32_t e = expert_of_token(node, t);
         if (e < 0 || e >= n_as) {
-            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "ids[%d] of row %lld is %d, must be in 0 .. %d",
+            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "ids[%d] of row %lld is %d, must be from 0 to %d",
                 (int) gb_op_param_i32(node, 0), (long long) t, (int) e, n_as - 1);
             return false;
         }

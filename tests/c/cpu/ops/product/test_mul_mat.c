@@ -384,7 +384,7 @@ static void mul_mat_id_out_of_range(void) {
             for (int threads = 1; threads <= 4; threads++) {
                 CHECK_INT(compute(y, gb_kernels_default(), threads), GGML_STATUS_INVALID_ARGUMENT);
                 CHECK(strstr(ggml_last_error(), "routed") != NULL && strstr(ggml_last_error(), value) != NULL);
-                CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "must be in 0 .. 2");
+                CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "must be from 0 to 2");
             }
             const int32_t right = 2; // and it recovers
             memcpy(address(ids, 1, 1, 0, 0), &right, sizeof(right));
@@ -400,9 +400,9 @@ static void unsupported(void) { // (quantized a: test_cpu_quant.c)
     struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, 64, 4);
     struct ggml_tensor * y = ggml_mul_mat(ctx, a, b);
     REQUIRE(y != NULL);
-    CHECK_STR(ggml_cpu_unsupported_reason(y), "type of src[1] must be f32 or that of src[0]");
+    CHECK_STR(ggml_cpu_unsupported_reason(y), "source 1 must be f32, or have the type of source 0");
     CHECK_INT(compute(y, gb_kernels_default(), 1), GGML_STATUS_UNSUPPORTED);
-    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "type of src[1] must be f32 or that of src[0]");
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "source 1 must be f32, or have the type of source 0");
     close_context();
 }
 

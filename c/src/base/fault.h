@@ -1,0 +1,47 @@
+// fault.h - what is wrong, as values beside the message of a failure.
+//
+// A rule of an operator that is broken is a row of fault.def and the values for the row's message. The message of C is
+// written from both (gb_fault_write). Another language reads the values and writes its own message from the same row,
+// with its own names of operands, axes and types. So no language reads the words of another one, and a row can be
+// reworded freely.
+//
+// Every text that a fault points to is static: a fault is copied, and outlives the tensors that it is about.
+#ifndef GB_BASE_FAULT_H
+#define GB_BASE_FAULT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ggml.h"
+
+enum gb_fault_kind {
+    GB_FAULT_NONE, // the failure has a message only
+#define GB_FAULT(kind, message, more) GB_FAULT_##kind,
+#include "base/fault.def"
+    GB_FAULT_COUNT
+};
+
+enum { GB_FAULT_NUMBERS = 5, GB_REASON_SIZE = 512 };
+
+// The fields that the row's message does not use are 0 and NULL.
+struct gb_fault {
+    enum gb_fault_kind kind;
+    const char * a; // operands, by their names in ggml.h
+    const char * b;
+    int a_dim; // dimensions, in C's order
+    int b_dim;
+    int64_t number[GB_FAULT_NUMBERS];
+    double real;
+    enum ggml_type t, u;
+    const char * name; // a parameter, by its name in ggml.h
+    enum ggml_op op; // of a refused node
+};
+
+// The name of the kind ("UNEQUAL"), and the message of its row, "" for GB_FAULT_NONE.
+const char * gb_fault_name(enum gb_fault_kind kind);
+const char * gb_fault_message(enum gb_fault_kind kind);
+
+// Writes the message for callers in C, cut to `size` bytes; returns out.
+const char * gb_fault_write(const struct gb_fault * fault, char * out, size_t size);
+
+#endif // GB_BASE_FAULT_H
