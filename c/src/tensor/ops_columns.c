@@ -14,25 +14,26 @@ static int64_t positions(gb_ct a, gb_ct b, const int32_t w[WORDS], int d) {
 }
 
 static bool rule_axis(const struct gb_call * c, gb_ct a, gb_ct b, const int32_t w[WORDS], int d) {
-    static const char * const names[9] = { "{$s0}", "{$s1}", "{$s2}", "{$p0}", "{$p1}", "{$p2}", "{$d0}", "{$d1}",
-        "{$d2}" };
+    static const char * const names[9] = { "s0", "s1", "s2", "p0", "p1", "p2", "d0", "d1", "d2" };
     return gb_rule_at_least(c, names[d], w[d], 1) && gb_rule_at_least(c, names[3 + d], w[3 + d], 0) &&
            gb_rule_at_least(c, names[6 + d], w[6 + d], 1) &&
            (positions(a, b, w, d) > 0 ||
-               gb_rule_broken(c, "the kernel (%lld) does not fit into the padded input (%lld) along {~b.%d}",
-                   (long long) a->ne[d], (long long) b->ne[d], d));
+               GB_BROKEN(c, KERNEL_TOO_LARGE, .a = "b", .a_dim = d, .number = { a->ne[d], b->ne[d] }));
 }
 
 // a [KW, KH, KD, IC OC] gives its shape alone, b is [W, H, D, IC N].
 static bool check_im2col_3d(const char * func, gb_ct a, gb_ct b, const int32_t w[WORDS]) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     const int32_t channels = w[9];
-    if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !gb_rule_at_least(&c, "{$IC}", channels, 1)) {
+    if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !gb_rule_at_least(&c, "IC", channels, 1)) {
         return false;
     }
-    if (a->ne[3] % channels != 0 || b->ne[3] % channels != 0) {
-        return gb_rule_broken(&c, "{a,b.3} (%lld and %lld) must be multiples of {$IC} (%d)", (long long) a->ne[3],
-            (long long) b->ne[3], channels);
+    for (int i = 0; i < 2; i++) {
+        const int64_t n = c.list[i].t->ne[3];
+        if (n % channels != 0) {
+            return GB_BROKEN(&c, NO_MULTIPLE_OF, .a = c.list[i].role, .a_dim = 3, .name = "IC",
+                .number = { n, channels });
+        }
     }
     return rule_axis(&c, a, b, w, 0) && rule_axis(&c, a, b, w, 1) && rule_axis(&c, a, b, w, 2);
 }
@@ -68,15 +69,15 @@ static int64_t length_of(gb_ct a, int s0, int oc, int p0) {
 static bool check_col2im_1d(const char * func, gb_ct a, int s0, int oc, int p0) {
     const struct gb_call c = GB_CALL_1(func, a);
     if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !gb_rule_max_dims(&c, 0, 2) ||
-        !gb_rule_at_least(&c, "{$s0}", s0, 1) || !gb_rule_at_least(&c, "{$oc}", oc, 1) ||
-        !gb_rule_at_least(&c, "{$p0}", p0, 0)) {
+        !gb_rule_at_least(&c, "s0", s0, 1) || !gb_rule_at_least(&c, "oc", oc, 1) ||
+        !gb_rule_at_least(&c, "p0", p0, 0)) {
         return false;
     }
     if (a->ne[0] < 1 || a->ne[0] % oc != 0) {
-        return gb_rule_broken(&c, "{a.0} (%lld) must be a multiple of {$oc} (%d)", (long long) a->ne[0], oc);
+        return GB_BROKEN(&c, NO_MULTIPLE_OF, .a = "a", .name = "oc", .number = { a->ne[0], oc });
     }
-    return length_of(a, s0, oc, p0) > 0 || gb_rule_broken(&c, "{$p0} (%d) cuts off all of the result (%lld positions)",
-                                               p0, (long long) length_of(a, s0, oc, 0));
+    return length_of(a, s0, oc, p0) > 0 ||
+           GB_BROKEN(&c, ALL_CUT_OFF, .name = "p0", .number = { p0, length_of(a, s0, oc, 0) });
 }
 
 static struct gb_shape shape_col2im_1d(gb_ct a, int s0, int oc, int p0) {

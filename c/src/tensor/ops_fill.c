@@ -64,7 +64,7 @@ struct ggml_tensor * ggml_arange(struct ggml_context * ctx, float start, float s
 static bool check_timestep(const char * func, gb_ct timesteps, int dim, int max_period) {
     const struct gb_call c = GB_CALL(func, GB_OPERAND(timesteps));
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 1) &&
-           gb_rule_at_least(&c, "{$dim}", dim, 1) && gb_rule_at_least(&c, "{$max_period}", max_period, 1);
+           gb_rule_at_least(&c, "dim", dim, 1) && gb_rule_at_least(&c, "max_period", max_period, 1);
 }
 
 static struct gb_shape shape_timestep(gb_ct timesteps, int dim) { return gb_shape_of(dim, timesteps->ne[0], 1, 1); }

@@ -15,14 +15,13 @@ static bool is_derivable(enum ggml_glu_op op, gb_ct b) { return op == GGML_GLU_O
 
 static bool check_glu(const char * func, gb_ct a, enum ggml_glu_op op) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) &&
-           gb_rule_in_range(&c, "{$op}", (int) op, 0, GGML_GLU_OP_COUNT - 1) &&
-           (a->ne[0] % 2 == 0 || gb_rule_broken(&c, "{a.0} must be even, is %lld", (long long) a->ne[0]));
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_in_range(&c, "op", (int) op, 0, GGML_GLU_OP_COUNT - 1) &&
+           (a->ne[0] % 2 == 0 || GB_BROKEN(&c, SIZE_ODD, .a = "a", .number = { a->ne[0] }));
 }
 
 static bool check_glu_split(const char * func, gb_ct a, gb_ct b, enum ggml_glu_op op) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_in_range(&c, "{$op}", (int) op, 0, GGML_GLU_OP_COUNT - 1) &&
+    return gb_rule_given(&c) && gb_rule_in_range(&c, "op", (int) op, 0, GGML_GLU_OP_COUNT - 1) &&
            gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1) && (is_derivable(op, b) || gb_rule_no_grad(&c));
 }
 

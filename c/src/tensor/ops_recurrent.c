@@ -43,8 +43,8 @@ static struct gb_shape shape_flat(int64_t n) { return gb_shape_of(n, 1, 1, 1); }
 static bool check_ssm_conv(const char * func, gb_ct sx, gb_ct c) {
     const struct gb_call call = GB_CALL(func, GB_OPERAND(sx), GB_OPERAND(c));
     return rule_sources(&call, 2) && gb_rule_max_dims(&call, 0, 3) && gb_rule_max_dims(&call, 1, 2) &&
-           gb_rule_equal(&call, 0, 1, 1, 1) && gb_rule_at_least(&call, "{c.0}", c->ne[0], 1) &&
-           gb_rule_at_least(&call, "{sx.0}", sx->ne[0], c->ne[0] - 1);
+           gb_rule_equal(&call, 0, 1, 1, 1) && gb_rule_size_in_range(&call, 1, 0, 1, INT32_MAX) &&
+           gb_rule_size_in_range(&call, 0, 0, c->ne[0] - 1, INT64_MAX);
 }
 
 static struct gb_shape shape_ssm_conv(gb_ct sx, gb_ct c) {
@@ -72,14 +72,12 @@ static bool rule_ssm_scan(const struct gb_call * c, int64_t k) {
         return false;
     }
     if (A->ne[0] != 1 && A->ne[0] != s->ne[0]) {
-        return gb_rule_broken(c, "{A.0} must be 1 or {~s.0} (%lld), is %lld", (long long) s->ne[0],
-            (long long) A->ne[0]);
+        return GB_BROKEN(c, NEITHER_ONE_NOR, .a = "A", .number = { s->ne[0], A->ne[0] });
     }
     if (groups < 1 || heads % groups != 0) {
-        return gb_rule_broken(c, "{B.1} (%lld) must divide the number of heads (%lld)", (long long) groups,
-            (long long) heads);
+        return GB_BROKEN(c, GROUPS_OF_HEADS, .a = "B", .a_dim = 1, .number = { groups, heads });
     }
-    return gb_rule_in_range(c, "{$n_states}", k, 1, INT32_MAX);
+    return gb_rule_in_range(c, "n_states", k, 1, INT32_MAX);
 }
 
 static struct gb_shape shape_ssm_scan(gb_ct s, gb_ct x, int64_t k) {
@@ -123,8 +121,7 @@ static bool rule_heads(const struct gb_call * c, int n) {
         return false;
     }
     return (sequences > 0 && k->ne[2] % sequences == 0) ||
-           gb_rule_broken(c, "{state.1} (%lld sequences) must divide the number of tokens (%lld)",
-               (long long) sequences, (long long) k->ne[2]);
+           GB_BROKEN(c, SEQUENCES, .a = "state", .number = { sequences, k->ne[2] });
 }
 
 // A row for each token; behind them the rows of the states.
@@ -188,13 +185,13 @@ static bool rule_delta_net(const struct gb_call * c, int64_t n_states) {
         return false;
     }
     if (g->ne[0] != 1 && g->ne[0] != size) {
-        return gb_rule_broken(c, "{g.0} must be 1 or {~v.0} (%lld), is %lld", (long long) size, (long long) g->ne[0]);
+        return GB_BROKEN(c, NEITHER_ONE_NOR, .a = "g", .number = { size, g->ne[0] });
     }
     return rule_dims(c, 3, gb_shape_of(g->ne[0], heads, tokens, sequences)) &&
            rule_dims(c, 4, gb_shape_of(1, heads, tokens, sequences)) &&
            rule_dims(c, 5, gb_shape_of(size, size, heads, sequences)) && gb_rule_contiguous(c, 3) &&
            gb_rule_contiguous(c, 4) && gb_rule_contiguous(c, 5) &&
-           gb_rule_in_range(c, "{$n_states}", n_states, 1, INT32_MAX);
+           gb_rule_in_range(c, "n_states", n_states, 1, INT32_MAX);
 }
 
 // A row for each token; behind them the rows of the states.

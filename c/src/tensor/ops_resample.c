@@ -5,20 +5,20 @@
 
 enum { SCALE_MODE_BITS = 0xff, SCALE_FLAGS = GGML_SCALE_FLAG_ALIGN_CORNERS | GGML_SCALE_FLAG_ANTIALIAS };
 
-static const char * const sizes[4] = { "{$ne0}", "{$ne1}", "{$ne2}", "{$ne3}" };
+static const char * const sizes[4] = { "ne0", "ne1", "ne2", "ne3" };
 
 // --------------------------------------------------------------------------------------------------------- INTERPOLATE
 
 static bool rule_mode(const struct gb_call * c, uint32_t mode) {
     const uint32_t kind = mode & SCALE_MODE_BITS;
     if (kind >= GGML_SCALE_MODE_COUNT || (mode & ~(uint32_t) (SCALE_MODE_BITS | SCALE_FLAGS)) != 0) {
-        return gb_rule_broken(c, "{$mode} %#x is no scale mode", mode);
+        return GB_BROKEN(c, NO_SCALE_MODE, .number = { mode });
     }
     if ((mode & GGML_SCALE_FLAG_ANTIALIAS) == 0) {
         return true;
     }
     return (kind == GGML_SCALE_MODE_BILINEAR && (mode & GGML_SCALE_FLAG_ALIGN_CORNERS) == 0) ||
-           gb_rule_broken(c, "antialias works with mode bilinear alone, and without align_corners");
+           gb_rule_fail(c, GGML_STATUS_INVALID_ARGUMENT, &(const struct gb_fault){ .kind = GB_FAULT_ANTIALIAS });
 }
 
 // A result with elements needs elements to make them of.
@@ -27,7 +27,7 @@ static bool check_interpolate(const char * func, gb_ct a, const int64_t ne[4], u
     bool ok = gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_mode(&c, mode);
     for (int d = 0; d < 4 && ok; d++) {
         ok = gb_rule_at_least(&c, sizes[d], ne[d], 0) &&
-             (a->ne[d] > 0 || ne[d] == 0 || gb_rule_broken(&c, "{a.%d} has no elements", d));
+             (a->ne[d] > 0 || ne[d] == 0 || GB_BROKEN(&c, NO_ELEMENTS, .a = "a", .a_dim = d));
     }
     return ok;
 }
@@ -62,13 +62,12 @@ struct ggml_tensor * ggml_upscale_mode(struct ggml_context * ctx, struct ggml_te
 
 // p: how many elements come before and behind those of each dimension
 static bool check_pad_ext(const char * func, gb_ct a, const int32_t p[8], bool circular) {
-    static const char * const names[8] = { "{$lp0}", "{$rp0}", "{$lp1}", "{$rp1}", "{$lp2}", "{$rp2}", "{$lp3}",
-        "{$rp3}" };
+    static const char * const names[8] = { "lp0", "rp0", "lp1", "rp1", "lp2", "rp2", "lp3", "rp3" };
     const struct gb_call c = GB_CALL_1(func, a);
     bool ok = gb_rule_given(&c) && gb_rule_no_grad(&c);
     for (int i = 0; i < 8 && ok; i++) {
         ok = gb_rule_at_least(&c, names[i], p[i], 0) &&
-             (!circular || p[i] == 0 || a->ne[i / 2] > 0 || gb_rule_broken(&c, "{a.%d} has no elements", i / 2));
+             (!circular || p[i] == 0 || a->ne[i / 2] > 0 || GB_BROKEN(&c, NO_ELEMENTS, .a = "a", .a_dim = i / 2));
     }
     return ok;
 }
@@ -112,8 +111,8 @@ struct ggml_tensor * ggml_pad_ext_circular(struct ggml_context * ctx, struct ggm
 
 static bool check_pad_reflect(const char * func, gb_ct a, int p0, int p1) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{a.0}", a->ne[0], 1) &&
-           gb_rule_in_range(&c, "{$p0}", p0, 0, a->ne[0] - 1) && gb_rule_in_range(&c, "{$p1}", p1, 0, a->ne[0] - 1);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_size_in_range(&c, 0, 0, 1, INT64_MAX) &&
+           gb_rule_in_range(&c, "p0", p0, 0, a->ne[0] - 1) && gb_rule_in_range(&c, "p1", p1, 0, a->ne[0] - 1);
 }
 
 static struct gb_shape shape_pad_reflect(gb_ct a, int p0, int p1) {
@@ -135,7 +134,7 @@ struct ggml_tensor * ggml_pad_reflect_1d(struct ggml_context * ctx, struct ggml_
 
 // A shift is less than a whole turn, in either direction.
 static bool check_roll(const char * func, gb_ct a, const int32_t shift[4]) {
-    static const char * const names[4] = { "{$shift0}", "{$shift1}", "{$shift2}", "{$shift3}" };
+    static const char * const names[4] = { "shift0", "shift1", "shift2", "shift3" };
     const struct gb_call c = GB_CALL_1(func, a);
     bool ok = gb_rule_given(&c) && gb_rule_no_grad(&c);
     for (int d = 0; d < 4 && ok; d++) {

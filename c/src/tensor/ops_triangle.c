@@ -11,14 +11,13 @@ struct ggml_tensor * ggml_cumsum(struct ggml_context * ctx, struct ggml_tensor *
 }
 
 static bool rule_square(const struct gb_call * c, gb_ct a) {
-    return a->ne[0] == a->ne[1] || gb_rule_broken(c, "{a.0} and {a.1} must be equal (%lld != %lld)",
-                                       (long long) a->ne[0], (long long) a->ne[1]);
+    return a->ne[0] == a->ne[1] || GB_BROKEN(c, NOT_SQUARE, .a = "a", .number = { a->ne[0], a->ne[1] });
 }
 
 static bool check_tri(const char * func, gb_ct a, enum ggml_tri_type type) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_square(&c, a) &&
-           gb_rule_in_range(&c, "{$type}", (int) type, 0, GGML_TRI_TYPE_COUNT - 1);
+           gb_rule_in_range(&c, "type", (int) type, 0, GGML_TRI_TYPE_COUNT - 1);
 }
 
 // op_params[0] is the kind of triangle.

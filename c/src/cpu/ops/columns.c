@@ -67,9 +67,9 @@ static void run_im2col_3d(const struct gb_cpu_call * call, struct ggml_tensor * 
 
 static const char * im2col_3d_unsupported(const struct ggml_tensor * node) {
     if (!gb_is_float(node->type)) {
-        return "type of the result must be f32, f16 or bf16";
+        return "the result must be f32, f16 or bf16";
     }
-    return gb_is_float(node->src[1]->type) ? NULL : "type of src[1] must be f32, f16 or bf16";
+    return gb_is_float(node->src[1]->type) ? NULL : "source 1 must be f32, f16 or bf16";
 }
 
 // ----------------------------------------------------------------------------------------------------------- COL2IM_1D

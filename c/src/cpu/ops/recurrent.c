@@ -33,7 +33,8 @@ static const char * rows_unsupported(const struct ggml_tensor * node, int n_src)
 static bool is_aligned(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     for (int i = 0; i < GGML_MAX_SRC && node->src[i] != NULL; i++) {
         if ((uintptr_t) node->src[i]->data % sizeof(float) != 0) {
-            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "data of src[%d] must be aligned to 4 bytes", i);
+            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "the data of source %d must be aligned to 4 bytes",
+                i);
             return false;
         }
     }
@@ -264,7 +265,8 @@ static void run_ssm_scan(const struct gb_cpu_call * call, struct ggml_tensor * n
         const int32_t id = gb_get_i32((const char *) ids->data + (size_t) p.sequence * ids->nb[0]);
         if (id < 0 || id >= a.s->ne[3]) {
             gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
-                "index %" PRId32 " at [%" PRId64 "] of ids out of range 0..%" PRId64, id, p.sequence, a.s->ne[3] - 1);
+                "index %" PRId32 " at " GB_QUOTE("[%" PRId64 "]") " of ids is out of range 0..%" PRId64, id, p.sequence,
+                a.s->ne[3] - 1);
             return;
         }
         const float * from = floats_at(a.s, 0, 0, id) + row * a.size;
@@ -285,10 +287,10 @@ static const char * ssm_scan_unsupported(const struct ggml_tensor * node) {
         return why;
     }
     if (node->src[6]->type != GGML_TYPE_I32) {
-        return "type of src[6] must be i32";
+        return "source 6 must be i32";
     }
     if (!ggml_is_contiguous(node->src[0]) || !ggml_is_contiguous(node->src[2]) || !ggml_is_contiguous(node->src[3])) {
-        return "src[0], src[2] and src[3] must be contiguous";
+        return "sources 0, 2 and 3 must be contiguous";
     }
     return gb_op_param_i32(node, 0) < 1 ? "no state is kept" : NULL;
 }
@@ -436,7 +438,7 @@ static const char * delta_unsupported(const struct ggml_tensor * node) {
         return why;
     }
     if (!ggml_is_contiguous(node->src[3]) || !ggml_is_contiguous(node->src[4]) || !ggml_is_contiguous(node->src[5])) {
-        return "src[3], src[4] and src[5] must be contiguous";
+        return "sources 3, 4 and 5 must be contiguous";
     }
     return gb_op_param_i32(node, 0) < 1 ? "no state is kept" : NULL;
 }

@@ -91,12 +91,12 @@ static size_t top_k_work(const struct ggml_tensor * node, int n_tasks) {
 static const char * top_k_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     if (node->type != GGML_TYPE_I32) {
-        return "type of the result must be i32";
+        return "the result must be i32";
     }
     if (a->ne[0] > INT32_MAX) {
         return "rows are too long for i32 indices";
     }
-    return gb_is_float(a->type) ? NULL : "type of src[0] must be f32, f16 or bf16";
+    return gb_is_float(a->type) ? NULL : "source 0 must be f32, f16 or bf16";
 }
 
 const struct gb_cpu_op gb_cpu_op_top_k = {
