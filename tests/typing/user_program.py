@@ -139,6 +139,7 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     results += [
         gb.get_rows(x, ids),
         gb.get_rows_back(gb.get_rows(x, ids), ids, x),
+        gb.set_rows(x, gb.get_rows(x, ids), ids),
         gb.diag(x[:1]),
         gb.empty_like(x),
         gb.repeat(x, (6, 4)),
