@@ -65,8 +65,12 @@ from .ops._binary import *  # noqa: F403
 from .ops._conv import *  # noqa: F403
 from .ops._copies import *  # noqa: F403
 from .ops._custom import custom, map_custom
+from .ops._fill import *  # noqa: F403
+from .ops._gates import *  # noqa: F403
 from .ops._products import *  # noqa: F403
+from .ops._recurrent import *  # noqa: F403
 from .ops._reduce import *  # noqa: F403
+from .ops._resample import *  # noqa: F403
 from .ops._rope import *  # noqa: F403
 from .ops._select import *  # noqa: F403
 from .ops._soft_max import *  # noqa: F403

@@ -13,7 +13,15 @@ import numpy as np
 from .._base.handles import address
 from .._ffi import ffi, lib
 from ..dtypes import DType, as_dtype, dtype_of_id
-from ..tensor._operators import COMPARISONS, EPS_OF_2024, POOLS, PRECISIONS, ROPE_MODES
+from ..tensor._operators import (
+    COMPARISONS,
+    EPS_OF_2024,
+    GLU_OPS,
+    POOLS,
+    PRECISIONS,
+    ROPE_MODES,
+    TRIANGLES,
+)
 from ..tensor._shapes import MAX_DIMS
 
 __all__ = [
@@ -50,6 +58,22 @@ def _choice(choices: Mapping[str, int], i: int) -> Reader:
 def _pair(i: int) -> Reader:
     """Reads two words, horizontal first, as (height, width)."""
     return lambda raw: struct.unpack_from("=2i", raw, 4 * i)[::-1]
+
+
+def _triple(i: int) -> Reader:
+    """Reads three words, horizontal first, as (depth, height, width)."""
+    return lambda raw: struct.unpack_from("=3i", raw, 4 * i)[::-1]
+
+
+def _pads(raw: bytes) -> Any:
+    """Four pairs (before, behind), the first axis first."""
+    words = struct.unpack_from("=8i", raw)
+    return tuple((words[2 * d], words[2 * d + 1]) for d in (3, 2, 1, 0))
+
+
+def _shifts(raw: bytes) -> Any:
+    """Of four axes, the first one first."""
+    return struct.unpack_from("=4i", raw)[::-1]
 
 
 def _size_of_im2col(i: int) -> Reader:
@@ -92,6 +116,25 @@ PARAMS: dict[str, Params] = {
     "mul_mat_id": _ints("id"),
     "scale": _floats("s"),
     "clamp": _floats("min max"),
+    "glu": (("op", _choice(GLU_OPS, 0)), ("swapped", _bool(1)), *_floats("alpha limit", 2)),
+    "xielu": _floats("n p beta eps"),
+    "scale_bias": _floats("s bias"),
+    "l2_norm": _floats("eps"),
+    "tri": (("kind", _choice(TRIANGLES, 0)),),
+    "fill": _floats("value"),
+    "arange": _floats("start stop step"),
+    "timestep_embedding": _ints("dim max_period"),
+    "ssm_scan": _ints("n_states"),
+    "gated_delta_net": _ints("n_states"),
+    "gated_linear_attn": _floats("scale"),
+    "interpolate": _ints("mode"),
+    "pad_ext": (("amounts", _pads), ("circular", _bool(8))),
+    "pad_reflect_1d": _ints("before behind"),
+    "roll": (("shifts", _shifts),),
+    "col2im_1d": _ints("stride channels padding"),
+    "im2col_3d": (
+        ("stride", _triple(0)), ("padding", _triple(3)), ("dilation", _triple(6)), ("channels", _int(9)),
+    ),
     "leaky_relu": _floats("negative_slope"),
     "soft_max": _floats("scale max_bias"),
     "diag_mask_inf": _ints("n_past"),

@@ -33,8 +33,12 @@ from . import (
     _binary,
     _conv,
     _copies,
+    _fill,
+    _gates,
     _products,
+    _recurrent,
     _reduce,
+    _resample,
     _rope,
     _select,
     _soft_max,
@@ -44,12 +48,16 @@ from ._attention import *  # noqa: F403
 from ._binary import *  # noqa: F403
 from ._conv import *  # noqa: F403
 from ._copies import *  # noqa: F403
+from ._fill import *  # noqa: F403
 from ._form import BUILDERS as BUILDERS
 from ._form import IntPair as IntPair
 from ._form import builds as builds
+from ._gates import *  # noqa: F403
 from ._products import *  # noqa: F403
 from ._products import MAX_MATRICES as MAX_MATRICES
+from ._recurrent import *  # noqa: F403
 from ._reduce import *  # noqa: F403
+from ._resample import *  # noqa: F403
 from ._rope import *  # noqa: F403
 from ._select import *  # noqa: F403
 from ._soft_max import *  # noqa: F403
@@ -67,6 +75,10 @@ __all__ += _soft_max.__all__
 __all__ += _rope.__all__
 __all__ += _conv.__all__
 __all__ += _attention.__all__
+__all__ += _gates.__all__
+__all__ += _fill.__all__
+__all__ += _resample.__all__
+__all__ += _recurrent.__all__
 
 for _name in __all__:
     globals()[_name].__module__ = __name__  # where users find it

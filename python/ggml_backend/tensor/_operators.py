@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 __all__ = [
-    "COMPARISONS", "EPS_OF_2024", "POOLS", "PRECISIONS", "ROPE_MODES", "binary", "chosen", "coerce",
-    "compared", "indexed", "matmul", "numpy_function", "raw_view", "repeat_to",
+    "COMPARISONS", "EPS_OF_2024", "GLU_OPS", "POOLS", "PRECISIONS", "ROPE_MODES", "TRIANGLES", "binary", "chosen",
+    "coerce", "compared", "indexed", "matmul", "numpy_function", "raw_view", "repeat_to",
 ]  # fmt: skip
 
 ROPE_MODES: dict[str, int] = {
@@ -34,6 +34,20 @@ ROPE_MODES: dict[str, int] = {
     "neox_exact": 2 | lib.GGML_ROPE_EXACT,
 }
 POOLS: dict[str, int] = {"max": lib.GGML_OP_POOL_MAX, "avg": lib.GGML_OP_POOL_AVG}
+GLU_OPS: dict[str, int] = {
+    "reglu": lib.GGML_GLU_OP_REGLU,
+    "geglu": lib.GGML_GLU_OP_GEGLU,
+    "swiglu": lib.GGML_GLU_OP_SWIGLU,
+    "swiglu_oai": lib.GGML_GLU_OP_SWIGLU_OAI,
+    "geglu_erf": lib.GGML_GLU_OP_GEGLU_ERF,
+    "geglu_quick": lib.GGML_GLU_OP_GEGLU_QUICK,
+}
+TRIANGLES: dict[str, int] = {
+    "upper_diag": lib.GGML_TRI_TYPE_UPPER_DIAG,
+    "upper": lib.GGML_TRI_TYPE_UPPER,
+    "lower_diag": lib.GGML_TRI_TYPE_LOWER_DIAG,
+    "lower": lib.GGML_TRI_TYPE_LOWER,
+}
 PRECISIONS: dict[str, int] = {"default": 0, "f32": lib.GGML_PREC_F32}
 COMPARISONS: dict[str, int] = {
     "==": lib.GGML_COMPARE_EQUAL,
