@@ -155,7 +155,7 @@ __all__ += dtypes.__all__
 __all__ += ops.__all__
 
 if not TYPE_CHECKING:  # for checkers there is no such thing
-    for _name in ("abs", "set", "sum"):  # of Python, which `import *` would hide
+    for _name in ("abs", "round", "set", "sum"):  # of Python, which `import *` would hide
         __all__.remove(_name)
 
     def __getattr__(name):

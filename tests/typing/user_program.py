@@ -48,6 +48,8 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.abs, gb.sgn, gb.sign, gb.neg, gb.step, gb.tanh, gb.elu, gb.relu, gb.gelu, gb.gelu_erf, gb.gelu_quick,
         gb.silu, gb.hardswish, gb.hardsigmoid,
         gb.leaky_relu, gb.sqr, gb.square, gb.sqrt, gb.log, gb.exp, gb.sigmoid, gb.softplus, gb.sin, gb.cos,
+        gb.ceil, gb.expm1, gb.floor, gb.round, gb.trunc, gb.glu, gb.geglu, gb.geglu_erf, gb.geglu_quick, gb.reglu,
+        gb.swiglu, gb.swiglu_oai, gb.l2_norm, gb.cumsum, gb.tril, gb.triu,
     ]  # fmt: skip
     results = [function(x) for function in functions]
     results += [
@@ -60,6 +62,18 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.divide(x, y),
         gb.scale(x, 2.0),
         gb.clamp(x, min=0.0, max=1.0),
+        gb.xielu(x, 0.3, 0.7),
+        gb.fill(x, 1.0),
+        gb.tri(x, "upper"),
+        gb.solve_tri(x, y),
+        gb.arange(0, 4, context=x.context),
+        gb.timestep_embedding(x[0], 8),
+        gb.interpolate(x, (8, 9), "bilinear", antialias=True),
+        gb.pad(x, ((1, 2), 3), mode="wrap"),
+        gb.roll(x, (1, 2), axis=(0, 1)),
+        gb.upscale(x, 2, "bicubic"),
+        gb.top_k(x, 2, sorted=False),
+        gb.ssm_conv(x, y),
         gb.unary(x, "relu"),
     ]
     results += [
@@ -169,6 +183,23 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     ]
     results += [gb.alibi(x.reshape(1, 3, 4), 0, 1, 8.0), gb.upscale(x, 2), gb.pool_1d(x, "max", 2)]
     return results
+
+
+def layers(ctx: gb.Context) -> list[gb.Tensor]:
+    q, v, g = ctx.tensor((1, 5, 2, 8)), ctx.tensor((1, 5, 4, 8)), ctx.tensor((1, 5, 4, 1))
+    pairs = [gb.gated_delta_net(q, q, v, g, g, ctx.tensor((1, 4, 8, 8)), n_states=1)]
+    a, x, ids = ctx.tensor((3, 1)), ctx.tensor((1, 5, 3, 4)), ctx.tensor((1,), "i32")
+    b = ctx.tensor((1, 5, 1, 8))
+    pairs += [gb.ssm_scan(ctx.tensor((2, 3, 4, 8)), x, ctx.tensor((1, 5, 3)), a, b, b, ids)]
+    t, state = ctx.tensor((5, 3, 8)), ctx.tensor((1, 3 * 64))
+    pairs += [gb.rwkv_wkv6(t, t, t, ctx.tensor((3, 8)), t, state), gb.rwkv_wkv7(t, t, t, t, t, t, state)]
+    pairs += [gb.gated_linear_attn(t, t, t, t, state, 0.5)]
+    volume = ctx.tensor((2, 4, 4, 4))
+    columns = [
+        gb.im2col_3d(ctx.tensor((4, 2, 2, 2)), volume, 2, padding=(1, 0, 0)),
+        gb.col2im_1d(ctx.tensor((5, 6)), 2, 1),
+    ]
+    return [*columns, *(both for pair in pairs for both in pair)]
 
 
 def images_and_attention(ctx: gb.Context) -> list[gb.Tensor]:
@@ -415,7 +446,7 @@ def main(folder: Path) -> None:
     cpu = gb.Backend("CPU", n_threads=1)
     with gb.Context() as ctx:
         x, y = ctx.tensor((3, 4), gb.float32, name="x"), ctx.tensor((3, 4), gb.float32, name="y")
-        nodes = elementwise(x, y) + rows(x, y) + images_and_attention(ctx)
+        nodes = elementwise(x, y) + rows(x, y) + layers(ctx) + images_and_attention(ctx)
         assert all(isinstance(node, gb.Tensor) for node in nodes)
     assert len(dtypes()) == 33
     memory(cpu, folder)

@@ -69,7 +69,7 @@ def _amounts(amounts: Amounts) -> list[tuple[int, int]]:
     pairs: list[tuple[int, int]] = []
     for amount in given:
         if isinstance(amount, (tuple, list)):
-            pairs.append(pair("pad", "amounts", tuple(amount)))  # type: ignore[arg-type]
+            pairs.append(pair("pad", "amounts", tuple(amount)))
         else:
             pairs.append((0, shape_tuple(amount, "pad: amounts")[0]))
     if len(pairs) > MAX_DIMS:
@@ -108,8 +108,8 @@ def pad(a: Tensor, amounts: Amounts, mode: PadMode = "constant") -> Tensor:
 @builds("ggml_roll")
 def roll(a: Tensor, shift: int | Sequence[int], axis: int | Sequence[int] = -1) -> Tensor:
     """Elements moved along one or several axes, round the end: ``np.roll`` with the last axis as its default."""
-    shifts = [shift] if not isinstance(shift, (tuple, list)) else list(shift)
-    axes = [axis] if not isinstance(axis, (tuple, list)) else list(axis)
+    shifts: list[Any] = [shift] if not isinstance(shift, (tuple, list)) else list(shift)
+    axes: list[Any] = [axis] if not isinstance(axis, (tuple, list)) else list(axis)
     if len(shifts) == 1:
         shifts *= len(axes)
     if len(shifts) != len(axes):

@@ -97,7 +97,7 @@ def test_every_operation_is_exported_and_documented():
         assert getattr(gb, name) is function
         assert function.__module__ == "ggml_backend.ops", name
         assert function.__doc__, name
-        assert function.__annotations__["return"] in ("Tensor", gb.Tensor), name
+        assert function.__annotations__["return"] in ("Tensor", "tuple[Tensor, Tensor]", gb.Tensor), name
 
 
 def test_public_names_exist_and_are_documented():
@@ -169,7 +169,7 @@ def test_import_loads_only_the_core(script):
         "import sys, ggml_backend as gb\nassert 'ARRAY' in [*gb.backends(), *gb.backends().missing]\n"
         "print(*[m for m in sys.modules if m.split('.')[0] == 'ggml_backend'])"
     ).split()
-    assert len(loaded) <= 60
+    assert len(loaded) <= 64
     _, around = drawn_folders()
     assert {name.split(".")[1] for name in loaded if "." in name} & {*around} <= {"devices"}
     assert "ggml_backend.devices.device" not in loaded
