@@ -1,5 +1,5 @@
-// The kernels of rows.tpl.h, blocks.tpl.h and moves.tpl.h, for test_kernels.c: against formulas in double, against the
-// quantized formats themselves, and bytes against what index arithmetic says.
+// The kernels of rows.tpl.h, blocks.tpl.h and moves.tpl.h, for test_kernels.c: against formulas in
+// double, against the quantized formats, and bytes against index arithmetic.
 #include "tensor/quant/quant.h"
 
 static float bias_row[MAX_N], weight_row[MAX_N];
@@ -203,11 +203,15 @@ static void fill_state(void) {
         state[i] = state_before[i] = test_random_float(-2, 2);
         decay[i] = test_random_float(0, 1);
     }
-    for (int i = 0; i < 4 * STATE_MAX; i++) {
-        keys[0][i] = test_random_float(-2, 2);
+    for (int r = 0; r < 4; r++) {
+        for (int i = 0; i < STATE_MAX; i++) {
+            keys[r][i] = test_random_float(-2, 2);
+        }
     }
-    for (int i = 0; i < 3 * GB_LANES; i++) {
-        lanes[0][i] = test_random_float(-2, 2);
+    for (int r = 0; r < 3; r++) {
+        for (int i = 0; i < GB_LANES; i++) {
+            lanes[r][i] = test_random_float(-2, 2);
+        }
     }
 }
 
@@ -288,7 +292,7 @@ static void test_state_row_f32(const struct gb_kernels * k) {
     for (int64_t n = 0; n <= 200; n++) {
         float *s = random_row(&row_x, n, TAME), *d = row_new(&row_y, n, sizeof(float));
         const float *wv = n % 2 ? random_row(&row_z, n, TAME) : NULL, u = test_random_float(-2, 2);
-        static float kr[2][200];
+        static float kr[2][201];
         double sum = 0, size = 0;
         for (int64_t j = 0; j < n; j++) {
             kr[0][j] = test_random_float(-2, 2);
