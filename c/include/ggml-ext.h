@@ -223,7 +223,7 @@ enum ggml_scale_mode {
 };
 enum ggml_scale_flag {
     GGML_SCALE_FLAG_ALIGN_CORNERS = 1 << 8, // r = (N - 1) / (n - 1) if both are above 1, x = i / r
-    GGML_SCALE_FLAG_ANTIALIAS = 1 << 9,     // bilinear without align_corners: a triangle max(1, 1 / r) wide on each side
+    GGML_SCALE_FLAG_ANTIALIAS = 1 << 9, // bilinear without align_corners: a triangle max(1, 1 / r) wide on each side
 };
 GGML_API struct ggml_tensor * ggml_interpolate(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0,
     int64_t ne1, int64_t ne2, int64_t ne3, uint32_t mode); // a mode, and flags
@@ -286,7 +286,7 @@ enum ggml_on_invalid {
     GGML_ON_INVALID_ERROR = 0, // the call fails
     // NaN becomes 0, a too large number the largest that any block of the format holds
     GGML_ON_INVALID_CLIP = 1,
-    GGML_ON_INVALID_NAN = 2,  // like the row functions; F16 and BF16: infinite
+    GGML_ON_INVALID_NAN = 2, // like the row functions; F16 and BF16: infinite
 };
 
 // Rows of n_per_row values. imatrix: as for ggml_quantize_chunk. invalid: NULL, or receives the
