@@ -148,6 +148,14 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     results += [
         gb.mul_mat(x, y),
         gb.mul_mat_id([x, x], x.context.constant([[0], [1], [0]], "i32"), 0, y),
+        gb.mul_mat_experts(
+            x.reshape(1, 3, 4), y.reshape(3, 1, 4), x.context.constant([[0], [0], [0]], "i32"), prec="f32"
+        ),
+        gb.add_id(x.reshape(3, 1, 4), y, x.context.constant([[0], [1], [0]], "i32")),
+        gb.rope(x.reshape(3, 1, 4), ids, factors=x[0, :2]),
+        gb.rope(x.reshape(3, 1, 4), x.context.constant([0] * 12, "i32"), mode="mrope", sections=(1, 1, 0, 0)),
+        gb.softmax(x.reshape(1, 3, 4), y, sinks=x[0, :1]),
+        gb.flash_attn_ext(x.reshape(1, 1, 3, 4), x.reshape(1, 1, 3, 4), y.reshape(1, 1, 3, 4), softcap=5.0),
         gb.out_prod(x, y),
     ]
     results += [
@@ -218,6 +226,8 @@ def images_and_attention(ctx: gb.Context) -> list[gb.Tensor]:
         gb.win_unpart(gb.win_part(image[0].transpose(1, 2, 0).contiguous(), 4), 8, 8, 4),
     ]
     results += [
+        gb.conv_2d(ctx.tensor((6, 1, 3, 3), "f16"), image, padding=1, groups=3),
+        gb.conv_3d(ctx.tensor((4, 2, 2, 2)), ctx.tensor((2, 4, 4, 4)), 2, stride=(1, 2, 1)),
         gb.conv_transpose_2d(ctx.tensor((3, 2, 2, 2), "f16"), image, stride=2),
         gb.get_rel_pos(ctx.tensor((7, 4), "f16"), 4, 4),
     ]

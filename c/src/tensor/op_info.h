@@ -16,11 +16,13 @@ enum gb_op_work {
     GB_WORK_PRODUCT,
     GB_WORK_OUTER,
     GB_WORK_EXPERTS,
+    GB_WORK_STACK,
     GB_WORK_ATTEND,
     GB_WORK_RECUR,
     GB_WORK_PICK,
     GB_WORK_TARGET,
     GB_WORK_SCATTER,
+    GB_WORK_WINDOW,
     GB_WORK_CUSTOM,
 };
 
@@ -52,11 +54,13 @@ struct gb_op_info {
 #define GB_UNLESS_VIEW_PRODUCT(x) x
 #define GB_UNLESS_VIEW_OUTER(x) x
 #define GB_UNLESS_VIEW_EXPERTS(x) x
+#define GB_UNLESS_VIEW_STACK(x) x
 #define GB_UNLESS_VIEW_ATTEND(x) x
 #define GB_UNLESS_VIEW_RECUR(x) x
 #define GB_UNLESS_VIEW_PICK(x) x
 #define GB_UNLESS_VIEW_TARGET(x) x
 #define GB_UNLESS_VIEW_SCATTER(x) x
+#define GB_UNLESS_VIEW_WINDOW(x) x
 #define GB_UNLESS_VIEW_CUSTOM(x) x
 
 extern const struct gb_op_info gb_op_infos[GGML_OP_COUNT + 1];  // the last one is for invalid operators

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._ffi import lib
 from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, Tolerance, check, covers, real, refuses, whole
 
 
@@ -88,7 +89,7 @@ def products(kernel):
     return math.prod(kernel[1:])
 
 
-@covers("IM2COL", "MUL_MAT")
+@covers("CONV_2D")
 @pytest.mark.parametrize("layout", ["whole", "padded"])
 @pytest.mark.parametrize("case", CASES_2D, ids=str)
 def test_conv_2d(case, layout):
@@ -108,9 +109,9 @@ def test_conv_2d(case, layout):
     )
 
 
-@covers("IM2COL", "MUL_MAT")
-def test_kernels_of_other_dtypes():
-    """float32 kernels work as well. bfloat16 is refused."""
+@covers("CONV_2D")
+def test_kernels_of_all_dtypes():
+    """float32 kernels also work. bfloat16 is refused."""
     tolerance = Tolerance(n=18)
     check(gb.conv_2d, [real(4, 3, 2, 3), real(2, 3, 5, 7)], conv2d, tolerance, magnitude=conv2d)
     check(gb.conv_1d, [real(4, 3, 2), real(2, 3, 5)], lambda a, b: conv2d(a[:, :, None], one_d(b))[:, :, 0], tolerance,
@@ -121,13 +122,13 @@ def test_kernels_of_other_dtypes():
 
 
 def exact(*shape):
-    """Integers that float16 would round, or make infinite, and whose sums of products float32 holds."""
+    """Integers that float16 cannot hold, with sums of products that are exact in float32."""
     return np.random.default_rng(5).integers(-70001, 70001, shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("kernel", ["float16", "float32"])
 def test_convolutions_never_round_float32(kernel):
-    """Whatever the dtype of the kernel is."""
+    """This holds for every dtype of the kernel."""
     small = np.random.default_rng(6).integers(-3, 4, (4, 3, 2, 3)).astype(kernel)
     image, line = exact(2, 3, 7, 8), exact(2, 3, 9)
     ctx = gb.Context()
@@ -163,16 +164,7 @@ def test_transposed_convolutions_never_round_float32(op, kernel):
         np.testing.assert_array_equal(y.numpy().reshape(data.shape), data)
 
 
-@pytest.mark.parametrize("kernel", ["float16", "float32"])
-def test_windows_of_float16_stay_float16(kernel):
-    """They take half the memory, and float16 holds them."""
-    ctx = gb.Context()
-    y = gb.conv_2d(ctx.tensor((4, 3, 2, 3), kernel), ctx.tensor((1, 3, 7, 8), "float16"))
-    (rows,) = [t for t in ctx.graph(y).nodes if t.op == "IM2COL"]
-    assert rows.dtype == gb.float16
-
-
-@covers("IM2COL", "MUL_MAT")
+@covers("CONV_2D")
 def test_conv_2d_named_forms():
     k, x = (4, 3, 2, 3), (2, 3, 8, 9)
     inputs = [real(*k, dtype="float16"), real(*x)]
@@ -190,7 +182,7 @@ def test_conv_2d_named_forms():
     check(lambda a, b: gb.conv_2d(a, b, padding="half"), inputs, half, tolerance, magnitude=half, dtype="float32")
 
 
-@covers("IM2COL", "MUL_MAT")
+@covers("CONV_2D")
 @pytest.mark.parametrize("case", CASES_1D, ids=str)
 def test_conv_1d(case):
     k, x, s, p, d = case
@@ -211,7 +203,7 @@ def test_conv_1d(case):
             check(lambda a, b: gb.conv_1d(a, b, s, "half", d), inputs, half, tolerance, magnitude=half, dtype="float32")
 
 
-@covers("IM2COL", "MUL_MAT")
+@covers("CONV_2D_DW")
 @pytest.mark.parametrize(("c", "kernel", "n", "size", "s", "p", "d"), [
     (1, (1, 1), 1, (1, 1), (1, 1), (0, 0), (1, 1)), (3, (2, 3), 1, (8, 9), (1, 1), (0, 0), (1, 1)),
     (4, (3, 3), 2, (7, 9), (2, 1), (1, 1), (1, 1)),
@@ -225,6 +217,66 @@ def test_conv_depthwise_2d(c, kernel, n, size, s, p, d):
     check(lambda a, b: gb.conv_depthwise_2d(a, b, s, p, d), inputs, reference,
      Tolerance(n=math.prod(kernel)), magnitude=reference,
           dtype="float32")  # fmt: skip
+
+
+@covers("CONV_2D")
+@pytest.mark.parametrize(("groups", "per", "kernels"), [(2, 3, 4), (3, 1, 2), (7, 1, 1), (4, 5, 3)])
+def test_groups_are_separate_convolutions(groups, per, kernels):
+    def reference(a, b):
+        parts = zip(np.split(a, groups), np.split(b, groups, axis=1), strict=True)
+        return np.concatenate([conv2d(k, x, (2, 1), (1, 2)) for k, x in parts], axis=1)
+
+    inputs = [real(groups * kernels, per, 3, 2), real(2, groups * per, 6, 7)]
+    tolerance = Tolerance(n=6 * per)
+    check(lambda a, b: gb.conv_2d(a, b, (2, 1), (1, 2), groups=groups), inputs, reference, tolerance,
+          magnitude=reference)  # fmt: skip
+    lines = [real(groups * kernels, per, 3), real(2, groups * per, 9)]
+
+    def line(a, b):
+        parts = zip(np.split(a, groups), np.split(b, groups, axis=1), strict=True)
+        return np.concatenate([conv2d(k[:, :, None], one_d(x)) for k, x in parts], axis=1)[:, :, 0]
+
+    check(lambda a, b: gb.conv_1d(a, b, groups=groups), lines, line, tolerance, magnitude=line)
+
+
+def conv3d(kernel, x, channels, s, p, d, groups):
+    """The definition: one term after another."""
+    per = channels // groups
+    k = kernel.reshape(-1, per, *kernel.shape[1:])
+    x = np.pad(x.reshape(-1, channels, *x.shape[1:]), ((0, 0), (0, 0), *((v, v) for v in p)))
+    outs = [(x.shape[2 + i] - d[i] * (k.shape[2 + i] - 1) - 1) // s[i] + 1 for i in range(3)]
+    y = np.zeros((len(x), len(k), *outs))
+    for o, at in np.ndindex(len(k), math.prod(k.shape[2:])):
+        first = o // (len(k) // groups) * per
+        place = np.unravel_index(at, k.shape[2:])
+        cut = tuple(slice(place[i] * d[i], place[i] * d[i] + (outs[i] - 1) * s[i] + 1, s[i]) for i in range(3))
+        y[:, o] += np.einsum(
+            "nc...,c->n...", x[(slice(None), slice(first, first + per), *cut)], k[(o, slice(None), *place)]
+        )
+    return y.reshape(-1, *outs)
+
+
+@covers("CONV_3D")
+@pytest.mark.parametrize(("channels", "groups", "s", "p", "d"), [
+    (3, 1, (1, 1, 1), (0, 0, 0), (1, 1, 1)), (4, 2, (1, 2, 1), (1, 0, 2), (1, 1, 2)),
+    (2, 2, (2, 1, 3), (0, 1, 1), (2, 2, 1)),
+])  # fmt: skip
+def test_conv_3d(channels, groups, s, p, d):
+    def reference(a, b):
+        return conv3d(a, b, channels, s, p, d, groups)
+
+    inputs = [real(4 * channels // groups, 2, 3, 2, dtype="float16"), real(2 * channels, 5, 7, 6)]
+    check(lambda a, b: gb.conv_3d(a, b, channels, s, p, d, groups), inputs, reference, Tolerance(n=12 * channels),
+          magnitude=reference, dtype="float32")  # fmt: skip
+
+
+def test_channels_that_do_not_fit_are_refused():
+    refuses(lambda a, b: gb.conv_2d(a, b, groups=2), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.conv_2d(a, b, groups=3), [real(4, 1, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.conv_2d(a, b, groups=0), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.conv_3d(a, b, 4), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.conv_3d(a, b, 0), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.conv_3d(a, b, 2, stride=(1, 2)), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
 
 
 # ------------------------------------------------------------------------------------------------------ transposed
@@ -289,9 +341,9 @@ def test_conv_transpose_2d(dtype):
 
 
 def pool(v, op, k, s, p):
-    """v (c, h, w); padding is skipped by maxima and counted by means."""
+    """v (c, h, w). Maxima skip padding, means count it."""
     oh, ow = (int((v.shape[i + 1] + 2 * p[i] - k[i]) / s[i] + 1) for i in (0, 1))
-    p = [int(n) for n in p]  # the size is computed with fractions, the windows begin at whole elements
+    p = [int(n) for n in p]  # the size may be a fraction, but windows begin at whole elements
     out = np.empty((v.shape[0], oh, ow))
     for c, i, j in np.ndindex(out.shape):
         rows = [r for r in range(i * s[0] - p[0], i * s[0] - p[0] + k[0]) if 0 <= r < v.shape[1]]
@@ -361,12 +413,11 @@ def test_pool_1d_with_stride_and_padding():
             )
 
 
-# -------------------------------------------------------------------------------------------------------------- upscale
-# and pad
+# ------------------------------------------------------------------------------------------------------ upscale and pad
 
 
 def numbers(shape, dtype, layout):
-    """Random ones that the type holds."""
+    """Random values of the type."""
     if dtype == "int32":
         return whole(*shape, low=-9, high=9, layout=layout)
     return real(*shape, dtype=dtype, layout=layout)
@@ -413,3 +464,54 @@ def test_pad(dtype):
 def test_integer_kernels_are_refused(name):
     shape, data = ((3, 3, 3), (3, 9)) if name.endswith("1d") else ((3, 3, 3, 3), (1, 3, 9, 9))
     refuses(getattr(gb, name), [whole(*shape, low=0, high=9), real(*data)])
+
+
+# ------------------------------------------------------------------------------------------------------------ fused
+
+
+def computed(build, fused, threads=2):
+    """The result in memory of a graph allocator, and which operators were computed together."""
+    with gb.Backend("CPU", n_threads=threads) as backend:
+        ctx = gb.Context()
+        rng = np.random.default_rng(3)
+        y = build(ctx, lambda *shape, dtype="float32": ctx.constant(rng.standard_normal(shape).astype(dtype)))
+        with gb.Scheduler(backend) as scheduler:
+            lib.ggml_graph_set_fusion(fused)
+            try:
+                scheduler.compute(ctx.graph(y))
+            finally:
+                lib.ggml_graph_set_fusion(True)
+            return y.numpy()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("images", [1, 3])
+def test_columns_and_their_product_are_one_step(dtype, images):
+    """IM2COL rounds to float16 in both."""
+
+    def build(ctx, random):
+        kernel, x = random(20, 6, 3, 3, dtype=dtype), gb.relu(random(images, 6, 17, 15))
+        rows = gb.im2col(kernel, x, 1, 1)
+        return gb.mul_mat(rows.reshape(-1, rows.shape[-1]), kernel.reshape(20, -1))
+
+    np.testing.assert_allclose(computed(build, True), computed(build, False), rtol=1e-5, atol=1e-4)
+
+
+def test_columns_of_channels_are_one_step():
+    def build(ctx, random):
+        kernel, x = random(6, 1, 3, 3, dtype="float16"), gb.relu(random(2, 6, 17, 15))
+        rows = gb.im2col(kernel, x.reshape(12, 1, 17, 15), 2, 1)
+        return gb.mul_mat(kernel.reshape(1, 6, 1, 9), rows.reshape(2, 6, -1, 9))
+
+    np.testing.assert_allclose(computed(build, True), computed(build, False), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 6])
+def test_bias_activation_and_residual_keep_their_bits(groups):
+    def build(ctx, random):
+        x = gb.relu(random(2, 6, 33, 29))
+        y = gb.conv_2d(random(6, 6 // groups, 3, 3), x, padding=1, groups=groups)
+        return gb.silu(y * random(6, 1, 1) + random(6, 1, 1)) + x
+
+    for threads in (1, 2):
+        np.testing.assert_array_equal(computed(build, True, threads), computed(build, False, threads))
