@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, Union
+from typing import Literal, Union
 
 from .._base.errors import InvalidArgumentError, expect_bool, expect_int
 from .._ffi import lib
@@ -172,13 +172,10 @@ def conv_depthwise_2d(
         return build("conv_depthwise_2d", function, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
 
 
-IntTriple = Union[int, "tuple[int, int, int]"]
-
-
-def _triple(name: str, value: IntTriple) -> tuple[int, int, int]:
+def _triple(op: str, name: str, value: IntTriple) -> tuple[int, int, int]:
     if isinstance(value, (tuple, list)):
         if len(value) != 3:
-            raise InvalidArgumentError(f"conv_3d: {name} must be an int or (depth, height, width), not {value!r}")
+            raise InvalidArgumentError(f"{op}: {name} must be an int or (depth, height, width), not {value!r}")
         return tuple(value)  # type: ignore[return-value]
     return value, value, value
 
@@ -211,7 +208,7 @@ def conv_3d(
     sizes = [
         v
         for name, triple in (("stride", stride), ("padding", padding), ("dilation", dilation))
-        for v in reversed(_triple(name, triple))
+        for v in reversed(_triple("conv_3d", name, triple))
     ]
     counts = (channels, data.ne[3] // channels, kernel.ne[3] // (channels // groups), groups)
     return build("conv_3d", lib.ggml_conv_3d_grouped, (kernel, data), *sizes, *counts, ndim=4, labels=_KERNEL)
@@ -316,17 +313,9 @@ def im2col_3d(
     if element.name not in ("float16", "float32"):
         raise InvalidArgumentError(f"im2col_3d: dtype must be float16 or float32, not {element.name}")
     named = (("stride", stride), ("padding", padding), ("dilation", dilation))
-    sizes = [n for name, value in named for n in _triple("im2col_3d", name, value)]
+    sizes = [n for name, value in named for n in reversed(_triple("im2col_3d", name, value))]
     function = lib.ggml_im2col_3d
     return build("im2col_3d", function, (kernel, data), channels, *sizes, element.id, ndim=4, labels=_KERNEL)
-
-
-def _triple(op: str, name: str, value: Any) -> list[int]:
-    """An int or (depth, height, width) as width, height, depth."""
-    given = list(value) if isinstance(value, (tuple, list)) else [value] * 3
-    if len(given) != 3 or not all(isinstance(n, int) for n in given):
-        raise InvalidArgumentError(f"{op}: {name} must be an int or three ints, not {value!r:.60}")
-    return given[::-1]
 
 
 @builds("ggml_col2im_1d")

@@ -91,7 +91,7 @@ def test_gates_need_even_rows_and_equal_shapes(ctx):
         gb.glu(ctx.tensor((3, 5)))
     with pytest.raises(gb.InvalidArgumentError, match=r"must be equal \(4 != 6\)"):
         gb.swiglu(ctx.tensor((3, 4)), ctx.tensor((3, 6)))
-    with pytest.raises(gb.InvalidArgumentError, match="one of 'geglu'"):
+    with pytest.raises(gb.InvalidArgumentError, match="op must be one of 'reglu'"):
         gb.glu(ctx.tensor((3, 4)), op="gelu")
     with pytest.raises(gb.InvalidArgumentError, match="exchange a and b"):
         gb.glu(ctx.tensor((3, 4)), ctx.tensor((3, 4)), swapped=True)
