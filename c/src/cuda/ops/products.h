@@ -102,7 +102,8 @@ enum ggml_status gb_product_make_rows(gb_cuda_backend & b, const gb_product & p,
 // Rows that the kernel which computes `t` can convert for the next product: sets kind and q, with q->y. The nodes from
 // the current one to `last` compute `t`. Reserves the memory in any case. NULL: no product needs converted rows, or the
 // product must make them. The caller sets `made` when it has made the rows.
-gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, gb_row_kind * kind,
+// k: elements of a row.
+gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, int64_t k, gb_row_kind * kind,
     gb_make_panels * q);
 
 gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes);
