@@ -26,7 +26,8 @@ struct gb_attention {
     int64_t dst_query, dst_head; // distance of the rows of queries, of heads, in elements; a batch has n * heads rows
     int64_t d, n, m, heads, outer; // outer: groups of heads that share keys, heads / outer heads each
     int64_t group_step, head_step; // head = group * group_step + number in its group * head_step
-    bool exact; // in float; for the host
+    bool exact;  // in float; for the host
+    bool joined; // gb_attention_join makes the result, also of one part; for the host
     bool masked;
     int64_t past; // with `masked`: query i sees the keys up to past + i
     float scale; // of a score

@@ -177,7 +177,7 @@ template <int TYPE, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_at
         if (first + r < rows && c < p.d) {
             const gb_attention_row at = gb_attention_row_of(p, group, first + r);
             const float sum = state[3 * r + 1];
-            if (p.parts > 1) {
+            if (p.partial != NULL) {
                 float * to = gb_attention_partial(p, at.i1, at.i2, i3, part);
                 to[c] = out[i];
                 if (c == 0) {

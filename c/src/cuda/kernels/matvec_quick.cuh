@@ -270,14 +270,16 @@ GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>:
 }
 
 // One column; rows of weights are 16-aligned.
-template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec p) {
+template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec_group q) {
     gb_wait_for_earlier();
     typedef gb_quick<TYPE> format;
     constexpr int ROWS = GB_QUICK_ROWS, STAGES = format::bytes > 800 ? 2 : 3, stage = ROWS * format::room;
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * stage);
     const int lane = (int) threadIdx.x % 32;
     char * const ring = rings + threadIdx.x / 32 * (STAGES * stage);
-    const gb_matvec_place at = gb_matvec_where<1, ROWS>(p);
+    const int part = gb_matvec_part(q);
+    const gb_matvec & p = q.part[part];
+    const gb_matvec_place at = gb_matvec_where<1, ROWS>(p, (int) blockIdx.x - q.first[part]);
     const bool any = at.a != NULL && at.row < p.m;
     const typename format::place place(lane);
     const int n_groups = any ? (int) (p.k / 32) : 0, n = (n_groups + 31) / 32; // stretches

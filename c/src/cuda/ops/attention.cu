@@ -88,16 +88,16 @@ bool gb_attention_cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch,
     const int64_t wanted = std::min<int64_t>(std::min<int64_t>(places / blocks, p.m / least_keys), MAX_PARTS);
     p.part_keys = (int) (gb_cuda_ceil_div(key_tiles, std::max<int64_t>(1, wanted)) * keys);
     p.parts = p.m > 0 ? (int) gb_cuda_ceil_div(p.m, p.part_keys) : 1;
-    if (p.parts > 1) {
+    if (p.parts > 1 || p.joined) {
         const int64_t all = p.n * p.heads * batch * p.parts * (p.d + 2);
         p.partial = (float *) gb_cuda_scratch(b, (size_t) all * sizeof(float));
     }
-    return p.parts == 1 || p.partial != NULL;
+    return (p.parts == 1 && !p.joined) || p.partial != NULL;
 }
 
 enum ggml_status gb_attention_join_parts(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     const int64_t rows = p.n * p.heads * batch;
-    if (p.parts > 1) {
+    if (p.partial != NULL) {
         if (p.rounded != NULL) {
             *p.rounded = true;
         }

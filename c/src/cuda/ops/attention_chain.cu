@@ -159,10 +159,11 @@ static bool is_over_sources(const chain & c, const ggml_tensor * first, const gg
 }
 
 // Adds the copy behind the chain, which then gets the result.
-static void follow_copy(chain & c, const gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
+// over: it may overlap the sources.
+static void follow_copy(chain & c, const gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, bool over) {
     const ggml_tensor * copy = i + c.length < nodes.n ? nodes.node[i + c.length] : NULL;
     if (copy == NULL || !joins_heads(copy, c.last) || !is_unseen(b, c.last) || !is_unseen(b, copy->src[0]) ||
-        (b.kind != GB_CUDA_PLAN && is_over_sources(c, nodes.node[i], c.last, copy))) {
+        (!over && b.kind != GB_CUDA_PLAN && is_over_sources(c, nodes.node[i], c.last, copy))) {
         return;
     }
     c.last = copy;
@@ -240,23 +241,38 @@ static enum ggml_status run_apart(gb_cuda_backend & b, gb_attention & p, const g
     return status;
 }
 
-// Few rows: in float, as the products would compute them. The parts of the keys may also be rounded for the next product.
-static enum ggml_status run_few(gb_cuda_backend & b, chain & c, int last) {
+// Few rows: in float, as the products would compute them. Where the result lies over a source, it is made from parts of
+// the keys, after all sources were read. That step also rounds it for the next product.
+static enum ggml_status run_few(gb_cuda_backend & b, chain & c, const ggml_tensor * first, const ggml_tensor * product,
+    int last) {
     gb_row_kind kind = GB_ROWS_NONE;
     gb_make_panels made = {};
-    gb_cuda_kept * kept = c.last->op == GGML_OP_CONT && c.p.d % 32 == 0
-                              ? gb_rows_ahead(b, c.last, last, c.p.d * c.p.heads, &kind, &made)
-                              : NULL;
+    gb_cuda_kept * kept =
+        c.last != product && c.p.d % 32 == 0 ? gb_rows_ahead(b, c.last, last, c.p.d * c.p.heads, &kind, &made) : NULL;
     bool rounded = false;
     if (kept != NULL && kind == GB_ROWS_BYTES) {
         c.p.made = made.rows;
         c.p.rounded = &rounded;
     }
-    const enum ggml_status status = run(b, c.p, c.last->ne[3], false);
+    c.p.joined = b.kind == GB_CUDA_PLAN || is_over_sources(c, first, product, c.last);
+    const enum ggml_status status = gb_attention_few_run(b, c.p, product->ne[3]);
     if (rounded) {
         kept->made = true;
     }
     return status;
+}
+
+static enum ggml_status run_chain(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, chain & c) {
+    const ggml_tensor *first = nodes.node[i], *product = c.last;
+    if (c.p.n <= FEW_ROWS) {
+        follow_copy(c, b, nodes, i, true);
+        return run_few(b, c, first, product, i + c.length - 1);
+    }
+    const bool halves = takes_halves(b, c);
+    follow_copy(c, b, nodes, i, false);
+    const bool apart = c.last == product && is_over_sources(c, first, product, product);
+    return b.kind == GB_CUDA_PLAN || apart ? run_apart(b, c.p, product, halves) // a plan measures the larger
+                                           : run(b, c.p, product->ne[3], halves);
 }
 
 int gb_attention_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
@@ -264,19 +280,8 @@ int gb_attention_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     if (!follow(c, nodes, i) || !nobody_looks(b, nodes, i, c.length)) {
         return 0;
     }
-    const ggml_tensor *first = nodes.node[i], *product = c.last;
-    const bool few = c.p.n <= FEW_ROWS, halves = !few && takes_halves(b, c);
-    if (!few && !halves && !takes_floats(b, c, product->ne[3])) {
+    if (c.p.n > FEW_ROWS && !takes_halves(b, c) && !takes_floats(b, c, c.last->ne[3])) {
         return 0;
     }
-    const bool apart = b.kind == GB_CUDA_PLAN || is_over_sources(c, first, product, product);
-    follow_copy(c, b, nodes, i);
-    enum ggml_status status = GGML_STATUS_SUCCESS;
-    if (apart && (c.last == product || b.kind == GB_CUDA_PLAN)) {
-        status = run_apart(b, c.p, product, halves);
-    }
-    if (status == GGML_STATUS_SUCCESS && (!apart || c.last != product)) {
-        status = few ? run_few(b, c, i + c.length - 1) : run(b, c.p, product->ne[3], halves);
-    }
-    return status == GGML_STATUS_SUCCESS ? c.length : -1;
+    return run_chain(b, nodes, i, c) == GGML_STATUS_SUCCESS ? c.length : -1;
 }
