@@ -1,8 +1,8 @@
-// test_decode_launches.cpp - one token of a Llama-shaped decoder takes at most ten launches a layer, and its results are
+// test_decode_launches.cpp - one token of a Llama-shaped decoder takes at most ten launches a layer. Its results are
 // those of the single operators.
 //
-// A layer has a norm, q, k and v with ROPE and the cache, attention, a residual, a norm, a gated feed-forward part and a
-// residual. The graph allocator places the results, so that those between need not be stored.
+// A layer has a norm, q, k and v with ROPE and the cache, attention, a residual, a norm, a gated feed-forward part and
+// a residual. The graph allocator places the results, so that those between need not be stored.
 #include <cmath>
 
 #include "cuda_test.h"

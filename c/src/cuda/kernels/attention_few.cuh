@@ -1,8 +1,8 @@
 // attention_few.cuh - attention of few rows of queries, in float, as when one token is decoded.
 //
-// A block has up to ROWS rows of queries that share keys, and one part of the keys. It reads each key and value once, for
-// all its rows. Eight lanes share a row of a key or value, eight elements each, so a warp reads four rows at a time with
-// wide loads. Each row keeps its largest score and its sum, and scales earlier sums when the largest score grows.
+// A block has up to ROWS rows of queries that share keys, and one part of the keys. It reads each key and value once
+// for all its rows. Eight lanes share a row of a key or value, eight elements each. So a warp reads four rows at a time
+// with wide loads. Each row keeps its largest score and its sum, and scales earlier sums when the largest score grows.
 // gb_attention_join adds the parts.
 //
 // Bytes of a block: its keys and values once. Per tile of 64 keys it has three barriers.

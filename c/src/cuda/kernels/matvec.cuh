@@ -45,8 +45,10 @@ struct gb_matvec_place {
     int first, step;           // stretches of this warp
 };
 
-// block: of the part.
-template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const gb_matvec & p, int64_t block) {
+template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const gb_matvec_group & q) {
+    const int part = gb_matvec_part(q);
+    const gb_matvec & p = q.part[part];
+    const int64_t block = (int) blockIdx.x - q.first[part];
     gb_matvec_place at;
     const int warp = (int) threadIdx.x / 32;
     at.column = (int64_t) blockIdx.z * p.columns + (int64_t) blockIdx.y * NCOLS;
@@ -113,9 +115,8 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * ROWS * stretch::slot);
     const int lane = (int) threadIdx.x % 32;
     char * const ring = rings + threadIdx.x / 32 * (STAGES * ROWS * stretch::slot);
-    const int part = gb_matvec_part(q);
-    const gb_matvec & p = q.part[part];
-    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(p, (int) blockIdx.x - q.first[part]);
+    const gb_matvec & p = q.part[gb_matvec_part(q)];
+    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);
     const int64_t n_groups = p.k / 32, n = (n_groups + 31) / 32, row_bytes = p.k / format::block * format::bytes;
     const bool any = at.a != NULL && at.row < p.m;
     const char * row[ROWS]; // after the last row, rows repeat it
@@ -126,7 +127,6 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     GB_UNROLL for (int j = 0; j < NCOLS; j++) {
         x[j] = (const gb_q8_stretch *) p.x + (at.column + j < at.last ? at.column + j : at.last - 1) * p.x_row;
     }
-
     float sum[ROWS][NCOLS] = {};
     int64_t ahead = any ? at.first : n;
     for (int s = 0; s < STAGES - 1; s++, ahead += at.step) {
@@ -200,9 +200,8 @@ GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec_group q) 
     gb_wait_for_earlier();
     constexpr int N = gb_sixteen_bytes<TYPE>::n;
     const int lane = (int) threadIdx.x % 32;
-    const int part = gb_matvec_part(q);
-    const gb_matvec & p = q.part[part];
-    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(p, (int) blockIdx.x - q.first[part]);
+    const gb_matvec & p = q.part[gb_matvec_part(q)];
+    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);
     const bool any = at.a != NULL && at.row < p.m;
     const bool dense = ((uintptr_t) at.a | p.w.nb_m) % 16 == 0;
     const char * row[ROWS];

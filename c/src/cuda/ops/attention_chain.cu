@@ -6,9 +6,11 @@
 // from the chain's by rounding, as its products round: halves if the products would make halves of queries and
 // probabilities.
 //
-// A copy behind the chain that joins the heads of each query gets the result at once. Chains of few rows always become
-// attention in float, as their products would be. Other chains of halves always do. In float the two products have larger tiles than gb_attention_floats, so
-// that kernel is used only if the scores exceed the device's cache.
+// A copy behind the chain that joins the heads of each query gets the result at once.
+//
+// Chains of few rows always become attention in float, as their products would be. Other chains of halves always do, on
+// the tensor cores. Of others, the two products have larger tiles than gb_attention_floats, so that kernel is used only
+// if the scores exceed the device's cache.
 //
 // The result may overlap queries, keys, values or the mask, which are needed until the chain ends. Then it goes through
 // scratch memory.
@@ -241,8 +243,8 @@ static enum ggml_status run_apart(gb_cuda_backend & b, gb_attention & p, const g
     return status;
 }
 
-// Few rows: in float, as the products would compute them. Where the result lies over a source, it is made from parts of
-// the keys, after all sources were read. That step also rounds it for the next product.
+// Few rows: in float, as the products would compute them. A result that overlaps a source is made from parts of the
+// keys, after all sources were read. That step also rounds it for the next product.
 static enum ggml_status run_few(gb_cuda_backend & b, chain & c, const ggml_tensor * first, const ggml_tensor * product,
     int last) {
     gb_row_kind kind = GB_ROWS_NONE;

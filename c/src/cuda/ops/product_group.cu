@@ -1,10 +1,10 @@
 // product_group.cu - products of one row together with what follows them, as when one token is decoded:
 //
-//   projections   MUL_MAT [ROPE] [CPY], two or three times with the same activations, such as q, k and v with the cache:
-//                 one launch for the products, one for what follows
-//   a gate        MUL_MAT, UNARY, MUL_MAT, MUL, such as gate and up: one launch for the products, one for the rest, which
-//                 also converts the result for the next product
-//   a sum         MUL_MAT, ADD, such as a residual: one launch
+//   projections: MUL_MAT [ROPE] [CPY], two or three times with the same activations, such as q, k and v with the cache.
+//       One launch computes the products, one what follows.
+//   a gate: MUL_MAT, UNARY, MUL_MAT, MUL, such as gate and up. One launch computes the products, one the rest, which
+//       also converts the result for the next product.
+//   a sum: MUL_MAT, ADD, such as a residual. One launch computes both.
 //
 // Results between are not stored, or lie in scratch memory. That is allowed only if nobody can look at them
 // (ggml_backend_may_leave_out). All products read before the second launch writes. So nodes are taken together only if
@@ -86,7 +86,13 @@ static bool keeps_sources(const gb_cuda_backend & b, int i, int n) {
     return keeps;
 }
 
-// ----------------------------------------------------------------------------------------------------------- projections
+// --------------------------------------------------------------------------------------------------------- projections
+
+// True if the node copies the member's result. y: its memory in the shape of what is rotated or copied.
+static bool copies(const gb_cuda_backend & b, const member & m, const ggml_tensor * node, gb_view * y) {
+    return (m.rope != NULL ? gb_rope_is_copy_of(m.rope, node, y) : gb_rope_copies(node, y)) &&
+           shows(b, node->src[0], m.rope != NULL ? m.rope : m.product);
+}
 
 // Reads the members from node i on, each with what follows it.
 static void read_group(const gb_cuda_backend & b, int i, group & g) {
@@ -99,9 +105,8 @@ static void read_group(const gb_cuda_backend & b, int i, group & g) {
             m.rope = next;
             next = node_at(b, ++at);
         }
-        const ggml_tensor * before = m.rope != NULL ? m.rope : m.product;
         gb_view y;
-        if (next != NULL && gb_rope_copies(next, &y) && shows(b, next->src[0], before)) {
+        if (next != NULL && copies(b, m, next, &y)) {
             m.copy = next;
             at++;
         }
@@ -171,13 +176,13 @@ static enum ggml_status run_group(gb_cuda_backend & b, const group & g) {
         if (m.copy == NULL) {
             part[i].y = gb_view_of(m.rope);
         } else {
-            gb_rope_copies(m.copy, &part[i].y);
+            copies(b, m, m.copy, &part[i].y);
         }
     }
     return gb_rope_launch(b, part, g.n);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- gates
+// --------------------------------------------------------------------------------------------------------------- gates
 
 // MUL_MAT, UNARY, MUL_MAT, MUL from node i on. Also sets the places of the products.
 static bool is_gate(const gb_cuda_backend & b, int i, int (&at)[2]) {
@@ -214,7 +219,7 @@ static enum ggml_status run_gate(gb_cuda_backend & b, const int (&at)[2]) {
     return GGML_STATUS_SUCCESS;
 }
 
-// ----------------------------------------------------------------------------------------------------------------- sums
+// ---------------------------------------------------------------------------------------------------------------- sums
 
 // The other operand of a sum with the product; NULL: it is none that the product can add.
 static const ggml_tensor * addend(const gb_cuda_backend & b, const ggml_tensor * sum, const ggml_tensor * product) {
@@ -243,7 +248,7 @@ static int fuse_sum(gb_cuda_backend & b, int i) {
     return gb_product_run_group(b, &p, 1, b.choices.data[i]) == GGML_STATUS_SUCCESS ? 2 : -1;
 }
 
-// ------------------------------------------------------------------------------------------------------------------ all
+// ----------------------------------------------------------------------------------------------------------------- all
 
 int gb_product_fuse(gb_cuda_backend & b, int i) {
     int at[2], n = 0;

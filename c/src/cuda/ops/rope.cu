@@ -254,11 +254,26 @@ bool gb_rope_copies(const ggml_tensor * copy, gb_view * y) {
            shaped(copy, copy->src[0], y);
 }
 
-// The memory of a copy in the shape of the rotated tensor. False: it copies something else.
-static bool is_copy_of(const ggml_tensor * rope, const ggml_tensor * copy, gb_view * y) {
+bool gb_rope_is_copy_of(const ggml_tensor * rope, const ggml_tensor * copy, gb_view * y) {
     const ggml_tensor * from = copy->src[0];
-    return gb_rope_copies(copy, y) &&
-           (from == rope || (from->op == GGML_OP_RESHAPE && from->src[0] == rope && shaped(copy, rope, y)));
+    if (!gb_rope_copies(copy, y)) {
+        return false;
+    }
+    if (from == rope) {
+        return true;
+    }
+    if (from->src[0] != rope) {
+        return false;
+    }
+    if (from->op == GGML_OP_PERMUTE && gb_same_shape(copy, from)) {
+        const gb_view permuted = *y;
+        for (int i = 0; i < 4; i++) { // dimension i of the rotated tensor is this one of the copy
+            y->ne[i] = rope->ne[i];
+            y->nb[i] = permuted.nb[from->op_params[i]];
+        }
+        return true;
+    }
+    return from->op == GGML_OP_RESHAPE && shaped(copy, rope, y);
 }
 
 static bool is_unseen(const gb_cuda_backend & b, const ggml_tensor * t) {
@@ -268,7 +283,7 @@ static bool is_unseen(const gb_cuda_backend & b, const ggml_tensor * t) {
 static int rope_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor *rope = nodes.node[i], *copy = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
     gb_view y;
-    if (rope->type != GGML_TYPE_F32 || copy == NULL || !is_copy_of(rope, copy, &y) || !is_unseen(b, rope) ||
+    if (rope->type != GGML_TYPE_F32 || copy == NULL || !gb_rope_is_copy_of(rope, copy, &y) || !is_unseen(b, rope) ||
         !is_unseen(b, copy->src[0]) || gb_cuda_overlap(copy, rope->src[0]) || gb_cuda_overlap(copy, rope->src[1])) {
         return 0;
     }

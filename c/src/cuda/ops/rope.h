@@ -22,6 +22,8 @@ struct gb_rope_part {
 enum ggml_status gb_rope_part_of(gb_cuda_backend & b, const ggml_tensor * rope, gb_rope_part * part);
 // True if `copy` copies floats, and strides can express its memory in the shape of its source: *y.
 bool gb_rope_copies(const ggml_tensor * copy, gb_view * y);
+// The same in the shape of the rotated tensor. False: it copies something else.
+bool gb_rope_is_copy_of(const ggml_tensor * rope, const ggml_tensor * copy, gb_view * y);
 enum ggml_status gb_rope_launch(gb_cuda_backend & b, const gb_rope_part * part, int n);
 
 #endif // GB_CUDA_OPS_ROPE_H
