@@ -134,11 +134,20 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     results += [
         gb.mul_mat(x, y),
         gb.mul_mat_id([x, x], x.context.constant([[0], [1], [0]], "i32"), 0, y),
+        gb.mul_mat_experts(
+            x.reshape(1, 3, 4), y.reshape(3, 1, 4), x.context.constant([[0], [0], [0]], "i32"), prec="f32"
+        ),
+        gb.add_id(x.reshape(3, 1, 4), y, x.context.constant([[0], [1], [0]], "i32")),
+        gb.rope(x.reshape(3, 1, 4), ids, factors=x[0, :2]),
+        gb.rope(x.reshape(3, 1, 4), x.context.constant([0] * 12, "i32"), mode="mrope", sections=(1, 1, 0, 0)),
+        gb.softmax(x.reshape(1, 3, 4), y, sinks=x[0, :1]),
+        gb.flash_attn_ext(x.reshape(1, 1, 3, 4), x.reshape(1, 1, 3, 4), y.reshape(1, 1, 3, 4), softcap=5.0),
         gb.out_prod(x, y),
     ]
     results += [
         gb.get_rows(x, ids),
         gb.get_rows_back(gb.get_rows(x, ids), ids, x),
+        gb.set_rows(x, gb.get_rows(x, ids), ids),
         gb.diag(x[:1]),
         gb.empty_like(x),
         gb.repeat(x, (6, 4)),

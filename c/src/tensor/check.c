@@ -1,14 +1,17 @@
-// check.c - the rules of every operator, in the order of check.h; those of convolutions and images are in check_conv.c.
+// check.c - the rules of every operator, in the order of check.h. check_conv.c has those of
+// convolutions and images.
 //
-// A rule set is a chain of rules (rule.h). A check that does not fit into a chain is a function
-// next to its only caller. A rule of a single operator may stand beside the builder of that operator (ops_<family>.c).
+// A rule set is a chain of rules (rule.h). A check that is not a rule is a function next to its
+// only caller. A rule of a single operator may be next to its builder (ops_<family>.c).
 //
-// Invariant: a node that exists is right. Kernels, allocators and the scheduler rely on that and check no shapes.
+// Invariant: every node satisfies its rules. Kernels, allocators and the scheduler rely on that and
+// check no shapes.
 #include "tensor/check.h"
 
 #include <math.h>
 
 #include "tensor/rule.h"
+#include "tensor/shapes.h"
 #include "tensor/tensor.h"
 
 bool gb_check_1(const char * func, gb_ct a) {
@@ -54,7 +57,7 @@ bool gb_check_count(const char * func, gb_ct a, const int64_t ne[4]) {
     return gb_rule_given(&c) && rule_count(&c, ne);
 }
 
-// A reshaped tensor is a view, so its elements must lie without gaps.
+// A reshaped tensor is a view, so its elements must have no gaps.
 bool gb_check_reshape(const char * func, gb_ct a, const int64_t ne[4]) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && rule_count(&c, ne) && gb_rule_contiguous(&c, 0);
@@ -90,7 +93,7 @@ bool gb_check_inplace(const char * func, gb_ct a) {
     return gb_rule_given(&c) && gb_rule_apart(&c, 0);
 }
 
-// A type that exists, and that the operand's rows can have.
+// The type exists, and the operand's rows can have it.
 static bool rule_is_type(const struct gb_call * c, enum ggml_type type) {
     return (gb_type_is_valid(type) || GB_BROKEN(c, NO_TYPE, .number = { (int64_t) type })) &&
            rule_blocks(c, type, c->list[0].t->ne[0]);
@@ -101,8 +104,8 @@ bool gb_check_type(const char * func, gb_ct a, enum ggml_type type) {
     return gb_rule_given(&c) && rule_is_type(&c, type);
 }
 
-// b holds numbers of rows of a, as I32: [k, m, n] picks k rows of each matrix of a [x, y, m, n]. That the numbers are
-// in range is checked when they are read.
+// b holds row numbers of a, as I32: [k, m, n] picks k rows of each matrix of a [x, y, m, n].
+// Readers check the range of the numbers.
 bool gb_check_get_rows(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_equal(&c, 0, 2, 1, 1) &&
@@ -115,6 +118,35 @@ bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c) {
     return gb_rule_given(&call) && gb_rule_type(&call, 1, GGML_TYPE_I32) && gb_rule_max_dims(&call, 0, 2) &&
            gb_rule_max_dims(&call, 1, 1) && gb_rule_max_dims(&call, 2, 2) && gb_rule_equal(&call, 0, 1, 1, 0) &&
            gb_rule_equal(&call, 0, 0, 2, 0);
+}
+
+// Dimension d - 1 of the places repeats over dimension d of the rows.
+static bool rule_places_repeat(const struct gb_call * c, gb_ct rows, gb_ct places, int d) {
+    return gb_size_divides(places->ne[d - 1], rows->ne[d]) ||
+           GB_BROKEN(c, NO_MULTIPLE, .a = "b", .b = "c", .a_dim = d, .b_dim = d - 1,
+               .number = { rows->ne[d], places->ne[d - 1] });
+}
+
+static bool rule_index_type(const struct gb_call * c, int i) {
+    const enum ggml_type type = c->list[i].t->type;
+    return gb_rule_is_built(c) || type == GGML_TYPE_I32 || type == GGML_TYPE_I64 ||
+           GB_BROKEN(c, NO_INDEX_TYPE, .a = c->list[i].role, .t = type);
+}
+
+static bool rule_float(const struct gb_call * c, int i) {
+    const enum ggml_type type = c->list[i].t->type;
+    return gb_rule_is_built(c) || type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||
+           GB_BROKEN(c, NO_FLOAT, .a = c->list[i].role, .t = type);
+}
+
+// c holds the number of a row of a for each row of b, and repeats over dimensions 2 and 3 of b. The operator checks
+// that the numbers are in range when it reads them.
+bool gb_check_set_rows(const char * func, gb_ct a, gb_ct b, gb_ct c) {
+    const struct gb_call call = GB_CALL_3(func, a, b, c);
+    return gb_rule_given(&call) && rule_float(&call, 1) && rule_index_type(&call, 2) &&
+           gb_rule_equal(&call, 0, 0, 1, 0) && gb_rule_equal(&call, 0, 2, 1, 2) && gb_rule_equal(&call, 0, 3, 1, 3) &&
+           gb_rule_equal(&call, 1, 1, 2, 0) && gb_rule_max_dims(&call, 2, 3) && rule_places_repeat(&call, b, c, 2) &&
+           rule_places_repeat(&call, b, c, 3) && gb_rule_apart(&call, 0);
 }
 
 // a holds one row, the diagonal, for each matrix of the result.
@@ -135,7 +167,7 @@ bool gb_check_binary(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && gb_rule_repeats(&c, 1, 0);
 }
 
-// For kernels that add floats to rows of a and store the type that was asked for.
+// For kernels that add floats to rows of a and store the requested type.
 bool gb_check_add_cast(const char * func, gb_ct a, gb_ct b, enum ggml_type type) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     if (!gb_rule_given(&c) || !rule_is_type(&c, type) || !gb_rule_equal(&c, 0, 0, 1, 0) || !gb_rule_repeats(&c, 1, 0)) {
@@ -171,7 +203,8 @@ static bool region_end(gb_ct a, gb_ct b, const struct gb_region * r, size_t * en
     return true;
 }
 
-// True if the node can keep these numbers, in 31 bits each. The stride of a dimension that b does not have is not used.
+// True if the node can keep these numbers, in 31 bits each. The strides of dimensions that b does
+// not have are not used.
 static bool region_is_kept(gb_ct b, const struct gb_region * r) {
     return r->offset <= INT32_MAX && (r->nb1 <= INT32_MAX || b->ne[1] == 1) && (r->nb2 <= INT32_MAX || b->ne[2] == 1) &&
            (r->nb3 <= INT32_MAX || b->ne[3] == 1);
@@ -205,7 +238,7 @@ static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct
     return region_is_aligned(a, b, r) || GB_BROKEN(c, REGION_UNALIGNED, REGION(r, ggml_type_size(a->type)));
 }
 
-// ACC adds floats and starts from a copy of a's bytes; SET moves bytes of any type but blocks.
+// ACC adds floats and starts from a copy of a's bytes. SET moves bytes of any type except blocks.
 bool gb_check_acc(const char * func, gb_ct a, gb_ct b, const struct gb_region * region, bool inplace) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 1, GGML_TYPE_F32) &&
@@ -229,7 +262,7 @@ bool gb_check_mean(const char * func, gb_ct a) { return gb_check_no_grad(func, a
 // Results that are positions in a row have type I32.
 static bool rule_indexable(const struct gb_call * c) { return gb_rule_size_in_range(c, 0, 0, 0, INT32_MAX); }
 
-// A row without elements has no largest one.
+// A row without elements has no maximum.
 bool gb_check_argmax(const char * func, gb_ct a) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 2) &&
@@ -266,7 +299,8 @@ bool gb_check_concat(const char * func, gb_ct a, gb_ct b) {
 
 // ----------------------------------------------------------------------------------------------------- matrix products
 
-// Rows of both have the same length, a broadcasts over the outer dimensions of b, and the rows of a are rows in memory.
+// Rows of both have the same length. a broadcasts over the outer dimensions of b. Elements of a row
+// of a are contiguous.
 static bool rule_mul_mat(const struct gb_call * c, int a, int b) {
     return gb_rule_equal(c, a, 0, b, 0) && gb_rule_divides(c, a, b, 2) && gb_rule_divides(c, a, b, 3) &&
            gb_rule_not_transposed(c, a);
@@ -277,7 +311,7 @@ bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && rule_mul_mat(&c, 0, 1);
 }
 
-// as[i] as the product of one expert sees it; all must have the shape and type of as[0].
+// as[i] for the product of one expert. All must have the shape and type of as[0].
 static bool rule_expert(const char * func, struct ggml_tensor * const as[], int i, gb_ct ids, gb_ct b) {
     static const char * const roles[GGML_MAX_SRC - 2] = { "as[0]", "as[1]", "as[2]", "as[3]", "as[4]", "as[5]", "as[6]",
         "as[7]" };
@@ -286,8 +320,8 @@ static bool rule_expert(const char * func, struct ggml_tensor * const as[], int 
            gb_rule_max_dims(&c, 1, 2) && rule_mul_mat(&c, 1, 3);
 }
 
-// ids holds numbers of experts as I32, one row for each row of b, of which column `id` is used. There are at most as
-// many experts as a node has sources behind ids and b.
+// ids holds numbers of experts as I32, one row for each row of b. Column `id` is used. A node has
+// sources for ids, b and a limited number of experts.
 bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int n_as, gb_ct ids, int id, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, ids, b);
     if (as == NULL) {
@@ -303,6 +337,24 @@ bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int
     }
     return gb_rule_type(&c, 0, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 2) && gb_rule_equal(&c, 0, 1, 1, 1) &&
            gb_rule_in_range(&c, "id", id, 0, GB_MAX(ids->ne[0], 0) - 1);
+}
+
+// Each token has one row of ids, and one row of b for each of its experts, or rows that repeat over them.
+bool gb_check_mul_mat_experts(const char * func, gb_ct as, gb_ct b, gb_ct ids) {
+    const struct gb_call c = GB_CALL_3(func, as, b, ids);
+    return gb_rule_given(&c) && gb_rule_type(&c, 2, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 3) &&
+           gb_rule_max_dims(&c, 1, 3) && gb_rule_max_dims(&c, 2, 2) && gb_rule_equal(&c, 0, 0, 1, 0) &&
+           gb_rule_equal(&c, 1, 2, 2, 1) &&
+           (gb_size_divides(b->ne[1], ids->ne[0]) || GB_BROKEN(&c, NO_MULTIPLE, .a = "ids", .b = "b", .a_dim = 0,
+                                                         .b_dim = 1, .number = { ids->ne[0], b->ne[1] })) &&
+           gb_rule_not_transposed(&c, 0);
+}
+
+bool gb_check_add_id(const char * func, gb_ct a, gb_ct b, gb_ct ids) {
+    const struct gb_call c = GB_CALL_3(func, a, b, ids);
+    return gb_rule_given(&c) && gb_rule_type(&c, 2, GGML_TYPE_I32) && rule_float(&c, 0) && rule_float(&c, 1) &&
+           gb_rule_max_dims(&c, 0, 3) && gb_rule_max_dims(&c, 1, 2) && gb_rule_max_dims(&c, 2, 2) &&
+           gb_rule_equal(&c, 0, 0, 1, 0) && gb_rule_equal(&c, 0, 1, 2, 0) && gb_rule_equal(&c, 0, 2, 2, 1);
 }
 
 // Both have equally many rows, which are summed over, and a broadcasts over the outer dimensions of b.
@@ -329,7 +381,7 @@ bool gb_check_rms_norm(const char * func, gb_ct a, float eps) {
     return gb_rule_given(&c) && rule_positive(&c, "eps", eps);
 }
 
-// eps may be 0 here, as a gradient of a row that is not zero exists without it.
+// eps may be 0 here: a nonzero row has a gradient without eps.
 bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_same_shape(&c, 0, 1) &&
@@ -342,15 +394,36 @@ bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace)
     return gb_rule_given(&c) && (inplace || gb_rule_no_grad(&c)) && gb_rule_at_least(&c, "n_groups", n_groups, 1);
 }
 
-// The mask is a matrix of floats with a's row length, repeated over the rows of a.
-static bool check_masked(const char * func, gb_ct a, gb_ct mask) {
-    const struct gb_call c = GB_CALL_2(func, a, mask);
-    return gb_rule_given(&c) && gb_rule_contiguous(&c, 0) && gb_rule_type(&c, 1, GGML_TYPE_F32) &&
-           gb_rule_max_dims(&c, 1, 2) && gb_rule_equal(&c, 0, 0, 1, 0) && gb_rule_divides(&c, 1, 0, 1) &&
-           gb_rule_contiguous(&c, 1);
+// A mask of F32 or F16 for n rows of m scores: it repeats over the rows or has at least as many, and repeats over heads
+// (dimension 2 of `like`) and batches.
+static bool rule_mask(const struct gb_call * c, int i, int64_t m, int64_t n, gb_ct like) {
+    gb_ct mask = c->list[i].t;
+    const bool type = gb_rule_is_built(c) || mask->type == GGML_TYPE_F32 || mask->type == GGML_TYPE_F16;
+    return (type || GB_BROKEN(c, NO_KERNEL_TYPE, .a = c->list[i].role, .t = mask->type)) && gb_rule_size(c, i, 0, m) &&
+           (mask->ne[1] >= n || gb_size_divides(mask->ne[1], n) ||
+               GB_BROKEN(c, NO_MULTIPLE, .a = c->list[0].role, .b = c->list[i].role, .a_dim = 1, .b_dim = 1,
+                   .number = { n, mask->ne[1] })) &&
+           (gb_size_divides(mask->ne[2], like->ne[2]) ||
+               GB_BROKEN(c, NO_MULTIPLE, .a = c->list[0].role, .b = c->list[i].role, .a_dim = 2, .b_dim = 2,
+                   .number = { like->ne[2], mask->ne[2] })) &&
+           (gb_size_divides(mask->ne[3], like->ne[3]) ||
+               GB_BROKEN(c, NO_MULTIPLE, .a = c->list[0].role, .b = c->list[i].role, .a_dim = 3, .b_dim = 3,
+                   .number = { like->ne[3], mask->ne[3] })) &&
+           gb_rule_contiguous(c, i);
 }
 
-// Kernels go through a as rows of one array.
+static bool check_masked(const char * func, gb_ct a, gb_ct mask) {
+    const struct gb_call c = GB_CALL_2(func, a, mask);
+    return gb_rule_given(&c) && gb_rule_contiguous(&c, 0) && rule_mask(&c, 1, a->ne[0], a->ne[1], a);
+}
+
+bool gb_check_sinks(const char * func, gb_ct a, gb_ct sinks, int64_t n_heads) {
+    const struct gb_call c = GB_CALL_2(func, a, sinks);
+    return sinks == NULL || (gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_F32) && gb_rule_max_dims(&c, 1, 1) &&
+                                gb_rule_size(&c, 1, 0, n_heads));
+}
+
+// Kernels treat the rows of a as one array.
 bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask) {
     if (mask != NULL) {
         return check_masked(func, a, mask);
@@ -381,7 +454,7 @@ bool gb_check_diag_mask(const char * func, gb_ct a, int n_past, bool inplace) {
     return gb_rule_given(&c) && gb_rule_at_least(&c, "n_past", n_past, 0) && (inplace || gb_rule_contiguous(&c, 0));
 }
 
-// Dimension 2 is that of heads; each has its own slope.
+// Dimension 2 counts heads. Each head has its own slope.
 bool gb_check_alibi(const char * func, gb_ct a, int n_head) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "n_head", n_head, 1) &&
@@ -390,7 +463,7 @@ bool gb_check_alibi(const char * func, gb_ct a, int n_head) {
 
 // ---------------------------------------------------------------------------------------------------- rotary embedding
 
-// How many elements of a row are rotated, which depends on the mode.
+// The number of rotated elements in a row, which depends on the mode.
 static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_rope * r) {
     if (r->n_dims < 2 || r->n_dims % 2 != 0 || r->n_dims > a->ne[0]) {
         return GB_BROKEN(c, ROPE_DIMS, .number = { a->ne[0], r->n_dims });
@@ -399,37 +472,82 @@ static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_ro
         return a->ne[0] == 2 * (int64_t) r->n_dims ||
                GB_BROKEN(c, ROPE_GLM_SIZE, .a = "a", .number = { r->mode, a->ne[0], r->n_dims });
     }
-    // this mode rotates neighbours in pairs, those beyond n_dims as well
+    // this mode rotates pairs of neighbours, also beyond n_dims
     return (r->mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) != 0 || a->ne[0] % 2 == 0 ||
            GB_BROKEN(c, ROPE_ODD_SIZE, .a = "a", .number = { r->mode, a->ne[0] });
 }
 
-// Bits 0 to 2, as in early 2024, or the exact form with a mode that it has.
+// Bits 0 to 2, as in early 2024, or the exact form with a mode of today.
 static bool rule_rope_mode(const struct gb_call * c, int mode) {
     const int rest = mode & ~GGML_ROPE_EXACT;
     if ((mode & GGML_ROPE_EXACT) == 0) {
         return gb_rule_in_range(c, "mode", mode, 0, 7);
     }
-    return rest == 0 || rest == GB_ROPE_NEOX || GB_BROKEN(c, ROPE_EXACT_MODE, .number = { GB_ROPE_NEOX, rest });
+    return rest == GGML_ROPE_TYPE_NORMAL || rest == GGML_ROPE_TYPE_NEOX || rest == GGML_ROPE_TYPE_MROPE ||
+           rest == GGML_ROPE_TYPE_VISION || rest == GGML_ROPE_TYPE_IMROPE ||
+           GB_BROKEN(c, ROPE_EXACT_MODE, .number = { GB_ROPE_NEOX, rest });
 }
 
-// b holds a position as I32 for each slice of dimension 2 of a.
-bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
-    const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_max_dims(&c, 1, 1) &&
-           gb_rule_contiguous(&c, 1) && gb_rule_equal(&c, 0, 2, 1, 0) && rule_rope_mode(&c, rope->mode) &&
-           rule_rope_dims(&c, a, rope) && rule_positive(&c, "freq_base", rope->freq_base);
+static bool rule_rope_offset(const struct gb_call * c, gb_ct a, const struct gb_rope * r) {
+    const int64_t most = gb_rope_is_vision(r->mode) ? 0 : a->ne[0] - r->n_dims;
+    return (r->n_offs >= 0 && r->n_offs % 2 == 0 && r->n_offs <= most) ||
+           GB_BROKEN(c, ROPE_OFFSET, .number = { most, r->n_offs });
 }
 
-bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
-    const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_check_rope(func, a, b, rope) &&
-           ((rope->mode & GB_ROPE_GLM) == 0 || GB_BROKEN(&c, ROPE_GLM_BACK, .number = { rope->mode }));
+// Sections name pairs, and there are at most as many as a row has elements.
+static bool rule_rope_sections(const struct gb_call * c, gb_ct a, const struct gb_rope * r) {
+    const int32_t * s = r->sections;
+    const int64_t sum = (int64_t) s[0] + s[1] + s[2] + s[3];
+    if (!gb_rope_has_sections(r->mode)) {
+        return true;
+    }
+    if (s[0] < 0 || s[1] < 0 || s[2] < 0 || s[3] < 0 || s[0] + (int64_t) s[1] + s[2] == 0) {
+        return GB_BROKEN(c, ROPE_SECTIONS, .number = { s[0], s[1], s[2], s[3] });
+    }
+    if (sum > a->ne[0]) {
+        return GB_BROKEN(c, ROPE_SECTIONS_SUM, .number = { a->ne[0], sum });
+    }
+    return !gb_rope_is_vision(r->mode) || a->ne[0] == 2 * (int64_t) r->n_dims ||
+           GB_BROKEN(c, ROPE_VISION_SIZE, .a = "a",
+               .number = { GGML_ROPE_TYPE_VISION, a->ne[0], 2 * (int64_t) r->n_dims });
+}
+
+// A factor for each pair; more are not read.
+static bool check_rope_factors(const char * func, gb_ct c, const struct gb_rope * rope) {
+    const struct gb_call call = GB_CALL_1(func, c);
+    return gb_rule_given(&call) && gb_rule_type(&call, 0, GGML_TYPE_F32) && gb_rule_max_dims(&call, 0, 1) &&
+           gb_rule_contiguous(&call, 0) &&
+           gb_rule_size_in_range(&call, 0, 0, gb_rope_pairs(rope->mode, rope->n_dims), INT64_MAX);
+}
+
+// b holds a position as I32 for each slice of dimension 2 of a, or four of them (modes with sections).
+bool gb_check_rope(const char * func, gb_ct a, gb_ct b, gb_ct c, const struct gb_rope * rope) {
+    const struct gb_call call = GB_CALL_2(func, a, b);
+    if (!gb_rule_given(&call) || !gb_rule_type(&call, 1, GGML_TYPE_I32) || !gb_rule_max_dims(&call, 1, 1) ||
+        !gb_rule_contiguous(&call, 1) || !rule_rope_mode(&call, rope->mode)) {
+        return false;
+    }
+    const bool four = gb_rope_has_sections(rope->mode);
+    const bool positions = four ? b->ne[0] == gb_size_product(4, a->ne[2]) ||
+                                      GB_BROKEN(&call, ROPE_POSITIONS, .a = "a", .b = "b", .a_dim = 2, .b_dim = 0,
+                                          .number = { b->ne[0], 4 * a->ne[2], 4 })
+                                : gb_rule_equal(&call, 0, 2, 1, 0);
+    return positions && rule_rope_dims(&call, a, rope) && rule_positive(&call, "freq_base", rope->freq_base) &&
+           rule_rope_sections(&call, a, rope) &&
+           ((rope->mode & GGML_ROPE_EXACT) == 0 || rule_rope_offset(&call, a, rope)) &&
+           (c == NULL || check_rope_factors(func, c, rope));
+}
+
+bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, gb_ct c, const struct gb_rope * rope) {
+    const struct gb_call call = GB_CALL_2(func, a, b);
+    return gb_check_rope(func, a, b, c, rope) &&
+           ((rope->mode & GB_ROPE_GLM) == 0 || GB_BROKEN(&call, ROPE_GLM_BACK, .number = { rope->mode }));
 }
 
 // ----------------------------------------------------------------------------------------------------------- attention
 
-// q and k have the same row length, v holds as many positions as k (transposed), and every query has a position in k.
+// q and k have the same row length. v has as many positions as k (transposed). Every query has a
+// position in k.
 static bool rule_attention(const struct gb_call * c, gb_ct q, gb_ct k) {
     return gb_rule_same_type(c, 0, 1) && gb_rule_same_type(c, 0, 2) && rule_mul_mat(c, 1, 0) &&
            gb_rule_equal(c, 0, 3, 1, 3) && gb_rule_equal(c, 0, 3, 2, 3) && gb_rule_equal(c, 2, 0, 1, 1) &&
@@ -438,12 +556,32 @@ static bool rule_attention(const struct gb_call * c, gb_ct q, gb_ct k) {
                GB_BROKEN(c, SMALLER, .a = "k", .b = "q", .a_dim = 1, .b_dim = 1, .number = { k->ne[1], q->ne[1] }));
 }
 
-// The v of a head of q is found by a remainder, so there must be one.
+// A remainder selects the head of v for a head of q, so v needs a head.
 static bool rule_heads(const struct gb_call * c) { return gb_rule_size_in_range(c, 2, 2, 1, INT64_MAX); }
 
 bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v) {
     const struct gb_call c = GB_CALL_3(func, q, k, v);
     return gb_rule_given(&c) && rule_attention(&c, q, k) && rule_heads(&c);
+}
+
+// Keys and queries have equal rows, keys and values equal numbers, and heads of queries share those of both in blocks.
+bool gb_check_flash_attn_ext(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct mask,
+    const struct gb_attention_numbers * numbers) {
+    const struct gb_call c = GB_CALL_3(func, q, k, v);
+    if (!gb_rule_given(&c) || !rule_float(&c, 0) || !gb_rule_equal(&c, 0, 0, 1, 0) || !gb_rule_equal(&c, 1, 1, 2, 1) ||
+        !gb_rule_divides(&c, 1, 0, 2) || !gb_rule_divides(&c, 2, 0, 2) || !gb_rule_equal(&c, 0, 3, 1, 3) ||
+        !gb_rule_equal(&c, 0, 3, 2, 3)) {
+        return false;
+    }
+    if (!(numbers->softcap >= 0 && numbers->softcap < INFINITY)) {
+        return GB_BROKEN(&c, NOT_FINITE, .name = "logit_softcap", .real = (double) numbers->softcap);
+    }
+    if (!gb_check_max_bias(func, q, mask, numbers->max_bias)) {
+        return false;
+    }
+    const struct gb_call m = GB_CALL_2(func, q, mask);
+    return mask == NULL || (gb_rule_given(&m) && rule_mask(&m, 1, k->ne[1], q->ne[1], q) &&
+                               gb_rule_size_in_range(&m, 1, 1, q->ne[1], INT64_MAX));
 }
 
 // Gradients are floats, of the form of q, and every head of k has one of v.
@@ -469,7 +607,7 @@ bool gb_check_flash_ff(const char * func, gb_ct a, gb_ct b0, gb_ct b1, gb_ct c0,
 
 // ---------------------------------------------------------------------------------------------- user-defined operators
 
-// The caller's function; the rules only need to know whether there is one.
+// The caller's function. The rules only check that it is not NULL.
 static bool rule_fun(const struct gb_call * c, bool has_fun) {
     return has_fun || GB_BROKEN(c, NO_FUNCTION, .number = { 0 });
 }
@@ -516,7 +654,7 @@ bool gb_check_result(const char * func, enum ggml_type type, const int64_t * ne,
     return rule_blocks(&c, type, ne[0]);
 }
 
-// No rule is about the sources but that they are there, so messages do not list them.
+// The only rule about sources is that they exist, so messages do not list them.
 bool gb_check_custom(const char * func, struct ggml_tensor * const sources[], int n, bool has_fun, int n_tasks) {
     const struct gb_call c = { func, 0, NULL };
     if (!gb_rule_in_range(&c, "n_src", n, 0, GGML_MAX_SRC) ||

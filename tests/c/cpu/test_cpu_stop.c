@@ -1,6 +1,6 @@
-// Every operator stops inside a long node: the abort callback is asked there, a little at a time, and when it says so
-// what is left is skipped by all threads. Nobody is left waiting, and the next run gives the bits of one that was not
-// disturbed.
+// Every operator stops inside a long node: it polls the abort callback in small steps. When the
+// callback returns true, all threads skip the remaining work. No thread is left waiting, and the
+// next run gives the bits of an undisturbed one.
 #include "test.h"
 
 #include <stdatomic.h>
@@ -101,7 +101,7 @@ static struct ggml_tensor * attention_back(void) {
     return ggml_flash_attn_back(ctx, q, floats(64, 256, 4, 1), floats(256, 64, 4, 1), floats(64, 48, 4, 1), true);
 }
 
-// What is computed; a node's memory is its own.
+// The tensors of a computation. A node's memory is its own.
 #define CASES(X)                                                                                                       \
     X(dup, ggml_dup(ctx, floats(1024, 4096, 1, 1)))                                                                    \
     X(cpy, ggml_cast(ctx, BIG, GGML_TYPE_F16))                                                                         \
@@ -161,6 +161,9 @@ static struct ggml_tensor * attention_back(void) {
     X(get_rows, ggml_get_rows(ctx, floats(1024, 64, 1, 1), indices(1000, 64)))                                         \
     X(get_rows_quantized, ggml_get_rows(ctx, filled(GGML_TYPE_Q5_K, 1024, 64, 1, 1), indices(1000, 64)))               \
     X(get_rows_back, ggml_get_rows_back(ctx, floats(1024, 1000, 1, 1), indices(1000, 64), floats(1024, 64, 1, 1)))     \
+    X(set_rows, ggml_set_rows(ctx, floats(1024, 1000, 1, 1), floats(1024, 1000, 1, 1), indices(1000, 1000)))           \
+    X(set_single_elements,                                                                                             \
+        ggml_set_rows(ctx, floats(1, 1 << 20, 1, 1), floats(1, 1 << 20, 1, 1), indices(1 << 20, 1 << 20)))             \
     X(diag, ggml_diag(ctx, floats(1024, 1, 2, 1)))                                                                     \
     X(diag_mask_inf, ggml_diag_mask_inf(ctx, BIG, 3))                                                                  \
     X(diag_mask_zero, ggml_diag_mask_zero(ctx, BIG, 3))                                                                \
@@ -271,7 +274,7 @@ static enum ggml_status run(const struct list * l, int n_threads, const struct g
 
 static void spoil(const struct list * l) {
     for (int i = 0; i < l->n; i++) {
-        if (l->nodes[i]->view_src == NULL) {
+        if (l->nodes[i]->view_src == NULL || l->nodes[i]->op == GGML_OP_SET_ROWS) {
             memset(l->nodes[i]->data, 0x77, ggml_nbytes(l->nodes[i]));
         }
     }
@@ -328,7 +331,7 @@ static void check_case(int which, const struct gb_level * level) {
     CHECK_MSG(begins_with_all(last) || is_untouched(last), "%s, level %s: all of the result was begun", name,
         level->name);
 
-    for (int i = 0; i < (SLOW ? 3 : 6); i++) { // any moment, any team; nobody hangs
+    for (int i = 0; i < (SLOW ? 3 : 6); i++) {  // any moment, any team; no thread hangs
         state = state * 1664525 + 1013904223;
         struct questions some = { .stop_at = 1 + (int) ((state >> 8) % (unsigned) full.n) };
         const enum ggml_status status = run(&l, 2 + i % (THREADS - 1), level->kernels, &some);

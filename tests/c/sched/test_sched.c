@@ -1,6 +1,6 @@
-// test_sched.c - the scheduler's functions, one behaviour a test: placement of small graphs against splits and values
-// found by hand, and everything that is promised about state: graphs unchanged, leafs that keep their content, failures
-// that change nothing.
+// test_sched.c - the scheduler's functions, one behaviour a test. Placement of small graphs against
+// splits and values found by hand. All promises about state: graphs do not change, leafs keep their
+// content, failures change nothing.
 #include "ggml-alloc.h"
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
@@ -120,7 +120,7 @@ static void users_are_obeyed(void) {
     close_place(&p);
 }
 
-static void nobody_can(void) {
+static void no_backend_supports_a_node(void) {
     OPEN(p, "SIM:name=A,noops=sqr SIM:name=B,noops=sqr");
     struct ggml_tensor *x = leaf(&p, "x", 2, 1), *a = ggml_sqr(p.ctx, x);
     expand(&p, a);
@@ -190,6 +190,35 @@ static void only_what_is_read_is_copied(void) {
     CHECK_INT(info.n_inputs, 1);
     CHECK_INT(info.input_bytes, 64);
     CHECK(ggml_backend_sched_get_split_input(p.sched, 0, 0) == v);
+    close_place(&p);
+}
+
+// Rows that are written on a device which cannot use their memory: the other rows keep their values.
+static void written_rows_are_written_back(void) {
+    OPEN(p, "SIM:name=A CPU");
+    struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 3), 1, false), *x = leaf(&p, "x", 4, 2);
+    struct ggml_tensor * places = ggml_set_name(ggml_new_tensor_1d(p.ctx, GGML_TYPE_I32, 2), "places");
+    struct ggml_tensor *before = ggml_sum(p.ctx, cache),
+                       *write = ggml_set_rows(p.ctx, cache, ggml_sqr(p.ctx, x), places);
+    struct ggml_tensor * after = ggml_sum(p.ctx, cache); // of the cache itself, not of the result
+    expand(&p, before);
+    expand(&p, write);
+    expand(&p, after);
+    struct ggml_tensor * on_a[] = { before, write, after };
+    for (int i = 0; i < 3; i++) {
+        OK(ggml_backend_sched_set_node_backend(p.sched, on_a[i], p.backends[0]));
+    }
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(cache, 1, 0);
+    fill(x, 2, 0);
+    const int32_t to[2] = { 2, 0 };
+    OK(ggml_backend_tensor_set(places, to, 0, sizeof(to)));
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(before, 0, 12);
+    CHECK_AT(cache, 0, 4);
+    CHECK_AT(cache, 5, 1);
+    CHECK_AT(cache, 11, 4);
+    CHECK_AT(after, 0, 36);
     close_place(&p);
 }
 
@@ -324,7 +353,7 @@ static void leafs_keep_their_content(void) {
     close_place(&p);
 }
 
-static void leafs_move_when_told(void) {
+static void leafs_move_with_their_assignment(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *w = leaf(&p, "w", 4, 1), *y = ggml_sqr(p.ctx, w);
     expand(&p, y);
@@ -883,10 +912,11 @@ static void every_allocation_fails(void) {
 }
 
 TEST_MAIN(TEST(one_cpu), TEST(second_run_allocates_nothing), TEST(weights_decide), TEST(users_are_obeyed),
-    TEST(nobody_can), TEST(copies_are_renewed), TEST(only_what_is_read_is_copied), TEST(results_are_written_back),
-    TEST(in_place_goes_where_its_memory_is), TEST(plain_host_memory), TEST(every_source_slot_counts),
-    TEST(leafs_keep_their_content), TEST(leafs_move_when_told), TEST(results_of_earlier_graphs),
-    TEST(two_schedulers_one_graph), TEST(buffers_grow), TEST(many_graphs), TEST(changed_graphs_are_noticed),
-    TEST(two_steps_on_devices), TEST(callbacks), TEST(many_backends_and_splits), TEST(arenas_in_chunks),
-    TEST(device_memory_runs_out), TEST(failing_devices), TEST(bad_arguments), TEST(freed_foreign_backend),
-    TEST(empty_tensors), TEST(third_party_backend), TEST(callbacks_cannot_reenter), TEST(every_allocation_fails))
+    TEST(no_backend_supports_a_node), TEST(copies_are_renewed), TEST(only_what_is_read_is_copied),
+    TEST(results_are_written_back), TEST(written_rows_are_written_back), TEST(in_place_goes_where_its_memory_is),
+    TEST(plain_host_memory), TEST(every_source_slot_counts), TEST(leafs_keep_their_content),
+    TEST(leafs_move_with_their_assignment), TEST(results_of_earlier_graphs), TEST(two_schedulers_one_graph),
+    TEST(buffers_grow), TEST(many_graphs), TEST(changed_graphs_are_noticed), TEST(two_steps_on_devices),
+    TEST(callbacks), TEST(many_backends_and_splits), TEST(arenas_in_chunks), TEST(device_memory_runs_out),
+    TEST(failing_devices), TEST(bad_arguments), TEST(freed_foreign_backend), TEST(empty_tensors),
+    TEST(third_party_backend), TEST(callbacks_cannot_reenter), TEST(every_allocation_fails))

@@ -1,4 +1,4 @@
-// What nodes take, counted by hand: operations, and bytes that are read and written.
+// The work of nodes, counted by hand: operations, and bytes read and written.
 #include "tensor/marks.h"
 #include "tensor/tensor.h"
 #include "tensor/work.h"
@@ -26,6 +26,8 @@ static void single_nodes(void) {
     CHECK_WORK(gb_work_of(ggml_mul(ctx, x, x)), 640, 640 * 4, 640 * 4);
     CHECK_WORK(gb_work_of(ggml_get_rows(ctx, w, ids)), 3 * 64, 3 * 68 + 3 * 4, 3 * 64 * 4);
     CHECK_WORK(gb_work_of(ggml_cpy(ctx, x, y16)), 640, 640 * 4, 640 * 2); // where it writes is not read
+    struct ggml_tensor * few = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 3);
+    CHECK_WORK(gb_work_of(ggml_set_rows(ctx, y16, few, ids)), 192, 192 * 4 + 3 * 4, 192 * 2); // of y16 nothing is read
     CHECK_WORK(gb_work_of(ggml_transpose(ctx, x)), 0, 0, 0);
     CHECK_WORK(gb_work_of(x), 0, 0, 0);
     struct ggml_tensor * part = ggml_view_2d(ctx, x, 16, 10, x->nb[1], 0);
@@ -35,7 +37,7 @@ static void single_nodes(void) {
     ggml_free(ctx);
 }
 
-// What only the step itself reads does not count; what others may read is written.
+// Results that only the step reads do not count. Results that others may read count as written.
 static void steps(void) {
     struct ggml_context * ctx = open_context();
     struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4);
@@ -62,6 +64,9 @@ static void experts(void) {
     }
     struct ggml_tensor * ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, 2);
     struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 2);
+    struct ggml_tensor * stack = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 16, 4, 8);
+    struct ggml_tensor * one = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 16, 1, 2);
+    CHECK_WORK(gb_work_of(ggml_mul_mat_experts(ctx, stack, one, ids)), 2 * 8 * 16, 2 * 4 + 32 * 4 + 2 * 64 * 4, 8 * 4);
     struct ggml_tensor * y = ggml_mul_mat_id(ctx, as, 8, ids, 0, x);
     CHECK_WORK(gb_work_of(y), 2 * 8 * 16, 2 * 4 + 32 * 4 + 2 * 64 * 4, 8 * 4);
     ggml_free(ctx);
