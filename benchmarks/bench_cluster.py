@@ -64,9 +64,9 @@ def chain(devices: list[gb.Backend], nbytes: int, rounds: int) -> list[float]:
         x = ctx.tensor((nbytes // 4,), name="x")
         node, nodes = x, []
         for _ in range(CUTS + 1):
-            node = gb.sqr(node)
+            node = gb.ops.sqr(node)
             nodes.append(node)
-        small = gb.sum(node)
+        small = gb.ops.sum(node)
         graph = ctx.graph(small)
         for i, n in enumerate((*nodes, small)):
             sched.set_backend(n, devices[min(i, CUTS) % len(devices)])
@@ -120,7 +120,7 @@ def throughput(devices: list[gb.Backend], n: int, runs: int) -> float:
         x = ctx.tensor((4096,), name="x").set_input()
         node = x
         for device in devices:
-            node = gb.sqr(node)
+            node = gb.ops.sqr(node)
             sched.set_backend(node, device)
         graph = ctx.graph(node)
         sched.allocate(graph)

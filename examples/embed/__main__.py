@@ -52,7 +52,7 @@ def compare_with_f32(texts: list[str], vectors: FloatArray, args: argparse.Names
     cosine = (vectors * exact).sum(axis=1)
     size, full = cached_file(source, args.type).stat().st_size, source.stat().st_size
     return (
-        f"weights {gb.as_dtype(args.type).name}: {mib(size)} of {mib(full)} float32; cosine to float32: mean"
+        f"weights {gb.dtypes.as_dtype(args.type).name}: {mib(size)} of {mib(full)} float32; cosine to float32: mean"
         f" {cosine.mean():.5f}, lowest {cosine.min():.5f}"
     )
 

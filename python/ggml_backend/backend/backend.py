@@ -227,8 +227,8 @@ def _parameter(key: str, value: object) -> str:
 
 
 _MORE = (
-    "; gb.register_device makes a class of Python one (on the command line: --import MODULE), gb.load_backend what a"
-    " shared library has"
+    "; gb.devices.register_device makes a class of Python one (on the command line: --import MODULE),"
+    " gb.backend.load_backend what a shared library has"
 )
 
 
@@ -330,7 +330,7 @@ class Backend(Handle):
 
     @property
     def device(self) -> Any:
-        """The :class:`ggml_backend.Device` behind a backend written in Python; None for other backends."""
+        """The :class:`ggml_backend.devices.Device` behind a backend written in Python; None for other backends."""
         core = self._live()
         handle = lib.gbpy_device_of(core.h)
         return object_of(handle, State).device if handle else None

@@ -411,8 +411,6 @@ def _serve(worker: Worker, network: LocalNetwork, failures: list[GgmlError]) -> 
         network.kill(rank)  # so that rank 0 does not wait for it
 
 
-Cluster.__module__ = "ggml_backend"
-
 if not TYPE_CHECKING:
 
     def __getattr__(name):

@@ -195,7 +195,7 @@ class Costs:
 
 
 for _public in (OpCost, CopyCost, DeviceCosts, Prediction, Costs):
-    _public.__module__ = "ggml_backend"  # where users find it, and what pickles name
+    _public.__module__ = "ggml_backend.sched"  # where users find it, and what pickles name
 
 
 # ------------------------------------------------------------------------------------------------------------ the cache

@@ -87,7 +87,7 @@ def warn_of(found: Sequence[Fallback]) -> None:
             *lines,
             (
                 "  Use types and operations that the device takes, choose the place with Scheduler.set_backend (which"
-                " silences this), or ignore ggml_backend.PerformanceWarning."
+                " silences this), or ignore ggml_backend.errors.PerformanceWarning."
             ),
         ]
     )
@@ -126,7 +126,7 @@ def warn_of_weights(found: Sequence[tuple[str, int, str, str, bool]]) -> None:
             *lines,
             (
                 "  With usage='weights' (Backend.allocate, Context.allocate, Buffer.usage) their readers run where they"
-                " are. Or ignore ggml_backend.PerformanceWarning."
+                " are. Or ignore ggml_backend.errors.PerformanceWarning."
             ),
         ]
     )

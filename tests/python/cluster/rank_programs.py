@@ -77,7 +77,7 @@ def weights(path: str, *other: str) -> None:
             try:
                 file.load({"*": remote[0]}, names="t0")
                 raise AssertionError("the file is another one")
-            except gb.FileError as error:
+            except gb.errors.FileError as error:
                 assert "'t0'" in str(error) and "rank 1" in str(error) and "another file" in str(error), error
 
 
@@ -93,7 +93,7 @@ def lost(how: str) -> None:
                 for seed in range(100):
                     model.run(sched, seed)
                 raise AssertionError("nobody noticed")
-            except gb.DeviceLostError as error:
+            except gb.errors.DeviceLostError as error:
                 took = time.perf_counter() - begin
                 assert error.rank == 2 and error.host == cluster.ranks[2].host
                 reason = "has not answered" if how == "SIGSTOP" else "its process has died"
@@ -130,7 +130,7 @@ def dies(at: str) -> None:
                 for seed in range(100):
                     model.run(sched, seed)
                 raise AssertionError("nobody noticed")
-            except gb.DeviceLostError as error:
+            except gb.errors.DeviceLostError as error:
                 assert error.rank == 2 and "its process has died" in str(error), error
         compute_on(cluster.backends()[0])
 
@@ -150,11 +150,11 @@ class Large:
         self.sched.allocate(self.graph)
         self.base = np.arange(n, dtype=np.float32) % 1000
 
-    def start(self, value: int) -> gb.Pending:
+    def start(self, value: int) -> gb.sched.Pending:
         self.x.set(self.base + np.float32(value))
         return self.sched.compute_async(self.graph, results=self.y)
 
-    def expect(self, run: gb.Pending, value: int) -> None:
+    def expect(self, run: gb.sched.Pending, value: int) -> None:
         np.testing.assert_array_equal(run.results()[0], self.base + np.float32(value + 8))
 
 
@@ -189,9 +189,9 @@ def pieces(nbytes: str, limit: str) -> None:
         x = ctx.tensor(n, name="x")
         for device in ranks[:1]:
             device.allocate(4 * n + 64).place(x)
-        y = gb.relu(x)
-        middle = y if len(ranks) == 1 else gb.relu(y)
-        total = gb.sum(middle)
+        y = gb.ops.relu(x)
+        middle = y if len(ranks) == 1 else gb.ops.relu(y)
+        total = gb.ops.sum(middle)
         with gb.Scheduler([*ranks, cpu]) as sched:
             sched.set_backend(y, ranks[0])
             if middle is not y:
@@ -271,7 +271,7 @@ def catches() -> None:
             try:
                 caught(5, nbytes - 1)
                 raise AssertionError("too long, and nobody says so")
-            except gb.DeviceError as error:
+            except gb.errors.DeviceError as error:
                 assert "cannot be received" in str(error), error
         elif rank == 2:
             letter().take()
@@ -305,7 +305,7 @@ def sender_dies(nbytes: str) -> None:
         try:
             found = transport.catch(1, tag, target, 30)
             assert found in (None, size) and (size or found is None), found
-        except (gb.DeviceLostError, _mpi.Unusable) as error:
+        except (gb.errors.DeviceLostError, _mpi.Unusable) as error:
             print(f"{type(error).__name__}: {error}", flush=True)
         assert time.monotonic() - begin < 5
         transport.send(0, tag, b"fine")
@@ -348,13 +348,13 @@ def lost_large(how: str, ms: str) -> None:
                 for value in range(3):
                     work.expect(work.start(value), value)
             raise AssertionError("nobody noticed")
-        except gb.DeviceLostError as error:
+        except gb.errors.DeviceLostError as error:
             found = error
         try:
             assert found.rank == 2 or how == "SIGSTOP", found
             assert [b.name for b in cluster.backends()] == ["MPI1:CPU"], [r.lost for r in cluster.ranks]
             compute_on(cluster.backends()[0])
-        except (AssertionError, gb.DeviceLostError):
+        except (AssertionError, gb.errors.DeviceLostError):
             first = cluster.ranks[1].lost
             if first is None or (how != "SIGSTOP" and not blocks_within_mpi(first, other)):
                 raise
@@ -382,11 +382,11 @@ def silent(who: str, ms: str, how: str = "SIGSTOP") -> None:
                     b.copy_from(a)
                     two.synchronize()
             raise AssertionError("nobody noticed")
-        except gb.DeviceLostError as error:
+        except gb.errors.DeviceLostError as error:
             assert error.rank == 1, error
         print(f"noticed after {time.monotonic() - begin:.1f} s", flush=True)
         assert [b.name for b in cluster.backends()] == ["MPI2:CPU"], [r.lost for r in cluster.ranks]
-        with contextlib.suppress(gb.DeviceLostError):
+        with contextlib.suppress(gb.errors.DeviceLostError):
             two.synchronize()
         compute_on(cluster.backends()[0])
 
@@ -444,7 +444,7 @@ def too_few_threads() -> None:
     try:
         gb.cluster.start()
         raise AssertionError
-    except gb.UnsupportedError as error:
+    except gb.errors.UnsupportedError as error:
         assert "MPI_THREAD_MULTIPLE" in str(error)
 
 

@@ -145,8 +145,8 @@ def test_nothing_is_left_on_a_rank():
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        ({"delay": -1}, gb.InvalidArgumentError), ({"delay": math.inf}, gb.InvalidArgumentError),
-        ({"rate": 0}, gb.InvalidArgumentError), ({"jitter": math.nan}, gb.InvalidArgumentError),
+        ({"delay": -1}, gb.errors.InvalidArgumentError), ({"delay": math.inf}, gb.errors.InvalidArgumentError),
+        ({"rate": 0}, gb.errors.InvalidArgumentError), ({"jitter": math.nan}, gb.errors.InvalidArgumentError),
         ({"delay": "x"}, TypeError), ({"network": 3}, TypeError),
     ],
 )  # fmt: skip

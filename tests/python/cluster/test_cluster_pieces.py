@@ -79,7 +79,7 @@ def test_cuts_weights_and_results_travel_in_pieces(nbytes, n_copies, ranks, cpu,
     w.set(v)
     x = ctx.tensor(n, name="x").set_input()
     first = x + w
-    second = gb.relu(first) * w
+    second = gb.ops.relu(first) * w
     last = second + x
     with gb.Scheduler([one, two, cpu], n_copies=n_copies) as sched:
         for node, device in ((first, one), (second, two), (second.sources[0], two), (last, cpu)):
@@ -110,7 +110,7 @@ def test_a_loaded_model_travels_in_pieces(ranks, rng, tmp_path):
 def test_a_longer_message_is_refused(longest):
     network = LocalNetwork(2)
     network.transport(0).send(1, m.DATA, bytes(LIMIT))
-    with pytest.raises(gb.DeviceError, match=f"a message of {LIMIT + 1} bytes: at most {LIMIT}"):
+    with pytest.raises(gb.errors.DeviceError, match=f"a message of {LIMIT + 1} bytes: at most {LIMIT}"):
         network.transport(0).send(1, m.DATA, bytes(LIMIT + 1))
 
 

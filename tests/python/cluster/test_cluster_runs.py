@@ -76,7 +76,7 @@ class Faults:
         def do(command):
             if self.fails(command):
                 self.failed += 1
-                raise gb.AllocationError(f"fault {self.failed}")
+                raise gb.errors.AllocationError(f"fault {self.failed}")
             real(command)
 
         return do
@@ -105,7 +105,7 @@ def test_a_run_on_its_way_fails_itself_and_no_earlier_one(rank, order):
             if i < 2 and order[:2] == [0, 1]:
                 chain.expect(runs[i], i)
             elif i < 2:
-                with contextlib.suppress(gb.StateError):
+                with contextlib.suppress(gb.errors.StateError):
                     chain.expect(runs[i], i)
             else:
                 with pytest.raises(gb.GgmlError):
@@ -125,7 +125,7 @@ def test_who_looks_first_does_not_take_anothers_failure():
         two.expect(good, 3)
         two.sched.synchronize()
         two.run(4)
-        with pytest.raises(gb.AllocationError, match="fault 1"):
+        with pytest.raises(gb.errors.AllocationError, match="fault 1"):
             lost.results()
         one.run(5)
 
@@ -138,7 +138,7 @@ def test_a_failure_is_found_also_where_all_was_done_long_ago():
         faults.next(1)
         lost = chain.start(2)
         sent(cluster, 1), sent(cluster, 2)
-        with pytest.raises(gb.AllocationError, match="fault 1"):
+        with pytest.raises(gb.errors.AllocationError, match="fault 1"):
             lost.results()
         chain.run(3)
 
@@ -159,7 +159,7 @@ def test_sets_copies_and_reads_beside_a_run_that_failed_are_carried_out(n):
             b.copy_from(a)
             np.testing.assert_array_equal(a.numpy(copy=True), np.full(n, value, np.float32))
             np.testing.assert_array_equal(b.numpy(copy=True), np.full(n, value, np.float32))
-        with pytest.raises(gb.AllocationError, match="fault 1"):
+        with pytest.raises(gb.errors.AllocationError, match="fault 1"):
             lost.results()
         compute_on(here)
         chain.run(3)
@@ -182,7 +182,7 @@ def test_a_set_that_fails_says_so_to_who_reads_and_to_who_computes(what, n):
 
             def __getattr__(self, name):
                 if name in ("write", "target", "fill"):
-                    raise gb.DeviceError("it does not take it")
+                    raise gb.errors.DeviceError("it does not take it")
                 return getattr(self.piece, name)
 
             def __setattr__(self, name, value):
@@ -195,10 +195,10 @@ def test_a_set_that_fails_says_so_to_who_reads_and_to_who_computes(what, n):
             t.set(np.zeros(n, np.float32))
         sent(cluster, 1)
         worker._memory = real
-        with pytest.raises(gb.DeviceError, match="it does not take it"):
+        with pytest.raises(gb.errors.DeviceError, match="it does not take it"):
             t.numpy(copy=True)
         np.testing.assert_array_equal(t.numpy(copy=True), np.ones(n, np.float32))  # it was told
-        with pytest.raises(gb.DeviceError, match="it does not take it"):
+        with pytest.raises(gb.errors.DeviceError, match="it does not take it"):
             device.synchronize()
         t.set(np.full(n, 7, np.float32))
         np.testing.assert_array_equal(t.numpy(copy=True), np.full(n, 7, np.float32))
@@ -211,12 +211,12 @@ def test_a_graph_that_cannot_be_prepared_fails_its_own_runs():
         chain, real = Chain(NAMES[:1]), worker._prepared
 
         def prepared(device, nodes):
-            raise gb.AllocationError("no plan")
+            raise gb.errors.AllocationError("no plan")
 
         worker._prepared = prepared
         bad = Chain(NAMES[:1])
         for _ in range(2):  # each of its runs, until it is prepared again
-            with pytest.raises(gb.AllocationError, match="no plan"):
+            with pytest.raises(gb.errors.AllocationError, match="no plan"):
                 bad.run(1)
         worker._prepared = real
         chain.run(3)
@@ -243,17 +243,17 @@ def test_each_run_is_right_or_raises_its_own_failure(seed):
                 value = 100 * k + i
                 try:
                     flying.append((chain.start(value), value))
-                except gb.AllocationError as error:
+                except gb.errors.AllocationError as error:
                     assert "fault" in str(error)
                     counts[k] += 1
                 while len(flying) > random.integers(0, 5):
                     run, value = flying.pop(int(random.integers(len(flying))))
                     try:
                         chain.expect(run, value)
-                    except gb.AllocationError as error:
+                    except gb.errors.AllocationError as error:
                         assert "fault" in str(error)
                         counts[k] += 1
-                    except gb.StateError as error:
+                    except gb.errors.StateError as error:
                         assert "failed" in str(error)  # behind one that was told
                         counts[k] += 1
 
@@ -292,7 +292,7 @@ def test_a_chain_on_one_queue_is_spared_what_fails_in_another():
         for value in range(10):
             lost, good = one.start(value), two.start(value)
             two.expect(good, value)
-            with pytest.raises(gb.AllocationError, match="fault"):
+            with pytest.raises(gb.errors.AllocationError, match="fault"):
                 lost.results()
 
 
@@ -316,7 +316,9 @@ def test_closed_devices_give_back_their_number():
 def test_too_many_open_devices():
     with simulated(2) as cluster:
         devices = [gb.Backend("MPI1:CPU") for _ in range(256)]
-        with pytest.raises(gb.InvalidArgumentError, match=r"rank 1 .*256 devices are open already: close\(\) some"):
+        with pytest.raises(
+            gb.errors.InvalidArgumentError, match=r"rank 1 .*256 devices are open already: close\(\) some"
+        ):
             gb.Backend("MPI1:CPU")
         del devices
         gc.collect()
@@ -347,7 +349,7 @@ def test_memory_that_is_dropped_goes_before_new_memory():
         for _ in range(20):
             device.allocate(900_000)  # nobody keeps it
         one = device.allocate(900_000)
-        with pytest.raises(gb.AllocationError, match="rank 1"):
+        with pytest.raises(gb.errors.AllocationError, match="rank 1"):
             device.allocate(900_000)
         del one
         device.allocate(900_000)
@@ -372,14 +374,16 @@ def test_a_graph_that_no_message_can_hold(monkeypatch):
         device = cluster.backends()[0]
         node = x = ctx.tensor((4,), name="x")
         for _ in range(40):
-            node = gb.sqr(node)
+            node = gb.ops.sqr(node)
         graph = ctx.graph(node)
         with gb.Scheduler([device, gb.Backend("CPU", n_threads=1)]) as sched:
             for n in graph.nodes:
                 sched.set_backend(n, device)
             sched.allocate(graph)
             x.set(np.ones(4, np.float32))
-            with pytest.raises(gb.InvalidArgumentError, match=r"40 nodes are a message of \d+ bytes, and 5000 are"):
+            with pytest.raises(
+                gb.errors.InvalidArgumentError, match=r"40 nodes are a message of \d+ bytes, and 5000 are"
+            ):
                 sched.compute(graph)
         monkeypatch.undo()
         compute_on(device)
@@ -389,7 +393,7 @@ def test_a_message_that_is_too_long_for_a_rank_is_told(monkeypatch):
     with simulated(2, deadline=5) as cluster:
         conductor = cluster._conductor
         conductor.transport.send(1, m.CONTROL, bytes(m.MAX_CONTROL + 100))
-        with pytest.raises(gb.DeviceLostError, match=r"rank 1 .*is longer than"):
+        with pytest.raises(gb.errors.DeviceLostError, match=r"rank 1 .*is longer than"):
             cluster._conductor.wait_for(conductor.peers[1], Queue(9), (1 << 40, 0))
 
 

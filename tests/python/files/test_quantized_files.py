@@ -237,12 +237,12 @@ def test_more_rows_than_announced_are_told_with_importances_too(tmp_path: Path) 
     writer = gb.gguf.Writer(tmp_path / "o.gguf")
     rows = np.ones((9, COLUMNS), np.float32)
     writer.add_tensor("a", lambda: iter([rows]), "q4_k", shape=(2, 4, COLUMNS), importance=np.ones((2, COLUMNS)))
-    with pytest.raises(gb.InvalidArgumentError, match="the data has more bytes"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="the data has more bytes"):
         writer.close()
 
 
 def test_importances_that_do_not_fit_are_refused_when_a_tensor_is_added(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "o.gguf")
-    with pytest.raises(gb.InvalidArgumentError, match="tensor 'a': importance of shape"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="tensor 'a': importance of shape"):
         writer.add_tensor("a", np.ones((3, 4, 512), np.float32), "q4_k", importance=np.ones((5, 512)))
     writer.discard()

@@ -42,7 +42,7 @@ def test_nothing_comes_into_memory_of_a_run_that_ended():
                     peers = cluster._conductor.peers.values()
                     awaited = [a for p in peers for a in list(p.arrivals.values()) if a.target is not None]
                     assert not awaited, f"interrupted at {places.where}"
-                with contextlib.suppress(gb.StateError):  # the run was interrupted
+                with contextlib.suppress(gb.errors.StateError):  # the run was interrupted
                     sched.synchronize()
                 if not inside:
                     break

@@ -53,14 +53,14 @@ def test_copies(name, dtype):
         ((131, 1030), "padded"),
     ]:
         node = check(
-            getattr(gb, name), [values(*shape, dtype=dtype, layout=layout)], same, EXACT, on_sim=layout == "padded"
+            getattr(gb.ops, name), [values(*shape, dtype=dtype, layout=layout)], same, EXACT, on_sim=layout == "padded"
         )
         assert node.is_contiguous
 
 
 @covers("DUP")
 def test_dup_in_place_is_the_tensor():
-    node = check(lambda t: gb.dup(t, inplace=True), [real(3, 5, layout="padded")], same, EXACT)
+    node = check(lambda t: gb.ops.dup(t, inplace=True), [real(3, 5, layout="padded")], same, EXACT)
     assert node.view_of is not None
 
 
@@ -75,24 +75,26 @@ def test_cont_to_another_shape(layout):
         ((60,), (2, 3, 2, 5)),
         ((1, 7), (7, 1)),
     ):
-        check(lambda t, s=new: gb.cont(t, s), [real(*shape, layout=layout)], lambda v, s=new: v.reshape(s), EXACT)
+        check(lambda t, s=new: gb.ops.cont(t, s), [real(*shape, layout=layout)], lambda v, s=new: v.reshape(s), EXACT)
 
 
 @covers("RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "CONT")
 def test_views():
     x = real(2, 3, 4, 5)
-    check(lambda t: gb.reshape(t, (6, 20)), [x], lambda v: v.reshape(6, 20), EXACT)
-    check(lambda t: gb.view(t, (3, 4), strides=(80, 4), offset=40), [x], lambda v: v.reshape(6, 20)[:3, 10:14], EXACT)
-    check(lambda t: gb.cont(gb.transpose(t)), [x], lambda v: v.swapaxes(-1, -2), EXACT)
-    check(gb.transpose, [x], lambda v: v.swapaxes(-1, -2), EXACT)
+    check(lambda t: gb.ops.reshape(t, (6, 20)), [x], lambda v: v.reshape(6, 20), EXACT)
+    check(
+        lambda t: gb.ops.view(t, (3, 4), strides=(80, 4), offset=40), [x], lambda v: v.reshape(6, 20)[:3, 10:14], EXACT
+    )
+    check(lambda t: gb.ops.cont(gb.ops.transpose(t)), [x], lambda v: v.swapaxes(-1, -2), EXACT)
+    check(gb.ops.transpose, [x], lambda v: v.swapaxes(-1, -2), EXACT)
     for axes in itertools.permutations(range(4)):
         # ggml: dimension d goes to position axes[d]; dimension d is axis 3 - d
         order = [0] * 4
         for d, to in enumerate(axes):
             order[3 - to] = 3 - d
-        check(lambda t, a=axes: gb.permute_ggml(t, *a), [x], lambda v, o=order: v.transpose(o), EXACT)
+        check(lambda t, a=axes: gb.ops.permute_ggml(t, *a), [x], lambda v, o=order: v.transpose(o), EXACT)
         check(
-            lambda t, a=axes: gb.cont(gb.permute_ggml(t, *a)),
+            lambda t, a=axes: gb.ops.cont(gb.ops.permute_ggml(t, *a)),
             [x],
             lambda v, o=order: v.transpose(o),
             EXACT,
@@ -123,7 +125,7 @@ def test_cast(source, target):
         ((131, 1030), "padded"),
     ]:
         x = values(*shape, dtype=source, layout=layout)
-        check(lambda t: gb.cast(t, target), [x], lambda v: converted(v, target), EXACT, dtype=target)
+        check(lambda t: gb.ops.cast(t, target), [x], lambda v: converted(v, target), EXACT, dtype=target)
         check(lambda t: t.astype(target), [x], lambda v: converted(v, target), EXACT, dtype=target, on_sim=False)
 
 
@@ -141,7 +143,7 @@ def test_cast_of_every_kind_of_number(target):
     x = np.concatenate([bits.astype(np.uint32).view(np.float32), np.array(special, np.float32)])
     with np.errstate(all="ignore"):
         want = x.astype(numpy_dtype(target))
-    built = Built(lambda t: gb.cast(t, target), [array(x)], cpus()[0][1])
+    built = Built(lambda t: gb.ops.cast(t, target), [array(x)], cpus()[0][1])
     for label, backend in cpus():
         got = built.compute(backend)
         number = ~np.isnan(x)
@@ -154,7 +156,7 @@ def test_cast_of_every_kind_of_number(target):
 def test_cast_of_all_65536_values(source):
     x = np.arange(65536, dtype=np.uint16).view(numpy_dtype(source))
     want = x.astype(np.float32)
-    built = Built(lambda t: gb.cast(t, "float32"), [array(x, source)], cpus()[0][1])
+    built = Built(lambda t: gb.ops.cast(t, "float32"), [array(x, source)], cpus()[0][1])
     for label, backend in cpus():
         got = built.compute(backend)
         np.testing.assert_array_equal(got, want, err_msg=label)
@@ -170,7 +172,7 @@ def test_cpy(source, target):
     for one, two in itertools.product(ALL_LAYOUTS, ALL_LAYOUTS):
         for shape, into in (((3, 4, 5), (3, 4, 5)), ((3, 4, 5), (5, 12)), ((2, 3, 2, 5), (60,)), ((7, 3), (3, 7))):
             x, y = values(*shape, dtype=source, layout=one), values(*into, dtype=target, layout=two)
-            check(gb.cpy, [x, y], lambda v,
+            check(gb.ops.cpy, [x, y], lambda v,
              w: converted(v.reshape(w.shape), target) if source != target else v.reshape(w.shape), EXACT, dtype=target,
                   writes=(1,), on_sim=one == two)  # fmt: skip
 
@@ -182,7 +184,7 @@ CONVERSIONS_REFUSED = [
 
 @pytest.mark.parametrize(("source", "target"), CONVERSIONS_REFUSED)
 def test_conversions_that_do_not_exist(source, target):
-    refuses(lambda t: gb.cast(t, target), [values(3, 4, dtype=source)])
+    refuses(lambda t: gb.ops.cast(t, target), [values(3, 4, dtype=source)])
 
 
 # -------------------------------------------------------------------------------------------------------------- gathers
@@ -210,23 +212,25 @@ def test_get_rows(dtype):
     ):
         for one, two in zip(itertools.chain(LAYOUTS, LAYOUTS), itertools.chain(LAYOUTS, LAYOUTS[::-1]), strict=True):
             inputs = [values(*shape, dtype=dtype, layout=one), whole(*index, low=0, high=shape[-2], layout=two)]
-            check(gb.get_rows, inputs, rows_of, EXACT, dtype=result, on_sim=one == two)
+            check(gb.ops.get_rows, inputs, rows_of, EXACT, dtype=result, on_sim=one == two)
     check(
-        gb.get_rows,
+        gb.ops.get_rows,
         [values(4, 6, dtype=dtype, layout="transposed"), array([3, 0, 3], "int32")],
         rows_of,
         EXACT,
         dtype=result,
     )
-    check(gb.get_rows, [values(4, 6, dtype=dtype), array([], "int32")], lambda a, b: a[:0], EXACT, dtype=result)
+    check(gb.ops.get_rows, [values(4, 6, dtype=dtype), array([], "int32")], lambda a, b: a[:0], EXACT, dtype=result)
 
 
 @pytest.mark.parametrize("index", [-1, 4, 2**31 - 1, -(2**31)])
 def test_get_rows_out_of_range(index):
     """An error of the computation; afterwards the backend works as before."""
-    refuses(gb.get_rows, [real(4, 6), array([0, index, 1], "int32")], gb.InvalidArgumentError)
-    refuses(gb.get_rows_back, [real(3, 6), array([0, index, 1], "int32"), real(4, 6)], gb.InvalidArgumentError)
-    check(gb.get_rows, [real(4, 6), array([0, 3, 1], "int32")], rows_of, EXACT)
+    refuses(gb.ops.get_rows, [real(4, 6), array([0, index, 1], "int32")], gb.errors.InvalidArgumentError)
+    refuses(
+        gb.ops.get_rows_back, [real(3, 6), array([0, index, 1], "int32"), real(4, 6)], gb.errors.InvalidArgumentError
+    )
+    check(gb.ops.get_rows, [real(4, 6), array([0, 3, 1], "int32")], rows_of, EXACT)
 
 
 @covers("GET_ROWS_BACK")
@@ -240,7 +244,7 @@ def test_get_rows_back(dtype):
     for n, width, rows in ((1, 1, 1), (5, 3, 4), (9, 33, 2), (300, 257, 64)):
         for layout in LAYOUTS:
             inputs = [real(n, width, dtype=dtype, layout=layout), whole(n, low=0, high=rows), real(rows, width)]
-            check(gb.get_rows_back, inputs, reference, Tolerance(n=n), magnitude=reference, dtype="float32")
+            check(gb.ops.get_rows_back, inputs, reference, Tolerance(n=n), magnitude=reference, dtype="float32")
 
 
 @covers("DIAG")
@@ -248,4 +252,4 @@ def test_get_rows_back(dtype):
 def test_diag(dtype):
     for shape in ((1, 1), (1, 7), (3, 1, 5), (2, 3, 1, 33), (1, 300)):
         for layout in ("whole", "padded", "stepped"):
-            check(gb.diag, [real(*shape, dtype=dtype, layout=layout)], lambda v: v * np.eye(v.shape[-1]), EXACT)
+            check(gb.ops.diag, [real(*shape, dtype=dtype, layout=layout)], lambda v: v * np.eye(v.shape[-1]), EXACT)

@@ -15,7 +15,7 @@ def products(ctx, layers=3, n=256, dtype=gb.float32):
     x = ctx.tensor((128, n), name="x")
     y = x
     for i in range(layers):
-        y = gb.relu(y @ ctx.tensor((n, n), dtype, name=f"w{i}").T).named(f"out{i}")
+        y = gb.ops.relu(y @ ctx.tensor((n, n), dtype, name=f"w{i}").T).named(f"out{i}")
         y.sources[0].named(f"product{i}")
     return x, y, ctx.graph(y)
 
@@ -40,7 +40,7 @@ def caught(act):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         act()
-    return [w for w in found if issubclass(w.category, gb.PerformanceWarning)]
+    return [w for w in found if issubclass(w.category, gb.errors.PerformanceWarning)]
 
 
 def test_it_names_what_falls_and_why(ctx, cpu, weak):
@@ -89,7 +89,7 @@ def test_silent_where_nothing_is_lost(ctx, cpu, weak):
     for backends in ([cpu], [strong, cpu], [strong, weak, cpu], [cpu, gb.Backend("CPU")], [weak]):
         with gb.Scheduler(backends) as sched:
             if backends == [weak]:
-                with pytest.raises(gb.UnsupportedError):
+                with pytest.raises(gb.errors.UnsupportedError):
                     sched.allocate(graph)
             else:
                 assert caught(lambda sched=sched: sched.allocate(graph)) == []
@@ -113,7 +113,7 @@ def test_the_users_own_choice_is_no_surprise(ctx, cpu, weak):
 def test_large_results_that_travel_count_too(ctx, cpu):
     weak = gb.Backend("SIM:name=WEAK,noops=relu")
     x = ctx.tensor((512, 1024), name="x")
-    y = gb.sqr(gb.relu(gb.sqr(x).named("before")).named("middle")).named("after")
+    y = gb.ops.sqr(gb.ops.relu(gb.ops.sqr(x).named("before")).named("middle")).named("after")
     graph = ctx.graph(y)
     with gb.Scheduler([weak, cpu]) as sched:
         (warning,) = caught(lambda: sched.allocate(graph))
@@ -137,8 +137,8 @@ def test_as_an_error_it_leaves_everything_usable(ctx, cpu, weak, rng):
     x, y, graph = products(ctx, 1)
     with gb.Scheduler([weak, cpu]) as sched:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", gb.PerformanceWarning)
-            with pytest.raises(gb.PerformanceWarning):
+            warnings.simplefilter("error", gb.errors.PerformanceWarning)
+            with pytest.raises(gb.errors.PerformanceWarning):
                 sched.allocate(graph)
             sched.allocate(graph)  # it has been said
             X, W = (rng.standard_normal(s).astype(np.float32) for s in ((128, 256), (256, 256)))
@@ -202,11 +202,11 @@ def test_weights_that_nothing_says_are_weights(ctx, cpu, sim, where):
 def test_weights_in_other_places_of_a_graph(ctx, cpu, sim, how):
     _, w, _, _, _ = placed(ctx, sim, "any", 1024)
     if how == "lookup":
-        y = gb.get_rows(w, ctx.tensor(3, gb.int32, name="ids"))
+        y = gb.ops.get_rows(w, ctx.tensor(3, gb.int32, name="ids"))
     elif how == "view":
         y = ctx.tensor((4, 1024)) @ w[:512].T
     else:
-        y = gb.mul_mat_id([w, w], ctx.tensor((4, 1), gb.int32), 0, ctx.tensor((4, 1024)))
+        y = gb.ops.mul_mat_id([w, w], ctx.tensor((4, 1), gb.int32), 0, ctx.tensor((4, 1024)))
     with gb.Scheduler([cpu, sim]) as sched:
         (warning,) = caught(lambda: sched.allocate(ctx.graph(y)))
         assert ("'w (view)' (" if how == "view" else "'w' (") in str(warning.message)
@@ -222,4 +222,4 @@ def test_what_travels_and_is_no_weight(ctx, cpu, sim):
         other.allocate(cpu)
         a.set(1.0)
         b = other.tensor((64, 512), name="b")
-        assert caught(lambda: sched.allocate(other.graph(gb.relu(a) @ b.T))) == []
+        assert caught(lambda: sched.allocate(other.graph(gb.ops.relu(a) @ b.T))) == []

@@ -15,7 +15,7 @@ from ggml_backend.profile._pictures.labels import text_width
 from ggml_backend.profile._pictures.palette import COLOURS
 
 SVG = "{http://www.w3.org/2000/svg}"
-pytestmark = pytest.mark.filterwarnings("ignore::ggml_backend.PerformanceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::ggml_backend.errors.PerformanceWarning")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_pixels_are_the_drawing(trace, tmp_path):
         (lambda: trace.to_png(scale=0), "scale must be"),
         (lambda: trace.to_png(width=10**6), "width must be"),
     ):
-        with pytest.raises(gb.InvalidArgumentError, match=rf"Trace\.to_png: .*{message}"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=rf"Trace\.to_png: .*{message}"):
             call()
 
 
@@ -107,7 +107,7 @@ def test_empty_and_wrong(trace, cpu):
         pass
     ET.fromstring(nothing.to_svg())
     assert "0 events" in nothing.to_html()
-    with pytest.raises(gb.InvalidArgumentError, match=r"Trace\.to_svg: width must be 240"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"Trace\.to_svg: width must be 240"):
         trace.to_svg(width=1)
     with pytest.raises(TypeError, match=r"Trace\.to_html: title must be a str"):
         trace.to_html(title=1)

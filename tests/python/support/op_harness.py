@@ -153,7 +153,7 @@ def _next() -> np.random.Generator:
 @functools.cache
 def cpus() -> tuple[tuple[str, gb.Backend], ...]:
     """One and three threads with the best instructions, one thread with all others."""
-    usable = [name for name, ok in gb.cpu_levels().items() if ok]
+    usable = [name for name, ok in gb.backend.cpu_levels().items() if ok]
     best = gb.Backend("CPU", n_threads=1)
     found = [("1 thread", best), ("3 threads", gb.Backend("CPU", n_threads=3))]
     return (*found, *((f"level {n}", gb.Backend("CPU", n_threads=1, level=n)) for n in usable if n != best.level))
@@ -343,7 +343,9 @@ def compare(got: Any, want: Any, magnitude: Any, tolerance: Tolerance, label: st
 
 
 def refuses(
-    build: Callable[..., gb.Tensor], inputs: Sequence[In], error: Any = (gb.UnsupportedError, gb.InvalidArgumentError)
+    build: Callable[..., gb.Tensor],
+    inputs: Sequence[In],
+    error: Any = (gb.errors.UnsupportedError, gb.errors.InvalidArgumentError),
 ) -> None:
     """Fails unless the operation is refused with a clear error, either when it is built or when it is computed."""
     with pytest.raises(error) as caught:

@@ -1,4 +1,4 @@
-"""A plan as CSV, page and map: what the methods of :class:`ggml_backend.Plan` that draw it call."""
+"""A plan as CSV, page and map: what the methods of :class:`ggml_backend.sched.Plan` that draw it call."""
 
 from __future__ import annotations
 
