@@ -101,7 +101,7 @@ def main() -> None:
     if not args.cluster:
         show(args, Embedder(args.devices, n_threads=args.threads, dtype=args.type))
         return
-    with gb.cluster.start(threads=args.threads) as cluster:
+    with gb.cluster.start(n_threads=args.threads) as cluster:
         remote = [b.name for b in cluster.backends()]
         in_flight = 2 * len(remote) if remote else 1
         show(args, Embedder([*remote, "CPU"], args.threads, dtype=args.type, in_flight=in_flight))

@@ -75,7 +75,7 @@ if not TYPE_CHECKING:
         """The paths of names that stood here."""
         kept = {module.__name__.rpartition(".")[2]: module.__all__ for module in (ops, dtypes, errors, backend, sched)}
         places = {**_MOVED, **kept, "tensor": tensor.__all__}
-        return {name: f"{module}.{name}" for module, names in places.items() for name in names} | _RENAMED
+        return {name: f"{module}.{name}" for module, names in places.items() for name in names if name not in __all__} | _RENAMED
 
     def __getattr__(name):
         found = _load(__name__, _LATER, name)

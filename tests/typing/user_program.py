@@ -265,7 +265,7 @@ def memory(cpu: gb.Backend, folder: Path) -> None:
 
 
 def scheduling(cpu: gb.Backend, folder: Path) -> None:
-    sim = gb.Backend("SIM", mem="64M")
+    sim = gb.Backend.simulated(mem="64M", ops=["mul_mat", "relu", "add", "mul"], copy_delay=1e-6)
     costs = gb.sched.Costs(
         [
             gb.sched.DeviceCosts((gb.sched.OpCost(launch_us=1.0),), gb.sched.CopyCost(2.0, 1000.0)),
@@ -421,7 +421,7 @@ def failures(cpu: gb.Backend) -> list[type[Exception]]:
 
 
 def ranks(folder: Path) -> None:
-    with gb.cluster.start(deadline=5.0, heartbeat=0.5, cache=None, threads=1) as cluster:
+    with gb.cluster.start(deadline=5.0, heartbeat=0.5, cache=None, n_threads=1) as cluster:
         assert_type(cluster, gb.cluster.Cluster)
         assert_type(cluster.backends(), "list[gb.Backend]")
         assert_type([r.lost for r in cluster.ranks], "list[str | None]")

@@ -27,13 +27,13 @@ from ranks import alone, compute_on, placed
 
 def models() -> None:
     """The same bits as one process, on all ranks and this one."""
-    with gb.cluster.start(deadline=20, threads=1) as cluster:
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster:
         for name in ("embed", "llama"):
             wanted = alone(name, range(3))
             with placed(name, cluster.backends()) as (model, sched):
                 for seed, want in enumerate(wanted):
                     np.testing.assert_array_equal(model.run(sched, seed), want)
-                assert {s.backend for s in sched.splits} >= {f"MPI{r}:CPU" for r in range(1, cluster.size)}
+                assert {s.backend for s in sched.splits} >= {f"MPI{r}:CPU" for r in range(1, cluster.n_ranks)}
 
 
 def minilm(tree: str) -> None:
@@ -42,7 +42,7 @@ def minilm(tree: str) -> None:
     from examples.embed.model import Embedder
 
     texts = [" ".join(["word"] * n) + f" number {n}" for n in range(1, 20)]
-    with gb.cluster.start(deadline=60, threads=1) as cluster:
+    with gb.cluster.start(deadline=60, n_threads=1) as cluster:
         devices = [*(b.name for b in cluster.backends()), "CPU"]
         embedder = Embedder(devices, 1)
         found = embedder.embed(texts, 4)
@@ -51,14 +51,14 @@ def minilm(tree: str) -> None:
 
 
 def device(name: str) -> None:
-    with gb.cluster.start(deadline=20, threads=1):
+    with gb.cluster.start(deadline=20, n_threads=1):
         report = gb.testing.check_device(name, quick=True, only=["graphs", "memory"])
         assert report.ok, report
 
 
 def weights(path: str, *other: str) -> None:
     """Each rank reads its own file; ``other``: one that rank 0 alone has in the place of it."""
-    with gb.cluster.start(deadline=20, threads=1) as cluster:
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster:
         remote = cluster.backends()
         file = gb.gguf.open(path)
         before = cluster.bytes_sent
@@ -84,7 +84,7 @@ def weights(path: str, *other: str) -> None:
 def lost(how: str) -> None:
     """A rank is killed or stopped in the middle of runs; the others go on."""
     _mpi.rank()  # MPI begins, which may take longer than the deadline
-    with gb.cluster.start(deadline=3 if how == "SIGSTOP" else 60, threads=1) as cluster:
+    with gb.cluster.start(deadline=3 if how == "SIGSTOP" else 60, n_threads=1) as cluster:
         with placed("embed", cluster.backends()) as (model, sched):
             model.run(sched, 0)
             os.kill(cluster.ranks[2].pid, getattr(signal, how))
@@ -124,7 +124,7 @@ def dies(at: str) -> None:
 
     if MPI.COMM_WORLD.Get_rank() == 2:
         m.commands_of = commands_of
-    with gb.cluster.start(deadline=60, threads=1) as cluster:
+    with gb.cluster.start(deadline=60, n_threads=1) as cluster:
         with placed("embed", cluster.backends()) as (model, sched):
             try:
                 for seed in range(100):
@@ -168,7 +168,7 @@ def large() -> None:
 
     _mpi.MpiTransport.lend = lend  # type: ignore[method-assign]
     atexit.register(lambda: print(f"lent {len(lent)} times", flush=True))
-    with gb.cluster.start(deadline=60, threads=1) as cluster:
+    with gb.cluster.start(deadline=60, n_threads=1) as cluster:
         for copies in (1, 4):
             work = Large(cluster.backends(), copies)
             for value in range(20):
@@ -184,7 +184,7 @@ def pieces(nbytes: str, limit: str) -> None:
     m.MAX_DATA = int(limit)
     n = int(nbytes) // 4
     marks = np.array([0, 1, m.MAX_DATA // 4, n // 2, n - 1]).clip(0, n - 1)
-    with gb.cluster.start(deadline=120, threads=1) as cluster, gb.Context() as ctx:
+    with gb.cluster.start(deadline=120, n_threads=1) as cluster, gb.Context() as ctx:
         ranks, cpu = cluster.backends(), gb.Backend("CPU", n_threads=1)
         x = ctx.tensor(n, name="x")
         for device in ranks[:1]:
@@ -338,7 +338,7 @@ def lost_large(how: str, ms: str) -> None:
     """Rank 2 is killed or stopped while large activations go to and fro. Rank 1 goes on, unless rank 2 was stopped
     within a message to it, or MPI blocks it."""
     _mpi.rank()  # MPI begins, which may take longer than the deadline
-    with gb.cluster.start(deadline=3, threads=1) as cluster:
+    with gb.cluster.start(deadline=3, n_threads=1) as cluster:
         work, pid, other = Large(cluster.backends(), 2), cluster.ranks[2].pid, cluster.ranks[1].pid
         work.expect(work.start(0), 0)
         threading.Timer(float(ms) / 1e3, os.kill, (pid, getattr(signal, how))).start()
@@ -365,7 +365,7 @@ def silent(who: str, ms: str, how: str = "SIGSTOP") -> None:
     """Rank 1 is killed or stopped in the middle of a long message to rank 0 or 2; these go on."""
     _mpi.rank()
     _mpi._SLOWEST = 1e9
-    with gb.cluster.start(deadline=4, threads=1) as cluster, gb.Context() as c1, gb.Context() as c2:
+    with gb.cluster.start(deadline=4, n_threads=1) as cluster, gb.Context() as c1, gb.Context() as c2:
         one, two = cluster.backends()
         a, b = c1.tensor((1 << 27,), name="a"), c2.tensor((1 << 27,), name="b")
         c1.allocate(one), c2.allocate(two)
@@ -397,7 +397,7 @@ def text(path: str, examples: str) -> None:
     from examples.llama.model import Llama, Sampler
 
     prompt = [3, 1, 4, 1, 5, 9, 2, 6]
-    with gb.cluster.start(deadline=20, threads=1) as cluster:
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster:
 
         def names() -> list[str]:
             return [*(b.name for b in cluster.backends()), "CPU"]
@@ -450,7 +450,7 @@ def too_few_threads() -> None:
 
 def interrupted() -> None:
     """Ctrl-C on rank 0 while ranks compute; everything goes on afterwards."""
-    with gb.cluster.start(deadline=20, threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
         wanted = model.run(sched, 7)
         for i in range(20):
             signal.setitimer(signal.ITIMER_REAL, 0.0005 * (i + 1))
@@ -464,7 +464,7 @@ def interrupted() -> None:
 
 def forks() -> None:
     """Children of rank 0 cannot use the cluster, and their exit does not disturb it."""
-    with gb.cluster(deadline=20, threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
+    with gb.cluster(deadline=20, n_threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
         wanted = model.run(sched, 7)
         for status in (0, 3):
             child = os.fork()
@@ -483,11 +483,11 @@ def forks() -> None:
 
 def forgets() -> None:
     """No call closes the cluster."""
-    compute_on(gb.cluster(deadline=20, threads=1).backends()[0])
+    compute_on(gb.cluster(deadline=20, n_threads=1).backends()[0])
 
 
 def raises() -> None:
-    with gb.cluster.start(deadline=20, threads=1) as cluster:
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster:
         compute_on(cluster.backends()[0])
         raise RuntimeError("of the script")
 

@@ -162,7 +162,7 @@ def test_scratch_memory_of_ranks_is_told(name, alike, monkeypatch):
     known to be alike."""
     if not alike:
         monkeypatch.setattr("ggml_backend.cluster._host.Conductor.cpu_like", lambda self, peer: None)
-    with simulated(3, threads=2) as cluster:
+    with simulated(3, n_threads=2) as cluster:
         devices = cluster.backends()
         with placed(name, devices) as (model, sched):
             memory = sched.prepare(model.graph).memory

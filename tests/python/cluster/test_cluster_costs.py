@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost
+from ggml_backend.sched import CopyCost, Costs, DeviceCosts, OpCost
 from ggml_backend.cli import main
 from ggml_backend.cluster import Description, LocalNetwork, simulated
 from ggml_backend.cluster._messages import DATA
@@ -68,7 +68,7 @@ def test_links_are_measured_between_ranks():
 def test_two_devices_of_a_rank():
     with simulated(2, **SLOW) as cluster:
         a, b = gb.Backend("MPI1:CPU").device, gb.Backend("MPI1:SIM,name=X").device
-        assert cluster.size == 2
+        assert cluster.n_ranks == 2
         found = [*a.measure_link(b)]
     assert all(c.launch_us < 20_000 and c.bytes_per_us > 10 for c in found)  # no link takes part
 
@@ -95,7 +95,7 @@ def test_measured_once_and_kept(cache):
 
 def test_what_tells_ranks_apart(cache):
     """Host, processor, cores, threads, and what lies between are in the names; a rank's number is not."""
-    with simulated(3, threads=1, **FAST) as cluster:
+    with simulated(3, n_threads=1, **FAST) as cluster:
         one, two = cluster.backends()
         assert file_of(one) == file_of(two)
         names = {one.device._cost_name, one.device.link_name(two.device)}

@@ -276,7 +276,7 @@ def test_wrong_options(options, message):
 
 def test_one_process_has_no_remote_devices():
     with gb.cluster.start() as cluster:
-        assert cluster.backends() == [] and cluster.size == 1
+        assert cluster.backends() == [] and cluster.n_ranks == 1
         assert [r.number for r in cluster.ranks] == [0] and cluster.ranks[0].host == HOST
         assert cluster.backends("CUDA") == []
         assert repr(cluster) == "<Cluster of 1 rank>"
@@ -386,7 +386,7 @@ def test_fuzzed_messages_leave_a_rank_usable():
     rng = np.random.default_rng(2)
     network = LocalNetwork(2)
     here = network.transport(0)
-    worker = Worker(network.transport(1), gb.__version__, Options(deadline=5, threads=1))
+    worker = Worker(network.transport(1), gb.__version__, Options(deadline=5, n_threads=1))
     thread = threading.Thread(target=worker.serve, daemon=True)
     here.send(1, m.HELLO, m.hello(worker.facts))
     thread.start()

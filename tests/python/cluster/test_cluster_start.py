@@ -32,7 +32,7 @@ def test_a_cluster_without_threads_is_an_error_and_ends_what_it_began(allowed, m
     monkeypatch.setattr(threading.Thread, "start", start)
     if allowed == THREADS:
         with simulated(3, deadline=5) as cluster:
-            assert cluster.size == 3
+            assert cluster.n_ranks == 3
     else:
         failing = pytest.raises(gb.errors.AllocationError, match=r"no thread for .*can't start new thread.*ulimit")
         with failing, simulated(3, deadline=5):

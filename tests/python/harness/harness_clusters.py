@@ -216,7 +216,7 @@ OPERATIONS: dict[str, Act] = {
     "load": _load,
     "backends": lambda w: w.cluster.backends("CPU"),
     "supports": lambda w: (w.one.supports(w.y), w.two.unsupported_reason(w.y)),
-    "facts": lambda w: (w.cluster.ranks, w.cluster.bytes_sent, w.cluster.size, repr(w.cluster), w.cluster.closed),
+    "facts": lambda w: (w.cluster.ranks, w.cluster.bytes_sent, w.cluster.n_ranks, repr(w.cluster), w.cluster.closed),
     "ping": lambda w: w.cluster.ping(1, times=2),
     "clocks": lambda w: w.cluster.set_clocks(),
     "no memory": lambda w: _no_memory(w),

@@ -19,7 +19,7 @@ import pytest
 import ggml_backend as gb
 from ggml_backend import ops
 from ggml_backend._ffi import ffi, lib
-from public import MODULES, THINGS
+from public import LIBRARY, MODULES
 from source_tree import in_tree, load_tool
 
 SNIPPET = """
@@ -111,7 +111,7 @@ def test_every_operation_is_exported_and_documented():
 
 
 def test_public_names_exist_and_are_documented():
-    for name, thing in THINGS.items():
+    for name, thing in LIBRARY.items():
         if inspect.isclass(thing) or inspect.isfunction(thing):
             assert thing.__doc__, name
         if inspect.isclass(thing) and not issubclass(thing, Exception):

@@ -9,7 +9,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend._base.renamed import Renamed
-from public import THINGS
+from public import PATHS, THINGS
 
 RENAMED = [
     (kind, old, value.new)
@@ -60,6 +60,35 @@ def test_old_functions_and_classes_work(ctx):
             assert module.permute(x, 1, 0, 2, 3).shape == gb.ops.permute_ggml(x, 1, 0, 2, 3).shape
     with pytest.warns(DeprecationWarning, match="gb.SplitInfo is deprecated; use gb.sched.Split"):
         assert gb.SplitInfo is gb.sched.Split
+
+
+@pytest.mark.parametrize("old", ["relu", "q4_0", "StateError", "Event", "Plan", "Costs", "Device", "plan_memory", "Cluster"])
+def test_old_places_work(old):
+    path = PATHS[old]
+    with pytest.warns(DeprecationWarning, match=rf"^gb\.{old} is deprecated; use {path}$") as caught:
+        assert getattr(gb, old) is THINGS[old]
+    assert caught[0].filename == __file__
+
+
+def test_every_old_place_is_known():
+    """What the submodules hold stood at the top, but for names that came with them."""
+    new = {"Fault", "UnknownKey", "ArrayDevice"}
+    for module in (gb.ops, gb.dtypes, gb.errors, gb.backend, gb.sched, gb.tensor, gb.devices, gb.planning, gb.profile):
+        for name in {*module.__all__} - {*gb.__all__} - new:
+            with pytest.warns(DeprecationWarning, match=rf"; use {PATHS[name]}$"):
+                assert getattr(gb, name) is getattr(module, name)
+
+
+def test_old_names_of_counts_and_clusters_work():
+    with pytest.warns(DeprecationWarning, match=r"Traffic\.bytes is deprecated; use Traffic\.nbytes"):
+        assert gb.sched.Traffic(1, 7).bytes == 7
+    with pytest.warns(DeprecationWarning, match="cluster: threads is deprecated; use n_threads"):
+        cluster = gb.cluster.start(threads=1)
+    assert cluster.n_ranks == 1
+    cluster.close()
+    simulated = gb.cluster.simulated(2, threads=1)
+    with pytest.warns(DeprecationWarning, match="use n_threads"), simulated as cluster:
+        assert cluster.n_ranks == 2
 
 
 def test_a_device_with_the_old_hooks_works():

@@ -194,7 +194,7 @@ def test_weights_that_nothing_says_are_weights(ctx, cpu, sim, where):
         x.set(1.0)
         assert caught(lambda: sched.compute(graph)) == []
         assert [s.backend for s in sched.splits] == [home.name]
-        assert sched.stats.weights.bytes == 0
+        assert sched.stats.weights.nbytes == 0
         assert (y.numpy() == 1024).all()
 
 

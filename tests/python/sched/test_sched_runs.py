@@ -349,7 +349,7 @@ def test_stats(rng, cpu, slow):
         assert s.results == (4, 4 * 4 * 16 * 4)  # h, each run
         assert s.inputs.n in (0, 4)  # x, unless it lies where it is read
         assert s.write_backs == (0, 0)
-        assert s.nbytes_copied == s.weights.bytes + s.inputs.bytes + s.results.bytes
+        assert s.nbytes_copied == s.weights.nbytes + s.inputs.nbytes + s.results.nbytes
         assert s.run_seconds > 0
         assert s.plan_seconds > 0
         assert s.run_seconds + s.wait_seconds >= 4 * 2.9e-3

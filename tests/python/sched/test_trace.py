@@ -154,13 +154,13 @@ def test_events_say_what_happened(zigzag):
         assert [e.backend for e in computes] == [0, 1, 0, 1]
         assert all(e.seconds >= 0.9e-3 for e in computes)  # the device's delay
         assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(computes))
-        assert all(e.n_nodes == 1 and e.live_bytes <= e.arena_bytes for e in computes)
+        assert all(e.n_nodes == 1 and e.live_nbytes <= e.arena_nbytes for e in computes)
         moved = {(e.name, e.backend) for e in events if e.run == run and e.kind == "copy" and e.reason == "result"}
         assert moved == {("h0", 1), ("h1", 0), ("h2", 1)}
         for e in events:
             assert e.start_ns <= e.end_ns
             if e.kind == "copy":
-                assert e.bytes > 0
+                assert e.nbytes > 0
                 assert (e.reason == "result") == e.name.startswith("h")
     np.testing.assert_array_equal(zigzag.y.numpy(), np.ones((8, 32), np.float32))
     times = zigzag.sched.stats.splits
@@ -358,8 +358,8 @@ def test_any_events_make_a_valid_file(rng):
                      run=int(rng.integers(2)), start_ns=start,
                          end_ns=start + int(rng.integers(0, 40)), backend=int(rng.integers(0, 3)),
                          source=int(rng.integers(-1, 3)),
-                         by_host=bool(rng.integers(2)), split=int(rng.integers(-1, 4)), node=0, n_nodes=2, bytes=7,
-                         live_bytes=int(rng.integers(0, arena + 1)), arena_bytes=arena)
+                         by_host=bool(rng.integers(2)), split=int(rng.integers(-1, 4)), node=0, n_nodes=2, nbytes=7,
+                         live_nbytes=int(rng.integers(0, arena + 1)), arena_nbytes=arena)
                 )  # fmt: skip
             made = validated(json.dumps(chrome_trace(events, ["A", "B", "C"], [2])))
             assert len(slices_of(made)) == n

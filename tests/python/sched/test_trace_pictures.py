@@ -56,7 +56,7 @@ def test_bars_and_arrows_are_the_events(trace):
         told = arrow.find(f"{SVG}title").text
         assert "bytes: " in told and "from: " in told and "to: " in told and "reason: " in told
     text = "".join(root.itertext())
-    copied = sum(e.bytes for e in copies)
+    copied = sum(e.nbytes for e in copies)
     assert f"{len(trace.events)} events" in text and f"{len(copies)} copies (" in text and copied
 
 
