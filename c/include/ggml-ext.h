@@ -77,6 +77,13 @@ GGML_API struct ggml_tensor * ggml_compare(struct ggml_context * ctx, struct ggm
 GGML_API struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_tensor * cond, struct ggml_tensor * a,
     struct ggml_tensor * b);
 
+// Writes row i of b to row c[i] of a, and converts it to the type of a. The result is a view of a. Rows that c does not
+// name stay as they are. If c names a row twice, the CPU backend keeps the later row of b; others may keep either.
+// a [D, R, B2, B3]: F32, F16, BF16, I32 or a quantized type that CPY can write. b [D, n, B2, B3]: F32, F16 or BF16.
+// c [n, C1, C2]: I32 or I64, C1 divides B2, C2 divides B3. An index outside of 0 .. R - 1 fails when it is computed.
+GGML_API struct ggml_tensor * ggml_set_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    struct ggml_tensor * c);
+
 // softmax(a * scale + slope * mask), with ALiBi's slope of head i2 of a.ne[2] for max_bias above 0, else 1
 GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * mask, float scale, float max_bias);

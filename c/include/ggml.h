@@ -284,6 +284,7 @@ enum ggml_op {
     GGML_OP_CUSTOM,
     GGML_OP_COMPARE,
     GGML_OP_WHERE,
+    GGML_OP_SET_ROWS,
 
     GGML_OP_COUNT,
 };

@@ -75,7 +75,9 @@ if not TYPE_CHECKING:
         """The paths of names that stood here."""
         kept = {module.__name__.rpartition(".")[2]: module.__all__ for module in (ops, dtypes, errors, backend, sched)}
         places = {**_MOVED, **kept, "tensor": tensor.__all__}
-        return {name: f"{module}.{name}" for module, names in places.items() for name in names if name not in __all__} | _RENAMED
+        return {
+            name: f"{module}.{name}" for module, names in places.items() for name in names if name not in __all__
+        } | _RENAMED
 
     def __getattr__(name):
         found = _load(__name__, _LATER, name)
@@ -83,7 +85,7 @@ if not TYPE_CHECKING:
             return found
         moved = _moved()
         if name not in moved:
-            _no_name("ggml_backend", name, [*moved, *__all__], moved)
+            _no_name("ggml_backend", name, [*__all__, *moved], moved)
         _warn_of(f"gb.{name}", f"gb.{moved[name]}")
         module, _, name = moved[name].partition(".")
         return getattr(_load(__name__, {"": (module,)}, module), name)

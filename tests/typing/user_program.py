@@ -150,6 +150,7 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     results += [
         gb.ops.get_rows(x, ids),
         gb.ops.get_rows_back(gb.ops.get_rows(x, ids), ids, x),
+        gb.ops.set_rows(x, gb.ops.get_rows(x, ids), ids),
         gb.ops.diag(x[:1]),
         gb.ops.empty_like(x),
         gb.ops.repeat(x, (6, 4)),

@@ -117,6 +117,35 @@ bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c) {
            gb_rule_equal(&call, 0, 0, 2, 0);
 }
 
+// Dimension d - 1 of the places repeats over dimension d of the rows.
+static bool rule_places_repeat(const struct gb_call * c, gb_ct rows, gb_ct places, int d) {
+    return gb_size_divides(places->ne[d - 1], rows->ne[d]) ||
+           GB_BROKEN(c, NO_MULTIPLE, .a = "b", .b = "c", .a_dim = d, .b_dim = d - 1,
+               .number = { rows->ne[d], places->ne[d - 1] });
+}
+
+static bool rule_index_type(const struct gb_call * c, int i) {
+    const enum ggml_type type = c->list[i].t->type;
+    return gb_rule_is_built(c) || type == GGML_TYPE_I32 || type == GGML_TYPE_I64 ||
+           GB_BROKEN(c, NO_INDEX_TYPE, .a = c->list[i].role, .t = type);
+}
+
+static bool rule_float(const struct gb_call * c, int i) {
+    const enum ggml_type type = c->list[i].t->type;
+    return gb_rule_is_built(c) || type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||
+           GB_BROKEN(c, NO_FLOAT, .a = c->list[i].role, .t = type);
+}
+
+// c holds the number of a row of a for each row of b, and repeats over dimensions 2 and 3 of b. The operator checks that
+// the numbers are in range when it reads them.
+bool gb_check_set_rows(const char * func, gb_ct a, gb_ct b, gb_ct c) {
+    const struct gb_call call = GB_CALL_3(func, a, b, c);
+    return gb_rule_given(&call) && rule_float(&call, 1) && rule_index_type(&call, 2) &&
+           gb_rule_equal(&call, 0, 0, 1, 0) && gb_rule_equal(&call, 0, 2, 1, 2) && gb_rule_equal(&call, 0, 3, 1, 3) &&
+           gb_rule_equal(&call, 1, 1, 2, 0) && gb_rule_max_dims(&call, 2, 3) && rule_places_repeat(&call, b, c, 2) &&
+           rule_places_repeat(&call, b, c, 3) && gb_rule_apart(&call, 0);
+}
+
 // a holds one row, the diagonal, for each matrix of the result.
 bool gb_check_diag(const char * func, gb_ct a) {
     const struct gb_call c = GB_CALL_1(func, a);

@@ -34,6 +34,7 @@ bool gb_check_inplace(const char * func, gb_ct a);                   // a result
 bool gb_check_type(const char * func, gb_ct a, enum ggml_type type); // a has a shape that `type` can have
 bool gb_check_get_rows(const char * func, gb_ct a, gb_ct b);
 bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c);
+bool gb_check_set_rows(const char * func, gb_ct a, gb_ct b, gb_ct c);
 bool gb_check_diag(const char * func, gb_ct a);
 
 // elementwise

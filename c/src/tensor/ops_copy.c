@@ -98,6 +98,16 @@ struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_t
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL); // c gave its shape, its data is not read
 }
 
+// The node is a view of a: computing it writes to a's memory. a is a source, because most of its rows stay as they are.
+struct ggml_tensor * ggml_set_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    struct ggml_tensor * c) {
+    if (!gb_check_set_rows(__func__, a, b, c)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_SET_ROWS, a, true);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, b, c, a);
+}
+
 struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a) {
     if (!gb_check_diag(__func__, a)) {
         return NULL;
@@ -124,6 +134,11 @@ bool gb_built_get_rows(gb_ct t) {
 
 bool gb_built_get_rows_back(gb_ct t) {
     return gb_check_get_rows_back(NULL, t->src[0], t->src[1], t) && gb_is_shape(t, gb_shape_get_rows_back(t));
+}
+
+// It writes to the node itself; src[2] tells the scheduler that the node keeps a part of that memory.
+bool gb_built_set_rows(gb_ct t) {
+    return gb_check_set_rows(NULL, t->src[2], t->src[0], t->src[1]) && gb_is_like(t, t->src[2]);
 }
 
 bool gb_built_diag(gb_ct t) { return gb_check_diag(NULL, t->src[0]) && gb_is_shape(t, gb_shape_diag(t->src[0])); }

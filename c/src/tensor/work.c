@@ -7,8 +7,14 @@
 
 static double size_of(const struct ggml_tensor * t, int dim) { return t != NULL ? (double) t->ne[dim] : 1; }
 
+// The number of elements that a node computes. SCATTER leaves the rest of its result as it is.
+static double computed_of(const struct ggml_tensor * t) {
+    const bool scatters = gb_op_info(t->op)->work == GB_WORK_SCATTER && t->src[0] != NULL;
+    return (double) ggml_nelements(scatters ? t->src[0] : t);
+}
+
 static double flops_of(const struct ggml_tensor * t) {
-    const double n = (double) ggml_nelements(t);
+    const double n = computed_of(t);
     switch (gb_op_info(t->op)->work) {
         case GB_WORK_VIEW: return 0;
         case GB_WORK_PRODUCT: return 2 * n * size_of(t->src[0], 0);
@@ -30,7 +36,7 @@ static double read_of(const struct ggml_tensor * t, int s) {
     const enum gb_op_work work = gb_op_info(t->op)->work;
     const struct ggml_tensor * src = t->src[s];
     double n = (double) ggml_nelements(src);
-    if (work == GB_WORK_TARGET && s == 1) {
+    if ((work == GB_WORK_TARGET && s == 1) || (work == GB_WORK_SCATTER && s == 2)) {
         return 0;
     }
     if (work == GB_WORK_PICK && s == 0) {
@@ -88,7 +94,7 @@ struct gb_work gb_work_of_step(struct ggml_tensor * const * nodes, int n) {
             continue;
         }
         w.flops += flops_of(t);
-        w.written += stays_inside(nodes, i, n) ? 0 : bytes_of((double) ggml_nelements(t), t->type);
+        w.written += stays_inside(nodes, i, n) ? 0 : bytes_of(computed_of(t), t->type);
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             const struct ggml_tensor * src = t->src[s];
             if (src != NULL && src != t && !was_read(nodes, i, s) && !is_among(nodes, 0, i, src)) {

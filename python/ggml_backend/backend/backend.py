@@ -345,7 +345,7 @@ class Backend(Handle):
         copy_bw: bytes per second of copies
         fail_op: an operator that fails; fail_alloc_after: number of allocations that succeed
         """
-        options = {
+        options: dict[str, Any] = {
             "name": name, "mem": mem, "max": max_nbytes, "align": align, "ops": ops, "noops": noops,
             "threads": n_threads, "delay": _duration(delay), "op_delay": _duration(op_delay),
             "copy_delay": _duration(copy_delay), "copy_bw": copy_bw, "fail_op": fail_op,

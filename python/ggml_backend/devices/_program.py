@@ -253,9 +253,17 @@ def _expect_result(name: str, call: Call, result: Any) -> None:
         raise InvalidArgumentError(f"{name}: {call.node} has shape {wanted}, and its function returned {what}")
 
 
+_TARGETS = {"cpy": 1, "set_rows": 2}
+
+
+def is_target(call: Call, k: int) -> bool:
+    """True for the source that is the memory of the result. SET_ROWS keeps a part of it, and CPY nothing."""
+    return _TARGETS.get(call.node.op) == k
+
+
 def overwritten_of(call: Call) -> list[int]:
-    """The sources that the result overwrites and the method reads. CPY only writes to its second source."""
-    return [k for k in call.shared if not (k == 1 and call.node.op == "cpy")]
+    """The sources that the result overwrites and the method reads. A method gets its target as ``out``."""
+    return [k for k in call.shared if not is_target(call, k)]
 
 
 def copied(

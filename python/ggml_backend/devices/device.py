@@ -50,8 +50,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _D = TypeVar("_D", bound="type[Device]")
 
 _BROADCAST = frozenset(("add", "sub", "mul", "div", "compare", "where"))
-_INDICES = {"get_rows": 1, "get_rows_back": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0}
-"""The number of the source that is int32, whatever the dtype of the others."""
+_INDICES = {"get_rows": 1, "get_rows_back": 1, "set_rows": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0}
+"""The number of the source that is int32 (SET_ROWS: or int64), whatever the dtype of the others."""
 _MEANT = {
     "matmul": "mul_mat", "dot": "mul_mat", "negative": "neg", "absolute": "abs", "concatenate": "concat",
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), "compare"),
@@ -240,7 +240,8 @@ class Device:
     def _wrong_dtype(entry: _Entry, node: Node) -> str:
         index = _INDICES.get(node.op)
         for k, tensor in enumerate((node, *node.sources)):
-            is_index = tensor.dtype == dtypes["int32"] and (k - 1 == index if k else node.op in _COUNTS)
+            integers = ("int32", "int64") if node.op == "set_rows" else ("int32",)
+            is_index = tensor.dtype.name in integers and (k - 1 == index if k else node.op in _COUNTS)
             if tensor.dtype not in entry.dtypes and not is_index:
                 what = "the result" if k == 0 else f"source {k - 1}"
                 known = ", ".join(sorted(d.name for d in entry.dtypes))

@@ -25,6 +25,7 @@ __all__ = [
     "get_rows_back",
     "permute_ggml",
     "reshape",
+    "set_rows",
     "transpose",
     "view",
 ]
@@ -144,6 +145,23 @@ def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     The error does not grow with the number of rows that are added to one row.
     """
     return build("get_rows_back", lib.ggml_get_rows_back, (a, b, c), ndim=2)
+
+
+@builds("ggml_set_rows")
+def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Writes rows into ``a``: row ``i`` of ``b`` becomes row ``c[i]`` of ``a``. The result is a view of ``a``.
+
+    Use it for a cache whose places are an input: one graph then serves every position.
+
+    a: ``(..., rows, n)``, float32, float16, bfloat16, int32 or a quantized dtype that :func:`cpy` can write
+    b: ``(..., k, n)``, float32, float16 or bfloat16. It is converted to the dtype of ``a``.
+    c: ``(..., k)``, int32 or int64. Its leading sizes divide those of ``b``.
+
+    Rows that ``c`` does not name keep their values. If ``c`` names a row twice, the CPU keeps the later row of
+    ``b``; other devices may keep either. An index out of range makes the computation fail. The rows are
+    written only if the result is part of the graph that runs.
+    """
+    return build("set_rows", lib.ggml_set_rows, (a, b, c), ndim=dims("set_rows", a))
 
 
 @builds("ggml_diag")

@@ -98,9 +98,9 @@ def f16(*shape: int) -> In:
     return In(shape, "float16", -1.0, 1.0)
 
 
-def ids(values: Any) -> In:
-    array = np.asarray(values, np.int32)
-    return In(array.shape, "int32", values=tuple(array.reshape(-1).tolist()))
+def ids(values: Any, dtype: str = "int32") -> In:
+    array = np.asarray(values, dtype)
+    return In(array.shape, dtype, values=tuple(array.reshape(-1).tolist()))
 
 
 def call(name: str, rule: Rule, *inputs: In, layouts: bool = False, inplace: bool = False, **options: Any) -> Case:
@@ -283,6 +283,10 @@ def _picks(shape: tuple[int, ...]) -> Iterator[Case]:
         yield call("get_rows", _UNPACKED, a(rows, n), at, layouts=True)
         both = ids(np.arange(6).reshape(2, 3) % rows)
         yield call("get_rows", _UNPACKED, a(2, rows, n), both)
+        some = np.arange(rows)[::-2]
+        yield call("set_rows", _UNPACKED, a(rows, n), b(len(some), n), ids(some), layouts=True)
+        planes = ids(np.stack([some, some[::-1]]), "int64")
+        yield call("set_rows", _UNPACKED, a(2, 4, rows, n), b(2, 4, len(some), n), planes)
         yield call("get_rows_back", Rule(n=5, magnitude=ABSOLUTE), b(5, n), at, a(rows, n))
 
 

@@ -190,6 +190,35 @@ static void side_effects(void) {
     free_world(&w);
 }
 
+// SET_ROWS writes into a storage that other nodes read before and after it.
+static void writes_of_rows_keep_their_places(void) {
+    struct world w = world();
+    struct ggml_tensor * nodes[7];
+    int order[16], at[16];
+    branches(&w, nodes);
+    struct ggml_tensor * cache = ggml_new_tensor_2d(w.ctx, GGML_TYPE_F32, 1, 10);
+    struct ggml_tensor * places = ggml_new_tensor_1d(w.ctx, GGML_TYPE_I32, nodes[3]->ne[1]);
+    struct ggml_tensor * before = ggml_sqr(w.ctx, cache);
+    struct ggml_tensor * write = ggml_set_rows(w.ctx, cache, nodes[3], places);
+    struct ggml_tensor * read = ggml_cont(w.ctx, cache); // not through the result
+    struct ggml_tensor * later = ggml_set_rows(w.ctx, cache, nodes[2], places);
+    REQUIRE(write != NULL && later != NULL);
+    w.graph->n_nodes = 7;
+    struct ggml_tensor * more[] = { before, write, read, later };
+    for (int i = 0; i < 4; i++) {
+        w.graph->nodes[w.graph->n_nodes++] = more[i];
+    }
+    struct gb_liveness_input in = input_of(&w.ids, w.graph);
+    struct gb_reorder_result result;
+    REQUIRE(gb_reorder(&in, order, &result) == GGML_STATUS_SUCCESS);
+    CHECK(fault_of(w.graph, order) == NULL);
+    for (int k = 0; k < w.graph->n_nodes; k++) {
+        at[order[k]] = k;
+    }
+    CHECK(at[7] < at[8] && at[8] < at[9] && at[9] < at[10]);
+    free_world(&w);
+}
+
 static void wide_graph(void) { // more nodes at once than fit into a state
     struct world w = world();
     struct ggml_tensor * x = ggml_new_tensor_1d(w.ctx, GGML_TYPE_F32, 16);
@@ -395,5 +424,6 @@ static void out_of_memory(void) {
     free_world(&w);
 }
 
-TEST_MAIN(TEST(one_branch_after_the_other), TEST(nothing_to_gain), TEST(side_effects), TEST(wide_graph),
-    TEST(against_every_order), TEST(values_survive), TEST(as_a_graph), TEST(out_of_memory))
+TEST_MAIN(TEST(one_branch_after_the_other), TEST(nothing_to_gain), TEST(side_effects),
+    TEST(writes_of_rows_keep_their_places), TEST(wide_graph), TEST(against_every_order), TEST(values_survive),
+    TEST(as_a_graph), TEST(out_of_memory))

@@ -161,6 +161,9 @@ static struct ggml_tensor * attention_back(void) {
     X(get_rows, ggml_get_rows(ctx, floats(1024, 64, 1, 1), indices(1000, 64)))                                         \
     X(get_rows_quantized, ggml_get_rows(ctx, filled(GGML_TYPE_Q5_K, 1024, 64, 1, 1), indices(1000, 64)))               \
     X(get_rows_back, ggml_get_rows_back(ctx, floats(1024, 1000, 1, 1), indices(1000, 64), floats(1024, 64, 1, 1)))     \
+    X(set_rows, ggml_set_rows(ctx, floats(1024, 1000, 1, 1), floats(1024, 1000, 1, 1), indices(1000, 1000)))           \
+    X(set_single_elements,                                                                                             \
+        ggml_set_rows(ctx, floats(1, 1 << 20, 1, 1), floats(1, 1 << 20, 1, 1), indices(1 << 20, 1 << 20)))             \
     X(diag, ggml_diag(ctx, floats(1024, 1, 2, 1)))                                                                     \
     X(diag_mask_inf, ggml_diag_mask_inf(ctx, BIG, 3))                                                                  \
     X(diag_mask_zero, ggml_diag_mask_zero(ctx, BIG, 3))                                                                \
@@ -271,7 +274,7 @@ static enum ggml_status run(const struct list * l, int n_threads, const struct g
 
 static void spoil(const struct list * l) {
     for (int i = 0; i < l->n; i++) {
-        if (l->nodes[i]->view_src == NULL) {
+        if (l->nodes[i]->view_src == NULL || l->nodes[i]->op == GGML_OP_SET_ROWS) {
             memset(l->nodes[i]->data, 0x77, ggml_nbytes(l->nodes[i]));
         }
     }

@@ -193,6 +193,35 @@ static void only_what_is_read_is_copied(void) {
     close_place(&p);
 }
 
+// Rows that are written on a device which cannot use their memory: the other rows keep their values.
+static void written_rows_are_written_back(void) {
+    OPEN(p, "SIM:name=A CPU");
+    struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 3), 1, false), *x = leaf(&p, "x", 4, 2);
+    struct ggml_tensor * places = ggml_set_name(ggml_new_tensor_1d(p.ctx, GGML_TYPE_I32, 2), "places");
+    struct ggml_tensor *before = ggml_sum(p.ctx, cache),
+                       *write = ggml_set_rows(p.ctx, cache, ggml_sqr(p.ctx, x), places);
+    struct ggml_tensor * after = ggml_sum(p.ctx, cache); // of the cache itself, not of the result
+    expand(&p, before);
+    expand(&p, write);
+    expand(&p, after);
+    struct ggml_tensor * on_a[] = { before, write, after };
+    for (int i = 0; i < 3; i++) {
+        OK(ggml_backend_sched_set_node_backend(p.sched, on_a[i], p.backends[0]));
+    }
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(cache, 1, 0);
+    fill(x, 2, 0);
+    const int32_t to[2] = { 2, 0 };
+    OK(ggml_backend_tensor_set(places, to, 0, sizeof(to)));
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(before, 0, 12);
+    CHECK_AT(cache, 0, 4);
+    CHECK_AT(cache, 5, 1);
+    CHECK_AT(cache, 11, 4);
+    CHECK_AT(after, 0, 36);
+    close_place(&p);
+}
+
 // A result in memory that its backend cannot use: written back, also when it is part of another tensor.
 static void results_are_written_back(void) {
     OPEN(p, "SIM:name=A CPU");
@@ -884,9 +913,10 @@ static void every_allocation_fails(void) {
 
 TEST_MAIN(TEST(one_cpu), TEST(second_run_allocates_nothing), TEST(weights_decide), TEST(users_are_obeyed),
     TEST(nobody_can), TEST(copies_are_renewed), TEST(only_what_is_read_is_copied), TEST(results_are_written_back),
-    TEST(in_place_goes_where_its_memory_is), TEST(plain_host_memory), TEST(every_source_slot_counts),
-    TEST(leafs_keep_their_content), TEST(leafs_move_when_told), TEST(results_of_earlier_graphs),
-    TEST(two_schedulers_one_graph), TEST(buffers_grow), TEST(many_graphs), TEST(changed_graphs_are_noticed),
-    TEST(two_steps_on_devices), TEST(callbacks), TEST(many_backends_and_splits), TEST(arenas_in_chunks),
-    TEST(device_memory_runs_out), TEST(failing_devices), TEST(bad_arguments), TEST(freed_foreign_backend),
-    TEST(empty_tensors), TEST(third_party_backend), TEST(callbacks_cannot_reenter), TEST(every_allocation_fails))
+    TEST(written_rows_are_written_back), TEST(in_place_goes_where_its_memory_is), TEST(plain_host_memory),
+    TEST(every_source_slot_counts), TEST(leafs_keep_their_content), TEST(leafs_move_when_told),
+    TEST(results_of_earlier_graphs), TEST(two_schedulers_one_graph), TEST(buffers_grow), TEST(many_graphs),
+    TEST(changed_graphs_are_noticed), TEST(two_steps_on_devices), TEST(callbacks), TEST(many_backends_and_splits),
+    TEST(arenas_in_chunks), TEST(device_memory_runs_out), TEST(failing_devices), TEST(bad_arguments),
+    TEST(freed_foreign_backend), TEST(empty_tensors), TEST(third_party_backend), TEST(callbacks_cannot_reenter),
+    TEST(every_allocation_fails))

@@ -44,6 +44,7 @@ enum kind { // operations of a step
     RESHAPE,
     MUL_MAT_ID,
     RMS_NORM,
+    SET_ROWS,
     KINDS
 };
 
@@ -167,6 +168,11 @@ static void random_step(struct recipe * r) {
             break;
         case GET_ROWS: s.b = pick(r, INDEX, -1); break;
         case MUL_MAT_ID: s.c = pick(r, IDS, -1); break;
+        case SET_ROWS:
+            s.b = pick(r, CACHE, -1);
+            s.c = pick(r, INDEX, -1);
+            shape = CACHE;
+            break;
         default: break;
     }
     if (s.a < 0 || s.b < 0 || s.c < 0 || r->n_values + 2 >= VALUES) {
@@ -232,6 +238,7 @@ static struct ggml_tensor * apply(struct ggml_context * ctx, const struct step *
         case TRANSPOSE: return ggml_cont(ctx, ggml_transpose(ctx, a));
         case CAST: return ggml_cast(ctx, ggml_cast(ctx, a, GGML_TYPE_F16), GGML_TYPE_F32);
         case GET_ROWS: return ggml_get_rows(ctx, a, b);
+        case SET_ROWS: return ggml_set_rows(ctx, b, a, v[s->c]);
         case SET_INPLACE: return ggml_set_2d_inplace(ctx, a, b, a->nb[1], (size_t) s->at * a->nb[1]);
         case ACC: return ggml_acc(ctx, a, b, a->nb[1], a->nb[2], a->nb[3], (size_t) s->at * a->nb[1]);
         case RESHAPE: return ggml_reshape_2d(ctx, ggml_reshape_1d(ctx, a, (int64_t) d * d), d, d);
@@ -269,7 +276,7 @@ static bool build(struct ggml_context * ctx, const struct recipe * r, struct ggm
 
 static ggml_backend_t random_device(int i, int d, bool * little_memory) {
     static const char * ops[] = { "add", "mul", "mul_mat", "unary", "scale", "soft_max", "cpy", "cont", "get_rows",
-        "set", "acc", "mul_mat_id", "rms_norm", "dup" };
+        "set", "acc", "mul_mat_id", "rms_norm", "dup", "set_rows" };
     char text[512];
     int n = snprintf(text, sizeof(text), "name=S%d,threads=1", i);
     if (chance(2)) {

@@ -328,6 +328,20 @@ static void copies(void) {
     REFUSED(ggml_get_rows(ctx, rows, k), "dimension 3 is 2", rows, k);
     REFUSED(ggml_get_rows(ctx, rows, i), "dimension 3 of a must be at least 2", rows, i);
 
+    TENSOR(written, F32, 4, 7, 2);
+    TENSOR(p, I32, 7, 2);
+    TENSOR(p3, I32, 7, 3);
+    TENSOR(p4, I32, 7, 1, 1, 2);
+    TENSOR(p5, I64, 5);
+    REFUSED(ggml_set_rows(ctx, rows, written, f), "c must be i32 or i64, is f32", rows, written, f);
+    REFUSED(ggml_set_rows(ctx, rows, p, p), "b must be f32, f16 or bf16, is i32", rows, p, p);
+    REFUSED(ggml_set_rows(ctx, rows, f, p), "(4 != 7)", rows, f, p);
+    REFUSED(ggml_set_rows(ctx, rows, written, p5), "(7 != 5)", rows, written, p5);
+    REFUSED(ggml_set_rows(ctx, rows, written, p3), "dimension 2 of b (2) must be a multiple of dimension 1 of c (3)",
+        rows, written);
+    REFUSED(ggml_set_rows(ctx, rows, written, p4), "dimension 3 is 2", rows, written, p4);
+    ACCEPTED(ggml_set_rows(ctx, rows, written, p));
+
     TENSOR(g, F32, 4, 3);
     TENSOR(v, I32, 3);
     TENSOR(v4, I32, 4);

@@ -26,6 +26,8 @@ static void single_nodes(void) {
     CHECK_WORK(gb_work_of(ggml_mul(ctx, x, x)), 640, 640 * 4, 640 * 4);
     CHECK_WORK(gb_work_of(ggml_get_rows(ctx, w, ids)), 3 * 64, 3 * 68 + 3 * 4, 3 * 64 * 4);
     CHECK_WORK(gb_work_of(ggml_cpy(ctx, x, y16)), 640, 640 * 4, 640 * 2); // where it writes is not read
+    struct ggml_tensor * few = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 3);
+    CHECK_WORK(gb_work_of(ggml_set_rows(ctx, y16, few, ids)), 192, 192 * 4 + 3 * 4, 192 * 2); // of y16 nothing is read
     CHECK_WORK(gb_work_of(ggml_transpose(ctx, x)), 0, 0, 0);
     CHECK_WORK(gb_work_of(x), 0, 0, 0);
     struct ggml_tensor * part = ggml_view_2d(ctx, x, 16, 10, x->nb[1], 0);

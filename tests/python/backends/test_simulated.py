@@ -24,7 +24,7 @@ def test_names_sizes_and_alignment():
     assert backend.name == "MINE"
     assert backend.max_nbytes == 65536
     assert backend.buffer_type.alignment == 64
-    with pytest.raises(gb.errors.AllocationError, match="65536|64.0 KiB"):
+    with pytest.raises(gb.errors.AllocationError, match=r"65536|64\.0 KiB"):
         backend.allocate(65537)
     full = [backend.allocate(65536) for _ in range(16)]
     with pytest.raises(gb.errors.AllocationError, match=r"1\.0 MiB"):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend.sched import CopyCost, Costs, DeviceCosts, OpCost
 from ggml_backend.cli import main
 from ggml_backend.cluster import Description, LocalNetwork, simulated
 from ggml_backend.cluster._messages import DATA
+from ggml_backend.sched import CopyCost, Costs, DeviceCosts, OpCost
 from ggml_backend.sched._costs import file_of
 
 FAST, SLOW = {"delay": 0.0005, "rate": 1e9}, {"delay": 0.02, "rate": 1e7}
@@ -102,7 +102,7 @@ def test_what_tells_ranks_apart(cache):
         rank = cluster.ranks[1]
         assert all(rank.host in n and f"{rank.cores} cores, 1 threads" in n for n in names)
         before = file_of(one)
-    for options in ({"threads": 2, **FAST}, {"threads": 1, **SLOW}):
+    for options in ({"n_threads": 2, **FAST}, {"n_threads": 1, **SLOW}):
         with simulated(3, **options) as cluster:  # type: ignore[arg-type]
             one, two = cluster.backends()
             assert file_of(one) != before

@@ -180,6 +180,20 @@ def test_rows_of_tables(text, dtype):
               lambda a, i: np.stack([a[k][i[k]] for k in range(2)]), EXACT)  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rows_that_are_written(text, dtype):
+    def written(a: Any, b: Any, c: Any) -> Any:
+        a = a.copy()
+        a[c] = b
+        return a
+
+    for source in FLOATS:
+        for layout in LAYOUTS:
+            c = In(np.array([7, 0, 3], "int64" if layout == "whole" else "int32"))
+            a, b = real(9, 7, dtype=dtype, layout=layout), real(3, 7, dtype=source, layout=layout)
+            check(text, gb.ops.set_rows, [a, b, c], written, Tolerance(terms=1), writes=(0,))
+
+
 @pytest.mark.parametrize("wrong", [-1, 9, 2**31 - 1])
 def test_indices_that_a_table_does_not_have(text, wrong):
     device = opened(text)

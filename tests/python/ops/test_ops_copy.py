@@ -233,6 +233,99 @@ def test_get_rows_out_of_range(index):
     check(gb.ops.get_rows, [real(4, 6), array([0, 3, 1], "int32")], rows_of, EXACT)
 
 
+def four(x):
+    return x.reshape((1,) * (4 - x.ndim) + x.shape)
+
+
+def rows_written(a, b, c):
+    """a (..., rows, n), b (..., k, n), c (..., k), whose leading sizes divide those of b."""
+    out, b, c = four(a).copy(), four(b), four(c)[0]
+    for p, q in np.ndindex(*out.shape[:2]):
+        out[p, q, c[p % c.shape[0], q % c.shape[1]]] = b[p, q]
+    return out.reshape(a.shape)
+
+
+def distinct(shape, n, dtype="int32", layout="whole"):
+    """Different indices below n along the last axis."""
+    rng = np.random.default_rng(n)
+    drawn = np.stack([rng.permutation(n)[: shape[-1]] for _ in range(math.prod(shape[:-1]))])
+    return array(drawn.reshape(shape).astype(dtype), dtype, layout)
+
+
+@covers("SET_ROWS")
+@pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("target", [*FLOATS, "int32"])
+def test_set_rows(source, target):
+    def reference(a, b, c):
+        return rows_written(a, converted(b, target), c)
+
+    for shape, k, index in (
+        ((1, 1), 1, ()),
+        ((5, 3), 4, ()),
+        ((33, 1), 33, ()),
+        ((2, 4, 7), 3, (2,)),
+        ((4, 6, 5, 3), 5, (2, 3)),
+        ((4, 6, 5, 3), 2, (1, 1)),
+        ((300, 129), 200, ()),
+        ((5, 3), 0, ()),
+    ):
+        for one, two in zip(itertools.chain(LAYOUTS, LAYOUTS), itertools.chain(LAYOUTS, LAYOUTS[::-1]), strict=True):
+            a = values(*shape, dtype=target, layout=one)
+            b = real(*shape[:-2], k, shape[-1], dtype=source, layout=two)
+            c = distinct((*index, k), shape[-2], "int64" if one == two else "int32", two)
+            check(gb.ops.set_rows, [a, b, c], reference, EXACT, dtype=target, writes=(0,), on_sim=one == two)
+
+
+@pytest.mark.parametrize("index", [-1, 4, 2**31 - 1, 2**32])
+def test_set_rows_out_of_range(index):
+    """The error names the operator, the tensors and the place of the index. The other rows keep their values."""
+    inputs = [real(4, 6), real(3, 6), array([0, index, 1], "int64")]
+    refuses(gb.ops.set_rows, inputs, gb.errors.InvalidArgumentError)
+    with gb.Context() as ctx:
+        cache, rows = ctx.tensor((4, 6), name="cache"), ctx.tensor((3, 6), name="rows")
+        places = ctx.tensor((3,), gb.dtypes.int64, name="places")
+        graph = ctx.graph(gb.ops.set_rows(cache, rows, places))
+        cpu = gb.Backend("CPU")
+        memory = ctx.allocate(cpu)
+        cache.set(np.zeros((4, 6), np.float32))
+        rows.set(np.ones((3, 6), np.float32))
+        places.set(np.array([0, index, 1]))
+        with pytest.raises(
+            gb.errors.InvalidArgumentError, match=rf"SET_ROWS .*'rows'.*index {index} at \(1,\) is out of range"
+        ):
+            graph.compute(cpu)
+        assert not cache.numpy()[2:].any()
+        del memory
+
+
+def test_one_plan_writes_at_every_position():
+    """A cache whose places are an input, on two devices: planned once, run for each token."""
+    rng = np.random.default_rng(1)
+    n, width = 12, 8
+    for names in (["CPU"], ["SIM", "CPU"]):
+        backends = [gb.Backend(name) for name in names]
+        with gb.Context() as held, gb.Context() as ctx:
+            cache = held.tensor((n, width), gb.float16, name="cache")
+            memory = held.allocate(backends[0])
+            x, place = ctx.tensor((1, width), name="x"), ctx.tensor((1,), gb.dtypes.int64, name="place")
+            with ctx.as_default():
+                y = gb.ops.mul_mat(gb.ops.set_rows(cache, gb.ops.sqr(x), place), x + 1.0)
+            sched, graph = gb.Scheduler(backends), ctx.graph(y)
+            sched.allocate(graph)
+            cache.set(np.zeros((n, width), np.float16))
+            want = np.zeros((n, width), np.float16)
+            for position in rng.permutation(n):
+                value = rng.standard_normal((1, width)).astype(np.float32)
+                x.set(value)
+                place.set(np.array([position]))
+                sched.compute(graph)
+                want[position] = (value * value)[0]
+                product = (value.astype(np.float64) + 1) @ want.astype(np.float64).T
+                np.testing.assert_allclose(y.numpy(), product, rtol=2e-3, atol=2e-3)
+                np.testing.assert_array_equal(cache.numpy(), want)
+            del memory
+
+
 @covers("GET_ROWS_BACK")
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_get_rows_back(dtype):

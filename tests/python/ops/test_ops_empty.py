@@ -21,6 +21,7 @@ REFUSED = {
     "conv_2d": {1, 2}, "conv_depthwise_2d": {1, 2, 3, 4}, "conv_1d": {1}, "conv_transpose_1d": {1, 2, 3},
     "conv_transpose_2d": {1, 2, 3, 4}, "pool_1d": {1}, "pool_2d": {1, 2}, "win_unpart": {2, 3}, "get_rel_pos": {2},
     "add_rel_pos": {3, 4}, "flash_attn": {1, 2, 3}, "flash_attn_back": {1, 2}, "rope": {1, 3}, "rope_back": {1, 3},
+    "set_rows": {1, 2},
 }  # fmt: skip
 CALLS: dict[str, list[Any]] = {}
 for name, build, arrays in CASES:

@@ -118,7 +118,7 @@ def test_public_names_exist_and_are_documented():
             own = [c for c in thing.__mro__ if c.__module__.startswith("ggml_backend")]
             for attribute, member in (item for c in own for item in vars(c).items()):
                 if not attribute.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
-                    assert isinstance(member, property) or member.__doc__ or attribute in ("tolist",), (
+                    assert isinstance(member, property) or inspect.getdoc(member) or attribute in ("tolist",), (
                         f"{name}.{attribute}"
                     )
 

@@ -62,7 +62,9 @@ def test_old_functions_and_classes_work(ctx):
         assert gb.SplitInfo is gb.sched.Split
 
 
-@pytest.mark.parametrize("old", ["relu", "q4_0", "StateError", "Event", "Plan", "Costs", "Device", "plan_memory", "Cluster"])
+@pytest.mark.parametrize(
+    "old", ["relu", "q4_0", "StateError", "Event", "Plan", "Costs", "Device", "plan_memory", "Cluster"]
+)
 def test_old_places_work(old):
     path = PATHS[old]
     with pytest.warns(DeprecationWarning, match=rf"^gb\.{old} is deprecated; use {path}$") as caught:

@@ -86,9 +86,8 @@ static void convert_run(const struct gb_kernels * k, enum ggml_type to, enum ggm
     }
 }
 
-// n elements, whole blocks.
-static void copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
-    size_t ds, const char * s, size_t ss) {
+void gb_copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d, size_t ds,
+    const char * s, size_t ss) {
     if (to == from) {
         gb_move(ggml_type_size(to), n / ggml_blck_size(to), d, ds, s, ss);
     } else {
@@ -254,8 +253,8 @@ static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * ds
         const char * s =
             (const char *) src->data + (size_t) i0 * l->sb[0] + (size_t) i2 * l->sb[2] + (size_t) i3 * l->sb[3];
         for (int64_t i1 = row0; i1 < GB_MIN(row0 + BLOCK_ROWS, l->ne[1]); i1++) {
-            copy_run(call->k, dst->type, src->type, n, d + (size_t) i1 * l->db[1], l->db[0], s + (size_t) i1 * l->sb[1],
-                l->sb[0]);
+            gb_copy_run(call->k, dst->type, src->type, n, d + (size_t) i1 * l->db[1], l->db[0],
+                s + (size_t) i1 * l->sb[1], l->sb[0]);
         }
         if (gb_cpu_stopped(call, 2 * n * BLOCK_ROWS)) {
             return;
@@ -295,7 +294,7 @@ static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * d
     for (int64_t at = first; at < last;) {
         const int64_t rest = GB_MIN(dst->ne[0] - d.i0, src->ne[0] - s.i0);
         const int64_t n = GB_MIN(GB_MIN(rest, last - at), (int64_t) GB_RUN);
-        copy_run(call->k, dst->type, src->type, n, walker_at(&d), dst->nb[0], walker_at(&s), src->nb[0]);
+        gb_copy_run(call->k, dst->type, src->type, n, walker_at(&d), dst->nb[0], walker_at(&s), src->nb[0]);
         walker_advance(&d, n);
         walker_advance(&s, n);
         at += n;

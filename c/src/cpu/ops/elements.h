@@ -102,6 +102,10 @@ static inline void gb_put(const struct gb_kernels * k, const struct ggml_tensor 
 
 // Copies n elements of `size` bytes. Source and target are either exactly the same or do not overlap.
 void gb_move(size_t size, int64_t n, char * d, size_t d_stride, const char * s, size_t s_stride);
+// Copies n elements, whole blocks, and converts them. The types are equal, or floats and I32 in any combination, or a
+// float and a quantized type that gb_can_load or gb_can_store allows.
+void gb_copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d, size_t ds,
+    const char * s, size_t ss);
 void gb_clear(size_t size, int64_t n, char * d, size_t d_stride); // all bytes zero: the number 0 of every plain type
 
 // ------------------------------------------------------------------------------------------------- rows, work, sharing

@@ -1,4 +1,4 @@
-// rows.c - GET_ROWS, GET_ROWS_BACK (rows chosen by an index tensor) and DIAG.
+// rows.c - GET_ROWS, GET_ROWS_BACK, SET_ROWS (rows chosen by an index tensor) and DIAG.
 //
 // Indices are data, so they are checked when they are read. An invalid index is reported. Its row
 // is not changed.
@@ -41,9 +41,9 @@ static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
     }
 }
 
-// Where in ids of one to three dimensions.
-static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor * node, int32_t index,
-    const struct gb_row * at) {
+// Reports an index, and its place in src[1], which has one to three dimensions.
+static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t index,
+    const struct gb_row * at, int64_t rows) {
     const int64_t place[3] = { at->i1, at->i2, at->i3 };
     char where[96];
     int used = 0;
@@ -51,8 +51,7 @@ static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor
         used += snprintf(where + used, sizeof(where) - (size_t) used, d == 0 ? "%lld" : ", %lld", (long long) place[d]);
     }
     gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
-        "index %" PRId32 " at " GB_QUOTE("[%s]") " is out of range 0..%lld", index, where,
-        (long long) node->src[0]->ne[1] - 1);
+        "index %" PRId64 " at " GB_QUOTE("[%s]") " is out of range 0..%" PRId64, index, where, rows - 1);
 }
 
 // Row (i1, i2, i3) of the result is row b[i1, i2, i3] of plane (i2, i3) of a. Threads share the rows of the result.
@@ -65,7 +64,7 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
         const int32_t index = gb_get_i32((const char *) b->data + (size_t) r.i1 * b->nb[0] + (size_t) r.i2 * b->nb[1] +
                                          (size_t) r.i3 * b->nb[2]);
         if (index < 0 || index >= a->ne[1]) {
-            fail_index(call, node, index, &r);
+            fail_index(call, node, index, &r, a->ne[1]);
             return;
         }
         take_row(call, node, gb_row_of(node, r), a, gb_row_ptr(a, index, r.i2, r.i3), node->ne[0]);
@@ -73,6 +72,81 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
             return;
         }
     }
+}
+
+// ------------------------------------------------------------------------------------------------------------ SET_ROWS
+
+static int64_t index_at(const struct ggml_tensor * c, const char * p) {
+    if (c->type == GGML_TYPE_I32) {
+        return gb_get_i32(p);
+    }
+    int64_t index;
+    memcpy(&index, p, sizeof(index));
+    return index;
+}
+
+// All rows for one place belong to one thread, which writes them in order. So the last one stays, for every number of
+// threads. Places are hashed, because they often follow one another or are a constant number apart. 32 places have one
+// hash, so that threads share no cache lines of single elements.
+static bool is_mine(const struct gb_cpu_call * call, int64_t index) {
+    const uint64_t hash = ((uint64_t) (index >> 5) * UINT64_C(0x9E3779B97F4A7C15)) >> 32;
+    return call->nth == 1 || (int) (hash * (uint64_t) call->nth >> 32) == call->ith;
+}
+
+// The rows of plane (i2, i3). False: the run is over.
+static bool set_plane(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t i2, int64_t i3) {
+    const struct ggml_tensor *b = node->src[0], *c = node->src[1];
+    const struct gb_row at = { 0, i2 % c->ne[1], i3 % c->ne[2] };
+    const char * places = (const char *) c->data + (size_t) at.i2 * c->nb[1] + (size_t) at.i3 * c->nb[2];
+    const int64_t work = 2 + gb_store_work(node->type, node->ne[0]);
+    for (int64_t i = 0; i < b->ne[1]; i++) {
+        const int64_t index = index_at(c, places + (size_t) i * c->nb[0]);
+        if (index < 0 || index >= node->ne[1]) {
+            fail_index(call, node, index, &(struct gb_row){ i, at.i2, at.i3 }, node->ne[1]);
+            return false;
+        }
+        const bool mine = is_mine(call, index);
+        if (mine) {
+            gb_copy_run(call->k, node->type, b->type, node->ne[0], gb_row_ptr(node, index, i2, i3), node->nb[0],
+                gb_row_ptr(b, i, i2, i3), b->nb[0]);
+        }
+        if (gb_cpu_stopped(call, mine ? work : 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void run_set_rows(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * b = node->src[0];
+    for (int64_t i3 = 0; i3 < b->ne[3] && !gb_is_empty(b); i3++) {
+        for (int64_t i2 = 0; i2 < b->ne[2]; i2++) {
+            if (!set_plane(call, node, i2, i3)) {
+                return;
+            }
+        }
+    }
+}
+
+static const char * set_rows_unsupported(const struct ggml_tensor * node) {
+    const enum ggml_type places = node->src[1]->type;
+    if (!gb_is_float(node->src[0]->type)) {
+        return "source 0 must be f32, f16 or bf16";
+    }
+    if (places != GGML_TYPE_I32 && places != GGML_TYPE_I64) {
+        return "source 1 must be i32 or i64";
+    }
+    if (gb_is_float(node->type) || node->type == GGML_TYPE_I32) {
+        return NULL;
+    }
+    return ggml_is_quantized(node->type) && gb_can_store(node)
+               ? NULL
+               : "the result cannot be written: its type, or blocks that are not dense";
+}
+
+static int set_rows_tasks(const struct ggml_tensor * node, int n_threads) {
+    const struct ggml_tensor * b = node->src[0];
+    return gb_tasks_for((double) gb_store_work(node->type, gb_count(b)), gb_rows(b), n_threads);
 }
 
 // ------------------------------------------------------------------------------------------------------- GET_ROWS_BACK
@@ -223,6 +297,9 @@ const struct gb_cpu_op gb_cpu_op_get_rows_back = {
     .n_tasks = get_rows_back_tasks,
     .work_size = get_rows_back_work,
     .run = run_get_rows_back,
+};
+const struct gb_cpu_op gb_cpu_op_set_rows = {
+    .unsupported = set_rows_unsupported, .n_tasks = set_rows_tasks, .run = run_set_rows
 };
 const struct gb_cpu_op gb_cpu_op_diag = {
     .unsupported = diag_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_diag

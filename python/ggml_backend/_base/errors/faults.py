@@ -207,7 +207,7 @@ def node_refused(message: str) -> tuple[Fault, str] | None:
 
 def _dtype_hint(op: str, names: Sequence[str], dtypes: Sequence[str]) -> str:
     """How the sources of a node get dtypes that backends compute with."""
-    read = 1 if op == "CPY" else len(names)  # the other one of CPY is the result
+    read = 1 if op in ("CPY", "SET_ROWS") else len(names)  # CPY writes to its second source; the other has indices
     elementwise = op in ("ADD", "SUB", "MUL", "DIV")
     for i, (name, dtype) in enumerate(zip(names[:read], dtypes, strict=False)):
         if dtype in ("float64", "int8", "int16", "int64"):

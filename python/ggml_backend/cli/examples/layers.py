@@ -67,13 +67,17 @@ def _data_bytes(t: Tensor) -> int:
 def _work(t: Tensor) -> Node:
     """What a node costs, by the rules of the scheduler's costs (docs/PLACEMENT.md)."""
     sources = t.sources
-    nbytes = _data_bytes(t)
-    if t.op == "GET_ROWS":  # of the table as much as the result holds
+    nbytes, count = _data_bytes(t), t.size
+    if t.op == "SET_ROWS":  # as much of the table as there are rows
+        rows, ids, _ = sources
+        count, n = rows.size, rows.shape[-1]
+        nbytes = _data_bytes(rows) + _data_bytes(ids) + (t.dtype.row_nbytes(n) * (count // n) if count else 0)
+    elif t.op == "GET_ROWS":  # of the table as much as the result holds
         table, ids = sources
         nbytes += table.dtype.row_nbytes(t.shape[-1]) * (t.size // t.shape[-1]) + _data_bytes(ids)
     else:
         nbytes += sum(_data_bytes(s) for i, s in enumerate(sources) if t.op != "CPY" or i == 0)
-    flops = 2.0 * t.size * sources[0].ne[0] if t.op == "MUL_MAT" else float(t.size)
+    flops = 2.0 * t.size * sources[0].ne[0] if t.op == "MUL_MAT" else float(count)
     return Node(sources[0].dtype.name if sources else t.dtype.name, float(nbytes), flops)
 
 

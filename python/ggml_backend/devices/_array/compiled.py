@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from .._program import Call
+from .._program import Call, is_target
 from .layout import ne
 from .library import Library, Step
 
@@ -21,18 +21,21 @@ from .library import Library, Step
 def compiled(library: Library, calls: Sequence[Call], step: Callable[[Call], Step]) -> Step | None:
     """The program of a plan; None if it cannot be compiled.
 
-    This is so if the plan rereads memory outside that it has written, or reads indices that it computes.
+    This is so if the plan rereads memory outside that it has written, writes parts of such memory (SET_ROWS), or
+    reads indices that it computes.
     """
     given: list[Any] = []
     checks: list[Step] = []
     number: dict[int, int] = {}
     for i, call in enumerate(calls):
+        if call.node.op == "set_rows":
+            return None
         if call.node.op == "get_rows":
             if call.of[1] >= 0:
                 return None
             checks.append(library.check_ids(call.sources[1], ne(call.node.sources[0].shape)[2]))
         for k, source in enumerate(call.sources):
-            if call.of[k] >= 0 or _is_target(call, k):
+            if call.of[k] >= 0 or is_target(call, k):
                 continue
             if any(_overlap(library, source, earlier.out) for earlier in calls[:i]):
                 return None
@@ -46,11 +49,7 @@ def compiled(library: Library, calls: Sequence[Call], step: Callable[[Call], Ste
         for call in calls:
             out = torch.empty(call.out.shape, dtype=call.out.dtype, device=call.out.device)
             sources = [
-                out
-                if _is_target(call, k)
-                else arguments[number[id(s)]]
-                if i < 0
-                else _seen(s, calls[i].out, results[i])
+                out if is_target(call, k) else arguments[number[id(s)]] if i < 0 else _seen(s, calls[i].out, results[i])
                 for k, (s, i) in enumerate(zip(call.sources, call.of, strict=True))
             ]
             step(Call(call.node, out, tuple(sources), ()))()
@@ -69,11 +68,6 @@ def compiled(library: Library, calls: Sequence[Call], step: Callable[[Call], Ste
             out.copy_(value)
 
     return program
-
-
-def _is_target(call: Call, k: int) -> bool:
-    """True for the second source of CPY, which it only writes."""
-    return k == 1 and call.node.op == "cpy"
 
 
 def _overlap(library: Library, a: Any, b: Any) -> bool:

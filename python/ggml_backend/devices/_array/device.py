@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from ..._base.errors import InvalidArgumentError, UnsupportedError
 from ..._ffi import lib
-from .._program import program_of
+from .._program import overwritten_of, program_of
 from ..device import Call, Node, register_device
 from . import copies, elements, missing, products, rows
 from .family import Family, then
@@ -19,7 +19,7 @@ from .library import Library, Step
 
 __all__ = ["ArrayDevice"]
 
-_MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if any, is where they write, or a shape
+_UNREAD = frozenset(("cont", "dup", "repeat"))  # whose second source, if any, gives a shape alone
 
 
 @register_device("ARRAY", replace=True)
@@ -41,6 +41,7 @@ class ArrayDevice(Family):
     _diag_mask = rows.diag_mask
     _rope = rows.rope
     _get_rows = rows.get_rows
+    _set_rows = rows.set_rows
     _copy_elements = copies.copy_elements
     _repeat = copies.repeat
     _concat = copies.concat
@@ -115,7 +116,9 @@ class ArrayDevice(Family):
         before it writes the same one."""
         node, out, entry = call.node, call.out, self._table[call.node.op]
         method = getattr(self, entry.method)
-        shared = [call.sources[k] for k in call.shared if k == 0 or node.op not in _MOVES]
+        if node.op == "set_rows":  # keeps a part of the result, so nothing is computed elsewhere
+            return method(node, out, *call.sources)  # type: ignore[no-any-return]
+        shared = [call.sources[k] for k in overwritten_of(call) if k == 0 or node.op not in _UNREAD]
         place = self.library.place
         if not shared or (entry.in_place and all(place(a) == place(out) for a in shared)):
             return method(node, out, *call.sources)  # type: ignore[no-any-return]

@@ -134,6 +134,10 @@ class Library:
         """``out = table[ids]`` by the first axis; IndexError for an index that is not in it."""
         raise NotImplementedError
 
+    def put(self, table: Any, ids: Any, rows: Any) -> Step:
+        """``table[ids] = rows`` by the first axis; IndexError for an index that is not in it."""
+        raise NotImplementedError
+
     def check_ids(self, ids: Any, n: int) -> Step:
         """Raises IndexError, now or when somebody waits, where an index is not in ``range(n)``."""
         raise NotImplementedError
@@ -338,6 +342,15 @@ class NumPyLike(Library):
             np.take(table, ids, axis=0, out=out, mode="clip")
 
         return rows
+
+    def put(self, table: Any, ids: Any, rows: Any) -> Step:
+        check = self.check_ids(ids, table.shape[0])
+
+        def write() -> None:
+            check()
+            table[ids] = rows
+
+        return write
 
     def check_ids(self, ids: Any, n: int) -> Step:
         def check() -> None:

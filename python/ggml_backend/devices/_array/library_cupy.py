@@ -84,6 +84,15 @@ class CuPy(NumPyLike):
 
         return rows
 
+    def put(self, table: Any, ids: Any, rows: Any) -> Step:
+        check, last = self.check_ids(ids, len(table)), max(len(table) - 1, 0)
+
+        def write() -> None:
+            check()
+            table[ids.clip(0, last)] = rows
+
+        return write
+
     def check_ids(self, ids: Any, n: int) -> Step:
         """Wrong ones are noted on the device: nobody waits for it here."""
         self._checks = True
@@ -102,7 +111,7 @@ class CuPy(NumPyLike):
         if self._checks and bool(self._wrong):
             with self.running():
                 self._wrong.fill(False)
-            raise InvalidArgumentError("GET_ROWS: an index out of range")
+            raise InvalidArgumentError("GET_ROWS or SET_ROWS: an index is out of range")
 
     def event(self) -> Mark:
         with self._device:

@@ -192,6 +192,15 @@ class Torch(Library):
 
         return rows
 
+    def put(self, table: Any, ids: Any, rows: Any) -> Step:
+        check, last = self.check_ids(ids, len(table)), max(len(table) - 1, 0)
+
+        def write() -> None:
+            check()
+            table.index_copy_(0, ids.clamp(0, last).to(torch.int64), rows)
+
+        return write
+
     def check_ids(self, ids: Any, n: int) -> Step:
         """On devices that compute later, wrong ones are noted there: nobody waits for it here."""
         if self.has_queue and self._wrong is None:
@@ -294,7 +303,7 @@ class Torch(Library):
         if self._wrong is not None and bool(self._wrong):
             with self.running():
                 self._wrong.zero_()
-            raise InvalidArgumentError("GET_ROWS: an index out of range")
+            raise InvalidArgumentError("GET_ROWS or SET_ROWS: an index is out of range")
 
     def event(self) -> Mark:
         return Mark(self, self._module.Event())

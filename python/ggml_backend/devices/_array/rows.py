@@ -125,6 +125,35 @@ def get_rows(device: Family, node: Node, out: Any, table: Any, ids: Any) -> Step
     return rows
 
 
+def _writes(node: Node) -> bool | str:
+    if node.dtype.name not in FLOAT_NAMES or node.sources[0].dtype.name not in FLOAT_NAMES:
+        return f"rows of {node.sources[0].dtype.name} as {node.dtype.name}"
+    return True
+
+
+@op("set_rows", dtypes=FLOAT_NAMES, when=_writes, prepare=True)
+def set_rows(device: Family, node: Node, out: Any, rows: Any, ids: Any, target: Any = None) -> Step:
+    """Rows are converted apart, so they may overlap the result."""
+    library, (source, *_) = device.library, node.sources
+    rows, ids, out = axes(library, rows, 4), axes(library, ids, 3), axes(library, out, 4)
+    steps: list[Step] = []
+    for i in range(prod(rows.shape[:2]) if prod(rows.shape) else 0):
+        at = divmod(i, rows.shape[1])
+        places = ids[at[0] % ids.shape[0], at[1] % ids.shape[1]]
+        written = library.empty(rows.shape[2:], node.dtype)
+        convert = device.conversion(written, node.dtype, rows[at], source.dtype)
+        steps.append(then(convert, library.put(out[at], places, written)))
+
+    def write() -> None:
+        try:
+            for step in steps:
+                step()
+        except IndexError as error:
+            raise InvalidArgumentError(f"{node}: {error}") from None
+
+    return write
+
+
 def _slopes(n_heads: int, bias: float) -> np.ndarray[Any, Any]:
     """Of ALiBi, as the CPU has them: heads beyond the largest power of two take the odd powers of the finer base."""
     floor = 1 << (n_heads.bit_length() - 1)
