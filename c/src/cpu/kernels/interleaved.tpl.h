@@ -1,5 +1,5 @@
-// interleaved.tpl.h - few rows times quantized columns, sixteen groups at a time: levels without the instructions have
-// kernels that do nothing and say so.
+// interleaved.tpl.h - few rows times quantized columns, sixteen groups at a time. Levels without the instructions get
+// kernels that do nothing and return false.
 
 #if HAVE_VNNI && HAVE_VBMI
 #    define HAVE_INTERLEAVED true
@@ -22,6 +22,11 @@ static bool interleaved_dots(const struct gb_interleaved_dots * p) {
 }
 
 static bool interleaved_row_dots(const struct gb_interleaved_row_dots * p) {
+    (void) p;
+    return false;
+}
+
+static bool interleaved_tails(const struct gb_interleaved_tails * p) {
     (void) p;
     return false;
 }

@@ -35,23 +35,65 @@ static int interleaved_kind(const struct interleaved_format * f) {
     return (f->group == 16 ? GB_BYTES_HALVES : 0) | (f->zero != 0 ? GB_BYTES_CENTERED : 0);
 }
 
-// Where term i lies in units of words of 16 groups; of group g, where its first and second float.
+// Where term i lies in a column, in units of words of 16 groups.
 static size_t interleaved_term(int64_t i, int group) {
     const int64_t unit = i / (16 * group), in = i % (16 * group);
     return (size_t) (unit * (group == 16 ? 384 : 640) + in % group / 4 * 64 + in / group * 4 + in % 4);
 }
 
+// The first or second float of group g.
 static float interleaved_float(const char * p, int64_t g, int group, int which) {
     float f;
     memcpy(&f, p + g / 16 * (group == 16 ? 384 : 640) + group * 16 + which * 64 + g % 16 * 4, sizeof(f));
     return f;
 }
 
-static size_t units_size(int64_t k, int group) {
-    return (size_t) ((k + 16 * group - 1) / (16 * group) * (group == 16 ? 384 : 640));
+// The size of a column of whole units.
+static size_t units_size(int64_t k, int group) { return (size_t) (k / (16 * group) * (group == 16 ? 384 : 640)); }
+
+// The parts of a tail: the largest power of two that fits, then the smallest one that holds the rest. A rest of more
+// than half of the first part makes the first part twice as large. Returns the number of parts.
+static int tail_parts(int64_t groups, int64_t parts[2]) {
+    int64_t first = 1, second = 0;
+    while (2 * first <= groups) {
+        first *= 2;
+    }
+    for (second = groups > first; second > 0 && second < groups - first;) {
+        second *= 2;
+    }
+    parts[0] = second == first ? 2 * first : first;
+    parts[1] = second == first ? 0 : second;
+    return groups == 0 ? 0 : parts[1] > 0 ? 2 : 1;
 }
 
-// Whole blocks; a length that ends anywhere in a unit.
+// The size of a row: a unit for each part of its tail.
+static size_t row_units_size(int64_t k, int group) {
+    int64_t parts[2];
+    return units_size(k, group) + (size_t) tail_parts(k % (16 * group) / group, parts) * (group == 16 ? 384 : 640);
+}
+
+// The group at place g of a row of `groups` groups; -1: padding. A unit repeats a part of the tail.
+static int64_t group_at(int64_t g, int64_t groups) {
+    int64_t parts[2], first = groups / 16 * 16;
+    if (g < first) {
+        return g;
+    }
+    tail_parts(groups % 16, parts);
+    const bool second = g >= first + 16;
+    const int64_t at = first + (second ? parts[0] + g % parts[1] : g % parts[0]);
+    return at < groups ? at : -1;
+}
+
+// The first place of a group in a row.
+static int64_t place_of(int64_t group, int64_t groups) {
+    int64_t g = 0;
+    while (group_at(g, groups) != group) {
+        g++;
+    }
+    return g;
+}
+
+// Whole blocks. The length may end anywhere in a unit.
 static int64_t interleaved_length(enum ggml_type type) {
     const int64_t block = ggml_blck_size(type);
     return block * test_random_int(1, test_random() % 4 == 0 ? 8192 / (int) block : 1024 / (int) block + 1);
@@ -93,19 +135,22 @@ static void test_interleave_row(const struct gb_kernels * k) {
                   group = pass % 2 ? 16 : 32;
         const int zero = pass / 2 % 2 ? (int) test_random_int(1, 128) : 0;
         const int64_t n = 32 * (int64_t) test_random_int(1, 64);
-        const size_t size = units_size(n, group);
+        const size_t size = row_units_size(n, group);
         char * const y = malloc(size + 1);
         float * x = interleaved_values(n, pass % 5 ? TAME : WILD);
         y[size] = 0x5a;
         k->interleave_row(n, kind, zero, y, x);
         k->quantize_q8(&(struct gb_quantize_q8) { n, kind, zero, 1, q, d, s, x });
         CHECK_MSG(y[size] == 0x5a, "%s interleave_row writes outside", level_name);
-        for (int64_t i = 0; i < (int64_t) (size / (group == 16 ? 384 : 640)) * 16 * group; i++) {
-            CHECK_MSG(((const int8_t *) y)[interleaved_term(i, group)] == (i < n ? q[i] : 0),
-                "%s interleave_row: term %d of %d", level_name, (int) i, (int) n);
-        }
+        CHECK((size_t) gb_interleaved_row_units(n, group == 16) * (group == 16 ? 384 : 640) == size);
         for (int64_t g = 0; g < (int64_t) (size / (group == 16 ? 384 : 640)) * 16; g++) {
-            float scale = g * group < n ? d[g * group / 32] : 0, end = g * group < n ? s[g] : 0,
+            const int64_t from = group_at(g, n / group);
+            for (int64_t i = 0; i < group; i++) {
+                CHECK_MSG(((const int8_t *) y)[interleaved_term(g * group + i, group)] ==
+                              (from >= 0 ? q[from * group + i] : 0),
+                    "%s interleave_row: term %d of group %d of %d terms", level_name, (int) i, (int) g, (int) n);
+            }
+            float scale = from >= 0 ? d[from * group / 32] : 0, end = from >= 0 ? s[from] : 0,
                   got = interleaved_float(y, g, group, 0);
             CHECK_MSG(same_array(&got, &scale, 1), "%s interleave_row: scale %d", level_name, (int) g);
             got = interleaved_float(y, g, group, 1);
@@ -116,13 +161,14 @@ static void test_interleave_row(const struct gb_kernels * k) {
     }
 }
 
-// What the scalar level unpacks, in order; zeros behind it.
+// Whole units of what the scalar level unpacks, in order.
 static void test_interleave_column(const struct gb_kernels * k) {
     static uint8_t u[2][GB_UNPACK_MAX];
     static float d[2][GB_UNPACK_MAX / 16], m[2][GB_UNPACK_MAX / 16];
     for (int pass = 0; pass < 12 * INTERLEAVED_FORMATS_N && k->interleaved; pass++) {
         const struct interleaved_format * f = &interleaved_formats()[pass % INTERLEAVED_FORMATS_N];
-        const int64_t length = interleaved_length(f->type), ld = GB_UNPACK_MAX;
+        const int64_t unit = 16 * f->group, length = (interleaved_length(f->type) + unit - 1) / unit * unit,
+                      ld = GB_UNPACK_MAX;
         const size_t size = units_size(length, f->group);
         uint8_t * blocks = interleaved_blocks(f, length, false);
         char * y = malloc(size);
@@ -141,125 +187,155 @@ static void test_interleave_column(const struct gb_kernels * k) {
                     "%s interleave_column %s: minimum of %d", level_name, ggml_type_name(f->type), (int) i);
             }
         }
-        for (int64_t g = length / f->group; g < (int64_t) (size / (f->group == 16 ? 384 : 640)) * 16; g++) {
-            const float got_d = interleaved_float(y, g, f->group, 0),
-                        got_m = f->zero != 0 ? 0 : interleaved_float(y, g, f->group, 1);
-            CHECK_MSG(fabsf(got_d) < 1e-37f && got_m == 0, "%s interleave_column %s: no end", level_name,
-                ggml_type_name(f->type));
-        }
         free(y);
         free(blocks);
     }
 }
 
-// Dot products against double precision on what the blocks and the rounded rows stand for; tiles of any size give the
-// same bits.
+struct interleaved_case { // columns times rows
+    const struct gb_kernels * k;
+    const struct interleaved_format * f;
+    int64_t length, whole; // terms; those in whole units
+    int nw, nx;
+    uint8_t * blocks[3];
+    char * rows[4];
+};
+
+// The sums of nw columns from `first` on with all rows: whole units, then tails.
+static void interleaved_sums_of(const struct interleaved_case * c, int first, int nw, float * sums) {
+    float acc[2 * 4 * 16];
+    const void *w[2], *tail[4];
+    for (int i = 0; i < nw; i++) {
+        w[i] = c->blocks[first + i];
+    }
+    CHECK(c->k->interleaved_dots(&(struct gb_interleaved_dots) { .type = (int) c->f->type,
+        .k = c->whole,
+        .nw = nw,
+        .nx = c->nx,
+        .acc = acc,
+        .columns = w,
+        .rows = (const void * const *) c->rows,
+        .next = w }));
+    for (int j = 0; j < c->nx; j++) {
+        tail[j] = c->rows[j] + units_size(c->whole, c->f->group);
+    }
+    c->k->interleaved_sums(nw, sums, acc);
+    for (int i = 0; i < nw && c->whole < c->length; i++) {
+        float * const y[4] = { sums + 4 * i, sums + 4 * i + 1, sums + 4 * i + 2, sums + 4 * i + 3 };
+        CHECK(c->k->interleaved_tails(&(struct gb_interleaved_tails) { .type = (int) c->f->type,
+            .k = c->length - c->whole,
+            .n = 1,
+            .nx = c->nx,
+            .w = c->blocks[first + i] + ggml_row_size(c->f->type, c->whole),
+            .rows = tail,
+            .y = y,
+            .add = true }));
+    }
+}
+
+// The dot product of a column and a row in double precision, from what the blocks and the rounded row stand for.
+static double interleaved_expected(const struct interleaved_case * c, int i, int j, double * bound) {
+    static float weights[INTERLEAVED_TERMS_MAX];
+    const int group = c->f->group;
+    double sum = 0, size = 0;
+    gb_quant_format_of(c->f->type)->to_float(c->blocks[i], weights, (int) c->length);
+    for (int64_t p = 0; p < c->length; p += group) {
+        static uint8_t u[GB_UNPACK_MAX];
+        static float d[GB_UNPACK_MAX / 16], m[GB_UNPACK_MAX / 16];
+        const int64_t block = ggml_blck_size(c->f->type), in = p % block;
+        const int64_t place = place_of(p / group, c->length / group);
+        const double scale = interleaved_float(c->rows[j], place, group, 0);
+        c->f->unpack(block, u, d, m, c->blocks[i] + ggml_row_size(c->f->type, p - in));
+        for (int64_t l = 0; l < group; l++) {
+            const double q = ((const int8_t *) c->rows[j])[interleaved_term(place * group + l, group)];
+            sum += weights[p + l] * q * scale;
+            size += fabs(q * scale) * (fabs((u[in + l] + (double) c->f->zero) * d[in / group]) +
+                                          (c->f->zero != 0 ? 0 : fabs((double) m[in / group])));
+        }
+    }
+    *bound = 4 * (double) (c->length + 1) * EPS * size;
+    return sum;
+}
+
+// Dot products against double precision. Tiles of any size, and parts of the terms, give the same bits.
 static void check_interleaved_products(const struct gb_kernels * k, const struct interleaved_format * f,
     int64_t length) {
     enum { W = 3, X = 4 };
-    static float weights[INTERLEAVED_TERMS_MAX], acc[W * X * 16];
-    const int nw = (int) test_random_int(1, W), nx = (int) test_random_int(1, X);
+    static float acc[W * X * 16];
+    struct interleaved_case c = { k, f, length, length / (16 * f->group) * (16 * f->group), (int) test_random_int(1, W),
+        (int) test_random_int(1, X), { NULL }, { NULL } };
     const size_t size = units_size(length, f->group);
-    uint8_t * blocks[W];
-    char *rows[X], *columns[W];
-    const void *w[W], *x[X], *w_blocks[W];
+    char * columns[W];
+    const void * tail[X];
     float y[W][X] = { { 0 } }, sums[W * X];
-    for (int j = 0; j < nx; j++) {
-        x[j] = rows[j] = malloc(size);
-        k->interleave_row(length, interleaved_kind(f), f->zero, rows[j], interleaved_values(length, TAME));
+    for (int j = 0; j < c.nx; j++) {
+        c.rows[j] = malloc(row_units_size(length, f->group));
+        k->interleave_row(length, interleaved_kind(f), f->zero, c.rows[j], interleaved_values(length, TAME));
+        tail[j] = c.rows[j] + size;
     }
-    for (int i = 0; i < nw; i++) {
-        w_blocks[i] = blocks[i] = interleaved_blocks(f, length, true);
-        w[i] = columns[i] = calloc(1, size);
-        CHECK(k->interleave_column((int) f->type, length, columns[i], blocks[i]));
-        CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
-            .type = (int) f->type,
-            .k = length,
-            .nw = 1,
-            .nx = nx,
-            .acc = acc,
-            .columns = w_blocks + i,
-            .rows = x,
-            .next = w_blocks + i,
-            .accumulate = false,
-        }));
-        k->interleaved_sums(1, y[i], acc);
-        gb_quant_format_of(f->type)->to_float(blocks[i], weights, (int) length);
-        for (int j = 0; j < nx; j++) {
-            double sum = 0, bound = 0;
-            for (int64_t p = 0; p < length; p++) {
-                const double q = ((const int8_t *) rows[j])[interleaved_term(p, f->group)],
-                             scale = interleaved_float(rows[j], p / f->group, f->group, 0);
-                const double level = (uint8_t) columns[i][interleaved_term(p, f->group)] + (double) f->zero,
-                             d = interleaved_float(columns[i], p / f->group, f->group, 0);
-                sum += weights[p] * q * scale;
-                bound +=
-                    fabs(q * scale) *
-                    (fabs(level * d) +
-                        (f->zero != 0 ? 0 : fabs((double) interleaved_float(columns[i], p / f->group, f->group, 1))));
-            }
-            CHECK_MSG(fabs(y[i][j] - sum) <= 4 * (double) (length + 1) * EPS * bound,
-                "%s interleaved_dots %s, k %d: %.9g, expected %.9g", level_name, ggml_type_name(f->type), (int) length,
-                y[i][j], sum);
+    for (int i = 0; i < c.nw; i++) {
+        c.blocks[i] = interleaved_blocks(f, length, true);
+        columns[i] = malloc(size + 1);
+        CHECK(k->interleave_column((int) f->type, c.whole, columns[i], c.blocks[i]));
+        interleaved_sums_of(&c, i, 1, y[i]);
+        for (int j = 0; j < c.nx; j++) {
+            double bound;
+            const double sum = interleaved_expected(&c, i, j, &bound);
+            CHECK_MSG(fabs(y[i][j] - sum) <= bound, "%s interleaved_dots %s, k %d: %.9g, expected %.9g", level_name,
+                ggml_type_name(f->type), (int) length, y[i][j], sum);
         }
     }
-    if (nw > 1) {
+    if (c.nw > 1) {
         float two[2 * X];
-        // whole units at first
-        const int64_t first = 16 * f->group * (int64_t) test_random_int(1, 4), part = GB_MIN(length, first);
-        const size_t byte = ggml_row_size(f->type, part);
-        const void *rest[2] = { blocks[0] + byte, blocks[1] + byte }, *x_rest[X];
-        for (int j = 0; j < nx; j++) {
-            x_rest[j] = rows[j] + units_size(part, f->group);
-        }
-        CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
-            .type = (int) f->type,
-            .k = part,
-            .nw = 2,
-            .nx = nx,
-            .acc = acc,
-            .columns = w_blocks,
-            .rows = x,
-            .next = rest,
-            .accumulate = false,
-        }));
-        CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
-            .type = (int) f->type,
-            .k = length - part,
-            .nw = 2,
-            .nx = nx,
-            .acc = acc,
-            .columns = rest,
-            .rows = x_rest,
-            .next = w_blocks,
-            .accumulate = true,
-        }));
-        k->interleaved_sums(2, two, acc);
-        for (int j = 0; j < nx; j++) {
+        interleaved_sums_of(&c, 0, 2, two);
+        for (int j = 0; j < c.nx; j++) {
             CHECK_MSG(same_bits(two[j], y[0][j]) && same_bits(two[4 + j], y[1][j]),
                 "%s interleaved_dots %s depends on what is taken together", level_name, ggml_type_name(f->type));
         }
     }
-    k->interleaved_tile(&(struct gb_interleaved_tile) {
-        .units = (int64_t) (size / (f->group == 16 ? 384 : 640)),
-        .kind = interleaved_kind(f),
-        .nw = nw,
-        .nx = nx,
-        .acc = acc,
-        .columns = w,
-        .rows = x,
-    });
-    k->interleaved_sums(nw, sums, acc);
-    for (int i = 0; i < nw; i++) {
-        for (int j = 0; j < nx; j++) {
-            CHECK_MSG(same_bits(sums[4 * i + j], y[i][j]), "%s interleaved_tile %s, %d x %d: %.9g is not %.9g",
-                level_name, ggml_type_name(f->type), nw, nx, sums[4 * i + j], y[i][j]);
+    const int64_t units = (int64_t) (size / (f->group == 16 ? 384 : 640)), part = test_random_int(0, (uint32_t) units);
+    for (int from = 0; from < 2; from++) { // some units, then the others
+        const void *w_part[W], *x_part[X];
+        const size_t at = from ? (size_t) part * (f->group == 16 ? 384 : 640) : 0;
+        for (int i = 0; i < c.nw; i++) {
+            w_part[i] = columns[i] + at;
         }
-        free(blocks[i]);
+        for (int j = 0; j < c.nx; j++) {
+            x_part[j] = c.rows[j] + at;
+        }
+        k->interleaved_tile(&(struct gb_interleaved_tile) {
+            .units = from ? units - part : part,
+            .kind = interleaved_kind(f),
+            .nw = c.nw,
+            .nx = c.nx,
+            .acc = acc,
+            .columns = w_part,
+            .rows = x_part,
+            .accumulate = from,
+        });
+    }
+    k->interleaved_sums(c.nw, sums, acc);
+    for (int i = 0; i < c.nw && c.whole < length; i++) {
+        float * const to[X] = { sums + X * i, sums + X * i + 1, sums + X * i + 2, sums + X * i + 3 };
+        CHECK(k->interleaved_tails(&(struct gb_interleaved_tails) { .type = (int) f->type,
+            .k = length - c.whole,
+            .n = 1,
+            .nx = c.nx,
+            .w = c.blocks[i] + ggml_row_size(f->type, c.whole),
+            .rows = tail,
+            .y = to,
+            .add = true }));
+    }
+    for (int i = 0; i < c.nw; i++) {
+        for (int j = 0; j < c.nx; j++) {
+            CHECK_MSG(same_bits(sums[4 * i + j], y[i][j]), "%s interleaved_tile %s, %d x %d: %.9g is not %.9g",
+                level_name, ggml_type_name(f->type), c.nw, c.nx, sums[4 * i + j], y[i][j]);
+        }
+        free(c.blocks[i]);
         free(columns[i]);
     }
-    for (int j = 0; j < nx; j++) {
-        free(rows[j]);
+    for (int j = 0; j < c.nx; j++) {
+        free(c.rows[j]);
     }
 }
 
@@ -282,17 +358,16 @@ static void test_interleaved_dots(const struct gb_kernels * k) {
           !k->interleave_column((int) GGML_TYPE_F32, 32, NULL, NULL));
 }
 
-// Columns with gaps between them: the bits of interleaved_dots, which is tested above, and not a float more.
+// Columns with gaps: the bits of interleaved_dots and interleaved_tails for a single column, and not a float more.
 static void test_interleaved_row_dots(const struct gb_kernels * k) {
-    enum { N = 9 };
+    enum { N = 37 };
     for (int pass = 0; pass < 4 * INTERLEAVED_FORMATS_N && k->interleaved; pass++) {
         const struct interleaved_format * f = &interleaved_formats()[pass % INTERLEAVED_FORMATS_N];
         const int64_t length = interleaved_length(f->type);
         const int n = (int) test_random_int(1, N);
         const size_t bytes = ggml_row_size(f->type, length), nb = bytes + (size_t) test_random_int(0, 3) * 32;
-        char *w = malloc(N * nb), *row = malloc(units_size(length, f->group));
-        const void * x = row;
-        float y[N + 1], acc[4 * 16], one[4];
+        char *w = malloc(N * nb), *row = malloc(row_units_size(length, f->group));
+        float y[N + 1], one[4];
         k->interleave_row(length, interleaved_kind(f), f->zero, row, interleaved_values(length, TAME));
         for (int i = 0; i < n; i++) {
             uint8_t * column = interleaved_blocks(f, length, true);
@@ -303,18 +378,9 @@ static void test_interleaved_row_dots(const struct gb_kernels * k) {
         CHECK(k->interleaved_row_dots(&(struct gb_interleaved_row_dots) {
             .type = (int) f->type, .k = length, .n = n, .w = w, .nb_w = nb, .ahead = nb, .x = row, .y = y }));
         for (int i = 0; i < n; i++) {
-            const void * const column = w + (size_t) i * nb;
-            CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
-                .type = (int) f->type,
-                .k = length,
-                .nw = 1,
-                .nx = 1,
-                .acc = acc,
-                .columns = &column,
-                .rows = &x,
-                .next = &column,
-            }));
-            k->interleaved_sums(1, one, acc);
+            const struct interleaved_case c = { k, f, length, length / (16 * f->group) * (16 * f->group), 1, 1,
+                { (uint8_t *) w + (size_t) i * nb }, { row } };
+            interleaved_sums_of(&c, 0, 1, one);
             CHECK_MSG(same_bits(y[i], one[0]), "%s interleaved_row_dots %s, column %d of %d: %.9g is not %.9g",
                 level_name, ggml_type_name(f->type), i, n, y[i], one[0]);
         }
@@ -323,6 +389,65 @@ static void test_interleaved_row_dots(const struct gb_kernels * k) {
         free(row);
     }
     CHECK(!k->interleaved_row_dots(&(struct gb_interleaved_row_dots) { .type = (int) GGML_TYPE_F32, .k = 32 }));
+}
+
+// Many columns with gaps: the bits of one column, and not a float more.
+static void test_interleaved_tails(const struct gb_kernels * k) {
+    enum { N = 37, X = 4 };
+    for (int pass = 0; pass < 16 * INTERLEAVED_FORMATS_N && k->interleaved; pass++) {
+        const struct interleaved_format * f = &interleaved_formats()[pass % INTERLEAVED_FORMATS_N];
+        const int block = ggml_blck_size(f->type), blocks = 16 * f->group / block;
+        if (blocks < 2) {
+            continue; // no tails
+        }
+        const int64_t length = block * test_random_int(1, (uint32_t) blocks - 1);
+        const int n = (int) test_random_int(1, N), nx = (int) test_random_int(1, X);
+        const size_t bytes = ggml_row_size(f->type, length), nb = bytes + (size_t) test_random_int(0, 40);
+        char *w = malloc((size_t) (n - 1) * nb + bytes), *rows[X];
+        float y[X][N + 1], one[X];
+        float *const all[X] = { y[0], y[1], y[2], y[3] }, *const single[X] = { one, one + 1, one + 2, one + 3 };
+        for (int j = 0; j < nx; j++) {
+            rows[j] = malloc(row_units_size(length, f->group));
+            k->interleave_row(length, interleaved_kind(f), f->zero, rows[j], interleaved_values(length, TAME));
+        }
+        for (int i = 0; i < n; i++) {
+            uint8_t * column = interleaved_blocks(f, length, true);
+            memcpy(w + (size_t) i * nb, column, bytes);
+            free(column);
+        }
+        for (int i = 0; i < X * (N + 1); i++) {
+            y[i / (N + 1)][i % (N + 1)] = 7;
+        }
+        struct gb_interleaved_tails tails = { .type = (int) f->type,
+            .k = length,
+            .n = n,
+            .nx = nx,
+            .w = w,
+            .nb_w = nb,
+            .rows = (const void * const *) rows,
+            .y = all,
+            .add = pass % 2 };
+        CHECK(k->interleaved_tails(&tails));
+        for (int i = 0; i <= N; i++) {
+            one[0] = one[1] = one[2] = one[3] = 7;
+            if (i < n) {
+                tails.n = 1;
+                tails.w = w + (size_t) i * nb;
+                tails.y = single;
+                k->interleaved_tails(&tails);
+            }
+            for (int j = 0; j < X; j++) {
+                CHECK_MSG(j < nx && i < n ? same_bits(y[j][i], one[j]) : y[j][i] == 7,
+                    "%s interleaved_tails %s, column %d of %d, row %d of %d", level_name, ggml_type_name(f->type), i, n,
+                    j, nx);
+            }
+        }
+        free(w);
+        for (int j = 0; j < nx; j++) {
+            free(rows[j]);
+        }
+    }
+    CHECK(!k->interleaved_tails(&(struct gb_interleaved_tails) { .type = (int) GGML_TYPE_F32, .k = 32 }));
 }
 
 static void test_interleaved_tile(const struct gb_kernels * k) { // adds, and only in its part

@@ -1,10 +1,13 @@
 // interleaved.h - contracts of the kernels that multiply few rows with quantized columns, sixteen groups of terms at a
-// time, each group in a lane of its own (x86/interleaved.tpl.h).
+// time, each group in its own lane (x86/interleaved.tpl.h).
 //
-// Rows, and columns that are unpacked before, are made of units of sixteen groups: words, and two floats for each
-// group; the last unit is filled up. Sums are vectors of GB_INTERLEAVED_LANES floats: acc[4 i + j] of column i and row
-// j. Levels without these kernels (gb_kernels.interleaved is false) do nothing and return false. A result depends on k
-// and the format alone, not on what it is computed with, nor on whether columns were unpacked before.
+// A unit is sixteen groups: words, and two floats for each group. Groups after the last whole unit are the tail.
+// Columns that are unpacked before consist of whole units. A row has its whole units, then a unit for each part of its
+// tail, which repeats the part.
+//
+// Sums are vectors of GB_INTERLEAVED_LANES floats: acc[4 i + j] belongs to column i and row j. A result depends on k
+// and the format alone. It does not depend on what is computed with it, nor on whether columns were unpacked before.
+// Levels without these kernels (gb_kernels.interleaved is false) do nothing and return false.
 #ifndef GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H
 #define GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H
 
@@ -12,26 +15,42 @@
 #include <stdint.h>
 
 #define GB_INTERLEAVED_LANES 16 // groups of a unit
-#define GB_INTERLEAVED_X 4  // rows that kernels take at a time
-#define GB_INTERLEAVED_W 2  // columns at a time that are unpacked on the way
-#define GB_INTERLEAVED_W_READY 3  // columns at a time that were unpacked before
+#define GB_INTERLEAVED_X 4 // rows that kernels take at a time
+#define GB_INTERLEAVED_W 2 // columns that interleaved_dots takes at a time
+#define GB_INTERLEAVED_W_READY 3 // columns that interleaved_tile takes at a time
 
 // Terms and bytes of a unit; halves: of kind GB_BYTES_HALVES
 #define GB_INTERLEAVED_UNIT_TERMS(halves) (GB_INTERLEAVED_LANES * ((halves) ? 16 : 32))
 #define GB_INTERLEAVED_UNIT_SIZE(halves) (GB_INTERLEAVED_UNIT_TERMS(halves) + 2 * 4 * GB_INTERLEAVED_LANES)
 
-// A row of k activations, a multiple of 32, rounded to bytes and interleaved. zero: the format's level for 0 where all
-// groups have the same, or 0
+// The groups of a tail with padding: one or two powers of two, the sizes of its parts, the largest first. Padding costs
+// less than a third part.
+static inline int gb_interleaved_padded_groups(int groups) {
+    while ((groups & (groups - 1) & ((groups & (groups - 1)) - 1)) != 0) { // three bits
+        groups += groups & -groups;
+    }
+    return groups;
+}
+
+// Units of a row of k terms: the whole ones, and one for each part of the tail.
+static inline int64_t gb_interleaved_row_units(int64_t k, bool halves) {
+    const int64_t terms = GB_INTERLEAVED_UNIT_TERMS(halves);
+    const int padded = gb_interleaved_padded_groups((int) (k % terms * GB_INTERLEAVED_LANES / terms));
+    return k / terms + (padded != 0) + ((padded & (padded - 1)) != 0);
+}
+
+// Rounds a row of k activations, a multiple of 32, to bytes and interleaves it. zero: the format's level for 0 if all
+// groups have the same level, else 0.
 typedef void gb_kernel_interleave_row(int64_t k, int kind, int zero, void * y, const float * x);
 
-// A column of weights of a type (enum ggml_type), unpacked and interleaved; false: the format cannot
+// Unpacks and interleaves whole units of a column of weights. type: enum ggml_type. False: the format cannot.
 typedef bool gb_kernel_interleave_column(int type, int64_t k, void * y, const void * w);
 
-// nw <= GB_INTERLEAVED_W columns, unpacked on the way, times nx <= GB_INTERLEAVED_X rows. Both columns' sums, and all
-// four of a column, may be written. False: the format cannot.
+// Whole units of nw <= GB_INTERLEAVED_W columns, unpacked on the way, times nx <= GB_INTERLEAVED_X rows. The kernel may
+// write the sums of both columns, and all four of a column. False: the format cannot.
 struct gb_interleaved_dots {
     int type; // enum ggml_type of the columns
-    int64_t k;
+    int64_t k; // whole units; 0 sets the sums to 0 unless `accumulate`
     int nw, nx;
     float * acc;
     const void * const * columns;
@@ -42,27 +61,41 @@ struct gb_interleaved_dots {
 
 typedef bool gb_kernel_interleaved_dots(const struct gb_interleaved_dots * p);
 
-// y[i] = column i times one row, for n columns that are nb_w bytes apart, unpacked on the way: the bits of
-// interleaved_dots and interleaved_sums. False: the format cannot.
+// The tails of n columns, nb_w bytes apart, times nx rows: y[j][i] for column i and row j. False: the format cannot.
+struct gb_interleaved_tails {
+    int type; // enum ggml_type of the columns
+    int64_t k; // terms of a tail, less than a unit
+    int n, nx;
+    const void * w; // the tail of column 0
+    size_t nb_w, ahead; // the kernel prefetches the data that lies `ahead` bytes behind
+    const void * const * rows; // the first unit of each row's tail
+    float * const * y;
+    bool add; // to y
+};
+
+typedef bool gb_kernel_interleaved_tails(const struct gb_interleaved_tails * p);
+
+// y[i] = column i times one row, for n columns that are nb_w bytes apart: the bits of interleaved_dots,
+// interleaved_tails and interleaved_sums. False: the format cannot.
 struct gb_interleaved_row_dots {
     int type; // enum ggml_type of the columns
     int64_t k, n;
     const void * w;
-    size_t nb_w, ahead; // what lies so many bytes behind a column is prefetched
-    const void * x;     // by interleave_row
+    size_t nb_w, ahead; // the kernel prefetches the data that lies `ahead` bytes behind
+    const void * x; // by interleave_row
     float * y;
 };
 
 typedef bool gb_kernel_interleaved_row_dots(const struct gb_interleaved_row_dots * p);
 
-// nw <= GB_INTERLEAVED_W_READY columns that were unpacked before times nx <= GB_INTERLEAVED_X rows
+// nw <= GB_INTERLEAVED_W_READY unpacked columns times nx <= GB_INTERLEAVED_X rows
 struct gb_interleaved_tile {
     int64_t units;
     int kind; // GB_BYTES_HALVES, GB_BYTES_CENTERED
     int nw, nx;
     float * acc;
     const void * const * columns; // by interleave_column
-    const void * const * rows;    // by interleave_row
+    const void * const * rows; // by interleave_row
     bool accumulate;
 };
 

@@ -1,23 +1,29 @@
-// interleaved.tpl.h - few rows of activations times quantized columns: sixteen groups of a column at a time, each in a
-// lane of its own.
+// interleaved.tpl.h - multiplies few rows of activations with quantized columns, sixteen groups of terms at a time.
 //
-// A unit is 16 groups of terms that follow each other: 512 terms, or 256 where groups have 16 terms ("halves"). It is
-// held as 8 (4) vectors of words, vector j with word j, four bytes, of each group, and two vectors of floats. Products
-// of bytes then add up in a lane until its group is complete, and one multiplication and one FMA put all sixteen into a
-// sum of floats; nothing is moved across lanes. Rows of activations are brought into this order once (interleave_row):
-// words, scales D, and S or the centered sums of int8.tpl.h. Columns are brought into it while they are multiplied: the
-// blocks of a format are put in order in registers, then unpacked, so that levels are moved as the bits that they have
-// in memory. Formats without such a function (interleaved_formats.tpl.h) are unpacked by their kernel (unpack.tpl.h)
-// and put in order then.
+// A unit is 16 consecutive groups: 512 terms, or 256 if groups have 16 terms ("halves"). Each group has a lane. A unit
+// is 8 (4) vectors of words and two vectors of floats. Vector j holds word j, four bytes, of each group. Byte products
+// add up in the lane of their group. One multiplication and one FMA then add all sixteen groups to a vector of float
+// sums. So no data moves between lanes.
 //
-// Behind the last block of weights a unit is filled up, with zero bytes in columns and zero scales in rows. The order
-// of a sum does not depend on which rows and columns are taken together, nor on whether columns are unpacked while they
-// are multiplied (interleaved_dots) or before (interleave_column, interleaved_tile).
+// interleave_row brings rows of activations into this order once: words, scales D, and S or the centered sums of
+// int8.tpl.h. Columns are brought into it while they are multiplied: registers take the blocks of a format, order them
+// and unpack them. So the bits move in the form that they have in memory. Formats without such a function
+// (interleaved_formats.tpl.h) are unpacked by their kernel (unpack.tpl.h) and ordered then.
+//
+// The tail of a column is the groups after its last whole unit. It is cut into one or two parts of 16, 8, 4, 2 or 1
+// groups, of which the last may be padded. The same part of several columns fills a unit, so a tail costs about what
+// its terms cost. Rows hold each part of their tail as a unit that repeats it. The lanes of a part are added
+// separately, and their sum is added to the sum of the whole units.
+//
+// The order of a sum does not depend on which rows and columns are computed together. It also does not depend on
+// whether columns are unpacked while they are multiplied (interleaved_dots) or before (interleave_column,
+// interleaved_tile).
 
 #define INTERLEAVED_ROWS GB_INTERLEAVED_X
 #define INTERLEAVED_DIRECT GB_INTERLEAVED_W
 #define INTERLEAVED_COLUMNS GB_INTERLEAVED_W_READY
 #define INTERLEAVED_K GB_UNPACK_MAX // terms that are unpacked at a time
+#define TAIL_COLUMNS V_N // columns whose tails are copied at a time: a unit has parts of up to sixteen columns
 static_assert(V_N == GB_INTERLEAVED_LANES, "a vector has a lane for each group of a unit");
 
 #include "interleaved_formats.tpl.h"
@@ -33,7 +39,7 @@ static ALWAYS_INLINE void prefetch_lines_(const uint8_t * p, size_t size) {
     }
 }
 
-// A unit of nw columns with that of each row, at byte `at`, onto sums of floats.
+// Adds the products of a unit of nw columns with the unit at byte `at` of nx rows to float sums.
 static ALWAYS_INLINE void multiply_interleaved_(int nw, int nx, bool halves, bool centered,
     const struct interleaved s[INTERLEAVED_DIRECT], const char * const * x, size_t at,
     vf acc[INTERLEAVED_DIRECT][INTERLEAVED_ROWS]) {
@@ -66,7 +72,7 @@ static ALWAYS_INLINE void multiply_interleaved_(int nw, int nx, bool halves, boo
     }
 }
 
-// Sums of floats: from memory if they are added to, else 0; and back to memory.
+// Loads float sums if `accumulate`, else sets them to 0.
 static ALWAYS_INLINE void load_sums_(int nw, int nx, vf sums[][INTERLEAVED_ROWS], const float * acc, bool accumulate) {
     UNROLL
     for (int i = 0; i < nw; i++) {
@@ -87,8 +93,8 @@ static ALWAYS_INLINE void store_sums_(int nw, int nx, vf sums[][INTERLEAVED_ROWS
     }
 }
 
-// The sum of the lanes of each of four vectors, n of which are stored. Four are stored without a mask, which processors
-// cannot read back before the store has left for the cache.
+// Stores the sums of the lanes of the first n of four vectors. Four sums are stored without a mask, because a load
+// cannot take the data of a masked store before it is in the cache.
 static ALWAYS_INLINE void sums_of_four_(const vf a[4], int n, float * y) {
     vf t = half_sums_(half_sums_(a[0], a[1]), half_sums_(a[2], a[3]));
     t = v_add(t, _mm512_permute_ps(t, 0x4e));
@@ -113,8 +119,7 @@ static ALWAYS_INLINE void store_interleaved_(bool halves, bool centered, const s
     }
 }
 
-// Levels that were unpacked before.
-struct unpacked {
+struct unpacked { // levels, scales and minima of consecutive groups
     uint8_t u[INTERLEAVED_K];
     float d[INTERLEAVED_K / 16], m[INTERLEAVED_K / 16];
 };
@@ -137,17 +142,18 @@ struct dots_task { // of interleaved_dots
     bool accumulate;
 };
 
-// Each format: its dot products with rows, and itself unpacked. The last unit is copied if it is not whole.
+// Sixteen groups of consecutive blocks, unpacked: interleave_<stem>_ if the format has it, else by unpack_<stem>.
+#define UNIT_BY_KERNEL(stem, halves)                                                            \
+    static ALWAYS_INLINE void interleave_##stem##_(const uint8_t * p, struct interleaved * s) { \
+        struct unpacked a;                                                                      \
+        unpack_##stem(INTERLEAVED_TERMS(halves), a.u, a.d, a.m, p);                             \
+        interleave_unpacked_(halves, &a, 0, s);                                                 \
+    }
+
+// Whole units of a format: dot products with rows, and columns that are unpacked before.
 #define INTERLEAVED_OF(stem, halves, zero, block, size)                                                         \
-    enum { INTERLEAVED_BYTES_##stem = INTERLEAVED_TERMS(halves) / (block) * (size) };                           \
-    static ALWAYS_INLINE const uint8_t * last_unit_##stem##_(uint8_t * copy, int64_t k, const uint8_t * p) {    \
-        const size_t left = (size_t) (k % INTERLEAVED_TERMS(halves) / (block)) * (size);                        \
-        memset(copy + left, 0, INTERLEAVED_BYTES_##stem - left);                                                \
-        return memcpy(copy, p, left);                                                                           \
-    }                                                                                                           \
     static ALWAYS_INLINE void interleaved_dots_##stem##_(int nw, int nx, int64_t k, float * sums,               \
         const struct dots_task * t) {                                                                           \
-        uint8_t copy[INTERLEAVED_BYTES_##stem];                                                                 \
         struct interleaved s[INTERLEAVED_DIRECT];                                                               \
         vf acc[INTERLEAVED_DIRECT][INTERLEAVED_ROWS];                                                           \
         size_t at = 0, byte = 0;                                                                                \
@@ -161,40 +167,23 @@ struct dots_task { // of interleaved_dots
             }                                                                                                   \
             multiply_interleaved_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                               \
         }                                                                                                       \
-        if (k > 0) {                                                                                            \
-            UNROLL                                                                                              \
-            for (int i = 0; i < nw; i++) {                                                                      \
-                interleave_##stem##_(last_unit_##stem##_(copy, k, t->w[i] + byte), &s[i]);                      \
-            }                                                                                                   \
-            multiply_interleaved_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                               \
-        }                                                                                                       \
         store_sums_(nw, nx, acc, sums);                                                                         \
     }                                                                                                           \
     static void interleave_column_##stem##_(int64_t k, char * y, const uint8_t * p) {                           \
-        uint8_t copy[INTERLEAVED_BYTES_##stem];                                                                 \
         struct interleaved s;                                                                                   \
         for (; k >= INTERLEAVED_TERMS(halves);                                                                  \
             k -= INTERLEAVED_TERMS(halves), y += INTERLEAVED_SIZE(halves), p += INTERLEAVED_BYTES_##stem) {     \
             interleave_##stem##_(p, &s);                                                                        \
             store_interleaved_(halves, (zero) != 0, &s, y);                                                     \
         }                                                                                                       \
-        if (k > 0) {                                                                                            \
-            interleave_##stem##_(last_unit_##stem##_(copy, k, p), &s);                                          \
-            store_interleaved_(halves, (zero) != 0, &s, y);                                                     \
-        }                                                                                                       \
     }
 
-// The same through an array of levels, of at most INTERLEAVED_K terms.
+// The same for formats that unpack_<stem> unpacks, INTERLEAVED_K terms at a time.
 #define INTERLEAVED_BY_KERNEL(stem, halves, zero, block, size)                                                    \
-    static int64_t unpack_part_##stem##_(struct unpacked * a, int64_t k, const uint8_t * p) {                     \
-        const int64_t terms = k < INTERLEAVED_K ? k : INTERLEAVED_K,                                              \
-                      units = (terms + INTERLEAVED_TERMS(halves) - 1) / INTERLEAVED_TERMS(halves);                \
+    static ALWAYS_INLINE int64_t unpack_part_##stem##_(struct unpacked * a, int64_t k, const uint8_t * p) {       \
+        const int64_t terms = k < INTERLEAVED_K ? k : INTERLEAVED_K;                                              \
         unpack_##stem(terms, a->u, a->d, a->m, p);                                                                \
-        memset(a->u + terms, 0, (size_t) (units * INTERLEAVED_TERMS(halves) - terms));                            \
-        for (int64_t g = terms / (INTERLEAVED_TERMS(halves) / 16); g < 16 * units; g++) {                         \
-            a->d[g] = a->m[g] = 0;                                                                                \
-        }                                                                                                         \
-        return units;                                                                                             \
+        return terms / INTERLEAVED_TERMS(halves);                                                                 \
     }                                                                                                             \
     static ALWAYS_INLINE void interleaved_column_dots_##stem##_(int nx, int64_t k, float * sums,                  \
         const struct dots_task * t, int column) {                                                                 \
@@ -236,30 +225,150 @@ struct dots_task { // of interleaved_dots
         }                                                                                                         \
     }
 
-// A call for many columns keeps what a format needs in registers, and adds the lanes of four sums at a time.
-#define INTERLEAVED_ROW(stem)                                                              \
-    static void interleaved_row_dots_##stem##_(const struct gb_interleaved_row_dots * p) { \
-        _Alignas(64) float sums[4 * V_N];                                                  \
-        struct dots_task t = { .x = { p->x } };                                            \
-        for (int64_t i = 0; i < p->n; i += 4) {                                            \
-            const int nw = p->n - i < 4 ? (int) (p->n - i) : 4;                            \
-            vf a[4];                                                                       \
-            for (int j = 0; j < nw; j++) {                                                 \
-                t.w[0] = (const uint8_t *) p->w + (size_t) (i + j) * p->nb_w;              \
-                t.next[0] = t.w[0] + p->ahead;                                             \
-                interleaved_dots_##stem##_(1, 1, p->k, sums + (size_t) j * V_N, &t);       \
-            }                                                                              \
-            UNROLL                                                                         \
-            for (int j = 0; j < 4; j++) {                                                  \
-                a[j] = v_load(sums + (j < nw ? j : 0) * V_N);                              \
-            }                                                                              \
-            sums_of_four_(a, nw, p->y + i);                                                \
-        }                                                                                  \
+// ----------------------------------------------------------------------------------------------------------- the tails
+
+struct tails {
+    int n, groups, padded; // columns; groups of a tail, and those of its parts
+    const uint8_t * w; // tail of column 0
+    size_t nb_w, ahead;
+    const char * x[INTERLEAVED_ROWS]; // tails of the rows
+    float * y[INTERLEAVED_ROWS];
+    int rows; // that are stored: three rows are computed as four
+    bool add;
+};
+
+// Copies `valid` bytes of each of n columns, `bytes` apart, and sets the bytes between them to 0. Up to 63 bytes behind
+// the last column are written too. The bytes behind a part are not read, because they may be behind the buffer, or
+// written by another thread.
+static ALWAYS_INLINE void gather_tails_(uint8_t * y, size_t bytes, const uint8_t * w, size_t valid, size_t nb_w, int n,
+    size_t ahead) {
+    const size_t last = (valid - 1) / 64 * 64;
+    const __mmask64 rest = ~(__mmask64) 0 >> (64 - (valid - last));
+    for (int i = 0; i < n; i++, w += nb_w, y += bytes) {
+        for (size_t at = 0; at < last; at += 64) {
+            PREFETCH_L2(w + ahead + at);
+            _mm512_storeu_si512(y + at, words_(w + at));
+        }
+        PREFETCH_L2(w + ahead + last);
+        _mm512_storeu_si512(y + last, _mm512_maskz_loadu_epi8(rest, w + last));
+        for (size_t at = last + 64; at < bytes; at += 64) {
+            _mm512_storeu_si512(y + at, vi_set(0));
+        }
     }
+}
+
+// Adds the lanes of each of n parts of a unit, and stores the sums as results of columns c .. c + n - 1.
+static ALWAYS_INLINE void store_tails_(int nx, const struct tails * t, const vf sums[INTERLEAVED_ROWS], int c, int n,
+    int groups, bool add) {
+    const vi firsts =
+        _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), vi_set(groups));
+    for (int j = 0; j < nx && j < t->rows; j++) {
+        vf a = sums[j];
+        a = groups > 8 ? v_add(a, _mm512_shuffle_f32x4(a, a, 0x4e)) : a;
+        a = groups > 4 ? v_add(a, _mm512_shuffle_f32x4(a, a, 0xb1)) : a;
+        a = groups > 2 ? v_add(a, _mm512_permute_ps(a, 0x4e)) : a;
+        a = groups > 1 ? v_add(a, _mm512_permute_ps(a, 0xb1)) : a;
+        a = _mm512_permutexvar_ps(firsts, a);
+        v_store_n(t->y[j] + c, add ? v_add(v_load_n(t->y[j] + c, n), a) : a, n);
+    }
+}
+
+#define INTERLEAVED_TAILS(stem, halves, zero, block, size)                                                      \
+    static ALWAYS_INLINE void interleaved_tails_##stem##_(int nx, const struct tails * t) {                     \
+        uint8_t blocks[TAIL_COLUMNS * INTERLEAVED_BYTES_##stem + 64];                                           \
+        const uint8_t * w = t->w;                                                                               \
+        size_t at = 0;                                                                                          \
+        int left = t->groups;                                                                                   \
+        for (int groups = 16; groups > 0; groups /= 2) {                                                        \
+            const int each = 16 / groups, valid = left < groups ? left : groups;                                \
+            const size_t bytes = (size_t) groups * INTERLEAVED_BYTES_##stem / 16,                               \
+                         used = (size_t) valid * INTERLEAVED_BYTES_##stem / 16;                                 \
+            if ((t->padded & groups) == 0) {                                                                    \
+                continue;                                                                                       \
+            }                                                                                                   \
+            for (int c = 0; c < t->n; c += TAIL_COLUMNS) {                                                      \
+                const int n = t->n - c < TAIL_COLUMNS ? t->n - c : TAIL_COLUMNS, odd = n % each;                \
+                gather_tails_(blocks, bytes, w + (size_t) c * t->nb_w, used, t->nb_w, n, t->ahead);             \
+                if (odd != 0) {                                                                                 \
+                    memset(blocks + (size_t) n * bytes, 0, (size_t) (each - odd) * bytes);                      \
+                }                                                                                               \
+                for (int i = 0; i < n; i += each) {                                                             \
+                    struct interleaved s[INTERLEAVED_DIRECT];                                                   \
+                    vf sums[INTERLEAVED_DIRECT][INTERLEAVED_ROWS];                                              \
+                    UNROLL                                                                                      \
+                    for (int j = 0; j < nx; j++) {                                                              \
+                        sums[0][j] = v_set(0.0f);                                                               \
+                    }                                                                                           \
+                    interleave_##stem##_(blocks + (size_t) i * bytes, s);                                       \
+                    multiply_interleaved_(1, nx, halves, (zero) != 0, s, t->x, at, sums);                       \
+                    store_tails_(nx, t, sums[0], c + i, n - i < each ? n - i : each, groups, t->add || at > 0); \
+                }                                                                                               \
+            }                                                                                                   \
+            w += bytes;                                                                                         \
+            left -= valid;                                                                                      \
+            at += INTERLEAVED_SIZE(halves);                                                                     \
+        }                                                                                                       \
+    }                                                                                                           \
+    static void multiply_tails_##stem##_(int nx, const struct tails * t) {                                      \
+        switch (nx) {                                                                                           \
+            case 1: interleaved_tails_##stem##_(1, t); break;                                                   \
+            case 2: interleaved_tails_##stem##_(2, t); break;                                                   \
+            default: interleaved_tails_##stem##_(4, t); break;                                                  \
+        }                                                                                                       \
+    }
+
+// A call for many columns keeps the constants of a format in registers, and adds the lanes of four sums at a time.
+#define INTERLEAVED_ROW(stem, halves)                                                                        \
+    static void interleaved_row_dots_##stem##_(const struct gb_interleaved_row_dots * p) {                   \
+        _Alignas(64) float sums[4 * V_N];                                                                    \
+        const int64_t tail = p->k % INTERLEAVED_TERMS(halves), whole = p->k - tail;                          \
+        const size_t units = (size_t) (whole / INTERLEAVED_TERMS(halves));                                   \
+        struct dots_task t = { .x = { p->x } };                                                              \
+        for (int64_t i = 0; i < p->n && whole > 0; i += 4) {                                                 \
+            const int nw = p->n - i < 4 ? (int) (p->n - i) : 4;                                              \
+            vf a[4];                                                                                         \
+            for (int j = 0; j < nw; j++) {                                                                   \
+                t.w[0] = (const uint8_t *) p->w + (size_t) (i + j) * p->nb_w;                                \
+                t.next[0] = t.w[0] + p->ahead;                                                               \
+                interleaved_dots_##stem##_(1, 1, whole, sums + (size_t) j * V_N, &t);                        \
+            }                                                                                                \
+            UNROLL                                                                                           \
+            for (int j = 0; j < 4; j++) {                                                                    \
+                a[j] = v_load(sums + (j < nw ? j : 0) * V_N);                                                \
+            }                                                                                                \
+            sums_of_four_(a, nw, p->y + i);                                                                  \
+        }                                                                                                    \
+        if (tail > 0) {                                                                                      \
+            const int groups = (int) (tail / (INTERLEAVED_TERMS(halves) / 16));                              \
+            multiply_tails_##stem##_(1, &(struct tails) { .n = (int) p->n,                                   \
+                                            .groups = groups,                                                \
+                                            .padded = gb_interleaved_padded_groups(groups),                  \
+                                            .w = (const uint8_t *) p->w + units * INTERLEAVED_BYTES_##stem,  \
+                                            .nb_w = p->nb_w,                                                 \
+                                            .ahead = p->ahead,                                               \
+                                            .x = { (const char *) p->x + units * INTERLEAVED_SIZE(halves) }, \
+                                            .y = { p->y },                                                   \
+                                            .rows = 1,                                                       \
+                                            .add = whole > 0 });                                             \
+        }                                                                                                    \
+    }
+
+// The bytes of a unit of blocks.
+#define INTERLEAVED_BYTES_(stem, halves, block, size) \
+    enum { INTERLEAVED_BYTES_##stem = INTERLEAVED_TERMS(halves) / (block) * (size) };
 #define INTERLEAVED_NONE(...)
-#define INTERLEAVED_REPEATED(stem, ...) INTERLEAVED_OF(stem, __VA_ARGS__) INTERLEAVED_ROW(stem)
-#define INTERLEAVED_ONCE(stem, ...) INTERLEAVED_OF(stem, __VA_ARGS__) INTERLEAVED_ROW(stem)
-#define INTERLEAVED_UNPACKED(stem, ...) INTERLEAVED_BY_KERNEL(stem, __VA_ARGS__) INTERLEAVED_ROW(stem)
+#define INTERLEAVED_REPEATED(stem, halves, zero, block, size) \
+    INTERLEAVED_BYTES_(stem, halves, block, size)             \
+    INTERLEAVED_OF(stem, halves, zero, block, size)           \
+    INTERLEAVED_TAILS(stem, halves, zero, block, size)        \
+    INTERLEAVED_ROW(stem, halves)
+#define INTERLEAVED_ONCE(stem, ...) INTERLEAVED_REPEATED(stem, __VA_ARGS__)
+#define INTERLEAVED_UNPACKED(stem, halves, zero, block, size) \
+    INTERLEAVED_BYTES_(stem, halves, block, size)             \
+    UNIT_BY_KERNEL(stem, halves)                              \
+    INTERLEAVED_BY_KERNEL(stem, halves, zero, block, size)    \
+    INTERLEAVED_TAILS(stem, halves, zero, block, size)        \
+    INTERLEAVED_ROW(stem, halves)
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
     INTERLEAVED_##rows(stem, (group) == 16, zero, elements, bytes)
 #include "tensor/quant/formats.def"
@@ -269,33 +378,63 @@ struct dots_task { // of interleaved_dots
 #undef INTERLEAVED_ONCE
 #undef INTERLEAVED_UNPACKED
 
+// Sixteen groups of quantized activations, with their scales and sums, as a unit.
+static ALWAYS_INLINE void store_row_unit_(bool halves, const int8_t * q, float ends[2][16], char * y) {
+    const int words = halves ? 4 : 8;
+    vi u[8];
+    UNROLL
+    for (int w = 0; w < 8; w++) {
+        u[w] = w < words ? words_(q + 64 * w) : vi_set(0);
+    }
+    turn_groups_(halves, u);
+    UNROLL
+    for (int w = 0; w < words; w++) {
+        _mm512_storeu_si512(y + 64 * w, u[w]);
+    }
+    memcpy(y + 64 * words, ends, 2 * sizeof(ends[0]));
+}
+
 static void interleave_row(int64_t k, int kind, int zero, void * y, const float * x) {
     const bool halves = kind & GB_BYTES_HALVES;
-    const int words = halves ? 4 : 8, terms = INTERLEAVED_TERMS(halves), group = terms / 16;
+    const int terms = INTERLEAVED_TERMS(halves), group = terms / 16;
+    const size_t size = INTERLEAVED_SIZE(halves);
     char * out = y;
-    for (; k > 0; k -= terms, x += terms, out += INTERLEAVED_SIZE(halves)) {
-        _Alignas(64) int8_t q[512] = { 0 };
-        float d[16] = { 0 }, ends[2][16] = { { 0 } };
-        vi u[8];
+    for (; k > 0; k -= terms, x += terms) {
+        _Alignas(64) int8_t q[512];
+        float d[16], ends[2][16];
+        const int n = k < terms ? (int) k / group : 16; // groups
         quantize_q8(&(struct gb_quantize_q8) {
-            .k = k < terms ? k : terms, .kind = kind, .zero = zero, .step = 1, .q = q, .d = d, .s = ends[1], .x = x });
-        for (int g = 0; g < 16; g++) {
+            .k = (int64_t) n * group, .kind = kind, .zero = zero, .step = 1, .q = q, .d = d, .s = ends[1], .x = x });
+        for (int g = 0; g < n; g++) {
             ends[0][g] = d[g * group / 32];
         }
-        UNROLL
-        for (int w = 0; w < 8; w++) {
-            u[w] = words_(q + 64 * w);
+        if (n == 16) {
+            store_row_unit_(halves, q, ends, out);
+            out += size;
         }
-        turn_groups_(halves, u);
-        for (int w = 0; w < words; w++) {
-            _mm512_storeu_si512(out + 64 * w, u[w]);
+        const int padded = n < 16 ? gb_interleaved_padded_groups(n) : 0;
+        for (int part = 16, lane = 0; part > 0; lane += padded & part, part /= 2) {
+            _Alignas(64) int8_t again[512] = { 0 };
+            float again_ends[2][16] = { { 0 } };
+            if ((padded & part) == 0) {
+                continue;
+            }
+            for (int g = 0; g < 16; g++) {
+                const int from = lane + g % part;
+                if (from < n) {
+                    memcpy(again + g * group, q + from * group, (size_t) group);
+                    again_ends[0][g] = ends[0][from];
+                    again_ends[1][g] = ends[1][from];
+                }
+            }
+            store_row_unit_(halves, again, again_ends, out);
+            out += size;
         }
-        memcpy(out + 64 * words, ends, sizeof(ends));
     }
 }
 
-// Three rows are taken as four, of which two are the same, and one column with several rows as two: not worth versions
-// of their own.
+// Three rows are computed as four, with one of them twice, and one column with several rows as two. Separate versions
+// would not pay.
 static bool interleaved_dots(const struct gb_interleaved_dots * p) {
     struct dots_task t = { .accumulate = p->accumulate };
     const int nw = p->nw, nx = p->nx;
@@ -336,6 +475,22 @@ static bool interleaved_dots(const struct gb_interleaved_dots * p) {
     }
 }
 
+static bool interleaved_tails(const struct gb_interleaved_tails * p) {
+    struct tails t = { .n = p->n, .w = p->w, .nb_w = p->nb_w, .ahead = p->ahead, .rows = p->nx, .add = p->add };
+    for (int j = 0; j < INTERLEAVED_ROWS && p->nx > 0; j++) {
+        t.x[j] = p->rows[j < p->nx ? j : p->nx - 1];
+        t.y[j] = p->y[j < p->nx ? j : p->nx - 1];
+    }
+    switch (p->type) {
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...)    \
+    GB_IF_UNPACKED_##use(case GGML_TYPE_##id : t.groups = (int) (p->k / (group)); \
+        t.padded = gb_interleaved_padded_groups(t.groups); multiply_tails_##stem##_(p->nx, &t); return true;)
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+        default: return false;
+    }
+}
+
 static bool interleaved_row_dots(const struct gb_interleaved_row_dots * p) {
     switch (p->type) {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
@@ -356,7 +511,7 @@ static bool interleave_column(int type, int64_t k, void * y, const void * w) {
     }
 }
 
-// nw columns, unpacked, by nx rows; acc[i][j] is a vector of V_N sums.
+// Adds units of nw unpacked columns times nx rows. acc[i][j] is a vector of V_N sums.
 static ALWAYS_INLINE void interleaved_tile_(int nw, int nx, bool halves, bool centered, int64_t units, float * acc,
     const char * const * w, const char * const * x, bool accumulate) {
     const int words = halves ? 4 : 8;

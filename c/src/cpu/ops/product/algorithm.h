@@ -20,8 +20,7 @@ struct gb_product_algorithm {
     const char * (*level_declines)(const struct gb_gemm * p, const struct gb_kernels * kernels,
         const struct gb_cpu_traits * traits);
     size_t (*work_size)(const struct gb_gemm * p, int n_tasks);
-    void (*run)(const struct gb_cpu_call * call, const struct gb_gemm * p);
-    bool finishes; // run() applies the epilogue; else gb_gemm_finish_all does at the end
+    void (*run)(const struct gb_cpu_call * call, const struct gb_gemm * p); // applies the epilogue, too
 };
 
 // declines() and level_declines() for algorithms.c. Each is defined beside its run().
@@ -134,6 +133,37 @@ static inline int64_t gb_gemm_dst_stride(const struct gb_gemm_row * row, int row
     return ld;
 }
 
+// ------------------------------------------------------------------------------------------------------- prepared rows
+//
+// Algorithms for few rows convert or copy the rows before they multiply them. Usually all threads share this work, and
+// a barrier follows. If the rows have few terms, each thread prepares all of them in its own memory, without a barrier.
+
+static inline bool gb_gemm_prepares_alone(const struct gb_gemm * p, int nth) {
+    return nth > 1 && p->total * p->k <= GB_PREPARE_TERMS;
+}
+
+// Bytes of scratch memory for prepared rows of `size` bytes, a multiple of 64.
+static inline size_t gb_gemm_prepared_size(const struct gb_gemm * p, size_t size, int n_tasks) {
+    return (size_t) p->total * size * (size_t) (gb_gemm_prepares_alone(p, n_tasks) ? n_tasks : 1);
+}
+
+// This thread's share of the preparation. The prepared rows are in its `work`.
+static inline struct gb_cpu_call gb_gemm_preparation(const struct gb_cpu_call * call, const struct gb_gemm * p,
+    size_t size) {
+    struct gb_cpu_call share = *call;
+    if (gb_gemm_prepares_alone(p, call->nth)) {
+        share.work = (char *) call->work + (size_t) call->ith * (size_t) p->total * size;
+        share.ith = 0;
+        share.nth = 1;
+    }
+    return share;
+}
+
+// Waits until the rows are prepared. False: the run is over.
+static inline bool gb_gemm_is_prepared(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    return gb_gemm_prepares_alone(p, call->nth) || gb_cpu_barrier(call);
+}
+
 // ------------------------------------------------------------------------------------------------- sharing out columns
 //
 // Algorithms for few rows divide the columns of all groups among the threads. One thread reads a
@@ -144,8 +174,8 @@ struct gb_gemm_columns {
     int64_t next, last; // of the piece, counted through all groups
     int64_t part;       // where the part of the piece ends
     int64_t g, first;   // the group, its first column here
-    int64_t n;          // how many
-    int64_t ahead;      // columns of the group behind these that are the thread's next, unless others come
+    int64_t n;          // columns
+    int64_t ahead;      // columns of the group after these that the thread takes next, unless other threads do
     int rows;           // of the group
 };
 
@@ -181,10 +211,7 @@ static inline int64_t gb_gemm_dots_work(const struct gb_gemm * p, int rows, int6
 
 // ------------------------------------------------------------------------------------------------------------ epilogue
 
-// The epilogue for n columns of rows [first, end) of group g.
-void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first,
-    int64_t end, int64_t column, int64_t n);
-// The epilogue for all results, after a barrier.
-void gb_gemm_finish_all(const struct gb_cpu_call * call, const struct gb_gemm * p);
+// Applies the epilogue to n columns of all rows of group g.
+void gb_gemm_finish(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t column, int64_t n);
 
 #endif // GB_CPU_OPS_PRODUCT_ALGORITHM_H

@@ -26,31 +26,31 @@ static const char * never_declines(const struct gb_gemm * p) {
 static const struct gb_product_algorithm algorithms[] = {
     // few rows, at levels with kernels for that
     { "short_q8_0", gb_short_declines, gb_short_level_declines,
-      gb_short_work_size, gb_short_run, .finishes = false },
+      gb_short_work_size, gb_short_run },
     { "interleaved", gb_interleaved_declines, gb_interleaved_level_declines,
-      gb_interleaved_work_size, gb_interleaved_run, .finishes = false },
+      gb_interleaved_work_size, gb_interleaved_run },
     // pairs of bfloat16, from fewer rows on than dense_rows takes
     { "blocked_bf16", gb_blocked_bf16_declines, gb_blocked_bf16_level_declines,
-      gb_blocked_work_size, gb_blocked_bf16_run, .finishes = true },
+      gb_blocked_work_size, gb_blocked_bf16_run },
     // few rows
     { "byte_dots", gb_byte_dots_declines, NULL,
-      gb_byte_dots_work_size, gb_byte_dots_run, .finishes = true },
+      gb_byte_dots_work_size, gb_byte_dots_run },
     { "dense_row", gb_dense_row_declines, NULL,
-      no_work_size, gb_dense_row_run, .finishes = true },
+      no_work_size, gb_dense_row_run },
     { "dense_rows", gb_dense_rows_declines, NULL,
-      gb_dense_rows_work_size, gb_dense_rows_run, .finishes = true },
+      gb_dense_rows_work_size, gb_dense_rows_run },
     // more rows, at levels with registers for larger tiles
     { "dense_rows_wide", gb_dense_rows_wide_declines, gb_dense_rows_wide_level_declines,
-      gb_dense_rows_work_size, gb_dense_rows_run, .finishes = true },
+      gb_dense_rows_work_size, gb_dense_rows_run },
     { "dots", gb_dots_declines, NULL,
-      no_work_size, gb_dots_run, .finishes = true },
+      no_work_size, gb_dots_run },
     // many rows
     { "unpacked_bf16", gb_unpacked_bf16_declines, gb_unpacked_bf16_level_declines,
-      gb_blocked_work_size, gb_unpacked_bf16_run, .finishes = true },
+      gb_blocked_work_size, gb_unpacked_bf16_run },
     { "blocked_bytes", gb_blocked_bytes_declines, NULL,
-      gb_blocked_work_size, gb_blocked_bytes_run, .finishes = true },
+      gb_blocked_work_size, gb_blocked_bytes_run },
     { "blocked_f32", never_declines, NULL,
-      gb_blocked_work_size, gb_blocked_f32_run, .finishes = true },
+      gb_blocked_work_size, gb_blocked_f32_run },
 };
 // clang-format on
 
@@ -95,11 +95,7 @@ void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     if (p->m <= 0 || p->total <= 0) {
         return;
     }
-    const struct gb_product_algorithm * const a = choose(p, call->k, call->traits);
-    a->run(call, p);
-    if (!a->finishes) {
-        gb_gemm_finish_all(call, p);
-    }
+    choose(p, call->k, call->traits)->run(call, p);
 }
 
 const char * gb_gemm_candidate(const struct gb_gemm * p, const struct gb_kernels * kernels,

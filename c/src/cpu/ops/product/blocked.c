@@ -1,18 +1,20 @@
-// blocked.c - products of many rows: operands are packed into panels (packing.h), which are multiplied by blocks.
-// Panels are of floats; of bytes where the weights are quantized; of pairs of bfloat16 where the weights are that, or
-// are quantized and the level multiplies such pairs far faster than bytes. Few columns are not worth packing rows of
-// floats for: a tile reads these as they lie.
+// blocked.c - products of many rows. Operands are packed into panels (packing.h), which are multiplied by blocks.
+//
+// Panels hold floats. They hold bytes if the weights are quantized. They hold pairs of bfloat16 if the weights are
+// bfloat16, or if they are quantized and the level multiplies such pairs far faster than bytes. With few columns,
+// packing rows of floats does not pay: a tile reads them in place.
 //
 // All threads pack rows of x into shared memory. Then they take jobs from a common counter. A job is a block of panels
 // times a chunk of columns. For each stretch of terms, a job packs its columns of w into memory of
 // its own thread, where they stay in cache, and computes the tiles. So weights are converted on the
 // fly. If x is larger than the scratch memory, this happens in rounds.
 //
-// Between two stretches a job keeps its sums tile by tile in memory of its thread: rows of dst often lie a power of two
-// apart, and would push each other out of the caches.
+// Between two stretches, a job keeps the sums of each tile in memory of its thread. Rows of dst are often a power of
+// two apart, and would evict each other from the caches.
 //
-// Invariant: how a result is computed (in which stretches of k) depends on the shapes alone, never on the number of
-// threads, on the scratch size or on who takes which job. So results are the same bits for every number of threads.
+// Invariant: the stretches of k, and so the order of each sum, depend on the shapes alone. They never depend on the
+// number of threads, on the scratch size, or on which thread takes a job. So results have the same bits for every
+// number of threads.
 #include <stdatomic.h>
 
 #include "cpu/ops/product/packing.h"
@@ -23,9 +25,9 @@
 
 struct panel {
     float * dst[MR_MAX];
-    int64_t ld; // floats from one row of dst to the next; 0: they are anywhere
-    const float * x; // row 0 of x where rows are read as they lie
-    int64_t ldx; // and floats from one to the next; 0: they are packed
+    int64_t ld; // floats from one row of dst to the next; 0: not constant
+    const float * x; // row 0 of x, if rows are read in place
+    int64_t ldx; // floats from one row of x to the next; 0: rows are packed
     int rows;
 };
 
@@ -40,13 +42,13 @@ struct shared { // at the start of the scratch memory; written by thread 0 befor
 };
 
 struct part { // of the results
-    int64_t panel, panels_end; // of all groups, counted through
+    int64_t panel, panels_end; // numbered through all groups
     int64_t column, columns_end;
 };
 
-struct own { // floats of a thread's own memory
+struct own { // floats of the memory of a thread
     size_t chunk, buffer; // gb_packing_limits
-    size_t sums; // of a job, if there are several stretches; else 0
+    size_t sums; // of a job with several stretches; else 0
 };
 
 struct layout { // of the scratch memory
@@ -62,7 +64,7 @@ struct layout { // of the scratch memory
 
 // --------------------------------------------------------------------------------------------------------------- sizes
 
-_Static_assert(sizeof(struct shared) % 64 == 0, "what follows is aligned, too");
+_Static_assert(sizeof(struct shared) % 64 == 0, "the memory after it is aligned");
 
 static struct own own_of(const struct gb_gemm * p, const struct gb_packing_limits * limits) {
     const int64_t rows = GB_MIN(p->rows + MR_MAX - 1, GB_MAX(GB_BLOCKED_ROWS, GB_BLOCKED_ROWS_BYTES));
@@ -70,14 +72,15 @@ static struct own own_of(const struct gb_gemm * p, const struct gb_packing_limit
     return (struct own){ limits->chunk, limits->buffer, p->k > limits->stretch ? sums : 0 };
 }
 
-// A product that is soon done is not worth meeting for: each thread computes a part of the results from panels of its
-// own, as if it were alone. Several then pack the same, but nobody waits, and no panel comes from another core's cache.
+// True if a barrier would take too long for so small a product. Each thread then computes a part of the results from
+// its own panels. Several threads may pack the same data, but no thread waits or reads panels from another core's
+// cache.
 static bool is_done_apart(const struct gb_gemm * p, int n_tasks) {
     return n_tasks > 1 && (double) p->total * (double) p->m * (double) GB_MAX(p->k, 1) <= GB_APART_TERMS;
 }
 
 size_t gb_blocked_work_size(const struct gb_gemm * p, int n_tasks) {
-    // Levels differ in gemm_mr: a row's share of what belongs to its panel is below ROW_EXTRA for all of them.
+    // Levels differ in gemm_mr. A row's share of the data of its panel is below ROW_EXTRA at all levels.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / GB_GEMM_MR_MIN + 1 };
     const struct gb_packing_limits limits = gb_packing_limits_of(p);
     const struct own own = own_of(p, &limits);
@@ -181,14 +184,14 @@ struct round {
     struct gb_packing packing;
     struct layout l;
     struct part part;
-    int64_t first, n; // panels of all groups, counted through
+    int64_t first, n; // panels, numbered through all groups
 };
 
 static struct part whole_of(const struct gb_gemm * p, const struct gb_packing * packing) {
     return (struct part){ 0, total_panels(p, packing->mr), 0, p->m };
 }
 
-// This thread's part where threads work apart: some of the panels or some of the columns, by what takes less time.
+// This thread's part if threads work without barriers: some panels or some columns, whichever takes less time.
 static struct part part_of(const struct gb_cpu_call * call, const struct gb_gemm * p,
     const struct gb_packing * packing) {
     struct part part = whole_of(p, packing);
@@ -206,7 +209,7 @@ static struct part part_of(const struct gb_cpu_call * call, const struct gb_gemm
     return part;
 }
 
-// Large blocks and chunks pack less; small ones give every thread something to do.
+// Large blocks and chunks pack less. Small ones give every thread a job.
 static void cut_jobs(const struct round * r) {
     struct shared * s = r->l.shared;
     const int mr = r->packing.mr;
@@ -230,15 +233,15 @@ static void cut_jobs(const struct round * r) {
     }
 }
 
-// Terms k0 .. k0 + kc - 1 of panel i. A stretch of all panels lies together: what a block reads between two changes of
-// w is contiguous.
+// Terms k0 .. k0 + kc - 1 of panel i. A stretch of all panels is contiguous, because a block reads it for one packed
+// chunk of w.
 static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t kc) {
     const struct gb_packing * packing = &r->packing;
     const int64_t before = gb_packed_row_floats(packing, k0) * r->n + i * gb_packed_row_floats(packing, kc);
     return r->l.x + (size_t) before * (size_t) packing->mr;
 }
 
-// Terms k0 .. k0 + kc - 1 of the columns from `column` on, as panels.
+// Packs terms k0 .. k0 + kc - 1 of n columns from `column` on.
 static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0,
     int64_t kc) {
     const struct gb_packing * packing = &r->packing;
@@ -258,13 +261,13 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
     }
 }
 
-// Weights that are packed next: `bytes` of each of n columns. They are prefetched bit by bit, before each tile: memory
-// takes only so many requests at a time, and a thread that makes more of them waits.
+// Weights that are packed next: `bytes` of each of n columns. Each tile prefetches a part of them, because memory
+// takes a limited number of requests at a time. A thread that makes more requests waits.
 struct ahead {
     const char * data;
     size_t nb_m, bytes;
     int64_t n;
-    int64_t tile, tiles; // of the block: the next one, all
+    int64_t tile, tiles; // of the block: the next tile, all tiles
 };
 
 static void prefetch_next(struct ahead * a) {
@@ -274,15 +277,15 @@ static void prefetch_next(struct ahead * a) {
     a->tile++;
 }
 
-// Rows of sums that lie together, mr by nr of them, to their places.
+// Copies contiguous sums, mr by nr, to the rows of dst.
 static void put_sums(const struct panel * panel, int64_t column, const float * sums, int nr, int valid) {
     for (int i = 0; i < panel->rows; i++) {
         memcpy(panel->dst[i] + column, sums + i * nr, (size_t) valid * sizeof(float));
     }
 }
 
-// The part of the next panel that each of `tiles` tiles prefetches, and its lines at each step. 0 unless a tile is so
-// short that it would wait for panels from beyond the second-level cache.
+// The bytes of the next panel that each of `tiles` tiles prefetches, and the lines at each step. 0 unless a tile is so
+// short that it would wait for panels that are not in the second-level cache.
 struct share {
     int64_t bytes;
     int lines;
@@ -297,11 +300,11 @@ static struct share share_of_panel(const struct gb_packing * packing, int64_t kc
     return (struct share){ lines * 64, (int) (lines / steps) };
 }
 
-// All panels of the block times the packed columns, terms k0 .. k0 + kc - 1. A panel passes by once: of memory beyond
-// the second-level cache little is read, and dst is written in longer pieces. Sums go straight to dst if they are
-// complete and a tile's rows are equally far apart there. False: the run is over.
+// Multiplies terms k0 .. k0 + kc - 1 of all panels of the block with the packed columns. Each panel is read once, so
+// little is read from outside the second-level cache, and dst is written in longer pieces. Sums go directly to dst if
+// they are complete and the rows of a tile have a constant distance there. False: the run is over.
 //
-// The tile is described in place: whoever copies a structure that was just written waits for all stores before it.
+// The loop updates one tile description. A copy of a structure would wait for the stores to it.
 static bool multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc,
     struct ahead * ahead) {
     const struct gb_packing * packing = &r->packing;
@@ -351,14 +354,14 @@ static void finish(const struct round * r, const struct block * b, int64_t colum
     }
 }
 
-static int64_t column_of(const struct round * r, int64_t job) { // the first one of a job
+static int64_t column_of(const struct round * r, int64_t job) { // the first column of a job
     return r->part.column + job % r->l.shared->n_chunks * r->l.shared->chunk;
 }
 
-// Where terms k0 and on of the job's columns are.
+// The next stretch of the job's columns, from term k0 on.
 static struct ahead weights_of(const struct round * r, int64_t job, int64_t k0) {
     const struct shared * s = r->l.shared;
-    if (job >= s->n_blocks * s->n_chunks || !gb_gemm_is_dense(&r->p->w)) { // with gaps it would be too much
+    if (job >= s->n_blocks * s->n_chunks || !gb_gemm_is_dense(&r->p->w)) { // gaps between terms would make it too much
         return (struct ahead){ .n = 0 };
     }
     const int64_t column = column_of(r, job), kc = GB_MIN(r->p->k - k0, r->packing.stretch);
@@ -380,7 +383,7 @@ static void run_job(const struct round * r, int64_t job) {
     do { // once even for k = 0: an empty sum is 0
         const int64_t kc = GB_MIN(r->p->k - k0, r->packing.stretch);
         pack_columns(r, &w, column, n, k0, kc);
-        const bool more = k0 + kc < r->p->k; // else the job that this thread gets if all take turns
+        const bool more = k0 + kc < r->p->k; // else prefetch the job that this thread probably takes next
         struct ahead ahead = weights_of(r, more ? job : job + r->call->nth, more ? k0 + kc : 0);
         if (!multiply(r, b, column, n, k0, kc, &ahead)) {
             return;
@@ -390,14 +393,14 @@ static void run_job(const struct round * r, int64_t job) {
     finish(r, b, column, n);
 }
 
-// Are rows of x multiplied as they lie, where they are equally far apart?
+// True if rows of x with a constant distance are multiplied in place.
 static bool is_read_in_place(const struct gb_gemm * p, const struct gb_packing * packing) {
     return packing->as == GB_PACKED_FLOATS && p->x.type == GGML_TYPE_F32 && gb_gemm_is_dense(&p->x) &&
            p->m <= GB_IN_PLACE_COLUMNS;
 }
 
-// Floats from one row of a panel to the next where they are read as they lie; 0: they are packed. A step of a tile
-// reads a float of each row: if these are a multiple of 4 KiB apart, they push each other out of the first-level cache.
+// Floats from one row of a panel to the next if they are read in place. 0: they are packed. A step of a tile reads a
+// float of each row. Floats that are a multiple of 4 KiB apart would evict each other from the first-level cache.
 static int64_t stride_in_place(const struct round * r, const struct gb_gemm_row * row, int rows) {
     if (!is_read_in_place(r->p, &r->packing) || (uintptr_t) row[0].x % sizeof(float) != 0) {
         return 0;
@@ -415,7 +418,7 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     struct gb_gemm_row row[MR_MAX];
 
     const int64_t rows = gb_gemm_group_rows(p, c.g), n = group_panels(p, c.g, mr);
-    const int64_t each = gb_div_up(rows, n); // panels of one size: a tile of few rows takes as long as a larger one
+    const int64_t each = gb_div_up(rows, n); // panels of equal size: a small tile takes as long as a large one
     panel->rows = (int) GB_MIN(rows - c.i * each, each);
     gb_gemm_rows_of(p, c.g, c.i * each, panel->rows, row);
     for (int i = 0; i < panel->rows; i++) {
@@ -432,7 +435,7 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
         kc = GB_MIN(p->k - k0, r->packing.stretch);
         const size_t bytes = gb_gemm_term_offset(&p->x, kc);
         const bool asks = r->packing.as == GB_PACKED_FLOATS && k0 + kc < p->k && gb_gemm_is_dense(&p->x);
-        for (int i = 0; i < panel->rows && asks; i++) { // for what the next stretch reads
+        for (int i = 0; i < panel->rows && asks; i++) { // the next stretch
             gb_prefetch((const char *) x[i] + bytes, bytes);
         }
         gb_pack_rows(&r->packing, &p->x, kc, panel->rows, panel_at(r, index, k0, kc), x, r->l.buffer);
@@ -478,7 +481,8 @@ static void run_part(const struct gb_cpu_call * call, const struct gb_gemm * p, 
     struct round r = { .call = call, .p = p, .packing = *packing, .l = lay_out(call, p, packing), .part = *part };
     for (r.first = part->panel; r.first < part->panels_end; r.first += r.n) {
         r.n = GB_MIN(part->panels_end - r.first, r.l.capacity);
-        if (r.first > part->panel && !gb_cpu_barrier(call)) { // everybody is done with the panels and jobs of the last
+        if (r.first > part->panel &&
+            !gb_cpu_barrier(call)) { // the barrier: no thread uses the panels and jobs of the last round any more
             return;
         }
         if (call->ith == 0) {
@@ -525,18 +529,18 @@ void gb_blocked_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm 
     run_blocked(call, p, &packing);
 }
 
-// Weights of bfloat16 with floats that may be rounded to it.
+// Weights of bfloat16 with floats that may be rounded to bfloat16.
 const char * gb_blocked_bf16_declines(const struct gb_gemm * p) {
     return p->w.type != GGML_TYPE_BF16  ? "the weights are not bf16"
            : p->rows < GB_PAIRS_ROWS    ? "there are few rows"
            : p->exact                   ? "activations are not to be rounded"
            : p->x.type != GGML_TYPE_F32 ? "the activations are not f32"
-           : !gb_gemm_both_dense(p)     ? "terms are not one behind the other"
+           : !gb_gemm_both_dense(p)     ? "terms are not consecutive"
            : p->k % 2 != 0              ? "the number of terms is odd"
                                         : NULL;
 }
 
-// Why the processor does not multiply pairs of bfloat16 fast enough, by what traits say; NULL: it does.
+// The reason why, by its traits, the processor does not multiply pairs of bfloat16 fast enough. NULL: it does.
 static const char * pairs_are_slow(const struct gb_cpu_traits * t, double than, const char * fixed,
     const char * measured) {
     return t->value[GB_TRAIT_BF16_DOTS] > than               ? NULL
@@ -577,7 +581,7 @@ const char * gb_unpacked_bf16_level_declines(const struct gb_gemm * p, const str
     }
     const struct gb_cpu_traits * t = traits != NULL ? traits : gb_cpu_traits_of(kernels);
     return pairs_are_slow(t, t->value[GB_TRAIT_BYTE_DOTS],
-        "rows meet them in bytes on every processor (trait bf16_dots, fixed by GGML_CPU_REPRODUCIBLE)",
+        "activations are bytes on every processor (trait bf16_dots, fixed by GGML_CPU_REPRODUCIBLE)",
         "the processor multiplies pairs of bf16 no faster than bytes (traits bf16_dots, byte_dots)");
 }
 

@@ -1,12 +1,11 @@
-// bytes.c - the part of the matrix products that works on bytes: which kernel unpacks a format, packing, rows of
-// activations.
+// bytes.c - the parts of products that work on bytes: the kernels that unpack formats, packing, rows of activations.
 #include "cpu/ops/product/bytes.h"
 
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 #include "tensor/quant/quant.h"
 
-_Static_assert(GB_BYTE_DOTS_ROWS <= GB_DOT_Q8_ROWS, "dot_q8 takes all rows at a time");
+_Static_assert(GB_BYTE_DOTS_ROWS <= GB_DOT_Q8_ROWS, "dot_q8 takes all rows at once");
 
 // ------------------------------------------------------------------------------------------------------------- formats
 
@@ -25,14 +24,14 @@ const char * gb_bytes_decline(const struct gb_gemm * p) {
     return !ggml_is_quantized(p->w.type)                              ? "the weights are not quantized"
            : p->exact                                                 ? "activations are not to be rounded"
            : p->x.type != GGML_TYPE_F32                               ? "the activations are not f32"
-           : !gb_gemm_both_dense(p)                                   ? "terms are not one behind the other"
+           : !gb_gemm_both_dense(p)                                   ? "terms are not consecutive"
            : gb_quant_format_of(p->w.type)->use == GB_USE_ACTIVATIONS ? "the format cannot be unpacked to bytes"
                                                                       : NULL;
 }
 
 // ------------------------------------------------------------------------------------------------------------- packing
 
-// Rows of `k` floats, one after the other, as a panel.
+// Packs consecutive rows of `k` floats into a panel.
 static float * pack_part(const struct gb_kernels * kernels, int64_t k, int n, int width, float * y,
     const float * rows) {
     const void * x[GB_GEMM_NR_MAX];

@@ -1,5 +1,5 @@
-// dense.c - products of few rows of f32 with columns of f32, f16 or bf16: several columns are multiplied at a time, as
-// they lie.
+// dense.c - products of few rows of f32 with columns of f32, f16 or bf16. Several columns are multiplied at a time, in
+// place.
 //
 // dense_row: one row, at any address. dense_rows: copies the rows so that vectors do not straddle
 // cache lines and no two rows share sets of the cache. Stretches of their terms then stay in the
@@ -11,7 +11,7 @@
 static const char * declines(const struct gb_gemm * p, int64_t rows) {
     return ggml_is_quantized(p->w.type) ? "the weights are quantized"
            : p->x.type != GGML_TYPE_F32 ? "the activations are not f32"
-           : !gb_gemm_both_dense(p)     ? "terms are not one behind the other"
+           : !gb_gemm_both_dense(p)     ? "terms are not consecutive"
            : p->rows > rows             ? "there are many rows"
                                         : NULL;
 }
@@ -20,8 +20,8 @@ static const char * declines(const struct gb_gemm * p, int64_t rows) {
 
 const char * gb_dense_row_declines(const struct gb_gemm * p) { return declines(p, 1); }
 
-// Columns [j, end) with one row: w is read once, from wherever it is. The columns that come next are prefetched: what
-// lies some way behind in the same column would leave out the start of each, half of a short one.
+// Multiplies columns [j, end) with one row. Each load prefetches the same place of the next columns. A fixed distance
+// within the column would miss the start of each column, which is half of a short one.
 static void multiply_row(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
     const struct gb_gemm_row * row, int64_t j, int64_t end) {
     const enum ggml_type type = p->w.type;
@@ -51,7 +51,7 @@ void gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
         if (gb_cpu_stopped(call, gb_gemm_dots_work(p, c.rows, c.n))) {
             return;
         }
-        gb_gemm_finish_rows(call, p, c.g, 0, c.rows, c.first, c.n);
+        gb_gemm_finish(call, p, c.g, c.first, c.n);
     }
 }
 
@@ -75,8 +75,7 @@ const char * gb_dense_rows_wide_level_declines(const struct gb_gemm * p, const s
 static size_t copied_row_floats(const struct gb_gemm * p) { return (size_t) (p->k + 15) / 16 * 16 + 16; }
 
 size_t gb_dense_rows_work_size(const struct gb_gemm * p, int n_tasks) {
-    (void) n_tasks;
-    return (size_t) p->total * copied_row_floats(p) * sizeof(float);
+    return gb_gemm_prepared_size(p, copied_row_floats(p) * sizeof(float), n_tasks);
 }
 
 static void copy_rows(const struct gb_cpu_call * call, const struct gb_gemm * p) {
@@ -95,7 +94,7 @@ static void copy_rows(const struct gb_cpu_call * call, const struct gb_gemm * p)
     }
 }
 
-struct dense { // columns of dense weights times rows that lie one behind the other
+struct dense { // columns of dense weights times consecutive rows
     const struct gb_cpu_call * call;
     gb_kernel_rows_columns * fn; // of the type of the weights
     const char * w; // column 0
@@ -104,7 +103,7 @@ struct dense { // columns of dense weights times rows that lie one behind the ot
     size_t ldx;
     const struct gb_gemm_row * row;
     int64_t ldy; // floats from one row's dst to the next; 0: they are anywhere
-    int rows, part; // all; at a time
+    int rows, part; // all rows; rows of a tile
 };
 
 static void dense_tile(const struct dense * d, int64_t j, int nw, int64_t k0, int64_t kc, int r, int nx,
@@ -136,13 +135,13 @@ static void dense_tile(const struct dense * d, int64_t j, int nw, int64_t k0, in
     }
 }
 
-struct next { // columns, a stretch of whose terms is read next
+struct next { // columns of the stretch that is read next
     const char * first;
     int64_t n;
 };
 
-// What the tile of column i of a block with part q of the rows prefetches: the parts share out the four columns that
-// take this tile's place.
+// The columns that the tile of column i and part q of the rows prefetches. The parts divide the four columns that take
+// the place of this tile's columns.
 static const char * const * prefetch_for(const struct dense * d, const struct next * next, int64_t i, int q, int parts,
     const char * columns[4]) {
     if (next->n == 0 || q >= parts) {
@@ -155,11 +154,11 @@ static const char * const * prefetch_for(const struct dense * d, const struct ne
     return columns;
 }
 
-// Columns [j, last), which stay in the second-level cache, times a stretch of terms of all rows: of as many as fit the
-// first-level cache at a time. The first of these sets prefetches what comes next.
+// Multiplies columns [j, last), which stay in the second-level cache, with a stretch of terms of all rows. A set of
+// rows fits into the first-level cache. The first set prefetches the next columns.
 static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t k0, int64_t kc, int set,
     const struct next * next) {
-    const int parts = GB_MIN((GB_MIN(d->rows, set) + d->part - 1) / d->part, 4); // that prefetch
+    const int parts = GB_MIN((GB_MIN(d->rows, set) + d->part - 1) / d->part, 4); // parts that prefetch
     for (int first = 0; first < d->rows; first += set) {
         const int end = GB_MIN(d->rows, first + set);
         for (int64_t i = j; i < last; i += 4) {
@@ -172,11 +171,11 @@ static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t
     }
 }
 
-// Columns [j, end); `ahead` behind them are the thread's next.
+// Multiplies columns [j, end). The thread's next columns are the `ahead` columns after them.
 static void multiply_rows(const struct dense * d, int64_t k, int64_t j, int64_t end, int64_t ahead) {
     const int64_t terms = GB_MIN(GB_MAX(GB_DENSE_FLOATS / d->rows, GB_DENSE_TERMS), GB_DENSE_TERMS_MAX);
     const int64_t stretches = GB_MAX(gb_div_up(k, terms), 1);
-    const int64_t stretch = GB_MAX((k / stretches + 63) / 64 * 64, 64); // of one length, about
+    const int64_t stretch = GB_MAX((k / stretches + 63) / 64 * 64, 64); // about equal lengths
     const int64_t columns = GB_MAX(GB_DENSE_WEIGHTS / stretch / 4 * 4, 4);
     const int set = GB_MAX(GB_DENSE_FLOATS / (int) stretch / d->part, 1) * d->part;
     for (int64_t last; j < end; j = last) {
@@ -184,7 +183,7 @@ static void multiply_rows(const struct dense * d, int64_t k, int64_t j, int64_t 
         last = GB_MIN(end, j + columns);
         do { // once even for k = 0
             const int64_t kc = GB_MIN(k - k0, stretch);
-            const bool more = k0 + kc < k; // terms of these columns; else the next columns
+            const bool more = k0 + kc < k; // these columns have more terms
             const struct next next = { d->w + (size_t) (more ? j : last) * d->nb_m +
                                            (size_t) (more ? k0 + kc : 0) * d->nb_k,
                 more ? last - j : GB_MIN(end + ahead - last, columns) };
@@ -219,14 +218,15 @@ static struct dense dense_of(const struct gb_cpu_call * call, const struct gb_ge
 }
 
 void gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    copy_rows(call, p);
-    if (!gb_cpu_barrier(call)) {
+    const struct gb_cpu_call preparation = gb_gemm_preparation(call, p, copied_row_floats(p) * sizeof(float));
+    copy_rows(&preparation, p);
+    if (!gb_gemm_is_prepared(call, p)) {
         return;
     }
     struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
     while (gb_gemm_next_columns(p, &c, p->m)) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
-        const float * const x = (float *) call->work + (size_t) gb_gemm_first_row(p, c.g) * copied_row_floats(p);
+        const float * const x = (float *) preparation.work + (size_t) gb_gemm_first_row(p, c.g) * copied_row_floats(p);
         struct gb_gemm_row row[GB_MAX(GB_DENSE_ROWS, GB_DENSE_ROWS_NARROW)];
         gb_gemm_rows_of(p, c.g, 0, c.rows, row);
         for (int r = 0; r < c.rows; r++) {
@@ -239,6 +239,6 @@ void gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p
         if (gb_cpu_stopped(call, 0)) {
             return;
         }
-        gb_gemm_finish_rows(call, p, c.g, 0, c.rows, c.first, c.n);
+        gb_gemm_finish(call, p, c.g, c.first, c.n);
     }
 }

@@ -1,4 +1,4 @@
-// dots.c - products with few rows of x, one dot product after the other: columns of w are read once, as they lie.
+// dots.c - products with few rows of x, one dot product after the other. Columns of w are read once, in place.
 //
 // byte_dots: quantized weights with rows that were rounded to bytes (bytes.h). dots: products that
 // no other algorithm for few rows takes. Examples are rows of f16 or bf16, and quantized weights
@@ -18,21 +18,21 @@ const char * gb_byte_dots_declines(const struct gb_gemm * p) {
 }
 
 size_t gb_byte_dots_work_size(const struct gb_gemm * p, int n_tasks) {
-    (void) n_tasks;
-    return (size_t) p->total * gb_bytes_row_size(p->k, GB_BYTES_HALVES);
+    return gb_gemm_prepared_size(p, gb_bytes_row_size(p->k, GB_BYTES_HALVES), n_tasks);
 }
 
 void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     const struct gb_unpack unpack = gb_unpack_of(call->k, p->w.type);
     const size_t size = gb_bytes_row_size(p->k, unpack.kind);
-    gb_bytes_quantize_rows(call, p, unpack.kind, call->work);
-    if (!gb_cpu_barrier(call)) {
+    const struct gb_cpu_call preparation = gb_gemm_preparation(call, p, size);
+    gb_bytes_quantize_rows(&preparation, p, unpack.kind, preparation.work);
+    if (!gb_gemm_is_prepared(call, p)) {
         return;
     }
     struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
     while (gb_gemm_next_columns(p, &c, gb_gemm_piece(p))) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
-        const char * const x = (const char *) call->work + (size_t) gb_gemm_first_row(p, c.g) * size;
+        const char * const x = (const char *) preparation.work + (size_t) gb_gemm_first_row(p, c.g) * size;
         float * dst[GB_BYTE_DOTS_ROWS];
         for (int r = 0; r < c.rows; r++) {
             dst[r] = p->row_of(p, c.g, r).dst;
@@ -43,7 +43,7 @@ void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
         if (gb_cpu_stopped(call, gb_gemm_dots_work(p, c.rows, c.n))) {
             return;
         }
-        gb_gemm_finish_rows(call, p, c.g, 0, c.rows, c.first, c.n);
+        gb_gemm_finish(call, p, c.g, c.first, c.n);
     }
 }
 
@@ -52,7 +52,7 @@ void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
 const char * gb_dots_declines(const struct gb_gemm * p) {
     const bool fits = ggml_is_quantized(p->w.type) ? p->x.type == GGML_TYPE_F32 : !ggml_is_quantized(p->x.type);
     return p->rows > GB_DOTS_ROWS   ? "there are many rows"
-           : !gb_gemm_both_dense(p) ? "terms are not one behind the other"
+           : !gb_gemm_both_dense(p) ? "terms are not consecutive"
            : !fits                  ? "the activations are quantized"
                                     : NULL;
 }
@@ -70,7 +70,7 @@ static float dot(const struct gb_kernels * kernels, const struct gb_gemm * p, co
     }
 }
 
-// Column j of w, quantized, times all rows, which are f32.
+// Multiplies the quantized column j of w with all rows, which are f32.
 static void dots_quantized(const struct gb_kernels * kernels, const struct gb_gemm * p, const char * w,
     const struct gb_gemm_row * row, int rows, int64_t j) {
     float buf[GB_DOTS_TERMS];
@@ -108,6 +108,6 @@ void gb_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
         if (gb_cpu_stopped(call, gb_gemm_dots_work(p, c.rows, c.n))) {
             return;
         }
-        gb_gemm_finish_rows(call, p, c.g, 0, c.rows, c.first, c.n);
+        gb_gemm_finish(call, p, c.g, c.first, c.n);
     }
 }

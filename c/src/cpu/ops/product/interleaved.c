@@ -1,9 +1,10 @@
-// interleaved.c - products of up to 16 rows with quantized weights, by groups in lanes
+// interleaved.c - products of up to 16 rows with quantized weights, with a group of terms in each lane
 // (kernels/x86/interleaved.tpl.h), at levels that have it.
 //
-// Rows are rounded to bytes and put in order once, by all threads. Up to four meet a column while it is unpacked in
-// registers. More meet columns that were unpacked before: a dozen at a time, by stretches of terms that stay in the
-// first-level cache with their sums. How a result comes about depends on k and the format alone.
+// All threads round rows to bytes and interleave them once. Up to four rows are multiplied with a column while
+// registers unpack it. For more rows, columns are unpacked before, a dozen at a time. Their stretches of terms and
+// their sums stay in the first-level cache. Tails of many columns are multiplied together. The order of a sum depends
+// on k and the format alone.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
@@ -13,7 +14,8 @@
 
 enum {
     DIRECT_SUMS = DIRECT_WIDTH * ROWS_AT_ONCE * GB_INTERLEAVED_LANES, // floats of what a kernel computes
-    WHOLE_UNITS = GB_INTERLEAVED_UNIT_TERMS(false),                   // terms, of both kinds
+    TILE_SUMS = COLUMNS_AT_ONCE * ROWS_AT_ONCE * GB_INTERLEAVED_LANES, // floats of a tile of unpacked columns
+    WHOLE_UNITS = GB_INTERLEAVED_UNIT_TERMS(false), // terms, of both kinds
 };
 _Static_assert(WHOLE_UNITS % GB_INTERLEAVED_UNIT_TERMS(true) == 0, "stretches are made of whole units");
 _Static_assert(GB_INTERLEAVED_ROWS % ROWS_AT_ONCE == 0, "sums of all rows fit");
@@ -25,10 +27,9 @@ _Static_assert(GB_UNPACKED_COLUMNS % COLUMNS_AT_ONCE == 0 && GB_UNPACKED_TERMS %
     "unpacked columns and their sums fit");
 
 const char * gb_interleaved_declines(const struct gb_gemm * p) {
-    return p->rows > GB_INTERLEAVED_ROWS                                  ? "there are many rows"
-           : p->k == 0                                                    ? "there are no terms"
-           : p->k <= GB_INTERLEAVED_TERMS && p->rows <= GB_BYTE_DOTS_ROWS ? "short columns leave lanes idle"
-                                                                          : gb_bytes_decline(p);
+    return p->rows > GB_INTERLEAVED_ROWS ? "there are many rows"
+           : p->k == 0                   ? "there are no terms"
+                                         : gb_bytes_decline(p);
 }
 
 const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
@@ -43,27 +44,31 @@ static int64_t unit_terms(int kind) { return GB_INTERLEAVED_UNIT_TERMS(kind & GB
 
 static size_t unit_size(int kind) { return (size_t) GB_INTERLEAVED_UNIT_SIZE(kind & GB_BYTES_HALVES); }
 
-static int64_t count_units(int64_t k, int kind) { return gb_div_up(k, unit_terms(kind)); }
+// Terms before the tail.
+static int64_t whole_terms(int64_t k, int kind) { return k - k % unit_terms(kind); }
 
-static size_t row_size(int64_t k, int kind) { return (size_t) count_units(k, kind) * unit_size(kind); }
+// Of a row, from its start to term k0, with which a unit starts.
+static size_t row_offset(int64_t k0, int kind) { return (size_t) (k0 / unit_terms(kind)) * unit_size(kind); }
 
-size_t gb_interleaved_work_size(const struct gb_gemm * p, int n_tasks) {
-    (void) n_tasks;
-    return (size_t) p->total * GB_MAX(row_size(p->k, 0), row_size(p->k, GB_BYTES_HALVES));
+static size_t row_size(int64_t k, int kind) {
+    return (size_t) gb_interleaved_row_units(k, kind & GB_BYTES_HALVES) * unit_size(kind);
 }
 
-// Some units at a time, so that one row is work for several threads.
+size_t gb_interleaved_work_size(const struct gb_gemm * p, int n_tasks) {
+    return gb_gemm_prepared_size(p, GB_MAX(row_size(p->k, 0), row_size(p->k, GB_BYTES_HALVES)), n_tasks);
+}
+
+// Interleaves rows, some units at a time, so that several threads can share one row.
 static void make_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_unpack * unpack) {
     enum { PIECE = 4 };
-    const int64_t units = count_units(p->k, unpack->kind), pieces = gb_div_up(units, PIECE),
-                  terms = PIECE * unit_terms(unpack->kind);
+    const int64_t terms = PIECE * unit_terms(unpack->kind), pieces = gb_div_up(p->k, terms);
     int64_t i, last, flat = 0;
     gb_cpu_share(call, p->total * pieces, &i, &last);
     for (int64_t g = 0; g < p->n_groups && flat * pieces < last; flat += gb_gemm_group_rows(p, g++)) {
         for (; i < last && i / pieces - flat < gb_gemm_group_rows(p, g); i++) {
             const int64_t k0 = i % pieces * terms;
             char * const y = (char *) call->work + (size_t) (i / pieces) * row_size(p->k, unpack->kind) +
-                             (size_t) (i % pieces * PIECE) * unit_size(unpack->kind);
+                             row_offset(k0, unpack->kind);
             call->k->interleave_row(GB_MIN(p->k - k0, terms), unpack->kind, unpack->zero, y,
                 (const float *) (const void *) p->row_of(p, g, i / pieces - flat).x + k0);
             if (gb_cpu_stopped(call, terms)) {
@@ -78,12 +83,38 @@ struct task { // columns of one group
     const struct gb_kernels * kernels;
     enum ggml_type type;
     struct gb_unpack unpack;
-    int64_t k;
+    int64_t k, whole; // terms; those before the tail
     struct gb_gemm_matrix w;
     int rows;
     const void * x[GB_INTERLEAVED_ROWS]; // interleaved
     float * dst[GB_INTERLEAVED_ROWS];
 };
+
+// Adds the tails of n columns from j on to the results, which are the sums of whole units. Prefetches the tails of the
+// next n columns.
+static void add_tails(const struct task * t, int64_t j, int n) {
+    for (int r = 0, nx; r < t->rows && t->whole < t->k; r += nx) {
+        const void * x[ROWS_AT_ONCE];
+        float * y[ROWS_AT_ONCE];
+        nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
+        for (int l = 0; l < nx; l++) {
+            x[l] = (const char *) t->x[r + l] + row_offset(t->whole, t->unpack.kind);
+            y[l] = t->dst[r + l] + j;
+        }
+        t->kernels->interleaved_tails(&(struct gb_interleaved_tails){
+            .type = (int) t->type,
+            .k = t->k - t->whole,
+            .n = n,
+            .nx = nx,
+            .w = t->w.data + (size_t) j * t->w.nb_m + ggml_row_size(t->type, t->whole),
+            .nb_w = t->w.nb_m,
+            .ahead = (size_t) n * t->w.nb_m,
+            .rows = x,
+            .y = y,
+            .add = t->whole > 0,
+        });
+    }
+}
 
 struct direct { // a stretch of terms of n columns from j on
     int64_t j, k0, terms;
@@ -91,12 +122,12 @@ struct direct { // a stretch of terms of n columns from j on
     size_t byte; // of a column, at which term k0 is
 };
 
-// The weights of the columns that come `steps` later. Behind the last block: any address will do.
+// The weights of the columns that come `steps` later. After the last block, the address does not matter.
 static const char * weights_later(const struct task * t, const struct direct * d, int i, int steps) {
     int64_t j = d->j, k0 = d->k0;
     for (i += DIRECT_WIDTH * steps; i >= GB_DIRECT_COLUMNS; i -= GB_DIRECT_COLUMNS) {
         k0 += d->terms;
-        if (k0 >= t->k) {
+        if (k0 >= t->whole) {
             k0 = 0;
             j += GB_DIRECT_COLUMNS;
         }
@@ -104,7 +135,7 @@ static const char * weights_later(const struct task * t, const struct direct * d
     return t->w.data + (size_t) (j + i) * t->w.nb_m + (k0 == d->k0 ? d->byte : ggml_row_size(t->type, k0));
 }
 
-// Rows for which unpacking in registers, for four of them at a time, is less work than storing levels.
+// The number of rows up to which unpacking in registers, for four rows at a time, is less work than storing levels.
 static int direct_rows(enum ggml_type type) {
     switch (type) {
 #define ROWS_NONE(id)
@@ -124,13 +155,13 @@ static int direct_rows(enum ggml_type type) {
 }
 
 static void multiply_directly_stretch(const struct task * t, const struct direct * d, float * acc) {
-    const size_t at = (size_t) (d->k0 / unit_terms(t->unpack.kind)) * unit_size(t->unpack.kind);
-    const int64_t terms = GB_MIN(t->k - d->k0, d->terms);
+    const size_t at = row_offset(d->k0, t->unpack.kind);
+    const int64_t terms = GB_MIN(t->whole - d->k0, d->terms);
     const int steps =
         (int) (GB_INTERLEAVED_AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * DIRECT_WIDTH)) + 1;
     const void *x[ROWS_AT_ONCE], *w[DIRECT_WIDTH], *next[DIRECT_WIDTH];
     struct gb_interleaved_dots dots = {
-        // what changes from call to call is set in the loop
+        // the loop sets what differs between calls
         .type = (int) t->type,
         .k = terms,
         .columns = w,
@@ -157,7 +188,7 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
     }
 }
 
-// Columns with one row, one after the other: memory is read in one go.
+// One row: columns are read one after the other.
 static void multiply_row(const struct task * t, int64_t j, int64_t end) {
     const size_t size = ggml_row_size(t->type, t->k);
     const size_t ahead = t->w.nb_m == size ? GB_ROW_AHEAD : (GB_ROW_AHEAD / size + 1) * t->w.nb_m;
@@ -179,6 +210,22 @@ static void multiply_row(const struct task * t, int64_t j, int64_t end) {
     }
 }
 
+static void store_direct_sums(const struct task * t, const struct direct * d, const float * sums) {
+    for (int i = 0; i < d->n; i += DIRECT_WIDTH) {
+        const int nw = GB_MIN(d->n - i, DIRECT_WIDTH);
+        for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, sums += DIRECT_SUMS) {
+            float y[DIRECT_WIDTH * ROWS_AT_ONCE];
+            const int nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
+            t->kernels->interleaved_sums(nw, y, sums);
+            for (int l = 0; l < nx; l++) {
+                for (int c = 0; c < nw; c++) {
+                    t->dst[r + l][d->j + i + c] = y[ROWS_AT_ONCE * c + l];
+                }
+            }
+        }
+    }
+}
+
 static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
     enum {
         PARTS = (GB_DIRECT_ROWS_QUICK + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, // of the rows
@@ -192,52 +239,39 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
         return;
     }
     for (; d.j < end; d.j += d.n) {
-        const float * sums = acc;
         d.n = (int) GB_MIN(end - d.j, GB_DIRECT_COLUMNS);
-        for (d.k0 = 0; d.k0 < t->k; d.k0 += d.terms) {
+        for (d.k0 = 0; d.k0 < t->whole; d.k0 += d.terms) {
             d.byte = ggml_row_size(t->type, d.k0);
             multiply_directly_stretch(t, &d, acc);
         }
-        for (int i = 0; i < d.n; i += DIRECT_WIDTH) {
-            const int nw = GB_MIN(d.n - i, DIRECT_WIDTH);
-            for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, sums += DIRECT_SUMS) {
-                float y[DIRECT_WIDTH * ROWS_AT_ONCE];
-                const int nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
-                t->kernels->interleaved_sums(nw, y, sums);
-                for (int l = 0; l < nx; l++) {
-                    for (int c = 0; c < nw; c++) {
-                        t->dst[r + l][d.j + i + c] = y[ROWS_AT_ONCE * c + l];
-                    }
-                }
-            }
+        if (t->whole > 0) {
+            store_direct_sums(t, &d, acc);
         }
+        add_tails(t, d.j, d.n);
         if (gb_cpu_stopped(t->call, gb_gemm_work(t->rows, d.n, t->k))) {
             return;
         }
     }
 }
 
-// Unpacked columns, of the kind that takes more bytes for as many terms, and for each part of the rows and of the
-// columns the sums of a tile.
+// Unpacked columns, and the sums of each tile. The size of a column is that of the kind that takes more bytes.
 struct columns {
     _Alignas(64) char w[GB_UNPACKED_COLUMNS]
                        [GB_UNPACKED_TERMS / GB_INTERLEAVED_UNIT_TERMS(true) * GB_INTERLEAVED_UNIT_SIZE(true)];
-    _Alignas(64) float acc[GB_UNPACKED_COLUMNS / COLUMNS_AT_ONCE][GB_INTERLEAVED_ROWS / ROWS_AT_ONCE]
-                          [COLUMNS_AT_ONCE * ROWS_AT_ONCE * GB_INTERLEAVED_LANES];
+    _Alignas(64) float acc[GB_UNPACKED_COLUMNS / COLUMNS_AT_ONCE][GB_INTERLEAVED_ROWS / ROWS_AT_ONCE][TILE_SUMS];
 };
 
 struct stretch { // terms of n columns from j on
     int64_t j, k0, terms;
-    int n, per_part;   // rows at a time
+    int n, per_part; // rows at a time
     const char * next; // what is unpacked after this, in n columns nb_m apart
 };
 
-// Weights are prefetched bit by bit between the tiles: memory takes only so many requests at a time.
+// Spreads the prefetches over the tiles, because memory takes a limited number of requests at a time.
 static void multiply_stretch(const struct task * t, struct columns * c, const struct stretch * s) {
     const int kind = gb_bytes_tile_kind(&t->unpack) & ~GB_BYTES_WIDE;
-    const int64_t count = count_units(s->terms, t->unpack.kind);
-    const size_t at = (size_t) (s->k0 / unit_terms(t->unpack.kind)) * unit_size(t->unpack.kind),
-                 bytes = ggml_row_size(t->type, s->terms);
+    const int64_t count = s->terms / unit_terms(t->unpack.kind);
+    const size_t at = row_offset(s->k0, t->unpack.kind), bytes = ggml_row_size(t->type, s->terms);
     const int tiles = (s->n + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * ((t->rows + s->per_part - 1) / s->per_part);
     int done = 0;
     for (int r = 0; r < t->rows; r += s->per_part) {
@@ -285,9 +319,9 @@ static void store_sums(const struct task * t, const struct columns * c, int64_t 
     }
 }
 
-// The weights of some stretches later, of this block of columns or one behind it.
+// The weights that come GB_UNPACKED_AHEAD stretches later, of this block of columns or a later one.
 static const char * next_weights(const struct task * t, const struct stretch * s) {
-    const int64_t stretches = gb_div_up(t->k, GB_UNPACKED_TERMS), i = s->k0 / GB_UNPACKED_TERMS + GB_UNPACKED_AHEAD;
+    const int64_t stretches = gb_div_up(t->whole, GB_UNPACKED_TERMS), i = s->k0 / GB_UNPACKED_TERMS + GB_UNPACKED_AHEAD;
     return t->w.data + (size_t) (s->j + i / stretches * GB_UNPACKED_COLUMNS) * t->w.nb_m +
            ggml_row_size(t->type, i % stretches * GB_UNPACKED_TERMS);
 }
@@ -301,16 +335,19 @@ static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
         for (int r = 0; r < t->rows; r++) {
             gb_prefetch(t->dst[r] + s.j, (size_t) s.n * sizeof(float));
         }
-        for (s.k0 = 0; s.k0 < t->k; s.k0 += GB_UNPACKED_TERMS) {
+        for (s.k0 = 0; s.k0 < t->whole; s.k0 += GB_UNPACKED_TERMS) {
             const char * w = t->w.data + (size_t) s.j * t->w.nb_m + ggml_row_size(t->type, s.k0);
-            s.terms = GB_MIN(t->k - s.k0, GB_UNPACKED_TERMS);
+            s.terms = GB_MIN(t->whole - s.k0, GB_UNPACKED_TERMS);
             s.next = next_weights(t, &s);
             for (int i = 0; i < s.n; i++) {
                 t->kernels->interleave_column((int) t->type, s.terms, c.w[i], w + (size_t) i * t->w.nb_m);
             }
             multiply_stretch(t, &c, &s);
         }
-        store_sums(t, &c, s.j, s.n, s.per_part);
+        if (t->whole > 0) {
+            store_sums(t, &c, s.j, s.n, s.per_part);
+        }
+        add_tails(t, s.j, s.n);
         if (gb_cpu_stopped(t->call, gb_gemm_work(t->rows, s.n, t->k))) {
             return;
         }
@@ -321,8 +358,11 @@ void gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * 
     struct task t = {
         .call = call, .kernels = call->k, .type = p->w.type, .unpack = gb_unpack_of(call->k, p->w.type), .k = p->k
     };
-    make_rows(call, p, &t.unpack);
-    if (!gb_cpu_barrier(call)) {
+    const size_t size = row_size(p->k, t.unpack.kind);
+    const struct gb_cpu_call preparation = gb_gemm_preparation(call, p, size);
+    t.whole = whole_terms(p->k, t.unpack.kind);
+    make_rows(&preparation, p, &t.unpack);
+    if (!gb_gemm_is_prepared(call, p)) {
         return;
     }
     struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
@@ -330,7 +370,7 @@ void gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * 
         t.rows = c.rows;
         t.w = p->w_of(p, c.g);
         for (int r = 0; r < t.rows; r++) {
-            t.x[r] = (char *) call->work + (size_t) (gb_gemm_first_row(p, c.g) + r) * row_size(p->k, t.unpack.kind);
+            t.x[r] = (char *) preparation.work + (size_t) (gb_gemm_first_row(p, c.g) + r) * size;
             t.dst[r] = p->row_of(p, c.g, r).dst;
         }
         if (t.rows > direct_rows(t.type)) {
@@ -341,5 +381,6 @@ void gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * 
         if (gb_cpu_stopped(call, 0)) {
             return;
         }
+        gb_gemm_finish(call, p, c.g, c.first, c.n);
     }
 }

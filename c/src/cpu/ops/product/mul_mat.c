@@ -1,14 +1,14 @@
 // mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the algorithms of products (product.h).
 //
-// dst[m, n, i2, i3] = sum over k of a[., m] b[., n]: the rows of dst are the rows of b, its columns the rows of a (for
-// OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast
-// are read once. With quantized weights b is rounded to bytes (bytes.h), unless the node asks for GGML_PREC_F32.
+// dst[m, n, i2, i3] = sum over k of a[., m] b[., n]. The rows of dst are the rows of b, and its columns are the rows
+// of a (for OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so broadcast
+// weights are read once. With quantized weights, b is rounded to bytes (bytes.h), unless the node has GGML_PREC_F32.
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/product.h"
 #include "tensor/quant/quant.h"
 
-// Activations for quantized weights: any float type or, where a sum runs along their blocks, the weights' partner
-// format.
+// Activations for quantized weights may have any float type. If sums run along the blocks, they may also have the
+// partner format of the weights.
 static const char * unsupported_quantized(const struct ggml_tensor * a, const struct ggml_tensor * b,
     bool along_blocks) {
     if (!gb_can_load(a)) {
@@ -60,7 +60,7 @@ static struct gb_gemm_matrix slice_of(const struct gb_gemm * p, int64_t g) {
     return (struct gb_gemm_matrix){ gb_row_ptr(q->a, 0, g % q->a2, g / q->a2), q->a_nb_m };
 }
 
-// Row r of group g: slices one after the other, dim 2 first.
+// Row r of group g. Slices follow each other, along dim 2 first.
 static struct gb_gemm_row slice_row(const struct gb_gemm * p, int64_t g, int64_t r) {
     const struct product * q = p->context;
     const int64_t slice = r / q->n;
@@ -169,8 +169,8 @@ const struct gb_cpu_op gb_cpu_op_out_prod = {
 
 // ---------------------------------------------------------------------------------------------------------- MUL_MAT_ID
 //
-// The groups are the experts. Thread 0 sorts the tokens by expert (counting sort: the order within an expert stays)
-// into the scratch memory, which starts with a struct routing and the sorted tokens; the engine gets the rest.
+// The groups are the experts. Thread 0 sorts the tokens by expert with a stable counting sort. The scratch memory
+// starts with a struct routing and the sorted tokens. The engine gets the rest.
 
 #define MAX_EXPERTS (GGML_MAX_SRC - 2)
 
@@ -234,7 +234,7 @@ static int mul_mat_id_n_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_gemm_n_tasks(&q.gemm, n_threads);
 }
 
-static size_t routing_size(const struct ggml_tensor * node) { // a multiple of 64: the engine's memory follows
+static size_t routing_size(const struct ggml_tensor * node) { // a multiple of 64, for the engine's memory after it
     const size_t size = sizeof(struct routing) + (size_t) gb_rows(node) * sizeof(int64_t);
     return (size + 63) / 64 * 64;
 }
@@ -251,7 +251,7 @@ static int32_t expert_of_token(const struct ggml_tensor * node, int64_t token) {
     return *(const int32_t *) (gb_row_ptr(ids, token % node->ne[1], 0, 0) + (size_t) id * ids->nb[0]);
 }
 
-// How many tokens each expert gets; false and reported when an id is out of range.
+// Counts the tokens of each expert. Returns false and reports an id that is out of range.
 static bool count_tokens(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t count[MAX_EXPERTS]) {
     const int n_as = gb_op_param_i32(node, 1);
     for (int64_t t = 0; t < gb_rows(node); t++) {
@@ -311,7 +311,7 @@ const struct gb_cpu_op gb_cpu_op_mul_mat_id = {
 
 // ---------------------------------------------------------------------------------------------------------- algorithms
 
-// The product of a node, described in either of the two.
+// Describes the product of a node in *q or *experts. NULL: the node is no product.
 static const struct gb_gemm * gemm_of(const struct ggml_tensor * node, struct product * q, struct experts * experts) {
     switch (node->op) {
         case GGML_OP_MUL_MAT: describe(q, node, 0); return &q->gemm;

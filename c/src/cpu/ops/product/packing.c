@@ -1,4 +1,4 @@
-// packing.c - rows and columns become panels (packing.h).
+// packing.c - packs rows and columns into panels (packing.h).
 #include "cpu/ops/product/packing.h"
 
 #include <string.h>
@@ -12,18 +12,18 @@
 
 // --------------------------------------------------------------------------------------------------------------- sizes
 
-// Floats that packing needs beside: a stretch of terms of each row of a panel, or all blocks of one term that a chunk
-// of columns touches.
+// Floats of the temporary buffer. It holds a stretch of terms of each row of a panel, or all blocks of one term that a
+// chunk of columns overlaps.
 enum { BUFFER = GB_BLOCKED_TERMS * NR_MAX };
 _Static_assert(GB_BLOCKED_TERMS >= SUPER_MAX && GB_BLOCKED_COLUMNS + 2 * SUPER_MAX <= BUFFER, "blocks fit");
 _Static_assert(MR_MAX >= GB_GEMM_MR_MAX, "panels of all kinds fit");
-_Static_assert(GB_BLOCKED_TERMS % GB_BF16_STEP == 0, "a panel of pairs has twice as many terms, in whole steps");
+_Static_assert(GB_BLOCKED_TERMS % GB_BF16_STEP == 0, "a panel of pairs has whole steps of twice as many terms");
 _Static_assert(GB_BLOCKED_COLUMNS % NR_MAX == 0 && GB_BLOCKED_COLUMNS_BYTES % NR_MAX == 0, "chunks have whole tiles");
 _Static_assert(GB_BLOCKED_COLUMNS_PAIRS % NR_MAX == 0, "as do those of pairs");
 _Static_assert(GB_BLOCKED_TERMS_PAIRS % GB_BLOCKED_TERMS_BYTES == 0,
     "pairs of quantized weights are whole stretches of bytes");
 
-// A column of bytes takes up to 3/8 of a float for each term: levels, and the scale and minimum of every 16.
+// A column of bytes has up to 3/8 of a float for each term: its level, and the scale and minimum of 16 terms.
 _Static_assert(3 * GB_BLOCKED_TERMS_BYTES * GB_BLOCKED_COLUMNS_BYTES <= 8 * GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS &&
                    2 * 3 * GB_BLOCKED_TERMS_BYTES * NR_MAX <= 8 * BUFFER,
     "a thread's memory holds a chunk of bytes, and the columns of a tile before and after they are packed");
@@ -95,7 +95,7 @@ struct gb_packing gb_packing_pairs(const struct gb_kernels * kernels, const stru
         .columns = kernels->bf16_tiles ? GB_BLOCKED_COLUMNS_PAIRS : GB_BLOCKED_COLUMNS };
 }
 
-// Pairs of k terms, filled up with zeros.
+// The number of pairs of k terms, padded with zeros.
 static int64_t padded_pairs(const struct gb_packing * packing, int64_t k) {
     return gb_div_up(k, 2 * packing->step) * packing->step;
 }
@@ -186,11 +186,11 @@ static void pack_floats(const struct gb_kernels * kernels, const struct gb_gemm_
 
 // ----------------------------------------------------------------------------------------------------- bytes and pairs
 
-// Rows of floats as a panel of pairs of bfloat16, filled up with zeros. Beside quantized weights their range is that of
-// bytes, so that a row is NaN at all levels or at none.
+// Packs rows of floats into a panel of pairs of bfloat16, padded with zeros. With quantized weights the rows have the
+// range that bytes have, so that a row is NaN at all levels or at none.
 static void pack_rounded(const struct gb_packing * packing, int64_t k, int n, float * y, const void * const * rows,
     float * buf) {
-    enum { PIECE = 8 * 2 * GB_BF16_STEP }; // terms of one row before those of the next: they share lines and pages
+    enum { PIECE = 8 * 2 * GB_BF16_STEP }; // terms of a row before the next row: rows share cache lines and pages
     const int64_t pairs = padded_pairs(packing, k), step = packing->step, mr = packing->mr;
     struct gb_round_bf16 row = { .limited = packing->unpack.fn != NULL };
     if (step == 1) {
@@ -220,7 +220,7 @@ static void pack_rounded(const struct gb_packing * packing, int64_t k, int n, fl
     }
 }
 
-// Quantized columns as a panel of pairs: some of their terms at a time become a panel of bytes first.
+// Packs quantized columns into a panel of pairs, some terms at a time, through a panel of bytes.
 static void pack_quantized_pairs(const struct gb_packing * packing, const struct gb_gemm_operand * w, int64_t kc, int n,
     float * y, const void ** rows, float * buffer) {
     const struct gb_unpack * const unpack = &packing->unpack;
@@ -243,7 +243,7 @@ static void pack_quantized_pairs(const struct gb_packing * packing, const struct
     }
 }
 
-// Columns of bfloat16 as a panel of pairs, filled up with zeros.
+// Packs columns of bfloat16 into a panel of pairs, padded with zeros.
 static void pack_pairs(const struct gb_packing * packing, int64_t kc, int n, float * y, const void * const * rows) {
     const int nr = packing->nr;
     const int64_t pairs = padded_pairs(packing, kc);
@@ -285,7 +285,7 @@ void gb_pack_columns_across(const struct gb_packing * packing, const struct gb_g
     const int64_t size = ggml_blck_size(w->type);
     const int nr = packing->nr;
     const int64_t block = first / size, end = gb_div_up(first + n, size);
-    for (int64_t t = 0; t < k; t++) { // of one term all blocks that the columns touch
+    for (int64_t t = 0; t < k; t++) { // all blocks of a term that overlap the columns
         const char * blocks = data + gb_gemm_term_offset(w, t) + (size_t) block * nb;
         gb_gemm_dequantize(w->type, blocks, (end - block) * size, buffer);
         const float * x = buffer + (first - block * size);

@@ -1,4 +1,4 @@
-// packing.h - panels: how products of many rows (blocked.c) hold their operands, and the tile that multiplies them.
+// packing.h - panels, the packed operands of products of many rows (blocked.c), and the tile that multiplies them.
 //
 // A panel holds the rows of x, or the columns of w, of one tile, with terms outermost, as the tile
 // reads them. Its elements are floats, bytes for quantized weights (bytes.h), or pairs of bfloat16. Both operands
@@ -18,41 +18,41 @@ struct gb_packing {
     enum gb_packed as;
     struct gb_unpack unpack; // of quantized weights that become bytes or pairs
     int mr, nr; // of a tile
-    int step; // pairs: how many of a row lie together
+    int step; // pairs: consecutive pairs of a row
     int64_t stretch; // terms; whole blocks
     int columns; // of a chunk
 };
 
 struct gb_packing gb_packing_floats(const struct gb_kernels * kernels, const struct gb_gemm * p);
 struct gb_packing gb_packing_bytes(const struct gb_kernels * kernels, const struct gb_gemm * p);
-// Weights are of bfloat16, or quantized and become it. x is rounded to it.
+// For weights of bfloat16, and for quantized weights, which become bfloat16. x is rounded to bfloat16.
 struct gb_packing gb_packing_pairs(const struct gb_kernels * kernels, const struct gb_gemm * p);
 
 // The largest sizes that any packing of the product needs at any level of this processor. The level
 // of a run is not known when its plan is made.
 struct gb_packing_limits {
     int64_t row; // floats of a row of x in a panel
-    int64_t stretch; // terms: here the fewest
+    int64_t stretch; // terms: the minimum
     int columns; // of a chunk
-    size_t chunk; // floats of a packed stretch of it
-    size_t buffer; // floats that packing needs beside
+    size_t chunk; // floats of a packed stretch of a chunk
+    size_t buffer; // floats of temporary memory
 };
 
 struct gb_packing_limits gb_packing_limits_of(const struct gb_gemm * p);
 
-// Floats that k terms of a row of x take in a panel, and those of a column of w.
+// The floats of k terms of a row of x in a panel, and of a column of w.
 int64_t gb_packed_row_floats(const struct gb_packing * packing, int64_t k);
 int64_t gb_packed_column_floats(const struct gb_packing * packing, int64_t k);
 
-// A panel y of k terms, at most a stretch, of n rows of x or columns of w. Columns are all of one matrix; those whose
-// blocks lie across (gb_gemm_operand) are packed by the whole chunk. buffer: gb_packing_limits.buffer floats.
+// Packs k terms, at most a stretch, of n rows of x or columns of w into the panel y. All columns are of one matrix. If
+// its blocks lie across (gb_gemm_operand), whole chunks are packed instead. buffer: gb_packing_limits.buffer floats.
 void gb_pack_rows(const struct gb_packing * packing, const struct gb_gemm_operand * x, int64_t k, int n, float * y,
     const void * const * rows, float * buffer);
 void gb_pack_columns(const struct gb_packing * packing, const struct gb_gemm_operand * w, int64_t k, int n, float * y,
     const void ** columns, float * buffer);
 
-// Panels of floats, one behind the other, of columns [first, first + n) whose blocks lie across. data: term 0 of
-// column 0 of the matrix, nb its bytes from block to block of columns.
+// Packs columns [first, first + n), whose blocks lie across, into consecutive panels of floats. data: term 0 of column
+// 0 of the matrix. nb: bytes from one block of columns to the next.
 void gb_pack_columns_across(const struct gb_packing * packing, const struct gb_gemm_operand * w, int64_t k,
     int64_t first, int n, float * y, const char * data, size_t nb, float * buffer);
 

@@ -1,9 +1,9 @@
-// product.h - the engine behind MUL_MAT, MUL_MAT_ID and OUT_PROD: dst row r of group g = sum over k of x(g, r)[k]
+// product.h - the engine of MUL_MAT, MUL_MAT_ID and OUT_PROD: row r of dst of group g = sum over k of x(g, r)[k]
 // w(g)[.][k].
 //
-// A group is a set of rows of x that meet the same matrix w: one slice of `a` with all the slices of `b` that are
-// broadcast over it, or the tokens of one expert. An op describes its groups in a gb_gemm; every thread of the node
-// then calls gb_gemm_run.
+// A group is a set of rows of x that are multiplied with the same matrix w: one slice of `a` with all slices of `b`
+// that it is broadcast to, or the tokens of one expert. An operator describes its groups in a gb_gemm. Every thread of
+// the node then calls gb_gemm_run.
 #ifndef GB_CPU_OPS_PRODUCT_H
 #define GB_CPU_OPS_PRODUCT_H
 
@@ -11,8 +11,8 @@
 
 struct gb_gemm_operand {
     enum ggml_type type; // F32, F16, BF16 or a quantized type with to_float
-    size_t nb_k;         // bytes from one term of the sum to the next; quantized: from one block of terms to the next
-    bool across;         // quantized w only: blocks lie along the results, nb_k is from one term to the next again
+    size_t nb_k; // bytes from one term of the sum to the next; quantized: from one block of terms to the next
+    bool across; // quantized w only: blocks lie along the results, nb_k is from one term to the next again
 };
 
 struct gb_gemm_matrix {
@@ -22,10 +22,10 @@ struct gb_gemm_matrix {
 
 struct gb_gemm_row {
     const char * x; // the row's first term
-    float * dst;    // m results
+    float * dst; // m results
 };
 
-// An operation on complete results, while they are in a near cache: n results from dst on, which is
+// An operation on complete results while they are in a near cache: n results from dst on, which is
 // column `column` of its row. Each result is passed once, by any thread.
 struct gb_gemm_epilogue {
     void (*finish)(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column,
@@ -36,16 +36,16 @@ struct gb_gemm_epilogue {
 struct gb_gemm {
     int64_t m, k; // results in a row, terms in a sum
     int64_t n_groups;
-    int64_t rows;          // rows of each group, or, when groups differ, an upper bound
-    int64_t total;         // rows of all groups
+    int64_t rows; // rows of each group, or an upper bound if groups differ
+    int64_t total; // rows of all groups
     const int64_t * first; // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
     struct gb_gemm_operand w, x;
-    bool exact;                               // activations keep all their bits (GGML_PREC_F32)
+    bool exact; // activations are not rounded (GGML_PREC_F32)
     const struct gb_gemm_epilogue * epilogue; // NULL: none
-    const void * context;                     // of the two functions
+    const void * context; // of the two functions
     struct gb_gemm_matrix (*w_of)(const struct gb_gemm * p, int64_t g);
     struct gb_gemm_row (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
-    // Of each group rows [i run, (i + 1) run) are equally far apart, so many bytes in x and dst; 0: they may be
+    // In each group, rows [i run, (i + 1) run) have these constant distances in x and dst, in bytes. run 0: rows may be
     // anywhere.
     int64_t run;
     size_t run_nb_x, run_nb_dst;

@@ -1,11 +1,11 @@
 // short.c - products of a few rows with short columns of Q8_0: queries with the keys of a cache, head by head.
 //
-// Rows are rounded to bytes once, by all threads; then columns are shared out and multiplied where they lie, all of a
-// thread in one call of the kernel (kernels/dots_q8_0.tpl.h). How a result comes about depends on k alone.
+// Rows are rounded to bytes once. Then threads divide the columns and multiply them in place, with one call of the
+// kernel for each piece (kernels/dots_q8_0.tpl.h). The order of a sum depends on k alone.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
-_Static_assert(GB_SHORT_ROWS <= GB_Q8_0_ROWS_MAX, "the kernel may be given all rows");
+_Static_assert(GB_SHORT_ROWS <= GB_Q8_0_ROWS_MAX, "the kernel takes all rows");
 
 #define PIECE 4096 // columns; a thread may stop after each piece
 
@@ -25,14 +25,14 @@ const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_k
 }
 
 size_t gb_short_work_size(const struct gb_gemm * p, int n_tasks) {
-    (void) n_tasks;
-    return (size_t) p->total * gb_bytes_row_size(p->k, 0);
+    return gb_gemm_prepared_size(p, gb_bytes_row_size(p->k, 0), n_tasks);
 }
 
 void gb_short_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     const size_t size = gb_bytes_row_size(p->k, 0);
-    gb_bytes_quantize_rows(call, p, 0, call->work);
-    if (!gb_cpu_barrier(call)) {
+    const struct gb_cpu_call preparation = gb_gemm_preparation(call, p, size);
+    gb_bytes_quantize_rows(&preparation, p, 0, preparation.work);
+    if (!gb_gemm_is_prepared(call, p)) {
         return;
     }
     struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
@@ -43,7 +43,7 @@ void gb_short_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
         const float * d[GB_SHORT_ROWS];
         for (int r = 0; r < c.rows; r++) {
             row[r] = p->row_of(p, c.g, r);
-            q[r] = (const int8_t *) call->work + (size_t) (gb_gemm_first_row(p, c.g) + r) * size;
+            q[r] = (const int8_t *) preparation.work + (size_t) (gb_gemm_first_row(p, c.g) + r) * size;
             d[r] = (const float *) (const void *) (q[r] + p->k);
         }
         const int64_t ld = gb_gemm_dst_stride(row, c.rows);
@@ -64,5 +64,6 @@ void gb_short_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
         if (gb_cpu_stopped(call, gb_gemm_work(c.rows, c.n, p->k))) {
             return;
         }
+        gb_gemm_finish(call, p, c.g, c.first, c.n);
     }
 }

@@ -1,12 +1,12 @@
-// tuning.h - the numbers by which algorithms of products trade one cost for another. Within what the static asserts
-// beside their arrays allow, none of them is needed for a result to be right; some decide in which order a sum is made
-// (marked "bits"), so another value gives other bits.
+// tuning.h - the numbers by which algorithms of products trade one cost for another. Results are right with all values
+// that the static asserts beside the arrays allow. Values marked "Bits" decide the order of sums, so another value
+// changes bits of results.
 //
-// Each says what it trades, and which measurement shows it. `bench_products WHAT TYPE LEVEL THREADS` is
-// benchmarks/bench_products.c, with GB_BENCH_CPU=1 on a machine that others use; M=.., K=.., ROWS=.. and EXACT=1 stand
-// for its variables GB_BENCH_M, GB_BENCH_K, GB_BENCH_ROWS and GB_BENCH_EXACT. To choose anew: change the number, build,
-// compare the figures of both in turns. The values were chosen on processors with 32 to 48 KiB of first-level cache and
-// 1 to 2 MiB of second-level cache.
+// Each comment says what the number trades, and which measurement shows it. `bench_products WHAT TYPE LEVEL THREADS` is
+// benchmarks/bench_products.c. Set GB_BENCH_CPU=1 on a shared machine. M=.., K=.., ROWS=.. and EXACT=1 stand for its
+// variables GB_BENCH_M, GB_BENCH_K, GB_BENCH_ROWS and GB_BENCH_EXACT. To choose a value again, change it, build, and
+// compare the figures of both builds in turns. The values were chosen on processors with 32 to 48 KiB of first-level
+// cache and 1 to 2 MiB of second-level cache.
 #ifndef GB_CPU_OPS_PRODUCT_TUNING_H
 #define GB_CPU_OPS_PRODUCT_TUNING_H
 
@@ -24,42 +24,42 @@
 #define GB_TAKE_TERMS (1 << 20)
 #define GB_TAKE_COLUMNS 96
 
+// Few rows: each thread prepares all rows for itself if they have at most this many terms. A barrier would take longer.
+//     bench_products shape q4_1 best 2, M=576 ROWS=1, K=576 and K=4096
+#define GB_PREPARE_TERMS 8192
+
 // ------------------------------------------------------------------------------------------------ short_q8_0 (short.c)
 
-// Rows at most, of any level: as many as the kernel may be given, which is no choice. For how many of them it is fast,
-// the level says (q8_0_rows): more are worth unpacking a column once for all of them.
+// Maximum rows at all levels: the limit of the kernel. The level says for how many rows it is fast (q8_0_rows). For
+// more rows, unpacking a column once for all of them pays.
 #define GB_SHORT_ROWS 16
-// Terms at most: longer columns fill the lanes of other kernels. Bits.
+// Maximum terms: longer columns fill the lanes of other kernels. Bits.
 //     bench_products shape q8_0 best 1, M=4096 ROWS=4, K=256 and K=288: the second is interleaved
 #define GB_SHORT_TERMS 256
 
 // ----------------------------------------------------------------------------------------- interleaved (interleaved.c)
 
-// Rows at most: more are worth packing weights into panels, which are then multiplied faster. Bits.
+// Maximum rows: for more rows, packing weights into panels pays. Bits.
 //     bench_products shape q4_0 best 1, M=4096 K=4096, ROWS=16 and ROWS=17: the second is blocked_bytes
 #define GB_INTERLEAVED_ROWS 16
-// Columns of so many terms fill half of the lanes of most formats; up to GB_BYTE_DOTS_ROWS rows go as dots instead.
-// Bits.
-//     bench_products shape q4_0 best 1, M=8192 ROWS=1, K=256 and K=512
-#define GB_INTERLEAVED_TERMS 256
-// Bytes of weights between what is multiplied and what is prefetched, about: fewer and memory is waited for, more and
-// the second-level cache may lose them again. And of one row, which reads them fastest.
+// Prefetch distance in bytes of weights, about. With less, loads wait for memory. With more, the second-level cache may
+// evict the data before its use. The second number is for one row, which reads weights fastest.
 //     bench_products shape q8_0 best 2, M=16000 K=4096, ROWS=2 and ROWS=1
 #define GB_INTERLEAVED_AHEAD 8192
 #define GB_ROW_AHEAD 16384
 
-// Up to this many rows, columns are unpacked in registers for every four rows, instead of once into memory: for formats
-// that are quick to unpack, and for all others.
+// Up to this many rows, columns are unpacked in registers for every four rows, instead of once into memory. The first
+// number is for formats that are quick to unpack, the second for all others.
 //     bench_products shape q4_0 (quick), iq3_s (others) best 1, M=4096 K=4096, ROWS=4, 5, 8, 9
 #define GB_DIRECT_ROWS_QUICK 8
 #define GB_DIRECT_ROWS 4
-// Columns of a block that meet the same stretch of the rows: more reuse the stretch more often, fewer need less memory
-// for their sums.
+// Columns of a block that are multiplied with the same stretch of the rows. More columns reuse the stretch more often.
+// Fewer columns need less memory for their sums.
 //     bench_products shape q4_0 best 1, M=4096 K=14336 ROWS=4
 #define GB_DIRECT_COLUMNS 32
-// Terms of all rows that a block of columns meets at a time: with their scales they take 40 KiB, 48 where groups have
-// 16 terms, about what a first-level cache has. Fewer, and columns are read in shorter pieces, which memory gives more
-// slowly. Sums are kept by lanes, so bits do not depend on it.
+// Terms of all rows that a block of columns is multiplied with at a time. With their scales they take 40 KiB, or 48 if
+// groups have 16 terms: about a first-level cache. With fewer, columns are read in shorter pieces, which is slower.
+// Each lane keeps its sum, so bits do not depend on this number.
 //     bench_products shape q4_0 best 2, K=14336 M=13312, ROWS=1, 2, 4 and 8
 #define GB_DIRECT_TERMS 32768
 
@@ -68,24 +68,25 @@
 //     bench_products shape iq3_s best 1, M=4096 K=4096 ROWS=16
 #define GB_UNPACKED_COLUMNS 12
 #define GB_UNPACKED_TERMS 1024
-// Stretches between what is unpacked and what is prefetched.
+// Prefetch distance in stretches.
 //     bench_products small iq3_s best 1, its line n 16
 #define GB_UNPACKED_AHEAD 2
 
 // -------------------------------------------------------------------------------------------- byte_dots, dots (dots.c)
 
-// Rows at most that meet a column while it is unpacked into bytes: more are worth a panel of columns. Bits.
+// Maximum rows that are multiplied with a column while it is unpacked into bytes. For more rows, a panel of columns
+// pays. Bits.
 //     bench_products shape q4_0 avx2 1, M=4096 K=4096, ROWS=3 and ROWS=4
 #define GB_BYTE_DOTS_ROWS 3
-// Rows at most for which packing w does not pay: each element of w is used once a row, and packing uses it once more.
+// Maximum rows for which packing w does not pay: each row uses an element of w once, and packing uses it once more.
 // Bits.
 //     bench_products shape q4_0 best 1, EXACT=1 M=4096 K=4096, ROWS=2 and ROWS=3: the second is blocked_f32
 #define GB_DOTS_ROWS 2
 // Terms of a quantized column that are dequantized at a time, to the stack: they stay in the first-level cache. Bits.
 //     bench_products shape q4_0 best 1, EXACT=1 M=4096 K=4096 ROWS=1
 #define GB_DOTS_TERMS 1024
-// Weights between which a thread tells gb_cpu_stopped what it did. Not measured: for up to four rows they count as
-// somewhat less than GB_CPU_PACE, so that a thread looks whether the run is over after every second piece.
+// Weights between two calls of gb_cpu_stopped. Not measured. For up to four rows they count as somewhat less than
+// GB_CPU_PACE, so that a thread checks for the end of the run after every second piece.
 #define GB_DOTS_PIECE (1 << 18)
 
 // ------------------------------------------------------------------------------------- dense_row, dense_rows (dense.c)
@@ -95,15 +96,15 @@
 //     bench_products shape f32 best 1, ROWS=1, M=8192 K=512 (columns), M=512 K=65536 (the same one)
 #define GB_DENSE_AHEAD_COLUMNS (1 << 18)
 #define GB_DENSE_AHEAD 2048
-// Rows at most: more are worth packing w. Sums of many terms add their lanes once for a long loop, which is dear for
-// short ones. A tile of levels with few registers has two rows, and reads each weight three times as often: fewer rows
-// there. Bits.
+// Maximum rows: for more rows, packing w pays. Each sum ends with adding lanes, which is expensive for short sums, so
+// their maximum is lower. Levels with few registers have tiles of two rows, which read each weight three times as
+// often. So their maximum is lower, too. Bits.
 //     bench_products shape f32 best 1, M=4096, K=4096 ROWS=40 and 41; M=512, K=64 ROWS=8 and 9
 //     bench_products shape f32 avx2 1, M=4096, K=4096 ROWS=20 and 21; M=512, K=64 ROWS=4 and 5
 #define GB_DENSE_ROWS 40 // at levels with large tiles
 #define GB_DENSE_ROWS_NARROW 20 // at any level
 #define GB_DENSE_LONG 128 // sums of fewer terms are short:
-#define GB_DENSE_SHORT 5 // so many times fewer rows
+#define GB_DENSE_SHORT 5 // divisor of the maximum for short sums
 // Floats of the rows that stay in the first-level cache while columns are read. They decide the stretch of terms. Its
 // minimum: each stretch ends with the sum of the lanes. Its maximum: one row would fill the cache.
 // Changes bits of results.
@@ -117,20 +118,20 @@
 
 // -------------------------------------------------------------------------------------- blocked (blocked.c, packing.c)
 
-// Terms of a stretch: a panel of rows of one stretch stays in the first-level cache. Longer stretches store sums less
-// often. Of bytes: whole blocks of all formats. Bits.
+// Terms of a stretch. A panel of rows of one stretch stays in the first-level cache. Longer stretches store sums less
+// often. A stretch of bytes has whole blocks of all formats. Bits.
 //     bench_products batched f32 best 1; bench_products batched q4_0 best 1
 #define GB_BLOCKED_TERMS 512
 #define GB_BLOCKED_TERMS_BYTES 512
 #define GB_BLOCKED_TERMS_PAIRS 512 // of bfloat16, at levels whose tiles are that fast; else twice GB_BLOCKED_TERMS
-// Columns of a chunk, at most, a multiple of every level's tile: packed, a stretch of them stays in the second-level
+// Maximum columns of a chunk, a multiple of the tile of every level. A packed stretch of them stays in the second-level
 // cache. Wider chunks read the panels of rows less often.
 //     bench_products batched f32 best 1
 #define GB_BLOCKED_COLUMNS 128
 #define GB_BLOCKED_COLUMNS_BYTES 128
 #define GB_BLOCKED_COLUMNS_PAIRS 256 // of bfloat16, at levels whose tiles are that fast
-// Rows of a block, about: a chunk is packed once for so many. Fewer pack more often, more leave threads without work at
-// the end.
+// Approximate rows of a block. A chunk is packed once for each block. Smaller blocks pack more often. Larger blocks
+// leave threads without work at the end.
 //     bench_products shape f32 best 2, M=4096 K=4096 ROWS=2048
 #define GB_BLOCKED_ROWS 1104
 #define GB_BLOCKED_ROWS_BYTES 768
@@ -141,24 +142,24 @@
 //     bench_products shape bf16 best 1, M=4096 K=4096 ROWS=512, GGML_CPU_TRAITS=bf16_dots=2 and bf16_dots=0.5
 #define GB_PAIRS_ROWS 17
 #define GB_PAIRS_DOTS 1.0
-// Rows and terms from which quantized weights are worth becoming pairs (unpacked_bf16) where the processor multiplies
-// these faster than bytes: panels of pairs take longer than those of bytes, and a tile has 32 rows. Bits.
+// Minimum rows and terms for converting quantized weights to pairs (unpacked_bf16), if the processor multiplies pairs
+// faster than bytes. Packing pairs takes longer than packing bytes, and a tile has 32 rows. Bits.
 //     bench_products shape q8_0 amx 1, M=4096 K=4096, ROWS=32, 64 and 128; M=4096 ROWS=256, K=64 and 128; each with
 //     GGML_CPU_TRAITS=bf16_dots=16 and bf16_dots=0.5
 #define GB_QUANTIZED_PAIRS_ROWS 64
 #define GB_QUANTIZED_PAIRS_TERMS 128
-// Products of at most so many multiply-adds are divided among the threads once, and each packs what it needs: longer
-// ones gain by packing together and by taking jobs from a common counter. And how many multiply-adds packing a float
-// takes, by which rows or columns are divided.
+// Up to this many multiply-adds, a product is divided among the threads once, and each thread packs its own operands.
+// Longer products gain from shared packing and from a common counter of jobs. The second number is the cost of packing
+// a float in multiply-adds. It decides whether rows or columns are divided.
 //     bench_products shape f32 best 2, M=128 K=128 ROWS=128 and 512, M=512 K=512 ROWS=96, M=64 K=64 ROWS=512
 #define GB_APART_TERMS (1 << 24)
 #define GB_APART_PACKING 13
-// Rows of f32 are read as they lie by products of at most so many columns: packing them saves little more than it
-// takes.
+// Maximum columns for which rows of f32 are read in place. With so few columns, packing rows saves little more than it
+// costs.
 //     bench_products shape f32 best 1, M=64, 512 and 1024 ROWS=512, K=64, 200 and 1000
 #define GB_IN_PLACE_COLUMNS 512
-// Scratch memory for the packed rows of a round: so much for each thread, unless that is less than so many rows, for
-// which w is worth packing, if these take no more than that. Rounds pack w anew.
+// Scratch memory for the packed rows of a round: GB_ROUND_BYTES for each thread, but at least GB_ROUND_ROWS rows if
+// these fit into GB_ROUND_BYTES_MAX. Each round packs w again, which pays for that many rows.
 //     bench_products shape f32 best 1, M=1024 K=4096, ROWS=768 and ROWS=1536
 #define GB_ROUND_BYTES (1 << 20)
 #define GB_ROUND_ROWS 768

@@ -1,10 +1,11 @@
-// Which algorithm computes a product: one takes every shape of every type at every level, those before it say why they
-// do not, the expected ones take typical shapes, also on processors with other traits, and nobody gets an answer for
-// what is no product.
+// The choice of algorithms for products. At every level, an algorithm takes every shape of every type, and those
+// before it say why they decline. The expected ones take typical shapes, also with other traits. Other nodes are an
+// error. Few rows need no barrier inside the step of a product.
 #include "test_cpu_ops.h"
 
 #include "cpu/cpu.h"
 #include "cpu/ops/product/product.h"
+#include "cpu/threadpool.h"
 #include "cpu/traits.h"
 #include "tensor/quant/quant.h"
 
@@ -25,7 +26,7 @@ static const char * algorithm_with(const struct ggml_tensor * node, const char *
         }
         i++;
     }
-    CHECK_MSG(taken != NULL, "nobody takes the product: %s", ggml_last_error());
+    CHECK_MSG(taken != NULL, "no algorithm takes the product: %s", ggml_last_error());
     CHECK(gb_cpu_product_algorithm(node, level, -1, &why) == NULL);
     return taken;
 }
@@ -81,7 +82,7 @@ static void expected_at(const struct gb_level * level) {
         { GGML_TYPE_BF16, 511, 17, "dense_rows" },
         { GGML_TYPE_BF16, 511, 65, "blocked_f32" },
         { GGML_TYPE_Q4_0, 4096, 1, k->interleaved ? "interleaved" : "byte_dots" },
-        { GGML_TYPE_Q4_0, 128, 3, "byte_dots" },
+        { GGML_TYPE_Q4_0, 128, 3, k->interleaved ? "interleaved" : "byte_dots" },
         { GGML_TYPE_Q4_0, 4096, 16, k->interleaved ? "interleaved" : "blocked_bytes" },
         { GGML_TYPE_Q8_0, 128, 1, k->q8_0_rows >= 1 ? "short_q8_0" : "byte_dots" },
     };
@@ -166,6 +167,56 @@ static void errors(void) {
     end();
 }
 
+// The barriers of a run of nodes with two threads, with zeros as data. The epoch of a pool counts runs and barriers.
+static int barriers_of(struct ggml_tensor ** nodes, int n, const struct gb_level * level) {
+    struct gb_cpu_plan * plan = gb_cpu_plan_new(nodes, n, 2);
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(2);
+    CHECK(plan != NULL && pool != NULL);
+    CHECK_INT(gb_cpu_plan_n_threads(plan), 2);
+    void * work = calloc(1, gb_cpu_plan_work_size(plan) + 1);
+    const struct gb_cpu_run run = { .kernels = level->kernels, .work = work };
+    const uint64_t before = gb_cpu_pool_epoch(pool);
+    CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
+    const int barriers = (int) (gb_cpu_pool_epoch(pool) - before) - 1;
+    free(work);
+    gb_cpu_plan_free(plan);
+    gb_cpu_pool_free(pool);
+    return barriers;
+}
+
+// Threads prepare few terms for themselves. A bias is added by the thread that computes a result.
+static void barriers_at(const struct gb_level * level) {
+    static const struct {
+        enum ggml_type type;
+        int64_t k, rows;
+        int barriers;
+    } cases[] = {
+        { GGML_TYPE_F32, 576, 1, 0 },
+        { GGML_TYPE_F16, 576, 4, 0 },
+        { GGML_TYPE_Q4_1, 576, 1, 0 },
+        { GGML_TYPE_Q8_0, 256, 1, 0 },
+        { GGML_TYPE_Q4_0, 1536, 3, 0 },
+        { GGML_TYPE_Q4_K, 8192, 1, 0 },
+        { GGML_TYPE_Q4_K, 8448, 1, 1 },
+        { GGML_TYPE_F16, 8448, 2, 1 },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        enum { M = 256 };
+        struct ggml_tensor * nodes[2];
+        ctx = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 1 << 24 });
+        CHECK(ctx != NULL);
+        nodes[0] = product(cases[i].type, M, cases[i].k, cases[i].rows);
+        nodes[1] = ggml_add(ctx, nodes[0], ggml_new_tensor_1d(ctx, GGML_TYPE_F32, M));
+        CHECK(nodes[1] != NULL);
+        memset(nodes[0]->src[0]->data, 0, ggml_nbytes(nodes[0]->src[0]));
+        memset(nodes[0]->src[1]->data, 0, ggml_nbytes(nodes[0]->src[1]));
+        memset(nodes[1]->src[1]->data, 0, ggml_nbytes(nodes[1]->src[1]));
+        CHECK_MSG(barriers_of(nodes, 2, level) == cases[i].barriers, "%s, k %d, %d rows at %s: not %d barriers",
+            ggml_type_name(cases[i].type), (int) cases[i].k, (int) cases[i].rows, level->name, cases[i].barriers);
+        end();
+    }
+}
+
 static void at_all_levels(void (*test)(const struct gb_level * level)) {
     for (int l = 0; l < gb_level_count(); l++) {
         if (gb_level_at(l)->usable()) {
@@ -183,4 +234,6 @@ static void by_traits(void) {
     at_all_levels(tiles_by_traits_at);
 }
 
-TEST_MAIN(TEST(every_shape), TEST(expected), TEST(by_traits), TEST(errors))
+static void few_rows_need_no_barrier(void) { at_all_levels(barriers_at); }
+
+TEST_MAIN(TEST(every_shape), TEST(expected), TEST(by_traits), TEST(errors), TEST(few_rows_need_no_barrier))
