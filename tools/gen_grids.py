@@ -25,11 +25,11 @@ HEAD = """\
 // grids.c - the codebooks of the IQ formats. Made by tools/gen_grids.py from the PyPI package gguf {version}; do not
 // edit.
 //
-// A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits; the first value has the lowest bits.
-// grid.c says what the codes stand for. Rows ascend. The lower and the upper four bits of a row's upper byte have 8 or
-// 9 states each (a code below 8, two codes below 3): those with states i and j are first[8 j + i] or first[9 j + i] up
-// to the next one's first.
-#ifndef GB_GRID_TABLE // who includes this file for tables in other memory says how they are declared
+// A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits. The first value has the lowest bits.
+// grid.c has the values of the codes. Rows ascend. The lower and the upper four bits of a row's upper byte have 8 or 9
+// states each (a code below 8, two codes below 3). The rows with states i and j begin at first[8 j + i] or
+// first[9 j + i], and end at the next entry of `first`.
+#ifndef GB_GRID_TABLE // a file that includes this one for tables in other memory defines their declaration
 #include "tensor/quant/grid.h"
 #define GB_GRID_TABLE const
 #endif

@@ -3,20 +3,18 @@
 
     house.py [ROOT] [--build DIR] [--check] [--repeats]        default: this tree, objects of ROOT/build/dev
 
-What is counted, and in which unit:
+It counts:
 
 - *Sources* are the files that git tracks or would add; without git, all below ROOT but for build/. The parts are
   "C core" (c/src without c/src/cuda: .c, .h, .def), "headers" (c/include), "CUDA" (c/src/cuda: .cu, .cuh, .h, .def),
   "Python" (python/ggml_backend: .py) and "extension" (python/core and python/*.h: .c, .h).
-- *Function length* is in lines, from the line of the name to the closing brace (or last line), comments and blank lines
-  within included, as lizard finds functions. Functions made by macros are invisible to it. p90 is the smallest length
-  that nine tenths of all functions do not exceed.
+- *Function length* in lines, from the line of the name to the closing brace (or last line), with comments and blank
+  lines. lizard finds the functions, except those made by macros. Nine tenths of all functions are at most p90 long.
 - *Line width* is in characters without the line break. "All" are the tracked C, C++, CUDA, .def, Python, CMake,
   shell, HTML, TOML and JSON sources and makefiles of the whole tree with its tests, but without tests/data.
-- *Comment share* is the lines that hold nothing but a comment, by these and the lines with code (which may end in a
-  comment); blank lines do not count. In Python docstrings count as comments. *Lines with a comment* also has those
-  that end in one, by the same sum.
-- *Circles* are those of rooms.py; without object files that column says "?".
+- *Comment share*: lines that are only a comment, divided by these plus the lines with code. Blank lines do not count.
+  In Python docstrings count as comments. *Lines with a comment* also counts lines of code that end in a comment.
+- *Circles* are those of rooms.py. Without object files that column says "?".
 - *Repeats* are runs of REPEAT lines or more that occur twice within the C core, CUDA or Python, white space aside.
   Blank lines, comments, lines without a letter and lines of #include or import are passed over.
 
@@ -66,7 +64,7 @@ REPEATS: dict[tuple[str, str], tuple[int, str]] = {
     ("python/ggml_backend/ops/_rope.py", "python/ggml_backend/ops/_rope.py"): (1, "named parameters for editors"),
 }
 
-# What MAX_WIDTH holds for: suffixes, and names of files without one.
+# Files that must keep MAX_WIDTH: suffixes, and names of files without one.
 WIDE = {
     ".c", ".h", ".cpp", ".hpp", ".cu", ".cuh", ".def", ".py", ".pyi", ".cmake", ".sh", ".html", ".toml", ".json",
     ".supp",
@@ -240,7 +238,7 @@ def repeats(root: Path, files: Iterable[str]) -> list[tuple[int, list[str]]]:
 
 
 def unlisted(root: Path, files: dict[str, list[str]]) -> list[str]:
-    """What is wrong with the repeats: those that REPEATS has no reason for, and reasons for more than there are."""
+    """Repeats without a reason in REPEATS, and reasons without a repeat."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name in LIMITED:
         for length, (a, b) in repeats(root, files[name]):

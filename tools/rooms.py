@@ -7,24 +7,23 @@ A file *uses* another if its object leaves a symbol undefined, function or data,
 Function pointers in tables count. Static functions, and functions inlined from headers, belong to the file that they
 are compiled into. Three rules hold:
 
-- **Circles.** In no folder of ``c/src`` do more than three files use each other in a circle (a strongly connected
-  component). Each folder is looked at twice: the files that lie directly in it, and these together with the files of
-  all its subfolders ("cpu/**"). Only paths between the files looked at count. ``c/src`` as a whole is not one of these
-  folders: between its folders the second rule holds.
-- **Layers.** A folder uses only the folders that its row in ``ROOMS`` names (``docs/ARCHITECTURE.md`` says why). A file
-  may use one more where ``DOORS`` says so with a reason. A folder without a row is a violation.
-  The same holds for ``#include`` lines of sources and headers; ``HEADERS`` lists more that a folder may include.
-- **System.** Functions of the system that ``SYSTEM`` lists (memory, environment, the end of the process) are called by
-  the files there alone, but for what is linked into modules.
+- **Circles.** In a folder of ``c/src`` at most three files use each other in a circle (a strongly connected component).
+  The script checks the files directly in each folder, and those together with all its subfolders ("cpu/**"). Only
+  paths between these files count. Between the folders of ``c/src`` the second rule holds.
+- **Layers.** A folder uses only the folders in its row of ``FOLDERS`` (``docs/ARCHITECTURE.md`` says why). ``ALLOWED``
+  lists exceptions of single files, with reasons. A folder without a row is a violation.
+  The same holds for ``#include`` lines of sources and headers. ``HEADERS`` lists more that a folder may include.
+- **System.** Only the files that ``SYSTEM`` lists call its functions (memory, environment, the end of the process).
+  Files that are linked into modules are exempt.
 
-``--folder sched`` prints the graph inside of one folder with its subfolders: who uses whom by which symbols. For each
-circle it prints an order of the files, users first, and the few symbols that are used against it. Where these are moved
-into files that use nothing of the circle, the circle is gone.
+``--folder sched`` prints the graph inside one folder with its subfolders: which file uses which by which symbols. For
+each circle it prints an order of the files, users first, and the few symbols that are used against it. To break the
+circle, move these symbols into files that use nothing of the circle.
 
-Any objects that ``nm`` reads will do (environment variable ``NM``: another program), whatever the compiler; it reads
-those of link-time optimization only with the compiler's plug-in. Objects whose sources are gone are left out. The CUDA
-backend is checked through the object files of its emulation, or of nvcc. Without either the last line says so.
-Ends with 0 if all rules hold, 1 if not, 2 if there is nothing to look at.
+Objects of any compiler will do if ``nm`` reads them (environment variable ``NM``: another program). It reads those of
+link-time optimization only with the compiler's plug-in. Objects without a source are ignored. The CUDA backend is
+checked through the object files of its emulation, or of nvcc. Without these the last line says that it was not checked.
+Ends with 0 if all rules hold, 1 if not, 2 if there are no object files.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ MAX_CIRCLE = 3
 # ---- the rules of this library ---------------------------------------------------------------------------------------
 
 # Folder of c/src -> folders that it may use, besides itself. Subfolders are named one by one.
-ROOMS: dict[str, str] = {
+FOLDERS: dict[str, str] = {
     "base": "",
     "tensor": "base tensor/quant",
     "tensor/quant": "base tensor",
@@ -52,8 +51,8 @@ ROOMS: dict[str, str] = {
     "alloc": "base tensor backend",
     "plan": "base alloc",
     "plan/search": "base plan",
-    # The rooms of the scheduler, in the order in which a plan is made and run: each uses only rooms before it. The
-    # files of sched itself make, find and keep plans and hold the public functions. They may use all rooms.
+    # The folders of the scheduler, in the order in which a plan is made and run: each uses only earlier ones. The
+    # files of sched itself make, find and keep plans and hold the public functions. They may use all folders.
     "sched/input": "base tensor backend",
     "sched/cost": "base",
     "sched/assign": "base tensor backend sched/input sched/cost",
@@ -73,14 +72,14 @@ ROOMS: dict[str, str] = {
     "cpu/kernels/arm": "base tensor tensor/quant cpu/kernels",
     "sim": "base tensor backend cpu cpu/kernels",
     "gguf": "base tensor backend",
-    # Linked into modules: these know nothing of the library but its public functions, which "module" forwards.
+    # Linked into modules: these use only public functions of the library, which "module" forwards.
     "module": "",
     "cuda": "module cuda/ops",
     "cuda/ops": "module cuda",
 }
 
 # File -> folder that it may use beyond the row of its own folder, and why.
-DOORS: dict[tuple[str, str], str] = {
+ALLOWED: dict[tuple[str, str], str] = {
     ("backend/registry.c", "cpu"): "the registry alone names concrete backends",
     ("backend/registry.c", "sim"): "the registry alone names concrete backends",
     ("plan/plan.c", "plan/search"): "plan.c alone names the search, for the function pointer that all others call",
@@ -88,7 +87,7 @@ DOORS: dict[tuple[str, str], str] = {
     ("backend/module.c", "cpu/fuse"): "the same: the switch of fusion is a public function",
 }
 
-# Headers that files of a folder and its subfolders may include beyond ROOMS: folder -> paths or folders, and why.
+# Headers that files of a folder and its subfolders may include beyond FOLDERS: folder -> paths or folders, and why.
 HEADERS: dict[str, tuple[str, str]] = {
     "sched": ("sched/sched.h sched/types.h", "the scheduler itself and shared types; sched/plan.h is for sched alone"),
     "cpu/kernels": ("cpu/kernels/contracts", "types of kernels: headers without objects"),
@@ -107,15 +106,15 @@ CIRCLES: dict[str, tuple[str, str]] = {
     ),
 }
 
-# Functions of the system that few files call -> these files, whose functions all others call instead.
+# Functions of the system -> the only files that may call them. Other files call the functions of those.
 SYSTEM: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("malloc", "calloc", "realloc", "aligned_alloc", "posix_memalign"), ("base/mem.c",)),
-    "free": ("base/mem.c", "base/file.c", "base/library.c"),  # the last two: what realpath has allocated
+    "free": ("base/mem.c", "base/file.c", "base/library.c"),  # the last two: memory of realpath
     **dict.fromkeys(("getenv", "secure_getenv"), ("base/env.c",)),
     **dict.fromkeys(("abort", "exit", "_exit", "quick_exit", "__assert_fail"), ()),
 }
 
-# Folders whose objects are linked into modules, apart from the library; there, public functions mean other files.
+# Folders whose objects are linked into modules, separately from the library. Their public functions are in other files.
 MODULES = {"module", "cuda"}
 
 
@@ -132,7 +131,7 @@ class Graph:
 
     files: set[str] = field(default_factory=set)
     uses: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
-    system: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # functions of SYSTEM: who calls them
+    system: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # functions of SYSTEM: their callers
 
     def within(self, files: Iterable[str]) -> Graph:
         """The part that lies between these files."""
@@ -153,7 +152,7 @@ def folder_of(file: str) -> str:
 
 
 def source_of(obj: Path, build: Path, src: Path) -> str | None:
-    """The path below c/src of what an object was compiled from; None if that is no source of the library, or gone."""
+    """The path below c/src of an object's source. None if it is not a source of the library, or does not exist."""
     parts = obj.relative_to(build).parts
     if "src" not in parts[:-1]:
         return None
@@ -196,7 +195,7 @@ def symbols(objs: Iterable[Path]) -> Iterator[tuple[Path, str, bool]]:
 
 
 def read(objs: dict[Path, str]) -> Graph:
-    """The graph of all files. What is linked into modules is a program of its own."""
+    """The graph of all files. Modules are programs of their own."""
     graph = Graph(set(objs.values()))
     defines: dict[tuple[bool, str], set[str]] = defaultdict(set)
     lacks: dict[tuple[bool, str], set[str]] = defaultdict(set)
@@ -240,7 +239,7 @@ def against(graph: Graph, order: list[str]) -> set[str]:
 
 
 def best_order(graph: Graph) -> list[str]:
-    """An order of a circle's files, users first, with few symbols used against it: files are moved while that helps."""
+    """An order of a circle's files, users first, with few symbols used against it. Moves files while that helps."""
     order = sorted(graph.files, key=lambda f: (sum(map(len, graph.uses[f].values())) == 0, -len(graph.uses[f]), f))
     best = len(against(graph, order))
     moved = True
@@ -255,8 +254,8 @@ def best_order(graph: Graph) -> list[str]:
     return order
 
 
-def rooms_of(files: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each folder with the files directly in it, and as 'folder/**' with those of its subfolders, where it has any."""
+def folders_of(files: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each folder with its own files, and as 'folder/**' with those of its subfolders, if it has any."""
     files = sorted(files)
     folders = {folder_of(f) for f in files}
     folders |= {"/".join(f.split("/")[:i]) for f in folders for i in range(1, f.count("/") + 1)}
@@ -269,13 +268,13 @@ def rooms_of(files: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def largest_circles(graph: Graph) -> dict[str, int]:
-    """Room -> files in its largest circle, 0 without one."""
-    return {room: max(map(len, circles(graph.within(files))), default=0) for room, files in rooms_of(graph.files)}
+    """Folder -> number of files in its largest circle, 0 without one."""
+    return {folder: max(map(len, circles(graph.within(files))), default=0) for folder, files in folders_of(graph.files)}
 
 
-def allowed_circle(room: str, circle: frozenset[str]) -> str | None:
+def allowed_circle(folders: str, circle: frozenset[str]) -> str | None:
     """The reason why a circle may be so large, if it may."""
-    folder = room.removesuffix("/**")
+    folder = folders.removesuffix("/**")
     members, reason = CIRCLES.get(folder, ("", ""))
     return reason if circle <= {f"{folder}/{file}" for file in members.split()} else None
 
@@ -284,11 +283,13 @@ def allowed_circle(room: str, circle: frozenset[str]) -> str | None:
 
 
 def layer_violations(graph: Graph) -> list[str]:
-    found = [f"{folder}: has no row in ROOMS" for folder in sorted({folder_of(f) for f in graph.files} - ROOMS.keys())]
-    found += unused_doors(graph)
+    found = [
+        f"{folder}: has no row in FOLDERS" for folder in sorted({folder_of(f) for f in graph.files} - FOLDERS.keys())
+    ]
+    found += unused_exceptions(graph)
     for a, b, names in graph.edges():
         mine, other = folder_of(a), folder_of(b)
-        if mine == other or mine not in ROOMS or other in ROOMS[mine].split() or (a, other) in DOORS:
+        if mine == other or mine not in FOLDERS or other in FOLDERS[mine].split() or (a, other) in ALLOWED:
             continue
         found.append(f"{a} -> {b}: {mine} may not use {other} ({listed(names)})")
     return found
@@ -296,7 +297,7 @@ def layer_violations(graph: Graph) -> list[str]:
 
 def may_include(file: str, header: str) -> bool:
     mine, other = folder_of(file), folder_of(header)
-    allowed = {mine, *ROOMS.get(mine, "").split(), *(o for a, o in DOORS if a == file)}
+    allowed = {mine, *FOLDERS.get(mine, "").split(), *(o for a, o in ALLOWED if a == file)}
     allowed |= {name for f in HEADERS if f"{mine}/".startswith(f"{f}/") for name in HEADERS[f][0].split()}
     return other in allowed or header in allowed
 
@@ -315,18 +316,18 @@ def include_violations(src: Path) -> list[str]:
 
 def system_violations(graph: Graph) -> list[str]:
     return [
-        f"{file} calls {name}: only {listed(SYSTEM[name]) or 'nobody'} may"
+        f"{file} calls {name}: only {listed(SYSTEM[name]) or 'no file'} may"
         for name in sorted(graph.system)
         for file in sorted(graph.system[name].difference(SYSTEM[name]))
     ]
 
 
-def unused_doors(graph: Graph) -> list[str]:
-    """Doors of files that do not go through them."""
+def unused_exceptions(graph: Graph) -> list[str]:
+    """Exceptions that no file needs."""
     used = {(a, folder_of(b)) for a, b, _ in graph.edges()}
     return [
-        f"{a}: its door to {other} is not used: remove it"
-        for a, other in DOORS
+        f"{a}: its exception for {other} is not used: remove it"
+        for a, other in ALLOWED
         if a in graph.files and (a, other) not in used
     ]
 
@@ -343,7 +344,7 @@ def listed(names: Iterable[str], most: int = 0) -> str:
 def print_circles(graph: Graph) -> int:
     """The number of violations."""
     bad = 0
-    for room, files in rooms_of(graph.files):
+    for room, files in folders_of(graph.files):
         inside = graph.within(files)
         found = circles(inside)
         print(f"{room:<24} {len(files):>3} files, largest circle {max(map(len, found), default=0)}")

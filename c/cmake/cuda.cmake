@@ -1,12 +1,11 @@
 # The CUDA backend (src/cuda), with GGML_CUDA=ON:
-#   ggml_backend_cuda         the module, which is loaded when somebody asks for CUDA; exports its entry point alone
+#   ggml_backend_cuda         the module, loaded when a program uses CUDA; exports only its entry point
 #   ggml_backend_cuda_linked  the same for tests, as a library, if tests are built
-# The runtime is linked statically, and finds the driver when it is first called: the module loads on machines without
-# one.
+# The runtime is linked statically, and looks for the driver at its first call. So the module loads without a driver.
 find_package(CUDAToolkit 12.0 REQUIRED)
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/ops/*.cu)
-set(cuda_entry src/cuda/backend.cu) # alone knows whether it is in a module
+set(cuda_entry src/cuda/backend.cu) # depends on whether it is in a module
 list(FILTER cuda_sources EXCLUDE REGEX "/cuda/backend\\.cu$")
 set(hopper_sources ${cuda_sources})
 list(FILTER hopper_sources INCLUDE REGEX "_hopper\\.cu$")
@@ -15,7 +14,7 @@ list(FILTER cuda_sources EXCLUDE REGEX "_hopper\\.cu$")
 include(cmake/cuda_architectures.cmake)
 gb_cuda_has_hopper("${CMAKE_CUDA_ARCHITECTURES}" "${CMAKE_CUDA_ARCHITECTURES_NATIVE}" cuda_has_hopper)
 set(cuda_has_hopper ${cuda_has_hopper} PARENT_SCOPE) # for the tests
-# Kernels for 9.0a: for nothing else, so that who has a kernel's code has all of it; without, they are empty.
+# Kernels for 9.0a, and for no other architecture, so that code of a kernel is complete. Without 9.0a they are empty.
 function(ggml_backend_cuda_hopper name)
     if(cuda_has_hopper)
         set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES 90a-real)
@@ -47,7 +46,7 @@ endif()
 add_library(ggml_backend_cuda MODULE ${cuda_entry} ${cuda_objects})
 ggml_backend_cuda_target(ggml_backend_cuda)
 target_link_libraries(ggml_backend_cuda PRIVATE ggml_backend_module ${CMAKE_DL_LIBS})
-# No C++ library of one machine is asked for on another, and nothing of it is exported.
+# Links the C++ library statically, because other machines may lack it, and exports none of it.
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
     target_link_options(ggml_backend_cuda PRIVATE
         -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL LINKER:-z,defs)

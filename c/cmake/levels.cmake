@@ -1,8 +1,8 @@
 # Kernel levels: the templates of src/cpu/kernels are compiled once per level with that level's flags.
 #
-# Sets `level_objects`, and tells ggml_backend_objects which levels exist (GB_HAVE_LEVEL_<NAME>, for levels.def). A
-# level is one object file with one global symbol, its table: nothing compiled with its flags can leak into code that
-# runs everywhere. Hence no link-time optimization here.
+# Sets `level_objects`, and defines GB_HAVE_LEVEL_<NAME> of each level for ggml_backend_objects (levels.def). A level is
+# one object file with one global symbol, its table. So code compiled with its flags cannot leak into code that runs
+# everywhere. Link-time optimization is off for the same reason.
 include(CheckCCompilerFlag)
 include(CheckCSourceCompiles)
 set(level_objects)

@@ -13,7 +13,7 @@ if(GGML_DPKG)
     set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
     set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
     set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
-    set(CPACK_DEBIAN_PACKAGE_DEPENDS libc6-dev) # by name: a static library says nothing of what it needs
+    set(CPACK_DEBIAN_PACKAGE_DEPENDS libc6-dev) # by name, because a static library does not list its dependencies
     set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ${BUILD_SHARED_LIBS})
 endif()
 include(CPack)

@@ -1,5 +1,6 @@
-// ggml-backend-impl-ext.h - what this library adds for those who write a backend to February 2024's
-// ggml-backend-impl.h, which includes this header. Optional hooks that are newer stand in the structures there.
+// ggml-backend-impl-ext.h - additions for authors of backends to February 2024's
+// ggml-backend-impl.h, which includes this header. Newer, optional hooks are in the structures
+// there.
 #ifndef GGML_BACKEND_IMPL_EXT_H
 #define GGML_BACKEND_IMPL_EXT_H
 
@@ -9,14 +10,14 @@
 extern "C" {
 #endif
 
-// How a hook reports an error (ggml-backend-impl.h, "Errors of hooks"): records it for the calling thread, sends it to
-// the log, and returns `status`.
+// Reports an error of a hook (ggml-backend-impl.h, "Errors of hooks"): records it for the calling
+// thread, logs it, and returns `status`.
 GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...);
 
-// A point in the work of a backend: what was queued when it was recorded.
+// A point in the queue of a backend. It is complete when all earlier work is.
 struct ggml_backend_event {
     ggml_backend_t backend;
-    void * context; // of the backend that made it; NULL: the library's own, for backends without these hooks
+    void * context;  // of its backend; NULL: the library's own, for backends without these hooks
 };
 
 // True if a backend that fuses the node with its only reader need not store the node's result. A graph allocator or a

@@ -1,17 +1,18 @@
-// ggml-backend-impl.h - what one implements to write a backend.
+// ggml-backend-impl.h - the structures to implement for a backend.
 //
-// Fields stand in the order of ggml of February 2024, because backends use positional initialisers; newer, optional
-// hooks follow them. An absent hook is NULL.
+// Fields have the order of ggml of February 2024, because backends use positional initialisers.
+// Newer, optional hooks follow them. A missing hook is NULL.
 //
 // Errors of hooks
-//   A hook that fails calls ggml_report_error, once, where it knows the operator, the tensors and the figures, and then
-//   returns NULL, false or 0; a hook that returns nothing just returns. It never aborts, exits or prints, and leaves no
-//   work half done that its caller cannot see.
+//   A hook that fails calls ggml_report_error once, where it knows the operator, the tensors and the numbers. Then it
+//   returns NULL, false or 0, or just returns if it has no result. It never aborts, exits or prints, and leaves no
+//   half-done work that its caller cannot see.
 //   Each thread counts its reports. The library reads the count before and after a hook. If it has grown, the hook
-//   failed, with the status and message of the last report, whatever it returned. So a hook that recovers from a
-//   failed attempt must not report the attempt. False or NULL without a report means "I cannot do that", if the hook's
+//   failed with the status and message of the last report, for any result. So a hook that recovers from a failed
+//   attempt must not report the attempt. False or NULL without a report means "I cannot do that", if the hook's
 //   comment allows it. Otherwise it is a failure without a reason.
 //   The count belongs to the calling thread. If work fails later, on a queue or a thread of the backend, the backend
+//   keeps the failure. The next hook that waits for the work reports it: synchronize, event_synchronize.
 //   keeps the failure. The next hook that waits for the work reports it: synchronize, event_synchronize.
 #ifndef GGML_BACKEND_IMPL_H
 #define GGML_BACKEND_IMPL_H
@@ -59,21 +60,24 @@ struct ggml_backend_buffer_i {
     void (*GGML_CALL clear)(ggml_backend_buffer_t buffer, uint8_t value);
     void (*GGML_CALL reset)(ggml_backend_buffer_t buffer); // optional
     // newer, optional
-    // before an allocator gives the memory back
+    // before an allocator frees the memory
     void (*GGML_CALL free_tensor)(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor);
     // src is in buffer
     bool (*GGML_CALL cpy_tensor_to)(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
         struct ggml_tensor * dst);
 
-    // Files that the device reads itself, perhaps on another host (ggml_backend_fill_from_files). A backend has both
-    // hooks or none. file_begin starts to read a part whose digest is known, and returns a request without waiting.
-    // NULL without an error: it cannot. The part lives as long as the request.
+    // Files that the device reads itself, perhaps on another host (ggml_backend_fill_from_files). A
+    // backend has both hooks or none. file_begin starts to read a part whose digest is known, and
+    // returns a request without waiting. NULL without an error: the backend cannot read the part.
+    // The part lives as long as the request.
     void * (*GGML_CALL file_begin)(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part);
-    // Called once for each request, in their order. Frees the request when nothing writes for it any more. `wanted`:
-    // waits for the bytes. True: they are there. False without an error: there is no such file. A file with another
-    // digest is an error (IO_ERROR). The outcome of a request that is not wanted is ignored.
+    // Called once for each request, in their order. Frees the request when nothing writes for it
+    // any more. `wanted`: waits for the bytes. True: they are complete. False without an error:
+    // there is no such file. A file with another digest is an error (IO_ERROR). If `wanted` is
+    // false, the outcome is ignored.
     bool (*GGML_CALL file_end)(ggml_backend_buffer_t buffer, void * request, bool wanted);
-    // optional: file_end was false, and the bytes were set; they may be kept under their digest
+    // optional: after file_end was false and the bytes were set. It may keep them under their
+    // digest
     void (*GGML_CALL file_keep)(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part);
 };
 
@@ -83,24 +87,24 @@ struct ggml_backend_buffer {
     ggml_backend_buffer_context_t context;
     size_t size;
     enum ggml_backend_buffer_usage usage;
-    // newer; kept by the library
-    // a number that no other buffer has had, and a new one after each write that the library knows of
+    // newer; the library sets them
+    // unique in the process; changes with each write that the library knows of
     uint64_t version;
-    bool replicated; // a scheduler keeps copies of what is in it
+    bool replicated;  // a scheduler keeps copies of its content
     bool arena; // a graph allocator or a scheduler placed results in it
-    bool retired; // its memory was given back; this struct is still there for tensors that point to it
-    int32_t n_holds; // by language bindings: as long as there are any, freeing only retires
-    void * binding; // theirs
+    bool retired;  // its memory was freed; the struct stays for tensors that point to it
+    int32_t n_holds;  // holds by language bindings; while there are any, freeing only retires
+    void * binding;  // for language bindings
 };
 
-// NULL on failure; then the context is still the caller's.
+// NULL on failure. The caller then still owns the context.
 GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft,
     struct ggml_backend_buffer_i iface, ggml_backend_buffer_context_t context, size_t size);
 
-// Tries the hooks of both sides; false: none could.
+// Tries the hooks of both sides. False: none could copy.
 GGML_API bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst);
 
-// Several buffers behind one handle; owns its parts. On failure the parts stay the caller's.
+// Several buffers behind one handle, which owns them. On failure the caller still owns the parts.
 GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers,
     size_t n_buffers);
 GGML_API GGML_CALL bool ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer);
@@ -134,35 +138,38 @@ struct ggml_backend_i {
     // a static or per-thread string
     const char * (*GGML_CALL unsupported_reason)(ggml_backend_t backend, const struct ggml_tensor * op);
 
-    // Events, all five or none. event_wait is called with events of backends that have the same hook, and makes what is
-    // queued on `backend` from now on wait for them. An event that was never recorded is complete.
+    // Events, all five or none. event_wait gets events of backends that have the same hook. Later
+    // work in the queue of `backend` then waits for them. An event that was never recorded is
+    // complete.
     ggml_backend_event_t (*GGML_CALL event_new)(ggml_backend_t backend);
     void (*GGML_CALL event_free)(ggml_backend_event_t event);
     void (*GGML_CALL event_record)(ggml_backend_event_t event);
     void (*GGML_CALL event_wait)(ggml_backend_t backend, ggml_backend_event_t event);
     void (*GGML_CALL event_synchronize)(ggml_backend_event_t event);
-    // Queues a copy of the elements of src into dst, same layout, one of them in memory of this backend, the other
-    // there too, on the host or in memory of another device. The caller orders it against work elsewhere, with events,
-    // and keeps both until it is done. False, without an error: it cannot be done.
+    // Queues a copy of the elements of src into dst, with the same layout. One of them is in memory
+    // of this backend. The other is there too, on the host or in memory of another device. The
+    // caller orders the copy against other work with events, and keeps both until it is done. False
+    // without an error: the backend cannot copy them.
     bool (*GGML_CALL cpy_tensor_peer_async)(ggml_backend_t backend, const struct ggml_tensor * src,
         struct ggml_tensor * dst);
 
-    // Events that note when the queue came to them, both or none, beside the five above. event_time: nanoseconds on the
-    // system's monotonic clock, of the last time it was recorded; called when that is complete. For traces.
+    // Events that record the time when the queue reaches them, both or none, beside the five above.
+    // event_time: nanoseconds on the system's monotonic clock of the last record. Called when the
+    // event is complete. For traces.
     ggml_backend_event_t (*GGML_CALL event_new_timed)(ggml_backend_t backend);
     int64_t (*GGML_CALL event_time)(ggml_backend_event_t event);
 
-    // Bytes of scratch memory that computing the graph takes beside its tensors, which need not have any yet. Graphs
-    // that are computed one after the other share it. A failure is reported.
+    // Bytes of scratch memory that computing the graph needs beside its tensors, which may be
+    // unplaced. Graphs that are computed one after another share it. A failure is reported.
     size_t (*GGML_CALL graph_work_size)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
 
-    // True if the backend computes on any host memory, not only on buffers of its own type. It then uses buffers of the
-    // CPU backend without copies. Its default buffer type is on the host, too.
+    // True if the backend computes on any host memory, not only on buffers of its own type. It then
+    // uses buffers of the CPU backend without copies. Its default buffer type is on the host, too.
     bool (*GGML_CALL computes_on_host)(ggml_backend_t backend);
 
-    // True if all that is queued on `backend` from now on comes behind what was queued on `other` before, without an
-    // event: then event_wait is not called, and the scheduler records none. Called with backends that have the same
-    // event_wait; the answer for a pair never changes.
+    // True if later work in the queue of `backend` runs after earlier work in the queue of `other`,
+    // without an event. The scheduler then neither records an event nor calls event_wait. Called
+    // with backends that have the same event_wait. The answer for a pair never changes.
     bool (*GGML_CALL comes_behind)(ggml_backend_t backend, ggml_backend_t other);
 
     // The name of the i-th algorithm that is tried for a node, counted from 0. *why: why it declines, NULL if it
@@ -178,7 +185,7 @@ struct ggml_backend {
 
 typedef ggml_backend_t (*GGML_CALL ggml_backend_init_fn)(const char * params, void * user_data);
 
-// name is copied. An existing name is an error.
+// Copies `name`. An existing name is an error.
 GGML_API GGML_CALL enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn init_fn,
     ggml_backend_buffer_type_t default_buffer_type, void * user_data);
 

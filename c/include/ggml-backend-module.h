@@ -1,19 +1,20 @@
 // ggml-backend-module.h - a backend in a shared library of its own, loaded at run time with ggml_backend_load(path).
 //
-// One source serves both ways. Linked in: call the backend's own register function. As a module: the same files, this
-// line in one of them,
+// The same source can be linked in or built as a module. Linked in: call the backend's own register
+// function. As a module, add this line to one file:
 //
 //     GGML_BACKEND_MODULE("mine", my_backend_register)    // enum ggml_status my_backend_register(void): calls
 //                                                         ggml_backend_register
 //
-// compiled with hidden visibility and GGML_BACKEND_MODULE_BUILD defined, and linked with the small library of
-// forwarding functions (CMake: target_link_libraries(mine PRIVATE ggml_backend::module); by hand: compile
-// ggml-backend-module.c along). A module does not link the ggml_backend library itself: it calls the copy that loads
-// it, through a table, even where that copy keeps its symbols hidden (the Python package does) or where another ggml
-// lives in the same process. It exports ggml_backend_module_init and nothing else.
+// Compile with hidden visibility and GGML_BACKEND_MODULE_BUILD defined, and link the small library
+// of forwarding functions (CMake: target_link_libraries(mine PRIVATE ggml_backend::module); by
+// hand: compile ggml-backend-module.c along). A module does not link the ggml_backend library
+// itself. It calls the copy that loads it, through a table. This works even if that copy hides its
+// symbols (the Python package does) or another ggml is in the same process. A module exports only
+// ggml_backend_module_init.
 //
-// The descriptor is read from the file before the system loads it, so nothing of a module for another version ever
-// runs. A loaded module stays until the process ends.
+// The descriptor is read from the file before the system loads it. So code of a module for another
+// version never runs. A loaded module stays until the process ends.
 #ifndef GGML_BACKEND_MODULE_H
 #define GGML_BACKEND_MODULE_H
 
@@ -30,8 +31,8 @@ extern "C" {
 #define GGML_BACKEND_MODULE_VERSION 1
 #define GGML_BACKEND_MODULE_ENTRY "ggml_backend_module_init"
 
-// The functions of the library. `size` is sizeof(struct ggml_backend_api) of the library; a module needs at least the
-// size it was built with.
+// The functions of the library. `size` is sizeof(struct ggml_backend_api) of the library. A module
+// needs at least the size of its own build.
 struct ggml_backend_api {
     uint32_t size; // bytes
     uint32_t version;
@@ -56,7 +57,7 @@ struct ggml_backend_module_layout { // bytes
         (uint32_t) sizeof(struct ggml_backend_buffer_i), (uint32_t) sizeof(struct ggml_backend_buffer_type),        \
         (uint32_t) sizeof(struct ggml_backend_buffer_type_i) }
 
-// Found in the file by its magic: 32 bytes, the text below and its zeros.
+// The loader finds it in the file by its magic: 32 bytes, the text below and its zeros.
 #define GGML_BACKEND_MODULE_MAGIC_TEXT "ggml_backend module v1 \r\n\032\n"
 #define GGML_BACKEND_MODULE_MAGIC "\177" GGML_BACKEND_MODULE_MAGIC_TEXT
 struct ggml_backend_module_descriptor {
@@ -66,7 +67,8 @@ struct ggml_backend_module_descriptor {
     char name[32];
 };
 
-// Keeps the table for the forwarding functions, or reports why it cannot be used. For the entry point.
+// For the entry point. Keeps the table for the forwarding functions, or reports why it cannot be
+// used.
 enum ggml_status ggml_backend_module_connect(const struct ggml_backend_api * api);
 
 #if defined(_WIN32)

@@ -4,10 +4,11 @@
 //   buffer              one allocation
 //   backend             a device with its stream of work
 //   registry            the backends that can be made by name; "CPU" is always entry 0
-//   scheduler           assigns the nodes of a graph to backends, cuts it into splits, copies what crosses, and runs it
+//   scheduler           assigns the nodes of a graph to backends, divides it into splits, copies tensors between
+//                       them, and runs it
 //
-// Functions of several threads: different backends may be used at once; one backend, scheduler or buffer by one thread
-// at a time.
+// Threads: different backends may be used at once. Only one thread at a time may use a backend,
+// scheduler or buffer.
 #ifndef GGML_BACKEND_H
 #define GGML_BACKEND_H
 
@@ -42,7 +43,7 @@ GGML_API bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft);
 // ------------------------------------------------------------------------------------------------------------- buffers
 
 GGML_API const char * ggml_backend_buffer_name(ggml_backend_buffer_t buffer);
-GGML_API void ggml_backend_buffer_free(ggml_backend_buffer_t buffer); // NULL is fine
+GGML_API void ggml_backend_buffer_free(ggml_backend_buffer_t buffer); // NULL is allowed
 GGML_API void * ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer);
 GGML_API size_t ggml_backend_buffer_get_size(ggml_backend_buffer_t buffer);
 GGML_API GGML_CALL enum ggml_status ggml_backend_buffer_init_tensor(ggml_backend_buffer_t buffer,
@@ -60,7 +61,7 @@ GGML_API enum ggml_status ggml_backend_buffer_reset(ggml_backend_buffer_t buffer
 // ------------------------------------------------------------------------------------------------------------ backends
 
 GGML_API const char * ggml_backend_name(ggml_backend_t backend); // "NULL" for NULL
-GGML_API void ggml_backend_free(ggml_backend_t backend); // NULL is fine
+GGML_API void ggml_backend_free(ggml_backend_t backend); // NULL is allowed
 
 GGML_API ggml_backend_buffer_type_t ggml_backend_get_default_buffer_type(ggml_backend_t backend);
 GGML_API ggml_backend_buffer_t ggml_backend_alloc_buffer(ggml_backend_t backend, size_t size);
@@ -77,7 +78,7 @@ GGML_API GGML_CALL enum ggml_status ggml_backend_tensor_set(struct ggml_tensor *
 GGML_API GGML_CALL enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void * data,
     size_t offset, size_t size);
 
-// Waits for everything queued; reports the first failure among it.
+// Waits for all queued work. Reports its first failure.
 GGML_API enum ggml_status ggml_backend_synchronize(ggml_backend_t backend);
 
 GGML_API ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend, struct ggml_cgraph * cgraph);
@@ -88,7 +89,8 @@ GGML_API bool ggml_backend_supports_op(ggml_backend_t backend, const struct ggml
 
 // Same type, ne and nb on both sides.
 GGML_API enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst);
-// Queued on `backend` after what is queued there, where both buffers and the backend allow it; else synchronous.
+// Queued on `backend` after its earlier work, if both buffers and the backend allow it. Otherwise
+// synchronous.
 GGML_API enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src,
     struct ggml_tensor * dst);
 
@@ -97,7 +99,7 @@ GGML_API enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend,
 GGML_API ggml_backend_t ggml_backend_cpu_init(void); // GGML_DEFAULT_N_THREADS threads
 GGML_API GGML_CALL bool ggml_backend_is_cpu(ggml_backend_t backend);
 GGML_API enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int n_threads);
-// Memory of somebody else, never freed by us: a mapped file, an array. Any address.
+// Memory of another owner, never freed by the library: a mapped file, an array. Any address.
 GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_cpu_buffer_from_ptr(void * ptr, size_t size);
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type(void);
 
@@ -115,7 +117,8 @@ GGML_API ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t si
 
 // ----------------------------------------------------------------------------------------------------------- scheduler
 
-// ask: is the result of t wanted? Otherwise: t is complete; false ends the computation.
+// ask true: return whether you need the result of t. ask false: t is complete; returning false ends
+// the computation.
 typedef bool (*ggml_backend_sched_eval_callback)(struct ggml_tensor * t, bool ask, void * user_data);
 
 // backends: in order of priority, the last one is the fallback. bufts: NULL for the default of each
@@ -123,27 +126,28 @@ typedef bool (*ggml_backend_sched_eval_callback)(struct ggml_tensor * t, bool as
 // scheduler. Computing with a freed backend is an error (INVALID_STATE). graph_size is a first estimate.
 GGML_API ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts,
     int n_backends, size_t graph_size);
-// Frees the scheduler and its memory. Tensors that it placed point nowhere then: before you use them again, set their
-// `buffer` and `data` to NULL. NULL is fine.
+// Frees the scheduler and its memory. Tensors that it placed then have dangling pointers. Before
+// you use them again, set their `buffer` and `data` to NULL. NULL is allowed.
 GGML_API void ggml_backend_sched_free(ggml_backend_sched_t sched);
 
-// Finds out how much memory the graph needs and allocates it. Touches no tensor. A graph of the same structure
-// (operators, types, sources, views, placements) whose tensors are no larger takes the places planned for this one:
-// nothing is allocated for it any more.
+// Computes how much memory the graph needs and allocates it. Touches no tensor. A graph of the same
+// structure (operators, types, sources, views, placements) whose tensors are no larger uses the
+// places planned for this one. Nothing more is allocated for it.
 GGML_API enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched,
     struct ggml_cgraph * measure_graph);
 GGML_API int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched); // of the last graph
 GGML_API ggml_tallocr_t ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend);
 GGML_API ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, ggml_backend_t backend);
 
-// backend NULL: back to automatic.
+// backend NULL: automatic again.
 GGML_API enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node,
     ggml_backend_t backend);
 GGML_API ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node);
 
 GGML_API enum ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 
-// Forgets assignments and placements (tensors placed by the scheduler become unplaced); buffers are kept.
+// Removes assignments and placements (tensors that the scheduler placed become unplaced). Keeps
+// buffers.
 GGML_API enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched);
 GGML_API enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched,
     ggml_backend_sched_eval_callback callback, void * user_data);
@@ -164,7 +168,8 @@ GGML_API void ggml_backend_graph_copy_free(struct ggml_backend_graph_copy copy);
 typedef bool (*ggml_backend_eval_callback)(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2,
     void * user_data);
 
-// Runs the graph on both, node by node; the callback sees each pair of results (view ops are skipped), false stops.
+// Runs the graph on both, node by node. The callback gets each pair of results (view ops are
+// skipped). Returning false stops.
 GGML_API GGML_CALL bool ggml_backend_compare_graph_backend(ggml_backend_t backend1, ggml_backend_t backend2,
     struct ggml_cgraph * graph, ggml_backend_eval_callback callback, void * user_data);
 
@@ -177,7 +182,7 @@ GGML_API enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, s
 // cdef: end
 
 #ifdef GGML_USE_CPU_HBM
-// High-bandwidth memory through libmemkind; NULL when the machine has none.
+// High-bandwidth memory through libmemkind. NULL if the machine has none.
 GGML_API ggml_backend_buffer_type_t ggml_backend_cpu_hbm_buffer_type(void);
 #endif
 

@@ -1,9 +1,10 @@
-// ggml-cuda.h - devices of NVIDIA, by number. They are also in the registry, as CUDA0, CUDA1, ...
+// ggml-cuda.h - NVIDIA devices, by number. They are also in the registry, as CUDA0, CUDA1, ...
 //
-// The backend itself is a module (ggml-backend-module.h) that is built with GGML_CUDA=ON. These functions are always
-// there: without the module, or without a device, they fail with GGML_STATUS_UNSUPPORTED and say why, and
-// ggml_backend_cuda_get_device_count is 0. The first of them loads the module, by full path: the environment variable
-// GGML_CUDA_MODULE, else where this library was installed together with it.
+// The backend itself is a module (ggml-backend-module.h), built with GGML_CUDA=ON. These functions
+// always exist. Without the module or a device, they fail with GGML_STATUS_UNSUPPORTED and the
+// reason, and ggml_backend_cuda_get_device_count is 0. The first call loads the module by full
+// path: the environment variable GGML_CUDA_MODULE, else the path of the module installed with this
+// library.
 #ifndef GGML_CUDA_H
 #define GGML_CUDA_H
 
@@ -19,15 +20,15 @@ extern "C" {
 
 // cdef: begin
 
-// Loads the module, if that was not done, and says whether there is a device. May be called again: it tries again.
+// Loads the module if necessary, and returns whether there is a device. Call it again to try again.
 GGML_API enum ggml_status ggml_backend_cuda_load(void);
 
 GGML_API GGML_CALL ggml_backend_t ggml_backend_cuda_init(int device); // with a stream of its own
 GGML_API GGML_CALL bool ggml_backend_is_cuda(ggml_backend_t backend);
 
-// Memory of a device. Freed buffers of up to 64 MiB are kept for the next ones, until memory is short.
+// Memory of a device. Freed buffers of up to 64 MiB are kept and reused, until memory is short.
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_buffer_type(int device);
-// Host memory that devices copy from and to at full speed, and while they compute. NULL without a device.
+// Host memory that devices copy at full speed, and while they compute. NULL without a device.
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_host_buffer_type(void);
 // Rows of weights on several devices: not supported, NULL.
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_split_buffer_type(const float * tensor_split);
@@ -38,29 +39,31 @@ GGML_API GGML_CALL void ggml_backend_cuda_get_device_description(int device, cha
 // bytes; 0 on failure
 GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_get_device_memory(int device, size_t * free, size_t * total);
 
-// Makes memory that is there already what a host buffer type's memory is, until it is unregistered. False on failure.
+// Makes existing memory behave like memory of the host buffer type, until it is unregistered. False
+// on failure.
 GGML_API GGML_CALL bool ggml_backend_cuda_register_host_buffer(void * buffer, size_t size);
 GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_unregister_host_buffer(void * buffer);
 
 // graphs that a backend computed
 struct ggml_backend_cuda_graph_stats {
     uint64_t n_eager;    // launched node by node
-    uint64_t n_captured; // made into an executable graph, because their shape came a second time
-    uint64_t n_updated;  // launched by an executable graph of their shape, with the nodes that differ changed
-    uint64_t n_replayed; // launched as they had been made
+    uint64_t n_captured;  // captured as an executable graph, because their structure came a second time
+    uint64_t n_updated;  // launched by an executable graph of their structure, after changes to some nodes
+    uint64_t n_replayed;  // launched again unchanged
 };
 GGML_API enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend,
     struct ggml_backend_cuda_graph_stats * stats);
-// True if graphs of the backend may be recorded and replayed. At first on, unless the environment variable
-// GGML_CUDA_GRAPHS is 0.
+// True if graphs of the backend may be captured and replayed. Initially on, unless the environment
+// variable GGML_CUDA_GRAPHS is 0.
 GGML_API enum ggml_status ggml_backend_cuda_set_graphs(ggml_backend_t backend, bool on);
 
-// The cuBLAS library that was loaded, or why it was not; "" without GGML_CUDA_CUBLAS. The backend uses cuBLAS for large
-// products of floats only if the environment variable GGML_CUDA_CUBLAS is set when the backend is made: 1 for the
-// library that the loader finds, or a full path. Valid until the backend is freed.
+// The loaded cuBLAS library, or why it was not loaded. "" without GGML_CUDA_CUBLAS. The backend
+// uses cuBLAS for large products of floats only if the environment variable GGML_CUDA_CUBLAS is set
+// when the backend is made: 1 for the library that the loader finds, or a full path. Valid until
+// the backend is freed.
 GGML_API const char * ggml_backend_cuda_get_cublas(ggml_backend_t backend);
 
-// Of a device: memory that its pool keeps goes back to the driver. Bytes.
+// Returns memory that the device's pool keeps to the driver. Bytes.
 GGML_API size_t ggml_backend_cuda_trim(int device);
 
 // cdef: end

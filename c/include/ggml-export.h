@@ -1,4 +1,4 @@
-// ggml-export.h - how the public headers declare functions: visibility, calling convention, attributes of compilers.
+// ggml-export.h - declarations of the public headers: visibility, calling convention, attributes.
 #ifndef GGML_EXPORT_H
 #define GGML_EXPORT_H
 

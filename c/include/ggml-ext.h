@@ -1,6 +1,5 @@
-// ggml-ext.h - what this library adds to the ggml.h of February 2024, which includes this header.
-//
-// Enumerators that are newer (of ggml_type, ggml_op and ggml_unary_op) stand in their enumerations in ggml.h.
+// ggml-ext.h - additions to the ggml.h of February 2024, which includes this header. Newer
+// enumerators of ggml_type, ggml_op and ggml_unary_op are in ggml.h.
 #ifndef GGML_EXT_H
 #define GGML_EXT_H
 
@@ -15,7 +14,7 @@ extern "C" {
 // ----------------------------------------------------------------------------------------------------------------- log
 
 GGML_API void ggml_log_set(ggml_log_callback callback, void * user_data); // process-wide; NULL restores stderr
-// a callback that drops all
+// discards all messages
 GGML_API void ggml_log_discard(enum ggml_log_level level, const char * text, void * user_data);
 
 // ------------------------------------------------------------------------------------------------------------ bfloat16
@@ -31,7 +30,8 @@ GGML_API void ggml_fp32_to_bf16_row(const float * x, ggml_bf16_t * y, int64_t n)
 
 // -------------------------------------------------------------------------------------------------- inputs and outputs
 
-// Restricts the reuse of a tensor's memory: an input keeps it from the start of the graph, an output to its end.
+// Restricts the reuse of a tensor's memory: an input keeps it from the start of the graph, an
+// output to its end.
 GGML_API enum ggml_status ggml_set_input(struct ggml_tensor * tensor);
 GGML_API enum ggml_status ggml_set_output(struct ggml_tensor * tensor);
 GGML_API bool ggml_is_input(const struct ggml_tensor * tensor);
@@ -42,14 +42,15 @@ GGML_API bool ggml_is_output(const struct ggml_tensor * tensor);
 // x / 2 (1 + erf(x / sqrt 2)), exact form
 GGML_API struct ggml_tensor * ggml_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_gelu_erf_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-// Functions of each element of a, F32, F16 or BF16; da is the gradient of a, g that of the result y.
+// Functions of each element of a, F32, F16 or BF16. da is the gradient of a, g that of the result
+// y.
 // e^x; da = g y
 GGML_API struct ggml_tensor * ggml_exp(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_exp_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 // 1 / (1 + e^-x); da = g (y - y^2)
 GGML_API struct ggml_tensor * ggml_sigmoid(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_sigmoid_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-// sine and cosine of radians, however large; NaN of infinities; da = g cos(a), da = -g sin(a)
+// sine and cosine of radians of any size; NaN of infinities; da = g cos(a), da = -g sin(a)
 GGML_API struct ggml_tensor * ggml_sin(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_sin_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_cos(struct ggml_context * ctx, struct ggml_tensor * a);
@@ -58,8 +59,9 @@ GGML_API struct ggml_tensor * ggml_cos_inplace(struct ggml_context * ctx, struct
 GGML_API struct ggml_tensor * ggml_softplus(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_softplus_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 
-// 1 where the comparison of a with b holds, else 0, as F32 with the shape of a, over which b repeats. Both are I32, or
-// both floats (F32, F16, BF16). A NaN equals nothing, is not less and not greater. The gradient is 0.
+// 1 where the comparison of a with b holds, else 0, as F32 with the shape of a, over which b
+// repeats. Both are I32, or both floats (F32, F16, BF16). Every comparison with NaN except != is
+// false. The gradient is 0.
 enum ggml_comparison {
     GGML_COMPARE_EQUAL = 0,
     GGML_COMPARE_NOT_EQUAL,
@@ -71,9 +73,10 @@ enum ggml_comparison {
 };
 GGML_API struct ggml_tensor * ggml_compare(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     enum ggml_comparison comparison);
-// a where cond is not 0 (NaN is not), else b. a and b have one type, the result's: F32, F16, BF16 or I32, moved as they
-// are. cond is F32, F16, BF16 or I32. Each repeats over the result, whose dimensions are the largest of the three. da =
-// g where cond is not 0, else 0, and db the other way round, both summed over repeats.
+// a where cond is not 0 (NaN is not 0), else b. a and b have one type, the result's: F32, F16, BF16
+// or I32. Elements are copied unchanged. cond is F32, F16, BF16 or I32. Each repeats over the
+// result, whose dimensions are the largest of the three. da = g where cond is not 0, else 0. db is
+// the opposite. Both are summed over repeats.
 GGML_API struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_tensor * cond, struct ggml_tensor * a,
     struct ggml_tensor * b);
 
@@ -84,13 +87,14 @@ GGML_API struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_
 GGML_API struct ggml_tensor * ggml_set_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c);
 
-// softmax(a * scale + slope * mask), with ALiBi's slope of head i2 of a.ne[2] for max_bias above 0, else 1
+// softmax(a * scale + slope * mask), with ALiBi's slope of head i2 of a.ne[2] for max_bias > 0,
+// else 1
 GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * mask, float scale, float max_bias);
-// Added to mode 0 or 2 of a rotary embedding: the formula without the two things that ggml.h says are kept.
+// Added to mode 0 or 2 of a rotary embedding: the formula without the two deviations in ggml.h.
 enum ggml_rope_flag { GGML_ROPE_EXACT = 1 << 20 };
-// ggml_im2col and the convolutions of ggml.h with rows of this type, F32 or F16. With F32 no element of b is rounded.
-// The functions of ggml.h round b to F16.
+// ggml_im2col and the convolutions of ggml.h with rows of this type, F32 or F16. F32 rounds no
+// element of b. The functions of ggml.h round b to F16.
 GGML_API struct ggml_tensor * ggml_im2col_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D, enum ggml_type type);
 GGML_API struct ggml_tensor * ggml_conv_1d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
@@ -99,32 +103,34 @@ GGML_API struct ggml_tensor * ggml_conv_2d_as(struct ggml_context * ctx, struct 
     int s0, int s1, int p0, int p1, int d0, int d1, enum ggml_type type);
 GGML_API struct ggml_tensor * ggml_conv_depthwise_2d_as(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1, enum ggml_type type);
-// ggml_cross_entropy_loss with eps, 0 <= eps < 1, for 1e-9; what b is 0 for adds nothing
+// ggml_cross_entropy_loss with eps, 0 <= eps < 1, instead of 1e-9; elements with b = 0 add nothing
 GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, float eps);
 // its derivative
 GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c, float eps);
 
-// fun computes a tensor of any type and shape from dst->src: n_src tensors, at most GGML_MAX_SRC, of any types and
-// shapes. As the functions of ggml_map_custom1 and its kin it runs on the CPU backend, once for each ith in [0, nth),
-// concurrently; n_tasks: GGML_N_TASKS_MAX or > 0. ne: n_dims sizes. sources may be NULL if n_src is 0.
+// fun computes a tensor of any type and shape from dst->src: n_src tensors, at most GGML_MAX_SRC,
+// of any types and shapes. Like the functions of ggml_map_custom1, it runs on the CPU backend, once
+// for each ith in [0, nth), concurrently. n_tasks: GGML_N_TASKS_MAX or > 0. ne: n_dims sizes.
+// sources may be NULL if n_src is 0.
 typedef void (*ggml_custom_op_t)(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 GGML_API struct ggml_tensor * ggml_custom(struct ggml_context * ctx, enum ggml_type type, const int64_t * ne,
     int n_dims, struct ggml_tensor * const sources[], int n_src, ggml_custom_op_t fun, int n_tasks, void * userdata);
 
 // ---------------------------------------------------------------------------------------------------------- quantizing
 
-// What becomes of a number that the format cannot hold (ggml.h, quantization).
+// What to do with a number that the format cannot hold (ggml.h, quantization).
 enum ggml_on_invalid {
     GGML_ON_INVALID_ERROR = 0, // the call fails
-    // NaN counts as 0, what is too large as the largest number that any block of the format holds
+    // NaN becomes 0, a too large number the largest that any block of the format holds
     GGML_ON_INVALID_CLIP = 1,
-    GGML_ON_INVALID_NAN = 2, // as the row functions; F16 and BF16: infinite
+    GGML_ON_INVALID_NAN = 2,  // like the row functions; F16 and BF16: infinite
 };
 
-// Rows of n_per_row values. imatrix: as of ggml_quantize_chunk. invalid: NULL, or receives the index of the value that
-// was the error, -1 if there was none. Returns bytes written, 0 on error (and for no values).
+// Rows of n_per_row values. imatrix: as for ggml_quantize_chunk. invalid: NULL, or receives the
+// index of the value that caused the error, else -1. Returns bytes written, 0 on error (and for no
+// values).
 GGML_API size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows,
     int64_t n_per_row, const float * imatrix, enum ggml_on_invalid on_invalid, int64_t * invalid);
 

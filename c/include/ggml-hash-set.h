@@ -1,7 +1,7 @@
 // ggml-hash-set.h - sets of tensor addresses: open addressing, linear probing.
 //
-// In February 2024 these stood in ggml-impl.h; ggml-alloc.h, one function of which takes such a set, includes this
-// header.
+// ggml-alloc.h includes this header, because one of its functions takes such a set. In February
+// 2024 these declarations were in ggml-impl.h.
 #ifndef GGML_HASH_SET_H
 #define GGML_HASH_SET_H
 
@@ -13,7 +13,7 @@ extern "C" {
 
 // cdef: begin
 
-// Results that are no slot: GGML_HASHTABLE_FULL, GGML_HASHTABLE_ALREADY_EXISTS.
+// Results that are not slots: GGML_HASHTABLE_FULL, GGML_HASHTABLE_ALREADY_EXISTS.
 GGML_API struct ggml_hash_set ggml_hash_set_new(size_t min_size); // keys NULL on failure
 GGML_API void ggml_hash_set_free(struct ggml_hash_set hash_set);
 GGML_API size_t ggml_hash_find(const struct ggml_hash_set hash_set, struct ggml_tensor * key);

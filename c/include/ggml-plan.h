@@ -1,5 +1,5 @@
-// ggml-plan.h - plans memory ahead: offsets for buffers with known lifetimes, and orders of graphs that need less
-// memory. ggml-alloc.h includes this header. docs/PLANNING.md has examples.
+// ggml-plan.h - memory planning: offsets for buffers with known lifetimes, and orders of graphs
+// that need less memory. ggml-alloc.h includes this header. docs/PLANNING.md has examples.
 #ifndef GGML_PLAN_H
 #define GGML_PLAN_H
 
@@ -11,15 +11,15 @@ extern "C" {
 
 // cdef: begin
 
-// Finds offsets for n buffers. Buffer i is alive in [lower[i], upper[i]) and has size[i] bytes. Buffers alive together
-// do not overlap. The peak is never above that of in-order best fit.
+// Finds offsets for n buffers. Buffer i is alive in [lower[i], upper[i]) and has size[i] bytes.
+// Buffers alive together do not overlap. The peak is never above that of in-order best fit.
 //   alignment  a power of two
-//   capacity   bytes; a plan of at most so many is good enough. 0: as small as possible. If no plan fits, ALLOC_FAILED,
-//              and offsets and info have the smallest plan found
+//   capacity   bytes; a plan of at most this size is good enough. 0: as small as possible. If no plan fits,
+//              ALLOC_FAILED, and offsets and info have the smallest plan found
 //   budget_ms  of search if heuristics miss the lower bound. 0: no search. The search counts steps. The clock (the
-//              calling thread's processor time) ends what takes longer, and only then does the plan depend on it
+//              calling thread's processor time) ends a longer search. Only then does the plan depend on the clock
 struct ggml_plan_info {
-    size_t peak; // bytes; sizes count rounded up to the alignment
+    size_t peak;  // bytes; sizes are rounded up to the alignment
     size_t lower_bound; // most bytes alive at once. No plan has a smaller peak
     size_t best_fit; // the peak of in-order best fit, for comparison
     bool proved; // no plan has a smaller peak than this one
@@ -34,10 +34,10 @@ GGML_API enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, cons
 // The same with more options.
 //   n_threads     threads that try several orders of buffers at once; 0 as 1. Changes no plan unless the clock ends it
 //   reproducible  only steps end the search, 500,000 per millisecond of the budget. So equal inputs, capacities and
-//                 budgets give equal offsets and info (but milliseconds) on any machine and for any n_threads, if there
-//                 is memory for the search. The steps may take longer than the budget (docs/PLANNING.md). Another
-//                 version of the library may give another plan. A plan needs IEEE 754 doubles in round-to-nearest mode;
-//                 32-bit x86 without SSE2 may give another plan
+//                 budgets give equal offsets and info (except milliseconds) on any machine and for any n_threads, if
+//                 there is memory for the search. The steps may take longer than the budget (docs/PLANNING.md).
+//                 Another version of the library may give another plan. A plan needs IEEE 754 doubles in
+//                 round-to-nearest mode; 32-bit x86 without SSE2 may give another plan
 struct ggml_plan_options {
     size_t capacity;
     int64_t budget_ms;
@@ -48,9 +48,10 @@ GGML_API enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower,
     const size_t * size, size_t alignment, const struct ggml_plan_options * options, size_t * offsets,
     struct ggml_plan_info * info);
 
-// Returns a graph of the same tensors with its nodes in an order in which fewer bytes are alive at once, if one is
-// found, else in the same order. cgraph does not change; the copy lives in ctx. Dependences hold, so results are the
-// same bits. Call it before the graph gets memory: tensors that have memory do not count. NULL on failure.
+// Returns a graph of the same tensors in an order with fewer bytes alive at once, if it finds one.
+// Else the order is the same. cgraph does not change. The copy lives in ctx. Dependences hold, so
+// results are the same bits. Call it before the graph gets memory: tensors that have memory do not
+// count. NULL on failure.
 GGML_API struct ggml_cgraph * ggml_graph_reorder(struct ggml_context * ctx, struct ggml_cgraph * cgraph);
 
 // cdef: end

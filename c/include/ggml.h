@@ -8,9 +8,9 @@
 //   graph     the nodes in execution order and the leafs they start from
 //
 // Errors
-//   Nothing a caller does aborts the process. A call that fails returns NULL, a negative enum ggml_status, or the
-//   neutral value stated for it; ggml_last_status() and ggml_last_error() (ggml-status.h) then tell why, per thread,
-//   and the message also goes to the log callback. Builders given a NULL tensor return NULL and keep the first message.
+//   No argument or call aborts the process. A failed call returns NULL, a negative enum ggml_status, or its documented
+//   neutral value. ggml_last_status() and ggml_last_error() (ggml-status.h) then give the reason, per thread. The log
+//   callback gets the message, too. Builders given a NULL tensor return NULL and keep the first message.
 //
 // Names, enum values and struct layouts are those of ggml as of February 2024; type numbers are those of GGUF files.
 // ggml-ext.h declares the additions of this library, and this header includes it. The other headers
@@ -40,8 +40,8 @@
 #define GGML_UNUSED(x) (void) (x)
 #define GGML_PAD(x, n) (((x) + (n) - 1) & ~((n) - 1))
 
-// For programs built on this header. The library itself never uses it on anything a caller did.
-// The use site includes <stdio.h> and <stdlib.h>.
+// For programs that use this header. The library itself never uses it for a caller's mistakes. The
+// file that uses it includes <stdio.h> and <stdlib.h>.
 #define GGML_ASSERT(x)                                                           \
     do {                                                                         \
         if (!(x)) {                                                              \
@@ -95,7 +95,8 @@
 extern "C" {
 #endif
 
-// The regions between "cdef" marks are also what the Python module is generated from (tools/gen_ffi.py).
+// tools/gen_ffi.py generates the Python module's declarations from the regions between "cdef"
+// marks.
 // cdef: begin
 
 #define GGML_FILE_MAGIC 0x67676d6c
@@ -135,8 +136,8 @@ typedef void (*ggml_log_callback)(enum ggml_log_level level, const char * text, 
 
 // --------------------------------------------------------------------------------------------------------------- enums
 
-// Numbers as in GGUF files; those that programs of February 2024 do not know: 19 to 23 and 27 to 40. 4, 5, 31-33 and
-// 36-38 are retired formats: never valid, block size 0.
+// Numbers as in GGUF files. Programs of February 2024 do not know 19 to 23 and 27 to 40. 4, 5,
+// 31-33 and 36-38 are retired formats: never valid, block size 0.
 enum ggml_type {
     GGML_TYPE_F32 = 0,
     GGML_TYPE_F16 = 1,
@@ -334,7 +335,8 @@ struct ggml_object {
     char padding[4];
 };
 
-// 368 bytes on 64-bit machines. Fields are read freely; write through the functions below.
+// 368 bytes on 64-bit machines. You may read the fields directly. Write through the functions
+// below.
 struct ggml_tensor {
     enum ggml_type type;
     enum ggml_backend_type backend;
@@ -361,7 +363,7 @@ struct ggml_tensor {
     void * data;
     char name[GGML_MAX_NAME];
     void * extra; // for backends
-    char padding[8]; // the library's: the input/output flags, and what else it notes of the tensor
+    char padding[8]; // the library's: the input/output flags and other marks
 };
 
 struct ggml_cplan {
@@ -463,16 +465,16 @@ GGML_API bool ggml_is_matrix(const struct ggml_tensor * tensor);
 GGML_API bool ggml_is_3d(const struct ggml_tensor * tensor);
 GGML_API int ggml_n_dims(const struct ggml_tensor * tensor); // 1 for a scalar
 GGML_API bool ggml_are_same_shape(const struct ggml_tensor * t0, const struct ggml_tensor * t1);
-GGML_API size_t ggml_tensor_overhead(void); // context bytes a tensor takes, without its data
+GGML_API size_t ggml_tensor_overhead(void); // bytes of the context for a tensor without its data
 
 // ------------------------------------------------------------------------------------------------------------ contexts
-// Any number of threads may make tensors and graphs in one context at once, and walk its tensors meanwhile: they find
-// each tensor with its type, shape and place. A graph is built by one thread at a time. After a fork the child finds
-// every context as it was, and usable. Tensors in the caller's memory do not need the context; those in its own memory
-// are gone with it.
+// Any number of threads may make tensors and graphs in one context at once, and walk its tensors
+// meanwhile. They see each tensor with its type, shape and place. Only one thread at a time may
+// build a graph. After a fork, every context is unchanged and usable in the child. Tensors in the
+// caller's memory outlive the context. Tensors in the context's memory do not.
 
 GGML_API struct ggml_context * ggml_init(struct ggml_init_params params);
-GGML_API void ggml_free(struct ggml_context * ctx); // NULL is fine
+GGML_API void ggml_free(struct ggml_context * ctx); // NULL is allowed
 
 GGML_API size_t ggml_used_mem(const struct ggml_context * ctx);
 GGML_API size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch); // returns the old offs
@@ -500,7 +502,8 @@ GGML_API struct ggml_tensor * ggml_get_first_tensor(const struct ggml_context * 
 GGML_API struct ggml_tensor * ggml_get_next_tensor(const struct ggml_context * ctx, struct ggml_tensor * tensor);
 GGML_API struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const char * name);
 
-// Element access needs host memory and type I8, I16, I32, F16, BF16 or F32; anything else is an error (result 0).
+// Element access needs host memory and type I8, I16, I32, F16, BF16 or F32. Anything else is an
+// error (result 0).
 GGML_API struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor);
 GGML_API struct ggml_tensor * ggml_set_i32(struct ggml_tensor * tensor, int32_t value);
 GGML_API struct ggml_tensor * ggml_set_f32(struct ggml_tensor * tensor, float value);
@@ -572,7 +575,7 @@ GGML_API struct ggml_tensor * ggml_scale(struct ggml_context * ctx, struct ggml_
 GGML_API struct ggml_tensor * ggml_scale_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float s);
 
 // ---------------------------------------------------------------------------------------------------------- binary ops
-// b repeats over a in every dimension; the result has the shape of a.
+// b repeats over a in every dimension. The result has the shape of a.
 
 GGML_API struct ggml_tensor * ggml_add(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_add_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -593,7 +596,8 @@ GGML_API struct ggml_tensor * ggml_div(struct ggml_context * ctx, struct ggml_te
 GGML_API struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b);
 
-// A region of a (byte strides and offset) is increased by b (acc) or replaced by b (set); F32.
+// Adds b to a region of a (acc), or replaces the region by b (set). Strides and offset in bytes.
+// F32.
 GGML_API struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     size_t nb1, size_t nb2, size_t nb3, size_t offset);
 GGML_API struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -618,9 +622,9 @@ GGML_API struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct gg
 GGML_API struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a); // [1, ne1, ne2, ne3]
 // matrix -> I32 [ne1]; the last of equal maxima
 GGML_API struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor * a);
-// a tiled to the shape of b
+// a repeated to the shape of b
 GGML_API struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-// sums the tiles of a
+// sums the repetitions of a
 GGML_API struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b);
 // along dimension 2
@@ -651,7 +655,8 @@ GGML_API struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct g
 // a [K, M, ..], b [K, N, ..] -> [M, N, ..] F32
 GGML_API struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec); // a is the MUL_MAT node
-// as [K, M], ids I32 [choices, N], b [K, N, ..]: row n of every batch meets as[ids[id, n]]
+// as [K, M], ids I32 [choices, N], b [K, N, ..]: multiplies row n of every batch with as[ids[id,
+// n]]
 GGML_API struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tensor * const as[], int n_as,
     struct ggml_tensor * ids, int id, struct ggml_tensor * b);
 // a [M, K, ..], b [N, K, ..] -> [M, N, ..] F32
@@ -693,7 +698,7 @@ GGML_API struct ggml_tensor * ggml_view_4d(struct ggml_context * ctx, struct ggm
 GGML_API struct ggml_tensor * ggml_permute(struct ggml_context * ctx, struct ggml_tensor * a, int axis0, int axis1,
     int axis2, int axis3);
 GGML_API struct ggml_tensor * ggml_transpose(struct ggml_context * ctx, struct ggml_tensor * a);
-// rows of a picked by the I32 indices b
+// rows of a selected by the I32 indices b
 GGML_API struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c);
@@ -720,11 +725,11 @@ GGML_API struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_
     float bias_max);
 
 // ---------------------------------------------------------------------------------------------------- rotary embedding
-// mode: bit 1 (2) NeoX layout, bit 2 (4) GLM layout, 0 normal. b: I32 positions [a.ne[2]].
-// Pair j turns by position * freq_scale * freq_base^(-2j / n_dims), with ext_factor by YaRN's mixture of that and the
-// unscaled angle. As in early 2024, mode 0 rotates all pairs of a row, not only those of the first
-// n_dims elements. Mode 2 multiplies by freq_scale twice and mixes all pairs like pair 0. Add
-// GGML_ROPE_EXACT to the mode to avoid both.
+// mode: bit 1 (2) NeoX layout, bit 2 (4) GLM layout, 0 normal. b: I32 positions [a.ne[2]]. The
+// angle of pair j is position * freq_scale * freq_base^(-2j / n_dims). With ext_factor, YaRN mixes
+// that with the unscaled angle. As in early 2024, mode 0 rotates all pairs of a row, not only those
+// of the first n_dims elements, and mode 2 multiplies by freq_scale twice and mixes all pairs like
+// pair 0. Add GGML_ROPE_EXACT to the mode to avoid both deviations.
 
 GGML_API struct ggml_tensor * ggml_rope(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int n_dims, int mode, int n_ctx);
@@ -790,7 +795,8 @@ GGML_API struct ggml_tensor * ggml_add_rel_pos_inplace(struct ggml_context * ctx
     struct ggml_tensor * pw, struct ggml_tensor * ph);
 
 // ---------------------------------------------------------------------------------------------------- custom operators
-// fun runs on the CPU backend, once for each ith in [0, nth), concurrently; n_tasks: GGML_N_TASKS_MAX or > 0.
+// fun runs on the CPU backend, once for each ith in [0, nth), concurrently. n_tasks:
+// GGML_N_TASKS_MAX or > 0.
 
 typedef void (*ggml_custom1_op_t)(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth,
     void * userdata);
@@ -832,26 +838,29 @@ GGML_API enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_c
 GGML_API enum ggml_status ggml_graph_clear(struct ggml_cgraph * cgraph);
 GGML_API struct ggml_tensor * ggml_graph_get_tensor(struct ggml_cgraph * cgraph, const char * name);
 
-// Appends all ancestors of tensor that are not in the graph yet, depth first, sources before their readers.
+// Appends all ancestors of tensor that are not in the graph yet, depth first, sources before
+// readers.
 GGML_API enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct ggml_tensor * tensor);
 
-// Gradients. A parameter gets a gradient tensor, and so does every node that is computed from it. The backward builder
-// derives all nodes of gf in reverse and appends to gb what computes the gradients of the parameters; afterwards
-// tensor->grad of each node is that expression. Before computing gb: ggml_graph_reset(gf), then set the gradient of the
-// result (usually to 1). keep: the nodes of gf get new gradient tensors first, so that those of an earlier call stay as
-// they are.
+// Gradients. A parameter gets a gradient tensor, and so does every node that depends on it. The
+// backward builder derives all nodes of gf in reverse. It appends to gb the nodes that compute the
+// gradients of the parameters. Afterwards tensor->grad of each node is that expression. Before you
+// compute gb, call ggml_graph_reset(gf) and set the gradient of the result (usually to 1). keep:
+// the nodes of gf get new gradient tensors first, so that gradients of an earlier call stay
+// unchanged.
 GGML_API enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * tensor);
 GGML_API enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph); // zeroes all gradient tensors
 GGML_API enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct ggml_cgraph * gf,
     struct ggml_cgraph * gb, bool keep);
-// Trades time for memory: gb computes forward nodes that the derivatives need a second time, from the nearest
-// checkpoints. gb_tmp receives the plain backward graph. On failure gb and gb_tmp are empty.
+// Trades time for memory: gb recomputes the forward nodes that the derivatives need from the
+// nearest checkpoints. gb_tmp receives the plain backward graph. On failure gb and gb_tmp are
+// empty.
 GGML_API enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml_context * ctx, struct ggml_cgraph * gf,
     struct ggml_cgraph * gb, struct ggml_cgraph * gb_tmp, struct ggml_tensor ** checkpoints, int n_checkpoints);
 
-// Graph files: leafs with their data, nodes without, in the byte order of the machine. Import makes two contexts:
-// ctx_data with the file's content, to which the leafs point, and ctx_eval with the graph; both are the caller's. NULL
-// on failure, then both are NULL.
+// Graph files: leafs with their data, nodes without, in the byte order of the machine. Import makes
+// two contexts, which the caller owns: ctx_data with the file's content, to which the leafs point,
+// and ctx_eval with the graph. NULL on failure, also for both contexts.
 GGML_API enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname);
 GGML_API struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data,
     struct ggml_context ** ctx_eval);
@@ -860,7 +869,7 @@ GGML_API void ggml_graph_print(const struct ggml_cgraph * cgraph); // to stdout
 GGML_API enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf,
     const char * filename);
 
-// Runs on the CPU, on tensors whose data is in host memory. n_threads <= 0: GGML_DEFAULT_N_THREADS.
+// Runs on the CPU, on tensors with data in host memory. n_threads <= 0: GGML_DEFAULT_N_THREADS.
 GGML_API struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threads);
 // an enum ggml_status
 GGML_API int ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan);
@@ -873,27 +882,31 @@ GGML_API void ggml_quantize_init(enum ggml_type type); // optional; thread-safe
 GGML_API void ggml_quantize_free(void);
 GGML_API bool ggml_quantize_requires_imatrix(enum ggml_type type);
 
-// A format cannot hold NaN, infinities, and numbers that are too large for its scales. Functions that return a size
-// report such a number as an error with its row and column. They have then written a part of dst.
-// F32, F16 and BF16 hold NaN and infinities, so only a finite number that becomes infinite is an
-// error. The row functions of ggml_internal_get_type_traits cannot fail: a block with such a number
-// becomes NaN as a whole. (MXFP4 and NVFP4 have no NaN and behave as with CLIP.)
-// n values in rows of k; hist (16 counters, may be NULL) is incremented; returns bytes written, 0 on error.
+// A format cannot hold NaN, infinities, and numbers that are too large for its scales. Functions
+// that return a size report such a number as an error with its row and column. They have then
+// written a part of dst. F32, F16 and BF16 hold NaN and infinities, so only a finite number that
+// becomes infinite is an error. The row functions of ggml_internal_get_type_traits cannot fail: a
+// block with such a number becomes NaN as a whole. (MXFP4 and NVFP4 have no NaN and behave as with
+// CLIP.)
+//
+// n values in rows of k. hist (16 counters, may be NULL) is incremented. Returns bytes written, 0
+// on error.
 GGML_API size_t ggml_quantize_q4_0(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q4_1(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q5_0(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q5_1(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q8_0(const float * src, void * dst, int n, int k, int64_t * hist);
-// K: hist stays as it is
+// K: hist is not changed
 GGML_API size_t ggml_quantize_q2_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q3_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q4_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q5_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q6_K(const float * src, void * dst, int n, int k, int64_t * hist);
 
-// nrows rows from element `start` of src to the same place in dst; imatrix: NULL or n_per_row importances,
-// of which only the ratios within a block count. A block whose importances are all 0 is quantized without importances.
-// An importance that is negative or NaN counts as 0, an infinite one as the largest number.
+// nrows rows from element `start` of src to the same place in dst. imatrix: NULL or n_per_row
+// importances, of which only the ratios within a block count. A block whose importances are all 0
+// is quantized without importances. An importance that is negative or NaN counts as 0, an infinite
+// one as the largest number.
 GGML_API size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows,
     int n_per_row, int64_t * hist, const float * imatrix);
 
@@ -995,7 +1008,7 @@ GGML_API ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type); 
 }
 #endif
 
-// The additions; and the file format's functions, which programs of early 2024 find here.
+// The additions, and the file format's functions, which programs of early 2024 find here.
 #include "ggml-ext.h"
 #include "gguf.h"
 

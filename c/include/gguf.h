@@ -1,21 +1,24 @@
 // gguf.h - GGUF model files: metadata key-value pairs and named tensors.
 //
-// A gguf_context holds everything of a file but (unless asked) its tensor data. Reading trusts nothing in the file:
-// every count, length, offset and type is checked, and a bad one is an error (NULL) whose message names the field and
-// its offset. If a file ends early, the message says how many bytes it needs.
+// A gguf_context holds everything of a file except (unless asked) its tensor data. The reader
+// trusts nothing in the file: it checks every count, length, offset and type. A bad one is an error
+// (NULL) whose message names the field and its offset. If a file ends early, the message says how
+// many bytes it needs.
 //
-// Tensors may have no axes (one element, n_dims 0), an axis of 0 (no bytes), and data in any order. Two tensors may
-// share all of their bytes, as tied weights do. Partial overlap is an error.
+// Tensors may have no axes (one element, n_dims 0), an axis of 0 (no bytes), and data in any order.
+// Two tensors may share all of their bytes, as tied weights do. Partial overlap is an error.
 //
-// Some values are opaque: arrays of arrays, tensors of types that are not known here (ids up to 1023), and tensors of
-// more than GGML_MAX_DIMS axes. Their descriptions can be read, and their bytes written again. A tensor of an unknown
-// type ends where the next one begins. A file with opaque tensors is an error only if params.ctx asks for ggml tensors:
-// GGML_STATUS_UNSUPPORTED.
+// Some values are opaque: arrays of arrays, tensors of unknown types (ids up to 1023), and tensors
+// of more than GGML_MAX_DIMS axes. You can read their descriptions and write their bytes again. A
+// tensor of an unknown type ends where the next one begins. A file with opaque tensors is an error
+// only if params.ctx asks for ggml tensors: GGML_STATUS_UNSUPPORTED.
 //
-// Each file is read alone. A part of a split model (keys split.no, split.count and split.tensors.count) is read like
-// any file, so the program must read the other parts itself. (gguf.open of the Python package does.)
+// Each file is read by itself. A part of a split model (keys split.no, split.count and
+// split.tensors.count) is read like any file, so the program must read the other parts itself.
+// (gguf.open of the Python package does.)
 //
-// Getters given an index or a type that does not match return 0, NULL or the _COUNT value and set the error.
+// A getter with an index or a type that does not match returns 0, NULL or the _COUNT value and sets
+// the error.
 #ifndef GGUF_H
 #define GGUF_H
 
@@ -52,7 +55,7 @@ struct gguf_init_params {
 
 GGML_API struct gguf_context * gguf_init_empty(void);
 GGML_API struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_params params);
-GGML_API void gguf_free(struct gguf_context * ctx); // NULL is fine; leaves *params.ctx alone
+GGML_API void gguf_free(struct gguf_context * ctx); // NULL is allowed; does not free *params.ctx
 
 GGML_API const char * gguf_type_name(enum gguf_type type); // NULL for an invalid type
 GGML_API int gguf_get_version(const struct gguf_context * ctx);
@@ -89,7 +92,7 @@ GGML_API size_t gguf_get_tensor_offset(const struct gguf_context * ctx, int i); 
 GGML_API char * gguf_get_tensor_name(const struct gguf_context * ctx, int i);
 GGML_API enum ggml_type gguf_get_tensor_type(const struct gguf_context * ctx, int i);
 
-// Setters replace or append, and copy what they are given.
+// Setters replace or append, and copy their arguments.
 GGML_API enum ggml_status gguf_set_val_u8(struct gguf_context * ctx, const char * key, uint8_t val);
 GGML_API enum ggml_status gguf_set_val_i8(struct gguf_context * ctx, const char * key, int8_t val);
 GGML_API enum ggml_status gguf_set_val_u16(struct gguf_context * ctx, const char * key, uint16_t val);
@@ -107,7 +110,7 @@ GGML_API enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const cha
 GGML_API enum ggml_status gguf_set_arr_str(struct gguf_context * ctx, const char * key, const char ** data, int n);
 GGML_API enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * src); // copies all pairs of src
 
-// The tensor's data is remembered by address and read when the file is written.
+// Stores the address of the tensor's data, which are read when the file is written.
 GGML_API enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_tensor * tensor);
 GGML_API enum ggml_status gguf_set_tensor_type(struct gguf_context * ctx, const char * name, enum ggml_type type);
 GGML_API enum ggml_status gguf_set_tensor_data(struct gguf_context * ctx, const char * name, const void * data,

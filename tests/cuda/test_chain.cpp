@@ -1,5 +1,5 @@
-// test_chain.cpp - products with a softmax between them become attention only if nobody can see the scores. Results
-// agree with those of the single operators.
+// test_chain.cpp - products with a softmax between them become attention only if no other code can
+// read the scores. Results agree with those of the single operators.
 #include <cmath>
 #include <functional>
 #include <string>
@@ -263,7 +263,7 @@ static void reported_scratch_covers_both_algorithms(void) {
 #endif
 }
 
-// Somebody reads an intermediate result, or the chain is another one: operators run one by one.
+// Another node reads an intermediate result, or the chain differs: operators run one by one.
 static void other_chains_run_node_by_node(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = open();

@@ -52,7 +52,7 @@ static void unused_devices_get_no_context(void) {
     CHECK_INT(cudaGetDevice(&now), cudaSuccess);
     CHECK_INT(now, 1);
     CHECK(!gb_emu_has_context(0));
-    CHECK_INT(cudaSetDevice(0), cudaSuccess); // somebody else uses device 0: it comes back
+    CHECK_INT(cudaSetDevice(0), cudaSuccess);  // other code uses device 0, which stays current
     compute(1);
     CHECK_INT(cudaGetDevice(&now), cudaSuccess);
     CHECK_INT(now, 0);

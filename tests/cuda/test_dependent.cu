@@ -210,7 +210,7 @@ GB_KERNEL copies_before(const int * x, int * y) {
     y[threadIdx.x] = a[4 * threadIdx.x];
 }
 
-// One thread has waited. The others meet it and go on without a wait.
+// One thread has waited. The others continue after a barrier without a wait.
 GB_KERNEL waits_for_others(const int * x, int * y) {
     if (threadIdx.x == 0) {
         gb_wait_for_earlier();

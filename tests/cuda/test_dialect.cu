@@ -452,7 +452,7 @@ static void shared_memory_is_not_taken_away() {
     gb_emu_reset();
 }
 
-// Nothing runs until somebody waits, and then in the order of events.
+// Nothing runs until a thread waits. Then work runs in the order of events.
 static void queues_wait() {
     CUDA_OR_SKIP();
     cudaStream_t a, b;

@@ -1,6 +1,6 @@
-// test_fuse.cpp - a norm with the weight and bias after it is one launch, and so is a softmax with the factor and mask
-// before it. Every result that somebody may read is stored and equals that of the single operators. Nodes that share
-// memory in other ways are not fused.
+// test_fuse.cpp - a norm with the weight and bias after it is one launch, and so is a softmax with
+// the factor and mask before it. Every result that other code may read is stored and equals that of
+// the single operators. Nodes that share memory otherwise are not fused.
 #include <cmath>
 
 #include "device_graph.h"

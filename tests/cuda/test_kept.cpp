@@ -295,7 +295,7 @@ static void graphs_are_launched_again(void) {
 }
 
 // A node writes to the activations between two products, and to the positions between two rotations.
-static void what_is_written_is_made_again(void) {
+static void rewritten_sources_are_computed_again(void) {
     CUDA_OR_SKIP();
     model m = begin(3, 3);
     ggml_context * c = m.ctx;
@@ -344,5 +344,5 @@ static void tables_depend_on_positions_and_parameters(void) {
 
 TEST_MAIN(TEST(activations_are_rounded_once), TEST(norms_round_what_they_compute),
     TEST(norms_round_for_products_of_all_kinds), TEST(norms_round_nothing_in_vain),
-    TEST(each_kind_of_rows_is_made_once), TEST(graphs_are_launched_again), TEST(what_is_written_is_made_again),
+    TEST(each_kind_of_rows_is_made_once), TEST(graphs_are_launched_again), TEST(rewritten_sources_are_computed_again),
     TEST(tables_depend_on_positions_and_parameters))

@@ -1,10 +1,10 @@
 // test_models.cpp - a small BERT encoder (the network of MiniLM) and a small Llama (grouped heads, a cache), beside the
 // CPU: every format of weights, prompts of several lengths, with and without fusion.
 //
-// Each feature that a model combines has a test of its own. This test checks the features together. The kernel that
-// computes activations also prepares them for the next product, in a way that depends on the format, the number of rows
-// and the device. In the emulation, GB_EMU_CAPABILITY (7.5, 8.0 or 9.0) says what devices can do. Every format takes
-// minutes there, so that GGML_TEST_LONG=1 must ask for it.
+// Each feature that a model combines has a test of its own. This test checks the features together.
+// The kernel that computes activations also prepares them for the next product, depending on the
+// format, the number of rows and the device. In the emulation, GB_EMU_CAPABILITY (7.5, 8.0 or 9.0)
+// sets the compute capability. Every format takes minutes there, so that needs GGML_TEST_LONG=1.
 #include <cmath>
 #include <map>
 

@@ -1,8 +1,8 @@
-// backend.c - devices: queued access to tensors, prepared and plain computing, and copies between tensors.
+// backend.c - devices: queued access to tensors, computing, and copies between tensors.
 //
-// A backend without a hook for queued work gets the synchronous call after a wait for what it has queued, so the order
-// of calls is the order of effects in both cases. A backend without graph plans gets a plain plan: a node list of its
-// own, run through graph_compute.
+// If a backend has no hook for queued work, the functions wait for its queue and then make the
+// synchronous call. So the order of calls is the order of effects in both cases. A backend without
+// graph plans gets a plain plan: a copy of the node list, run through graph_compute.
 #include "backend/backend.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "base/thread.h"
 #include "base/vec.h"
 
-// Bytes of host memory that a copy between two devices goes through when neither knows the other.
+// Bytes of the host buffer for copies between two devices that cannot copy directly.
 #define STAGING_SIZE ((size_t) 1 << 20)
 
 // Messages use this, so it never fails: "NULL" without a backend or a hook.
@@ -36,8 +36,8 @@ void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend) {
     gb_process_unlock(GB_MUTEX_WATCHERS);
 }
 
-// Takes a watch out of the list: the given one, or the first one of a backend if `which` is NULL. NULL: it is not
-// there.
+// Takes a watch out of the list: the given one, or the first one of a backend if `which` is NULL.
+// NULL: it is not in the list.
 static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * which, ggml_backend_t of) {
     struct gb_backend_watch * found = NULL;
     gb_process_lock(GB_MUTEX_WATCHERS);
@@ -53,7 +53,7 @@ static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * wh
     return found;
 }
 
-// A watch whose backend was freed has no backend any more, and nothing is to be done.
+// Does nothing if the backend was freed: the watch then has no backend.
 void gb_backend_unwatch(struct gb_backend_watch * watch) {
     if (watch->backend) {
         take_watcher(watch, NULL);
@@ -61,7 +61,7 @@ void gb_backend_unwatch(struct gb_backend_watch * watch) {
     }
 }
 
-// Each watch is out of the list before it is told, so `on_free` may watch and unwatch others.
+// Takes each watch out of the list before its call, so that `on_free` may watch and unwatch.
 void ggml_backend_free(ggml_backend_t backend) {
     if (backend == NULL || backend->iface.free == NULL) {
         return;
@@ -114,7 +114,8 @@ static enum ggml_status check_async(const char * func, ggml_backend_t backend, c
     return size == 0 ? GGML_STATUS_SUCCESS : gb_tensor_check_access(func, tensor, data, offset, size);
 }
 
-// The version of the buffer changes when the write is queued, since nobody may read the old bytes from then on.
+// The version of the buffer changes when the write is queued, because the old bytes must not be
+// read after that.
 enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size) {
     GB_TRY(check_async(__func__, backend, tensor, data, offset, size));
@@ -124,7 +125,7 @@ enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct gg
     if (backend->iface.set_tensor_async && reaches(backend, tensor)) {
         const uint64_t before = gb_fail_count();
         gb_buffer_changed(gb_tensor_buffer(tensor));
-        gb_mapped_enter(); // the hook may read `data` at once, and that may be a mapped file
+        gb_mapped_enter();  // the hook may read `data` now, which may be a mapped file
         backend->iface.set_tensor_async(backend, tensor, data, offset, size);
         gb_mapped_leave();
         GB_TRY(gb_status_since(before));
@@ -153,7 +154,7 @@ enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const str
     return ggml_backend_tensor_get(tensor, data, offset, size);
 }
 
-// Failures of queued work are reported here, by the hook. A backend without the hook has nothing queued.
+// Reports failures of queued work. A backend without the hook has nothing queued.
 enum ggml_status ggml_backend_synchronize(ggml_backend_t backend) {
     GB_CHECK_ARG(backend);
     const uint64_t before = gb_fail_count();
@@ -173,7 +174,7 @@ static enum ggml_status check_graph(const char * func, ggml_backend_t backend, c
     return gb_graph_check(cgraph, "cgraph", func);
 }
 
-// Gives all buffers that hold results of the graph one new version; a view has no result of its own.
+// Gives all buffers with results of the graph one new version. Views have no results of their own.
 static void mark_written(const struct ggml_cgraph * cgraph) {
     const uint64_t version = gb_new_version();
     for (int i = 0; i < cgraph->n_nodes; i++) {
@@ -251,8 +252,8 @@ static bool compute_profiled(ggml_backend_t backend, struct ggml_cgraph * cgraph
     return ok;
 }
 
-// Calls graph_compute and makes sure that a failure has a message, even where the hook reports none. A hook that
-// reports a failure and still answers true has computed.
+// Calls graph_compute. A failure gets a message even if the hook reports none. A hook that reports
+// a failure but returns true has computed.
 static enum ggml_status run_graph(const char * func, ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     const uint64_t before = gb_fail_count();
     mark_written(cgraph);
@@ -279,10 +280,10 @@ bool ggml_backend_may_leave_out(const struct ggml_tensor * node) {
                (gb_tensor_is_read_once(node) && gb_tensor_is_read_once(root) && root->buffer && root->buffer->arena));
 }
 
-// The handle that callers get. It wraps the backend's own plan, or, of a backend that has none, the graph with a copy
-// of its node list.
+// The handle for callers. It wraps the backend's own plan. For a backend without plans, it wraps
+// the graph with a copy of its node list.
 struct plan {
-    ggml_backend_t backend; // that made the plan; only compared, so a stale handle is refused
+    ggml_backend_t backend;  // that made the plan; only compared, to refuse a stale handle
     bool plain;
     ggml_backend_graph_plan_t inner;       // owned; unless plain
     GB_VEC(ggml_backend_buffer_t) written; // buffers of the results
@@ -290,8 +291,9 @@ struct plan {
     struct ggml_tensor * nodes[];          // plain; borrowed
 };
 
-// Lists the buffers of the results of a plan that is not plain: such a plan may outlive the graph's tensors, and has to
-// mark the buffers at each computation. Giving the buffers a new version here only serves to list each once.
+// Lists the buffers of the results of a plan that is not plain. Such a plan may outlive the graph's
+// tensors, and must mark the buffers at each computation. The new version only serves to list each
+// buffer once.
 static bool list_written(struct plan * plan, const struct ggml_cgraph * cgraph) {
     const uint64_t version = gb_new_version();
     for (int i = 0; i < cgraph->n_nodes; i++) {
@@ -329,7 +331,7 @@ static struct plan * plan_new(ggml_backend_t backend, const struct ggml_cgraph *
     return plan;
 }
 
-// A plan of another backend would be taken for something that it is not, because handles are untyped pointers.
+// Refuses a plan of another backend: handles are untyped pointers, so the hook could not notice.
 static enum ggml_status check_plan(const char * func, ggml_backend_t backend, const struct plan * plan) {
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
     GB_FAIL_IF(plan == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'plan' is NULL", func);
@@ -342,7 +344,7 @@ static bool has_plans(ggml_backend_t backend) {
     return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
 }
 
-// A plan of the backend's own is wrapped, so that it can be refused by other backends.
+// Wraps the backend's own plan, so that other backends can refuse it.
 ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     if (check_graph(__func__, backend, cgraph) != GGML_STATUS_SUCCESS) {
         return NULL;
@@ -364,7 +366,7 @@ ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend,
     return NULL;
 }
 
-// A handle of another backend is refused, not freed.
+// Refuses a handle of another backend and does not free it.
 void ggml_backend_graph_plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
     struct plan * p = plan;
     if (p == NULL || check_plan(__func__, backend, p) != GGML_STATUS_SUCCESS) {
@@ -376,7 +378,7 @@ void ggml_backend_graph_plan_free(ggml_backend_t backend, ggml_backend_graph_pla
     free_plan(p);
 }
 
-// A plain plan is checked at each computation, because its tensors are the caller's and may have changed.
+// Checks a plain plan at each computation, because the caller may have changed its tensors.
 enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
     struct plan * p = plan;
     GB_TRY(check_plan(__func__, backend, p));
@@ -399,7 +401,8 @@ bool ggml_backend_supports_op(ggml_backend_t backend, const struct ggml_tensor *
     return backend->iface.supports_op && backend->iface.supports_op(backend, op);
 }
 
-// A text that lives on, NULL if the backend supports the node. Nothing is reported: this is a question, not a failure.
+// A static text. NULL if the backend supports the node. Reports nothing, because a negative answer
+// is not a failure.
 const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op) {
     if (backend == NULL || op == NULL) {
         return backend ? "the op is NULL" : "the backend is NULL";
@@ -444,7 +447,7 @@ static enum ggml_status copy_staged(const struct ggml_tensor * src, struct ggml_
     return GGML_STATUS_SUCCESS;
 }
 
-// Copies one run of bytes without gaps, directly where one side is on the host.
+// Copies bytes without gaps, directly if one side is on the host.
 static enum ggml_status copy_run(const struct ggml_tensor * src, struct ggml_tensor * dst, size_t offset, size_t size,
     char * staging, size_t staging_size) {
     if (gb_tensor_is_host(src)) {
@@ -456,8 +459,8 @@ static enum ggml_status copy_run(const struct ggml_tensor * src, struct ggml_ten
     return copy_staged(src, dst, offset, size, staging, staging_size);
 }
 
-// Copies a view row by row (element by element where a row has gaps itself), because what lies in its gaps belongs to
-// other tensors.
+// Copies a view row by row, or element by element if rows have gaps. The bytes in its gaps belong
+// to other tensors.
 static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_tensor * dst, char * staging,
     size_t staging_size) {
     const size_t unit = ggml_type_size(dst->type);
@@ -478,7 +481,8 @@ static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_te
     return GGML_STATUS_SUCCESS;
 }
 
-// The copy of last resort: neither side has a hook for it, both refused, or the hooks would write into gaps.
+// The fallback: neither side has a hook for the copy, both refused, or the hooks would write into
+// gaps.
 static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct ggml_tensor * dst, bool gaps) {
     const size_t nbytes = ggml_nbytes(dst);
     const bool host = gb_tensor_is_host(src) || gb_tensor_is_host(dst);
@@ -493,7 +497,7 @@ static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct
     return status;
 }
 
-// Tries the buffers' hooks first, which know how to copy directly; a view with gaps always goes by rows.
+// Tries the buffers' hooks first, because they can copy directly. Copies a view with gaps by rows.
 enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst) {
     bool nothing;
     GB_TRY(check_copy(__func__, src, dst, &nothing));
@@ -504,7 +508,7 @@ enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_
     if (!gaps && !gb_tensor_is_host(src) && !gb_tensor_is_host(dst)) {
         const uint64_t before = gb_fail_count();
         const bool copied = ggml_backend_buffer_copy_tensor(src, dst);
-        GB_TRY(gb_status_since(before)); // a hook that failed is an error; one that does not know how is not
+        GB_TRY(gb_status_since(before));  // an error only if a hook failed, not if no hook can copy
         if (copied) {
             return gb_mapped_check_at(__func__, src->data);
         }
@@ -512,8 +516,8 @@ enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_
     return copy_through_host(src, dst, gaps);
 }
 
-// Orders the copy after what is queued on `backend` alone: the caller waits for what other backends still have queued
-// for src.
+// Orders the copy after the queue of `backend` only. If other backends have queued work on src, the
+// caller waits for it.
 enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src,
     struct ggml_tensor * dst) {
     GB_CHECK_ARG(backend);

@@ -1,4 +1,4 @@
-// backend.h - what the files of this layer, the allocators and the scheduler share about buffers and backends.
+// backend.h - functions on buffers and backends for this folder, the allocators and the scheduler.
 //
 //   buffer.c        buffer types, buffers, tensor access and placing by hand
 //   multi_buffer.c  several buffers behind one handle
@@ -12,7 +12,8 @@
 //   ctx_tensors.c   memory for all tensors of a context;  hash_set.c: the public sets of tensor addresses
 //   graph_copy.c    deep copies of graphs;  compare.c runs one graph on two backends
 //
-// True if a hook failed: ggml-backend-impl.h, "Errors of hooks". gb_fail_count before the call, gb_status_since after.
+// True if a hook failed: ggml-backend-impl.h, "Errors of hooks". Call gb_fail_count before the
+// hook, and gb_status_since after it.
 #ifndef GB_BACKEND_BACKEND_H
 #define GB_BACKEND_BACKEND_H
 
@@ -21,23 +22,24 @@
 #include "ggml-backend.h"
 #include "tensor/tensor.h"
 
-// How many buffers were freed in this process, modulo 2^32: as long as the number stays the same, no buffer's address
-// has been given to another buffer.
+// How many buffers were freed in this process, modulo 2^32. While the number is the same, no
+// address of a buffer was reused.
 unsigned gb_buffers_freed(void);
 // The number of freed buffers that had `replicated` set.
 unsigned gb_replicated_buffers_freed(void);
 
-// The type that host memory without a buffer counts as: that of the CPU backend.
+// The buffer type of host memory without a buffer: that of the CPU backend.
 ggml_backend_buffer_type_t gb_plain_host_buffer_type(void);
 
 // A buffer of that type around memory that the caller owns. NULL on failure (reported).
 ggml_backend_buffer_t gb_plain_host_buffer(void * ptr, size_t size);
 
-// Storage versions. Whatever writes into a buffer, in any way, calls gb_buffer_changed before it returns: a copy of its
-// content is stale when the version is another. gb_new_version is for marking several buffers with one new version.
+// Storage versions. Code that writes into a buffer calls gb_buffer_changed before it returns. A
+// copy of the content is stale when the version differs. gb_new_version marks several buffers with
+// the same new version.
 uint64_t gb_new_version(void);
 
-// Relaxed, because several threads may compute into one buffer while others ask for its version.
+// Relaxed, because several threads may compute into one buffer while others read its version.
 static inline uint64_t gb_buffer_version(const struct ggml_backend_buffer * buffer) {
     return GB_READ_RELAXED(buffer->version);
 }
@@ -48,25 +50,26 @@ static inline void gb_buffer_set_version(struct ggml_backend_buffer * buffer, ui
 // Gives the buffer a new version. NULL is allowed.
 void gb_buffer_changed(ggml_backend_buffer_t buffer);
 
-// For language bindings, whose tensors may go on pointing to a buffer that was freed. While a buffer is held, freeing
-// it gives back its memory and leaves a retired struct without hooks behind; the last unhold frees that. The caller
-// makes sure that no other thread holds, unholds or frees the buffer meanwhile.
+// For language bindings, whose tensors may point to a buffer after it was freed. Freeing a held
+// buffer releases its memory and leaves a retired struct without hooks. The last unhold frees the
+// struct. The caller makes sure that no other thread holds, unholds or frees the buffer meanwhile.
 void gb_buffer_hold(ggml_backend_buffer_t buffer);
 void gb_buffer_unhold(ggml_backend_buffer_t buffer);
 
-// True if the buffer was freed while it was held; any thread may ask.
+// True if the buffer was freed while it was held. Any thread may call this.
 static inline bool gb_buffer_is_retired(const struct ggml_backend_buffer * buffer) {
     return GB_READ_ACQUIRE(buffer->retired);
 }
 
-// The buffer that holds the tensor's bytes: a view's is that of its source. NULL: not placed, or in plain host memory.
+// The buffer that holds the tensor's bytes. For a view, the buffer of its source. NULL: not placed,
+// or in plain host memory.
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t);
 
 // INVALID_STATE with a message of `func` unless the tensor has memory. Tensors without bytes always pass.
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t);
 
-// INVALID_STATE or INVALID_ARGUMENT unless the tensor is placed, `data` is not NULL and [offset, offset + size) lies
-// within its bytes: what every read and write of tensor bytes needs.
+// INVALID_STATE or INVALID_ARGUMENT unless the tensor is placed, `data` is not NULL, and [offset,
+// offset + size) lies within its bytes. Every read and write of tensor bytes needs this.
 enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size);
 
@@ -76,13 +79,13 @@ static inline bool gb_buffer_is_host(const struct ggml_backend_buffer * buffer) 
     return type->iface.is_host != NULL && type->iface.is_host(type);
 }
 
-// Puts a view where its source lies, which must be in a buffer.
+// Binds a view to the memory of its source, which must be in a buffer.
 enum ggml_status gb_view_bind(struct ggml_tensor * view);
 
-// As ggml_backend_tensor_set, for a caller that has checked that the tensor is placed and the bytes lie within it.
+// ggml_backend_tensor_set after its checks: the tensor is placed and the bytes lie within it.
 enum ggml_status gb_tensor_write(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size);
 
-// Writes all elements of a placed tensor with gaps. In `data` they lie one after the other. Bytes in the gaps stay.
+// Writes all elements of a placed tensor with gaps. `data` has no gaps. Bytes in the gaps stay.
 enum ggml_status gb_tensor_scatter(struct ggml_tensor * t, const void * data);
 
 // True if the bytes of the tensor leave gaps (a strided view). Writing its whole extent would then
@@ -99,11 +102,11 @@ void gb_backend_name_algorithms(ggml_backend_t backend, struct ggml_tensor * con
 // True if work that is queued on `backend` can wait for events of `other` without stopping the host.
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other);
 
-// True if it comes behind what was queued on `other` before, without any event.
+// True if it runs after earlier work in the queue of `other`, without any event.
 bool gb_backend_comes_behind(ggml_backend_t backend, ggml_backend_t other);
 
-// An object that keeps a backend which it does not own watches it, and is told before the backend is freed. The struct
-// and the backend are safe to use until `on_free` was called or the watch is ended.
+// For an object that keeps a backend which it does not own. The backend calls `on_free` before it
+// is freed. The struct and the backend are safe to use until then, or until the watch is ended.
 struct gb_backend_watch {
     ggml_backend_t backend; // NULL: not watching
     struct gb_backend_watch * next;

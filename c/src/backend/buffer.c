@@ -1,8 +1,9 @@
-// buffer.c - buffer types, buffers, reading and writing tensors through them, placing tensors by hand.
+// buffer.c - buffer types, buffers, reading and writing tensors through them, placing tensors by
+// hand.
 //
-// Every function here checks its arguments, calls one hook of the implementer, and turns what the hook reported into a
-// status. A required hook that is missing is an error of the backend, not a crash. A failed placement leaves the tensor
-// unplaced.
+// Every function checks its arguments, calls one hook of the implementer, and turns the hook's
+// failure into a status. If a required hook is missing, that is an error of the backend, not a
+// crash. A failed placement leaves the tensor unplaced.
 #include "backend/backend.h"
 
 #include <stdatomic.h>
@@ -27,8 +28,8 @@ const char * ggml_backend_buft_name(ggml_backend_buffer_type_t buft) {
     return buft->iface.get_name(buft);
 }
 
-// All buffers that are made by a type come through here, so this is the one place that checks what a hook has made: a
-// buffer is never smaller than was asked for, and a failure always has a message.
+// All buffers of a type are made here, so this is the one check of what a hook has made: a buffer
+// is at least as large as requested, and a failure always has a message.
 ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t buft, size_t size) {
     GB_CHECK_ARG_RETURNING(buft, NULL);
     NEED_HOOK(buft->iface.alloc_buffer, NULL, "buffer type", "alloc_buffer");
@@ -54,7 +55,8 @@ ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t 
     return buffer;
 }
 
-// Callers compute with the alignment, so a value that is no power of two is an error of the backend.
+// Callers compute with the alignment, so a value that is not a power of two is an error of the
+// backend.
 size_t ggml_backend_buft_get_alignment(ggml_backend_buffer_type_t buft) {
     GB_CHECK_ARG_RETURNING(buft, 0);
     NEED_HOOK(buft->iface.get_alignment, 0, "buffer type", "get_alignment");
@@ -71,7 +73,7 @@ size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t buft) {
     return buft->iface.get_max_size ? buft->iface.get_max_size(buft) : SIZE_MAX;
 }
 
-// A backend may want more bytes than the tensor has (padding of rows, for instance), never fewer.
+// A backend may need more bytes than the tensor has (padding of rows, say), never fewer.
 size_t ggml_backend_buft_get_alloc_size(ggml_backend_buffer_type_t buft, struct ggml_tensor * tensor) {
     GB_CHECK_ARG_RETURNING(buft, 0);
     GB_CHECK_ARG_RETURNING(tensor, 0);
@@ -98,8 +100,8 @@ bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft) {
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
-// For implementers: the struct around their hooks and context, which free_buffer frees. On failure the context stays
-// the implementer's.
+// For implementers: makes the struct around their hooks and context. free_buffer frees the context.
+// On failure the implementer still owns it.
 ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, struct ggml_backend_buffer_i iface,
     ggml_backend_buffer_context_t context, size_t size) {
     GB_CHECK_ARG_RETURNING(buft, NULL);
@@ -116,11 +118,11 @@ ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, 
     return buffer;
 }
 
-// Both counters wrap around; versions are never given twice.
+// Both counters wrap around. The process never repeats a version.
 static atomic_uint n_freed, n_replicated_freed;
 static atomic_ullong last_version;
 
-// Versions begin with 1, so 0 can stand for "never written".
+// Versions begin with 1, so 0 means "never written".
 uint64_t gb_new_version(void) { return atomic_fetch_add(&last_version, 1) + 1; }
 
 void gb_buffer_changed(ggml_backend_buffer_t buffer) {
@@ -129,7 +131,7 @@ void gb_buffer_changed(ggml_backend_buffer_t buffer) {
     }
 }
 
-// Tensors lie in the parts of a multi-buffer, so the parts change with it.
+// Tensors lie in the parts of a multi-buffer, so the parts get the new version, too.
 enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG(buffer);
     gb_buffer_changed(buffer);
@@ -139,7 +141,7 @@ enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buffer) {
     return GGML_STATUS_SUCCESS;
 }
 
-// A held buffer stays as a struct without hooks and bytes, so that tensors which still point to it can tell.
+// A held buffer stays as a struct without hooks and bytes, so that its tensors can detect that.
 void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
     if (buffer == NULL) {
         return;
@@ -184,11 +186,10 @@ size_t ggml_backend_buffer_get_size(ggml_backend_buffer_t buffer) {
     return buffer->size;
 }
 
-// A multi-buffer has no address of its own, which is no error.
 void * ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG_RETURNING(buffer, NULL);
     if (ggml_backend_buffer_is_multi_buffer(buffer)) {
-        return NULL; // a multi-buffer has no address; that is no error
+        return NULL;  // a multi-buffer has no address, which is not an error
     }
     NEED_HOOK(buffer->iface.get_base, NULL, "buffer", "get_base");
     void * base = buffer->iface.get_base(buffer);
@@ -223,7 +224,8 @@ size_t ggml_backend_buffer_get_alloc_size(ggml_backend_buffer_t buffer, struct g
     return ggml_backend_buft_get_alloc_size(buffer->buft, tensor);
 }
 
-// The version changes before the hook runs, in all functions that write: a copy that is taken meanwhile is stale.
+// All functions that write change the version before they call the hook, so that a copy made
+// meanwhile is stale.
 enum ggml_status ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     GB_CHECK_ARG(buffer);
     NEED_HOOK(buffer->iface.clear, GGML_STATUS_UNSUPPORTED, "buffer", "clear");
@@ -235,7 +237,7 @@ enum ggml_status ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t
 
 bool ggml_backend_buffer_is_host(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG_RETURNING(buffer, false);
-    // a retired buffer has no hooks: its memory was given back
+    // a retired buffer has no hooks: its memory was freed
     return buffer->iface.get_base != NULL && ggml_backend_buft_is_host(buffer->buft);
 }
 
@@ -244,7 +246,7 @@ enum ggml_status ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer, enu
     GB_FAIL_IF(usage != GGML_BACKEND_BUFFER_USAGE_ANY && usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
         GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'usage': %d is neither ANY (0) nor WEIGHTS (1)", __func__,
         (int) usage);
-    GB_WRITE_RELAXED(buffer->usage, usage); // schedulers that know the buffer read it when they plan, in any thread
+    GB_WRITE_RELAXED(buffer->usage, usage);  // schedulers read it in any thread
     gb_buffer_changed(buffer);
     if (ggml_backend_buffer_is_multi_buffer(buffer)) {
         return ggml_backend_multi_buffer_set_usage(buffer, usage);
@@ -278,8 +280,8 @@ ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t) {
     return GB_READ_RELAXED(gb_root(t)->buffer); // relaxed: another thread may be placing the tensor
 }
 
-// A tensor without bytes needs no memory. Three other states are told apart, because each has another cure: its buffer
-// was given back, its view source moved, or it was never placed.
+// A tensor without bytes needs no memory. Three other states have different cures, so they have
+// messages of their own: the buffer was freed, the view's source moved, or it was never placed.
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t) {
     if (t->data != NULL || ggml_nbytes(t) == 0) {
         const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
@@ -302,7 +304,7 @@ bool gb_tensor_has_gaps(const struct ggml_tensor * t) {
     return blck_size > 0 && ggml_nbytes(t) > (size_t) (ggml_nelements(t) / blck_size) * ggml_type_size(t->type);
 }
 
-// size > nbytes - offset instead of a sum, which could overflow.
+// Compares size with nbytes - offset, because a sum could overflow.
 enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size) {
     GB_FAIL_IF(data == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'data' is NULL", func);
@@ -313,7 +315,7 @@ enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_ten
     return GGML_STATUS_SUCCESS;
 }
 
-// memmove, since the caller's data may be part of the same memory.
+// memmove, because the caller's data may lie in the same memory.
 static enum ggml_status write_piece(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor);
     if (buffer == NULL) { // plain host memory, of a context or given by the caller
@@ -354,7 +356,8 @@ static enum ggml_status read_piece(const struct ggml_tensor * tensor, void * dat
     return gb_mapped_check_at("ggml_backend_tensor_get", tensor->data);
 }
 
-// A long transfer is cut into pieces only if the thread has a poll: a program without one pays nothing.
+// Cuts a long transfer into pieces only if the thread has a poll. A program without a poll pays
+// nothing.
 enum ggml_status gb_tensor_write(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     for (; size > GB_POLL_BYTES && gb_get_poll(NULL) != NULL; size -= GB_POLL_BYTES, offset += GB_POLL_BYTES) {
         const enum ggml_status status = write_piece(tensor, data, offset, GB_POLL_BYTES);
@@ -397,9 +400,9 @@ enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void
     return read_pieces(tensor, data, offset, size);
 }
 
-// Copies all elements of `from`, which lie one after the other, to a tensor's bytes at `to`.
+// Copies all elements of `from`, which has no gaps, to a tensor's bytes at `to`.
 static enum ggml_status scatter(char * to, const struct ggml_tensor * t, const char * from) {
-    enum { POLL = 1024 }; // elements between two polls for interrupts: the first write to a huge page takes long
+    enum { POLL = 1024 };  // elements between two polls: the first write to a huge page takes long
     const size_t element = ggml_type_size(t->type);
     const int64_t blocks = t->ne[0] / ggml_blck_size(t->type);
     unsigned n = 0;
@@ -423,7 +426,7 @@ static enum ggml_status scatter(char * to, const struct ggml_tensor * t, const c
     return GGML_STATUS_SUCCESS;
 }
 
-// Memory that is not on the host is read, changed and written back.
+// Reads memory that is not on the host, changes it, and writes it back.
 enum ggml_status gb_tensor_scatter(struct ggml_tensor * t, const void * data) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     const bool host = buffer == NULL || gb_buffer_is_host(buffer);
@@ -444,8 +447,8 @@ enum ggml_status gb_tensor_scatter(struct ggml_tensor * t, const void * data) {
     return shrunk != GGML_STATUS_SUCCESS ? shrunk : status;
 }
 
-// True: copied. False without a failure recorded: no hook knows how. False with one: a hook failed. The destination's
-// hook is called first.
+// True: copied. False without a recorded failure: no hook can copy. False with one: a hook failed.
+// Calls the destination's hook first.
 bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst) {
     GB_CHECK_ARG_RETURNING(src, false);
     GB_CHECK_ARG_RETURNING(dst, false);
@@ -455,7 +458,7 @@ bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml
     const uint64_t before = gb_fail_count();
     gb_mapped_enter();
     bool copied = into && into->iface.cpy_tensor && into->iface.cpy_tensor(into, src, dst);
-    // a hook that failed has recorded that; the other side would not succeed either
+    // the failed hook has recorded its failure; the other side would fail as well
     if (!copied && gb_fail_count() == before) {
         copied = from && from->iface.cpy_tensor_to && from->iface.cpy_tensor_to(from, src, dst);
     }
@@ -483,7 +486,7 @@ static enum ggml_status check_inside(const char * func, ggml_backend_buffer_t bu
     return GGML_STATUS_SUCCESS;
 }
 
-// The tensor is placed before the hook sees it, and taken back if the hook fails.
+// Places the tensor before the hook sees it, and undoes that if the hook fails.
 enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, void * addr) {
     GB_CHECK_ARG(buffer);
     GB_CHECK_ARG(tensor);
@@ -495,7 +498,7 @@ enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct 
         "%s: tensor '%s' is placed already", __func__, tensor->name);
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_backend_buffer_get_alloc_size(buffer, tensor)));
     gb_tensor_put(tensor, buffer, addr);
-    gb_tensor_set_stamp(tensor, 0, 0); // of allocator 0, which is none: nobody may give this memory to another tensor
+    gb_tensor_set_stamp(tensor, 0, 0);  // no allocator: none may give this memory to another tensor
     const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
         gb_tensor_put(tensor, NULL, NULL);
@@ -522,7 +525,7 @@ enum ggml_status gb_view_bind(struct ggml_tensor * view) {
     return status;
 }
 
-// A view shares the place of its root and the kind of its backend; both are undone if the hook fails.
+// A view has the place of its root and the kind of its backend. If the hook fails, both are undone.
 enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor) {
     GB_CHECK_ARG(buffer);
     GB_CHECK_ARG(tensor);

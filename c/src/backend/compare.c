@@ -1,8 +1,8 @@
 // compare.c - one graph on two backends, node by node.
 //
-// The second backend runs a copy; the first runs the given graph itself, so its tensors hold the results of backend1
-// afterwards, as after ggml_backend_graph_compute. The copy is made before anything runs: both start from the same
-// data.
+// The second backend runs a copy. The first one runs the given graph itself, so afterwards its
+// tensors hold the results of backend1, as after ggml_backend_graph_compute. The copy is made
+// before anything runs, so both start from the same data.
 #include "backend/backend.h"
 
 // Computes node i alone and waits for it.
@@ -14,7 +14,7 @@ static enum ggml_status compute_node(ggml_backend_t backend, struct ggml_cgraph 
     return ggml_backend_synchronize(backend);
 }
 
-// True when every node ran, or when the callback stopped the comparison; false on an error.
+// True if every node ran or the callback stopped the comparison. False on an error.
 bool ggml_backend_compare_graph_backend(ggml_backend_t backend1, ggml_backend_t backend2, struct ggml_cgraph * graph,
     ggml_backend_eval_callback callback, void * user_data) {
     GB_CHECK_ARG_RETURNING(backend1, false);

@@ -1,8 +1,8 @@
 // ctx_tensors.c - memory for all tensors of a context at once.
 //
-// The unplaced tensors, in order, are cut into runs that fit the largest allocation of the buffer type. Each run gets a
-// buffer, and several buffers get one handle. Placing comes last, and is undone as a whole when a tensor cannot be set
-// up: a failure leaves the context as it was.
+// The unplaced tensors, in order, are divided into groups that fit the largest allocation of the
+// buffer type. Each group gets a buffer, and several buffers get one handle. Tensors are placed
+// last. If one cannot be placed, all are unplaced again, so a failure changes nothing.
 #include "backend/backend.h"
 #include "base/mem.h"
 #include "base/vec.h"
@@ -15,14 +15,14 @@ struct placement {
     size_t offset; // bytes from the base of the buffer
 };
 
-// A view that this call has bound, and what it had before, for undoing.
+// A view that this call has bound, and its earlier binding, to undo it.
 struct bound_view {
     struct ggml_tensor * tensor;
     void * old_data;
     enum ggml_backend_type old_backend;
 };
 
-// Everything that one call knows; the vectors are freed when it returns.
+// The state of one call. The vectors are freed when it returns.
 struct ctx_job {
     struct ggml_context * ctx;
     ggml_backend_buffer_type_t buft;
@@ -37,7 +37,7 @@ static bool is_unplaced(const struct ggml_tensor * t) {
     return t->view_src == NULL && t->data == NULL && t->buffer == NULL;
 }
 
-// Appends the tensor to the last run, or begins a new run if that would grow too large.
+// Appends the tensor to the last group, or begins a new one if that would grow too large.
 static enum ggml_status assign(struct ctx_job * job, struct ggml_tensor * t) {
     const size_t size = ggml_backend_buft_get_alloc_size(job->buft, t);
     size_t padded, end;
@@ -66,7 +66,7 @@ static enum ggml_status assign_all(struct ctx_job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Runs of tensors without bytes get a buffer, too, since a placed tensor has one.
+// Groups of tensors without bytes get a buffer, too, because a placed tensor has one.
 static enum ggml_status alloc_buffers(struct ctx_job * job) {
     if (!gb_vec_reserve(&job->buffers, job->sizes.n)) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -82,7 +82,8 @@ static enum ggml_status alloc_buffers(struct ctx_job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Binds a view to the memory of its source, which may have been placed just now, and notes it for undoing.
+// Binds a view to the memory of its source, which may have been placed just now, and records it to
+// undo it.
 static enum ggml_status bind_view(struct ctx_job * job, struct ggml_tensor * t) {
     if (t->view_src == NULL || t->buffer != NULL || t->view_src->data == NULL || t->view_src->buffer == NULL) {
         return GGML_STATUS_SUCCESS; // no view, bound already, or its source is not placed (another context's)
@@ -96,8 +97,8 @@ static enum ggml_status bind_view(struct ctx_job * job, struct ggml_tensor * t) 
     return GGML_STATUS_SUCCESS;
 }
 
-// Sources before views: a view of a tensor of this context needs an address that only now exists. *n_placed counts the
-// placements to undo.
+// Places sources before views, because views need the addresses of their sources. *n_placed counts
+// the placements to undo.
 static enum ggml_status place_all(struct ctx_job * job, size_t * n_placed) {
     for (; *n_placed < job->placements.n; ++*n_placed) {
         const struct placement p = job->placements.data[*n_placed];
@@ -114,7 +115,7 @@ static enum ggml_status place_all(struct ctx_job * job, size_t * n_placed) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Puts every tensor back as it was, and frees the buffers.
+// Restores every tensor, and frees the buffers.
 static void undo(struct ctx_job * job, size_t n_placed) {
     for (size_t i = 0; i < job->views.n; i++) {
         const struct bound_view view = job->views.data[i];
@@ -129,7 +130,8 @@ static void undo(struct ctx_job * job, size_t n_placed) {
     }
 }
 
-// Makes the one handle of all buffers; *handle stays NULL when there is nothing to place, and on failure.
+// Makes the one handle of all buffers. *handle stays NULL if there is nothing to place, and on
+// failure.
 static enum ggml_status alloc_all(struct ctx_job * job, ggml_backend_buffer_t * handle) {
     size_t n_placed = 0;
     enum ggml_status status = assign_all(job);

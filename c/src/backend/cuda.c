@@ -1,7 +1,8 @@
-// cuda.c - the functions of ggml-cuda.h. Each calls the module, which the first call loads, or reports why that fails.
+// cuda.c - the functions of ggml-cuda.h. Each calls the module, which the first call loads, or
+// reports why loading failed.
 //
-// The option GGML_CUDA changes nothing in the library but GB_CUDA_MODULE_PATH, the path of the installed module. The
-// module's entry point sets `provided` once. It stays set, because modules stay loaded.
+// The option GGML_CUDA only sets GB_CUDA_MODULE_PATH in the library, the path of the installed
+// module. The module's entry point sets `provided` once. It stays set, because modules stay loaded.
 #include "ggml-cuda.h"
 
 #include <stdatomic.h>
@@ -55,7 +56,7 @@ static const struct ggml_backend_cuda_functions * functions(void) {
     return ggml_backend_cuda_load() == GGML_STATUS_SUCCESS ? atomic_load(&provided) : NULL;
 }
 
-// The same for calls that can answer "none": without the path of a module this is no failure.
+// The same for calls that can answer "none": a missing path is then not a failure.
 static const struct ggml_backend_cuda_functions * functions_if_there(void) {
     if (atomic_load(&provided) == NULL && module_path() == NULL) {
         return NULL;
@@ -68,7 +69,7 @@ ggml_backend_t ggml_backend_cuda_init(int device) {
     return f ? f->init(device) : NULL;
 }
 
-// A backend of CUDA exists only if the module is there, so this never loads it.
+// A CUDA backend exists only if the module is loaded, so this function never loads it.
 bool ggml_backend_is_cuda(ggml_backend_t backend) {
     const struct ggml_backend_cuda_functions * f = atomic_load(&provided);
     return f && backend && f->is_cuda(backend);

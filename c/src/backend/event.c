@@ -1,19 +1,20 @@
-// event.c - marks in the work of a backend, for the host and for other backends to wait for.
+// event.c - events in the queue of a backend, which the host and other backends can wait for.
 //
-// A backend may have events of its own. Two rules hold for the other backends. A backend without a synchronize hook has
-// finished each call when it returns, so its events are always complete. For a backend with a
-// queue, the event waits for the whole queue: perhaps longer than needed, but never too short.
+// A backend may have events of its own. Two rules hold for the other backends. A backend without a
+// synchronize hook has finished each call when it returns, so its events are always complete. For a
+// backend with a queue, the event waits for the whole queue: perhaps longer than needed, but never
+// too short.
 #include "backend/backend.h"
 #include "base/mem.h"
 
-// Events are of use only as a set: a backend that lacks one of the hooks counts as having none.
+// Events need all hooks: a backend that lacks one counts as having none.
 static bool has_events(const struct ggml_backend * backend) {
     const struct ggml_backend_i * hooks = &backend->iface;
     return hooks->event_new && hooks->event_free && hooks->event_record && hooks->event_wait &&
            hooks->event_synchronize;
 }
 
-// The two must be of one kind, since the hook looks into the other's event.
+// Both backends must be of one kind, because the hook reads the other's event.
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other) {
     return has_events(backend) && has_events(other) && backend->iface.event_wait == other->iface.event_wait;
 }
@@ -23,7 +24,7 @@ bool gb_backend_comes_behind(ggml_backend_t backend, ggml_backend_t other) {
            backend->iface.comes_behind(backend, other);
 }
 
-// The event of a backend without the hooks is only the struct: it says whom to wait for.
+// Without the hooks, the event of a backend is only the struct: it names the backend to wait for.
 ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(backend, NULL);
     if (!has_events(backend)) {
@@ -52,7 +53,7 @@ void ggml_backend_event_free(ggml_backend_event_t event) {
     }
 }
 
-// Without hooks nothing is marked: waiting waits for the whole queue.
+// Without hooks nothing is recorded: waiting waits for the whole queue.
 enum ggml_status ggml_backend_event_record(ggml_backend_event_t event) {
     GB_CHECK_ARG(event);
     const uint64_t before = gb_fail_count();
@@ -72,12 +73,12 @@ enum ggml_status ggml_backend_event_synchronize(ggml_backend_event_t event) {
     return gb_status_since(before);
 }
 
-// Backends that cannot wait for each other let the host wait instead.
+// If backends cannot wait for each other, the host waits.
 enum ggml_status ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
     GB_CHECK_ARG(backend);
     GB_CHECK_ARG(event);
     if (backend == event->backend) {
-        return GGML_STATUS_SUCCESS; // a queue keeps its own order
+        return GGML_STATUS_SUCCESS;  // a queue keeps its order
     }
     if (!gb_backend_waits_for(backend, event->backend)) {
         return ggml_backend_event_synchronize(event);

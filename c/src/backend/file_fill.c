@@ -1,7 +1,8 @@
-// file_fill.c - bytes of tensors that devices read from files of their own.
+// file_fill.c - bytes of tensors that devices read from files themselves.
 //
-// The digest of a part is computed here while devices read those before it. So loading takes as long as the slower of
-// the two. Requests end in the order in which they began, all of them, whatever failed.
+// This file computes the digest of a part while devices read the parts before it. So loading takes
+// as long as the slower of the two. All requests end in the order in which they began, even after a
+// failure.
 #include <stdio.h>
 
 #include "backend/backend.h"
@@ -9,7 +10,7 @@
 #include "base/digest.h"
 #include "base/mapped.h"
 
-enum { MOST = 16, PIECE = 1 << 20 }; // requests at once; bytes between two questions of the thread's poll
+enum { MOST = 16, PIECE = 1 << 20 };  // requests at once; bytes between two polls
 
 // Requests that have begun and not ended.
 struct window {
@@ -44,7 +45,7 @@ static enum ggml_status find_digest(struct ggml_backend_file_fill * part) {
 
 // The failure of a hook, with the tensor and the file.
 static enum ggml_status named(const struct ggml_backend_file_fill * part, enum ggml_status status) {
-    char text[GB_ERROR_SIZE + 512]; // more than is kept
+    char text[GB_ERROR_SIZE + 512];  // more than a failure keeps
     struct gb_failure failure;
     if (status == GGML_STATUS_SUCCESS) {
         return status;
@@ -111,7 +112,7 @@ enum ggml_status ggml_backend_fill_from_files(struct ggml_backend_file_fill * fi
     }
     struct gb_failure failure;
     gb_failure_save(&failure);
-    while (w.ended < w.begun) { // after a failure, which stays the one that is told
+    while (w.ended < w.begun) {  // after a failure, which stays the reported one
         (void) end_first(&w, false);
     }
     if (status != GGML_STATUS_SUCCESS) {

@@ -1,13 +1,14 @@
-// fusion.c - whether backends compute neighbouring nodes together: one switch for the process and all backends.
+// fusion.c - whether backends compute neighbouring nodes together: one switch for the process and
+// all backends.
 //
-// The first call that needs the switch reads the environment. A program's own choice, made before or after, overrides
-// that.
+// The first call that needs the switch reads the environment. A choice of the program overrides the
+// environment, before or after that.
 #include <stdatomic.h>
 
 #include "base/env.h"
 #include "ggml-backend.h"
 
-static atomic_int state; // 0: nobody has chosen yet, 1: off, 2: on
+static atomic_int state;  // 0: not chosen yet, 1: off, 2: on
 
 bool ggml_graph_get_fusion(void) {
     int now = atomic_load(&state);

@@ -1,9 +1,9 @@
 // graph_copy.c - a deep copy of a graph, with its data, on a backend.
 //
-// Every tensor that is reachable from the graph through sources (all slots) and view sources is copied once, into one
-// of two contexts: the tensors that own memory, which then gets one buffer, and the rest (views, and what is not
-// placed). A map from old to new tensors rebuilds the structure, whatever its shape: nothing here recurses, and a
-// tensor may be its own source.
+// Every tensor that the graph reaches through sources (all slots) and view sources is copied once,
+// into one of two contexts. One has the tensors that own memory, in one buffer. The other has views
+// and unplaced tensors. A map from old to new tensors rebuilds the structure. No function recurses,
+// and a tensor may be its own source.
 #include <string.h>
 
 #include "backend/backend.h"
@@ -12,7 +12,7 @@
 #include "base/vec.h"
 #include "ggml-alloc.h"
 
-// Everything that one copy knows; the result is freed as a whole when a step fails.
+// The state of one copy. If a step fails, the result is freed as a whole.
 struct copier {
     struct ggml_cgraph * graph;
     struct gb_ptrmap ids;                  // old tensor -> index
@@ -21,7 +21,7 @@ struct copier {
     struct ggml_backend_graph_copy result; // owned until handed out
 };
 
-// Gives a tensor the next index unless it has one; NULL is fine.
+// Gives a tensor the next index unless it has one. NULL is allowed.
 static enum ggml_status discover(struct copier * c, struct ggml_tensor * t) {
     if (t == NULL || gb_ptrmap_get(&c->ids, t) != GB_PTRMAP_ABSENT) {
         return GGML_STATUS_SUCCESS;
@@ -30,8 +30,8 @@ static enum ggml_status discover(struct copier * c, struct ggml_tensor * t) {
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// Breadth first, with the list of the tensors found as the queue. Unless they are trusted, tensors and nodes are
-// checked once all are found.
+// Breadth first. The list of the found tensors is the queue. After that, checks tensors and nodes
+// unless they are trusted.
 static enum ggml_status discover_all(struct copier * c) {
     const struct ggml_cgraph * graph = c->graph;
     for (int i = 0; i < graph->n_leafs; i++) {
@@ -62,16 +62,17 @@ static enum ggml_status discover_all(struct copier * c) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The copy of a tensor; NULL for NULL, and for a tensor that is not reachable (a gradient, say).
+// The copy of a tensor. NULL for NULL, and for a tensor that the graph does not reach (a gradient,
+// say).
 static struct ggml_tensor * copy_of(const struct copier * c, const struct ggml_tensor * t) {
     const int64_t id = t ? gb_ptrmap_get(&c->ids, t) : GB_PTRMAP_ABSENT;
     return id == GB_PTRMAP_ABSENT ? NULL : c->copies[id];
 }
 
-// Such tensors get memory on the backend; a view gets its source's.
+// These tensors get memory on the backend. A view gets the memory of its source.
 static bool owns_memory(const struct ggml_tensor * t) { return t->view_src == NULL && t->data != NULL; }
 
-// The sizes are first estimates: contexts grow.
+// The sizes are estimates, because contexts grow.
 static enum ggml_status make_contexts(struct copier * c) {
     size_t n_owners = 0;
     for (size_t i = 0; i < c->old.n; i++) {
@@ -86,7 +87,7 @@ static enum ggml_status make_contexts(struct copier * c) {
     return c->result.ctx_unallocated ? GGML_STATUS_SUCCESS : ggml_last_status();
 }
 
-// The tensor itself; the pointers to other tensors are filled in when all copies exist.
+// Copies the tensor itself. Pointers to other tensors are set when all copies exist.
 static struct ggml_tensor * copy_tensor(struct copier * c, const struct ggml_tensor * t) {
     struct ggml_context * ctx = owns_memory(t) ? c->result.ctx_allocated : c->result.ctx_unallocated;
     struct ggml_tensor * copy = ggml_new_tensor(ctx, t->type, GGML_MAX_DIMS, t->ne);
@@ -103,7 +104,7 @@ static struct ggml_tensor * copy_tensor(struct copier * c, const struct ggml_ten
     return copy;
 }
 
-// Two passes: sources may come later in the list than the tensors that name them.
+// Two passes, because a source may come later in the list than its reader.
 static enum ggml_status copy_structure(struct copier * c) {
     c->copies = gb_calloc(c->old.n, sizeof(*c->copies));
     if (c->copies == NULL) {
@@ -125,11 +126,11 @@ static enum ggml_status copy_structure(struct copier * c) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Sources of views are placed before any view is bound, and hence before data is copied.
+// Places sources of views before it binds views, and binds views before it copies data.
 static enum ggml_status copy_data(struct copier * c, ggml_backend_t backend) {
     const uint64_t before = gb_fail_count();
     c->result.buffer = ggml_backend_alloc_ctx_tensors(c->result.ctx_allocated, backend);
-    GB_TRY(gb_status_since(before)); // no buffer and no failure: nothing was placed
+    GB_TRY(gb_status_since(before));  // no buffer and no failure: nothing to place
     for (size_t i = 0; i < c->old.n; i++) {
         struct ggml_tensor * t = c->old.data[i];
         struct ggml_tensor * copy = c->copies[i];
@@ -142,7 +143,7 @@ static enum ggml_status copy_data(struct copier * c, ggml_backend_t backend) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The copy has the same order of nodes and leafs, so index i means the same node in both.
+// The copy has the same order of nodes and leafs, so index i is the same node in both.
 static enum ggml_status copy_graph(struct copier * c) {
     const struct ggml_cgraph * graph = c->graph;
     const size_t size = (size_t) GB_MAX(GB_MAX(graph->n_nodes, graph->n_leafs), 1);
@@ -177,7 +178,7 @@ static enum ggml_status copy_all(struct copier * c, ggml_backend_t backend) {
     return copy_data(c, backend);
 }
 
-// The caller waits for what other backends still have queued for the graph's tensors.
+// If other backends have queued work on the graph's tensors, the caller waits for it.
 struct ggml_backend_graph_copy ggml_backend_graph_copy(ggml_backend_t backend, struct ggml_cgraph * graph) {
     struct copier c = { .graph = graph };
     GB_CHECK_ARG_RETURNING(backend, c.result);

@@ -1,7 +1,7 @@
 // hash_set.c - the public sets of tensor addresses: open addressing, a fixed number of slots.
 //
-// They are searched as the visited sets of graphs are (tensor/graph.c), so these functions can search those as well.
-// Keys are never removed.
+// They are searched like the visited sets of graphs (tensor/graph.c), so these functions can search
+// those as well. Keys are never removed.
 #include "base/mem.h"
 #include "base/status.h"
 #include "ggml-alloc.h"
@@ -17,13 +17,13 @@ static bool is_prime(size_t n) {
     return true;
 }
 
-// On failure the set has no slots (reported); it may be freed like any other.
+// On failure the set has no slots (reported). It may be freed like any other set.
 struct ggml_hash_set ggml_hash_set_new(size_t min_size) {
     struct ggml_hash_set set = { 0, NULL };
-    // no memory holds more keys than that, and the search for a prime stays short
+    // memory cannot hold more keys, and the search for a prime stays short
     GB_FAIL_IF_RETURNING(min_size > SIZE_MAX >> 24, set, GGML_STATUS_ALLOC_FAILED,
         "%s: argument 'min_size': %zu is too large", __func__, min_size);
-    size_t size = min_size | 1; // addresses are multiples of 16: a prime number of slots spreads them
+    size_t size = min_size | 1;  // addresses are multiples of 16; a prime spreads them
     while (!is_prime(size)) {
         size += 2;
     }

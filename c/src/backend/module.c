@@ -1,13 +1,14 @@
-// module.c - backends in shared libraries: checked before anything of them runs, loaded once, reported.
+// module.c - backends in shared libraries: checked before their code runs, loaded once, recorded.
 //
-// A module carries a descriptor (ggml-backend-module.h) that is found in its file by a magic text, whatever the file
-// format is. The file is given to the system only if version and sizes agree. Only then does code of the module run:
-// first its constructors, then its entry point, which gets the table of functions below. Loaded modules are never
-// unloaded, because backends, buffers and registry entries point into them.
+// A module carries a descriptor (ggml-backend-module.h). It is found in the file by a magic text,
+// in any file format. The system loads the file only if version and sizes agree. Only then does
+// code of the module run: first its constructors, then its entry point, which gets the table of
+// functions below. Modules are never unloaded, because backends, buffers and registry entries point
+// into them.
 //
-// The records are a list that only grows, of objects that never change, so pointers to them stay valid.
-// GB_MUTEX_MODULES guards the list, GB_MUTEX_LOADING serialises loads. The entry point of a module runs under the
-// latter alone and may use everything but ggml_backend_load.
+// The list of records only grows, and records never change, so pointers to them stay valid.
+// GB_MUTEX_MODULES guards the list. GB_MUTEX_LOADING serialises loads. The entry point of a module
+// runs under GB_MUTEX_LOADING only, and may call everything except ggml_backend_load.
 #include <string.h>
 
 #include "backend/backend.h"
@@ -37,18 +38,18 @@ static const struct ggml_backend_api api = {
 };
 
 static GB_VEC(struct ggml_backend_load_record *) records; // guarded by GB_MUTEX_MODULES; owned, never freed
-static _Thread_local bool in_load; // this thread runs an entry point: a nested load would wait for itself
+static _Thread_local bool in_load;  // this thread runs an entry point: a nested load would deadlock
 
 // ---------------------------------------------------------------------------------------------------------- descriptor
 
-// Compares in two steps, so that this library's own file never holds the whole magic and is not taken for a module.
+// Compares in two steps, so that this library's own file does not contain the magic.
 static bool is_magic(const uint8_t * p) {
     static const char text[sizeof(((struct ggml_backend_module_descriptor *) 0)->magic) - 1] =
         GGML_BACKEND_MODULE_MAGIC_TEXT;
     return p[0] == 0177 && memcmp(p + 1, text, sizeof(text)) == 0;
 }
 
-// Counts the descriptors in the file and copies the last one to `found`: a module has exactly one.
+// Counts the descriptors in the file and copies the last one to `found`. A module has exactly one.
 static int find_descriptor(const struct gb_file_map * file, struct ggml_backend_module_descriptor * found) {
     int n = 0;
     const uint8_t * p = file->data;
@@ -63,7 +64,8 @@ static int find_descriptor(const struct gb_file_map * file, struct ggml_backend_
     return n;
 }
 
-// Every size of the layout must be as in this library; the table of functions may be larger here than in the module.
+// Every size of the layout must be the same as in this library. The table of functions may be
+// larger here than in the module.
 static enum ggml_status check_layout(const char * path, const struct ggml_backend_module_layout * theirs) {
     static const struct ggml_backend_module_layout ours = GGML_BACKEND_MODULE_LAYOUT;
     static const char * const what[] = {
@@ -92,7 +94,8 @@ static enum ggml_status check_layout(const char * path, const struct ggml_backen
     return GGML_STATUS_SUCCESS;
 }
 
-// Reads the descriptor of a file that nothing has run of yet, and fails unless this library can serve the module.
+// Reads the descriptor of a file before any of its code runs. Fails unless this library can serve
+// the module.
 static enum ggml_status check_file(const char * path, struct ggml_backend_module_descriptor * descriptor) {
     struct gb_file_map file;
     GB_TRY(gb_file_map_open(&file, path));
@@ -111,7 +114,7 @@ static enum ggml_status check_file(const char * path, struct ggml_backend_module
 
 // ------------------------------------------------------------------------------------------------------------- records
 
-// A second load of a file that is loaded is a success without effect; a failed load may be tried again.
+// Loading a loaded file again succeeds without effect. A failed load may be tried again.
 static bool is_loaded(const char * path) {
     bool found = false;
     gb_process_lock(GB_MUTEX_MODULES);
@@ -153,8 +156,8 @@ static struct ggml_backend_load_record * copy_record(const struct ggml_backend_l
     return r;
 }
 
-// Adds a record to the list unless the same outcome is there already. Without memory for it the load still has its
-// outcome, which is what counts; then there is no record.
+// Adds a record to the list unless the list has the same outcome already. If memory runs out, the
+// load keeps its outcome but has no record.
 static void keep_record(const struct ggml_backend_load_record * record) {
     struct ggml_backend_load_record * copy = copy_record(record);
     gb_process_lock(GB_MUTEX_MODULES);
@@ -188,7 +191,7 @@ const struct ggml_backend_load_record * ggml_backend_load_get(size_t i) {
 // The one symbol that a module exports.
 typedef enum ggml_status (*entry_point)(const struct ggml_backend_api *);
 
-// Runs the entry point. From here on the module stays loaded, whatever it answers.
+// Runs the entry point. From here on the module stays loaded, even after a failure.
 static enum ggml_status call_entry(const char * path, entry_point entry) {
     const uint64_t before = gb_fail_count();
     const enum ggml_status status = entry(&api);
@@ -197,7 +200,8 @@ static enum ggml_status call_entry(const char * path, entry_point entry) {
     return status;
 }
 
-// Fills in what the record says of the module. It may be closed again only as long as its entry point has not run.
+// Fills in the module's part of the record. The module may be closed only if its entry point has
+// not run.
 static enum ggml_status open_module(const char * path, struct ggml_backend_load_record * record) {
     struct ggml_backend_module_descriptor descriptor;
     GB_TRY(check_file(path, &descriptor));
@@ -224,7 +228,7 @@ static enum ggml_status open_module(const char * path, struct ggml_backend_load_
     return status;
 }
 
-// One attempt, with GB_MUTEX_LOADING held; every outcome but a repeated load leaves a record.
+// One attempt, with GB_MUTEX_LOADING held. Every outcome except a repeated load leaves a record.
 static enum ggml_status load(const char * given) {
     const uint64_t before = gb_fail_count();
     char * path = gb_path_resolve(given);
@@ -245,7 +249,7 @@ static enum ggml_status load(const char * given) {
     return record.status;
 }
 
-// Bare names are refused: modules are not searched for, neither by this library nor by the system.
+// Refuses bare names, because neither this library nor the system may search for modules.
 enum ggml_status ggml_backend_load(const char * path) {
     GB_CHECK_ARG(path);
     GB_FAIL_IF(!gb_path_has_directory(path), GGML_STATUS_INVALID_ARGUMENT,

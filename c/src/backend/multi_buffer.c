@@ -14,7 +14,7 @@ struct multi_buffer {
     ggml_backend_buffer_t parts[]; // owned
 };
 
-// All parts are of one kind, so the name of the first will do.
+// All parts are of one kind, so the name of the first part serves.
 static const char * GGML_CALL multi_name(ggml_backend_buffer_t buffer) {
     const struct multi_buffer * multi = buffer->context;
     return ggml_backend_buffer_name(multi->parts[0]);
@@ -28,8 +28,7 @@ static void GGML_CALL multi_free(ggml_backend_buffer_t buffer) {
     gb_free(multi);
 }
 
-// The hook only exists because a buffer without it counts as one whose memory was given back; the library never calls
-// it.
+// A buffer without this hook counts as retired. The library never calls it.
 static void * GGML_CALL multi_base(ggml_backend_buffer_t buffer) {
     (void) buffer;
     return NULL;
@@ -66,8 +65,8 @@ static enum ggml_status check_distinct(const ggml_backend_buffer_t * buffers, si
     return status;
 }
 
-// The parts become the multi-buffer's only on success; on failure they stay the caller's. Its type is that of the first
-// part.
+// On success, the multi-buffer owns the parts. On failure, the caller still owns them. The type is
+// that of the first part.
 ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers, size_t n_buffers) {
     GB_CHECK_ARG_RETURNING(buffers, NULL);
     GB_FAIL_IF_RETURNING(n_buffers == 0, NULL, GGML_STATUS_INVALID_ARGUMENT,

@@ -1,10 +1,10 @@
-// profile.c - profiles: memory for records, and which profile a thread uses.
+// profile.c - memory for records, and the profile that a thread uses.
 //
-// The one idea: all memory is there from the beginning and entries only come behind others, so a record is written
-// under a brief lock, never moves, and never changes afterwards but for the end of a run. A step is found again by a
-// hash of its description.
+// All memory is allocated at the start, and entries are only appended. So a record is written under
+// a brief lock, never moves, and does not change afterwards, except for the end of a run. A hash of
+// its description finds a step again.
 //
-// Invariant: what lies before n_steps, n_records and n_runs is whole, after a fork, too.
+// Invariant: entries before n_steps, n_records and n_runs are complete, after a fork, too.
 #include "backend/profile.h"
 
 #include <stdatomic.h>
@@ -21,7 +21,7 @@
 #define DEFAULT_RECORDS ((size_t) 1 << 20)
 #define MOST_RECORDS ((size_t) 1 << 26)
 #define MOST_STEPS ((size_t) 1 << 14)
-#define NO_RUN UINT32_MAX // a run that found no place: neither do its records
+#define NO_RUN UINT32_MAX  // a run without space, whose records are dropped, too
 
 struct ggml_profile {
     atomic_int refs; // the owner's, and one of each thread that uses it
@@ -90,7 +90,7 @@ static void unref(struct ggml_profile * p) {
 
 void ggml_profile_free(ggml_profile_t profile) { unref(profile); }
 
-// A run ends in the profile in which it began.
+// A run ends in the profile where it began.
 enum ggml_status ggml_profile_use(ggml_profile_t profile) {
     GB_FAIL_IF(now.in_run, GGML_STATUS_INVALID_STATE, "%s: called by a function that a recorded computation calls",
         __func__);
@@ -176,7 +176,7 @@ static void put_text(char * to, size_t size, const char * text) {
     memcpy(to, text == NULL ? "" : text, GB_MIN(length, size - 1)); // all is zero before
 }
 
-// Of the first product its matrix, else what the first node reads first; NULL: nothing is read.
+// The matrix of the first product, else the first source of the first node. NULL: nothing is read.
 static const struct ggml_tensor * source_of(const struct gb_profile_note * note) {
     const struct ggml_tensor * first = NULL;
     for (int i = 0; i < note->n_nodes; i++) {
@@ -223,7 +223,8 @@ static uint64_t hash_text(uint64_t hash, const char * text) {
     return gb_hash_u64(hash + size);
 }
 
-// Of all that describe() writes but the sizes, which are those of the first time. 0: no node computes.
+// Hashes all that describe() writes except the sizes, which are those of the first time. 0: no node
+// computes.
 static uint64_t hash_of(const struct gb_profile_note * note) {
     const struct ggml_tensor * source = source_of(note);
     uint64_t hash = hash_text(hash_text(1, now.device), note->fusion);
@@ -239,8 +240,8 @@ static uint64_t hash_of(const struct gb_profile_note * note) {
     return n > 0 ? gb_hash_u64(hash + (uint64_t) n) | 1 : 0;
 }
 
-// The number of the step that has this hash, which is taken to be the same one. If there is none it is `fresh`, unless
-// that is NULL. False: there is none, and no place for it. Under the lock.
+// Finds the number of the step with this hash. If there is none, adds `fresh`, unless that is NULL.
+// False: no such step, and none was added. The caller holds the lock.
 static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_profile_step * fresh,
     uint32_t * found) {
     size_t at = (size_t) (hash >> 1) & (p->n_slots - 1);
@@ -260,7 +261,7 @@ static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_
     return true;
 }
 
-// False: `fresh` is NULL, and it would be a new step.
+// False: it would be a new step, but `fresh` is NULL.
 static bool add_record(struct ggml_profile * p, struct ggml_profile_record * record, uint64_t hash,
     const struct ggml_profile_step * fresh) {
     struct gb_brief_lock * lock = gb_brief_lock_for(p);
@@ -308,13 +309,13 @@ void gb_profile_drop(uint64_t n) {
         gb_brief_lock(lock);
         p->n_dropped += n;
         gb_brief_unlock(lock);
-        now.n_added += n; // they were made by who computes
+        now.n_added += n;  // the backend itself has made them
     }
 }
 
 // -------------------------------------------------------------------------------------------------------------- public
 
-// The number of entries as of now. What lies before it does not change.
+// The current number of entries. Entries before it do not change.
 static size_t count_of(struct ggml_profile * p, const size_t * n) {
     struct gb_brief_lock * lock = gb_brief_lock_for(p);
     gb_brief_lock(lock);
@@ -329,7 +330,7 @@ static bool has_place(const char * func, const void * to, size_t n) {
     return true;
 }
 
-// Copies entries [first, first + n), as far as there are so many.
+// Copies entries [first, first + n), as far as they exist.
 static int64_t copy_out(const char * func, void * to, const void * from, size_t size, size_t count, size_t first,
     size_t n) {
     if (!has_place(func, to, n)) {
@@ -352,7 +353,7 @@ int64_t ggml_profile_get_records(ggml_profile_t profile, struct ggml_profile_rec
         first, n);
 }
 
-// Runs end at any time, so each is copied under the lock.
+// Copies each run under the lock, because a run may end at any time.
 int64_t ggml_profile_get_runs(ggml_profile_t profile, struct ggml_profile_run * runs, size_t first, size_t n) {
     GB_CHECK_ARG_RETURNING(profile, -1);
     struct gb_brief_lock * lock = gb_brief_lock_for(profile);

@@ -1,7 +1,7 @@
 // profile.h - recording of computations in the profile of the calling thread (ggml-profile.h).
 //
-// A run begins where the first of them does: a scheduler, ggml_backend_graph_compute, the CPU engine. Who is called
-// inside of a run adds to it.
+// The outermost function begins a run: a scheduler, ggml_backend_graph_compute, or the CPU engine.
+// Its callees add to that run.
 #ifndef GB_BACKEND_PROFILE_H
 #define GB_BACKEND_PROFILE_H
 
@@ -11,7 +11,7 @@
 
 #include "ggml-backend.h"
 
-extern atomic_int gb_profiles; // how many there are
+extern atomic_int gb_profiles;  // number of profiles
 
 // True if the calling thread uses a profile. Without any profile, the check reads one number.
 bool gb_profile_is_used(void);
@@ -19,16 +19,16 @@ static inline bool gb_profile_is_on(void) {
     return atomic_load_explicit(&gb_profiles, memory_order_relaxed) != 0 && gb_profile_is_used();
 }
 
-// What is known of a record and its step. Texts are cut where they are too long; NULL is "".
+// The facts of a record and its step. Texts that are too long are cut. NULL is "".
 struct gb_profile_note {
     struct ggml_tensor * const * nodes; // those that compute are counted
     int n_nodes;
-    bool apart; // computed one after the other, else in one go
+    bool apart;  // computed one after another, else together
     const char *fusion, *algorithm, *level;
     int64_t start_ns, end_ns, waiting_ns;
     int n_threads, n_tasks;
 };
-// Adds a record to the thread's run. Without a run, or a place for it, nothing happens.
+// Adds a record to the thread's run. Does nothing without a run, or without space for the record.
 void gb_profile_add(const struct gb_profile_note * note);
 // Counts records that could not be made.
 void gb_profile_drop(uint64_t n);
@@ -36,15 +36,15 @@ void gb_profile_drop(uint64_t n);
 // records.
 uint64_t gb_profile_n_added(void);
 
-// Begins a run; false: the thread uses no profile, or is in a run already. The matching call of gb_profile_end_run gets
-// the answer.
+// Begins a run. False: the thread uses no profile, or has begun a run already. Pass the answer to
+// the matching gb_profile_end_run.
 bool gb_profile_begin_run(void);
 void gb_profile_end_run(bool begun, bool complete);
 
-// The run that ended last, since the thread entered its profile, was not complete after all.
+// The last ended run, since the thread entered its profile, was not complete.
 void gb_profile_fail_run(void);
 
-// Sets the name of the device that computes, a text that outlives its use, and returns the one before; NULL: CPU.
+// Sets the name of the computing device, a static text, and returns the previous one. NULL: CPU.
 const char * gb_profile_set_device(const char * name);
 
 // The profile that the calling thread uses, and its position in it.
@@ -55,8 +55,9 @@ struct gb_profile_scope {
     bool in_run;
     uint64_t n_added;
 };
-// From here to the matching gb_profile_leave the thread records in another profile, which outlives that; NULL: nothing.
-// A run that it is in stays as it is meanwhile. The CPU engine enters NULL while functions of the user's may be called.
+// Until the matching gb_profile_leave, the thread records in another profile, which must outlive
+// that. NULL: it records nothing. The current run pauses meanwhile. The CPU engine enters NULL
+// around calls of user functions.
 struct gb_profile_scope gb_profile_enter(struct ggml_profile * profile);
 void gb_profile_leave(struct gb_profile_scope before);
 

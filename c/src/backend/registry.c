@@ -1,5 +1,5 @@
-// registry.c - backends that can be made by name. This file and cuda.c, which loads the module of CUDA for it, are the
-// only ones that name concrete backends.
+// registry.c - backends that can be made by name. Only this file and cuda.c, which loads the CUDA
+// module, name concrete backends.
 //
 // The built-in backends are a constant table and come first (CPU is entry 0). Backends that
 // programs register follow in a list that only grows, so an index and a name stay valid for ever.
@@ -48,7 +48,7 @@ static const char * name_locked(size_t i) { return i < N_BUILTIN ? builtin[i].na
 
 static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c; }
 
-// True if `name` is the same as the first n characters of `text` but for upper and lower case.
+// True if `name` equals the first n characters of `text`, except for upper and lower case.
 static bool same_name(const char * name, const char * text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (name[i] == '\0' || lower(name[i]) != lower(text[i])) {
@@ -80,8 +80,8 @@ static void list_names(char * text, size_t size) {
     gb_process_unlock(GB_MUTEX_REGISTRY);
 }
 
-// Copies entry i, without the buffer type if it is built in. False if there is no such entry (reported under the name
-// `func`).
+// Copies entry i, without the buffer type if it is built in. False if it does not exist (reported
+// under the name `func`).
 static bool get_entry(const char * func, size_t i, struct entry * entry) {
     *entry = (struct entry){ NULL, NULL, NULL, NULL };
     gb_process_lock(GB_MUTEX_REGISTRY);
@@ -97,7 +97,7 @@ static bool get_entry(const char * func, size_t i, struct entry * entry) {
     return true;
 }
 
-// The name is copied before the lock is taken; the entry is there for all threads when this returns.
+// Copies the name before it takes the lock. When this returns, all threads see the entry.
 enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn init_fn,
     ggml_backend_buffer_type_t default_buffer_type, void * user_data) {
     GB_CHECK_ARG(name);
@@ -160,7 +160,7 @@ ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t size) {
     return buft ? ggml_backend_buft_alloc_buffer(buft, size) : NULL;
 }
 
-// The init function runs without the lock; a failure without a message of its own gets one.
+// Calls the init function without the lock. A failure without a message gets one.
 ggml_backend_t ggml_backend_reg_init_backend(size_t i, const char * params) {
     struct entry entry;
     if (!get_entry(__func__, i, &entry)) {
@@ -175,7 +175,7 @@ ggml_backend_t ggml_backend_reg_init_backend(size_t i, const char * params) {
     return backend;
 }
 
-// "NAME" or "NAME:parameters"; the message for an unknown name lists those that are known.
+// "NAME" or "NAME:parameters". The message for an unknown name lists the known names.
 ggml_backend_t ggml_backend_reg_init_backend_from_str(const char * backend_str) {
     GB_CHECK_ARG_RETURNING(backend_str, NULL);
     const char * colon = strchr(backend_str, ':');

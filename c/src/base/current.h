@@ -28,8 +28,9 @@ bool gb_poll(void);
 // True if the thread has a poll and last called it at least GB_POLL_NS ago.
 bool gb_poll_is_due(void);
 
-// Long work calls this between two pieces of some microseconds to milliseconds; it calls the poll when that is due.
-// GGML_STATUS_ABORTED asks the caller to give up; it is the thread's last failure then, but nothing is logged.
+// Long work calls this between two pieces of some microseconds to milliseconds. It calls the poll
+// if that is due. GGML_STATUS_ABORTED asks the caller to give up. It is then the thread's last
+// failure, and is not logged.
 enum ggml_status gb_go_on(void);
 
 // Sets `size` bytes to `value` in pieces of GB_POLL_BYTES, with gb_go_on between them. ABORTED

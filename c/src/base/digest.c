@@ -52,7 +52,7 @@ static inline void mix(uint64_t * a, uint64_t * b, uint64_t * c, uint64_t * d, u
     *b = rotate(*b ^ *c, 63);
 }
 
-// `count`: bytes up to the end of this block, which is the `last` one or not.
+// `count`: bytes up to the end of this block. `last`: no block follows.
 static void compress(struct gb_digest * digest, const uint8_t * block, uint64_t count, int last) {
     uint64_t v[16], words[16];
     for (int i = 0; i < 8; i++) {
@@ -85,7 +85,8 @@ void gb_digest_begin(struct gb_digest * digest) {
     digest->chain[0] ^= 0x01010000 ^ GB_DIGEST_SIZE; // a plain hash of so many bytes, without a key
 }
 
-// A full block is compressed when the next byte is known to come.
+// Compresses a full block only when another byte comes, because the last block is compressed
+// differently.
 void gb_digest_add(struct gb_digest * digest, const void * data, size_t size) {
     const uint8_t * p = data;
     while (size > 0) {

@@ -1,4 +1,4 @@
-// digest.h - BLAKE2b with 32 bytes and without a key (RFC 7693): tells one content of a file from another.
+// digest.h - BLAKE2b with 32 bytes and without a key (RFC 7693), to compare contents of files.
 #ifndef GB_BASE_DIGEST_H
 #define GB_BASE_DIGEST_H
 
@@ -7,7 +7,7 @@
 
 #define GB_DIGEST_SIZE 32
 
-// Of bytes that come in pieces. Begun by gb_digest_begin; nothing is owned.
+// The state of a hash whose bytes come in pieces. gb_digest_begin initializes it. It owns nothing.
 struct gb_digest {
     uint64_t chain[8];
     uint64_t count;     // compressed bytes

@@ -74,12 +74,12 @@ int64_t gb_thread_time_ns(void) {
 void ggml_time_init(void) {}
 int64_t ggml_time_ms(void) { return gb_time_ns() / 1000000; }
 int64_t ggml_time_us(void) { return gb_time_ns() / 1000; }
-// A cycle is a tick of clock(), which is processor time of the whole process: portable, if not a cycle of the hardware.
+// Falls back to ticks of clock(): processor time of the whole process, not cycles of the hardware.
 int64_t ggml_cycles(void) { return (int64_t) clock(); }
 int64_t ggml_cycles_per_ms(void) { return CLOCKS_PER_SEC / 1000; }
 
-// Writes to stderr by its descriptor and without allocating, because the process may be about to abort. Nothing is
-// written on systems without execinfo.h.
+// Writes to stderr by its descriptor and without allocating, because the process may be about to
+// abort. Does nothing on systems without execinfo.h.
 void ggml_print_backtrace(void) {
 #if defined(__GLIBC__) || defined(__APPLE__)
     void * frames[64];
@@ -104,15 +104,16 @@ static bool read_line(const char * path, char * line, int size) {
     return ok;
 }
 
-// True if `cpu` is the first hardware thread of its core; true when the system does not tell.
+// True if `cpu` is the first hardware thread of its core, or if the system does not report it.
 static bool leads_its_core(int cpu) {
     char path[128], line[64];
     snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
     return !read_line(path, line, sizeof(line)) || atoi(line) == cpu;
 }
 
-// How many processors the control group of this process may keep busy, rounded down, at least 1; INT32_MAX without a
-// limit. Containers are limited by such a quota and not by an affinity mask; threads beyond it would only take turns.
+// How many processors the control group of this process may keep busy, rounded down, at least 1.
+// INT32_MAX without a limit. Containers have such a quota instead of an affinity mask. Threads
+// beyond it would only wait for each other.
 static int cpus_by_quota(void) {
     char line[128], *end;
     long long quota = 0, period = 0;
@@ -136,7 +137,7 @@ static int cpus_by_quota(void) {
 static int count_processors(void) {
     cpu_set_t mask;
     CPU_ZERO(&mask);
-    // the processors that the affinity mask allows (all that are online if the system does not tell), and the cores
+    // the processors of the affinity mask (all online ones if unknown), and their cores
     int allowed = 0, cores = 0;
     if (sched_getaffinity(0, sizeof(mask), &mask) == 0) {
         allowed = CPU_COUNT(&mask);

@@ -1,5 +1,5 @@
-// fault.c - the rows of fault.def, and the message of C for one with its values. Nothing here fails: a message that is
-// too long is cut.
+// fault.c - the rows of fault.def, and C's message for a row with its values. No function here
+// fails: a message that is too long is cut.
 #include "base/fault.h"
 
 #include <inttypes.h>
@@ -39,7 +39,7 @@ static int write_operand(const struct gb_fault * f, const char * field, char * o
                            : snprintf(out, size, "dimension %d of %s", dim, first);
 }
 
-// `field` is what stands behind the opening brace. Returns the length as snprintf does.
+// `field` follows the opening brace. Returns the length as snprintf does.
 static int write_field(const struct gb_fault * f, const char * field, char * out, size_t size) {
     static const char numbers[] = "xyzwv";
     const char * number = strchr(numbers, field[0]);

@@ -1,11 +1,11 @@
 // fault.h - what is wrong, as values beside the message of a failure.
 //
-// A rule of an operator that is broken is a row of fault.def and the values for the row's message. The message of C is
-// written from both (gb_fault_write). Another language reads the values and writes its own message from the same row,
-// with its own names of operands, axes and types. So no language reads the words of another one, and a row can be
-// reworded freely.
+// If a rule of an operator is broken, the failure has a row of fault.def and the values for the
+// row's message. gb_fault_write makes C's message from them. Another language makes its own message
+// from the same row and values, with its own names of operands, axes and types. So no language
+// parses another one's message, and you can reword a row freely.
 //
-// Every text that a fault points to is static: a fault is copied, and outlives the tensors that it is about.
+// Every text that a fault points to is static. So a fault can be copied, and outlives its tensors.
 #ifndef GB_BASE_FAULT_H
 #define GB_BASE_FAULT_H
 

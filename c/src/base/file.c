@@ -1,7 +1,7 @@
 // file.c - reading files through a mapping, and replacing files atomically, on POSIX systems and Windows.
 //
-// A writer collects everything in a new file, which takes the target's name only when its content is on the disk. Until
-// then the target stays as it was, whatever fails.
+// A writer collects everything in a new file. The new file takes the target's name only when its
+// content is on the disk. A failure before that leaves the target unchanged.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -61,7 +61,7 @@ static void unmap(struct gb_file_map * map) { UnmapViewOfFile(map->data); }
 
 static bool flush_to_disk(FILE * file) { return fflush(file) == 0 && _commit(_fileno(file)) == 0; }
 
-// True if the path names nothing yet, or a file that another one may replace.
+// True if the path does not exist, or names a file that may be replaced.
 static bool can_replace(const char * path) {
     const DWORD attributes = GetFileAttributesA(path);
     return attributes == INVALID_FILE_ATTRIBUTES ||
@@ -76,7 +76,8 @@ static bool replace(const char * from, const char * to) {
 
 static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
     *map = (struct gb_file_map){ 0 };
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // opening a pipe would wait for its writer otherwise
+    const int fd =
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // O_NONBLOCK: opening a pipe must not wait for its writer
     GB_FAIL_IF(fd < 0, GGML_STATUS_IO_ERROR, "cannot open '%s': %s", path, strerror(errno));
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -101,8 +102,9 @@ static void unmap(struct gb_file_map * map) { munmap((void *) (uintptr_t) map->d
 
 static bool flush_to_disk(FILE * file) { return fflush(file) == 0 && fsync(fileno(file)) == 0; }
 
-// True if the path names nothing yet, or a regular file. Names below /dev and /proc may lead to a file that another
-// process writes to as well (/dev/stdout after a redirection): those must not be replaced.
+// True if the path does not exist, or names a regular file. A name below /dev or /proc (/dev/stdout
+// after a redirection) may lead to a file that another process also writes: it must not be
+// replaced.
 static bool can_replace(const char * path) {
     struct stat info;
     return strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0 &&
@@ -113,8 +115,8 @@ static bool replace(const char * from, const char * to) { return rename(from, to
 
 #endif
 
-// The thread stays between gb_mapped_enter and gb_mapped_leave for as long as the map is open, because any access to
-// the data may then meet a lost page.
+// The thread stays between gb_mapped_enter and gb_mapped_leave while the map is open, because any
+// access to the data may find a missing page.
 enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path) {
     GB_TRY(map_file(map, path));
     if (map->data) {
@@ -144,7 +146,7 @@ enum ggml_status gb_file_map_close(struct gb_file_map * map) {
 
 // ------------------------------------------------------------------------------------------------------------- writing
 
-enum { NAME_SUFFIX = 64 }; // bytes behind the path in the name of the temporary file, with the end
+enum { NAME_SUFFIX = 64 };  // bytes after the path in the name of the temporary file, with the NUL
 
 // Frees what the writer owns. `error` stays: the caller still needs it for its message.
 static void forget(struct gb_file_writer * w) {
@@ -153,13 +155,13 @@ static void forget(struct gb_file_writer * w) {
     *w = (struct gb_file_writer){ .error = w->error };
 }
 
-// The file that a path names, with links resolved, so that the file is replaced and not the link. If there is no file
-// yet, the path itself. The caller owns the text. NULL if there is no memory.
+// The file that a path names, with links resolved, so that the file is replaced and not the link.
+// The path itself if there is no file yet. The caller owns the text. NULL if memory runs out.
 static char * behind_links(const char * path) {
 #ifndef _WIN32
     char * full = realpath(path, NULL);
     if (full != NULL) {
-        char * copy = gb_strdup(full); // the system's own comes from another allocator
+        char * copy = gb_strdup(full);  // the system's text comes from another allocator
         free(full);
         return copy;
     }
@@ -171,15 +173,15 @@ static char * behind_links(const char * path) {
 // The folder of a path, "." if the path names none. `folder` has as many bytes as the path.
 static void folder_of(const char * path, char * folder) {
     const char * slash = strrchr(path, '/');
-    const size_t length = slash ? (size_t) (slash - path) + (slash == path) : 1; // with the slash where that is all
+    const size_t length = slash ? (size_t) (slash - path) + (slash == path) : 1;  // keeps the slash of "/"
     memcpy(folder, slash ? path : ".", length);
     folder[length] = '\0';
 }
 #endif
 
 // Opens a new file without a name in the folder of the target. It is linked to its name later. NULL
-// if the system or the file system has no such files, or without /proc, which links it. `folder`
-// has as many bytes as the path and holds the folder afterwards.
+// if the system or the file system has no nameless files, or no /proc, which links them. `folder`
+// has as many bytes as the path, and holds the folder afterwards.
 static FILE * open_nameless(const char * path, char * folder) {
 #ifdef O_TMPFILE
     folder_of(path, folder);
@@ -211,13 +213,14 @@ static bool give_name(struct gb_file_writer * w) {
 
 // Creates the file `temporary`; false with errno EEXIST if something has that name.
 static bool create(struct gb_file_writer * w) {
-    w->file = fopen(w->temporary, "wbx"); // x: never a file or a link that is there already
+    w->file = fopen(w->temporary, "wbx");  // x: never an existing file or link
     return w->file != NULL;
 }
 
-// Calls `make` with names beside the target until one is free: a process that was killed may have left its file there.
+// Calls `make` with names beside the target until a name is free: a killed process may have left a
+// file.
 static bool with_free_name(struct gb_file_writer * w, bool (*make)(struct gb_file_writer *)) {
-    static atomic_uint n_made; // several threads may write the same file: the last one to complete it wins
+    static atomic_uint n_made;  // several threads may write the same file; the last one to commit wins
     enum { TRIES = 1000 };
     for (int i = 0; i < TRIES; i++) {
         snprintf(w->temporary, strlen(w->path) + NAME_SUFFIX, "%s.%ld.%u.part", w->path, (long) getpid(),
@@ -232,8 +235,8 @@ static bool with_free_name(struct gb_file_writer * w, bool (*make)(struct gb_fil
     return false;
 }
 
-// Gives the new file the owner and the mode of the file that it replaces, as far as this process may and the file
-// system can. Failures are ignored: the content matters more than its owner.
+// Gives the new file the owner and the mode of the file that it replaces. Failures are ignored: the
+// content matters more.
 static void keep_rights(struct gb_file_writer * w) {
 #ifndef _WIN32
     struct stat info, made;
@@ -243,15 +246,15 @@ static void keep_rights(struct gb_file_writer * w) {
     }
     const bool same = made.st_uid == info.st_uid && made.st_gid == info.st_gid;
     if ((!same && fchown(fd, info.st_uid, info.st_gid) != 0) || fchmod(fd, info.st_mode & 07777) != 0) {
-        (void) fchmod(fd, info.st_mode & 0777); // set-user-id and the like must not be given to another owner's file
+        (void) fchmod(fd, info.st_mode & 0777);  // without set-user-id: the owner may differ now
     }
 #else
     (void) w;
 #endif
 }
 
-// Brings the new name to the disk as well. Failures are ignored, because some file systems cannot flush folders. It
-// overwrites `temporary`, which is not needed any more.
+// Flushes the folder, so that the new name is on the disk as well. Ignores failures, because some
+// file systems cannot flush folders. Overwrites `temporary`, which is not needed any more.
 static void flush_folder(struct gb_file_writer * w) {
 #ifndef _WIN32
     folder_of(w->path, w->temporary);
@@ -265,8 +268,8 @@ static void flush_folder(struct gb_file_writer * w) {
 #endif
 }
 
-// Opens what is no regular file and writes to it as it is. Opening a pipe could wait for ever, so a pipe whose reader
-// does not come within a second is an error.
+// Opens a file that is not regular, to write to it directly. Opening a pipe could wait forever. So
+// a pipe without a reader fails after a second.
 static FILE * open_directly(const char * path) {
 #ifdef _WIN32
     return fopen(path, "wb");
@@ -295,12 +298,12 @@ static FILE * open_directly(const char * path) {
 #endif
 }
 
-// The system says "no such device" of a pipe that nobody reads from.
+// The system reports a pipe without a reader as "no such device".
 static const char * reason(int error) {
     return error == ENXIO ? "nobody reads from it" : strerror(error); // a pipe
 }
 
-// A nameless file is tried first; a file with a temporary name is what remains where there are none.
+// Tries a nameless file first, then a file with a temporary name.
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path) {
     const bool direct = !can_replace(path);
     *w = (struct gb_file_writer){ .path = direct ? gb_strdup(path) : behind_links(path) };
@@ -332,7 +335,7 @@ enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * pat
     return GGML_STATUS_SUCCESS;
 }
 
-// Only the first error is kept: later ones follow from it.
+// Keeps the first error, because later ones follow from it.
 enum ggml_status gb_file_writer_write(struct gb_file_writer * w, const void * data, size_t size) {
     if (size > 0 && fwrite(data, 1, size, w->file) != size) {
         w->error = w->failed ? w->error : errno;
@@ -352,8 +355,8 @@ enum ggml_status gb_file_writer_zeros(struct gb_file_writer * w, size_t size) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The order matters: content to the disk, then the temporary name, then the target's name, then the folder. A crash at
-// any point leaves the old file or the complete new one.
+// The order matters: flush the content, link the temporary name, rename to the target's name, flush
+// the folder. A crash at any point leaves the old file or the complete new one.
 enum ggml_status gb_file_writer_commit(struct gb_file_writer * w) {
     if (w->failed) {
         gb_file_writer_abandon(w);
@@ -391,7 +394,7 @@ enum ggml_status gb_file_writer_commit(struct gb_file_writer * w) {
     return GGML_STATUS_SUCCESS;
 }
 
-// A nameless file ends with its descriptor.
+// The system removes a nameless file when its descriptor closes.
 void gb_file_writer_abandon(struct gb_file_writer * w) {
     if (w->file) {
         fclose(w->file);

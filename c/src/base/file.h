@@ -1,5 +1,5 @@
-// file.h - files: read through a mapping, written atomically. A failure is reported with the path and the reason that
-// the system gives.
+// file.h - files: read through a mapping, written atomically. The message of a failure has the path
+// and the system's reason.
 #ifndef GB_BASE_FILE_H
 #define GB_BASE_FILE_H
 
@@ -18,16 +18,16 @@ struct gb_file_map {
     struct gb_mapped * watch; // owned
 };
 
-// Maps a regular file for reading, privately. The thread that opens the map also closes it. A file that shrinks
-// meanwhile reads as zeros, and closing fails for that reason (mapped.h). On failure of opening the map needs no
-// closing. IO_ERROR: not there, not readable or not a regular file.
+// Maps a regular file for reading, privately. The thread that opens the map also closes it. If the
+// file shrinks meanwhile, the missing bytes read as zeros, and closing fails (mapped.h). If opening
+// fails, do not close the map. IO_ERROR: not there, not readable, or not a regular file.
 enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path);
 enum ggml_status gb_file_map_close(struct gb_file_map * map);
 
-// A writer fills a new file, which takes the target's place when it is committed: a process that opens the path sees
-// the old content or the complete new one. Where the system can (Linux: O_TMPFILE) the new file has no name until then,
-// so that a process that is killed leaves nothing behind. A path that names no regular file (a pipe, /dev/stdout) is
-// written to directly.
+// A writer fills a new file. Committing puts it in the target's place: a process that opens the
+// path sees the old content or the complete new one. If the system can (Linux: O_TMPFILE), the new
+// file has no name until then, so a killed process leaves nothing behind. A path that names no
+// regular file (a pipe, /dev/stdout) is written to directly.
 struct gb_file_writer {
     FILE * file;
     // owned; the target, with symbolic links resolved
@@ -42,14 +42,15 @@ struct gb_file_writer {
     int error;
 };
 
-// On failure of opening nothing is to be closed. A failed write is reported at once, and committing fails then, too.
+// If opening fails, do not close the writer. A failed write is reported at once, and committing
+// fails then, too.
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path);
 enum ggml_status gb_file_writer_write(struct gb_file_writer * w, const void * data, size_t size);
 enum ggml_status gb_file_writer_zeros(struct gb_file_writer * w, size_t size);
-// When this succeeds the content is on the disk under the target's name. w's members are freed in any case; on failure
-// the target is as it was.
+// On success, the content is on the disk under the target's name. On failure, the target is
+// unchanged. Both free w's members.
 enum ggml_status gb_file_writer_commit(struct gb_file_writer * w);
-// Removes the new file and frees w's members; the target stays as it was.
+// Removes the new file and frees w's members. The target is unchanged.
 void gb_file_writer_abandon(struct gb_file_writer * w);
 
 #endif // GB_BASE_FILE_H

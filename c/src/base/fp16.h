@@ -1,5 +1,6 @@
-// fp16.h - conversions of single numbers to and from binary16 and bfloat16 by integer arithmetic: exact, without tables
-// and special instructions. The kernels convert rows faster; these give the reference.
+// fp16.h - converts single numbers to and from binary16 and bfloat16 by integer arithmetic: exact,
+// without tables or special instructions. The kernels convert rows faster. These functions are the
+// reference.
 #ifndef GB_BASE_FP16_H
 #define GB_BASE_FP16_H
 
@@ -62,7 +63,7 @@ static inline float gb_bf16_to_f32(uint16_t h) { return gb_f32_from_bits((uint32
 static inline uint16_t gb_f32_to_bf16(float f) {
     const uint32_t bits = gb_f32_bits(f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return (uint16_t) ((bits >> 16) | 0x40u); // quiet, so that the cut does not make an infinity of it
+        return (uint16_t) ((bits >> 16) | 0x40u); // sets the quiet bit, so that a cut payload does not become infinity
     }
     return (uint16_t) ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }

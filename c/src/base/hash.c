@@ -1,11 +1,12 @@
 // hash.c - hash functions, and the map from addresses to integers: open addressing with linear probing.
 //
-// Most keys are tensors. They lie one behind the other in the memory of a context, and callers look
-// them up in about that order. So the addresses of a page hash to neighbouring slots in their
-// order, and most look-ups hit a cache line that the previous look-up has read. Pages are spread
-// over the map at random.
+// Most keys are tensors. Tensors lie one after another in the memory of a context, and callers look
+// them up in about that order. So neighbouring addresses within a page hash to neighbouring slots,
+// and most look-ups hit a cache line that the previous look-up has read. Pages are spread over the
+// map at random.
 //
-// Keys are never removed one by one, so a probe ends at the first free slot; at least half of the slots are free.
+// Keys are never removed one by one, so a probe ends at the first free slot. At least half of the
+// slots are free.
 #include "hash.h"
 
 #include <string.h>
@@ -30,7 +31,8 @@ uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
     return gb_hash_u64(h);
 }
 
-// A page is 4096 bytes, with a slot for each 256 of them: a tensor is longer, so that each begins at a slot of its own.
+// A page has 4096 bytes, with a slot for every 256. Tensors are longer, so each has a slot of its
+// own.
 #define KEY_BITS 8
 #define PAGE_SLOT_BITS 4
 
@@ -53,7 +55,7 @@ int64_t gb_ptrmap_get(const struct gb_ptrmap * map, const void * key) {
     return map->slots[i].key ? map->slots[i].value : GB_PTRMAP_ABSENT;
 }
 
-// The new table is filled before the old one is freed, so a failure changes nothing.
+// Fills the new table before it frees the old one, so that a failure changes nothing.
 bool gb_ptrmap_reserve(struct gb_ptrmap * map, size_t n) {
     if (n > SIZE_MAX / 64) {
         n = SIZE_MAX / 64; // fails below, with a message

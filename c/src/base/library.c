@@ -17,7 +17,7 @@
 #    include <dlfcn.h>
 #endif
 
-// realpath needs the file to exist; on Windows that is asked for separately.
+// realpath fails if the file does not exist. Windows needs a check of its own.
 char * gb_path_resolve(const char * path) {
 #ifdef _WIN32
     char * full = _fullpath(NULL, path, 0);
@@ -38,7 +38,8 @@ char * gb_path_resolve(const char * path) {
     return copy;
 }
 
-// RTLD_NOW finds a missing symbol here, where it can be reported, and not at its first use.
+// RTLD_NOW fails here if a symbol is missing, so the failure is reported before the symbol's first
+// use.
 void * gb_library_open(const char * path) {
 #ifdef _WIN32
     HMODULE library = LoadLibraryExA(path, NULL, LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | LOAD_LIBRARY_SEARCH_SYSTEM32);

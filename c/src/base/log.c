@@ -1,7 +1,7 @@
 // log.c - the log callback of the process.
 //
-// The callback runs without a lock, so it may log, fail, or set another callback. A thread that read the old callback
-// may therefore call it once more after it was replaced.
+// The callback runs without a lock, so it may log, fail, or set another callback. A thread that
+// read the old callback may therefore call it once more after the replacement.
 #include "log.h"
 
 #include <stdarg.h>
@@ -16,8 +16,8 @@ struct log_sink {
     void * user_data;
 };
 
-// A failure inside the callback would be logged, and call it again without end: messages of a thread that is in the
-// callback are dropped.
+// Drops the messages of a thread that runs the callback: a failure inside the callback would be
+// logged, and call it again without end.
 static _Thread_local bool in_callback;
 
 static struct log_sink sink; // guarded by GB_MUTEX_LOG; callback NULL: stderr

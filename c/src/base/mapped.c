@@ -1,8 +1,9 @@
 // mapped.c - the list of watches over mapped files, and the SIGBUS handler that reads it.
 //
-// A thread takes a watch by moving its `state` from FREE to TAKEN. From then on it alone writes the other members, the
-// end of the range last, because a range without an end holds no address. The handler calls only what POSIX allows in a
-// signal handler, and mmap, which is a plain system call.
+// A thread claims a watch by moving its `state` from FREE to TAKEN. From then on only this thread
+// writes the other members. It writes the end of the range last, because a range without an end
+// holds no address. The handler calls only what POSIX allows in a signal handler, and mmap, which
+// is a plain system call.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -13,7 +14,7 @@
 
 atomic_int gb_mapped_count;
 
-#ifdef _WIN32 // Windows lets nobody shorten a file that is mapped
+#ifdef _WIN32  // on Windows a mapped file cannot be shortened
 
 struct gb_mapped {
     char unused;
@@ -60,8 +61,8 @@ enum { FIRST = 64 }; // watches that need no memory of their own
 
 struct gb_mapped {
     atomic_int state;
-    atomic_uintptr_t begin, end; // end 0: nothing
-    atomic_bool damaged;         // pages were lost, and are zeros now
+    atomic_uintptr_t begin, end;  // end 0: empty
+    atomic_bool damaged;  // pages were missing, and are zeros now
     bool writable;
     bool has_file; // dev, ino and reach are valid: the path named a regular file
     dev_t dev;
@@ -77,8 +78,8 @@ static struct gb_mapped * _Atomic more;
 
 static _Thread_local volatile int depth; // how often this thread has entered
 
-// The next watch to look at, taken or free: first those of the array `first`, then those of the list `more`; NULL
-// behind the last.
+// The next watch, taken or free: first those of the array `first`, then those of the list `more`.
+// NULL after the last.
 static struct gb_mapped * after(struct gb_mapped * m) {
     if (m < first || m >= first + FIRST) {
         return m->next;
@@ -86,8 +87,8 @@ static struct gb_mapped * after(struct gb_mapped * m) {
     return m + 1 < first + atomic_load_explicit(&used, memory_order_acquire) ? m + 1 : atomic_load(&more);
 }
 
-// True if the watch covers the address. `end` is read twice, because its owner may give up the watch between the two
-// other reads; a watch that was given up has the end 0.
+// True if the watch covers the address. `end` is read twice, because the owner may release the
+// watch between the two other reads. A released watch has the end 0.
 static bool holds(struct gb_mapped * m, uintptr_t at) {
     const uintptr_t end = atomic_load_explicit(&m->end, memory_order_acquire),
                     begin = atomic_load_explicit(&m->begin, memory_order_relaxed);
@@ -96,11 +97,11 @@ static bool holds(struct gb_mapped * m, uintptr_t at) {
 
 // --------------------------------------------------------------------------------------------------------- the handler
 
-static struct sigaction before;        // the handler that gets the faults that are not ours
+static struct sigaction before;  // the handler for faults that are not ours
 static gb_mutex order = GB_MUTEX_INIT; // guards writing to `before`
 static uintptr_t page;                 // bytes; a power of two
 
-static _Thread_local volatile sig_atomic_t passed; // this thread has passed a fault on
+static _Thread_local volatile sig_atomic_t passed;  // this thread has passed a fault to another handler
 
 // Passes a signal to the handler that was installed before ours. That handler may raise the signal again for its own
 // predecessor, which may be our handler. So a raised signal (si_code <= 0) after a passed fault
@@ -116,14 +117,15 @@ static void pass_on(int number, siginfo_t * info, void * context) {
     } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
         before.sa_handler(number);
     } else if (before.sa_handler == SIG_DFL || info->si_code > 0) {
-        signal(number, SIG_DFL); // the access is tried again and ends the process, as it would have without us
+        signal(number, SIG_DFL);  // the access runs again and ends the process, as it would without us
         if (info->si_code <= 0) {
-            raise(number); // the signal was sent: no access will raise it again
+            raise(number);  // the signal was sent, so no access will raise it again
         }
     }
 }
 
-// Maps zeros over the lost page and all behind it. False: no watch covers the address, so the fault is not ours.
+// Maps zeros over the missing page and all pages behind it. False: no watch covers the address, so
+// the fault is not ours.
 static bool mend(uintptr_t at) {
     for (struct gb_mapped * m = first; m; m = after(m)) {
         if (holds(m, at)) {
@@ -145,8 +147,8 @@ static void on_bus_error(int number, siginfo_t * info, void * context) {
     errno = kept;
 }
 
-// Makes ours the first handler. Handlers installed later (Python's faulthandler, say) would take a lost page for the
-// end of the process.
+// Makes ours the first handler. A handler that was installed later (Python's faulthandler, say)
+// would end the process at a missing page.
 static void stay_first(void) {
     struct sigaction found, ours = { .sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART };
     if (sigaction(SIGBUS, NULL, &found) != 0 || ((found.sa_flags & SA_SIGINFO) && found.sa_sigaction == on_bus_error)) {
@@ -169,8 +171,8 @@ static void prepare(void) {
 
 // ------------------------------------------------------------------------------------------------------------- watches
 
-// A free watch, now TAKEN; NULL when memory is out. New ones are pushed onto the list and never freed, because the
-// handler may read the list at any time.
+// Takes a free watch. NULL if memory runs out. New watches are pushed onto the list and never
+// freed, because the handler may read the list at any time.
 static struct gb_mapped * take(void) {
     for (int i = 0; i < FIRST; i++) {
         int expected = FREE, n = atomic_load(&used);
@@ -205,7 +207,7 @@ struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offs
         gb_free(copy);
         return NULL;
     }
-    // the end of the range is written last, with release: a handler that sees it sees the rest as well
+    // written last, with release: a handler that sees the end also sees the rest
     struct stat info;
     m->path = copy;
     m->writable = writable;
@@ -259,8 +261,8 @@ bool gb_mapped_place(const void * data, size_t size, char ** path, uint64_t * of
     return size <= left && (*path = gb_strdup(m->path)) != NULL;
 }
 
-// The size is asked for only while the path still names the same file: a file that took its place says nothing about
-// ours.
+// Reads the size only while the path still names the same file. Another file under this path says
+// nothing about the mapped one.
 enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * m) {
     struct stat info;
     const char * name = m->path ? m->path : "a file";

@@ -29,7 +29,7 @@ struct gb_mapped;
 // file. `path` (copied; NULL: not known) serves messages and checks of the file's size, while it
 // names the same file. Returns NULL and reports the failure if memory runs out.
 struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offset, bool writable, const char * path);
-// Ends the watch. Call it before the memory is unmapped. NULL is allowed.
+// Ends the watch. Call it before you unmap the memory. NULL is allowed.
 void gb_mapped_forget(struct gb_mapped * mapped);
 
 // The calling thread begins or ends reading. Pairs may be nested.
@@ -49,7 +49,7 @@ struct gb_mapped * gb_mapped_find(const void * data);
 // reported, there is no memory. The caller keeps the mapping.
 bool gb_mapped_place(const void * data, size_t size, char ** path, uint64_t * offset);
 
-// IO_ERROR (reported under the name `func`) if the file has shrunk or pages of it were lost.
+// IO_ERROR (reported under the name `func`) if the file has shrunk or pages of it were missing.
 enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * mapped);
 
 // The same for the watch whose range contains the first byte of `data`. Success without such a

@@ -1,4 +1,4 @@
-// mem.c - host memory. No other file of the library calls malloc or its kin.
+// mem.c - host memory. Only this file calls malloc and related functions.
 //
 // With GB_TEST_HOOKS tests choose allocations that fail and count the blocks that are alive.
 #include "mem.h"
@@ -36,8 +36,8 @@ bool gb_test_alloc_failed(void) { return atomic_load(&failed); }
 
 int64_t gb_test_live_allocs(void) { return atomic_load(&live); }
 
-// Counts one allocation; true if it is the chosen one. The counter is decreased atomically, so exactly one of several
-// threads gets the failure.
+// Counts one allocation. True if this is the one that must fail. The counter is decreased
+// atomically, so exactly one of several threads gets the failure.
 static bool must_fail(void) {
     if (atomic_load(&fail_onwards) && atomic_load(&failed)) {
         return true;
@@ -58,7 +58,7 @@ static inline bool must_fail(void) { return false; }
 static inline void count_live(long long change) { (void) change; }
 #endif
 
-// Reports an allocation that failed, and counts one that did not.
+// Reports a failed allocation, or counts a successful one.
 static void * checked(void * ptr, size_t size) {
     if (ptr == NULL) {
         char shown[32];
@@ -80,7 +80,7 @@ void * gb_calloc(size_t count, size_t size) {
     return checked(must_fail() ? NULL : calloc(1, total ? total : 1), total);
 }
 
-// A block that only moved is alive as before: it is not counted again.
+// A moved block is still alive, so it is not counted again.
 void * gb_realloc(void * ptr, size_t count, size_t size) {
     size_t total;
     if (!gb_mul_size(count, size, &total)) {
@@ -107,7 +107,7 @@ char * gb_strdup(const char * text) {
     return copy ? memcpy(copy, text, size) : NULL;
 }
 
-// Memory of size 0 gets an address of its own, too.
+// Memory of size 0 gets its own address, too.
 void * gb_aligned_alloc(size_t alignment, size_t size) {
     void * ptr = NULL;
     if (!must_fail()) {
@@ -123,8 +123,7 @@ void * gb_aligned_alloc(size_t alignment, size_t size) {
 }
 
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-#    define HUGE_PAGE \
-    ((size_t) 2 << 20) // of x86-64, and of arm64 with pages of 4 KiB; with others the advice is not followed
+#    define HUGE_PAGE ((size_t) 2 << 20)  // of x86-64, and of arm64 with 4 KiB pages; the system ignores other sizes
 
 void * gb_large_alloc(size_t alignment, size_t size) {
     const char * wanted = gb_env_get("GGML_CPU_HUGE_PAGES");
@@ -134,7 +133,7 @@ void * gb_large_alloc(size_t alignment, size_t size) {
     void * ptr = gb_aligned_alloc(GB_MAX(alignment, HUGE_PAGE), size);
     if (ptr != NULL) {
         const int error = errno;
-        (void) madvise(ptr, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); // refused: pages stay as they are
+        (void) madvise(ptr, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);  // a refusal changes nothing
         errno = error;
     }
     return ptr;
@@ -143,7 +142,7 @@ void * gb_large_alloc(size_t alignment, size_t size) {
 void * gb_large_alloc(size_t alignment, size_t size) { return gb_aligned_alloc(alignment, size); }
 #endif
 
-// The memory comes from another function of the system than gb_malloc's on Windows, hence the pair.
+// On Windows this memory comes from another function than gb_malloc's, so it needs its own release.
 void gb_aligned_free(void * ptr) {
     if (ptr != NULL) {
         count_live(-1);

@@ -19,8 +19,8 @@ void gb_free(void * ptr);                                 // NULL is allowed
 // A copy of the text, owned by the caller.
 char * gb_strdup(const char * text);
 
-// Memory at a multiple of `alignment`, which is at least sizeof(void *); freed with gb_aligned_free, never with
-// gb_free.
+// Memory at a multiple of `alignment`, which is at least sizeof(void *). Free it with
+// gb_aligned_free, never with gb_free.
 void * gb_aligned_alloc(size_t alignment, size_t size);
 void gb_aligned_free(void * ptr); // NULL is allowed
 
@@ -41,7 +41,7 @@ static inline bool gb_add_size(size_t a, size_t b, size_t * r) {
 
 static inline bool gb_mul_size(size_t a, size_t b, size_t * r) {
 #if defined(__GNUC__)
-    // without a division: each tensor that is made or read needs several of these
+    // Avoids a division, because every new tensor needs several of these.
     return !__builtin_mul_overflow(a, b, r);
 #else
     if (a != 0 && b > SIZE_MAX / a) {
@@ -72,13 +72,14 @@ static inline bool gb_mul_i64(int64_t a, int64_t b, int64_t * r) { // a, b >= 0
 #endif
 }
 
-// Arguments are evaluated twice.
+// Evaluates its arguments twice.
 #define GB_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define GB_MAX(a, b) ((a) > (b) ? (a) : (b))
 #define GB_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
 #ifdef GB_TEST_HOOKS
-// The n-th allocation from now on (1 = the next) fails, and, if `onwards`, all after it; n <= 0: none.
+// The n-th allocation from now on fails (1 = the next). With `onwards` all later ones fail, too. n
+// <= 0: none fails.
 void gb_test_fail_alloc(int64_t n, bool onwards);
 bool gb_test_alloc_failed(void);   // true if the chosen allocation has failed
 int64_t gb_test_live_allocs(void); // blocks that are not freed yet, to find leaks

@@ -1,7 +1,8 @@
-// params.c - parsing the parameters from which the registry makes backends ("CPU:threads=4"), independent of the
+// params.c - parses the parameters from which the registry makes backends ("CPU:threads=4"), in any
 // locale.
 //
-// Nothing here reports errors: callers know which parameter of which backend was wrong, and say so.
+// No function here reports errors, because only the callers know which parameter of which backend
+// was wrong.
 #include "base/params.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 
-// Copies n bytes and a NUL; false, with nothing copied, where they do not fit.
+// Copies n bytes and a NUL. False, with nothing copied, if they do not fit.
 static bool copy_part(char * to, size_t size, const char * from, size_t n) {
     if (n >= size) {
         return false;
@@ -49,7 +50,7 @@ bool gb_params_item(const char ** text, char separator, char * item, size_t size
     return true;
 }
 
-// Nothing may follow the number, and it must fit.
+// The number must end the text, and fit.
 bool gb_params_int(const char * value, int64_t low, int64_t high, int64_t * r) {
     char * end;
     errno = 0;
@@ -68,8 +69,8 @@ struct decimal {
     int exponent;    // of 10
 };
 
-// Appends the digits at p to the number and returns what follows them. Digits beyond the 18th only move the exponent: a
-// double has fewer.
+// Appends the digits at p to the number and returns the end of the digits. Digits beyond the 18th
+// only change the exponent, because a double has fewer.
 static const char * read_digits(const char * p, struct decimal * d, bool fraction) {
     for (; is_digit(*p); p++) {
         const bool fits = d->digits < UINT64_C(100000000000000000);
@@ -79,8 +80,8 @@ static const char * read_digits(const char * p, struct decimal * d, bool fractio
     return p;
 }
 
-// Reads "e-3" behind a number and returns what follows. Nothing is read where the "e" begins something else (a unit).
-// Exponents are limited, so that no text can overflow them.
+// Reads "e-3" after a number and returns its end. Reads nothing if the "e" belongs to something
+// else (a unit). Limits the exponent, so that no text can overflow it.
 static const char * read_exponent(const char * p, struct decimal * d) {
     const char * at = p + 1;
     const bool minus = *p != '\0' && *at == '-';
@@ -113,8 +114,8 @@ bool gb_number_read(const char * text, double * r, const char ** end) {
     return true;
 }
 
-// printf uses the point of the locale, which may have several bytes: whatever is neither digit, sign nor letter becomes
-// one point.
+// printf uses the locale's decimal point, which may have several bytes. Bytes that are neither
+// digit, sign nor letter become one point.
 const char * gb_number_text(char * text, size_t size, int n_digits, double value) {
     snprintf(text, size, "%.*g", n_digits, value);
     char * to = text;
@@ -122,7 +123,7 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
         const char c = *from;
         if (is_digit(c) || c == '-' || c == '+' || (gb_lower(c) >= 'a' && gb_lower(c) <= 'z')) {
             *to++ = c;
-            // never two points in a row: the other bytes of the locale's point are dropped
+            // Drops the other bytes of the locale's point.
         } else if (to == text || to[-1] != '.') {
             *to++ = '.';
         }
@@ -131,8 +132,8 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
     return text;
 }
 
-// A number; after it or not one letter for the power of 1024; after that or not "B", or "iB" behind a letter. Less than
-// a byte is no size.
+// Reads a number, then optionally a letter for the power of 1024, then optionally "B", or "iB"
+// after a letter. Less than a byte is not a size.
 bool gb_params_size(const char * value, size_t * r) {
     static const char * const units[] = { "", "k", "m", "g", "t" };
     double number;
@@ -150,7 +151,7 @@ bool gb_params_size(const char * value, size_t * r) {
     for (int i = 0; i < 5; i++) {
         if (gb_text_equal(letter, units[i])) {
             const double bytes = number * (double) (1ull << (10 * i));
-            // without a unit the number must be whole: there are no parts of a byte
+            // Without a unit the number must be whole, because a byte has no parts.
             const bool fits = bytes < (double) (SIZE_MAX / 2) && (i > 0 || bytes == (double) (size_t) bytes) &&
                               (bytes >= 1 || number == 0);
             *r = fits ? (size_t) bytes : 0;
@@ -160,7 +161,7 @@ bool gb_params_size(const char * value, size_t * r) {
     return false;
 }
 
-// A unit is required, so that nobody takes seconds for milliseconds; only 0 needs none.
+// Requires a unit except for 0, so that seconds are not taken for milliseconds.
 bool gb_params_duration(const char * value, int64_t * ns) {
     static const struct {
         const char * name;
@@ -173,7 +174,7 @@ bool gb_params_duration(const char * value, int64_t * ns) {
     }
     *ns = 0;
     if (*unit == '\0') {
-        return number == 0; // anything else needs its unit
+        return number == 0;  // other numbers need a unit
     }
     for (int i = 0; i < 4; i++) {
         if (gb_text_equal(unit, units[i].name)) {

@@ -1,7 +1,7 @@
 // params.h - reading "key=value,key=value" with numbers, sizes and durations.
 //
-// The readers are strict: a text that is not understood as a whole is false, never a guess. Nothing here reports; the
-// callers know which parameter of which backend was wrong.
+// The readers are strict: they return false for a text that they do not understand as a whole. They
+// report nothing, because only the callers know which parameter of which backend was wrong.
 #ifndef GB_BASE_PARAMS_H
 #define GB_BASE_PARAMS_H
 
@@ -16,21 +16,21 @@ struct gb_param {
 
 enum gb_params_next { GB_PARAMS_END, GB_PARAMS_GOOD, GB_PARAMS_BAD };
 
-// Takes the next pair off *text into `param` (NULL and "" are the empty list). GB_PARAMS_BAD: no "=", an empty key, or
-// a key or value that is too long; *text then stays where it was.
+// Moves the next pair from *text to `param`. NULL and "" are empty lists. GB_PARAMS_BAD: no "=", an
+// empty key, or a key or value that is too long. *text then does not move.
 enum gb_params_next gb_params_next(const char ** text, struct gb_param * param);
 
-// Takes the next item of a list with the given separator off *text into `item`; false at the end. An item that does not
-// fit into `size` bytes is cut.
+// Moves the next item of a list with the given separator from *text to `item`. False at the end.
+// Cuts an item that does not fit into `size` bytes.
 bool gb_params_item(const char ** text, char separator, char * item, size_t size);
 
-// Numbers as files and parameters have them: with a point, whatever the locale of the program is (setlocale changes
-// strtod and printf). Reads a number >= 0 that begins with a digit; *end is what follows it. False: no digit.
+// Numbers with a decimal point in any locale (setlocale changes strtod and printf). Reads a number
+// >= 0 that begins with a digit. *end is the first byte after it. False: no digit.
 bool gb_number_read(const char * text, double * r, const char ** end);
 // Writes a number as "%.<n_digits>g" does in the C locale; returns `text`.
 const char * gb_number_text(char * text, size_t size, int n_digits, double value);
 
-// A decimal integer between low and high, both included. False leaves *r as it was.
+// A decimal integer from low to high, both included. False leaves *r unchanged.
 bool gb_params_int(const char * value, int64_t low, int64_t high, int64_t * r);
 // A number of bytes: "4096", "64K", "1.5M", "2GiB" (powers of 1024). False: not understood, or too large.
 bool gb_params_size(const char * value, size_t * r);

@@ -1,7 +1,8 @@
-// processor.c - where a thread runs. Linux moves a thread at once when its mask no longer has its processor, so one
-// that wants to leave takes that out for a moment.
+// processor.c - where a thread runs. Linux moves a thread at once if its mask excludes its
+// processor. So a thread leaves its processor by excluding it for a moment.
 //
-// Invariant: whatever the system refuses on the way, a thread ends with a mask that allows what it allowed before.
+// Invariant: if the system refuses a step, the thread still ends with a mask that allows the same
+// processors as before.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -19,7 +20,8 @@
 
 int gb_this_processor(void) { return sched_getcpu(); }
 
-// "0.20 0.18 0.12 3/80 11206": the fourth number is how many threads run or want to. Read without allocating.
+// "0.20 0.18 0.12 3/80 11206": the fourth number counts threads that run or are ready. Allocates
+// nothing.
 static int n_runnable(void) {
     char text[128];
     const int file = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
@@ -38,7 +40,7 @@ static int n_runnable(void) {
 }
 
 static gb_once online_once = GB_ONCE_INIT;
-static long online; // processors, when it was first asked: the system reads a file to tell
+static long online;  // processors at the first call, because the system reads a file to count them
 
 static void count_online(void) { online = sysconf(_SC_NPROCESSORS_ONLN); }
 
@@ -51,7 +53,7 @@ bool gb_has_idle_processor(void) {
 static cpu_set_t mask_of_thread(void) {
     cpu_set_t mask;
     CPU_ZERO(&mask);
-    sched_getaffinity(0, sizeof(mask), &mask); // a failure (more processors than the type holds) leaves it empty
+    sched_getaffinity(0, sizeof(mask), &mask);  // stays empty on failure (more processors than the type holds)
     return mask;
 }
 
@@ -81,7 +83,7 @@ bool gb_leave_processor(int processor) {
         return false;
     }
     const cpu_set_t now = mask_of_thread();
-    if (CPU_EQUAL(&now, &others)) { // else somebody has set another
+    if (CPU_EQUAL(&now, &others)) {  // otherwise another thread has set the mask
         put_back(&mask);
     }
     return true;

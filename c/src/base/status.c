@@ -1,6 +1,7 @@
 // status.c - the last failure of each thread, and the names of the statuses.
 //
-// The state has a fixed size and belongs to a thread, so recording a failure cannot fail and needs no lock.
+// The state has a fixed size and belongs to a thread. So recording a failure cannot fail and needs
+// no lock.
 #include "status.h"
 
 #include <stdarg.h>
@@ -12,13 +13,13 @@
 
 static _Thread_local struct gb_failure error_state;
 
-// While the log is held a failure makes it due; see gb_hold_log.
+// a failure was recorded while gb_hold_log was on
 static _Thread_local bool log_is_held, log_is_due;
 
 // The end of a message that was cut.
 static const char cut_mark[] = "...";
 
-// Logs the failure of this thread. The state is put back afterwards, because the callback may fail in something itself
+// Logs the failure of this thread, and restores the state afterwards: the callback may fail itself,
 // or clear the failure.
 static void log_error(void) {
     const struct gb_failure before = error_state;
@@ -45,7 +46,7 @@ char * gb_plain_text(char * text) {
     return text;
 }
 
-// The length of the names of functions of this library at the beginning of a message: "ggml_mul_mat: ".
+// The length of the library's function names at the beginning of a message: "ggml_mul_mat: ".
 static size_t length_of_functions(const char * message) {
     size_t length = 0;
     for (;;) {
@@ -60,7 +61,7 @@ static size_t length_of_functions(const char * message) {
     }
 }
 
-// `message` may be the one of the failure before.
+// `message` may be the message of the previous failure.
 static void record(enum ggml_status status, const char * message) {
     error_state.status = status;
     error_state.count++;
@@ -75,7 +76,7 @@ static void record(enum ggml_status status, const char * message) {
 
 // A message that is too long ends with "...".
 static enum ggml_status fail_with_args(enum ggml_status status, const char * fmt, va_list args) {
-    char text[GB_ERROR_SIZE]; // formatted apart, because an argument may be the old message
+    char text[GB_ERROR_SIZE];  // a copy, because an argument may be the old message
     const int n = vsnprintf(text, sizeof(text), fmt, args);
     if (n < 0) {
         snprintf(text, sizeof(text), "%s", fmt);
@@ -108,7 +109,7 @@ void gb_set_fault(const struct gb_fault * fault) { error_state.fault = *fault; }
 
 const struct gb_failure * gb_last_failure(void) { return &error_state; }
 
-// The count grows in both cases, since this call has failed as well.
+// The count grows in both cases, because this call has failed as well.
 void gb_fail_null(const char * func, const char * argument) {
     if (error_state.status == GGML_STATUS_SUCCESS) {
         gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", func, argument);
@@ -129,7 +130,7 @@ void gb_failure_restore(const struct gb_failure * failure) { error_state = *fail
 
 void gb_forget_failures_since(uint64_t fail_count) { error_state.count = fail_count; }
 
-// The public form of gb_fail for backends: a success is no failure, whatever the text.
+// gb_fail for backends of other modules. Ignores a success.
 enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...) {
     if (status == GGML_STATUS_SUCCESS || fmt == NULL) {
         return status;
@@ -145,7 +146,7 @@ enum ggml_status ggml_last_status(void) { return error_state.status; }
 
 const char * ggml_last_error(void) { return error_state.plain; }
 
-// The count stays, see above.
+// The count stays: gb_status_since compares it.
 void ggml_clear_error(void) {
     error_state.status = GGML_STATUS_SUCCESS;
     error_state.message[0] = error_state.plain[0] = '\0';

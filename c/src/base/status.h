@@ -1,11 +1,12 @@
 // status.h - the error channel: each thread has the status, the message and the values of its last failure.
 //
-// A function that fails calls gb_fail once, where it knows the values. Its callers only forward the status. A message
-// reads "function: argument 'name': what is wrong with which value, limit". Recording a failure works when memory is
-// out, because the buffers have a fixed size.
+// A function that fails calls gb_fail once, where it knows the values. Its callers only forward the
+// status. A message reads "function: argument 'name': what is wrong with which value, limit". The
+// buffers have a fixed size, so recording works when memory has run out.
 //
-// Other languages use neither the names of C's functions nor C's order of dimensions. So a failure also records where
-// its text begins behind the functions, which values are in C's notation (GB_QUOTE), and what is wrong (fault.h).
+// Other languages use neither C's function names nor C's order of dimensions. So a failure also
+// records where its text begins after the function names, which values are in C's notation
+// (GB_QUOTE), and what is wrong (fault.h).
 #ifndef GB_BASE_STATUS_H
 #define GB_BASE_STATUS_H
 
@@ -17,30 +18,32 @@
 
 #define GB_ERROR_SIZE 2048 // bytes of a message with its NUL; longer ones are cut
 
-// Encloses a value in C's notation: a tensor ('x' f32 [128, 16]), a type, or a shape or position ([128, 16]). The two
-// bytes stay in the message of this module. ggml_last_error and the log have a copy without them.
+// Encloses a value in C's notation: a tensor ('x' f32 [128, 16]), a type, or a shape or position
+// ([128, 16]). The message of this module keeps the two bytes. ggml_last_error and the log have a
+// copy without them.
 #define GB_QUOTE_BEGIN "\016"
 #define GB_QUOTE_END "\017"
 #define GB_QUOTE(text) GB_QUOTE_BEGIN text GB_QUOTE_END
 
-// Takes the bytes of GB_QUOTE out of a text, and returns the text.
+// Removes the bytes of GB_QUOTE from a text, and returns the text.
 char * gb_plain_text(char * text);
 
 // Records the failure for this thread, logs it, and returns `status`.
 GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status gb_fail(enum ggml_status status, const char * fmt, ...);
 
-// Records without logging, for a failure that was logged where it happened (in another thread, or before a replay).
+// Records without logging, for a failure that was already logged (in another thread, or before a
+// replay).
 enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message);
 
-// For a thread that holds a lock which a log callback may want. While `hold` is on, this thread logs no errors;
-// switching it off logs the failure that was recorded last, if one was recorded meanwhile.
+// For a thread that holds a lock which a log callback may need. While `hold` is on, this thread
+// logs no errors. Switching it off logs the last failure that was recorded meanwhile.
 void gb_hold_log(bool hold);
 
-// Says what is wrong with which values, for the failure that was just recorded.
+// Adds the values of a broken rule to the failure that was just recorded.
 void gb_set_fault(const struct gb_fault * fault);
 
-// For a builder that got NULL as a tensor. If this thread has a failure on record, that most likely caused the NULL:
-// its message stays. Otherwise the argument is reported.
+// For a builder that got NULL as a tensor. If this thread has a failure on record, that most likely
+// caused the NULL, so its message stays. Otherwise the argument is reported.
 void gb_fail_null(const char * func, const char * argument);
 
 // The library's side of "Errors of hooks" in ggml-backend-impl.h. gb_fail_count is the number of failures that this
@@ -49,23 +52,23 @@ void gb_fail_null(const char * func, const char * argument);
 uint64_t gb_fail_count(void);
 enum ggml_status gb_status_since(uint64_t fail_count);
 
-// Called after a function of the user's that began when gb_fail_count was `fail_count`. The failures that
-// the function recovered from are no failures of its caller.
+// Call it after a function of the user's that began when gb_fail_count was `fail_count`. Failures
+// from which the function recovered do not count as failures of its caller.
 void gb_forget_failures_since(uint64_t fail_count);
 
-// The failure that this thread has recorded, and how to restore it. For work between a failure and its reader, such as
-// freeing objects in a garbage collection.
+// The failure that this thread has recorded, and how to restore it. Used for work between a failure
+// and its reader, such as freeing objects in a garbage collection.
 struct gb_failure {
     enum ggml_status status;
     uint64_t count; // grows with every failure, and is not reset when the failure is cleared
     char message[GB_ERROR_SIZE]; // with the bytes of GB_QUOTE
     char plain[GB_ERROR_SIZE]; // without them: ggml_last_error
-    size_t text; // where the message begins behind the names of C's functions
+    size_t text;  // where the message begins after C's function names
     struct gb_fault fault;
 };
 // The last failure of this thread. The struct belongs to the thread and changes with its next failure.
 const struct gb_failure * gb_last_failure(void);
-// Its message, to be part of another message.
+// Its message, for use in another message.
 static inline const char * gb_last_message(void) { return gb_last_failure()->message; }
 void gb_failure_save(struct gb_failure * failure);
 void gb_failure_restore(const struct gb_failure * failure);
@@ -87,7 +90,7 @@ void gb_failure_restore(const struct gb_failure * failure);
         }                                            \
     } while (0)
 
-// Returns the status of a callee that failed, and has reported that already.
+// Returns the status of a failed callee, which has reported its failure.
 #define GB_TRY(expr)                                   \
     do {                                               \
         const enum ggml_status gb_try_status = (expr); \

@@ -1,7 +1,7 @@
 // strmap.c - a hash table with open addressing and linear probing.
 //
-// Hashes are stored, so that growing computes none and a probe compares text only where the hashes agree. At least half
-// of the slots are free, so every probe ends.
+// The map stores hashes: growing computes none, and a probe compares text only if the hashes agree.
+// At least half of the slots are free, so every probe ends.
 #include "base/strmap.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 
 static uint64_t hash_of(const char * key) { return gb_hash_bytes(key, strlen(key), 0); }
 
-// As in hash.c: the slot of the key or the free one for it.
+// The slot of the key, or the free slot for it, as in hash.c.
 static struct gb_strmap_slot * slot_of(const struct gb_strmap * map, const char * key, uint64_t hash) {
     const size_t mask = map->cap - 1;
     for (size_t i = (size_t) hash & mask;; i = (i + 1) & mask) {

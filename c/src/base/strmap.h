@@ -21,9 +21,10 @@ struct gb_strmap {
 
 // The value of a name; GB_STRMAP_ABSENT if it is not in the map.
 int64_t gb_strmap_get(const struct gb_strmap * map, const char * key);
-// Makes space for n names, so that setting up to that many cannot fail. False: memory is out (reported).
+// Reserves memory for n names, so that setting up to n names cannot fail. False: memory ran out
+// (reported).
 bool gb_strmap_reserve(struct gb_strmap * map, size_t n);
-// Adds a name or changes its value. False: memory is out, and the map is unchanged.
+// Adds a name or changes its value. False: memory ran out, and the map is unchanged.
 bool gb_strmap_set(struct gb_strmap * map, const char * key, int64_t value);
 void gb_strmap_free(struct gb_strmap * map);
 

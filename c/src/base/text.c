@@ -1,4 +1,4 @@
-// text.c - appending to a text, and comparing two, without memory of its own and without a failure to report.
+// text.c - appending to a text, and comparing two texts. Allocates nothing and reports nothing.
 #include "base/text.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-// text.h - texts that are put together in memory of the caller, and texts compared as the names that users write.
+// text.h - texts built in the caller's memory, and comparison of names that users write.
 #ifndef GB_BASE_TEXT_H
 #define GB_BASE_TEXT_H
 
@@ -7,22 +7,22 @@
 
 #include "ggml.h"
 
-// The end of a text that grows; it always ends with a NUL. Not owned.
+// The end of a growing text, which always ends with a NUL. Not owned.
 struct gb_text {
     char * at;
     size_t left; // bytes, with the NUL: at least 1
 };
 
-// Appends to the text, which is cut off where there are no bytes left.
+// Appends to the text, and cuts what does not fit.
 GGML_ATTRIBUTE_FORMAT(2, 3) void gb_text_append(struct gb_text * t, const char * fmt, ...);
 
 // A number of bytes for people: "640 bytes", "1.5 KiB", "4.0 TiB". Returns buf.
 const char * gb_size_text(size_t size, char buf[32]);
 
-// ASCII letters alone, whatever the locale of the program is.
+// ASCII letters only, in any locale.
 static inline char gb_lower(char c) { return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c; }
 
-// True if two texts are the same but for upper and lower case of ASCII letters.
+// True if two texts differ only in the case of ASCII letters.
 bool gb_text_equal(const char * a, const char * b);
 
 #endif // GB_BASE_TEXT_H

@@ -1,7 +1,8 @@
 // thread.c - threads, locks and forks on POSIX systems and Windows. No other file names a threading library.
 //
-// pthread_atfork handlers take the mutexes of the process and all brief locks for the moment of a fork, so that the
-// child finds what they guard whole and can take them. thread.h says what has which kind of lock.
+// pthread_atfork handlers hold the mutexes of the process and all brief locks during a fork. So the
+// child finds the guarded state consistent and the locks free. thread.h says which state has which
+// kind of lock.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -12,7 +13,7 @@
 #include "mem.h"
 #include "status.h"
 
-// What a new thread runs; the thread frees this before it begins.
+// What a new thread runs. The thread frees this before it begins.
 struct start {
     void (*run)(void * arg);
     void * arg;
@@ -24,11 +25,11 @@ static struct gb_brief_lock brief_locks[GB_BRIEF_LOCKS];
 
 // The upper half of the product is well mixed even for addresses with regular steps.
 struct gb_brief_lock * gb_brief_lock_for(const void * object) {
-    gb_fork_generation(); // from here on forks are seen
+    gb_fork_generation();  // registers the fork handlers
     return &brief_locks[((uint64_t) (uintptr_t) object * UINT64_C(0x9e3779b97f4a7c15) >> 32) % GB_BRIEF_LOCKS];
 }
 
-// The holder needs some tens of nanoseconds, unless the system has taken its processor away; therefore the waiting
+// The holder needs some tens of nanoseconds, unless the system has preempted it. So the waiting
 // thread first spins, then yields, then sleeps.
 void gb_brief_lock_wait(struct gb_brief_lock * l) {
     for (unsigned n = 0; atomic_load_explicit(&l->held, memory_order_relaxed) != 0 ||
@@ -58,11 +59,11 @@ uint32_t gb_thread_number(void) {
 
 static gb_mutex process_mutexes[GB_N_PROCESS_MUTEXES] = { GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT,
     GB_MUTEX_INIT };
-// One bit per mutex of the process that this thread holds; a fork must not wait for those.
+// One bit per mutex of the process that this thread holds. A fork must not wait for those.
 static _Thread_local unsigned held;
 
 void gb_process_lock(enum gb_process_mutex which) {
-    gb_fork_generation(); // from here on forks are seen
+    gb_fork_generation();  // registers the fork handlers
     gb_mutex_lock(&process_mutexes[which]);
     held |= 1u << which;
 }
@@ -99,7 +100,7 @@ void gb_cond_broadcast(gb_cond * c) { WakeAllConditionVariable(c); }
 static DWORD WINAPI trampoline(void * arg) {
     const struct start start = *(struct start *) arg;
     gb_free(arg);
-    gb_mapped_enter(); // all that it runs is ours
+    gb_mapped_enter();  // the thread runs only code of this library
     start.run(start.arg);
     return 0;
 }
@@ -168,7 +169,7 @@ void gb_mutex_destroy(gb_mutex * m) { pthread_mutex_destroy(m); }
 void gb_mutex_lock(gb_mutex * m) { pthread_mutex_lock(m); }
 void gb_mutex_unlock(gb_mutex * m) { pthread_mutex_unlock(m); }
 
-#    ifdef __APPLE__ // the clock of a condition variable cannot be chosen, but waits may be relative
+#    ifdef __APPLE__  // no choice of clock here, but relative waits
 
 static int init_cond(gb_cond * c) { return pthread_cond_init(c, NULL); }
 
@@ -183,7 +184,7 @@ static int init_cond(gb_cond * c) {
     pthread_condattr_t attr;
     int err = pthread_condattr_init(&attr);
     if (err == 0) {
-        // setting the clock of the system does not move the end of a wait
+        // A monotonic clock, so that setting the system's time does not move the end of a wait.
         pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
         err = pthread_cond_init(c, &attr);
         pthread_condattr_destroy(&attr);
@@ -214,7 +215,7 @@ void gb_cond_broadcast(gb_cond * c) { pthread_cond_broadcast(c); }
 static void * trampoline(void * arg) {
     const struct start start = *(struct start *) arg;
     gb_free(arg);
-    gb_mapped_enter(); // all that it runs is ours
+    gb_mapped_enter();  // the thread runs only code of this library
     start.run(start.arg);
     return NULL;
 }
@@ -242,8 +243,8 @@ static void * main_trampoline(void * arg) {
 }
 
 bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
-    // Signals of faults cannot be blocked usefully: they belong to the thread that causes them.
-    static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS }; // belong to the thread
+    // Does not block the signals of faults, because the faulting thread gets them.
+    static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS };
     sigset_t blocked, before;
     sigfillset(&blocked);
     for (size_t i = 0; i < GB_ARRAY_LEN(faults); i++) {
@@ -258,11 +259,11 @@ bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static atomic_uint forks;
 
-// The mutexes that the forking thread takes for the moment of the fork: those that it does not hold already, but for
-// the one under which modules are loaded, because loading may take seconds.
+// The mutexes that the forking thread takes during the fork: all that it does not hold already,
+// except the mutex of module loading, because loading may take seconds.
 static bool is_taken_for_fork(int which) { return which != GB_MUTEX_LOADING && !(held & (1u << which)); }
 
-// Takes the locks in their order: the mutexes of the process first, the brief locks last.
+// Takes the locks in their order: first the mutexes of the process, then the brief locks.
 static void before_fork(void) {
     for (int i = 0; i < GB_N_PROCESS_MUTEXES; i++) {
         if (is_taken_for_fork(i)) {
@@ -285,7 +286,7 @@ static void after_fork(void) {
     }
 }
 
-// The parent's thread that was loading a module is not here to release its mutex.
+// The child has no copy of the thread that was loading a module, so nobody would release its mutex.
 static void in_child(void) {
     atomic_fetch_add(&forks, 1);
     after_fork();
@@ -296,8 +297,9 @@ static void in_child(void) {
 
 static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
 
-// The last locks in the order are the last to be taken before a fork, and handlers that are registered first run last
-// then. So ours is registered when the library is loaded, before a program that calls it can register its own.
+// These locks are last in the order, so their handler must run last before a fork. Handlers run in
+// reverse order of registration. So ours is registered when the library is loaded, before a program
+// that calls it can register its own.
 #    if defined(__GNUC__)
 __attribute__((constructor)) static void watch_forks_early(void) { gb_fork_generation(); }
 #    endif
@@ -319,19 +321,20 @@ void gb_sleep_us(int64_t us) {
 
 #endif
 
-// Without a poll it is a plain wait. With one the thread wakes up every GB_POLL_NS.
+// A plain wait without a poll. With a poll the thread wakes up every GB_POLL_NS.
 bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m) {
     if (gb_get_poll(NULL) == NULL) {
         gb_cond_wait(c, m);
         return false;
     }
-    if (gb_cond_wait_for(c, m, GB_POLL_NS) && !gb_poll_is_due()) { // woken often, the thread still polls in time
+    if (gb_cond_wait_for(c, m, GB_POLL_NS) && !gb_poll_is_due()) {  // polls in time even if the thread is woken often
         return false;
     }
     const unsigned generation = gb_fork_generation();
     gb_mutex_unlock(m);
     const bool stop = gb_poll();
-    // the poll has forked, and this is the child: a thread that could hold the mutex is in the parent
+    // The poll has forked, and this is the child. A thread that could hold the mutex is in the
+    // parent.
     if (gb_fork_generation() != generation) {
         gb_mutex_init(m);
         gb_cond_init(c);

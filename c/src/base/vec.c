@@ -1,10 +1,10 @@
-// vec.c - growable arrays: the capacity grows by half, so that n pushes move at most 3 n elements in all.
+// vec.c - growable arrays. The capacity grows by half, so n pushes move at most 3 n elements.
 #include "vec.h"
 
-bool gb_vec_grow(void ** data, size_t * cap, size_t want, size_t element_size) {
+bool gb_vec_grow(void ** data, size_t * cap, size_t n, size_t element_size) {
     size_t next = *cap + *cap / 2;
-    if (next < want) {
-        next = want;
+    if (next < n) {
+        next = n;
     }
     if (next < 8) {
         next = 8;

@@ -267,7 +267,7 @@ enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int 
     if (n_threads != cpu->n_threads) {
         gb_cpu_pool_free(cpu->pool);
         cpu->pool = NULL;
-        GB_WRITE_RELAXED(cpu->n_threads, n_threads); // other threads may read it
+        GB_WRITE_RELAXED(cpu->n_threads, n_threads);  // other threads may read it
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -14,7 +14,7 @@
 #include "cpu/threadpool.h"
 
 #define BATCH_STEPS 2000
-#define BATCH_BYTES ((size_t) 1 << 20) // between two looks at the clock
+#define BATCH_BYTES ((size_t) 1 << 20)  // between two reads of the clock
 #define ALIGNMENT 4096
 
 // Shared by all threads of a measurement. Each thread writes its own entry of `rates`, nothing
@@ -62,7 +62,7 @@ static void measure_part(void * arg, int ith, int nth) {
         memset(memory, 0, m->stride);
     }
     one_batch(m, memory);
-    gb_cpu_pool_meet(m->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+    gb_cpu_pool_barrier(m->pool, GB_CPU_BARRIER_TEAM, nth, NULL, NULL);
     const int64_t start = m->clock();
     int64_t now = start;
     double work = 0;

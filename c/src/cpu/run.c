@@ -21,8 +21,8 @@
 #include "cpu/threadpool.h"
 #include "tensor/tensor.h"
 
-// Fails unless t has memory that the host can read. A view must lie inside its source. *host caches the last buffer in
-// host memory, so that most tensors of a graph need no check of their buffer.
+// Fails unless t has memory that the host can read, inside its source if t is a view. *host caches
+// the last buffer in host memory, so that most tensors of a graph need no check of their buffer.
 static enum ggml_status check_placed(const struct ggml_tensor * t, const struct ggml_tensor * node,
     const void ** host) {
     if (t->data == NULL && ggml_nelements(t) > 0) {
@@ -124,7 +124,7 @@ static void run_stamped(struct gb_cpu_team * team, int i, int ith, int nth) {
     *waited = 0;
     if (ith == 0) {
         stamps->begin[i] = begin;
-        stamps->nth = GB_MAX(stamps->nth, nth); // the caller may go on alone
+        stamps->nth = GB_MAX(stamps->nth, nth);  // the caller may continue alone
     }
     run_step(team, &team->plan->steps[i], ith, nth);
     stamps->worked[ith * team->plan->n_steps + i] = gb_time_ns() - begin - *waited;
@@ -189,7 +189,7 @@ static void team_main(void * arg, int ith, int nth) {
         if (ith == 0) {
             team->held_up = is_held_up(team, nth);
         }
-        gb_cpu_pool_meet(team->pool, GB_CPU_MEET_TEAM, nth, decide, team);
+        gb_cpu_pool_barrier(team->pool, GB_CPU_BARRIER_TEAM, nth, decide, team);
         if (team->solo && ith > 0) {
             return;
         }

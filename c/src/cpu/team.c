@@ -47,7 +47,7 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
         return !gb_cpu_team_is_halted(call->team);
     }
     const int64_t start = call->team->stamps != NULL ? gb_time_ns() : 0;
-    gb_cpu_pool_meet(call->team->pool, GB_CPU_MEET_NODE, call->nth, decide_in_node, call->team);
+    gb_cpu_pool_barrier(call->team->pool, GB_CPU_BARRIER_NODE, call->nth, decide_in_node, call->team);
     if (start != 0) {
         call->team->stamps->waited[call->ith * GB_CPU_STAMPS_APART] += gb_time_ns() - start;
     }

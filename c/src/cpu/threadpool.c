@@ -43,7 +43,7 @@ struct gate {
 };
 
 // A barrier. `arrived` returns to 0 before the gate opens, so the barrier can be used again.
-struct meeting_point {
+struct barrier {
     struct gate gate;
     atomic_int arrived;
 };
@@ -61,7 +61,7 @@ struct worker {
 
 struct gb_cpu_pool {
     _Alignas(64) atomic_ullong taken; // slots of the caller's part
-    _Alignas(64) struct meeting_point meetings[2]; // by enum gb_cpu_meeting
+    _Alignas(64) struct barrier barriers[2]; // by enum gb_cpu_barrier_of
     uint64_t epoch; // written while all other threads wait
     struct gate done; // opens when the last worker of a run has finished
     atomic_int pending; // workers of the run that have not finished
@@ -169,7 +169,7 @@ static bool is_forked(struct gb_cpu_pool * pool) { // during a run: no workers h
     return atomic_load_explicit(&pool->generation, memory_order_relaxed) != gb_fork_generation();
 }
 
-void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
+void gb_cpu_pool_barrier(struct gb_cpu_pool * pool, enum gb_cpu_barrier_of of, int n, void (*last)(void * arg),
     void * arg) {
     if (is_forked(pool)) {
         pool->epoch++;
@@ -178,18 +178,18 @@ void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, in
         }
         return;
     }
-    struct meeting_point * m = &pool->meetings[meeting];
-    const unsigned seen = atomic_load(&m->gate.seq); // cannot change before this thread arrives
-    if (atomic_fetch_add(&m->arrived, 1) + 1 < n) {
-        gate_wait(&m->gate, seen, pool->patience_ns);
+    struct barrier * b = &pool->barriers[of];
+    const unsigned seen = atomic_load(&b->gate.seq); // cannot change before this thread arrives
+    if (atomic_fetch_add(&b->arrived, 1) + 1 < n) {
+        gate_wait(&b->gate, seen, pool->patience_ns);
         return;
     }
-    atomic_store(&m->arrived, 0);
+    atomic_store(&b->arrived, 0);
     pool->epoch++;
     if (last != NULL) {
         last(arg);
     }
-    gate_open(&m->gate);
+    gate_open(&b->gate);
 }
 
 int64_t gb_cpu_pool_waited_ns(void) { return waited_ns; }
@@ -284,10 +284,10 @@ static bool init_locks(struct gb_cpu_pool * pool) {
         return false;
     }
     for (int i = 0; i < 2; i++) {
-        atomic_init(&pool->meetings[i].arrived, 0);
-        if (!gate_init(&pool->meetings[i].gate)) {
+        atomic_init(&pool->barriers[i].arrived, 0);
+        if (!gate_init(&pool->barriers[i].gate)) {
             while (i-- > 0) {
-                gate_destroy(&pool->meetings[i].gate);
+                gate_destroy(&pool->barriers[i].gate);
             }
             gate_destroy(&pool->done);
             gb_mutex_destroy(&pool->running);
@@ -299,7 +299,7 @@ static bool init_locks(struct gb_cpu_pool * pool) {
 
 static void destroy_locks(struct gb_cpu_pool * pool) {
     for (int i = 0; i < 2; i++) {
-        gate_destroy(&pool->meetings[i].gate);
+        gate_destroy(&pool->barriers[i].gate);
     }
     gate_destroy(&pool->done);
     gb_mutex_destroy(&pool->running);

@@ -31,11 +31,11 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
 
 // A pool has two barriers. The whole team uses TEAM between nodes. A part of the team uses NODE
 // inside a node.
-enum gb_cpu_meeting { GB_CPU_MEET_TEAM, GB_CPU_MEET_NODE };
+enum gb_cpu_barrier_of { GB_CPU_BARRIER_TEAM, GB_CPU_BARRIER_NODE };
 
 // A barrier: returns when n threads have called it. The last thread calls last(arg), if given,
 // before any returns, so all threads see its decisions.
-void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
+void gb_cpu_pool_barrier(struct gb_cpu_pool * pool, enum gb_cpu_barrier_of of, int n, void (*last)(void * arg),
     void * arg);
 
 // Time that the calling thread has waited for workers in this run, without waits below 50 us.

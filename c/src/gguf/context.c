@@ -1,12 +1,12 @@
-// context.c - making, freeing and querying a gguf_context. A getter whose index or type does not fit reports that and
-// returns nothing (0, NULL, GGUF_TYPE_COUNT).
+// context.c - makes, frees and queries a gguf_context. A getter whose index or type does not fit
+// reports that and returns 0, NULL or GGUF_TYPE_COUNT.
 #include <limits.h>
 #include <string.h>
 
 #include "gguf/gguf_impl.h"
 #include "tensor/tensor.h"
 
-// Name and bytes of each type of value. Strings and arrays have no fixed size.
+// Name and size of each value type. Strings and arrays have no fixed size.
 static const struct {
     const char * name;
     size_t size;
@@ -26,12 +26,11 @@ static const struct {
     [GGUF_TYPE_FLOAT64] = { "f64", 8 },
 };
 
-// NULL for a number that is no type.
+// NULL if the number is not a type.
 const char * gguf_type_name(enum gguf_type type) { return (unsigned) type < GGUF_TYPE_COUNT ? types[type].name : NULL; }
 
 size_t gb_gguf_type_size(enum gguf_type type) { return (unsigned) type < GGUF_TYPE_COUNT ? types[type].size : 0; }
 
-// An empty context is valid, and zeroed memory is the empty map and array.
 struct gguf_context * gguf_init_empty(void) {
     struct gguf_context * ctx = GB_NEW(struct gguf_context);
     if (ctx) {
@@ -50,7 +49,7 @@ void gb_gguf_value_free(struct gb_gguf_value * value) {
     *value = (struct gb_gguf_value){ 0 };
 }
 
-// Tensor data are borrowed and stay; so does the ggml context that reading has made.
+// Tensor data are borrowed and not freed. Neither is the ggml context that reading has made.
 void gguf_free(struct gguf_context * ctx) {
     if (ctx == NULL) {
         return;
@@ -84,7 +83,7 @@ bool gb_gguf_tensor_is_opaque(const struct gb_gguf_tensor * t) {
     return t->n_dims > GGML_MAX_DIMS || !gb_type_is_valid(t->type);
 }
 
-// The rule of ggml tensors: behind an axis of 0 the others may have any size.
+// The rule of ggml tensors: if one axis is 0, the others may have any size.
 bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count) {
     *count = 1;
     for (int i = 0; i < n_dims; i++) {
@@ -95,8 +94,8 @@ bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int6
     return true;
 }
 
-// Sizes stay below half of the address space, so that sums of a size and an alignment cannot overflow. A row alone is
-// held to that, too, as its bytes are a stride of the ggml tensor.
+// Keeps sizes below half of the address space, so that a size plus an alignment cannot overflow.
+// This also holds for a row alone, because its bytes are a stride of the ggml tensor.
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size) {
     GB_FAIL_IF_RETURNING(type > INT_MAX || !gb_type_is_valid((enum ggml_type) type), false,
         GGML_STATUS_INVALID_ARGUMENT, "%s: %u is not a tensor type", what, type);
@@ -147,7 +146,7 @@ int gguf_get_n_kv(const struct gguf_context * ctx) {
     return (int) ctx->kv.n;
 }
 
-// -1 is no error: programs ask whether a key is there.
+// -1 is not an error, because programs use this to test for a key.
 int gguf_find_key(const struct gguf_context * ctx, const char * key) {
     GB_CHECK_ARG_RETURNING(ctx, -1);
     GB_CHECK_ARG_RETURNING(key, -1);
@@ -224,7 +223,7 @@ int gguf_get_arr_n(const struct gguf_context * ctx, int key_id) {
     return v ? (int) v->n : 0;
 }
 
-// Elements as they are in the file; bools are one byte each.
+// Elements as in the file. Bools have one byte each.
 const void * gguf_get_arr_data(const struct gguf_context * ctx, int key_id) {
     const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_ARRAY);
     GB_FAIL_IF_RETURNING(v != NULL && v->arr_type == GGUF_TYPE_STRING, NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -234,7 +233,7 @@ const void * gguf_get_arr_data(const struct gguf_context * ctx, int key_id) {
     return v ? v->data : NULL;
 }
 
-// The string ends at its first NUL for callers of this function; gb_gguf_strs gives all bytes.
+// The text ends at its first NUL for callers of this function. gb_gguf_strs gives all bytes.
 const char * gguf_get_arr_str(const struct gguf_context * ctx, int key_id, int i) {
     const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_ARRAY);
     if (v == NULL) {
@@ -256,7 +255,7 @@ int gguf_get_n_tensors(const struct gguf_context * ctx) {
     return (int) ctx->tensors.n;
 }
 
-// -1 is no error here either.
+// -1 is not an error here either.
 int gguf_find_tensor(const struct gguf_context * ctx, const char * name) {
     GB_CHECK_ARG_RETURNING(ctx, -1);
     GB_CHECK_ARG_RETURNING(name, -1);

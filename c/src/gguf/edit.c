@@ -1,4 +1,4 @@
-// edit.c - changing a gguf_context: pairs and tensors. What cannot be done leaves the context as it was.
+// edit.c - changes a gguf_context: pairs and tensors. A failed change leaves the context unchanged.
 #include <limits.h>
 #include <string.h>
 
@@ -36,7 +36,7 @@ static enum ggml_status check_pair(const char * key, const struct gb_gguf_value 
     return GGML_STATUS_SUCCESS;
 }
 
-// All memory is had before the pair is added, so a failure changes nothing.
+// Allocates everything before it adds the pair, so a failure changes nothing.
 static enum ggml_status append_pair(struct gguf_context * ctx, const char * key, const struct gb_gguf_value * value) {
     GB_FAIL_IF(ctx->kv.n >= INT_MAX, GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d pairs", INT_MAX);
     struct gb_gguf_kv kv = { gb_strdup(key), *value };
@@ -72,7 +72,7 @@ enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct
     return GGML_STATUS_SUCCESS;
 }
 
-// A pair that the user sets. Tensors that were laid out with another alignment move.
+// Sets a pair for the user. A new alignment moves the tensors.
 static enum ggml_status put(struct gguf_context * ctx, const char * key, struct gb_gguf_value * value) {
     const size_t alignment = ctx->alignment;
     GB_TRY(gb_gguf_put(ctx, key, value));
@@ -113,7 +113,7 @@ enum ggml_status gguf_set_val_str(struct gguf_context * ctx, const char * key, c
     return value.str ? put(ctx, key, &value) : GGML_STATUS_ALLOC_FAILED;
 }
 
-// The elements are copied; n may be 0.
+// Copies the elements. n may be 0.
 enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, enum gguf_type type, const void * data,
     int n) {
     GB_CHECK_ARG(ctx);
@@ -135,8 +135,8 @@ enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, 
     return put(ctx, key, &value);
 }
 
-// Copies strings of the given lengths into one block of a value, each followed by a NUL. False: memory is out, and the
-// value has to be freed.
+// Copies strings of the given lengths into one block of a value, each followed by a NUL. False:
+// memory ran out, and the caller frees the value.
 static bool copy_strings(struct gb_gguf_value * value, const char * const * strings, const uint64_t * lengths,
     size_t n) {
     size_t total = 0;
@@ -161,7 +161,7 @@ static bool copy_strings(struct gb_gguf_value * value, const char * const * stri
     return true;
 }
 
-// Lengths are counted first, so that one block can hold all strings.
+// Counts the lengths first, so that one block can hold all strings.
 enum ggml_status gguf_set_arr_str(struct gguf_context * ctx, const char * key, const char ** data, int n) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(key);
@@ -188,7 +188,7 @@ enum ggml_status gguf_set_arr_str(struct gguf_context * ctx, const char * key, c
     return put(ctx, key, &value);
 }
 
-// A deep copy. False: memory is out, and `to` has to be freed.
+// A deep copy. False: memory ran out, and the caller frees `to`.
 static bool copy_value(struct gb_gguf_value * to, const struct gb_gguf_value * from) {
     *to = *from;
     to->str = NULL, to->data = NULL, to->strs = NULL, to->lengths = NULL;
@@ -206,7 +206,7 @@ static bool copy_value(struct gb_gguf_value * to, const struct gb_gguf_value * f
     return to->data != NULL && memcpy(to->data, from->data, from->size) != NULL;
 }
 
-// general.alignment moves the tensors of ctx like any other way to set it.
+// A new general.alignment moves the tensors of ctx.
 enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, size_t i) {
     struct gb_gguf_value value;
     if (!copy_value(&value, &src->kv.data[i].value)) {
@@ -216,7 +216,8 @@ enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_
     return put(ctx, src->kv.data[i].key, &value);
 }
 
-// Moves pairs into ctx, which has space for them, and leaves in their place what has to be freed. It cannot fail.
+// Moves pairs into ctx, which has reserved space for them. Leaves the values to be freed in
+// `pairs`. Cannot fail.
 static void merge_pairs(struct gguf_context * ctx, struct gb_gguf_kv * pairs, size_t n) {
     const size_t alignment = ctx->alignment;
     for (size_t i = 0; i < n; i++) {
@@ -239,7 +240,7 @@ static void merge_pairs(struct gguf_context * ctx, struct gb_gguf_kv * pairs, si
     }
 }
 
-// Pairs of src replace those of the same key, the others are appended; the whole or nothing.
+// Pairs of src replace pairs with the same key; other pairs are appended. All pairs or none.
 enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * src) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(src);
@@ -247,7 +248,7 @@ enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * sr
         return GGML_STATUS_SUCCESS;
     }
     GB_FAIL_IF(src->kv.n > INT_MAX - ctx->kv.n, GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d pairs", INT_MAX);
-    // All memory is taken before anything changes, so merging cannot fail.
+    // Takes all memory before it changes anything, so merging cannot fail.
     struct gb_gguf_kv * copies = gb_calloc(src->kv.n, sizeof(*copies));
     bool ok = copies != NULL && gb_vec_reserve(&ctx->kv, ctx->kv.n + src->kv.n) &&
               gb_strmap_reserve(&ctx->key_index, ctx->kv.n + src->kv.n);
@@ -258,7 +259,7 @@ enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * sr
     if (ok) {
         merge_pairs(ctx, copies, src->kv.n);
     }
-    for (size_t i = 0; copies != NULL && i < src->kv.n; i++) { // what was replaced, or copied in vain
+    for (size_t i = 0; copies != NULL && i < src->kv.n; i++) {  // replaced values, or unused copies
         gb_free(copies[i].key);
         gb_gguf_value_free(&copies[i].value);
     }
@@ -268,7 +269,7 @@ enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * sr
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
-// The offset is the caller's to set, or gb_gguf_layout's.
+// The caller or gb_gguf_layout sets the offset.
 enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf_tensor * t) {
     enum ggml_status status = GGML_STATUS_SUCCESS;
     if (ctx->tensors.n >= INT_MAX) {
@@ -287,7 +288,7 @@ enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf
     return GGML_STATUS_SUCCESS;
 }
 
-// The copy has no data: a writer must be given them.
+// The copy has no data. A writer must be given them.
 enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name) {
     const struct gb_gguf_tensor * from = &src->tensors.data[i];
@@ -306,7 +307,7 @@ enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct ggu
     return gb_gguf_append_tensor(ctx, &t);
 }
 
-// The data stay the caller's and must live until the file is written. A device's tensor is described only.
+// Borrows the data: they must live until the file is written. A device's tensor is only described.
 enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_tensor * tensor) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(tensor);
@@ -320,7 +321,7 @@ enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_te
     const bool host = root->buffer == NULL || ggml_backend_buffer_is_host(root->buffer);
     GB_FAIL_IF(host && tensor->data != NULL && !ggml_is_contiguous(tensor), GGML_STATUS_INVALID_ARGUMENT,
         "gguf_add_tensor: tensor '%s' is not contiguous", tensor->name);
-    t.data = host ? tensor->data : NULL; // of a device: set later by gguf_set_tensor_data
+    t.data = host ? tensor->data : NULL;  // a device's data: gguf_set_tensor_data sets them later
     t.name = gb_strdup(tensor->name);
     if (t.name == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -340,7 +341,7 @@ static struct gb_gguf_tensor * tensor_named(const char * func, struct gguf_conte
     return &ctx->tensors.data[i];
 }
 
-// The size stays: the caller sets the data of the new type next, and the writer checks that both agree.
+// The caller sets the data of the new type next, and the writer checks that size and type agree.
 enum ggml_status gguf_set_tensor_type(struct gguf_context * ctx, const char * name, enum ggml_type type) {
     struct gb_gguf_tensor * t = tensor_named(__func__, ctx, name);
     if (t == NULL) {
@@ -356,7 +357,7 @@ enum ggml_status gguf_set_tensor_type(struct gguf_context * ctx, const char * na
     return GGML_STATUS_SUCCESS;
 }
 
-// The data stay the caller's; tensors behind this one move if the size changes.
+// Borrows the data. If the size changes, the tensors behind this one move.
 enum ggml_status gguf_set_tensor_data(struct gguf_context * ctx, const char * name, const void * data, size_t size) {
     struct gb_gguf_tensor * t = tensor_named(__func__, ctx, name);
     if (t == NULL) {

@@ -1,5 +1,5 @@
-// exact.c - strings with their lengths, and tensors of any name and type. The functions go around the limits of gguf.h,
-// not around its checks: what they make can be written and read again.
+// exact.c - strings with their lengths, and tensors of any name and type. The functions exceed the
+// limits of gguf.h but keep its checks: their results can be written and read again.
 #include "gguf/exact.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ enum ggml_status gb_gguf_set_str(struct gguf_context * ctx, const char * key, co
     return gb_gguf_put(ctx, key, &value);
 }
 
-// The block that the context keeps has the layout of the bytes that come in, so it is one copy.
+// Incoming bytes have the layout of the context's block, so one copy suffices.
 enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
     const uint64_t * lengths, uint64_t n) {
     struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = GGUF_TYPE_STRING, .n = n };
@@ -79,7 +79,7 @@ enum ggml_status gb_gguf_set_nested(struct gguf_context * ctx, const char * key,
     return gb_gguf_put(ctx, key, &value);
 }
 
-// The same limit as in files; a ggml tensor's shorter one does not apply.
+// The limit of names in files. A ggml tensor's shorter limit does not apply.
 static enum ggml_status check_name(const char * name) {
     const size_t length = strlen(name);
     GB_FAIL_IF(length == 0 || length > GB_GGUF_MAX_KEY, GGML_STATUS_INVALID_ARGUMENT,
@@ -87,7 +87,7 @@ static enum ggml_status check_name(const char * name) {
     return GGML_STATUS_SUCCESS;
 }
 
-// As gguf_add_tensor, without a ggml tensor to describe.
+// Like gguf_add_tensor, but without a ggml tensor to describe.
 enum ggml_status gb_gguf_add_named(struct gguf_context * ctx, const char * name, enum ggml_type type, int n_dims,
     const int64_t * ne) {
     struct gb_gguf_tensor t = { .type = type, .n_dims = n_dims };

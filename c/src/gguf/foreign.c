@@ -1,11 +1,11 @@
-// foreign.c - recognizes files that are not GGUF, for error messages. Users open them as models: web pages and Git LFS
-// pointers that a download gave, and models in other formats.
+// foreign.c - recognizes files that are not GGUF, for error messages. Typical ones are web pages
+// and Git LFS pointers from a download, and models in other formats.
 #include <ctype.h>
 #include <string.h>
 
 #include "gguf/gguf_impl.h"
 
-// The first bytes of a kind of file, and its name with the remedy.
+// The first bytes of a kind of file, its name, and what to do.
 struct signature {
     const char * bytes;
     size_t n;
@@ -64,7 +64,7 @@ static bool begins(const uint8_t * data, size_t size, const char * with) {
     return true;
 }
 
-// True for a web page. A server may send an error, a login or a description in place of the file.
+// True for a web page. A server may send an error, a login or a description instead of the file.
 static bool is_page(const uint8_t * data, size_t size) {
     size_t at = size >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     while (at < size && isspace(data[at])) {
@@ -91,7 +91,7 @@ static bool is_safetensors(const uint8_t * data, size_t size) {
 
 const char * gb_gguf_foreign(const uint8_t * data, size_t size) {
     static const char tar[] = "ustar";
-    static const size_t at = 257;     // where a tar file says what it is
+    static const size_t at = 257;  // offset of a tar file's signature
     if (is_safetensors(data, size)) { // first: the length may begin with a signature
         return "a safetensors file: convert it with python -m ggml_backend gguf convert";
     }

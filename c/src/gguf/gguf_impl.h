@@ -1,9 +1,7 @@
 // gguf_impl.h - the content of a gguf_context: a whole file except its tensor data.
 //
-// context.c makes, frees and queries it, edit.c changes it, reader.c fills it from a file, writer.c turns it into
-// bytes.
-//
-// foreign.c recognizes files of other kinds.
+// context.c makes, frees and queries it. edit.c changes it. reader.c fills it from a file. writer.c
+// writes it as bytes. foreign.c recognizes other kinds of files.
 //
 // Invariants: keys and tensor names are unique and hold no NUL. `alignment` is a power of two and agrees with the pair
 // general.alignment if there is one. Tensor offsets are the running sum of padded sizes, unless they were read from a
@@ -23,12 +21,12 @@
 #define GB_GGUF_ALIGNMENT_KEY "general.alignment"
 #define GB_GGUF_MAX_ALIGNMENT ((uint64_t) 1 << 20)
 #define GB_GGUF_MAX_KEY 65535 // bytes
-// ids of tensor types above this are errors; those up to this may be types of the future
+// Larger ids of tensor types are errors. Ids up to this may be types of the future.
 #define GB_GGUF_MAX_TYPE 1023
-// an array may hold arrays that hold arrays, up to this many levels
+// Arrays may be nested up to this many levels.
 #define GB_GGUF_MAX_DEPTH 64
 
-// The value of a pair. `type` says which of the members count; the others are 0.
+// The value of a pair. `type` decides which members are valid. The others are 0.
 struct gb_gguf_value {
     enum gguf_type type;
     enum gguf_type arr_type; // of an array's elements
@@ -47,8 +45,8 @@ struct gb_gguf_value {
         bool b;
     } scalar;
     char * str; // owned: a string, NUL-terminated
-    void * data; // owned: array elements; or, for strings, all of them one after another, each NUL-terminated
-    size_t size; // bytes of data, for arrays of numbers and of arrays (these as they are in the file)
+    void * data;  // owned: array elements, or all strings one after another, each NUL-terminated
+    size_t size;  // bytes of data, for arrays of numbers and of arrays (as in the file)
     char ** strs; // owned: addresses in data
     uint64_t * lengths; // owned: bytes of each string (they may contain NUL)
 };
@@ -110,7 +108,8 @@ const int64_t * gb_gguf_tensor_ne(const struct gb_gguf_tensor * t, int * n);
 // True if no ggml tensor can describe it.
 bool gb_gguf_tensor_is_opaque(const struct gb_gguf_tensor * t);
 
-// False, reported with `what` in front, unless no size is negative and their product fits. *count is the product.
+// True if no size is negative and the product of the sizes, *count, fits. False is reported, with
+// `what` in front.
 bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count);
 
 // Computes the bytes of a tensor. False, reported with `what` in front, if the type or the shape is not valid.
@@ -119,8 +118,8 @@ bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int
 // True if the bytes are exactly n arrays in the layout of a file; false is reported.
 bool gb_gguf_check_nested(const void * data, size_t size, uint64_t n);
 
-// The kind of a file that does not begin with the magic, and what to do: the end of the message "not a GGUF file but
-// ...". NULL: unknown.
+// For a file that does not begin with the magic: the kind of the file and what to do, as the end of
+// the message "not a GGUF file but ...". NULL: unknown.
 const char * gb_gguf_foreign(const uint8_t * data, size_t size);
 
 // A power of two up to GB_GGUF_MAX_ALIGNMENT.

@@ -1,8 +1,9 @@
-// reader.c - a gguf_context from bytes that nobody vouches for.
+// reader.c - makes a gguf_context from untrusted bytes.
 //
-// A cursor walks over the mapped file. Every read goes through take(), which knows how much is left, so no count or
-// length is believed before the bytes for it are there: memory use and work stay proportional to the file. A failure is
-// IO_ERROR and names the field and its offset. If bytes are missing, the message says how many the file has and needs.
+// A cursor walks over the mapped file. Every read goes through take(), which knows how many bytes
+// are left. The reader trusts a count or length only if the file has the bytes for it. So memory
+// and work stay proportional to the file. A failure is IO_ERROR and names the field and its offset.
+// If bytes are missing, the message says how many the file has and needs.
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,14 +14,14 @@
 #include "gguf/gguf_impl.h"
 #include "tensor/tensor.h"
 
-// The place in the file; at <= size always.
+// The position in the file; always at <= size.
 struct cursor {
     const uint8_t * data;
     size_t size;
     size_t at;
 };
 
-// The fewest bytes that a pair, a tensor's record and an array can have: they bound counts.
+// The minimum bytes of a pair, a tensor's record and an array. They bound counts.
 enum { MIN_KV_SIZE = 8 + 1 + 4 + 1, MIN_TENSOR_SIZE = 8 + 1 + 4 + 4 + 8, MIN_ARRAY_SIZE = 4 + 8 };
 
 // Reports what is wrong with the field at this offset, and returns from the calling function.
@@ -40,10 +41,10 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static void bad_field(size_t at, const char * fmt, .
     gb_fail(GGML_STATUS_IO_ERROR, "gguf: at offset %zu: %s", at, what);
 }
 
-// Bytes behind the cursor.
+// Bytes after the cursor.
 static size_t left(const struct cursor * c) { return c->size - c->at; }
 
-// True if n times `size` bytes are left at the cursor; false is reported. `what` names them in the message.
+// True if n times `size` bytes are left. False is reported. `what` names the bytes in the message.
 static bool has(const struct cursor * c, uint64_t n, size_t size, const char * what) {
     if (n <= left(c) / size) {
         return true;
@@ -90,7 +91,7 @@ static bool take_string(struct cursor * c, const char ** bytes, uint64_t * lengt
     return skip(c, *length, 1, field);
 }
 
-// A NUL-terminated copy that the caller owns; NULL when memory is out.
+// A NUL-terminated copy that the caller owns. NULL if memory runs out.
 static char * copy_string(const char * bytes, uint64_t length) {
     char * copy = gb_malloc((size_t) length + 1);
     if (copy) {
@@ -100,8 +101,8 @@ static char * copy_string(const char * bytes, uint64_t length) {
     return copy;
 }
 
-// Reads a key or a tensor's name: not empty, of bounded length, without NUL. The caller owns the copy; NULL on failure
-// (reported).
+// Reads a key or a tensor's name: not empty, of bounded length, without NUL. The caller owns the
+// copy. NULL on failure (reported).
 static char * take_name(struct cursor * c, const char * field) {
     const size_t at = c->at;
     const char * bytes;
@@ -121,9 +122,9 @@ static char * take_name(struct cursor * c, const char * field) {
 
 // -------------------------------------------------------------------------------------------------------------- values
 
-// Two passes over the strings: memory is taken only when all of them are known to be in the file.
+// Strings take two passes: memory is allocated only if all of them are in the file.
 static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
-    // First pass: sizes, nothing allocated. The strings then lie in one block.
+    // The first pass adds up the sizes and allocates nothing. One block will hold all strings.
     struct cursor scan = *c;
     size_t total = 0;
     const char * bytes = NULL;
@@ -159,7 +160,7 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
     return true;
 }
 
-// Reads the element type and the length of an array. The bytes that are left bound the length.
+// Reads the element type and the length of an array. The number of bytes left bounds the length.
 static bool take_array_head(struct cursor * c, enum gguf_type * element, uint64_t * n) {
     const size_t at = c->at;
     uint32_t type;
@@ -184,7 +185,7 @@ static bool take_array_head(struct cursor * c, enum gguf_type * element, uint64_
     return true;
 }
 
-// Steps over the elements of one array that holds no arrays.
+// Steps over the elements of one array without nested arrays.
 static bool skip_elements(struct cursor * c, enum gguf_type element, uint64_t n) {
     if (element != GGUF_TYPE_STRING) {
         return skip(c, n, gb_gguf_type_size(element), "an array");
@@ -199,9 +200,9 @@ static bool skip_elements(struct cursor * c, enum gguf_type element, uint64_t n)
     return true;
 }
 
-// Steps over n arrays. Does not recurse: arrays nested deeper than `to_come` has levels are an error.
+// Steps over n arrays without recursion. Nesting deeper than GB_GGUF_MAX_DEPTH is an error.
 static bool skip_arrays(struct cursor * c, uint64_t n) {
-    uint64_t to_come[GB_GGUF_MAX_DEPTH] = { n }; // arrays at each level that were not stepped over yet
+    uint64_t to_come[GB_GGUF_MAX_DEPTH] = { n };  // arrays left at each level
     int depth = 0;
     while (depth >= 0) {
         if (to_come[depth] == 0) {
@@ -238,7 +239,8 @@ bool gb_gguf_check_nested(const void * data, size_t size, uint64_t n) {
     return true;
 }
 
-// Allocates memory only after the bytes were found. Bools become 0 or 1. Arrays of arrays stay bytes.
+// Checks that the bytes are there before it allocates. Bools become 0 or 1. Arrays of arrays stay
+// bytes.
 static bool take_array(struct cursor * c, struct gb_gguf_value * v) {
     if (!take_array_head(c, &v->arr_type, &v->n)) {
         return false;
@@ -261,7 +263,7 @@ static bool take_array(struct cursor * c, struct gb_gguf_value * v) {
     return true;
 }
 
-// Reads the type and then a value of it; what it owns is freed by the caller on failure.
+// Reads the type and then a value of this type. On failure the caller frees what the value owns.
 static bool take_value(struct cursor * c, struct gb_gguf_value * v, const char * key) {
     const size_t at = c->at;
     uint32_t type;
@@ -292,7 +294,7 @@ static bool take_value(struct cursor * c, struct gb_gguf_value * v, const char *
     return take(c, &v->scalar, gb_gguf_type_size(v->type), "a value");
 }
 
-// The same rules as for a program that sets the pair, but the failure names the file's offset.
+// The rules for a program that sets the pair, but the failure names the file's offset.
 static bool check_alignment(size_t at, const char * key, const struct gb_gguf_value * v) {
     if (strcmp(key, GB_GGUF_ALIGNMENT_KEY) != 0) {
         return true;
@@ -307,7 +309,7 @@ static bool check_alignment(size_t at, const char * key, const struct gb_gguf_va
     return true;
 }
 
-// Reads a pair into the context; a key that occurs twice is an error.
+// Reads a pair into the context. A repeated key is an error.
 static bool take_kv(struct cursor * c, struct gguf_context * ctx) {
     const size_t at = c->at;
     char * key = take_name(c, "a key");
@@ -332,7 +334,7 @@ static bool take_kv(struct cursor * c, struct gguf_context * ctx) {
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
-// Reads the sizes of the axes. More than GGML_MAX_DIMS of them are kept apart.
+// Reads the sizes of the axes. More than GGML_MAX_DIMS sizes go to all_ne.
 static bool take_axes(struct cursor * c, struct gb_gguf_tensor * t) {
     uint32_t n_dims;
     if (!take(c, &n_dims, sizeof(n_dims), "a tensor's number of dimensions") ||
@@ -360,7 +362,8 @@ static bool take_axes(struct cursor * c, struct gb_gguf_tensor * t) {
     return true;
 }
 
-// Reads the rest of a record, behind the name. size_unknown finds the size of a tensor of an unknown type later.
+// Reads the rest of a record, after the name. size_unknown finds the size of a tensor of an unknown
+// type later.
 static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     const size_t at = c->at;
     uint32_t type;
@@ -375,7 +378,7 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     int64_t count;
     const bool unknown = type <= GB_GGUF_MAX_TYPE && !gb_type_is_valid((enum ggml_type) type);
     if (!(unknown ? gb_gguf_check_shape(what, n, ne, &count) : gb_gguf_tensor_size(what, type, n, ne, &t->size))) {
-        // the same message as a failure of the file, not of the caller
+        // The same message as gb_gguf_tensor_size, but as a failure of the file.
         gb_fail_quietly(GGML_STATUS_IO_ERROR, gb_last_message());
         return false;
     }
@@ -383,7 +386,7 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     return true;
 }
 
-// Reads a record into the context; the alignment is known, since pairs come before tensors.
+// Reads a record into the context. The alignment is known, because pairs come before tensors.
 static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
     const size_t at = c->at;
     struct gb_gguf_tensor t = { .name = take_name(c, "a tensor's name"), .at = at };
@@ -410,7 +413,7 @@ static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
     return gb_gguf_append_tensor(ctx, &t) == GGML_STATUS_SUCCESS;
 }
 
-// True of a tensor without elements, whatever its type.
+// True for a tensor without elements, of any type.
 static bool is_empty(const struct gb_gguf_tensor * t) {
     int n;
     const int64_t * ne = gb_gguf_tensor_ne(t, &n);
@@ -422,7 +425,7 @@ static bool is_empty(const struct gb_gguf_tensor * t) {
     return false;
 }
 
-// By offset, then by size; the order of the file decides the rest.
+// Sorts by offset, then by size, then by the order in the file.
 static int by_offset(const void * a, const void * b) {
     const struct gb_gguf_tensor * x = *(struct gb_gguf_tensor * const *) a;
     const struct gb_gguf_tensor * y = *(struct gb_gguf_tensor * const *) b;
@@ -435,9 +438,9 @@ static int by_offset(const void * a, const void * b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-// A tensor of an unknown type ends where the next one begins, or where the data ends.
+// A tensor of an unknown type ends at the begin of the next tensor, or at the end of the data.
 static bool size_unknown(struct gb_gguf_tensor ** order, size_t n, size_t data_size) {
-    uint64_t end = data_size, begin = UINT64_MAX; // where the next tensor begins, and where the last one seen does
+    uint64_t end = data_size, begin = UINT64_MAX;  // begin of the next tensor; begin of the last one seen
     for (size_t i = n; i-- > 0;) {
         struct gb_gguf_tensor * t = order[i];
         if (begin > t->offset && begin < end) {
@@ -458,7 +461,7 @@ static bool size_unknown(struct gb_gguf_tensor ** order, size_t n, size_t data_s
     return true;
 }
 
-// The data of every tensor must be in the file. The one that ends last says how long the file must be.
+// The data of every tensor must be in the file. The last end is the required length of the file.
 static bool check_ends(struct gb_gguf_tensor ** order, size_t n, size_t data_offset, size_t file_size) {
     const struct gb_gguf_tensor * last = NULL;
     for (size_t i = 0; i < n; i++) {
@@ -495,8 +498,8 @@ static bool check_overlaps(struct gb_gguf_tensor ** order, size_t n) {
     return true;
 }
 
-// Checks where tensors lie, in the order of their data, which may differ from the order of their records. An empty
-// tensor has no place: an offset behind the end becomes 0.
+// Checks the ranges of tensors in the order of their data, which may differ from the order of their
+// records. An empty tensor has no range: an offset beyond the end becomes 0.
 static bool check_data(struct gguf_context * ctx, size_t file_size) {
     const size_t data_size = file_size > ctx->data_offset ? file_size - ctx->data_offset : 0;
     struct gb_gguf_tensor ** order = gb_calloc(ctx->tensors.n, sizeof(*order));
@@ -515,7 +518,7 @@ static bool check_data(struct gguf_context * ctx, size_t file_size) {
     qsort(order, n, sizeof(*order), by_offset);
     bool ok = check_ends(order, n, ctx->data_offset, file_size) && size_unknown(order, n, data_size);
     if (ok) {
-        qsort(order, n, sizeof(*order), by_offset); // sizes of unknown types are known now
+        qsort(order, n, sizeof(*order), by_offset);  // all sizes are known now
         ok = check_overlaps(order, n);
     }
     gb_free(order);
@@ -533,10 +536,10 @@ static int text_length(const struct cursor * c) {
     return n;
 }
 
-// Says what a file is that does not begin with the magic.
+// Describes a file that does not begin with the magic.
 static bool check_magic(struct cursor * c) {
     char magic[4];
-    const size_t known = GB_MIN(c->size, sizeof(magic)); // a file that ends within the magic may be cut off
+    const size_t known = GB_MIN(c->size, sizeof(magic));  // a file that ends within the magic may be truncated
     const char * foreign = gb_gguf_foreign(c->data, c->size);
     const int text = text_length(c);
     if (c->size == 0) {
@@ -558,7 +561,7 @@ static bool check_magic(struct cursor * c) {
     BAD(false, 0, "not a GGUF file: it begins with%s", hex);
 }
 
-// Checks the magic, the version and that the counts are possible in a file of this size.
+// Checks the magic, the version, and that a file of this size can hold the counts.
 static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t * n_tensors, uint64_t * n_kv) {
     if (!check_magic(c) || !take(c, &ctx->version, sizeof(ctx->version), "the version")) {
         return false;
@@ -576,7 +579,7 @@ static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t *
         !take(c, n_kv, sizeof(*n_kv), "the number of pairs")) {
         return false;
     }
-    // both bounds are for the rest of the file, so the cursor stands at the first pair
+    // Both bounds are for the rest of the file: the cursor is at the first pair.
     if (!has(c, *n_tensors, MIN_TENSOR_SIZE, "the number of tensors") ||
         !has(c, *n_kv, MIN_KV_SIZE, "the number of pairs")) {
         return false;
@@ -588,7 +591,7 @@ static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t *
     return true;
 }
 
-// Header, pairs, tensors, then where the data begin: the alignment is known only after the pairs.
+// Header, pairs, tensors, then the begin of the data, which depends on the alignment in the pairs.
 static bool parse(struct gguf_context * ctx, const struct gb_file_map * map) {
     struct cursor c = { map->data, map->size, 0 };
     uint64_t n_tensors, n_kv;
@@ -605,7 +608,7 @@ static bool parse(struct gguf_context * ctx, const struct gb_file_map * map) {
             return false;
         }
     }
-    // A file whose tensors have no bytes may end before the padding.
+    // If no tensor has bytes, the file may end before the padding.
     if (!gb_pad_size(c.at, ctx->alignment, &ctx->data_offset)) {
         BAD(false, c.at, "the data section has no place behind %zu bytes", c.at);
     }
@@ -614,7 +617,7 @@ static bool parse(struct gguf_context * ctx, const struct gb_file_map * map) {
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
-// One tensor of bytes that holds the whole data section; the others point into it.
+// One tensor of bytes holds the whole data section. The others point into it.
 static struct ggml_tensor * add_blob(struct ggml_context * out, const struct gguf_context * ctx,
     const struct gb_file_map * map) {
     const size_t size = map->size > ctx->data_offset ? map->size - ctx->data_offset : 0;
@@ -625,8 +628,8 @@ static struct ggml_tensor * add_blob(struct ggml_context * out, const struct ggu
     return blob;
 }
 
-// Makes the tensors of the file in `out`. With no_alloc they have no data. The context itself allocates nothing for
-// them.
+// Makes the tensors of the file in `out`. With no_alloc they have no data. The context itself
+// allocates nothing for them.
 static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, const struct gb_file_map * map,
     bool no_alloc) {
     struct ggml_tensor * blob = no_alloc ? NULL : add_blob(out, ctx, map);
@@ -648,7 +651,8 @@ static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, co
     return true;
 }
 
-// UNSUPPORTED if a tensor is opaque: a program could not compute with it, nor tell that it was left out.
+// UNSUPPORTED if a tensor is opaque: a program could neither compute with it nor notice that it is
+// missing.
 static bool all_known(const struct gguf_context * ctx) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
@@ -690,7 +694,7 @@ static struct gguf_context * read_from(const struct gb_file_map * map, struct gg
     return ctx;
 }
 
-// Frees what read_from made of a file that shrank meanwhile.
+// Frees the result of read_from for a file that shrank meanwhile.
 static void free_read(struct gguf_context * ctx, struct gguf_init_params params) {
     if (params.ctx != NULL) {
         ggml_free(*params.ctx);

@@ -1,18 +1,18 @@
-// writer.c - a gguf_context as bytes. The same functions count the bytes of the metadata and write them, so the two
-// cannot differ; tensor data is written from where it is.
+// writer.c - writes a gguf_context as bytes. The same functions count and write the bytes of the
+// metadata, so the two cannot differ. Tensor data are written without a copy.
 #include <string.h>
 
 #include "base/file.h"
 #include "gguf/gguf_impl.h"
 #include "tensor/tensor.h"
 
-// Where the metadata go.
+// Receives the metadata.
 struct sink {
     uint8_t * out; // with space for all bytes; NULL: only count them
     size_t n;
 };
 
-// Counts the bytes, and copies them unless the sink only counts.
+// Counts the bytes, and copies them unless `out` is NULL.
 static void put_bytes(struct sink * s, const void * data, size_t size) {
     if (s->out != NULL && size > 0) {
         memcpy(s->out + s->n, data, size);
@@ -20,18 +20,18 @@ static void put_bytes(struct sink * s, const void * data, size_t size) {
     s->n += size;
 }
 
-// Numbers are written in the byte order of the machine.
+// Numbers have the byte order of the machine.
 static void put_u32(struct sink * s, uint32_t v) { put_bytes(s, &v, sizeof(v)); }
 
 static void put_u64(struct sink * s, uint64_t v) { put_bytes(s, &v, sizeof(v)); }
 
-// Strings have their length in front and no terminator.
+// The length precedes a string, which has no terminator.
 static void put_string(struct sink * s, const char * text, uint64_t length) {
     put_u64(s, length);
     put_bytes(s, text, (size_t) length);
 }
 
-// The type, then the value as take_value of reader.c reads it.
+// The type, then the value in the format that take_value of reader.c reads.
 static void put_value(struct sink * s, const struct gb_gguf_value * v) {
     put_u32(s, (uint32_t) v->type);
     if (v->type == GGUF_TYPE_BOOL) {
@@ -53,7 +53,7 @@ static void put_value(struct sink * s, const struct gb_gguf_value * v) {
     }
 }
 
-// The record of a tensor; dimensions beyond n_dims are 1 and not written.
+// The record of a tensor. Dimensions beyond n_dims are 1 and not written.
 static void put_tensor(struct sink * s, const struct gb_gguf_tensor * t) {
     put_string(s, t->name, strlen(t->name));
     put_u32(s, (uint32_t) t->n_dims);
@@ -66,7 +66,7 @@ static void put_tensor(struct sink * s, const struct gb_gguf_tensor * t) {
     put_u64(s, t->offset);
 }
 
-// All of a file up to the data section, padding included.
+// Everything before the data section, with its padding.
 static void put_meta(struct sink * s, const struct gguf_context * ctx) {
     put_bytes(s, GGUF_MAGIC, 4);
     put_u32(s, GGUF_VERSION);
@@ -102,7 +102,7 @@ enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, void * data
     return GGML_STATUS_SUCCESS;
 }
 
-// A tensor can be written if its bytes are known and are as many as its type says.
+// A tensor can be written if its bytes are known and their number matches the type.
 static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only_meta) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
@@ -122,7 +122,7 @@ static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only
     return GGML_STATUS_SUCCESS;
 }
 
-// The metadata are made in memory first: they are small compared with the data.
+// Makes the metadata in memory first, because they are small compared with the data.
 static enum ggml_status write_meta(const struct gguf_context * ctx, struct gb_file_writer * w) {
     const size_t size = gguf_get_meta_size(ctx);
     void * meta = gb_malloc(size);
@@ -135,7 +135,7 @@ static enum ggml_status write_meta(const struct gguf_context * ctx, struct gb_fi
     return status;
 }
 
-// The bytes of each tensor, padded to the alignment as gb_gguf_layout has counted.
+// The bytes of each tensor, padded to the alignment as gb_gguf_layout counts them.
 static enum ggml_status write_data(const struct gguf_context * ctx, struct gb_file_writer * w) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
@@ -146,7 +146,7 @@ static enum ggml_status write_data(const struct gguf_context * ctx, struct gb_fi
     return GGML_STATUS_SUCCESS;
 }
 
-// Everything is checked before the file is opened, and a failed write leaves the old file in place.
+// Checks everything before it opens the file. A failed write leaves the old file in place.
 enum ggml_status gguf_write_to_file(const struct gguf_context * ctx, const char * fname, bool only_meta) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(fname);

@@ -299,11 +299,11 @@ static void close_work(struct gb_sim_device * device, enum ggml_status skipped, 
     if (outcome != NULL) {
         *outcome = skipped != GGML_STATUS_SUCCESS ? skipped : status;
     }
-    const bool told =
+    const bool reported =
         outcome != NULL &&
         status ==
             GGML_STATUS_ABORTED; // the thread that waits for this piece reports it; it is no failure of the device
-    if (status != GGML_STATUS_SUCCESS && !told && device->failed == GGML_STATUS_SUCCESS) {
+    if (status != GGML_STATUS_SUCCESS && !reported && device->failed == GGML_STATUS_SUCCESS) {
         device->failed = status;
         snprintf(device->message, sizeof(device->message), "%s", gb_last_message());
     }

@@ -1,8 +1,8 @@
 // access.c - single elements of tensors in host memory.
 //
-// Each function finds the address of an element, with the index checked, and converts between the element's type and
-// int32_t or float. Integer values that a type cannot hold are cut to its range; floats go to integers by truncation
-// towards zero.
+// Each function checks the index, finds the address of the element, and converts between the
+// element's type and int32_t or float. Integer values are cut to the range of the type. Floats
+// become integers by truncation towards zero.
 #include "base/fp16.h"
 #include "ggml-backend-impl.h"
 #include "tensor.h"
@@ -22,8 +22,8 @@ static bool has_elements(enum ggml_type type) {
     }
 }
 
-// Reads an element. Elements are moved bytewise, because a view may put them at any address. A double holds every value
-// of every type here.
+// Reads an element. Moves it bytewise, because a view may put it at any address. A double holds
+// every value of these types.
 static double load(enum ggml_type type, const void * p) {
     int8_t i8;
     int16_t i16;
@@ -70,7 +70,7 @@ static void store(enum ggml_type type, void * p, double v) {
 
 // ------------------------------------------------------------------------------------------------------------- address
 
-// Reads the buffer's struct itself, because this layer lies below the backends'.
+// Reads the buffer's struct itself, because this folder is below `backend`.
 bool gb_tensor_is_host(const struct ggml_tensor * t) {
     const struct ggml_backend_buffer * buffer = gb_root(t)->buffer;
     if (t->data == NULL || !gb_view_is_bound(t)) {
@@ -80,11 +80,11 @@ bool gb_tensor_is_host(const struct ggml_tensor * t) {
         return true;
     }
     const ggml_backend_buffer_type_t buft = buffer->buft;
-    // a handle without hooks has outlived its memory (a scheduler's arena after a reset)
+    // a buffer without hooks was freed (a scheduler's arena after a reset)
     return buffer->iface.get_base != NULL && buft != NULL && buft->iface.is_host != NULL && buft->iface.is_host(buft);
 }
 
-// False, reported under the name `func`, unless the host can read and write the tensor's bytes. Zeroing needs no more.
+// False, reported under the name `func`, unless the host can read and write the tensor's bytes.
 static bool check_host(const struct ggml_tensor * t, const char * func) {
     if (t == NULL) {
         gb_fail_null(func, "tensor");
@@ -111,7 +111,7 @@ static bool check_elements(const struct ggml_tensor * t, const char * func) {
     return true;
 }
 
-// The index is in range: the callers have checked it.
+// The index must be in range.
 static char * address(const struct ggml_tensor * t, const int64_t i[GGML_MAX_DIMS]) {
     return (char *) t->data + (size_t) i[0] * t->nb[0] + (size_t) i[1] * t->nb[1] + (size_t) i[2] * t->nb[2] +
            (size_t) i[3] * t->nb[3];
@@ -123,7 +123,8 @@ static char * row_address(const struct ggml_tensor * t, int64_t row) {
     return address(t, i);
 }
 
-// Splits an index over all elements into one for each dimension; no size is 0, since the index is in range.
+// Splits an index over all elements into one for each dimension. No size is 0, because the index is
+// in range.
 static void unravel(const struct ggml_tensor * t, int64_t flat, int64_t i[GGML_MAX_DIMS]) {
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         i[d] = flat % t->ne[d];
@@ -131,7 +132,8 @@ static void unravel(const struct ggml_tensor * t, int64_t flat, int64_t i[GGML_M
     }
 }
 
-// Element `flat` in logical order, whatever the strides are; NULL if it does not exist or cannot be reached (reported).
+// Element `flat` in logical order, for any strides. NULL if it does not exist or the host cannot
+// access it (reported).
 static char * element_1d(const struct ggml_tensor * t, int64_t flat, const char * func) {
     if (!check_elements(t, func)) {
         return NULL;
@@ -249,7 +251,7 @@ struct ggml_tensor * ggml_set_i32(struct ggml_tensor * tensor, int32_t value) { 
 
 struct ggml_tensor * ggml_set_f32(struct ggml_tensor * tensor, float value) { return fill(tensor, value, __func__); }
 
-// Touches the bytes of this tensor only: those between the rows of a view belong to other tensors.
+// Changes only bytes of this tensor: bytes between the rows of a view belong to other tensors.
 struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor) {
     if (!check_host(tensor, __func__)) {
         return NULL;
@@ -275,7 +277,7 @@ struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor) {
 
 void * ggml_get_data(const struct ggml_tensor * tensor) { return tensor ? tensor->data : NULL; }
 
-// The address of the first element, whether or not the host can read it.
+// The address of the first element, even if the host cannot read it.
 float * ggml_get_data_f32(const struct ggml_tensor * tensor) {
     GB_CHECK_ARG_RETURNING(tensor, NULL);
     const char * name = ggml_type_name(tensor->type);

@@ -1,15 +1,16 @@
 // backward.c - reverse-mode differentiation of graphs.
 //
-// A sweep takes the gradient fields off all tensors of the forward graph and goes through the nodes from last to first.
-// It sums up in its entries what each node contributes to its sources (derivatives.c), and at the end writes the sums
-// back as the tensors' gradients. Until then nothing that the caller sees has changed, so a failure only has to put the
-// old gradients back. With checkpoints, the forward nodes that the backward part reads are cloned, so that they are
-// recomputed from the checkpoints instead of kept.
+// A sweep removes the gradient fields from all tensors of the forward graph and visits the nodes
+// from last to first. It adds each node's contributions to its sources (derivatives.c) in the
+// sweep's entries. At the end it stores the sums as the tensors' gradients. Before that, nothing
+// that the caller sees changes, so a failure only has to restore the old gradients. With
+// checkpoints, the forward nodes that the backward part reads are cloned. The clones are recomputed
+// from the checkpoints instead of kept.
 #include "tensor/derivatives.h"
 
 // ---------------------------------------------------------------------------------------------------------- parameters
 
-// A parameter's gradient is a tensor of its shape that the sweep starts from.
+// The gradient of a parameter is a tensor of its shape. The sweep starts from it.
 enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * tensor) {
     if (ctx == NULL || tensor == NULL) {
         gb_fail_null(__func__, ctx == NULL ? "ctx" : "tensor");
@@ -42,7 +43,7 @@ enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph) {
 
 // ------------------------------------------------------------------------------------------------------------ the sums
 
-// The entry of a tensor; NULL if it has no gradient, and for NULL.
+// The entry of a tensor. NULL if it has no gradient, and for NULL.
 static struct gb_grad_entry * entry_of(const struct gb_sweep * sweep, const struct ggml_tensor * tensor) {
     const int64_t i = tensor ? gb_ptrmap_get(&sweep->ids, tensor) : GB_PTRMAP_ABSENT;
     return i == GB_PTRMAP_ABSENT ? NULL : &sweep->entries.data[i];
@@ -52,7 +53,8 @@ bool gb_grad_wanted(const struct gb_sweep * sweep, const struct ggml_tensor * te
     return entry_of(sweep, tensor) != NULL;
 }
 
-// Makes `sum` the gradient so far, contiguous as rules expect. False: `sum` is NULL or could not be copied (reported).
+// Makes `sum` the current gradient, contiguous as rules expect. False: `sum` is NULL or could not
+// be copied (reported).
 static bool set_current(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * sum) {
     struct gb_grad_entry * entry = entry_of(sweep, tensor);
     if (sum != NULL && !ggml_is_contiguous(sum)) {
@@ -66,7 +68,7 @@ static bool set_current(struct gb_sweep * sweep, struct ggml_tensor * tensor, st
     return true;
 }
 
-// The first contribution replaces a zero: the graph then has no addition of zeros.
+// The first contribution replaces a zero, so the graph has no additions to zeros.
 bool gb_grad_add(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr) {
     if (expr == NULL) {
         return false;
@@ -89,7 +91,7 @@ bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, st
 
 // ----------------------------------------------------------------------------------------------------------- the sweep
 
-// Adds a tensor that has a gradient and no entry yet. False: memory is out.
+// Adds a tensor that has a gradient and no entry yet. False: memory ran out.
 static bool add_entry(struct gb_sweep * sweep, struct ggml_tensor * tensor, bool is_zero) {
     if (tensor == NULL || tensor->grad == NULL || entry_of(sweep, tensor) != NULL) {
         return true;
@@ -98,8 +100,8 @@ static bool add_entry(struct gb_sweep * sweep, struct ggml_tensor * tensor, bool
     return gb_vec_push(&sweep->entries, entry) && gb_ptrmap_set(&sweep->ids, tensor, (int64_t) sweep->entries.n - 1);
 }
 
-// Makes entries for all tensors with a gradient: the nodes, whose initial gradients are zero, and what they read from
-// outside the graph.
+// Makes entries for all tensors with a gradient: the nodes, whose initial gradients are zero, and
+// their sources outside the graph.
 static bool add_entries(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     for (int i = 0; i < gf->n_nodes; i++) {
         if (!add_entry(sweep, gf->nodes[i], gf->nodes[i]->grad == gf->grads[i])) {
@@ -131,7 +133,8 @@ static bool renew(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     return true;
 }
 
-// A node none of whose sources has a gradient contributes nothing: its rule is not asked for, and may not exist.
+// A node without a source with a gradient contributes nothing. Its rule may not exist and is not
+// called.
 static bool has_sources_with_grad(const struct gb_sweep * sweep, const struct ggml_tensor * node) {
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         if (node->src[k] != node && gb_grad_wanted(sweep, node->src[k])) {
@@ -141,7 +144,8 @@ static bool has_sources_with_grad(const struct gb_sweep * sweep, const struct gg
     return false;
 }
 
-// From last to first: when a node's turn comes, all its readers have added to its gradient.
+// From last to first, so that all readers of a node have added to its gradient before its own rule
+// runs.
 static bool sweep_nodes(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     for (int i = gf->n_nodes - 1; i >= 0; i--) {
         const struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
@@ -168,8 +172,8 @@ static void sweep_free(struct gb_sweep * sweep) {
     gb_ptrmap_free(&sweep->ids);
 }
 
-// Derives all of gf. `initial` receives the gf->n_nodes gradient tensors that the sums started from. False: a rule
-// failed (reported), and nothing has changed.
+// Derives all of gf. `initial` receives the initial gradients of the gf->n_nodes nodes. False: a
+// rule failed (reported), and nothing has changed.
 static bool run_sweep(struct gb_sweep * sweep, const struct ggml_cgraph * gf, bool keep,
     struct ggml_tensor ** initial) {
     if (!add_entries(sweep, gf) || (keep && !renew(sweep, gf))) {
@@ -185,7 +189,7 @@ static bool run_sweep(struct gb_sweep * sweep, const struct ggml_cgraph * gf, bo
     return ok;
 }
 
-// Appends the gradients of all parameters, with all that they are computed from, to gb.
+// Appends the gradients of all parameters and all their ancestors to gb.
 static enum ggml_status expand_params(const struct ggml_cgraph * gf, struct ggml_cgraph * gb, const char * func) {
     GB_VEC(struct ggml_tensor *) roots = { 0 };
     bool ok = true;
@@ -212,8 +216,8 @@ static enum ggml_status check_graphs(const char * func, const struct ggml_contex
     return GGML_STATUS_SUCCESS;
 }
 
-// Derives gf and appends to gb. The sweep stays valid until sweep_free, so that the caller can still undo. `initial`
-// has gf->n_nodes elements.
+// Derives gf and appends to gb. The sweep stays valid until sweep_free, so that the caller can undo
+// it. `initial` has gf->n_nodes elements.
 static enum ggml_status build_backward(struct gb_sweep * sweep, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
     bool keep, struct ggml_tensor ** initial) {
     if (!run_sweep(sweep, gf, keep, initial)) {
@@ -249,12 +253,13 @@ enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct gg
 
 // --------------------------------------------------------------------------------------------------------- checkpoints
 
-struct clone { // a forward node and what the backward part reads instead of it
+struct clone {  // a forward node and its copy for the backward part
     struct ggml_tensor * original;
     struct ggml_tensor * copy; // NULL: not made yet
 };
 
-// The clones of one build. A tensor without an index is read as it is: checkpoints, parameters, leafs.
+// The clones of one build. The backward part reads a tensor without an index itself: checkpoints,
+// parameters, leafs.
 struct recompute {
     struct ggml_context * ctx;
     const struct ggml_cgraph * gf;
@@ -263,14 +268,15 @@ struct recompute {
     GB_VEC(struct ggml_tensor *) stack;
 };
 
-// The tensor that the backward part reads instead of t. *known false: t is a node to be cloned, and has no clone yet.
+// The tensor that the backward part reads instead of t. *known false: t must be cloned, and has no
+// clone yet.
 static struct ggml_tensor * stand_in(const struct recompute * r, struct ggml_tensor * t, bool * known) {
     const int64_t i = t ? gb_ptrmap_get(&r->ids, t) : GB_PTRMAP_ABSENT;
     *known = i == GB_PTRMAP_ABSENT || r->clones.data[i].copy != NULL;
     return i == GB_PTRMAP_ABSENT ? t : r->clones.data[i].copy;
 }
 
-// A tensor that is computed from others; one that names itself (a cast) is not for that reason.
+// True if t is computed from other tensors. A cast names itself as a source, which does not count.
 static bool has_sources(const struct ggml_tensor * t) {
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         if (t->src[k] != NULL && t->src[k] != t) {
@@ -280,7 +286,7 @@ static bool has_sources(const struct ggml_tensor * t) {
     return false;
 }
 
-// Lists the nodes to be cloned when something reads them: those that are computed, but no checkpoints and no
+// Lists the nodes to clone when something reads them: all computed nodes except checkpoints and
 // parameters.
 static bool list_clones(struct recompute * r, struct ggml_tensor * const * checkpoints, int n) {
     struct gb_ptrmap kept = { 0 };
@@ -299,13 +305,13 @@ static bool list_clones(struct recompute * r, struct ggml_tensor * const * check
     return ok;
 }
 
-// A copy of the node over the stand-ins of its sources, all of which exist. NULL on failure (reported).
+// A copy of the node whose sources are the clones, which exist. NULL on failure (reported).
 static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_tensor * node) {
     bool known;
     struct ggml_tensor * root = node->view_src ? stand_in(r, node->view_src, &known) : NULL;
     struct ggml_tensor * copy;
     if (root != NULL) {
-        // the root is no view, so the offset counts from it
+        // the root is not a view, so the offset counts from it
         copy = gb_tensor_view(r->ctx, root, GGML_MAX_DIMS, node->ne, node->nb, node->view_offs, __func__);
     } else {
         copy = ggml_dup_tensor(r->ctx, node);
@@ -324,8 +330,8 @@ static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_t
     return gb_tensor_name_after(copy, node, "clone", NULL);
 }
 
-// Pushes the first source (or root) of the node that has to be cloned before it. 1: pushed, 0: none is left, -1: memory
-// is out.
+// Pushes the first source (or root) of the node that must be cloned before it. 1: pushed, 0: none
+// left, -1: memory ran out.
 static int push_missing(struct recompute * r, const struct ggml_tensor * node) {
     for (int k = -1; k < GGML_MAX_SRC; k++) {
         struct ggml_tensor * src = k < 0 ? node->view_src : node->src[k];
@@ -338,8 +344,8 @@ static int push_missing(struct recompute * r, const struct ggml_tensor * node) {
     return 0;
 }
 
-// Makes t's stand-in, and before it those of all that it is computed from, with a stack of its own: chains may be
-// longer than the thread's stack allows.
+// Clones t after all its ancestors, with a stack of its own: chains may be longer than the thread's
+// stack allows.
 static bool clone_chain(struct recompute * r, struct ggml_tensor * t) {
     bool known;
     stand_in(r, t, &known);
@@ -368,7 +374,7 @@ static bool clone_chain(struct recompute * r, struct ggml_tensor * t) {
     return true;
 }
 
-// Makes a node of the backward part read stand-ins instead of forward nodes.
+// Makes a node of the backward part read clones instead of forward nodes.
 static bool rewire(struct recompute * r, struct ggml_tensor * node) {
     bool known;
     for (int k = 0; k < GGML_MAX_SRC; k++) {
@@ -388,7 +394,7 @@ static bool rewire(struct recompute * r, struct ggml_tensor * node) {
     return true;
 }
 
-// The nodes of gb_tmp behind those of gf are the backward part.
+// The nodes of gb_tmp after those of gf are the backward part.
 static enum ggml_status rewrite(struct recompute * r, const struct ggml_cgraph * gf, const struct ggml_cgraph * gb_tmp,
     struct ggml_cgraph * gb) {
     for (int i = gf->n_nodes; i < gb_tmp->n_nodes; i++) {
@@ -400,7 +406,7 @@ static enum ggml_status rewrite(struct recompute * r, const struct ggml_cgraph *
     return GGML_STATUS_SUCCESS;
 }
 
-// Without checkpoints nothing is recomputed: gb is the plain backward graph.
+// Without checkpoints, gb is the plain backward graph.
 static enum ggml_status build_checkpointed(struct recompute * r, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
     struct ggml_cgraph * gb_tmp, struct ggml_tensor * const * checkpoints, int n) {
     if (n <= 0) {

@@ -1,9 +1,11 @@
-// check.c - the rules of every operator, in the order of check.h; those of convolutions and images are in check_conv.c.
+// check.c - the rules of every operator, in the order of check.h. check_conv.c has those of
+// convolutions and images.
 //
-// A rule set is a chain of rules (rule.h). A check that does not fit into a chain is a function
-// next to its only caller. A rule of a single operator may stand beside the builder of that operator (ops_<family>.c).
+// A rule set is a chain of rules (rule.h). A check that is not a rule is a function next to its
+// only caller. A rule of a single operator may be next to its builder (ops_<family>.c).
 //
-// Invariant: a node that exists is right. Kernels, allocators and the scheduler rely on that and check no shapes.
+// Invariant: every node satisfies its rules. Kernels, allocators and the scheduler rely on that and
+// check no shapes.
 #include "tensor/check.h"
 
 #include <math.h>
@@ -54,7 +56,7 @@ bool gb_check_count(const char * func, gb_ct a, const int64_t ne[4]) {
     return gb_rule_given(&c) && rule_count(&c, ne);
 }
 
-// A reshaped tensor is a view, so its elements must lie without gaps.
+// A reshaped tensor is a view, so its elements must have no gaps.
 bool gb_check_reshape(const char * func, gb_ct a, const int64_t ne[4]) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && rule_count(&c, ne) && gb_rule_contiguous(&c, 0);
@@ -90,7 +92,7 @@ bool gb_check_inplace(const char * func, gb_ct a) {
     return gb_rule_given(&c) && gb_rule_apart(&c, 0);
 }
 
-// A type that exists, and that the operand's rows can have.
+// The type exists, and the operand's rows can have it.
 static bool rule_is_type(const struct gb_call * c, enum ggml_type type) {
     return (gb_type_is_valid(type) || GB_BROKEN(c, NO_TYPE, .number = { (int64_t) type })) &&
            rule_blocks(c, type, c->list[0].t->ne[0]);
@@ -101,8 +103,8 @@ bool gb_check_type(const char * func, gb_ct a, enum ggml_type type) {
     return gb_rule_given(&c) && rule_is_type(&c, type);
 }
 
-// b holds numbers of rows of a, as I32: [k, m, n] picks k rows of each matrix of a [x, y, m, n]. That the numbers are
-// in range is checked when they are read.
+// b holds row numbers of a, as I32: [k, m, n] picks k rows of each matrix of a [x, y, m, n].
+// Readers check the range of the numbers.
 bool gb_check_get_rows(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_equal(&c, 0, 2, 1, 1) &&
@@ -164,7 +166,7 @@ bool gb_check_binary(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && gb_rule_repeats(&c, 1, 0);
 }
 
-// For kernels that add floats to rows of a and store the type that was asked for.
+// For kernels that add floats to rows of a and store the requested type.
 bool gb_check_add_cast(const char * func, gb_ct a, gb_ct b, enum ggml_type type) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     if (!gb_rule_given(&c) || !rule_is_type(&c, type) || !gb_rule_equal(&c, 0, 0, 1, 0) || !gb_rule_repeats(&c, 1, 0)) {
@@ -200,7 +202,8 @@ static bool region_end(gb_ct a, gb_ct b, const struct gb_region * r, size_t * en
     return true;
 }
 
-// True if the node can keep these numbers, in 31 bits each. The stride of a dimension that b does not have is not used.
+// True if the node can keep these numbers, in 31 bits each. The strides of dimensions that b does
+// not have are not used.
 static bool region_is_kept(gb_ct b, const struct gb_region * r) {
     return r->offset <= INT32_MAX && (r->nb1 <= INT32_MAX || b->ne[1] == 1) && (r->nb2 <= INT32_MAX || b->ne[2] == 1) &&
            (r->nb3 <= INT32_MAX || b->ne[3] == 1);
@@ -234,7 +237,7 @@ static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct
     return region_is_aligned(a, b, r) || GB_BROKEN(c, REGION_UNALIGNED, REGION(r, ggml_type_size(a->type)));
 }
 
-// ACC adds floats and starts from a copy of a's bytes; SET moves bytes of any type but blocks.
+// ACC adds floats and starts from a copy of a's bytes. SET moves bytes of any type except blocks.
 bool gb_check_acc(const char * func, gb_ct a, gb_ct b, const struct gb_region * region, bool inplace) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 1, GGML_TYPE_F32) &&
@@ -258,7 +261,7 @@ bool gb_check_mean(const char * func, gb_ct a) { return gb_check_no_grad(func, a
 // Results that are positions in a row have type I32.
 static bool rule_indexable(const struct gb_call * c) { return gb_rule_size_in_range(c, 0, 0, 0, INT32_MAX); }
 
-// A row without elements has no largest one.
+// A row without elements has no maximum.
 bool gb_check_argmax(const char * func, gb_ct a) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 2) &&
@@ -295,7 +298,8 @@ bool gb_check_concat(const char * func, gb_ct a, gb_ct b) {
 
 // ----------------------------------------------------------------------------------------------------- matrix products
 
-// Rows of both have the same length, a broadcasts over the outer dimensions of b, and the rows of a are rows in memory.
+// Rows of both have the same length. a broadcasts over the outer dimensions of b. Elements of a row
+// of a are contiguous.
 static bool rule_mul_mat(const struct gb_call * c, int a, int b) {
     return gb_rule_equal(c, a, 0, b, 0) && gb_rule_divides(c, a, b, 2) && gb_rule_divides(c, a, b, 3) &&
            gb_rule_not_transposed(c, a);
@@ -306,7 +310,7 @@ bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && rule_mul_mat(&c, 0, 1);
 }
 
-// as[i] as the product of one expert sees it; all must have the shape and type of as[0].
+// as[i] for the product of one expert. All must have the shape and type of as[0].
 static bool rule_expert(const char * func, struct ggml_tensor * const as[], int i, gb_ct ids, gb_ct b) {
     static const char * const roles[GGML_MAX_SRC - 2] = { "as[0]", "as[1]", "as[2]", "as[3]", "as[4]", "as[5]", "as[6]",
         "as[7]" };
@@ -315,8 +319,8 @@ static bool rule_expert(const char * func, struct ggml_tensor * const as[], int 
            gb_rule_max_dims(&c, 1, 2) && rule_mul_mat(&c, 1, 3);
 }
 
-// ids holds numbers of experts as I32, one row for each row of b, of which column `id` is used. There are at most as
-// many experts as a node has sources behind ids and b.
+// ids holds numbers of experts as I32, one row for each row of b. Column `id` is used. A node has
+// sources for ids, b and a limited number of experts.
 bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int n_as, gb_ct ids, int id, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, ids, b);
     if (as == NULL) {
@@ -358,7 +362,7 @@ bool gb_check_rms_norm(const char * func, gb_ct a, float eps) {
     return gb_rule_given(&c) && rule_positive(&c, "eps", eps);
 }
 
-// eps may be 0 here, as a gradient of a row that is not zero exists without it.
+// eps may be 0 here: a nonzero row has a gradient without eps.
 bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_same_shape(&c, 0, 1) &&
@@ -379,7 +383,7 @@ static bool check_masked(const char * func, gb_ct a, gb_ct mask) {
            gb_rule_contiguous(&c, 1);
 }
 
-// Kernels go through a as rows of one array.
+// Kernels treat the rows of a as one array.
 bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask) {
     if (mask != NULL) {
         return check_masked(func, a, mask);
@@ -410,7 +414,7 @@ bool gb_check_diag_mask(const char * func, gb_ct a, int n_past, bool inplace) {
     return gb_rule_given(&c) && gb_rule_at_least(&c, "n_past", n_past, 0) && (inplace || gb_rule_contiguous(&c, 0));
 }
 
-// Dimension 2 is that of heads; each has its own slope.
+// Dimension 2 counts heads. Each head has its own slope.
 bool gb_check_alibi(const char * func, gb_ct a, int n_head) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "n_head", n_head, 1) &&
@@ -419,7 +423,7 @@ bool gb_check_alibi(const char * func, gb_ct a, int n_head) {
 
 // ---------------------------------------------------------------------------------------------------- rotary embedding
 
-// How many elements of a row are rotated, which depends on the mode.
+// The number of rotated elements in a row, which depends on the mode.
 static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_rope * r) {
     if (r->n_dims < 2 || r->n_dims % 2 != 0 || r->n_dims > a->ne[0]) {
         return GB_BROKEN(c, ROPE_DIMS, .number = { a->ne[0], r->n_dims });
@@ -428,12 +432,12 @@ static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_ro
         return a->ne[0] == 2 * (int64_t) r->n_dims ||
                GB_BROKEN(c, ROPE_GLM_SIZE, .a = "a", .number = { r->mode, a->ne[0], r->n_dims });
     }
-    // this mode rotates neighbours in pairs, those beyond n_dims as well
+    // this mode rotates pairs of neighbours, also beyond n_dims
     return (r->mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) != 0 || a->ne[0] % 2 == 0 ||
            GB_BROKEN(c, ROPE_ODD_SIZE, .a = "a", .number = { r->mode, a->ne[0] });
 }
 
-// Bits 0 to 2, as in early 2024, or the exact form with a mode that it has.
+// Bits 0 to 2, as in early 2024, or the exact form with one of its modes.
 static bool rule_rope_mode(const struct gb_call * c, int mode) {
     const int rest = mode & ~GGML_ROPE_EXACT;
     if ((mode & GGML_ROPE_EXACT) == 0) {
@@ -442,7 +446,7 @@ static bool rule_rope_mode(const struct gb_call * c, int mode) {
     return rest == 0 || rest == GB_ROPE_NEOX || GB_BROKEN(c, ROPE_EXACT_MODE, .number = { GB_ROPE_NEOX, rest });
 }
 
-// b holds a position as I32 for each slice of dimension 2 of a.
+// b holds an I32 position for each slice of dimension 2 of a.
 bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_max_dims(&c, 1, 1) &&
@@ -458,7 +462,8 @@ bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rop
 
 // ----------------------------------------------------------------------------------------------------------- attention
 
-// q and k have the same row length, v holds as many positions as k (transposed), and every query has a position in k.
+// q and k have the same row length. v has as many positions as k (transposed). Every query has a
+// position in k.
 static bool rule_attention(const struct gb_call * c, gb_ct q, gb_ct k) {
     return gb_rule_same_type(c, 0, 1) && gb_rule_same_type(c, 0, 2) && rule_mul_mat(c, 1, 0) &&
            gb_rule_equal(c, 0, 3, 1, 3) && gb_rule_equal(c, 0, 3, 2, 3) && gb_rule_equal(c, 2, 0, 1, 1) &&
@@ -467,7 +472,7 @@ static bool rule_attention(const struct gb_call * c, gb_ct q, gb_ct k) {
                GB_BROKEN(c, SMALLER, .a = "k", .b = "q", .a_dim = 1, .b_dim = 1, .number = { k->ne[1], q->ne[1] }));
 }
 
-// The v of a head of q is found by a remainder, so there must be one.
+// A remainder selects the head of v for a head of q, so v needs a head.
 static bool rule_heads(const struct gb_call * c) { return gb_rule_size_in_range(c, 2, 2, 1, INT64_MAX); }
 
 bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v) {
@@ -475,7 +480,7 @@ bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v) {
     return gb_rule_given(&c) && rule_attention(&c, q, k) && rule_heads(&c);
 }
 
-// Gradients are floats, of the form of q, and every head of k has one of v.
+// Gradients are floats in the form of q. Every head of k has a head of v.
 bool gb_check_flash_attn_back(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct d) {
     const struct gb_call c = GB_CALL_4(func, q, k, v, d);
     return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 3, GGML_TYPE_F32) &&
@@ -498,7 +503,7 @@ bool gb_check_flash_ff(const char * func, gb_ct a, gb_ct b0, gb_ct b1, gb_ct c0,
 
 // ---------------------------------------------------------------------------------------------- user-defined operators
 
-// The caller's function; the rules only need to know whether there is one.
+// The caller's function. The rules only check that it is not NULL.
 static bool rule_fun(const struct gb_call * c, bool has_fun) {
     return has_fun || GB_BROKEN(c, NO_FUNCTION, .number = { 0 });
 }
@@ -545,7 +550,7 @@ bool gb_check_result(const char * func, enum ggml_type type, const int64_t * ne,
     return rule_blocks(&c, type, ne[0]);
 }
 
-// No rule is about the sources but that they are there, so messages do not list them.
+// The only rule about sources is that they exist, so messages do not list them.
 bool gb_check_custom(const char * func, struct ggml_tensor * const sources[], int n, bool has_fun, int n_tasks) {
     const struct gb_call c = { func, 0, NULL };
     if (!gb_rule_in_range(&c, "n_src", n, 0, GGML_MAX_SRC) ||

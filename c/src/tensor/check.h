@@ -1,11 +1,12 @@
 // check.h - the shape, type and parameter rules of every operator: one function for each rule set, called by the
 // builders (ops_*.c).
 //
-// True: the call is right. False: it is wrong and was reported, as "func: a 'w' f32 [128, 64], b 'x' f32 [120, 16]:
-// which rule is broken (values)". A NULL operand gives false and keeps the message of the failure that made it NULL.
-// The rules hold for every backend; what a kernel needs beyond them (its types, its strides) is a matter of that
-// backend's supports_op. `func` is the public builder's name. `func` NULL asks whether a node could have been built:
-// nothing is reported, and only shapes and parameters matter (rule.h).
+// True: the call is valid. False: it is not and was reported, as "func: a 'w' f32 [128, 64], b 'x'
+// f32 [120, 16]: which rule is broken (values)". A NULL operand gives false and keeps the message
+// of the failure that made it NULL. The rules hold for every backend. A backend's supports_op
+// checks what its kernels need beyond them (types, strides). `func` is the public builder's name.
+// `func` NULL asks if a builder could have made a node: nothing is reported, and only shapes and
+// parameters matter (rule.h).
 #ifndef GB_TENSOR_CHECK_H
 #define GB_TENSOR_CHECK_H
 
@@ -92,7 +93,8 @@ struct gb_conv {
     int64_t s0, s1, p0, p1, d0, d1;
     bool is_2d; // otherwise s1, p1 and d1 are not read
 };
-// How many positions a kernel of k elements has along n, with stride s, padding p and dilation d; 0 if it does not fit.
+// The number of positions of a kernel of k elements along n, with stride s, padding p and dilation
+// d. 0 if the kernel does not fit.
 int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d);
 int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p);
 bool gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);

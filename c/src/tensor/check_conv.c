@@ -1,7 +1,7 @@
-// check_conv.c - the rules of convolution, pooling, resampling and windows over images (see check.c), and how many
-// positions they give.
+// check_conv.c - the rules of convolution, pooling, resampling and windows over images (see
+// check.c), and the number of positions.
 //
-// Sizes are computed in 64 bits with checks, because sizes, strides and paddings come from the caller.
+// Sizes, strides and paddings come from the caller, so sizes are computed in 64 bits with checks.
 #include "tensor/check.h"
 
 #include "tensor/rule.h"
@@ -15,18 +15,18 @@ int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
     if (n <= 0 || k <= 0 || n > INT64_MAX - 2 * p || !gb_mul_i64(d, k - 1, &reach)) {
         return 0;
     }
-    const int64_t room = n + 2 * p - 1 - reach;
-    return room < 0 ? 0 : room / s + 1;
+    const int64_t slack = n + 2 * p - 1 - reach;
+    return slack < 0 ? 0 : slack / s + 1;
 }
 
 // In double, because the padding may have a fraction.
 int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p) {
-    const double room = (double) n + 2 * p - (double) k;
-    const double out = room / (double) s + 1;
-    return room < 0 || !(out < 9e18) ? 0 : (int64_t) out; // 0 as well if int64_t cannot hold it
+    const double slack = (double) n + 2 * p - (double) k;
+    const double out = slack / (double) s + 1;
+    return slack < 0 || !(out < 9e18) ? 0 : (int64_t) out; // 0 as well if int64_t cannot hold it
 }
 
-// Stride, padding and dilation along one axis; `names` are those of the parameters.
+// Stride, padding and dilation along one axis. `names` are the names of the parameters.
 static bool rule_conv_axis(const struct gb_call * c, const char * const names[3], int64_t s, int64_t p, int64_t d) {
     return gb_rule_in_range(c, names[0], s, 1, INT32_MAX) && gb_rule_in_range(c, names[1], p, 0, INT32_MAX) &&
            gb_rule_in_range(c, names[2], d, 1, INT32_MAX);
@@ -52,7 +52,7 @@ static bool rule_kernel_type(const struct gb_call * c, gb_ct a) {
     return a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_F32 || GB_BROKEN(c, NO_KERNEL_TYPE, .a = "a", .t = a->type);
 }
 
-// The channels of the kernel and the image agree; where they are depends on the number of dimensions.
+// The channels of the kernel and the image agree. Their axis depends on the number of dimensions.
 static bool rule_im2col(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv * v) {
     if (!rule_kernel_type(c, a)) {
         return false;
@@ -107,7 +107,8 @@ bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride)
     return true;
 }
 
-// The parameters of pooling along one axis; the padding of POOL_2D is a float in the public interface.
+// The parameters of pooling along one axis. The padding of POOL_2D is a float in the public
+// interface.
 static bool rule_pool(const struct gb_call * c, int axis, int64_t n, enum ggml_op_pool op, int k, int s, double p) {
     const char * const names[2][3] = { { "k0", "s0", "p0" }, { "k1", "s1", "p1" } };
     return gb_rule_in_range(c, "pooling operator", (int) op, 0, GGML_OP_POOL_COUNT - 1) &&
@@ -117,7 +118,7 @@ static bool rule_pool(const struct gb_call * c, int axis, int64_t n, enum ggml_o
            rule_fits(c, axis, n, k, gb_pool_out(n, k, s, p));
 }
 
-// One axis of a matrix is pooled, each row for itself.
+// Pools one axis of a matrix, each row by itself.
 bool gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, int s0, int p0) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 2) &&
@@ -152,7 +153,7 @@ bool gb_check_pad(const char * func, gb_ct a, const int p[4]) {
 
 // ------------------------------------------------------------------------------------------------------------- windows
 
-// An image [channels, width, height] is cut into windows of w x w; kernels count windows in 32 bits.
+// Windows of w x w in an image [channels, width, height]. Kernels count windows in 32 bits.
 bool gb_check_win_part(const char * func, gb_ct a, int w) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "w", w, 1) && gb_rule_max_dims(&c, 0, 3) &&
@@ -169,7 +170,7 @@ bool gb_check_win_unpart(const char * func, gb_ct a, int w0, int h0, int w) {
            gb_rule_contiguous(&c, 0);
 }
 
-// a is a table with an entry for each difference of two positions, of which there are 2 kh - 1.
+// a is a table with an entry for each difference of two positions: 2 kh - 1 entries.
 bool gb_check_get_rel_pos(const char * func, gb_ct a, int qh, int kh) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "kh", kh, 1) &&
@@ -177,7 +178,7 @@ bool gb_check_get_rel_pos(const char * func, gb_ct a, int qh, int kh) {
            gb_rule_size(&c, 0, 1, 2 * (int64_t) kh - 1) && gb_rule_max_dims(&c, 0, 2) && gb_rule_contiguous(&c, 0);
 }
 
-// a holds the products of all positions of a window with all of them, so its sizes follow from those of pw.
+// a has the products of all pairs of positions in a window, so its sizes follow from those of pw.
 static bool rule_rel_pos_sizes(const struct gb_call * c, gb_ct pw) {
     return gb_rule_size(c, 0, 0, gb_size_product(pw->ne[0], pw->ne[0])) &&
            gb_rule_size(c, 0, 1, gb_size_product(pw->ne[1], pw->ne[2])) && gb_rule_equal(c, 0, 2, 1, 3) &&

@@ -1,28 +1,29 @@
 // context.c - contexts: pools in which tensors, graphs and their data lie one after another.
 //
-// An object is a 32-byte header and a payload rounded up to 16 bytes. It never moves, and is freed with the context. A
-// context with memory of its own is a growing list of chunks. Objects go to the open chunk (at,
-// left). When it is full, a new chunk is opened. An object that would waste too much of a chunk
-// gets its own. A context in the caller's memory is one region that does not grow. Nothing in the
-// region depends on the life of the context. Object offsets count pool bytes, as if there was one
-// region only: the end of the last object is what is used.
+// An object is a 32-byte header and a payload rounded up to 16 bytes. It never moves, and is freed
+// with the context. A context with memory of its own is a growing list of chunks. Objects go to the
+// open chunk (at, left). When it is full, a new chunk is opened. An object that would waste too
+// much of a chunk gets its own. A context in the caller's memory is one region that does not grow.
+// Nothing in the region depends on the life of the context. Object offsets count pool bytes, as if
+// there was one region only. So the end of the last object is the used size.
 //
-// Any number of threads may build in one context. The members of the struct are guarded by `lock` (base/thread.h),
-// which is a brief one: memory for chunks is had, and failures are reported, outside of it. A tensor has its type,
-// shape and place before it is in the list, so a walk over the list sees whole tensors. Each object knows its thread,
-// so that a builder that fails takes back only what it made itself.
+// Any number of threads may build in one context. The brief lock `lock` (base/thread.h) guards the
+// members of the struct. Memory for chunks is allocated, and failures are reported, without the
+// lock. A tensor has its type, shape and place before it is in the list, so a walk over the list
+// sees complete tensors. Each object records its thread, so a builder that fails drops only its own
+// objects.
 #include <stdio.h>
 
 #include "tensor.h"
 
 enum {
     CHUNK_ALIGN = 64,
-    CHUNK_MIN = 16 * 1024,        // bytes of a chunk that is opened when the pool grows
-    CHUNK_MAX = 64 * 1024 * 1024, // the most bytes of such a chunk
-    NAMES_AT_ONCE = 256,          // names that are compared while the lock is held
+    CHUNK_MIN = 16 * 1024,  // bytes of a new chunk when the pool grows
+    CHUNK_MAX = 64 * 1024 * 1024,  // the maximum of that
+    NAMES_AT_ONCE = 256,  // names compared under one lock
 };
 
-// A piece of the pool. Its memory follows CHUNK_ALIGN bytes behind the beginning of the struct.
+// A piece of the pool. Its memory begins CHUNK_ALIGN bytes after the start of the struct.
 struct chunk {
     struct chunk * next;
     size_t size;
@@ -53,7 +54,8 @@ _Static_assert(sizeof(struct chunk) <= CHUNK_ALIGN, "a chunk's memory is aligned
 
 // ------------------------------------------------------------------------------------------------------------ lifetime
 
-// A chunk that is not in the context yet; NULL when memory is out (reported). Called without the lock.
+// A new chunk that is not in the context yet. NULL if memory runs out (reported). Called without
+// the lock.
 static struct chunk * new_chunk(size_t size) {
     size_t total;
     GB_FAIL_IF_RETURNING(!gb_add_size(size, CHUNK_ALIGN, &total), NULL, GGML_STATUS_ALLOC_FAILED,
@@ -61,7 +63,7 @@ static struct chunk * new_chunk(size_t size) {
     return gb_aligned_alloc(CHUNK_ALIGN, total);
 }
 
-// Puts a chunk of `size` bytes into the context and returns its memory.
+// Adds a chunk of `size` bytes to the context and returns its memory.
 static char * add_chunk(struct ggml_context * ctx, struct chunk * chunk, size_t size) {
     chunk->next = ctx->chunks;
     chunk->size = size;
@@ -70,7 +72,8 @@ static char * add_chunk(struct ggml_context * ctx, struct chunk * chunk, size_t 
     return (char *) chunk + CHUNK_ALIGN;
 }
 
-// The first chunk has the size that the program asked for, since programs compute that from what they will make.
+// The first chunk has the size that the program requested, because programs compute that from their
+// needs.
 static bool init_memory(struct ggml_context * ctx, struct ggml_init_params params) {
     if (params.mem_buffer != NULL) {
         ctx->mem_buffer = params.mem_buffer;
@@ -91,7 +94,7 @@ static bool init_memory(struct ggml_context * ctx, struct ggml_init_params param
     return true;
 }
 
-// NULL if the caller's memory is not aligned, or memory is out (reported).
+// NULL if the caller's memory is not aligned, or memory runs out (reported).
 struct ggml_context * ggml_init(struct ggml_init_params params) {
     GB_FAIL_IF_RETURNING((uintptr_t) params.mem_buffer % GGML_MEM_ALIGN != 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'mem_buffer': needs an address aligned to %d bytes, has %p", __func__, GGML_MEM_ALIGN,
@@ -108,7 +111,7 @@ struct ggml_context * ggml_init(struct ggml_init_params params) {
     return ctx;
 }
 
-// All tensors and graphs of the context end with it; memory of the caller's stays.
+// Frees all tensors and graphs of the context, but not the caller's memory.
 void ggml_free(struct ggml_context * ctx) {
     if (ctx == NULL) {
         return;
@@ -137,20 +140,20 @@ bool gb_context_has(const struct ggml_context * ctx, const void * pointer) {
 }
 
 bool gb_context_is_growable(const struct ggml_context * ctx) {
-    return GB_READ_RELAXED(ctx->chunks) != NULL; // a context grows from the beginning, or never
+    return GB_READ_RELAXED(ctx->chunks) != NULL;  // this never changes
 }
 
 // ------------------------------------------------------------------------------------------------------------- objects
 
-// What an attempt to make an object came to.
+// The outcome of an attempt to make an object.
 enum outcome { MADE, NEEDS_CHUNK, POOL_FULL, SCRATCH_FULL, OVERFLOWS };
 
-// An object to be made, and what came of it. Attempts run with the lock held; memory is taken and failures are reported
-// between them.
-struct order {
+// A requested object and its outcome. Attempts run with the lock held. Memory is allocated and
+// failures are reported between them.
+struct request {
     enum ggml_object_type type;
     size_t size; // of the payload
-    // A tensor: what it is filled with, and the data that go where the context has them. NULL: no tensor.
+    // A tensor: its content, and the data for the context's usual place. NULL: no tensor.
     const struct ggml_tensor * layout;
     size_t data_size, alignment;
     bool in_pool;
@@ -163,16 +166,16 @@ struct order {
     struct ggml_scratch scratch; // of the failure as well
 };
 
-// The offset in the scratch at which the data fit; false: nowhere.
-static bool find_scratch(const struct ggml_scratch * scratch, const struct order * o, size_t * offs) {
+// The offset in the scratch at which the data fit. False: they do not fit.
+static bool find_scratch(const struct ggml_scratch * scratch, const struct request * o, size_t * offs) {
     const size_t gap = (o->alignment - ((uintptr_t) scratch->data + scratch->offs) % o->alignment) % o->alignment;
     size_t end;
     return gb_add_size(scratch->offs, gap, offs) && gb_add_size(*offs, o->data_size, &end) && end <= scratch->size;
 }
 
-// Finds memory for o->need bytes of object, in the open chunk or in the chunk that the order has brought. The lock is
-// held, here and in what follows.
-static enum outcome take(struct ggml_context * ctx, struct order * o, char ** memory) {
+// Finds memory for o->need bytes of object, in the open chunk or in the chunk of the request. The
+// caller holds the lock, here and below.
+static enum outcome take(struct ggml_context * ctx, struct request * o, char ** memory) {
     if (o->need <= ctx->left) {
         *memory = ctx->at;
         ctx->at += o->need;
@@ -185,7 +188,7 @@ static enum outcome take(struct ggml_context * ctx, struct order * o, char ** me
         return POOL_FULL;
     }
     const size_t next = GB_MIN(GB_MAX(ctx->mem_size, (size_t) CHUNK_MIN), (size_t) CHUNK_MAX);
-    const bool alone = o->need > next / 4; // such an object gets a chunk for itself, and the open chunk stays open
+    const bool alone = o->need > next / 4;  // such an object gets its own chunk, and the open chunk stays open
     if (o->chunk == NULL || o->chunk_size < o->need) {
         o->chunk_size = alone ? o->need : next;
         return NEEDS_CHUNK;
@@ -199,7 +202,7 @@ static enum outcome take(struct ggml_context * ctx, struct order * o, char ** me
     return MADE;
 }
 
-// Makes the memory the last object of the list; returns its payload.
+// Makes the memory the last object of the list, and returns its payload.
 static inline void * begin_object(struct ggml_context * ctx, char * memory, size_t size, enum ggml_object_type type,
     uint32_t thread) {
     struct ggml_object * object = (struct ggml_object *) (void *) memory;
@@ -211,7 +214,8 @@ static inline void * begin_object(struct ggml_context * ctx, char * memory, size
     return object + 1;
 }
 
-// Fills in a tensor before other threads can see it. `behind`: its data lie behind the struct, unless it is a view.
+// Fills in a tensor before other threads can see it. `behind`: its data follow the struct, unless
+// it is a view.
 static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * layout, bool behind) {
     memset(tensor, 0, sizeof(*tensor));
     tensor->type = layout->type;
@@ -223,8 +227,8 @@ static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * 
     tensor->data = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
 }
 
-// One attempt to make the object, with the lock held; nothing has changed unless it is MADE.
-static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_t thread) {
+// One attempt to make the object, with the lock held. Nothing has changed unless it is MADE.
+static enum outcome attempt(struct ggml_context * ctx, struct request * o, uint32_t thread) {
     const bool is_tensor = o->layout != NULL;
     const bool in_scratch = is_tensor && !o->in_pool && !ctx->no_alloc && ctx->scratch.data != NULL;
     const bool behind = is_tensor && (o->in_pool || (!ctx->no_alloc && !in_scratch));
@@ -253,8 +257,8 @@ static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_
     return MADE;
 }
 
-// Reports why no object was made, from the numbers that the attempt left in the order.
-static void report(const struct order * o, enum outcome outcome) {
+// Reports why no object was made, from the numbers that the attempt stored in the request.
+static void report(const struct request * o, enum outcome outcome) {
     if (outcome == POOL_FULL) {
         gb_fail(GGML_STATUS_ALLOC_FAILED,
             "context memory is full: needs %zu bytes, has %zu of %zu available (memory of the caller does not grow)",
@@ -270,9 +274,9 @@ static void report(const struct order * o, enum outcome outcome) {
     }
 }
 
-// Makes the object and returns its payload; NULL on failure (reported). Attempts are repeated as long as they need
-// another chunk.
-static void * make(struct ggml_context * ctx, struct order * o) {
+// Makes the object and returns its payload. NULL on failure (reported). Repeats the attempt as long
+// as it needs another chunk.
+static void * make(struct ggml_context * ctx, struct request * o) {
     const uint32_t thread = gb_thread_number();
     enum outcome outcome;
     for (;;) {
@@ -282,7 +286,7 @@ static void * make(struct ggml_context * ctx, struct order * o) {
         if (outcome != NEEDS_CHUNK) {
             break;
         }
-        gb_aligned_free(o->chunk); // a chunk that turned out too small, because no_alloc was changed meanwhile
+        gb_aligned_free(o->chunk);  // too small, because no_alloc was changed meanwhile
         o->chunk = new_chunk(o->chunk_size);
         if (o->chunk == NULL) {
             return NULL;
@@ -299,10 +303,10 @@ static void * make(struct ggml_context * ctx, struct order * o) {
 }
 
 void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, size_t size) {
-    return make(ctx, &(struct order){ .type = type, .size = size });
+    return make(ctx, &(struct request){ .type = type, .size = size });
 }
 
-// The usual case without the detours of attempt(): no scratch, and the open chunk has space. NULL: it is another case.
+// The usual case without attempt(): no scratch, and the open chunk has space. NULL: another case.
 static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const struct ggml_tensor * layout,
     size_t data_size, bool in_pool) {
     const uint32_t thread = gb_thread_number();
@@ -328,7 +332,7 @@ struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const stru
     size_t data_size, size_t alignment, bool in_pool) {
     struct ggml_tensor * tensor = new_tensor_at_once(ctx, layout, data_size, in_pool);
     return tensor != NULL ? tensor
-                          : make(ctx, &(struct order){ .type = GGML_OBJECT_TENSOR,
+                          : make(ctx, &(struct request){ .type = GGML_OBJECT_TENSOR,
                                           .size = sizeof(struct ggml_tensor),
                                           .layout = layout,
                                           .data_size = data_size,
@@ -336,8 +340,8 @@ struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const stru
                                           .in_pool = in_pool });
 }
 
-// Makes the thread's objects neither tensors nor graphs. Their memory stays where it is, because others lie behind it
-// or a caller may be about to ask for the next one.
+// Makes the thread's objects neither tensors nor graphs. Their memory stays, because other objects
+// follow it or a caller may be about to ask for the next one.
 static void disown(struct ggml_object * from, uint32_t thread) {
     for (struct ggml_object * o = from; o != NULL; o = o->next) {
         if (gb_object_maker(o) == thread) {
@@ -346,10 +350,10 @@ static void disown(struct ggml_object * from, uint32_t thread) {
     }
 }
 
-// Takes back `dropped` and all behind it, if the thread has made them all and no walk has returned one; otherwise only
-// disowns its own.
+// Removes `dropped` and all objects after it, if the thread has made them all and no walk has
+// returned one. Otherwise only disowns the thread's objects.
 static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32_t thread) {
-    bool alone = dropped->offs > ctx->shown; // no walk over the list has returned it
+    bool alone = dropped->offs > ctx->shown;  // no walk has returned it
     for (const struct ggml_object * o = dropped; alone && o != NULL; o = o->next) {
         alone = gb_object_maker(o) == thread;
     }
@@ -357,13 +361,13 @@ static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32
         disown(dropped, thread);
         return;
     }
-    struct ggml_object * before = NULL; // the object in front of the dropped one
+    struct ggml_object * before = NULL;  // the object before the dropped one
     for (struct ggml_object * o = ctx->first; o != dropped; o = o->next) {
         before = o;
     }
-    const size_t used = dropped->offs - sizeof(*dropped); // what was used before it was made
-    // If all of it lies in the open chunk, its memory can be used again. Chunks have gaps between them, so no others
-    // add up.
+    const size_t used = dropped->offs - sizeof(*dropped);  // used bytes before it was made
+    // If all dropped objects are in the open chunk, their memory can be reused. Chunks have gaps
+    // between them, so the sums differ in other cases.
     if ((uintptr_t) ctx->at - (uintptr_t) dropped == ctx->used - used) {
         ctx->left += ctx->used - used;
         ctx->at = (char *) dropped;
@@ -373,7 +377,7 @@ static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32
     *(before != NULL ? &before->next : &ctx->first) = NULL;
 }
 
-// The lock is held for the whole walk: another thread must not add an object in between.
+// Holds the lock for the whole walk: another thread must not add an object meanwhile.
 void gb_context_drop(struct ggml_context * ctx, void * payload) {
     const uint32_t thread = gb_thread_number();
     gb_brief_lock(ctx->lock);
@@ -381,7 +385,7 @@ void gb_context_drop(struct ggml_context * ctx, void * payload) {
     gb_brief_unlock(ctx->lock);
 }
 
-// Numbers of nodes and of leafs are counted apart.
+// Nodes and leafs have separate numbers.
 int gb_context_number(struct ggml_context * ctx, bool is_leaf, int least) {
     gb_brief_lock(ctx->lock);
     const int number = GB_MAX(ctx->numbers[is_leaf], least);
@@ -398,7 +402,7 @@ void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number
 
 // ---------------------------------------------------------------------------------------------------- what is in there
 
-// The first tensor from `object` on; NULL if there is none. The lock is held.
+// The first tensor from `object` on. NULL: there is none. The caller holds the lock.
 static struct ggml_object * find_tensor(struct ggml_object * object) {
     while (object != NULL && object->type != GGML_OBJECT_TENSOR) {
         object = object->next;
@@ -406,19 +410,20 @@ static struct ggml_object * find_tensor(struct ggml_object * object) {
     return object;
 }
 
-// The object behind `object`; the first one of the context for NULL.
+// The object after `object`. The first one of the context for NULL.
 static struct ggml_object * next_object(const struct ggml_context * ctx, const struct ggml_object * object) {
     return object != NULL ? object->next : ctx->first;
 }
 
-// Remembers that a caller knows the object and will ask for the one behind it, so it must stay in the list.
+// Records that a caller knows the object and will ask for the next one, so it must stay in the
+// list.
 static void show(const struct ggml_context * ctx, const struct ggml_object * object) {
     if (object != NULL && object->offs > ctx->shown) {
         ((struct ggml_context *) ctx)->shown = object->offs;
     }
 }
 
-// The first tensor behind the object, NULL for the beginning; it stays in the list from now on.
+// The first tensor after the object, from the beginning for NULL. It stays in the list from now on.
 static struct ggml_tensor * tensor_after(const struct ggml_context * ctx, const struct ggml_object * object) {
     gb_brief_lock(ctx->lock);
     struct ggml_object * found = find_tensor(next_object(ctx, object));
@@ -438,8 +443,8 @@ struct ggml_tensor * ggml_get_next_tensor(const struct ggml_context * ctx, struc
     return tensor_after(ctx, (const struct ggml_object *) (const void *) tensor - 1);
 }
 
-// Compares the names of some tensors behind *at, which moves on: the lock is brief, so a long list is searched in
-// parts. True: there are no more, or one was found.
+// Compares the names of some tensors after *at, and advances it. The lock is brief, so a long list
+// is searched in parts. True: the search has ended.
 static bool look_for(const struct ggml_context * ctx, const char * name, struct ggml_object ** at,
     struct ggml_tensor ** found) {
     char text[GGML_MAX_NAME];
@@ -468,10 +473,10 @@ struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const char * nam
     struct ggml_tensor * found = NULL;
     while (!look_for(ctx, name, &at, &found)) {
     }
-    return found; // NULL is no error: programs ask whether a tensor exists
+    return found;  // NULL is not an error: programs test for a tensor with this
 }
 
-// Tensors that other threads add during the walk may be left out.
+// The walk may miss tensors that other threads add meanwhile.
 size_t ggml_get_max_tensor_size(const struct ggml_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
     size_t largest = 0;
@@ -519,7 +524,7 @@ void ggml_set_no_alloc(struct ggml_context * ctx, bool no_alloc) {
     gb_brief_unlock(ctx->lock);
 }
 
-// The offset up to which the old scratch was used, so that a program can return to it.
+// Returns the used bytes of the old scratch, so that a program can return to it.
 size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
     gb_brief_lock(ctx->lock);

@@ -1,9 +1,9 @@
 // derivatives.c - the derivative of each operator that has one. Which operator follows which rule is the column
 // `derivative` of ops.def.
 //
-// A rule gets a node and its gradient g (same shape as the node, contiguous) and adds to the gradients of those sources
-// that have one. Rules are pure algebra over the public builders: none looks at data. With y the node, a and b its
-// sources, dx the gradient of x.
+// A rule gets a node and its gradient g (same shape as the node, contiguous). It adds to the
+// gradients of the sources that have one. Rules are pure algebra over the public builders and never
+// look at data. In formulas, y is the node, a and b are its sources, dx is the gradient of x.
 #include "tensor/derivatives.h"
 
 #include "tensor/check.h"
@@ -15,7 +15,7 @@ typedef bool (*rule)(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_te
 
 // -------------------------------------------------------------------------------------------------------------- shapes
 
-// NULL passes through, here and below: a builder that failed has reported.
+// Passes NULL through, here and below: the failed builder has reported.
 static struct ggml_tensor * contiguous(struct ggml_context * ctx, struct ggml_tensor * t) {
     return t == NULL || ggml_is_contiguous(t) ? t : ggml_cont(ctx, t);
 }
@@ -34,7 +34,8 @@ static struct ggml_tensor * unrepeated(struct ggml_context * ctx, struct ggml_te
     return expr == NULL || ggml_are_same_shape(expr, like) ? expr : ggml_repeat_back(ctx, expr, like);
 }
 
-// [n, r, m, k] -> [n, 1, m, k]. REPEAT_BACK reads only the shape of its second operand, so a local struct will do.
+// [n, r, m, k] -> [n, 1, m, k]. REPEAT_BACK reads only the shape of its second operand, so a local
+// struct suffices.
 static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml_tensor * t, int64_t n, int64_t r,
     int64_t m, int64_t k) {
     struct ggml_tensor shape = { .type = GGML_TYPE_F32, .ne = { n, 1, m, k } };
@@ -42,8 +43,8 @@ static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml
     return t ? ggml_repeat_back(ctx, t, &shape) : NULL;
 }
 
-// MUL_MAT broadcasts a over b in runs: slice i2 of b meets slice i2 / r2 of a. The gradient has b's slices and is
-// summed over those runs.
+// MUL_MAT broadcasts a over b in groups: it multiplies slice i2 of b with slice i2 / r2 of a. The
+// gradient has b's slices and is summed over those groups.
 static struct ggml_tensor * unbroadcast(struct ggml_context * ctx, struct ggml_tensor * t, struct ggml_tensor * a) {
     if (t == NULL || ggml_are_same_shape(t, a)) {
         return t;
@@ -65,7 +66,7 @@ static bool derive_add(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
     return ADD(y->src[0], g) && ADD(y->src[1], unrepeated(s->ctx, g, y->src[1]));
 }
 
-// b is one number, whose gradient is the sum of all of g.
+// b is a single number. Its gradient is the sum of all of g.
 static bool derive_add1(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], g) && ADD(y->src[1], ggml_sum(s->ctx, g));
 }
@@ -107,7 +108,7 @@ static bool derive_scale(struct gb_sweep * s, struct ggml_tensor * y, struct ggm
     return ADD(y->src[0], ggml_scale(s->ctx, g, gb_op_param_f32(y, 0)));
 }
 
-// Reports that the node has no derivative; false.
+// Reports that the node has no derivative. Returns false.
 static bool fail_underivable(const struct gb_sweep * s, const struct ggml_tensor * y) {
     char text[640];
     gb_fail(GGML_STATUS_UNSUPPORTED, "%s: %s: the operator has no derivative", s->func,
@@ -121,7 +122,7 @@ static bool derive_none(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
     return fail_underivable(s, y);
 }
 
-// The derivative is zero wherever there is one.
+// The derivative is zero wherever it exists.
 static bool derive_flat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     (void) s;
     (void) y;
@@ -129,8 +130,8 @@ static bool derive_flat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
     return true;
 }
 
-// y = cond ? a : b: g goes to the one that was taken, 0 to the other. No number is less than itself, which gives the
-// zeros; g times 0 would be NaN where g is infinite.
+// y = cond ? a : b. The selected source gets g, the other one 0. A number is never less than
+// itself, which gives the zeros. A product of g and 0 would be NaN if g is infinite.
 static bool derive_where(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *cond = y->src[0], *a = y->src[1], *b = y->src[2];
     if (!gb_grad_wanted(s, a) && !gb_grad_wanted(s, b)) {
@@ -180,7 +181,7 @@ static bool derive_unary_neg(struct gb_sweep * s, struct ggml_tensor * y, struct
     return ADD(y->src[0], ggml_neg(s->ctx, g));
 }
 
-// da = g where a is above 0.
+// da = g if a > 0, else 0.
 static bool derive_unary_relu(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_step(s->ctx, y->src[0])));
 }
@@ -222,12 +223,12 @@ static struct ggml_tensor * region_of(struct ggml_context * ctx, struct ggml_ten
                               (size_t) p[2], (size_t) p[3]));
 }
 
-// The gradient of b is the part of g that b was added to.
+// The gradient of b is its region of g.
 static bool derive_acc(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], g) && ADD(y->src[1], region_of(s->ctx, g, y));
 }
 
-// The overwritten values do not contribute: their gradient is 0.
+// The overwritten values do not contribute, so their gradient is 0.
 static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     const int32_t * p = y->op_params;
     return ADD(y->src[0], ggml_set(s->ctx, g, ggml_scale(s->ctx, region_of(s->ctx, g, y), 0.0f), (size_t) p[0],
@@ -235,7 +236,8 @@ static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
            ADD(y->src[1], region_of(s->ctx, g, y));
 }
 
-// A view's gradient goes into the region that it shows; strides only agree if the source is contiguous.
+// A view's gradient goes into the region of the view. Strides only agree if the source is
+// contiguous.
 static bool derive_view(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor * a = y->src[0];
     if (!gb_grad_wanted(s, a)) {
@@ -273,7 +275,7 @@ static bool derive_transpose(struct gb_sweep * s, struct ggml_tensor * y, struct
     return ADD(y->src[0], ggml_transpose(s->ctx, g));
 }
 
-// Gradients of rows that were picked go back to where the rows came from; a row that was picked twice gets the sum.
+// Gradients of picked rows are added at their origin. A row that was picked twice gets the sum.
 static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_get_rows_back(s->ctx, g, y->src[1], y->src[0]));
 }
@@ -291,7 +293,7 @@ static bool derive_rms_norm(struct gb_sweep * s, struct ggml_tensor * y, struct 
     return ADD(y->src[0], ggml_rms_norm_back(s->ctx, y->src[0], g, gb_op_param_f32(y, 0)));
 }
 
-// What was masked contributes nothing.
+// Masked elements contribute nothing.
 static bool derive_diag_mask(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_diag_mask_zero(s->ctx, g, y->op_params[0]));
 }
@@ -301,7 +303,7 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
     if (!gb_grad_wanted(s, y->src[0]) && !gb_grad_wanted(s, y->src[1])) {
         return true;
     }
-    // the mask's gradient would need a factor for each head, and no operator multiplies by that
+    // the mask's gradient needs a factor for each head, and no operator multiplies by that
     if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, y->src[1])) {
         return fail_underivable(s, y);
     }
@@ -322,14 +324,15 @@ static bool derive_rope(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
 static bool derive_rope_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct gb_rope p;
     memcpy(&p, y->op_params, sizeof(p));
-    if (p.xpos_base != 0.0f) { // no builder rotates forward with these parameters and not in place
+    if (p.xpos_base != 0.0f) { // only in-place builders use these parameters
         return fail_underivable(s, y);
     }
     return ADD(y->src[0], ggml_rope_custom(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base,
                               p.freq_scale, p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow));
 }
 
-// The part at `offset` of FLASH_ATTN_BACK's result that has the shape of t. Advances the offset past it.
+// The part of FLASH_ATTN_BACK's result at `offset` that has the shape of t. Moves the offset past
+// it.
 static struct ggml_tensor * attention_part(struct ggml_context * ctx, struct ggml_tensor * parts,
     const struct ggml_tensor * t, size_t * offset) {
     const size_t nb1 = (size_t) t->ne[0] * sizeof(float), nb2 = nb1 * (size_t) t->ne[1], nb3 = nb2 * (size_t) t->ne[2];
@@ -351,7 +354,7 @@ static bool derive_attention(struct gb_sweep * s, struct ggml_tensor * y, struct
     return true;
 }
 
-// The gradient uses the same eps as the loss, and the form of early 2024 if none was given.
+// Uses the same eps as the loss, and the form of early 2024 if the loss has no eps.
 static bool derive_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     float eps;
     memcpy(&eps, y->op_params + 1, sizeof(eps));
@@ -366,7 +369,7 @@ static const rule rules[GGML_OP_COUNT] = {
 #include "tensor/ops.def"
 };
 
-// A number that is no operator has no derivative.
+// An invalid operator has no derivative.
 bool gb_derive(struct gb_sweep * sweep, struct ggml_tensor * node, struct ggml_tensor * grad) {
     return ((unsigned) node->op < GGML_OP_COUNT ? rules[node->op] : derive_none)(sweep, node, grad);
 }

@@ -1,8 +1,9 @@
 // derivatives.h - from the gradient of a node to the gradients of its sources, one rule for each operator.
 //
-// backward.c runs a sweep over a graph and calls gb_derive for each node; derivatives.c has the rules and hands what
-// they make to gb_grad_add. During the sweep the forward tensors have no grad field: gradients are kept in the sweep,
-// so that the builders that the rules use neither make gradients of gradients nor refuse operands that have one.
+// backward.c runs a sweep over a graph and calls gb_derive for each node. The rules in
+// derivatives.c pass their results to gb_grad_add. During the sweep, gradients are in the sweep and
+// the forward tensors have no grad field. So the rules' builders neither make gradients of
+// gradients nor refuse operands with a gradient.
 #ifndef GB_TENSOR_DERIVATIVES_H
 #define GB_TENSOR_DERIVATIVES_H
 
@@ -14,8 +15,8 @@
 struct gb_grad_entry {
     struct ggml_tensor * tensor;
     struct ggml_tensor * before;  // its grad when the sweep began
-    struct ggml_tensor * current; // what has been summed up; always contiguous unless it is `before`
-    bool is_zero;                 // nothing added yet, and `before` is a gradient that ggml_graph_reset zeroes
+    struct ggml_tensor * current;  // the sum so far; contiguous unless it is `before`
+    bool is_zero;  // nothing added yet, and ggml_graph_reset zeroes `before`
 };
 
 // The state of one sweep; backward.c makes and frees it.
@@ -26,17 +27,17 @@ struct gb_sweep {
     const char * func; // for messages
 };
 
-// True if the tensor has a gradient, so that a rule need not build what nobody reads; false for NULL.
+// True if the tensor has a gradient, so that rules build only what is needed. False for NULL.
 bool gb_grad_wanted(const struct gb_sweep * sweep, const struct ggml_tensor * tensor);
 
-// Adds `expr` to the gradient of `tensor`, which has one; the second function adds it to a region only. False: `expr`
-// is NULL (reported by its builder), or the sum could not be built.
+// Adds `expr` to the gradient of `tensor`, which has one. The second function adds it to a region
+// only. False: `expr` is NULL (reported by its builder), or the sum could not be built.
 bool gb_grad_add(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr);
 bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr,
     const size_t nb[4], size_t offset);
 
-// Adds what `node`, whose gradient is `grad`, contributes to its sources. False: the operator has no derivative, or a
-// builder failed (reported).
+// Adds the contributions of `node`, whose gradient is `grad`, to its sources. False: the operator
+// has no derivative, or a builder failed (reported).
 bool gb_derive(struct gb_sweep * sweep, struct ggml_tensor * node, struct ggml_tensor * grad);
 
 #endif // GB_TENSOR_DERIVATIVES_H

@@ -1,10 +1,10 @@
-// describe.c - how a tensor, or a node with its sources, reads in a message. Nothing here fails: texts that are too
-// long are cut.
+// describe.c - a tensor, or a node with its sources, as text in a message. No function fails: texts
+// that are too long are cut.
 #include <stdio.h>
 
 #include "tensor.h"
 
-// A name may hold any bytes; those that end a value would end it too early.
+// A name may hold any bytes. Bytes that end a value (GB_QUOTE) are replaced.
 static void replace_quote_bytes(char * text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (text[i] == GB_QUOTE_BEGIN[0] || text[i] == GB_QUOTE_END[0]) {
@@ -30,7 +30,7 @@ char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE]) {
     return buf;
 }
 
-// Appends a text, cut at size, and returns the new length, which is never more than size - 1.
+// Appends a text, cut at size. Returns the new length, at most size - 1.
 static size_t append(char * buf, size_t size, size_t at, const char * text) {
     const int n = snprintf(buf + at, size - at, "%s", text);
     return n < 0 ? at : GB_MIN(at + (size_t) n, size - 1);

@@ -1,10 +1,12 @@
-// graph.c - graphs: the list of nodes in the order of execution, the leafs that they start from, and the set of visited
+// graph.c - graphs: the nodes in the order of execution, their leafs, and the set of visited
 // tensors.
 //
-// All arrays of a graph are one block: nodes[size], leafs[size], grads[size] if it has gradients, one pointer to the
-// context that owns the memory (NULL: the memory is the caller's, and the graph cannot grow), and the keys of the
-// visited set. The struct itself is public and gets copied by value, so everything must be found from its members:
-// `owner_of` recognises the block by its layout. Growing takes a new block from the context and leaves the old one
+// All arrays of a graph are one block: nodes[size], leafs[size], grads[size] if it has gradients,
+// one pointer to the context that owns the memory, and the keys of the visited set. The pointer is
+// NULL if the memory is the caller's: then the graph cannot grow. The struct itself is public and
+// is copied by value, so its members must suffice to find everything: `owner_of` recognises the
+// block by its layout. Growing takes a new block from the context and keeps the old one, so copies
+// of the struct stay valid. Building never recurses. A failed build restores the graph.
 // behind, so copies of the struct stay valid. Building never recurses, and a failed build takes back all that it did.
 #include <limits.h>
 
@@ -12,13 +14,13 @@
 #include "base/vec.h"
 #include "tensor.h"
 
-// ASK: after so many new nodes the thread's poll is called if that is due.
+// ASK: number of new nodes between two polls.
 enum { GRAPH_SIZE_MAX = INT_MAX / 4, GROWN_SIZE_MIN = 64, ASK = 1024 };
 
 // ----------------------------------------------------------------------------------------------------------- the block
 
-// Slots of the visited set of a graph of `size`: more than its nodes and leafs together, and a prime number, because a
-// key's slot is its address modulo this number and addresses have regular steps.
+// Slots of the visited set of a graph of `size`: more than its nodes and leafs together. A prime
+// number, because a key's slot is its address modulo this number, and addresses have regular steps.
 static size_t n_slots(size_t size) {
     for (size_t n = 2 * size + 3;; n += 2) {
         size_t divisor = 3;
@@ -34,7 +36,7 @@ static size_t n_slots(size_t size) {
 // The size of a block in pointers.
 static size_t block_pointers(size_t size, bool grads) { return size * (grads ? 3 : 2) + 1 + n_slots(size); }
 
-// Lays the arrays of a graph of `size` over a zeroed block, and notes the owner in it.
+// Lays the arrays of a graph of `size` over a zeroed block, and stores the owner in it.
 static void lay_out(struct ggml_cgraph * graph, void * block, size_t size, bool grads, struct ggml_context * owner) {
     struct ggml_tensor ** at = block;
     graph->size = (int) size;
@@ -47,7 +49,8 @@ static void lay_out(struct ggml_cgraph * graph, void * block, size_t size, bool 
     graph->visited_hash_table = (struct ggml_hash_set){ n_slots(size), at + 1 };
 }
 
-// The context from which the graph can grow; NULL for fixed memory, a view, or arrays that a program made.
+// The context from which the graph can grow. NULL for fixed memory, a view, or a program's own
+// arrays.
 static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
     if (graph->nodes == NULL || graph->size < 0) {
         return NULL;
@@ -66,10 +69,11 @@ static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
 
 // ------------------------------------------------------------------------------------------------------------- visited
 
-// The key of a slot whose tensor was taken back; no tensor has this address, since tensors are aligned.
+// The key of a removed tensor's slot. No tensor has this address, because tensors are aligned.
 #define TAKEN_BACK ((struct ggml_tensor *) (uintptr_t) 1)
 
-// Linear probing from the address modulo the size. The sets of programs may be full, so the probe counts its slots.
+// Linear probing from the address modulo the size. A program's set may be full, so the probe counts
+// its slots.
 struct ggml_tensor ** gb_hash_set_slot(struct ggml_hash_set set, const struct ggml_tensor * key) {
     size_t slot = set.size > 0 ? (uintptr_t) key % set.size : 0;
     for (size_t tried = 0; tried < set.size; tried++) {
@@ -90,7 +94,7 @@ static void insert_all(struct ggml_hash_set to, struct ggml_hash_set from) {
     }
 }
 
-// Marks the tensors of a list as visited, as far as the set has space.
+// Marks the tensors of a list as visited, as far as the set has free slots.
 static void insert_list(struct ggml_hash_set to, struct ggml_tensor * const * list, int n) {
     for (int i = 0; i < n; i++) {
         struct ggml_tensor ** slot = gb_hash_set_slot(to, list[i]);
@@ -151,7 +155,7 @@ struct ggml_cgraph * ggml_new_graph(struct ggml_context * ctx) {
     return ggml_new_graph_custom(ctx, GGML_DEFAULT_GRAPH_SIZE, false);
 }
 
-// A view has neither leafs nor a visited set, and size 0: it cannot take nodes.
+// A view has neither leafs nor a visited set, and its size is 0, so it takes no nodes.
 struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1) {
     struct ggml_cgraph view = { 0 };
     GB_CHECK_ARG_RETURNING(cgraph, view);
@@ -166,7 +170,7 @@ struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1) 
 
 // ------------------------------------------------------------------------------------------------------------- growing
 
-// Why the graph takes no more nodes: it is a view, or its memory does not grow.
+// Reports why the graph takes no more nodes: it is a view, or its memory does not grow.
 static enum ggml_status fail_full(const struct ggml_cgraph * graph, const char * func) {
     if (graph->visited_hash_table.size == 0) {
         return gb_fail(GGML_STATUS_INVALID_STATE,
@@ -211,10 +215,10 @@ static enum ggml_status grow_twice(struct ggml_cgraph * graph, const char * func
 
 struct frame { // a visited tensor that waits for its sources
     struct ggml_tensor * tensor;
-    int n_seen; // sources that were visited
+    int n_seen;  // visited sources
 };
 
-// The state of one build, with what is needed to take it back.
+// The state of one build, with everything to undo it.
 struct builder {
     struct ggml_cgraph * graph;
     struct ggml_cgraph before; // the struct when the build began
@@ -242,7 +246,8 @@ static enum ggml_status enter(struct builder * b, struct ggml_tensor * tensor) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Appends a tensor whose sources are all in the graph: to the leafs if nothing computes it and it has no gradient.
+// Appends a tensor whose sources are in the graph. It is a leaf if nothing computes it and it has
+// no gradient.
 static enum ggml_status append(struct builder * b, struct ggml_tensor * tensor) {
     struct ggml_cgraph * graph = b->graph;
     const bool is_leaf = tensor->op == GGML_OP_NONE && tensor->grad == NULL;
@@ -260,8 +265,8 @@ static enum ggml_status append(struct builder * b, struct ggml_tensor * tensor) 
     return graph->n_nodes % ASK == 0 ? gb_go_on() : GGML_STATUS_SUCCESS;
 }
 
-// Visits depth first and appends a tensor after its sources. Tensors are marked on the way down, because one may name
-// itself as a source.
+// Visits depth first and appends a tensor after its sources. Marks a tensor before its sources,
+// because it may name itself as a source.
 static enum ggml_status visit(struct builder * b, struct ggml_tensor * tensor) {
     const bool backwards = b->graph->order == GGML_CGRAPH_EVAL_ORDER_RIGHT_TO_LEFT;
     GB_TRY(enter(b, tensor));
@@ -282,7 +287,7 @@ static enum ggml_status visit(struct builder * b, struct ggml_tensor * tensor) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The number in an automatic name; -1 for any other name.
+// The number in an automatic name. -1 for any other name.
 static int number_in(const struct ggml_tensor * t, const char * prefix) {
     int i = 0, number = 0;
     for (; prefix[i] != '\0'; i++) {
@@ -300,9 +305,9 @@ static int number_in(const struct ggml_tensor * t, const char * prefix) {
     return i == begin ? -1 : number;
 }
 
-// Names the unnamed tensors of a list. Numbers are indices, in the first graph of a context. A tensor that is used in
-// several graphs keeps its first name, so an index may be taken, by a tensor of this context or by one of another
-// context that comes into it here.
+// Names the unnamed tensors of a list. In the first graph of a context the numbers are indices. A
+// tensor in several graphs keeps its first name. So an index may be taken, by a tensor of this
+// context or of another context.
 static void name_list(struct ggml_context * ctx, struct ggml_tensor * const * list, int begin, int end, bool is_leaf) {
     const char * prefix = is_leaf ? "leaf_" : "node_";
     bool named = true;
@@ -320,23 +325,24 @@ static void name_list(struct ggml_context * ctx, struct ggml_tensor * const * li
     }
 }
 
-// Names what this build has added.
+// Names the tensors that this build has added.
 static void name_new(const struct builder * b) {
     struct ggml_context * ctx = owner_of(b->graph);
     name_list(ctx, b->graph->leafs, b->before.n_leafs, b->graph->n_leafs, true);
     name_list(ctx, b->graph->nodes, b->before.n_nodes, b->graph->n_nodes, false);
 }
 
-// The slot stays taken for now, so that searches for other keys go past it.
+// The slot stays taken for now, so that searches for other keys do not end at it.
 static void unmark(struct ggml_hash_set set, const struct ggml_tensor * tensor) {
     struct ggml_tensor ** slot = gb_hash_set_slot(set, tensor);
     if (slot != NULL && *slot != NULL) {
-        *slot = TAKEN_BACK; // never NULL while other keys may lie behind it
+        *slot = TAKEN_BACK;  // not NULL, because other keys may follow it
     }
 }
 
-// Removes this build's marks and restores the struct. Older marks were set when these slots were free, so freeing them
-// breaks no search. If the graph has grown meanwhile, marks from before the growth are in the old set as well.
+// Removes this build's marks and restores the struct. Older marks were set when these slots were
+// free, so freeing them breaks no search. If the graph has grown meanwhile, older marks are in the
+// old set as well.
 static void take_back(struct builder * b) {
     struct ggml_cgraph * graph = b->graph;
     const struct ggml_hash_set set = graph->visited_hash_table;
@@ -409,8 +415,8 @@ enum ggml_status ggml_graph_clear(struct ggml_cgraph * cgraph) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Makes dst's visited set that of src, or, for a view, what it lists. dst's lists are complete already; those of src
-// may be the same memory.
+// Gives dst the visited set of src. If src is a view, marks the tensors of its list. dst's lists
+// are complete already. dst and src may share memory.
 static void copy_visited(const struct ggml_cgraph * src, struct ggml_cgraph * dst) {
     if (src->visited_hash_table.keys == dst->visited_hash_table.keys) {
         return; // copies of one struct share the set
@@ -469,7 +475,7 @@ struct ggml_cgraph * ggml_graph_dup(struct ggml_context * ctx, struct ggml_cgrap
     return copy != NULL && ggml_graph_cpy(cgraph, copy) == GGML_STATUS_SUCCESS ? copy : NULL;
 }
 
-// The first tensor of that name; NULL if there is none.
+// The first tensor of that name. NULL if there is none.
 static struct ggml_tensor * find_by_name(struct ggml_tensor * const * list, int n, const char * name) {
     char text[GGML_MAX_NAME];
     for (int i = 0; i < n; i++) {

@@ -4,9 +4,9 @@
 //   leaf    a record (record.h), and the data
 //   node    a record and its sources: -1, a leaf's number, or n_leafs + a node's number
 //
-// All in the byte order of the machine, without padding. A file is not trusted: every number is checked before it is
-// used, and memory that a file asks for is bounded by what its shapes say. Shape operators become views again; other
-// nodes get memory.
+// All numbers have the byte order of the machine, without padding. Files are untrusted: every
+// number is checked before use, and the shapes in the file bound the memory that it can request.
+// Shape operators become views again. Other nodes get memory.
 #include <limits.h>
 #include <stdarg.h>
 
@@ -18,7 +18,8 @@ enum { NODE_SIZE = GB_RECORD_SIZE + GB_SOURCES_SIZE };
 
 // -------------------------------------------------------------------------------------------------------------- export
 
-// Numbers leafs and nodes as the file does: leafs first, in the order of the graph. False: memory is out.
+// Numbers leafs and nodes as the file does: leafs first, in the order of the graph. False: memory
+// ran out.
 static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * numbers) {
     for (int i = 0; i < graph->n_leafs; i++) {
         if (!gb_ptrmap_set(numbers, graph->leafs[i], i)) {
@@ -33,8 +34,8 @@ static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * 
     return true;
 }
 
-// Checks that a file can hold the graph: leafs have data on the host, no node calls a function of the program, and
-// sources come before their nodes.
+// Checks that a file can hold the graph. Leafs have data on the host. No node calls a function of
+// the program. Sources come before their nodes.
 static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
     char text[GB_DESCRIBE_SIZE];
     int64_t sources[GGML_MAX_SRC];
@@ -55,7 +56,7 @@ static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const
     return GGML_STATUS_SUCCESS;
 }
 
-// Node data are not in the file; their size tells a reader how much memory a run needs.
+// The file does not hold node data. Their size lets a reader compute the memory of a run.
 static enum ggml_status write_header(struct gb_file_writer * w, const struct ggml_cgraph * graph) {
     const uint32_t words[4] = { GGML_FILE_MAGIC, GGML_FILE_VERSION, (uint32_t) graph->n_leafs,
         (uint32_t) graph->n_nodes };
@@ -128,13 +129,13 @@ struct import {
     size_t size; // bytes of it
     size_t at;   // bytes read
     uint32_t n_leafs, n_nodes;
-    uint64_t size_eval; // bytes of node data announced and not read yet
+    uint64_t size_eval;  // bytes of node data announced and not yet read
     struct ggml_context * ctx_data;
     struct ggml_context * ctx_eval;
     struct ggml_cgraph * graph;
 };
 
-// Reports what is wrong with the file and where; returns false.
+// Reports the fault and its offset in the file. Returns false.
 GGML_ATTRIBUTE_FORMAT(2, 3) static bool malformed(const struct import * in, const char * fmt, ...) {
     char what[512];
     va_list args;
@@ -145,7 +146,7 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static bool malformed(const struct import * in, cons
     return false;
 }
 
-// Copies the next bytes of the file; false if it has fewer (reported).
+// Copies the next bytes of the file. False if it has fewer (reported).
 static bool read_bytes(struct import * in, void * to, size_t size) {
     if (size > in->size - in->at) {
         return malformed(in, "needs %zu bytes more, the file has %zu", size, in->size - in->at);
@@ -155,7 +156,7 @@ static bool read_bytes(struct import * in, void * to, size_t size) {
     return true;
 }
 
-// Checks that the file can hold so many leafs and nodes before memory for them is taken.
+// Checks that the file can hold this many leafs and nodes before memory for them is allocated.
 static bool read_header(struct import * in) {
     uint32_t words[4];
     if (!read_bytes(in, words, sizeof(words)) || !read_bytes(in, &in->size_eval, sizeof(in->size_eval))) {
@@ -175,8 +176,8 @@ static bool read_header(struct import * in) {
     return true;
 }
 
-// Reads a record into a struct that is no tensor of a context yet. After success its element count and extent can be
-// computed.
+// Reads a record into a struct that is not a tensor of a context yet. After success its element
+// count and extent can be computed.
 static bool read_record(struct import * in, struct ggml_tensor * t) {
     uint8_t record[GB_RECORD_SIZE];
     char wrong[GB_RECORD_WRONG_SIZE];
@@ -184,15 +185,15 @@ static bool read_record(struct import * in, struct ggml_tensor * t) {
     return read_bytes(in, record, sizeof(record)) && (gb_record_read(record, t, wrong) || malformed(in, "%s", wrong));
 }
 
-// Reports that what the file describes cannot be made, unless only memory was missing. Returns false.
+// Reports that a described tensor cannot be made, unless memory ran out. Returns false.
 static bool not_made(const struct import * in, const struct ggml_tensor * record) {
     return ggml_last_status() == GGML_STATUS_ALLOC_FAILED
                ? false
                : malformed(in, "tensor '%s': %s", record->name, gb_last_message());
 }
 
-// A node with memory of its own. It takes over the record's strides, which must not lead outside of that memory. NULL
-// on failure (reported).
+// A node with memory of its own. It has the record's strides, which must stay inside that memory.
+// NULL on failure (reported).
 static struct ggml_tensor * make_tensor(struct import * in, const struct ggml_tensor * record) {
     const size_t size = ggml_nbytes_pad(record);
     if (size > in->size_eval) {
@@ -213,7 +214,7 @@ static struct ggml_tensor * make_tensor(struct import * in, const struct ggml_te
     return t;
 }
 
-// Operator, name and parameters are the record's.
+// Sets operator, name and parameters from the record.
 static void take_over(struct ggml_tensor * t, const struct ggml_tensor * record) {
     t->op = record->op;
     memcpy(t->name, record->name, sizeof(t->name));
@@ -221,15 +222,15 @@ static void take_over(struct ggml_tensor * t, const struct ggml_tensor * record)
     gb_tensor_set_ndim(t, gb_tensor_knows_ndim(record) ? gb_tensor_ndim(record) : -1);
 }
 
-// True if drivers can use the tensor that was read; false is reported.
+// True if drivers can use the tensor. False is reported.
 static bool is_sound(const struct import * in, const struct ggml_tensor * t) {
     return (gb_tensor_check(t, "damaged") == GGML_STATUS_SUCCESS &&
                gb_node_check(t, "damaged") == GGML_STATUS_SUCCESS) ||
            not_made(in, t);
 }
 
-// Reads a leaf. Its data stay in the file's content, moved down, over the record that was just read, to where elements
-// are aligned.
+// Reads a leaf. Its data stay in the file's content, but move down over the leaf's record to an
+// aligned address.
 static bool read_leaf(struct import * in) {
     struct ggml_tensor record;
     if (!read_record(in, &record)) {
@@ -262,7 +263,8 @@ static bool read_leaf(struct import * in) {
     return is_sound(in, t);
 }
 
-// Sets src[] of the record from the numbers. If a CPY names itself, the address of the record stands for the node.
+// Sets src[] of the record from the numbers. If a CPY names itself, the address of the record
+// stands for the node.
 static bool read_sources(struct import * in, struct ggml_tensor * record) {
     uint8_t bytes[GB_SOURCES_SIZE];
     int64_t numbers[GGML_MAX_SRC];
@@ -286,7 +288,7 @@ static bool read_sources(struct import * in, struct ggml_tensor * record) {
     return true;
 }
 
-// A shape operator becomes a view of its source again; gb_tensor_view checks that it stays inside.
+// A shape operator becomes a view of its source again. gb_tensor_view checks that it stays inside.
 static struct ggml_tensor * make_view(struct import * in, const struct ggml_tensor * record) {
     struct ggml_tensor * src = record->src[0];
     size_t offset = 0;
@@ -305,7 +307,7 @@ static struct ggml_tensor * make_view(struct import * in, const struct ggml_tens
     return t;
 }
 
-// Reads a node; its sources are leafs and nodes that were read before.
+// Reads a node. Its sources are leafs and nodes read before.
 static bool read_node(struct import * in) {
     struct ggml_tensor record;
     if (!read_record(in, &record) || !read_sources(in, &record)) {
@@ -325,7 +327,7 @@ static bool read_node(struct import * in) {
     return is_sound(in, t);
 }
 
-// Header, leafs, nodes, and nothing behind them.
+// Header, leafs, nodes, then the end of the file.
 static bool read_graph(struct import * in) {
     if (!read_header(in)) {
         return false;

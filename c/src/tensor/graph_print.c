@@ -1,5 +1,5 @@
-// graph_print.c - graphs for human eyes: a listing on stdout, and a Graphviz file. Names come from files, so whatever
-// could act on a terminal or end a quoted text is escaped.
+// graph_print.c - graphs for people: a listing on stdout, and a Graphviz file. Names may come from
+// files, so characters that act on a terminal or end a quoted text are escaped.
 #include <errno.h>
 #include <stdio.h>
 
@@ -10,7 +10,8 @@
 
 // --------------------------------------------------------------------------------------------------------------- names
 
-// The next character of UTF-8 text, and how many bytes it has; -1, of one byte, where no valid character begins.
+// The next character of UTF-8 text and its length. -1 with length 1 if no valid character begins
+// here.
 static int32_t next_character(const unsigned char * text, int * n) {
     static const int32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
     const int size = text[0] < 0x80                      ? 1
@@ -36,15 +37,16 @@ static int32_t next_character(const unsigned char * text, int * n) {
     return c;
 }
 
-// True if the character moves a terminal's cursor, changes its colours, turns the direction of text, or shows nothing.
+// True if the character moves a terminal's cursor, changes its colours or the direction of text, or
+// is invisible.
 static bool is_control(int32_t c) {
     return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||
            (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
            (c >= 0xFFF9 && c <= 0xFFFB) || c >= 0xE0000;
 }
 
-// Writes a text. What does not print becomes an escape. `marks` are characters that get a backslash; with marks, &
-// becomes an entity, too. NULL: a plain text.
+// Writes a text. Unprintable characters become escapes. Characters in `marks` get a backslash, and
+// with marks & becomes an entity. NULL: a plain text.
 static void put_text(FILE * file, const char * text, const char * marks) {
     const unsigned char * at = (const unsigned char *) text;
     for (int n; *at != '\0'; at += n) {
@@ -66,7 +68,7 @@ static void put_text(FILE * file, const char * text, const char * marks) {
 
 // ------------------------------------------------------------------------------------------------------------- listing
 
-// One line of the listing; "x" marks a parameter, "g" a node with a gradient.
+// One line of the listing. "x" marks a parameter, "g" a node with a gradient.
 static void print_node(const struct ggml_tensor * t, int i, bool has_grads) {
     const char * mark = t->is_param ? "x" : has_grads && t->grad ? "g" : " ";
     char shape[80];
@@ -98,7 +100,7 @@ static void print_totals(const struct ggml_cgraph * graph) {
     }
 }
 
-// Times are those that a run has left in the nodes.
+// The nodes hold the times of their last run.
 void ggml_graph_print(const struct ggml_cgraph * cgraph) {
     if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return;
@@ -119,10 +121,10 @@ void ggml_graph_print(const struct ggml_cgraph * cgraph) {
 
 // ------------------------------------------------------------------------------------------------------------ Graphviz
 
-// Writes text inside the quoted label of a record, where these characters have a meaning.
+// Writes text inside the quoted label of a record, where these characters are special.
 static void put_escaped(FILE * file, const char * text) { put_text(file, text, "\"\\{}|<>"); }
 
-// Writes the operator's symbol. A symbol may contain backslashes that are escapes already.
+// Writes the operator's symbol, whose backslashes are escapes already.
 static void put_symbol(FILE * file, const struct ggml_tensor * t) {
     char plain[64];
     size_t n = 0;
@@ -154,7 +156,7 @@ struct dot {
     void * data;
 };
 
-// False: memory is out.
+// False: memory ran out.
 static bool make_maps(struct dot * dot, const struct ggml_cgraph * forward) {
     for (int i = 0; dot->graph->grads != NULL && i < dot->graph->n_nodes; i++) {
         if (dot->graph->grads[i] != NULL && !gb_ptrmap_set(&dot->owners, dot->graph->grads[i], i)) {
@@ -169,7 +171,7 @@ static bool make_maps(struct dot * dot, const struct ggml_cgraph * forward) {
     return true;
 }
 
-// The node whose gradient t is; NULL: t is no node's gradient.
+// The node whose gradient t is. NULL: there is none.
 static const struct ggml_tensor * gradient_owner(const struct dot * dot, const struct ggml_tensor * t) {
     const int64_t i = gb_ptrmap_get(&dot->owners, t);
     return i == GB_PTRMAP_ABSENT ? NULL : dot->graph->nodes[i];
@@ -226,7 +228,7 @@ static void put_values(const struct dot * dot, const struct ggml_tensor * t) {
     }
 }
 
-// A leaf is pink; values are shown only for small ones.
+// A leaf is pink. Only small leafs show values.
 static void put_leaf(const struct dot * dot, const struct ggml_tensor * t, int i) {
     FILE * file = dot->file;
     fprintf(file, "  \"%p\" [style=filled; fillcolor=pink; shape=record; label=\"<x>", (const void *) t);
@@ -237,7 +239,7 @@ static void put_leaf(const struct dot * dot, const struct ggml_tensor * t, int i
     fputs("\"; ]\n", file);
 }
 
-// An edge from each source; gradients begin and end at the field of their node's record.
+// An edge from each source. Edges of gradients begin and end at the field of their node's record.
 static void put_edges(const struct dot * dot, const struct ggml_tensor * t) {
     const struct ggml_tensor * to = gradient_owner(dot, t);
     for (int j = 0; j < GGML_MAX_SRC; j++) {
@@ -252,7 +254,7 @@ static void put_edges(const struct dot * dot, const struct ggml_tensor * t) {
     }
 }
 
-// Gradients have no record of their own: they are fields of their node's.
+// Gradients have no record of their own, because they are fields of their node's record.
 static void put_graph(const struct dot * dot) {
     const struct ggml_cgraph * graph = dot->graph;
     fputs("digraph G {\n  newrank = true;\n  rankdir = LR;\n", dot->file);
@@ -275,7 +277,7 @@ static void put_graph(const struct dot * dot) {
     fputs("}\n", dot->file);
 }
 
-// Errors of single writes are found in the file's state at the end.
+// Errors of single writes are checked once, at the end.
 static enum ggml_status write_dot(struct dot * dot, const char * filename) {
     struct gb_file_writer writer;
     GB_TRY(gb_file_writer_open(&writer, filename));

@@ -1,23 +1,23 @@
-// marks.h - what the library keeps in a tensor beside the fields that ggml.h gives a meaning.
+// marks.h - facts that the library keeps in a tensor beside the fields of ggml.h.
 //
-// The struct of a tensor is part of the binary interface and cannot grow, so marks lie in its unused bytes. Each has
-// one owner, who alone sets it; all code reads and writes marks through the functions below, and no other file names
-// those bytes (tests/c/tensor/check_marks.cmake).
+// The struct of a tensor is part of the binary interface and cannot grow, so marks lie in its
+// unused bytes. Each has one owner, which alone sets it. All code reads and writes marks through
+// the functions below. No other file names those bytes (tests/c/tensor/check_marks.cmake).
 //
 //   mark        owner                          meaning                                          until
-//   INPUT       the user: ggml_set_input       has its memory from the start of a graph         for good
-//   OUTPUT      the user: ggml_set_output      keeps its memory to the end of a graph           for good
-//   number of   what makes the tensor          dimensions that it was made with                 for good
+//   INPUT       the user: ggml_set_input       has its memory from the start of a graph         the tensor's end
+//   OUTPUT      the user: ggml_set_output      keeps its memory to the end of a graph           the tensor's end
+//   number of   the tensor's maker             dimensions that it was made with                 the tensor's end
 //   dimensions
-//   CONSTANT    the Python package             an input made with its data                      for good
-//   LOST        the Python package             the user's buffer that it lay in was freed       it is placed again
+//   CONSTANT    the Python package             an input made with its data                      the tensor's end
+//   LOST        the Python package             the user's buffer of the tensor was freed        it is placed again
 //   stamp       tensor allocators (tallocr.c)  which allocator placed it, in which generation   it is placed again
-//   read once   planners of whole graphs       one slot of one node reads it, and what is in    it is placed again
-//                                              its memory afterwards is of no interest
+//   read once   planners of whole graphs       one slot of one node reads it, and its memory    it is placed again
+//                                              is not read afterwards
 //   content     the Python package             when it was set or computed (perf_cycles)        it is unplaced
 //
-// Threads share tensors: the first byte is changed bit by bit and read at any time; the stamp and "read once" belong to
-// the thread that places the tensor.
+// Threads share tensors. The first byte is changed bit by bit and may be read at any time. The
+// stamp and "read once" belong to the thread that places the tensor.
 #ifndef GB_TENSOR_MARKS_H
 #define GB_TENSOR_MARKS_H
 
@@ -64,12 +64,12 @@ static inline void gb_tensor_clear_flag(struct ggml_tensor * t, enum gb_tensor_f
     GB_CLEAR_BITS(gb_marks_of(t)->state, (char) flag);
 }
 
-// Flags and the number of dimensions as one number, to compare tensors by.
+// Flags and the number of dimensions as one number, for comparisons.
 static inline int gb_tensor_state(const struct ggml_tensor * t) {
     return (unsigned char) GB_READ_RELAXED(gb_marks_in(t)->state);
 }
 
-// `t` takes over the flags and the number of dimensions of `from`, before others use it.
+// Copies the flags and the number of dimensions from `from` to `t`, before other threads use `t`.
 static inline void gb_tensor_copy_state(struct ggml_tensor * t, const struct ggml_tensor * from) {
     gb_marks_of(t)->state = GB_READ_RELAXED(gb_marks_in(from)->state);
 }
@@ -78,9 +78,10 @@ static inline void gb_tensor_clear_marks(struct ggml_tensor * t) { *gb_marks_of(
 
 // ------------------------------------------------------------------------------------------------ number of dimensions
 
-// How many dimensions a tensor was made with, 0 to 4. Sizes of 1 at the end, which ne does not tell from absent ones,
-// belong to it. Every tensor that the library makes knows it, and copies of a tensor take it over; it is kept as the
-// number plus one, 0: not known (structs that C programs fill in themselves).
+// The number of dimensions with which a tensor was made, 0 to 4. It counts sizes of 1 at the end,
+// which ne does not distinguish from absent ones. Every tensor that the library makes knows it, and
+// copies keep it. It is stored as the number plus one. 0: not known (structs that C programs fill
+// in themselves).
 enum { GB_NDIM_SHIFT = 4, GB_NDIM_BITS = 7 << GB_NDIM_SHIFT };
 _Static_assert(((GB_TENSOR_INPUT | GB_TENSOR_OUTPUT | GB_TENSOR_CONSTANT | GB_TENSOR_LOST) & GB_NDIM_BITS) == 0,
     "no flag is a bit of the number of dimensions");
@@ -95,8 +96,8 @@ static inline bool gb_tensor_knows_ndim(const struct ggml_tensor * t) {
     return (gb_tensor_state(t) & GB_NDIM_BITS) != 0;
 }
 
-// Never less than ne needs: the sizes of the dimensions left out are 1, so that the ones told have as many elements as
-// there are. (Not so with ggml_n_dims, for which a size of 0 is as good as none.)
+// At least the number that ne needs: the sizes beyond it are 1, so the sizes within it give the
+// number of elements. (ggml_n_dims differs, because it also drops a size of 0.)
 static inline int gb_tensor_ndim(const struct ggml_tensor * t) {
     const int kept = ((gb_tensor_state(t) & GB_NDIM_BITS) >> GB_NDIM_SHIFT) - 1;
     int need = GGML_MAX_DIMS;
@@ -108,14 +109,15 @@ static inline int gb_tensor_ndim(const struct ggml_tensor * t) {
 
 // ------------------------------------------------------------------------------------------------- where it was placed
 
-// Numbers of allocators have 24 bits, generations 30. A generation is compared for equality only: one that wraps
-// mistakes a tensor for its own only after as many resets as there are numbers.
+// Allocator numbers have 24 bits, generations 30. Generations are only compared for equality. After
+// a wrap-around an allocator may mistake a tensor for its own.
 #define GB_STAMP_ALLOCATOR 0xffffffu
 #define GB_STAMP_GENERATION 0x3fffffffu
 
 enum { GB_ONCE = 0x80, GB_ONCE_SURELY = 0x40, GB_ONCE_BITS = GB_ONCE | GB_ONCE_SURELY };
 
-// Allocator 0: no allocator may count the tensor's memory as its own. Takes "read once" away, as every placing does.
+// Allocator 0: no allocator may count the tensor's memory as its own. Every placing removes "read
+// once".
 static inline void gb_tensor_set_stamp(struct ggml_tensor * t, uint32_t allocator, uint32_t generation) {
     struct gb_marks * marks = gb_marks_of(t);
     for (int i = 0; i < 3; i++) {
@@ -138,15 +140,16 @@ static inline bool gb_tensor_is_of_generation(const struct ggml_tensor * t, uint
     return ((kept ^ generation) & GB_STAMP_GENERATION) == 0;
 }
 
-// A planner of a whole graph (a graph allocator, the scheduler) found that a single source of a single node refers to
-// this tensor, and that what is in its memory after that is of no interest. A backend that computes the node together
-// with its reader need not store it, if it lies in an arena (ggml_backend_buffer::arena).
+// A planner of a whole graph (a graph allocator, the scheduler) found that only one source of one
+// node refers to this tensor, and that its memory is not read after that. A backend that computes
+// the node together with its reader need not store it, if it lies in an arena
+// (ggml_backend_buffer::arena).
 static inline bool gb_tensor_is_read_once(const struct ggml_tensor * t) {
     return (gb_marks_in(t)->generation[3] & GB_ONCE) != 0;
 }
 
-// The same for a snapshot's copy of the struct, made when the tensor was known to lie in an arena; such a copy has no
-// buffer.
+// The same for a snapshot's copy of the struct. Such a copy has no buffer. It was made when the
+// tensor was known to lie in an arena.
 static inline bool gb_tensor_is_surely_read_once(const struct ggml_tensor * t) {
     return (gb_marks_in(t)->generation[3] & GB_ONCE_BITS) == GB_ONCE_BITS;
 }
@@ -158,7 +161,7 @@ static inline void gb_tensor_set_surely_read_once(struct ggml_tensor * t, bool o
 }
 
 static inline void gb_tensor_set_read_once(struct ggml_tensor * t, bool once) {
-    // threads share tensors of the user, which have no mark: nothing is written to them
+    // nothing is written to tensors without a mark, because threads share the user's tensors
     if (once != gb_tensor_is_read_once(t)) {
         gb_marks_of(t)->generation[3] ^= GB_ONCE;
     }
@@ -166,8 +169,8 @@ static inline void gb_tensor_set_read_once(struct ggml_tensor * t, bool once) {
 
 // ------------------------------------------------------------------------------------------------------------- content
 
-// When the content was set or computed, by a counter of the Python package; 0: there is none. Stored in perf_cycles,
-// which the library does not use otherwise.
+// When the content was set or computed, by a counter of the Python package. 0: there is no content.
+// Stored in perf_cycles, which the library does not use otherwise.
 static inline int64_t gb_tensor_content(const struct ggml_tensor * t) { return GB_READ_RELAXED(t->perf_cycles); }
 
 static inline void gb_tensor_set_content(struct ggml_tensor * t, int64_t content) {
@@ -176,7 +179,7 @@ static inline void gb_tensor_set_content(struct ggml_tensor * t, int64_t content
 
 // ------------------------------------------------------------------------------------------------ objects of a context
 
-// Which thread made an object, by a number of context.c, for gb_context_drop. For good.
+// The thread that made an object, by a number of context.c, for gb_context_drop. Never changes.
 _Static_assert(sizeof(((struct ggml_object *) 0)->padding) == sizeof(uint32_t), "the thread's number fits");
 
 static inline void gb_object_set_maker(struct ggml_object * object, uint32_t thread) {

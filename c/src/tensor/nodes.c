@@ -1,4 +1,4 @@
-// nodes.c - nodes as a message, and back (nodes.h).
+// nodes.c - writes nodes as a message, and reads them (nodes.h).
 #include "tensor/nodes.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@ enum { WEIGHTS = 1, LEFT_OUT = 2, MOST_TENSORS = 1 << 20 };
 
 // --------------------------------------------------------------------------------------------------------------- write
 
-// A message in the making: the tensors that have their numbers, in order.
+// A message under construction: the tensors that have numbers, in order.
 struct writer {
     struct gb_ptrmap numbers;
     GB_VEC(const struct ggml_tensor *) tensors;
@@ -71,7 +71,7 @@ static enum ggml_status add_tensor(struct writer * w, const struct ggml_tensor *
     return GGML_STATUS_SUCCESS;
 }
 
-// A leaf, behind its root.
+// Writes a leaf after its root.
 static enum ggml_status add_leaf(struct writer * w, const struct ggml_tensor * t) {
     if (t == NULL || number_of(w, t) >= 0) {
         return GGML_STATUS_SUCCESS;
@@ -82,7 +82,7 @@ static enum ggml_status add_leaf(struct writer * w, const struct ggml_tensor * t
     return add_tensor(w, t, false);
 }
 
-// A node, behind its root and its sources.
+// Writes a node after its root and its sources.
 static enum ggml_status add_node(struct writer * w, const struct ggml_tensor * t) {
     char text[GB_DESCRIBE_SIZE];
     GB_FAIL_IF(!gb_record_holds(t), GGML_STATUS_UNSUPPORTED, "nodes: %s calls a function of this program",
@@ -132,13 +132,14 @@ static enum ggml_status malformed(const char * what, int i) {
     return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "nodes: tensor %d: %s", i, what);
 }
 
-// A message that is being read, and where in `memories` the numbers are that it has named so far.
+// A message that is being read, and the index in `memories` of each number so far.
 struct reader {
     struct gb_nodes * nodes;
     struct gb_ptrmap known; // by key_of a number
 };
 
-// Numbers follow each other, and the map is made for addresses that lie as far apart as tensors do.
+// Spreads the numbers: they are consecutive, and the map expects addresses that lie apart as
+// tensors do.
 static const void * key_of(uint64_t number) {
     const uintptr_t n = (uintptr_t) number;
     return (const void *) (n << 9 | n >> (8 * sizeof(n) - 9));
@@ -221,7 +222,7 @@ static enum ggml_status read_message(struct reader * in, const uint8_t * bytes) 
     return GGML_STATUS_SUCCESS;
 }
 
-// Memory for so many tensors and nodes. NULL: there is none, reported.
+// Memory for this many tensors and nodes. NULL: memory ran out (reported).
 static struct gb_nodes * new_nodes(size_t n_tensors, size_t n_nodes) {
     struct gb_nodes * nodes = GB_NEW(struct gb_nodes);
     if (nodes == NULL) {
@@ -263,7 +264,7 @@ enum ggml_status gb_nodes_bind(struct gb_nodes * nodes) {
     for (int i = 0; i < nodes->n_tensors; i++) {
         struct ggml_tensor * t = &nodes->tensors[i];
         struct ggml_tensor * root = t->view_src;
-        if (root != NULL && root->data != NULL) { // inside of it, as was checked
+        if (root != NULL && root->data != NULL) {  // inside of it, as was checked
             t->buffer = root->buffer;
             t->data = (char *) root->data + t->view_offs;
         }

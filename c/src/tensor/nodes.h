@@ -6,9 +6,9 @@
 //
 // Roots and sources come before the tensors that name them. A tensor that is not among the nodes is
 // a leaf. A graph file holds the data of a leaf. A message holds their place instead: the number of
-// a memory that both sides know, and an offset in it. Number 0 means no place, as in a question
-// about nodes. Flags mark tensors in memory for weights and results that need not be stored. So
-// both sides fuse the same nodes.
+// a memory that both sides know, and an offset in it. Number 0 means no place, for a message that
+// only asks whether a backend supports nodes. Flags mark tensors in memory for weights and results
+// that need not be stored. So both sides fuse the same nodes.
 #ifndef GB_TENSOR_NODES_H
 #define GB_TENSOR_NODES_H
 
@@ -17,27 +17,28 @@
 
 enum { GB_NODES_HEAD_SIZE = 8, GB_NODES_TENSOR_SIZE = GB_RECORD_SIZE + GB_SOURCES_SIZE + 4 + 4 + 3 * 8 };
 
-// The place of the bytes of a tensor that is no view.
+// The place of the bytes of a tensor that is not a view.
 struct gb_nodes_place {
     uint64_t memory, offset; // memory 0: nowhere
     bool weights;            // the memory is for weights
     bool may_leave_out;      // of a result: it need not be stored
 };
 
-// Tells that of a tensor. A failure is reported.
+// Reports the place of a tensor. A failure is reported.
 typedef enum ggml_status (*gb_nodes_find)(void * context, const struct ggml_tensor * t, struct gb_nodes_place * place);
 
 typedef GB_VEC(uint8_t) gb_nodes_bytes;
 
-// The message of nodes, appended to `bytes`. `named`: with the tensors' names. After a failure `bytes` may hold a part.
+// Appends the message of nodes to `bytes`. `named`: with the tensors' names. After a failure
+// `bytes` may hold a part.
 enum ggml_status gb_nodes_write(struct ggml_tensor * const * nodes, int n, bool named, gb_nodes_find find,
     void * context, gb_nodes_bytes * bytes);
 
-// A memory that a message names, and what the reader knows it as.
+// A memory that a message names, and the reader's buffer for it.
 struct gb_nodes_memory {
     uint64_t number;
     bool weights;                        // one of its tensors is a weight
-    struct ggml_backend_buffer * buffer; // these three are the reader's to set
+    struct ggml_backend_buffer * buffer;  // the reader sets these three
     char * base;
     size_t size;
 };
@@ -53,10 +54,11 @@ struct gb_nodes {
     uint64_t * offsets; // in that memory
 };
 
-// INVALID_ARGUMENT, reported: no builder could have made these. NULL then.
+// NULL with INVALID_ARGUMENT (reported): no builder could have made these nodes.
 struct gb_nodes * gb_nodes_read(const uint8_t * bytes, size_t size);
-// Puts the tensors into the memories, which the caller has set. INVALID_ARGUMENT: one does not lie inside.
+// Places the tensors in the memories, whose buffers the caller has set. INVALID_ARGUMENT: a tensor
+// does not lie inside.
 enum ggml_status gb_nodes_bind(struct gb_nodes * nodes);
-void gb_nodes_free(struct gb_nodes * nodes); // NULL is fine
+void gb_nodes_free(struct gb_nodes * nodes);  // NULL is allowed
 
 #endif // GB_TENSOR_NODES_H

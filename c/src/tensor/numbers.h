@@ -1,5 +1,5 @@
-// numbers.h - numbers that every backend has to take alike, or results would differ: of operators, and of products in
-// bytes. Data alone, in C and C++, host and device.
+// numbers.h - numbers of operators, and of products in bytes, that all backends must share, or
+// results would differ. Only data, for C and C++, host and device.
 #ifndef GB_TENSOR_NUMBERS_H
 #define GB_TENSOR_NUMBERS_H
 

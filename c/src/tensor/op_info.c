@@ -1,4 +1,4 @@
-// op_info.c - the table of operators as ops.def lists them, and what they are called.
+// op_info.c - the table of operators in ops.def, and their names.
 #include "tensor/op_info.h"
 
 #include "tensor/tensor.h"
@@ -16,7 +16,7 @@ static const char * const unary_names[GGML_UNARY_OP_COUNT] = {
 #include "tensor/ops.def"
 };
 
-// Every enumerator has its row, in the same order: row i is the enumerator of value i, and there are as many.
+// Checks the order and the number of rows: row i is the enumerator of value i.
 enum {
 #define GB_OP(id, ...) ROW_##id,
 #include "tensor/ops.def"
@@ -34,7 +34,7 @@ enum {
 _Static_assert((int) N_ROWS == (int) GGML_OP_COUNT, "ops.def has a row for every operator");
 _Static_assert((int) N_UNARY_ROWS == (int) GGML_UNARY_OP_COUNT, "ops.def has a row for every function of UNARY");
 
-// Programs pass any number.
+// Programs may pass any number.
 static bool is_op(enum ggml_op op) { return (unsigned) op < GGML_OP_COUNT; }
 
 const char * ggml_op_name(enum ggml_op op) { return is_op(op) ? gb_op_info(op)->name : NULL; }
@@ -52,7 +52,7 @@ enum ggml_unary_op ggml_get_unary_op(const struct ggml_tensor * tensor) {
     return (enum ggml_unary_op) tensor->op_params[0];
 }
 
-// The function of a UNARY node, else the operator; "" for NULL and for no operator.
+// The function of a UNARY node, else the operator. "" for NULL and for an invalid operator.
 const char * ggml_op_desc(const struct ggml_tensor * t) {
     const char * name = NULL;
     if (t != NULL) {
@@ -76,7 +76,7 @@ bool gb_node_has_sources(const struct ggml_tensor * node) {
     return n <= 0;
 }
 
-// By the column `work`: the first operand of a product and the table of a gather; all experts.
+// By the column `work`: the first operand of a product, the table of a gather, all experts.
 bool gb_op_is_weight(enum ggml_op op, int s) {
     switch (gb_op_info(op)->work) {
         case GB_WORK_PRODUCT:

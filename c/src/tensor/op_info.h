@@ -1,7 +1,7 @@
-// op_info.h - the facts of an operator that planning and running graphs need, from its row in ops.def.
+// op_info.h - the facts of an operator for planning and running graphs, from its row in ops.def.
 //
-// Every number has an answer, also one that is no operator (in a struct that a program wrote to): it has the facts of
-// an operator that reads nothing, overwrites nothing and is computed as a whole.
+// Every number has facts, even if it is not an operator (in a struct that a program wrote to). Such
+// a number reads nothing, overwrites nothing and is computed as a whole.
 #ifndef GB_TENSOR_OP_INFO_H
 #define GB_TENSOR_OP_INFO_H
 
@@ -23,7 +23,7 @@ enum gb_op_work {
     GB_WORK_CUSTOM,
 };
 
-enum gb_op_inplace { // bits: src[0], src[1], by the graph allocator, too
+enum gb_op_inplace {  // bits: src[0], src[1], the same in the graph allocator
     GB_INPLACE_NEVER = 0,
     GB_INPLACE_PLAN_A = 1,
     GB_INPLACE_PLAN_AB = 3,
@@ -44,7 +44,7 @@ struct gb_op_info {
     enum gb_op_unit unit;
 };
 
-// For tables of what is done for each operator by the column `work`: x, or NULL for views, for which nothing is done.
+// For tables by the column `work`: x, or NULL for views, for which nothing is computed.
 #define GB_UNLESS_VIEW(work, x) GB_UNLESS_VIEW_##work(x)
 #define GB_UNLESS_VIEW_VIEW(x) NULL
 #define GB_UNLESS_VIEW_EACH(x) x
@@ -57,7 +57,7 @@ struct gb_op_info {
 #define GB_UNLESS_VIEW_SCATTER(x) x
 #define GB_UNLESS_VIEW_CUSTOM(x) x
 
-extern const struct gb_op_info gb_op_infos[GGML_OP_COUNT + 1]; // the last one is for what is no operator
+extern const struct gb_op_info gb_op_infos[GGML_OP_COUNT + 1];  // the last one is for invalid operators
 
 static inline const struct gb_op_info * gb_op_info(enum ggml_op op) {
     return &gb_op_infos[(unsigned) op < GGML_OP_COUNT ? (unsigned) op : GGML_OP_COUNT];
@@ -65,22 +65,22 @@ static inline const struct gb_op_info * gb_op_info(enum ggml_op op) {
 
 static inline const char * gb_op_name(enum ggml_op op) { return gb_op_info(op)->name; } // never NULL
 
-// False for leaves and views: their bytes exist already, and no backend has anything to do.
+// False for leafs and views: their bytes exist already, so backends have nothing to do.
 static inline bool gb_op_computes(enum ggml_op op) { return gb_op_info(op)->work != GB_WORK_VIEW; }
 
 static inline bool gb_op_is_custom(enum ggml_op op) { return gb_op_info(op)->work == GB_WORK_CUSTOM; }
 
-// Sources on which the result may lie: bit 0 for src[0], bit 1 for src[1].
+// Sources whose memory the result may take: bit 0 for src[0], bit 1 for src[1].
 static inline unsigned gb_op_inplace_sources(enum ggml_op op) {
     return (unsigned) gb_op_info(op)->inplace & GB_INPLACE_SOURCES;
 }
 
-// True if the graph allocator may put the result on those sources as well.
+// True if the graph allocator may also put the result on those sources.
 static inline bool gb_op_can_inplace(enum ggml_op op) {
     return ((unsigned) gb_op_info(op)->inplace & GB_INPLACE_GALLOCR) != 0;
 }
 
-// The word of op_params in which CUSTOM keeps how many sources it was built with.
+// The word of op_params in which CUSTOM stores the number of its sources.
 enum { GB_CUSTOM_N_SRC = GGML_MAX_OP_PARAMS / sizeof(int32_t) - 1 };
 
 // True if the node has all sources that its operator always has.

@@ -1,4 +1,4 @@
-// ops.c - the steps that all builders share (ops.h says how they fit together).
+// ops.c - the steps that all builders share (ops.h).
 #include "tensor/ops.h"
 
 bool gb_op_has_context(const struct ggml_context * ctx, const char * func) {
@@ -69,7 +69,7 @@ void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value) {
     }
 }
 
-// A node has as many dimensions as the source that has most of them, unless its builder has said how many.
+// A node has the largest number of dimensions of its sources, unless its builder has set it.
 static void settle_ndim(struct ggml_tensor * node) {
     int most = 0;
     for (int i = 0; i < 3 && !gb_tensor_knows_ndim(node); i++) {

@@ -1,9 +1,9 @@
 // ops.h - how a builder makes its node.
 //
-// Every builder has the same three steps: check with check.h that the call is right, make the result (a fresh tensor,
-// or a view of `a` for the in-place form), set parameters and sources. All helpers accept the NULL of the step before
-// and pass it on, so that builders read straight through; the step that made the NULL has reported. `func` is the
-// public builder's name, for messages.
+// Every builder has three steps. It checks the call with check.h. It makes the result: a fresh
+// tensor, or a view of `a` for the in-place form. It sets parameters and sources. All helpers
+// accept the NULL of a failed step and return it, so builders need no tests for it. The failed step
+// has reported. `func` is the public builder's name, for messages.
 #ifndef GB_TENSOR_OPS_H
 #define GB_TENSOR_OPS_H
 
@@ -11,11 +11,11 @@
 #include "tensor/shapes.h"
 #include "tensor/tensor.h"
 
-// True if a node gets a gradient of its own when a source has one.
+// True if a node gets its own gradient when a source has one.
 enum gb_grad { GB_GRAD_NONE, GB_GRAD_INHERIT };
 
-// False (reported) if ctx is NULL. The helpers below check this themselves; builders that call other builders check it
-// first, so that the message names them.
+// False (reported) if ctx is NULL. The helpers below check this themselves. Builders that call
+// other builders check it first, so that the message has their name.
 bool gb_op_has_context(const struct ggml_context * ctx, const char * func);
 
 // A fresh contiguous node; NULL on failure (reported), here and below.
@@ -26,15 +26,16 @@ struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enu
 struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
     bool inplace);
 
-// A node of op PERMUTE, VIEW, ... that shows a's memory, as gb_tensor_view. It is named "<a> (<suffix>)".
+// A node of op PERMUTE, VIEW, ... over a's memory, like gb_tensor_view. Its name is "<a>
+// (<suffix>)".
 struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
     const int64_t ne[4], const size_t * nb, size_t offset, const char * suffix);
 
-// Sets how many dimensions the node has, if that is not what the source with most of them has.
+// Sets the number of dimensions of the node if it is not the largest number of its sources.
 void gb_op_set_ndim(struct ggml_tensor * node, int ndim);
 
-// Copies the operator's parameters into the node, at most GGML_MAX_OP_PARAMS bytes; parameter i counts in units of 4
-// bytes.
+// Copies the operator's parameters into the node, at most GGML_MAX_OP_PARAMS bytes. Parameter i
+// counts in units of 4 bytes.
 void gb_op_set_params(struct ggml_tensor * node, const void * params, size_t size);
 void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value);
 
@@ -42,17 +43,17 @@ void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value);
 struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad,
     struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
 
-// For builders of several nodes: returns the last one; if that is NULL, drops all nodes since the first from the
-// context.
+// For builders of several nodes. Returns the last one. If that is NULL, drops all nodes since the
+// first from the context.
 struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor * first, struct ggml_tensor * last);
 
-// The rule of most operators: only a fresh node gets a gradient, because an in-place node overwrites what derivatives
-// may read.
+// The rule of most operators: only a fresh node gets a gradient. An in-place node overwrites data
+// that derivatives may read.
 static inline enum gb_grad gb_grad_unless(bool inplace) { return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT; }
 
-// True if the operator's builder could have made node t of its sources and parameters. The answer stands beside the
-// builder, since both apply the same check (here without a function's name) and the same shape. Views have no such
-// function: it is enough that a view lies inside its root.
+// True if the operator's builder could have made node t from its sources and parameters. Each
+// function stands beside its builder, because both use the same check (here without a function's
+// name) and shape. Views have no such function: they only must lie inside their root.
 #define GB_OP(id, stem, ...) bool gb_built_##stem(const struct ggml_tensor * t);
 #include "tensor/ops.def"
 

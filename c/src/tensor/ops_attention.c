@@ -1,7 +1,7 @@
 // ops_attention.c - fused attention, its derivative, and the fused feed-forward block.
 //
-// Attention keeps in op_params[0] whether it is masked. The derivative makes one row that holds the gradients of q, k
-// and v (shapes.h); derivatives.c takes them apart.
+// op_params[0] of attention says if it is masked. The derivative makes one row that holds the
+// gradients of q, k and v (shapes.h). derivatives.c takes them apart.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k,
@@ -48,7 +48,8 @@ struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
-// These functions answer whether the builder could have made node t; the table in validate.c calls them.
+// These functions check whether the builder could have made node t. The table in validate.c calls
+// them.
 bool gb_built_flash_attn(gb_ct t) {
     return gb_check_flash_attn(NULL, t->src[0], t->src[1], t->src[2]) && gb_is_like(t, t->src[0]);
 }

@@ -46,7 +46,7 @@ struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_ten
     return binary(ctx, __func__, GGML_OP_DIV, a, b, true);
 }
 
-// The node has the type that was asked for; kernels add in float.
+// The node has the requested type. Kernels add in float.
 struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     enum ggml_type type) {
     if (!gb_check_add_cast(__func__, a, b, type)) {
@@ -84,7 +84,7 @@ static bool check_compare(const char * func, gb_ct a, gb_ct b, int comparison) {
                GB_BROKEN(&c, MIXED_TYPES, .a = "a", .b = "b", .t = a->type, .u = b->type));
 }
 
-// Its result is a mask: F32 whatever the operands are.
+// The result is a mask: F32 for operands of any type.
 struct ggml_tensor * ggml_compare(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     enum ggml_comparison comparison) {
     if (!check_compare(__func__, a, b, (int) comparison)) {
@@ -96,7 +96,7 @@ struct ggml_tensor * ggml_compare(struct ggml_context * ctx, struct ggml_tensor 
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-// The largest size of each dimension; 0 where one is empty.
+// The largest size of each dimension. 0 if one operand is empty there.
 static struct gb_shape shape_where(gb_ct cond, gb_ct a, gb_ct b) {
     struct gb_shape shape;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -134,8 +134,8 @@ struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_tensor * 
 
 // ------------------------------------------------------------------------------------------------------------- regions
 
-// A number as the node keeps it. gb_check_acc and gb_check_set have checked those that are used; the stride of a
-// dimension that b does not have may be anything.
+// A number in the node's 32-bit form. gb_check_acc and gb_check_set have checked the numbers that
+// are used. The strides of dimensions that b does not have may be anything.
 static int32_t kept(size_t bytes) { return bytes > INT32_MAX ? INT32_MAX : (int32_t) bytes; }
 
 // op_params: nb1, nb2, nb3, offset, and whether the node is in place.
@@ -144,7 +144,7 @@ static void set_region(struct ggml_tensor * node, const struct gb_region * r, bo
     gb_op_set_params(node, params, sizeof(params));
 }
 
-// ACC adds b to a region of a, SET writes b there; the rest of the result is a.
+// ACC adds b to a region of a, SET writes b there. The rest of the result is a.
 static struct ggml_tensor * acc(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_region * region, bool inplace) {
     if (!gb_check_acc(func, a, b, region, inplace)) {
@@ -185,7 +185,7 @@ struct ggml_tensor * ggml_set_inplace(struct ggml_context * ctx, struct ggml_ten
     return set(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, true);
 }
 
-// SET with the strides of a; nb1 NULL: a's own as well.
+// SET with the strides of a. nb1 NULL: with a's own nb1 as well.
 static struct ggml_tensor * set_like(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const size_t * nb1, size_t offset, bool inplace) {
     if (!gb_check_2(func, a, b)) {

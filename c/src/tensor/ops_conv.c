@@ -1,9 +1,10 @@
 // ops_conv.c - convolutions: IM2COL followed by a matrix product, and the transposed forms, which have operators of
 // their own.
 //
-// A convolution unrolls the elements under every kernel position of b into a row and multiplies all rows with all
-// kernels at once. The product lies in memory as [positions, images, channels]; with more than one image the last step
-// brings it into the documented order. Comments at the ends of lines give the shape of the node made there.
+// A convolution copies the elements under every kernel position of b into a row, and multiplies all
+// rows with all kernels at once. The product has the order [positions, images, channels]. With more
+// than one image the last step changes it to the documented order. Comments at the ends of lines
+// give the shape of the node.
 #include "tensor/ops.h"
 
 // The caller has checked the operands.
@@ -36,13 +37,13 @@ struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor *
     return gb_check_im2col(__func__, a, b, &conv) ? im2col(ctx, __func__, a, b, &conv, GGML_TYPE_F16) : NULL;
 }
 
-// The kernel as the right operand of rows of this type: cast to it, unless the kernel is f32.
+// The kernel as the right operand for rows of this type: cast to it, unless the kernel is f32.
 static struct ggml_tensor * suited(struct ggml_context * ctx, struct ggml_tensor * kernel, enum ggml_type rows) {
     return kernel == NULL || kernel->type == GGML_TYPE_F32 || kernel->type == rows ? kernel
                                                                                    : ggml_cast(ctx, kernel, rows);
 }
 
-// Here and below, a failure drops all nodes made so far from the context. type: of the rows
+// On failure, drops all nodes made so far from the context, here and below. type: of the rows
 static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_conv * v, enum ggml_type type) {
     if (!can_be_rows(func, type) || !gb_check_conv(func, a, b, v)) {
@@ -70,7 +71,7 @@ struct ggml_tensor * ggml_conv_1d_as(struct ggml_context * ctx, struct ggml_tens
     return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s0, 0, p0, 0, d0, 0, false }, type);
 }
 
-// Half a kernel of padding, so that stride 1 keeps the length for odd kernels.
+// Pads by half a kernel, so that stride 1 keeps the length for odd kernels.
 struct ggml_tensor * ggml_conv_1d_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s,
     int d) {
     const int64_t half = a != NULL ? a->ne[0] / 2 : 0;
@@ -111,15 +112,15 @@ struct ggml_tensor * ggml_conv_2d_sk_p0(struct ggml_context * ctx, struct ggml_t
     return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ w, h, 0, 0, 1, 1, true }, GGML_TYPE_F16);
 }
 
-// Half a kernel of padding along both axes, with stride 1.
+// Pads by half a kernel along both axes, with stride 1.
 struct ggml_tensor * ggml_conv_2d_s1_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     const int64_t w = a != NULL ? a->ne[0] / 2 : 0;
     const int64_t h = a != NULL ? a->ne[1] / 2 : 0;
     return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ 1, 1, w, h, 1, 1, true }, GGML_TYPE_F16);
 }
 
-// Every channel has its own kernel: channels become images of one channel, and the product repeats the kernels over the
-// images.
+// Every channel has its own kernel. So channels become images of one channel, and the product
+// repeats the kernels over the images.
 static struct ggml_tensor * conv_depthwise_2d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_conv * v, enum ggml_type type) {
     if (!can_be_rows(func, type) || !gb_check_conv_depthwise(func, a, b, v) || !gb_op_has_context(ctx, func)) {
@@ -138,8 +139,7 @@ static struct ggml_tensor * conv_depthwise_2d(struct ggml_context * ctx, const c
     }
     const int64_t ow = rows->ne[1], oh = rows->ne[2];
     if (a->type == GGML_TYPE_F32 && type != GGML_TYPE_F32) {
-        rows =
-            ggml_cast(ctx, rows, GGML_TYPE_F32); // an f32 kernel is the left operand, and takes f32 only on its right
+        rows = ggml_cast(ctx, rows, GGML_TYPE_F32); // an f32 kernel is the left operand, which needs f32 on its right
     }
     struct ggml_tensor * left = suited(ctx, ggml_reshape_4d(ctx, kernels, kernel, 1, n_kernels, 1), type);
     struct ggml_tensor * r =
@@ -159,7 +159,7 @@ struct ggml_tensor * ggml_conv_depthwise_2d_as(struct ggml_context * ctx, struct
     return conv_depthwise_2d(ctx, __func__, a, b, &conv, type);
 }
 
-// An operator of its own: it spreads each element of b instead of gathering.
+// A separate operator: it spreads each element of b instead of gathering.
 struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int p0, int d0) {
     if (!gb_check_conv_transpose_1d(__func__, a, b, s0, p0, d0)) {

@@ -1,5 +1,5 @@
-// ops_copy.c - copies, conversions and gathers. A copy keeps the logical order of the elements, whatever the strides on
-// either side.
+// ops_copy.c - copies, conversions and gathers. A copy keeps the logical order of the elements, for
+// any strides on both sides.
 #include "tensor/ops.h"
 
 // A copy of the same type and shape, contiguous unless it is in place.
@@ -39,7 +39,7 @@ struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a
     }
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CPY, type, gb_shape_like(a));
     gb_tensor_name_after(node, a, "copy", NULL);
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, node, NULL); // CPY writes to src[1]: here that is the node itself
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, node, NULL);  // CPY writes to src[1], here the node itself
 }
 
 // A contiguous copy of a with the sizes ne, which have as many elements.
@@ -54,7 +54,7 @@ struct ggml_tensor * ggml_cont(struct ggml_context * ctx, struct ggml_tensor * a
     return gb_check_1(__func__, a) ? cont(ctx, __func__, a, a->ne, GB_GRAD_INHERIT) : NULL;
 }
 
-// A contiguous copy that gets another shape at the same time has no gradient.
+// A contiguous copy to another shape has no gradient.
 static struct ggml_tensor * cont_as(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     const int64_t ne[4]) {
     return gb_check_count(func, a, ne) ? cont(ctx, func, a, ne, GB_GRAD_NONE) : NULL;
@@ -78,7 +78,7 @@ struct ggml_tensor * ggml_cont_4d(struct ggml_context * ctx, struct ggml_tensor 
     return cont_as(ctx, __func__, a, (const int64_t[4]){ ne0, ne1, ne2, ne3 });
 }
 
-// Rows of any type come out as floats, but integers stay integers.
+// Rows of any type become floats, except integers.
 struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_get_rows(__func__, a, b)) {
         return NULL;
@@ -95,10 +95,11 @@ struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_t
     }
     struct ggml_tensor * node =
         gb_op_new(ctx, __func__, GGML_OP_GET_ROWS_BACK, GGML_TYPE_F32, gb_shape_get_rows_back(c));
-    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL); // c gave its shape, its data is not read
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);  // c only gives its shape
 }
 
-// The node is a view of a: computing it writes to a's memory. a is a source, because most of its rows stay as they are.
+// The node is a view of a: computing it writes to a's memory. a is a source, because most of its
+// rows do not change.
 struct ggml_tensor * ggml_set_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c) {
     if (!gb_check_set_rows(__func__, a, b, c)) {
@@ -118,8 +119,8 @@ struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
-// A copy that a program makes by hand may change the shape and the type, like several builders together. The copy is
-// written to the node itself; src[1] of CPY only says whose memory that is.
+// A copy that a program makes by hand may change the shape and the type, like several builders
+// together. It writes to the node itself. src[1] of CPY only names the owner of that memory.
 static bool is_copy(gb_ct t) { return gb_check_cpy(NULL, t->src[0], t); }
 
 bool gb_built_dup(gb_ct t) { return is_copy(t); }
@@ -136,7 +137,7 @@ bool gb_built_get_rows_back(gb_ct t) {
     return gb_check_get_rows_back(NULL, t->src[0], t->src[1], t) && gb_is_shape(t, gb_shape_get_rows_back(t));
 }
 
-// It writes to the node itself; src[2] tells the scheduler that the node keeps a part of that memory.
+// The node writes to its own memory. src[2] makes the scheduler keep the rest of that memory.
 bool gb_built_set_rows(gb_ct t) {
     return gb_check_set_rows(NULL, t->src[2], t->src[0], t->src[1]) && gb_is_like(t, t->src[2]);
 }

@@ -1,12 +1,13 @@
 // ops_custom.c - operators whose kernel is the caller's function.
 //
-// The node keeps the function's address, and in the newer forms the number of tasks and the user data, as bytes in
-// op_params. These are aligned to 4 bytes only, so both sides use memcpy.
+// The node stores the function's address as bytes in op_params. Nodes of the newer forms also store
+// the number of tasks and the user data. op_params are aligned to 4 bytes only, so all code uses
+// memcpy.
 #include <stddef.h>
 
 #include "tensor/ops.h"
 
-// The node of the older forms; params are the function's address.
+// The node of the older forms. params is the function's address.
 static struct ggml_tensor * map(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c, const void * params, size_t size, bool inplace) {
     struct ggml_tensor * node = gb_op_like(ctx, func, op, a, inplace);
@@ -104,15 +105,16 @@ struct ggml_tensor * ggml_map_custom3_inplace_f32(struct ggml_context * ctx, str
 
 // --------------------------------------------------------------------------------------------------------- newer forms
 
-// The layout of op_params, known to kernels; all function pointers have one size. CUSTOM has GB_CUSTOM_N_SRC behind it.
+// The layout of op_params, which kernels know. All function pointers have one size. CUSTOM stores
+// GB_CUSTOM_N_SRC behind it.
 struct map_params {
     void (*fun)(void);
     int n_tasks;
     void * userdata;
 };
 
-// Sets the parameters of the node (NULL: none) field by field: padding may hold anything, and op_params are compared
-// and hashed as bytes.
+// Sets the parameters of the node (NULL: none) field by field. Padding may hold anything, but
+// op_params are compared and hashed as bytes.
 static void set_params(struct ggml_tensor * node, const void * fun, int n_tasks, void * userdata) {
     if (node != NULL) {
         char * params = (char *) node->op_params;

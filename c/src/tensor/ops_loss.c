@@ -1,5 +1,5 @@
-// ops_loss.c - losses. op_params of both operators: 0 for the formula of early 2024, or 1 and then the eps that was
-// asked for.
+// ops_loss.c - losses. op_params of both operators: 0 for the formula of early 2024, or 1 and then
+// the requested eps.
 #include "tensor/ops.h"
 
 // One number for all rows.
@@ -20,7 +20,7 @@ static struct ggml_tensor * loss_back(struct ggml_context * ctx, const char * fu
     return gb_op_sources(ctx, gb_op_like(ctx, func, GGML_OP_CROSS_ENTROPY_LOSS_BACK, a, false), GB_GRAD_NONE, a, b, c);
 }
 
-// Makes the node use this eps; NULL passes through.
+// Sets this eps in the node. NULL passes through.
 static struct ggml_tensor * with_eps(struct ggml_tensor * node, float eps) {
     if (node != NULL) {
         const int32_t given = 1;

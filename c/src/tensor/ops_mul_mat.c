@@ -1,7 +1,8 @@
-// ops_mul_mat.c - matrix products: MUL_MAT, its form MUL_MAT_ID that picks an expert for each row, and OUT_PROD.
+// ops_mul_mat.c - matrix products: MUL_MAT, MUL_MAT_ID, which picks an expert for each row, and
+// OUT_PROD.
 //
-// op_params: MUL_MAT has the precision in [0]. MUL_MAT_ID has id, n_as and the precision; its sources are ids, b, and
-// then the experts.
+// op_params: MUL_MAT has the precision in [0]. MUL_MAT_ID has id, n_as and the precision. Its
+// sources are ids, b, and then the experts.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
@@ -12,7 +13,7 @@ struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor 
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-// The precision that backends must at least compute with.
+// The least precision that backends must use.
 enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec) {
     GB_CHECK_ARG(a);
     GB_FAIL_IF(prec != GGML_PREC_DEFAULT && prec != GGML_PREC_F32, GGML_STATUS_INVALID_ARGUMENT,

@@ -78,7 +78,7 @@ struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct ggml_tenso
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
-// Gradients do not matter for a built node, so the rules of the in-place form are checked.
+// Gradients do not matter for a built node, so this checks the rules of the in-place form.
 bool gb_built_norm(gb_ct t) {
     return gb_check_norm(NULL, t->src[0], gb_op_param_f32(t, 0), true) && gb_is_like(t, t->src[0]);
 }

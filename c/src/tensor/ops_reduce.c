@@ -1,5 +1,5 @@
-// ops_reduce.c - sums, extrema, order; repetition and concatenation. Operands that only give a shape are no sources:
-// their data are never read.
+// ops_reduce.c - sums, extrema, order, repetition and concatenation. Operands that only give a
+// shape are not sources.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a) {
@@ -10,7 +10,7 @@ struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a)
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// Each row becomes its sum; the type stays.
+// Each row becomes its sum. The type stays.
 struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct ggml_tensor * a) {
     if (!gb_check_1(__func__, a)) {
         return NULL;
@@ -19,7 +19,7 @@ struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct ggml_tensor
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// The result is f32 whatever a is, since a mean of integers is no integer.
+// The result is f32 for any type of a, because the mean of integers may have a fraction.
 struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a) {
     if (!gb_check_mean(__func__, a)) {
         return NULL;
@@ -69,10 +69,10 @@ struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor *
         return NULL;
     }
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_REPEAT, a->type, gb_shape_like(b));
-    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL); // b gave its shape, its data is not read
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);  // b only gives its shape
 }
 
-// A sum over nothing is its operand itself, unless that must have a gradient through this node.
+// A sum over nothing is the operand itself, unless it must have a gradient through this node.
 struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_repeat_back(__func__, a, b)) {
         return NULL;

@@ -13,7 +13,8 @@ _Static_assert(offsetof(struct gb_rope, n_dims) == 1 * sizeof(int32_t) &&
 
 static const float freq_base_default = 10000.0f;
 
-// Without the padding at the end of the struct, which may hold anything: op_params are compared and hashed as bytes.
+// Leaves out the padding of the struct, which may hold anything: op_params are compared and hashed
+// as bytes.
 static void set_params(struct ggml_tensor * node, const struct gb_rope * params) {
     gb_op_set_params(node, params, offsetof(struct gb_rope, xpos_down) + sizeof(params->xpos_down));
 }
@@ -82,7 +83,8 @@ struct ggml_tensor * ggml_rope_custom_inplace(struct ggml_context * ctx, struct 
     return rope(ctx, __func__, a, b, &params, true);
 }
 
-// xPos multiplies the rotated values by a factor that depends on the position; `down` divides by it.
+// xPos multiplies the rotated values by a factor that depends on the position. `down` divides by
+// it.
 struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int n_dims, float base, bool down) {
     struct gb_rope params = plain_rope(n_dims, 0, 0);
@@ -91,7 +93,7 @@ struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, struct gg
     return rope(ctx, __func__, a, b, &params, true);
 }
 
-// As ROPE with the same parameters, turning the other way.
+// ROPE with the same parameters in the other direction.
 struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor,
     float attn_factor, float beta_fast, float beta_slow, float xpos_base, bool xpos_down) {
@@ -113,7 +115,7 @@ static float turning_dim(int n_dims, int n_orig_ctx, float freq_base, float beta
     return (float) n_dims * logf((float) n_orig_ctx / (beta * two_pi)) / (2 * logf(freq_base));
 }
 
-// Between these two pairs of dimensions YaRN goes over from extrapolation to interpolation.
+// Between these two pairs of dimensions YaRN changes from extrapolation to interpolation.
 void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float beta_fast, float beta_slow,
     float dims[2]) {
     GB_CHECK_ARG_RETURNING(dims, );
@@ -126,7 +128,7 @@ void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float
 // The parameters that the node keeps.
 static struct gb_rope rope_of(gb_ct t) {
     struct gb_rope r = { 0 };
-    // without xpos_down: no rule uses it, and any byte may be in its place
+    // without xpos_down: no rule uses it, and any byte may be stored there
     memcpy(&r, t->op_params, offsetof(struct gb_rope, xpos_down));
     return r;
 }

@@ -1,5 +1,5 @@
-// ops_soft_max.c - softmax, the causal masks that go before it, and the position bias of ALiBi. SOFT_MAX keeps scale in
-// op_params[0] and max_bias in op_params[1]; 0 there means no bias.
+// ops_soft_max.c - softmax, causal masks, and the position bias of ALiBi. SOFT_MAX has scale in
+// op_params[0] and max_bias in op_params[1]. 0 there means no bias.
 #include "tensor/ops.h"
 
 // mask may be NULL.
@@ -26,7 +26,7 @@ struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_te
     return soft_max(ctx, __func__, a, mask, scale, false);
 }
 
-// The mask is multiplied by a slope for each head, so a bias needs one.
+// The bias multiplies the mask by a slope for each head, so a bias needs a mask.
 struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask,
     float scale, float max_bias) {
     if (!gb_check_soft_max(__func__, a, mask) || !gb_check_max_bias(__func__, a, mask, max_bias)) {
@@ -56,7 +56,7 @@ struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struc
     return soft_max_back(ctx, __func__, a, b, true);
 }
 
-// The builder of both causal masks: row r keeps its columns up to n_past + r.
+// The builder of both causal masks. Row r keeps its columns up to n_past + r.
 static struct ggml_tensor * diag_mask(struct ggml_context * ctx, const char * func, enum ggml_op op,
     struct ggml_tensor * a, int n_past, bool inplace) {
     if (!gb_check_diag_mask(func, a, n_past, inplace)) {

@@ -22,8 +22,8 @@ struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_t
     return unary(ctx, __func__, a, op, true);
 }
 
-// The builders of the functions that ops.def lists, in the forms that it names: no builder but ggml_unary, one for a
-// fresh result, or one in place as well.
+// The builders of the functions in ops.def, in the listed forms: only ggml_unary, one for a fresh
+// result, or one in place as well.
 #define GENERIC(stem, id)
 #define FRESH(stem, id)                                                                   \
     struct ggml_tensor * ggml_##stem(struct ggml_context * ctx, struct ggml_tensor * a) { \

@@ -35,7 +35,8 @@ struct ggml_tensor * ggml_reshape_4d(struct ggml_context * ctx, struct ggml_tens
     return reshape(ctx, __func__, a, 4, (const int64_t[4]){ ne0, ne1, ne2, ne3 });
 }
 
-// A view with the strides nb; NULL: contiguous. The node keeps its offset relative to a, for derivatives and files.
+// A view with the strides nb. NULL: contiguous. The node stores its offset relative to a, for
+// derivatives and files.
 static struct ggml_tensor * view(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, int ndim,
     const int64_t ne[4], const size_t * nb, size_t offset) {
     if (!gb_check_1(func, a)) {
@@ -47,8 +48,8 @@ static struct ggml_tensor * view(struct ggml_context * ctx, const char * func, s
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// The stride of the dimension behind one of n elements. A product that does not fit gives a stride that no memory has,
-// so the view is refused.
+// The stride of the dimension after one of n elements. A product that does not fit gives a stride
+// that no memory has, so the view is refused.
 static size_t next_stride(size_t nb, int64_t n) {
     size_t r;
     return gb_mul_size(nb, (size_t) n, &r) ? r : SIZE_MAX;

@@ -1,4 +1,4 @@
-// rule.c - the messages of broken rules. Nothing here runs while all rules hold.
+// rule.c - the messages of broken rules. Nothing runs while all rules hold.
 #include "tensor/rule.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@ static const struct ggml_tensor * at(const struct gb_call * call, int i) { retur
 
 static const char * role(const struct gb_call * call, int i) { return call->list[i].role; }
 
-// The call with all operands, and the reason.
+// Writes the call with all operands, and the reason.
 bool gb_rule_fail(const struct gb_call * call, enum ggml_status status, const struct gb_fault * fault) {
     if (gb_rule_is_built(call)) {
         return false;
@@ -30,7 +30,7 @@ bool gb_rule_fail(const struct gb_call * call, enum ggml_status status, const st
     return false;
 }
 
-// A built node without a source is reported by the code that validates it.
+// The code that validates a built node reports its missing sources.
 bool gb_rule_missing(const struct gb_call * call, const char * what) {
     if (!gb_rule_is_built(call)) {
         gb_fail_null(call->func, what);
@@ -38,7 +38,7 @@ bool gb_rule_missing(const struct gb_call * call, const char * what) {
     return false;
 }
 
-// Called only if an operand is NULL or of no type, so the search ends.
+// Called only if an operand is NULL or has no valid type, so the search ends.
 void gb_rule_not_given(const struct gb_call * call) {
     int i = 0;
     while (at(call, i) != NULL && gb_type_is_valid(at(call, i)->type)) {

@@ -1,16 +1,16 @@
 // rule.h - the vocabulary in which check.c states the rules of operators.
 //
-// A call names its operands. A rule refers to them by index and returns true when it holds; otherwise it reports the
-// call with all operands and the values that break the rule, and returns false. Rules therefore chain with &&, and the
-// first broken one is the one reported. The first rule of every chain is gb_rule_given: all others may then read the
-// tensors.
+// A call names its operands. A rule refers to them by index and returns true when it holds.
+// Otherwise it reports the call with all operands and the values that break the rule, and returns
+// false. So rules chain with &&, and the first broken rule is reported. The first rule of every
+// chain is gb_rule_given, so that all others may read the tensors.
 //
-// A call without a function's name stands for a node that exists already (validate.c). Nothing is then reported, and
-// only shapes and parameters are checked: the node may have a gradient by now, and the backend checks types and
-// strides.
+// A call without a function's name stands for an existing node (validate.c). Nothing is reported
+// then, and only shapes and parameters are checked: the node may have a gradient by now, and the
+// backend checks types and strides.
 //
-// Rules are evaluated for every node that is built and for every node that is planned, and nearly all of them hold: the
-// tests are inlined, the reports are not.
+// Rules run for every built node and for every planned node, and nearly all of them hold. So the
+// tests are inlined, and the reports are not.
 #ifndef GB_TENSOR_RULE_H
 #define GB_TENSOR_RULE_H
 
@@ -50,17 +50,18 @@ struct gb_call {
 #define GB_CALL_5(func, a, b, c, d, e) \
     GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d), GB_OPERAND(e))
 
-// Reports "func: operands: reason", without operands "func: reason"; returns false. The fault is kept (base/fault.h).
+// Reports "func: operands: reason", without operands "func: reason". Returns false. Keeps the fault
+// (base/fault.h).
 bool gb_rule_fail(const struct gb_call * call, enum ggml_status status, const struct gb_fault * fault);
 
 // Reports the row `what` of base/fault.def with values for its fields: GB_BROKEN(call, TOO_SMALL, .name = "k", ...).
 #define GB_BROKEN(call, what, ...) \
     gb_rule_fail(call, GGML_STATUS_INVALID_ARGUMENT, &(const struct gb_fault) { .kind = GB_FAULT_##what, __VA_ARGS__ })
 
-// Reports that the operand `what` is NULL, unless an earlier failure explains that; returns false.
+// Reports that the operand `what` is NULL, unless an earlier failure explains that. Returns false.
 bool gb_rule_missing(const struct gb_call * call, const char * what);
 
-// The reports of the rules below, with the arguments of the rule.
+// Reports for the rules below, with the arguments of the rule.
 void gb_rule_not_given(const struct gb_call * call);
 void gb_rule_unequal(const struct gb_call * call, int i, int di, int j, int dj);
 void gb_rule_other_size(const struct gb_call * call, int i, int di, int64_t size);
@@ -76,10 +77,10 @@ void gb_rule_size_out_of_range(const struct gb_call * call, int i, int d, int64_
 void gb_rule_too_small(const struct gb_call * call, const char * what, int64_t value, int64_t min);
 void gb_rule_out_of_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max);
 
-// True if a built node is validated rather than a builder's call.
+// True if this validates a built node, not a builder's call.
 static inline bool gb_rule_is_built(const struct gb_call * call) { return call->func == NULL; }
 
-// No operand is NULL or of no type (a struct that was overwritten, or made by hand).
+// No operand is NULL or has an invalid type (a struct that was overwritten, or made by hand).
 static inline bool gb_rule_given(const struct gb_call * call) {
     for (int i = 0; i < call->n; i++) {
         if (call->list[i].t == NULL || !gb_type_is_valid(call->list[i].t->type)) {
@@ -100,7 +101,7 @@ static inline bool gb_rule_size(const struct gb_call * call, int i, int di, int6
     return call->list[i].t->ne[di] == size || (gb_rule_other_size(call, i, di, size), false);
 }
 
-// i.ne[d] is from min to max; INT64_MAX: no limit
+// i.ne[d] is from min to max. INT64_MAX: no limit
 static inline bool gb_rule_size_in_range(const struct gb_call * call, int i, int d, int64_t min, int64_t max) {
     const int64_t size = call->list[i].t->ne[d];
     return (size >= min && size <= max) || (gb_rule_size_out_of_range(call, i, d, min, max), false);
@@ -142,7 +143,7 @@ static inline bool gb_rule_apart(const struct gb_call * call, int i) {
     return gb_rule_is_built(call) || gb_elements_are_apart(call->list[i].t) || (gb_rule_shared(call, i), false);
 }
 
-// Strides of a tensor without elements say nothing.
+// Strides of a tensor without elements mean nothing.
 static inline bool gb_rule_not_transposed(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = call->list[i].t;
     return gb_rule_is_built(call) || !ggml_is_transposed(t) || ggml_nelements(t) == 0 ||

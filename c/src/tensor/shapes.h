@@ -1,8 +1,8 @@
-// shapes.h - the shape of an operator's result, computed from its sources and parameters: what builders give a node
-// (ops_*.c), and what a node is compared with later (gb_built_<stem> there).
+// shapes.h - the shape of an operator's result, computed from its sources and parameters. Builders
+// use it (ops_*.c), and so does the later validation of nodes (gb_built_<stem> there).
 //
-// The operands were checked before (check.h). A size that does not fit into 64 bits, or comes of a negative one, is -1,
-// which no tensor can have: making the tensor then fails.
+// The operands were checked before (check.h). A size is -1 if it does not fit into 64 bits or
+// depends on a negative size. No tensor can have the size -1, so making the tensor fails.
 #ifndef GB_TENSOR_SHAPES_H
 #define GB_TENSOR_SHAPES_H
 
@@ -13,7 +13,7 @@ struct gb_shape {
     int64_t ne[4];
 };
 
-// Sums and products of sizes; -1 on overflow, and if an operand is negative.
+// Sums and products of sizes. -1 on overflow, and if an operand is negative.
 static inline int64_t gb_size_sum(int64_t x, int64_t y) { return x < 0 || y < 0 || x > INT64_MAX - y ? -1 : x + y; }
 
 static inline int64_t gb_size_product(int64_t x, int64_t y) {
@@ -63,19 +63,20 @@ static inline struct gb_shape gb_shape_get_rows(gb_ct a, gb_ct b) {
 
 static inline struct gb_shape gb_shape_diag(gb_ct a) { return gb_shape_of(a->ne[0], a->ne[0], a->ne[2], a->ne[3]); }
 
-// One row that holds the three gradients one after another, each with a gap up to the next 16-byte boundary.
+// One row that holds the three gradients one after another, each padded to the next 16-byte
+// boundary.
 static inline struct gb_shape gb_shape_flash_attn_back(gb_ct q, gb_ct k, gb_ct v) {
     const gb_ct all[] = { q, k, v };
     int64_t n = 0;
-    for (int i = 0; i < 3; i++) { // views of a few bytes may have any number of elements
+    for (int i = 0; i < 3; i++) {  // a view of few bytes may have any number of elements
         const int64_t end = gb_size_sum(gb_size_sum(n, ggml_nelements(all[i])), 3);
         n = end < 0 ? -1 : end & ~INT64_C(3);
     }
     return gb_shape_of(n, 1, 1, 1);
 }
 
-// A row of all elements under the kernel for each position, image by image; with one axis the channels of b are in
-// dimension 1.
+// For each position, image by image, a row of all elements under the kernel. With one axis the
+// channels of b are in dimension 1.
 static inline struct gb_shape gb_shape_im2col(gb_ct a, gb_ct b, const struct gb_conv * v) {
     const int64_t area = gb_size_product(a->ne[0], a->ne[1]), ow = gb_conv_out(b->ne[0], a->ne[0], v->s0, v->p0, v->d0);
     return v->is_2d ? gb_shape_of(gb_size_product(area, a->ne[2]), ow,
@@ -88,7 +89,7 @@ static inline int64_t gb_size_spread(int64_t n, int64_t stride, int64_t k) { // 
     return reach < 0 ? -1 : gb_size_sum(reach, k);
 }
 
-// Each element of b spreads over a kernel's length.
+// Each element of b spreads over the length of a kernel.
 static inline struct gb_shape gb_shape_conv_transpose_1d(gb_ct a, gb_ct b, int stride) {
     return gb_shape_of(gb_size_spread(b->ne[0], stride, a->ne[0]), a->ne[1], b->ne[2], 1);
 }
@@ -117,7 +118,7 @@ static inline struct gb_shape gb_shape_pad(gb_ct a, const int p[4]) {
         gb_size_sum(a->ne[3], p[3]));
 }
 
-// How many windows of w positions cover n positions.
+// The number of windows of w positions that cover n positions.
 static inline int64_t gb_windows(int64_t n, int64_t w) { return n / w + (n % w != 0); }
 
 // Windows of w x w positions, one after another in dimension 3.

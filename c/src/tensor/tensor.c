@@ -1,4 +1,4 @@
-// tensor.c - tensors: making them, views, layouts, names and flags.
+// tensor.c - makes tensors and views, and computes their layouts, names and flags.
 //
 // A tensor is a shape over bytes. This file checks once, for the whole library, that sizes do not
 // overflow and that a view lies inside the bytes of its root. Builders make their results with
@@ -24,7 +24,8 @@ static const char * shape_text(int n_dims, const int64_t * ne, char buf[96]) {
 // The alignment, in bytes, that elements of the type need to be read in place.
 static size_t element_alignment(enum ggml_type type) { return ggml_is_quantized(type) ? 4 : ggml_type_size(type); }
 
-// False, reported under the name `func`, unless the arguments describe a tensor; sizes are checked by the callers.
+// False, reported under the name `func`, unless the arguments describe a tensor. Callers check the
+// sizes.
 static bool check_type_and_dims(const char * func, enum ggml_type type, int n_dims, const int64_t * ne) {
     GB_FAIL_IF_RETURNING(!gb_type_is_valid(type), false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'type': %d is no valid type", func, (int) type);
@@ -34,7 +35,8 @@ static bool check_type_and_dims(const char * func, enum ggml_type type, int n_di
     return true;
 }
 
-// Sets type, shape and contiguous strides of `t`, and *bytes to its size. False if something does not fit (reported).
+// Sets type, shape and contiguous strides of `t`, and *bytes to its size. False if a number does
+// not fit (reported).
 static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne,
     size_t * bytes) {
     if (!check_type_and_dims(func, type, n_dims, ne)) {
@@ -69,15 +71,15 @@ static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type 
     return true;
 }
 
-// Every public function that makes a tensor ends here; `func` is its name. in_pool: the data lie behind the struct even
-// where the context allocates none.
+// Every public function that makes a tensor ends here. `func` is its name. in_pool: the data follow
+// the struct even if the context allocates no data.
 static struct ggml_tensor * make_tensor(struct ggml_context * ctx, const char * func, enum ggml_type type, int n_dims,
     const int64_t * ne, bool in_pool) {
     if (ctx == NULL) {
         gb_fail_null(func, "ctx");
         return NULL;
     }
-    struct ggml_tensor layout; // what gb_context_new_tensor reads of it
+    struct ggml_tensor layout;  // the fields that gb_context_new_tensor reads
     size_t bytes;
     layout.view_src = NULL;
     layout.view_offs = 0;
@@ -118,7 +120,7 @@ struct ggml_tensor * ggml_new_tensor_4d(struct ggml_context * ctx, enum ggml_typ
     return make_tensor(ctx, __func__, type, 4, ne, false);
 }
 
-// Its data lie in the pool even if the context allocates none, because the value is written now.
+// The data are in the pool even if the context allocates no data, because the value is written now.
 struct ggml_tensor * ggml_new_i32(struct ggml_context * ctx, int32_t value) {
     const int64_t one = 1;
     struct ggml_tensor * t = make_tensor(ctx, __func__, GGML_TYPE_I32, 1, &one, true);
@@ -137,7 +139,7 @@ struct ggml_tensor * ggml_new_f32(struct ggml_context * ctx, float value) {
     return t;
 }
 
-// A copy has as many dimensions as its original was made with; NULL passes through.
+// A copy has the number of dimensions of its original. NULL passes through.
 static struct ggml_tensor * with_ndim(struct ggml_tensor * t, int ndim) {
     if (t != NULL) {
         gb_tensor_set_ndim(t, ndim);
@@ -145,7 +147,7 @@ static struct ggml_tensor * with_ndim(struct ggml_tensor * t, int ndim) {
     return t;
 }
 
-// The same type, shape and number of dimensions, contiguous; no data are copied.
+// The same type, shape and number of dimensions, contiguous. Copies no data.
 struct ggml_tensor * ggml_dup_tensor(struct ggml_context * ctx, const struct ggml_tensor * src) {
     if (src == NULL) {
         gb_fail_null(__func__, "src");
@@ -168,8 +170,8 @@ struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct gg
 
 // --------------------------------------------------------------------------------------------------------------- views
 
-// The dimension that runs over blocks. In a permuted tensor of a blocked type that is not the first one, but it still
-// steps by one block.
+// The dimension that runs over blocks: the one that steps by one block. In a permuted tensor of a
+// blocked type that is not the first one.
 static int blocked_dim(const struct ggml_tensor * t) {
     const size_t size = ggml_type_size(t->type);
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -180,10 +182,10 @@ static int blocked_dim(const struct ggml_tensor * t) {
     return 0;
 }
 
-// Steps along each dimension are counted, the last element is added: gaps behind the last one do not belong to the
-// tensor.
+// Sums the steps along each dimension and the last element. Gaps after the last element do not
+// belong to the tensor.
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
-    const int64_t blck = GB_MAX(ggml_blck_size(t->type), 1); // never 0, because t may be a struct with any content
+    const int64_t blck = GB_MAX(ggml_blck_size(t->type), 1); // at least 1, because t may be a struct with any content
     const int blocked = blck > 1 ? blocked_dim(t) : -1;
     *bytes = ggml_type_size(t->type);
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -217,7 +219,7 @@ bool gb_elements_are_whole(const struct ggml_tensor * t) {
     return rest == 0 || ggml_nelements(t) == 0;
 }
 
-// True if each dimension steps over all that lower dimensions cover, as in nearly all tensors.
+// True if each dimension steps over everything that lower dimensions cover. Nearly all tensors do.
 static bool strides_ascend(const struct ggml_tensor * t) {
     size_t extent = ggml_type_size(t->type);
     if (t->nb[0] != extent) {
@@ -235,7 +237,7 @@ static bool strides_ascend(const struct ggml_tensor * t) {
     return true;
 }
 
-// The dimension with the smallest stride of those that are not taken; -1: all are taken.
+// The dimension with the smallest stride that is not taken. -1: all are taken.
 static int next_dim(const struct ggml_tensor * t, const bool taken[GGML_MAX_DIMS]) {
     int next = -1;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -244,12 +246,13 @@ static int next_dim(const struct ggml_tensor * t, const bool taken[GGML_MAX_DIMS
     return next;
 }
 
-// Goes from the smallest stride to the largest: each dimension must step over all that the earlier ones cover.
+// From the smallest stride to the largest: each dimension must step over everything that the
+// earlier ones cover.
 bool gb_elements_are_apart(const struct ggml_tensor * t) {
     if (strides_ascend(t) || ggml_nelements(t) == 0) {
         return true;
     }
-    const int64_t block = GB_MAX(ggml_blck_size(t->type), 1); // never 0, because t may be a struct with any content
+    const int64_t block = GB_MAX(ggml_blck_size(t->type), 1); // at least 1, because t may be a struct with any content
     const int blocked = block > 1 ? blocked_dim(t) : -1;
     size_t extent = ggml_type_size(t->type);
     bool taken[GGML_MAX_DIMS] = { false };
@@ -264,7 +267,7 @@ bool gb_elements_are_apart(const struct ggml_tensor * t) {
     return true;
 }
 
-// True if a view at byte `offs` of src's root stays inside the root's bytes; else false (reported).
+// True if a view at byte `offs` of src's root stays inside the root's bytes. False is reported.
 static bool check_extent(const struct ggml_tensor * view, const struct ggml_tensor * src, size_t offs,
     const char * func) {
     const struct ggml_tensor * root = gb_root(src);
@@ -282,7 +285,7 @@ static bool check_extent(const struct ggml_tensor * view, const struct ggml_tens
     return true;
 }
 
-// As set_shape, but with the caller's strides if there are any; those are checked by check_extent.
+// Like set_shape, but with the caller's strides if given. check_extent checks those.
 static bool set_layout(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne,
     const size_t * nb) {
     size_t bytes;
@@ -310,7 +313,7 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
         gb_fail_null(func, src == NULL ? "src" : "ctx");
         return NULL;
     }
-    struct ggml_tensor layout; // what gb_context_new_tensor reads of it
+    struct ggml_tensor layout; // the fields that gb_context_new_tensor reads
     size_t root_offs;
     if (!set_layout(&layout, func, src->type, n_dims, ne, nb)) {
         return NULL;
@@ -328,13 +331,13 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
         ggml_blck_size(layout.type) > 1 ? " block of" : "n element of", ggml_type_name(layout.type));
     gb_tensor_clear_marks(&layout);
     gb_tensor_set_ndim(&layout, n_dims);
-    // another thread may be placing the root: such a view is bound later
+    // another thread may be placing the root: then the view is bound later
     char * data = GB_READ_RELAXED(layout.view_src->data);
     layout.data = data ? data + root_offs : NULL;
     return gb_context_new_tensor(ctx, &layout, 0, 1, true);
 }
 
-// The view keeps the strides of src, and is named after it.
+// The view has the strides and the name of src.
 struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_tensor * src) {
     if (src == NULL) {
         gb_fail_null(__func__, "src");
@@ -346,7 +349,8 @@ struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_ten
 
 // ------------------------------------------------------------------------------------------------------------- queries
 
-// Computed without signs, because a struct that a program made may hold any sizes: overflow must not be undefined.
+// Unsigned arithmetic, because a program's struct may hold any sizes and signed overflow is
+// undefined.
 int64_t ggml_nelements(const struct ggml_tensor * t) {
     return t ? (int64_t) ((uint64_t) t->ne[0] * (uint64_t) t->ne[1] * (uint64_t) t->ne[2] * (uint64_t) t->ne[3]) : 0;
 }
@@ -356,7 +360,7 @@ int64_t ggml_nrows(const struct ggml_tensor * t) {
 }
 
 size_t ggml_nbytes(const struct ggml_tensor * t) {
-    size_t bytes; // the same number as was checked when the tensor was made: writing so many stays inside
+    size_t bytes; // the number that was checked when the tensor was made, so writing as many stays inside
     return t != NULL && gb_type_is_valid(t->type) && gb_bytes_needed(t, &bytes) ? bytes : 0;
 }
 
@@ -366,7 +370,8 @@ size_t ggml_element_size(const struct ggml_tensor * t) { return t ? ggml_type_si
 
 size_t ggml_tensor_overhead(void) { return sizeof(struct ggml_object) + sizeof(struct ggml_tensor); }
 
-// Dimensions of size 1 at the end do not count; gb_tensor_ndim is the number that the tensor was made with.
+// Does not count dimensions of size 1 at the end. gb_tensor_ndim is the number with which the
+// tensor was made.
 int ggml_n_dims(const struct ggml_tensor * t) {
     for (int d = GGML_MAX_DIMS - 1; t != NULL && d > 0; d--) {
         if (t->ne[d] > 1) {
@@ -376,7 +381,7 @@ int ggml_n_dims(const struct ggml_tensor * t) {
     return t ? 1 : 0;
 }
 
-// One that has one element; the functions below allow sizes other than 1 in one more dimension each.
+// True for one element. Each function below allows sizes other than 1 in one more dimension.
 bool ggml_is_scalar(const struct ggml_tensor * t) {
     return t != NULL && t->ne[0] == 1 && t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1;
 }
@@ -395,20 +400,20 @@ bool gb_rows_contiguous(const struct ggml_tensor * t) {
     return t != NULL && gb_type_is_valid(t->type) && t->nb[0] == ggml_type_size(t->type);
 }
 
-// Rows may have gaps between them, but nothing else has: nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2.
+// Only rows may have gaps between them: nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2.
 static bool is_row_padded(const struct ggml_tensor * t) {
     return gb_rows_contiguous(t) && t->nb[2] == t->nb[1] * (size_t) t->ne[1] &&
            t->nb[3] == t->nb[2] * (size_t) t->ne[2];
 }
 
-// Dimensions of size 1 count as well: their strides must be as in a fresh tensor.
+// Includes dimensions of size 1: their strides must be those of a fresh tensor.
 bool ggml_is_contiguous(const struct ggml_tensor * t) {
     return is_row_padded(t) && t->nb[1] == t->nb[0] * (size_t) (t->ne[0] / ggml_blck_size(t->type));
 }
 
 bool ggml_is_transposed(const struct ggml_tensor * t) { return t != NULL && t->nb[0] > t->nb[1]; }
 
-// True if some stride is larger than that of the next dimension.
+// True if a stride is larger than the next one.
 bool ggml_is_permuted(const struct ggml_tensor * t) {
     return t != NULL && (t->nb[0] > t->nb[1] || t->nb[1] > t->nb[2] || t->nb[2] > t->nb[3]);
 }
@@ -434,7 +439,8 @@ enum { NAME_WORDS = GGML_MAX_NAME / sizeof(name_word) };
 _Static_assert(offsetof(struct ggml_tensor, name) % sizeof(name_word) == 0 && GGML_MAX_NAME % sizeof(name_word) == 0,
     "names are words");
 
-// Names are read and written in words, so that a thread that reads while another writes never runs past the end.
+// Reads and writes names in words, so that a thread that reads while another writes never runs past
+// the end.
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]) {
     const name_word * words = (const name_word *) (const void *) t->name;
     for (int i = 0; i < NAME_WORDS; i++) {
@@ -468,7 +474,7 @@ void gb_cut_at_character(char * text) {
     }
 }
 
-// Appends to a name of *n bytes as much of the text as fits, and no part of a character.
+// Appends as much of the text to a name of *n bytes as fits, without splitting a character.
 static void append(char name[GGML_MAX_NAME], size_t * n, const char * text) {
     const size_t size = strlen(text), room = GGML_MAX_NAME - 1 - *n, take = GB_MIN(size, room);
     memcpy(name + *n, text, take);
@@ -478,7 +484,7 @@ static void append(char name[GGML_MAX_NAME], size_t * n, const char * text) {
     }
 }
 
-// The name is composed apart and written at once, because t may be src.
+// Composes the name in a copy and writes it once, because t may be src.
 struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
     const struct ggml_tensor * other) {
     if (t == NULL) {
@@ -505,7 +511,7 @@ struct ggml_tensor * ggml_set_name(struct ggml_tensor * t, const char * name) {
         gb_fail_null(__func__, "tensor");
         return NULL;
     }
-    char text[GGML_MAX_NAME] = { 0 }; // apart from the name, because the new one may be a part of the old one
+    char text[GGML_MAX_NAME] = { 0 }; // a copy, because the new name may be a part of the old one
     size_t n = 0;
     append(text, &n, name ? name : "");
     write_name(t, text);
@@ -517,7 +523,7 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
         gb_fail_null(__func__, t == NULL ? "tensor" : "fmt");
         return NULL;
     }
-    char text[sizeof(t->name)] = { 0 }; // apart from the name, because the old name may be an argument
+    char text[sizeof(t->name)] = { 0 }; // a copy, because the old name may be an argument
     va_list args;
     va_start(args, fmt);
     const int n = vsnprintf(text, sizeof(text), fmt, args);
@@ -531,7 +537,7 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
     return t;
 }
 
-// Flags are set bit by bit, since other threads may set others.
+// Sets flags bit by bit, because other threads may set others.
 static enum ggml_status set_flag(struct ggml_tensor * t, enum gb_tensor_flag flag, const char * func) {
     GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'tensor' is NULL", func);
     gb_tensor_set_flag(t, flag);

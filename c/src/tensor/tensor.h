@@ -1,18 +1,18 @@
-// tensor.h - what the library knows about tensors beyond ggml.h: making them, layouts, graphs, descriptions for
-// messages. Flags and what else is kept in a tensor: marks.h.
+// tensor.h - functions on tensors beyond ggml.h: making them, layouts, graphs, descriptions for
+// messages. marks.h has flags and other marks of a tensor.
 //
 //   tensor.c, context.c       tensors, views, layouts, names, flags; the pools in which they lie
 //   types.c                   element formats, from types.def and quant/formats.def
-//   access.c, describe.c      single elements; how a tensor reads in a message
+//   access.c, describe.c      single elements; a tensor as text in a message
 //   graph.c                   graphs;  graph_print.c, graph_file.c: shown, and as files
-//   nodes.c, record.c         nodes as a message to another process (nodes.h); a tensor as bytes, also in graph files
+//   nodes.c, record.c         nodes as a message to another process (nodes.h); a tensor as bytes
 //   backward.c                derivatives of graphs, by the rules of derivatives.c
 //   op_info.c                 the table of operators, from ops.def
-//   ops.c, ops_<family>.c     builders, and what they share (ops.h), with shapes.h for results
-//   work.c                    what computing nodes takes: operations and bytes (work.h)
-//   numbers.h, marks.h        numbers that all backends take alike; what is kept in a tensor's padding
-//   check.c, check_conv.c     the rules of operators (check.h), in the words of rule.c
-//   validate.c                structs that a program may have written to
+//   ops.c, ops_<family>.c     builders, and their helpers (ops.h), with shapes.h for results
+//   work.c                    operations and bytes of nodes (work.h)
+//   numbers.h, marks.h        numbers that all backends share; marks in a tensor's padding
+//   check.c, check_conv.c     the rules of operators (check.h), built from rule.c
+//   validate.c                checks of structs that a program may have written to
 //
 // Invariants of a tensor made by gb_tensor_new or gb_tensor_view: the type is valid, every size is
 // >= 0, and the product of the sizes and the bytes fit into int64_t and size_t. view_src is NULL or
@@ -35,44 +35,44 @@
 
 // -------------------------------------------------------------------------------------------------------------- making
 
-// A fresh contiguous tensor of 1 to 4 dimensions, which it remembers (gb_tensor_ndim). It belongs to the context. NULL
-// on a bad type, negative or overflowing sizes, or when memory is out (reported).
+// A fresh contiguous tensor of 1 to 4 dimensions, which it remembers (gb_tensor_ndim). The context
+// owns it. NULL on a bad type, negative or overflowing sizes, or if memory runs out (reported).
 struct ggml_tensor * gb_tensor_new(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne);
 
-// A view of `src` at byte offset `offs` (relative to src) with ne[n_dims] and nb[4] (nb NULL: contiguous). It has no
-// name yet. `func` is the builder's name for messages. NULL if the view would reach outside of the root's bytes
-// (reported).
+// A view of `src` at byte offset `offs` (relative to src) with ne[n_dims] and nb[4] (nb NULL:
+// contiguous). It has no name yet. `func` is the builder's name for messages. NULL if the view does
+// not lie inside the root's bytes (reported).
 struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tensor * src, int n_dims, const int64_t * ne,
     const size_t * nb, size_t offs, const char * func);
 
-// The gradient rule of builders whose operator has a derivative: if any result->src[i] has a gradient, result->grad
-// becomes a fresh tensor of result's shape. Called after src[] is set. Returns result; NULL when memory is out
-// (reported) or result is NULL.
+// The gradient rule of builders whose operator has a derivative: if any result->src[i] has a
+// gradient, result->grad becomes a fresh tensor of result's shape. Call it after src[] is set.
+// Returns result. NULL if memory runs out (reported) or result is NULL.
 struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct ggml_tensor * result);
 
-// `size` bytes from the context's pool, 16-byte aligned, for as long as the context lives; NULL if it is full
-// (reported).
+// `size` bytes from the context's pool, 16-byte aligned, valid as long as the context. NULL if it
+// is full (reported).
 void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, size_t size);
 
-// Takes back an object, given by its payload, and all that the calling thread has made after it: for builders of
-// several objects that fail half way, so that the context is as it was. If another thread has made objects meanwhile,
-// or a caller may still ask for the tensor after one of these, their memory is not reused, but they are no tensors any
-// more. Takes time proportional to the number of objects.
+// Drops an object, given by its payload, and all later objects of the calling thread. A builder of
+// several objects that fails half way restores the context with it. The memory is not reused if
+// another thread has made objects meanwhile, or if a caller may still ask for the next tensor. The
+// objects are then only no tensors any more. Takes time proportional to the number of objects.
 void gb_context_drop(struct ggml_context * ctx, void * payload);
 
-// A number, at least `least`, for the automatic name of a leaf or node. It is larger than all that the context has
-// given for its kind, so no two of its names are alike. gb_context_number_taken: a name with this number is in use
-// already.
+// A number, at least `least`, for the automatic name of a leaf or node. It is larger than all
+// earlier numbers of its kind in the context, so names differ. gb_context_number_taken: a name uses
+// this number already.
 int gb_context_number(struct ggml_context * ctx, bool is_leaf, int least);
 void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number);
 
-// A tensor object that is a copy of *layout but for `data`: `data_size` bytes from where the context puts data
-// (nowhere, scratch, or behind the struct); with in_pool always behind the struct. `alignment` is what elements need
-// when the scratch is used. A view keeps layout->data.
+// A copy of *layout as a tensor object, except for `data`: `data_size` bytes at the context's place
+// for data (none, scratch, or after the struct). With in_pool the data always follow the struct.
+// `alignment` is for data in the scratch. A view keeps layout->data.
 struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout,
     size_t data_size, size_t alignment, bool in_pool);
 
-// True if the context owns its memory, and so grows.
+// True if the context owns its memory, and so can grow.
 bool gb_context_is_growable(const struct ggml_context * ctx);
 // True if the pointer is into the context's memory.
 bool gb_context_has(const struct ggml_context * ctx, const void * pointer);
@@ -90,23 +90,24 @@ static inline bool gb_type_is_valid(enum ggml_type type) {
 }
 _Static_assert(GGML_TYPE_COUNT <= 64, "a bit for each type");
 
-// The conversion of a row to floats, also of types for which the public traits have none. NULL: floats need no
-// conversion, or the type has none.
+// The conversion of a row to floats, also for types without one in the public traits. NULL: floats
+// need no conversion, or the type has none.
 ggml_to_float_t gb_to_float_of(enum ggml_type type);
-// The bytes from the first to behind the last element, for any strides. False: they overflow.
+// The bytes from the first element to the end of the last one, for any strides. False: they
+// overflow.
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes);
 // The largest power of two in the size of an element or block, at most 8: addresses of elements are multiples of it.
 size_t gb_type_alignment(enum ggml_type type);
-// True if strides are multiples of the size of an element, and the first element is aligned within the root. A type
-// with blocks has whole blocks, which count as its elements. Strides of dimensions with one element are not used, so
-// they may be anything.
+// True if strides are multiples of the size of an element, and the first element is aligned within
+// the root. For a blocked type, whole blocks count as its elements. Strides of dimensions with one
+// element may be anything, because they are not used.
 bool gb_elements_are_whole(const struct ggml_tensor * t);
-// True if no two elements share a byte, so that every element can be written. False also for layouts whose rows lie
-// between each other's elements. The sizes must not overflow.
+// True if no two elements share a byte, so that every element can be written. Also false if rows
+// lie between each other's elements. The sizes must not overflow.
 bool gb_elements_are_apart(const struct ggml_tensor * t);
-// Elements of a row lie side by side: nb0 = type size.
+// Elements of a row are contiguous: nb0 = type size.
 bool gb_rows_contiguous(const struct ggml_tensor * t);
-// True if a size repeats to another: 0 only to 0, and none to a negative size.
+// True if a size repeats to another: 0 only to 0, and no size to a negative one.
 static inline bool gb_size_divides(int64_t small, int64_t large) {
     return small == large || small == 1 || (small > 1 && large % small == 0);
 }
@@ -121,21 +122,21 @@ static inline struct ggml_tensor * gb_root(const struct ggml_tensor * t) {
     return t->view_src ? t->view_src : (struct ggml_tensor *) t;
 }
 
-// Places the tensor. Other threads may read the place meanwhile, to build a view of it: they see the old one or the new
-// one.
+// Places the tensor. A thread that reads the place meanwhile, to build a view, sees the old one or
+// the new one.
 static inline void gb_tensor_put(struct ggml_tensor * t, struct ggml_backend_buffer * buffer, void * data) {
     GB_WRITE_RELAXED(t->buffer, buffer);
     GB_WRITE_RELAXED(t->data, data);
 }
 
-// True if t is no view, or one that lies where its source is now: the source may have been placed anew since the view
-// was bound.
+// True if t is not a view, or is at its source's current address: the source may have moved since
+// the view was bound.
 static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
     return t->view_src == NULL || (uintptr_t) t->data == (uintptr_t) t->view_src->data + t->view_offs;
 }
 
-// Asks for the memory of a tensor that a walk over many comes to soon: its operator, sources and marks. Tensors of a
-// large graph are in no cache, and who reads one after the other would wait for each.
+// Prefetches a tensor that a walk reaches soon: its operator, sources and marks. Tensors of a large
+// graph are in no cache, so a walk would wait for each one.
 enum { GB_TENSORS_AHEAD = 8 };
 static inline void gb_tensor_prefetch(const struct ggml_tensor * t) {
 #if defined(__GNUC__)
@@ -148,7 +149,7 @@ static inline void gb_tensor_prefetch(const struct ggml_tensor * t) {
     (void) t;
 #endif
 }
-// The one that is so far ahead of index i of n.
+// Prefetches the tensor that is far enough ahead of index i of n.
 static inline void gb_tensor_prefetch_ahead(struct ggml_tensor * const * tensors, size_t n, size_t i) {
     if (i + GB_TENSORS_AHEAD < n) {
         gb_tensor_prefetch(tensors[i + GB_TENSORS_AHEAD]);
@@ -157,62 +158,65 @@ static inline void gb_tensor_prefetch_ahead(struct ggml_tensor * const * tensors
 
 // --------------------------------------------------------------------------------------------------------------- names
 
-// Copies the name as it is now, though another thread may be setting it: each eight bytes of it are old or new. Returns
+// Copies the current name. While another thread sets it, every eight bytes are old or new. Returns
 // text.
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]);
 
-// Names `t` "SRC (SUFFIX)", or with a second tensor that has a name "SRC (SUFFIX of OTHER)". A tensor
-// that is made from one without a name has none. Returns t; NULL for NULL.
+// Names `t` "SRC (SUFFIX)", or with a second named tensor "SRC (SUFFIX of OTHER)". A tensor that is
+// made from an unnamed one has no name. Returns t. NULL for NULL.
 struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
     const struct ggml_tensor * other);
 
-// Removes the beginning of an incomplete character from the end of a text in UTF-8 that was cut after some byte. Texts
-// that are not UTF-8 stay as they are.
+// Removes an incomplete character from the end of a UTF-8 text that was cut. Other texts stay
+// unchanged.
 void gb_cut_at_character(char * text);
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
-// Appends the ancestors of all n tensors, in turn, as ggml_build_forward_expand does; on failure none of them.
+// Appends the ancestors of all n tensors, one after another, as ggml_build_forward_expand does. On
+// failure appends none.
 enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor * const * tensors, size_t n,
     const char * func);
 
-// INVALID_ARGUMENT with a message of `func` unless the graph can be read: counts, arrays, no NULL in them.
+// INVALID_ARGUMENT with a message of `func` unless the graph can be read: counts, arrays, no NULL
+// in them.
 enum ggml_status gb_graph_check(const struct ggml_cgraph * graph, const char * argument, const char * func);
 
-// Programs in C may have written to the fields of a tensor, so tensors are validated once, when a graph is planned
-// (validate.c). INVALID_ARGUMENT with a message of `func` unless type, operator and sizes are valid, nothing overflows,
-// and a view lies inside its root.
+// Programs in C may write to the fields of a tensor, so planning a graph validates its tensors once
+// (validate.c). INVALID_ARGUMENT with a message of `func` unless type, operator and sizes are
+// valid, nothing overflows, and a view lies inside its root.
 enum ggml_status gb_tensor_check(const struct ggml_tensor * t, const char * func);
 // INVALID_ARGUMENT unless a builder could have made the node, or nothing is computed for it.
 enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func);
 
-// For callers whose tensors only the library's own functions have made (the Python package), or that have validated
-// them already: with `trust` the functions below skip validation in this thread. Returns the setting before, to be
-// restored at the end.
+// For callers whose tensors were validated before, or made only by the library's own functions (the
+// Python package). With `trust` the functions below skip validation in this thread. Returns the
+// previous setting, which the caller restores.
 bool gb_trust_tensors(bool trust);
 bool gb_tensors_are_trusted(void);
 
-// gb_tensor_check of each node and its sources; a NULL node is always reported.
+// gb_tensor_check of each node and its sources. A NULL node is always reported.
 enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, const char * func);
-// The same for leafs and nodes of a graph, and gb_node_check of the nodes; called after gb_graph_check.
+// The same for leafs and nodes of a graph, and gb_node_check of the nodes. Call gb_graph_check
+// first.
 enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const char * func);
-// Why gb_node_check would fail, a static text; NULL: it would not.
+// A static text that says why gb_node_check would fail. NULL: it would succeed.
 const char * gb_node_mismatch(const struct ggml_tensor * node);
 
-// As ggml_graph_dump_dot. The values of a small leaf are written if `may_read` (NULL: always) answers that nobody frees
-// or writes its memory meanwhile.
+// Like ggml_graph_dump_dot. Writes the values of a small leaf only if `may_read` (NULL: always)
+// confirms that no thread frees or writes its memory meanwhile.
 enum ggml_status gb_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename,
     bool (*may_read)(const struct ggml_tensor * leaf, void * data), void * data);
 
-// In a set of tensors, the slot of the key or the free one where it belongs; NULL: it has neither.
+// In a set of tensors, the slot of the key or a free slot for it. NULL: the set is full.
 struct ggml_tensor ** gb_hash_set_slot(struct ggml_hash_set set, const struct ggml_tensor * key);
 
-// Makes nodes and leafs that were put into the arrays directly count as visited.
+// Marks nodes and leafs as visited that were put into the arrays directly.
 void gb_graph_mark_listed(struct ggml_cgraph * graph);
 
 // ----------------------------------------------------------------------------------------------------------------- ops
 
-// op_params are 32-bit words; floats are kept by their bits.
+// op_params are 32-bit words. Floats are stored as their bits.
 static inline int32_t gb_op_param_i32(const struct ggml_tensor * t, int i) { return t->op_params[i]; }
 
 static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
@@ -221,8 +225,8 @@ static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
     return f;
 }
 
-// True if nothing is computed: for views, and for results without elements (but a user's function is called all the
-// same).
+// True if nothing is computed: for views, and for results without elements, except that a user's
+// function is always called.
 static inline bool gb_op_is_idle(const struct ggml_tensor * node) {
     return !gb_op_computes(node->op) || (ggml_nelements(node) == 0 && !gb_op_is_custom(node->op));
 }
@@ -230,8 +234,8 @@ static inline bool gb_op_is_idle(const struct ggml_tensor * node) {
 // ------------------------------------------------------------------------------------------------------------ messages
 
 #define GB_DESCRIBE_SIZE 192
-// Writes "'name' f32 [64, 128]", as a value (GB_QUOTE) of a message: sizes in the order of ne, as many as the tensor
-// has dimensions. "NULL" for NULL. Returns buf.
+// Writes "'name' f32 [64, 128]", as a value (GB_QUOTE) of a message: sizes in the order of ne, one
+// for each dimension. "NULL" for NULL. Returns buf.
 char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE]);
 // Writes a node with its sources: "MUL_MAT 'y' f32 [64, 16] of 'w' f32 [128, 64], 'x' f32 [128, 16]". Returns buf.
 char * gb_describe_node(const struct ggml_tensor * node, char * buf, size_t size);

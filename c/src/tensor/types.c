@@ -1,6 +1,6 @@
-// types.c - the element formats: sizes and names from types.def, the functions of the plain formats here, those of the
-// quantized formats from quant/; also the public half-precision conversions. All tables are constants, so nothing needs
-// initialisation.
+// types.c - the element formats. types.def has their sizes and names. This file has the functions
+// of the plain formats, quant/ those of the quantized formats. Also the public half-precision
+// conversions. All tables are constants, so nothing needs initialisation.
 #include "tensor.h"
 
 #include "base/fp16.h"
@@ -20,7 +20,7 @@ static const struct type_info types[GGML_TYPE_COUNT] = {
 };
 #undef GB_TYPE
 
-// NULL for a number that is no type. Without `default`, so that the compiler names an enumerator that has no row.
+// NULL for an invalid number. Has no `default`, so the compiler names an enumerator without a row.
 static const struct type_info * info_of(enum ggml_type type) {
     switch (type) {
 #define GB_TYPE(id, ...) case GGML_TYPE_##id:
@@ -34,13 +34,13 @@ static const struct type_info * info_of(enum ggml_type type) {
 
 // ------------------------------------------------------------------------------------------------------------- queries
 
-// 0 for a number that is no type, in this and the next functions.
+// 0 for an invalid number, in this and the next functions.
 int ggml_blck_size(enum ggml_type type) {
     const struct type_info * info = info_of(type);
     return info ? info->blck_size : 0;
 }
 
-// Bytes of a block; of an element in plain types.
+// Bytes of a block, or of an element of a plain type.
 size_t ggml_type_size(enum ggml_type type) {
     const struct type_info * info = info_of(type);
     return info ? info->type_size : 0;
@@ -108,7 +108,7 @@ float ggml_fp16_to_fp32(ggml_fp16_t x) { return gb_f16_to_f32(x); }
 
 ggml_fp16_t ggml_fp32_to_fp16(float x) { return gb_f32_to_f16(x); }
 
-// An empty row needs no memory; else neither pointer may be NULL (reported).
+// An empty row needs no memory. Otherwise a NULL pointer is an error (reported).
 static bool check_row(const char * func, const void * x, const void * y, int64_t n) {
     GB_FAIL_IF_RETURNING(n > 0 && (x == NULL || y == NULL), false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument '%s' is NULL", func, x == NULL ? "x" : "y");
@@ -165,8 +165,8 @@ static void bf16_to_float(const void * restrict x, float * restrict y, int k) { 
 
 static void bf16_from_float(const float * restrict x, void * restrict y, int k) { ggml_fp32_to_bf16_row(x, y, k); }
 
-// The products of the traits follow the definition, summed in double, and serve as references; the fast ones are in the
-// kernel tables.
+// These products follow the definition and sum in double. They are references. The fast products
+// are in the kernel tables.
 static void f32_vec_dot(const int n, float * restrict s, const void * restrict x, const void * restrict y) {
     const float *a = x, *b = y;
     double sum = 0;
@@ -220,7 +220,7 @@ const struct gb_quant_format * gb_quant_format_of(enum ggml_type type) {
     return ggml_is_quantized(type) ? formats[type] : NULL;
 }
 
-// F32 has a format without to_float: floats need no conversion.
+// F32 has a format without to_float, because floats need no conversion.
 ggml_to_float_t gb_to_float_of(enum ggml_type type) {
     return gb_type_is_valid(type) && formats[type] != NULL ? formats[type]->to_float : NULL;
 }
@@ -236,9 +236,10 @@ ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type) {
     traits.type_size = info->type_size;
     traits.is_quantized = info->is_quantized;
 
-    // Programs take a type whose from_float and to_float are there for one that holds weights, and call its other
-    // functions: the formats of activations have no to_float there. Programs also expect of such a type an error that
-    // suits its size; a coarse format does not have that for any floats, and they leave a type without from_float out.
+    // Programs take a type with from_float and to_float for one that holds weights, and call its
+    // other functions. So the formats of activations have no to_float there. Programs also expect
+    // an error that suits the size of such a type. A coarse format cannot promise that for all
+    // floats, so it has no from_float.
     const struct gb_quant_format * format = formats[type];
     if (format != NULL) {
         traits.to_float = format->use == GB_USE_ACTIVATIONS ? NULL : format->to_float;

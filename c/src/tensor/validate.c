@@ -1,10 +1,11 @@
-// validate.c - validates structs that no function of the library may have made: a C program can write to their fields.
+// validate.c - validates structs that a C program may have written to.
 //
-// Two questions are answered. gb_tensor_check: is this a tensor at all, whose sizes can be computed with and whose
-// bytes lie inside its root? The code that plans a graph asks this once for each tensor. gb_node_mismatch: could a
-// builder have made this node of its sources and parameters? It is asked where backends are asked whether they support
-// an operator, and calls the same rules as the builders. Both cost some nanoseconds for what is right: the usual sizes
-// are small, and then nothing can overflow. Tensors from files and messages pass both checks before they are used.
+// There are two checks. gb_tensor_check: is this a valid tensor, whose sizes do not overflow and
+// whose bytes lie inside its root? Planning a graph runs it once for each tensor. gb_node_mismatch:
+// could a builder have made this node from its sources and parameters? It runs when a backend is
+// asked whether it supports an operator, and uses the rules of the builders. Both cost some
+// nanoseconds for usual tensors, whose sizes are too small to overflow. Tensors from files and
+// messages pass both before they are used.
 #include "tensor/tensor.h"
 
 #include <stddef.h>
@@ -12,7 +13,7 @@
 #include "tensor/ops.h"
 
 enum { SMALL_NE = 1 << 15, SMALL_NB = 1 << 30 };
-// More than any address space has; sums of a few such sizes do not overflow.
+// Larger than any address space. Sums of a few such sizes do not overflow.
 #define MOST_BYTES ((size_t) PTRDIFF_MAX >> 8)
 
 static _Thread_local bool trusted;
@@ -25,8 +26,8 @@ bool gb_trust_tensors(bool trust) {
 
 bool gb_tensors_are_trusted(void) { return trusted; }
 
-// Sizes and strides so small that no product or sum of them overflows. All bits are collected first, so one comparison
-// serves four.
+// True if sizes and strides are so small that no product or sum of them overflows. Combines all
+// bits first, so that one comparison serves four numbers.
 static bool is_small(const struct ggml_tensor * t) {
     uint64_t ne = 0, nb = 0;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -36,12 +37,12 @@ static bool is_small(const struct ggml_tensor * t) {
     return ne < SMALL_NE && nb < SMALL_NB;
 }
 
-// True if the tensor is as nearly all are: nothing more has to be checked.
+// True if the tensor is a usual one, which needs no further check.
 static bool is_plain(const struct ggml_tensor * t) {
     return gb_type_is_valid(t->type) && (unsigned) t->op < GGML_OP_COUNT && is_small(t) && gb_elements_are_whole(t);
 }
 
-// No negative size, and neither the number of elements nor the extent overflows.
+// No size is negative, and neither the number of elements nor the extent overflows.
 static bool sizes_fit(const struct ggml_tensor * t) {
     int64_t n = 1;
     size_t bytes;
@@ -71,7 +72,7 @@ static enum ggml_status check_alone(const struct ggml_tensor * t, const char * f
     return GGML_STATUS_SUCCESS;
 }
 
-// A view's root is no view, and the view lies inside the root's bytes.
+// A view's root is not a view, and the view lies inside the root's bytes.
 static enum ggml_status check_view(const struct ggml_tensor * t, const char * func) {
     const struct ggml_tensor * root = t->view_src;
     GB_FAIL_IF(root->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -112,8 +113,8 @@ enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, con
 
 // --------------------------------------------------------------------------------------------------------------- nodes
 
-// True if a builder could have made the node. A view lies inside its root, which was checked; other operators are
-// checked beside their builders (ops_<family>.c).
+// True if a builder could have made the node. For a view it suffices that it lies inside its root,
+// which was checked. Other operators have checks beside their builders (ops_<family>.c).
 static bool is_as_built(const struct ggml_tensor * t) {
     static bool (*const built[GGML_OP_COUNT])(const struct ggml_tensor *) = {
 #define GB_OP(id, stem, sources, work, ...) [GGML_OP_##id] = GB_UNLESS_VIEW(work, gb_built_##stem),
@@ -122,9 +123,9 @@ static bool is_as_built(const struct ggml_tensor * t) {
     return (unsigned) t->op < GGML_OP_COUNT && (built[t->op] == NULL || built[t->op](t));
 }
 
-// The fault of the node as a static text; NULL: it has none.
+// The fault of the node as a static text. NULL: it has none.
 static const char * mismatch(const struct ggml_tensor * node) {
-    if (node->src[0] == node) { // in src[1] it has a meaning: CPY names there what it writes to
+    if (node->src[0] == node) {  // allowed in src[1]: CPY names its destination there
         return "it is its own source";
     }
     if (gb_op_is_idle(node)) {

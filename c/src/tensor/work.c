@@ -25,13 +25,13 @@ static double flops_of(const struct ggml_tensor * t) {
     }
 }
 
-// So many elements of a type.
+// The bytes of this many elements of a type.
 static double bytes_of(double n, enum ggml_type type) {
     return n / (double) ggml_blck_size(type) * (double) ggml_type_size(type);
 }
 
-// What a node reads of its source s. A gather reads as much of its table as it writes, and of matrices of experts only
-// those count that can be asked for.
+// The bytes that a node reads from its source s. A gather reads as much of its table as it writes.
+// Of the experts' matrices only those count that the indices can select.
 static double read_of(const struct ggml_tensor * t, int s) {
     const enum gb_op_work work = gb_op_info(t->op)->work;
     const struct ggml_tensor * src = t->src[s];
@@ -49,7 +49,7 @@ static double read_of(const struct ggml_tensor * t, int s) {
     return bytes_of(n, src->type);
 }
 
-// True if one of the nodes [first, end) lies where t does.
+// True if one of the nodes [first, end) is in the memory of t.
 static bool is_among(struct ggml_tensor * const * nodes, int first, int end, const struct ggml_tensor * t) {
     for (int i = first; i < end; i++) {
         if (gb_op_computes(nodes[i]->op) && gb_root(nodes[i]) == gb_root(t)) {
@@ -59,7 +59,7 @@ static bool is_among(struct ggml_tensor * const * nodes, int first, int end, con
     return false;
 }
 
-// The source was counted already, for an earlier source of the node or for an earlier node.
+// True if the source was counted already, for an earlier source of the node or for an earlier node.
 static bool was_read(struct ggml_tensor * const * nodes, int i, int s) {
     for (int k = 0; k <= i; k++) {
         for (int j = 0; j < (k == i ? s : GGML_MAX_SRC); j++) {
@@ -71,7 +71,7 @@ static bool was_read(struct ggml_tensor * const * nodes, int i, int s) {
     return false;
 }
 
-// A later node of the step overwrites the result, or is the only one that reads it.
+// True if a later node of the step overwrites the result, or is its only reader.
 static bool stays_inside(struct ggml_tensor * const * nodes, int i, int n) {
     if (is_among(nodes, i + 1, n, nodes[i])) {
         return true;

@@ -1,20 +1,20 @@
-// work.h - what computing nodes takes at least, counted from shapes and types alone: operations, and bytes that are
-// read and written. Placement by costs and profiles count by it.
+// work.h - the least work of nodes, counted from shapes and types alone: operations, and bytes read
+// and written. Placement by costs and profiles use it.
 #ifndef GB_TENSOR_WORK_H
 #define GB_TENSOR_WORK_H
 
 #include "ggml.h"
 
 struct gb_work {
-    double flops;         // a multiplication and an addition are two, an element of any other result is one
+    double flops;  // a multiplication and an addition count as two, an element of any other result as one
     double read, written; // bytes of elements, without gaps between them
 };
 
-// The work of nodes that are fused, in their order. A result that only these nodes read does not
-// count as read. It counts as written only if other code may read it. A tensor that several of them
-// read counts once. Views are no work.
+// The work of fused nodes, in their order. A result that only these nodes read does not count as
+// read. It counts as written only if other code may read it. A tensor that several nodes read
+// counts once. Views count as no work.
 struct gb_work gb_work_of_step(struct ggml_tensor * const * nodes, int n);
-// Of nodes that are computed one after the other.
+// The work of nodes that are computed one after another.
 struct gb_work gb_work_of_nodes(struct ggml_tensor * const * nodes, int n);
 struct gb_work gb_work_of(const struct ggml_tensor * node);
 

@@ -1,5 +1,6 @@
-// pool_validator.h - whether a pool of offsets keeps its invariant (alloc/offset_pool.h): free blocks lie inside the
-// pool, are not empty, are sorted by offset, and a piece that is taken lies between any two of them.
+// pool_validator.h - checks the invariant of a pool of offsets (alloc/offset_pool.h): free blocks
+// lie inside the pool, are not empty and are sorted by offset. An allocated piece lies between any
+// two of them.
 #ifndef GB_TESTS_POOL_VALIDATOR_H
 #define GB_TESTS_POOL_VALIDATOR_H
 

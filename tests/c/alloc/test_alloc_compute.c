@@ -1,6 +1,7 @@
-// test_alloc_compute.c - random graphs with views, in-place operations and shared sources give the same bits whatever
-// their memory: each tensor its own, shared in node order, shared in another order of execution (parse_seq), by a
-// scheduler on one backend, and by a scheduler over devices in random placements.
+// test_alloc_compute.c - random graphs with views, in-place operations and shared sources give the
+// same bits in any memory: separate for each tensor, shared in node order, shared in another order
+// of execution (parse_seq), by a scheduler on one backend, and by a scheduler over devices in
+// random placements.
 #include "test_alloc.h"
 
 #include "ggml-backend.h"
@@ -174,7 +175,8 @@ static void parse_sequences(void) {
 
 enum { DEVICES = 4 };
 
-// As it says; assigns nodes at random to those that can run them, if there are several.
+// Computes with a scheduler. If there are several devices, assigns nodes at random to devices that
+// can run them.
 static void scheduled_round(ggml_backend_t * devices, int n, struct random_graph_params params, size_t * n_splits) {
     const uint64_t seed = test_random(), leafs = test_random();
     struct results expected;

@@ -1,5 +1,5 @@
-// The older interface, used the way programs of its time do: measure, make a buffer of that size, build again,
-// allocate.
+// The older interface as programs of its time use it: measure, make a buffer of that size, build
+// again, allocate.
 #include "test_fake.h"
 
 static struct ggml_cgraph * build(struct ggml_context * ctx, ggml_allocr_t alloc, struct ggml_tensor ** x,

@@ -278,7 +278,7 @@ static void same_graph_again(void) {
 }
 
 // A view whose source was placed elsewhere, in a buffer and in plain memory.
-static void views_of_what_is_placed(void) {
+static void views_of_placed_tensors(void) {
     struct scene s;
     static float memory[16];
     scene_open(&s);
@@ -498,14 +498,14 @@ static void random_graphs(void) {
 
 // ------------------------------------------------------------------------------------------------------------ counting
 
-// The rule as it is documented: readers and views are counted, a tensor's bytes go back when both are used up, a view's
-// count for its source, and a node goes on in the bytes of a source that it alone still reads. What nobody reads is
-// never counted down.
+// The documented rule. It counts readers and views. A tensor's bytes are freed when all readers and
+// views are done. A view counts for its source. A node reuses the bytes of a source that only it
+// still reads. A tensor without readers is never counted down.
 struct counting {
-    struct ggml_tensor * all[2 * RANDOM_MAX]; // that were met, sources of views before them
+    struct ggml_tensor * all[2 * RANDOM_MAX]; // that were visited, sources of views before them
     int n;
     int readers[2 * RANDOM_MAX], views[2 * RANDOM_MAX]; // left
-    bool placed[2 * RANDOM_MAX], taken[2 * RANDOM_MAX]; // taken: another tensor goes on in its bytes
+    bool placed[2 * RANDOM_MAX], taken[2 * RANDOM_MAX]; // taken: another tensor reuses its bytes
     bool keep[2 * RANDOM_MAX], input[2 * RANDOM_MAX];
     size_t offset[2 * RANDOM_MAX], size[2 * RANDOM_MAX]; // of the bytes
     struct gb_offset_pool pool;
@@ -695,5 +695,5 @@ static void long_chain(void) {
 
 TEST_MAIN(TEST(in_place_chain), TEST(reuse_and_views), TEST(view_as_source_taken_over), TEST(not_in_place),
     TEST(source_behind_an_empty_slot), TEST(inputs_and_unread_leafs), TEST(source_of_another_graph), TEST(barriers),
-    TEST(nothing_half_done), TEST(same_graph_again), TEST(views_of_what_is_placed), TEST(sizes_are_asked_once),
+    TEST(nothing_half_done), TEST(same_graph_again), TEST(views_of_placed_tensors), TEST(sizes_are_asked_once),
     TEST(several_allocators), TEST(random_graphs), TEST(as_documented), TEST(out_of_memory), TEST(long_chain))

@@ -1,6 +1,6 @@
-// test_inplace.c - every entry of the list of operators that may be computed into a source (the column `inplace` of
-// c/src/tensor/ops.def): the same bits as in memory of its own, with every kernel level, with several threads, for
-// every type that the operator takes.
+// test_inplace.c - every operator that may be computed over a source (the column `inplace` of
+// c/src/tensor/ops.def): the same bits as in separate memory, at every kernel level, with several
+// threads, for every type that the operator takes.
 #include "alloc/liveness.h"
 #include "test_cpu_ops.h"
 
@@ -13,7 +13,7 @@ static struct ggml_tensor * placed(enum ggml_type type) {
     return fill(t, 0.1f, 2);
 }
 
-// A source for a builder that wants f32; the types are given afterwards.
+// A source for a builder that requires f32. The types are set afterwards.
 static struct ggml_tensor * f32(void) { return stand_in(N0, N1, N2, N3); }
 
 static struct ggml_tensor * small(int64_t n0, int64_t n1, int64_t n2, int64_t n3) {

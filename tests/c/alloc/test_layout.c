@@ -1,7 +1,7 @@
-// test_layout.c - arenas of irregular graphs: never larger than best fit makes them for the same lifetimes with results
-// in place, nor for those without; and what is computed in them is what it is with memory of its own for each tensor.
-// On most graphs a plan with results in place needs no more than what is alive at once; the seeds below lead to some
-// where it does, and where nothing in place needs less.
+// test_layout.c - arenas of irregular graphs: never larger than best fit for the same lifetimes,
+// with results in place or without. Results equal those with separate memory for each tensor. On
+// most graphs a plan with results in place needs no more than the bytes alive at once. The seeds
+// below give graphs where it needs more, and where a plan without results in place needs less.
 #include "alloc/liveness.h"
 #include "plan/plan.h"
 #include "base/hash.h"
@@ -10,7 +10,7 @@
 #include "one_arena.h"
 #include "test_alloc.h"
 
-struct world {
+struct scene {
     struct ggml_context * ctx;
     struct ggml_cgraph * graph;
     struct ggml_tensor * all[RANDOM_MAX];
@@ -23,9 +23,9 @@ static struct ggml_tensor * front(struct ggml_context * ctx, struct ggml_tensor 
     return ggml_view_1d(ctx, a, n, 0);
 }
 
-static struct ggml_tensor * pick(struct world * w) { return w->all[test_random_int(GB_MAX(0, w->n - 40), w->n - 1)]; }
+static struct ggml_tensor * pick(struct scene * w) { return w->all[test_random_int(GB_MAX(0, w->n - 40), w->n - 1)]; }
 
-static struct ggml_tensor * make_node(struct world * w) {
+static struct ggml_tensor * make_node(struct scene * w) {
     struct ggml_tensor *a = pick(w), *b = pick(w);
     const int64_t half = GB_MAX(8, a->ne[0] / 16 * 8), least = GB_MIN(a->ne[0], b->ne[0]);
     switch (test_random_int(0, 4)) {
@@ -37,9 +37,9 @@ static struct ggml_tensor * make_node(struct world * w) {
     }
 }
 
-static void make_world(struct world * w, uint64_t seed) {
+static void make_scene(struct scene * w, uint64_t seed) {
     test_seed = seed;
-    *w = (struct world){ .ctx = ggml_init((struct ggml_init_params){ 1 << 18, NULL, true }) };
+    *w = (struct scene){ .ctx = ggml_init((struct ggml_init_params){ 1 << 18, NULL, true }) };
     const int n = (int) test_random_int(60, 250);
     while (w->n < LEAFS) {
         struct ggml_tensor * leaf = w->all[w->n++] =
@@ -69,7 +69,7 @@ static void make_world(struct world * w, uint64_t seed) {
     }
 }
 
-static void set_leafs(const struct world * w) {
+static void set_leafs(const struct scene * w) {
     float values[1000];
     for (int i = 0; i < LEAFS; i++) {
         for (int k = 0; k < w->all[i]->ne[0]; k++) {
@@ -82,7 +82,7 @@ static void set_leafs(const struct world * w) {
 }
 
 // Sum of the bits of all results, each weighted by its place.
-static uint64_t results_of(const struct world * w) {
+static uint64_t results_of(const struct scene * w) {
     uint64_t sum = 0;
     float values[4000];
     for (int i = 0; i < w->graph->n_nodes; i++) {
@@ -101,7 +101,7 @@ static uint64_t results_of(const struct world * w) {
 
 // ----------------------------------------------------------------------------------------------------------- two plans
 
-static size_t best_fit(const struct world * w, bool apart, size_t alignment) {
+static size_t best_fit(const struct scene * w, bool apart, size_t alignment) {
     struct gb_ptrmap ids = { 0 };
     struct gb_liveness l;
     struct gb_plan_item items[2 * RANDOM_MAX];
@@ -132,7 +132,7 @@ static size_t best_fit(const struct world * w, bool apart, size_t alignment) {
     return result.best_fit;
 }
 
-// How many tensors go on in the memory of another one.
+// The number of tensors that reuse the memory of another one in place.
 static int n_in_place(ggml_backend_sched_t sched) {
     static struct ggml_backend_sched_block blocks[2 * RANDOM_MAX];
     const int n_blocks = ggml_backend_sched_get_blocks(sched, blocks, 2 * RANDOM_MAX);
@@ -146,8 +146,8 @@ static int n_in_place(ggml_backend_sched_t sched) {
 
 // True if nothing was computed in place, though it could have been.
 static bool one_graph(ggml_backend_t cpu, uint64_t seed) {
-    struct world w;
-    make_world(&w, seed);
+    struct scene w;
+    make_scene(&w, seed);
     ggml_backend_buffer_t own = ggml_backend_alloc_ctx_tensors(w.ctx, cpu);
     CHECK(own != NULL);
     set_leafs(&w);
@@ -156,7 +156,7 @@ static bool one_graph(ggml_backend_t cpu, uint64_t seed) {
     ggml_backend_buffer_free(own);
     ggml_free(w.ctx);
 
-    make_world(&w, seed);
+    make_scene(&w, seed);
     const size_t alignment = ggml_backend_get_alignment(cpu);
     const size_t in_place = best_fit(&w, false, alignment), apart = best_fit(&w, true, alignment);
     const ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 0);
@@ -195,8 +195,8 @@ static void irregular_graphs(void) {
 // Plans the graph with the n-th allocation failing. True if there were fewer.
 static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
     const int64_t live = gb_test_live_allocs();
-    struct world w;
-    make_world(&w, seed);
+    struct scene w;
+    make_scene(&w, seed);
     const ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 0);
     gb_test_fail_alloc(n, false);
     const enum ggml_status status = ggml_backend_sched_plan_graph(sched, w.graph);
@@ -213,7 +213,8 @@ static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
     return !failed;
 }
 
-// Where the arena is laid out a second time, with nothing in place: each of the last allocations fails, and some of
+// If the arena is laid out a second time without results in place: each of the last allocations
+// fails, and some of the earlier ones.
 // those before.
 static void every_allocation_fails(void) {
     const ggml_backend_t cpu = ggml_backend_cpu_init();

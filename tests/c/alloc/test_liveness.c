@@ -146,7 +146,7 @@ static void inputs_outputs_and_keeping(void) {
     CHECK_SPAN(b, 1, 6); // an output through its view
     CHECK_SPAN(w, 3, 6);
     CHECK_SPAN(e, 4, 6);
-    CHECK_SPAN(d, 5, 6); // nobody reads it
+    CHECK_SPAN(d, 5, 6); // it has no reader
     gb_liveness_free(&l);
     ids.outside = b;
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
@@ -160,7 +160,7 @@ static void inputs_outputs_and_keeping(void) {
     ggml_free(f.ctx);
 }
 
-static void what_must_not_be_taken(void) {
+static void sources_that_must_stay(void) {
     struct fixture f = fixture();
     struct ids ids = { .arenas = 1 };
     struct gb_liveness l;
@@ -229,7 +229,7 @@ static void rule_of_the_allocator(void) {
     CHECK_SPAN(b, 1, 3);
     CHECK_SPAN(c, 2, 4);
     CHECK_SPAN(y, 3, 4);
-    CHECK(item_of(&ids, &l, d) == item_of(&ids, &l, y) && item_of(&ids, &l, d)->to_end); // nobody reads d
+    CHECK(item_of(&ids, &l, d) == item_of(&ids, &l, y) && item_of(&ids, &l, d)->to_end); // d has no reader
     gb_liveness_free(&l);
     const int released[] = { 2, 2, 4, 4 };
     in.released = released;
@@ -386,7 +386,8 @@ static void an_element_wise_square(void) { // reads one storage twice, both time
     ggml_free(f.ctx);
 }
 
-// Every way to compute some nodes over one of their sources, from the spans without: the smallest highest load.
+// Every choice of nodes to compute over one of their sources, from the spans without: the smallest
+// maximum load.
 struct choices {
     int n;                 // nodes that could be computed over a source
     int64_t node[64];      // item
@@ -561,6 +562,6 @@ static void out_of_memory(void) {
     random_graph_free(&g);
 }
 
-TEST_MAIN(TEST(chain_in_place), TEST(inputs_outputs_and_keeping), TEST(what_must_not_be_taken),
+TEST_MAIN(TEST(chain_in_place), TEST(inputs_outputs_and_keeping), TEST(sources_that_must_stay),
     TEST(second_operand_only_when_elementwise), TEST(rule_of_the_allocator), TEST(refuses_disorder),
     TEST(random_graphs), TEST(larger_memory), TEST(an_element_wise_square), TEST(load_is_low), TEST(out_of_memory))

@@ -1,4 +1,4 @@
-// The pool of offsets: every take and give back against a map of bytes.
+// The pool of offsets: every allocation and release against a map of bytes.
 #include "alloc/offset_pool.h"
 #include "base/mem.h"
 #include "pool_validator.h"

@@ -1,5 +1,6 @@
-// Orders that need less memory: by hand, and on random graphs against every order that keeps the dependences, judged by
-// a count of live bytes position by position, by the simulation of test_alloc.h, and by computing.
+// Orders that need less memory: by hand, and on random graphs against every order that keeps the
+// dependences. Judged by a count of live bytes at each position, by the simulation of test_alloc.h,
+// and by computing.
 #include "alloc/reorder.h"
 #include "plan/plan.h"
 #include "base/hash.h"
@@ -84,25 +85,25 @@ static const char * fault_of(const struct ggml_cgraph * graph, const int * order
 
 // ------------------------------------------------------------------------------------------------------------- by hand
 
-struct world {
+struct scene {
     struct ggml_context * ctx;
     struct ggml_cgraph * graph;
     struct gb_ptrmap ids;
 };
 
-static struct world world(void) {
-    struct world w = { .ctx = ggml_init((struct ggml_init_params){ 200000, NULL, true }) };
+static struct scene scene(void) {
+    struct scene w = { .ctx = ggml_init((struct ggml_init_params){ 200000, NULL, true }) };
     w.graph = ggml_new_graph_custom(w.ctx, 1024, false);
     return w;
 }
 
-static void free_world(struct world * w) {
+static void free_scene(struct scene * w) {
     gb_ptrmap_free(&w->ids);
     ggml_free(w->ctx);
 }
 
 // Two branches, each large in the middle and small at the end; listed side by side.
-static void branches(struct world * w, struct ggml_tensor * nodes[7]) {
+static void branches(struct scene * w, struct ggml_tensor * nodes[7]) {
     struct ggml_tensor * x = ggml_new_tensor_1d(w->ctx, GGML_TYPE_F32, 16);
     for (int b = 0; b < 2; b++) {
         nodes[b] = ggml_repeat(w->ctx, x, ggml_new_tensor_2d(w->ctx, GGML_TYPE_F32, 16, 10)); // 640 bytes
@@ -116,7 +117,7 @@ static void branches(struct world * w, struct ggml_tensor * nodes[7]) {
 }
 
 static void one_branch_after_the_other(void) {
-    struct world w = world();
+    struct scene w = scene();
     struct ggml_tensor * nodes[7];
     int order[7];
     branches(&w, nodes);
@@ -128,11 +129,11 @@ static void one_branch_after_the_other(void) {
     CHECK_INT(result.after, 640 + 40 + 40); // the first branch's end, the second's large tensor and what it becomes
     CHECK(fault_of(w.graph, order) == NULL);
     CHECK_INT(load_of(&in, order), result.after);
-    free_world(&w);
+    free_scene(&w);
 }
 
 static void nothing_to_gain(void) {
-    struct world w = world();
+    struct scene w = scene();
     struct ggml_tensor * x = ggml_new_tensor_1d(w.ctx, GGML_TYPE_F32, 16);
     for (int i = 0; i < 50; i++) {
         x = i % 3 ? ggml_sqr(w.ctx, x) : ggml_cont(w.ctx, x);
@@ -152,7 +153,7 @@ static void nothing_to_gain(void) {
     CHECK_INT(gb_reorder(NULL, order, &result), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_INT(gb_reorder(&in, NULL, &result), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_INT(gb_reorder(&in, order, NULL), GGML_STATUS_INVALID_ARGUMENT);
-    free_world(&w);
+    free_scene(&w);
 }
 
 static void custom(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * user) {
@@ -161,7 +162,7 @@ static void custom(struct ggml_tensor * dst, const struct ggml_tensor * a, int i
 
 // Operators that may do anything, and writes into memory that others read, keep their places.
 static void side_effects(void) {
-    struct world w = world();
+    struct scene w = scene();
     struct ggml_tensor * nodes[7];
     int order[16], at[16];
     branches(&w, nodes);
@@ -187,12 +188,12 @@ static void side_effects(void) {
     }
     CHECK(at[7] < at[13]); // first, last
     CHECK(at[9] < at[10] && at[10] < at[12]); // write, read, later
-    free_world(&w);
+    free_scene(&w);
 }
 
 // SET_ROWS writes into a storage that other nodes read before and after it.
 static void writes_of_rows_keep_their_places(void) {
-    struct world w = world();
+    struct scene w = scene();
     struct ggml_tensor * nodes[7];
     int order[16], at[16];
     branches(&w, nodes);
@@ -216,11 +217,11 @@ static void writes_of_rows_keep_their_places(void) {
         at[order[k]] = k;
     }
     CHECK(at[7] < at[8] && at[8] < at[9] && at[9] < at[10]);
-    free_world(&w);
+    free_scene(&w);
 }
 
 static void wide_graph(void) { // more nodes at once than fit into a state
-    struct world w = world();
+    struct scene w = scene();
     struct ggml_tensor * x = ggml_new_tensor_1d(w.ctx, GGML_TYPE_F32, 16);
     struct ggml_tensor * sum = NULL;
     struct ggml_tensor * large[150];
@@ -244,7 +245,7 @@ static void wide_graph(void) { // more nodes at once than fit into a state
     CHECK_INT(result.before, 150 * 640 + 40);
     CHECK_INT(load_of(&in, order), result.after);
     CHECK_MSG(result.after < 6 * 640, "%zu", result.after);
-    free_world(&w);
+    free_scene(&w);
 }
 
 // ------------------------------------------------------------------------------------------------------- random graphs
@@ -373,7 +374,7 @@ static void values_survive(void) {
 // ------------------------------------------------------------------------------------------------- the public function
 
 static void as_a_graph(void) {
-    struct world w = world();
+    struct scene w = scene();
     struct ggml_tensor * nodes[7];
     branches(&w, nodes);
     struct ggml_cgraph * better = ggml_graph_reorder(w.ctx, w.graph);
@@ -399,11 +400,11 @@ static void as_a_graph(void) {
     w.graph->nodes[6] = nodes[0];
     CHECK(ggml_graph_reorder(w.ctx, w.graph) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "computed later");
-    free_world(&w);
+    free_scene(&w);
 }
 
 static void out_of_memory(void) {
-    struct world w = world();
+    struct scene w = scene();
     struct ggml_tensor * nodes[7];
     branches(&w, nodes);
     const int64_t live = gb_test_live_allocs();
@@ -421,7 +422,7 @@ static void out_of_memory(void) {
         CHECK_INT(gb_test_live_allocs(), live);
         ggml_clear_error();
     }
-    free_world(&w);
+    free_scene(&w);
 }
 
 TEST_MAIN(TEST(one_branch_after_the_other), TEST(nothing_to_gain), TEST(side_effects),

@@ -1,5 +1,5 @@
-// Tensor allocators: placing, measuring, resetting, misuse, exact sizes; a map of owners is the oracle. Also the hash
-// sets.
+// Tensor allocators: placing, measuring, resetting, misuse, exact sizes. A map of owners is the
+// oracle. Also the hash sets.
 #include "test_fake.h"
 
 static struct ggml_context * context(void) { return ggml_init((struct ggml_init_params){ 100000, NULL, true }); }
@@ -243,7 +243,7 @@ static void hash_sets(void) {
     struct ggml_cgraph * graph = ggml_new_graph(ctx);
     struct ggml_tensor * x = bytes(ctx, 1);
     ggml_build_forward_expand(graph, x);
-    CHECK(ggml_hash_contains(graph->visited_hash_table, x)); // graphs are searched the same way
+    CHECK(ggml_hash_contains(graph->visited_hash_table, x));  // graphs use the same search
     ggml_free(ctx);
 }
 

@@ -1,4 +1,4 @@
-// Backends on a fake device: forwarding, ordering, plans, copies by every route.
+// Backends on a fake device: forwarding, ordering, plans, and every kind of copy.
 #include "test_fake.h"
 
 static struct ggml_context * context(void) { return ggml_init((struct ggml_init_params){ 20000, NULL, true }); }
@@ -213,7 +213,7 @@ static void copies_that_fail(void) {
     pair_free(&p);
 }
 
-// What lies between the rows of a view is not overwritten, nor between its elements.
+// Copies do not overwrite the bytes between the rows of a view, or between its elements.
 static void copies_of_views(void) {
     for (int way = 0; way < 8; way++) {
         struct pair p;

@@ -47,7 +47,7 @@ static GGML_CALL bool yes(ggml_backend_t backend) {
     return true;
 }
 
-static void memory_of_the_host_is_for_who_computes_on_it(void) {
+static void host_memory_is_for_backends_that_compute_on_it(void) {
     struct fake f;
     const ggml_backend_buffer_type_t cpu = ggml_backend_cpu_buffer_type();
     fake_new(&f);
@@ -219,5 +219,5 @@ static void plain_host_memory(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(types), TEST(memory_of_the_host_is_for_who_computes_on_it), TEST(nothing_crashes_on_null), TEST(buffers),
-    TEST(placing), TEST(access_through_buffers), TEST(plain_host_memory))
+TEST_MAIN(TEST(types), TEST(host_memory_is_for_backends_that_compute_on_it), TEST(nothing_crashes_on_null),
+    TEST(buffers), TEST(placing), TEST(access_through_buffers), TEST(plain_host_memory))

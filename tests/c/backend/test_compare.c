@@ -1,4 +1,4 @@
-// One graph on two backends: which nodes are shown, what stops it, what is left.
+// One graph on two backends: which nodes the callback sees, what stops it, what it leaves.
 #include "test_alloc.h"
 #include "test_fake.h"
 

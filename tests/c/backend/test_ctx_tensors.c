@@ -1,4 +1,4 @@
-// Memory for whole contexts: one buffer, several, none; failures that leave every tensor as it was.
+// Memory for whole contexts: one buffer, several, none. Failures leave every tensor unchanged.
 #include "test_fake.h"
 
 enum { N = 20 };

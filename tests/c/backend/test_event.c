@@ -1,5 +1,5 @@
-// test_event.c - marks in the work of backends: with events of their own, with a queue but no events, and with neither;
-// and the versions of buffers, which tell whether something was written.
+// test_event.c - events of backends with events of their own, with a queue but no events, and with
+// neither. Also the versions of buffers, which change with each write.
 #include "backend/backend.h"
 #include "base/env.h"
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-// test_file_fill.c - tensors that a made-up device fills from files of its own, which are tables of bytes here.
+// test_file_fill.c - tensors that a made-up device fills from its own files, here tables of bytes.
 #include "base/digest.h"
 #include "test_fake.h"
 
@@ -6,7 +6,7 @@
 
 enum { N = 40, COUNT = 300, NBYTES = COUNT * 4, MOST = 16 };
 
-// What the device has, and what it was asked.
+// The files of the device, and the requests that it got.
 static struct {
     char path[32]; // "": no file
     uint8_t bytes[N * NBYTES];
@@ -125,7 +125,7 @@ static void a_device_reads_its_own_file(void) {
     close_parts();
 }
 
-static void what_is_not_read_is_the_callers(void) {
+static void the_caller_sets_unread_parts(void) {
     open_parts(true);
     disk.path[0] = '\0'; // it has no such file
     OK(ggml_backend_fill_from_files(p.parts, N));
@@ -191,5 +191,5 @@ static void bad_arguments(void) {
     close_parts();
 }
 
-TEST_MAIN(TEST(a_device_reads_its_own_file), TEST(what_is_not_read_is_the_callers), TEST(another_file_is_an_error),
+TEST_MAIN(TEST(a_device_reads_its_own_file), TEST(the_caller_sets_unread_parts), TEST(another_file_is_an_error),
     TEST(bad_arguments))

@@ -1,4 +1,4 @@
-// Deep copies of graphs: structure, data, views, what is not placed, size, failures.
+// Deep copies of graphs: structure, data, views, unplaced tensors, size, failures.
 #include "test_alloc.h"
 #include "test_fake.h"
 

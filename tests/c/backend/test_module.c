@@ -1,5 +1,6 @@
-// Backends in shared libraries: the example is loaded and computes; what must not be loaded is refused before any of it
-// runs. The order of the tests matters: the first ones need a process in which nothing was loaded.
+// Backends in shared libraries: the example is loaded and computes. Invalid modules are refused
+// before their code runs. The order of the tests matters: the first ones need a process that has
+// loaded nothing.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// What a profile records, against the graph that was computed and clocks around it.
+// The records of a profile, against the computed graph and clocks around it.
 #include <pthread.h>
 #include <stdatomic.h>
 #ifndef _WIN32
@@ -180,7 +180,7 @@ static void work_of_steps(void) {
     ggml_graph_set_fusion(fuses);
 }
 
-static void way_is_that_of_the_table(void) {
+static void algorithm_is_that_of_the_table(void) {
     OPEN_WORK(w, 2);
     ggml_profile_t p = ggml_profile_new(0);
     for (int i = 0; i < ggml_cpu_level_count(); i++) {
@@ -203,7 +203,7 @@ static void way_is_that_of_the_table(void) {
     close_work(&w);
 }
 
-// What does not fit is counted, and runs go on.
+// Records that do not fit are counted, and runs continue.
 static void full(void) {
     OPEN_WORK(w, 2);
     ggml_profile_t p = ggml_profile_new(5);
@@ -403,7 +403,8 @@ static void in_a_child(void) { SKIP("there is no fork that the thread sanitizer 
 
 // --------------------------------------------------------------------------------------------------------- schedulers
 
-// The CPU tells its operators; of devices with a queue, with and without a clock of their own, splits are timed.
+// The CPU reports its operators. Splits are timed on devices with a queue, with and without a
+// clock.
 static void splits_of_devices(void) {
     static const char * const devices[] = { "SIM CPU", "SIM CPU", "CPU CPU" };
     for (int d = 0; d < 3; d++) {
@@ -444,7 +445,7 @@ static void splits_of_devices(void) {
     }
 }
 
-// A trace goes on beside a profile, and keeps what it had.
+// A trace continues beside a profile, and keeps its events.
 static void beside_a_trace(void) {
     OPEN(q, "SIM CPU");
     struct ggml_tensor * x = put(&q, leaf(&q, "x", 8, 2), 1, false);
@@ -509,6 +510,6 @@ static void graph_of_a_device(void) {
     close_place(&q);
 }
 
-TEST_MAIN(TEST(every_operator_once_a_run), TEST(work_of_steps), TEST(way_is_that_of_the_table), TEST(full),
+TEST_MAIN(TEST(every_operator_once_a_run), TEST(work_of_steps), TEST(algorithm_is_that_of_the_table), TEST(full),
     TEST(wrong_calls), TEST(without_memory), TEST(stopped_runs), TEST(runs_inside_of_nodes), TEST(threads_at_once),
     TEST(in_a_child), TEST(splits_of_devices), TEST(beside_a_trace), TEST(failing_devices), TEST(graph_of_a_device))

@@ -1,4 +1,4 @@
-// What a thread works for: its poll, waits that ask it, and the run that goes along to pools and queues.
+// A thread's poll, waits that call it, and the run that pools and queues pass on.
 #include "test.h"
 
 #include <stdatomic.h>
@@ -34,7 +34,7 @@ static bool ask(void * data) {
     if (a->nested) {
         a->inner += gb_poll();
     }
-    gb_mutex_lock(&mutex); // free: nobody asks with a lock held
+    gb_mutex_lock(&mutex); // free: polls hold no lock
     gb_mutex_unlock(&mutex);
     return a->stop_at > 0 && a->times >= a->stop_at;
 }
@@ -108,7 +108,7 @@ static void wake_often(void * arg) {
     }
 }
 
-// Who is woken again and again asks all the same, and not each time.
+// A thread that is woken often still polls, but not at each wake-up.
 static void wakeups_do_not_keep_it_from_asking(void) {
     struct asked a = { .stop_at = 4 };
     struct waker w = { false, 0 };

@@ -1,4 +1,5 @@
-// Files are replaced whole: content, rights, links, what is no file, and what is left of a process that is killed.
+// Files are replaced whole: content, rights, links, special files, and leftovers of a killed
+// process.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -64,7 +65,7 @@ static enum ggml_status write_text(const char * path, const char * text) {
     return status;
 }
 
-static void whole_or_not_at_all(void) {
+static void files_are_replaced_whole(void) {
     const char * path = in_folder(0, "a");
     struct stat info;
     CHECK_INT(write_text(path, "one"), GGML_STATUS_SUCCESS);
@@ -92,7 +93,7 @@ static void whole_or_not_at_all(void) {
     unlink(path);
 }
 
-static void what_is_no_file(void) {
+static void special_files(void) {
     CHECK_INT(write_text(folder, "x"), GGML_STATUS_IO_ERROR);
     CHECK_INT(write_text("/dev/full", "x"), GGML_STATUS_IO_ERROR);
     CHECK_INT(write_text("/dev/null", "x"), GGML_STATUS_SUCCESS);
@@ -137,7 +138,7 @@ static void killed(void) {
 }
 
 // Files beside the target that a process of the same number left when it was killed.
-static void remains_are_in_nobodys_way(void) {
+static void leftovers_do_no_harm(void) {
     enum { LEFT = 40 };
     const char * path = in_folder(0, "b");
     char left[96];
@@ -174,7 +175,7 @@ static void folders_end(void) {
 
 static void folders_begin(void) { CHECK(mkdtemp(folder) != NULL); }
 
-TEST_MAIN(TEST(folders_begin), TEST(whole_or_not_at_all), TEST(what_is_no_file), TEST(killed),
-    TEST(remains_are_in_nobodys_way), TEST(the_reason_stays), TEST(folders_end))
+TEST_MAIN(TEST(folders_begin), TEST(files_are_replaced_whole), TEST(special_files), TEST(killed),
+    TEST(leftovers_do_no_harm), TEST(the_reason_stays), TEST(folders_end))
 
 #endif

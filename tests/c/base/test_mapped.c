@@ -1,5 +1,5 @@
-// Files that are mapped and shrink: an error of the call that read them, in any thread, in a child too; nobody else's
-// SIGBUS is touched.
+// Files that are mapped and shrink: the call that read them fails, in any thread, in a child too.
+// Other owners' SIGBUS is not touched.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -101,7 +101,7 @@ static void computing_on_a_file_that_shrinks(void) {
                 CHECK(!ggml_backend_graph_compute(cpu, p.graph));
                 CHECK_ERROR(GGML_STATUS_IO_ERROR, "shrank");
             }
-            if (!small) { // also when the file has its size again: what was read is lost
+            if (!small) {  // also if the file has its size again: the bytes were missing
                 REQUIRE(truncate(f.path, BYTES) == 0);
                 CHECK(!ggml_backend_graph_compute(cpu, p.graph));
                 CHECK_ERROR(GGML_STATUS_IO_ERROR, "lost");
@@ -203,11 +203,12 @@ static void many_threads(void) {
     struct gb_mapped *watches[N], *many[100];
     for (int i = 0; i < N; i++) {
         REQUIRE(make_file(&readers[i].file, BYTES));
-        watches[i] = gb_mapped_watch(readers[i].file.data, BYTES, 0, false, NULL); // no path: only the lost pages tell
+        watches[i] =
+            gb_mapped_watch(readers[i].file.data, BYTES, 0, false, NULL);  // no path: only the missing pages show it
         REQUIRE(watches[i] && truncate(readers[i].file.path, 4096) == 0);
         REQUIRE(pthread_create(&readers[i].thread, NULL, read_all, &readers[i]) == 0);
     }
-    for (int i = 0; i < 100; i++) { // more than have room without memory of their own
+    for (int i = 0; i < 100; i++) {  // more than fit without memory of their own
         many[i] = gb_mapped_watch(&many[i], sizeof(many[i]), 0, false, NULL);
         CHECK(many[i] != NULL && gb_mapped_find(&many[i]) == many[i]);
     }

@@ -1,4 +1,4 @@
-// test_mem.c - base/mem.h: large pieces of memory. What else is there, test_base.c looks at.
+// test_mem.c - large pieces of memory of base/mem.h. test_base.c tests the rest.
 #include "test.h"
 
 #include <stdio.h>
@@ -13,8 +13,8 @@ const char * __asan_default_options(void) { return "allocator_may_return_null=1"
 __attribute__((visibility("default"))) const char * __tsan_default_options(void);
 const char * __tsan_default_options(void) { return "allocator_may_return_null=1"; }
 
-// What the kernel says of the pages at an address: is "hg" (huge pages asked for) among the flags of its mapping. -1:
-// it does not say.
+// The kernel's flags of the pages at an address: true if "hg" (huge pages requested) is among the
+// flags of its mapping. -1: unknown.
 static int is_advised(const void * address) {
     FILE * file = fopen("/proc/self/smaps", "r");
     if (file == NULL) {

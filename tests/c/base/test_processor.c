@@ -1,4 +1,4 @@
-// Leaving a processor: a thread gets to another one, and its affinity mask is what it was, whatever it allows.
+// Leaving a processor: a thread gets to another one, and its affinity mask stays the same.
 #define _GNU_SOURCE // masks of processors
 #include "test.h"
 
@@ -40,7 +40,7 @@ static void in_a_thread(void (*run)(void * arg)) {
 
 static void the_mask_stays(void) { in_a_thread(leave_often); }
 
-// A mask that somebody has set: of two processors, of one, and of one that is left though the thread is not on it.
+// A mask set by the program: of two processors, of one, and of one other than the thread's.
 static void leave_within_a_mask(void * arg) {
     (void) arg;
     const cpu_set_t all = mask_of_thread();

@@ -1,5 +1,5 @@
-// The engine: nodes see what earlier ones did, whatever the number of threads; failures and callbacks stop all threads;
-// plans fit.
+// The engine: nodes see the effects of earlier nodes, for any number of threads. Failures and
+// callbacks stop all threads. Invalid plans are refused.
 #include "test.h"
 
 #include "ggml-cpu.h"
@@ -145,7 +145,7 @@ static void look(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith
     atomic_fetch_add(&w->calls[ith], 1);
     const int now = atomic_fetch_add(&w->at_once, 1) + 1;
     atomic_fetch_add(&w->nth_sum, nth); // after at_once: who waits for it counts as there
-    // Nobody leaves before somebody else came, however long a busy machine takes to run a second thread.
+    // No thread leaves before another one came, even if a busy machine delays the second thread.
     for (int64_t end = ggml_time_us() + 60000000;
         nth > 1 && atomic_load(&w->nth_sum) < 2 * nth && ggml_time_us() < end;) {
         gb_thread_yield();
@@ -251,8 +251,8 @@ static void the_caller_alone_computes_the_same(void) {
     ggml_free(ctx);
 }
 
-// One run in 32 goes the way that was slower, and moves the mean of that way by a quarter of it at most.
-static void the_slower_way_is_tried_again(void) {
+// One run in 32 takes the slower choice, and moves its mean by a quarter of the difference at most.
+static void the_slower_choice_is_tried_again(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, ggml_scale(ctx, new_vector(ctx, 100000, 1), 2)), 3);
@@ -315,7 +315,8 @@ static void long_runs_alone_are_remembered(void) {
     ggml_free(ctx);
 }
 
-// A caller that was held up does so many runs alone, also where nobody sleeps, with the same results.
+// A caller that was held up does so many runs alone, even if no thread sleeps, with the same
+// results.
 static void a_caller_that_was_held_up_goes_alone(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
@@ -390,7 +391,7 @@ static void three_looked(void * arg) {
     w->nth_sum = 0;
 }
 
-// Functions of the program's get the threads that they asked for, whoever slept.
+// A program's functions get the threads that they requested, even if threads slept.
 static void custom_nodes_are_never_run_alone(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
@@ -506,7 +507,7 @@ static void work_memory_is_asked_for_and_needed(void) {
     ggml_free(ctx);
 }
 
-static void what_is_not_allocated_is_named(void) {
+static void the_message_names_unallocated_tensors(void) {
     struct ggml_context * ctx = new_context(false);
     struct ggml_context * bare = new_context(true);
     REQUIRE(ctx != NULL && bare != NULL);
@@ -739,9 +740,10 @@ static void out_of_memory(void) {
 
 TEST_MAIN(TEST(chain_of_large_and_small_nodes), TEST(in_place_nodes_run_in_order), TEST(views_are_no_work),
     TEST(empty_graph_and_empty_tensors), TEST(counts_runs), TEST(custom_nodes_get_their_tasks),
-    TEST(the_caller_alone_computes_the_same), TEST(the_slower_way_is_tried_again), TEST(long_runs_alone_are_remembered),
-    TEST(a_caller_that_was_held_up_goes_alone), TEST(a_caller_does_not_wait_for_a_stopped_thread_again),
-    TEST(custom_nodes_are_never_run_alone), TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph),
-    TEST(bad_plans_are_refused), TEST(work_memory_is_asked_for_and_needed), TEST(what_is_not_allocated_is_named),
+    TEST(the_caller_alone_computes_the_same), TEST(the_slower_choice_is_tried_again),
+    TEST(long_runs_alone_are_remembered), TEST(a_caller_that_was_held_up_goes_alone),
+    TEST(a_caller_does_not_wait_for_a_stopped_thread_again), TEST(custom_nodes_are_never_run_alone),
+    TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph), TEST(bad_plans_are_refused),
+    TEST(work_memory_is_asked_for_and_needed), TEST(the_message_names_unallocated_tensors),
     TEST(unsupported_nodes_are_explained), TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes),
     TEST(aborts_between_groups), TEST(graphs_at_once), TEST(a_million_nodes), TEST(out_of_memory))

@@ -1,5 +1,5 @@
-// CPU backend and CPU buffers: settings, plans that own what they need, memory of others, copies, levels side by side,
-// parameters.
+// CPU backend and CPU buffers: settings, plans that own their data, memory of other owners, copies,
+// levels in one process, parameters.
 #include "test.h"
 
 #include "base/mem.h"
@@ -16,7 +16,7 @@ static struct ggml_context * new_context(bool no_alloc) {
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
-static void buffers_have_room_and_alignment(void) {
+static void buffers_have_padding_and_alignment(void) {
     ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
     CHECK_STR(ggml_backend_buft_name(buft), "CPU");
     CHECK_INT(ggml_backend_buft_get_alignment(buft), 64);
@@ -428,8 +428,8 @@ static bool scenario(void) {
 
 static void out_of_memory(void) { test_each_allocation_fails(scenario, 200); }
 
-TEST_MAIN(TEST(buffers_have_room_and_alignment), TEST(memory_of_others), TEST(copies_leave_gaps_alone), TEST(settings),
-    TEST(levels_side_by_side), TEST(plans_own_what_they_need), TEST(failures_reach_the_caller),
+TEST_MAIN(TEST(buffers_have_padding_and_alignment), TEST(memory_of_others), TEST(copies_leave_gaps_alone),
+    TEST(settings), TEST(levels_side_by_side), TEST(plans_own_what_they_need), TEST(failures_reach_the_caller),
     TEST(threads_follow_the_setting), TEST(abort_callback), TEST(supports_what_it_computes),
     TEST(device_memory_is_refused), TEST(registry_parameters), TEST(numbers_in_parameters),
     TEST(features_are_consistent), TEST(out_of_memory))

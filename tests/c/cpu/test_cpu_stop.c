@@ -1,6 +1,6 @@
-// Every operator stops inside a long node: the abort callback is asked there, a little at a time, and when it says so
-// what is left is skipped by all threads. Nobody is left waiting, and the next run gives the bits of one that was not
-// disturbed.
+// Every operator stops inside a long node: it polls the abort callback in small steps. When the
+// callback returns true, all threads skip the remaining work. No thread is left waiting, and the
+// next run gives the bits of an undisturbed one.
 #include "test.h"
 
 #include <stdatomic.h>
@@ -101,7 +101,7 @@ static struct ggml_tensor * attention_back(void) {
     return ggml_flash_attn_back(ctx, q, floats(64, 256, 4, 1), floats(256, 64, 4, 1), floats(64, 48, 4, 1), true);
 }
 
-// What is computed; a node's memory is its own.
+// The tensors of a computation. A node's memory is its own.
 #define CASES(X)                                                                                                       \
     X(dup, ggml_dup(ctx, floats(1024, 4096, 1, 1)))                                                                    \
     X(cpy, ggml_cast(ctx, BIG, GGML_TYPE_F16))                                                                         \
@@ -331,7 +331,7 @@ static void check_case(int which, const struct gb_level * level) {
     CHECK_MSG(begins_with_all(last) || is_untouched(last), "%s, level %s: all of the result was begun", name,
         level->name);
 
-    for (int i = 0; i < (SLOW ? 3 : 6); i++) { // any moment, any team; nobody hangs
+    for (int i = 0; i < (SLOW ? 3 : 6); i++) {  // any moment, any team; no thread hangs
         state = state * 1664525 + 1013904223;
         struct questions some = { .stop_at = 1 + (int) ((state >> 8) % (unsigned) full.n) };
         const enum ggml_status status = run(&l, 2 + i % (THREADS - 1), level->kernels, &some);

@@ -1,4 +1,4 @@
-// test_limits.c - cpu/limits.h: what is measured is plausible, and arguments are checked.
+// test_limits.c - cpu/limits.h: measured rates are plausible, and arguments are checked.
 #include "test.h"
 
 #include "base/env.h"

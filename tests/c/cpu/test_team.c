@@ -1,5 +1,6 @@
-// test_team.c - sharing by who comes (gb_cpu_take): each item is taken once, whoever comes late, with any number of
-// threads, in every step and behind every barrier; parts of threads that do not come are taken by others.
+// test_team.c - dynamic sharing (gb_cpu_take): each item is taken once, even if threads come late,
+// with any number of threads, in every step and after every barrier. Other threads take the parts
+// of missing threads.
 #include "test.h"
 
 #include "base/thread.h"
@@ -66,13 +67,13 @@ static void thread_main(void * arg, int ith, int nth) {
         gb_cpu_barrier(&call);
         take_all(&call, w, false);
         if (nth > 1) {
-            gb_cpu_pool_meet(w->team->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+            gb_cpu_pool_barrier(w->team->pool, GB_CPU_BARRIER_TEAM, nth, NULL, NULL);
         }
         if (ith == 0) {
             check_all(w, 1);
         }
         if (nth > 1) {
-            gb_cpu_pool_meet(w->team->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+            gb_cpu_pool_barrier(w->team->pool, GB_CPU_BARRIER_TEAM, nth, NULL, NULL);
         }
     }
 }

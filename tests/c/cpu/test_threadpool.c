@@ -1,5 +1,5 @@
-// Thread pool: every share is done exactly once, whoever waits is woken, pools are independent, and a fork does no
-// harm.
+// Thread pool: every share is done exactly once, every waiting thread is woken, pools are
+// independent, and forks do no harm.
 #define _GNU_SOURCE // masks of processors
 #include "test.h"
 
@@ -85,12 +85,12 @@ static int threads_of(struct gb_cpu_pool * pool, int n, struct gb_cpu_rest * res
     return used;
 }
 
-// The caller does it alone where it may and somebody sleeps, but not when it did so a moment ago.
+// The caller runs alone if that is allowed and a thread sleeps, unless it did so a moment ago.
 static void sleepers_may_rest(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     struct gb_cpu_rest rest = { .may_be_alone = true };
-    CHECK_INT(threads_of(pool, 3, &rest), 3); // nobody has been started yet
+    CHECK_INT(threads_of(pool, 3, &rest), 3);  // no worker has been started yet
     CHECK(!rest.slept);
     int slept = 0;
     for (int i = 0; i < 200; i++) {
@@ -117,7 +117,7 @@ static void dawdle(void * arg, int ith, int nth) {
 }
 
 // A run that must be alone is, whether threads sleep or not; it reports how long the caller waited.
-static void who_is_held_up_goes_alone(void) {
+static void a_delayed_caller_runs_alone(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     for (int who = 0; who < 3; who++) {
@@ -183,7 +183,7 @@ static void marcher(void * arg, int ith, int nth) {
     struct march * m = arg;
     for (int r = 0; r < ROUNDS; r++) {
         m->position[ith] = r;
-        gb_cpu_pool_meet(m->pool, GB_CPU_MEET_TEAM, nth, decide, m);
+        gb_cpu_pool_barrier(m->pool, GB_CPU_BARRIER_TEAM, nth, decide, m);
         for (int i = 0; i < nth; i++) {
             if (m->position[i] != r) {
                 atomic_fetch_add(&m->out_of_step, 1);
@@ -192,15 +192,15 @@ static void marcher(void * arg, int ith, int nth) {
         if (m->odd != (r % 2 == 0)) {
             atomic_fetch_add(&m->disagreements, 1);
         }
-        const int half = (nth + 1) / 2; // a part of the team meets in between
+        const int half = (nth + 1) / 2; // a part of the team has a barrier in between
         if (ith < half) {
-            gb_cpu_pool_meet(m->pool, GB_CPU_MEET_NODE, half, NULL, NULL);
+            gb_cpu_pool_barrier(m->pool, GB_CPU_BARRIER_NODE, half, NULL, NULL);
         }
-        gb_cpu_pool_meet(m->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+        gb_cpu_pool_barrier(m->pool, GB_CPU_BARRIER_TEAM, nth, NULL, NULL);
     }
 }
 
-static void meetings_keep_step(void) {
+static void barriers_keep_threads_in_step(void) {
     const int sizes[] = { 1, 2, 3, 4, 7, 16 };
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
         struct march m = { .pool = gb_cpu_pool_new(sizes[s]) };
@@ -217,7 +217,7 @@ static void meetings_keep_step(void) {
 
 struct shared_pool {
     struct gb_cpu_pool * pool;
-    atomic_int inside; // runs under way: never more than one
+    atomic_int inside; // active runs: never more than one
     atomic_int overlaps, total;
 };
 
@@ -227,7 +227,7 @@ static void one_at_a_time(void * arg, int ith, int nth) {
         atomic_fetch_add(&s->overlaps, 1);
     }
     atomic_fetch_add(&s->total, 1);
-    gb_cpu_pool_meet(s->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+    gb_cpu_pool_barrier(s->pool, GB_CPU_BARRIER_TEAM, nth, NULL, NULL);
     if (ith == 0) {
         atomic_fetch_sub(&s->inside, 1);
     }
@@ -339,7 +339,8 @@ static void compare_mask(void * arg, int ith, int nth) {
     atomic_fetch_add(&m->runs, 1);
 }
 
-// Runs of workers that slept, with the caller on one processor, then on the other, so that they meet it on each.
+// Runs of workers that slept, with the caller on one processor, then on the other, so that they
+// find it on each.
 static void run_beside(struct gb_cpu_pool * pool, const cpu_set_t * of_workers) {
     struct masks m = { .expected = *of_workers };
     for (int r = 0; r < 200; r++) {
@@ -453,7 +454,7 @@ static void * keep_busy(void * arg) {
     return NULL;
 }
 
-// The fork meets the pool in the middle of somebody else's run, with its locks held.
+// The fork happens in the middle of another thread's run, while the pool's locks are held.
 static void a_child_of_a_busy_process(void) {
     if (UNDER_TSAN) {
         SKIP("the thread sanitizer cannot follow a fork that starts threads");
@@ -545,8 +546,8 @@ static void out_of_memory(void) {
     CHECK_INT(gb_test_live_allocs(), before);
 }
 
-TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(sleepers_may_rest), TEST(who_is_held_up_goes_alone),
-    TEST(refuses_bad_sizes), TEST(thousands_of_tiny_runs), TEST(meetings_keep_step), TEST(concurrent_callers_queue),
-    TEST(borrowed_pools_are_exclusive_and_few), TEST(a_run_inside_a_run_is_refused), TEST(workers_keep_their_mask),
-    TEST(a_child_starts_its_own_workers), TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool),
-    TEST(fewer_threads_do_the_work), TEST(out_of_memory))
+TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(sleepers_may_rest),
+    TEST(a_delayed_caller_runs_alone), TEST(refuses_bad_sizes), TEST(thousands_of_tiny_runs),
+    TEST(barriers_keep_threads_in_step), TEST(concurrent_callers_queue), TEST(borrowed_pools_are_exclusive_and_few),
+    TEST(a_run_inside_a_run_is_refused), TEST(workers_keep_their_mask), TEST(a_child_starts_its_own_workers),
+    TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool), TEST(fewer_threads_do_the_work), TEST(out_of_memory))

@@ -1,5 +1,5 @@
-// test_traits.c - cpu/traits.h: what is measured are powers of two that stay what they are, what is given replaces it,
-// and what cannot be read is an error wherever kernels are going to compute.
+// test_traits.c - cpu/traits.h: measured values are powers of two and stay the same, given values
+// replace them, and invalid values are an error wherever kernels compute.
 #define _GNU_SOURCE // setenv
 #include "test.h"
 

@@ -1,5 +1,5 @@
-// Replays the fuzzer's corpus (tests/fuzz/corpus_gguf), each file also cut and damaged in a few hundred ways that are
-// always the same.
+// Replays the fuzzer's corpus (tests/fuzz/corpus_gguf). Each file is also cut and damaged in a few
+// hundred fixed ways.
 #include "test.h"
 
 #include <dirent.h>

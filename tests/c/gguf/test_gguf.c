@@ -1,4 +1,4 @@
-// GGUF files: what is written is read back; what is broken is refused with a message, whatever is broken.
+// GGUF files: what is written is read back, and every kind of damage is refused with a message.
 #include "test.h"
 
 #include "base/mem.h"
@@ -311,7 +311,7 @@ static void no_memory(void) {
     remove(path);
 }
 
-// One file by hand: three tensors, the first and the last of types that nobody knows here, and their bytes.
+// A file by hand: three tensors, the first and the last of unknown types, and their bytes.
 static size_t unknown_types(uint8_t * out, uint32_t first_type, uint64_t second_offset) {
     static const char names[3] = { 'u', 't', 'v' };
     const uint32_t types[3] = { first_type, GGML_TYPE_F32, 40 + 900 };

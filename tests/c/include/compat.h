@@ -1,5 +1,5 @@
-// compat.h - the model of the test_compat_* programs: y = softmax(w2 relu(w1 x + b1)), with a residual branch and a
-// view, and what it should give, computed in double with plain loops.
+// compat.h - the model of the test_compat_* programs: y = softmax(w2 relu(w1 x + b1)), with a
+// residual branch and a view, and its expected output, computed in double with plain loops.
 #ifndef GB_TESTS_COMPAT_H
 #define GB_TESTS_COMPAT_H
 

@@ -1,7 +1,7 @@
-// test_compat_backend.c - a backend of a third party, as it was written in early 2024: against the public headers only,
-// with positional initialisers that end where the structs ended then. Its device stores every byte inverted, so that
-// nobody can read or write its memory without the hooks unnoticed; it computes ADD and MUL of F32 and leaves the rest
-// to the CPU.
+// test_compat_backend.c - a backend of a third party as written in early 2024: only public headers,
+// and positional initialisers that end where the structs ended then. Its device stores every byte
+// inverted, so that access without the hooks is detected. It computes ADD and MUL of F32 and leaves
+// the rest to the CPU.
 #include "compat.h"
 
 #include "ggml-backend-impl.h"

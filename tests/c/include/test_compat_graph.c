@@ -1,5 +1,6 @@
-// test_compat_graph.c - programs of early 2024 beyond allocate-and-compute: comparing two backends, copying a graph,
-// one handle for several buffers, memory of somebody else as a buffer, backends by name, graph plans.
+// test_compat_graph.c - programs of early 2024 beyond allocate-and-compute: comparing two backends,
+// copying a graph, one handle for several buffers, the program's memory as a buffer, backends by
+// name, graph plans.
 #include "compat.h"
 
 #include "ggml-backend-impl.h"

@@ -1,6 +1,6 @@
-// test_compat_layout.c - the binary interface that programs of early 2024 rely on: struct sizes and offsets, enum
-// values, constants. Everything is checked by the compiler; the numbers are those of the interface's description for
-// machines with 64-bit pointers.
+// test_compat_layout.c - the binary interface that programs of early 2024 rely on: struct sizes and
+// offsets, enum values, constants, for machines with 64-bit pointers. The compiler checks
+// everything.
 #include "ggml-alloc.h"
 #include "ggml-backend-impl.h"
 #include "test.h"

@@ -1,6 +1,6 @@
-// test_compat_sched.c - programs of early 2024 with the scheduler: measure the largest graph, then, for every batch,
-// reset, build, set the inputs, compute. Weights on the devices, on one device or several, inputs placed in three ways;
-// splits; the eval callback.
+// test_compat_sched.c - programs of early 2024 with the scheduler: measure the largest graph, then,
+// for every batch, reset, build, set the inputs, compute. Weights on one device or several, three
+// placements of inputs, splits, the eval callback.
 #include "compat.h"
 
 enum { MAX_BACKENDS = 3 };

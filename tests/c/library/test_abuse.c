@@ -1,7 +1,7 @@
-// Nothing that a caller does may crash, hang, corrupt or leak: every public function (abuse.def, and by hand what must
-// not be called blindly) with arguments that are right, NULL in turn, out of range, in the wrong state, of the wrong
-// kind. Meant for the sanitizers, which find what is wrong; tensors that builders return become arguments of what
-// follows.
+// No call may crash, hang, corrupt or leak. Calls every public function (abuse.def, and by hand the
+// ones that must not be called blindly) with arguments that are valid, NULL one after another, out
+// of range, in the wrong state, or of the wrong kind. For the sanitizers. Tensors that builders
+// return become arguments of later calls.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -575,7 +575,7 @@ static void failing_log(enum ggml_log_level level, const char * text, void * dat
     ggml_clear_error();
 }
 
-// What a callback does changes neither the error that is being reported nor ends in a circle.
+// A call in the callback neither changes the error that is being reported nor recurses without end.
 static void log_callback_that_fails(void) {
     ggml_log_set(failing_log, NULL);
     n_logged = 0;
@@ -825,7 +825,7 @@ static void schedulers(void) {
     ggml_backend_t with_null[] = { pool.backend[1], NULL };
     ggml_backend_t twice[] = { pool.backend[0], pool.backend[0] };
     ggml_backend_t hollow[] = { &pool.hookless, pool.backend[0] };
-    ggml_backend_buffer_type_t bufts[] = { pool.buft[0], pool.buft[1] }; // the wrong way round
+    ggml_backend_buffer_type_t bufts[] = { pool.buft[0], pool.buft[1] };  // in the wrong order
     ggml_backend_buffer_type_t no_bufts[] = { NULL, &pool.hookless_buft };
     CHECK(ggml_backend_sched_new(NULL, NULL, 1, 1) == NULL);
     CHECK(ggml_backend_sched_new(sim_cpu, NULL, 0, 1) == NULL);

@@ -1,8 +1,10 @@
-// Tensors whose structs a program has damaged: one field of one tensor of a right graph, for every operator, given to
-// everything that plans, computes, copies or writes graphs. Errors and results are both fine; what is looked for are
-// crashes, endless loops and bytes outside, so this is a test for the sanitizers. GGML_TEST_DAMAGE_ALL=1 tries every
-// damage of each tensor, GGML_TEST_DAMAGE_ONLY=NAME does so for one builder, GGML_TEST_DAMAGE=N makes N random pairs of
-// damages, too; GGML_TEST_DAMAGE_FORK=1 runs each in a process of its own and lists those that fail.
+// Damaged structs of tensors: one field of one tensor of a valid graph, for every operator, given
+// to everything that plans, computes, copies or writes graphs. Errors and results are both fine.
+// The test looks for crashes, endless loops and bytes outside, so run it under the sanitizers.
+//
+// GGML_TEST_DAMAGE_ALL=1 tries every damage of each tensor, GGML_TEST_DAMAGE_ONLY=NAME does so for
+// one builder. GGML_TEST_DAMAGE=N makes N random pairs of damages, too. GGML_TEST_DAMAGE_FORK=1
+// runs each damage in a process of its own and lists those that fail.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -108,7 +110,7 @@ static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, 
     return true;
 }
 
-// False, too: a tensor whose memory a program gave has got larger, and is right otherwise. Nobody but the program knows
+// False, too: a tensor whose memory a program gave has got larger, and is right otherwise. Only the program knows
 // how much it gave.
 static bool damage(struct ggml_tensor * t, const struct ggml_cgraph * graph, int what) {
     const size_t before = ggml_nbytes(t);

@@ -1,5 +1,6 @@
-// Forks at any moment: in a child whose parent's other threads were computing, loading, logging, new objects work, and
-// old ones work or are an error. No call hangs, and pending work is never read as a result.
+// Forks at any moment, while other threads of the parent compute, load or log. In the child new
+// objects work, and old ones work or give an error. No call hangs, and pending work is never read
+// as a result.
 #include "test.h"
 
 #include <pthread.h>
@@ -179,7 +180,8 @@ static void new_objects_work(void) {
     job_close(&j);
 }
 
-// What another thread of the parent was using: it works or says that it does not, and can be freed.
+// Objects that another thread of the parent was using: each works or reports an error, and can be
+// freed.
 static void old_objects_answer(struct busy * b) {
     for (int i = 0; i < 3; i++) {
         const enum ggml_status status = job_start(&b->job, 3, true);
@@ -226,7 +228,7 @@ static void children_of_busy_processes(void) {
     }
     for (int i = 0; i < USERS; i++) {
         CHECK(users[i].runs > 0);
-        CHECK_INT(job_start(&users[i].job, 5, true), GGML_STATUS_SUCCESS); // the parent goes on
+        CHECK_INT(job_start(&users[i].job, 5, true), GGML_STATUS_SUCCESS);  // the parent continues
         CHECK(job_is_right(&users[i].job, 5));
         job_close(&users[i].job);
     }
@@ -236,7 +238,7 @@ static void children_of_busy_processes(void) {
 
 // ----------------------------------------------------------------------------------------------------- pending work
 
-static void results_on_their_way_are_lost(void) {
+static void pending_results_are_discarded(void) {
     SKIP_UNDER_TSAN();
     SKIP_IF_CHECKED("no work is pending");
     static const char * const second[] = { NULL, "CPU:threads=2" };
@@ -333,7 +335,7 @@ static bool fork_and_stop(void * data) {
     return false;
 }
 
-// The poll of a wait forks: in the child that wait is over, in the parent it goes on.
+// The poll of a wait forks: the wait ends in the child and continues in the parent.
 static void polls_fork(void) {
     SKIP_UNDER_TSAN();
     SKIP_IF_CHECKED("waits are elsewhere");
@@ -358,4 +360,4 @@ static void polls_fork(void) {
     job_close(&j);
 }
 
-TEST_MAIN(TEST(children_of_busy_processes), TEST(results_on_their_way_are_lost), TEST(functions_fork), TEST(polls_fork))
+TEST_MAIN(TEST(children_of_busy_processes), TEST(pending_results_are_discarded), TEST(functions_fork), TEST(polls_fork))

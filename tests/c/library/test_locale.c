@@ -1,5 +1,5 @@
-// Numbers are read and written with a point, also in a program whose locale has a comma. A locale of that kind is
-// looked for, or made with localedef where that is there.
+// Numbers are read and written with a point, also if the program's locale has a comma. Looks for
+// such a locale, or makes one with localedef if that is installed.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif

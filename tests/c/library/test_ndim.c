@@ -1,5 +1,5 @@
-// The number of dimensions goes where a tensor goes: builders and the nodes that they hide, graph copies, files, the
-// scheduler's copies.
+// The number of dimensions is passed on with a tensor: builders and their hidden nodes, graph
+// copies, files, the scheduler's copies.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -146,7 +146,7 @@ static void look(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith
     }
 }
 
-// What a function of the user's sees is what the user made, whatever the scheduler copies on the way.
+// A user's function sees the tensors that the user made, even if the scheduler copies them.
 static void shown_to_functions(void) {
     static const int64_t shapes[][4] = { { 8, 1, 1, 1 }, { 512, 512, 0, 1 }, { 1, 1, 1, 1 }, { 0, 1, 1, 1 },
         { 5, 0, 1, 1 } };

@@ -1,5 +1,5 @@
-// A device whose buffers are smaller than what was asked for: whoever asks gets an error that names both sizes, and no
-// memory is left behind.
+// A device whose buffers are smaller than requested: the caller gets an error with both sizes, and
+// no memory leaks.
 #include "ggml-alloc.h"
 #include "test.h"
 #include "test_fake.h"
@@ -88,7 +88,7 @@ static void everywhere(void) {
     }
 }
 
-static void exact_and_larger_ones_are_fine(void) {
+static void exact_and_larger_buffers_are_fine(void) {
     begin(0);
     new_graph();
     const ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, &device.backend);
@@ -97,4 +97,4 @@ static void exact_and_larger_ones_are_fine(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(everywhere), TEST(exact_and_larger_ones_are_fine))
+TEST_MAIN(TEST(everywhere), TEST(exact_and_larger_buffers_are_fine))

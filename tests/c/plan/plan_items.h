@@ -1,4 +1,4 @@
-// plan_items.h - memory plans' items read from tests/data, which lies beside the folder of this source tree's tests.
+// plan_items.h - reads items of memory plans from tests/data.
 #ifndef GB_TESTS_PLAN_ITEMS_H
 #define GB_TESTS_PLAN_ITEMS_H
 
@@ -7,7 +7,8 @@
 
 #include "plan/plan.h"
 
-// Reads at most `max` items of tests/data/NAME (columns: id, lower, upper, size); how many, 0 where there is no such
+// Reads at most `max` items of tests/data/NAME (columns: id, lower, upper, size). Returns their
+// number, 0 if the file does not exist.
 // file.
 static inline size_t plan_items_load(const char * name, struct gb_plan_item * items, size_t max) {
     const char * here = __FILE__;

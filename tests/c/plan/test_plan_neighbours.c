@@ -1,4 +1,5 @@
-// Placed neighbours of a buffer against a look at all buffers, after random changes, in sparse and dense parts.
+// Placed neighbours of a buffer against a scan of all buffers, after random changes, in sparse and
+// dense parts.
 #include "plan/search/plan_methods.h"
 #include "base/mem.h"
 #include "test.h"

@@ -1,5 +1,5 @@
-// Parts and groups of buffers, and the contract of the search (plan/plan_search.h): plans without a search, and what a
-// search of the test's own gets and may do.
+// Parts and groups of buffers, and the contract of the search (plan/plan_search.h): plans without a
+// search, and the arguments and effects of a search of the test's own.
 #include "plan/plan_search.h"
 #include "base/mem.h"
 #include "base/status.h"

@@ -1,6 +1,6 @@
-// test_sched.c - the scheduler's functions, one behaviour a test: placement of small graphs against splits and values
-// found by hand, and everything that is promised about state: graphs unchanged, leafs that keep their content, failures
-// that change nothing.
+// test_sched.c - the scheduler's functions, one behaviour a test. Placement of small graphs against
+// splits and values found by hand. All promises about state: graphs do not change, leafs keep their
+// content, failures change nothing.
 #include "ggml-alloc.h"
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
@@ -120,7 +120,7 @@ static void users_are_obeyed(void) {
     close_place(&p);
 }
 
-static void nobody_can(void) {
+static void no_backend_supports_a_node(void) {
     OPEN(p, "SIM:name=A,noops=sqr SIM:name=B,noops=sqr");
     struct ggml_tensor *x = leaf(&p, "x", 2, 1), *a = ggml_sqr(p.ctx, x);
     expand(&p, a);
@@ -353,7 +353,7 @@ static void leafs_keep_their_content(void) {
     close_place(&p);
 }
 
-static void leafs_move_when_told(void) {
+static void leafs_move_with_their_assignment(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *w = leaf(&p, "w", 4, 1), *y = ggml_sqr(p.ctx, w);
     expand(&p, y);
@@ -912,11 +912,11 @@ static void every_allocation_fails(void) {
 }
 
 TEST_MAIN(TEST(one_cpu), TEST(second_run_allocates_nothing), TEST(weights_decide), TEST(users_are_obeyed),
-    TEST(nobody_can), TEST(copies_are_renewed), TEST(only_what_is_read_is_copied), TEST(results_are_written_back),
-    TEST(written_rows_are_written_back), TEST(in_place_goes_where_its_memory_is), TEST(plain_host_memory),
-    TEST(every_source_slot_counts), TEST(leafs_keep_their_content), TEST(leafs_move_when_told),
-    TEST(results_of_earlier_graphs), TEST(two_schedulers_one_graph), TEST(buffers_grow), TEST(many_graphs),
-    TEST(changed_graphs_are_noticed), TEST(two_steps_on_devices), TEST(callbacks), TEST(many_backends_and_splits),
-    TEST(arenas_in_chunks), TEST(device_memory_runs_out), TEST(failing_devices), TEST(bad_arguments),
-    TEST(freed_foreign_backend), TEST(empty_tensors), TEST(third_party_backend), TEST(callbacks_cannot_reenter),
-    TEST(every_allocation_fails))
+    TEST(no_backend_supports_a_node), TEST(copies_are_renewed), TEST(only_what_is_read_is_copied),
+    TEST(results_are_written_back), TEST(written_rows_are_written_back), TEST(in_place_goes_where_its_memory_is),
+    TEST(plain_host_memory), TEST(every_source_slot_counts), TEST(leafs_keep_their_content),
+    TEST(leafs_move_with_their_assignment), TEST(results_of_earlier_graphs), TEST(two_schedulers_one_graph),
+    TEST(buffers_grow), TEST(many_graphs), TEST(changed_graphs_are_noticed), TEST(two_steps_on_devices),
+    TEST(callbacks), TEST(many_backends_and_splits), TEST(arenas_in_chunks), TEST(device_memory_runs_out),
+    TEST(failing_devices), TEST(bad_arguments), TEST(freed_foreign_backend), TEST(empty_tensors),
+    TEST(third_party_backend), TEST(callbacks_cannot_reenter), TEST(every_allocation_fails))

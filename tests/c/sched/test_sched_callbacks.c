@@ -179,7 +179,7 @@ static void views_move(void) {
     close_place(&p);
 }
 
-// The same graph, but the user wants to see one more result.
+// The same graph, but the user reads one more result.
 static void outputs_are_added(void) {
     OPEN(p, "SIM CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_sqr(p.ctx, x),

@@ -1,4 +1,5 @@
-// Nodes that a better backend does not support: which are reported, with which copies, and which are heavy.
+// Nodes that a faster backend does not support: which are reported, with which copies, and which
+// are heavy.
 #include "base/mem.h"
 #include "test_place.h"
 

@@ -1,4 +1,4 @@
-// test_sched_graphs.c - unusual graphs, and random graphs with failures whose later results must be right.
+// test_sched_graphs.c - unusual graphs, and random graphs with failures before correct results.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"

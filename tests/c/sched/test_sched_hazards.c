@@ -1,5 +1,5 @@
-// test_sched_hazards.c - waits between steps: small programs whose waits can be counted by hand, programs that would
-// fail without them, and time that is not spent waiting.
+// test_sched_hazards.c - waits between steps: small programs with waits counted by hand, programs
+// that fail without their waits, and the time spent waiting.
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
@@ -75,7 +75,7 @@ static void no_wait_too_many(void) {
     close_place(&p);
 }
 
-static void nobody_waits_alone(void) {
+static void no_thread_waits_alone(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_sqr(p.ctx, ggml_soft_max(p.ctx, x));
     expand(&p, a);
@@ -396,7 +396,7 @@ static void the_validator_of_places_fires(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(queues_that_keep_one_order),
+TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(no_thread_waits_alone), TEST(queues_that_keep_one_order),
     TEST(memory_is_reused_across_queues), TEST(copies_come_ahead), TEST(copies_come_far_ahead),
     TEST(copies_do_not_hold_up_others), TEST(inputs_travel_together), TEST(the_host_is_not_held_up),
     TEST(failures_while_others_wait), TEST(the_validator_names_both), TEST(the_validator_of_places_fires))

@@ -169,7 +169,7 @@ static struct ggml_cgraph * squares_of(struct place * p, int64_t n, struct ggml_
     return graph;
 }
 
-// Each graph needs a little more than the one before it. The device has room for the largest, not for all that are
+// Each graph needs a little more than the one before it. The device has space for the largest, not for all that are
 // remembered.
 static void growing_graphs_fit(void) {
     OPEN(p, "SIM:mem=256k CPU");

@@ -1,5 +1,5 @@
-// test_sched_pipeline.c - runs of a graph that follow each other without waiting, with inputs that are set again
-// meanwhile.
+// test_sched_pipeline.c - runs of a graph that follow each other without waiting, while inputs are
+// set again.
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
@@ -144,8 +144,8 @@ static void shared_memory(void) {
     close_place(&p);
 }
 
-// The number changes, other graphs come between, runs are repeated without setting anything, the validator is on.
-static void changes_on_the_way(void) {
+// The number of copies changes, other graphs run in between, runs repeat without new inputs, and the validator is on.
+static void settings_change_between_runs(void) {
     OPEN(p, "SIM:name=A,delay=1ms SIM:name=B CPU");
     struct ggml_tensor * x = leaf(&p, "x", 16, 1);
     ggml_set_input(x);
@@ -273,5 +273,5 @@ static void every_allocation_fails(void) {
 }
 
 TEST_MAIN(TEST(stages_overlap), TEST(synchronize_waits_for_reads_behind_an_ended_run), TEST(slow_copies),
-    TEST(with_state), TEST(shared_memory), TEST(changes_on_the_way), TEST(failures), TEST(second_run_allocates_nothing),
-    TEST(every_allocation_fails))
+    TEST(with_state), TEST(shared_memory), TEST(settings_change_between_runs), TEST(failures),
+    TEST(second_run_allocates_nothing), TEST(every_allocation_fails))

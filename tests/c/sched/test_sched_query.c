@@ -1,4 +1,4 @@
-// What the plan of a graph is said to be, against the graph and against what is allocated for it.
+// Queries about the plan of a graph, against the graph and the allocated memory.
 #include "base/mem.h"
 #include "base/thread.h"
 #include "sched/sched.h"
@@ -101,7 +101,7 @@ static void describes(const char * devices, bool weights_elsewhere) {
     const int n = ggml_backend_sched_get_blocks(p.sched, blocks, MAX);
     REQUIRE(n > 0 && n <= MAX);
     struct ggml_backend_sched_block first;
-    CHECK_INT(ggml_backend_sched_get_blocks(p.sched, &first, 1), n); // no more is written than there is room for
+    CHECK_INT(ggml_backend_sched_get_blocks(p.sched, &first, 1), n); // writes at most n blocks
     CHECK(first.tensor == blocks[0].tensor);
     CHECK_INT(ggml_backend_sched_get_blocks(p.sched, NULL, 1), -1);
     for (int b = 0; b < p.n; b++) {
@@ -178,7 +178,7 @@ static void scratch_memory(void) {
     OK(ggml_backend_sched_reserve(p.sched, p.graph));
     CHECK(ggml_backend_sched_get_n_splits(p.sched) >= 5 && expect > 0);
     CHECK_INT(ggml_backend_sched_get_work_size(p.sched, p.backends[1]), expect);
-    CHECK_INT(ggml_backend_sched_get_work_size(p.sched, p.backends[0]), 0); // does not tell
+    CHECK_INT(ggml_backend_sched_get_work_size(p.sched, p.backends[0]), 0); // reports none
     ggml_clear_error();
     CHECK_INT(ggml_backend_sched_get_work_size(p.sched, NULL), 0);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'backend'");

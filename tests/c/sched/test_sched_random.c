@@ -1,11 +1,12 @@
-// test_sched_random.c - random graphs on random sets of devices against the same graphs on one CPU with a memory of its
-// own for each tensor.
+// test_sched_random.c - random graphs on random sets of devices, against the same graphs on one CPU
+// with separate memory for each tensor.
 //
-// A graph is first a list of numbers (struct step); from it the same graph is built twice: in a context with data,
-// computed by ggml_graph_compute (the reference), and in a context without, run by schedulers. Results and all leafs
-// must be the same, bit for bit, after each of a series of random actions, and the tensors' structs must not change.
-// Before each run a simulation of the plan writes the name of each storage over its bytes in the arenas and checks at
-// each read that the name is still there.
+// A graph is first a list of numbers (struct step). The same graph is built from it twice: in a
+// context with data, computed by ggml_graph_compute (the reference), and in a context without data,
+// run by schedulers. After each of a series of random actions, results and all leafs must be the
+// same bits, and the tensors' structs must not change. Before each run a simulation of the plan
+// writes the name of each storage over its bytes in the arenas. At each read it checks that the
+// name is still there.
 //
 //     test_sched_random [--count N] [--seed S] [--mutate] [--verbose]      one failure stops; its seed is printed
 //     GGML_TEST_RANDOM_GRAPHS=N                                 the same as --count N
@@ -56,7 +57,7 @@ struct step {
     int a, b, c; // values
     int rows, at;
     float f;
-    int user; // device index the user wants, -1: none
+    int user; // device index that the user sets, -1: none
     bool output;
 };
 
@@ -78,7 +79,7 @@ struct built {
     struct ggml_tensor * value[VALUES];
 };
 
-struct world {
+struct scene {
     int d, n_devices;
     struct leaf leafs[LEAFS];
     struct recipe recipes[GRAPHS];
@@ -190,7 +191,7 @@ static void random_step(struct recipe * r) {
     add_value(r, shape, shape == PART ? s.rows : 0);
 }
 
-static void make_recipe(struct recipe * r, const struct world * w, int n_steps) {
+static void make_recipe(struct recipe * r, const struct scene * w, int n_steps) {
     r->d = w->d;
     for (int i = 0; i < LEAFS; i++) {
         add_value(r, w->leafs[i].shape, 0);
@@ -282,7 +283,7 @@ static ggml_backend_t random_device(int i, int d, bool * little_memory) {
     if (chance(2)) {
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",delay=%dus,copy_delay=%dus", below(3) * 60, below(3) * 40);
     }
-    if (chance(4)) { // room for the cache, and little more
+    if (chance(4)) { // space for the cache, and little more
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",max=%d", 12 * d * d + 1024);
     }
     if (chance(8)) { // less than all copies that one would like to keep
@@ -308,7 +309,7 @@ static ggml_backend_t random_device(int i, int d, bool * little_memory) {
     return ggml_backend_reg_init_backend_from_str(full);
 }
 
-static bool make_devices(struct world * w) {
+static bool make_devices(struct scene * w) {
     const int n_sims = below(DEVICES); // 0 .. 5
     const int queues = below(3); // none, about half, all of them have queues on shared memory
     for (int i = 0; i < n_sims; i++) {
@@ -325,7 +326,7 @@ static bool make_devices(struct world * w) {
     return w->devices[w->n_devices++] != NULL;
 }
 
-static bool place_leaf(struct world * w, int i) {
+static bool place_leaf(struct scene * w, int i) {
     const struct leaf * leaf = &w->leafs[i];
     struct ggml_tensor * t = w->placed_leafs[i];
     if (leaf->device < 0) {
@@ -349,7 +350,7 @@ static bool place_leaf(struct world * w, int i) {
            GGML_STATUS_SUCCESS;
 }
 
-static bool make_leafs(struct world * w) {
+static bool make_leafs(struct scene * w) {
     if (chance(2)) {
         w->packed = ggml_backend_alloc_buffer(w->devices[w->n_devices - 1], 1 << 16);
     }
@@ -373,8 +374,8 @@ static bool make_leafs(struct world * w) {
     return true;
 }
 
-// Some results lie where the user wants them, on any device.
-static void place_results(struct world * w, const struct ggml_cgraph * graph, int one_in) {
+// The user places some results, on any device.
+static void place_results(struct scene * w, const struct ggml_cgraph * graph, int one_in) {
     for (int i = 0; i < graph->n_nodes && w->n_results < RESULTS; i++) {
         struct ggml_tensor * t = graph->nodes[i];
         if (t->view_src || t->data || !chance(one_in)) {
@@ -384,7 +385,7 @@ static void place_results(struct world * w, const struct ggml_cgraph * graph, in
         const ggml_backend_buffer_t buffer =
             ggml_backend_buft_alloc_buffer(buft, ggml_backend_buft_get_alloc_size(buft, t));
         if (buffer == NULL) {
-            ggml_clear_error(); // there is no room
+            ggml_clear_error(); // there is no space
             continue;
         }
         w->results[w->n_results++] = buffer;
@@ -392,7 +393,7 @@ static void place_results(struct world * w, const struct ggml_cgraph * graph, in
     }
 }
 
-static void describe_world(struct world * w) {
+static void describe_scene(struct scene * w) {
     w->d = 2 + below(11);
     static const enum shape shapes[LEAFS] = { MATRIX, MATRIX, MATRIX, MATRIX, MATRIX, MATRIX, CACHE, CACHE, INDEX,
         IDS };
@@ -414,7 +415,7 @@ static struct ggml_context * new_context(bool no_alloc) {
 }
 
 // Random values into a leaf of the reference and, the same, into that of the scheduler (once it has memory).
-static bool fill_leafs(struct world * w) {
+static bool fill_leafs(struct scene * w) {
     for (int i = 0; i < LEAFS; i++) {
         struct ggml_tensor * t = w->reference_leafs[i];
         for (int64_t k = 0; k < ggml_nelements(t); k++) {
@@ -434,7 +435,7 @@ static bool fill_leafs(struct world * w) {
 
 // -------------------------------------------------------------------------------------------------------------- checks
 
-static uint64_t struct_hash(const struct world * w) {
+static uint64_t struct_hash(const struct scene * w) {
     uint64_t h = 0;
     for (int g = 0; g < GRAPHS; g++) {
         const struct ggml_cgraph * graph = w->graphs[g].graph;
@@ -484,7 +485,7 @@ static bool is_result(const struct ggml_cgraph * graph, const struct ggml_tensor
     return true;
 }
 
-static bool same_results(const struct world * w, int g) {
+static bool same_results(const struct scene * w, int g) {
     const struct ggml_cgraph *r = w->reference[g].graph, *graph = w->graphs[g].graph;
     for (int i = 0; i < graph->n_nodes; i++) {
         if (is_result(graph, graph->nodes[i]) && !same_data(r->nodes[i], graph->nodes[i], "node", i)) {
@@ -616,7 +617,7 @@ static bool arenas_are_safe(const struct ggml_backend_sched * s) {
 // ------------------------------------------------------------------------------------------------------------- actions
 
 struct seen {
-    const struct world * w;
+    const struct scene * w;
     int g, next;
     bool ok;
     uint64_t random;
@@ -635,13 +636,13 @@ static bool watch(struct ggml_tensor * t, bool ask, void * user_data) {
     return true;
 }
 
-// There is an excuse for the failure; the world ends then.
-static bool ran_out(struct world * w, enum ggml_status status) {
+// There is an excuse for the failure; the scene ends then.
+static bool ran_out(struct scene * w, enum ggml_status status) {
     w->is_out |= w->little_memory && status == GGML_STATUS_ALLOC_FAILED;
     return w->is_out;
 }
 
-static bool compute(struct world * w, int which, int g, int mode) {
+static bool compute(struct scene * w, int which, int g, int mode) {
     const ggml_backend_sched_t sched = w->scheds[which];
     struct ggml_cgraph * graph = w->graphs[g].graph;
     struct seen seen = { w, g, 0, true, test_random() };
@@ -680,7 +681,7 @@ static bool compute(struct world * w, int which, int g, int mode) {
     return arenas_are_safe(sched) && same_results(w, g);
 }
 
-static bool allocate(struct world * w, int which) {
+static bool allocate(struct scene * w, int which) {
     for (int g = 0; g < GRAPHS; g++) {
         if (ggml_backend_sched_alloc_graph(w->scheds[which], w->graphs[g].graph) != GGML_STATUS_SUCCESS) {
             if (ran_out(w, ggml_last_status())) {
@@ -693,7 +694,7 @@ static bool allocate(struct world * w, int which) {
     return fill_leafs(w);
 }
 
-static void assign_users(struct world * w, ggml_backend_sched_t sched) {
+static void assign_users(struct scene * w, ggml_backend_sched_t sched) {
     for (int g = 0; g < GRAPHS; g++) {
         const struct recipe * r = &w->recipes[g];
         for (int i = 0; i < r->n_steps; i++) {
@@ -706,7 +707,7 @@ static void assign_users(struct world * w, ggml_backend_sched_t sched) {
     }
 }
 
-static bool is_written(const struct world * w, const struct ggml_tensor * leaf) {
+static bool is_written(const struct scene * w, const struct ggml_tensor * leaf) {
     for (int g = 0; g < GRAPHS; g++) {
         const struct ggml_cgraph * graph = w->graphs[g].graph;
         for (int i = 0; i < graph->n_nodes; i++) {
@@ -719,7 +720,7 @@ static bool is_written(const struct world * w, const struct ggml_tensor * leaf) 
 }
 
 // Inputs that may be set while runs are pending.
-static bool fill_inputs(struct world * w) {
+static bool fill_inputs(struct scene * w) {
     for (int i = 0; i < LEAFS; i++) {
         struct ggml_tensor *r = w->reference_leafs[i], *t = w->placed_leafs[i];
         if (w->leafs[i].shape != MATRIX || !w->leafs[i].input || t->data == NULL || is_written(w, t) ||
@@ -737,7 +738,7 @@ static bool fill_inputs(struct world * w) {
 }
 
 // Runs behind each other, inputs set meanwhile where that is allowed.
-static bool compute_many(struct world * w, int g) {
+static bool compute_many(struct scene * w, int g) {
     for (int n = 2 + below(4); n > 0; n--) {
         if ((w->n_copies[0] > 1 && !fill_inputs(w)) ||
             ggml_graph_compute_with_ctx(w->reference_ctx, w->reference[g].graph, 1) != GGML_STATUS_SUCCESS) {
@@ -766,7 +767,7 @@ static bool stop_it(struct ggml_tensor * t, bool ask, void * user_data) {
 }
 
 // Stopped at some node, or out of memory at some allocation: after that it works as if nothing had been.
-static bool disturb(struct world * w, int g) {
+static bool disturb(struct scene * w, int g) {
     const ggml_backend_sched_t s = w->scheds[0];
     int left = 1 + below(w->graphs[g].graph->n_nodes);
     const bool stop = w->has_queues || chance(2);
@@ -792,7 +793,7 @@ static bool disturb(struct world * w, int g) {
     return allocate(w, 0) && compute(w, 0, g, 0);
 }
 
-static bool act(struct world * w) {
+static bool act(struct scene * w) {
     const int g = below(GRAPHS);
     switch (below(12)) {
         case 8:
@@ -813,7 +814,7 @@ static bool act(struct world * w) {
 // -------------------------------------------------------------------------------------------------------------- faults
 
 // A run with fault `k` in its plan.
-static enum ggml_status compute_with_fault(struct world * w, int g, enum plan_fault_kind kind, int k) {
+static enum ggml_status compute_with_fault(struct scene * w, int g, enum plan_fault_kind kind, int k) {
     if (!fill_leafs(w)) {
         return GGML_STATUS_FAILED;
     }
@@ -825,7 +826,7 @@ static enum ggml_status compute_with_fault(struct world * w, int g, enum plan_fa
 }
 
 // With the validator, the right program runs in silence. Without any one of its copies or waits it is stopped.
-static bool faults_are_found(struct world * w, int * n_faults) {
+static bool faults_are_found(struct scene * w, int * n_faults) {
     static const char * names[] = { "copy", "wait" };
     const int g = below(GRAPHS);
     if (ggml_backend_sched_set_check(w->scheds[0], true) != GGML_STATUS_SUCCESS || !fill_leafs(w)) {
@@ -851,7 +852,7 @@ static bool faults_are_found(struct world * w, int * n_faults) {
            compute(w, 0, g, 0);
 }
 
-// ------------------------------------------------------------------------------------------------------------- a world
+// ------------------------------------------------------------------------------------------------------------- a scene
 
 // Costs that have nothing to do with the devices: placements of every kind.
 static void place_by_random_costs(ggml_backend_sched_t sched, int n) {
@@ -879,7 +880,7 @@ static void place_by_random_costs(ggml_backend_sched_t sched, int n) {
     }
 }
 
-static ggml_backend_sched_t random_sched(struct world * w, bool all) {
+static ggml_backend_sched_t random_sched(struct scene * w, bool all) {
     ggml_backend_t list[DEVICES];
     int n = 0;
     for (int i = 0; i < w->n_devices; i++) {
@@ -897,13 +898,13 @@ static ggml_backend_sched_t random_sched(struct world * w, bool all) {
     return sched;
 }
 
-static bool make_world(struct world * w) {
+static bool make_scene(struct scene * w) {
     w->d = 2 + below(11);
     if (!make_devices(w)) {
         return false;
     }
     const int d = w->d;
-    describe_world(w);
+    describe_scene(w);
     w->d = d;
     w->reference_ctx = new_context(false);
     w->ctx = new_context(true);
@@ -927,7 +928,7 @@ static bool make_world(struct world * w) {
     return w->scheds[0] && w->scheds[1];
 }
 
-static void free_world(struct world * w) {
+static void free_scene(struct scene * w) {
     ggml_backend_sched_free(w->scheds[0]);
     ggml_backend_sched_free(w->scheds[1]);
     ggml_free(w->reference_ctx);
@@ -945,8 +946,8 @@ static void free_world(struct world * w) {
     }
 }
 
-static bool run_world(struct world * w, bool mutate, int * n_faults) {
-    if (!make_world(w)) {
+static bool run_scene(struct scene * w, bool mutate, int * n_faults) {
+    if (!make_scene(w)) {
         test_fail(__FILE__, __LINE__, "cannot set up: %s", ggml_last_error());
         return false;
     }
@@ -1020,7 +1021,7 @@ static bool report_counts_copies(const struct gb_sched_plan * p) {
 int main(int argc, char ** argv) {
     (void) test_skips;
     uint64_t seed = 1;
-    bool mutate = false; // every world, not every fifth
+    bool mutate = false; // every scene, not every fifth
     int count = getenv("GGML_TEST_RANDOM_GRAPHS") ? atoi(getenv("GGML_TEST_RANDOM_GRAPHS")) : 250;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
@@ -1040,10 +1041,10 @@ int main(int argc, char ** argv) {
     int n_faults = 0;
     size_t n_splits = 0, n_copies = 0, n_backs = 0, n_nodes = 0, n_merged = 0, n_kept = 0, n_staged = 0, n_by_cost = 0;
     for (int k = 0; k < count; k++, seed++) {
-        struct world * w = calloc(1, sizeof(*w));
+        struct scene * w = calloc(1, sizeof(*w));
         test_seed = seed * 7919;
         ggml_clear_error();
-        bool ok = run_world(w, mutate || seed % 5 == 0, &n_faults);
+        bool ok = run_scene(w, mutate || seed % 5 == 0, &n_faults);
         if (w->scheds[0] && w->scheds[0]->last) {
             const struct gb_sched_plan * p = w->scheds[0]->last;
             ok = ok && report_counts_copies(p);
@@ -1058,14 +1059,14 @@ int main(int argc, char ** argv) {
                 n_merged += p->program.copies.data[c].merged >= 0;
             }
         }
-        free_world(w);
+        free_scene(w);
         free(w);
         if (!ok) {
             fprintf(stderr, "failed with --seed %llu --count 1\n", (unsigned long long) seed);
             return 1;
         }
     }
-    printf("%d worlds, %zu placed by cost; in their last plans %zu nodes, %zu splits, %zu copies (%zu kept, %zu "
+    printf("%d scenes, %zu placed by cost; in their last plans %zu nodes, %zu splits, %zu copies (%zu kept, %zu "
            "staged, %zu merged), %zu write-backs; %d mutations found\n",
         count, n_by_cost, n_nodes, n_splits, n_copies, n_kept, n_staged, n_merged, n_backs, n_faults);
     return test_failures > 0;

@@ -1,5 +1,5 @@
-// Graphs of one structure and different sizes: whose offsets they take, against the validator of plans, against the
-// same graphs computed on one CPU with a memory of its own for each tensor, and against a checked run.
+// Graphs of one structure and different sizes: which offsets they take over. Oracles: the validator
+// of plans, the same graphs on one CPU with separate memory for each tensor, and a checked run.
 #include "plan/plan.h"
 #include "base/mem.h"
 #include "ggml-cpu.h"
@@ -216,7 +216,7 @@ static void run_smaller(struct place * p, const struct recipe * r, struct ggml_t
     ggml_free(reference.ctx);
 }
 
-static void random_world(const char * devices, bool check) {
+static void random_scene(const char * devices, bool check) {
     OPEN(p, devices);
     float weight[D * D];
     struct ggml_tensor * w = new_weight(&p, weight);
@@ -239,7 +239,7 @@ static void random_graphs_take_smaller_sizes(void) {
     ggml_graph_set_fusion(false); // results are compared bit by bit, with those of graphs without planned memory
     for (int k = 0; k < 120 && test_failures == 0; k++) {
         test_seed = (uint64_t) k * 1000 + 1;
-        random_world(devices[k % 4], k % 3 == 0);
+        random_scene(devices[k % 4], k % 3 == 0);
         CHECK_MSG(test_failures == 0, "seed %d, devices %s", k, devices[k % 4]);
     }
     ggml_graph_set_fusion(true);

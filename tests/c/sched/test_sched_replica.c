@@ -1,5 +1,5 @@
-// test_sched_replica.c - copies that are kept from run to run: what is transferred is counted by the devices
-// themselves.
+// test_sched_replica.c - copies that are kept from run to run. The devices themselves count
+// transfers.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "sched/plan.h"
@@ -141,7 +141,7 @@ static void written_in_the_graph(void) {
     close_place(&p);
 }
 
-static void who_is_kept(void) {
+static void which_copies_are_kept(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct product on_device = make(&p, 1, false); // all writes are noticed
     RUN(p, on_device, 4);
@@ -401,7 +401,7 @@ static void stale_replicas_are_found(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(weights_are_copied_once), TEST(each_write_is_noticed), TEST(written_in_the_graph), TEST(who_is_kept),
-    TEST(leafs_of_the_scheduler), TEST(leafs_of_the_scheduler_on_the_host), TEST(graphs_come_and_go),
-    TEST(buffers_come_and_go), TEST(in_several_buffers), TEST(memory_is_short), TEST(too_large_to_keep),
-    TEST(failures_forget), TEST(every_allocation_fails), TEST(stale_replicas_are_found))
+TEST_MAIN(TEST(weights_are_copied_once), TEST(each_write_is_noticed), TEST(written_in_the_graph),
+    TEST(which_copies_are_kept), TEST(leafs_of_the_scheduler), TEST(leafs_of_the_scheduler_on_the_host),
+    TEST(graphs_come_and_go), TEST(buffers_come_and_go), TEST(in_several_buffers), TEST(memory_is_short),
+    TEST(too_large_to_keep), TEST(failures_forget), TEST(every_allocation_fails), TEST(stale_replicas_are_found))

@@ -1,5 +1,5 @@
-// Runs that are cancelled while they wait: nothing stays pending, and the next run is right. Cancelled are copies of
-// inputs and weights, splits, write-backs, and several pending runs.
+// Runs that are cancelled while they wait: nothing stays pending, and the next run is right. Covers
+// copies of inputs and weights, splits, write-backs, and several pending runs.
 #include "test.h"
 
 #include "base/current.h"
@@ -63,7 +63,7 @@ static void build(struct scene * w, uint32_t seed) {
     state = kept;
 }
 
-static bool open_world(struct scene * w, const char * const * devices, int n, uint32_t seed) {
+static bool open_scene(struct scene * w, const char * const * devices, int n, uint32_t seed) {
     *w = (struct scene){ .n_backends = n };
     for (int i = 0; i < n; i++) {
         w->backends[i] = ggml_backend_reg_init_backend_from_str(devices[i]);
@@ -75,7 +75,7 @@ static bool open_world(struct scene * w, const char * const * devices, int n, ui
     return w->sched != NULL && w->buffer != NULL;
 }
 
-static void close_world(struct scene * w) {
+static void close_scene(struct scene * w) {
     ggml_backend_sched_free(w->sched);
     ggml_backend_buffer_free(w->buffer);
     ggml_free(w->ctx);
@@ -148,8 +148,8 @@ static void give_up_often(const char * const * devices, int n, int n_pending, un
     struct scene w, oracle;
     unsigned n_aborted = 0;
     ggml_graph_set_fusion(false); // the same bits, however nodes are spread
-    REQUIRE(open_world(&w, devices, n, seed));
-    REQUIRE(open_world(&oracle, cpu, 1, seed));
+    REQUIRE(open_scene(&w, devices, n, seed));
+    REQUIRE(open_scene(&oracle, cpu, 1, seed));
     CHECK_INT(ggml_backend_sched_set_n_copies(w.sched, n_pending), GGML_STATUS_SUCCESS);
     spread(&w, seed + 1);
     CHECK_INT(set_weights(&w, seed), GGML_STATUS_SUCCESS);
@@ -187,8 +187,8 @@ static void give_up_often(const char * const * devices, int n, int n_pending, un
         ggml_clear_error();
     }
     CHECK_MSG(n_aborted > 0, "nothing was given up in %u rounds", rounds);
-    close_world(&w);
-    close_world(&oracle);
+    close_scene(&w);
+    close_scene(&oracle);
     ggml_graph_set_fusion(true);
 }
 
@@ -218,7 +218,7 @@ static void earlier_runs_are_reported(void) {
     static const char * const devices[] = { "SIM:name=A,delay=100s", "CPU:threads=1" };
     SKIP_IF_CHECKED("one after the other");
     struct scene w;
-    REQUIRE(open_world(&w, devices, 2, 3));
+    REQUIRE(open_scene(&w, devices, 2, 3));
     CHECK_INT(ggml_backend_sched_set_n_copies(w.sched, 2), GGML_STATUS_SUCCESS);
     for (int i = 0; i < INPUTS; i++) { // copied to the device, from two places in turn
         ggml_backend_sched_set_node_backend(w.sched, w.inputs[i], w.backends[1]);
@@ -246,7 +246,7 @@ static void earlier_runs_are_reported(void) {
     gb_set_poll(NULL, NULL);
     CHECK_INT(ggml_backend_sched_synchronize(w.sched), GGML_STATUS_SUCCESS);
     CHECK(gb_time_ns() - start < 20 * (int64_t) 1000000000);
-    close_world(&w);
+    close_scene(&w);
     ggml_clear_error();
 }
 
@@ -257,7 +257,7 @@ static void ends_do_not_hang(void) {
     SKIP_IF_CHECKED("one after the other");
     for (int reset = 0; reset < 2; reset++) {
         struct scene w;
-        REQUIRE(open_world(&w, devices, 3, 4));
+        REQUIRE(open_scene(&w, devices, 3, 4));
         spread(&w, 2);
         CHECK_INT(set_weights(&w, 1), GGML_STATUS_SUCCESS);
         int now = 1;
@@ -267,7 +267,7 @@ static void ends_do_not_hang(void) {
         if (reset) {
             ggml_backend_sched_reset(w.sched);
         }
-        close_world(&w);
+        close_scene(&w);
         gb_set_poll(NULL, NULL);
     }
     ggml_clear_error();

@@ -1,8 +1,8 @@
-// test_sched_threads.c - the scheduler with devices that really run at the same time; meant for the thread sanitizer,
-// too.
+// test_sched_threads.c - the scheduler with devices that run at the same time, also for the thread
+// sanitizer.
 //
-// Devices of test_queue.h share memory and do not wait, so every order that results depend on must come from the
-// scheduler.
+// Devices of test_queue.h share memory and do not wait. So every order that results depend on must
+// come from the scheduler.
 #include "ggml-backend.h"
 #include "sched/plan.h"
 #include "test.h"
@@ -218,7 +218,7 @@ static void compute_in_place(void * arg) {
 }
 
 // Views of a tensor are built while a scheduler places it here and there.
-static void views_of_what_is_being_placed(void) {
+static void views_of_a_tensor_that_is_being_placed(void) {
     struct looked_at at = { 0 };
     ggml_backend_t backend = ggml_backend_cpu_init();
     ggml_backend_sched_t sched = ggml_backend_sched_new(&backend, NULL, 1, 0);
@@ -287,6 +287,6 @@ static void writes_that_others_tell_of(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(views_of_what_is_being_placed), TEST(writes_that_others_tell_of), TEST(shared_memory),
+TEST_MAIN(TEST(views_of_a_tensor_that_is_being_placed), TEST(writes_that_others_tell_of), TEST(shared_memory),
     TEST(shared_memory_without_cpu), TEST(simulated_devices), TEST(runs_in_a_row), TEST(independent_splits_overlap),
     TEST(several_threads))

@@ -1,4 +1,4 @@
-// What the scheduler counts and records, against what the devices and the plan say.
+// Counters and traces of the scheduler, against the devices and the plan.
 #include "base/mem.h"
 #include "test_place.h"
 
@@ -133,7 +133,7 @@ static void records(const char * devices) {
     close_place(&p);
 }
 
-static void what_runs_when(void) {
+static void traces_match_the_plan(void) {
     records("SIM:name=A SIM:name=B CPU");
     records("SIM:name=A,copy_delay=1ms CPU");
     records("SIM:name=A,op_delay=200us SIM:name=B,delay=1ms CPU");
@@ -196,5 +196,5 @@ static void a_failed_run_leaves_no_half_record(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(what_runs_when), TEST(devices_overlap_in_the_record), TEST(without_memory),
+TEST_MAIN(TEST(traces_match_the_plan), TEST(devices_overlap_in_the_record), TEST(without_memory),
     TEST(a_failed_run_leaves_no_half_record))

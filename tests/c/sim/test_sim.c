@@ -120,7 +120,7 @@ static void waits_are_given_up(void) {
     CHECK_INT(ggml_backend_event_record(event), GGML_STATUS_SUCCESS);
     PATIENTLY(1, ggml_backend_event_synchronize(event));
     ggml_backend_event_free(event);
-    // whoever has queued the graph learns of it, once
+    // the caller that queued the graph gets the failure, once
     CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_ABORTED);
     CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
     float v;
@@ -157,7 +157,7 @@ static void transfers_are_given_up(void) {
     ggml_clear_error();
 }
 
-// A queue that waits for another one, which is busy for minutes, is cancelled without it.
+// Cancels a queue that waits for a queue which is busy for minutes.
 static void queues_stop_waiting(void) {
     struct rig a, b;
     REQUIRE(rig_open(&a, "delay=100s") && rig_open(&b, NULL));
@@ -174,7 +174,7 @@ static void queues_stop_waiting(void) {
         CHECK_INT(ggml_backend_event_wait(b.backend, event), GGML_STATUS_SUCCESS);
         CHECK(ggml_backend_graph_compute(b.backend, quick));
         PATIENTLY(1 + i % 2, ggml_backend_synchronize(b.backend));
-        CHECK(last(z) == 3); // b goes on, a still has its work
+        CHECK(last(z) == 3); // b continues, a still has its work
         CHECK(ggml_backend_graph_compute(b.backend, quick));
         CHECK(last(y) == 9);
         PATIENTLY(1, ggml_backend_synchronize(a.backend));
@@ -252,7 +252,7 @@ static void other_threads_get_errors(void) {
         const int done = user.done;
         CHECK(ggml_backend_graph_compute(r.backend, g));
         PATIENTLY(1 + i % 2, ggml_backend_synchronize(r.backend));
-        while (user.done == done) { // it goes on
+        while (user.done == done) { // it continues
             gb_thread_yield();
         }
     }
@@ -288,7 +288,7 @@ static void host_access_faults(void) {
         REQUIRE(pid >= 0);
         if (pid == 0) {
             alarm(20);
-            fclose(stderr); // a sanitizer tells of the fault
+            fclose(stderr); // a sanitizer reports the fault
             touches[i]((const float *) x->data + 99);
             _exit(0);
         }
@@ -472,7 +472,7 @@ static void work_takes_its_time(void) {
     rig_close(&r);
 }
 
-// What a queued set reads is what is there when the queue gets there: it does not copy behind the caller's back.
+// A queued set reads its source when the queue reaches it. It makes no hidden copy.
 static void a_queued_set_reads_late(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "copy_delay=50ms"));
@@ -647,7 +647,7 @@ static void failures_wait_for_synchronize(void) {
     CHECK(ggml_backend_graph_compute(r.backend, gz)); // skipped
     CHECK_INT(ggml_backend_tensor_get_async(r.backend, z, &v, 0, sizeof(v)), GGML_STATUS_SUCCESS); // skipped
     ggml_clear_error();
-    CHECK(ggml_backend_tensor_get(z, &v, 0, sizeof(v)) == GGML_STATUS_DEVICE_ERROR); // waits, so it tells
+    CHECK(ggml_backend_tensor_get(z, &v, 0, sizeof(v)) == GGML_STATUS_DEVICE_ERROR); // waits, so it reports
     CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "SQR");
     CHECK(ggml_backend_synchronize(r.backend) == GGML_STATUS_DEVICE_ERROR);
     CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "fail_op");
@@ -700,7 +700,7 @@ static void ends_in_any_order(void) {
         }
         ggml_free(r.ctx);
     }
-    struct rig r; // a backend that ends with a failure nobody asked for
+    struct rig r; // a backend that ends with an unread failure
     REQUIRE(rig_open(&r, "fail_op=sqr"));
     struct ggml_tensor * x = vector(&r, 16);
     CHECK(ggml_backend_graph_compute(r.backend, graph_of(&r, place(&r, ggml_sqr(r.ctx, x)))));

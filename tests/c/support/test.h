@@ -1,7 +1,7 @@
 // test.h - the smallest useful test harness. A test program defines functions `static void name(void)` and ends with
 //     TEST_MAIN(TEST(name), TEST(other))
-// A failed CHECK prints and counts; the test goes on. `./test_x name` runs one test. Exit: 0 passed, 1 failed, 77 all
-// skipped.
+// A failed CHECK prints and counts, and the test continues. `./test_x name` runs one test. Exit: 0
+// passed, 1 failed, 77 all skipped.
 #ifndef GB_TESTS_TEST_H
 #define GB_TESTS_TEST_H
 

@@ -1,9 +1,9 @@
 // test_alloc.h - for tests of allocators: random graphs, and a simulation that finds every value overwritten too early.
 //
-// The simulation is the oracle. It runs a node list on two memories at once: an ideal one, where each storage (a tensor
-// that is no view) has its own bytes, and the real one, where it lies at the address the allocator gave it. Every write
-// puts a fresh stamp into both; every read compares them byte by byte. A stamp that differs is a value overwritten
-// while it was still needed.
+// The simulation is the oracle. It runs a node list on two memories at once. In the ideal memory,
+// each storage (a tensor that is not a view) has its own bytes. In the real memory, it has the
+// allocator's address. Every write puts a fresh stamp into both memories. Every read compares their
+// bytes. A different stamp is a value that was overwritten while it was still needed.
 #ifndef GB_TESTS_TEST_ALLOC_H
 #define GB_TESTS_TEST_ALLOC_H
 

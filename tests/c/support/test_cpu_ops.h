@@ -1,10 +1,10 @@
-// test_cpu_ops.h - how the operators of the CPU backend are tested: inputs of any type and layout, every kernel level
-// and several numbers of threads, against a function that says in double precision what each element of the result
-// should be.
+// test_cpu_ops.h - tests operators of the CPU backend: inputs of any type and layout, every kernel
+// level, several numbers of threads. The oracle computes each element of the result in double
+// precision.
 //
-// All tensor data lies in one arena that is filled with a pattern. After a run every byte that is not an element of the
-// result must be what it was: an operator that writes too much is caught. For one level, all numbers of threads must
-// give the same bits.
+// All tensor data lies in one arena that is filled with a pattern. After a run every byte that is
+// not an element of the result must be unchanged, so stray writes are found. At one level, all
+// numbers of threads must give the same bits.
 #ifndef GB_TESTS_TEST_CPU_OPS_H
 #define GB_TESTS_TEST_CPU_OPS_H
 

@@ -1,6 +1,7 @@
-// test_fake.h - a backend made of switches: what it supports, when its hooks fail, what was called how often.
+// test_fake.h - a backend of switches: what it supports, when its hooks fail. It counts calls.
 //
-// Its memory is ordinary memory; `host` says whether the library may know. Single-threaded.
+// Its memory is ordinary memory. `host` says whether the library sees it as host memory.
+// Single-threaded.
 #ifndef GB_TESTS_TEST_FAKE_H
 #define GB_TESTS_TEST_FAKE_H
 

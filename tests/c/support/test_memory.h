@@ -1,4 +1,5 @@
-// test_memory.h - a scenario with each of its allocations failing in turn: it says so, and leaves nothing behind.
+// test_memory.h - runs a scenario with each of its allocations failing, one after another: it
+// reports the failure and leaks nothing.
 #ifndef GB_TESTS_TEST_MEMORY_H
 #define GB_TESTS_TEST_MEMORY_H
 

@@ -1,5 +1,5 @@
-// test_place.h - a workplace for tests of the scheduler: devices, a scheduler over them, a context and a graph, and
-// short names for what such tests do all the time.
+// test_place.h - a fixture for tests of the scheduler: devices, a scheduler over them, a context
+// and a graph, and short names for frequent steps.
 #ifndef GB_TESTS_TEST_PLACE_H
 #define GB_TESTS_TEST_PLACE_H
 

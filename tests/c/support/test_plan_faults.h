@@ -1,7 +1,8 @@
-// test_plan_faults.h - removes one copy or one wait from a plan of the scheduler, to see whether the validator notices.
+// test_plan_faults.h - removes one copy or one wait from a plan of the scheduler, to see whether
+// the validator notices.
 //
-// The run loop executes the plan as it is. A step that copies becomes the computation of an empty split; a wait leaves
-// the list of its step.
+// The run loop executes the plan unchanged. A copy becomes the computation of an empty split. A
+// wait is removed from the list of its step.
 #ifndef GB_TESTS_TEST_PLAN_FAULTS_H
 #define GB_TESTS_TEST_PLAN_FAULTS_H
 

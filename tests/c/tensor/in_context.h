@@ -1,4 +1,4 @@
-// in_context.h - tests that work in a context of their own: each of them finds the file's variable `ctx` new.
+// in_context.h - tests that each get a new context in the file's variable `ctx`.
 #ifndef GB_TESTS_IN_CONTEXT_H
 #define GB_TESTS_IN_CONTEXT_H
 

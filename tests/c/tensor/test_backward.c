@@ -1,5 +1,6 @@
-// Backward graphs: parameters, reset, keep, failures that change nothing, depth, checkpoints, failing allocations.
-// Values are judged by derivatives known on paper; derivatives of single operators are in test_derivatives.c.
+// Backward graphs: parameters, reset, keep, failures that change nothing, depth, checkpoints,
+// failing allocations. The oracle is derivatives known on paper. test_derivatives.c tests single
+// operators.
 #include "base/mem.h"
 #include "tensor/tensor.h"
 #include "test.h"

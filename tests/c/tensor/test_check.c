@@ -1,6 +1,6 @@
-// test_check.c - every rule of every operator, broken once: no node, status INVALID_ARGUMENT, and a message that names
-// the function, the tensors with their types and shapes, and what is wrong. What is right is in test_ops.c; what is
-// right at the edge is here.
+// test_check.c - every rule of every operator, broken once: no node, status INVALID_ARGUMENT, and a
+// message with the function, the tensors with their types and shapes, and the reason. Valid calls
+// are in test_ops.c, and edge cases of valid calls here.
 #include <float.h>
 
 #include "base/status.h"
@@ -867,7 +867,7 @@ IN_CONTEXT(custom, true)
 IN_CONTEXT(custom_of_any_sources, true)
 IN_CONTEXT(losses, true)
 
-// Builders that may return an operand as it is look at it as well.
+// Builders that may return an operand unchanged check it as well.
 static void operands_without_a_type(void) {
     struct ggml_context * own = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
     struct ggml_tensor * a = ggml_new_tensor_2d(own, GGML_TYPE_F32, 4, 3);

@@ -1,5 +1,5 @@
-// Contexts: memory of their own that grows, memory of the caller that does not, scratch, iteration, threads, failing
-// allocations.
+// Contexts: growing memory of their own, fixed memory of the caller, scratch, iteration, threads,
+// failing allocations.
 #include "base/mem.h"
 #include "base/thread.h"
 #include "tensor/tensor.h"
@@ -441,7 +441,7 @@ static void taking_back_beside_others(void) {
     CHECK(ggml_get_next_tensor(two.ctx, two.theirs) == later);
     ggml_free(two.ctx);
 
-    two.ctx = own(10000); // nobody else: all as it was
+    two.ctx = own(10000); // no other thread: all unchanged
     ggml_new_i32(two.ctx, 1);
     first = ggml_new_i32(two.ctx, 2);
     ggml_new_i32(two.ctx, 3);
@@ -451,8 +451,8 @@ static void taking_back_beside_others(void) {
     ggml_free(two.ctx);
 }
 
-// Who walks the list may stand on a tensor that its builder takes back: the walk goes on behind it.
-static void taking_back_what_was_seen(void) {
+// A walk over the list may be at a tensor that its builder drops. The walk then continues after it.
+static void dropping_tensors_that_a_walk_has_returned(void) {
     struct ggml_context * ctx = own(10000);
     struct ggml_tensor * a = ggml_new_i32(ctx, 1);
     struct ggml_tensor * first = ggml_new_i32(ctx, 2);
@@ -554,4 +554,4 @@ TEST_MAIN(TEST(struct_sizes), TEST(grows), TEST(own_memory_is_one_region_at_firs
     TEST(larger_graph_in_tensor_space), TEST(tensors_outlive_context), TEST(exact_benchmark_pool), TEST(caller_memory),
     TEST(huge_sizes), TEST(many_contexts), TEST(scratch), TEST(finding_tensors), TEST(null_arguments), TEST(threads),
     TEST(threads_in_one_context), TEST(threads_in_memory_of_the_caller), TEST(taking_back_beside_others),
-    TEST(taking_back_what_was_seen), TEST(fork_while_threads_build), TEST(failing_allocations))
+    TEST(dropping_tensors_that_a_walk_has_returned), TEST(fork_while_threads_build), TEST(failing_allocations))

@@ -1,8 +1,8 @@
 // The derivative of every operator that has one, against central differences of the computed function.
 //
-// A case builds an expression over up to three inputs; the loss is the sum of its elements times fixed random weights.
-// Each input element is moved up and down by a small step, the forward graph computed, and the slope compared with the
-// gradient.
+// A case builds an expression over up to three inputs. The loss is the sum of its elements times
+// fixed random weights. Each input element is moved up and down by a small step, the forward graph
+// computed, and the slope compared with the gradient.
 #include "base/mem.h"
 #include "test.h"
 
@@ -185,7 +185,7 @@ EXPR(e_rope_neox_exact,
     ggml_rope_custom(ctx, a, in->ids, 6, 2 | GGML_ROPE_EXACT, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
 EXPR(e_flash_attn, ggml_flash_attn(ctx, a, b, c, false))
 EXPR(e_flash_attn_masked, ggml_flash_attn(ctx, a, b, c, true))
-// a tensor used on several ways, through an in-place form and a cast
+// a tensor that is used several times, also through an in-place form and a cast
 EXPR(e_shared, ggml_add(ctx, ggml_mul(ctx, a, ggml_silu(ctx, a)), ggml_scale_inplace(ctx, ggml_sqr(ctx, a), 0.5f)))
 EXPR(e_block, ggml_mul_mat(ctx, a, ggml_silu(ctx, ggml_rms_norm(ctx, ggml_add(ctx, b, ggml_mul(ctx, b, b)), 1e-4f))))
 

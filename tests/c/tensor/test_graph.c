@@ -1,5 +1,5 @@
-// Graphs: order, growth, fixed memory, taking back failed builds, copies, views, printing. Nodes are wired by hand
-// here, so that nothing but the graph is tested. The oracle for the order is a recursive walk.
+// Graphs: order, growth, fixed memory, undoing failed builds, copies, views, printing. Nodes are
+// wired by hand, so that only the graph is tested. The oracle for the order is a recursive walk.
 #define _POSIX_C_SOURCE 200809L // mkstemp, dup2
 #include <unistd.h>
 
@@ -221,7 +221,7 @@ static void fixed_graph_is_filled_to_the_brim(void) {
     ggml_free(ctx);
 }
 
-// A build that fails half way leaves graph and names as they were; then a build that fits succeeds.
+// A build that fails half way leaves graph and names unchanged. Then a build that fits succeeds.
 static void failed_build_is_taken_back(void) {
     struct ggml_context * ctx = own();
     for (int n = 1; n < 30; n++) {
@@ -278,7 +278,7 @@ static void copies_of_the_struct(void) {
     CHECK(g->nodes[2] == by_value.nodes[2]);
     ggml_free(ctx);
 
-    // arrays of somebody else are used as far as they go
+    // a program's own arrays are used as far as they go
     struct ggml_tensor * nodes[2];
     struct ggml_tensor * leafs[2];
     struct ggml_tensor * keys[5] = { NULL };

@@ -1,5 +1,5 @@
-// Graph files: what is exported comes back and computes the same; damaged files of all kinds are refused and nothing is
-// leaked.
+// Graph files: an exported graph is imported and computes the same. Damaged files of all kinds are
+// refused without leaks.
 #define _POSIX_C_SOURCE 200809L // mkstemp, dup2
 #include <unistd.h>
 
@@ -288,7 +288,7 @@ static void damaged_fields(void) {
         { node + 4, 4, GGML_OP_CUSTOM },
         { node + 8, 8, INT64_MAX },
         { node + 200, 4, 3 }, // reads itself
-        { node + 200, 4, 1000 }, // reads nobody
+        { node + 200, 4, 1000 }, // reads no tensor
         { node + 200, 4, (uint32_t) -2 },
         { node + 200, 4, (uint32_t) -1 }, // the view loses its source
         { node + 136, 8, 1000 }, // the view's offset

@@ -191,7 +191,7 @@ static void nodes_without_a_builder_compute(void) {
     t = make(like(a), GGML_OP_SCALE, a, NULL);
     memcpy(t->op_params, &(float){ 0.5f }, sizeof(float));
     CHECK(computes(t) && ggml_get_f32_1d(t, 5) == 3);
-    t = make(like(a), GGML_OP_SCALE, a, NULL); // a factor that nobody set is 0
+    t = make(like(a), GGML_OP_SCALE, a, NULL); // an unset factor is 0
     CHECK(computes(t) && ggml_get_f32_1d(t, 5) == 0);
     t = make(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1), GGML_OP_SUM, a, NULL);
     CHECK(computes(t) && ggml_get_f32_1d(t, 0) == 78);

@@ -1,5 +1,5 @@
-// test_nodes.c - nodes as a message: what comes out is what went in, at its place in memory; and nothing that a message
-// holds can do harm.
+// test_nodes.c - nodes as a message: the reader gets the same nodes, at their places in memory.
+// Hostile messages do no harm.
 #include "tensor/nodes.h"
 
 #include "base/mem.h"
@@ -82,7 +82,7 @@ static void check_same(const struct ggml_tensor * a, const struct ggml_tensor * 
     CHECK(a->data == (named ? b->data : NULL) && a->view_offs == b->view_offs);
 }
 
-static void what_comes_out_is_what_went_in(void) {
+static void the_reader_gets_the_same_nodes(void) {
     for (int named = 0; named < 2; named++) {
         build();
         if (!named) { // a question about nodes, which have no memory yet
@@ -119,7 +119,7 @@ static void what_comes_out_is_what_went_in(void) {
 }
 
 // A node that is only read is a leaf: it may have been computed in another message.
-static void what_is_not_among_the_nodes_is_a_leaf(void) {
+static void other_tensors_are_leafs(void) {
     build();
     OK(gb_nodes_write(&g.soft, 1, true, find, &g, &g.bytes));
     struct gb_nodes * nodes = gb_nodes_read(g.bytes.data, g.bytes.n);
@@ -214,5 +214,5 @@ static void out_of_memory(void) {
     close();
 }
 
-TEST_MAIN(TEST(what_comes_out_is_what_went_in), TEST(what_is_not_among_the_nodes_is_a_leaf), TEST(memories_are_checked),
+TEST_MAIN(TEST(the_reader_gets_the_same_nodes), TEST(other_tensors_are_leafs), TEST(memories_are_checked),
     TEST(damaged_messages), TEST(out_of_memory))

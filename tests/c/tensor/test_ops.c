@@ -1,5 +1,5 @@
-// test_ops.c - what holds for every builder: the result of a right call, NULL arguments, gradients, no memory.
-// builders.def has the calls.
+// test_ops.c - properties of every builder: the result of a valid call, NULL arguments, gradients,
+// memory that runs out. builders.def has the calls.
 #include "base/mem.h"
 #include "builders.h"
 #include "tensor/tensor.h"

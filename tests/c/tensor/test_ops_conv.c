@@ -1,5 +1,6 @@
-// test_ops_conv.c - the convolutions that are compositions of operators give what their formulas say, for several
-// images, too. Values are small integers, so that every sum is exact in f16 and f32 and the comparison is for equality.
+// test_ops_conv.c - convolutions composed of operators match their formulas, for several images,
+// too. Values are small integers, so every sum is exact in f16 and f32, and the comparison is for
+// equality.
 #include "in_context.h"
 #include "test.h"
 

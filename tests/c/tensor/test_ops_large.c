@@ -1,6 +1,7 @@
-// test_ops_large.c - every operator on views that show the same bytes again and again (strides of 0), with sizes whose
-// products and sums reach the largest int64_t. Whether the builder, a device or a scheduler takes them is up to them;
-// what is looked for is arithmetic that overflows, so this is a test for the sanitizers. builders.def has the calls.
+// test_ops_large.c - every operator on views that repeat the same bytes (strides of 0), with sizes
+// whose products and sums reach the largest int64_t. Builders, devices and schedulers may refuse
+// them. The test looks for arithmetic that overflows, so run it under the sanitizers. builders.def
+// has the calls.
 #include "builders.h"
 #include "ggml-backend.h"
 #include "test.h"
@@ -60,7 +61,7 @@ static void try_one(const struct builder * b, int only, const int64_t to[4]) {
 static void each_size(void) {
     for (int k = 0; k < N_BUILDERS; k++) {
         for (int only = -1; only < MAX_IN && (only < 0 || builders[k].in[only].used); only++) {
-            for (int dims = 2; dims < 16; dims += 2) { // rows stay as they are: nobody can repeat an element
+            for (int dims = 2; dims < 16; dims += 2) { // rows do not change: an element cannot repeat
                 for (int bits = 24; bits < 64; bits++) {
                     int64_t to[4] = { 0 };
                     for (int d = 1; d < 4; d++) {

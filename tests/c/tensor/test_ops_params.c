@@ -1,5 +1,5 @@
-// test_ops_params.c - what nodes carry besides their shape: op_params word for word, sources of the unusual ones,
-// names. Kernels of any backend, also those of third parties, read these.
+// test_ops_params.c - the parameters of nodes: op_params word for word, unusual sources, names.
+// Kernels of any backend, also of third parties, read these.
 #include "in_context.h"
 #include "tensor/tensor.h"
 #include "test.h"

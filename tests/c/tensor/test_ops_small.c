@@ -1,5 +1,5 @@
-// test_ops_small.c - every operator with sizes of 0 and 1 in every place where its builder takes them: what was built
-// is planned and computed by everything that computes, and never refused. builders.def has the calls.
+// test_ops_small.c - every operator with sizes of 0 and 1 wherever its builder takes them: all
+// planners and backends accept the node. builders.def has the calls.
 #include "builders.h"
 #include "ggml-backend.h"
 #include "test.h"

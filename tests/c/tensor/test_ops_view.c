@@ -1,4 +1,4 @@
-// test_ops_view.c - views: shapes and strides byte by byte, offsets, and what they are views of when they are taken of
+// test_ops_view.c - views: shapes and strides byte by byte, offsets, and the roots of views of
 // views.
 #include "test.h"
 

@@ -219,7 +219,7 @@ static void layouts(void) {
     ggml_free(ctx);
 }
 
-// No name ends with a part of a character, however long it was and whoever cut it.
+// No name ends with a part of a character, for names of any length.
 static void names_are_cut_between_characters(void) {
     setup(false);
     struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);

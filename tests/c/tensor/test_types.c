@@ -224,8 +224,8 @@ static struct limits limits_of(enum ggml_type type) {
     return list[i];
 }
 
-// What a program of that time does with all types that there are: those with both conversions must have every function,
-// a round-trip error and a product within its limits, and the same bytes from both ways to quantize.
+// A program of that time uses all types. Those with both conversions must have every function, a
+// round-trip error and a product within its limits, and the same bytes from both quantizers.
 static void loops_over_all_types(void) {
     enum { N = 4096 };
     static float x[N], y[N], back[N];
@@ -268,7 +268,8 @@ static void loops_over_all_types(void) {
     CHECK_INT(quantized, 17);
 }
 
-// What kernels and the quantizers assume of each format, written down apart from the table that they all read.
+// The assumptions of kernels and quantizers about each format, written down separately from their
+// table.
 static void facts_of_formats(void) {
     enum { WEIGHTS, IMPORTANCE, COARSE, ACTIVATIONS };
     typedef struct {

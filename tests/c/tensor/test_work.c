@@ -1,4 +1,4 @@
-// What nodes take, counted by hand: operations, and bytes that are read and written.
+// The work of nodes, counted by hand: operations, and bytes read and written.
 #include "tensor/marks.h"
 #include "tensor/tensor.h"
 #include "tensor/work.h"
@@ -37,7 +37,7 @@ static void single_nodes(void) {
     ggml_free(ctx);
 }
 
-// What only the step itself reads does not count; what others may read is written.
+// Results that only the step reads do not count. Results that others may read count as written.
 static void steps(void) {
     struct ggml_context * ctx = open_context();
     struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4);

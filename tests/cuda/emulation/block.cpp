@@ -1,4 +1,5 @@
-// block.cpp - runs one block: a fiber for each thread, and the places where threads meet.
+// block.cpp - runs one block: a fiber for each thread, and the places where threads wait for each
+// other.
 //
 // A thread runs until it must wait for others. Then another thread that can run does, drawn at random. If no thread can
 // run and some have not ended, threads wait at different places. That is a divergent barrier, which hardware does not

@@ -1,9 +1,10 @@
 // cuda_runtime.h - a CUDA runtime on the host, for tests only. It is never installed, and too slow for real work.
 //
-// It has the part of NVIDIA's interface that the backend uses, with its documented meaning, on emulated devices. Queued
-// work runs only when somebody synchronizes, in a drawn order of streams. So code that misses an event or a
-// synchronization finds memory without its results. Each piece of device memory is an allocation of the host, so that a
-// sanitizer sees every access outside of it. It begins as NaN.
+// It has the part of NVIDIA's interface that the backend uses, with its documented meaning, on
+// emulated devices. Queued work runs only when a thread synchronizes, in a drawn order of streams.
+// So code that misses an event or a synchronization finds memory without its results. Each piece of
+// device memory is an allocation of the host, so that a sanitizer sees every access outside of it.
+// It begins as NaN.
 //
 // runtime.cpp implements it. emulation.h has what tests can change.
 #ifndef GB_EMULATED_CUDA_RUNTIME_H

@@ -1,8 +1,9 @@
 // launch_emulated.h - the kernel dialect of c/src/cuda/launch.cuh in the emulation. Every thread of a block is a fiber.
 //
-// Fibers switch only where threads meet: at barriers and in functions of a warp. A seeded generator draws which fiber
-// runs next, so a test sees orders that hardware rarely has. Fragments of matrices are laid out as in the PTX manual.
-// An asynchronous copy arrives when the kernel waits for it, not before.
+// Fibers switch only where threads wait for each other: at barriers and in functions of a warp. A
+// seeded generator draws which fiber runs next, so a test sees orders that hardware rarely has.
+// Fragments of matrices have the layout of the PTX manual. An asynchronous copy arrives when the
+// kernel waits for it, not before.
 #ifndef GB_LAUNCH_EMULATED_H
 #define GB_LAUNCH_EMULATED_H
 

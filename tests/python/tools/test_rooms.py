@@ -104,14 +104,14 @@ def test_forbidden_use_names_the_symbol(rooms: ModuleType, tmp_path: Path, capsy
     assert "base/b.c -> cpu/a.c: base may not use cpu (a_data)" in out
 
 
-def test_unused_doors_are_reported(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unused_exceptions_are_reported(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rooms.main([str(build(tmp_path, {"backend/registry.c": "int f(void); int f(void) { return 0; }"}))]) == 1
-    assert "backend/registry.c: its door to cpu is not used" in capsys.readouterr().out
+    assert "backend/registry.c: its exception for cpu is not used" in capsys.readouterr().out
 
 
 def test_folder_without_a_row(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rooms.main([str(build(tmp_path, {**CLEAN, "attic/x.c": "int x(void); int x(void) { return 0; }"}))]) == 1
-    assert "attic: has no row in ROOMS" in capsys.readouterr().out
+    assert "attic: has no row in FOLDERS" in capsys.readouterr().out
 
 
 def test_modules_are_linked_apart(rooms: ModuleType, tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_link_time_optimization_hides_no_circle(
 
 
 def test_every_row_names_rows(rooms: ModuleType) -> None:
-    named = {other for row in rooms.ROOMS.values() for other in row.split()}
-    assert named <= rooms.ROOMS.keys()
-    assert {other for _, other in rooms.DOORS} <= rooms.ROOMS.keys()
+    named = {other for row in rooms.FOLDERS.values() for other in row.split()}
+    assert named <= rooms.FOLDERS.keys()
+    assert {other for _, other in rooms.ALLOWED} <= rooms.FOLDERS.keys()
 
 
 def test_functions_of_the_system_are_for_few(

@@ -1,8 +1,8 @@
 // fuse/attention.c - fuses the chain of operators of attention and computes it by tiles
 // (ops/attention_tiles.h).
 //
-//     MUL_MAT(keys, queries) [SCALE | ADD | DIAG_MASK_INF]* SOFT_MAX MUL_MAT(values, .) [CONT or CPY of a permutation
-//     of it]
+//     MUL_MAT(keys, queries) [SCALE | ADD | DIAG_MASK_INF]* SOFT_MAX MUL_MAT(values, .)
+//     [CONT or CPY of a permutation of it]
 //
 // The scores (queries x keys x heads) and the results before the copy are never stored. So the
 // fusion requires that no other code can read them (fuse.h). Its results differ from those of the
@@ -78,7 +78,8 @@ static bool add_node(struct gb_attention * a, const struct ggml_tensor * node, c
                                                                              : false);
 }
 
-// The operator's own factor may be such that products with it overflow: there it computes in double, here nothing does.
+// With a large factor, products could overflow: the softmax operator multiplies in double, this
+// step in f32.
 static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * node, const struct ggml_tensor * before) {
     const struct ggml_tensor * mask = node->src[1];
     const float scale = gb_op_param_f32(node, 0);

@@ -24,7 +24,7 @@ const char * gb_fusion_name(enum gb_fusion_kind kind) {
     return names[kind];
 }
 
-// The names that the switch had when the CPU backend was the only one that asked it.
+// Names from the time when only the CPU backend had this switch.
 
 bool ggml_cpu_get_fusion(void) { return ggml_graph_get_fusion(); }
 

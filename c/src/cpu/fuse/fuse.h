@@ -4,7 +4,7 @@
 //   product.c    a product with the elementwise operators after it
 //   rope.c       a rotation with the copy of its result
 //   rows.c       operators on rows: a few rows at a time through all of them
-//   fuse.c       the list of these kinds, and the switch; memory.c: where tensors lie
+//   fuse.c       the list of these kinds; memory.c: whether tensors share memory
 //
 // Which results are stored. The program may read a tensor in its own memory, so each such node is
 // computed and stored. Fusion then only avoids reading the result again. A result that a planner of

@@ -21,7 +21,7 @@ struct stage { // an operator after the product
     const struct ggml_tensor * node;
     gb_map1 * map1;                   // for one source, or
     gb_map2 * map2;                   // for two sources
-    const struct ggml_tensor * other; // for two sources: the one that is not the previous result
+    const struct ggml_tensor * other;  // for two sources: the one that is not the previous result
     bool swapped;                     // `other` is src[0]
     const char *from, *to;            // data of the previous result; memory for this result
 };

@@ -327,22 +327,13 @@ static void clear(float * x, int64_t from, int64_t to) {
     }
 }
 
-static bool has_nan(const float * x, int64_t n) {
-    bool found = false;
-    for (int64_t i = 0; i < n; i++) {
-        found |= isnan(x[i]);
-    }
-    return found;
-}
-
 // Turns the scores of query i of the tile into exponentials. The first `seen` keys of the block
 // count.
 static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys, int64_t seen) {
     float * score = t->score + i * SCORES;
     float * out = tile->out + i * t->out_stride;
     const float block_max = seen > 0 ? t->k->max_f32(seen, score) : -INFINITY, max = GB_MAX(tile->max[i], block_max);
-    if (seen == 0 || max == -INFINITY) { // no key is seen
-        tile->sum[i] = has_nan(score, seen) ? NAN : tile->sum[i];
+    if (seen == 0 || max == -INFINITY) { // no key is seen; a NaN score would make max NaN
         clear(score, 0, keys);
         return;
     }

@@ -10,7 +10,7 @@
 // so that the cache lines of the source are used for several rows.
 #include "cpu/ops/elements.h"
 
-enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 16 }; // a strided block touches a cache line a column: all must stay in L1
+enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 16 };  // a strided block touches a cache line a column; all must stay in L1
 #define DIRECT_BYTES ((size_t) 1 << 16)         // a unit of plain memory copy
 #define PIECE_BYTES ((size_t) 1 << 20)         // a thread may stop after each piece
 
@@ -28,7 +28,7 @@ static int32_t to_i32(float v) { // saturating, NaN becomes 0: every float has a
     return v >= 2147483648.0f ? INT32_MAX : v <= -2147483648.0f ? INT32_MIN : (int32_t) v;
 }
 
-// i32 to floats by way of f32: numbers above 2^24 are rounded. n <= GB_RUN.
+// i32 to floats through f32: numbers above 2^24 are rounded. n <= GB_RUN.
 static void from_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s,
     size_t ss) {
     float buf[GB_RUN];

@@ -1,8 +1,8 @@
-// custom.c - operators whose function the user gives: MAP_UNARY, MAP_BINARY (by rows), MAP_CUSTOMn_F32 (one call),
-// MAP_CUSTOMn and CUSTOM (one call a thread, at the same time).
+// custom.c - operators whose function the user gives: MAP_UNARY, MAP_BINARY (by rows),
+// MAP_CUSTOMn_F32 (one call), MAP_CUSTOMn and CUSTOM (one call a thread, at the same time).
 //
-// The functions lie in op_params, which is not aligned for pointers: they are read with memcpy. What they call and
-// handle when it fails does not fail the node.
+// The functions lie in op_params, which is not aligned for pointers, so they are read with memcpy.
+// A failure inside a user's function does not fail the node.
 #include <limits.h>
 
 #include "base/status.h"

@@ -1,8 +1,9 @@
 // loss.c - CROSS_ENTROPY_LOSS between softmax(src[0]) and the distribution src[1], and its derivative.
 //
-// Probabilities are kept away from 0: p = softmax (1 - EPS) + EPS. As in early 2024, the derivative uses p instead of
-// softmax, and assumes that each row of the distribution sums to 1. If an eps is given (op_params, ops_loss.c), it
-// replaces EPS, 0 log 0 is 0, and the derivative is exact for rows of any sum.
+// Probabilities are kept away from 0: p = softmax (1 - EPS) + EPS. As in early 2024, the derivative
+// uses p instead of softmax, and assumes that each row of the distribution sums to 1. A given eps
+// (op_params, ops_loss.c) replaces EPS. 0 log 0 is then 0, and the derivative is exact for rows of
+// any sum.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -27,8 +28,8 @@ static double exponentials(const struct gb_cpu_call * call, int64_t n, float * e
     return sum;
 }
 
-// Exponentials that add up to `sum` become p = softmax (1 - EPS) + EPS: the addition first, so that no product is a
-// denormal number.
+// Exponentials that add up to `sum` become p = softmax (1 - EPS) + EPS. The addition comes first,
+// so that no product is a denormal number.
 static void probabilities(const struct gb_kernels * k, int64_t n, float * p, double sum) {
     const double share = (1.0 - (double) EPS) / sum;
     k->norm_apply_f32(n, p, p, (float) (-(double) EPS / share), (float) share);
@@ -120,8 +121,9 @@ static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_
 
 // --------------------------------------------------------------------------------------------- CROSS_ENTROPY_LOSS_BACK
 
-// With s = softmax and p = s (1 - eps) + eps: -(1 - eps) s (b / p - sum(s b / p)) c / rows, which is (s sum(b) - b) c /
-// rows for eps 0. y: exponentials that add up to `sum`. False: the run is over.
+// With s = softmax and p = s (1 - eps) + eps, computes -(1 - eps) s (b / p - sum(s b / p)) c /
+// rows. For eps 0 that is (s sum(b) - b) c / rows. y: exponentials that add up to `sum`. False: the
+// run is over.
 static bool back_row_given(const struct gb_cpu_call * call, int64_t n, float * y, const float * target, double sum,
     double eps, double scale) {
     double all = 0;
@@ -163,7 +165,7 @@ static bool back_row(const struct gb_cpu_call * call, int64_t n, float * y, cons
     return true;
 }
 
-// src[2] is the gradient of the loss, one number. Rows are independent; threads share them.
+// src[2] is the gradient of the loss, one number. Rows are independent. Threads share them.
 static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1], *c = node->src[2];
     const int64_t n = a->ne[0];
@@ -188,7 +190,7 @@ static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct 
 
 static const char * loss_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 3); }
 
-// The row itself, which becomes the result, and a converted row of the distribution.
+// Work memory: the row itself, which becomes the result, and a converted row of the distribution.
 static size_t loss_back_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(2 * node->ne[0], n_tasks);
 }

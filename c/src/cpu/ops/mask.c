@@ -64,8 +64,8 @@ float gb_alibi_slope(int64_t head, int n_head, float bias_max) {
     return (float) exp2(-(double) bias_max / (2.0 * floor) * (double) (2 * (head - floor) + 1));
 }
 
-// y[i] = x[i] + i slope(head), where i is the key's position in the row and the head is dim 2 (counted on through dim
-// 3). "Train Short, Test Long", Press et al.
+// y[i] = x[i] + i slope(head), where i is the key's position in the row. The head is the index in
+// dims 2 and 3 together. "Train Short, Test Long", Press et al.
 static void run_alibi(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     const int n_head = gb_op_param_i32(node, 1);

@@ -7,7 +7,7 @@
 #include "cpu/ops/elements.h"
 
 enum {
-    LOOK = 64 * GB_RUN,     // elements of a long row between two looks at the run
+    LOOK = 64 * GB_RUN,  // elements of a long row between two checks of the run
     IN_MEMORY = 16 * GB_RUN // of a run that is summed in place
 };
 
@@ -274,7 +274,8 @@ static size_t argsort_work(const struct ggml_tensor * node, int n_tasks) { // va
     return gb_floats_size(3 * node->ne[0], n_tasks);
 }
 
-// Each row's values are converted once; its indices are sorted and then moved to the result. Threads share the rows.
+// Converts each row's values once, sorts its indices, and moves them to the result. Threads share
+// the rows.
 static void run_argsort(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     const int64_t n = a->ne[0];

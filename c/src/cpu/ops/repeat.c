@@ -1,7 +1,8 @@
-// repeat.c - REPEAT, CONCAT, PAD, UPSCALE: results whose elements are elements of the sources (or 0); and REPEAT_BACK,
-// the sum.
+// repeat.c - REPEAT, CONCAT, PAD and UPSCALE, whose results hold elements of the sources (or 0).
+// Also REPEAT_BACK, the sum.
 //
-// The first four move bytes and so serve every plain type, each thread filling its share of the result's rows.
+// The first four move bytes, and so serve every plain type. Each thread fills its share of the rows
+// of the result.
 #include "cpu/ops/elements.h"
 
 // Elements are moved as bytes: one plain type on both sides.

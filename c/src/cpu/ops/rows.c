@@ -151,17 +151,18 @@ static int set_rows_tasks(const struct ggml_tensor * node, int n_threads) {
 
 // ------------------------------------------------------------------------------------------------------- GET_ROWS_BACK
 
-// Many rows may be added to one row. The first thread sorts the rows of a by their target. Each thread then sums some
-// columns of all rows, one result at a time and in the order of the indices. Parts of a few values are summed in float,
-// the parts in double.
+// Many rows may be added to one row. The first thread sorts the rows of a by their target. Each
+// thread then sums some columns of all rows, one result at a time and in the order of the indices.
+// It sums groups of a few values in float, and the groups in double.
 enum { COLUMNS = 64, PART = 32, LOOK = 4096 };
 
-// In the scratch memory: where the rows for each result begin in `order`, and where those of the last end.
+// Lists in the scratch memory: where the rows of each result begin in `order`, and the end of the
+// last.
 struct hits {
     int32_t *first, *order;
 };
 
-// `first` has rows + 2 entries, as sort_hits needs them; `order` lies behind.
+// `first` has rows + 2 entries, which sort_hits needs. `order` follows it.
 static struct hits hits_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     int32_t * p = call->work;
     return (struct hits){ .first = p, .order = p + 2 + node->ne[1] };
@@ -173,7 +174,7 @@ static size_t get_rows_back_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_lines((size_t) (node->ne[1] + node->src[0]->ne[1] + 2) * sizeof(int32_t));
 }
 
-// By counting: first[r + 1] counts the rows for r, then becomes where the next one goes.
+// Counting sort: first[r + 1] counts the rows for r, then becomes the place of the next one.
 static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int64_t n = a->ne[1], rows = node->ne[1];
@@ -198,7 +199,7 @@ static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor 
     }
 }
 
-// part = the rows of a that `hits` names, n columns of them.
+// part = the sum of the rows of a that `hits` names, n columns of them.
 static void add_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const int32_t * hits, int32_t count,
     int64_t i0, int64_t n, float * part) {
     float buf[COLUMNS];
@@ -212,7 +213,7 @@ static void add_part(const struct gb_cpu_call * call, const struct ggml_tensor *
     }
 }
 
-// Columns i0 .. i0 + n - 1 of all rows of the result; rows that no index names become 0.
+// Columns i0 .. i0 + n - 1 of all rows of the result. Rows without an index become 0.
 static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h, int64_t i0,
     int64_t n) {
     for (int64_t i = 0; i < node->ne[1]; i++) {

@@ -1,10 +1,11 @@
-// select.c - COMPARE (src[1] repeats over src[0]), which makes masks, and WHERE, which chooses by one.
+// select.c - COMPARE (src[1] repeats over src[0]), which makes masks, and WHERE, which selects by
+// one.
 //
-// The drivers of elementwise operators move floats. Integers go through them bit by bit, as tensors that say F32: only
-// what looks at the values, the comparison itself and whether a condition is 0, takes them for what they are.
+// The drivers of elementwise operators move floats. Integers pass through them as bits of tensors
+// of type F32. Only the comparison and the test whether a condition is 0 use them as integers.
 #include "cpu/ops/elements.h"
 
-// The tensor, its bits taken for floats if it is I32.
+// The tensor, as F32 with the same bits if it is I32.
 static struct ggml_tensor as_floats(const struct ggml_tensor * t) {
     struct ggml_tensor view = *t;
     view.type = t->type == GGML_TYPE_I32 ? GGML_TYPE_F32 : t->type;
@@ -88,7 +89,7 @@ static void map_where(const struct gb_cpu_call * call, const struct ggml_tensor 
     call->k->select_f32(n, z, c, x, y);
 }
 
-// The condition as numbers: as bits an integer may be -0 or a denormal float.
+// The condition as numbers: an integer's bits may be -0 or a denormal float.
 static void map_where_i32(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * c, const float * x, const float * y) {
     (void) node;

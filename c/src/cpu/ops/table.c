@@ -8,7 +8,7 @@ static const struct gb_cpu_op * const drivers[GGML_OP_COUNT] = {
 #include "tensor/ops.def"
 };
 
-// A number that is no operator gives NULL, so a node of a newer program is refused, not run.
+// NULL for an invalid number, so that a node of a newer program is refused.
 const struct gb_cpu_op * gb_cpu_op_of(const struct ggml_tensor * node) {
     return node != NULL && (unsigned) node->op < GGML_OP_COUNT ? drivers[node->op] : NULL;
 }

@@ -10,7 +10,7 @@
 // Any float types. They may differ, because runs are converted.
 static const char * unsupported1(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
-// The driver of an operator that does map_<name> to each run.
+// The driver of an operator that applies map_<name> to each run.
 #define MAP(name, unsupported_)                                                                     \
     static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {            \
         gb_run_map1(call, node, map_##name);                                                        \
@@ -65,7 +65,7 @@ static void map_leaky_relu(const struct gb_cpu_call * call, const struct ggml_te
     call->k->leaky_relu_f32(n, y, x, gb_op_param_f32(node, 0));
 }
 
-// y = x cut to [op_params[0], op_params[1]].
+// y = x limited to [op_params[0], op_params[1]].
 static void map_clamp(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x) {
     call->k->clamp_f32(n, y, x, gb_op_param_f32(node, 0), gb_op_param_f32(node, 1));
@@ -83,8 +83,9 @@ MAP(scale, unsupported1)
 
 // ----------------------------------------------------------------------------------------------------------- SILU_BACK
 
-// d/dx (x s) with s = 1 / (1 + e^-x) is s (1 + x (1 - s)). 1 - s is computed as 1 / (1 + e^x), because the difference
-// cancels for large x. x (1 - s) must go to 0 at both ends, so x is clamped there.
+// d/dx (x s) with s = 1 / (1 + e^-x) is s (1 + x (1 - s)). 1 - s is computed as 1 / (1 + e^x),
+// because the difference cancels for large x. x (1 - s) must go to 0 at both ends, so x is clamped
+// there.
 static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * x, const float * dy) {
     (void) call;

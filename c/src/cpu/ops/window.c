@@ -1,9 +1,10 @@
-// window.c - operators of windowed attention: cutting an image into windows and back, and relative position terms.
+// window.c - operators of windowed attention: dividing an image into windows and back, and relative
+// position terms.
 #include "cpu/ops/elements.h"
 
 // ------------------------------------------------------------------------------------------------ WIN_PART, WIN_UNPART
 
-// Result [C, w, w, npx npy] of an image [C, W, H]; windows that stick out are filled with 0.
+// Result [C, w, w, npx npy] of an image [C, W, H]. Windows are filled with 0 outside the image.
 static void win_part_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const int64_t npx = gb_op_param_i32(node, 0), w = gb_op_param_i32(node, 2);
@@ -26,7 +27,7 @@ static const char * win_part_unsupported(const struct ggml_tensor * node) {
                                                                         : gb_need_same(node, 1);
 }
 
-// The reverse: the image [C, W, H] of windows, without what stuck out.
+// The reverse: the image [C, W, H] of windows, without the elements outside it.
 static void win_unpart_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const int64_t w = gb_op_param_i32(node, 0);
@@ -46,7 +47,8 @@ static const char * win_unpart_unsupported(const struct ggml_tensor * node) {
 
 // -------------------------------------------------------------------------------------------- GET_REL_POS, ADD_REL_POS
 
-// Result [C, k, k]: row (x, y) is row k - 1 - x + y of src[0], the term for the distance of y from x.
+// Result [C, k, k]: row (x, y) is row k - 1 - x + y of src[0], the term for the distance of y from
+// x.
 static void get_rel_pos_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const char * s = gb_row_ptr(a, node->ne[1] - 1 - r.i1 + r.i2, 0, 0);
@@ -59,7 +61,8 @@ static void run_get_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor 
 
 static const char * get_rel_pos_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }
 
-// Each row of src[0] is a k x k picture; line y gets ph[y], column x gets pw[x] of the same row of pw and ph.
+// Each row of src[0] is a k x k picture. Line y gets ph[y], column x gets pw[x] of the same row of
+// pw and ph.
 static void run_add_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *pw = node->src[1], *ph = node->src[2];
     const int64_t k = pw->ne[0];

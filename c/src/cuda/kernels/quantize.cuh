@@ -84,7 +84,7 @@ GB_DEVICE int gb_iq4_nearest(float twice) {
 }
 
 // True if level n times the stored d is more than half a level off.
-GB_DEVICE bool gb_scale_is_lost(float d, float stored, int n) {
+GB_DEVICE bool gb_scale_is_inexact(float d, float stored, int n) {
     return fabsf(stored) <= 65504.0f && 2 * (float) n * fabsf(stored - d) > fabsf(d);
 }
 
@@ -130,7 +130,7 @@ template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
     const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
     int level = gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
     uint16_t bits = gb_half_bits_of(d);
-    if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), N)) { // in the whole warp
+    if (gb_scale_is_inexact(d, gb_half_bits_to_float(bits), N)) { // in the whole warp
         bits = gb_small_scale<-N, N - 1>(x, d, 0, level);
         level += N;
     }
@@ -148,7 +148,7 @@ template <int N> GB_DEVICE int gb_affine_level(float x, uint8_t * block) {
     const uint16_t offset = gb_half_bits_of(low);
     int level = gb_block_level(gb_rounded_product(x - low, inverse) + 0.5f, N);
     uint16_t bits = gb_half_bits_of(d);
-    if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), N)) {
+    if (gb_scale_is_inexact(d, gb_half_bits_to_float(bits), N)) {
         bits = gb_small_scale<0, N>(x, d, gb_half_bits_to_float(offset), level);
     }
     if (gb_lane() == 0) {
@@ -222,7 +222,7 @@ GB_DEVICE void gb_quantize_iq4_nl(float x, uint8_t * block, float * shared) {
     gb_sync_warp();
     const float wanted = gb_iq4_fit(shared, shared + 32, gb_block_extreme(x));
     uint16_t scale = gb_half_bits_of(wanted);
-    if (gb_scale_is_lost(wanted, gb_half_bits_to_float(scale), 8)) {
+    if (gb_scale_is_inexact(wanted, gb_half_bits_to_float(scale), 8)) {
         int unused;
         scale = gb_small_scale<-127, 113>(x, wanted, 0, unused);
     }
@@ -287,7 +287,7 @@ GB_QUANTIZER(Q8_0) {
     float d;
     int level = gb_byte_level(x, d);
     uint16_t bits = gb_half_bits_of(d);
-    if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), 127)) {
+    if (gb_scale_is_inexact(d, gb_half_bits_to_float(bits), 127)) {
         bits = gb_small_scale<-127, 127>(x, d, 0, level);
     }
     if (gb_lane() == 0) {

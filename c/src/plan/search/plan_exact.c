@@ -239,10 +239,10 @@ static unsigned lowest_bit(uint64_t bits) {
 // Ranks the buffers of a subproblem by the load of its unplaced buffers.
 static bool rerank_subproblem(struct gb_plan_exact * x, const struct subproblem * r) {
     const size_t n = r->end - r->begin;
-    const bool needs_crowd = gb_plan_needs_max_load(x->key);
+    const bool needs_max_load = gb_plan_needs_max_load(x->key);
     for (size_t k = 0; k < n; k++) {
         const uint32_t b = x->lists.data[r->begin + k];
-        const size_t max_load = needs_crowd ? gb_plan_max_load(&x->part->buffers[b], x->unplaced) : 0;
+        const size_t max_load = needs_max_load ? gb_plan_max_load(&x->part->buffers[b], x->unplaced) : 0;
         x->ranked[k] = gb_plan_rank(x->part, b, x->key, max_load);
         x->steps += 8 + x->part->buffers[b].last - x->part->buffers[b].first;
     }

@@ -293,7 +293,7 @@ static bool reads_near_shadow(const struct builder * b, int node) {
 }
 
 // The shadow of a view is in the shadow of its root, if there is one.
-static void lie_in_twin(const struct builder * b, struct gb_shadow * shadow) {
+static void bind_to_shadow(const struct builder * b, struct gb_shadow * shadow) {
     const int root = b->in->ids.data[shadow->origin].root;
     struct gb_shadow * near = b->node_shadows[root].shadow;
     if (root != shadow->origin && root >= b->split->start && near != NULL) {
@@ -312,7 +312,7 @@ static struct gb_shadow * shadow_for(struct builder * b, int t) {
             return NULL;
         }
         shadow->tensor.src[0] = &source->tensor;
-        lie_in_twin(b, shadow);
+        bind_to_shadow(b, shadow);
         b->node_shadows[t].shadow = shadow;
     }
     return b->node_shadows[t].shadow;
@@ -388,7 +388,7 @@ static bool add_shadow_node(struct builder * b, int node) {
         return false;
     }
     if (copy < 0) {
-        lie_in_twin(b, shadow);
+        bind_to_shadow(b, shadow);
         b->node_shadows[node] = (struct node_shadow){ shadow, b->program->exec.n - 1 };
         return true;
     }

@@ -1,8 +1,10 @@
-// blocks.h - the rows of formats.def for the compiler: each block as a struct of bytes, each number as a constant.
+// blocks.h - the rows of formats.def for the compiler: each block as a struct of bytes, each number
+// as a constant.
 //
-// The one idea: where the bytes of a format lie is written once, as the fields of its row. Whoever reads or writes
-// blocks (tensor/quant, the kernels of the CPU, CUDA) names a field instead of counting bytes. All members are bytes,
-// so no struct has padding, and a block may lie at any address. C and C++, host and device.
+// The layout of a format is written once, as the fields of its row. Code that reads or writes
+// blocks (tensor/quant, the kernels of the CPU, CUDA) names a field instead of counting bytes. All
+// members are bytes, so no struct has padding, and a block may lie at any address. For C and C++,
+// host and device.
 #ifndef GB_TENSOR_QUANT_BLOCKS_H
 #define GB_TENSOR_QUANT_BLOCKS_H
 
@@ -19,7 +21,8 @@ enum gb_use { // what a format is for
     GB_USE_ACTIVATIONS,
 };
 
-// Keeps its arguments in rows of weights, the formats with an unpack kernel: GB_IF_UNPACKED_##use(...).
+// Keeps its arguments in rows of weights, the formats with an unpack kernel:
+// GB_IF_UNPACKED_##use(...).
 #define GB_IF_UNPACKED_WEIGHTS(...) __VA_ARGS__
 #define GB_IF_UNPACKED_IMPORTANCE(...) __VA_ARGS__
 #define GB_IF_UNPACKED_COARSE(...) __VA_ARGS__
@@ -52,7 +55,7 @@ enum gb_use { // what a format is for
 #define GB_AT(stem, field) ((int) offsetof(struct gb_block_##stem, field))       // byte of a block
 #define GB_SIZE(stem, field) ((int) sizeof(((struct gb_block_##stem *) 0)->field)) // bytes of a field
 
-// Formats with one more bit begin as those without it: one function reads or writes the scales of both.
+// A format with one more bit begins like the one without it, so one function handles both scales.
 static_assert(GB_AT(q5_0, d) == GB_AT(q4_0, d), "Q4_0 and Q5_0 begin alike");
 static_assert(GB_AT(q5_1, d) == GB_AT(q4_1, d) && GB_AT(q5_1, m) == GB_AT(q4_1, m), "Q4_1 and Q5_1 begin alike");
 static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_k, dmin) &&
@@ -61,8 +64,8 @@ static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_
 
 // --------------------------------------------------------------------------------------------------- levels by a table
 
-// GB_VALUES_<name>(f): f(value) for each code, with commas between: what the codes of a format stand for. Tables of the
-// CPU, of its kernels and of CUDA are all made from these lists.
+// GB_VALUES_<name>(f): f(value) for each code of a format, with commas between. The tables of the
+// CPU, of its kernels and of CUDA use these lists.
 #define GB_VALUES_IQ4(f)                                                                                              \
     f(-127), f(-104), f(-83), f(-65), f(-49), f(-35), f(-22), f(-10), f(1), f(13), f(25), f(38), f(53), f(69), f(89), \
         f(113)

@@ -1,7 +1,7 @@
-// check.c - quantizes rows in stretches, looks in each for numbers that the format cannot hold, and deals with these
+// check.c - quantizes rows in parts, finds numbers that the format cannot hold, and handles them
 // block by block (check.h).
 //
-// Invariant: stretches are whole blocks, so without importance a bad number never touches a block other than its own.
+// Invariant: parts are whole blocks. So without importance a bad number affects only its own block.
 #include "tensor/quant/check.h"
 
 #include <float.h>
@@ -20,7 +20,8 @@ enum { STRETCH = 1024, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
-// The same for all rows of a call. suspect: invalid_in looks closely at blocks with larger magnitudes.
+// The same for all rows of a call. suspect: invalid_in checks blocks with larger magnitudes
+// exactly.
 struct job {
     const struct gb_quant_format * f;
     const float * importance;
@@ -29,8 +30,9 @@ struct job {
     float suspect;
 };
 
-// As integers, positive floats have their order, with NaN above all: what is above the limit gets the highest bit when
-// the distance of the limit from the largest integer is added. Simple loops, for compilers to vectorize.
+// As integers, positive floats keep their order, with NaN above all. The offset is the distance of
+// the limit from the largest integer. Adding it sets the highest bit of all values above the limit.
+// Compilers vectorize the simple loops.
 bool gb_any_above(const float * x, int64_t n, float limit) {
     enum { STEP = 64 };
     const uint32_t distance = 0x7fffffffu - gb_f32_bits(limit);
@@ -47,7 +49,7 @@ bool gb_any_above(const float * x, int64_t n, float limit) {
     return any >> 31 != 0;
 }
 
-// Does a block of finite numbers come back as numbers of their size?
+// True if a block of finite numbers comes back as numbers of about the same size.
 static bool block_holds(const struct gb_quant_format * f, const float * x, int largest) {
     float y[MAX_ELEMENTS];
     uint8_t block[MAX_BYTES];
@@ -69,8 +71,8 @@ static float limit_of(const struct job * job, int64_t i) {
     return is_weighted(job, i) && !job->f->saturates ? job->f->limit / 2 : job->f->limit;
 }
 
-// The index of the first element that the block at element i of a row cannot hold. Of numbers that are too large it is
-// the largest. -1: the block holds all.
+// The index of the first element that the block at element i of a row cannot hold, or of the
+// largest if numbers are too large. -1: the block holds all.
 static int invalid_in(const struct job * job, const float * x, int64_t i) {
     const struct gb_quant_format * f = job->f;
     int largest = 0;
@@ -87,7 +89,7 @@ static int invalid_in(const struct job * job, const float * x, int64_t i) {
     return f->saturates || is_weighted(job, i) || !block_holds(f, x, largest) ? largest : -1;
 }
 
-// The index in x of the first number that its block cannot hold; -1: there is none.
+// The index in x of the first number that its block cannot hold. -1: there is none.
 static int64_t first_invalid(const struct job * job, const float * x, int64_t n) {
     for (int64_t i = 0; i < n; i += job->f->elements) {
         const int at = invalid_in(job, x, i);
@@ -98,12 +100,13 @@ static int64_t first_invalid(const struct job * job, const float * x, int64_t n)
     return -1;
 }
 
-// Is a bad block to be stored as NaN, and has the format one? Else it is clipped.
+// True if a bad block becomes NaN and the format has NaN. Otherwise it is clipped.
 static bool becomes_nan(const struct job * job) {
     return job->on_invalid == GGML_ON_INVALID_NAN && job->f->nan != GB_NAN_NONE;
 }
 
-// A copy that can be held: NaN is 0, what is too large the limit; blocks that are to become NaN are zeros.
+// A copy that the format can hold: NaN becomes 0, too large numbers the limit. Blocks that will
+// become NaN are zeros.
 static void mend(const struct job * job, const float * x, int64_t n, float * out) {
     const int size = job->f->elements;
     for (int64_t i = 0; i < n; i += size) {
@@ -119,7 +122,7 @@ static void mend(const struct job * job, const float * x, int64_t n, float * out
     }
 }
 
-// A block of zeros but for the scale, which is NaN where the format keeps it.
+// A block of zeros, except that the scale's field holds NaN.
 static void put_nan(const struct gb_quant_format * f, uint8_t * block) {
     const float nan = NAN;
     memset(block, 0, (size_t) f->bytes);
@@ -134,8 +137,8 @@ static void put_nan(const struct gb_quant_format * f, uint8_t * block) {
     }
 }
 
-// Importances may fit a few elements with a scale many times larger than the largest element needs. If that makes the
-// scale infinite, the block is quantized without importances.
+// Importances may fit a few elements with a scale much larger than the largest element needs. If
+// that makes the scale infinite, the block is quantized without importances.
 static void keep_finite(const struct job * job, const float * x, uint8_t * dst, int64_t n) {
     enum { REACH = 64 }; // a fit enlarges a scale by less than this factor
     const struct gb_quant_format * f = job->f;
@@ -153,8 +156,8 @@ static void keep_finite(const struct job * job, const float * x, uint8_t * dst, 
     }
 }
 
-// Whole rows, or part of a row without importance. scratch: as many floats. Looking after quantizing is cheaper: then
-// the numbers come from the cache, while quantizing leaves time to fetch them from memory.
+// Whole rows, or part of a row without importance. scratch: as many floats. Checks after
+// quantizing, because the numbers are then in the cache. Quantizing leaves time to load them.
 static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t * dst, int64_t n_rows,
     int64_t n_per_row, float * scratch) {
     const struct gb_quant_format * f = job->f;
@@ -178,7 +181,7 @@ static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t
     return -1;
 }
 
-// Without importance rows do not matter.
+// Without importance, row boundaries do not matter.
 static int64_t quantize_plain(const struct job * job, const float * src, uint8_t * dst, int64_t n) {
     float scratch[STRETCH];
     int64_t at = -1;
@@ -190,8 +193,8 @@ static int64_t quantize_plain(const struct job * job, const float * src, uint8_t
     return at;
 }
 
-// With importance a row is quantized as a whole, because the weights may depend on its mean square. scratch: a row, or
-// NULL where nothing is mended.
+// With importance a row is quantized as a whole, because the weights may depend on its mean square.
+// scratch: a row, or NULL if no block is changed.
 static int64_t quantize_weighted(const struct job * job, const float * src, uint8_t * dst, int64_t n_rows,
     int64_t n_per_row, float * scratch) {
     int64_t at = -1;
@@ -203,7 +206,7 @@ static int64_t quantize_weighted(const struct job * job, const float * src, uint
     return at;
 }
 
-// Counts go to the caller's histogram only when all rows were quantized.
+// Adds to the caller's histogram only after all rows were quantized.
 bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows,
     int64_t n_per_row, const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid) {
     int64_t counts[16] = { 0 };
@@ -229,7 +232,7 @@ bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, vo
     return *invalid < 0;
 }
 
-// from_float has no way to fail, so a bad block becomes NaN, or is clipped in formats without NaN.
+// from_float cannot fail, so a bad block becomes NaN, or is clipped in formats without NaN.
 void gb_quantize_row(const struct gb_quant_format * f, const float * x, void * y, int64_t k) {
     const struct job job = { .f = f, .on_invalid = GGML_ON_INVALID_NAN, .suspect = f->limit };
     quantize_plain(&job, x, y, k);

@@ -8,25 +8,27 @@
 
 #include "tensor/quant/quant.h"
 
-// Is there a magnitude above the limit, or a NaN?
+// True if a magnitude is above the limit or NaN.
 bool gb_any_above(const float * x, int64_t n, float limit);
 
 // n_rows rows of n_per_row floats, whole blocks. importance: NULL, or normalized (importance.h).
-// GGML_ON_INVALID_ERROR: stops at the first number that cannot be held and writes its index to *invalid, which is -1
-// in all other cases; nothing is reported yet. Returns false then, and when memory is missing, which has been
-// reported. hist: NULL, or 16 counters, incremented when all went well; only with GGML_ON_INVALID_ERROR.
+// hist: NULL, or 16 counters, which are incremented on success. It needs GGML_ON_INVALID_ERROR.
+// GGML_ON_INVALID_ERROR stops at the first number that a block cannot hold, writes its index to
+// *invalid, and returns false without a report. *invalid is -1 in all other cases. False and -1:
+// memory ran out (reported).
 bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows,
     int64_t n_per_row, const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid);
 
-// A row, k whole blocks: a block with a number that cannot be held becomes NaN, or, in formats without NaN, is clipped.
+// A row of k whole blocks. A block with a number that it cannot hold becomes NaN, or is clipped in
+// formats without NaN.
 void gb_quantize_row(const struct gb_quant_format * f, const float * x, void * y, int64_t k);
 
 // Defines the row function of a format, from_float.
 #define GB_QUANT_ROWS(stem) \
     static void from_float(const float * x, void * y, int k) { gb_quantize_row(&gb_quant_##stem, x, y, k); }
 
-// Defines a format for activations, which is a partner in products only, from `to_float` and `quantize`. reference:
-// from_float, or NULL where the specification has no such algorithm.
+// Defines a format for activations, only for products, from `to_float` and `quantize`. reference:
+// from_float, or NULL if the specification has no such algorithm.
 #define GB_ACTIVATION_FORMAT(stem, reference)        \
     GB_QUANT_ROWS(stem)                              \
     const struct gb_quant_format gb_quant_##stem = { \

@@ -1,5 +1,5 @@
-// fit.c - weighted least squares over a small set of candidate scales. For fixed levels l the best scale of x ~ s l is
-// sum(w x l) / sum(w l^2); candidates differ in how the levels are rounded.
+// fit.c - weighted least squares over a small set of candidate scales. For fixed levels l the best
+// scale of x ~ s l is sum(w x l) / sum(w l^2). Candidates differ in the rounding of the levels.
 #include "tensor/quant/fit.h"
 
 #include <math.h>
@@ -10,11 +10,12 @@
 
 enum { MAX_BLOCK = 256 };
 
-// Candidates are looked at four at a time: the sums of each are added up in order, one lane of a vector for each, so
-// that the results are those of one after the other.
+// Tries four candidates at a time, one in each lane of a vector. Each candidate's sums are added in
+// order, so the results equal those of one candidate after another.
 enum { LANES = 4 };
 
-// gb_fit_round as a float, low and high within 2^22: the sum with the large number has no bits for a fraction.
+// gb_fit_round as a float, for low and high within 2^22. The large number leaves no bits for a
+// fraction.
 static inline float round_level(float v, float low, float high) {
     const float large = 12582912.0f;
     v = v > low ? v : low;
@@ -47,7 +48,7 @@ float gb_fit_mean_square(int64_t n, const float * x) {
     return n > 0 ? sum / (float) n : 0;
 }
 
-// The power of two near 1 / sqrt(v): for 0 the largest one, for infinity the smallest.
+// The power of two near 1 / sqrt(v). The largest one for 0, the smallest for infinity.
 static float inverse_root(float v) {
     const int exponent = (int) (gb_f32_bits(v) >> 23 & 255) - 127;
     return gb_f32_from_bits((uint32_t) (127 - exponent / 2) << 23);
@@ -76,14 +77,14 @@ static void symmetric_sums(int n, int n_levels, const float * x, const float * w
     memcpy(wll, q, sizeof(q));
 }
 
-// Levels of a block of zeros, of numbers below 1e-30 and of infinities are 0, and the scale is 0.
+// Blocks of zeros, of numbers below 1e-30 and of infinities have levels 0 and scale 0.
 float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, uint8_t * levels) {
     const float extreme = gb_fit_extreme(n, x);
     if (!(fabsf(extreme) >= 1e-30f) || isinf(extreme)) {
         memset(levels, 0, (size_t) n);
         return 0;
     }
-    // The plain factor first, then 19 around it (it once more among them, which changes nothing).
+    // The plain factor, then 19 around it, which include it again.
     float best_factor = 0, scale = 0, best = 0;
     for (int t = 0; t < 20; t += LANES) {
         float factor[LANES], wxl[LANES], wll[LANES];
@@ -118,7 +119,7 @@ static float affine_error(int n, const float * x, const float * w, const uint8_t
     return error;
 }
 
-// What the trials of one block share. `sw` and `swx` are the same for all levels, so they are added up once.
+// Data shared by the trials of one block. `sw` and `swx` do not depend on the levels.
 struct affine {
     int n, n_levels;
     const float * x;
@@ -127,15 +128,15 @@ struct affine {
     bool absolute;
 };
 
-// Four factors, each with the levels that it gives, the weighted regression of x on these, and its error: infinite when
-// the levels are all equal.
+// Four factors, each with its levels, the weighted regression of x on these, and its error. The
+// error is infinite if all levels are equal.
 struct trials {
     float factor[LANES], scale[LANES], low[LANES], error[LANES];
     float level[MAX_BLOCK][LANES];
 };
 
-// Weighted linear regression of x on the levels, from its sums. low is kept at or below 0, because *minimum is never
-// negative.
+// Weighted linear regression of x on the levels, from its sums. low is at most 0, because *minimum
+// is never negative.
 static void regress(const struct affine * a, float swl, float swll, float swlx, float * scale, float * low) {
     const float d = a->sw * swll - swl * swl;
     if (!(d > 0)) {
@@ -175,7 +176,7 @@ static void try_factors(const struct affine * a, float low, struct trials * t) {
     memcpy(t->error, error, sizeof(error));
 }
 
-// The plain division of the range comes first; a trial takes its place only if its error is smaller.
+// The plain division of the range comes first. A trial replaces it only if its error is smaller.
 float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search,
     uint8_t * levels, float * minimum) {
     if (n <= 0) {
@@ -204,7 +205,7 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
         a.swx += w[i] * x[i];
     }
     struct trials t;
-    for (int done = 0; done <= search->steps;) { // those after a success begin again, from the new low and its range
+    for (int done = 0; done <= search->steps;) {  // after a success the trials start again, from the new low
         for (int k = 0; k < LANES; k++) {
             t.factor[k] = (search->start + search->step * (float) (done + k) + (float) n_levels) / (high - low);
         }
@@ -226,9 +227,9 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
     return scale;
 }
 
-// One pass of coordinate descent over signed levels in [low, high]. For each element, fits the scale to the other
-// elements, and takes the nearest level of that scale if it improves the fit. wxl, wll: sums over the current levels.
-// Returns true if a level changed.
+// One pass of coordinate descent over signed levels in [low, high]. For each element, fits the
+// scale to the other elements, and takes the nearest level of that scale if it improves the fit.
+// wxl, wll: sums over the current levels. True if a level changed.
 static bool descend(int n, int low, int high, const float * x, const float * w, int8_t * l, float * wxl, float * wll) {
     bool changed = false;
     for (int i = 0; i < n; i++) {
@@ -253,10 +254,10 @@ static bool descend(int n, int low, int high, const float * x, const float * w, 
     return changed;
 }
 
-// A block that still changes after so many passes is taken as it is.
+// The maximum number of passes, even if a block still changes.
 enum { DESCENT_PASSES = 5 };
 
-// Starts from the levels that the plain factor gives.
+// Starts from the levels of the plain factor.
 float gb_fit_symmetric_descent(int n, int n_levels, const float * x, uint8_t * levels) {
     const float extreme = gb_fit_extreme(n, x);
     if (extreme == 0 || isinf(extreme)) {
@@ -289,7 +290,7 @@ static float positive_error(int n, int n_levels, const float * x, const float * 
     return error;
 }
 
-// The best of nine factors around the plain one, then coordinate descent over the levels that it gives.
+// The best of nine factors around the plain one, then coordinate descent over its levels.
 float gb_fit_positive(int n, int n_levels, const float * x, const float * w, uint8_t * levels) {
     float high = 0;
     for (int i = 0; i < n; i++) {

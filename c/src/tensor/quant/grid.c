@@ -1,14 +1,14 @@
-// grid.c - expanding and finding rows of codebooks.
+// grid.c - expands rows of codebooks, and searches them.
 //
 // The search minimizes the weighted squared error, a sum over the elements of a row. For a given
-// scale, small tables give the error of each half of a row. The smallest error of a half bounds the
-// error of whole rows. A sub-block tries a range of scales, each with its best rows, and keeps the
+// scale, small tables give the error of each half of a row. The smallest error of a half is a lower
+// bound for whole rows. A sub-block tries a range of scales, each with its best rows, and keeps the
 // scale whose rows fit best by least squares. Then the scales are rounded to the format, rows are
 // chosen again for the rounded scales, and d is fitted to all of them.
 #include "tensor/quant/grid.h"
 
-// The last argument is one of GB_VALUES_*: of codes of 2 bits three values, of 4 bits eight. They have equal steps, but
-// for the last one.
+// The last argument is one of GB_VALUES_*: three values for codes of 2 bits, eight for codes of 4
+// bits. All steps are equal except the last one.
 #define GRID_OF_3(name, values) \
     const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, 2, 3, LINE_OF_3(values) };
 #define GRID_OF_8(name, values) \
@@ -31,7 +31,7 @@ static int group_size(const struct gb_grid * grid) { // elements of a row
     return 16 / grid->bits;
 }
 
-// The level that a code stands for.
+// The level of a code.
 static int level_of(const struct gb_grid * grid, int code) {
     return grid->low + grid->step * code + (code == grid->n_levels - 1 ? grid->extra : 0);
 }
@@ -41,7 +41,7 @@ static int level_at(const struct gb_grid * grid, int row, int j) {
     return level_of(grid, grid->rows[row] >> grid->bits * j & ((1 << grid->bits) - 1));
 }
 
-// One code a byte, the first in the lowest: the halves of a word go apart until each has one.
+// One code a byte, the first one lowest. Splits words in halves until each has one code.
 static uint64_t spread2(uint64_t row) {
     row = (row | row << 24) & UINT64_C(0x000000ff000000ff);
     row = (row | row << 12) & UINT64_C(0x000f000f000f000f);
@@ -54,7 +54,7 @@ static uint32_t spread4(uint32_t row) {
     return (row | row << 4) & 0x0f0f0f0f;
 }
 
-// The codes of all 256 elements, one a byte, from the row numbers of their groups.
+// Expands the row numbers of the groups to the codes of all 256 elements, one a byte.
 static void expand_codes(const struct gb_grid * grid, const uint16_t * rows, uint8_t * codes) {
     for (int i = 0; i < GB_SUPER / 8 && grid->bits == 2; i++) {
         const uint64_t row = spread2(grid->rows[rows[i]]);
@@ -66,7 +66,8 @@ static void expand_codes(const struct gb_grid * grid, const uint16_t * rows, uin
     }
 }
 
-// Negates those of 8 bytes, none of them 0, that have a bit: all bits are turned and 1 is added, which does not carry.
+// Negates the bytes whose bit is set. Inverts all bits and adds 1, which does not carry because no
+// byte is 0.
 static void negate(int8_t * levels, uint8_t signs) {
     const uint64_t ones = gb_spread_bits(signs);
     uint64_t eight;
@@ -100,14 +101,14 @@ void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block 
 
 // -------------------------------------------------------------------------------------------------------------- search
 
-// The error of half a row is one[i] + two[j], by the states of the lower and the upper four bits of its byte of codes.
-// Sums are rounded, but in the same order everywhere, so that no sum of larger terms comes out smaller: least values
-// bound.
+// The error of half a row is one[i] + two[j], by the states of the lower and the upper four bits of
+// its byte of codes. Sums are rounded in the same order everywhere, so a sum of larger terms is
+// never smaller. Hence sums of minima are lower bounds.
 struct half {
     float one[9], two[9], least_one, least_two;
 };
 
-// The error of x at each level, and the least of them.
+// The error of x at each level, and the minimum.
 static float level_errors(float x, float w, const float * levels, int n_levels, float * e) {
     float least = INFINITY;
     for (int l = 0; l < n_levels; l++) {
@@ -139,12 +140,12 @@ static void half_errors(int bits, const float * x, const float * w, const float 
     }
 }
 
-// By the four bits themselves: one[byte & 15] + two[byte >> 4].
+// Indexed by the four bits themselves: one[byte & 15] + two[byte >> 4].
 struct bytes {
     float one[16], two[16], least;
 };
 
-// Of 2-bit codes the bit patterns with a 3 stand for no state; no row has them.
+// With 2-bit codes, no row has a bit pattern with a 3.
 static void by_bits(int bits, const struct half * h, struct bytes * b) {
     static const uint8_t state[16] = { 0, 1, 2, 0, 3, 4, 5, 0, 6, 7, 8, 0, 0, 0, 0, 0 };
     for (int c = 0; c < 16; c++) {
@@ -154,8 +155,8 @@ static void by_bits(int bits, const struct half * h, struct bytes * b) {
     b->least = h->least_one + h->least_two;
 }
 
-// The state of one search for a row: `low` by bits, because every row looks it up; `high` by states, because upper
-// bytes are enumerated.
+// The state of one search for a row. `low` is indexed by bits, because every row looks it up.
+// `high` is indexed by states, because the search enumerates upper bytes.
 struct search {
     const struct gb_grid * grid;
     struct bytes low;
@@ -165,7 +166,7 @@ struct search {
     int row;
 };
 
-// The rows with one upper byte: is one of them better?
+// Updates the best row from the rows with one upper byte.
 static void scan_rows(struct search * s, int upper, float high) {
     for (int r = s->grid->first[upper]; r < s->grid->first[upper + 1]; r++) {
         const int byte = s->grid->rows[r] & 255;
@@ -177,11 +178,11 @@ static void scan_rows(struct search * s, int upper, float high) {
     }
 }
 
-// The first upper byte with the least error of those that rows have.
+// The first upper byte with the least error among the upper bytes of rows.
 static int best_upper(const struct search * s, float * error) {
     const uint16_t * first = s->grid->first;
     const float least = s->high.least_one + s->high.least_two;
-    for (int j = 0; j < s->n; j++) { // mostly there is one that has the least error of all
+    for (int j = 0; j < s->n; j++) {  // usually one of them has the least error of all
         for (int i = 0; s->high.least_one + s->high.two[j] == least && i < s->n; i++) {
             const int u = s->n * j + i;
             if (s->high.one[i] + s->high.two[j] == least && first[u] < first[u + 1]) {
@@ -202,9 +203,9 @@ static int best_upper(const struct search * s, float * error) {
     return best;
 }
 
-// The row with the least sum of w (x - level)^2, for levels that are scaled (and shifted) already. The scan begins
-// where the upper half is best; then rows are left out whose upper half, with the best lower half there is, is no
-// better than the best row so far.
+// The row with the least sum of w (x - level)^2, for levels that are scaled (and shifted) already.
+// The search begins with the best upper half. Then it skips upper halves that, with the best lower
+// half of all, are no better than the best row so far.
 static float nearest_row(const struct gb_grid * grid, const float * x, const float * w, const float * levels,
     uint16_t * row) {
     const int half = group_size(grid) / 2;
@@ -252,7 +253,8 @@ static void choose_rows(const struct gb_grid * grid, const float * x, const floa
     }
 }
 
-// The best rows, and where the format has offsets the better offset of each part, for one scale of the sub-block.
+// For one scale of the sub-block, the best rows, and the better offset of each part if the format
+// has offsets.
 static struct choice choose(const struct gb_grid_format * f, const float * x, const float * w, float scale) {
     const int size = group_size(f->grid), n = f->per_scale / size;
     const int step = f->per_offset ? f->per_offset / size : n;
@@ -281,7 +283,7 @@ static void add_sums(const struct gb_grid_format * f, const float * x, const flo
     }
 }
 
-// The scale of a sub-block, as if it could be any number; 0 for zeros.
+// The best scale of a sub-block before rounding. 0 for zeros.
 static float fit_scale(const struct gb_grid_format * f, const float * x, const float * w) {
     const float top = (float) level_of(f->grid, f->grid->n_levels - 1);
     const float reach = fabsf(gb_fit_extreme(f->per_scale, x));
@@ -299,7 +301,7 @@ static float fit_scale(const struct gb_grid_format * f, const float * x, const f
     return scale;
 }
 
-// The stored scale near `index` whose best rows are closest, and these.
+// The stored scale near `index` whose best rows are closest, with these rows.
 static uint8_t round_scale(const struct gb_grid_format * f, const float * x, const float * w, float base, int index,
     struct choice * c) {
     int best = -1;
@@ -315,8 +317,8 @@ static uint8_t round_scale(const struct gb_grid_format * f, const float * x, con
 
 // ------------------------------------------------------------------------------------------------- a whole super-block
 
-// Magnitudes and signs; where an odd number of signs may not be, the element for which the wrong sign costs least keeps
-// its own as a negative magnitude.
+// Splits off magnitudes and signs. If the format needs an even number of negative signs, the
+// element with the cheapest error keeps its sign as a negative magnitude.
 static void split_signs(bool even, float * x, const float * w, uint8_t * signs) {
     *signs = 0;
     int odd = 0, cheapest = 0;
@@ -336,7 +338,7 @@ static void split_signs(bool even, float * x, const float * w, uint8_t * signs) 
     }
 }
 
-// d as it comes back from f16, cut to what f16 holds.
+// d after rounding to f16, limited to its range.
 static float store_d(float d) { return gb_f16_to_f32(gb_f32_to_f16(GB_MIN(d, 65504.0f))); }
 
 // Copies the rows and offsets of sub-block `sub` into the super-block.
@@ -348,7 +350,7 @@ static void put_choice(const struct gb_grid_format * f, int sub, const struct ch
     }
 }
 
-// The best rows for d and the scales chosen; returns the error.
+// The best rows for d and the current scales. Returns the error.
 static float choose_all(const struct gb_grid_format * f, const float * x, const float * w, struct gb_grid_block * g) {
     float error = 0;
     for (int s = 0; s < GB_SUPER / f->per_scale; s++) {
@@ -360,7 +362,8 @@ static float choose_all(const struct gb_grid_format * f, const float * x, const 
     return error;
 }
 
-// The scales of sub-blocks, and rows, for one d; returns the best d for these (d itself if none is).
+// The scales of sub-blocks, and rows, for one d. Returns the best d for these (d itself if there is
+// none).
 static float choose_scales(const struct gb_grid_format * f, const float * x, const float * w, const float * scales,
     float d, struct gb_grid_block * g) {
     const float base = d * f->unit;
@@ -377,7 +380,7 @@ static float choose_scales(const struct gb_grid_format * f, const float * x, con
     return wxv > 0 ? wxv / wvv / f->unit : d;
 }
 
-// Takes the better one of the f16 numbers on both sides of d.
+// Tries the f16 numbers on both sides of d and keeps the better one.
 static void choose_small(const struct gb_grid_format * f, const float * x, const float * w, const float * scales,
     float d, struct gb_grid_block * g) {
     struct gb_grid_block other = *g;
@@ -400,16 +403,16 @@ static void quantize_levels(const struct gb_grid_format * f, const float * x, co
         scales[s] = fit_scale(f, x + s * f->per_scale, w + s * f->per_scale);
     }
     const float d = gb_k_max(n_sub, scales) / (f->unit * (float) (2 * f->n_scales - 1)), stored = store_d(d);
-    if (gb_scale_is_lost(d, stored, GB_REFITTED)) {
+    if (gb_scale_is_inexact(d, stored, GB_REFITTED)) {
         choose_small(f, x, w, scales, d, g);
     } else if (stored > 0) {
         const float better = choose_scales(f, x, w, scales, stored, g), rounded = store_d(better);
-        g->d = gb_scale_is_lost(better, rounded, GB_REFITTED) ? stored : rounded;
+        g->d = gb_scale_is_inexact(better, rounded, GB_REFITTED) ? stored : rounded;
         choose_all(f, x, w, g); // and the best rows for that
     }
 }
 
-// No row stands for zeros, but d = 0 does, where the rows found are no better.
+// No row stands for zeros, but d = 0 does. Takes it if the found rows are no better.
 static void compare_with_zeros(const struct gb_grid_format * f, const float * x, const float * importance,
     struct gb_grid_block * g) {
     struct gb_super b;
@@ -425,18 +428,18 @@ static void compare_with_zeros(const struct gb_grid_format * f, const float * x,
     g->d = error <= zeros ? g->d : 0;
 }
 
-// Signs are split off first where a format stores them; then levels are searched, and compared with zeros.
+// Splits off signs if the format stores them, searches levels, and compares the result with zeros.
 void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance,
     struct gb_grid_block * g) {
-    const float limit = 1e8f; // more than any format can hold; squares of it are no problem
+    const float limit = 1e8f;  // more than any format can hold; its square is finite
     float v[GB_SUPER], w[GB_SUPER], values[GB_SUPER];
     memset(g, 0, sizeof(*g));
     for (int e = 0; e < GB_SUPER; e++) {
         v[e] = x[e] == x[e] ? GB_MAX(GB_MIN(x[e], limit), -limit) : 0;
     }
     memcpy(values, v, sizeof(v));
-    // Without importance: in signed formats large values count more where there are few levels, or products would come
-    // out too small.
+    // Without importance, signed formats with few levels weigh large values more. Otherwise
+    // products would be too small.
     gb_k_importance(v, importance, importance == NULL && f->per_offset == 0 ? 0.25f : 1, w);
     for (int e = 0; e < GB_SUPER && importance == NULL && f->grid->bits == 4; e++) {
         w[e] = 1;

@@ -4,7 +4,7 @@
 #include <float.h>
 #include <math.h>
 
-// A format that needs importances takes equal ones for a block that has none.
+// A format that needs importances gets equal ones for a block without importances.
 static void normalize_block(const struct gb_quant_format * f, const float * importance, float * out) {
     float largest = 0;
     for (int i = 0; i < f->elements; i++) {
@@ -17,7 +17,7 @@ static void normalize_block(const struct gb_quant_format * f, const float * impo
         }
         return;
     }
-    const double factor = ldexp(1, -ilogbf(largest)); // in f64, where no product is rounded
+    const double factor = ldexp(1, -ilogbf(largest));  // in f64, which does not round these products
     for (int i = 0; i < f->elements; i++) {
         const double scaled = factor * (importance[i] > FLT_MAX ? FLT_MAX : importance[i]);
         out[i] = (float) (scaled > 0x1p-32 ? scaled : 0x1p-32); // NaN: the least

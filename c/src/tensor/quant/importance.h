@@ -1,10 +1,11 @@
-// importance.h - importances in the form that the formats take.
+// importance.h - importances in the form that formats use.
 //
-// Only the ratios of importances within a block count: a block is fitted by sums that are linear in them. So every
-// block gets its own power of two, which brings its largest importance into [1, 2). An importance below 2^-32 counts
-// as 2^-32. So sums of products and their squares stay far from both ends of f32, and an element of importance 0 still
-// gets the nearest level. A block whose importances are all 0 is quantized without importances. An importance that is
-// negative or NaN counts as 0, an infinite one as the largest number.
+// Only the ratios of importances within a block matter, because the sums of a fit are linear in
+// them. So every block gets its own power of two, which brings its largest importance into [1, 2).
+// An importance below 2^-32 counts as 2^-32. So sums of products and their squares stay within f32,
+// and an element of importance 0 still gets the nearest level. A block whose importances are all 0
+// is quantized without importances. An importance that is negative or NaN counts as 0, an infinite
+// one as the largest number.
 #ifndef GB_TENSOR_QUANT_IMPORTANCE_H
 #define GB_TENSOR_QUANT_IMPORTANCE_H
 
@@ -13,7 +14,8 @@
 // Writes n importances, whole blocks of f.
 void gb_importance_normalize(const struct gb_quant_format * f, const float * importance, int64_t n, float * out);
 
-// The importances of the block that begins at element i of a row; NULL: the block is quantized without importances.
+// The importances of the block that begins at element i of a row. NULL: quantize the block without
+// importances.
 static inline const float * gb_importance_of(const float * importance, int64_t i) {
     return importance != NULL && importance[i] > 0 ? importance + i : NULL;
 }

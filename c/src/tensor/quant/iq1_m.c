@@ -1,8 +1,9 @@
-// iq1_m.c - 256 elements in 56 bytes: for each 8 elements the lower 8 bits of a row number, then 4 bits: the upper 3
-// bits and the sign of the offset; for each 64 elements 16 bits: 4 scales of 3 bits and 4 bits of the f16 d, lowest
-// first. The f16 d lies in the upper four bits of the four words, since all other bits are taken.
+// iq1_m.c - 256 elements in 56 bytes. In the order of the bytes:
+//   for each 8 elements   the lower 8 bits of a row number
+//   for each 8 elements   4 bits: the upper 3 bits of the row number, the sign of the offset
+//   for each 64 elements  16 bits, lowest first: 4 scales of 3 bits, 4 bits of the f16 d
 //
-// Each 16 elements have a scale, each 8 an offset of their own: y = d / 8 (2 scale + 1) (level + offset).
+// Each 16 elements have a scale, each 8 an offset: y = d / 8 (2 scale + 1) (level + offset).
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = {

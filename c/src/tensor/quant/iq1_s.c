@@ -1,6 +1,7 @@
-// iq1_s.c - 256 elements in 50 bytes: f16 d; for each 8 elements the lower 8 bits of a row number; for each 32 elements
-// 16 bits: 4 times the upper 3 bits, a scale of 3 bits, the sign of the offset. y = d / 8 (2 scale + 1) (level +
-// offset).
+// iq1_s.c - 256 elements in 50 bytes: y = d / 8 (2 scale + 1) (level + offset). In the order of the bytes:
+//   f16 d
+//   for each 8 elements   the lower 8 bits of a row number
+//   for each 32 elements  16 bits: 4 times the upper 3 bits, a scale of 3 bits, the sign of the offset
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = {

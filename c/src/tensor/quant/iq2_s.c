@@ -1,6 +1,9 @@
-// iq2_s.c - 256 elements in 82 bytes: f16 d; for each 8 elements the lower 8 bits of a row number and 8 signs; the
-// upper 2 bits of the row numbers; 16 scales of 4 bits. y = d / 8 (2 scale + 1) level. All 8 signs are stored, so any
-// signs are possible.
+// iq2_s.c - 256 elements in 82 bytes: y = d / 8 (2 scale + 1) level. In the order of the bytes:
+//   f16 d
+//   for each 8 elements   the lower 8 bits of a row number
+//   for each 8 elements   8 signs, in any combination
+//   for each 8 elements   the upper 2 bits of the row number
+//   16 scales of 4 bits
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = {

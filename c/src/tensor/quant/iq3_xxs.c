@@ -1,5 +1,9 @@
-// iq3_xxs.c - 256 elements in 98 bytes: f16 d; a row number for each 4 elements; for each 32 elements 32 bits: 4 times
-// 7 signs, a scale of 4 bits. y = d / 4 (2 scale + 1) level. The eighth sign follows from the seven stored.
+// iq3_xxs.c - 256 elements in 98 bytes: y = d / 4 (2 scale + 1) level. In the order of the bytes:
+//   f16 d
+//   for each 4 elements   a row number
+//   for each 32 elements  32 bits: 4 times 7 signs, a scale of 4 bits
+//
+// The eighth sign follows from the seven stored.
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = { .grid = &gb_grid_iq3_xxs,

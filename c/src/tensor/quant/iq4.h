@@ -1,7 +1,7 @@
 // iq4.h - the common part of IQ4_NL and IQ4_XS: 16 levels that are closer together near 0, where most weights are.
 //
-// The one idea: a nibble is an index into a fixed table of signed bytes. In searches the nearest level is found by a
-// table over twice the quotient, because the boundaries between levels are then integers.
+// A nibble is an index into a fixed table of signed bytes. The boundaries between levels are halves
+// of integers. So a table over twice the quotient finds the nearest level in searches.
 #ifndef GB_TENSOR_QUANT_IQ4_H
 #define GB_TENSOR_QUANT_IQ4_H
 
@@ -13,7 +13,7 @@
 
 static const int8_t gb_iq4_values[16] = { GB_VALUES_IQ4(GB_VALUE) };
 
-// The index of the nearest value; NaN: 0.
+// The index of the nearest value. 0 for NaN.
 static inline uint8_t gb_iq4_nearest(float v) {
     int low = 0;
     for (int step = 8; step > 0; step /= 2) { // the last index whose boundary to its predecessor is not above v
@@ -28,7 +28,8 @@ static inline uint8_t gb_iq4_nearest(float v) {
 // The nearest value itself, for gb_small_fit (small.h).
 static inline int gb_iq4_nearest_value(float v) { return gb_iq4_values[gb_iq4_nearest(v)]; }
 
-// The value for each integer part of twice a quotient: boundaries, half the sum of two values, are integers then.
+// The value for each integer part of twice a quotient. A boundary, half the sum of two values, is
+// then an integer.
 enum { GB_IQ4_FLOOR = -232, GB_IQ4_ROOF = 202, GB_IQ4_RANGE = GB_IQ4_ROOF - GB_IQ4_FLOOR + 1 };
 
 // value: GB_IQ4_RANGE floats, one for each integer from GB_IQ4_FLOOR on.
@@ -43,8 +44,8 @@ static inline void gb_iq4_table(float * value) {
     }
 }
 
-// The weighted sums of x v and v v over the values nearest to x / scale, w x given. Simple loops, for compilers to
-// vectorize.
+// The weighted sums of x v and v v over the values nearest to x / scale. w x is given. Compilers
+// vectorize the simple loops.
 static inline void gb_iq4_sums(const float * value, const float * x, const float * w, const float * wx, float scale,
     float * wxv, float * wvv) {
     const float inverse = 2 / scale;
@@ -76,7 +77,8 @@ static inline void gb_iq4_sums(const float * value, const float * x, const float
     *wvv = q[0] + q[1] + q[2] + q[3];
 }
 
-// The scale of 32 elements: least squares for the values that the best of several trial scales gives. 0 for zeros.
+// The scale of 32 elements: least squares for the values of the best of several trial scales. 0 for
+// zeros.
 static inline float gb_iq4_fit(const float * x, const float * w) {
     const float extreme = gb_fit_extreme(32, x);
     float scale = 0, best = 0;
@@ -88,7 +90,7 @@ static inline float gb_iq4_fit(const float * x, const float * w) {
     for (int i = 0; i < 32; i++) {
         wx[i] = w[i] * x[i];
     }
-    for (int t = 0; t < 2 * 19; t++) { // the extreme becomes about either end of the values
+    for (int t = 0; t < 2 * 19; t++) {  // maps the extreme near either end of the values
         const float end = t % 2 ? -127 : 113;
         float wxv, wvv;
         gb_iq4_sums(value, x, w, wx, extreme / (end * (0.82f + 0.02f * (float) (t / 2))), &wxv, &wvv);

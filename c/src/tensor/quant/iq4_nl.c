@@ -12,7 +12,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
     }
     const float wanted = gb_iq4_fit(x, w);
     float d = gb_store_f16(block + GB_AT(iq4_nl, d), wanted);
-    if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
+    if (gb_scale_is_inexact(wanted, d, GB_REFITTED)) {
         int8_t unused[GB_BLOCK];
         d = gb_store_f16(block + GB_AT(iq4_nl, d),
             gb_small_fit(GB_BLOCK, x, given, gb_iq4_nearest_value, wanted, 0, unused));

@@ -21,7 +21,7 @@ static void pack_levels(const uint8_t * levels, uint8_t * qs) {
     }
 }
 
-// The nearest levels for d and the scales as stored; the level nearest to 0 where a scale is 0.
+// The nearest levels for d and the stored scales. The level nearest to 0 for a scale of 0.
 static void nearest_levels(const float * x, float d, const uint8_t * scales, uint8_t * levels) {
     for (int e = 0; e < GB_SUPER; e++) {
         const float scale = d * (float) (scales[e / 32] - 32);
@@ -40,7 +40,8 @@ static float refit(const float * x, const float * w, float d, const uint8_t * sc
     return wvv > 0 ? wxv / wvv : d;
 }
 
-// Sub-blocks are fitted one by one; the scale of largest magnitude becomes about -32; d is fitted again to the levels.
+// Fits sub-blocks one by one. The scale of largest magnitude becomes about -32. Then fits d to the
+// levels again.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER], stored[8];
     float w[GB_SUPER], scales[8];
@@ -50,7 +51,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     }
     const float wanted = gb_fit_extreme(8, scales) / -32;
     float d = gb_store_f16(block + GB_AT(iq4_xs, d), wanted);
-    if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
+    if (gb_scale_is_inexact(wanted, d, GB_REFITTED)) {
         struct gb_small_super b = {
             .n_sub = 8, .size = 32, .scale_low = -32, .scale_high = 31, .nearest = gb_iq4_nearest_value, .d = wanted
         };

@@ -1,9 +1,10 @@
-// kquant.h - what the formats with super-blocks of 256 elements share: where the bits of an element lie, sub-block
-// scales, rows.
+// kquant.h - the common part of the formats with super-blocks of 256 elements: bit positions of
+// elements, sub-block scales, rows.
 //
-// The one idea: a super-block is integers and one or two floats (struct gb_super). A format says how to unpack that and
-// how to find it; dequantizing and dot products follow. Products of a scale and a level are exact in f32, so the order
-// in which the factors of an element are multiplied makes no difference.
+// A super-block is integers and one or two floats (struct gb_super). A format defines how to unpack
+// and quantize it. Dequantizing and dot products follow from that. Products of a scale and a level
+// are exact in f32, so the order in which the factors of an element are multiplied makes no
+// difference.
 //
 // Levels of a super-block before packing are uint8_t[256].
 // Element e: half h = e / 128, group g = e % 128 / 32, l = e % 32; chunk c = e / 64.
@@ -40,7 +41,7 @@ static inline void gb_k_pack2(const uint8_t * levels, uint8_t * qs) {
     }
 }
 
-// Loops that compilers vectorize, as in all unpacking.
+// Compilers vectorize these loops, as all unpacking.
 static inline void gb_k_unpack2(const uint8_t * qs, int8_t * levels) {
     for (int h = 0; h < 2; h++) {
         for (int g = 0; g < 4; g++) {
@@ -51,7 +52,8 @@ static inline void gb_k_unpack2(const uint8_t * qs, int8_t * levels) {
     }
 }
 
-// Four bits in qs[128]: byte 32 c + l, low half for the first 32 elements of a chunk, high half for the others.
+// Four bits in qs[128]: byte 32 c + l. The low half is for the first 32 elements of a chunk, the
+// high half for the others.
 static inline void gb_k_pack4(const uint8_t * levels, uint8_t * qs) {
     for (int c = 0; c < 4; c++) {
         for (int l = 0; l < 32; l++) {
@@ -89,7 +91,7 @@ static inline void gb_k_unpack_scales(const uint8_t * scales, uint8_t * sc, uint
     }
 }
 
-static inline float gb_k_max(int n, const float * x) { // not below 0, which is never -0
+static inline float gb_k_max(int n, const float * x) {  // at least 0, never -0
     float max = 0;
     for (int i = 0; i < n; i++) {
         max = x[i] > max ? x[i] : max;
@@ -97,7 +99,7 @@ static inline float gb_k_max(int n, const float * x) { // not below 0, which is 
     return max;
 }
 
-// v[i] ~ step out[i] with out 0 .. n_levels; returns the step (0 when all are 0).
+// v[i] ~ step out[i] with out 0 .. n_levels. Returns the step (0 if all are 0).
 static inline float gb_k_quantize_scales(int n, int n_levels, const float * v, uint8_t * out) {
     const float max = gb_k_max(n, v);
     const float factor = max > 0 ? (float) n_levels / max : 0;
@@ -107,8 +109,8 @@ static inline float gb_k_quantize_scales(int n, int n_levels, const float * v, u
     return max / (float) n_levels;
 }
 
-// The levels of affine sub-blocks for the scales as stored: x ~ d sc level - dmin mn. Where d sc is 0 the fitted levels
-// stay.
+// The levels of affine sub-blocks for the stored scales: x ~ d sc level - dmin mn. If d sc is 0,
+// the fitted levels stay.
 static inline void gb_k_requantize_affine(int n_sub, int size, int n_levels, const float * x, float d, float dmin,
     const uint8_t * sc, const uint8_t * mn, uint8_t * levels) {
     for (int s = 0; s < n_sub; s++) {
@@ -119,12 +121,12 @@ static inline void gb_k_requantize_affine(int n_sub, int size, int n_levels, con
     }
 }
 
-// Are the scales of an affine super-block so small that one of them is lost? A lost minimum beside a scale that is not
-// does no harm.
+// True if rounding discards a scale of an affine super-block because it is small. Discarding a
+// minimum does no harm if its scale stays.
 static inline bool gb_k_affine_is_small(float d, float dmin) {
     const float stored = gb_f16_to_f32(gb_f32_to_f16(d)), stored_min = gb_f16_to_f32(gb_f32_to_f16(dmin));
     return d < 0x1p-20f &&
-           (gb_scale_is_lost(d, stored, GB_REFITTED) || gb_scale_is_lost(dmin, stored_min, GB_REFITTED));
+           (gb_scale_is_inexact(d, stored, GB_REFITTED) || gb_scale_is_inexact(dmin, stored_min, GB_REFITTED));
 }
 
 // Chooses d, dmin, the scales and minima of sub-blocks and the levels of such a super-block.
@@ -146,7 +148,8 @@ static inline void gb_k_affine_small(int n_sub, int size, int n_scales, gb_neare
     memcpy(levels, b.level, sizeof(b.level));
 }
 
-// Weights of a whole super-block from an importance matrix; sigma2 is `factor` times its mean square.
+// Weights of a whole super-block from an importance matrix. sigma2 is `factor` times its mean
+// square.
 static inline void gb_k_importance(const float * x, const float * importance, float factor, float * w) {
     gb_fit_importance(GB_SUPER, x, importance, factor * gb_fit_mean_square(GB_SUPER, x), w);
 }
@@ -156,7 +159,7 @@ static const struct gb_fit_search gb_k_importance_search = { -0.9f, 0.05f, 36, f
 // One super-block; importance: NULL or 256 weights.
 typedef void (*gb_k_quantize_t)(const float * x, const float * importance, uint8_t * block);
 
-// Super-blocks are quantized one after the other; rows only say where the importance begins again.
+// Quantizes super-blocks one after another. Row boundaries only restart the importance.
 static inline void gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
     size_t block_size, gb_k_quantize_t quantize, const float * importance) {
     for (int64_t r = 0; r < n_rows; r++) {
@@ -179,7 +182,7 @@ static inline void gb_k_dequantize(const struct gb_super * b, float * y) {
     }
 }
 
-// With a block of Q8_K. The sums of integers are exact.
+// The dot product with a block of Q8_K. Sums of integers are exact.
 static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
     const int8_t * q = (const int8_t *) y + GB_AT(q8_k, qs);
     int32_t sum = 0, mins = 0;
@@ -199,10 +202,10 @@ static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
     return b->affine ? product - b->dmin * d * (float) mins : product;
 }
 
-// Defines the constant of a format from its two block functions, `quantize_block` and
-// `static void unpack_block(const uint8_t * block, struct gb_super * b)`, which sets affine and what follows from it
-// only if it is true. Formats that cannot do without an importance matrix get no from_float. The other arguments are
-// fields of the constant.
+// Defines the constant of a format from its two block functions, `quantize_block` and `static void
+// unpack_block(const uint8_t * block, struct gb_super * b)`. unpack_block sets affine, dmin and min
+// only if affine is true. Formats that need an importance matrix get no from_float. The other
+// arguments are fields of the constant.
 #define GB_SUPER_FORMAT(stem, limit_, saturates_, nan_, nan_at_)                                                     \
     static_assert(GB_ELEMENTS(stem) == GB_SUPER && GB_PARTNER(stem) == GGML_TYPE_Q8_K, "a super-block");             \
     static void to_float(const void * x, float * y, int k) {                                                         \

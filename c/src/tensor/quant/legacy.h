@@ -1,8 +1,10 @@
-// legacy.h - what the formats with blocks of 32 elements share: packing of 4- and 5-bit levels, rows, histograms.
+// legacy.h - the common part of the formats with blocks of 32 elements: packing of 4- and 5-bit
+// levels, rows, histograms.
 //
-// The one idea: a block is integers and one or two floats (struct gb_block). A format says how to unpack that and how
-// to find it; dequantizing and dot products follow. Nibbles (qs): element j in the low half of byte j, element j + 16
-// in the high half. Fifth bits (qh): that of element i is bit i of a little-endian word.
+// A block is integers and one or two floats (struct gb_block). A format defines how to unpack and
+// quantize it. Dequantizing and dot products follow from that. Nibbles (qs): element j is in the
+// low half of byte j, element j + 16 in the high half. Fifth bits (qh): that of element i is bit i
+// of a little-endian word.
 #ifndef GB_TENSOR_QUANT_LEGACY_H
 #define GB_TENSOR_QUANT_LEGACY_H
 
@@ -47,7 +49,7 @@ static inline void gb_pack_fifth(const uint8_t * levels, uint8_t * qh) {
     }
 }
 
-// Adds 16 to the levels whose fifth bit is set; the lower four bits must be there already.
+// Adds 16 to the levels whose fifth bit is set. The lower four bits must be set already.
 static inline void gb_unpack_fifth(const uint8_t * qh, int8_t * levels) {
     for (int i = 0; i < 4; i++) {
         uint64_t eight;
@@ -57,7 +59,7 @@ static inline void gb_unpack_fifth(const uint8_t * qh, int8_t * levels) {
     }
 }
 
-// The least and the largest of a block.
+// The minimum and the maximum of a block.
 static inline void gb_block_range(const float * x, float * low, float * high) {
     *low = *high = x[0];
     for (int i = 1; i < GB_BLOCK; i++) {
@@ -66,7 +68,7 @@ static inline void gb_block_range(const float * x, float * low, float * high) {
     }
 }
 
-// Levels may come from values that are NaN or infinite: such a product converts to 0 instead of being undefined.
+// Converts NaN and infinite products to 0 instead of an undefined level.
 static inline uint8_t gb_level(float v, int max) {
     if (!(v > 0)) {
         return 0;
@@ -88,7 +90,8 @@ static inline float gb_block_largest(const float * x) { // magnitude; NaN does n
     return largest;
 }
 
-// Signed bytes, rounded half away from zero, NaN to 0; returns the scale. Simple loops, for compilers to vectorize.
+// Signed bytes, rounded half away from zero, 0 for NaN. Returns the scale. Compilers vectorize the
+// simple loops.
 static inline float gb_quantize_bytes(const float * x, int8_t * q) {
     const float d = gb_block_largest(x) / 127;
     const float id = d >= 0x1p-126f ? 1 / d : 0; // below, 1 / d is infinite: zeros
@@ -117,14 +120,14 @@ static inline float gb_quantize_bytes(const float * x, int8_t * q) {
     return d;
 }
 
-// Store the result for a block: d, and m if the format has one. If f16 cannot hold d, they choose another d with its
-// levels. `zero` is the level that stands for 0.
+// Store the result for a block: d, and m if the format has one. If f16 cannot hold d, they choose
+// another d with its levels. `zero` is the level of 0.
 static_assert(GB_AT(q4_0, d) == 0 && GB_AT(q5_0, d) == 0, "where gb_store_symmetric writes");
 static_assert(GB_AT(q5_1, d) == GB_AT(q4_1, d) && GB_AT(q5_1, m) == GB_AT(q4_1, m), "where gb_store_affine writes");
 
 static inline void gb_store_symmetric(uint8_t * block, float d, const float * x, const float * w, gb_nearest_t nearest,
     int zero, uint8_t * levels) {
-    if (gb_scale_is_lost(d, gb_store_f16(block, d), zero)) {
+    if (gb_scale_is_inexact(d, gb_store_f16(block, d), zero)) {
         int8_t chosen[GB_BLOCK];
         gb_store_f16(block, gb_small_fit(GB_BLOCK, x, w, nearest, d, 0, chosen));
         for (int i = 0; i < GB_BLOCK; i++) {
@@ -133,23 +136,24 @@ static inline void gb_store_symmetric(uint8_t * block, float d, const float * x,
     }
 }
 
-// The levels are found for m as stored; n_levels is the highest level.
+// Finds the levels for the stored m. n_levels is the highest level.
 static inline void gb_store_affine(uint8_t * block, float d, float m, const float * x, const float * w,
     gb_nearest_t nearest, int n_levels, uint8_t * levels) {
     uint8_t * const scale = block + GB_AT(q4_1, d);
     const float offset = gb_store_f16(block + GB_AT(q4_1, m), m);
-    if (gb_scale_is_lost(d, gb_store_f16(scale, d), n_levels)) {
+    if (gb_scale_is_inexact(d, gb_store_f16(scale, d), n_levels)) {
         gb_store_f16(scale, gb_small_fit(GB_BLOCK, x, w, nearest, d, offset, (int8_t *) levels));
     }
 }
 
 static const struct gb_fit_search gb_legacy_search = { -0.9f, 0.05f, 36, false };
 
-// One block: x and, with an importance matrix, its weights (else NULL). Returns through the block; levels for the
-// histogram.
+// Quantizes one block: x and, with an importance matrix, its weights (else NULL). Writes the block,
+// and levels for the histogram.
 typedef void (*gb_quantize_block_t)(const float * x, const float * w, uint8_t * block, uint8_t * levels);
 
-// Quantizes block by block. With importance the weights of a block depend on the mean square of its whole row.
+// Quantizes block by block. With importance the weights of a block depend on the mean square of its
+// row.
 static inline void gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
     size_t block_size, gb_quantize_block_t quantize, const float * importance, int hist_shift, int64_t * hist) {
     uint8_t levels[GB_BLOCK];
@@ -170,8 +174,8 @@ static inline void gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_
     }
 }
 
-// The block's part of a dot product: with Q8_0 if m is 0 by definition, else (affine) with Q8_1. The sum of integers is
-// exact.
+// The block's part of a dot product: with Q8_0 if m is always 0, else (affine) with Q8_1. The sum
+// of integers is exact.
 static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, bool affine) {
     const int8_t * q = (const int8_t *) y + (affine ? GB_AT(q8_1, qs) : GB_AT(q8_0, qs));
     int32_t sum = 0;
@@ -187,10 +191,10 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
     return b->d * d * (float) sum + b->m * s;
 }
 
-// Defines the constant of a format from its two block functions, `quantize_block` and
-// `static void unpack_block(const uint8_t * block, struct gb_block * b)`, which may leave m alone if it is always 0.
-// hist_shift: bits of a level that its histogram leaves out. limit_: see quant.h; of the formats here those without NaN
-// have the same limit for any block.
+// Defines the constant of a format from its two block functions, `quantize_block` and `static void
+// unpack_block(const uint8_t * block, struct gb_block * b)`, which may leave m unset if it is
+// always 0. hist_shift: bits of a level that its histogram leaves out. limit_: see quant.h. The
+// formats without NaN here have the same limit for any block.
 #define GB_BLOCK_FORMAT(stem, hist_shift, limit_, nan_)                                                                \
     static_assert(GB_PARTNER(stem) == GGML_TYPE_Q8_0 || GB_PARTNER(stem) == GGML_TYPE_Q8_1, "see gb_block_dot");       \
     enum { IS_AFFINE = GB_PARTNER(stem) == GGML_TYPE_Q8_1 };                                                           \
@@ -231,7 +235,7 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
         .quantize = quantize,                                                                                          \
     };
 
-// Without an offset, levels multiply what the largest f16 can reach, so each format gives its own limit.
+// Without an offset, the limit is a level times the largest f16, so each format gives its own.
 #define GB_SYMMETRIC_FORMAT(stem, hist_shift, limit) GB_BLOCK_FORMAT(stem, hist_shift, limit, GB_NAN_F16)
 #define GB_AFFINE_FORMAT(stem, hist_shift) GB_BLOCK_FORMAT(stem, hist_shift, GB_F16_MAX, GB_NAN_F16)
 

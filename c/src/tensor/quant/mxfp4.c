@@ -10,8 +10,8 @@ static float scale_of(uint8_t e) { // 2^(e - 128); the two smallest are subnorma
     return gb_f32_from_bits(e < 2 ? (uint32_t) 0x200000 << e : (uint32_t) (e - 1) << 23);
 }
 
-// The exponent with which the largest magnitude falls into [4, 8). The logarithm is that of f32, rounded, which can
-// reach the next integer just below a power of two.
+// The exponent that maps the largest magnitude to [4, 8). The rounded f32 logarithm can reach the
+// next integer just below a power of two.
 static uint8_t exponent_of(float largest) {
     if (!(largest > 0)) {
         return 0;
@@ -33,7 +33,8 @@ static uint8_t nearest(float x, float d) { // the first of equals; NaN: 0
     return best;
 }
 
-// The exponent is determined by the largest magnitude alone, as the specification has it; no search.
+// Only the largest magnitude determines the exponent, as the specification says. There is no
+// search.
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     (void) w;
     block[GB_AT(mxfp4, e)] = exponent_of(fabsf(gb_fit_extreme(GB_BLOCK, x)));

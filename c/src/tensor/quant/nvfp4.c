@@ -1,6 +1,6 @@
-// nvfp4.c - 64 elements in 36 bytes: for each 16 elements a scale, a float of 8 bits (4 bits of exponent, 3 of
-// mantissa, no sign), then their nibbles, of elements j and j + 8 in byte j; y = scale / 2 times twice the e2m1 value
-// of the nibble.
+// nvfp4.c - 64 elements in 36 bytes: y = scale / 2 times twice the e2m1 value of the nibble. For
+// each 16 elements: a scale, which is a float of 8 bits (4 bits of exponent, 3 of mantissa, no
+// sign), then their nibbles. Byte j has the nibbles of elements j and j + 8.
 #include <math.h>
 
 #include "base/mem.h"
@@ -14,7 +14,7 @@ enum { BLOCK = GB_ELEMENTS(nvfp4), SUB = 16, N_SUB = 4, BYTES = GB_BYTES(nvfp4),
 
 static const int8_t values[16] = { GB_VALUES_E2M1(GB_VALUE) };
 
-// Half the scale. The code that would be NaN counts as 0.
+// Half the scale. The code of NaN counts as 0.
 static float half_scale(uint8_t code) {
     const int exponent = code >> 3 & 15, mantissa = code & 7;
     if (code == 0x7f) {
@@ -54,7 +54,7 @@ static float error_of(const float * x, const float * w, float d) {
     return error;
 }
 
-// The scale with which the largest magnitude becomes about the largest value: the best of those around it.
+// The best scale near the one that maps the largest magnitude to the largest value.
 static uint8_t fit_scale(const float * x, const float * w) {
     const int start = code_below(fabsf(gb_fit_extreme(SUB, x)) / 12);
     int best = start;
@@ -69,7 +69,7 @@ static uint8_t fit_scale(const float * x, const float * w) {
     return (uint8_t) best;
 }
 
-// Sub-blocks are independent of each other: each gets the best scale near that of its largest magnitude.
+// Sub-blocks are independent: each gets the best scale near that of its largest magnitude.
 static void quantize_block(const float * x, const float * w, uint8_t * block) {
     for (int s = 0; s < N_SUB; s++, x += SUB) {
         uint8_t levels[SUB];
@@ -132,7 +132,7 @@ static void vec_dot(const int n, float * s, const void * x, const void * y) {
     *s = total;
 }
 
-// Importance is taken element by element, as given: it is not mixed with magnitudes.
+// Uses the importance of each element as given, without its magnitude.
 static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
     int64_t * hist) {
     uint8_t * block = dst;
@@ -144,7 +144,7 @@ static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
     }
 }
 
-// No NaN is written, since a code of scales that means NaN counts as 0; the largest number is 448 times 6.
+// Writes no NaN, because a scale code of NaN counts as 0. The largest number is 448 times 6.
 const struct gb_quant_format gb_quant_nvfp4 = {
     GB_MEMBERS_OF_ROW(nvfp4),
     .to_float = to_float,

@@ -2,12 +2,13 @@
 // - dmin mn.
 #include "tensor/quant/kquant.h"
 
-struct fit { // of a super-block: sub-blocks as they would like to be, and as integers times d and dmin
+struct fit { // scales and minima of sub-blocks: exact, and as integers times d and dmin
     float scales[16], mins[16], d, dmin;
     uint8_t sc[16], mn[16], levels[GB_SUPER];
 };
 
-// Scales and minima of sub-blocks are fitted to their step with the sums of their elements' weights.
+// Fits scales and minima of sub-blocks to their step, weighted by the sums of their elements'
+// weights.
 static void fit_with_importance(const float * x, const float * w, struct fit * f) {
     float sums[16] = { 0 };
     for (int s = 0; s < 16; s++) {
@@ -21,7 +22,7 @@ static void fit_with_importance(const float * x, const float * w, struct fit * f
     f->dmin = gb_fit_positive(16, 15, f->mins, sums, f->mn);
 }
 
-// Weights |x| and absolute errors: what the format's reference algorithm takes without importance.
+// Weights |x| and absolute errors, as in the format's reference algorithm without importance.
 static void fit_plain(const float * x, struct fit * f) {
     static const struct gb_fit_search search = { -0.5f, 0.1f, 15, true };
     float w[16];

@@ -11,7 +11,7 @@ static void pack_scales(const uint8_t * scales, uint8_t * out) {
     }
 }
 
-// Scale s as the number that it stands for, -32 .. 31.
+// The value of scale s, -32 .. 31.
 static int unpack_scale(const uint8_t * in, int s) {
     const int low = in[s % 8] >> 4 * (s / 8) & 15, high = in[8 + s % 4] >> 2 * (s / 4) & 3;
     return low + 16 * high - 32;
@@ -29,7 +29,8 @@ static float quantize_scales(const float * scales, uint8_t * out) {
 
 static int nearest(float v) { return gb_fit_round(v, -4, 3); }
 
-// Sub-blocks are fitted one by one, their scales rounded to 6 bits, and levels found again for the scales as stored.
+// Fits sub-blocks one by one, rounds their scales to 6 bits, and finds levels again for the stored
+// scales.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER], stored[16];
     float w[GB_SUPER], scales[16], sums[16] = { 0 }, d;
@@ -53,7 +54,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     }
     const float wanted = d;
     d = gb_store_f16(block + GB_AT(q3_k, d), d);
-    if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
+    if (gb_scale_is_inexact(wanted, d, GB_REFITTED)) {
         struct gb_small_super b = {
             .n_sub = 16, .size = 16, .scale_low = -32, .scale_high = 31, .nearest = nearest, .d = wanted
         };
@@ -77,7 +78,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     gb_k_pack2(levels, block + GB_AT(q3_k, qs));
 }
 
-// Level 0 .. 3 by two bits, 4 more where the third bit is set, less 4.
+// Level 0 .. 3 by two bits, plus 4 if the third bit is set, minus 4.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     b->d = gb_load_f16(block + GB_AT(q3_k, d));
     for (int s = 0; s < 16; s++) {

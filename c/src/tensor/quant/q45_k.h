@@ -5,8 +5,8 @@
 
 #include "tensor/quant/kquant.h"
 
-// Writes d, dmin and the scales, and finds levels for the values as stored.
-// Without importance an element weighs the root mean square of its sub-block plus its own magnitude.
+// Writes d, dmin and the scales, and finds levels for the stored values. Without importance the
+// weight of an element is the root mean square of its sub-block plus its own magnitude.
 static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct gb_fit_search * search, const float * x,
     const float * importance, uint8_t * block, uint8_t * levels) {
     float w[GB_SUPER], scales[8], mins[8];
@@ -35,7 +35,7 @@ static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct g
     }
 }
 
-// All but the levels.
+// Unpacks everything except the levels.
 static inline void gb_q45_unpack(const uint8_t * block, struct gb_super * b) {
     uint8_t sc[8], mn[8];
     b->d = gb_load_f16(block + GB_AT(q4_k, d));

@@ -11,8 +11,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
     } else {
         d = gb_fit_extreme(GB_BLOCK, x) / -8;
         const float id = d != 0 ? 1 / d : 0;
-        for (int i = 0; i < GB_BLOCK;
-            i++) { // product and sum are rounded one after the other, as the gguf package does
+        for (int i = 0; i < GB_BLOCK; i++) {  // rounds product and sum separately, like the gguf package
             levels[i] = gb_level(x[i] * id + 8.5f, 15);
         }
     }

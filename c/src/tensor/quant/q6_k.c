@@ -2,7 +2,7 @@
 // 32).
 #include "tensor/quant/kquant.h"
 
-// Where the low four bits of an element lie.
+// The byte with the low four bits of an element.
 static int low_byte(int e) { return GB_AT(q6_k, ql) + 64 * (e / 128) + 32 * (e % 64 / 32) + e % 32; }
 
 // Elements of the second half of each 128 have the upper four bits of their byte.
@@ -23,8 +23,8 @@ static void pack(const uint8_t * levels, uint8_t * block) {
 
 static int nearest(float v) { return gb_fit_round(v, -32, 31); }
 
-// Weights without importance are x^2. The sub-block scale of largest magnitude becomes -128, so that d has its opposite
-// sign.
+// Weights without importance are x^2. The sub-block scale of largest magnitude becomes -128, so
+// that d has its opposite sign.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER];
     float w[GB_SUPER], scales[16];
@@ -45,7 +45,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     for (int s = 0; s < 16; s++) {
         stored[s] = (int8_t) gb_fit_round(factor * scales[s], -128, 127);
     }
-    if (gb_scale_is_lost(1 / factor, d, GB_REFITTED)) {
+    if (gb_scale_is_inexact(1 / factor, d, GB_REFITTED)) {
         struct gb_small_super b = {
             .n_sub = 16, .size = 16, .scale_low = -128, .scale_high = 127, .nearest = nearest, .d = 1 / factor
         };
@@ -63,7 +63,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     pack(levels, block);
 }
 
-// Upper bits first, as levels of 2 bits; then the lower four are added and 32 is taken off.
+// Unpacks the upper bits like levels of 2 bits, adds the lower four, and subtracts 32.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     b->d = gb_load_f16(block + GB_AT(q6_k, d));
     for (int s = 0; s < 16; s++) {

@@ -2,8 +2,8 @@
 // offset in dot products.
 #include "tensor/quant/legacy.h"
 
-// The stored sum is rounded once, from the exact sum of integers, and serves the offset m of the partner: sum(m y) = m
-// d sum(q).
+// Rounds the stored sum once, from the exact sum of integers. It is for the offset m of the other
+// format: sum(m y) = m d sum(q).
 static void quantize_block(const float * x, uint8_t * block) {
     int8_t q[GB_BLOCK];
     const float d = gb_quantize_bytes(x, q);

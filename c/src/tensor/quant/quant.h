@@ -1,12 +1,12 @@
-// quant.h - what a quantized format is, beyond the numbers of its row in formats.def: how to pack rows of floats into
-// blocks and back.
+// quant.h - a quantized format beyond the numbers of its row in formats.def: how to pack rows of
+// floats into blocks and unpack them.
 //
 //   formats.def, blocks.h     the numbers and the fields of each format, as a table and as constants
 //   <stem>.c                  the arithmetic of one format;  bits.h: fields at any address
-//   legacy.h, kquant.h, q45_k.h, iq4.h, grid.h, ternary.h   what the formats of a family share
-//   fit.c, small.c            the choice of scales: least squares; where scales have few values
+//   legacy.h, kquant.h, q45_k.h, iq4.h, grid.h, ternary.h   the common part of a family of formats
+//   fit.c, small.c            the choice of scales: least squares; scales with few values
 //   grid.c, grids.c           codebooks, and their rows (tools/gen_grids.py)
-//   importance.c              importances as the formats take them
+//   importance.c              importances in the form that formats use
 //   check.c, quantize.c       numbers that a format cannot hold; the public functions
 //
 // Each format is one constant of this struct, gb_quant_<stem>; types.c makes a table of them from formats.def. Rows are
@@ -20,7 +20,7 @@
 #include "ggml.h"
 #include "tensor/quant/blocks.h"
 
-// The scale of a block is where NaN is stored: all that comes back is NaN then.
+// Where a block stores NaN in its scale. All its elements are then NaN.
 enum gb_quant_nan {
     GB_NAN_NONE, // formats that have no NaN
     GB_NAN_F16,
@@ -32,17 +32,17 @@ enum gb_quant_nan {
 
 struct gb_quant_format {
     ggml_to_float_t to_float;
-    ggml_from_float_t from_float; // rows without checks and reports: what cannot be held becomes NaN (check.h)
+    ggml_from_float_t from_float; // rows without checks and reports; numbers that do not fit become NaN (check.h)
     ggml_from_float_t from_float_reference; // the algorithm of the specification, bit for bit
     ggml_vec_dot_t vec_dot;
 
-    // From the row: what the format is for, and of a block.
+    // From the row: the use of the format, and facts of a block.
     enum gb_use use;
     enum ggml_type vec_dot_type; // of vec_dot's second operand
     int elements, bytes;
 
-    // Any block holds numbers up to `limit` in magnitude, one with weights up to half of it; `saturates`: none holds
-    // more. Beyond that it depends on the others in the block (check.h).
+    // Any block holds numbers up to `limit` in magnitude, a block with weights up to half of it.
+    // With `saturates` no block holds more. Otherwise larger numbers depend on the block (check.h).
     float limit;
     bool saturates;
     enum gb_quant_nan nan;
@@ -55,13 +55,13 @@ struct gb_quant_format {
         int64_t * hist);
 };
 
-// The members that the row says.
+// The members from the row.
 #define GB_MEMBERS_OF_ROW(stem)                                                                             \
     .use = (enum gb_use) gb_use_of_##stem, .vec_dot_type = GB_PARTNER(stem), .elements = GB_ELEMENTS(stem), \
     .bytes = GB_BYTES(stem)
 
-// NULL: no such format, or one that only has a size.
-// The constant lives as long as the program. Any number may be asked for.
+// The format of a type, a constant. NULL for an invalid number, and for a format that only has a
+// size.
 const struct gb_quant_format * gb_quant_format_of(enum ggml_type type);
 
 #define GB_FORMAT(id, stem, ...) extern const struct gb_quant_format gb_quant_##stem;

@@ -1,5 +1,5 @@
-// quantize.c - the public functions that quantize: argument checks, then the format's own row function, and the report
-// of numbers that it cannot hold.
+// quantize.c - the public functions that quantize: they check arguments, call the format's row
+// function, and report numbers that it cannot hold.
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "tensor/quant/quant.h"
 #include "tensor/tensor.h"
 
-// The search tables of codebook formats are constants: nothing to set up or free.
+// Codebook formats search constant tables, so there is nothing to set up or free.
 void ggml_quantize_init(enum ggml_type type) { (void) type; }
 
 void ggml_quantize_free(void) {}
@@ -21,8 +21,8 @@ bool ggml_quantize_requires_imatrix(enum ggml_type type) {
     return format != NULL && format->use == GB_USE_IMPORTANCE;
 }
 
-// False and reported, under the public function's name, unless the rows are whole blocks and their bytes can be
-// counted.
+// False, reported under the public function's name, unless the rows are whole blocks and their
+// bytes do not overflow.
 static bool check_rows(const char * func, enum ggml_type type, const float * src, const void * dst, int64_t n_rows,
     int64_t n_per_row) {
     GB_FAIL_IF_RETURNING(src == NULL || dst == NULL, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL",
@@ -51,7 +51,7 @@ struct rows {
     enum ggml_on_invalid on_invalid;
 };
 
-// Names row and column in the caller's array, where `at` counts in r->src.
+// Reports row and column in the caller's array. `at` counts in r->src.
 static void report_invalid(const struct rows * r, int64_t at) {
     const long long row = (long long) (r->first + at / r->n_per_row), column = (long long) (at % r->n_per_row);
     const double value = (double) r->src[at];
@@ -68,8 +68,8 @@ static void report_invalid(const struct rows * r, int64_t at) {
     }
 }
 
-// 16 bits that are infinite though the float is not: one by one, as on_invalid says. Returns the first, if that is an
-// error, else -1.
+// Handles 16-bit numbers that became infinite although the float is not, as on_invalid says.
+// Returns the first one if that is an error, else -1.
 static int64_t mend_halves(const struct rows * r, int64_t begin, int64_t end) {
     const uint16_t infinite = r->type == GGML_TYPE_F16 ? 0x7c00 : 0x7f80;
     for (int64_t i = begin; i < end; i++) {
@@ -92,7 +92,7 @@ static int64_t convert_rows(const struct rows * r) {
     enum { STRETCH = 4096 };
     const int64_t n = r->n_rows * r->n_per_row;
     const ggml_type_traits_t traits = ggml_internal_get_type_traits(r->type);
-    const float limit = r->type == GGML_TYPE_F16 ? GB_F16_MAX : 0x1.fep127f; // surely finite
+    const float limit = r->type == GGML_TYPE_F16 ? GB_F16_MAX : 0x1.fep127f;  // finite for certain
     int64_t at = -1;
     if (r->type == GGML_TYPE_F32) {
         memcpy(r->dst, r->src, (size_t) n * sizeof(float));
@@ -106,7 +106,7 @@ static int64_t convert_rows(const struct rows * r) {
     return at;
 }
 
-// False after a failure, which is reported unless it is a number that the format cannot hold.
+// False after a failure. It is reported, except a number that the format cannot hold.
 static bool quantize_blocks(const struct rows * r, const struct gb_quant_format * format, int64_t * invalid) {
     if (r->importance == NULL || r->n_per_row == 0) {
         return gb_quantize_checked(format, r->src, r->dst, r->n_rows, r->n_per_row, NULL, r->hist, r->on_invalid,
@@ -123,8 +123,8 @@ static bool quantize_blocks(const struct rows * r, const struct gb_quant_format 
     return done;
 }
 
-// Returns the bytes written; 0 after a failure, which is reported. *invalid: the first number that cannot be held, or
-// -1.
+// Returns the bytes written. 0 after a failure (reported). *invalid: the first number that the
+// format cannot hold, or -1.
 static size_t quantize_rows(const struct rows * r, int64_t * invalid) {
     const struct gb_quant_format * format = gb_quant_format_of(r->type);
     *invalid = -1;
@@ -159,7 +159,7 @@ static size_t quantize_whole(const char * func, enum ggml_type type, const float
     return quantize_rows(&r, &invalid);
 }
 
-// The functions of the types that early programs quantize to, one each.
+// One function for each type that early programs quantize to.
 #define QUANTIZE(stem, TYPE)                                                                   \
     size_t ggml_quantize_##stem(const float * src, void * dst, int n, int k, int64_t * hist) { \
         return quantize_whole(__func__, GGML_TYPE_##TYPE, src, dst, n, k, hist);               \
@@ -176,14 +176,14 @@ QUANTIZE(q4_K, Q4_K)
 QUANTIZE(q5_K, Q5_K)
 QUANTIZE(q6_K, Q6_K)
 
-// False and reported where a format cannot do without an importance matrix and there is none.
+// False (reported) if a format needs an importance matrix and there is none.
 static bool has_weights(const char * func, enum ggml_type type, const float * imatrix) {
     GB_FAIL_IF_RETURNING(imatrix == NULL && ggml_quantize_requires_imatrix(type), false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: type %s needs an importance matrix", func, ggml_type_name(type));
     return true;
 }
 
-// dst is the begin of the whole array; the rows go where row start / n_per_row of it lies.
+// dst is the begin of the whole array. The rows go to row start / n_per_row of it.
 size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows, int n_per_row,
     int64_t * hist, const float * imatrix) {
     int64_t invalid;

@@ -1,5 +1,5 @@
-// small.c - chooses scales and levels together where scales have few values to choose from (small.h): every candidate
-// is tried with its own best levels, and the least squared error wins.
+// small.c - chooses scales and levels together if scales have few possible values (small.h). Tries
+// every candidate with its own best levels, and takes the least squared error.
 #include "tensor/quant/small.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/fp16.h"
 #include "base/mem.h"
 
-// Rounds to nearest, then takes one step back where that went too far.
+// Rounds to nearest, then one step back if that exceeds the number.
 float gb_f16_inward(float v) {
     uint16_t h = gb_f32_to_f16(fabsf(v));
     h = (uint16_t) (h - (gb_f16_to_f32(h) > fabsf(v)));
@@ -32,7 +32,7 @@ static float choose_levels(int n, const float * x, const float * w, gb_nearest_t
     return error;
 }
 
-// Equal errors: the one towards zero.
+// On equal errors takes the number nearer to zero.
 float gb_small_fit(int n, const float * x, const float * w, gb_nearest_t nearest, float d, float m, int8_t * levels) {
     const float inward = gb_f16_inward(d), outward = gb_f16_outward(d);
     const float error = choose_levels(n, x, w, nearest, inward, m, levels);
@@ -79,8 +79,8 @@ static void fit_sub(struct gb_small_super * b, int s, const float * x, const flo
     }
 }
 
-// Scales are rounded away from zero, so that the largest sub-block stays within reach; the integers of the sub-blocks
-// make up for that.
+// Rounds scales away from zero, so that the largest sub-block stays in range. The integers of the
+// sub-blocks compensate.
 void gb_small_super_fit(struct gb_small_super * b, const float * x, const float * w, const float * scales,
     const float * mins) {
     b->d = gb_f16_outward(b->d);

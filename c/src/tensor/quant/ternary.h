@@ -5,7 +5,7 @@
 
 #include "tensor/quant/kquant.h"
 
-// Returns d. Values that are no numbers become 0.
+// Returns d. NaN and infinities become 0.
 static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
     float lanes[4] = { 0 }, d = 0;
     for (int e = 0; e < GB_SUPER; e += 4) {
@@ -28,10 +28,11 @@ static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
 // The level nearest to a quotient, for small.h.
 static inline int gb_ternary_nearest(float v) { return gb_fit_round(v, -1, 1); }
 
-// The levels and d as it is to be stored. Numbers of half of d become d, or zero: what little d grows counts.
+// The levels and the stored d. Numbers of half of d become d or zero, so a slightly larger d
+// matters.
 static inline float gb_ternary_quantize(const float * x, uint8_t * levels) {
     const float d = gb_ternary_levels(x, levels);
-    if (!gb_scale_is_lost(d, gb_f16_to_f32(gb_f32_to_f16(d)), 127)) {
+    if (!gb_scale_is_inexact(d, gb_f16_to_f32(gb_f32_to_f16(d)), 127)) {
         return d;
     }
     int8_t chosen[GB_SUPER];

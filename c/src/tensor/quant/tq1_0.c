@@ -1,8 +1,8 @@
 // tq1_0.c - 256 elements in 54 bytes: 52 bytes of base-3 digits, f16 d; y = d (digit - 1).
 //
-// A byte holds five digits (the last four bytes: four) as a fixed-point fraction: it is the number, read as 0.digits in
-// base 3, times 256, rounded up. Multiplied by 3 its overflow is the first digit. The digits of a byte are a group's
-// stride of elements apart.
+// A byte holds five digits (the last four bytes: four) as a fixed-point fraction: the number
+// 0.digits in base 3, times 256, rounded up. Multiplied by 3 its overflow is the first digit.
+// Neighbouring digits of a byte belong to elements that are a group's stride apart.
 #include "tensor/quant/ternary.h"
 
 static const struct group {
@@ -11,8 +11,8 @@ static const struct group {
 
 enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]) };
 
-// Digits are put together first digit highest. number / 243 is the fraction; rounding up keeps each digit within reach
-// of the multiplications by 3.
+// Packs digits, first digit highest. number / 243 is the fraction. Because it is rounded up,
+// multiplications by 3 recover each digit.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     uint8_t levels[GB_SUPER];
@@ -28,7 +28,8 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     }
 }
 
-// Each step takes the first digit off: three times the fraction, whose whole part is the digit and whose rest goes on.
+// Each step takes the first digit off: it is the whole part of three times the fraction. The rest
+// continues.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     for (const struct group * g = groups; g < groups + N_GROUPS; g++) {
         for (int i = 0; i < g->bytes; i++) {

@@ -1,5 +1,6 @@
-// broken.c - modules that must not be loaded, or not successfully: one variant a definition, built by
-// tests/c/CMakeLists.txt. Their constructor leaves a mark, so that a test can tell that code of theirs ran.
+// broken.c - modules that must not be loaded, or must fail: one variant a definition, built by
+// tests/c/CMakeLists.txt. Their constructors leave a mark, so that a test can detect that their
+// code ran.
 #include <stdlib.h>
 
 #include "ggml-backend-module.h"

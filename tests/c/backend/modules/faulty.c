@@ -1,8 +1,8 @@
-// faulty.c - a device with one defect, which its parameters name: FAULTY:overrun. Without one it is right. For
-// tests/python/backends/test_check_device.py, which wants each of them found.
+// faulty.c - a device with one defect, named by its parameters: FAULTY:overrun. Without one it is
+// correct. tests/python/backends/test_check_device.py expects to find each of them.
 //
-// It adds, multiplies, negates and cuts at 0, in float32 with any strides and repeats, and multiplies contiguous
-// matrices, in memory that it keeps to itself.
+// It adds, multiplies, negates and clips at 0, in float32 with any strides and repeats. It
+// multiplies contiguous matrices. Its memory is private.
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,7 +80,7 @@ static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
 }
 
 static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buft, size_t size) {
-    // room before and behind, so that what is written there is only found, and harms nothing
+    // space before and after, so that stray writes are detected and do no harm
     const size_t given = size <= LARGEST ? size : LARGEST;
     struct memory * memory = size > given ? NULL : malloc(sizeof(*memory));
     char * base = memory ? aligned_alloc(ALIGNMENT, (given / ALIGNMENT + 6) * ALIGNMENT) : NULL;

@@ -1,4 +1,5 @@
-// impostor.c - another library with our names in the same process, loaded first and for everybody to see.
+// impostor.c - another library with our names in the same process, loaded first and globally
+// visible.
 #include <stddef.h>
 
 __attribute__((visibility("default"))) size_t ggml_nbytes(const void * tensor);

@@ -1,5 +1,6 @@
-// Nodes that are computed together: random graphs of row operators give the same bits, in every tensor, with fusion and
-// without, for one thread and several, whatever memory the tensors share; and what joins a group, what does not.
+// Nodes that are computed together: random graphs of row operators give the same bits in every
+// tensor, with fusion and without, for one thread and several, for any sharing of memory. Also
+// which nodes join a group.
 #include "test.h"
 
 #include "cpu/cpu.h"

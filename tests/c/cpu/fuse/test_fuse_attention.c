@@ -1,6 +1,6 @@
-// Attention chains that are taken together: whatever their shapes, masks, copies and memory, everything that can be
-// looked at holds, within rounding, what computing node by node gives, and the same bits for every number of threads;
-// and what must not be left out is not.
+// Fused attention chains of all shapes, masks, copies and memory. Every readable result equals that
+// of single nodes within rounding, and has the same bits for every number of threads. Results that
+// other code may read are stored.
 #include "test.h"
 
 #include "cpu/cpu.h"
@@ -227,7 +227,7 @@ static void random_chains(void) {
     ggml_graph_set_fusion(true);
 }
 
-static void what_can_be_looked_at(void) {
+static void readable_results_are_stored(void) {
     for (int seed = 1; seed <= 40; seed++) {
         struct chain plain = chain_new((uint64_t) seed * 1000, true), fused = chain_new((uint64_t) seed * 1000, true);
         run(&plain, 1, false, "scalar");
@@ -449,7 +449,7 @@ static bool look(struct ggml_tensor * t, bool ask, void * user) {
     return true;
 }
 
-// Whether something follows the chain, or it ends the graph.
+// With a node after the chain, or with the chain at the end of the graph.
 static struct ggml_cgraph * chain_for_scheduler(struct ggml_context * ctx, struct ggml_tensor * inputs[3],
     struct ggml_tensor ** y, bool followed) {
     struct ggml_cgraph * g = ggml_new_graph(ctx);
@@ -555,6 +555,6 @@ static void where_a_graph_ends(void) {
     CHECK(scores_stored(false) < 40 * 20 * 2);
 }
 
-TEST_MAIN(TEST(random_chains), TEST(what_can_be_looked_at), TEST(threads_give_the_same_bits),
+TEST_MAIN(TEST(random_chains), TEST(readable_results_are_stored), TEST(threads_give_the_same_bits),
     TEST(scores_are_not_stored), TEST(context_memory), TEST(strange_numbers_are_not_hidden), TEST(large_factors),
     TEST(callbacks), TEST(where_a_graph_ends))

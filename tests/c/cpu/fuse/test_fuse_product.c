@@ -1,5 +1,6 @@
-// Products with the elementwise operators behind them: the same bits as node by node, in everything that can be looked
-// at, for all ways that products are computed, in memory of the graph's own and in arenas, for one thread and many.
+// Products with the elementwise operators after them: every readable result has the same bits as
+// node by node. For all algorithms of products, in memory of the graph's own and in arenas, for one
+// thread and many.
 #include "test.h"
 
 #include "cpu/cpu.h"

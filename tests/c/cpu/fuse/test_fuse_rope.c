@@ -1,5 +1,5 @@
-// A rotation with the copy of its result: the same bits as one after the other, in caches of any float type and order
-// of dimensions; the rotated tensor is stored where somebody can look at it, and only there.
+// A rotation with the copy of its result: the same bits as one node after another, in caches of any
+// float type and order of dimensions. The rotated tensor is stored only if other code may read it.
 #include "test.h"
 
 #include "cpu/cpu.h"

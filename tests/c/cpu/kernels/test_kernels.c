@@ -1,9 +1,8 @@
 // test_kernels.c - every kernel of kernels.def at every level that runs here, against double precision and against the
 // scalar level.
-//
-// The list of tests is made from the manifest: a kernel without a function test_<kernel> does not compile. Each is
-// called with all small sizes and some large, misaligned pointers, canaries around what it writes, special values, and
-// in place where allowed.
+// The manifest gives the list of tests: a kernel without a function test_<kernel> does not compile.
+// Each kernel is called with all small sizes and some large, with misaligned pointers, with
+// canaries around its output, with special values, and in place where allowed.
 #define _GNU_SOURCE // setenv
 #include "test.h"
 
@@ -171,7 +170,8 @@ static void check_unary(struct unary u) {
     }
 }
 
-// Where exponentials become too small for normal numbers: every eighth float, infinite and huge ones between. Nothing
+// Exponentials that become denormal numbers: every eighth float, with infinite and huge ones
+// between.
 // on the way may be a denormal number: that is what the processor calls an underflow.
 static void check_far(struct unary u) {
     enum { N = 4096 };

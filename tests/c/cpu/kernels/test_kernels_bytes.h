@@ -333,7 +333,7 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
 
 // --------------------------------------------------------------------------------------------------- pairs of bfloat16
 
-// Where pair p of a row is in a panel of a.
+// The position of pair p of a row in a panel of a.
 static int64_t pair_at(const struct gb_kernels * k, int64_t p, int row) {
     return (p / k->bf16_step * k->bf16_mr + row) * k->bf16_step + p % k->bf16_step;
 }
@@ -433,7 +433,7 @@ static void test_bytes_to_bf16(const struct gb_kernels * k) {
         const bool centered = kind & GB_BYTES_CENTERED;
         const int64_t depth = 32 * (int64_t) test_random_int(1, BYTES_K / 32);
         float *const d = x + depth / 4 * nr, *m = d + depth / group * nr;
-        for (int j = 0; j < nr; j++) { // another column in each place, told from its levels and scales later on
+        for (int j = 0; j < nr; j++) { // another column in each place, identified by its levels and scales
             random_bytes_row(&column, kind);
             for (int64_t p = 0; p < depth; p++) {
                 ((uint8_t *) x)[(p / 4 * nr + j) * 4 + p % 4] = column.u[p];

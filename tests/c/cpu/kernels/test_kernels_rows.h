@@ -1,5 +1,5 @@
-// The kernels of rows.tpl.h, blocks.tpl.h and moves.tpl.h, for test_kernels.c: against formulas in double, against the
-// quantized formats themselves, and bytes against what index arithmetic says.
+// The kernels of rows.tpl.h, blocks.tpl.h and moves.tpl.h, for test_kernels.c: against formulas in
+// double, against the quantized formats, and bytes against index arithmetic.
 #include "tensor/quant/quant.h"
 
 static float bias_row[MAX_N], weight_row[MAX_N];

@@ -1,5 +1,5 @@
-// The kernels of gemm.tpl.h, for test_kernels.c: tiles of floats against sums in double, on panels and on rows as they
-// lie, and packing against what index arithmetic says.
+// The kernels of gemm.tpl.h, for test_kernels.c: tiles of floats against sums in double, on panels
+// and on plain rows, and packing against index arithmetic.
 
 static double tile_oracle(int64_t k, const float * a, int a_step, const float * b, int b_step, double * size) {
     double sum = 0;

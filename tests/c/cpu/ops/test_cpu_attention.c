@@ -83,7 +83,8 @@ static void flash_attn_tiles(void) {
     }
 }
 
-// What a query does not see does not count, whatever it is: here the values of the last key, which the last query sees.
+// Keys that a query does not see do not affect it: here the values of the last key, which only the
+// last query sees.
 static void flash_attn_sees_no_hidden_values(void) {
     static const float strange[] = { 0, NAN, INFINITY, 3e38f };
     enum { D = 16, N = 20, M = 40 };

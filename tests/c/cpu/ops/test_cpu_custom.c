@@ -1,4 +1,4 @@
-// Operators whose function the user gives: what they are called with, how often, on how many threads.
+// Operators whose function the user gives: its arguments, its number of calls, and its threads.
 #include <stdatomic.h>
 
 #include "ggml-alloc.h"
@@ -252,7 +252,7 @@ static bool failing_callback(struct ggml_tensor * t, bool ask, void * data) {
     return true;
 }
 
-// A function that handles what it tried in vain: no failure of the run, whoever started it.
+// A function that recovers from a failure of its own does not fail the node.
 static void handled_failures(void) {
     static struct seen seen;
     ggml_backend_t cpu = ggml_backend_cpu_init();

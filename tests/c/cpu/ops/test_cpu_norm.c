@@ -89,7 +89,7 @@ static void long_rows(void) {
     }
 }
 
-static void far_from_zero(void) { // the mean is taken off before squaring: no cancellation
+static void far_from_zero(void) {  // the mean is subtracted before squaring: no cancellation
     begin();
     CHECK_NODE(ggml_norm(ctx, fill(tensor(GGML_TYPE_F32, DENSE, 300, 4, 1, 1), 1000, 1001), 1e-5f), want_norm, 1e-3);
     end();

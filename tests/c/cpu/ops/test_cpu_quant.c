@@ -97,7 +97,7 @@ static bool same_bits(struct ggml_tensor * node, char * first, bool is_first) {
     return memcmp(first, node->data, size) == 0;
 }
 
-// want: in logical order of the (dense f32) result; NULL: whatever comes out, as long as it is the same for all
+// want: in logical order of the (dense f32) result; NULL: any result, but the same for all
 // threads.
 static void run_all(struct ggml_tensor * node, const struct wanted * want) {
     static const int threads[] = { 1, 2, 5 };

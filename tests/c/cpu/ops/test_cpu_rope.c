@@ -1,4 +1,5 @@
-// ROPE and ROPE_BACK against the formulas of the three layouts, element by element; angles by repeated multiplication.
+// ROPE and ROPE_BACK against the formulas of the three layouts, element by element. Angles come
+// from repeated multiplication.
 #include "test_cpu_ops.h"
 
 static const double pi = 3.14159265358979323846;

@@ -1,4 +1,4 @@
-// GET_ROWS, GET_ROWS_BACK, SET_ROWS, DIAG: rows by index, and what happens to bad indices.
+// GET_ROWS, GET_ROWS_BACK, SET_ROWS, DIAG: rows by index, and invalid indices.
 #include "test_cpu_ops.h"
 
 static double want_get_rows(const struct ggml_tensor * node, const int64_t i[4]) {

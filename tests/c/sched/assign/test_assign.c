@@ -1,14 +1,15 @@
-// test_assign.c - the assignment policies on small graphs written as tables, against assignments found by hand from the
-// documented rules, and on random ones against what must hold for every assignment.
+// test_assign.c - the assignment policies on small graphs written as tables, against assignments
+// found by hand from the documented rules. On random graphs, against properties of every
+// assignment.
 #include "sched/assign/rules.h"
 
 #include "test.h"
 
 enum { MAX = 64, MAX_SRC = 3 };
 
-// A world of up to 4 backends. Memory kind m (0..3: device m, 9: unplaced) can be used by backend b iff m == b; kind 8
+// A scene of up to 4 backends. Memory kind m (0..3: device m, 9: unplaced) can be used by backend b iff m == b; kind 8
 // by everybody.
-struct world {
+struct scene {
     int n_backends, n_nodes, n;
     int memory[MAX]; // of roots
     int32_t root[MAX], chosen[MAX], place[MAX], srcs[MAX * MAX_SRC];
@@ -20,11 +21,11 @@ struct world {
 };
 
 static bool runs(void * user_data, int backend, int node) {
-    return !((struct world *) user_data)->refuses[backend][node];
+    return !((struct scene *) user_data)->refuses[backend][node];
 }
 
 static bool reaches(void * user_data, int backend, int root) {
-    const int m = ((struct world *) user_data)->memory[root];
+    const int m = ((struct scene *) user_data)->memory[root];
     return m == backend || m == 8;
 }
 
@@ -33,8 +34,8 @@ static bool shares(void * user_data, int backend, int of_backend) {
     return backend == of_backend;
 }
 
-static struct world make(int n_backends, int n_nodes, int n_leafs) {
-    struct world w = { .n_backends = n_backends, .n_nodes = n_nodes, .n = n_nodes + n_leafs };
+static struct scene make(int n_backends, int n_nodes, int n_leafs) {
+    struct scene w = { .n_backends = n_backends, .n_nodes = n_nodes, .n = n_nodes + n_leafs };
     for (int i = 0; i < w.n; i++) {
         w.root[i] = i;
         w.chosen[i] = -1;
@@ -47,7 +48,7 @@ static struct world make(int n_backends, int n_nodes, int n_leafs) {
 }
 
 // Sources of the nodes in turn; -1 ends a node's list.
-static void sources(struct world * w, const int * list) {
+static void sources(struct scene * w, const int * list) {
     uint32_t n = 0;
     for (int i = 0; i < w->n_nodes; i++) {
         for (; *list >= 0; list++) {
@@ -58,19 +59,19 @@ static void sources(struct world * w, const int * list) {
     }
 }
 
-static void place(struct world * w, int t, int device, bool weight) {
+static void place(struct scene * w, int t, int device, bool weight) {
     w->placed[t] = 1;
     w->place[t] = device;
     w->memory[t] = device;
     w->weight[t] = weight;
 }
 
-static void view(struct world * w, int t, int root, bool computes) {
+static void view(struct scene * w, int t, int root, bool computes) {
     w->root[t] = root;
     w->computes[t] = computes;
 }
 
-static struct gb_assign_graph graph_of(struct world * w) {
+static struct gb_assign_graph graph_of(struct scene * w) {
     for (int t = 0; t < w->n; t++) { // as documented: per root, and views repeat it
         w->place[t] = w->place[w->root[t]];
         w->placed[t] = w->placed[w->root[t]];
@@ -95,14 +96,14 @@ static struct gb_assign_graph graph_of(struct world * w) {
     };
 }
 
-static int assign(struct world * w, enum gb_assign_policy policy) {
+static int assign(struct scene * w, enum gb_assign_policy policy) {
     const struct gb_assign_graph g = graph_of(w);
     gb_assign(&g, policy, w->out);
     return gb_assign_check(&g, w->out);
 }
 
 // The backends of all tensors as digits; '-' for none.
-static void expect(struct world * w, enum gb_assign_policy policy, const char * expected) {
+static void expect(struct scene * w, enum gb_assign_policy policy, const char * expected) {
     char text[MAX + 1] = "";
     const int bad = assign(w, policy);
     for (int t = 0; t < w->n; t++) {
@@ -116,7 +117,7 @@ static void expect(struct world * w, enum gb_assign_policy policy, const char * 
 #define SRC(...) ((const int[]){ __VA_ARGS__ })
 
 static void nothing_said(void) { // everything to the highest priority
-    struct world w = make(3, 3, 1);
+    struct scene w = make(3, 3, 1);
     sources(&w, SRC(3, -1, 0, -1, 1, -1));
     expect(&w, W, "0000");
     CHECK_INT(w.out[0].cause, GB_CAUSE_PRIORITY);
@@ -127,7 +128,7 @@ static void nothing_said(void) { // everything to the highest priority
 static void weights_pull(void) {
     // layers 0..2 | 3..5 with weights 6 on device 0 and 7 on device 1 (read by nodes 1 and 4), input 8 on the last,
     // device 2
-    struct world w = make(3, 6, 3);
+    struct scene w = make(3, 6, 3);
     sources(&w, SRC(8, -1, 6, 0, -1, 1, -1, 2, -1, 7, 3, -1, 4, -1));
     place(&w, 6, 0, true);
     place(&w, 7, 1, true);
@@ -147,7 +148,7 @@ static void weights_pull(void) {
 static void fallback_is_spread_last(void) {
     // weights: node 1 -> last backend (1), node 4 -> backend 0. Upward from 4 reaches 2, 3 but not beyond node 1; node
     // 0 gets the fallback.
-    struct world w = make(2, 6, 3);
+    struct scene w = make(2, 6, 3);
     sources(&w, SRC(8, -1, 6, 0, -1, 1, -1, 2, -1, 7, 3, -1, 4, -1));
     place(&w, 6, 1, true);
     place(&w, 7, 0, true);
@@ -158,7 +159,7 @@ static void fallback_is_spread_last(void) {
 
 static void views_do_not_stop_spreading(void) {
     // node 1 is a view of node 0, node 3 reads a weight on device 1
-    struct world w = make(3, 4, 2);
+    struct scene w = make(3, 4, 2);
     sources(&w, SRC(4, -1, 0, -1, 1, -1, 2, 5, -1));
     view(&w, 1, 0, false);
     place(&w, 5, 1, true);
@@ -168,7 +169,7 @@ static void views_do_not_stop_spreading(void) {
 }
 
 static void user_wins(void) {
-    struct world w = make(3, 4, 2);
+    struct scene w = make(3, 4, 2);
     sources(&w, SRC(4, 5, -1, 0, -1, 1, -1, 2, -1));
     place(&w, 5, 0, true);
     w.chosen[0] = 1; // although its weight is on 0
@@ -183,14 +184,14 @@ static void user_wins(void) {
 static void unsupported_goes_on(void) {
     // the weight of node 1 is on device 0, which refuses node 1; device 1 refuses it too. Node 0 goes upward from node
     // 1.
-    struct world w = make(3, 3, 2);
+    struct scene w = make(3, 3, 2);
     sources(&w, SRC(3, -1, 4, 0, -1, 1, 4, -1));
     place(&w, 4, 0, true);
     w.refuses[0][1] = w.refuses[1][1] = true;
     expect(&w, W, "22020");
     CHECK_INT(w.out[1].cause, GB_CAUSE_PRIORITY);
     CHECK_INT(w.out[1].wanted, 0);
-    w.refuses[1][1] = false; // nobody else can read the weight: the next in priority copies it
+    w.refuses[1][1] = false; // no other backend can read the weight: the next in priority copies it
     expect(&w, W, "11010");
     w.memory[4] = 8; // memory that all can use ...
     expect(&w, W, "11010");
@@ -198,8 +199,8 @@ static void unsupported_goes_on(void) {
     expect(&w, W, "22020");
 }
 
-static void nobody_runs_it(void) {
-    struct world w = make(2, 2, 1);
+static void no_backend_runs_a_node(void) {
+    struct scene w = make(2, 2, 1);
     sources(&w, SRC(2, -1, 0, -1));
     w.refuses[0][1] = w.refuses[1][1] = true;
     CHECK_INT(assign(&w, W), 1);
@@ -207,7 +208,7 @@ static void nobody_runs_it(void) {
 }
 
 static void user_cannot(void) {
-    struct world w = make(2, 2, 1);
+    struct scene w = make(2, 2, 1);
     sources(&w, SRC(2, -1, 0, -1));
     w.chosen[1] = 0;
     w.refuses[0][1] = true;
@@ -223,7 +224,7 @@ static void user_cannot(void) {
 
 static void results_follow_their_memory(void) {
     // node 1 writes into a cache (leaf 3) on device 2; node 2 reads a weight on device 0; node 0 is spread
-    struct world w = make(3, 3, 3);
+    struct scene w = make(3, 3, 3);
     sources(&w, SRC(4, -1, 0, 3, -1, 0, 5, -1));
     view(&w, 1, 3, true);
     place(&w, 3, 2, false);
@@ -231,7 +232,7 @@ static void results_follow_their_memory(void) {
     expect(&w, W, "220220"); // nobody but the fallback's node 1 comes after node 0
     CHECK_INT(w.out[1].cause, GB_CAUSE_BUFFER);
     CHECK_INT(w.out[1].by, 3);
-    w.refuses[2][1] = true; // nobody else can write there: on a copy, by the next around
+    w.refuses[2][1] = true; // no other backend can write there: the next one computes on a copy
     expect(&w, W, "000200");
     CHECK_INT(w.out[1].wanted, 2);
     w.memory[3] = 8;
@@ -240,7 +241,7 @@ static void results_follow_their_memory(void) {
 
 static void in_place_stays_with_its_source(void) {
     // node 1 is in place on node 0, whose weight (4) is on 0; node 1 reads a weight (5) on 1
-    struct world w = make(3, 3, 3);
+    struct scene w = make(3, 3, 3);
     sources(&w, SRC(3, 4, -1, 0, 5, -1, 1, -1));
     view(&w, 1, 0, true);
     place(&w, 4, 0, true);
@@ -252,7 +253,7 @@ static void in_place_stays_with_its_source(void) {
 
 static void leafs_follow_readers_through_views(void) {
     // leaf 4 is read by node 2 through its view, node 1; node 2 reads a weight on device 1; node 0 one on device 0
-    struct world w = make(2, 4, 4);
+    struct scene w = make(2, 4, 4);
     sources(&w, SRC(5, -1, 4, -1, 1, 6, -1, 2, -1));
     view(&w, 1, 4, false);
     place(&w, 5, 0, true);
@@ -266,7 +267,7 @@ static void leafs_follow_readers_through_views(void) {
 static void sources_policy(void) {
     // node 0 reads 3 (device 1, 100 bytes) and 4 (device 0, 10 bytes: higher priority but smaller): device 1.
     // node 1 reads 4 first, then 3: higher priority is needed, not only size: device 0. node 2 reads node 0: device 1.
-    struct world w = make(3, 3, 2);
+    struct scene w = make(3, 3, 2);
     sources(&w, SRC(3, 4, -1, 4, 3, -1, 0, -1));
     place(&w, 3, 1, false);
     place(&w, 4, 0, false);
@@ -286,7 +287,7 @@ static void sources_policy(void) {
 static void random_graphs(void) {
     for (int round = 0; round < 2000; round++) {
         const int n_nodes = (int) test_random_int(1, 25), n_leafs = (int) test_random_int(1, 8);
-        struct world w = make((int) test_random_int(1, 4), n_nodes, n_leafs);
+        struct scene w = make((int) test_random_int(1, 4), n_nodes, n_leafs);
         int list[MAX * (MAX_SRC + 1)], n = 0;
         for (int i = 0; i < n_nodes; i++) {
             const int n_src = (int) test_random_int(1, MAX_SRC);
@@ -340,6 +341,6 @@ static void random_graphs(void) {
 }
 
 TEST_MAIN(TEST(nothing_said), TEST(weights_pull), TEST(fallback_is_spread_last), TEST(views_do_not_stop_spreading),
-    TEST(user_wins), TEST(unsupported_goes_on), TEST(nobody_runs_it), TEST(user_cannot),
+    TEST(user_wins), TEST(unsupported_goes_on), TEST(no_backend_runs_a_node), TEST(user_cannot),
     TEST(results_follow_their_memory), TEST(in_place_stays_with_its_source), TEST(leafs_follow_readers_through_views),
     TEST(sources_policy), TEST(random_graphs))

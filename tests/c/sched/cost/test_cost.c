@@ -1,5 +1,6 @@
-// test_cost.c - the solver of placements against all placements of small problems and by certificates on large ones;
-// then the policy in a scheduler: predictions reckoned by hand, constraints, memory limits, tables that are wrong.
+// test_cost.c - the solver of placements against all placements of small problems, and by
+// certificates on large ones. Then the policy in a scheduler: predictions computed by hand,
+// constraints, memory limits, invalid tables.
 #include "sched/cost/frontier.h"
 #include "flow_validator.h"
 #include "test_cost.h"
@@ -7,7 +8,7 @@
 
 static void two_backends_equal_all_placements(void) {
     for (int round = 0; round < 800; round++) {
-        struct world w = random_world(2, (int) test_random_int(1, 10), (int) test_random_int(0, 4),
+        struct instance w = random_instance(2, (int) test_random_int(1, 10), (int) test_random_int(0, 4),
             (int) test_random_int(1, 9), round % 2 ? 3 : 1000, 25);
         int32_t labels[16] = { 0 };
         struct gb_cost_result r;
@@ -15,14 +16,14 @@ static void two_backends_equal_all_placements(void) {
         CHECK_INT(r.cost, try_everything(&w.p));
         CHECK_INT(cost_of(&w.p, labels), r.cost);
         CHECK(r.proved && r.bound == r.cost && r.method == GB_COST_CUT);
-        close_world(&w);
+        close_instance(&w);
     }
 }
 
 // Too large to try: the flow proves the cut, and the cut is the cost of the labels.
 static void large_ones_have_a_certificate(void) {
     for (int round = 0; round < 5; round++) {
-        struct world w = random_world(2, 3000, 30, 5, 1 << 20, 10);
+        struct instance w = random_instance(2, 3000, 30, 5, 1 << 20, 10);
         int32_t *zeros = calloc((size_t) w.p.n_items, sizeof(*zeros)),
                 *labels = calloc((size_t) w.p.n_items, sizeof(*labels));
         struct gb_flow net = { 0 };
@@ -37,7 +38,7 @@ static void large_ones_have_a_certificate(void) {
         gb_flow_free(&net);
         free(zeros);
         free(labels);
-        close_world(&w);
+        close_instance(&w);
     }
 }
 
@@ -45,7 +46,7 @@ static void more_backends_equal_all_placements(void) {
     int n_moves_optimal = 0, n = 0;
     for (int round = 0; round < 400; round++) {
         const int k = (int) test_random_int(3, 4);
-        struct world w = random_world(k, (int) test_random_int(1, 6), (int) test_random_int(0, 1),
+        struct instance w = random_instance(k, (int) test_random_int(1, 6), (int) test_random_int(0, 1),
             (int) test_random_int(1, 5), round % 2 ? 3 : 1000, 20);
         int32_t labels[16] = { 0 }, start[16];
         struct gb_cost_result r;
@@ -64,7 +65,7 @@ static void more_backends_equal_all_placements(void) {
         CHECK_INT(cost_of(&w.p, labels), r.cost);
         n_moves_optimal += r.cost == best;
         n++;
-        close_world(&w);
+        close_instance(&w);
     }
     CHECK_MSG(n_moves_optimal > n * 9 / 10, "expansion moves found %d of %d optima", n_moves_optimal, n);
 }
@@ -72,7 +73,7 @@ static void more_backends_equal_all_placements(void) {
 static void savings_are_differences(void) {
     for (int round = 0; round < 200; round++) {
         const int k = (int) test_random_int(2, 4);
-        struct world w = random_world(k, (int) test_random_int(1, 8), 2, 3, 1000, 20);
+        struct instance w = random_instance(k, (int) test_random_int(1, 8), 2, 3, 1000, 20);
         int32_t labels[16], other[16];
         int64_t saved[16];
         for (int i = 0; i < w.p.n_items; i++) {
@@ -94,7 +95,7 @@ static void savings_are_differences(void) {
             CHECK(other[i] < 0 || saved[i] == best - cost);
             labels[i] = own;
         }
-        close_world(&w);
+        close_instance(&w);
     }
 }
 

@@ -1,5 +1,5 @@
-// test_cost.h - random placement problems, the cost of labels by its definition, and the optimum by trying
-// everything.
+// test_cost.h - random placement problems, the cost of labels by definition, and the optimum by
+// brute force.
 #ifndef GB_TESTS_TEST_COST_H
 #define GB_TESTS_TEST_COST_H
 
@@ -7,14 +7,14 @@
 #include "sched/cost/cost.h"
 #include "test.h"
 
-struct world { // owns what a problem borrows
+struct instance { // owns what a problem borrows
     int64_t *cost, *copy;
     int32_t *order, *consumers;
     struct gb_cost_value * values;
     struct gb_cost_problem p;
 };
 
-static inline void close_world(struct world * w) {
+static inline void close_instance(struct instance * w) {
     free(w->cost);
     free(w->copy);
     free(w->order);
@@ -24,10 +24,10 @@ static inline void close_world(struct world * w) {
 
 // Items 0 .. n_ops-1 are ops that read earlier items and leafs, sometimes one runs twice; the others are leafs.
 // `reach`: how far back.
-static inline struct world random_world(int n_backends, int n_ops, int n_leafs, int reach, int64_t max_cost,
+static inline struct instance random_instance(int n_backends, int n_ops, int n_leafs, int reach, int64_t max_cost,
     int forbidden) {
     const int n = n_ops + n_leafs, k = n_backends;
-    struct world w = { 0 };
+    struct instance w = { 0 };
     w.cost = calloc((size_t) (n * k), sizeof(*w.cost));
     w.order = calloc((size_t) n_ops * 2, sizeof(*w.order));
     w.values = calloc((size_t) n, sizeof(*w.values));

@@ -1,4 +1,5 @@
-// test_frontier.c - the frontier search against all placements of small problems; its bounds when it is cut short.
+// test_frontier.c - the frontier search against all placements of small problems, and its bounds
+// when it is cut short.
 #include "sched/cost/frontier.h"
 
 #include "test_cost.h"
@@ -7,7 +8,7 @@ static void equals_all_placements(void) {
     for (int round = 0; round < 500; round++) {
         const int k = (int) test_random_int(1, 4), n_ops = (int) test_random_int(1, k >= 4 ? 5 : 7),
                   n_leafs = (int) test_random_int(0, 2);
-        struct world w = random_world(k, n_ops, n_leafs, (int) test_random_int(1, 6), round % 2 ? 3 : 1000, 25);
+        struct instance w = random_instance(k, n_ops, n_leafs, (int) test_random_int(1, 6), round % 2 ? 3 : 1000, 25);
         const int64_t best = try_everything(&w.p);
         int32_t labels[16] = { 0 };
         struct gb_frontier_result r;
@@ -22,14 +23,14 @@ static void equals_all_placements(void) {
         labels[0] = -7;
         REQUIRE(gb_frontier_solve(&w.p, best, 1 << 20, labels, &r) == GGML_STATUS_SUCCESS);
         CHECK(r.complete && !r.found && r.bound == best && labels[0] == -7);
-        close_world(&w);
+        close_instance(&w);
     }
 }
 
 static void cut_short_its_bound_holds(void) {
     int n_short = 0;
     for (int round = 0; round < 300; round++) {
-        struct world w = random_world(3, 7, 1, 6, 1000, 10);
+        struct instance w = random_instance(3, 7, 1, 6, 1000, 10);
         const int64_t best = try_everything(&w.p);
         int32_t labels[16] = { 0 };
         struct gb_frontier_result r;
@@ -38,7 +39,7 @@ static void cut_short_its_bound_holds(void) {
         CHECK(r.bound <= best);
         CHECK(!r.found || r.cost == best);
         n_short += !r.complete;
-        close_world(&w);
+        close_instance(&w);
     }
     CHECK(n_short > 50);
 }
@@ -47,7 +48,7 @@ static void cut_short_its_bound_holds(void) {
 static void long_graphs_equal_the_cut(void) {
     int n_complete = 0;
     for (int round = 0; round < 8; round++) {
-        struct world w = random_world(2, 120, 2, 2, 100000, 10);
+        struct instance w = random_instance(2, 120, 2, 2, 100000, 10);
         int32_t * labels = calloc((size_t) w.p.n_items, sizeof(*labels));
         struct gb_frontier_result f;
         struct gb_cost_result c;
@@ -57,13 +58,13 @@ static void long_graphs_equal_the_cut(void) {
         CHECK(!f.complete || (f.cost == c.cost && cost_of(&w.p, labels) == c.cost));
         n_complete += f.complete;
         free(labels);
-        close_world(&w);
+        close_instance(&w);
     }
     CHECK(n_complete >= 6); // one or the other is wide
 }
 
 static void memory_runs_out(void) {
-    struct world w = random_world(3, 6, 2, 4, 1000, 10);
+    struct instance w = random_instance(3, 6, 2, 4, 1000, 10);
     const int64_t best = try_everything(&w.p), live = gb_test_live_allocs();
     for (int n = 1; n < 300; n++) {
         int32_t labels[16] = { 0 };
@@ -77,7 +78,7 @@ static void memory_runs_out(void) {
         if (!failed) {
             CHECK_INT(r.cost, best);
             CHECK(n > 10);
-            close_world(&w);
+            close_instance(&w);
             return;
         }
     }

@@ -1,5 +1,5 @@
-// test_mincut.c - minimum cuts against all cuts of small networks, and by their certificate on large ones; the
-// validator itself is tested with certificates that are wrong.
+// test_mincut.c - minimum cuts against all cuts of small networks, and by their certificate on
+// large ones. Invalid certificates test the validator itself.
 #include "sched/cost/mincut.h"
 
 #include "base/mem.h"
@@ -77,7 +77,7 @@ static void long_path(void) {
     gb_flow_free(&net);
 }
 
-static void no_way(void) {
+static void no_path(void) {
     struct gb_flow net = { .n_nodes = 3 };
     gb_flow_add(&net, 0, 1, 5, 0);
     gb_flow_add(&net, 2, 1, 5, 0);
@@ -130,5 +130,5 @@ static void memory_runs_out(void) {
     CHECK(!"never succeeded");
 }
 
-TEST_MAIN(TEST(smallest_of_all_cuts), TEST(large_networks), TEST(long_path), TEST(no_way), TEST(validator_sees_faults),
+TEST_MAIN(TEST(smallest_of_all_cuts), TEST(large_networks), TEST(long_path), TEST(no_path), TEST(validator_sees_faults),
     TEST(memory_runs_out))

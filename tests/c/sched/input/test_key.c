@@ -1,4 +1,5 @@
-// test_key.c - what a plan keeps of tensors: it knows each again, and sees a change of every field that planning reads.
+// test_key.c - the key of a tensor in a plan: it recognizes the tensor, and detects a change of
+// every field that planning reads.
 #include "sched/input/key.h"
 
 #include "test.h"

@@ -1,4 +1,4 @@
-// test_split.c - cutting node lists, against lists cut by hand and against properties checked on random ones.
+// test_split.c - splits of node lists, against lists split by hand and properties of random ones.
 #include "sched/program/program.h"
 
 #include "test.h"

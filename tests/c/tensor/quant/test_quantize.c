@@ -569,7 +569,8 @@ static void arguments(void) {
     CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
 }
 
-// What quantizing gives, as one number for each format, without and with weights: it stays the same when a search
+// One number for each format that identifies its quantized blocks, without and with weights. It
+// stays the same when a search becomes faster.
 // becomes faster. Rows of all kinds: values of similar size, small ones among large, few levels, zeros, what is no
 // number, any bits.
 static uint64_t digest(const uint8_t * p, size_t n) {

@@ -1,6 +1,6 @@
-// Products where activations are rounded to fewer bits: what is no number stays none, in its own row; the rounding is
-// by groups, so that large values in one do not blunt the others; full precision has none of it. The formats
-// themselves: test_cpu_quant.c.
+// Products that round activations to fewer bits. NaN and infinities stay such, in their own row.
+// The rounding is by groups, so large values in one group do not affect others. Full precision has
+// no such rounding. test_cpu_quant.c tests the formats themselves.
 #include "test_cpu_ops.h"
 
 #include "cpu/ops/product/tuning.h"
@@ -44,7 +44,7 @@ static void run_at(struct ggml_tensor * node, const struct gb_level * level) {
     CHECK_MSG(run_node(node, 2, level->kernels) == GGML_STATUS_SUCCESS, "%s", ggml_last_error());
 }
 
-// One activation that is no number: its row is lost, no other.
+// One activation that is NaN or infinite spoils only its own row.
 static void not_finite(void) {
     static const float values[] = { NAN, INFINITY, -INFINITY };
     for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++) {

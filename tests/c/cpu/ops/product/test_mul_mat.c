@@ -152,7 +152,7 @@ static struct sum mul_mat_id_oracle(const struct ggml_tensor * node, int64_t m, 
     return s;
 }
 
-// What the node should hold, in its own (dense) order; the caller frees it.
+// The expected values of the node, in its own (dense) order. The caller frees them.
 static struct sum * expected(const struct ggml_tensor * y, oracle_fn oracle) {
     struct sum * sums = malloc(((size_t) ggml_nelements(y) + 1) * sizeof(*sums));
     struct sum * p = sums;
