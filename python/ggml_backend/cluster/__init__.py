@@ -26,7 +26,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .._base.errors import DeviceLostError, GgmlError, InvalidArgumentError, StateError, expect_path
 from .._base.errors.messages import made_by
@@ -96,7 +96,7 @@ class Cluster(Owner):
         """The number of ranks, this one included."""
         return 1 if self._conductor is None else self._conductor.transport.size
 
-    size = Renamed("n_ranks")
+    size: ClassVar[Renamed] = Renamed("n_ranks")
 
     @property
     def ranks(self) -> list[Rank]:

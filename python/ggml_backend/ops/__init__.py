@@ -48,7 +48,7 @@ from ._unary import *  # noqa: F403
 
 _FAMILIES = (_unary, _binary, _select, _reduce, _products, _copies, _soft_max, _rope, _conv, _attention, _custom)
 
-__all__ = [name for family in _FAMILIES for name in family.__all__]
+__all__: list[str] = [name for family in _FAMILIES for name in family.__all__]
 
 for _name in __all__:
     globals()[_name].__module__ = __name__  # where users find it
