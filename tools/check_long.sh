@@ -178,7 +178,7 @@ step "PyTorch: the device ARRAY"
 sh tools/check_torch.sh
 
 step "clusters: random graphs over a simulated network, and all that runs over MPI, over MPICH"
-GGML_TEST_WORLDS=1000 "$py" -m pytest -q tests/python/cluster/test_cluster.py
+GGML_TEST_GRAPHS=1000 "$py" -m pytest -q tests/python/cluster/test_cluster.py
 GGML_TEST_DEATHS=12 "$py" -m pytest -q tests/python/cluster/test_cluster_mpi.py -k dies
 GGML_TEST_LARGE=1 "$py" -m pytest -q tests/python/cluster/test_cluster_mpi.py -k more_bytes_than
 [ -x build/mpich-venv/bin/python ] || python3 -m venv build/mpich-venv
@@ -219,7 +219,7 @@ step "random graphs over simulated devices"
 GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
 
 step "random graphs over devices written in Python"
-GGML_TEST_WORLDS=5000 "$py" -m pytest -q tests/python/devices/test_python_device_worlds.py
+GGML_TEST_GRAPHS=5000 "$py" -m pytest -q tests/python/devices/test_python_device_graphs.py
 
 step "check-device: simulated devices and every kernel level, with other inputs each time"
 seed=$(date +%s)

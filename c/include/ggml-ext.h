@@ -87,14 +87,82 @@ GGML_API struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_
 GGML_API struct ggml_tensor * ggml_set_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c);
 
-// softmax(a * scale + slope * mask), with ALiBi's slope of head i2 of a.ne[2] for max_bias > 0,
-// else 1
+// Products with matrices of a stack, as in a mixture of experts (ggml_mul_mat_id of today): result [M, U, T],
+// row (u, t) = as[ids[u, t]] times row (u mod U', t) of b.
+// as [K, M, E]: any types that ggml_mul_mat takes; b [K, U', T], U' divides U; ids [U, T], I32. Matrices that ids does
+// not name are not read. An index outside of 0 .. E - 1 fails when it is computed. ggml_mul_mat_set_prec applies.
+GGML_API struct ggml_tensor * ggml_mul_mat_experts(struct ggml_context * ctx, struct ggml_tensor * as,
+    struct ggml_tensor * b, struct ggml_tensor * ids);
+// Adds to each row of a the row of b that ids names: a [M, U, T], b [M, E], ids [U, T], I32; floats. The biases of
+// experts. An index out of range fails when it is computed.
+GGML_API struct ggml_tensor * ggml_add_id(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    struct ggml_tensor * ids);
+
+// softmax(a * scale + slope * mask) (ggml_soft_max_ext of today), with ALiBi's slope of head i2 of a.ne[2] for max_bias
+// above 0, else 1. a [M, N, H, B]; mask: NULL or [M, N', H', B'], F32 or F16, contiguous. N' divides N,
+// or is at least N: then row n of it is for row n of a. H' divides H and B' divides B: head h has mask h mod H'.
 GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * mask, float scale, float max_bias);
-// Added to mode 0 or 2 of a rotary embedding: the formula without the two deviations in ggml.h.
+// Gives each head of a SOFT_MAX node one more logit, which takes a share of the sum and has no place in the result.
+// sinks: F32 [H]; NULL takes them away. A node that has sinks is refused.
+GGML_API enum ggml_status ggml_soft_max_add_sinks(struct ggml_tensor * a, struct ggml_tensor * sinks);
+// The derivative by a of softmax(scale a), of the gradient a and the result b; max_bias: 0
+GGML_API struct ggml_tensor * ggml_soft_max_ext_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, float scale, float max_bias);
+GGML_API struct ggml_tensor * ggml_soft_max_ext_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, float scale, float max_bias);
+// Attention: softmax(cap(scale q k) + slope mask) v. Result F32 [Dv, H, N, B]: heads before queries.
+// q [Dk, N, H, B]: floats. k [Dk, M, Hk, B], v [Dv, M, Hv, B], not transposed: floats, or quantized types whose blocks
+// lie along rows. Hk and Hv divide H; head h has key head h / (H / Hk). mask: as of ggml_soft_max_bias, N' >= N.
+// logit_softcap: 0, or L for cap(s) = L tanh(s / L), else cap(s) = s. max_bias as of ggml_soft_max_bias.
+// A key that the mask hides with -inf has no effect, even if it or its value is NaN. A query that sees no key gives 0.
+GGML_API struct ggml_tensor * ggml_flash_attn_ext(struct ggml_context * ctx, struct ggml_tensor * q,
+    struct ggml_tensor * k, struct ggml_tensor * v, struct ggml_tensor * mask, float scale, float max_bias,
+    float logit_softcap);
+// As ggml_soft_max_add_sinks, of a FLASH_ATTN_EXT node.
+GGML_API enum ggml_status ggml_flash_attn_ext_add_sinks(struct ggml_tensor * a, struct ggml_tensor * sinks);
+// The precision that backends must at least compute with.
+GGML_API enum ggml_status ggml_flash_attn_ext_set_prec(struct ggml_tensor * a, enum ggml_prec prec);
+GGML_API enum ggml_prec ggml_flash_attn_ext_get_prec(const struct ggml_tensor * a);
+// Added to mode 0 or 2 of a rotary embedding: the formula without the two things that ggml.h says are kept.
 enum ggml_rope_flag { GGML_ROPE_EXACT = 1 << 20 };
-// ggml_im2col and the convolutions of ggml.h with rows of this type, F32 or F16. F32 rounds no
-// element of b. The functions of ggml.h round b to F16.
+// Modes of the rotary embedding of today (ggml_rope_ext, ggml_rope_multi). A node keeps them with GGML_ROPE_EXACT.
+enum ggml_rope_type {
+    GGML_ROPE_TYPE_NORMAL = 0, // pairs of neighbours
+    GGML_ROPE_TYPE_NEOX = 2,   // pairs j, j + n_dims/2
+    GGML_ROPE_TYPE_MROPE = 8,  // as NEOX, with four positions a token: each section of the pairs turns by one of them
+    GGML_ROPE_TYPE_VISION = 24, // pairs j, j + n_dims of rows of 2 n_dims; the frequencies begin anew in each section
+    GGML_ROPE_TYPE_IMROPE = 40, // as MROPE, with the first three positions in turn
+};
+// Rotates n_dims elements of each row of a [D, H, T, B], F32, F16 or BF16, any strides; the others are copied.
+// b: positions, I32 [T]. c: NULL, or F32 factors of at least n_dims/2 pairs, by which the angles are divided.
+// mode: NORMAL or NEOX. The floats are those of ggml_rope_custom. da is ggml_rope_ext_back of the gradient.
+GGML_API struct ggml_tensor * ggml_rope_ext(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    struct ggml_tensor * c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale, float ext_factor,
+    float attn_factor, float beta_fast, float beta_slow);
+GGML_API struct ggml_tensor * ggml_rope_ext_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c, int n_dims, int mode, int n_ctx_orig, float freq_base,
+    float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
+GGML_API struct ggml_tensor * ggml_rope_ext_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c, int n_dims, int mode, int n_ctx_orig, float freq_base,
+    float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
+// mode: MROPE, VISION or IMROPE. b: I32 [4 T], all times, then all heights, widths and extras. sections: pairs of each,
+// in turn until all pairs have one; the sum is at most D, and one of the first three is above 0. VISION needs D / 2
+// factors.
+GGML_API struct ggml_tensor * ggml_rope_multi(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    struct ggml_tensor * c, int n_dims, const int sections[4], int mode, int n_ctx_orig, float freq_base,
+    float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
+GGML_API struct ggml_tensor * ggml_rope_multi_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c, int n_dims, const int sections[4], int mode, int n_ctx_orig,
+    float freq_base, float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
+GGML_API struct ggml_tensor * ggml_rope_multi_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c, int n_dims, const int sections[4], int mode, int n_ctx_orig,
+    float freq_base, float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
+// Makes a node of these functions rotate the elements from n_offs on, which is even; not for VISION. Returns a; NULL is
+// an error.
+GGML_API struct ggml_tensor * ggml_rope_set_offset(struct ggml_tensor * a, int n_offs);
+// ggml_im2col and the convolutions of ggml.h with rows of this type, F32 or F16. With F32 no element of b is rounded.
+// The functions of ggml.h round b to F16.
 GGML_API struct ggml_tensor * ggml_im2col_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D, enum ggml_type type);
 GGML_API struct ggml_tensor * ggml_conv_1d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,

@@ -36,7 +36,7 @@ def example_of(parser: argparse.ArgumentParser) -> str:
 
 
 def term_of(action: argparse.Action) -> str:
-    """How an argument is written: ``--json FILE``, ``NAME``."""
+    """The form of an argument in a call: ``--json FILE``, ``NAME``."""
     metavar = action.metavar if action.metavar is not None else action.dest.upper()
     if action.choices and action.metavar is None:
         metavar = "|".join(map(str, action.choices))

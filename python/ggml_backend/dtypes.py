@@ -38,7 +38,7 @@ class DType:
         self.block_size: int = lib.ggml_blck_size(type_id)
         self.itemsize: int = lib.ggml_type_size(type_id)
         self.is_quantized: bool = self.block_size > 1
-        self.typestr: str = numpy or "|u1"  # how NumPy sees the memory
+        self.typestr: str = numpy or "|u1"  # the NumPy type of the memory
         self.numpy: np.dtype[Any] = np.dtype(self.typestr)
         """The NumPy dtype of ``Tensor.numpy()``: uint16 bits for bfloat16, bytes for quantized formats."""
         self._numpy = np.dtype(numpy) if numpy and name != "bfloat16" else None

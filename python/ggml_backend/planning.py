@@ -23,7 +23,7 @@ __all__ = ["MemoryPlan", "plan_memory"]
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """A plan: the offset of each buffer, and how good the plan is. Sizes are bytes."""
+    """A plan: the offset of each buffer, and the quality of the plan. Sizes are bytes."""
 
     offsets: NDArray[np.uint64] = field(repr=False)  #: by buffer; multiples of the alignment
     peak: int  #: largest offset + size of all buffers, sizes rounded up to the alignment
@@ -78,17 +78,18 @@ def plan_memory(
 ) -> MemoryPlan:
     """Finds offsets for buffers so that those alive at the same time do not overlap and the peak is small.
 
-    Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. A buffer that
-    is never alive lies at 0 and may overlap others. No plan is worse than in-order best fit or, up to 100,000 buffers,
-    first fit by size.
+    Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]``
+    bytes. A buffer that is never alive has offset 0 and may overlap others. No plan is worse than
+    in-order best fit or, up to 100,000 buffers, first fit by size.
 
     Parameters
     ----------
     alignment: a power of two.
     capacity: bytes. Any plan within it is good enough. If none is found, :class:`AllocationError` is raised.
-    budget_ms: how long to search if heuristics miss the lower bound. 0: no search. The clock (the calling thread's
-        processor time) ends the search, so the plan depends on the processor's speed.
-    n_threads: threads that try several orders at once.
+    budget_ms: time of the search if heuristics miss the lower bound. 0: no search. The clock (the
+        calling thread's processor time) ends the search, so the plan depends on the processor's
+        speed.
+    n_threads: threads that try orders in parallel.
     reproducible: only counted steps end the search. Equal inputs then give equal plans on any machine, for one version
         of the package. That usually takes longer than the budget (docs/PLANNING.md).
     """
@@ -99,7 +100,7 @@ def plan_memory(
     )
     if not lowers.size == uppers.size == sizes.size:
         raise InvalidArgumentError(
-            f"plan_memory: {lowers.size} lower, {uppers.size} upper, {sizes.size} sizes: not as many of each"
+            f"plan_memory: {lowers.size} lower, {uppers.size} upper, {sizes.size} sizes: the numbers must be equal"
         )
     for name, value in (
         ("alignment", alignment),
@@ -107,7 +108,7 @@ def plan_memory(
         ("budget_ms", budget_ms),
     ):
         if not 0 <= expect_int(value, f"plan_memory: {name}") < 2**63:
-            raise InvalidArgumentError(f"plan_memory: {name} must not be negative nor huge, is {integer(value)}")
+            raise InvalidArgumentError(f"plan_memory: {name} must not be negative or huge, is {integer(value)}")
     if not 1 <= expect_int(n_threads, "plan_memory: n_threads") < 2**31:
         raise InvalidArgumentError(f"plan_memory: n_threads must be at least 1 and not huge, is {integer(n_threads)}")
     reproducible = expect_bool(reproducible, "plan_memory: reproducible")

@@ -19,19 +19,19 @@ import pytest
 import ggml_backend as gb
 from ggml_backend._ffi import lib
 
-# What tests of several folders import. Everything else that a test imports is beside it.
+# Folders that tests of several folders import. Other imports of a test are in its own folder.
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("support", "harness")]
 
 from programs import forks, holds  # noqa: E402, F401 - fixtures
 
-# in the background of a shell: programs that tests start would inherit that
+# a shell's background job ignores SIGINT, and programs that tests start would inherit that
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Caches stay out of the user's home, also without the Makefile."""
+    """Keeps caches out of the user's home, also without the Makefile."""
     cache = tmp_path_factory.mktemp("cache")
     os.environ.setdefault("XDG_CACHE_HOME", str(cache))
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
@@ -39,7 +39,7 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Why tests were skipped, each reason once, the most frequent first."""
+    """Lists the reasons for skipped tests once, most frequent first."""
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -73,7 +73,7 @@ def sim() -> gb.Backend:
 
 
 def open_device(name: str) -> gb.Backend:
-    """The backend, or a skipped test where there is no such device: CUDA0, say."""
+    """The backend. Skips the test if there is no such device, for example CUDA0."""
     names = gb.backends()
     if name.startswith("CUDA") and name not in names:
         pytest.skip(f"CUDA: {names.missing.get('CUDA', f'there is no {name}')}")
@@ -111,7 +111,8 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture
 def script() -> Callable[..., str]:
-    """Runs Python source in a fresh interpreter and returns its output; fails on any crash or message on stderr."""
+    """Runs Python source in a fresh interpreter and returns its output. Fails on a crash or output
+    on stderr."""
 
     def run(source: str, *arguments: str) -> str:
         done = subprocess.run(
@@ -127,8 +128,7 @@ def script() -> Callable[..., str]:
 
 @pytest.fixture
 def prompt_frees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For scripts that measure memory: under the address sanitizer what they free goes back at once, instead of being
-    kept aside for long."""
+    """For scripts that measure memory: the address sanitizer then releases freed memory at once."""
     sizes = "quarantine_size_mb=0:thread_local_quarantine_size_kb=0:allocator_release_to_os_interval_ms=0"
     options = f"{os.environ.get('ASAN_OPTIONS', '')}:{sizes}"
     monkeypatch.setenv("ASAN_OPTIONS", options.lstrip(":"))
@@ -136,11 +136,11 @@ def prompt_frees(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_collection_finish() -> None:
     gc.collect()
-    gc.freeze()  # what the tests are made of stays anyway; without it each of the collections below takes 50 ms
+    gc.freeze()  # test modules stay alive anyway; without this each collection below takes 50 ms
 
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """What a test leaves behind is freed at once, so that a crash in freeing belongs to the test that caused it."""
+    """Frees objects after each test, so that a crash in freeing belongs to its test."""
     yield
     gc.collect()

@@ -11,6 +11,7 @@
 #include <math.h>
 
 #include "tensor/rule.h"
+#include "tensor/shapes.h"
 #include "tensor/tensor.h"
 
 bool gb_check_1(const char * func, gb_ct a) {
@@ -138,8 +139,8 @@ static bool rule_float(const struct gb_call * c, int i) {
            GB_BROKEN(c, NO_FLOAT, .a = c->list[i].role, .t = type);
 }
 
-// c holds the number of a row of a for each row of b, and repeats over dimensions 2 and 3 of b. The operator checks that
-// the numbers are in range when it reads them.
+// c holds the number of a row of a for each row of b, and repeats over dimensions 2 and 3 of b. The operator checks
+// that the numbers are in range when it reads them.
 bool gb_check_set_rows(const char * func, gb_ct a, gb_ct b, gb_ct c) {
     const struct gb_call call = GB_CALL_3(func, a, b, c);
     return gb_rule_given(&call) && rule_float(&call, 1) && rule_index_type(&call, 2) &&
@@ -338,6 +339,24 @@ bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int
            gb_rule_in_range(&c, "id", id, 0, GB_MAX(ids->ne[0], 0) - 1);
 }
 
+// Each token has one row of ids, and one row of b for each of its experts, or rows that repeat over them.
+bool gb_check_mul_mat_experts(const char * func, gb_ct as, gb_ct b, gb_ct ids) {
+    const struct gb_call c = GB_CALL_3(func, as, b, ids);
+    return gb_rule_given(&c) && gb_rule_type(&c, 2, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 3) &&
+           gb_rule_max_dims(&c, 1, 3) && gb_rule_max_dims(&c, 2, 2) && gb_rule_equal(&c, 0, 0, 1, 0) &&
+           gb_rule_equal(&c, 1, 2, 2, 1) &&
+           (gb_size_divides(b->ne[1], ids->ne[0]) || GB_BROKEN(&c, NO_MULTIPLE, .a = "ids", .b = "b", .a_dim = 0,
+                                                         .b_dim = 1, .number = { ids->ne[0], b->ne[1] })) &&
+           gb_rule_not_transposed(&c, 0);
+}
+
+bool gb_check_add_id(const char * func, gb_ct a, gb_ct b, gb_ct ids) {
+    const struct gb_call c = GB_CALL_3(func, a, b, ids);
+    return gb_rule_given(&c) && gb_rule_type(&c, 2, GGML_TYPE_I32) && rule_float(&c, 0) && rule_float(&c, 1) &&
+           gb_rule_max_dims(&c, 0, 3) && gb_rule_max_dims(&c, 1, 2) && gb_rule_max_dims(&c, 2, 2) &&
+           gb_rule_equal(&c, 0, 0, 1, 0) && gb_rule_equal(&c, 0, 1, 2, 0) && gb_rule_equal(&c, 0, 2, 2, 1);
+}
+
 // Both have equally many rows, which are summed over, and a broadcasts over the outer dimensions of b.
 bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
@@ -375,12 +394,33 @@ bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace)
     return gb_rule_given(&c) && (inplace || gb_rule_no_grad(&c)) && gb_rule_at_least(&c, "n_groups", n_groups, 1);
 }
 
-// The mask is a matrix of floats with a's row length, repeated over the rows of a.
+// A mask of F32 or F16 for n rows of m scores: it repeats over the rows or has at least as many, and repeats over heads
+// (dimension 2 of `like`) and batches.
+static bool rule_mask(const struct gb_call * c, int i, int64_t m, int64_t n, gb_ct like) {
+    gb_ct mask = c->list[i].t;
+    const bool type = gb_rule_is_built(c) || mask->type == GGML_TYPE_F32 || mask->type == GGML_TYPE_F16;
+    return (type || GB_BROKEN(c, NO_KERNEL_TYPE, .a = c->list[i].role, .t = mask->type)) && gb_rule_size(c, i, 0, m) &&
+           (mask->ne[1] >= n || gb_size_divides(mask->ne[1], n) ||
+               GB_BROKEN(c, NO_MULTIPLE, .a = c->list[0].role, .b = c->list[i].role, .a_dim = 1, .b_dim = 1,
+                   .number = { n, mask->ne[1] })) &&
+           (gb_size_divides(mask->ne[2], like->ne[2]) ||
+               GB_BROKEN(c, NO_MULTIPLE, .a = c->list[0].role, .b = c->list[i].role, .a_dim = 2, .b_dim = 2,
+                   .number = { like->ne[2], mask->ne[2] })) &&
+           (gb_size_divides(mask->ne[3], like->ne[3]) ||
+               GB_BROKEN(c, NO_MULTIPLE, .a = c->list[0].role, .b = c->list[i].role, .a_dim = 3, .b_dim = 3,
+                   .number = { like->ne[3], mask->ne[3] })) &&
+           gb_rule_contiguous(c, i);
+}
+
 static bool check_masked(const char * func, gb_ct a, gb_ct mask) {
     const struct gb_call c = GB_CALL_2(func, a, mask);
-    return gb_rule_given(&c) && gb_rule_contiguous(&c, 0) && gb_rule_type(&c, 1, GGML_TYPE_F32) &&
-           gb_rule_max_dims(&c, 1, 2) && gb_rule_equal(&c, 0, 0, 1, 0) && gb_rule_divides(&c, 1, 0, 1) &&
-           gb_rule_contiguous(&c, 1);
+    return gb_rule_given(&c) && gb_rule_contiguous(&c, 0) && rule_mask(&c, 1, a->ne[0], a->ne[1], a);
+}
+
+bool gb_check_sinks(const char * func, gb_ct a, gb_ct sinks, int64_t n_heads) {
+    const struct gb_call c = GB_CALL_2(func, a, sinks);
+    return sinks == NULL || (gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_F32) && gb_rule_max_dims(&c, 1, 1) &&
+                                gb_rule_size(&c, 1, 0, n_heads));
 }
 
 // Kernels treat the rows of a as one array.
@@ -437,27 +477,71 @@ static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_ro
            GB_BROKEN(c, ROPE_ODD_SIZE, .a = "a", .number = { r->mode, a->ne[0] });
 }
 
-// Bits 0 to 2, as in early 2024, or the exact form with one of its modes.
+// Bits 0 to 2, as in early 2024, or the exact form with a mode of today.
 static bool rule_rope_mode(const struct gb_call * c, int mode) {
     const int rest = mode & ~GGML_ROPE_EXACT;
     if ((mode & GGML_ROPE_EXACT) == 0) {
         return gb_rule_in_range(c, "mode", mode, 0, 7);
     }
-    return rest == 0 || rest == GB_ROPE_NEOX || GB_BROKEN(c, ROPE_EXACT_MODE, .number = { GB_ROPE_NEOX, rest });
+    return rest == GGML_ROPE_TYPE_NORMAL || rest == GGML_ROPE_TYPE_NEOX || rest == GGML_ROPE_TYPE_MROPE ||
+           rest == GGML_ROPE_TYPE_VISION || rest == GGML_ROPE_TYPE_IMROPE ||
+           GB_BROKEN(c, ROPE_EXACT_MODE, .number = { GB_ROPE_NEOX, rest });
 }
 
-// b holds an I32 position for each slice of dimension 2 of a.
-bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
-    const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_max_dims(&c, 1, 1) &&
-           gb_rule_contiguous(&c, 1) && gb_rule_equal(&c, 0, 2, 1, 0) && rule_rope_mode(&c, rope->mode) &&
-           rule_rope_dims(&c, a, rope) && rule_positive(&c, "freq_base", rope->freq_base);
+static bool rule_rope_offset(const struct gb_call * c, gb_ct a, const struct gb_rope * r) {
+    const int64_t most = gb_rope_is_vision(r->mode) ? 0 : a->ne[0] - r->n_dims;
+    return (r->n_offs >= 0 && r->n_offs % 2 == 0 && r->n_offs <= most) ||
+           GB_BROKEN(c, ROPE_OFFSET, .number = { most, r->n_offs });
 }
 
-bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
-    const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_check_rope(func, a, b, rope) &&
-           ((rope->mode & GB_ROPE_GLM) == 0 || GB_BROKEN(&c, ROPE_GLM_BACK, .number = { rope->mode }));
+// Sections name pairs, and there are at most as many as a row has elements.
+static bool rule_rope_sections(const struct gb_call * c, gb_ct a, const struct gb_rope * r) {
+    const int32_t * s = r->sections;
+    const int64_t sum = (int64_t) s[0] + s[1] + s[2] + s[3];
+    if (!gb_rope_has_sections(r->mode)) {
+        return true;
+    }
+    if (s[0] < 0 || s[1] < 0 || s[2] < 0 || s[3] < 0 || s[0] + (int64_t) s[1] + s[2] == 0) {
+        return GB_BROKEN(c, ROPE_SECTIONS, .number = { s[0], s[1], s[2], s[3] });
+    }
+    if (sum > a->ne[0]) {
+        return GB_BROKEN(c, ROPE_SECTIONS_SUM, .number = { a->ne[0], sum });
+    }
+    return !gb_rope_is_vision(r->mode) || a->ne[0] == 2 * (int64_t) r->n_dims ||
+           GB_BROKEN(c, ROPE_VISION_SIZE, .a = "a",
+               .number = { GGML_ROPE_TYPE_VISION, a->ne[0], 2 * (int64_t) r->n_dims });
+}
+
+// A factor for each pair; more are not read.
+static bool check_rope_factors(const char * func, gb_ct c, const struct gb_rope * rope) {
+    const struct gb_call call = GB_CALL_1(func, c);
+    return gb_rule_given(&call) && gb_rule_type(&call, 0, GGML_TYPE_F32) && gb_rule_max_dims(&call, 0, 1) &&
+           gb_rule_contiguous(&call, 0) &&
+           gb_rule_size_in_range(&call, 0, 0, gb_rope_pairs(rope->mode, rope->n_dims), INT64_MAX);
+}
+
+// b holds a position as I32 for each slice of dimension 2 of a, or four of them (modes with sections).
+bool gb_check_rope(const char * func, gb_ct a, gb_ct b, gb_ct c, const struct gb_rope * rope) {
+    const struct gb_call call = GB_CALL_2(func, a, b);
+    if (!gb_rule_given(&call) || !gb_rule_type(&call, 1, GGML_TYPE_I32) || !gb_rule_max_dims(&call, 1, 1) ||
+        !gb_rule_contiguous(&call, 1) || !rule_rope_mode(&call, rope->mode)) {
+        return false;
+    }
+    const bool four = gb_rope_has_sections(rope->mode);
+    const bool positions = four ? b->ne[0] == gb_size_product(4, a->ne[2]) ||
+                                      GB_BROKEN(&call, ROPE_POSITIONS, .a = "a", .b = "b", .a_dim = 2, .b_dim = 0,
+                                          .number = { b->ne[0], 4 * a->ne[2], 4 })
+                                : gb_rule_equal(&call, 0, 2, 1, 0);
+    return positions && rule_rope_dims(&call, a, rope) && rule_positive(&call, "freq_base", rope->freq_base) &&
+           rule_rope_sections(&call, a, rope) &&
+           ((rope->mode & GGML_ROPE_EXACT) == 0 || rule_rope_offset(&call, a, rope)) &&
+           (c == NULL || check_rope_factors(func, c, rope));
+}
+
+bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, gb_ct c, const struct gb_rope * rope) {
+    const struct gb_call call = GB_CALL_2(func, a, b);
+    return gb_check_rope(func, a, b, c, rope) &&
+           ((rope->mode & GB_ROPE_GLM) == 0 || GB_BROKEN(&call, ROPE_GLM_BACK, .number = { rope->mode }));
 }
 
 // ----------------------------------------------------------------------------------------------------------- attention
@@ -480,7 +564,27 @@ bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v) {
     return gb_rule_given(&c) && rule_attention(&c, q, k) && rule_heads(&c);
 }
 
-// Gradients are floats in the form of q. Every head of k has a head of v.
+// Keys and queries have equal rows, keys and values equal numbers, and heads of queries share those of both in blocks.
+bool gb_check_flash_attn_ext(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct mask,
+    const struct gb_attention_numbers * numbers) {
+    const struct gb_call c = GB_CALL_3(func, q, k, v);
+    if (!gb_rule_given(&c) || !rule_float(&c, 0) || !gb_rule_equal(&c, 0, 0, 1, 0) || !gb_rule_equal(&c, 1, 1, 2, 1) ||
+        !gb_rule_divides(&c, 1, 0, 2) || !gb_rule_divides(&c, 2, 0, 2) || !gb_rule_equal(&c, 0, 3, 1, 3) ||
+        !gb_rule_equal(&c, 0, 3, 2, 3)) {
+        return false;
+    }
+    if (!(numbers->softcap >= 0 && numbers->softcap < INFINITY)) {
+        return GB_BROKEN(&c, NOT_FINITE, .name = "logit_softcap", .real = (double) numbers->softcap);
+    }
+    if (!gb_check_max_bias(func, q, mask, numbers->max_bias)) {
+        return false;
+    }
+    const struct gb_call m = GB_CALL_2(func, q, mask);
+    return mask == NULL || (gb_rule_given(&m) && rule_mask(&m, 1, k->ne[1], q->ne[1], q) &&
+                               gb_rule_size_in_range(&m, 1, 1, q->ne[1], INT64_MAX));
+}
+
+// Gradients are floats, of the form of q, and every head of k has one of v.
 bool gb_check_flash_attn_back(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct d) {
     const struct gb_call c = GB_CALL_4(func, q, k, v, d);
     return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 3, GGML_TYPE_F32) &&

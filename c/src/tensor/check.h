@@ -64,6 +64,8 @@ bool gb_check_concat(const char * func, gb_ct a, gb_ct b);
 // matrix products
 bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b);
 bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int n_as, gb_ct ids, int id, gb_ct b);
+bool gb_check_mul_mat_experts(const char * func, gb_ct as, gb_ct b, gb_ct ids);
+bool gb_check_add_id(const char * func, gb_ct a, gb_ct b, gb_ct ids);
 bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b);
 
 // normalisation, softmax, masks
@@ -73,6 +75,8 @@ bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps);
 bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace);
 bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask); // mask may be NULL
 bool gb_check_max_bias(const char * func, gb_ct a, gb_ct mask, float max_bias);
+// NULL sinks are right.
+bool gb_check_sinks(const char * func, gb_ct a, gb_ct sinks, int64_t n_heads);
 bool gb_check_soft_max_back(const char * func, gb_ct a, gb_ct b);
 bool gb_check_diag_mask(const char * func, gb_ct a, int n_past, bool inplace);
 bool gb_check_alibi(const char * func, gb_ct a, int n_head);
@@ -80,11 +84,27 @@ bool gb_check_alibi(const char * func, gb_ct a, int n_head);
 // The parameters of a rotation, in the layout of the node's op_params.
 struct gb_rope {
     int32_t unused, n_dims, mode, n_ctx, n_orig_ctx;
-    float freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base;
-    bool xpos_down;
+    float freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow;
+    union {
+        struct {
+            float xpos_base;
+            bool xpos_down;
+        };
+        int32_t sections[4]; // of the modes that gb_rope_has_sections names
+    };
+    int32_t n_offs; // of modes with GGML_ROPE_EXACT
 };
-bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope);
-bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope);
+
+// MROPE, VISION, IMROPE: a token has four positions.
+static inline bool gb_rope_has_sections(int mode) { return (mode & GGML_ROPE_EXACT) != 0 && (mode & 8) != 0; }
+
+static inline bool gb_rope_is_vision(int mode) { return mode == (GGML_ROPE_EXACT | GGML_ROPE_TYPE_VISION); }
+
+// Pairs of a row that are rotated by the modes with GGML_ROPE_EXACT.
+static inline int64_t gb_rope_pairs(int mode, int64_t n_dims) { return gb_rope_is_vision(mode) ? n_dims : n_dims / 2; }
+
+bool gb_check_rope(const char * func, gb_ct a, gb_ct b, gb_ct c, const struct gb_rope * rope); // c may be NULL
+bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, gb_ct c, const struct gb_rope * rope);
 
 // convolution, pooling, resampling
 // Strides, paddings and dilations of a convolution. 64 bits wide until they are checked, because some come from tensor
@@ -110,6 +130,12 @@ bool gb_check_pad(const char * func, gb_ct a, const int p[4]);
 
 // attention, windows
 bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v);
+// The scalars of FLASH_ATTN_EXT.
+struct gb_attention_numbers {
+    float scale, max_bias, softcap;
+};
+bool gb_check_flash_attn_ext(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct mask,
+    const struct gb_attention_numbers * numbers);
 bool gb_check_flash_attn_back(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct d);
 bool gb_check_flash_ff(const char * func, gb_ct a, gb_ct b0, gb_ct b1, gb_ct c0, gb_ct c1);
 bool gb_check_win_part(const char * func, gb_ct a, int w);

@@ -313,9 +313,34 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
 }
 
 // A rotation's derivative is the rotation back, with the same parameters.
+// Modes of today have no builder that takes all their parameters, so the node gets these as they are.
+static struct ggml_tensor * rope_other_way(struct gb_sweep * s, const struct ggml_tensor * y, struct ggml_tensor * g) {
+    const struct gb_rope * p = (const struct gb_rope *) (const void *) y->op_params;
+    struct ggml_tensor * c = y->src[2];
+    const int mode = p->mode & ~GGML_ROPE_EXACT, *sections = p->sections;
+    const bool forward = y->op == GGML_OP_ROPE_BACK;
+    struct ggml_tensor * node;
+    if (gb_rope_has_sections(p->mode)) {
+        node = (forward ? ggml_rope_multi : ggml_rope_multi_back)(s->ctx, g, y->src[1], c, p->n_dims, sections, mode,
+            p->n_orig_ctx, p->freq_base, p->freq_scale, p->ext_factor, p->attn_factor, p->beta_fast, p->beta_slow);
+    } else {
+        node = (forward ? ggml_rope_ext : ggml_rope_ext_back)(s->ctx, g, y->src[1], c, p->n_dims, mode, p->n_orig_ctx,
+            p->freq_base, p->freq_scale, p->ext_factor, p->attn_factor, p->beta_fast, p->beta_slow);
+    }
+    return node != NULL ? ggml_rope_set_offset(node, p->n_offs) : NULL;
+}
+
+// Has parameters that only the functions of today make.
+static bool is_rope_of_today(const struct ggml_tensor * y, const struct gb_rope * p) {
+    return gb_rope_has_sections(p->mode) || y->src[2] != NULL || ((p->mode & GGML_ROPE_EXACT) != 0 && p->n_offs != 0);
+}
+
 static bool derive_rope(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct gb_rope p;
     memcpy(&p, y->op_params, sizeof(p));
+    if (is_rope_of_today(y, &p)) {
+        return ADD(y->src[0], rope_other_way(s, y, g));
+    }
     return ADD(y->src[0],
         ggml_rope_back(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base, p.freq_scale,
             p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow, p.xpos_base, p.xpos_down));
@@ -324,7 +349,10 @@ static bool derive_rope(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
 static bool derive_rope_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct gb_rope p;
     memcpy(&p, y->op_params, sizeof(p));
-    if (p.xpos_base != 0.0f) { // only in-place builders use these parameters
+    if (is_rope_of_today(y, &p)) {
+        return ADD(y->src[0], rope_other_way(s, y, g));
+    }
+    if (p.xpos_base != 0.0f) { // no builder rotates forward with these parameters and not in place
         return fail_underivable(s, y);
     }
     return ADD(y->src[0], ggml_rope_custom(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base,

@@ -16,6 +16,7 @@ enum gb_op_work {
     GB_WORK_PRODUCT,
     GB_WORK_OUTER,
     GB_WORK_EXPERTS,
+    GB_WORK_STACK,
     GB_WORK_ATTEND,
     GB_WORK_PICK,
     GB_WORK_TARGET,
@@ -51,6 +52,7 @@ struct gb_op_info {
 #define GB_UNLESS_VIEW_PRODUCT(x) x
 #define GB_UNLESS_VIEW_OUTER(x) x
 #define GB_UNLESS_VIEW_EXPERTS(x) x
+#define GB_UNLESS_VIEW_STACK(x) x
 #define GB_UNLESS_VIEW_ATTEND(x) x
 #define GB_UNLESS_VIEW_PICK(x) x
 #define GB_UNLESS_VIEW_TARGET(x) x

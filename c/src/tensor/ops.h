@@ -43,8 +43,12 @@ void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value);
 struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad,
     struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
 
-// For builders of several nodes. Returns the last one. If that is NULL, drops all nodes since the
-// first from the context.
+// Sets src[s], the sinks of a node of operator `op` with n_heads heads, which has none yet. NULL takes them away.
+enum ggml_status gb_op_set_sinks(struct ggml_tensor * a, struct ggml_tensor * sinks, const char * func, enum ggml_op op,
+    int s, int64_t n_heads);
+
+// For builders of several nodes: returns the last one; if that is NULL, drops all nodes since the first from the
+// context.
 struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor * first, struct ggml_tensor * last);
 
 // The rule of most operators: only a fresh node gets a gradient. An in-place node overwrites data

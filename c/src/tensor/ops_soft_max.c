@@ -1,6 +1,7 @@
 // ops_soft_max.c - softmax, causal masks, and the position bias of ALiBi. SOFT_MAX has scale in
 // op_params[0] and max_bias in op_params[1]. 0 there means no bias.
 #include "tensor/ops.h"
+#include "tensor/rule.h"
 
 // mask may be NULL.
 static struct ggml_tensor * soft_max(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
@@ -39,6 +40,11 @@ struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_t
     return node;
 }
 
+enum ggml_status ggml_soft_max_add_sinks(struct ggml_tensor * a, struct ggml_tensor * sinks) {
+    GB_CHECK_ARG(a);
+    return gb_op_set_sinks(a, sinks, __func__, GGML_OP_SOFT_MAX, 2, a->ne[2]);
+}
+
 static struct ggml_tensor * soft_max_back(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, bool inplace) {
     if (!gb_check_soft_max_back(func, a, b)) {
@@ -56,7 +62,31 @@ struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struc
     return soft_max_back(ctx, __func__, a, b, true);
 }
 
-// The builder of both causal masks. Row r keeps its columns up to n_past + r.
+static bool check_ext_back(const char * func, struct ggml_tensor * a, struct ggml_tensor * b, float max_bias) {
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    return gb_check_soft_max_back(func, a, b) &&
+           (max_bias == 0 || GB_BROKEN(&c, NOT_ZERO, .name = "max_bias", .real = (double) max_bias));
+}
+
+struct ggml_tensor * ggml_soft_max_ext_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    float scale, float max_bias) {
+    if (!gb_op_has_context(ctx, __func__) || !check_ext_back(__func__, a, b, max_bias)) {
+        return NULL;
+    }
+    struct ggml_tensor * inner = soft_max_back(ctx, __func__, a, b, false);
+    return scale == 1 || inner == NULL ? inner : gb_op_keep_if(ctx, inner, ggml_scale(ctx, inner, scale));
+}
+
+struct ggml_tensor * ggml_soft_max_ext_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, float scale, float max_bias) {
+    if (!gb_op_has_context(ctx, __func__) || !check_ext_back(__func__, a, b, max_bias)) {
+        return NULL;
+    }
+    struct ggml_tensor * inner = soft_max_back(ctx, __func__, a, b, true);
+    return scale == 1 || inner == NULL ? inner : gb_op_keep_if(ctx, inner, ggml_scale_inplace(ctx, inner, scale));
+}
+
+// The builder of both causal masks: row r keeps its columns up to n_past + r.
 static struct ggml_tensor * diag_mask(struct ggml_context * ctx, const char * func, enum ggml_op op,
     struct ggml_tensor * a, int n_past, bool inplace) {
     if (!gb_check_diag_mask(func, a, n_past, inplace)) {
@@ -100,7 +130,7 @@ struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * 
 // ------------------------------------------------------------------------------------------------------------ as built
 
 bool gb_built_soft_max(gb_ct t) {
-    return gb_check_soft_max(NULL, t->src[0], t->src[1]) &&
+    return gb_check_soft_max(NULL, t->src[0], t->src[1]) && gb_check_sinks(NULL, t->src[0], t->src[2], t->ne[2]) &&
            gb_check_max_bias(NULL, t->src[0], t->src[1], gb_op_param_f32(t, 1)) && gb_is_like(t, t->src[0]);
 }
 

@@ -51,6 +51,11 @@ static inline struct gb_shape gb_shape_mul_mat(gb_ct a, gb_ct b) {
     return gb_shape_of(a->ne[1], b->ne[1], b->ne[2], b->ne[3]);
 }
 
+// A row for each number in ids, of a number for each row of a matrix.
+static inline struct gb_shape gb_shape_mul_mat_experts(gb_ct as, gb_ct ids) {
+    return gb_shape_of(as->ne[1], ids->ne[0], ids->ne[1], 1);
+}
+
 // A number for each pair of a column of a and a column of b.
 static inline struct gb_shape gb_shape_out_prod(gb_ct a, gb_ct b) {
     return gb_shape_of(a->ne[0], b->ne[0], b->ne[2], b->ne[3]);
@@ -63,8 +68,12 @@ static inline struct gb_shape gb_shape_get_rows(gb_ct a, gb_ct b) {
 
 static inline struct gb_shape gb_shape_diag(gb_ct a) { return gb_shape_of(a->ne[0], a->ne[0], a->ne[2], a->ne[3]); }
 
-// One row that holds the three gradients one after another, each padded to the next 16-byte
-// boundary.
+// Heads before queries.
+static inline struct gb_shape gb_shape_flash_attn_ext(gb_ct q, gb_ct v) {
+    return gb_shape_of(v->ne[0], q->ne[2], q->ne[1], q->ne[3]);
+}
+
+// One row that holds the three gradients one after another, each with a gap up to the next 16-byte boundary.
 static inline struct gb_shape gb_shape_flash_attn_back(gb_ct q, gb_ct k, gb_ct v) {
     const gb_ct all[] = { q, k, v };
     int64_t n = 0;

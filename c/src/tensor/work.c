@@ -17,10 +17,11 @@ static double flops_of(const struct ggml_tensor * t) {
     const double n = computed_of(t);
     switch (gb_op_info(t->op)->work) {
         case GB_WORK_VIEW: return 0;
-        case GB_WORK_PRODUCT: return 2 * n * size_of(t->src[0], 0);
+        case GB_WORK_PRODUCT:
+        case GB_WORK_STACK: return 2 * n * size_of(t->src[0], 0);
         case GB_WORK_EXPERTS: return 2 * n * size_of(t->src[1], 0); // src[0] are the indices of the experts
         case GB_WORK_OUTER: return 2 * n * size_of(t->src[0], 1);
-        case GB_WORK_ATTEND: return 4 * n * size_of(t->src[1], 1);
+        case GB_WORK_ATTEND: return 2 * (n + (double) ggml_nelements(t->src[0])) * size_of(t->src[1], 1);
         default: return n;
     }
 }
@@ -41,6 +42,9 @@ static double read_of(const struct ggml_tensor * t, int s) {
     }
     if (work == GB_WORK_PICK && s == 0) {
         n = (double) ggml_nelements(t);
+    }
+    if (work == GB_WORK_STACK && s == 0 && t->src[2] != NULL) { // each id names one matrix at most
+        n = GB_MIN(n, (double) ggml_nelements(t->src[2]) * (double) src->ne[0] * (double) src->ne[1]);
     }
     if (work == GB_WORK_EXPERTS && gb_op_is_weight(t->op, s)) {
         const int64_t n_experts = gb_op_param_i32(t, 1), n_used = t->src[1] != NULL ? t->src[1]->ne[1] : 1;

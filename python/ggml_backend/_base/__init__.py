@@ -1,1 +1,2 @@
-"""What every other folder uses: errors, text, files, objects of C and their locks, signals and clocks."""
+"""Shared by all other folders: errors, text, files, C objects and their locks, signals and
+clocks."""

@@ -1,4 +1,5 @@
-"""Gives the same modules when the package is imported again, after a program removed it from ``sys.modules``.
+"""A second import of the package gets the modules of the first one, even if they were removed from
+``sys.modules``.
 
 A process has one copy of the C library. It knows the devices and callbacks of the first import, whose objects live on.
 So a second import must not make new modules.
@@ -17,7 +18,7 @@ _ROOT = __name__.partition(".")[0]
 
 
 class _Package:
-    """The modules of the first import, which a second one gives again."""
+    """The modules of the first import, for a second one."""
 
     def __init__(self) -> None:
         self.root = sys.modules[_ROOT]
@@ -48,7 +49,7 @@ def _bring_back() -> bool:
 
 
 def keep() -> None:
-    """Keeps the modules for a second import. Call it when the package has been imported without an error."""
+    """Keeps the modules for a second import. Call it after a successful import of the package."""
     from .signals import for_ever
 
     if not _bring_back():

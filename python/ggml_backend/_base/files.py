@@ -1,8 +1,9 @@
-"""Writing files: whoever opens the path sees the old content or all of the new.
+"""Writes files atomically: readers of the path see the old content or the complete new content.
 
-The new file is made and put in the place of the old one by C (c/src/base/file.h). An error, a full disk or a signal
-that ends the process leaves the target as it was, and no remains; so does an interrupt between any two instructions
-here. What is no regular file (a pipe, a terminal, ``/dev/stdout``) cannot be replaced: it is written to directly.
+C makes the new file and renames it over the old one (c/src/base/file.h). After an error, a full
+disk, a signal that ends the process, or an interrupt between any two instructions here, the target
+is unchanged and no temporary file is left. A pipe, a terminal or ``/dev/stdout`` cannot be
+replaced, so it is written directly.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 HEAD = 512
-"""Bytes at the beginning of a file that are enough for :func:`file_kind`."""
+"""Number of bytes from the start of a file that :func:`file_kind` needs."""
 
 _LEGACY = (b"lmgg", b"fmgg", b"tjgg", b"algg", b"ggml", b"ggmf", b"ggjt", b"ggla")
 _KINDS: tuple[tuple[tuple[bytes, ...], str], ...] = (
@@ -60,7 +61,7 @@ def _is_tar(head: bytes) -> bool:
 
 
 def file_kind(head: bytes) -> str | None:
-    """The kind of a file that begins with these bytes, with an article; None if they show none."""
+    """The kind of a file that begins with these bytes, with an article; None if unknown."""
     if not head:
         return "empty"
     if _SAFETENSORS.match(head):  # first: the length may begin with the signature of another kind
@@ -87,13 +88,13 @@ _PIECE = 8 << 20  # bytes written at once
 
 
 class Sink(Protocol):
-    """What is written to."""
+    """A target for writing."""
 
     def write(self, data: Any, /) -> object: ...
 
 
 def encoded(text: str) -> bytes:
-    """UTF-8; bytes of names that were none (surrogates) as they were."""
+    """A text as UTF-8. Surrogates become the original bytes of the name."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -101,9 +102,9 @@ def encoded(text: str) -> bytes:
 
 
 def _target(path: _Path) -> str | None:
-    """The file to replace, behind links, if there is any; None: what is there is written to directly."""
+    """The file to replace, with links resolved. None if the target is written directly."""
     name = os.fsdecode(path)
-    if name.startswith(("/dev/", "/proc/")):  # also where it stands for a regular file, to which somebody else writes
+    if name.startswith(("/dev/", "/proc/")):  # also for a regular file, which another program may be writing
         return None
     try:
         info = os.stat(name)
@@ -113,8 +114,8 @@ def _target(path: _Path) -> str | None:
 
 
 class _Output:
-    """A new file that takes the place of another one when it is complete. What is made goes with this object, if not
-    before."""
+    """A new file that replaces another one when it is complete. An incomplete file is deleted with
+    this object at the latest."""
 
     __slots__ = ("_output", "_path")
 
@@ -123,7 +124,7 @@ class _Output:
         self._output = owned(ffi.new("struct gbpy_output *"), lib.gbpy_output_abandon)
         try:
             self._check(lib.gbpy_output_open(self._output, os.fsencode(target)))
-        except BaseException:  # the traceback would keep it
+        except BaseException:  # the traceback would keep the object alive
             self.abandon()
             raise
 
@@ -133,7 +134,7 @@ class _Output:
 
     def write(self, data: Any, /) -> None:
         with ffi.from_buffer(data) as buffer:
-            for start in range(0, len(buffer), _PIECE):  # Python hears Ctrl-C between two
+            for start in range(0, len(buffer), _PIECE):  # Python handles Ctrl-C between two pieces
                 n = min(_PIECE, len(buffer) - start)
                 self._check(lib.gbpy_output_write(self._output, buffer + start, n))
 
@@ -145,15 +146,15 @@ class _Output:
 
 
 def replace_file(path: _Path, write: Callable[[Sink], object], *, regular: bool = False) -> None:
-    """Calls ``write`` with a file, and puts what it wrote in the place of ``path``; it is on the disk then.
+    """Calls ``write`` with a new file, which then replaces ``path`` and is on the disk.
 
-    regular: FileError for what is no regular file, instead of writing to it
+    regular: raise FileError if the target is not a regular file, instead of writing to it
     """
     target = _target(path)
     if target is None:
         if regular:
             raise FileError(f"{os.fsdecode(path)}: not a regular file")
-        with naming(path), open(path, "wb") as file:  # a full device does not say its name
+        with naming(path), open(path, "wb") as file:  # errors of a full device lack the name
             write(file)
         return
     output = _Output(path, target)
@@ -166,25 +167,26 @@ def replace_file(path: _Path, write: Callable[[Sink], object], *, regular: bool 
 
 
 def write_text(path: _Path, text: str, *, regular: bool = False) -> None:
-    """A text, in UTF-8, in the place of ``path``."""
+    """Replaces ``path`` with a text in UTF-8."""
     data = encoded(text)
     replace_file(path, lambda file: file.write(data), regular=regular)
 
 
 def write_bytes(path: _Path, data: bytes) -> None:
-    """These bytes in the place of ``path``."""
+    """Replaces ``path`` with bytes."""
     replace_file(path, lambda file: file.write(data))
 
 
 def open_regular(path: _Path) -> io.FileIO:
-    """A file to read from. FileError for what is no regular file: nobody waits for the writer of a pipe."""
+    """Opens a file for reading. FileError unless it is a regular file, so that no call waits for
+    the writer of a pipe."""
     name = os.fsdecode(path)
     try:
-        # C from the descriptor to the object that owns it
+        # one C call from the descriptor to its owner, without a place for an interrupt
         file = io.FileIO(os.fsencode(name), "rb", opener=lib.gbpy_open_to_read)
     except IsADirectoryError:
         raise FileError(f"{name}: a directory, not a regular file") from None
-    except ValueError:  # what FileIO makes of a descriptor below 0
+    except ValueError:  # FileIO raises it for a negative descriptor
         error = ffi.errno
         if "\0" in name:
             raise
@@ -197,10 +199,10 @@ def open_regular(path: _Path) -> io.FileIO:
 
 @contextlib.contextmanager
 def naming(path: _Path) -> Iterator[None]:
-    """Errors of the operating system in the block get the name of the file, if they have none."""
+    """Adds the name of the file to errors of the operating system in the block."""
     try:
         yield
-    except OSError as error:  # of a read: the descriptor has no name
+    except OSError as error:  # errors of reads lack the name
         if error.filename is None and error.errno is not None:
             error.filename = path
         raise
@@ -211,13 +213,13 @@ _MARKS = ((codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), (cod
 
 
 def without_mark(text: str) -> str:
-    """A text without the byte order mark that some programs put before it."""
+    """A text without a byte order mark."""
     return text.removeprefix("\ufeff")
 
 
 def read_text(path: _Path, errors: str = "strict") -> str:
-    """The text of a file in UTF-8, without a byte order mark. FileError for a file that is not regular, or not text.
-    Line ends stay as they are."""
+    """The text of a file in UTF-8, without a byte order mark. FileError for a file that is not
+    regular, or not text. Line ends are unchanged."""
     with open_regular(path) as file, naming(path):
         data = file.readall()
     name = line(os.fsdecode(path))
@@ -239,13 +241,13 @@ def read_text(path: _Path, errors: str = "strict") -> str:
 
 
 def read_head(path: _Path, nbytes: int) -> bytes:
-    """The first bytes of a regular file: fewer where it is shorter."""
+    """The first bytes of a regular file, or all bytes if it is shorter."""
     with open_regular(path) as file, naming(path):
         return file.read(nbytes)
 
 
 def can_write(path: _Path) -> None:
-    """Raises the OSError of a path that cannot be written to, before there is anything to write. Leaves it as it is."""
+    """Raises OSError early if a path cannot be written. Does not change the path."""
     target = _target(path)
     if target is not None:
         _Output(path, target).abandon()

@@ -1,4 +1,4 @@
-"""The form that values of a JSON file must have: declared once for each file, checked before any value is used."""
+"""Forms of JSON files. Each file declares its form once. All values are checked before use."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ def _is(value: Any, form: Any) -> bool:
 
 
 def expect_form(value: Any, form: Any, where: str = "") -> None:
-    """Checks a value of :func:`json.loads`. InvalidArgumentError: names the first part that has another form.
+    """Checks a value of :func:`json.loads`. Raises InvalidArgumentError, which names the first
+    wrong part.
 
-    form: ``str``, ``int`` (of 64 bits), ``float`` (also whole, and finite) or ``bool``; ``[form]``: a list of such
-        values; ``{"key": form}``: a table with exactly these keys, where ``"key?"`` may be missing; ``{str: form}``: a
-        table with any keys
+    form: ``str``, ``int`` (64 bits), ``float`` (finite, also an integer) or ``bool``; ``[form]``: a
+        list of such values; ``{"key": form}``: a table with exactly these keys, of which ``"key?"``
+        may be missing; ``{str: form}``: a table with any keys
     """
     if isinstance(form, list):
         if not isinstance(value, list):

@@ -1,16 +1,16 @@
 """C objects that Python holds. ``python/core`` counts references, takes locks, and handles forks and signals. These
 classes only hold its handles.
 
-A *core* is a handle, the pointer in it, and the cores that Python's side of it needs. Public objects (``Context``,
-``Buffer``, ``Backend``, ...) hold a core; ``close()`` drops it. The C object is freed when its last user is gone,
-whatever the order.
+A *core* is a handle, the pointer in it, and the cores that it keeps alive. Public objects
+(``Context``, ``Buffer``, ``Backend``, ...) hold a core, and ``close()`` drops it. The C object is
+freed with its last user, for any order of closing.
 
 Two rules, which ``tools/check_lifetimes.py`` checks:
 
-- a handle is made empty (:func:`new_handle`) and filled by the one C call that makes the object, so nothing can be lost
-  in between;
-- a pointer is taken from a core in a local variable (``core.ptr``), never through a call or another object: the
-  variable keeps it alive.
+- a handle is made empty (:func:`new_handle`) and filled by the one C call that makes the object, so
+    an interrupt leaks nothing;
+- a pointer is read from a core in a local variable (``core.ptr``), never through a call or another
+    object. The variable keeps the C object alive.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _untrack = lib.gbpy_untrack
 
 
 def owned(pointer: Any, destructor: Any) -> Any:
-    """The pointer as an object that calls ``destructor``, a function of C, when its last reference is gone.
+    """The pointer as an object that calls the C function ``destructor`` when its last reference is gone.
 
-    The garbage collector does not look at it: it calls the finalizers of a cycle in any order, this one perhaps before
-    others that use what is behind the pointer.
+    It is invisible to the garbage collector. The collector calls finalizers of a cycle in any
+    order, so it could otherwise free the C object before finalizers that use it.
     """
     owner = _gc(pointer, destructor)
     _untrack(id(owner))
@@ -71,7 +71,7 @@ def new_pin() -> Any:
 
 
 class Holders:
-    """The contexts that made tensors, as handles: of a graph's tensors, or of the sources of one."""
+    """Handles of the contexts of a graph's tensors, or of the sources of a tensor."""
 
     __slots__ = ("_known", "_of")
 
@@ -86,17 +86,17 @@ class Holders:
 
 
 def handles_of(cores: Any) -> Any:
-    """An array of the handles of cores, for C."""
+    """The handles of cores as a C array."""
     return _new(_handles_type, [c.h for c in cores])
 
 
 def fail(status: int, prefix: str = "") -> NoReturn:
-    """Raises what a call of C reported."""
+    """Raises the exception for the status of a C call."""
     raise_last(prefix, status)
 
 
 class Core:
-    """A handle and the pointer in it; ``parents``: what else must stay."""
+    """A handle and the pointer in it. ``parents``: cores that it keeps alive"""
 
     __slots__ = ("__weakref__", "h", "parents", "ptr")
     h: Any
@@ -113,7 +113,7 @@ class Core:
         return bool(lib.gbpy_is_closed(self.h))
 
     def keep(self, thing: object) -> None:
-        """C refers to it: it stays as long as the C object."""
+        """Keeps an object alive as long as the C object, which refers to it."""
         if not lib.gbpy_keep(self.h, id(thing)):
             raise_last("keep")
 
@@ -125,7 +125,7 @@ class Core:
 
 
 def use(what: str, *cores: Core, nested: bool = False, beside_runs: bool = False) -> Any:
-    """``with use("Scheduler", core, ...):`` locks objects for writing, all in one step.
+    """``with use("Scheduler", core, ...):`` locks objects for writing, in one step.
 
     Waits for the owners of other locks on them, and for pending runs unless ``beside_runs``. :class:`StateError` in a
     callback of a computation that has locked one of them, unless ``nested``. Use it around several calls that belong
@@ -136,7 +136,7 @@ def use(what: str, *cores: Core, nested: bool = False, beside_runs: bool = False
     n = len(cores)
     try:
         status = _lock(guard, what.encode(), handles_of(cores), n, n, nested, beside_runs)
-    except BaseException:  # of a signal handler: the traceback would keep the guard
+    except BaseException:  # from a signal handler: the traceback would keep the guard alive
         _unlock(guard)
         raise
     if status:
@@ -145,9 +145,11 @@ def use(what: str, *cores: Core, nested: bool = False, beside_runs: bool = False
 
 
 class ContextCore(Core):
-    """A ``ggml_context`` (or, for a copied graph, those that C owns: then ``ptr`` is NULL). As long as there is one, so
-    are the buffers that were given to the context, and the functions of its nodes. Those may refer to the context: so
-    Python holds them, whose garbage collector sees the cycle."""
+    """Owns a ``ggml_context``, or the contexts of a copied graph, with ``ptr`` NULL.
+
+    It keeps the buffers of the context and the functions of its nodes alive. A function may refer to the context, so
+    Python holds the functions: its garbage collector can then see the cycle.
+    """
 
     __slots__ = (
         "adopted",
@@ -169,24 +171,24 @@ class ContextCore(Core):
         self.keeping = new_handle()
         lib.gbpy_share(self.keeping, h, True)
         self.serial = next(self.counter)
-        self.adopted: dict[int, ContextCore] = {}  # by serial number: contexts whose tensors are used here
-        self.listed: dict[int, ContextCore] = {}  # the same: contexts of tensors that graphs of this one have
-        self.is_adopted: bool = False  # by another
+        self.adopted: dict[int, ContextCore] = {}  # by serial number: contexts whose tensors are sources here
+        self.listed: dict[int, ContextCore] = {}  # by serial number: contexts of tensors in graphs of this context
+        self.is_adopted: bool = False  # True if another context uses tensors of this one
         self.of_weights: bool = False
-        self.weights: set[int] = set()  # addresses of the tensors that lie in buffers of weights
+        self.weights: set[int] = set()  # addresses of tensors in buffers with usage "weights"
         self.transposed: dict[int, Any] = {}  # address of a matrix -> its transposed view
         self.functions: list[object] = []
 
     def pools(self) -> tuple[Any, ...]:
-        """The ``ggml_context`` s that tensors are in."""
+        """The ``ggml_context`` objects of tensors."""
         return (self.ptr,)
 
     def adopt(self, other: ContextCore, what: str) -> None:
-        """Keeps `other` alive as long as this context, because ``what`` builds here with its tensors. It is an error if
-        `other` uses tensors of this context: neither could be freed first."""
+        """Keeps `other` alive as long as this context, because ``what`` uses its tensors here.
+        Raises if `other` uses tensors of this context, because neither could be freed first."""
         if other is self or other.serial in self.adopted:
             return
-        # Written before the check, so that of two threads that close a circle at least one sees it.
+        # Set before the check: if two threads close a cycle, at least one of them sees it.
         self.adopted[other.serial] = other
         other.is_adopted = True
         try:
@@ -202,21 +204,22 @@ class ContextCore(Core):
             raise
 
     def note_listed(self, other: ContextCore) -> None:
-        """Notes that a graph of this context has tensors of `other`. Such uses may form circles."""
+        """Records that a graph of this context has tensors of `other`. Such references may form
+        cycles."""
         if other is not self:
             self.listed[other.serial] = other
 
     def reaches(self, wanted: ContextCore) -> bool:
-        """True if this context uses tensors of ``wanted``, directly or not."""
+        """True if this context uses tensors of ``wanted``, directly or indirectly."""
         return wanted.serial in _within(self, lambda core: list(core.adopted.values()))
 
     def family(self) -> tuple[ContextCore, ...]:
-        """This context and all whose tensors it uses or lists, directly or not."""
+        """This context and all contexts whose tensors it uses or lists, directly or indirectly."""
         return tuple(_within(self, lambda core: [*core.adopted.values(), *core.listed.values()]).values())
 
 
 def _within(first: ContextCore, following: Callable[[ContextCore], list[ContextCore]]) -> dict[int, ContextCore]:
-    """All contexts that can be reached from the first one, by serial number."""
+    """All contexts reachable from the first one, by serial number."""
     found: dict[int, ContextCore] = {}
     stack = [first]
     while stack:
@@ -233,8 +236,8 @@ def _called(thing: object) -> str:
 
 
 class Local:
-    """Of objects that refer to C objects, or to others that do: a copy is the same one, and they do not leave the
-    process."""
+    """Base of objects that refer to C objects. A copy is the object itself, and pickling is an
+    error."""
 
     __slots__ = ()
 
@@ -249,7 +252,8 @@ class Local:
 
 
 class Owner(Local):
-    """Of objects that are closed: a copy would close what the other one uses."""
+    """Base of objects with ``close``. Copying is an error, because closing a copy would close the
+    other object."""
 
     __slots__ = ()
 
@@ -261,7 +265,7 @@ class Owner(Local):
 
 
 class Handle(Owner):
-    """What public objects that hold a core have in common: closing, and the ``with`` statement."""
+    """Base of public objects with a core: ``close``, and the ``with`` statement."""
 
     __slots__ = ()
     _core: Any
@@ -271,7 +275,7 @@ class Handle(Owner):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Ends its use; what is behind it is given back when nothing needs it any more. Closing twice is fine."""
+        """Closes the object. The C object is freed with its last user. Closing twice is fine."""
         self._core = None
 
     @property

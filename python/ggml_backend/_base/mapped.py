@@ -1,8 +1,8 @@
-"""Mapped files: opening them, and reading them although they may shrink meanwhile.
+"""Opens mapped files, and reads them safely even if they shrink.
 
-A page that a file has lost raises SIGBUS, which ends the process. The C side (c/src/base/mapped.h) keeps that from
-happening where it reads a mapping that is known to it, and an error is raised afterwards. Here mappings are made known,
-and what NumPy reads for us is guarded:
+Access to a page beyond the end of a shrunk file raises SIGBUS, which ends the process. C
+(c/src/base/mapped.h) prevents this for its reads of registered mappings, and reports an error
+afterwards. This module registers mappings, and guards reads by NumPy::
 
     with reading(view):
         copy = view.astype(np.float32)
@@ -37,14 +37,14 @@ def _watch(data: Any, size: int, offset: int, writable: bool, path: bytes | None
 
 
 class Mapping(mmap.mmap):
-    """A whole file, read-only, known to the C side for as long as anybody uses it."""
+    """A whole file, mapped read-only, and registered in C as long as it has users."""
 
     known: Any = None
 
 
 def map_file(path: str | os.PathLike[str]) -> Any:
-    """The bytes of a file: a :class:`Mapping`, or b"" of an empty one (which cannot be mapped). FileError: it is no
-    regular file."""
+    """The bytes of a file: a :class:`Mapping`, or b"" for an empty file, which cannot be mapped.
+    FileError unless it is a regular file."""
     name = os.fsdecode(path)
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
@@ -58,7 +58,7 @@ def map_file(path: str | os.PathLike[str]) -> Any:
 
 
 def _mmap_of(value: Any) -> mmap.mmap | None:
-    """The mapping that an array, or a view of memory, shows a part of."""
+    """The mapping under an array or a memoryview."""
     for _ in range(100):
         if isinstance(value, mmap.mmap):
             return value
@@ -69,7 +69,7 @@ def _mmap_of(value: Any) -> mmap.mmap | None:
 
 
 def _place(address: int) -> tuple[int, bytes] | None:
-    """Where in which file an address lies, by the kernel's list (Linux)."""
+    """The file and offset of an address, from the kernel's list of mappings (Linux)."""
     try:
         with open("/proc/self/maps", "rb") as file:
             lines = file.read().splitlines()
@@ -85,9 +85,11 @@ def _place(address: int) -> tuple[int, bytes] | None:
 
 
 def watch_of(value: Any) -> Any:
-    """Makes the mapped file known in which an array, ``mmap`` or ``memoryview`` lies, for as long as the result lives,
-    and keeps its ``close`` from taking the memory away: NumPy's arrays do not. None: it lies in none, or in one that is
-    known."""
+    """Registers the mapped file under an array, ``mmap`` or ``memoryview`` as long as the result lives.
+
+    Also prevents ``close`` of the mapping, which NumPy's arrays do not. None if there is no mapped file, or if it is
+    already registered.
+    """
     found = _mmap_of(value)
     if found is None or isinstance(found, Mapping):
         return None
@@ -105,14 +107,14 @@ def _address(array: np.ndarray[Any, Any]) -> Any:
 
 
 def check_file(array: np.ndarray[Any, Any], what: str) -> None:
-    """FileError if the array lies in a known file that has shrunk."""
+    """Raises FileError if the array is in a registered file that has shrunk."""
     if _any() and array.size:
         check(_check(_address(array)), what)
 
 
 class reading:
-    """``with reading(array):`` what this thread reads of known files in the block is guarded, and checked at its end
-    for the array."""
+    """``with reading(array):`` guards reads of registered files by this thread. At the end of the
+    block it raises if the file of the array has shrunk."""
 
     __slots__ = ("_array", "_guard", "_what")
 

@@ -15,10 +15,10 @@ from .text import line
 __all__ = ["BUFFER_COLUMNS", "Row", "buffer_of", "read_rows"]
 
 BUFFER_COLUMNS = ("id", "lower", "upper", "size")
-"""The columns that a file of buffers to plan must have."""
+"""Required columns of a file of buffers."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_DIGITS = 40  # more than any integer of 64 bits has
+_DIGITS = 40  # more digits than any 64-bit integer
 
 
 class Row:
@@ -31,7 +31,7 @@ class Row:
         self._fields = fields
 
     def text(self, column: str) -> str:
-        """A field as it is, "" without that column."""
+        """An unchanged field; "" without that column."""
         return self._fields.get(column, "")
 
     def integer(self, column: str, lowest: int, highest: int) -> int:
@@ -71,7 +71,8 @@ def read_rows(
     errors: str = "strict",
     changed: Callable[[str], str] = str,
 ) -> Iterator[Row]:
-    """The rows below the heading of a CSV file. Columns may stand in any order. Unknown columns are ignored.
+    """The rows below the heading of a CSV file. Columns may have any order. Unknown columns are
+    ignored.
 
     errors: how to treat bytes that are not UTF-8, as in ``bytes.decode``
     changed: applied to each field

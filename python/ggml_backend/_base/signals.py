@@ -1,7 +1,8 @@
 """Ctrl-C while C computes or waits.
 
-C asks :func:`gbpy_poll` about every 20 ms, on Python's main thread. Python's signal handlers run as soon as it is
-entered; what one of them raises is kept here, C gives up, and who called it raises it again.
+C calls :func:`gbpy_poll` about every 20 ms on Python's main thread, which runs pending signal
+handlers. If a handler raises, the exception is kept here, C stops, and the caller of C raises the
+exception.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ for_ever: list[Any] = []
 
 
 def _keep(kind: Any, error: BaseException, traceback: Any) -> None:
-    _raised[:] = [error]  # an older one that nobody raised would keep the objects of its frames
+    _raised[:] = [error]  # replaces an older unraised exception, which would keep its frames alive
     lib.gbpy_raise_interrupt_later(id(error))
 
 
 @ffi.def_extern(error=True, onerror=_keep)  # type: ignore[untyped-decorator]
 def gbpy_poll(data: Any) -> bool:
-    for _ in (0, 1):  # an interpreter looks for signals where a function begins and where a loop goes on
+    for _ in (0, 1):  # Python checks for signals at the start of a function and at each turn of a loop
         pass
     return False
 
 
 def keep_interrupt(error: BaseException) -> bool:
-    """Keeps what ended a function of Python that C called, if a signal handler raised it, as far as one can tell: on
-    the main thread, and no ``Exception``. C gives up, and who called it raises that again."""
+    """Keeps an exception from a Python callback of C if it probably came from a signal handler: on
+    the main thread, and not an ``Exception``. C then stops, and the caller of C raises it."""
     if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
         return False
     _keep(type(error), error, None)
@@ -41,12 +42,13 @@ def keep_interrupt(error: BaseException) -> bool:
 
 
 def raise_interrupt() -> NoReturn:
-    """What the signal handler raised."""
+    """The kept exception of a signal handler."""
     raise _raised.pop() if _raised else KeyboardInterrupt()
 
 
 def watch() -> None:
-    """From now on C asks on the calling thread, if it is the main one: the only one on which signal handlers run."""
+    """Makes C poll on the calling thread if that is the main thread, the only one that runs signal
+    handlers."""
     if threading.current_thread() is threading.main_thread():
         lib.gbpy_watch_signals(lib.gbpy_poll)
 

@@ -15,24 +15,25 @@ __all__ = ["Bar", "fail", "print_json", "reason", "say", "step_bar"]
 
 
 def say(text: object) -> None:
-    """Prints lines, of which parts may come from files."""
+    """Prints lines with parts that may come from files."""
     print(lines(text))
 
 
 def fail(command: str, error: object, kind: str = "error") -> None:
-    """An error, in one line, or a warning on stderr. What the message begins with is not said twice."""
+    """Prints an error or warning as one line on stderr. Does not repeat a prefix of the message."""
     text = reason(error) if isinstance(error, Exception) else str(error)
     text = text.removeprefix(f"{command.rpartition(' ')[2]}: ")
     print(f"{command}: {kind}: {line(text) if kind == 'error' else lines(text)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=2)  # ASCII: whatever is in it
+    json.dump(value, sys.stdout, indent=2)  # ASCII, so any text is safe
     print()
 
 
 class Bar:
-    """A progress bar on stderr, if that is a terminal: called with what is done and what there is in all."""
+    """A progress bar on stderr if that is a terminal. Call it with the amount done and the
+    total."""
 
     def __init__(self, label: str, unit: str = "MB", scale: float = 1e6) -> None:
         self.label = line(label)
@@ -55,7 +56,7 @@ class Bar:
 
 
 def step_bar(label: str) -> Callable[[int, int, str], None]:
-    """The same for steps: also called with what comes next."""
+    """A progress bar for steps, also called with the name of the next step."""
     shown = sys.stderr.isatty()
 
     def show(done: int, total: int, what: str) -> None:
@@ -68,7 +69,7 @@ def step_bar(label: str) -> Callable[[int, int, str], None]:
 
 
 def reason(error: BaseException) -> str:
-    """An exception's message; of those whose message alone says nothing, with their kind."""
+    """The message of an exception, with its type if the message alone is not enough."""
     text = str(error)
     if isinstance(error, KeyError) and error.args:
         text = str(error.args[0])

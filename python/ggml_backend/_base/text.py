@@ -1,10 +1,11 @@
-"""Text of unknown origin (names in model files, messages that hold them) for where it is shown. Everything that the
-package shows goes through here: HTML and SVG (:func:`markup`), JSON inside a script element (:func:`script_json`),
-terminals (:func:`line`, :func:`lines`).
+"""Escapes text of unknown origin, such as names in model files, for output.
 
-Nothing of a name may mean anything to its surroundings: no element, attribute or script; no control character, which
-could move the cursor, change colours or the title, or write into the clipboard of a terminal; no character that turns
-the direction of the text around it.
+All output of the package uses these functions: HTML and SVG (:func:`markup`), JSON inside a script element
+(:func:`script_json`), terminals (:func:`line`, :func:`lines`).
+
+A name must have no effect on its surroundings. It must not add elements, attributes or scripts.
+Control characters could move the cursor, change colours or the title, or write to the clipboard of
+a terminal. Some characters reverse the direction of text around them.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def _visible(c: str) -> str:
-    if c.isprintable():  # none of the kinds above, nor a space other than the usual
+    if c.isprintable():  # none of the kinds above, and no unusual space
         return c
     if unicodedata.category(c) not in _HIDDEN:
         return " " if unicodedata.category(c) == "Zs" else c
     code = ord(c)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return _SHOWN.get(c) or (
         f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
@@ -45,8 +46,8 @@ def _visible(c: str) -> str:
 
 
 def line(text: object, width: int | None = None) -> str:
-    """For one line of a terminal: what does not print as an escape such as ``\\x1b``. width: longer ones end in
-    ``...``"""
+    """Text for one line of a terminal. Unprintable characters become escapes such as ``\\x1b``.
+    width: cut longer texts, with ``...`` at the end"""
     shown = str(text)
     if not shown.isprintable():
         shown = "".join(map(_visible, shown))
@@ -54,27 +55,27 @@ def line(text: object, width: int | None = None) -> str:
 
 
 def integer(value: Any) -> str:
-    """An integer for a message. Of a very long one only the number of digits is shown, because Python refuses to write
-    it."""
+    """An integer for a message. A very long one is given by its number of digits, because Python
+    refuses to print it."""
     number = int(value)
     return str(number) if number.bit_length() <= 200 else f"a number of {int(number.bit_length() * 0.30103) + 1} digits"
 
 
 def lines(text: object) -> str:
-    """The same for text of several lines: line ends stay."""
+    """Like :func:`line`, for text of several lines. Line ends stay."""
     shown = str(text)
     return "\n".join(map(line, shown.split("\n")))
 
 
 def markup(text: object) -> str:
-    """For HTML and SVG, as content and inside quoted attributes."""
+    """Text for HTML and SVG, as content and in quoted attributes."""
     import html
 
     return html.escape(line(text))
 
 
 def script_json(value: Any) -> str:
-    """JSON, in ASCII, for a script element: nothing in it can end the element or begin another."""
+    """ASCII JSON for a script element. It cannot end the element or start another one."""
     import json
 
     text = json.dumps(value, separators=(",", ":"))
@@ -84,8 +85,8 @@ def script_json(value: Any) -> str:
 
 
 def cell(text: object) -> str:
-    """For a cell of a CSV file, as it is, but for what a spreadsheet would take for a formula (numbers are none): that
-    gets an apostrophe before it, which :func:`uncell` takes away."""
+    """Text for a cell of a CSV file. A text that a spreadsheet would read as a formula gets a
+    leading apostrophe, which :func:`uncell` removes."""
     shown = str(text)
     return (
         f"'{shown}"
@@ -95,12 +96,13 @@ def cell(text: object) -> str:
 
 
 def uncell(text: str) -> str:
-    """What :func:`cell` was given."""
+    """The argument of :func:`cell`."""
     return text[1:] if text.startswith("'") and cell(text[1:]) == text else text
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
-    """``1 split``, ``2 splits``, ``3 copies``, ``1,000 leafs``. plural: of a noun that no rule covers"""
+    """``1 split``, ``2 splits``, ``3 copies``, ``1,000 leafs``. plural: plural of an irregular
+    noun"""
     rule = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeiou" else f"{noun}s"
     return f"{n:,} {noun if n == 1 else plural or rule}"
 
@@ -125,20 +127,23 @@ def copies_text(sizes: Iterable[int]) -> str:
 
 
 def first_of(names: Iterable[str], most: int) -> str:
-    """``a, b, c and 4 more``: the first names, and how many others there are."""
+    """``a, b, c and 4 more``: the first names, and the number of others."""
     found = list(names)
     rest = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + rest
 
 
 MAX_NAME = 63
-"""Bytes of the name of a tensor."""
+"""Largest number of bytes of a tensor's name."""
 
 
 def as_name(name: object, what: str, label: str = "name") -> bytes:
-    """The bytes of a name: UTF-8, surrogates (bytes of a file that were no UTF-8) as they were. TypeError unless it is
-    a str, InvalidArgumentError for a NUL and for what UTF-8 cannot hold. what: of which function, and label: which
-    argument, for the message"""
+    """The bytes of a name in UTF-8. Surrogates become the original bytes.
+
+    what, label: the function and the argument, for messages
+
+    Raises TypeError unless it is a str, and InvalidArgumentError for a NUL or text that UTF-8 cannot hold.
+    """
     if not isinstance(name, str):
         raise TypeError(f"{what}: {label} must be a str, not {type(name).__name__}")
     if "\0" in name:
@@ -150,7 +155,7 @@ def as_name(name: object, what: str, label: str = "name") -> bytes:
 
 
 def shorter(name: bytes, most: int) -> bytes:
-    """At most so many bytes, cut between characters."""
+    """A text of at most so many bytes, cut between characters."""
     if len(name) <= most:
         return name
     end = most
@@ -163,14 +168,15 @@ _WILD = re.compile(r"[*?\[]")
 
 
 class Patterns:
-    """Names to look in. A pattern without wildcards is looked up; one that begins, or ends, with text is tried on the
-    names that begin, or end, with it; only one that has wildcards on both sides is tried on all."""
+    """Names to search with patterns. A pattern without wildcards is looked up. A pattern that
+    begins or ends with text is tried only on names that begin or end with this text. Patterns with
+    wildcards on both ends are tried on all names."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = list(names)
         self._known = set(self._names)
         self._sorted = sorted(self._names)
-        self._backwards: list[str] | None = None  # sorted, each name from its end
+        self._backwards: list[str] | None = None  # reversed names, sorted
 
     def _candidates(self, pattern: str, wild: int) -> Iterator[str]:
         if wild:
@@ -183,7 +189,7 @@ class Patterns:
         return (name[::-1] for name in _beginning(self._backwards, tail[::-1]))
 
     def matching(self, pattern: str) -> Iterator[str]:
-        """The names that a pattern fits, in no order."""
+        """The names that match a pattern, in any order."""
         found = _WILD.search(pattern)
         if found is None:
             return iter([pattern] if pattern in self._known else [])
@@ -193,11 +199,11 @@ class Patterns:
         return _fitting(pattern, candidates)
 
     def fitting(self, pattern: str) -> list[str]:
-        """The same; one that is a name itself fits that alone."""
+        """Like the above, but a pattern that is a name matches only that name."""
         return [pattern] if pattern in self._known else list(self.matching(pattern))
 
     def first(self, patterns: Iterable[str]) -> dict[str, str]:
-        """For each name the first pattern that fits it; names that none fits are left out."""
+        """The first matching pattern of each name. Names without a match are missing."""
         chosen: dict[str, str] = {}
         for pattern in patterns:
             if len(chosen) == len(self._known):
@@ -207,7 +213,8 @@ class Patterns:
         return chosen
 
     def hidden(self, patterns: Iterable[str]) -> tuple[str, str] | None:
-        """A pattern that is never the first to fit, behind one that fits the same names and more; and that one."""
+        """A pattern that is never the first match, and an earlier pattern that matches all of its
+        names and more."""
         given = list(dict.fromkeys(patterns))
         chosen = self.first(given)
         deciding = set(chosen.values())
@@ -220,7 +227,7 @@ class Patterns:
 
 
 def nearest(pattern: str, names: Iterable[str]) -> str:
-    """The end of a message about a pattern that fits nothing: similar names, or the first ones."""
+    """The end of a message about a pattern without a match: similar names, or the first names."""
     known = list(names)
     near = close_matches(pattern, known) or close_matches(pattern.strip("*?."), known)
     if near or not known:
@@ -236,7 +243,7 @@ def _beginning(names: Sequence[str], text: str) -> Iterator[str]:
 def _fitting(pattern: str, candidates: Iterator[str]) -> Iterator[str]:
     head = next(candidates, None)
     if head is None:
-        return  # most of many patterns fit nothing: not worth compiling
+        return  # most patterns match nothing, so compiling them is not worthwhile
     fits = re.compile(translate(pattern)).match
     if fits(head):
         yield head

@@ -1,9 +1,8 @@
-"""How calibration and ``ggml-backend bench`` measure time: calls long enough for the clock, and what counts of the
-rounds.
+"""Measures time for calibration and ``ggml-backend bench``.
 
-A call is timed after one that warms up, and as often as fills a given time, because one may be shorter than the clock's
-step. Of the rounds the median counts, and of two sides that are compared the median of the ratios round by round
-(:func:`ratio`).
+After a warm-up call, calls repeat until they fill a given time, because one call may be shorter
+than the resolution of the clock. The median over rounds counts. Comparisons use the median of the
+ratios of each round (:func:`ratio`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["THREAD", "WALL", "Clock", "median", "once", "per_call", "ratio", "se
 
 Run = Callable[[], Any]
 Clock = Callable[[], float]
-"""Seconds: of the time that passes, or that the processor worked for this thread."""
+"""The current time in seconds: elapsed time, or processor time of this thread."""
 WALL: Clock = time.perf_counter
 THREAD: Clock = time.thread_time
 
@@ -26,14 +25,14 @@ median = statistics.median
 
 
 def timed(run: Run, clock: Clock = WALL) -> tuple[float, Any]:
-    """Seconds of a single call, and what it gave."""
+    """Seconds of a single call, and its result."""
     start = clock()
     result = run()
     return clock() - start, result
 
 
 def series(run: Run, calls: int, clock: Clock = WALL) -> float:
-    """Seconds of one call: the mean of ``calls`` that follow each other."""
+    """Seconds of one call: the mean of ``calls`` consecutive calls."""
     start = clock()
     for _ in range(calls):
         run()
@@ -41,12 +40,13 @@ def series(run: Run, calls: int, clock: Clock = WALL) -> float:
 
 
 def once(run: Run, clock: Clock = WALL) -> float:
-    """Seconds of a single call, for what cannot be called again or takes long."""
+    """Seconds of a single call, for calls that are slow or cannot be repeated."""
     return timed(run, clock)[0]
 
 
 def per_call(run: Run, at_least: float, clock: Clock = WALL) -> float:
-    """Seconds of one call: the mean of as many as fill ``at_least`` seconds, after one that warms up."""
+    """Seconds of one call: the mean of as many calls as fill ``at_least`` seconds, after a warm-up
+    call."""
     run()
     count, start = 0, clock()
     batch = 1
@@ -59,5 +59,5 @@ def per_call(run: Run, at_least: float, clock: Clock = WALL) -> float:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of ours / theirs, round by round."""
+    """The median of ours / theirs over the rounds."""
     return median(a / b for a, b in zip(ours, theirs, strict=True))

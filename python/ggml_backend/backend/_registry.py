@@ -28,7 +28,7 @@ class Kind:
 
     def __init__(self, name: str, cls: type[Any] | None) -> None:
         self.name = name
-        self._cls = cls  # None: its module is not imported yet
+        self._cls = cls  # None until its module is imported
         self.handle = ffi.new_handle(self)
 
     @property
@@ -68,13 +68,13 @@ def register(name: str, cls: type[Any], replace: bool) -> None:
     if known is not None:
         if not replace and known.cls is not cls:
             raise InvalidArgumentError(
-                f"register_device: there is a device {known.name!r} already, {known.cls.__qualname__}; replace=True"
-                " puts this one in its place for devices that are opened from now on"
+                f"register_device: the device {known.name!r} exists already, {known.cls.__qualname__}; replace=True"
+                " replaces it for devices opened from now on"
             )
         known.cls = cls
         return
     if lib.ggml_backend_reg_find_by_name(name.encode()) < lib.ggml_backend_reg_get_count():
-        raise InvalidArgumentError(f"register_device: there is a backend {name!r} already, written in C")
+        raise InvalidArgumentError(f"register_device: the backend {name!r} exists already, written in C")
     _add(Kind(name, cls))
 
 

@@ -53,14 +53,16 @@ class State:
     """One open device: the object of its class, and the library's state for it."""
 
     __slots__ = ("at_once", "device", "failures", "handle", "has_numpy_arrays", "host", "name", "queue", "queued")
-    handle: int  # as C knows it
+    handle: int  # the handle that C holds
 
     def __init__(self, name: str, device: Any) -> None:
         self.name = name
         self.device = device
         self.host: bool = device.memory == "host"
         self.queue: bool = has_queue(device)
-        self.at_once: bool = getattr(device, "_at_once", False)  # submit calls the work, which itself only queues
+        self.at_once: bool = getattr(
+            device, "_at_once", False
+        )  # submit calls the work at once, and the work itself only queues
         self.has_numpy_arrays: bool | None = None  # None: not checked yet
         # Failures and tickets of queued work that no caller has waited for yet. They have no lock: an interrupt
         # right after acquiring it would hold it forever. Each access is one atomic step.
@@ -120,7 +122,7 @@ class State:
                     raise
                 handle = lib.gbpy_run_handle()
                 if handle:
-                    ffi.from_handle(handle).fail(error)  # so that the run raises it, whatever call waits
+                    ffi.from_handle(handle).fail(error)  # so that the run raises it, even if another call waits
                 self.fail(error)
             finally:
                 ticket.done = True
@@ -159,10 +161,10 @@ class State:
             for t in queued:
                 t.abandoned = True
             unfinished = DeviceError(
-                f"{self.name}: synchronize returned before work that was submitted had been done ({left} of"
-                f" {len(queued)}): it must wait, and submit must run each work() once"
+                f"{self.name}: synchronize returned before submitted work was done ({left} of"
+                f" {len(queued)} left): it must wait, and submit must run each work() once"
             )
-            self.fail(unfinished)  # the run fails, too
+            self.fail(unfinished)  # also fails the run
             raise unfinished
 
     def settle(self) -> None:

@@ -86,13 +86,13 @@ def backends() -> BackendList:
     return names
 
 
-_cuda_outcome: str | None = None  # of the first attempt; "": loaded, None: not tried
+_cuda_outcome: str | None = None  # result of the first attempt; "": loaded, None: not tried
 
 
 def _load_cuda() -> str:
     """Loads the installed CUDA module once. Returns the reason for a failure, or ``""``.
 
-    It takes no lock, because a signal handler that calls it in the middle would deadlock. Threads that
+    It takes no lock, because a signal handler that calls it meanwhile would deadlock. Threads that
     call it at the same time load the module again, which has no effect. The first outcome counts.
     """
     global _cuda_outcome
@@ -186,7 +186,7 @@ def cpu_levels() -> dict[str, bool]:
 
 
 class BackendCore(Core):
-    """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
+    """Owns a ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
 
     __slots__ = ("abort", "asked", "is_cpu", "name", "stop")
     is_cpu: bool
@@ -204,7 +204,7 @@ class BackendCore(Core):
         self.keep(stop)
         self.name = text(lib.ggml_backend_name(self.ptr))
         self.is_cpu = bool(lib.ggml_backend_is_cpu(self.ptr))
-        self.asked: Any = None  # the handle for abort callbacks that C holds; made once
+        self.asked: Any = None  # the handle of abort callbacks in C; made once
         self.abort: Any = None  # the object behind that handle, if an abort callback is set
 
 
@@ -233,8 +233,8 @@ def _duration(value: float | str | None) -> object:
 
 
 _MORE = (
-    "; gb.devices.register_device makes a class of Python one (on the command line: --import MODULE),"
-    " gb.backend.load_backend what a shared library has"
+    "; gb.devices.register_device registers a Python class (on the command line: --import MODULE),"
+    " gb.backend.load_backend loads a shared library"
 )
 
 
@@ -407,7 +407,7 @@ class Backend(Handle):
 
     @property
     def buffer_type(self) -> BufferType:
-        """The memory that this backend computes on."""
+        """The kind of memory that this backend computes on."""
         core = self._live()
         return BufferType(non_null(lib.ggml_backend_get_default_buffer_type(core.ptr)), core)
 

@@ -131,7 +131,7 @@ def cpu_buffer_type() -> BufferType:
 
 
 class BufferCore(Core):
-    """A ``ggml_backend_buffer``."""
+    """Owns a ``ggml_backend_buffer``."""
 
     __slots__ = ()
 
@@ -274,10 +274,10 @@ class Buffer(Handle):
         step = min(tensor.dtype.itemsize & -tensor.dtype.itemsize, 8)
         if offset % step:
             raise InvalidArgumentError(
-                f"Buffer.place: {tensor.describe()} lies at multiples of {step} bytes; offset {offset} is none"
+                f"Buffer.place: {tensor.describe()} needs an offset that is a multiple of {step} bytes; {offset} is not"
             )
         if not lib.ggml_backend_buffer_get_base(core.ptr):
-            raise InvalidArgumentError("Buffer.place: a buffer made of several parts has no addresses of its own")
+            raise InvalidArgumentError("Buffer.place: a buffer of several parts cannot hold a tensor directly")
         status = lib.gbpy_place(core.h, tensor._k, pointer, offset)
         if status:
             self._refuse(tensor, offset, size)
@@ -296,7 +296,7 @@ class Buffer(Handle):
         need = self.type.nbytes_for(tensor)
         if offset + need > size:
             raise InvalidArgumentError(
-                f"Buffer.place: {shown} takes {need} bytes; behind offset {offset} the buffer has {size - offset}"
+                f"Buffer.place: {shown} takes {need} bytes; from offset {offset} on the buffer has {size - offset}"
             )
 
     def close(self) -> None:

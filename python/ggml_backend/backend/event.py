@@ -11,7 +11,7 @@ __all__ = ["Event", "EventCore"]
 
 
 class EventCore(Core):
-    """A ``ggml_backend_event``."""
+    """Owns a ``ggml_backend_event``."""
 
     __slots__ = ("backend",)
 

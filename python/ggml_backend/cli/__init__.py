@@ -1,9 +1,9 @@
-"""The command line, ``python -m ggml_backend``: a module for each command, called like it
-(with ``_`` for ``-``).
+"""The command line, ``python -m ggml_backend``. Each command has a module of the same name (with
+``_`` for ``-``).
 
-Each module has ``add_arguments(parser)``, which tells the parser what the command takes, and ``run(options)``, which
-does it and returns the exit status. What it does in a line stands here, so that a module is imported only when its
-command is chosen: no command waits for the others, and who imports the package for its functions for none.
+Each module has ``add_arguments(parser)``, which adds the options of the command, and
+``run(options)``, which runs it and returns the exit status. The one-line descriptions are here, so
+that only the module of the chosen command is imported.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ __all__ = ["main", "parser"]
 COMMANDS = {
     "info": "show the version, the kernels and the devices",
     "gguf": "show, check, quantize and make GGUF files",
-    "plan": "show how much memory a graph or a model needs, and where its tensors lie",
-    "calibrate": "measure what work costs on devices, for the scheduling policy 'cost'",
+    "plan": "show how much memory a graph or a model needs, and how it is laid out",
+    "calibrate": "measure the cost of operators and copies on devices, for the scheduling policy 'cost'",
     "check-device": "compare a device with the CPU: operators, memory, graphs",
     "cluster": "use several machines: show the ranks of an MPI job and their latency, run a script on rank 0",
     "profile": "run a Python script and show how long each operator takes",
     "bench": "measure operators, products and models, as a share of what this machine can do",
     "completion": "print a script with which a shell completes commands, options and files",
 }
-"""What each command does, in a line."""
+"""One-line descriptions of the commands."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """``python -m ggml_backend``. Returns the exit status."""
+    """Runs ``python -m ggml_backend`` and returns the exit status."""
     from .program import command_of, run_command
 
     return run_command(parser(), lambda options: command_of(__name__, options.command).run(options), argv)
 
 
 def parser(prog: str = "python -m ggml_backend") -> Parser:
-    """The parser of the whole, whose commands tell of their arguments when they are chosen."""
+    """The parser of all commands. It adds the options of a command when that command is chosen."""
     from .._ffi import lib
     from ..backend.buffer import text
     from .program import Parser, add_commands

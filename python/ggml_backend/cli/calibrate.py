@@ -1,4 +1,5 @@
-"""``python -m ggml_backend calibrate``: measures what work costs on devices, and shows what is known."""
+"""``python -m ggml_backend calibrate``: measures costs of operators and copies, and shows the known
+ones."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ EXAMPLE = "SIM CPU"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "devices", nargs="*", metavar="DEVICE", help="what to measure, named as for Backend: CPU, SIM:name=A (CPU)"
+        "devices", nargs="*", metavar="DEVICE", help="devices to measure, named as for Backend: CPU, SIM:name=A (CPU)"
     )
     parser.add_argument(
-        "--size", type=int, default=768, metavar="N", help="rows and columns of the matrices that are measured (768)"
+        "--size", type=int, default=768, metavar="N", help="rows and columns of the measured matrices (768)"
     )
-    parser.add_argument("--force", action="store_true", help="measure again what is known")
+    parser.add_argument("--force", action="store_true", help="measure again, even if costs are known")
     add_import(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -1,4 +1,4 @@
-"""``python -m ggml_backend check-device``: tries a device beside the CPU, and says what is wrong with it."""
+"""``python -m ggml_backend check-device``: compares a device with the CPU and reports faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLE = "SIM --quick"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("device", metavar="NAME", help="what to check, named as for Backend: SIM, SIM:mem=64M, CUDA0")
+    parser.add_argument("device", metavar="NAME", help="the device, named as for Backend: SIM, SIM:mem=64M, CUDA0")
     parser.add_argument(
         "--only",
         nargs="+",
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the inputs (0)")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and dtypes: a few seconds")
     parser.add_argument("--special-values", action="store_true", help="NaN, infinities and the limits of floats, too")
-    parser.add_argument("--bit-identical", action="store_true", help="results must be the CPU's, bit by bit")
+    parser.add_argument("--bit-identical", action="store_true", help="results must equal the CPU's bit by bit")
     parser.add_argument("--threads", type=int, metavar="N", help="of the CPU backend, when that is checked")
     parser.add_argument("--level", choices=list(cpu_levels()), help="kernels of the CPU backend, when that is checked")
     parser.add_argument("--load", metavar="FILE", help="load the device from this shared library first")

@@ -1,5 +1,5 @@
-"""``mpiexec -n N python -m ggml_backend cluster``: the ranks of an MPI job, what they have and how far they are; and
-scripts that only rank 0 runs."""
+"""``mpiexec -n N python -m ggml_backend cluster``: shows the ranks of an MPI job and their links,
+and runs scripts on rank 0."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..cluster import Cluster, dismiss, rank_of_process, start
 from ..sched._costs import to_json
 from ..tensor.context import Context
 
-_SIZE = 4 << 20  # bytes that the bandwidth is measured with
+_SIZE = 4 << 20  # bytes of the transfer that measures bandwidth
 
 
 _ACTIONS = {
@@ -49,10 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 type=int,
                 default=768,
                 metavar="N",
-                help="rows and columns of the matrices that are measured (768)",
+                help="rows and columns of the measured matrices (768)",
             )
-            made.add_argument("--seconds", type=float, default=300.0, help="no link is measured after so many (300)")
-            made.add_argument("--force", action="store_true", help="measure again what is known")
+            made.add_argument(
+                "--seconds", type=float, default=300.0, help="start no measurement of a link after this time (300)"
+            )
+            made.add_argument("--force", action="store_true", help="measure again, even if costs are known")
             made.add_argument(
                 "--out", metavar="FILE.toml", help="write a description of the cluster, for plan MODEL.gguf --cluster"
             )
@@ -79,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _script(path: str, arguments: list[str]) -> int:
-    """As ``python SCRIPT`` does it, with the script's own errors."""
+    """Runs a script as ``python SCRIPT`` does. Its errors look the same."""
     if not os.path.exists(path):
         raise InvalidArgumentError(f"there is no file {path}")
     sys.argv = [path, *arguments]
@@ -142,7 +144,7 @@ def _calibrate(found: Cluster, options: argparse.Namespace) -> int:
 
 
 def _bandwidth(rank: int) -> tuple[float, float]:
-    """Bytes a second to memory of a rank and back, the best of some."""
+    """Bytes a second to the memory of a rank and back, the best of several transfers."""
     backend, data = Backend(f"MPI{rank}:CPU"), np.zeros(_SIZE // 4, np.float32)
     there, back = [], []
     with Context() as ctx:

@@ -1,4 +1,4 @@
-"""``python -m ggml_backend completion SHELL``: prints the script that makes a shell complete ``ggml-backend``.
+"""``python -m ggml_backend completion SHELL``: prints the completion script of a shell.
 
 ggml-backend completion bash > ~/.local/share/bash-completion/completions/ggml-backend
 """

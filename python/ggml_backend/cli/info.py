@@ -1,4 +1,5 @@
-"""``python -m ggml_backend info``, and :func:`show_config`: what this build has and what it found on this machine."""
+"""``python -m ggml_backend info``, and :func:`show_config`: describes this build and this
+machine."""
 
 from __future__ import annotations
 
@@ -57,11 +58,12 @@ def _processor() -> str:
 
 
 def _traits(level: str) -> dict[str, dict[str, Any]]:
-    """What distinguishes this processor from others with the same instructions; measures it where nobody has yet."""
+    """Traits that distinguish this processor from others with the same instructions. Measures
+    unknown ones."""
     found = {}
     for i in range(lib.ggml_cpu_trait_count()):
         trait = ffi.new("struct ggml_cpu_trait *")
-        check(lib.ggml_cpu_get_trait(i, level.encode(), trait), "Which traits does the processor have?")
+        check(lib.ggml_cpu_get_trait(i, level.encode(), trait), "traits of the processor")
         value: float = trait.value
         found[text(trait.name)] = {
             "value": int(value) if value.is_integer() else value,
@@ -72,7 +74,7 @@ def _traits(level: str) -> dict[str, dict[str, Any]]:
 
 
 def _chosen(level: str) -> dict[str, str]:
-    """Products whose algorithm traits decide, at this level or another, and what computes them."""
+    """Algorithms of the products for which traits decide, at this level or another."""
     chosen = {}
     with Context() as ctx:
         for dtype, rows in (bfloat16, (16, 17, 65, 512)), (q8_0, (16, 64, 512)):
@@ -117,7 +119,8 @@ def show_config(mode: Literal["print"] = "print") -> None: ...
 @overload
 def show_config(mode: Literal["dict"]) -> dict[str, Any]: ...
 def show_config(mode: str = "print") -> dict[str, Any] | None:
-    """Version, compiler, processor, kernels, threads and backends: printed, or with mode="dict" returned."""
+    """Prints the version, compiler, processor, kernels, threads and backends. With mode="dict" it
+    returns them."""
     if not isinstance(mode, str) or mode not in ("print", "dict"):
         raise InvalidArgumentError(f"show_config: mode must be 'print' or 'dict', not {mode!r:.60}")
     config = _config()
@@ -133,7 +136,9 @@ EXAMPLE = "--json"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--cpu", action="store_true", help="only the processor: its traits, which are measured, and what they decide"
+        "--cpu",
+        action="store_true",
+        help="only the processor: its measured traits, and the algorithms that they select",
     )
 
 

@@ -1,5 +1,5 @@
-"""``python -m ggml_backend plan``: plans of bare instances (CSV), of example graphs and of models, printed and
-drawn."""
+"""``python -m ggml_backend plan``: prints and draws plans of tables (CSV), example graphs and
+models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 DESCRIPTION = (
     "Plans the memory of buffers with lifetimes (FILE.csv: columns id,lower,upper,size; a buffer is alive from lower"
     " up to, not including, upper), of an example graph, or of a model from its metadata alone; prints how much it"
-    " needs and draws where everything lies."
+    " needs and draws the layout."
 )
 
 _Rows = list[tuple[str, BareBlock]]
@@ -54,8 +54,8 @@ _Rows = list[tuple[str, BareBlock]]
 
 
 def _merged(rows: _Rows) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """The buffers to plan: blocks that share memory are one, alive as long as any of them. Also which buffer is each
-    block's."""
+    """The buffers to plan, and the buffer of each block. Blocks that share memory are one buffer,
+    alive as long as any of them."""
     blocks: list[BlockLike] = [block for _, block in rows]
     number: dict[int, int] = {}
     spans: list[tuple[int, int, int]] = []
@@ -145,17 +145,17 @@ def _devices(words: list[str] | None) -> list[str]:
 
 
 @contextmanager
-def _told_plainly(command: str) -> Iterator[None]:
-    """Warnings without the line of code that they are about: nobody here has written it."""
-    with warnings.catch_warnings(record=True) as told:
+def _plain_warnings(command: str) -> Iterator[None]:
+    """Prints warnings without a line of code, because the user wrote none."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PerformanceWarning)
         yield
-    for warning in told:
+    for warning in caught:
         fail(command, warning.message, "warning")
 
 
 def _does_not_fit(prepared: Prepared) -> str | None:
-    """What the devices say to all of it."""
+    """The error of the devices if the plan does not fit them."""
     try:
         prepared.scheduler.allocate(prepared.graph)
     except AllocationError as error:
@@ -172,7 +172,7 @@ def _expect_no_table_flags(options: argparse.Namespace) -> None:
 
 
 def _print_memory(arenas: Sequence[ArenaPlan], held: Sequence[Held]) -> None:
-    """A column for each device: what computing takes, what of the model lies there besides, and the sum."""
+    """Prints a column for each device: bytes for computing, for weights and caches, and the sum."""
     names, found = memory_columns(arenas)
     totals = found[-1][1]
     if held:
@@ -195,7 +195,7 @@ def _plan_graph(options: argparse.Namespace) -> None:
 
     _expect_no_table_flags(options)
     with (
-        _told_plainly(options.parser.prog),
+        _plain_warnings(options.parser.prog),
         prepare(
             options.source, _devices(options.devices), options.tokens, options.context, bool(options.reorder)
         ) as prepared,
@@ -207,7 +207,7 @@ def _plan_graph(options: argparse.Namespace) -> None:
     if not options.json:
         _print_memory(plan.arenas, prepared.held)
         if options.reorder:
-            as_it_is = "no order of the nodes needs less was found: as they are"
+            as_it_is = "no order of the nodes that needs less memory was found: the order is unchanged"
             print(f"\n{'in another order of the nodes' if reordered else as_it_is}")
         if short:
             print(f"\nit does not fit: {line(short)}")
@@ -262,7 +262,7 @@ def _write_pictures(picture: Picture, options: argparse.Namespace) -> None:
 
 
 def _is_table(source: str) -> bool:
-    """A CSV file, whatever it is called; a file with the magic number of GGUF is a model."""
+    """True for a CSV file of any name. A file with the magic number of GGUF is a model."""
     if source.lower().endswith((".csv", ".gguf")) or not os.path.isfile(source):
         return source.lower().endswith(".csv")
     return read_head(source, 4) != b"GGUF"
@@ -277,7 +277,7 @@ def run(options: argparse.Namespace) -> int:
         given_to = ("devices", "tokens", "context", "reorder", "cluster")
         for flag, given in {"import": "module", **{f: f for f in given_to}}.items():
             if getattr(options, given) is not None:
-                options.parser.error(f"--{flag} is for graphs; {line(options.source)} is a bare instance")
+                options.parser.error(f"--{flag} is for graphs; {line(options.source)} is a table of buffers")
         options.align = 1 if options.align is None else options.align
         options.budget_ms = 5000 if options.budget_ms is None else options.budget_ms
         options.threads = 1 if options.threads is None else options.threads
@@ -313,15 +313,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--capacity",
         type=int,
         metavar="N",
-        help="bytes that are enough: any plan within them will do, and it is an error if none is found",
+        help="stop at the first plan of at most so many bytes; an error if none is found",
     )
-    bare.add_argument("--budget-ms", type=int, metavar="N", help="milliseconds for search beyond heuristics (5000)")
-    bare.add_argument("--threads", type=int, metavar="N", help="threads that try several orders at once (1)")
+    bare.add_argument("--budget-ms", type=int, metavar="N", help="milliseconds of search after the heuristics (5000)")
+    bare.add_argument("--threads", type=int, metavar="N", help="threads that try orders in parallel (1)")
     bare.add_argument(
         "--reproducible",
         action="store_const",
         const=True,
-        help="the same plan on any machine, with any load and number of threads: steps alone end the search, not the"
+        help="the same plan on any machine, load and number of threads: a number of steps ends the search, not the"
         " clock, so it may take longer than --budget-ms",
     )
     graph = parser.add_argument_group("for graphs")
@@ -336,17 +336,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--context", type=int, metavar="N", help="positions that the cache holds (the model's, at most 4096)"
     )
     graph.add_argument(
-        "--reorder", action="store_const", const=True, help="run the nodes in another order, if that needs less memory"
+        "--reorder", action="store_const", const=True, help="reorder the nodes if that needs less memory"
     )
-    cluster = parser.add_argument_group("for MODEL.gguf on a cluster that need not be there")
+    cluster = parser.add_argument_group("for MODEL.gguf on a cluster that need not exist")
     cluster.add_argument(
         "--cluster",
         metavar="FILE",
         help="a description of hosts, devices and links, TOML or JSON (docs/howto/plan-cluster.md)",
     )
     cluster.add_argument(
-        "--sequences", type=int, metavar="N", help="texts that are generated at once, each with a cache of its own (1)"
+        "--sequences", type=int, metavar="N", help="sequences generated at once, each with its own cache (1)"
     )
     cluster.add_argument(
-        "--simulate", action="store_const", const=True, help="simulate the steps, too, beside what is predicted"
+        "--simulate",
+        action="store_const",
+        const=True,
+        help="also simulate the steps, and print the result beside the prediction",
     )

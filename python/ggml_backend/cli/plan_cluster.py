@@ -1,4 +1,5 @@
-"""``python -m ggml_backend plan MODEL.gguf --cluster FILE``: a model of layers on a cluster that need not be there."""
+"""``python -m ggml_backend plan MODEL.gguf --cluster FILE``: plans a model on a cluster that need
+not exist."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from .examples.layers import Passes, drawn, passes_of_file
 
 __all__ = ["plan_cluster"]
 
-_ENOUGH_PASSES = 2000  # simulated, of all sequences together
+_ENOUGH_PASSES = 2000  # simulated passes, over all sequences
 
 
 def plan_cluster(options: argparse.Namespace, columns: int) -> None:
-    """Prints the plan, and draws it if that is asked for."""
+    """Prints the plan, and writes the requested pictures."""
     _expect_model(options)
     sequences = 1 if options.sequences is None else options.sequences
     if sequences < 1:
@@ -47,7 +48,7 @@ def plan_cluster(options: argparse.Namespace, columns: int) -> None:
 def _expect_model(options: argparse.Namespace) -> None:
     for flag in ("devices", "reorder", "module", "out"):
         if getattr(options, flag) is not None:
-            reason = ", whose file has the devices" if flag in ("devices", "module") else ""
+            reason = ": FILE describes the devices" if flag in ("devices", "module") else ""
             options.parser.error(f"--{'import' if flag == 'module' else flag} is not for --cluster{reason}")
     if not (os.path.exists(options.source) or options.source.lower().endswith(".gguf")):
         options.parser.error(f"--cluster is for MODEL.gguf, and {line(options.source)} is an example")
@@ -171,11 +172,11 @@ def _print_rates(r: dict[str, Any]) -> None:
     say(f"a prompt takes {_seconds(r['prompt']['once_s'])}")
     simulated = r.get("simulated", {})
 
-    def told(what: str, rate: float, key: str, why: str) -> None:
+    def say_rate(what: str, rate: float, key: str, why: str) -> None:
         beside = f" ({_rate(simulated[key])} simulated)" if key in simulated else ""
         say(f"{what}: {_rate(rate)} tokens/s{beside}{why}")
 
-    told("one sequence", step["one_per_s"], "1", "")
+    say_rate("one sequence", step["one_per_s"], "1", "")
     if n > 1:
-        told(f"{n} sequences", step["per_s"], str(n), f"; limit: {step['limit']}")
-    told(f"{step['enough']} sequences or more", step["most_per_s"], "", f"; limit: {step['slowest']}")
+        say_rate(f"{n} sequences", step["per_s"], str(n), f"; limit: {step['limit']}")
+    say_rate(f"{step['enough']} sequences or more", step["most_per_s"], "", f"; limit: {step['slowest']}")

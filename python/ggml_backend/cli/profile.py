@@ -1,5 +1,5 @@
-"""``python -m ggml_backend profile``: runs a script, or a module, and tells how long each operator took that it
-computed."""
+"""``python -m ggml_backend profile``: runs a script or module, and prints how long its operators
+took."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _BY = ("operator", "kind", "algorithm", "fusion", "dtype", "device")
 
 @contextlib.contextmanager
 def _as_program(argv: list[str], folder: str) -> Iterator[None]:
-    """What a script sees that Python starts itself."""
+    """Sets ``sys.argv``, ``sys.path`` and ``__main__`` as for a script that Python starts
+    itself."""
     before = sys.argv, list(sys.path)
     sys.argv, sys.path[:] = argv, [folder, *sys.path]
     try:
@@ -38,7 +39,7 @@ def _as_program(argv: list[str], folder: str) -> Iterator[None]:
 
 
 def _of_the_script(error: BaseException) -> BaseException:
-    """Without what called it."""
+    """The error without the frames of this module and ``runpy``."""
     frames = error.__traceback__
     while frames is not None and (
         frames.tb_frame.f_code.co_filename == __file__ or "runpy" in frames.tb_frame.f_code.co_filename
@@ -48,7 +49,7 @@ def _of_the_script(error: BaseException) -> BaseException:
 
 
 def _call(name: str, is_module: bool) -> int:
-    """The exit status of the script."""
+    """Runs the script and returns its exit status."""
     try:
         if is_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -61,21 +62,21 @@ def _call(name: str, is_module: bool) -> int:
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # it is the script's: what was computed before it is still told
+    except Exception as error:  # an error of the script: the profile up to it is still printed
         traceback.print_exception(_of_the_script(error))
         return 1
     return 0
 
 
 def _wait_for_threads() -> None:
-    """As Python does at its end: a script may leave what computes to threads."""
+    """Joins the threads of the script, as Python does at exit: they may still compute."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
 
 
 def _check(options: argparse.Namespace) -> str:
-    """Is there something to run? The folder that it imports from."""
+    """Checks that the script exists, and returns the folder from which it imports."""
     if options.script[:1] == ["--"]:
         del options.script[0]
     if not options.script:
@@ -126,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
     say(profile.table(by, options.sort, options.top, limits=limits))
     if old is not None:
         print()
-        say(f"beside {options.compare}:")
+        say(f"compared with {options.compare}:")
         say(profile.compare(old, by, options.top))
     if options.json:
         profile.to_json(options.json, limits=limits)
@@ -145,10 +146,10 @@ EXAMPLE = "--by kind SCRIPT.py"
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("-m", action="store_true", help="SCRIPT is a module, as of 'python -m'")
+    parser.add_argument("-m", action="store_true", help="SCRIPT is a module, as for 'python -m'")
     parser.add_argument("--by", choices=_BY, help="what makes a row (operator if nodes have names, else kind)")
     parser.add_argument(
-        "--pattern", action="append", metavar="TEXT", help="names that are told together, as '*attn*'; may be repeated"
+        "--pattern", action="append", metavar="TEXT", help="group nodes whose names match, as '*attn*'; may be repeated"
     )
     parser.add_argument(
         "--regex", metavar="TEXT", help=r"the same by a regular expression, whose groups name rows, as 'layer(\d+)'"
@@ -159,9 +160,11 @@ def add_arguments(parser: Parser) -> None:
         help="time, calls, median, limit (what is furthest from it first), waiting, bytes, flops, name (time)",
     )  # fmt: skip
     parser.add_argument("--top", type=_number, default=30, metavar="N", help="so many rows (30)")
-    parser.add_argument("--no-limits", action="store_true", help="do not measure what this machine can do at best")
-    parser.add_argument("--records", type=_number, default=1 << 20, metavar="N", help="room for so many (a million)")
+    parser.add_argument("--no-limits", action="store_true", help="do not measure the limits of this machine")
+    parser.add_argument(
+        "--records", type=_number, default=1 << 20, metavar="N", help="capacity of the profile (a million)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the profile to a file")
     parser.add_argument("--trace", metavar="FILE", help="write it as Chrome trace JSON, for ui.perfetto.dev")
-    parser.add_argument("--compare", metavar="FILE", help="print it beside one that --json wrote")
+    parser.add_argument("--compare", metavar="FILE", help="compare it with a profile that --json wrote")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the script and its arguments")

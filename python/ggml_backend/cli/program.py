@@ -1,9 +1,11 @@
-"""The form of commands, and how they end.
+"""The interface of commands, and their exit status.
 
-Exit status: 0 done; 1 an error, told in one line on stderr, in the form of ``argparse``: ``python -m ggml_backend plan:
-error: ...``; 2 used wrongly, told with the usage of the command; 130 Ctrl-C; 141 the reader of the output went away
-(``... | head``), told to nobody.
-``GGML_TRACEBACK=1`` shows where an error came from.
+- 0: done
+- 1: an error. Stderr gets one line, ``python -m ggml_backend plan: error: ...``. Set ``GGML_TRACEBACK=1`` for a
+  traceback
+- 2: wrong arguments. Stderr also gets the usage of the command
+- 130: Ctrl-C
+- 141: the reader of the output has closed it (``... | head``)
 """
 
 from __future__ import annotations
@@ -28,20 +30,21 @@ BROKEN_PIPE, INTERRUPTED = 141, 130
 
 
 class Command(Protocol):
-    """What the module of each command has."""
+    """The interface of the module of a command."""
 
     EXAMPLE: str
-    """Arguments of a typical call; help and documentation show them behind the command."""
+    """Arguments of a typical call, shown in the help and the documentation."""
 
     def add_arguments(self, parser: Parser) -> None:
-        """Tells the parser what the command takes."""
+        """Adds the options of the command."""
 
     def run(self, options: argparse.Namespace) -> int:
-        """Does it, and returns the exit status. ``options.parser`` is the command's parser."""
+        """Runs the command and returns the exit status. ``options.parser`` is the command's
+        parser."""
 
 
 def command_of(package: str, name: str) -> Command:
-    """The module of a command."""
+    """Imports the module of a command."""
     return cast("Command", import_module(f"{package}.{name.replace('-', '_')}"))
 
 
@@ -52,8 +55,12 @@ def add_commands(
     what: str,
     aliases: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Gives a parser subparsers, one for each command of a package, with what it does in a line; ``options`` have the
-    name of the chosen one as ``what``. aliases: other names of commands"""
+    """Adds a subparser for each command of a package.
+
+    commands: one-line descriptions by name
+    what: the attribute of ``options`` that gets the name of the chosen command
+    aliases: other names of commands
+    """
     parsers = parser.add_subparsers(dest=what, required=True, metavar=what)
     for name, text in commands.items():
         made = parsers.add_parser(name, aliases=(aliases or {}).get(name, ()), help=text, description=text)
@@ -62,9 +69,10 @@ def add_commands(
 
 
 def complete(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Asks all commands for their arguments, as if each were chosen. Gives the parser and all below it."""
+    """Adds the options of all commands, as if each were chosen. Yields the parser and all parsers
+    below it."""
     if isinstance(parser, Parser):
-        parser.ask()
+        parser.add_options()
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -73,14 +81,14 @@ def complete(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 
 
 def add_import(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Gives a command the option that :func:`import_named` follows."""
+    """Adds the option --import of :func:`import_named`."""
     parser.add_argument(
-        "--import", dest="module", metavar="MODULE", help="import this module of Python first, which registers devices"
+        "--import", dest="module", metavar="MODULE", help="first import this Python module, which registers devices"
     )
 
 
 def import_named(options: argparse.Namespace) -> None:
-    """Imports the module that was named, also where it stands in the current folder, as for ``python -m``."""
+    """Imports the module of --import. Like ``python -m``, it also looks in the current folder."""
     if options.module is None:
         return
     sys.path.insert(0, "")
@@ -91,21 +99,21 @@ def import_named(options: argparse.Namespace) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """One that asks a command for its arguments when it is chosen, and whose help that cannot be written is an error;
-    its subparsers are of this class, too."""
+    """A parser that adds the options of a command when the command is chosen. Its subparsers have
+    the same class. A failure to write the help is an error."""
 
     chosen: Callable[[], Command] | None = None
-    """The command whose arguments it does not know yet."""
+    """Imports the command whose options are not added yet."""
 
-    def ask(self) -> None:
-        """Adds the arguments of the command."""
+    def add_options(self) -> None:
+        """Adds the options of the command, once."""
         if self.chosen is not None:
             command, self.chosen = self.chosen(), None
             command.add_arguments(self)
             self.epilog: str | None = f"example: {self.prog} {command.EXAMPLE}"
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:
-        self.ask()
+        self.add_options()
         return super().parse_known_args(*args, **options)
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -116,8 +124,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
-    """As ``parse_args``, but what a subcommand does not know is told with the usage of the subcommand, its
-    ``parser``."""
+    """Like ``parse_args``, but an unknown argument is reported with the usage of the subcommand."""
     options, unknown = parser.parse_known_args(argv)
     if unknown:
         used: argparse.ArgumentParser = getattr(options, "parser", parser)
@@ -128,18 +135,18 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.N
 def run_command(
     parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], argv: list[str] | None
 ) -> int:
-    """The exit status of a command, with errors as one line. Its options have its parser."""
+    """Runs a command and returns its exit status. Prints an error as one line."""
     command = parser.prog
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal of another encoding shows what it cannot as escapes
+        if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
     try:
         options = parse(parser, argv)
         command = options.parser.prog
         status = int(run(options))
         sys.stdout.flush()
-    except SystemExit as end:  # of the parser of arguments, whose help may still be buffered
+    except SystemExit as end:  # from argparse, whose help may still be buffered
         try:
             sys.stdout.flush()
         except OSError as error:
@@ -159,21 +166,21 @@ def run_command(
         fail(command, error)
         try:
             sys.stdout.flush()
-        except (OSError, ValueError):  # a full disk, say: it would fail once more at the end
+        except (OSError, ValueError):  # for example a full disk: without this, the flush at exit fails again
             _drop_output()
         return 1
     return status
 
 
 def _open_streams() -> None:
-    """Python has no streams where the shell closed them (``>&-``): then output goes nowhere, and no file that is opened
-    later takes their place."""
+    """Opens streams that the shell closed (``>&-``) as null devices. Otherwise the next opened file
+    would get their descriptors."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 def _drop_output() -> None:
-    """What is still buffered goes nowhere."""
+    """Discards buffered output."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -70,11 +70,11 @@ class Rank:
     number: int
     host: str
     pid: int
-    cores: int  #: that the process may use
-    memory: int  #: bytes of its host
+    cores: int  #: processor cores that the process may use
+    memory: int  #: bytes of memory of its host
     backends: tuple[str, ...]
     version: str
-    lost: str | None  #: why it cannot be used any more; None: it can
+    lost: str | None  #: the reason why it is unusable; None if it is usable
 
 
 class Cluster(Owner):
@@ -87,8 +87,8 @@ class Cluster(Owner):
         if conductor is not None:
             made_by(conductor, Conductor, "Cluster", "gb.cluster.start()")
         self._conductor: Conductor | None = conductor
-        self._workers: list[Worker] = []  # of a simulated one
-        self._closed = False  # one of this process alone
+        self._workers: list[Worker] = []  # of a simulated cluster
+        self._closed = False  # for a cluster without other ranks
         self._facts: dict[str, Any] = facts(_version) if conductor is None else conductor.facts
 
     @property
@@ -165,10 +165,12 @@ class Cluster(Owner):
         return calibrate_cluster(backends, size, seconds, force, progress)
 
     def describe(self, backends: Sequence[Backend], costs: Costs) -> Description:
-        """A description of the cluster, for planning models without it: ``describe(...).write("c.toml")``.
+        """A description of the cluster, for planning models without the cluster:
+        ``describe(...).write("c.toml")``.
 
-        backends, costs: those of :meth:`calibrate`, and its result. Each rank becomes a host, ``rank1``. The slower
-        direction of a link counts. The memory of a host is divided among its ranks and their devices.
+        backends, costs: the arguments and the result of :meth:`calibrate`. Each rank becomes a
+        host, ``rank1``. The slower direction of a link counts. The memory of a host is divided
+        among its ranks and their devices.
         """
         from .planning.measured import described
 
@@ -232,9 +234,9 @@ def _rank(number: int, facts: dict[str, Any], peer: Peer | None) -> Rank:
 
 
 def _started(transport: Transport, options: Options, version: str = _version) -> Cluster:
-    """Rank 0 of a cluster whose other ranks serve already, or are about to."""
+    """Starts rank 0. The other ranks serve, or start to serve at the same time."""
     if current[0] is not None:
-        raise StateError("cluster: there is a cluster already; close() it first")
+        raise StateError("cluster: a cluster is already open; close() it first")
     conductor = Conductor(transport, version, options)
     try:
         conductor.greet()
@@ -318,7 +320,7 @@ def start(
         except BaseException:
             transport.close()
             raise
-        atexit.register(found.close)  # a script that does not close the cluster would leave ranks waiting
+        atexit.register(found.close)  # without this, ranks would wait for a script that does not close the cluster
         return found
     with no_raw_errors(f"rank {transport.rank}"):
         worker = Worker(transport, _version, options)
@@ -402,7 +404,7 @@ def _end(running: list[threading.Thread], network: LocalNetwork, found: Cluster 
         thread.join(0.0 if found is None else 0.5)
     for rank, thread in enumerate(running, 1):
         if thread.is_alive() and (found is None or found._lost(rank)):
-            network.kill(rank)  # nothing else reaches it
+            network.kill(rank)  # a lost rank receives no messages
     until = time.monotonic() + seconds
     for rank, thread in enumerate(running, 1):
         thread.join(max(0.0, until - time.monotonic()))

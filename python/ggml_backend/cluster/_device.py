@@ -76,7 +76,7 @@ def _closed(peer: Peer, number: int) -> None:
 
 
 class Mark:
-    """A place in the queue of a rank."""
+    """A mark in the queue of a rank."""
 
     def __init__(self, device: RankDevice, timed: bool = False) -> None:
         self._device = device
@@ -126,7 +126,7 @@ def _size_here(cpu: Backend, pointers: Sequence[Any]) -> int:
     return int(size[0])
 
 
-_numbers = itertools.count()  # of devices; none is used twice
+_numbers = itertools.count()  # numbers of devices, never reused
 
 
 class RankDevice(Measured, Device):
@@ -142,9 +142,7 @@ class RankDevice(Measured, Device):
         conductor = current[0]
         kind = f"MPI{self.rank}"
         if conductor is None or self.rank not in conductor.peers:
-            raise StateError(
-                f"{kind}: there is no such rank now: gb.cluster.start() makes ranks devices, until it is closed"
-            )
+            raise StateError(f"{kind}: no open cluster has this rank; gb.cluster.start() starts a cluster")
         self.conductor = conductor
         self.peer = peer = conductor.peers[self.rank]
         names = list(backend) or ["CPU"]
@@ -156,23 +154,23 @@ class RankDevice(Measured, Device):
         self.number = next(_numbers)
         self.queue = peer.queues[self.number] = Queue(self.number)
         weakref.finalize(self, _closed, peer, self.number).atexit = False
-        self.alignment, largest, told = conductor.open(
+        self.alignment, largest, name = conductor.open(
             peer, self.number, f"{names[0]}:{options}" if options else names[0]
         )
         self.max_nbytes = largest if largest < 2**63 - 1 else None
-        self.name = f"{kind}:{told}"[:63]
-        self._is_cpu = told == "CPU"
+        self.name = f"{kind}:{name}"[:63]
+        self._is_cpu = name == "CPU"
         self._answers: dict[bytes, str] = {}
-        self._sizes: dict[bytes, int] = {}  # of scratch memory
+        self._sizes: dict[bytes, int] = {}  # bytes of scratch memory by node list
 
     @classmethod
     def missing(cls) -> str | None:
         conductor = current[0]
         if conductor is None or cls.rank not in conductor.peers:
-            return "there is no cluster with this rank now: gb.cluster.start()"
+            return "no open cluster has this rank; gb.cluster.start() starts a cluster"
         return conductor.peers[cls.rank].lost
 
-    # ------------------------------------------------------------------------------------------------ what it computes
+    # -------------------------------------------------------------------------------------------------------- operators
 
     def refuses_at(self, pointer: Any, node: Node) -> str | None:
         """The reason why the rank does not compute a C node; None if it does.
@@ -181,7 +179,7 @@ class RankDevice(Measured, Device):
         same version.
         """
         if node._function is not None or node.op.startswith("map_"):
-            return "a function of this program cannot be called on another rank"
+            return "a Python function cannot run on another rank"
         if self._is_cpu:
             core = self.conductor.cpu._live()
             found = lib.ggml_backend_unsupported_reason(core.ptr, pointer)
@@ -223,8 +221,8 @@ class RankDevice(Measured, Device):
         nodes = pack(pointers, ffi.cast("void *", self._state.handle))
         if len(nodes) > m.MAX_COMMAND:
             raise InvalidArgumentError(
-                f"{self.name}: {len(pointers)} nodes are a message of {len(nodes)} bytes, and {m.MAX_COMMAND} are"
-                " allowed: cut the graph, or give some nodes to other devices"
+                f"{self.name}: {len(pointers)} nodes need a message of {len(nodes)} bytes, more than {m.MAX_COMMAND}:"
+                " split the graph, or assign some nodes to other devices"
             )
         self.conductor.add(self.peer, m.command(What.GRAPH, self.number, number, more=nodes))
         return graph

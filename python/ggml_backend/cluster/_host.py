@@ -52,12 +52,12 @@ from ._worker import ABSENT, differs, facts
 
 __all__ = ["Arrival", "Conductor", "Loss", "Peer", "Place", "Question", "Queue", "arrivals_of", "failure_of"]
 
-_MAX_ON_ITS_WAY = 256 << 20  # bytes sent to a rank and not yet acknowledged
+_MAX_UNACKNOWLEDGED = 256 << 20  # bytes sent to a rank and not yet acknowledged
 _FLUSH = 32 << 10  # bytes of commands to send at once
 _LOOK = 16  # messages between two polls without a waiting caller
 _SOON = 50e-6  # seconds after which the next message follows, if it has commands
 _TICK, _TICKS = 0.002, 50  # seconds that commands may stay here; number of checks before the sender sleeps
-_ALL = 1 << 62  # commands of a message
+_ALL = 1 << 62  # larger than the number of commands of any message
 
 Place = tuple[int, int]
 """A position in the commands for a rank: the number of a message, and of a command in it."""
@@ -71,23 +71,23 @@ class Loss:
     def __init__(self, begin: Place, status: int, rank: int, text: str) -> None:
         self.begin = begin
         self.status = status
-        self.rank = rank  # whose end was the reason, or -1
+        self.rank = rank  # the rank whose end was the cause, or -1
         self.text = text
 
 
 class Queue:
     """The queue of a device of a rank.
 
-    ``loss``: its failure, until a call that waits for the queue has raised it. ``told``: the place of the
-    last raised failure.
+    ``loss``: its failure, until a call that waits for the queue has raised it. ``reported``: the
+        place of the last raised failure.
     """
 
-    __slots__ = ("loss", "number", "told")
+    __slots__ = ("loss", "number", "reported")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.loss: Loss | None = None
-        self.told: Place = (0, 0)
+        self.reported: Place = (0, 0)
 
 
 class Arrival:
@@ -103,7 +103,7 @@ class Arrival:
         self.nbytes = len(target)
         self.begin = _address_of(target) if len(target) else 0
         self.queue = queue
-        self.message = 0  # that asks for them
+        self.message = 0  # number of the message that requests the bytes
         self.done = False
         self.loss: Loss | None = None
 
@@ -120,8 +120,8 @@ class Question:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.message = 0  # that asks it
-        self.asked = math.inf  # of a ping: when
+        self.message = 0  # number of the message with the question
+        self.asked = math.inf  # time of a ping
         self.body: memoryview | None = None
 
 
@@ -145,25 +145,25 @@ class Peer:
     def __init__(self, number: int) -> None:
         self.number = number
         self.facts: dict[str, Any] = {}
-        self.out = b""  # commands that are in no message yet
-        self.count = 0  # of these
-        self.outbox: tuple[tuple[int, bytes], ...] = ()  # messages that are not known to be sent
+        self.out = b""  # commands that wait for the next message
+        self.count = 0  # number of commands in ``out``
+        self.outbox: tuple[tuple[int, bytes], ...] = ()  # messages that may not have been sent yet
         self.sent = self.done = 0  # numbers of messages
-        self.total = self.acknowledged = 0  # bytes that were sent, and of these those that it has dealt with
-        self.on_its_way: deque[tuple[int, int]] = deque()  # number of a message, and the bytes up to it
+        self.total = self.acknowledged = 0  # bytes sent, and bytes of acknowledged messages
+        self.unacknowledged: deque[tuple[int, int]] = deque()  # number of each message, and ``total`` after it
         self.queues: dict[int, Queue] = {}
-        self.lost: str | None = None  # why it is given up
-        self.announced = False  # that it is lost
-        self.died = False  # its process is known to be gone
+        self.lost: str | None = None  # the reason, if the rank is lost
+        self.announced = False  # True once the other ranks know of the loss
+        self.died = False  # True if its process has ended
         self.heard = self.owes_since = self.flushed = time.monotonic()
-        self.arrivals: dict[int, Arrival] = {}  # by the number of the transfer, in their order
-        self.arrived = -1  # number of the last one that has come
-        self.questions: dict[int, Question] = {}  # that it has not answered, by number, in the order of their messages
+        self.arrivals: dict[int, Arrival] = {}  # expected data by number of the transfer, in order
+        self.arrived = -1  # number of the last transfer that has arrived
+        self.questions: dict[int, Question] = {}  # open questions by number, in the order of their messages
         self.pings: dict[int, Question] = {}
-        self.answer: Letter | None = None  # the last one
-        self.stuck_on = -1  # the rank that it has waited for longer than the deadline
-        self.dropped: deque[bytes] = deque()  # what finalizers want to be sent
-        self.clock = 0  # ns to be added to its clock
+        self.answer: Letter | None = None  # the last answer
+        self.stuck_on = -1  # the rank for which it waits longer than the deadline
+        self.dropped: deque[bytes] = deque()  # commands of finalizers, not yet in ``out``
+        self.clock = 0  # ns from its clock to the clock of rank 0
 
     @property
     def who(self) -> str:
@@ -197,12 +197,12 @@ class Conductor:
         self.lock = threading.RLock()
         self.peers = {r: Peer(r) for r in range(1, transport.size)}
         self.numbers = itertools.count(1)
-        # by two ranks; that nothing comes between looking and adding takes a factory that is one call of C
+        # counters by two ranks; a factory in C makes the look-up and insertion atomic under the GIL
         self.transfers: defaultdict[tuple[int, int], Iterator[int]] = defaultdict(functools.partial(itertools.count, 1))
-        self.cpu = Backend("CPU", n_threads=1)  # knows what CPUs of other ranks compute
-        self._alike: dict[int, Backend] = {}  # and what memory they need for that, by threads
+        self.cpu = Backend("CPU", n_threads=1)  # answers which nodes CPU ranks compute
+        self._alike: dict[int, Backend] = {}  # answers how much scratch memory they need, by number of threads
         self.closed = False
-        self.forked = False  # this process is the child of the one that has the cluster
+        self.forked = False  # True in a fork of the process with the cluster
         self._sender_is_awake = False
         self._wake_sender: queue.SimpleQueue[None] = queue.SimpleQueue()
         start_thread(self._send_later, "ggml_backend cluster")
@@ -212,12 +212,12 @@ class Conductor:
         return sum(p.total for p in self.peers.values())
 
     def left_behind(self) -> None:
-        """In the child of a fork."""
+        """Marks this process as a fork: it must not use the cluster."""
         self.forked = True
         self.lock = threading.RLock()
         self.transport.left_behind()
 
-    # --------------------------------------------------------------------------------------------------- the first word
+    # --------------------------------------------------------------------------------------------------------- greeting
 
     def greet(self) -> None:
         """Exchanges greetings with all ranks, at once."""
@@ -235,14 +235,12 @@ class Conductor:
             missing = [p for p in self.peers.values() if not p.facts]
             gone = [p for p in missing if p.number in self.transport.lost()]
             if gone:
-                raise DeviceLostError(
-                    f"{gone[0].who} has ended before it has called gb.cluster.start()", gone[0].number, ""
-                )
+                raise DeviceLostError(f"{gone[0].who} ended before it called gb.cluster.start()", gone[0].number, "")
             if time.monotonic() > deadline:
                 names = ", ".join(str(p.number) for p in missing)
                 raise DeviceLostError(
-                    f"rank {names} has not called gb.cluster.start() within {self.options.deadline:g} s: does every"
-                    " rank run the same script, up to that line? gb.cluster.start(deadline=...) waits longer",
+                    f"rank {names} has not called gb.cluster.start() within {self.options.deadline:g} s: every rank"
+                " must run the same script and reach that line; gb.cluster.start(deadline=...) waits longer",
                     missing[0].number, "",
                 )  # fmt: skip
             self.transport.pause(time.monotonic() - waited)
@@ -257,7 +255,7 @@ class Conductor:
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise m.MessageError(f"rank {peer.number} lists no backends")
         if not all(type(other.get(key)) is int for key in ("pid", "cores", "memory")):
-            raise m.MessageError(f"rank {peer.number} ({host}) does not say what pid, cores and memory it has")
+            raise m.MessageError(f"rank {peer.number} ({host}) does not report its pid, cores and memory")
         peer.facts = other
         if host == self.facts["host"]:
             self.transport.processes[peer.number] = other["pid"]
@@ -342,7 +340,7 @@ class Conductor:
 
     def expect_there(self, peer: Peer) -> None:
         if self.forked:
-            raise StateError(f"{peer.who}: the cluster belongs to the process that this one was forked from")
+            raise StateError(f"{peer.who}: the cluster belongs to the parent process of this fork")
         if self.closed:
             raise StateError(f"{peer.who}: the cluster is closed")
         if peer.lost is not None:
@@ -361,7 +359,7 @@ class Conductor:
             peer.outbox, peer.sent, peer.total, peer.out, peer.count = (
                 (*peer.outbox, (peer.sent + 1, peer.out)), peer.sent + 1, peer.total + nbytes, b"", 0,
             )  # fmt: skip
-            peer.on_its_way.append((peer.sent, peer.total))
+            peer.unacknowledged.append((peer.sent, peer.total))
         while peer.outbox:
             first = peer.outbox[0]
             self.transport.send(peer.number, m.CONTROL, m.message(Kind.COMMANDS, *first))
@@ -394,8 +392,8 @@ class Conductor:
                 self._arrived(peer, letter)
         except (m.MessageError, struct.error, ValueError) as error:
             assert peer is not None
-            self.lose(peer, f"it has sent what is no message: {error}")
-        except DeviceError as error:  # of the transport: nobody knows how much of it has come
+            self.lose(peer, f"it has sent an invalid message: {error}")
+        except DeviceError as error:  # of the transport: the message may have arrived in part
             assert peer is not None
             self.lose(peer, str(error))
 
@@ -404,15 +402,15 @@ class Conductor:
         for number, arrival in peer.arrivals.items():  # noqa: B007  no call, so nothing comes between
             break
         if letter.finished:
-            return  # by who came between since it was polled, and perhaps others behind it
+            return  # another caller has handled this letter since it was polled
         if arrival is None or number % m.N_MARKS != letter.mark:
-            again = letter.mark == peer.arrived % m.N_MARKS  # this was interrupted before
+            again = letter.mark == peer.arrived % m.N_MARKS  # an interrupted call has already received it
             letter.take()
             if not again:
-                self.lose(peer, "it has sent data that nobody asked for")
+                self.lose(peer, "it has sent data without a request")
             return
         if arrival.done:
-            letter.take()  # this, too
+            letter.take()  # an interrupted call has already handled it
         elif letter.channel == m.POISON:
             data = letter.take()
             status, rank = m.POISON_BODY.unpack_from(data)
@@ -431,7 +429,7 @@ class Conductor:
 
     def _heard(self, peer: Peer, message: m.Message, letter: Letter) -> None:
         kind, number, body = message
-        if kind != Kind.PONG:  # which says nothing of its work
+        if kind != Kind.PONG:  # a PONG is no sign of progress
             peer.heard = time.monotonic()
         if kind == Kind.DONE:
             self._done(peer, number)
@@ -445,36 +443,34 @@ class Conductor:
             other, sends, ns = m.BEAT_BODY.unpack(body)
             self._waits(peer, other, bool(sends), ns / 1e9)
         else:
-            self.lose(peer, f"it has sent a message of kind {kind}, which is rank 0's to send")
+            self.lose(peer, f"it has sent a message of kind {kind}, which only rank 0 sends")
 
     def _done(self, peer: Peer, number: int) -> None:
         number = min(number, peer.sent)
         peer.done = number if number > peer.done else peer.done
-        while peer.on_its_way and peer.on_its_way[0][0] <= peer.done:
-            first = peer.on_its_way[0]
+        while peer.unacknowledged and peer.unacknowledged[0][0] <= peer.done:
+            first = peer.unacknowledged[0]
             peer.acknowledged = first[1] if first[1] > peer.acknowledged else peer.acknowledged
-            if peer.on_its_way and peer.on_its_way[0] is first:
-                peer.on_its_way.popleft()
+            if peer.unacknowledged and peer.unacknowledged[0] is first:
+                peer.unacknowledged.popleft()
         peer.owes_since, peer.stuck_on = time.monotonic(), -1
         for question in list(peer.questions.values()):
             if question.body is None and question.message <= number:
-                self.lose(peer, f"it has done message {question.message} and not answered the question in it")
+                self.lose(peer, f"it has executed message {question.message} without answering the question in it")
         for arrival in list(peer.arrivals.values()):
             if not arrival.done and arrival.message <= number:
-                self.lose(peer, f"it has done message {arrival.message} and not sent the data that it was asked for")
+                self.lose(peer, f"it has executed message {arrival.message} without sending the requested data")
 
     def _answered(self, peer: Peer, asked: dict[int, Question], number: int, body: memoryview, letter: Letter) -> None:
         try:
-            question = asked[number]  # no call, so nothing comes between
+            question = asked[number]  # not a call, so it is atomic
         except KeyError:
             question = None
-        if (
-            letter.finished or letter is peer.answer
-        ):  # another thread took it meanwhile, or this one did before an interrupt
+        if letter.finished or letter is peer.answer:  # another thread, or this one before an interrupt, has handled it
             asked.pop(number, None)
             return
         if question is None:
-            self.lose(peer, f"it has answered question {number}, which is none that waits for an answer")
+            self.lose(peer, f"it has answered question {number}, which is not open")
             return
         question.body, peer.answer = body, letter
         asked.pop(number, None)
@@ -483,10 +479,10 @@ class Conductor:
         status, rank, at, command = m.LOSS.unpack_from(body)
         text = m.text_of(body[m.LOSS.size :])
         if at == m.NO_QUEUE:
-            self.lose(peer, f"it cannot do what it was told: {text}")
+            self.lose(peer, f"it cannot execute a command: {text}")
             return
-        found = peer.queues.get(at)  # None: it is closed
-        if found is not None and found.loss is None and (number, command) > found.told:
+        found = peer.queues.get(at)  # None: the queue is closed
+        if found is not None and found.loss is None and (number, command) > found.reported:
             found.loss = Loss((number, command), status, rank, text)
 
     def _waits(self, peer: Peer, other: int, sends: bool, seconds: float) -> None:
@@ -497,19 +493,19 @@ class Conductor:
         """
         now = time.monotonic()
         peer.stuck_on = other if seconds > self.options.deadline else -1
-        if not sends and self._waits_for_itself(peer):  # in a circle with a sender, the receiver is lost
+        if not sends and self._waits_for_itself(peer):  # in a cycle with a sender, the receiver is lost
             self.lose(peer, f"it has waited for {seconds:.1f} s for rank {other}, which waits for it")
             return
         gone = self.peers.get(other)
-        if gone is not None and gone.lost is not None:  # it has not heard of that
+        if gone is not None and gone.lost is not None:  # it does not know yet that the other rank is lost
             self.transport.send(peer.number, m.CONTROL, m.message(Kind.LOST, other))
             return
         if sends:
             target = self.peers.get(other)
             if target is not None and seconds > self.options.deadline:
-                self.lose(target, f"it has not received within {seconds:.1f} s what {peer.who} sends it")
+                self.lose(target, f"it has not received data of {peer.who} within {seconds:.1f} s")
             return
-        if other == 0:  # which has sent data before it has asked anybody to take them
+        if other == 0:  # rank 0 sends data before the command to receive them
             if self.transport.is_sending(peer.number):
                 peer.owes_since = now
             seconds, who = min(seconds, now - peer.owes_since), "rank 0"
@@ -519,7 +515,7 @@ class Conductor:
                 return
             seconds, who = min(seconds, now - source.owes_since), source.who
         if seconds > self.options.deadline:
-            self.lose(peer, f"nothing has come to it from {who} for {seconds:.1f} s, though that has sent it")
+            self.lose(peer, f"it has received nothing from {who} for {seconds:.1f} s, although {who} has sent data")
 
     def _waits_for_itself(self, peer: Peer) -> bool:
         """True if the rank waits for itself through a cycle of waiting ranks."""
@@ -631,14 +627,19 @@ class Conductor:
         if peer.lost is not None:
             raise peer.loss()
         if at.loss is not None:
-            self._tell(peer, at)
+            self._raise_loss(peer, at)
 
     def _abandon(self, peer: Peer, at: Queue) -> None:
         """Ignores the outcome of all work in a queue."""
         with self.lock:
             clear = m.command(What.CLEAR, at.number)
             self.prepare(peer, len(clear))
-            at.loss, at.told, peer.out, peer.count = None, (peer.sent + 1, peer.count), peer.out + clear, peer.count + 1
+            at.loss, at.reported, peer.out, peer.count = (
+                None,
+                (peer.sent + 1, peer.count),
+                peer.out + clear,
+                peer.count + 1,
+            )
 
     def let_go(self, *arrivals: Arrival) -> None:
         """Releases the targets: nothing is written to them any more."""
@@ -646,14 +647,14 @@ class Conductor:
             for arrival in arrivals:
                 arrival.target = None
 
-    def _tell(self, peer: Peer, at: Queue) -> None:
+    def _raise_loss(self, peer: Peer, at: Queue) -> None:
         """Raises a failure of a queue and lets the rank continue."""
         with self.lock:
             loss, clear = at.loss, m.command(What.CLEAR, at.number)
             if loss is None or peer.lost is not None:
                 return
             self._collect(peer)
-            at.loss, at.told, peer.out, peer.count = None, loss.begin, peer.out + clear, peer.count + 1
+            at.loss, at.reported, peer.out, peer.count = None, loss.begin, peer.out + clear, peer.count + 1
             self.added(peer, True)
         raise self.error_of(loss)
 
@@ -684,7 +685,7 @@ class Conductor:
     def fields_of(self, peer: Peer, fields: struct.Struct, body: memoryview) -> tuple[Any, ...]:
         """The fields at the start of an answer. A rank whose answer is too short is lost."""
         if len(body) < fields.size:
-            self.lose(peer, f"it has sent an answer of {len(body)} bytes, which is none")
+            self.lose(peer, f"it has sent an answer of {len(body)} bytes, which is too short")
             self.expect_there(peer)
         return fields.unpack_from(body)
 
@@ -698,14 +699,15 @@ class Conductor:
         return True
 
     def ping(self, peer: Peer) -> tuple[float, int]:
-        """Seconds of a round trip, and its clock against ours in ns, from when the message was on its way back."""
+        """Seconds of a round trip, and the offset of its clock from this one in ns, at the middle
+        of the trip."""
         number, question = next(self.numbers), Question(peer)
         with self.lock:
             self.expect_there(peer)
             peer.pings[number] = question
             begin = time.monotonic_ns()
             self.transport.send(peer.number, m.CONTROL, m.message(Kind.PING, number))
-            question.asked = time.monotonic()  # from now on it is owed
+            question.asked = time.monotonic()  # the rank owes the answer from now on
         (clock,) = self.fields_of(peer, m.CLOCK, self.answer(question))
         end = time.monotonic_ns()
         return (end - begin) / 1e9, (begin + end) // 2 - int(clock)
@@ -731,19 +733,20 @@ class Conductor:
 
     def _piece_to_rank(self, peer: Peer, memory: int, offset: int, data: memoryview) -> None:
         nbytes = len(data)
-        if peer.bytes > _MAX_ON_ITS_WAY:
-            self.wait(lambda: peer.bytes <= _MAX_ON_ITS_WAY // 2 or peer.lost is not None)
+        if peer.bytes > _MAX_UNACKNOWLEDGED:
+            self.wait(lambda: peer.bytes <= _MAX_UNACKNOWLEDGED // 2 or peer.lost is not None)
         with self.lock:
             self.expect_there(peer)
             number = next(self.transfers[0, peer.number])
-            # the bytes first: those that nobody takes do no harm, and nobody waits for what is not sent
+            # send the bytes first: bytes without a command are harmless, a command without bytes
+            # would wait
             self.transport.send(peer.number, m.tag_of(m.DATA, number), data)
             peer.total = peer.total + nbytes
-            peer.on_its_way.append((peer.sent + 1, peer.total))
+            peer.unacknowledged.append((peer.sent + 1, peer.total))
             self.add(peer, m.command(What.TAKE, m.NO_QUEUE, 0, number, memory, offset, nbytes), begin=True)
 
     def _wait_for_host(self, data: memoryview) -> None:
-        """Waits for data that a rank is still to deliver into these host bytes."""
+        """Waits for pending data that a rank delivers into these host bytes."""
         with self.lock:
             waiting = [a for p in self.peers.values() for a in list(p.arrivals.values()) if a.target is not None]
         if not waiting or not len(data):
@@ -829,7 +832,7 @@ class Conductor:
         with self.lock:
             if self.closed:
                 return
-            for peer in self.peers.values():  # also to one that was given up: it may be there
+            for peer in self.peers.values():  # also to lost ranks, which may be alive
                 peer.dropped.clear()
                 if peer.died:
                     continue

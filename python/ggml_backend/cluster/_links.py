@@ -1,13 +1,13 @@
 """Costs of work on other ranks: measured for links and devices, cached on disk, and found by ``Costs.cached``.
 
-Links are measured between devices, with the commands that runs use. So the time of a device to read and write
-its memory counts. Round trips of small messages give the latency. Bursts of large messages give the rate of
-each direction: the receiver's clock measures the time between the first and the last. These messages do not
-pass through rank 0. Ranks of one host, and devices of one kind, count as equal: one pair of each two kinds of
-ends is measured.
+Links are measured between devices, with the commands that runs use. So the time of a device to read
+and write its memory counts. Round trips of small messages give the latency. Bursts of large
+messages give the rate of each direction: the receiver's clock measures the time between the first
+and the last. These messages do not pass through rank 0. Ranks of one host, and devices of one kind,
+count as equal: one pair of each two kinds is measured.
 
-The costs lie in one file for each version, beside the costs of devices. The key of a link is its two ends and
-the kind of connection.
+The costs are in one file for each version, beside the costs of devices. The key of a link is its
+two ends and the kind of connection.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ __all__ = ["Measured", "calibrate_cluster"]
 FORMAT = 1
 _SMALL, _FIRST, _LARGEST = 16, 64 << 10, 4 << 20  # bytes of messages
 _BURST, _BURSTS = 8, 3  # large messages in a burst, and number of bursts
-_LONG = 0.02  # seconds that a large message should take; after a round trip of this length few are made
+_LONG = 0.02  # seconds that a large message should take; after a round trip of this length, few round trips are made
 
 Seconds = Callable[[int], float]
-"""Of one of some messages of so many bytes that follow each other."""
+"""Seconds of one message in a sequence of messages of so many bytes."""
 
 
 class Measured:
@@ -51,7 +51,7 @@ class Measured:
     conductor: Conductor
     peer: Peer
     name: str
-    _remote = True  #: its work is timed on the clock of its rank
+    _remote = True  #: work is timed on the clock of the rank
 
     @property
     def end(self) -> str:
@@ -63,21 +63,21 @@ class Measured:
 
     @property
     def _cost_name(self) -> str:
-        """The same, of what its file of costs holds: copies from and to rank 0 among it."""
-        way = self.conductor.transport.way(0, self.peer.number)
-        return f"{self.end}; from {self.conductor.facts.get('host')}, {way}"
+        """The key of its file of costs, which include copies from and to rank 0."""
+        connection = self.conductor.transport.connection(0, self.peer.number)
+        return f"{self.end}; from {self.conductor.facts.get('host')}, {connection}"
 
     def link_name(self, other: Measured) -> str:
-        """The same, of the link to another device."""
-        return f"{self.end} -> {other.end}; {self.conductor.transport.way(self.peer.number, other.peer.number)}"
+        """The key of the link to another device."""
+        return f"{self.end} -> {other.end}; {self.conductor.transport.connection(self.peer.number, other.peer.number)}"
 
     def _kept_links(self) -> dict[str, CopyCost]:
-        """What was measured so far, by the names of links."""
+        """Known costs by names of links."""
         return read_links()
 
     def _measure_copies(self) -> tuple[CopyCost, CopyCost]:
-        """From memory of rank 0, and to it: what some copies take beyond a round trip, which the last of them ends
-        with."""
+        """Costs of copies from memory of rank 0 and to it: the time of several copies without the
+        round trip at their end."""
         trips = [self.conductor.ping(self.peer)[0] for _ in range(3)]
         trips = trips if median(trips) > _LONG else [self.conductor.ping(self.peer)[0] for _ in range(15)]
         trip, memory, data = median(trips), self._device.allocate(_LARGEST), memoryview(bytearray(_BURST * _LARGEST))
@@ -98,7 +98,7 @@ class Measured:
         return CopyCost(trip / 2 * 1e6, _rate(there)), CopyCost(trip / 2 * 1e6, _rate(back))
 
     def measure_link(self, other: Measured) -> tuple[CopyCost, CopyCost]:
-        """To another device, and back."""
+        """Costs of copies to another device and back."""
         mine, its = self._device.allocate(_LARGEST), other._device.allocate(_LARGEST)
 
         def trips(count: int) -> list[float]:
@@ -138,7 +138,7 @@ class Measured:
 
 
 def _rate(seconds: Seconds) -> float:
-    """Bytes a microsecond: of some messages, then of larger ones if the link is fast."""
+    """Bytes a microsecond. If the link is fast, it is measured again with larger messages."""
     nbytes = _FIRST
     while True:
         rate = nbytes / median(seconds(nbytes) for _ in range(_BURSTS))
@@ -167,7 +167,7 @@ def read_links() -> dict[str, CopyCost]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        message = f"{line(path)} is ignored, as if nothing had been measured: {line(error, 200)}"
+        message = f"{line(path)} is invalid and ignored: {line(error, 200)}"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
         return {}
 
@@ -219,7 +219,8 @@ def calibrate_cluster(
 
 
 class _Links:
-    """Those between devices of ranks. ``open``: names of what is to be measured, with two that have such a link."""
+    """The links between devices of ranks. ``open``: names of the links to measure, with a pair of
+    devices for each."""
 
     def __init__(self, backends: Sequence[Backend], force: bool) -> None:
         self.devices: list[tuple[int, Measured]] = [

@@ -1,4 +1,4 @@
-"""Memory and graphs of a rank, by the numbers that rank 0 gave them. Every access is checked."""
+"""Memory and graphs of a rank. Rank 0 numbers them. Every access is checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Piece:
     def __init__(self, backend: Backend, queue: int, nbytes: int) -> None:
         self.backend = backend
         self.queue = queue  # the number of the device
-        self.spoilt: Exception | None = None  # why the contents are invalid, until they are read or set again
+        self.spoilt: Exception | None = None  # the reason why the contents are invalid, until the next read or write
         self.buffer: Buffer = backend.allocate(max(nbytes, 1))
         self.size = nbytes
         self.host = self.buffer.is_host
@@ -53,7 +53,7 @@ class Piece:
 
     def expect_inside(self, offset: int, nbytes: int) -> None:
         if offset > self.size or nbytes > self.size - offset:
-            raise MessageError(f"{nbytes} bytes at {offset} lie outside of a memory of {self.size} bytes")
+            raise MessageError(f"{nbytes} bytes at {offset} are outside of a memory of {self.size} bytes")
 
     def mark_weights(self) -> None:
         if not self.weights:
@@ -71,7 +71,7 @@ class Piece:
             self.spoilt = None
 
     def read(self, offset: int, nbytes: int) -> memoryview:
-        """On the host the memory itself; else a copy."""
+        """The memory itself on the host, else a copy."""
         self.expect_inside(offset, nbytes)
         if self.host:
             return self._bytes[offset : offset + nbytes]
@@ -157,7 +157,7 @@ class Compiled:
 def _expect_memory(node: Any) -> None:
     for tensor in (node, *(s for s in node.src if s)):
         if not tensor.data and lib.ggml_nbytes(tensor):
-            raise MessageError("nodes: a tensor that is computed with has no memory")
+            raise MessageError("nodes: a source or result has no memory")
 
 
 # --------------------------------------------------------------------------------------------------------------- files
@@ -177,7 +177,7 @@ def fill_from_file(piece: Piece, offset: int, nbytes: int, path: str, at: int, d
         piece.write(offset, memoryview(data))
         offset += len(data)
     if found.digest() != digest:
-        raise FileError(f"{path}: {nbytes} bytes at {at} differ from those of rank 0: another file")
+        raise FileError(f"{path}: {nbytes} bytes at {at} differ from those of rank 0: the files differ")
 
 
 def _pieces_of(path: str, at: int, nbytes: int) -> Iterator[bytes]:
@@ -185,32 +185,34 @@ def _pieces_of(path: str, at: int, nbytes: int) -> Iterator[bytes]:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if at > size or nbytes > size - at:
-                raise FileError(f"{path}: needs {nbytes} bytes at {at}, and has {size} in all: another file")
+                raise FileError(
+                    f"{path}: the file has {size} bytes, rank 0 needs {nbytes} bytes at {at}: the files differ"
+                )
             file.seek(at)
             while nbytes:
                 data = file.read(min(nbytes, _PIECE))
                 if not data:
-                    raise FileError(f"{path}: it has become shorter while it was read")
+                    raise FileError(f"{path}: the file was truncated while it was read")
                 yield data
                 nbytes -= len(data)
-    except NotADirectoryError as error:  # on the way to it
+    except NotADirectoryError as error:  # a parent of the path is a file
         raise FileNotFoundError(str(error)) from None
     except (FileNotFoundError, FileError):
         raise
     except OSError as error:
-        raise FileError(f"{path}: it cannot be read: {error.strerror or error}") from None
+        raise FileError(f"{path}: reading failed: {error.strerror or error}") from None
 
 
 def keep(piece: Piece, offset: int, nbytes: int, folder: str, digest: bytes) -> None:
     """Stores bytes of memory in the cache under their hash."""
     data = piece.read(offset, nbytes)
     if hashlib.blake2b(data, digest_size=32).digest() != digest:
-        raise FileError("what was received is not what was sent: its hash differs")
+        raise FileError("the hash of the received bytes differs from that of the sent bytes")
     try:
         os.makedirs(folder, exist_ok=True)
         replace_file(os.path.join(folder, digest.hex()), lambda file: file.write(data))
     except OSError as error:
         raise FileError(
-            f"the cache {folder} cannot keep {nbytes} bytes of weights: {error.strerror or error}: make room, or name"
-            " another folder, or none, in gb.cluster.start(cache=...)"
+            f"the cache {folder} cannot keep {nbytes} bytes of weights: {error.strerror or error}: free some"
+            " disk space, or give another folder or None in gb.cluster.start(cache=...)"
         ) from None

@@ -43,7 +43,7 @@ __all__ = [
 ]  # fmt: skip
 
 HELLO, CONTROL, DATA, POISON, ASKED = 1, 2, 3, 4, 5  # channels
-N_CHANNELS, N_MARKS = 8, 4096  # together what a tag of MPI holds everywhere
+N_CHANNELS, N_MARKS = 8, 4096  # their product fits the tags of every MPI
 
 MAGIC = b"gbCl"
 PROTOCOL = 4
@@ -66,21 +66,21 @@ class Kind:
     """Kinds of control messages."""
 
     # from rank 0
-    COMMANDS = 1  # to be done in order; the number is that of the message, from 1 up
-    LOST = 2  # the number is a rank that is gone: nothing comes from it any more
+    COMMANDS = 1  # executed in order; the number is that of the message, from 1 up
+    LOST = 2  # the number is that of a lost rank, which sends nothing any more
     PING = 3  # answered at once by PONG with the same number
     BYE = 4
     # to rank 0
     DONE = 16  # all messages up to that number are done
     FAILED = 17  # of that message: i32 status, i32 lost rank (-1: none), u32 queue, u32 number of the command, text
-    BEAT = 18  # alive, at work on that message: i32 the rank it waits for (-1: none), u8 1: which waits for what it
-    # sends to that, 0: for data of that, u64 ns for how long
-    ANSWER = 19  # to a question of that number: what the command says
+    BEAT = 18  # alive, executing that message: i32 the rank it waits for (-1: none), u8 1: it waits for that rank to
+    # receive, 0: for data of that rank, u64 ns of waiting
+    ANSWER = 19  # to the question of that number; the command defines the body
     PONG = 20  # u64 ns on the clock of the rank
 
 
 class What:
-    """Commands; behind each its fields, and what follows them."""
+    """Commands. A comment gives the fields of a command and what follows them."""
 
     OPEN = 1  # question, device: opens a backend; its name follows. The answer: u8 0, u64 alignment, u64 largest, name
     ALLOC = 2  # question, device, memory, bytes. The answer: i32 status, text
@@ -93,10 +93,10 @@ class What:
     GRAPH = 9  # device, graph: nodes follow (_nodes.py)
     RUN = 10  # graph
     DROP = 11  # graph
-    ASK = 12  # question, device: one node follows. The answer: a text why it is not computed, empty: it is
-    MARK = 13  # question. The answer: u64 ns on the clock of the rank when its turn comes
+    ASK = 12  # question, device: one node follows. The answer: the reason for a refusal, or nothing
+    MARK = 13  # question. The answer: u64 ns on the clock of the rank at this command
     FILE = 14  # question, memory, offset, bytes, offset in the file, hash: a path follows. The answer: i32 status, text
-    CLEAR = 15  # queue: what failed in it was heard of
+    CLEAR = 15  # queue: rank 0 has handled its failure
     KEEP = 16  # memory, offset, bytes, hash: into the cache, if there is one
     CLOSE = 17  # device
     WORK = 18  # question, device: nodes follow. The answer: i32 status, u64 bytes of scratch memory or a text
@@ -126,7 +126,7 @@ _NOTHING = memoryview(b"")
 _HAS_MORE = frozenset((What.OPEN, What.PUT, What.GRAPH, What.ASK, What.FILE, What.WORK))
 _BEGIN = _COMMAND.size
 _READERS = {what: (fields.size, fields.unpack_from, what in _HAS_MORE) for what, fields in FIELDS.items()}
-_tuple = tuple.__new__  # a NamedTuple is made by it in half of the time that its own constructor takes
+_tuple = tuple.__new__  # makes a NamedTuple in half the time of its own constructor
 _KINDS = frozenset(v for k, v in vars(Kind).items() if k.isupper())
 ANSWER_STATUS = struct.Struct("<i")
 BEAT_BODY = struct.Struct("<iBQ")
@@ -145,7 +145,8 @@ class Message(NamedTuple):
 
 
 class Command(NamedTuple):
-    """One command of a message: what is to be done, its fields, and the bytes behind them. ``end``: where it ends."""
+    """One command of a message: its kind, its fields, and the bytes behind them. ``end``: the
+    offset of its end."""
 
     what: int
     fields: tuple[Any, ...]
@@ -166,9 +167,9 @@ def read_message(data: bytes | bytearray | memoryview) -> Message:
     if magic != MAGIC or protocol != PROTOCOL:
         raise MessageError(f"a message begins with {bytes(magic)!r}, protocol {protocol}, not {MAGIC!r}, {PROTOCOL}")
     if kind not in _KINDS:
-        raise MessageError(f"there is no kind {kind} of messages")
+        raise MessageError(f"unknown kind of message {kind}")
     if length != len(view) - _HEADER.size:
-        raise MessageError(f"a message of {len(view) - _HEADER.size} bytes says that it has {length}")
+        raise MessageError(f"the header of a message of {len(view) - _HEADER.size} bytes gives its length as {length}")
     return Message(kind, number, view[_HEADER.size :])
 
 
@@ -182,7 +183,7 @@ _LENGTH = FIELDS[What.GIVE].size
 
 
 def give(queue: int, rank: int, transfer: int, memory: int, offset: int, nbytes: int) -> bytes:
-    """``command(What.GIVE, ...)`` in one step, as each cut of a graph needs it."""
+    """A faster ``command(What.GIVE, ...)``, for the cuts of a graph."""
     return _GIVE_OR_TAKE.pack(What.GIVE, _LENGTH, queue, rank, transfer, memory, offset, nbytes)
 
 
@@ -195,23 +196,23 @@ def commands_of(body: memoryview, at: int = 0) -> Iterator[Command]:
     size = len(body)
     while at < size:
         if size - at < _BEGIN:
-            raise MessageError(f"{size - at} bytes at the end of a message are no command")
+            raise MessageError(f"{size - at} bytes at the end of a message are too few for a command")
         what, length = _COMMAND.unpack_from(body, at)
         known = _READERS.get(what)
         at += _BEGIN
         if known is None:
-            raise MessageError(f"there is no command {what}")
+            raise MessageError(f"unknown command {what}")
         least, unpack, has_more = known
         end = at + length
         if end > size or length < least or (length > least and not has_more):
-            raise MessageError(f"command {what} says that it has {length} bytes, of {size - at}")
+            raise MessageError(f"command {what} claims {length} bytes, but only {size - at} are left")
         more = _NOTHING if length == least else body[at + least : end]
         yield _tuple(Command, (what, unpack(body, at), more, end))
         at = end
 
 
 def pieces_of(nbytes: int) -> list[tuple[int, int]]:
-    """The messages in which data travel: the begin and the size of each. Data without bytes are one message."""
+    """The messages that carry data: offset and size of each. Empty data need one message."""
     return [(at, min(MAX_DATA, nbytes - at)) for at in range(0, nbytes, MAX_DATA)] or [(0, 0)]
 
 
@@ -219,11 +220,11 @@ def expect_short(tag: int, nbytes: int) -> None:
     """Raises DeviceError for a message that is too long for a transport."""
     most = MAX_DATA if tag % N_CHANNELS == DATA else MAX_MESSAGE
     if nbytes > most:
-        raise DeviceError(f"a message of {nbytes} bytes: at most {most} travel at once")
+        raise DeviceError(f"a message of {nbytes} bytes exceeds the limit of {most}")
 
 
 def tag_of(channel: int, transfer: int) -> int:
-    """A channel, and which transfer the data are of."""
+    """The tag of a channel and a transfer."""
     return channel + N_CHANNELS * (transfer % N_MARKS)
 
 
@@ -240,11 +241,11 @@ def hello(facts: dict[str, Any]) -> bytes:
 
 
 def read_hello(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """MessageError for what is none; versions are the caller's to compare."""
+    """Parses a greeting. MessageError if it is invalid. The caller compares versions."""
     try:
         facts = json.loads(bytes(data)) if len(data) <= MAX_HELLO else None
     except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict) or facts.get("magic") != "ggml_backend cluster":
-        raise MessageError("what was received is no greeting of ggml_backend: is another program in this MPI job?")
+        raise MessageError("received an invalid greeting: does another program run in this MPI job?")
     return facts

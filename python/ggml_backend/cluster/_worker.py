@@ -42,21 +42,27 @@ __all__ = ["Worker", "facts"]
 
 _ERROR: int = lib.GGML_STATUS_DEVICE_ERROR
 _ALLOC: int = lib.GGML_STATUS_ALLOC_FAILED
-_MAX_DEVICES = 256  # that are open at once
-_TELL = 4  # messages after which DONE is said, also when there are more
-_OF_QUEUE = frozenset((What.TAKE, What.GIVE, What.COPY, What.GRAPH))  # whose first field is a queue
-_OF_MEMORY = {What.FILL: 0, What.PUT: 0, What.KEEP: 0, What.TAKE: 3, What.COPY: 1}  # which field says what is set
-_CHANGED = {**_OF_MEMORY, What.FREE: 0, What.FILE: 1}  # which field says what is changed
+_MAX_DEVICES = 256  # maximum number of open devices
+_DONE_EVERY = 4  # messages after which DONE is sent, even if more are waiting
+_OF_QUEUE = frozenset((What.TAKE, What.GIVE, What.COPY, What.GRAPH))  # commands whose first field is a queue
+_OF_MEMORY = {
+    What.FILL: 0,
+    What.PUT: 0,
+    What.KEEP: 0,
+    What.TAKE: 3,
+    What.COPY: 1,
+}  # index of the field with the memory that is set
+_CHANGED = {**_OF_MEMORY, What.FREE: 0, What.FILE: 1}  # index of the field with the memory that changes
 _OF_DATA = frozenset((m.DATA, m.POISON))  # channels
 _READS = frozenset((
     What.OPEN, What.ALLOC, What.GIVE, What.GRAPH, What.DROP, What.ASK, What.MARK, What.CLEAR, What.KEEP, What.CLOSE,
     What.WORK,
-))  # what changes no memory  # fmt: skip
-_LEND = 512 << 10  # bytes that may be lent: of less a copy costs no more than to ask
-_MOMENT = 1e-3  # seconds that a rank listens to nothing but the message that it waits for
-_OLD = 16  # transfers of a rank after which data that nobody has asked for are dropped
-_HEADERS = 64  # bytes, more than a header has
-_TICK = 0.005  # seconds between two looks of the thread that says that the rank is alive
+))  # commands that change no memory  # fmt: skip
+_LEND = 512 << 10  # smallest number of bytes to lend; a copy of fewer costs no more than the request
+_MOMENT = 1e-3  # seconds during which a rank receives only the message that it waits for
+_OLD = 16  # number of later transfers after which data without a request are dropped
+_HEADERS = 64  # bytes, more than a header needs
+_TICK = 0.005  # seconds between two checks of the heartbeat thread
 
 
 class Ended(Exception):
@@ -64,7 +70,7 @@ class Ended(Exception):
 
 
 class _Failure(Exception):
-    """What failed before, here or on another rank. rank: whose end was the reason, or -1."""
+    """An earlier failure, here or on another rank. rank: the rank whose end was the cause, or -1"""
 
     def __init__(self, status: int, rank: int, text: str) -> None:
         super().__init__(text)
@@ -72,7 +78,7 @@ class _Failure(Exception):
         self.rank = rank
 
     def again(self) -> _Failure:
-        """The same without a traceback, which would grow each time, and keep what frames hold."""
+        """A copy without the traceback, which would grow with each raise and keep frames alive."""
         return _Failure(self.status, self.rank, str(self))
 
 
@@ -98,7 +104,7 @@ def memory_of_host() -> int:
 
 
 def facts(version: str) -> dict[str, Any]:
-    """What a rank says of itself."""
+    """The facts that a rank reports in its greeting."""
     names = [n for n in backends() if n != "SIM" and registry.kind_called(n) is None]
     return {
         "version": version, "byteorder": sys.byteorder, "python": platform.python_version(),
@@ -122,7 +128,7 @@ def differs(mine: dict[str, Any], other: dict[str, Any], me: str, who: str) -> s
 
 
 class Worker:
-    """One rank that serves rank 0. ``options``: of :func:`cluster`."""
+    """A rank that serves rank 0. ``options``: those of ``gb.cluster.start()``."""
 
     def __init__(self, transport: Transport, version: str, options: Any) -> None:
         self.transport = transport
@@ -135,16 +141,16 @@ class Worker:
         self.data: dict[int, deque[Letter]] = {r: deque() for r in range(transport.size)}
         self.gone: dict[int, str] = {}
         self.failed: dict[int, _Failure] = {}  # by queue
-        self.orphans = 0  # data that nobody took any more
-        self.asked: dict[int, int] = {}  # which transfer another rank waits for
-        self.loans: list[tuple[Loan, int, int]] = []  # what is being sent, between which addresses
-        self.body = memoryview(b"")  # of the message that is being carried out
+        self.orphans = 0  # number of dropped data messages
+        self.asked: dict[int, int] = {}  # by rank: the transfer that it waits for
+        self.loans: list[tuple[Loan, int, int]] = []  # loans with their address ranges
+        self.body = memoryview(b"")  # body of the message that is being executed
         self.ended = False
-        self.received = 0  # number of the message that came last
-        self.told = 0  # number of the message that DONE was said of last
-        self.busy = 0  # number of the message that is being carried out,
-        self.command = 0  # and of the command in it
-        self.waits = (-1, False, 0.0)  # for whom: to take what is sent to it, else for its data; since when
+        self.received = 0  # number of the last received message
+        self.reported = 0  # number of the last message that DONE acknowledged
+        self.busy = 0  # number of the message that is being executed
+        self.command = 0  # index of its current command
+        self.waits = (-1, False, 0.0)  # the rank it waits for; True: to receive, False: for its data; since when
         self._stop = threading.Event()
         self._do: dict[int, Callable[..., None]] = {
             getattr(What, name): getattr(self, f"_{name.lower()}") for name in vars(What) if name.isupper()
@@ -154,10 +160,11 @@ class Worker:
     def me(self) -> str:
         return f"rank {self.transport.rank} ({self.facts['host']})"
 
-    # --------------------------------------------------------------------------------------------------- the first word
+    # --------------------------------------------------------------------------------------------------------- greeting
 
     def greet(self) -> None:
-        """Exchanges greetings with rank 0. StateError if that does not come, or cannot work with this one."""
+        """Exchanges greetings with rank 0. StateError if rank 0 does not arrive, or is
+        incompatible."""
         deadline = time.monotonic() + self.options.deadline
         waited = time.monotonic()
         while True:
@@ -165,9 +172,9 @@ class Worker:
             if letter is not None and letter.peer == 0 and letter.channel == m.HELLO:
                 break
             if letter is not None:
-                raise MessageError(f"{self.me}: something came before the greeting of rank 0")
+                raise MessageError(f"{self.me}: another message arrived before the greeting of rank 0")
             if 0 in self.transport.lost():
-                raise StateError(f"{self.me}: rank 0 is gone before it has called gb.cluster.start()")
+                raise StateError(f"{self.me}: rank 0 ended before it called gb.cluster.start()")
             if time.monotonic() > deadline:
                 raise StateError(
                     f"{self.me}: rank 0 has not called gb.cluster.start() within {self.options.deadline:g} s. All ranks"
@@ -184,7 +191,7 @@ class Worker:
     # --------------------------------------------------------------------------------------------------------- messages
 
     def serve(self) -> None:
-        """Until rank 0 leaves."""
+        """Executes commands until rank 0 leaves."""
         alive = start_thread(self._say_alive, "ggml_backend cluster")
         try:
             self.greet()
@@ -206,7 +213,7 @@ class Worker:
         self.memories.clear()
 
     def _wait(self, ready: Callable[[], bool]) -> None:
-        """Takes what comes until something is so. Ended: rank 0 is gone."""
+        """Receives messages until ``ready()`` is true. Raises Ended if rank 0 is gone."""
         since = 0.0
         while not ready():
             if self._pump():
@@ -252,26 +259,26 @@ class Worker:
             self.gone.setdefault(message.number, "rank 0 has lost it")
             self.transport.gave_up(message.number, 0)
         elif message.kind == Kind.PING:
-            self._tell(Kind.PONG, message.number, m.CLOCK.pack(time.monotonic_ns()))
+            self._report(Kind.PONG, message.number, m.CLOCK.pack(time.monotonic_ns()))
         elif message.kind == Kind.BYE:
             self.ended = True
         return True
 
     def _received(self, message: Message) -> None:
-        """One that has come already was sent by somebody who was interrupted, and could not know."""
+        """Queues a message. Ignores a repeated one, which rank 0 sends after an interrupt."""
         if message.number <= self.received:
             return
         if message.number != self.received + 1:
-            self._fail(m.NO_QUEUE, MessageError(f"message {message.number} has come behind {self.received}"))
+            self._fail(m.NO_QUEUE, MessageError(f"message {message.number} has arrived after message {self.received}"))
         self.received = message.number
         self.queue.append(message)
 
-    def _tell(self, kind: int, number: int, body: bytes = b"") -> None:
+    def _report(self, kind: int, number: int, body: bytes = b"") -> None:
         self.transport.send(0, m.CONTROL, m.message(kind, number, body))
 
     def _say_alive(self) -> None:
         said = time.monotonic()
-        with contextlib.suppress(BaseException):  # the transport ends
+        with contextlib.suppress(BaseException):  # the transport may be closing
             while not self._stop.wait(_TICK if self.busy else 10 * _TICK):
                 if not self.busy:
                     continue
@@ -281,7 +288,7 @@ class Worker:
                     said = now
                     peer, sends, since = self.waits
                     ns = int((now - since) * 1e9) if since else 0
-                    self._tell(Kind.BEAT, self.busy, m.BEAT_BODY.pack(peer, sends, ns))
+                    self._report(Kind.BEAT, self.busy, m.BEAT_BODY.pack(peer, sends, ns))
 
     def _carry_out(self, message: Message) -> None:
         self.busy, self.body = message.number, message.body
@@ -296,8 +303,8 @@ class Worker:
         except MessageError as error:
             self._fail(m.NO_QUEUE, error)
         self.busy = 0
-        if not self.queue or message.number - self.told >= _TELL:
-            self._tell_done(message.number)
+        if not self.queue or message.number - self.reported >= _DONE_EVERY:
+            self._report_done(message.number)
 
     def _queue_of(self, command: Command) -> int:
         """The queue that fails with a command."""
@@ -311,42 +318,42 @@ class Worker:
             found = self.memories.get(fields[_OF_MEMORY[what]])
         return m.NO_QUEUE if found is None else found.queue
 
-    def _tell_done(self, number: int) -> None:
-        if number > self.told:
-            self.told = number
-            self._tell(Kind.DONE, number)
+    def _report_done(self, number: int) -> None:
+        if number > self.reported:
+            self.reported = number
+            self._report(Kind.DONE, number)
 
     def _failure(self, error: Exception) -> _Failure:
         if isinstance(error, _Failure):
             return error.again()
-        status, text = _told(error)
+        status, text = _status_of(error)
         rank = error.rank if isinstance(error, DeviceLostError) else -1
         return _Failure(status, rank, f"{self.me}: {text}")
 
     def _fail(self, queue: int, error: Exception) -> None:
-        """The first failure of a queue counts, until rank 0 has heard of it. What is of none, a message that cannot be
-        carried out, makes this rank useless, as rank 0 will see."""
+        """Reports a failure. Only the first failure of a queue counts, until rank 0 has handled it.
+        Without a queue the message is invalid, and rank 0 gives up this rank."""
         if queue in self.failed:
             return
         failure = self._failure(error)
         if queue != m.NO_QUEUE:
             self.failed[queue] = failure
         body = m.LOSS.pack(failure.status, failure.rank, queue, self.command)
-        self._tell(Kind.FAILED, self.busy, body + m.text_bytes(str(failure)))
+        self._report(Kind.FAILED, self.busy, body + m.text_bytes(str(failure)))
 
     def _answer(self, question: int, body: bytes) -> None:
-        self._tell(Kind.ANSWER, question, body)
+        self._report(Kind.ANSWER, question, body)
 
     def _answer_status(self, question: int, work: Callable[[], None], found: Callable[[], bytes] = bytes) -> None:
-        """found: what is told when it has succeeded."""
-        status, told = 0, b""
+        """Answers with the status of ``work``. found: returns the body after success"""
+        status, answer = 0, b""
         try:
             work()
-            told = found()
+            answer = found()
         except Exception as error:
-            status, text = _told(error)
-            told = m.text_bytes(text)
-        self._answer(question, m.ANSWER_STATUS.pack(status) + told)
+            status, text = _status_of(error)
+            answer = m.text_bytes(text)
+        self._answer(question, m.ANSWER_STATUS.pack(status) + answer)
 
     # --------------------------------------------------------------------------------------------------------- commands
 
@@ -366,14 +373,16 @@ class Worker:
         question, number = command.fields
         try:
             if number in self.devices or number == m.NO_QUEUE:
-                raise MessageError(f"there is a device {number} already")
+                raise MessageError(f"device {number} is already open")
             if len(self.devices) >= _MAX_DEVICES:
-                raise InvalidArgumentError(f"{len(self.devices)} devices are open already: close() some of them")
+                raise InvalidArgumentError(
+                    f"{len(self.devices)} devices are open, which is the limit: close() some of them"
+                )
             backend = self._opened(m.text_of(command.more))
             self.devices[number] = backend
             reply = m.OPENED.pack(0, backend.alignment, min(backend.max_nbytes, 2**63 - 1)) + backend.name.encode()
         except Exception as error:
-            reply = m.OPENED.pack(1, 0, 0) + m.text_bytes(_told(error)[1])
+            reply = m.OPENED.pack(1, 0, 0) + m.text_bytes(_status_of(error)[1])
         self._answer(question, reply)
 
     def _opened(self, name: str) -> Backend:
@@ -390,7 +399,7 @@ class Worker:
 
         def allocate() -> None:
             if number in self.memories:
-                raise MessageError(f"there is a memory {number} already")
+                raise MessageError(f"memory {number} already exists")
             if nbytes > memory_of_host():
                 raise AllocationError(f"no memory for {nbytes} bytes: the host has {memory_of_host()}")
             self.memories[number] = Piece(self._device(device), device, nbytes)
@@ -401,7 +410,8 @@ class Worker:
         self.memories.pop(command.fields[0], None)
 
     def _set(self, piece: Piece, work: Callable[[], None]) -> None:
-        """What the program sets. If that fails, it is told to who reads it next, and to who computes next."""
+        """Sets memory for the program. A failure is reported to the next reader and to the next
+        computation."""
         try:
             work()
         except Exception as error:
@@ -428,7 +438,7 @@ class Worker:
 
     def _receive(self, peer: int, transfer: int, number: int, offset: int, nbytes: int) -> None:
         if peer >= self.transport.size or peer == self.transport.rank:
-            raise MessageError(f"nothing comes from rank {peer}")
+            raise MessageError(f"rank {peer} cannot send data")
         box, mark = self.data[peer], transfer % m.N_MARKS
         if peer != 0 and not _has(box, mark):
             if nbytes >= _LEND:
@@ -456,12 +466,12 @@ class Worker:
             memory.write(offset, letter.take())
 
     def _caught(self, peer: int, transfer: int, number: int, offset: int, nbytes: int) -> bool:
-        """Receives data where they belong, if they come within a moment: the usual case of a cut. All others, and what
-        is no data, are left to `_next_of`."""
+        """Receives data directly into memory if they arrive within a moment, as usual for a cut.
+        `_next_of` handles all other cases."""
         piece = self.memories.get(number)
         if piece is None or not piece.host or not 0 < nbytes <= piece.size - offset or peer in self.gone:
             return False
-        self._tell_done(self.busy - 1)
+        self._report_done(self.busy - 1)
         target = piece.target(offset, nbytes)
         assert target is not None
         found = self.transport.catch(peer, m.tag_of(m.DATA, transfer), target, _MOMENT)
@@ -473,8 +483,8 @@ class Worker:
         return True
 
     def _next_of(self, peer: int, mark: int) -> Letter:
-        """Data of one transfer. Others come before it where rank 0 was interrupted: what nobody asks for in the end is
-        dropped when it is old."""
+        """The data of one transfer. After an interrupt of rank 0, data of cancelled transfers may
+        arrive first. They are dropped when they are old."""
         box = self.data[peer]
         if not _has(box, mark):
             self._wait_for(peer, False, lambda: _has(box, mark))
@@ -482,21 +492,21 @@ class Worker:
             return box.popleft()
         found = next((letter for letter in box if letter.mark == mark), None)
         if found is None:
-            text = f"{self.me}: nothing comes from rank {peer} any more: {self.gone[peer]}"
+            text = f"{self.me}: rank {peer} is gone: {self.gone[peer]}"
             raise _Failure(_ERROR, peer, text)
         box.remove(found)
         self._drop_old(box, mark)
         return found
 
     def _drop_old(self, box: deque[Letter], mark: int) -> None:
-        """What came long before a transfer that was received."""
+        """Drops data that arrived long before the received transfer."""
         while box and _OLD < (mark - box[0].mark) % m.N_MARKS < m.N_MARKS // 2:
             box.popleft().take()
             self.orphans += 1
 
     def _wait_for(self, peer: int, sends: bool, ready: Callable[[], bool]) -> None:
-        """Until something is so, or another rank is gone, on which that depends."""
-        self._tell_done(self.busy - 1)  # this may take long
+        """Waits until ``ready()`` is true or the peer is gone."""
+        self._report_done(self.busy - 1)  # this may take long
         self.waits = (peer, sends, time.monotonic())
         try:
             self._wait(lambda: ready() or peer in self.gone)
@@ -506,7 +516,7 @@ class Worker:
     def _give(self, command: Command) -> None:
         queue, peer, transfer, number, offset, nbytes = command.fields
         if peer >= self.transport.size or peer == self.transport.rank:
-            raise MessageError(f"there is no way to rank {peer}")
+            raise MessageError(f"rank {peer} cannot receive data")
         failure, data = self.failed.get(queue), None
         if failure is None:
             try:
@@ -528,12 +538,12 @@ class Worker:
             self.transport.send(peer, m.tag_of(m.POISON, transfer), body)
 
     def _send_data(self, command: Command, peer: int, tag: int, data: memoryview, piece: Piece) -> None:
-        """From where they are, if the other rank waits for them and this one has nothing else to do meanwhile; else
-        from a copy, so that this one goes on while the other one is busy, or the link slow. Rank 0 gets copies: it
-        takes them when its program comes to that."""
+        """Sends data. Lends them if the receiver waits and this rank has no other work. Otherwise
+        sends a copy, so that this rank can continue. Rank 0 always gets copies, because its program
+        decides when it receives."""
         if len(data) < _LEND or peer == 0:
             self.transport.send(peer, tag, data)
-        elif not piece.host:  # a copy already, and nobody's
+        elif not piece.host:  # a private copy
             self.transport.lend(peer, tag, data, data)
         elif self._is_asked(peer, tag) and not self._goes_on(command.end):
             loan = self.transport.lend(peer, tag, data, piece)
@@ -546,11 +556,11 @@ class Worker:
     def _is_asked(self, peer: int, tag: int) -> bool:
         """True if the peer waits for that transfer. Reads all messages that have come, for `_goes_on`."""
         while self._pump() or self._pump():
-            pass  # MPI may report a message only at the second look
+            pass  # MPI may report a message only at the second poll
         return self.asked.pop(peer, None) == tag // m.N_CHANNELS
 
     def _goes_on(self, at: int) -> bool:
-        """Does this rank have anything to do before it waits for others? As far as it knows."""
+        """True if this rank has known work before its next wait for another rank."""
         with contextlib.suppress(MessageError):
             for command in m.commands_of(self.body, at):
                 if command.what == What.TAKE:
@@ -561,8 +571,8 @@ class Worker:
         return bool(self.queue)
 
     def _await_loans(self, command: Command) -> None:
-        """Until what a command changes is not being sent any more. Ranks do not wait for each other in a circle then:
-        who lends is asked by one that waits for these bytes, and takes them."""
+        """Waits until the memory that a command changes is no longer lent. This cannot deadlock,
+        because the receiver of a loan waits for exactly these bytes."""
         for begin, end in self._changed(command):
             for loan, first, last in self.loans:
                 if begin < last and first < end and not self.transport.is_over(loan):
@@ -570,7 +580,7 @@ class Worker:
         self.loans = [k for k in self.loans if not k[0].is_over and k[0].peer not in self.gone]
 
     def _changed(self, command: Command) -> Iterator[tuple[int, int]]:
-        """Between which addresses."""
+        """The address ranges that a command changes."""
         what, fields = command.what, command.fields
         if what == What.RUN:
             graph = self.graphs.get(fields[0])
@@ -602,7 +612,7 @@ class Worker:
     def _graph(self, command: Command) -> None:
         device, number = command.fields
         if number in self.graphs:
-            raise MessageError(f"there is a graph {number} already")
+            raise MessageError(f"graph {number} already exists")
         try:
             self.graphs[number] = self._prepared(device, command.more)
         except Exception as error:
@@ -610,12 +620,12 @@ class Worker:
 
     def _prepared(self, device: int, nodes: memoryview) -> Compiled:
         backend = self._device(device)
-        used: list[Piece] = []  # which stay as long as the graph, though they are freed before
+        used: list[Piece] = []  # stay alive as long as the graph, even if freed before
 
         def base(memory: int, weights: bool) -> tuple[Any, int, int]:
             piece = self._memory(memory)
             if piece.backend is not backend:
-                raise MessageError(f"memory {memory} is of another device")
+                raise MessageError(f"memory {memory} belongs to another device")
             if weights:
                 piece.mark_weights()
             used.append(piece)
@@ -694,8 +704,8 @@ def _has(box: deque[Letter], mark: int) -> bool:
     return any(letter.mark == mark for letter in box)
 
 
-def _told(error: Exception) -> tuple[int, str]:
-    """Status and text of an exception."""
+def _status_of(error: Exception) -> tuple[int, str]:
+    """The status and the text of an exception."""
     if isinstance(error, FileNotFoundError):
         return ABSENT, str(error)
     if isinstance(error, (GgmlError, _Failure)):
@@ -706,4 +716,4 @@ def _told(error: Exception) -> tuple[int, str]:
 
 
 ABSENT = 1
-"""The status of a file that is not there; those of the library are negative."""
+"""The status of a missing file. Statuses of the library are negative."""

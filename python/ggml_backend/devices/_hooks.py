@@ -38,10 +38,10 @@ def _failed(error: BaseException, where: str = "") -> int:
     else:
         status = lib.GGML_STATUS_DEVICE_ERROR
     try:
-        told = " ".join(str(error).split())
+        message = " ".join(str(error).split())
     except Exception:
-        told = "(its text cannot be had)"
-    text = where + (told if told and isinstance(error, GgmlError) else f"{type(error).__name__}: {told}")
+        message = "(its text is unavailable)"
+    text = where + (message if message and isinstance(error, GgmlError) else f"{type(error).__name__}: {message}")
     encoded = text.encode("utf-8", "replace")[:_MAX_TEXT].replace(b"\0", b"?")
     keep_exception(error, encoded.decode("utf-8", "ignore"))
     lib.gbpy_device_say(encoded.decode("utf-8", "ignore").encode())
@@ -139,8 +139,7 @@ def _made(kind: Kind, options: dict[str, Any]) -> Any:
         raise InvalidArgumentError(f"{what}.max_nbytes must be a positive number of bytes or None, not {n!r}")
     if has_queue(device) and not waits(device):
         raise InvalidArgumentError(
-            f"{what} has a submit of its own, and needs a synchronize of its own, too, which waits for what was"
-            " submitted"
+            f"{what} overrides submit, so it must override synchronize to wait for what was submitted"
         )
     name = device.name
     if not isinstance(name, str) or not name or "\0" in name or len(name.encode("utf-8", "replace")) > _MAX_NAME:

@@ -25,7 +25,7 @@ _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
 _string = ffi.string
 
-Reader = Callable[[bytes], Any]  # of all words
+Reader = Callable[[bytes], Any]  # reads a parameter from op_params
 Params = tuple[tuple[str, Reader], ...]
 
 
@@ -63,7 +63,21 @@ def _eps_of_loss(raw: bytes) -> Any:
 
 
 def _xpos_base(raw: bytes) -> Any:
-    return _float(11)(raw) or None
+    return None if _sections(raw) else _float(11)(raw) or None
+
+
+def _xpos_base_back(raw: bytes) -> Any:
+    return 0.0 if _sections(raw) else _float(11)(raw)
+
+
+def _sections(raw: bytes) -> Any:
+    """The four sections of the modes that have them, else None."""
+    exact, mode = lib.GGML_ROPE_EXACT, _int(2)(raw)
+    return struct.unpack_from("=4i", raw, 44) if mode & exact and mode & lib.GGML_ROPE_TYPE_MROPE else None
+
+
+def _rope_offset(raw: bytes) -> Any:
+    return _int(15)(raw) if _int(2)(raw) & lib.GGML_ROPE_EXACT else 0
 
 
 def _ints(names: str, first: int = 0) -> Params:
@@ -79,6 +93,8 @@ _ROPE: Params = (
     ("mode", _choice(ROPE_MODES, 2)),
     *_ints("n_ctx n_orig_ctx", 3),
     *_floats("freq_base freq_scale ext_factor attn_factor beta_fast beta_slow", 5),
+    ("sections", _sections),
+    ("offset", _rope_offset),
 )
 
 PARAMS: dict[str, Params] = {
@@ -90,6 +106,7 @@ PARAMS: dict[str, Params] = {
     "group_norm": _ints("n_groups"),
     "mul_mat": (("prec", _choice(PRECISIONS, 0)),),
     "mul_mat_id": _ints("id"),
+    "mul_mat_experts": (("prec", _choice(PRECISIONS, 0)),),
     "scale": _floats("s"),
     "clamp": _floats("min max"),
     "leaky_relu": _floats("negative_slope"),
@@ -98,7 +115,7 @@ PARAMS: dict[str, Params] = {
     "diag_mask_zero": _ints("n_past"),
     "alibi": (*_ints("n_past n_head"), ("bias_max", _float(2))),
     "rope": (*_ROPE, ("xpos_base", _xpos_base), ("xpos_down", _bool(12))),
-    "rope_back": (*_ROPE, ("xpos_base", _float(11)), ("xpos_down", _bool(12))),
+    "rope_back": (*_ROPE, ("xpos_base", _xpos_base_back), ("xpos_down", _bool(12))),
     "im2col": (
         ("stride", _size_of_im2col(0)), ("padding", _size_of_im2col(2)), ("dilation", _size_of_im2col(4)),
         ("is_2d", _bool(6)),
@@ -111,6 +128,7 @@ PARAMS: dict[str, Params] = {
     "compare": (("comparison", _choice(COMPARISONS, 0)),),
     "argsort": (("descending", _bool(0)),),
     "flash_attn": (("masked", _bool(0)),),
+    "flash_attn_ext": (*_floats("scale max_bias softcap"), ("prec", _choice(PRECISIONS, 3))),
     "flash_attn_back": (("masked", _bool(0)),),
     "win_part": _ints("window", 2),
     "win_unpart": _ints("window"),
@@ -150,10 +168,10 @@ class Node:
     is_contiguous: bool
     _raw: bytes  # op_params
     _params: dict[str, Any] | None
-    _function: weakref.ref[Any] | None  # of gb.ops.custom and gb.ops.map_custom; the graph keeps it
+    _function: weakref.ref[Any] | None  # function of gb.ops.custom or gb.ops.map_custom; the graph keeps it
 
     def __init__(self) -> None:
-        raise TypeError("Node: the library makes nodes, of the graphs that a device is given")
+        raise TypeError("Node: the library makes nodes from the graphs of a device; you cannot make one")
 
     @property
     def params(self) -> dict[str, Any]:

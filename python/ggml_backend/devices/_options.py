@@ -69,12 +69,12 @@ def _hints(cls: type[Any]) -> Mapping[str, Any]:
     """The annotations of ``__init__`` as types. Annotations written as text are resolved."""
     try:
         return get_type_hints(cls.__init__, include_extras=True)
-    except Exception:  # a name that only type checkers see
+    except Exception:  # for example a name that only type checkers import
         return {}
 
 
 def _option(kind: Kind, parameter: inspect.Parameter | None) -> _Option:
-    if parameter is None:  # of **options
+    if parameter is None:  # an option of **options
         return _Option(str, None)
     hint = _hints(kind.cls).get(parameter.name, parameter.annotation)
     if isinstance(hint, str):  # an unresolved annotation: use the type names in it
@@ -98,7 +98,7 @@ def options_of(kind: Kind, params: str) -> dict[str, Any]:
             raise InvalidArgumentError(f"{kind.name}: option {key} is given twice")
         option = _option(kind, accepted.get(key))
         if not sign and option.is_flag:
-            text = "1"  # the name alone
+            text = "1"  # a name without a value
         if not option.what:
             raise InvalidArgumentError(f"{kind.name}: option {key} has no text: give it as a keyword, Backend(...,"
                                        f" {key}=...)")  # fmt: skip

@@ -86,7 +86,7 @@ class Staging:
     """
 
     def __init__(self, tensors: Sequence[tuple[Any, Node]]) -> None:
-        self._pieces: list[tuple[int, np.ndarray[Any, Any]]] = []  # where each begins, in order
+        self._pieces: list[tuple[int, np.ndarray[Any, Any]]] = []  # (first address, bytes), in order
         self._written: list[tuple[Any, np.ndarray[Any, Any]]] = []
         spans = sorted(_bytes_of(p) for p, _ in tensors)
         while spans:  # overlapping tensors share a piece
@@ -94,7 +94,7 @@ class Staging:
             while spans and spans[0][0] < end:
                 end = max(end, spans.pop(0)[1])
             self._pieces.append((begin, np.empty(end - begin, np.uint8)))
-        self._fetch()  # so that preparing methods can read the values
+        self._fetch()  # methods with prepare=True may read the values
 
     def array(self, pointer: Any, node: Node, writable: bool) -> np.ndarray[Any, Any]:
         at = address(pointer.data)
@@ -157,8 +157,7 @@ class _Arrays:
 
     def _elsewhere(self, node: Node) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"{self._state.name}: {node} does not lie in memory of the device: allocate it there, or let a Scheduler"
-            " copy it"
+            f"{self._state.name}: {node} is not in memory of the device: allocate it there, or let a Scheduler copy it"
         )
 
     def array(self, pointer: Any, node: Node, writable: bool) -> tuple[Any, tuple[int, int]]:

@@ -50,7 +50,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _D = TypeVar("_D", bound="type[Device]")
 
 _BROADCAST = frozenset(("add", "sub", "mul", "div", "compare", "where"))
-_INDICES = {"get_rows": 1, "get_rows_back": 1, "set_rows": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0}
+_INDICES = {
+    "get_rows": 1, "get_rows_back": 1, "set_rows": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0, "mul_mat_experts": 2,
+    "add_id": 2,
+}  # fmt: skip
 """The number of the source that is int32 (SET_ROWS: or int64), whatever the dtype of the others."""
 _MEANT = {
     "matmul": "mul_mat", "dot": "mul_mat", "negative": "neg", "absolute": "abs", "concatenate": "concat",
@@ -173,10 +176,10 @@ class Device:
     """
 
     memory: str = "host"  #: ``"host"`` or ``"own"``
-    alignment: int = 64  #: of tensors in its memory, in bytes: a power of two, at least 64 with memory "host"
+    alignment: int = 64  #: alignment of tensors in bytes: a power of two, at least 64 with memory "host"
     max_nbytes: int | None = None  #: bytes of the largest buffer; None: no limit
     in_order: bool = False  #: :meth:`write`, :meth:`read`, :meth:`fill` and :meth:`copy` follow the queue's order
-    computes_custom: bool = False  #: functions of ``gb.ops.custom`` run on it
+    computes_custom: bool = False  #: the device runs functions of ``gb.ops.custom``
     name: str = ""  #: name in plans and messages: the registered name, unless ``__init__`` sets another
 
     _table: ClassVar[dict[str, _Entry]] = {}
@@ -222,7 +225,7 @@ class Device:
         if reason:
             return reason
         answer = True if entry.when is None else entry.when(node)
-        return answer if answer is not False else f"it computes {node.op}, but not this node, and says no reason"
+        return answer if answer is not False else f"it computes {node.op}, but refuses this node without a reason"
 
     def _takes_function(self, node: Node) -> bool | str:
         """Checks functions with several results or quantized sources. Their arguments need NumPy arrays."""
@@ -234,7 +237,7 @@ class Device:
             state.has_numpy_arrays = isinstance(self.array(self.allocate(64), 0, single(), False), np.ndarray)
         if state.has_numpy_arrays:
             return True
-        return "functions of several results, or of quantized tensors, are for devices with arrays of NumPy"
+        return "functions with several results or quantized tensors need a device with NumPy arrays"
 
     @staticmethod
     def _wrong_dtype(entry: _Entry, node: Node) -> str:
@@ -245,7 +248,7 @@ class Device:
             if tensor.dtype not in entry.dtypes and not is_index:
                 what = "the result" if k == 0 else f"source {k - 1}"
                 known = ", ".join(sorted(d.name for d in entry.dtypes))
-                return f"{what} is {tensor.dtype.name}, and it computes {node.op} of {known}"
+                return f"{what} is {tensor.dtype.name}; it computes {node.op} of {known}"
         return ""
 
     def compile(self, calls: Sequence[Call]) -> Callable[[], object]:
@@ -266,8 +269,7 @@ class Device:
             return partial(self._custom, call.node._function, call)
         if entry is None:
             raise UnsupportedError(
-                f"{self.name}: {call.node}: supports says that it is computed, and no method is marked with"
-                f" @gb.devices.op({call.node.op!r})"
+                f"{self.name}: {call.node}: supports accepts it, but no method is marked with @gb.devices.op({call.node.op!r})"
             )
         method = getattr(self, entry.method)
         overwritten = () if entry.in_place else overwritten_of(call)
@@ -285,7 +287,7 @@ class Device:
     def _custom(self, function: Callable[[], CustomOp | None], call: Call) -> Any:
         op = function()
         if op is None:
-            raise StateError(f"{self.name}: {call.node}: its function is gone with the graph")
+            raise StateError(f"{self.name}: {call.node}: its graph, which owns the function, no longer exists")
         if isinstance(call.out, np.ndarray):
             pairs = zip(call.sources, call.node.sources, strict=True)
             blocks = op.results is not None
@@ -322,7 +324,7 @@ class Device:
         methods that move bytes accept.
         """
         if self.memory != "host":
-            raise NotImplementedError(f"{type(self).__name__}: a device with memory of its own has allocate(nbytes)")
+            raise NotImplementedError(f"{type(self).__name__}: a device with memory 'own' must have allocate(nbytes)")
         return aligned(nbytes, self.alignment)
 
     def array(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
@@ -335,7 +337,7 @@ class Device:
         """
         if not isinstance(memory, np.ndarray):
             raise NotImplementedError(
-                f"{type(self).__name__}: array(memory, offset, node, writable) is to be given where allocate returns no"
+                f"{type(self).__name__}: array(memory, offset, node, writable) is required, because allocate returns no"
                 " NumPy array"
             )
         return numpy_view(memory, offset, node, writable)
@@ -373,8 +375,8 @@ class Device:
     def _bytes_of(self, memory: Any, what: str) -> np.ndarray[Any, Any]:
         if not isinstance(memory, np.ndarray):
             raise NotImplementedError(
-                f"{type(self).__name__}: allocate returned {kind_of(memory)}: then the class has"
-                f" {what}(memory, offset, data), or what allocate returns has {what}(offset, data)"
+                f"{type(self).__name__}: allocate returned {kind_of(memory)}, so the class needs"
+                f" {what}(memory, offset, data), or that object needs {what}(offset, data)"
             )
         return memory
 
@@ -455,7 +457,7 @@ def aligned(nbytes: int, alignment: int) -> np.ndarray[Any, Any]:
     n = max(nbytes, 1)
     try:
         whole: np.ndarray[Any, Any] = np.empty(n + alignment, np.uint8)
-    except (MemoryError, ValueError):  # ValueError: more than an address can hold
+    except (MemoryError, ValueError):  # ValueError: larger than the address space
         raise AllocationError(f"no memory for a buffer of {nbytes} bytes") from None
     return whole[-whole.ctypes.data % alignment :][:n]
 
@@ -479,8 +481,8 @@ def _repetition(node: Node) -> str:
     if shape == node.shape:
         return ""
     if node.op == "mul_mat":
-        return "it neither repeats matrices of a product nor takes a vector for one"
-    return "it does not repeat an operand along an axis where that has more than one element"
+        return "it neither broadcasts matrices of a product nor accepts a vector"
+    return "it cannot repeat an operand along an axis of more than one element"
 
 
 @overload

@@ -463,8 +463,8 @@ class GGUFFile(Owner):
         hidden = every.hidden(types)
         if hidden is not None:
             raise InvalidArgumentError(
-                f"load: where: {hidden[0]!r} decides nothing: {hidden[1]!r} stands before it and fits all of its"
-                " tensors; put the special pattern first"
+                f"load: where: {hidden[0]!r} decides nothing: {hidden[1]!r} comes first and matches all of its"
+                " tensors; give the special pattern first"
             )
         shared: dict[BufferType, BufferType] = {t: t for t in types.values()}  # one object for equal types
         groups = []

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
+from .._base.errors import check
 from .._ffi import lib
-from ..tensor._build import build
+from ..tensor._build import build, context_of
+from ..tensor._operators import PRECISIONS
 from ..tensor.tensor import Tensor
-from ._form import builds, dims, pick
+from ._form import builds, choice, dims, pick
 
 __all__ = [
     "add_rel_pos",
     "flash_attn",
     "flash_attn_back",
+    "flash_attn_ext",
     "flash_ff",
     "get_rel_pos",
     "win_part",
@@ -40,6 +46,53 @@ def flash_attn_back(q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool = F
     16 bytes.
     """
     return build("flash_attn_back", lib.ggml_flash_attn_back, (q, k, v, d), masked, ndim=1, labels="qkvd")
+
+
+@builds(
+    "ggml_flash_attn_ext", "ggml_flash_attn_ext_add_sinks", "ggml_flash_attn_ext_set_prec",
+    "ggml_flash_attn_ext_get_prec",
+)  # fmt: skip
+def flash_attn_ext(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    *,
+    max_bias: float = 0.0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    prec: Literal["default", "f32"] = "default",
+) -> Tensor:
+    """Attention of today's models in one node: ``softmax(cap(scale q k^T) + mask) v``.
+
+    q: ``(batch, heads, n, dk)``, float32, float16 or bfloat16
+    k: ``(batch, heads_k, m, dk)``, and v: ``(batch, heads_v, m, dv)``, floats or quantized. Consecutive heads of
+        ``q`` share one of ``k`` and of ``v``.
+    mask: float32 or float16 ``(..., n or more, m)``. Heads and batches repeat. A key that is hidden by -inf has no
+        effect, even if it or its value is NaN.
+    scale: of the scores, by default ``1 / sqrt(dk)``
+    max_bias: if above 0, the mask is multiplied by the slope of the head, as in :func:`softmax`
+    softcap: if above 0, ``cap(s) = softcap tanh(s / softcap)``
+    sinks: float32 ``(heads,)``, as in :func:`softmax`
+
+    The result is float32 ``(batch, n, heads, dv)``: queries before heads. A query that sees no key gives zeros.
+
+    prec: "f32" asks devices for full precision
+    """
+    if scale is None:
+        scale = 1.0 / math.sqrt(q.shape[-1]) if isinstance(q, Tensor) and q.ndim and q.shape[-1] else 1.0
+    labels = ("q", "k", "v", "mask")
+    if sinks is not None:
+        context_of("flash_attn_ext", (q, sinks), ("q", "sinks"))
+    numbers = (scale, max_bias, softcap)
+    y = build("flash_attn_ext", lib.ggml_flash_attn_ext, (q, k, v, mask), *numbers, ndim=4, labels=labels)
+    if sinks is not None:
+        check(lib.ggml_flash_attn_ext_add_sinks(y._p, sinks._live()), "flash_attn_ext")
+    if not isinstance(prec, str) or prec != "default":
+        number = choice("flash_attn_ext", "prec", prec, PRECISIONS)
+        check(lib.ggml_flash_attn_ext_set_prec(y._p, number), "flash_attn_ext")
+    return y
 
 
 @builds("ggml_flash_ff")

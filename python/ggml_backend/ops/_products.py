@@ -11,11 +11,13 @@ from ..tensor._build import OF_PRODUCT, build, build_2, context_of
 from ..tensor._operators import PRECISIONS
 from ..tensor._operators import matmul as multiplied
 from ..tensor.tensor import Tensor, TensorLike
-from ._form import builds, choice
+from ._form import builds, choice, dims
 
 __all__ = [
+    "add_id",
     "matmul",
     "mul_mat",
+    "mul_mat_experts",
     "mul_mat_id",
     "out_prod",
 ]
@@ -81,6 +83,40 @@ def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> T
     pointers = ffi.new("struct ggml_tensor *[]", [m._live() for m in matrices])
     arguments = (pointers, len(matrices), ids._live(), id, b._live())
     return build("mul_mat_id", lib.ggml_mul_mat_id, tensors, *arguments, ndim=b.ndim, labels=labels, array=True)
+
+
+@builds("ggml_mul_mat_experts")
+def mul_mat_experts(experts: Tensor, b: Tensor, ids: Tensor, prec: Literal["default", "f32"] = "default") -> Tensor:
+    """:func:`mul_mat` with matrices that each token chooses, as in a mixture of experts.
+
+    experts: ``(e, m, k)``, any number of matrices, of any dtype that :func:`mul_mat` takes
+    b: ``(tokens, rows, k)``. ``rows`` divides the number of experts that a token uses: 1 if they share a row.
+    ids: int32 ``(tokens, used)``: the experts of each token, from 0 to ``e - 1``
+
+    The result is float32 ``(tokens, used, m)``. Row ``(t, u)`` is ``experts[ids[t, u]] @ b[t, u % rows]``.
+    Experts that no token uses are not read. An index out of range makes the computation fail.
+
+    prec: as for :func:`mul_mat`
+    """
+    y = build("mul_mat_experts", lib.ggml_mul_mat_experts, (experts, b, ids), ndim=3, labels=("experts", "b", "ids"))
+    if not isinstance(prec, str) or prec != "default":
+        number = choice("mul_mat_experts", "prec", prec, PRECISIONS)
+        check(lib.ggml_mul_mat_set_prec(y._p, number), "mul_mat_experts")
+    return y
+
+
+@builds("ggml_add_id")
+def add_id(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
+    """Adds to each row of ``a`` the row of ``b`` that ``ids`` names, as the biases of :func:`mul_mat_experts`.
+
+    a: ``(tokens, used, m)``
+    b: ``(e, m)``
+    ids: int32 ``(tokens, used)``
+
+    Row ``(t, u)`` of the result is ``a[t, u] + b[ids[t, u]]``. An index out of range makes the computation
+    fail.
+    """
+    return build("add_id", lib.ggml_add_id, (a, b, ids), ndim=dims("add_id", a), labels=("a", "b", "ids"))
 
 
 @builds("ggml_out_prod")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._base.errors import InvalidArgumentError, expect_bool
+from .._base.errors import InvalidArgumentError, check, expect_bool
 from .._ffi import lib
-from ..tensor._build import OF_FIRST, build, build_1, build_2
+from ..tensor._build import OF_FIRST, build, build_1, build_2, context_of
 from ..tensor._operators import EPS_OF_2024
 from ..tensor.tensor import Tensor
 from ._form import along, are, builds, in_place, pick
@@ -29,7 +29,7 @@ def diag_mask_zero(a: Tensor, n_past: int = 0, *, inplace: bool = False) -> Tens
     return build_1("diag_mask_zero", pick("diag_mask_zero", inplace), a, n_past)
 
 
-@builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
+@builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias", "ggml_soft_max_add_sinks")
 def softmax(
     a: Tensor,
     mask: Tensor | None = None,
@@ -37,9 +37,14 @@ def softmax(
     *,
     inplace: bool = False,
     max_bias: float = 0.0,
+    sinks: Tensor | None = None,
     axis: int = -1,
 ) -> Tensor:
-    """``softmax(scale a + mask)`` of each row. ``mask (m, n)`` repeats over the rows of ``a (..., n)``. Contiguous.
+    """``softmax(scale a + mask)`` of each row. ``a`` and ``mask`` are contiguous.
+
+    mask: float32 or float16 ``(..., m, n)`` for ``a (..., heads, rows, n)``. ``m`` divides ``rows``, or is at
+        least that: then row i of the mask is for row i. Its other sizes divide those of ``a``, and repeat.
+    sinks: float32 ``(heads,)``: one more logit of each head, which takes a share and has no place in the result
 
     max_bias: if above 0, the mask is multiplied by the slope of the head. Heads are the axis before the last
         two of ``a``. A mask of negative distances gives the linear biases of ALiBi (Press et al. 2022,
@@ -49,6 +54,13 @@ def softmax(
     A row of only -inf gives zeros. A row with NaN or +inf, even at a masked position, gives NaN
     everywhere.
     """
+    if sinks is not None:
+        if not are((axis,), (-1,)):
+            raise InvalidArgumentError("softmax: sinks need axis=-1")
+        context_of("softmax", (a, sinks), ("a", "sinks"))
+        y = softmax(a, mask, scale, inplace=inplace, max_bias=max_bias)
+        check(lib.ggml_soft_max_add_sinks(y._p, sinks._live()), "softmax")
+        return y
     if not are((axis,), (-1,)):
         only_last = in_place(inplace) if mask is None else "a mask is laid over the rows along that alone"
 
@@ -75,9 +87,11 @@ def softmax(
 soft_max = softmax
 
 
-@builds("ggml_soft_max_back", "ggml_soft_max_back_inplace")
-def soft_max_back(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-    """Gradient of :func:`softmax`, given the gradient ``a`` of its result and the result ``b``."""
+@builds("ggml_soft_max_back", "ggml_soft_max_back_inplace", "ggml_soft_max_ext_back", "ggml_soft_max_ext_back_inplace")
+def soft_max_back(a: Tensor, b: Tensor, scale: float = 1.0, *, inplace: bool = False) -> Tensor:
+    """Gradient of :func:`softmax` with this scale, given the gradient ``a`` of its result and the result ``b``."""
+    if not are((scale,), (1.0,)):
+        return build("soft_max_back", pick("soft_max_ext_back", inplace), (a, b), scale, 0.0)
     return build("soft_max_back", pick("soft_max_back", inplace), (a, b))
 
 

@@ -1,4 +1,5 @@
-"""Profiles: how long each operator takes, beside what the machine can do. Pictures of plans and traces."""
+"""Profiles: the time of each operator, as a share of the machine's limits. Pictures of plans and
+traces."""
 
 from __future__ import annotations
 

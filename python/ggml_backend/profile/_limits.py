@@ -1,5 +1,5 @@
-"""What this machine can do at best, measured in loops written in C (``cpu/limits.h``), and the least time that work
-takes by it."""
+"""Limits of this machine, measured with loops in C (``cpu/limits.h``), and the least time of work
+that follows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 Arithmetic = Literal["f32", "bytes", "bf16"]
 _WHAT = {"f32": 0, "bytes": 1, "bf16": 2, "read": 3, "copy": 4}
-#: Algorithms of products that do not run on multiply-adds of float32 (docs/PERFORMANCE.md).
+#: Algorithms of products that do not multiply float32 (docs/PERFORMANCE.md).
 _ARITHMETIC: dict[str, Arithmetic] = {
     "short_q8_0": "bytes",
     "interleaved": "bytes",
@@ -30,25 +30,26 @@ _ARITHMETIC: dict[str, Arithmetic] = {
     "blocked_bf16": "bf16",
     "unpacked_bf16": "bf16",
 }
-#: Bytes of all threads together: in the nearest caches, further away, in no cache.
+#: Total bytes of all threads: within the nearest caches, within farther caches, larger than all
+#: caches.
 _FOOTPRINTS = (1 << 16, 1 << 20, 1 << 24, 1 << 28)
 
 
 def arithmetic_of(algorithm: str) -> Arithmetic:
-    """What an algorithm for products multiplies with."""
+    """The arithmetic of an algorithm for products."""
     return _ARITHMETIC.get(algorithm, "f32")
 
 
-#: Below this share of the processors, other processes disturbed the measurement.
+#: Below this share of the processors, a measurement counts as disturbed by other processes.
 BUSY_BELOW = 0.9
 
 
 class Presence:
-    """How much processor time this process had while limits were measured. All threads compute all the time, so on an
-    idle machine it is all that there is.
+    """The processor time of this process while limits were measured. On an idle machine the process
+    gets all of it.
 
-    possible: seconds of processor time that there were
-    had: seconds of processor time that this process had
+    possible: available seconds of processor time
+    had: seconds that this process got
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Presence:
     def measured_rate(
         self, what: str, level: str, bytes_each: int, threads: int, seconds: float, processor_time: bool = False
     ) -> float:
-        """As :func:`measured_rate`."""
+        """Like :func:`measured_rate`, and adds up the processor time."""
         start, worked = time.perf_counter(), time.process_time()
         rate = measured_rate(what, level, bytes_each, threads, seconds, processor_time)
         self.possible += threads * (time.perf_counter() - start)
@@ -66,15 +67,16 @@ class Presence:
 
     @property
     def share(self) -> float:
-        """The share of the processors that this process had, at most 1. It is 1 if nothing was measured."""
+        """The share of the processors that this process got, at most 1. It is 1 if nothing was
+        measured."""
         return min(self.had / self.possible, 1.0) if self.possible else 1.0
 
 
 def notes_on(presence: float, shares: Iterable[float | None]) -> list[str]:
-    """Sentences about figures that mean little.
+    """Warnings about unreliable figures.
 
-    presence: the share of the processors with which the limits were measured
-    shares: of the limits, as a table shows them
+    presence: the share of the processors that the measurement got
+    shares: shares of the limits, as a table shows them
     """
     notes = []
     if presence < BUSY_BELOW:
@@ -90,7 +92,8 @@ def notes_on(presence: float, shares: Iterable[float | None]) -> list[str]:
 def measured_rate(
     what: str, level: str, bytes_each: int, threads: int, seconds: float, processor_time: bool = False
 ) -> float:
-    """Operations or bytes a second of all threads together; bytes are counted in memory of ``bytes_each`` for each."""
+    """Operations or bytes a second of all threads together. bytes_each: size of the memory of each
+    thread"""
     rate: float = lib.gbpy_measure_limit(
         _WHAT[what], level.encode(), bytes_each, threads, int(seconds * 1e9), processor_time
     )
@@ -101,23 +104,27 @@ def measured_rate(
 
 @dataclass(frozen=True)
 class MachineLimits:
-    """What so many threads can do at best, with the kernels of a level of the CPU."""
+    """Limits of a number of threads with the kernels of one CPU level."""
 
     level: str
     threads: int
     operations: dict[str, float]
-    """A second, by kind of arithmetic: ``"f32"``, ``"bytes"``, ``"bf16"``"""
+    """Operations a second, by kind of arithmetic: ``"f32"``, ``"bytes"``, ``"bf16"``"""
     read: dict[int, float]
-    """Bytes read a second, by the size of the memory that is read again and again"""
+    """Bytes read a second, by the size of the working set"""
     copy: dict[int, float]
-    """Bytes read and written a second, together"""
+    """Bytes read plus bytes written a second, by the size of the working set"""
     presence: float = 1.0
-    """Share of the processors that measuring had; below 0.9 other processes used the machine"""
+    """Share of the processors that the measurement got. Below 0.9 other processes used the
+    machine"""
 
 
 def measure_limits(level: str, threads: int, seconds: float = 0.02) -> MachineLimits:
-    """Measures each limit five times, for so long together, and takes the best figure; memory with the best
-    instructions there are."""
+    """Measures each limit five times and takes the best figure. Memory is measured with the
+    processor's best instructions.
+
+    seconds: time of the five measurements of a limit
+    """
     presence = Presence()
     highest = [name for name, usable in cpu_levels().items() if usable][-1]
 
@@ -133,8 +140,8 @@ def measure_limits(level: str, threads: int, seconds: float = 0.02) -> MachineLi
 
 
 def least_seconds(machine: MachineLimits, flops: Any, read: Any, written: Any, algorithm: str) -> Any:
-    """The larger of the times for operations and for bytes, of arrays of work of one algorithm. Bytes count in the
-    smallest memory that holds them."""
+    """The larger of the times for operations and for bytes. Takes arrays of work of one algorithm.
+    The rate for bytes is that of the smallest memory that holds them."""
     size = read + written
     both = np.minimum(read, written)
     sizes = np.array(sorted(machine.read))
@@ -146,7 +153,7 @@ def least_seconds(machine: MachineLimits, flops: Any, read: Any, written: Any, a
 
 
 def limits_to_json(machine: MachineLimits) -> dict[str, Any]:
-    """For :func:`limits_from_json`."""
+    """The limits as JSON data, for :func:`limits_from_json`."""
     return {
         "level": machine.level, "threads": machine.threads, "operations": machine.operations,
         "read": {str(k): v for k, v in machine.read.items()}, "copy": {str(k): v for k, v in machine.copy.items()},
@@ -154,7 +161,7 @@ def limits_to_json(machine: MachineLimits) -> dict[str, Any]:
     }  # fmt: skip
 
 
-#: Of :func:`limits_to_json` (``_files.forms``).
+#: The form of the result of :func:`limits_to_json`.
 LIMITS_FORM: dict[str, Any] = {
     "level": str, "threads": int, "operations": {"f32": float, "bytes": float, "bf16": float},
     "read": {str: float}, "copy": {str: float}, "presence?": float,

@@ -1,4 +1,4 @@
-"""Facts about nodes for pictures: what a node reads, what reads it, and why it is on its backend."""
+"""Notes about nodes for pictures: sources, readers, and the reason for the backend."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["read_notes"]
 
 
 def _root(tensor: Any) -> Any:
-    """The tensor that owns the memory of a tensor: itself, if it is not a view."""
+    """The tensor that owns the memory of a tensor. For a tensor that is no view: itself."""
     while tensor.view_src:
         tensor = tensor.view_src
     return tensor
 
 
 def read_notes(graph: Graph, explain: Callable[[Tensor], str]) -> dict[int, Note]:
-    """By index of the node; empty for a closed graph."""
+    """Notes by index of the node; empty for a closed graph."""
     try:
         tensors, core = graph.nodes, graph._live()
     except StateError:

@@ -1,4 +1,4 @@
-"""What C recorded, as arrays and frozen objects, and these as JSON."""
+"""The records of a C profile as arrays and frozen objects, and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..dtypes import dtype_of_id
 __all__ = ["FORM", "FORMAT", "RECORD", "RUN", "ProfileStep", "Recorded", "is_behind", "read_profile"]
 
 FORMAT = 1
-#: ``ggml_profile_record`` and ``ggml_profile_run``.
+#: ``ggml_profile_record`` and ``ggml_profile_run`` as NumPy dtypes.
 RECORD = np.dtype(
     [("step", "u4"), ("run", "u4"), ("start_ns", "i8"), ("end_ns", "i8"), ("waiting_ns", "i8"), ("flops", "f8"),
      ("bytes_read", "f8"), ("bytes_written", "f8"), ("threads", "i4"), ("tasks", "i4")]
@@ -29,39 +29,39 @@ RUN = np.dtype(
 
 @dataclass(frozen=True)
 class ProfileStep:
-    """What is computed at once: an operator, several that the CPU backend fuses, or a whole split of a device that does
-    not tell more."""
+    """A unit of work: an operator, several operators that the CPU backend fuses, or a whole split
+    of a device without finer records."""
 
-    device: str  #: as the scheduler names it
-    names: tuple[str, ...]  #: of the nodes; of a split the first eight
-    ops: tuple[str, ...]  #: ``"MUL_MAT"``; of elementwise functions their name, ``"GELU"``
-    dtypes: tuple[str, ...]  #: of the results
-    shapes: tuple[tuple[int, ...], ...]  #: of the results, when the step was first computed
+    device: str  #: name of the device in the scheduler
+    names: tuple[str, ...]  #: names of the nodes; of a split the first eight
+    ops: tuple[str, ...]  #: operators, such as ``"MUL_MAT"``; for elementwise functions their name, ``"GELU"``
+    dtypes: tuple[str, ...]  #: dtypes of the results
+    shapes: tuple[tuple[int, ...], ...]  #: shapes of the results in the first run of the step
     n_nodes: int
     fusion: str  #: ``"attention"``, ``"product"``, ``"rope"``, ``"rows"``; ``"split"``; ``""``: one operator
-    algorithm: str  #: of a product or fused attention (``"blocked_f32"``); ``""``: there is only one
-    level: str  #: of the kernels; ``""`` where that means nothing
-    source: str  #: name of the matrix of the first product; where there is none, of what the first node reads first
+    algorithm: str  #: algorithm of a product or fused attention (``"blocked_f32"``); ``""``: there is only one
+    level: str  #: level of the kernels; ``""`` on devices without levels
+    source: str  #: name of the matrix of the first product; without a product, of the first source of the first node
     source_dtype: str
 
     way: ClassVar[Renamed] = Renamed("algorithm")
 
     @property
     def name(self) -> str:
-        """All names, and that of the matrix where a product has one."""
+        """All names, and the name of the matrix of a product."""
         more = self.n_nodes - len(self.names)
         text = " + ".join(self.names) + (f" + {more} more" if more > 0 else "")
         return f"{self.source}: {text}" if self.source and self.algorithm and self.fusion != "attention" else text
 
     @property
     def kind(self) -> str:
-        """All operators; of a split, that it is one."""
+        """All operators, or ``"split"``."""
         return "split" if self.fusion == "split" else "+".join(self.ops)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """All of a profile."""
+    """The contents of a profile."""
 
     steps: tuple[ProfileStep, ...]
     records: np.ndarray[Any, Any]
@@ -91,7 +91,7 @@ class Recorded:
         )
         records, runs = _columns(data["records"], RECORD, "records"), _columns(data["runs"], RUN, "runs")
         if records.size and (records["step"].max() >= len(steps) or records["run"].max() >= len(runs)):
-            raise InvalidArgumentError("a record of the profile names a step or a run that is not there")
+            raise InvalidArgumentError("a record of the profile names a step or a run that does not exist")
         return cls(steps, records, runs, data["dropped"])
 
 
@@ -100,7 +100,7 @@ def _form_of(dtype: np.dtype[Any]) -> dict[str, list[type]]:
     return {name: [kinds.get(dtype[name].kind, int)] for name in dtype.names or ()}
 
 
-#: Of :meth:`Recorded.to_json` (``_files.forms``).
+#: The form of the result of :meth:`Recorded.to_json`.
 FORM: dict[str, Any] = {
     "format": int,
     "steps": [
@@ -129,7 +129,7 @@ def _columns(columns: dict[str, list[Any]], dtype: np.dtype[Any], what: str) -> 
 
 
 def _all(get: Callable[[Any, Any, int, int], int], profile: Any, kind: str) -> Any:
-    """All entries as of now, as an array of C."""
+    """All current entries, as a C array."""
     n = get(profile, ffi.NULL, 0, 0)
     entries = ffi.new(f"{kind}[]", n)
     get(profile, entries, 0, n)
@@ -162,7 +162,7 @@ def _step(step: Any) -> ProfileStep:
 
 
 def read_profile(profile: Any) -> Recorded:
-    """Of a C profile. Records name only steps and runs that are read after them."""
+    """Reads a C profile. It reads records first, so that their steps and runs are in the result."""
     records = _array(_all(lib.ggml_profile_get_records, profile, "struct ggml_profile_record"), RECORD)
     runs = _array(_all(lib.ggml_profile_get_runs, profile, "struct ggml_profile_run"), RUN)
     steps = _all(lib.ggml_profile_get_steps, profile, "struct ggml_profile_step")
@@ -170,7 +170,7 @@ def read_profile(profile: Any) -> Recorded:
 
 
 def is_behind(data: Recorded, profile: Any) -> bool:
-    """Is there more in the C profile by now?"""
+    """True if the C profile has newer entries."""
     get = (lib.ggml_profile_get_records, lib.ggml_profile_get_runs, lib.ggml_profile_get_steps)
     counts = [n(profile, ffi.NULL, 0, 0) for n in get]
     known = [len(data.records), len(data.runs), len(data.steps)]

@@ -1,4 +1,4 @@
-"""Records of a profile in groups: rows of a table, and two tables side by side."""
+"""Records of a profile in groups: tables, and comparisons of two profiles."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class _Named(Protocol):
 _R = TypeVar("_R", bound=_Named)
 By = Union[str, "re.Pattern[str]", Sequence[Union[str, "re.Pattern[str]"]]]
 OTHERS = "(others)"
-_GIVEN = re.compile(r"((node|leaf)_\d+)?( \(.*\))?")  # names that graphs give, also to views
-_WIDTH = 44  # of a name in a terminal
+_GIVEN = re.compile(r"((node|leaf)_\d+)?( \(.*\))?")  # default names of nodes and views
+_WIDTH = 44  # maximum width of a name in a terminal
 _BY: dict[str, Callable[[ProfileStep], str]] = {
     "operator": lambda step: step.name,
     "kind": lambda step: step.kind,
@@ -43,24 +43,24 @@ _SORT = ("time", "calls", "median", "limit", "waiting", "bytes", "flops", "name"
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """Records of a group together."""
+    """The records of one group."""
 
-    name: str  #: what its records have in common
+    name: str  #: name of the group
     kind: str  #: operators; several, joined by ``", "``
     device: str
-    algorithm: str  #: how products were computed
+    algorithm: str  #: algorithm of products
     calls: int  #: records
     runs: int  #: complete runs in which it was computed
-    seconds: float  #: of all records together
+    seconds: float  #: sum over all records
     median: float  #: seconds a run: the median over those runs
-    share: float  #: of the time of all records of the profile
+    share: float  #: share of the time of all records of the profile
     flops: float  #: operations
-    bytes: float  #: read and written, at least
+    bytes: float  #: least number of bytes read and written
     limit: float | None
-    """Share of the machine's limit: the least time for these bytes and operations by the time; None: not known"""
+    """Share of the machine's limit: the least possible time divided by the measured time; None: unknown"""
     waiting: float
-    """Share of the time of all threads in which they waited for others, or had nothing to do"""
-    threads: int  #: of the team, at most
+    """Share of the time of all threads during which they waited for others or were idle"""
+    threads: int  #: largest size of the team
 
     way: ClassVar[Renamed] = Renamed("algorithm")
 
@@ -87,7 +87,8 @@ def _cells(row: ProfileRow) -> tuple[str, ...]:
 
 
 def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]], n_text: int) -> list[str]:
-    """Columns for a terminal: the first ones begin, the others end together."""
+    """Lines of a table for a terminal. The first ``n_text`` columns are left-aligned, the others
+    right-aligned."""
     cells = [tuple(line(c, _WIDTH) for c in row) for row in (head, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     return [
@@ -98,7 +99,7 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]], n_text: int) ->
 
 
 def _html(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], n_text: int, bars: Sequence[float]) -> str:
-    """A table with a bar behind each name, in the colour that suits light and dark notebooks."""
+    """An HTML table with a bar behind each name, in a colour for light and dark notebooks."""
     top = "".join(f"<th>{markup(h)}</th>" for h in head)
     body = []
     for row, bar in zip(rows, bars, strict=True):
@@ -113,7 +114,7 @@ def _html(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], n_text
 
 
 class _Rows(Generic[_R]):
-    """What tables have in common."""
+    """The base of tables."""
 
     __slots__ = ("_rows", "notes", "title")
 
@@ -139,7 +140,7 @@ class _Rows(Generic[_R]):
         return self._rows[expect_int(which, f"{type(self).__name__}[...]: which")]
 
     def _cells(self) -> tuple[Sequence[str], list[tuple[str, ...]], int, list[float]]:
-        """Heading, rows, how many columns are text, and how long the bar of each row is."""
+        """Heading, rows, number of text columns, and length of the bar of each row."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -161,7 +162,7 @@ class ProfileTable(_Rows[ProfileRow]):
     def _cells(self) -> tuple[Sequence[str], list[tuple[str, ...]], int, list[float]]:
         largest = max((row.share for row in self._rows), default=0.0) or 1.0
         rows, bars = [_cells(row) for row in self._rows], [row.share / largest for row in self._rows]
-        if all(row.kind == row.name for row in self._rows):  # once is enough
+        if all(row.kind == row.name for row in self._rows):  # both columns would be equal
             return (_HEAD[0], *_HEAD[2:]), [(row[0], *row[2:]) for row in rows], 2, bars
         return _HEAD, rows, 3, bars
 
@@ -171,7 +172,7 @@ class ProfileTable(_Rows[ProfileRow]):
 
 @dataclass(frozen=True)
 class ProfileChange:
-    """A group in two profiles."""
+    """One group of two profiles."""
 
     name: str
     before: float | None  #: seconds a run: the median over runs; None: it is not there
@@ -184,12 +185,12 @@ class ProfileChange:
 
 
 class ProfileComparison(_Rows[ProfileChange]):
-    """Two profiles side by side, each row a :class:`ProfileChange`, by number or name; the largest differences
-    first."""
+    """A comparison of two profiles. Rows are :class:`ProfileChange`, by number or name, the largest
+    differences first."""
 
     __slots__ = ("after", "before")
     before: float
-    """Seconds of a complete run, the median"""
+    """Seconds of a complete run (median)"""
     after: float
 
     def _cells(self) -> tuple[Sequence[str], list[tuple[str, ...]], int, list[float]]:
@@ -212,8 +213,8 @@ class ProfileComparison(_Rows[ProfileChange]):
 
 
 def _pattern_namer(patterns: Sequence[Any], what: str, steps: Sequence[ProfileStep]) -> Callable[[ProfileStep], str]:
-    """Names a step by the first pattern that fits the name of one of its nodes, or of its source. Each pattern has to
-    fit a step."""
+    """Names a step by the first pattern that matches the name of one of its nodes or of its source.
+    Each pattern must match a step."""
     compiled: list[tuple[str, re.Pattern[str]]] = []
     for p in patterns:
         if not isinstance(p, (str, re.Pattern)):
@@ -253,12 +254,17 @@ def _joined(values: Any) -> str:
 
 
 def _index(numbers: Any) -> Any:
-    """To index by: NumPy (2.4) crashes where it converts an index piece by piece and has no memory for a piece."""
+    """Numbers as an index. Converted here, because NumPy 2.4 crashes if its own conversion runs out
+    of memory."""
     return numbers.astype(np.intp)
 
 
 class _Groups:
-    """Records by group. what: the function that messages name; steps: what a pattern has to fit"""
+    """Records by group.
+
+    what: the function that messages name
+    steps: the steps of which each pattern must match one
+    """
 
     def __init__(self, data: Recorded, by: Any, what: str, steps: Sequence[ProfileStep]) -> None:
         name = _namer(by, what, steps)
@@ -275,8 +281,8 @@ class _Groups:
         return np.bincount(self.of, values, len(self.names))
 
     def medians(self) -> tuple[list[float], list[int]]:
-        """Seconds a run, by group, and in how many runs it was; runs that were not complete do not count where others
-        are."""
+        """Seconds a run and number of runs, by group. Incomplete runs count only if there are no
+        complete ones."""
         complete = self.data.runs["complete"]
         counts = complete[_index(self.records["run"])] if complete.any() else np.ones(len(self.records), bool)
         n_runs = max(len(self.data.runs), 1)
@@ -288,7 +294,8 @@ class _Groups:
         return [float(np.median(p)) if len(p) else 0.0 for p in parts], [len(p) for p in parts]
 
     def least(self, limits: dict[str, MachineLimits]) -> tuple[Any, Any]:
-        """The least seconds by group, and the seconds of those records whose limit is known."""
+        """Least possible seconds by group, and measured seconds of the records with a known
+        limit."""
         least, known = np.zeros(len(self.records)), np.zeros(len(self.records), bool)
         alike: dict[tuple[str, str], list[int]] = {}
         for i, step in enumerate(self.data.steps):
@@ -332,7 +339,7 @@ def _sorted(rows: list[ProfileRow], sort: str) -> list[ProfileRow]:
         raise InvalidArgumentError(f"Profile.table: sort must be one of {', '.join(map(repr, _SORT))}, not {sort!r}")
     if sort == "name":
         return sorted(rows, key=lambda row: row.name)
-    if sort == "limit":  # what is furthest from it first
+    if sort == "limit":  # furthest from the limit first
         return sorted(rows, key=lambda row: 2.0 if row.limit is None else row.limit)
     key = {"time": "seconds"}.get(sort, sort)
     return sorted(rows, key=lambda row: -float(getattr(row, key)))
@@ -341,7 +348,7 @@ def _sorted(rows: list[ProfileRow], sort: str) -> list[ProfileRow]:
 def make_table(
     data: Recorded, limits: dict[str, MachineLimits], by: Any, sort: str, top: int | None, title: str
 ) -> ProfileTable:
-    """Rows of a profile. limits: by level of kernels"""
+    """The table of a profile. limits: by level of kernels"""
     by = default_by(data) if by is None else by
     rows: list[ProfileRow] = []
     if data.steps:
@@ -353,20 +360,20 @@ def make_table(
 
 
 def default_by(data: Recorded) -> str:
-    """``"operator"`` if the user named a node or a matrix, ``"kind"`` if all names are those that graphs give
-    (node_3)."""
+    """``"operator"`` if the user named a node or a matrix, ``"kind"`` if all names are default
+    names (node_3)."""
     named = any(not _GIVEN.fullmatch(name) for step in data.steps for name in (*step.names, step.source))
     return "operator" if named else "kind"
 
 
 def median_run(data: Recorded) -> float:
-    """Seconds of a complete run."""
+    """Median seconds of a complete run."""
     done = data.runs[data.runs["complete"]]
     return float(np.median(done["end_ns"] - done["start_ns"])) * 1e-9 if len(done) else 0.0
 
 
 def compare_rows(before: Recorded, after: Recorded, by: Any, top: int | None) -> ProfileComparison:
-    """Medians of both, by group."""
+    """Compares the medians of two profiles by group."""
     by = default_by(after) if by is None else by
     of = []
     for data in (before, after):

@@ -42,7 +42,7 @@ _measured: dict[tuple[str, int], MachineLimits] = {}
 
 
 class ProfileCore(Core):
-    """A ``ggml_profile``."""
+    """Owns a ``ggml_profile``."""
 
     __slots__ = ()
 
@@ -76,8 +76,8 @@ class Profile(Owner):
         if data is None:
             made_by(core, Core, "Profile", "scheduler.profile(), graph.profile() or Profile.everything()")
         self._core = core
-        self._data = data  # of a file, or the last read
-        self._limits: dict[str, MachineLimits] | None = None  # of a file
+        self._data = data  # from a file, or the last read
+        self._limits: dict[str, MachineLimits] | None = None  # from a file
         self._closed = False
 
     @classmethod
@@ -112,7 +112,7 @@ class Profile(Owner):
 
     def __enter__(self) -> Profile:
         if not self.running:
-            raise StateError("Profile: it has ended; begin another one")
+            raise StateError("Profile: it has ended; start a new one")
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -210,10 +210,8 @@ class Profile(Owner):
         each = f", {median_run(data) * 1e3:.3f} ms each (median)" if n else ""
         text = f"{count(n, 'run')}{each}; {count(len(data.records), 'record')}"
         others = len(data.runs) - n
-        text += (
-            f"; {count(others, 'run')} that did not come to {'its' if others == 1 else 'their'} end" if others else ""
-        )
-        return text + (f"; {count(data.dropped, 'record')} found no place" if data.dropped else "")
+        text += f"; {count(others, 'run')} did not finish" if others else ""
+        return text + (f"; {count(data.dropped, 'record')} did not fit" if data.dropped else "")
 
     def compare(self, before: Profile, by: By | None = None, top: int | None = None) -> ProfileComparison:
         """Compares this profile with an earlier one.
@@ -311,7 +309,7 @@ def _check_top(top: int | None, what: str) -> None:
 
 
 def begin(where: Core | None, max_records: int, what: str) -> Profile:
-    """Starts a profile of a scheduler or a graph. None: of the process."""
+    """Starts a profile of a scheduler, a graph, or with None of the process."""
     if not 1 <= expect_int(max_records, f"{what}: max_records") <= _MOST:
         raise InvalidArgumentError(f"{what}: max_records must be 1 to {_MOST}, not {max_records}")
     core = ProfileCore(max_records)

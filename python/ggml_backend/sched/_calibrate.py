@@ -1,4 +1,4 @@
-"""Measuring what work costs on a device: :func:`calibrate`, for ``Scheduler(policy="cost")``."""
+"""Measures costs of operators and copies: :func:`calibrate`, for ``Scheduler(policy="cost")``."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ __all__ = ["calibrate", "check_size"]
 
 
 def _median_us(run: Callable[[], Any], repeats: int = 5, least_us: float = 200.0) -> float:
-    """Warm-up twice, then the median of rounds that are long enough for the clock."""
+    """Warms up twice, then takes the median of rounds that are long enough for the clock."""
     run()
     calls = max(1, math.ceil(least_us * 1e-6 / max(once(run), 1e-9)))
     return median(series(run, calls) * 1e6 for _ in range(repeats))
 
 
 Build = Callable[[Context, Any, int], Callable[[], Any]]
-_AWAY = 7  # runs of which the median counts, where each takes a round trip
-_CHAIN = 8  # nodes of a graph: what a graph costs as a whole is not counted for each
+_AWAY = 7  # number of runs for the median on devices with round trips
+_CHAIN = 8  # nodes of a graph, so that the overhead of a graph counts little
 
 
 def _graph_us(backend: Backend, sched: Scheduler, graph: Graph) -> float:
-    """Microseconds of a run; of a device of another rank, on the clock of that, where no link counts."""
+    """Microseconds of a run. For a device of another rank, on that rank's clock, so the link does
+    not count."""
     if not getattr(backend.device, "_remote", False):
         return _median_us(lambda: sched.compute(graph))
     sched.compute(graph)
@@ -51,8 +52,8 @@ def _graph_us(backend: Backend, sched: Scheduler, graph: Graph) -> float:
 
 
 def _time_op(backend: Backend, build: Build, dtype: str, n: int) -> float:
-    """Microseconds for one node. ``build(ctx, dtype, n)`` makes arrays and gives a function that makes an op on
-    them."""
+    """Microseconds of one node. ``build(ctx, dtype, n)`` makes tensors and returns a function that
+    builds an operator on them."""
     times = []
     for count in (1, _CHAIN + 1):
         with Context() as ctx, Scheduler([backend]) as sched:
@@ -86,12 +87,12 @@ def _moves(ctx: Context, dtype: Any, n: int) -> Callable[[], Any]:
 
 
 def _fit(launch: float, us: float, work: float) -> float:
-    """The rate at which `work` takes the time beyond the launch."""
+    """The rate of `work` in the time without the launch."""
     return work / max(us - launch, 1e-3)
 
 
 def _jobs(backend: Backend, size: int) -> list[tuple[str, Callable[[], OpCost]]]:
-    """What to measure, one after the other."""
+    """The measurements, in order."""
 
     def matmul(dtype: str) -> OpCost:
         def product(rows: int, n: int) -> float:
@@ -119,7 +120,7 @@ def _jobs(backend: Backend, size: int) -> list[tuple[str, Callable[[], OpCost]]]
 
 
 def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
-    """Least squares over sizes from 4 KiB to 16 MiB, weighted so that each counts alike."""
+    """Least squares over sizes from 4 KiB to 16 MiB, with equal relative weights."""
     sizes, times = [1 << k for k in range(12, 25, 3)], []
     for size in sizes:
         with Context() as ctx:
@@ -137,7 +138,7 @@ def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
 
 
 def _measure_copies(backend: Backend) -> tuple[CopyCost, CopyCost]:
-    """To the device and from it."""
+    """Costs of copies to the device and from it."""
     of_device: Callable[[], tuple[CopyCost, CopyCost]] | None = getattr(backend.device, "_measure_copies", None)
     if of_device is not None:
         return of_device()
@@ -152,10 +153,10 @@ def check_size(size: int) -> None:
 def calibrate(
     backend: Backend, *, size: int = 768, write: bool = True, progress: Callable[[int, int, str], None] | None = None
 ) -> DeviceCosts:
-    """Measures what work costs on a device, which should have nothing else to do, and keeps it on disk.
+    """Measures costs of operators and copies on an otherwise idle device, and caches them on disk.
 
     size: matrices have ``size`` x ``size`` elements, a multiple of 32
-    progress: called with the number of measurements done, their total, and what comes next
+    progress: called with the number of measurements done, their total, and the name of the next one
     """
     expect(backend, Backend, "calibrate: backend")
     check_size(size)
@@ -170,8 +171,8 @@ def calibrate(
         with contextlib.suppress(UnsupportedError):
             found.append(job())
     if not found:
-        raise UnsupportedError(f"calibrate: {backend.name} runs none of the ops that are measured")
-    # for what was not measured
+        raise UnsupportedError(f"calibrate: {backend.name} supports none of the measured operators")
+    # for operators without a measurement
     found.append(OpCost("any", None, max(op.launch_us for op in found), min(op.bytes_per_us for op in found)))
     tell(len(jobs), len(jobs) + 1, "copies to the device and from it")
     from_host, to_host = _measure_copies(backend)

@@ -61,7 +61,7 @@ class OpCost:
     op_class: str = "any"
     """``"any"``, ``"matmul"``, ``"rows"``, ``"elements"``, ``"moves"`` or ``"windows"``"""
     dtype: str | None = None
-    """Of the first source; None: any."""
+    """Type of the first source; None: any."""
     launch_us: float = 0.0
     bytes_per_us: float = math.inf
     flops_per_us: float = math.inf
@@ -173,7 +173,7 @@ class Costs:
         entries = [(b, op) for b, device in enumerate(self.devices) for op in device.ops]
         for _, op in entries:
             if op.op_class not in CLASSES or (op.dtype is not None and op.dtype not in dtypes):
-                raise InvalidArgumentError(f"Costs: there is no class {op.op_class!r}, or no type {op.dtype!r}")
+                raise InvalidArgumentError(f"Costs: unknown class {op.op_class!r} or type {op.dtype!r}")
         c_ops = ffi.new("struct ggml_backend_op_cost[]", max(len(entries), 1))
         for entry, (b, op) in zip(c_ops, entries, strict=False):
             entry.backend, entry.op_class, entry.type = (
@@ -195,7 +195,7 @@ class Costs:
 
 
 for _public in (OpCost, CopyCost, DeviceCosts, Prediction, Costs):
-    _public.__module__ = "ggml_backend.sched"  # where users find it, and what pickles name
+    _public.__module__ = "ggml_backend.sched"  # the public location, also for pickles
 
 
 # ------------------------------------------------------------------------------------------------------------ the cache
@@ -214,7 +214,9 @@ def processor_model() -> str:
 def describe_device(backend: Backend) -> str:
     """A text that differs between devices with different costs."""
     if not backend.is_cpu:
-        return getattr(backend.device, "_cost_name", None) or backend.name  # a rank's number says nothing
+        return (
+            getattr(backend.device, "_cost_name", None) or backend.name
+        )  # the number of a rank does not identify a device
     return f"CPU {processor_model()}, {count(backend.n_threads, 'thread')}, {backend.level}"
 
 
@@ -266,7 +268,7 @@ def _number(entry: dict[str, Any], key: str, what: str) -> float:
     if value is None and key != "launch_us":
         return math.inf
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e300:
-        raise _Malformed(f"{what}: {key} is no number from 0 on")
+        raise _Malformed(f"{what}: {key} must be a number, 0 or more")
     if value == 0 and key != "launch_us":
         raise _Malformed(f"{what}: {key} is 0")
     return float(value)
@@ -285,20 +287,21 @@ def _op_of(value: Any) -> OpCost:
         or kind not in CLASSES
         or not (dtype is None or (isinstance(dtype, str) and dtype in dtypes))
     ):
-        raise _Malformed(f"ops: there is no class {str(kind)[:40]!r}, or no type {str(dtype)[:40]!r}")
+        raise _Malformed(f"ops: unknown class {str(kind)[:40]!r} or type {str(dtype)[:40]!r}")
     return OpCost(kind, dtype, *(_number(entry, k, "ops") for k in ("launch_us", "bytes_per_us", "flops_per_us")))
 
 
 def _costs_of(data: Any) -> DeviceCosts:
     costs = _entry(data.get("costs"), {"ops", "from_host", "to_host", "host"}, "costs")
     if not isinstance(costs["ops"], list) or not costs["ops"] or not isinstance(costs["host"], bool):
-        raise _Malformed("costs: ops is no list with entries, or host is neither true nor false")
+        raise _Malformed("costs: ops must be a list with entries, and host true or false")
     to, back = copy_of(costs["from_host"], "from_host"), copy_of(costs["to_host"], "to_host")
     return DeviceCosts(tuple(_op_of(op) for op in costs["ops"]), to, back, costs["host"])
 
 
 def read_costs(backend: Backend) -> DeviceCosts | None:
-    """None: not measured yet, or by another version. Foreign files are ignored, with a warning."""
+    """The costs in a file. None if there is none for this version. Ignores invalid files with a
+    warning."""
     path = file_of(backend)
     try:
         data = json.loads(read_text(path))
@@ -315,7 +318,7 @@ def read_costs(backend: Backend) -> DeviceCosts | None:
         return None
     except (OSError, ValueError, RecursionError, _Malformed) as error:
         warnings.warn(
-            f"{line(path)} is ignored, as if nothing had been measured: {line(error, 200)}",
+            f"{line(path)} is invalid and ignored: {line(error, 200)}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -47,8 +47,8 @@ class Fallback:
 
 
 def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> list[Fallback]:
-    """Heavy fallbacks of the last plan of a C scheduler. ``backends``: C backend, name, is it a CPU.
-    Fallbacks between CPUs do not count."""
+    """Heavy fallbacks of the last plan of a C scheduler. ``backends``: C backend, name, True for a
+    CPU. Fallbacks between CPUs do not count."""
     f = ffi.new("struct ggml_backend_sched_fallback *")
     found = []
     for i in range(lib.ggml_backend_sched_get_n_fallbacks(sched)):
@@ -86,8 +86,8 @@ def warn_of(found: Sequence[Fallback]) -> None:
             f"{count} not run on the device of the highest priority:",
             *lines,
             (
-                "  Use types and operations that the device takes, choose the place with Scheduler.set_backend (which"
-                " silences this), or ignore ggml_backend.errors.PerformanceWarning."
+                "  Use types and operations that the device supports, assign nodes with Scheduler.set_backend"
+                " (which silences this), or ignore ggml_backend.errors.PerformanceWarning."
             ),
         ]
     )
@@ -120,13 +120,13 @@ def warn_of_weights(found: Sequence[tuple[str, int, str, str, bool]]) -> None:
     message = "\n".join(
         [
             (
-                f"{size_text(total)} that look like weights are copied to another device, as their buffers have the"
-                " usage 'any':"
+                f"{size_text(total)} that look like weights are copied to another device, because their buffers"
+                " have the usage 'any':"
             ),
             *lines,
             (
-                "  With usage='weights' (Backend.allocate, Context.allocate, Buffer.usage) their readers run where they"
-                " are. Or ignore ggml_backend.errors.PerformanceWarning."
+                "  Set usage='weights' (Backend.allocate, Context.allocate, Buffer.usage), so that their readers run"
+                " on their device, or ignore ggml_backend.errors.PerformanceWarning."
             ),
         ]
     )

@@ -1,4 +1,4 @@
-"""Placing tensors by hand: one by one in a buffer, or those of a graph with their memory reused."""
+"""Allocators: place single tensors in a buffer, or all tensors of a graph with reuse of memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TensorAllocator(Handle):
     """Places single tensors in one buffer, each in the best-fitting free block.
 
     target: a :class:`Buffer`; or a backend or buffer type, on which ``size`` bytes are allocated
-    measure: with a backend or buffer type: place nothing, and only count the bytes (see
+    measure: with a backend or buffer type: only count the bytes, without placing (see
         ``max_nbytes``)
     """
 
@@ -57,7 +57,7 @@ class TensorAllocator(Handle):
         self._buffer: Buffer | None = None
         if expect_bool(measure, "TensorAllocator: measure"):
             if isinstance(target, Buffer) or size is not None:
-                raise InvalidArgumentError("TensorAllocator: to measure it takes a backend or buffer type, and no size")
+                raise InvalidArgumentError("TensorAllocator: measure=True needs a backend or buffer type, and no size")
             self._core = _TallocrCore(None, _buffer_type(target, "TensorAllocator: target"))
             return
         if not isinstance(target, Buffer):
@@ -66,7 +66,7 @@ class TensorAllocator(Handle):
                 raise InvalidArgumentError("TensorAllocator: needs a size, or a Buffer")
             target = kind.allocate(expect_int(size, "TensorAllocator: size"))
         elif size is not None:
-            raise InvalidArgumentError("TensorAllocator: the size is that of the buffer")
+            raise InvalidArgumentError("TensorAllocator: size is not for a Buffer, which has its own size")
         self._core = _TallocrCore(target._live(), None)
         self._buffer = target
 
@@ -78,7 +78,7 @@ class TensorAllocator(Handle):
 
     @property
     def buffer(self) -> Buffer | None:
-        """None for a measuring allocator."""
+        """The buffer; None for a measuring allocator."""
         self._live()
         return self._buffer
 
@@ -88,13 +88,13 @@ class TensorAllocator(Handle):
 
     @property
     def max_nbytes(self) -> int:
-        """Maximum of the bytes needed so far, plus a tenth."""
+        """The most bytes needed so far, plus a tenth."""
         core = self._live()
         return int(lib.ggml_tallocr_max_size(core.ptr))
 
     def allocate(self, tensor: Tensor) -> Tensor:
-        """Gives the tensor memory (when measuring: only counts). Raises :class:`AllocationError` when the buffer is
-        full. Returns the tensor."""
+        """Allocates memory for the tensor, or only counts it. Returns the tensor. Raises
+        :class:`AllocationError` if the buffer is full."""
         core = self._live()
         expect(tensor, Tensor, "TensorAllocator.allocate: tensor")
         pointer = tensor._live()
@@ -115,7 +115,7 @@ class TensorAllocator(Handle):
             check(lib.ggml_tallocr_reset(core.ptr), "TensorAllocator.reset")
 
     def close(self) -> None:
-        """Ends its use. The buffer stays for the tensors in it."""
+        """Ends the allocator. The buffer stays for the tensors in it."""
         self._core = None
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class GraphAllocator(Handle):
         self._buft = _buffer_type(target, "GraphAllocator: target")
         self._core: _GallocrCore | None = _GallocrCore()
         self._buffer: Buffer | None = None
-        self._graph: GraphCore | None = None  # keeps the memory of its tensors
+        self._graph: GraphCore | None = None  # keeps the memory of its tensors alive
 
     def _live(self) -> _GallocrCore:
         core = self._core  # once: another thread may close it meanwhile
@@ -205,7 +205,7 @@ class GraphAllocator(Handle):
 
     @staticmethod
     def _serves(buffer: Buffer, size: int) -> bool:
-        """True if the buffer is large enough, and no array uses it."""
+        """True if the buffer is large enough and no array uses it."""
         core = buffer._core
         return core is not None and not core.closed and buffer.nbytes >= size and not lib.gbpy_is_pinned(core.h)
 

@@ -71,7 +71,7 @@ class Pending(Local):
             raise_last("Pending", status)
 
     def results(self) -> list[np.ndarray[Any, Any]]:
-        """Waits, and returns copies of the results of this run that ``compute_async`` was asked for."""
+        """Waits, and returns copies of the results that were passed to ``compute_async``."""
         self.wait()
         return [f.finished() for f in self._fetches]
 
@@ -81,7 +81,7 @@ class Pending(Local):
 
 
 def fetch_arrays(fetches: list[Fetch]) -> tuple[Any, Any]:
-    """For C: the tensors, and addresses for their bytes."""
+    """Arguments for C: the tensors, and addresses for their bytes."""
     tensors = ffi.new("struct ggml_tensor *[]", [f.tensor._p for f in fetches] or 1)
     where = ffi.new("void *[]", [ffi.cast("void *", f.bytes.ctypes.data) for f in fetches] or 1)
     return tensors, where

@@ -29,24 +29,24 @@ __all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "Split", "computes", "r
 
 @dataclass(frozen=True)
 class PlanBlock:
-    """The place of one tensor in the arena of a backend, and its lifetime.
+    """The memory of one tensor in the arena of a backend, and its lifetime.
 
     Times are positions in the plan's program: the nodes in order, with the copies between them.
     Ranges are half-open, sizes are bytes.
     """
 
-    id: int  #: within its arena
-    name: str  #: of the tensor; of a copy ``BACKEND#name``
+    id: int  #: unique within its arena
+    name: str  #: name of the tensor; ``BACKEND#name`` for a copy
     op: str
     backend: str
     lower: int  #: alive from this position on,
     upper: int  #: up to, not including, this one
     nbytes: int
     offset: int
-    chunk: int  #: chunks have offsets of their own; more than one only where the backend's largest buffer is too small
-    root: int | None  #: the block whose memory this one takes over in place
-    step: int = -1  #: the position at which it is computed, or copied
-    node: int = -1  #: its index in the graph; -1: a copy
+    chunk: int  #: index of the chunk; more than one only if the backend's largest buffer is too small
+    root: int | None  #: the block whose memory this one reuses in place
+    step: int = -1  #: the position of its computation or copy
+    node: int = -1  #: index of its node in the graph; -1: a copy
     shape: tuple[int, ...] | None = None
     dtype: str = ""
 
@@ -63,14 +63,14 @@ class ArenaPlan:
     scratch memory, too (``total``)."""
 
     backend: str
-    peak: int  #: of the arena; pictures and tables call it "arena"
-    lower_bound: int  #: no plan for these lifetimes needs less
-    proved: bool  #: nor than ``peak``
+    peak: int  #: bytes of the arena; pictures and tables call it "arena"
+    lower_bound: int  #: no plan for these lifetimes needs fewer bytes
+    proved: bool  #: no plan needs fewer bytes than ``peak``
     blocks: tuple[PlanBlock, ...]
-    leafs: int  #: inputs and the like that the scheduler placed; they keep their memory from run to run
+    leafs: int  #: inputs and other leafs that the scheduler placed; they keep their memory between runs
     replicas: int  #: kept copies of weights
-    no_reuse: int  #: the arena, if no tensors shared memory
-    #: what the device takes besides, to compute: for matrices that it repacks, sums by thread and the like
+    no_reuse: int  #: bytes of the arena if no tensors shared memory
+    #: temporary memory of operators: repacked matrices, sums by thread and others
     scratch: int = 0
 
     @property
@@ -121,18 +121,18 @@ class Split:
 class CopyInfo:
     """A copy that the plan makes.
 
-    ``reason``: "input" is made in each run, of an input of the graph or a result of another split
-    (:class:`SchedulerStats` counts them separately); "kept" is made only after the original was
-    written; "write-back" copies a result to its own memory.
+    ``reason``: "input" copies an input of the graph or a result of another split in each run
+        (:class:`SchedulerStats` counts them separately); "kept" copies only after a write to the
+        original; "write-back" copies a result to its own memory.
     """
 
     name: str
     src_backend: str  #: "host" for memory of the user that belongs to none of the backends
     dst_backend: str
     nbytes: int
-    split: int  #: before which it is made; a write-back: after which
+    split: int  #: index of the split after the copy; for a write-back, before it
     reason: str
-    shape: tuple[int, ...] | None = None  #: of the tensor; a copy may take a part of it
+    shape: tuple[int, ...] | None = None  #: shape of the tensor; a copy may be of a part
     dtype: str = ""
 
     size: ClassVar[Renamed] = Renamed("nbytes")
@@ -146,12 +146,12 @@ class _ByName(dict[str, ArenaPlan]):
 
 
 class Plan(Local):
-    """What the scheduler decided about a graph, at the time when it was prepared.
+    """The decisions of the scheduler about a graph, at the time of :meth:`Scheduler.prepare`.
 
     You can read it (``memory``, ``splits``, ``copies``, ``arenas``, :meth:`explain`), draw it
     (:meth:`to_html`, :meth:`to_svg`, :meth:`to_png`, :meth:`to_csv`, :meth:`to_text`) and run it. A
-    scheduler keeps several plans: running them in turn needs no planning, while the graphs do not
-    change.
+    scheduler keeps several plans. Alternating between them needs no planning as long as the graphs
+    do not change.
     """
 
     __slots__ = ("_graph", "_known", "_reasons", "_scheduler", "arenas", "copies", "splits")
@@ -167,7 +167,7 @@ class Plan(Local):
         self._scheduler = scheduler
         self._graph = graph
         self._known: dict[int, Note] | None = None
-        self._reasons: dict[Any, str] = {}  # by C tensor, in C's words, for when the scheduler is closed
+        self._reasons: dict[Any, str] = {}  # by C tensor, kept for a closed scheduler
         self.arenas: tuple[ArenaPlan, ...] = arenas
         self.splits: tuple[Split, ...] = splits
         self.copies: tuple[CopyInfo, ...] = copies
@@ -178,19 +178,20 @@ class Plan(Local):
 
     @property
     def memory(self) -> Mapping[str, ArenaPlan]:
-        """By name of the backend: ``allocated`` is what the scheduler allocates there for this plan;
-        ``total`` adds the scratch memory of the device."""
+        """Memory by name of the backend: ``allocated`` are the bytes that the scheduler allocates
+        there for this plan; ``total`` adds the scratch memory of the device."""
         return _ByName((a.backend, a) for a in self.arenas)
 
     def compute(self) -> bool:
-        """Computes the graph; False if a callback stopped it. The same as ``scheduler.compute(graph)``."""
+        """Computes the graph, like ``scheduler.compute(graph)``. Returns False if a callback
+        stopped it."""
         return self._scheduler.compute(self._graph)
 
     run: ClassVar[Renamed] = Renamed("compute")
 
     def explain(self, tensor: Tensor) -> str:
-        """Why the tensor is on its backend, in words; or that it is not in the graph. Allocates
-        nothing. Works after the scheduler was closed, too."""
+        """The reason why the tensor is on its backend, or that it is not in the graph. Allocates
+        nothing, and works after the scheduler is closed."""
         try:
             return self._scheduler._explain_in(self._graph, tensor)
         except StateError:
@@ -200,14 +201,16 @@ class Plan(Local):
             return known
 
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
-        """The blocks of all arenas: id,lower,upper,size,offset,name,op,backend,arena,root. Returned, and written if
-        there is a path."""
+        """Returns the blocks of all arenas as CSV:
+        id,lower,upper,size,offset,name,op,backend,arena,root. Also writes it if ``path`` is
+        given."""
         from ..profile import _pictures
 
         return _pictures.plan_csv(self, path)
 
     def to_html(self, path: str | PathLike[str] | None = None, title: str = "plan") -> str:
-        """One self-contained page with pictures of the plan. Returned, and written if there is a path."""
+        """Returns a self-contained page with pictures of the plan. Also writes it if ``path`` is
+        given."""
         from ..profile import _pictures
 
         return _pictures.plan_page(self, path, title)
@@ -219,8 +222,8 @@ class Plan(Local):
         title: str = "plan",
         theme: Literal["auto", "light", "dark"] = "auto",
     ) -> str:
-        """The same pictures as one SVG of this width in pixels; ``theme`` "auto" follows the reader's
-        system. Returned, and written if there is a path."""
+        """Returns the pictures as one SVG of this width in pixels. ``theme`` "auto" follows the
+        reader's system. Also writes it if ``path`` is given."""
         from ..profile import _pictures
 
         return _pictures.plan_svg(self, path, width, title, theme)
@@ -233,8 +236,8 @@ class Plan(Local):
         theme: Literal["light", "dark"] = "light",
         scale: int = 2,
     ) -> bytes:
-        """The same as PNG, ``scale`` of its pixels for each of ``width``: needs the extra ``[png]``. Returned, and
-        written if there is a path."""
+        """Returns the pictures as PNG, with ``scale`` pixels for each unit of ``width``. Needs the
+        extra ``[png]``. Also writes it if ``path`` is given."""
         from ..profile import _pictures
 
         return _pictures.plan_png(self, path, width, title, theme, scale)
@@ -260,7 +263,7 @@ class Plan(Local):
         return _pictures.notebook(_pictures.picture_of(self))
 
     def __repr__(self) -> str:
-        """The numbers of the pictures, by the same names."""
+        """A text with the numbers and names of the pictures."""
         from ..profile import _pictures
 
         picture = _pictures.picture_of(self, notes=False)
@@ -283,7 +286,7 @@ _Backends = Sequence[tuple[Any, str]]  # (C backend, name), in the scheduler's o
 def read_plan(
     sched: Any, graph: Any, backends: _Backends
 ) -> tuple[tuple[ArenaPlan, ...], tuple[Split, ...], tuple[CopyInfo, ...]]:
-    """Reads the plan that a C scheduler made last, for the C graph."""
+    """Reads the last plan of a C scheduler, for the C graph."""
     names = dict(backends)
     splits = read_splits(sched, graph, names)
     blocks = _blocks(sched, names, _places(graph, splits))
@@ -291,8 +294,8 @@ def read_plan(
 
 
 def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
-    """Why each tensor is on its backend, by C tensor, in the last plan of a C scheduler. Many tensors
-    share one text."""
+    """The reasons for backends by C tensor, in the last plan of a C scheduler. Many tensors share
+    one text."""
     tensors = [*graph.nodes[0 : graph.n_nodes], *graph.leafs[0 : graph.n_leafs]]
     shared: dict[str, str] = {}
     told = ((t, message_of(lib.ggml_backend_sched_explain(sched, t))) for t in tensors)
@@ -327,7 +330,7 @@ def _blocks(sched: Any, names: dict[Any, str], places: dict[Any, tuple[int, int]
     if n < 0 or (n and lib.ggml_backend_sched_get_blocks(sched, blocks, n) < 0):
         raise_last("Scheduler.prepare")
     found: dict[str, list[PlanBlock]] = {name: [] for name in names.values()}
-    number: list[int] = []  # of each block in its arena
+    number: list[int] = []  # index of each block in its arena
     for i, b in enumerate(blocks):
         backend = names[b.backend]
         number.append(len(found[backend]))
@@ -353,7 +356,7 @@ def _arenas(sched: Any, backends: _Backends, blocks: dict[str, list[PlanBlock]])
 
 
 def read_splits(sched: Any, graph: Any, names: dict[Any, str]) -> tuple[Split, ...]:
-    """The splits of the C graph that a C scheduler planned last. ``names``: of C backends."""
+    """The splits of the graph that a C scheduler planned last. ``names``: names of C backends"""
     info, span = ffi.new("struct ggml_backend_sched_split_info *"), ffi.new("int64_t[2]")
     found = []
     for i in range(lib.ggml_backend_sched_get_n_splits(sched)):

@@ -55,7 +55,7 @@ _how_type: Any = ffi.typeof("int *")
 
 
 class SchedCore(Core):
-    """A ``ggml_backend_sched``. C knows its plans and its pending runs."""
+    """Owns a ``ggml_backend_sched``. C keeps its plans and its pending runs."""
 
     __slots__ = ("failures", "may_warn", "names")
     may_warn: bool
@@ -72,7 +72,7 @@ class SchedCore(Core):
         if status:
             fail(status, "Scheduler")
         super().__init__(h, "struct ggml_backend_sched *", backends)
-        # of several CPUs: CPU, CPU1
+        # numbers several CPUs: CPU, CPU1
         self.names = tuple(text(lib.gbpy_sched_device_name(h, i)) for i in range(len(backends)))
         # true if a device other than a CPU exists
         self.may_warn = len(backends) > 1 and any(not b.is_cpu for b in backends)
@@ -90,7 +90,7 @@ class SchedCore(Core):
 
     @property
     def named(self) -> list[tuple[Any, str]]:
-        """Backends of C with the names that users see."""
+        """C backends with their public names."""
         return [(b.ptr, name) for b, name in zip(self.backends, self.names, strict=True)]
 
     def synchronize(self) -> None:
@@ -105,8 +105,8 @@ class SchedCore(Core):
 
 
 def _shared_host_types(backends: tuple[BackendCore, ...]) -> Any:
-    """Buffer types that let the CPU put results into the memory of a device written in Python, if that
-    is on the host. Then neither has to copy the other's results. NULL: there is no such device."""
+    """Buffer types that let the CPU write results into host memory of a device in Python, so that
+    neither copies results of the other. NULL without such a device."""
     shared = next((t for t in (lib.gbpy_device_host_type(b.h) for b in backends) if t), None)
     if shared is None:
         return _NULL
@@ -114,7 +114,7 @@ def _shared_host_types(backends: tuple[BackendCore, ...]) -> Any:
 
 
 def _unassigned(node: Tensor, graph: Graph | None, which: str) -> str:
-    """Explains why a tensor has no backend."""
+    """A text about the reason why a tensor has no backend."""
     if graph is None:
         return "no backend: no graph is allocated"
     with contextlib.suppress(StateError):  # its context is closed
@@ -129,7 +129,7 @@ class Memory(NamedTuple):
     allocated: int
     """The arena (``plan.memory[...].peak``), inputs that the scheduler places, and kept copies."""
     no_reuse: int
-    """Bytes of the same tensors if none shared memory."""
+    """Bytes of these tensors without sharing of memory."""
 
 
 class Scheduler(Handle):
@@ -213,7 +213,7 @@ class Scheduler(Handle):
         self._eval: tuple[Callable[[Tensor], bool | None], Callable[[Tensor], bool]] | None = None
         self._graph: Graph | None = None  # the graph of the last call
         self._n_copies = 1
-        self._profile: Callable[[], Profile | None] = lambda: None  # the last one that began
+        self._profile: Callable[[], Profile | None] = lambda: None  # the last one that was started
         self._trace: Trace | None = None  # the one being recorded
         for b in self._backends:
             expect(b, Backend, "Scheduler: each backend")
@@ -229,7 +229,7 @@ class Scheduler(Handle):
         _check(lib.ggml_backend_sched_set_policy(core.ptr, _POLICIES[policy]), "Scheduler")
         if keep_all:
             lib.gbpy_sched_keep_all(core.h, True)
-        if check:  # else the environment decides
+        if check:  # otherwise the environment decides
             _check(lib.ggml_backend_sched_set_check(core.ptr, True), "Scheduler")
         if n_copies != 1:
             self.n_copies = n_copies
@@ -316,12 +316,12 @@ class Scheduler(Handle):
         )
 
     def _asked(self, graph: Graph, kind: int, answer: Callable[[SchedCore, GraphCore], _A], warn: bool = True) -> _A:
-        """Reads the plan of this graph; makes it if it is not the last one."""
+        """Reads the plan of this graph. Makes it again if it is not the last plan."""
         core, graph_core = self._live(), graph._live()
         while True:
             self._plan(core, graph, graph_core, kind, "Scheduler.prepare", warn)
             with use("Scheduler.prepare", core):
-                if lib.gbpy_sched_is_about(core.h, graph_core.h):  # else another thread was faster
+                if lib.gbpy_sched_is_about(core.h, graph_core.h):  # otherwise another thread has planned another graph
                     return answer(core, graph_core)
 
     def _better_order(self, graph: Graph) -> Graph:
@@ -344,7 +344,7 @@ class Scheduler(Handle):
         )
 
     def _explain_in(self, graph: Graph, node: Tensor) -> str:
-        """As :meth:`explain`, in the plan of this graph."""
+        """Like :meth:`explain`, for the plan of this graph."""
         expect(node, Tensor, "Plan.explain: tensor")
         pointer = node._live()
         told = self._asked(
@@ -355,13 +355,14 @@ class Scheduler(Handle):
         return told or _unassigned(node, graph, "the graph of the plan")
 
     def reserve(self, graph: Graph) -> None:
-        """Allocates what the graph needs, with inputs, and touches no tensor. Later graphs of the same
-        structure, with tensors that are no larger, reuse this memory and need no planning."""
+        """Allocates memory for the graph and its inputs, without changing tensors. Later graphs of
+        the same structure, with tensors of at most these sizes, reuse the memory and need no
+        planning."""
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.reserve: graph")
         self._plan(core, graph, graph_core, lib.GBPY_PLAN_RESERVE, "Scheduler.reserve")
 
     def reset(self) -> None:
-        """Forgets assignments and placements. Tensors that the scheduler placed lose their memory. The
+        """Discards assignments and placements. Tensors in memory of the scheduler lose it. The
         compute buffers are kept."""
         core = self._live()
         status = lib.gbpy_sched_reset(core.h)
@@ -374,15 +375,15 @@ class Scheduler(Handle):
     def compute(
         self, graph: Graph, callback: Callable[[Tensor], bool | None] | None = None, wanted: Wanted = None
     ) -> bool:
-        """Runs the graph; allocates it first if necessary.
+        """Runs the graph. Allocates it first if necessary.
 
         callback: called with each tensor after it is computed. It may read the tensor with
             ``numpy()``. If it returns False, the computation ends
         wanted: tensors for the callback: a name pattern (``"layer.*"``), names or tensors, or a
-            function of the tensor; default: all. Fewer are faster, because the others are computed
-            together
+            function of the tensor; default: all. Fewer are faster, because the other nodes can be
+            fused
 
-        Returns True; or False if the callback, :meth:`Backend.stop` or an abort callback ended it
+        Returns True, or False if the callback, :meth:`Backend.stop` or an abort callback ended it
         early. An exception in a callback ends the computation and is raised here.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute: graph")
@@ -419,8 +420,8 @@ class Scheduler(Handle):
         return status
 
     def compute_async(self, graph: Graph, results: Tensor | Sequence[Tensor] = ()) -> Pending:
-        """Starts the computation and returns. ``synchronize`` waits for it, as does every call that
-        needs its results.
+        """Starts the computation and returns. ``synchronize``, and every call that needs its
+        results, waits for it.
 
         results: outputs of the graph that ``pending.results()`` returns
 
@@ -493,7 +494,7 @@ class Scheduler(Handle):
         return core
 
     def set_backend(self, node: Tensor, backend: Backend | None) -> None:
-        """Runs ``node`` on ``backend``; None: the scheduler decides. Takes effect with the next
+        """Assigns ``node`` to ``backend``. None: the scheduler decides. Takes effect with the next
         ``allocate`` or ``compute``."""
         core = self._live()
         expect(node, Tensor, "Scheduler.set_backend: node")
@@ -519,7 +520,7 @@ class Scheduler(Handle):
         raise StateError("Scheduler: a backend that is not one of its own")
 
     def explain(self, node: Tensor) -> str:
-        """Why the node is on its backend, in words; or why it is not assigned."""
+        """The reason why the node is on its backend, or why it has none."""
         core = self._live()
         expect(node, Tensor, "Scheduler.explain: node")
         graph = self._graph
@@ -547,16 +548,16 @@ class Scheduler(Handle):
             raise_last("Scheduler.reset_stats", status)
 
     def trace(self, path: str | os.PathLike[str] | None = None) -> Trace:
-        """Begins a record of what runs when on which device. It ends with the ``with`` block,
-        ``stop()``, or ``close`` of the scheduler. It is then written as Chrome trace JSON, which
+        """Starts a record of the work of each device. It ends with the ``with`` block, ``stop()``,
+        or ``close`` of the scheduler. It is then written as Chrome trace JSON, which
         https://ui.perfetto.dev opens::
 
             with sched.trace("run.json") as trace:
                 sched.compute(graph)
             print(trace.events[0])
 
-        While it is on, each run is waited for; within a run devices overlap as usual. Failed runs
-        are not recorded.
+        While it records, each call waits for its run. Within a run devices overlap as usual. Failed
+        runs are not recorded.
         """
         core = self._live()
         from .trace import Trace
@@ -565,10 +566,10 @@ class Scheduler(Handle):
         try:
             with use("Scheduler.trace", core, *core.backends):
                 if self._trace is not None:
-                    raise StateError("Scheduler.trace: a trace is being recorded already; stop() it first")
+                    raise StateError("Scheduler.trace: another trace is recording; stop() it first")
                 if path is not None:
                     expect_path(path, "Scheduler.trace: path")
-                    can_write(path)  # fail before the work, not after it
+                    can_write(path)  # fails before the work, not after it
                 _check(lib.gbpy_sched_finish(core.h), "Scheduler.trace")
                 self._trace = trace
                 _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")
@@ -580,15 +581,15 @@ class Scheduler(Handle):
             raise
 
     def profile(self, *, max_records: int = 1 << 20) -> Profile:
-        """Begins a profile: the time, work and algorithm of each operator. It ends with the ``with``
-        block, ``stop()``, or ``close`` of the scheduler::
+        """Starts a profile: the time, work and algorithm of each operator. It ends with the
+        ``with`` block, ``stop()``, or ``close`` of the scheduler::
 
             with sched.profile() as p:
                 for _ in range(10):
                     sched.compute(graph)
             print(p.table(by="kind"))
 
-        It records what the scheduler computes, from any thread; each run is waited for. Memory for
+        It records runs of this scheduler on any thread. Each call waits for its run. Memory for
         ``max_records`` records is reserved, 100 bytes of addresses each. ``Profile.dropped`` counts
         further records.
         """
@@ -651,7 +652,7 @@ class Scheduler(Handle):
 
     @property
     def splits(self) -> list[Split]:
-        """Splits of the last graph, in the order in which they run."""
+        """Splits of the last graph, in order of execution."""
         core, graph = self._live(), self._graph
         if graph is None:
             return []
@@ -666,7 +667,7 @@ class Scheduler(Handle):
         )
 
     def _splits_of(self, core: SchedCore, graph_core: GraphCore) -> list[Split]:
-        """For the holder of the scheduler's lock. The scheduler's last plan is that of the graph."""
+        """Reads splits with the scheduler's lock held. The last plan must be that of the graph."""
         return [*read_splits(core.ptr, graph_core.ptr, dict(core.named))]
 
     def buffer_nbytes(self, backend: Backend) -> int:
@@ -702,7 +703,7 @@ class Scheduler(Handle):
                 trace.stop()
         finally:
             status = lib.gbpy_sched_close(core.h)
-            if core.closed:  # else an interrupt came first
+            if core.closed:  # otherwise an interrupt came first
                 self._core = self._graph = None
             if status:
                 raise_last("Scheduler.close", status)

@@ -37,7 +37,7 @@ class SplitTime:
     index: int
     backend: str
     runs: int
-    seconds: float  #: of all these runs together
+    seconds: float  #: sum over these runs
 
     @property
     def mean(self) -> float:
@@ -54,21 +54,21 @@ class SchedulerStats:
     """
 
     runs: int
-    plans_found: int  #: of graphs that stood exactly as they were planned before
-    plans_bound: int  #: of graphs that were planned before, whose tensors were given their places again
-    plans_replayed: int  #: for other sizes, with the offsets of a plan of the same structure
-    plans_made: int  #: from nothing
-    weights: Traffic  #: copies that are kept, made because they were new or their original was written
-    up_to_date: Traffic  #: the same, not made
-    inputs: Traffic  #: of what no node computes, made each run
-    results: Traffic  #: of what another split computes
-    write_backs: Traffic  #: results that went to where they belong
+    plans_found: int  #: plans of unchanged graphs, used again
+    plans_bound: int  #: plans of known graphs whose tensors had lost their memory, bound again
+    plans_replayed: int  #: plans for other sizes, with the offsets of a plan of the same structure
+    plans_made: int  #: new plans
+    weights: Traffic  #: kept copies, made for the first time or after a write to the original
+    up_to_date: Traffic  #: kept copies that were still valid and not made
+    inputs: Traffic  #: copies of inputs, made in each run
+    results: Traffic  #: copies of results of other splits
+    write_backs: Traffic  #: copies of results to their own memory
     waits_host: int  #: events that the host waited for
-    waits_queue: int  #: events that one device's queue waited for in another's
+    waits_queue: int  #: events of another device's queue that a queue waited for
     plan_seconds: float  #: finding and making plans
-    run_seconds: float  #: issuing runs, with what the host itself computes and copies
+    run_seconds: float  #: issuing runs, including the work of the host itself
     wait_seconds: float  #: the host waiting for devices
-    splits: tuple[SplitTime, ...]  #: of the last graph; times are those of traced runs
+    splits: tuple[SplitTime, ...]  #: splits of the last graph; times are those of traced runs
 
     @property
     def nbytes_copied(self) -> int:
@@ -116,7 +116,7 @@ def _split_times(sched: Any, names: dict[Any, str]) -> tuple[SplitTime, ...]:
 
 
 def read_stats(sched: Any, backends: Sequence[tuple[Any, str]]) -> SchedulerStats:
-    """Reads the counts of a C scheduler, whose backends are given as (C backend, name)."""
+    """Reads the counts of a C scheduler. backends: pairs (C backend, name)"""
     s = ffi.new("struct ggml_backend_sched_stats *")
     check(lib.ggml_backend_sched_get_stats(sched, s), "Scheduler.stats")
     return SchedulerStats(

@@ -1,4 +1,4 @@
-"""A record of what runs when on which device: ``with sched.trace("run.json"): ...``."""
+"""Traces record the work of each device: ``with sched.trace("run.json"): ...``."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ class TraceEvent:
     kind: str
     """``"plan"``: a plan was found or made; ``"copy"``: into a split; ``"compute"``: the nodes of a split;
     ``"write-back"``: a result was copied to its own memory; ``"wait"``: the host waited for a device"""
-    reason: str  #: of a copy: ``"weight"``, ``"input"`` or ``"result"``; else ``""``
-    name: str  #: of the tensor that is copied, of the first node, of what is waited for
-    run: int  #: counted from 0 in each record
-    start_ns: int  #: on one monotonic clock
+    reason: str  #: reason of a copy: ``"weight"``, ``"input"`` or ``"result"``; otherwise ``""``
+    name: str  #: name of the copied tensor, of the first node, or of the awaited device
+    run: int  #: index of the run in this record
+    start_ns: int  #: on a monotonic clock
     end_ns: int
-    backend: int  #: which computes, or whose memory is written
-    source: int  #: of copies: whose memory is read
-    by_host: bool  #: done by the calling thread, not in a device's queue
+    backend: int  #: the backend that computes, or whose memory is written
+    source: int  #: for a copy, the backend whose memory is read
+    by_host: bool  #: the calling thread does the work, not a queue
     split: int
-    node: int  #: the first node's index
+    node: int  #: index of the first node
     n_nodes: int
-    nbytes: int  #: of copies
-    live_nbytes: int  #: in the arena of ``backend`` meanwhile, at most
+    nbytes: int  #: bytes of a copy
+    live_nbytes: int  #: most live bytes in the arena of ``backend`` during the event
     arena_nbytes: int
 
     bytes: ClassVar[Renamed] = Renamed("nbytes")
@@ -88,18 +88,20 @@ def read_events(sched: Any) -> tuple[TraceEvent, ...]:
 
 
 class Trace(Owner):
-    """A record that :meth:`Scheduler.trace` has begun. It ends with :meth:`stop`, with the ``with``
-    block, or with the scheduler. Then ``events`` has the record, and it is written to the file if
-    you named one."""
+    """A record that :meth:`Scheduler.trace` has started. It ends with :meth:`stop`, with the
+    ``with`` block, or with the scheduler. Then ``events`` has the record, and it is written to the
+    file if you named one."""
 
     __slots__ = ("_names", "_operators", "_path", "_queueless", "_scheduler", "events")
 
     def __init__(self, scheduler: Scheduler, path: str | os.PathLike[str] | None) -> None:
-        self._scheduler: weakref.ref[Scheduler] | None = weakref.ref(scheduler)  # which holds its trace
+        self._scheduler: weakref.ref[Scheduler] | None = weakref.ref(
+            scheduler
+        )  # weak, because the scheduler holds its trace
         self._names = scheduler._live().names
         self._queueless = tuple(i for i, b in enumerate(scheduler.backends) if b.is_cpu)
         self._path = path
-        self._operators: tuple[OperatorSlice, ...] = ()  # of a profile that was recorded at the same time
+        self._operators: tuple[OperatorSlice, ...] = ()  # operators of a profile that was recorded at the same time
         self.events: tuple[TraceEvent, ...] = ()
 
     @property
@@ -119,7 +121,7 @@ class Trace(Owner):
         self._scheduler = None
 
     def _complete(self, profile: Profile | None) -> None:
-        """Adds the operators that a profile has recorded, and writes the file."""
+        """Adds the operators of a profile, and writes the file."""
         events = self.events
         begin, end = min((e.start_ns for e in events), default=0), max((e.end_ns for e in events), default=0)
         if profile is not None:
@@ -130,8 +132,8 @@ class Trace(Owner):
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Chrome trace JSON, for ui.perfetto.dev: a lane for each device, copies with flow arrows,
         counters of live and arena bytes. A profile recorded at the same time
-        (:meth:`Scheduler.profile`) adds a lane for each kind of operators. Returned, and written if
-        there is a path."""
+        (:meth:`Scheduler.profile`) adds a lane for each kind of operator. Also writes it if
+        ``path`` is given."""
         from ..profile._pictures.chrome import chrome_trace
 
         trace = chrome_trace(self.events, self._names, self._queueless, self._operators)
@@ -149,8 +151,8 @@ class Trace(Owner):
         return Record(title, self.events, self._names, self._queueless, self._operators)
 
     def to_html(self, path: str | os.PathLike[str] | None = None, title: str = "trace") -> str:
-        """One self-contained page with a picture of the record: a lane for each device, with its steps
-        and copies. Returned, and written if there is a path."""
+        """Returns a self-contained page with a picture of the record: a lane for each device, with
+        its steps and copies. Also writes it if ``path`` is given."""
         from ..profile._pictures.traces import trace_page
 
         return trace_page(self._record(title, "Trace.to_html"), path, "Trace.to_html")
@@ -162,7 +164,7 @@ class Trace(Owner):
         title: str = "trace",
         theme: Literal["auto", "light", "dark"] = "auto",
     ) -> str:
-        """The same picture as SVG of this width in pixels; as :meth:`Plan.to_svg`."""
+        """The picture as SVG of this width in pixels, like :meth:`Plan.to_svg`."""
         from ..profile._pictures.traces import trace_svg
 
         return trace_svg(self._record(title, "Trace.to_svg"), path, width, theme, "Trace.to_svg")
@@ -175,7 +177,8 @@ class Trace(Owner):
         theme: Literal["light", "dark"] = "light",
         scale: int = 2,
     ) -> bytes:
-        """The same as PNG, ``scale`` of its pixels for each of ``width``; as :meth:`Plan.to_png`."""
+        """The picture as PNG, with ``scale`` pixels for each unit of ``width``, like
+        :meth:`Plan.to_png`."""
         from ..profile._pictures.traces import trace_png
 
         return trace_png(self._record(title, "Trace.to_png"), path, width, theme, scale, "Trace.to_png")

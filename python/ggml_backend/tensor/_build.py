@@ -162,13 +162,13 @@ def context_of(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS)
     4. Otherwise an error asks the caller to name a context.
 
     Weights are tensors of weight contexts, and tensors in weight buffers. The order in which contexts
-    were made does not matter. Only "mask" may be None.
+    were made does not matter. Only "mask" and "factors" may be None.
     """
     found: list[Context] = []
     for i, t in enumerate(tensors):
         if not isinstance(t, tensor_class):
             label = labels[i] if i < len(labels) else f"argument {i}"
-            if t is None and label == "mask":
+            if t is None and label in ("mask", "factors"):
                 continue
             raise TypeError(f"{op}: {label} must be a Tensor, not {kind_of(t)}{tensor_hint(t)}")
         if t._ctx._core is None:

@@ -32,6 +32,9 @@ ROPE_MODES: dict[str, int] = {
     "glm": 4,
     "normal_exact": lib.GGML_ROPE_EXACT,
     "neox_exact": 2 | lib.GGML_ROPE_EXACT,
+    "mrope": lib.GGML_ROPE_TYPE_MROPE | lib.GGML_ROPE_EXACT,
+    "vision": lib.GGML_ROPE_TYPE_VISION | lib.GGML_ROPE_EXACT,
+    "imrope": lib.GGML_ROPE_TYPE_IMROPE | lib.GGML_ROPE_EXACT,
 }
 POOLS: dict[str, int] = {"max": lib.GGML_OP_POOL_MAX, "avg": lib.GGML_OP_POOL_AVG}
 PRECISIONS: dict[str, int] = {"default": 0, "f32": lib.GGML_PREC_F32}

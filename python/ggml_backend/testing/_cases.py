@@ -1,7 +1,7 @@
-"""Operators that move, choose, add up or compute elements and rows, as cases: a call with inputs, and its tolerance.
+"""Cases of operators on elements and rows. A case is a call with inputs, and its tolerance.
 
-The families are generators of :class:`Case`, in four files (this one, ``products``, ``windows``, ``attention``). What a
-case leaves open, dtypes, layouts and places of results, ``variants`` fills in.
+The families are generators of :class:`Case` in four files: this one, ``_products``, ``_windows``
+and ``_attention``. ``_variants`` adds dtypes, layouts and the memory of results.
 """
 
 from __future__ import annotations
@@ -38,21 +38,24 @@ __all__ = [
 ]
 
 VIEWS = frozenset({"reshape", "view", "permute_ggml", "transpose", "empty_like"})
-"""Operations that compute nothing; what others do with their results is checked."""
+"""Operations that compute nothing. Other operations that use their results are checked."""
 
 COMPARE = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 
 
 def in_place_sources(name: str) -> tuple[int, ...]:
-    """The sources on which a scheduler may lay the result of a function (docs/PLANNING.md, "In place")."""
+    """The sources that the result of a function may overwrite (docs/PLANNING.md, "In place")."""
     op = {"unary": "silu", **dict.fromkeys(COMPARE, "compare")}.get(name, name)
     return op_facts()[op].in_place if op in op_facts() else ()
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call of an operation. layouts: whether its sources are also tried as views. inplace: whether it has a form that
-    overwrites its first source."""
+    """A call of an operation.
+
+    layouts: also test its sources as views
+    inplace: it has a form that overwrites its first source
+    """
 
     name: str
     inputs: tuple[In, ...]
@@ -65,7 +68,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of each operator: one, a few (``"quick"``), all, or those that several threads share (``"large"``)."""
+    """The sizes of each operator: one, a few (``"quick"``), all, or large enough for several
+    threads (``"large"``)."""
 
     kind: Literal["one", "quick", "all", "large"]
 
@@ -109,7 +113,7 @@ def call(name: str, rule: Rule, *inputs: In, layouts: bool = False, inplace: boo
 
 
 def one(name: str, rule: Rule, inputs: Sequence[In], function: Callable[..., Any], label: str = "") -> Case:
-    """A call that a function makes of its tensors."""
+    """A call of a function of tensors."""
     return Case(name, tuple(inputs), function, rule, label)
 
 
@@ -133,7 +137,7 @@ _COMPUTE = {
     "sqr": Rule(terms=1),
     "leaky_relu": Rule(terms=1),
 }
-_FRESH = ("hardswish", "hardsigmoid")  # have no form in place
+_FRESH = ("hardswish", "hardsigmoid")  # have no in-place form
 
 
 def of_elements(sizes: Sizes) -> Iterator[Case]:
@@ -291,7 +295,8 @@ def _picks(shape: tuple[int, ...]) -> Iterator[Case]:
 
 
 _UNPACKED = Rule(terms=6, magnitude=lambda *x: np.abs(x[-1]).max(initial=0.0))
-"""Of quantized values; plain ones are copied, and ``variants`` makes it EXACT."""
+"""The tolerance of quantized values. ``_variants`` replaces it with EXACT for plain values, which
+are copied."""
 
 
 def _conversions(sizes: Sizes) -> Iterator[Case]:
@@ -310,7 +315,7 @@ def _conversions(sizes: Sizes) -> Iterator[Case]:
 
 
 def _into(view: str, x: Any, y: Any) -> Any:
-    """A copy into a view: of rows with gaps, or exchanged axes."""
+    """A copy into a view: rows with gaps, or transposed axes."""
     if view == "transposed":
         return ops.cpy(x.transpose(), y.transpose())
     return ops.cpy(x[..., 1:], y[..., 1:])

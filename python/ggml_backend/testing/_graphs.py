@@ -1,4 +1,5 @@
-"""Checks of graphs on a device: repeated runs, several graphs in turn, scheduling beside the CPU, pending runs."""
+"""Checks of graphs on a device: repeated runs, alternating graphs, scheduling with the CPU, pending
+runs."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from ..tensor.context import Context
 from ..tensor.tensor import Tensor
 from ._inputs import Array
 from ._operators import Nothing, Wrong
-from ._worlds import World, random_world
+from ._random_graphs import RandomGraph, random_graph
 
 __all__ = ["checks", "unfused"]
 
@@ -29,7 +30,7 @@ Check = Callable[[Backend, Backend, np.random.Generator, bool], None]
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """The CPU computes node by node: what it computes together may round differently."""
+    """Disables fusion on the CPU: a fused step may round differently."""
     before = lib.ggml_graph_get_fusion()
     lib.ggml_graph_set_fusion(False)
     try:
@@ -47,30 +48,30 @@ def _same(got: list[Array], want: list[Array], what: str) -> None:
                         f" {x[at]:.9g} instead of {y[at]:.9g}")  # fmt: skip
 
 
-def _results(world: World) -> list[Array]:
-    return [t.numpy(copy=True) for t in world.outputs]
+def _results(built: RandomGraph) -> list[Array]:
+    return [t.numpy(copy=True) for t in built.outputs]
 
 
 # ---- on the device alone ---------------------------------------------------------------------------------------------
 
 
 def _alone(backend: Backend, rng: np.random.Generator, bit_identical: bool) -> int:
-    """The seed of a graph that the device computes all by itself."""
+    """The seed of a graph that the device computes without help."""
     for _ in range(30):
         seed = int(rng.integers(0, 2**31))
-        world = random_world(np.random.default_rng(seed), 20, backend.supports, bit_identical)
-        if len(world.outputs) and len(world.computed) > 1:
+        built = random_graph(np.random.default_rng(seed), 20, backend.supports, bit_identical)
+        if len(built.outputs) and len(built.computed) > 1:
             return seed
-    raise Nothing("the device computes none of the graphs that were tried by itself")
+    raise Nothing("the device computes none of the tried graphs without help")
 
 
 class _Pair:
-    """The same graph in memory of the device and of the CPU. scheduled: the device's by a scheduler, which keeps what
-    the device makes of the graph from run to run."""
+    """The same graph in memory of the device and of the CPU. scheduled: run the device's graph with
+    a scheduler, which keeps compiled nodes between runs."""
 
     def __init__(self, seed: int, backend: Backend, cpu: Backend, bit_identical: bool, scheduled: bool = False) -> None:
         self.ours, self.theirs = (
-            random_world(np.random.default_rng(seed), 20, backend.supports, bit_identical) for _ in range(2)
+            random_graph(np.random.default_rng(seed), 20, backend.supports, bit_identical) for _ in range(2)
         )
         self.backend, self.cpu = backend, cpu
         self.buffers = [self.theirs.ctx.allocate(cpu)]
@@ -83,8 +84,8 @@ class _Pair:
 
     def run(self, rng: np.random.Generator) -> None:
         seed = int(rng.integers(0, 2**31))
-        for world in (self.ours, self.theirs):
-            world.fill(np.random.default_rng(seed), some=self.runs > 0)
+        for built in (self.ours, self.theirs):
+            built.fill(np.random.default_rng(seed), some=self.runs > 0)
         graph = self.ours.graph
         done = self.sched.compute(graph) if self.sched is not None else graph.compute(self.backend)
         if not (done and self.theirs.graph.compute(self.cpu)):
@@ -119,7 +120,7 @@ Opens = Callable[[], Backend]
 def _devices(
     backend: Backend, cpu: Backend, rng: np.random.Generator, stack: ExitStack, another: Opens | None
 ) -> list[Backend]:
-    """In order of priority; sometimes with another device of the same kind beside it, or a simulated one."""
+    """The devices by priority, sometimes with a second device of the kind or a simulated one."""
     found = [backend]
     if another is not None and rng.random() < 0.3:
         found.append(stack.enter_context(another()))
@@ -128,9 +129,9 @@ def _devices(
     return [*found, cpu]
 
 
-def _place_inputs(world: World, devices: list[Backend], rng: np.random.Generator, stack: ExitStack) -> None:
-    """Some inputs get memory of their own, here and there."""
-    for t in world.inputs:
+def _place_inputs(built: RandomGraph, devices: list[Backend], rng: np.random.Generator, stack: ExitStack) -> None:
+    """Gives some inputs their own buffers on random devices."""
+    for t in built.inputs:
         if rng.random() < 0.4:
             device = devices[int(rng.integers(0, len(devices)))]
             usage: str = "weights" if rng.random() < 0.5 else "any"
@@ -138,9 +139,9 @@ def _place_inputs(world: World, devices: list[Backend], rng: np.random.Generator
             stack.enter_context(device.allocate(size, usage)).place(t)  # type: ignore[arg-type]
 
 
-def _assign(world: World, sched: Scheduler, rng: np.random.Generator) -> None:
+def _assign(built: RandomGraph, sched: Scheduler, rng: np.random.Generator) -> None:
     devices = sched.backends
-    for t in world.computed:
+    for t in built.computed:
         device = devices[int(rng.integers(0, len(devices)))]
         if rng.random() < 0.6 and device.supports(t):
             sched.set_backend(t, device)
@@ -148,60 +149,61 @@ def _assign(world: World, sched: Scheduler, rng: np.random.Generator) -> None:
 
 def _reference(
     seed: int, cpu: Backend, rounds: bool, n: int = 30, supports: Callable[[Tensor], bool] = lambda t: True
-) -> tuple[World, Scheduler]:
-    world = random_world(np.random.default_rng(seed), n, supports, rounds)
+) -> tuple[RandomGraph, Scheduler]:
+    built = random_graph(np.random.default_rng(seed), n, supports, rounds)
     sched = Scheduler([cpu], keep_all=True)
-    sched.allocate(world.graph)
-    return world, sched
+    sched.allocate(built.graph)
+    return built, sched
 
 
-_Scheduled = tuple[World, Scheduler]
+_Scheduled = tuple[RandomGraph, Scheduler]
 
 
 def _runs(ours: _Scheduled, theirs: _Scheduled, rng: np.random.Generator, what: str) -> None:
     """The same graph three times, with other inputs each time."""
     for run in range(3):
         filled = int(rng.integers(0, 2**31))
-        for world, sched in (ours, theirs):
-            world.fill(np.random.default_rng(filled), some=run > 0)
-            if not sched.compute(world.graph):
+        for built, sched in (ours, theirs):
+            built.fill(np.random.default_rng(filled), some=run > 0)
+            if not sched.compute(built.graph):
                 raise Wrong("compute was aborted")
         _same(_results(ours[0]), _results(theirs[0]), f"{what}, run {run}")
 
 
-def _world(
+def _random(
     backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool, *, another: Opens | None = None
 ) -> None:
-    """A random graph with random assignments, run with other inputs and with other assignments."""
+    """A random graph with random assignments. It runs with new inputs, then with new
+    assignments."""
     seed = int(rng.integers(0, 2**31))
     with ExitStack() as stack:
         devices = _devices(backend, cpu, rng, stack, another)
         reference, alone = _reference(seed, cpu, bit_identical)
-        world = random_world(np.random.default_rng(seed), 30, rounds=bit_identical)
+        built = random_graph(np.random.default_rng(seed), 30, rounds=bit_identical)
         stack.enter_context(alone)
-        _place_inputs(world, devices, rng, stack)
+        _place_inputs(built, devices, rng, stack)
         checked, copies = bool(rng.random() < 0.5), int(rng.integers(1, 4))
         sched = stack.enter_context(Scheduler(devices, check=checked, n_copies=copies))
         for part in range(2):
-            _assign(world, sched, rng)
-            sched.allocate(world.graph)
-            _runs((world, sched), (reference, alone), rng, f"assignment {part}")
+            _assign(built, sched, rng)
+            sched.allocate(built.graph)
+            _runs((built, sched), (reference, alone), rng, f"assignment {part}")
 
 
 def _async(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool, *, n_copies: int = 1) -> None:
     """Several pending runs, each with its own inputs and results."""
     seed = int(rng.integers(0, 2**31))
     reference, alone = _reference(seed, cpu, bit_identical)
-    world = random_world(np.random.default_rng(seed), 30, rounds=bit_identical)
+    built = random_graph(np.random.default_rng(seed), 30, rounds=bit_identical)
     with alone, Scheduler([backend, cpu], n_copies=n_copies) as sched:
-        _assign(world, sched, rng)
-        sched.allocate(world.graph)
+        _assign(built, sched, rng)
+        sched.allocate(built.graph)
         pending, wanted = [], []
         for _ in range(6):
             filled = int(rng.integers(0, 2**31))
-            for w in (world, reference):
+            for w in (built, reference):
                 w.fill(np.random.default_rng(filled))
-            pending.append(sched.compute_async(world.graph, results=world.outputs))
+            pending.append(sched.compute_async(built.graph, results=built.outputs))
             alone.compute(reference.graph)
             wanted.append(_results(reference))
         for i, (run, want) in enumerate(zip(pending, wanted, strict=True)):
@@ -209,7 +211,7 @@ def _async(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identic
 
 
 def _events(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
-    """Marks in its queue are reached, by the host and by others."""
+    """The host and other backends can wait for events of the device."""
     event = Event(backend)
     event.synchronize()
     for waiting in (backend, cpu):
@@ -220,7 +222,7 @@ def _events(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identi
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without words about what the device leaves to the CPU."""
+    """Hides warnings about operators that run on the CPU instead."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PerformanceWarning)
         yield
@@ -234,19 +236,20 @@ def _checked(check: Check, backend: Backend, cpu: Backend, rng: np.random.Genera
 def _two(
     backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool, *, another: Opens | None
 ) -> None:
-    """A random graph whose nodes take turns on two devices of the kind: each waits for the other."""
+    """A random graph whose nodes alternate between two devices of the kind, so that each waits for
+    the other."""
     if another is None:
-        raise Nothing("a backend that is given cannot be opened a second time")
+        raise Nothing("a second device cannot be opened, because the call passed a backend")
     seed = _alone(backend, rng, bit_identical)
     reference, alone = _reference(seed, cpu, bit_identical, 20, backend.supports)
-    world = random_world(np.random.default_rng(seed), 20, backend.supports, bit_identical)
+    built = random_graph(np.random.default_rng(seed), 20, backend.supports, bit_identical)
     with alone, another() as second, Scheduler([backend, second, cpu]) as sched:
-        for i, t in enumerate(world.computed):
+        for i, t in enumerate(built.computed):
             device = (backend, second)[i % 2]
             if device.supports(t):
                 sched.set_backend(t, device)
-        sched.allocate(world.graph)
-        _runs((world, sched), (reference, alone), rng, "two devices")
+        sched.allocate(built.graph)
+        _runs((built, sched), (reference, alone), rng, "two devices")
 
 
 def _share(out: Array, a: Array, ith: int, nth: int) -> None:
@@ -254,7 +257,7 @@ def _share(out: Array, a: Array, ith: int, nth: int) -> None:
 
 
 def _customs(ctx: Context) -> tuple[list[Tensor], dict[str, list[Tensor]]]:
-    """Inputs, and nodes that functions compute, on arrays of whatever library."""
+    """Inputs, and nodes of custom functions, which work on arrays of any library."""
     a, q = ctx.tensor((5, 7), name="a"), ctx.tensor((4, 64), "q8_0", name="q")
     shapes = [(5, 7), (5, 7)]
     return [a, q], {
@@ -267,7 +270,7 @@ def _customs(ctx: Context) -> tuple[list[Tensor], dict[str, list[Tensor]]]:
 
 
 def _functions(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
-    """Functions of the user, on a device that takes them."""
+    """Custom functions, on a device that runs them."""
     found: list[dict[str, list[Array]]] = []
     values, rows = rng.standard_normal((5, 7), np.float32), rng.standard_normal((4, 64), np.float32)
     for device in (backend, cpu):
@@ -275,7 +278,7 @@ def _functions(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_ide
             inputs, nodes = _customs(ctx)
             taken = {k: made for k, made in nodes.items() if all(map(backend.supports, _makers(made)))}
             if not taken:
-                raise Nothing("the device takes no functions of the user")
+                raise Nothing("the device runs no custom functions")
             graph = ctx.graph([t for made in taken.values() for t in made])
             with Scheduler([device] if device is cpu else [device, cpu]) as sched:
                 sched.allocate(graph)
@@ -289,13 +292,15 @@ def _functions(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_ide
 
 
 def _makers(results: list[Tensor]) -> list[Tensor]:
-    """The nodes behind results, which are views where there are several."""
+    """The nodes of results. With several results each is a view of the node."""
     return [t if t.view_of is None else t.view_of for t in results]
 
 
 def checks(quick: bool, another: Opens | None) -> dict[str, Check]:
-    """By name, each a function of the device, the CPU, random numbers, and whether results are the same bits, that
-    raises :class:`Wrong` or :class:`Nothing`. another: opens a second device with the same options"""
+    """The checks by name. A check raises :class:`Wrong` or :class:`Nothing`.
+
+    another: opens a second device with the same options
+    """
     few = 2 if quick else 6
     found: dict[str, Check] = {f"again/{i}": _again for i in range(few)}
     found |= {f"in turn/{i}": _in_turn for i in range(few)}
@@ -303,5 +308,5 @@ def checks(quick: bool, another: Opens | None) -> dict[str, Check]:
     found["events"] = _events
     found["functions"] = _functions
     found |= {f"two/{i}": partial(_two, another=another) for i in range(few)}
-    found |= {f"world/{i}": partial(_world, another=another) for i in range(12 if quick else 100)}
+    found |= {f"random/{i}": partial(_random, another=another) for i in range(12 if quick else 100)}
     return {name: partial(_checked, check) for name, check in found.items()}

@@ -25,21 +25,26 @@ Array = np.ndarray[Any, Any]
 Cut = Callable[[Any], Any]
 FLOATS = ("float32", "float16", "bfloat16")
 POISON = 0xFF
-"""Fills memory that must not be read: NaN as any float, far out of range as an index."""
+"""Fills memory that must not be read. It is NaN as any float, and far out of range as an index."""
 LAYOUTS = ("padded", "offset", "permuted", "transposed")
-"""Rows with a gap behind each; a part of a larger tensor; leading axes, or the last two, exchanged."""
+"""Rows with gaps; a part of a larger tensor; transposed leading axes; transposed last axes."""
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 3.0e38, -3.0e38, 1e-40, -1e-40, 88.0, -88.0, 65504.0)
 
 
 def in_bytes(n: int) -> str:
-    """An amount of memory, in words."""
+    """A number of bytes as text."""
     return "1 byte" if n == 1 else f"{n} bytes"
 
 
 @dataclass(frozen=True)
 class In:
-    """An input. dtype: ``"a"``: each in turn, ``"b"``: each float in turn, or a name. low, high: of random values.
-    values: instead of random ones. special: NaN, infinities, and what else is at the limits of floats."""
+    """An input of a case.
+
+    dtype: a name, ``"a"`` for every dtype, or ``"b"`` for every float
+    low, high: range of random values
+    values: these values instead of random ones
+    special: NaN, infinities and limits of floats
+    """
 
     shape: tuple[int, ...]
     dtype: str = "a"
@@ -54,7 +59,7 @@ class In:
 
     @property
     def fits(self) -> bool:
-        """True if its rows are whole blocks."""
+        """True if its rows consist of whole blocks."""
         return not self.shape or self.shape[-1] % self.element.block_size == 0
 
     def typed(self, first: str, second: str) -> In:
@@ -62,12 +67,12 @@ class In:
 
 
 def shown(shape: tuple[int, ...]) -> str:
-    """For names of cases: ``2x3``."""
+    """A shape in the name of a case: ``2x3``."""
     return "x".join(map(str, shape)) or "scalar"
 
 
 def floats_of(given: In, rng: np.random.Generator) -> Array:
-    """Random values before they get their dtype."""
+    """Random values, before conversion to the dtype."""
     found = (rng.random(given.shape) * (given.high - given.low) + given.low).astype(np.float32)
     if given.special and found.size:
         found.reshape(-1)[:] = np.resize(rng.permutation(np.array(SPECIAL, np.float32)), found.size)
@@ -75,7 +80,7 @@ def floats_of(given: In, rng: np.random.Generator) -> Array:
 
 
 def values_of(given: In, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The array that :meth:`Tensor.set` takes, and what its elements mean."""
+    """The array for :meth:`Tensor.set`, and the values that its elements mean."""
     element = given.element
     if given.values is not None:
         array = np.array(given.values, element.numpy).reshape(given.shape)
@@ -96,7 +101,7 @@ def values_of(given: In, rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def _blocks(element: DType, floats: Array) -> Array:
-    """Quantized rows; of formats that cannot be written, zeros."""
+    """Quantized rows; zeros for formats without a quantizer."""
     try:
         return quantize(floats, element, np.linspace(0.5, 1.5, floats.shape[-1], dtype=np.float32), n_threads=1)
     except GgmlError:
@@ -108,7 +113,7 @@ def _blocks(element: DType, floats: Array) -> Array:
 
 @dataclass(frozen=True)
 class Laid:
-    """A tensor that is memory, the input cut out of it, and the bytes of that memory."""
+    """A root tensor, the input as a view of it, and the bytes of the root."""
 
     root: Tensor
     tensor: Tensor
@@ -116,7 +121,7 @@ class Laid:
 
 
 def _plan(shape: tuple[int, ...], layout: str, block: int) -> tuple[tuple[int, ...], Cut]:
-    """The shape of the root, and how the input is cut out of it. block: elements"""
+    """The shape of the root, and the cut that makes the input. block: elements of a block"""
     n = len(shape)
     if layout == "padded" and n > 1:
         return (*shape[:-1], shape[-1] + (3 if block == 1 else block)), lambda t: t[..., : shape[-1]]
@@ -136,11 +141,11 @@ def _plan(shape: tuple[int, ...], layout: str, block: int) -> tuple[tuple[int, .
 
 
 def laid(ctx: Context, given: In, layout: str, array: Array) -> Laid:
-    """A new tensor with these values, in memory of that layout."""
+    """A new tensor with these values in this layout."""
     element = given.element
     size, cut = _plan(given.shape, layout, element.block_size)
     root = ctx.tensor(size, element)
-    if layout == "padded" and element.is_quantized:  # slices do not cut rows of blocks
+    if layout == "padded" and element.is_quantized:  # slices cannot cut blocks
         cut = partial(view, shape=given.shape, strides=root.strides)
     if layout == "whole":
         return Laid(root, root, array)

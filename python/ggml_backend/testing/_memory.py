@@ -46,7 +46,7 @@ def _random(rng: np.random.Generator, n: int) -> Array:
 
 
 def _sizes(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
-    """Buffers of no byte, of one, and of sizes that are no multiple of anything."""
+    """Buffers of 0 bytes, 1 byte, and odd sizes."""
     for n in (0, 1, backend.alignment - 1, backend.alignment, backend.alignment + 1, 4097):
         with Context() as ctx, backend.allocate(n) as buffer:
             if buffer.nbytes < n:
@@ -84,7 +84,7 @@ def _every_dtype(backend: Backend, cpu: Backend, rng: np.random.Generator) -> No
 
 
 def _parts(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
-    """Parts of a tensor at any offset, written and read."""
+    """Parts of a tensor are written and read at any offset."""
     n = 1000
     with Context() as ctx:
         buffer, t = _bytes(ctx, backend, n)
@@ -97,7 +97,7 @@ def _parts(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
             image[at : at + part.size] = part
             low, high = sorted(int(i) for i in rng.integers(0, n + 1, 2))
             _equal(t[low:high].numpy(copy=True), image[low:high], f"bytes {low} to {high}")
-        _equal(t.numpy(copy=True), image, "the whole after parts were written")
+        _equal(t.numpy(copy=True), image, "the whole tensor after writes of parts")
         del buffer
 
 
@@ -114,7 +114,7 @@ def _neighbours(backend: Backend, cpu: Backend, rng: np.random.Generator) -> Non
 
 
 def _clear(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
-    """A buffer is filled whole, and no other."""
+    """``clear`` fills the whole buffer and no other buffer."""
     with Context() as ctx:
         other, kept = _bytes(ctx, backend, 777)
         image = _random(rng, 777)
@@ -128,7 +128,7 @@ def _clear(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
 
 
 def _copies(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
-    """Tensors copied to the device, on it and from it."""
+    """Copies of tensors to the device, on it and from it."""
     for n in (1, 300, 100_003):
         with Context() as ctx:
             held = [_bytes(ctx, b, n) for b in (cpu, backend, backend, cpu)]
@@ -144,7 +144,7 @@ def _copies(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
 
 
 def _too_large(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
-    """More than the largest buffer is refused, with an error."""
+    """A buffer larger than the limit is an error."""
     largest = backend.max_nbytes
     size = largest + 1 if largest < 1 << 60 else 1 << 60
     try:
@@ -152,18 +152,18 @@ def _too_large(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None
     except MemoryError:  # AllocationError is one
         return
     buffer.close()
-    raise Wrong(f"a buffer of {in_bytes(size)} was given; the largest has {largest}")
+    raise Wrong(f"a buffer of {in_bytes(size)} was allocated; the limit is {largest}")
 
 
 def _resident() -> int | None:
-    """Bytes of memory that this process has of its own, in memory or swapped out; None where the system does not tell.
+    """Bytes of private memory of this process, resident or swapped out. None if the system does not report it.
 
-    What is garbage, or free in the heap, goes back to the system first: memory that is kept would else take its place
-    and not show.
+    Garbage and free heap memory return to the system first. Otherwise leaked memory could reuse
+    them and stay hidden.
     """
     gc.collect()
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # glibc has it
+        ctypes.CDLL(None).malloc_trim(0)  # only in glibc
     with suppress(OSError, ValueError, KeyError):
         lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
         kib = {words[0]: int(words[1]) for words in lines if words and words[0] in _OWN_MEMORY}
@@ -172,7 +172,8 @@ def _resident() -> int | None:
 
 
 def _returned(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
-    """Closed buffers are memory again: more than there is, one after the other."""
+    """Closed buffers free their memory: allocates more than the device has, one buffer at a
+    time."""
     size, count = min(_LARGE, backend.max_nbytes), 48
     before = _resident()
     for i in range(count):
@@ -184,11 +185,11 @@ def _returned(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
         buffer.close()
     after = _resident()
     if before is not None and after is not None and after - before > size * count // 2:
-        raise Wrong(f"{(after - before) >> 20} MiB stay of {count} buffers of {size} bytes that were closed")
+        raise Wrong(f"{(after - before) >> 20} MiB are still allocated after {count} closed buffers of {size} bytes")
 
 
 def _closed(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
-    """Buffers are closed in any order, with tensors in them, and the rest stays."""
+    """Buffers with tensors close in any order, and the other buffers keep their data."""
     with Context() as ctx:
         held = [_bytes(ctx, backend, 100 + i) for i in range(12)]
         images = [_random(rng, 100 + i) for i in range(12)]
@@ -219,4 +220,4 @@ def _named() -> Iterator[tuple[str, Check]]:
 
 
 CHECKS: dict[str, Check] = dict(_named())
-"""By name, each a function of the device, the CPU and random numbers that raises :class:`Wrong`."""
+"""The checks by name. A check raises :class:`Wrong`."""

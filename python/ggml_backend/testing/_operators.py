@@ -31,7 +31,7 @@ from ._variants import Variant
 __all__ = ["Nothing", "Wrong", "check_refusal", "check_variant", "generator", "meaning"]
 
 _NO_WORK = ("NONE", "VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE")
-_GAP = 64  # bytes, at least
+_GAP = 64  # least number of bytes
 
 
 class Wrong(Exception):
@@ -48,7 +48,7 @@ def generator(seed: int, name: str) -> np.random.Generator:
 
 
 def meaning(tensor: Tensor) -> Array:
-    """Its data, as numbers."""
+    """The values of a tensor as float64."""
     array = tensor.numpy(copy=True)
     if tensor.dtype.name == "bfloat16":
         return widened(array).astype(np.float64)
@@ -59,7 +59,7 @@ def meaning(tensor: Tensor) -> Array:
 
 @dataclass
 class Bench:
-    """A variant as a graph, without memory until :meth:`place`."""
+    """The graph of a variant, without memory until :meth:`place`."""
 
     variant: Variant
     arrays: list[tuple[Array, Array]]
@@ -111,7 +111,7 @@ class Bench:
         for t, offset, _ in self.places:
             self.buffer.place(t, offset)
         for t in self.graph.nodes:
-            if not t.is_placed:  # asking gives views their place
+            if not t.is_placed:  # is_placed places views
                 raise Wrong(f"{t.describe()} has no memory after its source was placed")
         for source in self.sources:
             source.root.set(source.memory)
@@ -124,7 +124,7 @@ class Bench:
         for source, (root, offset, size) in zip(self.sources, self.places, strict=False):
             raw = np.frombuffer(source.memory.tobytes(), np.uint8)
             image[offset : offset + raw.size] = raw
-            fixed[offset + root.nbytes : offset + size] = False  # the device's own
+            fixed[offset + root.nbytes : offset + size] = False  # padding of the device
         for _, offset, size in self.places[n:]:
             fixed[offset : offset + size] = False
         for t in self.graph.nodes:
@@ -161,7 +161,7 @@ class Bench:
 
 
 def _bytes_of(t: Tensor, start: int) -> Array:
-    """The places of the bytes of a tensor's elements."""
+    """The positions of the bytes of a tensor's elements."""
     element, shape = t.dtype.itemsize, list(t.shape)
     if shape and t.dtype.is_quantized:
         shape[-1] //= t.dtype.block_size
@@ -175,7 +175,7 @@ def _bytes_of(t: Tensor, start: int) -> Array:
 
 
 def _magnitude_run(variant: Variant, arrays: Sequence[tuple[Array, Array]], cpu: Backend) -> Array:
-    """The operator on the magnitudes of its sources; quantized ones as float32."""
+    """The operator on the magnitudes of its sources. Quantized sources become float32."""
     inputs, given = [], []
     for i, (array, means) in zip(variant.inputs, arrays, strict=True):
         if i.values is not None or i.element.numpy.kind == "i":
@@ -240,7 +240,7 @@ def _compare(bench: Bench, reference: Bench, cpu: Backend, bit_identical: bool) 
 
 
 def _benches(variant: Variant, seed: int) -> tuple[Bench, Bench] | None:
-    """For the device and for the CPU; None: there is no such operation."""
+    """The benches for the device and for the CPU. None if the operation refuses such arguments."""
     rng = generator(seed, variant.name)
     arrays = [values_of(i, rng) for i in variant.inputs]
     try:
@@ -252,8 +252,11 @@ def _benches(variant: Variant, seed: int) -> tuple[Bench, Bench] | None:
 def check_variant(
     variant: Variant, seed: int, backend: Backend, cpu: Backend, bit_identical: bool
 ) -> tuple[str, str] | None:
-    """The outcome and its message; None: there is no such operation; ``"unknown"``: neither computes it. Raises
-    :class:`Wrong`, or what the device raised."""
+    """The outcome and its message.
+
+    None if the operation refuses such arguments, ``"unknown"`` if neither backend computes it. Raises :class:`Wrong`,
+    or the exception of the device.
+    """
     made = _benches(variant, seed)
     if made is None:
         return None
@@ -273,8 +276,8 @@ def check_variant(
 
 
 def check_refusal(variant: Variant, seed: int, backend: Backend) -> str:
-    """A node that the device refuses, given to it all the same: an error, and nothing is written. Returns what it
-    says."""
+    """Computes a node that the device refuses. It must raise an error and write nothing. Returns
+    the message."""
     made = _benches(variant, seed)
     if made is None or made[0].refusal(backend) is None:
         return ""
@@ -287,4 +290,4 @@ def check_refusal(variant: Variant, seed: int, backend: Backend) -> str:
     except Exception as error:
         bench.watch()
         return reason(error)
-    raise Wrong("it was given a node that it does not support, and raised no error")
+    raise Wrong("it raised no error for a node that it does not support")

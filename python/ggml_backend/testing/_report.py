@@ -120,9 +120,9 @@ class DeviceReport:
 
     def _summary(self) -> str:
         counts = Counter(c.outcome for c in self.cases)
-        told = [f"{counts[kind]} {kind}" for kind in ("passed", "failed", "refused", "skipped") if counts[kind]]
+        outcomes = [f"{counts[kind]} {kind}" for kind in ("passed", "failed", "refused", "skipped") if counts[kind]]
         verdict = "ok" if self.ok else "FAILED" if self.failed else "nothing was checked"
-        return f"{self.device}: {verdict}: {', '.join(told) or 'no cases'} (seed {self.seed})"
+        return f"{self.device}: {verdict}: {', '.join(outcomes) or 'no cases'} (seed {self.seed})"
 
     def _reasons(self) -> list[tuple[str, int, str]]:
         """The reasons for refusals, with their number and the operations, most frequent first."""

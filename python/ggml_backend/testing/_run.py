@@ -1,4 +1,4 @@
-"""Runs the checks of a device, one after the other, whatever fails."""
+"""Runs the checks of a device. A failure does not stop the other checks."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Progress = Callable[[int, int, str], None]
 
 
 class UnknownCaseError(InvalidArgumentError):
-    """``only`` names what is not there."""
+    """``only`` names a case that does not exist."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """See :func:`ggml_backend.testing.check_device`."""
+    """Settings of :func:`ggml_backend.testing.check_device`."""
 
     seed: int = 0
     quick: bool = False
@@ -53,8 +53,8 @@ class _Job(NamedTuple):
 
 
 def reference_of(backend: Backend) -> Backend:
-    """What a device is compared with: the CPU with its best kernels; those themselves with the portable ones, in one
-    thread."""
+    """The reference of a device: the CPU with its best kernels. The CPU itself is compared with the
+    portable kernels in one thread."""
     if backend.is_cpu and backend.level != "scalar":
         return Backend("CPU", n_threads=1, level="scalar")
     return Backend("CPU")
@@ -70,14 +70,14 @@ def _jobs(backend: Backend, cpu: Backend, settings: Settings) -> Iterator[_Job]:
 
         return run
 
-    declined: dict[str, str] = {}  # by operation, after its first case: a node that the device refuses; "" none yet
+    declined: dict[str, str] = {}  # by operation: a variant that the device refuses; "" if none yet
 
     def of(v: Variant, group: str) -> _Job:
         def run() -> tuple[str, str] | None:
             declined.setdefault(v.op, "")
             answer = check_variant(v, seed, backend, cpu, bits)
             refused = answer is not None and answer[0] in ("refused", "unknown")
-            if refused and not declined[v.op] and not v.is_empty:  # computing nothing harms nobody
+            if refused and not declined[v.op] and not v.is_empty:  # an empty node cannot be computed wrongly
                 declined[v.op] = v.name
             return answer
 
@@ -101,7 +101,7 @@ def _jobs(backend: Backend, cpu: Backend, settings: Settings) -> Iterator[_Job]:
 
 
 def _refusal(variant: Variant, seed: int, backend: Backend, declined: dict[str, str]) -> _Job:
-    """The first node of each operation that the device refuses is given to it all the same."""
+    """A job that computes the first refused node of each operation."""
 
     def run() -> tuple[str, str] | None:
         first = declined.get(variant.op, variant.name) == variant.name and not variant.is_empty
@@ -120,7 +120,7 @@ def _chosen(jobs: Sequence[_Job], only: Sequence[str] | None) -> list[_Job]:
     wanted: set[str] = set()
     for pattern in only:
         found = set(patterns.fitting(pattern))
-        if pattern not in found:  # which is that case alone
+        if pattern not in found:  # a whole name selects that case only
             found.update(job.name for job in jobs if job.group == pattern or job.name.startswith(f"{pattern}/"))
         if not found and pattern == "special values":
             raise UnknownCaseError(f"check_device: only: {pattern!r} are cases of special_values=True")
@@ -132,12 +132,12 @@ def _chosen(jobs: Sequence[_Job], only: Sequence[str] | None) -> list[_Job]:
 
 
 def _raised_at(error: BaseException) -> str:
-    """The line of the device that an exception came from; "" where this package raised it."""
+    """The line of the device that raised an exception; "" if this package raised it."""
     device, found = None, ""
     for frame, number in walk_tb(error.__traceback__):
         path = Path(frame.f_code.co_filename)
         if device is None and (_PACKAGE not in path.parents or _DEVICES in path.parents):
-            device = path.parent  # what lies elsewhere are functions that it calls
+            device = path.parent  # frames in other folders are functions that it calls
         if path.parent == device:
             found = f" ({path.name}:{number}, in {frame.f_code.co_name})"
     return found
@@ -145,8 +145,8 @@ def _raised_at(error: BaseException) -> str:
 
 def _words(error: BaseException) -> str:
     kind, text = type(error).__name__, reason(error)
-    told = text if text.startswith(kind) else f"{kind}: {text}"
-    return "; ".join([told + _raised_at(error), *map(str, getattr(error, "__notes__", ()))])
+    message = text if text.startswith(kind) else f"{kind}: {text}"
+    return "; ".join([message + _raised_at(error), *map(str, getattr(error, "__notes__", ()))])
 
 
 def _run(job: _Job) -> CheckedCase | None:
@@ -168,7 +168,7 @@ def _run(job: _Job) -> CheckedCase | None:
 def run_checks(
     backend: Backend, settings: Settings, only: Sequence[str] | None, progress: Progress | None
 ) -> list[CheckedCase]:
-    """Every case that there is, in order. only: patterns of names; progress: as for ``calibrate``"""
+    """Runs the selected cases in order. only: patterns of names; progress: as for ``calibrate``"""
     cpu = reference_of(backend)
     jobs = _chosen(list(_jobs(backend, cpu, settings)), only)
     found: list[CheckedCase] = []

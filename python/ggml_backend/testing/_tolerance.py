@@ -1,14 +1,17 @@
-"""How far a device's results may be from the CPU's. This is the only place that says so.
+"""The largest allowed difference between the results of a device and of the CPU. No other file
+defines tolerances.
 
-``u`` is half the distance between 1 and the next number of a dtype: 2^-24 for float32, 2^-11 for float16, 2^-8 for
-bfloat16. Both sides compute in float32 or better, so that an element may differ by
+``u`` is half the distance between 1 and the next number of a dtype: 2^-24 for float32, 2^-11 for
+float16, 2^-8 for bfloat16. Both sides compute in float32 or better, so an element may differ by
 
     2 ((terms + n) u_float32 + rounded u_operand) m  +  2 u_result |y|  +  a denormal of the result
 
-where ``m`` is a magnitude, ``n`` the length of the sum behind the element, ``terms`` the number of roundings that are
-no additions, and ``rounded`` how many operands may be rounded to the narrowest dtype among the sources (a product with
-float16 weights may round the other side to float16). The factor 2 is there because both sides may be off. It is the
-textbook bound of a sum in any order (Higham, Accuracy and Stability, section 4.2); nothing is fitted to what is seen.
+where ``m`` is a magnitude, ``n`` the length of the sum behind the element, ``terms`` the number of
+roundings other than those of additions, and ``rounded`` the number of operands that may be rounded
+to the narrowest dtype among the sources. For example, a product with float16 weights may round the
+other side to float16. The factor 2 is needed because both sides may be inexact. This is the
+textbook bound of a sum in any order (Higham, Accuracy and Stability, section 4.2). It is not fitted
+to observed results.
 
 =============  ========================================================================================================
 class          operators
@@ -24,8 +27,8 @@ BLOCKS         results that are quantized: after unpacking, within one step of t
                row
 =============  ========================================================================================================
 
-Where the CPU's result is NaN or infinite, the device's must be the same. A finite result may be infinite where the
-CPU's is within its tolerance of the largest number of the dtype.
+If the CPU's result is NaN or infinite, the device's must be the same. A finite result of the CPU
+within its tolerance of the largest number of the dtype may be infinite on the device.
 """
 
 from __future__ import annotations
@@ -46,14 +49,15 @@ UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _STEP = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}  # float32 denormals may be flushed
 _LARGEST = {"float32": 3.4028234663852886e38, "float16": 65504.0, "bfloat16": 3.3895313892515355e38}
 ABSOLUTE = "absolute"
-"""The magnitude that sums have: the operator on the magnitudes of its sources."""
+"""The magnitude of sums: the operator on the magnitudes of its sources."""
 
 Magnitude = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The tolerance of a case; see the top of the file. magnitude: of arrays of the sources and, last, the result."""
+    """The tolerance of a case, as the head of this file explains. magnitude: a function of the
+    arrays of the sources and of the result, which is last"""
 
     kind: str = "close"
     terms: float = 2.0
@@ -67,7 +71,7 @@ BLOCKS = Rule("blocks")
 
 
 def allowance(rule: Rule, want: Array, magnitude: Any, dtype: DType, sources: list[DType]) -> Any:
-    """By how much each element may be off. NumPy broadcasts it over ``want``, float64."""
+    """The allowed difference of each element. It broadcasts over ``want``, which is float64."""
     if rule.kind == "exact" or dtype.name not in UNIT:
         return 0.0
     narrow = max([UNIT[s.name] for s in sources if s.name in UNIT], default=UNIT["float32"])
@@ -78,14 +82,15 @@ def allowance(rule: Rule, want: Array, magnitude: Any, dtype: DType, sources: li
 
 
 def block_allowance(want: Array, dtype: DType) -> Any:
-    """Of results that are quantized. Formats have as many bits as the digit in their names says."""
+    """The allowed difference of quantized results. The digit in the name of a format is its number
+    of bits."""
     found = re.search(r"\d", dtype.name.replace("nvfp", ""))
     bits = int(found[0]) if found else 4
     return np.abs(want).max(-1, keepdims=True, initial=0.0) * 2.0 ** (2 - bits)
 
 
 def difference(got: Array, want: Array, allowed: Any, dtype: DType) -> Array:
-    """Which elements are wrong. got, want: float64"""
+    """A mask of the wrong elements. got, want: float64"""
     with np.errstate(all="ignore"):
         good = (got == want) | (np.isnan(got) & np.isnan(want))
         good |= np.isfinite(got) & np.isfinite(want) & (np.abs(got - want) <= allowed)
@@ -99,14 +104,14 @@ def difference(got: Array, want: Array, allowed: Any, dtype: DType) -> Array:
 
 
 def worst(got: Array, want: Array, allowed: Any, wrong: Array) -> str:
-    """What is wrong, in words: the element that is furthest off."""
+    """A text about the wrong elements and the one with the largest difference."""
     if not got.ndim:
         return f"{got.item():.9g} instead of {want.item():.9g}"
     with np.errstate(all="ignore"):
         gap = np.where(np.isfinite(got) & np.isfinite(want), np.abs(got - want), np.inf)
     at = tuple(int(i) for i in np.unravel_index(np.argmax(np.where(wrong, gap, -1.0)), got.shape))
     limit = np.broadcast_to(allowed, got.shape)[at]
-    may = f", which may be off by {limit:.3g}" if np.isfinite(gap[at]) else ""
+    may = f"; allowed is a difference of {limit:.3g}" if np.isfinite(gap[at]) else ""
     return (
         f"{np.count_nonzero(wrong)} of {got.size} elements differ; element {at} is {got[at]:.9g} instead of"
         f" {want[at]:.9g}{may}"

@@ -1,4 +1,4 @@
-"""Cases in all dtypes, layouts and places of their results: what is checked of operators, by name."""
+"""Variants of cases: all dtypes, layouts and positions of results, by name."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ _SPECIAL = (
     *("soft_max", "sum_rows", "mean", "argmax", "argsort", "diag_mask_inf", "diag_mask_zero", "norm", "rms_norm"),
 )
 _QUANTIZED = [d.name for d in dtypes.values() if d.is_quantized]
-_FEW = ("q4_0", "q8_0", "q4_k", "q6_k")  # of a quick run
+_FEW = ("q4_0", "q8_0", "q4_k", "q6_k")  # formats of a quick run
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A case with its dtypes. moved, layout: which source is a view, and how it lies. inplace: the form that overwrites
-    the first source. on: the source on which the result is placed, as a scheduler does."""
+    """A case with its dtypes.
+
+    moved, layout: the source that is a view, and its layout
+    inplace: use the form that overwrites the first source
+    on: the source whose memory the result gets, as in a scheduler's plan
+    """
 
     case: Case
     inputs: tuple[In, ...]
@@ -49,7 +53,7 @@ class Variant:
 
     @cached_property
     def name(self) -> str:
-        """What it is called in reports."""
+        """The name in reports."""
         parts = [self.op, ",".join(f"{i.dtype}:{shown(i.shape)}" for i in self.inputs)]
         parts += [self.case.label] if self.case.label else []
         parts += [f"{self.layout}-{self.moved}"] if self.layout != "whole" else []
@@ -60,7 +64,7 @@ class Variant:
 
     @property
     def is_empty(self) -> bool:
-        """Is there nothing to compute?"""
+        """True if the result has no elements."""
         return any(0 in i.shape for i in self.inputs)
 
     def build(self, tensors: Sequence[Any]) -> Any:
@@ -68,7 +72,7 @@ class Variant:
 
 
 def _typed(case: Case, first: str, second: str) -> Variant | None:
-    """None where rows are no whole blocks."""
+    """The case with these dtypes. None if rows do not consist of whole blocks."""
     inputs = tuple(i.typed(first, second) for i in case.inputs)
     if not all(i.fits for i in inputs):
         return None
@@ -105,7 +109,8 @@ def _views(case: Case, quick: bool) -> Iterator[Variant]:
 
 
 def _placed(case: Case, quick: bool) -> Iterator[Variant]:
-    """With the result in place of a source, asked for or as a scheduler would."""
+    """Variants whose result overwrites a source, by ``inplace=True`` or as in a scheduler's
+    plan."""
     for dtype in FLOATS[: 1 if quick else 3]:
         found = _typed(case, dtype, dtype)
         if found is None:
@@ -118,7 +123,7 @@ def _placed(case: Case, quick: bool) -> Iterator[Variant]:
 
 
 def _may_hold_result(variant: Variant, source: int, dtype: str) -> bool:
-    """Does the source have the shape and the dtype of the result?"""
+    """True if the source has the shape and the dtype of the result."""
     if source >= len(variant.inputs) or (variant.op in COMPARE and dtype != "float32"):
         return False
     given = variant.inputs[source]
@@ -127,7 +132,7 @@ def _may_hold_result(variant: Variant, source: int, dtype: str) -> bool:
 
 
 def all_cases(sizes: Sizes) -> Iterator[Case]:
-    """Each call of the table of operators."""
+    """All cases of operators."""
     for family in (of_elements, of_rows, of_products, of_windows, of_attention):
         yield from family(sizes)
 
@@ -142,7 +147,7 @@ def _once(found: Iterable[Variant]) -> Iterator[Variant]:
 
 @cache
 def all_variants(quick: bool) -> tuple[Variant, ...]:
-    """Everything that is checked of operators; names are unique."""
+    """All variants. Names are unique."""
 
     def every() -> Iterator[Variant]:
         for case in all_cases(Sizes("quick" if quick else "all")):
@@ -156,7 +161,8 @@ def all_variants(quick: bool) -> tuple[Variant, ...]:
 
 
 def large_variants() -> Iterator[Variant]:
-    """Calls with floats that several threads share, with each source whole and transposed."""
+    """Calls with floats and sizes for several threads, with each source contiguous and
+    transposed."""
     for case in all_cases(Sizes("large")):
         found = _typed(case, "float32", "float32")
         if found is not None:
@@ -167,7 +173,7 @@ def large_variants() -> Iterator[Variant]:
 
 @cache
 def special_variants(quick: bool) -> tuple[Variant, ...]:
-    """Operators whose results are defined for NaN, infinities and what is at the limits of floats."""
+    """Operators whose results are defined for NaN, infinities and limits of floats."""
 
     def every() -> Iterator[Variant]:
         for case in all_cases(Sizes("quick" if quick else "all")):

@@ -1,4 +1,4 @@
-"""Convolutions, pools, and what else goes over windows of pictures, as cases."""
+"""Cases of convolutions, pools and other operators on windows."""
 
 from __future__ import annotations
 

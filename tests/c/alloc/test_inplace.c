@@ -28,6 +28,12 @@ static struct ggml_tensor * positions(int64_t n) {
     return fill_int(t, 0, 9);
 }
 
+static struct ggml_tensor * experts(int64_t n0, int64_t n1) {
+    struct ggml_tensor * t = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, n0, n1);
+    give_memory(t);
+    return fill_int(t, 0, 9);
+}
+
 // The operator on sources of the shape of the result, as many as can be of that shape; NULL: there is no case for it.
 static struct ggml_tensor * build(enum ggml_op op, int variant) {
     struct ggml_tensor * a = f32();
@@ -61,6 +67,8 @@ static struct ggml_tensor * build(enum ggml_op op, int variant) {
             return ggml_acc(ctx, a, small(N0 / 2, N1 / 3, 1, 1), a->nb[1], a->nb[2], a->nb[3], 4 * sizeof(float));
         case GGML_OP_SET:
             return ggml_set(ctx, a, small(N0 / 2, N1 / 3, 1, 1), a->nb[1], a->nb[2], a->nb[3], 4 * sizeof(float));
+        case GGML_OP_ADD_ID:
+            return ggml_add_id(ctx, stand_in(N0, N1, N2 * N3, 1), small(N0, 10, 1, 1), experts(N1, N2 * N3));
         case GGML_OP_NORM: return ggml_norm(ctx, a, 1e-5f);
         case GGML_OP_RMS_NORM: return ggml_rms_norm(ctx, a, 1e-5f);
         case GGML_OP_RMS_NORM_BACK: return ggml_rms_norm_back(ctx, a, f32(), 1e-5f);
@@ -163,7 +171,7 @@ static void every_entry(void) {
             ggml_op_name((enum ggml_op) op), seen, gb_op_inplace_sources((enum ggml_op) op));
         n_ops += seen != 0;
     }
-    CHECK_INT(n_ops, 28);
+    CHECK_INT(n_ops, 29);
     CHECK_INT(gb_op_inplace_sources(GGML_OP_COUNT), 0);
 }
 

@@ -64,6 +64,9 @@ static void experts(void) {
     }
     struct ggml_tensor * ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, 2);
     struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 2);
+    struct ggml_tensor * stack = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 16, 4, 8);
+    struct ggml_tensor * one = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 16, 1, 2);
+    CHECK_WORK(gb_work_of(ggml_mul_mat_experts(ctx, stack, one, ids)), 2 * 8 * 16, 2 * 4 + 32 * 4 + 2 * 64 * 4, 8 * 4);
     struct ggml_tensor * y = ggml_mul_mat_id(ctx, as, 8, ids, 0, x);
     CHECK_WORK(gb_work_of(y), 2 * 8 * 16, 2 * 4 + 32 * 4 + 2 * 64 * 4, 8 * 4);
     ggml_free(ctx);

@@ -108,7 +108,7 @@ def test_a_wrong_object_is_a_type_error(name, parameter):
         except (TypeError, gb.GgmlError, IndexError, KeyError) as error:
             inside = re.search(r"cdata|'_\w+'|_live|NoneType: None|initializer for ctype|ffi", str(error))
             assert not inside, f"{name}({parameter}={type(wrong).__name__}): {error}"
-        # else: it is not wrong there
+        # otherwise the value is valid for this parameter
 
 
 def test_most_of_the_interface_is_covered():

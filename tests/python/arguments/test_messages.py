@@ -1,4 +1,4 @@
-"""Checks the message of wrong arguments, in the words of the caller, and the values of a broken rule.
+"""Messages for wrong arguments.
 
 A message names the call and its operands, in the caller's words and order, with shapes as NumPy
 writes them. It states what is wrong, with the values. For a usual mistake it suggests what the
@@ -19,7 +19,7 @@ from ggml_backend._base.errors import faults
 
 
 class FakeTorch:
-    """Stands for a tensor of bfloat16 of another library: NumPy cannot take it."""
+    """A bfloat16 tensor of another library, which NumPy cannot read."""
 
     def __array__(self, *args, **options):
         raise TypeError("Got unsupported ScalarType BFloat16")
@@ -29,7 +29,7 @@ FakeTorch.__module__, FakeTorch.__qualname__ = "torch", "Tensor"
 
 
 class Names(dict):
-    """What the lines below refer to, made when they do."""
+    """Objects for the cases below, made on first use."""
 
     def __missing__(self, name):
         self[name] = getattr(self, f"make_{name}")()
@@ -38,7 +38,7 @@ class Names(dict):
     def make_ctx(self):
         return gb.Context()
 
-    def make_host(self):  # each tensor has memory
+    def make_host(self):  # all tensors have memory
         return gb.Context(allocate=True, usage="weights")
 
     def make_cpu(self):
@@ -113,7 +113,7 @@ class Names(dict):
         gb.Scheduler(self["cpu"]).compute(self["ctx"].graph(freed))
         return freed
 
-    def make_copied(self):  # of the tensor "here" of a graph that was copied
+    def make_copied(self):  # the tensor "here" of a copied graph
         graph = self["ctx"].graph(self["ctx"].from_numpy(np.ones((4, 8), np.float32), "here") * 2)
         self["sched"].compute(graph)
         return graph.copy(self["cpu"])["here"]
@@ -121,7 +121,7 @@ class Names(dict):
     def make_compute(self):
         return lambda y: self["sched"].compute(self["ctx"].graph(y))
 
-    def make_replaced(self):  # a result of an earlier graph that is in the middle of the one that is allocated now
+    def make_replaced(self):  # a result of an earlier graph, now an intermediate node of the allocated graph
         def replaced():
             y = (self["single"] * 2).named("y")
             self["compute"](y)
@@ -155,7 +155,7 @@ E, S, T, U, A, N = (
 )
 Fault = faults.Fault
 
-# What is said, whole: to be read as prose.
+# Whole messages.
 EXAMPLES = [
     ('x @ w', E,
      "a @ b: a 'x' float32 (16, 128), b 'w' float32 (64, 128): the last axis of a (128) and the last but one "
@@ -231,7 +231,7 @@ EXAMPLES = [
     ("ctx.graph(single * 2)['singel']", KeyError, "'singel'; did you mean 'single'?"),
 ]  # fmt: skip
 
-# What is wrong, as values in the user's order and names.
+# Values in messages, in the order and with the names of the user.
 FAULTS = [
     ('gb.ops.mul_mat(v, x)', Fault('UNEQUAL', 'mul_mat', ('a', 'b'), (-1,), (100, 128))),
     ('gb.ops.out_prod(x, v)', Fault('UNEQUAL', 'out_prod', ('a', 'b'), (-2,), (16, 64))),
@@ -306,7 +306,7 @@ FAULTS = [
      Fault('REAL_OUT_OF_RANGE', 'pool_1d', numbers=(0, 2147483647, -1.0), parameter='padding')),
 ]  # fmt: skip
 
-# The kind of the exception, and how its message begins: what was called, and what of it is wrong.
+# Kind of the exception, and start of its message: the call and the wrong argument.
 REFUSED = [
     ('x @ v.T', E, "a @ b: a 'x' float32 (16"),
     ('w.T @ x.T', E, "a @ b: a 'w (transposed)' float32"),
@@ -641,13 +641,14 @@ def caught(source, kind):
 
 
 @pytest.mark.parametrize(("source", "kind", "text"), EXAMPLES, ids=[m[0] for m in EXAMPLES])
-def test_an_example_has_this_message(source, kind, text):
+def test_examples_of_errors_have_these_messages(source, kind, text):
     assert str(caught(source, kind)) == text
 
 
 @pytest.mark.parametrize(("source", "fault"), FAULTS, ids=[m[0] for m in FAULTS])
 def test_a_broken_rule_has_these_values(source, fault):
-    """The message names operands, axes, numbers, dtypes and the parameter in this order, and nothing of C."""
+    """The message has operands, axes, numbers, dtypes and the parameter in this order, and no term
+    of C."""
     error = caught(source, gb.GgmlError)
     assert error.fault == fault
     said = str(error).partition(": ")[2]
@@ -663,27 +664,26 @@ def test_a_broken_rule_has_these_values(source, fault):
 
 
 @pytest.mark.parametrize(("source", "kind", "begin"), REFUSED, ids=[m[0] for m in REFUSED])
-def test_a_usual_mistake_is_refused(source, kind, begin):
+def test_common_mistakes_are_refused(source, kind, begin):
     error = caught(source, kind)
     text = re.sub(r"\bSIM\d+", "SIM0", str(error))
     assert text.startswith(begin)
     assert getattr(error, "fault", None) is None
     assert not re.search(r"\bggml_\w+\(|\bggml_(?!backend\b)|\bgbpy?_|\bdimension \d|0x[0-9a-f]+", text)
-    found = re.match(r"(\w+(?:\.\w+)?): (?:(\w+)\.)?(\w+): ", text)  # what was called is said once
+    found = re.match(r"(\w+(?:\.\w+)?): (?:(\w+)\.)?(\w+): ", text)  # the message names the call only once
     assert found is None or (found[2] is None and found[3] != found[1].rpartition(".")[2])
 
 
 @pytest.mark.parametrize("message", ["Scheduler.compute: no", "compute: no", "no"])
-def test_a_message_of_c_gets_one_prefix(message):
+def test_messages_of_c_get_one_prefix(message):
     with pytest.raises(gb.errors.StateError, match=r"^Scheduler\.compute: no$"):
         _errors.raise_as(gb.errors.StateError.status, message, "Scheduler.compute")
 
 
-# ------------------------------------------------------------------------------------------- what is obviously meant
-# works
+# ---------------------------------------------------------------------------------------- what is obviously meant works
 
 
-def test_what_is_obviously_meant_works(ctx, cpu, rng):
+def test_obvious_intentions_work(ctx, cpu, rng):
     a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in [(2, 3), (2, 3), (1, 3)])
     x, y, z = (ctx.constant(v) for v in (a, b, c))
     joined, below, matrices = gb.ops.concat([x, y], axis=1), gb.ops.concat([x, y, z], 0), gb.ops.concat([x, y])
@@ -727,11 +727,10 @@ def test_functions_of_numpy_that_are_operators_are_nodes(ctx, cpu, rng):
     assert np.equal(x, x) is True
 
 
-# ---------------------------------------------------------------------------------------------------------- names of
-# things
+# ------------------------------------------------------------------------------------------------------ names of things
 
 
-def test_what_is_made_of_a_tensor_without_a_name_has_none(ctx):
+def test_results_of_unnamed_tensors_are_unnamed(ctx):
     x, named = ctx.tensor((4, 6)), ctx.tensor((4, 6), name="x")
     makers = [
         lambda t: t.reshape(24),
@@ -766,12 +765,11 @@ def test_names_are_checked_and_cut_between_characters(ctx):
         with pytest.raises(kind, match=r"^Context.get: "):
             ctx.get(wrong)
     x.name = "ä" * 40
-    assert x.name == "ä" * 31  # 62 bytes: another one would be 64
+    assert x.name == "ä" * 31  # 62 bytes; one more character would need 64
     assert ctx.get("ä" * 40) == x
 
 
-# ------------------------------------------------------------------------------------------------------- user's
-# functions
+# ----------------------------------------------------------------------------------------------------- user's functions
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with Python 3.11")
@@ -821,8 +819,8 @@ HINTED = {
 
 
 @pytest.mark.parametrize("name", HINTED)
-def test_what_a_hint_advises_computes_what_was_meant(name):
-    """The first expression after "use" gives what the name gives elsewhere."""
+def test_hints_give_working_expressions(name):
+    """The first expression after "use" gives the same as the name in other libraries."""
     rng = np.random.default_rng(1)
     shapes = {"x": (3, 4), "y": (3, 4), "w": (4, 5), "a": (3, 4), "b": (3, 4), "weight": (4,), "bias": (4,)}
     given = {n: rng.normal(size=shape).astype(np.float32) for n, shape in shapes.items()}

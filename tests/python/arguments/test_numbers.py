@@ -46,7 +46,7 @@ def x() -> gb.Tensor:
 
 @pytest.mark.parametrize("name", INTEGERS)
 @shown([*FRACTIONS, *NO_NUMBERS])
-def test_an_integer_parameter_takes_integers_alone(x: gb.Tensor, name: str, value: Any) -> None:
+def test_integer_parameters_accept_only_integers(x: gb.Tensor, name: str, value: Any) -> None:
     with pytest.raises((gb.errors.InvalidArgumentError, TypeError), match="must be") as caught:
         INTEGERS[name](x, value)
     assert "NoneType" not in str(caught.value)
@@ -60,7 +60,7 @@ def test_integers_of_numpy_are_integers(x: gb.Tensor, name: str, value: Any) -> 
 
 @pytest.mark.parametrize("name", FLOATS)
 @shown(NO_NUMBERS)
-def test_a_parameter_of_numbers_takes_no_text(x: gb.Tensor, name: str, value: Any) -> None:
+def test_number_parameters_refuse_text(x: gb.Tensor, name: str, value: Any) -> None:
     with pytest.raises((gb.errors.InvalidArgumentError, TypeError), match="must be a number"):
         FLOATS[name](x, value)
 

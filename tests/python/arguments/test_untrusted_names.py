@@ -33,7 +33,7 @@ NAMES = [
     "'quoted", 'a"b', "a,b;c", "%n%s", "\\N{back}\\", "{|}", "名前", "é" * 40, "\u200b\ufeff", "\x7f", "plain",
 ]  # fmt: skip
 
-#: What labels in pictures may have.
+#: Elements and attributes of labels in pictures.
 ATTRIBUTES = {
     "class", "fill", "x", "y", "dx", "text-anchor", "transform", "overflow", "style", "font-size", "font-weight",
     "width", "height",
@@ -46,12 +46,12 @@ anything = st.one_of(
 
 
 def escaped_characters(text: str) -> list[str]:
-    """Those that move a cursor, colour, hide or turn what surrounds them."""
+    """Characters that move a cursor, change colours, or hide or reverse text around them."""
     return [c for c in text if c != "\n" and not c.isprintable()]
 
 
 class Page(HTMLParser):
-    """Elements with the names of their attributes, the scripts, and all that is shown as text."""
+    """Elements with the names of their attributes, the scripts, and all text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -64,7 +64,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         names = tuple(name for name, _ in attrs)
-        # of labels there are as many as fit, which depends on the names
+        # the number of labels depends on the names
         if tag == "text" or (tag == "svg" and "overflow" in names):
             assert set(names) <= ATTRIBUTES, names
         else:
@@ -97,7 +97,7 @@ class Shown:
         x.set(1.0)
         with self.sched.trace() as self.trace:
             self.sched.compute(self.graph)
-        self.names = [x.name, y.name, z.name]  # as far as they fit
+        self.names = [x.name, y.name, z.name]  # names may be cut
 
 
 def markup_of(shown: Shown, title: str) -> list[str]:
@@ -111,16 +111,16 @@ def harmless() -> list[Page]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(anything, min_size=4, max_size=4))
-@example(names=["a", "\udcff", "b\udcff\udc80", "\udc80"])  # bytes of a file that are no UTF-8
-def test_no_element_is_added(harmless: list[Page], names: list[str]) -> None:
-    """A parser finds the same elements with the same attributes whatever the names are, and the names as text."""
+@example(names=["a", "\udcff", "b\udcff\udc80", "\udc80"])  # bytes of a file that are not UTF-8
+def test_names_add_no_elements(harmless: list[Page], names: list[str]) -> None:
+    """For any names a parser finds the same elements and attributes, and the names as text."""
     shown = Shown(names)
     texts = markup_of(shown, names[3])
     for text, before in zip(texts, harmless, strict=True):
         page = Page(text)
         assert page.elements == before.elements
         assert page.comments == before.comments
-    traced = Page(shown.trace.to_svg(title=names[3]))  # of ticks there are as many as the run took time
+    traced = Page(shown.trace.to_svg(title=names[3]))  # the number of ticks depends on the duration
     assert {tag for tag, _ in traced.elements} <= {tag for tag, _ in harmless[1].elements}
     assert {a for _, attributes in traced.elements for a in attributes} <= {
         *(a for _, attributes in harmless[1].elements for a in attributes), "data-bar", "stroke-width", "data-arrow",
@@ -128,7 +128,7 @@ def test_no_element_is_added(harmless: list[Page], names: list[str]) -> None:
     table, page = Page(texts[0]), Page(texts[2])
     assert all(escape.line(name) in table.texts for name in shown.names[1:])
     told = {line for text in page.texts for line in text.split("\n")}
-    # the plan's page tells of what is computed and copied; white space in names is one space
+    # the page names computed and copied tensors; white space in names becomes one space
     assert {" ".join(escape.line(" ".join(n.split())).split()) or "(no name)" for n in shown.names[1:]} <= {
         " ".join(line.split()) for line in told
     }
@@ -156,7 +156,7 @@ def test_other_forms(names: list[str]) -> None:
         assert not escaped_characters(text)
 
 
-# Graphviz: each line is one of these; inside a label nothing is bare that has a meaning.
+# Graphviz: each line has one of these forms. Special characters in labels are escaped.
 LABEL = r'"(?:[^"\\]|\\.)*"'
 DOT = re.compile(
     r'digraph G {|  newrank = true;|  rankdir = LR;|}|  "0x[0-9a-f]+" \[style=filled; fillcolor=\w+; shape=record;'
@@ -196,7 +196,7 @@ def test_lines_print(text: str) -> None:
     assert escape.uncell(escape.cell(text)) == text
 
 
-def test_tables_come_back(tmp_path: Path) -> None:
+def test_tables_are_read_back(tmp_path: Path) -> None:
     for i in range(0, len(NAMES) - 3, 3):
         shown = Shown(NAMES[i : i + 3])
         shown.plan.to_csv(tmp_path / "plan.csv")
@@ -206,7 +206,7 @@ def test_tables_come_back(tmp_path: Path) -> None:
 
 
 def test_long_graphs_are_cut() -> None:
-    """5,000 nodes: the first and the last, and how many were left out."""
+    """5,000 nodes: the first and last ones, and the number of omitted ones."""
     ctx = gb.Context()
     y = ctx.tensor((4,), name="x")
     for i in range(5000):

@@ -1,5 +1,5 @@
-"""Each parameter of each public name gets values that it cannot take. The result is an error of
-this package, or a TypeError or ValueError that names the parameter or the call.
+"""Each parameter of each public name gets invalid values. The result is an error of this package,
+or a TypeError or ValueError that names the parameter or the call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from public import LIBRARY, THINGS
 
 
 class Lies:
-    """Gives wrong answers when it is compared, hashed or converted to bool."""
+    """Raises when it is compared, hashed or converted to bool."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -57,7 +57,7 @@ INSIDE = re.compile(
     r"|\) argument must be|inhomogeneous|__\w+__(?<!__init__)|has no attribute|truth value|invalid literal|could not"
     r" convert|embedded null|codec can't|lambda"
 )
-"""What only errors from inside say."""
+"""Texts that only internal errors contain."""
 
 UNTRIED = {
     "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__", "Metadata.__init__",
@@ -65,7 +65,8 @@ UNTRIED = {
     "BackendList.__getitem__", "as_dtype.what", "as_dtype.value", "Costs.cached.options",
     "ArrayDevice.__init__",
 }  # fmt: skip
-"""What this package alone makes or calls, what Python's list does, and options that another function checks."""
+"""Names that only this package makes or calls, methods of Python's list, and options that another
+function checks."""
 
 
 class World:
@@ -114,7 +115,7 @@ class World:
         }  # fmt: skip
 
     def value(self, name: str, parameter: inspect.Parameter) -> Any:
-        """Something right for a parameter that has no default."""
+        """A valid value for a parameter without a default."""
         text = str(parameter.annotation)
         by_name = {
             "positions": self.ids, "ids": self.ids, "path": str(self.folder / "out"), "source": self.path,
@@ -243,7 +244,7 @@ def complaint(error: Exception, name: str, parameter: str) -> str | None:
     if not isinstance(error, (TypeError, ValueError)):
         return "it is no error of this package"
     said = [parameter, name.partition(".")[2].strip("=_"), name.partition(".")[0]]
-    said.append(getattr(THINGS.get(name), "__name__", ""))  # of a second name
+    said.append(getattr(THINGS.get(name), "__name__", ""))  # the name of an alias's target
     return None if any(word and word in text for word in said) else "it names neither the argument nor what was called"
 
 
@@ -253,7 +254,7 @@ def tried(world: World, name: str, parameter: str) -> list[str]:
         if name == "calibrate" and not (label == "object" or parameter == "size"):
             continue
         if label in ("type", "function") and parameter in ("callback", "wanted", "function", "progress"):
-            continue  # it can be called
+            continue  # a callable value is valid
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -274,12 +275,12 @@ def quiet(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "parameter"), CASES, ids=[f"{n}:{p}" for n, p in CASES])
-def test_a_wrong_value_is_told_in_the_terms_of_the_caller(world, quiet, name, parameter):
+def test_errors_of_wrong_values_use_terms_of_the_caller(world, quiet, name, parameter):
     found = tried(world, name, parameter)
     assert not found, "\n".join(found)
 
 
-def test_nearly_everything_is_tried():
+def test_nearly_all_parameters_are_tested():
     assert len(CASES) > 350
     assert {
         ("relu", "a"),

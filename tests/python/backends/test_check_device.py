@@ -17,9 +17,9 @@ from ggml_backend import ops
 from ggml_backend._ffi import lib
 from ggml_backend.devices._nodes import op_facts
 from ggml_backend.testing import _cases as cases
+from ggml_backend.testing import _random_graphs as random_graphs
 from ggml_backend.testing import _tolerance as tolerance
 from ggml_backend.testing import _variants as variants
-from ggml_backend.testing import _worlds as worlds
 from ggml_backend.testing._inputs import In, laid, values_of
 from source_tree import in_tree
 from test_modules import CC, compile_module
@@ -28,7 +28,7 @@ needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler")
 LEVELS = [level for level, usable in gb.backend.cpu_levels().items() if usable]
 
 
-# ------------------------------------------------------------------------------------------------------ what is right
+# ------------------------------------------------------------------------------------------------------ correct devices
 
 
 def test_sim_passes():
@@ -46,14 +46,14 @@ def test_every_level_passes(level):
 
 
 def test_sim_promises_the_same_bits():
-    """It computes with the kernels of the CPU; functions that round are then among the nodes of random graphs."""
+    """SIM computes with the kernels of the CPU. Random graphs then include operators that round."""
     before = lib.ggml_graph_get_fusion()
     report = gb.testing.check_device(gb.Backend("SIM"), quick=True, bit_identical=True)
     assert report.ok, str(report)
     assert lib.ggml_graph_get_fusion() == before
 
 
-def test_what_a_device_lacks_is_refused_with_its_reason():
+def test_missing_operators_are_refused_with_a_reason():
     report = gb.testing.check_device(
         "SIM", ops=["mul_mat", "add"], quick=True, only=["add", "relu", "graphs", "refusal/relu"]
     )
@@ -61,22 +61,22 @@ def test_what_a_device_lacks_is_refused_with_its_reason():
     assert {c.op for c in report.refused} == {"relu"}
     assert {c.message for c in report.refused} == {"the device was made without this operator"}
     assert "refused:\n" in str(report)
-    alone = gb.testing.check_device("SIM", noops=["add"], only="graphs/world/0", quick=True)
-    assert [c.name for c in alone.passed] == ["graphs/world/0"]
+    alone = gb.testing.check_device("SIM", noops=["add"], only="graphs/random/0", quick=True)
+    assert [c.name for c in alone.passed] == ["graphs/random/0"]
 
 
-def test_what_does_not_fit_into_the_largest_buffer_is_skipped():
+def test_cases_larger_than_the_largest_buffer_are_skipped():
     report = gb.testing.check_device("SIM", max="1K", quick=True, only=["add", "memory/too_large"])
     assert report.ok, str(report)
     assert {c.message.split(";")[1] for c in report.skipped} == {" the device's largest has 1024"}
 
 
-# ------------------------------------------------------------------------------------------------------ what is wrong
+# -------------------------------------------------------------------------------------------------------------- defects
 
 ELEMENTS = {"add", "mul"}
-#: Defect of tests/c/backend/modules/faulty.c -> what must have failed.
+#: Defect of tests/c/backend/modules/faulty.c -> the cases that must fail.
 DEFECTS = {
-    "raises": {"add", "graphs: world"},
+    "raises": {"add", "graphs: random"},
     "supports": {"sqr"},
     "silent": {"refusals"},
     "values": {"add"},
@@ -105,7 +105,7 @@ gb.backend.load_backend(sys.argv[1])
 found = {}
 for defect in ["", *sys.argv[2:]]:
     only = ["add", "mul", "neg", "relu", "sqr", "mul_mat", "memory", "refusal/abs/*"]
-    only += ["graphs/again", "graphs/in turn", "graphs/world/0", "graphs/world/1", "graphs/world/2"]
+    only += ["graphs/again", "graphs/in turn", "graphs/random/0", "graphs/random/1", "graphs/random/2"]
     def check(only):
         return gb.testing.check_device(f"FAULTY:{defect}", quick=True, special_values=True, only=only)
     report = check(only)
@@ -148,15 +148,15 @@ def test_each_defect_is_found(found, defect):
 
 @needs_compiler
 @pytest.mark.parametrize("defect", sorted(set(DEFECTS) - {"stale", "leak", "alignment"}))
-def test_a_failed_case_fails_alone_in_the_same_way(found, defect):
+def test_a_failed_case_fails_alone_with_the_same_message(found, defect):
     again, first = found[defect]["again"], found[defect]["failed"][:1]
-    if defect in ("clear", "copy", "get_size"):  # what is in memory that was never written is not the same
+    if defect in ("clear", "copy", "get_size"):  # contents of unwritten memory differ between runs
         again, first = [c[:2] for c in again], [c[:2] for c in first]
     assert again == first
 
 
 @needs_compiler
-def test_messages_say_what_is_wrong(found):
+def test_messages_describe_the_defect(found):
     def first(defect):
         return found[defect]["failed"][0][2]
 
@@ -164,8 +164,8 @@ def test_messages_say_what_is_wrong(found):
     assert re.search(r"4 bytes beside the tensors were written, the first 0 behind .*float32", first("overrun"))
     assert re.search(r"4 bytes beside the tensors were written, the first 4 before .*float32", first("underrun"))
     assert re.search(r"bytes of source 0 \(.*\) were changed, the first at 0", first("source"))
-    assert "which may be off by" in first("values")
-    assert first("silent") == "it was given a node that it does not support, and raised no error"
+    assert "allowed is a difference of" in first("values")
+    assert first("silent") == "it raised no error for a node that it does not support"
 
 
 # ------------------------------------------------------------------------------------------------------------- reports
@@ -184,7 +184,7 @@ def test_the_report_as_text_table_and_json():
     assert "cases=" not in repr(report)
 
 
-def test_failures_are_told_with_the_call_that_repeats_them():
+def test_reports_contain_the_call_that_repeats_a_failure():
     wrong = gb.testing.CheckedCase("add/<b>", "operators", "add", "float32", "failed", "\x1b[31m <i>")
     report = gb.testing.DeviceReport("NP", 7, True, [wrong], "'NP', n=2")
     assert not report.ok
@@ -195,7 +195,7 @@ def test_failures_are_told_with_the_call_that_repeats_them():
     assert report.to_dict()["cases"][0]["reproduce"] == report.reproduce(wrong)
 
 
-def test_like_failures_of_an_operation_are_told_once():
+def test_equal_failures_of_an_operation_are_merged():
     def case(i, op, message):
         return gb.testing.CheckedCase(f"{op}/{i}", "operators", op, "float32", "failed", message)
 
@@ -232,7 +232,7 @@ def test_groups_are_run_by_their_names():
         report = gb.testing.check_device(device, quick=True, special_values=True, only=group)
         assert [c.name for c in report.cases] == [c.name for c in whole.cases if c.group == group], group
         assert report.cases
-    report = gb.testing.check_device(device, quick=True, only="refusals")  # each, whichever was refused first
+    report = gb.testing.check_device(device, quick=True, only="refusals")  # all refusals, in any order
     assert {c.group for c in report.cases} == {"refusals"} and len(report.cases) > 50
 
 
@@ -332,7 +332,7 @@ def test_every_operation_dtype_and_layout_is_among_the_cases():
     assert {i.dtype for v in found for i in v.inputs} == set(gb.dtypes.dtypes)
     assert {v.layout for v in found} == {"whole", "padded", "offset", "permuted", "transposed"}
     assert len({v.name for v in found}) == len(found)
-    assert all(not set(v.name) & set("[*? ") for v in found)  # patterns and shells take them as they are
+    assert all(not set(v.name) & set("[*? ") for v in found)  # no special characters of patterns and shells
     quick = {v.name for v in variants.all_variants(quick=True)}
     assert {name.split("/")[0] for name in quick} == {v.op for v in found}
 
@@ -374,13 +374,16 @@ def test_layouts_hold_the_values_and_poison_beside_them(ctx, rng, cpu, dtype, la
 def test_the_worst_element_in_words():
     want, allowed = np.array([1.0, -0.0, np.inf]), np.full(3, 0.5)
 
-    def told(*got):
+    def text(*got):
         array = np.array(got)
         return tolerance.worst(array, want, allowed, tolerance.difference(array, want, allowed, gb.float32))
 
-    assert told(3.0, 0.0, np.inf) == "1 of 3 elements differ; element (0,) is 3 instead of 1, which may be off by 0.5"
-    assert told(3.0, np.nan, np.inf) == "2 of 3 elements differ; element (1,) is nan instead of -0"
-    assert told(1.0, 0.0, -7.0) == "1 of 3 elements differ; element (2,) is -7 instead of inf"
+    assert (
+        text(3.0, 0.0, np.inf)
+        == "1 of 3 elements differ; element (0,) is 3 instead of 1; allowed is a difference of 0.5"
+    )
+    assert text(3.0, np.nan, np.inf) == "2 of 3 elements differ; element (1,) is nan instead of -0"
+    assert text(1.0, 0.0, -7.0) == "1 of 3 elements differ; element (2,) is -7 instead of inf"
 
 
 def test_tolerances_tell_right_from_wrong():
@@ -389,7 +392,7 @@ def test_tolerances_tell_right_from_wrong():
     rule = tolerance.Rule(terms=1)
     allowed = tolerance.allowance(rule, want, np.abs(want), f16, [f16])
     assert not tolerance.difference(want.copy(), want, allowed, f16).any()
-    near = np.array([1.0 + 2.0**-10, np.nan, np.inf, np.inf, -0.0])  # half a step each; or beyond the largest
+    near = np.array([1.0 + 2.0**-10, np.nan, np.inf, np.inf, -0.0])  # half a step each, or beyond the largest number
     assert not tolerance.difference(near, want, allowed, f16).any()
     for i, wrong in enumerate((1.01, 1.0, -np.inf, 60000.0, 1e-3)):
         got = want.copy()
@@ -404,17 +407,17 @@ def test_tolerances_tell_right_from_wrong():
 
 
 def test_random_graphs_are_exact(cpu):
-    """Their numbers are integers that float16 holds, or that no sum of which is beyond float32."""
+    """All numbers are integers within float16, or have sums that are exact in float32."""
     seen = set()
     for seed in range(25):
-        world = worlds.random_world(np.random.default_rng(seed), 30)
+        built = random_graphs.random_graph(np.random.default_rng(seed), 30)
         with gb.Scheduler([cpu], keep_all=True) as sched:
-            sched.allocate(world.graph)
-            world.fill(np.random.default_rng(1))
-            sched.compute(world.graph)
-            for node in world.graph.nodes:
+            sched.allocate(built.graph)
+            built.fill(np.random.default_rng(1))
+            sched.compute(built.graph)
+            for node in built.graph.nodes:
                 seen.add(node.op)
-            for t in world.outputs:
+            for t in built.outputs:
                 values = t.numpy(np.float64)
                 assert np.array_equal(values, np.rint(values))
                 assert np.abs(values).max() <= 2**20

@@ -12,7 +12,7 @@ import ggml_backend as gb
 from ggml_backend.backend import backend as backend_module
 
 
-def test_missing_says_why() -> None:
+def test_missing_has_the_reason() -> None:
     names = gb.backends()
     assert names[0] == "CPU"
     assert ("CUDA0" in names) != ("CUDA" in names.missing)
@@ -58,8 +58,9 @@ def test_products_agree_with_the_cpu(type_: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["none", "missing", "no library"])
-def test_a_signal_handler_may_ask_in_the_middle(module, monkeypatch, tmp_path):
-    """Between any two instructions of the first question, which loads, comes another one."""
+def test_a_signal_handler_can_query_during_loading(module, monkeypatch, tmp_path):
+    """A handler interrupts the first query, which loads the module, between any two
+    instructions."""
     file = tmp_path / "libcuda_module.so"
     if module == "no library":
         file.write_bytes(b"rubbish")

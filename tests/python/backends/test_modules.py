@@ -83,12 +83,12 @@ def test_example(mini):
     assert run(USE, mini) == "fine\n"
 
 
-def test_beside_a_library_with_the_same_names(mini, tmp_path):
+def test_a_module_loads_with_a_library_of_the_same_names(mini, tmp_path):
     impostor = compile_module(tmp_path / "impostor.so", in_tree("tests/c/backend/modules/impostor.c"), forward=False)
     assert run(USE, mini, impostor) == "fine\n"
 
 
-def test_never_searched_for(mini):
+def test_a_module_is_not_searched_for(mini):
     """A bare name means a file in the current folder. The loader searches no path."""
     code = """
 import os, sys
@@ -142,7 +142,7 @@ def test_not_a_module(tmp_path):
         gb.backend.load_backend(tmp_path)
     with pytest.raises(TypeError):
         gb.backend.load_backend(None)  # type: ignore[arg-type]
-    # built with CUDA there may be one more
+    # a build with CUDA may have one more
     assert [r.ok for r in gb.backend.load_report() if str(tmp_path) in r.path] == [False, False]
 
 

@@ -80,14 +80,14 @@ class Browser:
             event = json.loads(entry["message"])["message"]
             about = event["params"]
             if event["method"] == "Network.requestWillBeSent" and about["documentURL"].startswith(page.as_uri()):
-                found.append(about["request"]["url"])  # others are of the browser itself
+                found.append(about["request"]["url"])  # other contexts belong to the browser
         assert page.as_uri() in found, "the browser's log has no requests"
         return [url for url in found if not url.startswith((page.as_uri(), "data:"))]
 
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """Started, and ended."""
+    """Starts the browser, and ends it."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

@@ -47,7 +47,7 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["small", "hostile"])
-def test_the_page_fits_and_loads_nothing(chromium, files, name):
+def test_the_page_fits_and_makes_no_requests(chromium, files, name):
     for width, dark in itertools.product(WIDTHS, (False, True)):
         chromium.open(files / f"{name}.html", width, dark)
         assert chromium.run("return document.documentElement.dataset.ready") == "yes"
@@ -68,7 +68,7 @@ return [...document.querySelectorAll("svg.map")].map(map => {
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_labels_are_within_their_blocks_and_apart(chromium, files, width):
-    """As the browser measures them, in the font that it has."""
+    """Uses the browser's measurements, in its font."""
     chromium.open(files / "small.html", width)
     seen = 0
     for labels, blocks in chromium.run(LABELS):
@@ -83,7 +83,8 @@ def test_labels_are_within_their_blocks_and_apart(chromium, files, width):
 
 
 def test_the_page_is_complete_without_scripts(chromium, files):
-    """Charts and tables are there, with titles; what needs the script is not."""
+    """Without scripts the page has charts and tables with titles, but no parts that need the
+    script."""
     text = (files / "small.html").read_text()
     bare = files / "no-script.html"
     bare.write_text(text.replace("script-src 'unsafe-inline'; ", ""))  # forbids the script
@@ -183,7 +184,7 @@ def test_the_keyboard_visits_blocks(chromium, files):
 
 
 def letters(chromium):
-    """Of all labels that are shown."""
+    """The rectangles of all visible labels."""
     return sum(len(words) for labels, _ in chromium.run(LABELS) for words, *_ in labels)
 
 
@@ -232,8 +233,8 @@ def test_the_legend_follows_the_chosen_colours(chromium, files):
     choice.value = arguments[0];
     choice.dispatchEvent(new Event("change"));
     const fills = new Set([...document.querySelectorAll(".blocks rect:not(.edge)")].map(r => getComputedStyle(r).fill));
-    const shown = [...document.querySelectorAll("[data-way]")].filter(e => e.getBoundingClientRect().height);
-    return [[...fills].sort(), [...new Set(shown.map(e => e.dataset.way))],
+    const shown = [...document.querySelectorAll("[data-only]")].filter(e => e.getBoundingClientRect().height);
+    return [[...fills].sort(), [...new Set(shown.map(e => e.dataset.only))],
             shown.map(e => getComputedStyle(e.querySelector("rect")).fill)];
     """
     seen = []
@@ -244,7 +245,7 @@ def test_the_legend_follows_the_chosen_colours(chromium, files):
     assert len(set(seen)) == 3
 
 
-def test_hostile_names_are_text(chromium, files):
+def test_special_names_are_text(chromium, files):
     chromium.open(files / "hostile.html", 800)
     assert "hacked" not in chromium.driver.title or "<img" in chromium.driver.title
     assert chromium.run('return document.querySelectorAll("img, b:not(#tip b), script").length') == 2  # its own scripts

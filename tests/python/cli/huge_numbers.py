@@ -1,7 +1,7 @@
-"""Runs every command on files with one huge number each, in one process: work must not grow with a number.
+"""Runs every command on files with one huge number each, in one process. Work must not grow with a number.
 
-It prints the cases that do not end with an exit status: those that raise an exception, and those that take more
-processor time or memory than small files may need.
+It prints the failed cases: those that raise an exception, and those that need more processor time
+or memory than small files may need.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import ggml_backend as gb
 from ggml_backend.cli import main
 
 HUGE = [0, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**62, 2**63 - 1, 2**64 - 1]
-SECONDS = 30  # of processor time, for files of some kilobytes
-MEMORY = 6 << 30  # of addresses
+SECONDS = 30  # seconds of processor time for files of some kilobytes
+MEMORY = 6 << 30  # bytes of address space
 
 KEYS = {
     "llama.embedding_length": 64, "llama.block_count": 2, "llama.attention.head_count": 4,
@@ -75,7 +75,7 @@ def models(folder: Path) -> Iterator[tuple[str, list[list[str]]]]:
 
 
 def numbers_of(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places of all numbers in a document."""
+    """The paths of all numbers in a document."""
     if isinstance(data, (dict, list)):
         for key, value in data.items() if isinstance(data, dict) else enumerate(data):
             yield from numbers_of(value, (*path, key))

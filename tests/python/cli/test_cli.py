@@ -88,7 +88,7 @@ def test_wrong_use_shows_the_usage_of_the_command(arguments: list[str], usage: s
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
-def test_a_pipe_in_the_place_of_a_file(tmp_path: Path, model: Path) -> None:
+def test_a_pipe_is_refused_as_a_file(tmp_path: Path, model: Path) -> None:
     pipe, table = tmp_path / "pipe", tmp_path / "pipe.csv"
     os.mkfifo(pipe)
     os.mkfifo(table)
@@ -103,7 +103,7 @@ def test_a_pipe_in_the_place_of_a_file(tmp_path: Path, model: Path) -> None:
     assert not out.exists()
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_missing_empty_and_special_files_are_errors(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.touch()
     for path, word in (
@@ -122,7 +122,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     failed(run("plan", "nonsense"), 1, "nonsense")
 
 
-def test_a_name_that_is_half_a_character(tmp_path: Path) -> None:
+def test_names_with_surrogates_are_errors(tmp_path: Path) -> None:
     header = json.dumps({"\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     source = tmp_path / "m.safetensors"
     source.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
@@ -135,31 +135,31 @@ def test_a_name_that_is_half_a_character(tmp_path: Path) -> None:
     assert not (tmp_path / "out.gguf").exists()
 
 
-def test_the_input_is_never_the_output(tmp_path: Path, model: Path) -> None:
+def test_the_output_cannot_be_the_input(tmp_path: Path, model: Path) -> None:
     before = model.read_bytes()
     (tmp_path / "soft.gguf").symlink_to(model)
     os.link(model, tmp_path / "hard.gguf")
     (tmp_path / "folder").mkdir()
     for name in (model, tmp_path / "soft.gguf", tmp_path / "hard.gguf", tmp_path / "folder/../model.gguf"):
-        failed(run("gguf", "quantize", model, name, "--type", "q8_0"), 1, "is the file that is read")
-        failed(run("gguf", "quantize", name, model, "--type", "q8_0"), 1, "is the file that is read")
+        failed(run("gguf", "quantize", model, name, "--type", "q8_0"), 1, ": give the output another name")
+        failed(run("gguf", "quantize", name, model, "--type", "q8_0"), 1, ": give the output another name")
         assert model.read_bytes() == before
-    failed(run("gguf", "convert", model, model), 1, "is the file that is read")
+    failed(run("gguf", "convert", model, model), 1, ": give the output another name")
 
 
-def test_parts_are_not_written_over(tmp_path: Path) -> None:
+def test_parts_are_not_overwritten(tmp_path: Path) -> None:
     paths = [tmp_path / f"m-{i:05d}-of-00002.gguf" for i in (1, 2)]
     for i, path in enumerate(paths):
         writer = gb.gguf.Writer(path).add("split.no", i, "u16").add("split.count", 2, "u16")
         writer.add_tensor(f"t{i}", np.ones((2, 32), np.float32)).close()
-    failed(run("gguf", "quantize", paths[0], paths[1], "--type", "q8_0"), 1, "is the file that is read")
+    failed(run("gguf", "quantize", paths[0], paths[1], "--type", "q8_0"), 1, ": give the output another name")
     assert main(["gguf", "quantize", str(paths[0]), str(tmp_path / "whole.gguf"), "--type", "q8_0", "--quiet"]) == 0
 
 
 # ----------------------------------------------------------------------------------------------------------- quantizing
 
 
-def test_quantizing_twice_is_asked_for(tmp_path: Path, model: Path) -> None:
+def test_quantizing_twice_needs_requantize(tmp_path: Path, model: Path) -> None:
     once, twice = tmp_path / "once.gguf", tmp_path / "twice.gguf"
     assert main(["gguf", "quantize", str(model), str(once), "--type", "q8_0", "--quiet"]) == 0
     for options in (["--type", "q4_k"], ["--tensor-type", "blk.1.w=q4_0"]):
@@ -167,11 +167,11 @@ def test_quantizing_twice_is_asked_for(tmp_path: Path, model: Path) -> None:
         assert not twice.exists()
         assert main(["gguf", "quantize", str(once), str(twice), *options, "--requantize", "--quiet"]) == 0
         twice.unlink()
-    for kind in ("q8_0", "f16", "f32"):  # nothing changes, or nothing is lost
+    for kind in ("q8_0", "f16", "f32"):  # same format, or without loss
         assert main(["gguf", "quantize", str(once), str(twice), "--type", kind, "--quiet"]) == 0
 
 
-def test_patterns_that_fit_nothing(tmp_path: Path, model: Path) -> None:
+def test_patterns_without_a_match_are_errors(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "out.gguf"
     for options in (
         ["--type", "q8_0", "--keep", "nothing*"],
@@ -205,12 +205,11 @@ def test_patterns_that_fit_nothing(tmp_path: Path, model: Path) -> None:
     assert (kinds["blk.1.w"], kinds["blk.2.w"], kinds["bias"]) == ("q8_0", "q4_0", "float32")
 
 
-# ---------------------------------------------------------------------------------------------------------- terminals
-# and pipes
+# -------------------------------------------------------------------------------------------------- terminals and pipes
 
 
-def test_a_reader_that_goes_away(model: Path) -> None:
-    """``gguf dump F | head -1`` ends without a word, with the status of SIGPIPE."""
+def test_a_closed_pipe_ends_the_command(model: Path) -> None:
+    """``gguf dump F | head -1`` ends without a message, with the status of SIGPIPE."""
     dump, info = ["gguf", "dump", model, "--values", "100000"], ["gguf", "info", model, "--json"]
     for arguments in (dump, info, ["info"], ["info", "--cpu"]):
         process = subprocess.Popen([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -220,7 +219,7 @@ def test_a_reader_that_goes_away(model: Path) -> None:
         assert process.wait(60) == 141 and err == b"", (process.returncode, err)
 
 
-def test_output_that_the_shell_closed_or_that_is_full() -> None:
+def test_closed_or_full_output_is_an_error() -> None:
     for words in (["info"], ["info", "--json"], ["info", "--cpu"], ["--help"], ["--version"], ["gguf", "--help"]):
         closed = subprocess.run(
             ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *words],
@@ -237,12 +236,12 @@ def test_output_that_the_shell_closed_or_that_is_full() -> None:
         failed(done, 1, "error: No space left on device")
 
 
-def test_a_file_is_not_called_as_a_pipe(model: Path) -> None:
+def test_an_output_named_like_a_pipe_is_refused(model: Path) -> None:
     failed(run("gguf", "quantize", model, "-", "--type", "q8_0"), 1, "the output '-' is no file")
     assert not Path("-").exists()
 
 
-def test_a_full_disk_behind_the_output(model: Path) -> None:
+def test_a_full_disk_is_an_error(model: Path) -> None:
     with open("/dev/full", "w") as full:
         done = run("gguf", "dump", model, stdout=full, stderr=subprocess.PIPE, capture_output=False)
     failed(done, 1, "No space left")
@@ -257,7 +256,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env={**os.environ, "PYTHONUNBUFFERED": "1"})  # fmt: skip
     assert process.stdout is not None
-    process.stdout.readline()  # it has begun
+    process.stdout.readline()  # the command has started
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -266,7 +265,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
 
 
 def on_a_terminal(*arguments: str | Path) -> str:
-    """What a command shows on stderr, when that is a terminal."""
+    """The output of a command on stderr if that is a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen([*COMMAND, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=theirs)
     os.close(theirs)
@@ -292,20 +291,20 @@ def test_progress_on_terminals_only(tmp_path: Path, model: Path) -> None:
         assert run(*arguments).stderr == ""
 
 
-def test_where_an_error_came_from(tmp_path: Path) -> None:
+def test_traceback_on_request(tmp_path: Path) -> None:
     done = run("gguf", "info", tmp_path / "absent", env={**os.environ, "GGML_TRACEBACK": "1"})
     assert done.returncode == 1 and "Traceback" in done.stderr
 
 
 def test_a_bad_environment() -> None:
-    """A module's path that the system cannot even look for is why there is no CUDA, not an error."""
+    """An impossible path of a module is the reason for missing CUDA, not an error."""
     done = run("info", "--json", env={**os.environ, "GGML_CUDA_MODULE": "x" * 5000})
     assert done.returncode == 0, done
     assert "there is no file" in json.loads(done.stdout)["backends that are not there"]["CUDA"]
 
 
 def test_quantizing_without_threads() -> None:
-    """Where the system has no more threads, the caller does the work."""
+    """If the system has no more threads, the caller does the work."""
     program = """
 import threading
 import numpy as np, ggml_backend as gb
@@ -371,7 +370,7 @@ class Imported(gb.devices.Device):
 """
 
 
-def test_devices_of_the_users_own(tmp_path):
+def test_devices_of_an_imported_module(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     done = run("plan", "llama", "--json", "--devices", "IMPORTED,CPU", "--import", "mine", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -389,16 +388,16 @@ def test_devices_of_the_users_own(tmp_path):
     failed(run("plan", tmp_path / "a.csv", "--import", "mine"), 2, "--import is for graphs")
 
 
-def test_a_name_without_a_device_says_how_one_is_made():
+def test_an_unknown_device_explains_how_to_make_one():
     words = (
-        "gb.devices.register_device makes a class of Python one (on the command line: --import MODULE),"
-        " gb.backend.load_backend what a shared library has"
+        "gb.devices.register_device registers a Python class (on the command line: --import MODULE),"
+        " gb.backend.load_backend loads a shared library"
     )
     failed(run("plan", "llama", "--devices", "NOPE"), 1, "there is no backend 'NOPE'; there are CPU, ", f"; {words}\n")
     assert words not in run("plan", "llama", "--devices", "CPUS").stderr
 
 
-def test_warnings_are_lines_of_their_own():
+def test_warnings_are_single_lines():
     told = run("plan", "llama", "--devices", "SIM:name=A,ops=add", "CPU").stderr
     assert told.startswith(
         "python -m ggml_backend plan: warning: 28 heavy operations do not run on the device of the highest priority:\n "
@@ -440,7 +439,7 @@ def test_given_traits_decide() -> None:
         if found["level"] == "avx512bf16":
             assert batch == "blocked_bf16" if rate > 1 else "trait bf16_dots" in batch
         quantized = found["chosen by traits"]["q8_0 weights, 512 rows"]
-        assert quantized.startswith("blocked_bytes"), quantized  # at no level are pairs faster than bytes then
+        assert quantized.startswith("blocked_bytes"), quantized  # then pairs are not faster than bytes at any level
         assert found["chosen by traits"]["bfloat16 weights, 16 rows"].startswith("dense_rows")
 
 
@@ -457,7 +456,7 @@ def test_reproducible_fixes_traits() -> None:
 )
 def test_wrong_traits_are_an_error(value: str, words: str) -> None:
     failed(run("info", "--cpu", env={**os.environ, "GGML_CPU_TRAITS": value}), 1, "GGML_CPU_TRAITS", words)
-    done = run("info", env={**os.environ, "GGML_CPU_TRAITS": value})  # which asks for no trait
+    done = run("info", env={**os.environ, "GGML_CPU_TRAITS": value})  # `info` needs no trait
     assert done.returncode == 0, done
 
 
@@ -503,7 +502,7 @@ def test_reproducible_results_do_not_depend_on_traits() -> None:
 
 
 def completed_by_bash(script: Path, *words: str) -> set[str]:
-    """What bash offers for the last word."""
+    """The completions that bash offers for the last word."""
     program = f"""
     source {script}
     COMP_WORDS=({" ".join(f"'{word}'" for word in words)}); COMP_CWORD={len(words) - 1}
@@ -530,7 +529,7 @@ def test_bash_completes_commands_options_and_choices(bash_script: Path) -> None:
     assert completed_by_bash(bash_script, "ggml-backend", "gguf", "quantize", "--on-invalid", "c") == {"clip"}
 
 
-def test_completion_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_without_its_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     failed(run("completion", "bash"), 1, "pip install 'ggml_backend[completion]'")
     failed(run("completion", "fish"), 2, "invalid choice: 'fish'")

@@ -29,7 +29,7 @@ def backend():
 
 
 class Known:
-    """Limits that are not measured: 8 G operations and 2 GB a second."""
+    """Fixed limits: 8 G operations and 2 GB a second."""
 
     level = "scalar"
     processor_time = False
@@ -52,7 +52,7 @@ def case(**options: object) -> Case:
 # --------------------------------------------------------------------------------------------------------------- limits
 
 
-def test_the_larger_bound_counts():
+def test_the_larger_limit_counts():
     known = Known()
     assert known.least_seconds(case(memory=4e9, flops=8e9)) == (2.0, "reading 3.73 GB")
     assert known.least_seconds(case(memory=1e9, flops=8e9)) == (1.0, "f32 multiply-adds")
@@ -60,7 +60,7 @@ def test_the_larger_bound_counts():
     assert known.least_seconds(case()) == (0.0, "")
 
 
-def test_the_footprint_decides_about_caches():
+def test_the_footprint_selects_the_cache():
     known = Known()
     assert known.least_seconds(case(memory=4e9, traffic="copy", footprint=2048.0)) == (2.0, "copying 2 kB")
     assert known.asked == ("copy", 2048.0)
@@ -178,7 +178,7 @@ def test_explain(capsys):
 
 def test_explain_on_a_device_without_names(capsys):
     assert main(["bench", "products", "--explain", "--types", "f32", "--device", "SIM", "--only", "n=1"]) == 0
-    assert "names none" in capsys.readouterr().out
+    assert "does not name it" in capsys.readouterr().out
 
 
 def test_models_compute(backend):
@@ -289,7 +289,7 @@ def test_files_to_compare_with_are_checked_first(tmp_path, capsys, text, monkeyp
         (["products", "--types", ",", *QUICK], 1, "needs the name"),
         (["--explain"], 2, "bench products"),
         (["ops", "--explain"], 2, "bench products"),
-        (["products", "--device", "SIM", "--quick"], 2, "only --explain"),
+        (["products", "--device", "SIM", "--quick"], 2, "needs --explain"),
         (["products", "--explain", "--device", "SIM", "--level", "scalar"], 2, "only the CPU has levels"),
         (["products", "--explain", "--device", "NOPE0"], 1, "NOPE0"),
     ],
@@ -303,7 +303,7 @@ def test_bad_arguments(capsys, words, status, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_result_that_cannot_be_written(tmp_path, capsys):
+def test_an_unwritable_result_is_an_error(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert (
         main(

@@ -64,7 +64,7 @@ def test_a_script_is_run_as_python_runs_it(folder):
 
 def test_groups_and_limits(folder):
     done = run(folder, "--by", "kind", "--sort", "name", "program.py")
-    rows = [row for row in done.stdout.splitlines()[3:] if not row.startswith("note: ")]  # of a busy machine
+    rows = [row for row in done.stdout.splitlines()[3:] if not row.startswith("note: ")]  # notes about a busy machine
     assert [row.split()[0] for row in rows] == ["MUL_MAT", "SOFT_MAX"]
     assert all(row.split()[-2].rstrip("!").endswith("%") for row in rows)
     done = run(folder, "--no-limits", "--pattern", "blk.0.*", "--pattern", "blk.1.*", "--sort", "name", "program.py")
@@ -73,7 +73,7 @@ def test_groups_and_limits(folder):
     assert [row.split()[0] for row in done.stdout.splitlines()[3:]] == ["(others)", "0"]
 
 
-def test_what_it_writes(folder):
+def test_files_of_the_profile_command(folder):
     done = run(folder, "--no-limits", "--json", "a.json", "--trace", "a.trace.json", "program.py")
     assert done.returncode == 0, done
     profile = gb.profile.Profile.from_json(folder / "a.json")
@@ -82,7 +82,7 @@ def test_what_it_writes(folder):
     assert sum(e["ph"] == "X" for e in trace["traceEvents"]) == 24
     done = run(folder, "--no-limits", "--by", "kind", "--compare", "a.json", "program.py")
     assert done.returncode == 0, done
-    assert "beside a.json:" in done.stdout
+    assert "compared with a.json:" in done.stdout
     assert done.stdout.splitlines()[-1].split()[0] in ("MUL_MAT", "SOFT_MAX")
     assert json.loads((folder / "a.json").read_text())["limits"] == []
 
@@ -90,7 +90,7 @@ def test_what_it_writes(folder):
 @pytest.mark.parametrize(("word", "status", "said"), [
     ("exit", 7, ""), ("text", 1, "gone\n"), ("raise", 1, "ValueError: of the script"),
 ])  # fmt: skip
-def test_the_status_is_the_scripts(folder, word, status, said):
+def test_the_exit_status_is_that_of_the_script(folder, word, status, said):
     """The command also prints what the script computed before it ended."""
     done = run(folder, "--no-limits", "program.py", word)
     assert done.returncode == status
@@ -119,7 +119,7 @@ def test_errors(folder, arguments, status, words):
         assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_a_script_that_is_interrupted_and_one_that_leaves_work_to_threads(folder: Path) -> None:
+def test_an_interrupted_script_and_a_script_with_threads(folder: Path) -> None:
     computes = SCRIPT.split("for backend")[0]
     (folder / "stopped.py").write_text(
         f"{computes}gb.Scheduler([gb.Backend('CPU')]).compute(graph)\nraise KeyboardInterrupt"
@@ -138,7 +138,7 @@ def test_a_script_that_is_interrupted_and_one_that_leaves_work_to_threads(folder
         (folder / "p.json").unlink()
 
 
-def test_files_that_cannot_be_written_are_told_before_the_script_runs(folder: Path) -> None:
+def test_output_files_are_checked_before_the_script_runs(folder: Path) -> None:
     command = [sys.executable, "-m", "ggml_backend", "profile", "--json", "/nowhere/p.json", "beside.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1 and "/nowhere/p.json" in done.stderr and not done.stdout

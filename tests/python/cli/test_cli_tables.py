@@ -16,7 +16,7 @@ from ggml_backend.profile._limits import MachineLimits, Presence, limits_from_js
 # ----------------------------------------------------------------------------------------------------------------- plan
 
 
-def test_a_plan_begins_with_what_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_begins_with_the_needed_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "llama", "--devices", "SIM", "CPU"]) == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
@@ -45,7 +45,7 @@ def test_limits_of_a_busy_machine_are_marked(
     command = ["bench", "products", "--types", "q4_k", "--quick", "--threads", "1", "--seconds", "0.0005"]
     assert main(command) == 0
     assert "note: other processes used this machine: the limits were measured with 40%" in capsys.readouterr().out
-    assert main([*command, "--cpu"]) == 0  # counts processor time: what others take does not matter
+    assert main([*command, "--cpu"]) == 0  # processor time does not depend on other processes
     assert "note: other processes" not in capsys.readouterr().out
 
 
@@ -106,7 +106,7 @@ def test_impossible_shares_and_a_busy_machine_are_marked(monkeypatch: pytest.Mon
 def test_presence_is_kept_in_files() -> None:
     data = limits_to_json(low_limits(0.5))
     assert limits_from_json(data).presence == 0.5
-    del data["presence"]  # of an earlier version
+    del data["presence"]  # a file of an earlier version
     assert limits_from_json(data).presence == 1.0
 
 
@@ -122,7 +122,7 @@ def test_nouns_agree_with_their_number(n: int, noun: str, text: str) -> None:
     assert count(n, noun) == text
 
 
-def test_texts_of_objects_never_have_one_and_a_plural(tmp_path) -> None:
+def test_texts_of_objects_agree_with_their_numbers(tmp_path) -> None:
     with gb.gguf.Writer(tmp_path / "one.gguf") as writer:
         writer.add("general.architecture", "x").add_tensor("t", np.ones(4, np.float32))
         texts = [repr(writer)]

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def test_no_number_of_a_file_decides_how_long_a_command_takes(tmp_path: Path) -> None:
+def test_work_does_not_grow_with_numbers_in_files(tmp_path: Path) -> None:
     program = Path(__file__).with_name("huge_numbers.py")
     done = subprocess.run(
         [sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, timeout=900, check=False

@@ -19,7 +19,7 @@ LINK = {"between": ["*", "*"], "latency": "5 us", "bandwidth": "25 GB/s"}
 
 
 def table(n: int = 2, **changes: Any) -> dict[str, Any]:
-    """A description as a file holds it: hosts with one server each, all linked alike."""
+    """The tables of a description: hosts with one server each and equal links."""
     return {
         "devices": {"server": {"memory": "64 GiB", "bandwidth": "200 GB/s", "flops": "2 TFLOP/s"}},
         "hosts": [{"name": "a", "count": n, "devices": ["server"]}],
@@ -35,7 +35,8 @@ def description(folder: Path, data: dict[str, Any]) -> Description:
 
 
 def pipeline(folder: Path, stages: list[float], latency: float, issue: float = 0.0) -> tuple[Any, ...]:
-    """A model, a placement and a cluster whose stages take so many seconds, one on each host; rank 0 is on none."""
+    """A model, a placement and a cluster with one stage on each host. Rank 0 has no stage. stages:
+    seconds of each"""
     devices = {
         f"d{k}": {"memory": "1 GiB", "bandwidth": f"{1 / s!r} B/s", "flops": "1 PFLOP/s"} for k, s in enumerate(stages)
     }
@@ -50,7 +51,7 @@ def pipeline(folder: Path, stages: list[float], latency: float, issue: float = 0
 
 
 def every_placement(n_units: int, n_devices: int) -> Iterator[tuple[Stage, ...]]:
-    """All ways to cut units into stages on devices of their own."""
+    """All placements of units on devices."""
     for n in range(1, min(n_units, n_devices) + 1):
         for cuts in itertools.combinations(range(1, n_units), n - 1):
             borders = (0, *cuts, n_units)
@@ -59,7 +60,7 @@ def every_placement(n_units: int, n_devices: int) -> Iterator[tuple[Stage, ...]]
 
 
 def write_llama(path: Path, layers: int = 4, context: int = 64) -> Llama:
-    """A small model file of weights that are all zero."""
+    """A small model file whose weights are zero."""
     c = Llama(64, layers, 4, 2, 128, context, 1e-5, 16, 1e4)
     keys = {
         "embedding_length": c.embd, "block_count": c.layers, "feed_forward_length": c.ff, "context_length": c.context,

@@ -26,7 +26,7 @@ from ranks import alone, compute_on, placed
 
 
 def models() -> None:
-    """The same bits as one process, on all ranks and this one."""
+    """All ranks compute the bits of one process."""
     with gb.cluster.start(deadline=20, n_threads=1) as cluster:
         for name in ("embed", "llama"):
             wanted = alone(name, range(3))
@@ -37,7 +37,7 @@ def models() -> None:
 
 
 def minilm(tree: str) -> None:
-    """Vectors of the real model: the same bits as on the CPU of one process."""
+    """Vectors of the real model have the bits of the CPU of one process."""
     sys.path.insert(0, tree)
     from examples.embed.model import Embedder
 
@@ -57,7 +57,7 @@ def device(name: str) -> None:
 
 
 def weights(path: str, *other: str) -> None:
-    """Each rank reads its own file; ``other``: one that rank 0 alone has in the place of it."""
+    """Each rank reads its own file. ``other``: a file that replaces it on rank 0 only."""
     with gb.cluster.start(deadline=20, n_threads=1) as cluster:
         remote = cluster.backends()
         file = gb.gguf.open(path)
@@ -66,24 +66,24 @@ def weights(path: str, *other: str) -> None:
         assert cluster.bytes_sent - before < 2000
         for name, tensor in loaded.items():
             np.testing.assert_array_equal(tensor.numpy(), file.tensors[name].numpy())
-        with gb.Context() as ctx:  # constants of a mapped file, too
+        with gb.Context() as ctx:  # also constants of a mapped file
             made = ctx.constant(file.tensors["t0"].numpy())
             before = cluster.bytes_sent
             ctx.allocate(remote[0])
             assert cluster.bytes_sent - before < 2000
             np.testing.assert_array_equal(made.numpy(), file.tensors["t0"].numpy())
         for changed in other:
-            os.replace(changed, path)  # the open file stays what it was
+            os.replace(changed, path)  # the open file is unchanged
             try:
                 file.load({"*": remote[0]}, names="t0")
                 raise AssertionError("the file is another one")
             except gb.errors.FileError as error:
-                assert "'t0'" in str(error) and "rank 1" in str(error) and "another file" in str(error), error
+                assert "'t0'" in str(error) and "rank 1" in str(error) and "the files differ" in str(error), error
 
 
 def lost(how: str) -> None:
-    """A rank is killed or stopped in the middle of runs; the others go on."""
-    _mpi.rank()  # MPI begins, which may take longer than the deadline
+    """A rank is killed or stopped during runs. The others continue."""
+    _mpi.rank()  # starts MPI, which may take longer than the deadline
     with gb.cluster.start(deadline=3 if how == "SIGSTOP" else 60, n_threads=1) as cluster:
         with placed("embed", cluster.backends()) as (model, sched):
             model.run(sched, 0)
@@ -104,7 +104,8 @@ def lost(how: str) -> None:
 
 
 def dies(at: str) -> None:
-    """Rank 2 kills itself before the command of that number, of those that take, compute and give in runs."""
+    """Rank 2 kills itself before command number ``at`` among those that take, compute and give in
+    runs."""
     from mpi4py import MPI
 
     real, number, runs = m.commands_of, itertools.count(1), False
@@ -136,7 +137,7 @@ def dies(at: str) -> None:
 
 
 class Large:
-    """x + 1 + 1 ... with 4 MiB that go to and fro between two ranks, whose copies are of other values all the time."""
+    """x + 1 + 1 ... with 4 MiB that alternate between two ranks. Each run has new values."""
 
     def __init__(self, devices: list[gb.Backend], copies: int, n: int = 1 << 20) -> None:
         self.ctx = gb.Context()
@@ -159,7 +160,8 @@ class Large:
 
 
 def large() -> None:
-    """Large activations are sent from where they are, and right, one run at a time and many."""
+    """Large activations are sent without a copy, and arrive unchanged, with one pending run and
+    with several."""
     lent, real = [], _mpi.MpiTransport.lend
 
     def lend(self: _mpi.MpiTransport, peer: int, tag: int, data: memoryview, keep: object) -> object:
@@ -179,8 +181,7 @@ def large() -> None:
 
 
 def pieces(nbytes: str, limit: str) -> None:
-    """An input is set, and a result is read, cut to this process and between the ranks: of more bytes than travel in
-    one message."""
+    """Inputs, results and cuts of more bytes than one message may hold."""
     m.MAX_DATA = int(limit)
     n = int(nbytes) // 4
     marks = np.array([0, 1, m.MAX_DATA // 4, n // 2, n - 1]).clip(0, n - 1)
@@ -212,7 +213,7 @@ def pieces(nbytes: str, limit: str) -> None:
 
 
 def catches() -> None:
-    """Rank 2 waits a moment for messages of rank 1, as the transport does it for a cut, and receives the others as
+    """Rank 2 waits a moment for messages of rank 1, as for a cut, and receives later ones as
     letters."""
     transport = _mpi.connect(20)
     assert transport is not None
@@ -234,7 +235,7 @@ def catches() -> None:
 
     for nbytes in (1, 1000, 5000, 16 << 10, 300_000, 5 << 20):
         wanted = bytes([nbytes % 251]) * nbytes
-        world.Barrier()  # what comes later, and what is there
+        world.Barrier()  # a message that comes later, and one that has arrived
         for early in (False, True):
             if rank == 1 and not early:
                 time.sleep(0.01)
@@ -244,7 +245,7 @@ def catches() -> None:
                 found, target = caught(5, nbytes)
                 assert found == nbytes and target == wanted, (nbytes, early, found)
             world.Barrier()
-        if rank == 2:  # what comes too late is a letter, and nothing was written
+        if rank == 2:  # a late message is a letter, and nothing was written
             found, target = caught(0.001, nbytes)
             assert found is None and target == b"." * nbytes, (nbytes, found)
         world.Barrier()
@@ -254,14 +255,14 @@ def catches() -> None:
             assert (late.peer, late.channel, late.mark) == (1, m.DATA, 5) and late.take() == wanted
             assert target == b"." * nbytes
         world.Barrier()
-        sends(nbytes, m.tag_of(m.POISON, 5))  # another message is none of it, and one behind it is
+        sends(nbytes, m.tag_of(m.POISON, 5))  # another message is skipped, the one behind it is received
         sends(nbytes)
         if rank == 2:
             found, target = caught(5, nbytes)
             assert found == nbytes and target == wanted
             assert letter().channel == m.POISON
         world.Barrier()
-        sends(nbytes)  # of another length
+        sends(nbytes)  # another length
         if rank == 2:
             found, _ = caught(5, nbytes + 1)
             assert found == nbytes
@@ -270,14 +271,14 @@ def catches() -> None:
         if rank == 2 and nbytes > 1:
             try:
                 caught(5, nbytes - 1)
-                raise AssertionError("too long, and nobody says so")
+                raise AssertionError("too long, without an error")
             except gb.errors.DeviceError as error:
                 assert "cannot be received" in str(error), error
         elif rank == 2:
             letter().take()
         world.Barrier()
         transport.flush(5)
-    for _ in range(3000):  # called off and sent at the same time: it is one or the other
+    for _ in range(3000):  # cancelled and sent at the same time: exactly one happens
         world.Barrier()
         sends(5000)
         if rank == 2:
@@ -289,7 +290,8 @@ def catches() -> None:
 
 
 def sender_dies(nbytes: str) -> None:
-    """Rank 2 waits for a message of rank 1, which dies. It goes on, unless MPI may still write to its memory."""
+    """Rank 2 waits for a message of rank 1, which dies. Rank 2 continues, unless MPI may still
+    write to its memory."""
     transport = _mpi.connect(20)
     assert transport is not None
     world, rank, tag, size = transport._MPI.COMM_WORLD, transport.rank, m.tag_of(m.DATA, 5), int(nbytes)
@@ -298,7 +300,7 @@ def sender_dies(nbytes: str) -> None:
         time.sleep(0.05)
         if size:
             kept = np.zeros(size, np.uint8)
-            transport.lend(2, tag, memoryview(kept), kept)  # and no progress is made
+            transport.lend(2, tag, memoryview(kept), kept)  # makes no progress
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 2:
         begin, target = time.monotonic(), memoryview(bytearray(size or 16384))
@@ -315,15 +317,16 @@ def sender_dies(nbytes: str) -> None:
             assert time.monotonic() < until
         assert letter.take() == b"fine"
         letter.finished = True
-    transport.in_trouble()  # MPI cannot be ended together any more, also where no call of this rank has said so
+    transport.in_trouble()  # MPI cannot be finalized any more, even if no call of this rank has failed
 
 
 def blocks_within_mpi(lost: str, pid: int) -> bool:
     """True if the rank sleeps in a lock of MPI and no longer answers.
 
-    Open MPI 5.0 over TCP can do that when a peer dies within a large message: it closes the connection under the lock
-    of the connection, reports the failed message, and takes the lock again to answer. A rank that waits for data spins,
-    and one that is idle answers."""
+    Open MPI 5.0 over TCP can deadlock when a peer dies within a large message. It closes the connection under the
+    connection's lock, reports the failed message, and takes the lock again to answer. A rank that waits for data spins
+    instead, and an idle one answers.
+    """
     over = os.environ.get("OMPI_MCA_btl", "")  # noqa: SIM112 - as Open MPI calls it
     if "tcp" not in over or "it has not answered" not in lost:
         return False
@@ -335,9 +338,9 @@ def blocks_within_mpi(lost: str, pid: int) -> bool:
 
 
 def lost_large(how: str, ms: str) -> None:
-    """Rank 2 is killed or stopped while large activations go to and fro. Rank 1 goes on, unless rank 2 was stopped
-    within a message to it, or MPI blocks it."""
-    _mpi.rank()  # MPI begins, which may take longer than the deadline
+    """Rank 2 is killed or stopped while large activations are sent. Rank 1 continues, unless rank 2
+    was stopped within a message to it, or MPI blocks it."""
+    _mpi.rank()  # starts MPI, which may take longer than the deadline
     with gb.cluster.start(deadline=3, n_threads=1) as cluster:
         work, pid, other = Large(cluster.backends(), 2), cluster.ranks[2].pid, cluster.ranks[1].pid
         work.expect(work.start(0), 0)
@@ -362,7 +365,7 @@ def lost_large(how: str, ms: str) -> None:
 
 
 def silent(who: str, ms: str, how: str = "SIGSTOP") -> None:
-    """Rank 1 is killed or stopped in the middle of a long message to rank 0 or 2; these go on."""
+    """Rank 1 is killed or stopped within a long message to rank 0 or 2, which continue."""
     _mpi.rank()
     _mpi._SLOWEST = 1e9
     with gb.cluster.start(deadline=4, n_threads=1) as cluster, gb.Context() as c1, gb.Context() as c2:
@@ -392,7 +395,7 @@ def silent(who: str, ms: str, how: str = "SIGSTOP") -> None:
 
 
 def text(path: str, examples: str) -> None:
-    """A rank is killed in mid-text, and the text is the same."""
+    """A rank is killed while it generates text. The text is unchanged."""
     sys.path.insert(0, examples)
     from examples.llama.model import Llama, Sampler
 
@@ -413,7 +416,7 @@ def text(path: str, examples: str) -> None:
 
 
 def waits_in_vain() -> None:
-    """Rank 0 never comes to gb.cluster.start()."""
+    """Rank 0 never calls gb.cluster.start()."""
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.Get_rank() != 0:
@@ -421,7 +424,7 @@ def waits_in_vain() -> None:
 
 
 def does_not_come() -> None:
-    """Rank 1 never comes to gb.cluster.start()."""
+    """Rank 1 never calls gb.cluster.start()."""
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.Get_rank() != 1:
@@ -429,7 +432,7 @@ def does_not_come() -> None:
 
 
 def never_begins(how: str) -> None:
-    """Rank 1 does not even initialize MPI, for which the others wait."""
+    """Rank 1 never initializes MPI, and the others wait for it."""
     if "1" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK")):
         if how == "sleeps":
             time.sleep(300)
@@ -449,7 +452,7 @@ def too_few_threads() -> None:
 
 
 def interrupted() -> None:
-    """Ctrl-C on rank 0 while ranks compute; everything goes on afterwards."""
+    """Ctrl-C on rank 0 while ranks compute. The cluster works afterwards."""
     with gb.cluster.start(deadline=20, n_threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
         wanted = model.run(sched, 7)
         for i in range(20):

@@ -1,4 +1,4 @@
-"""Graphs of models that are cut by layers, with the reference results of one CPU."""
+"""Graphs of models split by layers, with reference results of one CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ggml_backend.cli.examples import graphs
 
 
 class Model:
-    """An example graph with random weights. Weights lie on the device of their layer, as in a real placement."""
+    """An example graph with random weights. Weights are on the device of their layer, as in a real
+    placement."""
 
     def __init__(self, name: str, devices: Sequence[gb.Backend], seed: int = 0) -> None:
         self.ctx, self.graph = graphs.build(name)
@@ -35,7 +36,7 @@ class Model:
 
     def allocate(self, sched: gb.Scheduler) -> None:
         layer = 0
-        for node in self.graph.nodes:  # also what has no weights: a cut goes through one tensor
+        for node in self.graph.nodes:  # also nodes without weights: one tensor crosses each cut
             layer = max(layer, self.layer(node.name))
             sched.set_backend(node, self.devices[layer * len(self.devices) // graphs.LAYERS])
         sched.allocate(self.graph)
@@ -70,7 +71,7 @@ def placed(name: str, devices: Sequence[gb.Backend], **options: object) -> Itera
 
 
 def compute_on(device: gb.Backend) -> None:
-    """A small graph on a device gives what NumPy gives."""
+    """A small graph on a device gives NumPy's result."""
     x = np.arange(12, dtype=np.float32)
     with gb.Context() as ctx, gb.Scheduler([device, gb.Backend("CPU", n_threads=1)]) as sched:
         t = ctx.tensor((12,), name="t")

@@ -17,7 +17,7 @@ from ggml_backend.cluster import LocalNetwork, simulated
 from ggml_backend.cluster._messages import CONTROL, DATA
 from ranks import alone, placed
 
-WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
+N_GRAPHS = int(os.environ.get("GGML_TEST_GRAPHS", "60"))
 ACTIVATION = graphs.TOKENS * graphs.EMBD * 4  # bytes that cross a cut
 
 
@@ -48,13 +48,13 @@ def test_a_cut_is_one_message_and_nothing_is_planned_again():
         for a, b in ((1, 2), (2, 3)):
             assert network.sent[a, b, DATA] == [5, 5 * ACTIVATION]
         assert not [key for key in network.sent if key[2] == DATA and key[1] == 0 and key[0] != 3]
-        for rank in (1, 2, 3):  # what rank 0 says for a run is small
+        for rank in (1, 2, 3):  # the commands of rank 0 for a run are small
             n, nbytes = network.sent[0, rank, CONTROL]
             assert nbytes / 5 < 1000 and n / 5 <= 6
 
 
 def test_cuts_follow_each_other_without_rank_0():
-    """Data go from rank to rank; the host waits for the end alone."""
+    """Data go directly from rank to rank. The host waits only for the end."""
     network = LocalNetwork(4)
     with simulated(4, network=network) as cluster, placed("embed", cluster.backends()) as (model, sched):
         model.run(sched, 0)
@@ -71,18 +71,17 @@ def test_a_rank_is_a_device_like_others(device, only):
     assert report.ok, report
 
 
-@pytest.mark.parametrize("seed", range(max(WORLDS // 20, 1)))
+@pytest.mark.parametrize("seed", range(max(N_GRAPHS // 20, 1)))
 def test_random_graphs_over_a_network_with_random_delays(seed):
-    """check_device's worlds: random graphs, assignments and places, judged by the scheduler's checker in every other
-    one."""
+    """The random graphs of check_device. Every other one runs with the scheduler's checks."""
     with simulated(3, jitter=0.002, seed=seed):
-        report = gb.testing.check_device("MPI1:CPU", seed=seed, quick=True, only="graphs/world/*")
+        report = gb.testing.check_device("MPI1:CPU", seed=seed, quick=True, only="graphs/random/*")
     assert report.ok, report
 
 
-def test_runs_in_flight_are_issued_ahead():
-    """With n_copies nothing waits for a run before the one that is n runs back: over a slow link all of them are on
-    their way before the first result is there, and results come in order."""
+def test_pending_runs_are_issued_before_results_arrive():
+    """With n_copies = n, a run waits only for the run n before it. Over a slow link all runs start
+    before the first result arrives, and results come in order."""
     runs = 8
     wanted = alone("embed", range(runs))
     network = LocalNetwork(3, delay=0.01)
@@ -96,14 +95,14 @@ def test_runs_in_flight_are_issued_ahead():
         for seed in range(runs):
             x.set(model.x(seed))
             pending.append(sched.compute_async(model.graph, results=model.graph.outputs))
-        assert network.sent[2, 0, DATA][0] == before  # of none of them
+        assert network.sent[2, 0, DATA][0] == before  # no result has arrived
         for run, want in zip(pending, wanted, strict=True):
             np.testing.assert_array_equal(run.results()[0], want)
 
 
 def test_one_trace_of_all_ranks_on_one_clock():
-    """What the devices of ranks do lies between the marks of the host, and one after the other where one needs the
-    other."""
+    """Events of the ranks' devices are between those of the host, and dependent events are in
+    order."""
     with simulated(3, delay=0.002) as cluster, placed("embed", cluster.backends()) as (model, sched):
         model.run(sched, 0)
         cluster.set_clocks()
@@ -150,16 +149,16 @@ def test_nothing_is_left_on_a_rank():
         ({"delay": "x"}, TypeError), ({"network": 3}, TypeError),
     ],
 )  # fmt: skip
-def test_networks_that_there_cannot_be(options, kind):
+def test_invalid_networks_are_refused(options, kind):
     with pytest.raises(kind, match=next(iter(options))), simulated(2, **options):
         pass
 
 
 @pytest.mark.parametrize("name", ["embed", "llama"])
 @pytest.mark.parametrize("alike", [True, False])
-def test_scratch_memory_of_ranks_is_told(name, alike, monkeypatch):
-    """What a rank would take for its splits is what a CPU here takes for the same ones, whether the rank is asked or is
-    known to be alike."""
+def test_scratch_memory_of_ranks_is_known(name, alike, monkeypatch):
+    """A rank needs the scratch memory that a local CPU needs for the same splits. The rank answers,
+    or a local CPU if it is equal."""
     if not alike:
         monkeypatch.setattr("ggml_backend.cluster._host.Conductor.cpu_like", lambda self, peer: None)
     with simulated(3, n_threads=2) as cluster:

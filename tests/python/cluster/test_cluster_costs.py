@@ -28,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def linked(slow: tuple[int, int]) -> LocalNetwork:
-    """Three ranks, all of whose links are fast but one."""
+    """Three ranks with one slow link."""
     network = LocalNetwork(3, **FAST)
     for a, b in (slow, slow[::-1]):
         network.link(a, b, **SLOW)
@@ -44,7 +44,7 @@ def computes(flops_per_us: float) -> DeviceCosts:
 
 
 def test_links_are_measured_between_ranks():
-    """A link takes at least its delay; which one is slow is told; nothing of what goes from rank to rank comes to
+    """A link takes at least its delay, and the slow one is found. No measured data pass through
     rank 0."""
     for slow in ((1, 2), (0, 1)):
         network = linked(slow)
@@ -70,7 +70,7 @@ def test_two_devices_of_a_rank():
         a, b = gb.Backend("MPI1:CPU").device, gb.Backend("MPI1:SIM,name=X").device
         assert cluster.n_ranks == 2
         found = [*a.measure_link(b)]
-    assert all(c.launch_us < 20_000 and c.bytes_per_us > 10 for c in found)  # no link takes part
+    assert all(c.launch_us < 20_000 and c.bytes_per_us > 10 for c in found)  # no link is involved
 
 
 def test_measured_once_and_kept(cache):
@@ -89,12 +89,12 @@ def test_measured_once_and_kept(cache):
         assert cluster.calibrate(backends, size=64, progress=lambda *s: steps.append(s)) == first
         assert cluster.bytes_sent - sent < 4096 and steps[0][1] == 3
         with gb.Scheduler(backends, policy="cost") as sched:
-            assert sched.prediction is None  # no graph yet; the costs were taken
+            assert sched.prediction is None  # no graph yet; the scheduler has accepted the costs
     assert len(list(cache.glob("links-*.json"))) == 1
 
 
-def test_what_tells_ranks_apart(cache):
-    """Host, processor, cores, threads, and what lies between are in the names; a rank's number is not."""
+def test_names_of_links_identify_equal_ranks(cache):
+    """The names contain host, processor, cores, threads and connection, but no rank number."""
     with simulated(3, n_threads=1, **FAST) as cluster:
         one, two = cluster.backends()
         assert file_of(one) == file_of(two)
@@ -109,7 +109,7 @@ def test_what_tells_ranks_apart(cache):
             assert one.device.link_name(two.device) not in names
 
 
-def test_no_time_for_links():
+def test_links_beyond_the_time_limit_are_not_measured():
     with simulated(3, **FAST) as cluster:
         backends = cluster.backends()
         found = cluster.calibrate(backends, size=64, seconds=1e-9)
@@ -127,7 +127,7 @@ def test_damaged_files_are_not_read(cache, damage):
         cluster.calibrate(backends, size=64)
         (path,) = cache.glob("links-*.json")
         path.write_text(damage)
-        with pytest.warns(RuntimeWarning, match="is ignored"):
+        with pytest.warns(RuntimeWarning, match="is invalid and ignored"):
             found = Costs.cached(backends)
         assert found is not None and found.copies == {}
 
@@ -146,7 +146,7 @@ def test_wrong_arguments(arguments, error):
         cluster.calibrate([3])  # type: ignore[list-item]
 
 
-def test_a_rank_that_is_lost_meanwhile():
+def test_a_rank_lost_during_calibration():
     network = LocalNetwork(3)
     with simulated(3, network=network, deadline=2.0) as cluster:
         backends = cluster.backends()
@@ -160,7 +160,8 @@ def test_a_rank_that_is_lost_meanwhile():
 
 
 def homes(backends: list[gb.Backend], costs: Costs, x_on: int, n: int = 4) -> list[str]:
-    """On which devices the products of a chain run, whose input lies on one of them, and whose result is right."""
+    """The devices that run the products of a chain. Its input is on device ``x_on``. Checks the
+    result."""
     rng = np.random.default_rng(0)
     with gb.Context() as leaf, gb.Context() as ctx, gb.Scheduler(backends, policy="cost", costs=costs) as sched:
         x = leaf.tensor((8, 64), name="x")
@@ -183,8 +184,8 @@ def homes(backends: list[gb.Backend], costs: Costs, x_on: int, n: int = 4) -> li
         return [b.name for node in graph.nodes if (b := sched.get_backend(node)) is not None]
 
 
-def test_work_stays_where_a_slow_link_would_have_to_be_crossed():
-    """The second rank is thirty times as fast, and only a fast link makes it worth while."""
+def test_work_does_not_cross_a_slow_link():
+    """The second rank is thirty times as fast, but the scheduler uses it only over a fast link."""
     for slow, wanted in (((1, 2), "MPI1:CPU"), ((0, 1), "MPI2:CPU")):
         with simulated(3, network=linked(slow)) as cluster:
             one, two = cluster.backends()
@@ -194,8 +195,9 @@ def test_work_stays_where_a_slow_link_would_have_to_be_crossed():
             assert set(found) == {wanted}, (slow, there, found)
 
 
-def test_of_two_ranks_the_nearer_one_is_taken():
-    """Rank 1 has the input and is slow; 2 and 3 are fast alike, and one of them is far from 1."""
+def test_the_scheduler_prefers_the_rank_with_the_fast_link():
+    """Rank 1 has the input and is slow. Ranks 2 and 3 are equally fast, but one of them has a slow
+    link."""
     for far, near in ((2, 3), (3, 2)):
         network = LocalNetwork(4, **FAST)
         for a, b in ((1, far), (far, 1)):
@@ -211,8 +213,8 @@ def test_of_two_ranks_the_nearer_one_is_taken():
 
 
 def test_memory_spreads_work_over_ranks():
-    """Six products with weights of 256 KiB each, on a fast rank and a slow one. Where the fast one has no room for all,
-    the one with most work for its bytes stays there."""
+    """Six products with weights of 256 KiB each, on a fast rank and a slow one. If the fast rank
+    cannot hold all weights, it keeps those with most work for each byte."""
     with simulated(3, **FAST) as cluster:
         backends = cluster.backends()
         there, back = backends[0].device.measure_link(backends[1].device)
@@ -229,11 +231,12 @@ def test_memory_spreads_work_over_ranks():
             assert "y5" in fast and (limit == 0) == (len(fast) == 6), fast
 
 
-# --------------------------------------------------------------------------------------------------- descriptions of it
+# --------------------------------------------------------------------------------------------------------- descriptions
 
 
-def test_ranks_that_are_alike_share_what_one_cannot_hold():
-    """Six layers, each with a weight of 256 KiB that has no place yet: one rank may hold all, or two of them."""
+def test_equal_ranks_share_weights_that_one_cannot_hold():
+    """Six layers, each with a weight of 256 KiB without memory. One rank may hold all of them, or
+    two."""
     with simulated(4, **FAST) as cluster:
         backends = cluster.backends()
         devices = [b.device for b in backends]
@@ -292,7 +295,7 @@ def test_command_line_without_ranks(tmp_path, capsys):
     assert "rank 0: products of float32" in capsys.readouterr().out
 
 
-def test_a_script_that_is_not_there(tmp_path, capsys):
+def test_a_missing_script_is_an_error(tmp_path, capsys):
     assert main(["cluster", "run", str(tmp_path / "none.py")]) == 1
     told = capsys.readouterr().err
     assert told.endswith(f"error: there is no file {tmp_path / 'none.py'}\n") and "Traceback" not in told

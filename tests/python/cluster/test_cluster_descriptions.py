@@ -65,7 +65,7 @@ def full(tmp_path: Path) -> Description:
     return Description.read(path)
 
 
-def test_what_a_file_says(full):
+def test_a_file_is_read_completely(full):
     assert [d.name for d in full.devices] == ["a1:server", "a2:server", "b:gpu.0", "b:gpu.1", "b:server"]
     server, gpu = full.devices[0].kind, full.devices[2].kind
     assert (server.memory, gpu.memory) == (64 * 2**30, 24 * 10**9)
@@ -90,18 +90,16 @@ def test_costs_for_the_scheduler(full):
     costs = full.costs(message=1448)
     assert [len(d.ops) for d in costs.devices] == [2, 2, 1, 1, 2]
     assert costs.copy(0, 1) == gb.sched.CopyCost(pytest.approx(5), pytest.approx(25e3))
-    waits = sum(0.001**r for r in range(1, 20)) * 0.2  # of one packet: lost r times in a row
+    waits = sum(0.001**r for r in range(1, 20)) * 0.2  # a packet that is lost r times in a row
     assert costs.copy(0, 2).launch_us == pytest.approx((0.04 + waits) * 1e6)
     backends = [gb.Backend(f"SIM:name=d{i}") for i in range(5)]
     gb.Scheduler(backends, policy="cost", costs=costs).close()
 
 
-def test_wrong_questions(tmp_path):
+def test_wrong_arguments_of_a_description(tmp_path):
     described = description(tmp_path, table(3))
     for ask in (lambda: described.link(0, 3), lambda: described.link(-1, 0), lambda: described.from_rank0(99)):
-        with pytest.raises(
-            gb.errors.InvalidArgumentError, match=r"must be the place of one of the 3 devices, 0 to 2, not"
-        ):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=r"must be the index of a device, 0 to 2, not"):
             ask()
     with pytest.raises(TypeError, match=r"Description\.link: target must be an int, not str"):
         described.link(0, "b")
@@ -114,7 +112,8 @@ def test_wrong_questions(tmp_path):
 
 
 def test_losses_on_average():
-    """By hand: of two packets one is lost at least once with 1 - (1 - p)^2, and so on."""
+    """By hand: the probability that one of two packets is lost at least once is 1 - (1 - p)^2, and
+    so on."""
     link = Link(0.0, 1e9, 0.1, 1.0)
     wanted = sum(1 - (1 - 0.1**r) ** 2 for r in range(1, 15))
     assert link.rounds(2000) == pytest.approx(wanted, rel=1e-9)
@@ -136,7 +135,7 @@ def test_written_and_read_again(full, tmp_path, name):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="TOML needs Python 3.11")
-def test_what_is_no_text_is_told(tmp_path):
+def test_a_description_must_be_text(tmp_path):
     path = tmp_path / "model.toml"
     path.write_bytes(b"GGUF\xac\xff")
     with pytest.raises(gb.errors.FileError, match=r"model\.toml: it is a GGUF file"):
@@ -146,14 +145,14 @@ def test_what_is_no_text_is_told(tmp_path):
         Description.read(path)
 
 
-def test_the_example_is_one():
+def test_the_example_is_a_valid_description():
     found = Description.read(in_tree("examples/cluster/campus.toml"))
     assert len(found.devices) == 12 and found.rank0 == "room-a1"
     assert found.link(0, 8).latency == pytest.approx(200e-6) and found.link(0, 1).latency == pytest.approx(20e-6)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="TOML needs Python 3.11")
-def test_the_one_of_the_documentation(tmp_path):
+def test_the_description_in_the_docs_is_valid(tmp_path):
     page = in_tree("docs/howto/plan-cluster.md").read_text(encoding="utf-8")
     (tmp_path / "c.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
     found = Description.read(tmp_path / "c.toml")
@@ -174,12 +173,12 @@ def changed(key: str, value: Any, *, of: str = "server") -> dict[str, Any]:
 
 
 WRONG = [
-    (table(device={}), "device: there is no such key", "did you mean 'devices'"),
+    (table(device={}), "device: unknown key", "did you mean 'devices'"),
     ({k: v for k, v in table().items() if k != "hosts"}, "hosts: is missing"),
-    (table(devices={}), "devices: has no kind of devices"),
+    (table(devices={}), "devices: has no kinds of devices"),
     (table(devices=3), "devices: must be a table"),
     (table(devices={"server": {"memory": "1 GiB", "flops": "1 TFLOP/s"}}), "devices.server: has no 'bandwidth'"),
-    (changed("memroy", "1 GiB"), "devices.server.memroy: there is no such key", "did you mean 'memory'"),
+    (changed("memroy", "1 GiB"), "devices.server.memroy: unknown key", "did you mean 'memory'"),
     (changed("memory", "64 GB/s"), "devices.server.memory: '64 GB/s' is no memory", "as in '24 GiB'"),
     (changed("memory", 64), "devices.server.memory: 64 is no memory"),
     (changed("memory", "64"), "devices.server.memory: '64' is no memory"),
@@ -194,28 +193,28 @@ WRONG = [
     (changed("flops", "2 TFLOPS"), "devices.server.flops: '2 TFLOPS' is no flops", "'2 TFLOP/s'"),
     (changed("launch", "-5 us"), "devices.server.launch: '-5 us' must be 0 or more"),
     (changed("types", {"q4k": {}}), "devices.server.types.q4k: there is no such type"),
-    (changed("types", {"q4_k": {"memory": "1 B"}}), "devices.server.types.q4_k.memory: there is no such key"),
+    (changed("types", {"q4_k": {"memory": "1 B"}}), "devices.server.types.q4_k.memory: unknown key"),
     (changed("devices", [], of="host"), "hosts[0].devices: must be a list"),
     (changed("devices", ["sever"], of="host"), "hosts[0].devices: there is no [devices.sever]", "'server'"),
-    (changed("devices", ["server", "server"], of="host"), "hosts[0]: has several devices, and no 'inside'"),
+    (changed("devices", ["server", "server"], of="host"), "hosts[0]: has several devices, so it needs 'inside'"),
     (changed("count", 0, of="host"), "hosts[0].count: must be a number from 1"),
     (changed("count", True, of="host"), "hosts[0].count: must be a number from 1"),
     (changed("name", "", of="host"), "hosts[0].name: must be a text"),
     (changed("inside", {"latency": "1 us"}, of="host"), "hosts[0].inside: has no 'bandwidth'"),
     (
         table(hosts=[*table()["hosts"], {"name": "a1", "devices": ["server"]}]),
-        "hosts[1].name: there are two hosts 'a1'",
+        "hosts[1].name: two hosts are named 'a1'",
     ),
     (table(hosts=[]), "hosts: must be tables"),
     (table(1025), "hosts[0].count: must be a number"),
     (table(links=[{**LINK, "between": ["a1", "a3"]}]), "links[0].between: no host is called 'a3'"),
     (table(links=[{**LINK, "between": ["a1"]}]), "links[0].between: must be two names"),
-    (table(3, links=[{**LINK, "between": ["a1", "*"]}]), "links: nothing says how 'a2' and 'a3' are connected"),
+    (table(3, links=[{**LINK, "between": ["a1", "*"]}]), "links: 'a2' and 'a3' have no link"),
     (table(links=[]), "links: must be tables"),
     ({k: v for k, v in table().items() if k != "links"}, "links: is missing"),
     (changed("latency", "5 GB", of="link"), "links[0].latency: '5 GB' is no time", "as in '5 us'"),
     (changed("loss", 1.5, of="link"), "links[0].loss: must be the share"),
-    (changed("loss", 0.51, of="link"), "links[0].loss: must be the share of packets that are lost, 0 to 0.5, not 0.51"),
+    (changed("loss", 0.51, of="link"), "links[0].loss: must be the share of lost packets, 0 to 0.5, not 0.51"),
     (changed("loss", 0.01, of="link"), "links[0]: has no 'retransmit'"),
     (table(rank0="c"), "rank0: there is no host 'c'"),
     (table(issue="fast"), "issue: 'fast' is no time"),
@@ -223,7 +222,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("data", "words"), [(w[0], w[1:]) for w in WRONG], ids=[w[1] for w in WRONG])
-def test_what_is_wrong_is_told_with_its_key(tmp_path, data, words):
+def test_an_error_names_the_key(tmp_path, data, words):
     with pytest.raises(gb.errors.FileError) as found:
         description(tmp_path, data)
     assert "cluster.json: " in str(found.value)
@@ -232,7 +231,7 @@ def test_what_is_wrong_is_told_with_its_key(tmp_path, data, words):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", "null", "[" * 100_000, '{"devices": {"x": [[[1]]]}}'])
-def test_what_is_no_description(tmp_path, content):
+def test_other_json_is_refused(tmp_path, content):
     path = tmp_path / "c.json"
     path.write_text(content)
     with pytest.raises(gb.errors.FileError, match=r"c\.json"):
@@ -240,15 +239,15 @@ def test_what_is_no_description(tmp_path, content):
 
 
 @pytest.mark.parametrize("content", ["devices = [", "a = 1\na = 2", "\0"])
-def test_what_is_no_toml(tmp_path, content):
+def test_invalid_toml_is_refused(tmp_path, content):
     path = tmp_path / "c.toml"
     path.write_text(content)
     with pytest.raises((gb.errors.FileError, gb.errors.UnsupportedError), match=r"c\.toml"):
         Description.read(path)
 
 
-def test_any_value_anywhere_is_taken_or_refused(tmp_path):
-    """Nothing but the package's own errors comes of any value in any place."""
+def test_any_value_is_accepted_or_refused(tmp_path):
+    """Any value at any key is accepted or raises an error of the package."""
     values: list[Any] = [None, True, -1, 0, 1.5, "", "x", "1 GiB", "nan GB/s", "1e999 us", [], {}, [[]], ["a1", "a2"]]
     base = table(
         hosts=[

@@ -46,7 +46,8 @@ def test_a_text_over_ranks_is_the_same(file, wanted, ranks):
 
 @contextmanager
 def text_with_losses(file, deaths):
-    """The model and its text, over two ranks that are killed behind so many tokens; ``deaths``: token -> rank."""
+    """The model and its text over two ranks. ``deaths``: the number of tokens after which a rank is
+    killed -> the rank"""
     network = LocalNetwork(3)
     with simulated(3, network=network, deadline=5) as cluster:
         model = Llama(file, names(cluster), n_threads=1, survivors=lambda: names(cluster))
@@ -77,7 +78,7 @@ def test_a_text_survives_the_loss_of_all_ranks(file, wanted):
 )
 @pytest.mark.parametrize(("ranks", "dtype", "in_flight"), [(2, "f32", 1), (4, "f32", 1), (4, "q8_0", 1), (3, "f32", 4)])
 def test_vectors_of_a_real_model_are_the_same_bits(ranks, dtype, in_flight):
-    """As on the CPU alone: nodes behind a cut are computed together as without it."""
+    """Vectors have the bits of the CPU alone: fusion behind a cut is the same as without it."""
     pytest.importorskip("tokenizers", reason="the demo extra is not installed")
     texts = [" ".join(["word"] * n) + f" number {n}" for n in range(1, 30)]
 

@@ -1,5 +1,5 @@
 """Ranks that die, stop answering, answer late, have another version, or send garbage. The caller
-gets an error with rank and host within the deadline, and the other ranks go on.
+gets an error with rank and host within the deadline, and the other ranks continue.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ranks import alone, compute_on, placed
 pytestmark = pytest.mark.slow
 
 HOST = socket.gethostname()
-SHORT = 0.4  # seconds: a deadline for what is silent
+SHORT = 0.4  # seconds: the deadline of silent ranks
 
 
 class Counting(LocalNetwork):
-    """Does something to a rank when so many messages have been sent."""
+    """Calls ``what`` when ``at`` messages have been sent."""
 
     def __init__(self, size, at, what):
         super().__init__(size)
@@ -88,7 +88,7 @@ def length(error):
     return n
 
 
-def test_who_is_told_often_that_a_rank_is_lost_keeps_nothing():
+def test_repeated_errors_of_a_lost_rank_keep_no_objects():
     """Each exception has its own traceback, and keeps no objects alive."""
     network = LocalNetwork(2)
     with simulated(2, network=network) as cluster:
@@ -102,7 +102,7 @@ def test_who_is_told_often_that_a_rank_is_lost_keeps_nothing():
         assert len({n for n, *_ in found[1:]}) == 1 and len(set(found[1:])) == 1
 
 
-def test_a_graph_that_cannot_be_prepared_is_told_each_time():
+def test_each_run_of_an_unprepared_graph_raises():
     broken = _worker._Broken(0, _worker._Failure(-1, -1, "why"))
     found = []
     for _ in range(3):
@@ -124,8 +124,8 @@ def test_a_link_that_is_cut_silently(link):
         survivors_compute(cluster)
 
 
-def test_slow_is_not_dead():
-    """A rank that computes for longer than the deadline says that it is alive."""
+def test_a_slow_rank_is_not_lost():
+    """A rank that computes for longer than the deadline sends heartbeats."""
     network = LocalNetwork(2)
     with simulated(2, network=network, deadline=SHORT) as cluster:
         worker = cluster._workers[0]
@@ -134,7 +134,7 @@ def test_slow_is_not_dead():
         survivors_compute(cluster)
 
 
-def test_what_fails_on_a_rank_is_told_with_rank_and_host():
+def test_failures_name_rank_and_host():
     with simulated(3) as cluster, placed("embed", cluster.backends()) as (model, sched):
         model.run(sched, 0)
         worker = cluster._workers[0]
@@ -160,14 +160,14 @@ def test_no_memory_and_wrong_names():
         with pytest.raises(gb.errors.InvalidArgumentError, match="say which backend of the rank: MPI1:CPU"):
             gb.Backend("MPI1")
         with pytest.raises(
-            gb.GgmlError, match=r"no backend 'MPI2'|MPI2 cannot be used here: there is no cluster with this rank"
+            gb.GgmlError, match=r"no backend 'MPI2'|MPI2 cannot be used here: no open cluster has this rank"
         ):
             gb.Backend("MPI2:CPU")
         with pytest.raises(gb.errors.InvalidArgumentError, match=r"no rank has a backend 'CUDA'; there are CPU"):
             cluster.backends("CUDA")
         with pytest.raises(gb.errors.InvalidArgumentError, match="there is no rank 5"):
             cluster.ping(5)
-    with pytest.raises(gb.GgmlError, match="MPI1 cannot be used here: there is no cluster"):
+    with pytest.raises(gb.GgmlError, match="MPI1 cannot be used here: no open cluster"):
         gb.Backend("MPI1:CPU")
     with pytest.raises(gb.errors.StateError, match="cluster is closed"):
         device.allocate(16)
@@ -177,18 +177,18 @@ def test_no_memory_and_wrong_names():
     assert "MPI1" not in gb.backends()
 
 
-def test_functions_of_python_stay_here():
+def test_python_functions_do_not_run_on_ranks():
     with simulated(2) as cluster, gb.Context() as ctx:
         x = ctx.tensor((3,))
         y = gb.ops.map_custom(lambda a: a, x)
-        assert "cannot be called on another rank" in str(cluster.backends()[0].unsupported_reason(y))
+        assert "cannot run on another rank" in str(cluster.backends()[0].unsupported_reason(y))
 
 
-# ---------------------------------------------------------------------------------------------------- the first word
+# ------------------------------------------------------------------------------------------------------------- greeting
 
 
 def greeted(change, deadline=SHORT):
-    """What both sides say when the other one's greeting differs."""
+    """The errors of both sides if their greetings differ."""
     network = LocalNetwork(2)
     options = Options(deadline=deadline)
     worker = Worker(network.transport(1), gb.__version__, options)
@@ -229,7 +229,7 @@ def test_another_protocol_is_refused(monkeypatch):
     assert "protocol" in mine and "77" in mine
 
 
-def test_a_rank_that_does_not_come():
+def test_a_missing_rank_is_an_error():
     with pytest.raises(gb.errors.DeviceLostError, match=r"rank 1 has not called gb.cluster.start\(\) within 0.2 s"):
         _started(LocalNetwork(2).transport(0), Options(deadline=0.2))
 
@@ -246,7 +246,7 @@ def test_a_rank_that_starts_late():
     assert not thread.is_alive()
 
 
-def test_a_worker_that_is_alone():
+def test_a_worker_without_rank_0():
     worker = Worker(LocalNetwork(2).transport(1), gb.__version__, Options(deadline=0.2))
     wrong = r"rank 0 has not called gb.cluster.start\(\) within 0.2 s. All ranks run the"
     with pytest.raises(gb.errors.StateError, match=wrong):
@@ -254,7 +254,7 @@ def test_a_worker_that_is_alone():
 
 
 def test_one_cluster_at_a_time():
-    with simulated(2), pytest.raises(gb.errors.StateError, match="there is a cluster already"):
+    with simulated(2), pytest.raises(gb.errors.StateError, match="a cluster is already open"):
         _started(LocalNetwork(1).transport(0), Options())
 
 
@@ -296,12 +296,12 @@ _OP, _ROOT, _MEMORY, _OFFSET = 1, 23, 25, 26  # fields of a tensor
 
 
 def tensors_of(data):
-    """Where the tensors of a message begin."""
+    """Offsets of the tensors of a message."""
     return [_HEAD.size + i * _TENSOR.size for i in range(_HEAD.unpack_from(data)[0])]
 
 
 def placed_at(data, places):
-    """The message with a place in memory 1 for all that is no view."""
+    """The message with memory 1 for all tensors that are not views."""
     data = bytearray(data)
     for at in tensors_of(data):
         fields = list(_TENSOR.unpack_from(data, at))
@@ -312,7 +312,7 @@ def placed_at(data, places):
 
 
 def a_graph(rng):
-    """A message of nodes, which lie in memory 1."""
+    """A message of nodes in memory 1."""
     with gb.Context() as ctx:
         x = ctx.tensor((4, 8), name="x")
         graph = ctx.graph(gb.ops.soft_max(gb.ops.relu(x[1:3]) * 2.0))
@@ -360,7 +360,7 @@ def test_mutated_nodes_are_refused_or_make_a_graph():
 
 
 def commands(rng):
-    """All commands, with numbers that are right or wrong."""
+    """All commands, with valid and invalid numbers."""
     found = []
     for _ in range(int(rng.integers(1, 8))):
         what = int(rng.choice([v for k, v in vars(What).items() if k.isupper() and v not in (What.TAKE, What.FILE)]))
@@ -393,16 +393,16 @@ def test_fuzzed_messages_leave_a_rank_usable():
     for number in range(1, 601):
         body = commands(rng)
         whole = m.message(Kind.COMMANDS, number, body)
-        worker.received = 0  # numbers that were changed are taken as they come
+        worker.received = 0  # accept changed numbers
         here.send(1, m.CONTROL, whole if rng.random() < 0.7 else mutated(whole, rng))
         assert thread.is_alive()
     here.send(1, m.CONTROL, b"")
     here.send(1, m.DATA, b"nobody asked for it")
     here.send(1, 99, b"no channel")
-    until, asked = time.monotonic() + 300, 0.0  # much of it is memory that the commands ask for and the system clears
+    until, asked = time.monotonic() + 300, 0.0  # the system clears much memory that the commands allocate
     pong = False
     while not pong and time.monotonic() < until:
-        if time.monotonic() - asked > 1:  # again, since a number that was changed may have come in between
+        if time.monotonic() - asked > 1:  # again, because a changed number may have arrived in between
             asked, worker.received = time.monotonic(), 0
             here.send(1, m.CONTROL, m.message(Kind.PING, 1 << 40))
         letter = here.poll()
@@ -421,8 +421,8 @@ def test_fuzzed_messages_leave_a_rank_usable():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_graphs_with_changed_bytes_are_refused_or_run(seed, cpu):
-    """Nodes in real memory, run after some bytes of the message were changed: nothing outside of the memory is touched,
-    and nothing crashes."""
+    """Nodes in real memory run after changes of some bytes of the message. They change no other
+    memory, and nothing crashes."""
     rng = np.random.default_rng(seed)
     piece = Piece(cpu, 0, 1 << 16)
     with gb.Context() as ctx:
@@ -454,7 +454,7 @@ def test_graphs_with_changed_bytes_are_refused_or_run(seed, cpu):
     assert ran > 100
 
 
-def test_a_rank_that_sends_nonsense_is_lost_and_no_more():
+def test_a_rank_that_sends_nonsense_is_lost():
     rng = np.random.default_rng(3)
     for _ in range(20):
         network = LocalNetwork(3)
@@ -472,19 +472,19 @@ def test_messages_are_checked():
     for wrong, text in [
         (b"", "shorter than a header"),
         (b"x" * 40, "begins with"),
-        (m.message(99, 0), "no kind 99"),
-        (m.message(Kind.DONE, 0)[:-1] + b"\1", "says that it has"),
+        (m.message(99, 0), "unknown kind of message 99"),
+        (m.message(Kind.DONE, 0)[:-1] + b"\1", "gives its length as"),
     ]:
         with pytest.raises(MessageError, match=text):
             m.read_message(wrong)
     for wrong, text in [
-        (b"\x63\0\0\0\0\0\0\0", "no command 99"),
-        (b"\1", "are no command"),
-        (b"\3\0\0\0\xff\0\0\0", "says that it has 255 bytes, of 0"),
+        (b"\x63\0\0\0\0\0\0\0", "unknown command 99"),
+        (b"\1", "are too few for a command"),
+        (b"\3\0\0\0\xff\0\0\0", "claims 255 bytes, but only 0 are left"),
     ]:
         with pytest.raises(MessageError, match=text):
             list(m.commands_of(memoryview(wrong)))
-    with pytest.raises(MessageError, match="no greeting"):
+    with pytest.raises(MessageError, match="invalid greeting"):
         m.read_hello(b"{}")
-    with pytest.raises(MessageError, match="no greeting"):
+    with pytest.raises(MessageError, match="invalid greeting"):
         m.read_hello(b"[" * 100000)

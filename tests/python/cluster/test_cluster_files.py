@@ -17,7 +17,7 @@ from ggml_backend.cluster import LocalNetwork, _memory, _worker, simulated
 from ggml_backend.cluster._messages import DATA
 from ranks import compute_on
 
-NBYTES = 4 * 50 * 1000  # of a tensor
+NBYTES = 4 * 50 * 1000  # bytes of a tensor
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_without_the_file_weights_are_sent_once_and_kept(file, tmp_path, monkeyp
         assert len(list((tmp_path / "cache").iterdir())) == 4
         damaged = next((tmp_path / "cache").iterdir())
         damaged.write_bytes(bytes(NBYTES))
-        loaded(file, cluster)  # what is not what its name says is not taken
+        loaded(file, cluster)  # a cached file with wrong contents is ignored
         assert sum(n for n, _ in sent(network)) == 5
 
 
@@ -82,17 +82,19 @@ def test_another_file_is_an_error_with_file_tensor_and_rank(file, tmp_path):
         with gb.gguf.Writer(tmp_path / "model.gguf") as out:  # the open one stays what it was
             for i in range(4):
                 out.add_tensor(f"t{i}", other.standard_normal((50, 1000)).astype(np.float32))
-        with pytest.raises(gb.errors.FileError, match=r"load: 't0': rank 1 \(.*\): .*model\.gguf: .*: another file"):
+        with pytest.raises(
+            gb.errors.FileError, match=r"load: 't0': rank 1 \(.*\): .*model\.gguf: .*: the files differ"
+        ):
             loaded(file, cluster)
         (tmp_path / "model.gguf").write_bytes(b"short")
-        with pytest.raises(gb.errors.FileError, match="has 5 in all: another file"):
+        with pytest.raises(gb.errors.FileError, match=r"the file has 5 bytes, rank 0 needs .*: the files differ"):
             loaded(file, cluster)
         (tmp_path / "model.gguf").unlink()
         loaded(file, cluster)  # sent
 
 
 @pytest.mark.parametrize("what", ["loop", "pipe", "folder", "unreadable"])
-def test_what_cannot_be_read_is_an_error_with_file_tensor_and_rank(file, tmp_path, what, monkeypatch):
+def test_an_unreadable_file_is_an_error_with_file_tensor_and_rank(file, tmp_path, what, monkeypatch):
     path = tmp_path / "model.gguf"
     path.unlink()
     if what == "loop":
@@ -101,7 +103,7 @@ def test_what_cannot_be_read_is_an_error_with_file_tensor_and_rank(file, tmp_pat
         os.mkfifo(path)
     elif what == "folder":
         path.mkdir()
-    else:  # the super-user reads all files
+    else:  # root can read all files
         path.touch()
         monkeypatch.setattr(_memory, "open_regular", denied)
     with simulated(3) as cluster:
@@ -114,8 +116,8 @@ def denied(path):
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 
-def test_a_path_that_leads_through_a_file_is_no_file(file, tmp_path):
-    """On this rank a file stands in the place of a folder."""
+def test_a_path_below_a_file_counts_as_missing(file, tmp_path):
+    """On this rank a file replaces a folder of the path."""
     (tmp_path / "folder").mkdir()
     moved = gb.gguf.open(shutil.copy(tmp_path / "model.gguf", tmp_path / "folder"))
     shutil.rmtree(tmp_path / "folder")
@@ -161,7 +163,7 @@ def test_a_rank_that_is_lost_while_it_reads(file):
 
 
 def allocated(file, device):
-    """Constants that were made from the mapped file, on a device; and one that was not."""
+    """Constants of the mapped file on a device, and one other constant."""
     ctx = gb.Context()
     made = [ctx.constant(file.tensors[f"t{i}"].numpy(), name=f"c{i}") for i in range(4)]
     made.append(ctx.constant(np.arange(5000, dtype=np.float32), name="other"))
@@ -178,8 +180,8 @@ def test_constants_of_a_mapped_file_are_read_by_the_rank(file, tmp_path, monkeyp
         one, two = cluster.backends()
         for device in (one, two):
             _, buffer = allocated(file, device)
-            buffer.clear(1)  # which writes them again
-        assert sent(network) == [[2, 2 * 20000], [2, 2 * 20000]]  # what is in no file, twice
+            buffer.clear(1)  # clear sets constants again
+        assert sent(network) == [[2, 2 * 20000], [2, 2 * 20000]]  # twice: the constant without a file
         network.sent.clear()
         without_the_file(monkeypatch)
         for _ in range(2):
@@ -205,7 +207,7 @@ def test_constants_of_another_file(file, tmp_path):
         (tmp_path / "model.gguf").unlink()
         with gb.gguf.Writer(tmp_path / "model.gguf") as out:
             out.add_tensor("t0", np.zeros((300, 1000), np.float32))
-        with pytest.raises(gb.errors.FileError, match=r"'c\d': rank 1 \(.*\): .*model\.gguf: .*another file"):
+        with pytest.raises(gb.errors.FileError, match=r"'c\d': rank 1 \(.*\): .*model\.gguf: .*the files differ"):
             allocated(file, cluster.backends()[0])
 
 
@@ -230,7 +232,7 @@ class Reader(gb.devices.Device):
             if self.log[0] == "absent":
                 return False
             if hashlib.blake2b(data, digest_size=32).digest() != digest:
-                raise gb.errors.FileError("another file")
+                raise gb.errors.FileError("the files differ")
             memory[offset : offset + nbytes] = data
             return True
 
@@ -242,7 +244,7 @@ class Reader(gb.devices.Device):
 
 
 @pytest.mark.parametrize("what", ["reads", "absent", "cannot"])
-def test_a_device_of_the_program_that_reads_files(file, tmp_path, what):
+def test_a_python_device_reads_files(file, tmp_path, what):
     gb.devices.register_device("READER", Reader, replace=True)
     log = [what]
     with gb.Backend("READER", log=log) as device:
@@ -256,5 +258,5 @@ def test_a_device_of_the_program_that_reads_files(file, tmp_path, what):
         if what == "reads":
             (tmp_path / "model.gguf").unlink()  # the open one stays what it was
             (tmp_path / "model.gguf").write_bytes(bytes(1000000))
-            with pytest.raises(gb.errors.FileError, match="load: 't0': another file"):
+            with pytest.raises(gb.errors.FileError, match="load: 't0': the files differ"):
                 file.load(device)

@@ -32,7 +32,8 @@ def random_model(rng: np.random.Generator, n_units: int) -> LayerModel:
 
 
 def random_cluster(folder: Path, rng: np.random.Generator, n_devices: int) -> Any:
-    """Each device and each link is like no other; the first link that fits counts, so the last one is for all."""
+    """All devices and links differ. The first matching link counts, and the last link matches
+    all."""
     devices = {
         f"d{k}": {
             "memory": f"{rng.integers(60, 400)} B",
@@ -56,7 +57,8 @@ def random_cluster(folder: Path, rng: np.random.Generator, n_devices: int) -> An
 
 
 def seconds_for_each(model: LayerModel, stages: tuple[Stage, ...], cluster: Any, in_flight: int) -> float:
-    """Of a pass with so many on their way, added up one by one; infinite where memory is short."""
+    """Seconds for each of so many pending passes, added up directly. Infinite if memory is
+    insufficient."""
     parts, whole = [], 0.0
     before = None
     for s in stages:
@@ -106,7 +108,7 @@ def test_many_devices_that_differ(tmp_path):
             assert value <= seconds_for_each(model, stages, cluster, 4) * (1 + 1e-5)
 
 
-def test_alike_devices_share_alike(tmp_path):
+def test_equal_devices_get_equal_shares(tmp_path):
     node = Node("float32", 1e9, 0.0)
     model = LayerModel("even", tuple(Unit(f"u{k}", (node,), 1, 0, 4096) for k in range(70)), 1, 0, 4, 4)
     for n, longest in ((2, 35), (8, 9), (35, 2), (64, 2), (70, 1)):
@@ -162,7 +164,7 @@ def test_times_are_those_of_the_schedulers_costs(tmp_path, n):
     with_layers = sum(s.end > 1 and s.begin < len(model.units) - 1 for s in stages)
     positions = (with_layers - 1) * cluster.link(0, n - 1).seconds(
         4 * 32
-    )  # from the first to the others that read them
+    )  # from the first stage to the others that read them
     between = sum(wanted.hops[1:-1])
     assert found.us / 1e6 == pytest.approx(sum(wanted.stages) + between + positions + 7e-6 * (n - 1), rel=1e-5)
 
@@ -184,7 +186,7 @@ def test_cuts_and_memory_are_those_of_a_plan(tmp_path, n):
             for stage, arena in zip(placement.stages, plan.arenas, strict=True):
                 units = model.units[stage.begin : stage.end]
                 inputs = arena.leafs - sum(u.weights + u.cache for u in units)
-                assert 0 <= inputs <= 2 * 4 * model.tokens + 64 * 4  # ids and positions, on whole lines of memory
+                assert 0 <= inputs <= 2 * 4 * model.tokens + 64 * 4  # ids and positions, padded to cache lines
                 assert arena.peak <= model.scratch + 2 * max(u.carry for u in model.units)
             assert picture.title == f"small: {model.tokens} token{'s' if model.tokens > 1 else ''}"
 
@@ -242,28 +244,28 @@ def test_command_line(tmp_path, model, capsys):
     assert "<html" in (tmp_path / "p.html").read_text()
 
 
-def test_what_does_not_fit_says_how_much_is_missing_where(tmp_path, model, capsys):
+def test_the_error_for_a_large_model_names_the_missing_memory(tmp_path, model, capsys):
     passes = passes_of_file(str(model), None, None)
     units = passes.step.units
     need = sum(u.weights + 2 * u.cache for u in units)
     largest = max(u.weights + 2 * u.cache for u in units)
-    room = largest + units[1].weights // 2  # for one layer
+    room = largest + units[1].weights // 2  # memory for one layer
     data = table(3, devices={"server": {**table()["devices"]["server"], "memory": f"{room + passes.step.scratch} B"}})
     path = tmp_path / "c.json"
     path.write_text(json.dumps(data))
     status, out, err = run(capsys, "plan", model, "--cluster", path, "--sequences", 2)
     assert (status, out) == (1, "")
-    assert "does not fit" in err and "a1:server" in err and "no room is left for blk." in err and "are missing" in err
+    assert "does not fit" in err and "a1:server" in err and "no memory is left for blk." in err and "are missing" in err
     held = [u.weights + 2 * u.cache for u in units]
     at = 0
-    for _ in range(3):  # as many units as go into each
+    for _ in range(3):  # as many units as each device holds
         free = room
         while at < len(held) and held[at] <= free:
             free -= held[at]
             at += 1
     from ggml_backend._base.text import size_text
 
-    assert f"no room is left for {units[at].name} to head: {size_text(sum(held[at:]))} are missing" in err
+    assert f"no memory is left for {units[at].name} to head: {size_text(sum(held[at:]))} are missing" in err
     assert sum(held) == need
     data["devices"]["server"]["memory"] = f"{passes.step.scratch + 100} B"
     path.write_text(json.dumps(data))
@@ -287,7 +289,7 @@ def test_what_does_not_fit_says_how_much_is_missing_where(tmp_path, model, capsy
     ],
 )  # fmt: skip
 def test_wrong_arguments(tmp_path, model, capsys, monkeypatch, words, status, message):
-    """Used wrongly: 2, with the usage. What files do not allow: 1, in one line."""
+    """Wrong usage: status 2 with the usage. Files that do not allow it: status 1, in one line."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.json").write_text(json.dumps(table(2)))
     (tmp_path / "t.csv").write_text("id,lower,upper,size\na,0,1,1\n")
@@ -301,4 +303,4 @@ def test_other_architectures(tmp_path, capsys):
         writer.add("general.architecture", "bert").add_tensor("x", np.zeros(4, np.float32))
     (tmp_path / "c.json").write_text(json.dumps(table(2)))
     status, _, err = run(capsys, "plan", tmp_path / "m.gguf", "--cluster", tmp_path / "c.json")
-    assert status == 1 and "layers are known of the architecture 'llama', and the file has 'bert'" in err
+    assert status == 1 and "only the architecture 'llama' can be split into layers, and the file has 'bert'" in err

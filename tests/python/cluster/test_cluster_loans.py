@@ -22,7 +22,7 @@ from ranks import alone, compute_on, placed
 
 pytestmark = pytest.mark.slow
 
-N = 2 * _LEND // 4  # elements of what is lent
+N = 2 * _LEND // 4  # elements of lent data
 SLOW = 0.15  # seconds from rank 1 to rank 2
 PATIENCE = 20.0
 
@@ -62,8 +62,8 @@ class Pair:
         return self.cluster._workers[0]
 
     def lend(self):
-        """Rank 1 sends ``a`` to ``b`` on rank 2, which waits for it; the bytes are on their way."""
-        self.network.stop(1)  # so that rank 2 asks before rank 1 comes to it
+        """Rank 1 sends ``a`` to ``b`` on rank 2, which waits for it. The transfer is pending."""
+        self.network.stop(1)  # so that rank 2 announces its wait before rank 1 sends
         self.b.copy_from(self.a)
         self.wait(lambda: self.network.sent.get((2, 1, m.ASKED)))
         self.network.go_on(1)
@@ -113,7 +113,7 @@ def lent(monkeypatch):
 
 
 @pytest.mark.parametrize(("n", "times"), [(_LEND // 4 - 1, 0), (_LEND // 4, 1)])
-def test_large_data_that_a_rank_waits_for_are_sent_from_where_they_are(monkeypatch, n, times):
+def test_large_data_are_lent_to_a_waiting_rank(monkeypatch, n, times):
     sizes, network = lent(monkeypatch), LocalNetwork(3)
     with simulated(3, network=network) as cluster:
         p = Pair(cluster, network, n)
@@ -128,8 +128,8 @@ def test_large_data_that_a_rank_waits_for_are_sent_from_where_they_are(monkeypat
         assert network.sent.get((2, 1, m.ASKED), [0, 0]) == [times, 0]
 
 
-def test_what_nobody_waits_for_yet_is_copied(monkeypatch):
-    """A busy rank has not announced a wait, so the sender copies and goes on at once."""
+def test_data_without_a_waiting_rank_are_copied(monkeypatch):
+    """A busy rank has not announced a wait, so the sender copies and continues at once."""
     sizes = lent(monkeypatch)
     with pair() as p:
         p.network.stop(2)
@@ -144,7 +144,8 @@ def test_what_nobody_waits_for_yet_is_copied(monkeypatch):
 @pytest.mark.parametrize("asks_first", [True, False])
 @pytest.mark.parametrize("after", ["set", "copy", "clear"])
 def test_a_sender_with_more_commands_makes_a_copy(monkeypatch, after, asks_first):
-    """A stage of a pipeline computes while its last result is on a slow link, in whatever order messages came."""
+    """A stage of a pipeline computes while its last result is on a slow link, for any order of
+    messages."""
     sizes = lent(monkeypatch)
     with pair() as p:
         p.network.stop(1)
@@ -162,7 +163,7 @@ def test_a_sender_with_more_commands_makes_a_copy(monkeypatch, after, asks_first
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_memory_that_is_being_sent_is_not_changed(how):
+def test_lent_memory_does_not_change(how):
     with pair() as p:
         p.lend()
         CHANGES[how](p)
@@ -173,7 +174,7 @@ def test_memory_that_is_being_sent_is_not_changed(how):
         compute_on(p.one)
 
 
-def test_other_memory_is_used_meanwhile():
+def test_other_memory_is_usable_during_a_loan():
     with pair() as p:
         p.network.link(1, 2, delay=PATIENCE)
         p.lend()
@@ -185,12 +186,12 @@ def test_other_memory_is_used_meanwhile():
             np.testing.assert_array_equal(tensor.numpy(copy=True), np.full(p.n, 3.0, np.float32))
             memory.close()
         assert p.worker.loans and not p.worker.loans[0][0].is_over
-        p.network.kill(2)  # it would wait for that long
+        p.network.kill(2)  # otherwise it waits for a long time
 
 
 @pytest.mark.parametrize("how", ["kill", "stop", "cut"])
-def test_who_lends_to_a_rank_that_is_lost_goes_on(how):
-    """The lender gets its memory back, and no rank asks for the bytes."""
+def test_a_lender_survives_the_loss_of_the_receiver(how):
+    """The lender gets its memory back, and no rank waits for the bytes."""
     with pair(deadline=0.4) as p:
         if how == "cut":
             p.network.cut(1, 2)
@@ -206,27 +207,27 @@ def test_who_lends_to_a_rank_that_is_lost_goes_on(how):
         assert caught.value.rank == 2 and [r.number for r in p.cluster.ranks if r.lost] == [2]
 
 
-def test_a_rank_that_lends_dies():
-    """Its data arrived completely or not at all. The other rank goes on."""
+def test_a_receiver_survives_the_loss_of_the_lender():
+    """Its data arrived completely or not at all. The other rank continues."""
     with pair(deadline=1.0) as p:
         p.lend()
         p.network.kill(1)
         with contextlib.suppress(gb.errors.DeviceLostError):
             p.expect()
-        with contextlib.suppress(gb.errors.DeviceLostError):  # a copy that failed is told to who computes next, too
+        with contextlib.suppress(gb.errors.DeviceLostError):  # a failed copy is also reported to the next computation
             p.two.synchronize()
         compute_on(p.two)
         assert [r.number for r in p.cluster.ranks if r.lost] == [1]
 
 
-def test_a_cluster_ends_while_data_are_on_their_way():
+def test_a_cluster_closes_during_transfers():
     with pair() as p:
         p.lend()
 
 
 @pytest.fixture
 def all_lent(monkeypatch):
-    """Data of any size are."""
+    """Data of any size are lent."""
     monkeypatch.setattr(_worker, "_LEND", 1)
     return lent(monkeypatch)
 
@@ -243,7 +244,7 @@ def test_the_same_bits(all_lent, name):
 @pytest.mark.parametrize("seed", range(3))
 def test_random_graphs(all_lent, seed):
     with simulated(3, jitter=0.002, seed=seed):
-        report = gb.testing.check_device("MPI1:CPU", seed=seed, quick=True, only="graphs/world/*")
+        report = gb.testing.check_device("MPI1:CPU", seed=seed, quick=True, only="graphs/random/*")
     assert report.ok, report
 
 

@@ -64,7 +64,7 @@ def left_behind(mark: str) -> list[int]:
 
 
 def run(n: int, *arguments: str, ft: bool = False, timeout: float = 60, command: list[str] | None = None):
-    """A job of n ranks. Whatever becomes of it, nothing of it is left afterwards."""
+    """Runs a job of n ranks, and removes all its processes in any case."""
     mark = f"GGML_TEST_JOB={uuid.uuid4()}"
     environment = {
         **os.environ,
@@ -111,12 +111,12 @@ LARGE = os.environ.get("GGML_TEST_LARGE") == "1"  # tensors of more than 2 GiB, 
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("nbytes", [99996, 100000, 100004, 200000, 300028])
-def test_data_travel_in_pieces(n, nbytes):
+def test_large_data_are_sent_in_pieces(n, nbytes):
     fine(run(n, "pieces", str(nbytes), "100000"))
 
 
 @pytest.mark.skipif(not LARGE, reason="GGML_TEST_LARGE=1 runs it: 10 GiB of memory")
-def test_data_of_more_bytes_than_mpi_counts_travel():
+def test_data_larger_than_an_int_of_bytes_arrive():
     fine(run(2, "pieces", str(2**31 + 4096), str(256 << 20), timeout=1200))
 
 
@@ -145,7 +145,7 @@ def test_weights_come_from_the_file_of_each_rank(tmp_path):
 
 @ulfm
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
-def test_a_rank_is_lost_and_the_others_go_on(how):
+def test_the_other_ranks_survive_a_lost_rank(how):
     assert "noticed after" in fine(run(3, "lost", how, ft=True))
 
 
@@ -160,35 +160,35 @@ def test_a_rank_dies_at_any_step_of_a_run(at):
 
 @pytest.fixture(params=["", "self,tcp"], ids=["shared memory", "TCP"])
 def link(request, monkeypatch):
-    """What messages of Open MPI go over: "" is its own choice."""
+    """The transport layer of Open MPI; "": its default."""
     if request.param:
         monkeypatch.setenv("OMPI_MCA_btl", request.param)
 
 
 @pytest.mark.usefixtures("link")
-def test_large_activations_are_sent_from_where_they_are():
+def test_large_activations_are_sent_without_a_copy():
     lent = sorted(int(line.split()[1]) for line in run(3, "large").stdout.splitlines() if line.startswith("lent"))
-    assert lent[0] == 0 and lent[1] > 0, lent  # not by rank 0
+    assert lent[0] == 0 and lent[1] > 0, lent  # rank 0 never lends
 
 
 @pytest.mark.usefixtures("link")
-def test_a_rank_waits_a_moment_for_one_message():
+def test_a_rank_receives_an_expected_message_directly():
     fine(run(3, "catches"))
 
 
 @ulfm
 @pytest.mark.parametrize("nbytes", ["0", "16384", str(64 << 20)])
 @pytest.mark.usefixtures("link")
-def test_the_sender_of_that_message_dies(nbytes):
+def test_the_sender_of_an_expected_message_dies(nbytes):
     fine(run(3, "sender_dies", nbytes, ft=True))
 
 
 @ulfm
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 @pytest.mark.usefixtures("link")
-def test_a_rank_is_lost_while_large_activations_are_on_their_way(how):
+def test_a_rank_is_lost_while_large_activations_are_sent(how):
     done = run(3, "lost_large", how, str(time.time_ns() % 60), ft=True)
-    if how == "SIGSTOP" and "rank 1 is lost, too" in done.stdout:  # it was receiving, which it says
+    if how == "SIGSTOP" and "rank 1 is lost, too" in done.stdout:  # rank 1 was receiving
         assert "Unusable: rank 2: " in done.stderr, done
         assert done.stdout.rstrip().endswith("fine"), done
     else:
@@ -237,7 +237,7 @@ def test_a_cluster_is_measured_and_planned_for(tmp_path, monkeypatch, capsys):
     assert {(k["from"], k["to"]) for k in links} == {(a, b) for a in ends for b in ends if a != b}
     assert all(k["launch_us"] > 0 and k["bytes_per_us"] > 0 for k in links)
     (kept,) = tmp_path.glob("ggml_backend/links-*.json")
-    assert len(json.loads(kept.read_text())["links"]) == 1  # ranks of one host are alike
+    assert len(json.loads(kept.read_text())["links"]) == 1  # ranks of one host are equal
     write_llama(tmp_path / "model.gguf")
     assert main(["plan", str(tmp_path / "model.gguf"), "--cluster", str(tmp_path / "c.toml"), "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -249,7 +249,7 @@ def test_a_cluster_is_measured_and_planned_for(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("source", "status"), [("print('alone')", 0), ("raise SystemExit(3)", 3), ("raise RuntimeError('early')", 1)]
 )
-def test_a_script_that_never_comes_to_the_cluster_ends_at_once(tmp_path, source, status):
+def test_a_script_that_never_starts_the_cluster_ends_at_once(tmp_path, source, status):
     (tmp_path / "script.py").write_text(source)
     command = [sys.executable, "-m", "ggml_backend", "cluster", "run", "--deadline", "1000"]
     done = run(3, command=[*command, str(tmp_path / "script.py")])
@@ -264,31 +264,34 @@ def test_the_child_of_a_fork_has_no_cluster():
 def test_without_tolerance_the_job_ends(how):
     done = run(3, "lost", how)
     assert done.returncode != 0
-    if how == "SIGSTOP":  # rank 0 could go on
-        assert "noticed after" in done.stdout and "rank 2 does not answer: the MPI job is ended" in done.stderr
+    if how == "SIGSTOP":  # otherwise rank 0 could continue
+        assert "noticed after" in done.stdout and "rank 2 does not answer: aborting the MPI job" in done.stderr
 
 
-def test_a_worker_that_waits_in_vain():
+def test_a_worker_without_rank_0_ends():
     done = run(2, "waits_in_vain")
     assert done.returncode != 0
     assert "rank 0 has not called gb.cluster.start() within 1 s" in done.stderr
 
 
-def test_a_rank_that_does_not_come():
+def test_a_missing_rank_is_an_error():
     done = run(3, "does_not_come")
     assert done.returncode != 0
     assert "DeviceLostError: rank 1 has not called gb.cluster.start() within 1 s" in done.stderr
 
 
 @pytest.mark.parametrize(("how", "tolerant"), [("sleeps", False), pytest.param("ends", True, marks=ulfm)])
-def test_a_rank_that_never_begins(how, tolerant):
-    """An MPI that tolerates faults does not end the job of a process that ends without having begun."""
+def test_a_rank_that_never_initializes_mpi(how, tolerant):
+    """A fault-tolerant MPI does not abort the job if a process ends before it initializes MPI."""
     done = run(3, "never_begins", how, ft=tolerant)
-    assert tolerant or done.returncode != 0  # to that mpiexec processes that are ended are no failure
-    assert "MPI has not begun within 1 s, since some rank of the job has not called gb.cluster.start()" in done.stderr
+    assert tolerant or done.returncode != 0  # that mpiexec does not count killed processes as a failure
+    assert (
+        "this process ends, because MPI has not started within 1 s: some rank has not called gb.cluster.start()"
+        in done.stderr
+    )
 
 
-def test_threads_are_needed():
+def test_mpi_without_threads_is_an_error():
     fine(run(2, "too_few_threads"))
 
 
@@ -296,7 +299,7 @@ def test_interrupts():
     fine(run(3, "interrupted"))
 
 
-def test_who_forgets_to_close():
+def test_an_open_cluster_is_closed_at_exit():
     fine(run(3, "forgets"))
 
 
@@ -315,12 +318,11 @@ def alone_in_a_job(source: str, **variables: str) -> str:
 
 def test_mpi_is_missing():
     source = "import sys; sys.modules['mpi4py'] = None\nimport ggml_backend as gb\ngb.cluster.start()"
-    assert (
-        "UnsupportedError: cluster: the job was started by mpiexec, and the package mpi4py is not installed: pip"
-        in (alone_in_a_job(source, OMPI_COMM_WORLD_SIZE="2"))
+    assert "UnsupportedError: cluster: mpiexec has started the job, but the package mpi4py is not installed: pip" in (
+        alone_in_a_job(source, OMPI_COMM_WORLD_SIZE="2")
     )
 
 
 def test_mpiexec_of_another_mpi():
     source = "import ggml_backend as gb\ngb.cluster.start()"
-    assert "the two belong to different MPIs" in alone_in_a_job(source, PMI_SIZE="2")
+    assert "they belong to different MPIs" in alone_in_a_job(source, PMI_SIZE="2")

@@ -9,14 +9,15 @@ import ggml_backend as gb
 from ggml_backend.cluster import LocalNetwork, simulated
 from ggml_backend.cluster import _messages as m
 
-LIMIT = 10000  # more than what travels inside of a command
+LIMIT = 10000  # larger than inline data of a command
 SIZES = [LIMIT - 4, LIMIT, LIMIT + 4, 2 * LIMIT, 3 * LIMIT + 28]  # bytes
 RAW = [LIMIT - 1, LIMIT, LIMIT + 1, 2 * LIMIT, 3 * LIMIT + 7]
 
 
 @pytest.fixture
 def longest(monkeypatch):
-    """The longest message of data. The limit is small here; the network refuses more, as MPI does of 2 GiB."""
+    """The length of the longest data message. The network refuses more than a small limit, as MPI
+    does beyond 2 GiB."""
     monkeypatch.setattr(m, "MAX_DATA", LIMIT)
     found = [0]
     original = LocalNetwork._post_letter
@@ -34,7 +35,7 @@ def longest(monkeypatch):
 
 @pytest.fixture(params=["copied", "lent"])
 def ranks(request, monkeypatch, longest):
-    """A cluster whose ranks send data from a copy, or from where they are."""
+    """A cluster whose ranks send copies of data, or lend data."""
     from ggml_backend.cluster import _worker
 
     if request.param == "lent":
@@ -48,7 +49,7 @@ def values(nbytes: int, rng: np.random.Generator) -> np.ndarray:
 
 
 @pytest.mark.parametrize("nbytes", RAW)
-def test_set_get_and_copies_travel_in_pieces(nbytes, ranks, ctx, rng):
+def test_set_get_and_copies_are_sent_in_pieces(nbytes, ranks, ctx, rng):
     one, two = ranks.backends()
     a, b, c = (ctx.tensor(nbytes, "i8") for _ in range(3))
     for tensor, device in ((a, one), (b, two), (c, one)):
@@ -68,8 +69,8 @@ def test_set_get_and_copies_travel_in_pieces(nbytes, ranks, ctx, rng):
 
 @pytest.mark.parametrize("nbytes", SIZES)
 @pytest.mark.parametrize("n_copies", [1, 3])
-def test_cuts_weights_and_results_travel_in_pieces(nbytes, n_copies, ranks, cpu, ctx, rng):
-    """Through both ranks and back: inputs, weights that are copied, shadows between ranks, results."""
+def test_cuts_weights_and_results_are_sent_in_pieces(nbytes, n_copies, ranks, cpu, ctx, rng):
+    """Through both ranks and back: inputs, copied weights, shadows between ranks, results."""
     one, two = ranks.backends()
     n = nbytes // 4
     weights = gb.Context()
@@ -95,7 +96,7 @@ def test_cuts_weights_and_results_travel_in_pieces(nbytes, n_copies, ranks, cpu,
     buffer.close()
 
 
-def test_a_loaded_model_travels_in_pieces(ranks, rng, tmp_path):
+def test_a_loaded_model_is_sent_in_pieces(ranks, rng, tmp_path):
     path, shape = tmp_path / "model.gguf", (64, 200)
     w = rng.standard_normal(shape, dtype=np.float32)
     with gb.gguf.Writer(path) as writer:
@@ -110,7 +111,7 @@ def test_a_loaded_model_travels_in_pieces(ranks, rng, tmp_path):
 def test_a_longer_message_is_refused(longest):
     network = LocalNetwork(2)
     network.transport(0).send(1, m.DATA, bytes(LIMIT))
-    with pytest.raises(gb.errors.DeviceError, match=f"a message of {LIMIT + 1} bytes: at most {LIMIT}"):
+    with pytest.raises(gb.errors.DeviceError, match=f"a message of {LIMIT + 1} bytes exceeds the limit of {LIMIT}"):
         network.transport(0).send(1, m.DATA, bytes(LIMIT + 1))
 
 

@@ -1,5 +1,5 @@
-"""Each query to a rank ends with its answer, or with DeviceLostError within a small multiple of the
-deadline, even if messages are damaged.
+"""Each question to a rank ends with its answer, or with DeviceLostError within a small multiple of
+the deadline, even if messages are damaged.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ggml_backend.cluster import _transport, simulated
 pytestmark = pytest.mark.slow
 
 DEADLINE = 0.5
-QUESTION = 28  # where the number of a question lies in a message whose first command asks it
-NUMBER = 8  # where the number of a message lies
+QUESTION = 28  # offset of the number of a question in a message whose first command asks it
+NUMBER = 8  # offset of the number of a message
 
 
 class Damage:
@@ -67,8 +67,8 @@ def is_of(kind):
 
 
 def lost_in_time(act):
-    """Checks that the act ends with DeviceLostError within a few deadlines. It runs in a thread, so that an endless
-    wait fails the test."""
+    """Checks that ``act`` raises DeviceLostError within a few deadlines. It runs in a thread, so
+    that an endless wait fails the test."""
     raised = []
 
     def run():
@@ -127,7 +127,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("what", DAMAGED)
-def test_a_question_ends_whatever_is_damaged(what, monkeypatch, cpu):
+def test_a_question_ends_for_any_damaged_message(what, monkeypatch, cpu):
     with simulated(2, deadline=DEADLINE) as cluster:
         damage = Damage(monkeypatch, *DAMAGED[what])
         lost_in_time(lambda: use(cluster.backends()[0], cpu))
@@ -136,7 +136,7 @@ def test_a_question_ends_whatever_is_damaged(what, monkeypatch, cpu):
 
 @pytest.mark.parametrize(("rank", "kind"), [(0, m.Kind.PING), (1, m.Kind.PONG)])
 @pytest.mark.parametrize("change", [flipped(NUMBER), nothing, with_kind(m.Kind.BEAT)], ids=["number", "lost", "kind"])
-def test_a_ping_ends_whatever_is_damaged(rank, kind, change, monkeypatch):
+def test_a_ping_ends_for_any_damaged_message(rank, kind, change, monkeypatch):
     with simulated(2, deadline=DEADLINE) as cluster:
         damage = Damage(monkeypatch, rank, is_of(kind), change)
         lost_in_time(lambda: cluster.ping(1, 1))
@@ -146,11 +146,11 @@ def test_a_ping_ends_whatever_is_damaged(rank, kind, change, monkeypatch):
 def test_a_second_pong_is_an_error_of_the_rank(monkeypatch):
     with simulated(2, deadline=DEADLINE) as cluster:
         Damage(monkeypatch, 1, is_of(m.Kind.PONG), twice)
-        assert "none that waits for an answer" in lost_in_time(lambda: [cluster.ping(1, 1) for _ in range(50)])
+        assert "which is not open" in lost_in_time(lambda: [cluster.ping(1, 1) for _ in range(50)])
 
 
-def test_data_that_were_asked_for_and_went_elsewhere_are_missed_at_once(monkeypatch):
-    """A rank that gives data to another rank than the one that waits for them goes on answering other questions."""
+def test_misdirected_data_are_noticed_at_once(monkeypatch):
+    """A rank that sends data to the wrong rank still answers other questions."""
     with simulated(3, deadline=30) as cluster, gb.Context() as ctx:
         device = cluster.backends()[0]
         t = ctx.tensor(1000)
@@ -158,16 +158,16 @@ def test_data_that_were_asked_for_and_went_elsewhere_are_missed_at_once(monkeypa
         buffer.place(t)
         t.set(1.0)
         device.synchronize()
-        to = QUESTION + 4  # behind the queue: the rank that the data go to
+        to = QUESTION + 4  # behind the queue: the receiving rank
         Damage(monkeypatch, 0, lambda message, d: len(d) > to and d[20] == m.What.GIVE, flipped(to, 2))
         begin = time.monotonic()
-        with pytest.raises(gb.errors.DeviceLostError, match="has done message"):
+        with pytest.raises(gb.errors.DeviceLostError, match="has executed message"):
             t.numpy()
-        assert time.monotonic() - begin < 15  # no deadline was waited for
+        assert time.monotonic() - begin < 15  # without waiting for a deadline
 
 
 def test_ranks_that_wait_for_each_other_are_lost():
-    """Each of two ranks is told to take data from the other, and none to give any."""
+    """Each of two ranks waits for data of the other, and neither sends any."""
     with simulated(3, deadline=DEADLINE) as cluster:
         conductor = cluster._conductor
         one, two = (conductor.peers[r] for r in (1, 2))
@@ -179,8 +179,8 @@ def test_ranks_that_wait_for_each_other_are_lost():
         assert any("which waits for it" in str(peer.lost) for peer in (one, two))
 
 
-def test_a_rank_that_waits_for_a_lost_one_hears_of_it_again(monkeypatch):
-    """The message that the other rank is lost may be lost itself."""
+def test_a_rank_that_waits_for_a_lost_rank_is_informed_again(monkeypatch):
+    """The message about the lost rank may be lost itself."""
     with simulated(3, deadline=DEADLINE) as cluster:
         conductor = cluster._conductor
         one, two = (conductor.peers[r] for r in (1, 2))
@@ -188,18 +188,18 @@ def test_a_rank_that_waits_for_a_lost_one_hears_of_it_again(monkeypatch):
             device.allocate(64)
         damage = Damage(monkeypatch, 0, is_of(m.Kind.LOST), lambda data: [])
         conductor.add(one, m.command(m.What.TAKE, m.NO_QUEUE, 2, 1, 1, 0, 64), True)
-        conductor.add(two, m.command(m.What.TAKE, m.NO_QUEUE, 0, 1, 2, 0, 64), True)  # it owes an answer, too
+        conductor.add(two, m.command(m.What.TAKE, m.NO_QUEUE, 0, 1, 2, 0, 64), True)  # it also owes an answer
         conductor.lose(two, "it is lost for this test")
         assert damage.done
         lost_in_time(lambda: conductor.ask(one, m.What.MARK) and None)
 
 
-def test_a_question_that_was_given_up_does_not_end_the_rank():
-    """The answer comes later, and rank 0 still knows the question."""
+def test_an_abandoned_question_does_not_end_the_rank():
+    """The answer arrives later, and rank 0 still knows the question."""
     with simulated(2, deadline=5) as cluster:
         conductor, peer = cluster._conductor, cluster._conductor.peers[1]
         for _ in range(20):
-            conductor.question(peer, m.What.MARK)  # nobody waits for it
+            conductor.question(peer, m.What.MARK)  # no call waits for the answer
         conductor.ask(peer, m.What.MARK)
         assert not peer.questions and peer.lost is None
         assert isinstance(np.float64(cluster.ping(1)), np.floating)

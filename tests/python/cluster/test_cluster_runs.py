@@ -24,12 +24,12 @@ from ranks import compute_on
 
 pytestmark = pytest.mark.slow
 
-WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
-LARGE = 4000  # elements: more bytes than a command holds
+N_GRAPHS = int(os.environ.get("GGML_TEST_GRAPHS", "60"))
+LARGE = 4000  # elements: more bytes than inline data of a command
 
 
 class Chain:
-    """x + 1 + 1 ..., each sum on the next device: its own schedulers and devices on the ranks of a cluster."""
+    """x + 1 + 1 ..., each sum on the next device. It has its own scheduler and devices."""
 
     def __init__(self, names, copies=1, n=LARGE):
         self.devices = [gb.Backend(name) for name in names]
@@ -57,14 +57,14 @@ class Chain:
 
 
 def sent(cluster, rank):
-    """Waits until a rank has done its commands, and reports no failures."""
+    """Waits until a rank has executed its commands. Raises no failures."""
     conductor = cluster._conductor
     peer = conductor.peers[rank]
     conductor.wait(lambda: not peer.out and peer.done == peer.sent)
 
 
 class Faults:
-    """Makes commands of a rank fail. ``fails(command)``: says which."""
+    """Makes the commands of a rank fail for which ``fails(command)`` is true."""
 
     def __init__(self, worker, whats=(What.RUN,)):
         self.fails = lambda command: False
@@ -82,7 +82,7 @@ class Faults:
         return do
 
     def next(self, n):
-        """The n-th from now on."""
+        """Makes the n-th command from now on fail."""
         count = itertools.count(1)
         self.fails = lambda command: next(count) == n
 
@@ -92,9 +92,10 @@ NAMES = ["MPI1:CPU", "MPI2:CPU"]
 
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
-def test_a_run_on_its_way_fails_itself_and_no_earlier_one(rank, order):
-    """The third of four runs fails, and what was behind it in the same queue fails, too, in whatever order they are
-    waited for. Those before it are right where they are waited for first; else they may count as failed."""
+def test_a_failure_belongs_to_its_run_and_later_ones(rank, order):
+    """The third of four runs fails, and later work in the same queue fails, too, for any order of
+    waits. Earlier runs are right if they are waited for first. Otherwise they may count as
+    failed."""
     with simulated(3, delay=0.002) as cluster:
         chain = Chain(NAMES, copies=4)
         chain.run(9)
@@ -114,8 +115,9 @@ def test_a_run_on_its_way_fails_itself_and_no_earlier_one(rank, order):
         chain.run(5)
 
 
-def test_who_looks_first_does_not_take_anothers_failure():
-    """Two schedulers with devices of their own on the same ranks: one fails, and the other one waits first."""
+def test_a_scheduler_does_not_raise_the_failure_of_another():
+    """Two schedulers have different devices on the same ranks. One fails, and the other one waits
+    first."""
     with simulated(3, delay=0.002) as cluster:
         one, two = Chain(NAMES), Chain(NAMES)
         one.run(1), two.run(1)
@@ -130,7 +132,7 @@ def test_who_looks_first_does_not_take_anothers_failure():
         one.run(5)
 
 
-def test_a_failure_is_found_also_where_all_was_done_long_ago():
+def test_an_old_failure_is_still_reported():
     with simulated(3) as cluster:
         chain = Chain(NAMES)
         chain.run(1)
@@ -144,7 +146,7 @@ def test_a_failure_is_found_also_where_all_was_done_long_ago():
 
 
 @pytest.mark.parametrize("n", [4, LARGE])
-def test_sets_copies_and_reads_beside_a_run_that_failed_are_carried_out(n):
+def test_sets_copies_and_reads_work_after_a_failed_run(n):
     with simulated(3, delay=0.001) as cluster, gb.Context() as ctx, gb.Context() as other:
         chain = Chain(NAMES)
         chain.run(1)
@@ -166,7 +168,7 @@ def test_sets_copies_and_reads_beside_a_run_that_failed_are_carried_out(n):
 
 
 @pytest.mark.parametrize(("what", "n"), [(What.PUT, 4), (What.TAKE, LARGE), (What.FILL, 4)])
-def test_a_set_that_fails_says_so_to_who_reads_and_to_who_computes(what, n):
+def test_a_failed_set_is_reported_to_readers_and_to_runs(what, n):
     with simulated(2) as cluster, gb.Context() as ctx:
         device = cluster.backends()[0]
         t, u = ctx.tensor((n,), name="t"), ctx.tensor((n,), name="u")
@@ -197,7 +199,7 @@ def test_a_set_that_fails_says_so_to_who_reads_and_to_who_computes(what, n):
         worker._memory = real
         with pytest.raises(gb.errors.DeviceError, match="it does not take it"):
             t.numpy(copy=True)
-        np.testing.assert_array_equal(t.numpy(copy=True), np.ones(n, np.float32))  # it was told
+        np.testing.assert_array_equal(t.numpy(copy=True), np.ones(n, np.float32))  # the failure was reported before
         with pytest.raises(gb.errors.DeviceError, match="it does not take it"):
             device.synchronize()
         t.set(np.full(n, 7, np.float32))
@@ -215,14 +217,14 @@ def test_a_graph_that_cannot_be_prepared_fails_its_own_runs():
 
         worker._prepared = prepared
         bad = Chain(NAMES[:1])
-        for _ in range(2):  # each of its runs, until it is prepared again
+        for _ in range(2):  # each run fails until the graph is prepared again
             with pytest.raises(gb.errors.AllocationError, match="no plan"):
                 bad.run(1)
         worker._prepared = real
         chain.run(3)
 
 
-@pytest.mark.parametrize("seed", range(max(WORLDS // 6, 1)))
+@pytest.mark.parametrize("seed", range(max(N_GRAPHS // 6, 1)))
 def test_each_run_is_right_or_raises_its_own_failure(seed):
     """Each thread has a scheduler and pending runs. Random commands of random ranks fail. A failure
     names its fault, and a run without a fault is right."""
@@ -254,7 +256,7 @@ def test_each_run_is_right_or_raises_its_own_failure(seed):
                         assert "fault" in str(error)
                         counts[k] += 1
                     except gb.errors.StateError as error:
-                        assert "failed" in str(error)  # behind one that was told
+                        assert "failed" in str(error)  # later work in the queue of a reported failure
                         counts[k] += 1
 
         def guarded(k):
@@ -280,8 +282,8 @@ def test_each_run_is_right_or_raises_its_own_failure(seed):
         assert not cluster._conductor.peers[1].lost
 
 
-def test_a_chain_on_one_queue_is_spared_what_fails_in_another():
-    """Only the scheduler whose device failed fails, whichever ranks they share."""
+def test_a_failure_in_another_queue_does_not_matter():
+    """Only the scheduler of the failed device fails, even if schedulers share ranks."""
     with simulated(2, jitter=0.001) as cluster:
         one, two = Chain(NAMES[:1], copies=3), Chain(NAMES[:1], copies=3)
         one.run(0), two.run(0)
@@ -317,7 +319,7 @@ def test_too_many_open_devices():
     with simulated(2) as cluster:
         devices = [gb.Backend("MPI1:CPU") for _ in range(256)]
         with pytest.raises(
-            gb.errors.InvalidArgumentError, match=r"rank 1 .*256 devices are open already: close\(\) some"
+            gb.errors.InvalidArgumentError, match=r"rank 1 .*256 devices are open, which is the limit: close\(\) some"
         ):
             gb.Backend("MPI1:CPU")
         del devices
@@ -342,12 +344,12 @@ def test_devices_are_opened_in_several_threads_at_once():
         assert len(cluster.backends()) == 2
 
 
-def test_memory_that_is_dropped_goes_before_new_memory():
-    """A rank that has room for one buffer: a finalizer drops it, and the next one fits."""
+def test_dropped_memory_is_freed_before_an_allocation():
+    """A rank has memory for one buffer. A finalizer drops the buffer, and the next one fits."""
     with simulated(2):
         device = gb.Backend("MPI1:SIM,mem=1M")
         for _ in range(20):
-            device.allocate(900_000)  # nobody keeps it
+            device.allocate(900_000)  # garbage at once
         one = device.allocate(900_000)
         with pytest.raises(gb.errors.AllocationError, match="rank 1"):
             device.allocate(900_000)
@@ -355,7 +357,7 @@ def test_memory_that_is_dropped_goes_before_new_memory():
         device.allocate(900_000)
 
 
-def test_an_idle_process_lets_go_of_memory_within_a_heartbeat():
+def test_an_idle_process_frees_memory_within_a_heartbeat():
     with simulated(2, deadline=5, heartbeat=0.2) as cluster:
         worker = cluster._workers[0]
         buffer = cluster.backends()[0].allocate(1 << 16)
@@ -368,7 +370,7 @@ def test_an_idle_process_lets_go_of_memory_within_a_heartbeat():
         assert not worker.memories
 
 
-def test_a_graph_that_no_message_can_hold(monkeypatch):
+def test_a_graph_larger_than_a_message_is_refused(monkeypatch):
     monkeypatch.setattr(m, "MAX_COMMAND", 5000)
     with simulated(2) as cluster, gb.Context() as ctx:
         device = cluster.backends()[0]
@@ -382,14 +384,14 @@ def test_a_graph_that_no_message_can_hold(monkeypatch):
             sched.allocate(graph)
             x.set(np.ones(4, np.float32))
             with pytest.raises(
-                gb.errors.InvalidArgumentError, match=r"40 nodes are a message of \d+ bytes, and 5000 are"
+                gb.errors.InvalidArgumentError, match=r"40 nodes need a message of \d+ bytes, more than 5000"
             ):
                 sched.compute(graph)
         monkeypatch.undo()
         compute_on(device)
 
 
-def test_a_message_that_is_too_long_for_a_rank_is_told(monkeypatch):
+def test_a_message_that_is_too_long_for_a_rank_is_an_error(monkeypatch):
     with simulated(2, deadline=5) as cluster:
         conductor = cluster._conductor
         conductor.transport.send(1, m.CONTROL, bytes(m.MAX_CONTROL + 100))
@@ -397,13 +399,14 @@ def test_a_message_that_is_too_long_for_a_rank_is_told(monkeypatch):
             cluster._conductor.wait_for(conductor.peers[1], Queue(9), (1 << 40, 0))
 
 
-def test_frames_that_a_traceback_keeps_refer_to_no_buffer(monkeypatch):
-    """CPython's collector says "memoryview has 1 exported buffer" where something in the same cycle refers to one."""
+def test_frames_of_a_traceback_hold_no_buffer(monkeypatch):
+    """CPython's collector reports "memoryview has 1 exported buffer" if an object in the same cycle
+    refers to one."""
     raised = []
     monkeypatch.setattr(sys, "unraisablehook", lambda told: raised.append(str(told.exc_value)))
 
     def cycle():
-        data, frames = memoryview(bytearray(64)), []  # the oldest is collected first
+        data, frames = memoryview(bytearray(64)), []  # the collector begins with the oldest object
         sys.settrace(lambda frame, event, arg: frames.append(frame))
         try:
             Arrival(data)
@@ -417,8 +420,8 @@ def test_frames_that_a_traceback_keeps_refer_to_no_buffer(monkeypatch):
     assert not raised
 
 
-def test_a_network_has_what_its_links_use():
-    """With many ranks: no memory for each pair of them."""
+def test_a_network_allocates_only_used_links():
+    """A network of many ranks has no memory for each pair of ranks."""
     network = LocalNetwork(1024, jitter=1e-9)
     ends = [network.transport(r) for r in (0, 5, 1023)]
     for sender in ends[1:]:

@@ -34,7 +34,8 @@ def test_the_slowest_stage_sets_the_pace(tmp_path):
 
 
 def test_rank_0_starts_stages_one_after_the_other(tmp_path):
-    """With 10 ms for each of three stages, rank 0 is what limits the rate; a pass alone waits for the first alone."""
+    """With 10 ms for each of three stages, rank 0 limits the rate. A single pass waits only for the
+    first stage."""
     model, placement, cluster = pipeline(tmp_path, [0.02, 0.02, 0.02], latency=0.001, issue=0.01)
     assert simulate(model, placement, cluster, 1, jitter=0.0).once == pytest.approx(0.01 + 0.06 + 0.004, rel=1e-4)
     found = simulate(model, placement, cluster, 20, passes=40, jitter=0.0)
@@ -56,7 +57,7 @@ def test_commands_are_done_in_order(tmp_path):
     assert fixed == pytest.approx(100, rel=0.01) and varied < 0.9 * fixed
 
 
-# ------------------------------------------------------------------------------------------------------------- the wire
+# ---------------------------------------------------------------------------------------------------------------- links
 
 
 def deliveries(link: Link, sizes: list[int], seed: int = 0) -> list[float]:
@@ -73,7 +74,7 @@ def test_messages_follow_each_other(tmp_path):
 
 
 def test_losses(tmp_path):
-    """One message at a time: as many are late, and by as much, as the chances say; those behind one that is late wait
+    """Number and delay of late messages follow the probabilities. Messages behind a late one wait
     for it."""
     link, n = Link(1.0, 1e12, 0.02, 10.0), 4000
     size = 3 * PACKET
@@ -85,7 +86,7 @@ def test_losses(tmp_path):
     assert together == sorted(together) and len(set(np.round(together, 6))) < 20
 
 
-def test_predictions_hold_where_nothing_is_lost(tmp_path):
+def test_predictions_are_exact_without_losses(tmp_path):
     """The predicted sum equals the simulation event by event."""
     rng = np.random.default_rng(0)
     for _ in range(10):
@@ -98,7 +99,7 @@ def test_predictions_hold_where_nothing_is_lost(tmp_path):
             assert found == pytest.approx(predicted.rate(sequences), rel=0.03)
 
 
-def test_losses_cost_more_with_many_on_their_way(tmp_path):
+def test_losses_cost_more_with_many_pending_passes(tmp_path):
     link = {"between": ["*", "*"], "latency": "40 ms", "bandwidth": "20 MB/s", "loss": 0.002, "retransmit": "280 ms"}
     cluster = description(tmp_path, table(4, links=[link]))
     units = tuple(Unit(f"u{k}", (Node("f32", 2e9, 0.0),), 0, 0, 32768) for k in range(4))
@@ -120,7 +121,7 @@ def test_wrong_arguments(tmp_path, arguments):
         simulate(model, placement, cluster, **arguments)
 
 
-# ------------------------------------------------------------------------------------------- ranks that are threads
+# ----------------------------------------------------------------------------------------------------- ranks in threads
 
 
 def measured(stages: list[float], delay: float, in_flight: int, runs: int) -> float:
@@ -150,9 +151,10 @@ def measured(stages: list[float], delay: float, in_flight: int, runs: int) -> fl
 
 
 @pytest.mark.parametrize("delay", [0.001, 0.02])
-def test_real_pipelines_are_never_faster_and_rank_alike(tmp_path, delay):
-    """Sleeps and delays of a simulated network last at least as long as they should, so however busy the machine is a
-    real pipeline takes no less than the simulation says; and one run at a time takes longest in both."""
+def test_real_pipelines_are_never_faster_than_simulated_ones(tmp_path, delay):
+    """Sleeps and delays of a simulated network are never shorter than requested. So a real pipeline
+    takes at least the simulated time, even on a busy machine. One run at a time takes longest in
+    both."""
     stages, runs = [0.02, 0.03, 0.02], 24
     model, placement, cluster = pipeline(tmp_path, stages, latency=delay)
     real, virtual = [], []

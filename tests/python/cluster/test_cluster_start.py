@@ -16,11 +16,11 @@ import pytest
 import ggml_backend as gb
 from ggml_backend.cluster import _transport, _worker, simulated
 
-THREADS = 5  # of a cluster of three: two ranks, of each the one that says it is alive, and rank 0's sender
+THREADS = 5  # threads of a cluster of three: two ranks, their two heartbeats, and the sender of rank 0
 
 
 @pytest.mark.parametrize("allowed", range(THREADS + 1))
-def test_a_cluster_without_threads_is_an_error_and_ends_what_it_began(allowed, monkeypatch):
+def test_a_cluster_without_threads_is_an_error(allowed, monkeypatch):
     original, started = threading.Thread.start, []
 
     def start(thread):
@@ -47,7 +47,7 @@ def test_a_cluster_without_threads_is_an_error_and_ends_what_it_began(allowed, m
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), MemoryError(), RuntimeError("no")], ids=repr)
 @pytest.mark.parametrize("place", ["name", "worker", "message", "send"])
-def test_what_fails_as_a_cluster_begins_is_an_error_of_the_package(place, error, monkeypatch):
+def test_a_failed_start_raises_an_error_of_the_package(place, error, monkeypatch):
     def fails(*args, **kwargs):
         raise error
 
@@ -69,7 +69,7 @@ def test_what_fails_as_a_cluster_begins_is_an_error_of_the_package(place, error,
 
 
 @pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer takes terabytes of addresses")
-def test_a_process_with_few_addresses_gets_an_error_of_the_package():
+def test_too_little_address_space_raises_an_error_of_the_package():
     program = """
 import resource, threading, time
 import ggml_backend as gb
@@ -84,7 +84,7 @@ try:
         print("began")
 except gb.GgmlError as error:
     end = time.monotonic() + 30
-    while threading.active_count() > 1 and time.monotonic() < end:  # a thread that ends may be listed for a moment
+    while threading.active_count() > 1 and time.monotonic() < end:  # an ending thread may be listed for a moment
         time.sleep(0.01)
     print(type(error).__name__, threading.active_count())
 """

@@ -1,4 +1,4 @@
-"""A rank that waits for data of a cut first waits for that message alone (`Transport.catch`)."""
+"""A rank that waits for data of a cut first waits only for that message (`Transport.catch`)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_message_is_received_where_it_belongs(delay):
     assert two.poll() is None
 
 
-def test_what_comes_while_it_is_waited_for():
+def test_a_message_arrives_during_the_wait():
     _, one, two = pair()
     threading.Timer(0.02, one.send, (2, TAG, b"data")).start()
     assert catch(two) == (4, b"data")
 
 
-def test_what_comes_too_late_is_a_letter():
+def test_a_late_message_is_a_letter():
     _, one, two = pair(delay=0.05)
     one.send(2, TAG, b"data")
     assert catch(two, 0.001) == (None, b"....")
@@ -51,7 +51,7 @@ def test_what_comes_too_late_is_a_letter():
 
 
 @pytest.mark.parametrize("tag", [m.tag_of(m.DATA, 4), m.tag_of(m.POISON, 5), m.CONTROL])
-def test_another_message_is_left_to_the_others(tag):
+def test_other_messages_stay_letters(tag):
     _, one, two = pair()
     one.send(2, tag, b"else")
     assert catch(two, 0.01) == (None, b"....")
@@ -60,13 +60,13 @@ def test_another_message_is_left_to_the_others(tag):
 
 
 @pytest.mark.parametrize("data", [b"", b"dat", b"data."])
-def test_another_length_is_told(data):
+def test_another_length_is_reported(data):
     _, one, two = pair()
     one.send(2, TAG, data)
     assert catch(two)[0] == len(data)
 
 
-def test_a_letter_that_was_taken_is_none_of_it():
+def test_a_taken_letter_is_not_received_again():
     _, one, two = pair()
     one.send(2, TAG, b"once")
     assert bytes(two.poll().take()) == b"once"
@@ -75,7 +75,7 @@ def test_a_letter_that_was_taken_is_none_of_it():
     assert catch(two, 0.001) == (None, b"....")
 
 
-def test_who_is_killed_waits_no_longer():
+def test_a_killed_rank_stops_waiting():
     network, _, two = pair()
     threading.Timer(0.02, network.kill, (2,)).start()
     with pytest.raises(Killed):
@@ -84,7 +84,7 @@ def test_who_is_killed_waits_no_longer():
 
 @pytest.mark.parametrize("moment", [0.0, _worker._MOMENT, 1.0])
 @pytest.mark.parametrize("delay", [0.0, 0.003])
-def test_the_same_bits_and_messages_whether_it_comes_in_time_or_not(monkeypatch, moment, delay):
+def test_late_and_early_messages_give_the_same_bits(monkeypatch, moment, delay):
     wanted, found, real = alone("embed", range(3)), [], LocalTransport.catch
 
     def catch(self, peer, tag, target, seconds):
@@ -100,12 +100,12 @@ def test_the_same_bits_and_messages_whether_it_comes_in_time_or_not(monkeypatch,
         for seed, want in enumerate(wanted):
             np.testing.assert_array_equal(model.run(sched, seed), want)
         cuts = [network.sent[link][0] - count for link, count in before.items()]
-        assert cuts and all(count == len(wanted) for count in cuts), cuts  # one message for a run and cut
+        assert cuts and all(count == len(wanted) for count in cuts), cuts  # one message for each run and cut
     assert found and (any(found) or moment < 1) and not (any(found) and not moment), found
 
 
 @pytest.mark.parametrize("nbytes", [16383, 16385])
-def test_a_message_of_another_length_fails_the_run_and_no_more(monkeypatch, nbytes):
+def test_a_message_of_another_length_fails_only_its_run(monkeypatch, nbytes):
     monkeypatch.setattr(_worker, "_MOMENT", 1.0)
     cpu, real, wrong = gb.Backend("CPU", n_threads=1), LocalTransport.send, [True]
 
@@ -131,7 +131,7 @@ def test_a_message_of_another_length_fails_the_run_and_no_more(monkeypatch, nbyt
         np.testing.assert_array_equal(y.numpy(), np.full(4096, 4.0, np.float32))
 
 
-def test_ranks_that_keep_one_order_record_no_events_for_each_other(monkeypatch):
+def test_ranks_record_no_events_for_each_other(monkeypatch):
     """Only a wait on the host needs the position in the queue of a rank."""
     records, real = [], _device.Mark.record
 
@@ -161,8 +161,8 @@ def test_ranks_that_keep_one_order_record_no_events_for_each_other(monkeypatch):
         assert sched.stats.waits_queue == 0 < sched.stats.waits_host
 
 
-def test_data_that_nobody_asked_for_are_dropped_when_they_are_old(monkeypatch):
-    """Their number comes again after N_MARKS transfers, all of which are caught here."""
+def test_old_data_without_a_request_are_dropped(monkeypatch):
+    """Transfer numbers repeat after N_MARKS transfers, so old data must not match."""
     monkeypatch.setattr(m, "N_MARKS", 64)
     monkeypatch.setattr(_worker, "_MOMENT", 1.0)
     cpu, network = gb.Backend("CPU", n_threads=1), LocalNetwork(3)

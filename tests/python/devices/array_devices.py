@@ -23,7 +23,7 @@ TEXTS = [
     pytest.param("ARRAY:library=torch", id="torch", marks=NO_TORCH),
     pytest.param("ARRAY:library=torch,memory=own", id="torch-own", marks=NO_TORCH),
 ]
-"""Memory of its own on the processor is handled as that of other devices is."""
+"""Private memory on the CPU is treated like memory of other devices."""
 
 
 FEW = Tolerance()
@@ -43,8 +43,8 @@ def check(
     magnitude: Callable[..., Any] | None = None,
     writes: Sequence[int] = (),
 ) -> None:
-    """Fails unless the device computes all of ``build(*tensors)`` itself, as ``reference(*arrays)`` does in float64,
-    and writes nothing else."""
+    """Checks that the device computes all of ``build(*tensors)``, that results equal
+    ``reference(*arrays)`` in float64, and that it writes nothing else."""
     device = opened(text)
     with np.errstate(all="ignore"):
         want = np.asarray(reference(*(i.exact for i in inputs)))
@@ -57,7 +57,7 @@ def check(
 
 
 def check_wrong_index(device: gb.Backend) -> None:
-    """The wait for a run raises the error of a wrong index. The next run computes."""
+    """Waiting for a run raises the error of a wrong index. The next run succeeds."""
     with gb.Context() as ctx:
         table, ids = ctx.tensor((9, 4), name="table"), ctx.tensor((3,), gb.int32, name="ids")
         y = gb.ops.get_rows(table, ids)

@@ -18,7 +18,7 @@ FUNCTIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.di
 
 
 class Host(gb.devices.Device):
-    """Elements on memory of the host. ``odd`` names its fault."""
+    """Elementwise operators on host memory. ``odd`` names its fault."""
 
     def __init__(self, odd: str = "") -> None:
         self.odd = odd
@@ -62,7 +62,7 @@ class Host(gb.devices.Device):
 
 
 class Box:
-    """Memory of a device's own, which the library moves bytes of."""
+    """Private memory of a device, whose bytes the library moves."""
 
     def __init__(self, nbytes: int) -> None:
         self.bytes = np.full(max(nbytes, 1), 0xFF, np.uint8)
@@ -158,7 +158,7 @@ class Queued(Own):
 
 
 class HostQueued(Queued):
-    """The same on memory of the host, which others read without asking it."""
+    """The same with host memory, which the CPU reads directly."""
 
     memory = "host"
     alignment = 64
@@ -171,7 +171,7 @@ class HostQueued(Queued):
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """What was added to an exception; Python 3.10 has no notes, and the tests none to look at."""
+    """The notes of an exception. Skips the test on Python 3.10, which has no notes."""
     if sys.version_info < (3, 11):
         pytest.skip("exceptions have notes from Python 3.11 on")
     return list(error.__notes__)

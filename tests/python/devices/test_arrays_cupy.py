@@ -50,7 +50,7 @@ class Array(np.ndarray):
 
 
 class Said(list[str]):
-    """What was asked of streams and events."""
+    """A log of calls of streams and events."""
 
 
 def module(said: Said) -> types.ModuleType:
@@ -90,7 +90,7 @@ def module(said: Said) -> types.ModuleType:
     cupy.empty = lambda shape, dtype=float: Array(shape, dtype)
     cupy.zeros = lambda shape, dtype=float: np.zeros(shape, dtype).view(Array)
     cupy.asarray = lambda array, dtype=None: np.array(array, dtype).view(Array)
-    cupy.take = lambda a, indices, axis=None, out=None: np.take(a, indices, axis, out)  # it has no `mode`
+    cupy.take = lambda a, indices, axis=None, out=None: np.take(a, indices, axis, out)  # CuPy's take has no `mode`
     cupy.cuda = types.SimpleNamespace(Device=Device, Stream=Stream, Event=Event)
     cupy.__spec__ = types.SimpleNamespace(name="cupy")
     return cupy
@@ -109,7 +109,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
 
 
 def computed(device: gb.Backend, rng: Any) -> list[np.ndarray]:
-    """Some of each family, on the device and as the CPU has them."""
+    """Results of some operators of each family, on the device and on the CPU."""
     with gb.Context() as ctx:
         x, w, b = (
             ctx.tensor((6, 64), name="x"),
@@ -166,6 +166,6 @@ def test_the_wait_raises_a_wrong_index(said):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:x", "rocm:0"])
-def test_devices_that_it_does_not_have(said, device):
+def test_missing_cuda_devices_are_refused(said, device):
     with pytest.raises(gb.errors.InvalidArgumentError, match=r"'cuda:0', 'cuda:1'"):
         gb.Backend("ARRAY", library="cupy", device=device)

@@ -24,7 +24,7 @@ from source_tree import in_tree
 # ------------------------------------------------------------------------------------------------------------- opening
 
 
-def test_it_is_listed_and_opens_nothing(script):
+def test_array_is_listed_without_importing_libraries(script):
     script("""
 import sys
 import ggml_backend as gb
@@ -46,7 +46,7 @@ def test_the_table_of_options_is_that_of_the_class():
         assert given is None if name in ("device", "memory") else ast.literal_eval(said[1]) == given, name
 
 
-def test_without_the_package_it_is_missing(script):
+def test_array_is_missing_without_its_package(script):
     script("""
 import importlib.util, sys
 found = importlib.util.find_spec
@@ -73,7 +73,7 @@ else:
         ("ARRAY:libary=torch", "there is no option 'libary'"),
     ],
 )
-def test_options_that_it_does_not_have(text, words):
+def test_wrong_options_of_array(text, words):
     with pytest.raises(gb.errors.InvalidArgumentError) as caught:
         gb.Backend(text)
     assert words in str(caught.value)
@@ -84,13 +84,13 @@ def test_options_that_it_does_not_have(text, words):
     ("options", "words"),
     [
         ({"device": "sofa"}, "device"),
-        ({"device": "meta", "memory": "host"}, "memory='host' is memory of the processor"),
+        ({"device": "meta", "memory": "host"}, "memory='host' needs device='cpu', not 'meta'"),
         ({"device": "meta"}, "device meta: "),
         ({"graphs": True}, "CUDA graphs, and device is cpu"),
         ({"device": "cuda:0"}, "cuda:0"),
     ],
 )
-def test_devices_that_pytorch_does_not_have(options, words):
+def test_missing_pytorch_devices_are_refused(options, words):
     import torch
 
     if options.get("device") == "cuda:0" and torch.cuda.is_available():
@@ -100,7 +100,7 @@ def test_devices_that_pytorch_does_not_have(options, words):
     assert words in str(caught.value)
 
 
-def test_cupy_that_is_not_there():
+def test_missing_cupy_is_an_error():
     from importlib.util import find_spec
 
     if find_spec("cupy") is not None:
@@ -113,7 +113,7 @@ def test_cupy_that_is_not_there():
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_is_written_is_read(text, rng):
+def test_written_bytes_are_read_back(text, rng):
     device = gb.Backend(text)
     with gb.Context() as ctx:
         tensors = [ctx.tensor((3, 5), d) for d in (gb.float32, gb.float16, gb.bfloat16, gb.int32)]
@@ -134,7 +134,7 @@ def test_host_memory_is_shared_with_the_cpu_and_other_memory_is_copied(text, rng
     device, cpu = gb.Backend(text), gb.Backend("CPU", n_threads=1)
     with gb.Context() as ctx:
         x = ctx.tensor((4, 8), name="x")
-        y = gb.ops.argsort(gb.ops.relu(x))  # the second one is the CPU's
+        y = gb.ops.argsort(gb.ops.relu(x))  # the CPU computes argsort
         graph = ctx.graph(y)
         sched = gb.Scheduler([device, cpu])
         sched.allocate(graph)
@@ -147,7 +147,7 @@ def test_host_memory_is_shared_with_the_cpu_and_other_memory_is_copied(text, rng
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_weights_that_cannot_be_written_are_only_read(text, rng):
+def test_read_only_weights_are_only_read(text, rng):
     values = np.ascontiguousarray(rng.standard_normal((6, 8)), np.float32)
     values.flags.writeable = False
     device = gb.Backend(text)
@@ -169,8 +169,8 @@ def test_weights_that_cannot_be_written_are_only_read(text, rng):
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("dtype", ["q4_0", "q6_k", "float16", "bfloat16"])
-def test_widened_weights_are_those_of_now(text, dtype, rng):
-    """Widened once, shared by plans, and anew after they have changed."""
+def test_widened_weights_follow_changes(text, dtype, rng):
+    """Weights are widened once for all plans, and again after each change."""
     separator = "," if ":" in text else ":"
     device, element = gb.Backend(f"{text}{separator}weights=widened"), gb.dtypes.as_dtype(dtype)
     reads = []
@@ -204,11 +204,11 @@ def test_widened_weights_are_those_of_now(text, dtype, rng):
                 got = graph.nodes[-1].numpy(copy=True)
                 np.testing.assert_allclose(got, values @ held.T, rtol=0, atol=3e-4)
                 results.append(got)
-        assert sum(reads) == 2 and len(reads) == 12  # one for each content, whichever plan came first
+        assert sum(reads) == 2 and len(reads) == 12  # one for each content
         del memory, inputs
 
 
-# ------------------------------------------------------------------------------------------------ groups of operators
+# ------------------------------------------------------------------------------------------------------ fused operators
 
 
 def bert_layer(ctx: gb.Context, batch: int = 2, tokens: int = 7, heads: int = 3, size: int = 8) -> tuple[Any, Any]:
@@ -229,8 +229,8 @@ def bert_layer(ctx: gb.Context, batch: int = 2, tokens: int = 7, heads: int = 3,
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_groups_compute_what_their_operators_do(text, rng):
-    """A layer of BERT, with a row of the mask that leaves nothing."""
+def test_fused_groups_equal_their_operators(text, rng):
+    """A layer of BERT, with a mask row of -inf."""
     found = {}
     for on in (False, True):
         with unfused() if not on else contextlib.nullcontext(), gb.Context() as ctx:
@@ -253,8 +253,9 @@ def test_groups_compute_what_their_operators_do(text, rng):
 
 
 @NO_TORCH
-def test_results_that_others_read_are_stored(rng):
-    """Each node of a group is looked at: as a result of the graph it is no part of a group."""
+def test_results_with_other_readers_are_stored(rng):
+    """Makes each node of a group a result of the graph in turn. A result is stored, so it is not
+    fused away."""
     import ggml_backend.devices._array.library_torch as torch_library
 
     grouped = []
@@ -367,7 +368,7 @@ def test_a_queue_on_streams(streams, rng):
 
 
 @NO_TORCH
-def test_nobody_waits_for_a_device_that_computes_alone(streams, rng):
+def test_a_single_device_needs_no_waits(streams, rng):
     device = gb.Backend("ARRAY:library=torch,memory=own")
     with gb.Context() as ctx:
         x = ctx.tensor((4, 8), name="x")
@@ -400,7 +401,7 @@ def test_the_wait_raises_a_wrong_index(streams):
 
 
 @NO_TORCH
-def test_a_program_is_recorded_in_its_second_run_and_launched_from_then_on(monkeypatch):
+def test_a_program_is_recorded_in_its_second_run(monkeypatch):
     import torch
 
     from ggml_backend.devices._array.library_torch import _Recorded
@@ -448,7 +449,7 @@ def test_compiled_programs_compute_the_same(rng):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_all_that_it_says_it_computes(text):
+def test_array_computes_all_supported_nodes(text):
     report = gb.testing.check_device(text, quick=True)
     assert report.ok, str(report)
 
@@ -467,15 +468,15 @@ def refused(build: Any, *tensors: Any) -> str:
         (lambda x, p: gb.ops.rope(x, p, ext_factor=1.0, n_orig_ctx=64), [((5, 2, 8),), ((5,), gb.int32)], "YaRN"),
         (lambda x, p: gb.ops.rope(x, p, 8, "neox", freq_scale=0.5), [((5, 2, 8),), ((5,), gb.int32)], "neox_exact"),
         (lambda x, p: gb.ops.rope(x, p, xpos_base=512.0, inplace=True), [((5, 2, 8),), ((5,), gb.int32)], "xPos"),
-        (lambda x: gb.ops.cast(x, gb.dtypes.q8_0), [((3, 32),)], "it quantizes nothing"),
+        (lambda x: gb.ops.cast(x, gb.dtypes.q8_0), [((3, 32),)], "ARRAY cannot quantize"),
     ],
 )
-def test_what_it_refuses_has_a_reason(build, tensors, words):
+def test_refusals_of_array_have_a_reason(build, tensors, words):
     assert words in refused(build, *tensors)
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_groups_are_looked_for_where_the_switch_of_the_cpu_is_on(on, ctx, monkeypatch):
+def test_fusion_of_array_follows_the_switch_of_the_cpu(on, ctx, monkeypatch):
     looked = []
 
     class Fusion:

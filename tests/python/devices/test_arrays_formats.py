@@ -13,7 +13,7 @@ from ggml_backend.devices._array.formats import FORMATS, Unpacking
 QUANTIZED = [d.name for d in gb.dtypes.dtypes.values() if d.is_quantized]
 
 
-def test_all_formats_are_there():
+def test_all_quantized_formats_have_an_unpacker():
     assert sorted(FORMATS) == sorted(QUANTIZED)
 
 
@@ -37,7 +37,7 @@ def test_any_bytes_give_the_bits_of_dequantize(library, name, rng):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", ["q4_0", "q6_k", "iq1_m", "nvfp4"])
-def test_rows_that_do_not_follow_each_other(library, name, rng):
+def test_rows_with_gaps(library, name, rng):
     dtype = gb.dtypes.as_dtype(name)
     wide = rng.integers(0, 256, (6, 3 * dtype.itemsize), dtype=np.uint8)
     part = wide[::2, : 2 * dtype.itemsize]
@@ -45,7 +45,7 @@ def test_rows_that_do_not_follow_each_other(library, name, rng):
 
 
 @pytest.mark.parametrize("name", ["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1"])
-def test_codebooks_have_as_many_rows_as_numbers_can_name(name):
+def test_codebooks_have_a_row_for_each_index(name):
     from ggml_backend.devices._array.formats import codebook
 
     rows = {"iq2_xxs": 256, "iq2_xs": 512, "iq2_s": 1024, "iq3_xxs": 256, "iq3_s": 512, "iq1": 2048}[name]

@@ -45,7 +45,8 @@ def test_embeddings(text, exact):
 
 @pytest.mark.parametrize("text", [t for t in TEXTS if "own" not in str(t.id)])
 def test_embeddings_with_packed_and_widened_weights(text, exact):
-    """Eight bits a weight, and nothing else is rounded: closer than the CPU, which rounds activations, too."""
+    """Only weights are rounded, to eight bits. This is closer than the CPU, which also rounds
+    activations."""
     separator = "," if ":" in text else ":"
     for weights in ("packed", "widened"):
         vectors = embedded((f"{text}{separator}weights={weights}", "CPU"), "q8_0")
@@ -70,7 +71,8 @@ def test_a_llama_over_two_devices_writes_the_text_of_the_cpu(text, dtype, tmp_pa
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_logits_with_quantized_weights(text, tmp_path):
-    """By the CPU with float32 of the same numbers: nothing is rounded on ARRAY."""
+    """Logits equal those of the CPU with the same weights as float32, because ARRAY rounds
+    nothing."""
     import ggml_backend as gb
 
     weights = random_weights()

@@ -44,13 +44,13 @@ def test_functions_of_one_tensor(text, name, dtype):
     build = getattr(gb.ops, name)
     for layout in LAYOUTS:
         x = real(3, 5, 17, dtype=dtype, low=0.1 if positive else -9, high=9, layout=layout)
-        # magnitudes as they are added up inside
+        # magnitudes of the summands
         size = np.exp if name == "exp" else lambda x: np.maximum(1, x)
         check(text, build, [x], UNARY[name], Tolerance(terms=24), size)
 
 
 @pytest.mark.parametrize("name", [n for n in UNARY if n not in ("sqrt", "log")])
-def test_functions_far_from_zero(text, name):
+def test_functions_of_large_arguments(text, name):
     x = array([-3e38, -1e30, -1e4, -100, -40, -14, -13.99, -9, 0, 9, 40, 100, 1e4])
     tolerance = Tolerance(terms=24)
     function = {**UNARY, "gelu": lambda x: np.where(x < -20, -0.0, np.where(x > 20, x, gelu(np.clip(x, -20, 20))))}[
@@ -143,7 +143,7 @@ def test_products(text, w, x, weights, values):
 
 @pytest.mark.parametrize("name", [d.name for d in gb.dtypes.dtypes.values() if d.is_quantized and d.name[:4] != "q8_1"])
 def test_products_with_quantized_weights_and_rows_of_them(text, name, rng):
-    """Nothing is rounded, unlike on the CPU."""
+    """ARRAY rounds nothing, unlike the CPU."""
     dtype = gb.dtypes.as_dtype(name)
     if name == "q8_k":
         pytest.skip("Q8_K is for activations: no product takes it as weights")
@@ -195,7 +195,7 @@ def test_rows_that_are_written(text, dtype):
 
 
 @pytest.mark.parametrize("wrong", [-1, 9, 2**31 - 1])
-def test_indices_that_a_table_does_not_have(text, wrong):
+def test_indices_out_of_range_are_an_error(text, wrong):
     device = opened(text)
     with gb.Context() as ctx:
         a, ids = ctx.tensor((9, 4), name="table"), ctx.tensor((3,), gb.int32, name="ids")
@@ -208,7 +208,7 @@ def test_indices_that_a_table_does_not_have(text, wrong):
             graph.compute(device)
         assert "'rows'" in str(caught.value) + str(caught.value.__notes__)
         ids.set(np.array([0, 8, 1], np.int32))
-        graph.compute(device)  # the device goes on
+        graph.compute(device)  # the device stays usable
         del memory
 
 
@@ -243,7 +243,7 @@ def test_soft_max(text, dtype):
         for rows in (6, 3, 1) if len(shape) > 1 else (1,):
             mask = real(rows, 17)
             mask.values[..., 3:9] = -np.inf
-            mask.values[0] = -np.inf  # nothing is left: zeros
+            mask.values[0] = -np.inf  # a fully masked row gives zeros
             check(text, lambda x, m: gb.ops.soft_max(x, m, 0.25), [x, mask],
                   lambda x, m, shape=shape, rows=rows: soft_max(
                       x / 4 + (np.tile(m, (shape[-2] // rows, 1)) if len(shape) > 1 else m[0])), tolerance)  # fmt: skip
@@ -257,7 +257,7 @@ def test_soft_max_with_linear_biases(text):
           lambda x, m: soft_max(x / 2 + bias * m), Tolerance(terms=32, n=9))  # fmt: skip
 
 
-def test_soft_max_of_what_is_no_number(text):
+def test_soft_max_of_nan(text):
     x = array([[1, np.nan, 2], [np.inf, 0, 1], [-np.inf, -np.inf, -np.inf], [-np.inf, 0, 0]])
     want = np.array([[np.nan] * 3, [np.nan] * 3, [0, 0, 0], [0, 0.5, 0.5]])
     check(text, gb.ops.soft_max, [x], lambda x: want)
@@ -317,7 +317,7 @@ def test_copies(text, of, to):
 
 
 def test_rounding_to_fewer_bits(text):
-    """To the nearest, of equals to the even one; beyond the largest it is infinite, and no number stays none."""
+    """Rounds to nearest, ties to even. Overflow is infinite, and NaN stays NaN."""
     values = np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8, 3.4e38, -3.4e38, 65520, 65519, np.nan, np.inf,
                        -np.inf, 2.0**-24, 2.0**-25, 1e-40, 0.0, -0.0])  # fmt: skip
     for dtype in ("float16", "bfloat16"):

@@ -40,25 +40,25 @@ def test_the_example_passes(numpy_device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_right_devices_pass(name, monkeypatch):
-    monkeypatch.setattr(Own, "allocate", lambda device, nbytes: Box(nbytes))  # the other one keeps its boxes
+    monkeypatch.setattr(Own, "allocate", lambda device, nbytes: Box(nbytes))  # Own.allocate keeps its boxes
     report = gb.testing.check_device(name, quick=True, **({"delay": 0.0} if "QUEUE" in name else {}))
     assert report.ok, str(report)
     assert {c.op for c in report.passed if c.group == "operators"} == {"add", "sub", "mul", "div", "scale"}
 
 
 @pytest.mark.parametrize("free", [False, True])
-def test_memory_that_is_kept_is_found(free):
-    if free:  # memory that the process has and does not use, in its heap: what is kept lies there
+def test_leaked_memory_is_found(free):
+    if free:  # free heap memory of the process, which leaked memory would reuse
         np.full(30 << 20, 1, np.uint8)  # glibc keeps blocks of up to this size from then on
         blocks = [np.full(4 << 20, 1, np.uint8) for _ in range(64)]
-        last = [np.full(1 << 16, 1, np.uint8) for _ in range(8)]  # behind them, so that they stay
+        last = [np.full(1 << 16, 1, np.uint8) for _ in range(8)]  # behind them in the heap, so that they stay
         blocks.clear()
         assert last
     report = gb.testing.check_device("PYOWN", only="memory", quick=True)
     assert [c.name for c in report.failed] == ["memory/returned"]
 
 
-# ------------------------------------------------------------------------------------------------------ what is wrong
+# --------------------------------------------------------------------------------------------------------------- faults
 
 
 class Values(Host):
@@ -69,7 +69,7 @@ class Values(Host):
 
 
 class Few(Host):
-    """Forgets the last element of more than four."""
+    """Omits the last element of more than four."""
 
     @gb.devices.op("add")
     def elements(self, node: gb.devices.Node, out: Any, a: Any, b: Any) -> None:
@@ -95,7 +95,7 @@ class Lies(Host):
 
 
 class Stale(Host):
-    """Keeps what its sources held when the plan was made."""
+    """Reads sources only when it makes the plan."""
 
     def compile(self, calls: Any) -> Any:
         results = []
@@ -142,7 +142,7 @@ class Hasty(Queued):
 
 
 class Lazy(HostQueued):
-    """Computes only during a wait, so that a missing wait shows on a busy machine, too."""
+    """Computes only during a wait, so that a missing wait is found even on a busy machine."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class Exits(Host):
 
 
 class Constant(Host):
-    """Functions of the user give the same whatever they are."""
+    """All custom functions give the same result."""
 
     computes_custom = True
 
@@ -188,9 +188,9 @@ class Constant(Host):
         return super().step(call)
 
 
-#: Name -> class, options, and what must have failed.
+#: Name -> class, options, and the cases that must fail.
 WRONG: dict[str, tuple[type[gb.devices.Device], dict[str, Any], set[str]]] = {
-    "raises": (Host, {"odd": "raise"}, {"add", "mul", "graphs: world"}),
+    "raises": (Host, {"odd": "raise"}, {"add", "mul", "graphs: random"}),
     "shape": (Host, {"odd": "shape"}, {"add", "mul"}),
     "list": (Host, {"odd": "list"}, {"add", "mul"}),
     "complex": (Host, {"odd": "complex"}, {"add", "mul"}),
@@ -214,7 +214,7 @@ WRONG: dict[str, tuple[type[gb.devices.Device], dict[str, Any], set[str]]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_found(wrong):
+def test_faults_are_found(wrong):
     kind, options, expected = WRONG[wrong]
     gb.devices.register_device("WRONG", kind, replace=True)
     only = ["add", "mul", "sqr", "memory", "graphs", "refusal/relu"]
@@ -222,11 +222,11 @@ def test_what_is_wrong_is_found(wrong):
     assert not report.ok
     assert {c.op for c in report.failed} >= expected, str(report)
     assert all(c.message for c in report.failed)
-    gb.devices.register_device("RIGHT", Host, replace=True)  # and nothing else has suffered
+    gb.devices.register_device("RIGHT", Host, replace=True)  # other devices still work
     assert gb.testing.check_device("RIGHT", quick=True, only="add").ok
 
 
-def test_a_queue_that_works_when_it_is_waited_for_is_right():
+def test_a_queue_that_runs_during_waits_passes():
     gb.devices.register_device("LAZY", Lazy, replace=True)
     report = gb.testing.check_device("LAZY", quick=True, only=["add", "mul", "sqr", "memory", "graphs"])
     assert report.ok, str(report)
@@ -247,7 +247,7 @@ def test_messages_name_device_node_and_line(tmp_path, monkeypatch):
     for name in ("add/float32:1,float32:1", "add/float32:3x5,float32:3x5"):
         (case,) = gb.testing.check_device("MINE", quick=True, only=name).failed
         first, note = case.message.split("; ")
-        assert first.startswith("ValueError: ") and first.endswith(" (mine.py:6, in add)")  # and no line of NumPy's
+        assert first.startswith("ValueError: ") and first.endswith(" (mine.py:6, in add)")  # not a line of NumPy
         assert "raised by the device MINE while it computed <Node " in note and " ADD float32 (" in note
     monkeypatch.setattr(gb.devices.Device, "compile", lambda self, calls: 3)
     (case,) = gb.testing.check_device("MINE", quick=True, only=name).failed

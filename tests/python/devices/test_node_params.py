@@ -10,11 +10,12 @@ from ggml_backend.devices._nodes import PARAMS, node_at
 from op_cases import CASES
 
 SAID = {"VIEW", "PERMUTE", "TRANSPOSE", "UNARY"}
-"""Operators whose words say what the shapes and strides of the result, or ``Node.op``, say."""
+"""Operators whose ``op_params`` follow from shapes and strides of the result, or from
+``Node.op``."""
 
 
 def parameters_of(node: gb.devices.Node) -> dict[str, Any]:
-    """The parameters, and those that only the result's shape tells."""
+    """The parameters, and those that follow from the shape of the result."""
     if node.op == "win_unpart":
         height, width = node.shape[:2]
         return {"width": width, "height": height, **node.params}
@@ -44,7 +45,8 @@ MORE = [
 
 
 def test_parameters_build_the_node_again(ctx):
-    """Of every operation: the function of that name takes them, and puts the same words into the node."""
+    """The function of each operation accepts its parameters, and makes a node with the same
+    ``op_params``."""
     x, y = ctx.tensor((2, 3, 2, 8)), ctx.tensor((4, 4))
     ids, p = ctx.tensor((4, 2), gb.int32), ctx.tensor((3,), gb.int32)
     kernel, data = ctx.tensor((6, 3, 2, 2), gb.float16), ctx.tensor((2, 3, 16, 18))
@@ -54,8 +56,8 @@ def test_parameters_build_the_node_again(ctx):
     for tensor in ctx.graph(*made).nodes:
         node = node_at(tensor._p)
         words = bytes(ffi.buffer(tensor._p.op_params, 64))
-        if node.op not in PARAMS:  # what says all by its name, dtype and shapes; these are not said twice
-            if node._function is not None:  # words are addresses of functions
+        if node.op not in PARAMS:  # name, dtype and shapes determine the node
+            if node._function is not None:  # op_params are addresses of functions
                 continue
             assert not any(words) or ffi.string(lib.ggml_op_name(tensor._p.op)).decode() in SAID, (node, words)
             continue
@@ -70,7 +72,7 @@ def test_parameters_build_the_node_again(ctx):
             given = gb.ops.OPERATIONS[node.op](*sources, **parameters_of(node))
         assert given.shape == tensor.shape
         mine = bytes(ffi.buffer(given._p.op_params, 64))
-        if node.op in ("acc", "set"):  # the fifth word is whether it works in place, in another form
+        if node.op in ("acc", "set"):  # the fifth word is the in-place flag in another form
             mine, words = mine[:16], words[:16]
         assert mine == words, (node, node.params)
         seen[node.op] = seen.get(node.op, 0) + 1

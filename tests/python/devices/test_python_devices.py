@@ -19,7 +19,7 @@ from python_devices import NAMES, Host, Own
 
 
 def chain(ctx, rng, shape=(5, 7)):
-    """A graph whose middle only the CPU computes, its inputs with their values, and the result."""
+    """A graph whose middle node only the CPU computes; its inputs with values; the result."""
     a, b = ctx.tensor(shape, name="a"), ctx.tensor(shape[-1:], name="b")
     y = (gb.ops.sqr(gb.ops.scale(a + b, 0.5)) * b - a).named("y")
     values = {t: rng.standard_normal(t.shape, dtype=np.float32) for t in (a, b)}
@@ -29,12 +29,12 @@ def chain(ctx, rng, shape=(5, 7)):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_device_beside_the_cpu_gives_the_same_bits(name, ctx, cpu, rng):
+def test_a_device_with_the_cpu_gives_the_same_bits(name, ctx, cpu, rng):
     y, values, expected = chain(ctx, rng)
     device = gb.Backend(name)
     graph = ctx.graph(y)
     with gb.Scheduler([device, cpu]) as sched:
-        for _ in range(3):  # planned, and again
+        for _ in range(3):  # first with planning, then with the kept plan
             sched.allocate(graph)
             for t, v in values.items():
                 t.set(v)
@@ -82,17 +82,18 @@ def test_weights_in_a_buffer_of_the_cpu_are_not_copied(ctx, cpu):
         assert np.array_equal(y.numpy(), 2 * memory)
         assert [s.backend for s in sched.splits] == ["PYHOST"]
         assert not sched.splits[0].inputs
-        memory *= 2  # it is read where it lies
+        memory *= 2  # read without a copy
         sched.compute(graph)
         assert np.array_equal(y.numpy(), 2 * memory)
 
 
-def test_plain_memory_of_a_scheduler_is_computed_on_through_the_plan_s_own(ctx, cpu):
-    """The CPU's results lie in the CPU's own kind of memory, in place and as views: no array may keep that."""
+def test_memory_of_a_scheduler_is_used_through_copies(ctx, cpu):
+    """Results of the CPU, in place and as views, are in memory of a scheduler. No array may keep it
+    alive."""
     device = gb.Backend("PYHOST")
     a = ctx.tensor((4, 6), name="a")
     s = gb.ops.sqr(a)
-    t = s[1:3] + s[2:4]  # views of what the CPU has computed, which overlap
+    t = s[1:3] + s[2:4]  # overlapping views of a result of the CPU
     y = gb.ops.sqr(t) - t
     graph = ctx.graph(y)
     with gb.Scheduler(
@@ -115,7 +116,7 @@ def test_plain_memory_of_a_scheduler_is_computed_on_through_the_plan_s_own(ctx, 
 
 def test_result_on_a_source_is_computed_from_a_copy_unless_the_method_may():
     class Careless(gb.devices.Device):
-        """Reads its source after it has written the result."""
+        """Reads its source after writing the result."""
 
         @gb.devices.op("soft_max", "neg")
         def late(self, node, out, a):
@@ -137,13 +138,13 @@ def test_result_on_a_source_is_computed_from_a_copy_unless_the_method_may():
             graph = ctx.graph(y)
             buffer = device.allocate(256)
             buffer.place(a, 0)
-            buffer.place(y, 0)  # the planner of memory does that, too
+            buffer.place(y, 0)  # as the memory planner does
             a.set(np.ones((2, 3), np.float32))
             graph.compute(device)
             assert np.all(y.numpy() == expected), kind
 
 
-def test_nodes_tell_names_shapes_and_parameters(ctx):
+def test_nodes_have_names_shapes_and_parameters(ctx):
     seen = {}
 
     class Looker(gb.devices.Device):
@@ -251,7 +252,7 @@ def test_wrong_options(spec, keywords, message):
 
 def test_registering():
     assert set(NAMES) <= set(gb.backends())
-    with pytest.raises(gb.errors.InvalidArgumentError, match=r"there is a device 'PYHOST' already.*replace=True"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"the device 'PYHOST' exists already.*replace=True"):
         gb.devices.register_device("pyhost", Own)
     assert gb.devices.register_device("PYHOST", Host) is Host  # the same class again is fine
     for name in ("", "1A", "A:B", "A B", "Ä", "A" * 60):
@@ -262,12 +263,12 @@ def test_registering():
             gb.devices.register_device("NEW", cls)
     for name in ("CPU", "cpu", "SIM"):
         with pytest.raises(
-            gb.errors.InvalidArgumentError, match=rf"^register_device: there is a backend '{name}' already"
+            gb.errors.InvalidArgumentError, match=rf"^register_device: the backend '{name}' exists already"
         ):
             gb.devices.register_device(name, Host)
 
 
-def test_device_that_cannot_be_used_says_why():
+def test_an_unavailable_device_has_a_reason():
     @gb.devices.register_device("ABSENT")
     class Absent(gb.devices.Device):
         @classmethod
@@ -345,13 +346,13 @@ def test_table_is_inherited_and_overridden(ctx):
     assert total.numpy()[0] == 1 and product.numpy()[0] == 2
     assert device.supports(gb.ops.mul(a, a)) and not device.supports(gb.ops.sqr(a))
     assert device.unsupported_reason(gb.ops.sqr(a)) == "not implemented (the device has add, mul)"
-    assert device.unsupported_reason(gb.ops.add(h, h)) == "the result is float16, and it computes add of float32"
+    assert device.unsupported_reason(gb.ops.add(h, h)) == "the result is float16; it computes add of float32"
 
 
-def test_operand_that_array_libraries_do_not_repeat_is_refused(ctx):
+def test_operands_that_libraries_cannot_broadcast_are_refused(ctx):
     device = gb.Backend("PYHOST")
     a, b = ctx.tensor((6, 4)), ctx.tensor((2, 4))
-    reason = "it does not repeat an operand along an axis where that has more than one element"
+    reason = "it cannot repeat an operand along an axis of more than one element"
     assert device.unsupported_reason(gb.ops.add(a, b)) == reason
     assert device.supports(gb.ops.add(a, ctx.tensor((4,)))) and device.supports(gb.ops.add(a, ctx.tensor((6, 1))))
 
@@ -391,7 +392,7 @@ def test_comparisons_and_choices_of_a_device(ctx):
         ((8,), (3, 8)), ((8,), (8,)), ((1, 5, 8), (8,)),
     ],
 )  # fmt: skip
-def test_products_are_those_of_numpy_unless_it_repeats(ctx, cpu, rng, weights, x):
+def test_products_that_numpy_cannot_broadcast_need_repeats(ctx, cpu, rng, weights, x):
     class Multiplies(gb.devices.Device):
         @gb.devices.op("mul_mat")
         def product(self, node, out, w, x):
@@ -413,7 +414,7 @@ def test_products_are_those_of_numpy_unless_it_repeats(ctx, cpu, rng, weights, x
     except ValueError:
         expected = None
     computes = expected is not None and expected.shape == y.shape
-    reason = None if computes else "it neither repeats matrices of a product nor takes a vector for one"
+    reason = None if computes else "it neither broadcasts matrices of a product nor accepts a vector"
     assert device.unsupported_reason(y) == reason
     assert gb.Backend("REPEATS").supports(y)
     graph = ctx.graph(y)
@@ -434,7 +435,7 @@ def test_a_refusal_without_a_reason_names_the_operator(ctx):
 
     gb.devices.register_device("SILENT", Silent, replace=True)
     a = ctx.tensor((4,))
-    assert gb.Backend("SILENT").unsupported_reason(a + a) == "it computes add, but not this node, and says no reason"
+    assert gb.Backend("SILENT").unsupported_reason(a + a) == "it computes add, but refuses this node without a reason"
 
 
 def test_preparing_once_for_each_plan(ctx, cpu):
@@ -460,7 +461,7 @@ def test_preparing_once_for_each_plan(ctx, cpu):
 
 
 @pytest.mark.parametrize("returned", ["function", "nothing"])
-def test_preparing_once_where_the_result_lies_on_a_source(returned):
+def test_preparing_once_with_a_result_on_a_source(returned):
     calls = []
 
     class Prepared(gb.devices.Device):
@@ -522,7 +523,7 @@ def test_compile_sees_the_whole_split(ctx, cpu):
     assert [op for op, _ in device.device.seen] == ["add", "scale", "mul"] and device.device.runs == 2
 
 
-def test_quantized_sources_come_as_bytes(ctx, rng):
+def test_quantized_sources_are_bytes(ctx, rng):
     class Unpacking(gb.devices.Device):
         @gb.devices.op("get_rows", dtypes=("f32", "q8_0"))
         def rows(self, node, out, table, ids):
@@ -579,7 +580,7 @@ def test_arrays_that_a_device_keeps_stay_valid(cpu):
     assert np.all(kept[0] == 6) and np.all(kept[1] == 3)
 
 
-def test_a_device_goes_with_its_backend(cpu):
+def test_a_device_closes_with_its_backend(cpu):
     device = gb.Backend("PYHOST")
     gone = weakref.ref(device.device)
     with gb.Context() as ctx, gb.Scheduler([device, cpu]) as sched:
@@ -589,14 +590,14 @@ def test_a_device_goes_with_its_backend(cpu):
         a.set(np.ones(4, np.float32))
         sched.compute(graph)
         device.close()
-        sched.compute(graph)  # the scheduler needs it
+        sched.compute(graph)  # the scheduler keeps the device open
     del sched, graph, a, ctx
     gc.collect()
     gc.collect()
     assert gone() is None
 
 
-def test_close_is_called_and_what_it_raises_is_not_lost(monkeypatch):
+def test_exceptions_of_close_are_reported(monkeypatch):
     told = []
 
     class Closing(gb.devices.Device):
@@ -637,7 +638,7 @@ def test_two_threads_with_a_device_each(cpu):
 
 
 def test_bytes_are_moved_while_a_method_computes():
-    """What docs/BACKENDS.md says of threads: a method of the table may have to wait for it."""
+    """As docs/BACKENDS.md says of threads: bytes can move while a method of the table runs."""
     written = threading.Event()
 
     class Waits(Own):
@@ -668,7 +669,7 @@ def test_bytes_are_moved_while_a_method_computes():
         assert y.tolist() == [2] * 4
 
 
-def test_what_computes_is_called_one_at_a_time_for_each_device():
+def test_a_device_computes_in_one_thread_at_a_time():
     busy, overlaps = threading.Lock(), []
 
     def alone(method):
@@ -724,14 +725,14 @@ def test_everything_open_at_the_end_of_the_interpreter(tmp_path):
 import sys, threading, numpy as np, ggml_backend as gb
 sys.path.insert(0, sys.argv[1])
 import python_devices
-worlds = []
+scenes = []
 for name in python_devices.NAMES:
     ctx = gb.Context(); a = ctx.tensor((64,)); graph = ctx.graph(gb.ops.sqr(a + a) * a)
     sched = gb.Scheduler([gb.Backend(name), gb.Backend("CPU")])
     sched.allocate(graph); a.set(np.ones(64, np.float32)); sched.compute(graph)
-    worlds.append((ctx, a, graph, sched))
+    scenes.append((ctx, a, graph, sched))
 def forever():
-    ctx, a, graph, sched = worlds[int(sys.argv[2])]
+    ctx, a, graph, sched = scenes[int(sys.argv[2])]
     while True:
         sched.compute(graph)
 threading.Thread(target=forever, daemon=True).start()
@@ -748,11 +749,11 @@ import time; time.sleep(0.05)
         assert done.returncode == 0, done.stderr
 
 
-def test_of_several_failures_the_reported_one_is_raised():
-    """A call that waits for two devices sees both fail, and C reports the first."""
+def test_the_first_of_several_failures_is_raised():
+    """A call waits for two devices. Both fail, and C reports the first failure."""
     first, second = ZeroDivisionError("one"), KeyError("two")
     keep_exception(first, "A: device one failed")
     keep_exception(second, "B: device two failed")
     assert take_exception("backend B: something else") is None
     assert take_exception("Pending: A: device one failed: more") is first
-    assert take_exception("B: device two failed") is None  # it came with the first
+    assert take_exception("B: device two failed") is None  # it was attached to the first

@@ -8,7 +8,7 @@ from pathlib import Path
 from source_tree import ROOT, in_tree
 
 GUIDE = in_tree("docs/CONFIGURATION.md")
-# Searched for by the dynamic loader; the page mentions it below the table.
+# The dynamic loader reads it; the page mentions it below the table.
 OTHERS = {"LD_LIBRARY_PATH"}
 
 

@@ -45,7 +45,7 @@ BUILD, INSTALL, MEASURES, C, DRAWING = (
     "no code",
 )
 
-#: page, begin of the first line: why the block is not run
+#: page, start of the first line: the reason why the block is not run
 NOT_RUN = {
     ("README.md", "pip install ."): INSTALL,
     ("docs/howto/deploy.md", "pip wheel"): BUILD,
@@ -112,8 +112,8 @@ NOT_RUN = {
 @dataclass(frozen=True)
 class Block:
     page: str
-    line: int  # of its first line
-    kind: str  # of a fence; "" if it has none or is indented
+    line: int  # line number of its first line
+    kind: str  # kind of its fence; "" without a kind, or for an indented block
     text: str
 
     @property
@@ -150,12 +150,11 @@ BLOCKS = {page: blocks_of(page) for page in PAGES}
 WITH_PYTHON = [page for page, blocks in BLOCKS.items() if any(b.kind == "python" for b in blocks)]
 
 
-# -------------------------------------------------------------------------------------------- what a page takes for
-# given
+# ------------------------------------------------------------------------------------------- names that pages assume
 
 
 def _network(names: dict[str, Any], **options: Any) -> None:
-    """A small graph under the usual names, planned by a scheduler of two devices."""
+    """A small graph with the usual names, planned by a scheduler of two devices."""
     cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM:name=DEVICE")
     ctx = gb.Context()
     x = ctx.constant(np.ones((4, 8), np.float32), name="x") if not options else ctx.tensor((4, 8), name="x").set_input()
@@ -226,7 +225,7 @@ def execute(block: Block, names: dict[str, Any]) -> str:
 
 
 def converse(block: Block, names: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Runs a block of ``>>>`` lines: what the page says that they answer, and what they do."""
+    """Runs a block of ``>>>`` lines. Returns the answers on the page and the actual answers."""
     said, answered = [], []
     for part in re.split(r"^>>> ", block.text, flags=re.M)[1:]:
         source, _, expected = part.partition("\n")
@@ -249,7 +248,7 @@ def converse(block: Block, names: dict[str, Any]) -> tuple[list[str], list[str]]
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON)
-def test_python_of_a_page_runs_and_prints_what_it_says(page, tmp_path):
+def test_code_of_a_page_runs_and_prints_its_output(page, tmp_path):
     if page == "docs/CUDA.md" and "CUDA0" not in gb.backends():
         pytest.skip(f"CUDA: {gb.backends().missing.get('CUDA')}")
     names: dict[str, Any] = {"gb": gb, "np": np}
@@ -273,7 +272,7 @@ def test_every_other_block_has_a_reason():
     left = dict.fromkeys(NOT_RUN, 0)
     for page, blocks in BLOCKS.items():
         for block, before in zip(blocks, [None, *blocks], strict=False):
-            if block.kind == "python" or block.kind.startswith("{"):  # the latter: what the site's builder is told
+            if block.kind == "python" or block.kind.startswith("{"):  # "{...}": directives of the site builder
                 continue
             if block.kind == "text":
                 assert before is not None, block.name
@@ -286,7 +285,7 @@ def test_every_other_block_has_a_reason():
 
 
 def test_the_lines_of_statistics_are_those_of_the_page():
-    """Docs say how the counts look: the same lines, whatever the numbers."""
+    """The lines of statistics on the page equal the actual ones, except for numbers."""
     names: dict[str, Any] = {}
     _network(names)
     with names["sched"].trace():
@@ -304,14 +303,13 @@ def test_the_lines_of_statistics_are_those_of_the_page():
     assert re.fullmatch(r"split # on \w+: # us a run \(# traced\)", real[-1])
 
 
-# ------------------------------------------------------------------------------------------------------------- command
-# lines
+# -------------------------------------------------------------------------------------------------------- command lines
 
 _COMMAND = re.compile(r"(?:python -m ggml_backend|ggml-backend)((?: [a-z][a-z-]*)*)([^`\n|#]*)")
 
 
 def mentioned() -> dict[tuple[str, ...], set[str]]:
-    """Subcommands that the pages mention, with the options that they mention."""
+    """Subcommands on the pages, with their options."""
     known = {
         "info": (),
         "plan": (),

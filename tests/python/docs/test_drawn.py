@@ -1,4 +1,4 @@
-"""The pictures of README and docs are those that the package draws."""
+"""The pictures of README and docs equal those that the package draws."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ TEXTS = [
 ]
 
 
-SENTENCES = [0, 2]  # the other texts are no sentences: quantization moves such outliers further
+SENTENCES = [0, 2]  # other texts are not sentences: quantization changes such outliers more
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +138,9 @@ def test_quantized_weights(
     file = tmp_path / "ggml_backend" / f"all-MiniLM-L6-v2-{dtype}.gguf"
     made = file.stat().st_mtime_ns
     split = model.Embedder(["SIM", "CPU"], dtype=dtype).embed(TEXTS, batch_size=len(TEXTS))
-    assert file.stat().st_mtime_ns == made  # the second run found the file
-    # What is computed together differs where a mask had to be copied; rounding activations to bytes makes such
-    # differences larger.
+    assert file.stat().st_mtime_ns == made  # the second run used the file
+    # Fusion differs if a mask was copied. Rounding of activations to bytes increases the
+    # differences.
     assert (split * vectors).sum(axis=1).min() >= 0.9995
     with unfused():
         vectors = model.Embedder(["CPU"], dtype=dtype).embed(TEXTS, batch_size=len(TEXTS))

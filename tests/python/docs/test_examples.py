@@ -76,7 +76,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def changed(good: Path, path: Path, changes: dict[str, Any], tensors: dict[str, Any] | None = None) -> Path:
-    """The good file with keys, or tensors, replaced; None leaves one out."""
+    """The valid file with replaced keys or tensors; None removes one."""
     with gb.gguf.open(good) as file, gb.gguf.Writer(path) as writer:
         for key in file.metadata:
             if key not in changes:
@@ -163,8 +163,8 @@ def test_wrong_tensors(good: Path, tmp_path: Path, name: str, array: Any) -> Non
     refused(llama(changed(good, tmp_path / "bad.gguf", {}, {name: array}), "p1", "-n", 2))
 
 
-def test_numbers_that_are_none(good: Path, tmp_path: Path) -> None:
-    """NaN weights: whatever comes out, the program ends."""
+def test_nan_weights_end_the_program(good: Path, tmp_path: Path) -> None:
+    """With NaN weights the program ends, with any output."""
     bad = changed(good, tmp_path / "bad.gguf", {}, {"output_norm.weight": np.full(EMBD, np.nan, np.float32)})
     for options in ([], ["--temperature", 0.8, "--seed", 1]):
         status, _, err = llama(bad, "p1", "-n", 3, *options)
@@ -180,7 +180,7 @@ def test_wrong_files(good: Path, tmp_path: Path) -> None:
         refused(llama(path, "p1"))
 
 
-def test_devices_of_the_users_own(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_of_an_imported_module(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine_for_llama.py").write_text(
         "import numpy as np\n"
         "import ggml_backend as gb\n"
@@ -233,7 +233,7 @@ def test_wrong_values(good: Path, options: list[str]) -> None:
     refused(llama(good, "p1", "-n", 2, *options))
 
 
-def test_what_models_say_does_not_steer_a_terminal(good: Path, tmp_path: Path) -> None:
+def test_text_of_models_cannot_control_a_terminal(good: Path, tmp_path: Path) -> None:
     pieces = ["\x1b]0;title\x07"] * VOCAB
     bad = changed(good, tmp_path / "bad.gguf", {"tokenizer.ggml.tokens": pieces, "tokenizer.ggml.token_type": None})
     status, out, err = llama(bad, "\x1b[31mx", "-n", 5)
@@ -264,7 +264,7 @@ def test_any_metadata(good: Path, tmp_path: Path, changes: dict[str, Any]) -> No
     try:
         bad = changed(good, tmp_path / "bad.gguf", changes)
     except (gb.GgmlError, TypeError):
-        return  # no such file can be written
+        return  # such a file cannot be written
     status, _, err = llama(bad, "p1", "-n", 2, "--context", 64)
     assert status in (0, 1) and "Traceback" not in err
     assert status == 0 or len(err.splitlines()) == 1, err
@@ -351,7 +351,7 @@ def test_embed_odd_texts() -> None:
 
 
 @pytest.mark.usefixtures("model_package")
-def test_a_damaged_cache_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_cache_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from examples.embed.model import model_dir
     from examples.embed.quantized import cached_file
 

@@ -15,13 +15,13 @@ from source_tree import in_tree
 ROOT = in_tree("README.md").parent
 FOLDERS = ("docs", "benchmarks", "tools", "examples")
 PAGES = sorted([*ROOT.glob("*.md"), *(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.md"))])
-#: Other sites that documents name, whose pages nobody here looks after; a new one is added on purpose.
+#: Other sites in documents. Their pages are not checked, so add a site deliberately.
 SITES = {"github.com/ggml-org/ggml", "keepachangelog.com", "semver.org", "ui.perfetto.dev"}
 TOP = ("benchmarks", "c", "docs", "examples", "python", "tests", "tools")
 
 
 def prose_of(page: Path) -> str:
-    """Without blocks of code."""
+    """A document without code blocks."""
     return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
@@ -41,7 +41,7 @@ def links_of(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     wrong = []
     for link in links_of(page):
         if match := re.match(r"https?://(.*?)/?$", link):
@@ -61,12 +61,12 @@ def test_the_check_sees_wrong_links(tmp_path: Path) -> None:
     for link in ("gone.md", "#none"):
         page.write_text(f"# One\n\n[text]({link})\n")
         with pytest.raises(AssertionError, match=re.escape(link)):
-            test_links_lead_somewhere(page)
+            test_links_have_targets(page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_files_that_are_named_are_there(page: Path) -> None:
-    """What stands in backquotes and begins as a path of the tree, with its suffix or without."""
+def test_named_files_exist(page: Path) -> None:
+    """Texts in backquotes that begin like a path of the tree, with or without a suffix."""
     named = re.findall(rf"`((?:{'|'.join(TOP)})/[\w./*-]+)`", prose_of(page))
     patterns = {name: name.rstrip("/") for name in named if not name.endswith("...")}
     gone = [name for name, pattern in patterns.items() if not any((*ROOT.glob(pattern), *ROOT.glob(f"{pattern}.*")))]

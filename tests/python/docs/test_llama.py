@@ -121,7 +121,8 @@ def test_logits_equal_a_network_without_cache(file, weights, devices, batch):
 
 @pytest.mark.parametrize("devices", [("CPU",), ("SIM", "CPU")])
 def test_windows_equal_prompts(file, devices, monkeypatch):
-    """Token by token, over the ends of windows, back and forth: as if all tokens so far were a prompt."""
+    """Token by token, across window ends and back, logits equal those of a prompt of all tokens so
+    far."""
     monkeypatch.setattr(llama_model, "WINDOW", 8)
     whole, steps = Llama(file, devices, n_threads=2), Llama(file, devices, n_threads=2)
 
@@ -138,7 +139,7 @@ def test_windows_equal_prompts(file, devices, monkeypatch):
     np.testing.assert_allclose(steps.logits([IDS[7]]), expected([*IDS[:5], IDS[7]]), **close)
     np.testing.assert_allclose(steps.logits(IDS[10:14]), expected([*IDS[:5], IDS[7], *IDS[10:14]]), **close)
     np.testing.assert_allclose(steps.logits([1]), expected([*IDS[:5], IDS[7], *IDS[10:14], 1]), **close)
-    assert [p.keys.context.used_nbytes for p in steps.cache.parts] == before  # no slices pile up
+    assert [p.keys.context.used_nbytes for p in steps.cache.parts] == before  # slices do not accumulate
 
 
 def test_a_window_is_planned_once(file):
@@ -178,7 +179,7 @@ def test_tied_embeddings(weights, tmp_path):
 
 def test_ends_of_the_context(file):
     model = Llama(file, context=8)
-    assert len(list(model.generate(IDS[:5], Sampler(), 100))) == 4  # three fit, the last one needs no place
+    assert len(list(model.generate(IDS[:5], Sampler(), 100))) == 4  # three fit, and the last one needs no cache
     with pytest.raises(ValueError, match="do not fit the context of 8"):
         model.logits([1])
     model.reset()
@@ -220,7 +221,7 @@ def test_sampler():
         ("llama__embedding_length", 66, "no multiple"),
     ],
 )
-def test_files_that_do_not_fit(weights, tmp_path, key, value, message):
+def test_wrong_files_are_refused(weights, tmp_path, key, value, message):
     with pytest.raises(ValueError, match=message):
         Llama(write(tmp_path / "m.gguf", weights, **{key: value}))
 
@@ -260,7 +261,8 @@ SPM = {
 
 
 def brute_force(text: str) -> list[str]:
-    """The definition: while two neighbours make a piece, merge the best-scored pair, the leftmost of equals."""
+    """The definition: while two neighbours form a piece, merge the pair with the best score, the
+    leftmost of ties."""
     parts = list("▁" + text.replace(" ", "▁"))
     while True:
         pairs = [(-SCORES[PIECES.index(a + b)], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in PIECES]

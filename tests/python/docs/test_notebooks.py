@@ -28,7 +28,7 @@ def tool() -> ModuleType:
 
 
 def promised(page: str) -> list[tuple[str, str]]:
-    """Blocks of code of a page with what the page says that they print."""
+    """Code blocks of a page, with their printed output on the page."""
     lines = r"((?:(?!```).*\n)*)"
     blocks = re.findall(rf"^```python\n(?!>>>){lines}```\n\n```text\n{lines}```", page, re.MULTILINE)
     return [(code.strip("\n"), text.strip("\n")) for code, text in blocks]
@@ -38,7 +38,7 @@ def printed(cell: Any) -> str:
     return "".join(out["text"] for out in cell["outputs"] if out["output_type"] == "stream").strip("\n")
 
 
-def test_the_notebooks_are_those_of_the_tool() -> None:
+def test_notebooks_equal_their_chapters() -> None:
     maker = tool()
     assert sorted(maker.CHAPTERS) == NAMES
     for name in NAMES:
@@ -60,13 +60,13 @@ def test_links_of_notebooks_lead_to_files() -> None:
 
 @pytest.fixture(scope="module", params=NAMES)
 def computed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
-    """The name of a notebook, and the notebook with what its cells gave."""
+    """The name of a notebook, and the notebook with the output of its cells."""
     nbformat = pytest.importorskip("nbformat", reason="the extra [test] is not installed")
     nbclient = pytest.importorskip("nbclient", reason="the extra [test] is not installed")
     notebook = nbformat.read(NOTEBOOKS / f"{request.param}.ipynb", as_version=4)
     nbformat.validate(notebook)
     place = {"metadata": {"path": str(tmp_path_factory.mktemp(request.param))}}
-    # A cell that fails and has no tag for it is an exception here.
+    # A failing cell without a tag for it raises an exception here.
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=place).execute()
     return request.param, notebook
 
@@ -75,7 +75,7 @@ def code_of(notebook: Any) -> dict[str, Any]:
     return {cell["source"]: cell for cell in notebook["cells"] if cell["cell_type"] == "code"}
 
 
-def test_a_notebook_prints_what_its_chapter_says(computed: tuple[str, Any]) -> None:
+def test_notebooks_print_the_output_of_their_chapters(computed: tuple[str, Any]) -> None:
     name, notebook = computed
     cells, answers = code_of(notebook), promised((LEARN / f"{name}.md").read_text(encoding="utf-8"))
     assert answers
@@ -86,7 +86,7 @@ def test_a_notebook_prints_what_its_chapter_says(computed: tuple[str, Any]) -> N
         assert failed == ("raises-exception" in cell["metadata"].get("tags", [])), cell["source"]
 
 
-def test_plans_and_profiles_show_themselves(computed: tuple[str, Any]) -> None:
+def test_notebooks_show_plans_and_profiles(computed: tuple[str, Any]) -> None:
     name, notebook = computed
     cells = code_of(notebook)
     shows = {"plan": "<svg", "profile": "<table"} if name == "inside" else {}

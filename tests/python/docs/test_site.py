@@ -66,7 +66,7 @@ def test_the_reference_has_every_header():
 
 
 def test_every_page_is_reached():
-    """Sphinx warns of pages that no list has; here without building the site."""
+    """Every page is in a list. Sphinx warns of others, but this test needs no build."""
     listed = {"index.md"}
     for page in DOCS.glob("**/*.md"):
         for block in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
@@ -137,7 +137,7 @@ def without_code(text: str) -> str:
 
 
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda p: str(p.relative_to(DOCS.parent)))
-def test_pictures_and_links_of_a_page_are_pictures_and_links_on_the_site(page: Path) -> None:
+def test_pictures_and_links_survive_on_the_site(page: Path) -> None:
     written = without_code(page.read_text(encoding="utf-8"))
     shown = without_code(links.rewrite(page.read_text(encoding="utf-8"), page.parent, DOCS))
     pictures = re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", shown)
@@ -186,14 +186,14 @@ def test_every_example_has_a_page() -> None:
 
 
 def commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """The parsers of commands that have no commands below them."""
+    """The parsers of commands without subcommands."""
     from ggml_backend.cli.program import complete
 
     every = list(complete(parser))
     return [p for p in every if not any(isinstance(a, argparse._SubParsersAction) for a in p._actions)]
 
 
-def test_every_command_has_an_example_that_it_understands() -> None:
+def test_every_command_accepts_its_example() -> None:
     from ggml_backend import cli
 
     for command in commands(cli.parser()):

@@ -1,7 +1,6 @@
-"""Programs of other people that write GGUF files, and some that read them.
+"""Third-party programs that write or read GGUF files, with versions that are known to work.
 
-This is the one list of them, with the versions that are known to work. Each is installed from PyPI or npm into a folder
-of its own, and run in a process of its own.
+Each program is installed from PyPI or npm into its own folder, and runs in its own process.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["READERS", "WRITERS", "Program"]
 
 @dataclass(frozen=True)
 class Program:
-    """A program for Python, or for Node.js if its packages are of npm."""
+    """A Python program, or a Node.js program if its packages are from npm."""
 
     packages: tuple[str, ...]
     source: str
@@ -27,7 +26,7 @@ class Program:
     npm: bool = False
 
     def install(self, folder: Path) -> str:
-        """Installs the packages below the folder, once. Returns what went wrong, or an empty text."""
+        """Installs the packages below the folder, once. Returns the error, or an empty text."""
         done = folder / ".installed"
         if done.exists() and done.read_text() == " ".join(self.packages):
             return ""
@@ -97,7 +96,7 @@ for name in sys.argv[4].split():
 candle.utils.save_gguf(sys.argv[2], tensors, {"n": 7, "x": 1e-5, "text": "Zürich"})
 """
 
-# Reads our file with the library of the reference, and writes it again tensor by tensor.
+# Reads our file with the reference library, and writes it again tensor by tensor.
 _REFERENCE = """
 import ctypes, glob, os, sys
 lib = ctypes.CDLL(glob.glob(os.path.join(os.environ["PYTHONPATH"], "LIBRARY"))[0])
@@ -159,7 +158,8 @@ WRITERS: dict[str, Program] = {
     ),
     "gguf-editor": Program(("gguf-editor==0.1.2",), _EDITOR, ALL[:-1]),
 }
-"""Their arguments: an .npz file with the tensors, the file to write, a file of ours with the tensors, and the names."""
+"""Programs that write. Arguments: an .npz file with the tensors, the output, our file with the
+tensors, the names."""
 
 _GGUF_JS = """
 import { gguf } from "@huggingface/gguf";
@@ -171,4 +171,5 @@ console.log(JSON.stringify({ metadata, tensors: tensorInfos }, plain));
 READERS: dict[str, Program] = {
     "@huggingface/gguf": Program(("@huggingface/gguf@0.4.6",), _GGUF_JS, npm=True),
 }
-"""They print the metadata, and name and sizes of each tensor in ggml's order, as JSON. Their argument: a file."""
+"""Programs that read. They print metadata, names and sizes of tensors in ggml's order as JSON.
+Argument: a file."""

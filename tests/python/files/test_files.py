@@ -70,7 +70,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("what", WRITERS)
-def test_replaces_what_was_there(tmp_path: Path, what: str) -> None:
+def test_writing_replaces_a_file(tmp_path: Path, what: str) -> None:
     path = tmp_path / "target"
     WRITERS[what](path)
     mask = os.umask(0)
@@ -80,7 +80,7 @@ def test_replaces_what_was_there(tmp_path: Path, what: str) -> None:
     assert content
     path.write_text("old")
     path.chmod(0o640)
-    with path.open("rb") as reader:  # who has opened it keeps the old one
+    with path.open("rb") as reader:  # an open file keeps the old contents
         WRITERS[what](path)
         assert reader.read() == b"old"
     assert len(path.read_bytes()) > 3
@@ -102,7 +102,7 @@ def test_links_stay_links(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", [w for w in WRITERS if not w.startswith("plan")])
-def test_places_that_cannot_be(tmp_path: Path, what: str) -> None:
+def test_impossible_paths_are_errors(tmp_path: Path, what: str) -> None:
     for path in (tmp_path, tmp_path / "absent/target"):
         with pytest.raises(OSError):
             WRITERS[what](path)
@@ -142,7 +142,7 @@ def child(program: str, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("what", WRITERS)
 def test_a_full_disk(tmp_path: Path, what: str) -> None:
-    """A limit of the size of files stands for it: the target stays, and nothing is beside it."""
+    """A size limit simulates a full disk. The target is unchanged, and no other file remains."""
     path = tmp_path / "target"
     path.write_text("old")
     program = """
@@ -165,7 +165,7 @@ sys.exit(2)
 
 
 def test_signals_leave_nothing(tmp_path: Path) -> None:
-    """SIGTERM and kill -9 in the middle of writing."""
+    """SIGTERM and SIGKILL during writing."""
     program = """
 from ggml_backend._base import files as _files
 for number in (signal.SIGTERM, signal.SIGHUP):  # whoever runs the tests may ignore them (nohup)
@@ -205,8 +205,8 @@ if openat is None or prctl(38, 1, 0, 0, 0) or prctl(22, 2, ctypes.byref(program)
 
 
 def test_without_nameless_files(tmp_path: Path) -> None:
-    """Some file systems have no nameless files. seccomp refuses them here. Remains of a killed
-    process do not disturb later writes."""
+    """Some file systems have no nameless files (O_TMPFILE). seccomp refuses them here. Files of a
+    killed process do not disturb later writes."""
     program = (
         WITHOUT_NAMELESS
         + """
@@ -245,7 +245,7 @@ except KeyboardInterrupt:
     assert process.returncode == 0, (out, err)
 
 
-def test_a_trace_that_is_on_changes_nothing(tmp_path: Path) -> None:
+def test_an_active_trace_function_stays(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("old")
     sched, graph, _ = plan_of()
@@ -291,7 +291,7 @@ def test_the_newest_of_several_writers_wins(tmp_path: Path) -> None:
     assert names(tmp_path) == ["target"]
 
 
-def test_the_cache_of_costs_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_costs_is_written_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     backend = gb.Backend("SIM:name=kept")
     path = write_costs(backend, gb.sched.DeviceCosts())

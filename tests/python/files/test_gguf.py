@@ -174,7 +174,7 @@ def test_a_key_is_added_once(tmp_path: Path) -> None:
                 writer.add(key, 64)
         with pytest.raises(gb.errors.InvalidArgumentError, match="'c'"):
             writer.add("c", 5, "u128")
-        writer.add("c", 3)  # what was refused was not added
+        writer.add("c", 3)  # the refused value was not added
     assert dict(gb.gguf.open(path).metadata) == {"general.alignment": 64, "a": 1, "b": 2, "c": 3}
 
 
@@ -208,7 +208,8 @@ def test_half_precision_metadata_becomes_float32(tmp_path: Path, value: Any) -> 
 
 @pytest.mark.parametrize("kind", [*NUMBERS, "bfloat16"])
 def test_scalars_of_every_numpy_dtype(tmp_path: Path, kind: str) -> None:
-    """Scalars, arrays without axes and arrays of one element, of every dtype that GGUF has values of."""
+    """Scalars, arrays without axes and arrays of one element, of every dtype that GGUF metadata
+    has."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     dtype = np.dtype(ml_dtypes.bfloat16) if kind == "bfloat16" else gb.gguf._values.ELEMENTS[kind][1]
     scalar, path = np.ones(1, dtype)[0], tmp_path / "a.gguf"
@@ -442,8 +443,9 @@ def test_load_by_patterns(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
         gb.gguf.open(path).load({"*": "CPU"})  # type: ignore[dict-item]
 
 
-def test_a_pattern_of_load_that_fits_nothing_is_an_error(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
-    """A typo would place a whole model elsewhere. A pattern whose tensors names leave out is not a typo."""
+def test_a_pattern_of_load_without_a_match_is_an_error(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
+    """A typo would move a whole model to another device. A pattern whose tensors ``names`` excludes
+    is not a typo."""
     file = gb.gguf.open(model[0])
     with pytest.raises(
         gb.errors.InvalidArgumentError, match=r"^load: where: no tensor of the file fits 'blk\.99\.\*'; .*'blk\."
@@ -457,19 +459,19 @@ def test_a_pattern_of_load_that_fits_nothing_is_an_error(model: Any, cpu: gb.Bac
     assert len(file.load({"blk.?.*": sim, "*": cpu})) == len(file.tensors)
 
 
-def test_a_pattern_of_load_behind_a_more_general_one_is_an_error(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
-    """The first pattern that fits decides, so the special one would have no effect."""
+def test_a_pattern_of_load_without_effect_is_an_error(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
+    """The first matching pattern decides, so the special one would have no effect."""
     file = gb.gguf.open(model[0])
     behind: list[tuple[dict[str, gb.Backend], str, str]] = [
         ({"*": cpu, "blk.0.*": sim}, "blk.0.*", "*"),
         ({"blk.*": sim, "blk.0.up": cpu, "*": cpu}, "blk.0.up", "blk.*"),
     ]
     for where, special, general in behind:
-        told = re.escape(f"{special!r} decides nothing: {general!r} stands before it")
+        told = re.escape(f"{special!r} decides nothing: {general!r} comes first")
         with pytest.raises(gb.errors.InvalidArgumentError, match=told):
             file.load(where)
     for where in (
-        {"blk.[0-9].*": sim, "*": cpu},  # "*" fits no more than the pattern before it
+        {"blk.[0-9].*": sim, "*": cpu},  # the first pattern matches all tensors, too
         {"blk.[0-2].*": sim, "blk.[3-9].*": cpu, "blk.*": cpu},  # one pattern for each half, and one for the rest
         {"blk.0.up": sim, "blk.0.u?": cpu, "*": cpu},
     ):
@@ -484,7 +486,7 @@ def test_load_some(model: Any, cpu: gb.Backend) -> None:
         file.load(cpu, ["nothing.*"])
 
 
-def test_load_more_than_one_allocation_holds(model: Any) -> None:
+def test_load_more_than_the_largest_buffer(model: Any) -> None:
     path, arrays = model
     device = gb.Backend("SIM", mem="64M", max="5K")
     weights = gb.gguf.open(path).load(device)
@@ -501,7 +503,7 @@ def test_load_without_enough_memory(model: Any) -> None:
     assert gb.gguf.open(model[0]).load(device, "blk.0.down")["blk.0.down"].is_placed
 
 
-def test_progress_may_end_the_loading(model: Any, sim: gb.Backend) -> None:
+def test_progress_can_cancel_loading(model: Any, sim: gb.Backend) -> None:
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -550,7 +552,7 @@ def test_open_bytes(model: Any, cpu: gb.Backend) -> None:
         np.testing.assert_array_equal(content(file.load(cpu)["blk.0.up"]), arrays["blk.0.up"])
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_invalid_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         gb.gguf.open(tmp_path / "absent")
     with pytest.raises(gb.errors.FileError, match="a directory"):
@@ -598,8 +600,8 @@ def test_unknown_keys_and_types_are_kept(tmp_path: Path, rng: np.random.Generato
 
 
 def with_unknown_types(path: Path, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Tensors of types that this package does not know, among others: bytes of whole alignment steps, as only offsets
-    tell their sizes."""
+    """Tensors of unknown and known types. Unknown ones fill whole alignment steps, because only
+    offsets give their sizes."""
     arrays: dict[str, np.ndarray] = {}
     infos, data = [], b""
     for name, kind, shape, size in [
@@ -673,7 +675,7 @@ def test_unknown_types_are_copied_byte_for_byte(
     assert "retired type 4 (2, 32) 96 bytes" in capsys.readouterr().out
     assert main(["gguf", "check", str(path)]) == 0
     assert "values of tensors of unknown types were not checked: first (type 41), " in capsys.readouterr().out
-    with gb.gguf.Writer(copy) as writer:  # under other names, in another order, with another alignment
+    with gb.gguf.Writer(copy) as writer:  # with other names, order and alignment
         writer.add("general.alignment", 64)
         file = gb.gguf.open(path)
         writer.add_tensor("new", file.tensors["future"]).add_tensor(
@@ -688,7 +690,7 @@ def test_unknown_types_are_copied_byte_for_byte(
     np.testing.assert_array_equal(again.tensors["old"].data[:96], arrays["retired"])
 
 
-def test_types_the_package_knows_and_we_do_not(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_types_that_only_the_package_knows(tmp_path: Path, rng: np.random.Generator) -> None:
     path, copy = tmp_path / "a.gguf", tmp_path / "b.gguf"
     writer = their_writer(path)
     blocks = {}
@@ -743,7 +745,7 @@ def test_tensors_of_backends(
     np.testing.assert_array_equal(file.tensors["view"].numpy(), array.T.astype(np.float16))
 
 
-def test_data_that_comes_in_pieces(tmp_path: Path) -> None:
+def test_data_in_pieces_are_written(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     alive: list[int] = []
 
@@ -766,7 +768,7 @@ def test_data_that_comes_in_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(999, 64), (1001, 64), (1000, 32)])
-def test_pieces_that_do_not_add_up(tmp_path: Path, shape: tuple[int, int]) -> None:
+def test_missing_or_extra_pieces_are_errors(tmp_path: Path, shape: tuple[int, int]) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(b"old")
     writer = gb.gguf.Writer(path)
@@ -843,7 +845,7 @@ def test_a_crash_leaves_the_old_file(tmp_path: Path, writer: str, how: str) -> N
         assert done.stdout == "refused True\n", done
         assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == old
-    with gb.gguf.Writer(path) as w:  # what the crash left behind is in nobody's way
+    with gb.gguf.Writer(path) as w:  # files of the crash do not disturb
         w.add("version", 2)
     assert gb.gguf.open(path).metadata["version"] == 2
 
@@ -881,7 +883,7 @@ print(most - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.usefixtures("prompt_frees")
 def test_models_larger_than_memory(tmp_path: Path, script: Callable[..., str]) -> None:
-    """Hundreds of megabytes are written, converted and copied with little memory, in pieces."""
+    """Hundreds of megabytes are written, converted and copied in pieces, with little memory."""
     made, copied = script(STREAMED, str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf")).split()
     assert float(made) < 48
     assert float(copied) < 80
@@ -938,7 +940,8 @@ def test_tensors_refused(tmp_path: Path) -> None:
 
 
 class _Foreign:
-    """An array of another library, with names that tensors of files have, too, as PyTorch's have."""
+    """An array of another library. Like PyTorch's, it has attributes with the names of those of
+    file tensors."""
 
     dtype = "theirs"
 
@@ -967,7 +970,7 @@ def test_arrays_of_other_libraries_are_written(tmp_path: Path, rng: np.random.Ge
     bfloat16.set(bits)
 
     class OnlyDlpack:
-        """NumPy cannot see it."""
+        """An array that NumPy cannot read."""
 
         def __dlpack__(self, **options: Any) -> Any:
             return bfloat16.__dlpack__(**options)
@@ -989,7 +992,7 @@ def test_arrays_of_other_libraries_are_written(tmp_path: Path, rng: np.random.Ge
 
 
 @pytest.mark.parametrize("data", [object(), "text", [[1.0], [1.0, 2.0]], None, {"a": 1.0}])
-def test_what_is_no_array_is_refused(tmp_path: Path, data: Any) -> None:
+def test_objects_without_arrays_are_refused(tmp_path: Path, data: Any) -> None:
     with pytest.raises(gb.errors.InvalidArgumentError, match="tensor 't'"):
         gb.gguf.Writer(tmp_path / "a.gguf").add_tensor("t", data)
 
@@ -1035,7 +1038,7 @@ def test_many_keys_open_in_linear_time(tmp_path: Path) -> None:
     assert times[200_000] < 100 * times[12_500]  # a search for each key among all would take 256 times
 
 
-def test_keys_that_are_not_there_say_which_are_near(tmp_path, ctx):
+def test_missing_keys_suggest_similar_ones(tmp_path, ctx):
     path = tmp_path / "near.gguf"
     with gb.gguf.Writer(path) as writer:
         writer.add("general.name", "x")

@@ -90,8 +90,8 @@ def test_float32_values_are_printed_short(tmp_path: Path, capsys: pytest.Capture
     assert shown_json["list"]["value"] == [0.1, 1e-5]
 
 
-def test_dump_goes_on_behind_a_tensor_that_no_array_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A tensor of 100 axes, of one element, before one of a single axis."""
+def test_dump_continues_after_a_tensor_of_too_many_axes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tensor of 100 axes and one element comes before a tensor of one axis."""
     path = tmp_path / "axes.gguf"
     described = b"\1\0\0\0\0\0\0\0p" + struct.pack("<I100QIQ", 100, *[1] * 100, 0, 0)
     described += b"\1\0\0\0\0\0\0\0a" + struct.pack("<IQIQ", 1, 2, 0, 32)
@@ -225,14 +225,14 @@ def test_broken_safetensors(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert not (tmp_path / "out.gguf").exists()
 
 
-def test_a_tensor_type_behind_a_more_general_one_is_refused(
+def test_a_tensor_type_without_effect_is_refused(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = next(n for n, t in gb.gguf.open(model).tensors.items() if len(t.shape) == 2)
     command = ["gguf", "quantize", str(model), str(tmp_path / "out.gguf")]
     special, general = ["--tensor-type", f"{name}=float16"], ["--tensor-type", "*=bfloat16"]
     assert main([*command, *general, *special]) == 1
-    assert f"{name!r} decides nothing: '*' stands before it" in capsys.readouterr().err
+    assert f"{name!r} decides nothing: '*' comes first" in capsys.readouterr().err
     assert main([*command, *special, *general, "--requantize"]) == 0
 
 

@@ -72,7 +72,8 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_cut_file_is_incomplete(tmp_path: Path) -> None:
-    """Wherever it ends. In the data, the message says exactly how many bytes are needed."""
+    """A file cut at any offset. Within the data, the message has the exact number of missing
+    bytes."""
     path = tmp_path / "a.gguf"
     writer = gguf.GGUFWriter(path, "test")
     writer.add_array("list", ["a", "bc"])

@@ -55,7 +55,7 @@ def test_the_same_from_a_file(tmp_path: Path) -> None:
 
 
 def read_all(file: gb.gguf.GGUFFile) -> None:
-    """Every value and tensor can be read, or an error says why not."""
+    """Reads every value and tensor; each is readable or raises an error."""
     assert len(dict(file.metadata)) == len(file.metadata)
     for tensor in file.tensors.values():
         assert tensor.data.nbytes == tensor.nbytes
@@ -66,7 +66,7 @@ def read_all(file: gb.gguf.GGUFFile) -> None:
 
 
 def test_files_without_fault_are_accepted(cpu: gb.Backend, sim: gb.Backend, tmp_path: Path) -> None:
-    """They are loaded, and what the writer makes of them has the same content."""
+    """Valid files are loaded, and their copies have the same content."""
     for name, data in load_tool("make_hostile_gguf").valid():
         file = gb.gguf.open(data)
         read_all(file)
@@ -89,7 +89,8 @@ def test_files_without_fault_are_accepted(cpu: gb.Backend, sim: gb.Backend, tmp_
 
 
 def c_function_refuses(path: Path) -> str:
-    """``gguf_init_from_file``, as a C program calls it: with a context for tensors and their data. The message."""
+    """Calls ``gguf_init_from_file`` as a C program does, with a context for tensors and data.
+    Returns the message."""
     out = ffi.new("struct ggml_context **")
     lib.ggml_clear_error()
     got = lib.gguf_init_from_file(str(path).encode(), {"no_alloc": False, "ctx": out})
@@ -131,7 +132,7 @@ def test_the_command_line_refuses_them(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.usefixtures("prompt_frees")
 def test_memory_stays_small(script: Callable[..., str], tmp_path: Path) -> None:
-    """Each way of opening every file: the peak of all is less than 16 MB above that before."""
+    """Opening every file in each way needs less than 16 MB of extra memory at the peak."""
     source = """
 import importlib.util, io, json, sys
 from contextlib import redirect_stderr
@@ -173,7 +174,7 @@ print(json.dumps([len(files), peaks]))
 
 
 def test_damaged_anywhere() -> None:
-    """Single bytes changed: refused with FileError, or all of it can be read."""
+    """With one changed byte a file is refused with FileError, or can be read completely."""
     rng = np.random.default_rng(3)
     seeds = [data for _, data in load_tool("make_hostile_gguf").valid()]
     refused = 0

@@ -93,7 +93,7 @@ def _join(parts: list[Path], path: Path) -> Path:
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
-def test_one_part_is_not_taken_for_the_whole(
+def test_a_part_is_not_accepted_as_a_whole_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cpu: gb.Backend, disguise: str
 ) -> None:
     path, out = Path(DISGUISES[disguise](split(tmp_path, 3))), tmp_path / "out.gguf"
@@ -107,7 +107,7 @@ def test_one_part_is_not_taken_for_the_whole(
         assert "split" in capsys.readouterr().err
     assert not out.exists()
     assert main(["plan", str(path), "--devices", "CPU"]) != 0
-    with gb.gguf.open(path, part=True) as file:  # on purpose
+    with gb.gguf.open(path, part=True) as file:  # explicitly as a part
         assert file.is_part
         assert file.n_parts == 1
         assert len(file.tensors) == len(file.load(cpu)) == 2
@@ -123,22 +123,22 @@ def test_a_part_in_memory_is_an_error(tmp_path: Path) -> None:
     assert list(gb.gguf.open(data, part=True).tensors) == ["t2", "t3"]
 
 
-def test_a_part_that_is_copied_stays_a_part(tmp_path: Path) -> None:
-    """The copy is refused as the original is."""
+def test_a_copy_of_a_part_is_a_part(tmp_path: Path) -> None:
+    """A copy is refused like the original."""
     with gb.gguf.Writer(tmp_path / "copy.gguf") as writer:
         writer.copy_from(gb.gguf.open(split(tmp_path, 3)[1], part=True))
     with pytest.raises(gb.errors.FileError, match="part 2 of the 3 parts"):
         gb.gguf.open(tmp_path / "copy.gguf")
 
 
-def test_parts_are_found_whatever_the_case_of_the_ending(tmp_path: Path) -> None:
+def test_parts_are_found_for_any_case_of_the_suffix(tmp_path: Path) -> None:
     for path in split(tmp_path, 3):
         path.rename(path.with_suffix(".GGUF"))
     assert len(gb.gguf.open(tmp_path / "m-00003-of-00003.GGUF").tensors) == 6
 
 
 def test_parts_behind_links_are_found_by_the_names_of_the_links(tmp_path: Path) -> None:
-    """The cache of a hub has files that are called by hashes, and links with their names."""
+    """The cache of a hub has files named by hashes, and links with their real names."""
     (tmp_path / "blobs").mkdir()
     for i, path in enumerate(split(tmp_path, 2)):
         path.rename(tmp_path / "blobs" / f"hash{i}")
@@ -148,8 +148,8 @@ def test_parts_behind_links_are_found_by_the_names_of_the_links(tmp_path: Path) 
 
 @pytest.mark.parametrize("keys", [{}, {"split.count": 1}, {"split.count": 0, "split.no": 0, "split.tensors.count": 1}])
 @pytest.mark.parametrize("name", ["x-00001-of-00002.gguf", "x-00002-of-00002.gguf", "x-00003-of-00002.gguf"])
-def test_a_whole_file_may_have_any_name(tmp_path: Path, name: str, keys: dict[str, int]) -> None:
-    """The keys that remain after parts were merged do not matter."""
+def test_a_complete_file_can_have_any_name(tmp_path: Path, name: str, keys: dict[str, int]) -> None:
+    """Keys left over from merging parts have no effect."""
     path = tmp_path / name
     with gb.gguf.Writer(path) as writer:
         for key, value in keys.items():
@@ -161,7 +161,7 @@ def test_a_whole_file_may_have_any_name(tmp_path: Path, name: str, keys: dict[st
     assert main(["gguf", "check", str(path)]) == 0
 
 
-def test_a_file_with_fewer_tensors_than_it_says_is_incomplete(tmp_path: Path) -> None:
+def test_a_file_without_all_its_tensors_is_incomplete(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     with gb.gguf.Writer(path) as writer:
         writer.add("split.tensors.count", 5).add_tensor("t", np.ones(4, np.float32))

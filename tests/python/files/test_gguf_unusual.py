@@ -32,8 +32,8 @@ def same(found: gb.gguf.GGUFTensor, array: np.ndarray) -> None:
 
 
 def load_everywhere(file: gb.gguf.GGUFFile, arrays: dict[str, np.ndarray], cpu: gb.Backend, sim: gb.Backend) -> None:
-    """In place, copied to a device, and half and half."""
-    half = {"*1*": sim} if any("1" in name for name in file.tensors) else {}  # each pattern has to fit a tensor
+    """Places: in place, copied to a device, and half of each."""
+    half = {"*1*": sim} if any("1" in name for name in file.tensors) else {}  # each pattern must match a tensor
     for where in (cpu, sim, {**half, "*": cpu}):
         weights = file.load(where)
         for name, array in arrays.items():
@@ -73,7 +73,7 @@ def test_degenerate_shapes_both_ways(tmp_path: Path, dtype: Any, cpu: gb.Backend
 @pytest.mark.parametrize("target", ["float32", "float16", "bfloat16", "q8_0", "q4_k", "iq4_nl"])
 @pytest.mark.parametrize("source", [np.float32, np.float16, np.float64])
 def test_degenerate_shapes_are_converted(tmp_path: Path, source: Any, target: str) -> None:
-    """By the writer, from arrays, and from an open file; and by the command line."""
+    """Conversion by the writer, from arrays and from an open file, and by the command line."""
     first, second, third = (tmp_path / f"{name}.gguf" for name in "abc")
     blocks = gb.dtypes.as_dtype(target).is_quantized
     shapes = [(0, 256), (2, 0, 512), (0,)] if blocks else [(), (0,), (3, 0), (0, 3), (1,)]
@@ -97,7 +97,7 @@ def test_degenerate_shapes_are_converted(tmp_path: Path, source: Any, target: st
     assert {n: t.shape for n, t in after.items()} == {n: a.shape for n, a in arrays.items()}
 
 
-def test_one_element_is_no_block(tmp_path: Path) -> None:
+def test_a_single_element_is_not_quantized(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "a.gguf")
     with pytest.raises(gb.errors.InvalidArgumentError, match="'s': rows of 1 elements do not divide into q8_0"):
         writer.add_tensor("s", np.float32(1), dtype="q8_0")
@@ -116,8 +116,9 @@ def test_tensors_of_backends_without_elements_are_written(tmp_path: Path, cpu: g
         same(file.tensors[str(shape)], filled(shape, np.float32))
 
 
-def test_the_mark_of_image_models_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A tensor of shape (0,) at the end tells programs how to read others. Every command takes such a file."""
+def test_the_empty_tensor_of_image_models_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Image models end with a tensor of shape (0,) as a mark for programs. Every command reads such
+    a file."""
     path, out = tmp_path / "a.gguf", tmp_path / "b.gguf"
     writer = gguf.GGUFWriter(path, "test")
     writer.add_tensor("w", filled((4, 64), np.float32))
@@ -167,7 +168,7 @@ def layouts(draw: st.DrawFn) -> tuple[bytes, dict[str, np.ndarray]]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=layouts())
-def test_data_may_lie_in_any_order(
+def test_tensor_data_can_have_any_order(
     tmp_path: Path, made: tuple[bytes, dict[str, np.ndarray]], cpu: gb.Backend, sim: gb.Backend
 ) -> None:
     data, arrays = made
@@ -188,7 +189,7 @@ def test_data_may_lie_in_any_order(
 
 @settings(max_examples=100, deadline=None)
 @given(first=st.tuples(st.integers(0, 6), st.integers(1, 60)), second=st.tuples(st.integers(0, 6), st.integers(1, 60)))
-def test_bytes_are_shared_as_a_whole_or_not_at_all(first: tuple[int, int], second: tuple[int, int]) -> None:
+def test_tensors_share_all_bytes_or_none(first: tuple[int, int], second: tuple[int, int]) -> None:
     """Two tensors of int8 at multiples of 32. Intervals decide."""
     data = by_hand([("one", (first[1],), 24, 32 * first[0]), ("two", (second[1],), 24, 32 * second[0])], bytes(256))
     a, b = ({32 * at + i for i in range(n)} for at, n in (first, second))
@@ -237,7 +238,7 @@ def strange(tmp_path: Path) -> tuple[Path, np.ndarray]:
     return path, five
 
 
-def test_the_rest_of_a_strange_file_works(
+def test_known_parts_of_an_unusual_file_work(
     strange: tuple[Path, np.ndarray], tmp_path: Path, cpu: gb.Backend, sim: gb.Backend
 ) -> None:
     path, five = strange
@@ -258,7 +259,7 @@ def test_the_rest_of_a_strange_file_works(
         assert main(["gguf", arguments[0], str(path), *arguments[1:]]) == 0
 
 
-def test_strange_files_are_copied_byte_for_byte(strange: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+def test_unusual_files_are_copied_byte_for_byte(strange: tuple[Path, np.ndarray], tmp_path: Path) -> None:
     path, five = strange
     with gb.gguf.Writer(tmp_path / "copy.gguf") as writer:
         writer.copy_from(gb.gguf.open(path))
@@ -355,8 +356,8 @@ def test_arrays_of_arrays_are_kept(tmp_path: Path, value: Nested, change: tuple[
             assert (tmp_path / "b.gguf").read_bytes() == path.read_bytes()
 
 
-def test_made_up_arrays_of_arrays_are_refused(tmp_path: Path) -> None:
-    """The writer looks at the bytes."""
+def test_invalid_arrays_of_arrays_are_refused(tmp_path: Path) -> None:
+    """The writer checks the bytes."""
     good = packed([1, 2]) * 2
     for n, data in ((1, good), (3, good), (2, good[:-1]), (2, good + b"\0"), (2**40, good), (1, b"")):
         with pytest.raises(gb.errors.InvalidArgumentError, match=r"are not .* arrays"):

@@ -1,6 +1,9 @@
-"""GGUF files that other people's programs write are opened, checked, loaded, copied and quantized. Others read what we
-write. ``gguf_writers.py`` lists the programs. ``tools/check_long.sh`` installs them into a folder, which
-``GGML_TEST_WRITERS`` names. Without it nothing is installed, and these tests are skipped."""
+"""GGUF files of third-party programs are opened, checked, loaded, copied and quantized.
+
+Third-party programs also read our files. ``gguf_writers.py`` lists the programs.
+``tools/check_long.sh`` installs them into the folder that ``GGML_TEST_WRITERS`` names. Without it
+these tests are skipped.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ FOLDER = os.environ.get("GGML_TEST_WRITERS")
 needs_folder = pytest.mark.skipif(FOLDER is None, reason="GGML_TEST_WRITERS names no folder for programs of others")
 
 
-def test_there_are_at_least_ten_writers() -> None:
+def test_the_list_has_ten_writers() -> None:
     assert len(WRITERS) >= 10
 
 
 def installed(name: str, program: Program) -> Path:
-    """The folder of the program, which is installed first. Skips if that is not possible here."""
+    """Installs the program and returns its folder. Skips the test if that fails."""
     assert FOLDER is not None
     folder = Path(FOLDER).resolve() / name.replace("/", "-").replace(" ", "-")
     failed = program.install(folder)
@@ -35,7 +38,7 @@ def installed(name: str, program: Program) -> Path:
 
 @pytest.fixture
 def arrays(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Real numbers of each kind, among them shapes that few files have."""
+    """Tensors of each type, including unusual shapes."""
     return {
         "matrix": rng.standard_normal((4, 64), np.float32), "half": rng.standard_normal((2, 3)).astype(np.float16),
         "vector": rng.standard_normal(5, np.float32), "cube": rng.standard_normal((2, 3, 4), np.float32),
@@ -53,7 +56,7 @@ def write_ours(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 @needs_folder
 @pytest.mark.parametrize("name", WRITERS)
-def test_files_of_a_writer(
+def test_files_of_third_party_writers_are_read(
     tmp_path: Path, arrays: dict[str, np.ndarray], cpu: gb.Backend, sim: gb.Backend, name: str
 ) -> None:
     program = WRITERS[name]
@@ -89,7 +92,7 @@ def test_files_of_a_writer(
 
 @needs_folder
 @pytest.mark.parametrize("name", READERS)
-def test_files_of_ours_for_a_reader(tmp_path: Path, arrays: dict[str, np.ndarray], name: str) -> None:
+def test_third_party_readers_read_our_files(tmp_path: Path, arrays: dict[str, np.ndarray], name: str) -> None:
     program, path = READERS[name], tmp_path / "ours.gguf"
     folder = installed(name, program)
     chosen = {n: a for n, a in arrays.items() if a.ndim < 5}

@@ -33,7 +33,7 @@ pytestmark = [
 
 
 class Everywhere(Places):
-    """Each instruction of the package is a place."""
+    """Interrupts at each instruction of the package."""
 
     def is_place(self, frame: FrameType, event: str) -> bool:
         return event == "opcode"
@@ -45,7 +45,7 @@ def held() -> tuple[list[str], bool]:
     for number in os.listdir("/proc/self/fd"):
         try:
             found.append(f"{number}: {os.readlink(f'/proc/self/fd/{number}')}")
-        except OSError:  # that of the folder itself
+        except OSError:  # the descriptor of the folder itself
             continue
     return sorted(found), lib.gbpy_mapped_any()
 
@@ -83,8 +83,8 @@ ACTS: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Callbacks of the garbage collector are off. An interrupt in one (hypothesis has one) ends nothing: Python ignores
-    it, and pytest keeps its frames, which hold open files."""
+    """Disables callbacks of the garbage collector (hypothesis has one). Python ignores an interrupt
+    in them, and pytest keeps their frames with open files."""
     (tmp_path / "text").write_text("old")
     os.mkfifo(tmp_path / "pipe")
     gb.gguf.Writer(tmp_path / "model.gguf").add("name", "x").add_tensor("w", np.ones(5000, np.float32)).close()
@@ -111,7 +111,7 @@ def check(folder: Path, before: tuple[list[str], bool], where: str) -> None:
     sys.version_info >= (3, 12), reason="from 3.12 on Python does not trace the instructions of a call just entered"
 )
 @pytest.mark.parametrize("what", ACTS)
-def test_at_every_instruction(folder: Path, what: str) -> None:
+def test_an_interrupt_at_every_instruction(folder: Path, what: str) -> None:
     places, act, before = Everywhere(instructions=True), ACTS[what], held()
     act(folder)
     check(folder, before, "not interrupted")
@@ -128,7 +128,7 @@ def test_at_every_instruction(folder: Path, what: str) -> None:
     assert k > 20
 
 
-def test_at_random_moments(folder: Path) -> None:
+def test_interrupts_at_random_times(folder: Path) -> None:
     chooser, before = random.Random(1), held()
     armed = False
 

@@ -238,7 +238,7 @@ def model(path: Path) -> Path:
 
 
 def run(case: str, path: Path, size: int) -> subprocess.CompletedProcess[str]:
-    """In its own interpreter."""
+    """Runs a program in its own interpreter."""
     program = PRELUDE + textwrap.dedent(case)
     return subprocess.run(
         [sys.executable, "-c", program, str(path), str(size)], capture_output=True, text=True, timeout=120, check=False
@@ -288,7 +288,7 @@ def test_reads_of_a_file_that_shrinks_are_errors(tmp_path: Path, case: str, left
     assert children.stdout.readline() == "0\n", log.read_text()
 
 
-def test_an_interpreter_ends_after_a_file_shrank(tmp_path: Path) -> None:
+def test_the_interpreter_exits_after_a_file_shrank(tmp_path: Path) -> None:
     done = run(CASES["other tensors are unchanged"], model(tmp_path / "model.gguf"), 100)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-2000:])
 
@@ -297,7 +297,7 @@ def test_an_interpreter_ends_after_a_file_shrank(tmp_path: Path) -> None:
 def test_numpy_reads_of_a_view_get_the_signal(tmp_path: Path, handler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package does not replace missing data of a user's view by zeros. faulthandler reports the place."""
     path = model(tmp_path / "model.gguf")
-    # an address sanitizer would catch it
+    # an address sanitizer would catch the signal
     monkeypatch.setenv("ASAN_OPTIONS", f"{os.environ.get('ASAN_OPTIONS', '')}:handle_sigbus=0")
     case = (
         f"v = file.tensors['w'].numpy(); {handler}\nfile.tensors['q'].dequantize(); os.truncate(path, 100);"
@@ -309,7 +309,7 @@ def test_numpy_reads_of_a_view_get_the_signal(tmp_path: Path, handler: str, monk
 
 
 def test_replacing_the_file_keeps_the_mapping(tmp_path: Path) -> None:
-    """Replacing the path leaves the mapping whole."""
+    """Replacing the file at the path does not change the mapping."""
     path = model(tmp_path / "model.gguf")
     with gb.gguf.open(path) as file:
         before = file.tensors["w"].numpy().copy()

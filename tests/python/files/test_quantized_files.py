@@ -29,7 +29,7 @@ def model(tmp_path: Path, rng: np.random.Generator) -> Path:
 
 
 def importances(path: Path, **tensors: np.ndarray) -> str:
-    """An importance file by the package gguf; keys are ``name_sums`` and ``name_counts``."""
+    """An importance file, written with the package gguf. keys: ``name_sums`` and ``name_counts``"""
     writer = gguf.GGUFWriter(path, "imatrix")
     writer.add_string("general.type", "imatrix")
     writer.add_array("imatrix.datasets", ["wiki.train", "more"])
@@ -99,7 +99,7 @@ def test_importances_that_do_not_fit_are_an_error(
     assert not out.exists()
 
 
-def test_importances_may_be_of_any_number_type(model: Path, tmp_path: Path) -> None:
+def test_importances_can_have_any_number_type(model: Path, tmp_path: Path) -> None:
     sums, counts = np.arange(COLUMNS)[None], np.array([[3]])
     found = []
     for sum_type, count_type in (("f4", "f4"), ("f2", "i4"), ("i8", "i2"), ("i4", "i1")):
@@ -110,10 +110,9 @@ def test_importances_may_be_of_any_number_type(model: Path, tmp_path: Path) -> N
     assert len(set(found)) == 1
 
 
-def test_importances_in_the_format_before_gguf_are_told(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Entries with name, number of calls and values, behind their number: 32-bit integers, texts and floats."""
+def test_old_importance_files_are_an_error(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The number of entries, then entries with name, number of calls and values: 32-bit integers,
+    texts, floats."""
     old = tmp_path / "imatrix.dat"
     old.write_bytes(b"\1\0\0\0\5\0\0\0other\1\0\0\0\0\2\0\0" + np.ones(COLUMNS, np.float32).tobytes())
     out = str(tmp_path / "out.gguf")
@@ -156,7 +155,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("name", sorted(NUMBERS))
-def test_the_file_type_is_that_of_most_elements(model: Path, tmp_path: Path, name: str) -> None:
+def test_the_file_type_is_the_format_of_most_elements(model: Path, tmp_path: Path, name: str) -> None:
     path = importances(tmp_path / "i.gguf", experts_sums=ONES, other_sums=ONES[:1])
     file = quantize(model, tmp_path / "out.gguf", "--type", name, "--imatrix", path)
     assert file.metadata["general.file_type"] == NUMBERS[name]
@@ -207,9 +206,7 @@ def test_convert_names_the_version_and_the_file_type(tmp_path: Path) -> None:
     assert not list(gb.gguf.open(out).metadata)[1:]
 
 
-def test_a_second_quantization_is_refused_in_the_words_of_the_user(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_quantization_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "s.gguf"
     with gb.gguf.Writer(source) as writer:
         writer.add_tensor("embd", np.ones((4, 576), np.float32), "q8_0")
@@ -223,7 +220,7 @@ def test_a_second_quantization_is_refused_in_the_words_of_the_user(
     assert "2 matrices: 1 q5_0 (rows of 576 do not fit q4_k), 1 q4_k" in capsys.readouterr().out
 
 
-def test_importances_of_experts_meet_rows_that_come_in_pieces(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_importances_of_experts_match_rows_in_pieces(tmp_path: Path, rng: np.random.Generator) -> None:
     x = rng.standard_normal((EXPERTS, ROWS, COLUMNS), np.float32)
     weights = np.exp(rng.standard_normal((EXPERTS, COLUMNS)))
     with gb.gguf.Writer(tmp_path / "o.gguf") as writer:
@@ -233,7 +230,7 @@ def test_importances_of_experts_meet_rows_that_come_in_pieces(tmp_path: Path, rn
     np.testing.assert_array_equal(got, gb.quantize(x, "q4_k", weights))
 
 
-def test_more_rows_than_announced_are_told_with_importances_too(tmp_path: Path) -> None:
+def test_extra_rows_are_an_error_with_importances(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "o.gguf")
     rows = np.ones((9, COLUMNS), np.float32)
     writer.add_tensor("a", lambda: iter([rows]), "q4_k", shape=(2, 4, COLUMNS), importance=np.ones((2, COLUMNS)))
@@ -241,7 +238,7 @@ def test_more_rows_than_announced_are_told_with_importances_too(tmp_path: Path) 
         writer.close()
 
 
-def test_importances_that_do_not_fit_are_refused_when_a_tensor_is_added(tmp_path: Path) -> None:
+def test_importances_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "o.gguf")
     with pytest.raises(gb.errors.InvalidArgumentError, match="tensor 'a': importance of shape"):
         writer.add_tensor("a", np.ones((3, 4, 512), np.float32), "q4_k", importance=np.ones((5, 512)))

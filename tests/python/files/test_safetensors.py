@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 
 def encode(tensors: dict[str, tuple[str, tuple[int, ...], bytes]], **header: Any) -> bytes:
-    """A safetensors file of bytes, by the specification."""
+    """A safetensors file, written by the specification."""
     data, entries = b"", dict(header)
     for name, (kind, shape, content) in tensors.items():
         entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
@@ -41,7 +41,7 @@ def encode(tensors: dict[str, tuple[str, tuple[int, ...], bytes]], **header: Any
 
 @pytest.fixture
 def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Converts inputs. Returns the tensors of the GGUF file and the output, or the error, which must be one of the
+    """Converts inputs. Returns the tensors of the GGUF file and the output, or the error of the
     package."""
     monkeypatch.setenv("GGML_TRACEBACK", "1")
 
@@ -73,7 +73,7 @@ def assert_equal(tensor: gb.gguf.GGUFTensor, array: Array) -> None:
     assert tuple(n for n in tensor.shape if n != 1) == tuple(n for n in array.shape if n != 1)
 
 
-# ------------------------------------------------------------------------------------------------- models of many files
+# ---------------------------------------------------------------------------------------------- models in several files
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def change_index(folder: Path, change: Callable[[dict[str, Any]], object]) -> No
     index_of(folder).write_text(json.dumps(index))
 
 
-def test_an_index_gives_the_whole_model(convert, sharded) -> None:
+def test_an_index_opens_the_whole_model(convert, sharded) -> None:
     folder, arrays = sharded
     for source in ([index_of(folder)], [folder], [f"{folder}/"], shards_of(folder), reversed(shards_of(folder))):
         tensors, _ = convert(*source)
@@ -115,7 +115,7 @@ def test_an_index_gives_the_whole_model(convert, sharded) -> None:
             assert_equal(tensors[name], array)
 
 
-def test_an_index_may_begin_with_a_mark_and_lie_in_the_current_folder(convert, sharded, monkeypatch) -> None:
+def test_an_index_can_have_a_mark_and_be_in_the_current_folder(convert, sharded, monkeypatch) -> None:
     folder, arrays = sharded
     index_of(folder).write_bytes(b"\xef\xbb\xbf" + index_of(folder).read_bytes())
     monkeypatch.chdir(folder)
@@ -123,7 +123,7 @@ def test_an_index_may_begin_with_a_mark_and_lie_in_the_current_folder(convert, s
         assert sorted(convert(source)[0]) == sorted(arrays)
 
 
-def test_a_folder_without_index_may_hold_all_parts(convert, sharded) -> None:
+def test_a_folder_without_an_index_can_hold_all_parts(convert, sharded) -> None:
     folder, arrays = sharded
     index_of(folder).unlink()
     for source in ([folder], shards_of(folder)):
@@ -132,7 +132,7 @@ def test_a_folder_without_index_may_hold_all_parts(convert, sharded) -> None:
     assert "part 1 of 3" in refused(convert, folder)
 
 
-def test_a_folder_of_one_model(convert, tmp_path: Path) -> None:
+def test_a_folder_with_one_model_is_opened(convert, tmp_path: Path) -> None:
     one = {"a": np.ones(3, np.float32)}
     folder = tmp_path / "single"
     folder.mkdir()
@@ -147,7 +147,7 @@ def test_a_folder_of_one_model(convert, tmp_path: Path) -> None:
     assert "anything.safetensors, other.safetensors" in message
 
 
-def test_a_folder_of_an_index_and_a_whole_file_is_ambiguous(convert, sharded) -> None:
+def test_a_folder_with_an_index_and_a_complete_file_is_ambiguous(convert, sharded) -> None:
     folder, _ = sharded
     save_file({"a": np.ones(3, np.float32)}, folder / "model.safetensors")
     message = refused(convert, folder)
@@ -183,7 +183,7 @@ def test_a_numbered_file_alone_is_refused(convert, tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", ["m-00001-of-00001.safetensors", "part-of-model.safetensors", "x-2of3.safetensors"])
-def test_a_file_that_is_the_only_part_is_whole(convert, tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_the_only_part_is_complete(convert, tmp_path: Path, name: str) -> None:
     save_file({"a": np.ones(3, np.float32)}, tmp_path / name)
     assert list(convert(tmp_path / name)[0]) == ["a"]
 
@@ -222,7 +222,7 @@ def test_keys_of_all_shards_are_kept_once(convert, sharded) -> None:
     assert keys == {"general.architecture": "x", "safetensors.format": "np", "safetensors.more": 5, "a.b": 2}
 
 
-def test_a_whole_file_beside_an_index_is_whole(convert, sharded) -> None:
+def test_a_complete_file_beside_an_index_is_complete(convert, sharded) -> None:
     folder, arrays = sharded
     save_file(arrays, folder / "consolidated.safetensors")
     save_file({"other": np.ones(3, np.float32)}, folder / "other.safetensors")
@@ -239,7 +239,7 @@ def test_an_incomplete_checkpoint_is_refused(convert, sharded) -> None:
     assert "1 of the 5 tensors" in refused(convert, *shards_of(folder))
 
 
-def test_shards_must_hold_what_their_index_names(convert, sharded) -> None:
+def test_shards_must_have_the_tensors_of_their_index(convert, sharded) -> None:
     folder, _ = sharded
     original = index_of(folder).read_text()
 
@@ -285,7 +285,7 @@ def test_a_tensor_in_two_files_is_refused(convert, sharded, tmp_path: Path) -> N
      (b"[" * 100000, "not JSON"), (b'{"weight_map": {"a": "."}}', ""), (b'{"weight_map": {"a": "i.json"}}', ""),
      (b'{"weight_map": {"a": "\\ud800"}}', "")],
 )  # fmt: skip
-def test_what_is_no_index_is_refused(convert, tmp_path: Path, content: bytes, word: str) -> None:
+def test_invalid_indexes_are_refused(convert, tmp_path: Path, content: bytes, word: str) -> None:
     (tmp_path / "i.json").write_bytes(content)
     message = refused(convert, tmp_path / "i.json")
     assert word in message and "i.json" in message
@@ -297,11 +297,11 @@ def test_slices_of_tensors_are_refused(convert, tmp_path: Path) -> None:
     assert "slices" in refused(convert, path)
 
 
-def test_the_output_is_no_shard(convert, sharded) -> None:
+def test_the_output_cannot_be_a_shard(convert, sharded) -> None:
     folder, _ = sharded
     before = shards_of(folder)[0].read_bytes()
     for source in (folder, index_of(folder)):
-        with pytest.raises(gb.errors.InvalidArgumentError, match="is the file that is read"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=": give the output another name"):
             main(["gguf", "convert", str(source), str(shards_of(folder)[0])])
     assert shards_of(folder)[0].read_bytes() == before
 
@@ -339,7 +339,7 @@ def test_floats_of_a_byte_keep_every_value(convert, tmp_path: Path, kind: str) -
     assert f"{kind} is stored as {np.dtype(wide)}, with the same values: 3 tensors" in shown
 
 
-def test_float8_is_widened_to_the_type_that_is_asked_for(convert, tmp_path: Path, rng: np.random.Generator) -> None:
+def test_float8_is_widened_to_the_requested_type(convert, tmp_path: Path, rng: np.random.Generator) -> None:
     small = rng.standard_normal((8, 64)).astype(ml_dtypes.float8_e4m3fn)
     source = tmp_path / "m.safetensors"
     source.write_bytes(encode({"w": ("F8_E4M3", (8, 64), small.tobytes()), "b": ("F8_E5M2", (5,), bytes(5))}))
@@ -356,14 +356,14 @@ def test_float8_is_widened_to_the_type_that_is_asked_for(convert, tmp_path: Path
     assert not tensors["w"].dequantize().any()
 
 
-def test_scales_beside_float8_are_told(convert, tmp_path: Path) -> None:
+def test_scales_of_float8_are_reported(convert, tmp_path: Path) -> None:
     source = tmp_path / "m.safetensors"
     scale = ("F32", (1,), bytes(4))
     source.write_bytes(encode({"w": ("F8_E4M3", (2,), b"12"), "w_scale_inv": scale, "v": ("F8_E4M3", (2,), b"12")}))
     assert "scales beside weights are not multiplied with them: w\n" in convert(source)[1]
 
 
-def test_notes_and_summaries_count_in_words(convert, tmp_path: Path) -> None:
+def test_notes_and_summaries_use_singular_and_plural(convert, tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     path.write_bytes(encode({"a": ("BOOL", (2,), b"\1\0"), "b": ("U8", (1,), b"\1"), "c": ("U8", (1,), b"\2")}))
     printed = convert(path)[1]
@@ -402,7 +402,7 @@ def test_masks_of_other_bytes_are_true(convert, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5, 32), (1, 1, 1, 1, 1), (2, 1, 3, 1, 2, 1, 32)])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, ml_dtypes.bfloat16])
-def test_the_first_axes_of_more_than_four_become_one(convert, tmp_path: Path, rng, shape, dtype) -> None:
+def test_tensors_of_more_than_four_axes_are_folded(convert, tmp_path: Path, rng, shape, dtype) -> None:
     array = (rng.standard_normal(shape) * 9).astype(dtype)
     save_file({"conv": array}, tmp_path / "m.safetensors")
     tensors, shown = convert(tmp_path / "m.safetensors")
@@ -492,7 +492,7 @@ def test_all_tensors_that_cannot_be_stored_are_named_at_once(convert, tmp_path: 
      (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "XML"), (b"tjgg" + bytes(90), "GGML"),
      (b"A" * 300, "not a safetensors file"), (bytes(257) + b"ustar" + bytes(250), "tar")],
 )  # fmt: skip
-def test_a_file_of_another_kind_is_told_by_its_kind(convert, tmp_path: Path, content: bytes, word: str) -> None:
+def test_the_error_names_the_kind_of_another_file(convert, tmp_path: Path, content: bytes, word: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     message = refused(convert, path)
@@ -505,14 +505,14 @@ def test_a_file_of_another_kind_is_told_by_its_kind(convert, tmp_path: Path, con
 
 
 def test_every_length_of_a_header_is_read(convert, tmp_path: Path) -> None:
-    """Also those that begin as a pickle, a ZIP or a gzip file do."""
+    """Includes lengths whose bytes look like the start of a pickle, ZIP or gzip file."""
     for length in (64, *range(0x80, 0x180), 0x280, 0x8B1F, 0x4B50):
         text = json.dumps({"t": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode().ljust(length)
         (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
         assert list(convert(tmp_path / "m.safetensors")[0]) == ["t"]
 
 
-def test_a_file_that_is_cut_off_is_incomplete(convert, tmp_path: Path) -> None:
+def test_a_truncated_file_is_incomplete(convert, tmp_path: Path) -> None:
     whole = encode({"a": ("F32", (4,), bytes(16)), "b": ("I8", (3,), b"abc")})
     path = tmp_path / "m.safetensors"
     for n in range(1, len(whole)):
@@ -532,7 +532,7 @@ def test_metadata_that_maps_to_no_text_is_refused(convert, tmp_path: Path, metad
 
 
 def judged(content: bytes) -> bool:
-    """True if the package safetensors takes it."""
+    """True if the package safetensors accepts the file."""
     try:
         safetensors.deserialize(content)
     except safetensors.SafetensorError:
@@ -551,7 +551,9 @@ QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.function_scop
 
 @QUIET
 @given(header=st.dictionaries(st.sampled_from("abc"), ENTRIES, max_size=3), size=st.integers(0, 12))
-def test_headers_are_judged_as_by_the_package(convert, tmp_path: Path, header: dict[str, Any], size: int) -> None:
+def test_headers_are_accepted_or_refused_as_by_the_package(
+    convert, tmp_path: Path, header: dict[str, Any], size: int
+) -> None:
     text = json.dumps(header).encode()
     content = len(text).to_bytes(8, "little") + text + bytes(size)
     (tmp_path / "m.safetensors").write_bytes(content)
@@ -563,8 +565,10 @@ def test_headers_are_judged_as_by_the_package(convert, tmp_path: Path, header: d
 
 @QUIET
 @given(data=st.data())
-def test_damaged_files_end_in_an_error_of_ours(convert, sharded_once, tmp_path: Path, data: st.DataObject) -> None:
-    """Bytes of a shard, or of an index, are changed, cut out, doubled."""
+def test_damaged_files_raise_an_error_of_the_package(
+    convert, sharded_once, tmp_path: Path, data: st.DataObject
+) -> None:
+    """Bytes of a shard or an index are changed, removed or doubled."""
     folder = sharded_once
     files = sorted(folder.iterdir())
     path = data.draw(st.sampled_from(files))
@@ -618,9 +622,9 @@ ARRAYS = DTYPES.flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, max
 @QUIET
 @given(
     arrays=st.dictionaries(NAMES.filter(lambda n: n != "__metadata__"), ARRAYS, max_size=5),
-    metadata=st.none() | st.dictionaries(NAMES, NAMES, min_size=1, max_size=3),  # of {} the package writes no JSON
+    metadata=st.none() | st.dictionaries(NAMES, NAMES, min_size=1, max_size=3),  # the package writes no JSON for {}
 )
-def test_any_file_of_the_package_keeps_its_values(convert, tmp_path: Path, arrays, metadata) -> None:
+def test_random_files_of_the_package_keep_their_values(convert, tmp_path: Path, arrays, metadata) -> None:
     source = tmp_path / "m.safetensors"
     save_file(arrays, source, metadata=metadata)
     tensors, _ = convert(source)
@@ -631,7 +635,7 @@ def test_any_file_of_the_package_keeps_its_values(convert, tmp_path: Path, array
         read = {t.name: t for t in gguf.GGUFReader(tmp_path / "converted.gguf").tensors}
         for name, array in arrays.items():
             np.testing.assert_array_equal(np.asarray(read[name].data).reshape(array.shape), array)
-    back = {name: tensor.numpy() for name, tensor in tensors.items()}  # and the package reads what we read
+    back = {name: tensor.numpy() for name, tensor in tensors.items()}  # the package reads the same
     save_file(back, tmp_path / "back.safetensors")
     again, _ = convert(tmp_path / "back.safetensors")
     for name, array in back.items():
@@ -647,7 +651,7 @@ def test_a_file_that_cannot_be_read_is_named(convert, tmp_path: Path) -> None:
     assert "not a regular file" in refused(convert, tmp_path / "pipe.json")
 
 
-def test_long_shapes_are_judged_at_once(convert, tmp_path: Path) -> None:
+def test_long_shapes_are_refused_quickly(convert, tmp_path: Path) -> None:
     """The product of such sizes has millions of digits."""
     for shape in ([2**63] * 200_000, [2**63] * 200_000 + [0], [0] + [2**63] * 200_000):
         entry = {"t": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}

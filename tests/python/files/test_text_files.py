@@ -84,7 +84,7 @@ def test_a_byte_order_mark_is_ignored(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
-def test_text_of_another_encoding_is_told(tmp_path: Path, name: str, encoding: str) -> None:
+def test_text_in_another_encoding_is_an_error(tmp_path: Path, name: str, encoding: str) -> None:
     text, read = READERS[name]
     mark = "\ufeff" if encoding.endswith("be") else ""
     (tmp_path / name).write_bytes((mark + text()).encode(encoding))
@@ -93,7 +93,7 @@ def test_text_of_another_encoding_is_told(tmp_path: Path, name: str, encoding: s
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_is_no_text_is_refused(tmp_path: Path, name: str) -> None:
+def test_binary_files_are_refused(tmp_path: Path, name: str) -> None:
     text, read = READERS[name]
     (tmp_path / name).write_bytes(text().encode()[:9] + b"\0")
     with pytest.raises(gb.errors.FileError, match=rf"{name}: it is not text: NUL at byte 9"):
@@ -101,7 +101,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_file_of_another_kind_is_told_by_its_kind(tmp_path: Path, name: str) -> None:
+def test_the_error_names_the_kind_of_another_file(tmp_path: Path, name: str) -> None:
     kinds = {
         b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n": "a Git LFS pointer",
         b"\n<!DOCTYPE html>\n<html>": "an HTML page",
@@ -129,14 +129,14 @@ def test_line_ends_of_other_systems_are_read(tmp_path: Path, name: str) -> None:
     assert read(path) == expected
 
 
-def test_the_text_of_a_profile_may_begin_with_a_mark() -> None:
+def test_the_text_of_a_profile_can_begin_with_a_mark() -> None:
     text = profile_json()
     assert gb.profile.Profile.from_json("\ufeff" + text).to_json(limits=False) == gb.profile.Profile.from_json(
         text
     ).to_json(limits=False)
 
 
-def test_caches_may_begin_with_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_can_begin_with_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     backend = gb.Backend("CPU", n_threads=1)
     copy = gb.sched.CopyCost(1.0, 2.0)
@@ -149,7 +149,7 @@ def test_caches_may_begin_with_a_mark(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read_links() == {"a b": copy}
 
 
-def test_sentences_may_begin_with_a_mark(tmp_path: Path) -> None:
+def test_files_of_sentences_can_begin_with_a_mark(tmp_path: Path) -> None:
     (tmp_path / "texts").write_bytes(MARK + b"A cat sat.\r\n\r\nOn a mat.\r\n")
     program = (
         "import argparse\nfrom examples.embed.__main__ import read_texts\n"
@@ -199,7 +199,7 @@ def refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes |
         (f'"{"x" * 200000},0,2,4', "a field has more than"),
     ],
 )
-def test_a_wrong_row_is_told_with_its_line(tmp_path, capsys, row: str, message: str) -> None:
+def test_the_error_of_a_row_names_its_line(tmp_path, capsys, row: str, message: str) -> None:
     for before, line in (("", 2), ("b,0,1,1\n\n", 4), ('"b\nc",0,1,1\n', 4)):
         found = refusal(tmp_path, capsys, f"id,lower,upper,size\n{before}{row}\n")
         assert found.startswith(f"line {line}: ") and message in found
@@ -212,11 +212,11 @@ def test_a_wrong_row_is_told_with_its_line(tmp_path, capsys, row: str, message: 
      ("id,lower,upper,size,size", "2 columns are called size"), ("ID,Lower,Upper,Size", "no column id, lower, size"),
      ("x" * 5000, "no column id")],
 )  # fmt: skip
-def test_a_wrong_heading_is_told(tmp_path, capsys, heading: str, message: str) -> None:
+def test_a_wrong_heading_is_an_error(tmp_path, capsys, heading: str, message: str) -> None:
     assert message in refusal(tmp_path, capsys, f"{heading}\na,0,2,4\n" if heading else "")
 
 
-def test_spaces_signs_and_other_columns_do_no_harm(tmp_path: Path) -> None:
+def test_spaces_signs_and_other_columns_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text("note, id, size, lower,upper,note\n\n,a, 004 ,+1, 3,\n,b,0,-1,-0,x\n")
     assert [np.asarray(part).tolist() for part in read_instance(path)] == [["a", "b"], [1, -1], [3, 0], [4, 0]]
@@ -251,7 +251,9 @@ CELLS = st.sampled_from(LIMITS).map(str) | st.text(max_size=6) | st.integers(0, 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(rows=st.lists(st.lists(CELLS, min_size=3, max_size=5), max_size=4), ends=st.sampled_from(["\n", "\r\n", "\r"]))
 @example(rows=[["a", "1", "2", "3"], ["b", "0", "9", str(2**64 - 1)]], ends="\n")
-def test_any_table_is_read_as_python_reads_it_or_refused(tmp_path: Path, rows: list[list[str]], ends: str) -> None:
+def test_random_tables_are_read_as_python_reads_them_or_refused(
+    tmp_path: Path, rows: list[list[str]], ends: str
+) -> None:
     out = io.StringIO()
     csv.writer(out, lineterminator=ends).writerows([["id", "lower", "upper", "size"], *rows])
     path = tmp_path / "in.csv"
@@ -279,7 +281,7 @@ def test_any_table_is_read_as_python_reads_it_or_refused(tmp_path: Path, rows: l
 
 
 @pytest.mark.parametrize("text", ["id,lower,upper,size\n" + "x" * 130000 + ",0,1,1\n", "\n" * 100000 + TABLE])
-def test_long_lines_and_many_empty_ones_are_read(tmp_path: Path, text: str) -> None:
+def test_long_lines_and_many_empty_lines_are_read(tmp_path: Path, text: str) -> None:
     (tmp_path / "in.csv").write_text(text)
     assert len(read_table(tmp_path / "in.csv")[""]) >= 1
 
@@ -294,13 +296,13 @@ def test_long_lines_and_many_empty_ones_are_read(tmp_path: Path, text: str) -> N
      ([1, 2.5, 2**63], "must be integers"), (["1"], "must be integers"), ([True, 10**30], "must be integers"),
      (np.array([1, 2**63], np.float64), "must be integers, is float64")],
 )  # fmt: skip
-def test_numbers_that_do_not_fit_are_told_by_their_place(sizes: Any, message: str) -> None:
+def test_the_error_of_a_large_number_names_its_position(sizes: Any, message: str) -> None:
     with pytest.raises(gb.errors.InvalidArgumentError, match=message):
         gb.planning.plan_memory([0] * len(sizes), [1] * len(sizes), sizes)
 
 
-def test_sizes_beside_very_large_ones_are_integers() -> None:
-    """NumPy makes floats of such a list."""
+def test_sizes_in_lists_with_large_numbers_are_integers() -> None:
+    """NumPy would make floats of such a list."""
     assert gb.planning.plan_memory([0, 2], [1, 3], [5, 2**63 + 1]).peak == 2**63 + 1
     for arguments in ({"alignment": 10**5000}, {"capacity": -(10**5000)}, {"n_threads": 10**5000}):
         with pytest.raises(gb.errors.InvalidArgumentError, match="digits"):

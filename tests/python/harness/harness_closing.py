@@ -1,18 +1,21 @@
-"""Threads, signal handlers, finalizers and callbacks that close what others use; and every pair of operations against
-each other.
+"""Threads, signal handlers, finalizers and callbacks close objects that other code uses. Also runs
+all pairs of operations at once.
 
     python tests/python/harness/harness_closing.py --seconds 10 --seed 1
-        operations against each other and against close(), at random
+        random operations at once, and close()
     python tests/python/harness/harness_closing.py --pairs
-        every pair of operations for some milliseconds: does any wait for ever?
+        every pair of operations for some milliseconds, to find deadlocks
 
-Rounds of four kinds take turns. *Threads*: some run random operations on one scene, others close parts of it, until all
-is closed. *Handlers*: a timer's signals close parts, in the middle of what the main thread does. *Callbacks*: parts are
-closed by ``__array__`` of an argument, an eval callback, a custom operation, an abort callback, a log function, the
-generator of a ``with`` block that is dropped, ``copy.copy`` of an object. *Finalizers*: cycles of garbage whose
-``__del__`` and weak references use and close everything, collected in the middle of operations.
+Rounds of four kinds alternate:
 
-Only errors of the package may come out, results must be right, arrays must stay memory.
+- *Threads*: some run random operations on one scene, others close its parts, until all is closed.
+- *Handlers*: signals of a timer close parts while the main thread works.
+- *Callbacks*: ``__array__`` of an argument, an eval callback, a custom operation, an abort callback,
+  a log function, the generator of a dropped ``with`` block, or ``copy.copy`` close parts.
+- *Finalizers*: garbage cycles, collected during operations, use and close everything in ``__del__``
+  and weak references.
+
+Only errors of the package are allowed, results must be right, and arrays must stay valid memory.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ def tolerant(act: Task, scene: Scene) -> bool:
 
 
 class Team:
-    """Threads that work; the first exception of any is raised in the end."""
+    """Threads that work. At the end it raises their first exception."""
 
     def __init__(self) -> None:
         self.raised: list[tuple[str, BaseException]] = []
@@ -122,7 +125,7 @@ def threads_round(chooser: random.Random, counts: Counter[str]) -> None:
 
 
 def one_of(scene: Scene, closers: list[str], chooser: random.Random, counts: Counter[str], where: str) -> None:
-    """Closes the next part of the scene, or uses any."""
+    """Closes the next part of the scene, or uses any part."""
     closes = bool(closers) and chooser.random() < 0.3
     name = closers.pop() if closes else chooser.choice(NAMES)
     counts["closes" if closes else f"operations in {where}"] += 1
@@ -156,7 +159,7 @@ def handlers_round(chooser: random.Random, counts: Counter[str]) -> None:
 
 
 class _Array:
-    """Closes something when NumPy asks for its values."""
+    """Closes something when NumPy converts it."""
 
     def __init__(self, act: Callable[[], object], shape: tuple[int, ...]) -> None:
         self.act, self.shape = act, shape
@@ -167,7 +170,7 @@ class _Array:
 
 
 class _Floats(list):  # type: ignore[type-arg]
-    """A list whose length is asked for, which closes something."""
+    """A list that closes something when its length is read."""
 
     def __init__(self, act: Callable[[], object], values: list[float]) -> None:
         super().__init__(values)
@@ -349,7 +352,7 @@ def callbacks_round(chooser: random.Random, counts: Counter[str]) -> None:
 
 
 class _Garbage:
-    """Part of a cycle; uses and closes parts of a scene when it is collected."""
+    """A member of a cycle that uses and closes parts of a scene when it is collected."""
 
     def __init__(self, scene: Scene, chooser: random.Random, counts: Counter[str]) -> None:
         self.scene, self.me, self.chooser, self.counts = scene, self, chooser, counts
@@ -378,7 +381,7 @@ def finalizers_round(chooser: random.Random, counts: Counter[str]) -> None:
         for _ in range(12):
             garbage = Scene()
             garbage.__dict__["cycle"] = [_Garbage(garbage, chooser, counts), garbage]
-            if chooser.random() < 0.5:  # it shares devices with what is in use
+            if chooser.random() < 0.5:  # it shares devices with the scene
                 garbage.__dict__["other"] = scene
                 garbage.sched = gb.Scheduler([scene.sim, scene.cpu])
             del garbage
@@ -422,8 +425,8 @@ def closing(seconds: float, seed: int, options: argparse.Namespace) -> Counter[s
 
 
 def pairs(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    """Two threads, each with one operation, for some milliseconds; all pairs, an operation with itself too, if there is
-    time."""
+    """Two threads run one operation each for some milliseconds. Covers all pairs, including equal
+    operations, as time allows."""
     chooser, counts = random.Random(seed), Counter[str]()
     end = time.monotonic() + seconds
     sys.setswitchinterval(1e-5)
@@ -463,7 +466,7 @@ def pairs(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
 
 
 def _read_while_computing(w: Scene) -> None:
-    """An evaluation callback that reads what others write."""
+    """An evaluation callback that reads tensors which other threads write."""
     w.sched.compute(w.graph, lambda t: w.w.numpy() is not None and w.t.numpy() is not None)
 
 

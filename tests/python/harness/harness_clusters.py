@@ -1,19 +1,22 @@
-"""Clusters inside one process, attacked: interrupts at every place, other operations and endings at random places,
-threads, ranks that die, forks.
+"""Attacks on clusters inside one process: interrupts at every place, other operations and closes at
+random places, threads, dying ranks, forks.
 
     python tests/python/harness/harness_clusters.py --mode interrupts
-        KeyboardInterrupt is raised at each place of the package where CPython looks for signals, one after the other in
-        each operation; then all works, from two threads, no rank is lost and nothing is left there
+        raises KeyboardInterrupt in each operation, at each place of the package where CPython
+        checks for signals. Then everything works from two threads, no rank is lost, and no objects
+        are left on the ranks
     python tests/python/harness/harness_clusters.py --mode timer
-        a timer's signals interrupt operations at random moments, also outside of the package
+        signals of a timer interrupt operations at random times, also outside of the package
     python tests/python/harness/harness_clusters.py --mode handlers
-        another operation or ending runs at a random place of an operation, on the same thread
+        another operation or close runs at a random place of an operation, on the same thread
     python tests/python/harness/harness_clusters.py --mode threads
-        threads do operations at random; in the end the scene is closed, or ranks are killed, in the middle of them
+        threads run random operations. At the end the scene is closed or ranks are killed during the
+        operations
     python tests/python/harness/harness_clusters.py --mode fork
-        a child at any moment: everything of the cluster raises there, another cluster works, and the parent goes on
+        forks at random times. In the child objects of the cluster raise, and a new cluster works.
+        The parent continues
 
-Rank 0 is this process, and so is what the other ranks do; only rank 0's own code is interrupted.
+All ranks are threads of this process. Only code of rank 0 is interrupted.
 """
 
 from __future__ import annotations
@@ -42,12 +45,12 @@ from harness_interleave import Places, after_calls, interrupted
 from harness_interrupts import Timer
 from harness_scene import PATIENCE, Wrong, in_thread, model_file, must, report, shuffled, supervise, valid, watched
 
-SMALL, LARGE = 16, 4096  # elements; bytes of the second go as data of their own
+SMALL, LARGE = 16, 4096  # elements; LARGE needs a separate data message
 Act = Callable[["ClusterScene"], Any]
 
 
 class Instructions(Places):
-    """The places where CPython looks for signals. The line of ``with lock`` appears again before
+    """The places where CPython checks for signals. The line of ``with lock`` appears again before
     the release of the lock, where no signal handler runs."""
 
     def __init__(self) -> None:
@@ -58,8 +61,8 @@ class Instructions(Places):
 
 
 class ClusterScene:
-    """Two ranks, a scheduler over both with pending runs, and memory on each. ``x`` is 2 or 3 in all elements, ``a``
-    and ``b`` are 1 or 2, whatever order things happen in."""
+    """Two ranks, a scheduler over both with pending runs, and memory on each. All elements of ``x``
+    are 2 or 3, those of ``a`` and ``b`` are 1 or 2, for any order of operations."""
 
     def __init__(self) -> None:
         self.network = LocalNetwork(3)
@@ -90,11 +93,12 @@ class ClusterScene:
         self.sched.compute(self.graph)
 
     def check(self) -> None:
-        """Everything works, and is right. Nothing may be closed, and no rank lost."""
+        """Checks that everything works, with right results. Requires that nothing is closed and no
+        rank lost."""
         lost = [r.lost for r in self.cluster.ranks if r.lost]
         if lost:
             raise Wrong(lost[0])
-        with contextlib.suppress(gb.errors.StateError):  # an interrupt may have ended a run
+        with contextlib.suppress(gb.errors.StateError):  # an interrupt may have stopped a run
             self.sched.synchronize()
         self.sched.allocate(self.graph)
         for value in (3.0, 2.0):
@@ -115,7 +119,7 @@ class ClusterScene:
             device.allocate(900_000).close()
 
     def check_ranks(self) -> None:
-        """Nothing is left on the ranks but what this scene has, and their data have all been taken."""
+        """Checks that ranks have only objects of this scene, and no unreceived data."""
         gc.collect()
         for device in (self.one, self.two):
             device.synchronize()
@@ -244,7 +248,7 @@ KILLERS: dict[str, Act] = {
 
 
 def attempt(act: Act, scene: ClusterScene) -> None:
-    """What was interrupted before may have left a run that failed, or results out of date."""
+    """Tolerates StateError: an earlier interrupt may have left a failed run or outdated results."""
     with contextlib.suppress(gb.errors.StateError):
         act(scene)
 
@@ -449,7 +453,7 @@ MODES = {"interrupts": interrupts, "timer": by_timer, "handlers": handlers, "thr
 
 
 def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    _worker._LEND = 1024  # bytes: what is LARGE may be sent from where it is
+    _worker._LEND = 1024  # bytes, so that LARGE data may be lent
     try:
         return MODES[options.mode](seconds, seed, options)
     finally:

@@ -1,10 +1,10 @@
-"""fork() at any moment, while threads compute, set, read, build, open and close.
+"""fork() at random times, while threads compute, set, read, build, open and close.
 
     python tests/python/harness/harness_fork.py --seconds 10 --seed 1
 
-In the child new objects work, from two threads; old ones work and are right, or raise an error of the package; nothing
-hangs, nothing that is read is garbage, and everything can be closed. The parent does not notice. Children that fail are
-counted by how, and the harness fails in the end if there were any.
+In the child new objects work from two threads. Old objects give right results or raise an error of
+the package. Nothing hangs, no read returns garbage, and everything can be closed. The parent is not
+affected. The harness counts failed children by kind, and fails at the end if there are any.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from harness_scene import (
     watched,
 )
 
-PATIENCE = 60 if SANITIZED else 15  # seconds that a child may take; it needs less than one
+PATIENCE = 60 if SANITIZED else 15  # seconds for a child, which needs less than one
 GARBAGE, FOREIGN, NEW = 81, 82, 83
 HOW = {GARBAGE: "read garbage", FOREIGN: "raised what is no error of the package", NEW: "could not use new objects"}
 BUSY = (
@@ -50,7 +50,7 @@ BUSY = (
 
 
 class Busy:
-    """Threads that are in the middle of something, most of the time."""
+    """Threads that almost always execute an operation."""
 
     def __init__(self, chooser: random.Random, scenes: list[Scene]) -> None:
         self.over = threading.Event()
@@ -78,7 +78,7 @@ class Busy:
 
 
 def child(scenes: list[Scene], pending: Any, chooser: random.Random) -> int:
-    """What the exit status says. Runs in the child only."""
+    """The checks in the child. Returns its exit status."""
     doing = "?"
 
     def use_new() -> None:
@@ -152,7 +152,7 @@ def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
                 with contextlib.suppress(gb.GgmlError):
                     pending = scenes[0].sched.compute_async(scenes[0].graph, [scenes[0].y])
             sys.stdout.flush()
-            process = os.fork()  # no watchdog of faulthandler may run now: in the child it could never be cancelled
+            process = os.fork()  # no watchdog of faulthandler may be active, because the child could not cancel it
             if process == 0:
                 signal.alarm(2 * PATIENCE)
                 faulthandler.dump_traceback_later(PATIENCE, exit=True)

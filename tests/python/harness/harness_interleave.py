@@ -1,16 +1,18 @@
-"""Every place in the package's Python code where something else may come between: one by one, in every operation.
+"""Interleaves other code at each place of the package's Python code, in every operation.
 
     python tests/python/harness/harness_interleave.py --mode interrupts
-        KeyboardInterrupt is raised there; afterwards all works, from two threads
+        raises KeyboardInterrupt there. Afterwards everything works from two threads
     python tests/python/harness/harness_interleave.py --mode handlers
-        another operation or close() runs there, on the same thread, as in a handler of a signal or a finalizer
+        another operation or close() runs there on the same thread, like a signal handler or a
+        finalizer
     python tests/python/harness/harness_interleave.py --mode threads
-        the same on another thread, while this one stands still there
+        the same on another thread, while this one pauses there
 
-Nothing here is left to chance but the order, and which part is tried in the given time; ``--complete`` tries all of the
-first mode, or every operation against every close() in the others, however long it takes. The places are the lines of
-the package (``--instructions``: the instructions after a call, too, where CPython looks for signals), which
-``sys.settrace`` reports. Only errors of the package may come out.
+Only the order is random, and the part that fits into the given time. ``--complete`` tries
+everything in the first mode, and every operation with every close() in the others, for as long as
+it takes. Places are the lines of the package that ``sys.settrace`` reports. With ``--instructions``
+they include the instructions after a call, where CPython checks for signals. Only errors of the
+package are allowed.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ from harness_interrupts import attempt, checked, new_scene_and_close
 from harness_scene import CLOSERS, OPERATIONS, Scene, report, shuffled, supervise, watched
 
 PACKAGE = str(Path(gb.__file__).parent)
-STANDSTILL = 0.01  # seconds that a thread stands still for one that waits for it
+STANDSTILL = 0.01  # seconds that a thread pauses for another one, which may wait for it
 
 
 @functools.cache
 def after_calls(code: CodeType) -> frozenset[int]:
-    """Offsets of the instructions after those where CPython looks for signals."""
+    """Offsets of the instructions after those where CPython checks for signals."""
     found, before = set(), ""
     for instruction in dis.get_instructions(code):
         if before.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
@@ -52,8 +54,8 @@ def after_calls(code: CodeType) -> frozenset[int]:
 
 
 class Places:
-    """``run(act, k, intruder)`` calls the intruder at the k-th place of what the act executes of the package; False if
-    there are fewer."""
+    """``run(act, k, intruder)`` calls the intruder at the k-th place of the package in ``act``.
+    False if there are fewer places."""
 
     def __init__(self, instructions: bool) -> None:
         self.instructions = instructions
@@ -95,7 +97,7 @@ def interrupt() -> None:
 
 
 def interrupted(places: Places, name: str, act: Callable[[], object], k: int) -> bool:
-    """Interrupts an act at its k-th place; False if there are fewer."""
+    """Interrupts ``act`` at its k-th place. False if there are fewer places."""
     with watched():
         try:
             return places.run(act, k, interrupt)
@@ -184,8 +186,8 @@ def intruders(seconds: float, seed: int, options: argparse.Namespace) -> Counter
 
 
 def _choices(chooser: random.Random, lengths: dict[str, int], complete: bool) -> Iterator[tuple[str, str, int]]:
-    """Operation, what comes between, and the place. ``lengths`` tells how many places an operation has, as soon as that
-    is known."""
+    """Triples of operation, intruder and place. ``lengths``: the number of places of an operation,
+    once it is known"""
     if complete:
         for name in shuffled(list(OPERATIONS), chooser):
             for other in CLOSERS:

@@ -1,16 +1,17 @@
-"""Ctrl-C and failed allocations at any moment: afterwards everything works, also from another thread.
+"""Ctrl-C and failed allocations at random times. Afterwards everything works, also from another
+thread.
 
     python tests/python/harness/harness_interrupts.py --seconds 10 --seed 1
-        a timer interrupts operations at random moments
+        a timer interrupts operations at random times
     python tests/python/harness/harness_interrupts.py --no-memory
-        one allocation of Python's after the other fails
+        each allocation of Python fails in turn
     python tests/python/harness/harness_interrupts.py --latency
-        how long until SIGINT is heard while the library works or waits
+        measures the time from SIGINT to KeyboardInterrupt while the library works or waits
 
-An interrupt is a KeyboardInterrupt that the handler of a signal raises, SIGINT or SIGALRM, sent by a timer 1 us to 5 ms
-after an operation began. After every burst of them the scene is checked by this thread and by another one. Descriptors
-and threads must not grow, memory not by more than a few dozen MB, and a simulated device of 4 MB still has its memory.
-A lock that is left behind shows as a hang.
+A signal handler raises KeyboardInterrupt. A timer sends SIGINT or SIGALRM 1 us to 5 ms after an
+operation began. After a burst of interrupts, this thread and another one check the scene.
+Descriptors and threads must not grow, memory by at most a few dozen MB, and a simulated device of 4
+MB must have its memory. A leaked lock appears as a hang.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ BOUND = 48.0  # MB
 
 
 class Timer:
-    """Raises KeyboardInterrupt in the main thread once, some time after `start`; never outside of `attempt`."""
+    """Raises KeyboardInterrupt in the main thread once, some time after `start`, and only within
+    `attempt`."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -89,12 +91,12 @@ class Timer:
 
 
 class _Sender:
-    """A thread that sends SIGINT to the main thread, as a terminal does."""
+    """A thread that sends SIGINT to the main thread, like a terminal."""
 
     def __init__(self) -> None:
-        # of C: an interrupt of `put` leaves no lock of Python's behind
+        # SimpleQueue is in C: an interrupt of `put` leaks no Python lock
         self.wanted: queue.SimpleQueue[float] = queue.SimpleQueue()
-        self.sent = 0.0  # when
+        self.sent = 0.0  # time of the signal
         self.thread: threading.Thread | None = None
 
     def send(self, seconds: float) -> None:
@@ -133,7 +135,7 @@ def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
     before: Resources | None = None
     while time.monotonic() < end:
         for name in shuffled(list(acts), chooser)[:AFTER]:
-            # most moments lie within the operation; some come later than it, and may hit what follows
+            # most times are within the operation; some are later, and may hit the next code
             delay = chooser.choice(
                 [chooser.uniform(1e-6, 1.2 * durations[name] + 2e-5), 10 ** chooser.uniform(-6, -2.3)]
             )
@@ -170,7 +172,7 @@ def attempt(name: str, act: Callable[[Scene], object], scene: Scene) -> None:
 
 
 def checked(scene: Scene, counts: Counter[str]) -> None:
-    """The scene works from this thread and another one."""
+    """Checks the scene from this thread and another one."""
     for where, check in (("this thread", scene.check), ("another thread", lambda: in_thread(scene.check))):
         with watched():
             try:
@@ -184,7 +186,8 @@ def checked(scene: Scene, counts: Counter[str]) -> None:
 
 
 def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    """Allocation n of each operation fails, for n = 0, 1, ... until dozens in a row make no difference."""
+    """Allocation n of each operation fails, for n = 0, 1, ... until dozens of failures in a row
+    have no effect."""
     try:
         import _testcapi
     except ImportError:
@@ -229,7 +232,7 @@ def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Co
 
 
 def _product(devices: list[gb.Backend], n: int = 6144) -> Callable[[], object]:
-    """One node that takes a second or more: longer than any wait before the interrupt."""
+    """One node that takes a second or more, longer than any wait before the interrupt."""
     ctx, scheduler = gb.Context(), gb.Scheduler(devices)
     a = ctx.tensor((n, n))
     graph = ctx.graph(a @ a)
@@ -288,8 +291,8 @@ LATENCY: dict[str, Callable[[], Callable[[], object]]] = {
 
 
 def latency(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    """Milliseconds from SIGINT to KeyboardInterrupt. The promise is 200. The limit allows for a
-    busy machine."""
+    """Milliseconds from SIGINT to KeyboardInterrupt. The documents promise 200. The limit allows
+    for a busy machine."""
     chooser, timer, counts = random.Random(seed), Timer(), Counter[str]()
     acts = {name: make() for name, make in LATENCY.items()}
     late: dict[str, list[float]] = {name: [] for name in acts}
@@ -316,7 +319,7 @@ def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]
         return (without_memory if options.no_memory else latency if options.latency else by_timer)(
             seconds, seed, options
         )
-    finally:  # a signal may be pending, and Python's own handlers end before the process does
+    finally:  # a signal may be pending, and Python removes its handlers before the process ends
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -2,9 +2,10 @@
 
     python tests/python/harness/harness_messages.py --seconds 60 --seed 1
 
-In each round a cluster of three simulated ranks, with a short deadline, computes, copies and loads. One to three of its
-control messages lose bits, are lost, or come twice. Each call must end within a few deadlines, and only errors of the
-package may come out. Results may be wrong: a payload has no checksum.
+In each round a cluster of three simulated ranks, with a short deadline, computes, copies and loads.
+One to three of its control messages are changed, lost or repeated. Each call must end within a few
+deadlines, and only errors of the package are allowed. Results may be wrong: a payload has no
+checksum.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from ggml_backend.cluster import _messages as m
 from harness_scene import model_file, report, supervise, watched
 
 DEADLINE = 0.5
-MOST = 40 * DEADLINE + 20  # seconds of a round: each of its calls may wait for the deadline, on a busy machine
+MOST = 40 * DEADLINE + 20  # seconds for a round, whose calls may each wait for the deadline on a busy machine
 HEADER = 20  # bytes of a message
 SIZE = 1000
 
 
 class Damage:
-    """Changes some of the control messages that the ranks send, by their numbers."""
+    """Changes some control messages of the ranks, by their numbers."""
 
     def __init__(self, chooser: random.Random) -> None:
         self.chooser = chooser
@@ -173,7 +174,7 @@ def one_round(chooser: random.Random, counts: Counter[str]) -> None:
 
 
 def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    _worker.memory_of_host = lambda: 1 << 28  # a damaged size asks for no more
+    _worker.memory_of_host = lambda: 1 << 28  # limits allocations of a damaged size
     _worker._LEND = 1024
     chooser, counts = random.Random(seed), Counter[str]()
     end = time.monotonic() + seconds

@@ -1,14 +1,15 @@
-"""What the attack harnesses share: a small scene with one of everything, and a table of all that one can do with it.
+"""Shared by the attack harnesses: a small scene with one object of each kind, and a table of operations on it.
 
-``Scene`` has schedulers, graphs, buffers, contexts, allocators, a file. ``OPERATIONS`` maps names to functions of a
-scene; each leaves the scene usable. ``CLOSERS`` maps names to functions that close a part of it. ``Scene.check``
-computes with everything that is left and compares: after whatever a harness did, it must succeed, from any thread.
+``Scene`` has schedulers, graphs, buffers, contexts, allocators and a file. ``OPERATIONS`` maps
+names to functions of a scene, each of which leaves the scene usable. ``CLOSERS`` maps names to
+functions that close a part of the scene. ``Scene.check`` computes with all remaining objects and
+checks the results. After any attack it must succeed, from any thread.
 
-Values. ``x`` is only ever 2 or 3 in all elements, ``w`` the identity, ``a`` 1 or 2. So each readable result has few
-right values, however threads interleave, and `valid` finds a wrong one.
+All elements of ``x`` are 2 or 3, ``w`` is the identity, and ``a`` is 1 or 2. So each readable
+result has few right values for any interleaving of threads, and `valid` finds wrong ones.
 
-`supervise` runs a harness in a process of its own, restarts it with another seed when it dies, and says what it died
-of.
+`supervise` runs a harness in its own process. If the process dies, it reports the cause and
+restarts with another seed.
 """
 
 from __future__ import annotations
@@ -47,17 +48,18 @@ N = 8
 EYE = np.eye(N, dtype=np.float32)
 SANITIZED = re.search("lib[at]san", os.environ.get("LD_PRELOAD", "")) is not None
 VALUES = os.environ.get("GB_HARNESS_VALUES") != "0"
-"""Are results looked at? ``--no-values`` looks for crashes, hangs and foreign exceptions only."""
+"""Whether results are checked. ``--no-values`` looks only for crashes, hangs and foreign
+exceptions."""
 PATIENCE = float(os.environ.get("GB_HARNESS_PATIENCE", "120" if SANITIZED else "40"))
-"""Seconds after which something that should take milliseconds hangs."""
+"""Seconds after which an operation of milliseconds counts as a hang."""
 
 
 class Wrong(Exception):
-    """A result that no order of the calls allows."""
+    """A result that is wrong for any order of the calls."""
 
 
 def model_file() -> str:
-    """A small model file; made once for all processes of a run."""
+    """A small model file, made once for all processes of a run."""
     path = os.environ.get("GB_HARNESS_MODEL")
     if path is None:
         directory = tempfile.mkdtemp(prefix="gb_harness_")
@@ -75,20 +77,20 @@ def doubled(dst: np.ndarray[Any, Any], a: np.ndarray[Any, Any]) -> None:
 
 
 def both(out: tuple[Any, Any], a: np.ndarray[Any, Any]) -> tuple[Any, None]:
-    """Two results, of which one is returned and one written."""
+    """Two results: one is returned, the other written."""
     out[1][...] = a.sum(1)
     return a / 2, None
 
 
 def valid(what: str, array: np.ndarray[Any, Any], *values: float) -> None:
-    """Wrong, unless all elements are among the values. Uses nothing of NumPy that imports or is slow: handlers call it
-    in the middle of it."""
+    """Raises Wrong unless all elements are among the values. Signal handlers call it, so it avoids
+    slow or importing parts of NumPy."""
     if VALUES and not set(array.reshape(-1).tolist()) <= set(values):
         raise Wrong(f"{what}: {sorted(set(array.reshape(-1).tolist()))[:5]}, not of {values}")
 
 
 class Hosted(gb.devices.Device):
-    """A device written in Python, on memory of the host."""
+    """A device written in Python, with host memory."""
 
     @gb.devices.op("add", "mul")
     def elements(self, node: gb.devices.Node, out: Any, a: Any, b: Any) -> None:
@@ -119,7 +121,7 @@ gb.devices.register_device("WORLD_BOXED", Boxed)
 
 
 class Scene:
-    """One of everything."""
+    """One object of each kind."""
 
     def __init__(self) -> None:
         self.path = model_file()
@@ -170,11 +172,11 @@ class Scene:
         self.file = gb.gguf.open(self.path)
         self.pending: gb.sched.Pending | None = None
         with gb.Context() as gone:
-            self.dead = gone.graph(gb.ops.relu(gone.tensor(1)))  # a graph that nobody can use any more
+            self.dead = gone.graph(gb.ops.relu(gone.tensor(1)))  # an unusable graph: its context is closed
         self.views: list[Any] = []
 
     def check(self) -> None:
-        """Everything works, and is right. Nothing may be closed."""
+        """Checks that everything works, with right results. Requires that nothing is closed."""
         self.sched.n_copies = 1
         self.sched.synchronize()
         self.sched.allocate(self.graph)
@@ -206,7 +208,7 @@ class Scene:
         valid("q", self.q.numpy(copy=True), 18)
         self.event.record().synchronize()
         self.buffer.usage = "weights"
-        self.sim.allocate(2 << 20).close()  # what the device has of memory was given back
+        self.sim.allocate(2 << 20).close()  # all memory of the device is free again
         valid("the file", self.file.tensors["w"].numpy() - EYE, 0)
         with gb.Context() as ctx, gb.Scheduler([self.sim, self.cpu]) as scheduler:
             t = ctx.tensor(5)
@@ -217,13 +219,13 @@ class Scene:
             valid("something new", graph.outputs[0].numpy(copy=True), 8)
 
     def read_views(self) -> None:
-        """Arrays taken before stay valid memory, whatever was closed."""
+        """Checks that earlier arrays are still valid memory after any close."""
         views, self.views = self.views, []
         for view in views:
             view.tobytes()
 
     def close(self) -> None:
-        """Everything, in the order in which it was made."""
+        """All objects, in order of creation."""
         for closer in CLOSERS.values():
             closer(self)
 
@@ -389,7 +391,7 @@ def _(w: Scene) -> None:
         with w.sched.trace() as trace:
             w.sched.compute(w.graph)
     except gb.errors.StateError as error:
-        # by another thread, or by one that was interrupted before its `with` began
+        # by another thread, or by a call interrupted before its `with`
         if "recorded already" not in str(error):
             raise
     else:
@@ -402,7 +404,7 @@ def _(w: Scene) -> None:
         with w.sched.profile(max_records=100) as profile:
             w.sched.compute(w.graph)
     except gb.errors.StateError as error:
-        # by another thread; or the scheduler was closed before the `with` began
+        # by another thread, or the scheduler was closed before the `with`
         if "recorded already" not in str(error) and "ended" not in str(error):
             raise
     else:
@@ -509,8 +511,7 @@ def _(w: Scene) -> None:
     w.y.set_output()
 
 
-# -------------------------------------------------------------------------------------------------------- contexts and
-# graphs
+# -------------------------------------------------------------------------------------------------- contexts and graphs
 
 operations(
     build=lambda w: gb.ops.soft_max(gb.ops.relu(w.y + w.x)),
@@ -631,8 +632,7 @@ def _(w: Scene) -> None:
         w.views.append(ctx.from_dlpack(w.w, copy=None).numpy())
 
 
-# ------------------------------------------------------------------------------------------------ buffers, devices,
-# allocators
+# ----------------------------------------------------------------------------------------- buffers, devices, allocators
 
 operations(
     buffer_facts=lambda w: (
@@ -797,7 +797,7 @@ def _(w: Scene) -> None:
 
 
 def _drop_context(w: Scene) -> None:
-    """Only pending work keeps the context."""
+    """Only pending work keeps the context alive."""
     w.ctx.close()
     w.graph = w.custom = w.several = w.dead
     w.pending = None
@@ -823,11 +823,11 @@ CLOSERS.update({
 })  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------------------- what holds
+# -------------------------------------------------------------------------------------------------------------- checks
 
 
 def in_thread(act: Callable[[], Any]) -> None:
-    """Runs it on another thread, and raises its exception here."""
+    """Runs a function on another thread, and raises its exception here."""
     raised: list[BaseException] = []
 
     def guarded() -> None:
@@ -855,10 +855,10 @@ def watched(seconds: float = PATIENCE) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched_by_alarm(seconds: float = PATIENCE) -> Iterator[None]:
-    """The same without a thread, for a block that replaces Python's allocator: a thread that starts could be about to
-    give back memory by the one that is just taken away."""
+    """The same without a thread, for a block that replaces Python's allocator. A starting thread
+    could free memory with the removed allocator."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)  # then the signal ends the process
+    faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)  # the chained handler ends the process
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -868,7 +868,7 @@ def watched_by_alarm(seconds: float = PATIENCE) -> Iterator[None]:
 
 
 class Resources:
-    """What a process has: descriptors, threads, memory."""
+    """Resources of a process: descriptors, threads, memory."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -885,7 +885,7 @@ class Resources:
             return "?"
 
     def leaked(self, before: Resources, megabytes: float) -> list[str]:
-        """In words, beyond a tolerance of memory; of descriptors and threads a few may come and go."""
+        """A text about growth beyond the tolerances of memory, descriptors and threads."""
         found = []
         if len(self.descriptors) > len(before.descriptors) + 3:
             new = Counter(self.descriptors) - Counter(before.descriptors)
@@ -905,7 +905,7 @@ _DONE = "harness: "
 
 
 def report(counts: Counter[str]) -> None:
-    """A child's counts, for its parent; printed again and again, the last line counts."""
+    """Prints the counts of a child for its parent. The last line counts."""
     print(_DONE + ";".join(f"{k}={v}" for k, v in sorted(counts.items())), flush=True)
 
 
@@ -937,7 +937,7 @@ def supervise(
         return 0
     if options.no_values:
         os.environ["GB_HARNESS_VALUES"] = "0"
-    mine = "GB_HARNESS_MODEL" not in os.environ  # who started this may have one, and goes on with it
+    mine = "GB_HARNESS_MODEL" not in os.environ  # a parent may have made one, and still uses it
     model_file()
     end, totals, kinds, deaths, seed = (
         time.monotonic() + options.seconds,
@@ -951,8 +951,8 @@ def supervise(
         left = max(1.0, end - time.monotonic())
         command = [sys.executable, file, "--work", "--seconds", str(left), "--seed", str(seed), *extra]
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-            # what is freed or was never written is no number that could pass for a result, no pointer, and if it is
-            # large no memory
+            # freed and unwritten memory holds no valid result or pointer; large freed blocks are
+            # unmapped
             environment = {**os.environ, "MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "16384"}
             child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
             try:
@@ -1012,14 +1012,14 @@ def _kind(status: int | None, printed: str) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Is it what Python, NumPy or cffi make of an allocation that failed?"""
+    """True for an exception that Python, NumPy or cffi raises after a failed allocation."""
     text = str(error)
     return isinstance(error, (MemoryError, SystemError)) or (isinstance(error, RuntimeError) and "can't" in text)
 
 
 def lost_by_python(error: SystemError) -> bool:
-    """Is it what Python 3.11.2 makes of two signals at once in ``os.path.realpath``, without this package, too? (Not
-    3.11.7.)"""
+    """True for an error of Python 3.11.2 itself: two signals at once in ``os.path.realpath`` (fixed
+    in 3.11.7)."""
     once = sys.version_info < (3, 11, 7) and isinstance(error.__cause__, KeyboardInterrupt)
     return once and "fire" in str(error) and "returned a result with an exception set" in str(error)
 
@@ -1028,8 +1028,8 @@ _ignored = Counter[str]()
 
 
 def _unraisable(hook: Any) -> None:
-    """An exception that Python could not raise, in a finalizer. Interrupts and failed allocations may end there; all
-    else is a failure."""
+    """Handles an exception in a finalizer. Interrupts and failed allocations are allowed there,
+    others are failures."""
     if isinstance(hook.exc_value, (KeyboardInterrupt, MemoryError)):
         _ignored[type(hook.exc_value).__name__] += 1
         return

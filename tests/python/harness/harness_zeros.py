@@ -1,15 +1,17 @@
-"""Every operation with sizes of 0 and 1 in every position: on one thread and two, a simulated device, a scheduler of
-both, a CUDA device where there is one (GGML_CUDA_MODULE names the emulation), with evaluation callbacks, custom
-functions, copies and comparisons of the graph.
+"""Every operation with sizes 0 and 1 in every position.
+
+It runs on one thread and two, a simulated device, a scheduler of both, and a CUDA device if
+available (GGML_CUDA_MODULE names the emulation), with evaluation callbacks, custom functions,
+copies and comparisons of the graph.
 
     python tests/python/harness/harness_zeros.py --seconds 10 --seed 1
 
-Operations and arguments are the cases of op_cases.py and some more. One size that occurs in them becomes 0 or 1
-wherever it occurs, or in one place only; or all inputs get a leading axis of 0 or 1; or sizes become huge beside a 0.
-What builds must compute, or be refused by an error of the package, on all machines alike, and all get the same values.
-What is known of the shape by NumPy must hold, and wherever an array of a tensor is handed out, to the caller, to a
-callback, to a custom function, it has the shape of the tensor, with all axes, and as many bytes as the tensor has, no
-more. All bytes of every array are read, which the address sanitizer watches.
+The cases are those of op_cases.py and some more, changed: one size becomes 0 or 1, everywhere or in
+one place; or all inputs get a leading axis of 0 or 1; or sizes become huge beside a 0. A graph that
+builds must compute, or be refused with an error of the package, equally on all machines, and all
+values must be equal. Shapes must be NumPy's where NumPy has the function. Each array of a tensor,
+for the caller, a callback or a custom function, must have the shape and the bytes of the tensor.
+The harness reads all bytes, so that the address sanitizer sees them.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ CASES: list[tuple[str, Build, list[Array], Any]] = [
     *MORE,
 ]
 SHAPES_KNOWN = {*SHAPES, "+", "*", "-", "@", "[]", "T", "swapaxes", "reshape", "astype", "in place"}
-LARGEST = 1 << 23  # bytes of a tensor; the machines write them many times, and simulated devices have 64 MiB
+LARGEST = 1 << 23  # bytes of a tensor; machines write them many times, and simulated devices have 64 MiB
 LOOSE = {"sum", "cross_entropy_loss", "cross_entropy_loss_back", "mean"}
 
 
@@ -126,7 +128,7 @@ def changed(arrays: Sequence[Array], chooser: random.Random) -> list[tuple[int, 
 
 
 def whole(tensor: gb.Tensor, array: Array, what: str) -> None:
-    """The array is the tensor: its shape, with all axes, and its bytes."""
+    """Checks that an array has the shape, with all axes, and the bytes of its tensor."""
     if array.shape != tensor.shape and not tensor.dtype.is_quantized:
         raise Wrong(f"{what}: an array of shape {array.shape} for {tensor!r}")
     if array.nbytes > tensor.nbytes:
@@ -167,7 +169,7 @@ class Trial:
 
     def set(self, values: Sequence[Array]) -> None:
         for tensor, value in zip(self.inputs, values, strict=True):
-            if tensor.is_placed:  # else only its shape counts
+            if tensor.is_placed:  # without memory only the shape is checked
                 tensor.set(value if value.shape == tensor.shape else value.item())
 
     def see(self, tensor: gb.Tensor) -> bool:
@@ -199,7 +201,7 @@ class Machines:
         trial.set(values)
         trial.graph.compute(backend)
         array = trial.done("Graph.compute")
-        for node in trial.graph.nodes:  # those inside, too, have memory of their own
+        for node in trial.graph.nodes:  # inner nodes also have their own memory
             whole(node, node.numpy(), "Tensor.numpy")
         return array
 
@@ -257,7 +259,7 @@ def values_of(arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> lis
     found = []
     for array, shape in zip(arrays, shapes, strict=True):
         if math.prod(n for n in shape if n) > 1 << 22:
-            found.append(np.empty(0, array.dtype))  # huge beside a 0; set as a number
+            found.append(np.empty(0, array.dtype))  # huge sizes beside a 0: set as a number
         else:
             value = np.resize(array, shape).astype(array.dtype)
             found.append(np.zeros(shape, array.dtype) if array.dtype.kind == "i" else value)
@@ -289,7 +291,7 @@ def trial(
     except gb.GgmlError:
         counts["refused"] += 1
         return
-    # one value for each of 2^31 empty rows, say
+    # for example one value for each of 2^31 empty rows
     if any(t.nbytes > LARGEST for t in (*first.inputs, *first.graph.nodes)):
         counts["too large"] += 1
         return
@@ -298,7 +300,7 @@ def trial(
     if shape is not None and first.node.shape != shape:
         raise Wrong(f"{shapes}: the result has the shape {first.node.shape}, NumPy's has {shape}")
     counts["shapes known"] += shape is not None
-    if any(math.prod(node.shape) > 1 << 22 for node in first.graph.nodes):  # what is huge beside a 0 may lose the 0
+    if any(math.prod(node.shape) > 1 << 22 for node in first.graph.nodes):  # huge sizes beside a 0 may lose the 0
         counts["too large to compute"] += 1
         return
     results: dict[str, Array | None] = {}

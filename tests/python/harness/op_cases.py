@@ -38,7 +38,7 @@ def _computes(build: Build, arrays: list[Array]) -> bool:
 
 
 def _calls() -> Iterator[tuple[str, Build, list[Array]]]:
-    """The calls of the table with float32 where several dtypes are possible, or else float16; without duplicates."""
+    """The calls of the table without duplicates, with float32 if possible, else float16."""
     seen = set()
     for case in all_cases(Sizes("one")):
         for dtype in ("float32", "float16"):

@@ -44,7 +44,7 @@ HARNESSES = {
 }
 
 
-def test_every_operation_of_a_cluster_works_alone():
+def test_every_operation_of_a_cluster_works():
     scene = ClusterScene()
     for act in CLUSTER_OPERATIONS.values():
         act(scene)
@@ -54,9 +54,9 @@ def test_every_operation_of_a_cluster_works_alone():
 
 
 @pytest.mark.parametrize("name", ["read a", "compute", "copy to b"])
-def test_handlers_may_read_in_the_middle_of_everything(name):
-    """At each place of an operation of a cluster a handler, which is on the same thread, takes what has come, and asks
-    for more: what the operation was about to take among it."""
+def test_handlers_can_read_during_any_operation(name):
+    """At each place of an operation of a cluster, a handler on the same thread receives arrived
+    messages and requests more."""
     scene, places = ClusterScene(), Instructions()
     for k in itertools.count(1):
         if not places.run(lambda: CLUSTER_OPERATIONS[name](scene), k, lambda: CLUSTER_OPERATIONS["read a"](scene)):
@@ -73,7 +73,7 @@ ALONE = {"interrupts heard"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.alone if n in ALONE else ()) for n in HARNESSES])
-def test_holds(name, prompt_frees, capsys):
+def test_the_harness_finds_no_failure(name, prompt_frees, capsys):
     if name.endswith("fork") and SANITIZED:
         pytest.skip("the sanitizer of gcc 12 holds its own locks in a child of several threads, which then hangs")
     file, *flags = HARNESSES[name]
@@ -90,8 +90,8 @@ def test_holds(name, prompt_frees, capsys):
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
-def test_every_operation_works_alone():
-    """And again, in a scene where the others were done before."""
+def test_every_operation_works():
+    """Each operation runs again in a scene after all others."""
     scene = Scene()
     for name, act in OPERATIONS.items():
         fresh = Scene()
@@ -113,7 +113,7 @@ def test_every_operation_works_alone():
                 "view y",
                 "dlpack result",
                 "dlpack copy",
-            ), name  # out of date by now
+            ), name  # outdated
     scene.check()
 
 
@@ -136,8 +136,8 @@ def _stop_trace(w: Scene) -> None:
     (OPERATIONS["measure"], CLOSERS["close graph allocator"]),
     (_trace_and_close, _stop_trace), (_trace_and_close, CLOSERS["close scheduler"]),
 ])  # fmt: skip
-def test_something_else_at_every_place(act, intruder):
-    """What the harness does at random places, for some pairs at all of them."""
+def test_another_operation_at_every_place(act, intruder):
+    """Runs some pairs at all places, which the harness tries at random places."""
     places = Places(instructions=False)
     for k in itertools.count(1):
         scene = Scene()
@@ -157,7 +157,8 @@ BESIDE = {
 @pytest.mark.parametrize("other", ["synchronize", "trace"])
 @pytest.mark.parametrize("act", list(BESIDE))
 def test_another_thread_at_every_place(act, other):
-    """At each place of an operation another thread does something, as far as it can while the first stands still."""
+    """At each place of an operation, which pauses there, another thread runs another operation as
+    far as possible."""
     scene, places, raised = Scene(), Places(instructions=False), []
 
     def guarded() -> None:
@@ -190,8 +191,8 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_public_method_is_attacked(kind):
-    """A new one belongs into the table of operations."""
+def test_every_public_method_is_in_the_table(kind):
+    """A new method needs a row in the table of operations."""
     source = (HERE / "harness_scene.py").read_text(encoding="utf-8") + (HERE / "harness_closing.py").read_text(
         encoding="utf-8"
     )

@@ -13,11 +13,11 @@ from ggml_backend.cluster import LocalNetwork, simulated
 from harness_clusters import Instructions
 from harness_interleave import interrupt
 
-N = 6000  # elements: more bytes than a command holds
+N = 6000  # elements: more bytes than inline data of a command
 
 
-def test_nothing_comes_into_memory_of_a_run_that_ended():
-    """Wherever the interrupt comes: whose array is freed, for that no rank's data are awaited any more."""
+def test_an_interrupted_run_releases_its_memory():
+    """For any place of the interrupt: no data of ranks are awaited for a freed array."""
     network, places, freed = LocalNetwork(2), Instructions(), 0
     with simulated(2, network=network) as cluster, gb.Context() as ctx:
         network.link(1, 0, delay=2e-3)
@@ -42,7 +42,7 @@ def test_nothing_comes_into_memory_of_a_run_that_ended():
                     peers = cluster._conductor.peers.values()
                     awaited = [a for p in peers for a in list(p.arrivals.values()) if a.target is not None]
                     assert not awaited, f"interrupted at {places.where}"
-                with contextlib.suppress(gb.errors.StateError):  # the run was interrupted
+                with contextlib.suppress(gb.errors.StateError):  # an interrupted run
                     sched.synchronize()
                 if not inside:
                     break

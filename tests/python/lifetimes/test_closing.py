@@ -124,7 +124,8 @@ for call in calls:
 
 
 def test_close_in_a_callback_ends_the_run(holds):
-    """A later call on its devices would wait forever for a run that no thread can finish."""
+    """Otherwise a later call on its devices would wait forever for a run that no thread can
+    finish."""
     holds("""
     slow = gb.Backend("SIM", delay="20ms"); s = gb.Scheduler([slow, cpu])
     ctx = gb.Context(); x = ctx.tensor((4, 4))
@@ -158,7 +159,7 @@ def test_close_while_another_thread_starts_runs(holds):
 
 
 def test_dot_reads_no_freed_memory(holds):
-    """The values of small constants are part of it."""
+    """DOT output contains the values of small constants."""
     holds("""
     sys.setswitchinterval(1e-6)
     end = time.monotonic() + LONGER
@@ -241,7 +242,7 @@ for make in (copy.copy, copy.deepcopy):
 
 
 def test_objects_that_close_cannot_be_copied(tmp_path, cpu):
-    """Found by its method, not from a list: closing one copy would leave the other half open."""
+    """Finds all classes with ``close``: closing one copy would leave the other half open."""
     path = tmp_path / "model.gguf"
     writer = gb.gguf.Writer(path)
     writer.add("general.architecture", "test")
@@ -251,7 +252,7 @@ def test_objects_that_close_cannot_be_copied(tmp_path, cpu):
         for module in (gb, gb.gguf)
         for kind in vars(module).values()
         if isinstance(kind, type) and (hasattr(kind, "close") or hasattr(kind, "stop"))
-    } - {gb.devices.Device}  # the user's: its backend closes it
+    } - {gb.devices.Device}  # an object of the user, closed by its backend
     with gb.gguf.open(path) as file, gb.Context() as ctx, gb.Scheduler([cpu]) as scheduler, scheduler.trace() as trace:
         things = [
             file,
@@ -282,7 +283,7 @@ def test_objects_that_close_cannot_be_copied(tmp_path, cpu):
 
 
 def test_finalizers_can_use_a_file_of_their_cycle(holds, tmp_path):
-    """The collector of Python calls finalizers in any order, so the file must outlive its users."""
+    """Python's collector calls finalizers in any order, so the file must outlive its users."""
     holds(f"""
     path = {str(tmp_path / "model.gguf")!r}
     with gb.gguf.Writer(path) as writer:

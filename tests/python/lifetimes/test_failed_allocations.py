@@ -75,7 +75,7 @@ def test_failed_allocations_leave_objects_usable(holds, act):
 
 
 def test_small_graphs_need_little_memory(ctx):
-    """Making the graph of one node again and again does not fill the memory."""
+    """Repeatedly making a graph of one node does not fill the memory."""
     x = ctx.tensor(4)
     y = x * 2.0
     before = ctx.used_nbytes
@@ -97,7 +97,7 @@ def test_quantize_works_if_threads_cannot_start(monkeypatch):
 
 # allocations
 
-# malloc, calloc and realloc fail once: in the nth call from the package's module.
+# malloc, calloc or realloc fails once, in the n-th call from the package's module.
 FAILING = r"""
 #include <stddef.h>
 #include <stdint.h>

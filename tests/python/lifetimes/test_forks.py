@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow
 
 
 def forked(act: str, rounds: int = 40) -> str:
-    """A program that forks while threads compute; each child runs the act and must end with status 0 within ten
-    seconds."""
+    """A program that forks while threads compute. Each child runs ``act`` and must end with status
+    0 within ten seconds."""
     return f"""
 sys.setswitchinterval(1e-4)
 faulthandler.cancel_dump_traceback_later()  # its thread would be missing in the child
@@ -77,7 +77,7 @@ def test_old_objects_work_or_raise_in_a_forked_child(holds):
     )
 
 
-def test_a_run_on_its_way_is_not_garbage_in_a_forked_child(holds):
+def test_a_pending_run_is_valid_or_an_error_in_a_forked_child(holds):
     holds(
         """
     faulthandler.cancel_dump_traceback_later()
@@ -118,8 +118,8 @@ QUESTIONS = [
     *((q, True) for q in ("trace.stop()", "s.trace()", "s.stats", "s.reset_stats()", "s.splits", "s.synchronize()",
      "s.close()")),
 ])  # fmt: skip
-def test_questions_about_a_scheduler_that_was_busy_at_a_fork(holds, question, recorded):
-    """A run is pending, and another thread computes: each question is answered in the child, or raises."""
+def test_queries_of_a_busy_scheduler_end_in_a_forked_child(holds, question, recorded):
+    """A run is pending, and another thread computes. Each query returns in the child, or raises."""
     holds(f"""
     faulthandler.cancel_dump_traceback_later()
     slow = gb.Backend("SIM", delay="10ms"); one = gb.Backend("CPU", n_threads=2)

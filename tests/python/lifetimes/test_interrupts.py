@@ -19,14 +19,15 @@ from programs import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-# seconds; the promise is 0.2, what is asserted leaves room for machines that others use
+# seconds; the documents promise 0.2, the tests allow for busy machines
 LATE = 20.0 if SANITIZED else 2.0
 BYTES = 1 << 28
 
 
 @pytest.fixture
 def interrupted() -> Iterator[Callable[[Callable[[], object], float], float]]:
-    """Calls a function, sends SIGINT after so many seconds, and returns how long after it KeyboardInterrupt came."""
+    """Calls a function, sends SIGINT after so many seconds, and returns the seconds until
+    KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("signals are handled on the main thread only")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,7 +47,7 @@ def interrupted() -> Iterator[Callable[[Callable[[], object], float], float]]:
             sender.start()
             try:
                 act()
-            finally:  # a call that fails by itself must not leave a signal to the next test
+            finally:  # the signal of a failed call must not reach the next test
                 over.set()
                 sender.join()
             raise AssertionError("it ended without an interrupt")
@@ -127,7 +128,7 @@ def test_interrupted_set_leaves_the_input_unset(device: str, interrupted: Callab
     scheduler.allocate(graph)
     ones = np.ones(BYTES // 4, np.float32)
     unset = False
-    for i in range(100):  # an interrupt may also lie in the last piece, or between two calls
+    for i in range(100):  # an interrupt may come in the last piece, or between two calls
         assert interrupted(lambda: [x.set(ones) for _ in range(10_000)], 0.02 + 0.003 * i) < LATE
         try:
             scheduler.compute(graph)
@@ -168,13 +169,13 @@ def test_interrupts_end_copies(name: str, interrupted: Callable[..., float], tmp
 def test_interrupts_end_writes_to_a_simulated_device(
     how: str, interrupted: Callable[..., float], tmp_path: Path
 ) -> None:
-    """The device fills new memory first. An interrupt leaks none of it."""
+    """The device first fills new memory. An interrupt leaks no memory."""
     sim = gb.Backend("SIM", mem=2 * BYTES)
     with gb.gguf.Writer(tmp_path / "x.gguf") as writer:
         writer.add_tensor("x", np.zeros(BYTES // 4 - 1024, np.float32))
 
     def act() -> None:
-        for _ in range(10_000):  # each is given back before the next: two fill the device
+        for _ in range(10_000):  # each is freed before the next, because two fill the device
             sim.allocate(BYTES) if how == "alloc" else gb.gguf.open(tmp_path / "x.gguf").load(sim)
 
     for i in range(5):
@@ -184,7 +185,7 @@ def test_interrupts_end_writes_to_a_simulated_device(
 
 
 def test_interrupted_compute_leaves_the_scheduler_usable(holds):
-    """SIGINT as a terminal sends it, hundreds of times, at random moments of a loop of computations."""
+    """Hundreds of SIGINTs, as from a terminal, at random times in a loop of computations."""
     holds("""
     ctx, x, y, g, s = small(gb.Scheduler([sim, cpu]))
     main = threading.get_ident(); interrupts = Interrupts(); go = threading.Semaphore(0)
@@ -330,7 +331,7 @@ HEARD = {
 
 @pytest.mark.alone
 @pytest.mark.parametrize("case", HEARD)
-def test_interrupts_end_waits_at_once(holds, case):
+def test_interrupts_end_waits_quickly(holds, case):
     """The promise is 0.2 s. The limit allows for a busy machine, but is below the length of the work."""
     out = holds(
         textwrap.dedent(HEARD[case])
@@ -355,7 +356,7 @@ os._exit(0)  # a device may still be busy, and exit waits for it
 
 
 def test_stop_does_not_end_the_next_run(holds):
-    """Backend.stop ends the computation that runs, never the one that begins afterwards."""
+    """Backend.stop ends the current computation, never a later one."""
     holds("""
     ctx = gb.Context(); x = ctx.tensor(4); g = ctx.graph(x * 2.0); ctx.allocate(cpu); x.set(1.0)
     s = gb.Scheduler([cpu]); sys.setswitchinterval(1e-6)
@@ -368,7 +369,7 @@ def test_stop_does_not_end_the_next_run(holds):
     """)
 
 
-# An exception before the line that comes after `n` others in a function of the package, as a signal handler's may.
+# Raises an exception after `n` lines of a function of the package, like a signal handler.
 INTERRUPT = """
 def interrupted(name, n, act):
     left = [n]
@@ -473,7 +474,7 @@ assert n > 5
     "question", ["t.is_placed", "t.buffer", "t.location", "t.is_host", "repr(t)", "ctx.allocate(cpu)"]
 )
 def test_interrupts_end_queries_that_wait(holds, question):
-    """The tensor's place, or its context, is in use by another thread."""
+    """Another thread holds a lock on the tensor's memory or context."""
     holds(f"""
         from ggml_backend._base.handles import use
         ctx = gb.Context(allocate={not question.startswith("ctx")}) if {question.startswith("ctx")} else gb.Context()
@@ -497,7 +498,7 @@ def test_interrupts_end_queries_that_wait(holds, question):
     "work", ["gb.Scheduler(cpu).prepare(large, allocate=False)", "slow.compute(cpu)"], ids=["planning", "computing"]
 )
 def test_a_signal_handler_computes_its_own_graph(holds, work):
-    """The handler's graph is planned on its own, whatever the interrupted call has cached about its graph."""
+    """The handler's graph gets its own plan, independent of the caches of the interrupted call."""
     holds(f"""
         ctx, weights = gb.Context(), gb.Context()
         x = y = ctx.tensor(4)

@@ -17,8 +17,8 @@ PARTS = ["context", "weights", "buffer", "scheduler", "cpu", "sim"]
 
 
 class Scene:
-    """Everything at once: weights in their own context and buffer on a device, a graph over two devices, results in
-    arrays."""
+    """A scene with weights in their own context and buffer on a device, a graph over two devices,
+    and results in arrays."""
 
     def __init__(self) -> None:
         self.cpu = gb.Backend("CPU", n_threads=1)
@@ -40,7 +40,7 @@ class Scene:
         assert (self.array == 3).all()
 
     def use(self) -> None:
-        """Tries everything; errors must be ours."""
+        """Calls every method. Only errors of the package are allowed."""
         acts = [
             lambda: self.scheduler.compute(self.graph), lambda: self.scheduler.allocate(self.graph),
             lambda: self.scheduler.splits,
@@ -68,7 +68,7 @@ def test_every_order_of_closing(order):
     for part in order:
         getattr(scene, part).close()
         scene.use()
-        assert np.isfinite(scene.array).all()  # still there, even if computed again meanwhile
+        assert np.isfinite(scene.array).all()  # still valid memory, even if computed again
     for part in order:
         getattr(scene, part).close()  # again
         if hasattr(getattr(scene, part), "closed"):
@@ -95,8 +95,9 @@ def test_scene_computes_again_and_again():
         Scene()
 
 
-def test_memory_is_given_back_at_once():
-    """Without a collection of garbage: a device of 1 MiB holds one buffer of 0.6 MiB at a time."""
+def test_memory_is_freed_without_garbage_collection():
+    """Memory is freed without garbage collection: a device of 1 MiB holds one buffer of 0.6 MiB at
+    a time."""
     gc.disable()
     try:
         device = gb.Backend("SIM", mem="1M")
@@ -141,7 +142,7 @@ def test_tensors_in_a_closed_buffer(ctx, cpu):
     assert a.buffer == again
 
 
-def test_an_address_used_again_is_not_the_old_buffer(ctx, cpu):
+def test_a_reused_address_is_not_the_old_buffer(ctx, cpu):
     old = ctx.tensor(1000, name="old")
     for _ in range(20):
         buffer = cpu.allocate(8192)
@@ -154,7 +155,7 @@ def test_an_address_used_again_is_not_the_old_buffer(ctx, cpu):
     assert not old.is_placed
 
 
-def test_arrays_keep_what_they_look_into(cpu):
+def test_arrays_keep_their_memory_alive(cpu):
     def array_of(kind):
         ctx = gb.Context()
         t = ctx.tensor((100, 100))
@@ -178,7 +179,7 @@ def test_arrays_keep_what_they_look_into(cpu):
             a[...] = 7
 
 
-def test_backend_lives_as_long_as_it_is_used(ctx):
+def test_a_backend_lives_as_long_as_its_users(ctx):
     backend = gb.Backend("SIM")
     t = ctx.tensor(4)
     ctx.allocate(backend)
@@ -192,7 +193,7 @@ def test_backend_lives_as_long_as_it_is_used(ctx):
         graph.compute(backend)
 
 
-def test_nothing_leaks():
+def test_objects_are_freed_by_reference_counting():
     """Objects are freed by reference counting alone."""
     gc.collect()
     gc.disable()
@@ -251,7 +252,8 @@ def test_use_after_close_in_every_class(cpu):
 
 
 def test_finalizers_in_a_cycle_can_use_everything():
-    """Python calls the finalizers of a cycle in any order; whichever comes last must find the memory still there."""
+    """Python calls the finalizers of a cycle in any order, so memory must stay valid until the last
+    one."""
     done = []
 
     class Last:
@@ -276,7 +278,7 @@ def test_finalizers_in_a_cycle_can_use_everything():
 
 
 @pytest.mark.parametrize("has", ["operation", "every callback"])
-def test_what_its_own_functions_refer_to_is_collected(has):
+def test_cycles_through_functions_are_collected(has):
     """A model whose methods are functions of its graph's nodes, and callbacks."""
 
     class Model:
@@ -300,7 +302,7 @@ def test_what_its_own_functions_refer_to_is_collected(has):
         def ends(self):
             return self.ctx is None
 
-        def __del__(self):  # while everything is still there
+        def __del__(self):  # all objects are still usable here
             assert self.scheduler.compute(self.graph)
             results.append(self.y.tolist())
 
@@ -386,7 +388,7 @@ def test_import_in_a_fresh_interpreter_twice(script):
 
 
 def test_views_in_another_context_live_with_it(cpu):
-    """A cache in one context; graphs over it come and go, and leave nothing in it."""
+    """Graphs over a cache in another context leave nothing in that context."""
     home = gb.Context()
     cache = home.tensor((2, 3, 4), name="cache")
     home.allocate(cpu)
@@ -404,7 +406,7 @@ def test_views_in_another_context_live_with_it(cpu):
     ctx = gb.Context()
     view = ctx.view(cache)
     home.close()
-    np.testing.assert_array_equal(view.numpy().reshape(-1), np.arange(24))  # it keeps what it looks into
+    np.testing.assert_array_equal(view.numpy().reshape(-1), np.arange(24))  # the view keeps its base alive
     with pytest.raises(gb.errors.StateError, match="closed"):
         ctx.view(cache)
     with pytest.raises(TypeError, match=r"Context.view: tensor must be a Tensor"):
@@ -412,9 +414,8 @@ def test_views_in_another_context_live_with_it(cpu):
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_a_context_goes_before_those_that_it_looks_into(cpu, order):
-    """Whatever is dropped last drops the rest: views must not be met after what they look into is gone (a matter for
-    sanitizers)."""
+def test_a_context_is_freed_before_the_contexts_of_its_views(cpu, order):
+    """For any order of drops, views are freed before their base. Sanitizers check this."""
     homes = [gb.Context() for _ in range(3)]
     stay = [home.tensor((2, 3)) for home in homes]
     for home in homes:
@@ -430,8 +431,8 @@ def test_a_context_goes_before_those_that_it_looks_into(cpu, order):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_views_look_into_older_and_younger_contexts(cpu, first):
-    """A view keeps the memory that it shows, whichever context is dropped first."""
+def test_views_of_older_and_newer_contexts(cpu, first):
+    """A view keeps its memory alive for any order of drops."""
     contexts = [gb.Context(), gb.Context()]
     home, ctx = contexts[first], contexts[1 - first]
     t = home.tensor(3)
@@ -489,7 +490,7 @@ def many_contexts(cpu):
 
 
 def many_graphs(cpu):
-    """A scheduler that waits for its run, one that has planned, and a context in which many came and went."""
+    """A waiting scheduler, a scheduler with a plan, and a context after many graphs."""
     ctx, waiting, planned = gb.Context(), gb.Scheduler([gb.Backend("SIM", delay="1ms")]), gb.Scheduler([cpu])
     x = ctx.tensor(4)
     graph = ctx.graph(x * 2.0)
@@ -507,7 +508,7 @@ def many_graphs(cpu):
 
 
 def fastest(life, cpu) -> float:
-    """Seconds of processor time, which other processes do not change much."""
+    """Seconds of processor time, which other processes hardly change."""
     times = []
     for _ in range(60):
         start = time.thread_time()
@@ -518,10 +519,10 @@ def fastest(life, cpu) -> float:
 
 @pytest.mark.parametrize("life", [life_of_a_scheduler, life_of_a_buffer])
 @pytest.mark.parametrize("many", [many_tensors, many_contexts, many_graphs])
-def test_open_and_close_do_not_walk_over_other_objects(life, many, cpu):
-    """A walk over all other objects would take several times as much processor time."""
+def test_open_and_close_take_constant_time(life, many, cpu):
+    """A walk over all objects would take several times as much processor time."""
     gc.collect()
-    gc.disable()  # it would take long beside many objects
+    gc.disable()  # collections are slow with many objects
     try:
         alone = fastest(life, cpu)
         others = many(cpu)

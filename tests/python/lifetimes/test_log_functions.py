@@ -54,7 +54,8 @@ def test_exceptions_of_log_functions_are_raised(holds):
 
 @pytest.mark.parametrize("waits", ["sched.synchronize()", "pending.wait()", "x.set(2.0)", "sched.close()"])
 def test_a_log_function_of_a_device_cannot_deadlock_with_another_thread(holds, waits):
-    """Another thread has the scheduler, and waits for the device whose thread is in the log function."""
+    """Another thread holds the scheduler, and waits for the device whose thread is in the log
+    function."""
     holds(f"""
         failing = gb.Backend("SIM:delay=100ms,fail_op=sqr")
         sched = gb.Scheduler([failing, cpu])
@@ -108,7 +109,8 @@ def test_a_log_function_of_a_device_cannot_wait_for_its_own_run(holds, act):
 
 
 def test_a_log_function_of_a_device_needs_its_own_locks(holds):
-    """It reads a tensor while another thread sets it, and must see one of the two sets completely."""
+    """It reads a tensor while another thread sets it, and sees the value before or after, never a
+    mixture."""
     holds("""
         failing = gb.Backend("SIM:delay=20ms,fail_op=sqr")
         big = gb.Context(); b = big.tensor(1 << 21); big.allocate(cpu); b.set(0.0)

@@ -1,4 +1,5 @@
-"""Memory that changes its owner or content: tensors, constants and arrays stay right, or their use is an error."""
+"""Memory changes its owner or content: tensors, constants and arrays stay valid, or their use is an
+error."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ N = 64
 
 
 def others(scheduler: gb.Scheduler, n: int = 40) -> list[tuple[Any, ...]]:
-    """Graphs that take over what the scheduler had given to earlier ones."""
+    """Graphs that get memory which the scheduler gave to earlier graphs."""
     found = []
     for i in range(n):
         ctx = gb.Context()
@@ -61,7 +62,7 @@ def test_constants_are_written_to_their_own_memory_only(cpu):
         assert y.numpy()[0] == -772
 
 
-def test_constants_are_made_while_others_place_them(cpu):
+def test_constants_are_made_while_other_threads_place_them(cpu):
     ctx = gb.Context()
     ctx.constant(np.ones(N, np.float32))
     stop = threading.Event()
@@ -95,7 +96,7 @@ VALUE = np.arange(N, dtype=np.float32) - 7
     ],
     ids=["allocate", "place", "tensors", "graph"],
 )
-def test_a_constant_has_its_value_wherever_it_is_placed_and_when_that_is_cleared(device, place):
+def test_a_constant_keeps_its_value_in_cleared_memory(device, place):
     on, ctx = gb.Backend(device), gb.Context()
     c = ctx.constant(VALUE, name="c")
     other = gb.Context()
@@ -107,14 +108,14 @@ def test_a_constant_has_its_value_wherever_it_is_placed_and_when_that_is_cleared
     assert graph.compute(on) and (y.numpy() == 2 * VALUE).all()
     buffer.clear(1)
     assert (c.numpy(copy=True) == VALUE).all()
-    assert (y.numpy() == 2 * VALUE).all()  # nothing that it was computed from has changed
+    assert (y.numpy() == 2 * VALUE).all()  # no source has changed
     own.clear(1)
     with pytest.raises(gb.errors.StateError, match="its buffer was cleared"):
         y.numpy()
     assert graph.compute(on) and (y.numpy() == 2 * VALUE).all()
     ctx.close()
     buffer.clear(2)
-    assert graph.compute(on) and (y.numpy() == 2 * VALUE).all()  # the other context uses it
+    assert graph.compute(on) and (y.numpy() == 2 * VALUE).all()  # through the other context
 
 
 def test_interrupted_clear_keeps_constants(holds):
@@ -160,7 +161,7 @@ def test_nothing_writes_a_constant(ctx, cpu, how):
     assert (c.numpy() == VALUE).all()
 
 
-def test_an_input_that_another_scheduler_gave_away(cpu):
+def test_an_input_whose_memory_another_scheduler_reused_is_an_error(cpu):
     with gb.Scheduler([cpu]) as first, gb.Scheduler([cpu]) as second, gb.Context() as ctx:
         x = ctx.tensor(N, name="x")
         graph = ctx.graph(y := x + 1.0)
@@ -203,7 +204,7 @@ def test_inputs_that_were_never_set(cpu, how):
 
 @pytest.mark.parametrize("how", ["allocate", "scheduler", "host", "dlpack", "view", "python device"])
 def test_an_array_over_an_input_that_was_never_set_begins_with_zeros(cpu, how):
-    for _ in range(8):  # memory that is given next has held something
+    for _ in range(8):  # so that the next memory is not zero
         with gb.Context() as before:
             t = before.tensor((4, 64))
             before.allocate(cpu)
@@ -222,7 +223,7 @@ def test_an_array_over_an_input_that_was_never_set_begins_with_zeros(cpu, how):
             with pytest.raises(gb.errors.StateError, match="was not set"):
                 copied()
         if how == "view":
-            assert not x[1:].numpy().any()  # and the rest of the input, too
+            assert not x[1:].numpy().any()  # the rest of the input is also zero
         array = np.from_dlpack(x) if how == "dlpack" else x.numpy()
         assert not array.any() and x.tolist() == [[0.0] * 64] * 4
         array[1] = 2.0
@@ -231,7 +232,7 @@ def test_an_array_over_an_input_that_was_never_set_begins_with_zeros(cpu, how):
         assert x.numpy()[1].tolist() == [2.0] * 64, "zeros were given once"
 
 
-def test_threads_that_make_the_first_array_of_an_input_lose_no_write(cpu):
+def test_first_arrays_of_an_input_on_several_threads_lose_no_write(cpu):
     with gb.Context() as ctx:
         tensors = [ctx.tensor((1 << 14,)) for _ in range(50)]
         ctx.allocate(cpu)
@@ -254,7 +255,7 @@ def test_threads_that_make_the_first_array_of_an_input_lose_no_write(cpu):
             assert array[:4].tolist() == [1, 2, 3, 4] and not array[4:].any()
 
 
-def test_a_cleared_buffer_is_set(ctx, cpu):
+def test_clearing_a_buffer_sets_its_tensors(ctx, cpu):
     w, x = ctx.tensor((4, 4), name="w"), ctx.tensor((4,), name="x")
     graph = ctx.graph(y := x @ w)
     buffer = ctx.allocate(cpu)
@@ -264,15 +265,15 @@ def test_a_cleared_buffer_is_set(ctx, cpu):
     assert y.tolist() == [0.0] * 4
 
 
-def test_an_array_stays_with_the_memory_that_it_looked_into(cpu):
+def test_an_array_keeps_the_memory_of_its_creation(cpu):
     with gb.Context() as ctx:
         t = ctx.tensor(1 << 18, name="t")
         buffers = [ctx.allocate(cpu)]
         t.set(1.0)
 
         def trace(frame: Any, event: str, arg: Any) -> Any:
-            between = frame.f_code.co_name in ("array_at", "__dlpack__")  # looked at, and no array yet
-            if between and event == "call":  # as another thread would, or a signal handler
+            between = frame.f_code.co_name in ("array_at", "__dlpack__")  # between the look-up and the array
+            if between and event == "call":  # acts like another thread or a signal handler
                 sys.settrace(None)
                 buffers[0].close()
                 buffers.append(ctx.allocate(cpu))
@@ -344,7 +345,7 @@ def test_tensors_found_through_others_belong_to_their_own_context(cpu, way):
         x.numpy()
 
 
-def test_a_log_function_may_call_the_package(ctx):
+def test_a_log_function_can_call_the_package(ctx):
     x, y = ctx.tensor(3, name="x"), ctx.tensor(3, name="y")
     said = []
     gb.set_log(lambda level, text: said.append((text, y.is_placed)))
@@ -394,7 +395,7 @@ def test_a_child_uses_the_backend_of_a_pending_run(cpu, drop):
     assert y.tolist() == [1.0] * 4
 
 
-def test_thousands_of_owners(cpu):
+def test_a_tensor_can_have_thousands_of_owners(cpu):
     with gb.Context() as ctx, gb.Scheduler([cpu]) as scheduler:
         total = ctx.tensor(2, name="x")
         x = total

@@ -146,7 +146,7 @@ def test_the_package_works_when_it_is_imported_again(name: str) -> None:
 
 @pytest.mark.parametrize("first", ["reload", "forget"])
 def test_every_module_can_be_reloaded_once_imported_again(first: str) -> None:
-    """Reloads all modules except those with callbacks of C, which exist once."""
+    """Reloads all modules except those with C callbacks, which can exist only once."""
     program = f"""
 again = {first!r}
 names = [n for n in sys.modules if n.startswith("ggml_backend.") and sys.modules[n] is not None]

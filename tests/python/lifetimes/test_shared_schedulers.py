@@ -1,5 +1,5 @@
-"""One scheduler on several threads: each run ends for the thread that started it, whatever other
-threads call.
+"""One scheduler on several threads: each run ends for its own thread, regardless of calls of other
+threads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def _queued():
 
 
 class Shared:
-    """A scheduler that threads share. ``kind``: its first device. ``function``: of Python, in the graph; or none."""
+    """A scheduler that threads share. ``kind``: its first device. ``function``: a custom function
+    in the graph, or None"""
 
     def __init__(self, kind: str, function: Callable[[Any, Any], Any] | None, n_copies: int = 1) -> None:
         self.cpu = gb.Backend("CPU", n_threads=1)
@@ -85,7 +86,7 @@ def start(s: Shared) -> None:
 
 
 def trace(s: Shared) -> None:
-    with contextlib.suppress(gb.errors.StateError):  # another thread records one
+    with contextlib.suppress(gb.errors.StateError):  # another thread records a trace
         with s.sched.trace() as record:
             s.sched.compute(s.graph)
         assert not record.running
@@ -103,7 +104,7 @@ def abort(s: Shared) -> None:
 
 
 def reset(s: Shared) -> None:
-    with contextlib.suppress(gb.errors.StateError):  # another thread computes meanwhile
+    with contextlib.suppress(gb.errors.StateError):  # another thread computes
         s.sched.reset()
     s.sched.allocate(s.graph)
     with contextlib.suppress(gb.errors.StateError):
@@ -143,7 +144,7 @@ def repeat(acts: list[Callable[[], object]], seconds: float) -> None:
 @pytest.mark.parametrize("other", [c for c in CALLS if c != "run"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_runs_are_right_beside_a_call_of_another_thread(kind, function, other):
+def test_runs_are_right_during_a_call_of_another_thread(kind, function, other):
     shared = Shared(kind, FUNCTIONS[function])
     repeat([lambda: run(shared), lambda: CALLS[other](shared)], SECONDS)
     run(shared)
@@ -151,9 +152,9 @@ def test_runs_are_right_beside_a_call_of_another_thread(kind, function, other):
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_calls_on_one_scheduler_at_once(kind, function):
-    """Each thread begins with another call and goes through all of them. Resets take results away, so only the calls
-    must end; afterwards the scheduler works."""
+def test_threads_make_all_calls_on_one_scheduler(kind, function):
+    """Each thread makes all calls, beginning with another one. Resets discard results, so the test
+    only checks that calls end and that the scheduler works afterwards."""
     shared = Shared(kind, FUNCTIONS[function], n_copies=2)
     calls = {**CALLS, "reset": reset}
     turns = [itertools.cycle([*list(calls)[i:], *list(calls)[:i]]) for i in (0, 4, 8, 12)]
@@ -200,8 +201,8 @@ def raises(out: Any, a: Any) -> Any:
 
 @pytest.mark.parametrize("other", ["synchronize", "trace", "profile", "allocate", "compute with callback", "explain"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_is_raised_by_the_run_that_it_belongs_to(kind, other):
-    """Every run of one thread fails. That thread gets each of its exceptions, and the other thread gets none."""
+def test_each_run_raises_its_own_exception(kind, other):
+    """Every run of one thread fails. That thread gets all exceptions, the other thread none."""
     shared, heard = Shared(kind, raises), []
 
     def fails() -> None:
@@ -211,7 +212,7 @@ def test_an_exception_is_raised_by_the_run_that_it_belongs_to(kind, other):
 
     def beside() -> None:
         if other == "compute with callback":
-            with pytest.raises(Mine):  # it computes the same function
+            with pytest.raises(Mine):  # its graph has the same function
                 CALLS[other](shared)
         elif other in ("trace", "profile"):
             with contextlib.suppress(gb.errors.StateError), getattr(shared.sched, other)():
@@ -224,13 +225,13 @@ def test_an_exception_is_raised_by_the_run_that_it_belongs_to(kind, other):
 
 
 def started(shared: Shared) -> gb.sched.Pending:
-    """A pending run, whose function has not been called."""
+    """A pending run whose function has not been called yet."""
     pending = shared.sched.compute_async(shared.graph)
     assert "running" in repr(pending)
     return pending
 
 
-def test_a_run_that_is_held_raises_its_exception_also_after_synchronize():
+def test_a_kept_run_raises_its_exception_after_synchronize():
     shared = Shared("SHARED_QUEUE", raises)
     pending = started(shared)
     with pytest.raises(Mine):
@@ -240,7 +241,7 @@ def test_a_run_that_is_held_raises_its_exception_also_after_synchronize():
     shared.sched.synchronize()
 
 
-def test_synchronize_leaves_an_exception_to_the_thread_that_holds_the_run():
+def test_synchronize_does_not_raise_the_exception_of_a_kept_run():
     shared, pending = Shared("SHARED_QUEUE", raises), []
     run_threads(1, lambda i: pending.append(started(shared)))
     shared.sched.synchronize()
@@ -249,7 +250,7 @@ def test_synchronize_leaves_an_exception_to_the_thread_that_holds_the_run():
     shared.sched.synchronize()
 
 
-def test_synchronize_raises_the_exception_of_a_run_that_nobody_holds():
+def test_synchronize_raises_the_exception_of_a_dropped_run():
     shared = Shared("SHARED_QUEUE", raises)
     run_threads(1, lambda i: started(shared) and None)
     with pytest.raises(Mine):
@@ -258,7 +259,7 @@ def test_synchronize_raises_the_exception_of_a_run_that_nobody_holds():
 
 
 def test_a_trace_is_stopped_by_its_own_stop_only():
-    """Two threads stop one trace while a third thread begins another."""
+    """Two threads stop one trace while a third thread starts another."""
     shared = Shared("CPU", None)
     for _ in range(50):
         old = shared.sched.trace()
@@ -270,7 +271,7 @@ def test_a_trace_is_stopped_by_its_own_stop_only():
         assert any(e.kind == "compute" for e in new.stop().events)
 
 
-def test_an_exception_of_an_abort_callback_is_raised_by_the_call_that_it_ended():
+def test_the_aborted_call_raises_the_exception_of_an_abort_callback():
     shared = Shared("CPU", None)
     owner = threading.local()
 

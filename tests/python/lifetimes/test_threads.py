@@ -37,7 +37,7 @@ def test_each_thread_has_its_own_objects(devices):
     run_threads(4, work)
 
 
-def test_one_scheduler_takes_turns(cpu):
+def test_threads_share_one_scheduler(cpu):
     ctx = gb.Context()
     scheduler = gb.Scheduler([cpu])
     x, y, graph = small_graph(ctx, 2.0)
@@ -47,12 +47,12 @@ def test_one_scheduler_takes_turns(cpu):
     def work(i: int) -> None:
         for _ in range(100):
             assert scheduler.compute(graph)
-            assert y.numpy(copy=True)[0, 0] == 7  # a view would show what the others compute now
+            assert y.numpy(copy=True)[0, 0] == 7  # a view would show later results of other threads
 
     run_threads(4, work)
 
 
-def test_one_backend_takes_turns(cpu):
+def test_threads_share_one_backend(cpu):
     def work(i: int) -> None:
         with gb.Context() as ctx:
             x, y, graph = small_graph(ctx, 1.0 + i)
@@ -81,7 +81,7 @@ def test_schedulers_that_share_backends_in_different_orders():
     run_threads(4, work)
 
 
-def test_building_in_one_context_from_many_threads():
+def test_threads_build_in_one_context():
     with gb.Context() as ctx:
         x = ctx.tensor((4, 4))
 
@@ -95,8 +95,8 @@ def test_building_in_one_context_from_many_threads():
         assert len(ctx.tensors()) == 1 + 4 * 600
 
 
-def test_buffers_freed_while_others_build(cpu):
-    """Freeing a buffer searches all contexts for its tensors; contexts in use make it wait."""
+def test_buffers_are_freed_while_other_threads_build(cpu):
+    """Freeing a buffer searches all contexts for its tensors, and waits for locked contexts."""
     stop = threading.Event()
 
     def work(i: int) -> None:
@@ -121,9 +121,9 @@ def test_buffers_freed_while_others_build(cpu):
     run_threads(3, work)
 
 
-def test_memory_that_comes_and_goes_while_others_wait_to_compute(cpu):
-    """A thread that waited for the backend computes with the present memory, not with that of the
-    start of its wait."""
+def test_a_waiting_thread_computes_with_the_current_memory(cpu):
+    """A thread that waited for the backend computes with the current memory, not with the memory at
+    the start of its wait."""
     ctx = gb.Context()
     x, w = ctx.tensor((64, 512)), ctx.tensor((512, 512))
     graph = ctx.graph(gb.ops.relu(x @ w.T))
@@ -149,7 +149,7 @@ def test_memory_that_comes_and_goes_while_others_wait_to_compute(cpu):
     assert all(done)
 
 
-def test_tensors_are_not_placed_anew_while_somebody_computes_with_them(cpu):
+def test_tensors_are_not_moved_during_a_computation(cpu):
     computing, closed = threading.Event(), threading.Event()
 
     def slow(result, a):
@@ -172,7 +172,7 @@ def test_tensors_are_not_placed_anew_while_somebody_computes_with_them(cpu):
                 computing.wait(60)
                 buffer.close()
                 threading.Timer(0.2, closed.set).start()
-                ctx.allocate(cpu)  # waits: the tensors' places are in use
+                ctx.allocate(cpu)  # waits for the computation that uses the tensors
                 done.append(closed.is_set())
 
         run_threads(2, work)
@@ -185,7 +185,7 @@ def test_tensors_are_not_placed_anew_while_somebody_computes_with_them(cpu):
 
 
 def test_random_use_and_closing(cpu, sim):
-    """Threads use and close the same objects; only our errors may come out."""
+    """Threads use and close the same objects. Only errors of the package are allowed."""
     lock = threading.Lock()
     shared: dict[str, object] = {}
 
@@ -227,7 +227,7 @@ def test_random_use_and_closing(cpu, sim):
                 mine = dict(shared)
             try:
                 (act,) = choose.choices(acts, weight)
-                with np.errstate(all="ignore"):  # x is computed with, whether it was set or not
+                with np.errstate(all="ignore"):  # x may be unset
                     act(mine)
                 if choose.random() < 0.2:
                     arrays.append(mine["y"].numpy())
@@ -241,7 +241,7 @@ def test_random_use_and_closing(cpu, sim):
     run_threads(4, work)
 
 
-def test_the_lock_of_the_interpreter_is_free_while_computing(sim):
+def test_computing_releases_the_gil(sim):
     slow = gb.Backend("SIM", delay="200ms")
     with gb.Context() as ctx:
         x = ctx.tensor(4)
@@ -264,7 +264,7 @@ def test_the_lock_of_the_interpreter_is_free_while_computing(sim):
         assert len(ticks) > 8
 
 
-def test_errors_are_those_of_the_thread():
+def test_errors_belong_to_their_thread():
     def work(i: int) -> None:
         with gb.Context() as ctx:
             a, b = ctx.tensor((2, 3 + i), name=f"a{i}"), ctx.tensor((2, 9), name=f"b{i}")
@@ -279,7 +279,7 @@ def test_log_from_many_threads():
     messages: list[str] = []
     gb.set_log(lambda level, text: messages.append(text))
     try:
-        test_errors_are_those_of_the_thread()
+        test_errors_belong_to_their_thread()
     finally:
         gb.set_log(None)
     assert len(messages) == 4 * 200
@@ -299,7 +299,7 @@ def test_arrays_are_shared_between_threads(cpu):
 
 
 def test_graphs_and_schedulers_share_a_backend(cpu):
-    """Each computation has the backend alone, through a graph or a scheduler."""
+    """Each computation has exclusive use of the backend, through a graph or a scheduler."""
 
     def work(i: int) -> None:
         with gb.Context() as ctx:
@@ -338,7 +338,7 @@ def test_a_backend_is_not_used_from_its_own_callbacks(cpu):
 
         assert scheduler.compute(graph, callback)
         assert len(attempts) == 4 * graph.n_nodes
-        assert graph.compute(cpu)  # it was given back
+        assert graph.compute(cpu)  # the lock was released
         assert (y.numpy() == 3).all()
 
 
@@ -377,7 +377,7 @@ def test_copy_from_a_scheduled_tensor_while_callbacks_read_the_target(holds):
 
 
 def test_callbacks_that_read_schedulers_of_each_other_end(holds):
-    """One of them may be refused; neither waits for ever."""
+    """One of them may be refused, but both end."""
     holds("""
     first = small(gb.Scheduler([gb.Backend("CPU", n_threads=1)]))
     second = small(gb.Scheduler([gb.Backend("CPU", n_threads=1)]))

@@ -23,7 +23,7 @@ def run(cpu, ctx, build, arrays):
     scheduler = gb.Scheduler([cpu])
     scheduler.allocate(graph)
     for t, x in zip(tensors, arrays, strict=True):
-        if t.is_placed:  # of the others, the shape counts
+        if t.is_placed:  # tensors without memory: the shape is enough
             t.set(x)
     assert scheduler.compute(graph)
     return node, node.numpy(copy=True)
@@ -106,7 +106,7 @@ def test_errors_name_the_operation_and_the_tensors(ctx, build, x, y, words):
 @pytest.mark.parametrize(
     "wrong", [None, 1.5, np.zeros(3, np.float32), "x", object()], ids=lambda wrong: type(wrong).__name__
 )
-def test_what_is_no_tensor_is_a_type_error(ctx, wrong):
+def test_other_objects_are_a_type_error(ctx, wrong):
     x = ctx.tensor(3)
     for build in (
         lambda: gb.ops.add(x, wrong),
@@ -133,7 +133,7 @@ def test_closed_context_is_a_state_error(ctx):
     assert "closed" in repr(other)
 
 
-def test_quantized_types_say_what_is_missing(ctx, cpu):
+def test_errors_of_quantized_types_name_the_reason(ctx, cpu):
     w, x = ctx.tensor((4, 64), gb.dtypes.q4_0, name="w"), ctx.tensor((3, 64), name="x")
     y = gb.ops.mul_mat(w, x)
     reason = cpu.unsupported_reason(y)

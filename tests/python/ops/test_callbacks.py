@@ -124,8 +124,9 @@ def test_custom_operation_that_raises(ctx, cpu, n_tasks, how):
 
 @pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"]], ids="-".join)
 @pytest.mark.parametrize("how", ["graph", "compute", "async", "callback", "abort"])
-def test_what_a_callback_tried_in_vain_and_handled_is_no_failure_of_the_run(ctx, how, devices):
-    """Also not the same graph on another backend: it is refused to the inner call, and the outer one is whole."""
+def test_handled_errors_of_a_callback_do_not_fail_the_run(ctx, how, devices):
+    """This includes the same graph on another backend: the inner call is refused, and the outer one
+    completes."""
     backends = [gb.Backend(d) for d in devices]
     host = backends[-1]
     never = gb.ops.relu(ctx.from_numpy(np.ones(3, np.float32)))
@@ -250,8 +251,7 @@ def test_arrays_that_escape_a_custom_operation_stay_valid(ctx, cpu):
     assert (kept[0][1] == 7).all()
 
 
-# --------------------------------------------------------------------------------------------------------------- eval
-# callback
+# -------------------------------------------------------------------------------------------------------- eval callback
 
 
 @pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"]], ids=str)
@@ -416,7 +416,7 @@ def test_stop_from_another_thread(ctx, cpu):
     assert results == [False]
     assert after == []
     assert scheduler.compute(graph) is True
-    cpu.stop()  # computes nothing: no effect
+    cpu.stop()  # no effect without a computation
     assert scheduler.compute(graph) is True
 
 
@@ -449,7 +449,7 @@ def test_log_to_a_logger(ctx, caplog):
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (0,), (4, 4, 1), (5,)])
-def test_a_map_whose_result_does_not_fit_names_both_shapes(ctx, cpu, shape):
+def test_a_wrong_result_of_a_map_names_both_shapes(ctx, cpu, shape):
     x = ctx.constant(np.ones((4, 4), np.float32))
     mapped = gb.ops.map_custom(lambda out, a: np.ones(shape, np.float32), x)
     with pytest.raises(gb.errors.InvalidArgumentError, match=r"shape \(4, 4\)"):

@@ -42,7 +42,8 @@ DTYPES = ["float32", "float16", "float64", "int8", "int16", "int32", "int64"]
 @pytest.mark.parametrize("devices", DEVICES, ids="-".join)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_result_has_any_shape_and_dtype(ctx, x, devices, dtype):
-    """Larger and smaller than the sources, returned and written in place, read by the CPU and by another device."""
+    """Results are larger or smaller than the sources, returned or written in place, and read by the
+    CPU or another device."""
     values = {s: np.arange(np.prod(s, dtype=int)).reshape(s).astype(dtype) for s in SHAPES}
     seen = []
 
@@ -101,10 +102,12 @@ def test_zero_to_ten_sources(ctx, devices, n):
     del kept
 
 
-def test_what_the_function_returns_is_read_in_any_layout(ctx, x):
+def test_returned_arrays_can_have_any_layout(ctx, x):
     y = gb.ops.custom(lambda out, v: v.T, x, shape=(4, 3))
     z = gb.ops.custom(lambda out, v: v[::-1, ::-1], x.swapaxes(0, 1), shape=(4, 3), dtype="f64")
-    q = gb.ops.custom(lambda out, v: out[::-1] if out.__setitem__(..., v) is None else None, x)  # over itself
+    q = gb.ops.custom(
+        lambda out, v: out[::-1] if out.__setitem__(..., v) is None else None, x
+    )  # overlaps its own source
     kept = run(["CPU"], ctx, y, z, q, x + 0.0)
     a = x.numpy()
     np.testing.assert_array_equal(y.numpy(), a.T)
@@ -143,21 +146,21 @@ def test_several_results_that_different_nodes_read(ctx, rng, devices, how):
         return None if how == "in place" else [None, want[1], out[2]]
 
     most, where, ordered = gb.ops.custom(top, x, shape=[5, 5, (5, 33)], dtype=["f32", "i32", "f64"])
-    picked = gb.ops.get_rows(x.T.contiguous(), where)  # where is read as indices
+    picked = gb.ops.get_rows(x.T.contiguous(), where)  # `where` is read as indices
     scaled = gb.ops.relu(most) * 2.0
     kept = run(devices, ctx, scaled, picked, ordered, where)
     np.testing.assert_array_equal(scaled.numpy(), np.maximum(values.max(1), 0) * 2)
     np.testing.assert_array_equal(picked.numpy(), values.T[values.argmax(1)])
     np.testing.assert_array_equal(ordered.numpy(), np.sort(values, 1).astype(np.float64))
     np.testing.assert_array_equal(where.numpy(), values.argmax(1))
-    assert calls == [[(5,), (5,), (5, 33)]]  # once, though three are read
+    assert calls == [[(5,), (5,), (5, 33)]]  # one call, although three results are read
     assert most.view_of == where.view_of == ordered.view_of
     assert most.view_of.op == "CUSTOM"
     del kept
 
 
 def test_results_swapped_by_the_function(ctx):
-    """The array of one result may look into another result."""
+    """The array of one result may be a view of another result."""
 
     def swap(out):
         out[0][...], out[1][...] = [1, 2], [3, 4]
@@ -171,7 +174,7 @@ def test_results_swapped_by_the_function(ctx):
 
 @pytest.mark.parametrize("check", [False, True], ids=["", "checked"])
 @pytest.mark.parametrize("devices", DEVICES, ids="-".join)
-def test_results_that_live_on_while_memory_is_used_again(ctx, rng, devices, check):
+def test_live_results_do_not_overlap(ctx, rng, devices, check):
     """Later nodes need memory before each result is read. No two live results may overlap."""
     values = rng.standard_normal((16, 16)).astype(f32)
     x = ctx.tensor((16, 16))
@@ -191,8 +194,8 @@ def test_results_that_live_on_while_memory_is_used_again(ctx, rng, devices, chec
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_worlds(seed):
-    """Graphs of custom operations and others over two devices are what NumPy says, in memory that is used again."""
+def test_random_graphs_of_custom_functions(seed):
+    """Graphs of custom and other operations over two devices equal NumPy, in reused memory."""
     chooser = np.random.default_rng(seed)
     ctx = gb.Context()
     x = ctx.tensor((6, 32), name="x")
@@ -240,8 +243,8 @@ def test_random_worlds(seed):
 
 
 @pytest.mark.parametrize("dtype", ["q8_0", "q4_k", "f16", "bf16"])
-def test_several_results_of_several_kinds_beside_each_other(ctx, rng, dtype):
-    """Offsets are aligned for every dtype, whatever lies before."""
+def test_results_of_several_dtypes_are_aligned(ctx, rng, dtype):
+    """Offsets are aligned for every dtype, regardless of the results before."""
     floats = rng.standard_normal((3, 256)).astype(f32)
     rows = gb.quantize(floats, dtype) if dtype != "f16" else floats.astype(np.float16)
 
@@ -257,7 +260,7 @@ def test_several_results_of_several_kinds_beside_each_other(ctx, rng, dtype):
     del kept
 
 
-def test_a_graph_that_needs_one_of_several_results(ctx):
+def test_a_graph_can_use_one_of_several_results(ctx):
     a, b = gb.ops.custom(lambda out: (np.ones(3), np.zeros(2)), shape=[(3,), (2,)], context=ctx)
     kept = run(["CPU"], ctx, b + 1.0)
     with pytest.raises(gb.errors.StateError):
@@ -298,7 +301,7 @@ def test_quantized_sources_are_blocks(ctx, rng, devices, dtype):
     assert seen == [(gb.tensor.Blocks, element, (2, 3, 512 // element.block_size, element.itemsize), np.uint8, False)]
 
 
-def test_blocks_that_are_no_blocks_any_more_have_no_format():
+def test_arrays_that_are_no_longer_blocks_have_no_format():
     blocks = as_blocks(np.arange(144, dtype=np.uint8).reshape(4, 36), gb.dtypes.q4_0)
     assert blocks.shape == (4, 2, 18)
     for still in (blocks, blocks[1], blocks[:, 1], blocks[2, 1], blocks[::2], blocks.copy()):
@@ -338,7 +341,7 @@ def test_a_quantized_result(ctx, rng, form):
     del kept
 
 
-def test_bfloat16_comes_as_bits_and_takes_floats_or_bits(ctx, rng):
+def test_bfloat16_sources_are_bits_and_results_are_floats_or_bits(ctx, rng):
     floats = rng.standard_normal((3, 5)).astype(f32)
     x = gb.ops.cast(ctx.constant(floats), "bf16")
     seen = []
@@ -392,7 +395,7 @@ def test_results_of_other_libraries(ctx, kind):
     del kept
 
 
-# --------------------------------------------------------------------------------------------------- what is not taken
+# ------------------------------------------------------------------------------------------------------------- refusals
 
 WRONG = [
     (lambda o, a: np.zeros((4, 4)), {}, "must have the shape (3, 4), not (4, 4)"),
@@ -418,7 +421,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("function", "options", "message"), WRONG, ids=[w[2][:50] for w in WRONG])
-def test_what_does_not_fit_is_an_error_with_the_node(ctx, x, function, options, message):
+def test_wrong_results_are_an_error_with_the_node(ctx, x, function, options, message):
     made = gb.ops.custom(function, x, **options)
     nodes = made if isinstance(made, tuple) else (made,)
     for i, n in enumerate(nodes):
@@ -442,7 +445,7 @@ def test_an_exception_names_node_and_sources(ctx, x):
     assert caught.value.__notes__[0].startswith(note)
 
 
-def test_the_note_of_a_copied_graph_whose_original_is_gone(cpu):
+def test_the_note_of_a_copied_graph_without_its_original(cpu):
     ctx = gb.Context()
     a, b = gb.ops.custom(lambda out: 1 / 0, shape=[(2,), (3,)], context=ctx)
     graph = ctx.graph(a.named("first"), b.named("second"))
@@ -685,7 +688,7 @@ def test_devices_refuse_it_with_a_reason(ctx):
         gb.Scheduler([sim]).compute(ctx.graph(gb.ops.custom(print, shape=3, context=ctx)))
 
 
-# ------------------------------------------------------------------------------------------------ the piece for devices
+# ---------------------------------------------------------------------------------------------------- custom on devices
 
 
 def test_a_device_finds_the_function_and_calls_it_with_its_own_arrays(ctx, x):
@@ -731,7 +734,7 @@ def test_map_custom_broadcasts_and_shows_quantized_rows_as_bytes(ctx, x):
 # operations
 @pytest.mark.parametrize("how", ["graph", "scheduler", "copy"])
 def test_a_copied_graph_keeps_its_custom_functions(holds, how):
-    """Also when the original and its context are gone."""
+    """This holds after the original and its context are freed."""
     program = """
         def make():
             ctx = gb.Context()

@@ -42,7 +42,7 @@ class Wrapped:
 
 
 @pytest.mark.parametrize("show", [lambda a: a, memoryview, Wrapped], ids=["ndarray", "memoryview", "other"])
-def test_results_that_look_into_each_other(show, ctx):
+def test_results_that_are_views_of_each_other(show, ctx):
     def swap(out):
         out[0][:] = [1, 2]
         out[1][:] = [3, 4]
@@ -55,7 +55,7 @@ def test_results_that_look_into_each_other(show, ctx):
 
 
 @pytest.mark.parametrize("shape", [(1,), ()])
-def test_an_array_that_says_it_has_another_shape(shape, ctx):
+def test_an_array_with_a_wrong_shape_attribute(shape, ctx):
     class Liar:
         shape = (2,)
 
@@ -69,14 +69,14 @@ def test_an_array_that_says_it_has_another_shape(shape, ctx):
 
 
 @pytest.mark.parametrize("value", [np.array([1 + 2j], np.complex64), np.array([1.5]), np.array([np.nan])])
-def test_map_custom_keeps_to_a_kind_of_numbers(value, ctx):
+def test_map_custom_refuses_another_kind_of_numbers(value, ctx):
     dtype = np.int32 if value.dtype.kind == "f" else f32
     y = gb.ops.map_custom(lambda out, a: value, ctx.from_numpy(np.ones(1, dtype)))
     with pytest.raises(gb.errors.InvalidArgumentError, match=r"map_custom: .*the result must be"):
         run(["CPU"], ctx, y)
 
 
-def test_a_masked_array(ctx):
+def test_masked_arrays_are_refused(ctx):
     masked = np.ma.masked_array([1.0, 2.0], [True, False])
     for use in (
         lambda: ctx.tensor((2,)).set(masked),
@@ -87,7 +87,7 @@ def test_a_masked_array(ctx):
             use()
 
 
-def test_what_is_made_of_blocks_has_a_format_while_it_is_whole_blocks(ctx):
+def test_slices_of_whole_blocks_keep_the_format(ctx):
     seen = {}
 
     def look(out, blocks):
@@ -109,7 +109,7 @@ def test_what_is_made_of_blocks_has_a_format_while_it_is_whole_blocks(ctx):
     assert {name for name, dtype in formats.items() if dtype == gb.dtypes.q8_0} == {"whole", "part", "copy", "axes"}
 
 
-def test_in_place_on_parts_that_lie_over_each_other(ctx):
+def test_in_place_on_overlapping_parts(ctx):
     a = ctx.tensor((4, 3), name="a")
     for build in (
         lambda: gb.ops.add(a, a[0:1], inplace=True),

@@ -16,7 +16,7 @@ INTEGERS = ["int8", "int16", "int32", "int64"]
 
 
 def computed(function: Any, dtype: str, several: bool = False, n_tasks: int = 1, threads: int = 1) -> Any:
-    """The result of a function in memory that held something else before."""
+    """The result of a function in memory with other old contents."""
     with gb.Context() as ctx, gb.Backend("CPU", n_threads=threads) as cpu:
         x = ctx.constant(np.full((64, 8), 7.0, np.float32))
         junk = gb.ops.relu(gb.ops.scale(x, 3.0))
@@ -36,13 +36,13 @@ def numbers(array: Any, dtype: str) -> Any:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("returned", ["None", "out"])
-def test_a_function_that_writes_nothing_is_an_error(dtype, several, returned):
+def test_an_unwritten_result_is_an_error(dtype, several, returned):
     function = {"None": lambda out, a: None, "out": lambda out, a: out}[returned]
     with pytest.raises(gb.errors.InvalidArgumentError, match=r"custom: .*the function returned None and wrote"):
         computed(function, dtype, several)
 
 
-def test_a_result_among_several_that_is_not_written_is_an_error():
+def test_one_unwritten_result_of_several_is_an_error():
     def one(out, a):
         out[0][...] = 1
 
@@ -53,7 +53,7 @@ def test_a_result_among_several_that_is_not_written_is_an_error():
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("n_tasks", [1, 2, -1])
-def test_elements_that_are_not_written_are_nan(dtype, n_tasks):
+def test_unwritten_floats_are_nan(dtype, n_tasks):
     def half(out, a, ith=0, nth=1):
         out[2 * ith :: 2 * nth] = 0
 
@@ -63,7 +63,7 @@ def test_elements_that_are_not_written_are_nan(dtype, n_tasks):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_integers_that_are_not_written_are_zero(dtype):
+def test_unwritten_integers_are_zero(dtype):
     def few(out, a):
         out[3] = 5
 
@@ -74,14 +74,14 @@ def test_integers_that_are_not_written_are_zero(dtype):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("value", [np.nan, 0.0, -np.inf])
-def test_what_is_written_counts_whatever_it_is(dtype, value):
+def test_written_elements_keep_any_value(dtype, value):
     def fill(out, a):
         out[...] = 0x7FC0 if dtype == "bfloat16" and np.isnan(value) else 0 if dtype == "bfloat16" else value
 
     assert computed(fill, dtype).shape == (64, 8)
 
 
-def test_a_map_in_place_keeps_what_it_does_not_write():
+def test_a_map_in_place_keeps_unwritten_elements():
     with gb.Context() as ctx, gb.Backend("CPU", n_threads=1) as cpu:
         x = ctx.tensor((4,)).set_input()
         y = gb.ops.map_custom(lambda out, a: None, gb.ops.relu(x), inplace=True)

@@ -10,7 +10,7 @@ SHAPES = [(1, 8), (8,), (1, 1, 1, 1), (), (0, 512, 512), (512, 0), (0,), (1, 0, 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("simulated", [False, True])
-def test_functions_see_the_shape_that_the_user_gave(shape: tuple[int, ...], simulated: bool) -> None:
+def test_functions_see_the_shape_of_the_user(shape: tuple[int, ...], simulated: bool) -> None:
     seen: list[tuple[tuple[int, ...], ...]] = []
 
     def double(dst: np.ndarray, a: np.ndarray) -> None:
@@ -34,7 +34,7 @@ def sizes(graph: gb.Graph) -> list[tuple[tuple[int, ...], int]]:
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2])
-def test_hidden_nodes_and_copies_tell_what_there_is(batch: int) -> None:
+def test_hidden_nodes_and_copies_keep_their_shape(batch: int) -> None:
     cpu = gb.Backend("CPU", n_threads=1)
     with gb.Context() as ctx, gb.Scheduler([cpu]) as sched:
         kernel, images = ctx.tensor((4, 3, 3, 3), gb.float16), ctx.tensor((batch, 3, 20, 20))

@@ -50,8 +50,8 @@ def attention(q, k, v, masked=False):
 
 
 def attention_tolerance(d, m):
-    """The scores, up to 4 sqrt(d), are exponents: their error, d roundings of that, becomes relative. All dtypes are
-    computed in float32."""
+    """Scores up to 4 sqrt(d) are exponents, so their error of d roundings becomes relative. All
+    dtypes are computed in float32."""
     return Tolerance(n=m + d, terms=16 + 4 * math.sqrt(d) * d)
 
 
@@ -89,7 +89,7 @@ def test_flash_attn(masked, dtype):
 
 
 def attention_gradients(q, k, v, g, masked):
-    """The parts for q, k and v, each padded to 16 bytes, as the specification states them."""
+    """The parts for q, k and v, each padded to 16 bytes, by the specification."""
     h, hk = q.shape[-3], k.shape[-3]
     heads = np.arange(h) % hk
     a = probabilities(q, k, masked)
@@ -150,7 +150,7 @@ def test_flash_attn_back(masked):
 
 
 def test_flash_attn_back_is_the_derivative():
-    """The reference by central differences of the reference of the forward operation."""
+    """Checks the reference by central differences of the forward reference."""
     q, k, v, g = (real(*s).exact for s in ((2, 3, 4), (2, 5, 4), (2, 4, 5), (2, 3, 4)))
     got = attention_gradients(q, k, v, g, True)
     h, want = 1e-6, []
@@ -195,8 +195,7 @@ def test_attention_refuses_mixed_dtypes():
     refuses(gb.ops.flash_attn, [real(1, 7, 8), real(1, 5, 8), real(1, 8, 5)], gb.errors.InvalidArgumentError)
 
 
-# ------------------------------------------------------------------------------------------------- windows, relative
-# positions
+# ------------------------------------------------------------------------------------------ windows, relative positions
 
 
 def parted(v, w):
@@ -249,8 +248,7 @@ def test_add_rel_pos():
         both_ways(gb.ops.add_rel_pos, inputs, reference, Tolerance(2), magnitude=lambda a, w, h: np.full(a.shape, 6.0))
 
 
-# ------------------------------------------------------------------------------------------------------- user-defined
-# operations
+# ---------------------------------------------------------------------------------------------- user-defined operations
 
 
 @covers("MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3")
@@ -279,7 +277,7 @@ def test_map_custom(n, n_tasks, inplace):
 @pytest.mark.parametrize("n_tasks", [1, 2, -1])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_custom(n, n_tasks):
-    """A result that is larger than the sources, whose layouts differ."""
+    """A result larger than the sources, which have different layouts."""
 
     def stack(dst, *rest):
         arrays, ith, nth = (rest, 0, 1) if n_tasks == 1 else (rest[:-2], *rest[-2:])
@@ -298,9 +296,9 @@ def test_custom(n, n_tasks):
         )
 
 
-# The forms of early 2024 take a plain C function and are not part of the Python package. What their builders make is a
-# node with the address of the function at the start of its parameters; here such a node is made out of one that has the
-# right sources.
+# The forms of early 2024 take a C function and are not part of the Python package. Their builders
+# store the function's address at the start of the node's parameters. These tests make such nodes
+# from nodes with the right sources.
 FLOAT_P = ctypes.POINTER(ctypes.c_float)
 SIGNATURES = {
     "MAP_UNARY": (ctypes.c_int, FLOAT_P, FLOAT_P),
@@ -329,7 +327,7 @@ def mapped(op, function, *tensors):
 @covers("MAP_UNARY", "MAP_BINARY")
 @pytest.mark.parametrize("op", ["MAP_UNARY", "MAP_BINARY"])
 def test_map_rows(op):
-    """Called for each row, with its length."""
+    """The function is called for each row, with its length."""
 
     @ctypes.CFUNCTYPE(None, *SIGNATURES[op])
     def function(n, *pointers):
@@ -349,7 +347,7 @@ def weighted(*arrays):
 @covers("MAP_CUSTOM1_F32", "MAP_CUSTOM2_F32", "MAP_CUSTOM3_F32")
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_map_custom_f32(n):
-    """Called once, with the tensors themselves."""
+    """The function is called once, with the tensors."""
 
     @ctypes.CFUNCTYPE(None, *SIGNATURES[f"MAP_CUSTOM{n}_F32"])
     def function(*addresses):

@@ -34,7 +34,7 @@ def test_sums_and_means(given, computed, name, shape, axes, keepdims):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_all_axes_that_stay(given, computed):
+def test_reductions_with_keepdims(given, computed):
     array, x = given(2, 3, 4)
     got = computed(gb.ops.sum(x, keepdims=True))
     assert got.shape == (1, 1, 1)
@@ -88,7 +88,7 @@ def test_sums_over_no_elements(ctx, computed):
 
 @pytest.mark.parametrize(("a", "b"), [((8,), (2,)), ((8,), (4,)), ((6, 8), (3, 2)), ((2, 8), (2,)), ((8,), (1,))])
 def test_heads_in_groups(given, computed, a, b):
-    """Neighbouring heads of the first share one of the second."""
+    """Neighbouring heads of the first operand share one head of the second."""
     q, x = given(*a, 3, 5)
     k, y = given(*b, 5, 4)
     axes = k.astype(np.float64)
@@ -99,7 +99,7 @@ def test_heads_in_groups(given, computed, a, b):
     np.testing.assert_allclose(computed(product), q.astype(np.float64) @ axes, rtol=1e-4, atol=1e-5)
 
 
-def test_groups_do_not_go_the_other_way(given):
+def test_the_second_operand_cannot_have_more_heads(given):
     _, x = given(2, 3, 5)
     _, y = given(8, 5, 4)
     with pytest.raises(gb.errors.InvalidArgumentError, match=r"the batch axes \(2,\) and \(8,\) do not broadcast"):

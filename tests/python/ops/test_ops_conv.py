@@ -114,8 +114,8 @@ def test_conv_2d(case, layout):
 
 
 @covers("IM2COL", "MUL_MAT")
-def test_kernels_of_other_dtypes():
-    """float32 kernels work as well. bfloat16 is refused."""
+def test_kernels_of_all_dtypes():
+    """float32 kernels also work. bfloat16 is refused."""
     tolerance = Tolerance(n=18)
     check(gb.ops.conv_2d, [real(4, 3, 2, 3), real(2, 3, 5, 7)], conv2d, tolerance, magnitude=conv2d)
     check(gb.ops.conv_1d, [real(4, 3, 2), real(2, 3, 5)], lambda a, b: conv2d(a[:, :, None], one_d(b))[:, :, 0],
@@ -126,13 +126,13 @@ def test_kernels_of_other_dtypes():
 
 
 def exact(*shape):
-    """Integers that float16 would round, or make infinite, and whose sums of products float32 holds."""
+    """Integers that float16 cannot hold, with sums of products that are exact in float32."""
     return np.random.default_rng(5).integers(-70001, 70001, shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("kernel", ["float16", "float32"])
 def test_convolutions_never_round_float32(kernel):
-    """Whatever the dtype of the kernel is."""
+    """This holds for every dtype of the kernel."""
     small = np.random.default_rng(6).integers(-3, 4, (4, 3, 2, 3)).astype(kernel)
     image, line = exact(2, 3, 7, 8), exact(2, 3, 9)
     ctx = gb.Context()
@@ -170,7 +170,7 @@ def test_transposed_convolutions_never_round_float32(op, kernel):
 
 @pytest.mark.parametrize("kernel", ["float16", "float32"])
 def test_windows_of_float16_stay_float16(kernel):
-    """They take half the memory, and float16 holds them."""
+    """float16 windows need half the memory, and float16 data are exact in them."""
     ctx = gb.Context()
     y = gb.ops.conv_2d(ctx.tensor((4, 3, 2, 3), kernel), ctx.tensor((1, 3, 7, 8), "float16"))
     (rows,) = [t for t in ctx.graph(y).nodes if t.op == "IM2COL"]
@@ -249,8 +249,7 @@ def test_conv_depthwise_2d(c, kernel, n, size, s, p, d):
           dtype="float32")  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------------ transposed
-# convolution
+# ----------------------------------------------------------------------------------------------- transposed convolution
 
 
 @covers("CONV_TRANSPOSE_1D")
@@ -311,9 +310,9 @@ def test_conv_transpose_2d(dtype):
 
 
 def pool(v, op, k, s, p):
-    """v (c, h, w); padding is skipped by maxima and counted by means."""
+    """v (c, h, w). Maxima skip padding, means count it."""
     oh, ow = (int((v.shape[i + 1] + 2 * p[i] - k[i]) / s[i] + 1) for i in (0, 1))
-    p = [int(n) for n in p]  # the size is computed with fractions, the windows begin at whole elements
+    p = [int(n) for n in p]  # the size may be a fraction, but windows begin at whole elements
     out = np.empty((v.shape[0], oh, ow))
     for c, i, j in np.ndindex(out.shape):
         rows = [r for r in range(i * s[0] - p[0], i * s[0] - p[0] + k[0]) if 0 <= r < v.shape[1]]
@@ -383,12 +382,11 @@ def test_pool_1d_with_stride_and_padding():
             )
 
 
-# -------------------------------------------------------------------------------------------------------------- upscale
-# and pad
+# ------------------------------------------------------------------------------------------------------ upscale and pad
 
 
 def numbers(shape, dtype, layout):
-    """Random ones that the type holds."""
+    """Random values of the type."""
     if dtype == "int32":
         return whole(*shape, low=-9, high=9, layout=layout)
     return real(*shape, dtype=dtype, layout=layout)

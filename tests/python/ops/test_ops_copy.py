@@ -88,7 +88,7 @@ def test_views():
     check(lambda t: gb.ops.cont(gb.ops.transpose(t)), [x], lambda v: v.swapaxes(-1, -2), EXACT)
     check(gb.ops.transpose, [x], lambda v: v.swapaxes(-1, -2), EXACT)
     for axes in itertools.permutations(range(4)):
-        # ggml: dimension d goes to position axes[d]; dimension d is axis 3 - d
+        # ggml: dimension d moves to position axes[d]; dimension d is axis 3 - d
         order = [0] * 4
         for d, to in enumerate(axes):
             order[3 - to] = 3 - d
@@ -118,7 +118,7 @@ def converted(v, dtype):
 @covers("CPY")
 @pytest.mark.parametrize(("source", "target"), CONVERSIONS)
 def test_cast(source, target):
-    """Rounded to nearest, ties to even, exactly."""
+    """Conversions round exactly to nearest, ties to even."""
     for shape, layout in [
         *zip(SHAPES, itertools.cycle(ALL_LAYOUTS), strict=False),
         *(((3, 4, 5), y) for y in ALL_LAYOUTS),
@@ -168,7 +168,7 @@ def test_cast_of_all_65536_values(source):
 @covers("CPY")
 @pytest.mark.parametrize(("source", "target"), [*CONVERSIONS, *((d, d) for d in PLAIN)])
 def test_cpy(source, target):
-    """Into memory of any layout, and of another shape."""
+    """Copies into any layout and another shape."""
     for one, two in itertools.product(ALL_LAYOUTS, ALL_LAYOUTS):
         for shape, into in (((3, 4, 5), (3, 4, 5)), ((3, 4, 5), (5, 12)), ((2, 3, 2, 5), (60,)), ((7, 3), (3, 7))):
             x, y = values(*shape, dtype=source, layout=one), values(*into, dtype=target, layout=two)
@@ -183,7 +183,7 @@ CONVERSIONS_REFUSED = [
 
 
 @pytest.mark.parametrize(("source", "target"), CONVERSIONS_REFUSED)
-def test_conversions_that_do_not_exist(source, target):
+def test_missing_conversions_are_refused(source, target):
     refuses(lambda t: gb.ops.cast(t, target), [values(3, 4, dtype=source)])
 
 
@@ -225,7 +225,7 @@ def test_get_rows(dtype):
 
 @pytest.mark.parametrize("index", [-1, 4, 2**31 - 1, -(2**31)])
 def test_get_rows_out_of_range(index):
-    """An error of the computation; afterwards the backend works as before."""
+    """The computation raises an error, and the backend stays usable."""
     refuses(gb.ops.get_rows, [real(4, 6), array([0, index, 1], "int32")], gb.errors.InvalidArgumentError)
     refuses(
         gb.ops.get_rows_back, [real(3, 6), array([0, index, 1], "int32"), real(4, 6)], gb.errors.InvalidArgumentError

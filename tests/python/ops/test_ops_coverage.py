@@ -8,7 +8,7 @@ import pathlib
 import op_harness
 from ggml_backend._ffi import ffi, lib
 
-# Nothing is computed: a leaf, and the node whose operation is the unary function.
+# Not compared: leaves, and UNARY, whose functions are compared one by one.
 NOT_OPERATIONS = {"NONE", "UNARY"}
 
 

@@ -55,7 +55,7 @@ def at_least_1(x):
 
 
 def normal(function):
-    """Results below the normal numbers are 0."""
+    """Flushes denormal results to 0."""
 
     def cut(x):
         y = function(x)
@@ -64,9 +64,9 @@ def normal(function):
     return cut
 
 
-# name: (reference, tolerance, magnitude or None, lowest and highest input)
-# The terms of a product or sum are one each. A function of the C library or a polynomial for it has a few roundings;
-# exp(x) also has that of its argument, which is multiplied by x.
+# name: (reference, tolerance, magnitude or None, lowest and highest input) A product or sum has one
+# term. A function of the C library, or its polynomial, has a few roundings. exp(x) also has the
+# rounding of its argument, multiplied by x.
 UNARY = {
     "abs": (np.abs, EXACT, None, (-2, 2)),
     "sgn": (np.sign, EXACT, None, (-2, 2)),
@@ -119,9 +119,9 @@ def test_unary(name, dtype):
     )
 
 
-# What each function makes of numbers that are none, infinite, zero of either sign, denormal or huge. Where the formula
-# leaves open what NaN becomes, None says so; then it must be the same at every position of a row, in vectors and in
-# what is left over.
+# Results for NaN, infinities, zeros of both signs, denormal and huge numbers. None: the formula
+# does not define the result, but it must be equal at every position of a row, in vectors and in the
+# remainder.
 NAN, INF = math.nan, math.inf
 TINY, HUGE = float(np.float32(1e-40)), float(np.finfo(np.float32).max)
 SPECIAL = [
@@ -191,8 +191,8 @@ def test_sign_of_zero(name, value, sign):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_results_that_a_small_dtype_cannot_hold(dtype):
-    """Overflow goes to infinity, underflow to denormals and zero, ties to even."""
+def test_results_outside_a_small_dtype(dtype):
+    """Overflow gives infinity, underflow gives denormals and zero, ties round to even."""
     x = array([300.0, -300, 2.0**-13, 1e19 if dtype == "bfloat16" else 60000, 0.0, 1.0], dtype)
     check(gb.ops.sqr, [x], np.square, Tolerance(1))
     check(functools.partial(gb.ops.scale, s=1.0), [array([1.0, -1.5, 6e-8, 0.1], dtype)], identity, EXACT)
@@ -236,8 +236,7 @@ def test_silu_back(dtype):
             check(gb.ops.silu_back, inputs, reference, Tolerance(12), magnitude=lambda x, g: g * (1 + x) ** 2)
 
 
-# ------------------------------------------------------------------------------------------------------------------ two
-# inputs
+# ----------------------------------------------------------------------------------------------------------- two inputs
 
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 # a's shape and b's, which repeats over it
@@ -255,7 +254,7 @@ PAIRS = list(itertools.product(FLOATS, FLOATS))
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 @pytest.mark.parametrize("name", BINARY)
 def test_binary(name, first, second):
-    """The result has a's dtype; the sum is made in float32."""
+    """The result has a's dtype. The sum is computed in float32."""
     layouts = itertools.cycle(itertools.product(ALL_LAYOUTS, ALL_LAYOUTS))
     for shape, repeated in REPEATS:
         one, two = next(layouts)
@@ -317,7 +316,7 @@ def test_binary_large_and_empty(name):
 @covers("ADD", "SUB", "MUL", "DIV")
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_special_values(name):
-    """As in IEEE 754, for every pair, at every position of a vector."""
+    """Results follow IEEE 754, for every pair and at every position of a vector."""
     values = [v for v in SPECIAL if abs(v) != 104]
     pairs = list(itertools.product(values, values))
     for shift in (0, 5):
@@ -327,7 +326,7 @@ def test_binary_special_values(name):
         check(getattr(gb.ops, name), [a, b], lambda x, y, w=want: w.astype(np.float64), EXACT)
 
 
-def test_in_place_with_both_sides_the_same():
+def test_in_place_with_equal_operands():
     x = real(5, 37)
     check(lambda t: gb.ops.add(t, t, inplace=True), [x], lambda v: 2 * v, EXACT, writes=(0,))
     check(lambda t: gb.ops.mul(t, t), [x], np.square, Tolerance(1))
@@ -342,7 +341,7 @@ def test_add1(first, second):
         both_ways(gb.ops.add1, [real(*shape, dtype=first, layout=layout), real(1, dtype=second)], np.add, Tolerance(1))
 
 
-# add_cast: a is float16, bfloat16 or quantized; the result is what is asked for.
+# add_cast: a is float16, bfloat16 or quantized. The result has the requested dtype.
 ADD_CAST_REFUSED = {("float32", "float32"), ("float32", "float16"), ("float32", "bfloat16")}
 
 
@@ -428,8 +427,8 @@ def test_set_moves_any_dtype(dtype):
     both_ways(lambda a, b, inplace: gb.ops.set(a, b, 6 * size, inplace=inplace), inputs, reference, EXACT)
 
 
-def test_layouts_are_what_they_say():
-    """The harness itself: a view differs from its values' own layout where it should."""
+def test_layouts_have_the_expected_strides():
+    """Checks the test support: views have the expected strides."""
     for shape, layout in itertools.product(SHAPES, ALL_LAYOUTS):
         x: In = real(*shape, layout=layout)
         memory, cut = x.root()

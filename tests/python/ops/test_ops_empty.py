@@ -14,14 +14,16 @@ import ggml_backend as gb
 from op_cases import CASES
 from op_harness import Built, In, cpus, sim
 
-# The axes, counted from the end, that may not be empty: the function needs an element there, or sizes would not fit.
+# Axes, counted from the end, that must not be empty: the function needs an element there, or sizes
+# would not match.
 REFUSED = {
     "add1": {1}, "argmax": {1}, "alibi": {3}, "cross_entropy_loss_back": {1}, "top_k": {1}, "repeat": {1, 2},
     "diag": {2}, "get_rows": {2, 3}, "get_rows_back": {1, 2}, "mul_mat_id": {1}, "flash_ff": {1, 2}, "im2col": {1, 2},
     "conv_2d": {1, 2}, "conv_depthwise_2d": {1, 2, 3, 4}, "conv_1d": {1}, "conv_transpose_1d": {1, 2, 3},
     "conv_transpose_2d": {1, 2, 3, 4}, "pool_1d": {1}, "pool_2d": {1, 2}, "win_unpart": {2, 3}, "get_rel_pos": {2},
     "add_rel_pos": {3, 4}, "flash_attn": {1, 2, 3}, "flash_attn_back": {1, 2}, "rope": {1, 3}, "rope_back": {1, 3},
-    "set_rows": {1, 2},
+    "set_rows": {1, 2}, "mul_mat_experts": {2, 3}, "add_id": {1, 2, 3}, "flash_attn_ext": {1, 2, 3},
+    "soft_max": {1, 3},
 }  # fmt: skip
 CALLS: dict[str, list[Any]] = {}
 for name, build, arrays in CASES:
@@ -44,7 +46,7 @@ def test_empty_inputs_give_zeros_or_an_error(name):
                     built = Built(build, inputs, backend)
                     got = built.compute(backend)
                 except gb.errors.InvalidArgumentError as error:
-                    assert name in str(error).lower()
+                    assert name.replace("_", "") in str(error).lower().replace("_", "")
                     refused.add(axis)
                     continue
                 assert got.shape == built.node.shape
@@ -76,7 +78,7 @@ EMPTY_SHAPES = [
 
 @pytest.mark.parametrize("shape", EMPTY_SHAPES, ids=str)
 def test_slices_of_nothing(shape, ctx):
-    """Indexing gives NumPy's shapes where elements are few or none; what has elements reads as NumPy's does."""
+    """Indexing with few or no elements gives NumPy's shapes and elements."""
     values = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     t = ctx.tensor(shape, gb.float32)
     backend = cpus()[0][1]
@@ -130,7 +132,7 @@ def test_reshape_of_nothing(shape, to, ctx):
 
 
 @pytest.mark.parametrize(("shape", "to"), [((0,), (-1, 0)), ((0, 3), ()), ((0, 3), (3,)), ((2,), (2, 0)), ((0,), (1,))])
-def test_reshape_of_nothing_that_does_not_fit(shape, to, ctx):
+def test_reshape_of_empty_tensors_to_other_sizes(shape, to, ctx):
     with pytest.raises(gb.errors.InvalidArgumentError):
         ctx.tensor(shape, gb.float32).reshape(to)
 
@@ -148,8 +150,8 @@ READINGS = {
 
 @pytest.mark.parametrize("name", READINGS)
 @pytest.mark.parametrize("devices", [1, 2])
-def test_what_numpy_cannot_show(name, devices):
-    """Beside a 0 the other sizes may multiply to more than an address holds, which NumPy refuses."""
+def test_huge_shapes_with_a_zero_are_refused_by_numpy(name, devices):
+    """NumPy refuses shapes with a 0 if the product of the other sizes exceeds the address space."""
     ctx, s = gb.Context(), gb.Scheduler([sim(), cpus()[1][1]][2 - devices :])
     x = ctx.tensor((1 << 62, 0, 4))
     y = gb.ops.relu(x)
@@ -221,7 +223,7 @@ def test_arrays_of_inner_nodes_end_with_the_node(ctx, cpu):
         assert node.size == np.prod(node.shape)
 
 
-def test_compare_reads_nothing_of_empty_tensors(holds):
+def test_compare_accepts_empty_tensors(holds):
     holds("""
     c = gb.Context(); k, d = c.tensor((4, 3, 3, 3), gb.float16), c.tensor((0, 3, 200, 200))
     g = c.graph(gb.ops.relu(gb.ops.conv_2d(k, d)))
@@ -238,7 +240,7 @@ def test_compare_reads_nothing_of_empty_tensors(holds):
 @pytest.mark.parametrize(
     "shape", [(0, 2**31), (0, 2**40, 2**20), (2**62, 0), (0, 2**62, 2), (2**31, 2**31, 0, 2**31)], ids=str
 )
-def test_empty_tensors_may_have_huge_axes(ctx, cpu, shape):
+def test_empty_tensors_can_have_huge_axes(ctx, cpu, shape):
     try:
         t = ctx.tensor(shape)
         ctx.allocate(cpu)

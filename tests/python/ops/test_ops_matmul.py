@@ -10,8 +10,8 @@ import pytest
 import ggml_backend as gb
 from op_harness import ALL_LAYOUTS, FLOATS, LAYOUTS, Tolerance, array, check, covers, real, refuses, whole
 
-# Which dtypes a product takes. b keeps its float32 digits, except that bfloat16 weights may round it unless full
-# precision is asked for.
+# Dtypes of products. b keeps float32 precision, but bfloat16 weights may round it unless full
+# precision is requested.
 TAKES = [
     ("float32", "float32"),
     ("float16", "float32"),
@@ -23,7 +23,7 @@ REFUSES = [p for p in itertools.product(FLOATS, FLOATS) if p not in TAKES]
 
 
 def rows_by_rows(a, b):
-    """b @ a.T, where consecutive batches of b share one of a."""
+    """b @ a.T. Consecutive batches of b share one batch of a."""
     a = a.reshape((1,) * (max(a.ndim, b.ndim, 2) - a.ndim) + a.shape)
     flat = b.reshape((1,) * (a.ndim - b.ndim) + b.shape)
     for axis in range(a.ndim - 2):
@@ -72,7 +72,7 @@ def test_mul_mat(weights, data):
 @covers("MUL_MAT")
 @pytest.mark.parametrize(("weights", "data"), TAKES)
 def test_mul_mat_layouts(weights, data):
-    """Heads of attention are permuted views on both sides; rows may have gaps."""
+    """Both operands are permuted views, like heads of attention. Rows may have gaps."""
     for one, two in itertools.product(LAYOUTS, LAYOUTS):
         inputs = [real(3, 2, 5, 19, dtype=weights, layout=one), real(3, 4, 7, 19, dtype=data, layout=two)]
         check(
@@ -92,7 +92,7 @@ def test_mul_mat_layouts(weights, data):
     ("m", "n", "k"), [(257, 130, 515), (400, 1, 1031), (1, 400, 1031), (33, 65, 2500), (128, 256, 64)]
 )
 def test_mul_mat_large(weights, data, m, n, k):
-    """Beyond every block size, with several threads; also as a single column and row."""
+    """Larger than every block size, with several threads; also a single column or row."""
     inputs = [real(m, k, dtype=weights, layout="padded"), real(n, k, dtype=data)]
     check(
         gb.ops.mul_mat,
@@ -113,7 +113,7 @@ def test_mul_mat_many_small():
 
 @covers("MUL_MAT")
 def test_mul_mat_is_exact_on_small_integers():
-    """Wrong elements cannot hide in a tolerance."""
+    """Exact comparisons find errors below a tolerance."""
     for m, n, k in ((3, 5, 7), (64, 64, 64), (65, 31, 129), (130, 70, 300)):
         for weights, data in TAKES:
             a, b = whole(m, k, low=-3, high=4), whole(n, k, low=-3, high=4)
@@ -132,7 +132,8 @@ def test_mul_mat_of_nothing():
 @covers("MUL_MAT")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_mul_mat_special_values_stay_in_their_row(value):
-    """A NaN in one row of a reaches one column of the result, and nothing leaks from the padding of blocks."""
+    """A NaN in one row of a affects one column of the result, and padding of blocks affects
+    nothing."""
     for m, n, k in ((1, 1, 1), (5, 3, 17), (33, 18, 70)):
         a, b = np.ones((m, k)), np.ones((n, k))
         a[m - 1, k - 1] = value
@@ -215,7 +216,7 @@ def test_mul_mat_id_out_of_range(index):
 
 
 def columns_by_columns(a, b):
-    """b.T @ a, where consecutive batches of b share one of a."""
+    """b.T @ a. Consecutive batches of b share one batch of a."""
     for axis in range(a.ndim - 2):
         a = np.repeat(a, b.shape[axis] // a.shape[axis], axis)
     return b.swapaxes(-1, -2) @ a

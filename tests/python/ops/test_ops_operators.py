@@ -48,7 +48,7 @@ def test_binary_operators_with_numbers_and_arrays(symbol, other):
 
 
 @pytest.mark.parametrize("symbol", OPERATORS)
-def test_what_does_not_broadcast(symbol):
+def test_shapes_that_do_not_broadcast_are_refused(symbol):
     for one, two in (((3,), (4,)), ((3, 5), (3,)), ((2, 3, 5), (2, 5)), ((0,), (3,))):
         refuses(OPERATORS[symbol], [real(*one), real(*two)], gb.errors.InvalidArgumentError)
 
@@ -63,8 +63,7 @@ def test_unary_operators():
     check(lambda t: +t * 1, [x], lambda v: v, EXACT)
 
 
-# -------------------------------------------------------------------------------------------------------------- matrix
-# products
+# ------------------------------------------------------------------------------------------------------ matrix products
 
 # every kind of pair: vectors, matrices, batches on either side, batches of one, sizes of one
 PRODUCTS = [
@@ -146,8 +145,7 @@ def test_matmul_refuses():
         refuses(operator.matmul, [real(*one), real(*two)], gb.errors.InvalidArgumentError)
 
 
-# ----------------------------------------------------------------------------------------------------------- indexing
-# and shapes
+# -------------------------------------------------------------------------------------------------- indexing and shapes
 
 N = None
 INDICES = [
@@ -164,7 +162,7 @@ INDICES = [
 
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_indexing(index):
-    """As in NumPy, for each layout of the indexed tensor."""
+    """Indexing equals NumPy for each layout of the tensor."""
     for layout in ALL_LAYOUTS:
         for shape in ((3, 4, 5), (2, 3, 4)):
             x = real(*shape, layout=layout)

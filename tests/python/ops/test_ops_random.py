@@ -28,7 +28,7 @@ seeds = st.integers(0, 2**32)
 
 @st.composite
 def repeated(draw):
-    """A shape and one that repeats over it."""
+    """A shape, and a shape that repeats to it."""
     small = draw(st.lists(st.sampled_from([1, 1, 2, 3, 5, 9]), min_size=1, max_size=4))
     large = [n * draw(st.sampled_from([1, 1, 2, 3, 7])) for n in small]
     lead = draw(st.integers(0, 4 - len(small)))
@@ -113,7 +113,7 @@ def test_operators(pair, op, seed):
     seeds,
 )
 def test_copies(shape, source, target, one, two, random, seed):
-    """Into another shape of as many elements, of another dtype and layout."""
+    """Copies into another shape of the same size, another dtype and another layout."""
     reseed(seed)
     factors = list(shape) + [1] * (4 - len(shape))
     random.shuffle(factors)
@@ -144,7 +144,7 @@ def test_mul_mat(pair, batches, m, n, k, one, two, seed):
             x = np.repeat(x, r, axis)
         return y @ x.swapaxes(-1, -2)
 
-    rounds = pair == ("bfloat16", "float32")  # b, to the digits of a
+    rounds = pair == ("bfloat16", "float32")  # b is rounded to the precision of a
     check(
         gb.ops.mul_mat,
         [a, b],

@@ -88,7 +88,7 @@ def last_argmax(v):
 @covers("ARGMAX")
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_argmax(dtype):
-    """Of equal maxima the last one."""
+    """The last of equal maxima counts."""
     for shape, layout in cases(ALL_LAYOUTS, [(1, 1), (5, 3), (1, 33), (17, 129), (3, 1000), (600, 70)]):
         if len(shape) == 2:
             check(gb.ops.argmax, [real(*shape, dtype=dtype, layout=layout)], last_argmax, EXACT, dtype="int32")
@@ -136,8 +136,7 @@ def test_top_k():
         )
 
 
-# ------------------------------------------------------------------------------------------------------ repetition,
-# concatenation
+# -------------------------------------------------------------------------------------------- repetition, concatenation
 
 TILES = [
     ((1,), (1,)), ((1,), (9,)), ((3,), (9,)), ((3,), (2, 3)), ((5, 3), (5, 3)), ((5, 3), (10, 9)), ((1, 3), (4, 3)),
@@ -179,7 +178,7 @@ def folded(v, shape):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_repeat_back(dtype):
     for (small, large), layout in zip(TILES, itertools.cycle(ALL_LAYOUTS), strict=False):
-        if small == large:  # nothing to do: the tensor itself
+        if small == large:  # no repetition: the tensor itself
             continue
         small = (1,) * (len(large) - len(small)) + small
         x = real(*large, dtype=dtype, layout=layout)

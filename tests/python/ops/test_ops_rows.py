@@ -47,7 +47,8 @@ def total(x):
 @covers("NORM")
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_norm(dtype):
-    """The sums are double, mean and variance are rounded to float32: x - mean is off by roundings of |x| + |mean|."""
+    """Sums are double; mean and variance are rounded to float32. So x - mean has roundings of |x| +
+    |mean|."""
     for eps in (1e-5, 0.1):
         for shape, layout in cases(ALL_LAYOUTS):
             x = real(*shape, dtype=dtype, low=-1, high=3, layout=layout)
@@ -102,7 +103,8 @@ def test_rms_norm_back(dtype):
 
 
 def test_rms_norm_back_is_the_derivative():
-    """The reference above by central differences, so that formula and kernel do not share a mistake."""
+    """Checks the reference by central differences, so that formula and kernel do not share an
+    error."""
     x, g = real(1, 9).exact, real(1, 9).exact
 
     def loss(v):
@@ -110,7 +112,7 @@ def test_rms_norm_back_is_the_derivative():
 
     h = 1e-6
     want = np.array([[(loss(x + h * e) - loss(x - h * e)) / (2 * h) for e in np.eye(9)]])
-    slack = Tolerance(terms=2000)  # the differences
+    slack = Tolerance(terms=2000)  # for the central differences
     check(
         functools.partial(gb.ops.rms_norm_back, eps=0.01),
         [array(x), array(g)],
@@ -156,7 +158,7 @@ def test_group_norm(dtype):
 
 @covers("NORM", "RMS_NORM")
 def test_norms_of_large_and_tiny_numbers():
-    """Squares are summed in double: neither overflow nor underflow."""
+    """Squares are summed in double, without overflow or underflow."""
     for size in (1e18, 1e-18, 1.0):
         x = array(real(3, 65).values * np.float32(size))
         both_ways(
@@ -186,7 +188,7 @@ def softmax(x):
 
 
 def softmax_tolerance(n, largest):
-    """exp has the error of its argument, up to twice the largest input; the sum is one of n numbers."""
+    """exp has the error of its argument, up to twice the largest input. The sum has n terms."""
     return Tolerance(12 + 4 * largest, n=n)
 
 
@@ -204,7 +206,7 @@ def test_soft_max(dtype):
 @covers("SOFT_MAX")
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_soft_max_with_a_mask(dtype):
-    """Row r of all rows has row r modulo m of the mask; -inf gives exactly zero, also for a whole row."""
+    """Row r uses row r modulo m of the mask. -inf gives exactly zero, also for a whole row."""
     for shape, m in (
         ((1, 1), 1),
         ((4, 7), 4),
@@ -238,8 +240,8 @@ def test_soft_max_of_special_values():
 
 
 @pytest.mark.parametrize("level", [name for name, usable in gb.backend.cpu_levels().items() if usable])
-def test_soft_max_of_the_cpu_has_zeros_for_denormal_numbers(level, ctx):
-    """On other devices these are what they are."""
+def test_soft_max_of_the_cpu_flushes_denormals(level, ctx):
+    """Other devices may keep denormal results."""
     x = ctx.from_numpy(np.array([[88, 0, -1, -15, 88], [0, -87.4, -100, -104, -1e9]], np.float32))
     y = gb.ops.soft_max(x)
     graph = ctx.graph(y)
@@ -255,7 +257,7 @@ def test_soft_max_refuses_masks_of_other_dtypes(mask):
 
 
 @pytest.mark.parametrize("op", [gb.ops.soft_max, gb.ops.diag_mask_inf, gb.ops.diag_mask_zero], ids=lambda f: f.__name__)
-def test_what_must_be_contiguous(op):
+def test_operators_that_need_contiguous_sources(op):
     for layout in ("padded", "stepped", "transposed"):
         refuses(op, [real(3, 4, 7, layout=layout)], gb.errors.InvalidArgumentError)
 
@@ -353,8 +355,7 @@ def test_alibi_of_small_dtypes(dtype):
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ rotary
-# embedding
+# ----------------------------------------------------------------------------------------------------- rotary embedding
 
 
 def corr_dims(n_dims, n_orig_ctx, base, beta_fast, beta_slow):
@@ -379,7 +380,7 @@ def rotation(
     n_orig_ctx=0,
     neox=False,
 ):
-    """(C, S) of pair j at position p; i is the index that the YaRN ramp looks at."""
+    """(C, S) of pair j at position p. i: index for the YaRN ramp"""
     extrapolated = p * freq_base ** (-2 * j / n_dims) * (freq_scale if neox else 1.0)
     angle, m = freq_scale * extrapolated, attn_factor
     if ext_factor:
@@ -392,7 +393,7 @@ def rotation(
 
 
 def rope(x, positions, *, n_dims, mode, n_ctx=0, back=False, xpos_base=0.0, xpos_down=False, **scaling):
-    """x (batch, tokens, heads, size) as the specification states it, pair by pair."""
+    """Rotates x (batch, tokens, heads, size) pair by pair, by the specification."""
     y = x.copy()
     size = x.shape[-1]
     sign = -1 if back else 1
@@ -429,8 +430,8 @@ def rope_magnitude(x, positions):
 
 
 def rope_tolerance(positions):
-    """The angle is up to the largest position (of pair 0, and falls quickly), with a few roundings; an error of the
-    angle moves an element by that times |x|."""
+    """The largest angle is the largest position, with a few roundings. An error e of the angle
+    changes an element by e |x|."""
     return Tolerance(terms=16 + 2 * float(np.max(positions)))
 
 
@@ -510,7 +511,7 @@ def test_rope_xpos(down):
 
 @covers("ROPE", "ROPE_BACK")
 def test_rope_back_takes_rope_back():
-    """A rotation and its reverse: an oracle without a formula."""
+    """A rotation followed by its reverse gives the input: an oracle without a formula."""
     for mode in (0, 2):
         inputs = [real(2, 9, 4, 32), array(np.arange(9) * 5, "int32")]
         check(
@@ -535,7 +536,8 @@ def test_rope_of_odd_heads_and_negative_positions():
 
 @covers("ROPE")
 def test_rope_far_positions():
-    """Small angles stay exact far out: pair 31 of 32 at position 100000 turns by 13 radians only."""
+    """Small angles stay exact at large positions: pair 31 of 32 at position 100000 has an angle of
+    only 13 radians."""
     positions = array([0, 1, 4095, 100000], "int32")
     check(
         gb.ops.rope,
@@ -587,7 +589,7 @@ def test_cross_entropy_loss(dtype):
 
 
 @covers("CROSS_ENTROPY_LOSS")
-def test_cross_entropy_loss_of_the_impossible():
+def test_cross_entropy_loss_of_zero_probability():
     """A probability of zero costs -ln 1e-9, not infinity."""
     check(gb.ops.cross_entropy_loss, [array([[200.0, 0, 0]]), array([[0.0, 1, 0]])], loss, Tolerance(8))
 
@@ -595,7 +597,8 @@ def test_cross_entropy_loss_of_the_impossible():
 @covers("ROPE", "ROPE_BACK")
 @pytest.mark.parametrize("n_dims", [None, 2, 4, 8])
 def test_rope_rotates_only_n_dims_elements_by_default(n_dims):
-    """Neighbours (2i, 2i+1) below n_dims turn, the others stay, and freq_scale counts once."""
+    """Pairs (2i, 2i+1) below n_dims are rotated, other elements stay, and freq_scale counts
+    once."""
     options = {"freq_base": 2.0, "freq_scale": 0.5}
     turned = 8 if n_dims is None else n_dims
 

@@ -45,7 +45,7 @@ def test_comparisons(name, dtype):
 
 
 @pytest.mark.parametrize("name", COMPARE)
-def test_comparisons_of_hard_numbers(name):
+def test_comparisons_of_special_numbers(name):
     both = list(itertools.product(HARD, HARD))
     x, y = (array([pair[i] for pair in both]) for i in (0, 1))
     check(getattr(gb.ops, name), [x, y], as_numbers(COMPARE[name]), EXACT, dtype="float32")
@@ -125,7 +125,7 @@ def test_where(cond, dtype):
         check(gb.ops.where, [mask(*c), some(*x, dtype=dtype), some(*y, dtype=dtype)], chosen, EXACT, dtype=dtype)
 
 
-def test_what_is_not_chosen_does_not_show(ctx, run):
+def test_unselected_elements_have_no_effect(ctx, run):
     x = ctx.constant(np.array([1, NAN, INF, 2], np.float32))
     np.testing.assert_array_equal(run(gb.ops.where([True, False, False, True], x, 0)), [1, 0, 0, 2])
     np.testing.assert_array_equal(run(gb.ops.where(gb.ops.equal(x, x), x, -1.0)), [1, -1, INF, 2])
@@ -169,8 +169,8 @@ def test_functions_of_numpy(ctx, run, function):
     np.testing.assert_allclose(run(node), function(x.astype(np.float64)), rtol=4e-7)
 
 
-def test_waves_of_large_numbers():
-    """Angles of whole turns and quarters, where the rest is small, up to the largest float."""
+def test_sin_and_cos_of_large_numbers():
+    """Angles near multiples of a quarter turn, up to the largest float."""
     turns = np.concatenate([np.arange(1, 1000), 2.0 ** np.arange(10, 60), [1e5 / np.pi, 3e37]])
     x = np.concatenate([turns * (np.pi / 2), [3e38, -3.4e38, 131071.5, 131072, 131073, 1e5, -1e5, 1e22]])
     for function, want in ((gb.ops.sin, np.sin), (gb.ops.cos, np.cos)):

@@ -1,5 +1,6 @@
 """NaN, infinities, signed zeros, denormals and the largest numbers: all kernel levels and devices
-give one answer, fused or not. Also the accuracy of long rows, large logits and stretched rotations.
+give equal results, with and without fusion. Also the accuracy of long rows, large logits and
+stretched rotations.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1e-45, -1e-45, 1e-39, -1e-39, 1.1754944e-3
 
 
 def limits(f):
-    """f, where infinity times zero is not asked for."""
+    """f, without warnings about infinity times zero."""
 
     def g(x):
         y = f(np.clip(x, -1e4, 1e4))
@@ -68,7 +69,7 @@ FUNCTIONS = {
 
 
 def among(special, n, place, fill=0.5, rows=1):
-    """n numbers with one special one at a place, in every row."""
+    """Rows of n numbers with one special number at a position."""
     x = np.full((rows, n), fill, np.float32)
     x[:, place] = special
     return x
@@ -77,8 +78,8 @@ def among(special, n, place, fill=0.5, rows=1):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name, dtype):
-    values = np.asarray(SPECIAL * 5, np.float32)  # 125: every lane, full vectors and a rest
-    tolerance = Tolerance(terms=400)  # that of exponents of a hundred; ordinary values have tests of their own
+    values = np.asarray(SPECIAL * 5, np.float32)  # 125: every lane, full vectors and a remainder
+    tolerance = Tolerance(terms=400)  # for exponents of a hundred; other tests have ordinary values
     with np.errstate(all="ignore"):
         node = check(
             getattr(gb.ops, name),
@@ -131,7 +132,7 @@ def test_reductions(n):
 @covers("NORM", "RMS_NORM", "GROUP_NORM", "MEAN")
 @pytest.mark.parametrize("n", [2, 17, 64, 600])
 def test_norms_of_huge_and_tiny_rows(n):
-    """The scale of a row may be anything that float32 has: squares and sums may not overflow, nor vanish."""
+    """Rows of any scale of float32: squares and sums must not overflow or vanish."""
 
     def mean_square(x, eps=1e-5):
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
@@ -141,13 +142,13 @@ def test_norms_of_huge_and_tiny_rows(n):
         return mean_square(d, eps)
 
     def cancelled(x, eps):
-        """1, or more where values are much larger than their differences, in which their rounding counts."""
+        """A factor for the tolerance: above 1 if values are much larger than their differences."""
         spread = np.sqrt(np.square(x - x.mean(-1, keepdims=True)).mean(-1, keepdims=True) + eps)
         return np.broadcast_to(np.maximum(1, np.abs(x).max(-1, keepdims=True) / (4 * spread)), x.shape)
 
     for scale in (1e-42, 1e-30, 1e-18, 1.0, 1e15, 1e25, 1e38):
         x = real(3, n, low=-1, high=1)
-        while (cancelled(x.values.astype(np.float64), 0) >= 64).any():  # else any error would be forgiven
+        while (cancelled(x.values.astype(np.float64), 0) >= 64).any():  # otherwise the tolerance would accept any error
             x = real(3, n, low=-1, high=1)
         x = In((x.values * np.float32(scale)).astype(np.float32))
         big = Tolerance(terms=60, n=n)
@@ -189,7 +190,7 @@ def test_windows_of_padding():
 
 def soft_max(x, mask=None, scale=1.0):
     t = x * np.float64(np.float32(scale)) + (0 if mask is None else np.tile(mask, (x.shape[0] // mask.shape[0], 1)))
-    largest = t.max(-1, keepdims=True)  # NaN if one is
+    largest = t.max(-1, keepdims=True)  # NaN if any element is NaN
     e = np.exp(t - largest)
     return np.where(largest == -INF, 0.0, np.where(np.isfinite(largest), e / e.sum(-1, keepdims=True), NAN))
 
@@ -220,8 +221,8 @@ def test_soft_max(masked, scale):
 @covers("SOFT_MAX")
 @pytest.mark.parametrize("heads", [1, 4, 6, 12])
 def test_soft_max_with_linear_biases(heads):
-    """ALiBi as its paper has it: powers of 2^(-8 / n) for n heads, n a power of two; the others take every second one
-    of twice as many."""
+    """ALiBi as in its paper: powers of 2^(-8 / n) for n heads, n a power of two. Further heads take
+    every second slope of 2 n heads."""
     floor = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * (h + 1) / floor) for h in range(floor)] + [
         2 ** (-8 * (2 * h + 1) / (2 * floor)) for h in range(heads - floor)
@@ -237,12 +238,11 @@ def test_soft_max_with_linear_biases(heads):
         gb.ops.soft_max(ctx.tensor((4, 4), gb.float32), max_bias=8.0)
 
 
-# ----------------------------------------------------------------------------------------------- attention, together
-# and one by one
+# ------------------------------------------------------------------------------------------------------ fused attention
 
 
 def attention(ctx, k, q, v, mask, kind):
-    """The chain that models build: float32 scores, masked in one of three ways, softmax, values (transposed)."""
+    """The chain of models: float32 scores, one of three masks, softmax, transposed values."""
     s = gb.ops.mul_mat(k, q)
     if kind == "causal":
         s = gb.ops.soft_max(gb.ops.diag_mask_inf(gb.ops.scale(s, 0.25), k.shape[-2] - q.shape[-2]))
@@ -255,9 +255,8 @@ def attention(ctx, k, q, v, mask, kind):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("kind", ["mask", "add", "causal"])
-def test_fused_attention_hides_nothing(kind, dtype):
-    """A NaN or an infinity among keys and values that a mask hides shows in the results, or does not, alike with fusion
-    and without."""
+def test_fused_attention_shows_masked_values_like_the_chain(kind, dtype):
+    """A NaN or infinity in masked keys and values has the same effect with and without fusion."""
     heads, n, m, d = 2, 20, 40, 16
     rng = random()
     seen = set()
@@ -266,9 +265,9 @@ def test_fused_attention_hides_nothing(kind, dtype):
             data = {"q": rng.standard_normal((heads, n, d)), "k": rng.standard_normal((heads, m, d)),
              "v": rng.standard_normal((heads, d, m)),
                     "mask": np.where(np.arange(m) > np.arange(n)[:, None] + m - n - 4, -INF, 0.0)}  # fmt: skip
-            data["mask"][3] = -INF  # a row that sees nothing
+            data["mask"][3] = -INF  # a fully masked row
             if where == "k":
-                data["k"][0, m - 2, 3] = value  # hidden from most queries
+                data["k"][0, m - 2, 3] = value  # masked for most queries
             elif where == "v":
                 data["v"][1, 5, m - 1] = value
             elif where == "q":
@@ -308,7 +307,7 @@ def test_fused_attention_hides_nothing(kind, dtype):
 @covers("FLASH_ATTN")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("n", "m"), [(3, 5), (20, 40), (60, 600)])
-def test_flash_attn_does_not_see_what_is_hidden(n, m, dtype):
+def test_flash_attn_ignores_masked_values(n, m, dtype):
     def reference(q, k, v):
         out = np.empty_like(q)
         for h, i in itertools.product(range(q.shape[0]), range(n)):
@@ -323,11 +322,10 @@ def test_flash_attn_does_not_see_what_is_hidden(n, m, dtype):
             check(lambda *t: gb.ops.flash_attn(*t, True), [q, k, v], reference,
              Tolerance(terms=200, n=16 + m, rounded=2, rounded_to=dtype), dtype="float32",
                   magnitude=lambda q, k, v: 1e4 * np.ones_like(q), on_sim=n == 20, on_cuda=where == "k")  # fmt: skip
-            # values that are hidden may show there: docs/CUDA.md
+            # masked values may have an effect there: docs/CUDA.md
 
 
-# ------------------------------------------------------------------------------------------------- activations of
-# quantized weights
+# ------------------------------------------------------------------------------------- activations of quantized weights
 
 FORMATS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"]
 
@@ -335,7 +333,8 @@ FORMATS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k
 @pytest.mark.parametrize("rows", [1, 3, 20])
 @pytest.mark.parametrize("format", FORMATS)
 def test_activations_near_the_limits(format, rows):
-    """Rows are rounded within the bound or, with a value of 2^100 or more, NaN: the same at every level."""
+    """Rows are rounded within the bound, or NaN with a value of 2^100 or more, equally at every
+    level."""
     rng = random()
     k, m = 512, 12
     weights = gb.quantize(rng.standard_normal((m, k)).astype(np.float32), format)
@@ -368,15 +367,15 @@ def test_activations_near_the_limits(format, rows):
             )
 
 
-# ----------------------------------------------------------------------------------------------------------------- long
-# sums
+# ------------------------------------------------------------------------------------------------------------ long sums
 
 
 @covers("MUL_MAT")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("n", [8192, 8193, 100_001, 1 << 22])
-def test_one_long_row(n, dtype):
-    """Errors do not grow with the length: sums of positive terms are right to 2e-6, at every level."""
+def test_sums_of_a_long_row(n, dtype):
+    """Errors do not grow with the length: sums of positive terms are within 2e-6, at every
+    level."""
     a, b = real(3, n, dtype=dtype, low=0), real(1, n, low=0)
     want = b.exact @ a.exact.T
     for label, backend in cpus():
@@ -418,8 +417,7 @@ def test_wrong_index_in_get_rows_back(ctx):
             graph.compute(backend)
 
 
-# ---------------------------------------------------------------------------------------------------------- losses,
-# rotations
+# ---------------------------------------------------------------------------------------------------- losses, rotations
 
 
 def log_softmax(x):
@@ -485,7 +483,7 @@ def rotate(
     beta_slow=1.0,
     back=False,
 ):
-    """By complex numbers: pair j as one number, turned by its angle."""
+    """A reference with complex numbers: pair j is one number, rotated by its angle."""
     half = n_dims // 2
     j = np.arange(half)
     slow = freq_base ** (-2.0 * j / n_dims)  # radians for each position
@@ -531,7 +529,7 @@ def test_exact_rotations(mode, scaling):
 @pytest.mark.parametrize("mode", ["normal_exact", "neox_exact"])
 @pytest.mark.parametrize("n_dims", [16, 32])
 def test_exact_rotations_into_a_cache(mode, n_dims):
-    """A rotation that is stored as a copy in float16 at once is the one that is copied afterwards."""
+    """A rotation fused with a copy to float16 equals a rotation followed by a copy."""
     results = []
     for together in (True, False):
         with gb.Context() as ctx:
@@ -566,7 +564,7 @@ def test_exact_rotations_into_a_cache(mode, n_dims):
     np.testing.assert_allclose(results[0], want, atol=4e-3)
 
 
-def test_old_and_exact_rotations_agree_where_they_should(ctx):
+def test_old_and_exact_rotations_agree_without_scale(ctx):
     x, p = ctx.tensor((2, 5, 3, 32), gb.float32), ctx.tensor((5,), gb.int32)
     nodes = [gb.ops.rope(x, p, 32, mode) for mode in ("normal", "normal_exact", "neox", "neox_exact")]
     graph = ctx.graph(*nodes)

@@ -34,7 +34,7 @@ for variant in large_variants():
 
 
 def bench_of(variant: Variant) -> Bench | None:
-    """None for functions that take no float32."""
+    """Inputs for a call; None for functions without float32 inputs."""
     rng = np.random.default_rng(zlib.crc32(variant.name.encode()))
     try:
         return Bench(variant, [values_of(given, rng) for given in variant.inputs])
@@ -64,7 +64,7 @@ def test_threads_compute_the_same_bits(name, teams):
                 assert result.tobytes() == results[0].tobytes(), bench.variant.name
 
 
-def test_every_operator_is_here():
+def test_every_operator_has_a_case():
     seen = set()
     for bench in filter(None, (bench_of(found[0]) for found in VARIANTS.values())):
         seen.update(t.op.lower() for t in bench.graph.nodes)

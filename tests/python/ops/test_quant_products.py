@@ -96,8 +96,8 @@ def test_numbers_of_threads(name: str, backends: list[gb.Backend], rng: np.rando
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_rows_of_rubbish_stay_alone(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
-    """Scales that are infinite or no numbers neither crash nor reach the results of other rows."""
+def test_invalid_scales_affect_only_their_row(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
+    """Infinite or NaN scales do not crash, and do not affect results of other rows."""
     k = max(256, gb.dtypes.as_dtype(name).block_size)
     blocks = blocks_of(name, ROWS, k, rng)
     bad = [0, 5, 6, 20, ROWS - 1]

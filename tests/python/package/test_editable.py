@@ -33,7 +33,7 @@ assert gb.__file__.startswith(sources), gb.__file__
 
 @pytest.fixture
 def halves(tmp_path):
-    """The Python part of the package, and what was built."""
+    """The folders of Python files and of built files."""
     package = Path(gb.__file__).parent
     sources, built = tmp_path / "sources" / "ggml_backend", tmp_path / "built" / "ggml_backend"
     is_built = {"include", *(p.name for p in package.iterdir() if p.suffix in (".so", ".pyd"))}
@@ -52,14 +52,14 @@ def run(code, *arguments):
     return found.stdout.strip()
 
 
-def test_headers_are_found_where_the_package_was_built(halves):
+def test_headers_are_found_beside_built_files(halves):
     include = Path(run("print(gb.backend.get_include())", *halves))
     assert (include / "ggml.h").is_file()
     assert (include / "ggml-backend-module.c").is_file()
 
 
 @pytest.mark.skipif(CC is None, reason="no C compiler")
-def test_a_backend_module_compiles_as_the_docstring_says(halves, tmp_path):
+def test_the_compile_command_of_the_docstring_works(halves, tmp_path):
     include = run("print(gb.backend.get_include())", *halves)
     command = [str(CC), "-shared", "-fPIC", "-fvisibility=hidden", "-DGGML_BACKEND_MODULE_BUILD", f"-I{include}"]
     mine = in_tree("examples/backend/mini.c")
@@ -67,22 +67,22 @@ def test_a_backend_module_compiles_as_the_docstring_says(halves, tmp_path):
     assert run("print(gb.backend.load_backend(sys.argv[3]))", *halves, tmp_path / "mine.so") == "['MINI']"
 
 
-def test_modules_of_other_backends_are_found_where_the_package_was_built(halves):
-    """The module for CUDA lies beside the extension."""
+def test_modules_are_found_beside_built_files(halves):
+    """The CUDA module is beside the extension."""
     code = "from ggml_backend._base.files import built_file; print(built_file('libggml_backend_cuda.so'))"
     found = Path(run(code, *halves))
     assert found.parent.samefile(Path(gb._ffi.__file__).parent) or found.parent == halves[1]
 
 
-def test_nothing_that_was_built_is_looked_for_beside_python_files():
-    """Only these files may use their own path, to tell their code from the user's."""
+def test_built_files_are_not_expected_beside_python_files():
+    """Only these files may use their own path, to distinguish their code from the user's."""
     package = ROOT / "python" / "ggml_backend"
     using = {str(path.relative_to(package)) for path in package.rglob("*.py") if "__file__" in path.read_text("utf-8")}
     assert using == {"_base/files.py", "cli/profile.py", "sched/_fallbacks.py", "testing/_run.py"}
 
 
 def test_the_build_type_is_known():
-    """Also by a generator with several configurations, which has no CMAKE_BUILD_TYPE."""
+    """This includes generators with several configurations, which have no CMAKE_BUILD_TYPE."""
     assert "$<CONFIG>" in in_tree("python/CMakeLists.txt").read_text()
     compiler = gb.show_config(mode="dict")["compiler"]
     assert not compiler.rstrip().endswith(","), compiler

@@ -20,14 +20,14 @@ def record():
 
 
 @pytest.mark.parametrize("name", ["interface_python.txt", "interface_c.txt"])
-def test_the_interface_is_the_recorded_one(record, name):
+def test_the_interface_equals_its_record(record, name):
     path = in_tree(f"tests/data/{name}")
     now = {p.name: lines for p, lines in record.interfaces().items()}[name]
     change = list(difflib.unified_diff(path.read_text().splitlines(), now, "recorded", "now", lineterm="", n=0))
     assert not change, HOW + "\n".join(change)
 
 
-def test_what_a_header_declares(record):
+def test_declarations_of_a_header(record):
     header = """
     #ifndef A_H
     #define A_H            // a guard

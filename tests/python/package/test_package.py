@@ -42,7 +42,7 @@ def test_first_example(script):
     script(SNIPPET)
 
 
-def test_first_example_computes_what_it_says(cpu, rng):
+def test_first_example_prints_its_output(cpu, rng):
     names: dict[str, object] = {}
     exec(
         SNIPPET.replace("x.set(...)", "X = np.random.rand(16, 128).astype(np.float32); x.set(X)").replace(
@@ -66,7 +66,7 @@ def test_product_with_a_transposed_tensor_is_one_node(ctx):
     assert y.sources == [w, x]
 
 
-def test_importing_everything_hides_nothing_of_python():
+def test_star_import_hides_no_builtins():
     names: dict[str, object] = {}
     exec("from ggml_backend import *", names)
     assert [name for name in vars(builtins) if not name.startswith("__") and name in names] == []
@@ -83,7 +83,7 @@ def test_the_top_level_is_small():
 
 
 def test_every_builder_is_reachable():
-    """Each C function that makes a tensor from a context has a Python function; a new one fails here until it has."""
+    """Each C function that makes a tensor from a context has a Python function."""
     reached = set(ops.BUILDERS)
     builders = set()
     for name in dir(lib):
@@ -91,13 +91,13 @@ def test_every_builder_is_reachable():
             continue
         try:
             kind = ffi.typeof(getattr(lib, name))
-        except TypeError:  # a constant
+        except TypeError:  # constants are not callable
             continue
         makes = kind.kind == "function" and kind.result is ffi.typeof("struct ggml_tensor *")
         if makes and kind.args and kind.args[0] is ffi.typeof("struct ggml_context *"):
             builders.add(name)
     assert len(builders) > 140
-    # these make nothing
+    # these make no tensor
     assert builders - reached == {"ggml_get_tensor", "ggml_get_first_tensor", "ggml_get_next_tensor"}
     assert reached <= builders
 
@@ -135,15 +135,15 @@ def drawn_folders() -> tuple[list[str], list[str]]:
 
 
 def modules_of(folder: Path) -> dict[str, Path]:
-    """Name in the package -> file."""
+    """Files by module name in the package."""
     files = (f for f in folder.rglob("*.py") if f != folder / "__init__.py" and f.name != "__main__.py")
     parts = {f: f.relative_to(folder).with_suffix("").parts for f in files}
     return {".".join(p[:-1] if p[-1] == "__init__" else p): f for f, p in parts.items()}
 
 
 def imported(name: str, file: Path, known: set[str]) -> set[str]:
-    """The modules of the package that a module imports when it is imported: outside functions, and not for type
-    checkers alone."""
+    """The modules of the package that a module imports at import time, not in functions or for type
+    checkers only."""
     package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
     found = set()
     nodes: list[ast.AST] = list(ast.parse(file.read_text()).body)
@@ -189,7 +189,7 @@ def test_at_most_three_folders_are_private():
     assert len([folder for folder in folders if folder.name.startswith("_")]) <= 3
 
 
-def test_extension_enters_the_library_by_one_door():
+def test_extension_includes_one_internal_header():
     """python/ includes public headers, its own headers, and extension.h, which lists exactly the
     internal names that python/ uses."""
     sources = [*in_tree("python/core").glob("*.[ch]"), *in_tree("python").glob("*.h")]
@@ -226,7 +226,8 @@ def test_extension_exports_only_its_entry_point():
 
 @pytest.mark.parametrize("line", ["gb.Error", "gb.Context().tensr", "gb.gguf.opn", "gb.Graph.comput"])
 def test_a_wrong_name_has_one_hint(line):
-    """Python adds its own hint to the last error of a program, unless the package prevents it."""
+    """Python adds its own hint to the last error of a program. The package prevents a second
+    hint."""
     run = subprocess.run(
         [sys.executable, "-c", f"import ggml_backend as gb; {line}"], capture_output=True, text=True, check=False
     )
@@ -250,7 +251,7 @@ def test_version_is_the_project_version():
     )
 
 
-def test_it_is_typed():
+def test_the_package_is_typed():
     assert (Path(inspect.getfile(gb)).parent / "py.typed").exists()
 
 
@@ -305,7 +306,7 @@ def test_generator_refuses_broken_marks(generator, text):
         generator.marked_regions(text, "x")
 
 
-def test_generator_rewrites_what_the_parser_cannot_take(generator):
+def test_generator_rewrites_unsupported_declarations(generator):
     source = """
     #define N 4 // words
     GGML_API GGML_CALL int f(const float * GGML_RESTRICT x); /* GGML_API */
@@ -325,7 +326,7 @@ def test_declarations_agree_with_the_library():
     assert np.dtype(np.float32).itemsize == lib.ggml_type_size(lib.GGML_TYPE_F32)
 
 
-def test_the_check_of_lifetimes_finds_what_it_is_for(tmp_path):
+def test_the_check_of_lifetimes_finds_faults(tmp_path):
     tool = in_tree("tools/check_lifetimes.py")
 
     def faults_in(text: str) -> int:

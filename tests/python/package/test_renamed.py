@@ -21,7 +21,7 @@ RENAMED = [
 
 
 @pytest.mark.parametrize(("kind", "old", "new"), RENAMED, ids=[f"{k.__name__}.{o}" for k, o, _ in RENAMED])
-def test_an_old_attribute_gives_the_new_one(kind, old, new):
+def test_an_old_attribute_returns_the_new_one(kind, old, new):
     assert len(RENAMED) > 15
     fields = {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
     assert hasattr(kind, new) or new in fields

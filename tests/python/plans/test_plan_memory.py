@@ -1,4 +1,4 @@
-"""The memory that plans announce equals the allocated memory. Several plans are compared."""
+"""Plans predict the allocated memory exactly. Also tests several plans of one scheduler."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from ggml_backend._ffi import ffi, lib
 
 
 def allocated(sched: gb.Scheduler) -> dict[str, int]:
-    """Bytes of the buffers that a scheduler holds, by the name of their type; counted at the buffers themselves,
-    without what a type of buffer adds to each (the CPU's: room to align)."""
+    """Bytes of a scheduler's buffers, by name of their type. Counts the buffers themselves, without
+    what a type adds (the CPU's: space for alignment)."""
     core = sched._core
     added = {b.buffer_type.name: b.allocate(4096).nbytes - 4096 for b in sched.backends}
     found: dict[str, int] = {}
     for i in range(lib.gbpy_n_owned(core.h)):
         buffer = lib.gbpy_owned(core.h, i)
-        if lib.ggml_backend_buffer_get_size(buffer):  # else it was given back
+        if lib.ggml_backend_buffer_get_size(buffer):  # a freed buffer has size 0
             name = ffi.string(lib.ggml_backend_buft_name(lib.ggml_backend_buffer_get_type(buffer))).decode()
             found[name] = found.get(name, 0) + lib.ggml_backend_buffer_get_size(buffer) - added[name]
     return found
 
 
 def random_graph(ctx: gb.Context, rng: np.random.Generator, weights: list[gb.Tensor]) -> gb.Graph:
-    """Square matrices of several sizes: products, sums, views, things computed in place, results read much later."""
+    """Square matrices of several sizes: products, sums, views, in-place results, results that are
+    read much later."""
     live = [ctx.tensor((int(rng.integers(1, 40)), 32), name=f"in{i}") for i in range(int(rng.integers(1, 4)))]
     for i in range(int(rng.integers(3, 40))):
         a = live[int(rng.integers(len(live)))]
@@ -54,7 +55,7 @@ def random_graph(ctx: gb.Context, rng: np.random.Generator, weights: list[gb.Ten
 @pytest.mark.parametrize(
     "devices", [["CPU"], ["SIM:name=A", "CPU"], ["SIM:name=A", "SIM:name=B,align=256", "CPU"]], ids=len
 )
-def test_what_a_plan_says_is_what_is_allocated(devices, rng):
+def test_plans_predict_allocated_memory(devices, rng):
     for _ in range(40):
         backends = [gb.Backend(d) for d in devices]
         names = [b.buffer_type.name for b in backends]
@@ -78,19 +79,19 @@ def test_what_a_plan_says_is_what_is_allocated(devices, rng):
             for t in graph.leafs:
                 if t.name.startswith("in"):
                     t.set(1)
-            for _ in range(2):  # running allocates nothing more
+            for _ in range(2):  # running allocates nothing
                 assert plan.compute()
             assert allocated(sched) == {name: n for name, n in said.items() if n}
             for arena in plan.arenas:
                 assert arena.lower_bound <= arena.peak <= arena.no_reuse
 
 
-# ---------------------------------------------------------------------------------------------------------------- side
-# by side
+# --------------------------------------------------------------------------------------------------------- side by side
 
 
 class Block:
-    """A step of something like a language model: tokens in, a cache written at a position and read up to it."""
+    """A step like that of a language model: tokens, a cache that is written at a position and read
+    up to it."""
 
     def __init__(self, weights: dict[str, gb.Tensor], cache: gb.Tensor, tokens: int, position: int) -> None:
         self.ctx = ctx = gb.Context()
@@ -105,9 +106,9 @@ class Block:
 
 
 @pytest.mark.parametrize("devices", [["CPU"], ["SIM:name=A", "CPU"]], ids=len)
-def test_prompt_and_tokens_side_by_side(rng, devices):
-    """One plan for the prompt and one for a token: after the first of each nothing is planned and nothing is allocated
-    any more."""
+def test_plans_of_prompt_and_token_are_kept(rng, devices):
+    """The scheduler keeps one plan for the prompt and one for a token. After the first run of each,
+    it plans and allocates nothing."""
     backends = [gb.Backend(d) for d in devices]
     values = {n: rng.standard_normal((16, 16)).astype(np.float32) for n in "kq"}
     with gb.Context() as kept, gb.Scheduler(backends) as sched:
@@ -139,9 +140,9 @@ def test_prompt_and_tokens_side_by_side(rng, devices):
         assert allocated(sched) == memory
 
 
-def test_smaller_steps_take_the_places_of_the_reserved_one(rng, cpu):
-    """A pass over fewer tokens, of the same structure as the one that was reserved: no layout is solved and nothing is
-    allocated."""
+def test_smaller_steps_use_the_reserved_layout(rng, cpu):
+    """A pass over fewer tokens with the structure of the reserved one needs no new layout and no
+    allocation."""
     values = {n: rng.standard_normal((16, 16)).astype(np.float32) for n in "kq"}
     with gb.Context() as kept, gb.Scheduler([cpu]) as sched:
         weights = {n: kept.tensor((16, 16), name=n) for n in "kq"}
@@ -165,8 +166,9 @@ def test_smaller_steps_take_the_places_of_the_reserved_one(rng, cpu):
         assert after.plans_made == before.plans_made
 
 
-def test_a_draft_leaves_everything_as_it_was(cpu, sim):
-    """Deciding about one graph while another one has memory, results and runs on their way; explaining, too."""
+def test_a_plan_without_allocation_changes_nothing(cpu, sim):
+    """``prepare`` and ``explain`` of one graph do not change memory, results or pending runs of
+    another graph."""
     with gb.Context() as ctx, gb.Scheduler([sim, cpu]) as sched:
         x, y, graph = chain(ctx, 8)
         big, z, other = chain(ctx, 64)
@@ -179,7 +181,7 @@ def test_a_draft_leaves_everything_as_it_was(cpu, sim):
         assert plan.explain(y)
         assert (pending.results()[0] == 12).all()
         assert not big.is_placed
-        np.testing.assert_array_equal(y.numpy(), np.full(y.shape, 12))  # where it was
+        np.testing.assert_array_equal(y.numpy(), np.full(y.shape, 12))  # the result is still there
         assert sched.stats.plans_made == 2
         with pytest.raises(gb.errors.StateError, match="not set"):
             draft.compute()
@@ -188,7 +190,7 @@ def test_a_draft_leaves_everything_as_it_was(cpu, sim):
         assert sched.stats.plans_made == 2
 
 
-def test_a_draft_of_what_does_not_fit(cpu):
+def test_a_plan_that_does_not_fit_is_made(cpu):
     with gb.Backend("SIM:mem=4K") as small, gb.Context() as ctx, gb.Scheduler([small, cpu]) as sched:
         _, y, graph = chain(ctx, 4096)
         sched.set_backend(y, small)
@@ -211,8 +213,8 @@ def chain(ctx, n):
     return x, y, ctx.graph(y)
 
 
-def test_an_older_plan_runs(cpu):
-    """Also after more graphs than the scheduler remembers."""
+def test_an_older_plan_still_runs(cpu):
+    """This holds even after more graphs than the scheduler caches."""
     with gb.Scheduler([cpu]) as sched:
         contexts = [gb.Context() for _ in range(20)]
         nets = [chain(c, 8 + i) for i, c in enumerate(contexts)]
@@ -226,7 +228,7 @@ def test_an_older_plan_runs(cpu):
             assert plan.explain(y)
 
 
-def test_plans_outlive_everything(cpu):
+def test_plans_outlive_their_objects(cpu):
     ctx = gb.Context()
     sched = gb.Scheduler([cpu])
     x, y, graph = chain(ctx, 8)
@@ -257,7 +259,7 @@ def test_plans_outlive_everything(cpu):
 
 
 def test_plans_hold_their_scheduler_and_graph(cpu):
-    """Nothing else refers to them."""
+    """Only the plan refers to them."""
     ctx = gb.Context()
     x, y, graph = chain(ctx, 8)
     plan = gb.Scheduler([cpu]).prepare(graph)
@@ -268,7 +270,7 @@ def test_plans_hold_their_scheduler_and_graph(cpu):
     assert (y.numpy() == 6).all()
 
 
-def test_a_plan_of_a_scheduler_that_was_reset(cpu):
+def test_a_plan_after_reset_of_its_scheduler(cpu):
     with gb.Context() as ctx, gb.Scheduler([cpu]) as sched:
         x, y, graph = chain(ctx, 8)
         plan = sched.prepare(graph)

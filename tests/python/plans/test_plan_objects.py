@@ -19,7 +19,7 @@ def chain(ctx, layers=4, n=16):
     return w, x, y, ctx.graph(y)
 
 
-def test_one_device(ctx, cpu):
+def test_a_plan_on_one_device(ctx, cpu):
     w, x, y, graph = chain(ctx)
     with gb.Scheduler([cpu]) as sched:
         plan = sched.prepare(graph)
@@ -36,7 +36,7 @@ def test_one_device(ctx, cpu):
         assert len(split.nodes) == graph.n_nodes == split.end - split.start
         names = {b.name for b in arena.blocks}
         assert "y3" in names
-        assert "w" not in names  # an input: it keeps its memory
+        assert "w" not in names  # an input has memory outside the arena
         x.set(np.ones((3, 16), np.float32))
         w.set(np.eye(16, dtype=np.float32))
         assert plan.compute()
@@ -51,7 +51,8 @@ def test_one_device(ctx, cpu):
 
 
 def test_scratch_memory(ctx, sim):
-    """A product with several threads needs some; an addition needs none; a device that does not tell has none."""
+    """A product with several threads needs scratch memory, an addition none. A device without a
+    report counts as none."""
     cpu = gb.Backend("CPU", n_threads=2)
     a, b = ctx.tensor((64, 256), gb.float32, name="a"), ctx.tensor((64, 256), gb.dtypes.q8_0, name="b")
     product, total = ctx.graph(a @ b.T), ctx.graph(a + a)
@@ -71,7 +72,7 @@ def overlaps(a, b):
 
 
 @pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"], ["SIM", "SIM", "CPU"]])
-def test_blocks_do_not_meet(ctx, devices, rng):
+def test_live_blocks_do_not_overlap(ctx, devices, rng):
     backends = [gb.Backend(d) for d in devices]
     _, _, _, graph = chain(ctx, 9)
     with gb.Scheduler(backends) as sched:
@@ -114,7 +115,7 @@ def test_weights_are_kept(ctx, cpu, sim):
         assert "as you assigned it" in plan.explain(y) or sim.name in plan.explain(y)
 
 
-def test_plans_live_side_by_side(cpu):
+def test_several_plans_of_one_scheduler(cpu):
     with gb.Context() as a, gb.Context() as b, gb.Scheduler([cpu]) as sched:
         w1, x1, y1, g1 = chain(a, 2, 8)
         w2, x2, y2, g2 = chain(b, 3, 4)
@@ -147,14 +148,14 @@ def test_closed(ctx, cpu):
     sched = gb.Scheduler([cpu])
     plan = sched.prepare(graph)
     sched.close()
-    assert plan.arenas[0].blocks  # what was decided can still be looked at
+    assert plan.arenas[0].blocks  # the plan stays readable
     with pytest.raises(gb.errors.StateError):
         plan.compute()
     with pytest.raises(gb.errors.StateError):
         sched.prepare(graph)
 
 
-def test_reasons_are_told_after_closing(ctx, cpu):
+def test_reasons_are_kept_after_closing(ctx, cpu):
     _, x, y, graph = chain(ctx)
     device = gb.Backend("SIM", name="MUL", ops=["mul_mat"])
     sched = gb.Scheduler([device, cpu])
@@ -190,7 +191,7 @@ def test_examples_are_planned(name, capsys):
     assert ", ".join(NAMES) in capsys.readouterr().err
 
 
-def test_devices_that_are_called_the_same_have_numbers() -> None:
+def test_devices_of_equal_names_are_numbered() -> None:
     a, b, c = gb.Backend("CPU"), gb.Backend("CPU"), gb.Backend("CPU")
     ctx, scheduler = gb.Context(), gb.Scheduler([a, b, c])
     x = ctx.tensor((64, 64), name="x")

@@ -72,7 +72,7 @@ def test_published_instances(letter):
     assert plan.peak <= 1048576
 
 
-def test_equal_input_gives_equal_plans(rng):
+def test_equal_inputs_give_equal_plans(rng):
     lower = rng.integers(0, 60, 100)
     instance = lower, lower + rng.integers(1, 40, 100), rng.integers(1, 5000, 100)
     plans = [gb.planning.plan_memory(*instance, budget_ms=50) for _ in range(2)]
@@ -89,14 +89,15 @@ def test_threads_change_no_plan(rng):
 
 
 def hard(rng, n, part):
-    """n buffers with lives of up to that part of the time, of which a few milliseconds do not find the best plan."""
+    """n buffers with random lifetimes. A few milliseconds do not find the best plan. part: longest
+    lifetime, as a share"""
     lower = rng.integers(0, 2 * n, n)
     return lower, lower + rng.integers(1, 2 * n // part, n), rng.integers(1, 1 << 20, n)
 
 
 def planned_slowly(instance, **options):
-    """A plan made while the clock runs away: a signal's handler, which the search hears after some 20 ms, burns three
-    times the budget in processor time of the thread."""
+    """A plan during which the clock jumps: a signal handler, which runs after some 20 ms of search,
+    uses three times the budget in processor time."""
     burned = []
 
     def burn(*_):
@@ -118,7 +119,7 @@ def planned_slowly(instance, **options):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
-def test_reproducible_whatever_the_clock_says(rng):
+def test_reproducible_plans_do_not_depend_on_the_clock(rng):
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("signals are handled on the main thread only")
     ended = 0
@@ -135,7 +136,7 @@ def test_reproducible_whatever_the_clock_says(rng):
     assert ended, "the clock would have ended no search"
 
 
-def test_reproducible_whatever_the_threads_and_the_load(rng):
+def test_reproducible_plans_do_not_depend_on_threads_and_load(rng):
     over = threading.Event()
 
     def work():
@@ -160,7 +161,8 @@ def test_reproducible_whatever_the_threads_and_the_load(rng):
 
 
 def test_bound():
-    """Eight buffers of which no plan is as small as the load: brute force in C (test_plan_exact.c) says the same."""
+    """Eight buffers without a plan at the lower bound. Brute force in C (test_plan_exact.c)
+    agrees."""
     lower, upper, size = [1, 5, 3, 4, 9, 11, 7, 0], [2, 9, 8, 6, 12, 12, 12, 5], [4, 1, 3, 2, 2, 2, 4, 3]
     plan = gb.planning.plan_memory(lower, upper, size)
     assert plan.proved

@@ -43,7 +43,7 @@ def test_examples_compute_the_same(name, cpu):
 
 
 @pytest.mark.parametrize("name", _examples.NAMES)
-def test_examples_compute_nearly_the_same_together(name, cpu):
+def test_examples_with_fusion_compute_nearly_the_same(name, cpu):
     expected = apart(name, cpu)
     context, graph = _examples.build(name)
     with context, gb.Scheduler([cpu]) as sched:
@@ -51,7 +51,7 @@ def test_examples_compute_nearly_the_same_together(name, cpu):
             sched.allocate(run)
             fill(run)
             sched.compute(run)
-            # its images are float16: the last bit of float32 may decide about one of theirs
+            # images are float16: the last bit of a float32 may change one of their bits
             within = 1e-2 if name == "unet" else 1e-4
             np.testing.assert_allclose(run.outputs[0].numpy(), expected, rtol=within, atol=within * expected.std())
             sched.reset()
@@ -96,7 +96,7 @@ def test_a_plan_in_another_order(cpu):
         np.testing.assert_array_equal(plan.graph.outputs[0].numpy(), apart("unet", cpu))
     context, graph = _examples.build("llama")
     with context, gb.Scheduler([cpu]) as sched:
-        assert sched.prepare(graph, reorder=True).graph is graph  # nothing to gain
+        assert sched.prepare(graph, reorder=True).graph is graph  # no better order
 
 
 @pytest.mark.parametrize("seed", range(12))

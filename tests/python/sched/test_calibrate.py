@@ -48,7 +48,7 @@ def test_the_cheaper_device_computes() -> None:
             assert prediction.us == pytest.approx((2 + 2) * 1024 / 100 + 0.0, rel=0.3)  # add reads x once or twice
 
 
-def test_without_costs_there_is_no_prediction() -> None:
+def test_no_prediction_without_costs() -> None:
     with gb.Context() as ctx, gb.Scheduler([gb.Backend("SIM"), gb.Backend("CPU", n_threads=1)], policy="cost") as sched:
         graph = ctx.graph(gb.ops.relu(ctx.tensor((4,), gb.float32)))
         sched.allocate(graph)
@@ -79,8 +79,8 @@ def test_memory_limits() -> None:
         (Costs([device(1)]), "1 devices, the scheduler has 2"),
         (Costs([device(1), DeviceCosts(())]), "has no entry for ops of any class"),
         (Costs([device(1), device(1)], max_bytes=[1]), "max_bytes has 1"),
-        (Costs([device(1), DeviceCosts((OpCost("nothing"),))]), "no class 'nothing'"),
-        (Costs([device(1), DeviceCosts((OpCost(dtype="float31"),))]), "no type 'float31'"),
+        (Costs([device(1), DeviceCosts((OpCost("nothing"),))]), "unknown class 'nothing'"),
+        (Costs([device(1), DeviceCosts((OpCost(dtype="float31"),))]), "or type 'float31'"),
         (Costs([device(1), device(-1)]), "rates above 0"),
         (Costs([device(1), device(1)], split_us=float("nan")), "split_us"),
     ],
@@ -107,7 +107,7 @@ def test_measured_once_and_kept(cache: Path) -> None:
     assert all(op.launch_us > 0 and op.bytes_per_us > 0 and op.flops_per_us > 0 for op in found.ops)
     costs = Costs.cached([backend, backend], weight_runs=5.0)
     assert costs is not None and list(costs.devices) == [found, found] and costs.weight_runs == 5.0
-    assert [f.suffix for f in cache.iterdir()] == [".json"]  # nothing half written is left
+    assert [f.suffix for f in cache.iterdir()] == [".json"]  # no partial files are left
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_damaged_files_are_not_read(cache: Path, damage: str) -> None:
     path = write_costs(backend, device(2.0))
     assert read_costs(backend) == device(2.0)
     path.write_bytes(damage.encode("latin-1"))
-    with pytest.warns(RuntimeWarning, match="is ignored"):
+    with pytest.warns(RuntimeWarning, match="is invalid and ignored"):
         assert read_costs(backend) is None
 
 
@@ -130,9 +130,8 @@ def paths_in(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at, *(path for key, value in items for path in paths_in(value, (*at, key)))]
 
 
-def test_well_formed_and_wrong(cache: Path) -> None:
-    """Any value anywhere: the file is taken, with finite costs that a scheduler can use, or ignored; nothing else
-    happens."""
+def test_valid_json_with_wrong_values(cache: Path) -> None:
+    """For any value at any key the file is accepted, with finite usable costs, or ignored."""
     backend = gb.Backend("SIM:name=measured")
     path = write_costs(backend, device(2.0))
     data = json.loads(path.read_text())
@@ -153,7 +152,7 @@ def test_well_formed_and_wrong(cache: Path) -> None:
     assert taken > 0
 
 
-def test_a_pipe_in_the_place_of_the_file(cache: Path) -> None:
+def test_a_pipe_as_the_file_of_costs_is_ignored(cache: Path) -> None:
     backend = gb.Backend("SIM:name=measured")
     path = write_costs(backend, device(2.0))
     path.unlink()
@@ -164,7 +163,7 @@ def test_a_pipe_in_the_place_of_the_file(cache: Path) -> None:
         write_costs(backend, device(2.0))
 
 
-def test_copies_of_no_rate() -> None:
+def test_copies_without_a_rate() -> None:
     with pytest.raises(gb.errors.InvalidArgumentError, match="above 0"):
         Costs([device(1.0), DeviceCosts(from_host=CopyCost(1.0, 0.0))]).copy(0, 1)
 
@@ -182,7 +181,7 @@ def test_a_failed_write_leaves_the_old_file(cache: Path) -> None:
     write_costs(backend, device(2.0))
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))  # stands for a full disk; Python ignores the signal
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))  # simulates a full disk; Python ignores the signal
     try:
         with pytest.raises(OSError, match="too large"):
             write_costs(backend, device(3.0))
@@ -204,7 +203,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str], cache: Path) -> None:
 
 
 def test_devices_without_ops() -> None:
-    with pytest.raises(gb.errors.UnsupportedError, match="runs none"):
+    with pytest.raises(gb.errors.UnsupportedError, match="supports none of the measured"):
         calibrate(gb.Backend("SIM:name=none,ops="), size=64)
     with pytest.raises(gb.errors.InvalidArgumentError, match="multiple of 32"):
         calibrate(gb.Backend("SIM"), size=65)

@@ -1,4 +1,4 @@
-"""A cut does not change which nodes a backend fuses, so that no bit changes."""
+"""A cut does not change which nodes a backend fuses, so results have the same bits."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def fusion(on: bool) -> Iterator[None]:
 
 
 class Block:
-    """Attention of ``x``, with a mask, behind a node that is computed on the first device. ``far``: what of it also
-    comes from there."""
+    """Attention of ``x`` with a mask, behind a node on the first device. ``far``: its other input
+    from that device"""
 
     def __init__(self, ctx: gb.Context, far: str) -> None:
         self.x = ctx.tensor((TOKENS, EMBD), name="x")
@@ -64,7 +64,7 @@ class Block:
 
 @pytest.mark.parametrize("far", ["x", "mask", "keys", "values"])
 @pytest.mark.parametrize("second", ["SIM:name=B", "CPU"])
-def test_attention_behind_a_cut_is_one_step(far: str, second: str) -> None:
+def test_attention_behind_a_cut_is_fused(far: str, second: str) -> None:
     def computed(*names: str) -> tuple[np.ndarray, list[str]]:
         with gb.Context() as ctx:
             return Block(ctx, far).run([gb.Backend(n, n_threads=1) if n == "CPU" else gb.Backend(n) for n in names])
@@ -72,7 +72,7 @@ def test_attention_behind_a_cut_is_one_step(far: str, second: str) -> None:
     wanted, _ = computed("CPU")
     with fusion(False):
         apart, _ = computed("CPU")
-    assert (wanted != apart).any()  # else the sums do not tell whether it was one step
+    assert (wanted != apart).any()  # otherwise the sums do not show whether it was one step
     found, splits = computed("SIM:name=A", second)
     assert len(splits) >= 2
     np.testing.assert_array_equal(found, wanted)

@@ -22,12 +22,12 @@ def products(ctx, layers=3, n=256, dtype=gb.float32):
 
 @pytest.fixture
 def weak():
-    """Takes no matrix products."""
+    """A device without matrix products."""
     return gb.Backend("SIM:name=WEAK,noops=mul_mat")
 
 
 def allocated(sched, *graphs):
-    """Their inputs are set. Whether there is a warning is not asked here."""
+    """Computes graphs after setting their inputs. Ignores warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for graph in graphs:
@@ -43,7 +43,7 @@ def caught(act):
     return [w for w in found if issubclass(w.category, gb.errors.PerformanceWarning)]
 
 
-def test_it_names_what_falls_and_why(ctx, cpu, weak):
+def test_the_warning_names_operators_and_reasons(ctx, cpu, weak):
     x, y, graph = products(ctx)
     with gb.Scheduler([weak, cpu]) as sched:
         (warning,) = caught(lambda: sched.allocate(graph))
@@ -71,7 +71,7 @@ def test_once_for_each_plan(ctx, cpu, weak):
             assert caught(lambda g=g: sched.compute(g)) == []
 
 
-def test_once_for_drafts_too(ctx, cpu, weak):
+def test_once_for_plans_without_allocation(ctx, cpu, weak):
     x, y, graph = products(ctx)
     with gb.Scheduler([weak, cpu]) as sched:
         acts = [
@@ -83,7 +83,7 @@ def test_once_for_drafts_too(ctx, cpu, weak):
         assert warning.filename == __file__
 
 
-def test_silent_where_nothing_is_lost(ctx, cpu, weak):
+def test_no_warning_without_a_loss(ctx, cpu, weak):
     x, y, graph = products(ctx)
     strong = gb.Backend("SIM")
     for backends in ([cpu], [strong, cpu], [strong, weak, cpu], [cpu, gb.Backend("CPU")], [weak]):
@@ -95,11 +95,11 @@ def test_silent_where_nothing_is_lost(ctx, cpu, weak):
                 assert caught(lambda sched=sched: sched.allocate(graph)) == []
     with gb.Context() as small:
         _, _, graph = products(small, 2, 32)
-        with gb.Scheduler([weak, cpu]) as sched:  # not worth a word
+        with gb.Scheduler([weak, cpu]) as sched:  # too little for a warning
             assert caught(lambda sched=sched, graph=graph: sched.allocate(graph)) == []
 
 
-def test_the_users_own_choice_is_no_surprise(ctx, cpu, weak):
+def test_no_warning_for_assigned_nodes(ctx, cpu, weak):
     x, y, graph = products(ctx)
     with gb.Scheduler([weak, cpu]) as sched:
         for node in graph.nodes:
@@ -110,7 +110,7 @@ def test_the_users_own_choice_is_no_surprise(ctx, cpu, weak):
         assert "'product0'" not in str(warning.message)
 
 
-def test_large_results_that_travel_count_too(ctx, cpu):
+def test_large_copied_results_count(ctx, cpu):
     weak = gb.Backend("SIM:name=WEAK,noops=relu")
     x = ctx.tensor((512, 1024), name="x")
     y = gb.ops.sqr(gb.ops.relu(gb.ops.sqr(x).named("before")).named("middle")).named("after")
@@ -123,7 +123,7 @@ def test_large_results_that_travel_count_too(ctx, cpu):
         )
 
 
-def test_many_are_summed_up(ctx, cpu, weak):
+def test_many_fallbacks_are_summarized(ctx, cpu, weak):
     x, y, graph = products(ctx, 20)
     with gb.Scheduler([weak, cpu]) as sched:
         (warning,) = caught(lambda: sched.allocate(graph))
@@ -133,14 +133,14 @@ def test_many_are_summed_up(ctx, cpu, weak):
         assert message.count("MUL_MAT 'product") == 3
 
 
-def test_as_an_error_it_leaves_everything_usable(ctx, cpu, weak, rng):
+def test_the_warning_as_an_error_leaves_objects_usable(ctx, cpu, weak, rng):
     x, y, graph = products(ctx, 1)
     with gb.Scheduler([weak, cpu]) as sched:
         with warnings.catch_warnings():
             warnings.simplefilter("error", gb.errors.PerformanceWarning)
             with pytest.raises(gb.errors.PerformanceWarning):
                 sched.allocate(graph)
-            sched.allocate(graph)  # it has been said
+            sched.allocate(graph)  # the warning was given before
             X, W = (rng.standard_normal(s).astype(np.float32) for s in ((128, 256), (256, 256)))
             x.set(X)
             graph["w0"].set(W)
@@ -148,19 +148,19 @@ def test_as_an_error_it_leaves_everything_usable(ctx, cpu, weak, rng):
         np.testing.assert_allclose(y.numpy(), np.maximum(X @ W.T, 0), rtol=1e-3, atol=1e-3)
 
 
-def test_statistics_from_zero_repeat_nothing(ctx, cpu, weak):
+def test_reset_statistics_repeat_no_warning(ctx, cpu, weak):
     x, y, graph = products(ctx)
     with gb.Scheduler([weak, cpu]) as sched:
         assert len(caught(lambda: sched.allocate(graph))) == 1
         sched.reset_stats()
         allocated(sched, graph)
         assert caught(lambda: sched.compute(graph)) == []
-        sched.reset()  # forgets the placements: planned again
+        sched.reset()  # discards placements, so the graph is planned again
         assert len(caught(lambda: sched.allocate(graph))) == 1
 
 
 def placed(ctx, backend, usage, n=512):
-    """A product with weights in a buffer of the user's."""
+    """A product with weights in a buffer of the user."""
     w, x = ctx.tensor((n, n), name="w"), ctx.tensor((4, n), name="x")
     buffer = backend.allocate(w.nbytes, usage)
     buffer.place(w)
@@ -170,9 +170,9 @@ def placed(ctx, backend, usage, n=512):
 
 
 @pytest.mark.parametrize("where", ["SIM", "CPU"])
-def test_weights_that_nothing_says_are_weights(ctx, cpu, sim, where):
-    """They are copied to the device of the highest priority; with their usage, it is what reads them that goes where
-    they lie."""
+def test_warning_about_weights_without_usage(ctx, cpu, sim, where):
+    """Without usage "weights" they are copied to the device of highest priority. With it, their
+    readers run on their device."""
     home, other = (sim, cpu) if where == "SIM" else (cpu, sim)
     x, _, y, graph, buffer = placed(ctx, home, "any")
     with gb.Scheduler([other, home]) as sched:
@@ -199,7 +199,7 @@ def test_weights_that_nothing_says_are_weights(ctx, cpu, sim, where):
 
 
 @pytest.mark.parametrize("how", ["lookup", "view", "experts"])
-def test_weights_in_other_places_of_a_graph(ctx, cpu, sim, how):
+def test_warnings_name_weights_of_each_operator(ctx, cpu, sim, how):
     _, w, _, _, _ = placed(ctx, sim, "any", 1024)
     if how == "lookup":
         y = gb.ops.get_rows(w, ctx.tensor(3, gb.int32, name="ids"))
@@ -212,8 +212,9 @@ def test_weights_in_other_places_of_a_graph(ctx, cpu, sim, how):
         assert ("'w (view)' (" if how == "view" else "'w' (") in str(warning.message)
 
 
-def test_what_travels_and_is_no_weight(ctx, cpu, sim):
-    """Inputs and results of the user's own memory, small weights, and what the scheduler placed."""
+def test_copied_tensors_other_than_weights(ctx, cpu, sim):
+    """Inputs and results in memory of the user, small weights, and tensors in memory of the
+    scheduler."""
     x, w, y, graph, _ = placed(ctx, sim, "any", 128)
     with gb.Scheduler([cpu, sim]) as sched:
         assert caught(lambda: sched.allocate(graph)) == []

@@ -25,7 +25,7 @@ BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int32": 4.0, "q8_0": 
 
 @pytest.fixture
 def one(cpu: gb.Backend) -> Iterator[Callable[..., gb.profile.Profile]]:
-    """The profile of one run that computes nodes, whose inputs are zeros."""
+    """The profile of one run that computes nodes with zero inputs."""
 
     def profile(*nodes: gb.Tensor) -> gb.profile.Profile:
         sched = gb.Scheduler([cpu])
@@ -41,7 +41,7 @@ def one(cpu: gb.Backend) -> Iterator[Callable[..., gb.profile.Profile]]:
 
 
 def of(p: gb.profile.Profile, name: str) -> Any:
-    """The only record of the step that computes the node."""
+    """The single record of the step that computes the node."""
     which = [i for i, step in enumerate(p.steps) if name in step.names]
     (record,) = (r for r in p.records if r["step"] in which)
     return record
@@ -57,7 +57,7 @@ def size(t: gb.Tensor) -> float:
 
 
 def consistent(p: gb.profile.Profile) -> None:
-    """Records follow one another in their run, from operator to operator, and lie inside of it."""
+    """Checks that records of a run are consecutive and within the run."""
     runs, records = p.runs, p.records
     assert p.dropped == 0
     for number, run in enumerate(runs):
@@ -94,7 +94,7 @@ def test_work_of_other_operators(ctx, one):
         "add": (x + row, size(x) + size(row)),
         "square": (x * x, size(x)),  # read once
         "gather": (gb.ops.get_rows(table, ids), 4 * 32 * BYTES["q8_0"] + size(ids)),
-        "strided": (gb.ops.relu(strided), 6 * 32 * 4.0),  # without the gaps
+        "strided": (gb.ops.relu(strided), 6 * 32 * 4.0),  # without gaps
         "sum": (gb.ops.sum_rows(x), size(x)),
         "norm": (gb.ops.rms_norm(x), size(x)),
         "outer": (gb.ops.out_prod(x, ctx.tensor((6, 8), name="b")), size(x) + 6 * 8 * 4.0),
@@ -112,7 +112,8 @@ def test_work_of_other_operators(ctx, one):
 
 @pytest.mark.usefixtures("node_by_node")
 def test_work_of_experts(ctx, one):
-    """Of eight matrices three tokens with two experts each can ask for six at most; as C counts it, of each token."""
+    """Three tokens with two experts each read at most six of eight matrices, which C counts for
+    each token."""
     experts = [ctx.tensor((16, 32), name=f"e{i}") for i in range(8)]
     ids, x = ctx.tensor((3, 1), gb.int32), ctx.tensor((3, 32))
     y = gb.ops.mul_mat_id(experts, ids, 0, x)
@@ -124,7 +125,8 @@ def test_work_of_experts(ctx, one):
 
 
 def chain(ctx: gb.Context) -> gb.Tensor:
-    """A product and what follows it, which the CPU computes together; the intermediate result is of no interest."""
+    """A product and its successors, which the CPU fuses. The intermediate results are not
+    outputs."""
     w, x, b = ctx.tensor((64, 96), name="w"), ctx.tensor((8, 96), name="x"), ctx.tensor((64,), name="bias")
     y = x @ w.T
     y.name = "product"
@@ -150,7 +152,7 @@ def test_fused_steps_name_all_their_nodes(ctx, one):
 
 
 @pytest.mark.usefixtures("node_by_node")
-def test_without_fusion_there_is_a_step_for_each(ctx, one):
+def test_without_fusion_each_node_is_a_step(ctx, one):
     p = one(chain(ctx))
     assert {s.names for s in p.steps} == {("product",), ("sum",), ("out",)}
     assert all(s.fusion == "" for s in p.steps)
@@ -169,9 +171,9 @@ def test_several_runs_add_up(ctx, cpu):
         for _ in range(7):
             sched.compute(graph)
         assert p.running
-        assert len(p.runs) == 7  # while it is on, too
+        assert len(p.runs) == 7  # also during the recording
     assert not p.running
-    sched.compute(graph)  # is not recorded
+    sched.compute(graph)  # not recorded
     consistent(p)
     assert len(p.runs) == 7
     assert p.runs["complete"].all()
@@ -188,7 +190,7 @@ def test_several_runs_add_up(ctx, cpu):
     assert seconds.sum() <= p.seconds
 
 
-def test_a_graph_is_profiled_whoever_computes_it(ctx, cpu):
+def test_a_graph_is_profiled_with_any_scheduler(ctx, cpu):
     x = ctx.tensor((4, 4), name="x")
     y = gb.ops.relu(x)
     y.name = "y"
@@ -204,7 +206,7 @@ def test_a_graph_is_profiled_whoever_computes_it(ctx, cpu):
     assert len(p.runs) == 2
 
 
-def test_the_scheduler_comes_before_the_graph_and_both_before_everything(ctx, cpu):
+def test_each_run_is_recorded_by_its_nearest_profile(ctx, cpu):
     graph = ctx.graph(gb.ops.relu(ctx.constant(np.ones(4, np.float32))))
     sched = gb.Scheduler([cpu])
     with gb.profile.Profile.everything() as all_of_it, graph.profile() as of_graph, sched.profile() as of_sched:
@@ -233,7 +235,7 @@ def test_threads_share_a_profile(cpu):
 
 
 @pytest.mark.parametrize("name", ["SIM", "CPU"])
-def test_runs_that_are_started(ctx, cpu, name):
+def test_pending_runs_are_profiled(ctx, cpu, name):
     device = gb.Backend(name)
     x = ctx.tensor((16,), name="x")
     y = gb.ops.relu(x)
@@ -276,7 +278,7 @@ def test_devices_written_in_python_are_splits(ctx, cpu):
 # ------------------------------------------------------------------------------------------------------------ failures
 
 
-def test_runs_that_fail_or_stop_are_told_apart(ctx, cpu):
+def test_failed_and_stopped_runs_are_incomplete(ctx, cpu):
     def broken(out: np.ndarray, a: np.ndarray) -> None:
         raise ValueError("broken")
 
@@ -293,11 +295,11 @@ def test_runs_that_fail_or_stop_are_told_apart(ctx, cpu):
         assert sched.compute(works)
     assert p.runs["complete"].tolist() == [False, False, True]
     assert (p.runs["end_ns"] > 0).all()
-    assert "2 runs that did not come to their end" in str(p.table(limits=False))
+    assert "2 runs did not finish" in str(p.table(limits=False))
     consistent(p)
 
 
-def test_what_a_function_computes_is_part_of_its_node(ctx, cpu):
+def test_work_of_a_function_belongs_to_its_node(ctx, cpu):
     inner = gb.Context()
     inside = inner.graph(gb.ops.relu(inner.constant(np.ones(4, np.float32))))
     other = gb.Scheduler([gb.Backend("CPU", n_threads=1)])
@@ -311,14 +313,14 @@ def test_what_a_function_computes_is_part_of_its_node(ctx, cpu):
     with gb.profile.Profile.everything() as p:
         assert gb.Scheduler([cpu]).compute(ctx.graph(y))
     assert [s.names for s in p.steps] == [("mapped",)]
-    with other.profile() as own, gb.profile.Profile.everything() as p:  # unless it has a profile of its own
+    with other.profile() as own, gb.profile.Profile.everything() as p:  # unless it has its own profile
         assert gb.Scheduler([cpu]).compute(ctx.graph(y))
     assert (len(own.runs), len(p.runs)) == (1, 1)
     consistent(p)
     consistent(own)
 
 
-def test_wrong_uses(ctx, cpu):
+def test_wrong_calls_of_profiles(ctx, cpu):
     sched = gb.Scheduler([cpu])
     with sched.profile() as p:
         with pytest.raises(gb.errors.StateError, match="already"):
@@ -359,21 +361,21 @@ def test_a_closed_profile(ctx, cpu):
         with pytest.raises(gb.errors.StateError, match=r"^Profile: it is closed$"):
             use()
     assert p.stop() is p
-    with sched.profile() as q:  # another one may begin
+    with sched.profile() as q:  # another one can start
         sched.compute(graph)
     assert len(q.records) == 1 and not q.closed
     with pytest.raises(gb.errors.StateError, match="it is closed"):
         q.compare(p)
 
 
-def test_one_of_a_thing_is_no_plural(ctx, cpu):
+def test_counts_of_one_are_singular(ctx, cpu):
     sched, graph = one_product(ctx, cpu)
     with sched.profile(max_records=1) as p:
         sched.compute(graph)
         assert str(p).splitlines()[0].endswith("; 1 record") and str(p).startswith("1 run,")
         sched.compute(graph)
     assert repr(p) == "<Profile 1 record>"
-    assert str(p).splitlines()[0].endswith("; 1 record; 1 record found no place")
+    assert str(p).splitlines()[0].endswith("; 1 record; 1 record did not fit")
 
 
 @pytest.mark.parametrize("method", ["table", "compare"])
@@ -389,7 +391,7 @@ def test_a_wrong_grouping_names_the_method(ctx, cpu, method):
 
 
 @pytest.mark.parametrize("by", ["*atn*", ["*ffn*", "blk.7.*"], re.compile("atn")])
-def test_a_pattern_that_fits_nothing_recorded_is_an_error(recorded, by):
+def test_a_pattern_without_a_match_is_an_error(recorded, by):
     words = r": by: nothing recorded has a name like '(\*atn\*|blk\.7\.\*|atn)'; (did you mean|there are) '"
     with pytest.raises(gb.errors.InvalidArgumentError, match=f"^Profile.table{words}"):
         recorded.table(by, limits=False)
@@ -398,7 +400,7 @@ def test_a_pattern_that_fits_nothing_recorded_is_an_error(recorded, by):
 
 
 def test_a_printed_profile_has_kinds_unless_a_node_has_a_name(ctx, cpu):
-    """A name such as node_13 tells a reader nothing."""
+    """Default names such as node_13 are useless to readers."""
     sched, graph = one_product(ctx, cpu)
     with sched.profile() as p:
         sched.compute(graph)
@@ -417,7 +419,7 @@ def one_product(ctx, cpu):
     return sched, graph
 
 
-def test_a_profile_that_nobody_has_ends(ctx, cpu):
+def test_a_dropped_profile_ends(ctx, cpu):
     sched, graph = gb.Scheduler([cpu]), ctx.graph(gb.ops.relu(ctx.constant(np.ones(4, np.float32))))
     p = sched.profile()
     sched.compute(graph)
@@ -428,18 +430,18 @@ def test_a_profile_that_nobody_has_ends(ctx, cpu):
     assert len(p.runs) == 1
 
 
-def test_what_finds_no_place_is_counted(ctx, cpu):
+def test_dropped_records_are_counted(ctx, cpu):
     sched, graph = gb.Scheduler([cpu]), ctx.graph(gb.ops.relu(ctx.constant(np.ones(4, np.float32))))
     with sched.profile(max_records=3) as p:
         for _ in range(5):
             assert sched.compute(graph)
     assert (len(p.records), len(p.runs)) == (3, 3)
     assert p.dropped == 2
-    assert "2 records found no place" in str(p)
+    assert "2 records did not fit" in str(p)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_child_goes_on_by_itself(script):
+def test_a_forked_child_records_its_own_runs(script):
     out = script(
         """
 import os, numpy as np, ggml_backend as gb
@@ -510,7 +512,8 @@ def test_orders(recorded):
 
 
 def test_shares_of_the_limit(recorded):
-    """The least time of each record by the limits that are shown, computed once more, by the time that it took."""
+    """The least time of each record by the shown limits, computed again, divided by its measured
+    time."""
     (machine,) = recorded.limits().values()
     rows = recorded.table("kind")
     for row in rows:
@@ -529,7 +532,7 @@ def test_shares_of_the_limit(recorded):
         assert row.limit == pytest.approx(least / taken)
 
 
-def test_two_profiles_beside_each_other(recorded, ctx, cpu):
+def test_two_profiles_are_compared(recorded, ctx, cpu):
     data = json.loads(recorded.to_json(limits=False))
     for record in ("start_ns", "end_ns"):
         data["records"][record] = [2 * ns for ns in data["records"][record]]
@@ -550,7 +553,7 @@ def test_two_profiles_beside_each_other(recorded, ctx, cpu):
         recorded.compare(recorded.table())  # type: ignore[arg-type]
 
 
-def test_files_give_back_what_they_got(recorded, tmp_path):
+def test_profiles_round_trip_through_files(recorded, tmp_path):
     path = tmp_path / "profile.json"
     text = recorded.to_json(path)
     for source in (text, path, str(path)):
@@ -568,13 +571,13 @@ def test_files_give_back_what_they_got(recorded, tmp_path):
     "", "{", "[]", "{}", '{"format": 2}', '{"format": 1, "steps": 3}',
     '{"format": 1, "steps": [], "records": {}, "runs": {}, "dropped": 0, "limits": []}',
 ])  # fmt: skip
-def test_files_that_are_no_profile(damage):
+def test_other_files_are_refused_as_profiles(damage):
     source = damage if damage.startswith("{") else "{" + damage
     with pytest.raises(gb.errors.InvalidArgumentError, match="profile"):
         gb.profile.Profile.from_json(source)
 
 
-def test_records_of_a_file_name_steps_that_are_there(recorded):
+def test_records_of_a_file_must_name_existing_steps(recorded):
     data = json.loads(recorded.to_json(limits=False))
     for column, value in (("step", 99), ("run", 99), ("step", -1), ("start_ns", "x"), ("flops", None)):
         broken = {**data, "records": {**data["records"], column: [value] * len(recorded.records)}}
@@ -588,7 +591,7 @@ LIMITS = {
     "level": "scalar", "threads": 1, "operations": {"f32": 1e9, "bytes": 1e9, "bf16": 1e9},
     "read": {"65536": 1e9, "1048576": 1e8}, "copy": {"65536": 1e9, "1048576": 1e8},
 }  # fmt: skip
-#: Values that may stand in a file in place of another.
+#: Values that replace another one in a file.
 VALUES = [None, True, -1, 0, 1.5, 2**70, -(2**63), math.nan, math.inf, 1e308, "x", "", [], [1], [None], {}, {"a": 1}]
 
 
@@ -600,7 +603,7 @@ def paths_of(data, path=()):
 
 
 def use_profile(text):
-    """Calls everything that a profile from a file offers."""
+    """Calls every method of a profile from a file."""
     found = gb.profile.Profile.from_json(text)
     for by in ("operator", "kind", "algorithm", "fusion", "dtype", "device", "*"):
         str(found.table(by)), found.table(by)._repr_html_()
@@ -622,7 +625,7 @@ def test_files_with_any_damage_are_refused_or_can_be_used(recorded):
         for _ in range(1 + i % 2):
             path = paths[random.integers(len(paths))]
             value = VALUES[random.integers(len(VALUES))]
-            with contextlib.suppress(KeyError, IndexError, TypeError):  # gone by the first damage
+            with contextlib.suppress(KeyError, IndexError, TypeError):  # removed by the first damage
                 damaged = replaced(damaged, path, value)
         try:
             use_profile(json.dumps(damaged))
@@ -632,7 +635,7 @@ def test_files_with_any_damage_are_refused_or_can_be_used(recorded):
     assert 2000 < refused < 5000
 
 
-def test_a_file_says_which_part_of_a_profile_is_wrong(recorded):
+def test_errors_name_the_wrong_part_of_a_profile(recorded):
     data = json.loads(recorded.to_json(limits=False))
     for path, value, told in [
         (("steps", 0, "n_nodes"), "x", r"steps\[0\].n_nodes must be a whole number, is x"),
@@ -696,7 +699,7 @@ def test_a_profile_of_nothing(cpu):
     assert len(gb.profile.Profile.from_json(p.to_json()).records) == 0
 
 
-def test_what_is_no_profile_is_told_with_the_file(recorded, tmp_path):
+def test_an_invalid_profile_error_names_the_file(recorded, tmp_path):
     wrong = {
         "other.json": ("{}", r"other\.json: it is not a profile"),
         "text.json": ("nothing", r"text\.json: it is not a profile"),
@@ -714,7 +717,7 @@ def test_what_is_no_profile_is_told_with_the_file(recorded, tmp_path):
         gb.profile.Profile.from_json(tmp_path / "bytes.json")
 
 
-def test_beside_nothing_there_is_no_ratio(recorded, cpu):
+def test_no_ratio_with_an_empty_profile(recorded, cpu):
     sched = gb.Scheduler([cpu])
     with sched.profile() as nothing:
         pass
@@ -722,8 +725,9 @@ def test_beside_nothing_there_is_no_ratio(recorded, cpu):
         assert "ratio" not in str(change).splitlines()[0]
 
 
-def test_names_are_the_tensors_own(cpu):
-    """In plans, traces and profiles: also bytes that are no UTF-8, which are surrogates in Python."""
+def test_names_are_those_of_the_tensors(cpu):
+    """Plans, traces and profiles have the exact names, even bytes that are not UTF-8, which are
+    surrogates in Python."""
     name = "a\udcff\udc80"
     with gb.Context() as ctx, gb.Scheduler([cpu]) as sched:
         y = gb.ops.relu(ctx.tensor((4,), name="x")).named(name)
@@ -739,4 +743,4 @@ def test_names_are_the_tensors_own(cpu):
         assert "a\\xff\\x80" in plan.to_html() and trace.to_svg().encode()
         with pytest.raises(gb.GgmlError) as caught:
             gb.ops.mul_mat(y, ctx.tensor((3,)))
-        assert str(caught.value).encode()  # prints anywhere
+        assert str(caught.value).encode()  # can be printed

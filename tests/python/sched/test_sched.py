@@ -76,14 +76,14 @@ def test_dot(net):
         assert name in dot
 
 
-def test_compute_on_one_backend(net, ctx, cpu, sim):
+def test_graph_compute_on_one_backend(net, ctx, cpu, sim):
     with pytest.raises(gb.GgmlError):
-        net.graph.compute(cpu)  # nothing has memory
+        net.graph.compute(cpu)  # tensors have no memory
     ctx.allocate(cpu)
     net.set()
     assert net.graph.compute(cpu) is True
     net.check()
-    with pytest.raises(gb.GgmlError):  # not its memory
+    with pytest.raises(gb.GgmlError):  # memory of another backend
         net.graph.compute(sim)
 
 
@@ -102,7 +102,7 @@ def test_deep_graph(ctx, cpu):
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["own memory", "scheduler"])
-def test_what_can_be_read_in_a_copy(ctx, cpu, planned):
+def test_readable_tensors_of_a_copy(ctx, cpu, planned):
     x, z = ctx.tensor((4,), name="x"), ctx.tensor((4,), name="z")
     h = gb.ops.relu(x)
     graph = ctx.graph(y := h + 1.0, w := gb.ops.sqr(z))
@@ -113,7 +113,7 @@ def test_what_can_be_read_in_a_copy(ctx, cpu, planned):
         ctx.allocate(cpu)
 
     def readable() -> list[bool]:
-        """Of y and w, in the graph and in a copy."""
+        """Reads y and w, in the graph and in a copy."""
         found = []
         for t, value in zip((y, w, *graph.copy(cpu).outputs), (3, 9, 3, 9), strict=True):
             try:
@@ -184,7 +184,7 @@ def test_compare(net, ctx, cpu, sim):
     results = net.graph.compare(cpu, sim)
     assert [r.name for r in results if r.name.startswith("h")] == ["h0", "h1", "h2"]
     assert all(r.equal and r.max_abs == 0 and r.nmse == 0 for r in results)
-    results = net.graph.compare(sim, cpu)  # the graph is not in the memory of SIM: on a copy
+    results = net.graph.compare(sim, cpu)  # the graph is not in memory of SIM, so a copy is compared
     assert len(results) == 6
     seen = []
 
@@ -200,7 +200,7 @@ def test_compare(net, ctx, cpu, sim):
 
 
 def test_compare_finds_differences(ctx, cpu):
-    """A custom node that gives something else each time stands for a wrong device."""
+    """A custom node whose result changes in each run simulates a wrong device."""
     x = ctx.from_numpy(np.ones(4, np.float32))
     calls = []
 
@@ -298,7 +298,7 @@ def test_graph_allocator_reuses_memory(ctx, cpu):
     assert allocator.measure(graph) < 8 * 64 * 64 * 4
     n = len(graph)
     allocator.set_order([*range(n), -1])
-    assert allocator.measure(graph) > 8 * 64 * 64 * 4  # no barrier before the end: nothing is reused
+    assert allocator.measure(graph) > 8 * 64 * 64 * 4  # without a barrier nothing is reused
     with pytest.raises(gb.GgmlError):  # noqa: PT012 - whichever of the two finds it
         allocator.set_order([n + 5])
         allocator.measure(graph)
@@ -343,7 +343,7 @@ def test_scheduler(net, devices):
         net.y.numpy()
 
 
-def test_placement_by_hand(net, cpu):
+def test_set_backend_places_nodes(net, cpu):
     a, b = gb.Backend("SIM"), gb.Backend("SIM")
     scheduler = gb.Scheduler([a, b, cpu])
     assert scheduler.get_backend(net.y) is None
@@ -372,7 +372,7 @@ def test_placement_by_hand(net, cpu):
         scheduler.set_backend(net.y, gb.Backend("CPU"))
 
 
-def test_weights_pull_the_work_to_their_device(rng, cpu, sim):
+def test_work_runs_on_the_device_of_its_weights(rng, cpu, sim):
     weights, run = gb.Context(), gb.Context()
     w = weights.tensor((8, 8), name="w")
     weights.allocate(sim, usage="weights")
@@ -428,7 +428,7 @@ def test_reserve(net, ctx, cpu):
     net.check()
 
 
-def test_two_graphs_take_turns(ctx, cpu, rng):
+def test_two_graphs_alternate(ctx, cpu, rng):
     first, second = Net(ctx, rng), Net(ctx, rng, layers=6)
     scheduler = gb.Scheduler([cpu])
     scheduler.allocate(first.graph)
@@ -443,7 +443,7 @@ def test_two_graphs_take_turns(ctx, cpu, rng):
             other.y.numpy()
 
 
-def test_two_schedulers_of_one_graph(net, cpu, sim):
+def test_two_schedulers_compute_one_graph(net, cpu, sim):
     one, two = gb.Scheduler([cpu]), gb.Scheduler([sim, cpu])
     one.allocate(net.graph)
     net.set()
@@ -457,7 +457,7 @@ def test_two_schedulers_of_one_graph(net, cpu, sim):
 
 
 def test_arrays_stay_valid_memory_when_the_scheduler_grows(ctx, cpu, rng):
-    """Another graph may overwrite them, but they can be read and written."""
+    """Another graph may overwrite the arrays, but they stay valid memory."""
     scheduler = gb.Scheduler([cpu])
     arrays = []
     for layers in (1, 3, 9, 27):
@@ -499,7 +499,7 @@ def test_inputs_survive_between_runs(ctx, cpu):
     assert not x2.is_output
 
 
-def test_closed_weights_are_not_replaced_by_noise(rng, cpu):
+def test_closed_weights_are_an_error(rng, cpu):
     weights, run = gb.Context(), gb.Context()
     w = weights.tensor((8, 8), name="w")
     buffer = weights.allocate(cpu, usage="weights")
@@ -582,7 +582,8 @@ def test_closed_scheduler(net, cpu):
 
 
 def test_graph_grows_with_a_view_of_a_result(net, cpu):
-    """A view made after the allocation points to the scheduler's memory, and loses it with the rest."""
+    """A view made after the allocation points to memory of the scheduler, and loses it with the
+    other tensors."""
     scheduler = gb.Scheduler([cpu])
     scheduler.allocate(net.graph)
     net.set()
@@ -627,7 +628,7 @@ def test_wrong_types_say_which_argument(net, cpu, sim):
             gb.Scheduler([cpu], policy=policy)
 
 
-def test_a_tensor_that_is_in_no_graph_is_explained(ctx, cpu, sim):
+def test_explain_of_a_tensor_without_a_graph(ctx, cpu, sim):
     x, other = ctx.constant(np.ones((2, 3), np.float32), name="x"), ctx.tensor((4, 5), name="other")
     graph = ctx.graph(gb.ops.relu(x))
     with gb.Scheduler([sim, cpu]) as scheduler:

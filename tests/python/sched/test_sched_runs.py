@@ -18,7 +18,7 @@ unchecked = pytest.mark.skipif(os.environ.get("GGML_SCHED_CHECK") == "1", reason
 
 
 class Line:
-    """y = ((x @ w.T) + 1) ** 2, the product on the first device, the rest on the second."""
+    """y = ((x @ w.T) + 1) ** 2 with the product on the first device and the rest on the second."""
 
     def __init__(self, ctx: gb.Context, weights: gb.Buffer | None = None, n: int = 16) -> None:
         self.x = ctx.tensor((4, n), name="x").set_input()
@@ -50,14 +50,13 @@ def line(ctx):
     return Line(ctx)
 
 
-# ------------------------------------------------------------------------------------------------------------- runs on
-# their way
+# ---------------------------------------------------------------------------------------------------- runs on their way
 
 
 @pytest.mark.parametrize("n_copies", [1, 2, 3])
 @pytest.mark.parametrize("on_device", [("h", "y"), ("h",), ()], ids=str)
 def test_inputs_are_set_while_the_graph_runs(line, rng, cpu, slow, n_copies, on_device):
-    """Each run sees the input that was set before it was started, and its results are its own."""
+    """Each run uses the input that was set before its start, and has its own results."""
     with gb.Scheduler([slow, cpu], n_copies=n_copies) as sched:
         assert sched.n_copies == n_copies
         for node in line.graph.nodes:
@@ -88,8 +87,8 @@ def place_all(sched, line, device, rng):
 
 @unchecked
 def test_two_copies_do_not_wait(line, rng, cpu):
-    """Setting the next input and starting the next run returns while the device still works on the first, and the
-    first is waited for alone."""
+    """The next set and the next start return while the device works on the first run. A wait for
+    the first run does not wait for the second."""
     device = gb.Backend("SIM:delay=500ms")
     with gb.Scheduler([device, cpu], n_copies=2) as sched:
         place_all(sched, line, device, rng)
@@ -107,7 +106,7 @@ def test_two_copies_do_not_wait(line, rng, cpu):
         assert "done" in repr(two)
 
 
-def test_results_in_order_whatever_the_order_of_asking(line, rng, cpu, slow):
+def test_results_are_right_for_any_order_of_reads(line, rng, cpu, slow):
     with gb.Scheduler([slow, cpu], n_copies=4) as sched:
         sched.allocate(line.graph)
         line.set_weights(rng)
@@ -136,8 +135,8 @@ def test_results_outlive_the_scheduler(line, rng, cpu, slow):
     pending.wait()
 
 
-def test_results_in_strange_places(ctx, rng, cpu, slow):
-    """In a buffer of another device, where the run's result is written back to; and as a view."""
+def test_results_in_other_memory_and_views(ctx, rng, cpu, slow):
+    """Results in a buffer of another device, with a write-back; and results that are views."""
     home = gb.Context()
     kept = home.tensor((4, 8), name="kept")
     home.allocate(cpu)
@@ -157,7 +156,7 @@ def test_results_in_strange_places(ctx, rng, cpu, slow):
 
 
 def test_host_memory_waits_for_the_device_that_writes_it(ctx, rng, cpu):
-    """numpy() of a tensor in a buffer of one's own: a device that is still computing brings it later."""
+    """numpy() of a tensor in a buffer of the user waits for a device that still computes it."""
     device = gb.Backend("SIM:delay=30ms")
     home = gb.Context()
     source, kept = home.tensor((4, 8), name="source"), home.tensor((4, 8), name="kept")
@@ -171,7 +170,7 @@ def test_host_memory_waits_for_the_device_that_writes_it(ctx, rng, cpu):
         for X in batches(rng, 3, 8):
             source.set(X)
             sched.compute_async(graph)
-            source.set(0)  # waits as well: the device may still read it
+            source.set(0)  # also waits, because the device may still read it
             np.testing.assert_array_equal(kept.numpy(), X * 2)
 
 
@@ -246,7 +245,7 @@ def test_checked_runs(line, rng, cpu, slow):
 
 
 @unchecked
-def test_checked_runs_poison_what_is_dead(ctx, cpu):
+def test_checked_runs_poison_dead_memory(ctx, cpu):
     """Checked runs fill the memory of an intermediate result with NaN after its last use."""
     x = ctx.tensor((8, 8), name="x")
     h = (x @ x).named("h")
@@ -276,7 +275,7 @@ def test_events(line, rng, cpu, slow):
         assert event.record() is event
         event.wait(cpu)  # the host waits: the CPU has no queue
         assert time.perf_counter() - start >= 2.9e-3
-        event.wait(slow)  # in its own queue: nothing to do
+        event.wait(slow)  # its own queue is in order: no wait
         event.synchronize()
         sched.synchronize()
     assert event.closed
@@ -287,7 +286,7 @@ def test_events(line, rng, cpu, slow):
     event.close()
 
 
-def test_event_of_one_device_holds_back_another(cpu):
+def test_a_device_waits_for_the_event_of_another(cpu):
     a, b = gb.Backend("SIM:name=A,delay=40ms"), gb.Backend("SIM:name=B")
     with gb.Context() as left, gb.Context() as right, gb.Scheduler([a, cpu]) as one, gb.Scheduler([b, cpu]) as two:
         graphs = []
@@ -344,10 +343,10 @@ def test_stats(rng, cpu, slow):
         assert s.runs == 4
         assert (s.plans_made, s.plans_replayed) == (1, 0)
         assert s.plan_hits >= 3
-        assert s.weights == (1, 16 * 16 * 4)  # once
+        assert s.weights == (1, 16 * 16 * 4)  # one copy
         assert s.up_to_date == (3, 3 * 16 * 16 * 4)
-        assert s.results == (4, 4 * 4 * 16 * 4)  # h, each run
-        assert s.inputs.n in (0, 4)  # x, unless it lies where it is read
+        assert s.results == (4, 4 * 4 * 16 * 4)  # h in each run
+        assert s.inputs.n in (0, 4)  # x, unless it is on the device that reads it
         assert s.write_backs == (0, 0)
         assert s.nbytes_copied == s.weights.nbytes + s.inputs.nbytes + s.results.nbytes
         assert s.run_seconds > 0
@@ -361,13 +360,13 @@ def test_stats(rng, cpu, slow):
         assert "runs=4" in repr(s)
         with pytest.raises(AttributeError):
             s.runs = 5
-        w.set(np.eye(16, dtype=np.float32) * 2)  # the kept copy is out of date
+        w.set(np.eye(16, dtype=np.float32) * 2)  # the kept copy is outdated
         sched.reset_stats()
         assert sched.stats.runs == 0
         sched.compute(graph)
         assert sched.stats.weights == (1, 1024)
         assert (y.numpy() == 3).all()
-        w.numpy()[...] = np.eye(16, dtype=np.float32) * 4  # nobody hears of it
+        w.numpy()[...] = np.eye(16, dtype=np.float32) * 4  # the scheduler cannot notice this write
         sched.compute(graph)
         assert (y.numpy() == 3).all()
         w.buffer.changed()
@@ -422,7 +421,7 @@ def test_threads_share_the_devices(rng, cpu):
     run_threads(6, work)
 
 
-def test_several_threads_wait_for_one_run(line, rng, cpu, slow):
+def test_threads_wait_for_one_run(line, rng, cpu, slow):
     with gb.Scheduler([slow, cpu]) as sched:
         sched.allocate(line.graph)
         line.set_weights(rng)
@@ -470,7 +469,7 @@ def test_abandoned_runs(rng, cpu):
 @pytest.mark.parametrize("delay", ["0ms", "1ms", "5ms"])
 @pytest.mark.parametrize("pause", [0, 0.003])
 @pytest.mark.parametrize("asks_first", [True, False])
-def test_no_results_of_a_run_whose_failure_another_was_told(cpu, n_copies, delay, pause, asks_first):
+def test_a_failed_run_never_returns_results(cpu, n_copies, delay, pause, asks_first):
     """The device fails while a later run is issued, or before. Some call reports it, and no run
     returns results that it did not compute."""
     bad = gb.Backend(f"SIM:delay={delay},fail_op=sqr")
@@ -487,7 +486,7 @@ def test_no_results_of_a_run_whose_failure_another_was_told(cpu, n_copies, delay
             with contextlib.suppress(gb.errors.DeviceError):
                 pending.append(sched.compute_async(graph, [y]))
             time.sleep(pause)
-        if not asks_first:  # another graph is planned: all are waited for, and whoever asks for it may be told
+        if not asks_first:  # planning another graph waits for all runs, and may raise their failures
             with contextlib.suppress(gb.errors.DeviceError):
                 sched.compute(other)
         assert pending
@@ -571,7 +570,7 @@ def test_an_event_can_follow_a_pending_run():
     event = gb.backend.Event(sim).record()
     assert "running" in repr(first)
     second = scheduler.compute_async(graph)
-    event.synchronize()  # behind the first, not behind the second
+    event.synchronize()  # behind the first run, not behind the second
     assert "running" in repr(second)
     second.wait()
     assert y.tolist() == [1.0] * 4

@@ -18,8 +18,7 @@ from source_tree import in_tree
 
 unchecked = pytest.mark.skipif(os.environ.get("GGML_SCHED_CHECK") == "1", reason="checked runs wait for every step")
 
-# -------------------------------------------------------------------------------------------------------------- an
-# independent validator
+# --------------------------------------------------------------------------------------------- an independent validator
 
 
 def slices_of(trace: dict) -> list[dict]:
@@ -27,7 +26,8 @@ def slices_of(trace: dict) -> list[dict]:
 
 
 def validated(text: str) -> dict:
-    """Fails unless `text` is what the Trace Event Format asks for and what Perfetto's importer needs; returns it."""
+    """Checks that `text` follows the Trace Event Format and the needs of Perfetto's importer.
+    Returns the data."""
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")
@@ -71,7 +71,7 @@ def nanoseconds(us: float) -> int:
 
 
 def validate_nesting(slices: list[dict]) -> None:
-    """Two slices of a lane are apart, or one is inside the other."""
+    """Checks that two slices of a lane are disjoint or nested."""
     lanes: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for e in slices:
         start = nanoseconds(e["ts"])
@@ -83,7 +83,8 @@ def validate_nesting(slices: list[dict]) -> None:
 
 
 def validate_arrows(events: list[dict]) -> None:
-    """Arrows start once and end once, in the order of time, and each point lies in a slice of its lane."""
+    """Checks that arrows start and end once, in order of time, and that each end is in a slice of
+    its lane."""
     flows: dict[object, list[dict]] = {}
     for e in events:
         if e["ph"] in "stf":
@@ -138,7 +139,7 @@ def zigzag(ctx):
 # ---------------------------------------------------------------------------------------------------------------- tests
 
 
-def test_events_say_what_happened(zigzag):
+def test_events_describe_the_run(zigzag):
     with zigzag.sched.trace() as trace:
         assert trace.running
         assert "running" in repr(trace)
@@ -150,9 +151,9 @@ def test_events_say_what_happened(zigzag):
     assert {e.run for e in events} == {0, 1, 2}
     for run in range(3):
         computes = sorted((e for e in events if e.run == run and e.kind == "compute"), key=lambda e: e.start_ns)
-        assert [e.name for e in computes] == ["h0", "h1", "h2", "h3"]  # a chain: one after the other
+        assert [e.name for e in computes] == ["h0", "h1", "h2", "h3"]  # a chain, in order
         assert [e.backend for e in computes] == [0, 1, 0, 1]
-        assert all(e.seconds >= 0.9e-3 for e in computes)  # the device's delay
+        assert all(e.seconds >= 0.9e-3 for e in computes)  # delay of the device
         assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(computes))
         assert all(e.n_nodes == 1 and e.live_nbytes <= e.arena_nbytes for e in computes)
         moved = {(e.name, e.backend) for e in events if e.run == run and e.kind == "copy" and e.reason == "result"}
@@ -186,7 +187,7 @@ def test_file(zigzag, tmp_path):
     flows = [e for e in made["traceEvents"] if e["ph"] == "s"]
     crossing = [e for e in flows if e["name"].startswith("h")]
     assert len(crossing) == 6
-    for start in crossing:  # it starts in the split that computed the tensor, and ends in the one that reads it
+    for start in crossing:  # from the split that computes the tensor to the split that reads it
         points = [e for e in made["traceEvents"] if e["ph"] in "stf" and e["id"] == start["id"]]
         assert len(points) == 3
         (first,), (last,) = (
@@ -204,7 +205,7 @@ def test_file(zigzag, tmp_path):
 
 @unchecked
 def test_devices_overlap_in_the_record(ctx):
-    """Two branches on two devices that take 20 ms each: the record shows them at the same time."""
+    """Two branches on two devices take 20 ms each. The record shows them in parallel."""
     a, b, cpu = gb.Backend("SIM:name=A,delay=20ms"), gb.Backend("SIM:name=B,delay=20ms"), gb.Backend("CPU")
     x = ctx.tensor((4, 4), name="x")
     left, right = gb.ops.relu(x).named("left"), gb.ops.sqr(x).named("right")
@@ -226,7 +227,7 @@ def test_devices_overlap_in_the_record(ctx):
 def test_the_end_of_a_trace(zigzag, tmp_path):
     sched = zigzag.sched
     trace = sched.trace(tmp_path / "a.json")
-    with pytest.raises(gb.errors.StateError, match="already"):
+    with pytest.raises(gb.errors.StateError, match="another trace is recording"):
         sched.trace(tmp_path / "b.json")
     sched.compute(zigzag.graph)
     assert trace.stop() is trace
@@ -240,21 +241,21 @@ def test_the_end_of_a_trace(zigzag, tmp_path):
     validated(second.to_json())
     third = sched.trace(tmp_path / "c.json")
     sched.compute(zigzag.graph)
-    sched.close()  # ends it
+    sched.close()  # ends the trace
     assert not third.running
     assert slices_of(validated((tmp_path / "c.json").read_text()))
     with pytest.raises(gb.errors.StateError, match="closed"):
         sched.trace()
 
 
-def test_closing_ends_a_trace_that_nobody_holds(zigzag, tmp_path):
+def test_closing_ends_a_dropped_trace(zigzag, tmp_path):
     zigzag.sched.trace(tmp_path / "run.json")
     zigzag.sched.compute(zigzag.graph)
     zigzag.sched.close()
     assert slices_of(validated((tmp_path / "run.json").read_text()))
 
 
-def test_the_scheduler_of_a_trace_may_go(ctx, cpu):
+def test_a_trace_outlives_its_scheduler(ctx, cpu):
     x = ctx.tensor((4, 4), name="x")
     graph = ctx.graph(gb.ops.relu(x))
     sched = gb.Scheduler([cpu])
@@ -272,13 +273,13 @@ def test_path_that_cannot_be_written(zigzag, tmp_path):
         zigzag.sched.trace(tmp_path / "nowhere" / "run.json")
     with pytest.raises(IsADirectoryError):
         zigzag.sched.trace(tmp_path)
-    with zigzag.sched.trace() as trace:  # nothing was begun
+    with zigzag.sched.trace() as trace:  # no trace was started
         zigzag.sched.compute(zigzag.graph)
     with pytest.raises(OSError, match="nowhere"):
         trace.to_json(tmp_path / "nowhere" / "run.json")
 
 
-def test_an_exception_inside_ends_it(zigzag, tmp_path):
+def test_an_exception_in_the_block_ends_the_trace(zigzag, tmp_path):
     path = tmp_path / "run.json"
 
     def fail(tensor):
@@ -295,7 +296,7 @@ def test_an_exception_inside_ends_it(zigzag, tmp_path):
     assert zigzag.sched.compute(zigzag.graph)
 
 
-def test_failed_runs_are_not_in_it(ctx, cpu):
+def test_failed_runs_are_not_in_a_trace(ctx, cpu):
     bad = gb.Backend("SIM:name=A,fail_op=sqr")
     x = ctx.tensor((4, 4), name="x")
     y = gb.ops.sqr(gb.ops.relu(x))
@@ -311,7 +312,7 @@ def test_failed_runs_are_not_in_it(ctx, cpu):
         validated(trace.to_json())
 
 
-def test_hostile_names(ctx, cpu):
+def test_special_names_in_a_trace(ctx, cpu):
     sim = gb.Backend("SIM")
     x = ctx.tensor((4, 4), name='x"\\</script>\x01\u2028')
     y = gb.ops.relu(x).named("\u00fc\U0001f600'y")
@@ -328,7 +329,7 @@ def test_hostile_names(ctx, cpu):
 
 
 class Made:
-    """An event as a random test makes it."""
+    """A random event."""
 
     def __init__(self, **fields):
         self.__dict__.update(fields)
@@ -345,7 +346,7 @@ def test_example(tmp_path):
 
 
 def test_any_events_make_a_valid_file(rng):
-    """Also those that overlap within a device, take no time, or whose split is not there."""
+    """Events may overlap within a device, take no time, or name a missing split."""
     kinds, reasons = ["plan", "copy", "compute", "write-back", "wait"], ["", "weight", "input", "result"]
     for n in [0, 1, 2, 5, 40, 200]:
         for _ in range(10):
@@ -366,7 +367,7 @@ def test_any_events_make_a_valid_file(rng):
 
 
 def test_the_validator_can_fail():
-    """Each kind of mistake is found."""
+    """The validator finds each kind of error."""
     meta = {"name": "thread_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "x"}}
     slice_ = {"name": "a", "cat": "c", "ph": "X", "pid": 1, "tid": 0, "ts": 1.0, "dur": 4.0, "args": {}}
     arrow = {"name": "a", "cat": "flow", "ph": "s", "id": 1, "pid": 1, "tid": 0, "ts": 4.5}

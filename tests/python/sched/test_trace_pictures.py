@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ggml_backend.errors.Performance
 
 @pytest.fixture(scope="module")
 def trace():
-    """Of an encoder, whose products run on a device of their own."""
+    """The trace of an encoder whose products run on a separate device."""
     sim, cpu = gb.Backend("SIM:name=A,ops=mul_mat"), gb.Backend("CPU", n_threads=2)
     _, graph = build("embed")
     with gb.Scheduler([sim, cpu]) as sched:
@@ -60,7 +60,7 @@ def test_bars_and_arrows_are_the_events(trace):
     assert f"{len(trace.events)} events" in text and f"{len(copies)} copies (" in text and copied
 
 
-def test_ticks_have_units_and_room(trace):
+def test_ticks_have_units_and_distance(trace):
     for width in (360, 800, 1600):
         root = ET.fromstring(trace.to_svg(width=width))
         (unit,) = {t.text for t in root.iter(f"{SVG}text")} & {"ns", "µs", "ms", "s"}

@@ -55,14 +55,14 @@ def name_of(capsule: Any) -> bytes:
 
 @dataclass
 class Said:
-    """What a capsule says."""
+    """The contents of a capsule."""
 
     version: tuple[int, int] | None
     flags: int
     device: tuple[int, int]
     dtype: tuple[int, int, int]
     shape: tuple[int, ...]
-    strides: tuple[int, ...]  # elements
+    strides: tuple[int, ...]  # in elements
     data: int
 
 
@@ -83,12 +83,12 @@ def said(capsule: Any) -> Said:
 
 
 KEPT: list[Any] = []
-"""What capsules of :class:`Library` point to: until the end, so that it can be seen who uses it too late."""
+"""Objects behind capsules of :class:`Library`, kept until the end to find late uses."""
 
 
 class Library:
-    """An array of a library: ``array`` of NumPy, of which it says what the other arguments change. Counts how often
-    memory was given back (``deleted``), which must be once for each capsule. Its class has no other protocol."""
+    """An array of another library: a NumPy ``array`` whose description the other arguments change.
+    ``deleted`` counts releases, one for each capsule. The class has no other protocol."""
 
     def __init__(self, array: np.ndarray[Any, Any], *, versioned: bool = True, **changes: Any) -> None:
         self.array, self.versioned, self.changes = array, versioned, changes
@@ -114,7 +114,7 @@ class Library:
         return api.PyCapsule_New(self.managed(), name, ctypes.cast(drop, ctypes.c_void_p))
 
     def managed(self) -> int:
-        """The address of what a capsule points to."""
+        """The address in a capsule."""
         a, change = self.array, self.changes
         managed: Any = ManagedVersioned() if self.versioned else Managed()
         shape = (ctypes.c_int64 * max(a.ndim, 1))(*a.shape)
@@ -137,7 +137,7 @@ class Library:
         return ctypes.addressof(managed)
 
     def _drop(self, address: int) -> None:
-        """The destructor of a capsule, by address: an unused capsule frees its memory."""
+        """The destructor of a capsule, by address. It frees the memory of an unused capsule."""
         get_name = ctypes.pythonapi["PyCapsule_GetName"]
         get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
         if get_name(address) in (PLAIN, VERSIONED):
@@ -156,8 +156,11 @@ class Functions(ctypes.Structure):
 
 
 def functions(export: Any, major: int = 1, before: Any = None, name: bytes = b"dlpack_exchange_api") -> Any:
-    """The capsule ``__dlpack_c_exchange_api__`` of a type. ``export(array)``: the address of a managed tensor of DLPack
-    1.0, or BufferError; None: the type has no such function."""
+    """The capsule ``__dlpack_c_exchange_api__`` of a type.
+
+    export: a function from an array to the address of a managed tensor of DLPack 1.0, which may raise BufferError.
+        None: the type has no such function
+    """
 
     def exported(array: Any, out: Any) -> int:
         try:
@@ -175,7 +178,7 @@ def functions(export: Any, major: int = 1, before: Any = None, name: bytes = b"d
 
 
 def bfloat16(values: Any) -> np.ndarray[Any, Any]:
-    """The bits of numbers that bfloat16 has exactly."""
+    """The bits of numbers that are exact in bfloat16."""
     wide = np.asarray(values, np.float32)
     bits = (wide.view(np.uint32) >> 16).astype(np.uint16)
     assert ((bits.astype(np.uint32) << 16).view(np.float32) == wide).all()

@@ -9,5 +9,5 @@ SHAPES = [(), (1,), (5,), (2, 3), (2, 3, 4, 5), (0,), (2, 0, 3)]
 
 
 def numbers(shape):
-    """From -20 to 79, exact in every dtype of ``DTYPES``."""
+    """Numbers from -20 to 79, exact in every dtype of ``DTYPES``."""
     return (np.arange(int(np.prod(shape))) % 100 - 20).reshape(shape)

@@ -30,8 +30,8 @@ def _levels(factor: Array, x: Array, low: int, high: int) -> Array:
 def affine(
     n_levels: int, x: Array, w: Array, start: float, step: float, steps: int, absolute: bool
 ) -> tuple[Array, Array, Array]:
-    """Scales, minima and levels with x ~ scale level - minimum. After a better trial the next ones use its offset, also
-    in the range."""
+    """Scales, minima and levels with x ~ scale * level - minimum. Trials after a better one use its
+    offset."""
     n = F(n_levels)
     low, high = np.minimum(F(0), x.min(axis=1)), x.max(axis=1)
     flat = high == low
@@ -72,7 +72,7 @@ def affine(
 
 
 def _spread(values: Array, n_levels: int) -> tuple[Array, Array]:
-    """Non-negative values of a super-block as integers times a step, which is a half float."""
+    """Non-negative values of a super-block as integers times a half-float step."""
     most = np.maximum(values.max(axis=1), F(0))
     with np.errstate(all="ignore"):
         factor = np.where(most > 0, F(n_levels) / most, F(0))
@@ -140,7 +140,7 @@ def _extreme(x: Array) -> Array:
 
 
 def symmetric(n: int, x: Array, w: Array) -> tuple[Array, Array]:
-    """The scale and levels of x ~ scale level, levels -n .. n - 1; the best of 19 trials."""
+    """The best of 19 trials for x ~ scale * level, with levels from -n to n - 1."""
     extreme = _extreme(x)
     wx = w * x
 
@@ -179,7 +179,8 @@ def q6_k(x: Array) -> Array:
 
 
 def descent(n: int, x: Array) -> tuple[Array, Array]:
-    """The scale and levels with weights x^2; five sweeps in which each level goes where the others' fit wants it."""
+    """Scale and levels with weights x^2, by five sweeps. A sweep sets each level to its optimum for
+    the other levels."""
     extreme, w = _extreme(x), x * x
     with np.errstate(all="ignore"):
         levels = _levels(F(-n) / extreme, x, -n, n - 1)

@@ -1,22 +1,23 @@
-"""How the operations are compared with NumPy: `check(build, inputs, reference)`.
+"""Compares operations with NumPy: `check(build, inputs, reference)`.
 
-An input is an array and a layout. The array holds values that its dtype represents exactly; the reference sees them in
-float64. The layout decides how the tensor lies in memory: whole, or a view cut out of a larger tensor whose remaining
-elements are poison (NaN, or an integer far out of range), so that whoever reads beside the view is caught, and whoever
-writes there as well.
+An input is an array and a layout. The array has values that are exact in its dtype. The reference gets them as float64.
+A layout is "whole", or a view of a larger tensor. The other elements of that tensor are poison (NaN, or an integer far
+out of range), which reveals reads and writes outside the view.
 
-`check` builds the graph once and computes it with one and with three threads, at every level of instructions that this
-processor has, once more on the simulated device, and on a CUDA device where there is one. Every result must be within
-the tolerance of the reference.
+`check` builds the graph once. It computes the graph with one and three threads, at every level of
+this processor, on the simulated device, and on a CUDA device if available. Every result must be
+within the tolerance of the reference.
 
-Tolerance. u is half the distance between 1 and the next number (2^-24 float32, 2^-11 float16, 2^-8 bfloat16). Computing
-is done in float32, so an element may be off by (terms + n) u32 |m|, where `n` is the length of the sum behind it, `m`
-the sum of the magnitudes of its terms (`magnitude`, by default the result itself) and `terms` the number of roundings
-that are not additions; plus one rounding to the dtype of the result; plus, where an operation may round operands to the
-dtype of another, `rounded` u_dtype |m|. That is the textbook bound of a sum in any order (Higham, Accuracy and
-Stability, section 4.2); nothing is fitted to what is observed.
+Tolerance. u is half the distance between 1 and the next number (2^-24 float32, 2^-11 float16, 2^-8
+bfloat16). Operations compute in float32, so an element may differ by (terms + n) u32 |m|. Here `n`
+is the length of its sum, `m` the sum of the magnitudes of its terms (`magnitude`, by default the
+result), and `terms` the number of roundings other than those of additions. The rounding to the
+dtype of the result is added, and `rounded` u_dtype |m| if an operation may round operands to the
+dtype of another. This is the textbook bound of a sum in any order (Higham, Accuracy and Stability,
+section 4.2). It is not fitted to observed results.
 
-Random values depend on the test's own id, so that a failure is the same when it is run again, alone or not.
+Random values depend only on the id of the test, so a failure is reproducible, alone or with other
+tests.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def numpy_dtype(dtype: str) -> Any:
 
 
 def random() -> np.random.Generator:
-    """A generator that depends on the running test only: its name and the name of its file, not the folder."""
+    """A generator seeded by the running test: its name and the name of its file, not the folder."""
     path, separator, test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0].partition("::")
     name = f"tests/python/{path.rpartition('/')[2]}{separator}{test}"
     return np.random.default_rng(zlib.crc32(name.encode()))
@@ -79,14 +80,15 @@ class In:
 
     @property
     def exact(self) -> np.ndarray[Any, Any]:
-        """What the reference computes with."""
+        """The values for the reference."""
         return self.values.astype(np.int64 if self.values.dtype.kind == "i" else np.float64)
 
     def laid(self, layout: str) -> In:
         return replace(self, layout=layout)
 
     def root(self) -> tuple[np.ndarray[Any, Any], Callable[[Any], Any]]:
-        """The array that is the memory, and how the input is cut out of it (or out of a tensor)."""
+        """The array with the whole memory, and the cut that makes the input from it or from a
+        tensor."""
         shape, cut = _plan(self.values.shape, self.layout)
         poison: Any = math.nan if self.values.dtype.kind != "i" else np.iinfo(self.values.dtype).min + 7
         memory = np.full(shape, poison, self.values.dtype)
@@ -112,12 +114,12 @@ def _plan(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], Callabl
 
 
 def is_view(layout: str, shape: Sequence[int]) -> bool:
-    """Does the layout differ from "whole" for this shape?"""
+    """True if the layout differs from "whole" for this shape."""
     return len(shape) > {"permuted": 2, "transposed": 1}.get(layout, 0) and layout != "whole"
 
 
 def real(*shape: int, dtype: str = "float32", low: float = -2.0, high: float = 2.0, layout: str = "whole") -> In:
-    """Uniform random numbers; each call of one test gives other ones."""
+    """Uniform random numbers. Each call in a test gives new ones."""
     return In((_next().random(shape) * (high - low) + low).astype(numpy_dtype(dtype)), layout)
 
 
@@ -134,7 +136,7 @@ _running: tuple[str, np.random.Generator] = ("", np.random.default_rng())
 
 
 def reseed(seed: int) -> None:
-    """Other numbers from here to the end of the test."""
+    """Uses other random numbers from here to the end of the test."""
     global _running
     _running = (os.environ.get("PYTEST_CURRENT_TEST", ""), np.random.default_rng(seed))
 
@@ -152,7 +154,7 @@ def _next() -> np.random.Generator:
 
 @functools.cache
 def cpus() -> tuple[tuple[str, gb.Backend], ...]:
-    """One and three threads with the best instructions, one thread with all others."""
+    """One and three threads at the best level, one thread at each other level."""
     usable = [name for name, ok in gb.backend.cpu_levels().items() if ok]
     best = gb.Backend("CPU", n_threads=1)
     found = [("1 thread", best), ("3 threads", gb.Backend("CPU", n_threads=3))]
@@ -165,20 +167,20 @@ def sim() -> gb.Backend:
 
 
 OTHER = os.environ.get("GB_TEST_DEVICE", "CUDA0")
-"""One more device to compute with, as ``gb.Backend`` takes it."""
+"""The name of an extra device, as for ``gb.Backend``."""
 
 
 @functools.cache
 def other() -> gb.Backend | None:
-    """The device that GB_TEST_DEVICE names; by default the first CUDA device, or the emulated one of a module that
-    GGML_CUDA_MODULE names; None without."""
+    """The device that GB_TEST_DEVICE names. Default: the first CUDA device, or the emulated one of
+    the module that GGML_CUDA_MODULE names. None without a device."""
     return gb.Backend(OTHER) if OTHER != "CUDA0" or "CUDA0" in gb.backends() else None
 
 
 # ------------------------------------------------------------------------------------------------------------- coverage
 
 COVERED: set[str] = set()
-"""The operations (as ``Tensor.op`` names them) of which some test says that it compares them with NumPy."""
+"""The operations, as in ``Tensor.op``, that tests declare to compare with NumPy."""
 
 REFUSED = "refused"
 _seen: set[str] = set()
@@ -205,7 +207,7 @@ def covers(*ops: str) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """See the top of the file. ``exact``: no error at all."""
+    """A tolerance, as the head of this file explains. ``exact``: no difference allowed"""
 
     terms: float = 2.0
     n: int = 0
@@ -282,9 +284,10 @@ def check(
     """Fails unless ``build(*tensors)`` computes ``reference(*arrays)`` everywhere. Returns the node.
 
     magnitude: like the reference, the sum of the magnitudes of the terms of each element
-    dtype: that the result must have; default: the first input's
+    dtype: required dtype of the result; default: that of the first input
     writes: the inputs that may be overwritten (in-place operations)
-    on_sim, on_cuda: also on the simulated device; on one more device (:func:`other`), if it computes all
+    on_sim, on_cuda: also compute on the simulated device; on the extra device (:func:`other`) if it
+        supports all nodes
     """
     with np.errstate(all="ignore"):
         want = np.asarray(reference(*(i.exact for i in inputs)))
@@ -311,7 +314,8 @@ def check(
 
 
 def on_tensor_cores(built: Built, tolerance: Tolerance) -> Tolerance:
-    """Products with 16-bit floats round the other factor to these, and attention its weights (docs/CUDA.md)."""
+    """Dtypes to which CUDA rounds the other factor of 16-bit products, and the weights of attention
+    (docs/CUDA.md)."""
     halves = [t.dtype.name for t in built.roots if t.dtype.name in ("float16", "bfloat16")]
     if not halves or not {"MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN"} & {t.op for t in built.graph.nodes}:
         return tolerance
@@ -330,7 +334,8 @@ def compare(got: Any, want: Any, magnitude: Any, tolerance: Tolerance, label: st
         allowed = np.where(np.isnan(allowed), 0.0, allowed)
         good = (got == want) | (np.isnan(got) & np.isnan(want))
         good |= np.isfinite(want) & np.isfinite(got) & (np.abs(got - want) <= allowed)
-        # beyond the largest number of the dtype the result is infinite; up to a rounding before, it may be
+        # above the largest number of the dtype the result is infinite; within a rounding below, it
+        # may be
         beyond = np.abs(want) * (1 + 2 * UNIT[dtype]) + allowed >= LARGEST[dtype]
         good |= beyond & np.isfinite(want) & np.isinf(got) & (np.sign(got) == np.sign(want))
     if not good.all():
@@ -347,7 +352,7 @@ def refuses(
     inputs: Sequence[In],
     error: Any = (gb.errors.UnsupportedError, gb.errors.InvalidArgumentError),
 ) -> None:
-    """Fails unless the operation is refused with a clear error, either when it is built or when it is computed."""
+    """Checks that building or computing the operation raises a clear error."""
     with pytest.raises(error) as caught:
         Built(build, inputs, cpus()[0][1]).compute(cpus()[0][1])
     assert str(caught.value)
@@ -361,8 +366,8 @@ def both_ways(
     tolerance: Tolerance,
     **options: Any,
 ) -> None:
-    """The operation with ``inplace=False`` and ``inplace=True``; the second must write the memory of the first
-    input."""
+    """Checks ``inplace=False`` and ``inplace=True``. The latter must write to the memory of the
+    first input."""
     check(functools.partial(build, inplace=False), inputs, reference, tolerance, **options)
     node = check(functools.partial(build, inplace=True), inputs, reference, tolerance, writes=(0,), **options)
     assert node.view_of is not None

@@ -19,7 +19,7 @@ from harness_scene import SANITIZED
 
 PATIENCE = 240 if SANITIZED else 60
 LONGER = float(os.environ.get("GB_HARNESS_SECONDS", "8")) / 8
-"""Races are looked for as much longer."""
+"""A factor for the duration of searches for races."""
 
 PRELUDE = """
 import faulthandler, gc, os, random, signal, sys, threading, time, warnings
@@ -123,12 +123,12 @@ exec(compile(job["program"], "program", "exec"), globals())
 """
 MALLOC = {"PYTHONFAULTHANDLER": "1", "MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "16384"}
 FORKS = sys.platform == "linux" and not SANITIZED
-"""True if programs run in forked children of a process that has imported the package. They end as interpreters do.
-Under sanitizers each program has a fresh interpreter."""
+"""True if programs run in forked children of a process that has imported the package. They exit
+like an interpreter. Under sanitizers each program has a fresh interpreter."""
 
 
 class Forks:
-    """That process."""
+    """The process that forks."""
 
     def __init__(self, folder: Path) -> None:
         self.out, self.err = folder / "out", folder / "err"
@@ -138,7 +138,7 @@ class Forks:
         )  # fmt: skip
 
     def run(self, program: str, timeout: float) -> tuple[int, str, str]:
-        """The exit status, and what the program printed to stdout and stderr."""
+        """The exit status, stdout and stderr of a program."""
         to, back = self.process.stdin, self.process.stdout
         assert to is not None and back is not None
         to.write(json.dumps({"program": program, "out": str(self.out), "err": str(self.err)}) + "\n")
@@ -175,7 +175,7 @@ def fresh(program: str, timeout: float, environment: dict[str, str]) -> tuple[in
 
 @pytest.fixture
 def holds(forks: Forks | None) -> Callable[..., str]:
-    """Runs a program in a process of its own: it ends by itself, with status 0 and nothing on stderr."""
+    """Runs a program in its own process. Checks that it ends with status 0 and an empty stderr."""
 
     def run(source: str, environment: dict[str, str] | None = None, patience: int = PATIENCE) -> str:
         program = (

@@ -1,4 +1,4 @@
-"""GGUF files by the ``gguf`` package."""
+"""GGUF files, written with the ``gguf`` package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that are small enough to be looked at: made by hand, with something of everything that pictures show."""
+"""Small handmade plans with all elements that pictures show."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Copy(NamedTuple):
 
 
 def small_plan() -> Picture:
-    """Two devices: a residual over all steps, scores in place, a gap below the residual, copies there and back."""
+    """Two devices: a residual over all steps, scores in place, a gap below the residual, copies in
+    both directions."""
 
     def block(i: int, lower: int, upper: int, size: int, offset: int, name: str, op: str, step: int, node: int = -1,
               root: int | None = None, backend: str = "SIM0") -> BareBlock:  # fmt: skip

@@ -13,14 +13,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def in_tree(path: str) -> Path:
-    """A file or folder of the tree; where it is missing the test, or all of its module, is skipped."""
+    """A file or folder of the tree. If it is missing, the test or module is skipped."""
     if not (ROOT / path).exists():
         pytest.skip(f"needs the source tree around the tests: no {path}", allow_module_level=True)
     return ROOT / path
 
 
 def load_tool(name: str) -> ModuleType:
-    """A program of ``tools/`` as a module; it may import others beside it."""
+    """A program of ``tools/`` as a module. It can import its neighbours."""
     folder = str(in_tree(f"tools/{name}.py").parent)
     sys.path.insert(0, folder)
     try:

@@ -25,7 +25,7 @@ def blocks_of(dtype, *shape):
 
 
 def by_custom(rows, dtype, shape):
-    """The blocks of the same bytes as functions of gb.ops.custom get them."""
+    """Blocks of the same bytes, as functions of gb.ops.custom get them."""
     seen = []
     ctx = gb.Context()
     t = ctx.constant(rows, dtype)
@@ -63,7 +63,7 @@ WAYS = [
 
 @pytest.mark.parametrize(("dtype", "given"), WAYS, ids=str)
 @pytest.mark.parametrize("shape", [(512,), (3, 512), (2, 3, 512)], ids=str)
-def test_every_way_to_make_a_tensor_takes_blocks(dtype, shape, given):
+def test_all_constructors_accept_blocks(dtype, shape, given):
     rows = blocks_of(dtype, *shape)
     expected = gb.dequantize(np.asarray(rows), dtype)
     if given == "custom":
@@ -84,14 +84,14 @@ def test_every_way_to_make_a_tensor_takes_blocks(dtype, shape, given):
     np.testing.assert_array_equal(gb.dequantize(value, **options), expected)
 
 
-def test_from_numpy_looks_into_the_memory_of_the_blocks():
+def test_from_numpy_shares_the_memory_of_blocks():
     blocks = blocks_of("q8_0", 2, 64)
     t = gb.Context().from_numpy(blocks)
     blocks[:] = 0
     assert not t.numpy().any()
 
 
-def test_a_product_with_blocks_is_that_with_their_floats():
+def test_a_product_with_blocks_equals_the_product_with_floats():
     ctx = gb.Context()
     w, x = floats(16, 256), floats(3, 256)
     blocks = gb.quantize(w, "q4_k")
@@ -104,7 +104,7 @@ def test_a_product_with_blocks_is_that_with_their_floats():
 
 @pytest.mark.parametrize("layout", ["rows", "blocks"])
 def test_blocks_of_another_format_are_an_error_everywhere(layout):
-    """q4_0 and iq4_nl have blocks of the same size: only the format tells them apart."""
+    """q4_0 and iq4_nl have blocks of the same size. Only the format distinguishes them."""
     blocks = blocks_of("q4_0", 2, 64)
     if layout == "blocks":
         blocks = by_custom(blocks, "q4_0", (2, 64))
@@ -132,7 +132,7 @@ def test_a_custom_result_of_another_format_is_an_error():
         gb.Scheduler(CPU).compute(ctx.graph(y))
 
 
-def test_the_writer_takes_the_format_of_blocks(tmp_path):
+def test_the_writer_uses_the_format_of_blocks(tmp_path):
     blocks = blocks_of("q5_1", 2, 64)
     with gb.gguf.Writer(tmp_path / "m.gguf") as writer:
         writer.add_tensor("t", blocks)
@@ -177,11 +177,11 @@ def test_whole_rows_keep_the_format(part):
 
 
 @pytest.mark.parametrize("part", OTHERS)
-def test_everything_else_is_an_array_without_format(part):
+def test_other_views_have_no_format(part):
     assert getattr(OTHERS[part](blocks_of("q4_0", 3, 64)), "format", None) is None
 
 
-def test_bytes_that_are_no_whole_blocks_are_an_error():
+def test_partial_blocks_are_an_error():
     ctx = gb.Context()
     for name, wrong in (
         ("Context.constant", ctx.constant),
@@ -194,7 +194,7 @@ def test_bytes_that_are_no_whole_blocks_are_an_error():
 
 
 def test_unaligned_bytes_are_copied_or_refused():
-    """A buffer of bytes may begin anywhere."""
+    """A buffer of bytes can have any address."""
     rows = np.zeros(1 + 18 * 4, np.uint8)[1:].reshape(2, 36)
     rows[:] = np.asarray(blocks_of("q4_0", 2, 64))
     fixed = gb.Context(allocate=True).constant(rows, "q4_0")

@@ -25,7 +25,7 @@ def scheduler(request) -> gb.Scheduler:
     return gb.Scheduler([gb.Backend(d) for d in request.param])
 
 
-def test_memory_that_was_used_again_cannot_be_read(ctx, scheduler):
+def test_reused_memory_cannot_be_read(ctx, scheduler):
     x, steps = chain(ctx)
     graph = ctx.graph(steps[-1])
     scheduler.allocate(graph)
@@ -39,7 +39,7 @@ def test_memory_that_was_used_again_cannot_be_read(ctx, scheduler):
             refused += 1
             assert step.name in str(error)
             assert "keep" in str(error), "the message says how to keep it"
-        else:  # its memory was not needed
+        else:  # its memory was not reused
             np.testing.assert_allclose(array, expected(x, steps.index(step)), rtol=1e-4, atol=1e-6)
     assert refused >= 2
     np.testing.assert_allclose(steps[-1].numpy(), expected(x, len(steps) - 1), rtol=1e-4)
@@ -53,7 +53,7 @@ def expected(x: gb.Tensor, i: int) -> np.ndarray:
     return value
 
 
-def test_what_is_to_be_kept_can_be_read(ctx, scheduler):
+def test_kept_results_can_be_read(ctx, scheduler):
     x, steps = chain(ctx)
     graph = ctx.graph(steps[-1], keep=[steps[1], steps[3]])
     scheduler.allocate(graph)
@@ -75,7 +75,7 @@ def test_a_scheduler_that_keeps_all(ctx, devices):
         np.testing.assert_allclose(step.numpy(), expected(x, i), rtol=1e-4, atol=1e-6)
 
 
-def test_memory_that_an_allocator_used_again_cannot_be_read(ctx, cpu):
+def test_memory_reused_by_an_allocator_cannot_be_read(ctx, cpu):
     x, steps = chain(ctx)
     graph = ctx.graph(steps[-1])
     gb.sched.GraphAllocator(cpu).allocate(graph)
@@ -111,7 +111,7 @@ def test_results_cannot_be_read_before_they_are_computed(ctx, scheduler):
     assert (y.numpy() == 2).all()
 
 
-def test_results_cannot_be_read_once_an_input_was_set(ctx, scheduler):
+def test_results_cannot_be_read_after_a_set_of_an_input(ctx, scheduler):
     x = ctx.tensor((3, 4), name="x")
     y = (x * 2.0).named("y")
     graph = ctx.graph(y)
@@ -122,7 +122,7 @@ def test_results_cannot_be_read_once_an_input_was_set(ctx, scheduler):
     x.set(3.0)
     with pytest.raises(gb.errors.StateError, match="'y"):
         y.numpy()
-    array.tobytes()  # it is still memory
+    array.tobytes()  # the memory is still valid
     assert scheduler.compute(graph)
     assert (y.numpy() == 6).all()
     x.copy_from(ctx.from_numpy(np.full((3, 4), 5, np.float32)))
@@ -132,7 +132,7 @@ def test_results_cannot_be_read_once_an_input_was_set(ctx, scheduler):
     assert (y.numpy() == 10).all()
 
 
-def test_results_of_a_run_that_was_ended_cannot_be_read(ctx, scheduler):
+def test_results_of_a_stopped_run_cannot_be_read(ctx, scheduler):
     x = ctx.tensor((3, 4), name="x")
     h = gb.ops.relu(x).named("h")
     y = gb.ops.sqr(h).named("y")
@@ -174,7 +174,7 @@ def test_results_of_an_aborted_run_cannot_be_read(ctx):
     assert (y.numpy() == 4).all()
 
 
-def test_results_in_a_buffer_of_ones_own_cannot_be_read_before_they_are_computed(ctx, cpu):
+def test_results_in_a_user_buffer_cannot_be_read_before_computing(ctx, cpu):
     x = ctx.tensor((3, 4), name="x")
     y = gb.ops.relu(x).named("y")
     graph = ctx.graph(y)
@@ -202,7 +202,7 @@ def test_inputs_that_were_never_set_are_named(ctx, scheduler):
     assert (y.numpy() == 3).all()
 
 
-def test_inputs_that_an_allocator_placed_and_nobody_set_are_named(ctx, cpu):
+def test_unset_inputs_of_an_allocator_are_named(ctx, cpu):
     x, w = ctx.tensor((3, 4), name="x"), ctx.tensor((3, 4), name="forgotten")
     graph = ctx.graph(x + w)
     gb.sched.GraphAllocator(cpu).allocate(graph)
@@ -211,7 +211,7 @@ def test_inputs_that_an_allocator_placed_and_nobody_set_are_named(ctx, cpu):
         graph.compute(cpu)
 
 
-def test_memory_of_ones_own_counts_as_set(ctx, cpu):
+def test_memory_of_the_user_counts_as_set(ctx, cpu):
     x = ctx.tensor((3, 4), name="x")
     buffer = ctx.allocate(cpu)
     buffer.clear(0)
@@ -225,7 +225,7 @@ def test_memory_of_ones_own_counts_as_set(ctx, cpu):
 
 
 @pytest.mark.parametrize("grow", [False, True], ids=["equal", "growing"])
-def test_inputs_whose_memory_was_taken_are_named(ctx, scheduler, grow):
+def test_inputs_whose_memory_was_reused_are_named(ctx, scheduler, grow):
     x = ctx.tensor((4, 4), name="the input")
     y = x + 1.0
     graph = ctx.graph(y)
@@ -264,7 +264,7 @@ def test_inputs_lost_by_reset_are_named(ctx, scheduler):
     assert (y.numpy() == 3).all()
 
 
-def test_threads_that_share_a_scheduler_and_bring_new_graphs_get_no_wrong_result(holds):
+def test_threads_with_new_graphs_share_a_scheduler(holds):
     out = holds("""
     s = gb.Scheduler([sim, cpu]); wrong, lost, right = [], [0], [0]
     end = time.monotonic() + 6 * LONGER
@@ -289,8 +289,9 @@ def test_threads_that_share_a_scheduler_and_bring_new_graphs_get_no_wrong_result
     assert int(out.split()[0]) > 100
 
 
-def test_a_callback_may_compute_the_same_graph_on_another_backend(cpu):
-    """The custom operations of both runs all run; or the inner one is refused, and the outer one is whole."""
+def test_a_callback_can_compute_its_graph_on_another_backend(cpu):
+    """The custom operations of both runs run, or the inner run is refused and the outer one
+    completes."""
     other = gb.Backend("CPU", n_threads=1)
     with gb.Context() as ctx:
         x = ctx.tensor((4, 4), name="x")
@@ -337,7 +338,7 @@ def test_two_threads_compute_a_graph_with_custom_operations_on_two_backends(hold
     """)
 
 
-def test_a_view_of_all_of_a_result_needs_that_result(ctx, cpu):
+def test_a_full_view_of_a_result_needs_that_result(ctx, cpu):
     """The result is part of the graph, not memory with computed content."""
     x = ctx.tensor((3, 4), name="x")
     y = gb.ops.relu(gb.ops.view(gb.ops.sqr(x)))
@@ -349,8 +350,8 @@ def test_a_view_of_all_of_a_result_needs_that_result(ctx, cpu):
     assert (y.numpy() == 9).all()
 
 
-def test_setting_waits_for_who_computes_with_it(cpu):
-    """Also in a plain buffer: a computation never sees half of a new value."""
+def test_set_waits_for_computations_with_the_tensor(cpu):
+    """A computation never sees a part of a new value, even in a plain buffer."""
     started, order = threading.Event(), []
     with gb.Context() as ctx:
         x = ctx.tensor((4, 4), name="x")
@@ -381,7 +382,7 @@ def test_setting_waits_for_who_computes_with_it(cpu):
 
 @pytest.mark.parametrize("how", ["weights", "own", "allocator"])
 def test_results_in_a_cleared_buffer_cannot_be_read(cpu, how):
-    """A clear writes all that lies in the buffer: inputs are set by it, results are results no more."""
+    """A clear writes all tensors of the buffer. It sets inputs, and results become invalid."""
     weights, ctx = gb.Context(), gb.Context()
     x = weights.tensor(4, name="x")
     buffer = weights.allocate(cpu)

@@ -24,7 +24,7 @@ SEVERAL = [case for case in CASES if len(case[2]) > 1]
 
 
 def made(order, **options):
-    """A context for each role, made in this order; options: by role, those of its context."""
+    """Makes a context for each role in this order. options: options of the contexts by role"""
     return {role: gb.Context(**options.get(role, {})) for role in order}
 
 
@@ -84,7 +84,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("result", RESULTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_the_order_in_which_contexts_were_made_does_not_matter(way, result):
+def test_the_order_of_contexts_does_not_matter(way, result):
     weights_of, options = WAYS[way]
     build, expected = RESULTS[result]
     for order in ORDERS:
@@ -95,7 +95,7 @@ def test_the_order_in_which_contexts_were_made_does_not_matter(way, result):
 
 
 @pytest.mark.parametrize("result", RESULTS)
-def test_without_weights_it_is_an_error_or_named(result):
+def test_without_weights_the_context_must_be_named(result):
     """No context is marked as weights, so the result could belong to either one."""
     build, expected = RESULTS[result]
     expected = "error" if "with" in result and expected == "inputs" else expected
@@ -121,7 +121,7 @@ def test_every_operation_follows_the_rule(case, holds_weights):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_every_operation_can_be_named_a_context(case):
+def test_every_operation_accepts_a_context(case):
     _, build, inputs = case
     contexts = [gb.Context() for _ in inputs]
     named = gb.Context()
@@ -202,7 +202,7 @@ def test_constants_and_views_belong_to_the_default():
     assert len(a.tensors()) == before
 
 
-def test_a_default_is_that_of_one_thread_and_one_task():
+def test_a_default_belongs_to_one_thread_and_task():
     a, b = gb.Context(), gb.Context()
     x = a.tensor((2, 2))
     seen = []
@@ -251,11 +251,11 @@ def test_two_contexts_cannot_use_each_others_tensors():
             y + z
         with pytest.raises(gb.errors.InvalidArgumentError, match="cannot use each other's tensors"):
             b.view(z)
-        assert (z + 1).context is a  # and nothing is broken
+        assert (z + 1).context is a  # everything still works
         b.graph(z)  # a graph only lists them
 
 
-def test_a_circle_of_three_contexts_is_an_error():
+def test_a_cycle_of_three_contexts_is_an_error():
     contexts = [gb.Context() for _ in range(3)]
     x = [c.tensor((2, 2)) for c in contexts]
     for i in (0, 1):
@@ -289,7 +289,7 @@ def test_results_keep_the_contexts_of_their_sources(first):
 
 
 def test_contexts_of_a_chain_are_freed():
-    """Each step uses the result of the step before, in an older or younger context."""
+    """Each step uses the previous result, in an older or newer context."""
     ring = [gb.Context() for _ in range(100)]
     watched = [weakref.ref(c) for c in ring]
     y = ring[0].tensor((2, 2))
@@ -302,8 +302,8 @@ def test_contexts_of_a_chain_are_freed():
 
 
 @pytest.mark.parametrize("instructions", [False, True], ids=["lines", "instructions"])
-def test_an_interrupted_block_names_nothing_afterwards(instructions):
-    """Wherever the interrupt comes: while the block begins, within it, or while it ends."""
+def test_an_interrupted_block_restores_the_default(instructions):
+    """The interrupt comes at the start of the block, within it, or at its end."""
     a, b = gb.Context(), gb.Context()
     x, places = a.tensor(3), Places(instructions)
 
@@ -322,7 +322,7 @@ def test_an_interrupted_block_names_nothing_afterwards(instructions):
     assert k > 10
 
 
-def test_a_block_can_be_entered_within_itself():
+def test_a_block_can_be_nested():
     a, b, c = gb.Context(), gb.Context(), gb.Context()
     x, block = a.tensor(3), b.as_default()
     with block, c.as_default():

@@ -58,7 +58,7 @@ def graph_of(cpu):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_array_of_numpy_becomes_a_tensor_and_an_array(ctx, shape, dtype):
+def test_numpy_arrays_round_trip(ctx, shape, dtype):
     array = numbers(shape, dtype)
     t = ctx.from_dlpack(array, "x")
     assert (t.shape, t.dtype, t.name, t.op, t.location) == (shape, gb.dtypes.as_dtype(dtype), "x", "NONE", "CPU")
@@ -78,7 +78,7 @@ def test_an_array_of_numpy_becomes_a_tensor_and_an_array(ctx, shape, dtype):
             assert (array == 9).all()
 
 
-def test_what_the_capsule_says(ctx):
+def test_the_capsule_describes_the_tensor(ctx):
     t = ctx.from_dlpack(numbers((4, 6))[:, 1:4])
     plain, versioned = t.__dlpack__(), t.__dlpack__(max_version=(1, 2))
     assert (name_of(plain), name_of(versioned)) == (PLAIN, VERSIONED)
@@ -94,7 +94,7 @@ def test_what_the_capsule_says(ctx):
     assert name_of(t.__dlpack__(max_version=(0, 8))) == PLAIN
 
 
-def test_bfloat16_comes_and_goes(ctx, graph_of):
+def test_bfloat16_round_trips(ctx, graph_of):
     bits = bfloat16([[1, -2.5], [0.125, 3], [7, 1024]])
     t = ctx.from_dlpack(Library(bits, kind="bfloat"))
     assert t.dtype == gb.bfloat16 and np.shares_memory(t.numpy(), bits)
@@ -181,7 +181,7 @@ def test_arrays_with_gaps_are_views(ctx, graph_of, what):
     np.testing.assert_array_equal(copy.numpy(), array)
 
 
-def test_a_view_of_a_step_is_written_where_it_lies(ctx):
+def test_a_view_with_a_step_is_written_in_place(ctx):
     array = numbers((4, 6))
     ctx.from_dlpack(array[::2, 1::2]).set(np.full((2, 3), 99, np.float32))
     expected = numbers((4, 6))
@@ -214,7 +214,7 @@ NOT_SHARED = {
 
 
 @pytest.mark.parametrize("what", list(NOT_SHARED))
-def test_what_cannot_be_shared_is_copied_when_asked(ctx, what):
+def test_unshareable_arrays_are_copied_on_request(ctx, what):
     make, reason = NOT_SHARED[what]
     array = make()
     before = len(ctx.tensors())
@@ -229,12 +229,12 @@ def test_what_cannot_be_shared_is_copied_when_asked(ctx, what):
         t.set(0)
 
 
-def test_copy_none_shares_what_it_can(ctx):
+def test_copy_none_shares_if_possible(ctx):
     array = numbers((2, 3))
     assert np.shares_memory(ctx.from_dlpack(array, copy=None).numpy(), array)
 
 
-def test_a_context_whose_tensors_have_memory(ctx):
+def test_asarray_in_a_context_with_memory(ctx):
     own = gb.Context(allocate=True)
     with pytest.raises(gb.errors.StateError, match=r"allocate=True.*use gb.Context\(\)"):
         own.from_dlpack(numbers(3))
@@ -274,12 +274,12 @@ def test_constants_are_read_only(ctx, cpu):
 
 
 @pytest.mark.parametrize("flags", [0, READ_ONLY])
-def test_a_library_that_says_it(ctx, flags):
+def test_a_library_that_reports_read_only(ctx, flags):
     t = ctx.from_dlpack(Library(numbers(3), flags=flags))
     assert t.numpy().flags.writeable == (not flags)
 
 
-def test_a_library_that_cannot_say_it_is_read_only(ctx):
+def test_a_library_without_flags_counts_as_read_only(ctx):
     library = Library(numbers(3), versioned=False)
     t = ctx.from_dlpack(library)
     assert not t.numpy().flags.writeable
@@ -333,7 +333,7 @@ def test_quantized_tensors_have_no_such_array(ctx, cpu, copy):
         q.__dlpack__(copy=copy)
 
 
-def test_content_that_is_not_there_is_not_given(ctx, cpu):
+def test_invalid_content_is_not_exported(ctx, cpu):
     x = ctx.tensor(3, name="x")
     y = gb.ops.relu(x).named("y")
     ctx.graph(y)
@@ -343,13 +343,13 @@ def test_content_that_is_not_there_is_not_given(ctx, cpu):
     for give in (y.__dlpack__, lambda: y.__dlpack__(copy=True), lambda: np.from_dlpack(y)):
         with pytest.raises(gb.errors.StateError, match="not computed"):
             give()
-    np.from_dlpack(x)  # an array of an input is there to set it
+    np.from_dlpack(x)  # arrays of unset inputs are allowed, to set them
     ctx.close()
     with pytest.raises(gb.errors.StateError, match="closed"):
         x.__dlpack__()
 
 
-# -------------------------------------------------------------------------------------------- what libraries may give
+# ------------------------------------------------------------------------------------------------ capsules of libraries
 
 
 REFUSED = {
@@ -384,7 +384,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", list(REFUSED))
 @pytest.mark.parametrize("copy", [False, None, True])
-def test_what_no_tensor_takes_stays_where_it_was(ctx, what, copy):
+def test_refused_capsules_stay_with_their_owner(ctx, what, copy):
     changes, message = dict(REFUSED[what][0]), REFUSED[what][1]
     for name in ("shape", "strides"):
         if isinstance(changes.get(name), tuple):
@@ -402,7 +402,7 @@ def test_what_no_tensor_takes_stays_where_it_was(ctx, what, copy):
     assert ctx.tensors() == []
 
 
-def test_a_capsule_is_taken_once(ctx):
+def test_a_capsule_is_consumed_once(ctx):
     library = Library(numbers(3))
     capsule = library.capsule()
 
@@ -443,7 +443,7 @@ def test_errors_of_a_library_are_reported(ctx):
         ctx.from_dlpack(object())
 
 
-def test_strides_may_be_missing_and_data_may_begin_later(ctx):
+def test_missing_strides_and_byte_offsets_are_accepted(ctx):
     array = numbers((2, 3))
     none = ctypes.cast(None, ctypes.POINTER(ctypes.c_int64))
     for library in (
@@ -466,7 +466,7 @@ def test_the_library_is_asked_for_versions_and_copies(ctx):
 
 
 @pytest.mark.parametrize("versioned", [True, False])
-def test_memory_is_given_back_once_when_nobody_needs_it(versioned):
+def test_shared_memory_is_released_once(versioned):
     library = Library(numbers((2, 3)), versioned=versioned)
     ctx = gb.Context()
     t = ctx.from_dlpack(library)
@@ -496,7 +496,7 @@ def test_the_array_keeps_the_memory_of_the_tensor(cpu):
     np.testing.assert_array_equal(arrays[1], numbers((4, 4))[1:])
 
 
-def test_the_array_keeps_what_a_scheduler_placed(cpu):
+def test_an_array_keeps_memory_of_a_scheduler(cpu):
     ctx = gb.Context()
     x = ctx.tensor((64, 64), name="x")
     y = (x * 2.0).named("y")
@@ -512,7 +512,7 @@ def test_the_array_keeps_what_a_scheduler_placed(cpu):
     assert (array == 2).all()
 
 
-def test_capsules_that_nobody_takes_give_back(ctx):
+def test_unused_capsules_release_their_memory(ctx):
     array = numbers(1000)
     alive = weakref.ref(array)
     t = ctx.from_dlpack(array)
@@ -528,7 +528,7 @@ def test_capsules_that_nobody_takes_give_back(ctx):
 
 @pytest.mark.parametrize("writable", [True, False])
 @pytest.mark.parametrize("dtype", [">f4", ">i2", ">u2"])
-def test_bytes_in_another_order_are_refused_with_what_to_do(ctx, dtype, writable):
+def test_another_byte_order_is_refused_with_advice(ctx, dtype, writable):
     array = np.arange(3).astype(dtype)
     array.flags.writeable = writable
     words = rf"{dtype} is not a dtype of tensors; array.astype\(array.dtype.newbyteorder\('='\)\) has the bytes"
@@ -537,7 +537,7 @@ def test_bytes_in_another_order_are_refused_with_what_to_do(ctx, dtype, writable
             take(array)
 
 
-def test_bits_of_bfloat16_are_refused_with_what_to_do(ctx):
+def test_bits_of_bfloat16_are_refused_with_advice(ctx):
     bits = np.array([0x3F80, 0xC000], np.uint16)
     for take in (gb.from_dlpack, ctx.from_dlpack, ctx.from_numpy):
         with pytest.raises(
@@ -569,7 +569,7 @@ def test_a_tensor_is_freed_by_reference_counts_alone():
 
 
 @pytest.mark.parametrize("take", [gb.from_dlpack, lambda array: gb.Context().from_numpy(array)])
-def test_a_mapping_that_a_tensor_lies_in_cannot_be_closed(tmp_path, take):
+def test_a_mapping_under_a_tensor_cannot_be_closed(tmp_path, take):
     path = tmp_path / "x"
     numbers(1024).tofile(path)
     array = np.memmap(path, np.float32, "r")
@@ -587,7 +587,7 @@ def test_a_mapping_that_a_tensor_lies_in_cannot_be_closed(tmp_path, take):
     mapping.close()
 
 
-def test_a_file_that_shrinks_is_an_error_and_no_crash(ctx, tmp_path, graph_of):
+def test_a_shrinking_file_is_an_error(ctx, tmp_path, graph_of):
     path = tmp_path / "x"
     numbers(65536).tofile(path)
     t = ctx.from_dlpack(np.memmap(path, np.float32, "r+"))
@@ -596,7 +596,7 @@ def test_a_file_that_shrinks_is_an_error_and_no_crash(ctx, tmp_path, graph_of):
         graph_of(ctx, t * 2.0)
 
 
-def test_many_arrays_in_one_context_stay_apart(ctx):
+def test_arrays_in_one_context_do_not_overlap(ctx):
     arrays = [np.full(3, i, np.float32) for i in range(500)]
     tensors = [ctx.from_dlpack(a) for a in arrays]
     for i, (a, t) in enumerate(zip(arrays, tensors, strict=True)):
@@ -604,7 +604,7 @@ def test_many_arrays_in_one_context_stay_apart(ctx):
 
 
 def test_threads_exchange_arrays(cpu):
-    """Each gives and takes what the others do, while tensors, arrays and contexts go."""
+    """Threads export and import arrays, while tensors, arrays and contexts are freed."""
     import threading
 
     shared = gb.from_dlpack(numbers((8, 8)))
@@ -629,8 +629,8 @@ def test_threads_exchange_arrays(cpu):
     assert not failed, failed
 
 
-def test_a_capsule_goes_on_a_thread_without_the_interpreter(ctx):
-    """A C library frees the memory on a thread that Python has never seen."""
+def test_a_capsule_can_be_freed_on_a_foreign_thread(ctx):
+    """A C library frees the memory on a thread unknown to Python."""
     import threading
 
     alive = weakref.ref(array := numbers(100))
@@ -675,7 +675,7 @@ EXITS = {
 
 
 @pytest.mark.parametrize("ending", list(EXITS))
-def test_the_interpreter_ends_with_arrays_about(holds, ending):
+def test_the_interpreter_exits_with_live_arrays(holds, ending):
     holds("ctx = gb.Context(); array = np.ones((4, 4), np.float32); t = ctx.from_dlpack(array)\n" + EXITS[ending])
 
 
@@ -683,7 +683,7 @@ def test_the_interpreter_ends_with_arrays_about(holds, ending):
 
 
 class Torch:
-    """As PyTorch's tensor of bfloat16: NumPy cannot take it, DLPack can."""
+    """Like PyTorch's bfloat16 tensor: NumPy cannot read it, DLPack can."""
 
     def __init__(self, library):
         self.library = library
@@ -716,7 +716,7 @@ def test_bfloat16_of_other_libraries_needs_no_package(ctx, cpu, monkeypatch, kin
     with pytest.raises(gb.errors.InvalidArgumentError, match=r"'t' bfloat16.*cannot take an array of shape"):
         t.set(kind(Library(bfloat16([1, 2]), kind="bfloat")))
     gc.collect()
-    assert library.given - library.deleted == 1  # `shared` has the last
+    assert library.given - library.deleted == 1  # `shared` keeps the last one
 
 
 def test_arrays_of_other_libraries_keep_their_dtype_in_constants(ctx):
@@ -757,7 +757,7 @@ def test_functions_return_arrays_of_other_libraries(ctx, cpu, graph_of, monkeypa
         assert gb.dequantize(graph_of(ctx, y), dtype).tolist() == values
 
 
-def test_arithmetic_says_how_to_bring_arrays_in(ctx):
+def test_arithmetic_with_arrays_suggests_asarray(ctx):
     t = ctx.tensor(3, name="t")
     for act in (lambda a: t + a, lambda a: a * t, lambda a: gb.ops.mul(t, a)):
         with pytest.raises(
@@ -809,7 +809,7 @@ def test_buffers(ctx, cpu, sim):
     for x in (b, q):
         with pytest.raises(BufferError, match="a buffer has no"):
             memoryview(x)
-    np.testing.assert_array_equal(np.asarray(b, np.float32), b.numpy(np.float32))  # not the bits as numbers
+    np.testing.assert_array_equal(np.asarray(b, np.float32), b.numpy(np.float32))  # values, not bits
     assert np.asarray(q).dtype == np.uint8
     with gb.Context() as far:
         d = far.tensor(3, name="d")
@@ -826,8 +826,8 @@ def test_buffers(ctx, cpu, sim):
     np.frombuffer(view.cast("B"), np.uint8)
 
 
-def test_what_a_buffer_would_be(ctx, cpu, sim):
-    """The function behind it, with every version of Python."""
+def test_the_buffer_of_a_tensor(ctx, cpu, sim):
+    """Tests the function behind it, which works with every version of Python."""
     t, b, c = ctx.tensor((2, 3), name="t"), ctx.tensor(3, gb.bfloat16, name="b"), ctx.constant([1.0, 2.0])
     with pytest.raises(BufferError, match="no memory"):
         buffer_of(t, 0)
@@ -851,7 +851,7 @@ def test_what_a_buffer_would_be(ctx, cpu, sim):
     assert view[0, 1] == 1
 
 
-def test_before_python_3_12_there_is_no_buffer(ctx):
+def test_buffers_need_python_3_12(ctx):
     t = ctx.from_dlpack(numbers(3))
     if sys.version_info < (3, 12):
         assert not hasattr(t, "__buffer__")
@@ -864,7 +864,7 @@ def test_before_python_3_12_there_is_no_buffer(ctx):
 
 
 def library_with(**tables):
-    """A type that offers C functions for export (DLPack 1.3), and one array of it."""
+    """A type with C functions for export (DLPack 1.3), and an array of it."""
 
     class Offering(Library):
         exported = 0
@@ -890,7 +890,7 @@ def test_c_functions_of_the_type_are_used(ctx):
     assert given.deleted == given.exported + given.given
 
 
-def test_what_c_functions_give_and_nobody_takes_is_given_back(ctx):
+def test_unused_results_of_c_functions_are_released(ctx):
     given = library_with()
     given.array = np.zeros(3, np.complex64)
     with pytest.raises(gb.errors.InvalidArgumentError, match="complex64 is not a dtype of tensors"):
@@ -899,7 +899,7 @@ def test_what_c_functions_give_and_nobody_takes_is_given_back(ctx):
     assert given.exported == 1 and given.deleted == given.exported + given.given
 
 
-def test_c_functions_of_a_later_version_lead_to_earlier_ones(ctx):
+def test_c_functions_of_a_newer_version_fall_back_to_older_ones(ctx):
     given = library_with()
     table = type(given).__dlpack_c_exchange_api__
     type(given).__dlpack_c_exchange_api__ = functions(lambda array: 1 / 0, major=2, before=table)
@@ -918,14 +918,14 @@ def failing(array):
         functions(failing, major=0), functions(failing, name=b"another"), "no capsule", None, 7,
     ],
 )  # fmt: skip
-def test_without_c_functions_that_work_dlpack_is_asked(ctx, table):
+def test_failing_c_functions_fall_back_to_dlpack(ctx, table):
     given = library_with()
     type(given).__dlpack_c_exchange_api__ = table
     assert ctx.from_dlpack(given).tolist() == numbers((2, 3)).tolist()
     assert (given.exported, given.given) == (0, 1)
 
 
-def test_c_functions_are_not_asked_for_subclasses_and_gradients(ctx):
+def test_subclasses_and_gradients_do_not_use_c_functions(ctx):
     given = library_with()
 
     class Derived(type(given)):

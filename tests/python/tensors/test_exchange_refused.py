@@ -15,7 +15,7 @@ from capsules import Library
 from ggml_backend.tensor import _arrays as arrays
 
 
-def test_what_has_no_memory_is_not_shared():
+def test_tensors_without_memory_are_not_shared():
     class OnlyArray:
         def __array__(self, dtype=None, copy=None):
             return np.ones(2, np.float32)
@@ -28,7 +28,7 @@ def test_what_has_no_memory_is_not_shared():
 
 @pytest.mark.parametrize("bit", ["is_neg", "is_conj"])
 @pytest.mark.parametrize("copy", [None, False, True])
-def test_tensors_that_are_negated_in_name_only(bit, copy):
+def test_lazily_negated_tensors_are_refused(bit, copy):
     class Lazy:
         def __dlpack__(self, **options):
             return np.ones(2, np.float32).__dlpack__()
@@ -50,7 +50,7 @@ def test_tensors_that_are_negated_in_name_only(bit, copy):
 @pytest.mark.parametrize("copy", [False, None, True])
 def test_offsets_that_leave_the_address_space_are_refused(offset, copy, versioned):
     array = np.arange(6, dtype=np.float32)
-    data = array.ctypes.data  # the address is given as it is: the offset alone is wrong
+    data = array.ctypes.data  # the address is right, only the offset is wrong
     library = Library(array, versioned=versioned, byte_offset=offset, data=data)
     with pytest.raises(gb.errors.InvalidArgumentError, match="leaves the address space"):
         gb.from_dlpack(library, copy=copy)
@@ -67,7 +67,7 @@ def test_strides_that_leave_the_address_space_are_refused():
 
 
 @pytest.mark.parametrize("offset", [0, 4, 64, 2**20])
-def test_offsets_within_memory_are_taken(offset):
+def test_offsets_within_memory_are_accepted(offset):
     memory = np.zeros(2**20 + 64, np.uint8)
     array = memory[offset : offset + 24].view(np.float32)
     array[...] = np.arange(6)
@@ -75,7 +75,7 @@ def test_offsets_within_memory_are_taken(offset):
 
 
 class Refuses:
-    """Has a body that is counted, and an error."""
+    """Counts calls, and raises an error."""
 
     def __init__(self, error):
         self.error = error
@@ -93,11 +93,11 @@ class Refuses:
 @pytest.mark.parametrize(
     "error", [BufferError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError]
 )
-def test_who_cannot_give_an_array_is_asked_once(copy, error):
+def test_a_failing_array_method_is_called_once(copy, error):
     refuses = Refuses(error("no memory today"))
     with pytest.raises(gb.errors.InvalidArgumentError, match=r"cannot take this .*Refuses: no memory today") as found:
         gb.from_dlpack(refuses, copy=copy)
-    without_options = [{}] if error is TypeError else []  # libraries before version 1.0 know no options
+    without_options = [{}] if error is TypeError else []  # libraries before DLPack 1.0 have no options
     assert refuses.calls[1:] == without_options
     assert found.value.__cause__ is refuses.error
 
@@ -110,7 +110,7 @@ def test_other_errors_of_arrays_pass(error):
     assert len(refuses.calls) == 1
 
 
-def test_methods_without_options_are_asked_without():
+def test_methods_without_options_get_none():
     class Old:
         calls = 0
 
@@ -130,7 +130,7 @@ def test_methods_without_options_are_asked_without():
     lambda x: gb.Context().from_numpy(x),
 ])  # fmt: skip
 @pytest.mark.parametrize("method", ["__dlpack__", "__array__"])
-def test_arrays_that_ask_for_themselves_end_in_a_recursion_error(function, method):
+def test_self_referencing_arrays_raise_a_recursion_error(function, method):
     calls = 0
 
     def again(self, *args, **options):
@@ -163,13 +163,13 @@ def test_an_array_that_closes_the_context():
 @pytest.mark.parametrize(
     "options", [{"max_version": 5}, {"max_version": ()}, {"max_version": "1"}, {"dl_device": 1}, {"copy": "x"}]
 )
-def test_arguments_of_dlpack_are_looked_at(options, ctx):
+def test_arguments_of_dlpack_are_checked(options, ctx):
     with pytest.raises(TypeError, match=f"DLPack: {next(iter(options))}"):
         ctx.from_numpy(np.ones(2, np.float32)).__dlpack__(**options)
 
 
 @pytest.mark.parametrize("show", [memoryview, lambda a: memoryview(a)[:], lambda a: np.asarray(memoryview(a))])
-def test_a_mapped_file_behind_a_view_may_become_shorter(show, tmp_path, cpu):
+def test_a_view_of_a_shrinking_file_is_an_error(show, tmp_path, cpu):
     path = tmp_path / "numbers"
     np.ones(1 << 14, np.float32).tofile(path)
     t = gb.from_dlpack(show(np.memmap(path, np.float32, "r+")))

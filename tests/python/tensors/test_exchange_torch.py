@@ -63,7 +63,7 @@ def test_channels_last(ctx):
     assert ctx.from_dlpack(torch.ones(3).expand(4, 3), copy=None).tolist() == [[1] * 3] * 4
 
 
-def test_refusals_say_what_to_do(ctx):
+def test_refusals_give_advice(ctx):
     with pytest.raises(gb.errors.InvalidArgumentError, match="detach"):
         ctx.from_dlpack(torch.ones(3, requires_grad=True))
     with pytest.raises(gb.errors.InvalidArgumentError, match="complex64 is not a dtype of tensors"):
@@ -85,7 +85,7 @@ def test_read_only_tensors_of_ours(ctx, cpu):
     assert torch.from_dlpack(c, copy=True).tolist() == [1, 2, 3]
 
 
-def test_takes_copies_of_device_memory(ctx, sim):
+def test_device_memory_is_copied(ctx, sim):
     t = ctx.tensor((2, 3), gb.bfloat16, name="far")
     ctx.allocate(sim)
     t.set(torch.full((2, 3), 1.5, dtype=torch.bfloat16))
@@ -103,7 +103,7 @@ def test_lifetimes(first):
         del given, t
         ctx.close()
         gc.collect()
-        torch.full((1000,), -1.0)  # would take memory that was given back
+        torch.full((1000,), -1.0)  # would reuse freed memory
         assert torch.equal(back, torch.arange(1000.0))
     else:
         del back
@@ -114,7 +114,7 @@ def test_lifetimes(first):
 
 
 def test_memory_is_freed():
-    """A thousand times 4 MB through both: what stays would be seen."""
+    """A thousand exchanges of 4 MB in both directions would show a leak."""
     import resource
 
     def peak():
@@ -160,7 +160,7 @@ def test_results_of_custom_operators(ctx, computed):
     np.testing.assert_array_equal(computed(doubled), np.arange(6).reshape(2, 3) * 2)
 
 
-def test_computes_with_weights_of_its_own(ctx, computed):
+def test_pytorch_weights_are_used_in_place(ctx, computed):
     linear = torch.nn.Linear(16, 8)
     x = torch.randn(4, 16)
     weight, bias = (ctx.from_dlpack(p.detach()) for p in (linear.weight, linear.bias))

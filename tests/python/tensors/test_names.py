@@ -44,7 +44,7 @@ def takes_names(tmp_path: Path) -> dict[str, Callable[[Any], object]]:
 
 
 @pytest.mark.parametrize("what", takes_names(Path()))
-def test_what_is_no_name(tmp_path: Path, what: str) -> None:
+def test_invalid_names_are_refused(tmp_path: Path, what: str) -> None:
     call = takes_names(tmp_path)[what]
     for wrong in NO_NAMES:
         with pytest.raises(TypeError, match=f"str, not {type(wrong).__name__}"):
@@ -54,7 +54,7 @@ def test_what_is_no_name(tmp_path: Path, what: str) -> None:
             call(name)
 
 
-def test_a_failed_call_makes_nothing() -> None:
+def test_a_failed_call_makes_no_tensor() -> None:
     ctx = gb.Context()
     with pytest.raises(gb.errors.InvalidArgumentError):
         ctx.tensor((4,), name="a\0b")
@@ -74,13 +74,13 @@ def test_names_are_cut_between_characters(name: str) -> None:
     assert not rest or len((got + rest[0]).encode()) > 63
 
 
-def test_names_that_are_made_are_cut_between_characters() -> None:
+def test_generated_names_are_cut_between_characters() -> None:
     ctx = gb.Context()
     for n in range(20, 33):
         x = ctx.tensor((4, 4), name="é" * n)
         for t in (x.reshape(16), x.T, gb.ops.cont(x.T)):
             t.name.encode()  # whole characters
-    odd = "\udcff" * 70  # bytes that are none: cut where they are
+    odd = "\udcff" * 70  # bytes that are not UTF-8: cut anywhere
     assert ctx.tensor((1,), name=odd).name in (odd[:63], odd[:62], odd[:61], odd[:60])
 
 
@@ -93,7 +93,7 @@ def test_patterns_and_lookups() -> None:
 
 
 def write_bytes_name(path: Path) -> list[str]:
-    """A file with names that are no UTF-8."""
+    """A file with names that are not UTF-8."""
     names = ["\udcff\udcfe", "weight\udc80", "plain"]
     with gb.gguf.Writer(path) as writer:
         for i, name in enumerate(names):
@@ -103,7 +103,7 @@ def write_bytes_name(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("where", ["CPU", "SIM"])
-def test_files_with_names_that_are_no_text(tmp_path: Path, where: str) -> None:
+def test_files_with_names_that_are_not_utf_8(tmp_path: Path, where: str) -> None:
     path = tmp_path / "model.gguf"
     names = write_bytes_name(path)
     with gb.gguf.open(path) as file:
@@ -126,7 +126,7 @@ def test_files_with_names_that_are_no_text(tmp_path: Path, where: str) -> None:
         assert done.returncode == 0 and not done.stderr, done.stderr
 
 
-def test_lookups_of_what_no_file_can_have(tmp_path: Path) -> None:
+def test_lookups_of_impossible_names(tmp_path: Path) -> None:
     write_bytes_name(tmp_path / "model.gguf")
     with gb.gguf.open(tmp_path / "model.gguf") as file:
         for name in ("\ud800", "a\0b", "", "absent"):
@@ -158,8 +158,8 @@ def test_patterns_are_those_of_fnmatch(names: list[str], patterns: list[str]) ->
 
 
 def test_many_patterns(tmp_path: Path) -> None:
-    """8,000 patterns for 2000 blocks, all of which fit, take linear time. Those that begin with ``*`` may fit many
-    names each, and there is one of them for each block."""
+    """8,000 matching patterns for 2,000 blocks take linear time. There is a pattern with a leading
+    ``*`` for each block, which may match many names."""
     path = tmp_path / "model.gguf"
     with gb.gguf.Writer(path) as writer:
         for i in range(2000):
@@ -175,7 +175,7 @@ def test_many_patterns(tmp_path: Path) -> None:
             weights = file.load({**patterns, "*": cpu})
             assert time.perf_counter() - start < 10
             assert len(weights) == 2001
-        many = [f"*{i}.w" for i in range(2000)]  # "*1.w" fits 200 names, those of "*11.w" among them
+        many = [f"*{i}.w" for i in range(2000)]  # "*1.w" matches 200 names, including those of "*11.w"
         start = time.perf_counter()
         with pytest.raises(gb.errors.InvalidArgumentError, match="decides nothing"):
             file.load(dict.fromkeys([*many, "*"], cpu))

@@ -30,7 +30,7 @@ def importance(name: str, n: int) -> np.ndarray | None:
 
 
 def random_blocks(name: str, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Any bytes, but with scales that are numbers: half floats are made small and finite."""
+    """Random bytes with finite scales: half floats are made small."""
     d = gb.dtypes.as_dtype(name)
     x = rng.standard_normal((rows, 8 * d.block_size)).astype(np.float32)
     good = gb.quantize(x, name, importance(name, x.shape[-1]))
@@ -54,7 +54,7 @@ def random_blocks(name: str, rows: int, rng: np.random.Generator) -> np.ndarray:
     return blocks.reshape(good.shape)
 
 
-def test_every_format_of_the_package_is_here() -> None:
+def test_every_format_of_the_package_is_tested() -> None:
     assert {"q4_0", "q8_1", "q2_k", "q6_k", "iq2_xxs", "iq4_xs", "iq1_m", "tq2_0", "mxfp4", "nvfp4"} <= set(
         names(QUANTIZED)
     )
@@ -133,9 +133,7 @@ def test_no_scale_makes_a_round_trip_worse_than_zeros(rng: np.random.Generator, 
      ("q4_k", 1e-5, 0.08), ("q4_k", 1e-6, 0.09), ("q5_k", 1e-5, 0.04), ("q5_k", 1e-6, 0.05), ("q6_k", 1e-4, 0.02),
      ("q6_k", 1e-6, 0.03)],
 )  # fmt: skip
-def test_small_weights_keep_what_half_precision_holds(
-    rng: np.random.Generator, name: str, scale: float, limit: float
-) -> None:
+def test_small_weights_keep_half_precision(rng: np.random.Generator, name: str, scale: float, limit: float) -> None:
     x = (scale * rng.standard_normal((16, 1024))).astype(np.float32)
     error = relative_error(x, gb.dequantize(gb.quantize(x, name), name))
     assert error < limit
@@ -156,9 +154,9 @@ INVALID = [np.nan, np.inf, -np.inf, 1e30, -1e35]
         for v in INVALID[:: 4 if n.startswith("iq") else 1]
     ],
 )
-def test_what_a_format_cannot_hold_is_an_error(rng: np.random.Generator, name: str, value: float) -> None:
+def test_values_outside_a_format_are_an_error(rng: np.random.Generator, name: str, value: float) -> None:
     x = rng.standard_normal((70, 2, 512)).astype(np.float32)
-    for i, j, k in ((69, 1, 500), (40, 0, 3)):  # the first is named, whichever thread meets its own first
+    for i, j, k in ((69, 1, 500), (40, 0, 3)):  # the error names the first one, on any number of threads
         x[i, j, k] = value
     weights = importance(name, 512)
     why = "is too large for" if np.isfinite(value) else "cannot be stored as"
@@ -267,7 +265,7 @@ def test_dequantized_values_are_those_of_the_package(rng: np.random.Generator, n
 
 
 @pytest.mark.parametrize("name", names(QUANTIZED))
-def test_any_bytes_are_blocks(rng: np.random.Generator, name: str) -> None:
+def test_random_bytes_are_dequantized(rng: np.random.Generator, name: str) -> None:
     d = gb.dtypes.as_dtype(name)
     for row in (
         rng.integers(0, 256, (40, 4 * d.itemsize), np.uint8),
@@ -313,7 +311,7 @@ def test_importance_of_each_matrix(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(gb.quantize(x, "q4_k", weights[0])[2], gb.quantize(x[2], "q4_k", weights[0]))
 
 
-def test_more_bits_are_better(rng: np.random.Generator) -> None:
+def test_more_bits_give_smaller_errors(rng: np.random.Generator) -> None:
     x = rng.standard_normal((64, 1024), np.float32)
     errors = [
         float(((gb.dequantize(gb.quantize(x, n), n) - x) ** 2).mean())
@@ -334,7 +332,7 @@ def test_plain_formats(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(gb.dequantize(bits, gb.bfloat16), gb.dequantize(bits.view(np.uint16), gb.bfloat16))
 
 
-def test_what_is_taken() -> None:
+def test_accepted_arguments_of_quantize() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     x = np.linspace(-2, 2, 64)
     expected = gb.quantize(x.astype(np.float32), "q8_0")
@@ -374,7 +372,7 @@ def test_errors(call: Any, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["q4_0", "q6_k", "iq4_xs", "bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("device", ["CPU", "SIM"])
-def test_set_quantizes_on_the_way_in(rng: np.random.Generator, name: str, device: str) -> None:
+def test_set_quantizes_on_request(rng: np.random.Generator, name: str, device: str) -> None:
     x = rng.standard_normal((3, 256))
     with gb.Context() as ctx:
         tensor = ctx.tensor(x.shape, name)
@@ -403,12 +401,12 @@ def test_fallback(asked: str, n: int, given: str) -> None:
 def test_only_ratios_of_importances_count(rng: np.random.Generator, name: str, factor: float) -> None:
     x = rng.standard_normal((2, 3, 512), np.float32)
     weights = np.exp(3 * rng.standard_normal((2, 512)))
-    weights[0] *= 1e-40  # of another size than the second matrix
+    weights[0] *= 1e-40  # another magnitude than the second matrix
     np.testing.assert_array_equal(gb.quantize(x, name, weights * factor), gb.quantize(x, name, weights))
 
 
 @pytest.mark.parametrize("importance", [[10**400] + [1] * 511, [np.nan] * 512, [-1] * 512, ["a"] * 512])
-def test_importances_that_are_no_sizes_are_refused(importance: list[Any]) -> None:
+def test_invalid_importances_are_refused(importance: list[Any]) -> None:
     with pytest.raises(gb.errors.InvalidArgumentError, match="importance"):
         gb.quantize(np.ones((2, 512), np.float32), "q4_k", importance)
 

@@ -13,7 +13,7 @@ import ggml_backend as gb
 
 
 def evaluate(cpu, ctx, *outputs):
-    """Computes tensors whose inputs have data, and returns copies."""
+    """Computes tensors from inputs with data, and returns copies of the results."""
     graph = ctx.graph(*outputs)
     with gb.Scheduler([cpu]) as scheduler:
         assert scheduler.compute(graph)
@@ -37,7 +37,7 @@ def test_shape_order(ctx):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 5), (1, 1, 1), (3, 1, 1, 2), (0, 3), (2, 0)])
-def test_shapes_survive_with_their_ones(ctx, shape):
+def test_shapes_keep_axes_of_size_1(ctx, shape):
     t = ctx.tensor(shape)
     assert t.shape == shape
     assert gb.ops.relu(t).shape == shape
@@ -118,7 +118,7 @@ def test_host_data_is_a_view_and_device_data_a_copy(ctx, cpu, sim):
     ("dtype", "most", "over"),
     [("float16", 65504.0, 65520.0), ("bfloat16", 3.3895e38, 3.4e38), ("float32", 3.4028e38, 3.41e38)],
 )
-def test_set_and_constant_refuse_numbers_that_would_be_infinite(ctx, cpu, dtype, most, over):
+def test_set_and_constant_refuse_overflow(ctx, cpu, dtype, most, over):
     t = ctx.tensor((2,), dtype, name="t")
     ctx.allocate(cpu)
     for sign in (1, -1):
@@ -156,7 +156,7 @@ def test_set_takes_lists_and_numbers(ctx, cpu):
      [[1, 2, 3]], "text", [["a"]],
      np.zeros((2, 2), ">f4"), [1, 2, 3, 4], np.zeros((1, 2, 2), np.float32), None, 1 + 2j],
 )  # fmt: skip
-def test_set_refuses_what_does_not_fit(ctx, cpu, value):
+def test_set_refuses_wrong_shapes_and_dtypes(ctx, cpu, value):
     t = ctx.tensor((2, 2), name="weight")
     ctx.allocate(cpu)
     t.set([[1, 2], [3, 4]])
@@ -172,7 +172,7 @@ def test_set_names_the_conversion(ctx, cpu):
         t.set(np.zeros(3))
 
 
-def test_integers_are_not_cut(ctx, cpu):
+def test_integers_are_not_truncated(ctx, cpu):
     t = ctx.tensor(2, gb.dtypes.int8)
     ctx.allocate(cpu)
     for value in ([1.5, 2], [300, 1], 1.5):
@@ -229,7 +229,7 @@ def test_bfloat16(ctx, cpu):
     t.set([1.0, -2.5, 3.00390625, 1e30])
     bits = t.numpy()
     assert bits.dtype == np.uint16
-    assert list(bits[:3]) == [0x3F80, 0xC020, 0x4040]  # 3.0039.. is halfway: to even
+    assert list(bits[:3]) == [0x3F80, 0xC020, 0x4040]  # 3.0039.. is a tie, rounded to even
     np.testing.assert_allclose(t.numpy(np.float32), [1, -2.5, 3, 1e30], rtol=4e-3)
     t.set(np.array([0x3F80] * 4, np.uint16))
     assert t.tolist() == [1, 1, 1, 1]
@@ -573,7 +573,7 @@ def test_errors_of_products_use_the_order_of_the_caller(ctx):
         ctx.tensor((16, 128), name="x") @ ctx.tensor((64, 100), name="v").T
 
 
-def test_writing_x_at_w_T_again_and_again_makes_one_transposed_view(ctx):
+def test_repeated_w_T_makes_one_transposed_view(ctx):
     w, x = ctx.tensor((8, 8)), ctx.tensor((2, 8))
     n = len(ctx.tensors())
     for _ in range(10):
@@ -615,7 +615,7 @@ def test_results_keep_the_closed_context_of_their_weights(cpu, rng):
     x = run.tensor((2, 4))
     y = gb.ops.mul_mat(w, x)
     assert y.context is run
-    weights.close()  # the other context keeps what it needs
+    weights.close()  # the other context keeps its sources
     graph = run.graph(y)
     scheduler = gb.Scheduler([cpu])
     scheduler.allocate(graph)
@@ -638,8 +638,7 @@ def test_constants(ctx, cpu):
     assert h.item() == 1.5
 
 
-# ------------------------------------------------------------------------------------------------- views, by the short
-# way and the long
+# --------------------------------------------------------------------------------------- views as methods and functions
 
 _BOUNDS = st.one_of(
     st.none(), st.integers(-6, 6), st.integers(-3, 3).map(np.int64), st.sampled_from([-(2**70), 2**63, 2**70])
@@ -675,7 +674,7 @@ def test_transpositions_are_those_of_numpy(order):
             assert t.transpose(tuple(axes)).shape == data.transpose(order).shape
 
 
-def test_wrong_views_say_what_is_wrong(ctx):
+def test_errors_of_wrong_views_name_the_fault(ctx):
     t = ctx.tensor((2, 3, 4), name="t")
     for axes in [(0, 1), (0, 1, 1), (0, 1, 3), (0, 1, 2, 3), (0, -1, 2)]:
         with pytest.raises(gb.errors.InvalidArgumentError, match=r"transpose: .* is no order of the 3 axes of 't'"):
@@ -725,7 +724,7 @@ def test_numbers_of_dimensions_follow_the_sources(ctx):
 
 @pytest.mark.parametrize("like", [(3, 4), "tensor"])
 def test_repeat_back_to_fewer_axes_leaves_its_argument_alone(like):
-    """One tile: ggml gives the argument itself, whose number of axes stays its own."""
+    """With one tile ggml returns the argument itself, which keeps its number of axes."""
     with gb.Context() as ctx:
         x = ctx.tensor((1, 3, 4))
         y = gb.ops.repeat_back(x, ctx.tensor((3, 4)) if like == "tensor" else like)
@@ -741,7 +740,7 @@ def test_repeat_back_to_fewer_axes_leaves_its_argument_alone(like):
     [((2**62, 0), (1,), (2**62, 0)), ((2**40, 1, 0), (3, 1), (2**40, 3, 0)), ((0, 1), (1, 5), (0, 5))],
 )
 def test_huge_empty_tensors_broadcast(shape, other, both):
-    """NumPy itself refuses some of them."""
+    """NumPy refuses some of these shapes."""
     with gb.Context() as ctx:
         for node in (ctx.tensor(shape) * ctx.tensor(other), ctx.tensor(other) - ctx.tensor(shape)):
             assert node.shape == both and node.size == 0

@@ -25,14 +25,14 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", ADDITIONS)
-def test_edits_fit_the_tree(tmp_path: Path, name: str) -> None:
+def test_edits_find_their_anchors(tmp_path: Path, name: str) -> None:
     for file in ADDITIONS[name].files():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / file).exists():
             shutil.copy(ROOT / file, tmp_path / file)
     ADDITIONS[name].apply(tmp_path)
     compile(ADDITIONS[name].program, "program.py", "exec")
-    if name != "level":  # its first file exists now; the other additions miss their first anchor
+    if name != "level":  # its first file exists; the other additions do not find their first anchor
         (tmp_path / ADDITIONS[name].edits[0][0]).write_text("")
     with pytest.raises(SystemExit):
         ADDITIONS[name].apply(tmp_path)
@@ -60,7 +60,7 @@ OP_FIELD = "GB_OP(DUP,                dup,                1, "
 
 
 def compiles(folder: Path, table: str, text: str, source: str) -> bool:
-    """True if ``source`` compiles with ``text`` in the place of ``table``."""
+    """True if ``source`` compiles with ``text`` instead of ``table``."""
     assert COMPILER
     file = folder / table.removeprefix("c/src/")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def test_an_operator_without_a_field_or_a_row_does_not_compile(tmp_path: Path) -
 
 
 def test_the_guide_to_plans_lists_the_operators_in_place() -> None:
-    """The table of docs/PLANNING.md has the operators of the column `inplace`, no others."""
+    """The table of docs/PLANNING.md has exactly the operators of the column `inplace`."""
     column: dict[str, set[str]] = {"0": set(), "0 or 1": set()}
     for row in re.findall(
         r"^GB_OP\((\w+),.*?(?:PLAN|ANY)_(AB?),", in_tree(OPS).read_text(encoding="utf-8"), re.MULTILINE

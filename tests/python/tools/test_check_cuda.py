@@ -50,26 +50,26 @@ def run_sanitizer(tree: Path, sanitizer: str | None, step: str = "memcheck") -> 
         'echo "========= Error: Unable to attach to process"; exit 255',
     ],
 )
-def test_what_cannot_attach_is_owed(tmp_path: Path, sanitizer: str | None) -> None:
+def test_a_check_that_cannot_attach_is_owed(tmp_path: Path, sanitizer: str | None) -> None:
     code, text = run_sanitizer(tmp_path, sanitizer)
     assert "== owed: memcheck" in text
     assert "== failed: nothing" in text
     assert code == 1
 
 
-def test_what_it_finds_has_failed(tmp_path: Path) -> None:
+def test_a_check_with_findings_fails(tmp_path: Path) -> None:
     code, text = run_sanitizer(tmp_path, 'echo "========= Invalid __global__ read of size 4 bytes"; exit 9')
     assert "== failed: memcheck" in text
     assert code == 1
 
 
-def test_what_passes_has_passed(tmp_path: Path) -> None:
+def test_a_check_without_findings_passes(tmp_path: Path) -> None:
     code, text = run_sanitizer(tmp_path, 'for program in "$@"; do :; done; exec "$program"')
     assert "== passed: memcheck" in text
     assert code == 0
 
 
-def test_what_takes_too_long_is_owed(tmp_path: Path) -> None:
+def test_a_check_beyond_the_time_limit_is_owed(tmp_path: Path) -> None:
     code, text = run_sanitizer(tmp_path, "case $* in *ops*) exit 124;; esac")
     assert "test_cuda_ops_device: memcheck: not finished" in text
     assert "== owed: memcheck" in text
@@ -77,7 +77,7 @@ def test_what_takes_too_long_is_owed(tmp_path: Path) -> None:
     assert code == 1
 
 
-def test_racecheck_leaves_out_one_kernel(tmp_path: Path) -> None:
+def test_racecheck_skips_one_kernel(tmp_path: Path) -> None:
     script = 'for program in "$@"; do :; done; echo "called: $*"; exec "$program"'
     code, text = run_sanitizer(tmp_path, script, "racecheck")
     calls = [line for line in text.splitlines() if line.startswith("called:")]
@@ -126,7 +126,7 @@ def test_the_demo_compares_each_type(tmp_path: Path, wrong: str) -> None:
     assert code == 1
 
 
-def test_the_demo_passes_where_vectors_agree(tmp_path: Path) -> None:
+def test_the_demo_passes_if_vectors_agree(tmp_path: Path) -> None:
     code, text = run_demo(tmp_path, "none")
     assert text.count("at least 1.0") == 4
     assert "== passed: demo" in text

@@ -22,7 +22,7 @@ def test_a_missing_target_is_reported(
     assert capsys.readouterr().out == f"a/page.html: {target}\n"
 
 
-def test_targets_that_are_there_pass(tmp_path: Path) -> None:
+def test_existing_targets_pass(tmp_path: Path) -> None:
     (tmp_path / "a b.svg").write_text("", encoding="utf-8")
     page = (
         '<img src="a%20b.svg"><a href="#here">x</a><a href="page.html#there">x</a><a href="https://example.org">x</a>'

@@ -15,7 +15,7 @@ SCRIPT = [sys.executable, str(in_tree("benchmarks/compare_peers.py"))]
 QUICK = ["--quick", "--threads", "1", "--rounds", "2", "--seconds", "0.001", "--pause", "0"]
 
 
-def test_it_compares_what_is_there(tmp_path):
+def test_installed_peers_are_compared(tmp_path):
     file = tmp_path / "new" / "peers.json"
     words = ["products", "small", "ops", "attention", *QUICK, "--markdown", "--json", str(file)]
     out = subprocess.run([*SCRIPT, *words], capture_output=True, text=True, check=True).stdout

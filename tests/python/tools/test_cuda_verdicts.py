@@ -73,14 +73,14 @@ def test_all_hold(tmp_path: Path) -> None:
         ("upload of 2 GiB, pinned memory", 46.0),
     ],
 )
-def test_one_does_not(tmp_path: Path, name: str, value: float) -> None:
+def test_one_claim_fails(tmp_path: Path, name: str, value: float) -> None:
     ours, torch = good()
     code, lines = run(tmp_path, {**ours, name: value}, torch)
     assert code == 1
     assert sum(line.endswith("DOES NOT HOLD") for line in lines) == 1
 
 
-def test_beside_the_kernels_of_all_devices(tmp_path: Path) -> None:
+def test_claims_about_kernels_of_all_devices(tmp_path: Path) -> None:
     ours, torch = good()
     for kind in ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_xs"):
         for rows in (48, 128, 512):
@@ -132,7 +132,7 @@ def test_dependent_launches(tmp_path: Path, waiting: dict[str, float], code: int
     assert says in lines[-1]
 
 
-def test_beside_both(tmp_path: Path) -> None:
+def test_claims_about_mma_and_waiting(tmp_path: Path) -> None:
     ours, torch = good()
     code, lines = run(tmp_path, ours, torch, mma={}, waiting={"1000 nodes, replayed": 0.7})
     assert code == 77

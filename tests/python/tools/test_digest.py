@@ -21,7 +21,7 @@ def digest(*options: str) -> subprocess.CompletedProcess[str]:
 
 def test_equal_and_different(tmp_path: Path) -> None:
     kept = tmp_path / "digest.json"
-    first = digest("--only", "quantize/q4*", "--json", str(kept))  # it also looks for a case of each operation
+    first = digest("--only", "quantize/q4*", "--json", str(kept))  # also checks that each operation has a case
     assert first.returncode == 0, first.stderr
     assert len([line for line in first.stdout.splitlines() if " quantize/" in line]) == 3
     again = digest("--only", "quantize/q4*", "--compare", str(kept))

@@ -29,7 +29,7 @@ def function(name: str, lines: int) -> str:
     ("text", "counts"),
     [
         ("int a; // why\n\n// alone\n", (1, 1, 2)),
-        ("/* one\n   two\n\n   four */ int a;\n", (1, 3, 4)),  # a comment's own blank lines are the comment
+        ("/* one\n   two\n\n   four */ int a;\n", (1, 3, 4)),  # blank lines within a comment belong to it
         ('char * s = "// no /* comment";\n', (1, 0, 0)),
         ("char c = '\"'; // \"\nint b;\n", (2, 0, 1)),
         ("#define M(a) \\\n    a // b \\\n    c\n", (2, 1, 2)),
@@ -70,11 +70,11 @@ def test_table_and_limits(house: ModuleType, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     "path", ["tools/x.sh", "Makefile", "c/CMakeLists.txt", "c/x.cmake", "c/x.cmake.in", "python/a/x.html", "x.toml"]
 )
-def test_every_kind_of_source_is_looked_at(house: ModuleType, path: str) -> None:
+def test_every_kind_of_source_is_checked(house: ModuleType, path: str) -> None:
     assert house.is_wide_checked(path)
 
 
-def test_what_is_no_source_may_be_wide(house: ModuleType) -> None:
+def test_other_files_may_have_long_lines(house: ModuleType) -> None:
     assert not any(map(house.is_wide_checked, ("docs/x.md", "tests/data/x.json", "tests/fuzz/corpus_gguf/x.gguf")))
 
 
@@ -112,7 +112,7 @@ def test_repeats_need_a_reason(
     assert "REPEATS allows 2" in check(2)
 
 
-def test_exceptions_that_nothing_needs(
+def test_unneeded_exceptions_are_reported(
     house: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(house, "EXCEPTIONS", {("c/src/base/a.c", "f"): "a reason"})

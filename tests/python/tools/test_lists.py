@@ -22,8 +22,8 @@ def test_every_header_of_the_base_has_a_row() -> None:
     assert set(re.findall(r"`(\w+\.h)`", rows)) == {f.name for f in in_tree("c/src/base").glob("*.h")}
 
 
-def test_doors_name_the_files_of_their_rooms() -> None:
-    """A name like ops_<family>.c or <stem>.c stands for all of that form."""
+def test_headers_of_folders_name_their_files() -> None:
+    """A name such as ops_<family>.c or <stem>.c means all files of that form."""
     for door in ("c/src/tensor/tensor.h", "c/src/tensor/quant/quant.h", "c/src/backend/backend.h"):
         path = in_tree(door)
         head = path.read_text().partition("#ifndef")[0]

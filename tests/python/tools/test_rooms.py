@@ -60,7 +60,7 @@ def ring(n: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_circle_of_four_is_found(
+def test_cycle_of_four_is_found(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], compiler: str
 ) -> None:
     assert rooms.main([str(build(tmp_path, ring(4), compiler))]) == 1
@@ -69,12 +69,12 @@ def test_circle_of_four_is_found(
     assert "sched/f3.c -> sched/f0.c: f0" in out
 
 
-def test_circle_of_three_is_allowed(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cycle_of_three_is_allowed(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rooms.main([str(build(tmp_path, ring(3)))]) == 0
     assert "largest circle 3" in capsys.readouterr().out
 
 
-def test_circle_through_data_and_subfolder(
+def test_cycle_through_data_and_a_subfolder(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {
@@ -124,7 +124,7 @@ def test_modules_are_linked_apart(rooms: ModuleType, tmp_path: Path) -> None:
     assert rooms.main([str(build(tmp_path, files))]) == 0
 
 
-def test_folder_shows_what_to_move(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_report_suggests_moves(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ring(4)
     for i in range(3):  # one more symbol for each use but that of the last
         files[f"sched/f{i}.c"] += f" int g{i + 1}(void); int h{i}(void); int h{i}(void) {{ return g{i + 1}(); }}"
@@ -136,7 +136,7 @@ def test_folder_shows_what_to_move(rooms: ModuleType, tmp_path: Path, capsys: py
     assert "against the order: sched/f3.c -> sched/f0.c: f0" in out
 
 
-def test_objects_of_lost_sources_do_not_count(
+def test_objects_of_deleted_sources_do_not_count(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(tmp_path, ring(4))
@@ -153,7 +153,7 @@ def test_no_objects(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_link_time_optimization_hides_no_circle(
+def test_link_time_optimization_hides_no_cycle(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], compiler: str
 ) -> None:
     status = rooms.main([str(build(tmp_path, ring(4), compiler, "-flto", "-O1"))])
@@ -167,7 +167,7 @@ def test_every_row_names_rows(rooms: ModuleType) -> None:
     assert {other for _, other in rooms.ALLOWED} <= rooms.FOLDERS.keys()
 
 
-def test_functions_of_the_system_are_for_few(
+def test_system_functions_need_permission(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "#include <stdlib.h>\nvoid * {0}(void); void * {0}(void) {{ return malloc(1); }}"

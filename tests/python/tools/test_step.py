@@ -37,7 +37,7 @@ def test_output_is_passed_on_with_the_status() -> None:
     assert "failed with status 3" in done.stdout
 
 
-def test_a_quiet_command_says_only_that_it_is_done() -> None:
+def test_a_quiet_command_prints_only_its_end() -> None:
     done = run("--quiet", "a command", *script("print('one')"))
     assert done.returncode == 0
     assert re.fullmatch(r"a command: done in \d+ s\n", done.stdout)
@@ -75,7 +75,7 @@ def test_the_makefile_reports_every_long_command() -> None:
     assert [line for line in long if not re.match(r"@?\$\((step|quiet)\) \"", line)] == []
 
 
-def test_what_programs_keep_stays_in_the_tree() -> None:
+def test_caches_of_programs_stay_in_the_tree() -> None:
     text = MAKEFILE.read_text(encoding="utf-8")
     for name in ("XDG_CACHE_HOME", "IPYTHONDIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
         assert re.search(rf"^export {name} *:= \$\(CURDIR\)/build/", text, re.M), name

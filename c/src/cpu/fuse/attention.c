@@ -85,7 +85,7 @@ static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * nod
     const float scale = gb_op_param_f32(node, 0);
     return node->src[0] == before && gb_fuse_is_dense(node) && gb_op_param_f32(node, 1) == 0 && fabsf(scale) <= 1 &&
            add_scale(a, scale) && node->src[2] == NULL &&
-           (mask == NULL || (mask != before && add_tensor(a, GB_SCORE_ADD_ROW, mask, node)));
+           (mask == NULL || (mask != before && add_tensor(a, GB_SCORE_ADD, mask, node)));
 }
 
 // The strides of the copy, in the order of the dimensions of the permuted tensor.

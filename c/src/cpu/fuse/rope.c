@@ -86,7 +86,8 @@ static size_t rope_work(struct ggml_tensor * const * nodes, int n, int n_tasks) 
 static bool rope_is_safe(struct ggml_tensor * const * nodes, int n) {
     const struct ggml_tensor *rope = nodes[0], *copy = nodes[n - 1], *view = copy->src[0];
     return ggml_backend_may_leave_out(rope) && (view == rope || ggml_backend_may_leave_out(view)) &&
-           gb_fuse_is_disjoint(copy, rope->src[0]) && gb_fuse_is_disjoint(copy, rope->src[1]);
+           gb_fuse_is_disjoint(copy, rope->src[0]) && gb_fuse_is_disjoint(copy, rope->src[1]) &&
+           (rope->src[2] == NULL || gb_fuse_is_disjoint(copy, rope->src[2]));
 }
 
 static bool rope_leaves_out(struct ggml_tensor * const * nodes, int n) {

@@ -31,8 +31,7 @@ static bool is_periodic(const struct ggml_tensor * t, const struct ggml_tensor *
     if (!gb_fuse_is_dense(t) || t->ne[2] != 1 || t->ne[3] != 1 || t->ne[1] < 1) {
         return false;
     }
-    return op == GGML_OP_SOFT_MAX ? t->ne[0] == shape->ne[0]
-                                  : (t->ne[0] == shape->ne[0] || t->ne[0] == 1) && shape->ne[1] % t->ne[1] == 0;
+    return (t->ne[0] == shape->ne[0] || (t->ne[0] == 1 && op != GGML_OP_SOFT_MAX)) && shape->ne[1] % t->ne[1] == 0;
 }
 
 // True if all sources fit, src[0] is aligned, and src[2] and later are NULL.

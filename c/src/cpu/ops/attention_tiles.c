@@ -162,13 +162,8 @@ static void pack_block(struct tiles * t, struct gb_row at, int64_t key0, int64_t
 // --------------------------------------------------------------------------------------------------------------- masks
 
 // The row of an edit's tensor for a row of scores.
-static const float * edit_row(const struct gb_attention * a, const struct gb_score_edit * e, int64_t query,
-    struct gb_row at) {
+static const float * edit_row(const struct gb_score_edit * e, int64_t query, struct gb_row at) {
     const struct ggml_tensor * t = e->t;
-    if (e->kind == GB_SCORE_ADD_ROW) {
-        const int64_t row = (at.i3 * a->q->ne[2] + at.i2) * a->q->ne[1] + query;
-        return (const float *) (const void *) gb_row_ptr(t, row % t->ne[1], 0, 0);
-    }
     return (const float *) (const void *) gb_row_ptr(t, query % t->ne[1], at.i2 % t->ne[2], at.i3 % t->ne[3]);
 }
 
@@ -209,7 +204,7 @@ static void look_at_masks(const struct tiles * t, struct tile * tile, int64_t i,
     const float * row[GB_SCORE_EDITS];
     int64_t before[GB_SCORE_EDITS], behind[GB_SCORE_EDITS]; // [behind, before) of the row is -inf
     for (int e = 0; e < a->n_edits; e++) {
-        row[e] = a->edits[e].kind == GB_SCORE_SCALE ? NULL : edit_row(a, &a->edits[e], query, at);
+        row[e] = a->edits[e].kind == GB_SCORE_SCALE ? NULL : edit_row(&a->edits[e], query, at);
         before[e] = seen;
         seen = row[e] != NULL ? without_hidden(row[e], seen) : seen;
         behind[e] = seen;
@@ -243,7 +238,7 @@ static void edit(const struct tiles * t, bool all_count, float * score, int64_t 
         if (e->kind == GB_SCORE_SCALE) {
             t->k->scale_f32(n, score, score, e->value);
         } else {
-            t->k->add_f32(n, score, score, edit_row(t->a, e, query, at) + key0);
+            t->k->add_f32(n, score, score, edit_row(e, query, at) + key0);
         }
     }
 }

@@ -11,10 +11,8 @@
 
 enum gb_score_edit_kind {
     GB_SCORE_SCALE, // x value
-    GB_SCORE_ADD, // + t, f32 with dense rows, repeated over the scores of a query, head and batch
-    // the same, but row i of the scores, counted through all heads, uses row i modulo t's rows
-    // (SOFT_MAX)
-    GB_SCORE_ADD_ROW,
+    // + t, f32 with dense rows: query, head and batch use those of t modulo their number
+    GB_SCORE_ADD,
 };
 
 struct gb_score_edit { // a change of the scores before the softmax

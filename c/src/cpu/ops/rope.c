@@ -1,21 +1,24 @@
 // rope.c - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the token's position.
 //
-// The one idea: the rotation depends on position and pair only, so a thread computes the table of a position (cos and
-// sin, angles in double) once and applies it to all heads of the token. The three layouts differ in which elements form
-// pair j:
-//   normal  (2j, 2j+1) for all of the row; exact: for j < n_dims/2, what is behind n_dims is copied
-//   NeoX    (j, j + n_dims/2) for j < n_dims/2; what is behind n_dims is copied
+// The rotation depends on the position and the pair only. So a thread computes the table of a position (cosines and
+// sines of angles in double) once, and applies it to all heads of the token. Layouts differ in the elements of pair j:
+//   normal  (2j, 2j+1) for the whole row; with GGML_ROPE_EXACT for j < n_dims/2
+//   NeoX    (j, j + n_dims/2) for j < n_dims/2; also MROPE and IMROPE
+//   VISION  (j, j + n_dims) for rows of 2 n_dims elements
 //   GLM     two halves of n_dims elements: (j, j + n_dims/2) by one position, the same pairs behind n_dims by another
-// GGML_ROPE_EXACT also gives NeoX the angles of the normal layout; without it freq_scale counts twice there, and all
-// pairs share the ramp of pair 0, as programs of early 2024 have it.
+// Elements that no pair has are copied. Pairs begin at element n_offs in the exact layouts.
 //
-// In the normal layout the table is there several times, for rows that lie behind each other: one call of the kernel
-// rotates them all.
+// Without GGML_ROPE_EXACT, NeoX multiplies by freq_scale twice, and all pairs share the ramp of pair 0, as programs of
+// early 2024 expect. MROPE, IMROPE and VISION have four positions a token: a pair turns by one of them.
+//
+// In the normal layout the table is repeated for several rows that lie behind each other, so that one call of the
+// kernel rotates all of them.
 #include "cpu/ops/rope.h"
 
 #include <math.h>
 
 #include "cpu/ops/elements.h"
+#include "tensor/check.h"
 #include "tensor/numbers.h"
 
 enum { REPEATS = 4 };
@@ -27,6 +30,9 @@ struct rope {
     double low, high; // ramp of the correction, in pairs
     double xpos_base; // 0: no magnitude
     bool xpos_down, back;
+    int32_t sections[4]; // of modes that gb_rope_has_sections names
+    const struct ggml_tensor * factors; // by which frequencies are divided; NULL: none
+    int64_t offset; // of the first pair
     int64_t n; // elements of a row
     int64_t repeats; // of the table of a row
 };
@@ -38,13 +44,19 @@ static double corr_dim(const struct rope * r, int n_orig_ctx, double beta) {
 
 // Pairs of a row that are rotated.
 static int64_t n_turns(const struct rope * r) {
+    if (gb_rope_has_sections(r->mode)) {
+        return gb_rope_pairs(r->mode, r->n_dims);
+    }
     return !(r->mode & GB_ROPE_GLM) && r->mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT) ? r->n_dims / 2 : r->n / 2;
 }
 
 // NeoX without GGML_ROPE_EXACT: see the opening.
 static bool scales_twice(const struct rope * r) { return (r->mode & GB_ROPE_NEOX) && !(r->mode & GGML_ROPE_EXACT); }
 
-// op_params as ggml_rope_custom writes them; low and high are the pairs between which YaRN's ramp falls.
+// True if pairs are of elements far apart.
+static bool has_halves(const struct rope * r) { return (r->mode & GB_ROPE_NEOX) || gb_rope_has_sections(r->mode); }
+
+// op_params as struct gb_rope describes them; low and high are the pairs between which YaRN's ramp falls.
 static struct rope rope_of(const struct ggml_tensor * node) {
     struct rope r = {
         .n_dims = gb_op_param_i32(node, 1),
@@ -54,17 +66,23 @@ static struct rope rope_of(const struct ggml_tensor * node) {
         .freq_scale = gb_op_param_f32(node, 6),
         .ext_factor = gb_op_param_f32(node, 7),
         .attn_factor = gb_op_param_f32(node, 8),
-        .xpos_base = node->type == GGML_TYPE_F32 ? gb_op_param_f32(node, 11) : 0.0, // defined for f32 only
-        .xpos_down = (gb_op_param_i32(node, 12) & 0xff) != 0,
         .back = node->op == GGML_OP_ROPE_BACK,
+        .factors = node->src[2],
         .n = node->ne[0],
     };
+    if (gb_rope_has_sections(r.mode)) {
+        memcpy(r.sections, &node->op_params[11], sizeof(r.sections));
+    } else {
+        r.xpos_base = node->type == GGML_TYPE_F32 ? gb_op_param_f32(node, 11) : 0.0; // defined for f32 only
+        r.xpos_down = (gb_op_param_i32(node, 12) & 0xff) != 0;
+    }
+    r.offset = r.mode & GGML_ROPE_EXACT ? gb_op_param_i32(node, 15) : 0;
     if (r.ext_factor != 0) {
         const int n_orig_ctx = gb_op_param_i32(node, 4);
         r.low = fmax(0, floor(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 9))));
         r.high = fmin(r.n_dims - 1, ceil(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 10))));
     }
-    r.repeats = !(r.mode & (GB_ROPE_GLM | GB_ROPE_NEOX)) && 2 * n_turns(&r) == r.n
+    r.repeats = !(r.mode & GB_ROPE_GLM) && !has_halves(&r) && 2 * n_turns(&r) == r.n
                     ? GB_MAX((int64_t) 1, GB_MIN(node->ne[1], (int64_t) REPEATS))
                     : 1;
     return r;
@@ -80,7 +98,12 @@ struct turn { // cosine and sine of a pair, with its magnitude
 // it.
 struct turns {
     double *freq, *angle;
+    int32_t * stream; // of the pair: which of four positions it turns by
     float *c, *s, *c2, *s2;
+};
+
+struct positions { // of a token; without sections all are equal
+    int32_t p[4];
 };
 
 // Backwards means by the opposite angle, which is the sine's sign.
@@ -114,9 +137,35 @@ static double xpos_factor(const struct rope * r, int64_t j, int32_t position) {
     return r->xpos_down ? 1.0 / zeta : zeta;
 }
 
-static void fill_frequencies(const struct rope * r, double * freq) { // freq_base^(-2j / n_dims)
+// The position by which pair j turns. *exponent: the pair's number in the powers of the base.
+static int32_t stream_of(const struct rope * r, int64_t j, int64_t * exponent) {
+    const int32_t * s = r->sections;
+    *exponent = j;
+    if (!gb_rope_has_sections(r->mode)) {
+        return 0;
+    }
+    const int64_t k = j % ((int64_t) s[0] + s[1] + s[2] + s[3]); // the sum is above 0 (gb_check_rope)
+    if (r->mode == (GGML_ROPE_EXACT | GGML_ROPE_TYPE_IMROPE)) {
+        return k < 3 * (int64_t) s[k % 3] ? (int32_t) (k % 3) : 3;
+    }
+    int64_t start = 0;
+    int32_t stream = 0;
+    while (stream < 3 && k >= start + s[stream]) {
+        start += s[stream++];
+    }
+    *exponent = gb_rope_is_vision(r->mode) ? k - start : j;
+    return stream;
+}
+
+// freq_base^(-2 exponent / n_dims), divided by the factor of the pair
+static void fill_frequencies(const struct rope * r, const struct turns * t) {
     for (int64_t j = 0; j < n_turns(r); j++) {
-        freq[j] = pow(r->freq_base, -2.0 * (double) j / r->n_dims);
+        int64_t exponent;
+        t->stream[j] = stream_of(r, j, &exponent);
+        t->freq[j] = pow(r->freq_base, -2.0 * (double) exponent / r->n_dims);
+        if (r->factors != NULL) {
+            t->freq[j] /= (double) gb_get_f32((const char *) r->factors->data + (size_t) j * r->factors->nb[0]);
+        }
     }
 }
 
@@ -133,12 +182,14 @@ static bool is_plain(const struct rope * r) {
 #define KERNEL_ANGLE 1048576.0 // up to which the kernel is exact
 
 // The common case, all pairs in one call of the kernel. Angles too large for the kernel are done one by one.
-static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
+static void fill_plain(const struct gb_kernels * k, const struct rope * r, const struct positions * at,
+    const struct turns * t) {
     const int64_t n = n_turns(r);
-    const double factor = position * r->freq_scale * (scales_twice(r) ? r->freq_scale : 1.0);
+    const double scale = r->freq_scale * (scales_twice(r) ? r->freq_scale : 1.0);
+    const double factor[4] = { at->p[0] * scale, at->p[1] * scale, at->p[2] * scale, at->p[3] * scale };
     int large = 0;
     for (int64_t j = 0; j < n; j++) {
-        t->angle[j] = factor * t->freq[j];
+        t->angle[j] = factor[t->stream[j]] * t->freq[j];
         large |= !(fabs(t->angle[j]) < KERNEL_ANGLE);
     }
     k->sincos_f64(n, t->c, t->s, t->angle);
@@ -153,9 +204,10 @@ static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32
 }
 
 // GLM, YaRN and xPos: pair by pair.
-static void fill_other(const struct rope * r, int32_t position, const struct turns * t) {
+static void fill_other(const struct rope * r, const struct positions * at, const struct turns * t) {
     const int64_t n = n_turns(r);
     const double * freq = t->freq;
+    const int32_t position = at->p[0];
     if (r->mode & GB_ROPE_GLM) { // first half by the position in the text, second by that in the block being generated
         const double text = GB_MIN((double) position, (double) r->n_ctx - 2),
                      block = GB_MAX((double) position - ((double) r->n_ctx - 2), 0.0);
@@ -169,20 +221,21 @@ static void fill_other(const struct rope * r, int32_t position, const struct tur
         }
     } else {
         for (int64_t j = 0; j < n; j++) {
-            set_turn(t, j, turn_yarn(r, position * freq[j], j, xpos_factor(r, j, position)));
+            set_turn(t, j, turn_yarn(r, at->p[t->stream[j]] * freq[j], j, xpos_factor(r, j, position)));
         }
     }
 }
 
 // Fills all tables for a position. The tables of the normal layout have the sine with alternating signs, one value an
 // element, r->repeats times.
-static void fill_turns(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
+static void fill_turns(const struct gb_kernels * k, const struct rope * r, const struct positions * at,
+    const struct turns * t) {
     if (is_plain(r)) {
-        fill_plain(k, r, position, t);
+        fill_plain(k, r, at, t);
     } else {
-        fill_other(r, position, t);
+        fill_other(r, at, t);
     }
-    for (int64_t j = 0; j < n_turns(r) && !(r->mode & (GB_ROPE_GLM | GB_ROPE_NEOX)); j++) {
+    for (int64_t j = 0; j < n_turns(r) && !(r->mode & GB_ROPE_GLM) && !has_halves(r); j++) {
         t->c2[2 * j] = t->c2[2 * j + 1] = t->c[j];
         t->s2[2 * j] = -t->s[j];
         t->s2[2 * j + 1] = t->s[j];
@@ -195,27 +248,30 @@ static void fill_turns(const struct gb_kernels * k, const struct rope * r, int32
 
 // ----------------------------------------------------------------------------------------------------------- rotations
 
-// Elements from `from` on are not rotated; in place they are there already.
-static void copy_rest(const struct rope * r, float * y, const float * x, int64_t from) {
-    if (y != x && from < r->n) {
-        memcpy(y + from, x + from, (size_t) (r->n - from) * sizeof(float));
+// Elements before the pairs and behind them are not rotated; in place they are there already.
+static void copy_rest(const struct rope * r, float * y, const float * x, int64_t rotated) {
+    const int64_t end = r->offset + rotated;
+    if (y != x) {
+        memcpy(y, x, (size_t) r->offset * sizeof(float));
+        memcpy(y + end, x + end, (size_t) (r->n - end) * sizeof(float));
     }
 }
 
-// One row by the tables of its position, in any of the three layouts.
+// One row by the tables of its position.
 static void rotate_row(const struct gb_kernels * k, const struct rope * r, float * y, const float * x,
     const struct turns * t) { // y may be x
     const int64_t n = n_turns(r);
     if (r->mode & GB_ROPE_GLM) {
         k->rope_halves_f32(n / 2, y, x, t->c, t->s);
         k->rope_halves_f32(n / 2, y + n, x + n, t->c + n / 2, t->s + n / 2);
-    } else if (r->mode & GB_ROPE_NEOX) {
-        k->rope_halves_f32(n, y, x, t->c, t->s);
-        copy_rest(r, y, x, 2 * n);
-    } else {
-        k->rope_pairs_f32(2 * n, y, x, t->c2, t->s2);
-        copy_rest(r, y, x, 2 * n);
+        return;
     }
+    if (has_halves(r)) {
+        k->rope_halves_f32(n, y + r->offset, x + r->offset, t->c, t->s);
+    } else {
+        k->rope_pairs_f32(2 * n, y + r->offset, x + r->offset, t->c2, t->s2);
+    }
+    copy_rest(r, y, x, 2 * n);
 }
 
 // -------------------------------------------------------------------------------------------------------------- the op
@@ -225,18 +281,19 @@ struct scratch { // a thread's: each at most n/2 + 1 pairs
     float * row;
 };
 
-// freq and angle are doubles, two floats each; c and s; c2 and s2 for REPEATS rows; then REPEATS rows.
+// freq and angle are doubles, two floats each; stream; c and s; c2 and s2 for REPEATS rows; then REPEATS rows.
 static int64_t scratch_floats(const struct ggml_tensor * node) {
-    return (6 + 4 * REPEATS) * (node->ne[0] / 2 + 1) + REPEATS * node->ne[0];
+    return (7 + 4 * REPEATS) * (node->ne[0] / 2 + 1) + REPEATS * node->ne[0];
 }
 
 // Doubles come first, where the scratch is aligned for them.
 static struct scratch scratch_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     float * p = gb_my_floats(call, scratch_floats(node));
     const int64_t pairs = node->ne[0] / 2 + 1;
-    float * c = p + 4 * pairs;
+    float * c = p + 5 * pairs;
     return (struct scratch){ { .freq = (double *) (void *) p,
                                  .angle = (double *) (void *) (p + 2 * pairs),
+                                 .stream = (int32_t *) (void *) (p + 4 * pairs),
                                  .c = c,
                                  .s = c + pairs,
                                  .c2 = c + 2 * pairs,
@@ -267,27 +324,37 @@ static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, 
     }
 }
 
-// Rows of a token lie behind each other, so a table is filled anew only when the position changes. Threads share the
+// The positions of the token. With sections, b has all first positions, then all second ones, and so on.
+static struct positions positions_of(const struct rope * r, const struct ggml_tensor * node, int64_t token) {
+    const struct ggml_tensor * b = node->src[1];
+    const int64_t apart = gb_rope_has_sections(r->mode) ? node->ne[2] : 0;
+    struct positions at;
+    for (int i = 0; i < 4; i++) {
+        at.p[i] = gb_get_i32((const char *) b->data + (size_t) (token + i * apart) * b->nb[0]);
+    }
+    return at;
+}
+
+// Rows of a token lie behind each other, so a table is filled anew only when a position changes. Threads share the
 // rows.
 void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct ggml_tensor * out) {
-    const struct ggml_tensor * b = node->src[1];
     const struct rope r = rope_of(node);
     const struct scratch s = scratch_of(call, node);
     bool filled = false;
-    int32_t position = 0;
+    struct positions known = { { 0 } };
     int64_t first, last, rows;
     gb_cpu_share(call, node->ne[0] > 0 ? gb_rows(node) : 0, &first, &last);
     if (first >= last) {
         return;
     }
-    fill_frequencies(&r, s.turns.freq);
+    fill_frequencies(&r, &s.turns);
     for (int64_t i = first; i < last; i += rows) {
         const struct gb_row at = gb_row_at(node, i);
-        const int32_t p = gb_get_i32((const char *) b->data + (size_t) at.i2 * b->nb[0]);
-        if (!filled || p != position) {
-            fill_turns(call->k, &r, p, &s.turns);
+        const struct positions now = positions_of(&r, node, at.i2);
+        if (!filled || memcmp(&now, &known, sizeof(now)) != 0) {
+            fill_turns(call->k, &r, &now, &s.turns);
             filled = true;
-            position = p;
+            known = now;
         }
         rows = GB_MIN(last - i, node->ne[1] - at.i1);
         rotate_rows(call, &r, node->src[0], out, at, rows, &s);
@@ -308,6 +375,9 @@ static const char * rope_unsupported(const struct ggml_tensor * node) {
     }
     if (node->src[1] == NULL || node->src[1]->type != GGML_TYPE_I32) {
         return "source 1 must be i32";
+    }
+    if (node->src[2] != NULL && node->src[2]->type != GGML_TYPE_F32) {
+        return "source 2 must be f32";
     }
     if (n_dims < 1 || n_dims > node->ne[0] || n_dims % 2 != 0) {
         return "n_dims must be even and fit into a row";

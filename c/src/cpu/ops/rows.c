@@ -1,4 +1,4 @@
-// rows.c - GET_ROWS, GET_ROWS_BACK, SET_ROWS (rows chosen by an index tensor) and DIAG.
+// rows.c - GET_ROWS, GET_ROWS_BACK, SET_ROWS, ADD_ID (rows chosen by an index tensor) and DIAG.
 //
 // Indices are data, so they are checked when they are read. An invalid index is reported. Its row
 // is not changed.
@@ -41,13 +41,13 @@ static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
     }
 }
 
-// Reports an index, and its place in src[1], which has one to three dimensions.
-static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t index,
-    const struct gb_row * at, int64_t rows) {
+// Reports an index, and its place in ids, which has one to three dimensions.
+static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct ggml_tensor * ids,
+    int64_t index, const struct gb_row * at, int64_t rows) {
     const int64_t place[3] = { at->i1, at->i2, at->i3 };
     char where[96];
     int used = 0;
-    for (int d = 0; d < GB_MIN(GB_MAX(gb_tensor_ndim(node->src[1]), 1), 3); d++) {
+    for (int d = 0; d < GB_MIN(GB_MAX(gb_tensor_ndim(ids), 1), 3); d++) {
         used += snprintf(where + used, sizeof(where) - (size_t) used, d == 0 ? "%lld" : ", %lld", (long long) place[d]);
     }
     gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
@@ -64,7 +64,7 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
         const int32_t index = gb_get_i32((const char *) b->data + (size_t) r.i1 * b->nb[0] + (size_t) r.i2 * b->nb[1] +
                                          (size_t) r.i3 * b->nb[2]);
         if (index < 0 || index >= a->ne[1]) {
-            fail_index(call, node, index, &r, a->ne[1]);
+            fail_index(call, node, b, index, &r, a->ne[1]);
             return;
         }
         take_row(call, node, gb_row_of(node, r), a, gb_row_ptr(a, index, r.i2, r.i3), node->ne[0]);
@@ -102,7 +102,7 @@ static bool set_plane(const struct gb_cpu_call * call, struct ggml_tensor * node
     for (int64_t i = 0; i < b->ne[1]; i++) {
         const int64_t index = index_at(c, places + (size_t) i * c->nb[0]);
         if (index < 0 || index >= node->ne[1]) {
-            fail_index(call, node, index, &(struct gb_row){ i, at.i2, at.i3 }, node->ne[1]);
+            fail_index(call, node, c, index, &(struct gb_row){ i, at.i2, at.i3 }, node->ne[1]);
             return false;
         }
         const bool mine = is_mine(call, index);
@@ -147,6 +147,47 @@ static const char * set_rows_unsupported(const struct ggml_tensor * node) {
 static int set_rows_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor * b = node->src[0];
     return gb_tasks_for((double) gb_store_work(node->type, gb_count(b)), gb_rows(b), n_threads);
+}
+
+// -------------------------------------------------------------------------------------------------------------- ADD_ID
+
+// y = x + bias, n values of a row of the result, of src[0] and of src[1].
+static void add_rows(const struct gb_cpu_call * call, struct ggml_tensor * node, char * y, const char * x,
+    const char * bias, int64_t n) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    float xs[GB_RUN], biases[GB_RUN], ys[GB_RUN];
+    for (int64_t i = 0; i < n; i += GB_RUN) {
+        const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
+        char * to = y + (size_t) i * node->nb[0];
+        float * sum = gb_out(node, to, m, ys);
+        call->k->add_f32(m, sum, gb_in(call->k, a, x + (size_t) i * a->nb[0], m, xs),
+            gb_in(call->k, b, bias + (size_t) i * b->nb[0], m, biases));
+        gb_put(call->k, node, to, m, sum);
+    }
+}
+
+// Threads share the rows of the result.
+static void run_add_id(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1], *ids = node->src[2];
+    int64_t first, last;
+    gb_cpu_share(call, node->ne[0] > 0 ? gb_rows(node) : 0, &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const struct gb_row r = gb_row_at(node, u); // element (i1, i2) of ids
+        const int32_t index =
+            gb_get_i32((const char *) ids->data + (size_t) r.i1 * ids->nb[0] + (size_t) r.i2 * ids->nb[1]);
+        if (index < 0 || index >= b->ne[1]) {
+            fail_index(call, node, ids, index, &r, b->ne[1]);
+            return;
+        }
+        add_rows(call, node, gb_row_of(node, r), gb_row_of(a, r), gb_row_ptr(b, index, 0, 0), node->ne[0]);
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
+    }
+}
+
+static const char * add_id_unsupported(const struct ggml_tensor * node) {
+    return node->src[2]->type != GGML_TYPE_I32 ? "source 2 must be i32" : gb_need_float(node, 2);
 }
 
 // ------------------------------------------------------------------------------------------------------- GET_ROWS_BACK
@@ -301,6 +342,9 @@ const struct gb_cpu_op gb_cpu_op_get_rows_back = {
 };
 const struct gb_cpu_op gb_cpu_op_set_rows = {
     .unsupported = set_rows_unsupported, .n_tasks = set_rows_tasks, .run = run_set_rows
+};
+const struct gb_cpu_op gb_cpu_op_add_id = {
+    .unsupported = add_id_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_add_id
 };
 const struct gb_cpu_op gb_cpu_op_diag = {
     .unsupported = diag_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_diag

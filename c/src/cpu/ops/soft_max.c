@@ -1,29 +1,58 @@
-// soft_max.c - SOFT_MAX (scaled and masked, per row; the mask times ALiBi's slope of the head, if there is a bias) and
-// its derivative.
+// soft_max.c - SOFT_MAX (of scaled rows with a mask, ALiBi's slope of the head, and a sink) and its derivative.
 //
-// A row whose every entry is masked with -inf has no distribution: the result is a row of zeros, which lets padded
-// positions of attention contribute nothing. NaN in the input stays NaN.
+// A row whose every entry is masked with -inf has no distribution. The result is a row of zeros, so padded positions of
+// attention contribute nothing. NaN in the input stays NaN.
+#include <math.h>
+
 #include "cpu/ops/elements.h"
 
 // ------------------------------------------------------------------------------------------------------------ SOFT_MAX
 
-// y = softmax(scale x + slope mask) per row, slope 1 without a bias. The mask's rows repeat over all rows of src[0],
-// counted through heads.
+// The row of the mask: its rows repeat, or there are more than the node has. Heads and batches repeat.
+static const char * mask_row(const struct ggml_tensor * mask, struct gb_row r) {
+    return gb_row_ptr(mask, r.i1 % mask->ne[1], r.i2 % mask->ne[2], r.i3 % mask->ne[3]);
+}
+
+// y = exp(scale x + m - top) over its sum and that of the sink. `top` is the largest logit.
+static void soft_max_with_sink(const struct gb_cpu_call * call, int64_t n, float * y, const float * x, float scale,
+    const float * m, float sink) {
+    call->k->scale_mask_f32(n, y, x, scale, m);
+    const float most = call->k->max_f32(n, y), top = sink > most ? sink : most;
+    if (top == -INFINITY) {
+        memset(y, 0, (size_t) n * sizeof(float));
+        return;
+    }
+    if (isnan(top) || isnan(sink) || top == INFINITY) {
+        for (int64_t i = 0; i < n; i++) {
+            y[i] = NAN;
+        }
+        return;
+    }
+    const double sum = call->k->exp_sum_f32(n, y, y, top, GB_EXP_LEAST) + exp((double) sink - (double) top);
+    call->k->scale_f32(n, y, y, (float) (1.0 / sum));
+}
+
+// y = softmax(scale x + slope mask) per row, slope 1 without a bias.
 static bool soft_max_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
     const struct gb_float_row * row) {
-    const struct ggml_tensor * mask = node->src[1];
+    const struct ggml_tensor *mask = node->src[1], *sinks = node->src[2];
     const float scale = gb_op_param_f32(node, 0), bias = gb_op_param_f32(node, 1);
     const int64_t n = row->n;
     const float * m = NULL;
     if (mask != NULL) {
-        m = gb_in(call->k, mask, gb_row_ptr(mask, row->i % mask->ne[1], 0, 0), n, row->spare);
+        m = gb_in(call->k, mask, mask_row(mask, row->r), n, row->spare);
     }
     if (bias > 0 && m != NULL) {
         const int n_head = (int) GB_MIN(node->ne[2], (int64_t) INT32_MAX);
         call->k->scale_f32(n, row->spare, m, gb_alibi_slope(row->r.i2, n_head, bias));
         m = row->spare;
     }
-    call->k->soft_max_row_f32(n, row->y, row->x, scale, m);
+    if (sinks != NULL) {
+        const float sink = gb_get_f32((const char *) sinks->data + (size_t) row->r.i2 * sinks->nb[0]);
+        soft_max_with_sink(call, n, row->y, row->x, scale, m, sink);
+    } else {
+        call->k->soft_max_row_f32(n, row->y, row->x, scale, m);
+    }
     return !gb_cpu_stopped(call, 4 * n);
 }
 
@@ -31,8 +60,11 @@ static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * n
     gb_run_row_map(call, node, 2, soft_max_row);
 }
 
-// The mask is optional.
+// The mask and the sinks are optional.
 static const char * soft_max_unsupported(const struct ggml_tensor * node) {
+    if (node->src[2] != NULL && node->src[2]->type != GGML_TYPE_F32) {
+        return "source 2 must be f32";
+    }
     return gb_need_float(node, node->src[1] ? 2 : 1);
 }
 

@@ -224,6 +224,10 @@ static const char * rope_supports(const gb_cuda_device &, const ggml_tensor * ds
     if (gb_need_plain(dst->src[1]) != NULL || dst->src[1]->type != GGML_TYPE_I32) {
         return "positions that are not i32";
     }
+    if (dst->src[2] != NULL || (mode & ~(GGML_ROPE_EXACT | 7)) != 0 ||
+        ((mode & GGML_ROPE_EXACT) && dst->op_params[15] != 0)) {
+        return "factors, sections or an offset";
+    }
     if (n_dims < 1 || n_dims > dst->ne[0] || n_dims % 2 != 0 || dst->ne[0] > INT32_MAX) {
         return "n_dims that are odd or do not fit into a row";
     }

@@ -116,6 +116,14 @@ static enum ggml_status soft_max_run(gb_cuda_backend & b, ggml_tensor * dst) {
 }
 
 static const char * soft_max_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    const ggml_tensor * mask = dst->src[1];
+    if (dst->src[2] != NULL) {
+        return "sinks";
+    }
+    if (mask != NULL && (mask->type != GGML_TYPE_F32 || mask->ne[2] != 1 || mask->ne[3] != 1 ||
+                            dst->ne[1] % (mask->ne[1] > 0 ? mask->ne[1] : 1) != 0)) {
+        return "a mask that is not f32, has heads, or has more rows";
+    }
     return gb_rows(dst) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, dst->src[1] != NULL ? 2 : 1);
 }
 

@@ -1,5 +1,5 @@
-"""``python -m ggml_backend bench``: how fast operators, products and models are here, as share of what this machine can
-do."""
+"""``python -m ggml_backend bench``: speed of operators, products and models, as a share of the
+machine's limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def _types(words: list[str] | None, backend: Backend) -> list[DType] | None:
             dtype = None
         if dtype is None or dtype not in possible:
             raise InvalidArgumentError(
-                f"--types: {name!r} is no type of weights; there are {', '.join(t.ggml_name.lower() for t in possible)}"
+                f"--types: {name!r} is no type of weights; choose from"
+                f" {', '.join(t.ggml_name.lower() for t in possible)}"
             )
         found.append(dtype)
     if not found:
@@ -65,7 +66,8 @@ def _cases(options: argparse.Namespace, backend: Backend, limits: Limits, stack:
 
 
 def _count(options: argparse.Namespace, backend: Backend) -> int:
-    """About how many cases there are, for the bar: making them to count them would take long."""
+    """An estimate of the number of cases, for the progress bar. Building the cases to count them
+    would be slow."""
     types = _types(options.types, backend)
     suites = options.suites or list(_SUITES)
     n = 42 if "ops" in suites else 0
@@ -75,7 +77,8 @@ def _count(options: argparse.Namespace, backend: Backend) -> int:
 
 
 def _caches() -> dict[str, int]:
-    """Half of each cache for data, as Linux tells, and what fits none; guesses elsewhere."""
+    """Half the size of each data cache, and a size larger than all caches. Sizes are guesses
+    outside Linux."""
     found = {"L1": 32 << 10, "L2": 1 << 20}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
@@ -219,8 +222,8 @@ def _measure_all(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    """Prints which algorithm computes each product, and why those before it do not. A reason that was just printed for
-    the same type is left out."""
+    """Prints which algorithm computes each product, and why earlier ones in the table decline. It
+    does not repeat a reason for the same type."""
     on_cpu = options.device == "CPU"
     backend = Backend("CPU", level=options.level) if on_cpu else Backend(options.device)
     types = _types(options.types, backend) or product_types(backend)
@@ -231,7 +234,7 @@ def _explain(options: argparse.Namespace) -> None:
         if options.only and not any(word in name for word in options.only):
             continue
         if algorithm is None:
-            print(f"{name:<32} (the backend names none)")
+            print(f"{name:<32} (the backend does not name it)")
             continue
         print(f"{name:<32} {algorithm.name}")
         dtype = name.split()[0]
@@ -247,13 +250,13 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error(f"argument ops|products|models: {unknown[0]!r} is none of these")
     if options.explain:
         if options.suites != ["products"]:
-            options.parser.error("argument --explain: only products have algorithms to choose from: bench products")
+            options.parser.error("argument --explain: only products have several algorithms: bench products --explain")
         if options.device != "CPU" and options.level is not None:
             options.parser.error("argument --level: only the CPU has levels")
         _explain(options)
         return 0
     if options.device != "CPU":
-        options.parser.error("argument --device: only --explain takes another device than the CPU")
+        options.parser.error("argument --device: another device than the CPU needs --explain")
     if options.quick:
         options.rounds, options.seconds = min(options.rounds, 2), min(options.seconds, 0.005)
     _measure_all(options)
@@ -282,7 +285,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=_positive(int),
         metavar="N",
-        help="threads of the CPU backend (default: as many as it takes by itself)",
+        help="threads of the CPU backend (default: as Backend chooses)",
     )
     parser.add_argument(
         "--level", choices=list(cpu_levels()), help="kernel level (default: the best of this processor)"
@@ -294,27 +297,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="types of weights, such as q4_0,f16 (default: all for products, four for models)",
     )
     parser.add_argument(
-        "--only", nargs="+", metavar="TEXT", help="measure only cases whose names have one of these in them"
+        "--only", nargs="+", metavar="TEXT", help="measure only cases whose names contain one of these texts"
     )
     parser.add_argument(
         "--rounds",
         type=_positive(int),
         default=5,
         metavar="N",
-        help="how often the limits and the case are measured, in turns; medians count (5)",
+        help="rounds that measure the limits and the case alternately; the median is shown (5)",
     )
     parser.add_argument(
-        "--seconds", type=_positive(float), default=0.05, metavar="S", help="how long a round takes at least (0.05)"
+        "--seconds", type=_positive(float), default=0.05, metavar="S", help="shortest time of a round (0.05)"
     )
     parser.add_argument(
         "--cpu",
         action="store_true",
-        help="measure the processor time of one thread: for machines that others use meanwhile",
+        help="measure the processor time of one thread: for busy machines",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="tiny sizes and short rounds: to see that it works, the figures mean little",
+        help="tiny sizes and short rounds: a test of the command; the figures mean little",
     )
     parser.add_argument(
         "--explain",

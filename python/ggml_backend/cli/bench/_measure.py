@@ -1,9 +1,9 @@
-"""Cases, the limits of the machine, and rounds of both in turns.
+"""Cases, the limits of the machine, and rounds that measure both alternately.
 
-A case says what it must do: bytes of memory to read, or to read and write, and operations of a kind. The least time for
-that follows from the limits, which are measured in every round next to the case, in loops written in C
-(``cpu/limits.h``): the larger of the time that the memory needs and the time that the arithmetic needs. The share of a
-case is that time by the time it takes.
+A case states its work: bytes of memory to read, or to read and write, and operations of a kind.
+Each round measures the limits beside the case, with loops in C (``cpu/limits.h``). The least
+possible time is the larger of the memory's time and the arithmetic's time. The share of a case is
+this least time divided by its measured time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMES: dict[Literal["f32", "bytes", "bf16"], str] = {
     "bytes": "products of bytes",
     "bf16": "products of bfloat16",
 }
-#: Memory that no cache holds, for all threads together: more is not slower.
+#: A size that no cache holds, for all threads together.
 _LARGEST = 256 << 20
 
 
@@ -35,9 +35,9 @@ class Case:
 
     work: what one call does, in the unit of the figure: ``work / seconds / 1e9`` for "GB/s" and "GFLOP/s", ``work /
         seconds`` for others
-    memory: bytes that one call moves at least; 0: not counted
-    traffic: whether these are read, or read and written
-    footprint: bytes that the call works on again and again, which decides about caches; default: ``memory``
+    memory: smallest number of bytes that one call moves; 0: not counted
+    traffic: whether these bytes are read, or read and written
+    footprint: bytes of the working set, which decide the cache; default: ``memory``
     flops: operations of one call; 0: not counted
     algorithm: the one that computes a product; "" for other cases
     """
@@ -61,7 +61,7 @@ class Case:
 
 @dataclass
 class Result:
-    """Rounds of a case: figures, and the same figures at the limits of the round."""
+    """Rounds of a case: its figures, and the figures that the limits of each round allow."""
 
     case: Case
     rounds: list[float] = field(default_factory=list)
@@ -78,12 +78,12 @@ class Result:
 
     @property
     def share(self) -> float | None:
-        """Of the limit, round by round; None without a limit."""
+        """The median share of the limit over the rounds; None without a limit."""
         return ratio(self.rounds, self.limits) if self.limits else None
 
     @property
     def bound(self) -> str:
-        """What the limit is made of."""
+        """The resource that sets the limit."""
         return max(set(self.bounds), key=self.bounds.count) if self.bounds else ""
 
     def to_json(self) -> dict[str, Any]:
@@ -102,10 +102,10 @@ def _size(n: float) -> str:
 
 
 class Limits:
-    """Measures limits for a backend: arithmetic at its level, memory with the best instructions there are, both with
-    its threads.
+    """Measures limits with the backend's threads: arithmetic at its level, memory with the
+    processor's best instructions.
 
-    processor_time: count the time of one thread on a processor, for limits and cases; for one thread only
+    processor_time: measure processor time instead of elapsed time; for one thread only
     """
 
     def __init__(self, backend: Backend, seconds: float, *, processor_time: bool = False) -> None:
@@ -124,12 +124,12 @@ class Limits:
         return self._rate(kind, self.level)
 
     def memory(self, traffic: Literal["read", "copy"], footprint: float) -> float:
-        """Bytes a second in memory of which all threads together have ``footprint`` bytes."""
+        """Bytes a second, for a working set of ``footprint`` bytes over all threads."""
         each = min(footprint, _LARGEST) / self.threads
         return self._rate(traffic, self.best_level, max(int(each), 4096))
 
     def least_seconds(self, case: Case) -> tuple[float, str]:
-        """How long a case takes at least, and why. 0 if nothing of it counts."""
+        """The least possible time of a case, and its reason. 0 if the case states no work."""
         least, why = 0.0, ""
         if case.flops:
             least, why = case.flops / self.arithmetic(case.arithmetic), _NAMES[case.arithmetic]
@@ -141,7 +141,7 @@ class Limits:
         return least, why
 
     def table(self, sizes: dict[str, int], rounds: int = 3) -> dict[str, float]:
-        """All limits by themselves, the best of a few rounds: operations and bytes a second."""
+        """All limits, each the best of a few rounds: operations and bytes a second."""
         jobs: dict[str, Callable[[], float]] = {_NAMES[k]: partial(self.arithmetic, k) for k in _NAMES}
         for name, size in sizes.items():
             for word, traffic in _TRAFFIC.items():
@@ -154,7 +154,7 @@ class Limits:
 
 
 def measure(case: Case, limits: Limits, rounds: int, seconds: float) -> Result:
-    """Limits and the case in turns."""
+    """Measures the limits and the case alternately."""
     result = Result(case)
     clock = THREAD if limits.processor_time else WALL
     case.run()

@@ -1,4 +1,4 @@
-"""Whole models with random weights: the shape of a Llama of 1.1 billion parameters, and of the embedding model
+"""Whole models with random weights, in the shapes of a Llama of 1.1 billion parameters and of
 all-MiniLM-L6-v2."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TINY = Llama(256, 2, 8, 2, 512, 128, 1e-5, 32, 1e4)
 
 
 class _LlamaModel:
-    """Weights and a cache in one buffer; graphs of a pass with the cache filled to any length."""
+    """Weights and a cache in one buffer. ``case`` builds a pass for any fill of the cache."""
 
     def __init__(self, backend: Backend, c: Llama, vocab: int, dtype: DType, stack: ExitStack) -> None:
         self.backend, self.c, self.vocab, self.stack = backend, c, vocab, stack
@@ -52,7 +52,7 @@ class _LlamaModel:
             self.w[f"blk.{i}.cache_k"] = ctx.tensor((c.kv_heads, length, c.head), float16)
             self.w[f"blk.{i}.cache_v"] = ctx.tensor((c.kv_heads, c.head, length), float16)
         buffer = stack.enter_context(ctx.allocate(backend, "weights"))
-        buffer.clear(0)  # what is not written yet is multiplied by zero, and must be finite
+        buffer.clear(0)  # unwritten parts of the cache are multiplied by zero, so they must be finite
         known: dict[tuple[int, int], np.ndarray] = {}
         for name, shape in shapes.items():
             if shape not in known:
@@ -65,7 +65,8 @@ class _LlamaModel:
         self.head_weights = float(vocab * c.embd)
 
     def case(self, name: str, tokens: int, past: int, limits: Limits) -> Case:
-        """Tokens that come after ``past`` others; logits of the last one."""
+        """A pass of ``tokens`` tokens after ``past`` cached ones, which returns the logits of the
+        last."""
         ctx, scheduler = self.stack.enter_context(Context()), self.stack.enter_context(Scheduler([self.backend]))
         x, positions = (
             ctx.tensor((tokens, self.c.embd), float32, name="x"),
@@ -87,7 +88,7 @@ class _LlamaModel:
 
 
 def _arithmetic(graph: Graph, limits: Limits) -> Arithmetic:
-    """What the products with weights multiply with: the first product of these graphs is one."""
+    """The arithmetic of products with weights, as the first product of the graph has it."""
     first = next(node for node in graph.nodes if node.op == "MUL_MAT")
     return arithmetic_of(algorithm_of(first, limits.level).name)
 
@@ -102,7 +103,8 @@ def _llama(backend: Backend, limits: Limits, dtype: DType, quick: bool) -> Itera
 
 
 def _embedding(backend: Backend, limits: Limits, batch: int, dtype: DType, quick: bool) -> Iterator[Case]:
-    """BERT: products with bias, attention among all tokens of a sentence, norms; the mean over tokens, of length 1."""
+    """BERT: products with bias, full attention, norms. The result is the mean over tokens,
+    normalized to length 1."""
     tokens, hidden, heads, ff, layers = (8, 64, 4, 128, 2) if quick else (34, 384, 12, 1536, 6)
     with ExitStack() as stack:
         store, ctx = stack.enter_context(Context(usage="weights")), stack.enter_context(Context())
@@ -150,8 +152,11 @@ def _embedding(backend: Backend, limits: Limits, batch: int, dtype: DType, quick
 def model_cases(
     backend: Backend, limits: Limits, types: Sequence[DType] | None, *, quick: bool = False
 ) -> Iterator[Case]:
-    """A model at a time. types: of the weights; default: four for the Llama shape, float32 and q8_0 for the embedding
-    model."""
+    """The models, made one at a time.
+
+    types: of the weights; default: four for the Llama shape, float32 and q8_0 for the embedding
+        model
+    """
     for dtype in types or ([dtypes["q8_0"]] if quick else [float16, dtypes["q8_0"], dtypes["q4_0"], dtypes["q4_k"]]):
         yield from _llama(backend, limits, dtype, quick)
     for dtype in types or ([float32] if quick else [float32, dtypes["q8_0"]]):

@@ -22,7 +22,7 @@ Build = Callable[..., Tensor]
 
 
 class Bench:
-    """Contexts and arrays of cases, which live as long as it does."""
+    """Owns the contexts and arrays of the cases."""
 
     def __init__(self, backend: Backend, stack: ExitStack) -> None:
         self.backend, self.stack = backend, stack
@@ -31,13 +31,13 @@ class Bench:
     def compute(
         self, build: Build, *inputs: tuple[tuple[int, ...], DTypeLike, Any]
     ) -> tuple[Callable[[], Any], Tensor]:
-        """A graph of one chain: inputs are (shape, dtype, values; None: random floats)."""
+        """A case that computes one chain. inputs: (shape, dtype, values); None: random floats"""
         ctx = self.stack.enter_context(Context())
         sources = [ctx.tensor(shape, dtype, name=f"x{i}") for i, (shape, dtype, _) in enumerate(inputs)]
         self.stack.enter_context(ctx.allocate(self.backend))
         result = build(*sources)
         graph = ctx.graph(result)
-        # results in the place of what is no longer needed
+        # computes results in place where possible
         allocator = self.stack.enter_context(GraphAllocator(self.backend))
         allocator.allocate(graph)
         for tensor, (shape, _, values) in zip(sources, inputs, strict=True):
@@ -46,7 +46,7 @@ class Bench:
 
 
 def _rows(bench: Bench, rows: int, columns: int) -> Iterator[Case]:
-    """Bytes count each operand once and the result once."""
+    """Operators on rows. Each operand and the result count once as memory."""
     a: tuple[tuple[int, ...], DTypeLike, Any] = ((rows, columns), float32, None)
     row: tuple[tuple[int, ...], DTypeLike, Any] = ((columns,), float32, None)
     index: tuple[tuple[int, ...], DTypeLike, Any] = ((rows,), int32, (np.arange(rows) * 77 % rows).astype(np.int32))
@@ -95,7 +95,8 @@ def _rows(bench: Bench, rows: int, columns: int) -> Iterator[Case]:
 
 
 def _attention(bench: Bench, queries: int, keys: int, heads: int, dtype: DTypeLike, d: int = 128) -> Case:
-    """Scores, mask, softmax, values. Of one query the memory of keys and values counts, of many the arithmetic."""
+    """Scores, mask, softmax, values. One query is judged by the memory of keys and values, several
+    by arithmetic."""
 
     def build(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         return ops.mul_mat(v, ops.soft_max(ops.mul_mat(k, q), mask, d**-0.5))

@@ -53,7 +53,7 @@ class Algorithm:
     """The algorithm that computes a node."""
 
     name: str
-    declined: tuple[tuple[str, str], ...]  #: those that were tried before, each with why it was not taken
+    declined: tuple[tuple[str, str], ...]  #: earlier ones in the table, each with the reason why it was not taken
 
 
 def _chosen(try_next: Callable[[int], Any], why: Any) -> Algorithm | None:
@@ -68,14 +68,14 @@ def _chosen(try_next: Callable[[int], Any], why: Any) -> Algorithm | None:
 
 
 def algorithm_of(product: Tensor, level: str) -> Algorithm:
-    """Which algorithm of the CPU backend computes ``product``, a result of ``mul_mat``, ``mul_mat_id`` or
-    ``out_prod``, with the kernels of ``level``."""
+    """The algorithm with which the CPU computes ``product`` with the kernels of ``level``.
+
+    product: a result of ``mul_mat``, ``mul_mat_id`` or ``out_prod``
+    """
     why = ffi.new("const char **")
     node = product._live()
     found = _chosen(
-        lambda i: non_null(
-            lib.gbpy_product_algorithm(node, level.encode(), i, why), "Which algorithm computes the product?"
-        ),
+        lambda i: non_null(lib.gbpy_product_algorithm(node, level.encode(), i, why), "algorithm_of"),
         why,
     )
     assert found is not None
@@ -83,7 +83,8 @@ def algorithm_of(product: Tensor, level: str) -> Algorithm:
 
 
 def algorithm_on(backend: Backend, node: Tensor) -> Algorithm | None:
-    """Which algorithm of ``backend`` computes ``node``. None if the backend has one for such nodes."""
+    """The algorithm with which ``backend`` computes ``node``. None if the backend has only one for
+    such nodes."""
     why = ffi.new("const char **")
     core, handle = backend._live(), node._live()
     return _chosen(lambda i: lib.gbpy_backend_algorithm(core.ptr, handle, i, why), why)
@@ -105,8 +106,8 @@ def _name(dtype: DType, m: int, k: int, n: int) -> str:
 def explain_products(
     types: Sequence[DType], backend: Backend, *, quick: bool = False
 ) -> Iterator[tuple[str, Algorithm | None]]:
-    """The cases of :func:`product_cases` by their names, and which algorithm of ``backend`` computes each. Nothing is
-    computed."""
+    """Names of the cases of :func:`product_cases`, and the algorithm of ``backend`` for each. Runs
+    nothing."""
     m, k = _shape(quick)
     for dtype in types:
         for n in _batches(quick):
@@ -116,15 +117,15 @@ def explain_products(
 
 
 def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:
-    """Rows of weights as a tensor takes them: a few different ones, again and again. What a product costs does not
-    depend on them."""
+    """Rows of weights in the tensor's format. A few different rows repeat, because values do not
+    change the speed."""
     few = np.random.default_rng(0).standard_normal((min(4, rows), columns), dtype=np.float32) / np.float32(columns**0.5)
     if dtype.name in ("float32", "float16"):
         tile: Any = few.astype(dtype.numpy)
     else:
         try:
             tile = quantize(few, dtype, np.ones(columns, np.float32) if dtype.is_quantized else None)
-        except GgmlError:  # cannot be written: any bytes will do, if no scale becomes infinite or NaN
+        except GgmlError:  # the format has no quantizer: any bytes do whose scales are finite
             tile = np.full((1, dtype.row_nbytes(columns)), 0x2C, np.uint8)
         if dtype.name == "bfloat16":
             tile = tile.view(np.uint16)
@@ -132,7 +133,7 @@ def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:
 
 
 def product_cases(backend: Backend, limits: Limits, types: Sequence[DType], *, quick: bool = False) -> Iterator[Case]:
-    """A matrix of weights at a time: it is freed before the next is made."""
+    """The cases of products. Each matrix of weights is freed before the next is made."""
     m, k = _shape(quick)
     for dtype in types:
         w = weights(dtype, m, k)

@@ -1,4 +1,5 @@
-"""Graphs to plan and to measure: of examples (:mod:`.graphs`), and of models in files (:mod:`.models`)."""
+"""Graphs to plan and to measure: small examples (:mod:`.graphs`), and models in files
+(:mod:`.models`)."""
 
 from .graphs import NAMES, build
 

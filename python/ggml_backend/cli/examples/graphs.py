@@ -1,8 +1,6 @@
-"""Graphs in the shapes of well-known models, small, for looking at their plans: ``python -m ggml_backend plan
-EXAMPLE``.
+"""Small graphs in the shapes of well-known models, for ``python -m ggml_backend plan EXAMPLE``.
 
-Nothing here is ever computed with real weights: weights are inputs of the graph, which keep their memory beside the
-arena.
+They are planned, not computed. Their weights are inputs of the graph, so they have memory outside the arena.
 """
 
 from __future__ import annotations
@@ -18,8 +16,13 @@ from ...tensor.tensor import Tensor
 __all__ = ["NAMES", "build"]
 
 TOKENS, EMBD, HEADS, FF, LAYERS = 128, 256, 8, 1024, 4
-MELS, FRAMES = 80, 512  # of sound: two to a position
-LATENT, SIDE, CHANNELS, GROUPS = 4, 32, 64, 32  # of a picture: channels and size of its latent form; of the first level
+MELS, FRAMES = 80, 512  # of sound: two frames make a position
+LATENT, SIDE, CHANNELS, GROUPS = (
+    4,
+    32,
+    64,
+    32,
+)  # of a picture: latent channels and side; channels of level 0, groups of its norms
 
 
 def _linear(ctx: Context, x: Tensor, rows: int, name: str) -> Tensor:
@@ -31,7 +34,7 @@ def _scaled(ctx: Context, x: Tensor, name: str) -> Tensor:
 
 
 def _attention(ctx: Context, x: Tensor, name: str, positions: Tensor | None) -> Tensor:
-    """Self-attention; causal and with rotary positions if there are any."""
+    """Self-attention. With positions it is causal and rotary."""
     n, head = x.shape[0], EMBD // HEADS
 
     def heads(part: str) -> Tensor:
@@ -168,7 +171,8 @@ def _look_around(ctx: Context, x: Tensor, name: str) -> Tensor:
 
 
 def _unet(ctx: Context) -> Tensor:
-    """The denoiser of a picture generator: down three levels and up again, each level's results kept for the way up."""
+    """The denoiser of a picture generator: down three levels and up again, with skip connections at
+    each level."""
     time = _linear(
         ctx,
         ops.silu(_linear(ctx, ctx.tensor((CHANNELS,), name="time"), EMBD, "time1")).named("time_silu"),
@@ -208,6 +212,7 @@ NAMES = tuple(_BUILDERS)
 
 
 def build(name: str) -> tuple[Context, Graph]:
-    """The graph of an example, in a context of its own that the caller closes. KeyError: there is none of that name."""
+    """The graph of an example, in a new context that the caller closes. KeyError for an unknown
+    name."""
     ctx = Context()
     return ctx, ctx.graph(_BUILDERS[name](ctx))

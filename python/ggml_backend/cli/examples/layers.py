@@ -1,5 +1,5 @@
-"""Models as rows of layers, for clusters (``cluster/_layers.py``): what each layer holds, computes, and gives on to the
-next one, counted at the nodes of the graph, which is made of the file's metadata alone. Nothing gets memory.
+"""Models as sequences of layers, for ``cluster/planning``. The graph, built from the file's
+metadata, gives each layer's weights, work, and bytes sent to the next layer. No tensor gets memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _VIEWS = frozenset(("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"))
 
 @dataclass(frozen=True)
 class Passes:
-    """A model's pass of one token at the end of the cache, and one of a prompt that fills it."""
+    """A model's pass of one token at the end of the cache, and its pass of a prompt that fills the
+    cache."""
 
     step: LayerModel
     prompt: LayerModel
@@ -39,18 +40,19 @@ class Passes:
 
 
 def passes_of_file(path: str, tokens: int | None, context: int | None) -> Passes:
-    """Of a GGUF file, of which the metadata alone are read."""
+    """The passes of a GGUF file. Reads its metadata only."""
     with gguf.open(path) as file:
         architecture = file.metadata.get("general.architecture")
         if architecture != "llama":
             raise UnsupportedError(
-                f"{path}: layers are known of the architecture 'llama', and the file has {str(architecture)[:60]!r}"
+                f"{path}: only the architecture 'llama' can be split into layers, and the file"
+                f" has {str(architecture)[:60]!r}"
             )
         return passes_of(LlamaFile.of(file, Pass(tokens, context)), os.path.basename(path))
 
 
 def passes_of(file: LlamaFile, title: str) -> Passes:
-    """Of sizes, shapes and types."""
+    """The passes of a model given by sizes, shapes and types."""
     step, prompt = (_model(replace(file, tokens=n), title) for n in (1, file.tokens))
     scratch = max(step.scratch, prompt.scratch)
     return Passes(replace(step, scratch=scratch), replace(prompt, scratch=scratch), file)
@@ -60,19 +62,19 @@ def passes_of(file: LlamaFile, title: str) -> Passes:
 
 
 def _data_bytes(t: Tensor) -> int:
-    """Bytes of the elements, without those that lie between them."""
+    """Bytes of the elements, without gaps between rows."""
     return t.dtype.row_nbytes(t.shape[-1]) * (t.size // t.shape[-1]) if t.size else 0
 
 
 def _work(t: Tensor) -> Node:
-    """What a node costs, by the rules of the scheduler's costs (docs/PLACEMENT.md)."""
+    """The work of a node, counted as the scheduler's costs do (docs/PLACEMENT.md)."""
     sources = t.sources
     nbytes, count = _data_bytes(t), t.size
-    if t.op == "SET_ROWS":  # as much of the table as there are rows
+    if t.op == "SET_ROWS":  # writes as many bytes of the table as there are rows
         rows, ids, _ = sources
         count, n = rows.size, rows.shape[-1]
         nbytes = _data_bytes(rows) + _data_bytes(ids) + (t.dtype.row_nbytes(n) * (count // n) if count else 0)
-    elif t.op == "GET_ROWS":  # of the table as much as the result holds
+    elif t.op == "GET_ROWS":  # reads as many bytes of the table as the result holds
         table, ids = sources
         nbytes += table.dtype.row_nbytes(t.shape[-1]) * (t.size // t.shape[-1]) + _data_bytes(ids)
     else:
@@ -82,7 +84,8 @@ def _work(t: Tensor) -> Node:
 
 
 def _unit_of(name: str, layers: int) -> int | None:
-    """0: the embeddings; then the layers; then the head. None: the name does not say it."""
+    """The unit of a weight: 0 for the embeddings, then the layers, then the head. None for other
+    names."""
     found = re.match(r"blk\.(\d+)\.", name)
     if found:
         return int(found[1]) + 1
@@ -96,14 +99,14 @@ def _root(t: Tensor) -> Tensor:
 
 
 class _Counter:
-    """Counts one graph."""
+    """Counts the work, weights and crossing bytes of each unit of a graph."""
 
     def __init__(self, layers: int) -> None:
         self.layers = layers
         self.unit: dict[Tensor, int] = {}  # of computed tensors
         self.nodes: list[list[Node]] = [[] for _ in range(layers + 2)]
         self.held: list[dict[Tensor, int]] = [{} for _ in range(layers + 2)]  # weights and caches, with bytes
-        self.crossing: list[dict[Tensor, int]] = [{} for _ in range(layers + 2)]  # what goes on behind a unit
+        self.crossing: list[dict[Tensor, int]] = [{} for _ in range(layers + 2)]  # read by later units, with bytes
 
     def count(self, graph: Graph) -> None:
         for node in graph.nodes:
@@ -139,7 +142,7 @@ def _model(file: LlamaFile, title: str) -> LayerModel:
         returned = graph.outputs[-1].nbytes
         scratch, sent = _scratch(graph), sum(t.nbytes for t in graph.leafs if t.name in ("ids", "positions"))
         names = ["embeddings", *(f"blk.{i}" for i in range(c.layers)), "head"]
-        shared: dict[tuple[Node, ...], tuple[Node, ...]] = {}  # layers are alike
+        shared: dict[tuple[Node, ...], tuple[Node, ...]] = {}  # equal layers share one tuple
         units = []
         for k, name in enumerate(names):
             cache = sum(n for t, n in counter.held[k].items() if ".cache_" in t.name)
@@ -151,7 +154,7 @@ def _model(file: LlamaFile, title: str) -> LayerModel:
 
 
 def _scratch(graph: Graph) -> int:
-    """Bytes of results at once, on one device that computes all of it."""
+    """Peak bytes of results if one device computes the whole graph."""
     with Backend("SIM:name=all") as backend, Scheduler([backend]) as scheduler:
         return scheduler.prepare(graph, allocate=False).arenas[0].peak
 
@@ -163,8 +166,8 @@ def _scratch(graph: Graph) -> int:
 def drawn(
     passes: Passes, model: LayerModel, placement: Placement, cluster: Description
 ) -> Iterator[tuple[Plan, Picture]]:
-    """The scheduler's own plan of a pass on the stages, on devices that stand for those of the cluster and take no
-    memory, and its picture."""
+    """The scheduler's plan of a pass, and its picture. Simulated devices without memory replace
+    those of the cluster."""
     file = replace(passes.file, tokens=model.tokens)
     with ExitStack() as stack:
         names = [cluster.devices[s.device].name for s in placement.stages]
@@ -190,5 +193,5 @@ def _homes(placement: Placement, backends: Sequence[Backend]) -> dict[int, Backe
 
 def _short(name: str) -> str:
     if "," in name or "=" in name:
-        raise InvalidArgumentError(f"a device called {name!r} cannot be drawn: its name has a separator")
+        raise InvalidArgumentError(f"device {name!r} cannot be drawn: its name has a separator")
     return name[:60]

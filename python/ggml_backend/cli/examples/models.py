@@ -1,5 +1,5 @@
-"""Graphs to draw plans of: the examples of the package, and models from their files' metadata alone. No weights are
-read: they get memory that nothing touches."""
+"""Graphs to plan: the examples of the package, and models from the metadata of their files. No
+weights are read: their memory is never touched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["ARCHITECTURES", "Llama", "LlamaFile", "Pass", "llama_layer", "llama_
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass through a model: what is asked for on the command line."""
+    """One pass through a model, as given on the command line."""
 
     tokens: int | None
     context: int | None
@@ -42,13 +42,13 @@ class Prepared:
     scheduler: Scheduler
     picture: Picture
     plan: Plan
-    reordered: bool  # another order of the nodes was asked for, and found
-    held: Sequence[Held]  # a model's, of each device
+    reordered: bool  # --reorder found a better order of the nodes
+    held: Sequence[Held]  # by device; empty for an example
 
 
 @dataclass
 class Held:
-    """Bytes of a model that lie on a device beside what its plan takes."""
+    """Bytes of a model on one device, beside those of the plan."""
 
     weights: int = 0
     caches: int = 0
@@ -59,7 +59,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Llama:
-    """Sizes from the keys ``llama.*``."""
+    """Sizes of a model, from the keys ``llama.*``."""
 
     embd: int
     layers: int
@@ -91,13 +91,13 @@ class Llama:
 
         if metadata.get("llama.expert_count", 0):
             raise UnsupportedError(
-                "the file holds a mixture of experts; known are dense models (and the example 'moe')"
+                "the file holds a mixture of experts; only dense models can be planned (and the example 'moe')"
             )
         embd, heads = number("embedding_length"), number("attention.head_count")
         kv_heads = number("attention.head_count_kv", heads)
         if embd % heads or heads % kv_heads:
             raise InvalidArgumentError(
-                f"the file has {embd} values for {heads} heads, {kv_heads} of keys: these do not divide"
+                f"the sizes of the file do not divide: {embd} values, {heads} heads, {kv_heads} heads of keys"
             )
         return cls(
             embd, number("block_count"), heads, kv_heads, number("feed_forward_length"), number("context_length"),
@@ -109,8 +109,8 @@ class Llama:
 def _llama_attention(
     w: Mapping[str, Tensor], c: Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
 ) -> Tensor:
-    """Of x (tokens, embd) to all positions of the cache: keys (kv_heads, position, head), values (kv_heads, head,
-    position)."""
+    """Attention of x (tokens, embd) to the whole cache: keys (kv_heads, position, head), values
+    (kv_heads, head, position)."""
     tokens, total, p = x.shape[0], past + x.shape[0], f"blk.{i}."
 
     def heads(name: str, n: int) -> Tensor:
@@ -147,7 +147,8 @@ def llama_layer(
 
 
 def _llama_weights(c: Llama, vocab: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes, one after the other: the file says how many layers there are, and may be wrong."""
+    """Names and shapes of the weights. A generator, because a corrupt file may claim any number of
+    layers."""
     yield "token_embd.weight", (vocab, c.embd)
     yield "output_norm.weight", (c.embd,)
     kv = c.kv_heads * c.head
@@ -163,13 +164,13 @@ def _llama_weights(c: Llama, vocab: int) -> Iterator[tuple[str, tuple[int, ...]]
 
 
 def llama_shapes(c: Llama, vocab: int) -> dict[str, tuple[int, ...]]:
-    """What a file must hold."""
+    """Names and shapes of the tensors that a file must have."""
     return dict(_llama_weights(c, vocab))
 
 
 @dataclass(frozen=True)
 class LlamaFile:
-    """What a file's metadata say: sizes, and shape and type of every weight. Nothing of the weights is read."""
+    """The metadata of a file: sizes, and shape and type of each weight. Weights are not read."""
 
     c: Llama
     weights: Mapping[str, tuple[tuple[int, ...], DType]]
@@ -197,7 +198,7 @@ class LlamaFile:
         return cls(c, weights, tokens, length)
 
     def tensors(self, home: Callable[[str], Context]) -> dict[str, Tensor]:
-        """Weights and caches, without memory, each in the context for its name."""
+        """Weights and caches without memory. home: the context for each name"""
         c, length = self.c, self.length
         w = {name: home(name).tensor(shape, dtype, name=name) for name, (shape, dtype) in self.weights.items()}
         for i in range(c.layers):
@@ -234,8 +235,8 @@ def _llama(
 
 
 def _hold(parts: Sequence[Context], backends: Sequence[Backend]) -> list[Held]:
-    """Gives the parts of a model memory in their order: spread evenly, the last part on the last device; and where a
-    device has no memory left, on the next one that has."""
+    """Allocates the parts of a model in order, spread evenly over the devices, the last part on the
+    last device. If a device is full, the next one takes the part."""
     held, least, n = [Held() for _ in backends], 0, len(backends)
     for i, part in enumerate(parts):
         wanted = n - 1 if i == len(parts) - 1 else i * n // (len(parts) - 1)
@@ -295,8 +296,8 @@ def _example(name: str, asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
 def prepare(
     source: str, devices: Sequence[str], tokens: int | None = None, context: int | None = None, reorder: bool = False
 ) -> Iterator[Prepared]:
-    """The graph of a GGUF file or of an example, planned on these devices. It computes nothing, and only weights get
-    memory."""
+    """Plans the graph of a GGUF file or of an example on these devices. Computes nothing; only
+    weights get memory."""
     asked = Pass(tokens, context)
     with ExitStack() as stack:
         backends = [stack.enter_context(Backend(name)) for name in devices]

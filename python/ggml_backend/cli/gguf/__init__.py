@@ -1,5 +1,5 @@
-"""``python -m ggml_backend gguf``: looks at GGUF files, checks them, quantizes them, makes them from safetensors files.
-A module for each action, called like it, of the same form as those of the commands."""
+"""``python -m ggml_backend gguf``: shows, checks, quantizes and makes GGUF files. Each action has a
+module of the same name and form as a command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACTIONS = {
     "quantize": "write the same file with its matrices in another format",
     "convert": "write a GGUF file from safetensors files",
 }
-"""What each action does, in a line."""
+"""One-line descriptions of the actions."""
 
 EXAMPLE = "info MODEL.gguf"
 

@@ -1,4 +1,4 @@
-"""``gguf check``: whether GGUF files are valid, and all their numbers finite."""
+"""``gguf check``: checks that GGUF files are valid and that all their numbers are finite."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Opening checks the structure; then every number of every tensor is looked at."""
+    """Opens the files, which checks their structure, then checks each number of each tensor."""
     bad = 0
     for path in options.files:
         faults, unknown = [], []
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _but(unknown: list[str]) -> str:
-    """The end of a line that names what was not checked: numbers of unknown types cannot be read."""
+    """The end of a line that names unchecked tensors: values of unknown types cannot be read."""
     if not unknown:
         return ""
     return f", but the values of tensors of unknown types were not checked: {first_of(unknown, 3)}"

@@ -1,8 +1,9 @@
 """Opens models of one or more safetensors files, given by file, index or folder. An incomplete model is an error.
 
-Large models lie in several files, *shards*. An index beside them, ``model.safetensors.index.json``, says which shard
-holds which tensor. Nothing in a shard says that it is a shard. So a file that is given alone is checked in two ways:
-indexes around it may name its tensors, and its name may have numbers, as ``model-00001-of-00002.safetensors``.
+Large models lie in several files, *shards*. An index beside them, ``model.safetensors.index.json``,
+says which shard holds which tensor. A shard does not say that it is a shard. So a file that is
+given alone is checked twice: an index nearby may name its tensors, and its name may have numbers,
+as ``model-00001-of-00002.safetensors``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SLICES = "DCP_SHARDING_INFO"  # metadata of files that torch.distributed.checkp
 
 
 class Index(NamedTuple):
-    """What an index says."""
+    """The contents of an index."""
 
     path: str
     shard_of: dict[str, str]  #: by tensor, the path of its shard
@@ -99,7 +100,8 @@ def _listed(names: Iterable[str], most: int = 8) -> str:
 
 
 def _shards(index: Index) -> list[SafeTensors]:
-    """All shards of an index, whose tensors are those that it names."""
+    """All shards of an index. FileError unless each shard has exactly the tensors that the index
+    names for it."""
     paths = list(dict.fromkeys(index.shard_of.values()))
     missing = [path for path in paths if not os.path.exists(path)]
     if missing:

@@ -1,4 +1,5 @@
-"""Shared by the actions on GGUF files: the option --part, sizes in words, patterns for tensors, kinds of dtypes."""
+"""Shared by the actions on GGUF files: the option --part, sizes as text, patterns of tensor names,
+kinds of dtypes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def byte_count(n: int) -> str:
 
 
 def fitting(patterns: list[str], names: list[str], what: str) -> list[str]:
-    """The names that a pattern fits, in their order; a pattern that is a name fits that alone. Each has to fit one."""
+    """The names that match a pattern, in their order. A pattern that is a name matches only that
+    name. Each pattern must match."""
     known, chosen = Patterns(names), set[str]()
     for pattern in patterns:
         found = known.fitting(pattern)

@@ -1,4 +1,5 @@
-"""What ``gguf quantize`` and ``gguf convert`` share: the format of each tensor, and writing the new file."""
+"""Shared by ``gguf quantize`` and ``gguf convert``: the format of each tensor, and writing the new
+file."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def add_conversion_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Formats:
-    """Which format each tensor gets."""
+    """Chooses the format of each tensor."""
 
     def __init__(self, options: argparse.Namespace, names: list[str]) -> None:
         self.dtype: DType | None = None if options.type is None else as_dtype(options.type)
@@ -62,8 +63,8 @@ class Formats:
         hidden = Patterns(names).hidden(pattern for pattern, _, _ in rules)
         if hidden is not None:
             raise InvalidArgumentError(
-                f"--tensor-type {hidden[0]!r} decides nothing: {hidden[1]!r} stands before it and fits all of its"
-                " tensors; give the special pattern first"
+                f"--tensor-type {hidden[0]!r} decides nothing: {hidden[1]!r} comes first and matches"
+                " all of its tensors; give the special pattern first"
             )
         self.special: dict[str, str] = {}
         for pattern, _, wanted in rules:
@@ -73,7 +74,8 @@ class Formats:
         self.fallbacks: dict[tuple[str, str], set[int]] = {}  # (format, format asked for): rows that do not fit
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
-        """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
+        """The new format of a tensor. Only matrices of floats change; vectors (biases, norms) and
+        kept tensors stay."""
         if not shape or 0 in shape or not has_floats(stored):
             return stored
         if name not in self.special and (self.dtype is None or not 2 <= len(shape) <= MAX_DIMS or name in self.keep):
@@ -92,7 +94,8 @@ class Formats:
         return chosen
 
     def summary(self, tensors: list[Written]) -> str:
-        """Says how many matrices have which format, and why a format is not the one asked for."""
+        """A line with the number of matrices of each format, and why some have another format than
+        requested."""
         counts = Counter(chosen.name for shape, _, chosen in tensors if len(shape) > 1 and has_floats(chosen))
         parts = []
         for name, n in counts.most_common():
@@ -111,7 +114,7 @@ Source = tuple[str, tuple[int, ...], DType, Any]
 def write(
     options: argparse.Namespace, writer: Writer, sources: list[Source], before: int, file: GGUFFile | None = None
 ) -> int:
-    """file: where the keys come from, if that is a GGUF file."""
+    """Writes the new file. file: the source of the keys, if that is a GGUF file"""
     plan = Formats(options, [source[0] for source in sources])
     tensors: list[Written] = []
     for name, shape, stored, data in sources:
@@ -148,12 +151,11 @@ def write(
 
 
 def refuse_same(output: str, inputs: Iterable[str | None]) -> None:
-    """A file that is read is not written over, by whatever name: somebody who mistypes a name would lose the
-    original."""
+    """Refuses to overwrite an input under any name: a mistyped name would lose the original."""
     if output == "-":
         raise InvalidArgumentError(
             "the output '-' is no file; a GGUF file is not written to a pipe (./- is a file of that name)"
         )
     for path in inputs:
         if path is not None and os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
-            raise InvalidArgumentError(f"the output {output} is the file that is read, {path}: give it another name")
+            raise InvalidArgumentError(f"the output {output} is the input {path}: give the output another name")

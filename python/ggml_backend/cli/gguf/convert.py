@@ -20,8 +20,8 @@ from .conversion import Source, add_conversion_arguments, refuse_same, write
 from .elements import NoType, Values, values_of
 from .safetensors import SafeTensors, quoted
 
-_LISTED = 100  # tensors that an error names one by one
-_SOME = 6  # and a line of the output
+_LISTED = 100  # tensors that an error names
+_SOME = 6  # tensors that a line of the output names
 
 EXAMPLE = "MODEL.safetensors MODEL.gguf --type f16"
 
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _keys(options: argparse.Namespace, files: Iterable[SafeTensors]) -> dict[str, Any]:
-    """The keys of the GGUF file. Later ones take the place of earlier ones."""
+    """The keys of the GGUF file. Later ones replace earlier ones."""
     keys: dict[str, Any] = {"general.architecture": options.arch}
     for file in files:
         keys.update((f"safetensors.{key}", text) for key, text in file.metadata.items())
@@ -107,7 +107,8 @@ def _values(of: Mapping[str, SafeTensors], skipped: set[str]) -> dict[str, Value
 
 
 def _patterns(names: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Patterns that fit these names and none of the others: layers together, if there is one for them."""
+    """Patterns that match these names and none of the others. One pattern covers all layers where
+    that is possible."""
     names, kept = list(names), Patterns(others)
     found: dict[str, None] = {}
     alike = Counter(_of_any_layer(name) for name in names)

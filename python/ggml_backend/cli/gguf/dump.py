@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [-h] file [PATTERN ...] [--values [N]] [--part]"
     parser.add_argument("file", help="the GGUF file")
     parser.add_argument(
-        "tensors", nargs="*", metavar="PATTERN", help="only the tensors with such names, as in a shell: blk.0.*"
+        "tensors", nargs="*", metavar="PATTERN", help="only tensors whose names match, as in a shell: blk.0.*"
     )
     parser.add_argument(
         "--values",

@@ -25,10 +25,10 @@ _AS_IT_IS = {
 
 
 def _floats(exponent: int, mantissa: int, bias: int, special: str) -> Array:
-    """The values of a small float format by their bits: sign, exponent, mantissa.
+    """The value of each bit pattern of a small float format: sign, exponent, mantissa.
 
-    special: which bits are not a finite number. "ieee": those with the largest exponent. "fn": NaN where exponent and
-        mantissa are all ones. "fnuz": NaN is the negative zero. "": none
+    special: which bit patterns are not finite. "ieee": those with the largest exponent. "fn": NaN
+        where exponent and mantissa are all ones. "fnuz": NaN is the negative zero. "": none
     """
     bits = np.arange(1 << (1 + exponent + mantissa))
     fraction, power = bits & ((1 << mantissa) - 1), (bits >> mantissa) & ((1 << exponent) - 1)
@@ -64,10 +64,10 @@ _WIDENED: dict[str, Callable[[], Array]] = {
     "F8_E8M0": _powers,
     "F4": lambda: _pairs_of(_floats(2, 1, 1, "")),
 }
-"""Floats of a byte or less: their values by the byte, in the type that holds them exactly."""
+"""Floats of a byte or less: tables from byte to values, in a type that holds them exactly."""
 
 _WIDER = {"U8": "int16", "U16": "int32", "U32": "int64"}
-"""The types that hold unsigned integers which the signed type of the same size does not hold."""
+"""Larger types for unsigned integers that exceed the signed type of the same size."""
 
 _NONE = {
     "C64": "complex numbers",
@@ -78,7 +78,7 @@ _NONE = {
 
 
 class NoType(Exception):
-    """A GGUF file cannot hold the values; the text says what they are."""
+    """A GGUF file cannot hold the values. The text describes them."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _looked_up(table: Array, raw: Array, shape: tuple[int, ...], what: str) -> A
 
 
 def _signed(kind: str, raw: Array, shape: tuple[int, ...], what: str) -> tuple[str, Callable[[], Array]]:
-    """The signed type that holds all values: of the same size, or the next one."""
+    """The smallest signed type that holds all values: of the same size, or the next larger one."""
     given, name = raw.view(f"uint{BITS[kind]}"), f"int{BITS[kind]}"
     with reading(raw, what):
         largest = int(given.max(initial=0))

@@ -76,18 +76,19 @@ class Importance:
         return values
 
     def report(self) -> str | None:
-        """A line about tensors without importances. Raises if the file names none of those that are quantized."""
+        """A line about tensors without importances. Raises if the file names no tensor to
+        quantize."""
         if not self.missing:
             return None if self.found else "no tensor is quantized: the importances are not used"
         if not self.found:
             raise InvalidArgumentError(
                 f"--imatrix {line(self.path)}: the file has no importances for any of the {len(self.missing)} tensors"
-                f" to quantize ({self.missing[0]!r}, ...): it is of another model"
+                f" to quantize ({self.missing[0]!r}, ...): the file belongs to another model"
             )
         return f"{len(self.missing)} of {len(self.missing) + len(self.found)} tensors have no importances in the file"
 
     def describe(self, writer: Writer) -> None:
-        """Adds the keys that say with which importances the file was quantized."""
+        """Adds the keys that describe the importances."""
         if not self.found:
             return
         writer.add("quantize.imatrix.file", os.fsencode(self.path))

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plain(value: Any, kind: str) -> Any:
-    """A metadata value for JSON. float32 values are written with the digits that tell them apart, as 1e-05."""
+    """A metadata value for JSON. float32 values get the fewest digits that identify them, as
+    1e-05."""
     if isinstance(value, NestedArray):
         return str(value)
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""``gguf quantize``: the same file with its matrices in another format."""
+"""``gguf quantize``: writes the same file with its matrices in another format."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.type is None and not options.tensor_type:
-        options.parser.error(
-            "--type says which format the matrices get; without it, and without --tensor-type, nothing would change"
-        )
+        options.parser.error("give --type or --tensor-type: without a new format nothing would change")
     with open_gguf(options.input) as file:
         refuse_same(options.output, [*(part.name for part in file._parts), options.imatrix])
         writer = Writer(options.output).copy_from(file, keys=copied_keys(file), tensors=False)

@@ -1,5 +1,5 @@
-"""A safetensors file, as far as converting needs it: its tensors, and views of their bytes. Nothing in the header is
-trusted. A file that the package ``safetensors`` refuses is refused here as well."""
+"""Reads safetensors files: their tensors, and views of the bytes. The header is not trusted. This
+reader refuses every file that the package ``safetensors`` refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BITS = {
     "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
     "C64": 64, "F64": 64, "I64": 64, "U64": 64,
 }  # fmt: skip
-"""The format's dtypes, and bits of an element."""
+"""Bits of an element, for each dtype of the format."""
 _KIND = "a safetensors file"
 _MAX_HEADER = 100_000_000  # bytes, the limit of the format
 
@@ -45,7 +45,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {quoted(key)} stands in it twice")
+            raise ValueError(f"the key {quoted(key)} occurs twice")
         found[key] = value
     return found
 
@@ -130,7 +130,8 @@ class SafeTensors:
         return Stored(kind, tuple(shape), begin, end)
 
     def _expect_covered(self) -> None:
-        """Raises FileError unless the tensors lie one behind the other and the file ends with the last one."""
+        """Raises FileError unless the tensors cover the data without gaps, up to the end of the
+        file."""
         size = self._data.size - self._start
         ordered = sorted(self.tensors.items(), key=lambda item: (item[1].begin, item[1].end))
         last = ordered[-1][1].end if ordered else 0

@@ -1,1 +1,1 @@
-"""Plans models for a described cluster: where layers go, and how fast the model runs there."""
+"""Plans models for a described cluster: the device of each layer, and the predicted speed."""

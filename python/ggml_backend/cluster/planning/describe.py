@@ -1,29 +1,29 @@
-"""A cluster that need not be there: hosts, devices, memory and links, as a file says.
+"""A description of a cluster that need not exist: hosts, devices, memory and links.
 
-``Description.read("cluster.toml")`` reads one, and says of everything that is wrong in it where it stands::
+``Description.read("cluster.toml")`` reads a file. An error names the wrong key. A file::
 
     [devices.server]                # a kind of device
     memory = "64 GiB"
-    bandwidth = "200 GB/s"          # at which it reads weights
+    bandwidth = "200 GB/s"          # of reading weights
     flops = "2 TFLOP/s"
-    launch = "5 us"                 # of each node; may be left out: 0
-    types.q4_k.bandwidth = "150 GB/s"    # where weights of a type go slower, or faster; flops, too
+    launch = "5 us"                 # of each node; default 0
+    types.q4_k.bandwidth = "150 GB/s"    # for weights of one type; also flops
 
     [[hosts]]
     name = "a"
-    count = 8                       # a1 to a8; may be left out: one, called a
+    count = 8                       # a1 to a8; default: one host, a
     devices = ["server"]
-    inside = { latency = "10 us", bandwidth = "20 GB/s" }   # between devices of a host: needed if it has several
+    inside = { latency = "10 us", bandwidth = "20 GB/s" }   # between devices of a host, required if it has several
 
-    [[links]]                       # the first whose two patterns fit two hosts counts, whichever comes first
+    [[links]]                       # the first link whose patterns match two hosts counts, in either order
     between = ["*", "*"]
     latency = "5 us"                # one way
     bandwidth = "25 GB/s"
-    loss = 0.001                    # the share of packets that are lost, at most 0.5; may be left out: 0
-    retransmit = "200 ms"           # what each loss costs: needed if there is loss
+    loss = 0.001                    # share of lost packets, at most 0.5; default 0
+    retransmit = "200 ms"           # time of each loss, required if there is loss
 
-Beside these there may be ``rank0 = "a1"``, the host of rank 0 (the first), and ``issue = "10 us"``, what rank 0 takes
-to start one split. JSON with the same keys will do, too.
+Optional keys are ``rank0 = "a1"``, the host of rank 0 (default: the first), and ``issue = "10 us"``,
+the time of rank 0 to start one split. JSON with the same keys is also accepted.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ _EXAMPLES = {"memory": "24 GiB", "time": "5 us", "bandwidth": "25 GB/s", "flops"
 
 @dataclass(frozen=True)
 class Rates:
-    """What a device does in a second."""
+    """Work that a device does in a second."""
 
-    bandwidth: float  #: bytes that it reads and writes
-    flops: float  #: operations on floating point numbers
+    bandwidth: float  #: bytes read and written
+    flops: float  #: floating-point operations
 
 
 @dataclass(frozen=True)
@@ -80,31 +80,32 @@ class DeviceKind:
     name: str
     memory: int  #: bytes
     rates: Rates
-    launch: float = 0.0  #: seconds of each node, besides
-    types: Mapping[str, Rates] = field(default_factory=dict)  #: of nodes whose first source is of that type
+    launch: float = 0.0  #: extra seconds of each node
+    types: Mapping[str, Rates] = field(default_factory=dict)  #: rates of nodes by type of the first source
 
     def seconds(self, dtype: str, nbytes: float, flops: float) -> float:
-        """Of one node: the launch, and the longer of its traffic and its arithmetic."""
+        """Seconds of one node: its launch, plus the longer of its memory traffic and its
+        arithmetic."""
         rates = self.types.get(dtype, self.rates)
         return self.launch + max(nbytes / rates.bandwidth, flops / rates.flops)
 
 
 @dataclass(frozen=True)
 class Link:
-    """A way for messages, in one direction."""
+    """One direction of a connection."""
 
     latency: float  #: seconds, one way
     bandwidth: float  #: bytes a second
-    loss: float = 0.0  #: the share of packets that are lost
-    retransmit: float = 0.0  #: seconds that pass until a lost packet is sent again
+    loss: float = 0.0  #: share of lost packets
+    retransmit: float = 0.0  #: seconds until a lost packet is sent again
 
     def busy(self, nbytes: int) -> float:
-        """Seconds for which a message keeps the link from the next one."""
+        """Seconds for which a message occupies the link."""
         return nbytes / self.bandwidth
 
     def rounds(self, nbytes: int) -> float:
-        """How often a message waits for packets to be sent again, on average: ``r`` times or more if one of its packets
-        is lost ``r`` times."""
+        """Expected number of retransmission rounds of a message. It needs ``r`` or more if one of
+        its packets is lost ``r`` times."""
         packets, total, missing = max(1, math.ceil(nbytes / PACKET)), 0.0, self.loss
         while missing > 0 and (part := -math.expm1(packets * math.log1p(-missing))) > 1e-12:
             total += part
@@ -112,12 +113,12 @@ class Link:
         return total
 
     def seconds(self, nbytes: int) -> float:
-        """From when a message is sent until all of it is there, on average."""
+        """Expected seconds from the start of a message to its complete arrival."""
         return self.latency + self.busy(nbytes) + self.retransmit * self.rounds(nbytes)
 
 
 NO_LINK = Link(0.0, math.inf)
-"""Within one process."""
+"""The link within one process."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Description:
-    """A cluster as a file describes it; see :meth:`read`. ``link`` and ``costs`` answer what plans ask."""
+    """A described cluster. :meth:`read` reads a file. ``link`` and ``costs`` serve the planner."""
 
     devices: tuple[Device, ...]
     rank0: str  #: the host of rank 0
@@ -141,22 +142,22 @@ class Description:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Description:
-        """The description in a file of TOML, or of JSON if its name ends so. :class:`FileError` for what is wrong in
-        it, with the key. docs/howto/plan-cluster.md has the keys."""
+        """Reads a TOML file, or a JSON file if its name ends in .json. docs/howto/plan-cluster.md
+        has the keys. Raises :class:`FileError` with the key of an error."""
         expect_path(path, "Description.read: path")
         text = read_text(path)
         shown = line(os.fsdecode(path))
         return _Reader(shown, "", _parsed(shown, text)).description()
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file that :meth:`read` reads: of TOML, or of JSON if its name ends so."""
+        """Writes a file for :meth:`read`: TOML, or JSON if its name ends in .json."""
         expect_path(path, "Description.write: path")
         is_json = os.fsdecode(path).lower().endswith(".json")
         write_text(path, json.dumps(_tables_of(self), indent=2) + "\n" if is_json else _toml_of(self))
 
     @cached_property
     def alike(self) -> bool:
-        """All devices are of one kind, and all links between them alike."""
+        """True if all devices are of one kind and all links between them are equal."""
         links = {self._link(a, b) for a, b in self._pairs()}
         return len({d.kind.name for d in self.devices}) == 1 and len(links) <= 1
 
@@ -165,7 +166,7 @@ class Description:
         return ((a, b) for a in range(n) for b in range(n) if a != b)
 
     def link(self, source: int, target: int) -> Link:
-        """Between two devices, by their places in ``devices``."""
+        """The link between two devices, by their indices in ``devices``."""
         self._expect_place(source, "Description.link: source")
         self._expect_place(target, "Description.link: target")
         return self._link(source, target)
@@ -174,22 +175,22 @@ class Description:
         return self._between_hosts(self.devices[source].host, self.devices[target].host)
 
     def from_rank0(self, device: int) -> Link:
-        """From rank 0 to a device, and back: links are the same both ways."""
+        """The link from rank 0 to a device. The reverse link is equal."""
         self._expect_place(device, "Description.from_rank0: device")
         return self._between_hosts(self.rank0, self.devices[device].host)
 
     def _expect_place(self, place: int, what: str) -> None:
         n = len(self.devices)
         if not 0 <= expect_int(place, what) < n:
-            raise InvalidArgumentError(f"{what} must be the place of one of the {n} devices, 0 to {n - 1}, not {place}")
+            raise InvalidArgumentError(f"{what} must be the index of a device, 0 to {n - 1}, not {place}")
 
     def _between_hosts(self, a: str, b: str) -> Link:
         return self._inside.get(a, NO_LINK) if a == b else self._between[a, b]
 
     def costs(self, message: int = 32 << 10) -> Costs:
-        """Costs for ``Scheduler(policy="cost")``, of backends that stand for these devices, in their order.
+        """Costs for ``Scheduler(policy="cost")`` with one backend for each device, in this order.
 
-        message: bytes of the messages that what losses cost is counted for
+        message: bytes of a typical message, for the cost of losses
         """
         if expect_int(message, "Description.costs: message") < 0:
             raise InvalidArgumentError(f"Description.costs: message must be bytes, 0 or more, not {message}")
@@ -212,7 +213,7 @@ class Description:
 
 
 def _quantity(value: float, what: str) -> str:
-    """With the unit that leaves fewest digits before the point, if that is not none."""
+    """A value with the largest unit that gives at least one digit before the point."""
     units = {"memory": ("B", "KiB", "MiB", "GiB"), "bandwidth": ("B/s", "kB/s", "MB/s", "GB/s")}.get(what, _UNITS[what])
     fitting = [u for u in units if value >= _UNITS[what][u]] or [next(iter(units))]
     unit = max(fitting, key=_UNITS[what].__getitem__)
@@ -233,7 +234,7 @@ def _rates_table(rates: Rates) -> dict[str, Any]:
 
 
 def _tables_of(d: Description) -> dict[str, Any]:
-    """What a file holds: each host by itself, and a link for each two."""
+    """The tables of a file: one for each host, and a link for each pair."""
     kinds = {
         kind.name: {
             "memory": _quantity(kind.memory, "memory"), **_rates_table(kind.rates),
@@ -291,12 +292,12 @@ def _parsed(shown: str, text: str) -> Any:
         ) from None
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also of an integer of more than 4300 digits
-        raise FileError(f"{shown}: it is no TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # ValueError also for an integer of more than 4300 digits
+        raise FileError(f"{shown}: it is not TOML: {error}") from None
 
 
 class _Reader:
-    """One table of a file, whose keys are taken one by one; what is left is unknown."""
+    """One table of a file. Keys that :meth:`take` has not taken are unknown."""
 
     def __init__(self, path: str, where: str, table: Any) -> None:
         self.path, self.where = path, where
@@ -319,9 +320,7 @@ class _Reader:
 
     def end(self) -> None:
         for key in self.left:
-            raise self.error(
-                key, f"there is no such key; there are {', '.join(self.known)}" + close_matches(key, self.known)
-            )
+            raise self.error(key, f"unknown key; known are {', '.join(self.known)}" + close_matches(key, self.known))
 
     def inner(self, key: str, value: Any) -> _Reader:
         return _Reader(self.path, ".".join(filter(None, (self.where, key))), value)
@@ -333,7 +332,7 @@ class _Reader:
         return value
 
     def quantity(self, key: str, what: str, default: float | None = None, zero: bool = False) -> float:
-        """A number with a unit, in bytes, seconds, bytes a second or operations a second."""
+        """A number with a unit, as bytes, seconds, bytes a second or operations a second."""
         value = self.take(key, default is None)
         if value is None:
             assert default is not None
@@ -369,7 +368,7 @@ class _Reader:
         kinds_table = self.inner("devices", self.take("devices"))
         kinds = {name: kinds_table.inner(name, table).kind(name) for name, table in kinds_table.left.items()}
         if not kinds:
-            raise self.error("devices", "has no kind of devices: [devices.NAME]")
+            raise self.error("devices", "has no kinds of devices: add [devices.NAME]")
         hosts: dict[str, list[str]] = {}
         inside: dict[str, Link] = {}
         for reader in self.tables("hosts"):
@@ -422,21 +421,21 @@ class _Reader:
         value = self.take("inside", needed=False)
         link = None if value is None else self.inner("inside", value).link()
         if link is None and len(given) > 1:
-            raise self.error("", "has several devices, and no 'inside' that says how these are connected")
+            raise self.error("", "has several devices, so it needs 'inside', the link between them")
         self.end()
         for called in [name] if count is None else [f"{name}{i}" for i in range(1, count + 1)]:
             if called in hosts:
-                raise self.error("name", f"there are two hosts {called!r}")
+                raise self.error("name", f"two hosts are named {called!r}")
             hosts[called] = given
             if link is not None:
                 inside[called] = link
 
     def link(self) -> Link:
-        """The rest of the table."""
+        """Reads the keys of a link."""
         latency, bandwidth = self.quantity("latency", "time", zero=True), self.quantity("bandwidth", "bandwidth")
         loss = self.take("loss", needed=False)
         if loss is not None and (isinstance(loss, bool) or not isinstance(loss, (int, float)) or not 0 <= loss <= 0.5):
-            raise self.error("loss", f"must be the share of packets that are lost, 0 to 0.5, not {loss!r:.60}")
+            raise self.error("loss", f"must be the share of lost packets, 0 to 0.5, not {loss!r:.60}")
         retransmit = self.quantity("retransmit", "time", None if loss else 0.0)
         self.end()
         return Link(latency, bandwidth, float(loss or 0), retransmit)
@@ -457,7 +456,7 @@ class _Reader:
         for a, b in ((a, b) for a in hosts for b in hosts if a < b):
             link = next((k for p, q, k in rows if _fits(a, b, p, q)), None)
             if link is None:
-                raise self.error("links", f"nothing says how {a!r} and {b!r} are connected: between = [{a!r}, {b!r}]")
+                raise self.error("links", f"{a!r} and {b!r} have no link: add one with between = [{a!r}, {b!r}]")
             found[a, b] = found[b, a] = link
         return found
 

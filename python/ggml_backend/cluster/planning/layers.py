@@ -1,15 +1,15 @@
-"""A model of layers over a described cluster: which layers go where, what that needs, how long it takes.
+"""Places the layers of a model on a described cluster, and predicts memory and time.
 
-A model is a row of *units*, its embeddings, its layers, its head, each with the work of its nodes; a *placement* cuts
-the row into stages, each on a device of its own. Times are those of the scheduler's costs: a node takes its launch and
-the longer of its traffic and its arithmetic, a cut takes its link. :func:`place` finds the stages, :func:`predict`
-says what they come to.
+A model is a sequence of *units*: embeddings, layers, head. Each has the work of its nodes. A *placement* splits the
+sequence into stages, each on its own device. Times follow the scheduler's costs. A node takes its launch, plus the
+longer of its memory traffic and its arithmetic. A cut takes the time of its link. :func:`place` finds the stages,
+:func:`predict` their times.
 
-For one order of the devices the stages are the best that there are: ``best[j, d]``, the least time in which the first
-``j`` units run when device ``d`` has the last of them, follows from those of fewer units and of devices before ``d``.
-With several runs on their way what takes longest of a pass is bounded, in the same recurrence, and the bound found by
-bisection. Orders are tried: all of them up to five devices, else the file's and those of speed and of memory, changed
-by moving one device at a time as long as that helps.
+For one order of the devices the stages are optimal, by dynamic programming. ``best[j, d]`` is the
+least time of the first ``j`` units if device ``d`` has the last of them. It follows from fewer
+units and earlier devices. With several pending runs the same recurrence bounds the slowest part of
+a pass, and bisection finds the bound. Up to five devices, all orders are tried. Else the orders of
+the file, of speed and of memory are improved by moving one device at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .describe import Description, Link
 __all__ = ["LayerModel", "Node", "Placement", "Prediction", "Stage", "Unit", "place", "predict"]
 
 _ALL_ORDERS = 5  # devices
-_TRIES = 500  # solutions for orders of 64 devices; more of fewer
+_TRIES = 500  # solutions for orders of 64 devices; more for fewer devices
 
 Floats = NDArray[np.float64]
 _Value = tuple[float, float]
@@ -40,7 +40,7 @@ _Value = tuple[float, float]
 
 @dataclass(frozen=True)
 class Node:
-    """What one node costs: the type of its first source, bytes of its traffic, operations."""
+    """The work of one node: type of the first source, bytes of memory traffic, operations."""
 
     dtype: str
     bytes: float
@@ -49,22 +49,22 @@ class Node:
 
 @dataclass(frozen=True)
 class Unit:
-    """A layer, the embeddings, or the head: what stays together."""
+    """A layer, the embeddings, or the head. A unit is never split."""
 
     name: str
     nodes: tuple[Node, ...]
     weights: int  #: bytes
     cache: int  #: bytes of keys and values, for each sequence
-    carry: int  #: bytes that go on from it to the next one
+    carry: int  #: bytes sent to the next unit
 
 
 @dataclass(frozen=True)
 class LayerModel:
-    """A row of units, and what one pass needs besides."""
+    """The units of a model, and other needs of one pass."""
 
     title: str
     units: tuple[Unit, ...]
-    tokens: int  #: of one pass
+    tokens: int  #: tokens of one pass
     scratch: int  #: bytes of results that a device holds while it computes
     sent: int  #: bytes that rank 0 sends to the first stage
     returned: int  #: bytes that come back from the last one
@@ -77,7 +77,7 @@ class LayerModel:
 
 @dataclass(frozen=True)
 class Stage:
-    """Units that follow each other on one device."""
+    """Consecutive units on one device."""
 
     device: int
     begin: int
@@ -85,7 +85,7 @@ class Stage:
 
 
 _Found = tuple[_Value, tuple[Stage, ...]]
-"""Stages, and what is compared of them: the least wins."""
+"""A value to minimize, and its stages."""
 
 
 @dataclass(frozen=True)
@@ -93,28 +93,29 @@ class Placement:
     """Stages in the order in which a pass goes through them."""
 
     stages: tuple[Stage, ...]
-    sequences: int  #: whose caches there is memory for
+    sequences: int  #: number of sequences whose caches fit
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """How long a placement takes, in seconds. ``hops`` has the way from rank 0 to the first stage, those between
-    stages, and the way back."""
+    """Predicted times of a placement, in seconds. ``hops``: from rank 0 to the first stage, between
+    stages, and back to rank 0."""
 
     stages: tuple[float, ...]
-    hops: tuple[float, ...]  #: until a message has arrived, on average
-    busy: tuple[float, ...]  #: for which a message keeps its link from the next one
-    issue: float  #: rank 0 takes for one pass
-    names: tuple[str, ...]  #: of the devices
+    hops: tuple[float, ...]  #: expected time until a message has arrived
+    busy: tuple[float, ...]  #: time for which a message occupies its link
+    issue: float  #: time of rank 0 for one pass
+    names: tuple[str, ...]  #: names of the devices
 
     @property
     def once(self) -> float:
-        """Of one pass, when nothing else is on its way."""
+        """Time of one pass without other pending passes."""
         return self.issue + sum(self.stages) + sum(self.hops)
 
     @cached_property
     def slowest(self) -> tuple[str, float]:
-        """What limits the rate with many runs on their way, and the seconds for which each occupies it."""
+        """The part that limits the rate of many pending passes, and the time for which each pass
+        occupies it."""
         whole = [*(f"computing on {n}" for n in self.names), *self._links(), "rank 0"]
         times = [*self.stages, *self.busy, self.issue]
         worst = max(range(len(times)), key=times.__getitem__)
@@ -124,28 +125,28 @@ class Prediction:
         for a, b in itertools.pairwise(["rank 0", *self.names, "rank 0"]):
             yield f"the link from {a} to {b}"
 
-    def rate(self, in_flight: int) -> float:
-        """Passes a second with so many of them on their way."""
-        return min(in_flight / self.once, 1 / self.slowest[1])
+    def rate(self, pending: int) -> float:
+        """Passes a second with ``pending`` passes at once."""
+        return min(pending / self.once, 1 / self.slowest[1])
 
     @property
     def enough(self) -> int:
-        """How many runs on their way reach the highest rate."""
+        """The number of pending passes that reaches the highest rate."""
         return max(1, math.ceil(self.once / self.slowest[1] - 1e-9))
 
-    def limit(self, in_flight: int) -> str:
-        """Why the rate is not higher, in words."""
-        if in_flight >= self.enough:
+    def limit(self, pending: int) -> str:
+        """The reason why the rate is not higher."""
+        if pending >= self.enough:
             return self.slowest[0]
         on_links = sum(self.hops) / self.once
-        return f"the number of sequences: each waits for its own pass, {on_links:.0%} of which is on links"
+        return f"the number of sequences: each waits for its own pass, which spends {on_links:.0%} of its time on links"
 
 
 # ---------------------------------------------------------------------------------------------------------- predicting
 
 
 def predict(model: LayerModel, placement: Placement, cluster: Description) -> Prediction:
-    """What a placement comes to."""
+    """Predicts the times of a placement."""
     stages = placement.stages
     kinds = [cluster.devices[s.device].kind for s in stages]
     times = [
@@ -165,20 +166,20 @@ def predict(model: LayerModel, placement: Placement, cluster: Description) -> Pr
 
 
 class _Problem:
-    """Arrays of one model on one cluster. ``spend[d, u]``: seconds of the first ``u`` units on device ``d``; ``need``:
-    bytes of the first ``u``."""
+    """Arrays of one model on one cluster. ``spend[d, u]``: seconds of the first ``u`` units on
+    device ``d``. ``need[u]``: bytes of the first ``u`` units."""
 
     def __init__(self, model: LayerModel, cluster: Description, sequences: int) -> None:
         self.model, self.cluster = model, cluster
         units = model.units
         self.n = len(units)
-        self.solved = 0  # how often
-        self.room = [d.kind.memory - model.scratch for d in cluster.devices]
+        self.solved = 0  # number of calls of solve
+        self.capacity = [d.kind.memory - model.scratch for d in cluster.devices]
         self.need = np.cumsum([0, *(u.weights + sequences * u.cache for u in units)], dtype=np.float64)
         kinds = {d.kind.name: d.kind for d in cluster.devices}
         by_kind = {}
         for name, kind in kinds.items():
-            known: dict[int, float] = {}  # layers are alike, and share their nodes
+            known: dict[int, float] = {}  # equal layers share their nodes
             for u in units:
                 if id(u.nodes) not in known:
                     known[id(u.nodes)] = sum(kind.seconds(n.dtype, n.bytes, n.flops) for n in u.nodes)
@@ -191,20 +192,21 @@ class _Problem:
         self._which = np.array([[numbers.setdefault(k, len(numbers)) for k in row] for row in links])
         self._hop = np.array([[k.seconds(c) if k else math.inf for c in carries] for k in numbers])
         self._busy = np.array([[k.busy(c) if k else math.inf for c in carries] for k in numbers])
-        self._hop[:, 0] = math.inf  # a stage with a stage before it begins behind the first unit
+        self._hop[:, 0] = math.inf  # only the first stage begins at the first unit
         self._later = np.tri(self.n + 1, k=-1, dtype=bool).T  # [begin, end]
 
     def solve(self, order: Sequence[int], longest: float = math.inf) -> tuple[float, tuple[Stage, ...]] | None:
-        """The least time of one pass over devices in this order, each of which may stay empty, and the stages; None:
-        there is no room, or not without a stage or a link that is busy for more than ``longest``."""
+        """The least time of one pass over devices in this order, and the stages. Devices may stay
+        empty. None if memory is insufficient, or if each solution has a stage or link that is busy
+        for more than ``longest``."""
         self.solved += 1
         n, model, alike = self.n, self.model, self.cluster.alike
         best = np.full((len(order), n + 1), math.inf)
-        before = np.zeros((len(order), n + 1), np.intp)  # where the last stage begins
-        whence = np.full((len(order), n + 1), -1)  # place in the order of the stage before one that begins there
+        before = np.zeros((len(order), n + 1), np.intp)  # first unit of the last stage
+        whence = np.full((len(order), n + 1), -1)  # index in the order of the stage before it
         for place, d in enumerate(order):
             reached = np.full(n + 1, math.inf)
-            first = place - 1 if alike else 0  # of devices that are alike none needs to be left out
+            first = place - 1 if alike else 0  # no need to skip one of equal devices
             if place:
                 which = self._which[np.asarray(order[first:place]), d]
                 through = np.where(self._busy[which] <= longest, best[first:place] + self._hop[which], math.inf)
@@ -213,7 +215,7 @@ class _Problem:
             home = self.cluster.from_rank0(d)
             reached[0] = home.seconds(model.sent) if home.busy(model.sent) <= longest else math.inf
             time = self.spend[d][None, :] - self.spend[d][:, None]  # [begin, end]
-            fits = (self.need[None, :] - self.need[:, None] <= self.room[d]) & (time <= longest) & self._later
+            fits = (self.need[None, :] - self.need[:, None] <= self.capacity[d]) & (time <= longest) & self._later
             total = np.where(fits, reached[:, None] + time + self.cluster.issue, math.inf)
             before[place], best[place] = total.argmin(axis=0), total.min(axis=0)
         ends = [self._end(best[p][n], d, longest) for p, d in enumerate(order)]
@@ -234,28 +236,30 @@ class _Problem:
             place, end = int(whence[place][begin]), begin
         return tuple(reversed(found))
 
-    def fastest(self, order: Sequence[int], in_flight: int, below: float = math.inf) -> _Found | None:
-        """The stages that let most passes be done in a second, of so many that are on their way, and what is compared:
-        the seconds for each, then those of one alone.
+    def fastest(self, order: Sequence[int], pending: int, below: float = math.inf) -> _Found | None:
+        """The stages with the highest rate of ``pending`` passes, and the value to minimize.
 
-        These are the larger of a share of a pass and of the slowest part of it. A looser bound on the slowest part
-        leaves shorter passes, so where the two meet is found by bisection. None: there is no room, or nothing that
-        takes less than ``below``.
+        The value is seconds for each pass, then seconds of a single pass.
+
+        Seconds for each pass are the larger of two: time of a pass divided by ``pending``, and time
+        of its slowest part. A looser bound on the slowest part allows shorter passes. Bisection
+        finds the bound where both are equal. None if memory is insufficient, or if no solution is
+        below ``below``.
         """
         found = self.solve(order, below)
-        if found is None or found[0] / in_flight >= below:
+        if found is None or found[0] / pending >= below:
             return None
-        best = (max(found[0] / in_flight, self._slowest(found[1])), found[0]), found[1]
-        low, high = found[0] / in_flight, best[0][0]
-        while in_flight > 1 and high - low > 1e-6 * high:
+        best = (max(found[0] / pending, self._slowest(found[1])), found[0]), found[1]
+        low, high = found[0] / pending, best[0][0]
+        while pending > 1 and high - low > 1e-6 * high:
             middle = (low + high) / 2
             found = self.solve(order, middle)
-            if found is None or found[0] / in_flight > middle:
+            if found is None or found[0] / pending > middle:
                 low = middle
             else:
                 high = middle
             if found is not None:
-                value = (max(found[0] / in_flight, self._slowest(found[1])), found[0])
+                value = (max(found[0] / pending, self._slowest(found[1])), found[0])
                 best = min(best, (value, found[1]), key=itemgetter(0))
         return best
 
@@ -264,9 +268,9 @@ class _Problem:
 
 
 def place(model: LayerModel, cluster: Description, sequences: int = 1) -> Placement:
-    """Cuts the units into stages, so that most passes are done in a second when there are so many sequences, each with
-    one pass on its way; with one, so that a pass takes the least time. :class:`AllocationError` says how much is
-    missing where."""
+    """Splits the units into stages for the highest rate of passes, with one pending pass for each
+    sequence. With one sequence this is the least time of a pass. Raises :class:`AllocationError` if
+    memory is insufficient."""
     problem = _Problem(model, cluster, sequences)
     found = [f for order in _orders(problem) if (f := problem.fastest(order, sequences)) is not None]
     if not found:
@@ -288,12 +292,12 @@ def _orders(problem: _Problem) -> Iterator[Sequence[int]]:
     yield [*(d for d in plain if d not in near), *near]
     if not cluster.alike:
         yield sorted(plain, key=lambda d: float(problem.spend[d][-1]))
-        yield sorted(plain, key=lambda d: -problem.room[d])
+        yield sorted(plain, key=lambda d: -problem.capacity[d])
 
 
-def _improved(best: _Found, problem: _Problem, in_flight: int) -> _Found:
-    """Moves one device at a time to another place, as long as that helps and tries are left."""
-    n = len(problem.room)
+def _improved(best: _Found, problem: _Problem, pending: int) -> _Found:
+    """Moves one device at a time to another position, as long as that helps and tries are left."""
+    n = len(problem.capacity)
     order = [s.device for s in best[1]]
     order += [d for d in range(n) if d not in order]
     until, moved = problem.solved + _TRIES * 64 // n, True
@@ -302,7 +306,7 @@ def _improved(best: _Found, problem: _Problem, in_flight: int) -> _Found:
         for source, target in itertools.permutations(range(n), 2):
             other = list(order)
             other.insert(target, other.pop(source))
-            found = problem.fastest(other, in_flight, best[0][0])
+            found = problem.fastest(other, pending, best[0][0])
             if found is not None and found[0] < best[0]:
                 best, order, moved = found, other, True
             if problem.solved >= until:
@@ -311,30 +315,31 @@ def _improved(best: _Found, problem: _Problem, in_flight: int) -> _Found:
 
 
 def _missing(model: LayerModel, cluster: Description, problem: _Problem, sequences: int) -> str:
-    """What is told of a model that does not fit: how far it comes, device by device, and what is left."""
-    largest = max(range(len(cluster.devices)), key=problem.room.__getitem__)
+    """The error text for a model that does not fit: the units that each device takes, and the
+    missing memory."""
+    largest = max(range(len(cluster.devices)), key=problem.capacity.__getitem__)
     for k, unit in enumerate(model.units):
         need = model.memory(k, k + 1, sequences)
         if need > cluster.devices[largest].kind.memory:
             device = cluster.devices[largest]
             return (
-                f"{model.title}: {unit.name} alone needs {size_text(need)}, and the largest device, {device.name}, has"
-                f" {size_text(device.kind.memory)}: {size_text(need - device.kind.memory)} are missing there"
+                f"{model.title}: {unit.name} alone needs {size_text(need)}, but the largest device, {device.name}, has"
+                f" {size_text(device.kind.memory)}: {size_text(need - device.kind.memory)} are missing"
             )
     at, filled = 0, []
-    for d in sorted(range(len(cluster.devices)), key=lambda d: -problem.room[d]):
-        end = int(np.searchsorted(problem.need, problem.need[at] + problem.room[d], side="right")) - 1
+    for d in sorted(range(len(cluster.devices)), key=lambda d: -problem.capacity[d]):
+        end = int(np.searchsorted(problem.need, problem.need[at] + problem.capacity[d], side="right")) - 1
         if end > at:
             names = _span(model, at, end)
             filled.append(f"{cluster.devices[d].name} ({size_text(cluster.devices[d].kind.memory)}) takes {names}")
         at = max(at, end)
     short = int(problem.need[-1] - problem.need[at])
-    told = "; ".join(filled if len(filled) <= 6 else [*filled[:3], f"{len(filled) - 4} more", filled[-1]])
+    parts = "; ".join(filled if len(filled) <= 6 else [*filled[:3], f"{len(filled) - 4} more", filled[-1]])
     weights, caches = sum(u.weights for u in model.units), sequences * sum(u.cache for u in model.units)
     return (
         f"{model.title} does not fit: weights {size_text(weights)}, caches of {sequences}"
         f" sequence{'s' if sequences > 1 else ''} {size_text(caches)}, and {size_text(model.scratch)} of results on"
-        f" each device. {told}; no room is left for {_span(model, at, problem.n)}: {size_text(short)} are missing"
+        f" each device. {parts}; no memory is left for {_span(model, at, problem.n)}: {size_text(short)} are missing"
     )
 
 

@@ -1,4 +1,4 @@
-"""Describes a cluster that runs, by what :meth:`Cluster.calibrate` measured."""
+"""Describes a running cluster from the costs that :meth:`Cluster.calibrate` measured."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ __all__ = ["described"]
 
 
 def described(backends: Sequence[Backend], costs: Costs, home: dict[str, Any]) -> Description:
-    """What :meth:`Cluster.describe` does. home: the facts of rank 0, whose CPU the backends of this process are."""
+    """Implements :meth:`Cluster.describe`. home: the facts of rank 0, the host of backends of this
+    process"""
     given = expect_list(backends, "Cluster.describe: backends", "backends")
     expect(costs, Costs, "Cluster.describe: costs")
     if not given or len(given) != len(costs.devices):
         raise InvalidArgumentError(
-            f"Cluster.describe: {len(given)} backends, and costs of {len(costs.devices)} devices"
+            f"Cluster.describe: {len(given)} backends do not match costs of {len(costs.devices)} devices"
         )
     facts: dict[str, dict[str, Any]] = {}
     host_of = []
@@ -59,7 +60,7 @@ def _slower(a: CopyCost, b: CopyCost) -> Link:
 
 
 def _kind_of(name: str, memory: int, costs: DeviceCosts) -> DeviceKind:
-    """Products decide how long a model takes."""
+    """A kind of device with the rates of products, which take most of the time of a model."""
     plain = {op.dtype: op for op in costs.ops if op.op_class == "matmul"}
     base = plain.get("float32") or costs.ops[0]
     rates = {

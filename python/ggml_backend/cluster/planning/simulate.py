@@ -1,10 +1,11 @@
-"""Passes through a placement on a described cluster, event by event.
+"""Simulates passes through a placement on a described cluster, event by event.
 
-It knows what the ranks do, and none of the formulas of ``_layers.py``. Rank 0 starts a pass: it takes some time for
-each stage, and sends it a command. A rank does its commands in the order in which they came, also if the data of a
-later one are there first; it computes for the time of its nodes, longer or shorter by chance, and sends what comes of
-it on. A link carries one message at a time, and delivers them in order: one whose packets are lost holds up those
-behind it. When the result is back at rank 0 the sequence's next pass begins.
+The simulation follows the actions of the ranks. It shares no formulas with ``layers.py``. Rank 0
+starts a pass: it needs some time for each stage, and sends the stage a command. A rank executes
+commands in order of arrival, even if data of a later command arrive first. It computes for the time
+of its nodes, with random jitter, and sends the result to the next stage. A link carries one message
+at a time and delivers in order, so a lost packet delays later messages. When the result is back at
+rank 0, the next pass of the sequence begins.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from .layers import LayerModel, Placement
 
 __all__ = ["Simulated", "simulate"]
 
-COMMAND = 300  # bytes of what rank 0 says to a rank for a run
+COMMAND = 300  # bytes of the command that runs a graph on a rank
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What was simulated."""
+    """The result of a simulation."""
 
-    rate: float  #: passes a second, of all sequences together
-    once: float  #: seconds of a pass, the mean
-    seconds: float  #: from the first beginning to the last end
-    busy: dict[str, float]  #: the share of the time for which each part worked
-    waits: int  #: messages that waited for packets to be sent again
+    rate: float  #: passes a second over all sequences
+    once: float  #: mean seconds of a pass
+    seconds: float  #: seconds from the first start to the last end
+    busy: dict[str, float]  #: share of the time for which each part worked
+    waits: int  #: messages with retransmitted packets
 
 
 class _Clock:
-    """What happens next."""
+    """The event queue."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -77,7 +78,7 @@ class _Wire:
 
 
 class _Rank:
-    """One that computes a stage."""
+    """A rank that computes a stage."""
 
     def __init__(self, clock: _Clock, seconds: float, spread: Callable[[], float], done: Callable[[int], None]) -> None:
         self.clock, self.seconds, self.spread, self.done = clock, seconds, spread, done
@@ -111,7 +112,7 @@ class _Rank:
 
 
 class _Run:
-    """A pipeline with some sequences, each of which makes so many passes."""
+    """A pipeline with several sequences, each of which makes ``passes`` passes."""
 
     def __init__(
         self, model: LayerModel, placement: Placement, cluster: Description, passes: int, jitter: float, seed: int
@@ -126,10 +127,10 @@ class _Run:
         self.commands = [self.wires[0], *(self._wire(link) for link in home[1:])]
         self.ranks = [_Rank(self.clock, self._seconds(k), self._spread, self._sender(k)) for k in range(len(stages))]
         self.issued_until = self.issued = 0.0
-        self.begun: dict[int, float] = {}  # of passes on their way
-        self.left: dict[int, int] = {}  # of a sequence: passes
+        self.begun: dict[int, float] = {}  # start times of pending passes
+        self.left: dict[int, int] = {}  # passes left of each sequence
         self.sequence_of: dict[int, int] = {}
-        self.ends: list[tuple[float, float]] = []  # when passes began and ended
+        self.ends: list[tuple[float, float]] = []  # start and end times of passes
         self._numbers = itertools.count()
 
     def _wire(self, link: Link) -> _Wire:
@@ -180,7 +181,7 @@ class _Run:
         ends = [e for _, e in self.ends]
         count = len(ends)
         first, last = (count // 4, count - sequences) if count >= 4 * sequences else (0, count - 1)
-        counted = ends[first : last + 1]  # neither what fills the pipeline nor what drains it
+        counted = ends[first : last + 1]  # without the passes that fill and drain the pipeline
         rate = (len(counted) - 1) / (counted[-1] - counted[0]) if len(counted) > 1 else count / ends[-1]
         names = [self.cluster.devices[s.device].name for s in self.placement.stages]
         parts = {f"computing on {n}": r.worked for n, r in zip(names, self.ranks, strict=True)}
@@ -204,10 +205,10 @@ def simulate(
 ) -> Simulated:
     """Simulates passes through the stages.
 
-    sequences: how many, each with one pass on its way
-    passes: of each
-    jitter: stages take up to this share longer or shorter
-    seed: of that and of what is lost
+    sequences: number of sequences, each with one pending pass
+    passes: number of passes of each sequence
+    jitter: largest relative deviation of the time of a stage
+    seed: seed of jitter and losses
     """
     for name, value in (("sequences", sequences), ("passes", passes)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -19,7 +19,7 @@ def _converts(to: DType, of: DType) -> bool:
 def _copies(node: Node) -> bool | str:
     source = node.sources[0]
     if node.dtype.is_quantized:
-        return f"the result is {node.dtype.name}, and it quantizes nothing"
+        return f"the result is {node.dtype.name}, and ARRAY cannot quantize"
     if not _converts(node.dtype, source.dtype):
         return f"{source.dtype.name} as {node.dtype.name}"
     return node.size == source.size or "shapes of different sizes"
@@ -55,7 +55,7 @@ def copy_elements(device: Family, node: Node, out: Any, source: Any, target: Any
 
 
 def _copy_in_order(device: Family, out: Any, to: DType, source: Any, of: DType) -> Step:
-    """Copies where neither layout allows a view of the other's shape."""
+    """Copies between layouts that have no view of each other's shape."""
     library = device.library
     read, write = device.floats_of(source, of), library.writer(out, to)
     if of == to:

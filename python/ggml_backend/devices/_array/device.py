@@ -19,7 +19,7 @@ from .library import Library, Step
 
 __all__ = ["ArrayDevice"]
 
-_UNREAD = frozenset(("cont", "dup", "repeat"))  # whose second source, if any, gives a shape alone
+_UNREAD = frozenset(("cont", "dup", "repeat"))  # operators that use only the shape of a second source
 
 
 @register_device("ARRAY", replace=True)
@@ -36,6 +36,8 @@ class ArrayDevice(Family):
     _unary = elements.unary
     _with_numbers = elements.with_numbers
     _mul_mat = products.mul_mat
+    _mul_mat_experts = products.mul_mat_experts
+    _add_id = rows.add_id
     _norm = rows.norm
     _soft_max = rows.soft_max
     _diag_mask = rows.diag_mask
@@ -79,7 +81,7 @@ class ArrayDevice(Family):
     def missing(cls) -> str | None:
         return missing()
 
-    # ------------------------------------------------------------------------------------------------- what and how
+    # -------------------------------------------------------------------------------------------------------- operators
 
     def supports(self, node: Node) -> bool | str:
         for tensor in (node, *node.sources):

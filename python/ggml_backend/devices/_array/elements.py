@@ -1,4 +1,4 @@
-"""Operators that compute each element by itself."""
+"""Elementwise operators."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ def _repeats(node: Node) -> bool | str:
     a, b = node.sources
     return (
         ne(a.shape) == ne(node.shape) and repeats(b.shape, a.shape)
-    ) or "operands that do not repeat over each other"
+    ) or "operands whose shapes do not repeat to each other"
 
 
 def _broadcasts(node: Node) -> bool | str:
-    return all(is_broadcast(ne(s.shape), ne(node.shape)) for s in node.sources) or "operands that repeat in parts"
+    return (
+        all(is_broadcast(ne(s.shape), ne(node.shape)) for s in node.sources)
+        or "an operand that repeats along an axis of more than one element"
+    )
 
 
 @op("add", "sub", "mul", "div", dtypes=FLOAT_NAMES, when=_repeats, prepare=True, repeats=True)

@@ -16,10 +16,11 @@ FLOAT_NAMES = tuple(d.name for d in FLOATS)
 
 
 class Widened:
-    """Weights as float32, for all plans that read them: made when they are needed first, and anew where they have
-    changed since.
+    """Weights as float32, shared by all plans that read them. They are converted at the first use,
+    and again after a change.
 
-    version: tells that, of the buffer that the context_of plan found them in; what it tells is equal for no two buffers
+    version: returns the version of the weights, which differs between any two buffers and after
+        each change
     """
 
     __slots__ = ("__weakref__", "_read", "_seen", "_store", "array", "version")
@@ -44,8 +45,8 @@ class Family(Device):
 
     library: Library
     widened: bool = False
-    versions: Mapping[int, Callable[[], int]]  #: of arrays of weights, by ``id``, while a plan is made
-    before: list[Step]  #: what the plan that is made does first in each run
+    versions: Mapping[int, Callable[[], int]]  #: by ``id`` of an array of weights, while a plan is made
+    before: list[Step]  #: steps that each run of the plan in the making takes first
     _kept: WeakValueDictionary[tuple[Any, ...], Widened]
 
     def weights_of(self, array: Any, dtype: DType) -> tuple[Any, Step | None]:

@@ -1,8 +1,8 @@
-"""Quantized rows as float32, by functions that every array library has.
+"""Quantized rows as float32, with functions that every array library has.
 
-A format is a function of blocks: bytes ``(blocks, bytes of a block)`` in, float32 ``(blocks, elements)`` out, equal to
-``gb.dequantize`` in each bit. docs/QUANTIZATION.md names the formats; where their bits lie is said here in the code.
-Codebooks of the IQ formats are read out of blocks that ``gb.dequantize`` unpacks.
+A format is a function from bytes ``(blocks, bytes of a block)`` to float32 ``(blocks, elements)``.
+Its result equals ``gb.dequantize`` bit by bit. docs/QUANTIZATION.md lists the formats. Codebooks of
+the IQ formats are read from blocks that ``gb.dequantize`` unpacks.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ...dtypes import DType
 from ...tensor._quantize import dequantize
 
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # a float of 4 bits, times 2
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # values of 4-bit floats, times 2
 
 Array = Any
 
 
 class Unpacking:
-    """Unpacks rows of one format with one library, and keeps the tables that it needs on the library's device."""
+    """Unpacks rows of one format with one library. Keeps its tables on the library's device."""
 
     def __init__(self, library: Any, dtype: DType) -> None:
         self._library = library
@@ -34,14 +34,14 @@ class Unpacking:
         self._tables: dict[str, Array] = {}
 
     def __call__(self, rows: Array) -> Array:
-        """rows: bytes ``(..., bytes of a row)``; float32 ``(..., n)``."""
+        """Converts bytes ``(..., bytes of a row)`` to float32 ``(..., n)``."""
         xp, dtype = self.xp, self._dtype
         shape = tuple(rows.shape)
         n = shape[-1] // dtype.itemsize
         blocks = xp.reshape(rows, (prod(shape[:-1]) * n, dtype.itemsize))
         return xp.reshape(self._format(self, blocks), (*shape[:-1], n * dtype.block_size))
 
-    # what formats are written with
+    # building blocks of formats
 
     def table(self, name: str, make: Callable[[], np.ndarray[Any, Any]]) -> Array:
         if name not in self._tables:
@@ -55,12 +55,12 @@ class Unpacking:
         return self.xp.astype(array, self.xp.int32)
 
     def seen(self, part: Array, dtype: str) -> Array:
-        """Bytes ``(blocks, n)`` as numbers of another dtype; floats come as float32."""
+        """Bytes ``(blocks, n)`` as numbers of another dtype. Floats become float32."""
         view = self._library.contiguous(part).view(getattr(self.xp, dtype))
         return self.floats(view) if dtype.startswith("float") else view
 
     def shifts(self, *by: int, axes: int = 1) -> Array:
-        """Numbers of bits, along an axis before ``axes`` more, to shift bytes by."""
+        """Amounts to shift bytes by, along an axis before ``axes`` others."""
         return self.table(f"shifts {by} {axes}", lambda: np.array(by, np.uint8).reshape(-1, *[1] * axes))
 
     def nibbles(self, bytes_: Array) -> Array:
@@ -74,7 +74,7 @@ class Unpacking:
         return self.xp.reshape(found, (*bytes_.shape[:-1], 8 * bytes_.shape[-1]))
 
     def values(self, name: str, values: tuple[int, ...], index: Array) -> Array:
-        """What levels stand for, as float32."""
+        """The values of levels, as float32."""
         return self.look(self.table(name, lambda: np.array(values, np.float32)), index)
 
     def look(self, table: Array, index: Array) -> Array:
@@ -83,7 +83,8 @@ class Unpacking:
         return self.xp.reshape(rows, (*index.shape, *table.shape[1:]))
 
     def words(self, bytes_: Array, size: int) -> Array:
-        """Whole numbers of ``size`` bytes each, the lowest first, as int32 (the highest bit is its sign)."""
+        """Little-endian integers of ``size`` bytes each, as int32 (the highest bit becomes the
+        sign)."""
         parts = self.xp.reshape(self.ints(bytes_), (bytes_.shape[0], bytes_.shape[1] // size, size))
         found = parts[..., 0]
         for i in range(1, size):
@@ -91,13 +92,13 @@ class Unpacking:
         return found
 
     def two_bits(self, bytes_: Array) -> Array:
-        """Levels of 2 bits: those of 128 elements lie in 32 bytes, 32 elements in each pair of bits."""
+        """Levels of 2 bits. 32 bytes hold 128 levels; each pair of bits holds 32 of them."""
         n = bytes_.shape[1]
         found = (self.xp.reshape(bytes_, (-1, n // 32, 1, 32)) >> self.shifts(0, 2, 4, 6)) & 3
         return self.xp.reshape(found, (-1, 4 * n))
 
     def four_bits(self, bytes_: Array) -> Array:
-        """Levels of 4 bits: those of 64 elements lie in 32 bytes, the first 32 in the lower halves."""
+        """Levels of 4 bits. 32 bytes hold 64 levels, the first 32 in the lower halves."""
         n = bytes_.shape[1]
         return self.xp.reshape(self.nibbles(self.xp.reshape(bytes_, (-1, n // 32, 32))), (-1, 2 * n))
 
@@ -107,13 +108,13 @@ class Unpacking:
         return self.xp.reshape(found, (-1, 256))
 
     def scaled(self, scales: Array, levels: Array) -> Array:
-        """Levels ``(blocks, elements)`` times the scale of their group: ``(blocks, groups)``."""
+        """Levels ``(blocks, elements)`` times the scales of their groups, ``(blocks, groups)``."""
         groups = scales.shape[1]
         levels = self.xp.reshape(levels, (-1, groups, levels.shape[1] // groups))
         return self.xp.reshape(scales[..., None] * levels, (levels.shape[0], -1))
 
     def shifted(self, scaled: Array, minima: Array) -> Array:
-        """Minus the minimum of each group."""
+        """Subtracts the minimum of each group."""
         groups = minima.shape[1]
         parts = self.xp.reshape(scaled, (-1, groups, scaled.shape[1] // groups))
         return self.xp.reshape(parts - minima[..., None], (scaled.shape[0], -1))
@@ -158,7 +159,7 @@ def mxfp4(u: Unpacking, b: Array) -> Array:
 
 
 def _halves_of_e4m3() -> np.ndarray[Any, Any]:
-    """Half of what a float of 8 bits without sign stands for; 0 for the code that is none."""
+    """Half of the value of each unsigned 8-bit float, and 0 for NaN."""
     code = np.arange(256)
     exponent, mantissa = code >> 3 & 15, code & 7
     normal = np.ldexp((8.0 + mantissa), exponent - 11)
@@ -234,7 +235,8 @@ def iq4_xs(u: Unpacking, b: Array) -> Array:
 
 
 def tq1_0(u: Unpacking, b: Array) -> Array:
-    """A byte holds five digits of base 3 as a fraction of 256: three times the fraction gives the first one."""
+    """A byte holds five digits of base 3 as a fraction of 256. The integer part of three times the
+    fraction is the first digit."""
     powers = u.table("powers of 3", lambda: np.array([1, 3, 9, 27, 81], np.int32).reshape(-1, 1))
     parts = []
     for begin, end, digits in ((0, 32, 5), (32, 48, 5), (48, 52, 4)):
@@ -249,7 +251,7 @@ def tq2_0(u: Unpacking, b: Array) -> Array:
 
 # ------------------------------------------------------------------------------------------------ blocks with codebooks
 
-ONE_EIGHTH = np.float16(8).view(np.uint16)  # a scale d with which d / 8 is 1
+ONE_EIGHTH = np.float16(8).view(np.uint16)  # the scale d = 8, so d / 8 is 1
 
 
 def _bytes_of(word: int) -> list[int]:
@@ -257,7 +259,8 @@ def _bytes_of(word: int) -> list[int]:
 
 
 def _levels(name: str, rows: int, size: int, block: Callable[[int], list[int]]) -> np.ndarray[Any, Any]:
-    """A codebook: blocks whose groups name its rows one after the other, with scale 1 and no sign, unpacked."""
+    """A codebook: unpacks blocks whose groups select the rows in order, with scale 1 and positive
+    signs."""
     per = 256 // size
     blocks = np.array([block(first) for first in range(0, rows, per)], np.uint8)
     return dequantize(blocks, name).reshape(rows, size)
@@ -292,12 +295,12 @@ def codebook(name: str) -> np.ndarray[Any, Any]:
 
 
 def _signed(u: Unpacking, level: Array, signs: Array) -> Array:
-    """Levels ``(blocks, 256)``, negative where the bits of 32 bytes of signs are set."""
+    """Levels ``(blocks, 256)``, negated where a bit of the 32 bytes of signs is set."""
     return level * (1 - 2 * u.floats(u.flags(signs)))
 
 
 def _even_signs(u: Unpacking, codes: Array) -> Array:
-    """Eight signs for each seven stored: the eighth makes the number of negative ones even."""
+    """Eight signs for each seven stored. The eighth makes the number of negative signs even."""
     table = u.table("signs", lambda: np.array([c | (bin(c).count("1") & 1) << 7 for c in range(128)], np.uint8))
     return u.look(table, codes)
 
@@ -355,7 +358,7 @@ def iq3_s(u: Unpacking, b: Array) -> Array:
 
 
 def _offset(u: Unpacking, level: Array, negative: Array) -> Array:
-    """Plus 1, or minus 1 where a group of 8 is negative."""
+    """Levels plus an offset of 1, or of -1 in negative groups of 8."""
     groups = u.xp.reshape(level, (-1, 32, 8))
     return u.xp.reshape(groups + (1 - 2 * u.floats(negative))[:, :, None], (-1, 256))
 

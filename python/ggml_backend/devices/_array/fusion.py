@@ -1,8 +1,8 @@
 """Fusion of neighbouring operators into one library call. Intermediate results are not stored.
 
-Only results with no other reader are left out (``Call.may_leave_out``). A group runs at the position of its last
-call. So no call in between may write the group's sources. The result may overwrite a source only if the group
-reads all sources first.
+Fusion omits only results without another reader (``Call.may_leave_out``). A group runs at the
+position of its last call. So no call in between may write the group's sources. The result may
+overwrite a source only if the group reads all sources first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Made = tuple[dict[int, Step], tuple[int, ...]]
 
 
 class Fusion:
-    """The calls of a plan, with what is asked about them when groups are looked for."""
+    """The calls of a plan, with the queries that finding groups needs."""
 
     def __init__(self, library: Library, calls: Sequence[Call]) -> None:
         self.library = library
@@ -27,7 +27,8 @@ class Fusion:
         self._writes = [library.span(call.out) for call in calls]
 
     def inner(self, reader: int, k: int, *ops: str) -> int:
-        """The number of the call whose whole result source ``k`` is, if it need not be stored; else -1."""
+        """The call whose whole result is source ``k``, if that result need not be stored; else
+        -1."""
         i = self.calls[reader].of[k]
         if i < 0 or not self.calls[i].may_leave_out or self.calls[i].node.op not in ops:
             return -1
@@ -115,8 +116,8 @@ def layer_norm(f: Fusion, i: int) -> Made | None:
 
 
 def attention(f: Fusion, i: int) -> Made | None:
-    """MUL_MAT, SCALE, ADD of a mask, SOFT_MAX, MUL_MAT with values of which a CONT before made columns of rows: these
-    are copied as rows."""
+    """MUL_MAT, SCALE, ADD of a mask, SOFT_MAX, MUL_MAT with values that a CONT has transposed. The
+    fused step copies them as rows."""
     library, last = f.library, f.calls[i]
     s = f.inner(i, 1, "soft_max") if last.node.op == "mul_mat" and f.plain(i) else -1
     c = f.inner(i, 0, "cont") if s >= 0 else -1
@@ -145,7 +146,8 @@ def attention(f: Fusion, i: int) -> Made | None:
 
 
 def _scores(f: Fusion, s: int) -> tuple[int, int, Any, float, tuple[int, ...]] | None:
-    """What a softmax is of: the product, where the mask is added and the mask (or None), the scale, all calls."""
+    """The inputs of a softmax: the product, the call that adds the mask, the mask (or None), the
+    scale, all calls."""
     at, mask, scale, mask_at = s, None, 1.0, s
     inner: list[int] = []
     a = f.inner(at, 0, "add")

@@ -1,4 +1,4 @@
-"""Views that bring the operands of an operator to shapes that an array library takes."""
+"""Views that give operands the shapes that an array library accepts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Shape = tuple[int, ...]
 
 
 def is_aligned(node: Node) -> bool:
-    """Can an array have its strides? They count elements; those of quantized tensors bytes, but for the last axis."""
+    """True if an array can have the node's strides. Strides count elements. Those of quantized
+    tensors count bytes, except for the last axis."""
     if node.dtype.is_quantized:
         return not node.strides or node.strides[-1] == node.dtype.itemsize
     return all(s % node.dtype.itemsize == 0 for s in node.strides)
 
 
 def axes(library: Library, array: Any, n: int) -> Any:
-    """With ``n`` axes: leading ones of size 1 are added or taken away."""
+    """A view with ``n`` axes: adds or removes leading axes of size 1."""
     shape, strides = tuple(array.shape), library.strides(array)
     if len(shape) == n:
         return array
@@ -36,18 +37,18 @@ def ne(shape: Shape) -> Shape:
 
 
 def repeats(shape: Shape, of: Shape) -> bool:
-    """Does an operand of a shape fill another one when it is repeated?"""
+    """True if an operand of ``shape`` can be repeated to the shape ``of``."""
     return all(a == b or (b > 0 and a % b == 0) for a, b in zip(ne(of), ne(shape), strict=True))
 
 
 def is_broadcast(shape: Shape, of: Shape) -> bool:
-    """Is it repeated along axes of one element only, as array libraries do it themselves?"""
+    """True if it repeats only along axes of one element, as array libraries broadcast."""
     return all(b in (1, a) for a, b in zip(ne(of), ne(shape), strict=True))
 
 
 def spread(library: Library, whole: Sequence[Any], part: Any) -> list[Any]:
-    """Views of arrays of one shape, and last of one that is repeated over them, that broadcast: each axis is cut into
-    (times, size) where that one has several elements, but fewer."""
+    """Views that broadcast: of arrays of one shape, and last of an array that repeats over them.
+    Axes along which a part of several elements repeats become (times, size)."""
     sizes = list(zip(ne(whole[0].shape), ne(part.shape), strict=True))
     many = [1 < size < n for n, size in sizes]
     of_whole = [[n // size, size] if m else [n] for (n, size), m in zip(sizes, many, strict=True)]
@@ -57,7 +58,7 @@ def spread(library: Library, whole: Sequence[Any], part: Any) -> list[Any]:
 
 
 def cut(library: Library, array: Any, parts: Sequence[Sequence[int]]) -> Any:
-    """Each axis as several ones, of the sizes given, the last one the fastest."""
+    """A view that splits each axis into axes of the given sizes."""
     shape: list[int] = []
     strides: list[int] = []
     for sizes, stride in zip(parts, library.strides(array), strict=True):

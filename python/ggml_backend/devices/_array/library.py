@@ -1,8 +1,8 @@
-"""What array libraries do each in their own way: memory, dtypes, functions that write into a given array.
+"""The interface to an array library: memory, dtypes, functions that write into a given array.
 
-Operators (the other files of this package) are written once, over a :class:`Library` and the functions of the array
-API that its ``xp`` has. A step of a plan is a function without arguments, often no more than the library's own function
-with its arguments, so that a run costs little more than the library itself.
+Operators (in the other files of this folder) call a :class:`Library`, and functions of the array
+API in its ``xp``. A step of a plan is a function without arguments. It is often the library's own
+function with bound arguments, so that a run costs little more than the library itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .formats import Unpacking
 
 Step = Callable[[], Any]
 Function = Callable[..., Any]
-"""Of arrays, with ``out=``: an array for the result, or None."""
+"""A function of arrays, with ``out=``: an array for the result, or None."""
 
 F32, F16, BF16 = dtypes["float32"], dtypes["float16"], dtypes["bfloat16"]
 FLOATS = (F32, F16, BF16)
@@ -30,10 +30,12 @@ FLOATS = (F32, F16, BF16)
 class Library:
     """An array library on one of its devices.
 
-    functions: by name of the operator, of float32 arrays, elementwise; the last thing that each does is to write
-        ``out``, element by element from the same places of its sources, so that ``out`` may be one of these
-    has_queue: does it compute later? Then it has ``submit``, ``synchronize`` and, if it ``has_events``, ``event``
-    stream: where it computes, if it has such a thing
+    functions: elementwise functions of float32 arrays, by name of the operator. Each writes ``out``
+        last, element by element from the same positions of its sources, so ``out`` may be one of
+        the sources
+    has_queue: True if it computes asynchronously. Then it has ``submit``, ``synchronize`` and, if
+        it ``has_events``, ``event``
+    stream: the stream in which it computes, if it has streams
     """
 
     name: str
@@ -49,11 +51,11 @@ class Library:
     # ------------------------------------------------------------------------------------------------------- memory
 
     def allocate(self, nbytes: int) -> Any:
-        """Memory of its own."""
+        """Allocates memory of the library."""
         raise NotImplementedError
 
     def view(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
-        """The array of a tensor in memory that ``allocate`` gave."""
+        """The array of a tensor in memory from ``allocate``."""
         raise NotImplementedError
 
     def write(self, memory: Any, offset: int, data: memoryview) -> None:
@@ -69,7 +71,7 @@ class Library:
         return False
 
     def adopt(self, array: Any, dtype: DType) -> Any:
-        """An array of NumPy over memory of the host, as one of the library over the same memory."""
+        """A NumPy array in host memory as an array of the library, without a copy."""
         return array
 
     # ------------------------------------------------------------------------------------------------------- arrays
@@ -78,60 +80,61 @@ class Library:
         raise NotImplementedError
 
     def constant(self, array: Any) -> Any:
-        """The library's copy of an array of NumPy, on its device."""
+        """A copy of a NumPy array on the library's device."""
         raise NotImplementedError
 
     def place(self, array: Any) -> tuple[Any, ...]:
-        """Equal for arrays that are the same elements of the same memory."""
+        """A key that is equal for arrays of the same elements of the same memory."""
         raise NotImplementedError
 
     def strides(self, array: Any) -> tuple[int, ...]:
-        """In elements."""
+        """Strides in elements."""
         raise NotImplementedError
 
     def strided(self, array: Any, shape: Sequence[int], strides: Sequence[int]) -> Any:
-        """A view that begins where ``array`` does; strides in elements."""
+        """A view from the first element of ``array`` on. strides: in elements"""
         raise NotImplementedError
 
     def contiguous(self, array: Any) -> Any:
-        """An array whose elements lie one after the other: itself, or a copy."""
+        """The array if it is contiguous, else a contiguous copy."""
         raise NotImplementedError
 
     def reshaped(self, array: Any, shape: Sequence[int]) -> Any:
-        """A view of another shape; None: there is none."""
+        """A view of another shape; None if that needs a copy."""
         raise NotImplementedError
 
     def reader(self, array: Any, dtype: DType) -> Step | None:
-        """Gives the floats of an array as float32; None: they are."""
+        """A step that returns the floats of an array as float32; None if they are float32."""
         raise NotImplementedError
 
     def writer(self, out: Any, dtype: DType) -> Callable[[Any], Any] | None:
-        """Stores float32 into an array of floats of another dtype; None: it is float32."""
+        """A function that stores float32 into an array of another float dtype; None if it is
+        float32."""
         raise NotImplementedError
 
     def assign(self, out: Any, source: Any) -> Step:
-        """Copies an array into one of the same shape and dtype."""
+        """A step that copies an array into another of the same shape and dtype."""
         raise NotImplementedError
 
     def assign_from(self, out: Any, source: Step) -> Step:
-        """The same with what a function returns."""
+        """A step that copies the result of a function."""
         raise NotImplementedError
 
     def copy_of(self, array: Any) -> Any:
         raise NotImplementedError
 
     def unpacker(self, rows: Any, dtype: DType) -> Step:
-        """Gives quantized rows, bytes, as float32."""
+        """A step that returns the bytes of quantized rows as float32."""
         return partial(Unpacking(self, dtype), rows)
 
     # ---------------------------------------------------------------------------------------------------- functions
 
     def product(self, x: Any, w: Any, out: Any) -> Step:
-        """``out = x @ w``, matrices or stacks of them, all float32."""
+        """``out = x @ w``: float32 matrices, or stacks of matrices."""
         raise NotImplementedError
 
     def take(self, table: Any, ids: Any, out: Any) -> Step:
-        """``out = table[ids]`` by the first axis; IndexError for an index that is not in it."""
+        """``out = table[ids]`` along the first axis. IndexError for an index out of range."""
         raise NotImplementedError
 
     def put(self, table: Any, ids: Any, rows: Any) -> Step:
@@ -139,61 +142,65 @@ class Library:
         raise NotImplementedError
 
     def check_ids(self, ids: Any, n: int) -> Step:
-        """Raises IndexError, now or when somebody waits, where an index is not in ``range(n)``."""
+        """A step that raises IndexError for an index outside ``range(n)``, at once or in
+        ``synchronize``."""
         raise NotImplementedError
 
     def where(self, mask: Any, value: float, x: Any, out: Any) -> Any:
-        """``x``, but where the mask is true the value."""
+        """``value`` where the mask is true, else ``x``."""
         raise NotImplementedError
 
     def turns(self, positions: Any, frequencies: Any, magnitude: float) -> Step:
-        """Cosines and sines, float32 ``(tokens, 1, pairs)``, of positions times frequencies, times a magnitude."""
+        """A step that returns cosines and sines of positions times frequencies, times a magnitude:
+        float32 ``(tokens, 1, pairs)``."""
         raise NotImplementedError
 
     def rotate(self, x: Any, turns: tuple[Any, Any], size: int, halves: bool, out: Any) -> Any:
-        """The first ``size`` elements of each row by turns: pairs of neighbours, or of the two halves. Never in
-        place."""
+        """Rotates pairs among the first ``size`` elements of each row. halves: pairs of the two
+        halves, else of neighbours. Never in place."""
         raise NotImplementedError
 
     def sum_rows(self, x: Any, times: float, out: Any) -> Any:
-        """A multiple of the sum of each row, as a row of one element, added up in double."""
+        """``times`` the sum of each row, added up in double, as a row of one element."""
         raise NotImplementedError
 
     def soft_max(self, x: Any, out: Any = None) -> Any:
-        """Of each row; a row that is -inf everywhere gives zeros."""
+        """The softmax of each row. A row of -inf gives zeros."""
         raise NotImplementedError
 
     def norm(self, x: Any, eps: float, centred: bool, out: Any) -> Any:
-        """Of each row, in the sense of NORM, or of RMS_NORM."""
+        """NORM of each row, or without ``centred`` RMS_NORM."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------ groups of operators, of libraries that can_fuse
+    # --------------------------------------------------------------------- fused operators, for libraries that can_fuse
 
     def span(self, array: Any) -> tuple[int, int]:
-        """The bytes of an array: of arrays that share memory they overlap."""
+        """The byte range of an array. The ranges of arrays that share memory overlap."""
         raise NotImplementedError
 
     def linear(self, x: Any, w: Any, bias: Any, out: Any) -> Step:
-        """``out = x @ w.T + bias``, matrices."""
+        """``out = x @ w.T + bias`` of matrices."""
         raise NotImplementedError
 
     def layer_norm(self, x: Any, gain: Any, bias: Any, eps: float, out: Any) -> Step:
-        """NORM of each row, times a row, plus a row. All is read before ``out`` is written."""
+        """NORM of each row, times ``gain``, plus ``bias``. Reads all arrays before it writes
+        ``out``."""
         raise NotImplementedError
 
     def attention(self, q: Any, k: Any, v: Any, mask: Any, scale: float, out: Any) -> Step:
-        """``out = softmax(scale q k^T + mask) v`` of stacks of matrices ``(.., .., n, size)``; mask: or None. All is
-        read before ``out`` is written."""
+        """``out = softmax(scale q k^T + mask) v`` of stacks of matrices ``(.., .., n, size)``.
+        mask: may be None. Reads all arrays before it writes ``out``."""
         raise NotImplementedError
 
     # ----------------------------------------------------------------------------------------------------- programs
 
     def running(self) -> contextlib.AbstractContextManager[Any]:
-        """The state of the library in which programs are made and run."""
+        """A context in which programs are made and run."""
         return contextlib.nullcontext()
 
     def program(self, run: Step, before: Sequence[Step]) -> Step:
-        """The program of a plan, made from one that takes its steps in order; ``before`` is done first in each run."""
+        """The program of a plan. run: takes the steps in order; before: steps that each run takes
+        first"""
         running = self.running
 
         def program() -> None:
@@ -205,26 +212,27 @@ class Library:
         return program
 
     def compiled(self, calls: Sequence[Call], step: Callable[[Call], Step]) -> Step | None:
-        """A program that the library has compiled from all calls of a plan; None: none is wanted, or possible."""
+        """A program that the library compiles from all calls of a plan; None if that is disabled or
+        impossible."""
         return None
 
     def submit(self, work: Callable[[], None]) -> None:
         work()
 
     def synchronize(self) -> None:
-        """Waits for what was submitted, and raises what only its end could tell."""
+        """Waits for submitted work, and raises its deferred errors."""
 
     def event(self) -> Mark:
         """A mark in the queue, as ``Device.submit`` says."""
         raise NotImplementedError
 
     def shares_events(self, other: Library) -> bool:
-        """Can the stream of another device wait for an event of this one?"""
+        """True if the stream of another device can wait for an event of this one."""
         return type(other) is type(self) and other.stream is not None
 
 
 class Mark:
-    """A place in the stream of a device. event: the library's"""
+    """A mark in the stream of a device. event: an event of the library"""
 
     def __init__(self, library: Library, event: Any) -> None:
         self._library = library
@@ -245,17 +253,17 @@ class Mark:
 
 
 def pairs(size: int, halves: bool) -> tuple[slice, slice]:
-    """The first and the second elements of the pairs that are rotated."""
+    """The first and the second elements of rotated pairs."""
     if halves:
         return slice(0, size // 2), slice(size // 2, size)
     return slice(0, size, 2), slice(1, size, 2)
 
 
-# -------------------------------------------------------------------------------------------------- NumPy and its kin
+# ------------------------------------------------------------------------------------------------------- NumPy and CuPy
 
 
 class NumPyLike(Library):
-    """NumPy, and CuPy, which has its functions. ``np``: the module."""
+    """NumPy, and CuPy, which has the same functions. np: the module"""
 
     def __init__(self, np: Any, xp: Any) -> None:
         self.np = np
@@ -312,7 +320,7 @@ class NumPyLike(Library):
 
         def narrow(value: Any) -> None:
             bits = np.ascontiguousarray(value).view(np.uint32)
-            # to the nearest, of equals to the even one; what is no number stays none
+            # round to nearest, ties to even; NaN stays NaN
             rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
             np.copyto(out, np.where(np.isnan(value), (bits >> 16) | 0x40, rounded), casting="unsafe")
 
@@ -412,7 +420,8 @@ class NumPyLike(Library):
 
 
 class NumPy(NumPyLike):
-    """On the host, in memory that the CPU uses, too, or in memory of its own, as other devices have it."""
+    """NumPy in host memory that the CPU shares, or with host=False in private memory, like other
+    devices."""
 
     def __init__(self, xp: Any, host: bool) -> None:
         super().__init__(np, xp)
@@ -441,8 +450,8 @@ class NumPy(NumPyLike):
 
 
 def _functions(np: Any) -> dict[str, Function]:
-    """Those of NumPy or CuPy. At infinity each has its limit, as on the CPU."""
-    f32, low = np.float32, np.float32(-3e38)  # low: times 0 it is -0, where -inf would give nan
+    """Elementwise functions of NumPy or CuPy. At infinity each has its limit, as on the CPU."""
+    f32, low = np.float32, np.float32(-3e38)  # low: 0 * low is -0, but 0 * -inf is nan
 
     def sgn(x: Any, out: Any = None) -> Any:
         return np.subtract((x > 0).astype(f32), (x < 0).astype(f32), out=out)
@@ -494,7 +503,7 @@ def _functions(np: Any) -> dict[str, Function]:
 
 
 def _choices(np: Any) -> dict[str, Function]:
-    """Comparisons, by their signs, and what is chosen by one."""
+    """Comparisons, and the choice by a condition."""
 
     def compared(function: Function) -> Function:
         return lambda x, y, out=None: np.multiply(function(x, y).astype(np.float32), np.float32(1), out=out)
@@ -513,15 +522,15 @@ def _choices(np: Any) -> dict[str, Function]:
 
 
 def _gelu_erf(np: Any) -> Function:
-    """``x`` times the normal distribution's share below ``x``, which NumPy has no function for: by a table of it, and
-    four terms of its series from the nearest place of the table."""
+    """``x`` times the normal distribution function of ``x``, which NumPy lacks. Uses a table, and
+    four terms of the Taylor series at the nearest entry."""
     f32, steps, first, last = np.float32, 128, -14, 9
     table: list[Any] = []
 
     def gelu_erf(x: Any, out: Any = None) -> Any:
         if not table:
             table.extend(np.asarray(column, f32) for column in _normal_shares(first, last, steps))
-        bound = np.clip(x, f32(first), f32(last))  # beyond, the share is 0 or 1 to the last bit
+        bound = np.clip(x, f32(first), f32(last))  # outside, the function is 0 or 1 in float32
         nearest = np.rint(bound * f32(steps))
         index = np.nan_to_num(nearest).astype(np.int32) - first * steps
         h = bound - nearest / f32(steps)
@@ -534,7 +543,7 @@ def _gelu_erf(np: Any) -> Function:
 
 
 def _normal_shares(first: int, last: int, steps: int) -> list[list[float]]:
-    """The share at each place, and its first three derivatives over their factorials."""
+    """Taylor coefficients of the normal distribution function at each entry of the table."""
     from math import erfc, exp, pi, sqrt
 
     places = [first + i / steps for i in range((last - first) * steps + 1)]

@@ -16,7 +16,7 @@ from .library import Mark, NumPyLike, Step
 
 
 class CuPy(NumPyLike):
-    """Memory of CuPy's pool, and a stream of its own."""
+    """CuPy with memory of its pool and a private stream."""
 
     name = "cupy"
     host = False
@@ -27,9 +27,11 @@ class CuPy(NumPyLike):
         super().__init__(cupy, compat)
         kind, _, number = (device or "cuda:0").partition(":")
         if kind != "cuda" or not (number or "0").isdigit():
-            raise InvalidArgumentError(f"ARRAY: a device of CuPy is 'cuda:0', 'cuda:1', ..., not {device!r}")
+            raise InvalidArgumentError(
+                f"ARRAY: device of library='cupy' must be 'cuda:0', 'cuda:1', ..., not {device!r}"
+            )
         if memory == "host":
-            raise InvalidArgumentError(f"ARRAY: memory='host' is memory of the processor, and device is {device}")
+            raise InvalidArgumentError(f"ARRAY: memory='host' needs device='cpu', not {device!r}")
         self.device = f"cuda:{number or 0}"
         self._device = cupy.cuda.Device(int(number or 0))
         with self._device:
@@ -58,7 +60,7 @@ class CuPy(NumPyLike):
     def write(self, memory: Any, offset: int, data: memoryview) -> None:
         with self.running():
             memory[offset : offset + len(data)].set(np.frombuffer(data, np.uint8))
-            self.stream.synchronize()  # the caller's bytes may change now
+            self.stream.synchronize()  # the caller may change its bytes after this call
 
     def read(self, memory: Any, offset: int, data: memoryview) -> None:
         with self.running():
@@ -94,7 +96,8 @@ class CuPy(NumPyLike):
         return write
 
     def check_ids(self, ids: Any, n: int) -> Step:
-        """Wrong ones are noted on the device: nobody waits for it here."""
+        """Records a wrong index on the device, without waiting. ``synchronize`` raises the
+        error."""
         self._checks = True
 
         def check() -> None:

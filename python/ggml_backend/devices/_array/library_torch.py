@@ -1,4 +1,4 @@
-"""PyTorch, on the processor or on any device that it has."""
+"""PyTorch, on the CPU or on any of its devices."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _dtype(dtype: DType) -> Any:
 
 
 class _Alias:
-    """Bytes of an array of NumPy as writable ones: PyTorch has no read-only tensors, and warns. Sources are only
-    read."""
+    """A writable alias of a NumPy array, because PyTorch warns about read-only memory. Sources are
+    only read."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self.array = array
@@ -40,11 +40,11 @@ class _Alias:
 
 
 class Torch(Library):
-    """Tensors over memory of the host, which the CPU uses, too; or, on other devices, of PyTorch's allocator, with a
-    stream of its own where the device has streams.
+    """PyTorch tensors in host memory that the CPU shares. On other devices, in memory of PyTorch's
+    allocator, with a private stream if the device has streams.
 
-    compile: programs go through ``torch.compile``
-    graphs: programs become CUDA graphs
+    compile: compile programs with ``torch.compile``
+    graphs: record programs as CUDA graphs
     """
 
     name = "torch"
@@ -59,12 +59,14 @@ class Torch(Library):
         kind = self.torch_device.type
         self.device = str(self.torch_device)
         if memory == "host" and kind != "cpu":
-            raise InvalidArgumentError(f"ARRAY: memory='host' is memory of the processor, and device is {self.device}")
+            raise InvalidArgumentError(f"ARRAY: memory='host' needs device='cpu', not '{self.device}'")
         if graphs and kind != "cuda":
-            raise InvalidArgumentError(f"ARRAY: graphs=True records CUDA graphs, and device is {self.device}")
+            raise InvalidArgumentError(
+                f"ARRAY: graphs=True records CUDA graphs and needs a CUDA device, not '{self.device}'"
+            )
         self.host = kind == "cpu" and memory != "own"
         self.functions = _functions()
-        self.double = torch.float32 if kind == "mps" else torch.float64  # Apple's GPUs have none
+        self.double = torch.float32 if kind == "mps" else torch.float64  # Apple's GPUs lack float64
         self._compile, self._graphs = compile, graphs
         self._wrong: Any = None
         if kind != "cpu":
@@ -76,7 +78,8 @@ class Torch(Library):
             self.start_queue(module)
 
     def start_queue(self, module: Any) -> None:
-        """module: of PyTorch, with the streams of the device, as ``torch.cuda``"""
+        """Makes the private stream. module: the module of PyTorch with the device's streams, such
+        as ``torch.cuda``"""
         self._module = module
         self.has_queue = True
         if hasattr(module, "Stream") and hasattr(module, "stream"):
@@ -89,7 +92,7 @@ class Torch(Library):
         try:
             with self.running():
                 return torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self.torch_device)
-        except RuntimeError as error:  # of its allocators, one raises OutOfMemoryError
+        except RuntimeError as error:  # includes OutOfMemoryError
             raise MemoryError(str(error)) from None
 
     def view(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
@@ -175,7 +178,7 @@ class Torch(Library):
     def product(self, x: Any, w: Any, out: Any) -> Step:
         if x.dim() == 2:
             return partial(torch.mm, x, w, out=out)
-        if x.dim() == 4:  # stacks of matrices in one axis
+        if x.dim() == 4:  # merge the axes of stacks
             flat = [_stack(a) for a in (x, w, out)]
             if all(a is not None for a in flat) and flat[0].shape[0] == flat[1].shape[0]:
                 return partial(torch.bmm, flat[0], flat[1], out=flat[2])
@@ -202,7 +205,8 @@ class Torch(Library):
         return write
 
     def check_ids(self, ids: Any, n: int) -> Step:
-        """On devices that compute later, wrong ones are noted there: nobody waits for it here."""
+        """An asynchronous device records a wrong index, without waiting. ``synchronize`` raises the
+        error."""
         if self.has_queue and self._wrong is None:
             self._wrong = torch.zeros((), dtype=torch.bool, device=self.torch_device)
 
@@ -313,8 +317,8 @@ class Torch(Library):
 
 
 class _Recorded:
-    """A program as a CUDA graph: taken step by step once, which loads what is loaded lazily; recorded in the second
-    run, and launched in each one from then on."""
+    """A program as a CUDA graph. The first run takes the steps one by one, because libraries load
+    lazily. The second run records the graph, and later runs launch it."""
 
     def __init__(self, run: Step, stream: Any) -> None:
         self._run = run
@@ -336,7 +340,7 @@ class _Recorded:
 
 
 def _stack(array: Any) -> Any:
-    """Four axes as three; None: there is no such view."""
+    """A view with three axes of four; None if there is no such view."""
     shape, (outer, inner) = array.shape, array.stride()[:2]
     if shape[0] == 1:
         return array[0]
@@ -359,7 +363,7 @@ def _functions() -> dict[str, Function]:
     def elu(x: Any, out: Any = None) -> Any:
         return torch.add(torch.clamp_min(x, 0), torch.expm1(torch.clamp_max(x, 0)), out=out)
 
-    def softplus(x: Any, out: Any = None) -> Any:  # PyTorch's own is x from 20 on
+    def softplus(x: Any, out: Any = None) -> Any:  # torch's softplus returns x above 20
         return torch.add(torch.clamp_min(x, 0), torch.log1p(torch.exp(-torch.abs(x))), out=out)
 
     def compared(function: Any) -> Function:
@@ -372,7 +376,7 @@ def _functions() -> dict[str, Function]:
     def gelu_quick(x: Any, out: Any = None) -> Any:
         return torch.mul(torch.sigmoid(x * 1.702), x, out=out)
 
-    def hardswish(x: Any, out: Any = None) -> Any:  # PyTorch's own is infinite from a sixth of the largest number on
+    def hardswish(x: Any, out: Any = None) -> Any:  # torch's overflows above a sixth of the largest number
         return torch.mul(torch.clamp_min(x, -3), nn.hardsigmoid(x), out=out)
 
     return {

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..._base.errors import InvalidArgumentError
 from .._nodes import Node
 from ..device import op
 from .family import Family, then
 from .layout import axes, cut, ne
-from .library import FLOATS, Library, Step
+from .library import F32, FLOATS, Library, Step
 
 
 def _is_product(node: Node) -> bool | str:
     w, x = node.sources
     if x.dtype not in FLOATS:
-        return f"source 1 is {x.dtype.name}, and it computes products with floats"
+        return f"source 1 is {x.dtype.name}; ARRAY multiplies floats"
     if w.dtype not in FLOATS and not w.dtype.is_quantized:
-        return f"source 0 is {w.dtype.name}, and it computes products of floats and quantized weights"
+        return f"source 0 is {w.dtype.name}; ARRAY multiplies float or quantized weights"
     if node.dtype not in FLOATS:
-        return f"the result is {node.dtype.name}, and it computes floats"
+        return f"the result is {node.dtype.name}; ARRAY computes floats"
     (w3, w2, _, k), (x3, x2, _, depth) = ne(w.shape), ne(x.shape)
     fits = k == depth and w3 and w2 and x3 % w3 == 0 and x2 % w2 == 0
     return bool(fits) or "shapes that do not fit"
@@ -34,7 +35,7 @@ def mul_mat(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
     if read_w is None and read_x is None:
         return then(_product(library, target, w, x), store)
 
-    def product() -> None:  # over arrays that are made in each run
+    def product() -> None:  # the arrays are new in each run
         _product(library, target, w if read_w is None else read_w(), x if read_x is None else read_x())()
 
     return then(product, store)
@@ -43,17 +44,54 @@ def mul_mat(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
 def _product(library: Library, out: Any, w: Any, x: Any) -> Step:
     out, w, x = (axes(library, array, 4) for array in (out, w, x))
     (w3, w2, m, k), (x3, x2, n, _) = w.shape, x.shape
-    if w3 == w2 == 1:  # one matrix, and so all rows of x at once
+    if w3 == w2 == 1:  # one matrix: multiply all rows of x at once
         rows, results = (library.reshaped(array, (x3 * x2 * n, size)) for array, size in ((x, k), (out, m)))
         if rows is not None and results is not None:
             return library.product(rows, w[0, 0].T, results)
     r3, r2 = x3 // w3, x2 // w2
     if r3 == r2 == 1:
         return library.product(x, w.swapaxes(-1, -2), out)
-    if r3 == 1:  # rows of x that share a matrix, at once
+    if r3 == 1:  # multiply the rows of x that share a matrix at once
         rows, results = (library.reshaped(a, (x3, w2, r2 * n, size)) for a, size in ((x, k), (out, m)))
         if rows is not None and results is not None:
             return library.product(rows, w.swapaxes(-1, -2), results)
     x, out = (cut(library, a, [[w3, r3], [w2, r2], [n], [size]]) for a, size in ((x, k), (out, m)))
     w = cut(library, w, [[w3, 1], [w2, 1], [m], [k]])
     return library.product(x, w.swapaxes(-1, -2), out)
+
+
+def _is_expert_product(node: Node) -> bool | str:
+    w, x, ids = node.sources
+    if x.dtype not in FLOATS or node.dtype != F32 or ids.dtype.name != "int32":
+        return f"products of {x.dtype.name} with indices of {ids.dtype.name} as {node.dtype.name}"
+    return w.dtype in FLOATS or w.dtype.is_quantized or f"weights of {w.dtype.name}"
+
+
+@op("mul_mat_experts", dtypes="all", when=_is_expert_product, prepare=True)
+def mul_mat_experts(device: Family, node: Node, out: Any, w: Any, x: Any, ids: Any) -> Step:
+    """Token by token: the matrices are gathered, and converted to float32."""
+    library, (weights, rows, _) = device.library, node.sources
+    out, w, x, ids = axes(library, out, 3), axes(library, w, 3), axes(library, x, 3), axes(library, ids, 2)
+    used, k = ids.shape[1], x.shape[2]
+    gathered, wide = library.empty((used, *w.shape[1:]), weights.dtype), library.empty((used, 1, k))
+    floats = device.floats_of(gathered, weights.dtype)
+    steps: list[Step] = []
+    for t in range(ids.shape[0]):
+        steps.append(library.take(w, ids[t], gathered))
+        for u in range(used):
+            steps.append(device.conversion(wide[u], F32, x[t, u % x.shape[1] : u % x.shape[1] + 1], rows.dtype))
+        steps.append(_multiplied(library, gathered, floats, wide, out[t, :, None]))
+
+    def run() -> None:
+        try:
+            for step in steps:
+                step()
+        except IndexError as error:
+            raise InvalidArgumentError(f"{node}: {error}") from None
+
+    return run
+
+
+def _multiplied(library: Library, w: Any, floats: Step | None, x: Any, out: Any) -> Step:
+    """``out[u] = x[u] @ w[u].T``"""
+    return lambda: library.product(x, (w if floats is None else floats()).swapaxes(-1, -2), out)()

@@ -12,7 +12,7 @@ from .._nodes import Node
 from ..device import op
 from .family import FLOAT_NAMES, Family, then
 from .layout import axes, cut, ne
-from .library import Step
+from .library import F32, FLOATS, Step
 
 
 def _one_source(node: Node) -> bool | str:
@@ -22,14 +22,20 @@ def _one_source(node: Node) -> bool | str:
 def _masks(node: Node) -> bool | str:
     if len(node.sources) == 1:
         return True
+    if len(node.sources) > 2 or node.sources[1].dtype not in FLOATS:
+        return "sinks"
     x, mask = ne(node.shape), ne(node.sources[1].shape)
     fits = mask[0] == mask[1] == 1 and mask[2] and x[2] % mask[2] == 0 and mask[3] == x[3]
-    return bool(fits) or "a mask whose rows do not repeat over those of each matrix"
+    return bool(fits) or "a mask whose rows do not repeat to the rows of each matrix"
 
 
 def _turns(node: Node) -> bool | str:
     p = node.params
     mode, size = p["mode"], node.shape[-1]
+    if len(node.sources) > 2:
+        return "factors of the frequencies"
+    if p["offset"]:
+        return "an offset"
     if mode not in ("normal", "neox", "normal_exact", "neox_exact"):
         return f"mode {mode}"
     if p["ext_factor"] != 0:
@@ -37,9 +43,9 @@ def _turns(node: Node) -> bool | str:
     if p["xpos_base"] is not None:
         return "xPos (xpos_base)"
     if not 0 < p["n_dims"] <= size or p["n_dims"] % 2 or size % 2:
-        return "n_dims that are odd, or more than a row has"
+        return "n_dims is odd or larger than a row"
     if mode == "neox" and p["freq_scale"] != 1:
-        return "mode neox with freq_scale, which counts twice there: mode neox_exact takes it once"
+        return "mode neox applies freq_scale twice: use mode neox_exact"
     return True
 
 
@@ -90,7 +96,7 @@ def diag_mask(device: Family, node: Node, out: Any, a: Any) -> Step:
 
 @op("rope", dtypes=FLOAT_NAMES, when=_turns, prepare=True)
 def rope(device: Family, node: Node, out: Any, a: Any, positions: Any) -> Step:
-    """Pairs of a head are rotated by angles, in double, that grow with the token's position."""
+    """Rotates pairs of a head by angles that grow with the token's position, computed in double."""
     p, size = node.params, node.shape[-1]
     neox = p["mode"] in ("neox", "neox_exact")
     turned = size if p["mode"] == "normal" else p["n_dims"]
@@ -106,7 +112,7 @@ def get_rows(device: Family, node: Node, out: Any, table: Any, ids: Any) -> Step
     library, of = device.library, node.sources[0].dtype
     table, ids, out = axes(library, table, 4), axes(library, ids, 3), axes(library, out, 4)
     steps: list[Step] = []
-    for i in range(prod(ids.shape[:2])):  # each plane of the table has its own indices
+    for i in range(prod(ids.shape[:2])):  # each matrix of the table has its own indices
         at = divmod(i, ids.shape[1])
         if of == node.dtype:
             steps.append(library.take(table[at], ids[at], out[at]))
@@ -154,8 +160,49 @@ def set_rows(device: Family, node: Node, out: Any, rows: Any, ids: Any, target: 
     return write
 
 
+def _adds(node: Node) -> bool | str:
+    return all(s.dtype.name in FLOAT_NAMES for s in (node, *node.sources[:2])) or "sources of other dtypes"
+
+
+@op("add_id", in_place=True, dtypes=FLOAT_NAMES, when=_adds, prepare=True)
+def add_id(device: Family, node: Node, out: Any, a: Any, b: Any, ids: Any) -> Step:
+    library = device.library
+    a, out, b, ids = axes(library, a, 3), axes(library, out, 3), axes(library, b, 2), axes(library, ids, 2)
+    wide = library.empty((*ids.shape, b.shape[1]))
+    floats = device.floats_of(b, node.sources[1].dtype)
+    table = b if floats is None else library.empty(b.shape)
+    pick = [library.take(table, ids[t], wide[t]) for t in range(ids.shape[0])]
+    summed: Any = _Sum(node)
+    add = device.step_of(library.functions["add"], summed, out, (a, wide))
+
+    def run() -> None:
+        try:
+            if floats is not None:
+                library.assign_from(table, floats)()
+            for step in pick:
+                step()
+        except IndexError as error:
+            raise InvalidArgumentError(f"{node}: {error}") from None
+        add()
+
+    return run
+
+
+class _Sum:
+    """The node and its sources after the rows were picked as float32, for ``step_of``."""
+
+    def __init__(self, node: Node) -> None:
+        self.dtype = node.dtype
+        self.sources = (node.sources[0], _Float32())
+
+
+class _Float32:
+    dtype = F32
+
+
 def _slopes(n_heads: int, bias: float) -> np.ndarray[Any, Any]:
-    """Of ALiBi, as the CPU has them: heads beyond the largest power of two take the odd powers of the finer base."""
+    """The slopes of ALiBi, as on the CPU. Heads beyond the largest power of two use odd powers of
+    the finer base."""
     floor = 1 << (n_heads.bit_length() - 1)
     heads = np.arange(n_heads)
     powers = np.where(heads < floor, (heads + 1) / floor, (2 * (heads - floor) + 1) / (2 * floor))

@@ -1,37 +1,41 @@
 """Pictures of plans and of traces: on a page, in notebooks, as SVG and PNG, as CSV and in terminals.
 
-What a picture consists of
-    *Lanes*: one for each device, time to the right. A bar is a split (of a trace: what a device did), an arrow a copy
-    from one device to another. *Map*, one for each device: time to the right, addresses upwards, a block for each piece
-    of memory. *Live bytes* below it. A *legend*, and on the page *tables* whose rows add up to their last one.
+Parts of a picture
+    *Lanes*: one for each device, time to the right. A bar is a split (in a trace: an event of the
+    device). An arrow is a copy between devices. *Map*: one for each device, time to the right,
+    addresses upwards, a block for each piece of memory. *Live bytes* are below it. There is a
+    *legend*, and on the page *tables* whose last row is the sum.
 
 One data model (``data``)
-    A block is one tensor's stay. Blocks that follow one another in the same memory (in place) are the *stages* of one
-    :class:`~.data.Storage`: it is drawn, listed and counted once. The x axis has *steps*: what the plan's program does,
-    the nodes that compute something and the copies between them. *Nodes* are those of the graph, views included; they
-    are what ``repr`` of a graph counts. A hatched *gap* is memory below the top of what is alive that nothing uses
-    then; above that top memory is *free*.
+    A block is the memory of one tensor over its lifetime. Blocks that share memory in place are the
+    *stages* of one :class:`~.data.Storage`, which is drawn, listed and counted once. The x axis has
+    the *steps* of the plan's program: nodes that compute something, and copies. *Nodes* are those
+    of the graph, views included, as ``repr`` of a graph counts them. The top is the highest address
+    in use at a step. A hatched *gap* is unused memory below the top. Memory above the top is
+    *free*.
 
 Peaks
-    *arena*: the highest address that results need at once; *lower bound*: what no plan can go below. *allocated*:
+    *arena*: the highest address of results. *lower bound*: no plan needs fewer bytes. *allocated*:
     arena, leafs and kept copies. *total*: allocated and scratch. No other number is called a peak.
 
 One drawing code (``draw``, ``maps``, ``lanes``, ``labels``)
-    It writes SVG, for a width in pixels (files, notebooks) or for any width (the page: positions are shares of the
-    width, and each label says from which width on it fits). A label is the longest of its alternatives that fits into
-    its block, lying or standing: name and size, name, the name's last parts. None is drawn that does not fit. Widths
-    are those of Helvetica, which Arial and Liberation Sans share, and with 8 % to spare. What the pointer, a tap or the
-    keyboard shows of a thing is the ``<title>`` inside it, in lines ``word: what``.
+    It writes SVG, for a width in pixels (files, notebooks) or for any width (the page). For any
+    width, positions are shares of the width, and each label has the smallest width at which it
+    fits. A label is the longest of its alternatives that fits into its block, horizontal or
+    vertical: name and size, name, last parts of the name. A label that does not fit is not drawn.
+    Widths of texts are those of Helvetica, Arial and Liberation Sans, plus 8 %. The pointer, a tap
+    or the keyboard shows the ``<title>`` of an element, in lines ``word: text``.
 
 One set of colours (``palette``)
-    A colour means the kind of an operator, and nothing else; devices have lanes, not colours. Kinds differ also for the
-    colour-blind, and dark text is legible on all of them, in the light set and in the dark one. Bytes and lifetimes
-    have one scale of five shades.
+    A colour means the kind of an operator, never a device. The colour-blind can distinguish all
+    kinds, and dark text is legible on them, in the light theme and in the dark theme. Bytes and
+    lifetimes have one scale of five shades.
 
-Modules: ``data`` what is drawn; ``about`` what is told of it; ``labels`` what is legible; ``palette`` colours; ``draw``
-how places and texts are written; ``maps`` and ``lanes`` the charts; ``svg`` files and notebooks; ``page`` with
-``page.html``, and its tables, ``lists``; ``table`` CSV; ``text`` terminals; ``plans`` these of a plan; ``traces`` those
-of a record; ``chrome`` records for other viewers. All of them read and change nothing.
+Modules: ``data`` the data model; ``about`` texts of titles; ``labels`` widths of texts; ``palette``
+colours; ``draw`` SVG of positions and texts; ``maps`` and ``lanes`` the charts; ``svg`` files and
+notebooks; ``page`` with ``page.html``, and its tables, ``lists``; ``table`` CSV; ``text``
+terminals; ``plans`` pictures of a plan; ``traces`` pictures of a record; ``chrome`` records for
+other viewers. They only read.
 """
 
 from __future__ import annotations

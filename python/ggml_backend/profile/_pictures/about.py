@@ -1,4 +1,4 @@
-"""What is told of a block, a copy, a split and of all: in lines ``word: what``, the first of them a title."""
+"""Texts about a block, a copy, a split and a whole picture: a title, then lines ``word: text``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = [
     "memory_parts", "shape_text",
 ]  # fmt: skip
 
-_NAMES = 6  # of sources and readers
-_LETTERS = 200  # of a reason
+_NAMES = 6  # names of sources and readers that a text lists
+_LETTERS = 200  # letters of a reason
 
-#: Why a copy is made, by the reason that a plan has for it.
+#: Texts for the reasons of copies.
 COPY_REASONS = {
-    "input": "made in each run: the split reads what another device holds",
-    "kept": "made when it is new or its original was written, and kept: a weight that the split reads",
-    "write-back": "made in each run: the result belongs into memory of the other device",
+    "input": "made in each run: the split reads data of another device",
+    "kept": "a weight that the split reads: kept, and copied again only after a write to the original",
+    "write-back": "made in each run: the result belongs in memory of the other device",
 }
 
 
@@ -42,7 +42,7 @@ def _lines(title: str, lines: Sequence[tuple[str, str]]) -> str:
 
 
 def about_stage(picture: Picture, storage: Storage, k: int) -> str:
-    """Of a tensor in its memory."""
+    """A text about stage k of a storage."""
     stage = storage.stages[k]
     b = stage.block
     note = picture.notes.get(b.node) if b.node >= 0 else None
@@ -89,7 +89,7 @@ def about_copy(c: CopyLike, step: int) -> str:
 
 
 def about_split(picture: Picture, s: SplitLike, first: int) -> str:
-    """``first``: the index of its first node in the graph."""
+    """A text about a split. ``first``: the index of its first node in the graph."""
     arriving = [c for c in picture.copies_of.get(s.index, ()) if c.reason != "write-back"]
     notes = [n for n in (picture.notes.get(first + i) for i in range(len(s.nodes))) if n is not None]
     ends = " … ".join(n or "(no name)" for n in dict.fromkeys((s.nodes[0], s.nodes[-1]))) if s.nodes else ""
@@ -107,7 +107,7 @@ def about_split(picture: Picture, s: SplitLike, first: int) -> str:
 
 
 def memory_parts(arena: ArenaLike) -> list[tuple[str, int]]:
-    """What a device gives, with the sums: the names by which all pictures and tables tell of memory."""
+    """Bytes of a device by purpose, with the sums. All pictures and tables use these names."""
     allocated = arena.peak + arena.leafs + arena.replicas
     return [
         ("arena", arena.peak), ("leafs", arena.leafs), ("kept copies", arena.replicas), ("allocated", allocated),
@@ -116,7 +116,8 @@ def memory_parts(arena: ArenaLike) -> list[tuple[str, int]]:
 
 
 def memory_columns(arenas: Sequence[ArenaLike]) -> tuple[list[str], list[tuple[str, list[int]]]]:
-    """The same of several devices: names of the columns, the last one for all, and rows with what they are."""
+    """:func:`memory_parts` of several devices: names of the columns, the last one for all, and rows
+    with their names."""
     columns = [dict(memory_parts(a)) for a in arenas]
     names = [a.backend for a in arenas]
     if len(columns) > 1:
@@ -128,7 +129,7 @@ def memory_columns(arenas: Sequence[ArenaLike]) -> tuple[list[str], list[tuple[s
 
 
 def facts(picture: Picture) -> str:
-    """One line about all of it."""
+    """One line about the whole picture."""
     n, found = picture.n_steps, []
     if picture.n_nodes:
         found.append(count(picture.n_nodes, "node"))

@@ -1,11 +1,10 @@
 """The record of a scheduler as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and ``chrome://tracing`` open.
 
-One process; a lane (thread) for the host and one for each backend. Slices of a lane are disjoint or nested, since
-viewers misplace others: a slice that overlaps another one in part goes to a further lane of the same name. Copies are
-tied by flow arrows to the split that made the bytes and to the split that reads them. Counters show the live bytes and
-the size of each arena.
-
-Operators of a profile have lanes of their own below, one for each kind on each device.
+The trace has one process, with a lane (thread) for the host and one for each backend. Slices of a
+lane are disjoint or nested, because viewers misplace others. A slice that partly overlaps another
+one goes to another lane of the same name. Flow arrows connect a copy with the split that made the
+bytes and with the split that reads them. Counters show the live bytes and the size of each arena.
+Operators of a profile have their own lanes below, one for each kind on each device.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 __all__ = [
-    "HOST", "EventLike", "OperatorSlice", "Slice", "chrome_trace", "lane_of", "named", "packed", "title_of", "told_of",
+    "HOST", "EventLike", "OperatorSlice", "Slice", "arguments_of", "chrome_trace", "lane_of", "named", "packed",
+    "title_of",
 ]  # fmt: skip
 
 HOST = -1  # the lane of the calling thread
@@ -25,7 +25,7 @@ _PID = 1
 
 
 class EventLike(Protocol):
-    """What happened from ``start_ns`` to ``end_ns``."""
+    """An event from ``start_ns`` to ``end_ns``."""
 
     @property
     def kind(self) -> str: ...
@@ -61,7 +61,7 @@ class EventLike(Protocol):
 
 @dataclass(frozen=True)
 class OperatorSlice:
-    """One time that operators were computed. ``lane``: those with the same one are drawn together."""
+    """One execution of operators. ``lane``: slices with the same lane are drawn together."""
 
     lane: str
     name: str
@@ -71,7 +71,7 @@ class OperatorSlice:
 
 
 class Slice:
-    """An event, and where it is drawn."""
+    """An event and its position in the trace."""
 
     __slots__ = ("end", "event", "index", "start", "tid")
 
@@ -79,13 +79,13 @@ class Slice:
         self.event = event
         self.index = index
         self.start = event.start_ns - origin
-        # what takes no time could not be seen, nor tied to an arrow
+        # viewers cannot show a slice without length, or attach an arrow to it
         self.end = max(event.end_ns - origin, self.start + 1)
         self.tid = 0
 
 
 def lane_of(event: EventLike, queueless: Collection[int]) -> int:
-    """The backend in whose lane an event is drawn, or HOST."""
+    """The backend whose lane shows an event, or HOST."""
     if event.kind == "compute":
         return event.backend
     if event.by_host or event.kind in ("plan", "wait"):
@@ -95,7 +95,7 @@ def lane_of(event: EventLike, queueless: Collection[int]) -> int:
 
 def packed(slices: Iterable[Slice]) -> list[list[Slice]]:
     """Rows in which slices are disjoint or nested."""
-    rows: list[tuple[list[int], list[Slice]]] = []  # the ends of what is open, innermost last
+    rows: list[tuple[list[int], list[Slice]]] = []  # ends of the open slices, innermost last
     for s in sorted(slices, key=lambda s: (s.start, -s.end, s.index)):
         for open_ends, row in rows:
             while open_ends and open_ends[-1] <= s.start:
@@ -131,7 +131,7 @@ def title_of(event: EventLike, names: Sequence[str]) -> str:
     return f"{event.kind} {event.name} to {named(event.backend, names)}"
 
 
-def told_of(event: EventLike, names: Sequence[str]) -> dict[str, Any]:
+def arguments_of(event: EventLike, names: Sequence[str]) -> dict[str, Any]:
     args: dict[str, Any] = {"run": event.run}
     if event.split >= 0:
         args["split"] = event.split
@@ -147,7 +147,7 @@ def _slice(s: Slice, names: Sequence[str]) -> dict[str, Any]:
     return {
         "name": title_of(s.event, names), "cat": s.event.kind, "ph": "X", "ts": _us(s.start),
         "dur": _us(s.end - s.start), "pid": _PID,
-        "tid": s.tid, "args": told_of(s.event, names),
+        "tid": s.tid, "args": arguments_of(s.event, names),
     }  # fmt: skip
 
 
@@ -157,12 +157,14 @@ def _arrow(ph: str, at: Slice, ts: int, number: int, name: str) -> dict[str, Any
 
 
 class _Ended:
-    """Finds the last slice of a list that has ended by some time."""
+    """Finds the last slice of a list that has ended by a given time."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         order = sorted(range(len(slices)), key=lambda i: slices[i].end)
         self._ends = [slices[i].end for i in order]
-        self._last = [slices[i] for i in accumulate(order, max)]  # the last of the slices that end no later
+        self._last = [
+            slices[i] for i in accumulate(order, max)
+        ]  # by order of ends: the last slice among those up to here
 
     def by(self, time: int) -> list[Slice]:
         n = bisect_right(self._ends, time)
@@ -170,7 +172,8 @@ class _Ended:
 
 
 def _arrows(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, Any]]:
-    """From the split that made the bytes of a copy, if one did, through the copy to the split that reads them."""
+    """Arrows from the split that made the bytes of a copy, if one did, to the copy and on to the
+    split that reads it."""
     computes: dict[tuple[int, int], list[Slice]] = {}  # by run and backend
     readers: dict[tuple[int, int, int], list[Slice]] = {}  # also by split
     for s in slices:
@@ -205,8 +208,8 @@ def _counters(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, A
 def _operator_lanes(
     operators: Sequence[OperatorSlice], origin: int, tid: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Names of lanes, from number ``tid`` on, and their slices. A lane of steps that several threads computed at once
-    has rows, in each of which one follows the other."""
+    """Names of lanes, from number ``tid`` on, and their slices. A lane whose steps overlap in time
+    has several rows."""
     lanes: dict[str, list[list[OperatorSlice]]] = {}
     for s in sorted(operators, key=lambda s: s.start_ns):
         rows = lanes.setdefault(s.lane, [])
@@ -231,8 +234,11 @@ def chrome_trace(
     queueless: Collection[int] = (),
     operators: Sequence[OperatorSlice] = (),
 ) -> dict[str, Any]:
-    """``names`` are those of the backends, in the scheduler's order; ``queueless`` those (indices) that do nothing on
-    their own, so that others bring copies to them."""
+    """The trace as JSON data.
+
+    names: names of the backends, in the scheduler's order
+    queueless: indices of backends without a queue; the host or another backend copies to them
+    """
     starts = [*(e.start_ns for e in events), *(s.start_ns for s in operators)]
     origin = min(starts, default=0)
     lanes: dict[int, list[Slice]] = {lane: [] for lane in (HOST, *range(len(names)))}

@@ -1,9 +1,10 @@
-"""What a picture of a plan shows. Time is counted in steps of the plan's program; spans are half-open; sizes and
-offsets are bytes.
+"""The data that a picture of a plan shows. Time is counted in steps of the plan's program. Spans are half-open. Sizes
+and offsets are bytes.
 
-Chunks of an arena have offsets of their own; a picture stacks them, so that every block has a height above the arena's
-bottom. Blocks that took over the memory of another (``root``) are stages of one :class:`Storage`, which lives as long
-as any of them, has the size of the largest and counts once.
+Each chunk of an arena has its own offsets. A picture stacks the chunks, so that every block has a
+height above the bottom of the arena. Blocks that reuse the memory of another block in place
+(``root``) are stages of one :class:`Storage`. It lives as long as any of them, has the size of the
+largest, and counts once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 
 class BlockLike(Protocol):
-    """One tensor's stay in an arena."""
+    """The memory of one tensor in an arena, over its lifetime."""
 
     @property
     def id(self) -> int: ...
@@ -42,9 +43,9 @@ class BlockLike(Protocol):
     @property
     def in_place(self) -> bool: ...
     @property
-    def step(self) -> int: ...  # at which it is computed; -1: not known
+    def step(self) -> int: ...  # the step that computes it; -1: not known
     @property
-    def node(self) -> int: ...  # its index in the graph; -1: a copy, or not known
+    def node(self) -> int: ...  # index in the graph; -1: a copy, or not known
     @property
     def shape(self) -> tuple[int, ...] | None: ...
     @property
@@ -106,19 +107,19 @@ class CopyLike(Protocol):
 
 @dataclass(frozen=True)
 class Note:
-    """What else is known of a node of the graph."""
+    """A note about a node of the graph."""
 
-    sources: tuple[str, ...]  #: names of what it reads
-    readers: tuple[str, ...]  #: names of what reads it
-    reason: str  #: why it runs where it runs
+    sources: tuple[str, ...]  #: names of the tensors that it reads
+    readers: tuple[str, ...]  #: names of the tensors that read it
+    reason: str  #: why it runs on its backend
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything that is drawn."""
+    """The data of a whole picture."""
 
     title: str
-    n_nodes: int  #: of the graph; 0: there is none
+    n_nodes: int  #: nodes of the graph; 0: no graph
     arenas: Sequence[ArenaLike]
     splits: Sequence[SplitLike] = ()
     copies: Sequence[CopyLike] = ()
@@ -126,7 +127,7 @@ class Picture:
 
     @cached_property
     def copies_of(self) -> Mapping[int, Sequence[CopyLike]]:
-        """The copies of each split that has any."""
+        """The copies of each split that has copies."""
         found: dict[int, list[CopyLike]] = {}
         for c in self.copies:
             found.setdefault(c.split, []).append(c)
@@ -139,26 +140,26 @@ class Picture:
 
     @property
     def n_steps(self) -> int:
-        """Of the program: nodes that compute something, and copies."""
+        """Steps of the program: nodes that compute something, and copies."""
         return max((upper for upper in (*(s.end for s in self.splits), *_ends(self.arenas))), default=0)
 
     @property
     def backends(self) -> list[str]:
-        """In the order in which their lanes are drawn."""
+        """Backends in the order of their lanes."""
         copies = chain.from_iterable((c.src_backend, c.dst_backend) for c in self.copies)
         return list(dict.fromkeys([*(a.backend for a in self.arenas), *(s.backend for s in self.splits), *copies]))
 
 
 class Moment(NamedTuple):
-    """From ``time`` on, until the next moment."""
+    """The state from ``time`` until the next moment."""
 
     time: int
-    live: int  # bytes that are alive
-    top: int  # where the highest of them ends
+    live: int  # live bytes
+    top: int  # end of the highest live byte
 
 
 def bases(blocks: Sequence[BlockLike]) -> list[int]:
-    """Where each chunk begins when they are stacked; one more at the end: the height of all."""
+    """The bottom of each chunk in the stack, and at the end the height of the stack."""
     heights = [0] * (max((b.chunk for b in blocks), default=0) + 1)
     for b in blocks:
         heights[b.chunk] = max(heights[b.chunk], b.offset + b.nbytes)
@@ -169,7 +170,7 @@ def bases(blocks: Sequence[BlockLike]) -> list[int]:
 
 
 def chains(blocks: Sequence[BlockLike]) -> list[int]:
-    """For each block the index of the block whose memory it shares; its own if it shares none."""
+    """For each block the index of the block whose memory it shares, or its own index."""
     index = {b.id: i for i, b in enumerate(blocks)}
     found = [index.get(b.root, i) if b.root is not None else i for i, b in enumerate(blocks)]
     for i in range(len(found)):
@@ -181,7 +182,7 @@ def chains(blocks: Sequence[BlockLike]) -> list[int]:
 
 
 class Stage(NamedTuple):
-    """One of the tensors that have a storage in turn."""
+    """One of the tensors that use a storage one after the other."""
 
     block: BlockLike
     start: int
@@ -194,8 +195,8 @@ class Storage:
 
     lower: int
     upper: int
-    nbytes: int  #: of the largest tensor in it
-    bottom: int  #: above the arena's, chunks stacked
+    nbytes: int  #: bytes of the largest tensor in it
+    bottom: int  #: height above the bottom of the arena
     stages: tuple[Stage, ...]
 
     @property
@@ -204,7 +205,8 @@ class Storage:
 
 
 def _stages(members: list[BlockLike], upper: int) -> tuple[Stage, ...]:
-    """From the step at which each is computed to that of the next one. Where the steps are not known, the spans are."""
+    """The stages of a storage. Each lasts from its step to the step of the next one. If steps are
+    not known, spans count."""
     order = sorted(members, key=lambda b: (b.step if b.step >= 0 else b.lower, b.id))
     starts = [max(b.lower, min(b.step, upper)) if b.step >= 0 else b.lower for b in order]
     starts[0] = order[0].lower
@@ -212,7 +214,7 @@ def _stages(members: list[BlockLike], upper: int) -> tuple[Stage, ...]:
 
 
 def storages(blocks: Sequence[BlockLike]) -> list[Storage]:
-    """The pieces of memory that blocks have, by the moment at which they are first used."""
+    """The storages of blocks, in the order of their first use."""
     members: dict[int, list[BlockLike]] = {}
     for b, root in zip(blocks, chains(blocks), strict=True):
         members.setdefault(root, []).append(b)
@@ -225,7 +227,7 @@ def storages(blocks: Sequence[BlockLike]) -> list[Storage]:
 
 
 def curve(pieces: Sequence[Storage]) -> list[Moment]:
-    """Live bytes and the top of what is alive, at each moment at which something changes."""
+    """Live bytes and their top, at each moment when they change."""
     used = [s for s in pieces if s.lower < s.upper and s.nbytes]
     deltas: dict[int, int] = {}
     for s in used:
@@ -249,8 +251,8 @@ def curve(pieces: Sequence[Storage]) -> list[Moment]:
 
 
 def copy_steps(picture: Picture) -> list[int]:
-    """The step of each copy: that at which its memory begins; of copies that have none in an arena (kept ones, results
-    that go home) the steps that are left, in order."""
+    """The step of each copy: the first step of its memory. Copies without memory in an arena (kept
+    copies, write-backs) get the remaining steps in order."""
     begins: dict[str, list[int]] = {}
     for b in (b for a in picture.arenas for b in a.blocks if b.op == "copy"):
         begins.setdefault(b.name, []).append(b.step if b.step >= 0 else b.lower)
@@ -267,7 +269,8 @@ def copy_steps(picture: Picture) -> list[int]:
 
 
 def peak_moment(moments: Sequence[Moment]) -> int:
-    """When the most bytes are alive: what no plan can do without. 0 if nothing ever is."""
+    """The time with the most live bytes, which are a lower bound of every plan. 0 if no bytes are
+    ever live."""
     best = max(moments, key=lambda m: (m.live, m.top), default=None)
     return best.time if best is not None else 0
 
@@ -290,7 +293,7 @@ def next_tick(coarse: int) -> int:
 
 
 def time_tick(t: int) -> int:
-    """How coarse an axis shows this step: the largest of 1, 5, 10, 50, 100, ... that divides it."""
+    """How coarse the tick of a step is: the largest of 1, 5, 10, 50, 100, ... that divides it."""
     coarse = 1
     while t and (nxt := next_tick(coarse)) <= t and t % nxt == 0:
         coarse = nxt
@@ -298,7 +301,7 @@ def time_tick(t: int) -> int:
 
 
 def span(picture: Picture) -> tuple[int, int]:
-    """The time axis."""
+    """First and last step of the time axis."""
     lower = min((b.lower for a in picture.arenas for b in a.blocks), default=0)
     upper = max((b.upper for a in picture.arenas for b in a.blocks), default=1)
     lower, upper = min(lower, 0), max(upper, picture.n_steps)
@@ -312,7 +315,7 @@ def tick_text(n: int) -> str:
 
 
 def verdict(arena: ArenaLike) -> str:
-    """How good the peak is, in words."""
+    """A text about the quality of the peak."""
     if not arena.blocks or not arena.peak:
         return "empty"
     if arena.peak <= arena.lower_bound:
@@ -347,7 +350,7 @@ class BareBlock:
 
 @dataclass(frozen=True)
 class BareArena:
-    """Blocks that were planned without a graph."""
+    """Blocks planned without a graph."""
 
     backend: str
     peak: int
@@ -360,5 +363,5 @@ class BareArena:
 
 
 def bare_picture(title: str, arenas: Sequence[ArenaLike]) -> Picture:
-    """Of arenas without a graph around them."""
+    """A picture of arenas without a graph."""
     return Picture(title, 0, arenas)

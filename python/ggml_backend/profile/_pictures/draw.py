@@ -1,8 +1,8 @@
-"""How places, colours and texts are written as SVG: for one width, or for any.
+"""Writes positions, colours and texts as SVG: for one width, or for any width.
 
-A chart has two parts, an axis of ``AXIS`` pixels at its left and the plot. The page puts the plot into a box that
-scrolls and can be as wide as a reader likes, so positions in it are shares of its width. In a file both are in one
-picture.
+A chart has two parts, an axis of ``AXIS`` pixels at its left and the plot. The page puts the plot
+into a box that scrolls and that a reader can widen, so positions in it are shares of its width. A
+file has both parts in one picture.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = [
     "AXIS", "FOOT", "SIDE", "TOP", "Chart", "Sheet", "Tick", "axis_text", "labels", "plot_width", "time_axis", "title",
 ]  # fmt: skip
 
-AXIS = 64  # pixels: the width of an axis
-TOP = 8  # above a chart: half a line
-FOOT = 24  # below it: the time axis
-SIDE = 12  # beside charts of a file
+AXIS = 64  # pixels: width of an axis
+TOP = 8  # pixels above a chart: half a line
+FOOT = 24  # pixels below it: the time axis
+SIDE = 12  # pixels beside charts of a file
 _MOST_LABELS, _MOST_TICKS = 1500, 800
 
 
-Tick = tuple[float, str, float]  # when, what it says, how coarse: the distance to others that are as coarse
+Tick = tuple[float, str, float]  # time, text, and how coarse: the distance to ticks that are as coarse
 
 
 def plot_width(width: int) -> int:
-    """Of a file so wide."""
+    """The width of the plot in a file of this width."""
     return width - 2 * SIDE - AXIS - 8
 
 
@@ -44,14 +44,14 @@ class Chart(NamedTuple):
 
 @dataclass(frozen=True)
 class Sheet:
-    """How places and colours are written."""
+    """Writes positions and colours."""
 
     t0: float
     t1: float
-    width: float | None = None  #: of the plot, in pixels; None: any
+    width: float | None = None  #: pixels of the plot; None: any width
     theme: str = "auto"
-    colour: str = "kind"  #: what colours mean: "kind", "life" or "size"; for any width all three are written
-    ident: str = "p"  #: begins the ids of patterns
+    colour: str = "kind"  #: the meaning of colours: "kind", "life" or "size". For any width all three are written
+    ident: str = "p"  #: prefix of the ids of patterns
 
     def share(self, t: float) -> float:
         return (t - self.t0) / (self.t1 - self.t0)
@@ -60,7 +60,7 @@ class Sheet:
         return f"{100 * self.share(t):.5g}%" if self.width is None else f"{self.width * self.share(t):.1f}"
 
     def between(self, a: float, b: float) -> str:
-        """Attributes of a rectangle: where it begins, and its width."""
+        """Attributes of a rectangle: its left edge and its width."""
         share = self.share(b) - self.share(a)
         wide = f"{100 * share:.5g}%" if self.width is None else f"{max(self.width * share, 0.5):.1f}"
         return f'x="{self.x(a)}" width="{wide}"'
@@ -69,7 +69,8 @@ class Sheet:
         return "100%" if self.width is None else f"{self.width:.1f}"
 
     def paint(self, *names: str, shown: str = "") -> str:
-        """Classes; for one width also the colours, for viewers without styles. ``shown``: classes of :meth:`when`."""
+        """The attribute ``class``. For one width also the colours, for viewers without styles.
+        ``shown``: classes of :meth:`when`."""
         if self.width is None:
             return f'class="{" ".join(names)}{shown}"'
         other = {"k": "kind", "l": "life", "z": "size"}
@@ -77,8 +78,8 @@ class Sheet:
         return f'class="{" ".join(kept)}"' + "".join(attribute(n, self.theme) for n in kept)
 
     def when(self, above: float, below: float = float("inf")) -> str | None:
-        """Classes of what is shown while the plot has a width of ``above`` or more, less than ``below``; None: it is
-        not."""
+        """Classes of an element that is shown while the plot is at least ``above`` and less than
+        ``below`` wide. None: it is never shown."""
         if self.width is not None:
             return "" if above <= self.width < below else None
         a, b = level(above), level(below)
@@ -88,7 +89,7 @@ class Sheet:
 
 
 def title(text: str) -> str:
-    """What is told of the element that it stands in."""
+    """The title of an element, which viewers show under the pointer."""
     return f"<title>{chr(10).join(markup(line) for line in text.split(chr(10)))}</title>"
 
 
@@ -97,15 +98,15 @@ def axis_text(y: float, words: str, sheet: Sheet, name: str = "soft") -> str:
 
 
 def labels(sheet: Sheet, found: Iterable[tuple[float, float, float, Label]]) -> str:
-    """Labels of blocks: (begin, end, middle in pixels from above, label). Those that show at the smallest widths come
-    first, and there is an end to them."""
+    """Labels of blocks: (begin, end, middle in pixels from above, label). Writes a limited number,
+    those for the smallest widths first."""
     parts = []
     for begin, end, y, label in sorted(found, key=lambda f: f[3].above)[:_MOST_LABELS]:
         shown = sheet.when(label.above, label.below)
         if shown is None:
             continue
         words = markup(label.text)
-        if label.standing:  # turned around a point that is a share of the width
+        if label.standing:  # rotated around a point that is a share of the width
             parts.append(
                 f'<svg x="{sheet.x((begin + end) / 2)}" y="{y:.1f}" overflow="visible" class="turned{shown}">'
                 f'<text {sheet.paint("label")} text-anchor="middle" transform="rotate(-90)" y="4">{words}</text></svg>'
@@ -119,7 +120,7 @@ def labels(sheet: Sheet, found: Iterable[tuple[float, float, float, Label]]) -> 
 
 
 def time_axis(sheet: Sheet, ticks: Iterable[Tick], y: float) -> str:
-    """Ticks stay 44 pixels apart."""
+    """The time axis. Ticks are at least 44 pixels apart."""
     parts = []
     span = sheet.t1 - sheet.t0
     for t, words, coarse in sorted(ticks, key=lambda tick: -tick[2])[:_MOST_TICKS]:

@@ -1,5 +1,4 @@
-"""What is legible at which size: the widths of texts, and for each label the widths of the whole chart at which it is
-shown."""
+"""Widths of texts, and the widths of the chart at which each label is shown."""
 
 from __future__ import annotations
 
@@ -9,14 +8,14 @@ from dataclasses import dataclass
 
 __all__ = ["LADDER", "Label", "alternatives", "fitting", "level", "text_width"]
 
-SIZE = 11  # of letters, in pixels
+SIZE = 11  # pixels of a letter
 PAD = 4  # pixels between a label and the edge of its block
 HIGH = 13  # pixels that a line needs
 
-#: Widths of a chart, in pixels, at which what is shown changes.
+#: Widths of a chart, in pixels, at which labels appear or disappear.
 LADDER = [round(240 * 1.25**k) for k in range(27)]
 
-# Advances of Helvetica from "space" to "~", in thousandths of the size.
+# Advances of Helvetica from space to "~", in thousandths of the size.
 _ADVANCES = [
     278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, 556, 556, 556, 556, 556, 556, 556,
     556, 556, 556, 278, 278, 584, 584, 584, 556, 1015, 667, 667, 722, 722, 667, 611, 778, 722, 278, 500, 667, 556, 833,
@@ -29,25 +28,26 @@ _MADE_UP = re.compile(r"(node|leaf)_\d+")  # names that the library gives
 
 
 def text_width(text: str, size: float = SIZE) -> float:
-    """Pixels that a line of text takes, or somewhat less."""
+    """An upper estimate of the width of a line, in pixels."""
     total = sum(_ADVANCES[ord(c) - 32] if " " <= c <= "~" else 1000 for c in text)
     return total * size * _SPARE / 1000
 
 
 def level(width: float) -> int:
-    """The first width of the ladder that is at least so wide; its length: none is."""
+    """The index of the first width of the ladder that is at least ``width``. The length of the
+    ladder if none is."""
     return next((k for k, w in enumerate(LADDER) if w >= width), len(LADDER))
 
 
 def shown_name(name: str, op: str) -> str:
-    """A name that somebody chose, or the operator; of a copy that of its original."""
+    """The name if the user chose it, else the operator. A copy has the name of its original."""
     if op == "copy":
         return name.partition("#")[2] or name
     return op.lower() if op and (not name or _MADE_UP.fullmatch(name)) else name
 
 
 def _tails(name: str) -> Iterator[str]:
-    """The name, and what is left without what was derived ("x (reshaped)"), and without its first parts: a.b.c, b.c,
+    """The name, the name without a suffix such as " (reshaped)", and its last parts: a.b.c, b.c,
     c."""
     yield name
     plain = name.partition(" (")[0]
@@ -62,13 +62,13 @@ def _tails(name: str) -> Iterator[str]:
 
 
 def alternatives(name: str, size: str = "") -> list[str]:
-    """Labels of what has this name and size, the longest first."""
+    """Labels for this name and size, the longest first."""
     return [*([f"{name} · {size}"] if size else []), *_tails(name)]
 
 
 @dataclass(frozen=True)
 class Label:
-    """A text that is shown while the chart has a width of ``above`` or more and less than ``below``."""
+    """A text that is shown while the chart is at least ``above`` and less than ``below`` wide."""
 
     text: str
     above: float
@@ -77,8 +77,11 @@ class Label:
 
 
 def fitting(texts: Sequence[str], share: float, height: float, below: float = float("inf")) -> list[Label]:
-    """Of texts, the longest first, those that fit into a block that takes ``share`` of the chart's width and
-    ``height`` pixels: each at the widths at which it is the longest that does."""
+    """The labels of a block. Each text is shown at the widths at which it is the longest that fits.
+
+    texts: the longest first
+    share, height: size of the block, as a share of the chart's width and in pixels
+    """
     if share <= 0:
         return []
     found = []

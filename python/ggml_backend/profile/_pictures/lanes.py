@@ -1,4 +1,4 @@
-"""Lanes: what runs where and when, and what travels between."""
+"""Lanes: the work of each device over time, and the copies between devices."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .labels import Label, fitting, text_width
 
 __all__ = ["Arrow", "Bar", "Lanes", "lanes_chart", "lanes_of"]
 
-LANE, _BAR = 34, 22  # pixels: of a lane, and of the bars in it
+LANE, _BAR = 34, 22  # pixels: height of a lane, and of its bars
 _MOST_ARROWS = 3000
 
 
 @dataclass(frozen=True)
 class Bar:
-    """From ``start`` to ``end`` in a lane."""
+    """A bar from ``start`` to ``end`` in a lane."""
 
     lane: int
     start: float
@@ -31,7 +31,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Arrow:
-    """At one time from a lane to another."""
+    """An arrow from one lane to another, at one time."""
 
     at: float
     source: int
@@ -48,7 +48,8 @@ class Lanes:
 
 
 def lanes_of(picture: Picture) -> Lanes:
-    """Of splits and copies; "host" has a lane if something is copied from there. One split alone is no picture."""
+    """Lanes of splits and copies. "host" has a lane if there are copies from it. A single split has
+    no lanes."""
     if len(picture.splits) <= 1 and not picture.copies:
         return Lanes((), (), ())
     names = picture.backends
@@ -68,7 +69,7 @@ def lanes_of(picture: Picture) -> Lanes:
 
 
 def _arrow(sheet: Sheet, arrow: Arrow, i: int, points: str | None) -> str:
-    """A line with a point at its end, if there is room; and a wider one, unseen, for the pointer."""
+    """A line, with a tip if there is space, and a wider invisible line for the pointer."""
     a, b = (TOP + LANE * (lane + 0.5) for lane in (arrow.source, arrow.target))
     down = 1 if b >= a else -1
     a, b = a + down * _BAR / 2, b - down * _BAR / 2

@@ -1,4 +1,4 @@
-"""Tables of the page: HTML whose rows add up to their last one."""
+"""Tables of the page, as HTML. The last row is the sum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .maps import ArenaDrawn
 __all__ = ["alive_table", "copies_table", "memory_table", "moment_words", "splits_table"]
 
 _MOST = 2000  # rows
-_Cell = tuple[str, str]  # class, what it says
+_Cell = tuple[str, str]  # class, text
 _Row = tuple[str, Sequence[_Cell]]  # attributes, cells
 
 
@@ -21,7 +21,7 @@ def _num(n: int) -> _Cell:
 
 
 def _bytes(n: int) -> _Cell:
-    """Exactly, and in few digits below it."""
+    """The exact number, and a rounded one below it."""
     return "num", f"{n:,}\n{size_text(n)}"
 
 
@@ -45,7 +45,8 @@ def _table(label: str, head: Sequence[_Cell], rows: Iterable[_Row], foot: Sequen
 
 
 def memory_table(picture: Picture) -> str:
-    """What each device gives: arena, leafs and kept copies are what is allocated, with scratch it is the total."""
+    """Bytes of each device: arena, leafs and kept copies are allocated memory; scratch makes the
+    total."""
     names, found = memory_columns(picture.arenas)
     rows: list[_Row] = [
         (f' data-part="{part[2:]}"', [("", part.strip()), *(_bytes(n) for n in numbers)]) for part, numbers in found
@@ -99,7 +100,7 @@ def copies_table(picture: Picture) -> str:
 
 
 def moment_words(m: Moment) -> list[object]:
-    """When, and what is alive, what are gaps, and the top of what is alive: the last is the sum of the two."""
+    """The step, live bytes, bytes of gaps, and the top, which is the sum of the two."""
     return [m.time, size_text(m.live), size_text(m.top - m.live), size_text(m.top)]
 
 
@@ -117,7 +118,7 @@ def _cells(s: Storage) -> list[_Cell]:
 
 
 def alive_table(d: ArenaDrawn) -> str:
-    """All blocks, the largest first, and hidden those that are not alive at the moment."""
+    """All blocks, the largest first. Blocks that are not alive at the moment are hidden."""
     order = sorted(range(len(d.pieces)), key=lambda i: (-d.pieces[i].nbytes, i))
 
     def alive(s: Storage) -> bool:

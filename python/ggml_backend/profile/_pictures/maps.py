@@ -28,12 +28,12 @@ from .palette import COLOURS, KINDS, SHADES, kind
 
 __all__ = ["MAP", "ArenaDrawn", "hatch", "legend", "live_chart", "map_chart", "step_ticks", "swatch"]
 
-MAP = 330  # pixels: the height of a map
+MAP = 330  # pixels: height of a map
 
 
 @dataclass(frozen=True)
 class ArenaDrawn:
-    """An arena with what is computed for its pictures once."""
+    """An arena with data that its pictures share."""
 
     picture: Picture
     arena: ArenaLike
@@ -57,8 +57,8 @@ class ArenaDrawn:
 
 
 def step_ticks(t0: int, t1: int) -> list[Tick]:
-    """About a hundred ticks for any number of steps: multiples of a fine unit and of the next unit that an axis
-    shows."""
+    """About a hundred ticks for any number of steps: multiples of a fine unit and of the next
+    coarser unit."""
     fine = max(1, (t1 - t0) // 400)
     shown = 1
     while shown < fine:
@@ -72,7 +72,7 @@ def _shade(value: float, most: float) -> int:
 
 
 def _byte_axis(sheet: Sheet, height: int, pixels: float, most: int, peak: int = 0) -> tuple[str, str]:
-    """Ticks and their labels, the peak among them, for the axis; faint lines, for the plot."""
+    """The axis with ticks and labels, including the peak; and faint lines for the plot."""
     ticks, lines = [], []
     paint, top = sheet.paint("tick"), TOP + pixels * (1 - peak / height)
     for n in byte_ticks(height, most):
@@ -88,7 +88,7 @@ def _byte_axis(sheet: Sheet, height: int, pixels: float, most: int, peak: int = 
 
 
 def _gaps(sheet: Sheet, d: ArenaDrawn, pixels: float) -> str:
-    """Hatched: all below the top of what is alive. Blocks are drawn upon it, so that gaps are left."""
+    """Hatches everything below the top. Blocks are drawn over it, so that the gaps stay hatched."""
     spans: list[tuple[int, int, int]] = []
     for m, after in zip(d.moments, [*(m.time for m in d.moments[1:]), sheet.t1], strict=True):
         if spans and spans[-1][2] == m.top and spans[-1][1] == m.time:
@@ -111,7 +111,7 @@ def hatch(sheet: Sheet) -> str:
 
 
 def _divider(sheet: Sheet, s: Storage, k: int, y: float, high: float) -> str:
-    """Where stage k begins; shown if it and the one before it are 6 pixels wide."""
+    """The left edge of stage k, shown if it and the stage before it are 6 pixels wide."""
     shorter = min(t.end - t.start for t in s.stages[k - 1 : k + 1])
     shown = sheet.when(6 * (sheet.t1 - sheet.t0) / max(shorter, 0.01))
     at = sheet.x(s.stages[k].start)
@@ -133,7 +133,7 @@ def _storage(sheet: Sheet, d: ArenaDrawn, i: int, pixels: float, largest: int) -
         fill = sheet.paint(f"k{kind(stage.block.op)}", f"l{life}", f"z{size}")
         own = max(stage.block.nbytes * scale, 0.6)
         about = title(about_stage(d.picture, s, k))
-        if own < high - 1:  # a smaller tensor: what it leaves of the memory is pale
+        if own < high - 1:  # a smaller tensor: the rest of the storage is pale
             parts.append(
                 f'<rect {fill} {sheet.between(stage.start, stage.end)} y="{y:.1f}" height="{high:.1f}" opacity=".4"/>'
             )
@@ -143,7 +143,7 @@ def _storage(sheet: Sheet, d: ArenaDrawn, i: int, pixels: float, largest: int) -
         )
         if k and stage.start > s.lower:
             parts.append(_divider(sheet, s, k, y, high))
-    # an edge would hide what is thinner than a few pixels
+    # an edge would hide a block of few pixels
     shown = sheet.when(4 * (sheet.t1 - sheet.t0) / (s.upper - s.lower)) if high >= 3 else None
     edge = 'class="outline"' if shown is None else sheet.paint("edge", shown=shown)
     parts.append(f'<rect {edge} fill="none" {sheet.between(s.lower, s.upper)} y="{y:.1f}" height="{high:.1f}"/>')
@@ -151,7 +151,7 @@ def _storage(sheet: Sheet, d: ArenaDrawn, i: int, pixels: float, largest: int) -
 
 
 def _storage_labels(sheet: Sheet, d: ArenaDrawn, s: Storage, pixels: float) -> list[tuple[float, float, float, Label]]:
-    """Each stage has its own; the longest one says how large the memory is."""
+    """Labels of the stages. The longest stage also shows the size of the storage."""
     scale, span = pixels / d.height, sheet.t1 - sheet.t0
     high, middle = s.nbytes * scale, TOP + pixels - (s.bottom + s.nbytes / 2) * scale
     longest = max(s.stages, key=lambda t: t.end - t.start)
@@ -164,7 +164,8 @@ def _storage_labels(sheet: Sheet, d: ArenaDrawn, s: Storage, pixels: float) -> l
 
 
 def _now(sheet: Sheet, d: ArenaDrawn, pixels: int) -> str:
-    """At first the step of most bytes; the page moves it."""
+    """The line of the current moment: first the step with the most live bytes. The page moves
+    it."""
     at = sheet.x(d.moment + 0.5)
     return (
         f'<line {sheet.paint("now")} data-now="" x1="{at}" x2="{at}" y1="3" y2="{TOP + pixels}" stroke-width="1.5" '
@@ -177,7 +178,7 @@ def map_chart(sheet: Sheet, d: ArenaDrawn, pixels: int) -> Chart:
     largest = max((s.nbytes for s in d.pieces), default=1)
     order = range(len(d.pieces))
     blocks = "".join(_storage(sheet, d, i, pixels, largest) for i in order if d.pieces[i].upper > d.pieces[i].lower)
-    # what is less than half a line high has no label
+    # blocks lower than half a line have no label
     named = [s for s in d.pieces if s.upper > s.lower and s.nbytes * pixels / d.height >= 13]
     texts = labels(sheet, (found for s in named for found in _storage_labels(sheet, d, s, pixels)))
 
@@ -209,12 +210,12 @@ def _about_ground(d: ArenaDrawn) -> str:
     widest = max((m.top - m.live for m in d.moments), default=0)
     return (
         f"unused memory of {d.arena.backend}\nhatched: a gap, below the top of what is alive at that step; "
-        f"at most {size_text(widest)}\nplain: above all that is alive; other steps need it"
+        f"at most {size_text(widest)}\nplain: free memory above everything alive; other steps need it"
     )
 
 
 def live_chart(sheet: Sheet, d: ArenaDrawn, pixels: int) -> Chart:
-    """Live bytes, and gaps below the top of what is alive."""
+    """The curve of live bytes, and the gaps below the top."""
     axis, lines = _byte_axis(sheet, d.height, pixels, 2)
     d_path, level = [f"M{sheet.t0:g} {d.height}"], d.height
     for m in d.moments:
@@ -248,7 +249,7 @@ def swatch(sheet: Sheet, what: str) -> str:
 
 
 def legend(sheet: Sheet, d: ArenaDrawn) -> list[tuple[str, str, str]]:
-    """(swatch, words, the way of colouring that it belongs to, or "")."""
+    """Entries (swatch, text, the meaning of colours that it belongs to, or "")."""
     used = sorted({kind(t.block.op) for s in d.pieces for t in s.stages})
     total = int(sheet.t1 - sheet.t0)
     largest = max((s.nbytes for s in d.pieces), default=1)
@@ -258,7 +259,7 @@ def legend(sheet: Sheet, d: ArenaDrawn) -> list[tuple[str, str, str]]:
         words = [f"up to {unit(n)}" for n in ends[:-1]] + [f"up to {unit(most)}"]
         scale[name] = [(f"{name[0] if name == 'life' else 'z'}{k}", w) for k, w in enumerate(words)]
     shown = scale if sheet.width is None else {sheet.colour: scale[sheet.colour]}
-    found = [(swatch(sheet, c), words, way) for way, entries in shown.items() for c, words in entries]
+    found = [(swatch(sheet, c), words, colour) for colour, entries in shown.items() for c, words in entries]
     same = d.arena.lower_bound >= d.arena.peak
     lines = [("arena", f"arena {size_text(d.arena.peak)}" + (" = lower bound" if same else ""))]
     if not same:
@@ -266,5 +267,5 @@ def legend(sheet: Sheet, d: ArenaDrawn) -> list[tuple[str, str, str]]:
     if len(d.bases) > 2:
         lines.append(("chunk", "next chunk"))
     lines += [("now", f"most alive: step {d.moment}"), ("live", "live bytes"),
-              ("gap", "gap: unused, below something alive"), ("free", "free: above all that is alive")]  # fmt: skip
+              ("gap", "gap: unused, below something alive"), ("free", "free: above everything alive")]  # fmt: skip
     return found + [(swatch(sheet, c), words, "") for c, words in lines]

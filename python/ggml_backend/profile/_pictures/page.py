@@ -1,6 +1,8 @@
-"""The page: ``page.html`` with charts for any width, tables, and what the script needs to know of blocks. The script
-draws nothing: it zooms by making plots wider, shows titles, and hides rows of the table of the moment. Names become
-text that is escaped, or strings inside JSON in which no character means anything to an HTML parser."""
+"""The page: ``page.html`` with charts for any width, tables, and data about blocks for the script.
+
+The script draws nothing. It zooms by widening plots, shows titles, and hides rows of the table of the moment. Names are
+escaped as HTML, or as JSON strings without characters that are special in HTML.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def _template() -> str:
 
 
 def _ladder() -> str:
-    """Rules of the classes of :meth:`.Sheet.when`."""
+    """CSS rules for the classes of :meth:`.Sheet.when`."""
     steps = list(enumerate(LADDER))[1:]
     return (
         ",".join(f".f{k}" for k, _ in steps) + "{display:none}"
@@ -57,14 +59,14 @@ def _chart(chart: Chart, name: str, label: str, attributes: str = "") -> str:
 
 def _legend(entries: Sequence[tuple[str, str, str]]) -> str:
     items = []
-    for sample, words, way in entries:
-        only = f' data-way="{way}"' if way else ""
+    for sample, words, colour in entries:
+        only = f' data-only="{colour}"' if colour else ""
         items.append(f'<li{only}><svg width="16" height="12" aria-hidden="true">{sample}</svg>{markup(words)}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
 def _figures(pairs: Sequence[tuple[str, str, str]]) -> str:
-    parts = [f'<div title="{markup(told)}"><dt>{markup(a)}</dt><dd>{markup(b)}</dd></div>' for a, b, told in pairs]
+    parts = [f'<div title="{markup(about)}"><dt>{markup(a)}</dt><dd>{markup(b)}</dd></div>' for a, b, about in pairs]
     return f'<dl class="figures">{"".join(parts)}</dl>'
 
 
@@ -75,7 +77,7 @@ def _lanes_card(picture: Picture, sheet: Sheet) -> str:
     chart = lanes_chart(sheet, lanes, step_ticks(int(sheet.t0), int(sheet.t1)), "step")
     return (
         '<section class="card" aria-label="Splits"><h2>Where it runs</h2><p class="soft">A lane for each device, the '
-        "graph from left to right. A bar is a split, nodes that follow one another on a device; an arrow is a copy."
+        "graph from left to right. A bar is a split: consecutive nodes on one device. An arrow is a copy."
         f"</p>{_chart(chart, 'lanes', 'Splits and copies. Arrow keys move between them.', ' data-keys')}"
         f"<details><summary>Splits as a table</summary>{splits_table(picture)}</details></section>"
     )
@@ -87,7 +89,7 @@ def _memory_card(picture: Picture) -> str:
     return (
         '<section class="card" aria-label="Memory by device"><h2>Memory by device</h2><p class="soft">The arena holds '
         "results, planned below; leafs are inputs that the scheduler places; kept copies are weights of other devices; "
-        f"scratch is what a device takes to compute.</p>{memory_table(picture)}</section>"
+        f"scratch is temporary memory of operators.</p>{memory_table(picture)}</section>"
     )
 
 
@@ -102,12 +104,12 @@ def _arena_card(picture: Picture, sheet: Sheet, d: ArenaDrawn, number: int) -> s
         ("Lower bound", size_text(arena.lower_bound), f"{arena.lower_bound:,} bytes: no plan needs less"),
         ("Without reuse", size_text(whole), f"{whole:,} bytes: each tensor in memory of its own"),
         ("Saved", saved, "by reuse"),
-        ("Tensors", f"{len(blocks):,}", "that the arena holds in turn"),
-        ("Blocks", f"{len(d.pieces):,}", "of memory: tensors in place share one"),
+        ("Tensors", f"{len(blocks):,}", "that share the arena over time"),
+        ("Blocks", f"{len(d.pieces):,}", "of memory; tensors computed in place share one"),
     ])  # fmt: skip
     begin = f'<section class="card" aria-label="{markup(name)}" data-arena="{number}">{head}'
     if not any(s.upper > s.lower for s in d.pieces):
-        return f'{begin}<p class="soft">No results lie here.</p></section>'
+        return f'{begin}<p class="soft">No results are in this memory.</p></section>'
     label = f"{name}: {len(d.pieces)} blocks over {picture.n_steps} steps. Arrow keys move between them."
     t0, t1 = int(sheet.t0), int(sheet.t1)
     return (
@@ -118,12 +120,12 @@ def _arena_card(picture: Picture, sheet: Sheet, d: ArenaDrawn, number: int) -> s
         f'<div class="slide script"><label for="moment{number}">Step</label><input type="range" id="moment{number}" '
         f'min="{t0}" max="{t1 - 1}" value="{d.moment}"><output for="moment{number}"></output>'
         '<button type="button" class="back">Most alive</button></div>'
-        f'<h3 class="when">Alive at step {d.moment}, when most is</h3>{alive_table(d)}</section>'
+        f'<h3 class="when">Alive at step {d.moment}, the step with the most live bytes</h3>{alive_table(d)}</section>'
     )
 
 
 def _content(drawn: Sequence[ArenaDrawn], sheet: Sheet) -> dict[str, Any]:
-    """What the script reads: columns, of blocks and of moments."""
+    """Data for the script: columns of blocks and of moments."""
     return {
         "t0": sheet.t0, "t1": sheet.t1,
         "arenas": [
@@ -137,15 +139,15 @@ def _content(drawn: Sequence[ArenaDrawn], sheet: Sheet) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _filled(title: str, told: str, body: str, content: dict[str, Any], colour: str, name: str = "plan") -> str:
+def _filled(title: str, facts_line: str, body: str, content: dict[str, Any], colour: str, name: str = "plan") -> str:
     look = f"{variables()}{style('body')}{_ladder()}"
-    parts = {"STYLE": look, "FONT": FONT, "TITLE": markup(title), "FACTS": markup(told), "BODY": body,
+    parts = {"STYLE": look, "FONT": FONT, "TITLE": markup(title), "FACTS": markup(facts_line), "BODY": body,
              "COLOUR": colour, "KIND": name, "DATA": script_json(content)}  # fmt: skip
     return re.sub("@([A-Z]+)@", lambda m: parts[m[1]], _template())
 
 
 def page(picture: Picture, path: str | PathLike[str] | None = None) -> str:
-    """One self-contained HTML page: returned, and written to ``path`` if there is one."""
+    """Returns a self-contained HTML page. Also writes it if ``path`` is given."""
     t0, t1 = span(picture)
     bare = not any(b.op for a in picture.arenas for b in a.blocks)
     sheet = Sheet(t0, t1)
@@ -164,9 +166,9 @@ def page(picture: Picture, path: str | PathLike[str] | None = None) -> str:
     return result
 
 
-def lanes_page(title: str, told: str, lanes: Lanes, ticks: Sequence[Tick], unit: str, sheet: Sheet) -> str:
-    """A page of lanes alone."""
+def lanes_page(title: str, facts_line: str, lanes: Lanes, ticks: Sequence[Tick], unit: str, sheet: Sheet) -> str:
+    """A page with lanes only."""
     chart = _chart(lanes_chart(sheet, lanes, ticks, unit), "lanes", f"{title}. Arrow keys move.", " data-keys")
     entries = _legend([(swatch(sheet, c), words, "") for c, words in lanes.legend])
     body = f'{_hatch(sheet)}<section class="card" aria-label="{markup(title)}">{chart}{entries}</section>'
-    return _filled(title, told, body, {"t0": sheet.t0, "t1": sheet.t1, "arenas": []}, "kind", "lanes-only")
+    return _filled(title, facts_line, body, {"t0": sheet.t0, "t1": sheet.t1, "arenas": []}, "kind", "lanes-only")

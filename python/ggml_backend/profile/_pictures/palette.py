@@ -1,4 +1,4 @@
-"""The colours of all pictures, light and dark, and the kinds of operators that they stand for."""
+"""The colours of all pictures, light and dark, and the kinds of operators that they mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["COLOURS", "KINDS", "SHADES", "THEMES", "attribute", "kind", "style",
 
 FONT = 'Helvetica, Arial, "Liberation Sans", sans-serif'
 THEMES = ("auto", "light", "dark")
-SHADES = 5  # of the scale for lifetimes and sizes
+SHADES = 5  # shades of the scale for lifetimes and sizes
 
 KINDS = (
     "matrix product", "elementwise", "norm", "attention, softmax, rope", "copy, layout", "rows, experts",
@@ -28,7 +28,7 @@ _PATTERNS = (
 
 
 def kind(op: str) -> int:
-    """Which of KINDS an operator is of."""
+    """The index of an operator's kind in KINDS."""
     return next((k for k, pattern in _PATTERNS if re.match(pattern, op.upper())), 1)
 
 
@@ -82,7 +82,7 @@ _RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "copy": (("stroke", "accent"),),
     "tip": (("fill", "accent"),),
 }
-# Lifetimes and sizes are classes beside the kind's; a picture shows one of the three.
+# An element has a class for its kind, its lifetime and its size. A picture shows one of the three.
 _ONE_OF = {"k": "kind", "l": "life", "z": "size"}
 
 
@@ -91,7 +91,7 @@ def _group(name: str) -> str:
 
 
 def style(scope: str, theme: str = "auto") -> str:
-    """The rules of all classes below ``scope``. What is coloured by lifetime or size is so below an element with
+    """CSS rules of all classes below ``scope``. Colours mean lifetime or size below an element with
     ``data-colour="life"`` or ``"size"``."""
 
     def rules(which: int) -> str:
@@ -109,12 +109,12 @@ def style(scope: str, theme: str = "auto") -> str:
 
 
 def variables() -> str:
-    """The same colours as variables of CSS, for what is around the charts of a page."""
+    """The colours as CSS variables, for the parts of a page around the charts."""
     light, dark = ("".join(f"--{name}:{pair[k]};" for name, pair in COLOURS.items()) for k in range(2))
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
 def attribute(name: str, theme: str) -> str:
-    """The first rule of a class as an attribute: for viewers that leave styles out."""
+    """The first rule of a class as an attribute, for viewers without styles."""
     which = 1 if theme == "dark" else 0
     return "".join(f' {p}="{COLOURS[c][which]}"' for p, c in _RULES[name])

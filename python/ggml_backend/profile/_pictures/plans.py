@@ -1,4 +1,4 @@
-"""A plan as CSV, page and map: what the methods of :class:`ggml_backend.sched.Plan` that draw it call."""
+"""A plan as CSV, page, picture and text: called by methods of :class:`ggml_backend.sched.Plan`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .text import text_map
 
 __all__ = ["PlanLike", "picture_of", "plan_csv", "plan_map", "plan_page", "plan_png", "plan_svg"]
 
-_MOST = 10000  # columns, lines and blocks of a map
+_MOST = 10000  # maximum columns, lines and blocks of a map
 
 
 class PlanLike(Protocol):
-    """What a plan must have to be drawn."""
+    """The attributes of a plan that pictures need."""
 
     @property
     def arenas(self) -> Sequence[ArenaLike]: ...
@@ -32,7 +32,7 @@ class PlanLike(Protocol):
 
 
 def picture_of(plan: PlanLike, title: str = "plan", notes: bool = True) -> Picture:
-    """Of all nodes that its splits have. ``notes``: with what is known of each."""
+    """The picture of a plan. ``notes``: add notes about the nodes."""
     nodes = sum(len(s.nodes) for s in plan.splits)
     return Picture(title, nodes, plan.arenas, plan.splits, plan.copies, plan._notes() if notes else {})
 

@@ -1,5 +1,5 @@
-"""A picture for one width: an SVG file, the same inside a notebook, and as PNG. It has no script; what it tells of a
-thing is that thing's title, which browsers show under the pointer."""
+"""A picture for one width: an SVG file, for a notebook, or a PNG. It has no script. Browsers show
+titles of elements under the pointer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .palette import FONT, THEMES, style
 
 __all__ = ["WIDTHS", "check_look", "drawing", "lanes_drawing", "notebook", "png", "sheet_of"]
 
-WIDTHS = 240, 20000  # pixels that a picture may be wide
+WIDTHS = 240, 20000  # smallest and largest width of a picture, in pixels
 _LIVE, _LINE = 44, 18
 
 
@@ -33,11 +33,11 @@ class Paper:
         self.y = 12.0
 
     def words(self, text: str, size: int, *, bold: bool = False, name: str = "ink") -> None:
-        """A line of text, cut where the picture ends."""
+        """A line of text, cut at the right edge."""
         self.y += size + 3
-        room = self.width - 2 * SIDE
+        available = self.width - 2 * SIDE
         shown = line(text)
-        while len(shown) > 1 and text_width(shown, size * (1.08 if bold else 1)) > room:
+        while len(shown) > 1 and text_width(shown, size * (1.08 if bold else 1)) > available:
             shown = shown[: -max(2, len(shown) // 20)] + "…"
         weight = ' font-weight="600"' if bold else ""
         self.parts.append(
@@ -82,7 +82,7 @@ class Paper:
 
 
 def sheet_of(picture: Picture, width: int, theme: str) -> Sheet:
-    """For a picture so wide, with its axis."""
+    """The sheet of a picture of this width, axis included."""
     t0, t1 = span(picture)
     bare = not any(b.op for a in picture.arenas for b in a.blocks)
     names = "\n".join([picture.title, str(width), theme, *(b.name for a in picture.arenas for b in a.blocks)])
@@ -101,7 +101,7 @@ def drawing(
     picture: Picture, path: str | PathLike[str] | None = None, width: int = 960, theme: str = "auto",
     what: str = "to_svg",
 ) -> str:  # fmt: skip
-    """The whole picture as one SVG: returned, and written to ``path`` if there is one."""
+    """Returns the whole picture as one SVG. Also writes it if ``path`` is given."""
     check_look(width, theme, what)
     sheet = sheet_of(picture, width, theme)
     paper = Paper(sheet, width)
@@ -123,11 +123,11 @@ def _arena(paper: Paper, picture: Picture, d: ArenaDrawn) -> None:
     arena, sheet = d.arena, paper.sheet
     paper.words(f"Memory of {arena.backend}" if arena.backend != picture.title else "Memory", 13, bold=True)
     parts = dict(memory_parts(arena))
-    told = [f"arena {size_text(arena.peak)}, {verdict(arena)}"]
+    line = [f"arena {size_text(arena.peak)}, {verdict(arena)}"]
     if parts["total"] != arena.peak:
-        told += [f"{name} {size_text(parts[name])}" for name in ("leafs", "kept copies", "scratch") if parts[name]]
-        told.append(f"total {size_text(parts['total'])}")
-    paper.words(" · ".join(told), 12, name="soft")
+        line += [f"{name} {size_text(parts[name])}" for name in ("leafs", "kept copies", "scratch") if parts[name]]
+        line.append(f"total {size_text(parts['total'])}")
+    paper.words(" · ".join(line), 12, name="soft")
     if not any(s.nbytes and s.upper > s.lower for s in d.pieces):
         return
     paper.chart(map_chart(sheet, d, MAP))
@@ -136,7 +136,7 @@ def _arena(paper: Paper, picture: Picture, d: ArenaDrawn) -> None:
 
 
 def notebook(picture: Picture) -> str:
-    """HTML for ``_repr_html_``: the same SVG."""
+    """The SVG inside HTML, for ``_repr_html_``."""
     return f"<div>{drawing(picture, width=880)}</div>"
 
 
@@ -144,14 +144,14 @@ def png(
     picture: Picture, path: str | PathLike[str] | None = None, width: int = 960, theme: str = "light", scale: int = 2,
     what: str = "to_png",
 ) -> bytes:  # fmt: skip
-    """The same as pixels, ``scale`` of them for each of ``width``."""
+    """The picture as PNG, with ``scale`` pixels for each unit of ``width``."""
     return pixels(lambda: drawing(picture, None, width, theme, what), path, theme, scale, what)
 
 
 def pixels(
     draw: Callable[[], str], path: str | PathLike[str] | None, theme: str, scale: int, what: str
 ) -> bytes:  # fmt: skip
-    """What ``draw`` returns as SVG, as PNG: returned, and written to ``path`` if there is one."""
+    """Renders the SVG that ``draw`` returns as PNG. Also writes it if ``path`` is given."""
     if theme == "auto":
         raise InvalidArgumentError(f"{what}: a PNG has one theme, light or dark")
     if not 1 <= scale <= 8:
@@ -169,12 +169,12 @@ def pixels(
 
 
 def lanes_drawing(
-    title: str, told: str, lanes: Lanes, ticks: Sequence[Tick], unit: str, sheet: Sheet, width: int
+    title: str, facts_line: str, lanes: Lanes, ticks: Sequence[Tick], unit: str, sheet: Sheet, width: int
 ) -> str:  # fmt: skip
-    """A picture of lanes alone."""
+    """A picture with lanes only."""
     paper = Paper(sheet, width)
     paper.words(title, 16, bold=True)
-    paper.words(told, 12, name="soft")
+    paper.words(facts_line, 12, name="soft")
     paper.chart(lanes_chart(sheet, lanes, ticks, unit))
     paper.legend([(swatch(sheet, c), words) for c, words in lanes.legend])
-    return paper.svg(f"{title}: {told}")
+    return paper.svg(f"{title}: {facts_line}")

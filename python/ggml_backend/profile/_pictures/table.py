@@ -1,8 +1,8 @@
-"""Plans as CSV: id,lower,upper,size,offset,name,op,backend,arena,root. The first five columns are what solvers of bare
-instances read.
+"""Plans as CSV: id,lower,upper,size,offset,name,op,backend,arena,root. Solvers of memory planning
+read the first five columns.
 
-``arena`` is the backend's name, with ``/1``, ``/2`` for further chunks; offsets are within it. ``root`` is the id of
-the block whose memory a block took over. Ids are unique in the file.
+``arena`` is the backend's name, with ``/1``, ``/2`` for further chunks; offsets are within it.
+``root`` is the id of the block whose memory this block reuses in place. Ids are unique in the file.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def _arena(arena: ArenaLike, block: BlockLike) -> str:
 
 
 def _line(values: Sequence[object]) -> str:
-    """A row that ends with a line feed. The writer takes only characters of its own line end for such, and readers take
-    both."""
+    """A row that ends with a line feed. Written with the line end CR LF first, so that values with
+    either character are quoted."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\r\n").writerow(values)
     return out.getvalue()[:-2] + "\n"
 
 
 def write_table(arenas: Sequence[ArenaLike], path: str | PathLike[str] | None = None) -> str:
-    """The blocks of all arenas as CSV: returned, and written to ``path`` if there is one."""
+    """Returns the blocks of all arenas as CSV. Also writes it if ``path`` is given."""
     found = [_line(HEADING)]
     first = 0
     for arena in arenas:
@@ -55,8 +55,8 @@ def write_table(arenas: Sequence[ArenaLike], path: str | PathLike[str] | None = 
 
 
 def write_rows(path: str | PathLike[str], arenas: dict[str, list[tuple[str, BareBlock, int]]]) -> None:
-    """Rows as :func:`read_table` gives them, with offsets; of a bare instance only the five columns that it is
-    about."""
+    """Writes the rows of :func:`read_table` with offsets. Without names of arenas it writes only
+    the first five columns."""
     rows = [(arena, *row) for arena, group in arenas.items() for row in group]
     rows.sort(key=lambda row: row[2].id)
     label = {b.id: text for _, text, b, _ in rows}
@@ -83,8 +83,8 @@ def write_rows(path: str | PathLike[str], arenas: dict[str, list[tuple[str, Bare
 
 
 def read_table(path: str | PathLike[str]) -> dict[str, list[tuple[str, BareBlock]]]:
-    """Blocks by arena ("" without that column), each with its id as the file has it. Needs id, lower, upper, size, in
-    any order."""
+    """Blocks by arena ("" without that column), each with its id in the file. Needs the columns id,
+    lower, upper and size, in any order."""
     found: dict[str, list[tuple[str, BareBlock]]] = {}
     numbers: dict[tuple[str, str], int] = {}
     order: list[tuple[Row, BareBlock]] = []

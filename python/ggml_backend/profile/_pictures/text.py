@@ -19,7 +19,8 @@ def _clean(name: str, width: int = 40) -> str:
 
 
 def _overlap(lower: float, upper: float, cells: int) -> list[tuple[int, float]]:
-    """Which cells a span in units of cells covers, and how much of each."""
+    """The cells that a span covers, and the covered share of each. lower, upper: in units of
+    cells"""
     first, last = max(0, int(lower)), min(cells, int(upper) + 1)
     return [(k, share) for k in range(first, last) if (share := min(upper, k + 1) - max(lower, k)) > 0]
 
@@ -27,7 +28,8 @@ def _overlap(lower: float, upper: float, cells: int) -> list[tuple[int, float]]:
 def _map(
     pieces: Sequence[Storage], height: int, t0: int, t1: int, width: int, rows: int, marks: dict[int, str]
 ) -> list[str]:
-    """Each cell shows the block that covers most of it, if anything covers a third of it."""
+    """The lines of a map. A cell shows the block that covers most of it, if blocks cover at least a
+    third."""
     best = [[0.0] * width for _ in range(rows)]
     used = [[0.0] * width for _ in range(rows)]
     shown = [[_FREE] * width for _ in range(rows)]
@@ -48,7 +50,7 @@ def _map(
 
 
 def _line(s: Storage) -> str:
-    """A block, and its tensors in turn."""
+    """A line about a block, with its tensors in order."""
     first = s.stages[0].block
     where = f"chunk {first.chunk} at {first.offset}" if first.chunk else f"at {first.offset}"
     stages = s.stages if len(s.stages) <= 3 else (s.stages[0], s.stages[-1])
@@ -111,7 +113,8 @@ def _copies(picture: Picture, largest: int) -> list[str]:
 
 
 def text_map(picture: Picture, width: int = 100, rows: int = 12, largest: int = 8) -> str:
-    """The whole plan in plain ASCII (names as they are). ``width``: columns of the terminal; ``rows``: of each map."""
+    """The whole plan as ASCII, except names. ``width``: columns of the terminal; ``rows``: rows of
+    each map."""
     t0, t1 = span(picture)
     inner, rows = max(16, width - 13), max(2, rows)
     sections = [[f"{_clean(picture.title, 80)}: {line(facts(picture)).replace(' · ', ', ')}"]]

@@ -1,6 +1,8 @@
-"""Pictures of a record: a lane for the host and one for each backend, time to the right. Bars are what was done, arrows
-what travelled; operators of a profile, recorded at the same time, have lanes below, coloured by kind. Splits in a
-profile are those of the record, and not drawn again."""
+"""Pictures of a record: a lane for the host and one for each backend, time to the right.
+
+Bars are events, arrows are copies. Operators of a profile that was recorded at the same time have lanes below, coloured
+by kind. Splits of that profile are not drawn, because the record has them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import NamedTuple
 from ..._base.errors import expect_int, expect_path
 from ..._base.files import write_text
 from ..._base.text import copies_text, count, size_text
-from .chrome import HOST, EventLike, OperatorSlice, Slice, lane_of, named, packed, title_of, told_of
+from .chrome import HOST, EventLike, OperatorSlice, Slice, arguments_of, lane_of, named, packed, title_of
 from .data import time_tick
 from .draw import Sheet, Tick, plot_width
 from .lanes import Arrow, Bar, Lanes
@@ -22,17 +24,17 @@ from .svg import check_look, lanes_drawing, pixels
 
 __all__ = ["Record", "trace_page", "trace_svg"]
 
-_MOST = 4000  # bars: the longest
+_MOST = 4000  # maximum number of bars; the longest are drawn
 _COLOURS = {"compute": "bar", "copy": "k4", "write-back": "k4", "plan": "tip", "wait": "live"}
 _WORDS = {"compute": "split", "copy": "copy", "write-back": "copy", "plan": "plan", "wait": "the host waits"}
 
 
 class Record(NamedTuple):
-    """What a trace holds."""
+    """The contents of a trace."""
 
     title: str
     events: Sequence[EventLike]
-    names: Sequence[str]  #: of the backends
+    names: Sequence[str]  #: names of the backends
     queueless: Collection[int]
     operators: Sequence[OperatorSlice]
 
@@ -45,16 +47,20 @@ def _time(ns: float) -> str:
 
 
 def _about(s: Slice, names: Sequence[str]) -> str:
-    told = told_of(s.event, names)
-    if "bytes" in told:
-        told["bytes"] = f"{told['bytes']:,} ({size_text(told['bytes'])})"
-    lines = [f"start: {_time(s.start)}", f"takes: {_time(s.end - s.start)}", *(f"{k}: {v}" for k, v in told.items())]
+    arguments = arguments_of(s.event, names)
+    if "bytes" in arguments:
+        arguments["bytes"] = f"{arguments['bytes']:,} ({size_text(arguments['bytes'])})"
+    lines = [
+        f"start: {_time(s.start)}",
+        f"takes: {_time(s.end - s.start)}",
+        *(f"{k}: {v}" for k, v in arguments.items()),
+    ]
     return "\n".join([" ".join(title_of(s.event, names).split()), *(" ".join(line.split()) for line in lines if line)])
 
 
 def _texts(s: Slice) -> list[str]:
     e = s.event
-    if e.kind == "plan":  # no text is legible on its colour
+    if e.kind == "plan":  # no text is legible on the colour of plans
         return []
     return [f"split {e.split}: {e.name}", f"split {e.split}", str(e.split)] if e.kind == "compute" else [e.name, e.kind]
 
@@ -84,8 +90,9 @@ def _bars(record: Record, origin: int) -> tuple[list[str], list[Bar], list[Arrow
 
 
 def _operator_bars(record: Record, origin: int, first: int) -> tuple[list[str], list[Bar], set[int]]:
-    """A lane, or several, for each device, from number ``first`` on, and the kinds that occur."""
-    ends: dict[str, list[list[int]]] = {}  # of each device: rows of (lane, when it is free)
+    """One or more lanes for each device, from number ``first`` on, their bars, and the kinds that
+    occur."""
+    ends: dict[str, list[list[int]]] = {}  # by device: rows of (lane, end of its last bar)
     names: list[str] = []
     bars, kinds = [], set()
     own = [o for o in record.operators if not o.lane.endswith(": split")]
@@ -110,7 +117,7 @@ def _operator_bars(record: Record, origin: int, first: int) -> tuple[list[str], 
 
 
 def _lanes(record: Record) -> tuple[Lanes, int]:
-    """And how long it took, in nanoseconds."""
+    """The lanes, and the duration in nanoseconds."""
     spans = [(e.start_ns, e.end_ns) for e in record.events] + [(o.start_ns, o.end_ns) for o in record.operators]
     origin = min((start for start, _ in spans), default=0)
     names, bars, arrows = _bars(record, origin)
@@ -124,7 +131,7 @@ def _lanes(record: Record) -> tuple[Lanes, int]:
 
 
 def _ticks(end: int) -> tuple[list[Tick], str]:
-    """Multiples of a power of ten, and their unit."""
+    """Ticks at multiples of a power of ten, and their unit."""
     fine = 1
     while end // fine > 700:
         fine *= 10
@@ -136,12 +143,12 @@ def _facts(record: Record) -> str:
     n = len(record.events)
     runs = len({e.run for e in record.events})
     copied = copies_text(e.nbytes for e in record.events if e.kind in ("copy", "write-back"))
-    told = [count(runs, "run"), count(n, "event"), copied]
+    facts = [count(runs, "run"), count(n, "event"), copied]
     if record.operators:
-        told.append(count(len(record.operators), "operator"))
+        facts.append(count(len(record.operators), "operator"))
     if max(n, len(record.operators)) > _MOST:
-        told.append(f"of each the {_MOST:,} longest are drawn")
-    return " · ".join(told)
+        facts.append(f"of each the {_MOST:,} longest are drawn")
+    return " · ".join(facts)
 
 
 def trace_svg(record: Record, path: str | PathLike[str] | None, width: int, theme: str, what: str) -> str:

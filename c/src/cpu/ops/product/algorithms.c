@@ -91,6 +91,21 @@ size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
     }
 }
 
+// The size for at most `total` rows of all groups.
+static size_t work_size_of(const struct gb_gemm * p, int64_t total, int n_tasks) {
+    struct gb_gemm few = *p;
+    few.total = GB_MIN(p->total, total);
+    few.n_groups = GB_MIN(p->n_groups, few.total);
+    return few.total > 0 ? gb_gemm_work_size(&few, n_tasks) : 0;
+}
+
+// Sizes grow with the number of rows, except at two limits. Up to them, each thread has memory of its own for all rows.
+size_t gb_gemm_work_size_up_to(const struct gb_gemm * p, int n_tasks) {
+    const int64_t k = GB_MAX(p->k, 1), apart = (int64_t) (GB_APART_TERMS / ((double) GB_MAX(p->m, 1) * (double) k));
+    const size_t all = gb_gemm_work_size(p, n_tasks), some = work_size_of(p, apart, n_tasks);
+    return GB_MAX(GB_MAX(all, some), work_size_of(p, GB_PREPARE_TERMS / k, n_tasks));
+}
+
 void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     if (p->m <= 0 || p->total <= 0) {
         return;

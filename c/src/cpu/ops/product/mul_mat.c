@@ -1,9 +1,10 @@
-// mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the algorithms of products (product.h).
+// mul_mat.c - MUL_MAT and OUT_PROD, described to the algorithms of products (product.h).
 //
 // dst[m, n, i2, i3] = sum over k of a[., m] b[., n]. The rows of dst are the rows of b, and its columns are the rows
 // of a (for OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so broadcast
 // weights are read once. With quantized weights, b is rounded to bytes (bytes.h), unless the node has GGML_PREC_F32.
 #include "cpu/ops/elements.h"
+#include "cpu/ops/product/experts.h"
 #include "cpu/ops/product/product.h"
 #include "tensor/quant/quant.h"
 
@@ -40,6 +41,11 @@ static const char * unsupported_types(const struct ggml_tensor * a, const struct
         return "the result must be f32 with dense rows";
     }
     return NULL;
+}
+
+const char * gb_product_unsupported(const struct ggml_tensor * a, const struct ggml_tensor * b,
+    const struct ggml_tensor * dst) {
+    return unsupported_types(a, b, dst, true);
 }
 
 // ----------------------------------------------------------------------------------------------- slices that share one
@@ -167,156 +173,15 @@ const struct gb_cpu_op gb_cpu_op_out_prod = {
     .run = out_prod_run,
 };
 
-// ---------------------------------------------------------------------------------------------------------- MUL_MAT_ID
-//
-// The groups are the experts. Thread 0 sorts the tokens by expert with a stable counting sort. The scratch memory
-// starts with a struct routing and the sorted tokens. The engine gets the rest.
-
-#define MAX_EXPERTS (GGML_MAX_SRC - 2)
-
-struct routing {
-    int64_t first[MAX_EXPERTS + 1]; // of expert e in `tokens`
-    bool valid; // all ids are in range
-    int64_t tokens[];
-};
-
-struct experts {
-    struct gb_gemm gemm;
-    const struct ggml_tensor * node;
-    const struct routing * routing;
-};
-
-static struct gb_gemm_matrix expert_of(const struct gb_gemm * p, int64_t g) {
-    const struct experts * q = p->context;
-    const struct ggml_tensor * a = q->node->src[2 + g];
-    return (struct gb_gemm_matrix){ a->data, a->nb[1] };
-}
-
-static struct gb_gemm_row token_row(const struct gb_gemm * p, int64_t g, int64_t r) {
-    const struct experts * q = p->context;
-    const struct gb_row token = gb_row_at(q->node, q->routing->tokens[q->routing->first[g] + r]);
-    return (struct gb_gemm_row){ gb_row_of(q->node->src[1], token), (float *) (void *) gb_row_of(q->node, token) };
-}
-
-static void describe_experts(struct experts * q, const struct ggml_tensor * node) {
-    const struct ggml_tensor * b = node->src[1];
-    const struct ggml_tensor * a = node->src[2];
-    *q = (struct experts){ .node = node };
-    q->gemm = (struct gb_gemm){
-        .m = a->ne[1],
-        .k = a->ne[0],
-        .n_groups = gb_op_param_i32(node, 1),
-        .rows = gb_rows(b),
-        .total = gb_rows(b),
-        .w = { a->type, a->nb[0], false },
-        .x = { b->type, b->nb[0], false },
-        .exact = gb_op_param_i32(node, 2) == GGML_PREC_F32,
-        .w_of = expert_of,
-        .row_of = token_row,
-    };
-}
-
-static const char * mul_mat_id_unsupported(const struct ggml_tensor * node) {
-    const struct ggml_tensor * a = node->src[2];
-    const int n_as = gb_op_param_i32(node, 1);
-    for (int i = 0; i < n_as; i++) {
-        const struct ggml_tensor * e = node->src[2 + i];
-        if (e->type != a->type || e->nb[0] != a->nb[0]) {
-            return "all matrices must have one type and element stride";
-        }
-    }
-    return unsupported_types(a, node->src[1], node, true);
-}
-
-static int mul_mat_id_n_tasks(const struct ggml_tensor * node, int n_threads) {
-    struct experts q;
-    describe_experts(&q, node);
-    return gb_gemm_n_tasks(&q.gemm, n_threads);
-}
-
-static size_t routing_size(const struct ggml_tensor * node) { // a multiple of 64, for the engine's memory after it
-    const size_t size = sizeof(struct routing) + (size_t) gb_rows(node) * sizeof(int64_t);
-    return (size + 63) / 64 * 64;
-}
-
-static size_t mul_mat_id_work_size(const struct ggml_tensor * node, int n_tasks) {
-    struct experts q;
-    describe_experts(&q, node);
-    return routing_size(node) + gb_gemm_work_size(&q.gemm, n_tasks);
-}
-
-static int32_t expert_of_token(const struct ggml_tensor * node, int64_t token) { // all batches have the same ids
-    const struct ggml_tensor * ids = node->src[0];
-    const int32_t id = gb_op_param_i32(node, 0);
-    return *(const int32_t *) (gb_row_ptr(ids, token % node->ne[1], 0, 0) + (size_t) id * ids->nb[0]);
-}
-
-// Counts the tokens of each expert. Returns false and reports an id that is out of range.
-static bool count_tokens(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t count[MAX_EXPERTS]) {
-    const int n_as = gb_op_param_i32(node, 1);
-    for (int64_t t = 0; t < gb_rows(node); t++) {
-        const int32_t e = expert_of_token(node, t);
-        if (e < 0 || e >= n_as) {
-            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "ids[%d] of row %lld is %d, must be from 0 to %d",
-                (int) gb_op_param_i32(node, 0), (long long) t, (int) e, n_as - 1);
-            return false;
-        }
-        count[e]++;
-    }
-    return true;
-}
-
-static void route(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct routing * routing) {
-    int64_t next[MAX_EXPERTS] = { 0 };
-    routing->valid = count_tokens(call, node, next);
-    if (!routing->valid) {
-        return;
-    }
-    routing->first[0] = 0;
-    for (int e = 0; e < MAX_EXPERTS; e++) {
-        routing->first[e + 1] = routing->first[e] + next[e];
-        next[e] = routing->first[e];
-    }
-    for (int64_t t = 0; t < gb_rows(node); t++) {
-        routing->tokens[next[expert_of_token(node, t)]++] = t;
-    }
-}
-
-static void mul_mat_id_run(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    struct routing * routing = call->work;
-    struct experts q;
-    if (call->ith == 0) {
-        route(call, node, routing);
-    }
-    if (!gb_cpu_barrier(call) || !routing->valid) {
-        return;
-    }
-    describe_experts(&q, node);
-    q.routing = routing;
-    q.gemm.first = routing->first;
-    q.gemm.context = &q;
-
-    struct gb_cpu_call rest = *call;
-    rest.work = (char *) call->work + routing_size(node);
-    rest.work_size = call->work_size - routing_size(node);
-    gb_gemm_run(&rest, &q.gemm);
-}
-
-const struct gb_cpu_op gb_cpu_op_mul_mat_id = {
-    .unsupported = mul_mat_id_unsupported,
-    .n_tasks = mul_mat_id_n_tasks,
-    .work_size = mul_mat_id_work_size,
-    .run = mul_mat_id_run,
-};
-
 // ---------------------------------------------------------------------------------------------------------- algorithms
 
-// Describes the product of a node in *q or *experts. NULL: the node is no product.
-static const struct gb_gemm * gemm_of(const struct ggml_tensor * node, struct product * q, struct experts * experts) {
+// Describes the product of a node in *q. NULL: the node is no product.
+static const struct gb_gemm * gemm_of(const struct ggml_tensor * node, struct product * q) {
     switch (node->op) {
         case GGML_OP_MUL_MAT: describe(q, node, 0); return &q->gemm;
         case GGML_OP_OUT_PROD: describe(q, node, 1); return &q->gemm;
-        case GGML_OP_MUL_MAT_ID: describe_experts(experts, node); return &experts->gemm;
+        case GGML_OP_MUL_MAT_ID:
+        case GGML_OP_MUL_MAT_EXPERTS: return gb_experts_describe(node, &q->gemm);
         default: return NULL;
     }
 }
@@ -324,15 +189,13 @@ static const struct gb_gemm * gemm_of(const struct ggml_tensor * node, struct pr
 const char * gb_mul_mat_candidate(const struct ggml_tensor * node, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits, int i, const char ** why) {
     struct product q;
-    struct experts experts;
-    const struct gb_gemm * p = gemm_of(node, &q, &experts);
+    const struct gb_gemm * p = gemm_of(node, &q);
     return p != NULL ? gb_gemm_candidate(p, kernels, traits, i, why) : NULL;
 }
 
 const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits) {
     struct product q;
-    struct experts experts;
-    const struct gb_gemm * p = gemm_of(node, &q, &experts);
+    const struct gb_gemm * p = gemm_of(node, &q);
     return p != NULL ? gb_gemm_algorithm(p, kernels, traits) : NULL;
 }

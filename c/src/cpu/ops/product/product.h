@@ -1,5 +1,5 @@
-// product.h - the engine of MUL_MAT, MUL_MAT_ID and OUT_PROD: row r of dst of group g = sum over k of x(g, r)[k]
-// w(g)[.][k].
+// product.h - the engine of MUL_MAT, MUL_MAT_ID, MUL_MAT_EXPERTS and OUT_PROD: row r of dst of group g = sum over k of
+// x(g, r)[k] w(g)[.][k].
 //
 // A group is a set of rows of x that are multiplied with the same matrix w: one slice of `a` with all slices of `b`
 // that it is broadcast to, or the tokens of one expert. An operator describes its groups in a gb_gemm. Every thread of
@@ -66,6 +66,8 @@ static inline void gb_prefetch(const void * p, size_t size) {
 // algorithms.c chooses the algorithm. Making a plan calls the first two functions. The data, and so
 // `first`, and the level of the kernels are not known then. Scratch bytes are for n_tasks threads.
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
+// Enough for every product that differs in having fewer rows and groups.
+size_t gb_gemm_work_size_up_to(const struct gb_gemm * p, int n_tasks);
 int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
 void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
@@ -81,7 +83,7 @@ const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels
 
 // The operators that are products (mul_mat.c).
 static inline bool gb_is_product(enum ggml_op op) {
-    return op == GGML_OP_MUL_MAT || op == GGML_OP_MUL_MAT_ID || op == GGML_OP_OUT_PROD;
+    return op == GGML_OP_MUL_MAT || op == GGML_OP_MUL_MAT_ID || op == GGML_OP_MUL_MAT_EXPERTS || op == GGML_OP_OUT_PROD;
 }
 
 // gb_gemm_candidate for a node, which is a product (mul_mat.c).

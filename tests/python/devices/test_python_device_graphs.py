@@ -19,11 +19,12 @@ DEVICES = {
     **{name: {"delay": 0.0002} for name in NAMES if "QUEUE" in name},
     "SIM": {"delay": "100us"},
 }
-WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
+N_GRAPHS = int(os.environ.get("GGML_TEST_GRAPHS", "60"))
 
 
-class World:
-    """A random graph with what NumPy makes of its inputs. Every operator rounds once, so the bits are determined."""
+class RandomGraph:
+    """A random graph with NumPy's results. Every operator rounds once, so the bits are
+    determined."""
 
     def __init__(self, rng: np.random.Generator, ctx: gb.Context) -> None:
         self.rng = rng
@@ -49,7 +50,7 @@ class World:
         if which == 5:  # a row for all rows
             at = (0,) * (len(self.shape) - 1)
             return a + (b[at] if at else b), lambda d: x(d) + y(d)[at]
-        if which == 6 and self.shape[0] > 1:  # views that overlap, of what others compute, too
+        if which == 6 and self.shape[0] > 1:  # overlapping views, also of results of other devices
             n = self.shape[0]
             part = a[1:n] - b[0 : n - 1]
             return gb.ops.repeat(part[0:1], self.shape), lambda d: np.broadcast_to(
@@ -62,29 +63,29 @@ class World:
         return [self.rng.uniform(-1, 1, self.shape).astype(np.float32) for _ in self.inputs]
 
 
-@pytest.mark.parametrize("seed", range(WORLDS))
-def test_random_worlds(seed, node_by_node):
+@pytest.mark.parametrize("seed", range(N_GRAPHS))
+def test_random_graphs_equal_numpy(seed, node_by_node):
     rng = np.random.default_rng(seed)
     names = list(rng.permutation(list(DEVICES)))[: int(rng.integers(1, 4))]
     backends = [gb.Backend(n, **DEVICES[n]) for n in names] + [gb.Backend("CPU", n_threads=1)]
     copies = int(rng.integers(1, 4))
     with gb.Context() as ctx:
-        world = World(rng, ctx)
+        built = RandomGraph(rng, ctx)
         with gb.Scheduler(backends, n_copies=copies) as sched:
-            for node in world.graph.nodes:
+            for node in built.graph.nodes:
                 able = [b for b in backends if b.supports(node)]
                 if rng.random() < 0.6:
                     sched.set_backend(node, able[int(rng.integers(len(able)))])
-            sched.allocate(world.graph)
+            sched.allocate(built.graph)
             for _ in range(3):
-                data = world.fresh()
-                for t, value in zip(world.inputs, data, strict=True):
-                    if t in world.graph.leafs:
+                data = built.fresh()
+                for t, value in zip(built.inputs, data, strict=True):
+                    if t in built.graph.leafs:
                         t.set(value)
                 if rng.random() < 0.5:
-                    sched.compute(world.graph)
-                    found = [t.numpy() for t, _ in world.outputs]
+                    sched.compute(built.graph)
+                    found = [t.numpy() for t, _ in built.outputs]
                 else:
-                    found = sched.compute_async(world.graph, [t for t, _ in world.outputs]).results()
-                for got, (_, expected) in zip(found, world.outputs, strict=True):
+                    found = sched.compute_async(built.graph, [t for t, _ in built.outputs]).results()
+                for got, (_, expected) in zip(found, built.outputs, strict=True):
                     assert np.array_equal(got, expected(data)), names

@@ -1,8 +1,8 @@
-"""Random graphs whose results are the same numbers on every device that computes right, in whatever order it adds up.
+"""Random graphs with the same results on every correct device, in any order of additions.
 
-All values are small integers, and products are cut where they grow, so that each number is exact in float32, and in
-float16 where it passes through it. Where a device says that its results are those of the CPU, bit by bit, functions
-that round are among the operators, too.
+All values are small integers, and large products are clamped. So each number is exact in float32,
+and in float16 where a graph casts to it. If a device promises the bits of the CPU, the graphs also
+have operators that round.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from ..tensor.tensor import Tensor
 from ._inputs import Array
 from ._operators import _NO_WORK
 
-__all__ = ["World", "random_world"]
+__all__ = ["RandomGraph", "random_graph"]
 
 _D = 8  # rows and columns
 _LARGEST = 2048.0  # every integer up to it is a float16
-_START = 3  # of inputs
-Step = Callable[["World", np.random.Generator], "tuple[Tensor, float] | None"]
+_START = 3  # largest magnitude of inputs
+Step = Callable[["RandomGraph", np.random.Generator], "tuple[Tensor, float] | None"]
 
 
 @dataclass
-class World:
-    """A graph without memory, with inputs to be filled and values to build on."""
+class RandomGraph:
+    """A graph without memory, with its inputs and the values that it can extend."""
 
     allowed: Callable[[Tensor], bool]
     ctx: Context = field(default_factory=Context)
     inputs: list[Tensor] = field(default_factory=list)
     values: list[tuple[Tensor, float]] = field(default_factory=list)
-    """Matrices, with what their numbers do not exceed."""
+    """Matrices, with the largest possible magnitude of their elements."""
     used: set[Tensor] = field(default_factory=set)
     known: set[Tensor] = field(default_factory=set)
     outputs: list[Tensor] = field(default_factory=list)
@@ -56,7 +56,8 @@ class World:
         return self.values[at]
 
     def fresh(self) -> tuple[Tensor, float] | None:
-        """The last value, taken away, if nothing reads it: it may be overwritten."""
+        """Removes and returns the last value if no node reads it, so that it may be overwritten.
+        Else None."""
         t, limit = self.values[-1]
         if t in self.used or t in self.inputs or t.view_of is not None or not t.is_contiguous:
             return None
@@ -64,7 +65,7 @@ class World:
         return t, limit
 
     def accepts(self, t: Tensor) -> bool:
-        """May all that is new behind this value be computed?"""
+        """True if all new nodes that this value needs are allowed."""
         left, new = [t], set()
         while left:
             node = left.pop()
@@ -78,7 +79,7 @@ class World:
         return True
 
     def fill(self, rng: np.random.Generator, some: bool = False) -> None:
-        """Other inputs. some: only about half of them"""
+        """Sets new random inputs. some: only about half of them"""
         for t in self.inputs:
             data: Array
             if t.dtype == int32:
@@ -97,74 +98,74 @@ class World:
 
 
 def _unary(name: str, limit: Callable[[float], float] = lambda m: m) -> Step:
-    def step(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-        x, m = world.pick(rng)
+    def step(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+        x, m = built.pick(rng)
         return ops.OPERATIONS[name](x), limit(m)
 
     return step
 
 
 def _binary(name: str, limit: Callable[[float, float], float]) -> Step:
-    def step(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-        (x, m), (y, n) = world.pick(rng), world.pick(rng)
+    def step(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+        (x, m), (y, n) = built.pick(rng), built.pick(rng)
         return ops.OPERATIONS[name](x, y), limit(m, n)
 
     return step
 
 
-def _mul_mat(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-    (x, m), (y, n) = world.pick(rng), world.pick(rng)
+def _mul_mat(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+    (x, m), (y, n) = built.pick(rng), built.pick(rng)
     x = x if x.nb[0] == x.dtype.itemsize else ops.cont(x)
     return ops.mul_mat(x, y), _D * m * n
 
 
-def _scale(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-    x, m = world.pick(rng)
+def _scale(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+    x, m = built.pick(rng)
     factor = float(rng.choice([-1.0, 2.0, -2.0]))
     return ops.scale(x, factor), abs(factor) * m
 
 
-def _transposed(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-    x, m = world.pick(rng)
+def _transposed(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+    x, m = built.pick(rng)
     return ops.cont(ops.transpose(x)) if rng.random() < 0.7 else ops.transpose(x), m
 
 
-def _halves(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-    """Rows of one behind rows of another, both through views."""
-    (x, m), (y, n) = world.pick(rng), world.pick(rng)
+def _halves(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+    """Concatenates rows of two values, both through views."""
+    (x, m), (y, n) = built.pick(rng), built.pick(rng)
     at = int(rng.integers(1, _D))
     return ops.concat(ops.relu(x[:at]), ops.neg(y[at:]), axis=0), max(m, n)
 
 
-def _narrow(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-    x, m = world.pick(rng)
+def _narrow(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+    x, m = built.pick(rng)
     return ops.cast(ops.cast(x, "float16"), "float32"), m
 
 
-def _rows(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-    x, m = world.pick(rng)
-    index = next(t for t in world.inputs if t.dtype == int32)
+def _rows(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+    x, m = built.pick(rng)
+    index = next(t for t in built.inputs if t.dtype == int32)
     return ops.get_rows(x.contiguous(), index), m
 
 
-def _sums(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-    (x, m), (y, n) = world.pick(rng), world.pick(rng)
+def _sums(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+    (x, m), (y, n) = built.pick(rng), built.pick(rng)
     return ops.add(x, ops.sum_rows(y)), m + _D * n
 
 
-def _row(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-    x, m = world.pick(rng)
-    return ops.mul(x, world.inputs[1]), m * _START
+def _row(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+    x, m = built.pick(rng)
+    return ops.mul(x, built.inputs[1]), m * _START
 
 
-def _mask(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-    x, m = world.pick(rng)
+def _mask(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+    x, m = built.pick(rng)
     return ops.diag_mask_zero(x.contiguous(), int(rng.integers(0, 4))), m
 
 
-def _over(world: World, rng: np.random.Generator) -> tuple[Tensor, float] | None:
-    """In place of a value that nothing else reads."""
-    found = world.fresh()
+def _over(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float] | None:
+    """An in-place operation on a value that no other node reads."""
+    found = built.fresh()
     if found is None:
         return None
     (x, m), kind = found, int(rng.integers(0, 3))
@@ -172,21 +173,21 @@ def _over(world: World, rng: np.random.Generator) -> tuple[Tensor, float] | None
         return ops.relu(x, inplace=True), m
     if kind == 1:
         return ops.scale(x, -1.0, inplace=True), m
-    y, n = world.pick(rng)
+    y, n = built.pick(rng)
     return ops.add(x, y, inplace=True), m + n
 
 
-def _cache(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-    """Into a part of memory that stays, and out of it."""
-    x, m = world.pick(rng)
-    into = world.leaf(2 * _D, _D)
+def _cache(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+    """Writes into a part of an input, like a cache, and reads it again."""
+    x, m = built.pick(rng)
+    into = built.leaf(2 * _D, _D)
     at = int(rng.integers(0, _D + 1))
-    return ops.add(ops.cpy(x, into[at : at + _D]), world.pick(rng)[0]), 2 * max(m, _LARGEST)
+    return ops.add(ops.cpy(x, into[at : at + _D]), built.pick(rng)[0]), 2 * max(m, _LARGEST)
 
 
 def _of_rows(name: str, limit: float) -> Step:
-    def step(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
-        return ops.OPERATIONS[name](world.pick(rng)[0].contiguous()), limit
+    def step(built: RandomGraph, rng: np.random.Generator) -> tuple[Tensor, float]:
+        return ops.OPERATIONS[name](built.pick(rng)[0].contiguous()), limit
 
     return step
 
@@ -208,31 +209,34 @@ def _bounded(found: tuple[Tensor, float]) -> tuple[Tensor, float]:
     return found if limit <= _LARGEST else (ops.clamp(t, -8.0, 8.0), 8.0)
 
 
-def random_world(
+def random_graph(
     rng: np.random.Generator, steps: int, allowed: Callable[[Tensor], bool] = lambda t: True, rounds: bool = False
-) -> World:
-    """A graph of about so many operations. allowed: which nodes it may have. rounds: results may be rounded. The same
-    numbers make the same graph."""
-    world = World(allowed)
-    world.values = [(world.leaf(_D, _D), float(_START))]
-    world.leaf(_D)
-    world.leaf(_D, dtype=int32)
-    world.values += [(world.leaf(_D, _D), float(_START)) for _ in range(2)]
-    world.known.update(world.inputs)
+) -> RandomGraph:
+    """A graph of about ``steps`` operations. Equal random numbers make equal graphs.
+
+    allowed: whether the graph may have a node
+    rounds: the graph may have operators that round
+    """
+    built = RandomGraph(allowed)
+    built.values = [(built.leaf(_D, _D), float(_START))]
+    built.leaf(_D)
+    built.leaf(_D, dtype=int32)
+    built.values += [(built.leaf(_D, _D), float(_START)) for _ in range(2)]
+    built.known.update(built.inputs)
     palette = (*_EXACT, *_ROUNDED) if rounds else _EXACT
     for _ in range(steps):
-        before = list(world.values)
-        n_inputs = len(world.inputs)
-        found = palette[int(rng.integers(0, len(palette)))](world, rng)
-        if found is not None and world.accepts((found := _bounded(found))[0]):
-            world.values.append(found)
-        else:  # as if it had never been tried
-            world.values = before
-            del world.inputs[n_inputs:]
-    made = [t for t, _ in world.values if t not in world.inputs and t.op not in _NO_WORK]
-    world.outputs = made[-1:] + [t for t in made[:-1] if rng.random() < 0.15]
+        before = list(built.values)
+        n_inputs = len(built.inputs)
+        found = palette[int(rng.integers(0, len(palette)))](built, rng)
+        if found is not None and built.accepts((found := _bounded(found))[0]):
+            built.values.append(found)
+        else:  # undo the step
+            built.values = before
+            del built.inputs[n_inputs:]
+    made = [t for t, _ in built.values if t not in built.inputs and t.op not in _NO_WORK]
+    built.outputs = made[-1:] + [t for t in made[:-1] if rng.random() < 0.15]
     if made:
-        world.graph = world.ctx.graph(world.outputs)
-        inside = set(world.graph.leafs)
-        world.inputs = [t for t in world.inputs if t in inside]
-    return world
+        built.graph = built.ctx.graph(built.outputs)
+        inside = set(built.graph.leafs)
+        built.inputs = [t for t in built.inputs if t in inside]
+    return built
