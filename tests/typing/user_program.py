@@ -145,14 +145,14 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     results += [
         gb.ops.mul_mat(x, y),
         gb.ops.mul_mat_id([x, x], x.context.constant([[0], [1], [0]], "i32"), 0, y),
-        gb.mul_mat_experts(
+        gb.ops.mul_mat_experts(
             x.reshape(1, 3, 4), y.reshape(3, 1, 4), x.context.constant([[0], [0], [0]], "i32"), prec="f32"
         ),
-        gb.add_id(x.reshape(3, 1, 4), y, x.context.constant([[0], [1], [0]], "i32")),
+        gb.ops.add_id(x.reshape(3, 1, 4), y, x.context.constant([[0], [1], [0]], "i32")),
         gb.ops.rope(x.reshape(3, 1, 4), ids, factors=x[0, :2]),
         gb.ops.rope(x.reshape(3, 1, 4), x.context.constant([0] * 12, "i32"), mode="mrope", sections=(1, 1, 0, 0)),
         gb.ops.softmax(x.reshape(1, 3, 4), y, sinks=x[0, :1]),
-        gb.flash_attn_ext(x.reshape(1, 1, 3, 4), x.reshape(1, 1, 3, 4), y.reshape(1, 1, 3, 4), softcap=5.0),
+        gb.ops.flash_attn_ext(x.reshape(1, 1, 3, 4), x.reshape(1, 1, 3, 4), y.reshape(1, 1, 3, 4), softcap=5.0),
         gb.ops.out_prod(x, y),
     ]
     results += [

@@ -269,7 +269,8 @@ class Device:
             return partial(self._custom, call.node._function, call)
         if entry is None:
             raise UnsupportedError(
-                f"{self.name}: {call.node}: supports accepts it, but no method is marked with @gb.devices.op({call.node.op!r})"
+                f"{self.name}: {call.node}: supports accepts it, but no method is marked with"
+                f" @gb.devices.op({call.node.op!r})"
             )
         method = getattr(self, entry.method)
         overwritten = () if entry.in_place else overwritten_of(call)
