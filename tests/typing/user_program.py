@@ -206,6 +206,8 @@ def images_and_attention(ctx: gb.Context) -> list[gb.Tensor]:
         gb.ops.win_unpart(gb.ops.win_part(image[0].transpose(1, 2, 0).contiguous(), 4), 8, 8, 4),
     ]
     results += [
+        gb.ops.conv_2d(ctx.tensor((6, 1, 3, 3), "f16"), image, padding=1, groups=3),
+        gb.conv_3d(ctx.tensor((4, 2, 2, 2)), ctx.tensor((2, 4, 4, 4)), 2, stride=(1, 2, 1)),
         gb.ops.conv_transpose_2d(ctx.tensor((3, 2, 2, 2), "f16"), image, stride=2),
         gb.ops.get_rel_pos(ctx.tensor((7, 4), "f16"), 4, 4),
     ]

@@ -68,6 +68,8 @@ def test_parameters_build_the_node_again(ctx):
             by_sign = {"==": gb.ops.equal, "!=": gb.ops.not_equal, "<": gb.ops.less, "<=": gb.ops.less_equal}
             by_sign |= {">": gb.ops.greater, ">=": gb.ops.greater_equal}
             given = by_sign[node.params["comparison"]](*sources)
+        elif node.op == "conv_2d_dw":
+            given = gb.ops.conv_depthwise_2d(*sources, **node.params)
         else:
             given = gb.ops.OPERATIONS[node.op](*sources, **parameters_of(node))
         assert given.shape == tensor.shape

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._ffi import lib
 from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, Tolerance, check, covers, real, refuses, whole
 
 
@@ -93,7 +94,7 @@ def products(kernel):
     return math.prod(kernel[1:])
 
 
-@covers("IM2COL", "MUL_MAT")
+@covers("CONV_2D")
 @pytest.mark.parametrize("layout", ["whole", "padded"])
 @pytest.mark.parametrize("case", CASES_2D, ids=str)
 def test_conv_2d(case, layout):
@@ -113,7 +114,7 @@ def test_conv_2d(case, layout):
     )
 
 
-@covers("IM2COL", "MUL_MAT")
+@covers("CONV_2D")
 def test_kernels_of_all_dtypes():
     """float32 kernels also work. bfloat16 is refused."""
     tolerance = Tolerance(n=18)
@@ -168,16 +169,7 @@ def test_transposed_convolutions_never_round_float32(op, kernel):
         np.testing.assert_array_equal(y.numpy().reshape(data.shape), data)
 
 
-@pytest.mark.parametrize("kernel", ["float16", "float32"])
-def test_windows_of_float16_stay_float16(kernel):
-    """float16 windows need half the memory, and float16 data are exact in them."""
-    ctx = gb.Context()
-    y = gb.ops.conv_2d(ctx.tensor((4, 3, 2, 3), kernel), ctx.tensor((1, 3, 7, 8), "float16"))
-    (rows,) = [t for t in ctx.graph(y).nodes if t.op == "IM2COL"]
-    assert rows.dtype == gb.float16
-
-
-@covers("IM2COL", "MUL_MAT")
+@covers("CONV_2D")
 def test_conv_2d_named_forms():
     k, x = (4, 3, 2, 3), (2, 3, 8, 9)
     inputs = [real(*k, dtype="float16"), real(*x)]
@@ -200,7 +192,7 @@ def test_conv_2d_named_forms():
     check(lambda a, b: gb.ops.conv_2d(a, b, padding="half"), inputs, half, tolerance, magnitude=half, dtype="float32")
 
 
-@covers("IM2COL", "MUL_MAT")
+@covers("CONV_2D")
 @pytest.mark.parametrize("case", CASES_1D, ids=str)
 def test_conv_1d(case):
     k, x, s, p, d = case
@@ -233,7 +225,7 @@ def test_conv_1d(case):
             )
 
 
-@covers("IM2COL", "MUL_MAT")
+@covers("CONV_2D_DW")
 @pytest.mark.parametrize(("c", "kernel", "n", "size", "s", "p", "d"), [
     (1, (1, 1), 1, (1, 1), (1, 1), (0, 0), (1, 1)), (3, (2, 3), 1, (8, 9), (1, 1), (0, 0), (1, 1)),
     (4, (3, 3), 2, (7, 9), (2, 1), (1, 1), (1, 1)),
@@ -249,7 +241,68 @@ def test_conv_depthwise_2d(c, kernel, n, size, s, p, d):
           dtype="float32")  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------- transposed convolution
+@covers("CONV_2D")
+@pytest.mark.parametrize(("groups", "per", "kernels"), [(2, 3, 4), (3, 1, 2), (7, 1, 1), (4, 5, 3)])
+def test_groups_are_separate_convolutions(groups, per, kernels):
+    def reference(a, b):
+        parts = zip(np.split(a, groups), np.split(b, groups, axis=1), strict=True)
+        return np.concatenate([conv2d(k, x, (2, 1), (1, 2)) for k, x in parts], axis=1)
+
+    inputs = [real(groups * kernels, per, 3, 2), real(2, groups * per, 6, 7)]
+    tolerance = Tolerance(n=6 * per)
+    check(lambda a, b: gb.ops.conv_2d(a, b, (2, 1), (1, 2), groups=groups), inputs, reference, tolerance,
+          magnitude=reference)  # fmt: skip
+    lines = [real(groups * kernels, per, 3), real(2, groups * per, 9)]
+
+    def line(a, b):
+        parts = zip(np.split(a, groups), np.split(b, groups, axis=1), strict=True)
+        return np.concatenate([conv2d(k[:, :, None], one_d(x)) for k, x in parts], axis=1)[:, :, 0]
+
+    check(lambda a, b: gb.ops.conv_1d(a, b, groups=groups), lines, line, tolerance, magnitude=line)
+
+
+def conv3d(kernel, x, channels, s, p, d, groups):
+    """The definition: one term after another."""
+    per = channels // groups
+    k = kernel.reshape(-1, per, *kernel.shape[1:])
+    x = np.pad(x.reshape(-1, channels, *x.shape[1:]), ((0, 0), (0, 0), *((v, v) for v in p)))
+    outs = [(x.shape[2 + i] - d[i] * (k.shape[2 + i] - 1) - 1) // s[i] + 1 for i in range(3)]
+    y = np.zeros((len(x), len(k), *outs))
+    for o, at in np.ndindex(len(k), math.prod(k.shape[2:])):
+        first = o // (len(k) // groups) * per
+        place = np.unravel_index(at, k.shape[2:])
+        cut = tuple(slice(place[i] * d[i], place[i] * d[i] + (outs[i] - 1) * s[i] + 1, s[i]) for i in range(3))
+        y[:, o] += np.einsum(
+            "nc...,c->n...", x[(slice(None), slice(first, first + per), *cut)], k[(o, slice(None), *place)]
+        )
+    return y.reshape(-1, *outs)
+
+
+@covers("CONV_3D")
+@pytest.mark.parametrize(("channels", "groups", "s", "p", "d"), [
+    (3, 1, (1, 1, 1), (0, 0, 0), (1, 1, 1)), (4, 2, (1, 2, 1), (1, 0, 2), (1, 1, 2)),
+    (2, 2, (2, 1, 3), (0, 1, 1), (2, 2, 1)),
+])  # fmt: skip
+def test_conv_3d(channels, groups, s, p, d):
+    def reference(a, b):
+        return conv3d(a, b, channels, s, p, d, groups)
+
+    inputs = [real(4 * channels // groups, 2, 3, 2, dtype="float16"), real(2 * channels, 5, 7, 6)]
+    check(lambda a, b: gb.conv_3d(a, b, channels, s, p, d, groups), inputs, reference, Tolerance(n=12 * channels),
+          magnitude=reference, dtype="float32")  # fmt: skip
+
+
+def test_channels_that_do_not_fit_are_refused():
+    refuses(lambda a, b: gb.ops.conv_2d(a, b, groups=2), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.ops.conv_2d(a, b, groups=3), [real(4, 1, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.ops.conv_2d(a, b, groups=0), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.conv_3d(a, b, 4), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.conv_3d(a, b, 0), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.conv_3d(a, b, 2, stride=(1, 2)), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+
+
+# ------------------------------------------------------------------------------------------------------ transposed
+# convolution
 
 
 @covers("CONV_TRANSPOSE_1D")
@@ -433,3 +486,54 @@ def test_pad(dtype):
 def test_integer_kernels_are_refused(name):
     shape, data = ((3, 3, 3), (3, 9)) if name.endswith("1d") else ((3, 3, 3, 3), (1, 3, 9, 9))
     refuses(getattr(gb.ops, name), [whole(*shape, low=0, high=9), real(*data)])
+
+
+# ------------------------------------------------------------------------------------------------------------ fused
+
+
+def computed(build, fused, threads=2):
+    """The result in memory of a graph allocator, and which operators were computed together."""
+    with gb.Backend("CPU", n_threads=threads) as backend:
+        ctx = gb.Context()
+        rng = np.random.default_rng(3)
+        y = build(ctx, lambda *shape, dtype="float32": ctx.constant(rng.standard_normal(shape).astype(dtype)))
+        with gb.Scheduler(backend) as scheduler:
+            lib.ggml_graph_set_fusion(fused)
+            try:
+                scheduler.compute(ctx.graph(y))
+            finally:
+                lib.ggml_graph_set_fusion(True)
+            return y.numpy()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("images", [1, 3])
+def test_columns_and_their_product_are_one_step(dtype, images):
+    """IM2COL rounds to float16 in both."""
+
+    def build(ctx, random):
+        kernel, x = random(20, 6, 3, 3, dtype=dtype), gb.ops.relu(random(images, 6, 17, 15))
+        rows = gb.ops.im2col(kernel, x, 1, 1)
+        return gb.ops.mul_mat(rows.reshape(-1, rows.shape[-1]), kernel.reshape(20, -1))
+
+    np.testing.assert_allclose(computed(build, True), computed(build, False), rtol=1e-5, atol=1e-4)
+
+
+def test_columns_of_channels_are_one_step():
+    def build(ctx, random):
+        kernel, x = random(6, 1, 3, 3, dtype="float16"), gb.ops.relu(random(2, 6, 17, 15))
+        rows = gb.ops.im2col(kernel, x.reshape(12, 1, 17, 15), 2, 1)
+        return gb.ops.mul_mat(kernel.reshape(1, 6, 1, 9), rows.reshape(2, 6, -1, 9))
+
+    np.testing.assert_allclose(computed(build, True), computed(build, False), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 6])
+def test_bias_activation_and_residual_keep_their_bits(groups):
+    def build(ctx, random):
+        x = gb.ops.relu(random(2, 6, 33, 29))
+        y = gb.ops.conv_2d(random(6, 6 // groups, 3, 3), x, padding=1, groups=groups)
+        return gb.ops.silu(y * random(6, 1, 1) + random(6, 1, 1)) + x
+
+    for threads in (1, 2):
+        np.testing.assert_array_equal(computed(build, True, threads), computed(build, False, threads))

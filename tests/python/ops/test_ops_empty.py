@@ -23,7 +23,7 @@ REFUSED = {
     "conv_transpose_2d": {1, 2, 3, 4}, "pool_1d": {1}, "pool_2d": {1, 2}, "win_unpart": {2, 3}, "get_rel_pos": {2},
     "add_rel_pos": {3, 4}, "flash_attn": {1, 2, 3}, "flash_attn_back": {1, 2}, "rope": {1, 3}, "rope_back": {1, 3},
     "set_rows": {1, 2}, "mul_mat_experts": {2, 3}, "add_id": {1, 2, 3}, "flash_attn_ext": {1, 2, 3},
-    "soft_max": {1, 3},
+    "soft_max": {1, 3}, "conv_3d": {1, 2, 3, 4},
 }  # fmt: skip
 CALLS: dict[str, list[Any]] = {}
 for name, build, arrays in CASES:

@@ -5,8 +5,8 @@
 //
 // Thread 0 sorts the pairs by expert into the scratch memory (a counting sort, so that the order within an expert
 // stays). Experts without pairs are left out: nothing of their matrices is read. The experts are then divided
-// into classes by their number of rows, because the engine has other algorithms for few rows than for many. Each class is one
-// product, whose groups are its experts.
+// into classes by their number of rows, because the engine has other algorithms for few rows than for many. Each class
+// is one product, whose groups are its experts.
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/experts.h"
 #include "cpu/ops/product/tuning.h"
