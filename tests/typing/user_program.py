@@ -207,7 +207,7 @@ def images_and_attention(ctx: gb.Context) -> list[gb.Tensor]:
     ]
     results += [
         gb.ops.conv_2d(ctx.tensor((6, 1, 3, 3), "f16"), image, padding=1, groups=3),
-        gb.conv_3d(ctx.tensor((4, 2, 2, 2)), ctx.tensor((2, 4, 4, 4)), 2, stride=(1, 2, 1)),
+        gb.ops.conv_3d(ctx.tensor((4, 2, 2, 2)), ctx.tensor((2, 4, 4, 4)), 2, stride=(1, 2, 1)),
         gb.ops.conv_transpose_2d(ctx.tensor((3, 2, 2, 2), "f16"), image, stride=2),
         gb.ops.get_rel_pos(ctx.tensor((7, 4), "f16"), 4, 4),
     ]

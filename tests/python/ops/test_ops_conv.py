@@ -288,7 +288,7 @@ def test_conv_3d(channels, groups, s, p, d):
         return conv3d(a, b, channels, s, p, d, groups)
 
     inputs = [real(4 * channels // groups, 2, 3, 2, dtype="float16"), real(2 * channels, 5, 7, 6)]
-    check(lambda a, b: gb.conv_3d(a, b, channels, s, p, d, groups), inputs, reference, Tolerance(n=12 * channels),
+    check(lambda a, b: gb.ops.conv_3d(a, b, channels, s, p, d, groups), inputs, reference, Tolerance(n=12 * channels),
           magnitude=reference, dtype="float32")  # fmt: skip
 
 
@@ -296,9 +296,9 @@ def test_channels_that_do_not_fit_are_refused():
     refuses(lambda a, b: gb.ops.conv_2d(a, b, groups=2), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
     refuses(lambda a, b: gb.ops.conv_2d(a, b, groups=3), [real(4, 1, 2, 3), real(2, 3, 5, 7)])
     refuses(lambda a, b: gb.ops.conv_2d(a, b, groups=0), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
-    refuses(lambda a, b: gb.conv_3d(a, b, 4), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
-    refuses(lambda a, b: gb.conv_3d(a, b, 0), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
-    refuses(lambda a, b: gb.conv_3d(a, b, 2, stride=(1, 2)), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.ops.conv_3d(a, b, 4), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.ops.conv_3d(a, b, 0), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
+    refuses(lambda a, b: gb.ops.conv_3d(a, b, 2, stride=(1, 2)), [real(4, 3, 2, 3), real(2, 3, 5, 7)])
 
 
 # ------------------------------------------------------------------------------------------------------ transposed
