@@ -1,8 +1,9 @@
 """The same work side by side with other libraries in one process: NumPy, PyTorch, ONNX Runtime and llama.cpp, where
 they can be imported.
 
-    python benchmarks/compare_peers.py [products|small|ops|attention|model|llama ...] [--threads N] [--only TEXT ...]
-        [--sizes 16K 512K 8M 256M] [--rounds N] [--seconds S] [--compile] [--cpu] [--quick] [--json FILE] [--markdown]
+    python benchmarks/compare_peers.py [products|small|ops|conv|attention|model|llama ...] [--threads N]
+        [--only TEXT ...] [--sizes 16K 512K 8M 256M] [--rounds N] [--seconds S] [--compile] [--cpu] [--quick]
+        [--json FILE] [--markdown]
 
 It installs nothing (pip install torch onnxruntime onnx llama-cpp-python) and names the missing libraries. All sides
 get the same inputs and the same number of threads (NumPy uses the threads of its BLAS). Results are compared before
@@ -32,6 +33,7 @@ from peers import processor  # isort: skip  # before NumPy, which ggml_backend i
 
 import ggml_backend as gb
 from peers.attention import attention
+from peers.convolutions import convolutions
 from peers.elements import operators
 from peers.embedding import model
 from peers.llama import llama
@@ -44,6 +46,7 @@ SUITES: dict[str, Callable[[Sides, Scope], Iterator[Work]]] = {
     "products": products,
     "small": small_products,
     "ops": operators,
+    "conv": convolutions,
     "attention": attention,
     "model": model,
     "llama": llama,

@@ -161,8 +161,30 @@ GGML_API struct ggml_tensor * ggml_rope_multi_back(struct ggml_context * ctx, st
 // Makes a node of these functions rotate the elements from n_offs on, which is even; not for VISION. Returns a; NULL is
 // an error.
 GGML_API struct ggml_tensor * ggml_rope_set_offset(struct ggml_tensor * a, int n_offs);
-// ggml_im2col and the convolutions of ggml.h with rows of this type, F32 or F16. With F32 no element of b is rounded.
-// The functions of ggml.h round b to F16.
+// Convolutions as operators of their own, without columns. Nothing is rounded; sums are F32. Kernels a are F32 or F16
+// and contiguous, data b are F32, F16 or BF16 with any strides, results are F32. `groups` divides the channels of b and
+// the kernels: kernels of group g see channels of group g alone.
+// a [KW, KH, IC / groups, OC], b [W, H, IC, N]: [OW, OH, OC, N], with OW = (W + 2 p0 - d0 (KW - 1) - 1) / s0 + 1.
+GGML_API struct ggml_tensor * ggml_conv_2d_direct(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1);
+GGML_API struct ggml_tensor * ggml_conv_2d_grouped(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1, int groups);
+// a [KW, KH, 1, C], b [W, H, C, N]: one kernel for each channel.
+GGML_API struct ggml_tensor * ggml_conv_2d_dw_direct(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int stride0, int stride1, int pad0, int pad1, int dilation0, int dilation1);
+// a [K, IC / groups, OC], b [W, IC, N]: [OW, OC, N], with CONV_2D.
+GGML_API struct ggml_tensor * ggml_conv_1d_grouped(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int s0, int p0, int d0, int groups);
+// a [KW, KH, KD, IC / groups * OC], b [W, H, D, IC * N]: [OW, OH, OD, OC * N]. IC is n_channels, N is n_batch and OC is
+// n_channels_out; input channels lie next to each other.
+GGML_API struct ggml_tensor * ggml_conv_3d_direct(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, int n_channels,
+    int n_batch, int n_channels_out);
+GGML_API struct ggml_tensor * ggml_conv_3d_grouped(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, int n_channels,
+    int n_batch, int n_channels_out, int groups);
+// ggml_im2col and the convolutions of ggml.h with rows of this type, F32 or F16. F32 rounds no
+// element of b. The functions of ggml.h round b to F16.
 GGML_API struct ggml_tensor * ggml_im2col_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D, enum ggml_type type);
 GGML_API struct ggml_tensor * ggml_conv_1d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,

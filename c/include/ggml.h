@@ -289,6 +289,9 @@ enum ggml_op {
     GGML_OP_MUL_MAT_EXPERTS,
     GGML_OP_ADD_ID,
     GGML_OP_FLASH_ATTN_EXT,
+    GGML_OP_CONV_2D,
+    GGML_OP_CONV_2D_DW,
+    GGML_OP_CONV_3D,
 
     GGML_OP_COUNT,
 };

@@ -120,6 +120,16 @@ int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p);
 bool gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
 bool gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
 bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
+// b has `groups` times as many channels as a kernel; the kernels are divided among the groups.
+bool gb_check_conv_2d(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv, int64_t groups);
+bool gb_check_conv_2d_dw(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
+// Three axes, and channels that share dimension 3 with kernels and images.
+struct gb_conv_3d {
+    int s[3], p[3], d[3];
+    int channels, batches, channels_out, groups;
+};
+bool gb_check_conv_3d(const char * func, gb_ct a, gb_ct b, const struct gb_conv_3d * conv);
+bool gb_check_conv_1d_grouped(const char * func, gb_ct a, gb_ct b, int64_t groups);
 bool gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0);
 bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride);
 bool gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, int s0, int p0);

@@ -85,6 +85,78 @@ bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct g
     return rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0) && gb_rule_contiguous(&c, 1);
 }
 
+// Types of the operators that convolve without columns.
+static bool rule_direct_types(const struct gb_call * c, gb_ct a, gb_ct b) {
+    return rule_kernel_type(c, a) && (gb_rule_is_built(c) || b->type == GGML_TYPE_F32 || b->type == GGML_TYPE_F16 ||
+                                         b->type == GGML_TYPE_BF16 || GB_BROKEN(c, NO_FLOAT, .a = "b", .t = b->type));
+}
+
+// `channels` are those of a kernel, `kernels` how many there are, `data` the channels of b.
+static bool rule_groups(const struct gb_call * c, int64_t groups, int64_t channels, int64_t kernels, int64_t data) {
+    if (!gb_rule_at_least(c, "groups", groups, 1)) {
+        return false;
+    }
+    if (gb_size_product(channels, groups) != data) {
+        return GB_BROKEN(c, GROUP_CHANNELS, .a = "b",
+            .number = { gb_size_product(channels, groups), groups, channels, data });
+    }
+    return kernels % groups == 0 || GB_BROKEN(c, GROUP_KERNELS, .number = { kernels, groups });
+}
+
+bool gb_check_conv_2d(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv, int64_t groups) {
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_direct_types(&c, a, b) &&
+           (groups != 1 || gb_rule_equal(&c, 0, 2, 1, 2)) && rule_groups(&c, groups, a->ne[2], a->ne[3], b->ne[2]) &&
+           rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0);
+}
+
+bool gb_check_conv_2d_dw(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_direct_types(&c, a, b) && gb_rule_size(&c, 0, 2, 1) &&
+           gb_rule_equal(&c, 0, 3, 1, 2) && rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0);
+}
+
+bool gb_check_conv_1d_grouped(const char * func, gb_ct a, gb_ct b, int64_t groups) {
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_direct_types(&c, a, b) && gb_rule_max_dims(&c, 0, 3) &&
+           gb_rule_max_dims(&c, 1, 3) && (groups != 1 || gb_rule_equal(&c, 0, 1, 1, 1)) &&
+           rule_groups(&c, groups, a->ne[1], a->ne[2], b->ne[1]) && gb_rule_contiguous(&c, 0);
+}
+
+static bool rule_conv_3d_channels(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv_3d * v) {
+    if (!gb_rule_at_least(c, "n_channels", v->channels, 1) || !gb_rule_at_least(c, "n_batch", v->batches, 0) ||
+        !gb_rule_at_least(c, "n_channels_out", v->channels_out, 1) || !gb_rule_at_least(c, "groups", v->groups, 1)) {
+        return false;
+    }
+    if (v->channels % v->groups != 0) {
+        return GB_BROKEN(c, GROUPED_CHANNELS, .number = { v->channels, v->groups });
+    }
+    if (gb_size_product(v->channels / v->groups, v->channels_out) != a->ne[3]) {
+        return GB_BROKEN(c, KERNEL_PLANES, .a = "a", .a_dim = 3,
+            .number = { a->ne[3], v->channels / v->groups, v->channels_out });
+    }
+    if (gb_size_product(v->channels, v->batches) != b->ne[3]) {
+        return GB_BROKEN(c, IMAGE_PLANES, .a = "b", .a_dim = 3, .number = { b->ne[3], v->channels, v->batches });
+    }
+    return rule_groups(c, v->groups, v->channels / v->groups, v->channels_out, v->channels);
+}
+
+bool gb_check_conv_3d(const char * func, gb_ct a, gb_ct b, const struct gb_conv_3d * v) {
+    static const char * const names[3][3] = { { "s0", "p0", "d0" }, { "s1", "p1", "d1" }, { "s2", "p2", "d2" } };
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !rule_direct_types(&c, a, b) ||
+        !rule_conv_3d_channels(&c, a, b, v)) {
+        return false;
+    }
+    for (int i = 0; i < 3; i++) {
+        if (!rule_conv_axis(&c, names[i], v->s[i], v->p[i], v->d[i]) ||
+            !rule_fits(&c, i, b->ne[i], a->ne[i], gb_conv_out(b->ne[i], a->ne[i], v->s[i], v->p[i], v->d[i]))) {
+            return false;
+        }
+    }
+    return gb_rule_contiguous(&c, 0);
+}
+
 bool gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 3) && gb_rule_max_dims(&c, 1, 2) &&

@@ -76,11 +76,13 @@ bool gb_node_has_sources(const struct ggml_tensor * node) {
     return n <= 0;
 }
 
-// By the column `work`: the first operand of a product, the stack or the list of experts, the table of a gather.
+// By the column `work`: the first operand of a product, the kernels of a convolution, the stack or
+// the list of experts, the table of a gather.
 bool gb_op_is_weight(enum ggml_op op, int s) {
     switch (gb_op_info(op)->work) {
         case GB_WORK_PRODUCT:
         case GB_WORK_STACK:
+        case GB_WORK_WINDOW:
         case GB_WORK_PICK: return s == 0;
         case GB_WORK_EXPERTS: return s >= 2;
         default: return false;

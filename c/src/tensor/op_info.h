@@ -21,6 +21,7 @@ enum gb_op_work {
     GB_WORK_PICK,
     GB_WORK_TARGET,
     GB_WORK_SCATTER,
+    GB_WORK_WINDOW,
     GB_WORK_CUSTOM,
 };
 
@@ -57,6 +58,7 @@ struct gb_op_info {
 #define GB_UNLESS_VIEW_PICK(x) x
 #define GB_UNLESS_VIEW_TARGET(x) x
 #define GB_UNLESS_VIEW_SCATTER(x) x
+#define GB_UNLESS_VIEW_WINDOW(x) x
 #define GB_UNLESS_VIEW_CUSTOM(x) x
 
 extern const struct gb_op_info gb_op_infos[GGML_OP_COUNT + 1];  // the last one is for invalid operators

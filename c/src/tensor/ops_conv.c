@@ -159,6 +159,90 @@ struct ggml_tensor * ggml_conv_depthwise_2d_as(struct ggml_context * ctx, struct
     return conv_depthwise_2d(ctx, __func__, a, b, &conv, type);
 }
 
+// ------------------------------------------------------------------------------------------------- without columns
+
+static struct ggml_tensor * conv_2d_node(struct ggml_context * ctx, const char * func, enum ggml_op op,
+    struct ggml_tensor * a, struct ggml_tensor * b, const struct gb_conv * v, int64_t groups) {
+    struct ggml_tensor * node = gb_op_new(ctx, func, op, GGML_TYPE_F32, gb_shape_conv_2d(a, b, v));
+    const int32_t params[] = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0, (int32_t) v->p1, (int32_t) v->d0,
+        (int32_t) v->d1, op == GGML_OP_CONV_2D ? (int32_t) groups : 0 };
+    gb_op_set_params(node, params, sizeof(params));
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
+}
+
+struct ggml_tensor * ggml_conv_2d_grouped(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int s0, int s1, int p0, int p1, int d0, int d1, int groups) {
+    const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, true };
+    return gb_check_conv_2d(__func__, a, b, &conv, groups)
+               ? conv_2d_node(ctx, __func__, GGML_OP_CONV_2D, a, b, &conv, groups)
+               : NULL;
+}
+
+struct ggml_tensor * ggml_conv_2d_direct(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int s0, int s1, int p0, int p1, int d0, int d1) {
+    const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, true };
+    return gb_check_conv_2d(__func__, a, b, &conv, 1) ? conv_2d_node(ctx, __func__, GGML_OP_CONV_2D, a, b, &conv, 1)
+                                                      : NULL;
+}
+
+struct ggml_tensor * ggml_conv_2d_dw_direct(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int stride0, int stride1, int pad0, int pad1, int dilation0, int dilation1) {
+    const struct gb_conv conv = { stride0, stride1, pad0, pad1, dilation0, dilation1, true };
+    return gb_check_conv_2d_dw(__func__, a, b, &conv)
+               ? conv_2d_node(ctx, __func__, GGML_OP_CONV_2D_DW, a, b, &conv, b->ne[2])
+               : NULL;
+}
+
+// Images of height 1.
+struct ggml_tensor * ggml_conv_1d_grouped(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int s0, int p0, int d0, int groups) {
+    const struct gb_conv conv = { s0, 1, p0, 0, d0, 1, true };
+    if (!gb_check_conv_1d_grouped(__func__, a, b, groups) || !gb_op_has_context(ctx, __func__)) {
+        return NULL;
+    }
+    const int64_t ne[4] = { b->ne[0], 1, b->ne[1], b->ne[2] };
+    const size_t nb[4] = { b->nb[0], b->nb[1], b->nb[1], b->nb[2] };
+    struct ggml_tensor * kernels = ggml_reshape_4d(ctx, a, a->ne[0], 1, a->ne[1], a->ne[2]);
+    struct ggml_tensor * images =
+        kernels != NULL ? gb_op_view(ctx, __func__, GGML_OP_VIEW, b, ne, nb, 0, "view") : NULL;
+    if (images == NULL || !gb_check_conv_2d(__func__, kernels, images, &conv, groups)) {
+        return gb_op_keep_if(ctx, kernels, NULL);
+    }
+    gb_op_set_ndim(images, 4);
+    struct ggml_tensor * r = conv_2d_node(ctx, __func__, GGML_OP_CONV_2D, kernels, images, &conv, groups);
+    return gb_op_keep_if(ctx, kernels, r != NULL ? ggml_reshape_3d(ctx, r, r->ne[0], r->ne[2], r->ne[3]) : NULL);
+}
+
+static struct ggml_tensor * conv_3d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+    struct ggml_tensor * b, const struct gb_conv_3d * v) {
+    if (!gb_check_conv_3d(func, a, b, v)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_CONV_3D, GGML_TYPE_F32, gb_shape_conv_3d(a, b, v));
+    const int32_t params[] = { v->s[0], v->s[1], v->s[2], v->p[0], v->p[1], v->p[2], v->d[0], v->d[1], v->d[2],
+        v->channels, v->batches, v->channels_out, v->groups };
+    gb_op_set_params(node, params, sizeof(params));
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
+}
+
+struct ggml_tensor * ggml_conv_3d_direct(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, int n_channels, int n_batch,
+    int n_channels_out) {
+    return conv_3d(ctx, __func__, a, b,
+        &(const struct gb_conv_3d){
+            { s0, s1, s2 }, { p0, p1, p2 }, { d0, d1, d2 }, n_channels, n_batch, n_channels_out, 1 });
+}
+
+struct ggml_tensor * ggml_conv_3d_grouped(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, int n_channels, int n_batch,
+    int n_channels_out, int groups) {
+    return conv_3d(ctx, __func__, a, b,
+        &(const struct gb_conv_3d){
+            { s0, s1, s2 }, { p0, p1, p2 }, { d0, d1, d2 }, n_channels, n_batch, n_channels_out, groups });
+}
+
+// ------------------------------------------------------------------------------------------------------ transposed
+
 // A separate operator: it spreads each element of b instead of gathering.
 struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int p0, int d0) {
@@ -190,6 +274,31 @@ bool gb_built_im2col(gb_ct t) {
     const int32_t * p = t->op_params;
     const struct gb_conv v = { p[0], p[1], p[2], p[3], p[4], p[5], p[6] != 0 };
     return gb_check_im2col(NULL, t->src[0], t->src[1], &v) && gb_is_shape(t, gb_shape_im2col(t->src[0], t->src[1], &v));
+}
+
+static struct gb_conv conv_of(gb_ct t) {
+    const int32_t * p = t->op_params;
+    return (struct gb_conv){ p[0], p[1], p[2], p[3], p[4], p[5], true };
+}
+
+bool gb_built_conv_2d(gb_ct t) {
+    const struct gb_conv v = conv_of(t);
+    return gb_check_conv_2d(NULL, t->src[0], t->src[1], &v, t->op_params[6] == 0 ? 1 : t->op_params[6]) &&
+           gb_is_shape(t, gb_shape_conv_2d(t->src[0], t->src[1], &v));
+}
+
+bool gb_built_conv_2d_dw(gb_ct t) {
+    const struct gb_conv v = conv_of(t);
+    return gb_check_conv_2d_dw(NULL, t->src[0], t->src[1], &v) &&
+           gb_is_shape(t, gb_shape_conv_2d(t->src[0], t->src[1], &v));
+}
+
+bool gb_built_conv_3d(gb_ct t) {
+    const int32_t * p = t->op_params;
+    const struct gb_conv_3d v = { { p[0], p[1], p[2] }, { p[3], p[4], p[5] }, { p[6], p[7], p[8] }, p[9], p[10], p[11],
+        p[12] == 0 ? 1 : p[12] };
+    return gb_check_conv_3d(NULL, t->src[0], t->src[1], &v) &&
+           gb_is_shape(t, gb_shape_conv_3d(t->src[0], t->src[1], &v));
 }
 
 bool gb_built_conv_transpose_1d(gb_ct t) {

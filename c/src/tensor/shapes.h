@@ -93,6 +93,18 @@ static inline struct gb_shape gb_shape_im2col(gb_ct a, gb_ct b, const struct gb_
                     : gb_shape_of(area, ow, b->ne[2], 1);
 }
 
+// A plane for each kernel and image.
+static inline struct gb_shape gb_shape_conv_2d(gb_ct a, gb_ct b, const struct gb_conv * v) {
+    return gb_shape_of(gb_conv_out(b->ne[0], a->ne[0], v->s0, v->p0, v->d0),
+        gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1), a->ne[3], b->ne[3]);
+}
+
+static inline struct gb_shape gb_shape_conv_3d(gb_ct a, gb_ct b, const struct gb_conv_3d * v) {
+    return gb_shape_of(gb_conv_out(b->ne[0], a->ne[0], v->s[0], v->p[0], v->d[0]),
+        gb_conv_out(b->ne[1], a->ne[1], v->s[1], v->p[1], v->d[1]),
+        gb_conv_out(b->ne[2], a->ne[2], v->s[2], v->p[2], v->d[2]), gb_size_product(v->channels_out, v->batches));
+}
+
 static inline int64_t gb_size_spread(int64_t n, int64_t stride, int64_t k) { // (n - 1) stride + k, n and k above 0
     const int64_t reach = gb_size_product(n - 1, stride);
     return reach < 0 ? -1 : gb_size_sum(reach, k);

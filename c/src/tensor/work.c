@@ -1,6 +1,7 @@
 // work.c - counts operations and bytes of nodes by the column `work` of ops.def.
 #include "tensor/work.h"
 
+#include "tensor/conv_params.h"
 #include "tensor/marks.h"
 #include "tensor/op_info.h"
 #include "tensor/tensor.h"
@@ -22,6 +23,10 @@ static double flops_of(const struct ggml_tensor * t) {
         case GB_WORK_EXPERTS: return 2 * n * size_of(t->src[1], 0); // src[0] are the indices of the experts
         case GB_WORK_OUTER: return 2 * n * size_of(t->src[0], 1);
         case GB_WORK_ATTEND: return 2 * (n + (double) ggml_nelements(t->src[0])) * size_of(t->src[1], 1);
+        case GB_WORK_WINDOW:
+            return t->src[0] == NULL || t->src[1] == NULL
+                       ? n
+                       : 2 * n * (double) ggml_nelements(t->src[0]) / GB_MAX((double) gb_conv_channels_of(t).out, 1);
         default: return n;
     }
 }

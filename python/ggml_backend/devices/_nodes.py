@@ -88,6 +88,12 @@ def _floats(names: str, first: int = 0) -> Params:
     return tuple((name, _float(i)) for i, name in enumerate(names.split(), first))
 
 
+def _triple(i: int) -> Reader:
+    """Reads three words, width first, as (depth, height, width)."""
+    return lambda raw: struct.unpack_from("=3i", raw, 4 * i)[::-1]
+
+
+_CONV_2D: Params = (("stride", _pair(0)), ("padding", _pair(2)), ("dilation", _pair(4)))
 _ROPE: Params = (
     *_ints("n_dims", 1),
     ("mode", _choice(ROPE_MODES, 2)),
@@ -119,6 +125,12 @@ PARAMS: dict[str, Params] = {
     "im2col": (
         ("stride", _size_of_im2col(0)), ("padding", _size_of_im2col(2)), ("dilation", _size_of_im2col(4)),
         ("is_2d", _bool(6)),
+    ),
+    "conv_2d": (*_CONV_2D, ("groups", lambda raw: _int(6)(raw) or 1)),
+    "conv_2d_dw": _CONV_2D,
+    "conv_3d": (
+        ("stride", _triple(0)), ("padding", _triple(3)), ("dilation", _triple(6)),
+        ("channels", _int(9)), ("groups", lambda raw: _int(12)(raw) or 1),
     ),
     "conv_transpose_1d": _ints("stride padding dilation"),
     "conv_transpose_2d": _ints("stride"),
@@ -152,9 +164,9 @@ class Node:
     name: name of the tensor; "" without one
     dtype, shape, strides: as in :class:`ggml_backend.Tensor`, in NumPy order, strides in bytes
     sources: the sources of a node. The sources themselves have no sources
-    params: parameters of the operator by name, as its builder takes them: for ``"rope"`` those of ``gb.rope``,
+    params: parameters of the operator by name, as its builder takes them: for ``"rope"`` those of ``gb.ops.rope``,
         such as ``mode="neox"``. ``{}`` without parameters. It omits parameters that follow from dtypes and
-        shapes: the ``dtype`` of ``gb.cast``, the ``amounts`` of ``gb.pad``
+        shapes: the ``dtype`` of ``gb.ops.cast``, the ``amounts`` of ``gb.ops.pad``
     is_contiguous: True if the elements are adjacent in memory
     """
 
@@ -168,7 +180,7 @@ class Node:
     is_contiguous: bool
     _raw: bytes  # op_params
     _params: dict[str, Any] | None
-    _function: weakref.ref[Any] | None  # function of gb.custom or gb.map_custom; the graph keeps it
+    _function: weakref.ref[Any] | None  # function of gb.ops.custom or gb.ops.map_custom; the graph keeps it
 
     def __init__(self) -> None:
         raise TypeError("Node: the library makes nodes from the graphs of a device; you cannot make one")

@@ -26,24 +26,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .._base.errors.messages import no_name
 from .._base.renamed import warn_of
 from ..tensor.tensor import Tensor
-from . import (
-    _attention,
-    _binary,
-    _conv,
-    _copies,
-    _products,
-    _reduce,
-    _rope,
-    _select,
-    _soft_max,
-    _unary,
-)
+from . import _attention, _binary, _conv, _copies, _custom, _products, _reduce, _rope, _select, _soft_max, _unary
 from ._attention import *  # noqa: F403
 from ._binary import *  # noqa: F403
 from ._conv import *  # noqa: F403
 from ._copies import *  # noqa: F403
+from ._custom import *  # noqa: F403
 from ._form import BUILDERS as BUILDERS
 from ._form import IntPair as IntPair
 from ._form import builds as builds
@@ -55,18 +46,9 @@ from ._select import *  # noqa: F403
 from ._soft_max import *  # noqa: F403
 from ._unary import *  # noqa: F403
 
-# In the form that type checkers understand.
-__all__: list[str] = []
-__all__ += _unary.__all__
-__all__ += _binary.__all__
-__all__ += _select.__all__
-__all__ += _reduce.__all__
-__all__ += _products.__all__
-__all__ += _copies.__all__
-__all__ += _soft_max.__all__
-__all__ += _rope.__all__
-__all__ += _conv.__all__
-__all__ += _attention.__all__
+_FAMILIES = (_unary, _binary, _select, _reduce, _products, _copies, _soft_max, _rope, _conv, _attention, _custom)
+
+__all__: list[str] = [name for family in _FAMILIES for name in family.__all__]
 
 for _name in __all__:
     globals()[_name].__module__ = __name__  # where users find it
@@ -82,12 +64,14 @@ ALIASES = {
 }  # fmt: skip
 """Second names of operations, taken from NumPy or PyTorch."""
 
-OPERATIONS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in __all__ if name not in ALIASES}
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    name: globals()[name] for name in __all__ if name not in (*ALIASES, *_custom.__all__)
+}
 """The public operations by ggml's names."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "permute":  # until the next release
-        warn_of("ops.permute", "ops.permute_ggml")
+        warn_of("gb.ops.permute", "gb.ops.permute_ggml")
         return OPERATIONS["permute_ggml"]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return no_name(__name__, name, __all__)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal, Union
 
-from .._base.errors import InvalidArgumentError, expect_bool
+from .._base.errors import InvalidArgumentError, expect_bool, expect_int
 from .._ffi import lib
 from ..dtypes import DTypeLike, as_dtype, float16, float32
 from ..tensor._build import build, told_as
@@ -19,6 +19,7 @@ from ._form import IntPair, builds, choice, dims, pair
 __all__ = [
     "conv_1d",
     "conv_2d",
+    "conv_3d",
     "conv_depthwise_2d",
     "conv_transpose_1d",
     "conv_transpose_2d",
@@ -84,40 +85,49 @@ def im2col(
     return build("im2col", lib.ggml_im2col_as, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
 
 
-@builds("ggml_conv_1d", "ggml_conv_1d_ph", "ggml_conv_1d_as")
+@builds("ggml_conv_1d", "ggml_conv_1d_ph", "ggml_conv_1d_as", "ggml_conv_1d_grouped")
 def conv_1d(
-    kernel: Tensor, data: Tensor, stride: int = 1, padding: int | Literal["half"] = 0, dilation: int = 1
+    kernel: Tensor,
+    data: Tensor,
+    stride: int = 1,
+    padding: int | Literal["half"] = 0,
+    dilation: int = 1,
+    groups: int = 1,
 ) -> Tensor:
-    """``kernel (oc, ic, k)`` over ``data (n, ic, w)``: float32 ``(n, oc, ow)``, a cross-correlation.
+    """``kernel (oc, ic / groups, k)`` over ``data (n, ic, w)``: float32 ``(n, oc, ow)``, a cross-correlation.
 
     kernel: float16 or float32
-    data: float32, float16 or bfloat16. It is never rounded (see :func:`conv_2d`)
+    data: float32, float16 or bfloat16. Nothing is rounded (see :func:`conv_2d`)
     padding: "half" stands for ``k // 2``
+    groups: divides the channels of ``data`` and the kernels; ``groups=ic`` is a depthwise convolution
     """
-    ndim, rows = max(dims("conv_1d", data, "data"), 2), _rows("conv_1d", data)
+    ndim = max(dims("conv_1d", data, "data"), 2)
+    dims("conv_1d", kernel, "kernel")
     if isinstance(padding, str) and padding == "half":
-        dims("conv_1d", kernel, "kernel")
         padding = kernel.ne[0] // 2
-    sizes = (stride, padding, dilation, rows)
+    sizes = (stride, padding, dilation, groups)
     with _ordered("conv_1d", kernel, data, 1):
-        return build("conv_1d", lib.ggml_conv_1d_as, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
+        return build("conv_1d", lib.ggml_conv_1d_grouped, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
 
 
-@builds("ggml_conv_2d", "ggml_conv_2d_sk_p0", "ggml_conv_2d_s1_ph", "ggml_conv_2d_as")
+@builds("ggml_conv_2d", "ggml_conv_2d_sk_p0", "ggml_conv_2d_s1_ph", "ggml_conv_2d_as", "ggml_conv_2d_direct",
+        "ggml_conv_2d_grouped")  # fmt: skip
 def conv_2d(
     kernel: Tensor,
     data: Tensor,
     stride: IntPair | Literal["kernel"] = 1,
     padding: IntPair | Literal["half"] = 0,
     dilation: IntPair = 1,
+    groups: int = 1,
 ) -> Tensor:
-    """``kernel (oc, ic, kh, kw)`` over ``data (n, ic, h, w)``: float32 ``(n, oc, oh, ow)``, a cross-correlation.
+    """``kernel (oc, ic / groups, kh, kw)`` over ``data (n, ic, h, w)``: float32 ``(n, oc, oh, ow)``, a
+    cross-correlation.
 
     kernel: float16 or float32
-    data: float32, float16 or bfloat16. It is never rounded. Float16 data is multiplied in float16, which takes
-        half the memory. Other data is multiplied in float32. To choose float16, pass ``data.astype("float16")``.
+    data: float32, float16 or bfloat16. Nothing is rounded. Products and sums are float32.
     stride: "kernel" (with padding 0) places windows side by side, as for patches
     padding: "half" (with stride 1) stands for half the size of the kernel
+    groups: divides the channels of ``data`` and the kernels; kernels of a group see only its channels
     """
     ndim = max(dims("conv_2d", data, "data"), 3)
     dims("conv_2d", kernel, "kernel")
@@ -129,28 +139,20 @@ def conv_2d(
         if stride != 1 or dilation != 1:
             raise InvalidArgumentError("conv_2d: padding='half' needs stride 1 and dilation 1")
         padding = kernel.ne[1] // 2, kernel.ne[0] // 2
-    return _conv("conv_2d", lib.ggml_conv_2d_as, kernel, data, stride, padding, dilation, ndim)
+    sizes = (*_sizes("conv_2d", stride, padding, dilation), groups)
+    with _ordered("conv_2d", kernel, data, 2):
+        return build("conv_2d", lib.ggml_conv_2d_grouped, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
 
 
-def _conv(
-    op: str,
-    function: Any,
-    kernel: Tensor,
-    data: Tensor,
-    stride: IntPair,
-    padding: IntPair,
-    dilation: IntPair,
-    ndim: int,
-) -> Tensor:
+def _sizes(op: str, stride: IntPair, padding: IntPair, dilation: IntPair) -> tuple[int, ...]:
+    """Strides, paddings and dilations in the order of C: width first."""
     (s1, s0), (p1, p0), (d1, d0) = (
         pair(op, name, v) for name, v in (("stride", stride), ("padding", padding), ("dilation", dilation))
     )
-    sizes = (s0, s1, p0, p1, d0, d1, _rows(op, data))
-    with _ordered(op, kernel, data, 2):
-        return build(op, function, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
+    return s0, s1, p0, p1, d0, d1
 
 
-@builds("ggml_conv_depthwise_2d", "ggml_conv_depthwise_2d_as")
+@builds("ggml_conv_depthwise_2d", "ggml_conv_depthwise_2d_as", "ggml_conv_2d_dw_direct")
 def conv_depthwise_2d(
     kernel: Tensor, data: Tensor, stride: IntPair = 1, padding: IntPair = 0, dilation: IntPair = 1
 ) -> Tensor:
@@ -161,7 +163,58 @@ def conv_depthwise_2d(
     """
     ndim = max(dims("conv_depthwise_2d", data, "data"), 3)
     dims("conv_depthwise_2d", kernel, "kernel")
-    return _conv("conv_depthwise_2d", lib.ggml_conv_depthwise_2d_as, kernel, data, stride, padding, dilation, ndim)
+    sizes = _sizes("conv_depthwise_2d", stride, padding, dilation)
+    with _ordered("conv_depthwise_2d", kernel, data, 2):
+        if kernel.ne[2] == 1 and kernel.ne[3] == data.ne[2]:
+            function = lib.ggml_conv_2d_dw_direct
+        else:  # kernels repeat over the channels
+            function, sizes = lib.ggml_conv_depthwise_2d_as, (*sizes, _rows("conv_depthwise_2d", data))
+        return build("conv_depthwise_2d", function, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
+
+
+IntTriple = Union[int, "tuple[int, int, int]"]
+
+
+def _triple(name: str, value: IntTriple) -> tuple[int, int, int]:
+    if isinstance(value, (tuple, list)):
+        if len(value) != 3:
+            raise InvalidArgumentError(f"conv_3d: {name} must be an int or (depth, height, width), not {value!r}")
+        return tuple(value)  # type: ignore[return-value]
+    return value, value, value
+
+
+@builds("ggml_conv_3d_direct", "ggml_conv_3d_grouped")
+def conv_3d(
+    kernel: Tensor,
+    data: Tensor,
+    channels: int,
+    stride: IntTriple = 1,
+    padding: IntTriple = 0,
+    dilation: IntTriple = 1,
+    groups: int = 1,
+) -> Tensor:
+    """A convolution along three axes. Tensors have four, so images and channels share the first one.
+
+    ``kernel (oc * ic / groups, kd, kh, kw)`` over ``data (n * ic, d, h, w)`` gives float32 ``(n * oc, od, oh,
+    ow)``. Channels of an image, and those of a kernel, lie next to each other. Triples are (depth, height,
+    width). Operands have the dtypes of :func:`conv_2d`. Nothing is rounded.
+
+    channels: ``ic``, of all groups
+    """
+    dims("conv_3d", data, "data")
+    dims("conv_3d", kernel, "kernel")
+    channels, groups = (expect_int(v, f"conv_3d: {n}") for n, v in (("channels", channels), ("groups", groups)))
+    if channels < 1 or groups < 1 or channels % groups or data.ne[3] % channels or kernel.ne[3] % (channels // groups):
+        raise InvalidArgumentError(
+            f"conv_3d: {channels} channels in {groups} groups do not fit data {data.shape} and kernel {kernel.shape}"
+        )
+    sizes = [
+        v
+        for name, triple in (("stride", stride), ("padding", padding), ("dilation", dilation))
+        for v in reversed(_triple(name, triple))
+    ]
+    counts = (channels, data.ne[3] // channels, kernel.ne[3] // (channels // groups), groups)
+    return build("conv_3d", lib.ggml_conv_3d_grouped, (kernel, data), *sizes, *counts, ndim=4, labels=_KERNEL)
 
 
 @builds("ggml_conv_transpose_1d")

@@ -50,5 +50,14 @@ def _convolutions(channels: int, h: int, w: int, k: int) -> Iterator[Case]:
     yield call("conv_depthwise_2d", over, a(channels, 1, k, k), image, padding=1)
     yield call("conv_1d", over, a(6, channels, k), line, stride=2, padding=1)
     yield call("conv_1d", over, a(6, channels, k), line, dilation=2)
+    yield call("conv_2d", over, a(2 * channels, 1, k, k), image, padding=k, stride=2, groups=channels)
+    yield call(
+        "conv_3d",
+        Rule("product", n=2 * k**3, rounded=2, magnitude=ABSOLUTE),
+        a(6, k, k, k),
+        b(4, k + 1, h, w),
+        channels=2,
+        padding=(0, 1, 1),
+    )
     yield call("conv_transpose_1d", over, a(channels, 6, k), line, stride=2)
     yield call("conv_transpose_2d", over, a(channels, 6, k, k), b(1, channels, h, w), stride=2)

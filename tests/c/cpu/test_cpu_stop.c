@@ -175,6 +175,12 @@ static struct ggml_tensor * attention_back(void) {
     X(rope_back,                                                                                                       \
         ggml_rope_back(ctx, floats(128, 16, 512, 1), indices(512, 512), 128, 0, 0, 0, 10000, 1, 0, 1, 0, 0, 0, false)) \
     X(im2col, ggml_im2col(ctx, floats(3, 3, 8, 8), floats(100, 100, 8, 1), 1, 1, 1, 1, 1, 1, true))                    \
+    X(conv_2d, ggml_conv_2d_direct(ctx, floats(3, 3, 64, 64), floats(100, 100, 64, 1), 1, 1, 1, 1, 1, 1))              \
+    X(conv_2d_dw, ggml_conv_2d_dw_direct(ctx, floats(3, 3, 1, 64), floats(200, 200, 64, 1), 1, 1, 1, 1, 1, 1))         \
+    X(conv_2d_gathered, ggml_conv_2d_direct(ctx, floats(3, 3, 16, 16), floats(100, 100, 16, 1), 1, 1, 1 << 14,         \
+                            1 << 14, 1 << 14, 1 << 14))                                                                \
+    X(conv_3d,                                                                                                         \
+        ggml_conv_3d_direct(ctx, floats(3, 3, 3, 256), floats(50, 50, 20, 16), 1, 1, 1, 1, 1, 1, 1, 1, 1, 16, 1, 16))  \
     X(conv_transpose_1d, ggml_conv_transpose_1d(ctx, floats(4, 8, 16, 1), floats(4000, 16, 1, 1), 2, 0, 1))            \
     X(conv_transpose_2d,                                                                                               \
         ggml_conv_transpose_2d_p0(ctx, filled(GGML_TYPE_F16, 2, 2, 4, 16), floats(100, 100, 16, 1), 2))                \

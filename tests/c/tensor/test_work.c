@@ -34,6 +34,10 @@ static void single_nodes(void) {
     CHECK_WORK(gb_work_of(ggml_relu(ctx, part)), 160, 160 * 4, 160 * 4); // without the gaps
     CHECK_WORK(gb_work_of(ggml_out_prod(ctx, x, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 5, 10))), 2 * 64 * 5 * 10,
         (640 + 50) * 4, 320 * 4);
+    struct ggml_tensor * kernels = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 3, 3, 2, 6);
+    struct ggml_tensor * image = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 5, 4, 4, 1);
+    CHECK_WORK(gb_work_of(ggml_conv_2d_grouped(ctx, kernels, image, 1, 1, 1, 1, 1, 1, 2)), 2 * 120 * 18,
+        108 * 2 + 80 * 4, 120 * 4); // 18 terms for each of 6 planes of 20 positions
     ggml_free(ctx);
 }
 

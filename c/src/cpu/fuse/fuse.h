@@ -2,6 +2,7 @@
 //
 //   attention.c  product, scale, mask, softmax, product, copy: tiles that never hold all scores
 //   product.c    a product with the elementwise operators after it
+//   conv.c       a convolution with the elementwise operators after it; IM2COL with its product
 //   rope.c       a rotation with the copy of its result
 //   rows.c       operators on rows: a few rows at a time through all of them
 //   fuse.c       the list of these kinds; memory.c: whether tensors share memory
@@ -30,6 +31,8 @@ enum { GB_FUSE_MAX = 8 }; // nodes of a fused step
 enum gb_fusion_kind {
     GB_FUSE_ATTENTION,
     GB_FUSE_PRODUCT,
+    GB_FUSE_COLUMNS,
+    GB_FUSE_CONVOLUTION,
     GB_FUSE_ROPE,
     GB_FUSE_ROWS,
     GB_FUSION_KINDS,
@@ -62,6 +65,9 @@ const char * gb_fusion_name(enum gb_fusion_kind kind); // "product"
 // node.
 static inline bool gb_fuse_may_begin(enum gb_fusion_kind kind, const struct ggml_tensor * node) {
     switch (kind) {
+        case GB_FUSE_COLUMNS: return node->op == GGML_OP_IM2COL;
+        case GB_FUSE_CONVOLUTION:
+            return node->op == GGML_OP_CONV_2D || node->op == GGML_OP_CONV_2D_DW || node->op == GGML_OP_CONV_3D;
         case GB_FUSE_ROPE: return node->op == GGML_OP_ROPE;
         case GB_FUSE_ROWS: return node->op != GGML_OP_MUL_MAT && gb_cpu_default_tasks(node, 2) > 1;
         default: return node->op == GGML_OP_MUL_MAT;

@@ -1,13 +1,13 @@
-// columns.tpl.h - quantized weights straight to a panel of bytes: unpacking and packing in one pass.
+// columns.tpl.h - unpacks quantized weights and packs them into a panel of bytes, in one pass.
 //
 // The blocks of V_N columns are transposed as they are, in words of 32 bits, so that a vector holds the same word of
-// each column. Unpacking then works on whole vectors: levels come out in the order of the panel, four bytes of every
-// column, and scales are a vector, too. Only what is stored is moved across lanes: 4.5 bits a weight for Q4_0, where
-// transposing levels would move 8.
+// each column. Unpacking then works on whole vectors. Levels come out in the order of the panel, four bytes of every
+// column, and scales are a vector, too. Only the stored bits move across lanes: 4.5 bits a weight for Q4_0. Transposing
+// levels would move 8.
 //
 // pack_columns_q8 (contracts/bytes.h) takes n <= BYTES_NR columns of k <= GB_PACK_COLUMNS_MAX terms. The panel is that
-// of int8.tpl.h; columns from n on repeat the first. It returns false if the row of the type in formats.def does not
-// say DIRECT, and where it would be no faster. The values are those of the unpack kernels, bit for bit.
+// of int8.tpl.h. Columns from n on repeat the first. It returns false if the row of the type in formats.def does not
+// say DIRECT, or if it would not be faster. The values have the bits of the unpack kernels.
 
 // where V_N columns of the panel go
 struct columns {

@@ -1,8 +1,8 @@
-// dispatch.c - which level's kernels run: the one file that decides.
+// dispatch.c - chooses the level whose kernels run.
 //
 // The levels come from levels.def in ascending order, so "the best" is the last usable one. GGML_CPU_LEVEL caps the
-// choice: the best usable level that is not above the named one. Called when a CPU backend is made, and by whoever
-// names a level.
+// choice: the best usable level that is not above the named one. Called when a CPU backend is made, and by callers that
+// name a level.
 #include <string.h>
 
 #include "base/env.h"
@@ -23,10 +23,10 @@
 #include "levels.def"
 #undef GB_LEVEL
 
-// The level, or NULL (reported) if it computes wrong numbers.
+// Returns the level. Returns NULL and reports the error if it computes wrong numbers.
 static const struct gb_level * checked(const struct gb_level * level) { return gb_self_check(level) ? level : NULL; }
 
-// const once set_up_levels is through
+// constant after set_up_levels
 static struct gb_level levels[] = {
 #define GB_LEVEL(level, condition) { #level, level##_usable, &gb_kernels_##level },
 #include "levels.def"
@@ -39,8 +39,8 @@ static gb_once levels_once = GB_ONCE_INIT;
 static bool reproducible;
 static struct gb_kernels exact_kernels[N_LEVELS];
 
-// A level that approximates reciprocals takes all kernels that use them from the best level below that divides. Which
-// these are, tests/c/cpu/kernels/check_rough.cmake holds against the code.
+// A level that approximates reciprocals takes all kernels that use them from the best lower level that divides.
+// tests/c/cpu/kernels/check_rough.cmake checks that the list of these kernels matches the code.
 static void set_up_levels(void) {
     const char * env = gb_env_get("GGML_CPU_REPRODUCIBLE");
     const struct gb_kernels * below = levels[0].kernels;
@@ -112,7 +112,7 @@ const struct gb_level * gb_level_at(int i) {
     return i >= 0 && i < N_LEVELS ? &levels[i] : NULL;
 }
 
-static int top_level(void) { // that GGML_CPU_LEVEL allows; -1: it names none
+static int top_level(void) { // the highest level that GGML_CPU_LEVEL allows; -1: unknown name
     const char * cap = gb_env_get("GGML_CPU_LEVEL");
     return cap != NULL ? level_index(cap) : N_LEVELS - 1;
 }
@@ -139,7 +139,7 @@ const struct gb_level * gb_level_find(const char * name) {
 }
 
 static gb_once chosen_once = GB_ONCE_INIT;
-static const struct gb_level * chosen; // NULL: GGML_CPU_LEVEL names none, or it computes wrong numbers
+static const struct gb_level * chosen; // NULL: GGML_CPU_LEVEL is an unknown name, or the level is wrong
 
 static void choose_level(void) {
     const int top = top_level();

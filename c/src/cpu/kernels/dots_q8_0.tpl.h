@@ -1,17 +1,17 @@
-// dots_q8_0.tpl.h - short columns of Q8_0 as they lie, times a few rows that were rounded to bytes: the keys of a cache
-// times queries.
+// dots_q8_0.tpl.h - short columns of Q8_0, read in place, times a few rows that were rounded to bytes. It multiplies
+// the keys of a cache with queries.
 //
-// A tile is 4 columns by at most DQ_X rows; its sums stay in registers, and a vector holds the scale of each group of
-// 32 terms in the lanes of its sums. Unpacking columns first, one by one, takes several times as long as multiplying a
-// hundred terms. Columns that come later are prefetched, since keys of a head do not lie together. A result depends on
-// k alone, not on what it is computed with.
+// A tile is 4 columns by at most DQ_X rows. Its sums stay in registers. A vector holds the scale of each group of
+// 32 terms in the lanes of its sums. Unpacking single columns first takes several times as long as multiplying a
+// hundred terms. Later columns are prefetched, because the keys of a head are not contiguous. A result depends on
+// k alone, not on the other rows and columns.
 //
 // A body for an instruction set (x86/dots_q8_0_*.tpl.h) defines DQ_ROWS, DQ_X, DQ_GROUPS (groups in a vector), DQ_START
 // and DQ_DOT (the product of signed bytes), dq_levels_, dq_row_, dq_spread_ and dq_scales_.
 
 #define DQ_W 4
 #define DQ_SIZE GB_BYTES(q8_0)
-#define DQ_LATER 32 // columns between the one that is prefetched and the one that is multiplied
+#define DQ_LATER 32 // prefetch distance in columns
 
 #if V_ISA_AVX512
 #    include "x86/dots_q8_0_avx512.tpl.h"
@@ -50,7 +50,7 @@ static ALWAYS_INLINE void dq_tile_(int nx, int64_t k, int nw, const char * w, si
     const char * c[DQ_W];
     int64_t g = 0;
     UNROLL
-    for (int i = 0; i < DQ_W; i++) { // a column that is not there: another one, whose sums are dropped
+    for (int i = 0; i < DQ_W; i++) { // missing columns repeat another one, and their sums are not stored
         c[i] = w + (size_t) (i < nw ? i : 0) * nb_w;
         UNROLL
         for (int j = 0; j < nx; j++) {

@@ -50,6 +50,7 @@ ROWS_2(add_f32, v_add(a, b))
 ROWS_2(sub_f32, v_sub(a, b))
 ROWS_2(mul_f32, v_mul(a, b))
 ROWS_2(div_f32, v_div(a, b))
+ROWS_2(larger_f32, v_sel(v_eq(a, a), v_max(a, b), a)) // NaN if one of both is
 
 // 1 where a comparison holds, else 0; a NaN is unequal to everything.
 static inline vf truth_(vm m) { return v_keep(m, v_set(1.0f)); }

@@ -1,14 +1,14 @@
-// gemm.tpl.h - the matrix product tile in registers, and the packing that feeds it.
+// gemm.tpl.h - the tile of matrix products in registers, and the packing of its panels.
 //
-// A tile is V_GEMM_MR rows of V_GEMM_NV vectors, all of them accumulators that live in registers for the whole loop
-// over k: each step loads NV vectors of b, broadcasts MR values of a, and does MR x NV multiply-adds. Accumulators stay
-// in registers only if the loops over them are unrolled completely, hence the pragmas and the constant `mr` and `nv` of
-// each instance.
+// A tile is V_GEMM_MR rows of V_GEMM_NV vectors. All of them are accumulators, which stay in registers for the whole
+// loop over k. Each step loads NV vectors of b, broadcasts MR values of a, and does MR x NV multiply-adds. Accumulators
+// stay in registers only if the loops over them are unrolled completely. So each instance has pragmas, and constant
+// `mr` and `nv`.
 
 #define TILE_MR V_GEMM_MR
 #define TILE_NR (V_GEMM_NV * V_N)
 
-// The first nr values of the nv vectors of a row, stored or added to what is there.
+// Stores the first nr values of the nv vectors of a row, or adds them to c.
 static ALWAYS_INLINE void store_row_(int nv, float * c, const vf * acc, int nr, bool accumulate) {
     UNROLL
     for (int j = 0; j < nv; j++) {
@@ -22,8 +22,8 @@ static ALWAYS_INLINE void store_row_(int nv, float * c, const vf * acc, int nr, 
     }
 }
 
-// A panel of a stays in the first-level cache while panel after panel of b comes from the second: b is prefetched some
-// steps ahead.
+// A panel of a stays in the first-level cache. Panels of b come from the second-level cache, so they are prefetched
+// some steps ahead.
 #define PREFETCH_FLOATS 512
 static ALWAYS_INLINE void prefetch_ahead_(const float * b) {
     UNROLL
@@ -32,9 +32,9 @@ static ALWAYS_INLINE void prefetch_ahead_(const float * b) {
     }
 }
 
-// The rows of a tile of c lie apart, which no hardware prefetcher foresees: they are prefetched about PREFETCH_STEPS
-// before the last step. Earlier they could be evicted again: rows of c often are powers of two apart, and all of the
-// tile then shares two sets of the cache.
+// No hardware prefetcher follows the rows of a tile of c. They are prefetched about PREFETCH_STEPS before the last
+// step. Earlier prefetches could be evicted: rows of c are often a power of two apart, and then the whole tile shares
+// two sets of the cache.
 #define PREFETCH_STEPS 64
 static ALWAYS_INLINE void prefetch_tile_(int mr, const float * c, int64_t ldc) {
     COMPUTED_HERE(ldc);
@@ -47,8 +47,8 @@ static ALWAYS_INLINE void prefetch_tile_(int mr, const float * c, int64_t ldc) {
     }
 }
 
-// Of rows as they lie a cache line of each is prefetched, ROWS_AHEAD terms before it is multiplied, at the end of a row
-// of the one that takes its place in the next tile. Short rows are near.
+// Rows that are read in place: one cache line of each row is prefetched, ROWS_AHEAD terms before its use. At the end of
+// a row, it is a line of the row that takes its place in the next tile. Short rows need no prefetch.
 #define ROWS_AHEAD 32
 #define ROWS_FAR 64
 static ALWAYS_INLINE void prefetch_rows_(int mr, const float * a, int64_t lda) {
@@ -70,18 +70,18 @@ static inline vf dot_pairs_(vf c, vf a, vf b) {
 #endif
 }
 
-// Between so many steps, a cache line of each row, a tile looks whether it is to prefetch: to do so in every step takes
-// more registers than there are.
+// A tile decides once in this many steps, a cache line of each row, whether to prefetch. Deciding in every step would
+// need too many registers.
 #define STEPS 16
 
-// a is a panel of floats, a panel of pairs of bfloat16, or rows of floats as they lie.
+// a is a panel of floats, a panel of pairs of bfloat16, or rows of floats that are read in place.
 enum tile_of { TILE_PANELS, TILE_PAIRS, TILE_ROWS };
 
-// Rows 0 .. mr - 1 and the first nv vectors of the tile. mr, nv and kind are constants where this is called, so that
-// each combination becomes a function of its own. Of rows as they lie every third has a pointer: the others are at one
-// and two times lda from it, which an address of the processor can say.
+// Rows 0 .. mr - 1 and the first nv vectors of the tile. Callers pass constants for mr, nv and kind, so that
+// each combination becomes a separate function. Every third row that is read in place has a pointer. The other rows are
+// at one and two times lda from it, which addressing modes can express.
 static ALWAYS_INLINE void tile_(int mr, int nv, enum tile_of kind, const struct gb_tile * t) {
-    const struct gb_tile tile = *t; // stores to c could change *t, as far as the compiler knows
+    const struct gb_tile tile = *t; // a copy, because the compiler assumes that stores to c change *t
     const float *a = tile.a, *b = tile.b, *third[(TILE_MR + 2) / 3];
     vf acc[TILE_MR][V_GEMM_NV];
     UNROLL
@@ -120,7 +120,7 @@ static ALWAYS_INLINE void tile_(int mr, int nv, enum tile_of kind, const struct 
                 }
             }
             prefetch_ahead_(b);
-            if (kind != TILE_ROWS) { // behind this panel of a lies the next one
+            if (kind != TILE_ROWS) { // the next panel of a follows this one
                 PREFETCH(a + ahead);
             }
             UNROLL
@@ -162,7 +162,7 @@ static ALWAYS_INLINE void tile_of_rows_(int nv, enum tile_of kind, const struct 
     }
 }
 
-// Up to half of the columns take half of the vectors, and of the time.
+// Up to half of the columns need half of the vectors and half of the time.
 static ALWAYS_INLINE void tile_of_columns_(enum tile_of kind, const struct gb_tile * t) {
     if (t->nr <= V_GEMM_NV / 2 * V_N) {
         tile_of_rows_(V_GEMM_NV / 2, kind, t);
@@ -194,8 +194,8 @@ static void gemm_tile_bf16(const struct gb_tile * t) { tile_of_columns_(TILE_PAI
 
 // ------------------------------------------------------------------------------------------------------------- packing
 
-// Columns i0 .. i0 + V_N - 1 of the panel from V_N transposed pieces of rows. A row of a panel narrower than a vector
-// is stored as a full vector where the next row follows, which then overwrites the excess.
+// Stores columns i0 .. i0 + V_N - 1 of the panel from V_N transposed pieces of rows. In panels narrower than a vector,
+// a row is stored as a full vector if another row follows, which then overwrites the excess.
 static ALWAYS_INLINE void store_transposed_(vf t[V_N], int count, int lanes, int64_t rows_after, int width, float * y) {
     v_transpose(t);
     UNROLL

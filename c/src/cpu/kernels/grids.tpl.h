@@ -1,8 +1,8 @@
 // grids.tpl.h - the formats whose levels are rows of a codebook (IQ1, IQ2, IQ3), and the ternary ones, as unsigned
 // bytes: unpack kernels as in unpack.tpl.h.
 //
-// A row is 16 bits: 8 codes of 2 bits, or 4 of 4. Spread to a code a byte, with a flag beside each (its sign, or the
-// direction of its offset), it is the index into a table of at most 16 levels: one shuffle of bytes gives the levels.
+// A row is 16 bits: 8 codes of 2 bits, or 4 of 4. Its codes are spread to bytes, each with a flag (its sign, or the
+// direction of its offset). A byte is then an index into a table of at most 16 levels, for one shuffle of bytes.
 // The portable body looks up one row at a time and spreads it in 64-bit words. x86/grids_vbmi.tpl.h
 // looks up 32 rows at a time, in tables in registers.
 

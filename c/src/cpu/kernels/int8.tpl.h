@@ -7,14 +7,14 @@
 // the rows in turns: q [k / 32][MR][32], D [k / 32][MR], S [k / group][MR]; panels of weights u, d, m: [k / 4][NR][4],
 // twice [k / group][NR].
 //
-// Centered: where a level z stands for 0 in all groups, m is -z d, and m S is D d times -z sum(q): a sum of integers
-// may as well begin with that. Panels of activations then hold -z sum(q), an int32_t, instead of S, and those of
-// weights no m.
+// Centered: if 0 has the same level z in all groups, m is -z d, and m S is D d times -z sum(q). So the sum of integers
+// starts at -z sum(q). Panels of activations then hold this int32_t instead of S, and panels of
+// weights have no m.
 #include "tensor/numbers.h"
 
 #define BYTES_NR (V_BYTES_NV * V_N)
 
-// 32 activations to bytes, to the nearest; returns D and the sums of both halves.
+// Rounds 32 activations to bytes, to nearest. Returns D and the sums of both halves.
 static inline float quantize_32_(int8_t * restrict q, const float * restrict x, int32_t sums[2]) {
     int32_t largest = 0;
     for (int i = 0; i < 32; i++) {
@@ -46,7 +46,7 @@ static inline float quantize_32_(int8_t * restrict q, const float * restrict x, 
     return none ? 0.0f : max / 127.0f;
 }
 
-// spread_(d, lanes): lane i has d[i / lanes]. The lanes of a group are 4 or 8, or all where a vector has no more.
+// spread_(d, lanes): lane i has d[i / lanes]. A group has 4 or 8 lanes, or all lanes of a shorter vector.
 #if V_ISA_AVX512
 #    include "x86/int8_avx512.tpl.h"
 #elif V_ISA_AVX2
@@ -121,7 +121,7 @@ static ALWAYS_INLINE float minima_(int64_t groups, const float * m, const float 
     return v_sum(v_add(a, b));
 }
 
-// Terms in a vector: 4 V_N. At 16 lanes it holds two groups of 32: the last of an odd number stands alone, with zeros.
+// A vector has 4 V_N terms. With 16 lanes it has two groups of 32. An odd last group is padded with zeros.
 static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, float * y, const uint8_t * u,
     const float * d, const float * m, const int8_t * const * q, const float * const * dx, const float * const * s) {
     enum { TERMS = 4 * V_N };
@@ -175,7 +175,7 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
 }
 
 static void dot_q8(const struct gb_dot_q8 * p) {
-#if HAVE_VNNI // has no need of the distinction
+#if HAVE_VNNI // one instruction serves both cases
     const int kind = p->kind & ~GB_BYTES_WIDE;
 #else
     const int kind = p->kind;
@@ -302,7 +302,7 @@ static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float
 }
 
 static void gemm_tile_q8(int kind, const struct gb_tile * t) {
-#if HAVE_VNNI // has no need of the distinction
+#if HAVE_VNNI // one instruction serves both cases
     kind &= ~GB_BYTES_WIDE;
 #endif
     switch (t->mr) {

@@ -1,6 +1,6 @@
-// isa.h - the features of instruction sets that templates use: the one list of their names, each "no" by default.
+// isa.h - the list of features of instruction sets that templates use. The default of each feature is 0.
 //
-// A vec_<isa>.h states what its set has; the number of lanes, V_N, says nothing about that. Every set states
+// A vec_<isa>.h states the features of its set. The number of lanes, V_N, does not imply any feature. Every set states
 //   V_N, V_REGISTERS      lanes of a vector of floats; vector registers
 //   V_GEMM_*, V_BYTES_*   rows and vectors of the tiles of gemm.tpl.h and int8.tpl.h
 //   V_CHAINS              independent sums that keep the pipelines busy (limits.tpl.h)
@@ -84,7 +84,7 @@
 // v_dot_bf16(c, a, b) adds the products of pairs of bfloat16, and takes subnormal numbers as 0. Processors differ in
 // whether they round in between (Intel's do), and in whether it is faster than v_fma (cpu/traits.h). Beside it
 // v_bf16_pairs(a, b) rounds a to the lower and b to the upper halves of lanes, and v_store_bf16(p, a, b) stores both
-// rounded, one behind the other; v_has_subnormal(a, b) says whether one of their numbers is.
+// rounded, contiguously. v_has_subnormal(a, b) is true if one of their numbers is subnormal.
 #ifndef HAVE_BF16_DOT
 #    define HAVE_BF16_DOT 0
 #endif

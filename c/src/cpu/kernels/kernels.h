@@ -12,6 +12,7 @@
 
 #include "cpu/kernels/contracts/bytes.h"
 #include "cpu/kernels/contracts/convert.h"
+#include "cpu/kernels/contracts/convolution.h"
 #include "cpu/kernels/contracts/dense.h"
 #include "cpu/kernels/contracts/elements.h"
 #include "cpu/kernels/contracts/interleaved.h"
@@ -30,16 +31,16 @@ struct gb_kernels {
 #include "kernels.def"
 #undef GB_KERNEL
     int gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MR_MAX, GB_GEMM_NR_MAX
-    bool has_bf16_dots; // the level has an instruction for gemm_tile_bf16; whether that is faster than gemm_tile_f32,
-    // the processor's traits say (cpu/traits.h)
-    bool bf16_tiles; // and it works in registers that hold a tile
+    bool has_bf16_dots; // the level has an instruction for gemm_tile_bf16. The traits of the processor (cpu/traits.h)
+    // say whether it is faster than gemm_tile_f32
+    bool bf16_tiles; // the instruction uses registers that hold a tile
     int bf16_mr, bf16_nr; // tile of gemm_tile_bf16, at most GB_BF16_MR_MAX, GB_GEMM_NR_MAX
-    int bf16_step; // pairs of a row that lie together in its panels (contracts/dense.h)
-    bool rough; // some kernels approximate reciprocals by an instruction whose results differ between processors
+    int bf16_step; // consecutive pairs of a row in its panels (contracts/dense.h)
+    bool rough; // kernels use an approximate reciprocal instruction, whose results differ between processors
     int gemm_q8_mr, gemm_q8_nr; // tile of gemm_tile_q8
     int dots_w; // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most GB_DOTS_W_MAX
-    bool interleaved; // the kernels of contracts/interleaved.h do what they say
-    int q8_0_rows; // rows at most that dots_q8_0 is faster for, up to GB_Q8_0_ROWS_MAX; 0: it does nothing
+    bool interleaved; // the level has the kernels of contracts/interleaved.h
+    int q8_0_rows; // maximum rows for which dots_q8_0 is faster, up to GB_Q8_0_ROWS_MAX; 0: it does nothing
     int rows_x; // rows that rows_columns_* take at a time, at most GB_ROWS_X_MAX
     void (*enter_tiles)(void); // around gemm_tile_bf16 (contracts/dense.h)
     void (*leave_tiles)(void);
@@ -57,23 +58,23 @@ static inline gb_kernel_pack * gb_pack_of(const struct gb_kernels * k, enum ggml
 
 struct gb_level {
     const char * name;
-    bool (*usable)(void); // does the running processor have it
+    bool (*usable)(void); // true if this processor has the level
     const struct gb_kernels * kernels;
 };
 
-// GGML_CPU_REPRODUCIBLE is set and not "0": a level computes the same bits on every processor that has it. Its kernels
-// then are without instructions whose results differ between processors: reciprocals that are only approximate.
-// (Products of bfloat16, which round in between or do not, are left to cpu/traits.h.) Read once per process.
+// True if GGML_CPU_REPRODUCIBLE is set and not "0". A level then computes the same bits on every processor that has it:
+// its kernels use no approximate reciprocals, whose results differ between processors.
+// Products of bfloat16 differ, too, in their rounding. cpu/traits.h handles them. Read once per process.
 bool gb_kernels_reproducible(void);
 
 int gb_level_count(void);
 const struct gb_level * gb_level_at(int i);
-// The highest usable level, capped by GGML_CPU_LEVEL; NULL and reported when that names no level (the message lists
-// them), or when the level computes wrong numbers (self_check.h).
+// The highest usable level, at most GGML_CPU_LEVEL. Returns NULL and reports the error if the variable names no level
+// (the message lists them), or if the level computes wrong numbers (self_check.h).
 const struct gb_level * gb_level_default(void);
-// By name; NULL and reported when unknown, not usable on this processor, or wrong as above.
+// Finds a level by name. Returns NULL and reports a name that is unknown or not usable here, or a wrong level.
 const struct gb_level * gb_level_find(const char * name);
-// The default level's kernels, chosen once per process, for code without a backend at hand. NULL as above.
+// The kernels of the default level, chosen once per process, for code without a backend. NULL as above.
 const struct gb_kernels * gb_kernels_default(void);
 
 #endif // GB_CPU_KERNELS_KERNELS_H

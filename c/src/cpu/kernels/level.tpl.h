@@ -1,9 +1,9 @@
-// level.tpl.h - one level: all templates over the vector operations that the including file chose, and the table of
-// them.
+// level.tpl.h - one level: all templates, compiled with the vector operations of the including file, and the table of
+// kernels.
 //
 // The including level_<name>.c defines LEVEL_KERNELS as gb_kernels_<name>, the only symbol of its object. Everything
-// else is static: an inline function compiled with this level's flags must never be the copy that the linker keeps for
-// everybody.
+// else is static. The linker must never keep a copy of an inline function that was compiled with the flags of this
+// level, because all levels would call it.
 #include <string.h>
 
 #include "cpu/kernels/kernels.h"
@@ -18,6 +18,7 @@
 #include "moves.tpl.h"
 #include "blocks.tpl.h"
 #include "gemm.tpl.h"
+#include "convolution.tpl.h"
 #include "dots.tpl.h"
 #include "rows_columns.tpl.h"
 #include "unpack.tpl.h"

@@ -1,4 +1,4 @@
-// limits.tpl.h - what the processor can do at most, for measuring (cpu/limits.h): no kernel of an operator.
+// limits.tpl.h - loops that reach the limits of the processor, for measuring (cpu/limits.h). No operator uses them.
 //
 // The first three work in registers only, on V_CHAINS independent sums, and return the number of operations done (a
 // multiplication and an addition count two). HIDE makes the compiler believe that a value changed, without an
@@ -22,7 +22,7 @@ static ALWAYS_INLINE void finish_(const vf acc[V_CHAINS]) {
     limit_sink_ = v_sum(sum);
 }
 
-// `ops` operations a lane and step.
+// `ops` operations per lane and step.
 #define LIMIT(name, ops, STEP)                               \
     static int64_t name(int64_t steps) {                     \
         vf acc[V_CHAINS], x = v_set(0.5f), y = v_set(0.25f); \

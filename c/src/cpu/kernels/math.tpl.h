@@ -27,7 +27,7 @@ static inline vf v_scale2(vf p, vf n) {
 }
 #endif
 
-// The cuts of the sigmoid family, below which results become zero.
+// The limits of the sigmoid family, below which results become zero.
 #define SILU_LEAST (-87.0f)
 #define GELU_LEAST (-9.99f)
 #define GELU_QUICK_LEAST (-51.0f)
@@ -205,7 +205,7 @@ static inline vf softplus_(vf x) {
     return v_add(v_max(v_set(0.0f), x), v_mul(y, v_fma(z, q, v_set(1.0f))));
 }
 
-// The chains of operations are long: four vectors side by side.
+// Four vectors at a time, because the chains of operations are long.
 #define ROWS_LONG(name, F)                                                           \
     static void name UNARY {                                                         \
         int64_t i = 0;                                                               \

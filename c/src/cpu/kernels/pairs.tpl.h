@@ -1,7 +1,7 @@
 // pairs.tpl.h - activations and quantized weights as bfloat16, for gemm_tile_bf16.
 //
-// Activations are rounded straight to their places in a panel. Weights: a panel of bytes (int8.tpl.h, columns.tpl.h)
-// holds four terms of a column in a lane. Each becomes d u + m in float; both pairs of a lane are rounded and stored
+// Activations are rounded directly to their places in a panel. A lane of a panel of bytes (int8.tpl.h, columns.tpl.h)
+// holds four terms of a column of weights. Each becomes d u + m in float. Both pairs of a lane are rounded and stored
 // where the tile of gemm.tpl.h expects them.
 
 // a in the lower half of each lane, b in the upper one, as bfloat16.
@@ -14,7 +14,7 @@ static inline vi pair_of_(vf a, vf b) { return vi_or(to_bf16_(a), vi_shl(to_bf16
 // NaN where |a| is not below GB_LARGEST_ACTIVATION
 static inline vf limited_(vf a) { return v_sel(v_lt(v_abs(a), v_set(GB_LARGEST_ACTIVATION)), a, v_set(NAN)); }
 
-// n values that lie one behind the other
+// n contiguous values
 static ALWAYS_INLINE void round_run_(bool limited, int64_t n, uint16_t * y, const float * x) {
     int64_t i = 0;
     for (; i + 2 * V_N <= n; i += 2 * V_N) {
@@ -41,7 +41,7 @@ static void round_bf16(const struct gb_round_bf16 * p) {
     uint16_t * y = p->y;
     for (int64_t i = 0; i < p->k; i += p->together, y += p->stride) {
         const int64_t n = p->k - i < p->together ? p->k - i : p->together;
-        if (n == 32) { // what a register of tiles has of a row: a loop of known length
+        if (n == 32) { // the part of a row in a tile register: a loop of constant length
             round_run_(p->limited, 32, y, p->x + i);
         } else {
             round_run_(p->limited, n, y, p->x + i);

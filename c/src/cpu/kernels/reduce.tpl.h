@@ -1,4 +1,4 @@
-// reduce.tpl.h - a row to a number.
+// reduce.tpl.h - reduces a row to a number.
 //
 // Sums widen every term to double first: exact terms, rounding errors of 2^-53. Dot products stay in float, in four
 // vectors of partial sums that are added in a fixed order, so a result depends on n and the values only.
@@ -68,8 +68,8 @@ static float max_f32(int64_t n, const float * x) {
 #define LOAD_BF16(p) from_bf16_(v_load_u16(p))
 #define LOAD_BF16_N(p, n) from_bf16_(v_load_u16_n(p, n))
 
-// Terms that are added up in float, in lanes and chains; the sums of longer rows' parts are added in double, lest
-// errors grow with n.
+// Terms that are added in float, in lanes and chains. The sums of these parts of a row are added in double, so that
+// errors do not grow with n.
 #define SUM_PART 8192
 
 #define DOT(name, TX, LOADX, TY, LOADY)                                                       \

@@ -1,6 +1,6 @@
 // vec_scalar.h - the vector operations of the templates on plain C scalars: vectors of one lane.
 //
-// Every vec_<isa>.h defines the same names; this one, being the simplest, says what they mean:
+// Every vec_<isa>.h defines the same names. This file, the simplest one, explains them:
 //   vf, vi, vm, vd      floats, 32-bit integers, comparison results, doubles (as many as vf has lanes)
 //   v_load_n, v_store_n the first n lanes (0 <= n <= V_N); loading fills the rest with zeros
 //   v_first             keeps the first n lanes and replaces the rest
@@ -8,13 +8,13 @@
 //   v_ordered           where m holds and neither a nor b is NaN
 //   v_not_lt            a >= b, or one is NaN
 //   v_keep              a where m holds, else +0
-//   v_mul_where         a b where m holds, else +0; what is not kept is not multiplied, however small it is
+//   v_mul_where         a b where m holds, else +0; lanes where m does not hold are not multiplied
 //   v_fma               a b + c, rounded once; in this set twice
 //   v_sum               of all lanes, in a fixed order
 //   v_recip             1 / a within an ulp, for a from 1 to 2^100
 //   v_to_int            of an integer in -150 .. 130, as vi
 //   v_scale2            with HAVE_SCALE2, in place of v_to_int (math.tpl.h)
-//   v_swap_pairs        lanes 2j and 2j + 1 change places (not at one lane)
+//   v_swap_pairs        swaps lanes 2j and 2j + 1 (not at one lane)
 //   vb                  4 V_N bytes: four to a lane of vi
 //   vb_set4(p)          the four bytes at p in every lane
 //   vi_dot4(c, u, s)    c + the sum of u[i] s[i] in each lane; u unsigned, at most 127; s signed, at least -127

@@ -81,7 +81,7 @@ static inline vf wave_(vf x, int32_t turn) {
 
 static inline vm wave_near_(vf x) { return v_lt(v_abs(x), v_set(WAVE_FAR)); }
 
-// y[i] = sine of x[i] + turn pi/2 where x[i] lies beyond.
+// y[i] = sine of x[i] + turn pi/2 for large x[i].
 static void waves_far_(int64_t n, float * y, const float * x, int32_t turn) {
     for (int64_t i = 0; i < n; i++) {
         if (!(fabsf(x[i]) < WAVE_FAR)) {
@@ -90,7 +90,7 @@ static void waves_far_(int64_t n, float * y, const float * x, int32_t turn) {
     }
 }
 
-// Four vectors side by side, as the chains of operations are long.
+// Four vectors at a time, because the chains of operations are long.
 static ALWAYS_INLINE void waves_(int64_t n, float * y, const float * x, int32_t turn) {
     float kept[4 * V_N]; // y may be x
     int64_t i = 0;

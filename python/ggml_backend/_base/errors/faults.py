@@ -23,6 +23,7 @@ _DTYPES = {
 # Names of parameters in C, and in Python.
 _PARAMETERS = {
     "s0": "stride", "s1": "stride", "p0": "padding", "p1": "padding", "d0": "dilation", "d1": "dilation",
+    "s2": "stride", "p2": "padding", "d2": "dilation", "n_channels": "channels",
     "k0": "kernel", "k1": "kernel",
     "scale_factor": "factor", "w": "window", "w0": "width", "h0": "height", "n_as": "the number of matrices",
 }  # fmt: skip

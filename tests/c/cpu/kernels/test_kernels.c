@@ -390,6 +390,7 @@ GENERAL_TEST(add_f32, (n, z, x, y), true, (double) x + y, true, 0)
 GENERAL_TEST(sub_f32, (n, z, x, y), true, (double) x - y, true, 0)
 GENERAL_TEST(mul_f32, (n, z, x, y), true, (double) x * y, true, 0)
 GENERAL_TEST(div_f32, (n, z, x, y), true, (double) x / y, true, 0)
+GENERAL_TEST(larger_f32, (n, z, x, y), true, isnan(x) || isnan(y) ? (double) NAN : x > y ? x : y, true, 0)
 GENERAL_TEST(equal_f32, (n, z, x, y), true, x == y, true, 0)
 GENERAL_TEST(not_equal_f32, (n, z, x, y), true, x != y, true, 0)
 GENERAL_TEST(less_f32, (n, z, x, y), true, x < y, true, 0)
@@ -676,6 +677,7 @@ static double bfloat_bits_value(const void * p, int64_t i) { return bfloat_value
 #include "test_kernels_few.h"
 #include "test_kernels_rows.h"
 #include "test_kernels_tiles.h"
+#include "test_kernels_conv.h"
 
 // ------------------------------------------------------------------------------------------------------------- running
 

@@ -14,27 +14,27 @@
 #define GB_UNPACK_MAX 4096 // terms that an unpack kernel takes at a time
 #define GB_PACK_COLUMNS_MAX 512 // terms that pack_columns_q8 takes at a time
 #define GB_DOT_Q8_ROWS 4 // rows that dot_q8 takes at a time
-#define GB_Q8_0_ROWS_MAX 16 // rows that dots_q8_0 may be given, at most, by any level
+#define GB_Q8_0_ROWS_MAX 16 // maximum rows of dots_q8_0 at all levels
 
-// The kind of unpacked weights.
+// The kinds of unpacked weights: flags.
 enum {
     GB_BYTES_HALVES = 1, // groups of 16 terms, else of 32
     GB_BYTES_WIDE = 2, // levels up to 255, else up to 127
-    GB_BYTES_CENTERED = 4, // no minima: the same level stands for 0 in all groups (panels only)
+    GB_BYTES_CENTERED = 4, // no minima: 0 has the same level in all groups (panels only)
 };
 
 // The kind of a format's weights, from its row in tensor/quant/formats.def
 #define GB_BYTES_KIND(group, top) (((group) == 16 ? GB_BYTES_HALVES : 0) | ((top) > 127 ? GB_BYTES_WIDE : 0))
 
-// k terms of a column, at most GB_UNPACK_MAX, to levels u and the d and m of each group
+// Unpacks k <= GB_UNPACK_MAX terms of a column to levels u, and d and m of each group
 typedef void gb_kernel_unpack(int64_t k, uint8_t * u, float * d, float * m, const void * x);
 
-// Rounds a row of k activations to bytes, as a row of its own or as one of the rows of a panel.
+// Rounds a row of k activations to bytes: a separate row, or one of the rows of a panel.
 struct gb_quantize_q8 {
     int64_t k;
-    int kind; // of the weights that it is for
-    int zero; // 0, or the level that stands for 0: then sums are int32_t, -zero times the sum of a group
-    int64_t step; // 1, or the rows of the panel: groups of 32 q, D and S then lie so many times as far apart
+    int kind; // of the weights in the same product
+    int zero; // 0, or the level of 0: then sums are int32_t, -zero times the sum of a group
+    int64_t step; // 1, or the rows of the panel: the factor of the distances between groups of 32 q, D and S
     int8_t * q;
     float * d;
     float * s; // S, or with `zero` the sums
@@ -43,12 +43,12 @@ struct gb_quantize_q8 {
 
 typedef void gb_kernel_quantize_q8(const struct gb_quantize_q8 * p);
 
-// n columns of weights of a type (enum ggml_type), of k <= GB_PACK_COLUMNS_MAX terms, to a panel. False, with y
-// unchanged: unpacking and packing them is as fast
+// Packs n columns of weights of a type (enum ggml_type), of k <= GB_PACK_COLUMNS_MAX terms, into a panel. False, with y
+// unchanged, if unpacking and then packing is as fast
 typedef bool gb_kernel_pack_columns_q8(int type, int64_t k, bool centered, int n, float * y, const void * const * x);
 
-// Columns of weights of k terms, from a panel of bytes (int8.tpl.h) to one of as many columns for gemm_tile_bf16: d u
-// + m to the nearest bfloat16, within 2^-8 of it and 2^-126.
+// Converts a panel of bytes (int8.tpl.h) of k terms to a panel for gemm_tile_bf16 with as many columns: d u + m,
+// rounded to the nearest bfloat16. The error is at most 2^-8 of the value, plus 2^-126.
 struct gb_bytes_to_bf16 {
     int64_t k;
     int kind; // with GB_BYTES_CENTERED: m is -zero times d
@@ -75,8 +75,8 @@ struct gb_dot_q8 {
 
 typedef void gb_kernel_dot_q8(const struct gb_dot_q8 * p);
 
-// n columns of Q8_0 as they lie, times nx <= GB_Q8_0_ROWS_MAX rows: y[j * ldy + i] of row j, column i. A result
-// depends on k alone. Levels without it (q8_0_rows is 0) do nothing and return false.
+// n columns of Q8_0, read in place, times nx <= GB_Q8_0_ROWS_MAX rows: y[j * ldy + i] for row j, column i. A result
+// depends on k alone. At levels without it (q8_0_rows is 0) it does nothing and returns false.
 struct gb_dots_q8_0 {
     int64_t k, n;
     int nx;
@@ -90,8 +90,8 @@ struct gb_dots_q8_0 {
 
 typedef bool gb_kernel_dots_q8_0(const struct gb_dots_q8_0 * p);
 
-// struct gb_tile (dense.h) of at most gemm_q8_mr x gemm_q8_nr results on panels of bytes (int8.tpl.h); kind: with
-// GB_BYTES_CENTERED where minima are left out
+// struct gb_tile (dense.h) of at most gemm_q8_mr x gemm_q8_nr results, on panels of bytes (int8.tpl.h). kind has
+// GB_BYTES_CENTERED if the panels have no minima
 struct gb_tile;
 typedef void gb_kernel_tile_q8(int kind, const struct gb_tile * t);
 

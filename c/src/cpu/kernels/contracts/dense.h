@@ -1,6 +1,6 @@
 // dense.h - contracts of the kernels that multiply matrices of floats, dense or packed into panels.
 //
-// Outputs overlap no inputs. Elements are aligned to their type and no more, panels to floats.
+// Outputs overlap no inputs. Elements are aligned to their type, and panels to floats.
 #ifndef GB_CPU_KERNELS_CONTRACTS_DENSE_H
 #define GB_CPU_KERNELS_CONTRACTS_DENSE_H
 
@@ -8,13 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Limits of all levels, for the sizes of arrays: rows and columns of a tile and its panels, columns of dots_*, rows of
+// Limits of all levels, for array sizes: rows and columns of a tile and its panels, columns of dots_*, and rows of
 // rows_columns_*. The columns of a tile divide GB_GEMM_NR_MAX. A tile has at least GB_GEMM_MR_MIN rows.
 #define GB_GEMM_MR_MIN 4
 #define GB_GEMM_MR_MAX 16
 #define GB_GEMM_NR_MAX 64
 #define GB_BF16_MR_MAX 32 // rows of gemm_tile_bf16
-#define GB_BF16_STEP 16 // bf16_step is at most so much, and divides it
+#define GB_BF16_STEP 16 // a multiple of every bf16_step
 #define GB_DOTS_W_MAX 4
 #define GB_ROWS_X_MAX 8
 #define GB_ROWS_X_NARROW 2 // rows_x of levels with few registers
@@ -22,9 +22,9 @@
 
 // A tile of a matrix product: c[m][n] = or += the sum over k of a[k][m] b[k][n], for mr rows by nr columns.
 //
-// a is a panel of as many rows as the level's tile has, k-major, or (gemm_tile_f32 alone) mr rows as they lie; b is a
-// panel of as many columns as the tile has. Panels are filled up with zeros; only mr x nr results are stored. Each
-// result is one chain of products in the order of k, whatever mr, nr and lda are.
+// a is a k-major panel with the rows of the level's tile, or (gemm_tile_f32 only) mr rows that are read in place. b is
+// a panel with the columns of the tile. Panels are padded with zeros. Only mr x nr results are stored. Each result is
+// one chain of products in the order of k. It does not depend on mr, nr and lda.
 struct gb_tile {
     int64_t k;       // terms; of gemm_tile_bf16 pairs of them
     const float * a; // k * gemm_mr floats of a panel, or row 0
@@ -34,7 +34,7 @@ struct gb_tile {
     int64_t ldc; // floats from one row of c to the next
     int mr, nr;
     bool accumulate; // add to c; else c need not be initialized
-    // gemm_tile_bf16 prefetches from here on, so many cache lines for each step
+    // gemm_tile_bf16 prefetches this many cache lines at each step, from this address on
     const char * ahead;
     int ahead_lines;
 };
@@ -47,9 +47,9 @@ struct gb_tile {
 // It calls only kernels between them, because some processors prepare registers.
 typedef void gb_kernel_tile(const struct gb_tile * t);
 
-// Rounds k floats of a row for a panel of pairs: to the nearest bfloat16, subnormal ones to that or to 0. `together`
-// of them, a multiple of 32 or all, lie one behind the other; the next ones begin `stride` values behind the first.
-// With `limited` what bytes cannot stand for (GB_LARGEST_ACTIVATION) becomes NaN.
+// Rounds k floats of a row for a panel of pairs to the nearest bfloat16. Subnormal floats may become 0. `together`
+// values, a multiple of 32 or all, are contiguous. The next ones begin `stride` values after the first.
+// With `limited`, values that bytes cannot represent (GB_LARGEST_ACTIVATION) become NaN.
 struct gb_round_bf16 {
     int64_t k, together, stride;
     bool limited;
@@ -66,8 +66,8 @@ typedef void gb_kernel_pack(int64_t k, int rows, int width, float * y, const voi
 // `ahead` bytes behind the weights.
 typedef void gb_kernel_dots(int64_t k, int nw, float * y, const void * const * w, const float * x, size_t ahead);
 
-// A few rows times a few columns of weights, both as they lie: y[j * ldy + i] = or += w_i . x_j. A result depends on k
-// alone, not on what it is computed with.
+// A few rows times a few columns of weights, both read in place: y[j * ldy + i] = or += w_i . x_j. A result depends on
+// k alone, not on the other rows and columns.
 struct gb_rows_columns {
     int64_t k;
     int nw, nx;      // columns, at most GB_ROWS_W; rows, at most rows_x
@@ -79,7 +79,7 @@ struct gb_rows_columns {
     int64_t ldy;
     bool accumulate;
     const char * const *
-        next; // GB_ROWS_W columns that are prefetched meanwhile, as much of each as of one of w; NULL: none
+        next; // GB_ROWS_W columns that are prefetched, as many bytes of each as of a column of w; NULL: none
 };
 
 typedef void gb_kernel_rows_columns(const struct gb_rows_columns * p);

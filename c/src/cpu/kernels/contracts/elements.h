@@ -1,7 +1,7 @@
 // elements.h - contracts of the kernels that compute a row element by element.
 //
-// Each takes n >= 0 elements of rows that lie dense and are aligned to their elements. An output may be exactly one of
-// its inputs; otherwise they do not overlap.
+// Rows have n >= 0 elements, dense and aligned to their elements. An output may be exactly one of
+// its inputs. Otherwise they do not overlap.
 #ifndef GB_CPU_KERNELS_CONTRACTS_ELEMENTS_H
 #define GB_CPU_KERNELS_CONTRACTS_ELEMENTS_H
 
@@ -13,10 +13,10 @@ typedef void gb_kernel_map(int64_t n, float * y, const float * x);
 // z[i] = f(x[i], y[i])
 typedef void gb_kernel_binary(int64_t n, float * z, const float * x, const float * y);
 
-// z[i] = c[i] is not 0 ? x[i] : y[i], moved bit by bit
+// z[i] = c[i] != 0 ? x[i] : y[i], with the same bits
 typedef void gb_kernel_select(int64_t n, float * z, const float * c, const float * x, const float * y);
 
-// y[i] = f(x[i], v); of mad_f32 y[i] += x[i] v, of leaky_relu_f32 v is the slope below 0
+// y[i] = f(x[i], v). mad_f32: y[i] += x[i] v. leaky_relu_f32: v is the slope below 0
 typedef void gb_kernel_map_scalar(int64_t n, float * y, const float * x, float v);
 
 // y[i] is x[i], at least min and at most max

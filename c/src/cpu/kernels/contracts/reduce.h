@@ -1,19 +1,19 @@
-// reduce.h - contracts of the kernels that make one number of a row, or of two.
+// reduce.h - contracts of the kernels that reduce one row, or two rows, to a number.
 //
-// Rows have n >= 0 elements, dense and aligned to their elements; 0 elements have the sum 0. Those that return double
-// add in double at every level. The order of the terms depends on n alone.
+// Rows have n >= 0 elements, dense and aligned to their elements. The sum of 0 elements is 0. Kernels that return
+// double add in double at every level. The order of the terms depends on n alone.
 #ifndef GB_CPU_KERNELS_CONTRACTS_REDUCE_H
 #define GB_CPU_KERNELS_CONTRACTS_REDUCE_H
 
 #include <stdint.h>
 
-// The sum of x[i], of sum_sqr_f32 that of x[i]^2
+// The sum of x[i]; sum_sqr_f32: of x[i]^2
 typedef double gb_kernel_sum(int64_t n, const float * x);
 
 // The sum of (x[i] - mean)^2
 typedef double gb_kernel_sum_deviations(int64_t n, const float * x, float mean);
 
-// The largest element: NaN if one is NaN, -inf for n = 0, +0 for a largest element of either zero
+// The largest element. NaN if any element is NaN, -inf for n = 0, +0 if the largest element is -0
 typedef float gb_kernel_max(int64_t n, const float * x);
 
 // The sum of x[i] y[i], of f32 or of 16-bit floats (f16 or bf16)

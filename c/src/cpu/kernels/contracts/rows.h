@@ -1,6 +1,6 @@
 // rows.h - contracts of the kernels for operators that work on whole rows: norms, soft_max, rotations.
 //
-// Rows have n >= 0 elements, dense and aligned to their elements. y may be exactly x, or a mask; otherwise outputs do
+// Rows have n >= 0 elements, dense and aligned to their elements. y may be exactly x, or a mask. Otherwise outputs do
 // not overlap inputs.
 #ifndef GB_CPU_KERNELS_CONTRACTS_ROWS_H
 #define GB_CPU_KERNELS_CONTRACTS_ROWS_H
@@ -16,7 +16,7 @@ typedef void gb_kernel_scale_mask(int64_t n, float * y, const float * x, float s
 // The least argument whose exponential is no denormal number
 #define GB_EXP_LEAST (-0x1.5d589ep+6f)
 
-// y[i] = exp(x[i] - max), 0 where x[i] - max is below `least`, which is GB_EXP_LEAST or above; returns their sum, in
+// y[i] = exp(x[i] - max), or 0 if x[i] - max < least. least >= GB_EXP_LEAST. Returns their sum, in
 // double after two additions in float. No x[i] is more than 80 above max.
 typedef double gb_kernel_exp_sum(int64_t n, float * y, const float * x, float max, float least);
 
@@ -26,7 +26,7 @@ typedef void gb_kernel_norm_row(int64_t n, float * y, const float * x, float eps
 // y = x / sqrt(mean of x^2 + eps), times w; w: NULL for none
 typedef void gb_kernel_rms_norm_row(int64_t n, float * y, const float * x, float eps, const float * w);
 
-// y = the soft_max of x scale + mask; mask: NULL for none. All -inf gives zeros, a NaN or +inf NaN in all of the row.
+// y = softmax(x scale + mask). mask: NULL for none. A row of -inf gives zeros. A NaN or +inf makes the whole row NaN.
 typedef void gb_kernel_soft_max_row(int64_t n, float * y, const float * x, float scale, const float * mask);
 
 // c[i], s[i] = cosine, sine of angle[i], within 1 ulp for angles below 2^20

@@ -1,0 +1,236 @@
+// convolution.tpl.h - convolutions in registers: tiles of output channels by positions, and rows of one channel.
+//
+// The tile is that of gemm.tpl.h, but its columns come from a slab (contracts/convolution.h), so nothing is packed. Its
+// vectors of x are not aligned: two such loads meet up to 24 multiply-adds.
+
+// Terms between the one that is multiplied and the one whose x is prefetched.
+#define CONV_AHEAD 12
+
+static ALWAYS_INLINE void conv_tile_(int mr, int nv, const struct gb_conv_tile * t) {
+    const struct gb_conv_tile tile = *t;
+    const float * third[(TILE_MR + 2) / 3];
+    vf acc[TILE_MR][V_GEMM_NV];
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < nv; j++) {
+            acc[i][j] = v_set(0.0f);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < mr; i += 3) {
+        third[i / 3] = tile.a + i * tile.lda;
+    }
+    for (int64_t k = 0; k < tile.k; k++) {
+        const float * x = tile.x + tile.offsets[k];
+        vf xv[V_GEMM_NV];
+        PREFETCH(tile.x + tile.offsets[k + CONV_AHEAD < tile.k ? k + CONV_AHEAD : k]);
+        UNROLL
+        for (int j = 0; j < nv; j++) {
+            xv[j] = v_load(x + j * V_N);
+            IN_REGISTER(xv[j]);
+        }
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            const vf av = v_set(third[i / 3][i % 3 * tile.lda]);
+            UNROLL
+            for (int j = 0; j < nv; j++) {
+                acc[i][j] = v_fma(av, xv[j], acc[i][j]);
+            }
+        }
+        UNROLL
+        for (int i = 0; i < mr; i += 3) {
+            third[i / 3]++;
+        }
+    }
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        store_row_(nv, tile.c + i * tile.ldc, acc[i], tile.nr, false);
+    }
+}
+
+static ALWAYS_INLINE void conv_tile_of_rows_(int nv, const struct gb_conv_tile * t) {
+    switch (t->mr) {
+#define CONV_CASE(n) \
+    case n: conv_tile_(n, nv, t); break;
+        CONV_CASE(1)
+        CONV_CASE(2)
+        CONV_CASE(3)
+        CONV_CASE(4)
+#if V_GEMM_MR > 4
+        CONV_CASE(5)
+        CONV_CASE(6)
+#endif
+#if V_GEMM_MR > 6
+        CONV_CASE(7)
+        CONV_CASE(8)
+        CONV_CASE(9)
+        CONV_CASE(10)
+        CONV_CASE(11)
+        CONV_CASE(12)
+#endif
+#undef CONV_CASE
+        default: break;
+    }
+}
+
+static void conv_tile_f32(const struct gb_conv_tile * t) {
+    if (t->nr <= V_GEMM_NV / 2 * V_N) {
+        conv_tile_of_rows_(V_GEMM_NV / 2, t);
+    } else {
+        conv_tile_of_rows_(V_GEMM_NV, t);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------- rows of a channel
+
+#define CONV_ROWS 4 // at a time
+#define CONV_VECTORS 4 // of a single row
+
+// nv vectors of each of the rows r .. r + rows - 1, from column j on; the last one has `left` values.
+static ALWAYS_INLINE void conv_piece_(int rows, int nv, const struct gb_conv_rows * p, int64_t r, int64_t j, int left) {
+    const float * x = p->x + r * p->pitch + j;
+    const int64_t pitch = p->pitch;
+    vf acc[CONV_ROWS][CONV_VECTORS];
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int v = 0; v < nv; v++) {
+            acc[i][v] = v_set(0.0f);
+        }
+    }
+    for (int64_t k = 0; k < p->k; k++) {
+        const vf w = v_set(p->w[k]);
+        const float * at = x + p->offsets[k];
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            UNROLL
+            for (int v = 0; v < nv; v++) {
+                acc[i][v] = v_fma(w, v_load(at + i * pitch + v * V_N), acc[i][v]);
+            }
+        }
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        store_row_(nv, p->y + (r + i) * p->ldy + j, acc[i], (nv - 1) * V_N + left, false);
+    }
+}
+
+// One vector of each of the rows for a square kernel of `side`: a vector of x serves all rows whose kernel covers it.
+static ALWAYS_INLINE void conv_square_(int side, int rows, const struct gb_conv_rows * p, int64_t r, int64_t j,
+    int left) {
+    const float * x = p->x + r * p->pitch + j;
+    vf w[25], acc[CONV_ROWS];
+    UNROLL
+    for (int k = 0; k < side * side; k++) {
+        w[k] = v_set(p->w[k]);
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        acc[i] = v_set(0.0f);
+    }
+    UNROLL
+    for (int line = 0; line < rows + side - 1; line++) {
+        UNROLL
+        for (int k = 0; k < side; k++) {
+            vf v = v_load(x + line * p->pitch + p->offsets[k]);
+            IN_REGISTER(v);
+            UNROLL
+            for (int i = 0; i < rows; i++) {
+                if (line >= i && line < i + side) {
+                    acc[i] = v_fma(w[(line - i) * side + k], v, acc[i]);
+                }
+            }
+        }
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        store_row_(1, p->y + (r + i) * p->ldy + j, &acc[i], left, false);
+    }
+}
+
+static inline int conv_left_(const struct gb_conv_rows * p, int64_t j) {
+    return (int) (p->n - j < V_N ? p->n - j : V_N);
+}
+
+// Rows r .. r + rows - 1, all columns.
+#define CONV_LINES(rows, PIECE)                 \
+    for (int64_t j = 0; j < p->n; j += V_N) {   \
+        PIECE(rows, p, r, j, conv_left_(p, j)); \
+    }
+#define CONV_ANY(rows, p, r, j, left) conv_piece_(rows, 1, p, r, j, left)
+#define CONV_3(rows, p, r, j, left) conv_square_(3, rows, p, r, j, left)
+#define CONV_5(rows, p, r, j, left) conv_square_(5, rows, p, r, j, left)
+
+#define CONV_ALL_ROWS(name, PIECE)                         \
+    static void name(const struct gb_conv_rows * p) {      \
+        int64_t r = 0;                                     \
+        for (; r + CONV_ROWS <= p->rows; r += CONV_ROWS) { \
+            CONV_LINES(CONV_ROWS, PIECE)                   \
+        }                                                  \
+        switch (p->rows - r) {                             \
+            case 3: CONV_LINES(3, PIECE) break;            \
+            case 2: CONV_LINES(2, PIECE) break;            \
+            case 1: CONV_LINES(1, PIECE) break;            \
+            default: break;                                \
+        }                                                  \
+    }
+
+CONV_ALL_ROWS(conv_rows_any_, CONV_ANY)
+CONV_ALL_ROWS(conv_rows_3_, CONV_3)
+CONV_ALL_ROWS(conv_rows_5_, CONV_5)
+
+static void conv_rows_f32(const struct gb_conv_rows * p) {
+    if (p->rows != 1) {
+        (p->square == 3 ? conv_rows_3_ : p->square == 5 ? conv_rows_5_ : conv_rows_any_)(p);
+        return;
+    }
+    int64_t j = 0;
+    for (; j + CONV_VECTORS * V_N < p->n; j += CONV_VECTORS * V_N) {
+        conv_piece_(1, CONV_VECTORS, p, 0, j, V_N);
+    }
+    const int vectors = (int) ((p->n - j + V_N - 1) / V_N), left = (int) (p->n - j) - (vectors - 1) * V_N;
+    switch (vectors) { // as many chains as there are, because one alone waits for each sum
+        case 4: conv_piece_(1, 4, p, 0, j, left); break;
+        case 3: conv_piece_(1, 3, p, 0, j, left); break;
+        case 2: conv_piece_(1, 2, p, 0, j, left); break;
+        case 1: conv_piece_(1, 1, p, 0, j, left); break;
+        default: break;
+    }
+}
+
+#if V_ISA_AVX512 || V_ISA_AVX2
+// The even elements of two vectors.
+static inline vf even_(vf a, vf b) {
+#    if V_ISA_AVX512
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    return _mm512_permutex2var_ps(a, even, b);
+#    else
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), 0xd8));
+#    endif
+}
+
+static void every_second_(int64_t n, float * y, const float * x) {
+    int64_t i = 0;
+    for (; i + V_N < n; i += V_N) { // x has no element behind the last one of y
+        v_store(y + i, even_(v_load(x + 2 * i), v_load(x + 2 * i + V_N)));
+    }
+    if (i < n) {
+        const int left = (int) (n - i), used = 2 * left - 1;
+        const vf low = v_load_n(x + 2 * i, used < V_N ? used : V_N);
+        v_store_n(y + i, even_(low, used > V_N ? v_load_n(x + 2 * i + V_N, used - V_N) : low), left);
+    }
+}
+#endif
+
+static void every_f32(int64_t n, float * y, const float * x, int64_t stride) {
+#if V_ISA_AVX512 || V_ISA_AVX2
+    if (stride == 2) {
+        every_second_(n, y, x);
+        return;
+    }
+#endif
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = x[i * stride];
+    }
+}
