@@ -207,9 +207,9 @@ class Node:
     name: name of the tensor; "" without one
     dtype, shape, strides: as in :class:`ggml_backend.Tensor`, in NumPy order, strides in bytes
     sources: the sources of a node. The sources themselves have no sources
-    params: parameters of the operator by name, as its builder takes them: for ``"rope"`` those of ``gb.rope``,
+    params: parameters of the operator by name, as its builder takes them: for ``"rope"`` those of ``gb.ops.rope``,
         such as ``mode="neox"``. ``{}`` without parameters. It omits parameters that follow from dtypes and
-        shapes: the ``dtype`` of ``gb.cast``, the ``amounts`` of ``gb.pad``
+        shapes: the ``dtype`` of ``gb.ops.cast``, the ``amounts`` of ``gb.ops.pad``
     is_contiguous: True if the elements are adjacent in memory
     """
 
@@ -223,7 +223,7 @@ class Node:
     is_contiguous: bool
     _raw: bytes  # op_params
     _params: dict[str, Any] | None
-    _function: weakref.ref[Any] | None  # function of gb.custom or gb.map_custom; the graph keeps it
+    _function: weakref.ref[Any] | None  # function of gb.ops.custom or gb.ops.map_custom; the graph keeps it
 
     def __init__(self) -> None:
         raise TypeError("Node: the library makes nodes from the graphs of a device; you cannot make one")

@@ -78,7 +78,7 @@ def argmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Ten
         return _argmax_of_rows(a)
     given: object = axis
     if isinstance(given, (tuple, list)):
-        raise TypeError("argmax: axis must be an int; gb.argmax(x.reshape(-1), axis=0) looks at all elements")
+        raise TypeError("argmax: axis must be an int; gb.ops.argmax(x.reshape(-1), axis=0) looks at all elements")
     expect_bool(keepdims, "argmax: keepdims")
     return reduced("argmax", a, axis, keepdims, lambda rows: _argmax_of_rows(each_row(rows)))
 

@@ -254,7 +254,7 @@ def log(a: Tensor, *, inplace: bool = False) -> Tensor:
 def clamp(a: Tensor, min: float, max: float) -> Tensor:
     """``max(min(x, max), min)``. Always in place: the node overwrites the memory of ``a``.
 
-    To keep ``a``, write ``gb.clamp(gb.dup(a), min, max)``.
+    To keep ``a``, write ``gb.ops.clamp(gb.ops.dup(a), min, max)``.
     """
     return build_1("clamp", lib.ggml_clamp, a, min, max)
 

@@ -38,7 +38,7 @@ def test_ssm_conv(k, tokens, channels, sequences):
 
     for layout in ("whole", "offset"):
         x = real(sequences, channels, k - 1 + tokens, layout=layout)
-        check(gb.ssm_conv, [x, real(channels, k)], conv, Tolerance(terms=2, n=k), magnitude=conv)
+        check(gb.ops.ssm_conv, [x, real(channels, k)], conv, Tolerance(terms=2, n=k), magnitude=conv)
 
 
 def ssm_scan(n_states):
@@ -80,14 +80,14 @@ def test_ssm_scan(n, p, heads, groups, tokens, sequences, rows, factors, n_state
         real(sequences, tokens, groups, n, layout="offset"),
         whole(sequences, low=0, high=rows),
     ]
-    both(lambda *t: gb.ssm_scan(*t, n_states), inputs, ssm_scan(n_states))
+    both(lambda *t: gb.ops.ssm_scan(*t, n_states), inputs, ssm_scan(n_states))
 
 
 def test_ssm_scan_names_an_index_out_of_range():
     shapes = [(2, 3, 4, 8), (1, 5, 3, 4), (1, 5, 3), (3, 1), (1, 5, 1, 8), (1, 5, 1, 8)]
     for wrong in (2, -1):
         inputs = [*(real(*shape) for shape in shapes), array([wrong], "int32")]
-        refuses(lambda *t: gb.ssm_scan(*t)[0], inputs, error=gb.InvalidArgumentError)
+        refuses(lambda *t: gb.ops.ssm_scan(*t)[0], inputs, error=gb.errors.InvalidArgumentError)
 
 
 def delta_net(n_states):
@@ -133,7 +133,7 @@ def test_gated_delta_net(size, heads, key_heads, tokens, sequences, key_sequence
             real(sequences, tokens, heads, 1, low=0, high=1),
             real(sequences, heads, size, size),
         ]
-        both(lambda *t: gb.gated_delta_net(*t, n_states), inputs, delta_net(n_states))
+        both(lambda *t: gb.ops.gated_delta_net(*t, n_states), inputs, delta_net(n_states))
 
 
 def of_sequences(x, n):
@@ -181,7 +181,7 @@ HEADS = [(64, 2, 5, 1), (64, 3, 6, 3), (5, 4, 8, 2), (33, 2, 1, 1), (70, 1, 9, 1
 def test_rwkv_wkv6(size, heads, tokens, sequences):
     k, v, r = (real(tokens, heads, size, low=-1, high=1) for _ in range(3))
     td, state = real(tokens, heads, size, low=0, high=1), real(sequences, heads * size * size)
-    both(gb.rwkv_wkv6, [k, v, r, real(heads, size), td, state], linear("wkv6"))
+    both(gb.ops.rwkv_wkv6, [k, v, r, real(heads, size), td, state], linear("wkv6"))
 
 
 @covers("RWKV_WKV7")
@@ -190,7 +190,7 @@ def test_rwkv_wkv7(size, heads, tokens, sequences):
     r, k, v = (real(tokens, heads, size, low=-1, high=1) for _ in range(3))
     w, a = real(tokens, heads, size, low=0, high=1), real(tokens, heads, size, low=-1 / size, high=0)
     b, state = real(tokens, heads, size, low=0, high=1), real(sequences, heads * size * size)
-    both(gb.rwkv_wkv7, [r, w, k, v, a, b, state], linear("wkv7"))
+    both(gb.ops.rwkv_wkv7, [r, w, k, v, a, b, state], linear("wkv7"))
 
 
 @covers("GATED_LINEAR_ATTN")
@@ -198,17 +198,19 @@ def test_rwkv_wkv7(size, heads, tokens, sequences):
 def test_gated_linear_attn(size, heads, tokens, sequences):
     k, v, q = (real(tokens, heads, size, low=-1, high=1) for _ in range(3))
     g, state = real(tokens, heads, size, low=0, high=1), real(sequences, heads * size * size)
-    both(lambda *t: gb.gated_linear_attn(*t, 0.25), [k, v, q, g, state], linear("gla", 0.25))
+    both(lambda *t: gb.ops.gated_linear_attn(*t, 0.25), [k, v, q, g, state], linear("gla", 0.25))
 
 
 def test_shapes_that_do_not_fit(ctx):
     t = ctx.tensor
     with pytest.raises(
-        gb.InvalidArgumentError, match=r"sequences of state \(2\) must divide the number of tokens \(5\)"
+        gb.errors.InvalidArgumentError, match=r"sequences of state \(2\) must divide the number of tokens \(5\)"
     ):
-        gb.rwkv_wkv6(t((5, 3, 8)), t((5, 3, 8)), t((5, 3, 8)), t((3, 8)), t((5, 3, 8)), t((2, 3 * 64)))
-    with pytest.raises(gb.InvalidArgumentError, match=r"axis -2 of B \(2\) must divide the number of heads \(3\)"):
-        gb.ssm_scan(
+        gb.ops.rwkv_wkv6(t((5, 3, 8)), t((5, 3, 8)), t((5, 3, 8)), t((3, 8)), t((5, 3, 8)), t((2, 3 * 64)))
+    with pytest.raises(
+        gb.errors.InvalidArgumentError, match=r"axis -2 of B \(2\) must divide the number of heads \(3\)"
+    ):
+        gb.ops.ssm_scan(
             t((1, 3, 4, 8)),
             t((1, 5, 3, 4)),
             t((1, 5, 3)),
@@ -218,10 +220,10 @@ def test_shapes_that_do_not_fit(ctx):
             t((1,), "int32"),
         )
     q, v, state = t((1, 5, 2, 8)), t((1, 5, 4, 8)), t((1, 4, 8, 8))
-    with pytest.raises(gb.InvalidArgumentError, match="axis -1 of g must be 1 or 8, is 3"):
-        gb.gated_delta_net(q, q, v, t((1, 5, 4, 3)), t((1, 5, 4, 1)), state)
+    with pytest.raises(gb.errors.InvalidArgumentError, match="axis -1 of g must be 1 or 8, is 3"):
+        gb.ops.gated_delta_net(q, q, v, t((1, 5, 4, 3)), t((1, 5, 4, 1)), state)
     for n_states in (0, -1):
-        with pytest.raises(gb.InvalidArgumentError, match="n_states must be from 1"):
-            gb.gated_delta_net(q, q, v, t((1, 5, 4, 1)), t((1, 5, 4, 1)), state, n_states)
-    with pytest.raises(gb.InvalidArgumentError, match="must be float32"):
-        gb.ssm_conv(t((1, 4, 8), "float16"), t((4, 3)))
+        with pytest.raises(gb.errors.InvalidArgumentError, match="n_states must be from 1"):
+            gb.ops.gated_delta_net(q, q, v, t((1, 5, 4, 1)), t((1, 5, 4, 1)), state, n_states)
+    with pytest.raises(gb.errors.InvalidArgumentError, match="must be float32"):
+        gb.ops.ssm_conv(t((1, 4, 8), "float16"), t((4, 3)))
