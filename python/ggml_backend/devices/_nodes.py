@@ -112,11 +112,6 @@ def _floats(names: str, first: int = 0) -> Params:
     return tuple((name, _float(i)) for i, name in enumerate(names.split(), first))
 
 
-def _triple(i: int) -> Reader:
-    """Reads three words, width first, as (depth, height, width)."""
-    return lambda raw: struct.unpack_from("=3i", raw, 4 * i)[::-1]
-
-
 _CONV_2D: Params = (("stride", _pair(0)), ("padding", _pair(2)), ("dilation", _pair(4)))
 _ROPE: Params = (
     *_ints("n_dims", 1),
