@@ -44,12 +44,12 @@ def acts() -> dict[str, Callable[[], object]]:
     cpu, ones = gb.Backend("CPU", n_threads=1), np.ones(VALUES, np.float32)
     ctx = gb.Context()
     x = ctx.tensor(VALUES, name="x")
-    y = gb.relu(x)
+    y = gb.ops.relu(x)
     graph = ctx.graph(y)
     ctx.allocate(cpu)
     other = gb.Context()
     u = other.tensor(VALUES, name="u")
-    planned, sched = other.graph(gb.relu(u)), gb.Scheduler([cpu])
+    planned, sched = other.graph(gb.ops.relu(u)), gb.Scheduler([cpu])
     sched.allocate(planned)
     for t in (x, u):
         t.set(ones)
@@ -60,9 +60,9 @@ def acts() -> dict[str, Callable[[], object]]:
         "Graph.compute, one node": lambda: graph.compute(cpu),
         "Scheduler.compute, one node": lambda: sched.compute(planned),
         "Tensor.numpy": lambda: y.numpy(),
-        "relu(x)": lambda: gb.relu(a),
+        "relu(x)": lambda: gb.ops.relu(a),
         "x + y": lambda: a + b,
-        "x @ y.T": lambda: gb.mul_mat(b, a),
+        "x @ y.T": lambda: gb.ops.mul_mat(b, a),
         **exchanged(gb, np, x),
         "Tensor.set, 64 bytes": lambda: x.set(ones),  # last: y is out of date then
     }
@@ -110,7 +110,7 @@ def rested() -> dict[str, Callable[[], object]]:
     for columns, terms, rows in RESTED:
         ctx, sched = gb.Context(), gb.Scheduler([gb.Backend("CPU", n_threads=2)])
         inputs = [ctx.tensor((n, terms)) for n in (columns, rows)]
-        graph = ctx.graph(gb.mul_mat(*inputs))
+        graph = ctx.graph(gb.ops.mul_mat(*inputs))
         sched.allocate(graph)
         for x in inputs:
             x.set(np.ones(x.shape, np.float32))

@@ -64,9 +64,9 @@ def chain(devices: list[gb.Backend], nbytes: int, rounds: int) -> list[float]:
         x = ctx.tensor((nbytes // 4,), name="x")
         node, nodes = x, []
         for _ in range(CUTS + 1):
-            node = gb.sqr(node)
+            node = gb.ops.sqr(node)
             nodes.append(node)
-        small = gb.sum(node)
+        small = gb.ops.sum(node)
         graph = ctx.graph(small)
         for i, n in enumerate((*nodes, small)):
             sched.set_backend(n, devices[min(i, CUTS) % len(devices)])
@@ -84,9 +84,9 @@ def chain(devices: list[gb.Backend], nbytes: int, rounds: int) -> list[float]:
 def cuts(rounds: int) -> None:
     _mpi._module()  # as the cluster starts MPI
     plain = {nbytes: collected(nbytes, rounds) for nbytes in SIZES}
-    with gb.cluster.start(deadline=60, threads=1) as cluster:
+    with gb.cluster.start(deadline=60, n_threads=1) as cluster:
         one, two = cluster.backends()[:2]
-        print(f"{cluster.size} ranks, {os.cpu_count()} cores, round trip of a ping {cluster.ping(1) * 1e6:.1f} us")
+        print(f"{cluster.n_ranks} ranks, {os.cpu_count()} cores, round trip of a ping {cluster.ping(1) * 1e6:.1f} us")
         print(f"{'bytes':>9} {'plain, one way':>20} {'a cut':>20} {'above plain':>12}    us, least / median")
         for nbytes in SIZES:
             least, median = [], []
@@ -120,7 +120,7 @@ def throughput(devices: list[gb.Backend], n: int, runs: int) -> float:
         x = ctx.tensor((4096,), name="x").set_input()
         node = x
         for device in devices:
-            node = gb.sqr(node)
+            node = gb.ops.sqr(node)
             sched.set_backend(node, device)
         graph = ctx.graph(node)
         sched.allocate(graph)

@@ -23,7 +23,7 @@ TYPES = "q4_0,q4_1,q5_0,q5_1,q8_0,q4_k,q5_k,iq4_nl,iq4_xs,mxfp4"
 DEPTHS = "32,64,96,128,192,256,288,384,480,512,544,576,640,704,768,800,896,960,992,1024,1280,1536,2048,2080,3072,4096"
 
 
-def rate(backend: gb.Backend, dtype: gb.DType, k: int, rows: int) -> float | None:
+def rate(backend: gb.Backend, dtype: gb.dtypes.DType, k: int, rows: int) -> float | None:
     """GB/s of weights, or None if rows of k elements are no whole number of blocks."""
     if k % dtype.block_size:
         return None
@@ -32,7 +32,7 @@ def rate(backend: gb.Backend, dtype: gb.DType, k: int, rows: int) -> float | Non
     blocks = np.asarray(gb.quantize(some, dtype))
     with gb.Context() as context:
         w, x = context.tensor((m, k), dtype), context.tensor((rows, k), gb.float32)
-        graph = context.graph(gb.mul_mat(w, x))
+        graph = context.graph(gb.ops.mul_mat(w, x))
         scheduler = gb.Scheduler([backend])
         scheduler.allocate(graph)
         w.set(np.resize(blocks, (m, blocks.shape[1])))
@@ -59,7 +59,7 @@ def main() -> None:
     for name in args.types.split(","):
         found[name] = {}
         for k in map(int, args.depths.split(",")):
-            value = rate(backend, gb.as_dtype(name), k, args.rows)
+            value = rate(backend, gb.dtypes.as_dtype(name), k, args.rows)
             if value is not None:
                 found[name][k] = value
         print(f"{name:>8}: " + ", ".join(f"{k} {v:.1f}" for k, v in found[name].items()), flush=True)

@@ -38,7 +38,7 @@ def planned(library: str, n: int) -> Callable[[], Any]:
     x = context.tensor((SIDE, SIDE), gb.float32, name="x")
     y = x
     for i in range(n):
-        y = gb.mul(y, x) if i % 2 else gb.add(y, x)
+        y = gb.ops.mul(y, x) if i % 2 else gb.ops.add(y, x)
     graph = context.graph(y)
     scheduler = gb.Scheduler([gb.Backend("ARRAY", library=library)])
     scheduler.allocate(graph)

@@ -49,12 +49,12 @@ def measure(ours: Run, package: Run | None, repeats: int, cpu: bool) -> tuple[fl
     return shortest["ours"], shortest["package"] / shortest["ours"] if package is not None else None
 
 
-def formats(only: list[str]) -> list[gb.DType]:
-    every = [d for d in vars(gb).values() if isinstance(d, gb.DType) and (d.is_quantized or d.name == "bfloat16")]
+def formats(only: list[str]) -> list[gb.dtypes.DType]:
+    every = [d for d in gb.dtypes.dtypes.values() if d.is_quantized or d.name == "bfloat16"]
     return [d for d in sorted(set(every), key=lambda d: d.id) if not only or d.name in only]
 
 
-def bench_format(dtype: gb.DType, repeats: int, cpu: bool) -> dict[str, tuple[float, float | None]]:
+def bench_format(dtype: gb.dtypes.DType, repeats: int, cpu: bool) -> dict[str, tuple[float, float | None]]:
     kind = gguf.GGMLQuantizationType(dtype.id)
     rng = np.random.default_rng(0)
     threads = 1 if cpu else None

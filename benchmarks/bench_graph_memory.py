@@ -110,7 +110,7 @@ class BestFit:
         self.free = merged
 
 
-def load(blocks: tuple[gb.PlanBlock, ...]) -> int:
+def load(blocks: tuple[gb.sched.PlanBlock, ...]) -> int:
     """Bytes alive at once, at most; blocks that go on in each other's memory count once."""
     first: dict[int, int] = {}
     spans: dict[int, list[int]] = {}

@@ -34,7 +34,7 @@ EMBD, HEADS, KV_HEADS, FF, VOCAB = 2048, 32, 4, 5632, 32000
 USED = 64  # positions before the first token that is generated
 
 
-def random_rows(shape: tuple[int, int], dtype: gb.DType, seed: int) -> Iterator[np.ndarray]:
+def random_rows(shape: tuple[int, int], dtype: gb.dtypes.DType, seed: int) -> Iterator[np.ndarray]:
     """Blocks of float32 rows with the spread that trained weights have, made in pieces; a few hundred different rows,
     repeated."""
     rng = np.random.default_rng(seed)
@@ -43,7 +43,7 @@ def random_rows(shape: tuple[int, int], dtype: gb.DType, seed: int) -> Iterator[
         yield piece[: min(256, shape[0] - start)]
 
 
-def write_model(path: Path, dtype: gb.DType, layers: int) -> None:
+def write_model(path: Path, dtype: gb.dtypes.DType, layers: int) -> None:
     kv = EMBD // HEADS * KV_HEADS
     matrices = {"token_embd.weight": (VOCAB, EMBD), "output.weight": (VOCAB, EMBD)}
     for i in range(layers):
@@ -177,7 +177,7 @@ def main() -> None:
         f" {USED}"
     )
     for name in args.types.split(","):
-        dtype = gb.as_dtype(name)
+        dtype = gb.dtypes.as_dtype(name)
         path = args.dir / f"{dtype.name}-{args.layers}.gguf"
         if not path.exists():
             write_model(path, dtype, args.layers)

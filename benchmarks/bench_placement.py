@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import ggml_backend as gb
-from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost
+from ggml_backend.sched import CopyCost, Costs, DeviceCosts, OpCost
 from timing import once
 
 SPLIT_MS, COPY_MS, OP_MS = 4.0, 8.0, (1.0, 3.0)
@@ -60,12 +60,12 @@ def transformer(
     for i in range(layers):
         at = where(i)
         keys, values = place((4 * rows, d), kv(i), f"k{i}", "any"), place((d, 4 * rows), kv(i), f"v{i}", "any")
-        h = gb.rms_norm(x)
+        h = gb.ops.rms_norm(x)
         q = h @ place((d, d), at, f"q{i}").T
-        a = gb.soft_max(q @ keys.T) @ values.T
+        a = gb.ops.soft_max(q @ keys.T) @ values.T
         x = x + a @ place((d, d), at, f"o{i}").T
-        h = gb.rms_norm(x)
-        x = x + gb.silu(h @ place((2 * d, d), at, f"u{i}").T) @ place((d, 2 * d), at, f"d{i}").T
+        h = gb.ops.rms_norm(x)
+        x = x + gb.ops.silu(h @ place((2 * d, d), at, f"u{i}").T) @ place((d, 2 * d), at, f"d{i}").T
     return x
 
 
@@ -73,7 +73,7 @@ def lonely(ctx: gb.Context, place: Placed, n: int, d: int) -> gb.Tensor:
     """Small weights that lie on the other device here and there."""
     x = tensor(ctx, (d, d), "x")
     for i in range(n):
-        x = gb.relu(x @ place((d, d), 0, f"w{i}").T)
+        x = gb.ops.relu(x @ place((d, d), 0, f"w{i}").T)
         x = x + place((d,), 1, f"b{i}")
     return x
 
@@ -82,7 +82,7 @@ def diamond(ctx: gb.Context, place: Placed, n: int, d: int) -> gb.Tensor:
     """Two branches from each result, with weights on different devices."""
     x = tensor(ctx, (d, d), "x")
     for i in range(n):
-        x = x @ place((d, d), 0, f"a{i}").T + gb.relu(x @ place((d, d), 1, f"b{i}").T)
+        x = x @ place((d, d), 0, f"a{i}").T + gb.ops.relu(x @ place((d, d), 1, f"b{i}").T)
     return x
 
 

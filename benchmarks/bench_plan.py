@@ -73,7 +73,8 @@ def row(
     name: str, instance: tuple[Any, ...], budget: int, capacity: int | None = None, *, reproducible: bool
 ) -> dict[str, Any]:
     seconds, plan = timed(
-        lambda: gb.plan_memory(*instance, capacity=capacity, budget_ms=budget, reproducible=reproducible), PROCESS
+        lambda: gb.planning.plan_memory(*instance, capacity=capacity, budget_ms=budget, reproducible=reproducible),
+        PROCESS,
     )
     over = lambda peak: 100 * (peak / plan.lower_bound - 1)  # noqa: E731
     return {
@@ -130,7 +131,7 @@ def large_row(name: str, budgets: list[int], *, reproducible: bool) -> list[str]
     lower, upper, size = make(name)
     cells = []
     for budget in budgets:
-        plans = partial(gb.plan_memory, lower, upper, size, budget_ms=budget, reproducible=reproducible)
+        plans = partial(gb.planning.plan_memory, lower, upper, size, budget_ms=budget, reproducible=reproducible)
         seconds, plan = timed(plans, PROCESS)
         mark = " proved" if plan.proved else ""
         cells.append(f"+{100 * plan.gap:.2f} %{mark}, {1e3 * seconds:.0f} ms")

@@ -128,7 +128,7 @@ def main() -> None:
     args = parser.parse_args()
     results = {}
     for name in args.types.split(","):
-        dtype = gb.as_dtype(name)
+        dtype = gb.dtypes.as_dtype(name)
         path = args.dir / f"{dtype.name}-{args.layers}.gguf"
         if not path.exists():
             write_model(path, dtype, args.layers)

@@ -88,7 +88,7 @@ def error(x: np.ndarray, dtype: str, weights: np.ndarray | None, use: bool) -> f
 
 def algorithm(x: np.ndarray, name: str) -> np.ndarray:
     if name not in kquant_reference.QUANTIZE:
-        return np.asarray(gguf.quants.quantize(x, gguf.GGMLQuantizationType(gb.as_dtype(name).id)))
+        return np.asarray(gguf.quants.quantize(x, gguf.GGMLQuantizationType(gb.dtypes.as_dtype(name).id)))
     blocks = kquant_reference.QUANTIZE[name](x.reshape(-1, 256))
     return blocks.reshape(len(x), -1)
 
@@ -131,7 +131,7 @@ def small(names: list[str]) -> None:
                 ]
                 cells.append(f"{errors[0]:.4f} / {errors[1]:.4f}")
                 if rms == SMALL[0]:
-                    size = gb.as_dtype(name).itemsize
+                    size = gb.dtypes.as_dtype(name).itemsize
                     other = float((ours.reshape(-1, size) != theirs.reshape(-1, size)).any(axis=1).mean())
             print(f"| {name} | {label} | {' | '.join(cells)} | {100 * other:.2f} % |", flush=True)
 
@@ -156,7 +156,7 @@ def main() -> None:
     print("| type | bits a weight | normal | model | model, weighted error | the same with importance |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name in args.types:
-        t = gb.as_dtype(name)
+        t = gb.dtypes.as_dtype(name)
         figures = [
             error(normal, name, None, False),
             error(real, name, None, False),

@@ -18,37 +18,37 @@ Array = np.ndarray[Any, Any]
 FUNCTIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 
 
-@gb.register_device("NP")
-class NumPyDevice(gb.Device):
+@gb.devices.register_device("NP")
+class NumPyDevice(gb.devices.Device):
     """Memory of the host, which it shares with the CPU: nothing is copied between the two."""
 
-    @gb.op("add", "sub", "mul", "div")
-    def elements(self, node: gb.Node, out: Array, a: Array, b: Array) -> None:
+    @gb.devices.op("add", "sub", "mul", "div")
+    def elements(self, node: gb.devices.Node, out: Array, a: Array, b: Array) -> None:
         FUNCTIONS[node.op](a, b, out=out)
 
-    @gb.op("scale")
-    def scale(self, node: gb.Node, out: Array, a: Array) -> None:
+    @gb.devices.op("scale")
+    def scale(self, node: gb.devices.Node, out: Array, a: Array) -> None:
         np.multiply(a, np.float32(node.params["s"]), out=out)
 
-    @gb.op("mul_mat")
-    def product(self, node: gb.Node, out: Array, weights: Array, x: Array) -> None:
+    @gb.devices.op("mul_mat")
+    def product(self, node: gb.devices.Node, out: Array, weights: Array, x: Array) -> None:
         np.matmul(x, weights.swapaxes(-1, -2), out=out)
 
-    @gb.op("norm", "rms_norm")
-    def norm(self, node: gb.Node, out: Array, a: Array) -> Array:
+    @gb.devices.op("norm", "rms_norm")
+    def norm(self, node: gb.devices.Node, out: Array, a: Array) -> Array:
         centred = a - a.mean(-1, keepdims=True) if node.op == "norm" else a
         square: Array = np.square(centred).mean(-1, keepdims=True)
         return np.divide(centred, np.sqrt(square + np.float32(node.params["eps"])), out=out)
 
-    @gb.op("soft_max", when=lambda node: len(node.sources) == 1 or "without a mask")
-    def soft_max(self, node: gb.Node, out: Array, a: Array) -> Array:
+    @gb.devices.op("soft_max", when=lambda node: len(node.sources) == 1 or "without a mask")
+    def soft_max(self, node: gb.devices.Node, out: Array, a: Array) -> Array:
         powers = np.exp((a - a.max(-1, keepdims=True)) * np.float32(node.params["scale"]))
         return np.divide(powers, powers.sum(-1, keepdims=True), out=out)
 
-    @gb.op("get_rows", when=lambda node: node.ndim == 2 or "of a matrix")
-    def rows(self, node: gb.Node, out: Array, table: Array, ids: Array) -> None:
+    @gb.devices.op("get_rows", when=lambda node: node.ndim == 2 or "of a matrix")
+    def rows(self, node: gb.devices.Node, out: Array, table: Array, ids: Array) -> None:
         np.take(table, ids, axis=0, out=out, mode="raise")
 
-    @gb.op("cont")
-    def cont(self, node: gb.Node, out: Array, a: Array) -> None:
+    @gb.devices.op("cont")
+    def cont(self, node: gb.devices.Node, out: Array, a: Array) -> None:
         out[...] = a.reshape(out.shape)

@@ -26,7 +26,7 @@ def build(ctx: gb.Context, weights: list[gb.Tensor]) -> tuple[gb.Tensor, gb.Tens
     x = ctx.tensor((BATCH, WIDTH), name="x").set_input()
     y = x
     for i, w in enumerate(weights):
-        y = (y + gb.relu(y @ w.T).named(f"layer{i}.out")).named(f"layer{i}")
+        y = (y + gb.ops.relu(y @ w.T).named(f"layer{i}.out")).named(f"layer{i}")
     y.set_output()
     return x, y, ctx.graph(y)
 

@@ -65,7 +65,8 @@ build tsan
 (cd build/tsan && ctest --output-on-failure -R 'threadpool|compute|cpu_backend|sim|sched|registry|base|profile')
 
 step "ctest at every kernel level that this processor has"
-for level in $("$py" -c 'import ggml_backend as gb; print(*(n for n, usable in gb.cpu_levels().items() if usable))'); do
+usable='from ggml_backend.backend import cpu_levels; print(*(name for name, can in cpu_levels().items() if can))'
+for level in $("$py" -c "$usable"); do
     echo "-- GGML_CPU_LEVEL=$level"
     (cd build/dev && GGML_CPU_LEVEL=$level ctest --output-on-failure -j "$jobs" -R 'test_(cpu|mul_mat|compute|compat)')
 done
@@ -224,7 +225,7 @@ step "check-device: simulated devices and every kernel level, with other inputs 
 seed=$(date +%s)
 "$py" -m ggml_backend check-device SIM --special-values --seed "$seed"
 "$py" -m ggml_backend check-device SIM:max=1M,align=256 --bit-identical --seed "$seed"
-for level in $("$py" -c 'import ggml_backend as gb; print(*[k for k, can in gb.cpu_levels().items() if can])'); do
+for level in $("$py" -c "$usable"); do
     "$py" -m ggml_backend check-device CPU --level "$level" --threads 3 --special-values --seed "$seed"
 done
 
@@ -317,7 +318,7 @@ rm -rf build/editable-venv
 "$py" -m venv build/editable-venv
 build/editable-venv/bin/python -m pip --disable-pip-version-check -q install -e . \
     --config-settings=build-dir=build/editable
-include=$(cd build && ./editable-venv/bin/python -c 'import ggml_backend; print(ggml_backend.get_include())')
+include=$(cd build && ./editable-venv/bin/python -c 'import ggml_backend; print(ggml_backend.backend.get_include())')
 test -e "$include/ggml.h"
 cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I"$include" examples/backend/mini.c \
     "$include/ggml-backend-module.c" -o build/editable-mini.so

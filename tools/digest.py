@@ -58,7 +58,7 @@ ROOT = Path(__file__).resolve().parent.parent
 Array = np.ndarray[Any, Any]
 Wanted = Callable[[str], bool]
 FLOATS = ("float32", "float16", "bfloat16")
-DTYPES = sorted({d for d in vars(gb).values() if isinstance(d, gb.DType)}, key=lambda d: d.id)
+DTYPES = sorted({d for d in vars(gb.dtypes).values() if isinstance(d, gb.dtypes.DType)}, key=lambda d: d.id)
 LAYOUTS = ("whole", "padded", "transposed", "permuted")
 
 
@@ -205,7 +205,7 @@ def two_inputs(shape: tuple[int, ...]) -> Iterator[Case]:
     for name in FLOATS:
         yield call("add_cast", a(*shape), b(*shape), dtype=name)
     for dtype in DTYPES:
-        yield Case("cpy", (a(*shape), In(shape, dtype.name)), gb.cpy, dtype.name)
+        yield Case("cpy", (a(*shape), In(shape, dtype.name)), gb.ops.cpy, dtype.name)
     yield call("repeat", a(*shape), like=(2, *shape[-3:-1], 2 * n))
     yield call("repeat_back", a(4, *shape[-3:-1], 2 * n), like=(2, *shape[-3:-1], n))
     for name in ("silu_back", "rms_norm_back", "soft_max_back"):
@@ -215,11 +215,13 @@ def two_inputs(shape: tuple[int, ...]) -> Iterator[Case]:
         rows = shape[-2]
         ids = np.arange(5) * 7 % rows
         yield call("get_rows", a(*shape[-2:]), ints(ids))
-        yield Case("get_rows_back", (b(5, n), ints(ids), a(rows, n)), gb.get_rows_back)
+        yield Case("get_rows_back", (b(5, n), ints(ids), a(rows, n)), gb.ops.get_rows_back)
         yield call("acc", a(rows + 1, n), b(rows, n), offset=4 * n)
         yield call("set", a(rows + 1, n), b(rows, n), offset=4 * n)
-        yield Case("cross_entropy_loss", (a(*shape), f32(*shape, low=0.01, high=1.0)), gb.cross_entropy_loss)
-        yield Case("cross_entropy_loss_back", (a(*shape), f32(*shape, low=0.01), f32(1)), gb.cross_entropy_loss_back)
+        yield Case("cross_entropy_loss", (a(*shape), f32(*shape, low=0.01, high=1.0)), gb.ops.cross_entropy_loss)
+        yield Case(
+            "cross_entropy_loss_back", (a(*shape), f32(*shape, low=0.01), f32(1)), gb.ops.cross_entropy_loss_back
+        )
         yield call("soft_max", a(4, *shape[-2:]), b(rows, n), scale=0.5, max_bias=8.0)
         yield call("alibi", a(2, *shape[-2:]), n_past=0, n_head=2, bias_max=8.0)
 
@@ -232,14 +234,14 @@ def products() -> Iterator[Case]:
     ):
         yield call("mul_mat", a(m, k, low=-1, high=1), b(n, k, low=-1, high=1))
         yield call("mul_mat", a(m, k), f32(n, k), prec="f32")
-        yield Case("matmul", (f32(n, k), a(m, k)), lambda x, w: gb.matmul(x, w.T, prec="f32"))
+        yield Case("matmul", (f32(n, k), a(m, k)), lambda x, w: gb.ops.matmul(x, w.T, prec="f32"))
     for left, right in (((3,), (3,)), ((2,), (6,)), ((2, 1), (2, 3)), ((1, 2), (3, 4))):
         for m, n, k in ((5, 3, 64), (9, 1, 256), (40, 20, 256)):
             yield call("mul_mat", a(*left, m, k), b(*right, n, k))
     ids = np.array([[1, 0], [0, 2], [2, 1], [1, 1], [0, 0]])
     for m, n, k in ((5, 1, 64), (8, 5, 256), (33, 5, 512)):
         inputs = (a(m, k), a(m, k), a(m, k), ints(ids[:n]), f32(n, k))
-        yield Case("mul_mat_id", inputs, lambda p, q, r, i, x: gb.mul_mat_id([p, q, r], i, 1, x))
+        yield Case("mul_mat_id", inputs, lambda p, q, r, i, x: gb.ops.mul_mat_id([p, q, r], i, 1, x))
     for shape in ((3, 4), (64, 33), (2, 5, 256), (70, 512)):
         yield call("out_prod", a(*shape), b(*shape[:-1], 7))
 
@@ -264,7 +266,7 @@ def attention_cases() -> Iterator[Case]:
     yield call("get_rel_pos", a(5, 4), qh=3, kh=3)
     yield call("add_rel_pos", a(1, 6, 9), b(1, 2, 3, 3), b(1, 2, 3, 3))
     yield call("win_part", a(4, 5, 2), window=3)
-    yield Case("win_unpart", (a(4, 5, 2),), lambda x: gb.win_unpart(gb.win_part(x, 3), 5, 4, 3))
+    yield Case("win_unpart", (a(4, 5, 2),), lambda x: gb.ops.win_unpart(gb.ops.win_part(x, 3), 5, 4, 3))
     yield call("group_norm", a(4, 3, 3), n_groups=2)
     yield call("group_norm", a(2, 6, 5, 7), n_groups=3)
 
@@ -289,15 +291,15 @@ def windows() -> Iterator[Case]:
 
 def views() -> Iterator[Case]:
     x = a(2, 3, 256)
-    yield Case("reshape", (x,), lambda t: gb.cont(gb.reshape(t, (6, -1))))
-    yield Case("view", (x,), lambda t: gb.cont(gb.view(t, (2, 256), offset=1024)))
-    yield Case("permute_ggml", (x,), lambda t: gb.cont(gb.permute_ggml(t, 1, 2, 0, 3)))
-    yield Case("transpose", (x,), lambda t: gb.cont(gb.transpose(t)))
-    yield Case("empty_like", (x,), lambda t: gb.cpy(t, gb.empty_like(t)))
+    yield Case("reshape", (x,), lambda t: gb.ops.cont(gb.ops.reshape(t, (6, -1))))
+    yield Case("view", (x,), lambda t: gb.ops.cont(gb.ops.view(t, (2, 256), offset=1024)))
+    yield Case("permute_ggml", (x,), lambda t: gb.ops.cont(gb.ops.permute_ggml(t, 1, 2, 0, 3)))
+    yield Case("transpose", (x,), lambda t: gb.ops.cont(gb.ops.transpose(t)))
+    yield Case("empty_like", (x,), lambda t: gb.ops.cpy(t, gb.ops.empty_like(t)))
     for arity in (1, 2, 3):
         inputs = tuple(f32(3, 33) for _ in range(arity))
-        yield Case("map_custom", inputs, partial(gb.map_custom, lambda d, *s: sum(s[1:], 2 * s[0])))
-        yield Case("custom", inputs, partial(gb.custom, lambda d, *s: sum(s).sum(1), shape=3, dtype="f64"))
+        yield Case("map_custom", inputs, partial(gb.ops.map_custom, lambda d, *s: sum(s[1:], 2 * s[0])))
+        yield Case("custom", inputs, partial(gb.ops.custom, lambda d, *s: sum(s).sum(1), shape=3, dtype="f64"))
 
 
 def cases() -> Iterator[Case]:
@@ -339,7 +341,7 @@ def typed(case: Case, first: str, second: str) -> tuple[In, ...]:
 
 def fits(inputs: Sequence[In]) -> bool:
     """Rows of whole blocks."""
-    return all(i.shape[-1] % gb.as_dtype(i.dtype).block_size == 0 for i in inputs)
+    return all(i.shape[-1] % gb.dtypes.as_dtype(i.dtype).block_size == 0 for i in inputs)
 
 
 def variants(case: Case) -> Iterator[Variant]:
@@ -357,7 +359,7 @@ def variants(case: Case) -> Iterator[Variant]:
             yield Variant(case, floats, layout)
             yield Variant(case, typed(case, "float16", "float32"), layout)
     options = case.call.keywords if isinstance(case.call, partial) else {}
-    if "inplace" in inspect.signature(getattr(gb, case.name)).parameters and "inplace" not in options:
+    if "inplace" in inspect.signature(getattr(gb.ops, case.name)).parameters and "inplace" not in options:
         for first in FLOATS:
             if isinstance(case.call, partial):
                 yield Variant(case, typed(case, first, "float32"), inplace=True)
@@ -370,7 +372,7 @@ def values_of(given: In, rng: np.random.Generator) -> Array:
     """An array as :meth:`Tensor.set` takes it, the same for each dtype but for rounding."""
     if given.values is not None:
         return given.values
-    dtype = gb.as_dtype(given.dtype)
+    dtype = gb.dtypes.as_dtype(given.dtype)
     floats = (rng.random(given.shape) * (given.high - given.low) + given.low).astype(np.float32)
     if dtype.name == "bfloat16":
         return (floats.view(np.uint32) >> 16).astype(np.uint16)
@@ -381,7 +383,7 @@ def values_of(given: In, rng: np.random.Generator) -> Array:
     return floats.astype(dtype.numpy)
 
 
-def blocks(dtype: gb.DType, floats: Array, rng: np.random.Generator) -> Array:
+def blocks(dtype: gb.dtypes.DType, floats: Array, rng: np.random.Generator) -> Array:
     """Quantized rows; of formats that cannot be written, zeros."""
     try:
         return gb.quantize(floats, dtype, rng.random(floats.shape[-1]).astype(np.float32) + 0.5)
@@ -442,22 +444,24 @@ def machines() -> dict[str, gb.Backend]:
     """The best and the scalar level with one and two threads, the others with one."""
     found = {f"default, {n} threads": gb.Backend("CPU", n_threads=n) for n in (1, 2)}
     best = found["default, 1 threads"].level
-    for level, usable in gb.cpu_levels().items():
+    for level, usable in gb.backend.cpu_levels().items():
         if usable and (level != best or level == "scalar"):
             for n in (1, 2) if level == "scalar" else (1,):
                 found[f"{level}, {n} threads"] = gb.Backend("CPU", n_threads=n, level=level)
     return found
 
 
-def price_list() -> gb.Costs:
+def price_list() -> gb.sched.Costs:
     """Costs that differ for each class of operators and for a few types."""
-    ops = [gb.OpCost("any", None, 1.5, 311.0, 997.0)]
+    ops = [gb.sched.OpCost("any", None, 1.5, 311.0, 997.0)]
     for i, kind in enumerate(("matmul", "rows", "elements", "moves", "windows"), 2):
-        ops.append(gb.OpCost(kind, None, 1.0 / i, 100.0 * i + 7.0, 1000.0 * i + 13.0))
-        ops.append(gb.OpCost(kind, "float16", 2.0 / i, 150.0 * i + 3.0, 1700.0 * i + 11.0))
-    fast = tuple(gb.OpCost(o.op_class, o.dtype, 2 * o.launch_us, 3 * o.bytes_per_us, 5 * o.flops_per_us) for o in ops)
-    copy = gb.CopyCost(3.0, 500.0)
-    return gb.Costs([gb.DeviceCosts(fast, copy, copy), gb.DeviceCosts(tuple(ops), host=True)])
+        ops.append(gb.sched.OpCost(kind, None, 1.0 / i, 100.0 * i + 7.0, 1000.0 * i + 13.0))
+        ops.append(gb.sched.OpCost(kind, "float16", 2.0 / i, 150.0 * i + 3.0, 1700.0 * i + 11.0))
+    fast = tuple(
+        gb.sched.OpCost(o.op_class, o.dtype, 2 * o.launch_us, 3 * o.bytes_per_us, 5 * o.flops_per_us) for o in ops
+    )
+    copy = gb.sched.CopyCost(3.0, 500.0)
+    return gb.sched.Costs([gb.sched.DeviceCosts(fast, copy, copy), gb.sched.DeviceCosts(tuple(ops), host=True)])
 
 
 class Operators:
@@ -611,9 +615,9 @@ def product(c: Chain, n: int, dtype: str, then: str) -> list[gb.Tensor]:
         y = y + c.tensor(67)
     for name in ("gelu", "gelu_erf", "relu", "silu", "scale"):
         if name in then.split("+"):
-            y = gb.scale(y, 0.3) if name == "scale" else getattr(gb, name)(y)
+            y = gb.ops.scale(y, 0.3) if name == "scale" else getattr(gb.ops, name)(y)
     if "gate" in then:
-        y = gb.silu(x @ c.tensor(67, 256, dtype=dtype).T) * y
+        y = gb.ops.silu(x @ c.tensor(67, 256, dtype=dtype).T) * y
     if "residual" in then:
         y = y + c.tensor(n, 67)
     return [y]
@@ -624,35 +628,35 @@ def attention(c: Chain, tokens: int, dtype: str, then: str) -> list[gb.Tensor]:
     q = c.tensor(heads, tokens, size)
     k = c.tensor(heads, keys, size, dtype=dtype)
     v = c.tensor(heads, size, keys, dtype=dtype)
-    scores = gb.mul_mat(k, q)
+    scores = gb.ops.mul_mat(k, q)
     if "mask" in then:
         mask = np.where(c.rng.random((tokens, keys)) < 0.2, -np.inf, 0).astype(np.float32)
         mask[:, 0] = 0
-        scores = gb.soft_max(scores, c.tensor(tokens, keys, values=mask), 0.125)
+        scores = gb.ops.soft_max(scores, c.tensor(tokens, keys, values=mask), 0.125)
     elif "causal" in then:
-        scores = gb.soft_max(gb.diag_mask_inf(gb.scale(scores, 0.125), keys - tokens))
+        scores = gb.ops.soft_max(gb.ops.diag_mask_inf(gb.ops.scale(scores, 0.125), keys - tokens))
     else:
-        scores = gb.soft_max(gb.scale(scores, 0.125))
-    mixed = gb.mul_mat(v, scores)
-    return [gb.cont(mixed.transpose(1, 0, 2)) if "merged" in then else mixed]
+        scores = gb.ops.soft_max(gb.ops.scale(scores, 0.125))
+    mixed = gb.ops.mul_mat(v, scores)
+    return [gb.ops.cont(mixed.transpose(1, 0, 2)) if "merged" in then else mixed]
 
 
 def rotation(c: Chain, tokens: int, dtype: str, then: str) -> list[gb.Tensor]:
     x = c.tensor(tokens, 4, 64)
     at = c.tensor(tokens, dtype="int32", values=np.arange(tokens, dtype=np.int32) + 5)
-    y = gb.rope(x, at, mode="neox_exact" if "neox" in then else "normal_exact")
+    y = gb.ops.rope(x, at, mode="neox_exact" if "neox" in then else "normal_exact")
     cache = c.tensor(tokens + 20, 4, 64, dtype=dtype)
-    return [gb.cpy(y, cache[7 : 7 + tokens])]
+    return [gb.ops.cpy(y, cache[7 : 7 + tokens])]
 
 
 def normalized(c: Chain, n: int, dtype: str, then: str) -> list[gb.Tensor]:
     x = c.tensor(n, 256)
     if "residual" in then:
         x = x + c.tensor(n, 256)
-    y = (gb.norm(x) if "layer" in then else gb.rms_norm(x)) * c.tensor(256)
+    y = (gb.ops.norm(x) if "layer" in then else gb.ops.rms_norm(x)) * c.tensor(256)
     if "bias" in then:
         y = y + c.tensor(256)
-    return [gb.mul_mat(c.tensor(40, 256, dtype=dtype), y), x]
+    return [gb.ops.mul_mat(c.tensor(40, 256, dtype=dtype), y), x]
 
 
 CHAINS: list[tuple[Any, tuple[str, ...], list[str]]] = [
@@ -668,7 +672,7 @@ CHAINS: list[tuple[Any, tuple[str, ...], list[str]]] = [
 
 
 def chains(digest: Digest, wanted: Wanted) -> None:
-    usable = [n for n, ok in gb.cpu_levels().items() if ok]
+    usable = [n for n, ok in gb.backend.cpu_levels().items() if ok]
     backends = [
         (f"{level}, {n} threads", gb.Backend("CPU", level=level, n_threads=n)) for level in usable for n in (1, 2)
     ]
@@ -682,7 +686,7 @@ def chains(digest: Digest, wanted: Wanted) -> None:
             with chain.ctx:
                 results = build(chain, n, dtype, end)
                 # Something reads each result: what the last node of a graph reads is stored, and so not fused away.
-                graph = chain.ctx.graph(*results, *(gb.sum_rows(r) for r in results))
+                graph = chain.ctx.graph(*results, *(gb.ops.sum_rows(r) for r in results))
                 for name, backend in backends:
                     try:
                         digest.add(name, label, *chain.results(graph, backend))
@@ -718,14 +722,19 @@ class Scene:
             options["costs"] = self.prices()
         self.sched = gb.Scheduler(self.devices, **options)
 
-    def prices(self) -> gb.Costs:
-        copy = gb.CopyCost(2.0, 1000.0)
+    def prices(self) -> gb.sched.Costs:
+        copy = gb.sched.CopyCost(2.0, 1000.0)
         rates = self.rng.integers(50, 3000, 3)
         ops = [
-            (gb.OpCost("any", None, 1.0, float(r), 10.0 * float(r)), gb.OpCost("matmul", None, 1.5, float(r), 40.0))
+            (
+                gb.sched.OpCost("any", None, 1.0, float(r), 10.0 * float(r)),
+                gb.sched.OpCost("matmul", None, 1.5, float(r), 40.0),
+            )
             for r in rates
         ]
-        return gb.Costs([gb.DeviceCosts(o, copy, copy, host=i == 2) for i, o in enumerate(ops)], split_us=3.0)
+        return gb.sched.Costs(
+            [gb.sched.DeviceCosts(o, copy, copy, host=i == 2) for i, o in enumerate(ops)], split_us=3.0
+        )
 
     def make(self) -> None:
         for i in range(int(self.rng.integers(1, 4))):
@@ -739,7 +748,7 @@ class Scene:
         self.state = self.stores[2].tensor((4, self.WIDTH), name="state")
         for i in range(int(self.rng.integers(4, 40))):
             self.nodes.append(self.node().named(f"n{i}"))
-        self.nodes.append(gb.cpy(self.nodes[0][:4], self.state).named("kept"))
+        self.nodes.append(gb.ops.cpy(self.nodes[0][:4], self.state).named("kept"))
         used = {id(s) for n in self.nodes for s in n.sources}
         self.outputs = [n for n in self.nodes if id(n) not in used or self.rng.random() < 0.1]
         self.graph = self.ctx.graph(*self.outputs)
@@ -755,12 +764,12 @@ class Scene:
             return x @ self.weights[int(self.rng.integers(0, len(self.weights)))].T
         if kind == 3:
             y = self.pick()
-            return x + y if x.shape == y.shape else gb.concat(x, y, axis=0)
+            return x + y if x.shape == y.shape else gb.ops.concat(x, y, axis=0)
         if kind == 4:
-            return gb.cont(x[: x.shape[0] // 2]) if x.shape[0] > 4 else gb.scale(x, 0.9)
+            return gb.ops.cont(x[: x.shape[0] // 2]) if x.shape[0] > 4 else gb.ops.scale(x, 0.9)
         if kind == 5:
-            return gb.mul(x, x, inplace=bool(self.rng.random() < 0.5)) if x in self.nodes else gb.sqr(x)
-        return gb.gelu(x) if kind == 6 else gb.rms_norm(x) if kind == 7 else gb.soft_max(x)
+            return gb.ops.mul(x, x, inplace=bool(self.rng.random() < 0.5)) if x in self.nodes else gb.ops.sqr(x)
+        return gb.ops.gelu(x) if kind == 6 else gb.ops.rms_norm(x) if kind == 7 else gb.ops.soft_max(x)
 
     def place(self) -> None:
         for store, device in zip(self.stores, self.devices, strict=True):
@@ -787,7 +796,7 @@ class Scene:
             ctx.close()
 
 
-def counters(stats: gb.SchedulerStats) -> list[Any]:
+def counters(stats: gb.sched.SchedulerStats) -> list[Any]:
     """What does not depend on time."""
     return [
         (f.name, getattr(stats, f.name)) for f in fields(stats) if not f.name.endswith("seconds") and f.name != "splits"
@@ -840,7 +849,7 @@ def memory(digest: Digest, wanted: Wanted) -> None:
         return
     for label, lower, upper, size in lifetimes():
         for alignment in (1, 32):
-            plan = gb.plan_memory(lower, upper, size, alignment)
+            plan = gb.planning.plan_memory(lower, upper, size, alignment)
             digest.add(
                 "offsets", f"{label} {alignment}", plan.offsets, plan.peak, plan.lower_bound, plan.best_fit, plan.proved
             )
@@ -854,7 +863,7 @@ def memory(digest: Digest, wanted: Wanted) -> None:
                 store.allocate(cpu)
         for w in [*scene.weights, scene.state]:
             w.set(values_of(In(w.shape, w.dtype.name, -0.3, 0.3), scene.rng))
-        with gb.GraphAllocator(cpu) as allocator:
+        with gb.sched.GraphAllocator(cpu) as allocator:
             digest.add("graph allocator", label, allocator.measure(scene.graph))
             allocator.allocate(scene.graph)
             scene.set_inputs()
@@ -951,7 +960,7 @@ def everything(digest: Digest, wanted: Wanted) -> list[str]:
 
 def machine() -> dict[str, str]:
     """What must be the same for two digests to be comparable."""
-    levels = " ".join(n for n, usable in gb.cpu_levels().items() if usable)
+    levels = " ".join(n for n, usable in gb.backend.cpu_levels().items() if usable)
     return {"levels": levels, "python": platform.python_version(), "numpy": np.__version__}
 
 
@@ -979,7 +988,7 @@ def main() -> int:
     parser.add_argument("--cases", action="store_true", help="one line for each result")
     options = parser.parse_args()
     begin = time.monotonic()
-    warnings.simplefilter("ignore", gb.PerformanceWarning)
+    warnings.simplefilter("ignore", gb.errors.PerformanceWarning)
     digest = Digest(options.cases)
 
     def wanted(group: str) -> bool:

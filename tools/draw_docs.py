@@ -25,8 +25,8 @@ PICTURES = {
 
 def drawn() -> dict[str, str]:
     """What the package draws now."""
-    from ggml_backend import PerformanceWarning
     from ggml_backend.cli.examples.models import prepare
+    from ggml_backend.errors import PerformanceWarning
 
     found = {}
     with warnings.catch_warnings():

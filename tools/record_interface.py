@@ -19,7 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MODULES = ("ggml_backend", "ggml_backend.cluster", "ggml_backend.devices", "ggml_backend.gguf", "ggml_backend.testing")
+MODULES = ("ggml_backend", *(f"ggml_backend.{name}" for name in (
+    "backend", "cluster", "devices", "dtypes", "errors", "gguf", "ops", "planning", "profile", "sched", "tensor",
+    "testing",
+)))  # fmt: skip
 TREE = Path(__file__).resolve().parents[1]
 DATA, HEADERS = TREE / "tests" / "data", TREE / "c" / "include"
 PREFIXES = ("ggml_", "GGML_", "gguf_", "GGUF_")
@@ -60,10 +63,10 @@ def lines_of_class(name: str, cls: type) -> Iterator[str]:
 
 def python_lines() -> list[str]:
     lines: list[str] = []
+    recorded: set[str] = set()  # a name at the top stands in a submodule, too
     for module_name in MODULES:
         module = importlib.import_module(module_name)
-        names = {*module.__all__, *(module.ops.__all__ if module_name == MODULES[0] else ())}
-        for name in sorted(names):
+        for name in sorted(set(module.__all__) - recorded):
             value, full = getattr(module, name), f"{module_name}.{name}"
             if isinstance(value, type):
                 lines += lines_of_class(full, value)
@@ -73,6 +76,7 @@ def python_lines() -> list[str]:
                 lines.append(f"{full}{signature_of(value)}")
             else:
                 lines.append(f"{full}: {type(value).__name__}")
+        recorded |= set(module.__all__) if module_name == MODULES[0] else set()
     return lines
 
 

@@ -53,7 +53,7 @@ def compute(build, *arrays, level=None):
         result = build(*sources)
         with ctx.allocate(cpu):
             for tensor, (x, dtype) in zip(sources, arrays):
-                tensor.set(gb.quantize(x, dtype) if gb.as_dtype(dtype).is_quantized else x)
+                tensor.set(gb.quantize(x, dtype) if gb.dtypes.as_dtype(dtype).is_quantized else x)
             scheduler.compute(ctx.graph(result))
             return result.numpy().copy()
 
@@ -80,8 +80,8 @@ ADDITIONS = {
             ),
         ),
         """
-for level in (name for name, usable in gb.cpu_levels().items() if usable):
-    for build in (gb.softsign, lambda t: gb.softsign(t, inplace=True), lambda t: gb.unary(t, "softsign")):
+for level in (name for name, usable in gb.backend.cpu_levels().items() if usable):
+    for build in (gb.softsign, lambda t: gb.softsign(t, inplace=True), lambda t: gb.ops.unary(t, "softsign")):
         np.testing.assert_array_equal(compute(build, (x, "f32"), level=level), x / (1 + np.abs(x)))
 """,
     ),
@@ -159,7 +159,7 @@ const struct gb_cpu_op gb_cpu_op_pair_sums = {
 np.testing.assert_array_equal(compute(gb.pair_sums, (x, "f32")), x.reshape(7, 17, 2).sum(-1))
 try:
     compute(gb.pair_sums, (x[:, :33], "f32"))
-except gb.InvalidArgumentError as error:
+except gb.errors.InvalidArgumentError as error:
     assert "even" in str(error) and "33" in str(error), error
 else:
     raise SystemExit("pair_sums accepted a row of 33 elements")
@@ -227,8 +227,8 @@ d = np.abs(w.reshape(7, 17, 32)).max(-1) / np.float32(127)
 assert np.array_equal(blocks.reshape(7, 17, 36)[..., :4].view(np.float32)[..., 0], d)
 assert (np.abs(values - w) <= 0.5001 * np.repeat(d, 32, -1)).all()
 bound = np.repeat(np.abs(v).reshape(33, -1, 32).max(-1) / 254, 32, axis=-1) @ np.abs(values).T  # activations round
-for level in (name for name, usable in gb.cpu_levels().items() if usable):
-    error = np.abs(compute(gb.mul_mat, (w, "q8_x"), (v, "f32"), level=level) - v.astype(float) @ values.T)
+for level in (name for name, usable in gb.backend.cpu_levels().items() if usable):
+    error = np.abs(compute(gb.ops.mul_mat, (w, "q8_x"), (v, "f32"), level=level) - v.astype(float) @ values.T)
     assert (error <= 1.001 * bound + 1e-4).all(), (level, (error / bound).max())
 """,
     ),
@@ -252,9 +252,10 @@ for level in (name for name, usable in gb.cpu_levels().items() if usable):
             ),
         ),
         """
-assert gb.cpu_levels() == {"scalar": True, "again": True}, gb.cpu_levels()
-for build, *arrays in ((gb.silu, (x, "f32")), (gb.soft_max, (x, "f32")), (gb.mul_mat, (w, "q4_0"), (v, "f32"))):
-    np.testing.assert_array_equal(*(compute(build, *arrays, level=level) for level in gb.cpu_levels()))
+assert gb.backend.cpu_levels() == {"scalar": True, "again": True}, gb.backend.cpu_levels()
+products = (gb.ops.mul_mat, (w, "q4_0"), (v, "f32"))
+for build, *arrays in ((gb.ops.silu, (x, "f32")), (gb.ops.soft_max, (x, "f32")), products):
+    np.testing.assert_array_equal(*(compute(build, *arrays, level=level) for level in gb.backend.cpu_levels()))
 """,
         all_levels=False,
     ),

@@ -58,7 +58,7 @@ def attention(s: Sides, scope: Scope) -> Iterator[Work]:
         masks = [] if mask is None else [mask]
 
         def ours(q: gb.Tensor, k: gb.Tensor, vt: gb.Tensor, *m: gb.Tensor, scale: float = scale) -> gb.Tensor:
-            return gb.mul_mat(vt, gb.soft_max(gb.mul_mat(k, q), *(m or (None,)), scale))
+            return gb.ops.mul_mat(vt, gb.ops.soft_max(gb.ops.mul_mat(k, q), *(m or (None,)), scale))
 
         def torch_attention(
             parts: tuple[np.ndarray, ...] = (q, k, v, *(m[None] for m in masks)),

@@ -74,7 +74,7 @@ def convolutions(s: Sides, scope: Scope) -> Iterator[Work]:
         out = [(size[i] + 2 * padding[i] - k[i]) // stride[i] + 1 for i in range(2)]
 
         def ours(a: gb.Tensor, b: gb.Tensor, st: Any = stride, pa: Any = padding, g: int = groups) -> gb.Tensor:
-            return gb.conv_2d(a, b, st, pa, groups=g)
+            return gb.ops.conv_2d(a, b, st, pa, groups=g)
 
         def onnx(
             x: np.ndarray = x, w: np.ndarray = kernel, st: Any = stride, pa: Any = padding, g: int = groups

@@ -51,7 +51,7 @@ def llama(s: Sides, scope: Scope) -> Iterator[Work]:
 
     layers, prompt = (1, 32) if scope.quick else (22, 512)
     for kind in ("q4_0",) if scope.quick else ("f16", "q8_0", "q4_0", "q4_k"):
-        dtype = gb.as_dtype(kind)
+        dtype = gb.dtypes.as_dtype(kind)
         path = Path(f"build/bench/llama/{dtype.name}-{layers}-peers.gguf")
         if not path.exists():
             write_model(path, dtype, layers)

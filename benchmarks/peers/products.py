@@ -64,7 +64,7 @@ def products(s: Sides, scope: Scope) -> Iterator[Work]:
 
         yield Work(
             f"f32 m={m} k={k} n={n}", unit, w.nbytes if n == 1 else flops,
-            s.graph(gb.mul_mat, ((m, k), gb.float32, w), ((n, k), gb.float32, x)),
+            s.graph(gb.ops.mul_mat, ((m, k), gb.float32, w), ((n, k), gb.float32, x)),
             {
                 "numpy": lambda x=x, w=w: lambda: x @ w.T,
                 "torch": lambda x=x, w=w, f=torch_linear: f(s, w, x, "float32"),
@@ -75,16 +75,16 @@ def products(s: Sides, scope: Scope) -> Iterator[Work]:
         h = w.astype(np.float16)
         yield Work(
             f"f16 m={m} k={k} n={n}", unit, h.nbytes if n == 1 else flops,
-            s.graph(gb.mul_mat, ((m, k), gb.float16, h), ((n, k), gb.float32, x)),
+            s.graph(gb.ops.mul_mat, ((m, k), gb.float16, h), ((n, k), gb.float32, x)),
             {"torch": lambda x=x, w=w, f=torch_linear: f(s, w, x, "float16")}, 1e-2,
         )  # fmt: skip
         bf = gb.quantize(w, gb.bfloat16).view(np.uint16)
         yield Work(
             f"bf16 m={m} k={k} n={n}", unit, bf.nbytes if n == 1 else flops,
-            s.graph(gb.mul_mat, ((m, k), gb.bfloat16, bf), ((n, k), gb.float32, x)),
+            s.graph(gb.ops.mul_mat, ((m, k), gb.bfloat16, bf), ((n, k), gb.float32, x)),
             {"torch": lambda x=x, w=w, f=torch_linear: f(s, w, x, "bfloat16")}, 3e-2,
         )  # fmt: skip
-        for bits, dtype in ((4, gb.q4_0), (8, gb.q8_0)):
+        for bits, dtype in ((4, gb.dtypes.q4_0), (8, gb.dtypes.q8_0)):
             q, scales, meant = int_weights(m, k, bits, rng)
             blocks = blocks_of(q, scales, bits)
             assert np.abs(gb.dequantize(blocks, dtype) - meant).max() < 1e-6, (
@@ -94,7 +94,7 @@ def products(s: Sides, scope: Scope) -> Iterator[Work]:
             parts = {"q": q, "d": scales.reshape(-1) if bits == 4 else scales.reshape(m, -1)}
             yield Work(
                 f"{dtype} m={m} k={k} n={n}", unit, blocks.nbytes if n == 1 else flops,
-                s.graph(gb.mul_mat, ((m, k), dtype, blocks), ((n, k), gb.float32, x)),
+                s.graph(gb.ops.mul_mat, ((m, k), dtype, blocks), ((n, k), gb.float32, x)),
                 {"onnxruntime": lambda x=x, a=attributes,
                  p=parts: s.onnx([s.node("MatMulNBits", ["x", "q", "d"], **a)], {"x": x}, p)},
                 3e-2,
@@ -112,7 +112,7 @@ def small_products(s: Sides, scope: Scope) -> Iterator[Work]:
 
         def ours(x: gb.Tensor, v: gb.Tensor, w: gb.Tensor, pairs: int = pairs) -> gb.Tensor:
             for _ in range(pairs):
-                x = gb.mul_mat(w, gb.mul_mat(v, x))
+                x = gb.ops.mul_mat(w, gb.ops.mul_mat(v, x))
             return x
 
         def numpy_chain(x: np.ndarray = x, w: list[np.ndarray] = w, pairs: int = pairs) -> Run:

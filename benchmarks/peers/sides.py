@@ -14,7 +14,7 @@ import numpy as np
 import ggml_backend as gb
 
 Run = Callable[[], Any]
-Input = tuple[tuple[int, ...], gb.DType, np.ndarray]
+Input = tuple[tuple[int, ...], gb.dtypes.DType, np.ndarray]
 PEERS = ("numpy", "torch", "compiled", "onnxruntime", "llama_cpp")
 COMPILED = "compiled"  # torch.compile: no library of its own
 MICROSOFT = {"MatMulNBits", "QuickGelu", "SkipLayerNormalization", "Attention", "BiasGelu"}
@@ -78,7 +78,7 @@ class Sides:
 
     def graph(self, build: Callable[..., gb.Tensor], *inputs: Input) -> Run:
         """Of ours: inputs are (shape, dtype, values). `build` returns the result, or several that are all computed."""
-        ctx, allocator = gb.Context(), gb.GraphAllocator(self.backend)
+        ctx, allocator = gb.Context(), gb.sched.GraphAllocator(self.backend)
         sources = [ctx.tensor(shape, dtype, name=f"x{i}") for i, (shape, dtype, _) in enumerate(inputs)]
         buffer = ctx.allocate(self.backend)
         made = build(*sources)

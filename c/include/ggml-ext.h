@@ -87,6 +87,167 @@ GGML_API struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_
 GGML_API struct ggml_tensor * ggml_set_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c);
 
+// e^x - 1, without cancellation near 0; da = g (y + 1)
+GGML_API struct ggml_tensor * ggml_expm1(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_expm1_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+// To an integer: down, up, to the nearest (halves away from 0), towards 0. The gradient is 0.
+GGML_API struct ggml_tensor * ggml_floor(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_floor_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_ceil(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_ceil_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_round(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_round_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_trunc(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_trunc_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+// With p = softplus(alpha_p), n = beta + softplus(alpha_n): p x^2 + beta x above 0, else (e^min(x, eps) - 1 - x) n +
+// beta x. No derivative.
+GGML_API struct ggml_tensor * ggml_xielu(struct ggml_context * ctx, struct ggml_tensor * a, float alpha_n,
+    float alpha_p, float beta, float eps);
+// s a + b; da = s g
+GGML_API struct ggml_tensor * ggml_scale_bias(struct ggml_context * ctx, struct ggml_tensor * a, float s, float b);
+GGML_API struct ggml_tensor * ggml_scale_bias_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float s,
+    float b);
+
+// Gated linear units f(x) g, on F32, F16 or BF16. Of one source, whose rows have an even length, x is the first half of
+// a row and g the second; `swapped`: the other way round. Of two sources of one shape and type x is a, g is b.
+enum ggml_glu_op {
+    GGML_GLU_OP_REGLU = 0,   // f is relu: 0 for x <= 0, whatever g is
+    GGML_GLU_OP_GEGLU,       // gelu in its tanh form
+    GGML_GLU_OP_SWIGLU,      // silu. Of two sources it has a derivative, the others have none
+    GGML_GLU_OP_SWIGLU_OAI,  // with u = min(x, limit), w = g cut to [-limit, limit]: u sigmoid(alpha u) (w + 1)
+    GGML_GLU_OP_GEGLU_ERF,   // gelu_erf
+    GGML_GLU_OP_GEGLU_QUICK, // gelu_quick
+    GGML_GLU_OP_COUNT,
+};
+GGML_API struct ggml_tensor * ggml_glu(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_glu_op op,
+    bool swapped);
+GGML_API struct ggml_tensor * ggml_glu_split(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    enum ggml_glu_op op);
+GGML_API struct ggml_tensor * ggml_reglu(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_reglu_swapped(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_reglu_split(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_geglu(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_geglu_swapped(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_geglu_split(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_swiglu(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_swiglu_swapped(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_swiglu_split(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_geglu_erf(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_geglu_erf_swapped(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_geglu_erf_split(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_geglu_quick(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_geglu_quick_swapped(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_geglu_quick_split(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+// b NULL: halves of a
+GGML_API struct ggml_tensor * ggml_swiglu_oai(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    float alpha, float limit);
+
+// Operators without a derivative, up to ggml_im2col_3d: their operands must not have a gradient.
+
+// rows divided by their length, at least by eps
+GGML_API struct ggml_tensor * ggml_l2_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
+GGML_API struct ggml_tensor * ggml_l2_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
+// the indices of the k largest elements of each row as I32 [k, ...], in no promised order; NaN counts as the smallest.
+// ggml_top_k sorts.
+GGML_API struct ggml_tensor * ggml_top_k_unsorted(struct ggml_context * ctx, struct ggml_tensor * a, int k);
+// sums of each row up to each element, that one included
+GGML_API struct ggml_tensor * ggml_cumsum(struct ggml_context * ctx, struct ggml_tensor * a);
+// What stays of square matrices, with column i0 and row i1; all else becomes 0.
+enum ggml_tri_type {
+    GGML_TRI_TYPE_UPPER_DIAG = 0, // i0 >= i1
+    GGML_TRI_TYPE_UPPER,          // i0 > i1
+    GGML_TRI_TYPE_LOWER_DIAG,     // i0 <= i1
+    GGML_TRI_TYPE_LOWER,          // i0 < i1
+    GGML_TRI_TYPE_COUNT,
+};
+GGML_API struct ggml_tensor * ggml_tri(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_tri_type type);
+// The X of b's shape [m, n, B2, B3] for which the lower triangle of a [n, n, B2, B3], its diagonal included, times X is
+// b. What lies above the diagonal is not read. A zero on the diagonal gives infinities or NaN. left = lower = true, uni
+// = false.
+GGML_API struct ggml_tensor * ggml_solve_tri(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    bool left, bool lower, bool uni);
+// c everywhere, with a's type and shape; a is not read
+GGML_API struct ggml_tensor * ggml_fill(struct ggml_context * ctx, struct ggml_tensor * a, float c);
+GGML_API struct ggml_tensor * ggml_fill_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float c);
+// the vector start, start + step, ... below stop (above it if step is negative), as F32; at least one value
+GGML_API struct ggml_tensor * ggml_arange(struct ggml_context * ctx, float start, float stop, float step);
+// timesteps [N] -> [dim, N]: cos(t f), then sin(t f) with f = max_period^(-j / (dim / 2)), j < dim / 2; 0 at the end if
+// dim is odd
+GGML_API struct ggml_tensor * ggml_timestep_embedding(struct ggml_context * ctx, struct ggml_tensor * timesteps,
+    int dim, int max_period);
+
+// Recurrent layers, F32. All but ggml_ssm_conv pack two things into their result: the outputs y, then states.
+// n_states: how many states are kept. The first is that after the last token, state r that r tokens earlier. A state
+// before the first token is not written.
+
+// sx [K-1+T, C, S], c [K, C] -> [C, T, S]: the convolution of each channel with its kernel
+GGML_API struct ggml_tensor * ggml_ssm_conv(struct ggml_context * ctx, struct ggml_tensor * sx, struct ggml_tensor * c);
+// s [N, P, H, R], x [P, H, T, S], dt [H, T, S], A [1, H] or [N, H], B and C [N, G, T, S] (G divides H), ids I32 [S], the
+// rows of s that sequences start from. With d = softplus(dt), for each head: state = state e^(d A) + d x B', y = state
+// C. The result is a vector: y in the order of x, then n_states times [N, P, H, S]. s is not changed.
+GGML_API struct ggml_tensor * ggml_ssm_scan(struct ggml_context * ctx, struct ggml_tensor * s, struct ggml_tensor * x,
+    struct ggml_tensor * dt, struct ggml_tensor * A, struct ggml_tensor * B, struct ggml_tensor * C,
+    struct ggml_tensor * ids, int64_t n_states);
+// q, k [S, Hk, T, B'], v [S, H, T, B], g [1, H, T, B] or [S, H, T, B], beta [1, H, T, B], state [S, S, H, B], each
+// contiguous from g on. Hk divides H: head h uses q and k of head h mod Hk. B' divides B: sequence b uses q and k of
+// b / (B / B'). state holds a row of keys for each value. For each token: state row *= e^g, then state += beta (v -
+// state k) k', y = state q / sqrt(S). Result [S H, T B + n_states S B].
+GGML_API struct ggml_tensor * ggml_gated_delta_net(struct ggml_context * ctx, struct ggml_tensor * q,
+    struct ggml_tensor * k, struct ggml_tensor * v, struct ggml_tensor * g, struct ggml_tensor * beta,
+    struct ggml_tensor * state, int64_t n_states);
+// The next three: inputs [S, H, T], the tokens of B sequences one behind the other; state [S S H, B]; tf [S, H]; all
+// contiguous. Decays td, w and g are factors. Result [S H, T + S B]: y, then the states.
+// state[key][value]: y = r (tf k v' + state), then state = td state + k v'
+GGML_API struct ggml_tensor * ggml_rwkv_wkv6(struct ggml_context * ctx, struct ggml_tensor * k, struct ggml_tensor * v,
+    struct ggml_tensor * r, struct ggml_tensor * tf, struct ggml_tensor * td, struct ggml_tensor * state);
+// state[value][key]: state = state diag(w) + (state a) b' + v k', then y = state r
+GGML_API struct ggml_tensor * ggml_rwkv_wkv7(struct ggml_context * ctx, struct ggml_tensor * r, struct ggml_tensor * w,
+    struct ggml_tensor * k, struct ggml_tensor * v, struct ggml_tensor * a, struct ggml_tensor * b,
+    struct ggml_tensor * state);
+// state[key][value]: state = g state + k v', then y = scale q state
+GGML_API struct ggml_tensor * ggml_gated_linear_attn(struct ggml_context * ctx, struct ggml_tensor * k,
+    struct ggml_tensor * v, struct ggml_tensor * q, struct ggml_tensor * g, struct ggml_tensor * state, float scale);
+
+// Resizing a to any sizes. Dimensions 2 and 3 take the nearest element below. Of dimensions 0 and 1, with n elements, N
+// of the result and r = N / n, element i lies at x = (i + 1/2) / r - 1/2 of a.
+enum ggml_scale_mode {
+    GGML_SCALE_MODE_NEAREST = 0, // element floor(i / r), by integers; any type
+    GGML_SCALE_MODE_BILINEAR,    // two elements on each axis
+    GGML_SCALE_MODE_BICUBIC,     // four, by Keys's kernel with a = -0.75
+    GGML_SCALE_MODE_COUNT,
+};
+enum ggml_scale_flag {
+    GGML_SCALE_FLAG_ALIGN_CORNERS = 1 << 8, // r = (N - 1) / (n - 1) if both are above 1, x = i / r
+    GGML_SCALE_FLAG_ANTIALIAS = 1 << 9, // bilinear without align_corners: a triangle max(1, 1 / r) wide on each side
+};
+GGML_API struct ggml_tensor * ggml_interpolate(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0,
+    int64_t ne1, int64_t ne2, int64_t ne3, uint32_t mode); // a mode, and flags
+// dimensions 0 and 1 times scale_factor; ggml_upscale repeats elements
+GGML_API struct ggml_tensor * ggml_upscale_mode(struct ggml_context * ctx, struct ggml_tensor * a, int scale_factor,
+    enum ggml_scale_mode mode);
+// Elements of any type: lp before and rp behind those of each dimension, 0, or those of the other side (circular).
+GGML_API struct ggml_tensor * ggml_pad_ext(struct ggml_context * ctx, struct ggml_tensor * a, int lp0, int rp0, int lp1,
+    int rp1, int lp2, int rp2, int lp3, int rp3);
+GGML_API struct ggml_tensor * ggml_pad_circular(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1,
+    int p2, int p3);
+GGML_API struct ggml_tensor * ggml_pad_ext_circular(struct ggml_context * ctx, struct ggml_tensor * a, int lp0, int rp0,
+    int lp1, int rp1, int lp2, int rp2, int lp3, int rp3);
+// rows continued as a mirror shows them, without repeating the outermost element; p0, p1 below a's ne0
+GGML_API struct ggml_tensor * ggml_pad_reflect_1d(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1);
+// element i is a's element i - shift, round the end; shifts are below the sizes
+GGML_API struct ggml_tensor * ggml_roll(struct ggml_context * ctx, struct ggml_tensor * a, int shift0, int shift1,
+    int shift2, int shift3);
+// a [K oc, L] of F32, F16 or BF16, K fastest -> [(L-1) s0 + K - 2 p0, oc]: rows of K added up s0 apart, both ends cut
+GGML_API struct ggml_tensor * ggml_col2im_1d(struct ggml_context * ctx, struct ggml_tensor * a, int s0, int oc, int p0);
+// a [KW, KH, KD, IC OC] (its shape alone counts), b [W, H, D, IC N] -> [IC KD KH KW, OW, OH, OD N], as F32 or F16
+GGML_API struct ggml_tensor * ggml_im2col_3d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int64_t IC, int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, enum ggml_type dst_type);
+
 // Products with matrices of a stack, as in a mixture of experts (ggml_mul_mat_id of today): result [M, U, T],
 // row (u, t) = as[ids[u, t]] times row (u mod U', t) of b.
 // as [K, M, E]: any types that ggml_mul_mat takes; b [K, U', T], U' divides U; ids [U, T], I32. Matrices that ids does
@@ -215,7 +376,7 @@ enum ggml_on_invalid {
     GGML_ON_INVALID_ERROR = 0, // the call fails
     // NaN becomes 0, a too large number the largest that any block of the format holds
     GGML_ON_INVALID_CLIP = 1,
-    GGML_ON_INVALID_NAN = 2,  // like the row functions; F16 and BF16: infinite
+    GGML_ON_INVALID_NAN = 2, // like the row functions; F16 and BF16: infinite
 };
 
 // Rows of n_per_row values. imatrix: as for ggml_quantize_chunk. invalid: NULL, or receives the

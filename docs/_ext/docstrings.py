@@ -1,6 +1,7 @@
 """Docstrings as they are written here, for Sphinx.
 
-Names of the package stand without it: they refer to what ``ggml_backend`` has of that name, in its other modules, too.
+Names of the package stand without it. They refer to what ``ggml_backend`` has of that name, or one of its public
+submodules.
 
 Documents are named by their place in the repository, ``docs/PLANS.md``: they become links to the site's pages.
 
@@ -13,6 +14,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import ggml_backend
+
+_MODULES = [name for name in ggml_backend.__all__ if hasattr(getattr(ggml_backend, name), "__all__")]
 _ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*): (?P<text>\S.*)")
 _DOCUMENT = re.compile(r"(?<![\w/`])docs/(?P<page>[\w/-]+)\.md\b")
 
@@ -61,10 +65,11 @@ def _resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
         return None
     domain = env.get_domain("py")
     name = node["reftarget"].rsplit(".", 1)[-1]
-    whole = f"ggml_backend.{name}"
-    if whole not in domain.objects:
-        return None
-    return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], whole, node, contnode)
+    for module in ("ggml_backend", *(f"ggml_backend.{public}" for public in _MODULES)):
+        whole = f"{module}.{name}"
+        if whole in domain.objects:
+            return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], whole, node, contnode)
+    return None
 
 
 def setup(app: Any) -> dict[str, bool]:

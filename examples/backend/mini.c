@@ -5,7 +5,7 @@
 //
 //     cmake -S examples/backend -B build/mini && cmake --build build/mini      (against an installed ggml_backend)
 //     ggml_backend_load("./build/mini/mini.so")                                from C
-//     gb.load_backend("build/mini/mini.so"); gb.Backend("MINI")                from Python
+//     gb.backend.load_backend("build/mini/mini.so"); gb.Backend("MINI")        from Python
 //
 // or link it into the program and call mini_register(). ggml-backend-impl.h says what each hook must do.
 #include "mini.h"

@@ -52,7 +52,7 @@ def compare_with_f32(texts: list[str], vectors: FloatArray, args: argparse.Names
     cosine = (vectors * exact).sum(axis=1)
     size, full = cached_file(source, args.type).stat().st_size, source.stat().st_size
     return (
-        f"weights {gb.as_dtype(args.type).name}: {mib(size)} of {mib(full)} float32; cosine to float32: mean"
+        f"weights {gb.dtypes.as_dtype(args.type).name}: {mib(size)} of {mib(full)} float32; cosine to float32: mean"
         f" {cosine.mean():.5f}, lowest {cosine.min():.5f}"
     )
 
@@ -101,7 +101,7 @@ def main() -> None:
     if not args.cluster:
         show(args, Embedder(args.devices, n_threads=args.threads, dtype=args.type))
         return
-    with gb.cluster.start(threads=args.threads) as cluster:
+    with gb.cluster.start(n_threads=args.threads) as cluster:
         remote = [b.name for b in cluster.backends()]
         in_flight = 2 * len(remote) if remote else 1
         show(args, Embedder([*remote, "CPU"], args.threads, dtype=args.type, in_flight=in_flight))

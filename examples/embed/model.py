@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ggml_backend as gb
+from ggml_backend import ops
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
@@ -119,7 +120,7 @@ def linear(w: Tensors, name: str, x: gb.Tensor) -> gb.Tensor:
 
 
 def layer_norm(w: Tensors, name: str, x: gb.Tensor, eps: float) -> gb.Tensor:
-    return gb.norm(x, eps=eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
+    return ops.norm(x, eps=eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def attention(w: Tensors, name: str, x: gb.Tensor, mask: gb.Tensor, batch: int, tokens: int, c: Config) -> gb.Tensor:
@@ -131,8 +132,8 @@ def attention(w: Tensors, name: str, x: gb.Tensor, mask: gb.Tensor, batch: int, 
 
     q, k, v = heads("query"), heads("key"), heads("value")
     scores = (q @ k.transpose(0, 1, 3, 2)) * (1.0 / head**0.5) + mask
-    mixed = gb.soft_max(scores) @ v  # (batch, heads, tokens, head)
-    merged = gb.cont(mixed.transpose(0, 2, 1, 3)).reshape(batch * tokens, c.hidden)
+    mixed = ops.soft_max(scores) @ v  # (batch, heads, tokens, head)
+    merged = ops.cont(mixed.transpose(0, 2, 1, 3)).reshape(batch * tokens, c.hidden)
     return linear(w, f"{name}.output.dense", merged)
 
 
@@ -143,8 +144,8 @@ def encoder(w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, mask: g
     pool: float32 (batch, 1, tokens), 1 / length for the real tokens and 0 for padding, so that a product is the mean.
     """
     batch, tokens = pool.shape[0], pool.shape[2]
-    x = gb.get_rows(w["embeddings.word_embeddings.weight"], ids)
-    x = x + gb.get_rows(w["embeddings.position_embeddings.weight"], positions)
+    x = ops.get_rows(w["embeddings.word_embeddings.weight"], ids)
+    x = x + ops.get_rows(w["embeddings.position_embeddings.weight"], positions)
     x = x + w["embeddings.token_type_embeddings.weight"][0]
     x = layer_norm(w, "embeddings.LayerNorm", x, c.eps)
     for i in range(c.layers):
@@ -155,10 +156,10 @@ def encoder(w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, mask: g
             x + attention(w, f"{name}.attention", x, mask, batch, tokens, c),
             c.eps,
         )
-        h = gb.gelu_erf(linear(w, f"{name}.intermediate.dense", x))
+        h = ops.gelu_erf(linear(w, f"{name}.intermediate.dense", x))
         x = layer_norm(w, f"{name}.output.LayerNorm", x + linear(w, f"{name}.output.dense", h), c.eps)
     mean = (pool @ x.reshape(batch, tokens, c.hidden)).reshape(batch, c.hidden)
-    return gb.rms_norm(mean, eps=1e-12) * (1.0 / c.hidden**0.5)  # x / |x|
+    return ops.rms_norm(mean, eps=1e-12) * (1.0 / c.hidden**0.5)  # x / |x|
 
 
 @dataclass
@@ -317,7 +318,7 @@ class Embedder:
         out: FloatArray,
     ) -> None:
         """The same with several pending batches. Batches of one shape follow each other without a gap."""
-        running: deque[tuple[list[int], gb.Pending]] = deque()
+        running: deque[tuple[list[int], gb.sched.Pending]] = deque()
         start = time.perf_counter()
 
         def fetch(most: int) -> None:

@@ -34,7 +34,7 @@ def is_whole(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print) -> Path:
     """The GGUF file of ``source`` (safetensors) quantized to ``dtype``. A missing file is made, and ``report`` gets the
     choice for each tensor."""
-    wanted = gb.as_dtype(dtype)
+    wanted = gb.dtypes.as_dtype(dtype)
     if not wanted.is_quantized and wanted.name not in ("float16", "bfloat16"):
         raise ValueError(f"type {wanted.name}: weights are f32, f16, bf16 or of a quantized type")
     path = cache_dir() / f"all-MiniLM-L6-v2-{wanted.name}.gguf"

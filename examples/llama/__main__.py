@@ -58,7 +58,7 @@ def main() -> None:
     if not args.cluster:
         generate(args, args.devices)
         return
-    with gb.cluster.start(threads=args.threads) as cluster:
+    with gb.cluster.start(n_threads=args.threads) as cluster:
 
         def living() -> list[str]:
             return [*(b.name for b in cluster.backends()), "CPU"]

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ggml_backend as gb
+from ggml_backend import ops
 
 from .keys import Keys
 
@@ -172,8 +173,8 @@ class Cache:
             with gb.Context() as context:  # on the device
                 keys, values = context.view(part.keys), context.view(part.values)
                 moved = (
-                    gb.cpy(keys[:, :, source : source + 1], keys[:, :, target : target + 1]),
-                    gb.cpy(values[:, :, :, source : source + 1], values[:, :, :, target : target + 1]),
+                    ops.cpy(keys[:, :, source : source + 1], keys[:, :, target : target + 1]),
+                    ops.cpy(values[:, :, :, source : source + 1], values[:, :, :, target : target + 1]),
                 )
                 context.graph(*moved).compute(part.backend)
 
@@ -197,11 +198,11 @@ Tensors = Mapping[str, gb.Tensor]
 
 
 def norm(w: Tensors, name: str, x: gb.Tensor, c: Config) -> gb.Tensor:
-    return gb.rms_norm(x, eps=c.eps) * w[f"{name}.weight"]
+    return ops.rms_norm(x, eps=c.eps) * w[f"{name}.weight"]
 
 
 def linear(w: Tensors, name: str, x: gb.Tensor) -> gb.Tensor:
-    return gb.mul_mat(w[f"{name}.weight"], x)
+    return ops.mul_mat(w[f"{name}.weight"], x)
 
 
 def attention(
@@ -211,25 +212,28 @@ def attention(
     tokens, end, name = x.shape[0], span.start + x.shape[0], f"blk.{layer}"
 
     def rotate(t: gb.Tensor) -> gb.Tensor:  # (tokens, heads, head)
-        return gb.rope(t, positions, c.rope_dims, freq_base=c.rope_base, freq_scale=c.rope_scale)
+        return ops.rope(t, positions, c.rope_dims, freq_base=c.rope_base, freq_scale=c.rope_scale)
 
     q = rotate(linear(w, f"{name}.attn_q", x).reshape(tokens, c.heads, c.head))
     k = rotate(linear(w, f"{name}.attn_k", x).reshape(tokens, c.kv_heads, c.head))
     v = linear(w, f"{name}.attn_v", x).reshape(tokens, c.kv_heads, c.head)
 
     keys, values = span.layers[layer]
-    writes.append(gb.cpy(k.transpose(1, 0, 2), keys[:, span.start : end]))
-    writes.append(gb.cpy(v.transpose(1, 2, 0), values[:, :, span.start : end]))
+    writes.append(ops.cpy(k.transpose(1, 0, 2), keys[:, span.start : end]))
+    writes.append(ops.cpy(v.transpose(1, 2, 0), values[:, :, span.start : end]))
 
     # The writes above stand before these reads in the graph (see graph_of), so they are done first.
-    scores, scale = gb.mul_mat(keys[:, : span.total], q.transpose(1, 0, 2)), 1.0 / c.head**0.5  # (heads, tokens, total)
+    scores, scale = (
+        ops.mul_mat(keys[:, : span.total], q.transpose(1, 0, 2)),
+        1.0 / c.head**0.5,
+    )  # (heads, tokens, total)
     if span.mask is None:
-        shares = gb.soft_max(gb.diag_mask_inf(scores * scale, span.start))
+        shares = ops.soft_max(ops.diag_mask_inf(scores * scale, span.start))
     else:
-        shares = gb.soft_max(scores, span.mask, scale)
+        shares = ops.soft_max(scores, span.mask, scale)
     # (heads, tokens, head); consecutive heads share keys and values
-    mixed = gb.mul_mat(values[:, :, : span.total], shares)
-    return linear(w, f"{name}.attn_output", gb.cont(mixed.transpose(1, 0, 2)).reshape(tokens, c.embd))
+    mixed = ops.mul_mat(values[:, :, : span.total], shares)
+    return linear(w, f"{name}.attn_output", ops.cont(mixed.transpose(1, 0, 2)).reshape(tokens, c.embd))
 
 
 def decoder(
@@ -238,17 +242,17 @@ def decoder(
     """Logits (1, vocab) of the token after the last of ids (tokens,), and the writes into the cache in the order of the
     layers."""
     writes: list[gb.Tensor] = []
-    x = gb.get_rows(w["token_embd.weight"], ids)
+    x = ops.get_rows(w["token_embd.weight"], ids)
     for i in range(c.layers):
         name = f"blk.{i}"
         x = x + attention(w, c, i, norm(w, f"{name}.attn_norm", x, c), positions, span, writes)
         h = norm(w, f"{name}.ffn_norm", x, c)
         x = x + linear(
-            w, f"{name}.ffn_down", gb.silu(linear(w, f"{name}.ffn_gate", h)) * linear(w, f"{name}.ffn_up", h)
+            w, f"{name}.ffn_down", ops.silu(linear(w, f"{name}.ffn_gate", h)) * linear(w, f"{name}.ffn_up", h)
         )
     last = norm(w, "output_norm", x[-1:], c)
     head = w["output.weight"] if "output.weight" in w else w["token_embd.weight"]
-    return gb.mul_mat(head, last), writes
+    return ops.mul_mat(head, last), writes
 
 
 def graph_of(context: gb.Context, logits: gb.Tensor, writes: Sequence[gb.Tensor]) -> gb.Graph:
@@ -307,8 +311,8 @@ class Llama:
     devices: registry names in order of priority. The last one is the fallback. Layers are spread evenly.
     context: positions of the cache. Default: the model's, at most 4096.
     batch: tokens of a prompt that are computed at once.
-    survivors: returns the devices that are left after a ``gb.DeviceLostError``. The model is loaded there, the cache is
-        computed again by the same steps, and the same text continues.
+    survivors: returns the devices that are left after a ``gb.errors.DeviceLostError``. The model is loaded
+        there, the cache is computed again by the same steps, and the same text continues.
     """
 
     def __init__(
@@ -390,7 +394,7 @@ class Llama:
                 if again:
                     self._go_on_elsewhere()
                 out = self._step(ids)
-            except gb.DeviceLostError:
+            except gb.errors.DeviceLostError:
                 if self.survivors is None:
                     raise
                 again = True

@@ -60,7 +60,7 @@ class DType:
     row_size: ClassVar[Renamed] = Renamed("row_nbytes")
 
     def __repr__(self) -> str:
-        return f"ggml_backend.{self.name}"
+        return f"ggml_backend.dtypes.{self.name}"
 
     def __str__(self) -> str:
         return self.name

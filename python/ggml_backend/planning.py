@@ -1,6 +1,6 @@
 """Static memory planning on plain numbers: from lifetimes and sizes to offsets.
 
-plan = gb.plan_memory(lower=[0, 1, 3], upper=[3, 4, 9], size=[100, 50, 100], alignment=32)
+plan = gb.planning.plan_memory(lower=[0, 1, 3], upper=[3, 4, 9], size=[100, 50, 100], alignment=32)
 plan.offsets, plan.peak, plan.proved
 """
 

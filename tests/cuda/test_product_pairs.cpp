@@ -4,6 +4,7 @@
 // A covering array has each pair of values of two properties at least once, which needs a few hundred products.
 // GGML_TEST_PRODUCTS=5000 computes so many random combinations instead.
 #include "device_graph.h"
+#include "pairs.h"
 
 #pragma push_macro("TEST_MAIN")
 #undef TEST_MAIN
@@ -13,27 +14,28 @@ namespace products {
 }
 #pragma pop_macro("TEST_MAIN")
 
-enum maker { LEAF, NORM, SILU, HALVES_LEAF, PART_OF_ROWS, COLUMNS, SHARED_LEAF, SHARED_NORM, N_MAKERS };
+enum maker { LEAF, NORM_ALONE, NORM, NORM_AND_BIAS, SILU, HALVES_LEAF, PART_OF_ROWS, COLUMNS, N_MAKERS };
+enum readers { ONE_READER, THREE_PRODUCTS, PRODUCT_AND_ADD, N_READERS }; // of the activations
 enum order { DENSE, PART_OF_WEIGHTS, LATER_START, SLICES, SHARED_SLICES, OUTER_SLICES, EXPERTS, N_ORDERS };
 
-static const char * const maker_names[] = { "leaf", "norm", "silu", "halves", "part of rows", "columns as rows",
-    "leaf that two read", "norm that two read" };
+static const char * const maker_names[] = { "leaf", "norm", "norm with weight", "norm with weight and bias", "silu",
+    "halves", "part of rows", "columns as rows" };
+static const char * const reader_names[] = { "one reader", "three products", "a product and an add" };
 static const char * const order_names[] = { "dense", "part of rows", "later start", "slices", "shared slices",
     "outer slices", "experts" };
 
-static const int64_t all_rows[] = { 1, 2, 8, 9, 16, 17, 32, 33, 34, 63, 64, 65, 128, 129 };
+static const int64_t all_rows[] = { 1, 2, 8, 9, 16, 17, 32, 33, 34, 48, 63, 64, 65, 128, 129, 300 };
 static const int64_t all_columns[] = { 1, 2, 3, 8, 127, 128, 129 };
 static const int64_t all_depths[] = { 1, 4, 7, 8, 31, 32, 33, 63, 64, 65, 200, 1031 }; // of formats: whole blocks
 
-enum { N_PROPERTIES = 6 };
-
-struct combination {
-    int value[N_PROPERTIES];
+struct product_case {
+    combination value;
     ggml_type type() const { return value[0] < 3 ? products::floats[value[0]] : products::formats[value[0] - 3]; }
     int64_t rows() const { return all_rows[value[1]]; }
     int64_t columns() const { return all_columns[value[2]]; }
     enum maker maker() const { return (enum maker) value[4]; }
     enum order order() const { return (enum order) value[5]; }
+    enum readers readers() const { return (enum readers) value[6]; }
     int64_t depth() const {
         const int64_t block = ggml_blck_size(type());
         return (all_depths[value[3]] + block - 1) / block * block;
@@ -42,8 +44,8 @@ struct combination {
 
 template <class T, size_t N> static int count_of(const T (&)[N]) { return (int) N; }
 
-static const int counts[N_PROPERTIES] = { count_of(products::floats) + count_of(products::formats), count_of(all_rows),
-    count_of(all_columns), count_of(all_depths), N_MAKERS, N_ORDERS };
+static const std::vector<int> counts = { count_of(products::floats) + count_of(products::formats), count_of(all_rows),
+    count_of(all_columns), count_of(all_depths), N_MAKERS, N_ORDERS, N_READERS };
 
 // ------------------------------------------------------------------------------------------------------------ products
 
@@ -59,7 +61,7 @@ static ggml_tensor * filled(ggml_context * c, ggml_type type, int64_t k, int64_t
     return t;
 }
 
-static void make_weights(ggml_context * c, const combination & x, operands & o) {
+static void make_weights(ggml_context * c, const product_case & x, operands & o) {
     const int64_t k = x.depth(), m = x.columns(), block = ggml_blck_size(x.type());
     const ggml_type type = x.type();
     for (int i = 0; i < (x.order() == EXPERTS ? 2 : 1); i++) {
@@ -74,7 +76,7 @@ static void make_weights(ggml_context * c, const combination & x, operands & o) 
     }
 }
 
-static void make_activations(ggml_context * c, const combination & x, operands & o) {
+static void make_activations(ggml_context * c, const product_case & x, operands & o) {
     const int64_t k = x.depth(), n = x.rows(), n3 = x.order() == OUTER_SLICES ? 2 : 1;
     const int64_t n2 = x.order() == SLICES || x.order() == SHARED_SLICES ? 2 : 1;
     ggml_tensor * leaf = NULL;
@@ -92,15 +94,17 @@ static void make_activations(ggml_context * c, const combination & x, operands &
             return;
         default: leaf = filled(c, GGML_TYPE_F32, k, n, n2, n3);
     }
-    if (x.maker() == NORM || x.maker() == SHARED_NORM) {
-        leaf = ggml_mul(c, ggml_rms_norm(c, leaf, 1e-5f), filled(c, GGML_TYPE_F32, k, 1, 1, 1));
+    if (x.maker() >= NORM_ALONE && x.maker() <= NORM_AND_BIAS) {
+        leaf = ggml_rms_norm(c, leaf, 1e-5f);
+        leaf = x.maker() >= NORM ? ggml_mul(c, leaf, filled(c, GGML_TYPE_F32, k, 1, 1, 1)) : leaf;
+        leaf = x.maker() == NORM_AND_BIAS ? ggml_add(c, leaf, filled(c, GGML_TYPE_F32, k, 1, 1, 1)) : leaf;
     } else if (x.maker() == SILU) {
         leaf = ggml_silu(c, leaf);
     }
     o.b = o.b_root = leaf;
 }
 
-static ggml_tensor * product_of(ggml_context * c, const combination & x, operands & o) {
+static ggml_tensor * product_of(ggml_context * c, const product_case & x, operands & o) {
     make_weights(c, x, o);
     make_activations(c, x, o);
     if (x.order() != EXPERTS) {
@@ -114,12 +118,12 @@ static ggml_tensor * product_of(ggml_context * c, const combination & x, operand
 }
 
 // Checks the errors of all elements against the bounds of rounding.
-static products::verdict judge(const combination & x, const operands & o, const ggml_tensor * dst, const float * got,
+static products::verdict judge(const product_case & x, const operands & o, const ggml_tensor * dst, const float * got,
     products::rounding how) {
     const products::layout b = products::layout_of(o.b, o.b_root, 0),
                            a[2] = { products::layout_of(o.a[0], o.a_root[0], 0),
                                o.ids != NULL ? products::layout_of(o.a[1], o.a_root[1], 0) : products::layout() };
-    const double given = x.maker() == LEAF || x.maker() == SHARED_LEAF ? 0 : 2e-6;
+    const double given = x.maker() == LEAF ? 0 : 2e-6;
     products::verdict v = {};
     int64_t at[4];
     for (at[3] = 0; at[3] < dst->ne[3]; at[3]++) {
@@ -135,16 +139,29 @@ static products::verdict judge(const combination & x, const operands & o, const 
     return v;
 }
 
-static void check(const combination & x) {
+// What reads the activations before the product; NULL: nothing.
+static ggml_tensor * other_readers(ggml_context * c, const product_case & x, const operands & o) {
+    if (x.readers() == ONE_READER) {
+        return NULL;
+    }
+    if (x.readers() == PRODUCT_AND_ADD && o.b->type == GGML_TYPE_F32 && ggml_is_contiguous(o.b)) {
+        return ggml_add(c, o.b, o.b);
+    }
+    ggml_tensor * products[2]; // by formats that may need other rows
+    for (int i = 0; i < 2; i++) {
+        const bool bytes = i == 0 && x.type() != GGML_TYPE_Q8_0 && x.depth() % 32 == 0;
+        const ggml_type type = bytes ? GGML_TYPE_Q8_0 : o.b->type == GGML_TYPE_F32 ? GGML_TYPE_F16 : o.b->type;
+        products[i] = ggml_mul_mat(c, filled(c, type, x.depth(), 5, 1, 1), o.b);
+    }
+    return ggml_add(c, products[0], products[1]);
+}
+
+static void check(const product_case & x) {
     device_graph g;
     operands o = {};
     ggml_tensor * dst = product_of(g.ctx, x, o);
     REQUIRE(dst != NULL);
-    ggml_tensor * other = NULL;
-    if (x.maker() == SHARED_LEAF || x.maker() == SHARED_NORM) { // a format that may need other rows
-        const ggml_type type = x.type() != GGML_TYPE_Q8_0 && x.depth() % 32 == 0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
-        other = ggml_mul_mat(g.ctx, filled(g.ctx, type, x.depth(), 5, 1, 1), o.b);
-    }
+    ggml_tensor * other = other_readers(g.ctx, x, o);
     ggml_cgraph * on_cpu = ggml_new_graph(g.ctx); // the activations, for the sums in double
     ggml_build_forward_expand(on_cpu, o.b);
     REQUIRE(ggml_graph_compute_with_ctx(g.ctx, on_cpu, 1) == GGML_STATUS_SUCCESS);
@@ -159,82 +176,26 @@ static void check(const combination & x) {
     // With 9 to 16 rows it depends on the format and on addresses.
     const bool right =
         v.right() || (formats && rows > 8 && rows <= 16 && judge(x, o, dst, g.result.data(), products::WIDE).right());
-    CHECK_MSG(right, "%s, %d rows, %d columns, depth %d, activations: %s, weights: %s: %s", ggml_type_name(x.type()),
-        (int) x.rows(), (int) x.columns(), (int) x.depth(), maker_names[x.maker()], order_names[x.order()],
-        v.text().c_str());
+    CHECK_MSG(right, "%s, %d rows, %d columns, depth %d, activations: %s, %s, weights: %s: %s",
+        ggml_type_name(x.type()), (int) x.rows(), (int) x.columns(), (int) x.depth(), maker_names[x.maker()],
+        reader_names[x.readers()], order_names[x.order()], v.text().c_str());
 }
 
 // ------------------------------------------------------------------------------------------------------------ coverage
-
-static combination random_combination() {
-    combination x;
-    for (int i = 0; i < N_PROPERTIES; i++) {
-        x.value[i] = (int) (test_random() % (uint64_t) counts[i]);
-    }
-    return x;
-}
-
-// The pairs of values that were tried.
-struct coverage {
-    std::vector<bool> seen;
-    coverage() : seen((size_t) N_PROPERTIES * N_PROPERTIES * 32 * 32, false) {}
-    size_t at(int i, int a, int j, int b) const { return (size_t) (((i * N_PROPERTIES + j) * 32 + a) * 32 + b); }
-    int add(const combination & x, bool mark) { // number of its new pairs
-        int n = 0;
-        for (int i = 0; i < N_PROPERTIES; i++) {
-            for (int j = i + 1; j < N_PROPERTIES; j++) {
-                const size_t place = at(i, x.value[i], j, x.value[j]);
-                n += !seen[place];
-                seen[place] = seen[place] || mark;
-            }
-        }
-        return n;
-    }
-};
-
-// Greedy: takes each uncovered pair, with the best of some random values for the other properties.
-static std::vector<combination> covering_array() {
-    enum { TRIES = 30 };
-    coverage done;
-    std::vector<combination> all;
-    for (int i = 0; i < N_PROPERTIES; i++) {
-        for (int j = i + 1; j < N_PROPERTIES; j++) {
-            for (int pair = 0; pair < counts[i] * counts[j]; pair++) {
-                const int a = pair / counts[j], b = pair % counts[j];
-                if (done.seen[done.at(i, a, j, b)]) {
-                    continue;
-                }
-                combination best = {};
-                int most = 0;
-                for (int k = 0; k < TRIES; k++) {
-                    combination x = random_combination();
-                    x.value[i] = a;
-                    x.value[j] = b;
-                    const int n = done.add(x, false);
-                    if (n > most) {
-                        most = n;
-                        best = x;
-                    }
-                }
-                done.add(best, true);
-                all.push_back(best);
-            }
-        }
-    }
-    return all;
-}
 
 static void every_pair_of_properties_gives_the_sums(void) {
     CUDA_OR_SKIP();
     const char * wanted = getenv("GGML_TEST_PRODUCTS");
     if (wanted == NULL) {
-        for (const combination & x : covering_array()) {
-            check(x);
+        const std::vector<combination> all = covering_array(counts);
+        printf("%d combinations\n", (int) all.size());
+        for (const combination & x : all) {
+            check({ x });
         }
         return;
     }
     for (int i = atoi(wanted); i > 0; i--) {
-        check(random_combination());
+        check({ random_combination(counts) });
     }
 }
 

@@ -145,6 +145,16 @@ static bool derive_where(struct gb_sweep * s, struct ggml_tensor * y, struct ggm
            ADD(b, unrepeated(s->ctx, ggml_where(s->ctx, cond, zeros, g), b));
 }
 
+// y = silu(a) b of two sources: da = g b silu'(a), db = g silu(a). No other gate has a derivative.
+static bool derive_glu(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct ggml_tensor *a = y->src[0], *b = y->src[1];
+    if (y->op_params[0] != GGML_GLU_OP_SWIGLU || b == NULL) {
+        return fail_underivable(s, y);
+    }
+    return ADD(a, ggml_silu_back(s->ctx, contiguous(s->ctx, a), ggml_mul(s->ctx, g, b))) &&
+           ADD(b, ggml_mul(s->ctx, g, ggml_silu(s->ctx, a)));
+}
+
 // The functions of UNARY.
 
 // da = g sgn(a).
@@ -170,6 +180,11 @@ static bool derive_unary_sin(struct gb_sweep * s, struct ggml_tensor * y, struct
 // da = -g sin(a).
 static bool derive_unary_cos(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_neg(s->ctx, ggml_mul(s->ctx, g, ggml_sin(s->ctx, y->src[0]))));
+}
+
+// da = g (y + 1).
+static bool derive_unary_expm1(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_scale_bias(s->ctx, y, 1.0f, 1.0f)));
 }
 
 // da = g sigmoid(a).

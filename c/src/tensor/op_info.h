@@ -18,6 +18,7 @@ enum gb_op_work {
     GB_WORK_EXPERTS,
     GB_WORK_STACK,
     GB_WORK_ATTEND,
+    GB_WORK_RECUR,
     GB_WORK_PICK,
     GB_WORK_TARGET,
     GB_WORK_SCATTER,
@@ -55,6 +56,7 @@ struct gb_op_info {
 #define GB_UNLESS_VIEW_EXPERTS(x) x
 #define GB_UNLESS_VIEW_STACK(x) x
 #define GB_UNLESS_VIEW_ATTEND(x) x
+#define GB_UNLESS_VIEW_RECUR(x) x
 #define GB_UNLESS_VIEW_PICK(x) x
 #define GB_UNLESS_VIEW_TARGET(x) x
 #define GB_UNLESS_VIEW_SCATTER(x) x

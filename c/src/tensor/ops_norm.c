@@ -49,6 +49,25 @@ struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_t
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
+// Rows of length 1; eps is the least length by which a row is divided.
+static struct ggml_tensor * l2_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps,
+    bool inplace) {
+    if (!gb_check_norm(func, a, eps, inplace)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_L2_NORM, a, inplace);
+    gb_op_set_param_f32(node, 0, eps);
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_l2_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps) {
+    return l2_norm(ctx, __func__, a, eps, false);
+}
+
+struct ggml_tensor * ggml_l2_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps) {
+    return l2_norm(ctx, __func__, a, eps, true);
+}
+
 // Groups are ranges of dimension 2.
 static struct ggml_tensor * group_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     int n_groups, bool inplace) {
@@ -93,6 +112,10 @@ bool gb_built_rms_norm_back(gb_ct t) {
 
 bool gb_built_group_norm(gb_ct t) {
     return gb_check_group_norm(NULL, t->src[0], t->op_params[0], true) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_l2_norm(gb_ct t) {
+    return gb_check_norm(NULL, t->src[0], gb_op_param_f32(t, 0), true) && gb_is_like(t, t->src[0]);
 }
 
 bool gb_built_silu_back(gb_ct t) { return gb_check_same_shape(NULL, t->src[0], t->src[1]) && gb_is_like(t, t->src[0]); }

@@ -64,6 +64,17 @@ struct ggml_tensor * ggml_top_k(struct ggml_context * ctx, struct ggml_tensor * 
     return gb_op_keep_if(ctx, sorted, top);
 }
 
+static struct gb_shape shape_top_k(gb_ct a, int64_t k) { return gb_shape_of(k, a->ne[1], a->ne[2], a->ne[3]); }
+
+// An operator of its own, which does not sort.
+struct ggml_tensor * ggml_top_k_unsorted(struct ggml_context * ctx, struct ggml_tensor * a, int k) {
+    if (!gb_check_no_grad(__func__, a) || !gb_check_top_k(__func__, a, k)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_TOP_K, GGML_TYPE_I32, shape_top_k(a, k));
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+}
+
 struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_repeat(__func__, a, b)) {
         return NULL;
@@ -104,6 +115,11 @@ bool gb_built_argmax(gb_ct t) { return gb_check_argmax(NULL, t->src[0]) && gb_is
 
 bool gb_built_argsort(gb_ct t) {
     return gb_check_argsort(NULL, t->src[0], (enum ggml_sort_order) t->op_params[0]) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_top_k(gb_ct t) {
+    const int64_t k = t->ne[0];
+    return k <= INT32_MAX && gb_check_top_k(NULL, t->src[0], (int) k) && gb_is_shape(t, shape_top_k(t->src[0], k));
 }
 
 bool gb_built_repeat(gb_ct t) { return gb_check_repeat(NULL, t->src[0], t); }

@@ -1,5 +1,7 @@
 // ops_unary.c - one operand, element by element: the functions of UNARY, which ops.def lists, and operators of their
 // own. A node of UNARY keeps its function in op_params[0].
+#include <math.h>
+
 #include "tensor/ops.h"
 
 // The builder of all functions of UNARY.
@@ -110,6 +112,43 @@ struct ggml_tensor * ggml_scale_inplace(struct ggml_context * ctx, struct ggml_t
     return scale(ctx, __func__, a, s, true);
 }
 
+// op_params: the factor, the number that is added
+static struct ggml_tensor * scale_bias(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float s,
+    float b, bool inplace) {
+    if (b == 0) {
+        return scale(ctx, func, a, s, inplace); // every backend has it
+    }
+    if (!gb_check_1(func, a)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_SCALE_BIAS, a, inplace);
+    gb_op_set_param_f32(node, 0, s);
+    gb_op_set_param_f32(node, 1, b);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_scale_bias(struct ggml_context * ctx, struct ggml_tensor * a, float s, float b) {
+    return scale_bias(ctx, __func__, a, s, b, false);
+}
+
+struct ggml_tensor * ggml_scale_bias_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float s, float b) {
+    return scale_bias(ctx, __func__, a, s, b, true);
+}
+
+static float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
+
+// op_params: the factors that the function has below and above 0, beta, eps
+struct ggml_tensor * ggml_xielu(struct ggml_context * ctx, struct ggml_tensor * a, float alpha_n, float alpha_p,
+    float beta, float eps) {
+    if (!gb_check_no_grad(__func__, a)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_XIELU, a, false);
+    const float params[] = { beta + softplus(alpha_n), softplus(alpha_p), beta, eps };
+    gb_op_set_params(node, params, sizeof(params));
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+}
+
 // ------------------------------------------------------------------------------------------------------------ as built
 
 bool gb_built_unary(gb_ct t) {
@@ -129,3 +168,7 @@ bool gb_built_scale(gb_ct t) { return is_map(t); }
 bool gb_built_clamp(gb_ct t) { return is_map(t); }
 
 bool gb_built_leaky_relu(gb_ct t) { return is_map(t); }
+
+bool gb_built_xielu(gb_ct t) { return is_map(t); }
+
+bool gb_built_scale_bias(gb_ct t) { return is_map(t); }

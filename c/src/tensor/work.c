@@ -22,6 +22,7 @@ static double flops_of(const struct ggml_tensor * t) {
         case GB_WORK_STACK: return 2 * n * size_of(t->src[0], 0);
         case GB_WORK_EXPERTS: return 2 * n * size_of(t->src[1], 0); // src[0] are the indices of the experts
         case GB_WORK_OUTER: return 2 * n * size_of(t->src[0], 1);
+        case GB_WORK_RECUR: return 6 * n * size_of(t->src[0], 0);
         case GB_WORK_ATTEND: return 2 * (n + (double) ggml_nelements(t->src[0])) * size_of(t->src[1], 1);
         case GB_WORK_WINDOW:
             return t->src[0] == NULL || t->src[1] == NULL

@@ -1,11 +1,17 @@
-"""Old public names. Each works for one release and warns with a DeprecationWarning."""
+"""Names that a module or a class does not hold: old ones, and those of modules that are not loaded yet.
+
+An old public name works for one release and warns with a DeprecationWarning.
+"""
 
 from __future__ import annotations
 
+import sys
 import warnings
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
-__all__ = ["Renamed", "warn_of"]
+__all__ = ["Renamed", "load", "warn_of"]
 
 
 def warn_of(old: str, new: str, stacklevel: int = 3) -> None:
@@ -29,3 +35,19 @@ class Renamed:
             return self
         warn_of(f"{self.owner}.{self.old}", f"{self.owner}.{self.new}")
         return getattr(instance, self.new)
+
+
+def load(package: str, names: Mapping[str, Sequence[str]], name: str) -> Any:
+    """Looks up a name for the ``__getattr__`` of a package. Returns None if the package does not have it.
+
+    ``names`` lists names by the modules that define them. This function imports the module of ``name``. The names of
+    "" are submodules.
+    """
+    for module, defined in names.items():
+        if name in defined:
+            if not module:
+                return import_module(f".{name}", package)
+            value = getattr(import_module(f".{module}", package), name)
+            setattr(sys.modules[package], name, value)
+            return value
+    return None

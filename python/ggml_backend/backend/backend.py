@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -226,9 +227,14 @@ def _parameter(key: str, value: object) -> str:
     return f"{key}={shown}"
 
 
+def _duration(value: float | str | None) -> object:
+    """Seconds in the notation of C. Other types are left to :func:`_parameter`."""
+    return f"{value:.9f}s" if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
 _MORE = (
-    "; gb.register_device registers a Python class (on the command line: --import MODULE), gb.load_backend loads a"
-    " shared library"
+    "; gb.devices.register_device registers a Python class (on the command line: --import MODULE),"
+    " gb.backend.load_backend loads a shared library"
 )
 
 
@@ -308,6 +314,45 @@ class Backend(Handle):
         elif n_threads is not None or level is not None:
             raise InvalidArgumentError(f"Backend: n_threads and level are for the CPU, not for {self._name}")
 
+    @classmethod
+    def simulated(
+        cls,
+        *,
+        name: str | None = None,
+        mem: int | str | None = None,
+        max_nbytes: int | str | None = None,
+        align: int | None = None,
+        ops: Sequence[str] | None = None,
+        noops: Sequence[str] | None = None,
+        n_threads: int | None = None,
+        delay: float | str | None = None,
+        op_delay: float | str | None = None,
+        copy_delay: float | str | None = None,
+        copy_bw: int | str | None = None,
+        fail_op: str | None = None,
+        fail_alloc_after: int | None = None,
+    ) -> Backend:
+        """``Backend("SIM", ...)``, a simulated device, with options that editors and type checkers know.
+
+        It has its own memory and queue, and the CPU's kernels. A size is an int of bytes or a text like "64M". A
+        time is a number of seconds or a text like "2ms".
+
+        name: its name; default: SIM0, SIM1, ...
+        mem: its memory; max_nbytes: its largest buffer; align: alignment of tensors, a power of two
+        ops: the only operators that it computes; noops: operators that it does not compute
+        n_threads: threads that it computes with
+        delay, op_delay, copy_delay: times that each graph, node or copy takes in addition
+        copy_bw: bytes per second of copies
+        fail_op: an operator that fails; fail_alloc_after: number of allocations that succeed
+        """
+        options: dict[str, Any] = {
+            "name": name, "mem": mem, "max": max_nbytes, "align": align, "ops": ops, "noops": noops,
+            "threads": n_threads, "delay": _duration(delay), "op_delay": _duration(op_delay),
+            "copy_delay": _duration(copy_delay), "copy_bw": copy_bw, "fail_op": fail_op,
+            "fail_alloc_after": fail_alloc_after,
+        }  # fmt: skip
+        return cls("SIM", **{key: value for key, value in options.items() if value is not None})
+
     def _live(self) -> BackendCore:
         core = self._core
         if core is None:
@@ -330,7 +375,7 @@ class Backend(Handle):
 
     @property
     def device(self) -> Any:
-        """The :class:`ggml_backend.Device` behind a backend written in Python; None for other backends."""
+        """The :class:`ggml_backend.devices.Device` behind a backend written in Python; None for other backends."""
         core = self._live()
         handle = lib.gbpy_device_of(core.h)
         return object_of(handle, State).device if handle else None

@@ -53,7 +53,7 @@ class BufferType(Local):
     __slots__ = ("_parent", "_ptr")
 
     def __init__(self, ptr: Any = None, parent: Core | None = None) -> None:
-        made_by(ptr, ffi.CData, "BufferType", "backend.buffer_type, or gb.cpu_buffer_type(),")
+        made_by(ptr, ffi.CData, "BufferType", "backend.buffer_type, or gb.backend.cpu_buffer_type(),")
         self._ptr = ptr
         self._parent = parent
 

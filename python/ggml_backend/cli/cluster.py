@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    how = {"deadline": options.deadline, "threads": options.threads, "cache": options.cache}
+    how = {"deadline": options.deadline, "n_threads": options.threads, "cache": options.cache}
     if options.action == "run":
         if rank_of_process(options.deadline) != 0:
             start(**how)

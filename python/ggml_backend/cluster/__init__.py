@@ -26,12 +26,12 @@ import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .._base.errors import DeviceLostError, GgmlError, InvalidArgumentError, StateError, expect_path
 from .._base.errors.messages import made_by
 from .._base.handles import Owner
-from .._base.renamed import warn_of
+from .._base.renamed import Renamed, warn_of
 from .._ffi import ffi, lib
 from ..backend.backend import Backend
 from ..devices.device import register_device
@@ -60,7 +60,7 @@ class Options:
     deadline: float = 30.0
     heartbeat: float = 1.0
     cache: str | None = None
-    threads: int | None = None
+    n_threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,11 @@ class Cluster(Owner):
         self._facts: dict[str, Any] = facts(_version) if conductor is None else conductor.facts
 
     @property
-    def size(self) -> int:
+    def n_ranks(self) -> int:
         """The number of ranks, this one included."""
         return 1 if self._conductor is None else self._conductor.transport.size
+
+    size: ClassVar[Renamed] = Renamed("n_ranks")
 
     @property
     def ranks(self) -> list[Rank]:
@@ -118,7 +120,7 @@ class Cluster(Owner):
             else:
                 chosen = [n for n in names if n.upper() == kind.upper()]
             found += [Backend(f"MPI{peer.number}:{name}") for name in chosen]
-        if kind is not None and not found and self.size > 1:
+        if kind is not None and not found and self.n_ranks > 1:
             known = sorted({n for p in self._living() for n in p.facts["backends"]})
             raise InvalidArgumentError(f"cluster: no rank has a backend {kind!r}; there are {', '.join(known)}")
         return found
@@ -187,7 +189,7 @@ class Cluster(Owner):
         conductor = self._conductor
         if conductor is None or rank not in conductor.peers:
             raise InvalidArgumentError(
-                f"cluster: there is no rank {rank} beside this one; ranks are 0 to {self.size - 1}"
+                f"cluster: there is no rank {rank} beside this one; ranks are 0 to {self.n_ranks - 1}"
             )
         return conductor, conductor.peers[rank]
 
@@ -220,7 +222,7 @@ class Cluster(Owner):
     def __repr__(self) -> str:
         if self.closed:
             return "<Cluster closed>"
-        return f"<Cluster of {self.size} rank{'s' if self.size > 1 else ''}>"
+        return f"<Cluster of {self.n_ranks} rank{'s' if self.n_ranks > 1 else ''}>"
 
 
 def _rank(number: int, facts: dict[str, Any], peer: Peer | None) -> Rank:
@@ -249,15 +251,22 @@ def _started(transport: Transport, options: Options, version: str = _version) ->
 
 
 def _options(
-    deadline: float, heartbeat: float | None, cache: str | os.PathLike[str] | None, threads: int | None
+    deadline: float,
+    heartbeat: float | None,
+    cache: str | os.PathLike[str] | None,
+    n_threads: int | None,
+    threads: int | None,
 ) -> Options:
+    if threads is not None:
+        warn_of("cluster: threads", "n_threads", stacklevel=4)
+        n_threads = threads
     for name, value in (("deadline", deadline), ("heartbeat", heartbeat)):
         if (value is not None or name == "deadline") and (
             isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0
         ):
             raise InvalidArgumentError(f"cluster: {name} must be seconds, more than 0, not {value!r}")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise InvalidArgumentError(f"cluster: threads must be a number from 1 up, not {threads!r}")
+    if n_threads is not None and (isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1):
+        raise InvalidArgumentError(f"cluster: n_threads must be a number from 1 up, not {n_threads!r}")
     if cache is not None:
         expect_path(cache, "cluster: cache")
         cache = os.path.abspath(os.fsdecode(cache))
@@ -267,7 +276,7 @@ def _options(
         raise InvalidArgumentError(
             f"cluster: heartbeat, {heartbeat} s, must be at most half of the deadline, {deadline} s"
         )
-    return Options(float(deadline), float(heartbeat), cache, threads)
+    return Options(float(deadline), float(heartbeat), cache, n_threads)
 
 
 def start(
@@ -275,6 +284,7 @@ def start(
     deadline: float = 30.0,
     heartbeat: float | None = None,
     cache: str | os.PathLike[str] | None = None,
+    n_threads: int | None = None,
     threads: int | None = None,
 ) -> Cluster:
     """Starts the cluster of the MPI job of this process.
@@ -286,20 +296,21 @@ def start(
     deadline: a rank that owes an answer and is silent for this many seconds is lost
     heartbeat: seconds between two heartbeats of a busy rank; default: a quarter of the deadline, at most 1
     cache: folder in which ranks keep received weights by their hash; default: no cache
-    threads: CPU threads of each rank; default: its cores, divided among the ranks of its host
+    n_threads: CPU threads of each rank; default: its cores, divided among the ranks of its host
+    threads: the old name of ``n_threads``
 
     Raises :class:`UnsupportedError` if ``mpiexec`` started the job and MPI is unusable,
     :class:`StateError` for a rank of another version or byte order, and :class:`DeviceLostError` for a rank that
     does not arrive.
     """
-    options = _options(deadline, heartbeat, cache, threads)
+    options = _options(deadline, heartbeat, cache, n_threads, threads)
     from . import _mpi
 
     with no_raw_errors("cluster"):
         transport = _mpi.connect(options.deadline)
     if transport is None:
         return Cluster(None)
-    if options.threads is None:
+    if options.n_threads is None:
         cores = len(os.sched_getaffinity(0))
         options = Options(options.deadline, options.heartbeat, options.cache, max(1, cores // transport.ranks_of_host))
     if transport.rank == 0:
@@ -341,12 +352,13 @@ def simulated(
     deadline: float = 30.0,
     heartbeat: float | None = None,
     cache: str | os.PathLike[str] | None = None,
-    threads: int | None = 1,
+    n_threads: int | None = 1,
     delay: float = 0.0,
     rate: float | None = None,
     jitter: float = 0.0,
     seed: int = 0,
     network: LocalNetwork | None = None,
+    threads: int | None = None,
 ) -> Iterator[Cluster]:
     """A cluster inside this process, with threads as the other ranks. Use it for tests and network experiments.
 
@@ -360,7 +372,7 @@ def simulated(
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= 1024:
         raise InvalidArgumentError(f"simulated: ranks must be 1 to 1024, not {ranks!r}")
-    options = _options(deadline, heartbeat, cache, threads)
+    options = _options(deadline, heartbeat, cache, n_threads, threads)
     if network is not None and not isinstance(network, LocalNetwork):
         raise TypeError(f"simulated: network must be a LocalNetwork, not {type(network).__name__}")
     network = network or LocalNetwork(ranks, delay=delay, rate=rate, jitter=jitter, seed=seed)
@@ -412,8 +424,6 @@ def _serve(worker: Worker, network: LocalNetwork, failures: list[GgmlError]) -> 
         failures.append(error)
         network.kill(rank)  # so that rank 0 does not wait for it
 
-
-Cluster.__module__ = "ggml_backend"
 
 if not TYPE_CHECKING:
 

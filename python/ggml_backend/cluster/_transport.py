@@ -254,6 +254,7 @@ class LocalNetwork:
                 raise InvalidArgumentError(f"LocalNetwork: {what} must be finite and {least}, is {value}")
 
     def transport(self, rank: int) -> LocalTransport:
+        """The end of the network that a rank uses."""
         return LocalTransport(self, rank)
 
     def link(self, source: int, target: int, *, delay: float = 0.0, rate: float | None = None) -> None:

@@ -133,7 +133,7 @@ class Worker:
     def __init__(self, transport: Transport, version: str, options: Any) -> None:
         self.transport = transport
         self.options = options
-        self.facts = {**facts(version), "threads": options.threads}
+        self.facts = {**facts(version), "threads": options.n_threads}
         self.devices: dict[int, Backend] = {}
         self.memories: dict[int, Piece] = {}
         self.graphs: dict[int, Compiled | _Broken] = {}
@@ -391,7 +391,7 @@ class Worker:
         if base not in known or re.fullmatch(r"MPI\d+", base):
             raise InvalidArgumentError(f"there is no backend {name!r}; there are {', '.join(self.facts['backends'])}")
         if base == "CPU" and ":" not in name:
-            return Backend(name, n_threads=self.options.threads)
+            return Backend(name, n_threads=self.options.n_threads)
         return Backend(name)
 
     def _alloc(self, command: Command) -> None:

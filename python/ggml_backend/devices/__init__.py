@@ -1,4 +1,7 @@
-"""Devices that come with the package, written in Python.
+"""Devices in Python: the base class of yours, and ``ARRAY``.
+
+A subclass of :class:`Device` is a device that the scheduler treats as any other backend. docs/BACKENDS.md builds one
+step by step.
 
 ``ARRAY`` (:class:`ArrayDevice`) computes with an array library through the package ``array-api-compat``:
 NumPy, PyTorch or CuPy. So it reaches every accelerator that these libraries support::
@@ -13,16 +16,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._base.errors.messages import no_name
+from .._base.renamed import load
+
 if TYPE_CHECKING:
     from ._array.device import ArrayDevice
+    from .device import Call, Device, Node, op, register_device
 else:
+    _LATER = {"_array.device": ("ArrayDevice",), "device": ("Call", "Device", "Node", "op", "register_device")}
 
     def __getattr__(name):
-        if name != "ArrayDevice":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from ._array.device import ArrayDevice
-
-        return ArrayDevice
+        found = load(__name__, _LATER, name)
+        return no_name(__name__, name, __all__) if found is None else found
 
 
-__all__ = ["ArrayDevice"]
+__all__ = ["ArrayDevice", "Call", "Device", "Node", "op", "register_device"]

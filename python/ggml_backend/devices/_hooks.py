@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from .._base.errors import AllocationError, DeviceError, FileError, GgmlError, InvalidArgumentError, kept
+from .._base.errors import AllocationError, DeviceError, FileError, GgmlError, InvalidArgumentError, keep_exception
 from .._base.errors.messages import add_note, kind_of
 from .._base.handles import address
 from .._base.signals import keep_interrupt
@@ -43,7 +43,7 @@ def _failed(error: BaseException, where: str = "") -> int:
         message = "(its text is unavailable)"
     text = where + (message if message and isinstance(error, GgmlError) else f"{type(error).__name__}: {message}")
     encoded = text.encode("utf-8", "replace")[:_MAX_TEXT].replace(b"\0", b"?")
-    kept.keep(error, encoded.decode("utf-8", "ignore"))
+    keep_exception(error, encoded.decode("utf-8", "ignore"))
     lib.gbpy_device_say(encoded.decode("utf-8", "ignore").encode())
     return int(status)
 

@@ -13,7 +13,15 @@ import numpy as np
 from .._base.handles import address
 from .._ffi import ffi, lib
 from ..dtypes import DType, as_dtype, dtype_of_id
-from ..tensor._operators import COMPARISONS, EPS_OF_2024, POOLS, PRECISIONS, ROPE_MODES
+from ..tensor._operators import (
+    COMPARISONS,
+    EPS_OF_2024,
+    GLU_OPS,
+    POOLS,
+    PRECISIONS,
+    ROPE_MODES,
+    TRIANGLES,
+)
 from ..tensor._shapes import MAX_DIMS
 
 __all__ = [
@@ -52,6 +60,22 @@ def _pair(i: int) -> Reader:
     return lambda raw: struct.unpack_from("=2i", raw, 4 * i)[::-1]
 
 
+def _triple(i: int) -> Reader:
+    """Reads three words, horizontal first, as (depth, height, width)."""
+    return lambda raw: struct.unpack_from("=3i", raw, 4 * i)[::-1]
+
+
+def _pads(raw: bytes) -> Any:
+    """Four pairs (before, behind), the first axis first."""
+    words = struct.unpack_from("=8i", raw)
+    return tuple((words[2 * d], words[2 * d + 1]) for d in (3, 2, 1, 0))
+
+
+def _shifts(raw: bytes) -> Any:
+    """Of four axes, the first one first."""
+    return struct.unpack_from("=4i", raw)[::-1]
+
+
 def _size_of_im2col(i: int) -> Reader:
     """Reads a pair for two axes, or a number for one axis."""
     one, both, is_2d = _int(i), _pair(i), _bool(6)
@@ -88,11 +112,6 @@ def _floats(names: str, first: int = 0) -> Params:
     return tuple((name, _float(i)) for i, name in enumerate(names.split(), first))
 
 
-def _triple(i: int) -> Reader:
-    """Reads three words, width first, as (depth, height, width)."""
-    return lambda raw: struct.unpack_from("=3i", raw, 4 * i)[::-1]
-
-
 _CONV_2D: Params = (("stride", _pair(0)), ("padding", _pair(2)), ("dilation", _pair(4)))
 _ROPE: Params = (
     *_ints("n_dims", 1),
@@ -115,6 +134,25 @@ PARAMS: dict[str, Params] = {
     "mul_mat_experts": (("prec", _choice(PRECISIONS, 0)),),
     "scale": _floats("s"),
     "clamp": _floats("min max"),
+    "glu": (("op", _choice(GLU_OPS, 0)), ("swapped", _bool(1)), *_floats("alpha limit", 2)),
+    "xielu": _floats("n p beta eps"),
+    "scale_bias": _floats("s bias"),
+    "l2_norm": _floats("eps"),
+    "tri": (("kind", _choice(TRIANGLES, 0)),),
+    "fill": _floats("value"),
+    "arange": _floats("start stop step"),
+    "timestep_embedding": _ints("dim max_period"),
+    "ssm_scan": _ints("n_states"),
+    "gated_delta_net": _ints("n_states"),
+    "gated_linear_attn": _floats("scale"),
+    "interpolate": _ints("mode"),
+    "pad_ext": (("amounts", _pads), ("circular", _bool(8))),
+    "pad_reflect_1d": _ints("before behind"),
+    "roll": (("shifts", _shifts),),
+    "col2im_1d": _ints("stride channels padding"),
+    "im2col_3d": (
+        ("stride", _triple(0)), ("padding", _triple(3)), ("dilation", _triple(6)), ("channels", _int(9)),
+    ),
     "leaky_relu": _floats("negative_slope"),
     "soft_max": _floats("scale max_bias"),
     "diag_mask_inf": _ints("n_past"),
@@ -164,9 +202,9 @@ class Node:
     name: name of the tensor; "" without one
     dtype, shape, strides: as in :class:`ggml_backend.Tensor`, in NumPy order, strides in bytes
     sources: the sources of a node. The sources themselves have no sources
-    params: parameters of the operator by name, as its builder takes them: for ``"rope"`` those of ``gb.rope``,
+    params: parameters of the operator by name, as its builder takes them: for ``"rope"`` those of ``gb.ops.rope``,
         such as ``mode="neox"``. ``{}`` without parameters. It omits parameters that follow from dtypes and
-        shapes: the ``dtype`` of ``gb.cast``, the ``amounts`` of ``gb.pad``
+        shapes: the ``dtype`` of ``gb.ops.cast``, the ``amounts`` of ``gb.ops.pad``
     is_contiguous: True if the elements are adjacent in memory
     """
 
@@ -180,7 +218,7 @@ class Node:
     is_contiguous: bool
     _raw: bytes  # op_params
     _params: dict[str, Any] | None
-    _function: weakref.ref[Any] | None  # function of gb.custom or gb.map_custom; the graph keeps it
+    _function: weakref.ref[Any] | None  # function of gb.ops.custom or gb.ops.map_custom; the graph keeps it
 
     def __init__(self) -> None:
         raise TypeError("Node: the library makes nodes from the graphs of a device; you cannot make one")

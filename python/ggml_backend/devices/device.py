@@ -3,12 +3,12 @@
 A device class defines the operators that it computes, on arrays over its memory. The scheduler, plans,
 traces and ``explain`` treat it as any other backend::
 
-    class Elements(gb.Device):
-        @gb.op("add", "mul")
+    class Elements(gb.devices.Device):
+        @gb.devices.op("add", "mul")
         def elements(self, node, out, a, b):
             {"add": np.add, "mul": np.multiply}[node.op](a, b, out=out)
 
-    gb.register_device("NP", Elements)
+    gb.devices.register_device("NP", Elements)
     sched = gb.Scheduler([gb.Backend("NP"), gb.Backend("CPU")])
 
 docs/BACKENDS.md builds one step by step.
@@ -108,7 +108,7 @@ def op(
         is shared by several matrices of the other operand, and a vector in the place of a matrix.
     """
     if not names or not all(isinstance(n, str) and n for n in names):
-        raise TypeError('op: names of operators are texts: @gb.op("add", "mul")')
+        raise TypeError('op: names of operators are texts: @gb.devices.op("add", "mul")')
     for name in names:
         if name.lower() not in operators():
             meant = close_matches(_MEANT.get(name.lower(), name), operators())
@@ -179,7 +179,7 @@ class Device:
     alignment: int = 64  #: alignment of tensors in bytes: a power of two, at least 64 with memory "host"
     max_nbytes: int | None = None  #: bytes of the largest buffer; None: no limit
     in_order: bool = False  #: :meth:`write`, :meth:`read`, :meth:`fill` and :meth:`copy` follow the queue's order
-    computes_custom: bool = False  #: the device runs functions of ``gb.custom``
+    computes_custom: bool = False  #: the device runs functions of ``gb.ops.custom``
     name: str = ""  #: name in plans and messages: the registered name, unless ``__init__`` sets another
 
     _table: ClassVar[dict[str, _Entry]] = {}
@@ -269,7 +269,8 @@ class Device:
             return partial(self._custom, call.node._function, call)
         if entry is None:
             raise UnsupportedError(
-                f"{self.name}: {call.node}: supports accepts it, but no method is marked with @gb.op({call.node.op!r})"
+                f"{self.name}: {call.node}: supports accepts it, but no method is marked with"
+                f" @gb.devices.op({call.node.op!r})"
             )
         method = getattr(self, entry.method)
         overwritten = () if entry.in_place else overwritten_of(call)

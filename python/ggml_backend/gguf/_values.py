@@ -99,6 +99,7 @@ class UnknownType(DType):
         self._numpy = None
 
     def refuse(self, what: str) -> UnsupportedError:
+        """Makes the error for a tensor of this type. ``what`` names the tensor."""
         return UnsupportedError(
             f"{what}: tensor type {self.id} is not known here: its bytes can be looked at and copied only"
         )

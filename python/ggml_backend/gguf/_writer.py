@@ -146,7 +146,7 @@ class Writer(Owner):
 
         with gb.gguf.Writer("model.gguf") as writer:
             writer.add("general.architecture", "bert")
-            writer.add_tensor("token_embd.weight", array, dtype=gb.q8_0)
+            writer.add_tensor("token_embd.weight", array, dtype=gb.dtypes.q8_0)
 
     :meth:`close`, at the end of the ``with`` block, writes the file. If the block raises, the file stays
     as it was. Data is read, converted and written one tensor after another. Arrays are not copied: do

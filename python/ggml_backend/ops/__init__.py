@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .._base.errors.messages import no_name
 from .._base.renamed import warn_of
 from ..tensor.tensor import Tensor
 from . import (
@@ -33,8 +34,13 @@ from . import (
     _binary,
     _conv,
     _copies,
+    _custom,
+    _fill,
+    _gates,
     _products,
+    _recurrent,
     _reduce,
+    _resample,
     _rope,
     _select,
     _soft_max,
@@ -44,29 +50,28 @@ from ._attention import *  # noqa: F403
 from ._binary import *  # noqa: F403
 from ._conv import *  # noqa: F403
 from ._copies import *  # noqa: F403
+from ._custom import *  # noqa: F403
+from ._fill import *  # noqa: F403
 from ._form import BUILDERS as BUILDERS
 from ._form import IntPair as IntPair
 from ._form import builds as builds
+from ._gates import *  # noqa: F403
 from ._products import *  # noqa: F403
 from ._products import MAX_MATRICES as MAX_MATRICES
+from ._recurrent import *  # noqa: F403
 from ._reduce import *  # noqa: F403
+from ._resample import *  # noqa: F403
 from ._rope import *  # noqa: F403
 from ._select import *  # noqa: F403
 from ._soft_max import *  # noqa: F403
 from ._unary import *  # noqa: F403
 
-# In the form that type checkers understand.
-__all__: list[str] = []
-__all__ += _unary.__all__
-__all__ += _binary.__all__
-__all__ += _select.__all__
-__all__ += _reduce.__all__
-__all__ += _products.__all__
-__all__ += _copies.__all__
-__all__ += _soft_max.__all__
-__all__ += _rope.__all__
-__all__ += _conv.__all__
-__all__ += _attention.__all__
+_FAMILIES = (
+    _unary, _gates, _binary, _select, _reduce, _products, _copies, _fill, _soft_max, _rope, _conv, _resample,
+    _attention, _recurrent, _custom,
+)  # fmt: skip
+
+__all__: list[str] = [name for family in _FAMILIES for name in family.__all__]
 
 for _name in __all__:
     globals()[_name].__module__ = __name__  # where users find it
@@ -82,12 +87,14 @@ ALIASES = {
 }  # fmt: skip
 """Second names of operations, taken from NumPy or PyTorch."""
 
-OPERATIONS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in __all__ if name not in ALIASES}
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    name: globals()[name] for name in __all__ if name not in (*ALIASES, *_custom.__all__)
+}
 """The public operations by ggml's names."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "permute":  # until the next release
-        warn_of("ops.permute", "ops.permute_ggml")
+        warn_of("gb.ops.permute", "gb.ops.permute_ggml")
         return OPERATIONS["permute_ggml"]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return no_name(__name__, name, __all__)

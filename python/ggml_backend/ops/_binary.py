@@ -42,7 +42,7 @@ def _expect_apart(name: str, a: Any, b: Any) -> None:
     if not same and first < second + b.nbytes and second < first + a.nbytes:
         raise InvalidArgumentError(
             f"{name}: {a.describe()} is overwritten while {b.describe()}, which lies partly over it, is read:"
-            " inplace=False, or gb.cont(b)"
+            " inplace=False, or gb.ops.cont(b)"
         )
 
 

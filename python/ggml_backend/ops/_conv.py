@@ -1,10 +1,10 @@
-"""Convolution, pooling, resampling. Pairs are (height, width). An int stands for both."""
+"""Convolution and pooling. Pairs are (height, width). An int stands for both."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal, Union
 
 from .._base.errors import InvalidArgumentError, expect_bool, expect_int
@@ -12,11 +12,11 @@ from .._ffi import lib
 from ..dtypes import DTypeLike, as_dtype, float16, float32
 from ..tensor._build import build, told_as
 from ..tensor._operators import POOLS
-from ..tensor._shapes import MAX_DIMS, shape_tuple
 from ..tensor.tensor import Tensor
 from ._form import IntPair, builds, choice, dims, pair
 
 __all__ = [
+    "col2im_1d",
     "conv_1d",
     "conv_2d",
     "conv_3d",
@@ -24,14 +24,14 @@ __all__ = [
     "conv_transpose_1d",
     "conv_transpose_2d",
     "im2col",
-    "pad",
+    "im2col_3d",
     "pool_1d",
     "pool_2d",
-    "upscale",
 ]
 
 
 _KERNEL = ("kernel", "data")
+IntTriple = Union[int, "tuple[int, int, int]"]
 
 
 def _rows(op: str, data: Tensor) -> int:
@@ -172,13 +172,10 @@ def conv_depthwise_2d(
         return build("conv_depthwise_2d", function, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
 
 
-IntTriple = Union[int, "tuple[int, int, int]"]
-
-
-def _triple(name: str, value: IntTriple) -> tuple[int, int, int]:
+def _triple(op: str, name: str, value: IntTriple) -> tuple[int, int, int]:
     if isinstance(value, (tuple, list)):
         if len(value) != 3:
-            raise InvalidArgumentError(f"conv_3d: {name} must be an int or (depth, height, width), not {value!r}")
+            raise InvalidArgumentError(f"{op}: {name} must be an int or (depth, height, width), not {value!r}")
         return tuple(value)  # type: ignore[return-value]
     return value, value, value
 
@@ -211,7 +208,7 @@ def conv_3d(
     sizes = [
         v
         for name, triple in (("stride", stride), ("padding", padding), ("dilation", dilation))
-        for v in reversed(_triple(name, triple))
+        for v in reversed(_triple("conv_3d", name, triple))
     ]
     counts = (channels, data.ne[3] // channels, kernel.ne[3] // (channels // groups), groups)
     return build("conv_3d", lib.ggml_conv_3d_grouped, (kernel, data), *sizes, *counts, ndim=4, labels=_KERNEL)
@@ -294,20 +291,37 @@ def pool_2d(
     return channels.reshape(n, c, *channels.shape[-2:])
 
 
-@builds("ggml_upscale")
-def upscale(a: Tensor, factor: int) -> Tensor:
-    """Repeats each element ``factor`` times along the last two axes: ``(..., h, w)`` gives ``(..., h f,
-    w f)``."""
-    return build("upscale", lib.ggml_upscale, (a,), factor, ndim=max(dims("upscale", a), 2))
+@builds("ggml_im2col_3d")
+def im2col_3d(
+    kernel: Tensor,
+    data: Tensor,
+    channels: int,
+    stride: IntTriple = 1,
+    padding: IntTriple = 0,
+    dilation: IntTriple = 1,
+    dtype: DTypeLike = float32,
+) -> Tensor:
+    """The windows of volumes as rows.
+
+    ``kernel (oc * channels, kd, kh, kw)`` and ``data (n * channels, d, h, w)`` give
+    ``(n * od, oh, ow, channels * kd * kh * kw)``. Only the shape of the kernel is used. Triples are (depth, height,
+    width).
+
+    dtype: dtype of the rows: float32, or float16, to which the data is rounded
+    """
+    element = as_dtype(dtype, "im2col_3d: dtype")
+    if element.name not in ("float16", "float32"):
+        raise InvalidArgumentError(f"im2col_3d: dtype must be float16 or float32, not {element.name}")
+    named = (("stride", stride), ("padding", padding), ("dilation", dilation))
+    sizes = [n for name, value in named for n in reversed(_triple("im2col_3d", name, value))]
+    function = lib.ggml_im2col_3d
+    return build("im2col_3d", function, (kernel, data), channels, *sizes, element.id, ndim=4, labels=_KERNEL)
 
 
-@builds("ggml_pad")
-def pad(a: Tensor, amounts: int | Sequence[int]) -> Tensor:
-    """Appends zeros at the end of the last axes: ``pad(a, (1, 2))`` adds a row and two columns."""
-    size = shape_tuple(amounts, "pad: amounts")
-    if len(size) > MAX_DIMS:
-        raise InvalidArgumentError(f"pad: {len(size)} amounts, at most {MAX_DIMS} axes are possible")
-    if any(amount < 0 for amount in size):
-        raise InvalidArgumentError(f"pad: amounts are not negative, but {size}")
-    p = [*reversed(size), *[0] * (MAX_DIMS - len(size))]
-    return build("pad", lib.ggml_pad, (a,), *p, ndim=max(dims("pad", a), len(size)))
+@builds("ggml_col2im_1d")
+def col2im_1d(columns: Tensor, channels: int, stride: int, padding: int = 0) -> Tensor:
+    """Adds overlapping pieces: ``columns (t, channels * k)`` gives ``(channels, (t - 1) stride + k - 2 padding)``.
+
+    A transposed convolution is a product followed by this. Both ends are cut by ``padding``.
+    """
+    return build("col2im_1d", lib.ggml_col2im_1d, (columns,), stride, channels, padding, ndim=2, labels=("columns",))

@@ -20,6 +20,7 @@ __all__ = [
     "argmax",
     "argsort",
     "concat",
+    "cumsum",
     "mean",
     "repeat",
     "repeat_back",
@@ -77,7 +78,7 @@ def argmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Ten
         return _argmax_of_rows(a)
     given: object = axis
     if isinstance(given, (tuple, list)):
-        raise TypeError("argmax: axis must be an int; gb.argmax(x.reshape(-1), axis=0) looks at all elements")
+        raise TypeError("argmax: axis must be an int; gb.ops.argmax(x.reshape(-1), axis=0) looks at all elements")
     expect_bool(keepdims, "argmax: keepdims")
     return reduced("argmax", a, axis, keepdims, lambda rows: _argmax_of_rows(each_row(rows)))
 
@@ -182,10 +183,20 @@ def argsort(a: Tensor, descending: bool = False, *, axis: int = -1) -> Tensor:
     return build_1("argsort", lib.ggml_argsort, a, order)
 
 
-@builds("ggml_top_k")
-def top_k(a: Tensor, k: int) -> Tensor:
+@builds("ggml_top_k", "ggml_top_k_unsorted")
+def top_k(a: Tensor, k: int, *, sorted: bool = True) -> Tensor:
     """Indices of the ``k`` largest elements of each row, largest first.
 
     ``(..., n)`` gives int32 ``(..., k)``, a view. NaN counts as the smallest value.
+
+    sorted: False finds them in any order, without sorting the row
     """
+    if not expect_bool(sorted, "top_k: sorted"):
+        return build("top_k", lib.ggml_top_k_unsorted, (a,), k)
     return build("top_k", lib.ggml_top_k, (a,), k)
+
+
+@builds("ggml_cumsum")
+def cumsum(a: Tensor, axis: int = -1) -> Tensor:
+    """The sums of the elements along an axis up to each one, that one included."""
+    return along("cumsum", a, axis, lambda rows: build("cumsum", lib.ggml_cumsum, (rows,)))

@@ -12,8 +12,8 @@ from ..tensor.tensor import Tensor
 from ._form import along, are, builds, in_place, pick
 
 __all__ = [
-    "alibi", "cross_entropy_loss", "cross_entropy_loss_back", "diag_mask_inf", "diag_mask_zero", "group_norm", "norm",
-    "rms_norm", "rms_norm_back", "soft_max", "soft_max_back", "softmax",
+    "alibi", "cross_entropy_loss", "cross_entropy_loss_back", "diag_mask_inf", "diag_mask_zero", "group_norm",
+    "l2_norm", "norm", "rms_norm", "rms_norm_back", "soft_max", "soft_max_back", "softmax",
 ]  # fmt: skip
 
 
@@ -153,6 +153,17 @@ def rms_norm(a: Tensor, eps: float = 1e-5, *, inplace: bool = False, axis: int =
     if not are((axis,), (-1,)):
         return along("rms_norm", a, axis, lambda rows: rms_norm(rows, eps, inplace=inplace), in_place(inplace))
     return build_1("rms_norm", pick("rms_norm", inplace), a, eps)
+
+
+@builds("ggml_l2_norm", "ggml_l2_norm_inplace")
+def l2_norm(a: Tensor, eps: float = 1e-12, *, inplace: bool = False, axis: int = -1) -> Tensor:
+    """``x / max(sqrt(sum(x^2)), eps)`` of each row, as ``torch.nn.functional.normalize``.
+
+    axis: as for :func:`rms_norm`
+    """
+    if not are((axis,), (-1,)):
+        return along("l2_norm", a, axis, lambda rows: l2_norm(rows, eps, inplace=inplace), in_place(inplace))
+    return build_1("l2_norm", pick("l2_norm", inplace), a, eps)
 
 
 @builds("ggml_group_norm", "ggml_group_norm_inplace")

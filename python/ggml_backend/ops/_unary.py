@@ -6,14 +6,17 @@ from .._base.errors import expect_bool
 from .._ffi import lib
 from ..tensor._build import build, build_1
 from ..tensor.tensor import Tensor
-from ._form import FORMS, builds, choice, pick
+from ._form import FORMS, are, builds, choice, pick
 
 __all__ = [
     "abs",
+    "ceil",
     "clamp",
     "cos",
     "elu",
     "exp",
+    "expm1",
+    "floor",
     "gelu",
     "gelu_erf",
     "gelu_quick",
@@ -23,6 +26,7 @@ __all__ = [
     "log",
     "neg",
     "relu",
+    "round",
     "scale",
     "sgn",
     "sigmoid",
@@ -36,7 +40,9 @@ __all__ = [
     "square",
     "step",
     "tanh",
+    "trunc",
     "unary",
+    "xielu",
 ]
 
 
@@ -140,6 +146,43 @@ def softplus(a: Tensor, *, inplace: bool = False) -> Tensor:
     return _unary("softplus", a, inplace)
 
 
+@builds("ggml_expm1", "ggml_expm1_inplace")
+def expm1(a: Tensor, *, inplace: bool = False) -> Tensor:
+    """``e^x - 1``, accurate near 0."""
+    return _unary("expm1", a, inplace)
+
+
+@builds("ggml_floor", "ggml_floor_inplace")
+def floor(a: Tensor, *, inplace: bool = False) -> Tensor:
+    """The largest integer that is not above ``x``."""
+    return _unary("floor", a, inplace)
+
+
+@builds("ggml_ceil", "ggml_ceil_inplace")
+def ceil(a: Tensor, *, inplace: bool = False) -> Tensor:
+    """The smallest integer that is not below ``x``."""
+    return _unary("ceil", a, inplace)
+
+
+@builds("ggml_round", "ggml_round_inplace")
+def round(a: Tensor, *, inplace: bool = False) -> Tensor:
+    """The nearest integer. Halves are rounded away from 0; NumPy and PyTorch round them to even."""
+    return _unary("round", a, inplace)
+
+
+@builds("ggml_trunc", "ggml_trunc_inplace")
+def trunc(a: Tensor, *, inplace: bool = False) -> Tensor:
+    """``x`` without its fraction."""
+    return _unary("trunc", a, inplace)
+
+
+@builds("ggml_xielu")
+def xielu(a: Tensor, alpha_n: float, alpha_p: float, beta: float = 0.5, eps: float = -1e-6) -> Tensor:
+    """``p x^2 + beta x`` if ``x > 0``, else ``(exp(min(x, eps)) - 1 - x) n + beta x``, with ``p =
+    softplus(alpha_p)`` and ``n = beta + softplus(alpha_n)`` (arXiv:2411.13010)."""
+    return build_1("xielu", lib.ggml_xielu, a, alpha_n, alpha_p, beta, eps)
+
+
 @builds("ggml_sin", "ggml_sin_inplace")
 def sin(a: Tensor, *, inplace: bool = False) -> Tensor:
     """Sine of radians of any size; NaN of infinities."""
@@ -211,12 +254,14 @@ def log(a: Tensor, *, inplace: bool = False) -> Tensor:
 def clamp(a: Tensor, min: float, max: float) -> Tensor:
     """``max(min(x, max), min)``. Always in place: the node overwrites the memory of ``a``.
 
-    To keep ``a``, write ``gb.clamp(gb.dup(a), min, max)``.
+    To keep ``a``, write ``gb.ops.clamp(gb.ops.dup(a), min, max)``.
     """
     return build_1("clamp", lib.ggml_clamp, a, min, max)
 
 
-@builds("ggml_scale", "ggml_scale_inplace")
-def scale(a: Tensor, s: float, *, inplace: bool = False) -> Tensor:
-    """``s x``"""
+@builds("ggml_scale", "ggml_scale_inplace", "ggml_scale_bias", "ggml_scale_bias_inplace")
+def scale(a: Tensor, s: float, bias: float = 0.0, *, inplace: bool = False) -> Tensor:
+    """``s x + bias``"""
+    if not are((bias,), (0.0,)):
+        return build_1("scale", pick("scale_bias", inplace), a, s, bias)
     return build_1("scale", pick("scale", inplace), a, s)

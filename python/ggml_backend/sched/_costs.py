@@ -195,7 +195,7 @@ class Costs:
 
 
 for _public in (OpCost, CopyCost, DeviceCosts, Prediction, Costs):
-    _public.__module__ = "ggml_backend"  # the public location, also for pickles
+    _public.__module__ = "ggml_backend.sched"  # the public location, also for pickles
 
 
 # ------------------------------------------------------------------------------------------------------------ the cache

@@ -87,7 +87,7 @@ def warn_of(found: Sequence[Fallback]) -> None:
             *lines,
             (
                 "  Use types and operations that the device supports, assign nodes with Scheduler.set_backend"
-                " (which silences this), or ignore ggml_backend.PerformanceWarning."
+                " (which silences this), or ignore ggml_backend.errors.PerformanceWarning."
             ),
         ]
     )
@@ -126,7 +126,7 @@ def warn_of_weights(found: Sequence[tuple[str, int, str, str, bool]]) -> None:
             *lines,
             (
                 "  Set usage='weights' (Backend.allocate, Context.allocate, Buffer.usage), so that their readers run"
-                " on their device, or ignore ggml_backend.PerformanceWarning."
+                " on their device, or ignore ggml_backend.errors.PerformanceWarning."
             ),
         ]
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from .._base.errors import check
-from .._base.renamed import Renamed
+from .._base.renamed import Renamed, warn_of
 from .._base.text import count
 from .._ffi import ffi, lib
 
@@ -18,10 +18,16 @@ class Traffic(NamedTuple):
     """Copies of one kind."""
 
     n: int
-    bytes: int
+    nbytes: int
+
+    @property
+    def bytes(self) -> int:
+        """The old name of ``nbytes``."""
+        warn_of("Traffic.bytes", "Traffic.nbytes")
+        return self.nbytes
 
     def __str__(self) -> str:
-        return f"{count(self.bytes, 'byte')} in {count(self.n, 'copy')}"
+        return f"{count(self.nbytes, 'byte')} in {count(self.n, 'copy')}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class SchedulerStats:
     @property
     def nbytes_copied(self) -> int:
         """Bytes of all kinds of copies."""
-        return self.weights.bytes + self.inputs.bytes + self.results.bytes + self.write_backs.bytes
+        return self.weights.nbytes + self.inputs.nbytes + self.results.nbytes + self.write_backs.nbytes
 
     bytes_copied: ClassVar[Renamed] = Renamed("nbytes_copied")
 

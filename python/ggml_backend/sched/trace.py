@@ -6,12 +6,13 @@ import json
 import os
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .._base.errors import check, expect_path
 from .._base.errors.messages import kind_of
 from .._base.files import write_text
 from .._base.handles import Owner
+from .._base.renamed import Renamed
 from .._base.text import count
 from .._ffi import ffi, lib
 from ..backend.buffer import text
@@ -58,9 +59,13 @@ class TraceEvent:
     split: int
     node: int  #: index of the first node
     n_nodes: int
-    bytes: int  #: bytes of a copy
-    live_bytes: int  #: most live bytes in the arena of ``backend`` during the event
-    arena_bytes: int
+    nbytes: int  #: bytes of a copy
+    live_nbytes: int  #: most live bytes in the arena of ``backend`` during the event
+    arena_nbytes: int
+
+    bytes: ClassVar[Renamed] = Renamed("nbytes")
+    live_bytes: ClassVar[Renamed] = Renamed("live_nbytes")
+    arena_bytes: ClassVar[Renamed] = Renamed("arena_nbytes")
 
     @property
     def seconds(self) -> float:

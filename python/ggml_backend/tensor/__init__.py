@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._blocks import Blocks
-from ._callbacks import set_abort_callback, set_log
+from ._callbacks import set_log
 from ._quantize import dequantize, quantize
 from .context import Context, from_dlpack
 from .graph import Comparison, Graph
@@ -11,5 +11,5 @@ from .tensor import Tensor
 
 __all__ = [
     "Blocks", "Comparison", "Context", "Graph", "Tensor", "dequantize", "from_dlpack", "quantize",
-    "set_abort_callback", "set_log",
+    "set_log",
 ]  # fmt: skip

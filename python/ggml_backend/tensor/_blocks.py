@@ -18,7 +18,7 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
     """The blocks of a quantized tensor: an array of uint8 that knows its ``format``.
 
     :func:`ggml_backend.quantize` makes them with the shape ``(..., bytes of a row)``. Functions of
-    :func:`ggml_backend.custom` get them with the shape ``(..., blocks of a row, bytes of a block)``.
+    :func:`ggml_backend.ops.custom` get them with the shape ``(..., blocks of a row, bytes of a block)``.
 
     ``ctx.constant(blocks)``, ``ctx.from_numpy(blocks)`` and ``tensor.set(blocks)`` make or fill a tensor of the format.
     ``gb.dequantize(blocks)`` makes float32 of the tensor's shape, also of some rows: ``blocks[2:5]``. ``nbytes``,
@@ -91,7 +91,7 @@ def _has_blocks(array: Array, dtype: DType, of_rows: bool) -> bool:
 
 
 def array_shape(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The array shape in which functions of :func:`ggml_backend.custom` see a tensor of this shape."""
+    """The array shape in which functions of :func:`ggml_backend.ops.custom` see a tensor of this shape."""
     if not dtype.is_quantized:
         return shape
     last = shape[-1] if shape else 1

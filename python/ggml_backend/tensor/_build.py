@@ -30,7 +30,6 @@ __all__ = [
     "OF_SECOND",
     "ZEROS",
     "DefaultContext",
-    "Tensor",
     "attempt",
     "build",
     "build_1",
@@ -38,12 +37,13 @@ __all__ = [
     "context_of",
     "describe",
     "node_class",
+    "tensor_class",
     "told_as",
 ]
 
 _ndim = lib.gbpy_ndim
 _settle = lib.gbpy_settle
-_K = TypeVar("_K", bound=type)
+_K = TypeVar("_K", bound="type[Tensor]")
 
 # Values of ``ndim`` for `build_1` and `build_2`: the result has the number of dimensions of ...
 OF_MOST: int = lib.GBPY_NDIM_MOST  # the source with the most dimensions
@@ -52,9 +52,13 @@ OF_SECOND: int = lib.GBPY_NDIM_SECOND
 OF_PRODUCT: int = lib.GBPY_NDIM_PRODUCT  # a product, where a vector times a matrix is a vector
 
 
+tensor_class: type[Tensor]  # tensor.py imports this module, and sets it
+
+
 def node_class(kind: _K) -> _K:
     """Decorator: makes the functions of this module return objects of this class."""
-    globals()["Tensor"] = kind
+    global tensor_class
+    tensor_class = kind
     return kind
 
 
@@ -162,7 +166,7 @@ def context_of(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS)
     """
     found: list[Context] = []
     for i, t in enumerate(tensors):
-        if not isinstance(t, Tensor):
+        if not isinstance(t, tensor_class):
             label = labels[i] if i < len(labels) else f"argument {i}"
             if t is None and label in ("mask", "factors"):
                 continue
@@ -241,14 +245,14 @@ def build(
     if not pointer:
         _refuse(op, tensors, labels, None)
     _settle(pointer, dims if ndim is None else ndim)
-    return Tensor(pool, pointer, core.h)
+    return tensor_class(pool, pointer, core.h)
 
 
 def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) -> Tensor:
     """:func:`build` for a node of one source, in half the time. ``a`` is the node's first source."""
     if _blocks() is not None:
         return build(op, function, (a,), *args, ndim=ndim)
-    if not isinstance(a, Tensor) or (core := a._ctx._core) is None:
+    if not isinstance(a, tensor_class) or (core := a._ctx._core) is None:
         context_of(op, (a,))  # raises the exact error
         raise StateError(f"{op}: the context of a tensor is closed")
     given = args if all_plain(map(type, args)) else plain_numbers(args)
@@ -259,7 +263,7 @@ def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) 
     if not pointer:
         _refuse(op, (a,), _LABELS, None)
     _settle(pointer, ndim)
-    return Tensor(a._ctx, pointer, core.h)
+    return tensor_class(a._ctx, pointer, core.h)
 
 
 def build_2(
@@ -269,8 +273,8 @@ def build_2(
 
     ``function`` makes a node whose first sources are ``a`` and ``b``.
     """
-    core = a._ctx._core if isinstance(a, Tensor) else None
-    other = b._ctx._core if isinstance(b, Tensor) else None
+    core = a._ctx._core if isinstance(a, tensor_class) else None
+    other = b._ctx._core if isinstance(b, tensor_class) else None
     if core is None or other is None:
         context_of(op, (a, b), labels)  # raises the exact error
         raise StateError(f"{op}: the context of a tensor is closed")
@@ -289,7 +293,7 @@ def build_2(
     if not pointer:
         _refuse(op, (a, b), labels, None)
     _settle(pointer, ndim)
-    return Tensor(pool, pointer, core.h)
+    return tensor_class(pool, pointer, core.h)
 
 
 ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())
@@ -310,4 +314,4 @@ def attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:
         pointer = function(core.ptr, a._p, n, *given)
     except (OverflowError, TypeError):
         return None
-    return Tensor(pool, pointer, core.h) if pointer else None
+    return tensor_class(pool, pointer, core.h) if pointer else None

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 __all__ = [
-    "COMPARISONS", "EPS_OF_2024", "POOLS", "PRECISIONS", "ROPE_MODES", "binary", "chosen", "coerce",
-    "compared", "indexed", "matmul", "numpy_function", "raw_view", "repeat_to",
+    "COMPARISONS", "EPS_OF_2024", "GLU_OPS", "POOLS", "PRECISIONS", "ROPE_MODES", "TRIANGLES", "binary", "chosen",
+    "coerce", "compared", "indexed", "matmul", "numpy_function", "raw_view", "repeat_to",
 ]  # fmt: skip
 
 ROPE_MODES: dict[str, int] = {
@@ -37,6 +37,20 @@ ROPE_MODES: dict[str, int] = {
     "imrope": lib.GGML_ROPE_TYPE_IMROPE | lib.GGML_ROPE_EXACT,
 }
 POOLS: dict[str, int] = {"max": lib.GGML_OP_POOL_MAX, "avg": lib.GGML_OP_POOL_AVG}
+GLU_OPS: dict[str, int] = {
+    "reglu": lib.GGML_GLU_OP_REGLU,
+    "geglu": lib.GGML_GLU_OP_GEGLU,
+    "swiglu": lib.GGML_GLU_OP_SWIGLU,
+    "swiglu_oai": lib.GGML_GLU_OP_SWIGLU_OAI,
+    "geglu_erf": lib.GGML_GLU_OP_GEGLU_ERF,
+    "geglu_quick": lib.GGML_GLU_OP_GEGLU_QUICK,
+}
+TRIANGLES: dict[str, int] = {
+    "upper_diag": lib.GGML_TRI_TYPE_UPPER_DIAG,
+    "upper": lib.GGML_TRI_TYPE_UPPER,
+    "lower_diag": lib.GGML_TRI_TYPE_LOWER_DIAG,
+    "lower": lib.GGML_TRI_TYPE_LOWER,
+}
 PRECISIONS: dict[str, int] = {"default": 0, "f32": lib.GGML_PREC_F32}
 COMPARISONS: dict[str, int] = {
     "==": lib.GGML_COMPARE_EQUAL,
@@ -57,7 +71,7 @@ _TO_END = 2**63 - 1
 
 def coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
     """A number or array as a constant in the context of the result of an operation on ``like``."""
-    if isinstance(value, nodes.Tensor):
+    if isinstance(value, nodes.tensor_class):
         return value
     if like._ctx._core is None:
         raise StateError(f"{op}: the context of {'a' if label == 'b' else 'b'} is closed")
@@ -103,9 +117,9 @@ def binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> Te
 
     ggml repeats only b over a. To repeat a, the operands are swapped, or a is repeated first.
     """
-    if not isinstance(a, nodes.Tensor):
+    if not isinstance(a, nodes.tensor_class):
         a = coerce(a, b, op, "a")
-    elif not isinstance(b, nodes.Tensor):
+    elif not isinstance(b, nodes.tensor_class):
         b = coerce(b, a, op, "b")
     core_a, core_b = a._ctx._core, b._ctx._core  # in these variables they stay open
     if core_a is None or core_b is None:
@@ -147,10 +161,10 @@ def _alike(value: Any, like: Tensor, op: str, label: str) -> Tensor:
 def compared(how: str, a: Any, b: Any, op: str | None = None) -> Tensor:
     """A comparison such as ``a < b``, as 1 and 0. To repeat a, operands are swapped, or a is repeated first."""
     op = f"a {how} b" if op is None else op
-    if not isinstance(a, nodes.Tensor) and not isinstance(b, nodes.Tensor):
+    if not isinstance(a, nodes.tensor_class) and not isinstance(b, nodes.tensor_class):
         context_of(op, (a, b))
-    a = a if isinstance(a, nodes.Tensor) else _alike(a, b, op, "a")
-    b = b if isinstance(b, nodes.Tensor) else _alike(b, a, op, "b")
+    a = a if isinstance(a, nodes.tensor_class) else _alike(a, b, op, "a")
+    b = b if isinstance(b, nodes.tensor_class) else _alike(b, a, op, "b")
     core_a, core_b = a._ctx._core, b._ctx._core  # in these variables they stay open
     if core_a is None or core_b is None:
         raise StateError(f"{op}: the context of {'a' if core_a is None else 'b'} is closed")
@@ -179,15 +193,15 @@ def _as_mask(cond: Any) -> Any:
 def chosen(cond: Any, a: Any, b: Any) -> Tensor:
     """``np.where(cond, a, b)`` as a node."""
     op = "where"
-    like = next((t for t in (a, b, cond) if isinstance(t, nodes.Tensor)), None)
+    like = next((t for t in (a, b, cond) if isinstance(t, nodes.tensor_class)), None)
     if like is None:
         context_of(op, (cond, a, b), ("cond", "a", "b"))
         raise AssertionError("context_of raises")
-    if not isinstance(cond, nodes.Tensor):
+    if not isinstance(cond, nodes.tensor_class):
         cond = coerce(_as_mask(cond), like, op, "cond")
-    if isinstance(a, nodes.Tensor) or isinstance(b, nodes.Tensor):
-        a = a if isinstance(a, nodes.Tensor) else _alike(a, b, op, "a")
-        b = b if isinstance(b, nodes.Tensor) else _alike(b, a, op, "b")
+    if isinstance(a, nodes.tensor_class) or isinstance(b, nodes.tensor_class):
+        a = a if isinstance(a, nodes.tensor_class) else _alike(a, b, op, "a")
+        b = b if isinstance(b, nodes.tensor_class) else _alike(b, a, op, "b")
     else:  # as float32
         a = context_of(op, (like,)).constant(float(a)) if isinstance(a, (int, float)) else coerce(a, like, op, "a")
         b = _alike(b, a, op, "b")
@@ -218,8 +232,8 @@ def matmul(a: Any, b: Any, op: str = "a @ b", prec: int = 0) -> Tensor:
     has a multiple of b's matrices along a batch axis, consecutive matrices share one, as grouped heads
     do (Ainslie et al. 2023, arXiv:2305.13245).
     """
-    a = a if isinstance(a, nodes.Tensor) else coerce(a, b, op, "a")
-    b = b if isinstance(b, nodes.Tensor) else coerce(b, a, op, "b")
+    a = a if isinstance(a, nodes.tensor_class) else coerce(a, b, op, "a")
+    b = b if isinstance(b, nodes.tensor_class) else coerce(b, a, op, "b")
     if a._ctx._core is None or b._ctx._core is None:
         context_of(op, (a, b))
     n_a, n_b = a.ndim, b.ndim

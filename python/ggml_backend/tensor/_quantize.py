@@ -207,7 +207,7 @@ def quantize(
     You can pass it to ``ctx.constant(blocks)``, ``ctx.from_numpy(blocks)``, ``tensor.set(blocks)``,
     ``writer.add_tensor(name, blocks)`` and :func:`dequantize`.
 
-    dtype: a quantized format (``gb.q4_0`` or ``"q4_0"``), or bfloat16, whose rows are also bytes. float32 and
+    dtype: a quantized format (``gb.dtypes.q4_0`` or ``"q4_0"``), or bfloat16, whose rows are also bytes. float32 and
         float16 give arrays of that dtype.
     importance: weight of each column in the choice of scales. float32 ``(n,)``, or one such vector for each
         matrix: ``(..., n)`` without the axis of rows. Some formats of 1 to 3 bits require it.

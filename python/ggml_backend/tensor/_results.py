@@ -127,7 +127,7 @@ def _listed(shape: Any, dtype: Any) -> tuple[list[Any], list[Any], bool]:
 
 
 def given_results(shape: Any, dtype: Any, like: tuple[tuple[int, ...], DType] | None) -> tuple[list[Result], bool]:
-    """The results that :func:`ggml_backend.custom` was asked for, and True if they form a tuple.
+    """The results that :func:`ggml_backend.ops.custom` was asked for, and True if they form a tuple.
 
     like: shape and dtype of the first source, the defaults; None without sources
     """

@@ -195,7 +195,7 @@ def _position(t: Tensor, item: Any) -> int:
         return operator.index(item)
     except TypeError:
         picks = isinstance(item, (type(t), list, np.ndarray))
-        hint = "; gb.get_rows(x, ids) picks rows by int32 indices" if picks else ""
+        hint = "; gb.ops.get_rows(x, ids) picks rows by int32 indices" if picks else ""
         raise TypeError(
             f"x[...]: a tensor is indexed by integers, slices, ... and None, not by {kind_of(item)}{hint}"
         ) from None

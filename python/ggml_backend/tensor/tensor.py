@@ -452,7 +452,7 @@ class Tensor(Local):
         """A view by integers, slices, ``...`` and ``None``, as in NumPy.
 
         ggml has no view with a step or an integer on the last axis. There a copy node follows the view. For
-        index arrays, use :func:`ggml_backend.get_rows`.
+        index arrays, use :func:`ggml_backend.ops.get_rows`.
         """
         return indexed(self, index)
 
@@ -522,7 +522,7 @@ class Tensor(Local):
 
         An operand that is not float32 and differs from the other's dtype, such as float16 or quantized
         weights, must stand on the right as ``w.T``. Write ``w @ x.T`` as ``(x @ w.T).T``.
-        :func:`ggml_backend.matmul` is the same product with ``prec=``.
+        :func:`ggml_backend.ops.matmul` is the same product with ``prec=``.
         """
         return matmul(self, other)
 
@@ -530,9 +530,9 @@ class Tensor(Local):
         return matmul(other, self)
 
     def __lt__(self, other: TensorLike) -> Tensor:
-        """A node for ``<``, ``<=``, ``>``, ``>=``: 1 where true, else 0 (:func:`ggml_backend.less`).
+        """A node for ``<``, ``<=``, ``>``, ``>=``: 1 where true, else 0 (:func:`ggml_backend.ops.less`).
 
-        ``==`` makes no node. Use :func:`ggml_backend.equal`.
+        ``==`` makes no node. Use :func:`ggml_backend.ops.equal`.
         """
         return compared("<", self, other)
 
@@ -557,8 +557,8 @@ class Tensor(Local):
 
         def __setitem__(self, index, value):
             raise TypeError(
-                "x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.set(x, b) is a"
-                " node"
+                "x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.ops.set(x, b)"
+                " is a node"
             )
 
     def __eq__(self, other: object) -> bool:

@@ -125,7 +125,7 @@ def _both(x: Any, y: Any) -> Any:
 
 
 _SMOOTH = Rule(terms=16, magnitude=_both)
-_CHOOSE = ("abs", "sgn", "neg", "step", "relu")
+_CHOOSE = ("abs", "sgn", "neg", "step", "relu", "floor", "ceil", "round", "trunc")
 _COMPUTE = {
     **dict.fromkeys(["tanh", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish"], _SMOOTH),
     "elu": Rule(terms=16, magnitude=lambda x, y: 1 + np.abs(x)),
@@ -134,6 +134,7 @@ _COMPUTE = {
     "sigmoid": Rule(terms=12),
     **dict.fromkeys(["sin", "cos"], Rule(terms=8, magnitude=lambda x, y: 1.0)),
     "softplus": Rule(terms=16),
+    "expm1": Rule(terms=8),
     "sqr": Rule(terms=1),
     "leaky_relu": Rule(terms=1),
 }
@@ -155,6 +156,11 @@ def of_elements(sizes: Sizes) -> Iterator[Case]:
         yield call("leaky_relu", Rule(terms=1), a(*shape), negative_slope=0.3)
         yield call("clamp", EXACT, a(*shape), layouts=views, min=-0.5, max=1.0)
         yield call("scale", Rule(terms=1), a(*shape), layouts=views, inplace=True, s=0.37)
+        biased = Rule(terms=2, magnitude=lambda x, y: np.abs(x) + 1)
+        yield call("scale", biased, a(*shape), layouts=views, inplace=True, s=0.37, bias=-0.7)
+        square = Rule(terms=16, magnitude=lambda x, y: 1 + np.abs(x) + x * x)
+        yield call("xielu", square, a(*shape), layouts=views, alpha_n=0.3, alpha_p=0.7)
+        yield call("fill", EXACT, a(*shape), inplace=True, value=0.5)
         back = Rule(terms=12, magnitude=lambda x, g, y: (1 + np.abs(x)) * (1 + np.abs(g)))
         yield call("silu_back", back, a(*shape), b(*shape), layouts=views)
         yield from _arithmetic(shape, views)
@@ -221,6 +227,8 @@ def of_rows(sizes: Sizes) -> Iterator[Case]:
         if n:
             yield call("mean", total, a(*shape), layouts=views)
             yield call("argmax", EXACT, a(*shape), layouts=views)
+        yield call("cumsum", Rule(n=n, magnitude=lambda x, y: np.cumsum(np.abs(x), -1)), a(*shape), layouts=views)
+        yield call("l2_norm", Rule(terms=8, n=n), a(*shape), layouts=views, inplace=True)
         for name, rule in (("norm", Rule(terms=8, n=n, magnitude=_spread)), ("rms_norm", Rule(terms=8, n=n))):
             yield call(name, rule, a(*shape), layouts=views, inplace=True)
             yield call(name, rule, a(*shape), eps=0.1)

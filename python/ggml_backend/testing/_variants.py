@@ -11,6 +11,7 @@ from ..dtypes import dtypes
 from ._attention import of_attention
 from ._cases import _UNPACKED, COMPARE, Case, Sizes, in_place_sources, of_elements, of_rows
 from ._inputs import FLOATS, LAYOUTS, In, shown
+from ._layers import of_layers
 from ._products import of_products
 from ._tolerance import EXACT
 from ._windows import of_windows
@@ -133,7 +134,7 @@ def _may_hold_result(variant: Variant, source: int, dtype: str) -> bool:
 
 def all_cases(sizes: Sizes) -> Iterator[Case]:
     """All cases of operators."""
-    for family in (of_elements, of_rows, of_products, of_windows, of_attention):
+    for family in (of_elements, of_rows, of_products, of_windows, of_attention, of_layers):
         yield from family(sizes)
 
 

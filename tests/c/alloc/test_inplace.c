@@ -54,6 +54,16 @@ static struct ggml_tensor * build(enum ggml_op op, int variant) {
         case GGML_OP_SQRT: return ggml_sqrt(ctx, a);
         case GGML_OP_LOG: return ggml_log(ctx, a);
         case GGML_OP_SCALE: return ggml_scale(ctx, a, 0.7f);
+        case GGML_OP_SCALE_BIAS: return ggml_scale_bias(ctx, a, 0.7f, 0.2f);
+        case GGML_OP_XIELU: return ggml_xielu(ctx, a, 0.5f, 0.25f, 0.5f, -1e-6f);
+        case GGML_OP_GLU: return ggml_glu_split(ctx, a, f32(), variant ? GGML_GLU_OP_GEGLU : GGML_GLU_OP_SWIGLU);
+        case GGML_OP_L2_NORM: return ggml_l2_norm(ctx, a, 1e-6f);
+        case GGML_OP_CUMSUM: return ggml_cumsum(ctx, a);
+        case GGML_OP_TRI: {
+            struct ggml_tensor * square = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, N1, N1, N2, N3);
+            return ggml_tri(ctx, square, variant ? GGML_TRI_TYPE_UPPER : GGML_TRI_TYPE_LOWER_DIAG);
+        }
+        case GGML_OP_FILL: return ggml_fill(ctx, a, 0.5f);
         case GGML_OP_LEAKY_RELU: return ggml_leaky_relu(ctx, a, 0.1f, false);
         case GGML_OP_UNARY: return ggml_unary(ctx, a, (enum ggml_unary_op) variant);
         case GGML_OP_SILU_BACK: return ggml_silu_back(ctx, a, f32());
@@ -124,6 +134,9 @@ static struct ggml_tensor * make(enum ggml_op op, int variant, enum ggml_type ty
     for (int s = 0; node && s < 2; s++) {
         if (node->src[s] && node->src[s]->data == NULL) {
             struct ggml_tensor * t = s == 1 && twice ? node->src[0] : placed(type);
+            if (op == GGML_OP_TRI) { // of square matrices
+                t = random_tensor(type, DENSE, N1, N1, N2, N3);
+            }
             if (ggml_n_dims(node) == 3 && t != node->src[0]) { // ADD_REL_POS
                 t = ggml_reshape_3d(ctx, t, N0, N1, N2 * N3);
                 t->data = t->view_src->data;
@@ -171,7 +184,7 @@ static void every_entry(void) {
             ggml_op_name((enum ggml_op) op), seen, gb_op_inplace_sources((enum ggml_op) op));
         n_ops += seen != 0;
     }
-    CHECK_INT(n_ops, 29);
+    CHECK_INT(n_ops, 36);
     CHECK_INT(gb_op_inplace_sources(GGML_OP_COUNT), 0);
 }
 

@@ -11,7 +11,7 @@
 #    pragma GCC diagnostic ignored "-Wdeprecated-declarations" // the older custom operators are built here, too
 #endif
 
-#define MAX_IN 5
+#define MAX_IN 7
 #define BUILDER(name, call, ...)                                                                  \
     static struct ggml_tensor * make_##name(struct ggml_context * ctx, struct ggml_tensor ** x) { \
         (void) x;                                                                                 \

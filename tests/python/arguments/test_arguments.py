@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from public import LIBRARY, THINGS
 
 KINDS = ["Tensor", "Graph", "Backend", "BufferType", "Buffer", "Context", "Scheduler"]
 
@@ -21,20 +22,19 @@ def makers() -> dict[str, object]:
     sim, cpu = gb.Backend("SIM"), gb.Backend("CPU", n_threads=1)
     x = ctx.tensor((4, 4), name="x")
     return {
-        "Tensor": x, "Graph": ctx.graph(gb.relu(x)), "Backend": cpu, "BufferType": cpu.buffer_type,
+        "Tensor": x, "Graph": ctx.graph(gb.ops.relu(x)), "Backend": cpu, "BufferType": cpu.buffer_type,
         "Buffer": cpu.allocate(4096), "Context": ctx,
         "Scheduler": gb.Scheduler([sim, cpu]), "int": 1, "float": 1.0, "str": "x", "bool": False,
         "Any": np.zeros((4, 4), np.float32), "SupportsIndex": 0,
         "DTypeLike": "float32", "IntPair": 1, "Callable": print, "SupportsIndex | Sequence[int]": 1,
-        "Event": gb.Event(sim),
-        "TensorAllocator": gb.TensorAllocator(cpu, 4096), "GraphAllocator": gb.GraphAllocator(cpu),
+        "Event": gb.backend.Event(sim),
+        "TensorAllocator": gb.sched.TensorAllocator(cpu, 4096), "GraphAllocator": gb.sched.GraphAllocator(cpu),
     }  # fmt: skip
 
 
 def callables():
     """Public functions and methods that take an object of the package, with the parameter in question."""
-    for name in gb.__all__:
-        thing = getattr(gb, name)
+    for name, thing in LIBRARY.items():
         if inspect.isfunction(thing):
             yield from parameters(name, thing)
         elif (
@@ -64,7 +64,7 @@ WRONG = ["wrong", 3, object(), [1, 2], b"x", print]
 
 def call(name: str, wanted: str, wrong: object, given: dict[str, object]) -> None:
     owner, _, method = name.partition(".")
-    thing = getattr(gb, owner)
+    thing = THINGS[owner]
     if not method or method == "__init__":
         function, bound = thing, []
     else:

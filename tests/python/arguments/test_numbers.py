@@ -18,20 +18,20 @@ WHOLE = [np.int8(2), np.uint64(2), np.array(2), np.array(2, np.uint8)]
 NO_NUMBERS = [np.array("2"), np.array(b"2"), np.str_("2"), np.bytes_(b"2"), np.array(None), np.array(2j),
               np.complex64(2), np.ma.masked, np.array([2]), np.datetime64("2024"), np.timedelta64(2, "s")]  # fmt: skip
 INTEGERS: dict[str, Callable[[gb.Tensor, Any], Any]] = {
-    "top_k": gb.top_k,
-    "pool_1d": lambda x, n: gb.pool_1d(x, "max", n),
+    "top_k": gb.ops.top_k,
+    "pool_1d": lambda x, n: gb.ops.pool_1d(x, "max", n),
     "reshape": lambda x, n: x.reshape(n, 8),
     "permute": lambda x, n: x.reshape(1, 4, 4).permute(n, 0, 1),
-    "diag_mask_inf": gb.diag_mask_inf,
-    "group_norm": lambda x, n: gb.group_norm(x.reshape(1, 4, 2, 2), n),
-    "rope": lambda x, n: gb.rope(x.reshape(1, 4, 4), x.context.tensor(1, "int32"), n),
-    "conv_1d": lambda x, n: gb.conv_1d(x.reshape(1, 4, 4), x.reshape(1, 4, 4), n),
+    "diag_mask_inf": gb.ops.diag_mask_inf,
+    "group_norm": lambda x, n: gb.ops.group_norm(x.reshape(1, 4, 2, 2), n),
+    "rope": lambda x, n: gb.ops.rope(x.reshape(1, 4, 4), x.context.tensor(1, "int32"), n),
+    "conv_1d": lambda x, n: gb.ops.conv_1d(x.reshape(1, 4, 4), x.reshape(1, 4, 4), n),
 }  # fmt: skip
 FLOATS: dict[str, Callable[[gb.Tensor, Any], Any]] = {
-    "scale": gb.scale,
-    "norm": gb.norm,
-    "leaky_relu": gb.leaky_relu,
-    "clamp": lambda x, low: gb.clamp(x, low, 3),
+    "scale": gb.ops.scale,
+    "norm": gb.ops.norm,
+    "leaky_relu": gb.ops.leaky_relu,
+    "clamp": lambda x, low: gb.ops.clamp(x, low, 3),
 }  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def x() -> gb.Tensor:
 @pytest.mark.parametrize("name", INTEGERS)
 @shown([*FRACTIONS, *NO_NUMBERS])
 def test_integer_parameters_accept_only_integers(x: gb.Tensor, name: str, value: Any) -> None:
-    with pytest.raises((gb.InvalidArgumentError, TypeError), match="must be") as caught:
+    with pytest.raises((gb.errors.InvalidArgumentError, TypeError), match="must be") as caught:
         INTEGERS[name](x, value)
     assert "NoneType" not in str(caught.value)
 
@@ -61,7 +61,7 @@ def test_integers_of_numpy_are_integers(x: gb.Tensor, name: str, value: Any) -> 
 @pytest.mark.parametrize("name", FLOATS)
 @shown(NO_NUMBERS)
 def test_number_parameters_refuse_text(x: gb.Tensor, name: str, value: Any) -> None:
-    with pytest.raises((gb.InvalidArgumentError, TypeError), match="must be a number"):
+    with pytest.raises((gb.errors.InvalidArgumentError, TypeError), match="must be a number"):
         FLOATS[name](x, value)
 
 

@@ -88,7 +88,7 @@ class Shown:
         self.ctx = gb.Context()
         a, b = (gb.Backend(f"SIM:name={d}") for d in devices)
         x = self.ctx.tensor((8, 8), name=names[0])
-        y = gb.relu(x).named(names[1])
+        y = gb.ops.relu(x).named(names[1])
         z = (y + y).named(names[2])
         self.graph = self.ctx.graph(z)
         self.sched = gb.Scheduler([a, b])
@@ -210,7 +210,7 @@ def test_long_graphs_are_cut() -> None:
     ctx = gb.Context()
     y = ctx.tensor((4,), name="x")
     for i in range(5000):
-        y = gb.relu(y).named(f"n{i}")
+        y = gb.ops.relu(y).named(f"n{i}")
     text = ctx.graph(y)._repr_html_()
     assert len(text) < 20_000
     page = Page(text)
@@ -220,7 +220,7 @@ def test_long_graphs_are_cut() -> None:
         with gb.Context() as other:
             z = other.tensor((4,))
             for _ in range(n):
-                z = gb.relu(z)
+                z = gb.ops.relu(z)
             rows = [tag for tag, _ in Page(other.graph(z)._repr_html_()).elements if tag == "tr"]
             assert len(rows) == 1 + min(n, 101)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from public import LIBRARY, THINGS
 
 
 class Lies:
@@ -62,6 +63,7 @@ UNTRIED = {
     "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__", "Metadata.__init__",
     "UnknownType.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__", "BackendList.__init__",
     "BackendList.__getitem__", "as_dtype.what", "as_dtype.value", "Costs.cached.options",
+    "ArrayDevice.__init__",
 }  # fmt: skip
 """Names that only this package makes or calls, methods of Python's list, and options that another
 function checks."""
@@ -77,7 +79,7 @@ class World:
         self.x = ctx.constant(np.ones((4, 4), np.float32), name="x")
         self.image = ctx.tensor((1, 4, 8, 8), name="image")
         self.ids = ctx.tensor(4, gb.int32, name="ids")
-        self.node = gb.relu(self.x).named("node")
+        self.node = gb.ops.relu(self.x).named("node")
         self.graph = ctx.graph(self.node)
         self.sched = gb.Scheduler([self.sim, self.cpu])
         self.plan = self.sched.prepare(self.graph)
@@ -98,16 +100,18 @@ class World:
         return {
             "Context": gb.Context(), "Tensor": gb.Context(allocate=True).tensor((4, 4)).set(1), "Graph": self.graph,
             "Backend": self.cpu, "BufferType": self.cpu.buffer_type,
-            "Buffer": self.cpu.allocate(4096), "Scheduler": self.sched, "Event": gb.Event(self.sim), "Plan": self.plan,
-            "Trace": self.trace, "Profile": self.profile, "ProfileTable": self.profile.table(limits=False),
+            "Buffer": self.cpu.allocate(4096), "Scheduler": self.sched, "Event": gb.backend.Event(self.sim),
+            "Plan": self.plan, "Trace": self.trace, "Profile": self.profile,
+            "ProfileTable": self.profile.table(limits=False),
             "ProfileComparison": self.profile.compare(self.profile),
-            "TensorAllocator": gb.TensorAllocator(self.cpu, 4096), "GraphAllocator": gb.GraphAllocator(self.cpu),
-            "DType": gb.q4_0,
+            "TensorAllocator": gb.sched.TensorAllocator(self.cpu, 4096),
+            "GraphAllocator": gb.sched.GraphAllocator(self.cpu),
+            "DType": gb.dtypes.q4_0,
             "Pending": self.sched.compute_async(self.graph), "GGUFFile": self.file,
             "GGUFTensor": self.file.tensors["w"],
             "Metadata": self.file.metadata, "Weights": self.weights, "Writer": gb.gguf.Writer(self.folder / "w.gguf"),
-            "BackendList": gb.backends(), "Costs": gb.Costs([gb.DeviceCosts(), gb.DeviceCosts()]),
-            "MemoryPlan": gb.plan_memory([0], [1], [2]), "SchedulerStats": self.sched.stats,
+            "BackendList": gb.backends(), "Costs": gb.sched.Costs([gb.sched.DeviceCosts(), gb.sched.DeviceCosts()]),
+            "MemoryPlan": gb.planning.plan_memory([0], [1], [2]), "SchedulerStats": self.sched.stats,
         }  # fmt: skip
 
     def value(self, name: str, parameter: inspect.Parameter) -> Any:
@@ -150,29 +154,25 @@ class World:
 
 def callables() -> list[tuple[str, Any]]:
     found: dict[str, Any] = {}
-    for module in (gb, gb.gguf):
-        for name in module.__all__:
-            thing = getattr(module, name)
-            if inspect.isfunction(thing):
-                found[name] = thing
-            elif (
-                inspect.isclass(thing)
-                and thing.__module__.startswith("ggml_backend")
-                and not issubclass(thing, BaseException)
-            ):
-                if "__init__" in vars(thing):
-                    found[f"{name}.__init__"] = thing.__init__
-                for base in reversed(thing.__mro__):
-                    if base.__module__.startswith("ggml_backend"):
-                        for attribute, member in vars(base).items():
-                            if isinstance(member, (classmethod, staticmethod)):
-                                member = member.__func__
-                            if inspect.isfunction(member) and (
-                                not attribute.startswith("_") or attribute == "__getitem__"
-                            ):
-                                found[f"{name}.{attribute}"] = member
-                            if isinstance(member, property) and member.fset is not None:
-                                found[f"{name}.{attribute}="] = member.fset
+    for name, thing in LIBRARY.items():
+        if inspect.isfunction(thing):
+            found[name] = thing
+        elif (
+            inspect.isclass(thing)
+            and thing.__module__.startswith("ggml_backend")
+            and not issubclass(thing, BaseException)
+        ):
+            if "__init__" in vars(thing):
+                found[f"{name}.__init__"] = thing.__init__
+            for base in reversed(thing.__mro__):
+                if base.__module__.startswith("ggml_backend"):
+                    for attribute, member in vars(base).items():
+                        if isinstance(member, (classmethod, staticmethod)):
+                            member = member.__func__
+                        if inspect.isfunction(member) and (not attribute.startswith("_") or attribute == "__getitem__"):
+                            found[f"{name}.{attribute}"] = member
+                        if isinstance(member, property) and member.fset is not None:
+                            found[f"{name}.{attribute}="] = member.fset
     return sorted(found.items())
 
 
@@ -197,7 +197,7 @@ def world(tmp_path_factory):
 
 def call(world: World, name: str, wanted: str, wrong: Any) -> None:
     owner, _, method = name.partition(".")
-    thing = getattr(gb, owner, None) or getattr(gb.gguf, owner)
+    thing = THINGS[owner]
     if not method or method == "__init__":
         function = thing
         parameters = list(inspect.signature(thing.__init__ if method else thing).parameters.values())[
@@ -244,7 +244,7 @@ def complaint(error: Exception, name: str, parameter: str) -> str | None:
     if not isinstance(error, (TypeError, ValueError)):
         return "it is no error of this package"
     said = [parameter, name.partition(".")[2].strip("=_"), name.partition(".")[0]]
-    said.append(getattr(getattr(gb, name, None), "__name__", ""))  # the name of an alias's target
+    said.append(getattr(THINGS.get(name), "__name__", ""))  # the name of an alias's target
     return None if any(word and word in text for word in said) else "it names neither the argument nor what was called"
 
 

@@ -25,7 +25,7 @@ from source_tree import in_tree
 from test_modules import CC, compile_module
 
 needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler")
-LEVELS = [level for level, usable in gb.cpu_levels().items() if usable]
+LEVELS = [level for level, usable in gb.backend.cpu_levels().items() if usable]
 
 
 # ------------------------------------------------------------------------------------------------------ correct devices
@@ -101,7 +101,7 @@ DEFECTS = {
 FIND = """
 import json, sys
 import ggml_backend as gb
-gb.load_backend(sys.argv[1])
+gb.backend.load_backend(sys.argv[1])
 found = {}
 for defect in ["", *sys.argv[2:]]:
     only = ["add", "mul", "neg", "relu", "sqr", "mul_mat", "memory", "refusal/abs/*"]
@@ -252,21 +252,25 @@ def test_progress_and_nothing_is_printed(capsys):
 def test_wrong_arguments():
     with pytest.raises(TypeError, match="device must be a name or a Backend, not int"):
         gb.testing.check_device(3)
-    with pytest.raises(gb.InvalidArgumentError, match=r"only: no case is called 'ad'; did you mean 'add'"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"only: no case is called 'ad'; did you mean 'add'"):
         gb.testing.check_device("SIM", only="ad", quick=True)
-    with pytest.raises(gb.InvalidArgumentError, match=r"only: 'special values' are cases of special_values=True"):
+    with pytest.raises(
+        gb.errors.InvalidArgumentError, match=r"only: 'special values' are cases of special_values=True"
+    ):
         gb.testing.check_device("SIM", only="special values", quick=True)
-    with pytest.raises(gb.InvalidArgumentError, match=r"only: no case is called 'operator'; did you mean 'operators'"):
+    with pytest.raises(
+        gb.errors.InvalidArgumentError, match=r"only: no case is called 'operator'; did you mean 'operators'"
+    ):
         gb.testing.check_device("SIM", only="operator", quick=True)
     with pytest.raises(TypeError, match="only: each must be a str"):
         gb.testing.check_device("SIM", only=[3])
     with pytest.raises(TypeError, match="progress"):
         gb.testing.check_device("SIM", progress=3)
-    with pytest.raises(gb.InvalidArgumentError, match="seed must not be negative"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="seed must not be negative"):
         gb.testing.check_device("SIM", seed=-1)
-    with pytest.raises(gb.InvalidArgumentError, match="mem: a backend has its options already"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="mem: a backend has its options already"):
         gb.testing.check_device(gb.Backend("SIM"), mem="1M")
-    with pytest.raises(gb.InvalidArgumentError, match="there is no backend"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="there is no backend"):
         gb.testing.check_device("NOTHING")
 
 
@@ -398,7 +402,7 @@ def test_tolerances_tell_right_from_wrong():
     assert tolerance.allowance(rule, want, 1.0, gb.int32, [f32]) == 0
     sums = tolerance.Rule(terms=0, n=100)
     assert tolerance.allowance(sums, np.zeros(1), 3.0, f32, [f32]) == pytest.approx(2 * 100 * 2.0**-24 * 3)
-    one = tolerance.block_allowance(np.array([[8.0, -1.0]]), gb.q4_0)
+    one = tolerance.block_allowance(np.array([[8.0, -1.0]]), gb.dtypes.q4_0)
     assert one == pytest.approx(2.0)  # a quarter of the largest
 
 

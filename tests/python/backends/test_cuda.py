@@ -18,10 +18,10 @@ def test_missing_has_the_reason() -> None:
     assert ("CUDA0" in names) != ("CUDA" in names.missing)
     if "CUDA0" not in names:
         assert names.missing["CUDA"]
-        with pytest.raises(gb.InvalidArgumentError) as caught:
+        with pytest.raises(gb.errors.InvalidArgumentError) as caught:
             gb.Backend("CUDA0")
         assert names.missing["CUDA"] in str(caught.value)
-        with pytest.raises(gb.InvalidArgumentError) as caught:
+        with pytest.raises(gb.errors.InvalidArgumentError) as caught:
             gb.Backend("nothing")
         assert "CUDA:" not in str(caught.value)
 
@@ -33,7 +33,7 @@ os.environ["GGML_CUDA_MODULE"] = "/no/such/module.so"
 import ggml_backend as gb
 from ggml_backend import backend as backend_module
 print(gb.backends().missing["CUDA"])
-assert gb.load_report() == []
+assert gb.backend.load_report() == []
 """
     assert "/no/such/module.so" in script(source)
 
@@ -47,9 +47,9 @@ def test_products_agree_with_the_cpu(type_: str) -> None:
     values, inputs = rng.standard_normal((64, 512)).astype(np.float32), rng.standard_normal((7, 512)).astype(np.float32)
     cpu = gb.Backend("CPU")
     with gb.Context() as ctx:
-        w = ctx.tensor((64, 512), getattr(gb, type_))
+        w = ctx.tensor((64, 512), getattr(gb.dtypes, type_))
         x = ctx.tensor((7, 512))
-        graph = ctx.graph(gb.mul_mat(w, x))
+        graph = ctx.graph(gb.ops.mul_mat(w, x))
         ctx.allocate(cpu)
         w.set(values, quantize=True)
         x.set(inputs)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
 def compile_module(
     target: Path, *sources: Path, define: str = "GGML_BACKEND_MODULE_BUILD", forward: bool = True
 ) -> Path:
-    include = Path(gb.get_include())
+    include = Path(gb.backend.get_include())
     files = [*sources, *([include / "ggml-backend-module.c"] if forward else [])]
     command = [
         str(CC),
@@ -54,16 +54,16 @@ import numpy as np
 for other in sys.argv[2:]:
     other = ctypes.CDLL(other, mode=ctypes.RTLD_GLOBAL)
 import ggml_backend as gb
-assert gb.load_report() == []
-assert gb.load_backend(sys.argv[1]) == ["MINI"]
-assert gb.load_backend(sys.argv[1]) == []
-(record,) = gb.load_report()
+assert gb.backend.load_report() == []
+assert gb.backend.load_backend(sys.argv[1]) == ["MINI"]
+assert gb.backend.load_backend(sys.argv[1]) == []
+(record,) = gb.backend.load_report()
 assert record.ok and record.name == "mini" and record.backends == 1 and record.message == ""
 assert "MINI" in gb.backends()
 with gb.Context() as ctx, gb.Backend("MINI") as mini, gb.Backend("CPU") as cpu:
     a, b = ctx.tensor((5, 7)), ctx.tensor((5, 7))
     total = a * b + a
-    y = gb.sqrt(total)
+    y = gb.ops.sqrt(total)
     graph = ctx.graph(y)
     with gb.Scheduler([mini, cpu]) as sched:
         sched.allocate(graph)
@@ -95,7 +95,7 @@ import os, sys
 import ggml_backend as gb
 os.environ["LD_LIBRARY_PATH"] = sys.argv[1]
 try:
-    gb.load_backend("mini.so")
+    gb.backend.load_backend("mini.so")
 except FileNotFoundError as error:
     assert "mini.so" in str(error)
     assert "MINI" not in gb.backends(), gb.backends()
@@ -122,9 +122,9 @@ def test_refused(tmp_path, define, error, message):
 import sys
 import ggml_backend as gb
 try:
-    gb.load_backend(sys.argv[1])
+    gb.backend.load_backend(sys.argv[1])
 except gb.GgmlError as e:
-    (record,) = gb.load_report()
+    (record,) = gb.backend.load_report()
     assert not record.ok and record.path == sys.argv[1]
     assert str(e).endswith(record.message.removeprefix("ggml_backend_load: "))
     print(type(e).__name__, e)
@@ -136,14 +136,14 @@ except gb.GgmlError as e:
 
 def test_not_a_module(tmp_path):
     (tmp_path / "text.so").write_text("hello")
-    with pytest.raises(gb.InvalidArgumentError, match="no backend module"):
-        gb.load_backend(tmp_path / "text.so")
-    with pytest.raises(gb.FileError):
-        gb.load_backend(tmp_path)
+    with pytest.raises(gb.errors.InvalidArgumentError, match="no backend module"):
+        gb.backend.load_backend(tmp_path / "text.so")
+    with pytest.raises(gb.errors.FileError):
+        gb.backend.load_backend(tmp_path)
     with pytest.raises(TypeError):
-        gb.load_backend(None)  # type: ignore[arg-type]
+        gb.backend.load_backend(None)  # type: ignore[arg-type]
     # a build with CUDA may have one more
-    assert [r.ok for r in gb.load_report() if str(tmp_path) in r.path] == [False, False]
+    assert [r.ok for r in gb.backend.load_report() if str(tmp_path) in r.path] == [False, False]
 
 
 def test_a_long_module_path_is_a_missing_file(holds):

@@ -125,7 +125,7 @@ def safetensors(folder: Path) -> Iterator[tuple[str, list[list[str]]]]:
 def profiles(folder: Path) -> Iterator[tuple[str, list[Callable[[], object]]]]:
     with gb.Context() as c, gb.Backend("CPU", n_threads=1) as cpu:
         x = c.tensor((4, 4)).set_input()
-        graph = c.graph(gb.relu(x) + 1.0)
+        graph = c.graph(gb.ops.relu(x) + 1.0)
         scheduler = gb.Scheduler([cpu])
         scheduler.allocate(graph)
         x.set(0.0)
@@ -134,7 +134,7 @@ def profiles(folder: Path) -> Iterator[tuple[str, list[Callable[[], object]]]]:
     for name, data in changed(json.loads(profile.to_json(limits=False))):
 
         def use(data: Any = data) -> None:
-            found = gb.Profile.from_json(json.dumps(data))
+            found = gb.profile.Profile.from_json(json.dumps(data))
             str(found), found.table(limits=False), found.compare(profile), found.to_trace(), found._repr_html_()
 
         yield f"profile {name}", [use]

@@ -362,9 +362,9 @@ MINE = """
 import numpy as np
 import ggml_backend as gb
 
-@gb.register_device("IMPORTED")
-class Imported(gb.Device):
-    @gb.op("add", "mul")
+@gb.devices.register_device("IMPORTED")
+class Imported(gb.devices.Device):
+    @gb.devices.op("add", "mul")
     def elements(self, node, out, a, b):
         {"add": np.add, "mul": np.multiply}[node.op](a, b, out=out)
 """
@@ -390,8 +390,8 @@ def test_devices_of_an_imported_module(tmp_path):
 
 def test_an_unknown_device_explains_how_to_make_one():
     words = (
-        "gb.register_device registers a Python class (on the command line: --import MODULE), gb.load_backend loads a"
-        " shared library"
+        "gb.devices.register_device registers a Python class (on the command line: --import MODULE),"
+        " gb.backend.load_backend loads a shared library"
     )
     failed(run("plan", "llama", "--devices", "NOPE"), 1, "there is no backend 'NOPE'; there are CPU, ", f"; {words}\n")
     assert words not in run("plan", "llama", "--devices", "CPUS").stderr
@@ -419,7 +419,7 @@ def info_of_cpu(**variables: str) -> dict[str, Any]:
 
 def test_info_of_the_cpu() -> None:
     found = info_of_cpu()
-    assert found["level"] in gb.cpu_levels() and found["processor"]
+    assert found["level"] in gb.backend.cpu_levels() and found["processor"]
     assert list(found["traits"]) == ["bf16_dots", "byte_dots", "wide", "l1", "l2", "l3"]
     for name, trait in found["traits"].items():
         assert trait["source"] in ("measured", "stated by the processor", "unknown"), name
@@ -467,8 +467,8 @@ w, x = (rng.standard_normal(shape, dtype=np.float32) for shape in ((96, 640), (8
 bits = gb.quantize(w, gb.bfloat16).view(np.uint16)
 with gb.Backend("CPU") as cpu, gb.Context() as ctx:
     a, b = ctx.tensor(w.shape, gb.bfloat16), ctx.tensor(x.shape)
-    y = gb.mul_mat(a, b)
-    z = gb.silu(b)
+    y = gb.ops.mul_mat(a, b)
+    z = gb.ops.silu(b)
     graph = ctx.graph(y, z)
     with ctx.allocate(cpu):
         a.set(bits)

@@ -91,7 +91,7 @@ def test_limits_are_measured(backend):
     scalar = Limits(gb.Backend("CPU", n_threads=1, level="scalar"), 0.002)
     assert scalar.level == "scalar"
     assert scalar.arithmetic("f32") > 1e6
-    assert limits.best_level == [name for name, usable in gb.cpu_levels().items() if usable][-1]
+    assert limits.best_level == [name for name, usable in gb.backend.cpu_levels().items() if usable][-1]
 
 
 def test_measuring_reports_errors():
@@ -139,12 +139,12 @@ def test_weights_of_every_type(backend):
 
 def test_products_compute_with_their_type(backend):
     names = []
-    for c in product_cases(backend, Known(), [gb.float32, gb.q4_0], quick=True):  # type: ignore[arg-type]
+    for c in product_cases(backend, Known(), [gb.float32, gb.dtypes.q4_0], quick=True):  # type: ignore[arg-type]
         c.run()
         names.append(c.name)
         n = int(c.name.rpartition("=")[2])
         assert c.flops == 2.0 * 256 * 512 * n
-        assert c.memory == 256 * (gb.q4_0 if c.name.startswith("q4_0") else gb.float32).row_nbytes(512)
+        assert c.memory == 256 * (gb.dtypes.q4_0 if c.name.startswith("q4_0") else gb.float32).row_nbytes(512)
     assert len(names) == 12
     algorithms = ("dense_row", "blocked_f32", "blocked_bf16", "unpacked_bf16", "blocked_bytes", "interleaved")
     assert [arithmetic_of(a) for a in algorithms] == ["f32", "f32", "bf16", "bf16", "bytes", "bytes"]
@@ -152,11 +152,11 @@ def test_products_compute_with_their_type(backend):
 
 def test_the_algorithm_of_a_product(backend):
     with gb.Context() as ctx:
-        product = gb.ops.mul_mat(ctx.tensor((32, 512), gb.q4_0), ctx.tensor((2, 512)))
+        product = gb.ops.mul_mat(ctx.tensor((32, 512), gb.dtypes.q4_0), ctx.tensor((2, 512)))
         found = algorithm_of(product, "scalar")
         assert found.name == "byte_dots"
         assert dict(found.declined)["short_q8_0"] == "the weights are not q8_0"
-        with pytest.raises(gb.InvalidArgumentError, match="ADD is no product"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match="ADD is no product"):
             algorithm_of(product + product, "scalar")
     cases = list(product_cases(backend, Known(), [gb.float32], quick=True))  # type: ignore[arg-type]
     taken = {c.name.split()[-1]: c.algorithm for c in cases}
@@ -190,7 +190,7 @@ def test_models_compute(backend):
     c, vocab = (256, 2, 512), 512
     per_layer = 2 * c[0] * c[0] + 2 * c[0] * c[0] // 4 + 3 * c[0] * c[2]
     assert cases[1].flops == 2.0 * (2 * per_layer + vocab * c[0])
-    assert cases[0].memory == cases[1].memory == gb.q8_0.row_nbytes(256) * (2 * per_layer + vocab * c[0]) / 256
+    assert cases[0].memory == cases[1].memory == gb.dtypes.q8_0.row_nbytes(256) * (2 * per_layer + vocab * c[0]) / 256
 
 
 # --------------------------------------------------------------------------------------------------------- command line

@@ -19,7 +19,7 @@ import beside
 ctx = gb.Context()
 x = ctx.constant(np.ones((4, 64), np.float32))
 for i in range(2):
-    x = gb.soft_max(x @ ctx.constant(np.eye(64, dtype=np.float32), name=f"blk.{i}.weight").T)
+    x = gb.ops.soft_max(x @ ctx.constant(np.eye(64, dtype=np.float32), name=f"blk.{i}.weight").T)
 graph = ctx.graph(x)
 for backend in ([gb.Backend("CPU", n_threads=1)], [gb.Backend("CPU", n_threads=2)]):
     with gb.Scheduler(backend) as sched:
@@ -76,7 +76,7 @@ def test_groups_and_limits(folder):
 def test_files_of_the_profile_command(folder):
     done = run(folder, "--no-limits", "--json", "a.json", "--trace", "a.trace.json", "program.py")
     assert done.returncode == 0, done
-    profile = gb.Profile.from_json(folder / "a.json")
+    profile = gb.profile.Profile.from_json(folder / "a.json")
     assert len(profile.records) == 24
     trace = json.loads((folder / "a.trace.json").read_text())
     assert sum(e["ph"] == "X" for e in trace["traceEvents"]) == 24
@@ -134,7 +134,7 @@ def test_an_interrupted_script_and_a_script_with_threads(folder: Path) -> None:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == status, done.stderr
         assert "MUL_MAT" in done.stdout
-        assert len(gb.Profile.from_json(folder / "p.json").runs) == 1
+        assert len(gb.profile.Profile.from_json(folder / "p.json").runs) == 1
         (folder / "p.json").unlink()
 
 

@@ -64,10 +64,10 @@ def test_presence_is_processor_time_by_the_time_of_all_threads(monkeypatch: pyte
 # -------------------------------------------------------------------------------------------------------------- profile
 
 
-def profile_of(*names: str) -> gb.Profile:
+def profile_of(*names: str) -> gb.profile.Profile:
     ctx, cpu = gb.Context(), gb.Backend("CPU", n_threads=1)
     x = ctx.constant(np.ones((4, 8), np.float32))
-    y = gb.relu(x) * 2
+    y = gb.ops.relu(x) * 2
     for tensor, name in zip((y.sources[0], y), names, strict=False):
         tensor.named(name)
     graph, sched = ctx.graph(y), gb.Scheduler(cpu)
@@ -92,14 +92,14 @@ def low_limits(presence: float) -> MachineLimits:
 def test_impossible_shares_and_a_busy_machine_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     profile = profile_of()
     levels = profile.limits()
-    monkeypatch.setattr(gb.Profile, "limits", lambda self, **_: dict.fromkeys(levels, low_limits(0.5)))
+    monkeypatch.setattr(gb.profile.Profile, "limits", lambda self, **_: dict.fromkeys(levels, low_limits(0.5)))
     table = profile.table()
     assert re.search(r"\d%! ", str(table))
     assert [note.split(":")[0] for note in table.notes] == [
         "other processes used this machine", "shares above 100% (!) are impossible",
     ]  # fmt: skip
     assert str(table).count("\nnote: ") == 2 and table._repr_html_().count("<p>Note: ") == 2
-    monkeypatch.setattr(gb.Profile, "limits", lambda self, **_: {})
+    monkeypatch.setattr(gb.profile.Profile, "limits", lambda self, **_: {})
     assert profile.table().notes == ()
 
 
@@ -130,7 +130,7 @@ def test_texts_of_objects_agree_with_their_numbers(tmp_path) -> None:
         weights = file.load(gb.Backend("CPU"))
         texts += [repr(file), repr(file.metadata), repr(file.tensors), repr(weights)]
     ctx, cpu = gb.Context(), gb.Backend("CPU", n_threads=1)
-    graph = ctx.graph(gb.relu(ctx.constant(np.ones((1,), np.float32))))
+    graph = ctx.graph(gb.ops.relu(ctx.constant(np.ones((1,), np.float32))))
     sched = gb.Scheduler(cpu)
     with sched.trace(), sched.profile() as profile:
         sched.compute(graph)

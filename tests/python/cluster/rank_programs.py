@@ -27,13 +27,13 @@ from ranks import alone, compute_on, placed
 
 def models() -> None:
     """All ranks compute the bits of one process."""
-    with gb.cluster.start(deadline=20, threads=1) as cluster:
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster:
         for name in ("embed", "llama"):
             wanted = alone(name, range(3))
             with placed(name, cluster.backends()) as (model, sched):
                 for seed, want in enumerate(wanted):
                     np.testing.assert_array_equal(model.run(sched, seed), want)
-                assert {s.backend for s in sched.splits} >= {f"MPI{r}:CPU" for r in range(1, cluster.size)}
+                assert {s.backend for s in sched.splits} >= {f"MPI{r}:CPU" for r in range(1, cluster.n_ranks)}
 
 
 def minilm(tree: str) -> None:
@@ -42,7 +42,7 @@ def minilm(tree: str) -> None:
     from examples.embed.model import Embedder
 
     texts = [" ".join(["word"] * n) + f" number {n}" for n in range(1, 20)]
-    with gb.cluster.start(deadline=60, threads=1) as cluster:
+    with gb.cluster.start(deadline=60, n_threads=1) as cluster:
         devices = [*(b.name for b in cluster.backends()), "CPU"]
         embedder = Embedder(devices, 1)
         found = embedder.embed(texts, 4)
@@ -51,14 +51,14 @@ def minilm(tree: str) -> None:
 
 
 def device(name: str) -> None:
-    with gb.cluster.start(deadline=20, threads=1):
+    with gb.cluster.start(deadline=20, n_threads=1):
         report = gb.testing.check_device(name, quick=True, only=["graphs", "memory"])
         assert report.ok, report
 
 
 def weights(path: str, *other: str) -> None:
     """Each rank reads its own file. ``other``: a file that replaces it on rank 0 only."""
-    with gb.cluster.start(deadline=20, threads=1) as cluster:
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster:
         remote = cluster.backends()
         file = gb.gguf.open(path)
         before = cluster.bytes_sent
@@ -77,14 +77,14 @@ def weights(path: str, *other: str) -> None:
             try:
                 file.load({"*": remote[0]}, names="t0")
                 raise AssertionError("the file is another one")
-            except gb.FileError as error:
+            except gb.errors.FileError as error:
                 assert "'t0'" in str(error) and "rank 1" in str(error) and "the files differ" in str(error), error
 
 
 def lost(how: str) -> None:
     """A rank is killed or stopped during runs. The others continue."""
     _mpi.rank()  # starts MPI, which may take longer than the deadline
-    with gb.cluster.start(deadline=3 if how == "SIGSTOP" else 60, threads=1) as cluster:
+    with gb.cluster.start(deadline=3 if how == "SIGSTOP" else 60, n_threads=1) as cluster:
         with placed("embed", cluster.backends()) as (model, sched):
             model.run(sched, 0)
             os.kill(cluster.ranks[2].pid, getattr(signal, how))
@@ -93,7 +93,7 @@ def lost(how: str) -> None:
                 for seed in range(100):
                     model.run(sched, seed)
                 raise AssertionError("nobody noticed")
-            except gb.DeviceLostError as error:
+            except gb.errors.DeviceLostError as error:
                 took = time.perf_counter() - begin
                 assert error.rank == 2 and error.host == cluster.ranks[2].host
                 reason = "has not answered" if how == "SIGSTOP" else "its process has died"
@@ -125,13 +125,13 @@ def dies(at: str) -> None:
 
     if MPI.COMM_WORLD.Get_rank() == 2:
         m.commands_of = commands_of
-    with gb.cluster.start(deadline=60, threads=1) as cluster:
+    with gb.cluster.start(deadline=60, n_threads=1) as cluster:
         with placed("embed", cluster.backends()) as (model, sched):
             try:
                 for seed in range(100):
                     model.run(sched, seed)
                 raise AssertionError("nobody noticed")
-            except gb.DeviceLostError as error:
+            except gb.errors.DeviceLostError as error:
                 assert error.rank == 2 and "its process has died" in str(error), error
         compute_on(cluster.backends()[0])
 
@@ -151,11 +151,11 @@ class Large:
         self.sched.allocate(self.graph)
         self.base = np.arange(n, dtype=np.float32) % 1000
 
-    def start(self, value: int) -> gb.Pending:
+    def start(self, value: int) -> gb.sched.Pending:
         self.x.set(self.base + np.float32(value))
         return self.sched.compute_async(self.graph, results=self.y)
 
-    def expect(self, run: gb.Pending, value: int) -> None:
+    def expect(self, run: gb.sched.Pending, value: int) -> None:
         np.testing.assert_array_equal(run.results()[0], self.base + np.float32(value + 8))
 
 
@@ -170,7 +170,7 @@ def large() -> None:
 
     _mpi.MpiTransport.lend = lend  # type: ignore[method-assign]
     atexit.register(lambda: print(f"lent {len(lent)} times", flush=True))
-    with gb.cluster.start(deadline=60, threads=1) as cluster:
+    with gb.cluster.start(deadline=60, n_threads=1) as cluster:
         for copies in (1, 4):
             work = Large(cluster.backends(), copies)
             for value in range(20):
@@ -185,14 +185,14 @@ def pieces(nbytes: str, limit: str) -> None:
     m.MAX_DATA = int(limit)
     n = int(nbytes) // 4
     marks = np.array([0, 1, m.MAX_DATA // 4, n // 2, n - 1]).clip(0, n - 1)
-    with gb.cluster.start(deadline=120, threads=1) as cluster, gb.Context() as ctx:
+    with gb.cluster.start(deadline=120, n_threads=1) as cluster, gb.Context() as ctx:
         ranks, cpu = cluster.backends(), gb.Backend("CPU", n_threads=1)
         x = ctx.tensor(n, name="x")
         for device in ranks[:1]:
             device.allocate(4 * n + 64).place(x)
-        y = gb.relu(x)
-        middle = y if len(ranks) == 1 else gb.relu(y)
-        total = gb.sum(middle)
+        y = gb.ops.relu(x)
+        middle = y if len(ranks) == 1 else gb.ops.relu(y)
+        total = gb.ops.sum(middle)
         with gb.Scheduler([*ranks, cpu]) as sched:
             sched.set_backend(y, ranks[0])
             if middle is not y:
@@ -272,7 +272,7 @@ def catches() -> None:
             try:
                 caught(5, nbytes - 1)
                 raise AssertionError("too long, without an error")
-            except gb.DeviceError as error:
+            except gb.errors.DeviceError as error:
                 assert "cannot be received" in str(error), error
         elif rank == 2:
             letter().take()
@@ -307,7 +307,7 @@ def sender_dies(nbytes: str) -> None:
         try:
             found = transport.catch(1, tag, target, 30)
             assert found in (None, size) and (size or found is None), found
-        except (gb.DeviceLostError, _mpi.Unusable) as error:
+        except (gb.errors.DeviceLostError, _mpi.Unusable) as error:
             print(f"{type(error).__name__}: {error}", flush=True)
         assert time.monotonic() - begin < 5
         transport.send(0, tag, b"fine")
@@ -341,7 +341,7 @@ def lost_large(how: str, ms: str) -> None:
     """Rank 2 is killed or stopped while large activations are sent. Rank 1 continues, unless rank 2
     was stopped within a message to it, or MPI blocks it."""
     _mpi.rank()  # starts MPI, which may take longer than the deadline
-    with gb.cluster.start(deadline=3, threads=1) as cluster:
+    with gb.cluster.start(deadline=3, n_threads=1) as cluster:
         work, pid, other = Large(cluster.backends(), 2), cluster.ranks[2].pid, cluster.ranks[1].pid
         work.expect(work.start(0), 0)
         threading.Timer(float(ms) / 1e3, os.kill, (pid, getattr(signal, how))).start()
@@ -351,13 +351,13 @@ def lost_large(how: str, ms: str) -> None:
                 for value in range(3):
                     work.expect(work.start(value), value)
             raise AssertionError("nobody noticed")
-        except gb.DeviceLostError as error:
+        except gb.errors.DeviceLostError as error:
             found = error
         try:
             assert found.rank == 2 or how == "SIGSTOP", found
             assert [b.name for b in cluster.backends()] == ["MPI1:CPU"], [r.lost for r in cluster.ranks]
             compute_on(cluster.backends()[0])
-        except (AssertionError, gb.DeviceLostError):
+        except (AssertionError, gb.errors.DeviceLostError):
             first = cluster.ranks[1].lost
             if first is None or (how != "SIGSTOP" and not blocks_within_mpi(first, other)):
                 raise
@@ -368,7 +368,7 @@ def silent(who: str, ms: str, how: str = "SIGSTOP") -> None:
     """Rank 1 is killed or stopped within a long message to rank 0 or 2, which continue."""
     _mpi.rank()
     _mpi._SLOWEST = 1e9
-    with gb.cluster.start(deadline=4, threads=1) as cluster, gb.Context() as c1, gb.Context() as c2:
+    with gb.cluster.start(deadline=4, n_threads=1) as cluster, gb.Context() as c1, gb.Context() as c2:
         one, two = cluster.backends()
         a, b = c1.tensor((1 << 27,), name="a"), c2.tensor((1 << 27,), name="b")
         c1.allocate(one), c2.allocate(two)
@@ -385,11 +385,11 @@ def silent(who: str, ms: str, how: str = "SIGSTOP") -> None:
                     b.copy_from(a)
                     two.synchronize()
             raise AssertionError("nobody noticed")
-        except gb.DeviceLostError as error:
+        except gb.errors.DeviceLostError as error:
             assert error.rank == 1, error
         print(f"noticed after {time.monotonic() - begin:.1f} s", flush=True)
         assert [b.name for b in cluster.backends()] == ["MPI2:CPU"], [r.lost for r in cluster.ranks]
-        with contextlib.suppress(gb.DeviceLostError):
+        with contextlib.suppress(gb.errors.DeviceLostError):
             two.synchronize()
         compute_on(cluster.backends()[0])
 
@@ -400,7 +400,7 @@ def text(path: str, examples: str) -> None:
     from examples.llama.model import Llama, Sampler
 
     prompt = [3, 1, 4, 1, 5, 9, 2, 6]
-    with gb.cluster.start(deadline=20, threads=1) as cluster:
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster:
 
         def names() -> list[str]:
             return [*(b.name for b in cluster.backends()), "CPU"]
@@ -447,13 +447,13 @@ def too_few_threads() -> None:
     try:
         gb.cluster.start()
         raise AssertionError
-    except gb.UnsupportedError as error:
+    except gb.errors.UnsupportedError as error:
         assert "MPI_THREAD_MULTIPLE" in str(error)
 
 
 def interrupted() -> None:
     """Ctrl-C on rank 0 while ranks compute. The cluster works afterwards."""
-    with gb.cluster.start(deadline=20, threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
         wanted = model.run(sched, 7)
         for i in range(20):
             signal.setitimer(signal.ITIMER_REAL, 0.0005 * (i + 1))
@@ -467,7 +467,7 @@ def interrupted() -> None:
 
 def forks() -> None:
     """Children of rank 0 cannot use the cluster, and their exit does not disturb it."""
-    with gb.cluster(deadline=20, threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
+    with gb.cluster(deadline=20, n_threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
         wanted = model.run(sched, 7)
         for status in (0, 3):
             child = os.fork()
@@ -486,11 +486,11 @@ def forks() -> None:
 
 def forgets() -> None:
     """No call closes the cluster."""
-    compute_on(gb.cluster(deadline=20, threads=1).backends()[0])
+    compute_on(gb.cluster(deadline=20, n_threads=1).backends()[0])
 
 
 def raises() -> None:
-    with gb.cluster.start(deadline=20, threads=1) as cluster:
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster:
         compute_on(cluster.backends()[0])
         raise RuntimeError("of the script")
 

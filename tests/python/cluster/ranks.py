@@ -75,7 +75,7 @@ def compute_on(device: gb.Backend) -> None:
     x = np.arange(12, dtype=np.float32)
     with gb.Context() as ctx, gb.Scheduler([device, gb.Backend("CPU", n_threads=1)]) as sched:
         t = ctx.tensor((12,), name="t")
-        y = gb.sqr(t)
+        y = gb.ops.sqr(t)
         graph = ctx.graph(y)
         sched.set_backend(y, device)
         sched.allocate(graph)

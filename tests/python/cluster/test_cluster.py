@@ -144,8 +144,8 @@ def test_nothing_is_left_on_a_rank():
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        ({"delay": -1}, gb.InvalidArgumentError), ({"delay": math.inf}, gb.InvalidArgumentError),
-        ({"rate": 0}, gb.InvalidArgumentError), ({"jitter": math.nan}, gb.InvalidArgumentError),
+        ({"delay": -1}, gb.errors.InvalidArgumentError), ({"delay": math.inf}, gb.errors.InvalidArgumentError),
+        ({"rate": 0}, gb.errors.InvalidArgumentError), ({"jitter": math.nan}, gb.errors.InvalidArgumentError),
         ({"delay": "x"}, TypeError), ({"network": 3}, TypeError),
     ],
 )  # fmt: skip
@@ -161,7 +161,7 @@ def test_scratch_memory_of_ranks_is_known(name, alike, monkeypatch):
     or a local CPU if it is equal."""
     if not alike:
         monkeypatch.setattr("ggml_backend.cluster._host.Conductor.cpu_like", lambda self, peer: None)
-    with simulated(3, threads=2) as cluster:
+    with simulated(3, n_threads=2) as cluster:
         devices = cluster.backends()
         with placed(name, devices) as (model, sched):
             memory = sched.prepare(model.graph).memory

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost
 from ggml_backend.cli import main
 from ggml_backend.cluster import Description, LocalNetwork, simulated
 from ggml_backend.cluster._messages import DATA
+from ggml_backend.sched import CopyCost, Costs, DeviceCosts, OpCost
 from ggml_backend.sched._costs import file_of
 
 FAST, SLOW = {"delay": 0.0005, "rate": 1e9}, {"delay": 0.02, "rate": 1e7}
@@ -68,7 +68,7 @@ def test_links_are_measured_between_ranks():
 def test_two_devices_of_a_rank():
     with simulated(2, **SLOW) as cluster:
         a, b = gb.Backend("MPI1:CPU").device, gb.Backend("MPI1:SIM,name=X").device
-        assert cluster.size == 2
+        assert cluster.n_ranks == 2
         found = [*a.measure_link(b)]
     assert all(c.launch_us < 20_000 and c.bytes_per_us > 10 for c in found)  # no link is involved
 
@@ -95,14 +95,14 @@ def test_measured_once_and_kept(cache):
 
 def test_names_of_links_identify_equal_ranks(cache):
     """The names contain host, processor, cores, threads and connection, but no rank number."""
-    with simulated(3, threads=1, **FAST) as cluster:
+    with simulated(3, n_threads=1, **FAST) as cluster:
         one, two = cluster.backends()
         assert file_of(one) == file_of(two)
         names = {one.device._cost_name, one.device.link_name(two.device)}
         rank = cluster.ranks[1]
         assert all(rank.host in n and f"{rank.cores} cores, 1 threads" in n for n in names)
         before = file_of(one)
-    for options in ({"threads": 2, **FAST}, {"threads": 1, **SLOW}):
+    for options in ({"n_threads": 2, **FAST}, {"n_threads": 1, **SLOW}):
         with simulated(3, **options) as cluster:  # type: ignore[arg-type]
             one, two = cluster.backends()
             assert file_of(one) != before
@@ -135,8 +135,8 @@ def test_damaged_files_are_not_read(cache, damage):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"size": 65}, gb.InvalidArgumentError), ({"seconds": 0}, gb.InvalidArgumentError),
-        ({"seconds": "x"}, gb.InvalidArgumentError), ({"force": 3}, TypeError), ({"progress": 3}, TypeError),
+        ({"size": 65}, gb.errors.InvalidArgumentError), ({"seconds": 0}, gb.errors.InvalidArgumentError),
+        ({"seconds": "x"}, gb.errors.InvalidArgumentError), ({"force": 3}, TypeError), ({"progress": 3}, TypeError),
     ],
 )  # fmt: skip
 def test_wrong_arguments(arguments, error):
@@ -151,7 +151,7 @@ def test_a_rank_lost_during_calibration():
     with simulated(3, network=network, deadline=2.0) as cluster:
         backends = cluster.backends()
         network.kill(2)
-        with pytest.raises(gb.DeviceLostError):
+        with pytest.raises(gb.errors.DeviceLostError):
             cluster.calibrate(backends, size=64)
         assert len(cluster.calibrate(cluster.backends(), size=64).devices) == 1
 
@@ -170,7 +170,7 @@ def homes(backends: list[gb.Backend], costs: Costs, x_on: int, n: int = 4) -> li
         for i in range(n):
             weights.append(ctx.tensor((64, 64), name=f"w{i}"))
             with ctx.as_default():
-                y = gb.relu(y @ weights[-1].T)
+                y = gb.ops.relu(y @ weights[-1].T)
         graph = ctx.graph(y)
         sched.allocate(graph)
         values = rng.standard_normal((8, 64)).astype(np.float32)
@@ -224,7 +224,7 @@ def test_memory_spreads_work_over_ranks():
                 products = []
                 for i in range(6):
                     x, w = ctx.tensor((16 << i, 256), name=f"x{i}"), ctx.tensor((256, 256), name=f"w{i}")
-                    products.append(gb.sum(x @ w.T).named(f"y{i}"))
+                    products.append(gb.ops.sum(x @ w.T).named(f"y{i}"))
                 sched.allocate(ctx.graph(*products))
                 fast = [p.name for p in products if sched.get_backend(p) == backends[0]]
                 assert limit == 0 or sched.buffer_nbytes(backends[0]) <= limit
@@ -250,7 +250,7 @@ def test_equal_ranks_share_weights_that_one_cannot_hold():
                 x = y = ctx.tensor((8, 256), name="x")
                 weights = [ctx.tensor((256, 256), name=f"w{i}") for i in range(6)]
                 for w in weights:
-                    y = gb.relu(y @ w.T)
+                    y = gb.ops.relu(y @ w.T)
                 graph = ctx.graph(y)
                 sched.allocate(graph)
                 assert len(sched.splits) == len({s.backend for s in sched.splits}) == n_used

@@ -89,7 +89,7 @@ def test_a_node_takes_its_launch_and_the_longer_of_two(full):
 def test_costs_for_the_scheduler(full):
     costs = full.costs(message=1448)
     assert [len(d.ops) for d in costs.devices] == [2, 2, 1, 1, 2]
-    assert costs.copy(0, 1) == gb.CopyCost(pytest.approx(5), pytest.approx(25e3))
+    assert costs.copy(0, 1) == gb.sched.CopyCost(pytest.approx(5), pytest.approx(25e3))
     waits = sum(0.001**r for r in range(1, 20)) * 0.2  # a packet that is lost r times in a row
     assert costs.copy(0, 2).launch_us == pytest.approx((0.04 + waits) * 1e6)
     backends = [gb.Backend(f"SIM:name=d{i}") for i in range(5)]
@@ -99,13 +99,15 @@ def test_costs_for_the_scheduler(full):
 def test_wrong_arguments_of_a_description(tmp_path):
     described = description(tmp_path, table(3))
     for ask in (lambda: described.link(0, 3), lambda: described.link(-1, 0), lambda: described.from_rank0(99)):
-        with pytest.raises(gb.InvalidArgumentError, match=r"must be the index of a device, 0 to 2, not"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=r"must be the index of a device, 0 to 2, not"):
             ask()
     with pytest.raises(TypeError, match=r"Description\.link: target must be an int, not str"):
         described.link(0, "b")
     with pytest.raises(TypeError, match=r"Description\.costs: message must be an int, not str"):
         described.costs("x")
-    with pytest.raises(gb.InvalidArgumentError, match=r"Description\.costs: message must be bytes, 0 or more, not -1"):
+    with pytest.raises(
+        gb.errors.InvalidArgumentError, match=r"Description\.costs: message must be bytes, 0 or more, not -1"
+    ):
         described.costs(-1)
 
 
@@ -136,10 +138,10 @@ def test_written_and_read_again(full, tmp_path, name):
 def test_a_description_must_be_text(tmp_path):
     path = tmp_path / "model.toml"
     path.write_bytes(b"GGUF\xac\xff")
-    with pytest.raises(gb.FileError, match=r"model\.toml: it is a GGUF file"):
+    with pytest.raises(gb.errors.FileError, match=r"model\.toml: it is a GGUF file"):
         Description.read(path)
     path.write_bytes(b"name\xac\xff")
-    with pytest.raises(gb.FileError, match=r"model\.toml: it is not text: .* at byte 4"):
+    with pytest.raises(gb.errors.FileError, match=r"model\.toml: it is not text: .* at byte 4"):
         Description.read(path)
 
 
@@ -221,7 +223,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("data", "words"), [(w[0], w[1:]) for w in WRONG], ids=[w[1] for w in WRONG])
 def test_an_error_names_the_key(tmp_path, data, words):
-    with pytest.raises(gb.FileError) as found:
+    with pytest.raises(gb.errors.FileError) as found:
         description(tmp_path, data)
     assert "cluster.json: " in str(found.value)
     for word in words:
@@ -232,7 +234,7 @@ def test_an_error_names_the_key(tmp_path, data, words):
 def test_other_json_is_refused(tmp_path, content):
     path = tmp_path / "c.json"
     path.write_text(content)
-    with pytest.raises(gb.FileError, match=r"c\.json"):
+    with pytest.raises(gb.errors.FileError, match=r"c\.json"):
         Description.read(path)
 
 
@@ -240,7 +242,7 @@ def test_other_json_is_refused(tmp_path, content):
 def test_invalid_toml_is_refused(tmp_path, content):
     path = tmp_path / "c.toml"
     path.write_text(content)
-    with pytest.raises((gb.FileError, gb.UnsupportedError), match=r"c\.toml"):
+    with pytest.raises((gb.errors.FileError, gb.errors.UnsupportedError), match=r"c\.toml"):
         Description.read(path)
 
 
@@ -265,6 +267,6 @@ def test_any_value_is_accepted_or_refused(tmp_path):
                 found = description(tmp_path, replaced(base, where, value))
                 assert found.devices and all(0 < d.kind.memory < 2**100 for d in found.devices)
                 taken += 1
-            except gb.FileError:
+            except gb.errors.FileError:
                 refused += 1
     assert taken > 5 and refused > 200

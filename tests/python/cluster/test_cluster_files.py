@@ -82,10 +82,12 @@ def test_another_file_is_an_error_with_file_tensor_and_rank(file, tmp_path):
         with gb.gguf.Writer(tmp_path / "model.gguf") as out:  # the open one stays what it was
             for i in range(4):
                 out.add_tensor(f"t{i}", other.standard_normal((50, 1000)).astype(np.float32))
-        with pytest.raises(gb.FileError, match=r"load: 't0': rank 1 \(.*\): .*model\.gguf: .*: the files differ"):
+        with pytest.raises(
+            gb.errors.FileError, match=r"load: 't0': rank 1 \(.*\): .*model\.gguf: .*: the files differ"
+        ):
             loaded(file, cluster)
         (tmp_path / "model.gguf").write_bytes(b"short")
-        with pytest.raises(gb.FileError, match=r"the file has 5 bytes, rank 0 needs .*: the files differ"):
+        with pytest.raises(gb.errors.FileError, match=r"the file has 5 bytes, rank 0 needs .*: the files differ"):
             loaded(file, cluster)
         (tmp_path / "model.gguf").unlink()
         loaded(file, cluster)  # sent
@@ -105,7 +107,7 @@ def test_an_unreadable_file_is_an_error_with_file_tensor_and_rank(file, tmp_path
         path.touch()
         monkeypatch.setattr(_memory, "open_regular", denied)
     with simulated(3) as cluster:
-        with pytest.raises(gb.FileError, match=r"load: 't0': rank 1 \(.*\): .*model\.gguf: "):
+        with pytest.raises(gb.errors.FileError, match=r"load: 't0': rank 1 \(.*\): .*model\.gguf: "):
             loaded(file, cluster)
         compute_on(cluster.backends()[0])
 
@@ -141,7 +143,9 @@ def test_a_cache_that_cannot_be_written(file, tmp_path, monkeypatch):
     with simulated(2, cache=tmp_path / "cache") as cluster:
         device = cluster.backends()[0]
         weights = file.load(device)
-        with pytest.raises(gb.FileError, match=r"rank 1 \(.*\): the cache .* cannot keep 200000 bytes .*cache=\.\.\."):
+        with pytest.raises(
+            gb.errors.FileError, match=r"rank 1 \(.*\): the cache .* cannot keep 200000 bytes .*cache=\.\.\."
+        ):
             device.synchronize()
         compute_on(device)
         np.testing.assert_array_equal(weights["t0"].numpy(), file.tensors["t0"].numpy())
@@ -152,7 +156,7 @@ def test_a_rank_that_is_lost_while_it_reads(file):
     with simulated(3, network=network, deadline=5) as cluster:
         devices = cluster.backends()
         network.kill(2)
-        with pytest.raises(gb.DeviceLostError, match="rank 2"):
+        with pytest.raises(gb.errors.DeviceLostError, match="rank 2"):
             file.load({"t[01]": devices[0], "*": devices[1]})
         for name, tensor in file.load(devices[0]).items():
             np.testing.assert_array_equal(tensor.numpy(), file.tensors[name].numpy())
@@ -203,11 +207,11 @@ def test_constants_of_another_file(file, tmp_path):
         (tmp_path / "model.gguf").unlink()
         with gb.gguf.Writer(tmp_path / "model.gguf") as out:
             out.add_tensor("t0", np.zeros((300, 1000), np.float32))
-        with pytest.raises(gb.FileError, match=r"'c\d': rank 1 \(.*\): .*model\.gguf: .*the files differ"):
+        with pytest.raises(gb.errors.FileError, match=r"'c\d': rank 1 \(.*\): .*model\.gguf: .*the files differ"):
             allocated(file, cluster.backends()[0])
 
 
-class Reader(gb.Device):
+class Reader(gb.devices.Device):
     """A device with its own memory that reads files itself."""
 
     memory = "own"
@@ -228,7 +232,7 @@ class Reader(gb.Device):
             if self.log[0] == "absent":
                 return False
             if hashlib.blake2b(data, digest_size=32).digest() != digest:
-                raise gb.FileError("the files differ")
+                raise gb.errors.FileError("the files differ")
             memory[offset : offset + nbytes] = data
             return True
 
@@ -241,7 +245,7 @@ class Reader(gb.Device):
 
 @pytest.mark.parametrize("what", ["reads", "absent", "cannot"])
 def test_a_python_device_reads_files(file, tmp_path, what):
-    gb.register_device("READER", Reader, replace=True)
+    gb.devices.register_device("READER", Reader, replace=True)
     log = [what]
     with gb.Backend("READER", log=log) as device:
         weights = file.load(device)
@@ -254,5 +258,5 @@ def test_a_python_device_reads_files(file, tmp_path, what):
         if what == "reads":
             (tmp_path / "model.gguf").unlink()  # the open one stays what it was
             (tmp_path / "model.gguf").write_bytes(bytes(1000000))
-            with pytest.raises(gb.FileError, match="load: 't0': the files differ"):
+            with pytest.raises(gb.errors.FileError, match="load: 't0': the files differ"):
                 file.load(device)

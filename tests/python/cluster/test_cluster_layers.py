@@ -86,7 +86,7 @@ def test_the_best_of_all_placements(tmp_path, seed):
     model, cluster = random_model(rng, n_units), random_cluster(tmp_path, rng, n_devices)
     best = min(seconds_for_each(model, s, cluster, in_flight) for s in every_placement(n_units, n_devices))
     if best == float("inf"):
-        with pytest.raises(gb.AllocationError, match="missing"):
+        with pytest.raises(gb.errors.AllocationError, match="missing"):
             place(model, cluster, in_flight)
         return
     found = place(model, cluster, in_flight)
@@ -124,7 +124,7 @@ def small(tokens: int, context: int) -> LlamaFile:
     c = Llama(64, 6, 4, 2, 128, context, 1e-5, 16, 1e4)
     shapes = llama_shapes(c, 96)
     shapes["output.weight"] = shapes["token_embd.weight"]
-    kinds = {n: gb.q4_0 if len(s) > 1 else gb.float32 for n, s in shapes.items()}
+    kinds = {n: gb.dtypes.q4_0 if len(s) > 1 else gb.float32 for n, s in shapes.items()}
     return LlamaFile(c, {n: (s, kinds[n]) for n, s in shapes.items()}, tokens, context)
 
 
@@ -195,7 +195,7 @@ def test_nothing_is_loaded(tmp_path):
     """A model of 300 GiB is planned in some MiB."""
     c = Llama(16384, 120, 128, 8, 53248, 8192, 1e-5, 128, 1e4)
     shapes = llama_shapes(c, 128256)
-    file = LlamaFile(c, {n: (s, gb.q8_0 if len(s) > 1 else gb.float32) for n, s in shapes.items()}, 512, 8192)
+    file = LlamaFile(c, {n: (s, gb.dtypes.q8_0 if len(s) > 1 else gb.float32) for n, s in shapes.items()}, 512, 8192)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     passes = passes_of(file, "large")
     cluster = description(tmp_path, table(16))

@@ -39,7 +39,7 @@ class Pair:
         self.b = self.there.tensor((n,), name="b")
         self.memory = self.here.allocate(self.one)
         self.there.allocate(self.two)
-        self.c = gb.scale(self.a, 5.0, inplace=True)
+        self.c = gb.ops.scale(self.a, 5.0, inplace=True)
         self.graph = self.here.graph(self.c)
         self.sched = gb.Scheduler([self.one, gb.Backend("CPU", n_threads=1)])
         self.sched.set_backend(self.c, self.one)
@@ -202,7 +202,7 @@ def test_a_lender_survives_the_loss_of_the_receiver(how):
         np.testing.assert_array_equal(p.a.numpy(copy=True), np.full(p.n, 2.0, np.float32))
         compute_on(p.one)
         assert not p.worker.loans
-        with pytest.raises(gb.DeviceLostError) as caught:
+        with pytest.raises(gb.errors.DeviceLostError) as caught:
             p.b.numpy()
         assert caught.value.rank == 2 and [r.number for r in p.cluster.ranks if r.lost] == [2]
 
@@ -212,9 +212,9 @@ def test_a_receiver_survives_the_loss_of_the_lender():
     with pair(deadline=1.0) as p:
         p.lend()
         p.network.kill(1)
-        with contextlib.suppress(gb.DeviceLostError):
+        with contextlib.suppress(gb.errors.DeviceLostError):
             p.expect()
-        with contextlib.suppress(gb.DeviceLostError):  # a failed copy is also reported to the next computation
+        with contextlib.suppress(gb.errors.DeviceLostError):  # a failed copy is also reported to the next computation
             p.two.synchronize()
         compute_on(p.two)
         assert [r.number for r in p.cluster.ranks if r.lost] == [1]

@@ -80,7 +80,7 @@ def test_cuts_weights_and_results_are_sent_in_pieces(nbytes, n_copies, ranks, cp
     w.set(v)
     x = ctx.tensor(n, name="x").set_input()
     first = x + w
-    second = gb.relu(first) * w
+    second = gb.ops.relu(first) * w
     last = second + x
     with gb.Scheduler([one, two, cpu], n_copies=n_copies) as sched:
         for node, device in ((first, one), (second, two), (second.sources[0], two), (last, cpu)):
@@ -111,7 +111,7 @@ def test_a_loaded_model_is_sent_in_pieces(ranks, rng, tmp_path):
 def test_a_longer_message_is_refused(longest):
     network = LocalNetwork(2)
     network.transport(0).send(1, m.DATA, bytes(LIMIT))
-    with pytest.raises(gb.DeviceError, match=f"a message of {LIMIT + 1} bytes exceeds the limit of {LIMIT}"):
+    with pytest.raises(gb.errors.DeviceError, match=f"a message of {LIMIT + 1} bytes exceeds the limit of {LIMIT}"):
         network.transport(0).send(1, m.DATA, bytes(LIMIT + 1))
 
 

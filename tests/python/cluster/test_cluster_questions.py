@@ -82,7 +82,7 @@ def lost_in_time(act):
     thread.join(20 * DEADLINE)
     assert not thread.is_alive(), "it waits for ever"
     assert raised, "it ended as if nothing had been damaged"
-    assert isinstance(raised[0], gb.DeviceLostError), raised[0]
+    assert isinstance(raised[0], gb.errors.DeviceLostError), raised[0]
     return str(raised[0])
 
 
@@ -90,7 +90,7 @@ def use(device, cpu):
     """Asks a rank questions of most kinds."""
     with gb.Context() as ctx, gb.Scheduler([device, cpu]) as sched:
         x = ctx.tensor((4, 5), name="x")
-        y = gb.relu(x) * 2.0
+        y = gb.ops.relu(x) * 2.0
         sched.set_backend(y, device)
         graph = ctx.graph(y)
         sched.allocate(graph)
@@ -161,7 +161,7 @@ def test_misdirected_data_are_noticed_at_once(monkeypatch):
         to = QUESTION + 4  # behind the queue: the receiving rank
         Damage(monkeypatch, 0, lambda message, d: len(d) > to and d[20] == m.What.GIVE, flipped(to, 2))
         begin = time.monotonic()
-        with pytest.raises(gb.DeviceLostError, match="has executed message"):
+        with pytest.raises(gb.errors.DeviceLostError, match="has executed message"):
             t.numpy()
         assert time.monotonic() - begin < 15  # without waiting for a deadline
 

@@ -76,7 +76,7 @@ class Faults:
         def do(command):
             if self.fails(command):
                 self.failed += 1
-                raise gb.AllocationError(f"fault {self.failed}")
+                raise gb.errors.AllocationError(f"fault {self.failed}")
             real(command)
 
         return do
@@ -106,7 +106,7 @@ def test_a_failure_belongs_to_its_run_and_later_ones(rank, order):
             if i < 2 and order[:2] == [0, 1]:
                 chain.expect(runs[i], i)
             elif i < 2:
-                with contextlib.suppress(gb.StateError):
+                with contextlib.suppress(gb.errors.StateError):
                     chain.expect(runs[i], i)
             else:
                 with pytest.raises(gb.GgmlError):
@@ -127,7 +127,7 @@ def test_a_scheduler_does_not_raise_the_failure_of_another():
         two.expect(good, 3)
         two.sched.synchronize()
         two.run(4)
-        with pytest.raises(gb.AllocationError, match="fault 1"):
+        with pytest.raises(gb.errors.AllocationError, match="fault 1"):
             lost.results()
         one.run(5)
 
@@ -140,7 +140,7 @@ def test_an_old_failure_is_still_reported():
         faults.next(1)
         lost = chain.start(2)
         sent(cluster, 1), sent(cluster, 2)
-        with pytest.raises(gb.AllocationError, match="fault 1"):
+        with pytest.raises(gb.errors.AllocationError, match="fault 1"):
             lost.results()
         chain.run(3)
 
@@ -161,7 +161,7 @@ def test_sets_copies_and_reads_work_after_a_failed_run(n):
             b.copy_from(a)
             np.testing.assert_array_equal(a.numpy(copy=True), np.full(n, value, np.float32))
             np.testing.assert_array_equal(b.numpy(copy=True), np.full(n, value, np.float32))
-        with pytest.raises(gb.AllocationError, match="fault 1"):
+        with pytest.raises(gb.errors.AllocationError, match="fault 1"):
             lost.results()
         compute_on(here)
         chain.run(3)
@@ -184,7 +184,7 @@ def test_a_failed_set_is_reported_to_readers_and_to_runs(what, n):
 
             def __getattr__(self, name):
                 if name in ("write", "target", "fill"):
-                    raise gb.DeviceError("it does not take it")
+                    raise gb.errors.DeviceError("it does not take it")
                 return getattr(self.piece, name)
 
             def __setattr__(self, name, value):
@@ -197,10 +197,10 @@ def test_a_failed_set_is_reported_to_readers_and_to_runs(what, n):
             t.set(np.zeros(n, np.float32))
         sent(cluster, 1)
         worker._memory = real
-        with pytest.raises(gb.DeviceError, match="it does not take it"):
+        with pytest.raises(gb.errors.DeviceError, match="it does not take it"):
             t.numpy(copy=True)
         np.testing.assert_array_equal(t.numpy(copy=True), np.ones(n, np.float32))  # the failure was reported before
-        with pytest.raises(gb.DeviceError, match="it does not take it"):
+        with pytest.raises(gb.errors.DeviceError, match="it does not take it"):
             device.synchronize()
         t.set(np.full(n, 7, np.float32))
         np.testing.assert_array_equal(t.numpy(copy=True), np.full(n, 7, np.float32))
@@ -213,12 +213,12 @@ def test_a_graph_that_cannot_be_prepared_fails_its_own_runs():
         chain, real = Chain(NAMES[:1]), worker._prepared
 
         def prepared(device, nodes):
-            raise gb.AllocationError("no plan")
+            raise gb.errors.AllocationError("no plan")
 
         worker._prepared = prepared
         bad = Chain(NAMES[:1])
         for _ in range(2):  # each run fails until the graph is prepared again
-            with pytest.raises(gb.AllocationError, match="no plan"):
+            with pytest.raises(gb.errors.AllocationError, match="no plan"):
                 bad.run(1)
         worker._prepared = real
         chain.run(3)
@@ -245,17 +245,17 @@ def test_each_run_is_right_or_raises_its_own_failure(seed):
                 value = 100 * k + i
                 try:
                     flying.append((chain.start(value), value))
-                except gb.AllocationError as error:
+                except gb.errors.AllocationError as error:
                     assert "fault" in str(error)
                     counts[k] += 1
                 while len(flying) > random.integers(0, 5):
                     run, value = flying.pop(int(random.integers(len(flying))))
                     try:
                         chain.expect(run, value)
-                    except gb.AllocationError as error:
+                    except gb.errors.AllocationError as error:
                         assert "fault" in str(error)
                         counts[k] += 1
-                    except gb.StateError as error:
+                    except gb.errors.StateError as error:
                         assert "failed" in str(error)  # later work in the queue of a reported failure
                         counts[k] += 1
 
@@ -294,7 +294,7 @@ def test_a_failure_in_another_queue_does_not_matter():
         for value in range(10):
             lost, good = one.start(value), two.start(value)
             two.expect(good, value)
-            with pytest.raises(gb.AllocationError, match="fault"):
+            with pytest.raises(gb.errors.AllocationError, match="fault"):
                 lost.results()
 
 
@@ -319,7 +319,7 @@ def test_too_many_open_devices():
     with simulated(2) as cluster:
         devices = [gb.Backend("MPI1:CPU") for _ in range(256)]
         with pytest.raises(
-            gb.InvalidArgumentError, match=r"rank 1 .*256 devices are open, which is the limit: close\(\) some"
+            gb.errors.InvalidArgumentError, match=r"rank 1 .*256 devices are open, which is the limit: close\(\) some"
         ):
             gb.Backend("MPI1:CPU")
         del devices
@@ -351,7 +351,7 @@ def test_dropped_memory_is_freed_before_an_allocation():
         for _ in range(20):
             device.allocate(900_000)  # garbage at once
         one = device.allocate(900_000)
-        with pytest.raises(gb.AllocationError, match="rank 1"):
+        with pytest.raises(gb.errors.AllocationError, match="rank 1"):
             device.allocate(900_000)
         del one
         device.allocate(900_000)
@@ -376,14 +376,16 @@ def test_a_graph_larger_than_a_message_is_refused(monkeypatch):
         device = cluster.backends()[0]
         node = x = ctx.tensor((4,), name="x")
         for _ in range(40):
-            node = gb.sqr(node)
+            node = gb.ops.sqr(node)
         graph = ctx.graph(node)
         with gb.Scheduler([device, gb.Backend("CPU", n_threads=1)]) as sched:
             for n in graph.nodes:
                 sched.set_backend(n, device)
             sched.allocate(graph)
             x.set(np.ones(4, np.float32))
-            with pytest.raises(gb.InvalidArgumentError, match=r"40 nodes need a message of \d+ bytes, more than 5000"):
+            with pytest.raises(
+                gb.errors.InvalidArgumentError, match=r"40 nodes need a message of \d+ bytes, more than 5000"
+            ):
                 sched.compute(graph)
         monkeypatch.undo()
         compute_on(device)
@@ -393,7 +395,7 @@ def test_a_message_that_is_too_long_for_a_rank_is_an_error(monkeypatch):
     with simulated(2, deadline=5) as cluster:
         conductor = cluster._conductor
         conductor.transport.send(1, m.CONTROL, bytes(m.MAX_CONTROL + 100))
-        with pytest.raises(gb.DeviceLostError, match=r"rank 1 .*is longer than"):
+        with pytest.raises(gb.errors.DeviceLostError, match=r"rank 1 .*is longer than"):
             cluster._conductor.wait_for(conductor.peers[1], Queue(9), (1 << 40, 0))
 
 

@@ -117,7 +117,7 @@ def test_losses_cost_more_with_many_pending_passes(tmp_path):
 @pytest.mark.parametrize("arguments", [{"sequences": 0}, {"passes": True}, {"jitter": 1.0}, {"jitter": float("nan")}])
 def test_wrong_arguments(tmp_path, arguments):
     model, placement, cluster = pipeline(tmp_path, [0.01], latency=0.0)
-    with pytest.raises(gb.InvalidArgumentError, match=f"simulate: {next(iter(arguments))}"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=f"simulate: {next(iter(arguments))}"):
         simulate(model, placement, cluster, **arguments)
 
 
@@ -134,7 +134,7 @@ def measured(stages: list[float], delay: float, in_flight: int, runs: int) -> fl
         with gb.Context() as ctx, gb.Scheduler([*devices, gb.Backend("CPU", n_threads=1)], n_copies=in_flight) as sched:
             node = x = ctx.tensor((4096,), name="x").set_input()
             for device in devices:
-                node = gb.sqr(node)
+                node = gb.ops.sqr(node)
                 sched.set_backend(node, device)
             graph = ctx.graph(node)
             sched.allocate(graph)

@@ -32,9 +32,9 @@ def test_a_cluster_without_threads_is_an_error(allowed, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", start)
     if allowed == THREADS:
         with simulated(3, deadline=5) as cluster:
-            assert cluster.size == 3
+            assert cluster.n_ranks == 3
     else:
-        failing = pytest.raises(gb.AllocationError, match=r"no thread for .*can't start new thread.*ulimit")
+        failing = pytest.raises(gb.errors.AllocationError, match=r"no thread for .*can't start new thread.*ulimit")
         with failing, simulated(3, deadline=5):
             pytest.fail("it began")
     monkeypatch.undo()

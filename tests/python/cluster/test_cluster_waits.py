@@ -117,14 +117,14 @@ def test_a_message_of_another_length_fails_only_its_run(monkeypatch, nbytes):
     with simulated(3) as cluster, gb.Context() as ctx, gb.Scheduler([*(found := cluster.backends()), cpu]) as sched:
         x = ctx.tensor((4096,), name="x")
         middle = x + 1.0
-        y = gb.scale(middle, 2.0)
+        y = gb.ops.scale(middle, 2.0)
         graph = ctx.graph(y)
         for node, device in zip((middle, y), found, strict=True):
             sched.set_backend(node, device)
         sched.allocate(graph)
         x.set(np.ones(4096, np.float32))
         monkeypatch.setattr(LocalTransport, "send", send)
-        with pytest.raises(gb.DeviceError, match="bytes instead of 16384"):
+        with pytest.raises(gb.errors.DeviceError, match="bytes instead of 16384"):
             sched.compute(graph)
         assert not wrong
         sched.compute(graph)
@@ -145,7 +145,7 @@ def test_ranks_record_no_events_for_each_other(monkeypatch):
         x = ctx.tensor((4,), name="x")
         nodes = [x]
         for _ in range(9):
-            nodes.append(gb.scale(nodes[-1], 2.0))
+            nodes.append(gb.ops.scale(nodes[-1], 2.0))
         for n, node in enumerate(nodes[1:8]):
             sched.set_backend(node, found[n % 2])
         for node in nodes[8:]:
@@ -172,8 +172,8 @@ def test_old_data_without_a_request_are_dropped(monkeypatch):
         gb.Scheduler([*(found := cluster.backends()), cpu]) as sched,
     ):
         x = ctx.tensor((4,), name="x")
-        first = gb.scale(x, 2.0)
-        last = gb.scale(first, 3.0)
+        first = gb.ops.scale(x, 2.0)
+        last = gb.ops.scale(first, 3.0)
         sched.set_backend(first, found[0])
         sched.set_backend(last, found[1])
         sched.allocate(graph := ctx.graph(last))

@@ -60,7 +60,7 @@ def check_wrong_index(device: gb.Backend) -> None:
     """Waiting for a run raises the error of a wrong index. The next run succeeds."""
     with gb.Context() as ctx:
         table, ids = ctx.tensor((9, 4), name="table"), ctx.tensor((3,), gb.int32, name="ids")
-        y = gb.get_rows(table, ids)
+        y = gb.ops.get_rows(table, ids)
         graph, memory = ctx.graph(y), ctx.allocate(device)
         table.set(np.arange(36, dtype=np.float32).reshape(9, 4))
         ids.set(np.array([0, 9, -1], np.int32))
@@ -69,7 +69,7 @@ def check_wrong_index(device: gb.Backend) -> None:
             graph.compute(device)
             device.synchronize()
 
-        with pytest.raises(gb.InvalidArgumentError, match=r"out of range"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=r"out of range"):
             waited()
         ids.set(np.array([0, 8, 3], np.int32))
         waited()

@@ -17,23 +17,23 @@ import ggml_backend as gb
 FUNCTIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 
 
-class Host(gb.Device):
+class Host(gb.devices.Device):
     """Elementwise operators on host memory. ``odd`` names its fault."""
 
     def __init__(self, odd: str = "") -> None:
         self.odd = odd
         self.computed: list[str] = []
 
-    @gb.op("add", "sub", "mul", "div")
-    def elements(self, node: gb.Node, out: Any, a: Any, b: Any) -> Any:
+    @gb.devices.op("add", "sub", "mul", "div")
+    def elements(self, node: gb.devices.Node, out: Any, a: Any, b: Any) -> Any:
         self.computed.append(node.name)
         if self.odd:
             return getattr(self, f"odd_{self.odd}")(out, a)
         FUNCTIONS[node.op](a, b, out=out)
         return None
 
-    @gb.op("scale")
-    def scale(self, node: gb.Node, out: Any, a: Any) -> None:
+    @gb.devices.op("scale")
+    def scale(self, node: gb.devices.Node, out: Any, a: Any) -> None:
         np.multiply(a, np.float32(node.params["s"]), out=out)
 
     def odd_raise(self, out: Any, a: Any) -> None:
@@ -104,7 +104,7 @@ class Own(Host):
         self.boxes.append(Box(nbytes))
         return self.boxes[-1]
 
-    def array(self, memory: Any, offset: int, node: gb.Node, writable: bool) -> Any:
+    def array(self, memory: Any, offset: int, node: gb.devices.Node, writable: bool) -> Any:
         return super().array(memory.bytes, offset, node, writable)
 
 
@@ -164,10 +164,10 @@ class HostQueued(Queued):
     alignment = 64
 
     def allocate(self, nbytes: int) -> Any:
-        return gb.Device.allocate(self, nbytes)
+        return gb.devices.Device.allocate(self, nbytes)
 
-    def array(self, memory: Any, offset: int, node: gb.Node, writable: bool) -> Any:
-        return gb.Device.array(self, memory, offset, node, writable)
+    def array(self, memory: Any, offset: int, node: gb.devices.Node, writable: bool) -> Any:
+        return gb.devices.Device.array(self, memory, offset, node, writable)
 
 
 def notes_of(error: BaseException) -> list[str]:
@@ -178,6 +178,6 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 for _name, _kind in {"PYHOST": Host, "PYOWN": Own, "PYQUEUE": Queued, "PYHOSTQUEUE": HostQueued}.items():
-    gb.register_device(_name, _kind, replace=True)
+    gb.devices.register_device(_name, _kind, replace=True)
 
 NAMES = ("PYHOST", "PYOWN", "PYQUEUE", "PYHOSTQUEUE")

@@ -111,13 +111,23 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
 def computed(device: gb.Backend, rng: Any) -> list[np.ndarray]:
     """Results of some operators of each family, on the device and on the CPU."""
     with gb.Context() as ctx:
-        x, w, b = ctx.tensor((6, 64), name="x"), ctx.tensor((64, 64), gb.q8_0, name="w"), ctx.tensor((64,), name="b")
+        x, w, b = (
+            ctx.tensor((6, 64), name="x"),
+            ctx.tensor((64, 64), gb.dtypes.q8_0, name="w"),
+            ctx.tensor((64,), name="b"),
+        )
         half = ctx.tensor((6, 64), gb.float16, name="half")
         ids, places = ctx.tensor((6,), gb.int32, name="ids"), ctx.tensor((6,), gb.int32, name="places")
-        y = gb.gelu_erf(gb.norm(gb.mul_mat(w, x) + b))
-        z = gb.rope(gb.get_rows(w, ids).reshape(6, 4, 16), places, 16, "neox_exact")
-        s = gb.soft_max(gb.diag_mask_inf(gb.mul_mat(y, y), 1), scale=0.5)
-        outs = [y, gb.cont(z.transpose(1, 0, 2)), gb.mul_mat(gb.cont(y.T), s), gb.cpy(y, half), gb.repeat(b, (2, 64))]
+        y = gb.ops.gelu_erf(gb.ops.norm(gb.ops.mul_mat(w, x) + b))
+        z = gb.ops.rope(gb.ops.get_rows(w, ids).reshape(6, 4, 16), places, 16, "neox_exact")
+        s = gb.ops.soft_max(gb.ops.diag_mask_inf(gb.ops.mul_mat(y, y), 1), scale=0.5)
+        outs = [
+            y,
+            gb.ops.cont(z.transpose(1, 0, 2)),
+            gb.ops.mul_mat(gb.ops.cont(y.T), s),
+            gb.ops.cpy(y, half),
+            gb.ops.repeat(b, (2, 64)),
+        ]
         graph = ctx.graph(*outs)
         sched = gb.Scheduler([device])
         sched.allocate(graph)
@@ -141,7 +151,7 @@ def test_all_families(said, rng, weights):
 
 def test_streams_and_events(said):
     device, other = (gb.Backend("ARRAY", library="cupy") for _ in range(2))
-    event = gb.Event(device)
+    event = gb.backend.Event(device)
     said.clear()
     event.record()
     event.wait(other)
@@ -157,5 +167,5 @@ def test_the_wait_raises_a_wrong_index(said):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:x", "rocm:0"])
 def test_missing_cuda_devices_are_refused(said, device):
-    with pytest.raises(gb.InvalidArgumentError, match=r"'cuda:0', 'cuda:1'"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"'cuda:0', 'cuda:1'"):
         gb.Backend("ARRAY", library="cupy", device=device)

@@ -74,7 +74,7 @@ else:
     ],
 )
 def test_wrong_options_of_array(text, words):
-    with pytest.raises(gb.InvalidArgumentError) as caught:
+    with pytest.raises(gb.errors.InvalidArgumentError) as caught:
         gb.Backend(text)
     assert words in str(caught.value)
 
@@ -105,7 +105,7 @@ def test_missing_cupy_is_an_error():
 
     if find_spec("cupy") is not None:
         pytest.skip("CuPy is installed")
-    with pytest.raises(gb.UnsupportedError, match=r"pip install ggml_backend\[cupy\]"):
+    with pytest.raises(gb.errors.UnsupportedError, match=r"pip install ggml_backend\[cupy\]"):
         gb.Backend("ARRAY", library="cupy")
 
 
@@ -134,7 +134,7 @@ def test_host_memory_is_shared_with_the_cpu_and_other_memory_is_copied(text, rng
     device, cpu = gb.Backend(text), gb.Backend("CPU", n_threads=1)
     with gb.Context() as ctx:
         x = ctx.tensor((4, 8), name="x")
-        y = gb.argsort(gb.relu(x))  # the CPU computes argsort
+        y = gb.ops.argsort(gb.ops.relu(x))  # the CPU computes argsort
         graph = ctx.graph(y)
         sched = gb.Scheduler([device, cpu])
         sched.allocate(graph)
@@ -155,7 +155,7 @@ def test_read_only_weights_are_only_read(text, rng):
     with gb.Context() as ctx:
         w, x = ctx.tensor((6, 8), name="w"), ctx.tensor((2, 8), name="x")
         buffer.place(w, 0)
-        y = gb.mul_mat(w, x)
+        y = gb.ops.mul_mat(w, x)
         graph = ctx.graph(y)
         sched = gb.Scheduler([device, gb.Backend("CPU", n_threads=1)])
         sched.allocate(graph)
@@ -172,7 +172,7 @@ def test_read_only_weights_are_only_read(text, rng):
 def test_widened_weights_follow_changes(text, dtype, rng):
     """Weights are widened once for all plans, and again after each change."""
     separator = "," if ":" in text else ":"
-    device, element = gb.Backend(f"{text}{separator}weights=widened"), gb.as_dtype(dtype)
+    device, element = gb.Backend(f"{text}{separator}weights=widened"), gb.dtypes.as_dtype(dtype)
     reads = []
     from ggml_backend.devices._array.family import Widened
 
@@ -189,7 +189,7 @@ def test_widened_weights_follow_changes(text, dtype, rng):
         memory = ctx.allocate(device, usage="weights")
         results = []
         x = [ctx.tensor((n, 256), name=f"x{n}") for n in (1, 3)]
-        graphs = [ctx.graph(gb.mul_mat(w, v)) for v in x]
+        graphs = [ctx.graph(gb.ops.mul_mat(w, v)) for v in x]
         inputs = ctx.allocate(device)
         sched = [gb.Scheduler([device]) for _ in graphs]
         for change in range(2):
@@ -223,8 +223,8 @@ def bert_layer(ctx: gb.Context, batch: int = 2, tokens: int = 7, heads: int = 3,
 
     q, k, v = (linear(i, given["x"]).reshape(batch, tokens, heads, size).transpose(0, 2, 1, 3) for i in range(3))
     scores = (q @ k.transpose(0, 1, 3, 2)) * (1 / size**0.5) + given["mask"]
-    mixed = gb.cont((gb.soft_max(scores) @ v).transpose(0, 2, 1, 3)).reshape(batch * tokens, width)
-    y = gb.norm(given["x"] + linear(3, mixed)) * given["gain"] + given["shift"]
+    mixed = gb.ops.cont((gb.ops.soft_max(scores) @ v).transpose(0, 2, 1, 3)).reshape(batch * tokens, width)
+    y = gb.ops.norm(given["x"] + linear(3, mixed)) * given["gain"] + given["shift"]
     return given, y
 
 
@@ -356,7 +356,7 @@ def test_a_queue_on_streams(streams, rng):
     device = gb.Backend("ARRAY:library=torch,memory=own")
     with gb.Context() as ctx:
         x = ctx.tensor((4, 8), name="x")
-        y = gb.argsort(gb.relu(x))
+        y = gb.ops.argsort(gb.ops.relu(x))
         graph = ctx.graph(y)
         sched = gb.Scheduler([device, gb.Backend("CPU", n_threads=1)])
         sched.allocate(graph)
@@ -372,7 +372,7 @@ def test_a_single_device_needs_no_waits(streams, rng):
     device = gb.Backend("ARRAY:library=torch,memory=own")
     with gb.Context() as ctx:
         x = ctx.tensor((4, 8), name="x")
-        y = gb.relu(gb.scale(x, 2.0))
+        y = gb.ops.relu(gb.ops.scale(x, 2.0))
         graph = ctx.graph(y)
         memory = ctx.allocate(device)
         x.set(rng.standard_normal((4, 8)).astype(np.float32))
@@ -385,7 +385,7 @@ def test_a_single_device_needs_no_waits(streams, rng):
 @NO_TORCH
 def test_events_are_those_of_the_streams(streams):
     device, other = gb.Backend("ARRAY:library=torch,memory=own"), gb.Backend("ARRAY:library=torch,memory=own")
-    event = gb.Event(device)
+    event = gb.backend.Event(device)
     streams.said.clear()
     event.record()
     assert streams.said == ["record"]
@@ -463,12 +463,12 @@ def refused(build: Any, *tensors: Any) -> str:
 @pytest.mark.parametrize(
     ("build", "tensors", "words"),
     [
-        (gb.argsort, [((3, 4),)], "not implemented (the device has abs, add"),
-        (lambda x, p: gb.rope(x, p, 8, "glm", n_ctx=4), [((5, 2, 16),), ((5,), gb.int32)], "mode glm"),
-        (lambda x, p: gb.rope(x, p, ext_factor=1.0, n_orig_ctx=64), [((5, 2, 8),), ((5,), gb.int32)], "YaRN"),
-        (lambda x, p: gb.rope(x, p, 8, "neox", freq_scale=0.5), [((5, 2, 8),), ((5,), gb.int32)], "neox_exact"),
-        (lambda x, p: gb.rope(x, p, xpos_base=512.0, inplace=True), [((5, 2, 8),), ((5,), gb.int32)], "xPos"),
-        (lambda x: gb.cast(x, gb.q8_0), [((3, 32),)], "ARRAY cannot quantize"),
+        (gb.ops.argsort, [((3, 4),)], "not implemented (the device has abs, add"),
+        (lambda x, p: gb.ops.rope(x, p, 8, "glm", n_ctx=4), [((5, 2, 16),), ((5,), gb.int32)], "mode glm"),
+        (lambda x, p: gb.ops.rope(x, p, ext_factor=1.0, n_orig_ctx=64), [((5, 2, 8),), ((5,), gb.int32)], "YaRN"),
+        (lambda x, p: gb.ops.rope(x, p, 8, "neox", freq_scale=0.5), [((5, 2, 8),), ((5,), gb.int32)], "neox_exact"),
+        (lambda x, p: gb.ops.rope(x, p, xpos_base=512.0, inplace=True), [((5, 2, 8),), ((5,), gb.int32)], "xPos"),
+        (lambda x: gb.ops.cast(x, gb.dtypes.q8_0), [((3, 32),)], "ARRAY cannot quantize"),
     ],
 )
 def test_refusals_of_array_have_a_reason(build, tensors, words):
@@ -491,7 +491,7 @@ def test_fusion_of_array_follows_the_switch_of_the_cpu(on, ctx, monkeypatch):
     device = gb.Backend("ARRAY")
     device.device.library.can_fuse = True
     a = ctx.tensor((4,))
-    y = gb.sqr(a) + a
+    y = gb.ops.sqr(a) + a
     graph = ctx.graph(y)
     ctx.allocate(device)
     a.set(2)

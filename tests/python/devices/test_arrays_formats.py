@@ -17,7 +17,7 @@ def test_all_quantized_formats_have_an_unpacker():
     assert sorted(FORMATS) == sorted(QUANTIZED)
 
 
-def unpacked(library: str, blocks: np.ndarray, dtype: gb.DType) -> np.ndarray:
+def unpacked(library: str, blocks: np.ndarray, dtype: gb.dtypes.DType) -> np.ndarray:
     array = opened(library, None, None, False, False)
     with array.running():
         return np.asarray(Unpacking(array, dtype)(array.adopt(blocks, dtype)))
@@ -26,7 +26,7 @@ def unpacked(library: str, blocks: np.ndarray, dtype: gb.DType) -> np.ndarray:
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_any_bytes_give_the_bits_of_dequantize(library, name, rng):
-    dtype = gb.as_dtype(name)
+    dtype = gb.dtypes.as_dtype(name)
     blocks = rng.integers(0, 256, (3, 40, 5 * dtype.itemsize), dtype=np.uint8)
     want, got = gb.dequantize(blocks, dtype), unpacked(library, blocks, dtype)
     assert got.dtype == np.float32 and got.shape == want.shape
@@ -38,7 +38,7 @@ def test_any_bytes_give_the_bits_of_dequantize(library, name, rng):
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", ["q4_0", "q6_k", "iq1_m", "nvfp4"])
 def test_rows_with_gaps(library, name, rng):
-    dtype = gb.as_dtype(name)
+    dtype = gb.dtypes.as_dtype(name)
     wide = rng.integers(0, 256, (6, 3 * dtype.itemsize), dtype=np.uint8)
     part = wide[::2, : 2 * dtype.itemsize]
     np.testing.assert_array_equal(unpacked(library, part, dtype), gb.dequantize(part, dtype))

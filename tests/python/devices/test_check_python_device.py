@@ -27,7 +27,7 @@ def numpy_device():
 
 
 def test_the_example_passes(numpy_device):
-    gb.register_device("NPCHECK", numpy_device, replace=True)
+    gb.devices.register_device("NPCHECK", numpy_device, replace=True)
     report = gb.testing.check_device("NPCHECK", quick=True)
     assert report.ok, str(report)
     computed = {c.op for c in report.passed if c.group == "operators"}
@@ -62,8 +62,8 @@ def test_leaked_memory_is_found(free):
 
 
 class Values(Host):
-    @gb.op("add")
-    def elements(self, node: gb.Node, out: Any, a: Any, b: Any) -> None:
+    @gb.devices.op("add")
+    def elements(self, node: gb.devices.Node, out: Any, a: Any, b: Any) -> None:
         with np.errstate(over="ignore"):
             np.add(a, b.astype(np.float16), out=out)
 
@@ -71,8 +71,8 @@ class Values(Host):
 class Few(Host):
     """Omits the last element of more than four."""
 
-    @gb.op("add")
-    def elements(self, node: gb.Node, out: Any, a: Any, b: Any) -> None:
+    @gb.devices.op("add")
+    def elements(self, node: gb.devices.Node, out: Any, a: Any, b: Any) -> None:
         whole = (a + b).reshape(-1)
         n = whole.size // 4 * 4 if whole.size > 4 else whole.size
         mask = np.arange(whole.size) < n
@@ -82,15 +82,15 @@ class Few(Host):
 class Beyond(Host):
     """Writes an element behind its result."""
 
-    @gb.op("add")
-    def elements(self, node: gb.Node, out: Any, a: Any, b: Any) -> None:
+    @gb.devices.op("add")
+    def elements(self, node: gb.devices.Node, out: Any, a: Any, b: Any) -> None:
         np.add(a, b, out=out)
         if out.size and out.flags.c_contiguous:
             np.lib.stride_tricks.as_strided(out.reshape(-1), (out.size + 1,), (4,))[-1] = 1
 
 
 class Lies(Host):
-    def supports(self, node: gb.Node) -> bool | str:
+    def supports(self, node: gb.devices.Node) -> bool | str:
         return node.op == "sqr" or super().supports(node)
 
 
@@ -126,7 +126,7 @@ class CopyBox(Box):
         return isinstance(source, Box)
 
 
-def owning(box: type[Box]) -> type[gb.Device]:
+def owning(box: type[Box]) -> type[gb.devices.Device]:
     class Owning(Own):
         def allocate(self, nbytes: int) -> Any:
             return box(nbytes)
@@ -172,8 +172,8 @@ class Deaf(Lazy):
 
 
 class Exits(Host):
-    @gb.op("sqr")
-    def sqr(self, node: gb.Node, out: Any, a: Any) -> None:
+    @gb.devices.op("sqr")
+    def sqr(self, node: gb.devices.Node, out: Any, a: Any) -> None:
         raise SystemExit(0)
 
 
@@ -182,14 +182,14 @@ class Constant(Host):
 
     computes_custom = True
 
-    def step(self, call: gb.Call) -> Any:
+    def step(self, call: gb.devices.Call) -> Any:
         if call.node.op in ("custom", "map_custom1"):
             return lambda: call.out.fill(99)
         return super().step(call)
 
 
 #: Name -> class, options, and the cases that must fail.
-WRONG: dict[str, tuple[type[gb.Device], dict[str, Any], set[str]]] = {
+WRONG: dict[str, tuple[type[gb.devices.Device], dict[str, Any], set[str]]] = {
     "raises": (Host, {"odd": "raise"}, {"add", "mul", "graphs: random"}),
     "shape": (Host, {"odd": "shape"}, {"add", "mul"}),
     "list": (Host, {"odd": "list"}, {"add", "mul"}),
@@ -216,18 +216,18 @@ WRONG: dict[str, tuple[type[gb.Device], dict[str, Any], set[str]]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_faults_are_found(wrong):
     kind, options, expected = WRONG[wrong]
-    gb.register_device("WRONG", kind, replace=True)
+    gb.devices.register_device("WRONG", kind, replace=True)
     only = ["add", "mul", "sqr", "memory", "graphs", "refusal/relu"]
     report = gb.testing.check_device("WRONG", quick=True, only=only, **options)
     assert not report.ok
     assert {c.op for c in report.failed} >= expected, str(report)
     assert all(c.message for c in report.failed)
-    gb.register_device("RIGHT", Host, replace=True)  # other devices still work
+    gb.devices.register_device("RIGHT", Host, replace=True)  # other devices still work
     assert gb.testing.check_device("RIGHT", quick=True, only="add").ok
 
 
 def test_a_queue_that_runs_during_waits_passes():
-    gb.register_device("LAZY", Lazy, replace=True)
+    gb.devices.register_device("LAZY", Lazy, replace=True)
     report = gb.testing.check_device("LAZY", quick=True, only=["add", "mul", "sqr", "memory", "graphs"])
     assert report.ok, str(report)
 
@@ -237,19 +237,19 @@ def test_messages_name_device_node_and_line(tmp_path, monkeypatch):
     path.write_text(
         "import numpy as np\n"
         "import ggml_backend as gb\n"
-        "class Mine(gb.Device):\n"
-        "    @gb.op('add')\n"
+        "class Mine(gb.devices.Device):\n"
+        "    @gb.devices.op('add')\n"
         "    def add(self, node, out, a, b):\n"
         "        np.reshape(a, (7, -1))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    gb.register_device("MINE", importlib.import_module("mine").Mine, replace=True)
+    gb.devices.register_device("MINE", importlib.import_module("mine").Mine, replace=True)
     for name in ("add/float32:1,float32:1", "add/float32:3x5,float32:3x5"):
         (case,) = gb.testing.check_device("MINE", quick=True, only=name).failed
         first, note = case.message.split("; ")
         assert first.startswith("ValueError: ") and first.endswith(" (mine.py:6, in add)")  # not a line of NumPy
         assert "raised by the device MINE while it computed <Node " in note and " ADD float32 (" in note
-    monkeypatch.setattr(gb.Device, "compile", lambda self, calls: 3)
+    monkeypatch.setattr(gb.devices.Device, "compile", lambda self, calls: 3)
     (case,) = gb.testing.check_device("MINE", quick=True, only=name).failed
     told = "TypeError: MINE: compile must return a function, not int; raised by the device MINE"
     assert case.message.startswith(told)

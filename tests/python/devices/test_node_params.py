@@ -14,7 +14,7 @@ SAID = {"VIEW", "PERMUTE", "TRANSPOSE", "UNARY"}
 ``Node.op``."""
 
 
-def parameters_of(node: gb.Node) -> dict[str, Any]:
+def parameters_of(node: gb.devices.Node) -> dict[str, Any]:
     """The parameters, and those that follow from the shape of the result."""
     if node.op == "win_unpart":
         height, width = node.shape[:2]
@@ -25,22 +25,22 @@ def parameters_of(node: gb.Node) -> dict[str, Any]:
 
 
 MORE = [
-    lambda x, y, ids, p, k, d: gb.rope(x, p, 4, "glm", n_ctx=3, freq_base=500.0),
-    lambda x, y, ids, p, k, d: gb.rope(x, p, 6, "neox_exact", freq_scale=0.5, ext_factor=1.0, n_orig_ctx=9),
-    lambda x, y, ids, p, k, d: gb.rope(x, p, 6, 0, beta_fast=3.0, beta_slow=2.0, attn_factor=0.25),
-    lambda x, y, ids, p, k, d: gb.rope_back(x, p, 6, "neox", freq_scale=0.5, xpos_base=7.0, xpos_down=True),
-    lambda x, y, ids, p, k, d: gb.im2col(k, d, (2, 1), (1, 3), (1, 2)),
-    lambda x, y, ids, p, k, d: gb.pool_2d(d[0], "max", (2, 3), (4, 5), (0, 1)),
-    lambda x, y, ids, p, k, d: gb.pool_1d(x[0, 0], "avg", 3, 2, 1),
-    lambda x, y, ids, p, k, d: gb.argsort(x, descending=True),
-    lambda x, y, ids, p, k, d: gb.flash_attn(y, y, y, masked=True),
-    lambda x, y, ids, p, k, d: gb.cross_entropy_loss(y, y, eps=0),
-    lambda x, y, ids, p, k, d: gb.cross_entropy_loss_back(y, y, gb.sum(y), eps=0.125),
-    lambda x, y, ids, p, k, d: gb.mul_mat_id([y, y, y], ids, 1, y),
-    lambda x, y, ids, p, k, d: gb.soft_max(x[0], x[0, 0], 0.5, max_bias=8.0),
-    lambda x, y, ids, p, k, d: gb.alibi(gb.cont(x[0, :2]), 1, 2, 4.0),
-    lambda x, y, ids, p, k, d: gb.acc(y, y[:2], 16),
-    lambda x, y, ids, p, k, d: gb.set(y, y[1:3], 16, nb1=32),
+    lambda x, y, ids, p, k, d: gb.ops.rope(x, p, 4, "glm", n_ctx=3, freq_base=500.0),
+    lambda x, y, ids, p, k, d: gb.ops.rope(x, p, 6, "neox_exact", freq_scale=0.5, ext_factor=1.0, n_orig_ctx=9),
+    lambda x, y, ids, p, k, d: gb.ops.rope(x, p, 6, 0, beta_fast=3.0, beta_slow=2.0, attn_factor=0.25),
+    lambda x, y, ids, p, k, d: gb.ops.rope_back(x, p, 6, "neox", freq_scale=0.5, xpos_base=7.0, xpos_down=True),
+    lambda x, y, ids, p, k, d: gb.ops.im2col(k, d, (2, 1), (1, 3), (1, 2)),
+    lambda x, y, ids, p, k, d: gb.ops.pool_2d(d[0], "max", (2, 3), (4, 5), (0, 1)),
+    lambda x, y, ids, p, k, d: gb.ops.pool_1d(x[0, 0], "avg", 3, 2, 1),
+    lambda x, y, ids, p, k, d: gb.ops.argsort(x, descending=True),
+    lambda x, y, ids, p, k, d: gb.ops.flash_attn(y, y, y, masked=True),
+    lambda x, y, ids, p, k, d: gb.ops.cross_entropy_loss(y, y, eps=0),
+    lambda x, y, ids, p, k, d: gb.ops.cross_entropy_loss_back(y, y, gb.ops.sum(y), eps=0.125),
+    lambda x, y, ids, p, k, d: gb.ops.mul_mat_id([y, y, y], ids, 1, y),
+    lambda x, y, ids, p, k, d: gb.ops.soft_max(x[0], x[0, 0], 0.5, max_bias=8.0),
+    lambda x, y, ids, p, k, d: gb.ops.alibi(gb.ops.cont(x[0, :2]), 1, 2, 4.0),
+    lambda x, y, ids, p, k, d: gb.ops.acc(y, y[:2], 16),
+    lambda x, y, ids, p, k, d: gb.ops.set(y, y[1:3], 16, nb1=32),
 ]
 
 
@@ -63,13 +63,13 @@ def test_parameters_build_the_node_again(ctx):
             continue
         sources = list(tensor.sources)
         if node.op == "mul_mat_id":
-            given = gb.mul_mat_id(sources[2:], sources[0], b=sources[1], **node.params)
+            given = gb.ops.mul_mat_id(sources[2:], sources[0], b=sources[1], **node.params)
         elif node.op == "compare":
-            by_sign = {"==": gb.equal, "!=": gb.not_equal, "<": gb.less, "<=": gb.less_equal}
-            by_sign |= {">": gb.greater, ">=": gb.greater_equal}
+            by_sign = {"==": gb.ops.equal, "!=": gb.ops.not_equal, "<": gb.ops.less, "<=": gb.ops.less_equal}
+            by_sign |= {">": gb.ops.greater, ">=": gb.ops.greater_equal}
             given = by_sign[node.params["comparison"]](*sources)
         elif node.op == "conv_2d_dw":
-            given = gb.conv_depthwise_2d(*sources, **node.params)
+            given = gb.ops.conv_depthwise_2d(*sources, **node.params)
         else:
             given = gb.ops.OPERATIONS[node.op](*sources, **parameters_of(node))
         assert given.shape == tensor.shape
@@ -79,7 +79,7 @@ def test_parameters_build_the_node_again(ctx):
         assert mine == words, (node, node.params)
         seen[node.op] = seen.get(node.op, 0) + 1
     assert seen.keys() == PARAMS.keys()
-    assert node_at(gb.cross_entropy_loss(y, y)._p).params == {"eps": 1e-9}
-    assert node_at(gb.im2col(kernel, data, (2, 1), (1, 3), (1, 2))._p).params == {
+    assert node_at(gb.ops.cross_entropy_loss(y, y)._p).params == {"eps": 1e-9}
+    assert node_at(gb.ops.im2col(kernel, data, (2, 1), (1, 3), (1, 2))._p).params == {
         "stride": (2, 1), "padding": (1, 3), "dilation": (1, 2), "is_2d": True,
     }  # fmt: skip

@@ -16,7 +16,7 @@ from python_devices import Host, Mark, Own, Queued, notes_of
 def scene(device, cpu):
     ctx = gb.Context()
     a = ctx.tensor((3, 4), name="a")
-    y = (gb.sqr(a + a).named("middle") * a).named("y")
+    y = (gb.ops.sqr(a + a).named("middle") * a).named("y")
     graph = ctx.graph(y)
     sched = gb.Scheduler([device, cpu])
     return sched, graph, a, y
@@ -47,9 +47,13 @@ def outcome(device, cpu, again):
     [
         ("raise", ZeroDivisionError, "on purpose"),
         ("raise_quietly", KeyboardInterrupt, ""),
-        ("shape", gb.InvalidArgumentError, r"has shape \(3, 4\), and its function returned an array of shape \(1,\)"),
-        ("list", gb.InvalidArgumentError, "its function returned list"),
-        ("complex", gb.InvalidArgumentError, "must be float32, not complex128"),
+        (
+            "shape",
+            gb.errors.InvalidArgumentError,
+            r"has shape \(3, 4\), and its function returned an array of shape \(1,\)",
+        ),
+        ("list", gb.errors.InvalidArgumentError, "its function returned list"),
+        ("complex", gb.errors.InvalidArgumentError, "must be float32, not complex128"),
         ("write_source", ValueError, "read-only"),
         ("write_outside", IndexError, "out of bounds"),
     ],
@@ -109,7 +113,7 @@ class Sly(Host):
         return super().allocate(nbytes)
 
 
-gb.register_device("SLY", Sly, replace=True)
+gb.devices.register_device("SLY", Sly, replace=True)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +123,12 @@ gb.register_device("SLY", Sly, replace=True)
         ("supports a number", TypeError, "SLY.supports must return True, False or a reason, not int|Sly.supports must"),
         ("compile raises", LookupError, "cannot compile"),
         ("compile gives nothing", TypeError, "SLY: compile must return a function, not None"),
-        ("alloc gives nothing", gb.DeviceError, r"allocate\(\d+\) returned None"),
-        ("alloc too small", gb.DeviceError, "must return a writable NumPy array of"),
+        ("alloc gives nothing", gb.errors.DeviceError, r"allocate\(\d+\) returned None"),
+        ("alloc too small", gb.errors.DeviceError, "must return a writable NumPy array of"),
         ("alloc not aligned", gb.GgmlError, "at a multiple of 64"),
-        ("alloc of floats", gb.DeviceError, "must return a writable NumPy array of"),
-        ("alloc read-only", gb.DeviceError, "must return a writable NumPy array of"),
-        ("alloc is full", gb.AllocationError, r"SLY: no memory for a buffer of \d+ bytes: none left"),
+        ("alloc of floats", gb.errors.DeviceError, "must return a writable NumPy array of"),
+        ("alloc read-only", gb.errors.DeviceError, "must return a writable NumPy array of"),
+        ("alloc is full", gb.errors.AllocationError, r"SLY: no memory for a buffer of \d+ bytes: none left"),
     ],
 )
 def test_wrong_results_of_hooks_are_errors(sly, kind, message, cpu):
@@ -143,7 +147,9 @@ def test_a_supported_node_without_a_method_is_an_error(cpu):
     sched.allocate(graph)
     a.set(np.ones((3, 4), np.float32))
     for _ in range(2):
-        with pytest.raises(gb.UnsupportedError, match=r"SLY: 'middle' SQR .* no method is marked with @gb.op\('sqr'\)"):
+        with pytest.raises(
+            gb.errors.UnsupportedError, match=r"SLY: 'middle' SQR .* no method is marked with @gb.devices.op\('sqr'\)"
+        ):
             sched.compute(graph)
 
 
@@ -152,13 +158,15 @@ def test_arrays_of_another_shape_are_an_error(ctx, cpu):
         def array(self, memory, offset, node, writable):
             return np.zeros(7, np.float32)
 
-    gb.register_device("ODDARRAY", Odd, replace=True)
+    gb.devices.register_device("ODDARRAY", Odd, replace=True)
     a = ctx.tensor((3,), name="a")
     graph = ctx.graph(a + a)
     with gb.Scheduler([gb.Backend("ODDARRAY"), cpu]) as sched:
         sched.allocate(graph)
         a.set(np.ones(3, np.float32))
-        with pytest.raises(gb.DeviceError, match=r"must return an array of shape \(3,\), not numpy.ndarray of \(7,\)"):
+        with pytest.raises(
+            gb.errors.DeviceError, match=r"must return an array of shape \(3,\), not numpy.ndarray of \(7,\)"
+        ):
             sched.compute(graph)
 
 
@@ -167,12 +175,12 @@ def test_supports_may_answer_with_a_bool_of_numpy(ctx):
         def supports(self, node):
             return np.bool_(node.op == "add")
 
-    gb.register_device("ANSWERS", Answers, replace=True)
+    gb.devices.register_device("ANSWERS", Answers, replace=True)
     device, a = gb.Backend("ANSWERS"), ctx.tensor((3,))
-    assert device.supports(a + a) and not device.supports(gb.sqr(a))
+    assert device.supports(a + a) and not device.supports(gb.ops.sqr(a))
 
 
-@pytest.mark.parametrize(("alloc", "kind"), [("none", gb.DeviceError), ("full", gb.AllocationError)])
+@pytest.mark.parametrize(("alloc", "kind"), [("none", gb.errors.DeviceError), ("full", gb.errors.AllocationError)])
 def test_failed_allocations_of_own_memory(alloc, kind, cpu):
     device = gb.Backend("PYOWN", alloc=alloc)
 
@@ -186,7 +194,7 @@ def test_failed_allocations_of_own_memory(alloc, kind, cpu):
 def test_exhausted_memory_is_an_allocation_error(how, ctx, cpu):
     device = gb.Backend("PYOWN", alloc="full")
     ctx.tensor((4,), name="a")
-    with pytest.raises(gb.AllocationError, match=r"no memory for a buffer of .* the box is full") as caught:
+    with pytest.raises(gb.errors.AllocationError, match=r"no memory for a buffer of .* the box is full") as caught:
         device.allocate(4096) if how == "alloc" else ctx.allocate(device)
     assert type(caught.value.__cause__) is MemoryError and str(caught.value.__cause__) == "the box is full"
     assert any("raised by the device" in note for note in caught.value.__notes__)
@@ -241,14 +249,14 @@ def test_notes_name_the_device_and_the_method(method, where, ctx, cpu, monkeypat
     graph = ctx.graph(a + a)
     ctx.allocate(device)
     a.set(0)
-    event = gb.Event(device).record()
+    event = gb.backend.Event(device).record()
     monkeypatch.setattr(*(Mark, method.removeprefix("Mark.")) if where.endswith("an event") else (Queued, method), fail)
     with pytest.raises(OSError, match="not today") as caught:
         {
             "allocate": lambda: device.allocate(8),
             "submit": lambda: graph.compute(device),
             "synchronize": device.synchronize,
-            "event": lambda: gb.Event(device),
+            "event": lambda: gb.backend.Event(device),
             "record": event.record,
             "wait": lambda: event.wait(gb.Backend("PYQUEUE")),
             "Mark.synchronize": event.synchronize,
@@ -272,7 +280,7 @@ def test_memory_without_methods_is_an_error(missing):
         def allocate(self, nbytes):
             return Bytes(nbytes)
 
-    gb.register_device("PLAIN", Plain, replace=True)
+    gb.devices.register_device("PLAIN", Plain, replace=True)
     with gb.Context() as ctx:
         a = ctx.tensor((4,))
         ctx.allocate(gb.Backend("PLAIN"))
@@ -292,18 +300,18 @@ def test_an_old_exception_is_not_raised_for_a_new_failure(cpu, ctx):
     a.set(np.ones((3, 4), np.float32))
     with pytest.raises(ZeroDivisionError):
         sched.compute(graph)
-    with pytest.raises(gb.InvalidArgumentError, match="reshape"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="reshape"):
         a.reshape(5, 5)
 
 
 def test_a_refused_node_is_not_computed(ctx):
     device = gb.Backend("PYHOST")
     a = ctx.tensor((4,), name="a")
-    graph = ctx.graph(gb.sqr(a).named("y"))
+    graph = ctx.graph(gb.ops.sqr(a).named("y"))
     ctx.allocate(device)
     a.set(np.ones(4, np.float32))
     with pytest.raises(
-        gb.UnsupportedError,
+        gb.errors.UnsupportedError,
         match=r"PYHOST: 'y' SQR float32 .*: not implemented \(the device has add, div, mul, scale, sub\)",
     ):
         graph.compute(device)
@@ -316,7 +324,7 @@ def test_tensors_in_other_memory_are_an_error(ctx, cpu):
     ctx.allocate(cpu)
     a.set(np.ones(4, np.float32))
     words = r"PYOWN: .* is not in memory of the device: allocate it there, or let a Scheduler copy it"
-    with pytest.raises(gb.InvalidArgumentError, match=words):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=words):
         graph.compute(own)
 
 
@@ -357,16 +365,16 @@ def test_ctrl_c_ends_a_slow_device(name, cpu):
 def test_closing_while_it_computes(cpu):
     """Closes from the method itself, and from another thread."""
 
-    class Closer(gb.Device):
+    class Closer(gb.devices.Device):
         what = None
 
-        @gb.op("add")
+        @gb.devices.op("add")
         def add(self, node, out, a, b):
             if self.what is not None:
                 self.what.close()
             np.add(a, b, out=out)
 
-    gb.register_device("CLOSER", Closer, replace=True)
+    gb.devices.register_device("CLOSER", Closer, replace=True)
     for which in ("backend", "sched", "ctx", "graph"):
         device = gb.Backend("CLOSER")
         ctx = gb.Context()
@@ -409,32 +417,32 @@ def test_closing_while_it_computes(cpu):
 def test_using_the_scheduler_from_a_method_is_an_error(cpu):
     box = []
 
-    class Reentrant(gb.Device):
-        @gb.op("add")
+    class Reentrant(gb.devices.Device):
+        @gb.devices.op("add")
         def add(self, node, out, a, b):
             sched, graph = box
             sched.compute(graph)
 
-    gb.register_device("REENTRANT", Reentrant, replace=True)
+    gb.devices.register_device("REENTRANT", Reentrant, replace=True)
     with gb.Context() as ctx, gb.Scheduler([gb.Backend("REENTRANT"), cpu]) as sched:
         a = ctx.tensor((4,))
         graph = ctx.graph(a + a)
         box[:] = sched, graph
         sched.allocate(graph)
         a.set(np.ones(4, np.float32))
-        with pytest.raises(gb.StateError):
+        with pytest.raises(gb.errors.StateError):
             sched.compute(graph)
 
 
 def test_handled_failures_of_a_method_do_not_fail_the_run(cpu):
-    class Coping(gb.Device):
-        @gb.op("add")
+    class Coping(gb.devices.Device):
+        @gb.devices.op("add")
         def add(self, node, out, a, b):
             with gb.Context() as inner, pytest.raises(gb.GgmlError):
                 inner.tensor((2, 3)).reshape(7)
             np.add(a, b, out=out)
 
-    gb.register_device("COPING", Coping, replace=True)
+    gb.devices.register_device("COPING", Coping, replace=True)
     with gb.Context() as ctx, gb.Scheduler([gb.Backend("COPING"), cpu]) as sched:
         a = ctx.tensor((4,))
         y = a + a
@@ -491,7 +499,7 @@ def test_memory_of_the_wrong_kind_is_not_kept(wrong):
     made = {"half": lambda n: np.zeros(n // 2, np.uint8), "list": lambda n: [0] * n, "bytes": lambda n: bytes(n),
             "number": lambda n: 7, "nothing": lambda n: None}[wrong]  # fmt: skip
 
-    class Once(gb.Device):
+    class Once(gb.devices.Device):
         memory = "own"
         faults = 1
 
@@ -501,16 +509,16 @@ def test_memory_of_the_wrong_kind_is_not_kept(wrong):
                 return made(nbytes)
             return np.zeros(nbytes, np.uint8)
 
-        @gb.op("relu")
+        @gb.devices.op("relu")
         def relu(self, node, out, a):
             np.maximum(a, 0, out=out)
 
-    gb.register_device("ONCE", Once, replace=True)
+    gb.devices.register_device("ONCE", Once, replace=True)
     for reset in (False, True):
         Once.faults = 1
         with gb.Context() as ctx, gb.Backend("ONCE") as once, gb.Backend("CPU", n_threads=1) as cpu:
             x = ctx.tensor((4, 4)).set_input()
-            y = gb.relu(x)
+            y = gb.ops.relu(x)
             graph, sched = ctx.graph(y), gb.Scheduler([once, cpu])
             with pytest.raises((gb.GgmlError, NotImplementedError)):
                 sched.allocate(graph)

@@ -19,8 +19,8 @@ class OwnFunctions(Own):
     computes_custom = True
 
 
-gb.register_device("FUNCTIONS", Functions)
-gb.register_device("OWNFUNCTIONS", OwnFunctions)
+gb.devices.register_device("FUNCTIONS", Functions)
+gb.devices.register_device("OWNFUNCTIONS", OwnFunctions)
 
 
 @pytest.mark.parametrize("name", ["FUNCTIONS", "OWNFUNCTIONS"])
@@ -28,12 +28,12 @@ def test_custom_functions_run_on_a_device_with_computes_custom(name, ctx, cpu, r
     device = gb.Backend(name)
     a = ctx.tensor((3, 4), name="a")
     w = ctx.tensor((2, 64), "q8_0", name="w")
-    outer = gb.custom(lambda out, x: np.multiply.outer(x.sum(1), x.sum(0)), a, shape=(3, 4), dtype=gb.float32)
-    low, high = gb.custom(
+    outer = gb.ops.custom(lambda out, x: np.multiply.outer(x.sum(1), x.sum(0)), a, shape=(3, 4), dtype=gb.float32)
+    low, high = gb.ops.custom(
         lambda outs, x: (x.min(keepdims=True)[0], x.max(1)), a, shape=[(1,), (3,)], dtype=[gb.float32, gb.float32]
     )
-    wide = gb.custom(lambda out, blocks: gb.dequantize(blocks), w, shape=(2, 64), dtype=gb.float32)
-    old = gb.map_custom(lambda out, x: -x, a)
+    wide = gb.ops.custom(lambda out, blocks: gb.dequantize(blocks), w, shape=(2, 64), dtype=gb.float32)
+    old = gb.ops.map_custom(lambda out, x: -x, a)
     y = outer + old
     graph = ctx.graph(y, low, high, wide)
     values, weights = rng.standard_normal((3, 4), dtype=np.float32), rng.standard_normal((2, 64), dtype=np.float32)
@@ -51,7 +51,7 @@ def test_custom_functions_run_on_a_device_with_computes_custom(name, ctx, cpu, r
 
 def test_custom_functions_run_on_the_cpu_otherwise(ctx, cpu):
     a = ctx.tensor((3,), name="a")
-    y = gb.custom(lambda out, x: x + 1, a) + a
+    y = gb.ops.custom(lambda out, x: x + 1, a) + a
     graph = ctx.graph(y)
     with gb.Scheduler([gb.Backend("PYHOST"), cpu]) as sched:
         sched.allocate(graph)
@@ -66,7 +66,7 @@ def test_a_function_that_raises_on_a_device(ctx, cpu):
         raise LookupError("not today")
 
     a = ctx.tensor((3,), name="a")
-    graph = ctx.graph(gb.custom(fail, a).named("y"))
+    graph = ctx.graph(gb.ops.custom(fail, a).named("y"))
     with gb.Scheduler([gb.Backend("FUNCTIONS"), cpu]) as sched:
         sched.allocate(graph)
         a.set(np.ones(3, np.float32))
@@ -96,7 +96,7 @@ class Foreign(Own):
         return Array(super().array(memory, offset, node, writable))
 
 
-gb.register_device("FOREIGN", Foreign)
+gb.devices.register_device("FOREIGN", Foreign)
 
 
 def foreign(ctx, cpu, build):
@@ -114,15 +114,15 @@ def foreign(ctx, cpu, build):
 
 
 def test_functions_on_arrays_of_another_library(ctx, cpu):
-    (y,), where = foreign(ctx, cpu, lambda a, q: gb.custom(lambda out, x: x * 3.0, a))
+    (y,), where = foreign(ctx, cpu, lambda a, q: gb.ops.custom(lambda out, x: x * 3.0, a))
     assert np.all(y == 3) and where == ["FOREIGN"]
 
 
 @pytest.mark.parametrize(
     ("build", "value"),
     [
-        (lambda a, q: gb.custom(lambda out, x: (x * 2, x * 3), a, shape=[(2, 32), (2, 32)]), [2, 3]),
-        (lambda a, q: gb.custom(lambda out, x: gb.dequantize(x), q, dtype="f32"), [1]),
+        (lambda a, q: gb.ops.custom(lambda out, x: (x * 2, x * 3), a, shape=[(2, 32), (2, 32)]), [2, 3]),
+        (lambda a, q: gb.ops.custom(lambda out, x: gb.dequantize(x), q, dtype="f32"), [1]),
     ],
 )
 def test_functions_that_need_numpy_arrays(build, value, ctx, cpu):
@@ -135,26 +135,28 @@ def test_functions_that_need_numpy_arrays(build, value, ctx, cpu):
     [(1.5, "int32", "must return int32, not float32"), (1j, "float32", "must return float32, not complex64")],
 )
 def test_numbers_of_another_kind_from_another_library(factor, dtype, message, ctx, cpu):
-    with pytest.raises(gb.InvalidArgumentError, match=message):
-        foreign(ctx, cpu, lambda a, q: gb.custom(lambda out, x: x * factor, a, dtype=dtype, shape=(2, 32)))
+    with pytest.raises(gb.errors.InvalidArgumentError, match=message):
+        foreign(ctx, cpu, lambda a, q: gb.ops.custom(lambda out, x: x * factor, a, dtype=dtype, shape=(2, 32)))
 
 
 def test_arrays_of_another_library_are_refused(ctx, cpu):
-    with pytest.raises(gb.InvalidArgumentError, match=r"must return an array of the device, .*Array, not"):
-        foreign(ctx, cpu, lambda a, q: gb.custom(lambda out, x: np.ones((2, 32), np.float32), a))
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"must return an array of the device, .*Array, not"):
+        foreign(ctx, cpu, lambda a, q: gb.ops.custom(lambda out, x: np.ones((2, 32), np.float32), a))
 
 
 def test_integers_of_a_device_keep_their_value(ctx, cpu):
-    class Wide(gb.Device):
-        @gb.op("argmax")
+    class Wide(gb.devices.Device):
+        @gb.devices.op("argmax")
         def argmax(self, node, out, a):
             return np.argmax(a, -1) + 2**40
 
-    gb.register_device("WIDE", Wide)
+    gb.devices.register_device("WIDE", Wide)
     x = ctx.tensor((3, 4), name="x")
-    graph = ctx.graph(gb.argmax(x))
+    graph = ctx.graph(gb.ops.argmax(x))
     with gb.Scheduler([gb.Backend("WIDE"), cpu]) as sched:
         sched.allocate(graph)
         x.set(1.0)
-        with pytest.raises(gb.InvalidArgumentError, match="must be int32, -2147483648 to 2147483647, and has 1099511"):
+        with pytest.raises(
+            gb.errors.InvalidArgumentError, match="must be int32, -2147483648 to 2147483647, and has 1099511"
+        ):
             sched.compute(graph)

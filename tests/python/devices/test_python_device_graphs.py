@@ -44,17 +44,19 @@ class RandomGraph:
         (a, x), (b, y) = first, second
         which = int(self.rng.integers(7))
         if which == 3:
-            return gb.scale(a, 0.5), lambda d: x(d) * np.float32(0.5)
+            return gb.ops.scale(a, 0.5), lambda d: x(d) * np.float32(0.5)
         if which == 4:
-            return gb.sqr(a), lambda d: x(d) * x(d)
+            return gb.ops.sqr(a), lambda d: x(d) * x(d)
         if which == 5:  # a row for all rows
             at = (0,) * (len(self.shape) - 1)
             return a + (b[at] if at else b), lambda d: x(d) + y(d)[at]
         if which == 6 and self.shape[0] > 1:  # overlapping views, also of results of other devices
             n = self.shape[0]
             part = a[1:n] - b[0 : n - 1]
-            return gb.repeat(part[0:1], self.shape), lambda d: np.broadcast_to((x(d)[1:] - y(d)[:-1])[:1], self.shape)
-        build, function = [(gb.add, np.add), (gb.sub, np.subtract), (gb.mul, np.multiply)][which % 3]
+            return gb.ops.repeat(part[0:1], self.shape), lambda d: np.broadcast_to(
+                (x(d)[1:] - y(d)[:-1])[:1], self.shape
+            )
+        build, function = [(gb.ops.add, np.add), (gb.ops.sub, np.subtract), (gb.ops.mul, np.multiply)][which % 3]
         return build(a, b), lambda d: function(x(d), y(d))
 
     def fresh(self):

@@ -14,11 +14,11 @@ def options(annotations, future):
     names: dict = {"gb": gb}
     begin = "from __future__ import annotations\n" if future else ""
     exec(
-        f"{begin}from typing import *\nfrom pathlib import Path\nclass D(gb.Device):\n"
+        f"{begin}from typing import *\nfrom pathlib import Path\nclass D(gb.devices.Device):\n"
         f"    def __init__(self, n: {annotations} = None): self.n = n\n",
         names,
     )
-    gb.register_device("ANNOTATED", names["D"], replace=True)
+    gb.devices.register_device("ANNOTATED", names["D"], replace=True)
     return lambda text: gb.Backend(f"ANNOTATED:n={text}").device.n
 
 
@@ -49,13 +49,13 @@ def test_texts_are_read_by_annotations(annotation, text, value, future):
 )
 def test_invalid_texts_of_options(annotation, text, message, future):
     read = options(annotation, future)
-    with pytest.raises(gb.InvalidArgumentError, match=message):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=message):
         read(text)
 
 
 def test_an_option_twice_in_a_text():
     options("int", False)
-    with pytest.raises(gb.InvalidArgumentError, match="option n is given twice"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="option n is given twice"):
         gb.Backend("ANNOTATED:n=1,n=2")
 
 
@@ -63,17 +63,17 @@ def test_an_option_twice_in_a_text():
     ("wrong", "right"), [("matmul", "mul_mat"), ("softmax", "soft_max"), ("rmsnorm", "rms_norm"), ("cosine", "")]
 )
 def test_unknown_operators_are_refused(wrong, right):
-    with pytest.raises(gb.InvalidArgumentError, match=f"there is no operator '{wrong}'.*{right}"):
-        gb.op(wrong)
+    with pytest.raises(gb.errors.InvalidArgumentError, match=f"there is no operator '{wrong}'.*{right}"):
+        gb.devices.op(wrong)
 
 
 def test_no_dtypes():
-    with pytest.raises(gb.InvalidArgumentError, match="dtypes is empty"):
-        gb.op("add", dtypes=[])
+    with pytest.raises(gb.errors.InvalidArgumentError, match="dtypes is empty"):
+        gb.devices.op("add", dtypes=[])
 
 
 def test_a_failing_missing_affects_no_other_device():
-    class Broken(gb.Device):
+    class Broken(gb.devices.Device):
         fails = True
 
         @classmethod
@@ -81,7 +81,7 @@ def test_a_failing_missing_affects_no_other_device():
             if cls.fails:
                 raise OSError("no driver")
 
-    gb.register_device("BROKEN", Broken)
+    gb.devices.register_device("BROKEN", Broken)
     try:
         assert gb.backends().missing["BROKEN"].endswith("missing raised OSError: no driver")
         with pytest.raises(gb.GgmlError, match="NOPE"):

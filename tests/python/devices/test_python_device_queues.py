@@ -15,7 +15,7 @@ import ggml_backend as gb
 from python_devices import HostQueued, Mark, Queued
 
 
-class OnDemand(gb.Device):
+class OnDemand(gb.devices.Device):
     """A queue that runs during a wait, on the waiting thread."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class OnDemand(gb.Device):
         while self.jobs:
             self.jobs.pop(0)()
 
-    @gb.op("add")
+    @gb.devices.op("add")
     def add(self, node, out, a, b):
         if a.flat[0] == 5:
             raise ValueError("add fails")
@@ -42,8 +42,8 @@ class OwnOnDemand(OnDemand):
         return np.zeros(max(nbytes, 1), np.uint8)
 
 
-gb.register_device("ONDEMAND", OnDemand)
-gb.register_device("OWNONDEMAND", OwnOnDemand)
+gb.devices.register_device("ONDEMAND", OnDemand)
+gb.devices.register_device("OWNONDEMAND", OwnOnDemand)
 
 
 class Doubles:
@@ -82,7 +82,7 @@ def test_a_failed_run_reports_its_failure(name, access, cpu):
     ACCESSES[access](w)
     with pytest.raises(ValueError, match="add fails"):
         pending.wait()
-    with pytest.raises(gb.StateError):
+    with pytest.raises(gb.errors.StateError):
         w.y.numpy()
     w.x.set(2.0)
     assert w.sched.compute(w.graph)
@@ -90,12 +90,12 @@ def test_a_failed_run_reports_its_failure(name, access, cpu):
 
 
 def test_a_queue_needs_synchronize():
-    class Lost(gb.Device):
+    class Lost(gb.devices.Device):
         def submit(self, work):
             threading.Thread(target=work).start()
 
-    gb.register_device("LOST", Lost)
-    with pytest.raises(gb.InvalidArgumentError, match="Lost overrides submit, so it must override synchronize"):
+    gb.devices.register_device("LOST", Lost)
+    with pytest.raises(gb.errors.InvalidArgumentError, match="Lost overrides submit, so it must override synchronize"):
         gb.Backend("LOST")
 
 
@@ -106,14 +106,14 @@ def test_a_synchronize_that_does_not_wait_is_an_error(odd, cpu):
             if odd == "drops":
                 self.jobs.clear()
 
-    gb.register_device("ODDQUEUE", Odd, replace=True)
+    gb.devices.register_device("ODDQUEUE", Odd, replace=True)
     device, ctx = gb.Backend("ODDQUEUE"), gb.Context()
     x = ctx.tensor((4,), name="x")
     graph = ctx.graph(x + x)
     with gb.Scheduler([device, cpu]) as sched:
         sched.allocate(graph)
         x.set(1.0)
-        with pytest.raises(gb.DeviceError, match="synchronize returned before submitted work was done"):
+        with pytest.raises(gb.errors.DeviceError, match="synchronize returned before submitted work was done"):
             sched.compute(graph)
 
 
@@ -132,15 +132,15 @@ def test_late_work_of_an_ended_run_does_nothing(cpu):
         called.append(1)
         return a * 1
 
-    gb.register_device("LATEQUEUE", Late, replace=True)
+    gb.devices.register_device("LATEQUEUE", Late, replace=True)
     device, ctx = gb.Backend("LATEQUEUE"), gb.Context()
     x = ctx.tensor((4,), name="x")
-    graph = ctx.graph(gb.custom(function, x + x))
+    graph = ctx.graph(gb.ops.custom(function, x + x))
     with gb.Scheduler([device, cpu]) as sched:
         sched.allocate(graph)
         x.set(1.0)
         pending = sched.compute_async(graph)
-        with pytest.raises(gb.DeviceError, match="before submitted work was done"):
+        with pytest.raises(gb.errors.DeviceError, match="before submitted work was done"):
             pending.wait()
         del pending
         gc.collect()
@@ -161,11 +161,11 @@ def test_a_run_reports_lost_work(access, cpu):
     w.x.set(5.0)
     pending = w.sched.compute_async(w.graph)
     jobs.jobs.clear()
-    with contextlib.suppress(gb.DeviceError):
+    with contextlib.suppress(gb.errors.DeviceError):
         ACCESSES[access](w)
-    with pytest.raises(gb.DeviceError, match="before submitted work was done"):
+    with pytest.raises(gb.errors.DeviceError, match="before submitted work was done"):
         pending.wait()
-    with pytest.raises(gb.StateError):
+    with pytest.raises(gb.errors.StateError):
         w.y.numpy()
 
 
@@ -186,8 +186,8 @@ class OtherQueue(HostQueued):
     """A queue whose marks cannot wait for other queues."""
 
 
-gb.register_device("COUNTEDQUEUE", CountedQueue)
-gb.register_device("OTHERQUEUE", OtherQueue)
+gb.devices.register_device("COUNTEDQUEUE", CountedQueue)
+gb.devices.register_device("OTHERQUEUE", OtherQueue)
 
 
 def chain(names: list[str], cpu: gb.Backend) -> list[gb.Backend]:
@@ -224,7 +224,7 @@ def test_the_host_waits_for_the_mark_of_another_class(cpu):
     Counted.waits.clear()
     chain(["COUNTEDQUEUE", "OTHERQUEUE"], cpu)
     assert Counted.waits == []
-    event = gb.Event(gb.Backend("COUNTEDQUEUE"))
+    event = gb.backend.Event(gb.Backend("COUNTEDQUEUE"))
     event.record().wait(gb.Backend("OTHERQUEUE"))
     assert Counted.waits == []
 
@@ -235,24 +235,24 @@ class Reentrant(Queued):
     act: Callable[[], object] | None = None
     caught: ClassVar[list[BaseException]] = []
 
-    @gb.op("sqr")
+    @gb.devices.op("sqr")
     def sqr(self, node, out, a):
         if self.act is not None:
             try:
                 self.act()
-            except gb.StateError as error:
+            except gb.errors.StateError as error:
                 self.caught.append(error)
         np.multiply(a, a, out=out)
 
 
-gb.register_device("REENTRANTQUEUE", Reentrant)
+gb.devices.register_device("REENTRANTQUEUE", Reentrant)
 
 
 @pytest.mark.parametrize("what", ["compute", "synchronize"])
 def test_a_call_that_waits_for_its_own_run_is_an_error(what, cpu):
     device, ctx = gb.Backend("REENTRANTQUEUE"), gb.Context()
     x = ctx.tensor((4,), name="x").set_input()
-    y = gb.sqr(x)
+    y = gb.ops.sqr(x)
     graph = ctx.graph(y)
     sched = gb.Scheduler([device, cpu])
     sched.allocate(graph)
@@ -291,19 +291,19 @@ def test_empty_buffers_free_their_addresses():
 def test_compile_can_read_memory(cpu):
     seen = []
 
-    class Looks(gb.Device):
+    class Looks(gb.devices.Device):
         def compile(self, calls):
             seen.extend(np.array(a) for call in calls for a in call.sources)
             return super().compile(calls)
 
-        @gb.op("sqr")
+        @gb.devices.op("sqr")
         def sqr(self, node, out, a):
             np.multiply(a, a, out=out)
 
-    gb.register_device("LOOKS", Looks)
+    gb.devices.register_device("LOOKS", Looks)
     ctx = gb.Context()
     x = ctx.tensor((4,), name="x")
-    y = gb.sqr(x)
+    y = gb.ops.sqr(x)
     graph = ctx.graph(y)
     with gb.Scheduler(cpu) as sched:  # a plan must not keep its memory alive
         sched.allocate(graph)
@@ -331,7 +331,7 @@ class InterruptedAfter(OwnOnDemand):
         super().synchronize()
 
 
-gb.register_device("INTERRUPTEDAFTER", InterruptedAfter)
+gb.devices.register_device("INTERRUPTEDAFTER", InterruptedAfter)
 
 
 def test_an_interrupt_waits_for_a_bounded_device(cpu):

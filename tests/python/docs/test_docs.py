@@ -106,7 +106,7 @@ NOT_RUN = {
     ("docs/CONFIGURATION.md", "GGML_CPU_LEVEL"): "test_commands_that_are_cheap_run has the command",
     ("docs/COMPAT.md", "cc old_program.c"): C,
     ("docs/reference/errors.md", "try:"): "a sketch",
-    ("docs/reference/operations.md", "y = gb.relu"): "a sketch",
+    ("docs/reference/operations.md", "y = gb.ops.relu"): "a sketch",
     ("docs/howto/where-time-goes.md",
      "python -m ggml_backend profile"): "names no script; tests/python/cli/test_cli_profile.py runs some",
     ("docs/design/scheduler.md", "check: step 1"): "the message of a fault that no user can make; tests/c makes it",
@@ -162,7 +162,7 @@ def _network(names: dict[str, Any], **options: Any) -> None:
     cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM:name=DEVICE")
     ctx = gb.Context()
     x = ctx.constant(np.ones((4, 8), np.float32), name="x") if not options else ctx.tensor((4, 8), name="x").set_input()
-    y = gb.relu(x * 2).named("y")
+    y = gb.ops.relu(x * 2).named("y")
     graph = ctx.graph(y)
     names.update(cpu=cpu, sim=sim, ctx=ctx, x=x, y=y, node=y, graph=graph, sched=gb.Scheduler([sim, cpu], **options))
     if options:

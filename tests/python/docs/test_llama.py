@@ -61,7 +61,7 @@ def write(path: Path, weights: dict[str, np.ndarray], dtype: str = "f32", **keys
         for key, value in described.items():
             out.add(key, value)
         for name, array in weights.items():
-            out.add_tensor(name, array, dtype=gb.as_dtype(dtype) if array.ndim == 2 else gb.float32)
+            out.add_tensor(name, array, dtype=gb.dtypes.as_dtype(dtype) if array.ndim == 2 else gb.float32)
     return path
 
 

@@ -294,5 +294,5 @@ def test_the_newest_of_several_writers_wins(tmp_path: Path) -> None:
 def test_the_cache_of_costs_is_written_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     backend = gb.Backend("SIM:name=kept")
-    path = write_costs(backend, gb.DeviceCosts())
+    path = write_costs(backend, gb.sched.DeviceCosts())
     assert names(path.parent) == [path.name]

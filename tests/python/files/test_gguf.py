@@ -149,19 +149,19 @@ def test_types_chosen_for_python_values(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_values_refused(tmp_path: Path, value: Any, kind: str | None) -> None:
     writer = gb.gguf.Writer(tmp_path / "a.gguf")
-    with pytest.raises((gb.InvalidArgumentError, TypeError), match=r"'some\.key'"):
+    with pytest.raises((gb.errors.InvalidArgumentError, TypeError), match=r"'some\.key'"):
         writer.add("some.key", value, kind)
 
 
 def test_keys_refused(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "a.gguf")
     for key in ("", "a\0b", "x" * 65536):
-        with pytest.raises(gb.InvalidArgumentError):
+        with pytest.raises(gb.errors.InvalidArgumentError):
             writer.add(key, 1)
     with pytest.raises(TypeError):
         writer.add(5, 1)  # type: ignore[arg-type]
     for alignment in (0, 3, 2**31):
-        with pytest.raises(gb.InvalidArgumentError, match=r"general\.alignment"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=r"general\.alignment"):
             writer.add("general.alignment", alignment)
 
 
@@ -170,9 +170,9 @@ def test_a_key_is_added_once(tmp_path: Path) -> None:
     with gb.gguf.Writer(path, alignment=64) as writer:
         writer.add("a", 1).add("b", 2)
         for key in ("a", "general.alignment"):
-            with pytest.raises(gb.InvalidArgumentError, match=rf"'{key}' was added already"):
+            with pytest.raises(gb.errors.InvalidArgumentError, match=rf"'{key}' was added already"):
                 writer.add(key, 64)
-        with pytest.raises(gb.InvalidArgumentError, match="'c'"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match="'c'"):
             writer.add("c", 5, "u128")
         writer.add("c", 3)  # the refused value was not added
     assert dict(gb.gguf.open(path).metadata) == {"general.alignment": 64, "a": 1, "b": 2, "c": 3}
@@ -184,7 +184,7 @@ def test_a_copied_key_can_be_replaced(tmp_path: Path) -> None:
         writer.add("a", 1).add("b", 2).add("c", 3)
     with gb.gguf.Writer(second, alignment=128) as writer:
         writer.add("c", "mine").copy_from(gb.gguf.open(first)).add("a", "text")
-        with pytest.raises(gb.InvalidArgumentError, match="'c' was added already"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match="'c' was added already"):
             writer.copy_from(gb.gguf.open(first), keys=["b", "c"])
     file = gb.gguf.open(second)
     assert dict(file.metadata) == {"general.alignment": 128, "c": "mine", "a": "text", "b": 2}
@@ -226,7 +226,7 @@ def test_scalars_of_every_numpy_dtype(tmp_path: Path, kind: str) -> None:
      ([-(2**63) - 1, 0], "-9223372036854775809 does not fit"), ([-1, 2**64], "18446744073709551616 does not fit")],
 )  # fmt: skip
 def test_integers_without_a_common_type_are_named(tmp_path: Path, values: list[int], message: str) -> None:
-    with pytest.raises(gb.InvalidArgumentError, match=message):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=message):
         gb.gguf.Writer(tmp_path / "a.gguf").add("k", values)
 
 
@@ -271,7 +271,7 @@ def test_plain_tensors_both_ways(tmp_path: Path, rng: np.random.Generator, dtype
     for path in (ours, other):
         tensor = gb.gguf.open(path).tensors["second"]
         assert tensor.shape == shape
-        assert tensor.dtype == gb.as_dtype(dtype)
+        assert tensor.dtype == gb.dtypes.as_dtype(dtype)
         np.testing.assert_array_equal(tensor.numpy(), array[..., ::-1])
     assert ours.read_bytes() == other.read_bytes()
 
@@ -279,7 +279,7 @@ def test_plain_tensors_both_ways(tmp_path: Path, rng: np.random.Generator, dtype
 @pytest.mark.parametrize("dtype", ["bfloat16", "q4_0", "q8_0", "q6_k", "iq4_nl", "mxfp4", "nvfp4", "tq1_0"])
 def test_quantized_tensors_both_ways(tmp_path: Path, rng: np.random.Generator, dtype: str) -> None:
     ours, other = tmp_path / "a.gguf", tmp_path / "b.gguf"
-    element = gb.as_dtype(dtype)
+    element = gb.dtypes.as_dtype(dtype)
     kind = gguf.GGMLQuantizationType(element.id)
     array = rng.standard_normal((2, 3, 512), np.float32)
     blocks = gb.quantize(array, dtype)
@@ -358,7 +358,7 @@ def test_arrays_outlive_the_file(tmp_path: Path) -> None:
         lambda: file.load(gb.Backend("CPU")),
         lambda: file.nbytes,
     ):
-        with pytest.raises(gb.StateError, match="closed"):
+        with pytest.raises(gb.errors.StateError, match="closed"):
             call()
     file.close()
 
@@ -384,7 +384,7 @@ def model(tmp_path: Path, rng: np.random.Generator) -> tuple[Path, dict[str, np.
     arrays = {f"blk.{i}.{part}": rng.standard_normal((8, 64), np.float32) for i in range(6) for part in ("up", "down")}
     with gb.gguf.Writer(path) as writer:
         for i, (name, array) in enumerate(arrays.items()):
-            writer.add_tensor(name, array, dtype=None if i % 2 else gb.q8_0)
+            writer.add_tensor(name, array, dtype=None if i % 2 else gb.dtypes.q8_0)
     arrays = {
         n: a if i % 2 else gb.dequantize(gb.quantize(a, "q8_0"), "q8_0") for i, (n, a) in enumerate(arrays.items())
     }
@@ -410,10 +410,10 @@ def test_load_in_place(model: Any, cpu: gb.Backend) -> None:
     gc.collect()
     for name, array in arrays.items():
         np.testing.assert_array_equal(content(weights[name]), array)
-    with pytest.raises(gb.StateError, match="read-only"):
+    with pytest.raises(gb.errors.StateError, match="read-only"):
         weights["blk.2.down"].set(0.0)
     weights.close()
-    with pytest.raises(gb.StateError):
+    with pytest.raises(gb.errors.StateError):
         weights["blk.2.down"].numpy()
     assert view.shape == (8, 64)
     assert np.isfinite(view).all()
@@ -437,7 +437,7 @@ def test_load_by_patterns(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
     for name, array in arrays.items():
         assert weights[name].is_host == (int(name[4]) > 2)
         np.testing.assert_array_equal(content(weights[name]), array)
-    with pytest.raises(gb.InvalidArgumentError, match=r"'blk\.3\.up'"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"'blk\.3\.up'"):
         gb.gguf.open(path).load({"blk.[0-2].*": sim})
     with pytest.raises(TypeError, match="not on str"):
         gb.gguf.open(path).load({"*": "CPU"})  # type: ignore[dict-item]
@@ -448,10 +448,10 @@ def test_a_pattern_of_load_without_a_match_is_an_error(model: Any, cpu: gb.Backe
     is not a typo."""
     file = gb.gguf.open(model[0])
     with pytest.raises(
-        gb.InvalidArgumentError, match=r"^load: where: no tensor of the file fits 'blk\.99\.\*'; .*'blk\."
+        gb.errors.InvalidArgumentError, match=r"^load: where: no tensor of the file fits 'blk\.99\.\*'; .*'blk\."
     ):
         file.load({"blk.99.*": sim, "*": cpu})
-    with pytest.raises(gb.InvalidArgumentError, match=r"fits 'blk\.0\.upp'; did you mean 'blk\.0\.up'"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"fits 'blk\.0\.upp'; did you mean 'blk\.0\.up'"):
         file.load({"blk.0.upp": sim, "*": cpu})
     with pytest.raises(KeyError, match=r"no tensor fits 'blk\.0\.upp'; did you mean 'blk\.0\.up'"):
         file.load(cpu, ["blk.0.upp"])
@@ -468,7 +468,7 @@ def test_a_pattern_of_load_without_effect_is_an_error(model: Any, cpu: gb.Backen
     ]
     for where, special, general in behind:
         told = re.escape(f"{special!r} decides nothing: {general!r} comes first")
-        with pytest.raises(gb.InvalidArgumentError, match=told):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=told):
             file.load(where)
     for where in (
         {"blk.[0-9].*": sim, "*": cpu},  # the first pattern matches all tensors, too
@@ -498,7 +498,7 @@ def test_load_more_than_the_largest_buffer(model: Any) -> None:
 
 def test_load_without_enough_memory(model: Any) -> None:
     device = gb.Backend("SIM", mem="4K")
-    with pytest.raises(gb.AllocationError):
+    with pytest.raises(gb.errors.AllocationError):
         gb.gguf.open(model[0]).load(device)
     assert gb.gguf.open(model[0]).load(device, "blk.0.down")["blk.0.down"].is_placed
 
@@ -555,19 +555,19 @@ def test_open_bytes(model: Any, cpu: gb.Backend) -> None:
 def test_invalid_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         gb.gguf.open(tmp_path / "absent")
-    with pytest.raises(gb.FileError, match="a directory"):
+    with pytest.raises(gb.errors.FileError, match="a directory"):
         gb.gguf.open(tmp_path)
     with pytest.raises(TypeError, match="not bool"):
         gb.gguf.open(True)
     (tmp_path / "empty").touch()
-    with pytest.raises(gb.FileError, match=r"offset 0: the magic .* the file is empty"):
+    with pytest.raises(gb.errors.FileError, match=r"offset 0: the magic .* the file is empty"):
         gb.gguf.open(tmp_path / "empty")
-    with pytest.raises(gb.FileError, match="not a GGUF file"):
+    with pytest.raises(gb.errors.FileError, match="not a GGUF file"):
         gb.gguf.open(b"GGML" + bytes(100))
-    with pytest.raises(gb.FileError, match="other byte order"):
+    with pytest.raises(gb.errors.FileError, match="other byte order"):
         gb.gguf.open(b"GGUF" + (3).to_bytes(4, "big") + bytes(100))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(gb.FileError, match="regular file"):
+    with pytest.raises(gb.errors.FileError, match="regular file"):
         gb.gguf.open(tmp_path / "pipe")
 
 
@@ -576,7 +576,7 @@ def test_the_other_byte_order_of_the_package(tmp_path: Path) -> None:
     writer = their_writer(path, endianess=gguf.GGUFEndian.BIG)
     writer.add_tensor("t", np.ones(4, np.float32))
     finish(writer)
-    with pytest.raises(gb.FileError, match="offset 4: the file is in the other byte order"):
+    with pytest.raises(gb.errors.FileError, match="offset 4: the file is in the other byte order"):
         gb.gguf.open(path)
 
 
@@ -644,11 +644,11 @@ def test_tensors_of_unknown_types(tmp_path: Path, rng: np.random.Generator, cpu:
             lambda n=name: file.load(cpu)[n],
             lambda t=tensor: t.dtype.row_nbytes(32),
         ):
-            with pytest.raises(gb.UnsupportedError, match=r"type \d+ is not known"):
+            with pytest.raises(gb.errors.UnsupportedError, match=r"type \d+ is not known"):
                 refused()
-        with pytest.raises(gb.UnsupportedError, match=f"type {tensor.dtype.id} is not known"):
+        with pytest.raises(gb.errors.UnsupportedError, match=f"type {tensor.dtype.id} is not known"):
             gb.gguf.Writer(tmp_path / "x").add_tensor("t", tensor, dtype="q8_0")
-        with pytest.raises(gb.UnsupportedError, match=f"{tensor.dtype.id}"):
+        with pytest.raises(gb.errors.UnsupportedError, match=f"{tensor.dtype.id}"):
             gb.gguf.Writer(tmp_path / "x").add_tensor("t", np.zeros(32, np.uint8), dtype=tensor.dtype)
     for names in (None, "plain", ["*"], "*"):
         weights = file.load(cpu, names)
@@ -682,7 +682,7 @@ def test_unknown_types_are_copied_byte_for_byte(
             "old", file.tensors["retired"], dtype=file.tensors["retired"].dtype
         )
         for name in ("", "x" * 65536):
-            with pytest.raises(gb.InvalidArgumentError, match="name"):
+            with pytest.raises(gb.errors.InvalidArgumentError, match="name"):
                 writer.add_tensor(name, file.tensors["future"])
     again = gb.gguf.open(copy)
     assert list(again.tensors) == ["new", "old"]
@@ -729,13 +729,15 @@ def test_tensors_of_backends(
 ) -> None:
     path = tmp_path / "a.gguf"
     array = rng.standard_normal((4, 64), np.float32)
-    tensors = [ctx.tensor(array.shape, gb.float32), ctx.tensor(array.shape, gb.q8_0)]
+    tensors = [ctx.tensor(array.shape, gb.float32), ctx.tensor(array.shape, gb.dtypes.q8_0)]
     ctx.allocate(sim)
     tensors[0].set(array)
     tensors[1].set(array, quantize=True)
     with gb.gguf.Writer(path) as writer:
         writer.add_tensor("plain", tensors[0]).add_tensor("quantized", tensors[1])
-        writer.add_tensor("converted", tensors[0], dtype=gb.q8_0).add_tensor("view", tensors[0].T, dtype=gb.float16)
+        writer.add_tensor("converted", tensors[0], dtype=gb.dtypes.q8_0).add_tensor(
+            "view", tensors[0].T, dtype=gb.float16
+        )
     file = gb.gguf.open(path)
     np.testing.assert_array_equal(file.tensors["plain"].numpy(), array)
     np.testing.assert_array_equal(file.tensors["quantized"].numpy(), gb.quantize(array, "q8_0"))
@@ -753,7 +755,7 @@ def test_data_in_pieces_are_written(tmp_path: Path) -> None:
             yield np.full((100, 64), i, np.float32)
 
     with gb.gguf.Writer(path) as writer:
-        writer.add_tensor("q", rows, gb.q8_0, shape=(1000, 64))
+        writer.add_tensor("q", rows, gb.dtypes.q8_0, shape=(1000, 64))
         writer.add_tensor("f", rows, gb.float32, shape=(1000, 64))
         writer.add_tensor("i", lambda: np.arange(6, dtype=np.int32), gb.int32, shape=(2, 3))
         assert alive == []
@@ -770,8 +772,8 @@ def test_missing_or_extra_pieces_are_errors(tmp_path: Path, shape: tuple[int, in
     path = tmp_path / "a.gguf"
     path.write_bytes(b"old")
     writer = gb.gguf.Writer(path)
-    writer.add_tensor("q", lambda: np.zeros((1000, 64), np.float32), gb.q8_0, shape=shape)
-    with pytest.raises(gb.InvalidArgumentError, match="'q'"):
+    writer.add_tensor("q", lambda: np.zeros((1000, 64), np.float32), gb.dtypes.q8_0, shape=shape)
+    with pytest.raises(gb.errors.InvalidArgumentError, match="'q'"):
         writer.close()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
@@ -795,7 +797,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
         writer.add("version", 2 // 0)
     assert path.read_bytes() == old
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(gb.StateError):
+    with pytest.raises(gb.errors.StateError):
         writer.add("x", 1)
 
 
@@ -864,7 +866,7 @@ def pieces():
 before, most = memory("VmHWM"), 0.0
 with gb.gguf.Writer(path) as writer:  # 192 MiB as floats, and half of it quantized
     writer.add_tensor("f", pieces, gb.float32, shape=(48 * 1024, 1024))
-    writer.add_tensor("q", pieces, gb.q8_0, shape=(48 * 1024, 1024))
+    writer.add_tensor("q", pieces, gb.dtypes.q8_0, shape=(48 * 1024, 1024))
 print(memory("VmHWM") - before)
 def watch(done, total):
     global most
@@ -872,7 +874,7 @@ def watch(done, total):
 before = memory("RssAnon")
 file = gb.gguf.open(path)
 writer = gb.gguf.Writer(copy).add_tensor("f", file.tensors["f"]).add_tensor("q", file.tensors["q"], gb.float16)
-writer.add_tensor("g", file.tensors["f"], gb.q4_0)
+writer.add_tensor("g", file.tensors["f"], gb.dtypes.q4_0)
 writer.close(watch)
 print(most - before)
 """
@@ -920,18 +922,18 @@ def test_tensors_refused(tmp_path: Path) -> None:
     bad: list[tuple[str, Any, Any]] = [
         ("t", np.zeros(32, np.float32), None), ("", np.zeros(3, np.float32), None),
         ("a\0b", np.zeros(3, np.float32), None),
-        ("q", np.zeros(31, np.float32), gb.q4_0), ("q", np.zeros(17, np.uint8), gb.q4_0),
-        ("q", np.zeros(32, np.int32), gb.q4_0),
-        ("c", np.zeros(3, np.complex64), None), ("s", np.float32(1), gb.q8_0),
+        ("q", np.zeros(31, np.float32), gb.dtypes.q4_0), ("q", np.zeros(17, np.uint8), gb.dtypes.q4_0),
+        ("q", np.zeros(32, np.int32), gb.dtypes.q4_0),
+        ("c", np.zeros(3, np.complex64), None), ("s", np.float32(1), gb.dtypes.q8_0),
         ("d", np.zeros((1,) * 5, np.float32), None),
         ("i", np.zeros(3, np.float32), gb.int32), ("f", lambda: np.zeros(3), None),
     ]  # fmt: skip
     for name, array, dtype in bad:
-        with pytest.raises((gb.InvalidArgumentError, TypeError)):
+        with pytest.raises((gb.errors.InvalidArgumentError, TypeError)):
             writer.add_tensor(name, array, dtype)
     writer.close()
     assert list(gb.gguf.open(tmp_path / "a.gguf").tensors) == ["t"]
-    with pytest.raises(gb.FileError, match="regular"):
+    with pytest.raises(gb.errors.FileError, match="regular"):
         gb.gguf.Writer(tmp_path).close()
     with pytest.raises(FileNotFoundError, match=r"nowhere/a\.gguf'$"):
         gb.gguf.Writer(tmp_path / "nowhere" / "a.gguf").close()
@@ -991,7 +993,7 @@ def test_arrays_of_other_libraries_are_written(tmp_path: Path, rng: np.random.Ge
 
 @pytest.mark.parametrize("data", [object(), "text", [[1.0], [1.0, 2.0]], None, {"a": 1.0}])
 def test_objects_without_arrays_are_refused(tmp_path: Path, data: Any) -> None:
-    with pytest.raises(gb.InvalidArgumentError, match="tensor 't'"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="tensor 't'"):
         gb.gguf.Writer(tmp_path / "a.gguf").add_tensor("t", data)
 
 

@@ -64,7 +64,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, capsys: pytest.CaptureF
     path = tmp_path / "model.gguf"
     path.write_bytes(data)
     for source in (path, data):
-        with pytest.raises(gb.FileError, match=message):
+        with pytest.raises(gb.errors.FileError, match=message):
             gb.gguf.open(source)
     for command in (["gguf", "info"], ["gguf", "check"], ["gguf", "dump"], ["plan"]):
         assert main([*command, str(path)]) == 1
@@ -87,7 +87,9 @@ def test_a_cut_file_is_incomplete(tmp_path: Path) -> None:
     assert whole <= len(data) < whole + 32
     assert len(gb.gguf.open(data[:whole]).tensors) == 3
     for n in range(1, whole):
-        with pytest.raises(gb.FileError, match=rf"the file is incomplete.* It has {n} bytes and needs ") as caught:
+        with pytest.raises(
+            gb.errors.FileError, match=rf"the file is incomplete.* It has {n} bytes and needs "
+        ) as caught:
             gb.gguf.open(data[:n])
         message = str(caught.value)
         assert "Download or copy it again" in message

@@ -34,7 +34,7 @@ def test_every_hostile_file_is_refused() -> None:
         assert name not in seen
         try:
             gb.gguf.open(data)
-        except gb.FileError as error:
+        except gb.errors.FileError as error:
             seen[name] = str(error)
             assert re.search(r"at offset \d+: \S", seen[name]), (name, seen[name])
             assert word in seen[name], (name, seen[name])
@@ -49,7 +49,7 @@ def test_the_same_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     for name, data, word in list(load_tool("make_hostile_gguf").hostile())[::10]:
         path.write_bytes(data)
-        with pytest.raises(gb.FileError, match=rf"a\.gguf: .*{re.escape(word)}"):
+        with pytest.raises(gb.errors.FileError, match=rf"a\.gguf: .*{re.escape(word)}"):
             gb.gguf.open(path)
         assert name
 
@@ -61,7 +61,7 @@ def read_all(file: gb.gguf.GGUFFile) -> None:
         assert tensor.data.nbytes == tensor.nbytes
         try:
             assert tensor.numpy().nbytes == tensor.nbytes
-        except gb.UnsupportedError as error:
+        except gb.errors.UnsupportedError as error:
             assert "no arrays of shape" in str(error)
 
 
@@ -151,7 +151,7 @@ peaks = [peak()]
 for name, data, word in files:
     try:
         gb.gguf.open(data)
-    except gb.FileError:
+    except gb.errors.FileError:
         pass
 peaks.append(peak())
 for name, data, word in files:
@@ -185,7 +185,7 @@ def test_damaged_anywhere() -> None:
                 data[rng.integers(len(data))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.integers(256)])
             try:
                 file = gb.gguf.open(bytes(data))
-            except gb.FileError:
+            except gb.errors.FileError:
                 refused += 1
                 continue
             read_all(file)

@@ -97,7 +97,7 @@ def test_a_part_is_not_accepted_as_a_whole_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cpu: gb.Backend, disguise: str
 ) -> None:
     path, out = Path(DISGUISES[disguise](split(tmp_path, 3))), tmp_path / "out.gguf"
-    with pytest.raises(gb.FileError, match=r"split\.(count|no)|of which .* is missing"):
+    with pytest.raises(gb.errors.FileError, match=r"split\.(count|no)|of which .* is missing"):
         gb.gguf.open(path)
     for arguments in (
         ["gguf", "check", str(path)], ["gguf", "info", str(path)], ["gguf", "dump", str(path)],
@@ -118,7 +118,7 @@ def test_a_part_is_not_accepted_as_a_whole_model(
 
 def test_a_part_in_memory_is_an_error(tmp_path: Path) -> None:
     data = split(tmp_path, 2)[1].read_bytes()
-    with pytest.raises(gb.FileError, match=r"bytes: this is part 2 of the 2 parts .* with 2 tensors of 4"):
+    with pytest.raises(gb.errors.FileError, match=r"bytes: this is part 2 of the 2 parts .* with 2 tensors of 4"):
         gb.gguf.open(data)
     assert list(gb.gguf.open(data, part=True).tensors) == ["t2", "t3"]
 
@@ -127,7 +127,7 @@ def test_a_copy_of_a_part_is_a_part(tmp_path: Path) -> None:
     """A copy is refused like the original."""
     with gb.gguf.Writer(tmp_path / "copy.gguf") as writer:
         writer.copy_from(gb.gguf.open(split(tmp_path, 3)[1], part=True))
-    with pytest.raises(gb.FileError, match="part 2 of the 3 parts"):
+    with pytest.raises(gb.errors.FileError, match="part 2 of the 3 parts"):
         gb.gguf.open(tmp_path / "copy.gguf")
 
 
@@ -165,23 +165,23 @@ def test_a_file_without_all_its_tensors_is_incomplete(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     with gb.gguf.Writer(path) as writer:
         writer.add("split.tensors.count", 5).add_tensor("t", np.ones(4, np.float32))
-    with pytest.raises(gb.FileError, match=r"incomplete: split\.tensors\.count is 5, the file has 1 tensors"):
+    with pytest.raises(gb.errors.FileError, match=r"incomplete: split\.tensors\.count is 5, the file has 1 tensors"):
         gb.gguf.open(path)
 
 
 def test_broken_splits(tmp_path: Path) -> None:
     paths = split(tmp_path, 3)
     paths[1].unlink()
-    with pytest.raises(gb.FileError, match=r"m-00002-of-00003\.gguf is missing"):
+    with pytest.raises(gb.errors.FileError, match=r"m-00002-of-00003\.gguf is missing"):
         gb.gguf.open(paths[0])
     for keys, message in (
         ({"no": 5}, "split.no is 5"),
         ({"count": 9}, "split.count is 9"),
         ({"tensors": 7}, "7, the parts have 6"),
     ):
-        with pytest.raises(gb.FileError, match=message):
+        with pytest.raises(gb.errors.FileError, match=message):
             gb.gguf.open(split(tmp_path, 3, **keys)[0])
-    with pytest.raises(gb.FileError, match="'t0' is also in"):
+    with pytest.raises(gb.errors.FileError, match="'t0' is also in"):
         gb.gguf.open(split(tmp_path, 3, same=1)[0])
 
 
@@ -197,5 +197,5 @@ def test_counts_of_split_files_are_numbers(tmp_path: Path, key: str, wrong: Any)
                 kind = None if not isinstance(value, list) else "arr[i32]"
                 writer.add(name, value, kind)
             writer.add_tensor(f"t{i}", np.ones(4, np.float32))
-    with pytest.raises(gb.FileError, match=re.escape(key)):
+    with pytest.raises(gb.errors.FileError, match=re.escape(key)):
         gb.gguf.open(paths[1])

@@ -64,7 +64,7 @@ def test_degenerate_shapes_both_ways(tmp_path: Path, dtype: Any, cpu: gb.Backend
     with gb.gguf.open(other) as file:
         for name, array in arrays.items():
             same(file.tensors[name], array)
-            assert file.tensors[name].dtype == gb.as_dtype(dtype)
+            assert file.tensors[name].dtype == gb.dtypes.as_dtype(dtype)
             if np.issubdtype(dtype, np.floating) and dtype is not np.float64:
                 np.testing.assert_array_equal(file.tensors[name].dequantize(), array.astype(np.float32))
         load_everywhere(file, arrays, cpu, sim)
@@ -75,7 +75,7 @@ def test_degenerate_shapes_both_ways(tmp_path: Path, dtype: Any, cpu: gb.Backend
 def test_degenerate_shapes_are_converted(tmp_path: Path, source: Any, target: str) -> None:
     """Conversion by the writer, from arrays and from an open file, and by the command line."""
     first, second, third = (tmp_path / f"{name}.gguf" for name in "abc")
-    blocks = gb.as_dtype(target).is_quantized
+    blocks = gb.dtypes.as_dtype(target).is_quantized
     shapes = [(0, 256), (2, 0, 512), (0,)] if blocks else [(), (0,), (3, 0), (0, 3), (1,)]
     arrays = {str(shape): filled(shape, source) for shape in shapes}
     with gb.gguf.Writer(first) as writer:
@@ -99,7 +99,7 @@ def test_degenerate_shapes_are_converted(tmp_path: Path, source: Any, target: st
 
 def test_a_single_element_is_not_quantized(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "a.gguf")
-    with pytest.raises(gb.InvalidArgumentError, match="'s': rows of 1 elements do not divide into q8_0"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="'s': rows of 1 elements do not divide into q8_0"):
         writer.add_tensor("s", np.float32(1), dtype="q8_0")
 
 
@@ -196,7 +196,7 @@ def test_tensors_share_all_bytes_or_none(first: tuple[int, int], second: tuple[i
     if a == b or not a & b:
         assert len(gb.gguf.open(data).tensors) == 2
     else:
-        with pytest.raises(gb.FileError, match="overlaps tensor") as caught:
+        with pytest.raises(gb.errors.FileError, match="overlaps tensor") as caught:
             gb.gguf.open(data)
         assert "'one'" in str(caught.value)
         assert "'two'" in str(caught.value)
@@ -252,7 +252,7 @@ def test_known_parts_of_an_unusual_file_work(
                 lambda n=name: file.load(cpu)[n],
                 lambda n=name: gb.gguf.Writer(tmp_path / "x").add_tensor(n, file.tensors[n], dtype="f16"),
             ):
-                with pytest.raises(gb.UnsupportedError, match=reason):
+                with pytest.raises(gb.errors.UnsupportedError, match=reason):
                     refused()
             assert name in file.load(cpu).left_out
     for arguments in (["info"], ["info", "--json"], ["dump", "--values"], ["check"]):
@@ -342,7 +342,7 @@ def test_arrays_of_arrays_are_kept(tmp_path: Path, value: Nested, change: tuple[
             data[24 + 9 + 4 + change[0] % (len(pair) - 13)] = change[1]
         try:
             file = gb.gguf.open(bytes(data))
-        except gb.FileError:
+        except gb.errors.FileError:
             assert damaged
             continue
         with gb.gguf.Writer(path) as writer:
@@ -360,7 +360,7 @@ def test_invalid_arrays_of_arrays_are_refused(tmp_path: Path) -> None:
     """The writer checks the bytes."""
     good = packed([1, 2]) * 2
     for n, data in ((1, good), (3, good), (2, good[:-1]), (2, good + b"\0"), (2**40, good), (1, b"")):
-        with pytest.raises(gb.InvalidArgumentError, match=r"are not .* arrays"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=r"are not .* arrays"):
             gb.gguf.Writer(tmp_path / "a.gguf").add("k", gb.gguf.NestedArray(n, data))
     with pytest.raises(TypeError, match="NestedArray as u8"):
         gb.gguf.Writer(tmp_path / "a.gguf").add("k", gb.gguf.NestedArray(2, good), "u8")

@@ -75,8 +75,8 @@ ACTS: dict[str, Callable[[Path], object]] = {
     "map a file": lambda folder: mapped.map_file(folder / "model.gguf"),
     "read a mapped file": read_guarded,
     "open a model": lambda folder: gb.gguf.open(folder / "model.gguf").close(),
-    "refuse a folder": lambda folder: refused(gb.FileError, _files.read_text, folder),
-    "refuse a pipe": lambda folder: refused(gb.FileError, mapped.map_file, folder / "pipe"),
+    "refuse a folder": lambda folder: refused(gb.errors.FileError, _files.read_text, folder),
+    "refuse a pipe": lambda folder: refused(gb.errors.FileError, mapped.map_file, folder / "pipe"),
     "find no file": lambda folder: refused(FileNotFoundError, mapped.map_file, folder / "absent"),
 }
 

@@ -29,7 +29,7 @@ import ggml_backend as gb
 path, size = sys.argv[1], int(sys.argv[2])
 cpu, sim = gb.Backend("CPU", n_threads=2), gb.Backend("SIM")
 
-def shrinks(call, what=gb.FileError):
+def shrinks(call, what=gb.errors.FileError):
     os.truncate(path, size)
     for again in range(2):
         try:
@@ -103,7 +103,7 @@ CASES = {
             for _ in range(3):
                 try:
                     outcomes.append(s.compute(g))
-                except gb.FileError:
+                except gb.errors.FileError:
                     outcomes.append("error")
         threads = [threading.Thread(target=run, args=(g, s)) for _, g, s in made]
         [t.start() for t in threads]

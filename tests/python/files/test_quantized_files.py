@@ -234,12 +234,12 @@ def test_extra_rows_are_an_error_with_importances(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "o.gguf")
     rows = np.ones((9, COLUMNS), np.float32)
     writer.add_tensor("a", lambda: iter([rows]), "q4_k", shape=(2, 4, COLUMNS), importance=np.ones((2, COLUMNS)))
-    with pytest.raises(gb.InvalidArgumentError, match="the data has more bytes"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="the data has more bytes"):
         writer.close()
 
 
 def test_importances_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "o.gguf")
-    with pytest.raises(gb.InvalidArgumentError, match="tensor 'a': importance of shape"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="tensor 'a': importance of shape"):
         writer.add_tensor("a", np.ones((3, 4, 512), np.float32), "q4_k", importance=np.ones((5, 512)))
     writer.discard()

@@ -301,7 +301,7 @@ def test_the_output_cannot_be_a_shard(convert, sharded) -> None:
     folder, _ = sharded
     before = shards_of(folder)[0].read_bytes()
     for source in (folder, index_of(folder)):
-        with pytest.raises(gb.InvalidArgumentError, match=": give the output another name"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=": give the output another name"):
             main(["gguf", "convert", str(source), str(shards_of(folder)[0])])
     assert shards_of(folder)[0].read_bytes() == before
 
@@ -346,7 +346,7 @@ def test_float8_is_widened_to_the_requested_type(convert, tmp_path: Path, rng: n
     wide = small.astype(np.float32)
     for kind in ("f32", "f16", "bf16", "q8_0", "q4_0"):
         tensors, _ = convert(source, f"--type={kind}")
-        dtype = gb.as_dtype(kind)
+        dtype = gb.dtypes.as_dtype(kind)
         expected = gb.quantize(wide, dtype)
         np.testing.assert_array_equal(tensors["w"].numpy().view(np.uint8), np.asarray(expected).view(np.uint8))
         assert tensors["w"].dtype == dtype and tensors["b"].dtype.name == "float16"

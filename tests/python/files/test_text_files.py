@@ -53,7 +53,7 @@ devices = ["server"]
 
 def profile_json() -> str:
     cpu, ctx = gb.Backend("CPU", n_threads=1), gb.Context()
-    graph = ctx.graph(gb.relu(ctx.tensor((4, 4))))
+    graph = ctx.graph(gb.ops.relu(ctx.tensor((4, 4))))
     scheduler = gb.Scheduler([cpu])
     scheduler.allocate(graph)
     with scheduler.profile() as profile:
@@ -65,7 +65,7 @@ READERS: dict[str, tuple[Callable[[], str], Callable[[Path], Any]]] = {
     "table.csv": (lambda: TABLE, read_table),
     "instance.csv": (lambda: TABLE, lambda path: [np.asarray(part).tolist() for part in read_instance(path)]),
     "cluster.json": (description, lambda path: Description.read(path).devices),
-    "profile.json": (profile_json, lambda path: gb.Profile.from_json(path).to_json(limits=False)),
+    "profile.json": (profile_json, lambda path: gb.profile.Profile.from_json(path).to_json(limits=False)),
     "any.txt": (lambda: "a few words\n", read_text),
 }
 if sys.version_info >= (3, 11):
@@ -88,7 +88,7 @@ def test_text_in_another_encoding_is_an_error(tmp_path: Path, name: str, encodin
     text, read = READERS[name]
     mark = "\ufeff" if encoding.endswith("be") else ""
     (tmp_path / name).write_bytes((mark + text()).encode(encoding))
-    with pytest.raises(gb.FileError, match=rf"{name}: the text is in {encoding[:6].upper()}; save it in UTF-8"):
+    with pytest.raises(gb.errors.FileError, match=rf"{name}: the text is in {encoding[:6].upper()}; save it in UTF-8"):
         read(tmp_path / name)
 
 
@@ -96,7 +96,7 @@ def test_text_in_another_encoding_is_an_error(tmp_path: Path, name: str, encodin
 def test_binary_files_are_refused(tmp_path: Path, name: str) -> None:
     text, read = READERS[name]
     (tmp_path / name).write_bytes(text().encode()[:9] + b"\0")
-    with pytest.raises(gb.FileError, match=rf"{name}: it is not text: NUL at byte 9"):
+    with pytest.raises(gb.errors.FileError, match=rf"{name}: it is not text: NUL at byte 9"):
         read(tmp_path / name)
 
 
@@ -115,7 +115,7 @@ def test_the_error_names_the_kind_of_another_file(tmp_path: Path, name: str) -> 
     _, read = READERS[name]
     for content, kind in kinds.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(gb.FileError, match=rf"{name}: it is {kind}"):
+        with pytest.raises(gb.errors.FileError, match=rf"{name}: it is {kind}"):
             read(tmp_path / name)
 
 
@@ -131,16 +131,16 @@ def test_line_ends_of_other_systems_are_read(tmp_path: Path, name: str) -> None:
 
 def test_the_text_of_a_profile_can_begin_with_a_mark() -> None:
     text = profile_json()
-    assert gb.Profile.from_json("\ufeff" + text).to_json(limits=False) == gb.Profile.from_json(text).to_json(
-        limits=False
-    )
+    assert gb.profile.Profile.from_json("\ufeff" + text).to_json(limits=False) == gb.profile.Profile.from_json(
+        text
+    ).to_json(limits=False)
 
 
 def test_caches_can_begin_with_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     backend = gb.Backend("CPU", n_threads=1)
-    copy = gb.CopyCost(1.0, 2.0)
-    costs = gb.DeviceCosts((gb.OpCost("any", None, 1.0, 2.0, 3.0),), copy, copy)
+    copy = gb.sched.CopyCost(1.0, 2.0)
+    costs = gb.sched.DeviceCosts((gb.sched.OpCost("any", None, 1.0, 2.0, 3.0),), copy, copy)
     write_costs(backend, costs)
     write_links({"a b": copy})
     for path in (file_of(backend), links_file()):
@@ -228,7 +228,7 @@ def test_spaces_signs_and_other_columns_are_accepted(tmp_path: Path) -> None:
 def test_very_long_integers_of_descriptions_are_refused(tmp_path: Path, name: str) -> None:
     text = f"rank0 = {'7' * 5000}\n" if name.endswith("toml") else f'{{"rank0": {"7" * 5000}}}'
     (tmp_path / name).write_text(text)
-    with pytest.raises(gb.FileError, match=name) as error:
+    with pytest.raises(gb.errors.FileError, match=name) as error:
         Description.read(tmp_path / name)
     assert len(str(error.value)) < 500
 
@@ -238,7 +238,7 @@ def test_an_unreadable_file_is_named(capsys: pytest.CaptureFixture[str]) -> None
         pytest.skip("needs /proc")
     assert main(["plan", "/proc/self/mem"]) == 1
     assert "/proc/self/mem: Input/output error" in capsys.readouterr().err
-    for read in (read_table, read_instance, read_text, Description.read, gb.Profile.from_json):
+    for read in (read_table, read_instance, read_text, Description.read, gb.profile.Profile.from_json):
         with pytest.raises(OSError) as error:
             read("/proc/self/mem")
         assert error.value.filename == "/proc/self/mem"
@@ -297,13 +297,13 @@ def test_long_lines_and_many_empty_lines_are_read(tmp_path: Path, text: str) -> 
      (np.array([1, 2**63], np.float64), "must be integers, is float64")],
 )  # fmt: skip
 def test_the_error_of_a_large_number_names_its_position(sizes: Any, message: str) -> None:
-    with pytest.raises(gb.InvalidArgumentError, match=message):
-        gb.plan_memory([0] * len(sizes), [1] * len(sizes), sizes)
+    with pytest.raises(gb.errors.InvalidArgumentError, match=message):
+        gb.planning.plan_memory([0] * len(sizes), [1] * len(sizes), sizes)
 
 
 def test_sizes_in_lists_with_large_numbers_are_integers() -> None:
     """NumPy would make floats of such a list."""
-    assert gb.plan_memory([0, 2], [1, 3], [5, 2**63 + 1]).peak == 2**63 + 1
+    assert gb.planning.plan_memory([0, 2], [1, 3], [5, 2**63 + 1]).peak == 2**63 + 1
     for arguments in ({"alignment": 10**5000}, {"capacity": -(10**5000)}, {"n_threads": 10**5000}):
-        with pytest.raises(gb.InvalidArgumentError, match="digits"):
-            gb.plan_memory([0], [1], [5], **arguments)
+        with pytest.raises(gb.errors.InvalidArgumentError, match="digits"):
+            gb.planning.plan_memory([0], [1], [5], **arguments)

@@ -234,7 +234,7 @@ def _custom(scene: Scene, act: Callable[[], object]) -> None:
         doubled(dst, a)
         a.sum()
 
-    node = gb.scale(gb.map_custom(function, gb.relu(scene.x)), 1.0)
+    node = gb.ops.scale(gb.ops.map_custom(function, gb.ops.relu(scene.x)), 1.0)
     graph = scene.ctx.graph(node)
     scene.sched.allocate(graph)
     scene.x.set(2.0)
@@ -247,8 +247,8 @@ def _custom_several(scene: Scene, act: Callable[[], object]) -> None:
         out[0][...] = a * 2
         return None, (a + b).sum(1)
 
-    y, z = gb.custom(function, gb.relu(scene.x), scene.x, shape=[(4, N), (4,)], dtype=["f32", "f64"])
-    graph = scene.ctx.graph(gb.scale(y, 1.0), z)
+    y, z = gb.ops.custom(function, gb.ops.relu(scene.x), scene.x, shape=[(4, N), (4,)], dtype=["f32", "f64"])
+    graph = scene.ctx.graph(gb.ops.scale(y, 1.0), z)
     scene.sched.allocate(graph)
     scene.x.set(2.0)
     scene.sched.compute(graph)
@@ -257,14 +257,14 @@ def _custom_several(scene: Scene, act: Callable[[], object]) -> None:
 def _custom_own(scene: Scene, act: Callable[[], object]) -> None:
     with gb.Context() as ctx:
         x = ctx.tensor((4, N))
-        graph = ctx.graph(gb.map_custom(lambda d, a: (act(), doubled(d, a))[1], x))
+        graph = ctx.graph(gb.ops.map_custom(lambda d, a: (act(), doubled(d, a))[1], x))
         ctx.allocate(scene.cpu)
         x.set(1.0)
         graph.compute(scene.cpu)
 
 
 def _abort(scene: Scene, act: Callable[[], object]) -> None:
-    gb.set_abort_callback(scene.cpu, lambda: bool(act() and False))
+    gb.sched.set_abort_callback(scene.cpu, lambda: bool(act() and False))
     scene.own_graph.compute(scene.cpu)
 
 
@@ -276,7 +276,7 @@ def _eval_kept(scene: Scene, act: Callable[[], object]) -> None:
 def _log(scene: Scene, act: Callable[[], object]) -> None:
     gb.set_log(lambda level, text: act())
     try:
-        gb.mul_mat(scene.x, scene.t[:, 1:])
+        gb.ops.mul_mat(scene.x, scene.t[:, 1:])
     finally:
         gb.set_log(None)
 

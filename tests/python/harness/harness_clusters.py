@@ -84,9 +84,9 @@ class ClusterScene:
         self.b = self.there.tensor((LARGE,), name="b")
         self.buffer = self.here.allocate(self.one)
         self.other = self.there.allocate(self.two)
-        self.event = gb.Event(self.one)
+        self.event = gb.backend.Event(self.one)
         self.file = gb.gguf.open(model_file())
-        self.pending: gb.Pending | None = None
+        self.pending: gb.sched.Pending | None = None
         for t in (self.small, self.a, self.b):
             t.set(1.0)
         self.x.set(2.0)
@@ -98,7 +98,7 @@ class ClusterScene:
         lost = [r.lost for r in self.cluster.ranks if r.lost]
         if lost:
             raise Wrong(lost[0])
-        with contextlib.suppress(gb.StateError):  # an interrupt may have stopped a run
+        with contextlib.suppress(gb.errors.StateError):  # an interrupt may have stopped a run
             self.sched.synchronize()
         self.sched.allocate(self.graph)
         for value in (3.0, 2.0):
@@ -158,7 +158,7 @@ def _finish(w: ClusterScene) -> None:
 def _open_scheduler(w: ClusterScene) -> None:
     with gb.Context() as ctx, gb.Scheduler([w.two, w.one, w.cpu]) as scheduler:
         t = ctx.tensor((3, 4))
-        y = gb.relu(t + t)
+        y = gb.ops.relu(t + t)
         scheduler.set_backend(y, w.two)
         scheduler.set_backend(y.sources[0], w.one)
         graph = ctx.graph(y)
@@ -180,7 +180,7 @@ def _open_device(w: ClusterScene) -> None:
 def _own(w: ClusterScene) -> None:
     with gb.Context() as ctx:
         t = ctx.tensor((SMALL,))
-        y = gb.sqr(t)
+        y = gb.ops.sqr(t)
         graph = ctx.graph(y)
         with ctx.allocate(w.one):
             t.set(3.0)
@@ -220,7 +220,7 @@ OPERATIONS: dict[str, Act] = {
     "load": _load,
     "backends": lambda w: w.cluster.backends("CPU"),
     "supports": lambda w: (w.one.supports(w.y), w.two.unsupported_reason(w.y)),
-    "facts": lambda w: (w.cluster.ranks, w.cluster.bytes_sent, w.cluster.size, repr(w.cluster), w.cluster.closed),
+    "facts": lambda w: (w.cluster.ranks, w.cluster.bytes_sent, w.cluster.n_ranks, repr(w.cluster), w.cluster.closed),
     "ping": lambda w: w.cluster.ping(1, times=2),
     "clocks": lambda w: w.cluster.set_clocks(),
     "no memory": lambda w: _no_memory(w),
@@ -228,7 +228,7 @@ OPERATIONS: dict[str, Act] = {
 
 
 def _no_memory(w: ClusterScene) -> None:
-    with contextlib.suppress(gb.AllocationError):
+    with contextlib.suppress(gb.errors.AllocationError):
         w.one.allocate(1 << 60)
 
 
@@ -249,7 +249,7 @@ KILLERS: dict[str, Act] = {
 
 def attempt(act: Act, scene: ClusterScene) -> None:
     """Tolerates StateError: an earlier interrupt may have left a failed run or outdated results."""
-    with contextlib.suppress(gb.StateError):
+    with contextlib.suppress(gb.errors.StateError):
         act(scene)
 
 

@@ -167,7 +167,7 @@ def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
 def attempt(name: str, act: Callable[[Scene], object], scene: Scene) -> None:
     """Earlier interrupts may have left outdated results or unset inputs, which raise StateError.
     The check that follows finds real faults."""
-    with contextlib.suppress(gb.StateError):
+    with contextlib.suppress(gb.errors.StateError):
         act(scene)
 
 
@@ -261,7 +261,7 @@ def _behind_another_thread() -> Callable[[], object]:
     cpu = gb.Backend("CPU", n_threads=1)
     ctx = gb.Context()
     x, y = ctx.tensor(4), ctx.tensor(4)
-    slow = ctx.graph(gb.map_custom(lambda dst, a: time.sleep(3), x))
+    slow = ctx.graph(gb.ops.map_custom(lambda dst, a: time.sleep(3), x))
     quick = ctx.graph(y * 2.0)
     ctx.allocate(cpu)
     x.set(1.0)

@@ -86,7 +86,7 @@ class Calls:
         self.ctx, self.here = gb.Context(), gb.Context()
         self.x = self.ctx.tensor(SIZE, name="x").set_input()
         first = self.x + self.x
-        self.y = gb.relu(first) + self.x
+        self.y = gb.ops.relu(first) + self.x
         self.graph = self.ctx.graph(self.y)
         self.sched = gb.Scheduler([self.one, self.two, self.cpu], n_copies=2)
         self.sched.set_backend(first, self.one)
@@ -160,7 +160,7 @@ def one_round(chooser: random.Random, counts: Counter[str]) -> None:
                 try:
                     call()
                     counts["calls that succeeded"] += 1
-                except gb.DeviceLostError:
+                except gb.errors.DeviceLostError:
                     counts["calls that found a rank lost"] += 1
                 except gb.GgmlError:
                     counts["calls that failed"] += 1

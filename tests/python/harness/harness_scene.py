@@ -89,11 +89,11 @@ def valid(what: str, array: np.ndarray[Any, Any], *values: float) -> None:
         raise Wrong(f"{what}: {sorted(set(array.reshape(-1).tolist()))[:5]}, not of {values}")
 
 
-class Hosted(gb.Device):
+class Hosted(gb.devices.Device):
     """A device written in Python, with host memory."""
 
-    @gb.op("add", "mul")
-    def elements(self, node: gb.Node, out: Any, a: Any, b: Any) -> None:
+    @gb.devices.op("add", "mul")
+    def elements(self, node: gb.devices.Node, out: Any, a: Any, b: Any) -> None:
         (np.add if node.op == "add" else np.multiply)(a, b, out=out)
 
 
@@ -116,8 +116,8 @@ class Boxed(Hosted):
             self.jobs.pop(0)()
 
 
-gb.register_device("WORLD_HOSTED", Hosted)
-gb.register_device("WORLD_BOXED", Boxed)
+gb.devices.register_device("WORLD_HOSTED", Hosted)
+gb.devices.register_device("WORLD_BOXED", Boxed)
 
 
 class Scene:
@@ -134,16 +134,16 @@ class Scene:
         self.v.set(EYE)
         self.ctx = gb.Context()
         self.x = self.ctx.tensor((4, N), name="x")
-        self.y = gb.relu(self.x @ self.w.T) + 1.0
+        self.y = gb.ops.relu(self.x @ self.w.T) + 1.0
         self.graph = self.ctx.graph(self.y)
-        self.z = gb.scale(gb.map_custom(doubled, self.x), 1.0)
+        self.z = gb.ops.scale(gb.ops.map_custom(doubled, self.x), 1.0)
         self.custom = self.ctx.graph(self.z)
-        halved, self.sums = gb.custom(both, self.x, shape=[(4, N), (4,)], dtype=["f32", "f64"])
-        self.halved = gb.scale(halved, 1.0)
+        halved, self.sums = gb.ops.custom(both, self.x, shape=[(4, N), (4,)], dtype=["f32", "f64"])
+        self.halved = gb.ops.scale(halved, 1.0)
         self.several = self.ctx.graph(self.halved, self.sums)
         self.own = gb.Context()
         self.a = self.own.tensor((4, N), name="a")
-        self.b = gb.relu(self.a) * 2.0
+        self.b = gb.ops.relu(self.a) * 2.0
         self.own_graph = self.own.graph(self.b)
         self.own_buffer = self.own.allocate(self.cpu)
         self.a.set(1.0)
@@ -159,20 +159,20 @@ class Scene:
         self.hosted, self.boxed = gb.Backend("WORLD_HOSTED"), gb.Backend("WORLD_BOXED")
         self.python = gb.Context()
         self.p = self.python.tensor((4, N), name="p")
-        self.q = gb.relu(self.p + self.p) * self.p
+        self.q = gb.ops.relu(self.p + self.p) * self.p
         self.python_graph = self.python.graph(self.q)
         self.devices = gb.Scheduler([self.boxed, self.hosted, self.cpu])
         self.devices.set_backend(self.q, self.hosted)
         self.devices.allocate(self.python_graph)
         self.p.set(2.0)
         self.devices.compute(self.python_graph)
-        self.event = gb.Event(self.sim)
-        self.galloc = gb.GraphAllocator(self.cpu)
-        self.talloc = gb.TensorAllocator(self.cpu, 1 << 14)
+        self.event = gb.backend.Event(self.sim)
+        self.galloc = gb.sched.GraphAllocator(self.cpu)
+        self.talloc = gb.sched.TensorAllocator(self.cpu, 1 << 14)
         self.file = gb.gguf.open(self.path)
-        self.pending: gb.Pending | None = None
+        self.pending: gb.sched.Pending | None = None
         with gb.Context() as gone:
-            self.dead = gone.graph(gb.relu(gone.tensor(1)))  # an unusable graph: its context is closed
+            self.dead = gone.graph(gb.ops.relu(gone.tensor(1)))  # an unusable graph: its context is closed
         self.views: list[Any] = []
 
     def check(self) -> None:
@@ -316,7 +316,7 @@ def _(w: Scene) -> None:
 def _(w: Scene) -> None:
     with gb.Context() as ctx, gb.Backend("WORLD_BOXED") as device, gb.Scheduler([device, w.cpu]) as scheduler:
         t = ctx.tensor((3, 4))
-        y = gb.relu(t + t)
+        y = gb.ops.relu(t + t)
         graph = ctx.graph(y)
         scheduler.allocate(graph)
         t.set(1.0)
@@ -376,7 +376,7 @@ def _(w: Scene) -> None:
 @operation("name the context of results")
 def _(w: Scene) -> None:
     with w.own.as_default():
-        gb.relu(w.x)
+        gb.ops.relu(w.x)
 
 
 @operation("n copies")
@@ -390,7 +390,7 @@ def _(w: Scene) -> None:
     try:
         with w.sched.trace() as trace:
             w.sched.compute(w.graph)
-    except gb.StateError as error:
+    except gb.errors.StateError as error:
         # by another thread, or by a call interrupted before its `with`
         if "recorded already" not in str(error):
             raise
@@ -403,7 +403,7 @@ def _(w: Scene) -> None:
     try:
         with w.sched.profile(max_records=100) as profile:
             w.sched.compute(w.graph)
-    except gb.StateError as error:
+    except gb.errors.StateError as error:
         # by another thread, or the scheduler was closed before the `with`
         if "recorded already" not in str(error) and "ended" not in str(error):
             raise
@@ -416,7 +416,7 @@ def _(w: Scene) -> None:
     try:
         with w.graph.profile(max_records=10) as profile:
             w.sched.compute(w.graph)
-    except gb.StateError as error:
+    except gb.errors.StateError as error:
         if "recorded already" not in str(error) and "ended" not in str(error):
             raise
     else:
@@ -432,9 +432,9 @@ def _(w: Scene) -> None:
 
 @operation("abort callback")
 def _(w: Scene) -> None:
-    gb.set_abort_callback(w.cpu, lambda: False)
+    gb.sched.set_abort_callback(w.cpu, lambda: False)
     w.own_graph.compute(w.cpu)
-    gb.set_abort_callback(w.cpu, None)
+    gb.sched.set_abort_callback(w.cpu, None)
 
 
 @operation("compare")
@@ -514,7 +514,7 @@ def _(w: Scene) -> None:
 # -------------------------------------------------------------------------------------------------- contexts and graphs
 
 operations(
-    build=lambda w: gb.soft_max(gb.relu(w.y + w.x)),
+    build=lambda w: gb.ops.soft_max(gb.ops.relu(w.y + w.x)),
     build_view=lambda w: w.y[1:, 2:].T.reshape(-1),
     build_orders=lambda w: (
         w.x.swapaxes(0, 1).contiguous(),
@@ -523,8 +523,8 @@ operations(
         w.x.astype(gb.float16),
     ),
     build_product=lambda w: w.x @ w.v.T,
-    build_custom=lambda w: gb.map_custom(doubled, w.x),
-    build_several=lambda w: gb.custom(both, w.x, w.y, shape=[(4, N), None], dtype=["f64", None]),
+    build_custom=lambda w: gb.ops.map_custom(doubled, w.x),
+    build_several=lambda w: gb.ops.custom(both, w.x, w.y, shape=[(4, N), None], dtype=["f64", None]),
     tensor=lambda w: w.ctx.tensor((2, 3), gb.float16, name="new"),
     constant=lambda w: w.own.constant([1.0, 2.0]),
     tensors=lambda w: (len(w.ctx.tensors()), w.ctx.get("x"), w.ctx["x"], w.ctx.used_nbytes, repr(w.ctx)),
@@ -549,7 +549,7 @@ operations(
 def _(w: Scene) -> None:
     with gb.Context() as ctx:
         t = ctx.tensor((3, 4))
-        gb.relu(t)
+        gb.ops.relu(t)
 
 
 @operation("open and allocate")
@@ -587,7 +587,11 @@ def _(w: Scene) -> None:
 
 @operation("buffer from array")
 def _(w: Scene) -> None:
-    with gb.Context() as ctx, gb.Buffer.from_array(EYE.copy()) as buffer, gb.cpu_buffer_type().from_array(EYE.copy()):
+    with (
+        gb.Context() as ctx,
+        gb.Buffer.from_array(EYE.copy()) as buffer,
+        gb.backend.cpu_buffer_type().from_array(EYE.copy()),
+    ):
         valid("buffer from array", buffer.place(ctx.tensor((N, N))).numpy(copy=True) - EYE, 0)
 
 
@@ -607,7 +611,7 @@ def _(w: Scene) -> None:
 def _(w: Scene) -> None:
     with gb.Context() as ctx:
         t = ctx.from_numpy(np.ones((3, 4), np.float32))
-        gb.relu(t)
+        gb.ops.relu(t)
         valid("from numpy", t.numpy(copy=True), 1)
 
 
@@ -616,7 +620,7 @@ def _(w: Scene) -> None:
     with gb.Context() as ctx:
         array = np.ones((6, 8), np.float32)
         t = ctx.from_dlpack(array[::2, 1::2])
-        gb.relu(t)
+        gb.ops.relu(t)
         valid("from dlpack", t.numpy(copy=True), 1)
         again = gb.from_dlpack(ctx.from_dlpack(array))
     valid("from dlpack", again.numpy(copy=True), 1)
@@ -675,7 +679,12 @@ operations(
         w.talloc.max_nbytes,
         w.talloc.buffer,
     ),
-    registry=lambda w: (gb.backends(), gb.cpu_levels(), gb.load_report(), gb.cpu_buffer_type().name),
+    registry=lambda w: (
+        gb.backends(),
+        gb.backend.cpu_levels(),
+        gb.backend.load_report(),
+        gb.backend.cpu_buffer_type().name,
+    ),
 )
 
 
@@ -702,7 +711,7 @@ def _(w: Scene) -> None:
 @operation("open backend")
 def _(w: Scene) -> None:
     with gb.Backend("SIM", mem="1M") as sim, gb.Backend("CPU", n_threads=1) as cpu:
-        gb.Event(sim).record().wait(cpu)
+        gb.backend.Event(sim).record().wait(cpu)
 
 
 @operation("tensor allocator")
@@ -718,7 +727,7 @@ def _(w: Scene) -> None:
 def _(w: Scene) -> None:
     with gb.Context() as ctx:
         x = ctx.tensor((2, 3))
-        y = gb.relu(x) + 1.0
+        y = gb.ops.relu(x) + 1.0
         graph = ctx.graph(y)
         w.galloc.set_order(None)
         w.galloc.allocate(graph)
@@ -744,7 +753,7 @@ operations(
     ],
     file_view=lambda w: w.views.append(w.file.tensors["h"].data),
     quantize=lambda w: gb.dequantize(gb.quantize(np.ones((4, 64), np.float32), "q8_0"), "q8_0"),
-    plan=lambda w: gb.plan_memory([0, 1], [2, 3], [64, 64]),
+    plan=lambda w: gb.planning.plan_memory([0, 1], [2, 3], [64, 64]),
 )
 
 
@@ -770,7 +779,7 @@ def _(w: Scene) -> None:
 @operation("quantize into")
 def _(w: Scene) -> None:
     with gb.Context() as ctx:
-        t = ctx.tensor((4, 64), gb.q8_0)
+        t = ctx.tensor((4, 64), gb.dtypes.q8_0)
         ctx.allocate(w.cpu)
         t.set(np.ones((4, 64), np.float32), quantize=True)
 

@@ -50,23 +50,24 @@ MORE: list[tuple[str, Build, list[Array], Any]] = [
     ("@", lambda x, y: x @ y, [ones(2, 3, 4), ones(2, 4, 5)], np.matmul),
     ("@", lambda x, y: x @ y.T, [ones(3, 4), ones(5, 4)], lambda x, y: x @ y.T),
     ("@", lambda x, y: x @ y, [ones(3, 4), ones(4)], np.matmul),
-    ("[]", lambda x: gb.cont(x[1:, :2]), [ones(3, 4)], lambda x: x[1:, :2]),
-    ("[]", lambda x: gb.cont(x[..., 0:0]), [ones(3, 4)], lambda x: x[..., 0:0]),
-    ("[]", lambda x: gb.cont(x[::2, None]), [ones(3, 4)], lambda x: x[::2, None]),
-    ("T", lambda x: gb.cont(x.T), [ones(3, 4)], lambda x: x.T),
-    ("transpose", lambda x: gb.cont(x.transpose()), [ones(2, 3, 4)], lambda x: x.transpose()),
-    ("swapaxes", lambda x: gb.cont(x.swapaxes(0, 2)), [ones(2, 3, 4)], lambda x: x.swapaxes(0, 2)),
-    ("reshape", lambda x: gb.relu(x.reshape(-1)), [ones(2, 3, 4)], lambda x: x.reshape(-1)),
-    ("reshape", lambda x: gb.relu(x.reshape(1, *x.shape)), [ones(2, 3, 4)], lambda x: x.reshape(1, *x.shape)),
+    ("[]", lambda x: gb.ops.cont(x[1:, :2]), [ones(3, 4)], lambda x: x[1:, :2]),
+    ("[]", lambda x: gb.ops.cont(x[..., 0:0]), [ones(3, 4)], lambda x: x[..., 0:0]),
+    ("[]", lambda x: gb.ops.cont(x[::2, None]), [ones(3, 4)], lambda x: x[::2, None]),
+    ("T", lambda x: gb.ops.cont(x.T), [ones(3, 4)], lambda x: x.T),
+    ("transpose", lambda x: gb.ops.cont(x.transpose()), [ones(2, 3, 4)], lambda x: x.transpose()),
+    ("swapaxes", lambda x: gb.ops.cont(x.swapaxes(0, 2)), [ones(2, 3, 4)], lambda x: x.swapaxes(0, 2)),
+    ("reshape", lambda x: gb.ops.relu(x.reshape(-1)), [ones(2, 3, 4)], lambda x: x.reshape(-1)),
+    ("reshape", lambda x: gb.ops.relu(x.reshape(1, *x.shape)), [ones(2, 3, 4)], lambda x: x.reshape(1, *x.shape)),
     ("astype", lambda x: x.astype(gb.float16), [ones(2, 3, 4)], lambda x: x),
-    ("in place", lambda x: gb.relu(gb.scale(x, 2.0), inplace=True), [ones(2, 3, 4)], lambda x: x),
+    ("in place", lambda x: gb.ops.relu(gb.ops.scale(x, 2.0), inplace=True), [ones(2, 3, 4)], lambda x: x),
     ("attention", lambda q, k,
-     v: gb.cont(gb.permute_ggml(gb.mul_mat(v, gb.soft_max(gb.mul_mat(k, q), scale=0.5)), 0, 2, 1, 3)),
+     v: gb.ops.cont(
+         gb.ops.permute_ggml(gb.ops.mul_mat(v, gb.ops.soft_max(gb.ops.mul_mat(k, q), scale=0.5)), 0, 2, 1, 3)),
      [ones(2, 3, 8), ones(2, 5, 8), ones(2, 8, 5)], None),
-    ("soft_max", lambda x, m: gb.soft_max(x, m, 0.5, max_bias=8.0), [ones(2, 3, 4), ones(3, 4)], None),
-    ("layer", lambda x, w, b: gb.gelu(gb.norm(x @ w.T + b)) + x, [ones(3, 4), ones(4, 4), ones(4)], None),
-    ("conv", lambda k, x: gb.relu(gb.conv_2d(k, x)), [ones(4, 3, 3, 3, dtype=f16), ones(2, 3, 20, 20)], None),
-    ("rows of halves", gb.get_rows, [ones(6, 8, dtype=f16), np.array([0, 2, 1], i32)], lambda x,
+    ("soft_max", lambda x, m: gb.ops.soft_max(x, m, 0.5, max_bias=8.0), [ones(2, 3, 4), ones(3, 4)], None),
+    ("layer", lambda x, w, b: gb.ops.gelu(gb.ops.norm(x @ w.T + b)) + x, [ones(3, 4), ones(4, 4), ones(4)], None),
+    ("conv", lambda k, x: gb.ops.relu(gb.ops.conv_2d(k, x)), [ones(4, 3, 3, 3, dtype=f16), ones(2, 3, 20, 20)], None),
+    ("rows of halves", gb.ops.get_rows, [ones(6, 8, dtype=f16), np.array([0, 2, 1], i32)], lambda x,
      i: x[np.zeros_like(i)] if len(x) else None),
 ]  # fmt: skip
 
@@ -151,7 +152,7 @@ class Trial:
         self.node = build(*given)
         self.result = self.custom(self.node) if custom == "after" else self.node
         if custom == "after" and self.node.dtype == gb.float32:
-            self.result = gb.relu(self.result)
+            self.result = gb.ops.relu(self.result)
         self.graph = self.ctx.graph(self.result)
 
     def custom(self, tensor: gb.Tensor) -> gb.Tensor:
@@ -164,7 +165,7 @@ class Trial:
                     return
             np.copyto(dst, a)
 
-        return gb.map_custom(function, tensor)
+        return gb.ops.map_custom(function, tensor)
 
     def set(self, values: Sequence[Array]) -> None:
         for tensor, value in zip(self.inputs, values, strict=True):
@@ -195,7 +196,7 @@ class Machines:
         self.cuda = gb.Backend("CUDA0") if "CUDA0" in gb.backends() else None
 
     def graph(self, trial: Trial, values: Sequence[Array], backend: gb.Backend) -> Array:
-        with contextlib.suppress(gb.StateError):  # all have memory
+        with contextlib.suppress(gb.errors.StateError):  # all have memory
             trial.ctx.allocate(backend)
         trial.set(values)
         trial.graph.compute(backend)
@@ -312,12 +313,12 @@ def trial(
                 with np.errstate(all="ignore"):
                     results[where] = compute(mine, values)
                 counts["runs"] += 1
-            except gb.UnsupportedError:
+            except gb.errors.UnsupportedError:
                 continue
             except gb.GgmlError as error:
                 results[where] = None
                 counts["refused at run time"] += 1
-                if isinstance(error, gb.StateError):
+                if isinstance(error, gb.errors.StateError):
                     raise Wrong(f"{where}: {error}") from error
     except BaseException:
         print(f"shapes {shapes}, custom {custom!r}", flush=True)

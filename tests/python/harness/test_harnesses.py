@@ -102,7 +102,7 @@ def test_every_operation_works():
         fresh.close()
         try:
             act(scene)
-        except gb.StateError:
+        except gb.errors.StateError:
             assert name in (
                 "read y",
                 "read z",
@@ -184,9 +184,9 @@ def test_another_thread_at_every_place(act, other):
 
 
 CLASSES = [
-    gb.Context, gb.Tensor, gb.Graph, gb.Scheduler, gb.Backend, gb.Buffer, gb.BufferType, gb.Event, gb.Pending,
-    gb.TensorAllocator, gb.GraphAllocator,
-    gb.Trace, gb.gguf.GGUFFile, gb.gguf.GGUFTensor, gb.gguf.Metadata, gb.gguf.Weights, gb.gguf.Writer,
+    gb.Context, gb.Tensor, gb.Graph, gb.Scheduler, gb.Backend, gb.Buffer, gb.backend.BufferType, gb.backend.Event,
+    gb.sched.Pending, gb.sched.TensorAllocator, gb.sched.GraphAllocator,
+    gb.sched.Trace, gb.gguf.GGUFFile, gb.gguf.GGUFTensor, gb.gguf.Metadata, gb.gguf.Weights, gb.gguf.Writer,
 ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def test_an_interrupted_run_releases_its_memory():
                     peers = cluster._conductor.peers.values()
                     awaited = [a for p in peers for a in list(p.arrivals.values()) if a.target is not None]
                     assert not awaited, f"interrupted at {places.where}"
-                with contextlib.suppress(gb.StateError):  # an interrupted run
+                with contextlib.suppress(gb.errors.StateError):  # an interrupted run
                     sched.synchronize()
                 if not inside:
                     break

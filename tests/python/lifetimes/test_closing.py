@@ -16,7 +16,7 @@ CLOSES = {
     "context, read": ("w.ctx.close()", "w.y.numpy(copy=True)"),
     "context, shape": ("w.ctx.close()", "w.x.shape, w.x.name, w.x.op, repr(w.x)"),
     "context, set": ("w.ctx.close()", "w.x.set(1.0)"),
-    "context, build": ("w.ctx.close()", "gb.relu(w.x), w.ctx.graph(w.y), w.ctx.tensor(3), w.ctx.tensors()"),
+    "context, build": ("w.ctx.close()", "gb.ops.relu(w.x), w.ctx.graph(w.y), w.ctx.tensor(3), w.ctx.tensors()"),
     "context of its own, read": ("w.loose.close()", "w.l.numpy(copy=True), w.l.numpy()"),
     "context of its own, facts": (
         "w.loose.close()",
@@ -25,9 +25,9 @@ CLOSES = {
     "context of its own, set": ("w.loose.close()", "w.l.set(1.0)"),
     "context of its own, build": (
         "w.loose.close()",
-        "w.l[1:], gb.relu(w.l), w.l.T, w.loose.tensor(3), w.loose.tensors(), w.loose.get('l')",
+        "w.l[1:], gb.ops.relu(w.l), w.l.T, w.loose.tensor(3), w.loose.tensors(), w.loose.get('l')",
     ),
-    "context of its own, graph": ("w.loose.close()", "w.loose.graph(gb.relu(w.l)).nodes"),
+    "context of its own, graph": ("w.loose.close()", "w.loose.graph(gb.ops.relu(w.l)).nodes"),
     "context of its own, copy": ("w.loose.close()", "w.l.copy_from(w.t), w.t.copy_from(w.l)"),
     "buffer, facts": ("w.b.close()", "w.b.name, repr(w.b), w.b.nbytes, w.b.usage, w.b.type.name"),
     "buffer, clear": ("w.b.close()", "w.b.clear()"),
@@ -47,9 +47,9 @@ class W:
         w.ctx, w.x, w.y, w.g, w.s = small(gb.Scheduler([w.cpu]))
         w.own = gb.Context(); w.t = w.own.tensor((64, 64)); w.u = w.own.tensor((64, 64))
         w.loose = gb.Context(1 << 20, allocate=True); w.l = w.loose.tensor((64, 64), name="l"); w.l.set(1.0)
-        w.r = gb.relu(w.t); w.h = w.own.graph(w.r)
+        w.r = gb.ops.relu(w.t); w.h = w.own.graph(w.r)
         w.b = w.own.allocate(w.cpu); w.t.set(1.0)
-        w.e = gb.Event(w.cpu); w.a = gb.TensorAllocator(w.cpu, 4096)
+        w.e = gb.backend.Event(w.cpu); w.a = gb.sched.TensorAllocator(w.cpu, 4096)
 """
 
 
@@ -131,11 +131,11 @@ def test_close_in_a_callback_ends_the_run(holds):
     ctx = gb.Context(); x = ctx.tensor((4, 4))
     def close(d, a):
         s.close(); d[...] = a
-    y = gb.relu(gb.map_custom(close, x)); g = ctx.graph(y)
+    y = gb.ops.relu(gb.ops.map_custom(close, x)); g = ctx.graph(y)
     s.set_backend(y, slow); s.allocate(g); x.set(2.0)
     p = s.compute_async(g, [y])
     assert s.closed
-    both(lambda: gb.Event(slow).record().synchronize())
+    both(lambda: gb.backend.Event(slow).record().synchronize())
     assert (p.results()[0] == 2).all()
     """)
 
@@ -151,7 +151,7 @@ def test_close_while_another_thread_starts_runs(holds):
         time.sleep(random.uniform(0, 0.002))
         s.close()
         over.set(); starter.finish()
-        gb.Event(slow).record(); cpu.synchronize()
+        gb.backend.Event(slow).record(); cpu.synchronize()
         for p in kept[-3:]:
             try: assert (p.results()[0] == 3).all()
             except OURS: pass
@@ -165,7 +165,7 @@ def test_dot_reads_no_freed_memory(holds):
     end = time.monotonic() + LONGER
     while time.monotonic() < end:
         ctx, s, over = gb.Context(), gb.Scheduler([cpu]), threading.Event()
-        x = ctx.tensor(3, name="x"); c = ctx.constant([4.25]); g = ctx.graph(gb.relu(x) + c)
+        x = ctx.tensor(3, name="x"); c = ctx.constant([4.25]); g = ctx.graph(gb.ops.relu(x) + c)
         s.allocate(g); x.set(2.5); s.compute(g)
         assert "2.5" in g.to_dot() and "4.25" in g.to_dot()
         pictures = []
@@ -183,7 +183,7 @@ def test_dot_reads_no_freed_memory(holds):
 def test_a_callback_can_write_dot(ctx, cpu):
     with gb.Scheduler([cpu]) as scheduler:
         x = ctx.tensor(3, name="x")
-        graph = ctx.graph(gb.relu(x))
+        graph = ctx.graph(gb.ops.relu(x))
         scheduler.allocate(graph)
         x.set(2.5)
         seen = []
@@ -252,7 +252,7 @@ def test_objects_that_close_cannot_be_copied(tmp_path, cpu):
         for module in (gb, gb.gguf)
         for kind in vars(module).values()
         if isinstance(kind, type) and (hasattr(kind, "close") or hasattr(kind, "stop"))
-    } - {gb.Device}  # an object of the user, closed by its backend
+    } - {gb.devices.Device}  # an object of the user, closed by its backend
     with gb.gguf.open(path) as file, gb.Context() as ctx, gb.Scheduler([cpu]) as scheduler, scheduler.trace() as trace:
         things = [
             file,
@@ -262,9 +262,9 @@ def test_objects_that_close_cannot_be_copied(tmp_path, cpu):
             trace,
             cpu,
             cpu.allocate(64),
-            gb.Event(cpu),
-            gb.TensorAllocator(cpu, 4096),
-            gb.GraphAllocator(cpu),
+            gb.backend.Event(cpu),
+            gb.sched.TensorAllocator(cpu, 4096),
+            gb.sched.GraphAllocator(cpu),
             gb.cluster.start(),
             scheduler.profile(),
         ]

@@ -69,7 +69,7 @@ def chain(n: int) -> tuple[gb.Context, list[gb.Tensor]]:
     ctx, rng = gb.Context(), np.random.default_rng(1).integers(0, 1 << 30, n)
     live = [ctx.tensor(64)]
     for k in rng.tolist():
-        live.append(live[k % len(live)] + live[-1] if k & 1 else gb.relu(live[-1]))
+        live.append(live[k % len(live)] + live[-1] if k & 1 else gb.ops.relu(live[-1]))
         if len(live) > 30:
             live.pop(k % 20)
     return ctx, live
@@ -77,7 +77,7 @@ def chain(n: int) -> tuple[gb.Context, list[gb.Tensor]]:
 
 def search(*, reproducible: bool = False) -> Callable[[], object]:
     numbers = instance(3000, 200)
-    return lambda: gb.plan_memory(*numbers, budget_ms=20_000, reproducible=reproducible)
+    return lambda: gb.planning.plan_memory(*numbers, budget_ms=20_000, reproducible=reproducible)
 
 
 def reorder() -> Callable[[], object]:
@@ -124,7 +124,7 @@ def test_interrupted_set_leaves_the_input_unset(device: str, interrupted: Callab
     backend, ctx = gb.Backend(device), gb.Context()
     x = ctx.tensor(BYTES // 4, name="x")
     scheduler = gb.Scheduler([backend] if device == "CPU" else [backend, gb.Backend("CPU")])
-    graph = ctx.graph(gb.sum_rows(x))
+    graph = ctx.graph(gb.ops.sum_rows(x))
     scheduler.allocate(graph)
     ones = np.ones(BYTES // 4, np.float32)
     unset = False
@@ -132,7 +132,7 @@ def test_interrupted_set_leaves_the_input_unset(device: str, interrupted: Callab
         assert interrupted(lambda: [x.set(ones) for _ in range(10_000)], 0.02 + 0.003 * i) < LATE
         try:
             scheduler.compute(graph)
-        except gb.StateError as error:
+        except gb.errors.StateError as error:
             assert "input 'x' was not set" in str(error)
             unset = True
             break
@@ -213,7 +213,7 @@ def test_interrupted_compute_leaves_the_scheduler_usable(holds):
 @pytest.mark.parametrize("act", [
     "s.compute(g)", "x.set(1.0)", "y.numpy(copy=True)", "t.copy_from(x)", "s.compute_async(g, [y]).results()",
     "s.compute(g, lambda t: True)",
-    "s.reset(); s.allocate(g); x.set(1.0)", "gb.relu(x)", "s.splits",
+    "s.reset(); s.allocate(g); x.set(1.0)", "gb.ops.relu(x)", "s.splits",
 ])  # fmt: skip
 def test_an_interrupt_leaves_no_lock_held(holds, act):
     holds(f"""
@@ -232,7 +232,7 @@ def test_an_interrupt_leaves_no_lock_held(holds, act):
     while time.monotonic() < end:
         for _ in range(20):
             try: n += interrupts.attempt(act, random.choice([random.uniform(1e-6, 1e-4), random.uniform(1e-6, 2e-3)]))
-            except gb.StateError: pass  # results out of date, inputs not set
+            except gb.errors.StateError: pass  # results out of date, inputs not set
         both(right)
     assert n > 100, n
     """)
@@ -320,7 +320,7 @@ HEARD = {
         """
         ctx, x, y, g, s = small()
         def wait(d, a): time.sleep(5)
-        other = gb.Context(); o = other.tensor(4); h = other.graph(gb.map_custom(wait, o))
+        other = gb.Context(); o = other.tensor(4); h = other.graph(gb.ops.map_custom(wait, o))
         other.allocate(cpu); o.set(1.0)
         threading.Thread(target=lambda: h.compute(cpu), daemon=True).start(); time.sleep(0.2)
         def act(): s.compute(g)
@@ -398,7 +398,7 @@ for name in ("map_custom", "build"):
     n = 0
     while True:
         ctx = gb.Context(); x = ctx.tensor(4)
-        if not interrupted(name, n, lambda: gb.map_custom(lambda out, a: a * 2, x)): break
+        if not interrupted(name, n, lambda: gb.ops.map_custom(lambda out, a: a * 2, x)): break
         n += 1; gc.collect(); junk = [object() for _ in range(1000)]
         node = ctx.tensors()[-1]
         if node.op == "NONE": continue
@@ -420,9 +420,9 @@ for first in (None, lambda: False):
     for then in (None, lambda: False):
         n = 0
         while True:
-            gb.set_abort_callback(cpu, None)
-            gb.set_abort_callback(cpu, first)
-            again = interrupted("set_abort_callback", n, lambda: gb.set_abort_callback(cpu, then))
+            gb.sched.set_abort_callback(cpu, None)
+            gb.sched.set_abort_callback(cpu, first)
+            again = interrupted("set_abort_callback", n, lambda: gb.sched.set_abort_callback(cpu, then))
             n += 1; gc.collect(); junk = [object() for _ in range(1000)]
             assert s.compute(g) and s.compute(g)
             if not again: break
@@ -443,7 +443,7 @@ def test_interrupted_close_closes_the_scheduler(holds):
         assert s.closed and repr(s) == "<Scheduler closed>"
         s.close()
         try: s.compute(g)
-        except gb.StateError as e: assert "closed" in str(e)
+        except gb.errors.StateError as e: assert "closed" in str(e)
         else: raise SystemExit("it computes")
     """)
 
@@ -502,17 +502,17 @@ def test_a_signal_handler_computes_its_own_graph(holds, work):
     holds(f"""
         ctx, weights = gb.Context(), gb.Context()
         x = y = ctx.tensor(4)
-        for _ in range(20_000): y = gb.relu(y)
+        for _ in range(20_000): y = gb.ops.relu(y)
         large = ctx.graph(y)
         w = weights.tensor((1024, 1024)); slow = weights.graph(w @ w); weights.allocate(cpu); w.set(1.0)
-        damaged = gb.Context(); d = damaged.tensor(4); graph = damaged.graph(gb.relu(d))
+        damaged = gb.Context(); d = damaged.tensor(4); graph = damaged.graph(gb.ops.relu(d))
         d._p.ne[0] = 1 << 62
         scheduler, seen, at = gb.Scheduler(gb.Backend("CPU")), [], []
         def handler(number, frame):
             if at: return
             at.append(1)
             try: scheduler.prepare(graph, allocate=False); seen.append("planned")
-            except gb.InvalidArgumentError: seen.append("refused")
+            except gb.errors.InvalidArgumentError: seen.append("refused")
             finally: at.clear()
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, .005, .005)

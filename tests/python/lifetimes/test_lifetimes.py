@@ -29,7 +29,7 @@ class Scene:
         self.w.set(np.eye(4, dtype=np.float32))
         self.context = gb.Context()
         self.x = self.context.tensor((2, 4), name="x")
-        self.y = gb.relu(self.x @ self.w.T) + 1.0
+        self.y = gb.ops.relu(self.x @ self.w.T) + 1.0
         self.graph = self.context.graph(self.y)
         self.scheduler = gb.Scheduler([self.sim, self.cpu])
         self.scheduler.set_backend(self.y, self.cpu)
@@ -46,7 +46,7 @@ class Scene:
             lambda: self.scheduler.splits,
             self.y.numpy, self.w.numpy, lambda: self.x.set(1), lambda: self.graph.nodes,
             lambda: self.graph.compute(self.cpu),
-            lambda: self.graph.compute(self.sim), lambda: gb.relu(self.y), lambda: self.weights.tensor(3),
+            lambda: self.graph.compute(self.sim), lambda: gb.ops.relu(self.y), lambda: self.weights.tensor(3),
             lambda: self.buffer.clear(),
             lambda: self.graph.copy(self.cpu), lambda: self.graph.compare(self.sim, self.cpu),
             lambda: self.scheduler.explain(self.y),
@@ -73,7 +73,7 @@ def test_every_order_of_closing(order):
         getattr(scene, part).close()  # again
         if hasattr(getattr(scene, part), "closed"):
             assert getattr(scene, part).closed
-    with pytest.raises(gb.StateError):
+    with pytest.raises(gb.errors.StateError):
         scene.y.numpy()
 
 
@@ -132,7 +132,7 @@ def test_tensors_in_a_closed_buffer(ctx, cpu):
     array[:] = 5
     buffer.close()
     for act in (a.numpy, lambda: a.set(1), view.numpy, lambda: b.numpy(), lambda: a.copy_from(b), buffer.clear):
-        with pytest.raises(gb.StateError):
+        with pytest.raises(gb.errors.StateError):
             act()
     assert (array == 5).all()
     del array
@@ -150,7 +150,7 @@ def test_a_reused_address_is_not_the_old_buffer(ctx, cpu):
         buffer.place(new)
         new.set(1)
         buffer.close()
-        with pytest.raises(gb.StateError):
+        with pytest.raises(gb.errors.StateError):
             new.numpy()
     assert not old.is_placed
 
@@ -189,7 +189,7 @@ def test_a_backend_lives_as_long_as_its_users(ctx):
     t.set(3)
     assert scheduler.compute(graph)
     assert graph.outputs[0].tolist() == [6, 6, 6, 6]
-    with pytest.raises(gb.StateError, match="closed"):
+    with pytest.raises(gb.errors.StateError, match="closed"):
         graph.compute(backend)
 
 
@@ -230,12 +230,12 @@ def test_use_after_close_in_every_class(cpu):
     ctx = gb.Context()
     t = ctx.tensor(3)
     graph = ctx.graph(t * 1.0)
-    allocator = gb.TensorAllocator(cpu, 64)
-    galloc = gb.GraphAllocator(cpu)
+    allocator = gb.sched.TensorAllocator(cpu, 64)
+    galloc = gb.sched.GraphAllocator(cpu)
     for thing in (ctx, allocator, galloc):
         thing.close()
         thing.close()
-        with pytest.raises(gb.StateError), thing:
+        with pytest.raises(gb.errors.StateError), thing:
             pass
         assert "closed" in repr(thing)
     for act in (
@@ -246,7 +246,7 @@ def test_use_after_close_in_every_class(cpu):
         lambda: graph.compute(cpu),
         lambda: galloc.allocate(graph),
     ):
-        with pytest.raises(gb.StateError, match="closed"):
+        with pytest.raises(gb.errors.StateError, match="closed"):
             act()
     assert "closed" in repr(graph)
 
@@ -285,11 +285,11 @@ def test_cycles_through_functions_are_collected(has):
         def __init__(self) -> None:
             self.cpu, self.ctx = gb.Backend("CPU", n_threads=1), gb.Context()
             self.x = self.ctx.tensor(4)
-            self.y = gb.map_custom(self.twice, gb.map_custom(self.twice, self.x))
+            self.y = gb.ops.map_custom(self.twice, gb.ops.map_custom(self.twice, self.x))
             self.graph, self.scheduler = self.ctx.graph(self.y), gb.Scheduler(self.cpu)
             if has == "every callback":
                 self.scheduler.set_eval_callback(self.shown)
-                gb.set_abort_callback(self.cpu, self.ends)
+                gb.sched.set_abort_callback(self.cpu, self.ends)
             self.scheduler.allocate(self.graph)
             self.x.set(1.0)
 
@@ -320,7 +320,7 @@ def test_a_dropped_scheduler_finishes_its_work():
         device = gb.Backend("SIM", delay="20ms")
         ctx = gb.Context()
         x = ctx.tensor(64)
-        graph = ctx.graph(gb.relu(x * 2.0))
+        graph = ctx.graph(gb.ops.relu(x * 2.0))
         scheduler = gb.Scheduler([device])
         scheduler.allocate(graph)
         x.set(1)
@@ -337,7 +337,7 @@ import numpy as np, ggml_backend as gb, sys, threading
 cpu, sim = gb.Backend("CPU", n_threads=2), gb.Backend("SIM")
 ctx = gb.Context()
 x = ctx.tensor((8, 8), name="x")
-y = gb.map_custom(lambda d, a: a + 1, gb.relu(x @ x.T)) * 2.0
+y = gb.ops.map_custom(lambda d, a: a + 1, gb.ops.relu(x @ x.T)) * 2.0
 graph = ctx.graph(y)
 sched = gb.Scheduler([sim, cpu])
 sched.allocate(graph)
@@ -398,7 +398,7 @@ def test_views_in_another_context_live_with_it(cpu):
         with gb.Context() as ctx:
             view = ctx.view(cache)
             assert (view.shape, view.dtype, view.view_of, view.context) == (cache.shape, cache.dtype, cache, ctx)
-            doubled = gb.scale(gb.cont(view[:, i : i + 1]), 2.0)
+            doubled = gb.ops.scale(gb.ops.cont(view[:, i : i + 1]), 2.0)
             scheduler = gb.Scheduler([cpu])
             assert scheduler.compute(ctx.graph(doubled))
             np.testing.assert_array_equal(doubled.numpy(), cache.numpy()[:, i : i + 1] * 2)
@@ -407,7 +407,7 @@ def test_views_in_another_context_live_with_it(cpu):
     view = ctx.view(cache)
     home.close()
     np.testing.assert_array_equal(view.numpy().reshape(-1), np.arange(24))  # the view keeps its base alive
-    with pytest.raises(gb.StateError, match="closed"):
+    with pytest.raises(gb.errors.StateError, match="closed"):
         ctx.view(cache)
     with pytest.raises(TypeError, match=r"Context.view: tensor must be a Tensor"):
         ctx.view(np.zeros(3))  # type: ignore[arg-type]
@@ -422,8 +422,8 @@ def test_a_context_is_freed_before_the_contexts_of_its_views(cpu, order):
         home.allocate(cpu)
     ctx = gb.Context()
     with ctx.as_default():
-        nodes = [gb.cpy(ctx.tensor((2, 3)), stay[i]) for i in order]
-    nodes += [gb.scale(ctx.view(stay[i]), 2.0, inplace=True) for i in order]
+        nodes = [gb.ops.cpy(ctx.tensor((2, 3)), stay[i]) for i in order]
+    nodes += [gb.ops.scale(ctx.view(stay[i]), 2.0, inplace=True) for i in order]
     graph = ctx.graph(*nodes)
     del homes, home, stay, nodes, ctx
     assert len(graph._core.parents) == 4

@@ -14,7 +14,7 @@ def test_exceptions_of_log_functions_are_raised(holds):
         def log(level, text): raise ZeroDivisionError(text)
         gb.set_log(log)
         for _ in range(100):
-            try: gb.mul_mat(a, b); time.sleep(.01)
+            try: gb.ops.mul_mat(a, b); time.sleep(.01)
             except ZeroDivisionError as e: assert "mul_mat" in str(e)
             else: raise SystemExit("nothing was raised")
         def log(level, text): os.kill(os.getpid(), signal.SIGINT); time.sleep(.01)
@@ -27,8 +27,8 @@ def test_exceptions_of_log_functions_are_raised(holds):
         gb.set_log(log)
         refused = []
         def work():
-            try: gb.mul_mat(a, b)
-            except gb.InvalidArgumentError: refused.append(1)
+            try: gb.ops.mul_mat(a, b)
+            except gb.errors.InvalidArgumentError: refused.append(1)
         try:
             thread = threading.Thread(target=work); thread.start(); thread.join()
             time.sleep(.01)
@@ -37,15 +37,15 @@ def test_exceptions_of_log_functions_are_raised(holds):
         thread.join()
         assert refused
         gb.set_log(None)
-        try: gb.mul_mat(a, b)
-        except gb.InvalidArgumentError: pass
+        try: gb.ops.mul_mat(a, b)
+        except gb.errors.InvalidArgumentError: pass
         # the exception, and what its frames refer to, goes
         import weakref
         class Thing: pass
         thing = Thing(); seen = weakref.ref(thing)
         def log(level, text, thing=thing): raise ZeroDivisionError(thing)
         gb.set_log(log); del thing
-        try: gb.mul_mat(a, b); time.sleep(.01)
+        try: gb.ops.mul_mat(a, b); time.sleep(.01)
         except ZeroDivisionError: pass
         gb.set_log(None); del log; gc.collect()
         assert seen() is None
@@ -59,12 +59,12 @@ def test_a_log_function_of_a_device_cannot_deadlock_with_another_thread(holds, w
     holds(f"""
         failing = gb.Backend("SIM:delay=100ms,fail_op=sqr")
         sched = gb.Scheduler([failing, cpu])
-        ctx = gb.Context(); x = ctx.tensor(4); graph = ctx.graph(gb.sqr(x + x))
+        ctx = gb.Context(); x = ctx.tensor(4); graph = ctx.graph(gb.ops.sqr(x + x))
         said = set()
         def log(level, text):
             if not threading.current_thread().name.startswith("Dummy"): return
-            try: sched.n_splits; x.tolist(); gb.Event(failing).synchronize(); said.add("answer")
-            except gb.StateError as e: said.add(str(e).partition(": ")[2])
+            try: sched.n_splits; x.tolist(); gb.backend.Event(failing).synchronize(); said.add("answer")
+            except gb.errors.StateError as e: said.add(str(e).partition(": ")[2])
         sched.allocate(graph); x.set(1.0)
         gb.set_log(log)
         for _ in range(3):
@@ -75,7 +75,7 @@ def test_a_log_function_of_a_device_cannot_deadlock_with_another_thread(holds, w
             thread(act).finish()
             if sched.closed: break
             try: sched.synchronize()
-            except gb.DeviceError: pass
+            except gb.errors.DeviceError: pass
         gb.set_log(None)
         waits = "called from a callback of a computation, it would wait for somebody who waits for that computation"
         assert said and said <= {{"answer", waits}}, said
@@ -85,17 +85,17 @@ def test_a_log_function_of_a_device_cannot_deadlock_with_another_thread(holds, w
 @pytest.mark.parametrize("act", [
     "y.numpy()", "x.set(2.0)", "sched.compute(graph)", "sched.synchronize()", "sched.close()", "sched.n_splits",
     "failing.synchronize()",
-    "gb.Event(failing).record().synchronize()", "pending.wait()"])  # fmt: skip
+    "gb.backend.Event(failing).record().synchronize()", "pending.wait()"])  # fmt: skip
 def test_a_log_function_of_a_device_cannot_wait_for_its_own_run(holds, act):
     holds(f"""
         failing = gb.Backend("SIM:delay=50ms,fail_op=sqr")
         sched = gb.Scheduler([failing, cpu])
-        ctx = gb.Context(); x = ctx.tensor(4); y = gb.sqr(x + x); graph = ctx.graph(y)
+        ctx = gb.Context(); x = ctx.tensor(4); y = gb.ops.sqr(x + x); graph = ctx.graph(y)
         said, ended = [], threading.Event()
         def log(level, text):
             if not threading.current_thread().name.startswith("Dummy") or ended.is_set(): return
             try: {act}
-            except gb.StateError as e: said.append(str(e))
+            except gb.errors.StateError as e: said.append(str(e))
             ended.set()
         sched.allocate(graph); x.set(1.0)
         gb.set_log(log)
@@ -104,7 +104,7 @@ def test_a_log_function_of_a_device_cannot_wait_for_its_own_run(holds, act):
         gb.set_log(None)
         assert said and "called from a callback of a computation, it would wait for that computation" in said[0], said
         try: sched.synchronize()
-        except gb.DeviceError: pass
+        except gb.errors.DeviceError: pass
     """)
 
 
@@ -115,7 +115,7 @@ def test_a_log_function_of_a_device_needs_its_own_locks(holds):
         failing = gb.Backend("SIM:delay=20ms,fail_op=sqr")
         big = gb.Context(); b = big.tensor(1 << 21); big.allocate(cpu); b.set(0.0)
         sched = gb.Scheduler([failing, cpu])
-        ctx = gb.Context(); x = ctx.tensor(4); graph = ctx.graph(gb.sqr(x + x))
+        ctx = gb.Context(); x = ctx.tensor(4); graph = ctx.graph(gb.ops.sqr(x + x))
         sched.allocate(graph); x.set(1.0)
         seen = []
         def log(level, text):
@@ -128,7 +128,7 @@ def test_a_log_function_of_a_device_needs_its_own_locks(holds):
             sched.compute_async(graph)
             for i in range(40): b.set(values[i % 3])
             try: sched.synchronize()
-            except gb.DeviceError: pass
+            except gb.errors.DeviceError: pass
         gb.set_log(None)
         assert seen and all(seen), (len(seen), seen.count(False))
     """)

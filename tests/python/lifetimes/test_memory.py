@@ -39,7 +39,7 @@ def readable(tensors) -> dict[str, float]:
     for t in tensors:
         try:
             found[t.name] = float(t.numpy()[0])
-        except gb.StateError:
+        except gb.errors.StateError:
             continue
     return found
 
@@ -77,7 +77,7 @@ def test_constants_are_made_while_other_threads_place_them(cpu):
     while not stop.is_set():
         try:
             ctx.allocate(cpu).close()
-        except gb.StateError:  # all have memory
+        except gb.errors.StateError:  # all have memory
             continue
     thread.join()
 
@@ -91,8 +91,8 @@ VALUE = np.arange(N, dtype=np.float32) - 7
     [
         lambda ctx, c, on: ctx.allocate(on),
         lambda ctx, c, on: (b := on.allocate(1 << 16), b.clear(1), b.place(c))[0],
-        lambda ctx, c, on: (b := on.allocate(1 << 16), b.clear(1), gb.TensorAllocator(b).allocate(c))[0],
-        lambda ctx, c, on: gb.GraphAllocator(on).allocate(ctx.graph(c + c)),
+        lambda ctx, c, on: (b := on.allocate(1 << 16), b.clear(1), gb.sched.TensorAllocator(b).allocate(c))[0],
+        lambda ctx, c, on: gb.sched.GraphAllocator(on).allocate(ctx.graph(c + c)),
     ],
     ids=["allocate", "place", "tensors", "graph"],
 )
@@ -110,7 +110,7 @@ def test_a_constant_keeps_its_value_in_cleared_memory(device, place):
     assert (c.numpy(copy=True) == VALUE).all()
     assert (y.numpy() == 2 * VALUE).all()  # no source has changed
     own.clear(1)
-    with pytest.raises(gb.StateError, match="its buffer was cleared"):
+    with pytest.raises(gb.errors.StateError, match="its buffer was cleared"):
         y.numpy()
     assert graph.compute(on) and (y.numpy() == 2 * VALUE).all()
     ctx.close()
@@ -134,29 +134,29 @@ def test_interrupted_clear_keeps_constants(holds):
 def test_nothing_writes_a_constant(ctx, cpu, how):
     c, x = ctx.constant(VALUE, name="c"), ctx.tensor(N)
     if how == "read-only":
-        for place in (lambda b: b.place(c), lambda b: gb.TensorAllocator(b).allocate(c)):
+        for place in (lambda b: b.place(c), lambda b: gb.sched.TensorAllocator(b).allocate(c)):
             with pytest.raises(
-                gb.StateError,
+                gb.errors.StateError,
                 match="'c' is a constant, whose value is written when it is placed; the buffer is read-only",
             ):
                 place(gb.Buffer.from_array(bytes(1 << 16)))
         assert not c.is_placed
         return
-    graph = ctx.graph(gb.cpy(x, c[:]) if how == "cpy" else gb.sqr(c, inplace=True))
+    graph = ctx.graph(gb.ops.cpy(x, c[:]) if how == "cpy" else gb.ops.sqr(c, inplace=True))
     if how == "scheduler":
-        with pytest.raises(gb.StateError, match="would write to a constant"):
+        with pytest.raises(gb.errors.StateError, match="would write to a constant"):
             gb.Scheduler(cpu).compute(graph)
         return
     ctx.allocate(cpu)
     x.set(1.0)
     if how == "set":
-        with pytest.raises(gb.StateError, match="is a constant"):
+        with pytest.raises(gb.errors.StateError, match="is a constant"):
             c.set(1.0)
     elif how == "array":
         with pytest.raises(ValueError, match="read-only"):
             c.numpy()[...] = 1.0
     else:
-        with pytest.raises(gb.StateError, match="would write to a constant"):
+        with pytest.raises(gb.errors.StateError, match="would write to a constant"):
             graph.compute(cpu)
     assert (c.numpy() == VALUE).all()
 
@@ -168,10 +168,10 @@ def test_an_input_whose_memory_another_scheduler_reused_is_an_error(cpu):
         first.allocate(graph)
         x.set(5.0)
         scenes = others(first)
-        with pytest.raises(gb.StateError, match="'x'"):
+        with pytest.raises(gb.errors.StateError, match="'x'"):
             second.compute(graph)
         second.allocate(graph)
-        with pytest.raises(gb.StateError, match="'x' was not set"):
+        with pytest.raises(gb.errors.StateError, match="'x' was not set"):
             second.compute(graph)
         x.set(5.0)
         second.compute(graph)
@@ -185,7 +185,7 @@ def test_inputs_that_were_never_set(cpu, how):
         w, x = ctx.tensor((4, 4), name="w"), ctx.tensor((4,), name="x")
         graph = ctx.graph(y := x @ w)
         if how == "allocator":
-            gb.GraphAllocator(cpu).allocate(graph)
+            gb.sched.GraphAllocator(cpu).allocate(graph)
         elif how == "place":
             buffer = cpu.allocate(4096)
             for i, t in enumerate([*graph.leafs, *(n for n in graph.nodes if n.view_of is None)]):
@@ -193,9 +193,9 @@ def test_inputs_that_were_never_set(cpu, how):
         elif how == "allocate":
             ctx.allocate(cpu)
         x.set(1.0)
-        with pytest.raises(gb.StateError, match="'w' was not set"):
+        with pytest.raises(gb.errors.StateError, match="'w' was not set"):
             graph.compute(cpu)
-        with pytest.raises(gb.StateError, match="was not set"):
+        with pytest.raises(gb.errors.StateError, match="was not set"):
             w.tolist()
         w.numpy()[...] = 2.0
         assert graph.compute(cpu)
@@ -215,12 +215,12 @@ def test_an_array_over_an_input_that_was_never_set_begins_with_zeros(cpu, how):
         if how in ("scheduler", "dlpack"):
             sched.allocate(graph)
         elif how == "python device":
-            gb.register_device("HOSTMEM", gb.Device, replace=True)
+            gb.devices.register_device("HOSTMEM", gb.devices.Device, replace=True)
             ctx.allocate(gb.Backend("HOSTMEM"))
         elif how != "host":
             ctx.allocate(cpu)
         for copied in (lambda: x.numpy(copy=True), x.tolist, x[0, 0].item):
-            with pytest.raises(gb.StateError, match="was not set"):
+            with pytest.raises(gb.errors.StateError, match="was not set"):
                 copied()
         if how == "view":
             assert not x[1:].numpy().any()  # the rest of the input is also zero
@@ -304,7 +304,7 @@ def test_a_custom_function_keeps_its_array(cpu, scheduled):
             kept.append(a)
             return a
 
-        graph = ctx.graph(gb.map_custom(keep, x))
+        graph = ctx.graph(gb.ops.map_custom(keep, x))
         if scheduled:
             with gb.Scheduler([cpu]) as scheduler:
                 scheduler.compute(graph)
@@ -324,7 +324,7 @@ def test_tensors_found_through_others_belong_to_their_own_context(cpu, way):
     x = ctx.tensor(4, name="x")
     young = gb.Context()
     with young.as_default():
-        y = gb.relu(x[:2]) + young.tensor(2)
+        y = gb.ops.relu(x[:2]) + young.tensor(2)
     graph = young.graph(y)
     view = y.sources[0].sources[0]
     if way == "leafs":
@@ -341,7 +341,7 @@ def test_tensors_found_through_others_belong_to_their_own_context(cpu, way):
     x.set(3.0)
     assert x.tolist() == [3.0] * 4
     buffer.close()
-    with pytest.raises(gb.StateError):
+    with pytest.raises(gb.errors.StateError):
         x.numpy()
 
 
@@ -351,7 +351,7 @@ def test_a_log_function_can_call_the_package(ctx):
     gb.set_log(lambda level, text: said.append((text, y.is_placed)))
     faulthandler.dump_traceback_later(30, exit=True)
     try:
-        with pytest.raises(gb.StateError, match="no memory"):
+        with pytest.raises(gb.errors.StateError, match="no memory"):
             x.numpy()
     finally:
         faulthandler.cancel_dump_traceback_later()
@@ -366,7 +366,7 @@ def test_a_child_uses_the_backend_of_a_pending_run(cpu, drop):
     scheduler = gb.Scheduler([sim, cpu])
     ctx = gb.Context()
     x = ctx.tensor(4, name="x")
-    graph = ctx.graph(y := gb.relu(x))
+    graph = ctx.graph(y := gb.ops.relu(x))
     scheduler.allocate(graph)
     x.set(1.0)
     pending = scheduler.compute_async(graph)
@@ -379,11 +379,11 @@ def test_a_child_uses_the_backend_of_a_pending_run(cpu, drop):
                 del scheduler, pending
             else:
                 for act in (pending.wait, y.numpy, lambda: scheduler.compute(graph)):
-                    with pytest.raises(gb.StateError):
+                    with pytest.raises(gb.errors.StateError):
                         act()
             with gb.Scheduler([cpu]) as own, gb.Context() as new:
                 z = new.tensor(4)
-                h = new.graph(r := gb.relu(z))
+                h = new.graph(r := gb.ops.relu(z))
                 own.allocate(h)
                 z.set(2.0)
                 own.compute(h)

@@ -21,7 +21,7 @@ def forget(prefix="ggml_backend"):
         if name == prefix or name.startswith(prefix + "."):
             del sys.modules[name]
 
-class Mine(gb.Device):
+class Mine(gb.devices.Device):
     operations = {}
     def __init__(self, **options):
         super().__init__(**options)
@@ -30,7 +30,7 @@ def work(gb):
     cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM")
     with gb.Context() as ctx:
         x = ctx.tensor((3, 4)).set_input()
-        y = gb.map_custom(lambda out, a: a + 1, gb.custom(lambda out, a: a * 2, gb.relu(x)))
+        y = gb.ops.map_custom(lambda out, a: a + 1, gb.ops.custom(lambda out, a: a * 2, gb.ops.relu(x)))
         graph = ctx.graph(y)
         sched = gb.Scheduler([sim, cpu])
         sched.allocate(graph)
@@ -41,13 +41,13 @@ def work(gb):
         array = gb.Backend("ARRAY", library="numpy")
         with gb.Context() as other:
             a = other.constant(np.arange(4, dtype=np.float32))
-            z = gb.sqr(a)
+            z = gb.ops.sqr(a)
             both = gb.Scheduler([array, cpu])
             both.compute(other.graph(z))
             assert z.numpy(copy=True).tolist() == [0, 1, 4, 9]
         try:
             x @ x
-        except gb.InvalidArgumentError:
+        except gb.errors.InvalidArgumentError:
             pass
         else:
             raise AssertionError("no error")
@@ -63,7 +63,7 @@ for _ in range(5):
 assert again is gb
 """,
     "objects of the first import are used with the second": """
-ctx = gb.Context(); x = ctx.tensor((4,)).set_input(); graph = ctx.graph(gb.custom(lambda out, a: a + 1, x))
+ctx = gb.Context(); x = ctx.tensor((4,)).set_input(); graph = ctx.graph(gb.ops.custom(lambda out, a: a + 1, x))
 sched = gb.Scheduler([gb.Backend("CPU", n_threads=1)]); sched.allocate(graph); x.set(1.0)
 forget()
 import ggml_backend as again
@@ -103,7 +103,7 @@ from ggml_backend.sched import Scheduler
 assert Scheduler is gb.Scheduler and sys.modules["ggml_backend.sched"] is sched
 """,
     "devices of a program": """
-gb.register_device("SECOND_MINE", Mine)
+gb.devices.register_device("SECOND_MINE", Mine)
 forget()
 import ggml_backend as again
 assert "SECOND_MINE" in again.backends()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 SECONDS = float(os.environ.get("GB_THREADS_SECONDS", "0.15"))  # for each pair of calls
 
 
-class Queued(gb.Device):
+class Queued(gb.devices.Device):
     """A device with a thread that empties its queue and runs Python functions."""
 
     in_order = True
@@ -32,8 +32,8 @@ class Queued(gb.Device):
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
 
-    @gb.op("add")
-    def add(self, node: gb.Node, out: Any, a: Any, b: Any) -> None:
+    @gb.devices.op("add")
+    def add(self, node: gb.devices.Node, out: Any, a: Any, b: Any) -> None:
         np.add(a, b, out=out)
 
     def submit(self, work: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class Queued(gb.Device):
 
 @pytest.fixture(scope="module", autouse=True)
 def _queued():
-    gb.register_device("SHARED_QUEUE", Queued)
+    gb.devices.register_device("SHARED_QUEUE", Queued)
 
 
 class Shared:
@@ -63,7 +63,7 @@ class Shared:
         self.x = self.ctx.tensor((32, 32), name="x").set_input()
         y = self.x + self.x
         if function is not None:
-            y = gb.custom(function, y)
+            y = gb.ops.custom(function, y)
         self.y = y + y
         self.graph = self.ctx.graph(self.y)
         backends = [self.cpu] if kind == "CPU" else [self.device, self.cpu]
@@ -86,28 +86,28 @@ def start(s: Shared) -> None:
 
 
 def trace(s: Shared) -> None:
-    with contextlib.suppress(gb.StateError):  # another thread records a trace
+    with contextlib.suppress(gb.errors.StateError):  # another thread records a trace
         with s.sched.trace() as record:
             s.sched.compute(s.graph)
         assert not record.running
 
 
 def profile(s: Shared) -> None:
-    with contextlib.suppress(gb.StateError), s.sched.profile() as record:
+    with contextlib.suppress(gb.errors.StateError), s.sched.profile() as record:
         s.sched.compute(s.graph)
         record.stop()
 
 
 def abort(s: Shared) -> None:
-    gb.set_abort_callback(s.cpu, lambda: False)
-    gb.set_abort_callback(s.cpu, None)
+    gb.sched.set_abort_callback(s.cpu, lambda: False)
+    gb.sched.set_abort_callback(s.cpu, None)
 
 
 def reset(s: Shared) -> None:
-    with contextlib.suppress(gb.StateError):  # another thread computes
+    with contextlib.suppress(gb.errors.StateError):  # another thread computes
         s.sched.reset()
     s.sched.allocate(s.graph)
-    with contextlib.suppress(gb.StateError):
+    with contextlib.suppress(gb.errors.StateError):
         s.x.set(1.0)
 
 
@@ -160,7 +160,7 @@ def test_threads_make_all_calls_on_one_scheduler(kind, function):
     turns = [itertools.cycle([*list(calls)[i:], *list(calls)[:i]]) for i in (0, 4, 8, 12)]
 
     def act(i: int) -> None:
-        with contextlib.suppress(gb.StateError):
+        with contextlib.suppress(gb.errors.StateError):
             calls[next(turns[i])](shared)
 
     repeat([lambda i=i: act(i) for i in range(4)], 4 * SECONDS)
@@ -182,7 +182,7 @@ def test_closing_while_other_threads_run_functions(kind):
                 time.sleep(0.01)
                 shared.sched.close()
                 return
-            with contextlib.suppress(gb.StateError):
+            with contextlib.suppress(gb.errors.StateError):
                 while True:
                     (run, lambda s: s.sched.synchronize(), trace)[i](shared)
                     if shared.sched.closed:
@@ -215,7 +215,7 @@ def test_each_run_raises_its_own_exception(kind, other):
             with pytest.raises(Mine):  # its graph has the same function
                 CALLS[other](shared)
         elif other in ("trace", "profile"):
-            with contextlib.suppress(gb.StateError), getattr(shared.sched, other)():
+            with contextlib.suppress(gb.errors.StateError), getattr(shared.sched, other)():
                 pass
         else:
             CALLS[other](shared)
@@ -224,7 +224,7 @@ def test_each_run_raises_its_own_exception(kind, other):
     assert heard
 
 
-def started(shared: Shared) -> gb.Pending:
+def started(shared: Shared) -> gb.sched.Pending:
     """A pending run whose function has not been called yet."""
     pending = shared.sched.compute_async(shared.graph)
     assert "running" in repr(pending)
@@ -278,7 +278,7 @@ def test_the_aborted_call_raises_the_exception_of_an_abort_callback():
     def asked() -> bool:
         raise Mine(owner.name)
 
-    gb.set_abort_callback(shared.cpu, asked)
+    gb.sched.set_abort_callback(shared.cpu, asked)
 
     def work(i: int) -> None:
         owner.name = i

@@ -20,7 +20,7 @@ def chain(ctx, n=5):
     x = ctx.tensor((4, 4), name="x")
     y = x
     for i in range(n):
-        y = gb.scale(y, 2.0).named(f"n{i}")
+        y = gb.ops.scale(y, 2.0).named(f"n{i}")
     return x, y, ctx.graph(y)
 
 
@@ -37,7 +37,7 @@ def test_custom_operation(ctx, cpu, n, how):
         seen.append((dst.shape, dst.flags.writeable, [s.flags.writeable for s in sources]))
         dst[...] = sum(sources) * 10
 
-    y = gb.map_custom(function, *tensors)
+    y = gb.ops.map_custom(function, *tensors)
     graph = ctx.graph(y)
     assert y.op == f"MAP_CUSTOM{n}"
     if how == "scheduler":
@@ -52,7 +52,7 @@ def test_custom_operation(ctx, cpu, n, how):
 
 def test_custom_operation_in_place_and_between_others(ctx, cpu):
     x = ctx.tensor(4)
-    y = gb.map_custom(lambda d, a: np.negative(a), x * 2.0, inplace=True) + 1.0
+    y = gb.ops.map_custom(lambda d, a: np.negative(a), x * 2.0, inplace=True) + 1.0
     scheduler = gb.Scheduler([cpu])
     graph = ctx.graph(y)
     scheduler.allocate(graph)
@@ -69,7 +69,7 @@ def test_custom_operation_with_several_tasks(ctx):
         parts.add((ith, nth))
         dst[ith::nth] = a[ith::nth] + 1
 
-    y = gb.map_custom(function, x, n_tasks=-1)
+    y = gb.ops.map_custom(function, x, n_tasks=-1)
     gb.Scheduler([gb.Backend("CPU", n_threads=3)]).compute(graph := ctx.graph(y))
     del graph
     assert parts == {(0, 3), (1, 3), (2, 3)}
@@ -77,7 +77,7 @@ def test_custom_operation_with_several_tasks(ctx):
 
 def test_custom_operation_over_devices(ctx, cpu, sim):
     x = ctx.tensor(4)
-    y = gb.relu(gb.map_custom(lambda d, a: a - 2, x * 2.0))
+    y = gb.ops.relu(gb.ops.map_custom(lambda d, a: a - 2, x * 2.0))
     scheduler = gb.Scheduler([sim, cpu])
     graph = ctx.graph(y)
     scheduler.allocate(graph)
@@ -99,7 +99,7 @@ def test_custom_operation_that_raises(ctx, cpu, n_tasks, how):
             raise KeyError("the message")
         dst[...] = a
 
-    y = gb.map_custom(lambda d, a: after.append(1) or a, gb.map_custom(bad, x, n_tasks=n_tasks))
+    y = gb.ops.map_custom(lambda d, a: after.append(1) or a, gb.ops.map_custom(bad, x, n_tasks=n_tasks))
     graph = ctx.graph(y)
     scheduler = gb.Scheduler([cpu])
     if how == "graph":
@@ -129,7 +129,7 @@ def test_handled_errors_of_a_callback_do_not_fail_the_run(ctx, how, devices):
     completes."""
     backends = [gb.Backend(d) for d in devices]
     host = backends[-1]
-    never = gb.relu(ctx.from_numpy(np.ones(3, np.float32)))
+    never = gb.ops.relu(ctx.from_numpy(np.ones(3, np.float32)))
     refused = []
 
     def fail() -> None:
@@ -152,7 +152,7 @@ def test_handled_errors_of_a_callback_do_not_fail_the_run(ctx, how, devices):
     x = ctx.tensor(4, name="x")
     y = x
     for _ in range(3):
-        y = gb.map_custom(add, gb.relu(y))
+        y = gb.ops.map_custom(add, gb.ops.relu(y))
     graph = ctx.graph(y)
     scheduler = gb.Scheduler(backends)
     if how == "graph":
@@ -169,15 +169,15 @@ def test_handled_errors_of_a_callback_do_not_fail_the_run(ctx, how, devices):
         assert scheduler.compute(graph, lambda t: fail()) is True
     else:
         if how == "abort":
-            gb.set_abort_callback(host, lambda: bool(fail()))
+            gb.sched.set_abort_callback(host, lambda: bool(fail()))
         assert scheduler.compute(graph) is True
-    gb.set_abort_callback(host, None)
+    gb.sched.set_abort_callback(host, None)
     assert len(refused) >= 4, refused
     assert y.numpy().tolist() == [4, 4, 4, 4]
 
 
 def test_custom_operation_that_raises_in_compare(ctx, cpu):
-    y = gb.map_custom(lambda d, a: 1 / 0, ctx.from_numpy(np.ones(4, np.float32)))
+    y = gb.ops.map_custom(lambda d, a: 1 / 0, ctx.from_numpy(np.ones(4, np.float32)))
     graph = ctx.graph(y)
     ctx.allocate(cpu)
     with pytest.raises(ZeroDivisionError):
@@ -188,14 +188,14 @@ def test_keyboard_interrupt_passes(ctx, cpu):
     def interrupt(dst, a):
         raise KeyboardInterrupt
 
-    graph = ctx.graph(gb.map_custom(interrupt, ctx.from_numpy(np.ones(4, np.float32))))
+    graph = ctx.graph(gb.ops.map_custom(interrupt, ctx.from_numpy(np.ones(4, np.float32))))
     with pytest.raises(KeyboardInterrupt):
         gb.Scheduler([cpu]).compute(graph)
 
 
 def test_wrong_result_of_a_custom_operation(ctx, cpu):
-    graph = ctx.graph(gb.map_custom(lambda d, a: np.zeros((3, 3)), ctx.from_numpy(np.ones(4, np.float32))))
-    with pytest.raises(gb.InvalidArgumentError, match="must have the shape"):
+    graph = ctx.graph(gb.ops.map_custom(lambda d, a: np.zeros((3, 3)), ctx.from_numpy(np.ones(4, np.float32))))
+    with pytest.raises(gb.errors.InvalidArgumentError, match="must have the shape"):
         gb.Scheduler([cpu]).compute(graph)
 
 
@@ -208,9 +208,9 @@ def test_custom_arguments(ctx):
         ((print, 3), TypeError),
     ]:
         with pytest.raises(error):
-            gb.map_custom(*wrong)
-    with pytest.raises(gb.InvalidArgumentError):
-        gb.map_custom(print, x, n_tasks=0)
+            gb.ops.map_custom(*wrong)
+    with pytest.raises(gb.errors.InvalidArgumentError):
+        gb.ops.map_custom(print, x, n_tasks=0)
 
 
 def test_custom_function_lives_as_long_as_the_context(cpu):
@@ -221,7 +221,7 @@ def test_custom_function_lives_as_long_as_the_context(cpu):
     function = Function()
     alive = weakref.ref(function)
     ctx = gb.Context()
-    y = gb.map_custom(function, ctx.from_numpy(np.ones(4, np.float32)))
+    y = gb.ops.map_custom(function, ctx.from_numpy(np.ones(4, np.float32)))
     graph = ctx.graph(y)
     del function
     gc.collect()
@@ -239,7 +239,7 @@ def test_custom_function_lives_as_long_as_the_context(cpu):
 def test_arrays_that_escape_a_custom_operation_stay_valid(ctx, cpu):
     kept = []
     x = ctx.tensor(1000)
-    y = gb.map_custom(lambda d, a: kept.append((d, a)) or a, x)
+    y = gb.ops.map_custom(lambda d, a: kept.append((d, a)) or a, x)
     scheduler = gb.Scheduler([cpu])
     graph = ctx.graph(y)
     scheduler.allocate(graph)
@@ -333,7 +333,7 @@ def test_reentering_is_refused(ctx, cpu):
         cpu.synchronize,
     ]
     for act in acts:
-        with pytest.raises(gb.StateError, match="callback"):
+        with pytest.raises(gb.errors.StateError, match="callback"):
             scheduler.compute(graph, callback=lambda t, act=act: act())
     assert scheduler.compute(graph)
 
@@ -352,7 +352,7 @@ def test_closing_everything_in_a_callback(cpu):
         ctx.close()
         cpu.close()
 
-    with contextlib.suppress(gb.StateError):
+    with contextlib.suppress(gb.errors.StateError):
         scheduler.compute(graph, callback=close, wanted=["n4"])
     assert scheduler.closed
     del x, y, graph
@@ -374,20 +374,20 @@ def test_abort_callback(ctx, cpu, how):
     run = (lambda: graph.compute(cpu)) if how == "graph" else (lambda: scheduler.compute(graph))
     x.set(0)
     asked = []
-    gb.set_abort_callback(cpu, lambda: asked.append(1) or len(asked) > 3)
+    gb.sched.set_abort_callback(cpu, lambda: asked.append(1) or len(asked) > 3)
     assert run() is False
     assert 3 < len(asked) < 50
 
     def bad():
         raise OSError("from the callback")
 
-    gb.set_abort_callback(cpu, bad)
+    gb.sched.set_abort_callback(cpu, bad)
     with pytest.raises(OSError, match="from the callback"):
         run()
-    gb.set_abort_callback(cpu, None)
+    gb.sched.set_abort_callback(cpu, None)
     assert run() is True
-    with pytest.raises(gb.InvalidArgumentError):
-        gb.set_abort_callback(gb.Backend("SIM"), None)
+    with pytest.raises(gb.errors.InvalidArgumentError):
+        gb.sched.set_abort_callback(gb.Backend("SIM"), None)
 
 
 def test_stop_from_another_thread(ctx, cpu):
@@ -400,7 +400,9 @@ def test_stop_from_another_thread(ctx, cpu):
         dst[...] = a
 
     after = []
-    y = gb.map_custom(lambda d, a: after.append(1) or a, gb.map_custom(wait, ctx.from_numpy(np.ones(4, np.float32))))
+    y = gb.ops.map_custom(
+        lambda d, a: after.append(1) or a, gb.ops.map_custom(wait, ctx.from_numpy(np.ones(4, np.float32)))
+    )
     graph = ctx.graph(y)
     scheduler = gb.Scheduler([cpu])
     scheduler.allocate(graph)
@@ -425,22 +427,22 @@ def test_log(ctx):
     messages = []
     gb.set_log(lambda level, text: messages.append((level, text)))
     try:
-        with pytest.raises(gb.InvalidArgumentError):
-            gb.mul_mat(ctx.tensor((2, 3)), ctx.tensor((2, 4)))
+        with pytest.raises(gb.errors.InvalidArgumentError):
+            gb.ops.mul_mat(ctx.tensor((2, 3)), ctx.tensor((2, 4)))
     finally:
         gb.set_log(None)
     assert any("mul_mat" in text and not text.endswith("\n") for _, text in messages)
     n = len(messages)
-    with pytest.raises(gb.InvalidArgumentError):
-        gb.mul_mat(ctx.tensor((2, 3)), ctx.tensor((2, 4)))
+    with pytest.raises(gb.errors.InvalidArgumentError):
+        gb.ops.mul_mat(ctx.tensor((2, 3)), ctx.tensor((2, 4)))
     assert len(messages) == n
 
 
 def test_log_to_a_logger(ctx, caplog):
     gb.set_log(logging.getLogger("ggml_backend"))
     try:
-        with caplog.at_level(logging.DEBUG, "ggml_backend"), pytest.raises(gb.InvalidArgumentError):
-            gb.mul_mat(ctx.tensor((2, 3)), ctx.tensor((2, 4)))
+        with caplog.at_level(logging.DEBUG, "ggml_backend"), pytest.raises(gb.errors.InvalidArgumentError):
+            gb.ops.mul_mat(ctx.tensor((2, 3)), ctx.tensor((2, 4)))
     finally:
         gb.set_log(None)
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
@@ -449,6 +451,6 @@ def test_log_to_a_logger(ctx, caplog):
 @pytest.mark.parametrize("shape", [(2, 2), (0,), (4, 4, 1), (5,)])
 def test_a_wrong_result_of_a_map_names_both_shapes(ctx, cpu, shape):
     x = ctx.constant(np.ones((4, 4), np.float32))
-    mapped = gb.map_custom(lambda out, a: np.ones(shape, np.float32), x)
-    with pytest.raises(gb.InvalidArgumentError, match=r"shape \(4, 4\)"):
+    mapped = gb.ops.map_custom(lambda out, a: np.ones(shape, np.float32), x)
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"shape \(4, 4\)"):
         gb.Scheduler([cpu]).compute(ctx.graph(mapped))

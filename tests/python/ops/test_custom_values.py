@@ -1,4 +1,4 @@
-"""Results of functions of ``gb.custom`` and ``gb.map_custom`` keep their values, or raise an error."""
+"""Results of functions of ``gb.ops.custom`` and ``gb.ops.map_custom`` keep their values, or raise an error."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from test_custom import DEVICES, f32, run, scheduler
 )
 @pytest.mark.parametrize("names", DEVICES, ids=" ".join)
 def test_integers_out_of_range(value, dtype, names, ctx):
-    y = gb.custom(lambda out: value, shape=(1,), dtype=dtype, context=ctx)
-    with pytest.raises(gb.InvalidArgumentError, match=f"the result must be {dtype}, -.* and has"):
+    y = gb.ops.custom(lambda out: value, shape=(1,), dtype=dtype, context=ctx)
+    with pytest.raises(gb.errors.InvalidArgumentError, match=f"the result must be {dtype}, -.* and has"):
         run(names, ctx, y)
 
 
@@ -24,7 +24,7 @@ def test_integers_out_of_range(value, dtype, names, ctx):
     ("value", "dtype"), [([127], "int8"), ([2**40], "int64"), (np.array([200], np.uint8), "int16")]
 )
 def test_integers_within_range(value, dtype, ctx):
-    y = gb.custom(lambda out: value, shape=(1,), dtype=dtype, context=ctx)
+    y = gb.ops.custom(lambda out: value, shape=(1,), dtype=dtype, context=ctx)
     s = run(["CPU"], ctx, y)
     assert y.numpy()[0] == value[0]
     s.close()
@@ -48,7 +48,7 @@ def test_results_that_are_views_of_each_other(show, ctx):
         out[1][:] = [3, 4]
         return show(out[1]), show(out[0])
 
-    a, b = gb.custom(swap, shape=[(2,), (2,)], dtype="f32", context=ctx)
+    a, b = gb.ops.custom(swap, shape=[(2,), (2,)], dtype="f32", context=ctx)
     s = run(["CPU"], ctx, a, b)
     assert a.tolist() == [3, 4] and b.tolist() == [1, 2]
     s.close()
@@ -63,16 +63,16 @@ def test_an_array_with_a_wrong_shape_attribute(shape, ctx):
             return np.ones(Liar.real, f32)
 
     Liar.real = shape
-    y = gb.custom(lambda out: Liar(), shape=(2,), dtype="f32", context=ctx)
-    with pytest.raises(gb.InvalidArgumentError, match="shape"):
+    y = gb.ops.custom(lambda out: Liar(), shape=(2,), dtype="f32", context=ctx)
+    with pytest.raises(gb.errors.InvalidArgumentError, match="shape"):
         run(["CPU"], ctx, y)
 
 
 @pytest.mark.parametrize("value", [np.array([1 + 2j], np.complex64), np.array([1.5]), np.array([np.nan])])
 def test_map_custom_refuses_another_kind_of_numbers(value, ctx):
     dtype = np.int32 if value.dtype.kind == "f" else f32
-    y = gb.map_custom(lambda out, a: value, ctx.from_numpy(np.ones(1, dtype)))
-    with pytest.raises(gb.InvalidArgumentError, match=r"map_custom: .*the result must be"):
+    y = gb.ops.map_custom(lambda out, a: value, ctx.from_numpy(np.ones(1, dtype)))
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"map_custom: .*the result must be"):
         run(["CPU"], ctx, y)
 
 
@@ -81,9 +81,9 @@ def test_masked_arrays_are_refused(ctx):
     for use in (
         lambda: ctx.tensor((2,)).set(masked),
         lambda: gb.from_dlpack(masked),
-        lambda: run(["CPU"], ctx, gb.custom(lambda out: masked, shape=(2,), dtype="f32", context=ctx)),
+        lambda: run(["CPU"], ctx, gb.ops.custom(lambda out: masked, shape=(2,), dtype="f32", context=ctx)),
     ):
-        with pytest.raises(gb.InvalidArgumentError, match=r"masked array.*array\.filled\(value\)"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=r"masked array.*array\.filled\(value\)"):
             use()
 
 
@@ -99,25 +99,25 @@ def test_slices_of_whole_blocks_keep_the_format(ctx):
         out[...] = 0
 
     q = ctx.tensor((34, 64), "q8_0", name="q")
-    y = gb.custom(look, q, shape=(1,), dtype="f32")
+    y = gb.ops.custom(look, q, shape=(1,), dtype="f32")
     graph = ctx.graph(y)
     with scheduler(["CPU"]) as s:
         s.allocate(graph)
         q.set(np.ones((34, 64), f32), quantize=True)
         s.compute(graph)
     formats = {name: getattr(array, "format", None) for name, array in seen.items()}
-    assert {name for name, dtype in formats.items() if dtype == gb.q8_0} == {"whole", "part", "copy", "axes"}
+    assert {name for name, dtype in formats.items() if dtype == gb.dtypes.q8_0} == {"whole", "part", "copy", "axes"}
 
 
 def test_in_place_on_overlapping_parts(ctx):
     a = ctx.tensor((4, 3), name="a")
     for build in (
-        lambda: gb.add(a, a[0:1], inplace=True),
-        lambda: gb.add(a[1:], a[:-1], inplace=True),
-        lambda: gb.mul(a[:-1], a[1:], inplace=True),
+        lambda: gb.ops.add(a, a[0:1], inplace=True),
+        lambda: gb.ops.add(a[1:], a[:-1], inplace=True),
+        lambda: gb.ops.mul(a[:-1], a[1:], inplace=True),
     ):
-        with pytest.raises(gb.InvalidArgumentError, match="which lies partly over it"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match="which lies partly over it"):
             build()
-    gb.add(a, a, inplace=True)
-    gb.add(a[:2], a[2:], inplace=True)
-    gb.add(a[1:], a[:-1])
+    gb.ops.add(a, a, inplace=True)
+    gb.ops.add(a[:2], a[2:], inplace=True)
+    gb.ops.add(a[1:], a[:-1])

@@ -1,4 +1,4 @@
-"""Elements that functions of ``gb.custom`` and ``gb.map_custom`` leave unwritten never show old
+"""Elements that functions of ``gb.ops.custom`` and ``gb.ops.map_custom`` leave unwritten never show old
 memory.
 """
 
@@ -19,9 +19,9 @@ def computed(function: Any, dtype: str, several: bool = False, n_tasks: int = 1,
     """The result of a function in memory with other old contents."""
     with gb.Context() as ctx, gb.Backend("CPU", n_threads=threads) as cpu:
         x = ctx.constant(np.full((64, 8), 7.0, np.float32))
-        junk = gb.relu(gb.scale(x, 3.0))
+        junk = gb.ops.relu(gb.ops.scale(x, 3.0))
         shape: Any = [(64, 8), (3,)] if several else (64, 8)
-        y = gb.custom(function, x, shape=shape, dtype=dtype, n_tasks=n_tasks)
+        y = gb.ops.custom(function, x, shape=shape, dtype=dtype, n_tasks=n_tasks)
         graph = ctx.graph(junk, *(y if several else (y,)))
         sched = gb.Scheduler([cpu])
         for _ in range(2):
@@ -38,7 +38,7 @@ def numbers(array: Any, dtype: str) -> Any:
 @pytest.mark.parametrize("returned", ["None", "out"])
 def test_an_unwritten_result_is_an_error(dtype, several, returned):
     function = {"None": lambda out, a: None, "out": lambda out, a: out}[returned]
-    with pytest.raises(gb.InvalidArgumentError, match=r"custom: .*the function returned None and wrote"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"custom: .*the function returned None and wrote"):
         computed(function, dtype, several)
 
 
@@ -47,7 +47,7 @@ def test_one_unwritten_result_of_several_is_an_error():
         out[0][...] = 1
 
     for function in (one, lambda out, a: (np.ones((64, 8), np.float32), None)):
-        with pytest.raises(gb.InvalidArgumentError, match="wrote nothing"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match="wrote nothing"):
             computed(function, "float32", several=True)
 
 
@@ -84,22 +84,22 @@ def test_written_elements_keep_any_value(dtype, value):
 def test_a_map_in_place_keeps_unwritten_elements():
     with gb.Context() as ctx, gb.Backend("CPU", n_threads=1) as cpu:
         x = ctx.tensor((4,)).set_input()
-        y = gb.map_custom(lambda out, a: None, gb.relu(x), inplace=True)
-        z = gb.map_custom(lambda out, a: None, gb.relu(x))
+        y = gb.ops.map_custom(lambda out, a: None, gb.ops.relu(x), inplace=True)
+        z = gb.ops.map_custom(lambda out, a: None, gb.ops.relu(x))
         sched = gb.Scheduler([cpu])
         graph = ctx.graph(y)
         sched.allocate(graph)
         x.set(2.0)
         sched.compute(graph)
         assert y.numpy().tolist() == [2.0] * 4
-        with pytest.raises(gb.InvalidArgumentError, match=r"custom: .*the function returned None and wrote"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=r"custom: .*the function returned None and wrote"):
             gb.Scheduler([cpu]).compute(ctx.graph(z))
 
 
 def test_empty_results_are_fine():
     with gb.Context() as ctx, gb.Backend("CPU", n_threads=1) as cpu:
         x = ctx.constant(np.ones(3, np.float32))
-        y = gb.custom(lambda out, a: None, x, shape=(0, 4))
+        y = gb.ops.custom(lambda out, a: None, x, shape=(0, 4))
         sched = gb.Scheduler([cpu])
         sched.compute(ctx.graph(y))
         assert y.numpy().shape == (0, 4)

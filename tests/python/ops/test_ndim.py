@@ -20,7 +20,7 @@ def test_functions_see_the_shape_of_the_user(shape: tuple[int, ...], simulated: 
     cpu = gb.Backend("CPU", n_threads=1)
     with gb.Context() as ctx, gb.Scheduler([gb.Backend("SIM"), cpu] if simulated else [cpu]) as sched:
         x = ctx.tensor(shape)
-        y = gb.map_custom(double, gb.relu(x))
+        y = gb.ops.map_custom(double, gb.ops.relu(x))
         graph = ctx.graph(y)
         sched.allocate(graph)
         x.set(np.full(shape, 3, np.float32))
@@ -38,7 +38,7 @@ def test_hidden_nodes_and_copies_keep_their_shape(batch: int) -> None:
     cpu = gb.Backend("CPU", n_threads=1)
     with gb.Context() as ctx, gb.Scheduler([cpu]) as sched:
         kernel, images = ctx.tensor((4, 3, 3, 3), gb.float16), ctx.tensor((batch, 3, 20, 20))
-        graph = ctx.graph(gb.conv_2d(kernel, images))
+        graph = ctx.graph(gb.ops.conv_2d(kernel, images))
         for shape, nbytes in sizes(graph):
             assert int(np.prod(shape)) * 2 <= nbytes or int(np.prod(shape)) == nbytes == 0
         sched.allocate(graph)

@@ -83,7 +83,7 @@ def test_flash_attn(masked, dtype):
             real(*batch, h, n, d, dtype=dtype, layout=one), real(*batch, hk, m, d, dtype=dtype, layout=two),
             real(*batch, hv, d, m, dtype=dtype, layout=three),
         ]  # fmt: skip
-        check(lambda q, k, v: gb.flash_attn(q, k, v, masked), inputs, functools.partial(attention, masked=masked),
+        check(lambda q, k, v: gb.ops.flash_attn(q, k, v, masked), inputs, functools.partial(attention, masked=masked),
          attention_tolerance(d, m),
               magnitude=lambda q, k, v: np.full(q.shape, v.max()), dtype="float32")  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_flash_attn_back(masked):
 
             hole = padding(*(i.values for i in inputs))
             want = attention_gradients(*(i.exact for i in inputs), masked)
-            built = Built(lambda q, k, v, g: gb.flash_attn_back(q, k, v, g, masked), inputs, cpus()[0][1])
+            built = Built(lambda q, k, v, g: gb.ops.flash_attn_back(q, k, v, g, masked), inputs, cpus()[0][1])
             # dp is a sum of d products up to 4; z of m more; the gradients of n h / hk more
             size = 4.0 * d * 2 / math.sqrt(d) * (n * h / hk + m) ** 0.5 + 4
             tolerance = Tolerance(n=m + d + n * h // hk, terms=16 + 4 * d**1.5)
@@ -145,7 +145,7 @@ def test_flash_attn_back(masked):
                     batch,
                     np.abs(got - want)[~hole].max(),
                 )
-            there = Built(lambda q, k, v, g: gb.flash_attn_back(q, k, v, g, masked), inputs, sim())
+            there = Built(lambda q, k, v, g: gb.ops.flash_attn_back(q, k, v, g, masked), inputs, sim())
             np.testing.assert_array_equal(there.compute(sim())[~hole], got[~hole]) if len(cpus()) == 2 else None
 
 
@@ -182,17 +182,17 @@ def test_flash_ff():
                 real(*batch, hidden, d, dtype="float16", layout=layout), real(hidden),
                 real(*batch, d, hidden, dtype="float16", layout=layout), real(d),
             ]  # fmt: skip
-            check(gb.flash_ff, inputs, reference, Tolerance(16, n=d + hidden), magnitude=magnitude, dtype="float32")
+            check(gb.ops.flash_ff, inputs, reference, Tolerance(16, n=d + hidden), magnitude=magnitude, dtype="float32")
 
 
 def test_attention_refuses_mixed_dtypes():
     shapes = ((1, 3, 8), (1, 5, 8), (1, 8, 5))
     for dtypes in itertools.product(FLOATS, repeat=3):
         if len(set(dtypes)) > 1:
-            refuses(gb.flash_attn, [real(*s, dtype=d) for s, d in zip(shapes, dtypes, strict=True)])
-    refuses(gb.flash_attn, [real(1, 3, 8), whole(1, 5, 8, low=0, high=3), real(1, 8, 5)])
+            refuses(gb.ops.flash_attn, [real(*s, dtype=d) for s, d in zip(shapes, dtypes, strict=True)])
+    refuses(gb.ops.flash_attn, [real(1, 3, 8), whole(1, 5, 8, low=0, high=3), real(1, 8, 5)])
     # fewer keys than queries
-    refuses(gb.flash_attn, [real(1, 7, 8), real(1, 5, 8), real(1, 8, 5)], gb.InvalidArgumentError)
+    refuses(gb.ops.flash_attn, [real(1, 7, 8), real(1, 5, 8), real(1, 8, 5)], gb.errors.InvalidArgumentError)
 
 
 # ------------------------------------------------------------------------------------------ windows, relative positions
@@ -212,15 +212,17 @@ def test_windows(dtype):
     for h, width, c, w in ((1, 1, 1, 1), (4, 5, 2, 3), (6, 6, 3, 3), (5, 4, 7, 9), (14, 15, 33, 7), (3, 50, 64, 4)):
         for layout in ("whole", "offset"):
             x = real(h, width, c, dtype=dtype, layout=layout)
-            check(lambda t, w=w: gb.win_part(t, w), [x], lambda v, w=w: parted(v, w), EXACT)
+            check(lambda t, w=w: gb.ops.win_part(t, w), [x], lambda v, w=w: parted(v, w), EXACT)
             squares = real(*parted(x.exact, w).shape, dtype=dtype, layout=layout)
 
             def back(v, h=h, width=width, w=w):
                 rows, cols = -(-h // w), -(-width // w)
                 return v.reshape(rows, cols, w, w, -1).swapaxes(1, 2).reshape(rows * w, cols * w, -1)[:h, :width]
 
-            check(lambda t, h=h, width=width, w=w: gb.win_unpart(t, width, h, w), [squares], back, EXACT)
-    refuses(lambda t: gb.win_part(t, 2), [real(3, 4, 5, dtype=dtype, layout="padded")], gb.InvalidArgumentError)
+            check(lambda t, h=h, width=width, w=w: gb.ops.win_unpart(t, width, h, w), [squares], back, EXACT)
+    refuses(
+        lambda t: gb.ops.win_part(t, 2), [real(3, 4, 5, dtype=dtype, layout="padded")], gb.errors.InvalidArgumentError
+    )
 
 
 @covers("GET_REL_POS")
@@ -231,7 +233,7 @@ def test_get_rel_pos(dtype):
         for layout in ("whole", "offset"):
             x = real(2 * k - 1, c, dtype=dtype, layout=layout)
             # ggml's dst[c, i, j]: i runs along axis -2, j along axis 0
-            check(lambda t, k=k: gb.get_rel_pos(t, k, k), [x], lambda v, i=index: v[i], EXACT)
+            check(lambda t, k=k: gb.ops.get_rel_pos(t, k, k), [x], lambda v, i=index: v[i], EXACT)
 
 
 @covers("ADD_REL_POS")
@@ -243,7 +245,7 @@ def test_add_rel_pos():
 
     for m3, m2, m1, k in ((1, 1, 1, 1), (1, 2, 3, 3), (2, 3, 4, 5), (3, 14, 14, 14)):
         inputs = [real(m3, m2 * m1, k * k), real(m3, m2, m1, k), real(m3, m2, m1, k)]
-        both_ways(gb.add_rel_pos, inputs, reference, Tolerance(2), magnitude=lambda a, w, h: np.full(a.shape, 6.0))
+        both_ways(gb.ops.add_rel_pos, inputs, reference, Tolerance(2), magnitude=lambda a, w, h: np.full(a.shape, 6.0))
 
 
 # ---------------------------------------------------------------------------------------------- user-defined operations
@@ -261,7 +263,7 @@ def test_map_custom(n, n_tasks, inplace):
     for layouts in (("whole",) * 3, LAYOUTS[1:4], ("permuted", "whole", "padded")):
         inputs = [real(4, 5, 6, layout=y) for y in layouts[:n]]
         check(
-            lambda *t: gb.map_custom(share, *t, n_tasks=n_tasks, inplace=inplace),
+            lambda *t: gb.ops.map_custom(share, *t, n_tasks=n_tasks, inplace=inplace),
             inputs,
             lambda *v: sum(a * (i + 2) for i, a in enumerate(v)),
             Tolerance(4),
@@ -285,7 +287,7 @@ def test_custom(n, n_tasks):
     for layouts in (("whole",) * 4, LAYOUTS[1:5], ("permuted", "whole", "padded", "permuted")):
         inputs = [real(4, 5, 6, layout=y) for y in layouts[:n]]
         check(
-            lambda *t: gb.custom(stack, *t, shape=(n, 4, 5, 6), n_tasks=n_tasks),
+            lambda *t: gb.ops.custom(stack, *t, shape=(n, 4, 5, 6), n_tasks=n_tasks),
             inputs,
             lambda *v: np.stack([a * (i + 2) for i, a in enumerate(v)]),
             Tolerance(4),

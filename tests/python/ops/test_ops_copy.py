@@ -53,14 +53,14 @@ def test_copies(name, dtype):
         ((131, 1030), "padded"),
     ]:
         node = check(
-            getattr(gb, name), [values(*shape, dtype=dtype, layout=layout)], same, EXACT, on_sim=layout == "padded"
+            getattr(gb.ops, name), [values(*shape, dtype=dtype, layout=layout)], same, EXACT, on_sim=layout == "padded"
         )
         assert node.is_contiguous
 
 
 @covers("DUP")
 def test_dup_in_place_is_the_tensor():
-    node = check(lambda t: gb.dup(t, inplace=True), [real(3, 5, layout="padded")], same, EXACT)
+    node = check(lambda t: gb.ops.dup(t, inplace=True), [real(3, 5, layout="padded")], same, EXACT)
     assert node.view_of is not None
 
 
@@ -75,24 +75,26 @@ def test_cont_to_another_shape(layout):
         ((60,), (2, 3, 2, 5)),
         ((1, 7), (7, 1)),
     ):
-        check(lambda t, s=new: gb.cont(t, s), [real(*shape, layout=layout)], lambda v, s=new: v.reshape(s), EXACT)
+        check(lambda t, s=new: gb.ops.cont(t, s), [real(*shape, layout=layout)], lambda v, s=new: v.reshape(s), EXACT)
 
 
 @covers("RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "CONT")
 def test_views():
     x = real(2, 3, 4, 5)
-    check(lambda t: gb.reshape(t, (6, 20)), [x], lambda v: v.reshape(6, 20), EXACT)
-    check(lambda t: gb.view(t, (3, 4), strides=(80, 4), offset=40), [x], lambda v: v.reshape(6, 20)[:3, 10:14], EXACT)
-    check(lambda t: gb.cont(gb.transpose(t)), [x], lambda v: v.swapaxes(-1, -2), EXACT)
-    check(gb.transpose, [x], lambda v: v.swapaxes(-1, -2), EXACT)
+    check(lambda t: gb.ops.reshape(t, (6, 20)), [x], lambda v: v.reshape(6, 20), EXACT)
+    check(
+        lambda t: gb.ops.view(t, (3, 4), strides=(80, 4), offset=40), [x], lambda v: v.reshape(6, 20)[:3, 10:14], EXACT
+    )
+    check(lambda t: gb.ops.cont(gb.ops.transpose(t)), [x], lambda v: v.swapaxes(-1, -2), EXACT)
+    check(gb.ops.transpose, [x], lambda v: v.swapaxes(-1, -2), EXACT)
     for axes in itertools.permutations(range(4)):
         # ggml: dimension d moves to position axes[d]; dimension d is axis 3 - d
         order = [0] * 4
         for d, to in enumerate(axes):
             order[3 - to] = 3 - d
-        check(lambda t, a=axes: gb.permute_ggml(t, *a), [x], lambda v, o=order: v.transpose(o), EXACT)
+        check(lambda t, a=axes: gb.ops.permute_ggml(t, *a), [x], lambda v, o=order: v.transpose(o), EXACT)
         check(
-            lambda t, a=axes: gb.cont(gb.permute_ggml(t, *a)),
+            lambda t, a=axes: gb.ops.cont(gb.ops.permute_ggml(t, *a)),
             [x],
             lambda v, o=order: v.transpose(o),
             EXACT,
@@ -123,7 +125,7 @@ def test_cast(source, target):
         ((131, 1030), "padded"),
     ]:
         x = values(*shape, dtype=source, layout=layout)
-        check(lambda t: gb.cast(t, target), [x], lambda v: converted(v, target), EXACT, dtype=target)
+        check(lambda t: gb.ops.cast(t, target), [x], lambda v: converted(v, target), EXACT, dtype=target)
         check(lambda t: t.astype(target), [x], lambda v: converted(v, target), EXACT, dtype=target, on_sim=False)
 
 
@@ -141,7 +143,7 @@ def test_cast_of_every_kind_of_number(target):
     x = np.concatenate([bits.astype(np.uint32).view(np.float32), np.array(special, np.float32)])
     with np.errstate(all="ignore"):
         want = x.astype(numpy_dtype(target))
-    built = Built(lambda t: gb.cast(t, target), [array(x)], cpus()[0][1])
+    built = Built(lambda t: gb.ops.cast(t, target), [array(x)], cpus()[0][1])
     for label, backend in cpus():
         got = built.compute(backend)
         number = ~np.isnan(x)
@@ -154,7 +156,7 @@ def test_cast_of_every_kind_of_number(target):
 def test_cast_of_all_65536_values(source):
     x = np.arange(65536, dtype=np.uint16).view(numpy_dtype(source))
     want = x.astype(np.float32)
-    built = Built(lambda t: gb.cast(t, "float32"), [array(x, source)], cpus()[0][1])
+    built = Built(lambda t: gb.ops.cast(t, "float32"), [array(x, source)], cpus()[0][1])
     for label, backend in cpus():
         got = built.compute(backend)
         np.testing.assert_array_equal(got, want, err_msg=label)
@@ -170,7 +172,7 @@ def test_cpy(source, target):
     for one, two in itertools.product(ALL_LAYOUTS, ALL_LAYOUTS):
         for shape, into in (((3, 4, 5), (3, 4, 5)), ((3, 4, 5), (5, 12)), ((2, 3, 2, 5), (60,)), ((7, 3), (3, 7))):
             x, y = values(*shape, dtype=source, layout=one), values(*into, dtype=target, layout=two)
-            check(gb.cpy, [x, y], lambda v,
+            check(gb.ops.cpy, [x, y], lambda v,
              w: converted(v.reshape(w.shape), target) if source != target else v.reshape(w.shape), EXACT, dtype=target,
                   writes=(1,), on_sim=one == two)  # fmt: skip
 
@@ -182,7 +184,7 @@ CONVERSIONS_REFUSED = [
 
 @pytest.mark.parametrize(("source", "target"), CONVERSIONS_REFUSED)
 def test_missing_conversions_are_refused(source, target):
-    refuses(lambda t: gb.cast(t, target), [values(3, 4, dtype=source)])
+    refuses(lambda t: gb.ops.cast(t, target), [values(3, 4, dtype=source)])
 
 
 # -------------------------------------------------------------------------------------------------------------- gathers
@@ -210,23 +212,25 @@ def test_get_rows(dtype):
     ):
         for one, two in zip(itertools.chain(LAYOUTS, LAYOUTS), itertools.chain(LAYOUTS, LAYOUTS[::-1]), strict=True):
             inputs = [values(*shape, dtype=dtype, layout=one), whole(*index, low=0, high=shape[-2], layout=two)]
-            check(gb.get_rows, inputs, rows_of, EXACT, dtype=result, on_sim=one == two)
+            check(gb.ops.get_rows, inputs, rows_of, EXACT, dtype=result, on_sim=one == two)
     check(
-        gb.get_rows,
+        gb.ops.get_rows,
         [values(4, 6, dtype=dtype, layout="transposed"), array([3, 0, 3], "int32")],
         rows_of,
         EXACT,
         dtype=result,
     )
-    check(gb.get_rows, [values(4, 6, dtype=dtype), array([], "int32")], lambda a, b: a[:0], EXACT, dtype=result)
+    check(gb.ops.get_rows, [values(4, 6, dtype=dtype), array([], "int32")], lambda a, b: a[:0], EXACT, dtype=result)
 
 
 @pytest.mark.parametrize("index", [-1, 4, 2**31 - 1, -(2**31)])
 def test_get_rows_out_of_range(index):
     """The computation raises an error, and the backend stays usable."""
-    refuses(gb.get_rows, [real(4, 6), array([0, index, 1], "int32")], gb.InvalidArgumentError)
-    refuses(gb.get_rows_back, [real(3, 6), array([0, index, 1], "int32"), real(4, 6)], gb.InvalidArgumentError)
-    check(gb.get_rows, [real(4, 6), array([0, 3, 1], "int32")], rows_of, EXACT)
+    refuses(gb.ops.get_rows, [real(4, 6), array([0, index, 1], "int32")], gb.errors.InvalidArgumentError)
+    refuses(
+        gb.ops.get_rows_back, [real(3, 6), array([0, index, 1], "int32"), real(4, 6)], gb.errors.InvalidArgumentError
+    )
+    check(gb.ops.get_rows, [real(4, 6), array([0, 3, 1], "int32")], rows_of, EXACT)
 
 
 def four(x):
@@ -269,25 +273,25 @@ def test_set_rows(source, target):
             a = values(*shape, dtype=target, layout=one)
             b = real(*shape[:-2], k, shape[-1], dtype=source, layout=two)
             c = distinct((*index, k), shape[-2], "int64" if one == two else "int32", two)
-            check(gb.set_rows, [a, b, c], reference, EXACT, dtype=target, writes=(0,), on_sim=one == two)
+            check(gb.ops.set_rows, [a, b, c], reference, EXACT, dtype=target, writes=(0,), on_sim=one == two)
 
 
 @pytest.mark.parametrize("index", [-1, 4, 2**31 - 1, 2**32])
 def test_set_rows_out_of_range(index):
     """The error names the operator, the tensors and the place of the index. The other rows keep their values."""
     inputs = [real(4, 6), real(3, 6), array([0, index, 1], "int64")]
-    refuses(gb.set_rows, inputs, gb.InvalidArgumentError)
+    refuses(gb.ops.set_rows, inputs, gb.errors.InvalidArgumentError)
     with gb.Context() as ctx:
         cache, rows = ctx.tensor((4, 6), name="cache"), ctx.tensor((3, 6), name="rows")
-        places = ctx.tensor((3,), gb.int64, name="places")
-        graph = ctx.graph(gb.set_rows(cache, rows, places))
+        places = ctx.tensor((3,), gb.dtypes.int64, name="places")
+        graph = ctx.graph(gb.ops.set_rows(cache, rows, places))
         cpu = gb.Backend("CPU")
         memory = ctx.allocate(cpu)
         cache.set(np.zeros((4, 6), np.float32))
         rows.set(np.ones((3, 6), np.float32))
         places.set(np.array([0, index, 1]))
         with pytest.raises(
-            gb.InvalidArgumentError, match=rf"SET_ROWS .*'rows'.*index {index} at \(1,\) is out of range"
+            gb.errors.InvalidArgumentError, match=rf"SET_ROWS .*'rows'.*index {index} at \(1,\) is out of range"
         ):
             graph.compute(cpu)
         assert not cache.numpy()[2:].any()
@@ -303,9 +307,9 @@ def test_one_plan_writes_at_every_position():
         with gb.Context() as held, gb.Context() as ctx:
             cache = held.tensor((n, width), gb.float16, name="cache")
             memory = held.allocate(backends[0])
-            x, place = ctx.tensor((1, width), name="x"), ctx.tensor((1,), gb.int64, name="place")
+            x, place = ctx.tensor((1, width), name="x"), ctx.tensor((1,), gb.dtypes.int64, name="place")
             with ctx.as_default():
-                y = gb.mul_mat(gb.set_rows(cache, gb.sqr(x), place), x + 1.0)
+                y = gb.ops.mul_mat(gb.ops.set_rows(cache, gb.ops.sqr(x), place), x + 1.0)
             sched, graph = gb.Scheduler(backends), ctx.graph(y)
             sched.allocate(graph)
             cache.set(np.zeros((n, width), np.float16))
@@ -333,7 +337,7 @@ def test_get_rows_back(dtype):
     for n, width, rows in ((1, 1, 1), (5, 3, 4), (9, 33, 2), (300, 257, 64)):
         for layout in LAYOUTS:
             inputs = [real(n, width, dtype=dtype, layout=layout), whole(n, low=0, high=rows), real(rows, width)]
-            check(gb.get_rows_back, inputs, reference, Tolerance(n=n), magnitude=reference, dtype="float32")
+            check(gb.ops.get_rows_back, inputs, reference, Tolerance(n=n), magnitude=reference, dtype="float32")
 
 
 @covers("DIAG")
@@ -341,4 +345,4 @@ def test_get_rows_back(dtype):
 def test_diag(dtype):
     for shape in ((1, 1), (1, 7), (3, 1, 5), (2, 3, 1, 33), (1, 300)):
         for layout in ("whole", "padded", "stepped"):
-            check(gb.diag, [real(*shape, dtype=dtype, layout=layout)], lambda v: v * np.eye(v.shape[-1]), EXACT)
+            check(gb.ops.diag, [real(*shape, dtype=dtype, layout=layout)], lambda v: v * np.eye(v.shape[-1]), EXACT)

@@ -50,7 +50,7 @@ def test_binary(pair, name, first, second, one, two, inplace, seed):
     function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
     inputs = [real(*shape, dtype=first, layout=one), real(*small, dtype=second, low=0.5, layout=two)]
     check(
-        lambda a, b: getattr(gb, name)(a, b, inplace=inplace),
+        lambda a, b: getattr(gb.ops, name)(a, b, inplace=inplace),
         inputs,
         lambda x, y: function(x, tiled(y, shape)),
         Tolerance(1),
@@ -63,7 +63,9 @@ def test_binary(pair, name, first, second, one, two, inplace, seed):
 def test_repeat_and_back(pair, dtype, layout, seed):
     reseed(seed)
     shape, small = pair
-    check(lambda t: gb.repeat(t, shape), [real(*small, dtype=dtype, layout=layout)], lambda v: tiled(v, shape), EXACT)
+    check(
+        lambda t: gb.ops.repeat(t, shape), [real(*small, dtype=dtype, layout=layout)], lambda v: tiled(v, shape), EXACT
+    )
     full = (1,) * (len(shape) - len(small)) + small
     if full != shape:
 
@@ -74,7 +76,7 @@ def test_repeat_and_back(pair, dtype, layout, seed):
 
         x = real(*shape, dtype=dtype, layout=layout)
         check(
-            lambda t: gb.repeat_back(t, full),
+            lambda t: gb.ops.repeat_back(t, full),
             [x],
             folded,
             Tolerance(n=math.prod(shape) // math.prod(full)),
@@ -119,9 +121,9 @@ def test_copies(shape, source, target, one, two, random, seed):
     into = (*into[:-1], math.prod(shape) // math.prod(into[:-1]))
     values = np.arange(math.prod(shape)).reshape(shape) % 201 - 100  # exact in every dtype
     inputs = [array(values, source, one), array(np.zeros(into), target, two)]
-    check(gb.cpy, inputs, lambda v, w: v.reshape(into), EXACT, dtype=target, writes=(1,))
-    check(lambda t: gb.cont(t, into), inputs[:1], lambda v: v.reshape(into), EXACT)
-    check(lambda t: gb.cast(t, target), inputs[:1], lambda v: v, EXACT, dtype=target)
+    check(gb.ops.cpy, inputs, lambda v, w: v.reshape(into), EXACT, dtype=target, writes=(1,))
+    check(lambda t: gb.ops.cont(t, into), inputs[:1], lambda v: v.reshape(into), EXACT)
+    check(lambda t: gb.ops.cast(t, target), inputs[:1], lambda v: v, EXACT, dtype=target)
 
 
 @examples
@@ -144,7 +146,7 @@ def test_mul_mat(pair, batches, m, n, k, one, two, seed):
 
     rounds = pair == ("bfloat16", "float32")  # b is rounded to the precision of a
     check(
-        gb.mul_mat,
+        gb.ops.mul_mat,
         [a, b],
         reference,
         Tolerance(n=k, rounded=float(rounds), rounded_to="bfloat16"),
@@ -163,19 +165,19 @@ def test_rows(shape, dtype, layout, seed):
     def total(v):
         return v.sum(-1, keepdims=True)
 
-    check(gb.sum_rows, [x], total, Tolerance(n=n), magnitude=total)
-    check(gb.rms_norm, [x], lambda v: v / np.sqrt(total(v * v) / n + 1e-5), Tolerance(6 + n**0.5))
+    check(gb.ops.sum_rows, [x], total, Tolerance(n=n), magnitude=total)
+    check(gb.ops.rms_norm, [x], lambda v: v / np.sqrt(total(v * v) / n + 1e-5), Tolerance(6 + n**0.5))
     spread = np.sqrt(x.exact.var(-1, keepdims=True) + 1e-5)
     check(
-        gb.norm,
+        gb.ops.norm,
         [x],
         lambda v: (v - total(v) / n) / spread,
         Tolerance(8),
         magnitude=lambda v: (v + total(v) / n) / spread,
     )
-    check(gb.argsort, [x], lambda v: np.argsort(v, -1, kind="stable"), EXACT, dtype="int32")
+    check(gb.ops.argsort, [x], lambda v: np.argsort(v, -1, kind="stable"), EXACT, dtype="int32")
     y = x.laid("whole")
-    check(gb.soft_max, [y], lambda v: np.exp(v) / total(np.exp(v)), Tolerance(20, n=n))
+    check(gb.ops.soft_max, [y], lambda v: np.exp(v) / total(np.exp(v)), Tolerance(20, n=n))
 
 
 @st.composite
@@ -195,7 +197,7 @@ def test_get_rows(case, dtype, one, two, seed):
         if dtype == "int32"
         else real(*batch, rows, n, dtype=dtype, layout=one)
     )
-    check(gb.get_rows, [a, whole(*batch, k, low=0, high=rows, layout=two)], lambda x,
+    check(gb.ops.get_rows, [a, whole(*batch, k, low=0, high=rows, layout=two)], lambda x,
      i: np.take_along_axis(x, i[..., None], -2), EXACT,
           dtype="int32" if dtype == "int32" else "float32")  # fmt: skip
 
@@ -222,7 +224,7 @@ def basic_index(draw, shape):
 def test_indexing(data, shape, layout, seed):
     reseed(seed)
     index = data.draw(basic_index(shape))
-    check(lambda t: gb.cont(t[index]), [real(*shape, layout=layout)], lambda v: v[index], EXACT)
+    check(lambda t: gb.ops.cont(t[index]), [real(*shape, layout=layout)], lambda v: v[index], EXACT)
 
 
 @examples
@@ -244,11 +246,11 @@ def test_pad_concat_upscale(data, seed):
     shape = data.draw(st.lists(st.sampled_from([1, 2, 3, 5]), min_size=2, max_size=4).map(tuple))
     x = real(*shape, dtype=data.draw(dtypes), layout=data.draw(layouts))
     amounts = tuple(data.draw(st.integers(0, 4)) for _ in shape)
-    check(lambda t: gb.pad(t, amounts), [x], lambda v: np.pad(v, [(0, n) for n in amounts]), EXACT)
+    check(lambda t: gb.ops.pad(t, amounts), [x], lambda v: np.pad(v, [(0, n) for n in amounts]), EXACT)
     factor = data.draw(st.integers(1, 3))
-    check(lambda t: gb.upscale(t, factor), [x], lambda v: v.repeat(factor, -1).repeat(factor, -2), EXACT)
+    check(lambda t: gb.ops.upscale(t, factor), [x], lambda v: v.repeat(factor, -1).repeat(factor, -2), EXACT)
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
     other = list(shape)
     other[axis] = data.draw(st.sampled_from([1, 2, 4]))
     y = real(*other, dtype=x.dtype, layout=data.draw(layouts))
-    check(functools.partial(gb.concat, axis=axis), [x, y], lambda v, w: np.concatenate([v, w], axis), EXACT)
+    check(functools.partial(gb.ops.concat, axis=axis), [x, y], lambda v, w: np.concatenate([v, w], axis), EXACT)

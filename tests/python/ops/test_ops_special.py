@@ -82,7 +82,7 @@ def test_functions(name, dtype):
     tolerance = Tolerance(terms=400)  # for exponents of a hundred; other tests have ordinary values
     with np.errstate(all="ignore"):
         node = check(
-            getattr(gb, name),
+            getattr(gb.ops, name),
             [array(values, dtype)],
             FUNCTIONS[name],
             tolerance,
@@ -96,7 +96,7 @@ def test_functions(name, dtype):
 def test_silu_back():
     x = np.asarray([-INF, INF, NAN, 0, -1e30, 1e30, -200, 200], np.float32)
     want = [0, 1, NAN, 0.5, 0, 1, 0, 1]
-    check(gb.silu_back, [array(x), array(np.ones(8))], lambda x, dy: np.asarray(want), Tolerance(terms=4))
+    check(gb.ops.silu_back, [array(x), array(np.ones(8))], lambda x, dy: np.asarray(want), Tolerance(terms=4))
 
 
 @covers("ARGMAX", "POOL_1D", "POOL_2D", "SUM_ROWS", "MEAN", "SUM")
@@ -109,8 +109,8 @@ def test_reductions(n):
     for a, b, place in itertools.product([NAN, INF, -INF, 3.4e38, -0.0], [NAN, INF, -INF, 0.5], places):
         x = among(a, n, place, b, 2)
         with np.errstate(all="ignore"):
-            check(gb.argmax, [In(x)], last_maximum, EXACT, dtype="int32", on_sim=n < 40)
-            for op, reference in ((gb.sum_rows, np.sum), (gb.mean, np.mean)):
+            check(gb.ops.argmax, [In(x)], last_maximum, EXACT, dtype="int32", on_sim=n < 40)
+            for op, reference in ((gb.ops.sum_rows, np.sum), (gb.ops.mean, np.mean)):
                 check(
                     op,
                     [In(x)],
@@ -121,7 +121,11 @@ def test_reductions(n):
                 )
         if n % 5 == 0:
             check(
-                lambda x: gb.pool_1d(x, "max", 5), [In(x)], lambda x: x.reshape(2, -1, 5).max(-1), EXACT, on_sim=False
+                lambda x: gb.ops.pool_1d(x, "max", 5),
+                [In(x)],
+                lambda x: x.reshape(2, -1, 5).max(-1),
+                EXACT,
+                on_sim=False,
             )
 
 
@@ -148,10 +152,10 @@ def test_norms_of_huge_and_tiny_rows(n):
             x = real(3, n, low=-1, high=1)
         x = In((x.values * np.float32(scale)).astype(np.float32))
         big = Tolerance(terms=60, n=n)
-        check(gb.norm, [x], norm, big, magnitude=lambda x: cancelled(x, 1e-5), on_sim=n == 17)
-        check(gb.rms_norm, [x], mean_square, big, magnitude=lambda x: np.ones_like(x), on_sim=n == 17)
+        check(gb.ops.norm, [x], norm, big, magnitude=lambda x: cancelled(x, 1e-5), on_sim=n == 17)
+        check(gb.ops.rms_norm, [x], mean_square, big, magnitude=lambda x: np.ones_like(x), on_sim=n == 17)
         check(
-            lambda x: gb.group_norm(x.reshape(3, 1, n), 3),
+            lambda x: gb.ops.group_norm(x.reshape(3, 1, n), 3),
             [x],
             lambda x: norm(x, 1e-6).reshape(3, 1, n),
             big,
@@ -159,14 +163,14 @@ def test_norms_of_huge_and_tiny_rows(n):
             on_sim=False,
         )
         check(
-            gb.mean,
+            gb.ops.mean,
             [x],
             lambda x: x.mean(-1, keepdims=True),
             Tolerance(terms=4),
             magnitude=lambda x: np.abs(x).mean(-1, keepdims=True),
             on_sim=False,
         )
-    check(gb.mean, [In(np.full((2, n), 3e38, np.float32))], lambda x: x.mean(-1, keepdims=True), Tolerance(terms=2))
+    check(gb.ops.mean, [In(np.full((2, n), 3e38, np.float32))], lambda x: x.mean(-1, keepdims=True), Tolerance(terms=2))
 
 
 @covers("POOL_2D")
@@ -178,7 +182,7 @@ def test_windows_of_padding():
         wide = np.pad(x, ((0, 0), (2, 2), (2, 2)), constant_values=-INF)
         return np.asarray([[[wide[0, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].max() for j in range(3)] for i in range(3)]])
 
-    check(lambda x: gb.pool_2d(x, "max", 2, 2, 2), [In(x)], windows, EXACT)
+    check(lambda x: gb.ops.pool_2d(x, "max", 2, 2, 2), [In(x)], windows, EXACT)
 
 
 # -------------------------------------------------------------------------------------------------------------- softmax
@@ -210,7 +214,7 @@ def test_soft_max(masked, scale):
         for mask in masks.astype(np.float32) if masked else [None]:
             inputs = [In(x)] if mask is None else [In(x), In(mask[None])]
             with np.errstate(all="ignore"):
-                check(lambda x, m=None: gb.soft_max(x, m, scale), inputs, functools.partial(soft_max, scale=scale),
+                check(lambda x, m=None: gb.ops.soft_max(x, m, scale), inputs, functools.partial(soft_max, scale=scale),
                       Tolerance(terms=40, n=n), on_sim=n == 17)  # fmt: skip
 
 
@@ -226,12 +230,12 @@ def test_soft_max_with_linear_biases(heads):
     a = real(2, heads, 5, 33)
     distance = -np.abs(np.arange(33) - np.arange(5)[:, None] - 28).astype(np.float32)
     distance[:, -1] = -INF
-    check(lambda a, m: gb.soft_max(a, m, 0.5, max_bias=8.0), [a, In(distance)],
+    check(lambda a, m: gb.ops.soft_max(a, m, 0.5, max_bias=8.0), [a, In(distance)],
           lambda a, m: np.stack([np.stack([soft_max(x, slope * m, 0.5) for x,
            slope in zip(b, slopes, strict=True)]) for b in a]),
           Tolerance(terms=60, n=33))  # fmt: skip
-    with gb.Context() as ctx, pytest.raises(gb.InvalidArgumentError, match="max_bias needs a mask"):
-        gb.soft_max(ctx.tensor((4, 4), gb.float32), max_bias=8.0)
+    with gb.Context() as ctx, pytest.raises(gb.errors.InvalidArgumentError, match="max_bias needs a mask"):
+        gb.ops.soft_max(ctx.tensor((4, 4), gb.float32), max_bias=8.0)
 
 
 # ------------------------------------------------------------------------------------------------------ fused attention
@@ -239,14 +243,14 @@ def test_soft_max_with_linear_biases(heads):
 
 def attention(ctx, k, q, v, mask, kind):
     """The chain of models: float32 scores, one of three masks, softmax, transposed values."""
-    s = gb.mul_mat(k, q)
+    s = gb.ops.mul_mat(k, q)
     if kind == "causal":
-        s = gb.soft_max(gb.diag_mask_inf(gb.scale(s, 0.25), k.shape[-2] - q.shape[-2]))
+        s = gb.ops.soft_max(gb.ops.diag_mask_inf(gb.ops.scale(s, 0.25), k.shape[-2] - q.shape[-2]))
     elif kind == "mask":
-        s = gb.soft_max(s, mask, 0.25)
+        s = gb.ops.soft_max(s, mask, 0.25)
     else:
-        s = gb.soft_max(gb.add(gb.scale(s, 0.25), mask))
-    return gb.mul_mat(v, s)
+        s = gb.ops.soft_max(gb.ops.add(gb.ops.scale(s, 0.25), mask))
+    return gb.ops.mul_mat(v, s)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -315,7 +319,7 @@ def test_flash_attn_ignores_masked_values(n, m, dtype):
         q, k, v = (real(*s, dtype=dtype) for s in ((2, n, 16), (2, m, 16), (2, 16, m)))
         (k.values if where == "k" else v.values)[(0, m - 2, 3) if where == "k" else (1, 5, m - 2)] = value
         with np.errstate(all="ignore"):
-            check(lambda *t: gb.flash_attn(*t, True), [q, k, v], reference,
+            check(lambda *t: gb.ops.flash_attn(*t, True), [q, k, v], reference,
              Tolerance(terms=200, n=16 + m, rounded=2, rounded_to=dtype), dtype="float32",
                   magnitude=lambda q, k, v: 1e4 * np.ones_like(q), on_sim=n == 20, on_cuda=where == "k")  # fmt: skip
             # masked values may have an effect there: docs/CUDA.md
@@ -342,7 +346,7 @@ def test_activations_near_the_limits(format, rows):
         for label, backend in cpus():
             with gb.Context() as ctx:
                 a, b = ctx.tensor((m, k), format), ctx.tensor((rows, k), gb.float32)
-                y = gb.mul_mat(a, b)
+                y = gb.ops.mul_mat(a, b)
                 graph = ctx.graph(y)
                 ctx.allocate(backend)
                 a.set(weights)
@@ -375,7 +379,7 @@ def test_sums_of_a_long_row(n, dtype):
     a, b = real(3, n, dtype=dtype, low=0), real(1, n, low=0)
     want = b.exact @ a.exact.T
     for label, backend in cpus():
-        got = Built(gb.mul_mat, [a, b], backend).compute(backend)
+        got = Built(gb.ops.mul_mat, [a, b], backend).compute(backend)
         assert np.abs(got / want - 1).max() < 2e-6, f"{label}: {np.abs(got / want - 1).max()}"
 
 
@@ -392,7 +396,7 @@ def test_many_additions_to_a_row(dtype):
         return out
 
     check(
-        gb.get_rows_back,
+        gb.ops.get_rows_back,
         [a, In(index), real(rows, columns)],
         reference,
         Tolerance(terms=40),
@@ -403,13 +407,13 @@ def test_many_additions_to_a_row(dtype):
 
 def test_wrong_index_in_get_rows_back(ctx):
     a, b, c = ctx.tensor((3, 4), gb.float32), ctx.tensor((3,), gb.int32), ctx.tensor((2, 4), gb.float32)
-    graph = ctx.graph(gb.get_rows_back(a, b, c))
+    graph = ctx.graph(gb.ops.get_rows_back(a, b, c))
     backend = cpus()[1][1]
     ctx.allocate(backend)
     a.set(np.ones((3, 4), np.float32))
     for wrong in (2, -1, 2**31 - 1):
         b.set(np.asarray([0, wrong, 1], np.int32))
-        with pytest.raises(gb.InvalidArgumentError, match=f"index {wrong} at"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=f"index {wrong} at"):
             graph.compute(backend)
 
 
@@ -441,9 +445,9 @@ def test_cross_entropy(eps):
         a, b = real(rows, n, low=-far, high=far), real(rows, n, low=0, high=2 / n)
         if eps == 1e-9:
             b = In((b.values / b.values.sum(-1, keepdims=True)).astype(np.float32))
-        check(lambda a, b: gb.cross_entropy_loss(a, b, eps), [a, b], loss, Tolerance(terms=60, n=n))
+        check(lambda a, b: gb.ops.cross_entropy_loss(a, b, eps), [a, b], loss, Tolerance(terms=60, n=n))
         check(
-            lambda a, b, c: gb.cross_entropy_loss_back(a, b, c, eps),
+            lambda a, b, c: gb.ops.cross_entropy_loss_back(a, b, c, eps),
             [a, b, real(1)],
             back,
             Tolerance(terms=60, n=n),
@@ -453,7 +457,7 @@ def test_cross_entropy(eps):
 
 def test_far_logits(ctx):
     a, b = ctx.tensor((1, 4), gb.float32), ctx.tensor((1, 4), gb.float32)
-    losses = [gb.cross_entropy_loss(a, b), gb.cross_entropy_loss(a, b, 0)]
+    losses = [gb.ops.cross_entropy_loss(a, b), gb.ops.cross_entropy_loss(a, b, 0)]
     graph = ctx.graph(*losses)
     ctx.allocate(cpus()[0][1])
     a.set(np.asarray([[200, 0, -200, 100]], np.float32))
@@ -461,8 +465,8 @@ def test_far_logits(ctx):
     graph.compute(cpus()[0][1])
     assert [float(t.numpy()) for t in losses] == [pytest.approx(20.723, abs=1e-3), 300.0]
     for wrong in (-1e-3, 1.0, NAN):
-        with pytest.raises(gb.InvalidArgumentError, match="eps must be at least 0 and below 1"):
-            gb.cross_entropy_loss(a, b, wrong)
+        with pytest.raises(gb.errors.InvalidArgumentError, match="eps must be at least 0 and below 1"):
+            gb.ops.cross_entropy_loss(a, b, wrong)
 
 
 def rotate(
@@ -516,7 +520,7 @@ STRETCHED = [
 def test_exact_rotations(mode, scaling):
     for shape, n_dims in (((1, 5, 3, 64), 16), ((2, 4, 2, 34), 34), ((1, 3, 1, 9), 4), ((1, 7, 4, 64), 64)):
         x, positions = real(*shape), array(random().integers(0, 90, shape[1]), "int32")
-        for function, back in ((gb.rope, False), (gb.rope_back, True)):
+        for function, back in ((gb.ops.rope, False), (gb.ops.rope_back, True)):
             check(functools.partial(function, n_dims=n_dims, mode=mode, **scaling), [x, positions],
                   functools.partial(rotate, neox=mode == "neox_exact", n_dims=n_dims, back=back, **scaling),
                   Tolerance(terms=200), magnitude=lambda x, p: np.full_like(x, 4.0))  # fmt: skip
@@ -531,8 +535,9 @@ def test_exact_rotations_into_a_cache(mode, n_dims):
         with gb.Context() as ctx:
             x, p = ctx.tensor((6, 3, 32), gb.float32), ctx.tensor((6,), gb.int32)
             cache = ctx.tensor((6, 3, 32), gb.float16)
-            y = gb.cpy(
-                gb.rope(gb.scale(x, 0.5), p, n_dims, mode, freq_scale=0.25, n_orig_ctx=64, ext_factor=1.0), cache
+            y = gb.ops.cpy(
+                gb.ops.rope(gb.ops.scale(x, 0.5), p, n_dims, mode, freq_scale=0.25, n_orig_ctx=64, ext_factor=1.0),
+                cache,
             )
             graph = ctx.graph(y)
             sched = gb.Scheduler([cpus()[0][1]])
@@ -561,7 +566,7 @@ def test_exact_rotations_into_a_cache(mode, n_dims):
 
 def test_old_and_exact_rotations_agree_without_scale(ctx):
     x, p = ctx.tensor((2, 5, 3, 32), gb.float32), ctx.tensor((5,), gb.int32)
-    nodes = [gb.rope(x, p, 32, mode) for mode in ("normal", "normal_exact", "neox", "neox_exact")]
+    nodes = [gb.ops.rope(x, p, 32, mode) for mode in ("normal", "normal_exact", "neox", "neox_exact")]
     graph = ctx.graph(*nodes)
     ctx.allocate(cpus()[0][1])
     x.set(random().standard_normal((2, 5, 3, 32)).astype(np.float32))
@@ -569,8 +574,8 @@ def test_old_and_exact_rotations_agree_without_scale(ctx):
     graph.compute(cpus()[0][1])
     a, b, c, d = (n.numpy(copy=True) for n in nodes)
     assert a.tobytes() == b.tobytes() and c.tobytes() == d.tobytes()
-    with pytest.raises(gb.InvalidArgumentError, match="GGML_ROPE_EXACT goes with mode 0 or 2"):
-        gb.rope(x, p, 16, 4 | ROPE_MODES["normal_exact"], n_ctx=9)
+    with pytest.raises(gb.errors.InvalidArgumentError, match="GGML_ROPE_EXACT goes with mode 0 or 2"):
+        gb.ops.rope(x, p, 16, 4 | ROPE_MODES["normal_exact"], n_ctx=9)
 
 
 # -------------------------------------------------------------------------------------------------------------- experts
@@ -589,7 +594,7 @@ def test_experts_in_batches(format, ctx):
             with gb.Context() as own:
                 ws = [own.tensor((m, k), format) for _ in data]
                 t_ids, t_x = own.tensor((n, 2), gb.int32), own.tensor(x.shape, gb.float32)
-                y = gb.mul_mat_id(ws, t_ids, 1, t_x)
+                y = gb.ops.mul_mat_id(ws, t_ids, 1, t_x)
                 graph = own.graph(y)
                 own.allocate(backend)
                 for w, b in zip(ws, blocks, strict=True):

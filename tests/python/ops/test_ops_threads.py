@@ -38,7 +38,7 @@ def bench_of(variant: Variant) -> Bench | None:
     rng = np.random.default_rng(zlib.crc32(variant.name.encode()))
     try:
         return Bench(variant, [values_of(given, rng) for given in variant.inputs])
-    except gb.InvalidArgumentError:
+    except gb.errors.InvalidArgumentError:
         return None
 
 
@@ -76,7 +76,8 @@ def doubled_share(out, x, ith, nth):
 
 
 @pytest.mark.parametrize(
-    "build", [lambda x: gb.custom(doubled_share, x, n_tasks=-1), lambda x: gb.map_custom(doubled_share, x, n_tasks=-1)]
+    "build",
+    [lambda x: gb.ops.custom(doubled_share, x, n_tasks=-1), lambda x: gb.ops.map_custom(doubled_share, x, n_tasks=-1)],
 )
 def test_threads_share_functions_in_python(ctx, build, teams):
     x = ctx.tensor((130, 517))

@@ -50,7 +50,7 @@ def product(
     prec: Literal["default", "f32"],
     padded: bool,
 ) -> np.ndarray[Any, Any]:
-    d = gb.as_dtype(name)
+    d = gb.dtypes.as_dtype(name)
     k = x.shape[1]
     with gb.Context() as ctx:
         a = ctx.tensor((len(blocks), k), d)
@@ -68,7 +68,7 @@ def product(
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_all_batches(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
-    d = gb.as_dtype(name)
+    d = gb.dtypes.as_dtype(name)
     made: dict[int, Any] = {}
     for batch in range(1, 71):
         k = d.block_size * (1 + batch % 3) * (3 if d.block_size < 256 and batch % 2 else 1)
@@ -86,7 +86,7 @@ def test_all_batches(name: str, backends: list[gb.Backend], rng: np.random.Gener
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_numbers_of_threads(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
-    k = gb.as_dtype(name).block_size * (2 if gb.as_dtype(name).block_size == 256 else 7)
+    k = gb.dtypes.as_dtype(name).block_size * (2 if gb.dtypes.as_dtype(name).block_size == 256 else 7)
     blocks = blocks_of(name, 131, k, rng)
     for batch in (1, 9, 33, 130):
         x = rng.standard_normal((batch, k), np.float32)
@@ -98,7 +98,7 @@ def test_numbers_of_threads(name: str, backends: list[gb.Backend], rng: np.rando
 @pytest.mark.parametrize("name", FORMATS)
 def test_invalid_scales_affect_only_their_row(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
     """Infinite or NaN scales do not crash, and do not affect results of other rows."""
-    k = max(256, gb.as_dtype(name).block_size)
+    k = max(256, gb.dtypes.as_dtype(name).block_size)
     blocks = blocks_of(name, ROWS, k, rng)
     bad = [0, 5, 6, 20, ROWS - 1]
     for row, value in zip(bad, (0xFF, 0x7C, None, 0x7F, None), strict=True):

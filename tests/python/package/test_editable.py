@@ -53,18 +53,18 @@ def run(code, *arguments):
 
 
 def test_headers_are_found_beside_built_files(halves):
-    include = Path(run("print(gb.get_include())", *halves))
+    include = Path(run("print(gb.backend.get_include())", *halves))
     assert (include / "ggml.h").is_file()
     assert (include / "ggml-backend-module.c").is_file()
 
 
 @pytest.mark.skipif(CC is None, reason="no C compiler")
 def test_the_compile_command_of_the_docstring_works(halves, tmp_path):
-    include = run("print(gb.get_include())", *halves)
+    include = run("print(gb.backend.get_include())", *halves)
     command = [str(CC), "-shared", "-fPIC", "-fvisibility=hidden", "-DGGML_BACKEND_MODULE_BUILD", f"-I{include}"]
     mine = in_tree("examples/backend/mini.c")
     subprocess.run([*command, str(mine), f"{include}/ggml-backend-module.c", "-o", tmp_path / "mine.so"], check=True)
-    assert run("print(gb.load_backend(sys.argv[3]))", *halves, tmp_path / "mine.so") == "['MINI']"
+    assert run("print(gb.backend.load_backend(sys.argv[3]))", *halves, tmp_path / "mine.so") == "['MINI']"
 
 
 def test_modules_are_found_beside_built_files(halves):

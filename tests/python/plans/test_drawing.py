@@ -24,7 +24,7 @@ from test_pictures import random_arena
 SVG = "{http://www.w3.org/2000/svg}"
 THREE = ["SIM:name=A,ops=mul_mat", "SIM:name=B,noops=mul_mat", "CPU"]
 CASES = [("unet", ["CPU"]), ("llama", THREE), ("whisper", THREE), ("moe", ["SIM", "CPU"]), ("embed", ["CPU"])]
-quiet = pytest.mark.filterwarnings("ignore::ggml_backend.PerformanceWarning")
+quiet = pytest.mark.filterwarnings("ignore::ggml_backend.errors.PerformanceWarning")
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]} on {len(case[1])}")
@@ -447,14 +447,14 @@ def test_png():
 
 
 def test_arguments_of_pictures(tmp_path):
-    plan = gb.Plan(None, None, (), (), ())
+    plan = gb.sched.Plan(None, None, (), (), ())
     for call, message in (
         (lambda: plan.to_svg(width=100), "Plan.to_svg: width must be 240 to 20000 pixels, not 100"),
         (lambda: plan.to_svg(theme="blue"), "Plan.to_svg: theme must be one of auto, light, dark, not 'blue'"),
         (lambda: plan.to_png(theme="auto"), "Plan.to_png: a PNG has one theme"),
         (lambda: plan.to_png(scale=9), "Plan.to_png: scale must be 1 to 8, not 9"),
     ):
-        with pytest.raises(gb.InvalidArgumentError, match=message):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=message):
             call()
     with pytest.raises(TypeError, match=r"Plan\.to_svg: title must be a str"):
         plan.to_svg(title=3)

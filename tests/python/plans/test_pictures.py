@@ -48,7 +48,7 @@ def random_arena(rng, n, name="X", n_chunks=1, in_place=True):
     lower = rng.integers(0, 60, n)
     upper = lower + rng.integers(1, 20, n)
     size = rng.integers(1, 5000, n)
-    plan = gb.plan_memory(lower, upper, size, budget_ms=0)
+    plan = gb.planning.plan_memory(lower, upper, size, budget_ms=0)
     blocks = [
         BareBlock(
             i,
@@ -284,7 +284,7 @@ def test_text_map_of_special_names():
 
 def test_methods_of_a_plan(rng, tmp_path):
     splits = (Split(0, "X", ("n",) * 70, 0, 70, 0), Split(1, "Y", ("n",) * 10, 70, 80, 1))
-    plan = gb.Plan(None, None, (random_arena(rng, 20),), splits, (Copy("c", "X", "Y", 5, 1, "why"),))
+    plan = gb.sched.Plan(None, None, (random_arena(rng, 20),), splits, (Copy("c", "X", "Y", 5, 1, "why"),))
     picture = Picture("plan", 80, plan.arenas, plan.splits, plan.copies)
     assert (
         plan.to_csv() == write_table(plan.arenas) == plan.to_csv(tmp_path / "a.csv") == (tmp_path / "a.csv").read_text()
@@ -407,7 +407,7 @@ def write_llama(path, layers=2, **changes):
             if shape is not None:
                 quantized = len(shape) == 2 and name != "token_embd"
                 writer.add_tensor(
-                    f"{name}.weight", np.zeros(shape, np.float32), dtype=gb.q8_0 if quantized else gb.float32
+                    f"{name}.weight", np.zeros(shape, np.float32), dtype=gb.dtypes.q8_0 if quantized else gb.float32
                 )
     assert not changes
 

@@ -37,15 +37,15 @@ def random_graph(ctx: gb.Context, rng: np.random.Generator, weights: list[gb.Ten
             case 1:
                 y = a + a
             case 2:
-                y = gb.relu(a)
+                y = gb.ops.relu(a)
             case 3:
-                y = gb.cont(gb.transpose(gb.cont(gb.transpose(a))))
+                y = gb.ops.cont(gb.ops.transpose(gb.ops.cont(gb.ops.transpose(a))))
             case 4:
-                y = gb.soft_max(a)
+                y = gb.ops.soft_max(a)
             case 5:
-                y = gb.concat(a, live[int(rng.integers(len(live)))], axis=0) if a.shape[0] < 200 else gb.sqr(a)
+                y = gb.ops.concat(a, live[int(rng.integers(len(live)))], axis=0) if a.shape[0] < 200 else gb.ops.sqr(a)
             case _:
-                y = gb.scale(a[: max(1, a.shape[0] // 2)], 2.0)
+                y = gb.ops.scale(a[: max(1, a.shape[0] // 2)], 2.0)
         live.append(y.named(f"n{i}"))
         if len(live) > 6:
             live.pop(int(rng.integers(len(live))))
@@ -98,7 +98,7 @@ class Block:
         self.tokens, self.position = tokens, position
         self.x = ctx.tensor((tokens, 16), name="x").set_input()
         k = self.x @ weights["k"].T
-        write = gb.cpy(k, cache[position : position + tokens])
+        write = gb.ops.cpy(k, cache[position : position + tokens])
         q = self.x @ weights["q"].T
         seen = cache[: position + tokens]
         self.scores = (q @ seen.T).named("scores").set_output()
@@ -183,7 +183,7 @@ def test_a_plan_without_allocation_changes_nothing(cpu, sim):
         assert not big.is_placed
         np.testing.assert_array_equal(y.numpy(), np.full(y.shape, 12))  # the result is still there
         assert sched.stats.plans_made == 2
-        with pytest.raises(gb.StateError, match="not set"):
+        with pytest.raises(gb.errors.StateError, match="not set"):
             draft.compute()
         big.set(1)
         assert draft.compute() is True or pytest.fail("a draft runs when its inputs are set")
@@ -196,7 +196,7 @@ def test_a_plan_that_does_not_fit_is_made(cpu):
         sched.set_backend(y, small)
         need = sched.prepare(graph, allocate=False).memory[small.name].allocated
         assert need >= 4 * 4096 * 4
-        with pytest.raises(gb.AllocationError):
+        with pytest.raises(gb.errors.AllocationError):
             sched.prepare(graph)
         with gb.Backend(f"SIM:mem={need}") as large, gb.Context() as second, gb.Scheduler([large, cpu]) as enough:
             x, y, graph = chain(second, 4096)
@@ -209,7 +209,7 @@ def test_a_plan_that_does_not_fit_is_made(cpu):
 
 def chain(ctx, n):
     x = ctx.tensor((4, n), name="x").set_input()
-    y = gb.relu(gb.sqr(x) + x).named("y").set_output()
+    y = gb.ops.relu(gb.ops.sqr(x) + x).named("y").set_output()
     return x, y, ctx.graph(y)
 
 
@@ -236,7 +236,7 @@ def test_plans_outlive_their_objects(cpu):
     words = repr(plan)
     ctx.close()
     for act in (plan.compute, lambda: plan.explain(y)):
-        with pytest.raises(gb.StateError, match=r"context.*closed"):
+        with pytest.raises(gb.errors.StateError, match=r"context.*closed"):
             act()
     assert plan.arenas[0].peak > 0
     assert plan.to_csv().count("\n") >= 2
@@ -247,12 +247,12 @@ def test_plans_outlive_their_objects(cpu):
         x.set(1)
         told = plan.explain(y)
         sched.close()
-        with pytest.raises(gb.StateError, match=r"scheduler.*closed"):
+        with pytest.raises(gb.errors.StateError, match=r"scheduler.*closed"):
             plan.compute()
         assert plan.explain(y) == told
         del sched
         gc.collect()
-        with pytest.raises(gb.StateError, match=r"scheduler.*closed"):
+        with pytest.raises(gb.errors.StateError, match=r"scheduler.*closed"):
             plan.compute()
         assert plan.graph is graph
         assert plan.to_text()
@@ -275,7 +275,7 @@ def test_a_plan_after_reset_of_its_scheduler(cpu):
         x, y, graph = chain(ctx, 8)
         plan = sched.prepare(graph)
         sched.reset()
-        with pytest.raises(gb.StateError):
+        with pytest.raises(gb.errors.StateError):
             x.set(1)
         sched.allocate(graph)
         x.set(1)
@@ -290,7 +290,7 @@ def test_the_peak_covers_buffers_that_are_never_alive(rng):
         upper = lower + rng.integers(0, 4, n)
         size = rng.integers(0, 1000, n)
         alignment = int(2 ** rng.integers(0, 7))
-        plan = gb.plan_memory(lower, upper, size, alignment, budget_ms=10)
+        plan = gb.planning.plan_memory(lower, upper, size, alignment, budget_ms=10)
         padded = -(-size // alignment) * alignment
         ends = plan.offsets + padded.astype(np.uint64)
         assert plan.peak == int(ends.max())
@@ -298,13 +298,13 @@ def test_the_peak_covers_buffers_that_are_never_alive(rng):
         load = max(int(padded[(lower <= t) & (t < upper)].sum()) for t in range(14))
         assert plan.lower_bound == max(load, int(padded[lower == upper].max(initial=0)))
         assert not plan.proved or plan.peak == plan.bound
-        again = gb.plan_memory(lower, upper, size, alignment, capacity=max(plan.peak, 1), budget_ms=10)
+        again = gb.planning.plan_memory(lower, upper, size, alignment, capacity=max(plan.peak, 1), budget_ms=10)
         assert again.peak <= max(plan.peak, 1)
         if plan.lower_bound > 1:
-            with pytest.raises(gb.AllocationError):
-                gb.plan_memory(lower, upper, size, alignment, capacity=plan.lower_bound - 1, budget_ms=10)
+            with pytest.raises(gb.errors.AllocationError):
+                gb.planning.plan_memory(lower, upper, size, alignment, capacity=plan.lower_bound - 1, budget_ms=10)
 
 
 def test_buffers_that_are_never_alive_and_too_large_for_the_alignment():
-    with pytest.raises(gb.InvalidArgumentError, match="overflow"):
-        gb.plan_memory([3], [3], [2**64 - 1], alignment=64)
+    with pytest.raises(gb.errors.InvalidArgumentError, match="overflow"):
+        gb.planning.plan_memory([3], [3], [2**64 - 1], alignment=64)

@@ -44,7 +44,7 @@ def test_random(rng, alignment):
         lower = rng.integers(-50, 50, n)
         upper = lower + rng.integers(1, 30, n)
         size = rng.integers(0, 1000, n)
-        plan = gb.plan_memory(lower, upper, size, alignment, budget_ms=10)
+        plan = gb.planning.plan_memory(lower, upper, size, alignment, budget_ms=10)
         rounded = (size + alignment - 1) // alignment * alignment
         assert_valid(lower, upper, rounded, plan.offsets, alignment)
         used = rounded > 0
@@ -58,7 +58,7 @@ def test_random(rng, alignment):
 @pytest.mark.parametrize("path", sorted((ROOT / DATA / "model-graphs").glob("*.csv")), ids=lambda p: p.stem)
 def test_model_graphs(path):
     lower, upper, size = read(path)
-    plan = gb.plan_memory(lower, upper, size)
+    plan = gb.planning.plan_memory(lower, upper, size)
     assert_valid(lower, upper, size, plan.offsets)
     assert plan.proved
     assert plan.peak == plan.lower_bound == live_bytes(lower, upper, size)
@@ -67,7 +67,7 @@ def test_model_graphs(path):
 @pytest.mark.parametrize("letter", "ABCGHJ")
 def test_published_instances(letter):
     lower, upper, size = read(in_tree(f"{DATA}/minimalloc/{letter}.1048576.csv"))
-    plan = gb.plan_memory(lower, upper, size, capacity=1048576, budget_ms=60000)
+    plan = gb.planning.plan_memory(lower, upper, size, capacity=1048576, budget_ms=60000)
     assert_valid(lower, upper, size, plan.offsets)
     assert plan.peak <= 1048576
 
@@ -75,14 +75,14 @@ def test_published_instances(letter):
 def test_equal_inputs_give_equal_plans(rng):
     lower = rng.integers(0, 60, 100)
     instance = lower, lower + rng.integers(1, 40, 100), rng.integers(1, 5000, 100)
-    plans = [gb.plan_memory(*instance, budget_ms=50) for _ in range(2)]
+    plans = [gb.planning.plan_memory(*instance, budget_ms=50) for _ in range(2)]
     assert (plans[0].offsets == plans[1].offsets).all()
 
 
 def test_threads_change_no_plan(rng):
     lower = rng.integers(0, 6000, 3000)
     instance = lower, lower + rng.integers(1, 600, 3000), rng.integers(1, 1 << 20, 3000)
-    plans = [gb.plan_memory(*instance, budget_ms=0, n_threads=n) for n in (1, 2, 5)]
+    plans = [gb.planning.plan_memory(*instance, budget_ms=0, n_threads=n) for n in (1, 2, 5)]
     assert_valid(*instance, plans[0].offsets)
     assert all((plan.offsets == plans[0].offsets).all() for plan in plans)
     assert all(plan.unfinished or plan.proved for plan in plans)
@@ -109,7 +109,7 @@ def planned_slowly(instance, **options):
     before = signal.signal(signal.SIGALRM, burn)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.002)
-        plan = gb.plan_memory(*instance, **options)
+        plan = gb.planning.plan_memory(*instance, **options)
         if not burned:
             pytest.skip("the plan was made before the signal was heard")
         return plan
@@ -125,7 +125,7 @@ def test_reproducible_plans_do_not_depend_on_the_clock(rng):
     ended = 0
     for n, part in ((1000, 1), (1000, 3), (2000, 10)):
         instance = hard(rng, n, part)
-        plan = gb.plan_memory(*instance, budget_ms=60, reproducible=True)
+        plan = gb.planning.plan_memory(*instance, budget_ms=60, reproducible=True)
         assert_valid(*instance, plan.offsets)
         slow = planned_slowly(instance, budget_ms=60, reproducible=True)
         assert (slow.offsets == plan.offsets).all()
@@ -144,7 +144,7 @@ def test_reproducible_plans_do_not_depend_on_threads_and_load(rng):
             np.sort(np.arange(20000)[::-1])
 
     instances = [hard(rng, n, part) for n, part in ((300, 1), (1000, 1), (3000, 10), (5000, 30))]
-    plans = [gb.plan_memory(*instance, budget_ms=3, reproducible=True) for instance in instances]
+    plans = [gb.planning.plan_memory(*instance, budget_ms=3, reproducible=True) for instance in instances]
     workers = [threading.Thread(target=work) for _ in range(2)]
     for worker in workers:
         worker.start()
@@ -152,7 +152,7 @@ def test_reproducible_plans_do_not_depend_on_threads_and_load(rng):
         for instance, plan in zip(instances, plans, strict=True):
             assert_valid(*instance, plan.offsets)
             for n_threads in (1, 2, 4):
-                again = gb.plan_memory(*instance, budget_ms=3, n_threads=n_threads, reproducible=True)
+                again = gb.planning.plan_memory(*instance, budget_ms=3, n_threads=n_threads, reproducible=True)
                 assert (again.offsets == plan.offsets).all()
     finally:
         over.set()
@@ -164,23 +164,23 @@ def test_bound():
     """Eight buffers without a plan at the lower bound. Brute force in C (test_plan_exact.c)
     agrees."""
     lower, upper, size = [1, 5, 3, 4, 9, 11, 7, 0], [2, 9, 8, 6, 12, 12, 12, 5], [4, 1, 3, 2, 2, 2, 4, 3]
-    plan = gb.plan_memory(lower, upper, size)
+    plan = gb.planning.plan_memory(lower, upper, size)
     assert plan.proved
     assert plan.bound_by == "search"
     assert plan.bound == plan.peak == plan.lower_bound + 1 == live_bytes(lower, upper, size) + 1
-    plan = gb.plan_memory([0, 1], [2, 3], [4, 4])
+    plan = gb.planning.plan_memory([0, 1], [2, 3], [4, 4])
     assert plan.bound_by == "load"
     assert plan.bound == plan.lower_bound == 8
 
 
 def test_capacity():
-    assert gb.plan_memory([0, 0], [1, 1], [8, 8], capacity=16).peak == 16
-    with pytest.raises(gb.AllocationError, match=r"needs 16 bytes, has 15: no plan fits"):
-        gb.plan_memory([0, 0], [1, 1], [8, 8], capacity=15)
+    assert gb.planning.plan_memory([0, 0], [1, 1], [8, 8], capacity=16).peak == 16
+    with pytest.raises(gb.errors.AllocationError, match=r"needs 16 bytes, has 15: no plan fits"):
+        gb.planning.plan_memory([0, 0], [1, 1], [8, 8], capacity=15)
 
 
 def test_nothing():
-    plan = gb.plan_memory([], [], [])
+    plan = gb.planning.plan_memory([], [], [])
     assert plan.peak == plan.lower_bound == 0
     assert plan.proved
     assert plan.gap == 0
@@ -205,8 +205,8 @@ def test_nothing():
     ],
 )
 def test_bad_arguments(arguments, message):
-    with pytest.raises(gb.InvalidArgumentError, match=message):
-        gb.plan_memory(*arguments)
+    with pytest.raises(gb.errors.InvalidArgumentError, match=message):
+        gb.planning.plan_memory(*arguments)
 
 
 def test_command_line(tmp_path, capsys):
@@ -250,16 +250,16 @@ def test_command_line_errors(tmp_path, capsys, content, arguments, message):
 def test_wrong_types_say_which_argument(name):
     for wrong in (1.5, "32", [1], float("nan")):
         with pytest.raises(TypeError, match=f"plan_memory: {name} must be an int, not {type(wrong).__name__}"):
-            gb.plan_memory([0], [1], [32], **{name: wrong})
-    assert gb.plan_memory([0], [1], [32], **{name: np.int64(64)}).peak in (32, 64)
+            gb.planning.plan_memory([0], [1], [32], **{name: wrong})
+    assert gb.planning.plan_memory([0], [1], [32], **{name: np.int64(64)}).peak in (32, 64)
 
 
 def test_reproducible_is_true_or_false():
     for wrong in (None, 2, "yes", [True]):
         with pytest.raises(TypeError, match=f"plan_memory: reproducible must be a bool, not {type(wrong).__name__}"):
-            gb.plan_memory([0], [1], [32], reproducible=wrong)
+            gb.planning.plan_memory([0], [1], [32], reproducible=wrong)
     for right in (True, False, np.True_, 1):
-        assert gb.plan_memory([0], [1], [32], reproducible=right).peak == 32
+        assert gb.planning.plan_memory([0], [1], [32], reproducible=right).peak == 32
 
 
 def test_command_line_reproducible(tmp_path, capsys, rng):
@@ -275,7 +275,7 @@ def test_command_line_reproducible(tmp_path, capsys, rng):
         peak = json.loads(capsys.readouterr().out)["peak"]
         with open(out, newline="") as file:
             written.append([int(row["offset"]) for row in csv.DictReader(file)])
-    plan = gb.plan_memory(*instance, budget_ms=5, reproducible=True)
+    plan = gb.planning.plan_memory(*instance, budget_ms=5, reproducible=True)
     assert written == [plan.offsets.tolist()] * 3
     assert peak == plan.peak
     assert main(["plan", "llama", "--reproducible"]) == 2

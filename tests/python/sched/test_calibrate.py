@@ -14,8 +14,8 @@ import pytest
 
 import ggml_backend as gb
 from damage import replaced
-from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost, calibrate
 from ggml_backend.cli import main
+from ggml_backend.sched import CopyCost, Costs, DeviceCosts, OpCost, calibrate
 from ggml_backend.sched._costs import read_costs, write_costs
 
 
@@ -34,7 +34,7 @@ def test_the_cheaper_device_computes() -> None:
     for fast, costs in ((0, Costs([device(100), device(1)])), (1, Costs([device(1), device(100)]))):
         with gb.Context() as ctx, gb.Scheduler([a, b], policy="cost", costs=costs) as sched:
             x = ctx.tensor((4, 64), gb.float32, name="x")
-            y = gb.relu(x + x)
+            y = gb.ops.relu(x + x)
             graph = ctx.graph(y)
             sched.allocate(graph)
             x.set(np.full((4, 64), -1.5 + 3 * fast, np.float32))
@@ -50,7 +50,7 @@ def test_the_cheaper_device_computes() -> None:
 
 def test_no_prediction_without_costs() -> None:
     with gb.Context() as ctx, gb.Scheduler([gb.Backend("SIM"), gb.Backend("CPU", n_threads=1)], policy="cost") as sched:
-        graph = ctx.graph(gb.relu(ctx.tensor((4,), gb.float32)))
+        graph = ctx.graph(gb.ops.relu(ctx.tensor((4,), gb.float32)))
         sched.allocate(graph)
         assert sched.prediction is None
 
@@ -62,10 +62,10 @@ def test_memory_limits() -> None:
             gb.Context() as ctx,
             gb.Scheduler([a, b], policy="cost", costs=Costs([device(100), device(1)], max_bytes=limits)) as sched,
         ):
-            y = gb.relu(ctx.tensor((1024,), gb.float32))
+            y = gb.ops.relu(ctx.tensor((1024,), gb.float32))
             graph = ctx.graph(y)
             if limits == [1, 1]:
-                with pytest.raises(gb.AllocationError, match="1 are allowed"):
+                with pytest.raises(gb.errors.AllocationError, match="1 are allowed"):
                     sched.allocate(graph)
             else:
                 sched.allocate(graph)
@@ -86,7 +86,7 @@ def test_memory_limits() -> None:
     ],
 )  # fmt: skip
 def test_bad_costs(costs: Costs, message: str) -> None:
-    with pytest.raises(gb.InvalidArgumentError, match=message):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=message):
         gb.Scheduler([gb.Backend("SIM"), gb.Backend("SIM")], policy="cost", costs=costs)
 
 
@@ -159,12 +159,12 @@ def test_a_pipe_as_the_file_of_costs_is_ignored(cache: Path) -> None:
     os.mkfifo(path)
     with pytest.warns(RuntimeWarning, match="not a regular file"):
         assert read_costs(backend) is None
-    with pytest.raises(gb.FileError, match="not a regular file"):
+    with pytest.raises(gb.errors.FileError, match="not a regular file"):
         write_costs(backend, device(2.0))
 
 
 def test_copies_without_a_rate() -> None:
-    with pytest.raises(gb.InvalidArgumentError, match="above 0"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="above 0"):
         Costs([device(1.0), DeviceCosts(from_host=CopyCost(1.0, 0.0))]).copy(0, 1)
 
 
@@ -203,7 +203,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str], cache: Path) -> None:
 
 
 def test_devices_without_ops() -> None:
-    with pytest.raises(gb.UnsupportedError, match="supports none of the measured"):
+    with pytest.raises(gb.errors.UnsupportedError, match="supports none of the measured"):
         calibrate(gb.Backend("SIM:name=none,ops="), size=64)
-    with pytest.raises(gb.InvalidArgumentError, match="multiple of 32"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="multiple of 32"):
         calibrate(gb.Backend("SIM"), size=65)

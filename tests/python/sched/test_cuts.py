@@ -33,18 +33,18 @@ class Block:
         self.mask = ctx.tensor((TOKENS, TOKENS), name="mask")
         self.w = {n: ctx.tensor((EMBD, EMBD), name=n) for n in ("q", "k", "v", "o")}
         self.bias = ctx.tensor((EMBD,), name="bias")
-        h = gb.tanh(self.x).named("h")
-        mask = gb.scale(self.mask, 2.0).named("mask_scaled") if far == "mask" else self.mask
+        h = gb.ops.tanh(self.x).named("h")
+        mask = gb.ops.scale(self.mask, 2.0).named("mask_scaled") if far == "mask" else self.mask
 
         def heads(name: str) -> gb.Tensor:
-            return gb.mul_mat(self.w[name], h).named(name + "h").reshape(TOKENS, HEADS, HEAD)
+            return gb.ops.mul_mat(self.w[name], h).named(name + "h").reshape(TOKENS, HEADS, HEAD)
 
         keys, queries = heads("k").transpose(1, 0, 2), heads("q").transpose(1, 0, 2)
-        scores = gb.mul_mat(keys, queries).named("scores")
-        weights = gb.soft_max(scores, mask, scale=HEAD**-0.5).named("probs")
-        mixed = gb.mul_mat(gb.cont(heads("v").transpose(1, 2, 0)).named("values"), weights).named("mixed")
-        merged = gb.cont(mixed.transpose(1, 0, 2)).named("merged").reshape(TOKENS, EMBD)
-        out = gb.relu((gb.mul_mat(self.w["o"], merged).named("out") + self.bias).named("biased")).named("relu")
+        scores = gb.ops.mul_mat(keys, queries).named("scores")
+        weights = gb.ops.soft_max(scores, mask, scale=HEAD**-0.5).named("probs")
+        mixed = gb.ops.mul_mat(gb.ops.cont(heads("v").transpose(1, 2, 0)).named("values"), weights).named("mixed")
+        merged = gb.ops.cont(mixed.transpose(1, 0, 2)).named("merged").reshape(TOKENS, EMBD)
+        out = gb.ops.relu((gb.ops.mul_mat(self.w["o"], merged).named("out") + self.bias).named("biased")).named("relu")
         self.y = (out + h).named("y")
         self.graph = ctx.graph(*([mask] if far == "mask" else []), self.y)  # computed before the scores
         names = {"x": ["h"], "mask": ["h", "mask_scaled"], "keys": ["h", "kh"], "values": ["h", "vh", "values"]}

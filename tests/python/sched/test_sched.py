@@ -18,7 +18,7 @@ class Net:
         self.hidden = []
         y = self.x
         for i, w in enumerate(self.w):
-            y = gb.relu(y @ w.T).named(f"h{i}")
+            y = gb.ops.relu(y @ w.T).named(f"h{i}")
             self.hidden.append(y)
         self.y = y
         self.graph = ctx.graph(y)
@@ -64,7 +64,7 @@ def test_graph(net, ctx):
     assert "<table>" in g._repr_html_()
     assert net.y.is_output
     assert net.x.is_input
-    with pytest.raises(gb.InvalidArgumentError):
+    with pytest.raises(gb.errors.InvalidArgumentError):
         ctx.graph()
 
 
@@ -91,7 +91,7 @@ def test_deep_graph(ctx, cpu):
     x = ctx.tensor(4)
     y = x
     for _ in range(50_000):
-        y = gb.scale(y, 1.0, inplace=True)
+        y = gb.ops.scale(y, 1.0, inplace=True)
     graph = ctx.graph(y)
     assert len(graph) == 50_000
     scheduler = gb.Scheduler([cpu])
@@ -104,8 +104,8 @@ def test_deep_graph(ctx, cpu):
 @pytest.mark.parametrize("planned", [False, True], ids=["own memory", "scheduler"])
 def test_readable_tensors_of_a_copy(ctx, cpu, planned):
     x, z = ctx.tensor((4,), name="x"), ctx.tensor((4,), name="z")
-    h = gb.relu(x)
-    graph = ctx.graph(y := h + 1.0, w := gb.sqr(z))
+    h = gb.ops.relu(x)
+    graph = ctx.graph(y := h + 1.0, w := gb.ops.sqr(z))
     scheduler = gb.Scheduler([cpu])
     if planned:
         scheduler.allocate(graph)
@@ -118,7 +118,7 @@ def test_readable_tensors_of_a_copy(ctx, cpu, planned):
         for t, value in zip((y, w, *graph.copy(cpu).outputs), (3, 9, 3, 9), strict=True):
             try:
                 found.append(t.tolist() == [value] * 4)
-            except gb.StateError:
+            except gb.errors.StateError:
                 found.append(False)
         return found
 
@@ -134,7 +134,7 @@ def test_readable_tensors_of_a_copy(ctx, cpu, planned):
     assert copy.compute(cpu)
     assert copy.outputs[0].tolist() == [3] * 4
     copy["x"].set(5.0)
-    with pytest.raises(gb.StateError, match="out of date"):
+    with pytest.raises(gb.errors.StateError, match="out of date"):
         copy.outputs[0].numpy()
     assert copy.outputs[1].tolist() == [9] * 4
 
@@ -151,8 +151,8 @@ def test_copy(net, ctx, cpu, device):
     np.testing.assert_allclose(copy.outputs[0].numpy(), net.expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(copy["w1"].numpy(), net.W[1])
     array = copy.outputs[0].numpy()
-    with pytest.raises(gb.StateError, match="copy"):
-        gb.relu(copy.outputs[0])
+    with pytest.raises(gb.errors.StateError, match="copy"):
+        gb.ops.relu(copy.outputs[0])
     before = array.copy()
     del copy
     np.testing.assert_array_equal(array, before)
@@ -160,7 +160,7 @@ def test_copy(net, ctx, cpu, device):
 
 def test_context_of_a_copy(ctx, cpu):
     x = ctx.tensor((2, 3), name="x")
-    graph = ctx.graph(gb.relu(x).named("y"), gb.cont(x.T.named("t")).named("z"))
+    graph = ctx.graph(gb.ops.relu(x).named("y"), gb.ops.cont(x.T.named("t")).named("z"))
     ctx.allocate(cpu)
     x.set(1.0)
     graph.compute(cpu)
@@ -168,13 +168,13 @@ def test_context_of_a_copy(ctx, cpu):
     assert {t.name for t in copied.tensors()} == {"x", "y", "t", "z"}
     assert copied["y"].tolist() == [[1.0] * 3] * 2 and copied.get("t") is not None and copied.get("no") is None
     assert copied.used_nbytes > 0
-    with pytest.raises(gb.StateError, match="copied graph have their memory"):
+    with pytest.raises(gb.errors.StateError, match="copied graph have their memory"):
         copied.allocate(cpu)
     assert copied["y"].tolist() == [[1.0] * 3] * 2
 
 
 def test_copy_needs_memory(net, cpu):
-    with pytest.raises(gb.StateError, match="no memory"):
+    with pytest.raises(gb.errors.StateError, match="no memory"):
         net.graph.copy(cpu)
 
 
@@ -208,7 +208,7 @@ def test_compare_finds_differences(ctx, cpu):
         calls.append(1)
         dst[...] = a + len(calls)
 
-    y = gb.map_custom(drift, x)
+    y = gb.ops.map_custom(drift, x)
     graph = ctx.graph(y)
     ctx.allocate(cpu)
     (result,) = graph.compare(cpu, gb.Backend("CPU", n_threads=1))
@@ -221,14 +221,14 @@ def test_compare_finds_differences(ctx, cpu):
 
 def test_tensor_allocator(ctx, cpu):
     a, b, c = (ctx.tensor(256, name=n) for n in "abc")
-    measure = gb.TensorAllocator(cpu, measure=True)
+    measure = gb.sched.TensorAllocator(cpu, measure=True)
     for t in (a, b, c):
         measure.allocate(t)
     assert measure.is_measure
     assert not a.is_placed
     assert measure.max_nbytes >= 3 * 1024
     assert measure.buffer is None
-    with gb.TensorAllocator(cpu, size=2 * 1024 + 64) as allocator:
+    with gb.sched.TensorAllocator(cpu, size=2 * 1024 + 64) as allocator:
         assert allocator.allocate(a) is a
         allocator.allocate(b)
         assert a.buffer == allocator.buffer
@@ -245,7 +245,7 @@ def test_tensor_allocator(ctx, cpu):
         assert a.numpy()[0] == 3  # the same memory
     assert b.numpy()[0] == 2  # the buffer stays for the tensors
     for act in (allocator.reset, lambda: allocator.max_nbytes, lambda: allocator.allocate(c)):
-        with pytest.raises(gb.StateError):
+        with pytest.raises(gb.errors.StateError):
             act()
 
 
@@ -256,14 +256,14 @@ def test_tensor_allocator_arguments(cpu):
         {"target": cpu.allocate(64), "size": 64},
         {"target": cpu.allocate(64), "measure": True},
     ):
-        with pytest.raises(gb.InvalidArgumentError):
-            gb.TensorAllocator(**wrong)
+        with pytest.raises(gb.errors.InvalidArgumentError):
+            gb.sched.TensorAllocator(**wrong)
 
 
 @pytest.mark.parametrize("device", ["CPU", "SIM", "CUDA0"])
 def test_graph_allocator(net, device):
     backend = open_device(device)
-    with gb.GraphAllocator(backend) as allocator:
+    with gb.sched.GraphAllocator(backend) as allocator:
         size = allocator.measure(net.graph)
         assert size > 0
         assert not net.y.is_placed
@@ -282,9 +282,9 @@ def test_graph_allocator(net, device):
         net.set()
         net.graph.compute(backend)
         np.testing.assert_array_equal(array, before)  # arrays keep their memory
-    with pytest.raises(gb.StateError):
+    with pytest.raises(gb.errors.StateError):
         net.y.numpy()
-    with pytest.raises(gb.StateError):
+    with pytest.raises(gb.errors.StateError):
         allocator.measure(net.graph)
 
 
@@ -292,9 +292,9 @@ def test_graph_allocator_reuses_memory(ctx, cpu):
     x = ctx.tensor((64, 64))
     y = x
     for _ in range(20):
-        y = gb.sqr(gb.transpose(gb.cont(gb.transpose(y))))
+        y = gb.ops.sqr(gb.ops.transpose(gb.ops.cont(gb.ops.transpose(y))))
     graph = ctx.graph(y)
-    allocator = gb.GraphAllocator(cpu)
+    allocator = gb.sched.GraphAllocator(cpu)
     assert allocator.measure(graph) < 8 * 64 * 64 * 4
     n = len(graph)
     allocator.set_order([*range(n), -1])
@@ -339,7 +339,7 @@ def test_scheduler(net, devices):
         for b in backends:
             memory = scheduler.memory(b)
             assert 0 <= memory.allocated <= memory.no_reuse
-    with pytest.raises(gb.StateError):
+    with pytest.raises(gb.errors.StateError):
         net.y.numpy()
 
 
@@ -368,7 +368,7 @@ def test_set_backend_places_nodes(net, cpu):
     net.check()
     scheduler.reset()
     assert scheduler.get_backend(net.hidden[0]) is None
-    with pytest.raises(gb.InvalidArgumentError, match="not one of its"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="not one of its"):
         scheduler.set_backend(net.y, gb.Backend("CPU"))
 
 
@@ -379,7 +379,7 @@ def test_work_runs_on_the_device_of_its_weights(rng, cpu, sim):
     value = rng.standard_normal((8, 8)).astype(np.float32)
     w.set(value)
     x = run.tensor((2, 8), name="x")
-    y = gb.relu(x @ w.T)
+    y = gb.ops.relu(x @ w.T)
     graph = run.graph(y)
     scheduler = gb.Scheduler([cpu, sim])
     scheduler.allocate(graph)
@@ -397,13 +397,13 @@ def test_policies(net, cpu, sim, policy):
     net.set()
     assert scheduler.compute(net.graph)
     net.check()
-    with pytest.raises(gb.InvalidArgumentError, match="policy"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="policy"):
         gb.Scheduler([cpu], policy="other")
 
 
 def test_unsupported_operation_names_it(net):
     scheduler = gb.Scheduler([gb.Backend("SIM", ops=["mul_mat"])])
-    with pytest.raises(gb.UnsupportedError, match=r"(?i)relu"):
+    with pytest.raises(gb.errors.UnsupportedError, match=r"(?i)relu"):
         scheduler.allocate(net.graph)
     with pytest.raises(NotImplementedError):
         scheduler.compute(net.graph)
@@ -439,7 +439,7 @@ def test_two_graphs_alternate(ctx, cpu, rng):
     for net, other in ((first, second), (second, first), (first, second), (first, second), (second, first)):
         assert scheduler.compute(net.graph)
         net.check()
-        with pytest.raises(gb.StateError, match="another graph"):
+        with pytest.raises(gb.errors.StateError, match="another graph"):
             other.y.numpy()
 
 
@@ -481,7 +481,7 @@ def test_inputs_survive_between_runs(ctx, cpu):
     x = ctx.tensor((64, 64), name="x")
     y = x
     for _ in range(5):
-        y = gb.cont(gb.transpose(y)) * 1.0
+        y = gb.ops.cont(gb.ops.transpose(y)) * 1.0
     kept = ctx.graph(y)
     scheduler = gb.Scheduler([cpu])
     scheduler.allocate(kept)
@@ -513,7 +513,7 @@ def test_closed_weights_are_an_error(rng, cpu):
     assert scheduler.compute(graph)
     buffer.close()
     for _ in range(2):
-        with pytest.raises(gb.StateError, match=r"closed|'w'.*freed"):
+        with pytest.raises(gb.errors.StateError, match=r"closed|'w'.*freed"):
             scheduler.compute(graph)
     weights.allocate(cpu)
     w.set(2)
@@ -551,7 +551,7 @@ def test_async(net, cpu):
 
 def test_scheduler_arguments(cpu):
     for wrong in (([],), ([cpu], []), ([cpu, cpu], [cpu.buffer_type])):
-        with pytest.raises(gb.InvalidArgumentError):
+        with pytest.raises(gb.errors.InvalidArgumentError):
             gb.Scheduler(*wrong)
     scheduler = gb.Scheduler([cpu], [cpu.buffer_type])
     assert scheduler.splits == []
@@ -577,7 +577,7 @@ def test_closed_scheduler(net, cpu):
         scheduler.synchronize,
     ]
     for act in acts:
-        with pytest.raises(gb.StateError, match="closed"):
+        with pytest.raises(gb.errors.StateError, match="closed"):
             act()
 
 
@@ -591,7 +591,7 @@ def test_graph_grows_with_a_view_of_a_result(net, cpu):
     row = net.y[1]
     np.testing.assert_array_equal(row.numpy(), net.y.numpy()[1])
     scheduler.reset()
-    with pytest.raises(gb.StateError):
+    with pytest.raises(gb.errors.StateError):
         row.numpy()
 
 
@@ -624,13 +624,13 @@ def test_wrong_types_say_which_argument(net, cpu, sim):
         with pytest.raises(TypeError, match=message):
             gb.Scheduler(*arguments, **options)
     for policy in ("best", None, 1, []):
-        with pytest.raises(gb.InvalidArgumentError, match="policy must be one of 'weights', 'sources', 'cost'"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match="policy must be one of 'weights', 'sources', 'cost'"):
             gb.Scheduler([cpu], policy=policy)
 
 
 def test_explain_of_a_tensor_without_a_graph(ctx, cpu, sim):
     x, other = ctx.constant(np.ones((2, 3), np.float32), name="x"), ctx.tensor((4, 5), name="other")
-    graph = ctx.graph(gb.relu(x))
+    graph = ctx.graph(gb.ops.relu(x))
     with gb.Scheduler([sim, cpu]) as scheduler:
         assert scheduler.explain(x) == "no backend: no graph is allocated"
         plan = scheduler.prepare(graph)

@@ -15,7 +15,7 @@ from ggml_backend.profile._pictures.labels import text_width
 from ggml_backend.profile._pictures.palette import COLOURS
 
 SVG = "{http://www.w3.org/2000/svg}"
-pytestmark = pytest.mark.filterwarnings("ignore::ggml_backend.PerformanceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::ggml_backend.errors.PerformanceWarning")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_bars_and_arrows_are_the_events(trace):
         told = arrow.find(f"{SVG}title").text
         assert "bytes: " in told and "from: " in told and "to: " in told and "reason: " in told
     text = "".join(root.itertext())
-    copied = sum(e.bytes for e in copies)
+    copied = sum(e.nbytes for e in copies)
     assert f"{len(trace.events)} events" in text and f"{len(copies)} copies (" in text and copied
 
 
@@ -98,7 +98,7 @@ def test_pixels_are_the_drawing(trace, tmp_path):
         (lambda: trace.to_png(scale=0), "scale must be"),
         (lambda: trace.to_png(width=10**6), "width must be"),
     ):
-        with pytest.raises(gb.InvalidArgumentError, match=rf"Trace\.to_png: .*{message}"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=rf"Trace\.to_png: .*{message}"):
             call()
 
 
@@ -107,7 +107,7 @@ def test_empty_and_wrong(trace, cpu):
         pass
     ET.fromstring(nothing.to_svg())
     assert "0 events" in nothing.to_html()
-    with pytest.raises(gb.InvalidArgumentError, match=r"Trace\.to_svg: width must be 240"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"Trace\.to_svg: width must be 240"):
         trace.to_svg(width=1)
     with pytest.raises(TypeError, match=r"Trace\.to_html: title must be a str"):
         trace.to_html(title=1)

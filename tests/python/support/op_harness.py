@@ -155,7 +155,7 @@ def _next() -> np.random.Generator:
 @functools.cache
 def cpus() -> tuple[tuple[str, gb.Backend], ...]:
     """One and three threads at the best level, one thread at each other level."""
-    usable = [name for name, ok in gb.cpu_levels().items() if ok]
+    usable = [name for name, ok in gb.backend.cpu_levels().items() if ok]
     best = gb.Backend("CPU", n_threads=1)
     found = [("1 thread", best), ("3 threads", gb.Backend("CPU", n_threads=3))]
     return (*found, *((f"level {n}", gb.Backend("CPU", n_threads=1, level=n)) for n in usable if n != best.level))
@@ -348,7 +348,9 @@ def compare(got: Any, want: Any, magnitude: Any, tolerance: Tolerance, label: st
 
 
 def refuses(
-    build: Callable[..., gb.Tensor], inputs: Sequence[In], error: Any = (gb.UnsupportedError, gb.InvalidArgumentError)
+    build: Callable[..., gb.Tensor],
+    inputs: Sequence[In],
+    error: Any = (gb.errors.UnsupportedError, gb.errors.InvalidArgumentError),
 ) -> None:
     """Checks that building or computing the operation raises a clear error."""
     with pytest.raises(error) as caught:

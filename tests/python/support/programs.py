@@ -93,7 +93,7 @@ def small(scheduler=None, n=4):
     # a scheduler and a graph, 2 x + 1
     ctx = gb.Context()
     x = ctx.tensor((n, n), name="x")
-    y = gb.relu(x * 2.0) + 1.0
+    y = gb.ops.relu(x * 2.0) + 1.0
     g = ctx.graph(y)
     s = scheduler or gb.Scheduler([cpu])
     s.allocate(g); x.set(1.0); s.compute(g)

@@ -25,7 +25,7 @@ def blocks_of(dtype, *shape):
 
 
 def by_custom(rows, dtype, shape):
-    """Blocks of the same bytes, as functions of gb.custom get them."""
+    """Blocks of the same bytes, as functions of gb.ops.custom get them."""
     seen = []
     ctx = gb.Context()
     t = ctx.constant(rows, dtype)
@@ -34,7 +34,7 @@ def by_custom(rows, dtype, shape):
         seen.append(blocks.copy())
         out[...] = 0
 
-    y = gb.custom(keep, t, shape=(1,), dtype="f32")
+    y = gb.ops.custom(keep, t, shape=(1,), dtype="f32")
     gb.Scheduler(CPU).compute(ctx.graph(y))
     assert gb.dequantize(seen[0]).shape == shape
     return seen[0]
@@ -43,7 +43,7 @@ def by_custom(rows, dtype, shape):
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 def test_quantize_returns_blocks_that_know_their_format(dtype):
     blocks = blocks_of(dtype, 3, 512)
-    assert type(blocks) is gb.Blocks
+    assert type(blocks) is gb.tensor.Blocks
     assert blocks.format == dtype
     assert (blocks.dtype, blocks.shape) == (np.uint8, (3, dtype.row_nbytes(512)))
     assert blocks.nbytes == 3 * dtype.row_nbytes(512) == len(blocks.tobytes())
@@ -95,7 +95,7 @@ def test_a_product_with_blocks_equals_the_product_with_floats():
     ctx = gb.Context()
     w, x = floats(16, 256), floats(3, 256)
     blocks = gb.quantize(w, "q4_k")
-    y = gb.matmul(ctx.constant(x), ctx.constant(blocks).T, prec="f32")
+    y = gb.ops.matmul(ctx.constant(x), ctx.constant(blocks).T, prec="f32")
     with gb.Scheduler(CPU) as scheduler:
         scheduler.compute(ctx.graph(y))
         found = y.numpy(copy=True)
@@ -120,15 +120,15 @@ def test_blocks_of_another_format_are_an_error_everywhere(layout):
         lambda: gb.dequantize(ctx.constant(blocks), "iq4_nl"),
         lambda: gb.gguf.Writer("/nowhere").add_tensor("t", blocks, "iq4_nl"),
     ):
-        with pytest.raises(gb.InvalidArgumentError, match=r"q4_0, not (of )?(iq4_nl|float32)"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=r"q4_0, not (of )?(iq4_nl|float32)"):
             wrong()
 
 
 def test_a_custom_result_of_another_format_is_an_error():
     ctx = gb.Context()
     x = ctx.constant(floats(2, 64))
-    y = gb.custom(lambda out, a: gb.quantize(a, "q4_0"), x, dtype="iq4_nl")
-    with pytest.raises(gb.InvalidArgumentError, match="blocks of q4_0, not of iq4_nl"):
+    y = gb.ops.custom(lambda out, a: gb.quantize(a, "q4_0"), x, dtype="iq4_nl")
+    with pytest.raises(gb.errors.InvalidArgumentError, match="blocks of q4_0, not of iq4_nl"):
         gb.Scheduler(CPU).compute(ctx.graph(y))
 
 
@@ -172,7 +172,7 @@ OTHERS = {
 @pytest.mark.parametrize("part", WHOLE)
 def test_whole_rows_keep_the_format(part):
     found = WHOLE[part](blocks_of("q4_0", 3, 64))
-    assert found.format == gb.q4_0
+    assert found.format == gb.dtypes.q4_0
     np.testing.assert_array_equal(gb.dequantize(found), gb.dequantize(np.asarray(found), "q4_0"))
 
 
@@ -189,7 +189,7 @@ def test_partial_blocks_are_an_error():
         ("dequantize", gb.dequantize),
     ):
         words = f"^{name}: rows of 35 bytes are not whole blocks of q4_0, of 18 bytes$"
-        with pytest.raises(gb.InvalidArgumentError, match=words):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=words):
             wrong(np.zeros((2, 35), np.uint8), dtype="q4_0")
 
 
@@ -201,7 +201,7 @@ def test_unaligned_bytes_are_copied_or_refused():
     np.testing.assert_array_equal(gb.dequantize(fixed), gb.dequantize(rows, "q4_0"))
     try:
         t = gb.Context().from_numpy(rows, dtype="q4_0")
-    except gb.InvalidArgumentError as error:
+    except gb.errors.InvalidArgumentError as error:
         assert "align" in str(error) or "multiple" in str(error)
     else:
         np.testing.assert_array_equal(gb.dequantize(t), gb.dequantize(rows, "q4_0"))

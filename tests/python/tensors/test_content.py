@@ -14,9 +14,9 @@ import ggml_backend as gb
 
 def chain(ctx: gb.Context, n: int = 6) -> tuple[gb.Tensor, list[gb.Tensor]]:
     x = ctx.tensor((8, 8), name="x")
-    steps = [gb.relu(x).named("h0")]
+    steps = [gb.ops.relu(x).named("h0")]
     for i in range(1, n):
-        steps.append(gb.soft_max(steps[-1]).named(f"h{i}"))
+        steps.append(gb.ops.soft_max(steps[-1]).named(f"h{i}"))
     return x, steps
 
 
@@ -35,7 +35,7 @@ def test_reused_memory_cannot_be_read(ctx, scheduler):
     for step in steps[:-1]:
         try:
             array = step.numpy()
-        except gb.StateError as error:
+        except gb.errors.StateError as error:
             refused += 1
             assert step.name in str(error)
             assert "keep" in str(error), "the message says how to keep it"
@@ -78,13 +78,13 @@ def test_a_scheduler_that_keeps_all(ctx, devices):
 def test_memory_reused_by_an_allocator_cannot_be_read(ctx, cpu):
     x, steps = chain(ctx)
     graph = ctx.graph(steps[-1])
-    gb.GraphAllocator(cpu).allocate(graph)
+    gb.sched.GraphAllocator(cpu).allocate(graph)
     x.set(np.arange(64, dtype=np.float32).reshape(8, 8))
     assert graph.compute(cpu)
     for i, step in enumerate(steps):
         try:
             array = step.numpy()
-        except gb.StateError:
+        except gb.errors.StateError:
             assert i < len(steps) - 1
         else:
             np.testing.assert_allclose(array, expected(x, i), rtol=1e-4, atol=1e-6)
@@ -92,7 +92,7 @@ def test_memory_reused_by_an_allocator_cannot_be_read(ctx, cpu):
 
 def test_results_cannot_be_read_before_they_are_computed(ctx, scheduler):
     x = ctx.tensor((3, 4), name="x")
-    y = gb.relu(x).named("y")
+    y = gb.ops.relu(x).named("y")
     graph = ctx.graph(y)
     scheduler.allocate(graph)
     for read in (
@@ -102,10 +102,10 @@ def test_results_cannot_be_read_before_they_are_computed(ctx, scheduler):
         lambda: y[1].numpy(),
         lambda: ctx.from_numpy(np.ones((3, 4), np.float32)).copy_from(y),
     ):
-        with pytest.raises(gb.StateError, match="'y"):
+        with pytest.raises(gb.errors.StateError, match="'y"):
             read()
     x.set(2.0)
-    with pytest.raises(gb.StateError, match="'y"):
+    with pytest.raises(gb.errors.StateError, match="'y"):
         y.numpy()
     assert scheduler.compute(graph)
     assert (y.numpy() == 2).all()
@@ -120,13 +120,13 @@ def test_results_cannot_be_read_after_a_set_of_an_input(ctx, scheduler):
     assert scheduler.compute(graph)
     array = y.numpy()
     x.set(3.0)
-    with pytest.raises(gb.StateError, match="'y"):
+    with pytest.raises(gb.errors.StateError, match="'y"):
         y.numpy()
     array.tobytes()  # the memory is still valid
     assert scheduler.compute(graph)
     assert (y.numpy() == 6).all()
     x.copy_from(ctx.from_numpy(np.full((3, 4), 5, np.float32)))
-    with pytest.raises(gb.StateError, match="'y"):
+    with pytest.raises(gb.errors.StateError, match="'y"):
         y.numpy()
     assert scheduler.compute(graph)
     assert (y.numpy() == 10).all()
@@ -134,8 +134,8 @@ def test_results_cannot_be_read_after_a_set_of_an_input(ctx, scheduler):
 
 def test_results_of_a_stopped_run_cannot_be_read(ctx, scheduler):
     x = ctx.tensor((3, 4), name="x")
-    h = gb.relu(x).named("h")
-    y = gb.sqr(h).named("y")
+    h = gb.ops.relu(x).named("h")
+    y = gb.ops.sqr(h).named("y")
     graph = ctx.graph(y)
     scheduler.allocate(graph)
     x.set(2.0)
@@ -151,7 +151,7 @@ def test_results_of_a_stopped_run_cannot_be_read(ctx, scheduler):
         assert scheduler.compute(graph)
         assert (y.numpy() == 4).all()
         end()
-        with pytest.raises(gb.StateError, match="'y"):
+        with pytest.raises(gb.errors.StateError, match="'y"):
             y.numpy()
     assert scheduler.compute(graph)
     assert (y.numpy() == 4).all()
@@ -161,26 +161,26 @@ def test_results_of_an_aborted_run_cannot_be_read(ctx):
     cpu = gb.Backend("CPU", n_threads=1)
     scheduler = gb.Scheduler([cpu])
     x = ctx.tensor((3, 4), name="x")
-    y = gb.sqr(gb.relu(x)).named("y")
+    y = gb.ops.sqr(gb.ops.relu(x)).named("y")
     graph = ctx.graph(y)
     scheduler.allocate(graph)
     x.set(2.0)
-    gb.set_abort_callback(cpu, lambda: True)
+    gb.sched.set_abort_callback(cpu, lambda: True)
     assert not scheduler.compute(graph)
-    with pytest.raises(gb.StateError, match="'y"):
+    with pytest.raises(gb.errors.StateError, match="'y"):
         y.numpy()
-    gb.set_abort_callback(cpu, None)
+    gb.sched.set_abort_callback(cpu, None)
     assert scheduler.compute(graph)
     assert (y.numpy() == 4).all()
 
 
 def test_results_in_a_user_buffer_cannot_be_read_before_computing(ctx, cpu):
     x = ctx.tensor((3, 4), name="x")
-    y = gb.relu(x).named("y")
+    y = gb.ops.relu(x).named("y")
     graph = ctx.graph(y)
     ctx.allocate(cpu)
     x.set(2.0)
-    with pytest.raises(gb.StateError, match="'y"):
+    with pytest.raises(gb.errors.StateError, match="'y"):
         y.numpy()
     assert graph.compute(cpu)
     assert (y.numpy() == 2).all()
@@ -190,12 +190,12 @@ def test_inputs_that_were_never_set_are_named(ctx, scheduler):
     x, w = ctx.tensor((3, 4), name="x"), ctx.tensor((3, 4), name="forgotten")
     y = x + w
     graph = ctx.graph(y)
-    with pytest.raises(gb.StateError, match=r"x|forgotten"):
+    with pytest.raises(gb.errors.StateError, match=r"x|forgotten"):
         scheduler.compute(graph)
     x.set(1.0)
-    with pytest.raises(gb.StateError, match="forgotten"):
+    with pytest.raises(gb.errors.StateError, match="forgotten"):
         scheduler.compute(graph)
-    with pytest.raises(gb.StateError, match="forgotten"):
+    with pytest.raises(gb.errors.StateError, match="forgotten"):
         scheduler.compute_async(graph, [y]).results()
     w.set(2.0)
     assert scheduler.compute(graph)
@@ -205,9 +205,9 @@ def test_inputs_that_were_never_set_are_named(ctx, scheduler):
 def test_unset_inputs_of_an_allocator_are_named(ctx, cpu):
     x, w = ctx.tensor((3, 4), name="x"), ctx.tensor((3, 4), name="forgotten")
     graph = ctx.graph(x + w)
-    gb.GraphAllocator(cpu).allocate(graph)
+    gb.sched.GraphAllocator(cpu).allocate(graph)
     x.set(1.0)
-    with pytest.raises(gb.StateError, match="forgotten"):
+    with pytest.raises(gb.errors.StateError, match="forgotten"):
         graph.compute(cpu)
 
 
@@ -215,11 +215,11 @@ def test_memory_of_the_user_counts_as_set(ctx, cpu):
     x = ctx.tensor((3, 4), name="x")
     buffer = ctx.allocate(cpu)
     buffer.clear(0)
-    y = gb.relu(x) + 1.0
+    y = gb.ops.relu(x) + 1.0
     scheduler = gb.Scheduler([cpu])
     assert scheduler.compute(ctx.graph(y))
     assert (y.numpy() == 1).all()
-    z = gb.relu(ctx.from_numpy(np.ones((2, 2), np.float32)))
+    z = gb.ops.relu(ctx.from_numpy(np.ones((2, 2), np.float32)))
     assert scheduler.compute(ctx.graph(z))
     assert (z.numpy() == 1).all()
 
@@ -240,7 +240,7 @@ def test_inputs_whose_memory_was_reused_are_named(ctx, scheduler, grow):
         assert scheduler.compute(others[-1])
     try:
         done = scheduler.compute(graph)
-    except gb.StateError as error:
+    except gb.errors.StateError as error:
         assert "the input" in str(error)
         scheduler.allocate(graph)
         x.set(5.0)
@@ -256,7 +256,7 @@ def test_inputs_lost_by_reset_are_named(ctx, scheduler):
     scheduler.allocate(graph)
     x.set(5.0)
     scheduler.reset()
-    with pytest.raises(gb.StateError, match="the input"):
+    with pytest.raises(gb.errors.StateError, match="the input"):
         scheduler.compute(graph)
     scheduler.allocate(graph)
     x.set(2.0)
@@ -273,10 +273,10 @@ def test_threads_with_new_graphs_share_a_scheduler(holds):
         while time.monotonic() < end and right[0] < 25_000:
             n = r.randint(1, 9)
             with gb.Context() as ctx:
-                x = ctx.tensor((n, 16), name="x"); y = gb.relu(x) + 1.0; g = ctx.graph(y)
+                x = ctx.tensor((n, 16), name="x"); y = gb.ops.relu(x) + 1.0; g = ctx.graph(y)
                 try:
                     s.allocate(g); x.set(float(i)); s.compute(g); got = y.numpy(copy=True)
-                except gb.StateError:
+                except gb.errors.StateError:
                     lost[0] += 1; continue
                 right[0] += 1
                 if not (got == i + 1).all(): wrong.append((i, got.reshape(-1)[:3].tolist()))
@@ -297,7 +297,7 @@ def test_a_callback_can_compute_its_graph_on_another_backend(cpu):
         x = ctx.tensor((4, 4), name="x")
         y, calls = x, []
         for i in range(5):
-            y = gb.map_custom(lambda d, a, i=i: (calls.append(i), a + 2)[1], y)
+            y = gb.ops.map_custom(lambda d, a, i=i: (calls.append(i), a + 2)[1], y)
         graph = ctx.graph(y)
         ctx.allocate(cpu)
         x.set(0.0)
@@ -307,7 +307,7 @@ def test_a_callback_can_compute_its_graph_on_another_backend(cpu):
             if not inner:
                 try:
                     inner.append(graph.compute(other))
-                except gb.StateError:
+                except gb.errors.StateError:
                     inner.append(False)
             return True
 
@@ -325,7 +325,7 @@ def test_two_threads_compute_a_graph_with_custom_operations_on_two_backends(hold
         calls[0] += 1
         np.add(a, 2, out=d)
     y = x
-    for _ in range(4): y = gb.map_custom(add, y)
+    for _ in range(4): y = gb.ops.map_custom(add, y)
     g = ctx.graph(y); ctx.allocate(cpu); x.set(0.0)
     backends = [gb.Backend("CPU", n_threads=1) for _ in range(3)]
     sys.setswitchinterval(1e-5)
@@ -341,7 +341,7 @@ def test_two_threads_compute_a_graph_with_custom_operations_on_two_backends(hold
 def test_a_full_view_of_a_result_needs_that_result(ctx, cpu):
     """The result is part of the graph, not memory with computed content."""
     x = ctx.tensor((3, 4), name="x")
-    y = gb.relu(gb.view(gb.sqr(x)))
+    y = gb.ops.relu(gb.ops.view(gb.ops.sqr(x)))
     graph = ctx.graph(y)
     scheduler = gb.Scheduler([cpu])
     scheduler.allocate(graph)
@@ -362,7 +362,7 @@ def test_set_waits_for_computations_with_the_tensor(cpu):
             dst[...] = a
             order.append("computed")
 
-        y = gb.map_custom(slow, x)
+        y = gb.ops.map_custom(slow, x)
         graph = ctx.graph(y)
         other = ctx.from_numpy(np.full((4, 4), 2, np.float32))
         ctx.allocate(cpu)
@@ -386,24 +386,24 @@ def test_results_in_a_cleared_buffer_cannot_be_read(cpu, how):
     weights, ctx = gb.Context(), gb.Context()
     x = weights.tensor(4, name="x")
     buffer = weights.allocate(cpu)
-    y = gb.scale(gb.relu(ctx.view(x)), 2.0)
+    y = gb.ops.scale(gb.ops.relu(ctx.view(x)), 2.0)
     graph = ctx.graph(y)
     if how == "weights":
         scheduler = gb.Scheduler([cpu])
         run = lambda: scheduler.compute(graph)  # noqa: E731
     else:
-        own = ctx.allocate(cpu) if how == "own" else gb.GraphAllocator(cpu).allocate(graph)
+        own = ctx.allocate(cpu) if how == "own" else gb.sched.GraphAllocator(cpu).allocate(graph)
         run = lambda: graph.compute(cpu)  # noqa: E731
         x.set(3.0)
         assert run()
         own.clear()
-        with pytest.raises(gb.StateError, match="its buffer was cleared"):
+        with pytest.raises(gb.errors.StateError, match="its buffer was cleared"):
             y.numpy()
-        with pytest.raises(gb.StateError, match="its buffer was cleared"):
+        with pytest.raises(gb.errors.StateError, match="its buffer was cleared"):
             y.copy_from(y)
         if how == "own":
             copied = graph.copy(cpu).outputs[0]
-            with pytest.raises(gb.StateError):
+            with pytest.raises(gb.errors.StateError):
                 copied.numpy()
     x.set(3.0)
     assert run() and y.tolist() == [6.0] * 4
@@ -411,11 +411,11 @@ def test_results_in_a_cleared_buffer_cannot_be_read(cpu, how):
     assert copied.tolist() == [6.0] * 4
     buffer.clear()
     assert x.tolist() == [0.0] * 4
-    with pytest.raises(gb.StateError, match="'x' was cleared with its buffer after the last computation"):
+    with pytest.raises(gb.errors.StateError, match="'x' was cleared with its buffer after the last computation"):
         y.numpy()
     assert copied.tolist() == [6.0] * 4
     assert run() and y.tolist() == [0.0] * 4
     x.set(5.0)
-    with pytest.raises(gb.StateError, match="'x' was set after"):
+    with pytest.raises(gb.errors.StateError, match="'x' was set after"):
         y.numpy()
     assert run() and y.tolist() == [10.0] * 4

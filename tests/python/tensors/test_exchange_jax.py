@@ -22,11 +22,11 @@ jax.config.update("jax_enable_x64", True)
 def test_round_trip(ctx, shape, dtype):
     given = jax.numpy.asarray(numbers(shape).astype(np.float64)).astype(dtype)
     t = ctx.from_dlpack(given)
-    assert (t.shape, t.dtype) == (shape, gb.as_dtype(dtype))
+    assert (t.shape, t.dtype) == (shape, gb.dtypes.as_dtype(dtype))
     assert t.numpy(np.float64).tolist() == given.astype(np.float64).tolist()
     if given.size:
         assert t.numpy().ctypes.data == given.unsafe_buffer_pointer()
-        with pytest.raises(gb.StateError, match="read-only"):
+        with pytest.raises(gb.errors.StateError, match="read-only"):
             t.set(0)
     own = ctx.from_dlpack(given, copy=True)
     back = jax.dlpack.from_dlpack(own)

@@ -11,21 +11,17 @@ import pytest
 import ggml_backend as gb
 import kquant_reference
 
-QUANTIZED = [
-    d
-    for d in (getattr(gb, n) for n in gb.__all__ if n[0] in "qitmn" and isinstance(getattr(gb, n), gb.DType))
-    if d.is_quantized
-]
+QUANTIZED = [d for d in (d for n, d in gb.dtypes.dtypes.items() if n[0] in "qitmn") if d.is_quantized]
 NEEDS_IMPORTANCE = {"iq2_xxs", "iq2_xs", "iq1_s"}
 EXACT = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "bfloat16", "tq1_0", "tq2_0", "mxfp4"]
 
 
-def names(dtypes: list[gb.DType]) -> list[str]:
+def names(dtypes: list[gb.dtypes.DType]) -> list[str]:
     return [d.name for d in dtypes]
 
 
 def reference(name: str) -> tuple[gguf.GGMLQuantizationType, Any]:
-    kind = gguf.GGMLQuantizationType(gb.as_dtype(name).id)
+    kind = gguf.GGMLQuantizationType(gb.dtypes.as_dtype(name).id)
     return kind, gguf.quants
 
 
@@ -35,7 +31,7 @@ def importance(name: str, n: int) -> np.ndarray | None:
 
 def random_blocks(name: str, rows: int, rng: np.random.Generator) -> np.ndarray:
     """Random bytes with finite scales: half floats are made small."""
-    d = gb.as_dtype(name)
+    d = gb.dtypes.as_dtype(name)
     x = rng.standard_normal((rows, 8 * d.block_size)).astype(np.float32)
     good = gb.quantize(x, name, importance(name, x.shape[-1]))
     noise = rng.integers(0, 256, good.shape, np.uint8)
@@ -121,7 +117,7 @@ def test_no_scale_makes_a_round_trip_worse_than_zeros(rng: np.random.Generator, 
             x = (make(rng) * 10.0**exponent).astype(np.float32)
             try:
                 y = gb.dequantize(gb.quantize(x, name, weights), name)
-            except gb.InvalidArgumentError as error:
+            except gb.errors.InvalidArgumentError as error:
                 assert "too large for" in str(error)
                 assert exponent >= 1
                 too_large += 1
@@ -166,9 +162,9 @@ def test_values_outside_a_format_are_an_error(rng: np.random.Generator, name: st
     why = "is too large for" if np.isfinite(value) else "cannot be stored as"
     with pytest.raises(ValueError, match=rf"row \(40, 0\), column 3: {value:g} {why} {name}".replace("+", r"\+")):
         gb.quantize(x, name, weights)
-    with pytest.raises(gb.InvalidArgumentError, match="row 80, column 3: "):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="row 80, column 3: "):
         gb.quantize(x.reshape(140, 512), name, np.ones(512))
-    with pytest.raises(gb.InvalidArgumentError, match=f"quantize to {name}: column 3: "):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=f"quantize to {name}: column 3: "):
         gb.quantize(x[40, 0], name, weights)
     clean = gb.dequantize(gb.quantize(np.where(np.abs(x) < 100, x, 0), name, weights), name)
     clipped = gb.dequantize(gb.quantize(x, name, weights, on_invalid="clip"), name)
@@ -177,11 +173,11 @@ def test_values_outside_a_format_are_an_error(rng: np.random.Generator, name: st
     if not np.isnan(value):
         assert clipped[40, 0, 3] * np.sign(value) > 1000
     spoiled = gb.dequantize(gb.quantize(x, name, weights, on_invalid="nan"), name)
-    size = gb.as_dtype(name).block_size
+    size = gb.dtypes.as_dtype(name).block_size
     expected = np.zeros(x.shape, bool)
     expected[40, 0, :size] = expected[69, 1, 500 // size * size : 500 // size * size + size] = name != "nvfp4"
     np.testing.assert_array_equal(np.isnan(spoiled), expected)
-    with pytest.raises(gb.InvalidArgumentError, match="on_invalid is 'error', 'clip' or 'nan', not 'ignore'"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="on_invalid is 'error', 'clip' or 'nan', not 'ignore'"):
         gb.quantize(x, name, weights, on_invalid="ignore")  # type: ignore[arg-type]
 
 
@@ -189,10 +185,10 @@ def test_plain_formats_hold_nan_and_infinities() -> None:
     x = np.array([[1, np.nan, np.inf, -np.inf], [7e4, 1, 1, -1e39]])
     for name in ("float32", "float16", "bfloat16"):
         assert np.isnan(gb.dequantize(gb.quantize(x[0], name), name)[1])
-    with pytest.raises(gb.InvalidArgumentError, match="row 1, column 0: 70000 is too large for float16"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="row 1, column 0: 70000 is too large for float16"):
         gb.quantize(x, "float16")
     for name in ("float32", "bfloat16"):
-        with pytest.raises(gb.InvalidArgumentError, match=rf"row 1, column 3: -1e\+39 .* {name}"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=rf"row 1, column 3: -1e\+39 .* {name}"):
             gb.quantize(x, name)
     assert gb.quantize(x, "float16", on_invalid="clip").tolist()[1] == [65504, 1, 1, -65504]
     assert gb.quantize(x, "float32", on_invalid="clip")[1, 3] == np.finfo(np.float32).min
@@ -206,7 +202,9 @@ def test_errors_of_tensors_and_files_name_them(rng: np.random.Generator, tmp_pat
     with gb.Context() as ctx:
         tensor = ctx.tensor(x.shape, "q4_0", name="wq")
         ctx.allocate(gb.Backend("CPU"))
-        with pytest.raises(gb.InvalidArgumentError, match=r"wq.*row 2500, column 9: inf cannot be stored as q4_0"):
+        with pytest.raises(
+            gb.errors.InvalidArgumentError, match=r"wq.*row 2500, column 9: inf cannot be stored as q4_0"
+        ):
             tensor.set(x, quantize=True)
         tensor.set(x, quantize=True, on_invalid="clip")
         assert np.isfinite(gb.dequantize(tensor.numpy(), "q4_0")).all()
@@ -216,11 +214,13 @@ def test_errors_of_tensors_and_files_name_them(rng: np.random.Generator, tmp_pat
             writer.add_tensor("blk.0.wq", x, dtype="q4_k", on_invalid=on_invalid, **options)
 
     for options in ({}, {"importance": np.ones(256)}):
-        with pytest.raises(gb.InvalidArgumentError, match=r"tensor 'blk\.0\.wq' as q4_k: row 2500, column 9: inf"):
+        with pytest.raises(
+            gb.errors.InvalidArgumentError, match=r"tensor 'blk\.0\.wq' as q4_k: row 2500, column 9: inf"
+        ):
             write(**options)
         assert not list(tmp_path.iterdir())
     with (
-        pytest.raises(gb.InvalidArgumentError, match="row 2500, column 9"),
+        pytest.raises(gb.errors.InvalidArgumentError, match="row 2500, column 9"),
         gb.gguf.Writer(tmp_path / "a.gguf") as writer,
     ):
         writer.add_tensor("b", lambda: (x[i : i + 700] for i in range(0, 3000, 700)), "q8_0", shape=x.shape)
@@ -266,7 +266,7 @@ def test_dequantized_values_are_those_of_the_package(rng: np.random.Generator, n
 
 @pytest.mark.parametrize("name", names(QUANTIZED))
 def test_random_bytes_are_dequantized(rng: np.random.Generator, name: str) -> None:
-    d = gb.as_dtype(name)
+    d = gb.dtypes.as_dtype(name)
     for row in (
         rng.integers(0, 256, (40, 4 * d.itemsize), np.uint8),
         np.full((1, d.itemsize), 255, np.uint8),
@@ -364,7 +364,7 @@ def test_accepted_arguments_of_quantize() -> None:
     ],
 )
 def test_errors(call: Any, message: str) -> None:
-    with pytest.raises((gb.InvalidArgumentError, gb.UnsupportedError), match=message):
+    with pytest.raises((gb.errors.InvalidArgumentError, gb.errors.UnsupportedError), match=message):
         call()
     with pytest.raises(TypeError):
         gb.quantize(np.zeros(32, np.float32), "q99")
@@ -379,10 +379,10 @@ def test_set_quantizes_on_request(rng: np.random.Generator, name: str, device: s
         ctx.allocate(gb.Backend(device))
         tensor.set(x, quantize=True)
         np.testing.assert_array_equal(gb.dequantize(tensor.numpy(), name), gb.dequantize(gb.quantize(x, name), name))
-        with pytest.raises(gb.InvalidArgumentError, match="shape"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match="shape"):
             tensor.set(x[0], quantize=True)
         if name == "q4_0":
-            with pytest.raises(gb.InvalidArgumentError):
+            with pytest.raises(gb.errors.InvalidArgumentError):
                 tensor.set(x)
 
 
@@ -407,7 +407,7 @@ def test_only_ratios_of_importances_count(rng: np.random.Generator, name: str, f
 
 @pytest.mark.parametrize("importance", [[10**400] + [1] * 511, [np.nan] * 512, [-1] * 512, ["a"] * 512])
 def test_invalid_importances_are_refused(importance: list[Any]) -> None:
-    with pytest.raises(gb.InvalidArgumentError, match="importance"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="importance"):
         gb.quantize(np.ones((2, 512), np.float32), "q4_k", importance)
 
 
@@ -422,5 +422,5 @@ def test_importances_of_another_block_do_not_count(rng: np.random.Generator, nam
 
 @pytest.mark.parametrize("dtype", ["U3", "S3", "m8[s]", "M8[s]", "c8"])
 def test_importances_are_real_numbers(dtype: str) -> None:
-    with pytest.raises(gb.InvalidArgumentError, match="importance must be numbers"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="importance must be numbers"):
         gb.quantize(np.ones((2, 32), np.float32), "q4_0", np.ones(32, "i8").astype(dtype))

@@ -92,6 +92,30 @@ ROWS_1(leaky_relu_f32, UNARY_1(slope), v_sel(v_gt(a, v_set(0.0f)), a, v_mul(v_se
 // The bound comes first: a NaN fails the comparison and stays.
 ROWS_1(clamp_f32, UNARY_2(min, max), v_max(v_set(min), v_min(v_set(max), a)))
 
+// To an integer by adding and taking away 2^23, above which every float is one; NaN stays.
+static inline vf integer_(vf magnitude, vf a) { // of |a| rounded somehow, with a's sign
+    return v_sel(v_lt(v_abs(a), v_set(0x1p23f)), v_copysign(magnitude, a), a);
+}
+static inline vf whole_(vf magnitude) { // rounded down
+    const vf t = v_sub(v_add(magnitude, v_set(0x1p23f)), v_set(0x1p23f));
+    return v_sub(t, v_keep(v_gt(t, magnitude), v_set(1.0f)));
+}
+static inline vf trunc_(vf a) { return integer_(whole_(v_abs(a)), a); }
+static inline vf floor_(vf a) {
+    const vf t = trunc_(a);
+    return v_sel(v_gt(t, a), v_sub(t, v_set(1.0f)), t);
+}
+static inline vf round_(vf a) { // what is cut off is exact
+    const vf x = v_abs(a), t = whole_(x);
+    return integer_(v_sel(v_lt(v_sub(x, t), v_set(0.5f)), t, v_add(t, v_set(1.0f))), a);
+}
+
+ROWS_1(trunc_f32, UNARY, trunc_(a))
+ROWS_1(floor_f32, UNARY, floor_(a))
+ROWS_1(ceil_f32, UNARY, v_neg(floor_(v_neg(a))))
+ROWS_1(round_f32, UNARY, round_(a))
+ROWS_1(scale_bias_f32, UNARY_2(s, b), v_fma(a, v_set(s), v_set(b)))
+
 static inline vf hardsigmoid_(vf a) { // min(1, max(0, (a + 3) / 6))
     return v_min(v_set(1.0f), v_max(v_set(0.0f), v_div(v_add(a, v_set(3.0f)), v_set(6.0f))));
 }

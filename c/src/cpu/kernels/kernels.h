@@ -16,6 +16,7 @@
 #include "cpu/kernels/contracts/dense.h"
 #include "cpu/kernels/contracts/elements.h"
 #include "cpu/kernels/contracts/interleaved.h"
+#include "cpu/kernels/contracts/recurrent.h"
 #include "cpu/kernels/contracts/reduce.h"
 #include "cpu/kernels/contracts/rows.h"
 #include "tensor/quant/blocks.h"

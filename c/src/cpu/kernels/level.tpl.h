@@ -15,6 +15,7 @@
 #include "waves.tpl.h"
 #include "reduce.tpl.h"
 #include "rows.tpl.h"
+#include "recurrent.tpl.h"
 #include "moves.tpl.h"
 #include "blocks.tpl.h"
 #include "gemm.tpl.h"

@@ -234,6 +234,50 @@ ROWS_LONG(gelu_f32, gelu_)
 ROWS_LONG(gelu_erf_f32, gelu_erf_)
 ROWS_LONG(gelu_quick_f32, gelu_quick_)
 
+// exp(x) - 1 without cancellation: elu_'s formula up to where 1 no longer counts.
+static inline vf expm1_(vf x) {
+    const struct reduced_ s = reduce_ln2_(v_max(v_set(-30.0f), v_min(v_set(20.0f), x)));
+    const vf p = v_scale2(v_set(1.0f), s.n);
+    const vf y = v_fma(p, expm1_small_(s.r), v_sub(p, v_set(1.0f)));
+    return v_sel(v_gt(x, v_set(20.0f)), exp_(x), v_sel(v_eq(x, v_set(0.0f)), x, y));
+}
+
+// m, p, beta, eps as gb_kernel_xielu has them
+static inline vf xielu_(vf x, vf m, vf p, vf beta, vf eps) {
+    const vf low = v_mul(v_sub(elu_(v_min(eps, x)), x), m), high = v_mul(v_mul(p, x), x);
+    return v_fma(beta, x, v_sel(v_gt(x, v_set(0.0f)), high, low));
+}
+
+static inline vf swiglu_oai_(vf x, vf g, vf alpha, vf limit) { // a NaN stays: it comes second
+    const vf u = v_min(limit, x), w = v_max(v_neg(limit), v_min(limit, g));
+    return v_mul(v_mul(u, sigmoid_(v_mul(alpha, u))), v_add(w, v_set(1.0f)));
+}
+
+static inline vf reglu_(vf x, vf g) { // 0 whatever g is, where x is at most 0
+    return v_sel(v_gt(x, v_set(0.0f)), v_mul(x, g), v_sel(v_eq(x, x), v_set(0.0f), x));
+}
+
+ROWS_LONG(expm1_f32, expm1_)
+ROWS_1(xielu_f32, (int64_t n, float * y, const float * x, float m, float p, float beta, float eps),
+    xielu_(a, v_set(m), v_set(p), v_set(beta), v_set(eps)))
+ROWS_2(reglu_f32, reglu_(a, b))
+ROWS_2(geglu_f32, v_mul(gelu_(a), b))
+ROWS_2(swiglu_f32, v_mul(silu_(a), b))
+ROWS_2(geglu_erf_f32, v_mul(gelu_erf_(a), b))
+ROWS_2(geglu_quick_f32, v_mul(gelu_quick_(a), b))
+
+static void swiglu_oai_f32(int64_t n, float * z, const float * x, const float * y, float alpha, float limit) {
+    const vf factor = v_set(alpha), most = v_set(limit);
+    int64_t i = 0;
+    for (; i + V_N <= n; i += V_N) {
+        v_store(z + i, swiglu_oai_(v_load(x + i), v_load(y + i), factor, most));
+    }
+    if (i < n) {
+        const int left = (int) (n - i);
+        v_store_n(z + i, swiglu_oai_(v_load_n(x + i, left), v_load_n(y + i, left), factor, most), left);
+    }
+}
+
 // y = exp(F), where y may be what F reads at the same place; returns the sum. Four vectors are added up in float before
 // they join the sum in double: no more than two roundings on the way. F(LOAD, i): a vector from i on, by LOAD(pointer),
 // less m, the largest.

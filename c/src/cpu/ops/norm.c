@@ -29,6 +29,19 @@ static bool rms_norm_row(const struct gb_cpu_call * call, const struct ggml_tens
     return !gb_cpu_stopped(call, 2 * row->n);
 }
 
+// y = x / max(length of x, eps)
+static bool l2_norm_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
+    const struct gb_float_row * row) {
+    const double length = sqrt(call->k->sum_sqr_f32(row->n, row->x));
+    const double least = (double) gb_op_param_f32(node, 0);
+    call->k->scale_f32(row->n, row->y, row->x, (float) (1.0 / (length < least ? least : length)));
+    return !gb_cpu_stopped(call, 2 * row->n);
+}
+
+static void run_l2_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    gb_run_row_map(call, node, 1, l2_norm_row);
+}
+
 static void run_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     gb_run_row_map(call, node, 1, norm_row);
 }
@@ -163,6 +176,9 @@ const struct gb_cpu_op gb_cpu_op_rms_norm = {
     .n_tasks = gb_tasks_dst_rows,
     .work_size = row_work,
     .run = run_rms_norm,
+};
+const struct gb_cpu_op gb_cpu_op_l2_norm = {
+    .unsupported = norm_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = row_work, .run = run_l2_norm
 };
 const struct gb_cpu_op gb_cpu_op_rms_norm_back = {
     .unsupported = rms_norm_back_unsupported,

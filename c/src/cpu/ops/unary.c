@@ -1,4 +1,4 @@
-// unary.c - operators that map each element of src[0] by itself (SQR, SQRT, LOG, UNARY, LEAKY_RELU, CLAMP, SCALE), and
+// unary.c - operators that map each element of src[0] by itself (SQR, SQRT, LOG, UNARY, LEAKY_RELU, CLAMP, SCALE, SCALE_BIAS, XIELU), and
 // SILU_BACK, which maps pairs of elements of its two sources.
 //
 // Each operator is one function on a dense f32 run. gb_run_map1 and gb_run_map2 (elements.h) apply
@@ -77,6 +77,21 @@ static void map_scale(const struct gb_cpu_call * call, const struct ggml_tensor 
     call->k->scale_f32(n, y, x, gb_op_param_f32(node, 0));
 }
 
+// y = x s + b, with op_params[0] the factor s and op_params[1] the number b.
+static void map_scale_bias(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
+    const float * x) {
+    call->k->scale_bias_f32(n, y, x, gb_op_param_f32(node, 0), gb_op_param_f32(node, 1));
+}
+
+// The order of op_params is that of the kernel's parameters.
+static void map_xielu(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
+    const float * x) {
+    call->k->xielu_f32(n, y, x, gb_op_param_f32(node, 0), gb_op_param_f32(node, 1), gb_op_param_f32(node, 2),
+        gb_op_param_f32(node, 3));
+}
+
+MAP(scale_bias, unsupported1)
+MAP(xielu, unsupported1)
 MAP(leaky_relu, unsupported1)
 MAP(clamp, unsupported1)
 MAP(scale, unsupported1)

@@ -7,7 +7,7 @@
 // adds the parts.
 //
 // gb_attention_floats: the same in float for any type and stride. A tile is ROWS query rows and 32 keys, in shared
-// memory as floats. gb_attention_exact: a warp for each query row, for few rows and long heads.
+// memory as floats.
 #ifndef GB_CUDA_KERNELS_ATTENTION_CUH
 #define GB_CUDA_KERNELS_ATTENTION_CUH
 
@@ -222,6 +222,16 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
     gb_attention_store<DP>(p, group, i3, part, first + warp * 16 + lane / 4, rows, state, &out[0][0]);
 }
 
+// Converts the result of head i2 of a query to bytes, by the warp that has stored it. The last head also fills the rest
+// of the row with zeros.
+GB_DEVICE void gb_attention_round(const gb_attention & p, int64_t i1, int64_t i2, int64_t i3, int lane) {
+    const int64_t groups = p.d / 32, first = i2 * groups, end = i2 < p.heads - 1 ? first + groups : p.made.y_row * 32;
+    gb_sync_warp();
+    for (int64_t g = first; g < end; g++) {
+        gb_make_group(p.made, i3 * p.n + i1, g, lane);
+    }
+}
+
 // Adds the parts of a row, by a warp.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, int64_t rows) {
     gb_wait_for_earlier();
@@ -230,7 +240,9 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, i
     if (row >= rows) {
         return;
     }
+    const int64_t i1 = row % p.n, i2 = row / p.n % p.heads, i3 = row / p.n / p.heads;
     const float * part = p.partial + row * p.parts * (p.d + 2);
+    float * to = gb_attention_result(p, i1, i2, i3);
     float largest = -INFINITY, sum = 0;
     for (int i = 0; i < p.parts; i++) {
         largest = fmaxf(largest, part[i * (p.d + 2) + p.d]);
@@ -244,7 +256,10 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, i
         for (int i = 0; i < p.parts; i++) {
             x += part[i * (p.d + 2) + c] * exp2f(part[i * (p.d + 2) + p.d] - origin);
         }
-        p.dst[row * p.d + c] = sum == 0 ? 0 : x / sum;
+        to[c] = sum == 0 ? 0 : x / sum;
+    }
+    if (p.rounded != NULL) {
+        gb_attention_round(p, i1, i2, i3, lane);
     }
 }
 
@@ -369,61 +384,9 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
         const float sum = shared[room::sum + row4 + i], scale = sum > 0 ? 1 / sum : sum; // keeps NaN
         for (int c = 0; c < 4; c++) {
             if (row < p.n && column4 + c < p.d) {
-                p.dst[((i3 * p.heads + i2) * p.n + row) * p.d + column4 + c] = sum == 0 ? 0 : out[i][c] * scale;
+                gb_attention_result(p, row, i2, i3)[column4 + c] = sum == 0 ? 0 : out[i][c] * scale;
             }
         }
-    }
-}
-
-// Shared memory of a warp: the query, the sums, 32 exponentials.
-GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, int64_t rows) {
-    gb_wait_for_earlier();
-    GB_DYNAMIC_SHARED(float, shared);
-    const int lane = (int) threadIdx.x % 32;
-    const int64_t row = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
-    float * const query = shared + threadIdx.x / 32 * (2 * p.d + 32);
-    float *const out = query + p.d, *const weight = out + p.d;
-    if (row >= rows) {
-        return; // the whole warp returns; no barrier of the block follows
-    }
-    const int64_t i1 = row % p.n, i2 = row / p.n % p.heads, i3 = row / p.n / p.heads, seen = gb_keys_seen(p, i1);
-    const char * q = gb_attention_at(p.q, i1, i2, i3);
-    for (int64_t c = lane; c < p.d; c += 32) {
-        query[c] = gb_load_float(p.q.type, q + c * (int64_t) p.q.nb0);
-        out[c] = 0;
-    }
-    gb_sync_warp();
-    float largest = -INFINITY, sum = 0;
-    for (int64_t key = 0; key < seen; key += 32) {
-        float score = -INFINITY;
-        if (key + lane < seen) {
-            const char * k = gb_attention_at(p.k, key + lane, i2, i3);
-            score = 0;
-            for (int64_t c = 0; c < p.d; c++) {
-                score += query[c] * gb_load_float(p.k.type, k + c * (int64_t) p.k.nb0);
-            }
-            score *= p.scale;
-        }
-        const float grown = fmaxf(largest, gb_warp_max(score)),
-                    shrink = largest == -INFINITY ? 0 : expf(largest - grown);
-        const float e = score == -INFINITY ? 0 : expf(score - grown);
-        sum = sum * shrink + gb_warp_sum(e);
-        largest = grown;
-        weight[lane] = e;
-        gb_sync_warp();
-        const int n = (int) gb_min<int64_t>(32, seen - key);
-        for (int64_t c = lane; c < p.d; c += 32) {
-            const char * v = gb_attention_at(p.v, c, i2, i3) + key * (int64_t) p.v.nb0;
-            float x = out[c] * shrink;
-            for (int i = 0; i < n; i++) {
-                x += weight[i] * gb_load_float(p.v.type, v + i * (int64_t) p.v.nb0);
-            }
-            out[c] = x;
-        }
-        gb_sync_warp();
-    }
-    for (int64_t c = lane; c < p.d; c += 32) {
-        p.dst[row * p.d + c] = seen > 0 ? out[c] / sum : 0;
     }
 }
 

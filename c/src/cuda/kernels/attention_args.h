@@ -2,8 +2,7 @@
 #ifndef GB_CUDA_KERNELS_ATTENTION_ARGS_H
 #define GB_CUDA_KERNELS_ATTENTION_ARGS_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "cuda/kernels/rows.cuh"
 
 struct gb_attention_input {
     const char * x;
@@ -23,17 +22,22 @@ struct gb_attention_mask {
 struct gb_attention {
     gb_attention_input q, k, v; // keys of v are along dimension 0
     gb_attention_mask mask;
-    float * dst;                   // [D, n, heads, batch]
+    float * dst;                   // rows of d elements
+    int64_t dst_query, dst_head; // distance of the rows of queries, of heads, in elements; a batch has n * heads rows
     int64_t d, n, m, heads, outer; // outer: groups of heads that share keys, heads / outer heads each
     int64_t group_step, head_step; // head = group * group_step + number in its group * head_step
-    bool exact; // in float; for the host
+    bool exact;  // in float; for the host
+    bool joined; // gb_attention_join makes the result, also of one part; for the host
     bool masked;
     int64_t past; // with `masked`: query i sees the keys up to past + i
-    float scale;  // of a score
+    float scale; // of a score
     int parts, part_keys;
     // NULL, or for each part and row of dst: d sums, the largest score, the sum of exponentials.
     float * partial;
     int stages; // 1 or 2
+    // If `rounded`: rows of dst for the next product, as bytes. gb_attention_join makes them.
+    gb_make_rows made;
+    bool * rounded; // for the host, NULL: they are not wanted. Set if they are made
 };
 
 #endif // GB_CUDA_KERNELS_ATTENTION_ARGS_H

@@ -23,6 +23,14 @@ GB_DEVICE const char * gb_attention_mask_row(const gb_attention_mask & t, int64_
     return t.x + i1 % t.ne1 * (int64_t) t.nb1 + i2 % t.ne2 * (int64_t) t.nb2 + i3 % t.ne3 * (int64_t) t.nb3;
 }
 
+GB_DEVICE float * gb_attention_result(const gb_attention & p, int64_t i1, int64_t i2, int64_t i3) {
+    return p.dst + i3 * p.n * p.heads * p.d + i2 * p.dst_head + i1 * p.dst_query;
+}
+
+GB_DEVICE float * gb_attention_partial(const gb_attention & p, int64_t i1, int64_t i2, int64_t i3, int64_t part) {
+    return p.partial + (((i3 * p.heads + i2) * p.n + i1) * p.parts + part) * (p.d + 2);
+}
+
 GB_DEVICE int64_t gb_keys_seen(const gb_attention & p, int64_t query) {
     return p.masked ? gb_max<int64_t>(0, gb_min(p.m, p.past + query + 1)) : p.m;
 }
@@ -55,8 +63,8 @@ GB_DEVICE void gb_attention_store(const gb_attention & p, int64_t group, int64_t
         const float scale = p.partial != NULL ? 1 : sum == 0 ? 0 : 1 / sum; // keeps NaN
         if (r < rows) {
             const gb_attention_row at = gb_attention_row_of(p, group, r);
-            const int64_t row = (i3 * p.heads + at.i2) * p.n + at.i1;
-            float * to = p.partial != NULL ? p.partial + (row * p.parts + part) * (p.d + 2) : p.dst + row * p.d;
+            float * to = p.partial != NULL ? gb_attention_partial(p, at.i1, at.i2, i3, part)
+                                           : gb_attention_result(p, at.i1, at.i2, i3);
             GB_UNROLL for (int j = 0; j < DP / 8; j++) {
                 const int column = 8 * j + 2 * (lane % 4);
                 if (column < p.d) { // d is a multiple of 8

@@ -12,7 +12,7 @@
 #include "cuda/kernels/rows.cuh"
 #include "cuda/kernels/unpack.cuh"
 
-enum { GB_MATVEC_WARPS = 4, GB_MATVEC_ROWS = 2, GB_MATVEC_STAGES = 3 };
+enum { GB_MATVEC_WARPS = 4, GB_MATVEC_ROWS = 2, GB_MATVEC_STAGES = 3, GB_MATVEC_PARTS = 3 };
 
 struct gb_matvec {
     struct gb_weights w;
@@ -22,7 +22,21 @@ struct gb_matvec {
     int64_t m, k;
     int columns; // of a slice; slices share no column
     int split;   // warps that share rows: 1, or all of a block
+    const float * add; // NULL, or added to dst
 };
+
+// Products with the same columns. Part i has the blocks along x from first[i] on.
+struct gb_matvec_group {
+    int n;
+    int first[GB_MATVEC_PARTS];
+    gb_matvec part[GB_MATVEC_PARTS];
+};
+
+GB_DEVICE int gb_matvec_part(const gb_matvec_group & q) {
+    int part = 0;
+    GB_UNROLL for (int i = 1; i < GB_MATVEC_PARTS; i++) { part = i < q.n && (int) blockIdx.x >= q.first[i] ? i : part; }
+    return part;
+}
 
 // The part of the product that a block makes: grid.x rows, grid.y columns, NCOLS at a time, grid.z slices.
 struct gb_matvec_place {
@@ -31,13 +45,16 @@ struct gb_matvec_place {
     int first, step;           // stretches of this warp
 };
 
-template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const gb_matvec & p) {
+template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const gb_matvec_group & q) {
+    const int part = gb_matvec_part(q);
+    const gb_matvec & p = q.part[part];
+    const int64_t block = (int) blockIdx.x - q.first[part];
     gb_matvec_place at;
     const int warp = (int) threadIdx.x / 32;
     at.column = (int64_t) blockIdx.z * p.columns + (int64_t) blockIdx.y * NCOLS;
     at.last = (int64_t) (blockIdx.z + 1) * p.columns;
     at.a = p.w.ids != NULL ? gb_weights_of_token(p.w, at.column) : gb_weights_of_slice(p.w, blockIdx.z);
-    at.row = (p.split > 1 ? (int64_t) blockIdx.x : (int64_t) blockIdx.x * GB_MATVEC_WARPS + warp) * ROWS;
+    at.row = (p.split > 1 ? block : block * GB_MATVEC_WARPS + warp) * ROWS;
     at.first = p.split > 1 ? warp : 0;
     at.step = p.split > 1 ? GB_MATVEC_WARPS : 1;
     return at;
@@ -66,6 +83,7 @@ GB_DEVICE void gb_matvec_finish(const gb_matvec & p, const gb_matvec_place & at,
     for (int w = 0; p.split > 1 && w < GB_MATVEC_WARPS; w++) {
         total += part[w * ROWS * NCOLS + i];
     }
+    total += p.add != NULL ? p.add[column * p.m + at.row + r] : 0;
     p.dst[column * p.m + at.row + r] = at.a != NULL ? total : gb_bits_to_float(0x7fc00000u);
 }
 
@@ -89,7 +107,7 @@ template <int TYPE> GB_DEVICE void gb_stretch_load(char * slot, const char * a, 
     }
 }
 
-template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_quantized(gb_matvec p) {
+template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_quantized(gb_matvec_group q) {
     gb_wait_for_earlier();
     typedef gb_stretch<TYPE> stretch;
     typedef gb_format<TYPE> format;
@@ -97,7 +115,8 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * ROWS * stretch::slot);
     const int lane = (int) threadIdx.x % 32;
     char * const ring = rings + threadIdx.x / 32 * (STAGES * ROWS * stretch::slot);
-    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(p);
+    const gb_matvec & p = q.part[gb_matvec_part(q)];
+    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);
     const int64_t n_groups = p.k / 32, n = (n_groups + 31) / 32, row_bytes = p.k / format::block * format::bytes;
     const bool any = at.a != NULL && at.row < p.m;
     const char * row[ROWS]; // after the last row, rows repeat it
@@ -108,7 +127,6 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     GB_UNROLL for (int j = 0; j < NCOLS; j++) {
         x[j] = (const gb_q8_stretch *) p.x + (at.column + j < at.last ? at.column + j : at.last - 1) * p.x_row;
     }
-
     float sum[ROWS][NCOLS] = {};
     int64_t ahead = any ? at.first : n;
     for (int s = 0; s < STAGES - 1; s++, ahead += at.step) {
@@ -177,11 +195,13 @@ template <int TYPE> struct gb_sixteen_bytes {
     }
 };
 
-template <int TYPE, int NCOLS, int ROWS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec p) {
+template <int TYPE, int NCOLS, int ROWS>
+GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec_group q) {
     gb_wait_for_earlier();
     constexpr int N = gb_sixteen_bytes<TYPE>::n;
     const int lane = (int) threadIdx.x % 32;
-    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(p);
+    const gb_matvec & p = q.part[gb_matvec_part(q)];
+    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);
     const bool any = at.a != NULL && at.row < p.m;
     const bool dense = ((uintptr_t) at.a | p.w.nb_m) % 16 == 0;
     const char * row[ROWS];

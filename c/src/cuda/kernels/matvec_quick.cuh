@@ -270,14 +270,15 @@ GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>:
 }
 
 // One column; rows of weights are 16-aligned.
-template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec p) {
+template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec_group q) {
     gb_wait_for_earlier();
     typedef gb_quick<TYPE> format;
     constexpr int ROWS = GB_QUICK_ROWS, STAGES = format::bytes > 800 ? 2 : 3, stage = ROWS * format::room;
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * stage);
     const int lane = (int) threadIdx.x % 32;
     char * const ring = rings + threadIdx.x / 32 * (STAGES * stage);
-    const gb_matvec_place at = gb_matvec_where<1, ROWS>(p);
+    const gb_matvec & p = q.part[gb_matvec_part(q)];
+    const gb_matvec_place at = gb_matvec_where<1, ROWS>(q);
     const bool any = at.a != NULL && at.row < p.m;
     const typename format::place place(lane);
     const int n_groups = any ? (int) (p.k / 32) : 0, n = (n_groups + 31) / 32; // stretches
@@ -290,7 +291,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
     const gb_q8_stretch * x = (const gb_q8_stretch *) p.x + at.column * p.x_row + at.first;
     float sum[ROWS][1] = {};
     int ahead = at.first, here = 0, there = 0; // stretch to copy; stages to compute and to copy to
-    for (int s = 0; s < STAGES - 1; s++) {
+    for (int s = 0; s < STAGES - 1; s++, ahead += at.step, there += stage) {
         GB_UNROLL for (int r = 0; r < ROWS; r++) {
             if (ahead < n) {
                 gb_quick_copy<TYPE, false>(ring + there + r * format::room, from[r], lane,
@@ -299,8 +300,6 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
             from[r] += at.step * format::bytes;
         }
         gb_cp_async_commit();
-        ahead += at.step;
-        there += stage;
     }
     for (; ahead < n - 1; ahead += at.step, x += at.step) { // these stretches and those before them are whole
         gb_cp_async_wait<STAGES - 2>();

@@ -9,7 +9,7 @@
 #include "cuda/kernels/attention.cuh"
 #include "cuda/ops/attention.h"
 
-enum { MAX_HEAD = 1024, MAX_HEAD_HALVES = 256, LEAST_KEYS = 256, MAX_PARTS = 64, FEW_ROWS = 8 };
+enum { MAX_HEAD = 1024, MAX_HEAD_HALVES = 256, MAX_PARTS = 64, FEW_ROWS = 8 };
 
 static const char * flash_attn_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     for (int i = 0; i < 3; i++) {
@@ -53,6 +53,8 @@ static gb_attention describe(const ggml_tensor * dst) {
     p.outer = p.k.ne2 == p.v.ne2 && p.heads % p.k.ne2 == 0 ? p.k.ne2 : p.heads;
     p.group_step = 1;
     p.head_step = p.outer;
+    p.dst_query = p.d;
+    p.dst_head = p.n * p.d;
     p.masked = dst->op_params[0] != 0;
     p.past = p.m - p.n;
     p.scale = (float) (1 / std::sqrt((double) p.d));
@@ -80,21 +82,25 @@ const char * gb_attention_halves_decline(const gb_cuda_device & device, const gb
 
 static int64_t row_tiles(const gb_attention & p, int rows) { return gb_cuda_ceil_div(p.n * (p.heads / p.outer), rows); }
 
-bool gb_attention_cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int64_t places) {
+bool gb_attention_cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int least_keys,
+    int64_t places) {
     const int64_t blocks = row_tiles(p, rows) * p.outer * batch, key_tiles = gb_cuda_ceil_div(p.m, keys);
-    const int64_t wanted = std::min<int64_t>(std::min<int64_t>(places / blocks, p.m / LEAST_KEYS), MAX_PARTS);
+    const int64_t wanted = std::min<int64_t>(std::min<int64_t>(places / blocks, p.m / least_keys), MAX_PARTS);
     p.part_keys = (int) (gb_cuda_ceil_div(key_tiles, std::max<int64_t>(1, wanted)) * keys);
     p.parts = p.m > 0 ? (int) gb_cuda_ceil_div(p.m, p.part_keys) : 1;
-    if (p.parts > 1) {
+    if (p.parts > 1 || p.joined) {
         const int64_t all = p.n * p.heads * batch * p.parts * (p.d + 2);
         p.partial = (float *) gb_cuda_scratch(b, (size_t) all * sizeof(float));
     }
-    return p.parts == 1 || p.partial != NULL;
+    return (p.parts == 1 && !p.joined) || p.partial != NULL;
 }
 
 enum ggml_status gb_attention_join_parts(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     const int64_t rows = p.n * p.heads * batch;
-    if (p.parts > 1) {
+    if (p.partial != NULL) {
+        if (p.rounded != NULL) {
+            *p.rounded = true;
+        }
         GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_join, (unsigned) gb_cuda_ceil_div(rows, GB_ATTENTION_THREADS / GB_WARP),
                            GB_ATTENTION_THREADS, 0, b.queue, p, rows));
     }
@@ -105,7 +111,7 @@ template <int KIND, int DP, int KEYS, bool MASK>
 static enum ggml_status run_halves(gb_cuda_backend & b, gb_attention p, int64_t batch) {
     const size_t fixed = GB_ATTENTION_ROWS * DP * 2, stage = 2 * DP * KEYS * 2;
     p.stages = fixed + 2 * stage <= b.device->shared_max ? 2 : 1;
-    if (!gb_attention_cut_keys(b, p, batch, GB_ATTENTION_ROWS, KEYS, 2 * b.device->n_sm)) {
+    if (!gb_attention_cut_keys(b, p, batch, GB_ATTENTION_ROWS, KEYS, GB_ATTENTION_LEAST_KEYS, 2 * b.device->n_sm)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     const dim3 grid((unsigned) (row_tiles(p, GB_ATTENTION_ROWS) * p.parts), (unsigned) p.outer, (unsigned) batch);
@@ -149,21 +155,14 @@ static enum ggml_status run_floats(gb_cuda_backend & b, gb_attention p, int64_t 
 
 static const char * never_declines(const gb_cuda_device &, const gb_attention &) { return NULL; }
 
-static enum ggml_status run_exact(gb_cuda_backend & b, gb_attention p, int64_t batch) {
-    const int64_t warps = GB_ATTENTION_THREADS / GB_WARP, rows = p.n * p.heads * batch;
-    const size_t shared = (size_t) (warps * (2 * p.d + 32)) * sizeof(float);
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_exact, (unsigned) gb_cuda_ceil_div(rows, warps), GB_ATTENTION_THREADS, shared,
-                       b.queue, p, rows));
-    return GGML_STATUS_SUCCESS;
-}
-
 // --------------------------------------------------------------------------------------------------------------- table
 
 static const gb_attention_algorithm algorithms[] = {
+    { "attention_few_rows", gb_attention_few_declines, gb_attention_few_run },
     { "attention_hopper", gb_attention_hopper_declines, gb_attention_hopper_run },
     { "attention_tensor_cores", gb_attention_halves_decline, run_tensor_cores },
     { "attention_tiles", floats_decline, run_floats },
-    { "attention_rows", never_declines, run_exact },
+    { "attention_rows", never_declines, gb_attention_few_run },
 };
 
 gb_cuda_choice gb_attention_choose(const gb_cuda_device & device, const gb_attention & p) {

@@ -28,9 +28,14 @@ const char * gb_attention_halves_decline(const gb_cuda_device & device, const gb
 const char * gb_attention_hopper_declines(const gb_cuda_device & device, const gb_attention & p);
 enum ggml_status gb_attention_hopper_run(gb_cuda_backend & b, gb_attention p, int64_t batch);
 
-// Cuts the keys into parts of whole tiles of `keys`, if the tiles of `rows` rows are fewer than `places` for blocks.
-// False: no memory, reported.
-bool gb_attention_cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int64_t places);
+const char * gb_attention_few_declines(const gb_cuda_device & device, const gb_attention & p);
+enum ggml_status gb_attention_few_run(gb_cuda_backend & b, gb_attention p, int64_t batch);
+
+// Cuts the keys into parts of whole tiles of `keys`, if the tiles of `rows` rows are fewer than `places` for blocks. A
+// part has at least about least_keys. False: no memory, reported.
+enum { GB_ATTENTION_LEAST_KEYS = 256 };
+bool gb_attention_cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int least_keys,
+    int64_t places);
 enum ggml_status gb_attention_join_parts(gb_cuda_backend & b, const gb_attention & p, int64_t batch);
 
 // attention_chain.cu: gb_cuda_op::fuse of MUL_MAT.

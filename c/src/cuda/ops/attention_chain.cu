@@ -6,13 +6,17 @@
 // from the chain's by rounding, as its products round: halves if the products would make halves of queries and
 // probabilities.
 //
-// Chains of halves always become attention. In float the two products have larger tiles than gb_attention_floats, so
-// that kernel is used only if the scores exceed the device's cache.
+// A copy behind the chain that joins the heads of each query gets the result at once.
+//
+// Chains of few rows always become attention in float, as their products would be. Other chains of halves always do, on
+// the tensor cores. Of others, the two products have larger tiles than gb_attention_floats, so that kernel is used only
+// if the scores exceed the device's cache.
 //
 // The result may overlap queries, keys, values or the mask, which are needed until the chain ends. Then it goes through
 // scratch memory.
 #include "cuda/kernels/rows.cuh"
 #include "cuda/ops/attention.h"
+#include "cuda/ops/products.h"
 
 enum { FEW_ROWS = 8 }; // products with more rows convert them to halves
 
@@ -21,6 +25,7 @@ namespace {
 struct chain {
     gb_attention p;
     const ggml_tensor * mask; // NULL: none
+    const ggml_tensor * last; // the second product, or the copy of its permuted result
     int length; // number of nodes
 };
 
@@ -108,6 +113,8 @@ static bool describe(chain & c, const ggml_tensor * first, const ggml_tensor * l
     p.group_step = p.heads / p.outer;
     p.head_step = 1;
     p.parts = 1;
+    p.dst_query = p.d;
+    p.dst_head = p.n * p.d;
     p.dst = (float *) (void *) gb_cuda_data(last);
     p.exact = first->op_params[0] == GGML_PREC_F32 || last->op_params[0] == GGML_PREC_F32;
     return first->src[0]->ne[0] == p.d && last->src[1] != last->src[0] && gb_attention_fits(last) &&
@@ -131,7 +138,41 @@ static bool follow(chain & c, const gb_cuda_nodes & nodes, int i) {
     at++;
     c.length = at - i + 1;
     return at < nodes.n && is_product(nodes.node[at]) && nodes.node[at]->src[1] == nodes.node[at - 1] &&
-           describe(c, first, nodes.node[at]);
+           describe(c, first, c.last = nodes.node[at]);
+}
+
+// The copy that joins the heads of each query: CONT(PERMUTE(product, 0, 2, 1, 3)).
+static bool joins_heads(const ggml_tensor * copy, const ggml_tensor * product) {
+    const ggml_tensor * from = copy->src[0];
+    return copy->op == GGML_OP_CONT && is_dense(copy) && from->op == GGML_OP_PERMUTE && from->src[0] == product &&
+           from->ne[0] == product->ne[0] && from->ne[1] == product->ne[2] && from->ne[2] == product->ne[1] &&
+           from->nb[0] == product->nb[0] && from->nb[1] == product->nb[2] && from->nb[2] == product->nb[1] &&
+           from->nb[3] == product->nb[3];
+}
+
+static bool is_unseen(const gb_cuda_backend & b, const ggml_tensor * t) {
+    return b.kind == GB_CUDA_PLAN || ggml_backend_may_leave_out(t); // a plan has no memory, so this is not known
+}
+
+static bool is_over_sources(const chain & c, const ggml_tensor * first, const ggml_tensor * product,
+    const ggml_tensor * dst) {
+    return gb_cuda_overlap(dst, first->src[0]) || gb_cuda_overlap(dst, first->src[1]) ||
+           gb_cuda_overlap(dst, product->src[0]) || (c.mask != NULL && gb_cuda_overlap(dst, c.mask));
+}
+
+// Adds the copy behind the chain, which then gets the result.
+// over: it may overlap the sources.
+static void follow_copy(chain & c, const gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, bool over) {
+    const ggml_tensor * copy = i + c.length < nodes.n ? nodes.node[i + c.length] : NULL;
+    if (copy == NULL || !joins_heads(copy, c.last) || !is_unseen(b, c.last) || !is_unseen(b, copy->src[0]) ||
+        (!over && b.kind != GB_CUDA_PLAN && is_over_sources(c, nodes.node[i], c.last, copy))) {
+        return;
+    }
+    c.last = copy;
+    c.length++;
+    c.p.dst = (float *) (void *) gb_cuda_data(copy);
+    c.p.dst_query = c.p.d * c.p.heads;
+    c.p.dst_head = c.p.d;
 }
 
 // ------------------------------------------------------------------------------------------------------------ deciding
@@ -139,8 +180,7 @@ static bool follow(chain & c, const gb_cuda_nodes & nodes, int i) {
 static bool nobody_looks(const gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, int length) {
     bool unseen = true;
     for (int j = i; j < i + length - 1 && unseen; j++) {
-        // a plan has no memory, so this was not checked before
-        unseen = b.kind == GB_CUDA_PLAN || ggml_backend_may_leave_out(nodes.node[j]);
+        unseen = is_unseen(b, nodes.node[j]);
     }
     return unseen;
 }
@@ -190,11 +230,6 @@ static enum ggml_status run(gb_cuda_backend & b, gb_attention & p, int64_t batch
     return gb_attention_run(b, p, batch, gb_attention_choose(*b.device, p));
 }
 
-static bool is_over_sources(const chain & c, const ggml_tensor * first, const ggml_tensor * last) {
-    return gb_cuda_overlap(last, first->src[0]) || gb_cuda_overlap(last, first->src[1]) ||
-           gb_cuda_overlap(last, last->src[0]) || (c.mask != NULL && gb_cuda_overlap(last, c.mask));
-}
-
 static enum ggml_status run_apart(gb_cuda_backend & b, gb_attention & p, const ggml_tensor * last, bool halves) {
     gb_view out;
     if (!gb_scratch_floats(b, last, &out)) {
@@ -208,17 +243,47 @@ static enum ggml_status run_apart(gb_cuda_backend & b, gb_attention & p, const g
     return status;
 }
 
+// Few rows: in float, as the products would compute them. A result that overlaps a source is made from parts of the
+// keys, after all sources were read. That step also rounds it for the next product.
+static enum ggml_status run_few(gb_cuda_backend & b, chain & c, const ggml_tensor * first, const ggml_tensor * product,
+    int last) {
+    gb_row_kind kind = GB_ROWS_NONE;
+    gb_make_panels made = {};
+    gb_cuda_kept * kept =
+        c.last != product && c.p.d % 32 == 0 ? gb_rows_ahead(b, c.last, last, c.p.d * c.p.heads, &kind, &made) : NULL;
+    bool rounded = false;
+    if (kept != NULL && kind == GB_ROWS_BYTES) {
+        c.p.made = made.rows;
+        c.p.rounded = &rounded;
+    }
+    c.p.joined = b.kind == GB_CUDA_PLAN || is_over_sources(c, first, product, c.last);
+    const enum ggml_status status = gb_attention_few_run(b, c.p, product->ne[3]);
+    if (rounded) {
+        kept->made = true;
+    }
+    return status;
+}
+
+static enum ggml_status run_chain(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, chain & c) {
+    const ggml_tensor *first = nodes.node[i], *product = c.last;
+    if (c.p.n <= FEW_ROWS) {
+        follow_copy(c, b, nodes, i, true);
+        return run_few(b, c, first, product, i + c.length - 1);
+    }
+    const bool halves = takes_halves(b, c);
+    follow_copy(c, b, nodes, i, false);
+    const bool apart = c.last == product && is_over_sources(c, first, product, product);
+    return b.kind == GB_CUDA_PLAN || apart ? run_apart(b, c.p, product, halves) // a plan measures the larger
+                                           : run(b, c.p, product->ne[3], halves);
+}
+
 int gb_attention_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     chain c;
-    if (!follow(c, nodes, i) || c.p.n <= FEW_ROWS || !nobody_looks(b, nodes, i, c.length)) {
+    if (!follow(c, nodes, i) || !nobody_looks(b, nodes, i, c.length)) {
         return 0;
     }
-    const ggml_tensor *first = nodes.node[i], *last = nodes.node[i + c.length - 1];
-    const bool halves = takes_halves(b, c);
-    if (!halves && !takes_floats(b, c, last->ne[3])) {
+    if (c.p.n > FEW_ROWS && !takes_halves(b, c) && !takes_floats(b, c, c.last->ne[3])) {
         return 0;
     }
-    const bool apart = b.kind == GB_CUDA_PLAN || is_over_sources(c, first, last);
-    const enum ggml_status status = apart ? run_apart(b, c.p, last, halves) : run(b, c.p, last->ne[3], halves);
-    return status == GGML_STATUS_SUCCESS ? c.length : -1;
+    return run_chain(b, nodes, i, c) == GGML_STATUS_SUCCESS ? c.length : -1;
 }

@@ -83,7 +83,7 @@ static cudaError_t launch_tall(const gb_attention & p, int64_t batch, const gb_q
 }
 
 enum ggml_status gb_attention_hopper_run(gb_cuda_backend & b, gb_attention p, int64_t batch) {
-    if (!gb_attention_cut_keys(b, p, batch, GB_TALL_ROWS, keys_of(p), b.device->n_sm)) {
+    if (!gb_attention_cut_keys(b, p, batch, GB_TALL_ROWS, keys_of(p), GB_ATTENTION_LEAST_KEYS, b.device->n_sm)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     GB_CUDA_TRY(b, launch_tall(p, batch, b.queue));

@@ -2,6 +2,7 @@
 //
 // They keep NaN, except sgn and step, which give 0 as on the CPU.
 #include "cuda/ops/elements.h"
+#include "cuda/ops/gate.h"
 
 enum gb_map { // operators besides the unary ones of ggml.h
     GB_MAP_SQR = GGML_UNARY_OP_COUNT,
@@ -107,6 +108,47 @@ static enum ggml_status unary_run(gb_cuda_backend & b, ggml_tensor * dst) {
     }
 #undef GB_CASE
 }
+
+// --------------------------------------------------------------------------------------------------------------- gates
+
+// A block makes 1,024 elements, and their bytes.
+template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_gate_row(gb_gate q) {
+    gb_wait_for_earlier();
+    const int64_t first = (int64_t) blockIdx.x * 1024;
+    for (int64_t i = first + threadIdx.x; i < gb_min(q.n, first + 1024); i += 256) {
+        q.y[i] = gb_map_one<OP>(q.gate[i], 0, 0) * q.up[i];
+    }
+    if (q.rounds) {
+        gb_sync_block();
+        for (int g = (int) threadIdx.x / 32; g < 32; g += 8) {
+            gb_make_group(q.made, 0, (int64_t) blockIdx.x * 32 + g, (int) threadIdx.x % 32);
+        }
+    }
+}
+
+#define GB_GATES(X) X(RELU) X(GELU) X(GELU_QUICK) X(GELU_ERF) X(SILU) X(SIGMOID)
+
+bool gb_gate_has(int unary) {
+#define GB_CASE(name) case GGML_UNARY_OP_##name:
+    switch (unary) {
+        GB_GATES(GB_CASE) return true;
+        default: return false;
+    }
+#undef GB_CASE
+}
+
+cudaError_t gb_gate_launch(int unary, const gb_gate & q, const gb_queue & queue) {
+    const unsigned blocks = (unsigned) gb_cuda_ceil_div(q.n, 1024);
+#define GB_CASE(name) \
+    case GGML_UNARY_OP_##name: return GB_LAUNCH((gb_gate_row<GGML_UNARY_OP_##name>), blocks, 256, 0, queue, q);
+    switch (unary) {
+        GB_GATES(GB_CASE)
+        default: return cudaErrorInvalidValue;
+    }
+#undef GB_CASE
+}
+
+// ----------------------------------------------------------------------------------------------------------- operators
 
 static const char * map_supports(const gb_cuda_device &, const ggml_tensor * dst) { return gb_need_floats(dst, 1); }
 

@@ -1,4 +1,4 @@
-// mul_mat.cu - MUL_MAT, see products.h. Two products with a softmax between may become attention (attention_chain.cu).
+// mul_mat.cu - MUL_MAT, see products.h. attention_chain.cu and product_group.cu take it together with other nodes.
 #include "cuda/ops/attention.h"
 #include "cuda/ops/products.h"
 
@@ -12,5 +12,10 @@ static enum ggml_status mul_mat_run(gb_cuda_backend & b, ggml_tensor * dst) {
     return gb_product_run(b, p, b.choices.data[b.at]);
 }
 
-GB_CUDA_FAMILY_DEFINE(mul_mat, { GGML_OP_MUL_MAT, mul_mat_supports, mul_mat_run, gb_attention_fuse,
-                                   gb_product_choose_of, gb_product_candidate_of })
+static int mul_mat_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
+    const int n = gb_attention_fuse(b, nodes, i);
+    return n != 0 ? n : gb_product_fuse(b, i);
+}
+
+GB_CUDA_FAMILY_DEFINE(mul_mat,
+    { GGML_OP_MUL_MAT, mul_mat_supports, mul_mat_run, mul_mat_fuse, gb_product_choose_of, gb_product_candidate_of })

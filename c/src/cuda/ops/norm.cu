@@ -181,7 +181,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const int whole = bias != NULL ? 3 : w != NULL ? 2 : 1; // if the memory allows it
     gb_norm_args q = args_of(norm);
     gb_row_kind kind = GB_ROWS_NONE;
-    gb_cuda_kept * wanted = gb_rows_ahead(b, nodes.node[i + whole - 1], i + whole - 1, &kind, &q.made);
+    gb_cuda_kept * wanted = gb_rows_ahead(b, nodes.node[i + whole - 1], i + whole - 1, norm->ne[0], &kind, &q.made);
     if (b.kind == GB_CUDA_PLAN) {
         return 0;
     }

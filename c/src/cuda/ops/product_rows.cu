@@ -94,7 +94,7 @@ static bool is_made_ahead(gb_row_kind kind) {
 // Kernels read 16 bytes at a time.
 static bool needs_dense_rows(gb_row_kind kind) { return kind != GB_ROWS_BYTES && kind != GB_ROWS_PANELS; }
 
-gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, gb_row_kind * kind,
+gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, int64_t k, gb_row_kind * kind,
     gb_make_panels * q) {
     const bool plain = t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && t->view_src == NULL;
     const int reader = plain && b.blas == NULL && b.nodes != NULL ? first_product(b, t, last) : -1;
@@ -105,7 +105,7 @@ gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int las
     size_t bytes = 0;
     gb_product_of(p, b.nodes->node[reader]);
     *kind = (gb_row_kind) b.choices.data[reader].rows;
-    if (!is_made_ahead(*kind) || p.b.type != GGML_TYPE_F32 || !ggml_is_contiguous(p.b_tensor) || p.k != t->ne[0] ||
+    if (!is_made_ahead(*kind) || p.b.type != GGML_TYPE_F32 || !ggml_is_contiguous(p.b_tensor) || p.k != k ||
         ggml_nelements(p.b_tensor) != ggml_nelements(t)) {
         return NULL;
     }

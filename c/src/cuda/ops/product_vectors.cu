@@ -1,14 +1,19 @@
 // product_vectors.cu - launches the kernels of matvec.cuh and matvec_quick.cuh.
 #include "cuda/ops/products.h"
 
-static dim3 grid_of(const gb_product & p, const gb_matvec & q, int rows, int columns) {
-    const int64_t per_block = rows * (q.split > 1 ? 1 : GB_MATVEC_WARPS);
-    return dim3((unsigned) gb_cuda_ceil_div(p.m, per_block), (unsigned) gb_cuda_ceil_div(q.columns, columns),
-        (unsigned) p.slices);
+// Parts get their blocks. rows: of the weights, that a warp takes at once; columns: of a block.
+static dim3 grid_of(gb_matvec_group & q, int rows, int columns, int64_t slices) {
+    int64_t blocks = 0;
+    for (int i = 0; i < q.n; i++) {
+        q.first[i] = (int) blocks;
+        blocks += gb_cuda_ceil_div(q.part[i].m, rows * (q.part[i].split > 1 ? 1 : GB_MATVEC_WARPS));
+    }
+    return dim3((unsigned) blocks, (unsigned) gb_cuda_ceil_div(q.part[0].columns, columns), (unsigned) slices);
 }
 
 // Experts differ between tokens, so columns are computed one at a time.
-static int columns_at_once(const gb_matvec & q) {
+static int columns_at_once(const gb_matvec_group & group) {
+    const gb_matvec & q = group.part[0];
     return q.w.ids != NULL || q.columns == 1 ? 1 : q.columns <= 4 ? 4 : 8;
 }
 
@@ -65,18 +70,18 @@ gb_row_kind gb_vectors_float_rows(const gb_product &) { return GB_ROWS_F32; }
 
 // ------------------------------------------------------------------------------------------------------------ launches
 
-template <int TYPE> static cudaError_t quick(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
+template <int TYPE> static cudaError_t quick(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
     if constexpr (gb_quick<TYPE>::exists) {
         const int block = GB_MATVEC_WARPS * GB_WARP;
-        return GB_LAUNCH(gb_matvec_quick<TYPE>, grid_of(p, q, GB_QUICK_ROWS, 1), block, 0, queue, q);
+        return GB_LAUNCH(gb_matvec_quick<TYPE>, grid_of(q, GB_QUICK_ROWS, 1, p.slices), block, 0, queue, q);
     } else {
         return cudaErrorInvalidValue;
     }
 }
 
-template <int TYPE> static cudaError_t bytes(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
+template <int TYPE> static cudaError_t bytes(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
     const int n = columns_at_once(q), block = GB_MATVEC_WARPS * GB_WARP;
-    const dim3 grid = grid_of(p, q, GB_MATVEC_ROWS, n);
+    const dim3 grid = grid_of(q, GB_MATVEC_ROWS, n, p.slices);
     switch (n) {
         case 1: return GB_LAUNCH((gb_matvec_quantized<TYPE, 1>), grid, block, 0, queue, q);
         case 4: return GB_LAUNCH((gb_matvec_quantized<TYPE, 4>), grid, block, 0, queue, q);
@@ -84,7 +89,7 @@ template <int TYPE> static cudaError_t bytes(const gb_product & p, const gb_matv
     }
 }
 
-static cudaError_t launch_quick(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
+static cudaError_t launch_quick(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
     switch (p.type) {
 #define GB_FORMAT(id, ...) \
     case GGML_TYPE_##id: return quick<GGML_TYPE_##id>(p, q, queue);
@@ -94,7 +99,7 @@ static cudaError_t launch_quick(const gb_product & p, const gb_matvec & q, const
     }
 }
 
-static cudaError_t launch_bytes(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
+static cudaError_t launch_bytes(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
     switch (p.type) {
 #define GB_FORMAT(id, ...) \
     case GGML_TYPE_##id: return bytes<GGML_TYPE_##id>(p, q, queue);
@@ -104,16 +109,16 @@ static cudaError_t launch_bytes(const gb_product & p, const gb_matvec & q, const
     }
 }
 
-template <int TYPE> static cudaError_t of_floats(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
+template <int TYPE> static cudaError_t of_floats(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
     const int n = columns_at_once(q), block = GB_MATVEC_WARPS * GB_WARP;
     switch (n) {
-        case 1: return GB_LAUNCH((gb_matvec_float<TYPE, 1, 4>), grid_of(p, q, 4, n), block, 0, queue, q);
-        case 4: return GB_LAUNCH((gb_matvec_float<TYPE, 4, 2>), grid_of(p, q, 2, n), block, 0, queue, q);
-        default: return GB_LAUNCH((gb_matvec_float<TYPE, 8, 2>), grid_of(p, q, 2, n), block, 0, queue, q);
+        case 1: return GB_LAUNCH((gb_matvec_float<TYPE, 1, 4>), grid_of(q, 4, n, p.slices), block, 0, queue, q);
+        case 4: return GB_LAUNCH((gb_matvec_float<TYPE, 4, 2>), grid_of(q, 2, n, p.slices), block, 0, queue, q);
+        default: return GB_LAUNCH((gb_matvec_float<TYPE, 8, 2>), grid_of(q, 2, n, p.slices), block, 0, queue, q);
     }
 }
 
-static cudaError_t launch_float(const gb_product & p, const gb_matvec & q, const gb_queue & queue) {
+static cudaError_t launch_float(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
     switch (p.type) {
         case GGML_TYPE_F32: return of_floats<GGML_TYPE_F32>(p, q, queue);
         case GGML_TYPE_F16: return of_floats<GGML_TYPE_F16>(p, q, queue);
@@ -124,30 +129,50 @@ static cudaError_t launch_float(const gb_product & p, const gb_matvec & q, const
 
 // ----------------------------------------------------------------------------------------------------------------- run
 
-typedef cudaError_t launcher(const gb_product & p, const gb_matvec & q, const gb_queue & queue);
+typedef cudaError_t launcher(const gb_product & p, gb_matvec_group & q, const gb_queue & queue);
 
 // rows: of the weights, that a warp takes at once.
-static enum ggml_status run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind, int rows, launcher * launch) {
+static enum ggml_status run(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind, int rows,
+    launcher * launch) {
     gb_ready_rows x = {};
-    const enum ggml_status status = gb_product_make_rows(b, p, kind, {}, true, &x);
+    const enum ggml_status status = gb_product_make_rows(b, p[0], kind, {}, true, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    gb_matvec q = { p.w, x.x, x.x_row, p.dst, p.m, p.k, (int) p.rows, 1 };
-    const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * rows) * p.slices;
-    q.split = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
-    GB_CUDA_TRY(b, launch(p, q, b.queue));
+    int64_t blocks = 0;
+    for (int i = 0; i < n; i++) {
+        blocks += gb_cuda_ceil_div(p[i].m, GB_MATVEC_WARPS * rows) * p[i].slices;
+    }
+    const int split = blocks < 2 * b.device->n_sm && p[0].k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
+    gb_matvec_group q = {};
+    q.n = n;
+    for (int i = 0; i < n; i++) {
+        q.part[i] = { p[i].w, x.x, x.x_row, p[i].dst, p[i].m, p[i].k, (int) p[i].rows, split, p[i].add };
+    }
+    GB_CUDA_TRY(b, launch(p[0], q, b.queue));
     return GGML_STATUS_SUCCESS;
 }
 
+enum ggml_status gb_vectors_quick_group(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind) {
+    return run(b, p, n, kind, GB_QUICK_ROWS, launch_quick);
+}
+
+enum ggml_status gb_vectors_bytes_group(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind) {
+    return run(b, p, n, kind, GB_MATVEC_ROWS, launch_bytes);
+}
+
+enum ggml_status gb_vectors_float_group(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind) {
+    return run(b, p, n, kind, GB_MATVEC_ROWS, launch_float);
+}
+
 enum ggml_status gb_vectors_quick_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
-    return run(b, p, kind, GB_QUICK_ROWS, launch_quick);
+    return gb_vectors_quick_group(b, &p, 1, kind);
 }
 
 enum ggml_status gb_vectors_bytes_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
-    return run(b, p, kind, GB_MATVEC_ROWS, launch_bytes);
+    return gb_vectors_bytes_group(b, &p, 1, kind);
 }
 
 enum ggml_status gb_vectors_float_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
-    return run(b, p, kind, GB_MATVEC_ROWS, launch_float);
+    return gb_vectors_float_group(b, &p, 1, kind);
 }

@@ -18,19 +18,19 @@ static enum ggml_status run_no_depth(gb_cuda_backend & b, const gb_product & p, 
 
 // clang-format off
 static const gb_product_algorithm algorithms[] = {
-    { "zeros", no_depth_declines, no_rows, run_no_depth },
+    { "zeros", no_depth_declines, no_rows, run_no_depth, NULL },
     // large products of floats, if the user asks for it
-    { "cublas", gb_blas_declines, gb_blas_rows, gb_blas_run },
+    { "cublas", gb_blas_declines, gb_blas_rows, gb_blas_run, NULL },
     // few rows: stream the weights
-    { "few_rows", gb_few_rows_declines, gb_few_rows_rows, gb_few_rows_run },
-    { "vectors_quick", gb_vectors_quick_declines, gb_vectors_quick_rows, gb_vectors_quick_run },
-    { "vectors_bytes", gb_vectors_bytes_declines, gb_vectors_bytes_rows, gb_vectors_bytes_run },
-    { "vectors_float", gb_vectors_float_declines, gb_vectors_float_rows, gb_vectors_float_run },
+    { "few_rows", gb_few_rows_declines, gb_few_rows_rows, gb_few_rows_run, NULL },
+    { "vectors_quick", gb_vectors_quick_declines, gb_vectors_quick_rows, gb_vectors_quick_run, gb_vectors_quick_group },
+    { "vectors_bytes", gb_vectors_bytes_declines, gb_vectors_bytes_rows, gb_vectors_bytes_run, gb_vectors_bytes_group },
+    { "vectors_float", gb_vectors_float_declines, gb_vectors_float_rows, gb_vectors_float_run, gb_vectors_float_group },
     // more rows: tiles on tensor cores
-    { "tiles_hopper", gb_hopper_declines, gb_hopper_rows, gb_hopper_run },
-    { "tiles", gb_tiles_declines, gb_tiles_rows, gb_tiles_run },
+    { "tiles_hopper", gb_hopper_declines, gb_hopper_rows, gb_hopper_run, NULL },
+    { "tiles", gb_tiles_declines, gb_tiles_rows, gb_tiles_run, NULL },
     // any product, in float
-    { "exact", gb_exact_declines, gb_exact_rows, gb_exact_run },
+    { "exact", gb_exact_declines, gb_exact_rows, gb_exact_run, NULL },
 };
 // clang-format on
 
@@ -54,6 +54,12 @@ enum ggml_status gb_product_run(gb_cuda_backend & b, const gb_product & p, gb_cu
         status = a->run(b, p, a->rows(p));
     }
     return status;
+}
+
+bool gb_product_may_group(gb_cuda_choice choice) { return algorithms[choice.algorithm].run_group != NULL; }
+
+enum ggml_status gb_product_run_group(gb_cuda_backend & b, const gb_product * p, int n, gb_cuda_choice choice) {
+    return algorithms[choice.algorithm].run_group(b, p, n, (gb_row_kind) choice.rows);
 }
 
 gb_cuda_choice gb_product_choose_of(const gb_cuda_backend & b, const ggml_tensor * dst) {

@@ -7,6 +7,7 @@
 //   product_vectors.cu   few rows: streams the weights                  kernels/matvec.cuh, matvec_quick.cuh
 //   product_few.cu       2 to 16 rows on tensor cores, in bytes         kernels/few_rows.cuh
 //   product_tiles.cu     many rows on tensor cores                      kernels/gemm.cuh
+//   product_group.cu     products of one row with what follows them
 //   product_hopper.cu    the same on 9.0                                kernels/gemm_hopper.cuh, gemm_packed_hopper.cuh
 //   product_exact.cu     everything else, in float                      kernels/gemm.cuh
 //   product_blas.cu      cuBLAS
@@ -32,6 +33,7 @@ struct gb_product {
     bool b_dense;
     const ggml_tensor * b_tensor;
     float * dst;
+    const float * add; // NULL, or added to the results; only for algorithms with `run_group`
 };
 
 enum {
@@ -49,6 +51,8 @@ struct gb_product_algorithm {
     // Queues the work. Its scratch memory is what a dry run of it takes. UNSUPPORTED without a report: the next
     // algorithm that does not decline computes the product.
     enum ggml_status (*run)(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind);
+    // Optional: n products, at most GB_MATVEC_PARTS, that differ in weights, columns and dst.
+    enum ggml_status (*run_group)(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind);
 };
 
 static inline bool gb_is_format(int type) { return ggml_is_quantized((enum ggml_type) type); }
@@ -72,6 +76,8 @@ static inline gb_row_kind gb_product_halves(const gb_product & p) {
 // ---- products.cu
 
 gb_cuda_choice gb_product_choose(const gb_cuda_backend & b, const gb_product & p);
+bool gb_product_may_group(gb_cuda_choice choice); // the algorithm has run_group
+enum ggml_status gb_product_run_group(gb_cuda_backend & b, const gb_product * p, int n, gb_cuda_choice choice);
 // The hooks of gb_cuda_op for MUL_MAT, MUL_MAT_ID and OUT_PROD.
 gb_cuda_choice gb_product_choose_of(const gb_cuda_backend & b, const ggml_tensor * dst);
 const char * gb_product_candidate_of(const gb_cuda_backend & b, const ggml_tensor * dst, int i, const char ** why);
@@ -102,7 +108,8 @@ enum ggml_status gb_product_make_rows(gb_cuda_backend & b, const gb_product & p,
 // Rows that the kernel which computes `t` can convert for the next product: sets kind and q, with q->y. The nodes from
 // the current one to `last` compute `t`. Reserves the memory in any case. NULL: no product needs converted rows, or the
 // product must make them. The caller sets `made` when it has made the rows.
-gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, gb_row_kind * kind,
+// k: elements of a row.
+gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, int64_t k, gb_row_kind * kind,
     gb_make_panels * q);
 
 gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes);
@@ -133,5 +140,13 @@ GB_PRODUCT_ALGORITHM(hopper);
 GB_PRODUCT_ALGORITHM(tiles);
 GB_PRODUCT_ALGORITHM(exact);
 #undef GB_PRODUCT_ALGORITHM
+enum ggml_status gb_vectors_quick_group(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind);
+enum ggml_status gb_vectors_bytes_group(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind);
+enum ggml_status gb_vectors_float_group(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind);
+
+// ---- product_group.cu
+
+// Queues the product at node i with nodes around it. Number of nodes; 0: none are taken together; -1: failed.
+int gb_product_fuse(gb_cuda_backend & b, int i);
 
 #endif // GB_CUDA_OPS_PRODUCTS_H

@@ -6,16 +6,10 @@
 // wrong by a hundredth of a turn. The second kernel applies the table to all heads. Pairs and angles follow the three
 // modes, normal (2j, 2j + 1), NeoX (j, j + n_dims/2), GLM (two halves with a position each), and GGML_ROPE_EXACT
 // (ggml.h).
+#include "cuda/ops/rope.h"
+
 #include "cuda/ops/elements.h"
 #include "tensor/numbers.h"
-
-struct gb_rope {
-    int n_dims, mode, n_ctx, n; // n: elements of a row
-    int n_turns;                // pairs that are rotated
-    double freq_base, freq_scale, ext_factor, attn_factor, low, high;
-    double xpos_base; // 0: no magnitude
-    bool xpos_down, back;
-};
 
 GB_DEVICE float2 gb_turn(const gb_rope & r, double angle, double magnitude) {
     const double s = sin(angle) * magnitude;
@@ -82,14 +76,10 @@ GB_DEVICE void gb_pair_at(const gb_rope & r, int64_t j, int64_t * a, int64_t * b
     }
 }
 
+// Pair k of a tensor. table: unused if nothing is rotated.
 template <class I>
-GB_KERNEL GB_BOUNDS(256, 1)
-    gb_rope_apply(gb_rope r, gb_view y, gb_view x, const float2 * table, int64_t pairs, int64_t n) {
-    gb_wait_for_earlier();
-    const int64_t k = gb_thread();
-    if (k >= n) {
-        return;
-    }
+GB_DEVICE void gb_rope_pair(const gb_rope & r, const gb_view & y, const gb_view & x, const float2 * table,
+    int64_t pairs, int64_t k) {
     const I row = (I) k / (I) pairs;
     const int64_t j = (int64_t) ((I) k - row * (I) pairs);
     const gb_index at = gb_unravel_row<I>(row, y.ne);
@@ -103,6 +93,34 @@ GB_KERNEL GB_BOUNDS(256, 1)
     gb_put(y.type, to + a * y.nb[0], turns ? u * turn.x - v * turn.y : u);
     if (b < y.ne[0]) {
         gb_put(y.type, to + b * y.nb[0], turns ? u * turn.y + v * turn.x : v);
+    }
+}
+
+template <class I>
+GB_KERNEL GB_BOUNDS(256, 1)
+    gb_rope_apply(gb_rope r, gb_view y, gb_view x, const float2 * table, int64_t pairs, int64_t n) {
+    gb_wait_for_earlier();
+    const int64_t k = gb_thread();
+    if (k < n) {
+        gb_rope_pair<I>(r, y, x, table, pairs, k);
+    }
+}
+
+enum { GB_ROPE_PARTS = 3 };
+
+struct gb_rope_group {
+    int n, first[GB_ROPE_PARTS]; // part i has the blocks from first[i] on
+    gb_rope_part part[GB_ROPE_PARTS];
+};
+
+GB_KERNEL GB_BOUNDS(256, 1) gb_rope_apply_group(gb_rope_group q) {
+    gb_wait_for_earlier();
+    int i = 0;
+    GB_UNROLL for (int j = 1; j < GB_ROPE_PARTS; j++) { i = j < q.n && (int) blockIdx.x >= q.first[j] ? j : i; }
+    const gb_rope_part & p = q.part[i];
+    const int64_t k = (int64_t) ((int) blockIdx.x - q.first[i]) * 256 + threadIdx.x, pairs = (p.y.ne[0] + 1) / 2;
+    if (k < pairs * p.y.ne[1] * p.y.ne[2] * p.y.ne[3]) {
+        gb_rope_pair<uint32_t>(p.r, p.y, p.x, p.table, pairs, k);
     }
 }
 
@@ -157,10 +175,10 @@ static bool table_of_node(const gb_cuda_backend & b, int i, gb_cuda_recipe * rec
     return true;
 }
 
-// y: the result, in the shape of dst.
-static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, const gb_view & y) {
-    const gb_rope r = rope_of(dst);
-    const int64_t n_table = dst->ne[2] * r.n_turns, pairs = gb_cuda_ceil_div(dst->ne[0], 2), n = pairs * gb_rows(dst);
+// Makes the table, unless it is there.
+static enum ggml_status make_table(gb_cuda_backend & b, const ggml_tensor * dst, const gb_rope & r,
+    const float2 ** to) {
+    const int64_t n_table = dst->ne[2] * r.n_turns;
     bool there = false;
     float2 * table =
         (float2 *) gb_cuda_keep(b, table_of(dst, r), (size_t) (n_table + 1) * sizeof(float2), table_of_node, &there);
@@ -171,6 +189,19 @@ static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, 
         GB_CUDA_TRY(b, GB_LAUNCH(gb_rope_table, gb_blocks(n_table), GB_BLOCK, 0, b.queue, r, gb_view_of(dst->src[1]),
                            table, n_table));
     }
+    *to = table;
+    return GGML_STATUS_SUCCESS;
+}
+
+// y: the result, in the shape of dst.
+static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, const gb_view & y) {
+    const gb_rope r = rope_of(dst);
+    const int64_t pairs = gb_cuda_ceil_div(dst->ne[0], 2), n = pairs * gb_rows(dst);
+    const float2 * table;
+    const enum ggml_status status = make_table(b, dst, r, &table);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
     const gb_view x = gb_view_of(dst->src[0]);
     GB_CUDA_TRY(b,
         (gb_is_small(n)
@@ -179,26 +210,70 @@ static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, 
     return GGML_STATUS_SUCCESS;
 }
 
+enum ggml_status gb_rope_part_of(gb_cuda_backend & b, const ggml_tensor * rope, gb_rope_part * part) {
+    *part = {};
+    if (rope == NULL) {
+        return GGML_STATUS_SUCCESS; // no pair is rotated
+    }
+    part->r = rope_of(rope);
+    return make_table(b, rope, part->r, &part->table);
+}
+
+enum ggml_status gb_rope_launch(gb_cuda_backend & b, const gb_rope_part * part, int n) {
+    gb_rope_group q = {};
+    int64_t blocks = 0;
+    q.n = n;
+    for (int i = 0; i < n; i++) {
+        const gb_view & y = part[i].y;
+        q.first[i] = (int) blocks;
+        q.part[i] = part[i];
+        blocks += gb_blocks(gb_cuda_ceil_div(y.ne[0], 2) * y.ne[1] * y.ne[2] * y.ne[3]);
+    }
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_rope_apply_group, (unsigned) blocks, GB_BLOCK, 0, b.queue, q));
+    return GGML_STATUS_SUCCESS;
+}
+
 static enum ggml_status rope_run(gb_cuda_backend & b, ggml_tensor * dst) { return rope_into(b, dst, gb_view_of(dst)); }
 
-// The memory of a copy in the shape of the rotated tensor. False: strides cannot express it, or it copies something
-// else.
-static bool is_copy_of(const ggml_tensor * rope, const ggml_tensor * copy, gb_view * y) {
-    const ggml_tensor * from = copy->src[0];
-    if ((copy->op != GGML_OP_CPY && copy->op != GGML_OP_CONT) || !gb_is_float_type(copy->type) ||
-        (from != rope && (from->op != GGML_OP_RESHAPE || from->src[0] != rope))) {
-        return false;
-    }
+// The memory of the copy in the shape of t, which both have the elements of.
+static bool shaped(const ggml_tensor * copy, const ggml_tensor * t, gb_view * y) {
     *y = gb_view_of(copy);
-    if (gb_same_shape(copy, rope)) {
-        return from == rope;
-    }
     int64_t stride = (int64_t) ggml_type_size(copy->type);
-    for (int i = 0; i < 4; stride *= rope->ne[i++]) {
-        y->ne[i] = rope->ne[i];
+    if (gb_same_shape(copy, t)) {
+        return true;
+    }
+    for (int i = 0; i < 4; stride *= t->ne[i++]) {
+        y->ne[i] = t->ne[i];
         y->nb[i] = stride;
     }
-    return ggml_is_contiguous(copy) && ggml_is_contiguous(rope);
+    return ggml_is_contiguous(copy) && ggml_is_contiguous(t);
+}
+
+bool gb_rope_copies(const ggml_tensor * copy, gb_view * y) {
+    return (copy->op == GGML_OP_CPY || copy->op == GGML_OP_CONT) && gb_is_float_type(copy->type) &&
+           shaped(copy, copy->src[0], y);
+}
+
+bool gb_rope_is_copy_of(const ggml_tensor * rope, const ggml_tensor * copy, gb_view * y) {
+    const ggml_tensor * from = copy->src[0];
+    if (!gb_rope_copies(copy, y)) {
+        return false;
+    }
+    if (from == rope) {
+        return true;
+    }
+    if (from->src[0] != rope) {
+        return false;
+    }
+    if (from->op == GGML_OP_PERMUTE && gb_same_shape(copy, from)) {
+        const gb_view permuted = *y;
+        for (int i = 0; i < 4; i++) { // dimension i of the rotated tensor is this one of the copy
+            y->ne[i] = rope->ne[i];
+            y->nb[i] = permuted.nb[from->op_params[i]];
+        }
+        return true;
+    }
+    return from->op == GGML_OP_RESHAPE && shaped(copy, rope, y);
 }
 
 static bool is_unseen(const gb_cuda_backend & b, const ggml_tensor * t) {
@@ -208,7 +283,7 @@ static bool is_unseen(const gb_cuda_backend & b, const ggml_tensor * t) {
 static int rope_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor *rope = nodes.node[i], *copy = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
     gb_view y;
-    if (rope->type != GGML_TYPE_F32 || copy == NULL || !is_copy_of(rope, copy, &y) || !is_unseen(b, rope) ||
+    if (rope->type != GGML_TYPE_F32 || copy == NULL || !gb_rope_is_copy_of(rope, copy, &y) || !is_unseen(b, rope) ||
         !is_unseen(b, copy->src[0]) || gb_cuda_overlap(copy, rope->src[0]) || gb_cuda_overlap(copy, rope->src[1])) {
         return 0;
     }

@@ -3,18 +3,23 @@
 Every C function that fails leaves a status and a message for the calling thread; :func:`raise_last` turns them into the
 exception of that status. All exceptions are a :class:`GgmlError` and also the built-in exception that a Python
 programmer would expect (``ValueError``, ``MemoryError``, ...).
+
+An exception of a function that C calls cannot pass through C. :func:`keep_exception` keeps it on its thread, with the
+text that C gets as its message. :func:`raise_last` finds that text in the message of the failure, and raises the
+exception itself.
 """
 
 from __future__ import annotations
 
 import operator
 import os
+import threading
+from collections import deque
 from typing import Any, NoReturn
 
 from ..._ffi import ffi, lib
 from ..signals import raise_interrupt
 from .faults import Fault, last_message, node_refused, spoken
-from .kept import take
 from .messages import kind_of, maker_hint
 
 __all__ = [
@@ -90,13 +95,37 @@ class PerformanceWarning(UserWarning):
     for each plan by schedulers of several devices; ``warnings.filterwarnings`` rules what becomes of it."""
 
 
-for _public in (GgmlError, *GgmlError.__subclasses__(), DeviceLostError, PerformanceWarning):
-    _public.__module__ = "ggml_backend"  # where users find it, and what tracebacks show
-
 _BY_STATUS: dict[int, type[GgmlError]] = {
     c.status: c
     for c in (InvalidArgumentError, AllocationError, UnsupportedError, DeviceError, StateError, FileError, GgmlError)
 }
+
+
+class _Kept(threading.local):
+    """The last exceptions of a thread. C reports the first of several failures, and a call that waits for several
+    devices may see each of them fail."""
+
+    def __init__(self) -> None:
+        self.errors: deque[tuple[str, BaseException]] = deque(maxlen=4)
+
+
+_kept = _Kept()
+
+
+def keep_exception(error: BaseException, text: str) -> None:
+    """Keeps an exception for the failure whose message has this text."""
+    _kept.errors.append((text, error))
+
+
+def take_exception(message: str) -> BaseException | None:
+    """The exception of the failure with this message, if it has one. Forgets all exceptions up to it: C has handled
+    their failures, or they came with this one."""
+    for text, error in reversed(_kept.errors):
+        if text in message:
+            _kept.errors.clear()
+            return error
+    return None
+
 
 NOT_GIVEN: Any = None
 """The default of parameters that only this package gives."""
@@ -115,7 +144,7 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
     if _outcome(status) == _INTERRUPTED:
         raise_interrupt()
     message = last_message()
-    kept = take(message)
+    kept = take_exception(message)
     if kept is not None:
         raise kept
     fault, hint = node_refused(message) or (None, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from .faults import Fault
@@ -43,7 +43,7 @@ def hint_of(fault: Fault, shapes: Sequence[tuple[int, ...]]) -> str:
     if op == "mul_mat" and kind == "UNEQUAL" and fault.axes == (-1,):
         return "; mul_mat(a, b) multiplies rows by rows: it is b @ a.T"
     if op == "argmax" and fault.operands:
-        return f"; gb.argmax({name}, axis=-1) takes any number of axes"
+        return f"; gb.ops.argmax({name}, axis=-1) takes any number of axes"
     if op == "get_rows" and kind == "UNEQUAL_DIMS":
         return "; reshape b to one axis to pick rows of one matrix"
     return ""
@@ -70,9 +70,9 @@ def broadcast_reason(symbol: str, a: tuple[int, ...], b: tuple[int, ...]) -> str
     return f"the shapes do not broadcast, axis {axis} has {x} and {y} elements{hint}"
 
 
-def close_matches(wrong: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'q4_0'?"``, or nothing."""
-    names = {name.lower(): name for name in known}
+def close_matches(wrong: str, known: Iterable[str], paths: Mapping[str, str] | None = None) -> str:
+    """``"; did you mean 'q4_0'?"``, or nothing. ``paths`` gives what is shown for a name."""
+    names = {name.lower(): (paths or {}).get(name, name) for name in known}
     begin = [name for name in names if len(wrong) > 1 and name.startswith(wrong.lower())]
     found = [repr(names[name]) for name in begin[:3] or difflib.get_close_matches(wrong.lower(), list(names), 3, 0.7)]
     return f"; did you mean {' or '.join(found)}?" if found else ""
@@ -100,9 +100,6 @@ def _some(known: Any) -> str:
         names = [repr(k) for _, k in zip(range(6), known, strict=False)]
         return f"; there are {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else ""
     return ""
-
-
-UnknownKey.__module__ = "ggml_backend"
 
 
 def kind_of(value: object) -> str:
@@ -168,17 +165,17 @@ def add_note(error: BaseException, note: str) -> None:
 _DATA = "ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"
 _MEANT = {
     **dict.fromkeys(["mm", "dot"], "use x @ w"),
-    "log_softmax": "use gb.log(gb.softmax(x)), along the last axis",
-    "argmin": "use gb.argmax(-x, axis=-1)",
-    "sort": "gb.argsort(x) gives the order, and gb.top_k(x, k) the largest",
-    **dict.fromkeys(["take", "gather", "embedding"], "use gb.get_rows(x, ids)"),
-    **dict.fromkeys(["cat", "concatenate"], "use gb.concat([x, y], axis=0)"),
-    "stack": "use gb.concat([x[None], y[None]], axis=0)",
-    "layer_norm": "use gb.norm(x) * weight + bias",
-    "scaled_dot_product_attention": "use gb.flash_attn(q, k, v), or products and gb.softmax",
-    "maximum": "use gb.where(a > b, a, b)",
-    "minimum": "use gb.where(a < b, a, b)",
-    "clip": "use gb.clamp(gb.dup(x), low, high); gb.clamp alone overwrites its tensor",
+    "log_softmax": "use gb.ops.log(gb.ops.softmax(x)), along the last axis",
+    "argmin": "use gb.ops.argmax(-x, axis=-1)",
+    "sort": "gb.ops.argsort(x) gives the order, and gb.ops.top_k(x, k) the largest",
+    **dict.fromkeys(["take", "gather", "embedding"], "use gb.ops.get_rows(x, ids)"),
+    **dict.fromkeys(["cat", "concatenate"], "use gb.ops.concat([x, y], axis=0)"),
+    "stack": "use gb.ops.concat([x[None], y[None]], axis=0)",
+    "layer_norm": "use gb.ops.norm(x) * weight + bias",
+    "scaled_dot_product_attention": "use gb.ops.flash_attn(q, k, v), or products and gb.ops.softmax",
+    "maximum": "use gb.ops.where(a > b, a, b)",
+    "minimum": "use gb.ops.where(a < b, a, b)",
+    "clip": "use gb.ops.clamp(gb.ops.dup(x), low, high); gb.ops.clamp alone overwrites its tensor",
     **dict.fromkeys(["array", "asarray", "zeros", "from_numpy"], _DATA),
     **dict.fromkeys(["load", "open"], "use gb.gguf.open(path)"),
     "compute": "use scheduler.compute(graph)",
@@ -186,10 +183,10 @@ _MEANT = {
 }
 
 
-def no_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
-    """Raises AttributeError for a name that a module of the package does not have."""
-    meant = _MEANT.get(name) if module == "ggml_backend" or name == "load" else None
-    hint = f"; {meant}" if meant else close_matches(name, [k for k in known if not k.startswith("_")])
+def no_name(module: str, name: str, known: Iterable[str], paths: Mapping[str, str] | None = None) -> NoReturn:
+    """Raises AttributeError for a name that a module of the package does not have, and names close ones."""
+    meant = _MEANT.get(name) if module in ("ggml_backend", "ggml_backend.ops") or name == "load" else None
+    hint = f"; {meant}" if meant else close_matches(name, known, paths)
     # Without the object: Python would search its names, too.
     raise AttributeError(f"{module} has no {name!r}{hint}", name=name, obj=None)
 

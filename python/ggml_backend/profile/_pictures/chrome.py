@@ -52,11 +52,11 @@ class EventLike(Protocol):
     @property
     def n_nodes(self) -> int: ...
     @property
-    def bytes(self) -> int: ...
+    def nbytes(self) -> int: ...
     @property
-    def live_bytes(self) -> int: ...
+    def live_nbytes(self) -> int: ...
     @property
-    def arena_bytes(self) -> int: ...
+    def arena_nbytes(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def arguments_of(event: EventLike, names: Sequence[str]) -> dict[str, Any]:
         args.update(backend=named(event.backend, names), first_node=event.node, nodes=event.n_nodes, name=event.name)
     elif event.kind in ("copy", "write-back"):
         source, target = named(event.source, names), named(event.backend, names)
-        args.update({"bytes": event.bytes, "reason": event.reason, "from": source, "to": target, "tensor": event.name})
+        args.update({"bytes": event.nbytes, "reason": event.reason, "from": source, "to": target, "tensor": event.name})
     return args
 
 
@@ -200,8 +200,8 @@ def _arrows(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, Any
 def _counters(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {"name": f"memory {named(s.event.backend, names)}", "ph": "C", "ts": _us(s.start), "pid": _PID, "tid": 0,
-         "args": {"live bytes": s.event.live_bytes, "arena bytes": s.event.arena_bytes}}
-        for s in slices if s.event.backend >= 0 and s.event.arena_bytes and s.event.kind not in ("plan", "wait")
+         "args": {"live bytes": s.event.live_nbytes, "arena bytes": s.event.arena_nbytes}}
+        for s in slices if s.event.backend >= 0 and s.event.arena_nbytes and s.event.kind not in ("plan", "wait")
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A plan as CSV, page, picture and text: called by methods of :class:`ggml_backend.Plan`."""
+"""A plan as CSV, page, picture and text: called by methods of :class:`ggml_backend.sched.Plan`."""
 
 from __future__ import annotations
 

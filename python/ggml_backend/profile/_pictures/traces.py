@@ -142,7 +142,7 @@ def _ticks(end: int) -> tuple[list[Tick], str]:
 def _facts(record: Record) -> str:
     n = len(record.events)
     runs = len({e.run for e in record.events})
-    copied = copies_text(e.bytes for e in record.events if e.kind in ("copy", "write-back"))
+    copied = copies_text(e.nbytes for e in record.events if e.kind in ("copy", "write-back"))
     facts = [count(runs, "run"), count(n, "event"), copied]
     if record.operators:
         facts.append(count(len(record.operators), "operator"))

@@ -260,6 +260,11 @@ static double bound_gelu(double x) { return 6 + 3 * fabs(gelu_t(x)); }
 static double bound_gelu_quick(double x) { return 6 + 3 * fabs(1.702 * x); }
 static double bound_gelu_erf(double x) { return 8 + 3 * x * x / 2; }
 
+UNARY_TEST(floor_f32, floor, NULL, 0)
+UNARY_TEST(ceil_f32, ceil, NULL, 0)
+UNARY_TEST(round_f32, round, NULL, 0)
+UNARY_TEST(trunc_f32, trunc, NULL, 0)
+UNARY_TEST(expm1_f32, expm1, bound_3, 0)
 UNARY_TEST(abs_f32, fabs, NULL, 0)
 UNARY_TEST(sgn_f32, do_sgn, NULL, 0)
 UNARY_TEST(neg_f32, do_neg, NULL, 0)
@@ -402,6 +407,31 @@ GENERAL_TEST(clamp_f32, (n, z, x, p1, p2), true, isnan(x) ? x : x < p1 ? p1 : x 
 GENERAL_TEST(mad_f32, (n, z, x, p1), false, y + (double) x * p1, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)
 GENERAL_TEST(norm_apply_f32, (n, z, x, p1, p2), true, ((double) x - p1) * p2, false, 2 * fabs((x - p1) * p2) + 1e-6)
 GENERAL_TEST(scale_mask_f32, (n, z, x, p1, y), true, (double) x * p1 + y, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)
+
+GENERAL_TEST(scale_bias_f32, (n, z, x, p1, p2), true, (double) x * p1 + p2, false, 2 * (fabs(x * p1) + fabs(p2)) + 1e-6)
+
+// Gates: the bound of the function, times the gate.
+#define GATE_TEST(kernel, F, BOUND)                                    \
+    GENERAL_TEST(kernel, (n, z, x, y), true, F((double) x) * y, false, \
+        (2 * BOUND((double) x) + 1) * fabs(F((double) x) * y) + 1e-30)
+GENERAL_TEST(reglu_f32, (n, z, x, y), true, x > 0 ? (double) x * y : x <= 0 ? 0 : NAN, true, 0)
+GATE_TEST(geglu_f32, do_gelu, bound_gelu)
+GATE_TEST(swiglu_f32, do_silu, bound_4)
+GATE_TEST(geglu_erf_f32, do_gelu_erf, bound_gelu_erf)
+GATE_TEST(geglu_quick_f32, do_gelu_quick, bound_gelu_quick)
+
+static double do_swiglu_oai(double x, double g, double alpha, double limit) {
+    const double u = fmin(x, limit), w = fmax(-limit, fmin(limit, g));
+    return u / (1 + exp(-alpha * u)) * (w + 1);
+}
+GENERAL_TEST(swiglu_oai_f32, (n, z, x, y, 1.702f, 5.0f), true,
+    do_swiglu_oai((double) x, (double) y, (double) 1.702f, 5), false, 120 * (fabs(x) + 1))
+
+static double do_xielu(double x, double m, double p, double beta, double eps) {
+    return x > 0 ? p * x * x + beta * x : (expm1(fmin(x, eps)) - x) * m + beta * x;
+}
+GENERAL_TEST(xielu_f32, (n, z, x, 0.75f, 1.25f, 0.5f, -1e-6f), true,
+    do_xielu((double) x, 0.75, 1.25, 0.5, (double) -1e-6f), false, 8 * (x * x + fabs(x) + 1e-6))
 
 // Any bits go through as they are, those of integers among them.
 static void test_select_f32(const struct gb_kernels * k) {

@@ -192,6 +192,126 @@ static void test_sincos_f64(const struct gb_kernels * k) {
     }
 }
 
+// ---------------------------------------------------------------------------------------------------- recurrent layers
+
+enum { STATE_MAX = 40 };
+static float state[STATE_MAX * GB_LANES], state_before[STATE_MAX * GB_LANES], decay[STATE_MAX * GB_LANES];
+static float keys[4][STATE_MAX], lanes[3][GB_LANES];
+
+static void fill_state(void) {
+    for (int i = 0; i < STATE_MAX * GB_LANES; i++) {
+        state[i] = state_before[i] = test_random_float(-2, 2);
+        decay[i] = test_random_float(0, 1);
+    }
+    for (int r = 0; r < 4; r++) {
+        for (int i = 0; i < STATE_MAX; i++) {
+            keys[r][i] = test_random_float(-2, 2);
+        }
+    }
+    for (int r = 0; r < 3; r++) {
+        for (int i = 0; i < GB_LANES; i++) {
+            lanes[r][i] = test_random_float(-2, 2);
+        }
+    }
+}
+
+// want: the element in double. y: the sum of r and the new elements. Beyond n nothing changes.
+static void check_state(int64_t n, const float * y, const float * r, double (*want)(int64_t j, int lane),
+    const char * name) {
+    for (int lane = 0; lane < GB_LANES; lane++) {
+        double sum = 0, size = 0;
+        for (int64_t j = 0; j < STATE_MAX; j++) {
+            const float got = state[j * GB_LANES + lane];
+            const double exact = j < n ? want(j, lane) : (double) state_before[j * GB_LANES + lane];
+            CHECK_MSG(fabs(got - exact) <= (j < n ? 64 * EPS : 0), "%s %s: element %lld of lane %d", level_name, name,
+                (long long) j, lane);
+            sum += j < n && r != NULL ? exact * (double) r[j] : 0;
+            size += j < n && r != NULL ? fabs(exact * (double) r[j]) + 20 : 0;
+        }
+        CHECK_MSG(y == NULL || fabs(y[lane] - sum) <= 64 * EPS * size, "%s %s: sum of lane %d is %g, expected %g",
+            level_name, name, lane, y != NULL ? y[lane] : 0, sum);
+    }
+}
+
+static struct gb_lanes_step step_now;
+
+static double want_step(int64_t j, int lane) {
+    const struct gb_lanes_step * p = &step_now;
+    const double w = p->wv != NULL ? p->wv[j] : p->w;
+    return w * (double) state_before[j * GB_LANES + lane] + (double) p->k[j] * (double) p->u[lane] +
+           (p->b != NULL ? (double) p->b[j] * (double) p->c[lane] : 0);
+}
+
+static void test_lanes_step_f32(const struct gb_kernels * k) {
+    float y[GB_LANES];
+    for (int64_t n = 0; n <= STATE_MAX; n++) {
+        for (int form = 0; form < 4; form++) { // those that operators use
+            fill_state();
+            step_now = (struct gb_lanes_step) { .w = 0.7f, .k = keys[1], .u = lanes[0], .r = keys[3] };
+            step_now.wv = form > 0 ? keys[0] : NULL;
+            step_now.b = form == 2 ? keys[2] : NULL;
+            step_now.c = form == 2 ? lanes[1] : NULL;
+            step_now.r = form == 3 ? NULL : keys[3];
+            k->lanes_step_f32(n, form == 3 ? NULL : y, state, &step_now);
+            check_state(n, form == 3 ? NULL : y, step_now.r, want_step, "lanes_step_f32");
+        }
+    }
+}
+
+static bool scans_each;
+
+static double want_scan(int64_t j, int lane) {
+    const double w = decay[scans_each ? j * GB_LANES + lane : lane];
+    return w * (double) state_before[j * GB_LANES + lane] + (double) keys[1][j] * (double) lanes[0][lane];
+}
+
+static void test_lanes_scan_f32(const struct gb_kernels * k) {
+    float y[GB_LANES];
+    for (int64_t n = 0; n <= STATE_MAX; n++) {
+        for (int each = 0; each < 2; each++) {
+            fill_state();
+            scans_each = each;
+            k->lanes_scan_f32(n, y, state, decay, each, keys[1], lanes[0], keys[3]);
+            check_state(n, y, keys[3], want_scan, "lanes_scan_f32");
+        }
+    }
+}
+
+static double want_same(int64_t j, int lane) { return state_before[j * GB_LANES + lane]; }
+
+static void test_lanes_dot_f32(const struct gb_kernels * k) {
+    float y[GB_LANES];
+    for (int64_t n = 0; n <= STATE_MAX; n++) {
+        fill_state();
+        k->lanes_dot_f32(n, y, state, keys[3]);
+        check_state(n, y, keys[3], want_same, "lanes_dot_f32");
+    }
+}
+
+static void test_state_row_f32(const struct gb_kernels * k) {
+    for (int64_t n = 0; n <= 200; n++) {
+        float *s = random_row(&row_x, n, TAME), *d = row_new(&row_y, n, sizeof(float));
+        const float *wv = n % 2 ? random_row(&row_z, n, TAME) : NULL, u = test_random_float(-2, 2);
+        static float kr[2][201];
+        double sum = 0, size = 0;
+        for (int64_t j = 0; j < n; j++) {
+            kr[0][j] = test_random_float(-2, 2);
+            kr[1][j] = test_random_float(-2, 2);
+        }
+        const float got = k->state_row_f32(n, d, s, 0.7f, wv, kr[0], u, kr[1]);
+        CHECK(row_intact(&row_y));
+        for (int64_t j = 0; j < n; j++) {
+            const double exact = (double) (wv != NULL ? wv[j] : 0.7f) * (double) s[j] + (double) kr[0][j] * (double) u;
+            CHECK_MSG(fabs(d[j] - exact) <= 200 * EPS, "%s state_row_f32: element %lld", level_name, (long long) j);
+            sum += exact * (double) kr[1][j];
+            size += fabs(exact * (double) kr[1][j]) + 70;
+        }
+        CHECK_MSG(fabs(got - sum) <= 16 * EPS * size, "%s state_row_f32 is %g, expected %g", level_name, got, sum);
+        const float again = k->state_row_f32(n, s, s, 0.7f, wv, kr[0], u, kr[1]);
+        CHECK(again == got && same_array(s, d, n) && row_intact(&row_x));
+    }
+}
+
 static void check_rope(const struct gb_kernels * k, bool halves) {
     static float c[MAX_N], s[MAX_N];
     for (int64_t pairs = 0; pairs < 70; pairs++) {

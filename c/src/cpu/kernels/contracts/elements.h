@@ -22,4 +22,13 @@ typedef void gb_kernel_map_scalar(int64_t n, float * y, const float * x, float v
 // y[i] is x[i], at least min and at most max
 typedef void gb_kernel_clamp(int64_t n, float * y, const float * x, float min, float max);
 
+// y[i] = s x[i] + b
+typedef void gb_kernel_scale_bias(int64_t n, float * y, const float * x, float s, float b);
+
+// y[i] = x[i] > 0 ? p x^2 + beta x : (e^min(x, eps) - 1 - x) m + beta x
+typedef void gb_kernel_xielu(int64_t n, float * y, const float * x, float m, float p, float beta, float eps);
+
+// With u = min(x[i], limit) and w = y[i] cut to [-limit, limit]: z[i] = u sigmoid(alpha u) (w + 1)
+typedef void gb_kernel_swiglu_oai(int64_t n, float * z, const float * x, const float * y, float alpha, float limit);
+
 #endif // GB_CPU_KERNELS_CONTRACTS_ELEMENTS_H

@@ -1,0 +1,603 @@
+// recurrent.c - SSM_CONV, SSM_SCAN, GATED_DELTA_NET, RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN.
+//
+// The rows of a state do not depend on each other. A unit is a piece of GB_LANES rows of one head and sequence, which a
+// thread computes for all tokens while the piece lies in the nearest cache, one row per lane
+// (kernels/contracts/recurrent.h). With few tokens, the piece would only be moved there and back: then rows are
+// computed one by one, from the old state to the new one.
+#include <inttypes.h>
+#include <math.h>
+
+#include "cpu/ops/elements.h"
+
+enum { FEW_TOKENS = 3, SHORT_ROW = 64 };
+
+// ------------------------------------------------------------------------------------------------------ units, layouts
+
+static inline const float * floats_at(const struct ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
+    return (const float *) (const void *) gb_row_ptr(t, i1, i2, i3);
+}
+
+// The sources are F32, with dense and aligned rows.
+static const char * rows_unsupported(const struct ggml_tensor * node, int n_src) {
+    const char * why = gb_need_f32(node, n_src);
+    for (int i = 0; i < n_src && why == NULL; i++) {
+        const struct ggml_tensor * t = node->src[i];
+        if ((t->nb[0] != sizeof(float) && t->ne[0] > 1) || ((t->nb[1] | t->nb[2] | t->nb[3]) % sizeof(float)) != 0) {
+            return "rows of sources must be dense";
+        }
+    }
+    return why != NULL || ggml_is_contiguous(node) ? why : "the result must be contiguous";
+}
+
+// Views may begin at any byte. False: a source does, which is reported.
+static bool is_aligned(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
+    for (int i = 0; i < GGML_MAX_SRC && node->src[i] != NULL; i++) {
+        if ((uintptr_t) node->src[i]->data % sizeof(float) != 0) {
+            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "the data of source %d must be aligned to 4 bytes",
+                i);
+            return false;
+        }
+    }
+    return true;
+}
+
+// Rows [first, first + n) of a state, each of `size` elements.
+struct piece {
+    int64_t head, sequence, first, n;
+};
+
+static struct piece piece_at(int64_t u, int64_t rows, int64_t heads) {
+    const int64_t pieces = gb_div_up(rows, GB_LANES), head = u / pieces;
+    const int64_t first = u % pieces * GB_LANES;
+    return (struct piece){ head % heads, head / heads, first, GB_MIN(rows - first, (int64_t) GB_LANES) };
+}
+
+// Rows of a state to lanes and back. Lanes beyond the last row are 0.
+static void to_lanes(const struct gb_cpu_call * call, float * s, const float * rows, int64_t n, int64_t size) {
+    if (n < GB_LANES) {
+        memset(s, 0, (size_t) size * GB_LANES * sizeof(float));
+    }
+    call->k->transpose_32(n, size, (uint32_t *) (void *) s, GB_LANES * sizeof(float),
+        (const uint32_t *) (const void *) rows, (size_t) size * sizeof(float));
+}
+
+static void from_lanes(const struct gb_cpu_call * call, float * rows, const float * s, int64_t n, int64_t size) {
+    call->k->transpose_32(size, n, (uint32_t *) (void *) rows, (size_t) size * sizeof(float),
+        (const uint32_t *) (const void *) s, GB_LANES * sizeof(float));
+}
+
+// n values for lanes; the other lanes get 0.
+static void lanes_of(float * lanes, const float * values, int64_t n) {
+    memset(lanes, 0, GB_LANES * sizeof(float));
+    memcpy(lanes, values, (size_t) n * sizeof(float));
+}
+
+// ------------------------------------------------------------------------------------------------------------ SSM_CONV
+
+// Row (t, s) of the result has all channels. A piece of channels is laid out with one channel per lane.
+static void conv_piece(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t sequence, int64_t first,
+    float * scratch) {
+    const struct ggml_tensor *sx = node->src[0], *c = node->src[1];
+    const int64_t width = c->ne[0], n = GB_MIN(node->ne[0] - first, (int64_t) GB_LANES), tokens = node->ne[1];
+    float *kernel = scratch, *x = scratch + width * GB_LANES;
+    call->k->transpose_32(n, width, (uint32_t *) (void *) kernel, GB_LANES * sizeof(float),
+        (const uint32_t *) (const void *) floats_at(c, first, 0, 0), c->nb[1]);
+    for (int64_t t0 = 0; t0 < tokens; t0 += GB_LANES) { // so many outputs at a time
+        const int64_t m = GB_MIN(tokens - t0, (int64_t) GB_LANES);
+        const float * from = floats_at(sx, first, sequence, 0) + t0;
+        call->k->transpose_32(n, m + width - 1, (uint32_t *) (void *) x, GB_LANES * sizeof(float),
+            (const uint32_t *) (const void *) from, sx->nb[1]);
+        for (int64_t t = 0; t < m; t++) {
+            float * y = (float *) (void *) gb_row_ptr(node, t0 + t, sequence, 0) + first;
+            call->k->mul_f32(n, y, x + t * GB_LANES, kernel);
+            for (int64_t k = 1; k < width; k++) {
+                float product[GB_LANES];
+                call->k->mul_f32(n, product, x + (t + k) * GB_LANES, kernel + k * GB_LANES);
+                call->k->add_f32(n, y, y, product);
+            }
+        }
+        if (gb_cpu_stopped(call, m * width * 16)) {
+            return;
+        }
+    }
+}
+
+static void run_ssm_conv(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    if (!is_aligned(call, node)) {
+        return;
+    }
+    const int64_t pieces = gb_div_up(node->ne[0], GB_LANES), width = node->src[1]->ne[0];
+    float * scratch = gb_my_floats(call, (2 * width + GB_LANES) * GB_LANES);
+    int64_t first, last;
+    gb_cpu_share(call, pieces * node->ne[2], &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        conv_piece(call, node, u / pieces, u % pieces * GB_LANES, scratch);
+        if (gb_cpu_stopped(call, 1)) {
+            return;
+        }
+    }
+}
+
+static const char * ssm_conv_unsupported(const struct ggml_tensor * node) { return rows_unsupported(node, 2); }
+
+static int ssm_conv_tasks(const struct ggml_tensor * node, int n_threads) {
+    return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[0] / 2,
+        gb_div_up(node->ne[0], GB_LANES) * node->ne[2], n_threads);
+}
+
+static size_t ssm_conv_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size((2 * node->src[1]->ne[0] + GB_LANES) * GB_LANES, n_tasks);
+}
+
+// ------------------------------------------------------------------------------------------------------------ SSM_SCAN
+
+// The rows of all heads of a group count as one list: row p of head h is p + P h, in x as well as in the state.
+struct scan {
+    const struct ggml_tensor *s, *x, *dt, *A, *B, *C;
+    int64_t size, width, heads, groups, tokens, sequences, n_states; // N, P, H, G, T, S, K
+    int64_t group_rows; // of a group
+    float *y, *states; // of the result
+    float *lanes, *decay, *factors; // scratch: the state; decays of a token; A, laid out like the state
+};
+
+static struct scan scan_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
+    struct scan a = { .s = node->src[0],
+        .x = node->src[1],
+        .dt = node->src[2],
+        .A = node->src[3],
+        .B = node->src[4],
+        .C = node->src[5] };
+    a.size = a.s->ne[0], a.width = a.s->ne[1], a.heads = a.s->ne[2], a.groups = a.B->ne[1];
+    a.tokens = a.x->ne[2], a.sequences = a.x->ne[3], a.n_states = gb_op_param_i32(node, 0);
+    a.group_rows = a.groups > 0 ? a.heads / a.groups * a.width : 0;
+    a.y = (float *) node->data;
+    a.states = a.y + gb_count(a.x);
+    if (call != NULL) {
+        a.lanes = gb_my_floats(call, 3 * a.size * GB_LANES);
+        a.decay = a.lanes + a.size * GB_LANES;
+        a.factors = a.decay + a.size * GB_LANES;
+    }
+    return a;
+}
+
+static int64_t scan_units(const struct scan * a) {
+    return gb_div_up(a->group_rows, GB_LANES) * a->groups * a->sequences;
+}
+
+static float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
+
+// d = softplus(dt) and d x of the rows; with one factor for each head the decays, too
+static void scan_lanes(const struct scan * a, int64_t row, int64_t n, int64_t token, int64_t sequence, float * d,
+    float * dx) {
+    int64_t head = -1;
+    float step = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t h = (row + i) / a->width, p = (row + i) % a->width;
+        if (h != head) {
+            step = softplus(floats_at(a->dt, token, sequence, 0)[h]);
+            head = h;
+        }
+        d[i] = step;
+        dx[i] = step * floats_at(a->x, h, token, sequence)[p];
+    }
+}
+
+// Where the state after this token goes, if it is kept.
+static float * slot_of(const struct scan * a, int64_t token, int64_t sequence) {
+    const int64_t r = a->tokens - 1 - token, whole = a->size * a->width * a->heads;
+    return r < a->n_states ? a->states + (r * a->sequences + sequence) * whole : NULL;
+}
+
+// Row by row, for few tokens. from: the first row of the piece
+static void scan_rows(const struct gb_cpu_call * call, const struct scan * a, const struct piece * p, int64_t row,
+    const float * from) {
+    for (int64_t t = 0; t < a->tokens; t++) {
+        float d[GB_LANES], dx[GB_LANES];
+        float * slot = slot_of(a, t, p->sequence);
+        float * to = slot != NULL ? slot + row * a->size : a->lanes;
+        scan_lanes(a, row, p->n, t, p->sequence, d, dx);
+        for (int64_t i = 0; i < p->n; i++) {
+            const int64_t h = (row + i) / a->width, at = i * a->size;
+            const float * A = floats_at(a->A, h, 0, 0);
+            const float w = a->A->ne[0] == 1 ? expf(d[i] * A[0]) : 0;
+            if (a->A->ne[0] != 1) {
+                call->k->scale_f32(a->size, a->decay, A, d[i]);
+                call->k->exp_f32(a->size, a->decay, a->decay);
+            }
+            a->y[(t + a->tokens * p->sequence) * a->width * a->heads + row + i] =
+                call->k->state_row_f32(a->size, to + at, from + at, w, a->A->ne[0] == 1 ? NULL : a->decay,
+                    floats_at(a->B, p->head, t, p->sequence), dx[i], floats_at(a->C, p->head, t, p->sequence));
+        }
+        from = to;
+    }
+}
+
+// The decays of a token: of each lane, or of each element.
+static void scan_decays(const struct gb_cpu_call * call, const struct scan * a, const float * d) {
+    const bool each = a->A->ne[0] != 1;
+    const int64_t n = each ? a->size : 1;
+    for (int64_t j = 0; j < n; j++) {
+        call->k->mul_f32(GB_LANES, a->decay + j * GB_LANES, a->factors + j * GB_LANES, d);
+    }
+    call->k->exp_f32(n * GB_LANES, a->decay, a->decay);
+}
+
+static void scan_lanes_of_piece(const struct gb_cpu_call * call, const struct scan * a, const struct piece * p,
+    int64_t row, const float * from) {
+    const bool each = a->A->ne[0] != 1;
+    memset(a->factors, 0, (size_t) (each ? a->size : 1) * GB_LANES * sizeof(float));
+    for (int64_t i = 0; i < p->n; i++) {
+        const float * A = floats_at(a->A, (row + i) / a->width, 0, 0);
+        for (int64_t j = 0; j < (each ? a->size : 1); j++) {
+            a->factors[j * GB_LANES + i] = A[j];
+        }
+    }
+    to_lanes(call, a->lanes, from, p->n, a->size);
+    for (int64_t t = 0; t < a->tokens; t++) {
+        float d[GB_LANES] = { 0 }, dx[GB_LANES] = { 0 }, y[GB_LANES];
+        scan_lanes(a, row, p->n, t, p->sequence, d, dx);
+        scan_decays(call, a, d);
+        call->k->lanes_scan_f32(a->size, y, a->lanes, a->decay, each, floats_at(a->B, p->head, t, p->sequence), dx,
+            floats_at(a->C, p->head, t, p->sequence));
+        memcpy(a->y + (t + a->tokens * p->sequence) * a->width * a->heads + row, y, (size_t) p->n * sizeof(float));
+        float * slot = slot_of(a, t, p->sequence);
+        if (slot != NULL) {
+            from_lanes(call, slot + row * a->size, a->lanes, p->n, a->size);
+        }
+        if (gb_cpu_stopped(call, a->size * (each ? 60 : 6))) {
+            return;
+        }
+    }
+}
+
+// A unit's group takes the place of a head: B and C are those of the group.
+static void run_ssm_scan(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    if (!is_aligned(call, node)) {
+        return;
+    }
+    const struct scan a = scan_of(call, node);
+    const struct ggml_tensor * ids = node->src[6];
+    int64_t first, last;
+    gb_cpu_share(call, scan_units(&a), &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const struct piece p = piece_at(u, a.group_rows, a.groups);
+        const int64_t row = p.head * a.group_rows + p.first;
+        const int32_t id = gb_get_i32((const char *) ids->data + (size_t) p.sequence * ids->nb[0]);
+        if (id < 0 || id >= a.s->ne[3]) {
+            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
+                "index %" PRId32 " at " GB_QUOTE("[%" PRId64 "]") " of ids is out of range 0..%" PRId64, id, p.sequence,
+                a.s->ne[3] - 1);
+            return;
+        }
+        const float * from = floats_at(a.s, 0, 0, id) + row * a.size;
+        if (a.tokens <= FEW_TOKENS && a.size >= SHORT_ROW) {
+            scan_rows(call, &a, &p, row, from);
+        } else {
+            scan_lanes_of_piece(call, &a, &p, row, from);
+        }
+        if (gb_cpu_stopped(call, a.size * p.n / 4)) {
+            return;
+        }
+    }
+}
+
+static const char * ssm_scan_unsupported(const struct ggml_tensor * node) {
+    const char * why = rows_unsupported(node, 6);
+    if (why != NULL) {
+        return why;
+    }
+    if (node->src[6]->type != GGML_TYPE_I32) {
+        return "source 6 must be i32";
+    }
+    if (!ggml_is_contiguous(node->src[0]) || !ggml_is_contiguous(node->src[2]) || !ggml_is_contiguous(node->src[3])) {
+        return "sources 0, 2 and 3 must be contiguous";
+    }
+    return gb_op_param_i32(node, 0) < 1 ? "no state is kept" : NULL;
+}
+
+static int ssm_scan_tasks(const struct ggml_tensor * node, int n_threads) {
+    const struct scan a = scan_of(NULL, node);
+    const double elements = (double) gb_count(a.x) * (double) a.size / 4 + (double) (gb_count(node) - gb_count(a.x));
+    return gb_tasks_for(elements, scan_units(&a), n_threads);
+}
+
+static size_t ssm_scan_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size(3 * node->src[0]->ne[0] * GB_LANES, n_tasks);
+}
+
+// ----------------------------------------------------------------------------------------------------- GATED_DELTA_NET
+
+// Row j of a state has the keys of value j.
+struct delta {
+    const struct ggml_tensor *q, *k, *v, *g, *beta;
+    int64_t size, heads, tokens, sequences, n_states;
+    const float * from; // the states that sequences start from
+    float *y, *states;
+    float *lanes, *keys, *gates; // scratch: a piece; k e^g; e^g of each key
+    float share; // 1 / sqrt(size)
+};
+
+static struct delta delta_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
+    const struct ggml_tensor * v = node->src[2];
+    struct delta a = { .q = node->src[0], .k = node->src[1], .v = v, .g = node->src[3], .beta = node->src[4] };
+    a.size = v->ne[0], a.heads = v->ne[1], a.tokens = v->ne[2], a.sequences = v->ne[3];
+    a.n_states = gb_op_param_i32(node, 0);
+    a.from = (const float *) node->src[5]->data;
+    a.y = (float *) node->data;
+    a.states = a.y + gb_count(v);
+    a.lanes = gb_my_floats(call, (GB_LANES + 2) * a.size);
+    a.keys = a.lanes + GB_LANES * a.size;
+    a.gates = a.keys + a.size;
+    a.share = 1.0f / sqrtf((float) a.size);
+    return a;
+}
+
+struct delta_token { // what all rows of a head share
+    const float *q, *k, *keys, *gates; // gates: NULL if all keys have one
+    float gate, beta;
+};
+
+static struct delta_token token_of(const struct gb_cpu_call * call, const struct delta * a, const struct piece * p,
+    int64_t t) {
+    const int64_t head = p->head % a->q->ne[1], sequence = p->sequence / (a->sequences / a->q->ne[3]);
+    const float * g = floats_at(a->g, p->head, t, p->sequence);
+    struct delta_token d = { .q = floats_at(a->q, head, t, sequence), .k = floats_at(a->k, head, t, sequence) };
+    d.beta = floats_at(a->beta, p->head, t, p->sequence)[0];
+    d.keys = d.k;
+    d.gate = 1;
+    if (a->g->ne[0] == 1) { // also if a state has one key
+        d.gate = expf(g[0]);
+    } else {
+        call->k->exp_f32(a->size, a->gates, g);
+        call->k->mul_f32(a->size, a->keys, a->gates, d.k);
+        d.gates = a->gates;
+        d.keys = a->keys;
+    }
+    return d;
+}
+
+static float * delta_out(const struct delta * a, const struct piece * p, int64_t t) {
+    return a->y + ((p->sequence * a->tokens + t) * a->heads + p->head) * a->size + p->first;
+}
+
+// The rows of the piece in the slot of the state after this token, if it is kept.
+static float * delta_slot(const struct delta * a, const struct piece * p, int64_t t) {
+    const int64_t r = a->tokens - 1 - t;
+    return r >= a->n_states
+               ? NULL
+               : a->states + (((r * a->sequences + p->sequence) * a->heads + p->head) * a->size + p->first) * a->size;
+}
+
+// Row by row, for few tokens.
+static void delta_rows(const struct gb_cpu_call * call, const struct delta * a, const struct piece * p,
+    const float * from) {
+    for (int64_t t = 0; t < a->tokens; t++) {
+        const struct delta_token d = token_of(call, a, p, t);
+        const float * v = floats_at(a->v, p->head, t, p->sequence) + p->first;
+        float *y = delta_out(a, p, t), *slot = delta_slot(a, p, t), *to = slot != NULL ? slot : a->lanes;
+        for (int64_t i = 0; i < p->n; i++) {
+            const float * s = from + i * a->size;
+            const float found = d.gate * call->k->dot_f32(a->size, s, d.keys);
+            y[i] = a->share * call->k->state_row_f32(a->size, to + i * a->size, s, d.gate, d.gates, d.k,
+                                  d.beta * (v[i] - found), d.q);
+        }
+        from = to;
+    }
+}
+
+static void delta_lanes(const struct gb_cpu_call * call, const struct delta * a, const struct piece * p,
+    const float * from) {
+    to_lanes(call, a->lanes, from, p->n, a->size);
+    for (int64_t t = 0; t < a->tokens; t++) {
+        const struct delta_token d = token_of(call, a, p, t);
+        float v[GB_LANES], found[GB_LANES], y[GB_LANES];
+        lanes_of(v, floats_at(a->v, p->head, t, p->sequence) + p->first, p->n);
+        call->k->lanes_dot_f32(a->size, found, a->lanes, d.keys);
+        for (int i = 0; i < GB_LANES; i++) {
+            v[i] = d.beta * (v[i] - d.gate * found[i]);
+        }
+        const struct gb_lanes_step step = { .w = d.gate, .wv = d.gates, .k = d.k, .u = v, .r = d.q };
+        call->k->lanes_step_f32(a->size, y, a->lanes, &step);
+        float *out = delta_out(a, p, t), *slot = delta_slot(a, p, t);
+        for (int64_t i = 0; i < p->n; i++) {
+            out[i] = a->share * y[i];
+        }
+        if (slot != NULL) {
+            from_lanes(call, slot, a->lanes, p->n, a->size);
+        }
+        if (gb_cpu_stopped(call, a->size * 8)) {
+            return;
+        }
+    }
+}
+
+static void run_gated_delta_net(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    if (!is_aligned(call, node)) {
+        return;
+    }
+    const struct delta a = delta_of(call, node);
+    int64_t first, last;
+    gb_cpu_share(call, gb_div_up(a.size, GB_LANES) * a.heads * a.sequences, &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const struct piece p = piece_at(u, a.size, a.heads);
+        const float * from = a.from + ((p.sequence * a.heads + p.head) * a.size + p.first) * a.size;
+        if (a.tokens <= FEW_TOKENS) {
+            delta_rows(call, &a, &p, from);
+        } else {
+            delta_lanes(call, &a, &p, from);
+        }
+        if (gb_cpu_stopped(call, a.size * p.n / 2)) {
+            return;
+        }
+    }
+}
+
+static const char * delta_unsupported(const struct ggml_tensor * node) {
+    const char * why = rows_unsupported(node, 6);
+    if (why != NULL) {
+        return why;
+    }
+    if (!ggml_is_contiguous(node->src[3]) || !ggml_is_contiguous(node->src[4]) || !ggml_is_contiguous(node->src[5])) {
+        return "sources 3, 4 and 5 must be contiguous";
+    }
+    return gb_op_param_i32(node, 0) < 1 ? "no state is kept" : NULL;
+}
+
+static int delta_tasks(const struct ggml_tensor * node, int n_threads) {
+    const struct ggml_tensor * v = node->src[2];
+    return gb_tasks_for((double) gb_count(v) * (double) v->ne[0] / 2,
+        gb_div_up(v->ne[0], GB_LANES) * v->ne[1] * v->ne[3], n_threads);
+}
+
+static size_t delta_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size((GB_LANES + 2) * node->src[2]->ne[0], n_tasks);
+}
+
+// ------------------------------------------------------------------------------ RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN
+
+enum kind { WKV6, WKV7, LINEAR };
+
+// The states of WKV6 and GLA lie like the lanes, a row for each key; those of WKV7 have a row for each value.
+struct heads {
+    enum kind kind;
+    int64_t size, heads, tokens, sequences; // tokens of one sequence
+    const struct ggml_tensor * state;
+    float * y;
+    float * states;
+    float * lanes;
+};
+
+static struct heads heads_of(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum kind kind,
+    int state) {
+    const struct ggml_tensor *k = node->src[0], *s = node->src[state];
+    struct heads a = { .kind = kind, .size = k->ne[0], .heads = k->ne[1], .sequences = s->ne[1], .state = s };
+    a.tokens = a.sequences > 0 ? k->ne[2] / a.sequences : 0;
+    a.y = (float *) node->data;
+    a.states = a.y + gb_count(k);
+    a.lanes = gb_my_floats(call, GB_LANES * a.size);
+    return a;
+}
+
+// Lanes of the piece, from a state whose rows are keys, or back.
+static void move_keys(const struct heads * a, const struct piece * p, float * state, bool back) {
+    for (int64_t j = 0; j < a->size; j++) {
+        float *lanes = a->lanes + j * GB_LANES, *row = state + j * a->size + p->first;
+        if (back) {
+            memcpy(row, lanes, (size_t) p->n * sizeof(float));
+        } else {
+            lanes_of(lanes, row, p->n);
+        }
+    }
+}
+
+// One token of the piece, with `at` the floats before those of the head in each input.
+static void heads_token(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct heads * a,
+    const struct piece * p, int64_t at) {
+    const float * in[7];
+    float u[GB_LANES], c[GB_LANES], y[GB_LANES];
+    for (int i = 0; i < 7; i++) {
+        in[i] = node->src[i] != NULL ? (const float *) node->src[i]->data + at : NULL;
+    }
+    if (a->kind == WKV7) { // r, w, k, v, a, b
+        lanes_of(u, in[3] + p->first, p->n);
+        call->k->lanes_dot_f32(a->size, c, a->lanes, in[4]);
+        const struct gb_lanes_step step = { .wv = in[1], .k = in[2], .u = u, .b = in[5], .c = c, .r = in[0] };
+        call->k->lanes_step_f32(a->size, y, a->lanes, &step);
+    } else if (a->kind == LINEAR) { // k, v, q, g
+        lanes_of(u, in[1] + p->first, p->n);
+        const struct gb_lanes_step step = { .wv = in[3], .k = in[0], .u = u, .r = in[2] };
+        call->k->lanes_step_f32(a->size, y, a->lanes, &step);
+        call->k->scale_f32(GB_LANES, y, y, gb_op_param_f32(node, 0));
+    } else { // k, v, r, tf, td; the bonus of this token is r (tf k) v
+        const float * tf = (const float *) node->src[3]->data + p->head * a->size;
+        double bonus = 0;
+        for (int64_t j = 0; j < a->size; j++) {
+            bonus += (double) in[2][j] * (double) tf[j] * (double) in[0][j];
+        }
+        lanes_of(u, in[1] + p->first, p->n);
+        call->k->lanes_dot_f32(a->size, y, a->lanes, in[2]);
+        call->k->mad_f32(GB_LANES, y, u, (float) bonus);
+        const struct gb_lanes_step step = { .wv = in[4], .k = in[0], .u = u };
+        call->k->lanes_step_f32(a->size, NULL, a->lanes, &step);
+    }
+    memcpy(a->y + at + p->first, y, (size_t) p->n * sizeof(float));
+}
+
+static void run_heads(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct heads * a) {
+    int64_t first, last;
+    gb_cpu_share(call, gb_div_up(a->size, GB_LANES) * a->heads * a->sequences, &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const struct piece p = piece_at(u, a->size, a->heads);
+        const int64_t whole = (p.sequence * a->heads + p.head) * a->size * a->size;
+        float * from = (float *) a->state->data + whole;
+        if (a->kind == WKV7) {
+            to_lanes(call, a->lanes, from + p.first * a->size, p.n, a->size);
+        } else {
+            move_keys(a, &p, from, false);
+        }
+        for (int64_t t = 0; t < a->tokens; t++) {
+            heads_token(call, node, a, &p, ((p.sequence * a->tokens + t) * a->heads + p.head) * a->size);
+            if (gb_cpu_stopped(call, a->size * 10)) {
+                return;
+            }
+        }
+        if (a->kind == WKV7) {
+            from_lanes(call, a->states + whole + p.first * a->size, a->lanes, p.n, a->size);
+        } else {
+            move_keys(a, &p, a->states + whole, true);
+        }
+        if (gb_cpu_stopped(call, a->size * p.n / 2)) {
+            return;
+        }
+    }
+}
+
+static const char * heads_unsupported(const struct ggml_tensor * node, int n_src) {
+    const char * why = rows_unsupported(node, n_src);
+    for (int i = 0; i < n_src && why == NULL; i++) {
+        why = ggml_is_contiguous(node->src[i]) ? NULL : "sources must be contiguous";
+    }
+    return why;
+}
+
+static int heads_tasks(const struct ggml_tensor * node, int n_threads) {
+    const struct ggml_tensor * k = node->src[0];
+    return gb_tasks_for((double) gb_count(node) * (double) k->ne[0] / 2, gb_div_up(k->ne[0], GB_LANES) * k->ne[1],
+        n_threads);
+}
+
+static size_t heads_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size(GB_LANES * node->src[0]->ne[0], n_tasks);
+}
+
+// An operator of this family with its number of sources, of which the last one is the state.
+#define HEADS(stem, kind, sources)                                                       \
+    static const char * stem##_unsupported(const struct ggml_tensor * node) {            \
+        return heads_unsupported(node, sources);                                         \
+    }                                                                                    \
+    static void run_##stem(const struct gb_cpu_call * call, struct ggml_tensor * node) { \
+        if (is_aligned(call, node)) {                                                    \
+            const struct heads a = heads_of(call, node, kind, sources - 1);              \
+            run_heads(call, node, &a);                                                   \
+        }                                                                                \
+    }                                                                                    \
+    const struct gb_cpu_op gb_cpu_op_##stem = {                                          \
+        .unsupported = stem##_unsupported,                                               \
+        .n_tasks = heads_tasks,                                                          \
+        .work_size = heads_work,                                                         \
+        .run = run_##stem,                                                               \
+    };
+
+HEADS(rwkv_wkv6, WKV6, 6)
+HEADS(rwkv_wkv7, WKV7, 7)
+HEADS(gated_linear_attn, LINEAR, 5)
+
+const struct gb_cpu_op gb_cpu_op_ssm_conv = {
+    .unsupported = ssm_conv_unsupported, .n_tasks = ssm_conv_tasks, .work_size = ssm_conv_work, .run = run_ssm_conv
+};
+const struct gb_cpu_op gb_cpu_op_ssm_scan = {
+    .unsupported = ssm_scan_unsupported, .n_tasks = ssm_scan_tasks, .work_size = ssm_scan_work, .run = run_ssm_scan
+};
+const struct gb_cpu_op gb_cpu_op_gated_delta_net = {
+    .unsupported = delta_unsupported, .n_tasks = delta_tasks, .work_size = delta_work, .run = run_gated_delta_net
+};

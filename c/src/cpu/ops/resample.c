@@ -1,0 +1,353 @@
+// resample.c - INTERPOLATE, PAD_EXT, PAD_REFLECT_1D, ROLL.
+//
+// All but the smooth modes of INTERPOLATE move elements, and so serve every plain type.
+#include <math.h>
+
+#include "cpu/ops/elements.h"
+
+static const char * move_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }
+
+// i modulo n, not negative; n > 0
+static int64_t wrapped(int64_t i, int64_t n) {
+    const int64_t r = i % n;
+    return r < 0 ? r + n : r;
+}
+
+// ------------------------------------------------------------------------------------------------------------- PAD_EXT
+
+// Where the row at i of the result lies along dimension d of the source; -1: in the padding.
+static int64_t source_at(const struct ggml_tensor * node, int d, int64_t i) {
+    const int64_t at = i - gb_op_param_i32(node, 2 * d), n = node->src[0]->ne[d];
+    if (gb_op_param_i32(node, 8) != 0) {
+        return wrapped(at, n);
+    }
+    return at < 0 || at >= n ? -1 : at;
+}
+
+static void pad_ext_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
+    const struct ggml_tensor * a = node->src[0];
+    const size_t size = ggml_type_size(node->type), step = node->nb[0];
+    const int64_t i1 = source_at(node, 1, r.i1), i2 = source_at(node, 2, r.i2), i3 = source_at(node, 3, r.i3);
+    const int64_t before = gb_op_param_i32(node, 0), n = a->ne[0];
+    if (i1 < 0 || i2 < 0 || i3 < 0) {
+        gb_clear(size, node->ne[0], d, step);
+        return;
+    }
+    const char * s = gb_row_ptr(a, i1, i2, i3);
+    if (gb_op_param_i32(node, 8) == 0) {
+        gb_clear(size, before, d, step);
+        gb_move(size, n, d + (size_t) before * step, step, s, a->nb[0]);
+        gb_clear(size, node->ne[0] - before - n, d + (size_t) (before + n) * step, step);
+        return;
+    }
+    int64_t from = wrapped(-before, n);
+    for (int64_t i = 0; i < node->ne[0];) {
+        const int64_t m = GB_MIN(n - from, node->ne[0] - i);
+        gb_move(size, m, d + (size_t) i * step, step, s + (size_t) from * a->nb[0], a->nb[0]);
+        i += m;
+        from = 0;
+    }
+}
+
+static void run_pad_ext(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    gb_run_rows(call, node, pad_ext_row);
+}
+
+// ------------------------------------------------------------------------------------------------------ PAD_REFLECT_1D
+
+static void pad_reflect_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
+    const struct ggml_tensor * a = node->src[0];
+    const size_t size = ggml_type_size(node->type), step = node->nb[0];
+    const int64_t p0 = gb_op_param_i32(node, 0), p1 = gb_op_param_i32(node, 1), n = a->ne[0];
+    const char * s = gb_row_of(a, r);
+    for (int64_t i = 0; i < p0; i++) {
+        memcpy(d + (size_t) i * step, s + (size_t) (p0 - i) * a->nb[0], size);
+    }
+    gb_move(size, n, d + (size_t) p0 * step, step, s, a->nb[0]);
+    for (int64_t i = 0; i < p1; i++) {
+        memcpy(d + (size_t) (p0 + n + i) * step, s + (size_t) (n - 2 - i) * a->nb[0], size);
+    }
+}
+
+static void run_pad_reflect_1d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    gb_run_rows(call, node, pad_reflect_row);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- ROLL
+
+static void roll_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
+    const struct ggml_tensor * a = node->src[0];
+    const size_t size = ggml_type_size(node->type), step = node->nb[0];
+    const int64_t n = node->ne[0], shift = n > 0 ? wrapped(gb_op_param_i32(node, 0), n) : 0;
+    const char * s = gb_row_ptr(a, wrapped(r.i1 - gb_op_param_i32(node, 1), a->ne[1]),
+        wrapped(r.i2 - gb_op_param_i32(node, 2), a->ne[2]), wrapped(r.i3 - gb_op_param_i32(node, 3), a->ne[3]));
+    gb_move(size, shift, d, step, s + (size_t) (n - shift) * a->nb[0], a->nb[0]);
+    gb_move(size, n - shift, d + (size_t) shift * step, step, s, a->nb[0]);
+}
+
+static void run_roll(const struct gb_cpu_call * call, struct ggml_tensor * node) { gb_run_rows(call, node, roll_row); }
+
+// ----------------------------------------------------------------------------------------------- INTERPOLATE: one axis
+
+// n elements become `out`. `ratio` is of out to n.
+struct axis {
+    int64_t n, out;
+    bool aligned, smooth;    // align_corners; antialias
+    enum ggml_scale_mode mode;
+    double ratio;
+    int taps; // most elements that a result is made of
+};
+
+static struct axis axis_of(const struct ggml_tensor * node, int d) {
+    const uint32_t mode = (uint32_t) gb_op_param_i32(node, 0);
+    struct axis x = { .n = node->src[0]->ne[d], .out = node->ne[d], .mode = (enum ggml_scale_mode)(mode & 0xff) };
+    x.aligned = (mode & GGML_SCALE_FLAG_ALIGN_CORNERS) != 0;
+    x.smooth = (mode & GGML_SCALE_FLAG_ANTIALIAS) != 0;
+    x.ratio = x.n > 0 ? (double) x.out / (double) x.n : 1;
+    if (x.aligned && x.n > 1 && x.out > 1) {
+        x.ratio = (double) (x.out - 1) / (double) (x.n - 1);
+    }
+    x.taps = x.mode == GGML_SCALE_MODE_BICUBIC ? 4 : x.mode == GGML_SCALE_MODE_BILINEAR ? 2 : 1;
+    if (x.smooth && x.out > 0) {
+        const double most = 2 * ceil(fmax(1.0, 1 / x.ratio)) + 1;
+        x.taps = (int) GB_MIN((int64_t) GB_MIN(most, 0x1p30), x.n);
+    }
+    return x;
+}
+
+// The nearest element below, by integers.
+static int64_t nearest(const struct axis * x, int64_t i) {
+    if (x->aligned && x->n > 1 && x->out > 1) {
+        return i * (x->n - 1) / (x->out - 1);
+    }
+    return i * x->n / x->out;
+}
+
+// Keys's kernel with a = -0.75, at distances up to 1 and from 1 to 2
+static double cubic_near(double u) { return (1.25 * u - 2.25) * u * u + 1; }
+static double cubic_far(double u) { return -0.75 * (((u - 5) * u + 8) * u - 4); }
+
+static int64_t cut(int64_t i, int64_t n) { return i < 0 ? 0 : i < n ? i : n - 1; }
+
+// The elements and weights of result i: taps of them, `step` apart. Weights that are not needed are 0.
+static void find_taps(const struct axis * x, int64_t i, int32_t * at, float * w, int64_t step) {
+    const double half = x->aligned ? 0 : 0.5, centre = ((double) i + half) / x->ratio - half;
+    if (x->smooth) {
+        const double reach = fmax(1.0, 1 / x->ratio);
+        const int64_t first = GB_MIN(GB_MAX((int64_t) ceil(centre - reach), (int64_t) 0), x->n - x->taps);
+        double sum = 0;
+        for (int t = 0; t < x->taps; t++) {
+            sum += fmax(0.0, 1 - fabs((double) (first + t) - centre) / reach);
+        }
+        for (int t = 0; t < x->taps; t++) {
+            at[t * step] = (int32_t) (first + t);
+            w[t * step] = (float) (fmax(0.0, 1 - fabs((double) (first + t) - centre) / reach) / sum);
+        }
+        return;
+    }
+    if (x->mode == GGML_SCALE_MODE_BILINEAR) {
+        const double c = fmax(centre, 0);
+        const int64_t left = (int64_t) floor(c);
+        at[0] = (int32_t) cut(left, x->n);
+        at[step] = (int32_t) cut(left + 1, x->n);
+        w[step] = (float) (c - (double) left);
+        w[0] = (float) (1 - (c - (double) left));
+        return;
+    }
+    const int64_t left = (int64_t) floor(centre);
+    const double t = centre - (double) left;
+    const double weights[4] = { cubic_far(1 + t), cubic_near(t), cubic_near(1 - t), cubic_far(2 - t) };
+    for (int k = 0; k < 4; k++) {
+        at[k * step] = (int32_t) cut(left - 1 + k, x->n);
+        w[k * step] = (float) weights[k];
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------- INTERPOLATE: run
+
+// Rows that were resampled along dimension 0, of which the next results need the last ones again.
+enum { KEPT = 4 };
+
+// A thread's scratch: taps of dimension 0, a table [taps][out], and of the current row; kept rows; a source row.
+struct resampler {
+    struct axis x, y;
+    int32_t *at_x, *at_y;
+    float *w_x, *w_y, *kept, *source, *sum;
+    int64_t kept_row[KEPT]; // rows of src[0], -1: none
+};
+
+static int64_t scratch_floats(const struct ggml_tensor * node) {
+    const struct axis x = axis_of(node, 0), y = axis_of(node, 1);
+    return x.mode == GGML_SCALE_MODE_NEAREST ? x.out
+                                             : 2 * x.taps * x.out + 2 * (int64_t) y.taps + (KEPT + 1) * x.out + x.n;
+}
+
+static void open_resampler(struct resampler * r, const struct gb_cpu_call * call, const struct ggml_tensor * node) {
+    r->x = axis_of(node, 0);
+    r->y = axis_of(node, 1);
+    float * p = gb_my_floats(call, scratch_floats(node));
+    const int64_t table = r->x.taps * r->x.out;
+    r->at_x = (int32_t *) (void *) p;
+    r->w_x = p + table;
+    r->at_y = (int32_t *) (void *) (p + 2 * table);
+    r->w_y = p + 2 * table + r->y.taps;
+    r->kept = p + 2 * table + 2 * (int64_t) r->y.taps;
+    r->sum = r->kept + KEPT * r->x.out;
+    r->source = r->sum + r->x.out;
+    for (int64_t i = 0; i < r->x.out; i++) {
+        find_taps(&r->x, i, r->at_x + i, r->w_x + i, r->x.out);
+    }
+    for (int i = 0; i < KEPT; i++) {
+        r->kept_row[i] = -1;
+    }
+}
+
+// A source row along dimension 0.
+static void resample_row(const struct resampler * r, float * y, const float * x) {
+    const int64_t n = r->x.out;
+    const int32_t * at = r->at_x;
+    const float * w = r->w_x;
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = w[i] * x[at[i]];
+    }
+    int t = 1;
+    for (; t + 1 < r->x.taps; t += 2) {
+        const int32_t *a = at + t * n, *b = a + n;
+        const float *u = w + t * n, *v = u + n;
+        for (int64_t i = 0; i < n; i++) {
+            y[i] += u[i] * x[a[i]] + v[i] * x[b[i]];
+        }
+    }
+    for (; t < r->x.taps; t++) {
+        const int32_t * a = at + t * n;
+        const float * u = w + t * n;
+        for (int64_t i = 0; i < n; i++) {
+            y[i] += u[i] * x[a[i]];
+        }
+    }
+}
+
+// Row `i1` of a plane of the source, resampled; kept for later results. number: of the row among all
+static const float * kept_row(const struct gb_cpu_call * call, struct resampler * r, const struct ggml_tensor * a,
+    int64_t i1, int64_t i2, int64_t i3) {
+    const int64_t number = (i3 * a->ne[2] + i2) * a->ne[1] + i1, slot = number % KEPT;
+    float * y = r->kept + slot * r->x.out;
+    if (r->kept_row[slot] != number) {
+        resample_row(r, y, gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3), a->ne[0], r->source));
+        r->kept_row[slot] = number;
+    }
+    return y;
+}
+
+static void smooth_row(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct resampler * r,
+    struct gb_row row, char * d) {
+    const struct ggml_tensor * a = node->src[0];
+    const int64_t n = node->ne[0], i2 = row.i2 * a->ne[2] / node->ne[2], i3 = row.i3 * a->ne[3] / node->ne[3];
+    float * sum = gb_out(node, d, n, r->sum);
+    find_taps(&r->y, row.i1, r->at_y, r->w_y, 1);
+    call->k->scale_f32(n, sum, kept_row(call, r, a, r->at_y[0], i2, i3), r->w_y[0]);
+    for (int t = 1; t < r->y.taps; t++) {
+        if (r->w_y[t] != 0) {
+            call->k->mad_f32(n, sum, kept_row(call, r, a, r->at_y[t], i2, i3), r->w_y[t]);
+        }
+        if (gb_cpu_stopped(call, 2 * n)) {
+            return;
+        }
+    }
+    gb_put(call->k, node, d, n, sum);
+}
+
+// at: the place of each element's source. A row of the same source row is copied from the one before.
+static void nearest_row(const struct ggml_tensor * node, const int32_t * at, const char * s, char * d) {
+    const size_t size = ggml_type_size(node->type), from = node->src[0]->nb[0];
+    if (size == sizeof(float)) {
+        for (int64_t i = 0; i < node->ne[0]; i++) {
+            memcpy(d + (size_t) i * node->nb[0], s + (size_t) at[i] * from, sizeof(float));
+        }
+        return;
+    }
+    for (int64_t i = 0; i < node->ne[0]; i++) {
+        memcpy(d + (size_t) i * node->nb[0], s + (size_t) at[i] * from, size);
+    }
+}
+
+static void run_nearest(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * a = node->src[0];
+    const struct axis x = axis_of(node, 0), y = axis_of(node, 1);
+    int32_t * at = (int32_t *) (void *) gb_my_floats(call, x.out);
+    for (int64_t i = 0; i < x.out; i++) {
+        at[i] = (int32_t) nearest(&x, i);
+    }
+    const char *last_source = NULL, *last_row = NULL;
+    int64_t first, last;
+    gb_cpu_share(call, gb_rows(node), &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const struct gb_row r = gb_row_at(node, u);
+        char * d = gb_row_of(node, r);
+        const char * s = gb_row_ptr(a, nearest(&y, r.i1), r.i2 * a->ne[2] / node->ne[2], r.i3 * a->ne[3] / node->ne[3]);
+        if (s == last_source) {
+            gb_move(ggml_type_size(node->type), node->ne[0], d, node->nb[0], last_row, node->nb[0]);
+        } else {
+            nearest_row(node, at, s, d);
+        }
+        last_source = s;
+        last_row = d;
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
+    }
+}
+
+static void run_interpolate(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    if ((gb_op_param_i32(node, 0) & 0xff) == GGML_SCALE_MODE_NEAREST) {
+        run_nearest(call, node);
+        return;
+    }
+    struct resampler r;
+    open_resampler(&r, call, node);
+    int64_t first, last;
+    gb_cpu_share(call, gb_rows(node), &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const struct gb_row row = gb_row_at(node, u);
+        smooth_row(call, node, &r, row, gb_row_of(node, row));
+        if (gb_cpu_stopped(call, 4 * node->ne[0])) {
+            return;
+        }
+    }
+}
+
+// Places are products of two sizes, and lie in tables of i32.
+static const char * interpolate_unsupported(const struct ggml_tensor * node) {
+    const struct ggml_tensor * a = node->src[0];
+    for (int d = 0; d < 4; d++) {
+        if (a->ne[d] > INT32_MAX || node->ne[d] > INT32_MAX) {
+            return "a size is 2^31 or more";
+        }
+    }
+    return (gb_op_param_i32(node, 0) & 0xff) == GGML_SCALE_MODE_NEAREST ? gb_need_same(node, 1)
+                                                                        : gb_need_float(node, 1);
+}
+
+static int interpolate_tasks(const struct ggml_tensor * node, int n_threads) {
+    return gb_tasks_for((double) gb_count(node) + (double) gb_count(node->src[0]), gb_rows(node), n_threads);
+}
+
+static size_t interpolate_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size(scratch_floats(node), n_tasks);
+}
+
+const struct gb_cpu_op gb_cpu_op_interpolate = {
+    .unsupported = interpolate_unsupported,
+    .n_tasks = interpolate_tasks,
+    .work_size = interpolate_work,
+    .run = run_interpolate,
+};
+const struct gb_cpu_op gb_cpu_op_pad_ext = {
+    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_pad_ext
+};
+const struct gb_cpu_op gb_cpu_op_pad_reflect_1d = {
+    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_pad_reflect_1d
+};
+const struct gb_cpu_op gb_cpu_op_roll = {
+    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_roll
+};
