@@ -69,7 +69,7 @@ def test_what_is_no_audio_is_told(tmp_path, change, words):
     path = tmp_path / "a.wav"
     wav(path, 1, 16, 1, 16000, np.zeros((10, 1)))
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(gb.FileError, match=words):
+    with pytest.raises(gb.errors.FileError, match=words):
         read_wav(path)
 
 

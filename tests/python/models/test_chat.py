@@ -41,7 +41,7 @@ def test_a_template_gets_the_variables_of_transformers():
 )
 def test_templates_without_an_end_are_errors(source):
     begin = time.monotonic()
-    with pytest.raises(gb.FileError, match="the chat template of the file fails"):
+    with pytest.raises(gb.errors.FileError, match="the chat template of the file fails"):
         ChatTemplate(source).render(MESSAGES)
     assert time.monotonic() - begin < 60
 
@@ -62,12 +62,12 @@ def test_templates_without_an_end_are_errors(source):
     ],
 )
 def test_templates_cannot_reach_python(source):
-    with pytest.raises(gb.FileError, match="the chat template of the file fails"):
+    with pytest.raises(gb.errors.FileError, match="the chat template of the file fails"):
         ChatTemplate(source).render(MESSAGES)
 
 
 def test_a_template_may_refuse_messages():
-    with pytest.raises(gb.InvalidArgumentError, match="refuses the messages: TemplateError: no system role"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="refuses the messages: TemplateError: no system role"):
         ChatTemplate("{{ raise_exception('no system role') }}").render(MESSAGES)
 
 

@@ -73,7 +73,7 @@ def test_threads_share_a_model(path):
     [
         (lambda m: m.embed(["a", 3]), TypeError, "list of str"),
         (lambda m: m.embed(["a"], 0), ValueError, "batch_size is 0"),
-        (lambda m: (m.close(), m.embed("a")), gb.StateError, "closed"),
+        (lambda m: (m.close(), m.embed("a")), gb.errors.StateError, "closed"),
     ],
 )
 def test_wrong_calls_are_errors(path, call, error, words):
@@ -93,13 +93,13 @@ def test_wrong_calls_are_errors(path, call, error, words):
 )
 def test_damaged_files_are_told_by_their_key(tmp_path, changes, words):
     sm.write_encoder(tmp_path / "model.gguf", **changes)
-    with pytest.raises(gb.FileError, match=words):
+    with pytest.raises(gb.errors.FileError, match=words):
         load(tmp_path / "model.gguf")
 
 
 def test_wrong_options_are_errors(path):
-    with pytest.raises(gb.InvalidArgumentError, match="pooling is 'max'"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="pooling is 'max'"):
         load(path, pooling="max")
-    with pytest.raises(gb.InvalidArgumentError, match="n_ctx is 1"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="n_ctx is 1"):
         load(path, n_ctx=1)
     assert load(path).embed([]).shape == (0, 32)

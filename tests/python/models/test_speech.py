@@ -187,7 +187,7 @@ def test_special_tokens_follow_from_the_vocabulary():
     ],
 )
 def test_wrong_arguments_are_errors(path, audio, options, words):
-    with load(path) as model, pytest.raises(gb.InvalidArgumentError, match=words):
+    with load(path) as model, pytest.raises(gb.errors.InvalidArgumentError, match=words):
         model.transcribe(audio, **options)
 
 

@@ -119,14 +119,16 @@ def test_a_full_cache_is_an_error_that_harms_nobody(llama):
     with TextModel(llama, n_ctx=24, n_batch=8, cache="float32") as model:
         first = model.generate(IDS[:10], max_tokens=8)
         begin = next(first)
-        with pytest.raises(gb.InvalidArgumentError, match=r"2\d tokens do not fit the context of 24: .* larger n_ctx"):
+        with pytest.raises(
+            gb.errors.InvalidArgumentError, match=r"2\d tokens do not fit the context of 24: .* larger n_ctx"
+        ):
             model.logits(IDS[3:18])
         rest = begin + "".join(first)
         assert rest == "".join(model.generate(IDS[:10], max_tokens=8))
     with TextModel(llama, n_ctx=24, cache="float32") as model:
         whole = model.generate(IDS)
         assert len("".join(whole)) == len(whole.tokens) == 4 and whole.finish_reason == "length"
-        with pytest.raises(gb.InvalidArgumentError, match="the prompt has 25 tokens, the context 24"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match="the prompt has 25 tokens, the context 24"):
             model.generate([40] * 25)
 
 
@@ -203,7 +205,7 @@ def test_wrong_options_are_errors(model, options, error, words):
 
 @pytest.mark.parametrize(("prompt", "words"), [([], "empty"), ("", "empty"), ([96], "token 96 is not"), ([-1], "-1")])
 def test_wrong_prompts_are_errors(model, prompt, words):
-    with pytest.raises(gb.InvalidArgumentError, match=words):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=words):
         model.generate(prompt)
 
 
@@ -213,9 +215,9 @@ def test_a_closed_model_says_so(llama):
     next(written)
     model.close()
     model.close()
-    with pytest.raises(gb.StateError, match="closed"):
+    with pytest.raises(gb.errors.StateError, match="closed"):
         list(written)
-    with pytest.raises(gb.StateError, match="closed"):
+    with pytest.raises(gb.errors.StateError, match="closed"):
         model.logits(IDS)
     assert repr(model) == "<TextModel: closed>"
 
@@ -227,7 +229,7 @@ def test_a_chat_goes_through_the_template(model):
     ids = model.tokenizer.encode(model.chat_prompt(messages), ends=False)
     assert "".join(answer) == "".join(model.generate(ids, max_tokens=4))
     model.template = None
-    with pytest.raises(gb.InvalidArgumentError, match="has no chat template"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="has no chat template"):
         model.chat(messages)
 
 
@@ -256,10 +258,10 @@ BAD = {
 def test_damaged_files_are_told_by_their_key(case, tmp_path):
     changes, words = BAD[case]
     sm.write(tmp_path / "model.gguf", sm.SMALL["llama"], **changes)
-    with pytest.raises((gb.FileError, gb.UnsupportedError), match=words):
+    with pytest.raises((gb.errors.FileError, gb.errors.UnsupportedError), match=words):
         load(tmp_path / "model.gguf")
 
 
 def test_a_sim_device_of_little_memory_is_an_error(llama):
-    with pytest.raises(gb.AllocationError):
+    with pytest.raises(gb.errors.AllocationError):
         TextModel(llama, ("SIM:mem=16K", "CPU"))

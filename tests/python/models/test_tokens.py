@@ -160,5 +160,5 @@ def test_word_piece_is_that_of_tokenizers():
 )
 def test_damaged_vocabularies_are_told_by_their_key(changes, words):
     metadata = {k: v for k, v in {**byte_level()[1], **changes}.items() if v is not None}
-    with pytest.raises((gb.FileError, gb.UnsupportedError), match=words):
+    with pytest.raises((gb.errors.FileError, gb.errors.UnsupportedError), match=words):
         tokenizer_of(metadata)
