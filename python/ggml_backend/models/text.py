@@ -181,9 +181,8 @@ class TextModel:
         layers = [(context.view(k), context.view(v)) for k, v in self.cache.layers]
         observed: list[Observed] | None = [] if self._observer else None
         logits = decode(self.weights, self._a, self._s, inputs, layers, self.precision, observed)
-        for one in observed or ():
-            one.rows.set_output()  # keeps its memory to the end of the graph
-        graph = context.graph(logits)
+        kept = [t for one in observed or () for t in (one.rows, one.experts) if t is not None]
+        graph = context.graph(logits, keep=kept)
         step = self._steps[key] = _Step(context, graph, inputs, logits, observed or ())
         return step
 

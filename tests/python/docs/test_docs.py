@@ -18,6 +18,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+import wave
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+import small_models
+import small_whisper
 from source_tree import in_tree
 
 ROOT = in_tree("README.md").parent
@@ -205,7 +208,17 @@ def _embedding_model(names: dict[str, Any], folder: Path) -> None:
     small_models.write_encoder(folder / "all-MiniLM-L6-v2.gguf")
 
 
+def _speech_model(names: dict[str, Any], folder: Path) -> None:
+    small_whisper.write_whisper(folder / "whisper-tiny.en.gguf")
+    with wave.open(str(folder / "speech.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16000)
+        file.writeframes(bytes(3200))
+
+
 BEFORE = {
+    "docs/howto/transcribe.md": _speech_model,
     "docs/howto/real-models.md": _language_model,
     "docs/howto/embed-texts.md": _embedding_model,
     "README.md": _readme,
@@ -325,6 +338,7 @@ _COMMAND = re.compile(r"(?:python -m ggml_backend|ggml-backend)((?: [a-z][a-z-]*
 def mentioned() -> dict[tuple[str, ...], set[str]]:
     """Subcommands on the pages, with their options."""
     known = {
+        **dict.fromkeys(("chat", "generate", "transcribe", "embed", "quantize", "convert", "imatrix"), ()),
         "info": (),
         "plan": (),
         "profile": (),
@@ -332,7 +346,7 @@ def mentioned() -> dict[tuple[str, ...], set[str]]:
         "calibrate": (),
         "check-device": (),
         "cluster": ("info", "ping", "calibrate", "run"),
-        "gguf": ("info", "dump", "check", "quantize", "convert"),
+        "gguf": ("info", "dump", "check", "quantize", "convert", "set", "rename", "diff"),
     }
     found: dict[tuple[str, ...], set[str]] = {}
     for page in PAGES:

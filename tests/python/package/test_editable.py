@@ -78,7 +78,7 @@ def test_built_files_are_not_expected_beside_python_files():
     """Only these files may use their own path, to distinguish their code from the user's."""
     package = ROOT / "python" / "ggml_backend"
     using = {str(path.relative_to(package)) for path in package.rglob("*.py") if "__file__" in path.read_text("utf-8")}
-    assert using == {"_base/files.py", "cli/profile.py", "sched/_fallbacks.py", "testing/_run.py"}
+    assert using == {"_base/files.py", "cli/profile.py", "models/chat.py", "sched/_fallbacks.py", "testing/_run.py"}
 
 
 def test_the_build_type_is_known():
