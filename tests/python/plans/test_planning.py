@@ -190,7 +190,7 @@ def test_nothing():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([0], [1, 2], [1]), "not as many"),
+        (([0], [1, 2], [1]), "1 lower, 2 upper, 1 sizes: the numbers must be equal"),
         (([0.5], [1], [1]), "integers"),
         (([[0]], [1], [1]), "one dimension"),
         (([0], [1], [-1]), "out of range"),
