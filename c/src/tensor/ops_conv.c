@@ -205,10 +205,11 @@ struct ggml_tensor * ggml_conv_1d_grouped(struct ggml_context * ctx, struct ggml
     struct ggml_tensor * kernels = ggml_reshape_4d(ctx, a, a->ne[0], 1, a->ne[1], a->ne[2]);
     struct ggml_tensor * images =
         kernels != NULL ? gb_op_view(ctx, __func__, GGML_OP_VIEW, b, ne, nb, 0, "view") : NULL;
+    gb_op_set_ndim(images, 4);
+    images = gb_op_sources(ctx, images, GB_GRAD_INHERIT, b, NULL, NULL);
     if (images == NULL || !gb_check_conv_2d(__func__, kernels, images, &conv, groups)) {
         return gb_op_keep_if(ctx, kernels, NULL);
     }
-    gb_op_set_ndim(images, 4);
     struct ggml_tensor * r = conv_2d_node(ctx, __func__, GGML_OP_CONV_2D, kernels, images, &conv, groups);
     return gb_op_keep_if(ctx, kernels, r != NULL ? ggml_reshape_3d(ctx, r, r->ne[0], r->ne[2], r->ne[3]) : NULL);
 }

@@ -24,8 +24,8 @@ def _gradients(*x: Any) -> Any:
     return np.abs(x[-1]).max(initial=0.0) + np.abs(x[3]).max(initial=0.0)
 
 
-def _rows(x: Any, at: Any, y: Any) -> Any:
-    return np.abs(x).max(-1, keepdims=True, initial=0.0) + np.abs(y).max(-1, keepdims=True, initial=0.0)
+def _rows(*x: Any) -> Any:
+    return np.abs(x[0]).max(-1, keepdims=True, initial=0.0) + np.abs(x[-1]).max(-1, keepdims=True, initial=0.0)
 
 
 def of_attention(sizes: Sizes) -> Iterator[Case]:

@@ -193,14 +193,15 @@ def _magnitude_run(variant: Variant, arrays: Sequence[tuple[Array, Array]], cpu:
 
 
 def _grouped(variant: Variant, arrays: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
-    """The sources with each value of the last one replaced by the largest of its group of 32."""
+    """The sources with each value of the last one that is no index replaced by the largest of its group of 32."""
     found = list(arrays)
-    rows = np.abs(arrays[-1][1])
+    at = max(i for i, given in enumerate(variant.inputs) if given.values is None)
+    rows = np.abs(arrays[at][1])
     n = rows.shape[-1]
     starts = np.arange(0, n, 32)
     largest = np.maximum.reduceat(rows, starts, axis=-1) if n else rows
     spread = np.repeat(largest, 32, -1)[..., :n].astype(np.float32) if n else rows
-    found[-1] = (spread, spread)
+    found[at] = (spread, spread)
     return found
 
 

@@ -126,6 +126,27 @@ def test_kernels_of_all_dtypes():
     refuses(gb.ops.conv_1d, [real(4, 3, 2, dtype="bfloat16"), real(2, 3, 5)])
 
 
+@covers("CONV_2D", "RESHAPE", "VIEW")
+@pytest.mark.parametrize("groups", [1, 3])
+def test_conv_1d_of_a_computed_tensor(groups):
+    """The graph also computes the data of the convolution."""
+
+    def reference(a, b):
+        rows, channels = len(a) // groups, b.shape[-2] // groups
+        parts = [
+            conv2d(a[g * rows : (g + 1) * rows, :, None], one_d(np.square(b)[:, g * channels : (g + 1) * channels]))
+            for g in range(groups)
+        ]
+        return np.concatenate(parts, 1)[:, :, 0]
+
+    inputs = [real(6, 3 // groups, 2), real(2, 3, 5)]
+    node = check(
+        lambda k, x: gb.ops.conv_1d(k, gb.ops.sqr(x), groups=groups), inputs, reference, Tolerance(2, n=18),
+        magnitude=reference,
+    )  # fmt: skip
+    assert "SQR" in {t.op for t in node.context.graph(node).nodes}
+
+
 def exact(*shape):
     """Integers that float16 cannot hold, with sums of products that are exact in float32."""
     return np.random.default_rng(5).integers(-70001, 70001, shape).astype(np.float32)
