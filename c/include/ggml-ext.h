@@ -187,9 +187,9 @@ GGML_API struct ggml_tensor * ggml_timestep_embedding(struct ggml_context * ctx,
 
 // sx [K-1+T, C, S], c [K, C] -> [C, T, S]: the convolution of each channel with its kernel
 GGML_API struct ggml_tensor * ggml_ssm_conv(struct ggml_context * ctx, struct ggml_tensor * sx, struct ggml_tensor * c);
-// s [N, P, H, R], x [P, H, T, S], dt [H, T, S], A [1, H] or [N, H], B and C [N, G, T, S] (G divides H), ids I32 [S], the
-// rows of s that sequences start from. With d = softplus(dt), for each head: state = state e^(d A) + d x B', y = state
-// C. The result is a vector: y in the order of x, then n_states times [N, P, H, S]. s is not changed.
+// s [N, P, H, R], x [P, H, T, S], dt [H, T, S], A [1, H] or [N, H], B and C [N, G, T, S] (G divides H), ids I32 [S],
+// the rows of s that sequences start from. With d = softplus(dt), for each head: state = state e^(d A) + d x B',
+// y = state C. The result is a vector: y in the order of x, then n_states times [N, P, H, S]. s is not changed.
 GGML_API struct ggml_tensor * ggml_ssm_scan(struct ggml_context * ctx, struct ggml_tensor * s, struct ggml_tensor * x,
     struct ggml_tensor * dt, struct ggml_tensor * A, struct ggml_tensor * B, struct ggml_tensor * C,
     struct ggml_tensor * ids, int64_t n_states);

@@ -93,11 +93,8 @@ def plan_memory(
     reproducible: only counted steps end the search. Equal inputs then give equal plans on any machine, for one version
         of the package. That usually takes longer than the budget (docs/PLANNING.md).
     """
-    lowers, uppers, sizes = (
-        _integers(lower, np.int64, "lower"),
-        _integers(upper, np.int64, "upper"),
-        _integers(size, np.uint64, "size"),
-    )
+    lowers, uppers = _integers(lower, np.int64, "lower"), _integers(upper, np.int64, "upper")
+    sizes = _integers(size, np.uint64, "size")
     if not lowers.size == uppers.size == sizes.size:
         raise InvalidArgumentError(
             f"plan_memory: {lowers.size} lower, {uppers.size} upper, {sizes.size} sizes: the numbers must be equal"

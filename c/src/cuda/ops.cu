@@ -36,7 +36,19 @@ const gb_cuda_op * gb_cuda_op_get(enum ggml_op op) {
 
 bool gb_cuda_is_view(enum ggml_op op) {
     enum work { // as in ops.def
-        VIEW, EACH, PRODUCT, OUTER, EXPERTS, STACK, ATTEND, RECUR, PICK, TARGET, SCATTER, WINDOW, CUSTOM
+        VIEW,
+        EACH,
+        PRODUCT,
+        OUTER,
+        EXPERTS,
+        STACK,
+        ATTEND,
+        RECUR,
+        PICK,
+        TARGET,
+        SCATTER,
+        WINDOW,
+        CUSTOM
     };
     static const work works[] = {
 #define GB_OP(id, stem, sources, work, ...) work,

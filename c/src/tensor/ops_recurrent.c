@@ -103,7 +103,7 @@ struct ggml_tensor * ggml_ssm_scan(struct ggml_context * ctx, struct ggml_tensor
     return with_sources(ctx, node, 1, &call);
 }
 
-// ------------------------------------------------------------------------------- RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN
+// ----------------------------------------------------------------------------- RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN
 
 // Inputs [S, H, T] of all sequences, one behind the other; state [S S H, sequences]. The first `n` sources are inputs,
 // the last one is the state.

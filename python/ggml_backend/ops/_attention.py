@@ -48,10 +48,7 @@ def flash_attn_back(q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool = F
     return build("flash_attn_back", lib.ggml_flash_attn_back, (q, k, v, d), masked, ndim=1, labels="qkvd")
 
 
-@builds(
-    "ggml_flash_attn_ext", "ggml_flash_attn_ext_add_sinks", "ggml_flash_attn_ext_set_prec",
-    "ggml_flash_attn_ext_get_prec",
-)  # fmt: skip
+@builds("ggml_flash_attn_ext")
 def flash_attn_ext(
     q: Tensor,
     k: Tensor,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .._base.errors import InvalidArgumentError
+from .._base.errors import InvalidArgumentError, expect
 from .._ffi import lib
 from ..tensor._build import build
 from ..tensor._operators import TRIANGLES
@@ -28,6 +28,7 @@ def arange(start: float, stop: float | None = None, step: float = 1.0, *, contex
     stop: above it if ``step`` is negative. ``arange(n)`` counts from 0.
     context: the context of the result, since there is no tensor that tells it
     """
+    expect(context, Context, "arange: context")
     if stop is None:
         start, stop = 0.0, start
     return build("arange", lib.ggml_arange, (), start, stop, step, ndim=1, pool=context)

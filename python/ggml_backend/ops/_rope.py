@@ -80,8 +80,28 @@ def _four(op: str, sections: Sequence[int]) -> object:
     return ffi.new("int[4]", given)
 
 
+def _rope_xpos(
+    a: Tensor,
+    positions: Tensor,
+    n: int,
+    number: int,
+    base: float,
+    down: bool,
+    scaling: tuple[object, ...],
+    inplace: bool,
+) -> Tensor:
+    plain = are(scaling, (10000.0, 1.0, 0.0, 1.0))
+    normal = number == 0 or (number == ROPE_MODES["normal_exact"] and n == _rotated(a, None))
+    if not expect_bool(inplace, "rope: inplace") or not normal or not plain:
+        raise InvalidArgumentError(
+            "rope: xpos needs inplace=True, n_dims of the whole head or mode 'normal', and no other scaling"
+        )
+    function, labels = lib.ggml_rope_xpos_inplace, ("a", "positions")
+    return build("rope", function, (a, positions), n, base, down, ndim=dims("rope", a), labels=labels)
+
+
 @builds("ggml_rope", "ggml_rope_inplace", "ggml_rope_custom", "ggml_rope_custom_inplace", "ggml_rope_xpos_inplace")
-@builds("ggml_rope_ext", "ggml_rope_ext_inplace", "ggml_rope_multi", "ggml_rope_multi_inplace", "ggml_rope_set_offset")
+@builds("ggml_rope_ext", "ggml_rope_ext_inplace", "ggml_rope_multi", "ggml_rope_multi_inplace")
 def rope(
     a: Tensor,
     positions: Tensor,
@@ -134,22 +154,14 @@ def rope(
     labels = ("a", "positions")
     n = _rotated(a, n_dims)
     number = _rope_mode("rope", mode)
+    scaling = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
     if _is_of_today(mode, factors, sections, offset) and xpos_base is None:
-        scaling = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
         half = n // 2 if n_dims is None and number == ROPE_MODES["vision"] else n
         return _rope_of_today("rope", a, positions, factors, half, number, sections, offset, scaling, inplace)
     if xpos_base is not None:
-        plain = are((freq_base, freq_scale, ext_factor, attn_factor), (10000.0, 1.0, 0.0, 1.0))
-        normal = number == 0 or (number == ROPE_MODES["normal_exact"] and n == _rotated(a, None))
-        if not expect_bool(inplace, "rope: inplace") or not normal or not plain:
-            raise InvalidArgumentError(
-                "rope: xpos needs inplace=True, n_dims of the whole head or mode 'normal', and no other scaling"
-            )
-        xpos = (n, xpos_base, xpos_down)
-        return build("rope", lib.ggml_rope_xpos_inplace, (a, positions), *xpos, ndim=dims("rope", a), labels=labels)
-    if are((n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor), (0, 10000.0, 1.0, 0.0, 1.0)):
+        return _rope_xpos(a, positions, n, number, xpos_base, xpos_down, scaling[1:5], inplace)
+    if are(scaling[:5], (0, 10000.0, 1.0, 0.0, 1.0)):
         return build_2("rope", pick("rope", inplace), a, positions, n, number, n_ctx, ndim=OF_FIRST, labels=labels)
-    scaling = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
     return build_2(
         "rope", pick("rope_custom", inplace), a, positions, n, number, n_ctx, *scaling, ndim=OF_FIRST, labels=labels
     )

@@ -29,7 +29,7 @@ def diag_mask_zero(a: Tensor, n_past: int = 0, *, inplace: bool = False) -> Tens
     return build_1("diag_mask_zero", pick("diag_mask_zero", inplace), a, n_past)
 
 
-@builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias", "ggml_soft_max_add_sinks")
+@builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
 def softmax(
     a: Tensor,
     mask: Tensor | None = None,

@@ -187,8 +187,8 @@ EXAMPLES = [
      'np.floor: NumPy computes at once, a tensor has data when its graph has run: use the functions of gb, or '
      'x.numpy()'),
     ("gb.ops.rope(image, ids, mode='neo')", E,
-     "rope: mode must be one of 'normal', 'neox', 'glm', 'normal_exact', 'neox_exact', not 'neo'; did you mean "
-     "'neox' or 'neox_exact'?"),
+     "rope: mode must be one of 'normal', 'neox', 'glm', 'normal_exact', 'neox_exact', 'mrope', 'vision', "
+     "'imrope', not 'neo'; did you mean 'neox' or 'neox_exact'?"),
     ("gb.ops.conv_2d(ctx.tensor((8, 4, 3, 3), 'f16', name='k'), image, stride=0)", E,
      "conv_2d: kernel 'k' float16 (8, 4, 3, 3), data 'image' float32 (1, 4, 8, 8): stride must be from 1 to "
      '2147483647, is 0'),
@@ -246,7 +246,8 @@ FAULTS = [
     ("gb.ops.get_rows(w, ctx.tensor((2, 4), gb.int32, name='i'))",
      Fault('UNEQUAL_DIMS', 'get_rows', ('a', 'b'), (-3, -2), (1, 2))),
     ('gb.ops.softmax(x.T)', Fault('NOT_CONTIGUOUS', 'softmax', ('a',))),
-    ('gb.ops.softmax(x, w)', Fault('NO_MULTIPLE', 'softmax', ('a', 'mask'), (-2, -2), (16, 64))),
+    ('gb.ops.softmax(x, v)', Fault('OTHER_SIZE', 'softmax', ('mask',), (-1,), (128, 100))),
+    ('gb.ops.softmax(w, x[:10])', Fault('NO_MULTIPLE', 'softmax', ('a', 'mask'), (-2, -2), (64, 10))),
     ('gb.ops.argmax(image)', Fault('NO_MATRIX', 'argmax', ('a',), (-3,), (4,))),
     ('gb.ops.top_k(x, 200)', Fault('OUT_OF_RANGE', 'top_k', numbers=(1, 128, 200), parameter='k')),
     ('gb.ops.cpy(x, v)', Fault('OTHER_COUNT', 'cpy', ('a', 'b'), numbers=(2048, 6400))),

@@ -82,7 +82,7 @@ static void conv_tile_f32(const struct gb_conv_tile * t) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------- rows of a channel
+// --------------------------------------------------------------------------------------------------- rows of a channel
 
 #define CONV_ROWS 4 // at a time
 #define CONV_VECTORS 4 // of a single row

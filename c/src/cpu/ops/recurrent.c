@@ -453,7 +453,7 @@ static size_t delta_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size((GB_LANES + 2) * node->src[2]->ne[0], n_tasks);
 }
 
-// ------------------------------------------------------------------------------ RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN
+// ----------------------------------------------------------------------------- RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN
 
 enum kind { WKV6, WKV7, LINEAR };
 

@@ -163,7 +163,7 @@ static void find_taps(const struct axis * x, int64_t i, int32_t * at, float * w,
     }
 }
 
-// ----------------------------------------------------------------------------------------------------- INTERPOLATE: run
+// ---------------------------------------------------------------------------------------------------- INTERPOLATE: run
 
 // Rows that were resampled along dimension 0, of which the next results need the last ones again.
 enum { KEPT = 4 };

@@ -1,5 +1,5 @@
-// unary.c - operators that map each element of src[0] by itself (SQR, SQRT, LOG, UNARY, LEAKY_RELU, CLAMP, SCALE, SCALE_BIAS, XIELU), and
-// SILU_BACK, which maps pairs of elements of its two sources.
+// unary.c - operators that map each element of src[0] by itself (SQR, SQRT, LOG, UNARY, LEAKY_RELU, CLAMP, SCALE,
+// SCALE_BIAS, XIELU), and SILU_BACK, which maps pairs of elements of its two sources.
 //
 // Each operator is one function on a dense f32 run. gb_run_map1 and gb_run_map2 (elements.h) apply
 // it to every float type and stride.
