@@ -137,7 +137,6 @@ def rope(
         arXiv:2309.00071). ext_factor 0 turns it off.
     xpos_base, xpos_down: xPos scaling (Sun et al. 2022, arXiv:2212.10554). It works only in place, and only
         with whole heads or mode "normal".
-
     factors: float32, one for each pair: its angle is divided by the factor, as in Llama 3
     sections: for the modes "mrope", "imrope" and "vision": four numbers of pairs. ``positions`` then has ``4 *
         tokens`` elements: all times, then all heights, widths and extras. A pair of section i turns by position i.
@@ -151,7 +150,6 @@ def rope(
     uses YaRN's mixture of pair 0 for all pairs. If n_dims is the head size, freq_scale is 1 and
     ext_factor is 0, old and exact modes agree.
     """
-    labels = ("a", "positions")
     n = _rotated(a, n_dims)
     number = _rope_mode("rope", mode)
     scaling = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
@@ -160,11 +158,10 @@ def rope(
         return _rope_of_today("rope", a, positions, factors, half, number, sections, offset, scaling, inplace)
     if xpos_base is not None:
         return _rope_xpos(a, positions, n, number, xpos_base, xpos_down, scaling[1:5], inplace)
-    if are(scaling[:5], (0, 10000.0, 1.0, 0.0, 1.0)):
-        return build_2("rope", pick("rope", inplace), a, positions, n, number, n_ctx, ndim=OF_FIRST, labels=labels)
-    return build_2(
-        "rope", pick("rope_custom", inplace), a, positions, n, number, n_ctx, *scaling, ndim=OF_FIRST, labels=labels
-    )
+    plain = are(scaling[:5], (0, 10000.0, 1.0, 0.0, 1.0))
+    function = pick("rope" if plain else "rope_custom", inplace)
+    numbers = (n, number, n_ctx, *(() if plain else scaling))
+    return build_2("rope", function, a, positions, *numbers, ndim=OF_FIRST, labels=("a", "positions"))
 
 
 @builds("ggml_rope_back", "ggml_rope_ext_back", "ggml_rope_multi_back")
