@@ -53,6 +53,30 @@ def dtypes() -> list[gb.dtypes.DType]:
     return plain + quantized
 
 
+def triangles(a: gb.Tensor) -> list[gb.Tensor]:
+    return [gb.ops.tri(a, "upper"), gb.ops.tril(a), gb.ops.triu(a), gb.ops.solve_tri(gb.ops.tril(a), a)]
+
+
+def models(path: Path) -> None:
+    """Whole models: what each kind gives."""
+    model = gb.models.load(path)
+    if isinstance(model, gb.models.TextModel):
+        rules = gb.models.Sampling(temperature=0.5, seed=1)
+        messages: Sequence[gb.models.Message] = [{"role": "user", "content": "Hello"}]
+        answer: gb.models.Generation = model.chat(messages, sampling=rules)
+        assert_type(next(answer), str)
+        stats: gb.models.Stats = model.stats
+        tokenizer: gb.models.Tokenizer = model.tokenizer
+        template: gb.models.ChatTemplate | None = model.template
+        print(stats, tokenizer, template, gb.models.tokenizer_of(model.metadata))
+    elif isinstance(model, gb.models.SpeechModel):
+        found: gb.models.Transcript = model.transcribe("speech.wav")
+        assert_type(found.text, str)
+    else:
+        embedding: gb.models.EmbeddingModel = model
+        print(embedding.embed(["text"]).shape, gb.models.DECODERS, gb.models.ENCODERS)
+
+
 def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     functions: list[Callable[[gb.Tensor], gb.Tensor]] = [
         gb.ops.abs, gb.ops.sgn, gb.ops.sign, gb.ops.neg, gb.ops.step, gb.ops.tanh, gb.ops.elu,
@@ -61,7 +85,7 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.ops.exp, gb.ops.sigmoid, gb.ops.softplus, gb.ops.sin, gb.ops.cos, gb.ops.ceil, gb.ops.expm1, gb.ops.floor,
         gb.ops.round,
         gb.ops.trunc, gb.ops.glu, gb.ops.geglu, gb.ops.geglu_erf, gb.ops.geglu_quick, gb.ops.reglu, gb.ops.swiglu,
-        gb.ops.swiglu_oai, gb.ops.l2_norm, gb.ops.cumsum, gb.ops.tril, gb.ops.triu,
+        gb.ops.swiglu_oai, gb.ops.l2_norm, gb.ops.cumsum,
     ]  # fmt: skip
     results = [function(x) for function in functions]
     results += [
@@ -76,8 +100,6 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.ops.clamp(x, min=0.0, max=1.0),
         gb.ops.xielu(x, 0.3, 0.7),
         gb.ops.fill(x, 1.0),
-        gb.ops.tri(x, "upper"),
-        gb.ops.solve_tri(x, y),
         gb.ops.arange(0, 4, context=x.context),
         gb.ops.timestep_embedding(x[0], 8),
         gb.ops.interpolate(x, (8, 9), "bilinear", antialias=True),
@@ -486,7 +508,7 @@ def main(folder: Path) -> None:
     cpu = gb.Backend("CPU", n_threads=1)
     with gb.Context() as ctx:
         x, y = ctx.tensor((3, 4), gb.float32, name="x"), ctx.tensor((3, 4), gb.float32, name="y")
-        nodes = elementwise(x, y) + rows(x, y) + layers(ctx) + images_and_attention(ctx)
+        nodes = elementwise(x, y) + triangles(ctx.tensor((4, 4))) + rows(x, y) + layers(ctx) + images_and_attention(ctx)
         assert all(isinstance(node, gb.Tensor) for node in nodes)
     assert len(dtypes()) == 33
     memory(cpu, folder)

@@ -25,7 +25,7 @@ from ._keys import Keys
 from ._sizes import Shaped, matrix_rows
 from .architectures import ENCODERS, Encoder, unknown
 from .text import backends_of
-from .tokens import tokenizer_of
+from .tokens import Tokenizer, tokenizer_of
 
 __all__ = ["EmbeddingModel"]
 
@@ -220,29 +220,29 @@ class EmbeddingModel:
         n_ctx: int | None = None,
         pooling: Literal["mean", "cls", "last"] | None = None,
     ) -> None:
-        self.backends = backends_of(devices, n_threads)
+        self.backends: list[Backend] = backends_of(devices, n_threads)
         self._lock = threading.RLock()
         with gguf.open(path) as file:
-            self.metadata = dict(file.metadata)
-            self.architecture = str(file.metadata.get("general.architecture", ""))
+            self.metadata: dict[str, Any] = dict(file.metadata)
+            self.architecture: str = str(file.metadata.get("general.architecture", ""))
             if self.architecture not in ENCODERS:
                 raise UnsupportedError(unknown(self.architecture))
             self._a = ENCODERS[self.architecture]
             self._s = s = _Sizes.of(self.architecture, self.metadata, file.tensors)
             s.check(self._a, file.tensors)
-            self.tokenizer = tokenizer_of(self.metadata, s.vocab)
+            self.tokenizer: Tokenizer = tokenizer_of(self.metadata, s.vocab)
             last = len(self.backends)
             layers = {f"blk.{i}.*": self.backends[i * last // s.layers] for i in range(s.layers)}
-            self.weights = file.load({**layers, "*": self.backends[-1]})
-        self.n_dims = s.embd
-        self.n_ctx = min(s.context, 8192 if n_ctx is None else expect_int(n_ctx, "n_ctx"))
+            self.weights: gguf.Weights = file.load({**layers, "*": self.backends[-1]})
+        self.n_dims: int = s.embd
+        self.n_ctx: int = min(s.context, 8192 if n_ctx is None else expect_int(n_ctx, "n_ctx"))
         if self.n_ctx < 2:
             raise InvalidArgumentError(f"n_ctx is {n_ctx}: it must be from 2 to {s.context}")
         kind = Keys(self.metadata, self.architecture).count(".pooling_type", 1, least=0, most=4)
-        self.pooling = pooling or _POOLINGS.get(kind, "mean")
+        self.pooling: str = pooling or _POOLINGS.get(kind, "mean")
         if self.pooling not in _POOLINGS.values():
             raise InvalidArgumentError(f"pooling is {pooling!r}: it must be 'mean', 'cls' or 'last'")
-        self.name = str(self.metadata.get("general.name", self.architecture))
+        self.name: str = str(self.metadata.get("general.name", self.architecture))
         self._scheduler: Scheduler | None = Scheduler(self.backends)
         self._steps: OrderedDict[tuple[int, int], _Step] = OrderedDict()
 

@@ -27,7 +27,7 @@ class Importances:
     def __init__(self) -> None:
         self.sums: dict[str, Doubles] = {}
         self.counts: dict[str, Doubles] = {}
-        self.n_chunks = 0
+        self.n_chunks: int = 0
 
     def add(self, name: str, rows: Any, experts: Any = None, n_experts: int = 1) -> None:
         """Adds rows (n, columns). experts: the expert of each row."""

@@ -95,11 +95,11 @@ class SpeechModel:
         *,
         n_threads: int | None = None,
     ) -> None:
-        self.backends = backends_of(devices, n_threads)
+        self.backends: list[Backend] = backends_of(devices, n_threads)
         self._lock = threading.RLock()
         with gguf.open(path) as file:
-            self.metadata = dict(file.metadata)
-            self.architecture = "whisper"
+            self.metadata: dict[str, Any] = dict(file.metadata)
+            self.architecture: str = "whisper"
             self._s = s = Sizes.of(self.metadata, file.tensors)
             self._pieces = _pieces(self.metadata, s.vocab)
             last = len(self.backends)
@@ -108,10 +108,10 @@ class SpeechModel:
                 for half, layers in (("encoder", s.encoder_layers), ("decoder", s.decoder_layers))
                 for i in range(layers)
             }
-            self.weights = file.load({**where, "*": self.backends[-1]})
-        self.name = str(self.metadata.get("general.name", "whisper"))
+            self.weights: gguf.Weights = file.load({**where, "*": self.backends[-1]})
+        self.name: str = str(self.metadata.get("general.name", "whisper"))
         self._special = Special.of(s.vocab)
-        self.multilingual = self._special.multilingual
+        self.multilingual: bool = self._special.multilingual
         self._silent = self._suppressed()
         self._scheduler: Scheduler | None = Scheduler(self.backends)
         self._store = Context()

@@ -102,27 +102,27 @@ class TextModel:
         if precision not in ("default", "f32"):
             raise InvalidArgumentError(f"precision is {precision!r}: it must be 'default' or 'f32'")
         self.precision: Precision = precision
-        self.n_batch = expect_int(n_batch, "n_batch")
+        self.n_batch: int = expect_int(n_batch, "n_batch")
         if self.n_batch < 1:
             raise InvalidArgumentError(f"n_batch is {n_batch}: it must be at least 1")
-        self.backends = backends_of(devices, n_threads)
+        self.backends: list[Backend] = backends_of(devices, n_threads)
         self._lock = threading.RLock()
         with gguf.open(path) as file:
-            self.metadata = dict(file.metadata)
-            self.architecture = str(file.metadata.get("general.architecture", ""))
+            self.metadata: dict[str, Any] = dict(file.metadata)
+            self.architecture: str = str(file.metadata.get("general.architecture", ""))
             self._a = decoder_of(self.architecture)
             self._s = Sizes.of(self.architecture, self._a, self.metadata, file.tensors, n_ctx)
-            self.n_ctx = self._context(n_ctx)
+            self.n_ctx: int = self._context(n_ctx)
             self.tokenizer: Tokenizer = tokenizer_of(self.metadata, self._s.vocab)
             last = len(self.backends)
             layers = {f"blk.{i}.*": self.backends[i * last // self._s.layers] for i in range(self._s.layers)}
-            self.weights = file.load({**layers, "*": self.backends[-1]})
-        self.name = str(self.metadata.get("general.name", self.architecture))
-        self.template = self._template()
-        self.cache = Cache(self._s, self.n_ctx, self.backends, as_dtype(cache, "cache"))
+            self.weights: gguf.Weights = file.load({**layers, "*": self.backends[-1]})
+        self.name: str = str(self.metadata.get("general.name", self.architecture))
+        self.template: ChatTemplate | None = self._template()
+        self.cache: Cache = Cache(self._s, self.n_ctx, self.backends, as_dtype(cache, "cache"))
         self._scheduler: Scheduler | None = Scheduler(self.backends)
         self._steps: OrderedDict[tuple[int, int, int], _Step] = OrderedDict()
-        self.stats = Stats()
+        self.stats: Stats = Stats()
         self._observer: Callable[[Sequence[Observed], int], object] | None = None
 
     def _context(self, n_ctx: int | None) -> int:
@@ -434,9 +434,9 @@ class Generation:
         self._logits: FloatArray | None = None
         self._held = ""  # may be the beginning of a stop text
         self._ready: list[str] = []
-        self.n_prompt = len(prompt)
+        self.n_prompt: int = len(prompt)
         self.tokens: list[int] = []
-        self.text = ""
+        self.text: str = ""
         self.finish_reason: str | None = None
 
     def _live(self) -> CachedSequence:

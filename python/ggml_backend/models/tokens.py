@@ -88,10 +88,10 @@ class Tokenizer:
     _begin_by_default = False
 
     def __init__(self, keys: Keys) -> None:
-        self.pieces = keys.words("tokenizer.ggml.tokens")
+        self.pieces: list[str] = keys.words("tokenizer.ggml.tokens")
         self._types = keys.numbers("tokenizer.ggml.token_type", _NORMAL, len(self.pieces))
-        self.bos = self._number(keys, "bos")
-        self.eos = self._number(keys, "eos")
+        self.bos: int | None = self._number(keys, "bos")
+        self.eos: int | None = self._number(keys, "eos")
         self._add_bos = keys.flag("tokenizer.ggml.add_bos_token", self._begin_by_default and self.bos is not None)
         self._add_eos = keys.flag("tokenizer.ggml.add_eos_token", False)
         for name, wanted, token in (("bos", self._add_bos, self.bos), ("eos", self._add_eos, self.eos)):
@@ -101,7 +101,9 @@ class Tokenizer:
         users = {p: i for i, (p, t) in enumerate(zip(self.pieces, self._types, strict=True)) if t == _USER}
         self._special = users | control
         named = (self.eos, self._number(keys, "eot"), self._number(keys, "eom"))
-        self.stops = frozenset(t for t in named if t is not None) | {control[n] for n in _STOPS if n in control}
+        self.stops: frozenset[int] = frozenset(t for t in named if t is not None) | {
+            control[n] for n in _STOPS if n in control
+        }
         longest_first = sorted((p for p in self._special if p), key=len, reverse=True)
         self._cut = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 

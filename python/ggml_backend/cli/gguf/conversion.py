@@ -20,7 +20,7 @@ from ...tensor._shapes import MAX_DIMS
 from .common import byte_count, fitting, has_floats
 from .described import Written, describe
 from .importance import Importance
-from .mixtures import MIXTURES
+from .mixtures import MIXTURES, Mixture
 
 __all__ = ["Source", "add_conversion_arguments", "refuse_same", "write"]
 
@@ -53,7 +53,7 @@ class Formats:
     """Chooses the format of each tensor."""
 
     def __init__(self, options: argparse.Namespace, names: list[str]) -> None:
-        self.mixture = MIXTURES.get(str(options.type).lower())
+        self.mixture: Mixture | None = MIXTURES.get(str(options.type).lower())
         self.names = names
         self.dtype: DType | None = None
         if options.type is not None:
