@@ -186,7 +186,7 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
             x.reshape(1, 3, 4), y.reshape(3, 1, 4), x.context.constant([[0], [0], [0]], "i32"), prec="f32"
         ),
         gb.ops.add_id(x.reshape(3, 1, 4), y, x.context.constant([[0], [1], [0]], "i32")),
-        gb.ops.rope(x.reshape(3, 1, 4), ids, factors=x[0, :2]),
+        gb.ops.rope(x.reshape(3, 1, 4), x.context.constant([0, 1, 2], "i32"), factors=x[0, :2]),
         gb.ops.rope(x.reshape(3, 1, 4), x.context.constant([0] * 12, "i32"), mode="mrope", sections=(1, 1, 0, 0)),
         gb.ops.softmax(x.reshape(1, 3, 4), y, sinks=x[0, :1]),
         gb.ops.flash_attn_ext(x.reshape(1, 1, 3, 4), x.reshape(1, 1, 3, 4), y.reshape(1, 1, 3, 4), softcap=5.0),

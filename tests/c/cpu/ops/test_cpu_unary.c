@@ -22,6 +22,11 @@ static double reference(enum ggml_unary_op op, double x) {
         case GGML_UNARY_OP_SIN: return sin(x);
         case GGML_UNARY_OP_COS: return cos(x);
         case GGML_UNARY_OP_SOFTPLUS: return log1p(exp(x));
+        case GGML_UNARY_OP_EXPM1: return expm1(x);
+        case GGML_UNARY_OP_FLOOR: return floor(x);
+        case GGML_UNARY_OP_CEIL: return ceil(x);
+        case GGML_UNARY_OP_ROUND: return round(x);
+        case GGML_UNARY_OP_TRUNC: return trunc(x);
         case GGML_UNARY_OP_COUNT: break;
     }
     return NAN;
