@@ -159,6 +159,35 @@ static struct ggml_tensor * attention_back(void) {
                   ggml_reshape_2d(ctx, indices(1000, 8), 2, 500)))                                                     \
     X(flash_attn_ext,                                                                                                  \
         ggml_flash_attn_ext(ctx, floats(64, 64, 4, 1), floats(64, 2000, 4, 1), floats(64, 2000, 4, 1), NULL, 1, 0, 0)) \
+    X(glu, ggml_glu(ctx, BIG, GGML_GLU_OP_SWIGLU, false))                                                              \
+    X(xielu, ggml_xielu(ctx, BIG, 0.5f, 0.25f, 0.5f, -1e-6f))                                                          \
+    X(scale_bias, ggml_scale_bias(ctx, BIG, 2, 1))                                                                     \
+    X(l2_norm, ggml_l2_norm(ctx, BIG, 1e-6f))                                                                          \
+    X(top_k, ggml_top_k_unsorted(ctx, floats(64, 4000, 1, 1), 8))                                                      \
+    X(cumsum, ggml_cumsum(ctx, BIG))                                                                                   \
+    X(tri, ggml_tri(ctx, floats(512, 512, 4, 1), GGML_TRI_TYPE_LOWER))                                                 \
+    X(solve_tri, ggml_solve_tri(ctx, floats(64, 64, 64, 1), floats(64, 64, 64, 1), true, true, false))                 \
+    X(fill, ggml_fill(ctx, BIG, 2))                                                                                    \
+    X(arange, ggml_arange(ctx, 0, 1 << 20, 1))                                                                         \
+    X(timestep_embedding, ggml_timestep_embedding(ctx, floats(1000, 1, 1, 1), 512, 10000))                             \
+    X(ssm_conv, ggml_ssm_conv(ctx, floats(515, 512, 2, 1), floats(4, 512, 1, 1)))                                      \
+    X(ssm_scan, ggml_ssm_scan(ctx, floats(16, 64, 16, 2), floats(64, 16, 64, 2), floats(16, 64, 2, 1),                 \
+                    floats(1, 16, 1, 1), floats(16, 4, 64, 2), floats(16, 4, 64, 2), indices(2, 2), 1))                \
+    X(gated_delta_net, ggml_gated_delta_net(ctx, floats(64, 4, 64, 1), floats(64, 4, 64, 1), floats(64, 8, 64, 1),     \
+                           floats(1, 8, 64, 1), floats(1, 8, 64, 1), floats(64, 64, 8, 1), 1))                         \
+    X(rwkv_wkv6, ggml_rwkv_wkv6(ctx, floats(64, 8, 64, 1), floats(64, 8, 64, 1), floats(64, 8, 64, 1),                 \
+                     floats(64, 8, 1, 1), floats(64, 8, 64, 1), floats(64 * 64 * 8, 1, 1, 1)))                         \
+    X(rwkv_wkv7, ggml_rwkv_wkv7(ctx, floats(64, 8, 64, 1), floats(64, 8, 64, 1), floats(64, 8, 64, 1),                 \
+                     floats(64, 8, 64, 1), floats(64, 8, 64, 1), floats(64, 8, 64, 1), floats(64 * 64 * 8, 1, 1, 1)))  \
+    X(gated_linear_attn, ggml_gated_linear_attn(ctx, floats(64, 8, 64, 1), floats(64, 8, 64, 1), floats(64, 8, 64, 1), \
+                             floats(64, 8, 64, 1), floats(64 * 64 * 8, 1, 1, 1), 0.5f))                                \
+    X(interpolate, ggml_interpolate(ctx, floats(256, 256, 4, 1), 512, 512, 4, 1, GGML_SCALE_MODE_BILINEAR))            \
+    X(pad_ext, ggml_pad_ext(ctx, BIG, 1, 2, 0, 3, 0, 0, 0, 0))                                                         \
+    X(pad_reflect_1d, ggml_pad_reflect_1d(ctx, BIG, 3, 2))                                                             \
+    X(roll, ggml_roll(ctx, BIG, 1, -2, 0, 0))                                                                          \
+    X(col2im_1d, ggml_col2im_1d(ctx, floats(16 * 64, 1000, 1, 1), 8, 64, 4))                                           \
+    X(im2col_3d, ggml_im2col_3d(ctx, filled(GGML_TYPE_F16, 3, 3, 3, 8), floats(40, 40, 20, 4), 4, 1, 1, 1, 1, 1, 1, 1, \
+                     1, 1, GGML_TYPE_F16))                                                                             \
     X(mul_mat_id, experts())                                                                                           \
     X(out_prod, ggml_out_prod(ctx, floats(256, 512, 1, 1), floats(300, 512, 1, 1)))                                    \
     X(out_prod_quantized, ggml_out_prod(ctx, filled(GGML_TYPE_Q4_0, 256, 512, 1, 1), floats(300, 512, 1, 1)))          \

@@ -295,12 +295,13 @@ static void missing_sources(void) {
             struct ggml_tensor * t = graph->nodes[n];
             for (int i = 0; i < GGML_MAX_SRC; i++) {
                 struct ggml_tensor * source = t->src[i];
-                // softmax may have no mask, attention no mask and no sinks, ROPE no factors, and a copy need not say
+                // softmax may have no mask, attention no mask and no sinks, ROPE no factors, a gate
+                // one tensor, and a copy need not say
                 // whose memory it writes
-                const int needed = t->op == GGML_OP_SOFT_MAX || t->op == GGML_OP_CPY     ? 1
-                                   : t->op == GGML_OP_ROPE || t->op == GGML_OP_ROPE_BACK ? 2
-                                   : t->op == GGML_OP_FLASH_ATTN_EXT                     ? 3
-                                                                                         : GGML_MAX_SRC;
+                const int needed = t->op == GGML_OP_SOFT_MAX || t->op == GGML_OP_GLU || t->op == GGML_OP_CPY ? 1
+                                   : t->op == GGML_OP_ROPE || t->op == GGML_OP_ROPE_BACK                     ? 2
+                                   : t->op == GGML_OP_FLASH_ATTN_EXT ? 3
+                                                                     : GGML_MAX_SRC;
                 if (source == NULL || !gb_op_computes(t->op) || i >= needed) {
                     continue;
                 }

@@ -353,7 +353,6 @@ static void op_names(void) {
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 8), "GELU_QUICK");
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 0), "ABS");
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 11), "HARDSIGMOID");
-    CHECK_INT(GGML_UNARY_OP_COUNT, 18);
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 12), "GELU_ERF");
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 13), "EXP");
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 14), "SIGMOID");

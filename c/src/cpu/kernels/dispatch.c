@@ -52,10 +52,14 @@ static void set_up_levels(void) {
         }
         struct gb_kernels * k = &exact_kernels[i];
         *k = *levels[i].kernels;
+        k->geglu_f32 = below->geglu_f32;
+        k->geglu_quick_f32 = below->geglu_quick_f32;
         k->gelu_f32 = below->gelu_f32;
         k->gelu_quick_f32 = below->gelu_quick_f32;
         k->sigmoid_f32 = below->sigmoid_f32;
         k->silu_f32 = below->silu_f32;
+        k->swiglu_f32 = below->swiglu_f32;
+        k->swiglu_oai_f32 = below->swiglu_oai_f32;
         k->tanh_f32 = below->tanh_f32;
         levels[i].kernels = k;
     }
