@@ -58,8 +58,19 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 
 # Repeats that may stay: the two files (a file twice: both places are in it) -> how many, and why.
 REPEATS: dict[tuple[str, str], tuple[int, str]] = {
+    ("c/src/cpu/fuse/conv.c", "c/src/cpu/fuse/product.c"): (1, "each describes what may stand behind its node"),
+    ("c/src/cpu/kernels/convolution.tpl.h", "c/src/cpu/kernels/gemm.tpl.h"): (
+        1,
+        "each clears a tile",
+    ),
     ("c/src/cpu/cpu_backend.c", "c/src/sim/sim_backend.c"): (1, "each fills in the table of hooks of its backend"),
     ("c/src/tensor/quant/iq2_xs.c", "c/src/tensor/quant/iq2_xxs.c"): (1, "each fills in the numbers of its format"),
+    ("python/ggml_backend/models/embedding.py", "python/ggml_backend/models/text.py"): (
+        1,
+        "each opens a file",
+    ),
+    ("python/ggml_backend/models/embedding.py", "python/ggml_backend/models/speech.py"): (1, "each frees what it has"),
+    ("python/ggml_backend/ops/_conv.py", "python/ggml_backend/ops/_conv.py"): (1, "named parameters for editors"),
     ("python/ggml_backend/ops/_binary.py", "python/ggml_backend/ops/_binary.py"): (1, "named parameters for editors"),
     ("python/ggml_backend/ops/_rope.py", "python/ggml_backend/ops/_rope.py"): (1, "named parameters for editors"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 
 from .._base.errors import InvalidArgumentError
 from .._base.files import read_text
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 
-def whole_number(least: int = 1, most: int = 1 << 31) -> object:
+def whole_number(least: int = 1, most: int = 1 << 31) -> Callable[[str], int]:
     """For ``type=`` of an argument."""
 
     def number(word: str) -> int:
@@ -43,8 +44,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     count = whole_number()
     parser.add_argument("model", metavar="MODEL.gguf", help="the model; of a split one, its first part")
     parser.add_argument("--devices", default="CPU", help="in order of priority, for example CUDA0,CPU (CPU)")
-    parser.add_argument("--threads", type=count, metavar="N", help="of the CPU (all processors)")  # type: ignore[arg-type]
-    parser.add_argument("--n-ctx", type=count, metavar="N", help="tokens that the model keeps in mind")  # type: ignore[arg-type]
+    parser.add_argument("--threads", type=count, metavar="N", help="of the CPU (all processors)")
+    parser.add_argument("--n-ctx", type=count, metavar="N", help="tokens that the model keeps in mind")
     add_import(parser)
 
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--max-tokens",
-        type=whole_number(),  # type: ignore[arg-type]
+        type=whole_number(),
         metavar="N",
         help="of each answer at most (to the end of the context)",
     )

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE.npy", help="write the vectors there: float32 (lines, dimensions)")
     parser.add_argument(
         "--batch-size",
-        type=whole_number(1, 4096),  # type: ignore[arg-type]
+        type=whole_number(1, 4096),
         default=32,
         metavar="N",
         help="texts that are computed together (32)",

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--max-tokens",
-        type=whole_number(),  # type: ignore[arg-type]
+        type=whole_number(),
         default=128,
         metavar="N",
         help="new tokens at most (128)",

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="FILE.gguf", help="for quantize --imatrix FILE.gguf")
     parser.add_argument(
         "--chunk",
-        type=whole_number(2),  # type: ignore[arg-type]
+        type=whole_number(2),
         default=512,
         metavar="N",
         help="tokens that are read together (512)",

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print text, segments and language as JSON")
     parser.add_argument("--srt", metavar="FILE", help="write subtitles there")
     parser.add_argument("--devices", default="CPU", help="in order of priority, for example CUDA0,CPU (CPU)")
-    parser.add_argument("--threads", type=whole_number(), metavar="N", help="of the CPU (all)")  # type: ignore[arg-type]
+    parser.add_argument("--threads", type=whole_number(), metavar="N", help="of the CPU (all)")
     add_import(parser)
 
 

@@ -7,14 +7,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import gguf, ops
-from .._base.errors import FileError, InvalidArgumentError, StateError, UnsupportedError, expect_int
+from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, expect_int
 from ..backend.backend import Backend
 from ..dtypes import float32, int32
 from ..sched.scheduler import Scheduler
@@ -22,6 +21,7 @@ from ..tensor.context import Context
 from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._keys import Keys
+from ._model import Model
 from ._sizes import Shaped, matrix_rows
 from .architectures import ENCODERS, Encoder, unknown
 from .text import backends_of
@@ -202,7 +202,7 @@ class _Step:
     out: Tensor
 
 
-class EmbeddingModel:
+class EmbeddingModel(Model):
     """An encoder with its tokenizer: texts in, unit vectors out.
 
     Use :func:`ggml_backend.models.load`. The object may be shared between threads.
@@ -245,11 +245,6 @@ class EmbeddingModel:
         self.name: str = str(self.metadata.get("general.name", self.architecture))
         self._scheduler: Scheduler | None = Scheduler(self.backends)
         self._steps: OrderedDict[tuple[int, int], _Step] = OrderedDict()
-
-    def _open(self) -> Scheduler:
-        if self._scheduler is None:
-            raise StateError("the model is closed")
-        return self._scheduler
 
     def _step_of(self, batch: int, tokens: int) -> _Step:
         """The graph of a batch's shape, built on first use."""
@@ -349,13 +344,6 @@ class EmbeddingModel:
                 step.context.close()
             self._steps.clear()
             self.weights.close()
-
-    def __enter__(self) -> EmbeddingModel:
-        self._open()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         if self._scheduler is None:

@@ -6,14 +6,13 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import gguf
-from .._base.errors import FileError, InvalidArgumentError, StateError, expect_int
+from .._base.errors import FileError, InvalidArgumentError, expect_int
 from ..backend.backend import Backend
 from ..dtypes import float16, float32, int32
 from ..sched.scheduler import Scheduler
@@ -21,6 +20,7 @@ from ..tensor.context import Context
 from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._keys import Keys
+from ._model import Model
 from ._whisper import LANGUAGES, Layer, Sizes, Special, decode, encode
 from .audio import HOP, RATE, log_mel, read_wav, resample
 from .text import backends_of
@@ -80,7 +80,7 @@ class _Step:
     logits: Tensor
 
 
-class SpeechModel:
+class SpeechModel(Model):
     """Whisper with its tokens, ready to listen.
 
     Use :func:`ggml_backend.models.load`. The object may be shared between threads, which wait for each other.
@@ -144,11 +144,6 @@ class SpeechModel:
         return found
 
     # ---- steps -------------------------------------------------------------------------------------------------------
-
-    def _open(self) -> Scheduler:
-        if self._scheduler is None:
-            raise StateError("the model is closed")
-        return self._scheduler
 
     def _encode(self, mel: FloatArray) -> None:
         """Computes the keys and values of a window (mels, 3000)."""
@@ -365,13 +360,6 @@ class SpeechModel:
             self._encoder = None
             self._store.close()
             self.weights.close()
-
-    def __enter__(self) -> SpeechModel:
-        self._open()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         if self._scheduler is None:

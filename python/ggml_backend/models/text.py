@@ -8,14 +8,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import gguf
-from .._base.errors import FileError, InvalidArgumentError, StateError, expect_int
+from .._base.errors import FileError, InvalidArgumentError, expect_int
 from ..backend.backend import Backend
 from ..dtypes import as_dtype, float16, int32
 from ..sched.scheduler import Scheduler
@@ -25,6 +24,7 @@ from ..tensor.tensor import Tensor
 from ._cache import Cache, Ints
 from ._cache import Sequence as CachedSequence
 from ._decoder import Inputs, Observed, Precision, decode
+from ._model import Model
 from ._sizes import Sizes
 from .architectures import decoder_of
 from .chat import ChatTemplate, Message
@@ -76,7 +76,7 @@ class _Step:
     observed: Sequence[Observed]
 
 
-class TextModel:
+class TextModel(Model):
     """A decoder with its tokenizer, ready to write.
 
     Use :func:`ggml_backend.models.load`. The object may be shared between threads: steps wait for each other.
@@ -142,11 +142,6 @@ class TextModel:
         return ChatTemplate(source, *("" if i is None else pieces[i] for i in (t.bos, t.eos)))
 
     # ---- steps -------------------------------------------------------------------------------------------------------
-
-    def _open(self) -> Scheduler:
-        if self._scheduler is None:
-            raise StateError("the model is closed")
-        return self._scheduler
 
     def _step_of(self, n_tokens: int, n_cells: int, n_out: int) -> _Step:
         """The graph of this size, built on first use."""
@@ -395,13 +390,6 @@ class TextModel:
             self._forget_graphs()
             self.cache.close()
             self.weights.close()
-
-    def __enter__(self) -> TextModel:
-        self._open()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         if self._scheduler is None:

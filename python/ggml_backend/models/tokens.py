@@ -249,7 +249,16 @@ class _ByteLevel(Tokenizer):
         return bytes(self._bytes[c] for c in text if c in self._bytes)
 
 
-class _Unigram(Tokenizer):
+class _SpaceMarked(Tokenizer):
+    """One whose pieces hold U+2581 for a space."""
+
+    def piece(self, token: int) -> bytes:
+        if self._types[token] == _CONTROL:
+            return b""
+        return self.pieces[token].replace(_SPACE, " ").encode("utf-8", "surrogateescape")
+
+
+class _Unigram(_SpaceMarked):
     """The unigram model of SentencePiece (Kudo 2018, arXiv:1804.10959)."""
 
     kind = "t5"
@@ -276,13 +285,8 @@ class _Unigram(Tokenizer):
     def _encode_plain(self, text: str, first: bool) -> list[int]:
         return _ids(self._engine, text)
 
-    def piece(self, token: int) -> bytes:
-        if self._types[token] == _CONTROL:
-            return b""
-        return self.pieces[token].replace(_SPACE, " ").encode("utf-8", "surrogateescape")
 
-
-class _WordPiece(Tokenizer):
+class _WordPiece(_SpaceMarked):
     """WordPiece as BERT uses it (Devlin et al. 2019). The file marks the first piece of a word by U+2581."""
 
     kind = "bert"
@@ -321,11 +325,6 @@ class _WordPiece(Tokenizer):
 
     def _encode_plain(self, text: str, first: bool) -> list[int]:
         return _ids(self._engine, text)
-
-    def piece(self, token: int) -> bytes:
-        if self._types[token] == _CONTROL:
-            return b""
-        return self.pieces[token].replace(_SPACE, " ").encode("utf-8", "surrogateescape")
 
 
 def _ids(engine: Engine, text: str) -> list[int]:
