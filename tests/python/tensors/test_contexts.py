@@ -120,7 +120,8 @@ def test_every_operation_follows_the_rule(case, holds_weights):
         assert build(*tensors).context is contexts["inputs"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+# The case of arange names the context of its tensor itself.
+@pytest.mark.parametrize("case", [case for case in CASES if case[0] != "arange"], ids=lambda case: case[0])
 def test_every_operation_accepts_a_context(case):
     _, build, inputs = case
     contexts = [gb.Context() for _ in inputs]
