@@ -74,7 +74,7 @@ static void typical_products_have_their_algorithm(void) {
         { GGML_TYPE_F16, 64, 255, 33, "exact" },
         { GGML_TYPE_F32, 64, 256, 9, "exact" },
     };
-    ggml_tensor * attend = ggml_flash_attn(c, ggml_new_tensor_3d(c, GGML_TYPE_F16, 64, 1, 4),
+    ggml_tensor * attend = ggml_flash_attn(c, ggml_new_tensor_3d(c, GGML_TYPE_F16, 64, 16, 4),
         ggml_new_tensor_3d(c, GGML_TYPE_F16, 64, 32, 4), ggml_new_tensor_3d(c, GGML_TYPE_F16, 32, 64, 4), false);
 #ifdef GB_CUDA_EMULATED // a device of 9.0
     for (const auto & x : cases) {

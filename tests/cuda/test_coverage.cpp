@@ -56,7 +56,12 @@ static bool has_odd_ids(const ggml_tensor * node) { // builders refuse these
     return type_of(node->src[0]) != GGML_TYPE_I32;
 }
 
+static bool has_short_mask(const ggml_tensor * node) {
+    return node->src[1] != NULL && type_of(node->src[1]) != GGML_TYPE_F32;
+}
+
 static known_difference known[] = {
+    { GGML_OP_SOFT_MAX, has_short_mask, "masks are f32", 0 },
     { GGML_OP_DUP, quantizes_by_search, "to quantize by searching is left to the CPU", 0 },
     { GGML_OP_CPY, quantizes_by_search, "to quantize by searching is left to the CPU", 0 },
     { GGML_OP_CONT, quantizes_by_search, "to quantize by searching is left to the CPU", 0 },
