@@ -58,7 +58,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 
 # Repeats that may stay: the two files (a file twice: both places are in it) -> how many, and why.
 REPEATS: dict[tuple[str, str], tuple[int, str]] = {
-    ("c/src/cpu/fuse/conv.c", "c/src/cpu/fuse/product.c"): (1, "each describes what may stand behind its node"),
     ("c/src/cpu/kernels/convolution.tpl.h", "c/src/cpu/kernels/gemm.tpl.h"): (
         1,
         "each clears a tile",

@@ -3,6 +3,7 @@
 //   attention.c  product, scale, mask, softmax, product, copy: tiles that never hold all scores
 //   product.c    a product with the elementwise operators after it
 //   conv.c       a convolution with the elementwise operators after it; IM2COL with its product
+//   stages.c     the elementwise operators after a product or a convolution
 //   rope.c       a rotation with the copy of its result
 //   rows.c       operators on rows: a few rows at a time through all of them
 //   fuse.c       the list of these kinds; memory.c: whether tensors share memory
