@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from .._base.errors import InvalidArgumentError
 from .._base.files import read_text
-from .._base.text import lines
+from .._base.text import lines, size_text
 from ..models.embedding import EmbeddingModel
 from ..models.sampling import Sampling
 from ..models.text import TextModel
@@ -120,10 +120,8 @@ def speed(model: TextModel) -> str:
         parts.append(f"prompt {s.prompt_tokens} tokens, {s.prompt_tokens / s.prompt_seconds:.0f} tokens/s")
     if s.new_seconds:
         parts.append(f"answer {s.new_tokens + 1} tokens, {s.new_tokens / s.new_seconds:.1f} tokens/s")
-    parts.append(
-        f"weights {model.weights.nbytes / 2**20:.0f} MiB, cache {model.cache.nbytes / 2**20:.0f} MiB,"
-        f" compute {model.compute_nbytes / 2**20:.0f} MiB"
-    )
+    sizes = {"weights": model.weights.nbytes, "cache": model.cache.nbytes, "compute": model.compute_nbytes}
+    parts.append(", ".join(f"{name} {size_text(nbytes)}" for name, nbytes in sizes.items()))
     return "; ".join(parts)
 
 

@@ -440,7 +440,9 @@ class Generation:
     def _choose(self) -> bool:
         """Takes the next token. Returns True at the end of the text."""
         assert self._logits is not None
-        token = self._sampling.choose(self._logits, [*self._prompt, *self.tokens], self._random)
+        n = self._sampling.repeat_last
+        recent = self.tokens if len(self.tokens) >= n else [*self._prompt[-n:], *self.tokens]
+        token = self._sampling.choose(self._logits, recent, self._random)
         if token in self._model.tokenizer.stops:
             self._finish("stop")
             return True

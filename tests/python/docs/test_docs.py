@@ -53,6 +53,7 @@ NOT_RUN = {
     ("README.md", "pip install ."): INSTALL,
     ("docs/howto/deploy.md", "pip wheel"): BUILD,
     ("docs/howto/memory-before-loading.md", "python -m ggml_backend plan MODEL"): "names no model; see docs/PLANS.md",
+    ("README.md", "ggml-backend"): "of real models; tests/python/cli/test_cli_models.py has such",
     ("README.md", "cmake -S"): BUILD,
     ("CONTRIBUTING.md", "cmake --preset"): BUILD,
     ("CONTRIBUTING.md", "pip install"): INSTALL,
