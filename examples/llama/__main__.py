@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 import ggml_backend as gb
+from ggml_backend.models import Tokenizer, tokenizer_of
 
 from ..command import add_devices, count, plain, run
 from .model import Llama, Sampler
-from .tokenizer import Tokenizer, tokenizer_of
 
 
 def show_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> None:
@@ -77,7 +77,7 @@ def generate(
         tokenizer = tokenizer_of(model.metadata, model.config.vocab)
         prompt = args.prompt.encode("utf-8", "replace").decode()
         print(plain(prompt), end="", flush=True)
-        show_text(tokenizer, model.generate(tokenizer.encode(prompt), sampler, args.n, tokenizer.stop))
+        show_text(tokenizer, model.generate(tokenizer.encode(prompt), sampler, args.n, tokenizer.stops))
 
     s = model.stats
     parts = []

@@ -139,7 +139,14 @@ class Tokenizer:
         raise NotImplementedError
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token in UTF-8. Control tokens have none. A character may spread over several tokens."""
+        """The bytes of a token in UTF-8. A character may spread over several tokens.
+
+        Control tokens have none, and neither have rows of the embedding beyond the vocabulary.
+        """
+        return self._piece(token) if 0 <= token < len(self.pieces) else b""
+
+    def _piece(self, token: int) -> bytes:
+        """The bytes of a token of the vocabulary."""
         raise NotImplementedError
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -205,7 +212,7 @@ class _SentencePiece(Tokenizer):
             else:
                 yield from (self._ids.get(f"<0x{b:02X}>", self._unknown) for b in part.encode("utf-8", "replace"))
 
-    def piece(self, token: int) -> bytes:
+    def _piece(self, token: int) -> bytes:
         kind = self._types[token]
         if kind == _BYTE:
             return self._bytes[token]
@@ -240,7 +247,7 @@ class _ByteLevel(Tokenizer):
     def _encode_plain(self, text: str, first: bool) -> list[int]:
         return _ids(self._engine, text)
 
-    def piece(self, token: int) -> bytes:
+    def _piece(self, token: int) -> bytes:
         text, kind = self.pieces[token], self._types[token]
         if kind == _CONTROL:
             return b""
@@ -252,7 +259,7 @@ class _ByteLevel(Tokenizer):
 class _SpaceMarked(Tokenizer):
     """One whose pieces hold U+2581 for a space."""
 
-    def piece(self, token: int) -> bytes:
+    def _piece(self, token: int) -> bytes:
         if self._types[token] == _CONTROL:
             return b""
         return self.pieces[token].replace(_SPACE, " ").encode("utf-8", "surrogateescape")

@@ -78,6 +78,7 @@ def test_special_tokens_are_found_unless_they_are_turned_off():
     assert not {start, end, tool} & set(tokenizer.encode("<|im_start|>a<tool><|im_end|>", special=False))
     assert tokenizer.piece(start) == b"" and tokenizer.piece(tool) == b"<tool>"
     assert tokenizer.stops == {end}
+    assert tokenizer.piece(len(tokenizer)) == tokenizer.piece(-1) == b"", "rows that no token uses"
     assert tokenizer_of(byte_level(**{"tokenizer.ggml.add_bos_token": True})[1]).encode("a")[0] == start
 
 

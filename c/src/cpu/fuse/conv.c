@@ -6,8 +6,8 @@
 // columns computes the forms of early 2024 in one step, and never stores the columns. It rounds the input as IM2COL
 // does. Results agree with the unfused ones within the rounding of a float sum.
 //
-// The operators behind a convolution are applied to rows of positions as soon as these are complete. One number for each
-// channel is a shared operand (stages.h).
+// The operators behind a convolution are applied to rows of positions as soon as these are complete.
+// One number for each channel is a shared operand (stages.h).
 #include "cpu/fuse/stages.h"
 #include "cpu/ops/conv/conv.h"
 #include "ggml-backend-impl.h"

@@ -1,8 +1,9 @@
 // fuse/stages.h - the elementwise operators behind a product or a convolution.
 //
-// Each operator reads the result of the one before it. It may also read a tensor of the same shape, or a shared operand:
-// one that repeats over the result. Each element goes through the same functions as without fusion, so the bits are the
-// same. A result that no other code can read is not stored.
+// Each operator reads the result of the operator before it. It may also read a tensor of the same
+// shape, or a shared operand, which repeats over the result. Each element goes through the same
+// functions as without fusion, so the bits are the same. A result that no other code can read is not
+// stored.
 #ifndef GB_CPU_FUSE_STAGES_H
 #define GB_CPU_FUSE_STAGES_H
 
