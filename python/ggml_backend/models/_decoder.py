@@ -27,10 +27,11 @@ Layer = tuple[Tensor, Tensor]
 class Inputs:
     """What changes from step to step.
 
-    ids, positions: int32 (T,); rows: int32 (T,), the places of the cache that the tokens write; mask, local_mask:
-    float16 (T, n), 0 or -inf for each of the first n places, of other layers and of windowed ones, None if there is no
-    such layer; out: int32, the tokens
-    whose logits are wanted.
+    ids, positions: int32 (T,)
+    rows: int32 (T,), the places of the cache that the tokens write
+    mask, local_mask: float16 (T, n), 0 or -inf for each of the first n places. ``local_mask`` is for layers with a
+        window, ``mask`` for the others. None: no layer needs it.
+    out: int32, the tokens whose logits are computed
     """
 
     ids: Tensor

@@ -1,4 +1,4 @@
-"""What all kinds of models share: a scheduler that is open or closed."""
+"""The base class of models: a scheduler that is open or closed."""
 
 from __future__ import annotations
 
