@@ -64,8 +64,9 @@ FOLDERS: dict[str, str] = {
     "sched": "base tensor backend alloc"
     " sched/input sched/assign sched/program sched/layout sched/memory sched/run sched/report",
     "cpu": "base tensor tensor/quant backend cpu/kernels cpu/ops cpu/ops/product cpu/fuse",
-    "cpu/fuse": "base tensor backend cpu cpu/kernels cpu/ops cpu/ops/product",
-    "cpu/ops": "base tensor tensor/quant cpu cpu/kernels cpu/ops/product",
+    "cpu/fuse": "base tensor backend cpu cpu/kernels cpu/ops cpu/ops/product cpu/ops/conv",
+    "cpu/ops": "base tensor tensor/quant cpu cpu/kernels cpu/ops/product cpu/ops/conv",
+    "cpu/ops/conv": "base tensor cpu cpu/kernels cpu/ops",
     "cpu/ops/product": "base tensor tensor/quant cpu cpu/kernels cpu/ops",
     "cpu/kernels": "base tensor tensor/quant cpu cpu/kernels/x86 cpu/kernels/arm",
     "cpu/kernels/x86": "base tensor tensor/quant cpu/kernels",

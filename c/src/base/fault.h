@@ -1,7 +1,7 @@
 // fault.h - what is wrong, as values beside the message of a failure.
 //
 // If a rule of an operator is broken, the failure has a row of fault.def and the values for the
-// row's message. gb_fault_write makes C's message from them. Another language makes its own message
+// row's message. tensor/fault_text.h makes C's message from them. Another language makes its own message
 // from the same row and values, with its own names of operands, axes and types. So no language
 // parses another one's message, and you can reword a row freely.
 //
@@ -37,11 +37,9 @@ struct gb_fault {
     enum ggml_op op; // of a refused node
 };
 
-// The name of the kind ("UNEQUAL"), and the message of its row, "" for GB_FAULT_NONE.
+// The name of the kind ("UNEQUAL"), and the two parts of the message of its row, "" for GB_FAULT_NONE.
 const char * gb_fault_name(enum gb_fault_kind kind);
 const char * gb_fault_message(enum gb_fault_kind kind);
-
-// Writes the message for callers in C, cut to `size` bytes; returns out.
-const char * gb_fault_write(const struct gb_fault * fault, char * out, size_t size);
+const char * gb_fault_more(enum gb_fault_kind kind);
 
 #endif // GB_BASE_FAULT_H

@@ -1,5 +1,6 @@
 // rule.c - the messages of broken rules. Nothing runs while all rules hold.
 #include "tensor/rule.h"
+#include "tensor/fault_text.h"
 
 #include <stdio.h>
 

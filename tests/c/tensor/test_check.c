@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "custom.h"
 #include "in_context.h"
+#include "tensor/fault_text.h"
 #include "test.h"
 
 #if defined(__GNUC__)

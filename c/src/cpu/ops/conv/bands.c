@@ -1,0 +1,96 @@
+// bands.c - divides the output of a convolution into bands whose input fits into a cache, and stores
+// and finishes results.
+#include "cpu/ops/conv/algorithm.h"
+
+enum {
+    COLUMNS_MIN = 256,     // of a band: fewer would copy too many positions twice
+    ROWS_MIN = 4,          // of a band
+    FLOATS_MAX = 16 << 20, // of a thread's slab
+};
+
+// The most of 1 .. n in whose direction a slab has at most `limit` floats; at least `least`. `both`: the number of the
+// other direction.
+static int64_t most_of(const struct gb_conv_job * j, bool along_rows, int64_t n, int64_t both, int64_t channels,
+    int64_t least, int64_t limit) {
+    int64_t low = GB_MIN(least, n), high = n;
+    while (low < high) {
+        const int64_t at = low + (high - low + 1) / 2;
+        const bool fits = along_rows ? gb_slab_floats(j, both, at, channels, limit) >= 0
+                                     : gb_slab_floats(j, at, both, channels, limit) >= 0;
+        low = fits ? at : low;
+        high = fits ? high : at - 1;
+    }
+    return low;
+}
+
+struct gb_conv_bands gb_conv_bands_of(const struct gb_conv_job * j, int64_t limit) {
+    const int64_t width = j->axis[0].out, height = j->axis[1].out, channels = j->ic * j->axis[2].kernel;
+    struct gb_conv_bands b;
+    const int64_t columns = most_of(j, false, width, GB_MIN(height, ROWS_MIN), channels, COLUMNS_MIN, 2 * limit);
+    b.n_columns = gb_div_up(width, columns);
+    b.columns = gb_div_up(gb_div_up(width, b.n_columns), 16) * 16;
+    b.columns = GB_MIN(b.columns, width);
+    b.n_columns = gb_div_up(width, b.columns);
+    const int64_t rows = most_of(j, true, height, b.columns, channels, ROWS_MIN, limit);
+    b.n_rows = gb_div_up(height, rows);
+    b.rows = gb_div_up(height, b.n_rows);
+    b.n_rows = gb_div_up(height, b.rows);
+    const int64_t floats = gb_slab_floats(j, b.columns, b.rows, channels, FLOATS_MAX);
+    b.floats = floats < 0 ? -1 : floats + GB_CONV_SLACK;
+    return b;
+}
+
+struct gb_conv_unit gb_conv_unit_at(const struct gb_conv_job * j, const struct gb_conv_bands * b, int64_t blocks,
+    int64_t i) {
+    struct gb_conv_unit u = { .block = i % blocks };
+    i /= blocks;
+    u.slab.first[0] = i % b->n_columns * b->columns;
+    i /= b->n_columns;
+    u.slab.first[1] = i % b->n_rows * b->rows;
+    i /= b->n_rows;
+    u.slab.first[2] = i % j->axis[2].out;
+    i /= j->axis[2].out;
+    u.group = i % j->groups;
+    u.batch = i / j->groups;
+    u.slab.n[0] = GB_MIN(b->columns, j->axis[0].out - u.slab.first[0]);
+    u.slab.n[1] = GB_MIN(b->rows, j->axis[1].out - u.slab.first[1]);
+    u.slab.n[2] = 1;
+    u.slab.channels = j->ic * j->axis[2].kernel;
+    return u;
+}
+
+void gb_conv_store(const struct gb_conv_job * j, const struct gb_slab * s, int64_t f, int64_t n, const float * x,
+    float * y) {
+    int64_t column = f % s->pitch;
+    y += f / s->pitch * j->axis[0].out;
+    for (int64_t at = 0; at < n; column = 0, y += j->axis[0].out) {
+        const int64_t run = GB_MIN(n - at, s->pitch - column), used = GB_MIN(run, s->n[0] - column);
+        for (int64_t i = 0; i < used; i++) { // a few, for which a call would take longer
+            y[column + i] = x[at + i];
+        }
+        at += run;
+    }
+}
+
+void gb_conv_finish(const struct gb_cpu_call * call, const struct gb_conv_job * j, const struct gb_conv_unit * u,
+    int64_t o, int64_t n) {
+    const struct gb_slab * s = &u->slab;
+    const bool whole = s->n[0] == j->axis[0].out;
+    const int64_t rows = whole ? 1 : s->n[1], run = whole ? s->n[0] * s->n[1] : s->n[0];
+    for (int64_t c = o; c < o + n && j->epilogue != NULL; c++) {
+        for (int64_t r = 0; r < rows; r++) {
+            j->epilogue->finish(call, j->epilogue, gb_conv_y(j, u, c) + r * j->axis[0].out, u->group * j->oc + c, run);
+        }
+    }
+}
+
+const float * gb_conv_weights(const struct gb_cpu_call * call, const struct gb_conv_job * j, int64_t group, int64_t o,
+    int64_t n, float * buffer) {
+    const int64_t terms = gb_conv_terms(j);
+    const char * w = j->w + (size_t) ((group * j->oc + o) * terms) * ggml_type_size(j->w_type);
+    if (gb_are_floats(j->w_type, sizeof(float), w, 2)) {
+        return (const float *) (const void *) w;
+    }
+    gb_load(call->k, j->w_type, n * terms, buffer, w, ggml_type_size(j->w_type));
+    return buffer;
+}
