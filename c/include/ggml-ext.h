@@ -183,7 +183,7 @@ GGML_API struct ggml_tensor * ggml_timestep_embedding(struct ggml_context * ctx,
 
 // Recurrent layers, F32. All but ggml_ssm_conv pack two things into their result: the outputs y, then states.
 // n_states: how many states are kept. The first is that after the last token, state r that r tokens earlier. A state
-// before the first token is not written.
+// before the first token is the one that the sequence starts from.
 
 // sx [K-1+T, C, S], c [K, C] -> [C, T, S]: the convolution of each channel with its kernel
 GGML_API struct ggml_tensor * ggml_ssm_conv(struct ggml_context * ctx, struct ggml_tensor * sx, struct ggml_tensor * c);

@@ -34,8 +34,8 @@ def ssm_scan(
     A: ``(heads, 1)``, or ``(heads, n)``
     B, C: ``(sequences, tokens, groups, n)``; groups of neighbouring heads share them
     ids: int32 ``(sequences,)``: the row of ``s`` that a sequence starts from
-    n_states: how many states to return: after the last token, one token earlier, ... What would come before
-        the first token is undefined.
+    n_states: how many states to return: after the last token, one token earlier, ... States before
+        the first token are the one that the sequence starts from.
 
     Returns ``y`` with the shape of ``x``, and states ``(n_states * sequences, heads, p, n)``. Both are views.
     """

@@ -467,7 +467,7 @@ def interrupted() -> None:
 
 def forks() -> None:
     """Children of rank 0 cannot use the cluster, and their exit does not disturb it."""
-    with gb.cluster(deadline=20, n_threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
+    with gb.cluster.start(deadline=20, n_threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
         wanted = model.run(sched, 7)
         for status in (0, 3):
             child = os.fork()
@@ -475,7 +475,9 @@ def forks() -> None:
                 try:
                     cluster.backends()[0].allocate(64)
                 except gb.GgmlError as error:
-                    assert "forked" in str(error) or "no such rank" in str(error) or "no cluster" in str(error), error
+                    assert "forked" in str(error) or "no such rank" in str(error) or "no open cluster" in str(error), (
+                        error
+                    )
                     cluster.close()
                     sys.exit(status)
                 sys.exit(99)
@@ -486,7 +488,7 @@ def forks() -> None:
 
 def forgets() -> None:
     """No call closes the cluster."""
-    compute_on(gb.cluster(deadline=20, n_threads=1).backends()[0])
+    compute_on(gb.cluster.start(deadline=20, n_threads=1).backends()[0])
 
 
 def raises() -> None:

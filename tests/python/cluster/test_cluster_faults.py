@@ -265,8 +265,8 @@ def test_one_cluster_at_a_time():
         ({"deadline": "1"}, "deadline must be seconds"),
         ({"heartbeat": -1}, "heartbeat must be seconds"),
         ({"deadline": 1, "heartbeat": 10}, "heartbeat, 10 s, must be at most half of the deadline, 1 s"),
-        ({"threads": 0}, "n_threads must be a number from 1 up"),
-        ({"threads": True}, "n_threads must be a number from 1 up"),
+        ({"n_threads": 0}, "n_threads must be a number from 1 up"),
+        ({"n_threads": True}, "n_threads must be a number from 1 up"),
     ],
 )
 def test_wrong_options(options, message):

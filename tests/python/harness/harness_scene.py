@@ -126,7 +126,7 @@ class Scene:
     def __init__(self) -> None:
         self.path = model_file()
         self.cpu = gb.Backend("CPU", n_threads=2)
-        self.sim = gb.Backend("SIM", mem="4M")
+        self.sim = gb.Backend.simulated(mem="4M")
         self.weights = gb.Context()
         self.w, self.v = self.weights.tensor((N, N), name="w"), self.weights.tensor((N, N), name="v")
         self.buffer = self.weights.allocate(self.cpu, usage="weights")

@@ -273,7 +273,8 @@ def known_shape(
         return None
     try:
         with np.errstate(all="ignore"):
-            return np.shape(reference(*values))
+            found = reference(*values)
+            return None if found is None else np.shape(found)
     except (ValueError, IndexError, ZeroDivisionError):
         return None
 
@@ -316,6 +317,9 @@ def trial(
             except gb.errors.UnsupportedError:
                 continue
             except gb.GgmlError as error:
+                if "NumPy cannot show" in str(error):  # only some of the ways read every node
+                    counts["not shown by NumPy"] += 1
+                    continue
                 results[where] = None
                 counts["refused at run time"] += 1
                 if isinstance(error, gb.errors.StateError):
@@ -323,6 +327,8 @@ def trial(
     except BaseException:
         print(f"shapes {shapes}, custom {custom!r}", flush=True)
         raise
+    if not results:
+        return
     base, expected = next(iter(results.items()))
     for where, got in results.items():
         if (got is None) != (expected is None):

@@ -558,3 +558,17 @@ def test_bias_activation_and_residual_keep_their_bits(groups):
 
     for threads in (1, 2):
         np.testing.assert_array_equal(computed(build, True, threads), computed(build, False, threads))
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("padding", [0, 1, 1000])
+def test_a_convolution_without_input_channels_gives_zeros(cpu, kernel, padding):
+    with gb.Context() as ctx:
+        w, x = ctx.tensor((6, 0, kernel, kernel)), ctx.tensor((1, 0, 8, 9))
+        y = gb.ops.conv_2d(w, x, padding=padding)
+        scheduler, graph = gb.Scheduler(cpu), ctx.graph(y)
+        scheduler.allocate(graph)
+        w.set(np.zeros(w.shape, np.float32))
+        x.set(np.zeros(x.shape, np.float32))
+        scheduler.compute(graph)
+        assert y.size and not y.numpy().any()

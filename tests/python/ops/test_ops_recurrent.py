@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def ssm_scan(n_states):
     def scan(s, x, dt, A, B, C, ids):
         sequences, tokens, heads, _ = x.shape
         group = np.arange(heads) // (heads // B.shape[2])
-        y, states = np.zeros_like(x), np.zeros((n_states, sequences, *s.shape[1:]))
+        y, states = np.zeros_like(x), np.broadcast_to(s[ids], (n_states, sequences, *s.shape[1:])).copy()
         for q in range(sequences):
             h = s[ids[q]]
             for t in range(tokens):
@@ -65,6 +67,7 @@ SCANS = [
     (16, 1, 40, 1, 5, 2, 3, 16, 1), (16, 1, 7, 1, 1, 1, 1, 16, 1), (128, 64, 3, 1, 1, 1, 1, 1, 1),
     (128, 64, 4, 2, 9, 1, 2, 1, 3), (64, 5, 6, 3, 2, 2, 2, 1, 2), (5, 3, 4, 2, 6, 1, 1, 1, 1),
     (96, 40, 2, 1, 3, 2, 4, 96, 3), (8, 33, 2, 2, 20, 1, 1, 8, 1),
+    (16, 40, 2, 1, 1, 2, 3, 1, 4), (3, 2, 2, 1, 2, 1, 1, 3, 5),
 ]  # fmt: skip
 
 
@@ -94,7 +97,7 @@ def delta_net(n_states):
     def net(q, k, v, g, beta, state):
         sequences, tokens, heads, size = v.shape
         q, k = (np.repeat(t, sequences // t.shape[0], 0)[:, :, np.arange(heads) % t.shape[2]] for t in (q, k))
-        y, states = np.zeros_like(v), np.zeros((n_states, *state.shape))
+        y, states = np.zeros_like(v), np.broadcast_to(state, (n_states, *state.shape)).copy()
         for t in range(tokens):
             state = state * np.exp(g[:, t])[:, :, None, :]
             error = v[:, t] - np.einsum("bhij,bhj->bhi", state, k[:, t])
@@ -111,6 +114,7 @@ def delta_net(n_states):
 NETS = [
     (128, 2, 1, 1, 1, 1, 1, 1), (128, 4, 2, 9, 1, 1, 1, 1), (64, 3, 3, 3, 2, 1, 64, 2), (32, 2, 2, 70, 2, 2, 32, 1),
     (5, 4, 2, 6, 4, 2, 1, 3), (33, 2, 1, 4, 1, 1, 33, 4), (1, 2, 1, 5, 1, 1, 1, 1), (16, 6, 3, 2, 1, 1, 1, 2),
+    (33, 2, 1, 1, 2, 1, 1, 3), (4, 2, 2, 2, 1, 1, 4, 5),
 ]  # fmt: skip
 
 
@@ -134,6 +138,45 @@ def test_gated_delta_net(size, heads, key_heads, tokens, sequences, key_sequence
             real(sequences, heads, size, size),
         ]
         both(lambda *t: gb.ops.gated_delta_net(*t, n_states), inputs, delta_net(n_states))
+
+
+@pytest.mark.parametrize("empty", itertools.chain.from_iterable(itertools.combinations("NPHRTSG", n) for n in (1, 2)))
+def test_ssm_scan_of_empty_tensors(cpu, empty):
+    n, p, h, r, t, s, g = (0 if name in empty else 2 for name in "NPHRTSG")
+    with gb.Context() as ctx:
+        shapes = [(r, h, p, n), (s, t, h, p), (s, t, h), (h, 1), (s, t, g, n), (s, t, g, n)]
+        tensors = [*(ctx.tensor(shape) for shape in shapes), ctx.tensor((s,), "int32")]
+        try:
+            y, states = gb.ops.ssm_scan(*tensors)
+        except gb.errors.InvalidArgumentError:
+            return
+        scheduler, graph = gb.Scheduler(cpu), ctx.graph(y, states)
+        scheduler.allocate(graph)
+        for x in tensors:
+            x.set(np.zeros(x.shape, x.dtype.numpy))
+        try:
+            scheduler.compute(graph)
+        except gb.errors.InvalidArgumentError:
+            assert "R" in empty, "an index out of range"
+            return
+        assert not y.numpy().any() and not states.numpy().any()
+
+
+def test_without_tokens_the_states_stay(cpu):
+    with gb.Context() as ctx:
+        s, ids = real(3, 4, 6, 64), array([2, 1], "int32")
+        sources = [s, real(2, 0, 4, 6), real(2, 0, 4), real(4, 1), real(2, 0, 2, 64), real(2, 0, 2, 64), ids]
+        given = [ctx.constant(x.values.astype(np.int32 if x is ids else np.float32)) for x in sources]
+        _, scanned = gb.ops.ssm_scan(*given, 2)
+        state = real(2, 2, 5, 5)
+        empty = [np.zeros((2, 0, 2, n), np.float32) for n in (5, 5, 5, 1, 1)]
+        given = [ctx.constant(x) for x in empty]
+        _, kept = gb.ops.gated_delta_net(*given, ctx.constant(state.values.astype(np.float32)), 2)
+        graph, scheduler = ctx.graph(scanned, kept), gb.Scheduler(cpu)
+        scheduler.allocate(graph)
+        scheduler.compute(graph)
+        np.testing.assert_array_equal(scanned.numpy(), np.tile(s.values[[2, 1]].astype(np.float32), (2, 1, 1, 1)))
+        np.testing.assert_array_equal(kept.numpy(), np.tile(state.values.astype(np.float32), (2, 1, 1, 1)))
 
 
 def of_sequences(x, n):

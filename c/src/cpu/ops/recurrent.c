@@ -140,6 +140,9 @@ struct scan {
     float *lanes, *decay, *factors; // scratch: the state; decays of a token; A, laid out like the state
 };
 
+// Floats of one part of the scratch memory. A state without elements still has a decay.
+static int64_t scan_part(const struct ggml_tensor * s) { return GB_MAX(s->ne[0], 1) * GB_LANES; }
+
 static struct scan scan_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     struct scan a = { .s = node->src[0],
         .x = node->src[1],
@@ -153,9 +156,9 @@ static struct scan scan_of(const struct gb_cpu_call * call, const struct ggml_te
     a.y = (float *) node->data;
     a.states = a.y + gb_count(a.x);
     if (call != NULL) {
-        a.lanes = gb_my_floats(call, 3 * a.size * GB_LANES);
-        a.decay = a.lanes + a.size * GB_LANES;
-        a.factors = a.decay + a.size * GB_LANES;
+        a.lanes = gb_my_floats(call, 3 * scan_part(a.s));
+        a.decay = a.lanes + scan_part(a.s);
+        a.factors = a.decay + scan_part(a.s);
     }
     return a;
 }
@@ -186,6 +189,15 @@ static void scan_lanes(const struct scan * a, int64_t row, int64_t n, int64_t to
 static float * slot_of(const struct scan * a, int64_t token, int64_t sequence) {
     const int64_t r = a->tokens - 1 - token, whole = a->size * a->width * a->heads;
     return r < a->n_states ? a->states + (r * a->sequences + sequence) * whole : NULL;
+}
+
+// States before the first token are the one that the sequence starts from.
+static void keep_first_scan(const struct scan * a, const struct piece * p, int64_t row, const float * from) {
+    const int64_t whole = a->size * a->width * a->heads;
+    for (int64_t r = a->tokens; r < a->n_states; r++) {
+        float * slot = a->states + (r * a->sequences + p->sequence) * whole + row * a->size;
+        memcpy(slot, from, (size_t) (p->n * a->size) * sizeof(float));
+    }
 }
 
 // Row by row, for few tokens. from: the first row of the piece
@@ -270,6 +282,7 @@ static void run_ssm_scan(const struct gb_cpu_call * call, struct ggml_tensor * n
             return;
         }
         const float * from = floats_at(a.s, 0, 0, id) + row * a.size;
+        keep_first_scan(&a, &p, row, from);
         if (a.tokens <= FEW_TOKENS && a.size >= SHORT_ROW) {
             scan_rows(call, &a, &p, row, from);
         } else {
@@ -302,7 +315,7 @@ static int ssm_scan_tasks(const struct ggml_tensor * node, int n_threads) {
 }
 
 static size_t ssm_scan_work(const struct ggml_tensor * node, int n_tasks) {
-    return gb_floats_size(3 * node->src[0]->ne[0] * GB_LANES, n_tasks);
+    return gb_floats_size(3 * scan_part(node->src[0]), n_tasks);
 }
 
 // ----------------------------------------------------------------------------------------------------- GATED_DELTA_NET
@@ -360,12 +373,15 @@ static float * delta_out(const struct delta * a, const struct piece * p, int64_t
     return a->y + ((p->sequence * a->tokens + t) * a->heads + p->head) * a->size + p->first;
 }
 
-// The rows of the piece in the slot of the state after this token, if it is kept.
+// The rows of the piece in the state r tokens before the end.
+static float * delta_state(const struct delta * a, const struct piece * p, int64_t r) {
+    return a->states + (((r * a->sequences + p->sequence) * a->heads + p->head) * a->size + p->first) * a->size;
+}
+
+// The same after this token, if that state is kept.
 static float * delta_slot(const struct delta * a, const struct piece * p, int64_t t) {
     const int64_t r = a->tokens - 1 - t;
-    return r >= a->n_states
-               ? NULL
-               : a->states + (((r * a->sequences + p->sequence) * a->heads + p->head) * a->size + p->first) * a->size;
+    return r >= a->n_states ? NULL : delta_state(a, p, r);
 }
 
 // Row by row, for few tokens.
@@ -421,6 +437,9 @@ static void run_gated_delta_net(const struct gb_cpu_call * call, struct ggml_ten
     for (int64_t u = first; u < last; u++) {
         const struct piece p = piece_at(u, a.size, a.heads);
         const float * from = a.from + ((p.sequence * a.heads + p.head) * a.size + p.first) * a.size;
+        for (int64_t r = a.tokens; r < a.n_states; r++) { // before the first token: the state that it starts from
+            memcpy(delta_state(&a, &p, r), from, (size_t) (p.n * a.size) * sizeof(float));
+        }
         if (a.tokens <= FEW_TOKENS) {
             delta_rows(call, &a, &p, from);
         } else {

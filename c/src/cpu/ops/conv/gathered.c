@@ -33,7 +33,7 @@ static float input_at(const struct gb_conv_job * j, const char * channel, int64_
 // Terms by n positions from `first` on. False: the run is over.
 static bool gather(const struct gb_cpu_call * call, const struct gb_conv_job * j, int64_t batch, int64_t group,
     int64_t first, int64_t n, float * y) {
-    const int64_t area = gb_conv_terms(j) / j->ic;
+    const int64_t area = gb_conv_terms(j) / GB_MAX(j->ic, 1);
     for (int64_t c = 0; c < j->ic; c++) {
         const char * channel = j->x + (size_t) batch * j->x_batch + (size_t) (group * j->ic + c) * j->x_channel;
         for (int64_t k = 0; k < area; k++, y += GB_GEMM_NR_MAX) {

@@ -175,7 +175,7 @@ size_t gb_conv_in_place_work_size(const struct gb_conv_job * j, int n_tasks) {
 static struct gb_conv_bands stretches_of(const struct gb_conv_job * j) {
     const int64_t n = gb_conv_positions(j), nr = GB_GEMM_NR_MAX;
     struct gb_conv_bands b = { .rows = 1, .n_rows = 1 };
-    b.columns = GB_MIN(n, GB_MAX(SLAB_FLOATS / j->ic / nr * nr, 2 * nr));
+    b.columns = GB_MIN(n, GB_MAX(SLAB_FLOATS / GB_MAX(j->ic, 1) / nr * nr, 2 * nr));
     b.n_columns = gb_div_up(n, b.columns);
     return b;
 }
