@@ -4,6 +4,7 @@
 //   tensor.c, context.c       tensors, views, layouts, names, flags; the pools in which they lie
 //   types.c                   element formats, from types.def and quant/formats.def
 //   access.c, describe.c      single elements; a tensor as text in a message
+//   fault_text.c              the message of an error, from its values (base/fault.h)
 //   graph.c                   graphs;  graph_print.c, graph_file.c: shown, and as files
 //   nodes.c, record.c         nodes as a message to another process (nodes.h); a tensor as bytes
 //   backward.c                derivatives of graphs, by the rules of derivatives.c

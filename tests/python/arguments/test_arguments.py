@@ -26,7 +26,7 @@ def makers() -> dict[str, object]:
         "Buffer": cpu.allocate(4096), "Context": ctx,
         "Scheduler": gb.Scheduler([sim, cpu]), "int": 1, "float": 1.0, "str": "x", "bool": False,
         "Any": np.zeros((4, 4), np.float32), "SupportsIndex": 0,
-        "DTypeLike": "float32", "IntPair": 1, "Callable": print, "SupportsIndex | Sequence[int]": 1,
+        "DTypeLike": "float32", "IntPair": 1, "Amounts": 1, "Callable": print, "SupportsIndex | Sequence[int]": 1,
         "Event": gb.backend.Event(sim),
         "TensorAllocator": gb.sched.TensorAllocator(cpu, 4096), "GraphAllocator": gb.sched.GraphAllocator(cpu),
     }  # fmt: skip
@@ -85,9 +85,13 @@ def call(name: str, wanted: str, wrong: object, given: dict[str, object]) -> Non
             continue
         else:
             kinds = [kind for kind in given if re.search(rf"\b{re.escape(kind)}\b", text)]
-            if not kinds:
+            choices = re.match(r"Literal\['(\w+)'", text)
+            if choices:
+                value = choices[1]
+            elif kinds:
+                value = [given[kinds[0]]] if text.startswith("Sequence") else given[kinds[0]]
+            else:
                 pytest.skip(f"no value for {parameter.name}: {text}")
-            value = [given[kinds[0]]] if text.startswith("Sequence") else given[kinds[0]]
         if (
             parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.VAR_POSITIONAL)
             and not named
