@@ -3,8 +3,8 @@
 // The same source can be linked in or built as a module. To link it in, call the backend's own
 // register function. As a module, add this line to one file:
 //
-// GGML_BACKEND_MODULE("mine", my_backend_register)    // enum ggml_status my_backend_register(void): calls
-//                                                     // ggml_backend_register
+//     GGML_BACKEND_MODULE("mine", my_backend_register)    // enum ggml_status my_backend_register(void): calls
+//                                                         // ggml_backend_register
 //
 // Compile with hidden visibility and GGML_BACKEND_MODULE_BUILD defined. Link the small library of
 // forwarding functions: in CMake with target_link_libraries(mine PRIVATE ggml_backend::module),
