@@ -177,6 +177,9 @@ fi
 step "PyTorch: the device ARRAY"
 sh tools/check_torch.sh
 
+step "whole models beside transformers, real speech"
+sh tools/check_models.sh
+
 step "clusters: random graphs over a simulated network, and all that runs over MPI, over MPICH"
 GGML_TEST_GRAPHS=1000 "$py" -m pytest -q tests/python/cluster/test_cluster.py
 GGML_TEST_DEATHS=12 "$py" -m pytest -q tests/python/cluster/test_cluster_mpi.py -k dies

@@ -53,9 +53,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     """The rules of :class:`Sampling`."""
     parser.add_argument(
         "--precision",
-        choices=("default", "f32"),
-        default="default",
-        help="f32: do not round what quantized weights multiply to 8 bits; slower (default)",
+        choices=("default", "f16", "f32"),
+        default="f16",
+        help="of what quantized weights multiply: default rounds to 8 bits, which is faster (f16)",
     )
     group = parser.add_argument_group("choice of the next token")
     group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest (0)")
@@ -98,7 +98,7 @@ def load_text(options: argparse.Namespace) -> TextModel:
         _names(options.devices),
         n_threads=options.threads,
         n_ctx=options.n_ctx,
-        precision=getattr(options, "precision", "default"),
+        precision=getattr(options, "precision", "f16"),
     )
 
 

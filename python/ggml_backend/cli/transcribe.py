@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("audio", metavar="AUDIO.wav", help="any rate and number of channels")
     parser.add_argument("--language", metavar="CODE", help="for example en (that of the first 30 seconds)")
     parser.add_argument("--translate", action="store_true", help="write English")
+    parser.add_argument(
+        "--beams", type=whole_number(1, 16), default=1, metavar="N", help="texts that are followed at once (1)"
+    )
     parser.add_argument("--json", action="store_true", help="print text, segments and language as JSON")
     parser.add_argument("--srt", metavar="FILE", help="write subtitles there")
     parser.add_argument("--devices", default="CPU", help="in order of priority, for example CUDA0,CPU (CPU)")
@@ -33,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
             Path(options.audio),
             language=options.language,
             task="translate" if options.translate else "transcribe",
+            beams=options.beams,
             progress=Bar("transcribe", "s of audio", 100),
         )
     if options.srt:

@@ -53,6 +53,9 @@ static void every_shape_at(const struct gb_level * level) {
                 begin();
                 struct ggml_tensor * node = product((enum ggml_type) type, 32, terms[t], rows[r]);
                 algorithm(node, level->name);
+                ggml_mul_mat_set_prec(node, GGML_PREC_F16);
+                CHECK((strcmp(algorithm(node, level->name), "two_bytes") == 0) ==
+                      ggml_is_quantized((enum ggml_type) type));
                 ggml_mul_mat_set_prec(node, GGML_PREC_F32);
                 algorithm(node, level->name);
                 end();
@@ -97,6 +100,10 @@ static void expected_at(const struct gb_level * level) {
     struct ggml_tensor * exact = product(GGML_TYPE_Q4_0, 32, 512, 2);
     ggml_mul_mat_set_prec(exact, GGML_PREC_F32);
     CHECK_STR(algorithm(exact, level->name), "dots");
+    CHECK_MSG(level->kernels->gemm_q8_mr % 2 == 0, "two_bytes needs panels of an even number of rows");
+    struct ggml_tensor * many = product(GGML_TYPE_Q4_0, 1 << 14, 512, 1025);
+    ggml_mul_mat_set_prec(many, GGML_PREC_F16);
+    CHECK_STR(algorithm(many, level->name), "blocked_f32");
     struct ggml_tensor * outer =
         ggml_out_prod(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4), ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 6, 4));
     CHECK_STR(algorithm(outer, level->name), "blocked_f32");
@@ -136,6 +143,8 @@ static void by_traits_at(const struct gb_level * level) {
             pairs ? "blocked_bf16" : "blocked_f32");
         CHECK_STR(algorithm_with(product(GGML_TYPE_F16, 32, 512, 65), level->name, &traits), "blocked_f32");
         struct ggml_tensor * exact = product(GGML_TYPE_BF16, 32, 512, 65);
+        ggml_mul_mat_set_prec(exact, GGML_PREC_F16);
+        CHECK_STR(algorithm_with(exact, level->name, &traits), "blocked_f32");
         ggml_mul_mat_set_prec(exact, GGML_PREC_F32);
         CHECK_STR(algorithm_with(exact, level->name, &traits), "blocked_f32");
         end();
