@@ -113,6 +113,5 @@ def test_invalid_scales_affect_only_their_row(name: str, backends: list[gb.Backe
         x = rng.standard_normal((batch, k), np.float32)
         for backend in backends[:2]:
             got = product(backend, blocks, name, x, "default", padded=False)[:, good]
-            assert (
-                np.abs(got - x.astype(np.float64) @ weights.T) <= bound(weights, x.astype(np.float64), "default")
-            ).all()
+            error = np.abs(got - x.astype(np.float64) @ weights.T)
+            assert (error <= bound(weights, x.astype(np.float64), "default")).all()
