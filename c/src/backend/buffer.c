@@ -288,7 +288,7 @@ enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_ten
         GB_FAIL_IF(buffer != NULL && buffer->iface.get_base == NULL, GGML_STATUS_INVALID_STATE,
             "%s: the memory of tensor '%s' was given back (its scheduler was reset or needed it)", func, t->name);
         GB_FAIL_IF(t->data != NULL && !gb_view_is_bound(t), GGML_STATUS_INVALID_STATE,
-            "%s: tensor '%s' is a view of '%s', which was moved since", func, t->name, t->view_src->name);
+            "%s: tensor '%s' is a view of '%s', which has moved", func, t->name, t->view_src->name);
         return GGML_STATUS_SUCCESS;
     }
     if (t->view_src && t->view_src->data) {
