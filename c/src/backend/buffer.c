@@ -364,7 +364,7 @@ enum ggml_status gb_tensor_write(struct ggml_tensor * tensor, const void * data,
         if (status != GGML_STATUS_SUCCESS) {
             return status;
         }
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
         data = (const char *) data + GB_POLL_BYTES;
     }
     return write_piece(tensor, data, offset, size);
@@ -376,7 +376,7 @@ static enum ggml_status read_pieces(const struct ggml_tensor * tensor, void * da
         if (status != GGML_STATUS_SUCCESS) {
             return status;
         }
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
         data = (char *) data + GB_POLL_BYTES;
     }
     return read_piece(tensor, data, offset, size);
@@ -415,7 +415,7 @@ static enum ggml_status scatter(char * to, const struct ggml_tensor * t, const c
                     memcpy(row + (size_t) i0 * t->nb[0], from, element);
                     if (++n % POLL == 0) {
                         gb_mapped_leave();
-                        GB_TRY(gb_go_on());
+                        GB_TRY(gb_check_poll());
                         gb_mapped_enter();
                     }
                 }

@@ -45,7 +45,7 @@ struct ggml_context {
     struct ggml_scratch scratch; // data NULL: none
     int numbers[2];              // of nodes and of leafs: lower bound of the next automatic names
 
-    struct gb_brief_lock * lock;
+    struct gb_spin_lock * lock;
 };
 
 _Static_assert(sizeof(struct ggml_object) % GGML_MEM_ALIGN == 0, "payloads are aligned");
@@ -90,7 +90,7 @@ static bool init_memory(struct ggml_context * ctx, struct ggml_init_params param
     }
     ctx->at = ctx->mem_buffer;
     ctx->left = ctx->mem_size;
-    ctx->lock = gb_brief_lock_for(ctx);
+    ctx->lock = gb_spin_lock_for(ctx);
     return true;
 }
 
@@ -130,12 +130,12 @@ bool gb_context_has(const struct ggml_context * ctx, const void * pointer) {
     if (!gb_context_is_growable(ctx)) {
         return at - (uintptr_t) ctx->mem_buffer < ctx->mem_size;
     }
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     bool has = false;
     for (const struct chunk * chunk = ctx->chunks; chunk != NULL && !has; chunk = chunk->next) {
         has = at - (uintptr_t) chunk < CHUNK_ALIGN + chunk->size;
     }
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return has;
 }
 
@@ -281,9 +281,9 @@ static void * make(struct ggml_context * ctx, struct request * o) {
     const uint32_t thread = gb_thread_number();
     enum outcome outcome;
     for (;;) {
-        gb_brief_lock(ctx->lock);
+        gb_spin_lock(ctx->lock);
         outcome = attempt(ctx, o, thread);
-        gb_brief_unlock(ctx->lock);
+        gb_spin_unlock(ctx->lock);
         if (outcome != NEEDS_CHUNK) {
             break;
         }
@@ -313,7 +313,7 @@ static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const 
     size_t data_size, bool in_pool) {
     const uint32_t thread = gb_thread_number();
     struct ggml_tensor * tensor = NULL;
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const bool behind = in_pool || !ctx->no_alloc;
     const size_t data = behind ? data_size : 0, left = ctx->left;
     if (left >= 2 * sizeof(*tensor) && data <= left - 2 * sizeof(*tensor) &&
@@ -326,7 +326,7 @@ static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const 
         tensor = begin_object(ctx, memory, size, GGML_OBJECT_TENSOR, thread);
         fill(tensor, layout, behind);
     }
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return tensor;
 }
 
@@ -382,24 +382,24 @@ static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32
 // Holds the lock throughout, because no other thread may add an object until the end.
 void gb_context_drop(struct ggml_context * ctx, void * payload) {
     const uint32_t thread = gb_thread_number();
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     drop(ctx, (struct ggml_object *) payload - 1, thread);
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
 }
 
 // Nodes and leafs have separate numbers.
 int gb_context_number(struct ggml_context * ctx, bool is_leaf, int least) {
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const int number = GB_MAX(ctx->numbers[is_leaf], least);
     ctx->numbers[is_leaf] = number + 1;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return number;
 }
 
 void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number) {
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     ctx->numbers[is_leaf] = GB_MAX(ctx->numbers[is_leaf], number + 1);
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
 }
 
 // ---------------------------------------------------------------------------------------------------- what is in there
@@ -426,10 +426,10 @@ static void show(const struct ggml_context * ctx, const struct ggml_object * obj
 
 // The first tensor after the object, from the beginning for NULL. It stays in the list from now on.
 static struct ggml_tensor * tensor_after(const struct ggml_context * ctx, const struct ggml_object * object) {
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     struct ggml_object * found = find_tensor(next_object(ctx, object));
     show(ctx, found);
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return found ? (struct ggml_tensor *) (void *) (found + 1) : NULL;
 }
 
@@ -449,7 +449,7 @@ struct ggml_tensor * ggml_get_next_tensor(const struct ggml_context * ctx, struc
 static bool look_for(const struct ggml_context * ctx, const char * name, struct ggml_object ** at,
     struct ggml_tensor ** found) {
     char text[GGML_MAX_NAME];
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     struct ggml_object * object = *at;
     for (int n = 0; n < NAMES_AT_ONCE && *found == NULL; n++) {
         object = find_tensor(next_object(ctx, object));
@@ -463,7 +463,7 @@ static bool look_for(const struct ggml_context * ctx, const char * name, struct 
         }
     }
     show(ctx, object);
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return object == NULL || *found != NULL;
 }
 
@@ -489,9 +489,9 @@ size_t ggml_get_max_tensor_size(const struct ggml_context * ctx) {
 
 size_t ggml_used_mem(const struct ggml_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const size_t used = ctx->used;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return used;
 }
 
@@ -502,9 +502,9 @@ void * ggml_get_mem_buffer(const struct ggml_context * ctx) {
 
 size_t ggml_get_mem_size(const struct ggml_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const size_t size = ctx->mem_size;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return size;
 }
 
@@ -512,26 +512,26 @@ size_t ggml_get_mem_size(const struct ggml_context * ctx) {
 
 bool ggml_get_no_alloc(struct ggml_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, false);
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const bool no_alloc = ctx->no_alloc;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return no_alloc;
 }
 
 void ggml_set_no_alloc(struct ggml_context * ctx, bool no_alloc) {
     GB_CHECK_ARG_RETURNING(ctx, );
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     ctx->no_alloc = no_alloc;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
 }
 
 // Returns the used bytes of the old scratch, so that a program can return to it.
 size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const size_t offs = ctx->scratch.data ? ctx->scratch.offs : 0;
     ctx->scratch = scratch;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return offs;
 }
 
@@ -559,10 +559,10 @@ void ggml_print_object(const struct ggml_object * obj) {
 
 // The iteration of ggml_print_objects. NULL: from the beginning.
 static const struct ggml_object * object_after(const struct ggml_context * ctx, const struct ggml_object * object) {
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const struct ggml_object * next = next_object(ctx, object);
     show(ctx, next);
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return next;
 }
 

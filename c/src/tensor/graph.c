@@ -70,7 +70,7 @@ static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
 // ------------------------------------------------------------------------------------------------------------- visited
 
 // The key of a removed tensor's slot. No tensor has this address, because tensors are aligned.
-#define TAKEN_BACK ((struct ggml_tensor *) (uintptr_t) 1)
+#define REMOVED_KEY ((struct ggml_tensor *) (uintptr_t) 1)
 
 // Linear probing from the address modulo the size. The loop ends after all slots, because a
 // program's set may be full.
@@ -262,7 +262,7 @@ static enum ggml_status append(struct builder * b, struct ggml_tensor * tensor) 
         graph->grads[graph->n_nodes] = tensor->grad;
     }
     graph->nodes[graph->n_nodes++] = tensor;
-    return graph->n_nodes % ASK == 0 ? gb_go_on() : GGML_STATUS_SUCCESS;
+    return graph->n_nodes % ASK == 0 ? gb_check_poll() : GGML_STATUS_SUCCESS;
 }
 
 // Visits depth first and appends a tensor after its sources. Marks a tensor before its sources,
@@ -336,14 +336,14 @@ static void name_new(const struct builder * b) {
 static void unmark(struct ggml_hash_set set, const struct ggml_tensor * tensor) {
     struct ggml_tensor ** slot = gb_hash_set_slot(set, tensor);
     if (slot != NULL && *slot != NULL) {
-        *slot = TAKEN_BACK;  // not NULL, because other keys may follow it
+        *slot = REMOVED_KEY;  // not NULL, because other keys may follow it
     }
 }
 
 // Removes this build's marks and restores the struct. Older marks were set when these slots were
 // free, so freeing the slots breaks no search. If the graph has grown during this build, older
 // marks are in the old set as well.
-static void take_back(struct builder * b) {
+static void undo_build(struct builder * b) {
     struct ggml_cgraph * graph = b->graph;
     const struct ggml_hash_set set = graph->visited_hash_table;
     const struct ggml_hash_set old = b->before.visited_hash_table;
@@ -363,7 +363,7 @@ static void take_back(struct builder * b) {
         }
     }
     for (size_t i = 0; i < set.size; i++) {
-        if (set.keys[i] == TAKEN_BACK) {
+        if (set.keys[i] == REMOVED_KEY) {
             set.keys[i] = NULL;
         }
     }
@@ -383,7 +383,7 @@ enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor 
     if (status == GGML_STATUS_SUCCESS) {
         name_new(&b);
     } else {
-        take_back(&b);
+        undo_build(&b);
     }
     gb_vec_free(&b.stack);
     return status;
