@@ -1,10 +1,10 @@
 // profile.c - memory for records, and the profile that a thread uses.
 //
 // All memory is allocated at the start, and entries are only appended. So a record is written under
-// a brief lock, never moves, and does not change afterwards, except for the end of a run. A hash of
-// its description finds a step again.
+// a short lock, never moves, and does not change afterwards, except for the end of a run. A hash
+// table finds a step by its description.
 //
-// Invariant: entries before n_steps, n_records and n_runs are complete, after a fork, too.
+// Invariant: entries before n_steps, n_records and n_runs are complete, also after a fork.
 #include "backend/profile.h"
 
 #include <stdatomic.h>
@@ -21,12 +21,12 @@
 #define DEFAULT_RECORDS ((size_t) 1 << 20)
 #define MOST_RECORDS ((size_t) 1 << 26)
 #define MOST_STEPS ((size_t) 1 << 14)
-#define NO_RUN UINT32_MAX  // a run without space, whose records are dropped, too
+#define NO_RUN UINT32_MAX  // a run without space; its records are dropped, too
 
 struct ggml_profile {
-    atomic_int refs; // the owner's, and one of each thread that uses it
+    atomic_int refs; // one of the owner, and one of each thread that uses the profile
 
-    // guarded by the brief lock of the profile
+    // guarded by the lock of the profile
     size_t n_steps, n_records, n_runs;
     uint64_t n_dropped;
     size_t max_steps, max_records;
@@ -40,7 +40,8 @@ struct ggml_profile {
 
 atomic_int gb_profiles;
 
-// What the calling thread records. The profile is a reference of ggml_profile_use, or borrowed by gb_profile_enter.
+// The recording state of the calling thread. The profile is a reference of ggml_profile_use, or
+// borrowed by gb_profile_enter.
 static _Thread_local struct gb_profile_scope now = { .device = "CPU" };
 
 // ----------------------------------------------------------------------------------------------------------- profiles
@@ -173,10 +174,11 @@ void gb_profile_fail_run(void) {
 
 static void put_text(char * to, size_t size, const char * text) {
     const size_t length = text == NULL ? 0 : strlen(text);
-    memcpy(to, text == NULL ? "" : text, GB_MIN(length, size - 1)); // all is zero before
+    memcpy(to, text == NULL ? "" : text, GB_MIN(length, size - 1)); // all bytes are zero before
 }
 
-// The matrix of the first product, else the first source of the first node. NULL: nothing is read.
+// The matrix of the first product, else the first source of the first node. NULL if there is no
+// source.
 static const struct ggml_tensor * source_of(const struct gb_profile_note * note) {
     const struct ggml_tensor * first = NULL;
     for (int i = 0; i < note->n_nodes; i++) {
@@ -223,8 +225,8 @@ static uint64_t hash_text(uint64_t hash, const char * text) {
     return gb_hash_u64(hash + size);
 }
 
-// Hashes all that describe() writes except the sizes, which are those of the first time. 0: no node
-// computes.
+// Hashes all that describe() writes except the sizes, which are those of the first computation. 0
+// if no node computes.
 static uint64_t hash_of(const struct gb_profile_note * note) {
     const struct ggml_tensor * source = source_of(note);
     uint64_t hash = hash_text(hash_text(1, now.device), note->fusion);
@@ -241,7 +243,7 @@ static uint64_t hash_of(const struct gb_profile_note * note) {
 }
 
 // Finds the number of the step with this hash. If there is none, adds `fresh`, unless that is NULL.
-// False: no such step, and none was added. The caller holds the lock.
+// False: no such step exists, and none was added. The caller holds the lock.
 static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_profile_step * fresh,
     uint32_t * found) {
     size_t at = (size_t) (hash >> 1) & (p->n_slots - 1);
@@ -261,7 +263,7 @@ static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_
     return true;
 }
 
-// False: it would be a new step, but `fresh` is NULL.
+// False: the record needs a new step, but `fresh` is NULL.
 static bool add_record(struct ggml_profile * p, struct ggml_profile_record * record, uint64_t hash,
     const struct ggml_profile_step * fresh) {
     struct gb_brief_lock * lock = gb_brief_lock_for(p);
@@ -309,7 +311,7 @@ void gb_profile_drop(uint64_t n) {
         gb_brief_lock(lock);
         p->n_dropped += n;
         gb_brief_unlock(lock);
-        now.n_added += n;  // the backend itself has made them
+        now.n_added += n;  // the backend has recorded them
     }
 }
 
@@ -326,7 +328,7 @@ static size_t count_of(struct ggml_profile * p, const size_t * n) {
 
 static bool has_place(const char * func, const void * to, size_t n) {
     GB_FAIL_IF_RETURNING(n > 0 && to == NULL, false, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: %zu entries are asked for, but there is no memory for them", func, n);
+        "%s: there is no memory for %zu entries", func, n);
     return true;
 }
 

@@ -1,7 +1,8 @@
-// plan_budget.c - counts the steps that a plan may still cost.
+// plan_budget.c - counts the remaining steps of a plan.
 //
-// Reading the clock costs many steps, so the clock and the thread's poll are read once per GB_PLAN_CHECK_STEPS. Both
-// may end the work. Neither steers it: equal items give equal plans unless one of them ends the work.
+// Reading the clock costs many steps, so the clock and the thread's poll are read once per
+// GB_PLAN_CHECK_STEPS. Each may end the work, but does not influence it otherwise. So equal items
+// give equal plans unless the work is ended.
 #include "plan/plan_impl.h"
 #include "base/current.h"
 #include "base/env.h"
