@@ -30,7 +30,8 @@ static bool is_right(float got, uint32_t want, bool exact) {
 
 static bool report(const char * where, const char * what, float got, uint32_t want) {
     gb_fail(GGML_STATUS_UNSUPPORTED,
-        "level %s: %s is %g, must be %g: this library was compiled with options that change arithmetic, like -ffast-math,"
+        "level %s: %s is %g, must be %g: this library was compiled with options that change arithmetic, like "
+        "-ffast-math,"
         " -Ofast and -ffinite-math-only; compile it without them",
         where, what, (double) got, (double) gb_f32_from_bits(want));
     return false;
