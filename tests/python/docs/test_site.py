@@ -177,7 +177,7 @@ def test_links_are_rewritten(written: str, shown: str) -> None:
 
 
 def test_every_example_has_a_page() -> None:
-    code = {p for p in (DOCS.parent / "examples").rglob("*") if p.suffix in {".py", ".c", ".h", ".ipynb", ".toml"}}
+    code = {p for p in (DOCS.parent / "examples").rglob("*") if p.suffix in {".py", ".c", ".h", ".toml"}}
     shared = {DOCS.parent / "examples" / "command.py"}
     assert code - shared <= set(links.linked_files(DOCS))
 
