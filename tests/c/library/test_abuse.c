@@ -255,7 +255,8 @@ static void drop_opt_context(const struct ggml_context * given) {
 
 static void opt_init(struct ggml_context * ctx, struct ggml_opt_context * opt, struct ggml_opt_params params,
     int64_t nx) {
-    ggml_opt_init(ctx, opt, params, nx);
+    const bool is_costly = nx > 1 << 16 && nx < INT64_MAX / 64; // would really be allocated
+    ggml_opt_init(ctx, opt, params, is_costly ? 1 << 16 : nx);
     drop_opt_context(opt != NULL ? ctx : opt_state.ctx);
 }
 
