@@ -420,9 +420,9 @@ static enum ggml_status make_items(struct liveness * l) {
 static enum ggml_status compute(struct liveness * l, const struct gb_liveness_input * in) {
     GB_TRY(init_state(l, in));
     GB_TRY(find_usages(l));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     GB_TRY(find_loads(l));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     if (!gb_vec_reserve(&l->items, (size_t) in->n_nodes / 2)) {
         return GGML_STATUS_ALLOC_FAILED;
     }

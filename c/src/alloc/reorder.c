@@ -488,7 +488,7 @@ static enum ggml_status find_path(struct search * s, int * order, bool * found) 
     s->limit = given_peak(s);
     first_state(s);
     for (int step = 0; step < n; step++) {
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
         if (!advance(s, step % 2, step)) {
             return GGML_STATUS_SUCCESS;
         }

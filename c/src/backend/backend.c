@@ -470,7 +470,7 @@ static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_te
     const int64_t n_runs = dense ? 1 : n_units;
     for (int64_t r = 0; r < ggml_nrows(dst); r++) {
         if (r % 256 == 255) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
         const int64_t i1 = r % dst->ne[1], i2 = r / dst->ne[1] % dst->ne[2], i3 = r / dst->ne[1] / dst->ne[2];
         const size_t row = (size_t) i1 * dst->nb[1] + (size_t) i2 * dst->nb[2] + (size_t) i3 * dst->nb[3];

@@ -288,7 +288,7 @@ enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_ten
         GB_FAIL_IF(buffer != NULL && buffer->iface.get_base == NULL, GGML_STATUS_INVALID_STATE,
             "%s: the memory of tensor '%s' was given back (its scheduler was reset or needed it)", func, t->name);
         GB_FAIL_IF(t->data != NULL && !gb_view_is_bound(t), GGML_STATUS_INVALID_STATE,
-            "%s: tensor '%s' is a view of '%s', which was moved since", func, t->name, t->view_src->name);
+            "%s: tensor '%s' is a view of '%s', which has moved", func, t->name, t->view_src->name);
         return GGML_STATUS_SUCCESS;
     }
     if (t->view_src && t->view_src->data) {
@@ -364,7 +364,7 @@ enum ggml_status gb_tensor_write(struct ggml_tensor * tensor, const void * data,
         if (status != GGML_STATUS_SUCCESS) {
             return status;
         }
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
         data = (const char *) data + GB_POLL_BYTES;
     }
     return write_piece(tensor, data, offset, size);
@@ -376,7 +376,7 @@ static enum ggml_status read_pieces(const struct ggml_tensor * tensor, void * da
         if (status != GGML_STATUS_SUCCESS) {
             return status;
         }
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
         data = (char *) data + GB_POLL_BYTES;
     }
     return read_piece(tensor, data, offset, size);
@@ -415,7 +415,7 @@ static enum ggml_status scatter(char * to, const struct ggml_tensor * t, const c
                     memcpy(row + (size_t) i0 * t->nb[0], from, element);
                     if (++n % POLL == 0) {
                         gb_mapped_leave();
-                        GB_TRY(gb_go_on());
+                        GB_TRY(gb_check_poll());
                         gb_mapped_enter();
                     }
                 }

@@ -131,15 +131,15 @@ bool gb_profile_begin_run(void) {
     if (p == NULL || now.in_run) {
         return false;
     }
-    struct gb_brief_lock * lock = gb_brief_lock_for(p);
+    struct gb_spin_lock * lock = gb_spin_lock_for(p);
     const struct ggml_profile_run run = { gb_time_ns(), 0, gb_thread_number(), false };
-    gb_brief_lock(lock);
+    gb_spin_lock(lock);
     const bool fits = p->n_runs < p->max_records;
     now.run = fits ? (uint32_t) p->n_runs : NO_RUN;
     if (fits) {
         p->runs[p->n_runs++] = run;
     }
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     now.in_run = true;
     return true;
 }
@@ -150,23 +150,23 @@ void gb_profile_end_run(bool begun, bool complete) {
         return;
     }
     const int64_t end = gb_time_ns();
-    struct gb_brief_lock * lock = gb_brief_lock_for(p);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(p);
+    gb_spin_lock(lock);
     if (now.run != NO_RUN) {
         p->runs[now.run].end_ns = end;
         p->runs[now.run].complete = complete;
     }
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     now.in_run = false;
 }
 
 void gb_profile_fail_run(void) {
     struct ggml_profile * p = now.profile;
     if (p != NULL && now.run != NO_RUN) {
-        struct gb_brief_lock * lock = gb_brief_lock_for(p);
-        gb_brief_lock(lock);
+        struct gb_spin_lock * lock = gb_spin_lock_for(p);
+        gb_spin_lock(lock);
         p->runs[now.run].complete = false;
-        gb_brief_unlock(lock);
+        gb_spin_unlock(lock);
     }
 }
 
@@ -266,8 +266,8 @@ static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_
 // False: the record needs a new step, but `fresh` is NULL.
 static bool add_record(struct ggml_profile * p, struct ggml_profile_record * record, uint64_t hash,
     const struct ggml_profile_step * fresh) {
-    struct gb_brief_lock * lock = gb_brief_lock_for(p);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(p);
+    gb_spin_lock(lock);
     const bool fits = now.run != NO_RUN && p->n_records < p->max_records;
     const bool known = !fits || find_step(p, hash, fresh, &record->step);
     if (fits && known) {
@@ -275,7 +275,7 @@ static bool add_record(struct ggml_profile * p, struct ggml_profile_record * rec
     } else if (known || fresh != NULL) {
         p->n_dropped++;
     }
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     return known || fresh != NULL;
 }
 
@@ -307,10 +307,10 @@ void gb_profile_add(const struct gb_profile_note * note) {
 void gb_profile_drop(uint64_t n) {
     struct ggml_profile * p = now.profile;
     if (p != NULL) {
-        struct gb_brief_lock * lock = gb_brief_lock_for(p);
-        gb_brief_lock(lock);
+        struct gb_spin_lock * lock = gb_spin_lock_for(p);
+        gb_spin_lock(lock);
         p->n_dropped += n;
-        gb_brief_unlock(lock);
+        gb_spin_unlock(lock);
         now.n_added += n;  // the backend has recorded them
     }
 }
@@ -319,10 +319,10 @@ void gb_profile_drop(uint64_t n) {
 
 // The current number of entries. Entries before it do not change.
 static size_t count_of(struct ggml_profile * p, const size_t * n) {
-    struct gb_brief_lock * lock = gb_brief_lock_for(p);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(p);
+    gb_spin_lock(lock);
     const size_t found = *n;
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     return found;
 }
 
@@ -358,24 +358,24 @@ int64_t ggml_profile_get_records(ggml_profile_t profile, struct ggml_profile_rec
 // Copies each run under the lock, because a run may end at any time.
 int64_t ggml_profile_get_runs(ggml_profile_t profile, struct ggml_profile_run * runs, size_t first, size_t n) {
     GB_CHECK_ARG_RETURNING(profile, -1);
-    struct gb_brief_lock * lock = gb_brief_lock_for(profile);
+    struct gb_spin_lock * lock = gb_spin_lock_for(profile);
     const size_t count = count_of(profile, &profile->n_runs);
     if (!has_place(__func__, runs, n)) {
         return -1;
     }
     for (size_t i = first; i < count && i - first < n; i++) {
-        gb_brief_lock(lock);
+        gb_spin_lock(lock);
         runs[i - first] = profile->runs[i];
-        gb_brief_unlock(lock);
+        gb_spin_unlock(lock);
     }
     return (int64_t) count;
 }
 
 uint64_t ggml_profile_n_dropped(ggml_profile_t profile) {
     GB_CHECK_ARG_RETURNING(profile, 0);
-    struct gb_brief_lock * lock = gb_brief_lock_for(profile);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(profile);
+    gb_spin_lock(lock);
     const uint64_t n = profile->n_dropped;
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     return n;
 }

@@ -12,7 +12,7 @@ void gb_plan_check_clock(struct gb_plan_budget * budget) {
     const bool timed_out = budget->deadline != INT64_MAX && gb_thread_time_ns() >= budget->deadline;
     budget->unchecked = 0;
     budget->aborted =
-        budget->aborted || gb_go_on() != GGML_STATUS_SUCCESS || (budget->stop && atomic_load(budget->stop));
+        budget->aborted || gb_check_poll() != GGML_STATUS_SUCCESS || (budget->stop && atomic_load(budget->stop));
     budget->timed_out = budget->timed_out || timed_out;
     budget->steps = timed_out || budget->aborted ? 0 : budget->steps;
 }

@@ -156,7 +156,7 @@ static enum ggml_status place_from(struct gb_plan_placer * p, const uint32_t * o
             return GGML_STATUS_ALLOC_FAILED;
         }
         if (*k % GB_PLAN_POLL == 0 || *k == n || steps >= GB_PLAN_CHECK_STEPS) {
-            GB_TRY(budget ? GGML_STATUS_SUCCESS : gb_go_on());
+            GB_TRY(budget ? GGML_STATUS_SUCCESS : gb_check_poll());
             *over = budget && !gb_plan_spend(budget, steps);
             steps = 0;
         }
@@ -175,7 +175,7 @@ static enum ggml_status place_by_hints(struct gb_plan_placer * p, const uint32_t
             return GGML_STATUS_ALLOC_FAILED;
         }
         if (k % GB_PLAN_POLL == 0) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
     }
     return GGML_STATUS_SUCCESS;

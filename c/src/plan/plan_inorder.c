@@ -88,7 +88,7 @@ static enum ggml_status run(struct gb_plan_part * part, struct space * s, const 
     uint32_t ended = 0;
     for (uint32_t i = 0; i < part->n; i++) {
         if (i % GB_PLAN_POLL == 0) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
         for (const uint32_t end = begin[part->buffers[i].first + 1]; ended < end; ended++) {
             if (!give_back(s, part->trial[order[ended]], part->buffers[order[ended]].size)) {

@@ -55,7 +55,7 @@ static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_
     const struct gb_sched_memory_prices * memory, const gb_sched_parts_list * earlier) {
 #define NEXT(part) \
     GB_TRY(part);  \
-    GB_TRY(gb_go_on())
+    GB_TRY(gb_check_poll())
     const struct gb_sched_input * in = &p->in;
     const struct gb_sched_assigned * assigned = &p->assigned;
     const struct gb_sched_program * program = &p->program;

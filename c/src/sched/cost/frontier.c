@@ -444,7 +444,7 @@ static enum ggml_status take_step(struct search * s, int step) {
     }
     for (size_t k = 0; k < s->now.cost.n && s->history.n <= s->max_states; k++) {
         if (k % ASK == 0) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
         if (!branch(s, step, k)) {
             return GGML_STATUS_ALLOC_FAILED;

@@ -137,7 +137,7 @@ static enum ggml_status fill_paths(struct solver * s) {
     for (unsigned n = 0;; n++) {
         uint32_t h;
         if (n % ASK == 0) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
         if (v == s->sink) {
             depth = push(s, depth);

@@ -197,13 +197,13 @@ enum ggml_status gb_sched_collect(const struct ggml_backend_sched * s, struct gb
     in->n_backends = s->n_backends;
     in->policy = s->policy;
     GB_TRY(add_nodes(in, graph));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     GB_TRY(find_sources(in));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     GB_TRY(keep_unread(in));
     GB_TRY(allocate_tables(in));
     GB_TRY(fill_tables(s, in, locate));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     return copy_leafs(in, graph);
 }
 

@@ -342,7 +342,7 @@ static enum ggml_status drop_in_place(struct layout * l, const struct gb_livenes
 // Only arenas that exceed their load are planned again with nothing in place.
 static enum ggml_status lay_out_well(struct layout * l) {
     GB_TRY(find_lifetimes(l, false, &l->live));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     GB_TRY(lay_out_arenas(l));
     bool at_loads = true;
     for (int b = 0; b < l->in->n_backends; b++) {
@@ -458,7 +458,7 @@ static enum ggml_status lay_out(struct layout * l, const gb_sched_parts_list * e
         return GGML_STATUS_ALLOC_FAILED;
     }
     GB_TRY(name_storage(l));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     GB_TRY(find_template(l, earlier));
     if (l->tmpl == NULL) {
         GB_TRY(lay_out_well(l));

@@ -144,7 +144,7 @@ static enum ggml_status count_copies(const struct finder * p) {
     for (size_t k = 0; k < p->program->splits.n && status == GGML_STATUS_SUCCESS; k++) {
         count_in(p, (int) k, roots);
         count_of_nodes(p, (int) k, roots);
-        status = gb_go_on();
+        status = gb_check_poll();
     }
     gb_free(roots);
     return status;
@@ -183,7 +183,7 @@ static enum ggml_status find_fallbacks(const struct finder * p, const uint64_t *
         if (by >= 0 && !note(p, i, by)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
     }
     return GGML_STATUS_SUCCESS;
 }
