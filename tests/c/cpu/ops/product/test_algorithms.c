@@ -45,6 +45,11 @@ static bool is_weight(enum ggml_type type) {
                gb_quant_format_of(type)->to_float != NULL);
 }
 
+// Weights that are multiplied with bytes by default.
+static bool has_bytes(enum ggml_type type) {
+    return ggml_is_quantized(type) && gb_quant_format_of(type)->use != GB_USE_ACTIVATIONS;
+}
+
 static void every_shape_at(const struct gb_level * level) {
     static const int64_t rows[] = { 1, 2, 3, 4, 16, 17, 64, 65, 600 }, terms[] = { 256, 512, 4096 };
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
@@ -54,8 +59,7 @@ static void every_shape_at(const struct gb_level * level) {
                 struct ggml_tensor * node = product((enum ggml_type) type, 32, terms[t], rows[r]);
                 algorithm(node, level->name);
                 ggml_mul_mat_set_prec(node, GGML_PREC_F16);
-                CHECK((strcmp(algorithm(node, level->name), "two_bytes") == 0) ==
-                      ggml_is_quantized((enum ggml_type) type));
+                CHECK((strcmp(algorithm(node, level->name), "two_bytes") == 0) == has_bytes((enum ggml_type) type));
                 ggml_mul_mat_set_prec(node, GGML_PREC_F32);
                 algorithm(node, level->name);
                 end();
