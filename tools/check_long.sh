@@ -49,6 +49,13 @@ if [ "$used" -gt 1536 ] && ! grep -q 'RELWITHDEBINFO:.*-g' build/dev/CMakeCache.
     exit 1
 fi
 
+step "the wheel: at most 4 MB"
+for wheel in build/wheel/*.whl; do
+    size=$(wc -c <"$wheel")
+    echo "$wheel: $size bytes"
+    [ "$size" -le 4000000 ] || exit 1
+done
+
 step "ctest, address and undefined-behaviour sanitizers"
 cmake -S . -B build/asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \
     -DCMAKE_C_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" >/dev/null
