@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the tests of whole models that need other packages: networks and tokenizers beside transformers, speech that Piper
-# makes, Silero VAD beside ONNX Runtime. Installs the wheel of `make` and these packages into build/torch-venv.
+# Runs the tests of whole models that need other packages: networks and tokenizers beside transformers, speech that
+# Piper makes, Silero VAD beside ONNX Runtime. Installs the wheel of `make` and these packages into build/torch-venv.
 # make check-long calls it.
 set -eu
 cd "$(dirname "$0")/.."
