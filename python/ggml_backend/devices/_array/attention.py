@@ -78,16 +78,15 @@ def _soft_max(library: Library, scores: Any, sinks: Any) -> Any:
 @op("soft_max", in_place=True, dtypes=FLOAT_NAMES, when=_masks, prepare=True)
 def soft_max(device: Family, node: Node, out: Any, a: Any, mask: Any = None, sinks: Any = None) -> Step:
     library = device.library
-    scale, multiply, soft_max = node.params["scale"], library.functions["scale"], library.soft_max
-    if mask is None and sinks is None:
-        if scale == 1:
-            return device.step_of(soft_max, node, out, (a,))
-        return device.step_of(lambda x, out=None: soft_max(multiply(x, scale), out), node, out, (a,))
+    scale, soft_max = node.params["scale"], library.soft_max
+    if mask is None and sinks is None and scale == 1:
+        return device.step_of(soft_max, node, out, (a,))
     a, out = (axes(library, array, 4) for array in (a, out))
     biases = None if mask is None else Biases(library, mask, tuple(a.shape), node.params["max_bias"])
 
     def weights(x: Any, *more: Any) -> Any:
-        x = x if scale == 1 else multiply(x, scale)
+        if scale != 1:  # in double if a product may leave the range of float32
+            x = (x if abs(scale) <= 1 else library.xp.astype(x, library.double)) * scale
         x = x if biases is None else biases.add(x, more[0], False)
         return _soft_max(library, x, None if sinks is None else more[-1])
 

@@ -11,7 +11,20 @@ from ..._base.errors import InvalidArgumentError, UnsupportedError
 from ..._ffi import lib
 from .._program import by_slot, overwritten_of, program_of
 from ..device import Call, Node, register_device
-from . import attention, copies, elements, matrices, missing, products, recurrent, resample, rotation, rows, windows
+from . import (
+    attention,
+    copies,
+    elements,
+    matrices,
+    missing,
+    products,
+    recurrent,
+    reductions,
+    resample,
+    rotation,
+    rows,
+    windows,
+)
 from .family import Family, then
 from .fusion import Fusion
 from .layout import is_aligned
@@ -41,13 +54,14 @@ class ArrayDevice(Family):
     _fill = elements.fill
     _arange = elements.arange
     _mul_mat = products.mul_mat
+    _mul_mat_id = products.mul_mat_id
     _mul_mat_experts = products.mul_mat_experts
+    _out_prod = products.out_prod
     _add_id = rows.add_id
     _norm = rows.norm
     _l2_norm = rows.l2_norm
     _cumsum = rows.cumsum
-    _argsort = rows.argsort
-    _top_k = rows.top_k
+    _order = rows.order
     _soft_max = attention.soft_max
     _flash_attn_ext = attention.flash_attn_ext
     _diag_mask = rows.diag_mask
@@ -67,6 +81,7 @@ class ArrayDevice(Family):
     _pad = resample.pad
     _pad_reflect_1d = resample.pad_reflect_1d
     _roll = resample.roll
+    _pool = windows.pool
     _conv_2d = windows.conv_2d
     _conv_3d = windows.conv_3d
     _im2col = windows.im2col
@@ -79,7 +94,13 @@ class ArrayDevice(Family):
     _copy_elements = copies.copy_elements
     _repeat = copies.repeat
     _concat = copies.concat
-    _sums = copies.sums
+    _sum_rows = reductions.sum_rows
+    _sum_all = reductions.sum_all
+    _argmax = reductions.argmax
+    _group_norm = reductions.group_norm
+    _soft_max_back = reductions.soft_max_back
+    _rms_norm_back = reductions.rms_norm_back
+    _repeat_back = reductions.repeat_back
 
     def __init__(
         self,

@@ -111,9 +111,10 @@ def glu(device: Family, node: Node, out: Any, a: Any, b: Any = None) -> Step:
 
 @op("silu_back", dtypes=FLOAT_NAMES, prepare=True, in_place=True)
 def silu_back(device: Family, node: Node, out: Any, x: Any, grad: Any) -> Step:
-    sigmoid = device.library.functions["sigmoid"]
+    sigmoid, xp = device.library.functions["sigmoid"], device.library.xp
 
     def back(x: Any, g: Any) -> Any:
+        x = xp.clip(x, -1e4, 1e4)  # beyond, the derivative is 0 or 1; at infinity the formula is 0 times infinity
         s = sigmoid(x)
         return g * s * (1 + x * (1 - s))
 

@@ -47,6 +47,7 @@ class Library:
     has_events: bool = False
     can_fuse: bool = False
     stream: Any = None
+    double: Any  #: the dtype float64, or the widest float that the device has
 
     # ------------------------------------------------------------------------------------------------------- memory
 
@@ -298,6 +299,7 @@ class NumPyLike(Library):
     def __init__(self, np: Any, xp: Any) -> None:
         self.np = np
         self.xp = xp
+        self.double = np.float64
         self.functions = _functions(np)
 
     def view(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:

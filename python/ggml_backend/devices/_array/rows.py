@@ -48,16 +48,12 @@ def cumsum(device: Family, node: Node, out: Any, a: Any) -> Step:
     return device.value_of(lambda x: xp.cumulative_sum(x, axis=-1), node, out, (a,))
 
 
-@op("argsort", dtypes=FLOAT_NAMES, prepare=True)
-def argsort(device: Family, node: Node, out: Any, a: Any) -> Step:
-    xp, descending = device.library.xp, node.params["descending"]
-    return device.value_of(lambda x: xp.argsort(x, axis=-1, descending=descending), node, out, (a,))
-
-
-@op("top_k", dtypes=FLOAT_NAMES, prepare=True)
-def top_k(device: Family, node: Node, out: Any, a: Any) -> Step:
+@op("argsort", "top_k", dtypes=FLOAT_NAMES, prepare=True)
+def order(device: Family, node: Node, out: Any, a: Any) -> Step:
+    """Equal elements keep their order, and NaN is last. TOP_K keeps the first places of a falling order."""
     xp, k = device.library.xp, node.shape[-1]
-    return device.value_of(lambda x: xp.argsort(x, axis=-1, descending=True)[..., :k], node, out, (a,))
+    falling = node.op == "top_k" or node.params["descending"]
+    return device.value_of(lambda x: xp.argsort(-x if falling else x, axis=-1)[..., :k], node, out, (a,))
 
 
 @op("diag_mask_inf", "diag_mask_zero", in_place=True, dtypes=FLOAT_NAMES, when=_one_source, prepare=True)

@@ -26,13 +26,16 @@ class Windows:
     copy, or of the images themselves."""
 
     def __init__(
-        self, library: Library, x: Any, dtype: DType, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
-    ) -> None:
+        self, library: Library, x: Any, dtype: DType, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes,
+        outside: float = 0.0,
+    ) -> None:  # fmt: skip
         self._copy: Step | None = None
         if any(padding):
             room = [n + 2 * p for n, p in zip(x.shape[2:], padding, strict=True)]
             padded = library.empty((*x.shape[:2], *room), dtype)
             library.clear(padded)()
+            if outside:
+                padded += outside
             inner = tuple(slice(p, p + n) for n, p in zip(x.shape[2:], padding, strict=True))
             self._copy = library.assign(padded[(slice(None), slice(None), *inner)], x)
             x = padded
@@ -68,7 +71,8 @@ def _convolution(device: Family, node: Node, out: Any, w: Any, x: Any, groups: i
 def _product_of_windows(library: Library, x: Any, w: Any, sizes: Sequence[Sizes], groups: int) -> Any:
     """A product of kernels with windows as columns."""
     xp, n, (kernels, channels, *kernel) = library.xp, x.shape[0], w.shape
-    windows = Windows(library, x, F32, kernel, *sizes)
+    stride, padding, dilation = sizes
+    windows = Windows(library, x, F32, kernel, stride, padding, dilation)
     k = len(kernel)
     columns = xp.permute_dims(windows.fill(), (0, 1, *range(2 + k, 2 + 2 * k), *range(2, 2 + k)))
     columns = xp.reshape(columns, (n, groups, channels * prod(kernel), prod(windows.places)))
@@ -116,8 +120,8 @@ def im2col(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
     library, p = device.library, node.params
     n = 4 if p["is_2d"] else 3
     w, x, out = (axes(library, array, n) for array in (w, x, out))
-    sizes = [v if p["is_2d"] else (v,) for v in (p["stride"], p["padding"], p["dilation"])]
-    windows = Windows(library, x, node.sources[1].dtype, w.shape[2:], *sizes)
+    stride, padding, dilation = (v if p["is_2d"] else (v,) for v in (p["stride"], p["padding"], p["dilation"]))
+    windows = Windows(library, x, node.sources[1].dtype, w.shape[2:], stride, padding, dilation)
     out = cut(library, out, [*([m] for m in out.shape[:-1]), [x.shape[1], *w.shape[2:]]])
     return _rows_of_windows(device, node, out, windows)
 
@@ -187,3 +191,27 @@ def _transposed(device: Family, node: Node, out: Any, w: Any, x: Any, stride: Si
         return _spread(library, xp.reshape(columns, (n, kernels, *kernel, *places)), stride)
 
     return device.value_of(transposed, node, out, (w, x))
+
+
+def _pools(node: Node) -> bool | str:
+    padding = node.params["padding"]
+    whole = all(p == int(p) for p in (padding if isinstance(padding, tuple) else (padding,)))
+    return (node.params["op"] in ("max", "avg") and whole) or "a padding of parts of elements"
+
+
+@op("pool_1d", "pool_2d", dtypes=FLOAT_NAMES, when=_pools, prepare=True)
+def pool(device: Family, node: Node, out: Any, a: Any) -> Step:
+    """Means count the padding as zeros. In the padding is no maximum."""
+    library, xp, p = device.library, device.library.xp, node.params
+    n = 1 if node.op == "pool_1d" else 2
+    kernel, stride, padding = (
+        tuple(int(v) for v in p[name]) if n == 2 else (p[name],) for name in ("kernel", "stride", "padding")
+    )
+    a, out = (axes(library, array, 2 + n) for array in (a, out))
+    is_max, last = p["op"] == "max", tuple(range(2 + n, 2 + 2 * n))
+
+    def pooled(x: Any) -> Any:
+        windows = Windows(library, x, F32, kernel, stride, padding, (1,) * n, -np.inf if is_max else 0.0).fill()
+        return xp.max(windows, axis=last) if is_max else xp.mean(windows, axis=last)
+
+    return device.value_of(pooled, node, out, (a,))
