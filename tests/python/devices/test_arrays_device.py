@@ -38,7 +38,8 @@ assert "torch" not in sys.modules
 
 def test_the_table_of_options_is_that_of_the_class():
     text = in_tree("docs/howto/array-device.md").read_text()
-    table = dict(re.findall(r"^\| `([a-z]\w*)` \| ([^|]+) \|", text[text.index("| option | default |") :], re.MULTILINE))
+    rows = text[text.index("| option | default |") :]
+    table = dict(re.findall(r"^\| `([a-z]\w*)` \| ([^|]+) \|", rows, re.MULTILINE))
     parameters = inspect.signature(gb.devices.ArrayDevice).parameters
     assert list(table) == list(parameters)
     for name, default in table.items():

@@ -37,7 +37,7 @@ def _masks(node: Node) -> bool | str:
 
 
 class Biases:
-    """What is added to the scores (batches, heads, queries, keys): a mask, times a slope for each head."""
+    """Adds a mask, times a slope for each head, to scores (batches, heads, queries, keys)."""
 
     def __init__(self, library: Library, mask: Any, scores: Shape, bias: float) -> None:
         self.library = library
