@@ -5,7 +5,7 @@
 // sweep's entries. At the end it stores the sums as the tensors' gradients. Before that, nothing
 // that the caller sees changes, so a failure only has to restore the old gradients. With
 // checkpoints, the forward nodes that the backward part reads are cloned. The clones are recomputed
-// from the checkpoints instead of kept.
+// from the checkpoints, so the forward nodes need not be kept.
 #include "tensor/derivatives.h"
 
 // ---------------------------------------------------------------------------------------------------------- parameters
@@ -133,7 +133,7 @@ static bool renew(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     return true;
 }
 
-// A node without a source with a gradient contributes nothing. Its rule may not exist and is not
+// A node without sources that have a gradient contributes nothing. It may have no rule, so none is
 // called.
 static bool has_sources_with_grad(const struct gb_sweep * sweep, const struct ggml_tensor * node) {
     for (int k = 0; k < GGML_MAX_SRC; k++) {
@@ -159,7 +159,7 @@ static bool sweep_nodes(struct gb_sweep * sweep, const struct ggml_cgraph * gf) 
 
 enum which { BEFORE, NONE, CURRENT };
 
-// Sets the gradient of every tensor of the sweep to what it was, to none, or to the sum.
+// Sets the gradient of every tensor of the sweep: to the old one, to none, or to the sum.
 static void write_grads(const struct gb_sweep * sweep, enum which which) {
     for (size_t i = 0; i < sweep->entries.n; i++) {
         const struct gb_grad_entry * entry = &sweep->entries.data[i];
@@ -258,7 +258,7 @@ struct clone {  // a forward node and its copy for the backward part
     struct ggml_tensor * copy; // NULL: not made yet
 };
 
-// The clones of one build. The backward part reads a tensor without an index itself: checkpoints,
+// The clones of one build. The backward part reads tensors without an index directly: checkpoints,
 // parameters, leafs.
 struct recompute {
     struct ggml_context * ctx;
@@ -286,7 +286,7 @@ static bool has_sources(const struct ggml_tensor * t) {
     return false;
 }
 
-// Lists the nodes to clone when something reads them: all computed nodes except checkpoints and
+// Lists the nodes that are cloned when a node reads them: all computed nodes except checkpoints and
 // parameters.
 static bool list_clones(struct recompute * r, struct ggml_tensor * const * checkpoints, int n) {
     struct gb_ptrmap kept = { 0 };
@@ -330,8 +330,8 @@ static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_t
     return gb_tensor_name_after(copy, node, "clone", NULL);
 }
 
-// Pushes the first source (or root) of the node that must be cloned before it. 1: pushed, 0: none
-// left, -1: memory ran out.
+// Pushes the first source (or root) of the node that must be cloned before it. 1: pushed; 0: none
+// left; -1: memory ran out.
 static int push_missing(struct recompute * r, const struct ggml_tensor * node) {
     for (int k = -1; k < GGML_MAX_SRC; k++) {
         struct ggml_tensor * src = k < 0 ? node->view_src : node->src[k];
@@ -344,8 +344,8 @@ static int push_missing(struct recompute * r, const struct ggml_tensor * node) {
     return 0;
 }
 
-// Clones t after all its ancestors, with a stack of its own: chains may be longer than the thread's
-// stack allows.
+// Clones t after all its ancestors, with an explicit stack, because chains may be longer than the
+// thread's stack allows.
 static bool clone_chain(struct recompute * r, struct ggml_tensor * t) {
     bool known;
     stand_in(r, t, &known);

@@ -1,9 +1,9 @@
-// derivatives.c - the derivative of each operator that has one. Which operator follows which rule is the column
-// `derivative` of ops.def.
+// derivatives.c - the derivative of each operator that has one. The column `derivative` of ops.def
+// names the rule of each operator.
 //
 // A rule gets a node and its gradient g (same shape as the node, contiguous). It adds to the
 // gradients of the sources that have one. Rules are pure algebra over the public builders and never
-// look at data. In formulas, y is the node, a and b are its sources, dx is the gradient of x.
+// read data. In formulas, y is the node, a and b are its sources, dx is the gradient of x.
 #include "tensor/derivatives.h"
 
 #include "tensor/check.h"
@@ -15,7 +15,7 @@ typedef bool (*rule)(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_te
 
 // -------------------------------------------------------------------------------------------------------------- shapes
 
-// Passes NULL through, here and below: the failed builder has reported.
+// NULL passes through, here and below, because the failed builder has reported.
 static struct ggml_tensor * contiguous(struct ggml_context * ctx, struct ggml_tensor * t) {
     return t == NULL || ggml_is_contiguous(t) ? t : ggml_cont(ctx, t);
 }
@@ -44,7 +44,7 @@ static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml
 }
 
 // MUL_MAT broadcasts a over b in groups: it multiplies slice i2 of b with slice i2 / r2 of a. The
-// gradient has b's slices and is summed over those groups.
+// gradient has b's slices and is summed over these groups.
 static struct ggml_tensor * unbroadcast(struct ggml_context * ctx, struct ggml_tensor * t, struct ggml_tensor * a) {
     if (t == NULL || ggml_are_same_shape(t, a)) {
         return t;
@@ -66,7 +66,7 @@ static bool derive_add(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
     return ADD(y->src[0], g) && ADD(y->src[1], unrepeated(s->ctx, g, y->src[1]));
 }
 
-// b is a single number. Its gradient is the sum of all of g.
+// b is a single number. Its gradient is the sum of all elements of g.
 static bool derive_add1(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], g) && ADD(y->src[1], ggml_sum(s->ctx, g));
 }
@@ -130,7 +130,7 @@ static bool derive_flat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
     return true;
 }
 
-// y = cond ? a : b. The selected source gets g, the other one 0. A number is never less than
+// y = cond ? a : b. The selected source gets g, the other source 0. A number is never less than
 // itself, which gives the zeros. A product of g and 0 would be NaN if g is infinite.
 static bool derive_where(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *cond = y->src[0], *a = y->src[1], *b = y->src[2];
@@ -251,7 +251,7 @@ static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
            ADD(y->src[1], region_of(s->ctx, g, y));
 }
 
-// A view's gradient goes into the region of the view. Strides only agree if the source is
+// A view's gradient goes into the region of the view. The strides agree only if the source is
 // contiguous.
 static bool derive_view(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor * a = y->src[0];
@@ -272,7 +272,7 @@ static bool derive_reshape(struct gb_sweep * s, struct ggml_tensor * y, struct g
     return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
 }
 
-// Dimension d went to axis op_params[d]; the gradient goes back.
+// Dimension d went to axis op_params[d], so the gradient goes back.
 static bool derive_permute(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     int from[GGML_MAX_DIMS];
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -297,7 +297,8 @@ static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct 
 
 // ------------------------------------------------------------------------------------------- products, rows, attention
 
-// Both gradients are outer products: of b with g, summed over a's broadcast slices, and of a with g transposed.
+// Both gradients are outer products. The first is of b with g, summed over a's broadcast slices.
+// The second is of a with g transposed.
 static bool derive_mul_mat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
     return ADD(a, unbroadcast(s->ctx, ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
@@ -318,7 +319,7 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
     if (!gb_grad_wanted(s, y->src[0]) && !gb_grad_wanted(s, y->src[1])) {
         return true;
     }
-    // the mask's gradient needs a factor for each head, and no operator multiplies by that
+    // The mask's gradient needs a factor for each head, and no operator multiplies by such factors.
     if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, y->src[1])) {
         return fail_underivable(s, y);
     }
@@ -327,8 +328,8 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
            ADD(y->src[1], unrepeated(s->ctx, inner, y->src[1]));
 }
 
-// A rotation's derivative is the rotation back, with the same parameters.
-// Modes of today have no builder that takes all their parameters, so the node gets these as they are.
+// A rotation's derivative is the rotation back, with the same parameters. For today's modes no
+// builder takes all their parameters, so the node gets the parameters directly.
 static struct ggml_tensor * rope_other_way(struct gb_sweep * s, const struct ggml_tensor * y, struct ggml_tensor * g) {
     const struct gb_rope * p = (const struct gb_rope *) (const void *) y->op_params;
     struct ggml_tensor * c = y->src[2];
@@ -345,7 +346,7 @@ static struct ggml_tensor * rope_other_way(struct gb_sweep * s, const struct ggm
     return node != NULL ? ggml_rope_set_offset(node, p->n_offs) : NULL;
 }
 
-// Has parameters that only the functions of today make.
+// True if the node has parameters that only today's functions make.
 static bool is_rope_of_today(const struct ggml_tensor * y, const struct gb_rope * p) {
     return gb_rope_has_sections(p->mode) || y->src[2] != NULL || ((p->mode & GGML_ROPE_EXACT) != 0 && p->n_offs != 0);
 }
@@ -367,15 +368,14 @@ static bool derive_rope_back(struct gb_sweep * s, struct ggml_tensor * y, struct
     if (is_rope_of_today(y, &p)) {
         return ADD(y->src[0], rope_other_way(s, y, g));
     }
-    if (p.xpos_base != 0.0f) { // no builder rotates forward with these parameters and not in place
+    if (p.xpos_base != 0.0f) { // no builder rotates forward with these parameters out of place
         return fail_underivable(s, y);
     }
     return ADD(y->src[0], ggml_rope_custom(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base,
                               p.freq_scale, p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow));
 }
 
-// The part of FLASH_ATTN_BACK's result at `offset` that has the shape of t. Moves the offset past
-// it.
+// The part of FLASH_ATTN_BACK's result at `offset`, with the shape of t. Moves the offset past it.
 static struct ggml_tensor * attention_part(struct ggml_context * ctx, struct ggml_tensor * parts,
     const struct ggml_tensor * t, size_t * offset) {
     const size_t nb1 = (size_t) t->ne[0] * sizeof(float), nb2 = nb1 * (size_t) t->ne[1], nb3 = nb2 * (size_t) t->ne[2];
@@ -397,7 +397,7 @@ static bool derive_attention(struct gb_sweep * s, struct ggml_tensor * y, struct
     return true;
 }
 
-// Uses the same eps as the loss, and the form of early 2024 if the loss has no eps.
+// Uses the eps of the loss. If the loss has none, uses the form of early 2024.
 static bool derive_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     float eps;
     memcpy(&eps, y->op_params + 1, sizeof(eps));

@@ -148,7 +148,7 @@ static void full_graph(void) {
     CHECK_INT(ggml_graph_cpy(gf, gb), GGML_STATUS_SUCCESS);
     struct ggml_tensor *old_x = x->grad, *old_loss = loss->grad;
     CHECK_INT(ggml_build_backward_expand(ctx, gf, gb, true), GGML_STATUS_ALLOC_FAILED);
-    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "ggml_build_backward_expand: the graph is full: it has room for 5 nodes");
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "ggml_build_backward_expand: the graph is full: it has space for 5 nodes");
     CHECK(x->grad == old_x && loss->grad == old_loss && gf->grads[0] == old_x);
     CHECK(gb->n_nodes == 4 && gb->nodes[3] == loss);
     struct ggml_cgraph * large = ggml_graph_dup(ctx, gf);
