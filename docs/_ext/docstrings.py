@@ -64,11 +64,11 @@ def _resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     if node.get("refdomain") != "py" or node.get("refexplicit"):
         return None
     domain = env.get_domain("py")
-    name = node["reftarget"].rsplit(".", 1)[-1]
+    whole, last = node["reftarget"], node["reftarget"].rsplit(".", 1)[-1]
     for module in ("ggml_backend", *(f"ggml_backend.{public}" for public in _MODULES)):
-        whole = f"{module}.{name}"
-        if whole in domain.objects:
-            return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], whole, node, contnode)
+        for name in (f"{module}.{whole}", f"{module}.{last}"):
+            if name in domain.objects:
+                return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], name, node, contnode)
     return None
 
 
