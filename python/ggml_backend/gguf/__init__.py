@@ -342,7 +342,7 @@ class GGUFFile(Owner):
             raise TypeError("a file is not indexed itself: file.tensors[name] is a tensor, file.metadata[key] a value")
 
         def __iter__(self):
-            raise TypeError("a file is not gone through itself: file.tensors has its tensors, file.metadata its keys")
+            raise TypeError("a file is not iterable: file.tensors has its tensors, file.metadata its keys")
 
     def _live(self) -> list[Part]:
         parts = self._parts  # read once: another thread may close it
