@@ -4,7 +4,8 @@
 
 BEFORE and AFTER are folders with an installed package (``pip install --no-deps --target FOLDER .``). Each is loaded by
 a process of its own. Both processes compute the same case alternately, for ``--seconds`` each, so other work on the
-machine affects both. The ratio of a case is the median over the turns of AFTER's rate by BEFORE's. Above 1, AFTER is faster.
+machine affects both. The ratio of a case is the median over the turns of AFTER's rate by BEFORE's. Above 1, AFTER is
+faster.
 
 Addresses differ from process to process, which changes single cases by some percent. ``--processes`` repeats everything
 with new processes, and the median is over all turns. Cases that only one build has are left out and counted.
