@@ -40,7 +40,7 @@ from .._base.errors import (
 from .._base.errors.messages import UnknownKey, kind_of, no_name, reader_hint
 from .._base.handles import Owner
 from .._base.mapped import map_file
-from .._base.renamed import load
+from .._base.renamed import load as _loaded
 from .._base.text import Patterns, count, nearest
 from .._ffi import ffi, lib
 from ..backend.backend import Backend
@@ -634,5 +634,5 @@ def open(source: Any, *, part: bool = False, writable: bool = False) -> GGUFFile
 if not TYPE_CHECKING:  # hidden from type checkers
 
     def __getattr__(name):
-        found = load(__name__, {"_writer": ("Writer",)}, name)
+        found = _loaded(__name__, {"_writer": ("Writer",)}, name)
         return no_name("ggml_backend.gguf", name, __all__) if found is None else found
