@@ -219,7 +219,9 @@ static ggml_tensor * attend(const bench & t, const attention_shape & s, ggml_ten
 }
 
 static ggml_tensor * with_sinks(const bench & t, ggml_tensor * soft_max) {
-    return ggml_soft_max_add_sinks(soft_max, f32(t, soft_max->ne[2])) == GGML_STATUS_SUCCESS ? soft_max : NULL;
+    const bool added =
+        soft_max != NULL && ggml_soft_max_add_sinks(soft_max, f32(t, soft_max->ne[2])) == GGML_STATUS_SUCCESS;
+    return added ? soft_max : NULL;
 }
 
 // A rotation of today: its mode, sections of 6, 4, 3 and 2 pairs, an offset.
