@@ -244,8 +244,8 @@ static ggml_tensor * quantized_cache(const bench & t, ggml_type type) {
 static ggml_tensor * scan(const bench & t, int64_t size, int64_t width, int64_t tokens, bool each, int64_t kept) {
     const int64_t heads = 6, groups = 2, sequences = 2;
     return ggml_ssm_scan(t.ctx, f32(t, size, width, heads, 7), f32(t, width, heads, tokens, sequences),
-        f32(t, heads, tokens, sequences), f32(t, each ? size : 1, heads), f32(t, size, groups, tokens, sequences),
-        f32(t, size, groups, tokens, sequences), indices(t, sequences), kept);
+        f32(t, heads, tokens, sequences), ggml_neg(t.ctx, ggml_sigmoid(t.ctx, f32(t, each ? size : 1, heads))),
+        f32(t, size, groups, tokens, sequences), f32(t, size, groups, tokens, sequences), indices(t, sequences), kept);
 }
 
 static ggml_tensor * delta(const bench & t, int64_t size, int64_t tokens, bool each, int64_t kept) {
