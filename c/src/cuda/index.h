@@ -1,8 +1,9 @@
 // index.h - indices that a kernel finds out of range.
 //
-// A backend has one note in pinned host memory. The first kernel that finds a wrong index fills it (wrong_index.cuh).
-// No call waits for the device because of the note. Calls that wait anyway report it, once: synchronize, reading the
-// memory of the wrong result, and the next graph if the note is complete by then.
+// A backend has one note in pinned host memory. The first kernel that finds a wrong index fills it
+// (wrong_index.cuh). No call waits for the device because of the note. Calls that wait for another
+// reason report the note, once: synchronize, reading the memory of the wrong result, and the next
+// graph if the note is complete by then.
 #ifndef GB_CUDA_INDEX_H
 #define GB_CUDA_INDEX_H
 

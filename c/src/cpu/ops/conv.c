@@ -1,13 +1,14 @@
 // conv.c - IM2COL and the transposed convolutions.
 //
-// IM2COL gathers, for each output position, what the kernel sees there; the product with the kernel is a MUL_MAT. The
-// transposed convolutions give each thread whole output channels, which it clears and then adds scaled kernel rows to.
+// IM2COL gathers, for each output position, the values under the kernel. The product with the
+// kernel is a MUL_MAT. The transposed convolutions give each thread whole output channels. The
+// thread clears them and then adds scaled kernel rows.
 #include "cpu/ops/elements.h"
 
 // -------------------------------------------------------------------------------------------------------------- IM2COL
 
-// s: strides, p: padding, d: dilation, with 0 for x and 1 for y; i: input, k: kernel, c: channels. 1-d is a picture of
-// height 1.
+// s: strides, p: padding, d: dilation, with 0 for x and 1 for y; i: input, k: kernel, c: channels.
+// A 1-d input is an image of height 1.
 struct im2col {
     int s0, s1, p0, p1, d0, d1;
     bool is_2d;
@@ -37,7 +38,8 @@ static struct im2col im2col_of(const struct ggml_tensor * node) {
     };
 }
 
-// One line of a kernel window: kw values at x, x + d0, ... of the input row at p (NULL: outside), 0 where x is outside.
+// Writes one line of a kernel window: kw values at x, x + d0, ... of the input row at p (NULL:
+// outside). The value is 0 where x is outside.
 static void gather_line(const struct im2col * m, const struct ggml_tensor * b, const char * p, int64_t x, float * y) {
     for (int64_t k = 0; k < m->kw; k++, x += m->d0) {
         if (p == NULL || x < 0 || x >= m->iw) {
@@ -128,7 +130,7 @@ static void run_conv_transpose_1d(const struct gb_cpu_call * call, struct ggml_t
     }
 }
 
-// Kernel rows are added to the result where it lies, so it has to be dense f32.
+// Kernel rows are added to the result in place, so it must be dense f32.
 static const char * conv_transpose_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 2);
     if (why != NULL) {
@@ -145,22 +147,23 @@ static const char * conv_transpose_1d_unsupported(const struct ggml_tensor * nod
     return conv_transpose_unsupported(node);
 }
 
-// Multiply-adds are the work: every input value meets every weight of an output channel.
+// The work is the number of multiply-adds: each input value times each weight of an output channel.
 static int conv_transpose_1d_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor * a = node->src[0];
     return gb_tasks_for((double) gb_rows(node) * (double) node->src[1]->ne[0] * (double) a->ne[0] * (double) a->ne[2],
         gb_rows(node), n_threads);
 }
 
-// A converted kernel row and a converted input row for each thread; the same in 2-d.
+// Scratch of a thread: a converted kernel row and a converted input row. The same in 2-d.
 static size_t conv_transpose_1d_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(node->src[0]->ne[0] + node->src[1]->ne[0], n_tasks);
 }
 
 // --------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_2D
 
-// Adds what input channel ic of batch n gives to the plane of output channel oc. False: the run is over.
-// Every input row meets every kernel row; their products are spread over row h stride + kh of the plane.
+// Adds the part of input channel ic of batch n to the plane of output channel oc. False: the run is
+// over. Each input row is multiplied by each kernel row, and the products are added to row h stride
+// + kh of the plane.
 static bool add_channel(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t ic, int64_t oc, int64_t n,
     float * scratch) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1]; // [KW, KH, OC, IC], [W, H, IC, N]

@@ -1,11 +1,11 @@
 // pool.c - POOL_1D and POOL_2D: the maximum or mean of windows. Positions outside the input are
 // skipped, but the mean divides by the size of the whole window. A window with a NaN gives NaN. The
-// maximum of a window that lies fully outside is -inf.
+// maximum of a window that is fully outside is -inf.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
-// k: window, s: stride, p: padding, with 0 for x and 1 for y. 1-d has windows of height 1.
+// k: window, s: stride, p: padding, with 0 for x and 1 for y. In 1-d, windows have height 1.
 struct pool {
     enum ggml_op_pool op;
     int k0, k1, s0, s1, p0, p1;
@@ -88,7 +88,7 @@ static const char * pool_unsupported(const struct ggml_tensor * node) {
     return p.k0 < 1 || p.k1 < 1 || p.s0 < 1 || p.s1 < 1 ? "window and stride must be positive" : gb_need_float(node, 1);
 }
 
-// Input elements count too, because a large window gives only one number.
+// Input elements count, too, because a large window gives only one number.
 static int pool_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]) + (double) gb_count(node), gb_rows(node), n_threads);
 }
