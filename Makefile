@@ -25,10 +25,6 @@ CMAKE_ARGS ?=
 export CMAKE_ARGS
 # What programs keep for the next time (downloads, quantized weights, measured costs, settings) stays in the tree, too.
 export XDG_CACHE_HOME  := $(CURDIR)/build/cache
-export IPYTHONDIR      := $(CURDIR)/build/cache/ipython
-export JUPYTER_CONFIG_DIR  := $(CURDIR)/build/cache/jupyter/config
-export JUPYTER_DATA_DIR    := $(CURDIR)/build/cache/jupyter/data
-export JUPYTER_RUNTIME_DIR := $(CURDIR)/build/cache/jupyter/runtime
 
 venv := build/venv
 py   := $(venv)/bin/python
@@ -138,8 +134,8 @@ check-long: build-c $(venv)/.test
 
 bench: $(venv)/.demo
 	@mkdir -p build/bench
-	$(py) benchmarks/bench_ops.py --json build/bench/ops.json
-	$(py) benchmarks/bench_embed.py --json build/bench/embed.json
+	$(py) -m ggml_backend bench --json build/bench/bench.json
+	$(py) benchmarks/compare_peers.py model --json build/bench/peers.json
 
 clean:
 	rm -rf build

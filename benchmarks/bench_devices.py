@@ -5,7 +5,7 @@
 nodes: a planned graph of 1,000 sums and products of 64 x 64 numbers, beside the same calls of NumPy and of PyTorch in
     a loop of Python, into existing arrays: microseconds a node
 embed: all-MiniLM-L6-v2 in float32 with batch 32 on ARRAY with PyTorch, beside the network written in PyTorch
-    (bench_embed.py): milliseconds, and their ratio, with the same number of threads
+    (peers/embedding.py): milliseconds, and their ratio, with the same number of threads
 --cpu: processor time of the process. For busy machines.
 
 PyTorch is left out if it is not installed. Aims: at most 2 us a node above the library, a ratio of at most 1.1.
@@ -85,10 +85,10 @@ def nodes(args: argparse.Namespace, clock: Clock) -> Iterator[dict[str, Any]]:
 
 
 def embed(args: argparse.Namespace, clock: Clock) -> Iterator[dict[str, Any]]:
-    from bench_embed import token_sequences, torch_model
-    from examples.embed.model import Embedder
+    from examples.embed.model import Embedder, model_dir
+    from peers.embedding import token_sequences, torch_model
 
-    peer = torch_model(args.threads)
+    peer = torch_model(model_dir(), args.threads)
     if peer is None:
         print("embed: PyTorch is not installed")
         return

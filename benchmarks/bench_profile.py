@@ -23,9 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from timing import THREAD, WALL, in_turns, median, once, series
+from peers.llama import VOCAB, write_model
+from timing import THREAD, WALL, in_turns, median, once
 
 SIDES = ("prompt", "prompt, profiled", "tokens", "tokens, profiled")
 
@@ -35,25 +34,26 @@ def work(path: Path, prompt: int, tokens: int, threads: int, cpu: bool) -> None:
     import numpy as np
 
     import ggml_backend as gb
-    from examples.llama.model import Llama
+    from ggml_backend.models import TextModel
 
     clock = THREAD if cpu else WALL
-    model = Llama(path, n_threads=threads, context=prompt + tokens + 2)
-    ids = [int(i) for i in np.random.default_rng(0).integers(0, 32000, prompt)]
+    model = TextModel(path, n_threads=threads, n_ctx=prompt + tokens + 2)
+    model.tokenizer.stops = frozenset()
+    ids = [int(i) for i in np.random.default_rng(0).integers(0, VOCAB, prompt)]
 
     def seconds(side: str) -> float:
-        model.reset()
+        model.cache.forget_idle()
         model.logits(ids[:8])  # the process that ran before has left other things in the caches
         if side.startswith("prompt"):
-            model.reset()
+            model.cache.forget_idle()
             return once(partial(model.logits, ids), clock)
-        return series(partial(model.logits, [1]), tokens, clock)
+        return once(lambda: list(model.generate(ids[:8], max_tokens=tokens)), clock) / tokens
 
     seconds("prompt")
     print(gb.__file__, flush=True)
     for line in sys.stdin:
         side = line.strip()
-        profile = model.scheduler.profile() if side.endswith("profiled") else contextlib.nullcontext()
+        profile = model._open().profile() if side.endswith("profiled") else contextlib.nullcontext()
         with profile:
             print(seconds(side), flush=True)
 
@@ -112,7 +112,6 @@ def main() -> None:
         work(Path(path), *map(int, numbers[:3]), numbers[3] == "1")
         return
     import ggml_backend as gb
-    from bench_llama import write_model
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--types", default="f16,q4_0")

@@ -11,26 +11,23 @@ from __future__ import annotations
 import argparse
 import importlib
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from examples.llama.model import Llama
+from ggml_backend.models import TextModel
 
 CONTEXT = 512
 
 
 def ours(path: Path, threads: int) -> Callable[[int], None]:
-    model = Llama(path, n_threads=threads, context=CONTEXT)
-    model.logits(list(range(8)))
+    model = TextModel(path, n_threads=threads, n_ctx=CONTEXT)
+    model.tokenizer.stops = frozenset()
 
     def generate(tokens: int) -> None:
-        for i in range(tokens):
-            model.logits([10 + i])
+        for _ in model.generate(list(range(8)), max_tokens=tokens):
+            pass
 
     return generate
 

@@ -1,4 +1,4 @@
-"""Two JSON files of the same benchmark, as ratios new / old.
+"""Prints two JSON files that ``ggml-backend bench`` wrote as ratios new / old.
 
 python benchmarks/compare.py OLD.json NEW.json
 """
@@ -13,9 +13,7 @@ from typing import Any
 
 def medians(path: str) -> dict[str, tuple[float, str]]:
     data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    if "cases" in data:
-        return {name: (row["median"], row["unit"]) for name, row in data["cases"].items()}
-    return {f"batch {b}": (row["ggml_backend"], "sentences/s") for b, row in data["batches"].items()}
+    return {name: (row["median"], row["unit"]) for name, row in data["cases"].items()}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ release = version = ggml_backend.__version__
 
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton",
-    "commands", "docstrings", "files", "headers", "links", "results",
+    "commands", "docstrings", "files", "headers", "links", "operations", "results",
 ]  # fmt: skip
 exclude_patterns = ["_build", "_ext", "_static"]
 templates_path: list[str] = []

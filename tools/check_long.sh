@@ -300,9 +300,6 @@ for attack in "harness_closing.py --only threads" "harness_closing.py --only cal
     under_tsan tests/python/harness/$attack --seconds "$short" --seed "$(date +%s)" --deaths 5
 done
 
-step "what closing costs beside other objects"
-"$py" benchmarks/bench_close.py
-
 step "the documentation site: warnings are errors"
 make docs
 

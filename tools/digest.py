@@ -1,48 +1,39 @@
 #!/usr/bin/env python3
 """Digests of what the installed package computes and decides. Equal digests mean equal bits.
 
-    PYTHONPATH=SITE python tools/digest.py [--json FILE] [--compare FILE] [--only PATTERN] [--cases]
+    PYTHONPATH=SITE python tools/digest.py [--json FILE] [--compare FILE] [--only PATTERN]
 
-Each group has parts (a machine, or a kind of result), and each part has the sha256 of its results:
+Each group has results, and each result has a part (a machine, or a kind of result) and a label:
 
-- ``op/NAME``: each public operator with several dtypes, shapes and layouts, in place and not. Parts: the bytes of the
-  result by kernel level and number of threads, the nodes that CPU and SIM support, the calls that fail, and the
-  placement and memory plan of a scheduler with costs.
+- ``op/NAME``: all calls of ``check_device`` to an operation. Parts: the bytes of the result by kernel level and number
+  of threads, the nodes that CPU and SIM support, and the placement and memory plan of a scheduler with costs.
 - ``quantize/TYPE``: blocks from floats, with and without importance, and floats from blocks.
 - ``chain/NAME``: operators that the backend may fuse: products with what follows, attention, rotations into caches.
 - ``sched/POLICY``: random graphs on the CPU and two simulated devices: results, plans, counters, and reasons in words.
 - ``memory``: the memory planner on random lifetimes, orders of nodes, the allocators.
 - ``gguf``: files with tensors of every type.
-- ``demo``: embeddings of examples/embed, if its model is installed.
 
-Compare digests of one machine, Python and NumPy only. ``--compare`` prints the parts that differ, and exits with 1 if
-any does. ``--cases`` prints one line per result. ``diff`` of two such lists finds the first case that differs. The
-cases are in this file, and use the public interface only: packages of different versions must run the same cases.
+Compare digests of one machine, Python and NumPy only. ``--compare`` compares the results that both packages have. It
+prints the parts that differ with the label of their first difference, and exits with 1 if any does.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fnmatch
 import gc
 import hashlib
-import importlib
-import inspect
-import io
 import json
 import os
 import platform
-import re
 import sys
 import tempfile
 import time
 import warnings
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -53,388 +44,47 @@ if __name__ == "__main__":  # before the package reads the variable: caches of e
     os.environ["XDG_CACHE_HOME"] = _caches.name
 
 import ggml_backend as gb
+from ggml_backend.testing._inputs import In, values_of
+from ggml_backend.testing._operators import Bench
+from ggml_backend.testing._variants import all_variants
 
-ROOT = Path(__file__).resolve().parent.parent
 Array = np.ndarray[Any, Any]
 Wanted = Callable[[str], bool]
-FLOATS = ("float32", "float16", "bfloat16")
 DTYPES = sorted({d for d in vars(gb.dtypes).values() if isinstance(d, gb.dtypes.DType)}, key=lambda d: d.id)
-LAYOUTS = ("whole", "padded", "transposed", "permuted")
 
 
 class Digest:
-    """Hashes by group and part."""
+    """Hashes by group, part and label."""
 
-    def __init__(self, show_cases: bool = False) -> None:
-        self.show_cases = show_cases
+    def __init__(self) -> None:
         self.group = ""
-        self.n = 0
-        self._hashes: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(hashlib.sha256))
+        self.groups: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
 
     def add(self, part: str, label: str, *results: Any) -> None:
         """Arrays and bytes count with all their bits, anything else by its text."""
-        h = hashlib.sha256(label.encode())
+        h = hashlib.sha256()
         for r in results:
             if isinstance(r, np.ndarray):
                 h.update(f"{r.dtype}{r.shape}".encode())
                 r = np.ascontiguousarray(r).tobytes()
             h.update(r if isinstance(r, bytes) else repr(r).encode())
-        self._hashes[self.group][part].update(h.digest())
-        self.n += 1
-        if self.show_cases:
-            print(f"{h.hexdigest()[:16]} {self.group} [{part}] {label}")
-
-    def result(self) -> dict[str, dict[str, str]]:
-        return {g: {p: h.hexdigest() for p, h in sorted(parts.items())} for g, parts in sorted(self._hashes.items())}
+        labels = self.groups[self.group][part]
+        while label in labels:  # several results of one label
+            label += "'"
+        labels[label] = h.hexdigest()[:16]
 
 
-def combined(parts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+def combined(found: Any) -> str:
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def seeded(label: str) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(label.encode()))
 
 
-def without_pointers(text: str) -> str:
-    """The same text for the same graph: addresses become numbers, in their order."""
-    numbers: dict[str, str] = {}
-    return re.sub(r"0x[0-9a-f]+", lambda m: numbers.setdefault(m.group(), f"@{len(numbers)}"), text)
-
-
-@dataclass(frozen=True)
-class In:
-    """An input. dtype: "a" and "b": any, see above. low, high: of random values. values: instead of random ones."""
-
-    shape: tuple[int, ...]
-    dtype: str = "a"
-    low: float = -2.0
-    high: float = 2.0
-    values: Array | None = None
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str  # of the function
-    inputs: tuple[In, ...]
-    call: Callable[..., Any]
-    label: str = ""
-
-
-def a(*shape: int, low: float = -2.0, high: float = 2.0) -> In:
-    return In(shape, "a", low, high)
-
-
-def b(*shape: int, low: float = -2.0, high: float = 2.0) -> In:
-    return In(shape, "b", low, high)
-
-
-def f32(*shape: int, low: float = -2.0, high: float = 2.0) -> In:
-    return In(shape, "float32", low, high)
-
-
-def f16(*shape: int) -> In:
-    return In(shape, "float16", -1.0, 1.0)
-
-
-def ints(values: Any) -> In:
-    array = np.asarray(values, np.int32)
-    return In(array.shape, "int32", values=array)
-
-
-def call(name: str, *inputs: In, **options: Any) -> Case:
-    label = " ".join(f"{k}={v}" for k, v in options.items())
-    return Case(name, inputs, partial(getattr(gb.ops, name), **options), label)
-
-
-# ---- cases of operators ----------------------------------------------------------------------------------------------
-
-
-SHAPES = [(1,), (3, 5), (2, 33), (3, 64), (2, 256), (2, 3, 4, 130), (300, 17), (2, 1040)]
-# Operators of one tensor. An alias has the name of another function. sqrt and log need positive values.
-UNARY = ["argmax", "argsort", "cont", "leaky_relu", "mean", "norm", "rms_norm", "sum", "sum_rows"]
-UNARY += [
-    name
-    for name in gb.ops.__all__
-    if inspect.signature(getattr(gb.ops, name)).parameters.keys() == {"a", "inplace"}
-    and getattr(gb.ops, name).__name__ == name
-    and name not in ("sqrt", "log")
-]
-
-
-def one_input(shape: tuple[int, ...]) -> Iterator[Case]:
-    n = shape[-1]
-    for name in UNARY:
-        yield call(name, a(*shape))
-    for name in ("sqrt", "log"):
-        yield call(name, a(*shape, low=0.1))
-    yield call("unary", a(*shape), op="silu")
-    yield call("leaky_relu", a(*shape), negative_slope=0.3)
-    yield call("clamp", a(*shape), min=-0.5, max=1.0)
-    yield call("scale", a(*shape), s=0.37)
-    yield call("norm", a(*shape), eps=0.1)
-    yield call("argsort", a(*shape), descending=True)
-    yield call("top_k", a(*shape), k=min(3, n))
-    yield call("cont", a(*shape), shape=(-1,))
-    for dtype in DTYPES:
-        yield call("cast", a(*shape), dtype=dtype.name)
-    yield call("upscale", a(*shape), factor=2)
-    yield call("pad", a(*shape), amounts=3)
-    yield call("diag_mask_inf", a(*shape), n_past=1)
-    yield call("diag_mask_zero", a(*shape), n_past=0)
-    for mode in ("max", "avg"):
-        yield call("pool_1d", a(*shape), op=mode, kernel=min(2, n))
-    yield call("soft_max", a(*shape), scale=0.6)
-    yield call("concat", a(*shape), b(*shape), axis=-1)
-    yield call("concat", a(*shape), b(*shape), axis=0)
-    yield call("diag", a(*shape[:-1][:2], 1, n))
-
-
-def two_inputs(shape: tuple[int, ...]) -> Iterator[Case]:
-    n = shape[-1]
-    for name in ("add", "sub", "mul", "div"):
-        yield call(name, a(*shape), b(*shape, low=0.5))
-        yield call(name, a(*shape), b(n, low=0.5))
-        yield call(name, a(*shape), b(*shape[:-1], 1, low=0.5))
-        yield call(name, a(4, *shape[-3:]), b(2, *shape[-3:], low=0.5))
-    for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
-        yield call(name, a(*shape), b(*shape))
-    yield call("where", b(*shape), a(*shape), a(*shape))
-    yield call("where", ints(np.arange(n) % 2), a(*shape), a(1))
-    yield call("add1", a(*shape), b(1))
-    for name in FLOATS:
-        yield call("add_cast", a(*shape), b(*shape), dtype=name)
-    for dtype in DTYPES:
-        yield Case("cpy", (a(*shape), In(shape, dtype.name)), gb.ops.cpy, dtype.name)
-    yield call("repeat", a(*shape), like=(2, *shape[-3:-1], 2 * n))
-    yield call("repeat_back", a(4, *shape[-3:-1], 2 * n), like=(2, *shape[-3:-1], n))
-    for name in ("silu_back", "rms_norm_back", "soft_max_back"):
-        yield call(name, a(*shape), b(*shape))
-    yield call("soft_max", a(*shape), b(*shape), scale=0.5)
-    if len(shape) > 1:
-        rows = shape[-2]
-        ids = np.arange(5) * 7 % rows
-        yield call("get_rows", a(*shape[-2:]), ints(ids))
-        yield Case("get_rows_back", (b(5, n), ints(ids), a(rows, n)), gb.ops.get_rows_back)
-        yield call("acc", a(rows + 1, n), b(rows, n), offset=4 * n)
-        yield call("set", a(rows + 1, n), b(rows, n), offset=4 * n)
-        yield Case("cross_entropy_loss", (a(*shape), f32(*shape, low=0.01, high=1.0)), gb.ops.cross_entropy_loss)
-        yield Case(
-            "cross_entropy_loss_back", (a(*shape), f32(*shape, low=0.01), f32(1)), gb.ops.cross_entropy_loss_back
-        )
-        yield call("soft_max", a(4, *shape[-2:]), b(rows, n), scale=0.5, max_bias=8.0)
-        yield call("alibi", a(2, *shape[-2:]), n_past=0, n_head=2, bias_max=8.0)
-
-
-def products() -> Iterator[Case]:
-    """By rows of weights m, columns n and length k: vectors, few columns, tiles with rests, batches, repeats."""
-    for m, n, k in (
-        *((1, 1, 64), (7, 1, 256), (130, 1, 512), (5, 2, 64), (64, 3, 256), (33, 4, 512), (7, 5, 256), (40, 8, 512)),
-        *((17, 9, 256), (64, 16, 512), (31, 33, 256), (130, 65, 256), (96, 70, 33), (48, 130, 7), (256, 40, 1280)),
-    ):
-        yield call("mul_mat", a(m, k, low=-1, high=1), b(n, k, low=-1, high=1))
-        yield call("mul_mat", a(m, k), f32(n, k), prec="f32")
-        yield Case("matmul", (f32(n, k), a(m, k)), lambda x, w: gb.ops.matmul(x, w.T, prec="f32"))
-    for left, right in (((3,), (3,)), ((2,), (6,)), ((2, 1), (2, 3)), ((1, 2), (3, 4))):
-        for m, n, k in ((5, 3, 64), (9, 1, 256), (40, 20, 256)):
-            yield call("mul_mat", a(*left, m, k), b(*right, n, k))
-    ids = np.array([[1, 0], [0, 2], [2, 1], [1, 1], [0, 0]])
-    for m, n, k in ((5, 1, 64), (8, 5, 256), (33, 5, 512)):
-        inputs = (a(m, k), a(m, k), a(m, k), ints(ids[:n]), f32(n, k))
-        yield Case("mul_mat_id", inputs, lambda p, q, r, i, x: gb.ops.mul_mat_id([p, q, r], i, 1, x))
-    for shape in ((3, 4), (64, 33), (2, 5, 256), (70, 512)):
-        yield call("out_prod", a(*shape), b(*shape[:-1], 7))
-
-
-def attention_cases() -> Iterator[Case]:
-    for heads, tokens, keys, size in ((1, 1, 5, 8), (2, 3, 3, 16), (4, 33, 40, 64), (2, 70, 300, 32), (1, 1, 600, 128)):
-        for masked in (False, True):
-            inputs = (a(heads, tokens, size), b(heads, keys, size), b(heads, size, keys))
-            yield call("flash_attn", *inputs, masked=masked)
-            yield call("flash_attn_back", *inputs, b(heads, tokens, size), masked=masked)
-    for rows, hidden, inner in ((3, 8, 6), (33, 64, 130)):
-        yield call("flash_ff", f16(rows, hidden), f16(inner, hidden), b(inner), f16(hidden, inner), b(hidden))
-    for tokens, heads, size in ((5, 2, 8), (1, 4, 64), (33, 3, 128)):
-        x, at = a(tokens, heads, size), ints(np.arange(tokens) * 3)
-        for mode in ("normal", "neox", "glm", "normal_exact", "neox_exact"):
-            yield call("rope", x, at, mode=mode, n_ctx=64)
-            yield call(
-                "rope", x, at, mode=mode, n_dims=size // 2, freq_scale=0.5, n_ctx=64, ext_factor=0.7, n_orig_ctx=32
-            )
-            yield call("rope_back", x, at, mode=mode)
-        yield call("rope", x, at, xpos_base=512.0, xpos_down=True, inplace=True)
-    yield call("get_rel_pos", a(5, 4), qh=3, kh=3)
-    yield call("add_rel_pos", a(1, 6, 9), b(1, 2, 3, 3), b(1, 2, 3, 3))
-    yield call("win_part", a(4, 5, 2), window=3)
-    yield Case("win_unpart", (a(4, 5, 2),), lambda x: gb.ops.win_unpart(gb.ops.win_part(x, 3), 5, 4, 3))
-    yield call("group_norm", a(4, 3, 3), n_groups=2)
-    yield call("group_norm", a(2, 6, 5, 7), n_groups=3)
-
-
-def windows() -> Iterator[Case]:
-    for channels, h, w in ((3, 8, 9), (1, 5, 5), (16, 12, 33)):
-        image, line = b(2, channels, h, w), b(channels, w)
-        for k in (1, 2, 3):
-            yield call("im2col", a(6, channels, k, k), image)
-            yield call("im2col", a(6, channels, k, k), image, stride=(2, 1), padding=(1, 0), dilation=1)
-            yield call("conv_2d", a(6, channels, k, k), image, padding="half" if k % 2 else 0)
-            yield call("conv_2d", a(6, channels, k, k), image, stride="kernel")
-            yield call("conv_depthwise_2d", a(channels, 1, k, k), image, padding=1)
-            yield call("conv_1d", a(6, channels, k), line, stride=2, padding=1)
-            yield call("conv_1d", a(6, channels, k), line, dilation=2)
-            yield call("conv_transpose_1d", a(channels, 6, k), line, stride=2)
-            yield call("conv_transpose_2d", a(channels, 6, k, k), b(1, channels, h, w), stride=2)
-        for mode in ("max", "avg"):
-            yield call("pool_2d", a(channels, h, w), op=mode, kernel=(2, 3))
-            yield call("pool_2d", a(channels, h, w), op=mode, kernel=3, stride=2, padding=1)
-
-
-def views() -> Iterator[Case]:
-    x = a(2, 3, 256)
-    yield Case("reshape", (x,), lambda t: gb.ops.cont(gb.ops.reshape(t, (6, -1))))
-    yield Case("view", (x,), lambda t: gb.ops.cont(gb.ops.view(t, (2, 256), offset=1024)))
-    yield Case("permute_ggml", (x,), lambda t: gb.ops.cont(gb.ops.permute_ggml(t, 1, 2, 0, 3)))
-    yield Case("transpose", (x,), lambda t: gb.ops.cont(gb.ops.transpose(t)))
-    yield Case("empty_like", (x,), lambda t: gb.ops.cpy(t, gb.ops.empty_like(t)))
-    for arity in (1, 2, 3):
-        inputs = tuple(f32(3, 33) for _ in range(arity))
-        yield Case("map_custom", inputs, partial(gb.ops.map_custom, lambda d, *s: sum(s[1:], 2 * s[0])))
-        yield Case("custom", inputs, partial(gb.ops.custom, lambda d, *s: sum(s).sum(1), shape=3, dtype="f64"))
-
-
-def cases() -> Iterator[Case]:
-    for shape in SHAPES:
-        yield from one_input(shape)
-        yield from two_inputs(shape)
-    yield from products()
-    yield from attention_cases()
-    yield from windows()
-    yield from views()
-
-
-# ---- variants --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A case with its dtypes, and how the first input lies in memory."""
-
-    case: Case
-    inputs: tuple[In, ...]
-    layout: str = "whole"
-    inplace: bool = False
-
-    @property
-    def label(self) -> str:
-        c = self.case
-        shapes = " ".join(f"{i.dtype}{list(i.shape)}" for i in self.inputs)
-        return f"{c.name} {c.label} {shapes} {self.layout}{' inplace' if self.inplace else ''}"
-
-    def build(self, tensors: Sequence[Any]) -> Any:
-        return self.case.call(*tensors, inplace=True) if self.inplace else self.case.call(*tensors)
-
-
-def typed(case: Case, first: str, second: str) -> tuple[In, ...]:
-    names = {"a": first, "b": second}
-    return tuple(In(i.shape, names.get(i.dtype, i.dtype), i.low, i.high, i.values) for i in case.inputs)
-
-
-def fits(inputs: Sequence[In]) -> bool:
-    """Rows of whole blocks."""
-    return all(i.shape[-1] % gb.dtypes.as_dtype(i.dtype).block_size == 0 for i in inputs)
-
-
-def variants(case: Case) -> Iterator[Variant]:
-    given = {i.dtype for i in case.inputs}
-    firsts = [d.name for d in DTYPES] if "a" in given else ["float32"]
-    for first in firsts:
-        seconds = FLOATS if "b" in given and first in FLOATS else ("float32",)
-        for second in seconds:
-            inputs = typed(case, first, second)
-            if fits(inputs):
-                yield Variant(case, inputs)
-    floats = typed(case, "float32", "float32")
-    if len(floats[0].shape) > 1 and "a" in given:
-        for layout in LAYOUTS[1:]:
-            yield Variant(case, floats, layout)
-            yield Variant(case, typed(case, "float16", "float32"), layout)
-    options = case.call.keywords if isinstance(case.call, partial) else {}
-    if "inplace" in inspect.signature(getattr(gb.ops, case.name)).parameters and "inplace" not in options:
-        for first in FLOATS:
-            if isinstance(case.call, partial):
-                yield Variant(case, typed(case, first, "float32"), inplace=True)
-
-
-# ---- inputs ----------------------------------------------------------------------------------------------------------
-
-
-def values_of(given: In, rng: np.random.Generator) -> Array:
-    """An array as :meth:`Tensor.set` takes it, the same for each dtype but for rounding."""
-    if given.values is not None:
-        return given.values
-    dtype = gb.dtypes.as_dtype(given.dtype)
-    floats = (rng.random(given.shape) * (given.high - given.low) + given.low).astype(np.float32)
-    if dtype.name == "bfloat16":
-        return (floats.view(np.uint32) >> 16).astype(np.uint16)
-    if dtype.is_quantized:
-        return blocks(dtype, floats, rng)
-    if dtype.numpy is not None and np.dtype(dtype.numpy).kind == "i":
-        return (floats * 50).astype(dtype.numpy)
-    return floats.astype(dtype.numpy)
-
-
-def blocks(dtype: gb.dtypes.DType, floats: Array, rng: np.random.Generator) -> Array:
-    """Quantized rows; of formats that cannot be written, zeros."""
-    try:
-        return gb.quantize(floats, dtype, rng.random(floats.shape[-1]).astype(np.float32) + 0.5)
-    except gb.GgmlError:
-        return np.zeros((*floats.shape[:-1], dtype.row_nbytes(floats.shape[-1])), np.uint8)
-
-
-def laid(ctx: gb.Context, given: In, layout: str) -> tuple[gb.Tensor, gb.Tensor, Callable[[Array], Array]]:
-    """The tensor that is the memory, the input cut out of it, and what makes the memory of the input's values."""
-    shape = given.shape
-    if layout == "padded":
-        root = ctx.tensor((*shape[:-1], shape[-1] + 3), given.dtype)
-        return root, root[..., : shape[-1]], lambda v: np.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, 3)])
-    axes = list(range(len(shape)))
-    if layout == "transposed":
-        axes[-2:] = axes[:-3:-1]
-    elif layout == "permuted":
-        axes[:-1] = axes[-2::-1]
-    root = ctx.tensor(tuple(shape[i] for i in axes), given.dtype)
-    view = root if axes == sorted(axes) else root.transpose(axes)
-    return root, view, lambda v: np.ascontiguousarray(v.transpose(axes))
-
-
-@dataclass
-class Built:
-    """A variant as a graph without memory."""
-
-    ctx: gb.Context
-    variant: Variant
-    roots: list[gb.Tensor] = field(default_factory=list)
-    layouts: list[Callable[[Array], Array]] = field(default_factory=list)
-    node: Any = None
-    graph: Any = None
-
-    def arrays(self, rng: np.random.Generator) -> list[Array]:
-        """What to write into the roots."""
-        return [lay(values_of(i, rng)) for i, lay in zip(self.variant.inputs, self.layouts, strict=True)]
-
-
-def build(variant: Variant) -> Built:
-    """Raises what the operator raises."""
-    made = Built(gb.Context(), variant)
-    tensors = []
-    for i, given in enumerate(variant.inputs):
-        root, tensor, layout = laid(made.ctx, given, variant.layout if i == 0 else "whole")
-        made.roots.append(root)
-        made.layouts.append(layout)
-        tensors.append(tensor)
-    made.node = variant.build(tensors)
-    made.graph = made.ctx.graph(made.node)
-    return made
+def uniform(shape: tuple[int, ...], dtype: str, scale: float, rng: np.random.Generator) -> Array:
+    """Random values up to ``scale``, for :meth:`Tensor.set`."""
+    return values_of(In(shape, dtype, -scale, scale), rng)[0]
 
 
 # ---- operators -------------------------------------------------------------------------------------------------------
@@ -464,82 +114,34 @@ def price_list() -> gb.sched.Costs:
     return gb.sched.Costs([gb.sched.DeviceCosts(fast, copy, copy), gb.sched.DeviceCosts(tuple(ops), host=True)])
 
 
-class Operators:
-    """Runs each variant of each case on all machines."""
-
-    def __init__(self) -> None:
-        self.machines = machines()
-        self.sim = gb.Backend("SIM:name=OPS,mem=64M")
-        self.costs = price_list()
-        self.shown: set[str] = set()
-
-    def add(self, digest: Digest, variant: Variant) -> None:
-        label = variant.label
+def operators(digest: Digest, wanted: Wanted) -> None:
+    every = machines()
+    cpu, sim, costs = every["default, 1 threads"], gb.Backend("SIM:name=OPS,mem=64M"), price_list()
+    for variant in all_variants(quick=False):
+        digest.group, label = f"op/{variant.op}", variant.name
+        if not wanted(digest.group):
+            continue
+        rng = seeded(label)
         try:
-            built = build(variant)
+            bench = Bench(variant, [values_of(given, rng) for given in variant.inputs])
         except (gb.GgmlError, TypeError) as error:
             digest.add("refused", label, type(error).__name__)
-            return
-        with built.ctx:
-            self.plan(digest, label, built)
-            self.compute(digest, label, built)
-
-    def plan(self, digest: Digest, label: str, built: Built) -> None:
-        """What needs no memory. Without data, in a scheduler that puts the nodes' inputs where it likes."""
-        cpu = self.machines["default, 1 threads"]
-        digest.add("supported", label, [(cpu.supports(t), self.sim.supports(t)) for t in built.graph.nodes])
-        shown = f"{built.node.op} {built.variant.case.label}"
-        if shown not in self.shown:  # one picture each: a file is written for it
-            self.shown.add(shown)
-            digest.add("graph", label, without_pointers(built.graph.to_dot()))
-        with gb.Scheduler([self.sim, cpu], policy="cost", costs=self.costs) as sched:
-            try:
-                plan = sched.prepare(built.graph, allocate=False)
-            except gb.GgmlError as error:
-                digest.add("planned", label, type(error).__name__)
-                return
-            digest.add("planned", label, sched.prediction, plan.arenas, plan.splits, plan.copies)
-
-    def compute(self, digest: Digest, label: str, built: Built) -> None:
-        cpu = self.machines["default, 1 threads"]
-        if not all(cpu.supports(t) for t in built.graph.nodes):
-            digest.add("refused", label, "unsupported")
-            return
-        built.ctx.allocate(cpu)
-        arrays = built.arrays(seeded(label))
-        for name, machine in self.machines.items():
-            for root, array in zip(built.roots, arrays, strict=True):
-                root.set(array)
-            try:
-                built.graph.compute(machine)
-            except gb.GgmlError as error:
-                digest.add(name, label, type(error).__name__)
-                continue
-            digest.add(name, label, built.node.numpy())
-
-
-NO_EARLIER_BUILD = {
-    "add_id", "arange", "col2im_1d", "conv_3d", "cumsum", "fill", "flash_attn_ext", "gated_delta_net",
-    "gated_linear_attn", "geglu", "geglu_erf", "geglu_quick", "glu", "im2col_3d", "interpolate", "l2_norm",
-    "mul_mat_experts", "reglu", "roll", "rwkv_wkv6", "rwkv_wkv7", "set_rows", "solve_tri", "ssm_conv", "ssm_scan",
-    "swiglu", "swiglu_oai", "timestep_embedding", "tri", "tril", "triu", "xielu",
-}  # fmt: skip
-"""Operations without a case, because no release has results of them to compare with."""
-
-
-def operators(digest: Digest, wanted: Wanted) -> None:
-    runner = Operators()
-    covered = set()
-    for case in cases():
-        covered.add(case.name)
-        digest.group = f"op/{case.name}"
-        if wanted(digest.group):
-            for variant in variants(case):
-                runner.add(digest, variant)
-    functions = {getattr(gb.ops, name, None) for name in covered}  # an operation may have two names
-    missing = {name for name in gb.ops.OPERATIONS if getattr(gb.ops, name) not in functions} - NO_EARLIER_BUILD
-    if missing:
-        raise SystemExit(f"digest: there is no case for {', '.join(sorted(missing))}: add a case")
+            continue
+        with bench.ctx:
+            digest.add("supported", label, [(cpu.supports(t), sim.supports(t)) for t in bench.graph.nodes])
+            with gb.Scheduler([sim, cpu], policy="cost", costs=costs) as sched:
+                try:
+                    plan = sched.prepare(bench.graph, allocate=False)
+                    digest.add("planned", label, sched.prediction, plan.arenas, plan.splits, plan.copies)
+                except gb.GgmlError as error:
+                    digest.add("planned", label, type(error).__name__)
+            if bench.refusal(cpu) is None:
+                bench.place(cpu)
+                for name, machine in every.items():
+                    for source in bench.sources:
+                        source.root.set(source.memory)
+                    bench.compute(machine)
+                    digest.add(name, label, bench.node.numpy())
 
 
 # ---- quantized formats -----------------------------------------------------------------------------------------------
@@ -596,9 +198,8 @@ class Chain:
         self.inputs: list[tuple[gb.Tensor, Array]] = []
 
     def tensor(self, *shape: int, dtype: str = "float32", values: Array | None = None, scale: float = 1.0) -> gb.Tensor:
-        given = In(shape, dtype, -scale, scale, values)
         t = self.ctx.tensor(shape, dtype)
-        self.inputs.append((t, values_of(given, self.rng)))
+        self.inputs.append((t, uniform(shape, dtype, scale, self.rng) if values is None else values))
         return t
 
     def results(self, graph: gb.Graph, backend: gb.Backend) -> list[Array]:
@@ -785,7 +386,7 @@ class Scene:
             if store.tensors():
                 store.allocate(device, usage="weights" if device is not self.devices[2] else "any")
         for w in [*self.weights, self.state]:
-            w.set(values_of(In(w.shape, w.dtype.name, -0.3, 0.3), self.rng))
+            w.set(uniform(w.shape, w.dtype.name, 0.3, self.rng))
         for n in self.nodes:
             if self.rng.random() < 0.1:
                 device = self.devices[int(self.rng.integers(0, 3))]
@@ -871,7 +472,7 @@ def memory(digest: Digest, wanted: Wanted) -> None:
             if store.tensors():
                 store.allocate(cpu)
         for w in [*scene.weights, scene.state]:
-            w.set(values_of(In(w.shape, w.dtype.name, -0.3, 0.3), scene.rng))
+            w.set(uniform(w.shape, w.dtype.name, 0.3, scene.rng))
         with gb.sched.GraphAllocator(cpu) as allocator:
             digest.add("graph allocator", label, allocator.measure(scene.graph))
             allocator.allocate(scene.graph)
@@ -917,54 +518,7 @@ def files(digest: Digest, wanted: Wanted) -> None:
                 digest.add("written", dtype.name, type(error).__name__)
 
 
-# ---- demo ------------------------------------------------------------------------------------------------------------
-
-
-def demo(digest: Digest, wanted: Wanted) -> str:
-    """Says why it was skipped, if it was."""
-    digest.group = "demo"
-    if not wanted(digest.group):
-        return ""
-    sys.path.insert(0, str(ROOT))
-    try:
-        sentences = importlib.import_module("examples.embed.__main__").SENTENCES
-        model = importlib.import_module("examples.embed.model")
-        model.model_dir()
-        importlib.import_module("tokenizers")
-    except (ImportError, SystemExit) as error:
-        return f"demo skipped: {error}"
-    texts = [*sentences, *(" ".join(sentences[: i + 1]) for i in range(3))]
-    for dtype in ("f32", "q8_0", "q4_k"):
-        for devices in (("CPU",), ("SIM", "CPU")):
-            for n in (1, 2):
-                label = f"{dtype} {'+'.join(devices)} {n} threads"
-                with contextlib.redirect_stdout(io.StringIO()):  # it tells what it quantizes
-                    embedder = model.Embedder(devices, n_threads=n, dtype=dtype)
-                digest.add(dtype, label, embedder.embed(texts, batch_size=4))
-    for path in sorted(Path(os.environ["XDG_CACHE_HOME"]).rglob("*.gguf")):
-        digest.add("files", path.name, path.read_bytes())
-    return ""
-
-
 # ---- running and comparing -------------------------------------------------------------------------------------------
-
-
-def everything(digest: Digest, wanted: Wanted) -> list[str]:
-    """All groups; what was skipped."""
-    notes = []
-    for run in (
-        operators,
-        formats,
-        chains,
-        scenes,
-        memory,
-        files,
-    ):
-        run(digest, wanted)
-    note = demo(digest, wanted)
-    if note:
-        notes.append(note)
-    return notes
 
 
 def machine() -> dict[str, str]:
@@ -978,14 +532,21 @@ def compare(now: dict[str, Any], before: dict[str, Any], wanted: Wanted) -> int:
     if now["machine"] != before["machine"]:
         print(f"not comparable: {before['machine']} then, {now['machine']} now")
         return 1
-    different = 0
+    different = alone = 0
     groups = sorted(g for g in now["groups"].keys() | before["groups"].keys() if wanted(g))
     for group in groups:
-        new, old = now["groups"].get(group, {}), before["groups"].get(group, {})
-        parts = sorted(p for p in new.keys() | old.keys() if new.get(p) != old.get(p))
-        print(f"{'equal' if not parts else 'DIFFERENT'}  {group}{': ' + '; '.join(parts) if parts else ''}")
-        different += bool(parts)
-    print(f"{len(groups) - different} of {len(groups)} groups are equal")
+        new, old = ({(p, k): h for p, part in x["groups"].get(group, {}).items() for k, h in part.items()}
+                    for x in (now, before))  # fmt: skip
+        alone += len(new.keys() ^ old.keys())
+        firsts: dict[str, str] = {}
+        for part, label in new.keys() & old.keys():
+            if new[part, label] != old[part, label]:
+                firsts[part] = min(label, firsts.get(part, label))
+        print(f"{'DIFFERENT' if firsts else 'equal'}  {group}")
+        for part, label in sorted(firsts.items()):
+            print(f"    {part}: {label}")
+        different += bool(firsts)
+    print(f"{len(groups) - different} of {len(groups)} groups are equal; {alone} results that one package alone has")
     return 1 if different else 0
 
 
@@ -994,23 +555,22 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the hashes to this file")
     parser.add_argument("--compare", type=Path, help="a file that --json wrote: which groups are equal?")
     parser.add_argument("--only", default="*", help="pattern of the groups wanted: 'op/mul_mat*'")
-    parser.add_argument("--cases", action="store_true", help="one line for each result")
     options = parser.parse_args()
     begin = time.monotonic()
     warnings.simplefilter("ignore", gb.errors.PerformanceWarning)
-    digest = Digest(options.cases)
+    digest = Digest()
 
     def wanted(group: str) -> bool:
         return fnmatch.fnmatch(group, options.only)
 
-    notes = everything(digest, wanted)
-    result: dict[str, dict[str, Any]] = {"machine": machine(), "groups": digest.result()}
-    if not options.cases and not options.compare:
-        for group, parts in result["groups"].items():
+    for run in (operators, formats, chains, scenes, memory, files):
+        run(digest, wanted)
+    result: dict[str, Any] = {"machine": machine(), "groups": digest.groups}
+    if not options.compare:
+        for group, parts in sorted(digest.groups.items()):
             print(f"{combined(parts)} {group}")
-    for note in notes:
-        print(note)
-    print(f"{combined(result['groups'])} total: {digest.n} results, {time.monotonic() - begin:.0f} s, {gb.__file__}")
+    n = sum(len(labels) for parts in digest.groups.values() for labels in parts.values())
+    print(f"{combined(digest.groups)} total: {n} results, {time.monotonic() - begin:.0f} s, {gb.__file__}")
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.compare:

@@ -11,6 +11,66 @@ import numpy as np
 
 from .sides import Run, Scope, Sides, Work
 
+WORDS = ["quick", "brown", "fox", "lazy", "dog", "measure", "time", "quiet", "rooms", "near", "old", "rivers"]
+
+
+def token_sequences(embedder: Any, count: int, tokens: int, seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, tokens * 2)) for _ in range(count)]
+    return [s[: tokens - 1] + s[-1:] for s in embedder.tokenize(texts)]
+
+
+def torch_model(folder: Path, threads: int, dtype: str = "float32") -> Callable[[list[list[int]]], Any] | None:
+    """The same network in PyTorch eager mode with its fused attention; None when it is not installed."""
+    try:
+        import torch
+        import torch.nn.functional as F
+        from safetensors.torch import load_file
+    except ImportError:
+        return None
+    torch.set_num_threads(threads)
+    w = load_file(str(folder / "model.safetensors"))
+    kind = getattr(torch, dtype)
+    w = {name: x.to(kind) if x.is_floating_point() else x for name, x in w.items()}
+    heads, layers, eps = 12, 6, 1e-12
+
+    def dense(x: Any, name: str) -> Any:
+        return F.linear(x, w[name + ".weight"], w[name + ".bias"])
+
+    def norm(x: Any, name: str) -> Any:
+        return F.layer_norm(x, (x.shape[-1],), w[name + ".weight"], w[name + ".bias"], eps)
+
+    def run(sequences: list[list[int]]) -> Any:
+        with torch.inference_mode():
+            lengths = torch.tensor([len(s) for s in sequences])
+            t = int(lengths.max())
+            ids = torch.zeros((len(sequences), t), dtype=torch.long)
+            for i, s in enumerate(sequences):
+                ids[i, : len(s)] = torch.tensor(s)
+            real = torch.arange(t) < lengths[:, None]
+            mask = torch.where(real, 0.0, -torch.inf)[:, None, None, :].to(kind)
+            x = (
+                F.embedding(ids, w["embeddings.word_embeddings.weight"])
+                + w["embeddings.position_embeddings.weight"][:t]
+            )
+            x = norm(x + w["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
+            b, _, c = x.shape
+            for i in range(layers):
+                p = f"encoder.layer.{i}."
+                q, k, v = (
+                    dense(x, p + "attention.self." + n).view(b, t, heads, -1).transpose(1, 2)
+                    for n in ("query", "key", "value")
+                )
+                a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(b, t, c)
+                x = norm(x + dense(a, p + "attention.output.dense"), p + "attention.output.LayerNorm")
+                x = norm(
+                    x + dense(F.gelu(dense(x, p + "intermediate.dense")), p + "output.dense"), p + "output.LayerNorm"
+                )
+            pooled = (x * real[..., None]).sum(1) / lengths[:, None]
+            return F.normalize(pooled.float()).numpy()
+
+    return run
+
 
 def onnx_bert(s: Sides, config: Any, folder: Path) -> Callable[[list[list[int]]], Run]:
     """The embedding model as ONNX Runtime runs it fastest: its fused attention, skip and bias operators, made by
@@ -86,7 +146,6 @@ def onnx_bert(s: Sides, config: Any, folder: Path) -> Callable[[list[list[int]]]
 
 def model(s: Sides, scope: Scope) -> Iterator[Work]:
     try:
-        from bench_embed import token_sequences, torch_model
         from examples.embed.model import Embedder, model_dir
 
         folder = model_dir()
@@ -99,7 +158,7 @@ def model(s: Sides, scope: Scope) -> Iterator[Work]:
         sequences = token_sequences(embedder, batch, 34)
 
         def torch_run(q: list[list[int]] = sequences, dtype: str = "float32") -> Run:
-            peer = torch_model(s.threads, dtype)
+            peer = torch_model(folder, s.threads, dtype)
             if peer is None:
                 raise RuntimeError("needs torch and safetensors")
             return lambda: peer(q)

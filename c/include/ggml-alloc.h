@@ -32,7 +32,7 @@ GGML_API ggml_allocr_t ggml_allocr_new_from_buffer(struct ggml_backend_buffer * 
 GGML_API ggml_allocr_t ggml_allocr_new_from_backend(struct ggml_backend * backend, size_t size); // owns its buffer
 GGML_API ggml_allocr_t ggml_allocr_new_measure_from_backend(struct ggml_backend * backend);
 GGML_API struct ggml_backend_buffer * ggml_allocr_get_buffer(ggml_allocr_t alloc);
-// list: node indices in execution order. -1 is a barrier. Memory is freed only at barriers. Copied.
+// list: node indices in execution order. -1 is a barrier. Memory is freed only at barriers. The list is copied.
 GGML_API enum ggml_status ggml_allocr_set_parse_seq(ggml_allocr_t alloc, const int * list, int n);
 GGML_API void ggml_allocr_free(ggml_allocr_t alloc);
 GGML_API bool ggml_allocr_is_measure(ggml_allocr_t alloc);
@@ -68,9 +68,9 @@ GGML_API size_t ggml_gallocr_alloc_graph(ggml_gallocr_t galloc, ggml_tallocr_t t
 GGML_API enum ggml_status ggml_gallocr_alloc_graph_n(ggml_gallocr_t galloc, struct ggml_cgraph * graph,
     struct ggml_hash_set hash_set, ggml_tallocr_t * hash_node_talloc);
 
-// Places every unplaced tensor of a no_alloc context in one buffer, or in several behind one handle
-// if the type's maximum size requires it. NULL: nothing to place (ggml_last_status() unchanged), or
-// an error, which changes no tensor.
+// Places every unplaced tensor of a no_alloc context in one buffer. If the type's maximum size
+// requires it, there are several buffers behind one handle. Returns NULL if there is nothing to
+// place (ggml_last_status() is unchanged), or on an error, which changes no tensor.
 GGML_API struct ggml_backend_buffer * ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_context * ctx,
     struct ggml_backend_buffer_type * buft);
 GGML_API struct ggml_backend_buffer * ggml_backend_alloc_ctx_tensors(struct ggml_context * ctx,

@@ -24,8 +24,8 @@ GGML_API enum ggml_backend_buffer_usage ggml_backend_buffer_get_usage(ggml_backe
 // its copies. Only buffers of usage WEIGHTS in host memory need it.
 GGML_API enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buffer);
 
-// Why ggml_backend_supports_op is false, in words. NULL if the op is supported. Valid until the
-// thread's next call.
+// The reason why ggml_backend_supports_op is false, as text. NULL if the op is supported. Valid
+// until the thread's next call.
 GGML_API const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op);
 
 // --------------------------------------------------------------------------------------------------------------- files
@@ -35,41 +35,41 @@ GGML_API const char * ggml_backend_unsupported_reason(ggml_backend_t backend, co
 // A part of a file, for bytes of a tensor.
 struct ggml_backend_file_fill {
     struct ggml_tensor * tensor;
-    size_t offset;     // in the tensor
-    size_t size;  // bytes, from offset on and from `at` on
+    size_t offset;     // offset in the tensor
+    size_t size;  // bytes
     const char * path;  // the file's path on this host
-    uint64_t at;       // in the file
-    const void * data;  // the bytes on this host, in the mapped file, say
+    uint64_t at;       // offset in the file
+    const void * data;  // the bytes on this host, for example in the mapped file
 
     // results
     uint8_t digest[GGML_FILE_DIGEST_SIZE]; // of the bytes: BLAKE2b without a key (RFC 7693)
-    bool asked;  // the device got a request, and `digest` is known
+    bool asked;  // the device got a request, so `digest` is known
     bool filled;                           // the device has read the bytes itself
 };
 
 // Lets devices read parts of files themselves, if they have a file with the same content. Several
-// parts may be pending at once. Afterwards the caller sets each part that is not `filled`: its
-// device reads no files, or has no such file. IO_ERROR, with tensor and file: a device has a file
-// of that name with other content, or cannot read it. After a failure some parts may be filled, and
-// no request is pending.
+// parts may be pending at once. Afterwards the caller sets each part that is not `filled`, because
+// its device reads no files or has no such file. IO_ERROR, with tensor and file: a device has a
+// file of that name with other content, or cannot read it. After a failure some parts may be
+// filled, and no request is pending.
 GGML_API enum ggml_status ggml_backend_fill_from_files(struct ggml_backend_file_fill * fills, size_t n);
-// Call this after you set a part that was `asked` and not `filled`. The device may keep its bytes
-// under their digest and use them for the same content later. Also succeeds if the device keeps
+// Call this after you set a part that was `asked` and not `filled`. The device may store its bytes
+// under their digest and use them for the same content later. Succeeds also if the device stores
 // nothing.
 GGML_API enum ggml_status ggml_backend_keep_file(const struct ggml_backend_file_fill * fill);
 
 // -------------------------------------------------------------------------------------------------------------- events
 
 // Events work with every backend. If the calls of a backend are complete when they return, its
-// events are always complete. If a backend has a queue but no events, a wait is for the whole
+// events are always complete. If a backend has a queue but no events, each wait is for the whole
 // queue.
 GGML_API ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend); // complete until it is recorded
 GGML_API void ggml_backend_event_free(ggml_backend_event_t event);  // NULL is allowed
-// after the work that is in its backend's queue now
+// records the event after the work that is in its backend's queue now
 GGML_API enum ggml_status ggml_backend_event_record(ggml_backend_event_t event);
 GGML_API enum ggml_status ggml_backend_event_synchronize(ggml_backend_event_t event); // the host waits
 // Later work in the queue of `backend` waits for the event. If the backend cannot wait, the host
-// does.
+// waits.
 GGML_API enum ggml_status ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event);
 
 // -------------------------------------------------------------------------------------------------------------- fusion
@@ -93,9 +93,9 @@ struct ggml_backend_load_record {
     size_t n_backends;    // registry entries that it added
 };
 
-// Loads a module, which registers its backends. The path must have a directory: nothing is searched
-// for. The module's version and structure sizes are read from the file and checked before any of
-// its code runs. Loading a loaded module again succeeds. A module without a device reports
+// Loads a module, which registers its backends. The path must contain a directory, because no path
+// is searched. The module's version and structure sizes are read from the file and checked before
+// any of its code runs. Loading a loaded module again succeeds. A module without a device reports
 // UNSUPPORTED. It stays loaded and registers nothing. Do not call this in a module's entry point.
 GGML_API enum ggml_status ggml_backend_load(const char * path);
 // The attempts to load modules so far, in order, without repetitions. NULL if i is out of range.

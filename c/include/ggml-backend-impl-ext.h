@@ -1,6 +1,6 @@
 // ggml-backend-impl-ext.h - additions for authors of backends to February 2024's
-// ggml-backend-impl.h, which includes this header. Newer, optional hooks are in the structures
-// there.
+// ggml-backend-impl.h, which includes this header. Optional hooks newer than that are in its
+// structures.
 #ifndef GGML_BACKEND_IMPL_EXT_H
 #define GGML_BACKEND_IMPL_EXT_H
 
@@ -17,7 +17,7 @@ GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status ggml_report_error(enum ggm
 // A point in the queue of a backend. It is complete when all earlier work is.
 struct ggml_backend_event {
     ggml_backend_t backend;
-    void * context;  // of its backend; NULL: the library's own, for backends without these hooks
+    void * context;  // belongs to the backend; NULL: the library's own events, for backends without these hooks
 };
 
 // True if a backend that fuses the node with its only reader need not store the node's result. A graph allocator or a

@@ -13,7 +13,6 @@
 //   comment allows it. Otherwise it is a failure without a reason.
 //   The count belongs to the calling thread. If work fails later, on a queue or a thread of the backend, the backend
 //   keeps the failure. The next hook that waits for the work reports it: synchronize, event_synchronize.
-//   keeps the failure. The next hook that waits for the work reports it: synchronize, event_synchronize.
 #ifndef GGML_BACKEND_IMPL_H
 #define GGML_BACKEND_IMPL_H
 
@@ -66,18 +65,18 @@ struct ggml_backend_buffer_i {
     bool (*GGML_CALL cpy_tensor_to)(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
         struct ggml_tensor * dst);
 
-    // Files that the device reads itself, perhaps on another host (ggml_backend_fill_from_files). A
-    // backend has both hooks or none. file_begin starts to read a part whose digest is known, and
-    // returns a request without waiting. NULL without an error: the backend cannot read the part.
-    // The part lives as long as the request.
+    // The device reads a file itself, perhaps on another host (ggml_backend_fill_from_files). A
+    // backend has both hooks or neither. file_begin starts to read a part whose digest is known,
+    // and returns a request without waiting. NULL without an error: the backend cannot read the
+    // part. The part lives as long as the request.
     void * (*GGML_CALL file_begin)(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part);
-    // Called once for each request, in their order. Frees the request when nothing writes for it
-    // any more. `wanted`: waits for the bytes. True: they are complete. False without an error:
-    // there is no such file. A file with another digest is an error (IO_ERROR). If `wanted` is
-    // false, the outcome is ignored.
+    // Called once for each request, in order of the requests. Frees the request after the last
+    // write for it. If `wanted`, the hook waits for the bytes. True: they are complete. False
+    // without an error: there is no such file. A file with another digest is an error (IO_ERROR).
+    // If `wanted` is false, the caller ignores the outcome.
     bool (*GGML_CALL file_end)(ggml_backend_buffer_t buffer, void * request, bool wanted);
-    // optional: after file_end was false and the bytes were set. It may keep them under their
-    // digest
+    // optional; called after file_end was false and the bytes were set. The device may store the
+    // bytes under their digest.
     void (*GGML_CALL file_keep)(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part);
 };
 
@@ -87,7 +86,7 @@ struct ggml_backend_buffer {
     ggml_backend_buffer_context_t context;
     size_t size;
     enum ggml_backend_buffer_usage usage;
-    // newer; the library sets them
+    // newer; set by the library
     // unique in the process; changes with each write that the library knows of
     uint64_t version;
     bool replicated;  // a scheduler keeps copies of its content
@@ -101,7 +100,7 @@ struct ggml_backend_buffer {
 GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft,
     struct ggml_backend_buffer_i iface, ggml_backend_buffer_context_t context, size_t size);
 
-// Tries the hooks of both sides. False: none could copy.
+// Tries the hooks of both buffers. False: neither could copy.
 GGML_API bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst);
 
 // Several buffers behind one handle, which owns them. On failure the caller still owns the parts.
@@ -128,7 +127,7 @@ struct ggml_backend_i {
     // optional
     void (*GGML_CALL synchronize)(ggml_backend_t backend);
 
-    // optional, but all three or none
+    // optional; a backend has all three or none
     ggml_backend_graph_plan_t (*GGML_CALL graph_plan_create)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
     void (*GGML_CALL graph_plan_free)(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
     void (*GGML_CALL graph_plan_compute)(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
@@ -138,24 +137,24 @@ struct ggml_backend_i {
     // a static or per-thread string
     const char * (*GGML_CALL unsupported_reason)(ggml_backend_t backend, const struct ggml_tensor * op);
 
-    // Events, all five or none. event_wait gets events of backends that have the same hook. Later
-    // work in the queue of `backend` then waits for them. An event that was never recorded is
-    // complete.
+    // Events: a backend has all five hooks or none. event_wait gets events of backends that have
+    // the same hook. Later work in the queue of `backend` then waits for them. An event that was
+    // never recorded is complete.
     ggml_backend_event_t (*GGML_CALL event_new)(ggml_backend_t backend);
     void (*GGML_CALL event_free)(ggml_backend_event_t event);
     void (*GGML_CALL event_record)(ggml_backend_event_t event);
     void (*GGML_CALL event_wait)(ggml_backend_t backend, ggml_backend_event_t event);
     void (*GGML_CALL event_synchronize)(ggml_backend_event_t event);
-    // Queues a copy of the elements of src into dst, with the same layout. One of them is in memory
-    // of this backend. The other is there too, on the host or in memory of another device. The
-    // caller orders the copy against other work with events, and keeps both until it is done. False
-    // without an error: the backend cannot copy them.
+    // Queues a copy of the elements of src into dst, which has the same layout. One of the two
+    // tensors is in memory of this backend. The other tensor is there too, on the host, or in
+    // memory of another device. The caller orders the copy against other work with events, and
+    // keeps both tensors until it is done. False without an error: the backend cannot copy them.
     bool (*GGML_CALL cpy_tensor_peer_async)(ggml_backend_t backend, const struct ggml_tensor * src,
         struct ggml_tensor * dst);
 
-    // Events that record the time when the queue reaches them, both or none, beside the five above.
-    // event_time: nanoseconds on the system's monotonic clock of the last record. Called when the
-    // event is complete. For traces.
+    // Events that record the time when the queue reaches them: a backend has both hooks or neither,
+    // beside the five above. event_time returns the time of the last record, in nanoseconds on the
+    // system's monotonic clock. It is called when the event is complete. For traces.
     ggml_backend_event_t (*GGML_CALL event_new_timed)(ggml_backend_t backend);
     int64_t (*GGML_CALL event_time)(ggml_backend_event_t event);
 
@@ -163,17 +162,19 @@ struct ggml_backend_i {
     // unplaced. Graphs that are computed one after another share it. A failure is reported.
     size_t (*GGML_CALL graph_work_size)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
 
-    // True if the backend computes on any host memory, not only on buffers of its own type. It then
-    // uses buffers of the CPU backend without copies. Its default buffer type is on the host, too.
+    // True if the backend computes on any host memory, not only on buffers of its own type. The
+    // backend then uses buffers of the CPU backend without copies. Its default buffer type is also
+    // on the host.
     bool (*GGML_CALL computes_on_host)(ggml_backend_t backend);
 
     // True if later work in the queue of `backend` runs after earlier work in the queue of `other`,
-    // without an event. The scheduler then neither records an event nor calls event_wait. Called
-    // with backends that have the same event_wait. The answer for a pair never changes.
+    // without an event. The scheduler then neither records an event nor calls event_wait. The two
+    // backends have the same event_wait. The answer for a pair never changes.
     bool (*GGML_CALL comes_behind)(ggml_backend_t backend, ggml_backend_t other);
 
-    // The name of the i-th algorithm that is tried for a node, counted from 0. *why: why it declines, NULL if it
-    // computes the node. NULL after that algorithm, and for nodes that have one algorithm. Static strings.
+    // The name of the i-th algorithm that the backend tries for a node, counted from 0. *why: the
+    // reason why the algorithm declines, NULL if it computes the node. Returns NULL after that
+    // algorithm, and for nodes that have only one. Static strings.
     const char * (*GGML_CALL algorithm)(ggml_backend_t backend, const struct ggml_tensor * node, int i,
         const char ** why);
 };

@@ -1,17 +1,17 @@
 // ggml-backend-module.h - a backend in a shared library of its own, loaded at run time with ggml_backend_load(path).
 //
-// The same source can be linked in or built as a module. Linked in: call the backend's own register
-// function. As a module, add this line to one file:
+// The same source can be linked in or built as a module. To link it in, call the backend's own
+// register function. As a module, add this line to one file:
 //
 //     GGML_BACKEND_MODULE("mine", my_backend_register)    // enum ggml_status my_backend_register(void): calls
-//                                                         ggml_backend_register
+//                                                         // ggml_backend_register
 //
-// Compile with hidden visibility and GGML_BACKEND_MODULE_BUILD defined, and link the small library
-// of forwarding functions (CMake: target_link_libraries(mine PRIVATE ggml_backend::module); by
-// hand: compile ggml-backend-module.c along). A module does not link the ggml_backend library
-// itself. It calls the copy that loads it, through a table. This works even if that copy hides its
-// symbols (the Python package does) or another ggml is in the same process. A module exports only
-// ggml_backend_module_init.
+// Compile with hidden visibility and GGML_BACKEND_MODULE_BUILD defined. Link the small library of
+// forwarding functions: in CMake with target_link_libraries(mine PRIVATE ggml_backend::module),
+// without CMake by compiling ggml-backend-module.c too. A module does not link the ggml_backend
+// library itself. It calls the copy that loads it, through a table. This works even if that copy
+// hides its symbols (the Python package does) or another ggml is in the same process. A module
+// exports only ggml_backend_module_init.
 //
 // The descriptor is read from the file before the system loads it. So code of a module for another
 // version never runs. A loaded module stays until the process ends.
@@ -57,7 +57,7 @@ struct ggml_backend_module_layout { // bytes
         (uint32_t) sizeof(struct ggml_backend_buffer_i), (uint32_t) sizeof(struct ggml_backend_buffer_type),        \
         (uint32_t) sizeof(struct ggml_backend_buffer_type_i) }
 
-// The loader finds it in the file by its magic: 32 bytes, the text below and its zeros.
+// The loader finds the descriptor in the file by its magic: 32 bytes, this text padded with zeros.
 #define GGML_BACKEND_MODULE_MAGIC_TEXT "ggml_backend module v1 \r\n\032\n"
 #define GGML_BACKEND_MODULE_MAGIC "\177" GGML_BACKEND_MODULE_MAGIC_TEXT
 struct ggml_backend_module_descriptor {
@@ -67,8 +67,8 @@ struct ggml_backend_module_descriptor {
     char name[32];
 };
 
-// For the entry point. Keeps the table for the forwarding functions, or reports why it cannot be
-// used.
+// For the entry point. Stores the table for the forwarding functions, or reports why the module
+// cannot use it.
 enum ggml_status ggml_backend_module_connect(const struct ggml_backend_api * api);
 
 #if defined(_WIN32)

@@ -18,19 +18,19 @@ extern "C" {
 
 // ------------------------------------------------------------------------------------------------------ running graphs
 
-// ggml_backend_sched_init_measure, plus memory for the inputs that the program does not place. A
+// As ggml_backend_sched_init_measure, plus memory for the inputs that the program does not place. A
 // program that places its inputs with ggml_backend_sched_get_tallocr calls init_measure.
 GGML_API enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph);
 
-// Plans the graph: allocates no memory of a backend and touches no tensor. Queries about the last
-// graph then describe this plan. Allocating the same graph uses the plan, unless memory is short:
-// then it is planned again without kept copies.
+// Plans the graph. Allocates no memory of a backend and changes no tensor. Queries about the last
+// graph then describe this plan. Allocating the same graph uses the plan. If memory is short, the
+// graph is planned again without kept copies.
 GGML_API enum ggml_status ggml_backend_sched_plan_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 
-// Gives memory to tensors without a place; inputs can be set then. graph_compute calls it if
+// Allocates memory for tensors without memory. Inputs can be set then. graph_compute calls this if
 // necessary. Inputs placed here keep memory and content until reset, or until 16 other graphs were
-// planned; then allocate the graph again before you set them. Results are valid until another graph
-// is computed, or needs memory that is short.
+// planned. After that, allocate the graph again before you set them. Results are valid until
+// another graph is computed, or needs memory that is short.
 GGML_API enum ggml_status ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 
 GGML_API enum ggml_status ggml_backend_sched_graph_compute_async(ggml_backend_sched_t sched,
@@ -39,7 +39,7 @@ GGML_API enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sc
 
 // Number of runs of a graph that may be pending, 1 to 64 (initially 1). With 2 or more, you can set
 // inputs (ggml_set_input) in host memory again as soon as ggml_backend_sched_graph_compute_async
-// returns. The scheduler places inputs in host memory if the last backend has it. Another run of
+// returns. The scheduler places inputs in host memory if the last backend has it. A second run of
 // the same graph does not wait for the first. Read results after ggml_backend_sched_synchronize, or
 // queue ggml_backend_tensor_get_async on the backend that computes them.
 GGML_API enum ggml_status ggml_backend_sched_set_n_copies(ggml_backend_sched_t sched, int n);
@@ -47,15 +47,15 @@ GGML_API int ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched);
 
 // Checks every run: conflicting accesses are ordered, and each read finds the right content. An
 // error names both steps. Slow: each step is complete before the next one, and unused memory of the
-// arenas is filled with NaN. GGML_SCHED_CHECK=1 in the environment does the same.
+// arenas is filled with NaN. GGML_SCHED_CHECK=1 in the environment has the same effect.
 GGML_API enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check);
 
 // ----------------------------------------------------------------------------------------------------- assigning nodes
 
-// How nodes without a user's choice are assigned. WEIGHTS: where their weights are, then as their
-// neighbours. SOURCES: where their best source is. COST: so that the graph takes the least
-// predicted time, by ggml_backend_sched_set_costs; without costs as WEIGHTS. Takes effect with the
-// next graph.
+// How the scheduler assigns nodes that the user did not assign. WEIGHTS: where their weights are,
+// then as their neighbours. SOURCES: where their best source is. COST: so that the graph takes the
+// least time predicted from ggml_backend_sched_set_costs; without costs as WEIGHTS. Takes effect
+// with the next graph.
 enum ggml_backend_sched_policy {
     GGML_BACKEND_SCHED_POLICY_WEIGHTS = 0,
     GGML_BACKEND_SCHED_POLICY_SOURCES = 1,
@@ -89,17 +89,17 @@ struct ggml_backend_copy_cost {
     double launch_us, bytes_per_us;
 };
 struct ggml_backend_cost_table {
-    // each backend needs an entry of class ANY and type -1; the most specific entry counts
+    // each backend needs an entry of class ANY and type -1; the most specific matching entry counts
     const struct ggml_backend_op_cost * ops;
     size_t n_ops;
     const struct ggml_backend_copy_cost * copies; // one for each pair of different backends, in both directions
     size_t n_copies;
-    double split_us; // of each change of backends
-    double weight_runs; // number of runs that a copy of a weight serves, >= 1; 0: 1
+    double split_us; // of each change from one backend to another
+    double weight_runs; // number of runs that a copy of a weight serves, >= 1; 0 means 1
     // per backend: bytes that the scheduler may allocate for a graph; 0: no limit; NULL: no limits
     const size_t * max_bytes;
 };
-// For the policy COST. The table is copied. NULL forgets it. Forgets placements like
+// For the policy COST. The table is copied. NULL removes it. Drops placements like
 // ggml_backend_sched_reset, but keeps the assignments of the user.
 GGML_API enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched,
     const struct ggml_backend_cost_table * table);
@@ -133,10 +133,10 @@ GGML_API enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sche
     struct ggml_backend_sched_split_info * info);
 // the original
 GGML_API struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sched, int i_split, int i_input);
-// Why the node is on its backend, in words; "" if it is not assigned.
+// The reason why the node is on its backend, as text. "" if it is not assigned.
 GGML_API const char * ggml_backend_sched_explain(ggml_backend_sched_t sched, struct ggml_tensor * node);
 
-// Memory that the plan of the last graph needs on a backend, in bytes: the peak, and without any
+// Bytes that the plan of the last graph needs on a backend: the peak, and the sum without any
 // reuse.
 GGML_API enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_backend_t backend,
     size_t * peak, size_t * no_reuse);
@@ -167,7 +167,7 @@ struct ggml_backend_sched_block {
     int chunk;
     size_t offset, size; // bytes
     int64_t lower, upper; // half-open
-    int root; // the block whose memory this one reuses in place; its own index: none
+    int root; // the block whose memory this one reuses in place, or its own index
 };
 // Writes at most n blocks (blocks may be NULL if n is 0) and returns the number of all blocks; -1
 // on failure.
@@ -178,14 +178,13 @@ struct ggml_backend_sched_transfer {
     const struct ggml_tensor * tensor; // the original
     ggml_backend_t source; // NULL: memory of the user that no backend owns
     ggml_backend_t target;
-    int split; // the copy is before it; a write-back after it
+    int split; // the copy runs before the split; a write-back runs after it
     size_t size; // bytes
-    bool is_kept; // made again only after the original was written
+    bool is_kept; // copied again only after the original was written
     bool is_write_back; // a result that is copied to its own memory
-    // used as a weight (matrix of a product, table of rows), in memory of the user on `source`
-    // whose
+    // a weight (matrix of a product, table of rows) in memory of the user on `source`, whose usage is
+    // not WEIGHTS. With usage WEIGHTS, its readers would run there
     bool is_unmarked;
-    // usage is not WEIGHTS; with usage WEIGHTS, its readers would run there
 };
 GGML_API int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched);
 GGML_API enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i,

@@ -1,8 +1,9 @@
-// ggml-backend.h - memory of devices, devices that compute, and the scheduler that runs one graph over several of them.
+// ggml-backend.h - memory of devices, backends that compute, and the scheduler that runs one graph
+// on several of them.
 //
 //   buffer type (buft)  knows how to allocate on a device
 //   buffer              one allocation
-//   backend             a device with its stream of work
+//   backend             a device with a queue of work
 //   registry            the backends that can be made by name; "CPU" is always entry 0
 //   scheduler           assigns the nodes of a graph to backends, divides it into splits, copies tensors between
 //                       them, and runs it
@@ -89,8 +90,8 @@ GGML_API bool ggml_backend_supports_op(ggml_backend_t backend, const struct ggml
 
 // Same type, ne and nb on both sides.
 GGML_API enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst);
-// Queued on `backend` after its earlier work, if both buffers and the backend allow it. Otherwise
-// synchronous.
+// Queues the copy on `backend` after its earlier work, if both buffers and the backend allow it.
+// Otherwise copies at once and returns when the copy is complete.
 GGML_API enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src,
     struct ggml_tensor * dst);
 
@@ -99,7 +100,8 @@ GGML_API enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend,
 GGML_API ggml_backend_t ggml_backend_cpu_init(void); // GGML_DEFAULT_N_THREADS threads
 GGML_API GGML_CALL bool ggml_backend_is_cpu(ggml_backend_t backend);
 GGML_API enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int n_threads);
-// Memory of another owner, never freed by the library: a mapped file, an array. Any address.
+// Memory of another owner, for example a mapped file or an array, at any address. The library never
+// frees it.
 GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_cpu_buffer_from_ptr(void * ptr, size_t size);
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type(void);
 
@@ -117,29 +119,30 @@ GGML_API ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t si
 
 // ----------------------------------------------------------------------------------------------------------- scheduler
 
-// ask true: return whether you need the result of t. ask false: t is complete; returning false ends
-// the computation.
+// ask true: return whether you need the result of t. ask false: t is complete. If you return false,
+// the computation ends.
 typedef bool (*ggml_backend_sched_eval_callback)(struct ggml_tensor * t, bool ask, void * user_data);
 
-// backends: in order of priority, the last one is the fallback. bufts: NULL for the default of each
+// backends: in order of priority; the last one is the fallback. bufts: NULL for the default of each
 // backend. Both arrays are copied. The caller keeps the backends and frees them after the
-// scheduler. Computing with a freed backend is an error (INVALID_STATE). graph_size is a first estimate.
+// scheduler. Computing with a freed backend is an error (INVALID_STATE). graph_size is a first
+// estimate.
 GGML_API ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts,
     int n_backends, size_t graph_size);
 // Frees the scheduler and its memory. Tensors that it placed then have dangling pointers. Before
 // you use them again, set their `buffer` and `data` to NULL. NULL is allowed.
 GGML_API void ggml_backend_sched_free(ggml_backend_sched_t sched);
 
-// Computes how much memory the graph needs and allocates it. Touches no tensor. A graph of the same
+// Computes how much memory the graph needs and allocates it. Changes no tensor. A graph of the same
 // structure (operators, types, sources, views, placements) whose tensors are no larger uses the
-// places planned for this one. Nothing more is allocated for it.
+// offsets planned for this graph. Nothing more is allocated for it.
 GGML_API enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched,
     struct ggml_cgraph * measure_graph);
 GGML_API int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched); // of the last graph
 GGML_API ggml_tallocr_t ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend);
 GGML_API ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, ggml_backend_t backend);
 
-// backend NULL: automatic again.
+// If backend is NULL, the scheduler assigns the node again.
 GGML_API enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node,
     ggml_backend_t backend);
 GGML_API ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node);
@@ -161,15 +164,15 @@ struct ggml_backend_graph_copy {
     struct ggml_cgraph * graph;
 };
 
-// A deep copy of a placed graph, with its data, on `backend`. All fields NULL on failure.
+// A deep copy of a placed graph, with its data, on `backend`. All fields are NULL on failure.
 GGML_API struct ggml_backend_graph_copy ggml_backend_graph_copy(ggml_backend_t backend, struct ggml_cgraph * graph);
 GGML_API void ggml_backend_graph_copy_free(struct ggml_backend_graph_copy copy);
 
 typedef bool (*ggml_backend_eval_callback)(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2,
     void * user_data);
 
-// Runs the graph on both, node by node. The callback gets each pair of results (view ops are
-// skipped). Returning false stops.
+// Runs the graph on both backends, node by node. The callback gets each pair of results, except
+// those of view ops. If it returns false, the comparison stops.
 GGML_API GGML_CALL bool ggml_backend_compare_graph_backend(ggml_backend_t backend1, ggml_backend_t backend2,
     struct ggml_cgraph * graph, ggml_backend_eval_callback callback, void * user_data);
 

@@ -10,9 +10,9 @@ extern "C" {
 
 // cdef: begin
 
-// Instruction-set levels built into this library, from the most portable ("scalar") up. A backend
-// uses the highest level of the processor, limited by the environment variable GGML_CPU_LEVEL.
-// Several levels can be used in one process.
+// Instruction-set levels built into this library, in ascending order from the most portable
+// ("scalar"). A backend uses the highest level of the processor, limited by the environment
+// variable GGML_CPU_LEVEL. One process can use several levels.
 GGML_API int ggml_cpu_level_count(void);
 GGML_API const char * ggml_cpu_level_name(int i); // NULL if out of range
 GGML_API bool ggml_cpu_level_usable(int i);       // the running processor has it
@@ -25,7 +25,7 @@ GGML_API enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu,
 // and GGML_CPU_REPRODUCIBLE replace them.
 struct ggml_cpu_trait {
     const char * name;    // "bf16_dots"
-    double value;  // a ratio of rates, or bytes; 0: unknown, missing or, by its source, not used
+    double value;  // a ratio of rates, or bytes; 0: unknown, missing, or not used because of its source
     const char * source;  // "measured", "stated by the processor", "given by GGML_CPU_TRAITS", ...
     const char * meaning;  // its meaning, and the choice that depends on it
 };
@@ -33,11 +33,11 @@ GGML_API int ggml_cpu_trait_count(void);
 GGML_API enum ggml_status ggml_cpu_get_trait(int i, const char * level,
     struct ggml_cpu_trait * trait); // level NULL: the default
 
-// True: GGML_CPU_REPRODUCIBLE is set and not "0", so a level computes the same bits on each
+// True if GGML_CPU_REPRODUCIBLE is set and not "0". A level then computes the same bits on each
 // processor.
 GGML_API bool ggml_cpu_is_reproducible(void);
 
-// The processor's name for itself. "" if it has none. Virtual machines may report another name.
+// The name that the processor reports, or "". Virtual machines may report another name.
 GGML_API const char * ggml_cpu_processor_name(void);
 
 // min(physical cores, affinity mask, cgroup quota), at least 1.
@@ -58,7 +58,7 @@ GGML_API void ggml_cpu_set_fusion(bool on);
 GGML_API enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data),
     void * data);
 
-// Why the CPU cannot compute the node. NULL if it can.
+// The reason why the CPU cannot compute the node. NULL if it can.
 GGML_API const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node);
 
 // cdef: end

@@ -2,8 +2,8 @@
 //
 // The backend itself is a module (ggml-backend-module.h), built with GGML_CUDA=ON. These functions
 // always exist. Without the module or a device, they fail with GGML_STATUS_UNSUPPORTED and the
-// reason, and ggml_backend_cuda_get_device_count is 0. The first call loads the module by full
-// path: the environment variable GGML_CUDA_MODULE, else the path of the module installed with this
+// reason, and ggml_backend_cuda_get_device_count is 0. The first call loads the module from the
+// full path in the environment variable GGML_CUDA_MODULE, or else the module installed with this
 // library.
 #ifndef GGML_CUDA_H
 #define GGML_CUDA_H
@@ -20,17 +20,18 @@ extern "C" {
 
 // cdef: begin
 
-// Loads the module if necessary, and returns whether there is a device. Call it again to try again.
+// Loads the module if necessary, and returns whether there is a device. You may call it again after
+// a failure.
 GGML_API enum ggml_status ggml_backend_cuda_load(void);
 
-GGML_API GGML_CALL ggml_backend_t ggml_backend_cuda_init(int device); // with a stream of its own
+GGML_API GGML_CALL ggml_backend_t ggml_backend_cuda_init(int device); // the backend has its own stream
 GGML_API GGML_CALL bool ggml_backend_is_cuda(ggml_backend_t backend);
 
 // Memory of a device. Freed buffers of up to 64 MiB are kept and reused, until memory is short.
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_buffer_type(int device);
 // Host memory that devices copy at full speed, and while they compute. NULL without a device.
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_host_buffer_type(void);
-// Rows of weights on several devices: not supported, NULL.
+// For rows of weights on several devices. Not supported: returns NULL.
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_split_buffer_type(const float * tensor_split);
 
 GGML_API GGML_CALL int ggml_backend_cuda_get_device_count(void);
@@ -47,7 +48,7 @@ GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_unregister_host_buffer(voi
 // graphs that a backend computed
 struct ggml_backend_cuda_graph_stats {
     uint64_t n_eager;    // launched node by node
-    uint64_t n_captured;  // captured as an executable graph, because their structure came a second time
+    uint64_t n_captured;  // captured as an executable graph, because their structure came twice
     uint64_t n_updated;  // launched by an executable graph of their structure, after changes to some nodes
     uint64_t n_replayed;  // launched again unchanged
 };
@@ -68,7 +69,8 @@ GGML_API size_t ggml_backend_cuda_trim(int device);
 
 // cdef: end
 
-// The functions that the module passes to the library when it is loaded. For the library only.
+// The functions that the module passes to the library when it is loaded. Only the library uses
+// them.
 struct ggml_backend_cuda_functions {
     size_t size; // of this structure
     ggml_backend_t (*init)(int device);

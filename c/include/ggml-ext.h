@@ -42,8 +42,8 @@ GGML_API bool ggml_is_output(const struct ggml_tensor * tensor);
 // x / 2 (1 + erf(x / sqrt 2)), exact form
 GGML_API struct ggml_tensor * ggml_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_gelu_erf_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-// Functions of each element of a, F32, F16 or BF16. da is the gradient of a, g that of the result
-// y.
+// Functions of each element of a, F32, F16 or BF16. y is the result, g its gradient, da the
+// gradient of a.
 // e^x; da = g y
 GGML_API struct ggml_tensor * ggml_exp(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_exp_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
@@ -73,24 +73,28 @@ enum ggml_comparison {
 };
 GGML_API struct ggml_tensor * ggml_compare(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     enum ggml_comparison comparison);
-// a where cond is not 0 (NaN is not 0), else b. a and b have one type, the result's: F32, F16, BF16
-// or I32. Elements are copied unchanged. cond is F32, F16, BF16 or I32. Each repeats over the
-// result, whose dimensions are the largest of the three. da = g where cond is not 0, else 0. db is
-// the opposite. Both are summed over repeats.
+// a where cond is not 0 (NaN is not 0), else b. a and b have the type of the result: F32, F16, BF16
+// or I32. Elements are copied unchanged. cond is F32, F16, BF16 or I32. Each operand repeats over
+// the result, whose dimensions are the largest of the three. Where cond is not 0, da = g and db =
+// 0. Elsewhere, da = 0 and db = g. Both are summed over repeats.
 GGML_API struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_tensor * cond, struct ggml_tensor * a,
     struct ggml_tensor * b);
 
-// Writes row i of b to row c[i] of a, and converts it to the type of a. The result is a view of a. Rows that c does not
-// name stay as they are. If c names a row twice, the CPU backend keeps the later row of b; others may keep either.
-// a [D, R, B2, B3]: F32, F16, BF16, I32 or a quantized type that CPY can write. b [D, n, B2, B3]: F32, F16 or BF16.
-// c [n, C1, C2]: I32 or I64, C1 divides B2, C2 divides B3. An index outside of 0 .. R - 1 fails when it is computed.
+// Writes row i of b to row c[i] of a, and converts it to the type of a. The result is a view of a.
+// Rows that c does not name stay as they are. If c names a row twice, the CPU backend keeps the
+// later row of b; other backends may keep either.
+//
+// a [D, R, B2, B3]: F32, F16, BF16, I32 or a quantized type that CPY can write. b [D, n, B2, B3]:
+// F32, F16 or BF16. c [n, C1, C2]: I32 or I64, C1 divides B2, C2 divides B3. An index outside of 0
+// .. R - 1 fails when the node is computed.
 GGML_API struct ggml_tensor * ggml_set_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c);
 
 // e^x - 1, without cancellation near 0; da = g (y + 1)
 GGML_API struct ggml_tensor * ggml_expm1(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_expm1_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-// To an integer: down, up, to the nearest (halves away from 0), towards 0. The gradient is 0.
+// Rounds to an integer: down, up, to the nearest (halves away from 0), towards 0. The gradient is
+// 0.
 GGML_API struct ggml_tensor * ggml_floor(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_floor_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_ceil(struct ggml_context * ctx, struct ggml_tensor * a);
@@ -108,12 +112,13 @@ GGML_API struct ggml_tensor * ggml_scale_bias(struct ggml_context * ctx, struct 
 GGML_API struct ggml_tensor * ggml_scale_bias_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float s,
     float b);
 
-// Gated linear units f(x) g, on F32, F16 or BF16. Of one source, whose rows have an even length, x is the first half of
-// a row and g the second; `swapped`: the other way round. Of two sources of one shape and type x is a, g is b.
+// Gated linear units f(x) g, on F32, F16 or BF16. With one source, whose rows have an even length,
+// x is the first half of a row and g the second; `swapped` exchanges the halves. With two sources
+// of one shape and type, x is a and g is b.
 enum ggml_glu_op {
-    GGML_GLU_OP_REGLU = 0,   // f is relu: 0 for x <= 0, whatever g is
+    GGML_GLU_OP_REGLU = 0,   // f is relu; 0 for x <= 0, for any g
     GGML_GLU_OP_GEGLU,       // gelu in its tanh form
-    GGML_GLU_OP_SWIGLU,      // silu. Of two sources it has a derivative, the others have none
+    GGML_GLU_OP_SWIGLU,      // silu. The only function with a derivative, with two sources
     GGML_GLU_OP_SWIGLU_OAI,  // with u = min(x, limit), w = g cut to [-limit, limit]: u sigmoid(alpha u) (w + 1)
     GGML_GLU_OP_GEGLU_ERF,   // gelu_erf
     GGML_GLU_OP_GEGLU_QUICK, // gelu_quick
@@ -147,17 +152,17 @@ GGML_API struct ggml_tensor * ggml_geglu_quick_split(struct ggml_context * ctx, 
 GGML_API struct ggml_tensor * ggml_swiglu_oai(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     float alpha, float limit);
 
-// Operators without a derivative, up to ggml_im2col_3d: their operands must not have a gradient.
+// The operators up to ggml_im2col_3d have no derivative. Their operands must not have a gradient.
 
-// rows divided by their length, at least by eps
+// each row divided by max(its length, eps)
 GGML_API struct ggml_tensor * ggml_l2_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
 GGML_API struct ggml_tensor * ggml_l2_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
-// the indices of the k largest elements of each row as I32 [k, ...], in no promised order; NaN counts as the smallest.
-// ggml_top_k sorts.
+// the indices of the k largest elements of each row as I32 [k, ...], in no particular order; NaN
+// counts as the smallest. ggml_top_k sorts.
 GGML_API struct ggml_tensor * ggml_top_k_unsorted(struct ggml_context * ctx, struct ggml_tensor * a, int k);
-// sums of each row up to each element, that one included
+// sums of each row up to each element, inclusive
 GGML_API struct ggml_tensor * ggml_cumsum(struct ggml_context * ctx, struct ggml_tensor * a);
-// What stays of square matrices, with column i0 and row i1; all else becomes 0.
+// The part of square matrices that is kept, with column i0 and row i1. The rest becomes 0.
 enum ggml_tri_type {
     GGML_TRI_TYPE_UPPER_DIAG = 0, // i0 >= i1
     GGML_TRI_TYPE_UPPER,          // i0 > i1
@@ -166,12 +171,12 @@ enum ggml_tri_type {
     GGML_TRI_TYPE_COUNT,
 };
 GGML_API struct ggml_tensor * ggml_tri(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_tri_type type);
-// The X of b's shape [m, n, B2, B3] for which the lower triangle of a [n, n, B2, B3], its diagonal included, times X is
-// b. What lies above the diagonal is not read. A zero on the diagonal gives infinities or NaN. left = lower = true, uni
-// = false.
+// Solves L X = b, where L is the lower triangle of a [n, n, B2, B3] with its diagonal. b and X have
+// the shape [m, n, B2, B3]. Elements above the diagonal are not read. A zero on the diagonal gives
+// infinities or NaN. left = lower = true, uni = false.
 GGML_API struct ggml_tensor * ggml_solve_tri(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     bool left, bool lower, bool uni);
-// c everywhere, with a's type and shape; a is not read
+// c everywhere, with the type and shape of a; a is not read
 GGML_API struct ggml_tensor * ggml_fill(struct ggml_context * ctx, struct ggml_tensor * a, float c);
 GGML_API struct ggml_tensor * ggml_fill_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float c);
 // the vector start, start + step, ... below stop (above it if step is negative), as F32; at least one value
@@ -181,15 +186,16 @@ GGML_API struct ggml_tensor * ggml_arange(struct ggml_context * ctx, float start
 GGML_API struct ggml_tensor * ggml_timestep_embedding(struct ggml_context * ctx, struct ggml_tensor * timesteps,
     int dim, int max_period);
 
-// Recurrent layers, F32. All but ggml_ssm_conv pack two things into their result: the outputs y, then states.
-// n_states: how many states are kept. The first is that after the last token, state r that r tokens earlier. A state
-// before the first token is the one that the sequence starts from.
+// Recurrent layers, F32. All but ggml_ssm_conv return the outputs y and then states in one tensor.
+// n_states is the number of states kept: the first is the state after the last token, and state r
+// the state r tokens earlier. A state before the first token is the initial state of the sequence.
 
 // sx [K-1+T, C, S], c [K, C] -> [C, T, S]: the convolution of each channel with its kernel
 GGML_API struct ggml_tensor * ggml_ssm_conv(struct ggml_context * ctx, struct ggml_tensor * sx, struct ggml_tensor * c);
-// s [N, P, H, R], x [P, H, T, S], dt [H, T, S], A [1, H] or [N, H], B and C [N, G, T, S] (G divides H), ids I32 [S],
-// the rows of s that sequences start from. With d = softplus(dt), for each head: state = state e^(d A) + d x B',
-// y = state C. The result is a vector: y in the order of x, then n_states times [N, P, H, S]. s is not changed.
+// s [N, P, H, R], x [P, H, T, S], dt [H, T, S], A [1, H] or [N, H], B and C [N, G, T, S] (G divides
+// H). ids, I32 [S], are the rows of s with the initial states. With d = softplus(dt), for each
+// head: state = state e^(d A) + d x B', y = state C. The result is a vector: y in the order of x,
+// then n_states times [N, P, H, S]. s is not changed.
 GGML_API struct ggml_tensor * ggml_ssm_scan(struct ggml_context * ctx, struct ggml_tensor * s, struct ggml_tensor * x,
     struct ggml_tensor * dt, struct ggml_tensor * A, struct ggml_tensor * B, struct ggml_tensor * C,
     struct ggml_tensor * ids, int64_t n_states);
@@ -200,9 +206,10 @@ GGML_API struct ggml_tensor * ggml_ssm_scan(struct ggml_context * ctx, struct gg
 GGML_API struct ggml_tensor * ggml_gated_delta_net(struct ggml_context * ctx, struct ggml_tensor * q,
     struct ggml_tensor * k, struct ggml_tensor * v, struct ggml_tensor * g, struct ggml_tensor * beta,
     struct ggml_tensor * state, int64_t n_states);
-// The next three: inputs [S, H, T], the tokens of B sequences one behind the other; state [S S H, B]; tf [S, H]; all
-// contiguous. Decays td, w and g are factors. Result [S H, T + S B]: y, then the states.
-// state[key][value]: y = r (tf k v' + state), then state = td state + k v'
+// The next three functions have inputs [S, H, T], with the tokens of B sequences one after the
+// other, state [S S H, B] and tf [S, H], all contiguous. Decays td, w and g are factors. The result
+// is [S H, T + S B]: y, then the states. state[key][value]: y = r (tf k v' + state), then state =
+// td state + k v'
 GGML_API struct ggml_tensor * ggml_rwkv_wkv6(struct ggml_context * ctx, struct ggml_tensor * k, struct ggml_tensor * v,
     struct ggml_tensor * r, struct ggml_tensor * tf, struct ggml_tensor * td, struct ggml_tensor * state);
 // state[value][key]: state = state diag(w) + (state a) b' + v k', then y = state r
@@ -213,91 +220,104 @@ GGML_API struct ggml_tensor * ggml_rwkv_wkv7(struct ggml_context * ctx, struct g
 GGML_API struct ggml_tensor * ggml_gated_linear_attn(struct ggml_context * ctx, struct ggml_tensor * k,
     struct ggml_tensor * v, struct ggml_tensor * q, struct ggml_tensor * g, struct ggml_tensor * state, float scale);
 
-// Resizing a to any sizes. Dimensions 2 and 3 take the nearest element below. Of dimensions 0 and 1, with n elements, N
-// of the result and r = N / n, element i lies at x = (i + 1/2) / r - 1/2 of a.
+// Resizes a to any sizes. In dimensions 2 and 3, a result element takes the nearest element below.
+// In dimensions 0 and 1, let a have n elements and the result N, r = N / n. Then element i of the
+// result is at x = (i + 1/2) / r - 1/2 in a.
 enum ggml_scale_mode {
-    GGML_SCALE_MODE_NEAREST = 0, // element floor(i / r), by integers; any type
+    GGML_SCALE_MODE_NEAREST = 0, // element floor(i / r), computed with integers; any type
     GGML_SCALE_MODE_BILINEAR,    // two elements on each axis
     GGML_SCALE_MODE_BICUBIC,     // four, by Keys's kernel with a = -0.75
     GGML_SCALE_MODE_COUNT,
 };
 enum ggml_scale_flag {
     GGML_SCALE_FLAG_ALIGN_CORNERS = 1 << 8, // r = (N - 1) / (n - 1) if both are above 1, x = i / r
-    GGML_SCALE_FLAG_ANTIALIAS = 1 << 9, // bilinear without align_corners: a triangle max(1, 1 / r) wide on each side
+    GGML_SCALE_FLAG_ANTIALIAS = 1 << 9, // bilinear without align_corners: a triangle filter, half width max(1, 1 / r)
 };
 GGML_API struct ggml_tensor * ggml_interpolate(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0,
-    int64_t ne1, int64_t ne2, int64_t ne3, uint32_t mode); // a mode, and flags
+    int64_t ne1, int64_t ne2, int64_t ne3, uint32_t mode); // mode and flags
 // dimensions 0 and 1 times scale_factor; ggml_upscale repeats elements
 GGML_API struct ggml_tensor * ggml_upscale_mode(struct ggml_context * ctx, struct ggml_tensor * a, int scale_factor,
     enum ggml_scale_mode mode);
-// Elements of any type: lp before and rp behind those of each dimension, 0, or those of the other side (circular).
+// Elements of any type. Adds lp elements before and rp behind each dimension: zeros, or the
+// elements of the opposite side (circular).
 GGML_API struct ggml_tensor * ggml_pad_ext(struct ggml_context * ctx, struct ggml_tensor * a, int lp0, int rp0, int lp1,
     int rp1, int lp2, int rp2, int lp3, int rp3);
 GGML_API struct ggml_tensor * ggml_pad_circular(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1,
     int p2, int p3);
 GGML_API struct ggml_tensor * ggml_pad_ext_circular(struct ggml_context * ctx, struct ggml_tensor * a, int lp0, int rp0,
     int lp1, int rp1, int lp2, int rp2, int lp3, int rp3);
-// rows continued as a mirror shows them, without repeating the outermost element; p0, p1 below a's ne0
+// extends rows by reflection, without repeating the outermost element; p0, p1 below a's ne0
 GGML_API struct ggml_tensor * ggml_pad_reflect_1d(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1);
-// element i is a's element i - shift, round the end; shifts are below the sizes
+// element i is a's element i - shift, modulo the size; shifts are below the sizes
 GGML_API struct ggml_tensor * ggml_roll(struct ggml_context * ctx, struct ggml_tensor * a, int shift0, int shift1,
     int shift2, int shift3);
-// a [K oc, L] of F32, F16 or BF16, K fastest -> [(L-1) s0 + K - 2 p0, oc]: rows of K added up s0 apart, both ends cut
+// a [K oc, L] of F32, F16 or BF16, K fastest -> [(L-1) s0 + K - 2 p0, oc]: rows of K are added s0
+// apart, and p0 elements are cut off at both ends
 GGML_API struct ggml_tensor * ggml_col2im_1d(struct ggml_context * ctx, struct ggml_tensor * a, int s0, int oc, int p0);
-// a [KW, KH, KD, IC OC] (its shape alone counts), b [W, H, D, IC N] -> [IC KD KH KW, OW, OH, OD N], as F32 or F16
+// a [KW, KH, KD, IC OC] (only its shape counts), b [W, H, D, IC N] -> [IC KD KH KW, OW, OH, OD N],
+// as F32 or F16
 GGML_API struct ggml_tensor * ggml_im2col_3d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int64_t IC, int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, enum ggml_type dst_type);
 
-// Products with matrices of a stack, as in a mixture of experts (ggml_mul_mat_id of today): result [M, U, T],
-// row (u, t) = as[ids[u, t]] times row (u mod U', t) of b.
-// as [K, M, E]: any types that ggml_mul_mat takes; b [K, U', T], U' divides U; ids [U, T], I32. Matrices that ids does
-// not name are not read. An index outside of 0 .. E - 1 fails when it is computed. ggml_mul_mat_set_prec applies.
+// Products with a stack of matrices, as in a mixture of experts (today's ggml_mul_mat_id). The
+// result is [M, U, T], row (u, t) = as[ids[u, t]] times row (u mod U', t) of b.
+//
+// as [K, M, E]: any type that ggml_mul_mat takes; b [K, U', T], U' divides U; ids [U, T], I32.
+// Matrices that ids does not name are not read. An index outside of 0 .. E - 1 fails when the node
+// is computed. ggml_mul_mat_set_prec applies.
 GGML_API struct ggml_tensor * ggml_mul_mat_experts(struct ggml_context * ctx, struct ggml_tensor * as,
     struct ggml_tensor * b, struct ggml_tensor * ids);
-// Adds to each row of a the row of b that ids names: a [M, U, T], b [M, E], ids [U, T], I32; floats. The biases of
-// experts. An index out of range fails when it is computed.
+// Adds to each row of a the row of b that ids names, for the biases of experts. a [M, U, T], b [M,
+// E], ids [U, T], I32; floats. An index out of range fails when the node is computed.
 GGML_API struct ggml_tensor * ggml_add_id(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * ids);
 
-// softmax(a * scale + slope * mask) (ggml_soft_max_ext of today), with ALiBi's slope of head i2 of a.ne[2] for max_bias
-// above 0, else 1. a [M, N, H, B]; mask: NULL or [M, N', H', B'], F32 or F16, contiguous. N' divides N,
-// or is at least N: then row n of it is for row n of a. H' divides H and B' divides B: head h has mask h mod H'.
+// softmax(a * scale + slope * mask), today's ggml_soft_max_ext. If max_bias is above 0, slope is
+// ALiBi's for head i2 of a.ne[2], else it is 1. a [M, N, H, B]; mask: NULL or [M, N', H', B'], F32
+// or F16, contiguous. N' divides N, or is at least N: then row n of a has row n of the mask. H'
+// divides H and B' divides B: head h has mask h mod H'.
 GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * mask, float scale, float max_bias);
-// Gives each head of a SOFT_MAX node one more logit, which takes a share of the sum and has no place in the result.
-// sinks: F32 [H]; NULL takes them away. A node that has sinks is refused.
+// Gives each head of a SOFT_MAX node one more logit, which adds to the sum and has no element in
+// the result. sinks: F32 [H]; NULL removes them. An error if the node has sinks already.
 GGML_API enum ggml_status ggml_soft_max_add_sinks(struct ggml_tensor * a, struct ggml_tensor * sinks);
-// The derivative by a of softmax(scale a), of the gradient a and the result b; max_bias: 0
+// the gradient of softmax(scale a), from the gradient a and the result b; max_bias: 0
 GGML_API struct ggml_tensor * ggml_soft_max_ext_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, float scale, float max_bias);
 GGML_API struct ggml_tensor * ggml_soft_max_ext_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, float scale, float max_bias);
-// Attention: softmax(cap(scale q k) + slope mask) v. Result F32 [Dv, H, N, B]: heads before queries.
-// q [Dk, N, H, B]: floats. k [Dk, M, Hk, B], v [Dv, M, Hv, B], not transposed: floats, or quantized types whose blocks
-// lie along rows. Hk and Hv divide H; head h has key head h / (H / Hk). mask: as of ggml_soft_max_bias, N' >= N.
-// logit_softcap: 0, or L for cap(s) = L tanh(s / L), else cap(s) = s. max_bias as of ggml_soft_max_bias.
-// A key that the mask hides with -inf has no effect, even if it or its value is NaN. A query that sees no key gives 0.
+// Attention: softmax(cap(scale q k) + slope mask) v. The result is F32 [Dv, H, N, B]: heads before
+// queries. q [Dk, N, H, B]: floats. k [Dk, M, Hk, B], v [Dv, M, Hv, B], not transposed: floats, or
+// quantized types whose blocks lie along rows. Hk and Hv divide H; head h has key head h / (H /
+// Hk). mask and max_bias as in ggml_soft_max_bias, with N' >= N. logit_softcap: 0, or L for cap(s)
+// = L tanh(s / L), else cap(s) = s.
+//
+// A key that the mask hides with -inf has no effect, even if it or its value is NaN. A query
+// without a visible key gives 0.
 GGML_API struct ggml_tensor * ggml_flash_attn_ext(struct ggml_context * ctx, struct ggml_tensor * q,
     struct ggml_tensor * k, struct ggml_tensor * v, struct ggml_tensor * mask, float scale, float max_bias,
     float logit_softcap);
-// As ggml_soft_max_add_sinks, of a FLASH_ATTN_EXT node.
+// As ggml_soft_max_add_sinks, for a FLASH_ATTN_EXT node.
 GGML_API enum ggml_status ggml_flash_attn_ext_add_sinks(struct ggml_tensor * a, struct ggml_tensor * sinks);
-// The precision that backends must at least compute with.
+// The lowest precision that backends may compute with.
 GGML_API enum ggml_status ggml_flash_attn_ext_set_prec(struct ggml_tensor * a, enum ggml_prec prec);
 GGML_API enum ggml_prec ggml_flash_attn_ext_get_prec(const struct ggml_tensor * a);
-// Added to mode 0 or 2 of a rotary embedding: the formula without the two things that ggml.h says are kept.
+// Added to mode 0 or 2 of a rotary embedding. The node then computes the formula without the two
+// deviations that ggml.h describes.
 enum ggml_rope_flag { GGML_ROPE_EXACT = 1 << 20 };
-// Modes of the rotary embedding of today (ggml_rope_ext, ggml_rope_multi). A node keeps them with GGML_ROPE_EXACT.
+// Today's modes of the rotary embedding (ggml_rope_ext, ggml_rope_multi). A node stores them with
+// GGML_ROPE_EXACT.
 enum ggml_rope_type {
     GGML_ROPE_TYPE_NORMAL = 0, // pairs of neighbours
     GGML_ROPE_TYPE_NEOX = 2,   // pairs j, j + n_dims/2
-    GGML_ROPE_TYPE_MROPE = 8,  // as NEOX, with four positions a token: each section of the pairs turns by one of them
-    GGML_ROPE_TYPE_VISION = 24, // pairs j, j + n_dims of rows of 2 n_dims; the frequencies begin anew in each section
-    GGML_ROPE_TYPE_IMROPE = 40, // as MROPE, with the first three positions in turn
+    GGML_ROPE_TYPE_MROPE = 8,  // as NEOX, with four positions a token: each section of the pairs uses one of them
+    GGML_ROPE_TYPE_VISION = 24, // pairs j, j + n_dims of rows of 2 n_dims; the frequencies restart in each section
+    GGML_ROPE_TYPE_IMROPE = 40, // as MROPE, with the first three positions alternating
 };
-// Rotates n_dims elements of each row of a [D, H, T, B], F32, F16 or BF16, any strides; the others are copied.
-// b: positions, I32 [T]. c: NULL, or F32 factors of at least n_dims/2 pairs, by which the angles are divided.
-// mode: NORMAL or NEOX. The floats are those of ggml_rope_custom. da is ggml_rope_ext_back of the gradient.
+// Rotates n_dims elements of each row of a [D, H, T, B] and copies the rest. a is F32, F16 or BF16
+// with any strides. b: positions, I32 [T]. c: NULL, or F32 factors of at least n_dims/2 pairs,
+// which divide the angles. mode: NORMAL or NEOX. The floats are those of ggml_rope_custom. da is
+// ggml_rope_ext_back of the gradient.
 GGML_API struct ggml_tensor * ggml_rope_ext(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale, float ext_factor,
     float attn_factor, float beta_fast, float beta_slow);
@@ -307,9 +327,9 @@ GGML_API struct ggml_tensor * ggml_rope_ext_inplace(struct ggml_context * ctx, s
 GGML_API struct ggml_tensor * ggml_rope_ext_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c, int n_dims, int mode, int n_ctx_orig, float freq_base,
     float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
-// mode: MROPE, VISION or IMROPE. b: I32 [4 T], all times, then all heights, widths and extras. sections: pairs of each,
-// in turn until all pairs have one; the sum is at most D, and one of the first three is above 0. VISION needs D / 2
-// factors.
+// mode: MROPE, VISION or IMROPE. b: I32 [4 T], first all times, then all heights, widths and
+// extras. sections: numbers of pairs, repeated in order until all pairs have one. Their sum is at
+// most D, and one of the first three is above 0. VISION needs D / 2 factors.
 GGML_API struct ggml_tensor * ggml_rope_multi(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c, int n_dims, const int sections[4], int mode, int n_ctx_orig, float freq_base,
     float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
@@ -319,13 +339,16 @@ GGML_API struct ggml_tensor * ggml_rope_multi_inplace(struct ggml_context * ctx,
 GGML_API struct ggml_tensor * ggml_rope_multi_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c, int n_dims, const int sections[4], int mode, int n_ctx_orig,
     float freq_base, float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
-// Makes a node of these functions rotate the elements from n_offs on, which is even; not for VISION. Returns a; NULL is
-// an error.
+// Makes a node of these functions rotate the elements from n_offs on. n_offs is even. Not for
+// VISION. Returns a; NULL is an error.
 GGML_API struct ggml_tensor * ggml_rope_set_offset(struct ggml_tensor * a, int n_offs);
-// Convolutions as operators of their own, without columns. Nothing is rounded; sums are F32. Kernels a are F32 or F16
-// and contiguous, data b are F32, F16 or BF16 with any strides, results are F32. `groups` divides the channels of b and
-// the kernels: kernels of group g see channels of group g alone.
-// a [KW, KH, IC / groups, OC], b [W, H, IC, N]: [OW, OH, OC, N], with OW = (W + 2 p0 - d0 (KW - 1) - 1) / s0 + 1.
+// Convolutions as single operators, without columns. Nothing is rounded; sums are F32. Kernels a
+// are contiguous F32 or F16, data b are F32, F16 or BF16 with any strides, results are F32.
+// `groups` divides the channels of b and the kernels: kernels of group g read only channels of
+// group g.
+//
+// a [KW, KH, IC / groups, OC], b [W, H, IC, N]: [OW, OH, OC, N], with OW = (W + 2 p0 - d0 (KW - 1)
+// - 1) / s0 + 1.
 GGML_API struct ggml_tensor * ggml_conv_2d_direct(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1);
 GGML_API struct ggml_tensor * ggml_conv_2d_grouped(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -333,7 +356,7 @@ GGML_API struct ggml_tensor * ggml_conv_2d_grouped(struct ggml_context * ctx, st
 // a [KW, KH, 1, C], b [W, H, C, N]: one kernel for each channel.
 GGML_API struct ggml_tensor * ggml_conv_2d_dw_direct(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, int stride0, int stride1, int pad0, int pad1, int dilation0, int dilation1);
-// a [K, IC / groups, OC], b [W, IC, N]: [OW, OC, N], with CONV_2D.
+// a [K, IC / groups, OC], b [W, IC, N]: [OW, OC, N], as a CONV_2D node.
 GGML_API struct ggml_tensor * ggml_conv_1d_grouped(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, int s0, int p0, int d0, int groups);
 // a [KW, KH, KD, IC / groups * OC], b [W, H, D, IC * N]: [OW, OH, OD, OC * N]. IC is n_channels, N is n_batch and OC is
@@ -361,10 +384,10 @@ GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * 
 GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c, float eps);
 
-// fun computes a tensor of any type and shape from dst->src: n_src tensors, at most GGML_MAX_SRC,
-// of any types and shapes. Like the functions of ggml_map_custom1, it runs on the CPU backend, once
-// for each ith in [0, nth), concurrently. n_tasks: GGML_N_TASKS_MAX or > 0. ne: n_dims sizes.
-// sources may be NULL if n_src is 0.
+// fun computes a tensor of any type and shape from dst->src, which has n_src tensors (at most
+// GGML_MAX_SRC) of any types and shapes. Like the functions of ggml_map_custom1, it runs on the CPU
+// backend, once for each ith in [0, nth), concurrently. n_tasks: GGML_N_TASKS_MAX or > 0. ne:
+// n_dims sizes. sources may be NULL if n_src is 0.
 typedef void (*ggml_custom_op_t)(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 GGML_API struct ggml_tensor * ggml_custom(struct ggml_context * ctx, enum ggml_type type, const int64_t * ne,
     int n_dims, struct ggml_tensor * const sources[], int n_src, ggml_custom_op_t fun, int n_tasks, void * userdata);
@@ -374,14 +397,14 @@ GGML_API struct ggml_tensor * ggml_custom(struct ggml_context * ctx, enum ggml_t
 // What to do with a number that the format cannot hold (ggml.h, quantization).
 enum ggml_on_invalid {
     GGML_ON_INVALID_ERROR = 0, // the call fails
-    // NaN becomes 0, a too large number the largest that any block of the format holds
+    // NaN becomes 0; a number that is too large becomes the largest that a block can hold
     GGML_ON_INVALID_CLIP = 1,
-    GGML_ON_INVALID_NAN = 2, // like the row functions; F16 and BF16: infinite
+    GGML_ON_INVALID_NAN = 2, // as the row functions do; in F16 and BF16 it becomes infinite
 };
 
-// Rows of n_per_row values. imatrix: as for ggml_quantize_chunk. invalid: NULL, or receives the
-// index of the value that caused the error, else -1. Returns bytes written, 0 on error (and for no
-// values).
+// Quantizes rows of n_per_row values. imatrix: as for ggml_quantize_chunk. invalid: NULL, or
+// receives the index of the value that caused the error, else -1. Returns bytes written, 0 on error
+// (and for no values).
 GGML_API size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows,
     int64_t n_per_row, const float * imatrix, enum ggml_on_invalid on_invalid, int64_t * invalid);
 

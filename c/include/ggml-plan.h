@@ -12,15 +12,17 @@ extern "C" {
 // cdef: begin
 
 // Finds offsets for n buffers. Buffer i is alive in [lower[i], upper[i]) and has size[i] bytes.
-// Buffers alive together do not overlap. The peak is never above that of in-order best fit.
+// Buffers that are alive at the same time do not overlap. The peak is never above that of in-order
+// best fit.
 //   alignment  a power of two
 //   capacity   bytes; a plan of at most this size is good enough. 0: as small as possible. If no plan fits,
 //              ALLOC_FAILED, and offsets and info have the smallest plan found
-//   budget_ms  of search if heuristics miss the lower bound. 0: no search. The search counts steps. The clock (the
-//              calling thread's processor time) ends a longer search. Only then does the plan depend on the clock
+//   budget_ms  of search if heuristics miss the lower bound. 0: no search. The search counts steps. If it takes
+//              longer than the budget, the clock (the calling thread's processor time) ends it. Only then does the
+//              plan depend on the clock
 struct ggml_plan_info {
     size_t peak;  // bytes; sizes are rounded up to the alignment
-    size_t lower_bound; // most bytes alive at once. No plan has a smaller peak
+    size_t lower_bound; // most bytes alive at the same time. No plan has a smaller peak
     size_t best_fit; // the peak of in-order best fit, for comparison
     bool proved; // no plan has a smaller peak than this one
     double milliseconds; // wall time of the call
@@ -32,7 +34,8 @@ GGML_API enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, cons
     size_t alignment, size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info);
 
 // The same with more options.
-//   n_threads     threads that try several orders of buffers at once; 0 as 1. Changes no plan unless the clock ends it
+//   n_threads     threads that try several orders of buffers at once; 0 means 1. Changes no plan unless the clock
+//                 ends it
 //   reproducible  only steps end the search, 500,000 per millisecond of the budget. So equal inputs, capacities and
 //                 budgets give equal offsets and info (except milliseconds) on any machine and for any n_threads, if
 //                 there is memory for the search. The steps may take longer than the budget (docs/PLANNING.md).
@@ -48,8 +51,8 @@ GGML_API enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower,
     const size_t * size, size_t alignment, const struct ggml_plan_options * options, size_t * offsets,
     struct ggml_plan_info * info);
 
-// Returns a graph of the same tensors in an order with fewer bytes alive at once, if it finds one.
-// Else the order is the same. cgraph does not change. The copy lives in ctx. Dependences hold, so
+// Returns a graph of the same tensors, in an order with fewer bytes alive at the same time if it
+// finds one. cgraph does not change. The copy lives in ctx. The new order keeps dependences, so
 // results are the same bits. Call it before the graph gets memory: tensors that have memory do not
 // count. NULL on failure.
 GGML_API struct ggml_cgraph * ggml_graph_reorder(struct ggml_context * ctx, struct ggml_cgraph * cgraph);

@@ -9,8 +9,9 @@
 // A profile belongs to no backend and no scheduler. It records what a thread computes while the
 // thread uses it.
 //
-//   step    computed at once: an operator, or several that the CPU backend fuses, or a whole split of a device that
-//           reports no details. The same operators with the same names, computed in the same way, are the same step
+//   step    a unit of recording: an operator, several operators that the CPU backend fuses, or a whole split of a
+//           device that reports no details. The same operators with the same names, computed in the same way, are
+//           the same step
 //   record  one computation of a step
 //   run     one call that computes a graph
 //
@@ -20,7 +21,6 @@
 //
 // Invariant: a profile takes all memory when it is made. Records beyond it are counted and dropped.
 // A computation never fails because of its profile.
-// fails because of its profile.
 #ifndef GGML_PROFILE_H
 #define GGML_PROFILE_H
 
@@ -34,7 +34,7 @@ extern "C" {
 
 typedef struct ggml_profile * ggml_profile_t;
 
-#define GGML_PROFILE_MAX_NODES 8  // described nodes of a step; the CPU backend fuses no more
+#define GGML_PROFILE_MAX_NODES 8  // described nodes of a step; the CPU backend fuses at most as many
 
 struct ggml_profile_node {
     int type; // enum ggml_type
@@ -45,30 +45,30 @@ struct ggml_profile_node {
 };
 
 struct ggml_profile_step {
-    char device[64];  // the scheduler's name for it; else the backend's own name
-    char fusion[16]; // "attention", "product", "rope", "rows": what was fused; "split": a split; "": one operator
+    char device[64];  // the scheduler's name for the device, or else the backend's own name
+    char fusion[16]; // what was fused: "attention", "product", "rope", "rows"; "split": a split; "": one operator
     char algorithm[32]; // of a product or a fused attention ("blocked_f32"); "" if there is only one
     char level[16];  // of the kernels; "" if not applicable
     // The matrix of the first product, or the first source of the first node if there is no
     // product.
     char source[64]; // its name
-    int source_type; // enum ggml_type; -1: nothing is read
+    int source_type; // enum ggml_type; -1: no source
     int n_nodes;  // all computed nodes, also those without a description
     struct ggml_profile_node nodes[GGML_PROFILE_MAX_NODES]; // in order
 };
 
 struct ggml_profile_record {
-    uint32_t step, run; // by number
+    uint32_t step, run; // numbers of the step and the run
     int64_t start_ns, end_ns; // on the clock of ggml_backend_sched_trace_event
-    // Sums over all threads of the team: waiting in the step or at its end, and having no part in
-    // it.
+    // Sums over all threads of the team: time spent waiting within the step or at its end, and time
+    // of threads without a task in it.
     int64_t waiting_ns;
-    // Lower bounds, from shapes and types. A multiplication and an addition are two operations, an
-    // element of any other result is one. Each source is read once. Results that only the step
-    // reads do not count.
+    // Lower bounds, from shapes and types. A multiplication and an addition are two operations; any
+    // other result counts one operation per element. Each source is read once. Results that only
+    // the step reads do not count.
     double flops, bytes_read, bytes_written;
     int32_t n_threads; // of the team that computed the graph
-    int32_t n_tasks;  // threads with a part in the step
+    int32_t n_tasks;  // threads with a task in the step
 };
 
 struct ggml_profile_run {
@@ -77,14 +77,14 @@ struct ggml_profile_run {
     bool complete; // it did not fail and was not stopped
 };
 
-// Space for max_records records. 0: a million, which reserve 100 MB of addresses, and memory as
-// they come. NULL (reported): memory ran out, or more than 2^26.
+// Space for max_records records. 0: a million, which reserves 100 MB of addresses and uses memory
+// only as records come. NULL (reported): memory ran out, or max_records is above 2^26.
 GGML_API ggml_profile_t ggml_profile_new(size_t max_records);
-// Threads that use it keep it until they use another one or none. NULL is allowed.
+// Threads that use the profile keep it until they use another one or none. NULL is allowed.
 GGML_API void ggml_profile_free(ggml_profile_t profile);
 // From now on the calling thread records its computations. NULL: it records nothing. Computations
-// of a user's function inside a recorded node are not recorded: their time is the node's. A thread
-// must use NULL before it ends.
+// of a user's function inside a recorded node are not recorded, because their time counts for the
+// node. A thread must call this with NULL before it ends.
 GGML_API enum ggml_status ggml_profile_use(ggml_profile_t profile);
 GGML_API ggml_profile_t ggml_profile_in_use(void); // by the calling thread; NULL: none
 

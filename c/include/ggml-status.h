@@ -1,8 +1,8 @@
 // ggml-status.h - errors: a failed call returns a status, and sets a message of its thread.
 //
 // No argument or call aborts the process. A failed call returns NULL, a negative status, or its
-// documented neutral value, and leaves its objects unchanged. Functions that programs of early 2024
-// know as void return a status.
+// documented neutral value, and leaves its objects unchanged. Functions that return void in early
+// 2024's ggml return a status.
 #ifndef GGML_STATUS_H
 #define GGML_STATUS_H
 
@@ -27,7 +27,7 @@ enum ggml_status {
 };
 
 GGML_API const char * ggml_status_to_string(enum ggml_status status); // "SUCCESS", "INVALID_ARGUMENT", ...; never NULL
-GGML_API enum ggml_status ggml_last_status(void); // of the calling thread; set by failures only, like errno
+GGML_API enum ggml_status ggml_last_status(void); // of the calling thread; only failures set it, like errno
 // message of that failure, "" if none; valid until the thread's next failure
 GGML_API const char * ggml_last_error(void);
 GGML_API void ggml_clear_error(void); // removes status and message

@@ -40,7 +40,7 @@
 #define GGML_UNUSED(x) (void) (x)
 #define GGML_PAD(x, n) (((x) + (n) - 1) & ~((n) - 1))
 
-// For programs that use this header. The library itself never uses it for a caller's mistakes. The
+// For programs that use this header. The library itself does not use it to check arguments. The
 // file that uses it includes <stdio.h> and <stdlib.h>.
 #define GGML_ASSERT(x)                                                           \
     do {                                                                         \
@@ -131,13 +131,14 @@ enum ggml_log_level {
     GGML_LOG_LEVEL_DEBUG = 5
 };
 
-// Called on the thread on which the message arises, possibly from several threads at once. `text` ends with a newline.
+// Called on the thread that causes the message, possibly from several threads at once. `text` ends
+// with a newline.
 typedef void (*ggml_log_callback)(enum ggml_log_level level, const char * text, void * user_data);
 
 // --------------------------------------------------------------------------------------------------------------- enums
 
 // Numbers as in GGUF files. Programs of February 2024 do not know 19 to 23 and 27 to 40. 4, 5,
-// 31-33 and 36-38 are retired formats: never valid, block size 0.
+// 31-33 and 36-38 are retired formats: they are never valid and have block size 0.
 enum ggml_type {
     GGML_TYPE_F32 = 0,
     GGML_TYPE_F16 = 1,
@@ -391,7 +392,7 @@ struct ggml_tensor {
     int64_t perf_cycles;
     int64_t perf_time_us;
 
-    struct ggml_tensor * view_src; // the tensor that owns the memory (never itself a view); NULL: owns its own
+    struct ggml_tensor * view_src; // the tensor that owns the memory (never a view); NULL: this tensor does
     size_t view_offs; // byte offset from view_src->data
 
     void * data;
@@ -438,8 +439,8 @@ struct ggml_scratch {
 };
 
 struct ggml_init_params {
-    size_t mem_size; // bytes; with own memory a first estimate: the context grows
-    void * mem_buffer; // NULL: own memory, growing; else the caller's, 16-byte aligned, fixed
+    size_t mem_size; // bytes; if mem_buffer is NULL only a first estimate, because the context grows
+    void * mem_buffer; // NULL: the context allocates memory and grows; else the caller's, 16-byte aligned, fixed
     bool no_alloc; // true: tensors get no data
 };
 
@@ -473,7 +474,7 @@ GGML_API void ggml_print_objects(const struct ggml_context * ctx);
 
 GGML_API int64_t ggml_nelements(const struct ggml_tensor * tensor);
 GGML_API int64_t ggml_nrows(const struct ggml_tensor * tensor);
-GGML_API size_t ggml_nbytes(const struct ggml_tensor * tensor); // extent in memory, strides counted
+GGML_API size_t ggml_nbytes(const struct ggml_tensor * tensor); // extent in memory, with strides
 GGML_API size_t ggml_nbytes_pad(const struct ggml_tensor * tensor);
 
 GGML_API int ggml_blck_size(enum ggml_type type); // elements a block; 0 for an invalid type
@@ -502,10 +503,10 @@ GGML_API bool ggml_are_same_shape(const struct ggml_tensor * t0, const struct gg
 GGML_API size_t ggml_tensor_overhead(void); // bytes of the context for a tensor without its data
 
 // ------------------------------------------------------------------------------------------------------------ contexts
-// Any number of threads may make tensors and graphs in one context at once, and walk its tensors
-// meanwhile. They see each tensor with its type, shape and place. Only one thread at a time may
-// build a graph. After a fork, every context is unchanged and usable in the child. Tensors in the
-// caller's memory outlive the context. Tensors in the context's memory do not.
+// Any number of threads may make tensors and graphs in one context, and iterate over its tensors,
+// at the same time. They see each tensor with its type, shape and memory. Only one thread at a time
+// may build a graph. After a fork, every context is unchanged and usable in the child. Tensors in
+// the caller's memory outlive the context. Tensors in the context's memory do not.
 
 GGML_API struct ggml_context * ggml_init(struct ggml_init_params params);
 GGML_API void ggml_free(struct ggml_context * ctx); // NULL is allowed
@@ -630,8 +631,7 @@ GGML_API struct ggml_tensor * ggml_div(struct ggml_context * ctx, struct ggml_te
 GGML_API struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b);
 
-// Adds b to a region of a (acc), or replaces the region by b (set). Strides and offset in bytes.
-// F32.
+// acc adds b to a region of a. set replaces the region by b. Strides and offset in bytes. F32.
 GGML_API struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     size_t nb1, size_t nb2, size_t nb3, size_t offset);
 GGML_API struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -761,9 +761,9 @@ GGML_API struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_
 // ---------------------------------------------------------------------------------------------------- rotary embedding
 // mode: bit 1 (2) NeoX layout, bit 2 (4) GLM layout, 0 normal. b: I32 positions [a.ne[2]]. The
 // angle of pair j is position * freq_scale * freq_base^(-2j / n_dims). With ext_factor, YaRN mixes
-// that with the unscaled angle. As in early 2024, mode 0 rotates all pairs of a row, not only those
-// of the first n_dims elements, and mode 2 multiplies by freq_scale twice and mixes all pairs like
-// pair 0. Add GGML_ROPE_EXACT to the mode to avoid both deviations.
+// that angle with the unscaled one. There are two deviations, as in early 2024. Mode 0 rotates all
+// pairs of a row, not only those of the first n_dims elements. Mode 2 multiplies by freq_scale
+// twice and mixes all pairs like pair 0. Add GGML_ROPE_EXACT to the mode to avoid both.
 
 GGML_API struct ggml_tensor * ggml_rope(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int n_dims, int mode, int n_ctx);
@@ -877,11 +877,12 @@ GGML_API struct ggml_tensor * ggml_graph_get_tensor(struct ggml_cgraph * cgraph,
 GGML_API enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct ggml_tensor * tensor);
 
 // Gradients. A parameter gets a gradient tensor, and so does every node that depends on it. The
-// backward builder derives all nodes of gf in reverse. It appends to gb the nodes that compute the
-// gradients of the parameters. Afterwards tensor->grad of each node is that expression. Before you
-// compute gb, call ggml_graph_reset(gf) and set the gradient of the result (usually to 1). keep:
-// the nodes of gf get new gradient tensors first, so that gradients of an earlier call stay
-// unchanged.
+// backward builder differentiates all nodes of gf in reverse order. It appends to gb the nodes that
+// compute the gradients of the parameters. Afterwards tensor->grad of each node is its gradient.
+// Before you compute gb, call ggml_graph_reset(gf) and set the gradient of the result (usually to
+// 1). keep: the nodes of gf get new gradient tensors first, so that gradients of an earlier call
+// stay unchanged.
+// Gradients of gradients: derive gb again, with keep. Its nodes get gradient tensors in that call.
 GGML_API enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * tensor);
 GGML_API enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph); // zeroes all gradient tensors
 GGML_API enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct ggml_cgraph * gf,
@@ -893,8 +894,8 @@ GGML_API enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml
     struct ggml_cgraph * gb, struct ggml_cgraph * gb_tmp, struct ggml_tensor ** checkpoints, int n_checkpoints);
 
 // Graph files: leafs with their data, nodes without, in the byte order of the machine. Import makes
-// two contexts, which the caller owns: ctx_data with the file's content, to which the leafs point,
-// and ctx_eval with the graph. NULL on failure, also for both contexts.
+// two contexts, which the caller owns. ctx_data has the content of the file, to which the leafs
+// point. ctx_eval has the graph. On failure the graph and both contexts are NULL.
 GGML_API enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname);
 GGML_API struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data,
     struct ggml_context ** ctx_eval);
@@ -903,12 +904,137 @@ GGML_API void ggml_graph_print(const struct ggml_cgraph * cgraph); // to stdout
 GGML_API enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf,
     const char * filename);
 
-// Runs on the CPU, on tensors with data in host memory. n_threads <= 0: GGML_DEFAULT_N_THREADS.
+// Computes on the CPU, on tensors with data in host memory. n_threads <= 0 means
+// GGML_DEFAULT_N_THREADS.
 GGML_API struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threads);
 // an enum ggml_status
 GGML_API int ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan);
 GGML_API enum ggml_status ggml_graph_compute_with_ctx(struct ggml_context * ctx, struct ggml_cgraph * cgraph,
     int n_threads);
+
+// ----------------------------------------------------------------------------------------------------------- optimizer
+// Minimizes a loss over the parameters of its graph, on the CPU. Parameters are contiguous F32
+// tensors with data that were passed to ggml_set_param. Any result other than OK, DID_NOT_CONVERGE
+// and CANCEL sets ggml_last_error().
+// cdef: end
+
+enum ggml_opt_type { GGML_OPT_ADAM, GGML_OPT_LBFGS };
+
+enum ggml_linesearch {
+    GGML_LINESEARCH_DEFAULT = 1,
+    GGML_LINESEARCH_BACKTRACKING_ARMIJO = 0,
+    GGML_LINESEARCH_BACKTRACKING_WOLFE = 1,
+    GGML_LINESEARCH_BACKTRACKING_STRONG_WOLFE = 2
+};
+
+enum ggml_opt_result {
+    GGML_OPT_OK = 0,
+    GGML_OPT_DID_NOT_CONVERGE, // all iterations ran
+    GGML_OPT_NO_CONTEXT,
+    GGML_OPT_INVALID_WOLFE,
+    GGML_OPT_FAIL,
+    GGML_OPT_CANCEL, // by the callback
+    GGML_LINESEARCH_FAIL = -128, // the direction does not descend
+    GGML_LINESEARCH_MINIMUM_STEP,
+    GGML_LINESEARCH_MAXIMUM_STEP,
+    GGML_LINESEARCH_MAXIMUM_ITERATIONS,
+    GGML_LINESEARCH_INVALID_PARAMETERS
+};
+
+// Called before each evaluation, accum_step counts from 0. It may load the next batch, change the
+// factor of the learning rate (Adam), and cancel.
+typedef void (*ggml_opt_callback)(void * data, int accum_step, float * sched, bool * cancel);
+
+struct ggml_opt_params {
+    enum ggml_opt_type type;
+    size_t graph_size; // nodes of the graphs that ggml_opt_resume makes
+    int n_threads;
+    int past; // compare the loss with the one so many iterations ago; 0: never
+    float delta; // converged if the loss changed by a smaller share of itself since then
+    int max_no_improvement; // converged after so many iterations without a smaller loss; 0: never
+    bool print_forward_graph; // by ggml_graph_print, to stdout
+    bool print_backward_graph;
+    int n_gradient_accumulation; // evaluations whose mean is one loss
+    struct {
+        int n_iter;
+        float sched; // factor of alpha and decay
+        float decay; // of weights, as a factor of alpha
+        int decay_min_ndim; // parameters with fewer dimensions do not decay
+        float alpha; // learning rate
+        float beta1;
+        float beta2;
+        float eps;
+        float eps_f; // converged if the loss changed by a smaller share of itself in one iteration
+        float eps_g; // not used, as in early 2024
+        float gclip; // largest norm of the gradient; 0: not clipped
+    } adam;
+    struct {
+        int m; // corrections that approximate the inverse Hessian
+        int n_iter; // 0: no limit
+        int max_linesearch;
+        float eps; // converged if |gradient| < eps max(1, |x|)
+        float ftol; // sufficient decrease, c1 of Nocedal and Wright
+        float wolfe; // curvature, c2
+        float min_step;
+        float max_step;
+        enum ggml_linesearch linesearch;
+    } lbfgs;
+};
+
+// State between calls. ggml_opt_init fills it in; the tensors lie in ctx.
+struct ggml_opt_context {
+    struct ggml_context * ctx;
+    struct ggml_opt_params params;
+    int iter;
+    int64_t nx; // elements of all parameters
+    bool just_initialized;
+    float loss_before;
+    float loss_after;
+    struct {
+        struct ggml_tensor * g; // gradient
+        struct ggml_tensor * m; // first moment
+        struct ggml_tensor * v; // second moment
+        struct ggml_tensor * pf; // past losses; NULL: none
+        float fx_best;
+        float fx_prev;
+        int n_no_improvement;
+    } adam;
+    struct {
+        struct ggml_tensor * x; // parameters
+        struct ggml_tensor * xp; // previous parameters
+        struct ggml_tensor * g; // gradient
+        struct ggml_tensor * gp; // previous gradient
+        struct ggml_tensor * d; // search direction
+        struct ggml_tensor * pf; // past losses; NULL: none
+        struct ggml_tensor * lmal; // alpha of each correction
+        struct ggml_tensor * lmys; // y . s of each correction
+        struct ggml_tensor * lms; // s = x - xp
+        struct ggml_tensor * lmy; // y = g - gp
+        float fx_best;
+        float step;
+        int j;
+        int k;
+        int end;
+        int n_no_improvement;
+    } lbfgs;
+};
+
+GGML_API struct ggml_opt_params ggml_opt_default_params(enum ggml_opt_type type);
+// f is one F32 element. ctx NULL: a private pool, GGML_OPT_NO_CONTEXT if it cannot be made.
+GGML_API enum ggml_opt_result ggml_opt(struct ggml_context * ctx, struct ggml_opt_params params,
+    struct ggml_tensor * f);
+// Allocates the state of nx elements in ctx. ctx NULL: in a new context, opt->ctx, that you free.
+// On failure opt->nx is 0.
+GGML_API void ggml_opt_init(struct ggml_context * ctx, struct ggml_opt_context * opt, struct ggml_opt_params params,
+    int64_t nx);
+// Goes on from the state of opt. Makes the graphs of f, and the state if opt->nx does not fit, in ctx.
+GGML_API enum ggml_opt_result ggml_opt_resume(struct ggml_context * ctx, struct ggml_opt_context * opt,
+    struct ggml_tensor * f);
+// The same with graphs of yours: gf computes f, gb its gradients (ggml_build_backward_expand).
+GGML_API enum ggml_opt_result ggml_opt_resume_g(struct ggml_context * ctx, struct ggml_opt_context * opt,
+    struct ggml_tensor * f, struct ggml_cgraph * gf, struct ggml_cgraph * gb, ggml_opt_callback callback,
+    void * callback_data);
+// cdef: begin
 
 // -------------------------------------------------------------------------------------------------------- quantization
 
@@ -919,9 +1045,9 @@ GGML_API bool ggml_quantize_requires_imatrix(enum ggml_type type);
 // A format cannot hold NaN, infinities, and numbers that are too large for its scales. Functions
 // that return a size report such a number as an error with its row and column. They have then
 // written a part of dst. F32, F16 and BF16 hold NaN and infinities, so only a finite number that
-// becomes infinite is an error. The row functions of ggml_internal_get_type_traits cannot fail: a
-// block with such a number becomes NaN as a whole. (MXFP4 and NVFP4 have no NaN and behave as with
-// CLIP.)
+// becomes infinite is an error. The row functions of ggml_internal_get_type_traits cannot fail: all
+// elements of a block with such a number become NaN. (MXFP4 and NVFP4 have no NaN and behave as
+// with CLIP.)
 //
 // n values in rows of k. hist (16 counters, may be NULL) is incremented. Returns bytes written, 0
 // on error.
@@ -930,23 +1056,21 @@ GGML_API size_t ggml_quantize_q4_1(const float * src, void * dst, int n, int k, 
 GGML_API size_t ggml_quantize_q5_0(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q5_1(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q8_0(const float * src, void * dst, int n, int k, int64_t * hist);
-// K: hist is not changed
+// For K-quants, hist is not changed.
 GGML_API size_t ggml_quantize_q2_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q3_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q4_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q5_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q6_K(const float * src, void * dst, int n, int k, int64_t * hist);
 
-// nrows rows from element `start` of src to the same place in dst. imatrix: NULL or n_per_row
-// importances, of which only the ratios within a block count. A block whose importances are all 0
-// is quantized without importances. An importance that is negative or NaN counts as 0, an infinite
+// Quantizes nrows rows, from element `start` of src, to the same position in dst. imatrix: NULL or
+// n_per_row importances, of which only the ratios within a block count. A block whose importances
+// are all 0 is quantized without importances. A negative or NaN importance counts as 0, an infinite
 // one as the largest number.
 GGML_API size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows,
     int n_per_row, int64_t * hist, const float * imatrix);
 
-// ------------------------------------------------------------------------------------------------ what the machine has
-// 1 or 0. Instruction sets: of the running processor; libraries: built in.
-
+// 1 or 0. Instruction sets are those of the running processor, libraries those built in.
 GGML_API int ggml_cpu_has_avx(void);
 GGML_API int ggml_cpu_has_avx_vnni(void);
 GGML_API int ggml_cpu_has_avx2(void);

@@ -10,7 +10,7 @@ extern "C" {
 
 // cdef: begin
 
-// does not keep data
+// does not keep a reference to data
 GGML_API struct gguf_context * gguf_init_from_buffer(const void * data, size_t size, struct gguf_init_params params);
 
 // bytes, without padding (for unknown types with padding)

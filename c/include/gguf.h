@@ -1,9 +1,9 @@
 // gguf.h - GGUF model files: metadata key-value pairs and named tensors.
 //
-// A gguf_context holds everything of a file except (unless asked) its tensor data. The reader
-// trusts nothing in the file: it checks every count, length, offset and type. A bad one is an error
-// (NULL) whose message names the field and its offset. If a file ends early, the message says how
-// many bytes it needs.
+// A gguf_context holds everything of a file except its tensor data, which you get only on request.
+// The reader trusts nothing in the file: it checks every count, length, offset and type. A bad
+// value is an error (NULL) whose message names the field and its offset. If a file ends early, the
+// message says how many bytes it needs.
 //
 // Tensors may have no axes (one element, n_dims 0), an axis of 0 (no bytes), and data in any order.
 // Two tensors may share all of their bytes, as tied weights do. Partial overlap is an error.
@@ -11,11 +11,11 @@
 // Some values are opaque: arrays of arrays, tensors of unknown types (ids up to 1023), and tensors
 // of more than GGML_MAX_DIMS axes. You can read their descriptions and write their bytes again. A
 // tensor of an unknown type ends where the next one begins. A file with opaque tensors is an error
-// only if params.ctx asks for ggml tensors: GGML_STATUS_UNSUPPORTED.
+// only if you ask for ggml tensors with params.ctx: GGML_STATUS_UNSUPPORTED.
 //
-// Each file is read by itself. A part of a split model (keys split.no, split.count and
-// split.tensors.count) is read like any file, so the program must read the other parts itself.
-// (gguf.open of the Python package does.)
+// The reader reads one file. If the file is a part of a split model (keys split.no, split.count and
+// split.tensors.count), the program must read the other parts. (gguf.open of the Python package
+// does.)
 //
 // A getter with an index or a type that does not match returns 0, NULL or the _COUNT value and sets
 // the error.

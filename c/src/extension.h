@@ -1,13 +1,15 @@
-// extension.h - the one door from the Python extension (python/core, python/ffi_*.h) into the library.
+// extension.h - the only header of c/src that the Python extension (python/core, python/ffi_*.h)
+// includes.
 //
-// The extension takes everything from the public headers but what is listed here, behind the header that declares it.
-// A name that begins with gb_ or GB_ and is not listed may change without a look at python/: a test of the package
-// compares this list with what the extension uses, and lets it include no other header of c/src. Besides these names it
-// reads the fields of buffers that backend/backend.h gives them for it (`binding`, `arena`, `buft`).
+// Besides the public headers, the extension uses only the names listed here, each list behind its
+// header. Other names that begin with gb_ or GB_ may change without a look at python/. A test of
+// the package compares the lists with the names that the extension uses, and checks its include
+// lines. The extension also reads three fields of buffers: `binding`, `arena` and `buft`.
 #ifndef GB_EXTENSION_H
 #define GB_EXTENSION_H
 
-// Errors: status, message and values of each thread's last failure. Nothing is logged under the extension's lock.
+// Errors: status, message and values of each thread's last failure. The extension holds the log
+// back while it holds its lock.
 //   GB_TRY GB_FAIL_IF GB_FAIL_IF_RETURNING GB_ERROR_SIZE gb_fail gb_fail_quietly gb_last_message gb_last_failure
 //   gb_hold_log gb_fail_count gb_status_since gb_forget_failures_since gb_failure gb_failure_save gb_failure_restore
 //   GB_QUOTE gb_fault GB_FAULT_NONE gb_fault_name gb_fault_message
@@ -27,18 +29,18 @@
 #include "base/thread.h"
 //   gb_time_ns gb_addresses_reserve gb_addresses_release
 #include "base/env.h"
-// What the calling thread works for, and how it hears of signals.
+// The run that the calling thread works for, and its poll for signals.
 //   gb_run gb_set_run gb_poll gb_get_poll gb_set_poll gb_fill
 #include "base/current.h"
 
-// Files: new ones that take the place of others, and mapped ones, which may shrink.
+// Files: written whole before they replace others, and mapped files, which may shrink.
 //   gb_file_writer gb_file_writer_open gb_file_writer_write gb_file_writer_commit gb_file_writer_abandon
 #include "base/file.h"
 //   gb_mapped gb_mapped_any gb_mapped_watch gb_mapped_forget gb_mapped_enter gb_mapped_leave gb_mapped_check_at
 //   gb_mapped_place
 #include "base/mapped.h"
 
-// Tensors: whose memory they use, where they are put, what the extension notes on them.
+// Tensors: their memory, their placement, and marks of the extension on them.
 //   gb_root gb_tensor_put gb_context_has gb_op_computes gb_op_inplace_sources gb_to_float_of gb_trust_tensors
 //   gb_graph_dump_dot
 #include "tensor/tensor.h"
@@ -49,7 +51,7 @@
 //   gb_nodes gb_nodes_bytes gb_nodes_place gb_nodes_memory gb_nodes_write gb_nodes_read gb_nodes_bind gb_nodes_free
 #include "tensor/nodes.h"
 
-// Buffers: kept while arrays look into them.
+// Buffers, held while arrays refer to their memory.
 //   gb_tensor_buffer gb_buffer_hold gb_buffer_unhold gb_buffer_changed gb_buffer_version gb_buffer_is_retired
 //   gb_multi_buffer_part gb_buffer_is_host gb_view_bind gb_tensor_write gb_tensor_scatter
 //   gb_backend_algorithm
@@ -70,10 +72,10 @@
 //   gb_gguf_nested gb_gguf_set_nested gb_gguf_layout
 #include "gguf/exact.h"
 
-// What this processor can do at best, for `ggml-backend bench`.
+// The limits of this processor, for `ggml-backend bench`.
 //   gb_cpu_limit gb_cpu_measure_limit
 #include "cpu/limits.h"
-// Which algorithm computes a product, for `ggml-backend bench products --explain`.
+// The algorithm that computes a product, for `ggml-backend bench products --explain`.
 //   gb_cpu_product_algorithm
 #include "cpu/cpu.h"
 

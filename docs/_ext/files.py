@@ -1,12 +1,11 @@
-"""Pages with the code of the files that Markdown sources link to: examples, notebooks, single sources.
+"""Pages with the code of the files that Markdown sources link to: examples, single sources.
 
 ``links.py`` writes such links as ``repository:PATH``. Here they get the address of the page, and the pages are made: a
-file's code in colours, a folder's list of files, the cells of a notebook.
+file's code in colours, a folder's list of files.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -33,15 +32,6 @@ def _code(text: str, name: str) -> str:
     return f'<div class="highlight-code notranslate">{highlight(text, lexer, HtmlFormatter())}</div>'
 
 
-def _cells(text: str) -> Iterator[str]:
-    for cell in json.loads(text)["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "code":
-            yield _code(source, "cell.py")
-        else:
-            yield from (f"<p>{escape(part)}</p>" for part in source.split("\n\n"))
-
-
 def body(path: Path, root: Path, link: Any) -> str:
     """The content of a page below its title. ``link(path)`` is the address of the page of another file."""
     if path.is_dir():
@@ -53,7 +43,7 @@ def body(path: Path, root: Path, link: Any) -> str:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return "<p>This file is not text.</p>"
-    return "".join(_cells(text)) if path.suffix == ".ipynb" else _code(text, path.name)
+    return _code(text, path.name)
 
 
 def _pages(app: Any) -> Iterator[tuple[str, dict[str, Any], str]]:

@@ -274,29 +274,33 @@ int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
 }
 
 // With locks on the memory: fails unless memory of schedulers still belongs to the graph and all inputs are set.
-static int check_ready(struct gbpy_graph * g, bool computes, const char * what) {
+static int check_content(struct gbpy_graph * g, bool computes, const char * what) {
     const struct ggml_cgraph * graph = g->head.ptr;
-    int status = GGML_STATUS_SUCCESS;
-    gbpy_mutex_lock();
-    const long long epoch = g->epoch;
-    const bool ready = g->checked == epoch;
-    gbpy_mutex_unlock();
-    for (int i = 0; !ready && i < graph->n_leafs + graph->n_nodes && status == GGML_STATUS_SUCCESS; i++) {
+    for (int i = 0; i < graph->n_leafs + graph->n_nodes; i++) {
         const struct ggml_tensor * t = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
         const struct gbpy_memory * owner = gbpy_owner_of(t);
         if (owner != NULL && owner->head.kind == GBPY_SCHED) {
             char text[256], name[160];
             gbpy_describe(gb_root(t), name, sizeof(name));
             snprintf(text, sizeof(text), "%s: %s", what, name);
-            status = gbpy_check_own(owner, t, text);
+            GB_TRY(gbpy_check_own(owner, t, text));
         }
     }
-    if (ready || !computes || status != GGML_STATUS_SUCCESS) {
-        return status;
-    }
-    GB_TRY(gbpy_check_inputs(graph, what));
+    return computes ? gbpy_check_inputs(graph, what) : GGML_STATUS_SUCCESS;
+}
+
+// check_content, unless the graph passed it since any tensor was placed.
+static int check_ready(struct gbpy_graph * g, bool computes, const char * what) {
     gbpy_mutex_lock();
-    if (g->epoch == epoch) {
+    const long long epoch = g->epoch;
+    const bool ready = g->checked == epoch;
+    gbpy_mutex_unlock();
+    if (ready) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_TRY(check_content(g, computes, what));
+    gbpy_mutex_lock();
+    if (computes && g->epoch == epoch) {
         g->checked = epoch;
     }
     gbpy_mutex_unlock();
@@ -344,6 +348,27 @@ void gbpy_forget_results_now(struct gbpy_graph * g) {
     gbpy_mutex_unlock();
 }
 
+// With locks on the backend and on the memory of the graph. `trusts`: no callback can change the tensors meanwhile.
+static int compute_locked(struct gbpy_graph * g, struct gbpy_backend * b, struct gbpy_run * run, bool trusts) {
+    int status = GGML_STATUS_SUCCESS;
+    void * outer = gb_run();
+    struct gbpy_recording recording;
+    gbpy_begin_stop(b);
+    gbpy_begin_recording(&recording, NULL, g);
+    gb_set_run(run);
+    const bool trust = gb_trust_tensors(trusts);
+    if (ggml_backend_graph_compute(b->head.ptr, g->head.ptr)) {
+        status = ggml_backend_synchronize(b->head.ptr);
+    } else {
+        status = ggml_last_status() != GGML_STATUS_SUCCESS ? (int) ggml_last_status() : GGML_STATUS_FAILED;
+    }
+    gb_trust_tensors(trust);
+    gb_set_run(outer);
+    gbpy_end_recording(&recording, run->stopped == 0);
+    gbpy_end_stop(b);
+    return gbpy_outcome_of(run, status);
+}
+
 int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend, struct gbpy_run * run) {
     static const char what[] = "Graph.compute";
     struct gbpy_request held[8];
@@ -360,30 +385,124 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
     int status = entered ? GGML_STATUS_SUCCESS : lock_placed(&locks, g, &device, 1, true, what);
     if (status == GGML_STATUS_SUCCESS) {
         const long long version = atomic_load(&gbpy_sets);
-        void * outer = gb_run();
-        struct gbpy_run plain = { .owner = locks.owner };
-        run = run != NULL ? run : &plain;
-        run->owner = locks.owner;
-        gbpy_begin_stop(b);
-        if (run != &plain) {
+        const bool calls_back = run != NULL;
+        struct gbpy_run plain = { 0 };
+        if (calls_back) {
             gbpy_forget_results_now(g); // callbacks may read results
-        }
-        struct gbpy_recording recording;
-        gbpy_begin_recording(&recording, NULL, g);
-        gb_set_run(run);
-        const bool trust = gb_trust_tensors(run == &plain); // callbacks may do anything
-        if (ggml_backend_graph_compute(b->head.ptr, g->head.ptr)) {
-            status = ggml_backend_synchronize(b->head.ptr);
         } else {
-            status = ggml_last_status() != GGML_STATUS_SUCCESS ? (int) ggml_last_status() : GGML_STATUS_FAILED;
+            run = &plain;
         }
-        gb_trust_tensors(trust);
-        gb_set_run(outer);
-        gbpy_end_recording(&recording, run->stopped == 0);
-        gbpy_end_stop(b);
-        status = gbpy_outcome_of(run, status);
+        run->owner = locks.owner;
+        status = compute_locked(g, b, run, !calls_back);
         gbpy_unlock_after(&locks, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
     }
+    return status;
+}
+
+// -------------------------------------------------------------------------------------------- in memory of the caller
+
+static const char in_memory[] = "Graph.function";
+
+static bool is_among(const struct ggml_tensor * t, struct ggml_tensor * const * tensors, int n) {
+    for (int i = 0; i < n; i++) {
+        if (tensors[i] == t) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int gbpy_graph_check_lent(struct gbpy_handle * graph, struct ggml_tensor ** tensors, bool * written, int n) {
+    const struct gbpy_graph * g = gbpy_graph_of(graph, in_memory);
+    if (g == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    const struct ggml_cgraph * c = g->head.ptr;
+    for (int i = 0; i < n; i++) {
+        const struct ggml_tensor * t = tensors[i];
+        char name[160];
+        gbpy_describe(t, name, sizeof(name));
+        const char * why = is_among(t, tensors, i) ? "is there twice"
+                           : t->view_src != NULL   ? "is a view: give the tensor that it views"
+                           : gbpy_is_constant(t)   ? "is a constant, which has its own memory"
+                           : !is_among(t, c->leafs, c->n_leafs) && !is_among(t, c->nodes, c->n_nodes)
+                               ? "is not in the graph"
+                               : NULL;
+        GB_FAIL_IF(why != NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: %s %s", in_memory, name, why);
+        written[i] = t->op != GGML_OP_NONE || is_written(c, t);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static struct ggml_tensor * tensor_at(const struct ggml_cgraph * c, int i) {
+    return i < c->n_leafs ? c->leafs[i] : c->nodes[i - c->n_leafs];
+}
+
+static int check_addresses(struct ggml_tensor * const * tensors, void * const * data, int n) {
+    for (int i = 0; i < n; i++) {
+        const size_t unit = tensors[i]->nb[0], alignment = GB_MIN(unit & (~unit + 1), (size_t) 8);
+        char name[160];
+        gbpy_describe(tensors[i], name, sizeof(name));
+        GB_FAIL_IF(tensors[i]->data != NULL, GGML_STATUS_INVALID_STATE,
+            "%s: %s has its own memory: a function takes arrays of tensors without memory", in_memory, name);
+        GB_FAIL_IF((uintptr_t) data[i] % alignment != 0, GGML_STATUS_INVALID_ARGUMENT,
+            "%s: the address of the array of %s must be a multiple of %zu bytes", in_memory, name, alignment);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// With the locks for placing tensors of the graph's contexts, after check_addresses. Views follow their sources.
+static int lend(const struct ggml_cgraph * c, struct ggml_tensor ** tensors, void ** data, int n) {
+    for (int i = 0; i < n; i++) {
+        gb_tensor_put(tensors[i], NULL, data[i]);
+        gbpy_set_stamp(tensors[i], 1); // it has content
+    }
+    for (int i = 0; i < c->n_leafs + c->n_nodes; i++) {
+        struct ggml_tensor * t = tensor_at(c, i);
+        const struct ggml_tensor * root = gb_root(t);
+        GB_FAIL_IF(gbpy_has_lost(t) || (root->data == NULL && ggml_nelements(t) > 0), GGML_STATUS_INVALID_STATE,
+            "%s: '%s' has no memory: allocate it, or let the function take an array for it", in_memory, root->name);
+        if (t != root) {
+            GB_TRY(gbpy_refresh(t, in_memory));
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static void take_back(const struct ggml_cgraph * c, struct ggml_tensor ** tensors, int n) {
+    for (int i = 0; i < c->n_leafs + c->n_nodes; i++) {
+        struct ggml_tensor * t = tensor_at(c, i);
+        if (t->view_src != NULL && is_among(gb_root(t), tensors, n)) {
+            gbpy_unplace(t);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        gbpy_unplace(tensors[i]);
+    }
+}
+
+int gbpy_graph_compute_in(struct gbpy_handle * graph, struct gbpy_handle * backend, struct ggml_tensor ** tensors,
+    void ** data, int n) {
+    struct gbpy_locks locks = { 0 };
+    struct gbpy_graph * g = gbpy_graph_of(graph, in_memory);
+    struct gbpy_backend * b = gbpy_backend_of(backend, in_memory);
+    if (g == NULL || b == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    const struct gbpy_request device = { .object = &b->head, .write = true };
+    GB_TRY(gbpy_lock_graph(&locks, g, &device, 1, true, in_memory));
+    const long long version = atomic_load(&gbpy_sets);
+    struct gbpy_run run = { .owner = locks.owner };
+    int status = b->stop->handle == NULL ? check_addresses(tensors, data, n)
+                                         : gb_fail(GGML_STATUS_INVALID_STATE,
+                                               "%s: the backend has an abort callback; remove it", in_memory);
+    if (status == GGML_STATUS_SUCCESS) {
+        status = lend(g->head.ptr, tensors, data, n);
+        status = status == GGML_STATUS_SUCCESS ? check_content(g, true, in_memory) : status;
+        status = status == GGML_STATUS_SUCCESS ? compute_locked(g, b, &run, true) : status;
+        take_back(g->head.ptr, tensors, n);
+    }
+    gbpy_unlock_after(&locks, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
     return status;
 }
 

@@ -39,6 +39,12 @@ int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, stru
 struct ggml_context * gbpy_copy_context(const struct gbpy_handle * copy, bool owners);
 
 int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend, struct gbpy_run * run);
+// Fails unless these tensors may be those of gbpy_graph_compute_in. Sets written[i]: the graph writes tensor i.
+int gbpy_graph_check_lent(struct gbpy_handle * graph, struct ggml_tensor ** tensors, bool * written, int n);
+// Computes while tensors without memory of their own lie in memory of the caller: tensor i at data[i]. The tensors
+// passed gbpy_graph_check_lent, and the memory has their size. Afterwards they have no memory again.
+int gbpy_graph_compute_in(struct gbpy_handle * graph, struct gbpy_handle * backend, struct ggml_tensor ** tensors,
+    void ** data, int n);
 // Sets *reach: the backend can compute on all memory that the graph uses.
 int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * backend, bool * reach);
 // Computes node by node on two backends, and calls `see` with each pair of results.

@@ -82,8 +82,6 @@ def plan_memory(
     bytes. A buffer that is never alive has offset 0 and may overlap others. No plan is worse than
     in-order best fit or, up to 100,000 buffers, first fit by size.
 
-    Parameters
-    ----------
     alignment: a power of two.
     capacity: bytes. Any plan within it is good enough. If none is found, :class:`AllocationError` is raised.
     budget_ms: time of the search if heuristics miss the lower bound. 0: no search. The clock (the

@@ -32,10 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session", autouse=True)
 def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keeps caches out of the user's home, also without the Makefile."""
-    cache = tmp_path_factory.mktemp("cache")
-    os.environ.setdefault("XDG_CACHE_HOME", str(cache))
-    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
-        os.environ.setdefault(name, str(cache / name.lower()))
+    os.environ.setdefault("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -344,6 +344,8 @@ def scheduling(cpu: gb.Backend, folder: Path) -> None:
         y = gb.ops.relu(x).named("y")
         graph = ctx.graph(y)
         assert_type(graph, gb.Graph)
+        function: gb.tensor.Function = graph.function(cpu, x, y)
+        assert_type(function(np.ones((3, 4), np.float32), np.ones((3, 4), np.float32)), bool)
         plan: gb.sched.Plan = sched.prepare(graph)
         arenas: dict[str, gb.sched.ArenaPlan] = dict(plan.memory)
         blocks: list[gb.sched.PlanBlock] = [block for arena in arenas.values() for block in arena.blocks]

@@ -1,18 +1,19 @@
-// alloc.h - what tallocr.c, gallocr.c and allocr.c share. The files of this folder:
+// alloc.h - declarations that tallocr.c, gallocr.c and allocr.c share. The files of this folder:
 //
 //   offset_pool.c    free list of offsets
 //   tallocr.c        tensor allocator: places tensors one by one in one buffer
 //   gallocr.c        graph allocator: places the tensors of a graph
 //   allocr.c         the older interface: one of each
 //   liveness.c       lifetimes of the tensors of a node list
-//   inplace.c        operators that may write over a source
+//   inplace.c        operators that may overwrite a source
 //   reorder.c        finds an order of nodes that needs less memory; graph_reorder.c makes it public
 //
-// A tensor is placed if it has data. One exception: after a reset of its allocator the tensor still has its old data.
-// It then counts as unplaced for that allocator, so that a graph can be allocated again. Reset cannot clear the
-// tensors, as their context may be gone. So each placement stamps the tensor with the allocator's number and generation
-// (tensor/marks.h). A tensor is stale if it lies in the allocator's buffer and has its number but another generation.
-// Measure allocators never touch tensors. Their placements are in a table, which reset empties.
+// A tensor is placed if it has data. There is one exception. After a reset of its allocator the
+// tensor still has its old data, but counts as unplaced for that allocator, so that a graph can be
+// allocated again. Reset cannot clear the tensors, because their context may be freed. So each
+// placement stamps the tensor with the allocator's number and generation (tensor/marks.h). A tensor
+// is stale if it is in the allocator's buffer and has its number but another generation. Measure
+// allocators never touch tensors. Their placements are in a table, which reset empties.
 #ifndef GB_ALLOC_ALLOC_H
 #define GB_ALLOC_ALLOC_H
 
@@ -22,7 +23,7 @@
 #include "ggml-alloc.h"
 
 struct ggml_tallocr {
-    ggml_backend_buffer_type_t buft; // of the buffer, or the type to measure for; NULL: measures for plain memory
+    ggml_backend_buffer_type_t buft; // of the buffer, or the type to measure for; NULL: measures for plain host memory
     ggml_backend_buffer_t buffer; // NULL: measuring
     bool owns_buffer;
     char * base; // of the buffer; NULL: measuring
@@ -35,22 +36,22 @@ struct ggml_tallocr {
 };
 
 struct gb_tallocr_size {
-    size_t bytes; // what the buffer type needs for the tensor
+    size_t bytes; // bytes that the buffer type needs for the tensor
     size_t padded; // rounded up to the alignment; taken from the pool
 };
 
-// The size of a tensor in the buffer type. False, and reported: overflow.
+// The size of a tensor in the buffer type. False and reported: the size overflows.
 bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, struct gb_tallocr_size * size);
 
 // Takes bytes from the pool. Failures are reported, with the name of the tensor.
 enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, const struct ggml_tensor * tensor,
     const struct gb_tallocr_size * size, const char * func, size_t * offset);
 
-// True if the tensor is placed, as far as this allocator knows. talloc may be NULL.
+// True if the tensor is placed for this allocator. talloc may be NULL.
 bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor);
 
-// Binds the tensor to bytes taken before, initializes it in the buffer and stamps it. A measure allocator records it. A
-// failure changes nothing.
+// Binds the tensor to bytes taken before, initializes it in the buffer and stamps it. A measure
+// allocator records it. A failure changes nothing.
 enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t offset);
 
 // Undoes a successful bind.

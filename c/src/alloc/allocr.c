@@ -9,7 +9,8 @@ struct ggml_allocr {
     ggml_gallocr_t galloc; // owned
 };
 
-// Takes ownership of the tensor allocator, also on failure. NULL: it was not made, which is reported already.
+// Takes ownership of the tensor allocator, also on failure. NULL: making it failed, which is
+// reported already.
 static ggml_allocr_t allocr_of(ggml_tallocr_t talloc) {
     if (talloc == NULL) {
         return NULL;

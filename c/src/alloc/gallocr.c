@@ -1,11 +1,13 @@
-// gallocr.c - the graph allocator: places every tensor of a graph and reuses the memory of dead tensors.
+// gallocr.c - the graph allocator: places every tensor of a graph and reuses the memory of dead
+// tensors.
 //
-// 1. Lifetimes: how long each tensor needs its memory, and which nodes write over a source (liveness.h).
-// 2. Decisions: a walk in execution order takes bytes from the pools, gives them back, and lists the binds as events.
+// 1. Lifetimes: how long each tensor needs its memory, and which nodes overwrite a source (liveness.h).
+// 2. Decisions: a walk in execution order takes bytes from the pools, returns them, and lists the binds
+//   as events.
 // 3. Events are carried out in order. Tensors change only here, so measuring makes the same decisions.
 //
-// A failure restores the pools and undoes the binds of this call. A tensor that no node reads keeps its memory, so
-// outputs need no rule of their own.
+// A failure restores the pools and undoes the binds of this call. A tensor that no node reads keeps
+// its memory, so outputs need no rule of their own.
 #include "alloc/alloc.h"
 #include "alloc/liveness.h"
 #include "base/mem.h"
@@ -21,22 +23,22 @@ enum { NONE = -1, BARRIER = -1, OWN = GGML_MAX_SRC }; // OWN: the slot of the no
 struct info { // of a tensor
     struct ggml_tensor * tensor;
     ggml_tallocr_t talloc; // borrowed; NULL: none was given
-    int64_t root; // id of the tensor that owns the memory: of the source for a view
+    int64_t root; // id of the tensor that owns the memory: for a view, of its source
     int64_t block; // index in blocks; NONE: no bytes taken in this call
-    struct gb_tallocr_size size; // if it needs memory of its own
+    struct gb_tallocr_size size; // only if it needs its own memory
     int position; // in the execution order; NONE: a leaf
     int n_readers, n_views; // source slots of other nodes; views seen
     bool placed; // before this call, or in it
     bool input, keep; // flags of the tensor or of its views
-    bool lasts; // it or a view of it is read by no node
-    bool hidden; // a view that is no node is read
+    bool lasts; // no node reads it or one of its views
+    bool hidden; // a node reads a view of it that is no node
     bool once; // exactly one reader, and no use afterwards
 };
 
 struct block { // bytes taken in this call
     ggml_tallocr_t talloc;
     size_t offset, size;
-    int64_t owner; // id of the last tensor in these bytes; NONE: given back
+    int64_t owner; // id of the last tensor in these bytes; NONE: returned to the pool
 };
 
 enum event_kind { EVENT_BIND, EVENT_VIEW, EVENT_RELEASE };
@@ -57,10 +59,10 @@ struct pool_of { // a tensor allocator of this call, and a copy of its pool for 
 // The state of one call. Indices are tensor ids, nodes of the graph, or positions in the execution order.
 struct job {
     struct ggml_cgraph * graph;
-    ggml_tallocr_t talloc; // of every tensor; NULL: look it up in
+    ggml_tallocr_t talloc; // allocator of every tensor; NULL: look it up in
     struct ggml_hash_set set;
     ggml_tallocr_t * by_slot;
-    bool measuring; // an allocator measures
+    bool measuring; // the allocators measure
     struct gb_ptrmap ids; // tensor -> id: its index in `infos`
     GB_VEC(struct info) infos;
     GB_VEC(struct block) blocks;
@@ -70,7 +72,7 @@ struct job {
     int * order; // owned; node index by position; NULL: node order
     // By position:
     struct ggml_tensor ** nodes; // owned; NULL: the graph's
-    int * released; // owned; position where memory that dies here is given back; NULL: at once
+    int * released; // owned; position where memory that dies here is returned; NULL: at once
     int32_t * roots; // owned; as `slots`, with ids of the tensors that own the memory
     struct gb_liveness live; // ids: of roots
     int64_t * block_of; // owned; by item of `live`: its block; NONE: not taken yet
@@ -107,7 +109,8 @@ enum ggml_status ggml_gallocr_set_parse_seq(ggml_gallocr_t galloc, const int * l
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
-// The allocator that the caller gave for the tensor. NULL: none, an error only if the tensor has no memory.
+// The allocator that the caller gave for the tensor. NULL if there is none, which is an error only
+// if the tensor has no memory.
 static ggml_tallocr_t look_up(const struct job * job, struct ggml_tensor * t) {
     if (job->talloc) {
         return job->talloc;
@@ -137,7 +140,7 @@ static enum ggml_status add_event(struct job * job, enum event_kind kind, int64_
     return gb_vec_push(&job->events, event) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// root: the id of a view's source; NONE: no view. Flags of a view count for its source.
+// root: the id of a view's source; NONE: not a view. Flags of a view count for its source.
 static enum ggml_status add_tensor(struct job * job, struct ggml_tensor * t, int64_t root, int64_t * id) {
     const struct info info = {
         .tensor = t,
@@ -171,7 +174,7 @@ static enum ggml_status add_tensor(struct job * job, struct ggml_tensor * t, int
     return GGML_STATUS_SUCCESS;
 }
 
-// The id of a tensor. Adds new tensors, a view after its source.
+// The id of a tensor. Adds new tensors; a view comes after its source.
 static enum ggml_status id_of(struct job * job, struct ggml_tensor * t, int64_t * id) {
     *id = gb_ptrmap_get(&job->ids, t);
     if (*id != GB_PTRMAP_ABSENT) {
@@ -191,7 +194,7 @@ static enum ggml_status id_of(struct job * job, struct ggml_tensor * t, int64_t 
 
 static struct info * info_at(struct job * job, int64_t id) { return &job->infos.data[id]; }
 
-// Adds the node, then its sources. A slot in which the node reads itself counts no reader.
+// Adds the node, then its sources. If the node reads itself, that slot counts as no reader.
 static enum ggml_status add_node(struct job * job, struct ggml_tensor * node, int32_t * slots) {
     int64_t id;
     GB_TRY(id_of(job, node, &id));
@@ -208,7 +211,7 @@ static enum ggml_status add_node(struct job * job, struct ggml_tensor * node, in
     return GGML_STATUS_SUCCESS;
 }
 
-// Adds all tensors of the graph, each once. Leafs come last: most have their ids by then.
+// Adds all tensors of the graph once. Leafs come last, because most have their ids by then.
 static enum ggml_status add_tensors(struct job * job) {
     const struct ggml_cgraph * graph = job->graph;
     job->slots = gb_calloc((size_t) graph->n_nodes + 1, GB_LIVE_SLOTS * sizeof(*job->slots));
@@ -246,8 +249,8 @@ static enum ggml_status add_to_order(struct job * job, int i, int position) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The caller's order. Nodes between two barriers may run in any order, so memory that dies there is given back at the
-// second barrier. The end is a barrier.
+// Follows the caller's order. Nodes between two barriers may run in any order, so memory that dies
+// there is returned at the second barrier. The end is a barrier.
 static enum ggml_status follow_sequence(struct job * job, const int * seq, int n_seq) {
     const int n_nodes = job->graph->n_nodes;
     int n = 0, pending = 0; // positions so far; the first one since the last barrier
@@ -304,8 +307,8 @@ static enum ggml_status find_roots(struct job * job) {
 
 // ----------------------------------------------------------------------------------------------------------- lifetimes
 
-// True for a result with one reader and no other use. Readers of a view do not count for its source: a view that is a
-// node reads its source itself, and one that is not hides its readers.
+// Finds results with one reader and no other use. A reader of a view does not count for its source:
+// if the view is a node it reads the source itself, and if not, it hides its readers.
 static void find_read_once(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
         const struct info * info = info_at(job, (int64_t) id);
@@ -321,7 +324,7 @@ static void find_read_once(struct job * job) {
     }
 }
 
-// A tensor without readers keeps its memory. A view without readers keeps that of its source.
+// A tensor without readers keeps its memory. A view without readers keeps the memory of its source.
 static void find_unread(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
         const struct info * info = info_at(job, (int64_t) id);
@@ -353,13 +356,13 @@ static bool keep(void * user_data, int64_t id, const struct ggml_tensor * t) {
     return info->keep || info->lasts;
 }
 
-// An input needs its memory from the start, so it cannot reuse that of a source.
+// An input needs its memory from the start, so it cannot reuse the memory of a source.
 static bool may_join(void * user_data, int64_t id, int64_t source) {
     (void) source;
     return !info_at(user_data, id)->input;
 }
 
-// Lifetimes decide which tensors share bytes. The walk decides where these lie.
+// Lifetimes decide which tensors share bytes. The walk decides the offsets of these bytes.
 static enum ggml_status find_lifetimes(struct job * job) {
     find_unread(job);
     const struct gb_liveness_input in = {
@@ -401,7 +404,7 @@ static enum ggml_status take_block(struct job * job, int64_t id) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Gives a tensor that is no view the block of its item, which a source had before, or new bytes.
+// Gives a tensor that is not a view the block of its item, which a source had before, or new bytes.
 static enum ggml_status place_owner(struct job * job, int64_t id) {
     struct info * info = info_at(job, id);
     GB_FAIL_IF(info->talloc == NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -421,7 +424,7 @@ static enum ggml_status place_owner(struct job * job, int64_t id) {
     return add_event(job, EVENT_BIND, id, job->blocks.data[info->block].offset);
 }
 
-// True if a view is bound: only possible if its source was placed before this call.
+// True if a view must be bound. That is possible only if its source was placed before this call.
 static bool needs_binding(const struct job * job, const struct info * view, const struct info * root) {
     if (root->block != NONE) {
         return true;
@@ -431,7 +434,7 @@ static bool needs_binding(const struct job * job, const struct info * view, cons
                view->tensor->data != (char *) root->tensor->data + view->tensor->view_offs);
 }
 
-// Gives a tensor memory if it has none. The source of a view comes first.
+// Gives a tensor memory if it has none. For a view, places the source first.
 static enum ggml_status place(struct job * job, int64_t id) {
     struct info * info = info_at(job, id);
     if (info->placed) {
@@ -447,7 +450,7 @@ static enum ggml_status place(struct job * job, int64_t id) {
     return needs_binding(job, info, info_at(job, info->root)) ? add_event(job, EVENT_VIEW, id, 0) : GGML_STATUS_SUCCESS;
 }
 
-// Gives back the blocks that die at this position.
+// Returns the blocks that die at this position.
 static enum ggml_status release_sources(struct job * job, int at) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         const int32_t root = job->roots[(size_t) at * GB_LIVE_SLOTS + (size_t) s];
@@ -466,7 +469,7 @@ static enum ggml_status release_sources(struct job * job, int at) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Before the first node: views of placed tensors, inputs, and leafs that are results.
+// Places before the first node: views of placed tensors, inputs, and leafs that are results.
 static enum ggml_status place_first(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
         const struct info * info = info_at(job, (int64_t) id);
@@ -505,7 +508,8 @@ static enum ggml_status walk(struct job * job) {
 
 // -------------------------------------------------------------------------------------------------------------- events
 
-// Binds a view. Without an address of its source (measuring) it gets none. Keeps the old address for undo.
+// Binds a view. When measuring, its source has no address, so the view gets none. Stores the old
+// address for undo.
 static enum ggml_status bind_view(struct job * job, struct event * event) {
     const struct info * info = info_at(job, event->id);
     const struct info * root = info_at(job, info->root);
@@ -519,7 +523,8 @@ static enum ggml_status bind_view(struct job * job, struct event * event) {
     return view->buffer ? ggml_backend_buffer_init_tensor(view->buffer, view) : GGML_STATUS_SUCCESS;
 }
 
-// Carries out one event. Marks the buffer as an arena: backends need not store results there that are read once.
+// Carries out one event. Marks the buffer as an arena, where backends need not store results that
+// are read once.
 static enum ggml_status carry_out(struct job * job, struct event * event) {
     const struct info * info = info_at(job, event->id);
     switch (event->kind) {
@@ -553,7 +558,7 @@ static enum ggml_status carry_out_all(struct job * job) {
     for (size_t i = 0; i < job->events.n; i++) {
         const enum ggml_status status = carry_out(job, &job->events.data[i]);
         if (status != GGML_STATUS_SUCCESS) {
-            // a failed bind changed nothing; a failed view is bound
+            // A failed bind changed nothing. A failed view is already bound.
             undo(job, job->events.data[i].kind == EVENT_VIEW ? i + 1 : i);
             return status;
         }
@@ -561,7 +566,7 @@ static enum ggml_status carry_out_all(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Sets the marks of this placement, last, when nothing can fail.
+// Sets the marks of this placement, last, when nothing can fail any more.
 static void mark_read_once(struct job * job) {
     for (size_t id = 0; id < job->infos.n && !job->measuring; id++) {
         const struct info * info = info_at(job, (int64_t) id);

@@ -1,6 +1,7 @@
-// graph_reorder.c - a copy of a graph with its nodes in an order that needs less memory (reorder.h finds it).
+// graph_reorder.c - copies a graph with its nodes in an order that needs less memory (reorder.h
+// finds it).
 //
-// Only memory that an allocator will give counts: results of nodes that have none yet.
+// Only memory that an allocator will give counts: results of nodes that have no memory yet.
 #include "alloc/alloc.h"
 #include "alloc/reorder.h"
 #include "base/mem.h"
@@ -12,7 +13,7 @@ struct numbers {
     struct gb_ptrmap map; // node to be placed -> its id
 };
 
-// -1: a leaf, or a tensor that has memory.
+// -1: the tensor is a leaf, or has memory.
 static int64_t id_of(void * user_data, const struct ggml_tensor * t) {
     const int64_t id = gb_ptrmap_get(&((struct numbers *) user_data)->map, t);
     return id == GB_PTRMAP_ABSENT ? -1 : id;

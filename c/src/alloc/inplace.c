@@ -1,15 +1,17 @@
-// inplace.c - decides by operator and layout whether a node may write over a source. The caller checks other readers.
+// inplace.c - decides by operator and layout whether a node may overwrite a source. The caller
+// checks other readers.
 //
-// The column `inplace` of tensor/ops.def lists the operators and their sources. There are two rules. The graph
-// allocator has the documented rule: fifteen operators, equal layout. Plans have a wider rule: an operator may write
-// over a source if its kernels read each element, or each row, before they write it, and never again. Every backend
-// must support that for its operators: builders such as ggml_norm_inplace ask for it, too. tests/c/alloc/test_inplace.c
-// tests each entry.
+// The column `inplace` of tensor/ops.def lists the operators and their sources. There are two
+// rules. The graph allocator has the documented rule: fifteen operators, equal layout. Plans have a
+// wider rule: an operator may overwrite a source if its kernels read each element, or each row,
+// before they write it, and not afterwards. Every backend must support that for its operators,
+// because builders such as ggml_norm_inplace need it, too. tests/c/alloc/test_inplace.c tests each
+// entry.
 #include "alloc/liveness.h"
 
 #include "tensor/tensor.h"
 
-// True if both have the same bytes for each element when they start at the same address.
+// True if each element has the same bytes in both tensors when both start at the same address.
 static bool same_addresses(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     bool same = a->type == b->type && a->nb[0] == b->nb[0];
     for (int i = 0; i < GGML_MAX_DIMS; i++) {

@@ -1,11 +1,13 @@
 // liveness.c - two passes over a node list.
 //
-// The first pass finds the first and last use of each storage, and whether it must last. The second pass makes the
-// items. A node may continue the item of a source that dies in it: it is then computed in place.
+// The first pass finds the first and last use of each storage, and whether it must last. The second
+// pass makes the items. A node may continue the item of a source that dies in it. The node is then
+// computed in place.
 //
-// By the rule of plans, to continue an item of the node's own size never raises the load, the bytes alive at a
-// position. A larger item keeps unused bytes alive. It is continued only if the largest load of its positions falls. So
-// the largest load of an arena is never above that of a plan without results in place.
+// By the rule of plans, continuing an item of the node's own size never raises the load (the bytes
+// alive at a position). A larger item keeps unused bytes alive. It is continued only if the largest
+// load of its positions falls. So the largest load of an arena is never above that of a plan
+// without results in place.
 #include "alloc/liveness.h"
 
 #include "base/current.h"
@@ -37,7 +39,7 @@ struct liveness {
     struct gb_ptrmap position; // node -> position
     GB_VEC(struct gb_live_item) items;
     int64_t * item_of; // owned; becomes a result
-    size_t * loads; // owned; by arena and position: bytes alive, by the decisions so far
+    size_t * loads; // owned; by arena and position: bytes alive, from the decisions so far
 };
 
 static void free_state(struct liveness * l) {
@@ -80,7 +82,7 @@ static int32_t id_of(const struct liveness * l, const struct ggml_tensor * t) {
     return id >= 0 && id < l->in->n_ids ? (int32_t) id : NEVER;
 }
 
-// Looks up each slot once, as callers find ids by hashing.
+// Looks up each slot once, because callers find ids by hashing.
 static void find_ids(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         const struct ggml_tensor * node = l->in->nodes[i];
@@ -139,8 +141,8 @@ static void note_flags(struct usage * u, const struct ggml_tensor * t) {
     u->to_end |= gb_tensor_has_flag(t, GB_TENSOR_OUTPUT);
 }
 
-// Records a use of the storage through t at position i. Counts the slots of the last use: by the allocator's rule a
-// storage can only be reused if one slot reads it last.
+// Records a use of the storage through t at position i. Counts the slots of the last use, because
+// the allocator's rule reuses a storage only if one slot reads it last.
 static void note_use(const struct liveness * l, struct usage * u, const struct ggml_tensor * t, int i, bool reads) {
     if (released_at(l, u->last) != released_at(l, i)) {
         u->n_last = 0;
@@ -170,7 +172,7 @@ static enum ggml_status note_source(struct liveness * l, int i, int s) {
     }
     struct usage * u = usage_at(l, i, s);
     if (u) {
-        // First used by a reader: no node wrote it. A node that reads itself is its own writer.
+        // A reader uses it first, so no node wrote it. A node that reads itself is its own writer.
         u->from_start |= !is_allocator(l) && u->first == i && node != u->tensor;
         note_use(l, u, node->src[s], i, node->src[s] != node);
     }
@@ -198,8 +200,8 @@ static void note_node(struct liveness * l, int i) {
     }
 }
 
-// The first pass. A node that no node reads is a result and lasts, unless the caller drops it. A read of a view does
-// not count for its source, so a view without readers makes its source last.
+// The first pass. A node that no node reads is a result and lasts, unless the caller drops it. A
+// read of a view does not count for its source, so a view without readers makes its source last.
 static enum ggml_status find_usages(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         gb_tensor_prefetch_ahead(l->in->nodes, (size_t) l->in->n_nodes, (size_t) i);
@@ -246,8 +248,8 @@ static int find_sizes(struct liveness * l) {
     return n_arenas;
 }
 
-// Loads without results in place. Unsigned arithmetic wraps, so sums of differences are right. The allocator's rule
-// needs no loads.
+// Loads without results in place. Unsigned arithmetic wraps, so sums of differences are correct.
+// The allocator's rule needs no loads.
 static enum ggml_status find_loads(struct liveness * l) {
     const int n_arenas = find_sizes(l);
     const size_t n_nodes = (size_t) l->in->n_nodes;
@@ -274,7 +276,8 @@ static enum ggml_status find_loads(struct liveness * l) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The largest load over the lifetime of `own`, from position i, if it continues a larger item that would end there.
+// The largest load over the lifetime of `own`, from position i, if it continues a larger item that
+// would end there.
 static size_t load_within(const struct liveness * l, const struct usage * own, size_t wasted, int i) {
     const size_t * loads = loads_of(l, own->arena);
     size_t most = loads[i] - own->size;
@@ -294,7 +297,8 @@ static size_t load_apart(const struct liveness * l, const struct usage * own, in
     return most;
 }
 
-// Updates the loads: `own` continues an item that is `wasted` bytes larger. Position i counted both.
+// Updates the loads: `own` continues an item that is `wasted` bytes larger. Position i counted both
+// items.
 static void note_in_place(struct liveness * l, const struct usage * own, size_t wasted, int i) {
     size_t * loads = loads_of(l, own->arena);
     loads[i] -= own->size;
@@ -316,7 +320,8 @@ bool gb_live_reads_in_place(const struct ggml_tensor * node, const int32_t * ids
     return true;
 }
 
-// True if the node at position i may write over the storage u of its source s, should that die there.
+// True if the node at position i may overwrite the storage u of its source s, provided that u dies
+// there.
 static bool may_write_over(const struct liveness * l, int i, int s, const struct usage * u) {
     const struct ggml_tensor *node = l->in->nodes[i], *src = node->src[s];
     if (is_allocator(l)) {
@@ -339,8 +344,8 @@ static int64_t item_of_dying(struct liveness * l, const struct usage * own, int 
     return item != NEVER && own->size <= l->items.data[item].size ? item : NEVER;
 }
 
-// The source whose item node i continues: the first that dies in it or, by the rule of plans, the smallest, which gives
-// the lowest load. NEVER: none.
+// The source whose item node i continues. The allocator's rule takes the first source that dies in
+// it. The rule of plans takes the smallest, which gives the lowest load. NEVER: none.
 static int source_to_continue(struct liveness * l, const struct usage * own, int i) {
     int best = NEVER;
     size_t wasted = 0;
@@ -395,7 +400,8 @@ static enum ggml_status make_item(struct liveness * l, int i, int s) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The second pass, in the order in which memory is needed: first sources that no node computed, then the node.
+// The second pass. It follows the order in which memory is needed: first sources that no node
+// computed, then the node.
 static enum ggml_status make_items(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         struct ggml_tensor * node = l->in->nodes[i];
@@ -410,13 +416,13 @@ static enum ggml_status make_items(struct liveness * l) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Planning a large graph takes milliseconds, so it asks the thread's poll now and then.
+// Calls the thread's poll now and then, because planning a large graph takes milliseconds.
 static enum ggml_status compute(struct liveness * l, const struct gb_liveness_input * in) {
     GB_TRY(init_state(l, in));
     GB_TRY(find_usages(l));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     GB_TRY(find_loads(l));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     if (!gb_vec_reserve(&l->items, (size_t) in->n_nodes / 2)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -450,7 +456,7 @@ bool gb_liveness_prefer(struct gb_liveness * liveness, const struct gb_liveness 
     }
     liveness->items = items;
     liveness->n_items = n_old + other->n_items;
-    for (size_t k = 0; k < liveness->n_items; k++) { // indices of other items stay: new items are appended
+    for (size_t k = 0; k < liveness->n_items; k++) { // new items are appended, so indices of other items stay
         items[k] = k < n_old ? items[k] : other->items[k - n_old];
         items[k].arena = (items[k].arena == arena) == (k < n_old) ? -1 : items[k].arena;
     }

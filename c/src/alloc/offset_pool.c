@@ -1,7 +1,8 @@
 // offset_pool.c - the free list: an array sorted by offset.
 //
-// Best fit is a linear search, which is fast enough for the few free blocks of a graph. Neighbours are found by binary
-// search. Pieces are not listed: the caller gives back offset and size.
+// Best fit is a linear search, which is fast enough for the few free blocks of a graph. Neighbours
+// are found by binary search. The pool does not list pieces in use, because the caller returns
+// offset and size.
 #include "alloc/offset_pool.h"
 
 #include <string.h>
@@ -35,7 +36,7 @@ void gb_pool_reset(struct gb_offset_pool * pool) {
     }
 }
 
-// The copy has the capacity of the original, so giving back cannot fail.
+// The copy has the capacity of the original, so returning a piece to it cannot fail.
 bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from) {
     *to = *from;
     to->blocks = gb_malloc(from->cap * sizeof(*from->blocks));
@@ -47,8 +48,9 @@ bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from
     return true;
 }
 
-// The index of the block to take `size` from, ties first; n if none fits. The last block comes last, even if it fits
-// better: it is usually the end of the range, and taking from it may raise the high-water mark.
+// The index of the smallest free block of at least `size` bytes; of equal blocks the first. n if
+// none fits. The last block is used only if no other fits: it is usually the end of the range, and
+// taking from it may raise the high-water mark.
 static size_t best_fit(const struct gb_offset_pool * pool, size_t size) {
     size_t best = pool->n;
     for (size_t i = 0; i + 1 < pool->n; i++) {
@@ -80,7 +82,7 @@ enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size
     *offset = block->offset;
     block->offset += size;
     block->size -= size;
-    if (block->size == 0) { // used up: the invariant has no empty blocks
+    if (block->size == 0) { // used up; by the invariant no block is empty
         memmove(block, block + 1, (pool->n - i - 1) * sizeof(*block));
         pool->n--;
     }

@@ -1,7 +1,8 @@
-// offset_pool.h - a range of offsets from which pieces are taken and given back. Knows nothing of memory and tensors.
+// offset_pool.h - a range of offsets from which pieces are taken, and to which they are returned.
+// It knows nothing of memory and tensors.
 //
-// Invariant: the free blocks are sorted by offset and not empty, and no two touch. Giving back cannot fail: taking a
-// piece reserves the table entry for it.
+// Invariant: the free blocks are sorted by offset and not empty, and no two touch. Returning a
+// piece cannot fail, because taking it reserves the table entry.
 #ifndef GB_ALLOC_OFFSET_POOL_H
 #define GB_ALLOC_OFFSET_POOL_H
 
@@ -16,7 +17,7 @@ struct gb_free_block {
 struct gb_offset_pool {
     struct gb_free_block * blocks; // owned
     size_t n, cap;
-    size_t n_live; // pieces taken and not given back
+    size_t n_live; // pieces in use
     size_t start, end;
     size_t high; // highest end of a piece since init, relative to start; survives gb_pool_reset
 };
@@ -28,8 +29,9 @@ void gb_pool_free(struct gb_offset_pool * pool);
 void gb_pool_reset(struct gb_offset_pool * pool); // frees all pieces
 bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from); // `to` is uninitialised
 
-// Best fit; the last block is used only if no other fits. A piece of size 0 is at `start` and takes nothing. NO_MEMORY
-// is reported. FULL is not: the caller knows the name of the tensor.
+// Best fit; the last block is used only if no other fits. A piece of size 0 is at `start` and takes
+// nothing. NO_MEMORY is reported. FULL is not, because only the caller knows the name of the
+// tensor.
 enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size_t * offset);
 void gb_pool_give_back(struct gb_offset_pool * pool, size_t offset, size_t size);
 

@@ -1,14 +1,15 @@
-// reorder.c - beam search for an order of a graph's nodes in which fewer bytes are alive at once.
+// reorder.c - beam search for an order of a graph's nodes with fewer bytes alive at the same time.
 //
-// A state is the set of nodes that have run. All states of a step have the same number of nodes. Each state is extended
-// by every node that may run next, and the best states go on. Of equal sets only the one with the lower peak stays, so
-// one state is left between two layers, for example. A node that raises neither the peak nor the bytes alive runs at
-// once. States whose peak is not below that of the given order are dropped, so an order without a gain is never
-// returned.
+// A state is the set of nodes that have run. All states of a step have the same number of nodes.
+// Each state is extended by every node that may run next, and the best results are the states of
+// the next step. Of equal sets only the one with the lower peak stays. So between two layers, for
+// example, one state is left. A node that raises neither the peak nor the bytes alive runs at once.
+// States whose peak is not below that of the given order are dropped, so an order without a gain is
+// never returned.
 //
-// A set is small: all nodes before `first`, and those of the next WINDOW nodes whose bit is set. The set and the lists
-// of `graph` decide which nodes may run and which storages die. liveness.c gives the storages and the sources that a
-// node may write over. When a storage dies depends on the order.
+// A set is small: all nodes before `first`, and those of the next WINDOW nodes whose bit is set.
+// The set and the lists of `graph` decide which nodes may run and which storages die, because that
+// depends on the order. liveness.c gives the storages, and the sources that a node may overwrite.
 #include "alloc/reorder.h"
 
 #include <stdlib.h>
@@ -23,7 +24,7 @@
 
 enum { WINDOW = 512, WORDS = WINDOW / 64, BEAM = 32, READY_MAX = 32, NONE = -1 };
 
-// A list of numbers per owner: those of owner i are data[start[i]] up to data[start[i + 1]].
+// A list of numbers per owner. The numbers of owner i are data[start[i]] to data[start[i + 1] - 1].
 struct list {
     int * start; // owned
     int * data; // owned
@@ -57,7 +58,8 @@ struct move { // a possible next state
     size_t peak_sum, live_sum;
 };
 
-// States of this step and of the next. All steps are kept, as the last state decides which path is the best.
+// States of this step and of the next. All steps are stored, because the last state decides which
+// path is the best.
 struct search {
     const struct graph * g;
     struct state * states[2]; // owned; of this step and of the next
@@ -109,13 +111,14 @@ static void free_list(struct list * list) {
 
 static bool writes(const struct ggml_tensor * node) { return gb_op_computes(node->op); }
 
-// The storage of the node's slot s. NONE: not to be placed.
+// The storage of the node's slot s. NONE: it is not to be placed.
 static int storage_of(const struct graph * g, int node, int s) {
     const int32_t id = g->apart.ids[(size_t) node * GB_LIVE_SLOTS + (size_t) s];
     return id < 0 ? NONE : (int) g->apart.item_of[id];
 }
 
-// The last node that wrote a piece of memory, and a chain of those that read it since then. By owner, placed or not.
+// The last node that wrote a piece of memory, and a chain of the nodes that have read it since. By
+// owner, placed or not.
 struct last {
     int writer, readers; // readers: the newest link
 };
@@ -136,8 +139,8 @@ static void free_history(struct history * h) {
     gb_vec_free(&h->links);
 }
 
-// Records that `node` uses the memory of `root`. A reader comes after the last writer. A writer comes after all uses
-// since then. Reads of the same content may change places.
+// Records that `node` uses the memory of `root`. A reader comes after the last writer. A writer
+// comes after all uses since the last write. Readers of the same content may be exchanged.
 static bool touch(struct history * h, pairs_t * before, const struct ggml_tensor * root, int node, bool write) {
     int64_t at = gb_ptrmap_get(&h->index, root);
     if (at == GB_PTRMAP_ABSENT) {
@@ -160,7 +163,7 @@ static bool touch(struct history * h, pairs_t * before, const struct ggml_tensor
     return ok;
 }
 
-// Custom operators keep their order: they may use memory that is no source.
+// Custom operators keep their order, because they may use memory that is no source.
 static bool find_order(struct graph * g, struct history * h, pairs_t * before) {
     int custom = NONE;
     bool ok = gb_ptrmap_reserve(&h->index, (size_t) g->n);
@@ -224,8 +227,8 @@ static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * touche
     return ok;
 }
 
-// Collects the input of the search. Lifetimes are those without results in place, as these depend on the order
-// (is_in_place).
+// Collects the input of the search. Lifetimes are those without results in place, because results
+// in place depend on the order (is_in_place).
 static enum ggml_status know_graph(struct graph * g, const struct gb_liveness_input * in) {
     struct gb_liveness_input apart = *in;
     apart.no_join = true;
@@ -275,7 +278,8 @@ static bool can_run(const struct graph * g, const struct state * s, int node) {
     return true;
 }
 
-// True if no other node will use it. The last users are the likeliest not to have run.
+// True if no other node will use the storage. Tests the last users first, because they have most
+// probably not run.
 static bool dies_in(const struct graph * g, const struct state * s, int storage, int node) {
     for (int k = g->touched_by.start[storage + 1]; k-- > g->touched_by.start[storage];) {
         if (g->touched_by.data[k] != node && !has_run(s, g->touched_by.data[k])) {
@@ -300,7 +304,7 @@ static bool is_in_place(const struct graph * g, const struct state * s, int node
     return false;
 }
 
-// Updates the bytes alive and the peak of each arena for a run of the node.
+// Updates the bytes alive and the peak of each arena after the node.
 static void count_bytes(const struct graph * g, const struct state * s, size_t * bytes, int node) {
     size_t *live = bytes, *peak = bytes + g->n_arenas;
     const int made = g->makes[node];
@@ -362,7 +366,7 @@ static size_t * bytes_of(const struct search * s, int which, int state) {
     return s->bytes[which] + (size_t) state * 2 * (size_t) s->g->n_arenas;
 }
 
-// By peak, then by bytes alive, then in the given order.
+// Compares by peak, then by bytes alive, then by the given order.
 static int by_promise(const void * pa, const void * pb) {
     const struct move *a = pa, *b = pb;
     if (a->peak_sum != b->peak_sum) {
@@ -395,7 +399,7 @@ static void add_move(struct search * s, int from, const struct move * move) {
     }
 }
 
-// Lists the moves of a state: one if a node raises neither peak nor bytes alive.
+// Lists the moves of a state. If a node raises neither peak nor bytes alive, it is the only move.
 static void find_moves(struct search * s, int which, int state) {
     const struct graph * g = s->g;
     const struct state * from = &s->states[which][state];
@@ -419,7 +423,7 @@ static void find_moves(struct search * s, int which, int state) {
     }
 }
 
-// Compares hashes only: a collision merely drops a state.
+// Compares only hashes, because a collision merely drops a state.
 static bool is_new(const struct state * states, int n, const struct move * move) {
     for (int i = 0; i < n; i++) {
         if (states[i].hash == move->hash) {
@@ -429,7 +433,7 @@ static bool is_new(const struct state * states, int n, const struct move * move)
     return true;
 }
 
-// Makes the states of the next step. False: none is left.
+// Makes the states of the next step. False: no state is left.
 static bool advance(struct search * s, int which, int step) {
     const struct graph * g = s->g;
     int n = 0;
@@ -464,7 +468,7 @@ static void first_state(struct search * s) {
     s->states[0][0].peak_sum = s->states[0][0].live_sum;
 }
 
-// The peak of the given order, by the count of the search.
+// The peak of the given order, as the search counts it.
 static size_t given_peak(struct search * s) {
     struct state state = { .first = 0 };
     size_t * bytes = bytes_of(s, 0, 0);
@@ -476,14 +480,15 @@ static size_t given_peak(struct search * s) {
     return sum_of(bytes + s->g->n_arenas, s->g->n_arenas);
 }
 
-// One node per step. If no state is left, no path can stay below the peak of the given order, which is kept.
+// Runs one node per step. If no state is left, every path exceeds the peak of the given order,
+// which is kept.
 static enum ggml_status find_path(struct search * s, int * order, bool * found) {
     const int n = s->g->n;
     *found = false;
     s->limit = given_peak(s);
     first_state(s);
     for (int step = 0; step < n; step++) {
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
         if (!advance(s, step % 2, step)) {
             return GGML_STATUS_SUCCESS;
         }
@@ -529,7 +534,8 @@ static enum ggml_status measure(const struct gb_liveness_input * in, size_t * su
     return status;
 }
 
-// The same in another order. A plan has more results in place than the search counts, so this decides.
+// The largest loads in another order, summed. A plan has more results in place than the search
+// counts, so this number decides.
 static enum ggml_status measure_order(const struct gb_liveness_input * in, const int * order, size_t * sum) {
     struct ggml_tensor ** nodes = gb_calloc((size_t) in->n_nodes + 1, sizeof(*nodes));
     struct gb_liveness_input other = *in;

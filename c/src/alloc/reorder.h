@@ -9,10 +9,10 @@ struct gb_reorder_result {
     bool changed;         // the order is not 0, 1, 2, ...; then after < before
 };
 
-// order[k]: the index of the node to run as the k-th. Each node comes after the nodes that it reads, and after earlier
-// nodes that use the same storage if one of the two writes it. So operands and results do not change. Custom operators
-// keep their order, as they may have side effects. INVALID_ARGUMENT as gb_liveness_compute. On failure the order is
-// unspecified.
+// order[k] is the index of the node that runs as the k-th. Each node comes after its sources, and
+// after earlier nodes that use the same storage if one of the two writes it. So operands and
+// results do not change. Custom operators keep their order, because they may have side effects.
+// INVALID_ARGUMENT as gb_liveness_compute. On failure the order is unspecified.
 enum ggml_status gb_reorder(const struct gb_liveness_input * in, int * order, struct gb_reorder_result * result);
 
 #endif // GB_ALLOC_REORDER_H

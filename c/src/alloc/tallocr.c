@@ -1,8 +1,10 @@
-// tallocr.c - the tensor allocator: one buffer and an offset pool over it. alloc.h says when a tensor is placed.
+// tallocr.c - the tensor allocator: one buffer and an offset pool over it. alloc.h defines when a
+// tensor is placed.
 //
-// The pool begins at the first aligned address of the buffer, so aligned offsets give aligned addresses. A measure
-// allocator has no buffer, a pool of half the address space, and the alignment of the buffer type. It makes the same
-// decisions, so its high-water mark is the size that a real allocator needs.
+// The pool begins at the first aligned address of the buffer, so aligned offsets give aligned
+// addresses. A measure allocator has no buffer, a pool of half the address space, and the alignment
+// of the buffer type. It makes the same decisions as a real allocator, so its high-water mark is
+// the size that a real one needs.
 #include <stdatomic.h>
 #include <string.h>
 
@@ -16,7 +18,8 @@
 
 static atomic_uint last_id;
 
-// Numbers repeat after 2^24 allocators, so a stamp of a freed allocator is not mistaken for another's.
+// Numbers repeat after 2^24 allocators, so the stamp of a freed allocator is not mistaken for that
+// of a living one.
 static uint32_t next_id(void) {
     uint32_t id;
     do {
@@ -25,7 +28,8 @@ static uint32_t next_id(void) {
     return id;
 }
 
-// True if this allocator placed the tensor before its last reset, and none did since.
+// True if this allocator placed the tensor before its last reset, and no allocator has placed it
+// since.
 static bool is_stale(const struct ggml_tallocr * talloc, const struct ggml_tensor * t) {
     return talloc->buffer != NULL && t->buffer == talloc->buffer && gb_tensor_has_stamp(t, talloc->id) &&
            !gb_tensor_is_of_generation(t, talloc->generation);
@@ -35,7 +39,8 @@ static bool is_stale(const struct ggml_tallocr * talloc, const struct ggml_tenso
 
 static bool is_power_of_two(size_t x) { return x != 0 && (x & (x - 1)) == 0; }
 
-// buffer NULL: measures. The caller owns the buffer until owns_buffer is set. NULL, and reported: failure.
+// buffer NULL: the allocator measures. The caller owns the buffer until owns_buffer is set. NULL
+// and reported on failure.
 static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_backend_buffer_t buffer,
     size_t alignment) {
     char * base = buffer ? ggml_backend_buffer_get_base(buffer) : NULL;
@@ -52,8 +57,8 @@ static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_b
     talloc->alignment = alignment;
     talloc->size = buffer ? ggml_backend_buffer_get_size(buffer) : MEASURE_SIZE;
     talloc->id = next_id();
-    // The end of the pool is rounded up, so that a last tensor fits whose padding does not. gb_tallocr_take checks the
-    // true end.
+    // The end of the pool is rounded up, so that a last tensor fits even if its padding does not.
+    // gb_tallocr_take checks the true end.
     const size_t start = (size_t) (-(uintptr_t) base & (alignment - 1));
     size_t end = 0;
     if (start < talloc->size && !gb_pad_size(talloc->size - start, alignment, &end)) {
@@ -79,7 +84,7 @@ ggml_tallocr_t ggml_tallocr_new(void * data, size_t size, size_t alignment) {
         ggml_backend_buffer_free(buffer);
         return NULL;
     }
-    talloc->owns_buffer = true; // the handle; the caller owns the memory
+    talloc->owns_buffer = true; // the allocator owns the handle; the caller owns the memory
     return talloc;
 }
 
@@ -169,7 +174,8 @@ size_t ggml_tallocr_max_size(ggml_tallocr_t talloc) {
 
 // ----------------------------------------------------------------------------------------------------- placing tensors
 
-// A measure allocator knows its own table. A real one trusts the tensor's data unless the stamp is stale.
+// A measure allocator looks into its own table. A real allocator trusts the tensor's data unless
+// the stamp is stale.
 bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor) {
     if (tensor->data == NULL && tensor->buffer == NULL) {
         return talloc && talloc->buffer == NULL && gb_ptrmap_get(&talloc->measured, tensor) == 1;
@@ -185,7 +191,7 @@ bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tenso
     return true;
 }
 
-// Reports the largest free block, which is what was too small.
+// Reports the largest free block, which was too small.
 static enum ggml_status fail_full(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor,
     const char * func, size_t size) {
     return gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: tensor '%s': needs %zu bytes, largest free block %zu of %zu", func,
@@ -214,7 +220,7 @@ enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, const struct ggml
 // The stamp is written last, so that a failure changes nothing.
 enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t offset) {
     if (talloc->buffer == NULL) {
-        // reserves an entry, so that unbind need not grow the table
+        // Reserves an entry, so that unbind need not grow the table.
         const bool noted =
             gb_ptrmap_reserve(&talloc->measured, talloc->measured.n + 2) && gb_ptrmap_set(&talloc->measured, tensor, 1);
         return noted ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;

@@ -36,8 +36,8 @@ void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend) {
     gb_process_unlock(GB_MUTEX_WATCHERS);
 }
 
-// Takes a watch out of the list: the given one, or the first one of a backend if `which` is NULL.
-// NULL: it is not in the list.
+// Removes a watch from the list: the given one, or the first one of a backend if `which` is NULL.
+// NULL if it is not in the list.
 static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * which, ggml_backend_t of) {
     struct gb_backend_watch * found = NULL;
     gb_process_lock(GB_MUTEX_WATCHERS);
@@ -106,7 +106,7 @@ static bool reaches(ggml_backend_t backend, const struct ggml_tensor * t) {
     return buffer != NULL && ggml_backend_buft_supports_backend(buffer->buft, backend);
 }
 
-// What a queued access of a tensor needs.
+// Checks the arguments of a queued access.
 static enum ggml_status check_async(const char * func, ggml_backend_t backend, const struct ggml_tensor * tensor,
     const void * data, size_t offset, size_t size) {
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
@@ -114,8 +114,8 @@ static enum ggml_status check_async(const char * func, ggml_backend_t backend, c
     return size == 0 ? GGML_STATUS_SUCCESS : gb_tensor_check_access(func, tensor, data, offset, size);
 }
 
-// The version of the buffer changes when the write is queued, because the old bytes must not be
-// read after that.
+// The version of the buffer changes when the write is queued, because no one may read the old bytes
+// after that.
 enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size) {
     GB_TRY(check_async(__func__, backend, tensor, data, offset, size));
@@ -190,7 +190,7 @@ const char * gb_backend_algorithm(ggml_backend_t backend, const struct ggml_tens
     return backend->iface.algorithm != NULL ? backend->iface.algorithm(backend, node, i, why) : NULL;
 }
 
-// The algorithm that computes the node; NULL: it has no name.
+// The algorithm that computes the node. NULL if it has no name.
 static const char * algorithm_of(ggml_backend_t backend, const struct ggml_tensor * node) {
     const char *name = NULL, *next, *why = NULL;
     for (int i = 0; (next = gb_backend_algorithm(backend, node, i, &why)) != NULL; i++) {
@@ -252,8 +252,8 @@ static bool compute_profiled(ggml_backend_t backend, struct ggml_cgraph * cgraph
     return ok;
 }
 
-// Calls graph_compute. A failure gets a message even if the hook reports none. A hook that reports
-// a failure but returns true has computed.
+// Calls graph_compute. A failure gets a message even if the hook reports none. A hook that returns
+// true has computed the graph, even if it reports a failure.
 static enum ggml_status run_graph(const char * func, ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     const uint64_t before = gb_fail_count();
     mark_written(cgraph);
@@ -271,8 +271,9 @@ bool ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgr
            run_graph(__func__, backend, cgraph) == GGML_STATUS_SUCCESS;
 }
 
-// A backend that fuses need not write a result that one node reads once, if the result lies in an arena. Later tensors
-// overwrite the arena anyway. The same holds for the copy of such a tensor in a snapshot.
+// A backend that fuses nodes need not write a result that one node reads once, if the result is in
+// an arena. Later tensors overwrite the arena anyway. The same holds for the copy of such a tensor
+// in a snapshot.
 bool ggml_backend_may_leave_out(const struct ggml_tensor * node) {
     const struct ggml_tensor * root = node ? gb_root(node) : NULL;
     return node &&
@@ -283,12 +284,12 @@ bool ggml_backend_may_leave_out(const struct ggml_tensor * node) {
 // The handle for callers. It wraps the backend's own plan. For a backend without plans, it wraps
 // the graph with a copy of its node list.
 struct plan {
-    ggml_backend_t backend;  // that made the plan; only compared, to refuse a stale handle
+    ggml_backend_t backend;  // the maker of the plan; only compared, to refuse a stale handle
     bool plain;
     ggml_backend_graph_plan_t inner;       // owned; unless plain
     GB_VEC(ggml_backend_buffer_t) written; // buffers of the results
-    struct ggml_cgraph graph;              // plain
-    struct ggml_tensor * nodes[];          // plain; borrowed
+    struct ggml_cgraph graph;              // only of a plain plan
+    struct ggml_tensor * nodes[];          // only of a plain plan; borrowed
 };
 
 // Lists the buffers of the results of a plan that is not plain. Such a plan may outlive the graph's
@@ -394,7 +395,6 @@ enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_ba
     return gb_status_since(before);
 }
 
-// A backend without the hook supports nothing.
 bool ggml_backend_supports_op(ggml_backend_t backend, const struct ggml_tensor * op) {
     GB_CHECK_ARG_RETURNING(backend, false);
     GB_CHECK_ARG_RETURNING(op, false);
@@ -416,8 +416,8 @@ const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struc
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// Checks that both tensors have the same type, shape and strides, and memory. *nothing: there is
-// nothing to copy, because both are the same tensor, or they have no elements.
+// Checks that both tensors have memory and the same type, shape and strides. *nothing is set if
+// there is nothing to copy: both are the same tensor, or they have no elements.
 static enum ggml_status check_copy(const char * func, const struct ggml_tensor * src, const struct ggml_tensor * dst,
     bool * nothing) {
     char a[GB_DESCRIBE_SIZE], b[GB_DESCRIBE_SIZE];
@@ -470,7 +470,7 @@ static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_te
     const int64_t n_runs = dense ? 1 : n_units;
     for (int64_t r = 0; r < ggml_nrows(dst); r++) {
         if (r % 256 == 255) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
         const int64_t i1 = r % dst->ne[1], i2 = r / dst->ne[1] % dst->ne[2], i3 = r / dst->ne[1] / dst->ne[2];
         const size_t row = (size_t) i1 * dst->nb[1] + (size_t) i2 * dst->nb[2] + (size_t) i3 * dst->nb[3];
@@ -481,8 +481,8 @@ static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_te
     return GGML_STATUS_SUCCESS;
 }
 
-// The fallback: neither side has a hook for the copy, both refused, or the hooks would write into
-// gaps.
+// The fallback if neither tensor's buffer has a hook for the copy, both hooks refused, or the hooks
+// would write into gaps.
 static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct ggml_tensor * dst, bool gaps) {
     const size_t nbytes = ggml_nbytes(dst);
     const bool host = gb_tensor_is_host(src) || gb_tensor_is_host(dst);

@@ -1,19 +1,22 @@
 // backend.h - functions on buffers and backends for this folder, the allocators and the scheduler.
 //
-//   buffer.c        buffer types, buffers, tensor access and placing by hand
+//   buffer.c        buffer types, buffers, tensor access, and placement by the user
 //   multi_buffer.c  several buffers behind one handle
-//   event.c         events in the queue of a device, for others to wait for
+//   event.c         events in the queue of a device
 //   file_fill.c     bytes of tensors that devices read from files themselves
 //   fusion.c        whether backends compute neighbouring nodes together
-//   profile.c       what threads compute, recorded (profile.h)
+//   profile.c       records of what threads compute (profile.h)
 //   backend.c       devices: queued access, computing, copies between tensors
-//   registry.c      backends by name; with cuda.c the only file that names concrete ones
-//   module.c        loads backends from shared libraries;  cuda.c: ggml-cuda.h, forwarded to the module of that backend
-//   ctx_tensors.c   memory for all tensors of a context;  hash_set.c: the public sets of tensor addresses
-//   graph_copy.c    deep copies of graphs;  compare.c runs one graph on two backends
+//   registry.c      backends by name; with cuda.c the only file that names concrete backends
+//   module.c        loads backends from shared libraries
+//   cuda.c          ggml-cuda.h, forwarded to the module of that backend
+//   ctx_tensors.c   memory for all tensors of a context
+//   hash_set.c      the public sets of tensor addresses
+//   graph_copy.c    deep copies of graphs
+//   compare.c       runs one graph on two backends
 //
-// True if a hook failed: ggml-backend-impl.h, "Errors of hooks". Call gb_fail_count before the
-// hook, and gb_status_since after it.
+// To learn whether a hook failed, call gb_fail_count before the hook, and gb_status_since after it
+// (ggml-backend-impl.h, "Errors of hooks").
 #ifndef GB_BACKEND_BACKEND_H
 #define GB_BACKEND_BACKEND_H
 
@@ -35,8 +38,8 @@ ggml_backend_buffer_type_t gb_plain_host_buffer_type(void);
 ggml_backend_buffer_t gb_plain_host_buffer(void * ptr, size_t size);
 
 // Storage versions. Code that writes into a buffer calls gb_buffer_changed before it returns. A
-// copy of the content is stale when the version differs. gb_new_version marks several buffers with
-// the same new version.
+// copy of the content is stale when its version differs from the buffer's. gb_new_version marks
+// several buffers with the same new version.
 uint64_t gb_new_version(void);
 
 // Relaxed, because several threads may compute into one buffer while others read its version.
@@ -52,7 +55,8 @@ void gb_buffer_changed(ggml_backend_buffer_t buffer);
 
 // For language bindings, whose tensors may point to a buffer after it was freed. Freeing a held
 // buffer releases its memory and leaves a retired struct without hooks. The last unhold frees the
-// struct. The caller makes sure that no other thread holds, unholds or frees the buffer meanwhile.
+// struct. The caller makes sure that no other thread holds, unholds or frees the buffer at the same
+// time.
 void gb_buffer_hold(ggml_backend_buffer_t buffer);
 void gb_buffer_unhold(ggml_backend_buffer_t buffer);
 
@@ -61,8 +65,8 @@ static inline bool gb_buffer_is_retired(const struct ggml_backend_buffer * buffe
     return GB_READ_ACQUIRE(buffer->retired);
 }
 
-// The buffer that holds the tensor's bytes. For a view, the buffer of its source. NULL: not placed,
-// or in plain host memory.
+// The buffer that holds the tensor's bytes. For a view, the buffer of its source. NULL if the
+// tensor is not placed, or in plain host memory.
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t);
 
 // INVALID_STATE with a message of `func` unless the tensor has memory. Tensors without bytes always pass.
@@ -94,7 +98,8 @@ bool gb_tensor_has_gaps(const struct ggml_tensor * t);
 
 // The i-th algorithm that the backend tries for a node (ggml_backend_i::algorithm). NULL if the backend names none.
 const char * gb_backend_algorithm(ggml_backend_t backend, const struct ggml_tensor * node, int i, const char ** why);
-// The algorithms that compute the nodes, for profiles: "tiles", or "vectors_quick and 2 more". "": none has a name.
+// The names of the algorithms that compute the nodes, for profiles: "tiles", or "vectors_quick and
+// 2 more". "" if none has a name.
 enum { GB_ALGORITHMS_SIZE = 64 };
 void gb_backend_name_algorithms(ggml_backend_t backend, struct ggml_tensor * const * nodes, int n,
     char (*text)[GB_ALGORITHMS_SIZE]);
@@ -102,11 +107,12 @@ void gb_backend_name_algorithms(ggml_backend_t backend, struct ggml_tensor * con
 // True if work that is queued on `backend` can wait for events of `other` without stopping the host.
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other);
 
-// True if it runs after earlier work in the queue of `other`, without any event.
+// True if later work on `backend` runs after earlier work in the queue of `other`, without an
+// event.
 bool gb_backend_comes_behind(ggml_backend_t backend, ggml_backend_t other);
 
-// For an object that keeps a backend which it does not own. The backend calls `on_free` before it
-// is freed. The struct and the backend are safe to use until then, or until the watch is ended.
+// For an object that refers to a backend without owning it. The backend calls `on_free` before it
+// is freed. The struct and the backend are safe to use until then, or until the watch ends.
 struct gb_backend_watch {
     ggml_backend_t backend; // NULL: not watching
     struct gb_backend_watch * next;

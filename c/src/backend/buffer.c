@@ -1,5 +1,5 @@
-// buffer.c - buffer types, buffers, reading and writing tensors through them, placing tensors by
-// hand.
+// buffer.c - buffer types, buffers, reading and writing tensors through them, placement by the
+// user.
 //
 // Every function checks its arguments, calls one hook of the implementer, and turns the hook's
 // failure into a status. If a required hook is missing, that is an error of the backend, not a
@@ -28,8 +28,8 @@ const char * ggml_backend_buft_name(ggml_backend_buffer_type_t buft) {
     return buft->iface.get_name(buft);
 }
 
-// All buffers of a type are made here, so this is the one check of what a hook has made: a buffer
-// is at least as large as requested, and a failure always has a message.
+// All buffers of a type are made here, so only this function checks a hook's result: a buffer is at
+// least as large as requested, and a failure always has a message.
 ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t buft, size_t size) {
     GB_CHECK_ARG_RETURNING(buft, NULL);
     NEED_HOOK(buft->iface.alloc_buffer, NULL, "buffer type", "alloc_buffer");
@@ -62,18 +62,17 @@ size_t ggml_backend_buft_get_alignment(ggml_backend_buffer_type_t buft) {
     NEED_HOOK(buft->iface.get_alignment, 0, "buffer type", "get_alignment");
     const size_t alignment = buft->iface.get_alignment(buft);
     GB_FAIL_IF_RETURNING(alignment == 0 || (alignment & (alignment - 1)) != 0, 0, GGML_STATUS_DEVICE_ERROR,
-        "%s: buffer type %s gives an alignment of %zu, which is no power of two", __func__,
+        "%s: buffer type %s has an alignment of %zu, which is not a power of two", __func__,
         ggml_backend_buft_name(buft), alignment);
     return alignment;
 }
 
-// Without a hook there is no limit.
 size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t buft) {
     GB_CHECK_ARG_RETURNING(buft, 0);
     return buft->iface.get_max_size ? buft->iface.get_max_size(buft) : SIZE_MAX;
 }
 
-// A backend may need more bytes than the tensor has (padding of rows, say), never fewer.
+// A backend may need more bytes than the tensor has, for example to pad rows, but never fewer.
 size_t ggml_backend_buft_get_alloc_size(ggml_backend_buffer_type_t buft, struct ggml_tensor * tensor) {
     GB_CHECK_ARG_RETURNING(buft, 0);
     GB_CHECK_ARG_RETURNING(tensor, 0);
@@ -92,7 +91,6 @@ bool ggml_backend_buft_supports_backend(ggml_backend_buffer_type_t buft, ggml_ba
     return buft->iface.supports_backend(buft, backend);
 }
 
-// A type without the hook is not on the host.
 bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft) {
     GB_CHECK_ARG_RETURNING(buft, false);
     return buft->iface.is_host != NULL && buft->iface.is_host(buft);
@@ -100,8 +98,8 @@ bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft) {
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
-// For implementers: makes the struct around their hooks and context. free_buffer frees the context.
-// On failure the implementer still owns it.
+// For implementers: makes a buffer from their hooks and context. free_buffer frees the context. On
+// failure the implementer still owns the context.
 ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, struct ggml_backend_buffer_i iface,
     ggml_backend_buffer_context_t context, size_t size) {
     GB_CHECK_ARG_RETURNING(buft, NULL);
@@ -141,7 +139,8 @@ enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buffer) {
     return GGML_STATUS_SUCCESS;
 }
 
-// A held buffer stays as a struct without hooks and bytes, so that its tensors can detect that.
+// If the buffer is held, its struct stays without hooks and bytes, so that its tensors can detect
+// that.
 void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
     if (buffer == NULL) {
         return;
@@ -189,7 +188,7 @@ size_t ggml_backend_buffer_get_size(ggml_backend_buffer_t buffer) {
 void * ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG_RETURNING(buffer, NULL);
     if (ggml_backend_buffer_is_multi_buffer(buffer)) {
-        return NULL;  // a multi-buffer has no address, which is not an error
+        return NULL;  // a multi-buffer has no address, and that is no error
     }
     NEED_HOOK(buffer->iface.get_base, NULL, "buffer", "get_base");
     void * base = buffer->iface.get_base(buffer);
@@ -198,7 +197,7 @@ void * ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer) {
     return base;
 }
 
-// The hook may prepare what it needs for the tensor; most buffers have none.
+// The hook may prepare data for the tensor. Most buffers have no such hook.
 enum ggml_status ggml_backend_buffer_init_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor) {
     GB_CHECK_ARG(buffer);
     GB_CHECK_ARG(tensor);
@@ -224,8 +223,8 @@ size_t ggml_backend_buffer_get_alloc_size(ggml_backend_buffer_t buffer, struct g
     return ggml_backend_buft_get_alloc_size(buffer->buft, tensor);
 }
 
-// All functions that write change the version before they call the hook, so that a copy made
-// meanwhile is stale.
+// All functions that write change the version before they call the hook. A copy made during the
+// write is then stale.
 enum ggml_status ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     GB_CHECK_ARG(buffer);
     NEED_HOOK(buffer->iface.clear, GGML_STATUS_UNSUPPORTED, "buffer", "clear");
@@ -280,15 +279,16 @@ ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t) {
     return GB_READ_RELAXED(gb_root(t)->buffer); // relaxed: another thread may be placing the tensor
 }
 
-// A tensor without bytes needs no memory. Three other states have different cures, so they have
-// messages of their own: the buffer was freed, the view's source moved, or it was never placed.
+// A tensor without bytes needs no memory. The three other cases have different remedies, so they
+// have messages of their own: the buffer was freed, the view's source moved, or the tensor was
+// never placed.
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t) {
     if (t->data != NULL || ggml_nbytes(t) == 0) {
         const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
         GB_FAIL_IF(buffer != NULL && buffer->iface.get_base == NULL, GGML_STATUS_INVALID_STATE,
             "%s: the memory of tensor '%s' was given back (its scheduler was reset or needed it)", func, t->name);
         GB_FAIL_IF(t->data != NULL && !gb_view_is_bound(t), GGML_STATUS_INVALID_STATE,
-            "%s: tensor '%s' is a view of '%s', which was moved since", func, t->name, t->view_src->name);
+            "%s: tensor '%s' is a view of '%s', which has moved", func, t->name, t->view_src->name);
         return GGML_STATUS_SUCCESS;
     }
     if (t->view_src && t->view_src->data) {
@@ -336,7 +336,7 @@ static enum ggml_status write_piece(struct ggml_tensor * tensor, const void * da
     return gb_mapped_check_at("ggml_backend_tensor_set", data);
 }
 
-// As write_piece, in the other direction; the tensor may lie in a mapped file.
+// As write_piece, but reads. The tensor may be in a mapped file.
 static enum ggml_status read_piece(const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor);
     if (buffer == NULL) {
@@ -364,7 +364,7 @@ enum ggml_status gb_tensor_write(struct ggml_tensor * tensor, const void * data,
         if (status != GGML_STATUS_SUCCESS) {
             return status;
         }
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
         data = (const char *) data + GB_POLL_BYTES;
     }
     return write_piece(tensor, data, offset, size);
@@ -376,7 +376,7 @@ static enum ggml_status read_pieces(const struct ggml_tensor * tensor, void * da
         if (status != GGML_STATUS_SUCCESS) {
             return status;
         }
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
         data = (char *) data + GB_POLL_BYTES;
     }
     return read_piece(tensor, data, offset, size);
@@ -415,7 +415,7 @@ static enum ggml_status scatter(char * to, const struct ggml_tensor * t, const c
                     memcpy(row + (size_t) i0 * t->nb[0], from, element);
                     if (++n % POLL == 0) {
                         gb_mapped_leave();
-                        GB_TRY(gb_go_on());
+                        GB_TRY(gb_check_poll());
                         gb_mapped_enter();
                     }
                 }
@@ -447,8 +447,8 @@ enum ggml_status gb_tensor_scatter(struct ggml_tensor * t, const void * data) {
     return shrunk != GGML_STATUS_SUCCESS ? shrunk : status;
 }
 
-// True: copied. False without a recorded failure: no hook can copy. False with one: a hook failed.
-// Calls the destination's hook first.
+// True: copied. False without a recorded failure: no hook can copy. False with a recorded failure:
+// a hook failed. Calls the destination's hook first.
 bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst) {
     GB_CHECK_ARG_RETURNING(src, false);
     GB_CHECK_ARG_RETURNING(dst, false);
@@ -458,7 +458,7 @@ bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml
     const uint64_t before = gb_fail_count();
     gb_mapped_enter();
     bool copied = into && into->iface.cpy_tensor && into->iface.cpy_tensor(into, src, dst);
-    // the failed hook has recorded its failure; the other side would fail as well
+    // The failed hook has recorded its failure; the hook of the source would fail as well.
     if (!copied && gb_fail_count() == before) {
         copied = from && from->iface.cpy_tensor_to && from->iface.cpy_tensor_to(from, src, dst);
     }
@@ -486,7 +486,7 @@ static enum ggml_status check_inside(const char * func, ggml_backend_buffer_t bu
     return GGML_STATUS_SUCCESS;
 }
 
-// Places the tensor before the hook sees it, and undoes that if the hook fails.
+// Places the tensor before it calls the hook, and undoes the placement if the hook fails.
 enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, void * addr) {
     GB_CHECK_ARG(buffer);
     GB_CHECK_ARG(tensor);
@@ -498,7 +498,7 @@ enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct 
         "%s: tensor '%s' is placed already", __func__, tensor->name);
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_backend_buffer_get_alloc_size(buffer, tensor)));
     gb_tensor_put(tensor, buffer, addr);
-    gb_tensor_set_stamp(tensor, 0, 0);  // no allocator: none may give this memory to another tensor
+    gb_tensor_set_stamp(tensor, 0, 0);  // no stamp: no allocator may give this memory to another tensor
     const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
         gb_tensor_put(tensor, NULL, NULL);
@@ -525,7 +525,7 @@ enum ggml_status gb_view_bind(struct ggml_tensor * view) {
     return status;
 }
 
-// A view has the place of its root and the kind of its backend. If the hook fails, both are undone.
+// A view has the place of its root and the kind of its backend. If the hook fails, both are reset.
 enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor) {
     GB_CHECK_ARG(buffer);
     GB_CHECK_ARG(tensor);

@@ -1,8 +1,8 @@
-// compare.c - one graph on two backends, node by node.
+// compare.c - runs one graph on two backends, node by node.
 //
-// The second backend runs a copy. The first one runs the given graph itself, so afterwards its
-// tensors hold the results of backend1, as after ggml_backend_graph_compute. The copy is made
-// before anything runs, so both start from the same data.
+// The second backend runs a copy. The first backend runs the given graph, so afterwards its tensors
+// hold the results of backend1, as after ggml_backend_graph_compute. The copy is made before
+// anything runs, so both graphs start from the same data.
 #include "backend/backend.h"
 
 // Computes node i alone and waits for it.

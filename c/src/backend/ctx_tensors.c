@@ -1,14 +1,14 @@
-// ctx_tensors.c - memory for all tensors of a context at once.
+// ctx_tensors.c - memory for all tensors of a context in one call.
 //
 // The unplaced tensors, in order, are divided into groups that fit the largest allocation of the
 // buffer type. Each group gets a buffer, and several buffers get one handle. Tensors are placed
-// last. If one cannot be placed, all are unplaced again, so a failure changes nothing.
+// last. If a tensor cannot be placed, all tensors are unplaced again, so a failure changes nothing.
 #include "backend/backend.h"
 #include "base/mem.h"
 #include "base/vec.h"
 #include "ggml-alloc.h"
 
-// Where a tensor that owns memory will be.
+// The future place of a tensor that owns memory.
 struct placement {
     struct ggml_tensor * tensor;
     size_t buffer; // index into `buffers`
@@ -37,7 +37,7 @@ static bool is_unplaced(const struct ggml_tensor * t) {
     return t->view_src == NULL && t->data == NULL && t->buffer == NULL;
 }
 
-// Appends the tensor to the last group, or begins a new one if that would grow too large.
+// Appends the tensor to the last group, or begins a new group if the last one would grow too large.
 static enum ggml_status assign(struct ctx_job * job, struct ggml_tensor * t) {
     const size_t size = ggml_backend_buft_get_alloc_size(job->buft, t);
     size_t padded, end;
@@ -66,7 +66,7 @@ static enum ggml_status assign_all(struct ctx_job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Groups of tensors without bytes get a buffer, too, because a placed tensor has one.
+// A group of tensors without bytes gets a buffer, too, because a placed tensor has a buffer.
 static enum ggml_status alloc_buffers(struct ctx_job * job) {
     if (!gb_vec_reserve(&job->buffers, job->sizes.n)) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -82,11 +82,11 @@ static enum ggml_status alloc_buffers(struct ctx_job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Binds a view to the memory of its source, which may have been placed just now, and records it to
-// undo it.
+// Binds a view to the memory of its source, and records the earlier binding to undo it. This call
+// may have placed the source.
 static enum ggml_status bind_view(struct ctx_job * job, struct ggml_tensor * t) {
     if (t->view_src == NULL || t->buffer != NULL || t->view_src->data == NULL || t->view_src->buffer == NULL) {
-        return GGML_STATUS_SUCCESS; // no view, bound already, or its source is not placed (another context's)
+        return GGML_STATUS_SUCCESS; // no view, already bound, or its source is not placed
     }
     const struct bound_view view = { t, t->data, t->backend };
     if (!gb_vec_reserve(&job->views, job->views.n + 1)) {
@@ -130,7 +130,7 @@ static void undo(struct ctx_job * job, size_t n_placed) {
     }
 }
 
-// Makes the one handle of all buffers. *handle stays NULL if there is nothing to place, and on
+// Makes one handle for all buffers. *handle stays NULL if there is nothing to place, and on
 // failure.
 static enum ggml_status alloc_all(struct ctx_job * job, ggml_backend_buffer_t * handle) {
     size_t n_placed = 0;

@@ -24,7 +24,7 @@ enum ggml_status ggml_backend_cuda_provide(const struct ggml_backend_cuda_functi
     return GGML_STATUS_SUCCESS;
 }
 
-// The path of the module: from the environment, else that of the installed module, else NULL.
+// The path of the module: from the environment, else of the installed module, else NULL.
 static const char * module_path(void) {
     const char * given = gb_env_get("GGML_CUDA_MODULE");
     if (given != NULL) {
@@ -37,7 +37,7 @@ static const char * module_path(void) {
 #endif
 }
 
-// A file that loads but provides nothing is another backend's module.
+// A file that loads but provides no functions is another backend's module.
 enum ggml_status ggml_backend_cuda_load(void) {
     if (atomic_load(&provided) != NULL) {
         return GGML_STATUS_SUCCESS;
@@ -56,7 +56,7 @@ static const struct ggml_backend_cuda_functions * functions(void) {
     return ggml_backend_cuda_load() == GGML_STATUS_SUCCESS ? atomic_load(&provided) : NULL;
 }
 
-// The same for calls that can answer "none": a missing path is then not a failure.
+// The same for calls whose result can be "none": a missing path is then not a failure.
 static const struct ggml_backend_cuda_functions * functions_if_there(void) {
     if (atomic_load(&provided) == NULL && module_path() == NULL) {
         return NULL;

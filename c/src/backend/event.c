@@ -1,13 +1,13 @@
 // event.c - events in the queue of a backend, which the host and other backends can wait for.
 //
-// A backend may have events of its own. Two rules hold for the other backends. A backend without a
+// A backend may have its own events. Two rules hold for backends without them. A backend without a
 // synchronize hook has finished each call when it returns, so its events are always complete. For a
-// backend with a queue, the event waits for the whole queue: perhaps longer than needed, but never
-// too short.
+// backend with a queue, waiting for an event waits for the whole queue, which may be longer than
+// needed.
 #include "backend/backend.h"
 #include "base/mem.h"
 
-// Events need all hooks: a backend that lacks one counts as having none.
+// A backend that lacks one of the hooks counts as having no events.
 static bool has_events(const struct ggml_backend * backend) {
     const struct ggml_backend_i * hooks = &backend->iface;
     return hooks->event_new && hooks->event_free && hooks->event_record && hooks->event_wait &&
@@ -53,7 +53,7 @@ void ggml_backend_event_free(ggml_backend_event_t event) {
     }
 }
 
-// Without hooks nothing is recorded: waiting waits for the whole queue.
+// Without hooks nothing is recorded, because waiting waits for the whole queue.
 enum ggml_status ggml_backend_event_record(ggml_backend_event_t event) {
     GB_CHECK_ARG(event);
     const uint64_t before = gb_fail_count();

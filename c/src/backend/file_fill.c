@@ -37,13 +37,13 @@ static enum ggml_status find_digest(struct ggml_backend_file_fill * part) {
         gb_mapped_enter();
         gb_digest_add(&digest, (const char *) part->data + done, n);
         gb_mapped_leave();
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
     }
     gb_digest_end(&digest, part->digest);
     return gb_mapped_check_at("ggml_backend_fill_from_files", part->data);
 }
 
-// The failure of a hook, with the tensor and the file.
+// The failure of a hook, with the names of the tensor and the file.
 static enum ggml_status named(const struct ggml_backend_file_fill * part, enum ggml_status status) {
     char text[GB_ERROR_SIZE + 512];  // more than a failure keeps
     struct gb_failure failure;

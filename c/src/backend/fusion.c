@@ -1,8 +1,8 @@
 // fusion.c - whether backends compute neighbouring nodes together: one switch for the process and
 // all backends.
 //
-// The first call that needs the switch reads the environment. A choice of the program overrides the
-// environment, before or after that.
+// The first call that needs the switch reads the environment. A choice of the program, whether
+// earlier or later, overrides the environment.
 #include <stdatomic.h>
 
 #include "base/env.h"

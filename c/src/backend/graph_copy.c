@@ -1,9 +1,9 @@
 // graph_copy.c - a deep copy of a graph, with its data, on a backend.
 //
 // Every tensor that the graph reaches through sources (all slots) and view sources is copied once,
-// into one of two contexts. One has the tensors that own memory, in one buffer. The other has views
-// and unplaced tensors. A map from old to new tensors rebuilds the structure. No function recurses,
-// and a tensor may be its own source.
+// into one of two contexts. The first context has the tensors that own memory, in one buffer. The
+// second context has views and unplaced tensors. A map from old to new tensors rebuilds the
+// structure. No function recurses, and a tensor may be its own source.
 #include <string.h>
 
 #include "backend/backend.h"
@@ -30,8 +30,8 @@ static enum ggml_status discover(struct copier * c, struct ggml_tensor * t) {
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// Breadth first. The list of the found tensors is the queue. After that, checks tensors and nodes
-// unless they are trusted.
+// Breadth first, with the list of found tensors as the queue. Then checks tensors and nodes unless
+// they are trusted.
 static enum ggml_status discover_all(struct copier * c) {
     const struct ggml_cgraph * graph = c->graph;
     for (int i = 0; i < graph->n_leafs; i++) {
@@ -62,8 +62,8 @@ static enum ggml_status discover_all(struct copier * c) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The copy of a tensor. NULL for NULL, and for a tensor that the graph does not reach (a gradient,
-// say).
+// The copy of a tensor. NULL for NULL, and for a tensor that the graph does not reach, such as a
+// gradient.
 static struct ggml_tensor * copy_of(const struct copier * c, const struct ggml_tensor * t) {
     const int64_t id = t ? gb_ptrmap_get(&c->ids, t) : GB_PTRMAP_ABSENT;
     return id == GB_PTRMAP_ABSENT ? NULL : c->copies[id];

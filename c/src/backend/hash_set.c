@@ -20,7 +20,7 @@ static bool is_prime(size_t n) {
 // On failure the set has no slots (reported). It may be freed like any other set.
 struct ggml_hash_set ggml_hash_set_new(size_t min_size) {
     struct ggml_hash_set set = { 0, NULL };
-    // memory cannot hold more keys, and the search for a prime stays short
+    // Memory cannot hold more keys, and this limit keeps the search for a prime short.
     GB_FAIL_IF_RETURNING(min_size > SIZE_MAX >> 24, set, GGML_STATUS_ALLOC_FAILED,
         "%s: argument 'min_size': %zu is too large", __func__, min_size);
     size_t size = min_size | 1;  // addresses are multiples of 16; a prime spreads them

@@ -1,4 +1,5 @@
-// module.c - backends in shared libraries: checked before their code runs, loaded once, recorded.
+// module.c - loads backends from shared libraries. Each file is checked before its code runs,
+// loaded once, and recorded.
 //
 // A module carries a descriptor (ggml-backend-module.h). It is found in the file by a magic text,
 // in any file format. The system loads the file only if version and sizes agree. Only then does
@@ -94,8 +95,8 @@ static enum ggml_status check_layout(const char * path, const struct ggml_backen
     return GGML_STATUS_SUCCESS;
 }
 
-// Reads the descriptor of a file before any of its code runs. Fails unless this library can serve
-// the module.
+// Reads the descriptor of a file before any of its code runs. Fails unless the module was built for
+// this library's interface.
 static enum ggml_status check_file(const char * path, struct ggml_backend_module_descriptor * descriptor) {
     struct gb_file_map file;
     GB_TRY(gb_file_map_open(&file, path));
@@ -114,7 +115,8 @@ static enum ggml_status check_file(const char * path, struct ggml_backend_module
 
 // ------------------------------------------------------------------------------------------------------------- records
 
-// Loading a loaded file again succeeds without effect. A failed load may be tried again.
+// True if the file is loaded. Loading it again succeeds without effect. A failed load may be
+// repeated.
 static bool is_loaded(const char * path) {
     bool found = false;
     gb_process_lock(GB_MUTEX_MODULES);
@@ -139,7 +141,7 @@ static void free_record(struct ggml_backend_load_record * r) {
     }
 }
 
-// A deep copy; NULL when memory is out.
+// A deep copy. NULL if memory runs out.
 static struct ggml_backend_load_record * copy_record(const struct ggml_backend_load_record * from) {
     struct ggml_backend_load_record * r = GB_NEW(struct ggml_backend_load_record);
     if (r == NULL) {

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-// The context of such a buffer; at least one part.
+// The context of a multi-buffer; at least one part.
 struct multi_buffer {
     size_t n;
     ggml_backend_buffer_t parts[]; // owned

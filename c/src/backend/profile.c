@@ -1,10 +1,10 @@
 // profile.c - memory for records, and the profile that a thread uses.
 //
 // All memory is allocated at the start, and entries are only appended. So a record is written under
-// a brief lock, never moves, and does not change afterwards, except for the end of a run. A hash of
-// its description finds a step again.
+// a short lock, never moves, and does not change afterwards, except for the end of a run. A hash
+// table finds a step by its description.
 //
-// Invariant: entries before n_steps, n_records and n_runs are complete, after a fork, too.
+// Invariant: entries before n_steps, n_records and n_runs are complete, also after a fork.
 #include "backend/profile.h"
 
 #include <stdatomic.h>
@@ -21,12 +21,12 @@
 #define DEFAULT_RECORDS ((size_t) 1 << 20)
 #define MOST_RECORDS ((size_t) 1 << 26)
 #define MOST_STEPS ((size_t) 1 << 14)
-#define NO_RUN UINT32_MAX  // a run without space, whose records are dropped, too
+#define NO_RUN UINT32_MAX  // a run without space; its records are dropped, too
 
 struct ggml_profile {
-    atomic_int refs; // the owner's, and one of each thread that uses it
+    atomic_int refs; // one of the owner, and one of each thread that uses the profile
 
-    // guarded by the brief lock of the profile
+    // guarded by the lock of the profile
     size_t n_steps, n_records, n_runs;
     uint64_t n_dropped;
     size_t max_steps, max_records;
@@ -40,7 +40,8 @@ struct ggml_profile {
 
 atomic_int gb_profiles;
 
-// What the calling thread records. The profile is a reference of ggml_profile_use, or borrowed by gb_profile_enter.
+// The recording state of the calling thread. The profile is a reference of ggml_profile_use, or
+// borrowed by gb_profile_enter.
 static _Thread_local struct gb_profile_scope now = { .device = "CPU" };
 
 // ----------------------------------------------------------------------------------------------------------- profiles
@@ -130,15 +131,15 @@ bool gb_profile_begin_run(void) {
     if (p == NULL || now.in_run) {
         return false;
     }
-    struct gb_brief_lock * lock = gb_brief_lock_for(p);
+    struct gb_spin_lock * lock = gb_spin_lock_for(p);
     const struct ggml_profile_run run = { gb_time_ns(), 0, gb_thread_number(), false };
-    gb_brief_lock(lock);
+    gb_spin_lock(lock);
     const bool fits = p->n_runs < p->max_records;
     now.run = fits ? (uint32_t) p->n_runs : NO_RUN;
     if (fits) {
         p->runs[p->n_runs++] = run;
     }
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     now.in_run = true;
     return true;
 }
@@ -149,23 +150,23 @@ void gb_profile_end_run(bool begun, bool complete) {
         return;
     }
     const int64_t end = gb_time_ns();
-    struct gb_brief_lock * lock = gb_brief_lock_for(p);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(p);
+    gb_spin_lock(lock);
     if (now.run != NO_RUN) {
         p->runs[now.run].end_ns = end;
         p->runs[now.run].complete = complete;
     }
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     now.in_run = false;
 }
 
 void gb_profile_fail_run(void) {
     struct ggml_profile * p = now.profile;
     if (p != NULL && now.run != NO_RUN) {
-        struct gb_brief_lock * lock = gb_brief_lock_for(p);
-        gb_brief_lock(lock);
+        struct gb_spin_lock * lock = gb_spin_lock_for(p);
+        gb_spin_lock(lock);
         p->runs[now.run].complete = false;
-        gb_brief_unlock(lock);
+        gb_spin_unlock(lock);
     }
 }
 
@@ -173,10 +174,11 @@ void gb_profile_fail_run(void) {
 
 static void put_text(char * to, size_t size, const char * text) {
     const size_t length = text == NULL ? 0 : strlen(text);
-    memcpy(to, text == NULL ? "" : text, GB_MIN(length, size - 1)); // all is zero before
+    memcpy(to, text == NULL ? "" : text, GB_MIN(length, size - 1)); // all bytes are zero before
 }
 
-// The matrix of the first product, else the first source of the first node. NULL: nothing is read.
+// The matrix of the first product, else the first source of the first node. NULL if there is no
+// source.
 static const struct ggml_tensor * source_of(const struct gb_profile_note * note) {
     const struct ggml_tensor * first = NULL;
     for (int i = 0; i < note->n_nodes; i++) {
@@ -223,8 +225,8 @@ static uint64_t hash_text(uint64_t hash, const char * text) {
     return gb_hash_u64(hash + size);
 }
 
-// Hashes all that describe() writes except the sizes, which are those of the first time. 0: no node
-// computes.
+// Hashes all that describe() writes except the sizes, which are those of the first computation. 0
+// if no node computes.
 static uint64_t hash_of(const struct gb_profile_note * note) {
     const struct ggml_tensor * source = source_of(note);
     uint64_t hash = hash_text(hash_text(1, now.device), note->fusion);
@@ -241,7 +243,7 @@ static uint64_t hash_of(const struct gb_profile_note * note) {
 }
 
 // Finds the number of the step with this hash. If there is none, adds `fresh`, unless that is NULL.
-// False: no such step, and none was added. The caller holds the lock.
+// False: no such step exists, and none was added. The caller holds the lock.
 static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_profile_step * fresh,
     uint32_t * found) {
     size_t at = (size_t) (hash >> 1) & (p->n_slots - 1);
@@ -261,11 +263,11 @@ static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_
     return true;
 }
 
-// False: it would be a new step, but `fresh` is NULL.
+// False: the record needs a new step, but `fresh` is NULL.
 static bool add_record(struct ggml_profile * p, struct ggml_profile_record * record, uint64_t hash,
     const struct ggml_profile_step * fresh) {
-    struct gb_brief_lock * lock = gb_brief_lock_for(p);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(p);
+    gb_spin_lock(lock);
     const bool fits = now.run != NO_RUN && p->n_records < p->max_records;
     const bool known = !fits || find_step(p, hash, fresh, &record->step);
     if (fits && known) {
@@ -273,7 +275,7 @@ static bool add_record(struct ggml_profile * p, struct ggml_profile_record * rec
     } else if (known || fresh != NULL) {
         p->n_dropped++;
     }
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     return known || fresh != NULL;
 }
 
@@ -305,11 +307,11 @@ void gb_profile_add(const struct gb_profile_note * note) {
 void gb_profile_drop(uint64_t n) {
     struct ggml_profile * p = now.profile;
     if (p != NULL) {
-        struct gb_brief_lock * lock = gb_brief_lock_for(p);
-        gb_brief_lock(lock);
+        struct gb_spin_lock * lock = gb_spin_lock_for(p);
+        gb_spin_lock(lock);
         p->n_dropped += n;
-        gb_brief_unlock(lock);
-        now.n_added += n;  // the backend itself has made them
+        gb_spin_unlock(lock);
+        now.n_added += n;  // the backend has recorded them
     }
 }
 
@@ -317,16 +319,16 @@ void gb_profile_drop(uint64_t n) {
 
 // The current number of entries. Entries before it do not change.
 static size_t count_of(struct ggml_profile * p, const size_t * n) {
-    struct gb_brief_lock * lock = gb_brief_lock_for(p);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(p);
+    gb_spin_lock(lock);
     const size_t found = *n;
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     return found;
 }
 
 static bool has_place(const char * func, const void * to, size_t n) {
     GB_FAIL_IF_RETURNING(n > 0 && to == NULL, false, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: %zu entries are asked for, but there is no memory for them", func, n);
+        "%s: there is no memory for %zu entries", func, n);
     return true;
 }
 
@@ -356,24 +358,24 @@ int64_t ggml_profile_get_records(ggml_profile_t profile, struct ggml_profile_rec
 // Copies each run under the lock, because a run may end at any time.
 int64_t ggml_profile_get_runs(ggml_profile_t profile, struct ggml_profile_run * runs, size_t first, size_t n) {
     GB_CHECK_ARG_RETURNING(profile, -1);
-    struct gb_brief_lock * lock = gb_brief_lock_for(profile);
+    struct gb_spin_lock * lock = gb_spin_lock_for(profile);
     const size_t count = count_of(profile, &profile->n_runs);
     if (!has_place(__func__, runs, n)) {
         return -1;
     }
     for (size_t i = first; i < count && i - first < n; i++) {
-        gb_brief_lock(lock);
+        gb_spin_lock(lock);
         runs[i - first] = profile->runs[i];
-        gb_brief_unlock(lock);
+        gb_spin_unlock(lock);
     }
     return (int64_t) count;
 }
 
 uint64_t ggml_profile_n_dropped(ggml_profile_t profile) {
     GB_CHECK_ARG_RETURNING(profile, 0);
-    struct gb_brief_lock * lock = gb_brief_lock_for(profile);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(profile);
+    gb_spin_lock(lock);
     const uint64_t n = profile->n_dropped;
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     return n;
 }

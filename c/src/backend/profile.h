@@ -21,7 +21,7 @@ static inline bool gb_profile_is_on(void) {
 
 // The facts of a record and its step. Texts that are too long are cut. NULL is "".
 struct gb_profile_note {
-    struct ggml_tensor * const * nodes; // those that compute are counted
+    struct ggml_tensor * const * nodes; // only nodes that compute are counted
     int n_nodes;
     bool apart;  // computed one after another, else together
     const char *fusion, *algorithm, *level;
@@ -41,7 +41,7 @@ uint64_t gb_profile_n_added(void);
 bool gb_profile_begin_run(void);
 void gb_profile_end_run(bool begun, bool complete);
 
-// The last ended run, since the thread entered its profile, was not complete.
+// Marks the last ended run, since the thread entered its profile, as not complete.
 void gb_profile_fail_run(void);
 
 // Sets the name of the computing device, a static text, and returns the previous one. NULL: CPU.
@@ -56,8 +56,8 @@ struct gb_profile_scope {
     uint64_t n_added;
 };
 // Until the matching gb_profile_leave, the thread records in another profile, which must outlive
-// that. NULL: it records nothing. The current run pauses meanwhile. The CPU engine enters NULL
-// around calls of user functions.
+// that call. NULL: it records nothing. The current run pauses until then. The CPU engine enters
+// NULL around calls of user functions.
 struct gb_profile_scope gb_profile_enter(struct ggml_profile * profile);
 void gb_profile_leave(struct gb_profile_scope before);
 

@@ -31,12 +31,12 @@ ggml_backend_buffer_t gb_plain_host_buffer(void * ptr, size_t size) {
     return ggml_backend_cpu_buffer_from_ptr(ptr, size);
 }
 
-// A backend that a program or a module has registered.
+// A backend that a program or a module registered.
 struct entry {
     const char * name; // owned by the registry, never freed
     ggml_backend_init_fn init;
     ggml_backend_buffer_type_t default_buffer_type;
-    void * user_data; // passed to `init`; stays the registrant's
+    void * user_data; // passed to `init`; owned by the registrant
 };
 
 static GB_VEC(struct entry) added; // guarded by GB_MUTEX_REGISTRY
@@ -58,7 +58,7 @@ static bool same_name(const char * name, const char * text, size_t n) {
     return name[n] == '\0';
 }
 
-// The index of a backend; SIZE_MAX if there is none.
+// The index of a backend. SIZE_MAX if there is none.
 static size_t find_locked(const char * text, size_t n) {
     for (size_t i = 0; i < count_locked(); i++) {
         if (same_name(name_locked(i), text, n)) {
@@ -81,7 +81,7 @@ static void list_names(char * text, size_t size) {
 }
 
 // Copies entry i, without the buffer type if it is built in. False if it does not exist (reported
-// under the name `func`).
+// for the function `func`).
 static bool get_entry(const char * func, size_t i, struct entry * entry) {
     *entry = (struct entry){ NULL, NULL, NULL, NULL };
     gb_process_lock(GB_MUTEX_REGISTRY);

@@ -1,7 +1,7 @@
 // current.c - the calling thread's poll and run, in thread-local variables.
 //
 // A poll may call any function, even a function that polls. So the thread has no poll while the
-// poll runs, and gets it back afterwards.
+// poll runs.
 #include "current.h"
 
 #include <stddef.h>
@@ -42,15 +42,15 @@ bool gb_poll(void) {
 
 bool gb_poll_is_due(void) { return current_poll != NULL && gb_time_ns() - polled_ns >= GB_POLL_NS; }
 
-// The failure is not logged, because the program asked to give up. The calling function reports it.
-enum ggml_status gb_go_on(void) {
+// The failure is not logged, because the program asked to stop. The calling function reports it.
+enum ggml_status gb_check_poll(void) {
     return gb_poll_is_due() && gb_poll() ? gb_fail_quietly(GGML_STATUS_ABORTED, "interrupted") : GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status gb_fill(void * memory, int value, size_t size) {
     for (size_t done = 0; done < size; done += GB_POLL_BYTES) {
         if (done > 0) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
         memset((char *) memory + done, value, size - done < GB_POLL_BYTES ? size - done : GB_POLL_BYTES);
     }

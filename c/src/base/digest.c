@@ -1,4 +1,5 @@
-// digest.c - BLAKE2b as RFC 7693 describes it. Words are read byte by byte, so that every machine computes the same.
+// digest.c - BLAKE2b as in RFC 7693. Words are read byte by byte, so every machine computes the
+// same digest.
 #include "base/digest.h"
 
 #include <string.h>
@@ -16,7 +17,7 @@ static const uint64_t initial[8] = {
     0x5be0cd19137e2179,
 };
 
-// Which words of a block a round takes, in order; round 10 is as round 0, round 11 as round 1.
+// The order of a block's words in each round. Round 10 is as round 0, round 11 as round 1.
 static const uint8_t order[10][16] = {
     { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 },
     { 14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3 },
@@ -82,7 +83,7 @@ static void compress(struct gb_digest * digest, const uint8_t * block, uint64_t 
 void gb_digest_begin(struct gb_digest * digest) {
     *digest = (struct gb_digest){ .count = 0 };
     memcpy(digest->chain, initial, sizeof(initial));
-    digest->chain[0] ^= 0x01010000 ^ GB_DIGEST_SIZE; // a plain hash of so many bytes, without a key
+    digest->chain[0] ^= 0x01010000 ^ GB_DIGEST_SIZE; // a plain hash of this many bytes, without a key
 }
 
 // Compresses a full block only when another byte comes, because the last block is compressed

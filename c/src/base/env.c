@@ -1,7 +1,8 @@
 // env.c - environment variables, clocks, processors and address ranges, for Linux, macOS, other POSIX systems and
 // Windows.
 //
-// The first call that needs them reads the facts that cannot change while the process runs: number of processors, NUMA.
+// Facts that cannot change while the process runs (number of processors, NUMA) are read by the
+// first call that needs them.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -104,16 +105,16 @@ static bool read_line(const char * path, char * line, int size) {
     return ok;
 }
 
-// True if `cpu` is the first hardware thread of its core, or if the system does not report it.
+// True if `cpu` is the first hardware thread of its core, or if the system does not report that.
 static bool leads_its_core(int cpu) {
     char path[128], line[64];
     snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
     return !read_line(path, line, sizeof(line)) || atoi(line) == cpu;
 }
 
-// How many processors the control group of this process may keep busy, rounded down, at least 1.
-// INT32_MAX without a limit. Containers have such a quota instead of an affinity mask. Threads
-// beyond it would only wait for each other.
+// The number of processors that the control group lets this process keep busy, rounded down, at
+// least 1. INT32_MAX without a limit. Containers have such a quota instead of an affinity mask.
+// Threads beyond it would only wait for each other.
 static int cpus_by_quota(void) {
     char line[128], *end;
     long long quota = 0, period = 0;
@@ -133,11 +134,12 @@ static int cpus_by_quota(void) {
     return (int) GB_MIN(GB_MAX(quota / period, 1), INT32_MAX);
 }
 
-// Cores are counted rather than hardware threads: two threads of one core share the units that kernels keep busy.
+// Counts cores rather than hardware threads, because two threads of one core share the units that
+// kernels keep busy.
 static int count_processors(void) {
     cpu_set_t mask;
     CPU_ZERO(&mask);
-    // the processors of the affinity mask (all online ones if unknown), and their cores
+    // allowed: processors of the affinity mask (all online ones if unknown). cores: their cores
     int allowed = 0, cores = 0;
     if (sched_getaffinity(0, sizeof(mask), &mask) == 0) {
         allowed = CPU_COUNT(&mask);

@@ -16,8 +16,8 @@ int64_t gb_time_ns(void);
 // Nanoseconds of processor time of the calling thread. gb_time_ns if the system does not report it.
 int64_t gb_thread_time_ns(void);
 
-// How many threads can compute at once: min(physical cores, affinity mask, cgroup CPU quota), at least 1. Computed once
-// per process.
+// The number of threads that can compute at the same time: min(physical cores, affinity mask,
+// cgroup CPU quota), at least 1. Computed once per process.
 int gb_n_processors(void);
 // Bytes of a page of memory, a power of two.
 size_t gb_page_size(void);
@@ -31,10 +31,10 @@ unsigned long gb_hwcap2(void);
 // the tiles).
 bool gb_allow_tile_registers(void);
 
-// Reserves a range of addresses without memory: any access faults. Device memory that the host must
-// not access has such addresses. NULL on failure (reported).
+// Reserves a range of addresses without memory, so any access faults. Device memory that the host
+// must not access has such addresses. NULL on failure (reported).
 void * gb_addresses_reserve(size_t size);
-// Frees such a range. `size` is the reserved size. NULL is allowed.
+// Releases such a range. `size` is the reserved size. NULL is allowed.
 void gb_addresses_release(void * addresses, size_t size);
 
 #endif // GB_BASE_ENV_H

@@ -1,9 +1,9 @@
-// fault.h - what is wrong, as values beside the message of a failure.
+// fault.h - the values of a failure, beside its message.
 //
 // If a rule of an operator is broken, the failure has a row of fault.def and the values for the
-// row's message. tensor/fault_text.h makes C's message from them. Another language makes its own message
-// from the same row and values, with its own names of operands, axes and types. So no language
-// parses another one's message, and you can reword a row freely.
+// row's message. tensor/fault_text.h makes C's message from them. Another language makes its own
+// message from the same row and values, with its own names of operands, axes and types. So no
+// language parses the message of another one, and you can reword a row freely.
 //
 // Every text that a fault points to is static. So a fault can be copied, and outlives its tensors.
 #ifndef GB_BASE_FAULT_H
@@ -23,7 +23,7 @@ enum gb_fault_kind {
 
 enum { GB_FAULT_NUMBERS = 5, GB_REASON_SIZE = 512 };
 
-// The fields that the row's message does not use are 0 and NULL.
+// Fields that the row's message does not use are 0 and NULL.
 struct gb_fault {
     enum gb_fault_kind kind;
     const char * a; // operands, by their names in ggml.h

@@ -1,6 +1,6 @@
 // file.c - reading files through a mapping, and replacing files atomically, on POSIX systems and Windows.
 //
-// A writer collects everything in a new file. The new file takes the target's name only when its
+// A writer collects the content in a new file. The new file gets the target's name only when its
 // content is on the disk. A failure before that leaves the target unchanged.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
@@ -103,7 +103,7 @@ static void unmap(struct gb_file_map * map) { munmap((void *) (uintptr_t) map->d
 static bool flush_to_disk(FILE * file) { return fflush(file) == 0 && fsync(fileno(file)) == 0; }
 
 // True if the path does not exist, or names a regular file. A name below /dev or /proc (/dev/stdout
-// after a redirection) may lead to a file that another process also writes: it must not be
+// after a redirection) may lead to a file that another process also writes, so it must not be
 // replaced.
 static bool can_replace(const char * path) {
     struct stat info;
@@ -148,7 +148,7 @@ enum ggml_status gb_file_map_close(struct gb_file_map * map) {
 
 enum { NAME_SUFFIX = 64 };  // bytes after the path in the name of the temporary file, with the NUL
 
-// Frees what the writer owns. `error` stays: the caller still needs it for its message.
+// Frees the memory of the writer. `error` stays, because the caller still needs it for its message.
 static void forget(struct gb_file_writer * w) {
     gb_free(w->path);
     gb_free(w->temporary);
@@ -198,8 +198,8 @@ static FILE * open_nameless(const char * path, char * folder) {
 #endif
 }
 
-// Links the nameless file to `temporary`. The path in /proc is the only one that needs no privilege (open(2),
-// O_TMPFILE).
+// Links the nameless file to `temporary`. Only the path in /proc needs no privilege for that
+// (open(2), O_TMPFILE).
 static bool give_name(struct gb_file_writer * w) {
 #ifdef O_TMPFILE
     char own[64];
@@ -211,13 +211,13 @@ static bool give_name(struct gb_file_writer * w) {
 #endif
 }
 
-// Creates the file `temporary`; false with errno EEXIST if something has that name.
+// Creates the file `temporary`. False, with errno EEXIST, if a file has that name already.
 static bool create(struct gb_file_writer * w) {
     w->file = fopen(w->temporary, "wbx");  // x: never an existing file or link
     return w->file != NULL;
 }
 
-// Calls `make` with names beside the target until a name is free: a killed process may have left a
+// Calls `make` with names beside the target until a name is free. A killed process may have left a
 // file.
 static bool with_free_name(struct gb_file_writer * w, bool (*make)(struct gb_file_writer *)) {
     static atomic_uint n_made;  // several threads may write the same file; the last one to commit wins
@@ -235,8 +235,8 @@ static bool with_free_name(struct gb_file_writer * w, bool (*make)(struct gb_fil
     return false;
 }
 
-// Gives the new file the owner and the mode of the file that it replaces. Failures are ignored: the
-// content matters more.
+// Gives the new file the owner and the mode of the file that it replaces. Ignores failures, because
+// the content matters more.
 static void keep_rights(struct gb_file_writer * w) {
 #ifndef _WIN32
     struct stat info, made;
@@ -246,7 +246,7 @@ static void keep_rights(struct gb_file_writer * w) {
     }
     const bool same = made.st_uid == info.st_uid && made.st_gid == info.st_gid;
     if ((!same && fchown(fd, info.st_uid, info.st_gid) != 0) || fchmod(fd, info.st_mode & 07777) != 0) {
-        (void) fchmod(fd, info.st_mode & 0777);  // without set-user-id: the owner may differ now
+        (void) fchmod(fd, info.st_mode & 0777);  // without set-user-id, because the owner may differ now
     }
 #else
     (void) w;
@@ -300,7 +300,7 @@ static FILE * open_directly(const char * path) {
 
 // The system reports a pipe without a reader as "no such device".
 static const char * reason(int error) {
-    return error == ENXIO ? "nobody reads from it" : strerror(error); // a pipe
+    return error == ENXIO ? "no process reads from it" : strerror(error); // a pipe
 }
 
 // Tries a nameless file first, then a file with a temporary name.

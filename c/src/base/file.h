@@ -11,7 +11,8 @@
 #include "base/mapped.h"
 #include "ggml.h"
 
-// A whole file in memory. All members belong to the functions below; an unopened or closed map is all zero.
+// A whole file in memory. All members belong to the functions below. An unopened or closed map is
+// all zero.
 struct gb_file_map {
     const uint8_t * data;     // NULL for an empty file
     size_t size;              // bytes
@@ -19,14 +20,15 @@ struct gb_file_map {
 };
 
 // Maps a regular file for reading, privately. The thread that opens the map also closes it. If the
-// file shrinks meanwhile, the missing bytes read as zeros, and closing fails (mapped.h). If opening
-// fails, do not close the map. IO_ERROR: not there, not readable, or not a regular file.
+// file shrinks in between, the missing bytes read as zeros, and closing fails (mapped.h). If
+// opening fails, do not close the map. IO_ERROR: the file is missing, not readable, or not a
+// regular file.
 enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path);
 enum ggml_status gb_file_map_close(struct gb_file_map * map);
 
 // A writer fills a new file. Committing puts it in the target's place: a process that opens the
-// path sees the old content or the complete new one. If the system can (Linux: O_TMPFILE), the new
-// file has no name until then, so a killed process leaves nothing behind. A path that names no
+// path sees the old content or the complete new one. If the system supports it (Linux: O_TMPFILE),
+// the new file has no name until then, so a killed process leaves no file. A path that names no
 // regular file (a pipe, /dev/stdout) is written to directly.
 struct gb_file_writer {
     FILE * file;
@@ -38,12 +40,12 @@ struct gb_file_writer {
     bool nameless;
     // a write has failed: committing then abandons the file
     bool failed;
-    // errno of the first failure; it stays when the other members are freed
+    // errno of the first failure; stays when the other members are freed
     int error;
 };
 
 // If opening fails, do not close the writer. A failed write is reported at once, and committing
-// fails then, too.
+// then fails, too.
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path);
 enum ggml_status gb_file_writer_write(struct gb_file_writer * w, const void * data, size_t size);
 enum ggml_status gb_file_writer_zeros(struct gb_file_writer * w, size_t size);

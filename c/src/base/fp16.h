@@ -19,9 +19,9 @@ static inline uint32_t gb_f32_bits(float f) {
     return bits;
 }
 
-// Widening, exact. Normal numbers: mantissa and exponent move up, and the exponent's bias changes from 15 to 127.
-// Infinities and NaN keep their mantissa under the largest exponent. Subnormals are normalised by the product with
-// 2^-24.
+// Widening, exact. Normal numbers: mantissa and exponent are shifted up, and the exponent's bias
+// changes from 15 to 127. Infinities and NaN keep their mantissa under the largest exponent.
+// Subnormals are normalized by the product with 2^-24.
 static inline float gb_f16_to_f32(uint16_t h) {
     const uint32_t sign = (uint32_t) (h & 0x8000u) << 16;
     const uint32_t magnitude = h & 0x7fffu;
@@ -51,7 +51,8 @@ static inline uint16_t gb_f32_to_f16(float f) {
         const uint32_t odd = (mag >> 13) & 1u;
         return sign | (uint16_t) ((mag - (112u << 23) + 0x0fffu + odd) >> 13);
     }
-    // subnormal: adding 0.5 lines the value up so that the float adder rounds it to a multiple of 2^-24
+    // subnormal: adding 0.5 aligns the value so that the float adder rounds it to a multiple of
+    // 2^-24
     const float aligned = gb_f32_from_bits(mag) + 0.5f;
     return sign | (uint16_t) (gb_f32_bits(aligned) - 0x3f000000u);
 }

@@ -21,7 +21,7 @@ uint64_t gb_hash_u64(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-// FNV-1a alone leaves the upper bits of short keys alike.
+// FNV-1a alone leaves the upper bits of short keys equal.
 uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
     const uint8_t * bytes = data;
     uint64_t h = 0xcbf29ce484222325u ^ gb_hash_u64(seed);
@@ -31,12 +31,12 @@ uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
     return gb_hash_u64(h);
 }
 
-// A page has 4096 bytes, with a slot for every 256. Tensors are longer, so each has a slot of its
-// own.
+// A page has 4096 bytes, with a slot for every 256 bytes. Tensors are longer, so each has its own
+// slot.
 #define KEY_BITS 8
 #define PAGE_SLOT_BITS 4
 
-// The slot that holds the key, or the free one where it belongs. The map must have slots.
+// The slot that holds the key, or the free slot for it. The map must have slots.
 static size_t slot_of(const struct gb_ptrmap * map, const void * key) {
     const size_t mask = map->cap - 1;
     const uintptr_t address = (uintptr_t) key, within = address >> KEY_BITS & (((uintptr_t) 1 << PAGE_SLOT_BITS) - 1);

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// A key beside its value, so that a look-up in a large map reads one cache line.
+// A key and its value, so that a look-up in a large map reads one cache line.
 struct gb_ptrmap_slot {
     const void * key; // NULL = free slot
     int64_t value;

@@ -17,7 +17,7 @@
 #    include <dlfcn.h>
 #endif
 
-// realpath fails if the file does not exist. Windows needs a check of its own.
+// realpath fails if the file does not exist. Windows needs a separate check.
 char * gb_path_resolve(const char * path) {
 #ifdef _WIN32
     char * full = _fullpath(NULL, path, 0);
@@ -30,7 +30,7 @@ char * gb_path_resolve(const char * path) {
 #endif
     char * copy = NULL;
     if (there) {
-        copy = gb_strdup(full); // realpath's text comes from another allocator than ours
+        copy = gb_strdup(full); // realpath's text comes from another allocator
     } else {
         gb_fail(GGML_STATUS_IO_ERROR, "cannot open '%s': %s", path, reason);
     }
@@ -65,7 +65,7 @@ bool gb_path_has_directory(const char * path) {
 #endif
 }
 
-// The system's functions return object pointers or types of their own.
+// The system's functions return object pointers or special types.
 gb_library_function gb_library_find(void * library, const char * name) {
     gb_library_function function = NULL;
 #ifdef _WIN32

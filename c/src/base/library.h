@@ -12,7 +12,7 @@ char * gb_path_resolve(const char * path);
 // True if the path names a folder: "./x" and "/x" do, "x" does not.
 bool gb_path_has_directory(const char * path);
 
-// Loads a library. All its symbols are bound now, and other libraries see none of them. The path
+// Loads a library. All its symbols are bound now, and other libraries do not see them. The path
 // must be absolute, so that the system does not search. NULL on failure (reported).
 void * gb_library_open(const char * path);
 // The function of that name, or NULL (not reported).

@@ -16,8 +16,8 @@ struct log_sink {
     void * user_data;
 };
 
-// Drops the messages of a thread that runs the callback: a failure inside the callback would be
-// logged, and call it again without end.
+// Drops the messages of a thread that runs the callback. Otherwise a failure inside the callback
+// would be logged, and call it again without end.
 static _Thread_local bool in_callback;
 
 static struct log_sink sink; // guarded by GB_MUTEX_LOG; callback NULL: stderr

@@ -73,10 +73,10 @@ struct gb_mapped {
 };
 
 static struct gb_mapped first[FIRST];
-static atomic_int used; // how many of `first` were ever taken
+static atomic_int used; // number of watches of `first` that were ever taken
 static struct gb_mapped * _Atomic more;
 
-static _Thread_local volatile int depth; // how often this thread has entered
+static _Thread_local volatile int depth; // number of times that this thread has entered
 
 // The next watch, taken or free: first those of the array `first`, then those of the list `more`.
 // NULL after the last.
@@ -88,7 +88,7 @@ static struct gb_mapped * after(struct gb_mapped * m) {
 }
 
 // True if the watch covers the address. `end` is read twice, because the owner may release the
-// watch between the two other reads. A released watch has the end 0.
+// watch between the two reads. A released watch has the end 0.
 static bool holds(struct gb_mapped * m, uintptr_t at) {
     const uintptr_t end = atomic_load_explicit(&m->end, memory_order_acquire),
                     begin = atomic_load_explicit(&m->begin, memory_order_relaxed);
@@ -103,9 +103,9 @@ static uintptr_t page;                 // bytes; a power of two
 
 static _Thread_local volatile sig_atomic_t passed;  // this thread has passed a fault to another handler
 
-// Passes a signal to the handler that was installed before ours. That handler may raise the signal again for its own
-// predecessor, which may be our handler. So a raised signal (si_code <= 0) after a passed fault
-// gets the default action, and the two handlers never call each other without end.
+// Passes a signal to the handler that was installed before ours. That handler may raise the signal
+// again for its own predecessor, which may be our handler. So a raised signal (si_code <= 0) after
+// a passed fault gets the default action, and the two handlers cannot call each other without end.
 static void pass_on(int number, siginfo_t * info, void * context) {
     const bool again = passed && info->si_code <= 0;
     passed = info->si_code > 0;
@@ -124,8 +124,8 @@ static void pass_on(int number, siginfo_t * info, void * context) {
     }
 }
 
-// Maps zeros over the missing page and all pages behind it. False: no watch covers the address, so
-// the fault is not ours.
+// Maps zeros over the missing page and all later pages. False: no watch covers the address, so the
+// fault is not ours.
 static bool mend(uintptr_t at) {
     for (struct gb_mapped * m = first; m; m = after(m)) {
         if (holds(m, at)) {
@@ -147,9 +147,9 @@ static void on_bus_error(int number, siginfo_t * info, void * context) {
     errno = kept;
 }
 
-// Makes ours the first handler. A handler that was installed later (Python's faulthandler, say)
-// would end the process at a missing page.
-static void stay_first(void) {
+// Makes our handler the first one. A handler that was installed later, such as Python's
+// faulthandler, would end the process at a missing page.
+static void make_first(void) {
     struct sigaction found, ours = { .sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART };
     if (sigaction(SIGBUS, NULL, &found) != 0 || ((found.sa_flags & SA_SIGINFO) && found.sa_sigaction == on_bus_error)) {
         return;
@@ -207,7 +207,7 @@ struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offs
         gb_free(copy);
         return NULL;
     }
-    // written last, with release: a handler that sees the end also sees the rest
+    // Written last, with release, so a handler that sees the end also sees the rest.
     struct stat info;
     m->path = copy;
     m->writable = writable;
@@ -219,11 +219,11 @@ struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offs
     atomic_store(&m->begin, (uintptr_t) data);
     atomic_store_explicit(&m->end, (uintptr_t) data + size, memory_order_release);
     atomic_fetch_add(&gb_mapped_count, 1);
-    stay_first();
+    make_first();
     return m;
 }
 
-// The end goes first, so the handler stops using the watch before its owner reuses the members.
+// Clears the end first, so the handler stops using the watch before its owner reuses the members.
 void gb_mapped_forget(struct gb_mapped * m) {
     if (m) {
         atomic_store(&m->end, 0);
@@ -236,7 +236,7 @@ void gb_mapped_forget(struct gb_mapped * m) {
 
 void gb_mapped_enter(void) {
     if (depth++ == 0 && gb_mapped_any()) {
-        stay_first();
+        make_first();
     }
 }
 
@@ -261,8 +261,8 @@ bool gb_mapped_place(const void * data, size_t size, char ** path, uint64_t * of
     return size <= left && (*path = gb_strdup(m->path)) != NULL;
 }
 
-// Reads the size only while the path still names the same file. Another file under this path says
-// nothing about the mapped one.
+// Reads the size only while the path still names the same file. The size of another file under this
+// path does not matter.
 enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * m) {
     struct stat info;
     const char * name = m->path ? m->path : "a file";
@@ -272,7 +272,7 @@ enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * m) 
             name, (unsigned long long) info.st_size, (unsigned long long) m->reach);
     }
     GB_FAIL_IF(atomic_load(&m->damaged), GGML_STATUS_IO_ERROR,
-        "%s: %s shrank, or its disk failed, while it was mapped: part of what was read from it is lost", func, name);
+        "%s: %s shrank, or its disk failed, while it was mapped: part of its data is lost", func, name);
     return GGML_STATUS_SUCCESS;
 }
 

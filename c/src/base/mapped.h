@@ -2,14 +2,15 @@
 //
 // An access to a page that the file no longer has raises SIGBUS. The code that maps a file
 // registers a watch for the mapping (gb_mapped_watch). The library reads mapped memory only between
-// gb_mapped_enter and gb_mapped_leave. There, a missing page of a watched mapping and all pages
-// behind it become zeros, the watch is marked as damaged, and reading goes on. Afterwards
+// gb_mapped_enter and gb_mapped_leave. There, a missing page of a watched mapping and all later
+// pages become zeros, the watch is marked as damaged, and reading continues. Afterwards
 // gb_mapped_check fails for the bytes that were read. It also fails if the file has become shorter
 // than its mapping, because bytes missing within the last page raise no signal. Any other SIGBUS
-// goes to the handler that was installed before ours, so a program that reads a mapping by itself
-// still gets its signal. Each outermost enter makes sure that our handler is the first one.
+// goes to the handler that was installed before ours, so a program that reads a mapping outside of
+// the library still gets its signal. Each outermost enter makes sure that our handler is the first
+// one.
 //
-// The threads of this library stay between enter and leave all their life (base/thread.c).
+// The threads of this library stay between enter and leave all the time (base/thread.c).
 //
 // Invariant: the handler reads only the range of a watch and its mark. Both are atomic, and watches
 // are never freed.
@@ -26,7 +27,7 @@
 struct gb_mapped;
 
 // Registers a mapping: the memory [data, data + size) shows the bytes [offset, offset + size) of a
-// file. `path` (copied; NULL: not known) serves messages and checks of the file's size, while it
+// file. `path` (copied; NULL: not known) is used in messages, and to check the file's size while it
 // names the same file. Returns NULL and reports the failure if memory runs out.
 struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offset, bool writable, const char * path);
 // Ends the watch. Call it before you unmap the memory. NULL is allowed.
@@ -49,11 +50,10 @@ struct gb_mapped * gb_mapped_find(const void * data);
 // reported, there is no memory. The caller keeps the mapping.
 bool gb_mapped_place(const void * data, size_t size, char ** path, uint64_t * offset);
 
-// IO_ERROR (reported under the name `func`) if the file has shrunk or pages of it were missing.
+// IO_ERROR, reported for the function `func`, if the file has shrunk or pages of it were missing.
 enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * mapped);
 
-// The same for the watch whose range contains the first byte of `data`. Success without such a
-// watch.
+// The same for the watch whose range contains the first byte of `data`. Succeeds if there is none.
 static inline enum ggml_status gb_mapped_check_at(const char * func, const void * data) {
     struct gb_mapped * mapped = gb_mapped_any() ? gb_mapped_find(data) : NULL;
     return mapped ? gb_mapped_check(func, mapped) : GGML_STATUS_SUCCESS;

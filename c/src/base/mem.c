@@ -142,7 +142,7 @@ void * gb_large_alloc(size_t alignment, size_t size) {
 void * gb_large_alloc(size_t alignment, size_t size) { return gb_aligned_alloc(alignment, size); }
 #endif
 
-// On Windows this memory comes from another function than gb_malloc's, so it needs its own release.
+// On Windows this memory does not come from gb_malloc's function, so it needs another release.
 void gb_aligned_free(void * ptr) {
     if (ptr != NULL) {
         count_live(-1);

@@ -41,7 +41,7 @@ static inline bool gb_add_size(size_t a, size_t b, size_t * r) {
 
 static inline bool gb_mul_size(size_t a, size_t b, size_t * r) {
 #if defined(__GNUC__)
-    // Avoids a division, because every new tensor needs several of these.
+    // Avoids a division, because making a tensor computes several such products.
     return !__builtin_mul_overflow(a, b, r);
 #else
     if (a != 0 && b > SIZE_MAX / a) {
@@ -78,8 +78,8 @@ static inline bool gb_mul_i64(int64_t a, int64_t b, int64_t * r) { // a, b >= 0
 #define GB_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
 #ifdef GB_TEST_HOOKS
-// The n-th allocation from now on fails (1 = the next). With `onwards` all later ones fail, too. n
-// <= 0: none fails.
+// The n-th allocation from now on fails (1 = the next). With `onwards` all later ones fail, too. If
+// n <= 0, none fails.
 void gb_test_fail_alloc(int64_t n, bool onwards);
 bool gb_test_alloc_failed(void);   // true if the chosen allocation has failed
 int64_t gb_test_live_allocs(void); // blocks that are not freed yet, to find leaks

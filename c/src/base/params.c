@@ -80,8 +80,8 @@ static const char * read_digits(const char * p, struct decimal * d, bool fractio
     return p;
 }
 
-// Reads "e-3" after a number and returns its end. Reads nothing if the "e" belongs to something
-// else (a unit). Limits the exponent, so that no text can overflow it.
+// Reads "e-3" after a number and returns its end. Reads nothing if the "e" begins a unit. Limits
+// the exponent, so that no text can overflow it.
 static const char * read_exponent(const char * p, struct decimal * d) {
     const char * at = p + 1;
     const bool minus = *p != '\0' && *at == '-';
@@ -115,7 +115,7 @@ bool gb_number_read(const char * text, double * r, const char ** end) {
 }
 
 // printf uses the locale's decimal point, which may have several bytes. Bytes that are neither
-// digit, sign nor letter become one point.
+// digits, signs nor letters become one point.
 const char * gb_number_text(char * text, size_t size, int n_digits, double value) {
     snprintf(text, size, "%.*g", n_digits, value);
     char * to = text;
@@ -133,7 +133,7 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
 }
 
 // Reads a number, then optionally a letter for the power of 1024, then optionally "B", or "iB"
-// after a letter. Less than a byte is not a size.
+// after a letter. A size below one byte is invalid.
 bool gb_params_size(const char * value, size_t * r) {
     static const char * const units[] = { "", "k", "m", "g", "t" };
     double number;
@@ -151,7 +151,8 @@ bool gb_params_size(const char * value, size_t * r) {
     for (int i = 0; i < 5; i++) {
         if (gb_text_equal(letter, units[i])) {
             const double bytes = number * (double) (1ull << (10 * i));
-            // Without a unit the number must be whole, because a byte has no parts.
+            // Without a unit the number must be an integer, because there are no fractions of a
+            // byte.
             const bool fits = bytes < (double) (SIZE_MAX / 2) && (i > 0 || bytes == (double) (size_t) bytes) &&
                               (bytes >= 1 || number == 0);
             *r = fits ? (size_t) bytes : 0;

@@ -1,7 +1,7 @@
 // params.h - reading "key=value,key=value" with numbers, sizes and durations.
 //
-// The readers are strict: they return false for a text that they do not understand as a whole. They
-// report nothing, because only the callers know which parameter of which backend was wrong.
+// The readers are strict: they return false unless they understand the whole text. They report
+// nothing, because only the callers know which parameter of which backend was wrong.
 #ifndef GB_BASE_PARAMS_H
 #define GB_BASE_PARAMS_H
 
@@ -24,8 +24,8 @@ enum gb_params_next gb_params_next(const char ** text, struct gb_param * param);
 // Cuts an item that does not fit into `size` bytes.
 bool gb_params_item(const char ** text, char separator, char * item, size_t size);
 
-// Numbers with a decimal point in any locale (setlocale changes strtod and printf). Reads a number
-// >= 0 that begins with a digit. *end is the first byte after it. False: no digit.
+// Numbers with a decimal point in any locale (setlocale changes strtod and printf). gb_number_read
+// reads a number >= 0 that begins with a digit. *end is the first byte after it. False: no digit.
 bool gb_number_read(const char * text, double * r, const char ** end);
 // Writes a number as "%.<n_digits>g" does in the C locale; returns `text`.
 const char * gb_number_text(char * text, size_t size, int n_digits, double value);

@@ -1,8 +1,5 @@
-// processor.c - where a thread runs. Linux moves a thread at once if its mask excludes its
-// processor. So a thread leaves its processor by excluding it for a moment.
-//
-// Invariant: if the system refuses a step, the thread still ends with a mask that allows the same
-// processors as before.
+// processor.c - the processor that a thread runs on. Linux moves a thread at once if its mask
+// excludes its processor. So a thread leaves its processor by excluding it for a moment.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -57,9 +54,9 @@ static cpu_set_t mask_of_thread(void) {
     return mask;
 }
 
-// The system reports only the part of a mask that the control group allows now. A thread that restores that part would
-// not follow when the group gets more processors. So this sets all processors first. The system keeps those that the
-// group allows.
+// The system reports only the part of a mask that the control group allows now. A thread that
+// restores that part could not use processors that the group gets later. So this sets all
+// processors first. The system keeps those that the group allows.
 static void put_back(const cpu_set_t * mask) {
     cpu_set_t all;
     memset(&all, 0xff, sizeof(all));

@@ -8,9 +8,9 @@
 // The number of the calling thread's processor. -1: unknown.
 int gb_this_processor(void);
 
-// True if fewer threads than processors are ready to run now, besides the calling thread. Then a
-// processor is idle, but the calling thread's mask may exclude it. False also if unknown. Takes
-// some microseconds.
+// True if fewer threads than processors are ready to run now, not counting the calling thread. Then
+// a processor is idle, although the calling thread's mask may exclude it. False also if unknown.
+// Takes some microseconds.
 bool gb_has_idle_processor(void);
 
 // Moves the calling thread from `processor` to another one that its affinity mask allows. This

@@ -19,8 +19,8 @@ static _Thread_local bool log_is_held, log_is_due;
 // The end of a message that was cut.
 static const char cut_mark[] = "...";
 
-// Logs the failure of this thread, and restores the state afterwards: the callback may fail itself,
-// or clear the failure.
+// Logs the failure of this thread. Restores the state afterwards, because the callback may fail
+// itself, or clear the failure.
 static void log_error(void) {
     const struct gb_failure before = error_state;
     gb_log(GGML_LOG_LEVEL_ERROR, "%s", before.plain);
@@ -146,7 +146,7 @@ enum ggml_status ggml_last_status(void) { return error_state.status; }
 
 const char * ggml_last_error(void) { return error_state.plain; }
 
-// The count stays: gb_status_since compares it.
+// Does not reset the count, because gb_status_since compares it.
 void ggml_clear_error(void) {
     error_state.status = GGML_STATUS_SUCCESS;
     error_state.message[0] = error_state.plain[0] = '\0';

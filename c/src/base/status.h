@@ -2,11 +2,11 @@
 //
 // A function that fails calls gb_fail once, where it knows the values. Its callers only forward the
 // status. A message reads "function: argument 'name': what is wrong with which value, limit". The
-// buffers have a fixed size, so recording works when memory has run out.
+// buffers have a fixed size, so recording works even when memory has run out.
 //
 // Other languages use neither C's function names nor C's order of dimensions. So a failure also
 // records where its text begins after the function names, which values are in C's notation
-// (GB_QUOTE), and what is wrong (fault.h).
+// (GB_QUOTE), and the values of a broken rule (fault.h).
 #ifndef GB_BASE_STATUS_H
 #define GB_BASE_STATUS_H
 
@@ -36,14 +36,14 @@ GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status gb_fail(enum ggml_status status, co
 enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message);
 
 // For a thread that holds a lock which a log callback may need. While `hold` is on, this thread
-// logs no errors. Switching it off logs the last failure that was recorded meanwhile.
+// logs no errors. Switching it off logs the last failure that was recorded since.
 void gb_hold_log(bool hold);
 
 // Adds the values of a broken rule to the failure that was just recorded.
 void gb_set_fault(const struct gb_fault * fault);
 
-// For a builder that got NULL as a tensor. If this thread has a failure on record, that most likely
-// caused the NULL, so its message stays. Otherwise the argument is reported.
+// For a builder that got NULL as a tensor. If this thread has recorded a failure, that failure most
+// likely caused the NULL, so its message stays. Otherwise the argument is reported.
 void gb_fail_null(const char * func, const char * argument);
 
 // The library's side of "Errors of hooks" in ggml-backend-impl.h. gb_fail_count is the number of failures that this
@@ -53,7 +53,7 @@ uint64_t gb_fail_count(void);
 enum ggml_status gb_status_since(uint64_t fail_count);
 
 // Call it after a function of the user's that began when gb_fail_count was `fail_count`. Failures
-// from which the function recovered do not count as failures of its caller.
+// from which the function recovered then do not count as failures of its caller.
 void gb_forget_failures_since(uint64_t fail_count);
 
 // The failure that this thread has recorded, and how to restore it. Used for work between a failure
@@ -68,7 +68,7 @@ struct gb_failure {
 };
 // The last failure of this thread. The struct belongs to the thread and changes with its next failure.
 const struct gb_failure * gb_last_failure(void);
-// Its message, for use in another message.
+// Its message, for use within another message.
 static inline const char * gb_last_message(void) { return gb_last_failure()->message; }
 void gb_failure_save(struct gb_failure * failure);
 void gb_failure_restore(const struct gb_failure * failure);
@@ -99,8 +99,8 @@ void gb_failure_restore(const struct gb_failure * failure);
         }                                              \
     } while (0)
 
-// GB_FAIL_IF and GB_FAIL_IF_RETURNING for an argument that is NULL: INVALID_ARGUMENT with its name. Only for public
-// functions, whose callers are strangers.
+// GB_FAIL_IF and GB_FAIL_IF_RETURNING for an argument that is NULL: INVALID_ARGUMENT with its name.
+// Only for public functions.
 #define GB_CHECK_ARG(ptr) \
     GB_FAIL_IF((ptr) == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", __func__, #ptr)
 

@@ -1,7 +1,7 @@
 // strmap.c - a hash table with open addressing and linear probing.
 //
-// The map stores hashes: growing computes none, and a probe compares text only if the hashes agree.
-// At least half of the slots are free, so every probe ends.
+// The map stores hashes, so growing computes none, and a probe compares texts only if the hashes
+// agree. At least half of the slots are free, so every probe ends.
 #include "base/strmap.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 // thread.c - threads, locks and forks on POSIX systems and Windows. No other file names a threading library.
 //
-// pthread_atfork handlers hold the mutexes of the process and all brief locks during a fork. So the
-// child finds the guarded state consistent and the locks free. thread.h says which state has which
-// kind of lock.
+// pthread_atfork handlers hold the mutexes of the process and all spin locks during a fork. So the
+// child finds the guarded state consistent and the locks free. thread.h describes the kinds of
+// locks.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -13,25 +13,25 @@
 #include "mem.h"
 #include "status.h"
 
-// What a new thread runs. The thread frees this before it begins.
+// The function of a new thread and its argument. The thread frees this before it begins.
 struct start {
     void (*run)(void * arg);
     void * arg;
 };
 
-// --------------------------------------------------------------------------------------------------------- brief locks
+// --------------------------------------------------------------------------------------------------------- spin locks
 
-static struct gb_brief_lock brief_locks[GB_BRIEF_LOCKS];
+static struct gb_spin_lock brief_locks[GB_SPIN_LOCKS];
 
-// The upper half of the product is well mixed even for addresses with regular steps.
-struct gb_brief_lock * gb_brief_lock_for(const void * object) {
+// The upper half of the product is well mixed even for addresses with regular distances.
+struct gb_spin_lock * gb_spin_lock_for(const void * object) {
     gb_fork_generation();  // registers the fork handlers
-    return &brief_locks[((uint64_t) (uintptr_t) object * UINT64_C(0x9e3779b97f4a7c15) >> 32) % GB_BRIEF_LOCKS];
+    return &brief_locks[((uint64_t) (uintptr_t) object * UINT64_C(0x9e3779b97f4a7c15) >> 32) % GB_SPIN_LOCKS];
 }
 
 // The holder needs some tens of nanoseconds, unless the system has preempted it. So the waiting
 // thread first spins, then yields, then sleeps.
-void gb_brief_lock_wait(struct gb_brief_lock * l) {
+void gb_spin_lock_wait(struct gb_spin_lock * l) {
     for (unsigned n = 0; atomic_load_explicit(&l->held, memory_order_relaxed) != 0 ||
                          atomic_exchange_explicit(&l->held, 1, memory_order_acquire) != 0;
         n++) {
@@ -59,7 +59,8 @@ uint32_t gb_thread_number(void) {
 
 static gb_mutex process_mutexes[GB_N_PROCESS_MUTEXES] = { GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT,
     GB_MUTEX_INIT };
-// One bit per mutex of the process that this thread holds. A fork must not wait for those.
+// One bit for each mutex of the process that this thread holds. A fork must not wait for these
+// mutexes.
 static _Thread_local unsigned held;
 
 void gb_process_lock(enum gb_process_mutex which) {
@@ -243,7 +244,7 @@ static void * main_trampoline(void * arg) {
 }
 
 bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
-    // Does not block the signals of faults, because the faulting thread gets them.
+    // Does not block signals of faults, which go to the faulting thread.
     static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS };
     sigset_t blocked, before;
     sigfillset(&blocked);
@@ -263,21 +264,21 @@ static atomic_uint forks;
 // except the mutex of module loading, because loading may take seconds.
 static bool is_taken_for_fork(int which) { return which != GB_MUTEX_LOADING && !(held & (1u << which)); }
 
-// Takes the locks in their order: first the mutexes of the process, then the brief locks.
+// Takes the locks in their order: first the mutexes of the process, then the spin locks.
 static void before_fork(void) {
     for (int i = 0; i < GB_N_PROCESS_MUTEXES; i++) {
         if (is_taken_for_fork(i)) {
             gb_mutex_lock(&process_mutexes[i]);
         }
     }
-    for (int i = 0; i < GB_BRIEF_LOCKS; i++) {
-        gb_brief_lock(&brief_locks[i]);
+    for (int i = 0; i < GB_SPIN_LOCKS; i++) {
+        gb_spin_lock(&brief_locks[i]);
     }
 }
 
 static void after_fork(void) {
-    for (int i = 0; i < GB_BRIEF_LOCKS; i++) {
-        gb_brief_unlock(&brief_locks[i]);
+    for (int i = 0; i < GB_SPIN_LOCKS; i++) {
+        gb_spin_unlock(&brief_locks[i]);
     }
     for (int i = GB_N_PROCESS_MUTEXES; i-- > 0;) {
         if (is_taken_for_fork(i)) {
@@ -286,7 +287,8 @@ static void after_fork(void) {
     }
 }
 
-// The child has no copy of the thread that was loading a module, so nobody would release its mutex.
+// The child has no copy of the thread that was loading a module, so no thread would release its
+// mutex.
 static void in_child(void) {
     atomic_fetch_add(&forks, 1);
     after_fork();
@@ -299,7 +301,7 @@ static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child
 
 // These locks are last in the order, so their handler must run last before a fork. Handlers run in
 // reverse order of registration. So ours is registered when the library is loaded, before a program
-// that calls it can register its own.
+// that calls it can register its own handlers.
 #    if defined(__GNUC__)
 __attribute__((constructor)) static void watch_forks_early(void) { gb_fork_generation(); }
 #    endif
@@ -327,14 +329,14 @@ bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m) {
         gb_cond_wait(c, m);
         return false;
     }
-    if (gb_cond_wait_for(c, m, GB_POLL_NS) && !gb_poll_is_due()) {  // polls in time even if the thread is woken often
+    if (gb_cond_wait_for(c, m, GB_POLL_NS) && !gb_poll_is_due()) { // polls in time even if the thread is often woken up
         return false;
     }
     const unsigned generation = gb_fork_generation();
     gb_mutex_unlock(m);
     const bool stop = gb_poll();
-    // The poll has forked, and this is the child. A thread that could hold the mutex is in the
-    // parent.
+    // The poll has forked, and this is the child. Only the parent has threads that could hold the
+    // mutex.
     if (gb_fork_generation() != generation) {
         gb_mutex_init(m);
         gb_cond_init(c);

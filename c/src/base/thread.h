@@ -1,5 +1,5 @@
-// thread.h - threads and locks of the operating system: POSIX or Windows. Also the effect of a fork
-// on each lock, and access to fields that threads share without a lock.
+// thread.h - threads and locks of the operating system: POSIX or Windows. It also defines how a
+// fork affects each lock, and accesses fields that threads share without a lock.
 #ifndef GB_BASE_THREAD_H
 #define GB_BASE_THREAD_H
 
@@ -36,11 +36,11 @@ bool gb_cond_init(gb_cond * c);
 void gb_cond_destroy(gb_cond * c);
 void gb_cond_wait(gb_cond * c, gb_mutex * m);
 // Waits at most `ns` nanoseconds. False: the time is over. As with gb_cond_wait, the caller holds m
-// and checks its condition again, because a wait may end without a reason.
+// and checks its condition again, because a wait may end spuriously.
 bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns);
 // As gb_cond_wait, but calls the thread's poll (current.h) from time to time, with the mutex
-// released. True: the poll asks to give up, or it has forked. The child of a fork has no thread
-// that could signal.
+// released. True: the poll asks to stop, or it has forked, and the child has no thread that could
+// signal.
 bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m);
 void gb_cond_broadcast(gb_cond * c);
 
@@ -49,8 +49,8 @@ void gb_cond_broadcast(gb_cond * c);
 bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg);
 void gb_thread_join(gb_thread t);
 
-// The same without a report and without memory: the caller owns `main` until the thread ends. The
-// thread blocks asynchronous signals, so that the program's threads get them.
+// The same without a report and without allocating: the caller owns `main` until the thread ends.
+// The thread blocks asynchronous signals, so that the program's threads get them.
 struct gb_thread_main {
     void (*run)(void * arg);
     void * arg;
@@ -58,22 +58,22 @@ struct gb_thread_main {
 bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main);
 
 // A child of a fork has one thread. Objects that other threads were locking or changing stay locked
-// or half changed in it. Three kinds of state differ in how a fork treats them:
-//   State of the whole process has a process mutex (below) if a change of it may allocate, report
-//   or wait for the system. The forking thread takes all process mutexes during the fork, so their
-//   state is consistent in the child. State that exists many times (contexts), or that a few
-//   hundred instructions change, has a brief lock (below). The forking thread takes these as well.
-//   An object with a mutex or threads of its own stores gb_fork_generation(). A function that finds
-//   another generation runs in a child. It makes new locks and discards pending work
-//   (threadpool.c, sim_device.c, sched/run/).
+// or half changed in it. There are three kinds of state:
+//  State of the whole process has a process mutex (below) if a change of it may allocate, report
+//  or wait for the system. The forking thread takes all process mutexes during the fork, so their
+//  state is consistent in the child. State that exists many times (contexts), or that a few
+//  hundred instructions change, has a spin lock (below). The forking thread takes these as well.
+//  An object with its own mutex or threads stores gb_fork_generation(). A function that finds
+//  another generation runs in a child. It makes new locks and discards pending work
+//  (threadpool.c, sim_device.c, sched/run/).
 
-// How many forks lie between the process that first called this function and the calling process. A
-// changed number means that the caller is in a child.
+// The number of forks between the process that first called this function and the calling process.
+// A changed number means that the caller is in a child.
 unsigned gb_fork_generation(void);
 
-// The mutexes of the process, in the order in which a thread may take them. No user code runs under
-// them, except under the first, which guards the loading of modules. A fork does not wait for that
-// mutex, and the child makes a new one.
+// The mutexes of the process, in the order in which a thread may take them. No user code runs while
+// a thread holds them, except for the first, which guards the loading of modules. A fork does not
+// wait for that mutex, and the child makes a new one.
 enum gb_process_mutex {
     GB_MUTEX_LOADING,
     GB_MUTEX_MODULES,
@@ -88,35 +88,33 @@ void gb_process_unlock(enum gb_process_mutex which);
 // Calls init() exactly once per `once`. Other threads wait until it has returned.
 void gb_call_once(gb_once * once, void (*init)(void));
 
-// Locks for sections of a few hundred instructions. A thread that holds a brief lock takes no other
-// lock, allocates nothing, reports nothing and calls no user code. So brief locks are last in every
-// lock order. The process has GB_BRIEF_LOCKS of them, and objects share them. A fork waits until
+// Locks for sections of a few hundred instructions. A thread that holds a spin lock takes no other
+// lock, allocates nothing, reports nothing and calls no user code. So spin locks are last in every
+// lock order. The process has GB_SPIN_LOCKS of them, and objects share them. A fork waits until
 // all are free, so in the child they are free and the guarded state is consistent.
-enum { GB_BRIEF_LOCKS = 64 };
-struct gb_brief_lock {
+enum { GB_SPIN_LOCKS = 64 };
+struct gb_spin_lock {
     _Alignas(64) atomic_uint held; // alone in its cache line
 };
 // The lock of an object, chosen by its address.
-struct gb_brief_lock * gb_brief_lock_for(const void * object);
-// Waits for a lock that another thread holds. The slow half of gb_brief_lock.
-void gb_brief_lock_wait(struct gb_brief_lock * l);
+struct gb_spin_lock * gb_spin_lock_for(const void * object);
+// Waits for a lock that another thread holds. The slow half of gb_spin_lock.
+void gb_spin_lock_wait(struct gb_spin_lock * l);
 
-static inline void gb_brief_lock(struct gb_brief_lock * l) {
+static inline void gb_spin_lock(struct gb_spin_lock * l) {
     if (atomic_exchange_explicit(&l->held, 1, memory_order_acquire) != 0) {
-        gb_brief_lock_wait(l);
+        gb_spin_lock_wait(l);
     }
 }
 
-static inline void gb_brief_unlock(struct gb_brief_lock * l) {
-    atomic_store_explicit(&l->held, 0, memory_order_release);
-}
+static inline void gb_spin_unlock(struct gb_spin_lock * l) { atomic_store_explicit(&l->held, 0, memory_order_release); }
 
 // A unique number of the calling thread, never 0. A child keeps it after a fork.
 uint32_t gb_thread_number(void);
 
-// Access to a field that C programs see as a plain one, and that one thread may read while another
-// writes it: one aligned access. A reader with ACQUIRE of a value written with RELEASE also sees
-// all earlier writes. Setting and clearing bits of a char is atomic.
+// Accesses a field that C programs see as a plain one, and that one thread may read while another
+// one writes it, in one aligned access. A reader with ACQUIRE of a value written with RELEASE also
+// sees all earlier writes. Setting and clearing bits of a char is atomic.
 #if defined(__GNUC__)
 // gcc 12 for RISC-V needs a library for bytes, but has instructions for words.
 #    if __GCC_ATOMIC_CHAR_LOCK_FREE < 2

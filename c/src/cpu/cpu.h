@@ -38,9 +38,8 @@ struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_n
 // The same for the nodes of a graph. A view of a graph has size 0. After a run of a view, the
 // caller may read the sources of its last node, so the plan stores them.
 struct gb_cpu_plan * gb_cpu_plan_of_graph(const struct ggml_cgraph * cgraph, int n_threads);
-// A new plan of the same list for another number of threads; the old plan stays as it is.
+// A new plan of the same list for another number of threads. The old plan does not change.
 struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_threads);
-// NULL is allowed.
 void gb_cpu_plan_free(struct gb_cpu_plan * plan);
 // Bytes of scratch memory that a run needs, with slack for alignment. 0: no operator needs any.
 size_t gb_cpu_plan_work_size(const struct gb_cpu_plan * plan);
@@ -67,7 +66,7 @@ void gb_cpu_copy_elements(void * to, const void * from, const struct ggml_tensor
 
 // The algorithm that computes a product (MUL_MAT, MUL_MAT_ID, OUT_PROD) with the kernels of a level
 // (NULL: the default). Returns the name of the i-th candidate, counted from 0. *why is the reason
-// why it declines, a static text. *why NULL: it takes the product. Returns NULL after that
+// why it declines, a static text, or NULL if it computes the product. Returns NULL after that
 // candidate. Returns NULL and reports the failure for other nodes and levels. Depends on types and
 // shapes only. A fused step uses the same algorithms, except attention, which has separate kernels.
 const char * gb_cpu_product_algorithm(const struct ggml_tensor * node, const char * level, int i, const char ** why);

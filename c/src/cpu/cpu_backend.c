@@ -48,7 +48,7 @@ static GGML_CALL const char * name_of(ggml_backend_t backend) {
 // Returns NULL and reports the failure, with the name of the public function, for other backends.
 static struct cpu * cpu_of(ggml_backend_t backend, const char * func) {
     GB_FAIL_IF_RETURNING(!ggml_backend_is_cpu(backend), NULL, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'backend_cpu' is no CPU backend", func);
+        "%s: argument 'backend_cpu' is not a CPU backend", func);
     return backend->context;
 }
 

@@ -89,7 +89,7 @@ static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggm
 }
 
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    (void) gb_fill(buffer->context, value, buffer->size); // an interrupt is left as the thread's failure
+    (void) gb_fill(buffer->context, value, buffer->size); // an interrupt stays as the thread's failure
 }
 
 // free_buffer NULL: the buffer does not own its memory.

@@ -66,8 +66,8 @@ static void detect_leaf1(struct gb_cpu_features * f, const uint32_t * r, bool ym
     f->f16c = ymm && bit(r[ECX], 29);
 }
 
-// Bit numbers are those of CPUID leaf 7, subleaves 0 and 1. Every other AVX-512 flag implies avx512f, because levels
-// count on the base set.
+// Bit numbers are those of CPUID leaf 7, subleaves 0 and 1. Every other AVX-512 flag implies
+// avx512f, because levels rely on the base set.
 static void detect_leaf7(struct gb_cpu_features * f, bool ymm, bool zmm, bool tiles) {
     uint32_t r[4], r1[4] = { 0 };
     cpuid(7, 0, r);
@@ -104,7 +104,7 @@ static void detect_machine(struct gb_cpu_features * f) {
     }
 }
 
-// One leaf of Intel, or one of AMD in the same form, lists the caches.
+// A leaf of Intel, or a leaf of AMD in the same form, lists the caches.
 size_t gb_cpu_cache_size(int level) {
     uint32_t r[4];
     cpuid(0, 0, r);
@@ -167,7 +167,7 @@ static void detect_machine(struct gb_cpu_features * f) {
 
 #else
 
-static void detect_machine(struct gb_cpu_features * f) { // only what the compiler may use anyway
+static void detect_machine(struct gb_cpu_features * f) { // only instructions that the compiler may use anyway
 #    ifdef __ARM_NEON
     f->neon = true;
 #    endif
@@ -232,7 +232,7 @@ int ggml_cpu_has_fp16_va(void) { return gb_cpu_features()->fp16; }
 int ggml_cpu_has_wasm_simd(void) { return gb_cpu_features()->wasm_simd; }
 int ggml_cpu_has_vsx(void) { return gb_cpu_features()->vsx; }
 
-// Libraries: fixed when the library is built.
+// Libraries are fixed when this library is built.
 #ifdef GGML_USE_CUBLAS
 #    define HAS_CUBLAS 1
 #else

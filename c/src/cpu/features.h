@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// A flag is set only if the instructions exist and the operating system saves the registers they use.
-// The members bear the names that levels.def uses in its conditions.
+// A flag is set only if the instructions exist and the operating system saves the registers they
+// use. levels.def uses the names of the members in its conditions.
 struct gb_cpu_features {
     // x86-64
     bool sse3, ssse3, sse41, sse42, popcnt;
@@ -16,7 +16,7 @@ struct gb_cpu_features {
     bool amx_tile, amx_bf16;
     // arm64
     bool neon, arm_fma, fp16, dotprod, i8mm, bf16, sve;
-    // decided when compiling: there is no portable way to ask
+    // decided when compiling, because there is no portable way to detect them
     bool wasm_simd, vsx;
 };
 

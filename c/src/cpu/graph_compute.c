@@ -2,7 +2,7 @@
 // backend.
 //
 // Each call makes a new plan, because the graph may have changed. It borrows threads while it runs.
-// So several calls on different graphs can run at once.
+// So several calls on different graphs can run at the same time.
 #include "base/mem.h"
 #include "base/status.h"
 #include "cpu/cpu.h"

@@ -17,8 +17,7 @@
 #define BATCH_BYTES ((size_t) 1 << 20)  // between two reads of the clock
 #define ALIGNMENT 4096
 
-// Shared by all threads of a measurement. Each thread writes its own entry of `rates`, nothing
-// else.
+// Shared by all threads of a measurement. Each thread writes only its own entry of `rates`.
 struct measurement {
     struct gb_cpu_pool * pool;
     const struct gb_kernels * kernels;
@@ -73,8 +72,8 @@ static void measure_part(void * arg, int ith, int nth) {
     m->rates[ith] = work / ((double) (now - start) * 1e-9);
 }
 
-// The sum of the threads' rates. Returns 0 and reports the failure if threads or memory are
-// missing.
+// The sum of the threads' rates. Returns 0 and reports the failure if threads or memory are not
+// available.
 static double run_measurement(struct measurement * m, int n_threads) {
     double total = 0;
     m->rates = gb_calloc((size_t) n_threads, sizeof(double));

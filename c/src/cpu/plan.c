@@ -1,8 +1,8 @@
-// plan.c - compiles a list of nodes for a number of threads. It checks each node, asks its operator
-// for the number of threads and the scratch memory, and cuts the list into steps (plan.h).
+// plan.c - compiles a list of nodes for a number of threads. It checks each node, gets the number
+// of threads and the scratch memory from its operator, and cuts the list into steps (plan.h).
 //
 // Views compute nothing, so no job contains them. A plan works with all kernel levels. It depends
-// only on the structure of the graph. The run checks where tensors lie (run.c).
+// only on the structure of the graph. The run checks where tensors are (run.c).
 #include "cpu/plan.h"
 
 #include "base/mem.h"
@@ -15,8 +15,8 @@
 // hold at least two nodes.
 enum { STEPS_A_NODE = 1 + (GB_FUSION_KINDS + 1) / 2 };
 
-// The checks go from the general to the particular. The operator's reason comes before the
-// builder's rule, because it is more specific.
+// The checks go from general to specific. The operator's reason comes before the builder's rule,
+// because it is more specific.
 const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     if (node == NULL) {
         return "there is no node";
@@ -44,7 +44,7 @@ static int count_sources(const struct ggml_tensor * node) {
     return n;
 }
 
-// Asks the operator once. The answers hold for every run of the plan.
+// Queries the operator once. The answers hold for every run of the plan.
 static enum ggml_status plan_job(struct gb_cpu_job * job, struct ggml_tensor * node, int n_threads) {
     const char * reason = ggml_cpu_unsupported_reason(node);
     if (reason != NULL) {
@@ -78,7 +78,7 @@ static void add_plain(struct gb_cpu_plan * plan, int i_job) {
 }
 
 // The first kind, from `kind` on, of a fused step that jobs [i, end) can begin, with *n jobs.
-// GB_FUSE_NOT: no kind fits.
+// GB_FUSE_NOT if no kind fits.
 static int find_fusion(const struct gb_cpu_plan * plan, int i, int end, int kind, int * n) {
     struct ggml_tensor * nodes[GB_FUSE_MAX];
     for (; kind < GB_FUSION_KINDS && end - i > 1; kind++) {
@@ -106,8 +106,8 @@ static void add_fused(struct gb_cpu_plan * plan, int first, int count, enum gb_f
     plan->work_size = GB_MAX(plan->work_size, work);
 }
 
-// Adds steps for jobs [i, end), with fusions of `kind` and later kinds. Calls itself for the
-// unfused steps. The depth is at most the number of kinds.
+// Adds steps for jobs [i, end), with fusions of `kind` and later kinds. Recurses for the unfused
+// steps. The depth is at most the number of kinds.
 static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
     for (int n = 1; i < end; i += n) {
         const int found = plan->fuses ? find_fusion(plan, i, end, kind, &n) : GB_FUSE_NOT;

@@ -7,10 +7,10 @@
 // - a sequence of jobs that one thread does, or
 // - a fused step: several jobs that are computed together (fuse/fuse.h).
 //
-// The unfused steps for the same jobs follow each fused step. A run takes them if fusing is not
-// safe with the memory of that run.
+// The unfused steps for the same jobs follow each fused step. A run uses them if fusing is not safe
+// with the memory of that run.
 //
-// Invariant: the steps that a run takes contain each job of the plan once, in order.
+// Invariant: the steps that a run executes contain each job of the plan once, in order.
 #ifndef GB_CPU_PLAN_H
 #define GB_CPU_PLAN_H
 
@@ -25,14 +25,14 @@ struct gb_cpu_job { // a node that is computed
     const struct gb_cpu_op * op;
     size_t work_size;
     int n_tasks;
-    int n_src; // sources beyond this slot are NULL
+    int n_src; // all later sources are NULL
 };
 
 struct gb_cpu_step {
     int first, count; // jobs; count > 1 only if n_tasks == 1 or fused
     int16_t n_tasks;
     uint8_t fusion;   // enum gb_fusion_kind; GB_FUSE_NOT: none
-    bool apart;       // fused, but this run takes the unfused steps after it
+    bool apart;       // fused, but this run executes the unfused steps after it
     int n_instead;    // fused: number of unfused steps after it
     size_t work_size; // of a fused step
 };
@@ -43,13 +43,13 @@ struct gb_cpu_plan_times {
     int64_t woken_ns, alone_ns; // with threads that slept; by the caller alone
     int n_woken;                // runs in woken_ns, at most 2; the first run finds its memory cold
     unsigned n_rested;          // runs whose threads slept, with the team or alone
-    int64_t ended_ns;           // gb_time_ns() when the last run alone ended
-    unsigned alone_left;        // runs that the caller still does alone, after threads held it up
-    unsigned alone_next;        // initial alone_left of the last time
+    int64_t ended_ns;           // gb_time_ns() when the last run by the caller alone ended
+    unsigned alone_left;        // remaining runs by the caller alone, after threads delayed it
+    unsigned alone_next;        // next initial value of alone_left
 };
 
-// The lists follow the struct in one allocation (plan.c). A run changes only `apart` of steps, and
-// `times`.
+// The lists follow the struct in one allocation (plan.c). A run changes only `times`, and `apart`
+// of steps.
 struct gb_cpu_plan {
     struct ggml_tensor ** nodes; // all of the list, views too
     struct gb_cpu_job * jobs;

@@ -1,14 +1,12 @@
 // run.c - runs a plan on a team of threads.
 //
-// The whole team goes through the steps of the plan, with a barrier after each step. So a node sees
-// all effects of earlier nodes. The caller computes a plan alone if no node uses a second thread.
-// It also computes a plan alone that is shorter than waking or waiting for threads (struct
+// The whole team executes the steps of the plan, with a barrier after each step. So a node sees all
+// effects of earlier nodes. The caller computes a plan alone if no node uses a second thread. It
+// also computes a plan alone that is shorter than waking or waiting for threads (struct
 // gb_cpu_plan_times).
 //
-// Invariant: the last thread that arrives at a barrier decides for all whether to go on. So after a
-// failure or an abort, no thread waits at a barrier that the others skip.
-//
-// Called by graph_compute.c (public graph functions), cpu_backend.c, and the simulated device.
+// Invariant: the last thread that arrives at a barrier decides for all whether to continue. So
+// after a failure or an abort, no thread waits at a barrier that other threads skip.
 #include <stdatomic.h>
 
 #include "backend/profile.h"
@@ -33,7 +31,7 @@ static enum ggml_status check_placed(const struct ggml_tensor * t, const struct 
     const struct ggml_tensor * root = gb_root(t);
     if (!gb_view_is_bound(t)) {
         char text[GB_DESCRIBE_SIZE];
-        return gb_fail(GGML_STATUS_INVALID_STATE, "CPU: view %s does not lie where its source '%s' is now",
+        return gb_fail(GGML_STATUS_INVALID_STATE, "CPU: view %s is not where its source '%s' is now",
             gb_describe(t, text), root->name);
     }
     if (root->buffer == NULL || root->buffer == *host) {
@@ -48,8 +46,8 @@ static enum ggml_status check_placed(const struct ggml_tensor * t, const struct 
     return GGML_STATUS_SUCCESS;
 }
 
-// Checks that all nodes, with views, and all sources of computed nodes have memory. Reports the
-// first tensor without memory.
+// Checks that all nodes, including views, and all sources of computed nodes have memory. Reports
+// the first tensor without memory.
 static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
     const void * host = NULL;
     for (int i = 0; i < plan->n_nodes; i++) {
@@ -74,7 +72,7 @@ static void run_job(struct gb_cpu_team * team, const struct gb_cpu_job * job, in
     job->op->run(&call, job->node);
 }
 
-// Computes the jobs of a step of one thread. It calls the abort callback before each job but the
+// Computes the jobs of a step of one thread. Calls the abort callback before each job except the
 // first, because many small jobs may take as long as a large one.
 static void run_alone(struct gb_cpu_team * team, const struct gb_cpu_step * step) {
     for (int i = step->first; i < step->first + step->count; i++) {
@@ -101,7 +99,7 @@ static void run_fused(struct gb_cpu_team * team, const struct gb_cpu_step * step
     gb_fusion_of((enum gb_fusion_kind) step->fusion)->run(&call, nodes, n);
 }
 
-// A thread without a task in the step goes straight to the barrier.
+// A thread without a task in the step goes directly to the barrier.
 static void run_step(struct gb_cpu_team * team, const struct gb_cpu_step * step, int ith, int nth) {
     const int n_tasks = GB_MIN(step->n_tasks, nth);
     if (ith >= n_tasks) {
@@ -130,8 +128,8 @@ static void run_stamped(struct gb_cpu_team * team, int i, int ith, int nth) {
     stamps->worked[ith * team->plan->n_steps + i] = gb_time_ns() - begin - *waited;
 }
 
-// The last thread that arrives at the barrier calls this while the others wait. All threads read
-// the decision after the barrier.
+// The last thread that arrives at the barrier calls this while the other threads wait. All threads
+// read the decision after the barrier.
 static void decide(void * arg) {
     struct gb_cpu_team * team = arg;
     team->stop = gb_cpu_team_is_halted(team);
@@ -144,11 +142,11 @@ static void poll_while_waiting(void * arg) { // workers may have long tasks or c
     }
 }
 
-// A caller that waited for fewer nanoseconds in a run is not held up.
+// A caller that waited for less time in a run was not delayed.
 #define HELD_UP_NS 1000000
 
 // True if the caller alone would have computed the steps so far in less time. The estimate assumes
-// that each thread has as much work as the caller. If another process takes the processor of a
+// that each thread has as much work as the caller. If another process runs on the processor of a
 // thread for milliseconds, the whole team waits at the next barrier.
 static bool is_held_up(const struct gb_cpu_team * team, int nth) {
     const int64_t waited = gb_cpu_pool_waited_ns();
@@ -159,8 +157,9 @@ static bool is_held_up(const struct gb_cpu_team * team, int nth) {
     return (took - waited) * nth < took;
 }
 
-// The work of each thread: the steps of this run, with a barrier after each but the last. A run computes either a fused
-// step or its unfused steps. A caller whose threads are delayed dismisses them and goes on alone.
+// The work of each thread: the steps of this run, with a barrier after each except the last. A run
+// computes either a fused step or its unfused steps. A caller whose threads are delayed dismisses
+// them and continues alone.
 static void team_main(void * arg, int ith, int nth) {
     struct gb_cpu_team * team = arg;
     const struct gb_cpu_plan * plan = team->plan;
@@ -177,7 +176,7 @@ static void team_main(void * arg, int ith, int nth) {
             run_stamped(team, now, ith, nth);
         }
         if (i == plan->n_steps) {
-            return; // after the last step the pool waits for all
+            return; // after the last step the pool waits for all threads
         }
         if (ith == 0) {
             gb_cpu_team_poll_abort(team);
@@ -212,16 +211,16 @@ static enum ggml_status outcome(struct gb_cpu_team * team) {
     return status == GGML_STATUS_SUCCESS ? status : gb_fail(status, "%s", team->message);
 }
 
-// Early programs read perf_runs. It wraps around instead of overflowing.
+// Early programs read perf_runs. It wraps around without undefined behaviour.
 static void count_runs(const struct gb_cpu_plan * plan) {
     for (int i = 0; i < plan->n_nodes; i++) {
         plan->nodes[i]->perf_runs = (int) ((unsigned) plan->nodes[i]->perf_runs + 1u);
     }
 }
 
-// Chooses the fused steps that this run takes. Each run chooses anew because the tensors may have
-// moved. A fused step that leaves results out must not end a part of a graph. It may end a whole
-// graph only if its kind has `may_end`.
+// Chooses the fused steps of this run. Each run chooses again because the tensors may have moved. A
+// fused step that leaves results out must not end a part of a graph. It may end a whole graph only
+// if its kind has `may_end`.
 static void choose_steps(struct gb_cpu_plan * plan) {
     for (int i = 0; i < plan->n_steps && plan->fuses; i++) {
         struct gb_cpu_step * step = &plan->steps[i];
@@ -236,11 +235,11 @@ static void choose_steps(struct gb_cpu_plan * plan) {
     }
 }
 
-// Runs that take longer are never tried alone.
+// Runs that take longer are never computed alone.
 #define SHORT_NS 200000
-// One run in this many tries the slower choice again.
+// One run in this many uses the slower choice, to measure it again.
 #define RETRY_EVERY 32
-// Limits of the number of runs that a caller does alone after threads held it up.
+// Limits of the number of runs that a caller computes alone after threads delayed it.
 #define ALONE_LEAST 8
 #define ALONE_MOST 4096
 #define ALONE_NS 2000000000
@@ -260,9 +259,9 @@ static void remember_alone(struct gb_cpu_plan_times * t, int64_t took, int64_t n
     t->ended_ns = now;
 }
 
-// The caller is held up if waiting makes a run with the team slower than a run alone. It then
-// computes some runs alone, for ALONE_NS at most. Each further hold-up doubles the number of runs.
-// A run without one halves it.
+// The caller is delayed if waiting makes a run with the team slower than a run alone. It then
+// computes some runs alone, for ALONE_NS at most. Each further delay doubles the number of runs. A
+// run without delay halves it.
 static void note_waiting(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest, int64_t took, bool solo) {
     const bool is_short = took - rest->waited_ns < SHORT_NS && t->alone_ns < SHORT_NS;
     const bool held_up =
@@ -297,9 +296,9 @@ static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest,
     }
 }
 
-// If the threads sleep, the team runs a short plan twice, then the caller runs it once alone. From
-// then on, the choice that is faster on average is taken. One run in RETRY_EVERY takes the other
-// choice, to notice a change.
+// If the threads sleep, the team runs a short plan twice, then the caller runs it once alone. After
+// that the choice that is faster on average is used. One run in RETRY_EVERY uses the other choice,
+// to notice a change.
 static bool is_better_alone(const struct gb_cpu_plan * plan) {
     const struct gb_cpu_plan_times * t = &plan->times;
     const bool is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS;
@@ -307,7 +306,7 @@ static bool is_better_alone(const struct gb_cpu_plan * plan) {
     return is_short && !plan->has_custom && (t->alone_ns == 0 || (t->alone_ns < t->woken_ns) != other);
 }
 
-// Threads that are awake take part unless they held up the caller. The times of a stopped run are
+// Threads that are awake take part unless they delayed the caller. The times of a stopped run are
 // ignored.
 static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
     struct gb_cpu_rest rest = { .may_be_alone = is_better_alone(plan),
@@ -374,7 +373,7 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
 }
 
 // Fails if a mapped file was truncated while the run read it, because its missing pages read as
-// zeros. Most tensors lie in few buffers and files, so the function remembers the last ones.
+// zeros. Most tensors are in few buffers and files, so the function remembers the last ones.
 static enum ggml_status check_files(const struct gb_cpu_plan * plan) {
     enum { SEEN = 4 };
     ggml_backend_buffer_t other = NULL;       // a buffer without a mapped file

@@ -63,8 +63,8 @@ struct context {
     const char * level;
 };
 
-// The jobs of a step of one thread. The other threads waited. The last job includes the final
-// barrier.
+// Adds the jobs of a step of one thread, during which the other threads waited. The last job
+// includes the final barrier.
 static void add_alone(const struct context * c, const struct gb_cpu_step * step, int64_t start, int64_t end) {
     for (int j = step->first; j < step->first + step->count; j++) {
         struct ggml_tensor * const node = c->plan->jobs[j].node;

@@ -1,8 +1,8 @@
 // team.c - services of a run for operators: barriers, checks for an abort, sharing of work, and the
 // first failure.
 //
-// Invariant: the last thread that arrives at a barrier decides for all whether to go on. So after a
-// failure or an abort, no thread waits at a barrier that the others skip.
+// Invariant: the last thread that arrives at a barrier decides for all whether to continue. So
+// after a failure or an abort, no thread waits at a barrier that other threads skip.
 #include "cpu/team.h"
 
 #include <stdarg.h>
@@ -25,7 +25,7 @@ void gb_cpu_team_ask(struct gb_cpu_team * team) {
     }
 }
 
-// The slow path of gb_cpu_stopped, once in about GB_CPU_PACE nanoseconds of work.
+// The slow path of gb_cpu_stopped, about once in GB_CPU_PACE nanoseconds of work.
 bool gb_cpu_look(const struct gb_cpu_call * call) {
     if (call->pace->asks && !gb_cpu_team_is_halted(call->team)) {
         gb_cpu_team_poll_abort(call->team);
@@ -35,7 +35,7 @@ bool gb_cpu_look(const struct gb_cpu_call * call) {
     return halted;
 }
 
-// Called by the last thread to arrive at a barrier inside a node, while the others wait.
+// Called by the last thread that arrives at a barrier inside a node, while the other threads wait.
 static void decide_in_node(void * arg) {
     struct gb_cpu_team * team = arg;
     team->leave = gb_cpu_team_is_halted(team);
@@ -56,9 +56,9 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
 
 // ------------------------------------------------------------------------------------------------------- work sharing
 //
-// gb_cpu_pool_taken of a thread holds the number of slots taken from its part, in the lower bits.
-// The upper bits hold the epoch. A number of an earlier epoch counts as zero. So nothing resets it,
-// and threads can take slots from the part of a thread that has not started.
+// gb_cpu_pool_taken of a thread is the number of slots taken from its part, in the lower bits. The
+// upper bits are the epoch. A number of an earlier epoch counts as zero. So nothing resets it, and
+// threads can take slots from the part of a thread that has not started.
 //
 // Invariant: each slot is taken once. Each thread empties its own part before it ends, so no slot
 // is left.
@@ -66,7 +66,7 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
 #define TAKEN_BITS 16
 #define SLOTS 32 // of a part, at most
 #define SLOTS_LEAST 4 // of a part that can be taken from
-#define VISITS 8 // parts that a thread checks, with its own; a check fetches a line of another core
+#define VISITS 8 // parts that a thread checks, including its own; a check fetches a cache line of another core
 
 struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n, int64_t slot) {
     struct gb_cpu_taking t = { .call = call, .n = n, .per = gb_div_up(n, call->nth), .slot = slot };
@@ -78,8 +78,8 @@ struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n
     return t;
 }
 
-// Takes a quarter of the remaining slots, at least one. Returns their number. *first: the first
-// one.
+// Takes a quarter of the remaining slots, at least one. Returns their number. *first: the first of
+// them.
 static int64_t take_slots(atomic_ullong * taken, uint64_t epoch, int64_t slots, int64_t * first) {
     unsigned long long now = atomic_load_explicit(taken, memory_order_relaxed);
     for (;;) {
@@ -118,7 +118,7 @@ bool gb_cpu_take(struct gb_cpu_taking * t, int64_t * first, int64_t * last, int6
 }
 
 // The exchange of `claimed` makes one thread the owner of `message`. `halted` is set after
-// `message`, so that a reader after the run finds the message complete.
+// `message`, so a reader after the run finds the message complete.
 void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
     const char * fmt, ...) {
     struct gb_cpu_team * team = call->team;

@@ -10,15 +10,15 @@
 #include "cpu/cpu.h"
 #include "cpu/ops/ops.h"
 
-// Lives on the stack of the calling thread during one run. Only the last thread that arrives at a
+// Exists on the stack of the calling thread during one run. Only the last thread that arrives at a
 // barrier writes `stop`, `leave` and `solo`. Threads read them only after the barrier.
 struct gb_cpu_team {
-    const struct gb_cpu_plan * plan; // of run.c
+    const struct gb_cpu_plan * plan; // the plan that run.c runs
     const struct gb_cpu_run * run;
     struct gb_cpu_pool * pool; // NULL when one thread runs alone
     void * work;               // aligned
     atomic_int claimed;        // a failure is being, or has been, written to halted and message
-    // an enum ggml_status: why not to go on; read between steps, and between pieces of long nodes
+    // an enum ggml_status: the reason to stop; read between steps, and between pieces of long nodes
     atomic_int halted;
     bool stop;        // whether the run was halted when the last thread left the step
     bool leave;       // whether it was halted when the last thread reached the barrier in the node
@@ -29,8 +29,8 @@ struct gb_cpu_team {
     struct gb_cpu_stamps * stamps; // NULL: no profile
 };
 
-// Relaxed order is enough. Barriers order all decisions of the team. Between barriers, a thread
-// that sees a halt late only does unneeded work.
+// Relaxed order is enough. Barriers order all decisions of the team. A thread between barriers that
+// sees a halt late only does unneeded work.
 static inline bool gb_cpu_team_is_halted(struct gb_cpu_team * team) {
     return atomic_load_explicit(&team->halted, memory_order_relaxed) != GGML_STATUS_SUCCESS;
 }

@@ -2,8 +2,8 @@
 //
 // All waits use gates. A gate is a number that only grows. A thread that waits for a change spins
 // for a short time, then sleeps. Spinning pays because a wake-up through the system costs more than
-// most nodes. After PATIENCE_NS, a spinning thread yields its processor between two reads. In a
-// team larger than the machine, threads yield from the start.
+// most nodes. After PATIENCE_NS, a spinning thread yields its processor between two reads. If the
+// team is larger than the machine, threads yield from the start.
 // - The gate of a worker opens when the worker has work.
 // - The gate of the pool opens when the last worker is done.
 // - The gate of a barrier opens when the last thread arrives.
@@ -27,10 +27,10 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-#define SPIN_NS 50000 // how long to spin before sleeping
-#define PATIENCE_NS 5000 // how long to spin without yielding
+#define SPIN_NS 50000 // duration of spinning before sleeping
+#define PATIENCE_NS 5000 // duration of spinning without yielding
 #define RELAXES 32 // reads of the gate between two reads of the clock
-#define LOOK_NS 1000000 // least time between two checks for a processor other than the caller's
+#define LOOK_NS 1000000 // minimum time between two checks for a processor other than the caller's
 #define ADOPTING UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
 
 // `seq` is the gate's number. Spinning threads read only `seq`. Sleeping threads use the mutex and
@@ -71,12 +71,12 @@ struct gb_cpu_pool {
     int nth; // of the run
     void * tag; // gb_run() of the caller
     int processor; // of the caller when the run began
-    int n_threads; // at most, the caller included
+    int n_threads; // maximum, including the caller
     int n_started; // workers that exist; protected by `running`
     bool no_more; // the system refused a thread; the pool starts no more
     bool exiting;
     int64_t patience_ns;
-    atomic_uint generation; // gb_fork_generation() in which the workers live
+    atomic_uint generation; // gb_fork_generation() of the process that has the workers
     struct worker workers[]; // n_threads - 1
 };
 
@@ -130,7 +130,7 @@ static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns,
                 return true;
             }
         }
-        if (now - *start >= patience_ns) { // the opener may be waiting for this processor
+        if (now - *start >= patience_ns) { // the opener may need this processor
             gb_thread_yield();
         }
         now = gb_time_ns();
@@ -203,8 +203,8 @@ uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool) { return pool->epoch
 // ------------------------------------------------------------------------------------------------------------- workers
 
 // Moves a worker off the caller's processor if another processor is idle. In a virtual machine,
-// Linux takes a sleeping processor for one that the host has taken away. So it wakes a thread on
-// the processor of its waker, and both share it for tens of milliseconds.
+// Linux may treat a sleeping processor as taken away by the host. It then wakes a thread on the
+// processor of its waker, and both threads share it for tens of milliseconds.
 static void leave_caller(struct worker * w) {
     const int processor = w->pool->processor;
     if (processor < 0 || w->pool->patience_ns == 0 || gb_this_processor() != processor) {
@@ -241,7 +241,7 @@ static void worker_main(void * arg) {
     }
 }
 
-// False: the system refuses the thread or its gate. Everything is cleaned up.
+// False: the system refuses the thread or its gate. Everything is freed then.
 static bool start_worker(struct gb_cpu_pool * pool, int i) {
     struct worker * w = &pool->workers[i];
     w->pool = pool;
@@ -257,15 +257,15 @@ static bool start_worker(struct gb_cpu_pool * pool, int i) {
     return true;
 }
 
-// Starts workers until n exist, and returns how many exist, at most n. Fewer workers are no error:
-// the team is smaller.
+// Starts workers until n exist, and returns the number of existing workers, at most n. Fewer
+// workers are no error, because the team is then smaller.
 static int start_workers(struct gb_cpu_pool * pool, int n) {
     while (pool->n_started < n && !pool->no_more) {
         if (start_worker(pool, pool->n_started)) {
             pool->n_started++;
         } else {
             pool->no_more = true;
-            gb_log(GGML_LOG_LEVEL_WARN, "CPU: the system gives no more threads, going on with %d of %d",
+            gb_log(GGML_LOG_LEVEL_WARN, "CPU: the system cannot start more threads, continuing with %d of %d",
                 pool->n_started + 1, pool->n_threads);
         }
     }
@@ -274,7 +274,7 @@ static int start_workers(struct gb_cpu_pool * pool, int n) {
 
 // ---------------------------------------------------------------------------------------------------------------- pool
 
-// False: the system refuses a lock. The function destroys the locks that it has made.
+// False: the system refuses a lock. Destroys the locks that it has made.
 static bool init_locks(struct gb_cpu_pool * pool) {
     if (!gb_mutex_init(&pool->running)) {
         return false;
@@ -326,7 +326,8 @@ struct gb_cpu_pool * gb_cpu_pool_new(int n_threads) {
 }
 
 // In a forked child: creates the locks again, because threads that did not survive may hold them.
-// Workers start when needed. If several threads of the child call this at once, one does the work.
+// Workers start when needed. If several threads of the child call this at the same time, one does
+// the work.
 static void adopt_after_fork(struct gb_cpu_pool * pool) {
     const unsigned now = gb_fork_generation();
     unsigned last = atomic_load(&pool->generation);
@@ -432,14 +433,14 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
     waited_ns = outer_waited;
     gb_mutex_unlock(&pool->running);
     GB_FAIL_IF(is_forked(pool), GGML_STATUS_INVALID_STATE,
-        "CPU: the process was forked inside of a computation; its other threads, and their part of the results, are in "
+        "CPU: the process was forked during a computation; its other threads, and their part of the results, are in "
         "the parent process");
     return GGML_STATUS_SUCCESS;
 }
 
 // ---------------------------------------------------------------------------------------------------- lending of pools
 
-// Idle pools. One atomic exchange takes or fills a slot, so a fork cannot leave a lock held.
+// Idle pools. A slot is taken or filled by one atomic exchange, so a fork cannot leave a lock held.
 #define N_IDLE 4
 static _Atomic(struct gb_cpu_pool *) idle[N_IDLE];
 

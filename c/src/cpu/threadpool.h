@@ -1,4 +1,4 @@
-// threadpool.h - runs a function on n threads of a pool at once and lets them wait for each other.
+// threadpool.h - runs a function on n threads of a pool and lets them wait for each other.
 #ifndef GB_CPU_THREADPOOL_H
 #define GB_CPU_THREADPOOL_H
 
@@ -7,9 +7,9 @@
 #include "cpu/cpu.h"
 
 // Decides whether the caller computes a run alone (nth 1). It may do so if threads sleep, because
-// waking them takes some ten microseconds. It uses the team if its last run alone ended a moment
-// ago (`ended_ns`), because frequent runs are faster with awake threads. It must run alone if
-// delayed threads would hold it up.
+// waking them takes some ten microseconds. It uses the team if its last run alone has just ended
+// (`ended_ns`), because frequent runs are faster with awake threads. It must run alone if threads
+// would delay it.
 struct gb_cpu_rest {
     bool may_be_alone, must_be_alone;
     int64_t ended_ns; // gb_time_ns() when the last run alone ended; 0: no run alone yet
@@ -20,11 +20,10 @@ struct gb_cpu_rest {
     int64_t waited_ns; // output: time that the caller waited for workers, without waits below 50 us
 };
 
-// Runs fn(arg, ith, nth) on nth threads at once, and returns when all have returned. The calling
-// thread has ith 0. nth is n_threads, or less if the pool or the system has fewer threads. nth is 1
-// if `rest` (may be NULL) allows it. Reports INVALID_STATE if called from inside fn of the same
-// pool. While the calling thread waits for workers, it calls while_waiting(arg), unless NULL, every
-// GB_POLL_NS.
+// Runs fn(arg, ith, nth) on nth threads, and returns when all have returned. The calling thread has
+// ith 0. nth is n_threads, or less if the pool or the system has fewer threads. nth is 1 if `rest`
+// (may be NULL) allows it. Reports INVALID_STATE if called from inside fn of the same pool. While
+// the calling thread waits for workers, it calls while_waiting(arg), unless NULL, every GB_POLL_NS.
 typedef void (*gb_cpu_pool_fn)(void * arg, int ith, int nth);
 enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn,
     void (*while_waiting)(void * arg), struct gb_cpu_rest * rest, void * arg);
@@ -34,7 +33,7 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
 enum gb_cpu_barrier_of { GB_CPU_BARRIER_TEAM, GB_CPU_BARRIER_NODE };
 
 // A barrier: returns when n threads have called it. The last thread calls last(arg), if given,
-// before any returns, so all threads see its decisions.
+// before any thread returns, so all threads see its decisions.
 void gb_cpu_pool_barrier(struct gb_cpu_pool * pool, enum gb_cpu_barrier_of of, int n, void (*last)(void * arg),
     void * arg);
 
@@ -42,14 +41,13 @@ void gb_cpu_pool_barrier(struct gb_cpu_pool * pool, enum gb_cpu_barrier_of of, i
 int64_t gb_cpu_pool_waited_ns(void);
 
 // The number of slots of shared work taken from a thread's part. Each thread's number is on a
-// separate cache line. It is never reset: it contains the epoch, which changes with each run and
-// each barrier (team.c).
+// separate cache line. It is never reset, because it contains the epoch, which changes with each
+// run and each barrier (team.c).
 atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith);
 uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool);
 
-// Lends a pool of n threads, for the caller alone until it is given back: an idle pool of that
-// size, or a new one. Returns NULL and reports failures like gb_cpu_pool_new. A few idle pools are
-// kept.
+// Lends a pool of n threads to the caller until it is given back: an idle pool of that size, or a
+// new one. Returns NULL and reports failures like gb_cpu_pool_new. A few idle pools are kept.
 struct gb_cpu_pool * gb_cpu_pool_borrow(int n_threads);
 void gb_cpu_pool_give_back(struct gb_cpu_pool * pool); // NULL is allowed
 

@@ -1,8 +1,8 @@
 // traits.c - measures the traits of this processor (traits.h).
 //
-// The probe runs the loops of kernels/limits.tpl.h in turn, in slices of some microseconds, and
-// keeps the best rate of each. Other processes on the core disturb only some slices. A change of
-// the clock rate affects both sides of a ratio. The probe takes longer if a ratio lies between two
+// The probe alternates between the loops of kernels/limits.tpl.h, in slices of some microseconds,
+// and keeps the best rate of each. Other processes on the core disturb only some slices. A change
+// of the clock rate affects both sides of a ratio. The probe takes longer if a ratio is between two
 // powers of two.
 #include "cpu/traits.h"
 
@@ -22,7 +22,7 @@
 #define ROUNDS 12 // least number of rounds
 #define PROBE_NS 1500000 // time limit after the first ROUNDS
 #define CLEAR 0.3 // largest distance of log2 of a clear ratio from a whole number
-#define MOST 1000 // largest rate that a user may give
+#define MOST 1000 // largest rate that users may give
 
 static const struct {
     const char * name;
@@ -31,11 +31,11 @@ static const struct {
     const char * meaning; // description for users
 } facts[GB_TRAIT_COUNT] = {
     [GB_TRAIT_BF16_DOTS] = { "bf16_dots", true, false,
-        "rate of bfloat16 products by f32 multiply-adds; above 1, batches meet BF16 weights in pairs of bfloat16, else "
+        "rate of bfloat16 products by f32 multiply-adds; above 1, batches use BF16 weights as pairs of bfloat16, else "
         "the weights are widened to f32; above byte_dots, quantized weights become such pairs, too, at level amx" },
     [GB_TRAIT_BYTE_DOTS] = { "byte_dots", true, false,
-        "rate of byte products by f32 multiply-adds; below bf16_dots, batches meet quantized weights in pairs of "
-        "bfloat16 at level amx, else in bytes" },
+        "rate of byte products by f32 multiply-adds; below bf16_dots, batches use quantized weights as pairs of "
+        "bfloat16 at level amx, else as bytes" },
     [GB_TRAIT_WIDE] = { "wide", false, false,
         "rate of f32 multiply-adds in the level's vectors by those of 256 bits; nothing depends on it" },
     [GB_TRAIT_L1] = { "l1", false, true, "bytes of the first-level cache for data; nothing depends on it" },
@@ -54,7 +54,7 @@ double gb_cpu_trait_class(double ratio) { return ratio > 0 && isfinite(ratio) ? 
 
 typedef int64_t loop(int64_t steps); // returns operations
 
-// *best: operations a nanosecond. Does nothing if `run` is NULL.
+// *best: operations per nanosecond. Does nothing if `run` is NULL.
 static void run_slice(loop * run, double * best) {
     const int64_t start = run != NULL ? gb_time_ns() : 0;
     if (run != NULL) {

@@ -3,11 +3,11 @@
 //
 // A probe (traits.c) measures the rates once per process and level, at the first use: a product
 // whose algorithm depends on a rate, or a call of the user. Making a backend, listing levels or
-// loading the library measures nothing. GGML_CPU_TRAITS replaces any of them, GGML_CPU_REPRODUCIBLE
-// those that decide about bits of results.
+// loading the library measures nothing. GGML_CPU_TRAITS replaces any of the numbers.
+// GGML_CPU_REPRODUCIBLE replaces those that affect bits of results.
 //
-// Invariant: a measured rate is a power of two. It stands for rates up to a factor of 1.4 away, so that noise does not
-// change it, and the same processor computes the same bits in each process.
+// Invariant: a measured rate is a power of two. It represents rates up to a factor of 1.4 away, so
+// that noise does not change it, and the same processor computes the same bits in each process.
 #ifndef GB_CPU_TRAITS_H
 #define GB_CPU_TRAITS_H
 

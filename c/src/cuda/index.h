@@ -1,8 +1,9 @@
 // index.h - indices that a kernel finds out of range.
 //
-// A backend has one note in pinned host memory. The first kernel that finds a wrong index fills it (wrong_index.cuh).
-// No call waits for the device because of the note. Calls that wait anyway report it, once: synchronize, reading the
-// memory of the wrong result, and the next graph if the note is complete by then.
+// A backend has one note in pinned host memory. The first kernel that finds a wrong index fills it
+// (wrong_index.cuh). No call waits for the device because of the note. Calls that wait for another
+// reason report the note, once: synchronize, reading the memory of the wrong result, and the next
+// graph if the note is complete by then.
 #ifndef GB_CUDA_INDEX_H
 #define GB_CUDA_INDEX_H
 
@@ -26,7 +27,8 @@ struct gb_index_reader; // kernels/wrong_index.cuh
 gb_cuda_index_watch * gb_cuda_index_new(const char * device); // NULL on failure, reported
 void gb_cuda_index_free(gb_cuda_index_watch * watch);
 
-// A kernel that reads indices takes this parameter, to fill the note. which: as in the note, -1 for GET_ROWS.
+// A kernel that reads indices takes this parameter to fill the note. which: as in the note; -1:
+// GET_ROWS.
 gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit);
 
 // Call it when the queue is empty. False, reported once: there was a wrong index.

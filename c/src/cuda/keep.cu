@@ -1,15 +1,17 @@
 // keep.cu - keeps data that several nodes of a graph share, see keep.h.
 //
-// Kept data lie at the beginning of scratch memory in the order in which they are made. An operator's own scratch
-// memory begins after the last of them. gb_cuda_keep looks up in the graph which later nodes need the data, so nothing
-// is kept without need. Before a graph is queued, each node notes the next node that reads the same tensor, which makes
-// the lookup fast.
+// Kept data are at the beginning of scratch memory in the order in which they are made. An
+// operator's own scratch memory begins after the last of them. gb_cuda_keep searches the graph for
+// later nodes that need the data, so no unneeded data are kept. Before a graph is queued, each node
+// notes the next node that reads the same tensor, which makes the search fast.
 //
-// The kernel that computes activations can also convert them (norm.cu). Their memory is then reserved from that node
-// on. The graph alone decides that, so a dry run of tensors without memory decides the same.
+// The kernel that computes activations can also convert them (norm.cu). Then their memory is
+// reserved from that node on. That depends on the graph alone, so a dry run of tensors without
+// memory decides the same.
 //
-// Invariant: kept data equal what would be made again now. A dry run of tensors without memory sees no writes to
-// sources, so there data live at least as long as in the run, and the measured memory is enough.
+// Invariant: kept data equal what would be made again now. A dry run of tensors without memory
+// detects no writes to sources. So data live there at least as long as in the run, and the measured
+// memory is enough.
 #include <string.h>
 
 #include "cuda/op.h"
@@ -61,8 +63,9 @@ static int reader_from(const gb_cuda_nodes & nodes, const ggml_tensor * source, 
     return i;
 }
 
-// The last of the next nodes that needs the recipe, or the current node. known: such a node that was found before, or
-// the last node that writes the source. made: nodes up to this one write the source.
+// Returns the last of the next nodes that needs the recipe, or the current node. known: such a node
+// that was found before, or the last node that writes the source. made: nodes up to this one write
+// the source.
 static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int known, int made,
     gb_cuda_recipe_getter * of) {
     if (b.nodes == nullptr) {

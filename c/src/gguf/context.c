@@ -1,4 +1,4 @@
-// context.c - makes, frees and queries a gguf_context. A getter whose index or type does not fit
+// context.c - makes, frees and queries a gguf_context. A getter whose index or type does not match
 // reports that and returns 0, NULL or GGUF_TYPE_COUNT.
 #include <limits.h>
 #include <string.h>
@@ -49,7 +49,7 @@ void gb_gguf_value_free(struct gb_gguf_value * value) {
     *value = (struct gb_gguf_value){ 0 };
 }
 
-// Tensor data are borrowed and not freed. Neither is the ggml context that reading has made.
+// Tensor data are borrowed and not freed, nor is the ggml context that reading has made.
 void gguf_free(struct gguf_context * ctx) {
     if (ctx == NULL) {
         return;
@@ -95,7 +95,7 @@ bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int6
 }
 
 // Keeps sizes below half of the address space, so that a size plus an alignment cannot overflow.
-// This also holds for a row alone, because its bytes are a stride of the ggml tensor.
+// The same holds for a single row, because its bytes are a stride of the ggml tensor.
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size) {
     GB_FAIL_IF_RETURNING(type > INT_MAX || !gb_type_is_valid((enum ggml_type) type), false,
         GGML_STATUS_INVALID_ARGUMENT, "%s: %u is not a tensor type", what, type);
@@ -153,7 +153,7 @@ int gguf_find_key(const struct gguf_context * ctx, const char * key) {
     return (int) gb_strmap_get(&ctx->key_index, key);
 }
 
-// Pair key_id; NULL if there is none (reported under the name `func`).
+// Pair key_id. NULL if there is none (reported for the function `func`).
 static const struct gb_gguf_kv * kv_at(const char * func, const struct gguf_context * ctx, int key_id) {
     GB_FAIL_IF_RETURNING(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
     GB_FAIL_IF_RETURNING(key_id < 0 || (size_t) key_id >= ctx->kv.n, NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -255,14 +255,14 @@ int gguf_get_n_tensors(const struct gguf_context * ctx) {
     return (int) ctx->tensors.n;
 }
 
-// -1 is not an error here either.
+// -1 is no error here either.
 int gguf_find_tensor(const struct gguf_context * ctx, const char * name) {
     GB_CHECK_ARG_RETURNING(ctx, -1);
     GB_CHECK_ARG_RETURNING(name, -1);
     return (int) gb_strmap_get(&ctx->tensor_index, name);
 }
 
-// Tensor i; NULL if there is none (reported under the name `func`).
+// Tensor i. NULL if there is none (reported for the function `func`).
 static const struct gb_gguf_tensor * tensor_at(const char * func, const struct gguf_context * ctx, int i) {
     GB_FAIL_IF_RETURNING(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
     GB_FAIL_IF_RETURNING(i < 0 || (size_t) i >= ctx->tensors.n, NULL, GGML_STATUS_INVALID_ARGUMENT,

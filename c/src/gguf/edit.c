@@ -21,7 +21,7 @@ void gb_gguf_layout(struct gguf_context * ctx) {
 
 // --------------------------------------------------------------------------------------------------------------- pairs
 
-// A key of an allowed length; general.alignment must be what readers can use.
+// Checks that a key has an allowed length, and that readers can use general.alignment.
 static enum ggml_status check_pair(const char * key, const struct gb_gguf_value * value) {
     const size_t length = strlen(key);
     GB_FAIL_IF(length == 0 || length > GB_GGUF_MAX_KEY, GGML_STATUS_INVALID_ARGUMENT,
@@ -288,7 +288,7 @@ enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf
     return GGML_STATUS_SUCCESS;
 }
 
-// The copy has no data. A writer must be given them.
+// The copy has no data, so the caller must set them before writing.
 enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name) {
     const struct gb_gguf_tensor * from = &src->tensors.data[i];
@@ -307,7 +307,7 @@ enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct ggu
     return gb_gguf_append_tensor(ctx, &t);
 }
 
-// Borrows the data: they must live until the file is written. A device's tensor is only described.
+// Borrows the data, which must live until the file is written. A device's tensor is only described.
 enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_tensor * tensor) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(tensor);
@@ -331,7 +331,7 @@ enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_te
     return GGML_STATUS_SUCCESS;
 }
 
-// The tensor of that name; NULL if there is none (reported under the name `func`).
+// The tensor of that name. NULL if there is none (reported for the function `func`).
 static struct gb_gguf_tensor * tensor_named(const char * func, struct gguf_context * ctx, const char * name) {
     GB_FAIL_IF_RETURNING(ctx == NULL || name == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL",
         func, ctx ? "name" : "ctx");
@@ -357,7 +357,7 @@ enum ggml_status gguf_set_tensor_type(struct gguf_context * ctx, const char * na
     return GGML_STATUS_SUCCESS;
 }
 
-// Borrows the data. If the size changes, the tensors behind this one move.
+// Borrows the data. If the size changes, the later tensors move.
 enum ggml_status gguf_set_tensor_data(struct gguf_context * ctx, const char * name, const void * data, size_t size) {
     struct gb_gguf_tensor * t = tensor_named(__func__, ctx, name);
     if (t == NULL) {

@@ -1,12 +1,12 @@
 // exact.c - strings with their lengths, and tensors of any name and type. The functions exceed the
-// limits of gguf.h but keep its checks: their results can be written and read again.
+// limits of gguf.h but keep its checks, so their results can be written and read again.
 #include "gguf/exact.h"
 
 #include <string.h>
 
 #include "gguf/gguf_impl.h"
 
-// The value's own bytes, without a copy.
+// Returns the value's own bytes, without a copy.
 const char * gb_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length) {
     const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
     *length = v->n;
@@ -56,7 +56,6 @@ enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, c
     return gb_gguf_put(ctx, key, &value);
 }
 
-// The value's own bytes.
 const char * gb_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size) {
     const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
     *size = v->size;
@@ -87,7 +86,7 @@ static enum ggml_status check_name(const char * name) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Like gguf_add_tensor, but without a ggml tensor to describe.
+// Like gguf_add_tensor, but without a ggml tensor.
 enum ggml_status gb_gguf_add_named(struct gguf_context * ctx, const char * name, enum ggml_type type, int n_dims,
     const int64_t * ne) {
     struct gb_gguf_tensor t = { .type = type, .n_dims = n_dims };

@@ -1,4 +1,4 @@
-// exact.h - model files without the limits of gguf.h: strings that hold NUL, arrays of arrays,
+// exact.h - model files without the limits of gguf.h: strings that contain NUL, arrays of arrays,
 // names longer than those of ggml tensors, unknown types of tensors. The Python extension needs
 // this.
 //
@@ -8,9 +8,9 @@
 
 #include "gguf.h"
 
-// The bytes of a string, and those of all strings of an array, one after another, each followed by
-// a NUL. The caller has checked the type of the value. Bytes and lengths belong to the context
-// until the key is set again.
+// gb_gguf_str returns the bytes of a string. gb_gguf_strs returns those of all strings of an array,
+// one after another, each followed by a NUL. The caller has checked the type of the value. Bytes
+// and lengths belong to the context until the key is set again.
 const char * gb_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length);
 const char * gb_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths);
 

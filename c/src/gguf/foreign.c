@@ -18,7 +18,7 @@ struct signature {
 #define PACKED "unpack it first"
 #define CONVERT "convert it with a program that reads it"
 
-// The old formats wrote their magic as a number, so both orders of its letters occur.
+// The old formats wrote their magic as a number, so both byte orders occur.
 static const struct signature signatures[] = {
     SIGNATURE("version https://git-lfs", "a Git LFS pointer: fetch the file itself with git lfs pull"),
     SIGNATURE("PK\x03\x04", "a ZIP file, perhaps a PyTorch checkpoint: " CONVERT " (by way of safetensors)"),

@@ -21,7 +21,7 @@
 #define GB_GGUF_ALIGNMENT_KEY "general.alignment"
 #define GB_GGUF_MAX_ALIGNMENT ((uint64_t) 1 << 20)
 #define GB_GGUF_MAX_KEY 65535 // bytes
-// Larger ids of tensor types are errors. Ids up to this may be types of the future.
+// Larger ids of tensor types are errors. Ids up to this value may be types of the future.
 #define GB_GGUF_MAX_TYPE 1023
 // Arrays may be nested up to this many levels.
 #define GB_GGUF_MAX_DEPTH 64
@@ -66,7 +66,7 @@ struct gb_gguf_tensor {
     int64_t * all_ne; // owned; n_dims sizes if there are more than GGML_MAX_DIMS, else NULL
     uint64_t offset; // from the start of the data section
     size_t size; // bytes, without padding
-    const void * data; // borrowed; what a writer writes; NULL if unknown
+    const void * data; // borrowed; written to the file; NULL if unknown
     size_t at; // offset of its record in the file that it was read from, for messages
 };
 
@@ -108,14 +108,15 @@ const int64_t * gb_gguf_tensor_ne(const struct gb_gguf_tensor * t, int * n);
 // True if no ggml tensor can describe it.
 bool gb_gguf_tensor_is_opaque(const struct gb_gguf_tensor * t);
 
-// True if no size is negative and the product of the sizes, *count, fits. False is reported, with
-// `what` in front.
+// True if no size is negative and the product of the sizes, *count, fits. Reports a failure with a
+// message that begins with `what`.
 bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count);
 
-// Computes the bytes of a tensor. False, reported with `what` in front, if the type or the shape is not valid.
+// Computes the bytes of a tensor. False if the type or the shape is not valid, reported with a
+// message that begins with `what`.
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size);
 
-// True if the bytes are exactly n arrays in the layout of a file; false is reported.
+// True if the bytes are exactly n arrays in the layout of a file. Otherwise false and reported.
 bool gb_gguf_check_nested(const void * data, size_t size, uint64_t n);
 
 // For a file that does not begin with the magic: the kind of the file and what to do, as the end of

@@ -1,9 +1,9 @@
 // reader.c - makes a gguf_context from untrusted bytes.
 //
-// A cursor walks over the mapped file. Every read goes through take(), which knows how many bytes
-// are left. The reader trusts a count or length only if the file has the bytes for it. So memory
-// and work stay proportional to the file. A failure is IO_ERROR and names the field and its offset.
-// If bytes are missing, the message says how many the file has and needs.
+// A cursor walks over the mapped file. Every read uses take(), which knows how many bytes are left.
+// The reader trusts a count or length only if the file has the bytes for it. So memory and work
+// stay proportional to the file. A failure is IO_ERROR and names the field and its offset. If bytes
+// are missing, the message says how many bytes the file has and how many it needs.
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ struct cursor {
     size_t at;
 };
 
-// The minimum bytes of a pair, a tensor's record and an array. They bound counts.
+// The minimum bytes of a pair, of a tensor's record and of an array. They bound counts.
 enum { MIN_KV_SIZE = 8 + 1 + 4 + 1, MIN_TENSOR_SIZE = 8 + 1 + 4 + 4 + 8, MIN_ARRAY_SIZE = 4 + 8 };
 
 // Reports what is wrong with the field at this offset, and returns from the calling function.
@@ -122,7 +122,7 @@ static char * take_name(struct cursor * c, const char * field) {
 
 // -------------------------------------------------------------------------------------------------------------- values
 
-// Strings take two passes: memory is allocated only if all of them are in the file.
+// Reads strings in two passes, so that memory is allocated only if all of them are in the file.
 static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
     // The first pass adds up the sizes and allocates nothing. One block will hold all strings.
     struct cursor scan = *c;
@@ -147,7 +147,7 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
         if (!take_string(c, &bytes, &length, "a string of an array")) {
             return false;
         }
-        if (length >= total) { // another process writes to the file meanwhile
+        if (length >= total) { // another process writes to the file
             BAD(false, at, "a string of an array has changed while it was read");
         }
         total -= (size_t) length + 1;
@@ -239,7 +239,7 @@ bool gb_gguf_check_nested(const void * data, size_t size, uint64_t n) {
     return true;
 }
 
-// Checks that the bytes are there before it allocates. Bools become 0 or 1. Arrays of arrays stay
+// Checks that the bytes exist before it allocates. Bools become 0 or 1. Arrays of arrays stay
 // bytes.
 static bool take_array(struct cursor * c, struct gb_gguf_value * v) {
     if (!take_array_head(c, &v->arr_type, &v->n)) {
@@ -294,7 +294,7 @@ static bool take_value(struct cursor * c, struct gb_gguf_value * v, const char *
     return take(c, &v->scalar, gb_gguf_type_size(v->type), "a value");
 }
 
-// The rules for a program that sets the pair, but the failure names the file's offset.
+// Applies the rules for a program that sets the pair, but the message names the file's offset.
 static bool check_alignment(size_t at, const char * key, const struct gb_gguf_value * v) {
     if (strcmp(key, GB_GGUF_ALIGNMENT_KEY) != 0) {
         return true;
@@ -362,8 +362,8 @@ static bool take_axes(struct cursor * c, struct gb_gguf_tensor * t) {
     return true;
 }
 
-// Reads the rest of a record, after the name. size_unknown finds the size of a tensor of an unknown
-// type later.
+// Reads the record after the name. size_unknown finds the size of a tensor of an unknown type
+// later.
 static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     const size_t at = c->at;
     uint32_t type;
@@ -386,7 +386,7 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     return true;
 }
 
-// Reads a record into the context. The alignment is known, because pairs come before tensors.
+// Reads a record into the context. The alignment is known here, because pairs come before tensors.
 static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
     const size_t at = c->at;
     struct gb_gguf_tensor t = { .name = take_name(c, "a tensor's name"), .at = at };
@@ -499,7 +499,7 @@ static bool check_overlaps(struct gb_gguf_tensor ** order, size_t n) {
 }
 
 // Checks the ranges of tensors in the order of their data, which may differ from the order of their
-// records. An empty tensor has no range: an offset beyond the end becomes 0.
+// records. An empty tensor has no range, so an offset beyond the end becomes 0.
 static bool check_data(struct gguf_context * ctx, size_t file_size) {
     const size_t data_size = file_size > ctx->data_offset ? file_size - ctx->data_offset : 0;
     struct gb_gguf_tensor ** order = gb_calloc(ctx->tensors.n, sizeof(*order));
@@ -527,7 +527,7 @@ static bool check_data(struct gguf_context * ctx, size_t file_size) {
 
 // ---------------------------------------------------------------------------------------------------------------- file
 
-// Bytes at the beginning that are printable ASCII.
+// The number of bytes at the beginning that are printable ASCII.
 static int text_length(const struct cursor * c) {
     int n = 0;
     while ((size_t) n < c->size && n < 60 && c->data[n] >= ' ' && c->data[n] <= '~') {
@@ -536,7 +536,7 @@ static int text_length(const struct cursor * c) {
     return n;
 }
 
-// Describes a file that does not begin with the magic.
+// Reports the kind of a file that does not begin with the magic.
 static bool check_magic(struct cursor * c) {
     char magic[4];
     const size_t known = GB_MIN(c->size, sizeof(magic));  // a file that ends within the magic may be truncated
@@ -579,7 +579,7 @@ static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t *
         !take(c, n_kv, sizeof(*n_kv), "the number of pairs")) {
         return false;
     }
-    // Both bounds are for the rest of the file: the cursor is at the first pair.
+    // Both bounds are for the bytes after the cursor, which is at the first pair.
     if (!has(c, *n_tensors, MIN_TENSOR_SIZE, "the number of tensors") ||
         !has(c, *n_kv, MIN_KV_SIZE, "the number of pairs")) {
         return false;
@@ -610,14 +610,14 @@ static bool parse(struct gguf_context * ctx, const struct gb_file_map * map) {
     }
     // If no tensor has bytes, the file may end before the padding.
     if (!gb_pad_size(c.at, ctx->alignment, &ctx->data_offset)) {
-        BAD(false, c.at, "the data section has no place behind %zu bytes", c.at);
+        BAD(false, c.at, "the offset of the data section overflows after %zu bytes", c.at);
     }
     return check_data(ctx, map->size);
 }
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
-// One tensor of bytes holds the whole data section. The others point into it.
+// One tensor of bytes holds the whole data section. The other tensors point into it.
 static struct ggml_tensor * add_blob(struct ggml_context * out, const struct gguf_context * ctx,
     const struct gb_file_map * map) {
     const size_t size = map->size > ctx->data_offset ? map->size - ctx->data_offset : 0;
@@ -651,18 +651,18 @@ static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, co
     return true;
 }
 
-// UNSUPPORTED if a tensor is opaque: a program could neither compute with it nor notice that it is
+// UNSUPPORTED if a tensor is opaque. A program could neither compute with it nor notice that it is
 // missing.
 static bool all_known(const struct gguf_context * ctx) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
         GB_FAIL_IF_RETURNING(!gb_type_is_valid(t->type), false, GGML_STATUS_UNSUPPORTED,
             "gguf: at offset %zu: tensor '%.200s' is of type %d, which is not known: "
-            "read without params.ctx, its bytes can only be passed on",
+            "read without params.ctx, its bytes can only be copied",
             t->at, t->name, (int) t->type);
         GB_FAIL_IF_RETURNING(t->n_dims > GGML_MAX_DIMS, false, GGML_STATUS_UNSUPPORTED,
             "gguf: at offset %zu: tensor '%.200s' has %d axes, a ggml tensor at most %d: "
-            "read without params.ctx, its bytes can only be passed on",
+            "read without params.ctx, its bytes can only be copied",
             t->at, t->name, t->n_dims, GGML_MAX_DIMS);
     }
     return true;
@@ -694,7 +694,7 @@ static struct gguf_context * read_from(const struct gb_file_map * map, struct gg
     return ctx;
 }
 
-// Frees the result of read_from for a file that shrank meanwhile.
+// Frees the result of read_from for a file that shrank while it was read.
 static void free_read(struct gguf_context * ctx, struct gguf_init_params params) {
     if (params.ctx != NULL) {
         ggml_free(*params.ctx);

@@ -1,5 +1,5 @@
 // writer.c - writes a gguf_context as bytes. The same functions count and write the bytes of the
-// metadata, so the two cannot differ. Tensor data are written without a copy.
+// metadata, so count and bytes agree. Tensor data are written without a copy.
 #include <string.h>
 
 #include "base/file.h"
@@ -31,7 +31,7 @@ static void put_string(struct sink * s, const char * text, uint64_t length) {
     put_bytes(s, text, (size_t) length);
 }
 
-// The type, then the value in the format that take_value of reader.c reads.
+// Writes the type, then the value in the format that take_value of reader.c reads.
 static void put_value(struct sink * s, const struct gb_gguf_value * v) {
     put_u32(s, (uint32_t) v->type);
     if (v->type == GGUF_TYPE_BOOL) {
@@ -66,7 +66,7 @@ static void put_tensor(struct sink * s, const struct gb_gguf_tensor * t) {
     put_u64(s, t->offset);
 }
 
-// Everything before the data section, with its padding.
+// Writes everything before the data section, with its padding.
 static void put_meta(struct sink * s, const struct gguf_context * ctx) {
     put_bytes(s, GGUF_MAGIC, 4);
     put_u32(s, GGUF_VERSION);
@@ -85,7 +85,7 @@ static void put_meta(struct sink * s, const struct gguf_context * ctx) {
     }
 }
 
-// Counts by writing to nowhere.
+// Counts by writing without an output.
 size_t gguf_get_meta_size(const struct gguf_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
     struct sink s = { NULL, 0 };
@@ -102,7 +102,7 @@ enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, void * data
     return GGML_STATUS_SUCCESS;
 }
 
-// A tensor can be written if its bytes are known and their number matches the type.
+// Checks that the bytes of each tensor are known and that their number matches the type.
 static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only_meta) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
@@ -122,7 +122,7 @@ static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only
     return GGML_STATUS_SUCCESS;
 }
 
-// Makes the metadata in memory first, because they are small compared with the data.
+// Makes the metadata in memory first, because it is small compared with the data.
 static enum ggml_status write_meta(const struct gguf_context * ctx, struct gb_file_writer * w) {
     const size_t size = gguf_get_meta_size(ctx);
     void * meta = gb_malloc(size);
@@ -135,7 +135,7 @@ static enum ggml_status write_meta(const struct gguf_context * ctx, struct gb_fi
     return status;
 }
 
-// The bytes of each tensor, padded to the alignment as gb_gguf_layout counts them.
+// Writes the bytes of each tensor, padded to the alignment as in gb_gguf_layout.
 static enum ggml_status write_data(const struct gguf_context * ctx, struct gb_file_writer * w) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];

@@ -1,21 +1,22 @@
-// ggml-backend-module.c - the public functions as a module sees them: each forwards to the library that loaded the
-// module.
+// ggml-backend-module.c - the public functions as a module sees them. Each forwards to the library
+// that loaded the module.
 //
-// This file is linked into every module, never into the library. No function but ggml_backend_module_connect may be
-// called before that one has succeeded. The entry point of a module calls it first; before the entry point only
-// constructors of the module run, and they must not call the library.
+// This file is linked into every module, never into the library. The entry point of a module calls
+// ggml_backend_module_connect first. No other function may be called before that call has
+// succeeded. Before the entry point only constructors of the module run, and they must not call the
+// library.
 #include "ggml-backend-module.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-// The functions of the library; never freed, set once before any other call.
+// The functions of the library. Set once, before any other call, and never freed.
 static const struct ggml_backend_api * library;
 
-// UNSUPPORTED, not reported, if the table is of another version or too small for this module.
+// UNSUPPORTED, not reported, if the table has another version or is too small for this module.
 enum ggml_status ggml_backend_module_connect(const struct ggml_backend_api * api) {
     if (api == NULL || api->version != GGML_BACKEND_MODULE_VERSION || api->size < sizeof(struct ggml_backend_api)) {
-        return GGML_STATUS_UNSUPPORTED; // the library has checked that before loading, and reports more than this can
+        return GGML_STATUS_UNSUPPORTED; // the library checks this before loading, with a better report
     }
     library = api;
     return GGML_STATUS_SUCCESS;
@@ -27,7 +28,8 @@ enum ggml_status ggml_backend_module_connect(const struct ggml_backend_api * api
     void convention name parameters { library->name arguments; }
 #include "ggml-backend-api.def"
 
-// Variable arguments cannot be passed on through a table, so the text is made here, cut at the size of a message.
+// Variable arguments cannot be passed through a table, so this function makes the text and cuts it
+// to the size of a message.
 enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...) {
     char message[2048];
     va_list args;
@@ -38,7 +40,7 @@ enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ..
 }
 
 struct ggml_tensor * ggml_format_name(struct ggml_tensor * tensor, const char * fmt, ...) {
-    char name[GGML_MAX_NAME + 4]; // a character more than fits, so that the library sees where to cut
+    char name[GGML_MAX_NAME + 4]; // one character more than fits, so that the library cuts the name
     va_list args;
     va_start(args, fmt);
     vsnprintf(name, sizeof(name), fmt, args);

@@ -1,7 +1,7 @@
 // plan.c - the public functions of the planner.
 //
-// They turn what the caller allows (capacity, milliseconds, threads) into budgets in steps, plan all parts
-// (plan_parts.c), and write offsets only after success.
+// They convert the caller's limits (capacity, milliseconds, threads) to budgets in steps, plan all
+// parts (plan_parts.c), and write offsets only after success.
 #include "plan/plan.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "ggml-plan.h"
 
 #define STEPS_PER_MS 500000 // of an ordinary processor, or somewhat fewer
-#define DEFAULT_LIMIT_NS (200 * (int64_t) 1000000) // ten times what the default steps take; for slow machines
+#define DEFAULT_LIMIT_NS (200 * (int64_t) 1000000) // ten times the time of the default steps, for slow machines
 #define HEURISTIC_STEPS ((uint64_t) 1 << 22) // for heuristics after first fit by size
 
 // ----------------------------------------------------------------------------------------------------------- the whole
@@ -34,7 +34,7 @@ static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb
 
 // ------------------------------------------------------------------------------------------------------------- results
 
-// Empty items, and items that are never alive, lie at 0.
+// Empty items, and items that are never alive, get offset 0.
 static void write_offsets(const struct gb_plan_problem * p, struct gb_plan_item * items, size_t n) {
     for (size_t i = 0; i < n; i++) {
         items[i].offset = 0;
@@ -72,7 +72,8 @@ enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t a
 
 // ---------------------------------------------------------------------------------------------------- public functions
 
-// Raises the peak to the largest buffer that is never alive, so that a program may use the offset of every buffer.
+// Raises the peak to the largest buffer that is never alive, so that programs may use the offset of
+// every buffer.
 static enum ggml_status hold_idle(const struct gb_plan_item * items, size_t n, size_t alignment,
     struct gb_plan_result * result) {
     size_t most = 0, padded;
@@ -137,7 +138,7 @@ enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower, const in
     }
     GB_FAIL_IF(options->capacity > 0 && result.peak > options->capacity, GGML_STATUS_ALLOC_FAILED,
         "%s: needs %zu bytes, has %zu%s", __func__, result.peak, options->capacity,
-        result.bound > options->capacity ? ": no plan fits" : "; none smaller was found within the budget");
+        result.bound > options->capacity ? ": no plan fits" : "; no smaller plan was found within the budget");
     return GGML_STATUS_SUCCESS;
 }
 

@@ -1,8 +1,9 @@
-// plan_bounds.c - from items to parts: keeps what matters for a plan.
+// plan_bounds.c - converts items to parts, with only the facts that a plan depends on.
 //
-// A plan depends only on which lifetimes overlap. So times become sections, as few as possible. Sizes are rounded up to
-// the alignment. Empty items and items that are never alive are left out. A new part begins where no buffer is alive.
-// The load of a section is the sum of the sizes alive in it. The largest load is the lower bound.
+// A plan depends only on which lifetimes overlap. So times become sections, as few as possible.
+// Sizes are rounded up to the alignment. Empty items and items that are never alive are left out. A
+// new part begins where no buffer is alive. The load of a section is the sum of the sizes alive in
+// it. The largest load is the lower bound.
 #include "plan/plan_impl.h"
 
 #include <string.h>
@@ -27,7 +28,7 @@ struct sections {
     size_t n, n_starts;
 };
 
-// Times as unsigned numbers of the same order.
+// Converts times to unsigned numbers of the same order.
 static uint64_t rank_of(int64_t time) { return (uint64_t) time ^ (uint64_t) 1 << 63; }
 static int64_t time_of(uint64_t rank) { return (int64_t) (rank ^ (uint64_t) 1 << 63); }
 
@@ -37,7 +38,7 @@ static void sections_free(struct sections * s) {
     gb_free(s->starts);
 }
 
-// The unit: all sizes are multiples of it, and so are all offsets worth a try.
+// The unit divides all sizes, and so all useful offsets.
 static size_t greatest_divisor(size_t a, size_t b) {
     while (b != 0) {
         const size_t rest = a % b;
@@ -113,7 +114,7 @@ static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s,
             "gb_plan_offsets: item %zu ends at %lld, before its start %lld", i, (long long) items[i].upper,
             (long long) items[i].lower);
         GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &size) || !gb_add_size(total, size, &total) ||
-                       total == SIZE_MAX, // reserved: there is no plan
+                       total == SIZE_MAX, // reserved for "no plan"
             GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: the sizes of %zu items overflow", n);
         if (size > 0 && items[i].lower < items[i].upper) {
             s->births[s->n] = (struct birth){ items[i].lower, items[i].upper, size, (uint32_t) i };
@@ -167,8 +168,8 @@ static uint32_t sections_before(const struct sections * s, int64_t time) {
     return (uint32_t) low;
 }
 
-// Counts sections from the first of the part. Fills in the load and the births of each section, the bound, and the
-// number of pairs of neighbours.
+// Counts sections from the first of the part. Fills in the load and the births of each section, the
+// bound, and the number of pairs of neighbours.
 static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem * p, const struct sections * s) {
     const uint32_t base = part->buffers[0].first;
     size_t * load = p->load + (part->load - p->load);
@@ -181,7 +182,8 @@ static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem *
         load[b->first] += b->size;
         born[b->first] = i + 1;
     }
-    // load holds the births of each section; now it loses the deaths. Unsigned arithmetic wraps, the sums are right
+    // load has the births of each section; now the deaths are subtracted. Unsigned arithmetic
+    // wraps, so the sums are correct.
     for (uint32_t i = 0; i < part->n; i++) {
         if (part->buffers[i].last < part->n_sections) {
             load[part->buffers[i].last] -= part->buffers[i].size;
@@ -196,7 +198,8 @@ static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem *
     }
 }
 
-// Sorts by falling bound, ties by time. The first part's peak is memory that the others may use at no cost.
+// Sorts by falling bound, ties by time. Other parts may use memory up to the first part's peak at
+// no cost.
 static bool sort_parts(struct gb_plan_problem * p) {
     const size_t n = p->n_parts;
     bool sorted = true;

@@ -1,7 +1,8 @@
-// plan_budget.c - counts the steps that a plan may still cost.
+// plan_budget.c - counts the remaining steps of a plan.
 //
-// Reading the clock costs many steps, so the clock and the thread's poll are read once per GB_PLAN_CHECK_STEPS. Both
-// may end the work. Neither steers it: equal items give equal plans unless one of them ends the work.
+// Reading the clock costs many steps, so the clock and the thread's poll are read once per
+// GB_PLAN_CHECK_STEPS. Each may end the work, but does not influence it otherwise. So equal items
+// give equal plans unless the work is ended.
 #include "plan/plan_impl.h"
 #include "base/current.h"
 #include "base/env.h"
@@ -11,7 +12,7 @@ void gb_plan_check_clock(struct gb_plan_budget * budget) {
     const bool timed_out = budget->deadline != INT64_MAX && gb_thread_time_ns() >= budget->deadline;
     budget->unchecked = 0;
     budget->aborted =
-        budget->aborted || gb_go_on() != GGML_STATUS_SUCCESS || (budget->stop && atomic_load(budget->stop));
+        budget->aborted || gb_check_poll() != GGML_STATUS_SUCCESS || (budget->stop && atomic_load(budget->stop));
     budget->timed_out = budget->timed_out || timed_out;
     budget->steps = timed_out || budget->aborted ? 0 : budget->steps;
 }

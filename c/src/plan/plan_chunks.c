@@ -1,11 +1,12 @@
-// plan_chunks.c - plans for memory in chunks of limited size. No item may lie across the end of a chunk.
+// plan_chunks.c - plans for memory in chunks of limited size. No item may cross the end of a chunk.
 //
 // 1. A plan without a limit comes first. If it fits into one chunk, it is the result.
-// 2. If the plan can be cut at offsets that no item crosses, close enough to each other, the layers are the chunks. The
-//    sum stays the same.
-// 3. Else items are fitted into chunks in several orders. Then each chunk is planned again on its own.
+// 2. If no item crosses certain offsets of that plan, and these offsets are close enough to each other,
+//   the plan is cut there into chunks. The sum stays the same.
+// 3. Otherwise items are fitted into chunks in several orders. Then each chunk is planned again alone.
 //
-// Chunks are only as large as their items need. Their sum counts, so the bound of the unlimited problem holds.
+// A chunk is only as large as its items need. The sum of the chunks counts, so the bound of the
+// unlimited problem holds.
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -75,8 +76,8 @@ static int by_offset(const void * pa, const void * pb) {
     return a->offset != b->offset ? (a->offset < b->offset ? -1 : 1) : (a->end > b->end) - (a->end < b->end);
 }
 
-// Cuts the plan without limit at offsets that no item crosses, each as high as the chunk size allows. Does nothing if
-// two such offsets are further apart than a chunk.
+// Cuts the plan without limit at offsets that no item crosses, each as high as the chunk size
+// allows. Does nothing if two such offsets are further apart than a chunk.
 static enum ggml_status cut_cleanly(struct chunked * c) {
     GB_VEC(struct edge) edges = { 0 };
     GB_VEC(size_t) cuts = { 0 }; // where chunks begin
@@ -178,7 +179,8 @@ static enum ggml_status fit_in_order(struct chunked * c, const struct gb_plan_pa
 
 // ------------------------------------------------------------------------------------------------------ several orders
 
-// First fit in one space, where no buffer lies across a multiple of the chunk. *fitted: false if the budget ended it.
+// First fit in one space, where no buffer crosses a multiple of the chunk. *fitted: false if the
+// budget ended it.
 static enum ggml_status fit_by_key(struct chunked * c, struct gb_plan_part * part, enum gb_plan_key key,
     struct gb_plan_budget * budget, bool * fitted) {
     size_t peak;
@@ -191,7 +193,8 @@ static enum ggml_status fit_by_key(struct chunked * c, struct gb_plan_part * par
     return GGML_STATUS_SUCCESS;
 }
 
-// The free bytes at the end of a chunk are fewer than the buffer that follows. So twice the sizes bound that space.
+// The bytes that stay free at the end of a chunk are fewer than the size of the buffer that
+// follows. So twice the sum of the sizes bounds that space.
 static bool may_overflow(const struct gb_plan_problem * p) {
     size_t sum = 0;
     for (size_t i = 0; i < p->n; i++) {
@@ -262,8 +265,9 @@ static enum ggml_status plan_each_chunk(struct chunked * c) {
 
 // -------------------------------------------------------------------------------------------------------------- bounds
 
-// A lower bound for the number of chunks: the load divided by the chunk size, and the number of items alive at once
-// that are larger than half a chunk, as no two of these share a chunk.
+// A lower bound for the number of chunks: the load divided by the chunk size, or the number of
+// items larger than half a chunk that are alive at the same time, because no two of these share a
+// chunk.
 static enum ggml_status count_chunks(const struct chunked * c, const struct gb_plan_problem * p, size_t * bound) {
     *bound = p->bound / c->chunk + (p->bound % c->chunk > 0);
     int64_t * large = gb_calloc(p->n + 1, sizeof(*large)); // by section of a part: births less deaths
@@ -334,7 +338,7 @@ static void fill_one_chunk(size_t n, int * chunk_of, struct gb_plan_chunks * res
     result->proved = result->total <= result->bound;
 }
 
-// Replaces the offsets of the plan without limit by those in several chunks.
+// Replaces the offsets of the plan without limit by offsets in several chunks.
 static enum ggml_status plan_several(struct chunked * c, int * chunk_of, struct gb_plan_chunks * result) {
     struct gb_plan_problem p = { 0 };
     enum ggml_status status = init(c);

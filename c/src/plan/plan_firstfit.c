@@ -1,12 +1,15 @@
-// plan_firstfit.c - places buffers in an order, each into a gap between its placed neighbours: the lowest or smallest.
+// plan_firstfit.c - places buffers in an order, each into the lowest or the smallest gap between
+// its placed neighbours.
 //
-// The order decides how good the plan is. Large and long buffers first leave small ones to fill the gaps.
+// The order decides the quality of the plan. If large and long buffers come first, small buffers
+// fill the gaps.
 //
-// The index (plan_index.c) finds the gaps. A dense part of few buffers uses one list of all placed buffers, sorted by
-// offset, which is faster there.
+// The index (plan_index.c) finds the gaps. A dense part of few buffers uses a list of all placed
+// buffers, sorted by offset, which is faster there.
 //
-// In some instances the index needs as many probes per buffer as buffers are placed. If first fit must end
-// nevertheless, gb_plan_place_all places the rest by hints, in a bounded number of steps each.
+// In some instances the index needs as many probes per buffer as buffers are placed. If the budget
+// ends first fit, gb_plan_place_all places the remaining buffers by hints, in a bounded number of
+// steps each.
 #include "plan/plan_impl.h"
 
 #include <string.h>
@@ -66,8 +69,8 @@ size_t gb_plan_within_chunk(size_t at, size_t size, size_t chunk) {
     return chunk > 0 && size > chunk - used ? at + (chunk - used) : at;
 }
 
-// The offset of the lowest or smallest gap between neighbours in the list, or above them all. A gap of exactly the size
-// ends the search for the smallest.
+// The offset of the lowest or smallest gap between neighbours in the list, or above all of them. A
+// gap of exactly the size ends the search for the smallest.
 static size_t find_gap(const struct gb_plan_placer * p, const struct gb_plan_buffer * b, size_t chunk, bool smallest) {
     const struct placed * const placed = p->list;
     size_t at = 0, best = SIZE_MAX, best_size = SIZE_MAX;
@@ -142,7 +145,7 @@ static enum ggml_status begin(struct gb_plan_placer * p, const size_t * offsets)
     return GGML_STATUS_SUCCESS;
 }
 
-// Places buffers from order[*k] on. *over: the budget has ended it, and *k is next.
+// Places buffers from order[*k] on. *over: the budget ended it before order[*k].
 static enum ggml_status place_from(struct gb_plan_placer * p, const uint32_t * order, uint32_t n, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * offsets, uint32_t * k, bool * over) {
     uint64_t steps = (uint64_t) p->part->n_fixed * 100;
@@ -153,7 +156,7 @@ static enum ggml_status place_from(struct gb_plan_placer * p, const uint32_t * o
             return GGML_STATUS_ALLOC_FAILED;
         }
         if (*k % GB_PLAN_POLL == 0 || *k == n || steps >= GB_PLAN_CHECK_STEPS) {
-            GB_TRY(budget ? GGML_STATUS_SUCCESS : gb_go_on());
+            GB_TRY(budget ? GGML_STATUS_SUCCESS : gb_check_poll());
             *over = budget && !gb_plan_spend(budget, steps);
             steps = 0;
         }
@@ -161,7 +164,7 @@ static enum ggml_status place_from(struct gb_plan_placer * p, const uint32_t * o
     return GGML_STATUS_SUCCESS;
 }
 
-// Only an index can use up so many steps that there is a rest, so p->index is there.
+// Only an index can use up so many steps that buffers remain, so p->index exists.
 static enum ggml_status place_by_hints(struct gb_plan_placer * p, const uint32_t * order, uint32_t k, uint32_t n,
     size_t * offsets) {
     uint64_t steps = 0; // not counted
@@ -172,7 +175,7 @@ static enum ggml_status place_by_hints(struct gb_plan_placer * p, const uint32_t
             return GGML_STATUS_ALLOC_FAILED;
         }
         if (k % GB_PLAN_POLL == 0) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
     }
     return GGML_STATUS_SUCCESS;

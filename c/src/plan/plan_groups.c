@@ -1,8 +1,10 @@
-// plan_groups.c - plans groups of buffers apart that only a few long buffers, the bridges, connect.
+// plan_groups.c - plans groups of buffers alone if only a few long buffers, the bridges, connect
+// them.
 //
-// Every plan can be changed so that the buffers alive throughout the part lie at the bottom. So planning the groups
-// alone, above these bridges, loses nothing. Bridges that are only long lie at the bottom, too, and each group above
-// those that are alive with it. That may lose, so the plan is kept only if it is smaller.
+// Every plan can be changed so that the buffers alive throughout the part are at the bottom. So
+// planning the groups alone, above these bridges, loses nothing. Bridges that are only long are
+// also placed at the bottom, and each group above the bridges that are alive with it. That may be
+// worse, so the plan is kept only if it is smaller.
 #include "plan/plan_impl.h"
 
 #include <string.h>
@@ -27,8 +29,9 @@ static uint32_t width_of(const struct gb_plan_part * part, uint32_t b) {
     return part->buffers[b].last - part->buffers[b].first;
 }
 
-// True if the rest falls into groups without the buffers of at least this width. No group may have more than three
-// quarters of the rest: planning it would be the same problem again, for each of its own bridges.
+// True if the remaining buffers form groups when the buffers of at least this width are removed. No
+// group may have more than three quarters of them, because planning it would be nearly the same
+// problem again, for its own bridges.
 static bool has_groups_without(const struct gb_plan_part * part, uint32_t width) {
     uint32_t reach = 0, n = 0, most = 0, n_parts = 0, n_others = 0, n_long = 0;
     for (uint32_t b = 0; b < part->n; b++) {
@@ -36,7 +39,7 @@ static bool has_groups_without(const struct gb_plan_part * part, uint32_t width)
             n_long += width_of(part, b) < part->n_sections;
             continue;
         }
-        if (n_parts == 0 || part->buffers[b].first >= reach) { // all earlier buffers of the rest are dead
+        if (n_parts == 0 || part->buffers[b].first >= reach) { // all earlier ones of the remaining buffers are dead
             n_parts++;
             n = 0;
         }
@@ -108,8 +111,8 @@ static int compare_width(const struct gb_plan_part * part, uint32_t a, uint32_t 
     return x->first != y->first ? (x->first < y->first ? -1 : 1) : (a > b) - (a < b);
 }
 
-// Places the bridges, into the trial: those alive throughout at the bottom, by falling size, then the long ones, each
-// on its neighbours among them.
+// Places the bridges in the trial: first those alive throughout, at the bottom, by falling size,
+// then the long ones, each on its neighbours among the bridges.
 static enum ggml_status place_bridges(struct grouping * g) {
     struct gb_plan_part * part = g->part;
     uint32_t * order = gb_calloc(part->n, sizeof(*order));

@@ -1,34 +1,34 @@
-// plan_impl.h - what the files of the planner share: words, structures, functions.
+// plan_impl.h - terms, structures and functions that the files of the planner share.
 //
-// Words:
+// Terms:
 //
 //   buffer        an item with bytes and a lifetime: a rectangle, sections wide and bytes high
-//   section       a span of time; one for each largest set of buffers alive together. A new section opens at a birth
+//   section       a span of time; one for each maximal set of buffers alive together. A new section opens at a birth
 //                 that follows a death. Two buffers are alive together exactly if they share a section
 //   neighbours    buffers that are alive together
-//   part          buffers with no neighbour outside: a problem of its own
+//   part          buffers without a neighbour outside: an independent problem
 //   load          bytes alive in a section. The largest load is the lower bound of every plan
 //   width         sections of a buffer; its area is width times size
 //   peak, top     of a plan: the highest end of a buffer; of a buffer: its end
 //   goal          a peak that is low enough: the lower bound, the capacity, or the peak of another part
-//   unit          divides all sizes, and so all offsets worth a try
+//   unit          divides all sizes, and so all useful offsets
 //   step          the unit of work: about 2 ns. A budget counts steps, so that plans do not depend on the clock
-//   fixed buffer  one that stays where it is while others are placed
+//   fixed buffer  a buffer that keeps its offset while others are placed
 //
 // Files, in the order in which a plan is made:
 //
 //   plan.c            the public functions
 //   plan_bounds.c     from items to parts: rounding, sections, loads
 //   plan_parts.c      runs the heuristics on each part, then the search on the highest part
-//   plan_inorder.c    in-order best fit, as an allocator does it; plan_pairs.c keeps its free blocks
+//   plan_inorder.c    in-order best fit, as in an allocator; plan_pairs.c stores its free blocks
 //   plan_order.c      sort keys of buffers
-//   plan_firstfit.c   places buffers in an order, each into the lowest gap or the smallest
+//   plan_firstfit.c   places buffers in an order, each into the lowest or the smallest gap
 //   plan_index.c      finds these gaps; plan_sets.c and plan_lists.c are its containers
 //   plan_portfolio.c  first fit in several orders, on one or more threads
 //   plan_skyline.c    fills the lowest valley of the skyline
-//   plan_groups.c     plans groups of buffers apart that only a few long buffers connect
+//   plan_groups.c     plans groups of buffers alone if only a few long buffers connect them
 //   plan_chunks.c     plans for memory in chunks of limited size
-//   plan_budget.c     counts what a plan may still cost
+//   plan_budget.c     counts the remaining steps of a plan
 //   plan_validator.c  checks a plan; shares no code with the planner
 //   search/           spends a budget on better plans, through one function pointer (plan_search.h)
 #ifndef GB_PLAN_IMPL_H
@@ -65,8 +65,8 @@ struct gb_plan_part {
     bool unfinished; // a larger budget would probably give a smaller peak
     int best_key; // enum gb_plan_key of the best first fit
     size_t chunk; // bytes; first fit places no buffer across a multiple of it. 0: no limit
-    size_t floor; // bytes below the part: its offset 0 lies there
-    size_t below; // bytes below that are alive throughout: every plan of all needs below + bound
+    size_t floor; // bytes below the part, whose offset 0 is there
+    size_t below; // bytes below that are alive throughout; every plan of the whole problem needs below + bound
     double last_share; // steps of the last search of this part
 };
 
@@ -94,8 +94,8 @@ void gb_plan_keep(struct gb_plan_part * part, size_t peak);
 enum {
     GB_PLAN_MANY = 4096, // larger parts get no exact search, few orders, and long ejection chains
     GB_PLAN_VERY_MANY = 20000, // larger parts get ejection chains only if they are sparse
-    GB_PLAN_MAX_PROMISED = 100000, // up to here first fit by size runs whatever the budget
-    GB_PLAN_PROMISED_STEPS = 10000 // steps per buffer of that first fit; then it places the rest by hints
+    GB_PLAN_MAX_PROMISED = 100000, // up to here first fit by size runs with any budget
+    GB_PLAN_PROMISED_STEPS = 10000 // steps per buffer of that first fit; then it places the others by hints
 };
 bool gb_plan_is_sparse(const struct gb_plan_part * part); // few pairs of its buffers are neighbours
 bool gb_plan_can_search_exact(const struct gb_plan_part * part); // small enough for exact search
@@ -104,21 +104,21 @@ bool gb_plan_can_search_exact(const struct gb_plan_part * part); // small enough
 
 struct gb_plan_budget {
     uint64_t steps; // left
-    int64_t deadline; // by gb_thread_time_ns, so that other work changes no plan; INT64_MAX: none
+    int64_t deadline; // by gb_thread_time_ns, so that other processes change no plan; INT64_MAX: none
     uint64_t unchecked; // steps since the last look at the clock
     bool aborted; // the thread's poll asked to stop: no steps are left
     bool timed_out; // the deadline has passed: no steps are left
     const atomic_bool * stop; // borrowed, or NULL; set by another thread to end this one's work
 };
 
-// In-order fit and first fit without a budget ask the thread's poll after this many buffers.
+// In-order fit and first fit without a budget call the thread's poll once per this many buffers.
 enum { GB_PLAN_POLL = 256 };
 #define GB_PLAN_CHECK_STEPS ((uint64_t) 1 << 16)
 
-// Reads the clock and the poll. Takes all steps away if either asks to stop.
+// Reads the clock and the poll. Removes all steps if either asks to stop.
 void gb_plan_check_clock(struct gb_plan_budget * budget);
 
-// Moves up to `steps` into a budget for one stage; give_back returns what the stage left.
+// Moves up to `steps` into a budget for one stage. give_back returns the unused steps.
 struct gb_plan_budget gb_plan_share(struct gb_plan_budget * from, uint64_t steps);
 void gb_plan_give_back(struct gb_plan_budget * to, const struct gb_plan_budget * share);
 
@@ -147,7 +147,7 @@ enum gb_plan_key {
     GB_PLAN_BY_LOADED_SIZE, // size * load^8
     GB_PLAN_BY_LOADED_WIDTH, // size * load^8 * width^(1/4)
     GB_PLAN_BY_PEAK, // buffers of the busiest section by width, then the others by size, load and width
-    // for exact search: ties of the first key go by the next
+    // for exact search: ties of the first key are broken by the next keys
     GB_PLAN_BY_WIDTH_AREA_LOAD,
     GB_PLAN_BY_LOAD_AREA_WIDTH,
     GB_PLAN_BY_LOAD_WIDTH_AREA,
@@ -162,7 +162,8 @@ enum gb_plan_key {
     GB_PLAN_BY_DEATH_SPAN,
 };
 
-// A buffer with its sort keys. Ties go by size and lifetime, so that the order of the items does not matter.
+// A buffer with its sort keys. Ties are broken by size and lifetime, so that the order of the items
+// does not matter.
 struct gb_plan_ranked {
     uint64_t key[3];
     uint32_t first, last;
@@ -216,13 +217,14 @@ void gb_plan_index_free(struct gb_plan_index * index);
 void gb_plan_index_reset(struct gb_plan_index * index); // removes all buffers
 // Adds a buffer with the lifetime of one of the part's. False: no memory.
 bool gb_plan_index_add(struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t offset);
-// The offset of the lowest, or smallest, gap for b; above all neighbours if b fits into none. chunk: as in the part.
+// The offset of the lowest, or smallest, gap for b. If b fits into no gap, the offset above all
+// neighbours. chunk: as in the part.
 size_t gb_plan_index_lowest(struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps);
 size_t gb_plan_index_smallest(const struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps);
-// Some gap, in a bounded number of steps: 64 probes from where the last such search for this time ended, else above
-// all neighbours. False: no memory.
+// The offset of some gap, in a bounded number of steps: 64 probes from the end of the last such
+// search for this time, then the offset above all neighbours. False: no memory.
 bool gb_plan_index_hinted(struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk, size_t * offset,
     uint64_t * steps);
 // The first offset from `at` on where `size` bytes lie within one chunk.
@@ -230,8 +232,9 @@ size_t gb_plan_within_chunk(size_t at, size_t size, size_t chunk);
 
 // ---------------------------------------------------------------------------------------------------------- heuristics
 
-// Each makes a plan of the part and sets *peak. A peak of SIZE_MAX: the budget ended it and there is no plan. Budget
-// NULL: no limit. Statuses: SUCCESS, ALLOC_FAILED, or ABORTED if the thread's poll asked to stop.
+// Each makes a plan of the part and sets *peak. If *peak is SIZE_MAX, the budget ended it and there
+// is no plan. Budget NULL: no limit. Statuses: SUCCESS, ALLOC_FAILED, or ABORTED if the thread's
+// poll asked to stop.
 enum ggml_status gb_plan_in_order(struct gb_plan_part * part, size_t * peak); // into part->trial
 enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * peak); // into part->trial
@@ -244,7 +247,8 @@ struct gb_plan_placer * gb_plan_placer_new(const struct gb_plan_part * part); //
 void gb_plan_placer_free(struct gb_plan_placer * placer);
 enum ggml_status gb_plan_place(struct gb_plan_placer * placer, const uint32_t * order, uint32_t n, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak);
-// Always gives a plan unless the poll aborts it: when the budget is used up, the rest is placed by hints.
+// Always gives a plan unless the poll aborts it. When the budget is used up, the remaining buffers
+// are placed by hints.
 enum ggml_status gb_plan_place_all(struct gb_plan_placer * placer, const uint32_t * order,
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak);
 
@@ -258,8 +262,9 @@ struct gb_plan_costs;
 enum ggml_status gb_plan_parts(struct gb_plan_problem * p, size_t goal, struct gb_plan_costs * costs,
     struct gb_plan_result * result);
 
-// Bridges are long buffers without which the rest falls into several groups (plan_groups.c): all buffers alive
-// throughout the part, or those and up to 16 that are alive for an eighth of its sections or longer.
+// Bridges are long buffers without which the remaining buffers form several groups (plan_groups.c):
+// all buffers alive throughout the part, or these and up to 16 that are alive for at least an
+// eighth of its sections.
 enum gb_plan_bridges { GB_PLAN_THROUGHOUT, GB_PLAN_LONG };
 bool gb_plan_has_groups(const struct gb_plan_part * part, enum gb_plan_bridges by);
 // Plans each group alone, above the bridges. Keeps a smaller plan and raises the part's bound.

@@ -1,27 +1,31 @@
-// plan_index.c - placed buffers by time and offset. Finds the lowest or smallest gap for a buffer without looking at
-// each neighbour.
+// plan_index.c - placed buffers by time and offset. Finds the lowest or smallest gap for a buffer
+// without looking at each neighbour.
 //
-// A segment tree over blocks of sections. A lifetime's whole blocks are the disjoint union of a few nodes, its own
-// nodes (at most two per level). The tree has these sets of offsets (plan_sets.h):
+// The index is a segment tree over blocks of sections. The whole blocks of a lifetime are the
+// disjoint union of a few nodes, its own nodes (at most two per level). The tree has these sets of
+// offsets (plan_sets.h):
 //
 //   cover     of a node: offsets of the buffers that have it as one of their own nodes
 //   overlap   of a node: offsets of all buffers alive in any of its blocks
 //   lists     of a block: the buffers that begin or end within it (plan_lists.h)
 //
-// The neighbours of a buffer are in these sources: `overlap` of its own nodes, `cover` of their ancestors, and the
-// lists of its first and last block. A set joins intervals that touch, so many buffers may be one interval.
+// The neighbours of a buffer are in these sources: `overlap` of its own nodes, `cover` of their
+// ancestors, and the lists of its first and last block. A set joins intervals that touch, so many
+// buffers may be one interval.
 //
-// A search probes the sources in turn: an offset taken in one source advances to the end of what takes it, until all
-// sources agree. After 16 failed probes it scans the gaps of one set in order instead, the primary set: `overlap` of
-// the buffer's widest node, which leaves the fewest gaps. Each gap that fails gets a limit: how large a buffer must be,
-// and how far its lifetime must reach, to fail there again. Sets only grow, so limits stay true, and later scans skip
-// most gaps by comparing three numbers.
+// A search probes the sources one after the other. If an offset is taken in a source, the search
+// advances to the end of that interval, until the offset is free in all sources. After 16 failed
+// probes it scans the gaps of one set in order instead, the primary set: `overlap` of the buffer's
+// widest node, which leaves the fewest gaps. Each gap that fails gets a limit: how large a buffer
+// must be, and how far its lifetime must reach, to fail there again. Sets only grow, so limits stay
+// true, and later scans skip most gaps by comparing three numbers.
 //
-// If lifetimes have few nodes, `cover` exists at every second or third height only. A node of another height is entered
-// in those below it, and a search has fewer sources.
+// If lifetimes have few nodes, `cover` exists at every second or third height only. A node of
+// another height is entered in the nodes below it, and a search has fewer sources.
 //
-// Invariant: only nodes that are own nodes of some buffer of the part are ever queried for `overlap`, and only they
-// keep it. `overlap` of such a node contains that of the nodes below. So what is in it already is in those above, too.
+// Invariant: `overlap` is queried, and stored, only for nodes that are own nodes of some buffer of
+// the part. `overlap` of such a node contains `overlap` of the nodes below. So an interval that is
+// in a node is already in the nodes above it.
 #include <string.h>
 
 #include "plan/plan_impl.h"
@@ -45,7 +49,7 @@ struct gb_plan_index {
 
 enum { QUERIED = 1, QUERIED_ABOVE = 2 }; // own node of some buffer; below such a node
 
-// What a source is.
+// The kinds of sources.
 enum kind {
     INSIDE, // `overlap` of an own node
     ENCLOSING, // `cover` of a node that reaches past the lifetime
@@ -63,15 +67,15 @@ struct source {
 #define LARGEST_SHIFT 12 // of blocks
 #define MIN_BLOCKS 8
 #define MAX_LIST 1200 // entries in the list of a block, on average
-#define MAX_SHORT_LIST 150 // entries read for lifetimes without a whole block, on average over all
+#define MAX_SHORT_LIST 150 // entries read for lifetimes without a whole block, on average over all lifetimes
 #define FEW_SECTIONS 64
 #define MAX_HEIGHTS 33
 #define MAX_SPREAD 3
-#define MORE_OF_TWO 3 // sets that two lifetimes may be entered in beside their own nodes
-#define PASSED_PER_STEP 8 // intervals of one set in a row
+#define MORE_OF_TWO 3 // sets that two lifetimes may be entered in, in addition to their own nodes
+#define PASSED_PER_STEP 8 // consecutive intervals of one set
 #define PASSED_PER_PROBE 16
 #define HINTED_PROBES 64
-#define PLAIN_PROBES 16 // before a primary set has limits
+#define PLAIN_PROBES 16 // before a primary set gets limits
 #define STEPS_PER_SOURCE 22 // of a scan
 #define GAPS_PER_STEP 4
 #define NEAR 8 // intervals tried before a binary search
@@ -231,8 +235,8 @@ static bool add_to_node(struct gb_plan_index * x, size_t node, unsigned height, 
            gb_plan_set_add(&x->arena, &x->overlap[node], start, end) != GB_PLAN_SET_FAILED;
 }
 
-// Adds the interval to `overlap` of the queried nodes above a block, except nodes inside the whole blocks. Ends at a
-// node that has the interval, or below which none is queried.
+// Adds the interval to `overlap` of the queried nodes above a block, except nodes inside the whole
+// blocks. Stops at a node that has the interval, or below which no node is queried.
 static bool add_above(struct gb_plan_index * x, size_t block, const struct span * s, size_t start, size_t end) {
     size_t begin = block, width = 1;
     for (size_t node = x->width + block; node > 0 && x->queried[node]; node /= 2, width *= 2) {
@@ -380,7 +384,7 @@ static inline size_t within(size_t at, size_t size, size_t chunk) {
     return chunk == 0 ? at : gb_plan_within_chunk(at, size, chunk);
 }
 
-// What a search looks for.
+// The gap that a search looks for.
 struct gap {
     const struct gb_plan_index * x;
     const struct gb_plan_buffer * b; // that must fit
@@ -415,15 +419,15 @@ static inline void pass(struct source * s, const struct gb_plan_buffer * b, size
     }
 }
 
-// Probes the source that was in the way earlier in the list.
+// Moves the source that was in the way forward in the list, so that it is probed earlier.
 static void bring_forward(struct source * list, size_t k) {
     const struct source one = list[k];
     list[k] = list[k / 2];
     list[k / 2] = one;
 }
 
-// The lowest offset from `at` on where b fits. After `probes` failures returns the offset reached, with *found false.
-// Drops sources that end below.
+// The lowest offset from `at` on where b fits. After `probes` failures returns the offset reached,
+// with *found false. Drops sources that end below that offset.
 static size_t lowest(struct source * list, size_t * n, size_t at, const struct gap * gap, uint64_t probes, bool * found,
     uint64_t * steps) {
     const size_t size = gap->b->size, chunk = gap->chunk;
@@ -478,8 +482,9 @@ static struct extent extent_of_node(const struct gb_plan_index * x, size_t node)
     return (struct extent){ (uint32_t) ((begin - x->width) << x->shift), (uint32_t) GB_MIN(last, x->n_sections) };
 }
 
-// Extends r so that every lifetime that contains it also meets the interval at the cursor. It must contain an own node
-// of b as a whole, or the nearest section of a node or entry that reaches past b.
+// Extends r so that every lifetime that contains it also meets the interval at the cursor. r must
+// then contain an own node of b as a whole, or the nearest section of a node or entry that reaches
+// past b.
 static struct extent extent_with(const struct gb_plan_index * x, const struct source * s, struct extent r) {
     if (s->kind == LISTED) {
         const struct gb_plan_entry * const e = (const struct gb_plan_entry *) s->c.at;
@@ -501,7 +506,7 @@ struct scan {
     struct gb_plan_set * set; // the primary set
     struct gb_plan_cursor c; // in it
     struct extent primary; // its node
-    struct extent cause; // what a lifetime must contain so that the byte below `at` is taken, too
+    struct extent cause; // the extent that a lifetime must contain so that the byte below `at` is taken for it, too
     size_t at; // offset reached
     uint64_t steps;
 };
@@ -536,8 +541,9 @@ static bool next_gap(struct scan * a) {
     return is_gap;
 }
 
-// Moves to the end of what source s has in the way, as long as b may fit below `end`. Extends *all to what a lifetime
-// must contain to have all of it in its way. *widest: the largest free space passed.
+// Moves past the intervals of source s that are in the way, as long as b may fit below `end`.
+// Extends *all to the extent that a lifetime must contain to meet all of them. *widest: the largest
+// free space passed.
 static void pass_all(struct scan * a, struct source * s, size_t end, struct extent * all, size_t * widest) {
     struct gb_plan_cursor * const c = &s->c;
     const size_t size = a->b->size;
@@ -556,7 +562,7 @@ static void pass_all(struct scan * a, struct source * s, size_t end, struct exte
     a->steps += passed / PASSED_PER_STEP;
 }
 
-// True if b fits from `at` on, below `end`, the end of the gap. If not, *why is the limit of the gap.
+// True if b fits between `at` and `end`, the end of the gap. If not, *why is the limit of the gap.
 static bool fits_below(struct scan * a, size_t end, struct gb_plan_gap_limit * why) {
     const size_t size = a->b->size;
     size_t widest = 0; // free space that is too small
@@ -594,7 +600,7 @@ static size_t lowest_by_scan(struct gb_plan_index * x, const struct gb_plan_buff
     const struct gap gap = { x, b, 0 };
     struct scan a = { x, b, list, n, overlap_of(x, primary), gb_plan_set_begin(overlap_of(x, primary)),
         extent_of_node(x, primary), { b->first, b->last }, at, 0 };
-    bool found, known = at == 0; // the cause of what is taken below `at` is known
+    bool found, known = at == 0; // the reason why the bytes below `at` are taken is known
     for (size_t k = 0; k < a.n; k++) {
         if (list[k].kind == INSIDE && list[k].node == primary) {
             list[k] = list[--a.n];
@@ -627,7 +633,7 @@ static size_t lowest_by_scan(struct gb_plan_index * x, const struct gb_plan_buff
     return lowest(list, &a.n, a.at, &gap, UINT64_MAX, &found, steps);
 }
 
-// The largest own node. 0: the lifetime has no whole block.
+// The largest own node. 0 if the lifetime has no whole block.
 static size_t widest_node(const struct gb_plan_index * x, const struct gb_plan_buffer * b) {
     const struct span s = span_of(b, x->shift, x->n_sections);
     size_t node = 0;

@@ -1,7 +1,7 @@
 // plan_inorder.c - in-order best fit: an allocator that gets the buffers one by one, by birth, ties by item.
 //
-// It is the fallback: the planner returns no plan with a higher peak, so planning ahead never costs memory. It is also
-// the figure that users compare with (best_fit).
+// It is the fallback: the planner returns no plan with a higher peak, so planning ahead never costs
+// memory. Its peak is also the figure with which users compare (best_fit).
 #include "plan/plan_impl.h"
 
 #include <string.h>
@@ -10,7 +10,8 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-// Groups buffers by the section at whose start they are dead: group s is order[begin[s]] up to order[begin[s + 1]].
+// Groups buffers by the section at whose start they are dead. Group s is order[begin[s]] to
+// order[begin[s + 1] - 1].
 static void group_by_death(const struct gb_plan_part * part, uint32_t * begin, uint32_t * order) {
     for (uint32_t i = 0; i < part->n; i++) {
         begin[part->buffers[i].last + 1]++;
@@ -25,7 +26,8 @@ static void group_by_death(const struct gb_plan_part * part, uint32_t * begin, u
     begin[0] = 0;
 }
 
-// The allocator's memory. It has no end: all above `top` is free, and no free block touches the top.
+// The allocator's memory. It has no end: all memory above `top` is free, and no free block touches
+// the top.
 struct space {
     struct gb_plan_pairs by_offset; // free blocks below the top, as (offset, size)
     struct gb_plan_pairs by_size; // the same blocks, as (size, offset)
@@ -79,13 +81,14 @@ static bool give_back(struct space * s, size_t offset, size_t size) {
     return add_block(s, offset, size);
 }
 
-// Frees the dead buffers before each birth. Asks the poll: thousands of buffers take milliseconds.
+// Frees the dead buffers before each birth. Calls the poll, because thousands of buffers take
+// milliseconds.
 static enum ggml_status run(struct gb_plan_part * part, struct space * s, const uint32_t * begin,
     const uint32_t * order) {
     uint32_t ended = 0;
     for (uint32_t i = 0; i < part->n; i++) {
         if (i % GB_PLAN_POLL == 0) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
         for (const uint32_t end = begin[part->buffers[i].first + 1]; ended < end; ended++) {
             if (!give_back(s, part->trial[order[ended]], part->buffers[order[ended]].size)) {

@@ -1,8 +1,9 @@
 // plan_lists.h - for each block of sections, a list of the buffers that begin or end within it.
 //
-// Invariant: a list is sorted by offset, and tops[k] is the highest end of entries 0 to k. Entries may overlap, as not
-// all are alive together. A binary search over the tops skips those that end below an offset. A cursor (gb_plan_cursor)
-// of a list stands at an entry alive with the buffer that it was made for, or at the end.
+// Invariant: a list is sorted by offset, and tops[k] is the highest end of entries 0 to k. Entries
+// may overlap, because not all are alive at the same time. A binary search over the tops skips
+// entries that end below an offset. A cursor (gb_plan_cursor) of a list is at an entry alive with
+// the buffer for which it was made, or at the end.
 #ifndef GB_PLAN_LISTS_H
 #define GB_PLAN_LISTS_H
 
@@ -28,7 +29,7 @@ void gb_plan_lists_free(struct gb_plan_lists * l);
 void gb_plan_lists_reset(struct gb_plan_lists * l); // empties all lists
 void gb_plan_lists_enter(struct gb_plan_lists * l, size_t block, const struct gb_plan_buffer * b, size_t offset);
 
-// Moves the cursor to the first entry, from here on, that is alive with b and ends above `at`. Linear. Returns the
+// Moves the cursor to the next entry that is alive with b and ends above `at`. Linear. Returns the
 // number of entries read.
 static inline uint64_t gb_plan_list_step(struct gb_plan_cursor * c, const struct gb_plan_buffer * b, size_t at) {
     const struct gb_plan_entry * const from = (const struct gb_plan_entry *) c->at;
@@ -40,7 +41,7 @@ static inline uint64_t gb_plan_list_step(struct gb_plan_cursor * c, const struct
     c->at = &e->at;
     return (uint64_t) (e - from) + 1;
 }
-// The same with a binary search first, for an `at` that may be far.
+// The same with a binary search first, for an `at` that may be far away.
 uint64_t gb_plan_list_seek(const struct gb_plan_lists * l, struct gb_plan_cursor * c, const struct gb_plan_buffer * b,
     size_t at);
 // A cursor at the first entry alive with b.

@@ -1,6 +1,7 @@
 // plan_order.c - sort keys: the orders in which heuristics place buffers and the search tries them.
 //
-// The larger key comes first. Ties go by size and lifetime, then by index, so that the order of items does not matter.
+// The larger key comes first. Ties are broken by size and lifetime, then by index, so that the
+// order of items does not matter.
 #include "plan/plan_impl.h"
 
 #include <math.h>
@@ -15,9 +16,9 @@ static uint64_t area(const struct gb_plan_buffer * b, uint64_t width) {
     return b->size > UINT64_MAX / width ? UINT64_MAX : b->size * width;
 }
 
-// size * max_load^(2^squares), times width^(1/4) if `wide`. Returns bits below 2^63 that sort as the number does. IEEE
-// 754 defines products, square roots and conversions exactly. The scale of the load prevents overflow and changes no
-// order.
+// size * max_load^(2^squares), times width^(1/4) if `wide`. Returns bits below 2^63 that sort like
+// the number. IEEE 754 defines products, square roots and conversions exactly. The scale of the
+// load prevents overflow and does not change the order.
 static uint64_t weight(const struct gb_plan_buffer * b, size_t max_load, int squares, bool wide) {
     double power = (double) max_load * 0x1p-32;
     for (int k = 0; k < squares; k++) {
@@ -30,8 +31,9 @@ static uint64_t weight(const struct gb_plan_buffer * b, size_t max_load, int squ
     return bits;
 }
 
-// Buffers of the busiest section first, by width: their tops then fall like stairs to both sides, and the free space
-// beside them is contiguous. Then the others by size, load and width.
+// Buffers of the busiest section first, by width. Their tops then form stairs that fall to both
+// sides, so the free space beside them is contiguous. Then the other buffers by size, load and
+// width.
 static uint64_t around_peak(const struct gb_plan_part * part, const struct gb_plan_buffer * b, size_t max_load) {
     if (b->first <= part->busiest && b->last > part->busiest) {
         return ((uint64_t) 1 << 63) + (b->last - b->first);
@@ -196,7 +198,7 @@ enum ggml_status gb_plan_find_max_loads(struct gb_plan_part * part) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Insertion sort that gives up, with false, after 4 n moves.
+// Insertion sort that stops, with false, after 4 n moves.
 static bool insert_few(struct gb_plan_ranked * ranked, uint32_t n) {
     uint64_t may_move = 4 * (uint64_t) n;
     for (uint32_t k = 1; k < n; k++) {

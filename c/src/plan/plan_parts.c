@@ -1,8 +1,10 @@
-// plan_parts.c - plans all parts of a problem: heuristics for each part, then the search for the highest.
+// plan_parts.c - plans all parts of a problem: heuristics for each part, then the search for the
+// highest part.
 //
 // 1. Each part gets the plan of in-order best fit. It is the fallback: no result may be worse.
-// 2. First fit runs in several orders, then skyline, until the part needs no more than the goal.
-// 3. The search improves the highest part, again and again. Lower parts do not matter until it has become lower.
+// 2. First fit runs in several orders, then skyline, until the part reaches the goal.
+// 3. The search improves the highest part, again and again. Lower parts do not matter until the highest
+//   has become lower.
 #include "plan/plan_impl.h"
 
 #include "base/mem.h"
@@ -23,7 +25,8 @@ static enum ggml_status try_skylines(struct gb_plan_part * part, size_t goal, st
     return GGML_STATUS_SUCCESS;
 }
 
-// Steps that the orders may cost: a half to a sixth of the budget. Dense parts get more, as orders do most for them.
+// Steps that the orders may cost: a half to a sixth of the budget. Dense parts get more, because
+// orders help them most.
 static uint64_t steps_for_orders(const struct gb_plan_part * part, uint64_t steps) {
     if (part->n > GB_PLAN_MAX_PROMISED) {
         return steps;
@@ -57,7 +60,7 @@ static enum ggml_status fit_part(struct gb_plan_part * part, size_t goal, size_t
 
 static size_t top_of(const struct gb_plan_part * part) { return part->floor + part->peak; }
 
-// The goal of a part: the goal of all less the floor, but at least the part's bound.
+// The goal of a part: the common goal less the floor, but at least the part's bound.
 static size_t goal_of(const struct gb_plan_part * part, size_t goal) {
     return GB_MAX(goal > part->floor ? goal - part->floor : 0, part->bound);
 }
@@ -84,7 +87,7 @@ static enum ggml_status fit(struct gb_plan_problem * p, struct gb_plan_part * pa
     }
     GB_TRY(gb_plan_in_order(part, best_fit));
     gb_plan_keep(part, *best_fit);
-    if (!gb_plan_can_search_exact(part)) { // the heuristics get its share of exact search
+    if (!gb_plan_can_search_exact(part)) { // the heuristics get the share of exact search
         const struct gb_plan_budget more =
             gb_plan_share(&costs->search, (uint64_t) ((double) costs->search.steps * part->n / (double) p->n));
         gb_plan_give_back(&costs->heuristic, &more);
@@ -108,7 +111,7 @@ static enum ggml_status search(struct gb_plan_problem * p, struct gb_plan_part *
     return status_of(costs);
 }
 
-// Ties: the part with the larger bound, which comes first.
+// Among equal parts, the part with the larger bound, which comes first.
 static struct gb_plan_part * highest_of(struct gb_plan_problem * p) {
     struct gb_plan_part * best = &p->parts[0];
     for (size_t k = 1; k < p->n_parts; k++) {
@@ -117,8 +120,9 @@ static struct gb_plan_part * highest_of(struct gb_plan_problem * p) {
     return best;
 }
 
-// Searches the highest part until the goal is reached or the budget is used up. If n parts are above the goal, its
-// first share is 1/n of the budget. Each further share of the same part is twice the last.
+// Searches the highest part until the goal is reached or the budget is used up. If n parts are
+// above the goal, its first share is 1/n of the budget. Each further share of the same part is
+// twice the previous one.
 static enum ggml_status search_all(struct gb_plan_problem * p, size_t goal, struct gb_plan_costs * costs) {
     for (;;) {
         struct gb_plan_part * part = highest_of(p);

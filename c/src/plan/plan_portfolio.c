@@ -1,7 +1,8 @@
 // plan_portfolio.c - a portfolio of first fits: several sort keys, lowest or smallest gap, on one or more threads.
 //
-// Threads change no plan. Each thread places one order with all that is left of the budget. The results are then taken
-// in sequence and their costs paid one after the other. Results that one thread would not have reached are dropped.
+// Threads change no plan. Each thread places one order with the remaining budget. The results are
+// then taken in sequence, and their costs are charged one after the other. Results that one thread
+// would not have reached are dropped.
 #include "plan/plan_impl.h"
 
 #include <stdatomic.h>
@@ -14,7 +15,7 @@
 #include "base/thread.h"
 
 #define COST_LIMIT 4      // an order may cost this many times first fit by size
-#define MIN_STEPS 4000    // assumed for first fit by size, at least
+#define MIN_STEPS 4000    // the cost of first fit by size counts as at least this
 #define MAX_AT_ONCE 16
 #define MIN_THREADED 1000 // buffers; fewer are not worth a thread
 
@@ -49,8 +50,9 @@ static void place(void * arg) {
     gb_free(order);
 }
 
-// Places the first order on this thread and each other on its own thread. An order whose thread or memory failed is
-// placed again on this thread, so that this thread reports the failure. An abort of the first stops the others.
+// Places the first order on this thread and each other order on its own thread. An order whose
+// thread or memory failed is placed again on this thread, so that this thread reports the failure.
+// If the first order aborts, the others stop.
 static void place_all(struct fit * fits, int n) {
     atomic_bool stop = false;
     for (int k = 1; k < n; k++) {
@@ -76,7 +78,8 @@ static bool is_enough(const struct gb_plan_budget * budget, uint64_t most) {
     return budget->steps > 0 && (most == UINT64_MAX || budget->steps >= most / COST_LIMIT / 4 * 5);
 }
 
-// Takes the results in sequence, as far as the budget goes. most: steps that each order was given at most.
+// Takes the results in sequence, as far as the budget allows. most: maximum number of steps of each
+// order.
 static enum ggml_status take_all(struct gb_plan_part * part, struct fit * fits, int n, size_t goal, uint64_t most,
     struct gb_plan_budget * budget) {
     for (int k = 0; k < n && part->peak > goal && (fits[k].promised_first || is_enough(budget, most)); k++) {
@@ -101,7 +104,8 @@ static enum ggml_status take_all(struct gb_plan_part * part, struct fit * fits, 
     return GGML_STATUS_SUCCESS;
 }
 
-// The budget of first fit by size that always runs: its promised steps, or more if the caller has more.
+// The budget of first fit by size that always runs: its promised steps, or more if the caller has
+// more.
 static struct gb_plan_budget free_budget(const struct gb_plan_part * part, const struct gb_plan_budget * budget) {
     const uint64_t steps = GB_MAX((uint64_t) part->n * GB_PLAN_PROMISED_STEPS, budget->steps);
     return (struct gb_plan_budget){ .steps = steps, .deadline = INT64_MAX };
@@ -109,11 +113,11 @@ static struct gb_plan_budget free_budget(const struct gb_plan_part * part, const
 
 struct order {
     enum gb_plan_key key;
-    bool smallest; // gap, or the first
+    bool smallest; // smallest gap; else the lowest
 };
 
-// GB_PLAN_BEST_ORDERS: those that do best among many buffers. BY_PEAK comes late in very large sparse parts, as the
-// busiest section says little about most buffers there. By size is always first.
+// GB_PLAN_BEST_ORDERS are the best orders for many buffers. BY_PEAK comes late in very large sparse
+// parts, because the busiest section is unrelated to most buffers there. By size is always first.
 static const struct order * orders_of(const struct gb_plan_part * part, enum gb_plan_orders which, int * n) {
     static const struct order all[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_PEAK, false },
         { GB_PLAN_BY_LOADED_WIDTH, false }, { GB_PLAN_BY_AREA, false }, { GB_PLAN_BY_WIDTH, false },
@@ -136,7 +140,7 @@ static const struct order * orders_of(const struct gb_plan_part * part, enum gb_
     return sparse ? sparse_best : best;
 }
 
-// Places n orders at once. promised: the first order of all, whose cost sets *most for the others.
+// Places n orders. promised: the first order, whose cost sets *most for the others.
 static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, const struct order * orders, int n,
     bool promised, uint64_t * most, struct gb_plan_budget * budget) {
     struct fit fits[MAX_AT_ONCE] = { 0 };
@@ -170,9 +174,10 @@ static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, const 
     return status;
 }
 
-// First fit by size runs first, and alone, as its cost limits the others. Up to GB_PLAN_MAX_PROMISED buffers it always
-// runs, as gb_plan_offsets promises it; its steps are limited, as it takes n^2 steps in some instances. The others are
-// paid from the budget. None begins unless the budget has a quarter more than first fit by size took.
+// First fit by size runs first, and alone, because its cost limits the others. Up to
+// GB_PLAN_MAX_PROMISED buffers it always runs, as gb_plan_offsets promises. Its steps are limited,
+// because some instances need n^2. The other orders are paid from the budget. An order begins only
+// if the budget exceeds the cost of first fit by size by a quarter.
 enum ggml_status gb_plan_try_orders(struct gb_plan_part * part, size_t goal, enum gb_plan_orders which, int n_threads,
     struct gb_plan_budget * budget) {
     int n_orders, n;

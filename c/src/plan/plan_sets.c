@@ -1,7 +1,7 @@
 // plan_sets.c - sets of offsets, as unions of intervals.
 //
-// The array of a small set doubles when it is full. With more intervals than a run it becomes an array of runs. A full
-// run is split in halves.
+// The array of a small set doubles when it is full. A set with more intervals than fit into a run
+// becomes an array of runs. A full run is split in halves.
 #include "plan/plan_sets.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 
 #define RUN GB_PLAN_SET_RUN
 #define BLOCK_HEADER 16
-// A limit is as large as an interval at most, or as two with pointers of 32 bits.
+// A limit is at most as large as an interval, or as two intervals with pointers of 32 bits.
 #define LIMIT_CLASSES (sizeof(struct gb_plan_gap_limit) <= sizeof(struct gb_plan_interval) ? 1u : 2u)
 
 // --------------------------------------------------------------------------------------------------------------- arena
@@ -181,8 +181,8 @@ static uint32_t find(const struct gb_plan_interval * data, uint32_t n, size_t of
     return low;
 }
 
-// Adds an interval to an array of n and joins it with those that it touches. *at: its position. FULL: the array is
-// full. limits: NULL, or of the n.
+// Adds an interval to an array of n and joins it with intervals that it touches. *at: its position.
+// FULL: the array is full. limits: NULL, or the n limits of the array.
 static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_gap_limit * limits, uint32_t * n,
     uint32_t cap, size_t start, size_t end, uint32_t * at) {
     const uint32_t from = find(data, *n, start);

@@ -2,9 +2,9 @@
 //
 // Invariant: the intervals of a set are sorted and do not touch each other.
 //
-// Intervals are only added, so gaps only shrink. What does not fit into a gap never will. A set may therefore keep a
-// limit for the gap below each interval; when a gap is split, both halves inherit it. All memory lies in an arena that
-// the sets share.
+// Intervals are only added, so gaps only shrink. A buffer that does not fit into a gap never will.
+// So a set may store a limit for the gap below each interval. When a gap is split, both halves
+// inherit its limit. All memory is in an arena that the sets share.
 #ifndef GB_PLAN_SETS_H
 #define GB_PLAN_SETS_H
 
@@ -23,8 +23,9 @@ struct gb_plan_gap_limit {
 };
 #define GB_PLAN_NO_LIMIT ((struct gb_plan_gap_limit) { 0, UINT32_MAX, SIZE_MAX })
 
-// A small set is one array of intervals. A large one is an array of runs, so that an insertion moves few. The limits
-// follow the array, after its capacity: limit k is for the gap below interval k.
+// A small set is one array of intervals. A large set is an array of runs, so that an insertion
+// moves few intervals. The limits follow the array, after its capacity: limit k is for the gap
+// below interval k.
 #define GB_PLAN_SET_RUN ((uint32_t) 256)
 struct gb_plan_run {
     struct gb_plan_interval * data;
@@ -40,7 +41,7 @@ struct gb_plan_set {
     uint32_t has_limits : 1;
 };
 
-// Memory of sets: blocks that are freed together. Arrays that a set has outgrown are used again.
+// Memory of sets: blocks that are freed together. Arrays that a set has outgrown are reused.
 #define GB_PLAN_CLASSES 28
 struct gb_plan_arena {
     char * block; // the newest; begins with a pointer to the block before
@@ -50,10 +51,11 @@ struct gb_plan_arena {
 void gb_plan_arena_reset(struct gb_plan_arena * a); // frees all arrays; keeps the newest block
 void gb_plan_arena_free(struct gb_plan_arena * a);
 
-// Adds an interval and joins it with those that it touches. NOTHING_NEW: the set has all of it already.
+// Adds an interval and joins it with intervals that it touches. NOTHING_NEW: the set has all of it
+// already.
 enum gb_plan_added { GB_PLAN_NOTHING_NEW, GB_PLAN_ADDED, GB_PLAN_FULL, GB_PLAN_SET_FAILED };
 enum gb_plan_added gb_plan_set_add(struct gb_plan_arena * a, struct gb_plan_set * s, size_t start, size_t end);
-// Gives the set limits, none known so far. False: no memory.
+// Gives the set limits, all unknown. False: no memory.
 bool gb_plan_set_add_limits(struct gb_plan_arena * a, struct gb_plan_set * s);
 
 // A position in a set, or in a list of plan_lists.h.

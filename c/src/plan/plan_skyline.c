@@ -1,9 +1,9 @@
 // plan_skyline.c - the skyline heuristic: plans from the bottom up.
 //
-// The skyline is, by section, the lowest offset above all placed buffers: a linked list of plateaus of different
-// height. The lowest valley takes the first buffer, by rank, whose lifetime lies between the valley's walls. If no
-// buffer fits, the valley is filled up to its lower wall. Gaps below the skyline are never used, so a step looks at
-// plateaus and unplaced buffers only.
+// The skyline is, by section, the lowest offset above all placed buffers: a linked list of plateaus
+// of different height. The lowest valley gets the first buffer, by rank, whose lifetime is between
+// the valley's walls. If no buffer fits, the valley is filled up to its lower wall. Gaps below the
+// skyline are never used, so a step only examines plateaus and unplaced buffers.
 #include "plan/plan_impl.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 struct plateau { // indexed by its first section
     size_t height;
     uint32_t before, next; // first sections of the neighbours; NONE at the ends
-    uint32_t end; // behind its last section
+    uint32_t end; // one past its last section
 };
 
 struct skyline {
@@ -74,7 +74,8 @@ static uint32_t lowest(const struct skyline * sky, uint64_t * steps) {
     return best;
 }
 
-// Places the first buffer, by rank, whose lifetime lies between the walls of the valley. False: no buffer fits.
+// Places the first buffer, by rank, whose lifetime is between the walls of the valley. False: no
+// buffer fits.
 static bool fill(struct skyline * sky, struct gb_plan_part * part, uint32_t valley, size_t * peak, uint64_t * steps) {
     const struct plateau v = sky->plateaus[valley];
     uint32_t * link = &sky->next[0];
@@ -95,7 +96,7 @@ static bool fill(struct skyline * sky, struct gb_plan_part * part, uint32_t vall
     return true;
 }
 
-// Raises the valley to its lower wall, with which it joins.
+// Raises the valley to its lower wall, which it then joins.
 static void fill_up(struct skyline * sky, uint32_t valley) {
     const struct plateau * v = &sky->plateaus[valley];
     size_t wall = SIZE_MAX;
@@ -115,7 +116,7 @@ static void run(struct skyline * sky, struct gb_plan_part * part, struct gb_plan
         uint64_t steps = 0;
         const uint32_t valley = lowest(sky, &steps);
         if (!fill(sky, part, valley, peak, &steps)) {
-            fill_up(sky, valley); // it has a wall: without walls every buffer fits
+            fill_up(sky, valley); // it has a wall, because without walls every buffer fits
         }
         if (!gb_plan_spend(budget, steps)) {
             *peak = SIZE_MAX;

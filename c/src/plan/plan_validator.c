@@ -1,8 +1,10 @@
-// plan_validator.c - checks a plan: items alive together do not overlap, and offsets are aligned.
+// plan_validator.c - checks a plan: items alive at the same time do not overlap, and offsets are
+// aligned.
 //
-// It shares no code with the planner, so that no mistake there can hide here. A sweep over time keeps the set of live
-// items, by the rank of their offset. Live items are disjoint, so a new item can only overlap the next live item below
-// or above. That takes n log n steps. The scheduler also checks its own layouts with it.
+// It shares no code with the planner, so it finds the planner's mistakes. A sweep over time
+// maintains the set of live items, by the rank of their offset. Live items are disjoint, so a new
+// item can only overlap the next live item below or above. The sweep takes n log n steps. The
+// scheduler also checks its own layouts with it.
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -23,7 +25,7 @@ static int by_time(const void * pa, const void * pb) {
     return a->item < b->item ? -1 : a->item > b->item;
 }
 
-// Most callers pass items sorted by time.
+// Sorts by time. Most callers pass items sorted already.
 static void sort_by_time(struct moment * all, size_t n) {
     for (size_t k = 1; k < n; k++) {
         if (by_time(&all[k - 1], &all[k]) > 0) {
@@ -67,8 +69,8 @@ static void sort_by_digit(const struct by_offset * from, struct by_offset * to, 
     }
 }
 
-// Sorts by chunk, offset and item; the input is by item. Many items take a radix sort that skips digits in which all
-// agree. Returns `all` or `scratch`, whichever has the result.
+// Sorts by chunk, offset and item; the input is by item. For many items this is a radix sort that
+// skips digits in which all items agree. Returns `all` or `scratch`, whichever has the result.
 static struct by_offset * sort_by_offset(struct by_offset * all, struct by_offset * scratch, size_t n) {
     if (n < FEW) {
         qsort(all, n, sizeof(*all), compare_offsets);
@@ -92,8 +94,8 @@ static struct by_offset * sort_by_offset(struct by_offset * all, struct by_offse
     return all;
 }
 
-// A set of ranks below n, as a tree of bits: each level has one bit per word of the level below that is not 0. The next
-// rank above or below is found in one step per level.
+// A set of ranks below n, as a tree of bits: each level has one bit per word of the level below
+// that is not 0. So finding the next rank above or below takes one step per level.
 enum { MAX_LEVELS = 11 };
 struct live_set {
     uint64_t * words; // owned
@@ -133,7 +135,6 @@ static void live_remove(struct live_set * s, size_t rank) {
     }
 }
 
-// word: not 0.
 static size_t lowest_bit(uint64_t word) {
     size_t at = 0;
     for (int width = 32; width > 0; width /= 2) {

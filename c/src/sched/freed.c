@@ -1,6 +1,6 @@
 // freed.c - reacts to backends that their owner frees before the scheduler.
 //
-// The API forbids this order, but it happens easily, so it is an error and not a crash. While the
+// The API forbids this order, but it happens easily. So it is an error and not a crash. While the
 // backend still works, the scheduler waits for all queued work and frees its events and graph
 // plans. Then a placeholder that only has a name replaces the backend. Graphs cannot be computed
 // any more. Results stay valid, and the scheduler can be queried, reset and freed.

@@ -1,6 +1,6 @@
 // lifetime.c - makes, resets and frees a scheduler.
 //
-// A scheduler whose making failed is freed like any other: each part may be zero.
+// If making a scheduler fails, it is freed like any other: each part may be zero.
 #include <stdio.h>
 #include <string.h>
 
@@ -25,8 +25,8 @@ static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t b
     return d->alignment == 0 ? ggml_last_status() : GGML_STATUS_SUCCESS;
 }
 
-// Leafs use the largest alignment of all devices. So neighbouring inputs can be copied together to
-// any device, whatever their sizes are.
+// Leafs use the largest alignment of all devices. So neighbouring inputs of any size can be copied
+// together to any device.
 static void set_leaf_units(struct ggml_backend_sched * s) {
     enum { LARGEST = 4096 };
     for (int i = 0; i < s->n_backends; i++) {
@@ -37,7 +37,7 @@ static void set_leaf_units(struct ggml_backend_sched * s) {
     }
 }
 
-// Each backend must be a different one.
+// Checks that all backends are different.
 static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend_t * backends,
     ggml_backend_buffer_type_t * bufts, int n) {
     s->devices = gb_calloc((size_t) n, sizeof(*s->devices));
@@ -56,7 +56,7 @@ static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend
     return GGML_STATUS_SUCCESS;
 }
 
-// True if another device has the name, or a later one will.
+// True if another device has the name, or a device after it will get it.
 static bool is_taken(const struct ggml_backend_sched * s, int b, const char * name) {
     for (int i = 0; i < s->n_backends; i++) {
         if (i != b && strcmp(name, i < b ? s->devices[i].name : ggml_backend_name(s->devices[i].backend)) == 0) {

@@ -1,13 +1,13 @@
-// make.c - makes a plan: one part after the other, each from earlier parts.
+// make.c - makes a plan, part by part. Each part depends on earlier parts only.
 //
-// fill_collected lists the parts, with what each is made from. A plan that needs more memory than
-// the user's costs allow is discarded and made again.
+// fill_collected lists the parts and their inputs. A plan that needs more memory than the user's
+// costs allow is discarded and made again.
 #include "sched/plan.h"
 
 #include "backend/backend.h"
 #include "base/current.h"
 
-// Asks the backends how much scratch memory they need. The largest split counts.
+// Gets the bytes of scratch memory that each backend needs, for its largest split.
 static enum ggml_status measure_work(const struct ggml_backend_sched * s, const struct gb_sched_program * program,
     struct gb_sched_layout * layout) {
     const uint64_t before = gb_fail_count();
@@ -27,7 +27,8 @@ static struct gb_sched_parts parts_of(const struct gb_sched_plan * p) {
     return (struct gb_sched_parts){ &p->in, &p->assigned, &p->program, &p->layout };
 }
 
-// Lists the kept plans whose offsets a new plan may take over, the latest used first. Drafts have no arenas.
+// Lists the kept plans whose offsets a new plan may use, the latest used first. Drafts have no
+// arenas.
 static enum ggml_status list_earlier(const struct ggml_backend_sched * s, gb_sched_parts_list * earlier) {
     for (size_t k = 0; k < s->plans.n; k++) {
         if (!s->plans.data[k]->draft && !gb_vec_push(earlier, parts_of(s->plans.data[k]))) {
@@ -37,7 +38,7 @@ static enum ggml_status list_earlier(const struct ggml_backend_sched * s, gb_sch
     return GGML_STATUS_SUCCESS;
 }
 
-// Copies are merged as in an earlier plan that may fit, so that its offsets can be taken over.
+// Merges copies as in an earlier plan that may fit, so that its offsets can be used.
 static enum ggml_status make_program(const struct ggml_backend_sched * s, struct gb_sched_plan * p,
     const gb_sched_parts_list * earlier) {
     const struct gb_sched_parts parts = parts_of(p);
@@ -54,7 +55,7 @@ static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_
     const struct gb_sched_memory_prices * memory, const gb_sched_parts_list * earlier) {
 #define NEXT(part) \
     GB_TRY(part);  \
-    GB_TRY(gb_go_on())
+    GB_TRY(gb_check_poll())
     const struct gb_sched_input * in = &p->in;
     const struct gb_sched_assigned * assigned = &p->assigned;
     const struct gb_sched_program * program = &p->program;

@@ -1,12 +1,12 @@
 // match.c - decides whether a graph matches a kept plan.
 //
-// The graph is compared field by field with what the plan was made from. Hashes, node counts and
+// The graph is compared field by field with the records of the plan. Hashes, node counts and
 // addresses prove nothing. After a mismatch the next plan is tried, or a new one is made.
 #include "sched/plan.h"
 
 #include <string.h>
 
-// The graph's nodes and leafs are the tensors of the plan, in the same order.
+// True if the graph's nodes and leafs are the tensors of the plan, in the same order.
 static bool same_lists(const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
     return p->in.n_nodes == graph->n_nodes && p->in.n_leafs == graph->n_leafs &&
            (p->in.n_nodes == 0 ||
@@ -15,8 +15,9 @@ static bool same_lists(const struct gb_sched_plan * p, const struct ggml_cgraph 
                memcmp(p->in.leafs, graph->leafs, (size_t) p->in.n_leafs * sizeof(*p->in.leafs)) == 0);
 }
 
-// An earlier tensor, already compared, refers to each tensor (collect.c). So every pointer that is
-// followed is in the graph.
+// True if the tensors are unchanged since the plan was bound. Each tensor is referred to by an
+// earlier tensor, which is already compared (collect.c). So every pointer that is followed is in
+// the graph.
 static bool is_as_bound(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_tensor * t = p->in.nodes[i];
@@ -28,8 +29,8 @@ static bool is_as_bound(const struct gb_sched_plan * p) {
     return true;
 }
 
-// The user's buffers are unchanged. A buffer of another scheduler may have been retired; a buffer
-// of the user may have been freed and another one allocated at its address.
+// True if the user's buffers are unchanged. A buffer of another scheduler may have been retired. A
+// buffer of the user may have been freed and another one allocated at its address.
 static bool has_same_buffers(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_backend_buffer * buffer =
@@ -56,7 +57,7 @@ static bool has_same_users(const struct ggml_backend_sched * s, const struct gb_
     return true;
 }
 
-// An arena that has grown has other chunks than those that the plan is bound to.
+// An arena that has grown has other chunks than the plan is bound to.
 static bool arenas_are_current(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     size_t k = 0;
     for (size_t i = 0; i < p->layout.chunks.n; i++) {
@@ -68,7 +69,7 @@ static bool arenas_are_current(const struct ggml_backend_sched * s, const struct
     return true;
 }
 
-// Each root would get the location that it has, and memory of other owners is unchanged.
+// True if each root would get its present location, and memory of other owners is unchanged.
 static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct gb_id * id = &p->in.ids.data[i];
@@ -81,7 +82,7 @@ static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sc
         if (!gb_sched_find_location(s, id->tensor, id->computes, p->in.chosen[i], &location)) {
             return false; // the error is reported when the plan is made
         }
-        // A leaf of this plan, at the plan's place.
+        // A leaf of this plan in the plan's place.
         const bool own = id->location == GB_LOCATION_LEAF && location == GB_LOCATION_SHARED && mem &&
                          mem->buffer == id->tensor->buffer && key->data == id->tensor->data;
         if (location != id->location && !own) {

@@ -1,8 +1,8 @@
 // plan.c - finds or makes the plan of a graph, and prepares it.
 //
-// A graph whose tensors have exactly the places of a kept plan runs at once. If only places differ
-// that the scheduler assigns, the plan is bound again. Otherwise a new plan is made. The scheduler
-// keeps the latest GB_SCHED_PLANS_MAX plans.
+// If the graph's tensors have exactly the places of a kept plan, the plan runs at once. If they
+// differ only in places that the scheduler assigns, the plan is bound again. Otherwise a new plan
+// is made. The scheduler keeps the latest GB_SCHED_PLANS_MAX plans.
 #include "sched/plan.h"
 
 #include "backend/backend.h"
@@ -37,8 +37,8 @@ static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_
     return gb_sched_add_plan(s, *plan);
 }
 
-// Fails for a leaf whose content is gone: a discarded plan had placed it. After a reset this is
-// what the user wanted.
+// Fails for a leaf whose content is gone because the plan that had placed it was discarded. After a
+// reset the user expects that.
 static enum ggml_status check_contents(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_tensor * t = p->in.nodes[i];
@@ -55,8 +55,7 @@ static enum ggml_status check_contents(const struct ggml_backend_sched * s, cons
     return GGML_STATUS_SUCCESS;
 }
 
-// Prepared graphs may contain addresses. After a buffer was freed, another one may have its
-// address.
+// Prepared graphs may contain addresses. A freed buffer's address may belong to another buffer now.
 static enum ggml_status renew_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     const unsigned n_freed = gb_buffers_freed();
     if (p->in.foreign && p->binding.n_freed != n_freed) {
@@ -67,7 +66,7 @@ static enum ggml_status renew_prepared(struct ggml_backend_sched * s, struct gb_
     return GGML_STATUS_SUCCESS;
 }
 
-// The fast path: only the graph is compared. NULL: no kept plan is bound to it.
+// The fast path: only compares the graph. NULL: no kept plan is bound to it.
 static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const struct ggml_cgraph * graph) {
     for (size_t k = 0; k < s->plans.n; k++) {
         if (gb_sched_fits_as_it_is(s, s->plans.data[k], graph)) {
@@ -118,8 +117,8 @@ static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sche
     return what == GB_PREPARE_RESERVE ? GGML_STATUS_SUCCESS : gb_sched_bind(s, &p->binding);
 }
 
-// Finds or makes the plan of a graph, and prepares it. If that fails, a plan that was made for this
-// call is dropped.
+// Finds or makes the plan of a graph, and prepares it. On failure, drops a plan that was made for
+// this call.
 static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what,
     struct gb_sched_plan ** plan) {
     const size_t n_plans = s->plans.n;
@@ -128,7 +127,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
     (*plan)->draft |= what == GB_PREPARE_PLAN && s->plans.n > n_plans;
     enum ggml_status status = make_ready(s, *plan, what);
     if (status == GGML_STATUS_ALLOC_FAILED && !(*plan)->in.minimal && (*plan)->program.copies.n > 0) {
-        // It may fit without replicas and early copies.
+        // the plan may fit without replicas and early copies
         gb_sched_release_replicas(&(*plan)->binding);
         (*plan)->binding.stale = true;
         if (s->plans.n > n_plans) {
@@ -141,7 +140,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
         *plan = minimal;
         status = make_ready(s, minimal, what);
     }
-    if (status != GGML_STATUS_SUCCESS && s->plans.n > n_plans) { // do not push out other plans
+    if (status != GGML_STATUS_SUCCESS && s->plans.n > n_plans) { // make no other plan drop out of the list
         gb_sched_drop_first(s);
     }
     return status;

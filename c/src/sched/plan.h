@@ -2,7 +2,7 @@
 //
 // A plan belongs to the scheduler. The scheduler keeps it until reset, or until GB_SCHED_PLANS_MAX
 // other graphs were planned. One folder makes each part, and its header defines the part. A
-// finished part is only read; the binding alone changes from run to run.
+// finished part is only read. Only the binding changes from run to run.
 //
 // Only the files beside this header see whole plans. The folders get the parts that they need.
 #ifndef GB_SCHED_PLAN_H
@@ -24,13 +24,12 @@ struct gb_sched_plan {
     struct gb_sched_waits waits;
     struct gb_sched_report report;
     struct gb_sched_binding binding;
-    bool draft; // it has no memory yet, so no other plan takes over its offsets
+    bool draft; // it has no memory yet, so no other plan uses its offsets
 };
 
 // plan.c
-// How far a plan is prepared. PLAN allocates nothing. RESERVE allocates arenas, replicas and
-// events. BIND also places the user's tensors. COMPUTE is BIND, and checks that leafs have their
-// content.
+// PLAN allocates nothing. RESERVE allocates arenas, replicas and events. BIND also places the
+// user's tensors. COMPUTE is BIND, and checks that leafs have their content.
 enum gb_prepare { GB_PREPARE_PLAN, GB_PREPARE_RESERVE, GB_PREPARE_BIND, GB_PREPARE_COMPUTE };
 // The scheduler keeps *plan, first in its list. Queries are about this plan.
 enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what,
@@ -41,16 +40,16 @@ enum ggml_status gb_sched_make_plan(struct ggml_backend_sched * s, const struct 
     struct gb_sched_plan ** plan);
 
 // match.c
-// True if the graph's tensors have exactly the places of the plan: the plan can run at once.
+// True if the graph's tensors have exactly the places of the plan, so the plan can run at once.
 bool gb_sched_fits_as_it_is(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct ggml_cgraph * graph);
-// True if the graph differs from the plan only in places that the scheduler assigns: the plan can
-// run once it is bound.
+// True if the graph differs from the plan only in places that the scheduler assigns, so the plan
+// can run once it is bound.
 bool gb_sched_fits_when_bound(struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct ggml_cgraph * graph);
 
 // query.c
-// The plan that queries are about. NULL and reported, in the name of `func`: no graph was given
+// The plan that queries are about. NULL and reported for the function `func`: no graph was given
 // yet, or another thread was changing the scheduler when the process was forked.
 const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched * s, const char * func);
 

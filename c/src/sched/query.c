@@ -52,7 +52,7 @@ size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend
 // Storage ids: tensor ids, then copies.
 static int64_t n_items(const struct gb_sched_plan * p) { return (int64_t) p->in.n_ids + (int64_t) p->program.copies.n; }
 
-// The public form of an item. A copy has the tensor that first reads through it.
+// The public form of an item. The tensor of a copy is the one that first reads through it.
 static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int64_t id, int root) {
     const struct gb_item * item = gb_sched_arena_item(&p->layout, id);
@@ -74,7 +74,7 @@ static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched 
 int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backend_sched_block * blocks, int n) {
     GB_CHECK_ARG_RETURNING(sched, -1);
     GB_FAIL_IF_RETURNING(n < 0 || (n > 0 && blocks == NULL), -1, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: no room for %d blocks", __func__, n);
+        "%s: argument 'blocks' is NULL, 'n' is %d", __func__, n);
     const struct gb_sched_plan * p = gb_sched_last_plan(sched, __func__);
     if (p == NULL) {
         return -1;
@@ -171,7 +171,8 @@ static ggml_backend_t owner_of(const struct ggml_backend_sched * s, const struct
     return b < 0 ? NULL : s->devices[b].backend;
 }
 
-// A node uses the tensor as a weight, but its buffer, one of the user, is not marked as WEIGHTS.
+// True if a node uses the tensor as a weight, but the user's buffer that holds it is not marked as
+// WEIGHTS.
 static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_copy * copy) {
     const struct gb_id * id = &p->in.ids.data[copy->root];
@@ -225,7 +226,7 @@ enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int
     return GGML_STATUS_SUCCESS;
 }
 
-// Positions in the program, as in the lifetimes of blocks.
+// The positions are those of the program, as in the lifetimes of blocks.
 enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, int i, int64_t * lower,
     int64_t * upper) {
     GB_CHECK_ARG(sched);

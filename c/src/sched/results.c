@@ -7,7 +7,8 @@
 #include "base/hash.h"
 #include "sched/plan.h"
 
-// The id of a root in the current plan; GB_PTRMAP_ABSENT: no plan, or not in it.
+// The id of a root in the current plan. GB_PTRMAP_ABSENT: there is no plan, or the root is not in
+// it.
 static int64_t id_of(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
     return s->current != NULL ? gb_ptrmap_get(&s->current->in->map, root) : GB_PTRMAP_ABSENT;
 }
@@ -23,9 +24,10 @@ bool gb_sched_has_placed(const struct ggml_backend_sched * s, const struct ggml_
     return has_placed(s, root, id_of(s, root), false) || gb_sched_leaf_is_bound(s, root);
 }
 
-// The name of a tensor that got memory of the root with this id afterwards, before or when `last` was computed; "" for
-// a copy without a name; NULL: none did. Nodes are computed in the order of their ids, and items of the arena live from
-// `lower` on. So such a tensor has a greater `lower`, and bytes in common with the root.
+// The name of a tensor that got memory of the root afterwards, before or when `last` was computed.
+// "" for a copy without a name; NULL if there is no such tensor. Nodes are computed in the order of
+// their ids, and items of the arena live from `lower` on. So such a tensor has a greater `lower`,
+// and bytes in common with the root.
 static const char * overwritten_by(const struct gb_sched_binding * p, int64_t id, int64_t last) {
     if (!p->layout->items.data[id].valid || p->in->ids.data[id].keep) {
         return NULL;
@@ -63,7 +65,8 @@ enum gb_content_state gb_content_state(const struct ggml_backend_sched * s, cons
         return GB_CONTENT_STAYS;
     }
     const int64_t last = node != NULL ? id_of(s, node) : GB_PTRMAP_ABSENT;
-    // the id of a node is its index in the order of execution; tensors that no node computes have greater ids
+    // The id of a node is its index in the order of execution. Tensors that no node computes have
+    // greater ids.
     if (node != NULL && (last == GB_PTRMAP_ABSENT || last >= p->in->n_nodes || id > last)) {
         return GB_CONTENT_NOT_COMPUTED;
     }
@@ -78,8 +81,8 @@ ggml_backend_buffer_t gb_sched_buffer_at(const struct ggml_backend_sched * s, si
     return i < s->mems.n ? s->mems.data[i]->buffer : NULL;
 }
 
-// Made and replayed plans both cost planning time; a replayed plan took over the offsets of an
-// earlier one.
+// Plans that were made and plans that were replayed both cost planning time. A replayed plan uses
+// the offsets of an earlier one.
 uint64_t gb_sched_n_plans_made(const struct ggml_backend_sched * s) {
     return s->stats.n_plans_made + s->stats.n_plans_replayed;
 }
@@ -88,7 +91,7 @@ uint64_t gb_sched_n_plans_bound(const struct ggml_backend_sched * s) { return s-
 
 const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i) { return s->devices[i].name; }
 
-// Threads without a lock on the scheduler call it, so the flag is written only if it changes.
+// Threads call this without a lock on the scheduler, so the flag is written only if it changes.
 void gb_sched_hold_for_readers(struct ggml_backend_sched * s) {
     if (!GB_READ_RELAXED(s->hold)) {
         GB_WRITE_RELAXED(s->hold, true);

@@ -91,7 +91,7 @@ enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_
     return GGML_STATUS_SUCCESS;
 }
 
-// The id of a tensor in the last plan; -1: not in it, or the scheduler cannot be used.
+// The id of a tensor in the last plan. -1: it is not in the plan, or the scheduler cannot be used.
 static int id_in_last(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     if (gb_sched_check_whole(s, "ggml_backend_sched") != GGML_STATUS_SUCCESS) {
         return -1;
@@ -255,8 +255,8 @@ enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct g
                                   : gb_sched_reserve_stores(sched, &plan->binding); // a bound plan has them
 }
 
-// Programs that measure place inputs with ggml_backend_sched_get_tallocr, so no memory is reserved
-// for inputs here.
+// Programs that measure place inputs with ggml_backend_sched_get_tallocr, so this reserves no
+// memory for inputs.
 enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph) {
     struct gb_sched_plan * plan;
     GB_TRY(prepare(sched, measure_graph, GB_PREPARE_RESERVE, __func__, &plan));

@@ -4,16 +4,16 @@
 //
 //   input/    the graph's tensors as ids, and the memory that they have already
 //   cost/     the cheapest placement, from prices (pure)
-//   assign/   which backend runs each node, and why
+//   assign/   the backend that runs each node, and the reason
 //   program/  splits, copies, shadows, and the steps in order
 //   layout/   offsets of all tensors
-//   memory/   buffers, and what binds a plan to them
+//   memory/   buffers, and the binding of a plan to them
 //   run/      waits, running, validation, counters, trace
-//   report/   what a plan decided, in words and numbers
+//   report/   descriptions of a plan's decisions
 //
-// The files beside this header make plans (make.c), find them again (match.c), keep them (keep.c),
-// prepare them for a run (plan.c) and answer questions about them (query.c, results.c). Folders
-// include this header and types.h, and call no function of these files.
+// The files beside this header make plans (make.c), match graphs with kept plans (match.c), keep
+// plans (keep.c), prepare them for a run (plan.c) and describe them to users (query.c, results.c).
+// Folders include this header and types.h, and call no function of these files.
 #ifndef GB_SCHED_SCHED_H
 #define GB_SCHED_SCHED_H
 
@@ -49,7 +49,7 @@ struct gb_mem {
     int backend;
     enum gb_mem_kind kind;
     int n_refs; // references: of the arena, and of each plan that is bound to it
-    unsigned resets_before; // leaf stores: number of resets of the scheduler when a plan took the store last
+    unsigned resets_before; // leaf stores: number of resets of the scheduler when a plan last got the store
 };
 
 typedef GB_VEC(struct gb_mem *) gb_mem_list;
@@ -59,14 +59,14 @@ struct gb_sched_device {
     ggml_backend_t backend;          // borrowed
     ggml_backend_buffer_type_t buft; // borrowed
     size_t alignment, max_size;
-    size_t leaf_unit; // leafs start at multiples of it; bytes
-    gb_mem_list arena; // owned; chunk i, with a reference each. More than one only if max_size requires it
+    size_t leaf_unit; // bytes; leafs start at multiples of it
+    gb_mem_list arena; // owned; chunk i, with one reference each. More than one only if max_size requires it
     struct gb_mem * inputs; // memory of `tallocr`; NULL before its first use
     ggml_tallocr_t measure, tallocr; // owned
     size_t inputs_need;              // bytes
     struct gb_backend_watch watch;
     struct ggml_backend_sched * sched;
-    ggml_backend_t freed; // the backend's address after its owner freed it; only compared; NULL: not freed
+    ggml_backend_t freed; // the backend's address after its owner freed it, only compared; NULL: not freed
     struct ggml_backend placeholder; // replaces `backend` after its owner freed it
     char name[64]; // for users: the backend's name, with a number if an earlier one has the same name
 };
@@ -122,8 +122,8 @@ static inline bool gb_sched_is(const struct gb_sched_device * d, ggml_backend_t 
     return backend && (d->backend == backend || d->freed == backend);
 }
 
-// The index of a backend. -1 and reported, in the name of `func`, if the scheduler does not have
-// it. Only the address is read: the backend may have been freed.
+// The index of a backend. -1 and reported for the function `func` if the scheduler does not have
+// it. Only the address is read, because the backend may have been freed.
 static inline int gb_sched_index_of(const struct ggml_backend_sched * s, ggml_backend_t backend, const char * func) {
     for (int b = 0; b < s->n_backends; b++) {
         if (gb_sched_is(&s->devices[b], backend)) {
@@ -140,7 +140,7 @@ static inline bool gb_sched_has_queue(const struct ggml_backend_sched * s, int b
     return s->devices[backend].backend->iface.synchronize != NULL;
 }
 
-// The backend that the user chose for a tensor, -1: none.
+// The backend that the user chose for a tensor; -1: none.
 static inline int gb_sched_chosen_for(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     const int64_t backend = gb_ptrmap_get(&s->chosen, t);
     return backend == GB_PTRMAP_ABSENT ? -1 : (int) backend;
@@ -158,8 +158,8 @@ static inline struct gb_mem * gb_sched_mem_of(const struct ggml_backend_sched * 
 // type cannot be used. gb_sched_free waits for queued work and leaves tensors as they are.
 struct ggml_backend_sched * gb_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n);
 void gb_sched_free(struct ggml_backend_sched * s);
-// Forgets all tensors without touching any: their contexts may be freed. The scheduler is reset in
-// any case. Returns the status of the pending run.
+// Removes all tensors from the scheduler without touching them, because their contexts may be
+// freed. Always resets the scheduler. Returns the status of the pending run.
 enum ggml_status gb_sched_reset(struct ggml_backend_sched * s);
 
 // freed.c: reacts to backends that are freed before the scheduler

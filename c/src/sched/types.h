@@ -34,7 +34,8 @@ struct gb_item {
     bool valid;           // the plan places it
     bool leaf;            // in a leaf store; else in an arena
     int64_t lower, upper; // in an arena: its lifetime, as positions in the program (layout.c), half-open
-    // In an arena: its alias group, named by the storage id of the first member. Members share one place in turn.
+    // In an arena: its alias group, named by the storage id of the first member. Members use one
+    // place one after the other.
     int64_t group;
     // In an arena: bytes that a plan of the same structure may use at this place (template.c).
     size_t capacity;

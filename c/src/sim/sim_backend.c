@@ -1,5 +1,5 @@
 // sim_backend.c - the simulated device as a backend. Calls check their arguments, queue work and
-// return; synchronize waits. It also reports failures in the queue.
+// return. synchronize waits, and also reports failures in the queue.
 #include <string.h>
 
 #include "base/env.h"
@@ -20,7 +20,7 @@ static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t b
     return device->is_default ? gb_sim_default_buffer_type() : &device->buft;
 }
 
-// A backend that has the default device gives up its claim as well.
+// A backend of the default device also ends its claim on that device.
 static void leave_device(struct gb_sim_device * device) {
     if (device->is_default) {
         gb_sim_default_device_leave(device);
@@ -48,7 +48,7 @@ static bool is_mine(const struct gb_sim_device * device, const struct ggml_tenso
     return true;
 }
 
-// A refusal is reported: hooks without a result fail that way.
+// Reports a refusal, because hooks without a result fail that way.
 static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset,
     size_t size) {
     if (is_mine(backend->context, tensor)) {
@@ -63,8 +63,8 @@ static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor
     }
 }
 
-// Copies only inside the device. A host or another device would not know when the copy has accessed
-// their memory.
+// Copies only inside the device. The host or another device would not know when the copy has
+// accessed their memory.
 static GGML_CALL bool copy_async(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst) {
     struct gb_sim_device * device = backend->context;
     return gb_sim_device_of(src) == device && gb_sim_device_of(dst) == device &&
@@ -95,7 +95,7 @@ static GGML_CALL void plan_free(ggml_backend_t backend, ggml_backend_graph_plan_
 
 static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
     (void) backend;
-    gb_sim_graph_queue(plan); // the caller learns of a failure because it is reported
+    gb_sim_graph_queue(plan); // a failure is reported, so the caller can see it
 }
 
 // A snapshot for this one computation; the queue's reference keeps it alive.
@@ -119,7 +119,7 @@ static GGML_CALL bool supports_op(ggml_backend_t backend, const struct ggml_tens
 
 // -------------------------------------------------------------------------------------------------------------- events
 
-// A ticket of the device's queue; a timed event also queues a piece of work that reads the clock.
+// A ticket of the device's queue. A timed event also queues a piece of work that reads the clock.
 struct sim_event {
     struct ggml_backend_event event; // first
     struct gb_sim_device * device;   // a reference
@@ -162,7 +162,7 @@ static enum ggml_status run_stamp(struct gb_sim_work * work) {
 
 static void free_stamp(struct gb_sim_device * device, struct gb_sim_work * work) { gb_sim_work_free(device, work); }
 
-// Without memory the event keeps its old time.
+// If there is no memory, the event keeps its old time.
 static void queue_stamp(struct sim_event * e) {
     struct stamp_work * w = gb_sim_work_new(e->device, sizeof(*w));
     if (w != NULL) {
@@ -182,7 +182,7 @@ static GGML_CALL void event_free(ggml_backend_event_t event) {
     gb_free(e);
 }
 
-// The ticket covers the stamp, if there is one.
+// The ticket includes the stamp, if there is one.
 static GGML_CALL void event_record(ggml_backend_event_t event) {
     struct sim_event * e = event->context;
     if (e->timed) {

@@ -1,8 +1,8 @@
 // sim_buffer.c - memory of a simulated device.
 //
-// A buffer has reserved addresses, which tensors point to, and private memory, which only the queue
+// A buffer has reserved addresses, to which tensors point, and private memory, which only the queue
 // thread accesses. A host that dereferences a tensor's pointer faults. New memory is all ones (NaN
-// as floats), so that reads of unset memory show.
+// as floats), so that reads of unset memory are visible.
 #include <string.h>
 
 #include "base/current.h"
@@ -15,7 +15,7 @@
 
 // ----------------------------------------------------------------------------------------------------------- transfers
 
-// A piece of work that moves bytes; addresses are those of private memory or of the host.
+// A piece of work that moves bytes. Addresses are those of private memory or of the host.
 struct transfer {
     struct gb_sim_work work; // first
     char * to;
@@ -57,7 +57,7 @@ static enum ggml_status run_fill(struct gb_sim_work * work) {
 static void free_transfer(struct gb_sim_device * device, struct gb_sim_work * work) { gb_sim_work_free(device, work); }
 
 // Queues a copy with the delay of the device's parameters. The addresses are NULL after a failed
-// translation, which has been reported.
+// translation, which is reported already.
 static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_status (*run)(struct gb_sim_work *),
     struct transfer what, bool wait) {
     if (what.to == NULL || (what.from == NULL && run != run_fill)) {
@@ -93,7 +93,7 @@ enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct gg
     return queue_transfer(device, run_move, (struct transfer){ .to = host, .from = from, .size = size }, wait);
 }
 
-// Where a tensor's bytes are, on a simulated device or on the host.
+// The address of a tensor's bytes, on a simulated device or on the host.
 static char * real_address(const struct ggml_tensor * t) {
     return gb_sim_device_of(t) != NULL ? gb_sim_translate(t, 0, ggml_nbytes(t)) : t->data;
 }
@@ -108,7 +108,7 @@ enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct g
 
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer);
 
-// True for a buffer of any simulated device; its hook identifies it.
+// True for a buffer of any simulated device, which its hook identifies.
 static bool is_sim_buffer(ggml_backend_buffer_t buffer) {
     return buffer != NULL && buffer->iface.free_buffer == buffer_free;
 }
@@ -166,21 +166,21 @@ static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml
     gb_sim_queue_get(((struct gb_sim_buffer *) buffer->context)->device, tensor, data, offset, size, true);
 }
 
-// All bytes of the buffer, in the order of the queue.
+// Clears all bytes of the buffer, in the order of the queue.
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     struct gb_sim_buffer * b = buffer->context;
     const struct transfer what = { .to = b->memory, .size = b->size, .value = value };
     queue_transfer(b->device, run_fill, what, true);
 }
 
-// The host must be able to access another backend's memory.
+// A host tensor of another backend is in reach only if the host can access its memory.
 bool gb_sim_is_in_reach(const struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = gb_root(t)->buffer;
     return is_sim_buffer(buffer) || (t->data != NULL && (buffer == NULL || ggml_backend_buffer_is_host(buffer)));
 }
 
-// Copies with at least one side on a simulated device, in the queue of dst's device (else of
-// src's), after all work queued on both.
+// Copies with source or destination on a simulated device, in the queue of dst's device (else of
+// src's), after all work queued on both devices.
 static bool copy_and_wait(const struct ggml_tensor * src, struct ggml_tensor * dst) {
     if (!gb_sim_is_in_reach(src) || !gb_sim_is_in_reach(dst)) {
         return false;
@@ -278,7 +278,7 @@ static GGML_CALL size_t type_max_size(ggml_backend_buffer_type_t buft) {
     return ((struct gb_sim_device *) buft->context)->params.max_size;
 }
 
-// A backend reaches the buffers of its own type only.
+// A backend can only use buffers of its own type.
 static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
     return backend != NULL && ggml_backend_get_default_buffer_type(backend) == buft;
 }

@@ -1,8 +1,8 @@
 // sim_device.c - the device itself: memory accounting, and the queue with its thread.
 //
 // The queue thread starts with the first piece of work and ends with the device. Invariants: pieces
-// run one at a time, in the order of submission. n_completed counts pieces that ended (run or
-// skipped, and freed). No thread holds the mutexes of two devices.
+// run one at a time, in the order of submission. n_completed counts pieces that ended: they ran or
+// were skipped, and were freed. No thread holds the mutexes of two devices.
 #include "sim/sim_device.h"
 
 #include <stdio.h>
@@ -20,8 +20,8 @@
 
 static atomic_int device_count;
 
-// Also makes them again in a child, where queued work is gone: the store of blocks and the queue
-// start empty.
+// Makes the locks, also again in a child. There queued work is gone, so the store of blocks and the
+// queue start empty.
 static bool init_locks(struct gb_sim_device * device) {
     if (!gb_mutex_init(&device->mutex)) {
         return false;
@@ -53,7 +53,7 @@ static void name_device(struct gb_sim_device * device, const char * wanted) {
     }
 }
 
-// The queue thread is not started here: a device that only holds buffers has none.
+// Does not start the queue thread, because a device that only holds buffers needs none.
 struct gb_sim_device * gb_sim_device_new(const struct gb_sim_params * params) {
     struct gb_sim_device * device = GB_NEW(struct gb_sim_device);
     if (device == NULL) {
@@ -83,8 +83,8 @@ struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device) {
 }
 
 // A forked child has no queue thread, and no thread that would unlock the mutex. The parent does
-// the queued work. In the child it counts as failed, so that the memory's content is not taken for
-// results.
+// the queued work. In the child the work counts as failed, so that the memory's content is not
+// taken for results.
 static void lose_work(struct gb_sim_device * device) {
     if (device->n_completed < device->n_submitted) {
         device->failed = GGML_STATUS_INVALID_STATE;
@@ -99,8 +99,8 @@ static void lose_work(struct gb_sim_device * device) {
     device->n_completed = device->n_submitted;
 }
 
-// Repairs the device in a child after a fork; every entry point calls this first. If several
-// threads of the child call it at once, one does the work and the others wait.
+// Repairs the device in a child after a fork. Every entry point calls this first. If several
+// threads of the child call it at the same time, one does the work and the others wait.
 static void adopt_after_fork(struct gb_sim_device * device) {
     const unsigned now = gb_fork_generation();
     unsigned last = atomic_load(&device->generation);
@@ -117,8 +117,8 @@ static void adopt_after_fork(struct gb_sim_device * device) {
     }
 }
 
-// Cancels all queued work. The mutex is held on entry. It is released meanwhile if the queue waits
-// for another device, to wake up that wait.
+// Cancels all queued work. The mutex is held on entry. If the queue waits for another device, the
+// mutex is released for a moment, to wake up that wait.
 static void cancel(struct gb_sim_device * device) {
     struct gb_sim_device * const other = device->waits_for != NULL ? gb_sim_device_ref(device->waits_for) : NULL;
     atomic_store(&device->cancelled, device->n_submitted);
@@ -149,29 +149,29 @@ static void stop_thread(struct gb_sim_device * device) {
 static struct {
     struct gb_sim_device * device; // no reference: NULL after the last one is dropped
     bool claimed;
-} standard; // guarded by its brief lock
+} standard; // guarded by its spin lock
 
-// Drops a reference; true: it was the last one. A pointer without a reference finds the default
-// device, so its last reference is dropped under the lock.
+// Drops a reference. True: it was the last one. The default device is found through a pointer
+// without a reference, so its last reference is dropped under the lock.
 static bool drop_ref(struct gb_sim_device * device) {
     if (!device->is_default) {
         return atomic_fetch_sub(&device->refs, 1) == 1;
     }
-    struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(&standard);
+    gb_spin_lock(lock);
     const bool last = atomic_fetch_sub(&device->refs, 1) == 1;
     if (last && standard.device == device) {
         standard.device = NULL;
     }
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     return last;
 }
 
-// The default device with a reference; if there is none, `fresh` becomes it and keeps its
-// reference. NULL: none, and `fresh` is NULL.
+// The default device with a reference. If there is none, `fresh` becomes the default device and
+// keeps its reference. NULL: there is none, and `fresh` is NULL.
 static struct gb_sim_device * get_default(struct gb_sim_device * fresh) {
-    struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(&standard);
+    gb_spin_lock(lock);
     struct gb_sim_device * device = standard.device;
     if (device != NULL) {
         gb_sim_device_ref(device);
@@ -179,11 +179,12 @@ static struct gb_sim_device * get_default(struct gb_sim_device * fresh) {
         fresh->is_default = true;
         standard.device = device = fresh;
     }
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     return device;
 }
 
-// A new device is made without the lock, so two threads may make one; the second drops its own.
+// A new device is made without the lock, so two threads may make one. The second thread drops its
+// own.
 struct gb_sim_device * gb_sim_default_device(void) {
     struct gb_sim_device * device = get_default(NULL);
     if (device != NULL) {
@@ -201,11 +202,11 @@ struct gb_sim_device * gb_sim_default_device(void) {
 
 // Claims the default device for a backend, or ends the claim. False: no change.
 static bool set_claimed(bool claimed) {
-    struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
-    gb_brief_lock(lock);
+    struct gb_spin_lock * lock = gb_spin_lock_for(&standard);
+    gb_spin_lock(lock);
     const bool changes = standard.claimed != claimed;
     standard.claimed = claimed;
-    gb_brief_unlock(lock);
+    gb_spin_unlock(lock);
     return changes;
 }
 
@@ -220,8 +221,8 @@ struct gb_sim_device * gb_sim_default_device_claim(void) {
     return device;
 }
 
-// The reference is dropped before the claim ends, so that the next backend finds this device only
-// if a buffer keeps it.
+// Drops the reference before it ends the claim. So the next backend finds this device only if a
+// buffer keeps it.
 void gb_sim_default_device_leave(struct gb_sim_device * device) {
     gb_sim_device_unref(device);
     set_claimed(false);
@@ -244,7 +245,7 @@ void gb_sim_device_unref(struct gb_sim_device * device) {
 
 // --------------------------------------------------------------------------------------------------------------- queue
 
-// The next piece of work; waits for one with the mutex held. NULL: the device ends.
+// The next piece of work. Waits for one with the mutex held. NULL: the device ends.
 static struct gb_sim_work * take_work(struct gb_sim_device * device) {
     while (device->first == NULL && !device->exiting) {
         gb_cond_wait(&device->submitted, &device->mutex);
@@ -266,9 +267,9 @@ bool gb_sim_is_cancelled(void * device) {
 // The failure of cancelled work.
 static enum ggml_status fail_cancelled(const struct gb_sim_device * device) {
     char message[128];
-    snprintf(message, sizeof(message), "%s: what was queued was cancelled: whoever waited for it gave up",
+    snprintf(message, sizeof(message), "%s: queued work was cancelled, because the call that waited for it was",
         device->name);
-    return gb_fail_quietly(GGML_STATUS_ABORTED, message); // the program cancelled: nothing to log
+    return gb_fail_quietly(GGML_STATUS_ABORTED, message); // the program cancelled, so nothing is logged
 }
 
 // Sleeps unless the work is cancelled, which ends the sleep early.
@@ -301,8 +302,7 @@ static void close_work(struct gb_sim_device * device, enum ggml_status skipped, 
     }
     const bool reported =
         outcome != NULL &&
-        status ==
-            GGML_STATUS_ABORTED; // the thread that waits for this piece reports it; it is no failure of the device
+        status == GGML_STATUS_ABORTED; // the thread that waits for this piece reports it; the device has not failed
     if (status != GGML_STATUS_SUCCESS && !reported && device->failed == GGML_STATUS_SUCCESS) {
         device->failed = status;
         snprintf(device->message, sizeof(device->message), "%s", gb_last_message());
@@ -317,7 +317,8 @@ static void queue_main(void * arg) {
     struct gb_sim_work * work;
     gb_mutex_lock(&device->mutex);
     while ((work = take_work(device)) != NULL) {
-        // read now: a thread may synchronize, and so clear the failure, before this piece ends
+        // Read before the piece runs: a thread may synchronize, and so clear the failure, before it
+        // ends.
         const enum ggml_status skipped = device->failed;
         enum ggml_status * const outcome = work->outcome;
         gb_mutex_unlock(&device->mutex);
@@ -334,7 +335,8 @@ static enum ggml_status ensure_thread(struct gb_sim_device * device) {
     if (!device->running) {
         device->main = (struct gb_thread_main){ queue_main, device };
         device->running = gb_thread_try_start(&device->thread, &device->main);
-        GB_FAIL_IF(!device->running, GGML_STATUS_FAILED, "%s: the system gives no thread for the queue", device->name);
+        GB_FAIL_IF(!device->running, GGML_STATUS_FAILED, "%s: the system cannot start a thread for the queue",
+            device->name);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -426,8 +428,8 @@ void gb_sim_drain(struct gb_sim_device * device, uint64_t ticket) {
     gb_mutex_unlock(&device->mutex);
 }
 
-// Unlocks the mutex and reports: the pending failure if `report`, else that the wait was cancelled.
-// `forget` clears the pending failure.
+// Unlocks the mutex. Reports the pending failure if `report`, otherwise that the wait was
+// cancelled. `forget` clears the pending failure.
 static enum ggml_status end_wait(struct gb_sim_device * device, bool complete, bool report, bool forget) {
     char message[GB_ERROR_SIZE];
     const enum ggml_status failed = report ? device->failed : GGML_STATUS_SUCCESS;
@@ -454,7 +456,7 @@ enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget) {
 // Returns the piece's own status. After a failure of an earlier piece it is "skipped", and the
 // failure stays pending for the backend.
 enum ggml_status gb_sim_submit_and_wait(struct gb_sim_device * device, struct gb_sim_work * work) {
-    enum ggml_status outcome = GGML_STATUS_INVALID_STATE; // stays in a child: the parent has the queue
+    enum ggml_status outcome = GGML_STATUS_INVALID_STATE; // stays so in a child, because the parent has the queue
     work->outcome = &outcome;
     GB_TRY(gb_sim_submit(device, work));
     gb_mutex_lock(&device->mutex);
@@ -470,7 +472,7 @@ enum ggml_status gb_sim_submit_and_wait(struct gb_sim_device * device, struct gb
         return pending;
     }
     return outcome == GGML_STATUS_ABORTED ? fail_cancelled(device)
-                                          : gb_fail(outcome, "%s: what was queued before had failed", device->name);
+                                          : gb_fail(outcome, "%s: work queued before had failed", device->name);
 }
 
 // -------------------------------------------------------------------------------------------------------------- events
@@ -486,10 +488,10 @@ uint64_t gb_sim_ticket(struct gb_sim_device * device) {
 enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket) {
     adopt_after_fork(device);
     gb_mutex_lock(&device->mutex);
-    if (ticket > device->lost_after && ticket <= device->lost_until) { // even if the failure was reported long ago
+    if (ticket > device->lost_after && ticket <= device->lost_until) { // even if the failure was reported before
         gb_mutex_unlock(&device->mutex);
         return gb_fail(GGML_STATUS_INVALID_STATE,
-            "%s: the work before the event was on its way when the process was forked", device->name);
+            "%s: the work before the event was pending when the process was forked", device->name);
     }
     const bool complete = wait_locked(device, ticket) == COMPLETE;
     return end_wait(device, complete, true, false);
@@ -509,7 +511,7 @@ static void set_waits_for(struct gb_sim_device * device, struct gb_sim_device * 
     gb_mutex_unlock(&device->mutex);
 }
 
-// The other device reports its own failure. cancel() wakes this wait up through `waits_for`.
+// The other device reports its own failure. cancel() ends this wait through `waits_for`.
 static enum ggml_status run_wait(struct gb_sim_work * work) {
     const struct wait_work * w = (struct wait_work *) work;
     adopt_after_fork(w->other);
@@ -523,13 +525,13 @@ static enum ggml_status run_wait(struct gb_sim_work * work) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Always called, so that the reference to the other device is dropped.
+// Runs always, so that the reference to the other device is dropped.
 static void free_wait(struct gb_sim_device * device, struct gb_sim_work * work) {
     gb_sim_device_unref(((struct wait_work *) work)->other);
     gb_sim_work_free(device, work);
 }
 
-// A queue that waits for itself would wait forever, and is in order anyway.
+// A queue must not wait for itself: it would wait forever, and its work is in order anyway.
 enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_device * other, uint64_t ticket) {
     if (device == other) {
         return GGML_STATUS_SUCCESS;
@@ -547,7 +549,7 @@ enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
-// Counters change with the mutex held, messages are made without it.
+// Changes the counters with the mutex held, and makes messages without it.
 enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size) {
     adopt_after_fork(device);
     const struct gb_sim_params * params = &device->params;
@@ -564,9 +566,9 @@ enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size) 
     GB_FAIL_IF(size > params->max_size, GGML_STATUS_ALLOC_FAILED, "%s: a buffer needs %s, the largest has %s",
         device->name, gb_size_text(size, needs), gb_size_text(params->max_size, limit));
     GB_FAIL_IF(!fits, GGML_STATUS_ALLOC_FAILED,
-        "%s: %s of %s in use, a buffer needs %s: free what lies there, or give the device more (mem)", device->name,
+        "%s: %s of %s in use, a buffer needs %s: free buffers, or give the device more (mem)", device->name,
         gb_size_text(used, in_use), gb_size_text(params->mem_size, limit), gb_size_text(size, needs));
-    GB_FAIL_IF(faulty, GGML_STATUS_ALLOC_FAILED, "%s: the allocation of %s fails as asked for (fail_alloc_after)",
+    GB_FAIL_IF(faulty, GGML_STATUS_ALLOC_FAILED, "%s: the allocation of %s fails, as parameter fail_alloc_after says",
         device->name, gb_size_text(size, needs));
     return GGML_STATUS_SUCCESS;
 }

@@ -6,7 +6,7 @@
 // wait report the failure, too, but it stays pending.
 //
 // Waits of the host call the waiting thread's poll (base/current.h). If the poll cancels, all
-// queued work is cancelled: the running piece stops soon, the others are skipped, and the wait
+// queued work is cancelled: the running piece stops soon, later pieces are skipped, and the wait
 // returns ABORTED when the queue is empty. Cancelled work without a waiting caller counts as a
 // failure, so that a later call reports it.
 #ifndef GB_SIM_SIM_DEVICE_H
@@ -50,17 +50,18 @@ bool gb_sim_op_has_name(const struct ggml_tensor * node, const char * name);
 
 struct gb_sim_device;
 
-// One piece of work. The queue thread calls run(), unless an earlier piece failed or this one was
-// cancelled; run() returns a status after gb_fail. A piece is the first member of a larger struct
-// from gb_sim_work_new.
+// One piece of work. The queue thread calls run(), unless an earlier piece failed or this piece was
+// cancelled. run() returns a status, after gb_fail if it failed. A piece is the first member of a
+// larger struct from gb_sim_work_new.
 struct gb_sim_work {
     enum ggml_status (*run)(struct gb_sim_work * work);
     // always called, on the queue thread or after the work could not be queued
     void (*free)(struct gb_sim_device * device, struct gb_sim_work * work);
-    struct gb_sim_work * next; // the queue's
+    struct gb_sim_work * next; // belongs to the queue
     int64_t delay_ns; // the queue thread sleeps this long before it runs the piece
-    void * tag; // the queue's: gb_run() of the thread that submitted it
-    // where the thread that waits for this very piece finds its status; NULL: nobody waits. Protected by the mutex
+    void * tag; // belongs to the queue: gb_run() of the thread that submitted it
+    // The thread that waits for this piece finds its status here; NULL: no thread waits. Protected
+    // by the mutex.
     enum ggml_status * outcome;
 };
 
@@ -73,8 +74,8 @@ union gb_sim_block {
     unsigned char bytes[GB_SIM_BLOCK_SIZE];
 };
 
-// Members above `mutex` are atomic or set before the device is shared; those below belong to the thread that holds it,
-// unless they are atomic.
+// Members above `mutex` are atomic or set before the device is shared. Members below it belong to
+// the thread that holds it, unless they are atomic.
 struct gb_sim_device {
     atomic_int refs; // of backend, buffers, events, graphs and queued waits
     char name[32];
@@ -88,11 +89,11 @@ struct gb_sim_device {
 
     gb_mutex mutex; // protects the members below
     union gb_sim_block * free_blocks;
-    gb_cond submitted, completed; // first condition: also signalled when work was cancelled
+    gb_cond submitted, completed; // `submitted` is also signalled when work was cancelled
     struct gb_sim_work * first;
     struct gb_sim_work ** last;
     uint64_t n_submitted, n_completed; // number of pieces submitted so far
-    atomic_ullong cancelled; // skip pieces up to this number; also read without the mutex
+    atomic_ullong cancelled; // pieces up to this number are skipped; also read without the mutex
     uint64_t n_cancels; // number of waits that were cancelled
     // in a child of a fork: pieces lost_after + 1 to lost_until were pending in the parent
     uint64_t lost_after, lost_until;
@@ -110,8 +111,8 @@ struct gb_sim_device {
 
 // A device with one reference, owned by the caller; NULL and reported on failure.
 struct gb_sim_device * gb_sim_device_new(const struct gb_sim_params * params);
-// The default device has no parameters, and the buffer type of the registry's entry. The first call
-// that needs it makes it, and it ends with its last reference. One backend at a time uses it.
+// The default device has no parameters, and the buffer type of the registry's entry. It is made by
+// the first call that needs it, and ends with its last reference. One backend at a time uses it.
 //   gb_sim_default_device         the device, with a reference for the caller; NULL and reported on
 //                                 failure
 //   gb_sim_default_device_claim   the same for a backend; NULL, not reported, if another backend
@@ -127,16 +128,16 @@ void gb_sim_default_device_leave(struct gb_sim_device * device);
 struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device);
 void gb_sim_device_unref(struct gb_sim_device * device);
 
-// Zeroed memory for a piece of work of `size` bytes, NULL and reported if there is none; and
-// freeing it.
+// gb_sim_work_new returns zeroed memory for a piece of work of `size` bytes; NULL and reported if
+// there is none. gb_sim_work_free frees it.
 void * gb_sim_work_new(struct gb_sim_device * device, size_t size);
 void gb_sim_work_free(struct gb_sim_device * device, void * work);
 
-// An event is a ticket: the number of pieces submitted so far. Waiting for it waits until that many
+// An event is a ticket: the number of pieces submitted so far. Waiting for it waits until as many
 // pieces are completed. A pending failure is reported, and stays pending.
 uint64_t gb_sim_ticket(struct gb_sim_device * device);
 enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket);
-// All work queued on `device` from now on waits for a ticket of another device.
+// All work queued on `device` after this call waits for a ticket of another device.
 enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_device * other, uint64_t ticket);
 
 // Queues a piece of work. Takes ownership also on failure.
@@ -152,14 +153,14 @@ enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget);
 bool gb_sim_is_cancelled(void * device);
 
 // Counts `size` bytes as used. ALLOC_FAILED and reported: the limit is reached, or the parameters
-// ask for a fault.
+// simulate a fault.
 enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size);
 void gb_sim_give_memory(struct gb_sim_device * device, size_t size);
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
-// The context of a buffer. A tensor's address is at the same offset from `addresses` as its bytes
-// from `memory`.
+// The context of a buffer. The offset of a tensor's address from `addresses` equals the offset of
+// its bytes from `memory`.
 struct gb_sim_buffer {
     struct gb_sim_device * device; // a reference
     void * addresses; // reserved addresses for tensors, without memory
@@ -178,7 +179,7 @@ char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t
 // True if a queue can copy to and from the tensor: it is on the host or on a simulated device.
 bool gb_sim_is_in_reach(const struct ggml_tensor * t);
 
-// Queued copies. The queue reads or writes `host` later, so it must stay valid; with `wait` the
+// Queued copies. The queue reads or writes `host` later, so it must stay valid. With `wait` the
 // call returns when the copy is done.
 enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host,
     size_t offset, size_t size, bool wait);
@@ -199,7 +200,7 @@ struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const stru
 void gb_sim_graph_unref(struct gb_sim_graph * graph);
 // Queues one computation, which holds a reference until it ends.
 enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph);
-// Why the device cannot compute the node, a static text; NULL if it can.
+// Why the device cannot compute the node, as a static text. NULL if it can.
 const char * gb_sim_unsupported_reason(const struct gb_sim_device * device, const struct ggml_tensor * node);
 
 #endif // GB_SIM_SIM_DEVICE_H

@@ -3,7 +3,7 @@
 //
 // The snapshot copies every tensor that a computed node is or reads. So the program may change the
 // graph, and place its tensors elsewhere, while the work is queued. A graph plan and pieces of
-// queued work share it; it never changes.
+// queued work share the snapshot, which never changes.
 #include <string.h>
 
 #include "base/hash.h"
@@ -77,8 +77,8 @@ static enum ggml_status check_node(const struct gb_sim_device * device, const st
     return GGML_STATUS_SUCCESS;
 }
 
-// Lists the nodes that compute, and all tensors that they are or read. The rest of the graph is not
-// copied.
+// Lists the nodes that compute, and all tensors that they are or read. Other tensors of the graph
+// are not copied.
 static enum ggml_status collect(struct snapshot * s, struct gb_sim_device * device, const struct ggml_cgraph * cgraph) {
     GB_TRY(gb_tensors_check(cgraph->nodes, cgraph->n_nodes, device->name));
     for (int i = 0; i < cgraph->n_nodes; i++) {
@@ -110,7 +110,7 @@ static enum ggml_status check_memory(const struct gb_sim_device * device, const 
     return GGML_STATUS_SUCCESS;
 }
 
-// A copy of the tensor for the engine: it points into private memory, is not a view, and has no
+// A copy of the tensor for the engine. It points into private memory, is not a view, and has no
 // buffer.
 static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct snapshot * s, size_t id) {
     const struct ggml_tensor * t = s->originals.data[id];
@@ -122,12 +122,13 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
     shadow->grad = NULL;
     shadow->extra = NULL;
     shadow->data = gb_sim_translate(t, 0, ggml_nbytes(t));
-    // the engine may leave out the same results as on the host
+    // The engine may leave out the same results as on the host.
     gb_tensor_set_surely_read_once(shadow, ggml_backend_may_leave_out(t));
     if (shadow->data == NULL) {
         return ggml_last_status();
     }
-    // a tensor that is only read may have sources without a shadow: the engine does not follow them
+    // A tensor that is only read may have sources without a shadow, which the engine does not
+    // follow.
     for (int j = 0; j < GGML_MAX_SRC; j++) {
         const int64_t src = t->src[j] != NULL ? gb_ptrmap_get(&s->ids, t->src[j]) : GB_PTRMAP_ABSENT;
         shadow->src[j] = src != GB_PTRMAP_ABSENT ? &graph->shadows[src] : NULL;
@@ -147,7 +148,7 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
         }
     }
     GB_FAIL_IF(s->nodes.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "%s: too many nodes", graph->device->name);
-    const bool trust = gb_trust_tensors(true); // the shadows are copies of tensors that collect has checked
+    const bool trust = gb_trust_tensors(true); // the shadows are copies of tensors that collect() has checked
     const struct ggml_cgraph list = { .size = size, .n_nodes = (int) s->nodes.n, .nodes = s->nodes.data };
     graph->plan = gb_cpu_plan_of_graph(&list, params->n_threads);
     gb_trust_tensors(trust);
@@ -191,7 +192,8 @@ struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const stru
     return graph;
 }
 
-// The queue thread never ends the device here: a thread that waits for queued work has a reference.
+// The queue thread never ends the device here, because a thread that waits for queued work has a
+// reference.
 void gb_sim_graph_unref(struct gb_sim_graph * graph) {
     if (graph == NULL || atomic_fetch_sub(&graph->refs, 1) > 1) {
         return;
@@ -216,7 +218,7 @@ static enum ggml_status run_graph(struct gb_sim_work * work) {
     struct gb_sim_graph * graph = ((struct graph_work *) work)->graph;
     if (graph->faulty != NULL) {
         char text[GB_ERROR_SIZE / 2];
-        return gb_fail(GGML_STATUS_DEVICE_ERROR, "%s: %s fails as asked for (fail_op)", graph->device->name,
+        return gb_fail(GGML_STATUS_DEVICE_ERROR, "%s: %s fails, as parameter fail_op says", graph->device->name,
             gb_describe_node(graph->faulty, text, sizeof(text)));
     }
     const struct gb_cpu_run run = { gb_kernels_default(), graph->work, gb_sim_is_cancelled, graph->device, NULL };
@@ -232,7 +234,7 @@ static void free_graph_work(struct gb_sim_device * device, struct gb_sim_work * 
     gb_sim_graph_unref(graph);
 }
 
-// The piece's delay is that of the graph and of its nodes together.
+// The piece's delay is the sum of the delays of the graph and of its nodes.
 enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph) {
     struct graph_work * w = gb_sim_work_new(graph->device, sizeof(*w));
     if (w == NULL) {

@@ -34,7 +34,7 @@ static bool set_op(struct gb_sim_params * params, const char * name, bool refuse
     for (int u = 0; u < GGML_UNARY_OP_COUNT; u++) {
         if (gb_text_equal(ggml_unary_op_name((enum ggml_unary_op) u), name)) {
             params->refuses_unary[u] = refuse;
-            params->refuses[GGML_OP_UNARY] &= refuse; // the others stay as they are
+            params->refuses[GGML_OP_UNARY] &= refuse; // other operators keep their marks
             return true;
         }
     }
@@ -53,13 +53,14 @@ static enum ggml_status set_ops(struct gb_sim_params * params, const char * key,
 
 // --------------------------------------------------------------------------------------------------------- single keys
 
-// The lists of operators, applied when all parameters are read, so that the order of keys does not matter.
+// The lists of operators. They are applied when all parameters are read, so the order of keys does
+// not matter.
 struct lists {
     char ops[512], noops[512];
     bool has_ops;
 };
 
-// NULL, or the error of the value, as all functions of this section.
+// Returns NULL, or the error of the value, as do all functions of this section.
 static const char * set_text(char * to, size_t size, const char * value) {
     if (*value == '\0' || strlen(value) >= size) {
         return "needs a text that is neither empty nor long";
@@ -68,7 +69,7 @@ static const char * set_text(char * to, size_t size, const char * value) {
     return NULL;
 }
 
-// Limits that tensors of all types allow.
+// Checks limits that tensors of all types allow.
 static const char * set_alignment(struct gb_sim_params * params, const char * value) {
     size_t size;
     if (!gb_params_size(value, &size) || size < 16 || size > 65536 || (size & (size - 1)) != 0) {
@@ -78,7 +79,7 @@ static const char * set_alignment(struct gb_sim_params * params, const char * va
     return NULL;
 }
 
-// The name is tried on a scratch device first: a name without an operator would never fail.
+// Tries the name on a scratch device first, because an unknown name would never fail.
 static const char * set_fail_op(struct gb_sim_params * params, const char * value) {
     struct gb_sim_params scratch = { 0 };
     if (!set_op(&scratch, value, true)) {
@@ -87,7 +88,7 @@ static const char * set_fail_op(struct gb_sim_params * params, const char * valu
     return set_text(params->fail_op, sizeof(params->fail_op), value);
 }
 
-// Sets one parameter. NULL, or the error of the value.
+// Sets one parameter. Returns NULL, or the error of the value.
 static const char * set_param(struct gb_sim_params * params, struct lists * lists, const char * key,
     const char * value) {
     static const char bad_size[] = "needs a size like 64M", bad_time[] = "needs a time like 2ms";
@@ -127,7 +128,7 @@ static const char * set_param(struct gb_sim_params * params, struct lists * list
     }
     if (gb_text_equal(key, "ops")) {
         lists->has_ops = true;
-        return *value == '\0' ? NULL : set_text(lists->ops, sizeof(lists->ops), value); // empty: no operator at all
+        return *value == '\0' ? NULL : set_text(lists->ops, sizeof(lists->ops), value); // empty: no operator
     }
     if (gb_text_equal(key, "threads")) {
         const bool good = gb_params_int(value, 1, GB_CPU_MAX_THREADS, &n);
@@ -137,7 +138,8 @@ static const char * set_param(struct gb_sim_params * params, struct lists * list
     return "is unknown";
 }
 
-// A device without limits, delays and faults, changed by the pairs in `text` (NULL: none).
+// Sets the parameters of a device without limits, delays and faults, then applies the pairs in
+// `text` (NULL: none).
 enum ggml_status gb_sim_params_parse(const char * text, struct gb_sim_params * params) {
     *params = (struct gb_sim_params){
         .mem_size = SIZE_MAX,

@@ -22,8 +22,8 @@ static bool has_elements(enum ggml_type type) {
     }
 }
 
-// Reads an element. Moves it bytewise, because a view may put it at any address. A double holds
-// every value of these types.
+// Reads an element byte by byte, because a view may put it at any address. A double holds every
+// value of these types.
 static double load(enum ggml_type type, const void * p) {
     int8_t i8;
     int16_t i16;
@@ -40,12 +40,12 @@ static double load(enum ggml_type type, const void * p) {
     }
 }
 
-// Towards zero, cut to the range; NaN gives 0.
+// Rounds towards zero and cuts to the range. NaN gives 0.
 static int32_t to_int(double v, int32_t low, int32_t high) {
     return v != v ? 0 : v <= low ? low : v >= high ? high : (int32_t) v;
 }
 
-// Writes an element of a type for which has_elements holds; other types are not expected here.
+// Writes an element of a type for which has_elements holds.
 static void store(enum ggml_type type, void * p, double v) {
     const int8_t i8 = (int8_t) to_int(v, INT8_MIN, INT8_MAX);
     const int16_t i16 = (int16_t) to_int(v, INT16_MIN, INT16_MAX);
@@ -70,7 +70,7 @@ static void store(enum ggml_type type, void * p, double v) {
 
 // ------------------------------------------------------------------------------------------------------------- address
 
-// Reads the buffer's struct itself, because this folder is below `backend`.
+// Reads the buffer's struct directly, because this folder is below `backend`.
 bool gb_tensor_is_host(const struct ggml_tensor * t) {
     const struct ggml_backend_buffer * buffer = gb_root(t)->buffer;
     if (t->data == NULL || !gb_view_is_bound(t)) {
@@ -80,11 +80,12 @@ bool gb_tensor_is_host(const struct ggml_tensor * t) {
         return true;
     }
     const ggml_backend_buffer_type_t buft = buffer->buft;
-    // a buffer without hooks was freed (a scheduler's arena after a reset)
+    // A buffer without hooks was freed (a scheduler's arena after a reset).
     return buffer->iface.get_base != NULL && buft != NULL && buft->iface.is_host != NULL && buft->iface.is_host(buft);
 }
 
-// False, reported under the name `func`, unless the host can read and write the tensor's bytes.
+// False and reported for the function `func`, unless the host can read and write the tensor's
+// bytes.
 static bool check_host(const struct ggml_tensor * t, const char * func) {
     if (t == NULL) {
         gb_fail_null(func, "tensor");
@@ -93,7 +94,7 @@ static bool check_host(const struct ggml_tensor * t, const char * func) {
     GB_FAIL_IF_RETURNING(t->data == NULL, false, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' has no data yet", func,
         t->name);
     GB_FAIL_IF_RETURNING(!gb_view_is_bound(t), false, GGML_STATUS_INVALID_STATE,
-        "%s: tensor '%s' is a view of '%s', which was moved since", func, t->name, t->view_src->name);
+        "%s: tensor '%s' is a view of '%s', which has moved", func, t->name, t->view_src->name);
     GB_FAIL_IF_RETURNING(!gb_tensor_is_host(t), false, GGML_STATUS_INVALID_STATE,
         "%s: tensor '%s' is not in host memory: use ggml_backend_tensor_get and ggml_backend_tensor_set", func,
         t->name);
@@ -187,7 +188,7 @@ static int32_t get_i32(const struct ggml_tensor * t, const char * p) {
 
 static float get_f32(const struct ggml_tensor * t, const char * p) { return p ? (float) load(t->type, p) : 0.0f; }
 
-// p is NULL if the element was refused, which has been reported.
+// p is NULL if the element was refused, which is reported already.
 static enum ggml_status set(const struct ggml_tensor * t, char * p, double value) {
     if (p == NULL) {
         return ggml_last_status();

@@ -1,5 +1,5 @@
-// check.c - the rules of every operator, in the order of check.h. check_conv.c has those of
-// convolutions and images.
+// check.c - the rules of every operator, in the order of check.h. The rules of convolutions and
+// images are in check_conv.c.
 //
 // A rule set is a chain of rules (rule.h). A check that is not a rule is a function next to its
 // only caller. A rule of a single operator may be next to its builder (ops_<family>.c).
@@ -79,7 +79,7 @@ bool gb_check_permute(const char * func, gb_ct a, const int axes[4]) {
     return true;
 }
 
-// Types and shapes may differ: elements are copied in logical order.
+// Types and shapes may differ, because elements are copied in logical order.
 bool gb_check_cpy(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) &&
@@ -139,8 +139,8 @@ static bool rule_float(const struct gb_call * c, int i) {
            GB_BROKEN(c, NO_FLOAT, .a = c->list[i].role, .t = type);
 }
 
-// c holds the number of a row of a for each row of b, and repeats over dimensions 2 and 3 of b. The operator checks
-// that the numbers are in range when it reads them.
+// c has the number of a row of a for each row of b, and repeats over dimensions 2 and 3 of b. The
+// operator checks that the numbers are in range when it reads them.
 bool gb_check_set_rows(const char * func, gb_ct a, gb_ct b, gb_ct c) {
     const struct gb_call call = GB_CALL_3(func, a, b, c);
     return gb_rule_given(&call) && rule_float(&call, 1) && rule_index_type(&call, 2) &&
@@ -203,7 +203,7 @@ static bool region_end(gb_ct a, gb_ct b, const struct gb_region * r, size_t * en
     return true;
 }
 
-// True if the node can keep these numbers, in 31 bits each. The strides of dimensions that b does
+// True if the node can store these numbers, in 31 bits each. The strides of dimensions that b does
 // not have are not used.
 static bool region_is_kept(gb_ct b, const struct gb_region * r) {
     return r->offset <= INT32_MAX && (r->nb1 <= INT32_MAX || b->ne[1] == 1) && (r->nb2 <= INT32_MAX || b->ne[2] == 1) &&
@@ -217,11 +217,11 @@ static bool region_is_aligned(gb_ct a, gb_ct b, const struct gb_region * r) {
            (b->ne[2] == 1 || r->nb2 % element == 0) && (b->ne[3] == 1 || r->nb3 % element == 0);
 }
 
-// The numbers of a fault: of the region, and the bytes of something.
+// The values of a fault: the region, and a number of bytes.
 #define REGION(r, bytes) \
     .number = { (int64_t) (r)->offset, (int64_t) (r)->nb1, (int64_t) (r)->nb2, (int64_t) (r)->nb3, (int64_t) (bytes) }
 
-// The region lies within the result, at whole elements, and fits into the node's parameters.
+// The region is within the result, at whole elements, and fits into the node's parameters.
 static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_region * r, bool inplace) {
     if (!region_is_kept(b, r)) {
         return GB_BROKEN(c, REGION_TOO_LARGE, REGION(r, 0));
@@ -229,7 +229,7 @@ static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct
     if (ggml_nelements(b) == 0) {
         return true;
     }
-    // a fresh result is contiguous, whatever the strides of a are
+    // a fresh result is contiguous, for any strides of a
     const size_t limit = inplace ? ggml_nbytes(a) : ggml_row_size(a->type, a->ne[0]) * (size_t) ggml_nrows(a);
     size_t end = SIZE_MAX;
     if (!region_end(a, b, r, &end) || end > limit) {
@@ -299,8 +299,8 @@ bool gb_check_concat(const char * func, gb_ct a, gb_ct b) {
 
 // ----------------------------------------------------------------------------------------------------- matrix products
 
-// Rows of both have the same length. a broadcasts over the outer dimensions of b. Elements of a row
-// of a are contiguous.
+// Rows of both operands have the same length. a broadcasts over the outer dimensions of b. Elements
+// of a row of a are contiguous.
 static bool rule_mul_mat(const struct gb_call * c, int a, int b) {
     return gb_rule_equal(c, a, 0, b, 0) && gb_rule_divides(c, a, b, 2) && gb_rule_divides(c, a, b, 3) &&
            gb_rule_not_transposed(c, a);
@@ -311,7 +311,7 @@ bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && rule_mul_mat(&c, 0, 1);
 }
 
-// as[i] for the product of one expert. All must have the shape and type of as[0].
+// Rules for as[i] as the matrix of a product. All must have the shape and type of as[0].
 static bool rule_expert(const char * func, struct ggml_tensor * const as[], int i, gb_ct ids, gb_ct b) {
     static const char * const roles[GGML_MAX_SRC - 2] = { "as[0]", "as[1]", "as[2]", "as[3]", "as[4]", "as[5]", "as[6]",
         "as[7]" };
@@ -339,7 +339,8 @@ bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int
            gb_rule_in_range(&c, "id", id, 0, GB_MAX(ids->ne[0], 0) - 1);
 }
 
-// Each token has one row of ids, and one row of b for each of its experts, or rows that repeat over them.
+// Each token has one row of ids. It has one row of b for each of its experts, or rows that repeat
+// over them.
 bool gb_check_mul_mat_experts(const char * func, gb_ct as, gb_ct b, gb_ct ids) {
     const struct gb_call c = GB_CALL_3(func, as, b, ids);
     return gb_rule_given(&c) && gb_rule_type(&c, 2, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 3) &&
@@ -357,7 +358,8 @@ bool gb_check_add_id(const char * func, gb_ct a, gb_ct b, gb_ct ids) {
            gb_rule_equal(&c, 0, 0, 1, 0) && gb_rule_equal(&c, 0, 1, 2, 0) && gb_rule_equal(&c, 0, 2, 2, 1);
 }
 
-// Both have equally many rows, which are summed over, and a broadcasts over the outer dimensions of b.
+// Both operands have the same number of rows, over which they are summed. a broadcasts over the
+// outer dimensions of b.
 bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_equal(&c, 0, 1, 1, 1) && gb_rule_divides(&c, 0, 1, 2) &&
@@ -381,21 +383,21 @@ bool gb_check_rms_norm(const char * func, gb_ct a, float eps) {
     return gb_rule_given(&c) && rule_positive(&c, "eps", eps);
 }
 
-// eps may be 0 here: a nonzero row has a gradient without eps.
+// eps may be 0 here, because a nonzero row has a gradient without eps.
 bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_same_shape(&c, 0, 1) &&
            (eps >= 0 || GB_BROKEN(&c, NEGATIVE, .name = "eps", .real = (double) eps));
 }
 
-// There may be more groups than channels: some are then empty.
+// There may be more groups than channels. Some groups are then empty.
 bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && (inplace || gb_rule_no_grad(&c)) && gb_rule_at_least(&c, "n_groups", n_groups, 1);
 }
 
-// A mask of F32 or F16 for n rows of m scores: it repeats over the rows or has at least as many, and repeats over heads
-// (dimension 2 of `like`) and batches.
+// A mask of F32 or F16 for n rows of m scores. It repeats over the rows, or has at least as many.
+// It also repeats over heads (dimension 2 of `like`) and batches.
 static bool rule_mask(const struct gb_call * c, int i, int64_t m, int64_t n, gb_ct like) {
     gb_ct mask = c->list[i].t;
     const bool type = gb_rule_is_built(c) || mask->type == GGML_TYPE_F32 || mask->type == GGML_TYPE_F16;
@@ -448,7 +450,7 @@ bool gb_check_soft_max_back(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && gb_rule_same_shape(&c, 0, 1) && gb_rule_contiguous(&c, 0) && gb_rule_contiguous(&c, 1);
 }
 
-// A fresh result is filled row by row from a as one array.
+// A fresh result is filled from the rows of a as one array.
 bool gb_check_diag_mask(const char * func, gb_ct a, int n_past, bool inplace) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_at_least(&c, "n_past", n_past, 0) && (inplace || gb_rule_contiguous(&c, 0));
@@ -494,7 +496,7 @@ static bool rule_rope_offset(const struct gb_call * c, gb_ct a, const struct gb_
            GB_BROKEN(c, ROPE_OFFSET, .number = { most, r->n_offs });
 }
 
-// Sections name pairs, and there are at most as many as a row has elements.
+// Sections count pairs. Their sum is at most the number of elements of a row.
 static bool rule_rope_sections(const struct gb_call * c, gb_ct a, const struct gb_rope * r) {
     const int32_t * s = r->sections;
     const int64_t sum = (int64_t) s[0] + s[1] + s[2] + s[3];
@@ -512,7 +514,7 @@ static bool rule_rope_sections(const struct gb_call * c, gb_ct a, const struct g
                .number = { GGML_ROPE_TYPE_VISION, a->ne[0], 2 * (int64_t) r->n_dims });
 }
 
-// A factor for each pair; more are not read.
+// c has a factor for each pair. Further factors are not read.
 static bool check_rope_factors(const char * func, gb_ct c, const struct gb_rope * rope) {
     const struct gb_call call = GB_CALL_1(func, c);
     return gb_rule_given(&call) && gb_rule_type(&call, 0, GGML_TYPE_F32) && gb_rule_max_dims(&call, 0, 1) &&
@@ -564,7 +566,8 @@ bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v) {
     return gb_rule_given(&c) && rule_attention(&c, q, k) && rule_heads(&c);
 }
 
-// Keys and queries have equal rows, keys and values equal numbers, and heads of queries share those of both in blocks.
+// Keys and queries have rows of equal length. There are as many keys as values. Blocks of query
+// heads share a key head and a value head.
 bool gb_check_flash_attn_ext(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct mask,
     const struct gb_attention_numbers * numbers) {
     const struct gb_call c = GB_CALL_3(func, q, k, v);
@@ -584,15 +587,15 @@ bool gb_check_flash_attn_ext(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct
                                gb_rule_size_in_range(&m, 1, 1, q->ne[1], INT64_MAX));
 }
 
-// Gradients are floats, of the form of q, and every head of k has one of v.
+// Gradients are floats, with the shape of q. Every head of k has one of v.
 bool gb_check_flash_attn_back(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct d) {
     const struct gb_call c = GB_CALL_4(func, q, k, v, d);
     return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 3, GGML_TYPE_F32) &&
            rule_attention(&c, q, k) && gb_rule_equal(&c, 1, 2, 2, 2) && gb_rule_same_shape(&c, 0, 3);
 }
 
-// a [D, N] goes through the matrices b0 [D, M] and c0 [M, D], with the vectors b1 [M] and c1 [D] added; batches are
-// equal.
+// a [D, N] goes through the matrices b0 [D, M] and c0 [M, D]. The vectors b1 [M] and c1 [D] are
+// added. Batches are equal.
 bool gb_check_flash_ff(const char * func, gb_ct a, gb_ct b0, gb_ct b1, gb_ct c0, gb_ct c1) {
     const struct gb_call c = GB_CALL_5(func, a, b0, b1, c0, c1);
     if (!gb_rule_given(&c) || !gb_rule_same_type(&c, 0, 1) || !gb_rule_same_type(&c, 0, 3)) {
@@ -674,7 +677,7 @@ bool gb_check_custom(const char * func, struct ggml_tensor * const sources[], in
 
 // -------------------------------------------------------------------------------------------------------------- losses
 
-// Logits and labels of the same form, which kernels go through as one array.
+// Logits and labels have the same shape, and kernels treat each as one array.
 static bool rule_loss(const struct gb_call * c) {
     return gb_rule_same_shape(c, 0, 1) && gb_rule_same_type(c, 0, 1) && gb_rule_contiguous(c, 0) &&
            gb_rule_contiguous(c, 1);

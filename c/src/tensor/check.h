@@ -1,12 +1,12 @@
 // check.h - the shape, type and parameter rules of every operator: one function for each rule set, called by the
 // builders (ops_*.c).
 //
-// True: the call is valid. False: it is not and was reported, as "func: a 'w' f32 [128, 64], b 'x'
-// f32 [120, 16]: which rule is broken (values)". A NULL operand gives false and keeps the message
-// of the failure that made it NULL. The rules hold for every backend. A backend's supports_op
-// checks what its kernels need beyond them (types, strides). `func` is the public builder's name.
-// `func` NULL asks if a builder could have made a node: nothing is reported, and only shapes and
-// parameters matter (rule.h).
+// If the call is valid, the functions return true. Otherwise they return false and report, as
+// "func: a 'w' f32 [128, 64], b 'x' f32 [120, 16]: the broken rule (values)". A NULL operand gives
+// false and keeps the message of the failure that made it NULL. The rules hold for every backend. A
+// backend's supports_op checks further requirements of its kernels (types, strides). `func` is the
+// public builder's name. If `func` is NULL, the question is whether a builder could have made a
+// node: nothing is reported, and only shapes and parameters matter (rule.h).
 #ifndef GB_TENSOR_CHECK_H
 #define GB_TENSOR_CHECK_H
 
@@ -17,7 +17,7 @@
 #include "ggml.h"
 #include "tensor/numbers.h"
 
-// A tensor that is only read; for this header and the files that include it.
+// A tensor that is only read. For this header and the files that include it.
 typedef const struct ggml_tensor * gb_ct;
 
 // Operands that only have to exist.
@@ -31,8 +31,8 @@ bool gb_check_reshape(const char * func, gb_ct a, const int64_t ne[4]); // conti
 bool gb_check_count(const char * func, gb_ct a, const int64_t ne[4]);   // equally many elements
 bool gb_check_permute(const char * func, gb_ct a, const int axes[4]);
 bool gb_check_cpy(const char * func, gb_ct a, gb_ct b);
-bool gb_check_inplace(const char * func, gb_ct a);                   // a result can be written over a
-bool gb_check_type(const char * func, gb_ct a, enum ggml_type type); // a has a shape that `type` can have
+bool gb_check_inplace(const char * func, gb_ct a);                   // a can be overwritten by the result
+bool gb_check_type(const char * func, gb_ct a, enum ggml_type type); // `type` can have the shape of a
 bool gb_check_get_rows(const char * func, gb_ct a, gb_ct b);
 bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c);
 bool gb_check_set_rows(const char * func, gb_ct a, gb_ct b, gb_ct c);
@@ -75,7 +75,7 @@ bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps);
 bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace);
 bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask); // mask may be NULL
 bool gb_check_max_bias(const char * func, gb_ct a, gb_ct mask, float max_bias);
-// NULL sinks are right.
+// sinks may be NULL.
 bool gb_check_sinks(const char * func, gb_ct a, gb_ct sinks, int64_t n_heads);
 bool gb_check_soft_max_back(const char * func, gb_ct a, gb_ct b);
 bool gb_check_diag_mask(const char * func, gb_ct a, int n_past, bool inplace);
@@ -90,9 +90,9 @@ struct gb_rope {
             float xpos_base;
             bool xpos_down;
         };
-        int32_t sections[4]; // of the modes that gb_rope_has_sections names
+        int32_t sections[4]; // only of the modes that gb_rope_has_sections names
     };
-    int32_t n_offs; // of modes with GGML_ROPE_EXACT
+    int32_t n_offs; // only of modes with GGML_ROPE_EXACT
 };
 
 // MROPE, VISION, IMROPE: a token has four positions.
@@ -107,8 +107,8 @@ bool gb_check_rope(const char * func, gb_ct a, gb_ct b, gb_ct c, const struct gb
 bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, gb_ct c, const struct gb_rope * rope);
 
 // convolution, pooling, resampling
-// Strides, paddings and dilations of a convolution. 64 bits wide until they are checked, because some come from tensor
-// sizes.
+// Strides, paddings and dilations of a convolution. They have 64 bits until they are checked,
+// because some come from tensor sizes.
 struct gb_conv {
     int64_t s0, s1, p0, p1, d0, d1;
     bool is_2d; // otherwise s1, p1 and d1 are not read
@@ -120,10 +120,10 @@ int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p);
 bool gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
 bool gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
 bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
-// b has `groups` times as many channels as a kernel; the kernels are divided among the groups.
+// b has `groups` times as many channels as a kernel. The kernels are divided among the groups.
 bool gb_check_conv_2d(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv, int64_t groups);
 bool gb_check_conv_2d_dw(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
-// Three axes, and channels that share dimension 3 with kernels and images.
+// A convolution with three axes, whose channels share dimension 3 with kernels and images.
 struct gb_conv_3d {
     int s[3], p[3], d[3];
     int channels, batches, channels_out, groups;
@@ -156,7 +156,7 @@ bool gb_check_add_rel_pos(const char * func, gb_ct a, gb_ct pw, gb_ct ph);
 // user-defined operators: the first n of a, b, c are the operands
 bool gb_check_map_rows(const char * func, gb_ct a, gb_ct b, int n, bool has_fun); // F32, same shape
 bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bool has_fun, int n_tasks);
-// n sources of any kind, and a result of any
+// n sources of any kind, and a result of any kind
 bool gb_check_result(const char * func, enum ggml_type type, const int64_t * ne, int n_dims);
 bool gb_check_custom(const char * func, struct ggml_tensor * const sources[], int n, bool has_fun, int n_tasks);
 

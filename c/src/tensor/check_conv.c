@@ -1,7 +1,5 @@
 // check_conv.c - the rules of convolution, pooling, resampling and windows over images (see
-// check.c), and the number of positions.
-//
-// Sizes, strides and paddings come from the caller, so sizes are computed in 64 bits with checks.
+// check.c), and their numbers of positions.
 #include "tensor/check.h"
 
 #include "tensor/rule.h"
@@ -19,11 +17,11 @@ int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
     return slack < 0 ? 0 : slack / s + 1;
 }
 
-// In double, because the padding may have a fraction.
+// Computes in double, because the padding may have a fraction.
 int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p) {
     const double slack = (double) n + 2 * p - (double) k;
     const double out = slack / (double) s + 1;
-    return slack < 0 || !(out < 9e18) ? 0 : (int64_t) out; // 0 as well if int64_t cannot hold it
+    return slack < 0 || !(out < 9e18) ? 0 : (int64_t) out; // 0 also if int64_t cannot hold it
 }
 
 // Stride, padding and dilation along one axis. `names` are the names of the parameters.
@@ -37,7 +35,7 @@ static bool rule_fits(const struct gb_call * c, int axis, int64_t n, int64_t k, 
     return out > 0 || GB_BROKEN(c, KERNEL_TOO_LARGE, .a = c->list[c->n - 1].role, .a_dim = axis, .number = { k, n });
 }
 
-// The parameters of both axes, or of one if the convolution has one.
+// The parameters of both axes, or of the only axis.
 static bool rule_conv_params(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv * v) {
     static const char * const names[2][3] = { { "s0", "p0", "d0" }, { "s1", "p1", "d1" } };
     if (!rule_conv_axis(c, names[0], v->s0, v->p0, v->d0) ||
@@ -52,7 +50,7 @@ static bool rule_kernel_type(const struct gb_call * c, gb_ct a) {
     return a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_F32 || GB_BROKEN(c, NO_KERNEL_TYPE, .a = "a", .t = a->type);
 }
 
-// The channels of the kernel and the image agree. Their axis depends on the number of dimensions.
+// The kernel and the image have the same channels. Their axis depends on the number of dimensions.
 static bool rule_im2col(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv * v) {
     if (!rule_kernel_type(c, a)) {
         return false;
@@ -91,7 +89,8 @@ static bool rule_direct_types(const struct gb_call * c, gb_ct a, gb_ct b) {
                                          b->type == GGML_TYPE_BF16 || GB_BROKEN(c, NO_FLOAT, .a = "b", .t = b->type));
 }
 
-// `channels` are those of a kernel, `kernels` how many there are, `data` the channels of b.
+// `channels` is the number of channels of a kernel, `kernels` the number of kernels, `data` the
+// number of channels of b.
 static bool rule_groups(const struct gb_call * c, int64_t groups, int64_t channels, int64_t kernels, int64_t data) {
     if (!gb_rule_at_least(c, "groups", groups, 1)) {
         return false;
@@ -233,7 +232,7 @@ bool gb_check_win_part(const char * func, gb_ct a, int w) {
            gb_rule_size_in_range(&c, 0, 2, 0, INT32_MAX);
 }
 
-// The windows of an image of w0 x h0 positions, all of them.
+// All windows of an image of w0 x h0 positions.
 bool gb_check_win_unpart(const char * func, gb_ct a, int w0, int h0, int w) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "w", w, 1) &&

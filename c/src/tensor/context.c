@@ -1,17 +1,17 @@
-// context.c - contexts: pools in which tensors, graphs and their data lie one after another.
+// context.c - contexts: pools that hold tensors, graphs and their data one after another.
 //
 // An object is a 32-byte header and a payload rounded up to 16 bytes. It never moves, and is freed
-// with the context. A context with memory of its own is a growing list of chunks. Objects go to the
+// with the context. A context with its own memory is a growing list of chunks. Objects go to the
 // open chunk (at, left). When it is full, a new chunk is opened. An object that would waste too
-// much of a chunk gets its own. A context in the caller's memory is one region that does not grow.
-// Nothing in the region depends on the life of the context. Object offsets count pool bytes, as if
-// there was one region only. So the end of the last object is the used size.
+// much of a chunk gets its own chunk. A context in the caller's memory is one region that does not
+// grow. Nothing in that region depends on the life of the context. Object offsets count pool bytes,
+// as if there was only one region. So the end of the last object is the used size.
 //
-// Any number of threads may build in one context. The brief lock `lock` (base/thread.h) guards the
+// Any number of threads may build in one context. `lock` (base/thread.h), held briefly, guards the
 // members of the struct. Memory for chunks is allocated, and failures are reported, without the
-// lock. A tensor has its type, shape and place before it is in the list, so a walk over the list
-// sees complete tensors. Each object records its thread, so a builder that fails drops only its own
-// objects.
+// lock. A tensor has its type, shape and place before it is in the list, so iterating over the list
+// finds only complete tensors. Each object records its thread, so a builder that fails drops only
+// its own objects.
 #include <stdio.h>
 
 #include "tensor.h"
@@ -19,7 +19,7 @@
 enum {
     CHUNK_ALIGN = 64,
     CHUNK_MIN = 16 * 1024,  // bytes of a new chunk when the pool grows
-    CHUNK_MAX = 64 * 1024 * 1024,  // the maximum of that
+    CHUNK_MAX = 64 * 1024 * 1024,  // maximum of that
     NAMES_AT_ONCE = 256,  // names compared under one lock
 };
 
@@ -39,13 +39,13 @@ struct ggml_context {
 
     struct ggml_object * first; // creation order
     struct ggml_object * last;
-    size_t shown; // offset of the newest object that a walk over the list has returned; 0: none
+    size_t shown; // offset of the newest object that an iteration has returned; 0: none
 
     bool no_alloc;
     struct ggml_scratch scratch; // data NULL: none
-    int numbers[2];              // of nodes and of leafs: their next automatic names have at least these
+    int numbers[2];              // of nodes and of leafs: lower bound of the next automatic names
 
-    struct gb_brief_lock * lock;
+    struct gb_spin_lock * lock;
 };
 
 _Static_assert(sizeof(struct ggml_object) % GGML_MEM_ALIGN == 0, "payloads are aligned");
@@ -72,7 +72,7 @@ static char * add_chunk(struct ggml_context * ctx, struct chunk * chunk, size_t 
     return (char *) chunk + CHUNK_ALIGN;
 }
 
-// The first chunk has the size that the program requested, because programs compute that from their
+// The first chunk has the size that the program requested, because programs compute it from their
 // needs.
 static bool init_memory(struct ggml_context * ctx, struct ggml_init_params params) {
     if (params.mem_buffer != NULL) {
@@ -90,7 +90,7 @@ static bool init_memory(struct ggml_context * ctx, struct ggml_init_params param
     }
     ctx->at = ctx->mem_buffer;
     ctx->left = ctx->mem_size;
-    ctx->lock = gb_brief_lock_for(ctx);
+    ctx->lock = gb_spin_lock_for(ctx);
     return true;
 }
 
@@ -130,12 +130,12 @@ bool gb_context_has(const struct ggml_context * ctx, const void * pointer) {
     if (!gb_context_is_growable(ctx)) {
         return at - (uintptr_t) ctx->mem_buffer < ctx->mem_size;
     }
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     bool has = false;
     for (const struct chunk * chunk = ctx->chunks; chunk != NULL && !has; chunk = chunk->next) {
         has = at - (uintptr_t) chunk < CHUNK_ALIGN + chunk->size;
     }
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return has;
 }
 
@@ -153,7 +153,7 @@ enum outcome { MADE, NEEDS_CHUNK, POOL_FULL, SCRATCH_FULL, OVERFLOWS };
 struct request {
     enum ggml_object_type type;
     size_t size; // of the payload
-    // A tensor: its content, and the data for the context's usual place. NULL: no tensor.
+    // The content of a tensor, and its data at the context's usual place. NULL: no tensor.
     const struct ggml_tensor * layout;
     size_t data_size, alignment;
     bool in_pool;
@@ -163,7 +163,7 @@ struct request {
 
     void * payload;
     size_t need, left, mem_size; // of the failure
-    struct ggml_scratch scratch; // of the failure as well
+    struct ggml_scratch scratch; // also of the failure
 };
 
 // The offset in the scratch at which the data fit. False: they do not fit.
@@ -173,8 +173,8 @@ static bool find_scratch(const struct ggml_scratch * scratch, const struct reque
     return gb_add_size(scratch->offs, gap, offs) && gb_add_size(*offs, o->data_size, &end) && end <= scratch->size;
 }
 
-// Finds memory for o->need bytes of object, in the open chunk or in the chunk of the request. The
-// caller holds the lock, here and below.
+// Finds memory for an object of o->need bytes, in the open chunk or in the chunk of the request.
+// The caller holds the lock, here and below.
 static enum outcome take(struct ggml_context * ctx, struct request * o, char ** memory) {
     if (o->need <= ctx->left) {
         *memory = ctx->at;
@@ -215,7 +215,7 @@ static inline void * begin_object(struct ggml_context * ctx, char * memory, size
 }
 
 // Fills in a tensor before other threads can see it. `behind`: its data follow the struct, unless
-// it is a view.
+// the tensor is a view.
 static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * layout, bool behind) {
     memset(tensor, 0, sizeof(*tensor));
     tensor->type = layout->type;
@@ -227,7 +227,8 @@ static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * 
     tensor->data = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
 }
 
-// One attempt to make the object, with the lock held. Nothing has changed unless it is MADE.
+// One attempt to make the object, with the lock held. If the outcome is not MADE, nothing has
+// changed.
 static enum outcome attempt(struct ggml_context * ctx, struct request * o, uint32_t thread) {
     const bool is_tensor = o->layout != NULL;
     const bool in_scratch = is_tensor && !o->in_pool && !ctx->no_alloc && ctx->scratch.data != NULL;
@@ -280,19 +281,19 @@ static void * make(struct ggml_context * ctx, struct request * o) {
     const uint32_t thread = gb_thread_number();
     enum outcome outcome;
     for (;;) {
-        gb_brief_lock(ctx->lock);
+        gb_spin_lock(ctx->lock);
         outcome = attempt(ctx, o, thread);
-        gb_brief_unlock(ctx->lock);
+        gb_spin_unlock(ctx->lock);
         if (outcome != NEEDS_CHUNK) {
             break;
         }
-        gb_aligned_free(o->chunk);  // too small, because no_alloc was changed meanwhile
+        gb_aligned_free(o->chunk);  // too small, because another thread has changed no_alloc
         o->chunk = new_chunk(o->chunk_size);
         if (o->chunk == NULL) {
             return NULL;
         }
     }
-    if (o->chunk != NULL) { // not needed: another thread has opened one
+    if (o->chunk != NULL) { // not needed, because another thread has opened one
         gb_aligned_free(o->chunk);
     }
     if (outcome == MADE) {
@@ -306,12 +307,13 @@ void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, s
     return make(ctx, &(struct request){ .type = type, .size = size });
 }
 
-// The usual case without attempt(): no scratch, and the open chunk has space. NULL: another case.
+// Makes a tensor in the usual case, without attempt(): no scratch, and the open chunk has space.
+// NULL in other cases.
 static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const struct ggml_tensor * layout,
     size_t data_size, bool in_pool) {
     const uint32_t thread = gb_thread_number();
     struct ggml_tensor * tensor = NULL;
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const bool behind = in_pool || !ctx->no_alloc;
     const size_t data = behind ? data_size : 0, left = ctx->left;
     if (left >= 2 * sizeof(*tensor) && data <= left - 2 * sizeof(*tensor) &&
@@ -324,7 +326,7 @@ static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const 
         tensor = begin_object(ctx, memory, size, GGML_OBJECT_TENSOR, thread);
         fill(tensor, layout, behind);
     }
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return tensor;
 }
 
@@ -340,8 +342,8 @@ struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const stru
                                           .in_pool = in_pool });
 }
 
-// Makes the thread's objects neither tensors nor graphs. Their memory stays, because other objects
-// follow it or a caller may be about to ask for the next one.
+// Turns the thread's objects into unused memory, neither tensors nor graphs. The memory stays,
+// because other objects follow it or a caller may iterate from it.
 static void disown(struct ggml_object * from, uint32_t thread) {
     for (struct ggml_object * o = from; o != NULL; o = o->next) {
         if (gb_object_maker(o) == thread) {
@@ -350,10 +352,10 @@ static void disown(struct ggml_object * from, uint32_t thread) {
     }
 }
 
-// Removes `dropped` and all objects after it, if the thread has made them all and no walk has
+// Removes `dropped` and all objects after it, if the thread made them all and no iteration has
 // returned one. Otherwise only disowns the thread's objects.
 static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32_t thread) {
-    bool alone = dropped->offs > ctx->shown;  // no walk has returned it
+    bool alone = dropped->offs > ctx->shown;  // no iteration has returned it
     for (const struct ggml_object * o = dropped; alone && o != NULL; o = o->next) {
         alone = gb_object_maker(o) == thread;
     }
@@ -377,27 +379,27 @@ static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32
     *(before != NULL ? &before->next : &ctx->first) = NULL;
 }
 
-// Holds the lock for the whole walk: another thread must not add an object meanwhile.
+// Holds the lock throughout, because no other thread may add an object until the end.
 void gb_context_drop(struct ggml_context * ctx, void * payload) {
     const uint32_t thread = gb_thread_number();
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     drop(ctx, (struct ggml_object *) payload - 1, thread);
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
 }
 
 // Nodes and leafs have separate numbers.
 int gb_context_number(struct ggml_context * ctx, bool is_leaf, int least) {
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const int number = GB_MAX(ctx->numbers[is_leaf], least);
     ctx->numbers[is_leaf] = number + 1;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return number;
 }
 
 void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number) {
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     ctx->numbers[is_leaf] = GB_MAX(ctx->numbers[is_leaf], number + 1);
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
 }
 
 // ---------------------------------------------------------------------------------------------------- what is in there
@@ -415,8 +417,7 @@ static struct ggml_object * next_object(const struct ggml_context * ctx, const s
     return object != NULL ? object->next : ctx->first;
 }
 
-// Records that a caller knows the object and will ask for the next one, so it must stay in the
-// list.
+// Records that a caller may continue from the object, so it must stay in the list.
 static void show(const struct ggml_context * ctx, const struct ggml_object * object) {
     if (object != NULL && object->offs > ctx->shown) {
         ((struct ggml_context *) ctx)->shown = object->offs;
@@ -425,10 +426,10 @@ static void show(const struct ggml_context * ctx, const struct ggml_object * obj
 
 // The first tensor after the object, from the beginning for NULL. It stays in the list from now on.
 static struct ggml_tensor * tensor_after(const struct ggml_context * ctx, const struct ggml_object * object) {
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     struct ggml_object * found = find_tensor(next_object(ctx, object));
     show(ctx, found);
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return found ? (struct ggml_tensor *) (void *) (found + 1) : NULL;
 }
 
@@ -443,12 +444,12 @@ struct ggml_tensor * ggml_get_next_tensor(const struct ggml_context * ctx, struc
     return tensor_after(ctx, (const struct ggml_object *) (const void *) tensor - 1);
 }
 
-// Compares the names of some tensors after *at, and advances it. The lock is brief, so a long list
-// is searched in parts. True: the search has ended.
+// Compares the names of some tensors after *at, and advances it. The lock is held only briefly, so
+// a long list is searched in parts. True: the search has ended.
 static bool look_for(const struct ggml_context * ctx, const char * name, struct ggml_object ** at,
     struct ggml_tensor ** found) {
     char text[GGML_MAX_NAME];
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     struct ggml_object * object = *at;
     for (int n = 0; n < NAMES_AT_ONCE && *found == NULL; n++) {
         object = find_tensor(next_object(ctx, object));
@@ -462,7 +463,7 @@ static bool look_for(const struct ggml_context * ctx, const char * name, struct 
         }
     }
     show(ctx, object);
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return object == NULL || *found != NULL;
 }
 
@@ -473,10 +474,10 @@ struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const char * nam
     struct ggml_tensor * found = NULL;
     while (!look_for(ctx, name, &at, &found)) {
     }
-    return found;  // NULL is not an error: programs test for a tensor with this
+    return found;  // NULL is not an error, because programs test for a tensor this way
 }
 
-// The walk may miss tensors that other threads add meanwhile.
+// The result may miss tensors that other threads add during the call.
 size_t ggml_get_max_tensor_size(const struct ggml_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
     size_t largest = 0;
@@ -488,9 +489,9 @@ size_t ggml_get_max_tensor_size(const struct ggml_context * ctx) {
 
 size_t ggml_used_mem(const struct ggml_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const size_t used = ctx->used;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return used;
 }
 
@@ -501,9 +502,9 @@ void * ggml_get_mem_buffer(const struct ggml_context * ctx) {
 
 size_t ggml_get_mem_size(const struct ggml_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const size_t size = ctx->mem_size;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return size;
 }
 
@@ -511,32 +512,32 @@ size_t ggml_get_mem_size(const struct ggml_context * ctx) {
 
 bool ggml_get_no_alloc(struct ggml_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, false);
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const bool no_alloc = ctx->no_alloc;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return no_alloc;
 }
 
 void ggml_set_no_alloc(struct ggml_context * ctx, bool no_alloc) {
     GB_CHECK_ARG_RETURNING(ctx, );
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     ctx->no_alloc = no_alloc;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
 }
 
 // Returns the used bytes of the old scratch, so that a program can return to it.
 size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const size_t offs = ctx->scratch.data ? ctx->scratch.offs : 0;
     ctx->scratch = scratch;
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return offs;
 }
 
 // ------------------------------------------------------------------------------------------------------------ printing
 
-// Dropped objects are work buffers, too.
+// Dropped objects count as work buffers.
 static const char * object_type_name(enum ggml_object_type type) {
     switch (type) {
         case GGML_OBJECT_TENSOR: return "tensor";
@@ -556,12 +557,12 @@ void ggml_print_object(const struct ggml_object * obj) {
     putchar('\n');
 }
 
-// The walk of ggml_print_objects; NULL: from the beginning.
+// The iteration of ggml_print_objects. NULL: from the beginning.
 static const struct ggml_object * object_after(const struct ggml_context * ctx, const struct ggml_object * object) {
-    gb_brief_lock(ctx->lock);
+    gb_spin_lock(ctx->lock);
     const struct ggml_object * next = next_object(ctx, object);
     show(ctx, next);
-    gb_brief_unlock(ctx->lock);
+    gb_spin_unlock(ctx->lock);
     return next;
 }
 

@@ -1,8 +1,8 @@
 // conv_params.h - the channels of a node of CONV_2D, CONV_2D_DW or CONV_3D.
 //
-// op_params: strides, paddings and dilations, width first, of two or three axes; then
-//   CONV_2D     groups (0 stands for 1)
-//   CONV_3D     input channels, images, output channels, groups (0 stands for 1)
+// op_params: strides, paddings and dilations, width first, of two or three axes. Then:
+//  CONV_2D     groups (0 stands for 1)
+//  CONV_3D     input channels, images, output channels, groups (0 stands for 1)
 #ifndef GB_TENSOR_CONV_PARAMS_H
 #define GB_TENSOR_CONV_PARAMS_H
 

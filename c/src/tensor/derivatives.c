@@ -1,9 +1,9 @@
-// derivatives.c - the derivative of each operator that has one. Which operator follows which rule is the column
-// `derivative` of ops.def.
+// derivatives.c - the derivative of each operator that has one. The column `derivative` of ops.def
+// names the rule of each operator.
 //
 // A rule gets a node and its gradient g (same shape as the node, contiguous). It adds to the
 // gradients of the sources that have one. Rules are pure algebra over the public builders and never
-// look at data. In formulas, y is the node, a and b are its sources, dx is the gradient of x.
+// read data. In formulas, y is the node, a and b are its sources, dx is the gradient of x.
 #include "tensor/derivatives.h"
 
 #include "tensor/check.h"
@@ -15,7 +15,7 @@ typedef bool (*rule)(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_te
 
 // -------------------------------------------------------------------------------------------------------------- shapes
 
-// Passes NULL through, here and below: the failed builder has reported.
+// NULL passes through, here and below, because the failed builder has reported.
 static struct ggml_tensor * contiguous(struct ggml_context * ctx, struct ggml_tensor * t) {
     return t == NULL || ggml_is_contiguous(t) ? t : ggml_cont(ctx, t);
 }
@@ -44,7 +44,7 @@ static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml
 }
 
 // MUL_MAT broadcasts a over b in groups: it multiplies slice i2 of b with slice i2 / r2 of a. The
-// gradient has b's slices and is summed over those groups.
+// gradient has b's slices and is summed over these groups.
 static struct ggml_tensor * unbroadcast(struct ggml_context * ctx, struct ggml_tensor * t, struct ggml_tensor * a) {
     if (t == NULL || ggml_are_same_shape(t, a)) {
         return t;
@@ -66,7 +66,7 @@ static bool derive_add(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
     return ADD(y->src[0], g) && ADD(y->src[1], unrepeated(s->ctx, g, y->src[1]));
 }
 
-// b is a single number. Its gradient is the sum of all of g.
+// b is a single number. Its gradient is the sum of all elements of g.
 static bool derive_add1(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], g) && ADD(y->src[1], ggml_sum(s->ctx, g));
 }
@@ -130,7 +130,7 @@ static bool derive_flat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
     return true;
 }
 
-// y = cond ? a : b. The selected source gets g, the other one 0. A number is never less than
+// y = cond ? a : b. The selected source gets g, the other source 0. A number is never less than
 // itself, which gives the zeros. A product of g and 0 would be NaN if g is infinite.
 static bool derive_where(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *cond = y->src[0], *a = y->src[1], *b = y->src[2];
@@ -251,7 +251,7 @@ static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
            ADD(y->src[1], region_of(s->ctx, g, y));
 }
 
-// A view's gradient goes into the region of the view. Strides only agree if the source is
+// A view's gradient goes into the region of the view. The strides agree only if the source is
 // contiguous.
 static bool derive_view(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor * a = y->src[0];
@@ -272,7 +272,7 @@ static bool derive_reshape(struct gb_sweep * s, struct ggml_tensor * y, struct g
     return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
 }
 
-// Dimension d went to axis op_params[d]; the gradient goes back.
+// Dimension d went to axis op_params[d], so the gradient goes back.
 static bool derive_permute(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     int from[GGML_MAX_DIMS];
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -297,7 +297,8 @@ static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct 
 
 // ------------------------------------------------------------------------------------------- products, rows, attention
 
-// Both gradients are outer products: of b with g, summed over a's broadcast slices, and of a with g transposed.
+// Both gradients are outer products. The first is of b with g, summed over a's broadcast slices.
+// The second is of a with g transposed.
 static bool derive_mul_mat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
     return ADD(a, unbroadcast(s->ctx, ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
@@ -318,7 +319,7 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
     if (!gb_grad_wanted(s, y->src[0]) && !gb_grad_wanted(s, y->src[1])) {
         return true;
     }
-    // the mask's gradient needs a factor for each head, and no operator multiplies by that
+    // The mask's gradient needs a factor for each head, and no operator multiplies by such factors.
     if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, y->src[1])) {
         return fail_underivable(s, y);
     }
@@ -327,8 +328,8 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
            ADD(y->src[1], unrepeated(s->ctx, inner, y->src[1]));
 }
 
-// A rotation's derivative is the rotation back, with the same parameters.
-// Modes of today have no builder that takes all their parameters, so the node gets these as they are.
+// A rotation's derivative is the rotation back, with the same parameters. For today's modes no
+// builder takes all their parameters, so the node gets the parameters directly.
 static struct ggml_tensor * rope_other_way(struct gb_sweep * s, const struct ggml_tensor * y, struct ggml_tensor * g) {
     const struct gb_rope * p = (const struct gb_rope *) (const void *) y->op_params;
     struct ggml_tensor * c = y->src[2];
@@ -345,7 +346,7 @@ static struct ggml_tensor * rope_other_way(struct gb_sweep * s, const struct ggm
     return node != NULL ? ggml_rope_set_offset(node, p->n_offs) : NULL;
 }
 
-// Has parameters that only the functions of today make.
+// True if the node has parameters that only today's functions make.
 static bool is_rope_of_today(const struct ggml_tensor * y, const struct gb_rope * p) {
     return gb_rope_has_sections(p->mode) || y->src[2] != NULL || ((p->mode & GGML_ROPE_EXACT) != 0 && p->n_offs != 0);
 }
@@ -367,15 +368,14 @@ static bool derive_rope_back(struct gb_sweep * s, struct ggml_tensor * y, struct
     if (is_rope_of_today(y, &p)) {
         return ADD(y->src[0], rope_other_way(s, y, g));
     }
-    if (p.xpos_base != 0.0f) { // no builder rotates forward with these parameters and not in place
+    if (p.xpos_base != 0.0f) { // no builder rotates forward with these parameters out of place
         return fail_underivable(s, y);
     }
     return ADD(y->src[0], ggml_rope_custom(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base,
                               p.freq_scale, p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow));
 }
 
-// The part of FLASH_ATTN_BACK's result at `offset` that has the shape of t. Moves the offset past
-// it.
+// The part of FLASH_ATTN_BACK's result at `offset`, with the shape of t. Moves the offset past it.
 static struct ggml_tensor * attention_part(struct ggml_context * ctx, struct ggml_tensor * parts,
     const struct ggml_tensor * t, size_t * offset) {
     const size_t nb1 = (size_t) t->ne[0] * sizeof(float), nb2 = nb1 * (size_t) t->ne[1], nb3 = nb2 * (size_t) t->ne[2];
@@ -397,12 +397,105 @@ static bool derive_attention(struct gb_sweep * s, struct ggml_tensor * y, struct
     return true;
 }
 
-// Uses the same eps as the loss, and the form of early 2024 if the loss has no eps.
+// Uses the eps of the loss. If the loss has none, uses the form of early 2024.
 static bool derive_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     float eps;
     memcpy(&eps, y->op_params + 1, sizeof(eps));
     return ADD(y->src[0], y->op_params[0] != 0 ? ggml_cross_entropy_loss_eps_back(s->ctx, y->src[0], y->src[1], g, eps)
                                                : ggml_cross_entropy_loss_back(s->ctx, y->src[0], y->src[1], g));
+}
+
+// ------------------------------------------------------------------------------------------- gradients of gradients
+// The nodes of these rules are gradients themselves. h is the gradient of such a node, g the first one.
+
+// Sum over each row, kept as a row of one element.
+static struct ggml_tensor * row_dot(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return ggml_sum_rows(ctx, contiguous(ctx, ggml_mul(ctx, a, b)));
+}
+
+// y = g silu'(x): dg = h silu'(x), dx = h g silu''(x). With s = sigmoid(x), silu'' is
+// (s - s^2) (2 + x (1 - 2 s)).
+static bool derive_silu_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    struct ggml_context * ctx = s->ctx;
+    struct ggml_tensor *x = y->src[0], *g = y->src[1];
+    if (!gb_grad_wanted(s, x)) {
+        return ADD(g, ggml_silu_back(ctx, x, h));
+    }
+    struct ggml_tensor * sigmoid = ggml_sigmoid(ctx, x);
+    struct ggml_tensor * slope = ggml_sub(ctx, sigmoid, ggml_sqr(ctx, sigmoid));
+    struct ggml_tensor * inner = ggml_mul(ctx, x, ggml_scale_bias(ctx, sigmoid, -2.0f, 1.0f));
+    struct ggml_tensor * second = ggml_mul(ctx, slope, ggml_scale_bias(ctx, inner, 1.0f, 2.0f));
+    return ADD(g, ggml_silu_back(ctx, x, h)) && ADD(x, ggml_mul(ctx, ggml_mul(ctx, h, g), second));
+}
+
+// y = p (g - sum(g p)) of each row. It is symmetric in g and h, so dg has the same form.
+// dp = h (g - sum(g p)) - g sum(h p).
+static bool derive_soft_max_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    struct ggml_context * ctx = s->ctx;
+    struct ggml_tensor *g = y->src[0], *p = y->src[1];
+    if (!ADD(g, ggml_soft_max_back(ctx, h, p))) {
+        return false;
+    }
+    if (!gb_grad_wanted(s, p)) {
+        return true;
+    }
+    struct ggml_tensor * first = ggml_mul(ctx, h, ggml_sub(ctx, g, row_dot(ctx, g, p)));
+    return ADD(p, ggml_sub(ctx, first, ggml_mul(ctx, g, row_dot(ctx, h, p))));
+}
+
+// y = r g - r^3 x (g . x) / n of each row, with m = mean(x^2) + eps and r = 1 / sqrt(m). It is symmetric in
+// g and h, so dg has the same form.
+// dx = x (3 (h . x) (g . x) r^5 / n - (h . g) r^3) / n - (h (g . x) + g (h . x)) r^3 / n.
+static bool derive_rms_norm_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    struct ggml_context * ctx = s->ctx;
+    struct ggml_tensor *x = y->src[0], *g = y->src[1];
+    const float eps = gb_op_param_f32(y, 0), n = (float) x->ne[0];
+    if (!ADD(g, ggml_rms_norm_back(ctx, x, h, eps))) {
+        return false;
+    }
+    if (!gb_grad_wanted(s, x) || x->ne[0] == 0) {
+        return true;
+    }
+    struct ggml_tensor * m = ggml_scale_bias(ctx, row_dot(ctx, x, x), 1.0f / n, eps);
+    struct ggml_tensor * cube = ggml_scale(ctx, ggml_mul(ctx, m, ggml_sqrt(ctx, m)), n); // n / r^3
+    struct ggml_tensor * hg = ggml_div(ctx, row_dot(ctx, h, g), cube);
+    struct ggml_tensor * hx = ggml_div(ctx, row_dot(ctx, h, x), cube);
+    struct ggml_tensor * gx = row_dot(ctx, g, x);
+    struct ggml_tensor * of_x = ggml_sub(ctx, ggml_scale(ctx, ggml_div(ctx, ggml_mul(ctx, hx, gx), m), 3.0f / n), hg);
+    struct ggml_tensor * rest = ggml_add(ctx, ggml_mul(ctx, h, ggml_div(ctx, gx, cube)), ggml_mul(ctx, g, hx));
+    return ADD(x, ggml_sub(ctx, ggml_mul(ctx, x, of_x), rest));
+}
+
+// y = a b^T of each slice: da = h b, db = h^T a. Slices of a that OUT_PROD repeats get the sum.
+static bool derive_out_prod(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    struct ggml_context * ctx = s->ctx;
+    struct ggml_tensor *a = y->src[0], *b = y->src[1];
+    return ADD(a, unbroadcast(ctx, ggml_out_prod(ctx, h, ggml_transpose(ctx, b)), a)) &&
+           ADD(b, ggml_transpose(ctx, ggml_mul_mat(ctx, contiguous(ctx, a), h)));
+}
+
+// The rows that were added up at one place all get its gradient.
+static bool derive_get_rows_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    return ADD(y->src[0], ggml_get_rows(s->ctx, h, y->src[1]));
+}
+
+// y = (p - b) c / rows, where c is the gradient of the loss and p = softmax(a) (1 - e) + e. With eps 0,
+// y = (softmax(a) sum(b) - b) c / rows. Any other eps has no second derivative here.
+static bool derive_loss_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    struct ggml_context * ctx = s->ctx;
+    struct ggml_tensor *a = y->src[0], *b = y->src[1], *c = y->src[2];
+    const bool is_given = y->op_params[0] != 0;
+    if (gb_grad_wanted(s, b) || (is_given && gb_op_param_f32(y, 1) != 0.0f)) {
+        return fail_underivable(s, y);
+    }
+    const float e = is_given ? 0.0f : 1e-9f, rows = (float) ggml_nrows(a);
+    struct ggml_tensor * p = ggml_soft_max(ctx, a);
+    struct ggml_tensor * weighted = is_given ? ggml_mul(ctx, h, ggml_sum_rows(ctx, contiguous(ctx, b))) : h;
+    struct ggml_tensor * of_a = ggml_soft_max_back(ctx, ggml_mul(ctx, weighted, c), p);
+    struct ggml_tensor * without_c = ggml_sub(ctx, ggml_scale_bias(ctx, ggml_mul(ctx, weighted, p), 1.0f - e, 0.0f),
+        ggml_mul(ctx, h, e == 0.0f ? b : ggml_scale_bias(ctx, b, 1.0f, -e)));
+    return ADD(a, ggml_scale(ctx, of_a, (1.0f - e) / rows)) &&
+           ADD(c, ggml_scale(ctx, ggml_sum(ctx, without_c), 1.0f / rows));
 }
 
 // --------------------------------------------------------------------------------------------------------------- table

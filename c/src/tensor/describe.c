@@ -1,10 +1,10 @@
-// describe.c - a tensor, or a node with its sources, as text in a message. No function fails: texts
-// that are too long are cut.
+// describe.c - writes a tensor, or a node with its sources, as text for a message. No function
+// fails: texts that are too long are cut.
 #include <stdio.h>
 
 #include "tensor.h"
 
-// A name may hold any bytes. Bytes that end a value (GB_QUOTE) are replaced.
+// A name may hold any bytes. Bytes that would end a value (GB_QUOTE) are replaced.
 static void replace_quote_bytes(char * text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (text[i] == GB_QUOTE_BEGIN[0] || text[i] == GB_QUOTE_END[0]) {

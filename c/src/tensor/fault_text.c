@@ -1,5 +1,5 @@
-// fault_text.c - C's message for a row of base/fault.def with its values. No function here fails: a
-// message that is too long is cut.
+// fault_text.c - writes the message for a row of base/fault.def with its values, for callers in C.
+// No function here fails: a message that is too long is cut.
 #include "tensor/fault_text.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-// fault_text.h - C's message for a fault (base/fault.h). It names dtypes, which base does not know.
+// fault_text.h - C's message for a fault (base/fault.h). It contains dtypes, which base does not
+// know.
 #ifndef GB_TENSOR_FAULT_TEXT_H
 #define GB_TENSOR_FAULT_TEXT_H
 

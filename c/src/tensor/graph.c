@@ -3,11 +3,10 @@
 //
 // All arrays of a graph are one block: nodes[size], leafs[size], grads[size] if it has gradients,
 // one pointer to the context that owns the memory, and the keys of the visited set. The pointer is
-// NULL if the memory is the caller's: then the graph cannot grow. The struct itself is public and
-// is copied by value, so its members must suffice to find everything: `owner_of` recognises the
+// NULL if the memory is the caller's, and then the graph cannot grow. The struct itself is public
+// and is copied by value, so its members must suffice to find everything: `owner_of` recognizes the
 // block by its layout. Growing takes a new block from the context and keeps the old one, so copies
 // of the struct stay valid. Building never recurses. A failed build restores the graph.
-// behind, so copies of the struct stay valid. Building never recurses, and a failed build takes back all that it did.
 #include <limits.h>
 
 #include "base/current.h"
@@ -20,7 +19,8 @@ enum { GRAPH_SIZE_MAX = INT_MAX / 4, GROWN_SIZE_MIN = 64, ASK = 1024 };
 // ----------------------------------------------------------------------------------------------------------- the block
 
 // Slots of the visited set of a graph of `size`: more than its nodes and leafs together. A prime
-// number, because a key's slot is its address modulo this number, and addresses have regular steps.
+// number, because a key's slot is its address modulo this number, and addresses have regular
+// distances.
 static size_t n_slots(size_t size) {
     for (size_t n = 2 * size + 3;; n += 2) {
         size_t divisor = 3;
@@ -70,10 +70,10 @@ static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
 // ------------------------------------------------------------------------------------------------------------- visited
 
 // The key of a removed tensor's slot. No tensor has this address, because tensors are aligned.
-#define TAKEN_BACK ((struct ggml_tensor *) (uintptr_t) 1)
+#define REMOVED_KEY ((struct ggml_tensor *) (uintptr_t) 1)
 
-// Linear probing from the address modulo the size. A program's set may be full, so the probe counts
-// its slots.
+// Linear probing from the address modulo the size. The loop ends after all slots, because a
+// program's set may be full.
 struct ggml_tensor ** gb_hash_set_slot(struct ggml_hash_set set, const struct ggml_tensor * key) {
     size_t slot = set.size > 0 ? (uintptr_t) key % set.size : 0;
     for (size_t tried = 0; tried < set.size; tried++) {
@@ -94,7 +94,7 @@ static void insert_all(struct ggml_hash_set to, struct ggml_hash_set from) {
     }
 }
 
-// Marks the tensors of a list as visited, as far as the set has free slots.
+// Marks the tensors of a list as visited, until the set is full.
 static void insert_list(struct ggml_hash_set to, struct ggml_tensor * const * list, int n) {
     for (int i = 0; i < n; i++) {
         struct ggml_tensor ** slot = gb_hash_set_slot(to, list[i]);
@@ -155,7 +155,7 @@ struct ggml_cgraph * ggml_new_graph(struct ggml_context * ctx) {
     return ggml_new_graph_custom(ctx, GGML_DEFAULT_GRAPH_SIZE, false);
 }
 
-// A view has neither leafs nor a visited set, and its size is 0, so it takes no nodes.
+// A view has neither leafs nor a visited set. Its size is 0, so nodes cannot be added.
 struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1) {
     struct ggml_cgraph view = { 0 };
     GB_CHECK_ARG_RETURNING(cgraph, view);
@@ -174,10 +174,10 @@ struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1) 
 static enum ggml_status fail_full(const struct ggml_cgraph * graph, const char * func) {
     if (graph->visited_hash_table.size == 0) {
         return gb_fail(GGML_STATUS_INVALID_STATE,
-            "%s: the graph is a view of another graph (ggml_graph_view): it takes no nodes", func);
+            "%s: the graph is a view of another graph (ggml_graph_view): nodes cannot be added", func);
     }
     return gb_fail(GGML_STATUS_ALLOC_FAILED,
-        "%s: the graph is full: it has room for %d nodes and %d leafs in memory that does not grow "
+        "%s: the graph is full: it has space for %d nodes and %d leafs in memory that does not grow "
         "(ggml_new_graph_custom makes a larger one)",
         func, graph->size, graph->size);
 }
@@ -233,7 +233,7 @@ static enum ggml_status enter(struct builder * b, struct ggml_tensor * tensor) {
     if (slot != NULL && *slot == tensor) {
         return GGML_STATUS_SUCCESS;
     }
-    // a graph that can grow keeps a quarter of the slots free, so that searches stay short
+    // A graph that can grow keeps a quarter of the slots free, so that searches stay short.
     const size_t n_marks = (size_t) graph->n_nodes + (size_t) graph->n_leafs + b->stack.n;
     if (slot == NULL || (n_marks >= graph->visited_hash_table.size / 4 * 3 && owner_of(graph) != NULL)) {
         GB_TRY(grow_twice(graph, b->func));
@@ -262,7 +262,7 @@ static enum ggml_status append(struct builder * b, struct ggml_tensor * tensor) 
         graph->grads[graph->n_nodes] = tensor->grad;
     }
     graph->nodes[graph->n_nodes++] = tensor;
-    return graph->n_nodes % ASK == 0 ? gb_go_on() : GGML_STATUS_SUCCESS;
+    return graph->n_nodes % ASK == 0 ? gb_check_poll() : GGML_STATUS_SUCCESS;
 }
 
 // Visits depth first and appends a tensor after its sources. Marks a tensor before its sources,
@@ -306,8 +306,8 @@ static int number_in(const struct ggml_tensor * t, const char * prefix) {
 }
 
 // Names the unnamed tensors of a list. In the first graph of a context the numbers are indices. A
-// tensor in several graphs keeps its first name. So an index may be taken, by a tensor of this
-// context or of another context.
+// tensor in several graphs keeps its first name. So a tensor of this context or of another one may
+// have an index already.
 static void name_list(struct ggml_context * ctx, struct ggml_tensor * const * list, int begin, int end, bool is_leaf) {
     const char * prefix = is_leaf ? "leaf_" : "node_";
     bool named = true;
@@ -332,18 +332,18 @@ static void name_new(const struct builder * b) {
     name_list(ctx, b->graph->nodes, b->before.n_nodes, b->graph->n_nodes, false);
 }
 
-// The slot stays taken for now, so that searches for other keys do not end at it.
+// The slot stays taken until the build ends, so that searches for other keys do not end at it.
 static void unmark(struct ggml_hash_set set, const struct ggml_tensor * tensor) {
     struct ggml_tensor ** slot = gb_hash_set_slot(set, tensor);
     if (slot != NULL && *slot != NULL) {
-        *slot = TAKEN_BACK;  // not NULL, because other keys may follow it
+        *slot = REMOVED_KEY;  // not NULL, because other keys may follow it
     }
 }
 
 // Removes this build's marks and restores the struct. Older marks were set when these slots were
-// free, so freeing them breaks no search. If the graph has grown meanwhile, older marks are in the
-// old set as well.
-static void take_back(struct builder * b) {
+// free, so freeing the slots breaks no search. If the graph has grown during this build, older
+// marks are in the old set as well.
+static void undo_build(struct builder * b) {
     struct ggml_cgraph * graph = b->graph;
     const struct ggml_hash_set set = graph->visited_hash_table;
     const struct ggml_hash_set old = b->before.visited_hash_table;
@@ -363,7 +363,7 @@ static void take_back(struct builder * b) {
         }
     }
     for (size_t i = 0; i < set.size; i++) {
-        if (set.keys[i] == TAKEN_BACK) {
+        if (set.keys[i] == REMOVED_KEY) {
             set.keys[i] = NULL;
         }
     }
@@ -383,7 +383,7 @@ enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor 
     if (status == GGML_STATUS_SUCCESS) {
         name_new(&b);
     } else {
-        take_back(&b);
+        undo_build(&b);
     }
     gb_vec_free(&b.stack);
     return status;
@@ -446,7 +446,7 @@ enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * d
     if (need > dst->size || dst->visited_hash_table.size < (size_t) src->n_nodes + (size_t) src->n_leafs) {
         GB_TRY(grow(dst, (size_t) need, __func__));
     }
-    if (src->n_nodes > 0) { // a view of no nodes may have no array
+    if (src->n_nodes > 0) { // a view without nodes may have no array
         memmove(dst->nodes, src->nodes, (size_t) src->n_nodes * sizeof(*src->nodes));
     }
     if (src->n_leafs > 0) {

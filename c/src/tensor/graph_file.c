@@ -4,7 +4,7 @@
 //   leaf    a record (record.h), and the data
 //   node    a record and its sources: -1, a leaf's number, or n_leafs + a node's number
 //
-// All numbers have the byte order of the machine, without padding. Files are untrusted: every
+// All numbers have the byte order of the machine, without padding. Files are untrusted. Every
 // number is checked before use, and the shapes in the file bound the memory that it can request.
 // Shape operators become views again. Other nodes get memory.
 #include <limits.h>
@@ -18,8 +18,8 @@ enum { NODE_SIZE = GB_RECORD_SIZE + GB_SOURCES_SIZE };
 
 // -------------------------------------------------------------------------------------------------------------- export
 
-// Numbers leafs and nodes as the file does: leafs first, in the order of the graph. False: memory
-// ran out.
+// Numbers leafs and nodes as in the file: leafs first, in the order of the graph. False: memory ran
+// out.
 static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * numbers) {
     for (int i = 0; i < graph->n_leafs; i++) {
         if (!gb_ptrmap_set(numbers, graph->leafs[i], i)) {
@@ -34,8 +34,8 @@ static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * 
     return true;
 }
 
-// Checks that a file can hold the graph. Leafs have data on the host. No node calls a function of
-// the program. Sources come before their nodes.
+// Checks that a file can hold the graph: leafs have data on the host, no node calls a function of
+// the program, and sources come before their nodes.
 static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
     char text[GB_DESCRIBE_SIZE];
     int64_t sources[GGML_MAX_SRC];
@@ -122,14 +122,14 @@ enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char
 
 // -------------------------------------------------------------------------------------------------------------- import
 
-// The state of one import. The contexts are handed out on success and freed on failure.
+// The state of one import. The caller gets the contexts on success. On failure they are freed.
 struct import {
     const char * fname;
     char * data; // the file's content, in ctx_data
     size_t size; // bytes of it
     size_t at;   // bytes read
     uint32_t n_leafs, n_nodes;
-    uint64_t size_eval;  // bytes of node data announced and not yet read
+    uint64_t size_eval;  // announced bytes of node data that are not read yet
     struct ggml_context * ctx_data;
     struct ggml_context * ctx_eval;
     struct ggml_cgraph * graph;
@@ -192,8 +192,8 @@ static bool not_made(const struct import * in, const struct ggml_tensor * record
                : malformed(in, "tensor '%s': %s", record->name, gb_last_message());
 }
 
-// A node with memory of its own. It has the record's strides, which must stay inside that memory.
-// NULL on failure (reported).
+// A node with its own memory. It has the record's strides, which must stay inside that memory. NULL
+// on failure (reported).
 static struct ggml_tensor * make_tensor(struct import * in, const struct ggml_tensor * record) {
     const size_t size = ggml_nbytes_pad(record);
     if (size > in->size_eval) {
@@ -222,7 +222,7 @@ static void take_over(struct ggml_tensor * t, const struct ggml_tensor * record)
     gb_tensor_set_ndim(t, gb_tensor_knows_ndim(record) ? gb_tensor_ndim(record) : -1);
 }
 
-// True if drivers can use the tensor. False is reported.
+// True if drivers can use the tensor. False and reported otherwise.
 static bool is_sound(const struct import * in, const struct ggml_tensor * t) {
     return (gb_tensor_check(t, "damaged") == GGML_STATUS_SUCCESS &&
                gb_node_check(t, "damaged") == GGML_STATUS_SUCCESS) ||
@@ -288,7 +288,8 @@ static bool read_sources(struct import * in, struct ggml_tensor * record) {
     return true;
 }
 
-// A shape operator becomes a view of its source again. gb_tensor_view checks that it stays inside.
+// Makes a shape operator a view of its source again. gb_tensor_view checks that the view stays
+// inside the source.
 static struct ggml_tensor * make_view(struct import * in, const struct ggml_tensor * record) {
     struct ggml_tensor * src = record->src[0];
     size_t offset = 0;

@@ -1,5 +1,5 @@
-// graph_print.c - graphs for people: a listing on stdout, and a Graphviz file. Names may come from
-// files, so characters that act on a terminal or end a quoted text are escaped.
+// graph_print.c - prints graphs for people: a listing on stdout, and a Graphviz file. Names may
+// come from files, so characters that act on a terminal or end a quoted text are escaped.
 #include <errno.h>
 #include <stdio.h>
 
@@ -45,8 +45,8 @@ static bool is_control(int32_t c) {
            (c >= 0xFFF9 && c <= 0xFFFB) || c >= 0xE0000;
 }
 
-// Writes a text. Unprintable characters become escapes. Characters in `marks` get a backslash, and
-// with marks & becomes an entity. NULL: a plain text.
+// Writes a text. Unprintable characters become escapes. Characters in `marks` get a backslash. If
+// marks contains &, it becomes an entity. NULL: a plain text.
 static void put_text(FILE * file, const char * text, const char * marks) {
     const unsigned char * at = (const unsigned char *) text;
     for (int n; *at != '\0'; at += n) {
@@ -100,7 +100,7 @@ static void print_totals(const struct ggml_cgraph * graph) {
     }
 }
 
-// The nodes hold the times of their last run.
+// The nodes have the times of their last run.
 void ggml_graph_print(const struct ggml_cgraph * cgraph) {
     if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return;
@@ -124,7 +124,7 @@ void ggml_graph_print(const struct ggml_cgraph * cgraph) {
 // Writes text inside the quoted label of a record, where these characters are special.
 static void put_escaped(FILE * file, const char * text) { put_text(file, text, "\"\\{}|<>"); }
 
-// Writes the operator's symbol, whose backslashes are escapes already.
+// Writes the operator's symbol, in which backslashes are already escapes.
 static void put_symbol(FILE * file, const struct ggml_tensor * t) {
     char plain[64];
     size_t n = 0;
@@ -171,19 +171,19 @@ static bool make_maps(struct dot * dot, const struct ggml_cgraph * forward) {
     return true;
 }
 
-// The node whose gradient t is. NULL: there is none.
+// The node whose gradient is t. NULL: there is none.
 static const struct ggml_tensor * gradient_owner(const struct dot * dot, const struct ggml_tensor * t) {
     const int64_t i = gb_ptrmap_get(&dot->owners, t);
     return i == GB_PTRMAP_ABSENT ? NULL : dot->graph->nodes[i];
 }
 
-// True if t is a node of the forward graph, if one was given.
+// True if t is a node of the forward graph, and a forward graph was given.
 static bool is_forward(const struct dot * dot, const struct ggml_tensor * t) {
     return gb_ptrmap_get(&dot->forward, t) != GB_PTRMAP_ABSENT;
 }
 
-// A node is yellow if it is a parameter, green in the forward graph, blue in the backward part, white without a
-// gradient.
+// A node is yellow if it is a parameter, green in the forward graph, blue in the backward part,
+// white without a gradient.
 static void put_node(const struct dot * dot, int i) {
     FILE * file = dot->file;
     const struct ggml_tensor * t = dot->graph->nodes[i];
@@ -277,7 +277,7 @@ static void put_graph(const struct dot * dot) {
     fputs("}\n", dot->file);
 }
 
-// Errors of single writes are checked once, at the end.
+// Errors of single writes are checked at the end.
 static enum ggml_status write_dot(struct dot * dot, const char * filename) {
     struct gb_file_writer writer;
     GB_TRY(gb_file_writer_open(&writer, filename));

@@ -8,7 +8,7 @@ enum { WEIGHTS = 1, LEFT_OUT = 2, MOST_TENSORS = 1 << 20 };
 
 // --------------------------------------------------------------------------------------------------------------- write
 
-// A message under construction: the tensors that have numbers, in order.
+// A message under construction: the numbered tensors, in order.
 struct writer {
     struct gb_ptrmap numbers;
     GB_VEC(const struct ggml_tensor *) tensors;
@@ -88,7 +88,7 @@ static enum ggml_status add_node(struct writer * w, const struct ggml_tensor * t
     GB_FAIL_IF(!gb_record_holds(t), GGML_STATUS_UNSUPPORTED, "nodes: %s calls a function of this program",
         gb_describe(t, text));
     if (number_of(w, t) >= 0) {
-        return GGML_STATUS_SUCCESS; // a source of a node before it, which is a leaf there
+        return GGML_STATUS_SUCCESS; // an earlier node reads it; there it is a leaf
     }
     GB_TRY(add_leaf(w, t->view_src));
     for (int k = 0; k < GGML_MAX_SRC; k++) {
@@ -132,14 +132,14 @@ static enum ggml_status malformed(const char * what, int i) {
     return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "nodes: tensor %d: %s", i, what);
 }
 
-// A message that is being read, and the index in `memories` of each number so far.
+// A message that is being read. `known`: the index in `memories` of each number so far.
 struct reader {
     struct gb_nodes * nodes;
     struct gb_ptrmap known; // by key_of a number
 };
 
-// Spreads the numbers: they are consecutive, and the map expects addresses that lie apart as
-// tensors do.
+// Spreads the numbers. They are consecutive, and the map expects addresses as far apart as those of
+// tensors.
 static const void * key_of(uint64_t number) {
     const uintptr_t n = (uintptr_t) number;
     return (const void *) (n << 9 | n >> (8 * sizeof(n) - 9));
@@ -222,7 +222,7 @@ static enum ggml_status read_message(struct reader * in, const uint8_t * bytes) 
     return GGML_STATUS_SUCCESS;
 }
 
-// Memory for this many tensors and nodes. NULL: memory ran out (reported).
+// Allocates memory for this many tensors and nodes. NULL: memory ran out (reported).
 static struct gb_nodes * new_nodes(size_t n_tensors, size_t n_nodes) {
     struct gb_nodes * nodes = GB_NEW(struct gb_nodes);
     if (nodes == NULL) {
@@ -264,7 +264,7 @@ enum ggml_status gb_nodes_bind(struct gb_nodes * nodes) {
     for (int i = 0; i < nodes->n_tensors; i++) {
         struct ggml_tensor * t = &nodes->tensors[i];
         struct ggml_tensor * root = t->view_src;
-        if (root != NULL && root->data != NULL) {  // inside of it, as was checked
+        if (root != NULL && root->data != NULL) {  // inside the root, as was checked
             t->buffer = root->buffer;
             t->data = (char *) root->data + t->view_offs;
         }

@@ -1,5 +1,5 @@
-// numbers.h - numbers of operators, and of products in bytes, that all backends must share, or
-// results would differ. Only data, for C and C++, host and device.
+// numbers.h - constants of operators, and of products in bytes, that all backends must share so
+// that results agree. Only data, for C and C++, host and device.
 #ifndef GB_TENSOR_NUMBERS_H
 #define GB_TENSOR_NUMBERS_H
 
@@ -9,7 +9,7 @@
 #define GB_LARGEST_ACTIVATION 0x1p100f
 #define GB_LEAST_ACTIVATION 0x1p-100f
 
-// What GROUP_NORM adds to the variance
+// Added to the variance by GROUP_NORM
 #define GB_GROUP_NORM_EPS 1e-6f
 
 // Bits of the mode of ROPE, beside GGML_ROPE_EXACT

@@ -16,7 +16,7 @@ static const char * const unary_names[GGML_UNARY_OP_COUNT] = {
 #include "tensor/ops.def"
 };
 
-// Checks the order and the number of rows: row i is the enumerator of value i.
+// Checks the order and the number of rows: row i is for the enumerator with value i.
 enum {
 #define GB_OP(id, ...) ROW_##id,
 #include "tensor/ops.def"

@@ -1,7 +1,7 @@
 // op_info.h - the facts of an operator for planning and running graphs, from its row in ops.def.
 //
-// Every number has facts, even if it is not an operator (in a struct that a program wrote to). Such
-// a number reads nothing, overwrites nothing and is computed as a whole.
+// Every number has facts, even an invalid operator in a struct that a program wrote to. Such a
+// number reads nothing, overwrites nothing and is computed as a whole.
 #ifndef GB_TENSOR_OP_INFO_H
 #define GB_TENSOR_OP_INFO_H
 
@@ -47,7 +47,7 @@ struct gb_op_info {
     enum gb_op_unit unit;
 };
 
-// For tables by the column `work`: x, or NULL for views, for which nothing is computed.
+// For tables by the column `work`: x, or NULL for views, which compute nothing.
 #define GB_UNLESS_VIEW(work, x) GB_UNLESS_VIEW_##work(x)
 #define GB_UNLESS_VIEW_VIEW(x) NULL
 #define GB_UNLESS_VIEW_EACH(x) x
@@ -71,7 +71,7 @@ static inline const struct gb_op_info * gb_op_info(enum ggml_op op) {
 
 static inline const char * gb_op_name(enum ggml_op op) { return gb_op_info(op)->name; } // never NULL
 
-// False for leafs and views: their bytes exist already, so backends have nothing to do.
+// False for leafs and views, whose bytes exist already, so backends have nothing to do.
 static inline bool gb_op_computes(enum ggml_op op) { return gb_op_info(op)->work != GB_WORK_VIEW; }
 
 static inline bool gb_op_is_custom(enum ggml_op op) { return gb_op_info(op)->work == GB_WORK_CUSTOM; }
@@ -81,7 +81,7 @@ static inline unsigned gb_op_inplace_sources(enum ggml_op op) {
     return (unsigned) gb_op_info(op)->inplace & GB_INPLACE_SOURCES;
 }
 
-// True if the graph allocator may also put the result on those sources.
+// True if the graph allocator may also put the result into those sources.
 static inline bool gb_op_can_inplace(enum ggml_op op) {
     return ((unsigned) gb_op_info(op)->inplace & GB_INPLACE_GALLOCR) != 0;
 }

@@ -1,4 +1,4 @@
-// ops.h - how a builder makes its node.
+// ops.h - helpers of builders.
 //
 // Every builder has three steps. It checks the call with check.h. It makes the result: a fresh
 // tensor, or a view of `a` for the in-place form. It sets parameters and sources. All helpers
@@ -14,7 +14,7 @@
 // True if a node gets its own gradient when a source has one.
 enum gb_grad { GB_GRAD_NONE, GB_GRAD_INHERIT };
 
-// False (reported) if ctx is NULL. The helpers below check this themselves. Builders that call
+// False and reported if ctx is NULL. The helpers below check this themselves. Builders that call
 // other builders check it first, so that the message has their name.
 bool gb_op_has_context(const struct ggml_context * ctx, const char * func);
 
@@ -39,11 +39,12 @@ void gb_op_set_ndim(struct ggml_tensor * node, int ndim);
 void gb_op_set_params(struct ggml_tensor * node, const void * params, size_t size);
 void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value);
 
-// Sets src[0..2] (b and c may be NULL: unused). The last step: returns the node.
+// Sets src[0..2] (b and c may be NULL: unused). This is the last step. Returns the node.
 struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad,
     struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
 
-// Sets src[s], the sinks of a node of operator `op` with n_heads heads, which has none yet. NULL takes them away.
+// Sets src[s], the sinks of a node of operator `op` with n_heads heads. The node must have no sinks
+// yet. NULL removes them.
 enum ggml_status gb_op_set_sinks(struct ggml_tensor * a, struct ggml_tensor * sinks, const char * func, enum ggml_op op,
     int s, int64_t n_heads);
 
@@ -56,8 +57,8 @@ struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor
 static inline enum gb_grad gb_grad_unless(bool inplace) { return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT; }
 
 // True if the operator's builder could have made node t from its sources and parameters. Each
-// function stands beside its builder, because both use the same check (here without a function's
-// name) and shape. Views have no such function: they only must lie inside their root.
+// function is next to its builder, because both use the same check (here without a function's name)
+// and shape. Views have no such function, because they only must be inside their root.
 #define GB_OP(id, stem, ...) bool gb_built_##stem(const struct ggml_tensor * t);
 #include "tensor/ops.def"
 

@@ -1,7 +1,7 @@
 // ops_attention.c - fused attention, its derivative, and the fused feed-forward block.
 //
-// op_params[0] of attention says if it is masked. The derivative makes one row that holds the
-// gradients of q, k and v (shapes.h). derivatives.c takes them apart.
+// op_params[0] of attention says if it is masked. The derivative's result is one row with the
+// gradients of q, k and v (shapes.h). derivatives.c separates them.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k,
@@ -15,7 +15,7 @@ struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tens
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, q, k, v);
 }
 
-// Where FLASH_ATTN_EXT keeps its mask, its sinks and its precision.
+// Indices of FLASH_ATTN_EXT's mask and sinks (sources) and precision (parameter).
 enum { MASK = 3, SINKS = 4, PREC = 3 };
 
 struct ggml_tensor * ggml_flash_attn_ext(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k,
@@ -40,7 +40,7 @@ enum ggml_status gb_op_set_sinks(struct ggml_tensor * a, struct ggml_tensor * si
     GB_FAIL_IF(a->op != op, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'a': needs a %s node, has %s", func,
         ggml_op_name(op), gb_describe(a, text));
     GB_FAIL_IF(sinks != NULL && a->src[s] != NULL, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'a': %s has sinks; take them away with NULL first", func, gb_describe(a, text));
+        "%s: argument 'a': %s has sinks already; remove them with NULL first", func, gb_describe(a, text));
     if (!gb_check_sinks(func, a, sinks, n_heads)) {
         return ggml_last_status();
     }
@@ -57,7 +57,7 @@ enum ggml_status ggml_flash_attn_ext_set_prec(struct ggml_tensor * a, enum ggml_
     GB_CHECK_ARG(a);
     char text[GB_DESCRIBE_SIZE];
     GB_FAIL_IF(prec != GGML_PREC_DEFAULT && prec != GGML_PREC_F32, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'prec': %d is no precision", __func__, (int) prec);
+        "%s: argument 'prec': %d is not a precision", __func__, (int) prec);
     GB_FAIL_IF(a->op != GGML_OP_FLASH_ATTN_EXT, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'a': needs a FLASH_ATTN_EXT node, has %s", __func__, gb_describe(a, text));
     a->op_params[PREC] = (int32_t) prec;

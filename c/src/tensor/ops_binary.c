@@ -1,7 +1,8 @@
 // ops_binary.c - two operands, element by element: b repeats over a, and the result has the shape of a. ACC and SET
 // change a region of a. WHERE has three operands, each of which repeats over the result.
 //
-// In-place forms of ADD1 and SET have a gradient if a source has one; those of the other operators have none.
+// The in-place forms of ADD1 and SET have a gradient if a source has one. The in-place forms of the
+// other operators have none.
 #include "tensor/ops.h"
 #include "tensor/rule.h"
 
@@ -134,7 +135,7 @@ struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_tensor * 
 
 // ------------------------------------------------------------------------------------------------------------- regions
 
-// A number in the node's 32-bit form. gb_check_acc and gb_check_set have checked the numbers that
+// A number in the node's 32-bit form. gb_check_acc and gb_check_set have checked all numbers that
 // are used. The strides of dimensions that b does not have may be anything.
 static int32_t kept(size_t bytes) { return bytes > INT32_MAX ? INT32_MAX : (int32_t) bytes; }
 
@@ -144,7 +145,7 @@ static void set_region(struct ggml_tensor * node, const struct gb_region * r, bo
     gb_op_set_params(node, params, sizeof(params));
 }
 
-// ACC adds b to a region of a, SET writes b there. The rest of the result is a.
+// ACC adds b to a region of a. SET writes b there. The rest of the result is a.
 static struct ggml_tensor * acc(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_region * region, bool inplace) {
     if (!gb_check_acc(func, a, b, region, inplace)) {

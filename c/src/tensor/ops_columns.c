@@ -1,5 +1,5 @@
-// ops_columns.c - IM2COL_3D unrolls the windows of volumes, COL2IM_1D adds the rows of windows back into a signal.
-// IM2COL of one and two axes is in ops_conv.c. Neither has a derivative.
+// ops_columns.c - IM2COL_3D unrolls the windows of volumes. COL2IM_1D adds the rows of windows back
+// into a signal. IM2COL of one and two axes is in ops_conv.c. Neither operator has a derivative.
 #include "tensor/ops.h"
 #include "tensor/rule.h"
 
@@ -8,7 +8,7 @@
 // op_params: [0 .. 2] strides, [3 .. 5] paddings, [6 .. 8] dilations, width first, [9] channels
 enum { WORDS = 10 };
 
-// How many positions the kernel has along axis d.
+// The number of positions of the kernel along axis d.
 static int64_t positions(gb_ct a, gb_ct b, const int32_t w[WORDS], int d) {
     return gb_conv_out(b->ne[d], a->ne[d], w[d], w[3 + d], w[6 + d]);
 }
@@ -21,7 +21,7 @@ static bool rule_axis(const struct gb_call * c, gb_ct a, gb_ct b, const int32_t 
                GB_BROKEN(c, KERNEL_TOO_LARGE, .a = "b", .a_dim = d, .number = { a->ne[d], b->ne[d] }));
 }
 
-// a [KW, KH, KD, IC OC] gives its shape alone, b is [W, H, D, IC N].
+// a [KW, KH, KD, IC OC] only gives its shape. b is [W, H, D, IC N].
 static bool check_im2col_3d(const char * func, gb_ct a, gb_ct b, const int32_t w[WORDS]) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     const int32_t channels = w[9];
@@ -60,7 +60,7 @@ struct ggml_tensor * ggml_im2col_3d(struct ggml_context * ctx, struct ggml_tenso
 
 // ----------------------------------------------------------------------------------------------------------- COL2IM_1D
 
-// The positions of the signal, without what is cut off at both ends.
+// The number of positions of the signal, after cutting both ends.
 static int64_t length_of(gb_ct a, int s0, int oc, int p0) {
     return (a->ne[1] > 0 ? gb_size_spread(a->ne[1], s0, a->ne[0] / oc) : 0) - 2 * (int64_t) p0;
 }
@@ -84,7 +84,7 @@ static struct gb_shape shape_col2im_1d(gb_ct a, int s0, int oc, int p0) {
     return gb_shape_of(length_of(a, s0, oc, p0), oc, 1, 1);
 }
 
-// op_params: stride, channels, how much is cut off at each end
+// op_params: stride, channels, number of elements cut at each end
 struct ggml_tensor * ggml_col2im_1d(struct ggml_context * ctx, struct ggml_tensor * a, int s0, int oc, int p0) {
     if (!check_col2im_1d(__func__, a, s0, oc, p0)) {
         return NULL;

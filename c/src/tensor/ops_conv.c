@@ -1,10 +1,10 @@
-// ops_conv.c - convolutions: IM2COL followed by a matrix product, and the transposed forms, which have operators of
-// their own.
+// ops_conv.c - convolutions: IM2COL followed by a matrix product, and the transposed forms, which
+// are operators of their own.
 //
 // A convolution copies the elements under every kernel position of b into a row, and multiplies all
-// rows with all kernels at once. The product has the order [positions, images, channels]. With more
-// than one image the last step changes it to the documented order. Comments at the ends of lines
-// give the shape of the node.
+// rows with all kernels in one product. The product has the order [positions, images, channels].
+// With more than one image the last step changes it to the documented order. Comments at the ends
+// of lines give the shape of the node.
 #include "tensor/ops.h"
 
 // The caller has checked the operands.
@@ -37,13 +37,15 @@ struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor *
     return gb_check_im2col(__func__, a, b, &conv) ? im2col(ctx, __func__, a, b, &conv, GGML_TYPE_F16) : NULL;
 }
 
-// The kernel as the right operand for rows of this type: cast to it, unless the kernel is f32.
+// The kernel as the right operand for rows of this type: cast to the type, unless the kernel is
+// f32.
 static struct ggml_tensor * suited(struct ggml_context * ctx, struct ggml_tensor * kernel, enum ggml_type rows) {
     return kernel == NULL || kernel->type == GGML_TYPE_F32 || kernel->type == rows ? kernel
                                                                                    : ggml_cast(ctx, kernel, rows);
 }
 
-// On failure, drops all nodes made so far from the context, here and below. type: of the rows
+// On failure, drops all nodes made so far from the context, here and below. type: the type of the
+// rows
 static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_conv * v, enum ggml_type type) {
     if (!can_be_rows(func, type) || !gb_check_conv(func, a, b, v)) {
@@ -105,7 +107,7 @@ struct ggml_tensor * ggml_conv_2d_as(struct ggml_context * ctx, struct ggml_tens
     return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ s0, s1, p0, p1, d0, d1, true }, type);
 }
 
-// The stride is the kernel's size: positions do not overlap.
+// The stride is the kernel's size, so positions do not overlap.
 struct ggml_tensor * ggml_conv_2d_sk_p0(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     const int64_t w = a != NULL ? a->ne[0] : 1;
     const int64_t h = a != NULL ? a->ne[1] : 1;
@@ -139,7 +141,7 @@ static struct ggml_tensor * conv_depthwise_2d(struct ggml_context * ctx, const c
     }
     const int64_t ow = rows->ne[1], oh = rows->ne[2];
     if (a->type == GGML_TYPE_F32 && type != GGML_TYPE_F32) {
-        rows = ggml_cast(ctx, rows, GGML_TYPE_F32); // an f32 kernel is the left operand, which needs f32 on its right
+        rows = ggml_cast(ctx, rows, GGML_TYPE_F32); // an f32 kernel is the left operand, which needs f32 rows
     }
     struct ggml_tensor * left = suited(ctx, ggml_reshape_4d(ctx, kernels, kernel, 1, n_kernels, 1), type);
     struct ggml_tensor * r =
@@ -193,7 +195,7 @@ struct ggml_tensor * ggml_conv_2d_dw_direct(struct ggml_context * ctx, struct gg
                : NULL;
 }
 
-// Images of height 1.
+// Data and kernels are treated as images of height 1.
 struct ggml_tensor * ggml_conv_1d_grouped(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int p0, int d0, int groups) {
     const struct gb_conv conv = { s0, 1, p0, 0, d0, 1, true };

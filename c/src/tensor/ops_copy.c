@@ -1,5 +1,5 @@
 // ops_copy.c - copies, conversions and gathers. A copy keeps the logical order of the elements, for
-// any strides on both sides.
+// any strides of source and result.
 #include "tensor/ops.h"
 
 // A copy of the same type and shape, contiguous unless it is in place.
@@ -18,7 +18,7 @@ struct ggml_tensor * ggml_dup_inplace(struct ggml_context * ctx, struct ggml_ten
     return dup(ctx, __func__, a, true);
 }
 
-// The node is a view of b: computing it writes to b's memory.
+// The node is a view of b, so computing it writes to b's memory.
 struct ggml_tensor * ggml_cpy(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_cpy(__func__, a, b)) {
         return NULL;
@@ -32,7 +32,7 @@ struct ggml_tensor * ggml_cpy(struct ggml_context * ctx, struct ggml_tensor * a,
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-// A copy of another type in memory of its own.
+// A copy of another type in its own memory.
 struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_type type) {
     if (!gb_check_type(__func__, a, type)) {
         return NULL;
@@ -98,7 +98,7 @@ struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_t
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);  // c only gives its shape
 }
 
-// The node is a view of a: computing it writes to a's memory. a is a source, because most of its
+// The node is a view of a, so computing it writes to a's memory. a is a source, because most of its
 // rows do not change.
 struct ggml_tensor * ggml_set_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c) {
@@ -119,8 +119,8 @@ struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
-// A copy that a program makes by hand may change the shape and the type, like several builders
-// together. It writes to the node itself. src[1] of CPY only names the owner of that memory.
+// A copy that a program makes itself may change the shape and the type, like several builders
+// together. It writes to the node. src[1] of CPY only names the owner of that memory.
 static bool is_copy(gb_ct t) { return gb_check_cpy(NULL, t->src[0], t); }
 
 bool gb_built_dup(gb_ct t) { return is_copy(t); }
@@ -137,7 +137,7 @@ bool gb_built_get_rows_back(gb_ct t) {
     return gb_check_get_rows_back(NULL, t->src[0], t->src[1], t) && gb_is_shape(t, gb_shape_get_rows_back(t));
 }
 
-// The node writes to its own memory. src[2] makes the scheduler keep the rest of that memory.
+// The node writes to its own memory. src[2] makes the scheduler keep the other rows of that memory.
 bool gb_built_set_rows(gb_ct t) {
     return gb_check_set_rows(NULL, t->src[2], t->src[0], t->src[1]) && gb_is_like(t, t->src[2]);
 }

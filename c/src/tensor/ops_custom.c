@@ -105,8 +105,8 @@ struct ggml_tensor * ggml_map_custom3_inplace_f32(struct ggml_context * ctx, str
 
 // --------------------------------------------------------------------------------------------------------- newer forms
 
-// The layout of op_params, which kernels know. All function pointers have one size. CUSTOM stores
-// GB_CUSTOM_N_SRC behind it.
+// The layout of op_params, which kernels use. All function pointers have one size. CUSTOM stores
+// GB_CUSTOM_N_SRC after it.
 struct map_params {
     void (*fun)(void);
     int n_tasks;
@@ -226,7 +226,8 @@ static int tasks_of(gb_ct t) {
     return n_tasks;
 }
 
-// True if the node has n operands of the same form and a function; has_tasks: of the newer forms.
+// True if the node has n operands of the same shape and a function. has_tasks: a node of the newer
+// forms.
 static bool is_map(gb_ct t, int n, bool has_tasks) {
     return gb_check_map_custom(NULL, t->src[0], t->src[1], t->src[2], n, has_fun(t), has_tasks ? tasks_of(t) : 1) &&
            gb_is_like(t, t->src[0]);

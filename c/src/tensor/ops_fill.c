@@ -1,4 +1,5 @@
-// ops_fill.c - results that follow from numbers: FILL, ARANGE, TIMESTEP_EMBEDDING. None has a derivative.
+// ops_fill.c - operators that make tensors from numbers: FILL, ARANGE, TIMESTEP_EMBEDDING. None has
+// a derivative.
 #include <math.h>
 
 #include "tensor/ops.h"
@@ -27,13 +28,13 @@ struct ggml_tensor * ggml_fill_inplace(struct ggml_context * ctx, struct ggml_te
 
 // -------------------------------------------------------------------------------------------------------------- ARANGE
 
-// The count in float, as the interface has it. -1: not finite, or too many.
+// The number of values, computed in float, as the interface specifies. -1: not finite, or too many.
 static int64_t count_of(float start, float stop, float step) {
     const float n = ceilf((stop - start) / step);
     return n >= 0 && n < 0x1p48f ? (int64_t) n : -1;
 }
 
-// func NULL: a built node
+// func NULL: checks a built node
 static bool check_arange(const char * func, float start, float stop, float step) {
     const bool right = step > 0 ? stop > start : step < 0 && stop < start;
     if (right && count_of(start, stop, step) >= 1) {

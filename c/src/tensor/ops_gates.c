@@ -1,16 +1,18 @@
-// ops_gates.c - GLU: gated linear units, one half of the rows or one of two tensors gating the other.
+// ops_gates.c - GLU: gated linear units. One half of the rows gates the other half, or one tensor
+// gates the other.
 //
-// op_params: [0] the function, [1] whether the second half is the one that it is applied to, [2], [3] alpha and limit
-// of SWIGLU_OAI.
+// op_params: [0] the function; [1] whether it is applied to the second half; [2], [3] alpha and
+// limit of SWIGLU_OAI.
 #include "tensor/ops.h"
 #include "tensor/rule.h"
 
-// The gates of one source are half of its rows.
+// With one source the result has half of its row length.
 static struct gb_shape shape_glu(gb_ct a, gb_ct b) {
     return b != NULL ? gb_shape_like(a) : gb_shape_of(a->ne[0] / 2, a->ne[1], a->ne[2], a->ne[3]);
 }
 
-// Only SWIGLU of two sources has a derivative, so operands of the others must not have a gradient.
+// Only SWIGLU with two sources has a derivative. Operands of the other gates must not have a
+// gradient.
 static bool is_derivable(enum ggml_glu_op op, gb_ct b) { return op == GGML_GLU_OP_SWIGLU && b != NULL; }
 
 static bool check_glu(const char * func, gb_ct a, enum ggml_glu_op op) {

@@ -1,8 +1,8 @@
-// ops_loss.c - losses. op_params of both operators: 0 for the formula of early 2024, or 1 and then
-// the requested eps.
+// ops_loss.c - losses. op_params of both operators: 0 for the formula of early 2024, or 1 followed
+// by the requested eps.
 #include "tensor/ops.h"
 
-// One number for all rows.
+// The loss is one number for all rows.
 static struct ggml_tensor * loss(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b) {
     if (!gb_check_cross_entropy_loss(func, a, b)) {
@@ -56,7 +56,7 @@ struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx,
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
-// True if the eps of the node, if it has one, is valid.
+// True if the node has a valid eps, or none.
 static bool has_eps(gb_ct t) {
     return t->op_params[0] == 0 || (t->src[0] != NULL && gb_check_loss_eps(NULL, t->src[0], gb_op_param_f32(t, 1)));
 }

@@ -1,8 +1,8 @@
-// ops_mul_mat.c - matrix products: MUL_MAT, its forms that pick an expert for each row, and OUT_PROD. ADD_ID adds the
-// biases of experts.
+// ops_mul_mat.c - matrix products: MUL_MAT, the forms that select an expert for each row, and
+// OUT_PROD. ADD_ID adds the biases of experts.
 //
-// op_params: MUL_MAT and MUL_MAT_EXPERTS have the precision in [0]. MUL_MAT_ID has id, n_as and the precision. Its
-// sources are ids, b, and then the experts.
+// op_params: MUL_MAT and MUL_MAT_EXPERTS have the precision in [0]. MUL_MAT_ID has id, n_as and the
+// precision. Its sources are ids, b, and then the experts.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
@@ -13,11 +13,11 @@ struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor 
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-// The least precision that backends must use.
+// Sets the lowest precision that backends may use.
 enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec) {
     GB_CHECK_ARG(a);
     GB_FAIL_IF(prec != GGML_PREC_DEFAULT && prec != GGML_PREC_F32, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'prec': %d is no precision", __func__, (int) prec);
+        "%s: argument 'prec': %d is not a precision", __func__, (int) prec);
     char text[GB_DESCRIBE_SIZE];
     GB_FAIL_IF(a->op != GGML_OP_MUL_MAT && a->op != GGML_OP_MUL_MAT_ID && a->op != GGML_OP_MUL_MAT_EXPERTS,
         GGML_STATUS_INVALID_ARGUMENT,

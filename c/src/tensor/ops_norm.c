@@ -1,8 +1,8 @@
-// ops_norm.c - normalisation of rows and of groups of channels, and the derivatives that are operators of their own.
-// op_params[0] is eps, or the number of groups.
+// ops_norm.c - normalisation of rows and of groups of channels, and derivatives that are operators
+// of their own. op_params[0] is eps, or the number of groups.
 #include "tensor/ops.h"
 
-// NORM has no derivative: a fresh node refuses operands with a gradient.
+// NORM has no derivative, so a fresh node refuses operands with a gradient.
 static struct ggml_tensor * norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps,
     bool inplace) {
     if (!gb_check_norm(func, a, eps, inplace)) {
@@ -49,7 +49,7 @@ struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_t
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-// Rows of length 1; eps is the least length by which a row is divided.
+// Makes rows of length 1. eps is the smallest divisor of a row.
 static struct ggml_tensor * l2_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps,
     bool inplace) {
     if (!gb_check_norm(func, a, eps, inplace)) {

@@ -13,7 +13,7 @@ struct ggml_tensor * ggml_pool_1d(struct ggml_context * ctx, struct ggml_tensor 
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
-// The fraction of the padding only affects the shape. The node does not store it.
+// The fraction of the padding only affects the shape, so the node does not store it.
 struct ggml_tensor * ggml_pool_2d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0,
     int k1, int s0, int s1, float p0, float p1) {
     const int k[] = { k0, k1 }, s[] = { s0, s1 };
@@ -56,7 +56,7 @@ bool gb_built_pool_1d(gb_ct t) {
            gb_is_shape(t, gb_shape_pool_1d(t->src[0], p[1], p[2], p[3]));
 }
 
-// The node stores its padding without the fraction. So its shape lies between the shapes for this
+// The node stores its padding without the fraction. So its shape is between the shapes for this
 // padding and for one more.
 bool gb_built_pool_2d(gb_ct t) {
     const struct ggml_tensor * a = t->src[0];
@@ -76,7 +76,7 @@ bool gb_built_upscale(gb_ct t) {
     return gb_check_upscale(NULL, t->src[0], factor) && gb_is_shape(t, gb_shape_upscale(t->src[0], factor));
 }
 
-// The node does not store the padding, so it only must not be smaller than its source.
+// The node does not store the padding, so this only checks that it is not smaller than its source.
 bool gb_built_pad(gb_ct t) {
     gb_ct a = t->src[0];
     return gb_check_1(NULL, a) && t->ne[0] >= a->ne[0] && t->ne[1] >= a->ne[1] && t->ne[2] >= a->ne[2] &&

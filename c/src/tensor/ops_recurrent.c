@@ -1,12 +1,12 @@
 // ops_recurrent.c - recurrent layers: SSM_CONV, SSM_SCAN, RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN, GATED_DELTA_NET.
 //
-// All but SSM_CONV pack the outputs and the states behind them into one result. None has a derivative.
+// All but SSM_CONV return the outputs and then the states in one tensor. None has a derivative.
 #include "tensor/ops.h"
 #include "tensor/rule.h"
 
 enum { SOURCES_MAX = 7 };
 
-// Of operators with more sources than gb_op_sources takes. ndim: of the result
+// For operators with more sources than gb_op_sources takes. ndim: of the result
 static struct ggml_tensor * with_sources(struct ggml_context * ctx, struct ggml_tensor * node, int ndim,
     const struct gb_call * c) {
     gb_op_set_ndim(node, ndim);
@@ -18,7 +18,7 @@ static struct ggml_tensor * with_sources(struct ggml_context * ctx, struct ggml_
     return node;
 }
 
-// The first n sources are there, F32, without a gradient.
+// The first n sources exist, are F32, and have no gradient.
 static bool rule_sources(const struct gb_call * c, int n) {
     if (!gb_rule_given(c) || !gb_rule_no_grad(c)) {
         return false;
@@ -105,8 +105,8 @@ struct ggml_tensor * ggml_ssm_scan(struct ggml_context * ctx, struct ggml_tensor
 
 // ----------------------------------------------------------------------------- RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN
 
-// Inputs [S, H, T] of all sequences, one behind the other; state [S S H, sequences]. The first `n` sources are inputs,
-// the last one is the state.
+// Inputs [S, H, T] have all sequences one after the other. The state is [S S H, sequences]. The
+// first `n` sources are inputs, the last one is the state.
 static bool rule_heads(const struct gb_call * c, int n) {
     gb_ct k = c->list[0].t, state = c->list[c->n - 1].t;
     const int64_t sequences = state->ne[1];
@@ -124,13 +124,13 @@ static bool rule_heads(const struct gb_call * c, int n) {
            GB_BROKEN(c, SEQUENCES, .a = "state", .number = { sequences, k->ne[2] });
 }
 
-// A row for each token; behind them the rows of the states.
+// A row for each token, then the rows of the states.
 static struct gb_shape shape_heads(gb_ct k, gb_ct state) {
     return gb_shape_of(gb_size_product(k->ne[0], k->ne[1]),
         gb_size_sum(k->ne[2], gb_size_product(k->ne[0], state->ne[1])), 1, 1);
 }
 
-// tf is one row of each head for all tokens.
+// tf has one row for each head, for all tokens.
 static bool rule_wkv6(const struct gb_call * c) {
     gb_ct k = c->list[0].t, v = c->list[1].t, r = c->list[2].t, td = c->list[4].t;
     const struct gb_call inputs = GB_CALL(c->func, { "k", k }, { "v", v }, { "r", r }, { "td", td }, c->list[5]);
@@ -194,7 +194,7 @@ static bool rule_delta_net(const struct gb_call * c, int64_t n_states) {
            gb_rule_in_range(c, "n_states", n_states, 1, INT32_MAX);
 }
 
-// A row for each token; behind them the rows of the states.
+// A row for each token, then the rows of the states.
 static struct gb_shape shape_delta_net(gb_ct v, int64_t n_states) {
     const int64_t rows = gb_size_product(gb_size_product(n_states, v->ne[0]), v->ne[3]);
     return gb_shape_of(gb_size_product(v->ne[0], v->ne[1]), gb_size_sum(gb_size_product(v->ne[2], v->ne[3]), rows), 1,
@@ -229,7 +229,7 @@ bool gb_built_ssm_scan(gb_ct t) {
            gb_is_shape(t, shape_ssm_scan(s, x, t->op_params[0]));
 }
 
-// The first sources of a node as a call of n.
+// The first sources of a node as a call with n operands.
 #define SOURCES_OF(t)       \
     {                       \
         { "a", t->src[0] }, \

@@ -10,7 +10,7 @@ struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a)
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// Each row becomes its sum. The type stays.
+// The sum of each row, with the type of a.
 struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct ggml_tensor * a) {
     if (!gb_check_1(__func__, a)) {
         return NULL;
@@ -66,7 +66,7 @@ struct ggml_tensor * ggml_top_k(struct ggml_context * ctx, struct ggml_tensor * 
 
 static struct gb_shape shape_top_k(gb_ct a, int64_t k) { return gb_shape_of(k, a->ne[1], a->ne[2], a->ne[3]); }
 
-// An operator of its own, which does not sort.
+// A separate operator, which does not sort.
 struct ggml_tensor * ggml_top_k_unsorted(struct ggml_context * ctx, struct ggml_tensor * a, int k) {
     if (!gb_check_no_grad(__func__, a) || !gb_check_top_k(__func__, a, k)) {
         return NULL;
@@ -83,7 +83,7 @@ struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor *
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);  // b only gives its shape
 }
 
-// A sum over nothing is the operand itself, unless it must have a gradient through this node.
+// A sum over nothing is the operand itself, unless a gradient must go through this node.
 struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_repeat_back(__func__, a, b)) {
         return NULL;

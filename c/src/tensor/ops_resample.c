@@ -21,7 +21,7 @@ static bool rule_mode(const struct gb_call * c, uint32_t mode) {
            gb_rule_fail(c, GGML_STATUS_INVALID_ARGUMENT, &(const struct gb_fault){ .kind = GB_FAULT_ANTIALIAS });
 }
 
-// A result with elements needs elements to make them of.
+// A result with elements needs a source with elements.
 static bool check_interpolate(const char * func, gb_ct a, const int64_t ne[4], uint32_t mode) {
     const struct gb_call c = GB_CALL_1(func, a);
     bool ok = gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_mode(&c, mode);
@@ -60,7 +60,7 @@ struct ggml_tensor * ggml_upscale_mode(struct ggml_context * ctx, struct ggml_te
 
 // ------------------------------------------------------------------------------------------------------------- PAD_EXT
 
-// p: how many elements come before and behind those of each dimension
+// p: numbers of elements before and behind each dimension
 static bool check_pad_ext(const char * func, gb_ct a, const int32_t p[8], bool circular) {
     static const char * const names[8] = { "lp0", "rp0", "lp1", "rp1", "lp2", "rp2", "lp3", "rp3" };
     const struct gb_call c = GB_CALL_1(func, a);
@@ -80,7 +80,7 @@ static struct gb_shape shape_pad_ext(gb_ct a, const int32_t p[8]) {
     return gb_shape_of(padded(a, p, 0), padded(a, p, 1), padded(a, p, 2), padded(a, p, 3));
 }
 
-// op_params: [0 .. 7] the amounts, [8] whether the other side fills them
+// op_params: [0 .. 7] the amounts, [8] whether padding is circular
 static struct ggml_tensor * pad_ext(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     const int32_t p[8], bool circular) {
     if (!check_pad_ext(func, a, p, circular)) {
@@ -132,7 +132,7 @@ struct ggml_tensor * ggml_pad_reflect_1d(struct ggml_context * ctx, struct ggml_
 
 // ---------------------------------------------------------------------------------------------------------------- ROLL
 
-// A shift is less than a whole turn, in either direction.
+// A shift is less than the size of its dimension, in either direction.
 static bool check_roll(const char * func, gb_ct a, const int32_t shift[4]) {
     static const char * const names[4] = { "shift0", "shift1", "shift2", "shift3" };
     const struct gb_call c = GB_CALL_1(func, a);

@@ -1,5 +1,5 @@
-// ops_rope.c - rotary position embedding. A node keeps struct gb_rope (check.h) as its parameters; the assertion below
-// fixes the layout that kernels and files rely on.
+// ops_rope.c - rotary position embedding. A node stores struct gb_rope (check.h) as its parameters.
+// The assertion below fixes the layout that kernels and files rely on.
 #include <math.h>
 #include <stddef.h>
 
@@ -16,7 +16,8 @@ _Static_assert(offsetof(struct gb_rope, n_dims) == 1 * sizeof(int32_t) &&
 
 static const float freq_base_default = 10000.0f;
 
-// Without the padding behind xpos_down, which may hold anything: op_params are compared and hashed as bytes.
+// Does not copy the padding after xpos_down, which may hold anything, because op_params are
+// compared and hashed as bytes.
 static void set_params(struct ggml_tensor * node, const struct gb_rope * params) {
     const bool all = gb_rope_has_sections(params->mode);
     gb_op_set_params(node, params,
@@ -98,8 +99,8 @@ struct ggml_tensor * ggml_rope_custom_inplace(struct ggml_context * ctx, struct 
     return rope(ctx, __func__, a, b, NULL, &params, true);
 }
 
-// xPos multiplies the rotated values by a factor that depends on the position. `down` divides by
-// it.
+// xPos multiplies the rotated values by a factor that depends on the position. With `down` it
+// divides by the factor.
 struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int n_dims, float base, bool down) {
     struct gb_rope params = plain_rope(n_dims, 0, 0);
@@ -108,7 +109,7 @@ struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, struct gg
     return rope(ctx, __func__, a, b, NULL, &params, true);
 }
 
-// ROPE with the same parameters in the other direction.
+// ROPE with the same parameters in the opposite direction.
 struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor,
     float attn_factor, float beta_fast, float beta_slow, float xpos_base, bool xpos_down) {
@@ -121,7 +122,8 @@ struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tenso
 
 // --------------------------------------------------------------------------------------------------------------- today
 
-// Today's modes are kept with GGML_ROPE_EXACT. A mode that the function does not have becomes one that no rule allows.
+// Stores a mode of today with GGML_ROPE_EXACT. A mode that the function does not have becomes one
+// that no rule allows.
 static struct gb_rope today(int n_dims, const int * sections, int mode, int n_ctx_orig, float freq_base,
     float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow) {
     const bool fits = sections != NULL ? mode == GGML_ROPE_TYPE_MROPE || mode == GGML_ROPE_TYPE_VISION ||
@@ -219,13 +221,13 @@ struct ggml_tensor * ggml_rope_set_offset(struct ggml_tensor * a, int n_offs) {
     return a;
 }
 
-// The pair of dimensions whose wavelength makes `beta` turns over the original context.
+// The dimension pair whose angle makes `beta` full turns over the original context.
 static float turning_dim(int n_dims, int n_orig_ctx, float freq_base, float beta) {
     const float two_pi = 6.283185307179586f;
     return (float) n_dims * logf((float) n_orig_ctx / (beta * two_pi)) / (2 * logf(freq_base));
 }
 
-// Between these two pairs of dimensions YaRN changes from extrapolation to interpolation.
+// YaRN changes from extrapolation to interpolation between these two dimension pairs.
 void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float beta_fast, float beta_slow,
     float dims[2]) {
     GB_CHECK_ARG_RETURNING(dims, );
@@ -235,10 +237,10 @@ void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
-// The parameters that the node keeps.
+// The parameters that the node stores.
 static struct gb_rope rope_of(gb_ct t) {
     struct gb_rope r = { 0 };
-    // without xpos_down: no rule uses it, and any byte may be stored there
+    // Without xpos_down's padding, which no rule uses and which may hold any bytes.
     memcpy(&r, t->op_params, offsetof(struct gb_rope, xpos_down));
     if (gb_rope_has_sections(r.mode)) {
         memcpy(r.sections, &t->op_params[offsetof(struct gb_rope, sections) / sizeof(int32_t)], sizeof(r.sections));

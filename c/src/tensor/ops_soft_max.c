@@ -1,5 +1,5 @@
 // ops_soft_max.c - softmax, causal masks, and the position bias of ALiBi. SOFT_MAX has scale in
-// op_params[0] and max_bias in op_params[1]. 0 there means no bias.
+// op_params[0] and max_bias in op_params[1], where 0 means no bias.
 #include "tensor/ops.h"
 #include "tensor/rule.h"
 
@@ -86,7 +86,7 @@ struct ggml_tensor * ggml_soft_max_ext_back_inplace(struct ggml_context * ctx, s
     return scale == 1 || inner == NULL ? inner : gb_op_keep_if(ctx, inner, ggml_scale_inplace(ctx, inner, scale));
 }
 
-// The builder of both causal masks: row r keeps its columns up to n_past + r.
+// The builder of both causal masks: row r keeps its columns from 0 to n_past + r.
 static struct ggml_tensor * diag_mask(struct ggml_context * ctx, const char * func, enum ggml_op op,
     struct ggml_tensor * a, int n_past, bool inplace) {
     if (!gb_check_diag_mask(func, a, n_past, inplace)) {

@@ -31,7 +31,7 @@ struct ggml_tensor * ggml_tri(struct ggml_context * ctx, struct ggml_tensor * a,
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
-// a is a square matrix for each matrix of b, which has as many rows.
+// For each matrix of b, a has a square matrix with as many rows as b's.
 static bool check_solve_tri(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_square(&c, a) && gb_rule_equal(&c, 0, 1, 1, 1) &&

@@ -1,5 +1,5 @@
-// ops_unary.c - one operand, element by element: the functions of UNARY, which ops.def lists, and operators of their
-// own. A node of UNARY keeps its function in op_params[0].
+// ops_unary.c - one operand, element by element: the functions of UNARY, which ops.def lists, and
+// separate operators. A node of UNARY stores its function in op_params[0].
 #include <math.h>
 
 #include "tensor/ops.h"
@@ -24,8 +24,8 @@ struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_t
     return unary(ctx, __func__, a, op, true);
 }
 
-// The builders of the functions in ops.def, in the listed forms: only ggml_unary, one for a fresh
-// result, or one in place as well.
+// The builders of the functions in ops.def. GENERIC: only ggml_unary. FRESH: a builder of a fresh
+// result. BOTH: also one in place.
 #define GENERIC(stem, id)
 #define FRESH(stem, id)                                                                   \
     struct ggml_tensor * ggml_##stem(struct ggml_context * ctx, struct ggml_tensor * a) { \
@@ -112,11 +112,11 @@ struct ggml_tensor * ggml_scale_inplace(struct ggml_context * ctx, struct ggml_t
     return scale(ctx, __func__, a, s, true);
 }
 
-// op_params: the factor, the number that is added
+// op_params: the factor, and the number to add
 static struct ggml_tensor * scale_bias(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float s,
     float b, bool inplace) {
     if (b == 0) {
-        return scale(ctx, func, a, s, inplace); // every backend has it
+        return scale(ctx, func, a, s, inplace); // every backend supports SCALE without an addend
     }
     if (!gb_check_1(func, a)) {
         return NULL;
@@ -137,7 +137,7 @@ struct ggml_tensor * ggml_scale_bias_inplace(struct ggml_context * ctx, struct g
 
 static float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 
-// op_params: the factors that the function has below and above 0, beta, eps
+// op_params: the factors below and above 0, beta, eps
 struct ggml_tensor * ggml_xielu(struct ggml_context * ctx, struct ggml_tensor * a, float alpha_n, float alpha_p,
     float beta, float eps) {
     if (!gb_check_no_grad(__func__, a)) {

@@ -1,5 +1,5 @@
-// ops_view.c - RESHAPE, VIEW, PERMUTE, TRANSPOSE: other views of a's memory. Nothing is computed. gb_tensor_view checks
-// the true extent of every view against the memory that it shows.
+// ops_view.c - RESHAPE, VIEW, PERMUTE, TRANSPOSE: views of a's memory. Nothing is computed.
+// gb_tensor_view checks the true extent of every view against the memory that it shows.
 #include "tensor/ops.h"
 
 // a is contiguous, so the result is contiguous over the same bytes.
@@ -48,8 +48,8 @@ static struct ggml_tensor * view(struct ggml_context * ctx, const char * func, s
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// The stride of the dimension after one of n elements. A product that does not fit gives a stride
-// that no memory has, so the view is refused.
+// The stride of the dimension after one with n elements. If a product overflows, this returns a
+// stride that no memory has, so the view is refused.
 static size_t next_stride(size_t nb, int64_t n) {
     size_t r;
     return gb_mul_size(nb, (size_t) n, &r) ? r : SIZE_MAX;

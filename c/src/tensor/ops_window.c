@@ -1,5 +1,5 @@
-// ops_window.c - windows over images and relative positions within them. WIN_PART keeps the numbers of windows along
-// both axes and their size, WIN_UNPART the size.
+// ops_window.c - windows over images, and relative positions within them. WIN_PART stores the
+// numbers of windows along both axes and their size. WIN_UNPART stores the size.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_win_part(struct ggml_context * ctx, struct ggml_tensor * a, int w) {

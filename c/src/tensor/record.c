@@ -18,7 +18,7 @@ static void write_name(const struct ggml_tensor * t, bool named, char name[GGML_
     }
 }
 
-// Reads the number of dimensions, and always ends the name with a NUL.
+// Reads the number of dimensions. Always ends the name with a NUL.
 static void settle_name(struct ggml_tensor * t) {
     const int ndim = t->name[NDIM_AT - 1] == '\0' ? t->name[NDIM_AT] - 1 : -1;
     t->name[NDIM_AT] = '\0';

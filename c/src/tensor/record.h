@@ -6,10 +6,10 @@
 // All numbers have the byte order of the machine, without padding. The last byte of a name is 0 for
 // every reader. If the byte before it is 0 already, the last byte holds the number of dimensions
 // plus one. Records hold no addresses, because a program's functions mean nothing in another
-// process. So a tensor that calls one has no record.
+// process. So a tensor that calls a function of the program has no record.
 //
-// Records are untrusted: every number is checked before use, and a caller only has to check its own
-// additions. A reader that finds a fault writes it to `wrong` and reports nothing.
+// Records are untrusted. Every number is checked before use, so a caller only has to check the data
+// that it adds. A reader that finds a fault writes it to `wrong` and reports nothing.
 #ifndef GB_TENSOR_RECORD_H
 #define GB_TENSOR_RECORD_H
 
@@ -30,8 +30,8 @@ void gb_record_write(const struct ggml_tensor * t, bool as_leaf, bool named, uin
 // and extent can be computed.
 bool gb_record_read(const uint8_t from[GB_RECORD_SIZE], struct ggml_tensor * t, char wrong[GB_RECORD_WRONG_SIZE]);
 
-// The numbers of a tensor's sources. -1: no source. GB_PTRMAP_ABSENT: a source that is not in the
-// map.
+// The numbers of a tensor's sources. -1: no source. GB_PTRMAP_ABSENT: the map does not have the
+// source.
 void gb_sources_find(const struct ggml_tensor * t, const struct gb_ptrmap * numbers, int64_t found[GGML_MAX_SRC]);
 // The first source with an invalid number for tensor number `own`. -1: all are valid. Sources come
 // before their readers. The exception is CPY, which may name itself after its first source

@@ -1,4 +1,4 @@
-// rule.c - the messages of broken rules. Nothing runs while all rules hold.
+// rule.c - the messages of broken rules. None of it runs while all rules hold.
 #include "tensor/rule.h"
 #include "tensor/fault_text.h"
 
@@ -31,7 +31,7 @@ bool gb_rule_fail(const struct gb_call * call, enum ggml_status status, const st
     return false;
 }
 
-// The code that validates a built node reports its missing sources.
+// A missing source of a built node is reported by the code that validates the node.
 bool gb_rule_missing(const struct gb_call * call, const char * what) {
     if (!gb_rule_is_built(call)) {
         gb_fail_null(call->func, what);

@@ -1,13 +1,13 @@
-// rule.h - the vocabulary in which check.c states the rules of operators.
+// rule.h - the functions with which check.c states the rules of operators.
 //
-// A call names its operands. A rule refers to them by index and returns true when it holds.
-// Otherwise it reports the call with all operands and the values that break the rule, and returns
-// false. So rules chain with &&, and the first broken rule is reported. The first rule of every
-// chain is gb_rule_given, so that all others may read the tensors.
+// A call names its operands. A rule refers to them by index and returns true if it holds. Otherwise
+// it reports the call with all operands and the values that break the rule, and returns false. So
+// rules chain with &&, and the first broken rule is reported. The first rule of every chain is
+// gb_rule_given, so that all later rules may read the tensors.
 //
-// A call without a function's name stands for an existing node (validate.c). Nothing is reported
-// then, and only shapes and parameters are checked: the node may have a gradient by now, and the
-// backend checks types and strides.
+// A call without a function's name stands for an existing node (validate.c). Then nothing is
+// reported, and only shapes and parameters are checked. The node may have a gradient by now, and
+// the backend checks types and strides.
 //
 // Rules run for every built node and for every planned node, and nearly all of them hold. So the
 // tests are inlined, and the reports are not.
@@ -27,14 +27,14 @@ struct gb_operand {
     const struct ggml_tensor * t;
 };
 
-// func NULL: a built node, see above.
+// func NULL: the call is a built node, see above.
 struct gb_call {
     const char * func;
     int n;
     const struct gb_operand * list;
 };
 
-// A struct gb_call; its operands live as long as the enclosing block.
+// A struct gb_call, whose operands live as long as the enclosing block.
 #define GB_CALL(func, ...)                                                                             \
     {                                                                                                  \
         func, (int) (sizeof((const struct gb_operand[]) { __VA_ARGS__ }) / sizeof(struct gb_operand)), \
@@ -50,8 +50,8 @@ struct gb_call {
 #define GB_CALL_5(func, a, b, c, d, e) \
     GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d), GB_OPERAND(e))
 
-// Reports "func: operands: reason", without operands "func: reason". Returns false. Keeps the fault
-// (base/fault.h).
+// Reports "func: operands: reason", or "func: reason" without operands. Returns false. Stores the
+// fault (base/fault.h).
 bool gb_rule_fail(const struct gb_call * call, enum ggml_status status, const struct gb_fault * fault);
 
 // Reports the row `what` of base/fault.def with values for its fields: GB_BROKEN(call, TOO_SMALL, .name = "k", ...).
@@ -80,7 +80,8 @@ void gb_rule_out_of_range(const struct gb_call * call, const char * what, int64_
 // True if this validates a built node, not a builder's call.
 static inline bool gb_rule_is_built(const struct gb_call * call) { return call->func == NULL; }
 
-// No operand is NULL or has an invalid type (a struct that was overwritten, or made by hand).
+// True if no operand is NULL or has an invalid type (a struct that was overwritten, or filled in by
+// a program).
 static inline bool gb_rule_given(const struct gb_call * call) {
     for (int i = 0; i < call->n; i++) {
         if (call->list[i].t == NULL || !gb_type_is_valid(call->list[i].t->type)) {
@@ -138,12 +139,12 @@ static inline bool gb_rule_contiguous(const struct gb_call * call, int i) {
     return gb_rule_is_built(call) || ggml_is_contiguous(call->list[i].t) || (gb_rule_gaps(call, i), false);
 }
 
-// True if every element can be written. validate.c checks this for built nodes.
+// True if every element can be written. For built nodes validate.c checks this.
 static inline bool gb_rule_apart(const struct gb_call * call, int i) {
     return gb_rule_is_built(call) || gb_elements_are_apart(call->list[i].t) || (gb_rule_shared(call, i), false);
 }
 
-// Strides of a tensor without elements mean nothing.
+// Strides of a tensor without elements do not matter.
 static inline bool gb_rule_not_transposed(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = call->list[i].t;
     return gb_rule_is_built(call) || !ggml_is_transposed(t) || ggml_nelements(t) == 0 ||

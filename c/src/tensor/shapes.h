@@ -1,8 +1,5 @@
-// shapes.h - the shape of an operator's result, computed from its sources and parameters. Builders
-// use it (ops_*.c), and so does the later validation of nodes (gb_built_<stem> there).
-//
-// The operands were checked before (check.h). A size is -1 if it does not fit into 64 bits or
-// depends on a negative size. No tensor can have the size -1, so making the tensor fails.
+// shapes.h - computes the shape of an operator's result from its sources and parameters. Builders
+// use it (ops_*.c), and so does the validation of built nodes (gb_built_<stem> there).
 #ifndef GB_TENSOR_SHAPES_H
 #define GB_TENSOR_SHAPES_H
 
@@ -51,7 +48,7 @@ static inline struct gb_shape gb_shape_mul_mat(gb_ct a, gb_ct b) {
     return gb_shape_of(a->ne[1], b->ne[1], b->ne[2], b->ne[3]);
 }
 
-// A row for each number in ids, of a number for each row of a matrix.
+// A row for each number in ids, with a number for each row of a matrix.
 static inline struct gb_shape gb_shape_mul_mat_experts(gb_ct as, gb_ct ids) {
     return gb_shape_of(as->ne[1], ids->ne[0], ids->ne[1], 1);
 }
@@ -73,7 +70,8 @@ static inline struct gb_shape gb_shape_flash_attn_ext(gb_ct q, gb_ct v) {
     return gb_shape_of(v->ne[0], q->ne[2], q->ne[1], q->ne[3]);
 }
 
-// One row that holds the three gradients one after another, each with a gap up to the next 16-byte boundary.
+// One row that holds the three gradients one after another. A gap after each reaches to the next
+// 16-byte boundary.
 static inline struct gb_shape gb_shape_flash_attn_back(gb_ct q, gb_ct k, gb_ct v) {
     const gb_ct all[] = { q, k, v };
     int64_t n = 0;
@@ -84,7 +82,7 @@ static inline struct gb_shape gb_shape_flash_attn_back(gb_ct q, gb_ct k, gb_ct v
     return gb_shape_of(n, 1, 1, 1);
 }
 
-// For each position, image by image, a row of all elements under the kernel. With one axis the
+// A row for each position, image by image, with all elements under the kernel. With one axis the
 // channels of b are in dimension 1.
 static inline struct gb_shape gb_shape_im2col(gb_ct a, gb_ct b, const struct gb_conv * v) {
     const int64_t area = gb_size_product(a->ne[0], a->ne[1]), ow = gb_conv_out(b->ne[0], a->ne[0], v->s0, v->p0, v->d0);

@@ -24,11 +24,11 @@ static const char * shape_text(int n_dims, const int64_t * ne, char buf[96]) {
 // The alignment, in bytes, that elements of the type need to be read in place.
 static size_t element_alignment(enum ggml_type type) { return ggml_is_quantized(type) ? 4 : ggml_type_size(type); }
 
-// False, reported under the name `func`, unless the arguments describe a tensor. Callers check the
-// sizes.
+// False and reported for the function `func`, unless the arguments describe a tensor. Callers check
+// the sizes.
 static bool check_type_and_dims(const char * func, enum ggml_type type, int n_dims, const int64_t * ne) {
     GB_FAIL_IF_RETURNING(!gb_type_is_valid(type), false, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'type': %d is no valid type", func, (int) type);
+        "%s: argument 'type': %d is not a valid type", func, (int) type);
     GB_FAIL_IF_RETURNING(n_dims < 1 || n_dims > GGML_MAX_DIMS, false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'n_dims': needs 1 to %d, has %d", func, GGML_MAX_DIMS, n_dims);
     GB_FAIL_IF_RETURNING(ne == NULL, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ne' is NULL", func);
@@ -71,8 +71,8 @@ static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type 
     return true;
 }
 
-// Every public function that makes a tensor ends here. `func` is its name. in_pool: the data follow
-// the struct even if the context allocates no data.
+// Every public function that makes a tensor calls this one. `func` is its name. in_pool: the data
+// follow the struct even if the context allocates no data.
 static struct ggml_tensor * make_tensor(struct ggml_context * ctx, const char * func, enum ggml_type type, int n_dims,
     const int64_t * ne, bool in_pool) {
     if (ctx == NULL) {
@@ -170,8 +170,8 @@ struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct gg
 
 // --------------------------------------------------------------------------------------------------------------- views
 
-// The dimension that runs over blocks: the one that steps by one block. In a permuted tensor of a
-// blocked type that is not the first one.
+// The dimension whose stride is one block. In a permuted tensor of a blocked type that is not the
+// first dimension.
 static int blocked_dim(const struct ggml_tensor * t) {
     const size_t size = ggml_type_size(t->type);
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -182,10 +182,10 @@ static int blocked_dim(const struct ggml_tensor * t) {
     return 0;
 }
 
-// Sums the steps along each dimension and the last element. Gaps after the last element do not
+// Adds the steps along each dimension and the last element. Gaps after the last element do not
 // belong to the tensor.
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
-    const int64_t blck = GB_MAX(ggml_blck_size(t->type), 1); // at least 1, because t may be a struct with any content
+    const int64_t blck = GB_MAX(ggml_blck_size(t->type), 1); // a program's struct may have any type
     const int blocked = blck > 1 ? blocked_dim(t) : -1;
     *bytes = ggml_type_size(t->type);
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -219,7 +219,7 @@ bool gb_elements_are_whole(const struct ggml_tensor * t) {
     return rest == 0 || ggml_nelements(t) == 0;
 }
 
-// True if each dimension steps over everything that lower dimensions cover. Nearly all tensors do.
+// True if each dimension steps over all bytes of lower dimensions, as in nearly all tensors.
 static bool strides_ascend(const struct ggml_tensor * t) {
     size_t extent = ggml_type_size(t->type);
     if (t->nb[0] != extent) {
@@ -246,13 +246,13 @@ static int next_dim(const struct ggml_tensor * t, const bool taken[GGML_MAX_DIMS
     return next;
 }
 
-// From the smallest stride to the largest: each dimension must step over everything that the
-// earlier ones cover.
+// From the smallest stride to the largest, each dimension must step over all bytes of the earlier
+// dimensions.
 bool gb_elements_are_apart(const struct ggml_tensor * t) {
     if (strides_ascend(t) || ggml_nelements(t) == 0) {
         return true;
     }
-    const int64_t block = GB_MAX(ggml_blck_size(t->type), 1); // at least 1, because t may be a struct with any content
+    const int64_t block = GB_MAX(ggml_blck_size(t->type), 1); // a program's struct may have any type
     const int blocked = block > 1 ? blocked_dim(t) : -1;
     size_t extent = ggml_type_size(t->type);
     bool taken[GGML_MAX_DIMS] = { false };
@@ -285,7 +285,7 @@ static bool check_extent(const struct ggml_tensor * view, const struct ggml_tens
     return true;
 }
 
-// Like set_shape, but with the caller's strides if given. check_extent checks those.
+// Like set_shape, but with the caller's strides if they are given. check_extent checks these.
 static bool set_layout(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne,
     const size_t * nb) {
     size_t bytes;
@@ -331,7 +331,7 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
         ggml_blck_size(layout.type) > 1 ? " block of" : "n element of", ggml_type_name(layout.type));
     gb_tensor_clear_marks(&layout);
     gb_tensor_set_ndim(&layout, n_dims);
-    // another thread may be placing the root: then the view is bound later
+    // If another thread is placing the root, the view is bound later.
     char * data = GB_READ_RELAXED(layout.view_src->data);
     layout.data = data ? data + root_offs : NULL;
     return gb_context_new_tensor(ctx, &layout, 0, 1, true);
@@ -349,7 +349,7 @@ struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_ten
 
 // ------------------------------------------------------------------------------------------------------------- queries
 
-// Unsigned arithmetic, because a program's struct may hold any sizes and signed overflow is
+// Uses unsigned arithmetic, because a program's struct may hold any sizes and signed overflow is
 // undefined.
 int64_t ggml_nelements(const struct ggml_tensor * t) {
     return t ? (int64_t) ((uint64_t) t->ne[0] * (uint64_t) t->ne[1] * (uint64_t) t->ne[2] * (uint64_t) t->ne[3]) : 0;
@@ -360,7 +360,7 @@ int64_t ggml_nrows(const struct ggml_tensor * t) {
 }
 
 size_t ggml_nbytes(const struct ggml_tensor * t) {
-    size_t bytes; // the number that was checked when the tensor was made, so writing as many stays inside
+    size_t bytes; // checked when the tensor was made, so writing as many bytes stays inside
     return t != NULL && gb_type_is_valid(t->type) && gb_bytes_needed(t, &bytes) ? bytes : 0;
 }
 
@@ -370,8 +370,8 @@ size_t ggml_element_size(const struct ggml_tensor * t) { return t ? ggml_type_si
 
 size_t ggml_tensor_overhead(void) { return sizeof(struct ggml_object) + sizeof(struct ggml_tensor); }
 
-// Does not count dimensions of size 1 at the end. gb_tensor_ndim is the number with which the
-// tensor was made.
+// Does not count dimensions of size 1 at the end. gb_tensor_ndim is the number of dimensions with
+// which the tensor was made.
 int ggml_n_dims(const struct ggml_tensor * t) {
     for (int d = GGML_MAX_DIMS - 1; t != NULL && d > 0; d--) {
         if (t->ne[d] > 1) {
@@ -406,7 +406,7 @@ static bool is_row_padded(const struct ggml_tensor * t) {
            t->nb[3] == t->nb[2] * (size_t) t->ne[2];
 }
 
-// Includes dimensions of size 1: their strides must be those of a fresh tensor.
+// The strides of dimensions of size 1 count, too: they must be those of a fresh tensor.
 bool ggml_is_contiguous(const struct ggml_tensor * t) {
     return is_row_padded(t) && t->nb[1] == t->nb[0] * (size_t) (t->ne[0] / ggml_blck_size(t->type));
 }
@@ -439,7 +439,7 @@ enum { NAME_WORDS = GGML_MAX_NAME / sizeof(name_word) };
 _Static_assert(offsetof(struct ggml_tensor, name) % sizeof(name_word) == 0 && GGML_MAX_NAME % sizeof(name_word) == 0,
     "names are words");
 
-// Reads and writes names in words, so that a thread that reads while another writes never runs past
+// Reads and writes names in words. So a thread that reads while another one writes never runs past
 // the end.
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]) {
     const name_word * words = (const name_word *) (const void *) t->name;
@@ -484,7 +484,7 @@ static void append(char name[GGML_MAX_NAME], size_t * n, const char * text) {
     }
 }
 
-// Composes the name in a copy and writes it once, because t may be src.
+// Composes the name in a copy and writes it in one step, because t may be src.
 struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
     const struct ggml_tensor * other) {
     if (t == NULL) {
@@ -537,7 +537,7 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
     return t;
 }
 
-// Sets flags bit by bit, because other threads may set others.
+// Sets flags bit by bit, because other threads may set other flags.
 static enum ggml_status set_flag(struct ggml_tensor * t, enum gb_tensor_flag flag, const char * func) {
     GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'tensor' is NULL", func);
     gb_tensor_set_flag(t, flag);

@@ -1,6 +1,6 @@
 // types.c - the element formats. types.def has their sizes and names. This file has the functions
-// of the plain formats, quant/ those of the quantized formats. Also the public half-precision
-// conversions. All tables are constants, so nothing needs initialisation.
+// of the plain formats, quant/ has those of the quantized formats. The public half-precision
+// conversions are also here. All tables are constants, so nothing needs initialisation.
 #include "tensor.h"
 
 #include "base/fp16.h"
@@ -20,7 +20,8 @@ static const struct type_info types[GGML_TYPE_COUNT] = {
 };
 #undef GB_TYPE
 
-// NULL for an invalid number. Has no `default`, so the compiler names an enumerator without a row.
+// NULL for an invalid number. The switch has no `default`, so the compiler names an enumerator
+// without a row.
 static const struct type_info * info_of(enum ggml_type type) {
     switch (type) {
 #define GB_TYPE(id, ...) case GGML_TYPE_##id:
@@ -34,7 +35,7 @@ static const struct type_info * info_of(enum ggml_type type) {
 
 // ------------------------------------------------------------------------------------------------------------- queries
 
-// 0 for an invalid number, in this and the next functions.
+// 0 for an invalid number, also in the next functions.
 int ggml_blck_size(enum ggml_type type) {
     const struct type_info * info = info_of(type);
     return info ? info->blck_size : 0;
@@ -64,7 +65,7 @@ bool ggml_is_quantized(enum ggml_type type) {
 // A row of a blocked type has whole blocks.
 size_t ggml_row_size(enum ggml_type type, int64_t ne) {
     const struct type_info * info = info_of(type);
-    GB_FAIL_IF_RETURNING(info == NULL, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'type': %d is no valid type",
+    GB_FAIL_IF_RETURNING(info == NULL, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'type': %d is not a valid type",
         __func__, (int) type);
     GB_FAIL_IF_RETURNING(ne < 0 || ne % info->blck_size != 0, 0, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'ne': needs a multiple of %d (the block size of %s), has %lld", __func__, info->blck_size,
@@ -165,8 +166,8 @@ static void bf16_to_float(const void * restrict x, float * restrict y, int k) { 
 
 static void bf16_from_float(const float * restrict x, void * restrict y, int k) { ggml_fp32_to_bf16_row(x, y, k); }
 
-// These products follow the definition and sum in double. They are references. The fast products
-// are in the kernel tables.
+// These products follow the definition and sum in double. They are references. The kernel tables
+// have the fast products.
 static void f32_vec_dot(const int n, float * restrict s, const void * restrict x, const void * restrict y) {
     const float *a = x, *b = y;
     double sum = 0;
@@ -236,10 +237,10 @@ ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type) {
     traits.type_size = info->type_size;
     traits.is_quantized = info->is_quantized;
 
-    // Programs take a type with from_float and to_float for one that holds weights, and call its
-    // other functions. So the formats of activations have no to_float there. Programs also expect
-    // an error that suits the size of such a type. A coarse format cannot promise that for all
-    // floats, so it has no from_float.
+    // Programs take a type with from_float and to_float for a type of weights, and call its other
+    // functions. So the formats of activations have no to_float there. Programs also expect an
+    // error that suits the size of such a type. A coarse format cannot promise that for all floats,
+    // so it has no from_float.
     const struct gb_quant_format * format = formats[type];
     if (format != NULL) {
         traits.to_float = format->use == GB_USE_ACTIVATIONS ? NULL : format->to_float;

@@ -1,11 +1,11 @@
 // validate.c - validates structs that a C program may have written to.
 //
-// There are two checks. gb_tensor_check: is this a valid tensor, whose sizes do not overflow and
-// whose bytes lie inside its root? Planning a graph runs it once for each tensor. gb_node_mismatch:
-// could a builder have made this node from its sources and parameters? It runs when a backend is
-// asked whether it supports an operator, and uses the rules of the builders. Both cost some
-// nanoseconds for usual tensors, whose sizes are too small to overflow. Tensors from files and
-// messages pass both before they are used.
+// There are two checks. gb_tensor_check tests that a tensor is valid, that its sizes do not
+// overflow, and that its bytes are inside its root. Planning a graph runs it once for each tensor.
+// gb_node_mismatch tests whether a builder could have made a node from its sources and parameters.
+// It runs when a backend is asked whether it supports an operator, and uses the rules of the
+// builders. Both cost some nanoseconds for usual tensors, whose sizes are too small to overflow.
+// Tensors from files and messages pass both before they are used.
 #include "tensor/tensor.h"
 
 #include <stddef.h>
@@ -27,7 +27,7 @@ bool gb_trust_tensors(bool trust) {
 bool gb_tensors_are_trusted(void) { return trusted; }
 
 // True if sizes and strides are so small that no product or sum of them overflows. Combines all
-// bits first, so that one comparison serves four numbers.
+// bits first, so that one comparison covers four numbers.
 static bool is_small(const struct ggml_tensor * t) {
     uint64_t ne = 0, nb = 0;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -37,7 +37,7 @@ static bool is_small(const struct ggml_tensor * t) {
     return ne < SMALL_NE && nb < SMALL_NB;
 }
 
-// True if the tensor is a usual one, which needs no further check.
+// True for a usual tensor, which needs no further check.
 static bool is_plain(const struct ggml_tensor * t) {
     return gb_type_is_valid(t->type) && (unsigned) t->op < GGML_OP_COUNT && is_small(t) && gb_elements_are_whole(t);
 }
@@ -54,12 +54,12 @@ static bool sizes_fit(const struct ggml_tensor * t) {
     return gb_bytes_needed(t, &bytes) && bytes <= MOST_BYTES;
 }
 
-// Type, operator and sizes of one tensor, without its source.
+// Checks type, operator and sizes of one tensor, without its source.
 static enum ggml_status check_alone(const struct ggml_tensor * t, const char * func) {
-    GB_FAIL_IF(!gb_type_is_valid(t->type), GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%.63s': %d is no type", func,
+    GB_FAIL_IF(!gb_type_is_valid(t->type), GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%.63s': %d is not a type", func,
         t->name, (int) t->type);
-    GB_FAIL_IF((unsigned) t->op >= GGML_OP_COUNT, GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%.63s': %d is no operator",
-        func, t->name, (int) t->op);
+    GB_FAIL_IF((unsigned) t->op >= GGML_OP_COUNT, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%.63s': %d is not an operator", func, t->name, (int) t->op);
     GB_FAIL_IF(!sizes_fit(t), GGML_STATUS_INVALID_ARGUMENT,
         "%s: tensor '%.63s': sizes [%lld, %lld, %lld, %lld] with strides [%zu, %zu, %zu, %zu] are negative or overflow",
         func, t->name, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3], t->nb[0],
@@ -113,8 +113,8 @@ enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, con
 
 // --------------------------------------------------------------------------------------------------------------- nodes
 
-// True if a builder could have made the node. For a view it suffices that it lies inside its root,
-// which was checked. Other operators have checks beside their builders (ops_<family>.c).
+// True if a builder could have made the node. For a view, being inside its root suffices, which was
+// checked. The checks of other operators are next to their builders (ops_<family>.c).
 static bool is_as_built(const struct ggml_tensor * t) {
     static bool (*const built[GGML_OP_COUNT])(const struct ggml_tensor *) = {
 #define GB_OP(id, stem, sources, work, ...) [GGML_OP_##id] = GB_UNLESS_VIEW(work, gb_built_##stem),
@@ -123,7 +123,7 @@ static bool is_as_built(const struct ggml_tensor * t) {
     return (unsigned) t->op < GGML_OP_COUNT && (built[t->op] == NULL || built[t->op](t));
 }
 
-// The fault of the node as a static text. NULL: it has none.
+// The fault of the node as a static text. NULL if it has none.
 static const char * mismatch(const struct ggml_tensor * node) {
     if (node->src[0] == node) {  // allowed in src[1]: CPY names its destination there
         return "it is its own source";

@@ -8,7 +8,8 @@
 
 static double size_of(const struct ggml_tensor * t, int dim) { return t != NULL ? (double) t->ne[dim] : 1; }
 
-// The number of elements that a node computes. SCATTER leaves the rest of its result as it is.
+// The number of elements that a node computes. SCATTER leaves the other elements of its result
+// unchanged.
 static double computed_of(const struct ggml_tensor * t) {
     const bool scatters = gb_op_info(t->op)->work == GB_WORK_SCATTER && t->src[0] != NULL;
     return (double) ggml_nelements(scatters ? t->src[0] : t);

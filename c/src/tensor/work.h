@@ -1,17 +1,17 @@
-// work.h - the least work of nodes, counted from shapes and types alone: operations, and bytes read
-// and written. Placement by costs and profiles use it.
+// work.h - lower bounds for the work of nodes, counted from shapes and types alone: operations, and
+// bytes read and written. Placement by costs and profiles use it.
 #ifndef GB_TENSOR_WORK_H
 #define GB_TENSOR_WORK_H
 
 #include "ggml.h"
 
 struct gb_work {
-    double flops;  // a multiplication and an addition count as two, an element of any other result as one
+    double flops;  // a multiplication and an addition are two operations; any other element of a result is one
     double read, written; // bytes of elements, without gaps between them
 };
 
 // The work of fused nodes, in their order. A result that only these nodes read does not count as
-// read. It counts as written only if other code may read it. A tensor that several nodes read
+// read, and counts as written only if other code may read it. A tensor that several nodes read
 // counts once. Views count as no work.
 struct gb_work gb_work_of_step(struct ggml_tensor * const * nodes, int n);
 // The work of nodes that are computed one after another.

@@ -37,23 +37,26 @@ def _watch(data: Any, size: int, offset: int, writable: bool, path: bytes | None
 
 
 class Mapping(mmap.mmap):
-    """A whole file, mapped read-only, and registered in C as long as it has users."""
+    """A whole file, mapped, and registered in C as long as it has users."""
 
     known: Any = None
 
 
-def map_file(path: str | os.PathLike[str]) -> Any:
+def map_file(path: str | os.PathLike[str], *, writable: bool = False) -> Any:
     """The bytes of a file: a :class:`Mapping`, or b"" for an empty file, which cannot be mapped.
-    FileError unless it is a regular file."""
+    FileError unless it is a regular file.
+
+    writable: the process may write to the memory. The file does not change.
+    """
     name = os.fsdecode(path)
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""
         try:
-            mapping = Mapping(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapping = Mapping(file.fileno(), 0, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
         except ValueError:
             raise FileError(f"{name}: it became empty while it was opened") from None
-    mapping.known = _watch(ffi.from_buffer(mapping), len(mapping), 0, False, os.path.abspath(os.fsencode(name)))
+    mapping.known = _watch(ffi.from_buffer(mapping), len(mapping), 0, writable, os.path.abspath(os.fsencode(name)))
     return mapping
 
 

@@ -42,10 +42,17 @@ def whole_number(least: int = 1, most: int = 1 << 31) -> Callable[[str], int]:
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that runs a model."""
     count = whole_number()
-    parser.add_argument("model", metavar="MODEL.gguf", help="the model; of a split one, its first part")
-    parser.add_argument("--devices", default="CPU", help="in order of priority, for example CUDA0,CPU (CPU)")
-    parser.add_argument("--threads", type=count, metavar="N", help="of the CPU (all processors)")
-    parser.add_argument("--n-ctx", type=count, metavar="N", help="tokens that the model keeps in mind")
+    parser.add_argument("model", metavar="MODEL.gguf", help="the model; if it is split, its first part")
+    parser.add_argument(
+        "--devices", default="CPU", help="devices in order of priority, for example CUDA0,CPU (default: CPU)"
+    )
+    parser.add_argument("--threads", type=count, metavar="N", help="threads of the CPU (default: all processors)")
+    parser.add_argument(
+        "--n-ctx",
+        type=count,
+        metavar="N",
+        help="length of the context in tokens (default: that of the model, at most 4096)",
+    )
     add_import(parser)
 
 
@@ -55,17 +62,41 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=("default", "f32"),
         default="default",
-        help="f32: do not round what quantized weights multiply to 8 bits; slower (default)",
+        help="f32: do not round activations to 8 bits for quantized weights; slower",
     )
     group = parser.add_argument_group("choice of the next token")
-    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest (0)")
-    group.add_argument("--top-k", type=int, default=40, metavar="N", help="only so many of the likeliest; 0: all (40)")
-    group.add_argument("--top-p", type=float, default=0.95, metavar="P", help="only those that reach this sum (0.95)")
     group.add_argument(
-        "--min-p", type=float, default=0.0, metavar="P", help="only those with this share of the best (0)"
+        "--temperature", type=float, default=0.0, metavar="T", help="0: take the likeliest token (default: 0)"
     )
-    group.add_argument("--repeat-penalty", type=float, default=1.0, metavar="X", help="of recent tokens (1: none)")
-    group.add_argument("--seed", type=int, metavar="N", help="of the random choice")
+    group.add_argument(
+        "--top-k",
+        type=int,
+        default=40,
+        metavar="N",
+        help="choose among the N likeliest tokens; 0: among all (default: 40)",
+    )
+    group.add_argument(
+        "--top-p",
+        type=float,
+        default=0.95,
+        metavar="P",
+        help="choose among the likeliest tokens that reach this probability together (default: 0.95)",
+    )
+    group.add_argument(
+        "--min-p",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="choose among tokens with this share of the best probability (default: 0)",
+    )
+    group.add_argument(
+        "--repeat-penalty",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="make recent tokens less likely (default: 1, not at all)",
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="seed of the random choice")
 
 
 def sampling_of(options: argparse.Namespace) -> Sampling:

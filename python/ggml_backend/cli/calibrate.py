@@ -17,10 +17,13 @@ EXAMPLE = "SIM CPU"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "devices", nargs="*", metavar="DEVICE", help="devices to measure, named as for Backend: CPU, SIM:name=A (CPU)"
+        "devices",
+        nargs="*",
+        metavar="DEVICE",
+        help="devices to measure, named as for Backend: CPU, SIM:name=A (default: CPU)",
     )
     parser.add_argument(
-        "--size", type=int, default=768, metavar="N", help="rows and columns of the measured matrices (768)"
+        "--size", type=int, default=768, metavar="N", help="rows and columns of the measured matrices (default: 768)"
     )
     parser.add_argument("--force", action="store_true", help="measure again, even if costs are known")
     add_import(parser)

@@ -15,16 +15,18 @@ EXAMPLE = 'SmolLM2.gguf "What is the capital of France?"'
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("message", nargs="?", help="your question; without one, a conversation begins")
-    parser.add_argument("--system", metavar="TEXT", help="instructions that stand before the conversation")
+    parser.add_argument("message", nargs="?", help="your question; without it, a conversation begins")
+    parser.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
     parser.add_argument(
         "-n",
         "--max-tokens",
         type=whole_number(),
         metavar="N",
-        help="of each answer at most (to the end of the context)",
+        help="longest answer (default: to the end of the context)",
     )
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends an answer; may be repeated")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="text that ends an answer; may be repeated"
+    )
     add_sampling(parser)
     parser.add_argument("--quiet", action="store_true", help="do not show the speed")
 

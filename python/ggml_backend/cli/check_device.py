@@ -28,15 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         nargs="+",
         metavar="PATTERN",
-        help="only these cases: an operation, a group (operators, refusals, memory, graphs, 'special values'), a whole"
-        " name, or a pattern such as 'mul_mat/q4_*'",
+        help="try only these cases: an operation, a group (operators, refusals, memory, graphs, 'special values'), a"
+        " whole name, or a pattern such as 'mul_mat/q4_*'",
     )
-    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the inputs (0)")
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and dtypes: a few seconds")
-    parser.add_argument("--special-values", action="store_true", help="NaN, infinities and the limits of floats, too")
-    parser.add_argument("--bit-identical", action="store_true", help="results must equal the CPU's bit by bit")
-    parser.add_argument("--threads", type=int, metavar="N", help="of the CPU backend, when that is checked")
-    parser.add_argument("--level", choices=list(cpu_levels()), help="kernels of the CPU backend, when that is checked")
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of the inputs (default: 0)")
+    parser.add_argument("--quick", action="store_true", help="try fewer sizes and dtypes, in a few seconds")
+    parser.add_argument(
+        "--special-values", action="store_true", help="also try NaN, infinities and the limits of floats"
+    )
+    parser.add_argument("--bit-identical", action="store_true", help="require the CPU's results bit by bit")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads, if the device is CPU")
+    parser.add_argument("--level", choices=list(cpu_levels()), help="kernels, if the device is CPU")
     parser.add_argument("--load", metavar="FILE", help="load the device from this shared library first")
     add_import(parser)
     parser.add_argument("--json", action="store_true", help="print every case as JSON instead of the table")

@@ -40,27 +40,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made = actions.add_parser(name, help=text, description=text)
         made.epilog = f"example: mpiexec -n 3 {made.prog} {_EXAMPLES[name]}".rstrip()
         made.set_defaults(parser=made)
-        made.add_argument("--deadline", type=float, default=30.0, help="seconds until a silent rank is lost (30)")
-        made.add_argument("--threads", type=int, help="of the CPU of each rank (its cores, divided among its ranks)")
-        made.add_argument("--cache", help="folder where ranks keep weights that were sent to them")
+        made.add_argument(
+            "--deadline", type=float, default=30.0, help="seconds until a silent rank is lost (default: 30)"
+        )
+        made.add_argument(
+            "--threads",
+            type=int,
+            help="threads of each rank's CPU (default: the cores of a host, divided among its ranks)",
+        )
+        made.add_argument("--cache", help="folder where ranks keep the weights that they received")
         if name == "calibrate":
             made.add_argument(
                 "--size",
                 type=int,
                 default=768,
                 metavar="N",
-                help="rows and columns of the measured matrices (768)",
+                help="rows and columns of the measured matrices (default: 768)",
             )
             made.add_argument(
-                "--seconds", type=float, default=300.0, help="start no measurement of a link after this time (300)"
+                "--seconds",
+                type=float,
+                default=300.0,
+                help="start no measurement of a link after this time (default: 300)",
             )
             made.add_argument("--force", action="store_true", help="measure again, even if costs are known")
             made.add_argument(
                 "--out", metavar="FILE.toml", help="write a description of the cluster, for plan MODEL.gguf --cluster"
             )
         if name == "run":
-            made.add_argument("script", help="a file of Python")
-            made.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+            made.add_argument("script", help="a Python file")
+            made.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
         else:
             made.add_argument("--json", action="store_true", help="print JSON")
 

@@ -22,15 +22,17 @@ EXAMPLE = "all-MiniLM-L6-v2.gguf sentences.txt --out vectors.npy"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("texts", metavar="TEXTS", help="a file with one text in each line; -: the standard input")
-    parser.add_argument("--out", metavar="FILE.npy", help="write the vectors there: float32 (lines, dimensions)")
+    parser.add_argument("--out", metavar="FILE.npy", help="write the vectors to a file: float32 (lines, dimensions)")
     parser.add_argument(
         "--batch-size",
         type=whole_number(1, 4096),
         default=32,
         metavar="N",
-        help="texts that are computed together (32)",
+        help="texts that are computed together (default: 32)",
     )
-    parser.add_argument("--pooling", choices=("mean", "cls", "last"), help="how tokens become one vector (as the file)")
+    parser.add_argument(
+        "--pooling", choices=("mean", "cls", "last"), help="how tokens become one vector (default: as the model says)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,9 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number(),
         default=128,
         metavar="N",
-        help="new tokens at most (128)",
+        help="longest new text (default: 128)",
     )
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends the text; may be repeated")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="text that ends the new text; may be repeated"
+    )
     add_sampling(parser)
     parser.add_argument("--quiet", action="store_true", help="do not show the speed")
 

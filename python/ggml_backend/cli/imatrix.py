@@ -16,14 +16,16 @@ EXAMPLE = "model-f16.gguf text.txt --out imatrix.gguf"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("text", metavar="TEXT", help="a text file of the kind that the model will read; -: stdin")
-    parser.add_argument("--out", required=True, metavar="FILE.gguf", help="for quantize --imatrix FILE.gguf")
+    parser.add_argument("text", metavar="TEXT", help="a file with typical text for the model; -: the standard input")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE.gguf", help="file to write, for quantize --imatrix FILE.gguf"
+    )
     parser.add_argument(
         "--chunk",
         type=whole_number(2),
         default=512,
         metavar="N",
-        help="tokens that are read together (512)",
+        help="tokens that are read together (default: 512)",
     )
 
 

@@ -138,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpu",
         action="store_true",
-        help="only the processor: its measured traits, and the algorithms that they select",
+        help="show only the processor: its measured traits, and the algorithms that they select",
     )
 
 

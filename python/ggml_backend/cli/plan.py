@@ -304,36 +304,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE.csv", help="write the blocks with their offsets")
     parser.add_argument("--html", metavar="FILE.html", help="write a page with the pictures")
     parser.add_argument("--svg", metavar="FILE.svg", help="write the pictures as one SVG")
-    parser.add_argument("--png", metavar="FILE.png", help="the same as PNG (extra [png])")
+    parser.add_argument("--png", metavar="FILE.png", help="write the pictures as PNG (extra [png])")
     parser.add_argument("--map", action="store_true", help="print the map for FILE.csv too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     bare = parser.add_argument_group("for FILE.csv")
-    bare.add_argument("--align", type=int, metavar="N", help="alignment of offsets and sizes, a power of two (1)")
+    bare.add_argument(
+        "--align", type=int, metavar="N", help="alignment of offsets and sizes, a power of two (default: 1)"
+    )
     bare.add_argument(
         "--capacity",
         type=int,
         metavar="N",
-        help="stop at the first plan of at most so many bytes; an error if none is found",
+        help="stop at the first plan that needs at most N bytes; fail if there is none",
     )
-    bare.add_argument("--budget-ms", type=int, metavar="N", help="milliseconds of search after the heuristics (5000)")
-    bare.add_argument("--threads", type=int, metavar="N", help="threads that try orders in parallel (1)")
+    bare.add_argument(
+        "--budget-ms", type=int, metavar="N", help="milliseconds of search after the heuristics (default: 5000)"
+    )
+    bare.add_argument("--threads", type=int, metavar="N", help="threads that try orders in parallel (default: 1)")
     bare.add_argument(
         "--reproducible",
         action="store_const",
         const=True,
-        help="the same plan on any machine, load and number of threads: a number of steps ends the search, not the"
+        help="give the same plan on every machine: a number of steps ends the search, not the"
         " clock, so it may take longer than --budget-ms",
     )
     graph = parser.add_argument_group("for graphs")
     graph.add_argument(
-        "--devices", nargs="+", metavar="NAME", help="the devices by priority: SIM,CPU or SIM:mem=64M CPU (CPU)"
+        "--devices",
+        nargs="+",
+        metavar="NAME",
+        help="devices in order of priority: SIM,CPU or SIM:mem=64M CPU (default: CPU)",
     )
     add_import(graph)
     graph.add_argument(
-        "--tokens", type=int, metavar="N", help="tokens of one pass through a model (512, at most its context)"
+        "--tokens", type=int, metavar="N", help="tokens of one pass through a model (default: 512, at most its context)"
     )
     graph.add_argument(
-        "--context", type=int, metavar="N", help="positions that the cache holds (the model's, at most 4096)"
+        "--context",
+        type=int,
+        metavar="N",
+        help="positions that the cache holds (default: those of the model, at most 4096)",
     )
     graph.add_argument(
         "--reorder", action="store_const", const=True, help="reorder the nodes if that needs less memory"
@@ -345,7 +355,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a description of hosts, devices and links, TOML or JSON (docs/howto/plan-cluster.md)",
     )
     cluster.add_argument(
-        "--sequences", type=int, metavar="N", help="sequences generated at once, each with its own cache (1)"
+        "--sequences", type=int, metavar="N", help="sequences generated at once, each with its own cache (default: 1)"
     )
     cluster.add_argument(
         "--simulate",

@@ -147,24 +147,31 @@ EXAMPLE = "--by kind SCRIPT.py"
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("-m", action="store_true", help="SCRIPT is a module, as for 'python -m'")
-    parser.add_argument("--by", choices=_BY, help="what makes a row (operator if nodes have names, else kind)")
     parser.add_argument(
-        "--pattern", action="append", metavar="TEXT", help="group nodes whose names match, as '*attn*'; may be repeated"
+        "--by", choices=_BY, help="what a row of the table is (default: operator if nodes have names, else kind)"
     )
     parser.add_argument(
-        "--regex", metavar="TEXT", help=r"the same by a regular expression, whose groups name rows, as 'layer(\d+)'"
+        "--pattern",
+        action="append",
+        metavar="TEXT",
+        help="group nodes whose names match, such as '*attn*'; may be repeated",
+    )
+    parser.add_argument(
+        "--regex",
+        metavar="TEXT",
+        help=r"group nodes by a regular expression whose groups name the rows, such as 'layer(\d+)'",
     )
     parser.add_argument(
         "--sort", default="time", metavar="COLUMN",
         choices=("time", "calls", "median", "limit", "waiting", "bytes", "flops", "name"),
-        help="time, calls, median, limit (what is furthest from it first), waiting, bytes, flops, name (time)",
+        help="time, calls, median, limit (furthest from it first), waiting, bytes, flops or name (default: time)",
     )  # fmt: skip
-    parser.add_argument("--top", type=_number, default=30, metavar="N", help="so many rows (30)")
+    parser.add_argument("--top", type=_number, default=30, metavar="N", help="number of rows (default: 30)")
     parser.add_argument("--no-limits", action="store_true", help="do not measure the limits of this machine")
     parser.add_argument(
-        "--records", type=_number, default=1 << 20, metavar="N", help="capacity of the profile (a million)"
+        "--records", type=_number, default=1 << 20, metavar="N", help="capacity of the profile (default: a million)"
     )
     parser.add_argument("--json", metavar="FILE", help="write the profile to a file")
-    parser.add_argument("--trace", metavar="FILE", help="write it as Chrome trace JSON, for ui.perfetto.dev")
-    parser.add_argument("--compare", metavar="FILE", help="compare it with a profile that --json wrote")
+    parser.add_argument("--trace", metavar="FILE", help="write the profile as Chrome trace JSON, for ui.perfetto.dev")
+    parser.add_argument("--compare", metavar="FILE", help="compare the profile with one that --json wrote")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the script and its arguments")

@@ -16,13 +16,21 @@ EXAMPLE = "whisper-tiny.en.gguf speech.wav"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.gguf", help="a Whisper model")
-    parser.add_argument("audio", metavar="AUDIO.wav", help="any rate and number of channels")
-    parser.add_argument("--language", metavar="CODE", help="for example en (that of the first 30 seconds)")
-    parser.add_argument("--translate", action="store_true", help="write English")
+    parser.add_argument("audio", metavar="AUDIO.wav", help="speech, with any sample rate and number of channels")
+    parser.add_argument(
+        "--language",
+        metavar="CODE",
+        help="language of the speech, for example en (default: detect it in the first 30 seconds)",
+    )
+    parser.add_argument("--translate", action="store_true", help="translate to English")
     parser.add_argument("--json", action="store_true", help="print text, segments and language as JSON")
-    parser.add_argument("--srt", metavar="FILE", help="write subtitles there")
-    parser.add_argument("--devices", default="CPU", help="in order of priority, for example CUDA0,CPU (CPU)")
-    parser.add_argument("--threads", type=whole_number(), metavar="N", help="of the CPU (all)")
+    parser.add_argument("--srt", metavar="FILE", help="write subtitles to a file")
+    parser.add_argument(
+        "--devices", default="CPU", help="devices in order of priority, for example CUDA0,CPU (default: CPU)"
+    )
+    parser.add_argument(
+        "--threads", type=whole_number(), metavar="N", help="threads of the CPU (default: all processors)"
+    )
     add_import(parser)
 
 

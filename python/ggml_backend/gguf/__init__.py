@@ -164,12 +164,12 @@ class GGUFTensor:
 
     @property
     def data(self) -> Array:
-        """The bytes of the tensor, read-only, in the file's memory."""
+        """The bytes of the tensor, in the file's memory. Read-only as :meth:`numpy`."""
         self._part.check()
         return self._part.data[self.offset : self.offset + self.nbytes]
 
     def numpy(self) -> Array:
-        """A read-only view of the file's memory, of shape ``shape``.
+        """A view of the file's memory, of shape ``shape``, read-only unless the file was opened with ``writable=True``.
 
         bfloat16 gives uint16 bits. Quantized formats give the bytes of their rows. An unknown type gives
         all bytes in one dimension.
@@ -592,7 +592,7 @@ def _from_files(items: list[_Copy]) -> Any:
     return fills
 
 
-def open(source: Any, *, part: bool = False) -> GGUFFile:
+def open(source: Any, *, part: bool = False, writable: bool = False) -> GGUFFile:
     """Opens a GGUF file.
 
     source: a path, or the bytes of a file (``bytes``, ``mmap``, an array). For a split model, the path of any
@@ -600,17 +600,20 @@ def open(source: Any, *, part: bool = False) -> GGUFFile:
         ``split.count`` and ``split.tensors.count`` mark a file as a part. File names,
         ``NAME-00001-of-00003.gguf``, locate the other parts.
     part: open only this part of a split model, for inspection. By default a missing part is an error.
+    writable: arrays over a file that is given by its path can be written. The writes stay in the memory of this
+        process: the file does not change.
 
     Raises :class:`FileError` for an invalid file, with the field and its offset. It also raises it for an
     incomplete file or model, and for a file of another kind (a Git LFS pointer, a web page, a
     checkpoint). Raises OSError if the file cannot be read.
     """
     expect_bool(part, "open: part")
+    expect_bool(writable, "open: writable")
     if isinstance(source, (str, os.PathLike)):
         path = os.fsdecode(source)
         expect_path(path, "open: source")
-        first = Part(map_file(path), path, path)
-        return GGUFFile([first] if part else parts_of(first, path), path)
+        first = Part(map_file(path, writable=writable), path, path)
+        return GGUFFile([first] if part else parts_of(first, path, writable), path)
     if isinstance(source, np.ndarray):
         if not source.flags.c_contiguous or source.dtype.hasobject:
             raise InvalidArgumentError("open: the array must be C-contiguous, and hold bytes or numbers")

@@ -76,7 +76,7 @@ def is_one_of_several(part: Part) -> bool:
     return (_number(part, "split.count") or 0) > 1
 
 
-def parts_of(first: Part, path: str | None) -> list[Part]:
+def parts_of(first: Part, path: str | None, writable: bool = False) -> list[Part]:
     """All parts of the model that a file belongs to, in order. For a whole model: only the file itself.
 
     path: path of the file; None if the file is in memory and so has no other parts beside it
@@ -96,7 +96,7 @@ def parts_of(first: Part, path: str | None) -> list[Part]:
     paths = [f"{found[1]}-{i:05d}-of-{found[3]}{found[4]}" for i in range(1, int(found[3]) + 1)]
     own = int(found[2]) - 1
     _check_numbers(first, own, len(paths))
-    parts = [first if i == own else _sibling(p, first, len(paths)) for i, p in enumerate(paths)]
+    parts = [first if i == own else _sibling(p, first, len(paths), writable) for i, p in enumerate(paths)]
     for i, part in enumerate(parts):
         _check_numbers(part, i, len(parts))
     _check_total(parts)
@@ -108,9 +108,9 @@ def _of_all(part: Part) -> str:
     return "" if total is None else f" of {total}"
 
 
-def _sibling(path: str, first: Part, count: int) -> Part:
+def _sibling(path: str, first: Part, count: int, writable: bool) -> Part:
     try:
-        return Part(map_file(path), path, path)
+        return Part(map_file(path, writable=writable), path, path)
     except FileNotFoundError:
         raise FileError(f"{first.name}: a split model of {count} parts, of which {path} is missing. {_ALONE}") from None
 

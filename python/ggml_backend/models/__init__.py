@@ -1,4 +1,4 @@
-"""Whole models from GGUF files: chat, generate, embed, transcribe.
+"""Whole models from GGUF files: chat, generate, embed, transcribe::
 
     from ggml_backend.models import load
 

@@ -73,6 +73,6 @@ def triu(a: Tensor, k: int = 0) -> Tensor:
 def solve_tri(a: Tensor, b: Tensor) -> Tensor:
     """``x`` with ``tril(a) @ x = b``: ``a (..., n, n)`` and ``b (..., n, m)`` give ``(..., n, m)``.
 
-    What lies above the diagonal of ``a`` is not read. A 0 on the diagonal gives infinities or NaN.
+    Elements above the diagonal of ``a`` are not read. A 0 on the diagonal gives infinities or NaN.
     """
     return build("solve_tri", lib.ggml_solve_tri, (a, b), True, True, False)

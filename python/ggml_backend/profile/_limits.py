@@ -67,8 +67,8 @@ class Presence:
 
     @property
     def share(self) -> float:
-        """The share of the processors that this process got, at most 1. It is 1 if nothing was
-        measured."""
+        """The share of the processors that this process got, at most 1; 1 before the first
+        measurement."""
         return min(self.had / self.possible, 1.0) if self.possible else 1.0
 
 

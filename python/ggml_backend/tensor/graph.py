@@ -10,14 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._base.errors import NOT_GIVEN, StateError, check, expect, expect_function, non_null, raise_last
+from .._base.errors import (
+    NOT_GIVEN,
+    InvalidArgumentError,
+    StateError,
+    check,
+    expect,
+    expect_function,
+    non_null,
+    raise_last,
+)
 from .._base.errors.messages import UnknownKey, kind_of, made_by
 from .._base.files import read_text
 from .._base.handles import ContextCore, Core, Holders, Local, fail, handles_of, new_handle
 from .._base.text import MAX_NAME, as_name, count, markup, shorter
 from .._ffi import ffi, lib
 from ..backend.backend import Backend, BackendCore
-from ._arrays import read_device, widened
+from ._arrays import layout, read_device, widened
 from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
 from .tensor import Tensor
 
@@ -25,11 +34,13 @@ if TYPE_CHECKING:
     from ..profile.profile import Profile
     from .context import Context
 
-__all__ = ["Comparison", "Context", "Graph"]
+__all__ = ["Comparison", "Context", "Function", "Graph"]
 
 _SHOWN = 50  # nodes shown at each end of a graph in a notebook
 ABORTED: int = lib.GGML_STATUS_ABORTED
 _compute = lib.gbpy_graph_compute
+_compute_in = lib.gbpy_graph_compute_in
+_from_buffer = ffi.from_buffer
 _NULL = ffi.NULL
 
 
@@ -199,6 +210,18 @@ class Graph(Local):
             )
         raise_last("Graph.compute", status)
 
+    def function(self, backend: Backend, *tensors: Tensor) -> Function:
+        """The graph as a function of arrays, in whose memory it computes. Nothing is copied::
+
+            f = graph.function(cpu, x, y)
+            f(array, result)  # computes y from x, in these two arrays
+
+        backend: a CPU backend
+        tensors: inputs and results of the graph that have no memory, and are no views or constants. The
+            function takes an array for each. Other tensors of the graph must have memory when you call it.
+        """
+        return Function(self, backend, tensors)
+
     def profile(self, *, max_records: int = 1 << 20) -> Profile:
         """Starts a profile of the runs of this graph by :meth:`compute`, or by a scheduler without its own profile.
 
@@ -332,6 +355,83 @@ class Graph(Local):
             return "<Graph closed>"
         outputs = ", ".join(t.describe() for t in self._outputs)
         return f"<Graph {count(core.ptr.n_nodes, 'node')}, {count(core.ptr.n_leafs, 'leaf')}, outputs: {outputs}>"
+
+
+class Function(Local):
+    """A graph as a function of arrays. :meth:`Graph.function` makes functions.
+
+    Each array has the shape and dtype that ``Tensor.numpy()`` gives: bfloat16 as uint16 bits, quantized
+    formats as uint8 rows. It is C-contiguous, and writable if the graph writes its tensor. During a call the
+    tensors lie in the arrays. Afterwards they have no memory.
+
+    Several threads may call a function. They wait for each other.
+    """
+
+    __slots__ = ("_backend", "_graph", "_pointers", "_tensors", "_type", "_wanted")
+
+    def __init__(
+        self, graph: Graph = NOT_GIVEN, backend: Backend = NOT_GIVEN, tensors: tuple[Tensor, ...] = ()
+    ) -> None:
+        made_by(graph, Graph, "Function", "graph.function(backend, x, y)")
+        core = graph._live()
+        expect(backend, Backend, "Graph.function: backend")
+        backend._cpu()
+        if core.customs:
+            raise InvalidArgumentError("Graph.function: the graph has an operation in Python (gb.ops.custom)")
+        for t in tensors:
+            expect(t, Tensor, "Graph.function: each tensor")
+        n = len(tensors)
+        self._graph, self._backend, self._tensors = graph, backend, tensors
+        self._pointers: Any = ffi.new("struct ggml_tensor *[]", [t._live() for t in tensors])
+        self._type: Any = ffi.typeof(f"void *[{n}]")
+        written = ffi.new("bool[]", n)
+        status = lib.gbpy_graph_check_lent(core.h, self._pointers, written, n)
+        if status:
+            raise_last("Graph.function", status)
+        self._wanted: list[tuple[tuple[int, ...], np.dtype[Any], bool]] = [
+            (layout(t._p, t.dtype)[0], t.dtype.numpy, bool(writes)) for t, writes in zip(tensors, written, strict=True)
+        ]
+
+    def __call__(self, *arrays: np.ndarray[Any, Any]) -> bool:
+        """Computes. Returns True, or False if :meth:`Backend.stop` ended the run early."""
+        if len(arrays) != len(self._wanted):
+            raise TypeError(f"Graph.function: takes {count(len(self._wanted), 'array')}, not {len(arrays)}")
+        data = ffi.new(self._type)
+        for i, (shape, dtype, writes) in enumerate(self._wanted):
+            array = arrays[i]
+            if (
+                type(array) is not np.ndarray
+                or array.shape != shape
+                or array.dtype != dtype
+                or not (array.flags.carray if writes else array.flags.c_contiguous)
+            ):
+                raise self._refuse(i, array)
+            data[i] = _from_buffer(array)
+        core, device = self._graph._live(), self._backend._live()
+        status = _compute_in(core.h, device.h, self._pointers, data, len(arrays))
+        if status == 0:
+            return True
+        if status == ABORTED:
+            return False
+        raise_last("Graph.function", status)
+
+    def _refuse(self, i: int, array: object) -> Exception:
+        """The reason why an array cannot be the memory of tensor ``i``."""
+        shape, dtype, _ = self._wanted[i]
+        what = f"Graph.function: {self._tensors[i].describe()}"
+        if type(array) is not np.ndarray:
+            return TypeError(f"{what} takes a NumPy array, not {kind_of(array)}")
+        if array.shape != shape or array.dtype != dtype:
+            return InvalidArgumentError(
+                f"{what} takes an array of {dtype} and shape {shape}, not of {array.dtype} and shape {array.shape}"
+            )
+        why = "C-contiguous" if not array.flags.c_contiguous else "aligned" if array.flags.writeable else "writable"
+        return InvalidArgumentError(f"{what}: the array is not {why}")
+
+    def __repr__(self) -> str:
+        if self._graph._ctx._core is None:
+            return "<Function closed>"
+        return f"<Function of {', '.join(t.describe() for t in self._tensors)}>"
 
 
 class CopyCore(Core):

@@ -27,7 +27,7 @@ static bool meddle(struct ggml_tensor * t, bool ask, void * user_data) {
     return !ask || t == m->at;
 }
 
-static void take_back(struct place * p) { OK(ggml_backend_sched_set_eval_callback(p->sched, NULL, NULL)); }
+static void undo_build(struct place * p) { OK(ggml_backend_sched_set_eval_callback(p->sched, NULL, NULL)); }
 
 static void wait_for_all(struct place * p) { OK(ggml_backend_sched_synchronize(p->sched)); }
 
@@ -54,7 +54,7 @@ static void callback_ends_itself(void) {
     OPEN(p, "SIM CPU");
     struct meddler m;
     struct ggml_tensor * last;
-    CHECK_INT(compute_meddled(&p, take_back, &m, &last), GGML_STATUS_SUCCESS);
+    CHECK_INT(compute_meddled(&p, undo_build, &m, &last), GGML_STATUS_SUCCESS);
     CHECK_INT(m.n_calls, 2); // asked about and shown the first node, then never again
     CHECK_AT(last, 3, 0.25f);
     close_place(&p);

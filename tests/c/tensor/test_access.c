@@ -216,7 +216,7 @@ static void device_memory(void) {
     float elsewhere[4] = { 7, 7, 7, 7 };
     t->data = elsewhere; // v looks at the old place
     CHECK(ggml_get_f32_1d(t, 0) == 7.0f && ggml_get_f32_1d(v, 0) == 0.0f);
-    CHECK_ERROR(GGML_STATUS_INVALID_STATE, "is a view of 'w', which was moved since");
+    CHECK_ERROR(GGML_STATUS_INVALID_STATE, "is a view of 'w', which has moved");
     ggml_free(ctx);
 }
 

@@ -66,7 +66,7 @@ static void refused_shapes(void) {
     CHECK(ggml_new_tensor_1d(ctx, (enum ggml_type) 5, 32) == NULL);
     CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_COUNT, 32) == NULL);
     CHECK(ggml_new_tensor_1d(ctx, (enum ggml_type) - 7, 32) == NULL);
-    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "-7 is no valid type");
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "-7 is not a valid type");
     const int64_t ne[5] = { 1, 1, 1, 1, 1 };
     CHECK(ggml_new_tensor(ctx, GGML_TYPE_F32, 0, ne) == NULL);
     CHECK(ggml_new_tensor(ctx, GGML_TYPE_F32, 5, ne) == NULL);

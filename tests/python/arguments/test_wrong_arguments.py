@@ -103,7 +103,7 @@ class World:
             "Buffer": self.cpu.allocate(4096), "Scheduler": self.sched, "Event": gb.backend.Event(self.sim),
             "Plan": self.plan, "Trace": self.trace, "Profile": self.profile,
             "ProfileTable": self.profile.table(limits=False),
-            "ProfileComparison": self.profile.compare(self.profile),
+            "ProfileComparison": self.profile.compare(self.profile), "Function": self.graph.function(self.cpu),
             "TensorAllocator": gb.sched.TensorAllocator(self.cpu, 4096),
             "GraphAllocator": gb.sched.GraphAllocator(self.cpu),
             "DType": gb.dtypes.q4_0,

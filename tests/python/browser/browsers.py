@@ -27,7 +27,7 @@ def _programs() -> dict[str, str | None]:
 
 
 def missing() -> str:
-    """The programs and packages that are not installed; "" if none is missing."""
+    """The programs and packages that are not installed, as text; "" if all are."""
     lacking = [name for name, path in _programs().items() if path is None]
     try:
         import selenium.webdriver  # noqa: F401

@@ -156,7 +156,7 @@ def test_the_algorithm_of_a_product(backend):
         found = algorithm_of(product, "scalar")
         assert found.name == "byte_dots"
         assert dict(found.declined)["short_q8_0"] == "the weights are not q8_0"
-        with pytest.raises(gb.errors.InvalidArgumentError, match="ADD is no product"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match="ADD is not a product"):
             algorithm_of(product + product, "scalar")
     cases = list(product_cases(backend, Known(), [gb.float32], quick=True))  # type: ignore[arg-type]
     taken = {c.name.split()[-1]: c.algorithm for c in cases}

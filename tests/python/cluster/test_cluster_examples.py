@@ -8,29 +8,33 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+import small_models as sm
 from ggml_backend._ffi import lib
 from ggml_backend.cluster import LocalNetwork, simulated
 from source_tree import in_tree
 
 pytestmark = pytest.mark.slow
 
-ROOT = in_tree("examples").parent
-sys.path[0:0] = [str(ROOT), str(in_tree("tests/python/docs"))]
-import test_llama  # noqa: E402
+sys.path.insert(0, str(in_tree("examples").parent))
 from examples.embed import model as embed_model  # noqa: E402
-from examples.llama.model import Llama, Sampler  # noqa: E402
+from examples.text_on_cluster import write  # noqa: E402
 
-PROMPT, TOKENS = test_llama.IDS[:9], 24
+PROMPT, TOKENS = [40, 51, 33, 60, 77], 24
+OPTIONS = {"n_ctx": 64, "n_threads": 1, "cache": "float32"}
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    return test_llama.write(tmp_path_factory.mktemp("llama") / "tiny.gguf", test_llama.random_weights())
+    path = tmp_path_factory.mktemp("models") / "llama.gguf"
+    sm.write(path, sm.SMALL["llama"])
+    return path
 
 
 @pytest.fixture(scope="module")
 def wanted(file):
-    return list(Llama(file, ["CPU"], n_threads=1).generate(PROMPT, Sampler(), TOKENS))
+    text = "".join(write(file, PROMPT, lambda: ["CPU"], TOKENS, **OPTIONS))
+    assert len(text) == TOKENS
+    return text
 
 
 def names(cluster):
@@ -40,36 +44,39 @@ def names(cluster):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_text_over_ranks_is_the_same(file, wanted, ranks):
     with simulated(ranks) as cluster:
-        model = Llama(file, names(cluster), n_threads=1)
-        assert list(model.generate(PROMPT, Sampler(), TOKENS)) == wanted
+        assert "".join(write(file, PROMPT, lambda: names(cluster), TOKENS, **OPTIONS)) == wanted
 
 
 @contextmanager
 def text_with_losses(file, deaths):
-    """The model and its text over two ranks. ``deaths``: the number of tokens after which a rank is
-    killed -> the rank"""
-    network = LocalNetwork(3)
+    """The text over two ranks, and the devices of each model that wrote it. ``deaths``: the number of tokens after
+    which a rank is killed -> the rank"""
+    network, used = LocalNetwork(3), []
     with simulated(3, network=network, deadline=5) as cluster:
-        model = Llama(file, names(cluster), n_threads=1, survivors=lambda: names(cluster))
-        text = []
-        for token in model.generate(PROMPT, Sampler(), TOKENS):
-            text.append(token)
+
+        def devices():
+            used.append(names(cluster))
+            return used[-1]
+
+        text = ""
+        for piece in write(file, PROMPT, devices, TOKENS, **OPTIONS):
+            text += piece
             if len(text) in deaths:
-                network.kill(deaths[len(text)])
-        yield model, text
+                network.kill(deaths.pop(len(text)))
+        yield text, used
 
 
 @pytest.mark.parametrize("at", [1, 5, 17])
 @pytest.mark.parametrize("dead", [1, 2])
 def test_a_text_survives_the_loss_of_a_rank(file, wanted, at, dead):
-    with text_with_losses(file, {at: dead}) as (model, text):
+    with text_with_losses(file, {at: dead}) as (text, used):
         assert text == wanted
-        assert [b.name for b in model.backends] == [f"MPI{3 - dead}:CPU", "CPU"]
+        assert used == [["MPI1:CPU", "MPI2:CPU", "CPU"], [f"MPI{3 - dead}:CPU", "CPU"]]
 
 
 def test_a_text_survives_the_loss_of_all_ranks(file, wanted):
-    with text_with_losses(file, {3: 1, 8: 2}) as (model, text):
-        assert text == wanted and [b.name for b in model.backends] == ["CPU"]
+    with text_with_losses(file, {3: 1, 8: 2}) as (text, used):
+        assert text == wanted and used[-1] == ["CPU"]
 
 
 @pytest.mark.skipif(

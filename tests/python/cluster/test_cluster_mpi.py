@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+import small_models
 from described import write_llama
 from ggml_backend.cli import main
 from source_tree import in_tree
@@ -204,10 +205,8 @@ def test_a_rank_is_lost_within_a_long_message_to_rank_0(how):
 
 @ulfm
 def test_a_text_survives_the_loss_of_a_rank(tmp_path):
-    sys.path.insert(0, str(in_tree("tests/python/docs")))
-    import test_llama
-
-    path = test_llama.write(tmp_path / "tiny.gguf", test_llama.random_weights())
+    path = tmp_path / "llama.gguf"
+    small_models.write(path, small_models.SMALL["llama"])
     fine(run(3, "text", str(path), str(in_tree("examples").parent), ft=True))
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+import ggml_backend as gb
+import small_models as sm
 from array_devices import TEXTS
+from ggml_backend.models import TextModel
 from source_tree import in_tree
 
 pytestmark = pytest.mark.slow
 
 ROOT = in_tree("examples").parent
-sys.path[:0] = [str(ROOT), str(Path(__file__).parents[1] / "docs")]
+sys.path.insert(0, str(ROOT))
 from examples.embed.model import MODEL_PACKAGE, Embedder  # noqa: E402
-from examples.llama.model import Llama, Sampler  # noqa: E402
-from test_llama import IDS, random_weights, write  # noqa: E402
 
 SENTENCES = ["The cat sits on the windowsill.", "A kitten looks at sparrows.", "Borrowing money has become dear.", "Hi"]
 
@@ -53,35 +53,38 @@ def test_embeddings_with_packed_and_widened_weights(text, exact):
         assert (vectors * exact).sum(1).min() >= 0.9995
 
 
-def generated(path: Path, devices: tuple[str, ...]) -> tuple[list[int], set[str]]:
-    model = Llama(path, devices, n_threads=2)
-    text = list(model.generate(IDS[:9], Sampler(temperature=0), 30))
-    return text, {s.backend for s in model.scheduler.splits}
+IDS = np.random.default_rng(5).integers(32, sm.VOCAB, 12).tolist()
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_llama_over_two_devices_writes_the_text_of_the_cpu(text, dtype, tmp_path):
-    path = write(tmp_path / "tiny.gguf", random_weights(), dtype)
-    want, _ = generated(path, ("CPU",))
-    got, used = generated(path, (text, "CPU"))
-    assert got == want and len(want) == 30
-    assert any(name.startswith("ARRAY") for name in used)
+    path = tmp_path / "tiny.gguf"
+    sm.write(path, sm.SMALL["llama"], dtype=dtype)
+
+    def generated(devices: tuple[str, ...]) -> list[int]:
+        with TextModel(path, devices, n_threads=2, n_ctx=64) as model:
+            model.tokenizer.stops = frozenset()
+            written = model.generate(IDS, max_tokens=30)
+            list(written)
+            if len(devices) > 1:
+                assert any(s.backend.startswith("ARRAY") for s in model._open().splits)
+        return written.tokens
+
+    want = generated(("CPU",))
+    assert generated((text, "CPU")) == want and len(want) == 30
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_logits_with_quantized_weights(text, tmp_path):
-    """Logits equal those of the CPU with the same weights as float32, because ARRAY rounds
-    nothing."""
-    import ggml_backend as gb
-
-    weights = random_weights()
-    rounded = {
-        name: gb.dequantize(gb.quantize(array, "q8_0"), "q8_0") if array.ndim == 2 else array
-        for name, array in weights.items()
-    }
-    packed = write(tmp_path / "packed.gguf", weights, "q8_0")
-    wide = write(tmp_path / "wide.gguf", rounded, "f32")
-    got = Llama(packed, (text,), n_threads=2).logits(IDS[:12])
-    want = Llama(wide, ("CPU",), n_threads=2).logits(IDS[:12])
-    np.testing.assert_allclose(got, want, rtol=0, atol=2e-3)
+    """Logits equal those of float32 weights with the same values: ARRAY rounds nothing, and the CPU with "f32"."""
+    sm.write(tmp_path / "packed.gguf", sm.SMALL["llama"], dtype="q8_0")
+    with gb.gguf.open(tmp_path / "packed.gguf") as packed, gb.gguf.Writer(tmp_path / "wide.gguf") as wide:
+        wide.copy_from(packed, tensors=False)
+        for name, tensor in packed.tensors.items():
+            wide.add_tensor(name, tensor.dequantize())
+    logits = []
+    for path, device in (("packed.gguf", text), ("wide.gguf", "CPU")):
+        with TextModel(tmp_path / path, (device,), n_threads=2, n_ctx=64, cache="float32", precision="f32") as model:
+            logits.append(model.logits(IDS))
+    np.testing.assert_allclose(*logits, rtol=0, atol=2e-3)

@@ -80,7 +80,7 @@ NOT_RUN = {
     ("docs/howto/start-cluster.md", "#!/bin/sh"): "needs Slurm",
     ("docs/howto/start-cluster.md", "mpiexec -n 4 --hostfile"): "needs several hosts",
     ("docs/CUDA.md", "cmake -S . -B build -D"): BUILD,
-    ("docs/design/cuda.md", "cmake -S . -B build/emulation"): BUILD,
+    ("docs/design/cuda-emulation.md", "cmake -S . -B build/emulation"): BUILD,
     ("docs/CUDA.md", "ggml_backend_cuda_init"): "C, tested in tests/cuda",
     ("docs/CUDA.md", "CUDA: no device"): "the message of a driver",
     ("docs/howto/real-models.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",

@@ -35,6 +35,7 @@ def extension(name: str) -> ModuleType:
 def test_the_reference_has_every_public_name_once():
     named: list[str] = []
     for text in REFERENCE.values():
+        text = extension("operations").expand(text)
         text = re.sub(r"^\.\. currentmodule:: ggml_backend\.cluster\n.*?^```", "", text, flags=re.M | re.S)
         named += re.findall(r"^\.\. auto(?:class|function|exception|data):: (?:[\w.]+\.)?(\w+)$", text, re.M)
         named += re.findall(r"^\| `gb\.dtypes\.(\w+)` ", text, re.M)
@@ -46,6 +47,16 @@ def test_the_reference_has_every_public_name_once():
         if path.split(".")[1] not in {*whole, "cluster"} and f"gb.{name}" not in MODULES
     }  # fmt: skip
     assert sorted(named) == sorted((public | {"Cluster", "start"}) - {"__version__"} - second)
+
+
+LIMIT = 150  # lines of a page
+
+
+def test_pages_are_short():
+    """A page of user documents has at most 150 lines. A longer one is two pages, or a list that a script writes."""
+    pages = [in_tree("README.md"), *DOCS.glob("**/*.md")]
+    long = {str(p.relative_to(DOCS.parent)): n for p in pages if (n := len(p.read_text("utf-8").splitlines())) > LIMIT}
+    assert long == {}
 
 
 def test_the_table_of_data_types_is_true():
@@ -177,7 +188,7 @@ def test_links_are_rewritten(written: str, shown: str) -> None:
 
 
 def test_every_example_has_a_page() -> None:
-    code = {p for p in (DOCS.parent / "examples").rglob("*") if p.suffix in {".py", ".c", ".h", ".ipynb", ".toml"}}
+    code = {p for p in (DOCS.parent / "examples").rglob("*") if p.suffix in {".py", ".c", ".h", ".toml"}}
     shared = {DOCS.parent / "examples" / "command.py"}
     assert code - shared <= set(links.linked_files(DOCS))
 

@@ -444,6 +444,16 @@ def _(w: Scene) -> None:
             raise Wrong(f"compare: {node}")
 
 
+@operation("function")
+def _(w: Scene) -> None:
+    ctx = gb.Context()
+    x = ctx.tensor((4, N))
+    function = ctx.graph(y := x * 2.0).function(w.cpu, x, y)
+    result = np.empty((4, N), np.float32)
+    if function(np.full((4, N), 2, np.float32), result):
+        valid("function", result, 4)
+
+
 @operation("copy graph")
 def _(w: Scene) -> None:
     copy = w.own_graph.copy(w.cpu)

@@ -74,7 +74,7 @@ def test_star_import_hides_no_builtins():
 
 
 def test_the_top_level_is_small():
-    """What a newcomer sees: about twenty classes, functions and types, and the submodules with the rest."""
+    """A newcomer sees about twenty classes, functions and types, and the submodules with the rest."""
     public = [name for name in dir(gb) if not name.startswith("__")]
     assert public == sorted({*gb.__all__} - {"__version__"})
     modules = [name for name in public if inspect.ismodule(getattr(gb, name))]

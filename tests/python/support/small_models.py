@@ -132,15 +132,16 @@ def keys_of(s: Small) -> dict[str, Any]:
     return {**found, **s.keys}
 
 
-def write(path: Any, s: Small, seed: int = 0, **changes: Any) -> None:
-    """A file of this architecture. changes: keys of other values, with ``__`` for dots; None leaves a key out."""
+def write(path: Any, s: Small, seed: int = 0, dtype: str = "f32", **changes: Any) -> None:
+    """A file of this architecture. dtype: of its matrices. changes: keys of other values, with ``__`` for dots; None
+    leaves a key out."""
     with gb.gguf.Writer(path) as writer:
         keys = {**keys_of(s), **{k.replace("__", "."): v for k, v in changes.items()}}
         for key, value in keys.items():
             if value is not None:
                 writer.add(key, value)
         for name, x in weights_of(s, seed).items():
-            writer.add_tensor(name, x)
+            writer.add_tensor(name, x, dtype=gb.dtypes.as_dtype(dtype) if x.ndim > 1 else gb.float32)
 
 
 def rms(x: Array, w: Array) -> Array:

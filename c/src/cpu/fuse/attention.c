@@ -17,11 +17,11 @@
 #include "cpu/ops/attention_tiles.h"
 #include "ggml-backend-impl.h"
 
-struct chain { // the part that was matched so far
+struct chain { // the part of the chain that was matched so far
     struct ggml_tensor * const * nodes;
     int n, length;
     struct gb_attention a;
-    const struct ggml_tensor * permuted; // of the second product, if a copy follows; else NULL
+    const struct ggml_tensor * permuted; // of the second product, if a copy follows it; else NULL
 };
 
 // ------------------------------------------------------------------------------------------------------------ matching
@@ -78,8 +78,8 @@ static bool add_node(struct gb_attention * a, const struct ggml_tensor * node, c
                                                                              : false);
 }
 
-// With a large factor, products could overflow: the softmax operator multiplies in double, this
-// step in f32.
+// A large factor could overflow, because the softmax operator multiplies in double and this step in
+// f32.
 static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * node, const struct ggml_tensor * before) {
     const struct ggml_tensor * mask = node->src[1];
     const float scale = gb_op_param_f32(node, 0);

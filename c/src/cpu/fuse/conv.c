@@ -1,21 +1,22 @@
-// fuse/conv.c - fuses convolutions with the nodes behind them.
+// fuse/conv.c - fuses convolutions with the nodes after them.
 //
-//     columns:      IM2COL [CPY] MUL_MAT
-//     convolution:  CONV_2D | CONV_2D_DW | CONV_3D  [ADD | SUB | MUL | DIV | SCALE | UNARY | ...]+
+//    columns:      IM2COL [CPY] MUL_MAT
+//    convolution:  CONV_2D | CONV_2D_DW | CONV_3D  [ADD | SUB | MUL | DIV | SCALE | UNARY | ...]+
 //
-// columns computes the forms of early 2024 in one step, and never stores the columns. It rounds the input as IM2COL
-// does. Results agree with the unfused ones within the rounding of a float sum.
+// columns computes the convolutions of early 2024 in one step, and never stores the columns. It
+// rounds the input like IM2COL. Results agree with the unfused ones within the rounding of a float
+// sum.
 //
-// The operators behind a convolution are applied to rows of positions as soon as these are complete.
-// One number for each channel is a shared operand (stages.h).
+// The operators after a convolution are applied to rows of positions as soon as these are complete.
+// An operand with one number for each channel is a shared operand (stages.h).
 #include "cpu/fuse/stages.h"
 #include "cpu/ops/conv/conv.h"
 #include "ggml-backend-impl.h"
 
 // ------------------------------------------------------------------------------------------------------------- columns
 
-// The kernel of the product, if its other operand is the rows as a whole; NULL: it is another product. `depthwise`: the
-// rows of each channel meet a kernel of their own.
+// The kernel of the product, if its other operand is all of the rows. NULL if it is another
+// product. `depthwise`: the rows of each channel are multiplied by a separate kernel.
 static const struct ggml_tensor * kernel_of(const struct ggml_tensor * rows, const struct ggml_tensor * product,
     bool depthwise) {
     const struct ggml_tensor * seen = product->src[depthwise ? 1 : 0];
@@ -57,7 +58,7 @@ static struct gb_conv_job columns_job(struct ggml_tensor * const * nodes, int n)
     }
     kernel = kernel_of(rows, product, true);
     struct gb_conv_job j = gb_conv_job_of_columns(columns, product, kernel);
-    j.groups = kernel->ne[2]; // channels, which IM2COL takes for images
+    j.groups = kernel->ne[2]; // channels, which IM2COL treats as images
     j.oc = 1;
     j.batches /= j.groups;
     j.x_channel = j.x_batch;
@@ -77,8 +78,8 @@ static size_t columns_work(struct ggml_tensor * const * nodes, int n, int n_task
     return gb_conv_work_size(&j, n_tasks);
 }
 
-// The memory of the product can be that of the input, which nobody reads after IM2COL. Results then go to the memory of
-// the columns first.
+// The product may share the memory of the input, which no node reads after IM2COL. Results then go
+// to the memory of the columns first.
 static bool is_apart(struct ggml_tensor * const * nodes, int n) {
     return gb_fuse_is_disjoint(nodes[n - 1], nodes[0]->src[1]);
 }
@@ -129,7 +130,7 @@ const struct gb_fusion gb_fusion_columns = {
 
 // --------------------------------------------------------------------------------------------------------- convolution
 
-struct convolution { // the convolution and what follows it
+struct convolution { // the convolution and the operators after it
     struct gb_conv_epilogue epilogue;
     struct gb_fuse_stages stages;
 };

@@ -28,7 +28,7 @@ const char * gb_fusion_name(enum gb_fusion_kind kind) {
     return names[kind];
 }
 
-// Names from the time when only the CPU backend had this switch.
+// The older names from when only the CPU backend had this switch.
 
 bool ggml_cpu_get_fusion(void) { return ggml_graph_get_fusion(); }
 

@@ -8,11 +8,11 @@
 //   rows.c       operators on rows: a few rows at a time through all of them
 //   fuse.c       the list of these kinds; memory.c: whether tensors share memory
 //
-// Which results are stored. The program may read a tensor in its own memory, so each such node is
-// computed and stored. Fusion then only avoids reading the result again. A result that a planner of
-// the whole graph placed is dead after its last reader, unless it is an output. The planner marks
-// results that one source of one node reads (gb_tensor_is_read_once). If that reader is in the same
-// fused step, the result need not be stored.
+// The rules for stored results are these. The program may read a tensor in its own memory, so a
+// node in such memory is computed and stored. Fusion then only avoids reading the result again. A
+// result that a planner of the whole graph placed is dead after its last reader, unless it is an
+// output. The planner marks results that one source of one node reads (gb_tensor_is_read_once). If
+// that reader is in the same fused step, the result need not be stored.
 //
 // The sources of the last node of a part of a graph are always stored. Scheduler callbacks, and
 // programs that compute a view of a graph, read them there. Programs of early 2024 also read
@@ -42,14 +42,14 @@ enum gb_fusion_kind {
 
 struct gb_fusion {
     // The number of nodes, from the first of n on, that one step can compute together, at most
-    // GB_FUSE_MAX. 0: none. Depends on the structure only.
+    // GB_FUSE_MAX. 0 if there is none. Depends on the structure only.
     int (*length)(struct ggml_tensor * const * nodes, int n);
     int (*n_tasks)(struct ggml_tensor * const * nodes, int n, int n_threads);
     size_t (*work_size)(struct ggml_tensor * const * nodes, int n, int n_tasks);
     // True if the fused step computes the same results with the memory of this run.
     bool (*is_safe)(struct ggml_tensor * const * nodes, int n);
     void (*run)(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n);
-    // True if the step leaves some result out, with the memory of this run. NULL: never.
+    // True if the step does not store some result, with the memory of this run. NULL: never.
     bool (*leaves_out)(struct ggml_tensor * const * nodes, int n);
     bool may_end; // may leave out sources of the last node of a whole graph
 };

@@ -5,7 +5,7 @@
 
 #include "cpu/fuse/fuse.h"
 
-// One definition each, in the file of that name.
+// Each is defined in the file of its name.
 extern const struct gb_fusion gb_fusion_attention, gb_fusion_product, gb_fusion_columns, gb_fusion_convolution,
     gb_fusion_rope, gb_fusion_rows;
 

@@ -3,8 +3,9 @@
 //
 //     MUL_MAT [ADD | SUB | MUL | DIV | SCALE | UNARY | CLAMP | LEAKY_RELU | SQR | SQRT | LOG]+
 //
-// They are applied to parts of rows as soon as the product has completed them (gb_gemm_epilogue). A row that all rows
-// share is a shared operand (stages.h).
+// The operators are applied to parts of rows as soon as the product has completed them
+// (gb_gemm_epilogue). An operand of one row, which repeats over all rows, is a shared operand
+// (stages.h).
 //
 // Only results that fit into caches are fused. The fusion saves a barrier. But a product completes
 // rows in pieces, and pieces are slower to read from memory than whole rows.
@@ -13,7 +14,7 @@
 
 enum { ELEMENTS_MAX = 1 << 17 }; // of a result
 
-struct product { // the product and what follows it
+struct product { // the product and the operators after it
     struct gb_gemm_epilogue epilogue;
     struct gb_fuse_stages stages;
 };

@@ -4,13 +4,13 @@
 //     ROPE [RESHAPE | PERMUTE] CPY or CONT
 //
 // The rotated tensor is not stored, so no other code may read it. The copy holds the same bits as
-// without fusion: each row is rotated in floats and then stored like a copy.
+// without fusion: each row is rotated in floats and then stored as the copy would store it.
 #include "cpu/fuse/fusions.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/rope.h"
 #include "ggml-backend-impl.h"
 
-// Describes the copy's memory with the shape of the rotated tensor. False: strides cannot express
+// Describes the copy's memory with the shape of the rotated tensor. False: no strides can express
 // the order of the elements.
 static bool target_of(struct ggml_tensor * out, const struct ggml_tensor * rope, const struct ggml_tensor * copy) {
     const struct ggml_tensor * view = copy->src[0];

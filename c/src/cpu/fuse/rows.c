@@ -2,13 +2,13 @@
 //
 // An operator that works on rows (normalisation, mask, softmax, elementwise) reads only the same
 // row of the previous node. So a thread computes a few rows through all nodes of a group while the
-// rows lie in the nearest cache. A group needs one barrier instead of one for each node.
+// rows are in the nearest cache. A group needs one barrier instead of one for each node.
 //
-// Invariant: the operator of each node computes and stores its result, with the same bits as
-// without fusion. Exception: if a norm, its weight and its bias have the same memory, one pass
-// computes them, and only the last result is stored.
+// Invariant: each node computes and stores its result, with the same bits as without fusion.
+// Exception: if a norm, its weight and its bias have the same memory, one pass computes them, and
+// only the last result is stored.
 //
-// Rows of a group must not disturb each other: is_safe looks at the memory.
+// Rows of a group must not overlap in memory, which is_safe checks.
 #include "cpu/fuse/fusions.h"
 #include "cpu/ops/elements.h"
 
@@ -26,7 +26,7 @@ static bool is_aligned(const struct ggml_tensor * t, const struct ggml_tensor * 
     return gb_fuse_is_dense(t) && gb_same_ne(t, shape);
 }
 
-// Row i of the shape goes with row i mod t->ne[1] of t.
+// Row i of the shape corresponds to row i mod t->ne[1] of t.
 static bool is_periodic(const struct ggml_tensor * t, const struct ggml_tensor * shape, enum ggml_op op) {
     if (!gb_fuse_is_dense(t) || t->ne[2] != 1 || t->ne[3] != 1 || t->ne[1] < 1) {
         return false;
@@ -79,7 +79,7 @@ static bool rows_are_safe(struct ggml_tensor * const * group, int n) {
                 (b != NULL && !gb_fuse_is_apart(out, b))) {
                 return false;
             }
-            // a repeated row must not be written, even if it is the only row
+            // A repeated row must not be written, even if it is the only row.
             if (b != NULL && !gb_same_ne(b, out) && !gb_fuse_is_disjoint(b, out)) {
                 return false;
             }

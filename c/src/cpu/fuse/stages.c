@@ -1,4 +1,4 @@
-// fuse/stages.c - the elementwise operators behind a product or a convolution.
+// fuse/stages.c - the elementwise operators after a product or a convolution.
 #include "cpu/fuse/stages.h"
 #include "ggml-backend-impl.h"
 

@@ -1,4 +1,4 @@
-// fuse/stages.h - the elementwise operators behind a product or a convolution.
+// fuse/stages.h - the elementwise operators after a product or a convolution.
 //
 // Each operator reads the result of the operator before it. It may also read a tensor of the same
 // shape, or a shared operand, which repeats over the result. Each element goes through the same
@@ -14,7 +14,7 @@ struct gb_fuse_stage {
     const struct ggml_tensor * node;
     gb_map1 * map1; // for one source, or
     gb_map2 * map2; // for two sources
-    const struct ggml_tensor * other; // for two sources: the one that is not the previous result
+    const struct ggml_tensor * other; // for two sources: the source that is not the previous result
     bool swapped; // `other` is src[0]
     bool shared; // `other` repeats
     const char * from; // data of the previous result
@@ -32,14 +32,14 @@ typedef bool gb_fuse_is_shared(const struct ggml_tensor * t, const struct ggml_t
 
 // The number of nodes, nodes[0] included, that form one step. 0 if no operator follows.
 int gb_fuse_stages_length(struct ggml_tensor * const * nodes, int n, gb_fuse_is_shared * is_shared);
-// The operators behind nodes[0]. Results that are not stored take its memory.
+// The operators after nodes[0]. Results that are not stored use its memory.
 struct gb_fuse_stages gb_fuse_stages_of(struct ggml_tensor * const * nodes, int n, gb_fuse_is_shared * is_shared);
 // True if no write overlaps the sources of nodes[0], shared operands, or other elements of operands.
 bool gb_fuse_stages_are_safe(const struct gb_fuse_stages * s, struct ggml_tensor * const * nodes);
 bool gb_fuse_stages_leave_out(const struct gb_fuse_stages * s);
 
-// Applies all operators to n results that begin `at` bytes behind `first`. `shared` returns n elements of a shared
-// operand for them. It may use `room`, which holds n floats.
+// Applies all operators to n results, which begin `at` bytes after `first`. `shared` returns the n
+// elements of a shared operand for them. It may use `room`, which holds n floats.
 typedef const float * gb_fuse_shared_run(const struct ggml_tensor * t, int64_t place, int64_t n, float * room);
 void gb_fuse_stages_run(const struct gb_cpu_call * call, const struct gb_fuse_stages * s, size_t at, int64_t place,
     int64_t n, gb_fuse_shared_run * shared, float * room);

@@ -1,7 +1,8 @@
-// b32.tpl.h - vectors of 32 bytes, whatever the lanes of a level are, and what unpacking does with the fields in them.
+// b32.tpl.h - vectors of 32 bytes, for any number of lanes of a level, and the operations of
+// unpacking on them.
 //
-//   b32_shr, b32_shl  shifts move bits across bytes: callers mask before, or after
-//   b32_lookup        each byte of the index, below 16, through a table
+//   b32_shr, b32_shl  shifts move bits across bytes, so callers mask before or after
+//   b32_lookup        looks up each byte of the index, below 16, in a table
 //   b32_nibbles(p)    the low nibbles of the 16 bytes at p, then the high ones
 //   b32_bits(p, byte) `byte` where one of the 32 bits at p is set, else 0
 //   scaled_8_         y[i] = scale bytes[i] for 8 signed bytes

@@ -1,8 +1,9 @@
-// blocks.tpl.h - rows of floats to blocks of Q8_0 and Q4_0 and back, byte for byte as tensor/quant does it.
+// blocks.tpl.h - converts rows of floats to blocks of Q8_0 and Q4_0 and back, with the same bytes
+// as tensor/quant.
 //
-// Plain loops over the 32 elements of a block, written so that a compiler makes vectors of them: magnitudes are
-// compared as integers (NaN is above all), and rounding is arithmetic. Blocks whose scale f16 holds well are made here,
-// all others by the format's own function.
+// These are plain loops over the 32 elements of a block, which compilers vectorize: magnitudes are
+// compared as integers (NaN is above all), and rounding is arithmetic. Blocks whose scale f16
+// represents well are made here, all others by the format's own function.
 #include <math.h>
 
 #include "base/fp16.h"
@@ -21,7 +22,8 @@ static inline void store_scale_(uint8_t * block, float d) {
     memcpy(block, &h, sizeof(h));
 }
 
-// Is d a normal number in f16, or 0? Scales that are too small, too large, or NaN are not plain.
+// True if d is a normal number in f16, or 0. Scales that are too small, too large, or NaN are not
+// plain.
 static inline bool is_plain_(float d) {
     const float size = d < 0 ? -d : d;
     return (size >= 0x1p-14f && size <= 65504.0f) || size == 0;
@@ -32,7 +34,7 @@ static inline void store_odd_(enum ggml_type type, const float * x, uint8_t * bl
     gb_quant_format_of(type)->from_float(x, block, BLOCK_N);
 }
 
-// The half float at p, of any alignment.
+// The half float at p, at any alignment.
 static inline float half_at_(const uint8_t * p) {
     uint16_t h;
     memcpy(&h, p, sizeof(h));
@@ -60,7 +62,7 @@ static inline uint32_t largest_(const float * restrict x, uint32_t * restrict ma
     return (uint32_t) largest;
 }
 
-// To the nearest, halves away from zero, of |x id| that round to 127 at most.
+// Rounds |x id|, which rounds to 127 at most, to nearest, halves away from zero.
 static inline void to_bytes_(int8_t * restrict q, const float * restrict x, float id) {
     for (int i = 0; i < BLOCK_N; i++) {
         const float v = x[i] * id;

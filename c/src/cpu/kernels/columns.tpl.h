@@ -1,19 +1,20 @@
 // columns.tpl.h - unpacks quantized weights and packs them into a panel of bytes, in one pass.
 //
-// The blocks of V_N columns are transposed as they are, in words of 32 bits, so that a vector holds the same word of
-// each column. Unpacking then works on whole vectors. Levels come out in the order of the panel, four bytes of every
-// column, and scales are a vector, too. Only the stored bits move across lanes: 4.5 bits a weight for Q4_0. Transposing
-// levels would move 8.
+// The blocks of V_N columns are transposed as they are stored, in words of 32 bits, so that a
+// vector holds the same word of each column. Unpacking then works on whole vectors. It gives levels
+// in the order of the panel, four bytes of every column, and scales as a vector. Only the stored
+// bits move across lanes: 4.5 bits a weight for Q4_0. Transposing levels would move 8.
 //
-// pack_columns_q8 (contracts/bytes.h) takes n <= BYTES_NR columns of k <= GB_PACK_COLUMNS_MAX terms. The panel is that
-// of int8.tpl.h. Columns from n on repeat the first. It returns false if the row of the type in formats.def does not
-// say DIRECT, or if it would not be faster. The values have the bits of the unpack kernels.
+// pack_columns_q8 (contracts/bytes.h) takes n <= BYTES_NR columns of k <= GB_PACK_COLUMNS_MAX
+// terms. The panel is that of int8.tpl.h. Columns from n on repeat the first one. It returns false
+// if the row of the type in formats.def does not say DIRECT, or if it would not be faster. The
+// values have the bits of the unpack kernels.
 
-// where V_N columns of the panel go
+// the destination of V_N columns in the panel
 struct columns {
     float * u; // fours of bytes
     float * d; // scales
-    float * m; // minima; NULL: not wanted
+    float * m; // minima; NULL: not stored
 };
 
 // The word that begins at any byte of the transposed blocks.
@@ -51,7 +52,8 @@ static ALWAYS_INLINE vi fields_(vi a, int byte) { // the same bits of every byte
 
 // -------------------------------------------------------------------------------------------------- blocks of 32 terms
 
-// The lower nibbles of 16 bytes, then the upper ones, each through a table or with a fifth bit.
+// Stores the lower nibbles of 16 bytes, then the upper ones, each through a table or with a fifth
+// bit.
 static ALWAYS_INLINE void put_nibbles_(const struct columns * c, int step, const float * t, int byte,
     const uint8_t * table) {
     for (int i = 0; i < 4; i++) {
@@ -86,13 +88,14 @@ static ALWAYS_INLINE void put_symmetric_(const struct columns * c, int group, vf
     put_scale_(c, group, d, v_mul(d, v_set(-bias)));
 }
 
-// d and m, which follow each other
+// d and m are adjacent
 static_assert(GB_AT(q4_1, m) == GB_AT(q4_1, d) + 2 && GB_AT(q5_1, m) == GB_AT(q5_1, d) + 2, "one word");
 static ALWAYS_INLINE void put_affine_(const struct columns * c, int group, vi halves) {
     put_scale_(c, group, raw_half_(halves), raw_half_(vi_shr(halves, 16)));
 }
 
-// `at`: the byte that the block begins at, counted from word 0 of t. Block number g of the panel.
+// `at`: the first byte of the block, counted from word 0 of t. g: the number of the block in the
+// panel.
 static ALWAYS_INLINE void column_q4_0_(const struct columns * c, int g, const float * t, int at) {
     put_symmetric_(c, g, raw_half_(raw_(t, at + GB_AT(q4_0, d))), GB_ZERO(q4_0));
     put_nibbles_(c, 8 * g, t, at + GB_AT(q4_0, qs), NULL);
@@ -127,7 +130,7 @@ static ALWAYS_INLINE void column_iq4_nl_(const struct columns * c, int g, const 
 
 // ------------------------------------------------------------------------------------------------- blocks of 256 terms
 
-// Four groups' scales, and minima, from the bytes of two words, lowest first.
+// Stores the scales, and minima, of four groups from the bytes of two words, lowest first.
 static ALWAYS_INLINE void put_affine_4_(const struct columns * c, int group, vi scales, vi minima, vf d, vf min) {
     const vi byte = vi_set(255);
     for (int j = 0; j < 4; j++) {
@@ -138,7 +141,7 @@ static ALWAYS_INLINE void put_affine_4_(const struct columns * c, int group, vi 
     }
 }
 
-// The same from bytes that stand for `zero` less, with one bias.
+// The same from bytes with an offset of `zero`, and one bias.
 static ALWAYS_INLINE void put_symmetric_4_(const struct columns * c, int group, vi scales, int zero, vf d, float bias) {
     for (int j = 0; j < 4; j++) {
         put_symmetric_(c, group + j, v_mul(d, v_from_int(vi_sub(vi_and(scales, vi_set(255)), vi_set(zero)))), bias);
@@ -253,7 +256,7 @@ static ALWAYS_INLINE void column_iq4_xs_(const struct columns * c, int b, const 
 
 // -------------------------------------------------------------------------------------------------------------- panels
 
-// The blocks of V_N columns, word by word; the last word may be half a one.
+// Transposes the blocks of V_N columns, word by word. The last word may be half a word.
 static ALWAYS_INLINE void transpose_blocks_(float * t, size_t bytes, const void * const * x) {
     pack_f32((int64_t) (bytes / 4), V_N, V_N, t, x);
     for (int i = 0; i < V_N && bytes % 4 != 0; i++) {

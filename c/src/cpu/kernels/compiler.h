@@ -1,11 +1,13 @@
-// compiler.h - what the kernel templates need of the compiler beyond C: inlining, unrolling, registers, prefetching.
+// compiler.h - compiler extensions that the kernel templates use: inlining, unrolling, registers,
+// prefetching.
 //
-// With a compiler that cannot, these do nothing. They use V_ASM_REGISTER of the vector operations (isa.h).
+// With a compiler that does not support them, these macros do nothing. They use V_ASM_REGISTER of
+// the vector operations (isa.h).
 #ifndef GB_CPU_KERNELS_COMPILER_H
 #define GB_CPU_KERNELS_COMPILER_H
 
 #if defined(__SANITIZE_ADDRESS__) || \
-    defined(__SANITIZE_THREAD__) // checks in dozens of unrolled copies take minutes to compile
+    defined(__SANITIZE_THREAD__) // checks in dozens of unrolled copies would take minutes to compile
 #    define ALWAYS_INLINE __attribute__((noinline, unused))
 #    define UNROLL
 #elif defined(__GNUC__)
@@ -24,7 +26,7 @@
 #    define IN_REGISTER(v) (void) (v)
 #endif
 
-// COMPUTED_HERE(x) makes the compiler compute values that depend on integer x behind this point.
+// COMPUTED_HERE(x) makes the compiler compute values that depend on integer x after this point.
 // Without it, the compiler hoists them out of the loop and spills them to memory.
 #ifdef __GNUC__
 #    define COMPUTED_HERE(x) __asm__ volatile("" : "+r"(x))
@@ -32,10 +34,10 @@
 #    define COMPUTED_HERE(x) (void) (x)
 #endif
 
-// Prefetch the cache line of an address: to the first-level cache, to the second, to the first for
-// writing. Prefetch data from memory to the second level: the first level soon evicts it, and holds
-// fewer requests (on Zen 4 products of few rows then take 1.1 to 1.7 times as long). Scalar code
-// does not prefetch, because arithmetic bounds it.
+// Prefetch the cache line of an address: to the first-level cache, to the second, or to the first
+// for writing. Prefetch data from memory to the second level, because the first level soon evicts
+// it, and holds fewer requests (on Zen 4 products of few rows then take 1.1 to 1.7 times as long).
+// Scalar code does not prefetch, because arithmetic bounds it.
 #if defined(__GNUC__) && !V_ISA_SCALAR
 #    define PREFETCH(p) __builtin_prefetch(p)
 #    define PREFETCH_L2(p) __builtin_prefetch(p, 0, 2)

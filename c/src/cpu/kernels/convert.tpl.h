@@ -1,8 +1,9 @@
-// convert.tpl.h - rows between f32, f16 and bf16. To nearest even; NaN stays NaN (quiet), overflow becomes infinity.
+// convert.tpl.h - converts rows between f32, f16 and bf16. Rounds to nearest even. NaN stays NaN
+// (quiet), overflow becomes infinity.
 
 static inline vf from_bf16_(vi halves) { return v_from_bits(vi_shl(halves, 16)); }
 
-static inline vi to_bf16_high_(vf a) { // in the upper halves; the lower ones are anything
+static inline vi to_bf16_high_(vf a) { // in the upper halves; the lower halves may be anything
     const vi bits = v_bits(a);
     const vi even = vi_and(vi_shr(bits, 16), vi_set(1));
     const vf round = v_from_bits(vi_add(bits, vi_add(even, vi_set(0x7fff))));
@@ -21,7 +22,7 @@ static ALWAYS_INLINE void v_store_u16_high(uint16_t * p, vi a, vi b) {
 
 static ALWAYS_INLINE void store_bf16_(uint16_t * p, vf a, vf b) {
 #if HAVE_BF16_DOT
-    if (!v_has_subnormal(a, b)) { // else the instruction makes them 0
+    if (!v_has_subnormal(a, b)) { // otherwise the instruction makes subnormal numbers 0
         v_store_bf16(p, a, b);
         return;
     }

@@ -1,9 +1,10 @@
-// convolution.tpl.h - convolutions in registers: tiles of output channels by positions, rows and planes of one channel.
+// convolution.tpl.h - convolutions in registers: tiles of output channels by positions, rows and
+// planes of one channel.
 //
-// The tile is that of gemm.tpl.h, but its columns come from a slab (contracts/convolution.h), so nothing is packed. Its
-// vectors of x are not aligned: two such loads meet up to 24 multiply-adds.
+// The tile is that of gemm.tpl.h, but its columns come from a slab (contracts/convolution.h), so
+// nothing is packed. Its vectors of x are not aligned. Two such loads serve up to 24 multiply-adds.
 
-// Terms between the one that is multiplied and the one whose x is prefetched.
+// The distance in terms of the prefetch of x.
 #define CONV_AHEAD 12
 
 static ALWAYS_INLINE void conv_tile_(int mr, int nv, const struct gb_conv_tile * t) {
@@ -87,7 +88,8 @@ static void conv_tile_f32(const struct gb_conv_tile * t) {
 #define CONV_ROWS 4 // at a time
 #define CONV_VECTORS 4 // of a single row
 
-// nv vectors of each of the rows r .. r + rows - 1, from column j on; the last one has `left` values.
+// Computes nv vectors of each of the rows r .. r + rows - 1, from column j on. The last vector has
+// `left` values.
 static ALWAYS_INLINE void conv_piece_(int rows, int nv, const struct gb_conv_rows * p, int64_t r, int64_t j, int left) {
     const float * x = p->x + r * p->pitch + j;
     const int64_t pitch = p->pitch;
@@ -116,7 +118,8 @@ static ALWAYS_INLINE void conv_piece_(int rows, int nv, const struct gb_conv_row
     }
 }
 
-// One vector of each of the rows for a square kernel of `side`: a vector of x serves all rows whose kernel covers it.
+// Computes one vector of each of the rows for a square kernel of `side`. A vector of x is used for
+// all rows whose kernel covers it.
 static ALWAYS_INLINE void conv_square_(int side, int rows, const struct gb_conv_rows * p, int64_t r, int64_t j,
     int left) {
     const float * x = p->x + r * p->pitch + j;
@@ -153,7 +156,7 @@ static inline int conv_left_(const struct gb_conv_rows * p, int64_t j) {
     return (int) (p->n - j < V_N ? p->n - j : V_N);
 }
 
-// Rows r .. r + rows - 1, all columns.
+// Computes rows r .. r + rows - 1, all columns.
 #define CONV_LINES(rows, PIECE)                 \
     for (int64_t j = 0; j < p->n; j += V_N) {   \
         PIECE(rows, p, r, j, conv_left_(p, j)); \
@@ -190,7 +193,7 @@ static void conv_rows_f32(const struct gb_conv_rows * p) {
         conv_piece_(1, CONV_VECTORS, p, 0, j, V_N);
     }
     const int vectors = (int) ((p->n - j + V_N - 1) / V_N), left = (int) (p->n - j) - (vectors - 1) * V_N;
-    switch (vectors) { // as many chains as there are, because one alone waits for each sum
+    switch (vectors) { // one instance for each number of chains, because a single chain waits for each sum
         case 4: conv_piece_(1, 4, p, 0, j, left); break;
         case 3: conv_piece_(1, 3, p, 0, j, left); break;
         case 2: conv_piece_(1, 2, p, 0, j, left); break;
@@ -212,7 +215,7 @@ static inline vf even_(vf a, vf b) {
 
 static void every_second_(int64_t n, float * y, const float * x) {
     int64_t i = 0;
-    for (; i + V_N < n; i += V_N) { // x has no element behind the last one of y
+    for (; i + V_N < n; i += V_N) { // x has no element after the last one of y
         v_store(y + i, even_(v_load(x + 2 * i), v_load(x + 2 * i + V_N)));
     }
     if (i < n) {

@@ -1,8 +1,8 @@
 // dispatch.c - chooses the level whose kernels run.
 //
-// The levels come from levels.def in ascending order, so "the best" is the last usable one. GGML_CPU_LEVEL caps the
-// choice: the best usable level that is not above the named one. Called when a CPU backend is made, and by callers that
-// name a level.
+// The levels come from levels.def in ascending order, so the best level is the last usable one.
+// GGML_CPU_LEVEL limits the choice to the best usable level that is not above the named one. The
+// choice is made when a CPU backend is made, and by callers that name a level.
 #include <string.h>
 
 #include "base/env.h"
@@ -39,8 +39,9 @@ static gb_once levels_once = GB_ONCE_INIT;
 static bool reproducible;
 static struct gb_kernels exact_kernels[N_LEVELS];
 
-// A level that approximates reciprocals takes all kernels that use them from the best lower level that divides.
-// tests/c/cpu/kernels/check_rough.cmake checks that the list of these kernels matches the code.
+// A level that approximates reciprocals replaces all kernels that use them by those of the best
+// lower level that divides. tests/c/cpu/kernels/check_rough.cmake checks that the list of these
+// kernels matches the code.
 static void set_up_levels(void) {
     const char * env = gb_env_get("GGML_CPU_REPRODUCIBLE");
     const struct gb_kernels * below = levels[0].kernels;

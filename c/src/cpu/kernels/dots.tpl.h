@@ -1,8 +1,8 @@
 // dots.tpl.h - dot products of a few columns of weights with one row of floats, all in registers.
 //
-// y[i] = sum over k of w_i x for i < nw <= DOTS_W. The order of a sum depends on k alone, so a result does not
-// depend on the other columns. Each term of the row is read once for all columns. The
-// kernel prefetches `ahead` bytes behind the weights.
+// y[i] = sum over k of w_i x for i < nw <= DOTS_W. The order of a sum depends on k alone, so a
+// result does not depend on the other columns. Each term of the row is read once for all columns.
+// The kernel prefetches `ahead` bytes after the weights.
 
 #if V_REGISTERS < 32
 #    define DOTS_W 2

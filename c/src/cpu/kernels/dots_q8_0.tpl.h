@@ -1,13 +1,14 @@
-// dots_q8_0.tpl.h - short columns of Q8_0, read in place, times a few rows that were rounded to bytes. It multiplies
-// the keys of a cache with queries.
+// dots_q8_0.tpl.h - short columns of Q8_0, read in place, times a few rows that were rounded to
+// bytes. It multiplies the keys of a cache with queries.
 //
-// A tile is 4 columns by at most DQ_X rows. Its sums stay in registers. A vector holds the scale of each group of
-// 32 terms in the lanes of its sums. Unpacking single columns first takes several times as long as multiplying a
-// hundred terms. Later columns are prefetched, because the keys of a head are not contiguous. A result depends on
-// k alone, not on the other rows and columns.
+// A tile is 4 columns by at most DQ_X rows. Its sums stay in registers. A vector holds the scale of
+// each group of 32 terms in the lanes of its sums. Unpacking single columns first takes several
+// times as long as multiplying a hundred terms. Later columns are prefetched, because the keys of a
+// head are not contiguous. A result depends on k alone, not on the other rows and columns.
 //
-// A body for an instruction set (x86/dots_q8_0_*.tpl.h) defines DQ_ROWS, DQ_X, DQ_GROUPS (groups in a vector), DQ_START
-// and DQ_DOT (the product of signed bytes), dq_levels_, dq_row_, dq_spread_ and dq_scales_.
+// A body for an instruction set (x86/dots_q8_0_*.tpl.h) defines DQ_ROWS, DQ_X, DQ_GROUPS (groups in
+// a vector), DQ_START and DQ_DOT (the product of signed bytes), dq_levels_, dq_row_, dq_spread_ and
+// dq_scales_.
 
 #define DQ_W 4
 #define DQ_SIZE GB_BYTES(q8_0)

@@ -1,11 +1,14 @@
-// elementwise.tpl.h - y = f(x) by arithmetic and comparisons: everything that needs no polynomial.
+// elementwise.tpl.h - y = f(x) by arithmetic and comparisons, for all functions without a
+// polynomial.
 //
-// The EXACT ones use no fused operation, so every level gives the same bits. NaN in gives NaN out, except in sgn and
-// step, which are comparisons that a NaN fails: they give 0. At infinities every function has its limit.
+// The EXACT ones use no fused operation, so every level gives the same bits. NaN in gives NaN out,
+// except in sgn and step, whose comparisons a NaN fails, so they give 0. At infinities every
+// function has its limit.
 
-// A loop over full vectors and the rest; EXPR is the result in terms of the vectors a (and b). With one operand it
-// takes four vectors at a time: from the first-level cache relu took 0.81 and scale 0.91 of the time of one at a time.
-// With two operands that made no difference.
+// A loop over full vectors and the remaining elements. EXPR is the result in terms of the vectors a
+// (and b). With one operand it takes four vectors at a time: from the first-level cache relu took
+// 0.81 and scale 0.91 of the time of one vector at a time. With two operands that made no
+// difference.
 #define ROWS_1(name, PARAMS, EXPR)                       \
     static void name PARAMS {                            \
         int64_t i = 0;                                   \
@@ -50,9 +53,9 @@ ROWS_2(add_f32, v_add(a, b))
 ROWS_2(sub_f32, v_sub(a, b))
 ROWS_2(mul_f32, v_mul(a, b))
 ROWS_2(div_f32, v_div(a, b))
-ROWS_2(larger_f32, v_sel(v_eq(a, a), v_max(a, b), a)) // NaN if one of both is
+ROWS_2(larger_f32, v_sel(v_eq(a, a), v_max(a, b), a)) // NaN if a or b is
 
-// 1 where a comparison holds, else 0; a NaN is unequal to everything.
+// 1 where a comparison holds, else 0. A NaN is unequal to everything.
 static inline vf truth_(vm m) { return v_keep(m, v_set(1.0f)); }
 static inline vf less_equal_(vf a, vf b) { return v_sel(v_lt(a, b), v_set(1.0f), truth_(v_eq(a, b))); }
 
@@ -89,11 +92,12 @@ ROWS_1(step_f32, UNARY, positive_(a, 1.0f))
 ROWS_1(sgn_f32, UNARY, v_sub(positive_(a, 1.0f), positive_(v_neg(a), 1.0f)))
 ROWS_1(relu_f32, UNARY, v_max(v_set(0.0f), a)) // NaN and -0 stay
 ROWS_1(leaky_relu_f32, UNARY_1(slope), v_sel(v_gt(a, v_set(0.0f)), a, v_mul(v_set(slope), a)))
-// The bound comes first: a NaN fails the comparison and stays.
+// The bound is the first operand, so a NaN fails the comparison and stays.
 ROWS_1(clamp_f32, UNARY_2(min, max), v_max(v_set(min), v_min(v_set(max), a)))
 
-// To an integer by adding and taking away 2^23, above which every float is one; NaN stays.
-static inline vf integer_(vf magnitude, vf a) { // of |a| rounded somehow, with a's sign
+// Rounds to an integer by adding and subtracting 2^23, above which every float is an integer. NaN
+// stays.
+static inline vf integer_(vf magnitude, vf a) { // |a| rounded in some way, with a's sign
     return v_sel(v_lt(v_abs(a), v_set(0x1p23f)), v_copysign(magnitude, a), a);
 }
 static inline vf whole_(vf magnitude) { // rounded down
@@ -105,7 +109,7 @@ static inline vf floor_(vf a) {
     const vf t = trunc_(a);
     return v_sel(v_gt(t, a), v_sub(t, v_set(1.0f)), t);
 }
-static inline vf round_(vf a) { // what is cut off is exact
+static inline vf round_(vf a) { // the fraction is exact
     const vf x = v_abs(a), t = whole_(x);
     return integer_(v_sel(v_lt(v_sub(x, t), v_set(0.5f)), t, v_add(t, v_set(1.0f))), a);
 }
@@ -121,9 +125,9 @@ static inline vf hardsigmoid_(vf a) { // min(1, max(0, (a + 3) / 6))
 }
 
 ROWS_1(hardsigmoid_f32, UNARY, hardsigmoid_(a))
-ROWS_1(hardswish_f32, UNARY, v_mul(v_max(v_set(-3.0f), a), hardsigmoid_(a))) // below -3: no infinity times zero
+ROWS_1(hardswish_f32, UNARY, v_mul(v_max(v_set(-3.0f), a), hardsigmoid_(a))) // below -3: avoids infinity times zero
 
-// One rounding less where fused: within half an ulp of the larger of product and sum.
+// Where fused, one rounding less: within half an ulp of the larger of product and sum.
 static void mad_f32(int64_t n, float * y, const float * x, float v) {
     const vf s = v_set(v);
     int64_t i = 0;

@@ -1,9 +1,9 @@
 // gemm.tpl.h - the tile of matrix products in registers, and the packing of its panels.
 //
-// A tile is V_GEMM_MR rows of V_GEMM_NV vectors. All of them are accumulators, which stay in registers for the whole
-// loop over k. Each step loads NV vectors of b, broadcasts MR values of a, and does MR x NV multiply-adds. Accumulators
-// stay in registers only if the loops over them are unrolled completely. So each instance has pragmas, and constant
-// `mr` and `nv`.
+// A tile is V_GEMM_MR rows of V_GEMM_NV vectors. All of them are accumulators, which stay in
+// registers for the whole loop over k. Each step loads NV vectors of b, broadcasts MR values of a,
+// and does MR x NV multiply-adds. Accumulators stay in registers only if the loops over them are
+// unrolled completely. So each instance has pragmas, and constant `mr` and `nv`.
 
 #define TILE_MR V_GEMM_MR
 #define TILE_NR (V_GEMM_NV * V_N)
@@ -47,8 +47,9 @@ static ALWAYS_INLINE void prefetch_tile_(int mr, const float * c, int64_t ldc) {
     }
 }
 
-// Rows that are read in place: one cache line of each row is prefetched, ROWS_AHEAD terms before its use. At the end of
-// a row, it is a line of the row that takes its place in the next tile. Short rows need no prefetch.
+// For rows that are read in place, one cache line of each row is prefetched, ROWS_AHEAD terms
+// before its use. At the end of a row, this is a line of the row that follows it in the next tile.
+// Short rows need no prefetch.
 #define ROWS_AHEAD 32
 #define ROWS_FAR 64
 static ALWAYS_INLINE void prefetch_rows_(int mr, const float * a, int64_t lda) {
@@ -70,16 +71,17 @@ static inline vf dot_pairs_(vf c, vf a, vf b) {
 #endif
 }
 
-// A tile decides once in this many steps, a cache line of each row, whether to prefetch. Deciding in every step would
-// need too many registers.
+// A tile decides once in this many steps (a cache line of each row) whether to prefetch. Deciding
+// in every step would need too many registers.
 #define STEPS 16
 
 // a is a panel of floats, a panel of pairs of bfloat16, or rows of floats that are read in place.
 enum tile_of { TILE_PANELS, TILE_PAIRS, TILE_ROWS };
 
-// Rows 0 .. mr - 1 and the first nv vectors of the tile. Callers pass constants for mr, nv and kind, so that
-// each combination becomes a separate function. Every third row that is read in place has a pointer. The other rows are
-// at one and two times lda from it, which addressing modes can express.
+// Computes rows 0 .. mr - 1 and the first nv vectors of the tile. Callers pass constants for mr, nv
+// and kind, so that each combination becomes a separate function. Of rows that are read in place,
+// every third one has a pointer. The two rows after it are at one and two times lda from it, which
+// addressing modes can express.
 static ALWAYS_INLINE void tile_(int mr, int nv, enum tile_of kind, const struct gb_tile * t) {
     const struct gb_tile tile = *t; // a copy, because the compiler assumes that stores to c change *t
     const float *a = tile.a, *b = tile.b, *third[(TILE_MR + 2) / 3];
@@ -162,7 +164,7 @@ static ALWAYS_INLINE void tile_of_rows_(int nv, enum tile_of kind, const struct 
     }
 }
 
-// Up to half of the columns need half of the vectors and half of the time.
+// For up to half of the columns, half of the vectors and half of the time suffice.
 static ALWAYS_INLINE void tile_of_columns_(enum tile_of kind, const struct gb_tile * t) {
     if (t->nr <= V_GEMM_NV / 2 * V_N) {
         tile_of_rows_(V_GEMM_NV / 2, kind, t);

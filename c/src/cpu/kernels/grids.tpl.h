@@ -1,16 +1,18 @@
 // grids.tpl.h - the formats whose levels are rows of a codebook (IQ1, IQ2, IQ3), and the ternary ones, as unsigned
 // bytes: unpack kernels as in unpack.tpl.h.
 //
-// A row is 16 bits: 8 codes of 2 bits, or 4 of 4. Its codes are spread to bytes, each with a flag (its sign, or the
-// direction of its offset). A byte is then an index into a table of at most 16 levels, for one shuffle of bytes.
-// The portable body looks up one row at a time and spreads it in 64-bit words. x86/grids_vbmi.tpl.h
-// looks up 32 rows at a time, in tables in registers.
+// A row is 16 bits: 8 codes of 2 bits, or 4 codes of 4 bits. Its codes are spread to bytes, each
+// with a flag (its sign, or the direction of its offset). A byte is then an index into a table of
+// at most 16 levels, for one shuffle of bytes. The portable body looks up one row at a time and
+// spreads it in 64-bit words. x86/grids_vbmi.tpl.h looks up 32 rows at a time, in tables in
+// registers.
 
 #include "tensor/quant/grid.h"
 
-#define GRID_FLAG 8 // in an index, beside the code
+#define GRID_FLAG 8 // in an index, in addition to the code
 
-// The codes with the flag begin at GRID_FLAG. A sign negates a value; an offset is 1 without the flag, else -1.
+// Codes with the flag begin at GRID_FLAG. A sign negates a value. An offset is 1 without the flag,
+// else -1.
 #define GRID_PLUS(v) (v) + GRID_BIAS
 #define GRID_MINUS(v) -(v) + GRID_BIAS
 #define GRID_ABOVE(v) (v) + 1 + GRID_BIAS
@@ -38,7 +40,7 @@ static inline uint64_t grid_u64_(const uint8_t * p) {
     return w;
 }
 
-// Four times four scales of 3 bits and 4 bits of an f16.
+// The unit from four words, each with four scales of 3 bits and 4 bits of an f16.
 static inline float iq1_m_unit_(uint64_t scales) {
     const uint16_t half =
         (uint16_t) ((scales >> 12 & 15) | (scales >> 24 & 0xf0) | (scales >> 36 & 0xf00) | (scales >> 48 & 0xf000));
@@ -55,7 +57,8 @@ static inline uint32_t grid_u32_(const uint8_t * p) {
     return w;
 }
 
-// Four fields of 7 bits of a word to bytes, the uppermost bit such that an even number of them is set.
+// Expands four fields of 7 bits of a word to bytes. Sets the highest bit of each so that an even
+// number of its bits is set.
 static inline uint32_t even_signs_(uint32_t fields) {
     const uint32_t seven =
         (fields & 0x7fu) | (fields & 0x3f80u) << 1 | (fields & 0x1fc000u) << 2 | (fields & 0xfe00000u) << 3;
@@ -65,7 +68,8 @@ static inline uint32_t even_signs_(uint32_t fields) {
     return seven | (odd & 0x01010101u) << 7;
 }
 
-// Of a super-block: row numbers, a flag for each level, and by the functions below the scales.
+// The data of a super-block: row numbers, a flag for each level. The functions below add the
+// scales.
 struct grid_rows {
     uint16_t row[64];
     uint64_t flags[4];
@@ -112,7 +116,7 @@ static inline void set_scale_(float * d, float * m, int s, float unit, int scale
     m[s] = d[s] * -bias;
 }
 
-// Scales in nibbles, the lower first.
+// Unpacks scales from nibbles, the lower first.
 static inline void set_scales_(int groups, const uint8_t * nibbles, float unit, float bias, float * restrict d,
     float * restrict m) {
     for (int s = 0; s < groups; s++) {
@@ -204,7 +208,7 @@ static inline void read_iq1_m_(struct grid_rows * restrict g, const uint8_t * re
             (uint16_t) (block[GB_AT(iq1_m, qs) + i] | (block[GB_AT(iq1_m, qh) + i / 2] >> 4 * (i % 2) & 7) << 8);
     }
     for (int i = 0; i < 8; i++) {
-        // bit 3 of each four: an offset's sign, here to a whole byte
+        // bit 3 of each nibble, an offset's sign, is expanded to a byte
         const uint32_t p = block[GB_AT(iq1_m, qh) + 2 * i], q = block[GB_AT(iq1_m, qh) + 2 * i + 1];
         set_flags_(g, i, ((p >> 3 & 1) | (p >> 7) << 8 | (q >> 3 & 1) << 16 | (q >> 7) << 24) * 255u);
     }
@@ -234,7 +238,8 @@ UNPACK_GRID(iq1_m, 2, gb_grid_rows_iq1, levels_iq1_)
 
 // ------------------------------------------------------------------------------------------------------------- ternary
 
-// Five digits to the base of 3 in a byte: times 3 the first one overflows, once from 86 on, twice from 171 on.
+// Unpacks five base-3 digits from a byte. Multiplied by 3, the byte overflows by the first digit:
+// once from 86 on, twice from 171 on.
 static ALWAYS_INLINE void ternary_digits_(int bytes, int digits, uint8_t * restrict u, const uint8_t * restrict q) {
     uint8_t rest[32];
     memcpy(rest, q, (size_t) bytes);

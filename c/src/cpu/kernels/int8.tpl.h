@@ -1,15 +1,16 @@
 // int8.tpl.h - products of quantized weights and activations in bytes.
 //
-// Weights come unpacked (unpack.tpl.h) as levels u, scales d and minima m, activations as bytes q, scales D and sums S:
-// contracts/bytes.h says what these are. The product of a group is d D sum(u q) + m S, in which the sum is exact.
+// Weights are unpacked (unpack.tpl.h) to levels u, scales d and minima m. Activations are bytes q,
+// scales D and sums S. contracts/bytes.h defines all of these. The product of a group is d D sum(u
+// q) + m S, in which the sum is exact.
 //
-// A row of activations: k bytes q, k / 32 floats D, k / group floats S. Panels of MR rows hold the same three parts,
-// the rows in turns: q [k / 32][MR][32], D [k / 32][MR], S [k / group][MR]; panels of weights u, d, m: [k / 4][NR][4],
-// twice [k / group][NR].
+// A row of activations is k bytes q, k / 32 floats D, k / group floats S. Panels of MR rows hold
+// the same three parts, with the rows interleaved: q [k / 32][MR][32], D [k / 32][MR], S [k /
+// group][MR]. Panels of weights hold u, d, m: [k / 4][NR][4], twice [k / group][NR].
 //
-// Centered: if 0 has the same level z in all groups, m is -z d, and m S is D d times -z sum(q). So the sum of integers
-// starts at -z sum(q). Panels of activations then hold this int32_t instead of S, and panels of
-// weights have no m.
+// In centered panels, 0 has the same level z in all groups, so m is -z d, and m S is D d times -z
+// sum(q). So the sum of integers starts at -z sum(q). Panels of activations then hold this int32_t
+// instead of S, and panels of weights have no m.
 #include "tensor/numbers.h"
 
 #define BYTES_NR (V_BYTES_NV * V_N)
@@ -20,7 +21,7 @@ static inline float quantize_32_(int8_t * restrict q, const float * restrict x, 
     for (int i = 0; i < 32; i++) {
         int32_t bits;
         memcpy(&bits, x + i, sizeof(bits));
-        bits &= 0x7fffffff; // as integers NaN is above infinity
+        bits &= 0x7fffffff; // as an integer, NaN is above infinity
         largest = bits > largest ? bits : largest;
     }
     float max;
@@ -32,7 +33,7 @@ static inline float quantize_32_(int8_t * restrict q, const float * restrict x, 
     }
     const bool none = max < GB_LEAST_ACTIVATION;
     const float inverse = none ? 0.0f : 127.0f / max;
-    for (int i = 0; i < 32; i++) { // 1.5 2^23 leaves the integer in the lowest bits
+    for (int i = 0; i < 32; i++) { // adding 1.5 2^23 leaves the integer in the lowest bits
         const float t = x[i] * inverse + 12582912.0f;
         int32_t bits;
         memcpy(&bits, &t, sizeof(bits));
@@ -175,7 +176,7 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
 }
 
 static void dot_q8(const struct gb_dot_q8 * p) {
-#if HAVE_VNNI // one instruction serves both cases
+#if HAVE_VNNI // one instruction works for both cases
     const int kind = p->kind & ~GB_BYTES_WIDE;
 #else
     const int kind = p->kind;
@@ -201,8 +202,9 @@ static void dot_q8(const struct gb_dot_q8 * p) {
 #if HAVE_I8MM
 #    include "arm/tile_i8mm.tpl.h"
 #else
-// Sums `steps` groups of four terms, at most 8 groups, for all results of the tile. Sums start at
-// 0, or for each row at a word of `start`. x: the first group of the first row. Rows are 32 bytes apart.
+// Adds `steps` groups of four terms, at most 8 groups, for all results of the tile. Sums start at
+// 0, or for each row at a word of `start`. x: the first group of the first row. Rows are 32 bytes
+// apart.
 static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w,
     const float * start, vi sum[V_BYTES_MR][V_BYTES_NV]) {
     UNROLL
@@ -302,7 +304,7 @@ static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float
 }
 
 static void gemm_tile_q8(int kind, const struct gb_tile * t) {
-#if HAVE_VNNI // one instruction serves both cases
+#if HAVE_VNNI // one instruction works for both cases
     kind &= ~GB_BYTES_WIDE;
 #endif
     switch (t->mr) {

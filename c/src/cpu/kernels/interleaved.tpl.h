@@ -1,5 +1,5 @@
-// interleaved.tpl.h - few rows times quantized columns, sixteen groups at a time. Levels without the instructions get
-// kernels that do nothing and return false.
+// interleaved.tpl.h - few rows times quantized columns, sixteen groups in parallel. Levels without
+// the instructions get kernels that do nothing and return false.
 
 #if HAVE_VNNI && HAVE_VBMI
 #    define HAVE_INTERLEAVED true

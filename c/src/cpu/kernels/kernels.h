@@ -1,8 +1,9 @@
 // kernels.h - the kernel table and the levels that provide one.
 //
-// A level is a set of instruction-set flags for which all templates are compiled once, into one object with one
-// exported symbol (gb_kernels_<name>). levels.def lists them from the most portable up. The table is chosen once and
-// stored in the backend object.
+// A level is a set of instruction-set flags for which all templates are compiled once, into one
+// object with one exported symbol (gb_kernels_<name>). levels.def lists the levels in ascending
+// order, beginning with the most portable. The table is chosen once and stored in the backend
+// object.
 #ifndef GB_CPU_KERNELS_KERNELS_H
 #define GB_CPU_KERNELS_KERNELS_H
 
@@ -21,7 +22,7 @@
 #include "cpu/kernels/contracts/rows.h"
 #include "tensor/quant/blocks.h"
 
-// What unpack kernels need of formats.
+// The unpack kernel of each format.
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     GB_IF_UNPACKED_##use(static_assert(GB_UNPACK_MAX % (elements) == 0 && ((group) == 16 || (group) == 32), name);)
 #include "tensor/quant/formats.def"
@@ -39,10 +40,10 @@ struct gb_kernels {
     int bf16_step; // consecutive pairs of a row in its panels (contracts/dense.h)
     bool rough; // kernels use an approximate reciprocal instruction, whose results differ between processors
     int gemm_q8_mr, gemm_q8_nr; // tile of gemm_tile_q8
-    int dots_w; // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most GB_DOTS_W_MAX
+    int dots_w; // columns that dots_f32, dots_f16, dots_bf16 take per call, at most GB_DOTS_W_MAX
     bool interleaved; // the level has the kernels of contracts/interleaved.h
     int q8_0_rows; // maximum rows for which dots_q8_0 is faster, up to GB_Q8_0_ROWS_MAX; 0: it does nothing
-    int rows_x; // rows that rows_columns_* take at a time, at most GB_ROWS_X_MAX
+    int rows_x; // rows that rows_columns_* take per call, at most GB_ROWS_X_MAX
     void (*enter_tiles)(void); // around gemm_tile_bf16 (contracts/dense.h)
     void (*leave_tiles)(void);
     int64_t (*limit_f32)(int64_t steps); // limits.tpl.h: for measuring
@@ -63,9 +64,10 @@ struct gb_level {
     const struct gb_kernels * kernels;
 };
 
-// True if GGML_CPU_REPRODUCIBLE is set and not "0". A level then computes the same bits on every processor that has it:
-// its kernels use no approximate reciprocals, whose results differ between processors.
-// Products of bfloat16 differ, too, in their rounding. cpu/traits.h handles them. Read once per process.
+// True if GGML_CPU_REPRODUCIBLE is set and not "0". A level then computes the same bits on every
+// processor that has it: its kernels use no approximate reciprocals, whose results differ between
+// processors. Products of bfloat16 differ in their rounding, too, which cpu/traits.h handles. Read
+// once per process.
 bool gb_kernels_reproducible(void);
 
 int gb_level_count(void);
@@ -75,7 +77,8 @@ const struct gb_level * gb_level_at(int i);
 const struct gb_level * gb_level_default(void);
 // Finds a level by name. Returns NULL and reports a name that is unknown or not usable here, or a wrong level.
 const struct gb_level * gb_level_find(const char * name);
-// The kernels of the default level, chosen once per process, for code without a backend. NULL as above.
+// The kernels of the default level, chosen once per process, for code without a backend. NULL as
+// gb_level_default.
 const struct gb_kernels * gb_kernels_default(void);
 
 #endif // GB_CPU_KERNELS_KERNELS_H

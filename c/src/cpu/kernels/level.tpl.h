@@ -1,9 +1,9 @@
 // level.tpl.h - one level: all templates, compiled with the vector operations of the including file, and the table of
 // kernels.
 //
-// The including level_<name>.c defines LEVEL_KERNELS as gb_kernels_<name>, the only symbol of its object. Everything
-// else is static. The linker must never keep a copy of an inline function that was compiled with the flags of this
-// level, because all levels would call it.
+// The including level_<name>.c defines LEVEL_KERNELS as gb_kernels_<name>, the only symbol of its
+// object. All else is static. The linker must never keep a copy of an inline function that was
+// compiled with the flags of this level, because all levels would call it.
 #include <string.h>
 
 #include "cpu/kernels/kernels.h"
@@ -31,7 +31,7 @@
 #include "interleaved.tpl.h"
 #include "limits.tpl.h"
 
-// What callers have arrays for (contracts).
+// The sizes of callers' arrays (contracts).
 static_assert(TILE_MR >= GB_GEMM_MR_MIN && TILE_MR <= GB_GEMM_MR_MAX && GB_GEMM_NR_MAX % TILE_NR == 0,
     "tiles of floats");
 static_assert(BF16_MR >= GB_GEMM_MR_MIN && BF16_MR <= GB_BF16_MR_MAX && GB_GEMM_NR_MAX % BF16_NR == 0 &&

@@ -1,9 +1,10 @@
 // limits.tpl.h - loops that reach the limits of the processor, for measuring (cpu/limits.h). No operator uses them.
 //
-// The first three work in registers only, on V_CHAINS independent sums, and return the number of operations done (a
-// multiplication and an addition count two). HIDE makes the compiler believe that a value changed, without an
-// instruction: before each operation, so that the operation stays in the loop; after it, so that the sum stays in its
-// register. limit_read and limit_copy touch n floats once.
+// The first three work in registers only, on V_CHAINS independent sums, and return the number of
+// operations done (a multiplication and an addition count as two). HIDE makes the compiler believe
+// that a value changed, without an instruction. Before each operation it keeps the operation in the
+// loop. After the operation it keeps the sum in its register. limit_read and limit_copy touch n
+// floats once.
 
 #if defined(__GNUC__)
 #    define HIDE(v) __asm__("" : "+" V_ASM_REGISTER(v))
@@ -11,7 +12,7 @@
 #    define HIDE(v) (void) (v)
 #endif
 
-static _Thread_local volatile float limit_sink_; // of each thread: all of a team end here at once
+static _Thread_local volatile float limit_sink_; // one for each thread, because all threads of a team write it
 
 static ALWAYS_INLINE void finish_(const vf acc[V_CHAINS]) {
     vf sum = acc[0];
@@ -43,7 +44,7 @@ static ALWAYS_INLINE void finish_(const vf acc[V_CHAINS]) {
     }
 
 LIMIT(limit_f32, 2, v_fma(x, y, acc[i]))
-#if !HAVE_AMX_BF16                             // else x86/tile_amx.tpl.h has it
+#if !HAVE_AMX_BF16                             // otherwise x86/tile_amx.tpl.h has it
 LIMIT(limit_bf16, 4, dot_pairs_(acc[i], x, y)) // as the level multiplies pairs: with the instruction, or widened
 #endif
 
@@ -67,7 +68,7 @@ static int64_t limit_bytes(int64_t steps) {
             HIDE(acc[i]);
 #endif
         }
-#if V_ISA_SCALAR && defined(__GNUC__) // vb is no register
+#if V_ISA_SCALAR && defined(__GNUC__) // vb is not a register
         __asm__("" : "+m"(x));
 #endif
     }

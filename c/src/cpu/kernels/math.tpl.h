@@ -1,22 +1,23 @@
 // math.tpl.h - exp, log, tanh in single precision, and the activations made of them.
 //
-// Argument reduction to a small interval, a polynomial (minimax, fitted for this file), and a reconstruction that
-// reaches infinities and denormals the way IEEE arithmetic does. Levels that look up sixteen floats at once have
-// shorter paths (math_lookup.tpl.h). Errors against the exact value, in units in the last place of the result
+// Each function reduces its argument to a small interval, evaluates a polynomial (minimax, fitted
+// for this file), and reconstructs the result, with infinities and subnormal numbers as in IEEE
+// arithmetic. Levels that look up sixteen floats at a time have shorter versions
+// (math_lookup.tpl.h). Errors against the exact value, in units in the last place of the result
 // (tests/c/cpu/kernels/test_kernels.c checks them at all levels):
 //   exp 2, log 2, tanh 3, elu 3; silu, sigmoid, softplus 4;
 //   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was
 //   rounded).
 //
-// No intermediate value and no result is a denormal number unless the argument nearly is. On many processors each
-// denormal costs a hundred cycles and more, so a few masked attention scores would halve the speed.
-// Smaller values become zero:
-// an exponential below 2^-126; a result of the sigmoid family and of gelu_erf where its factor is below 2^-125. The
-// error is as large as the result then: below 2^-125 for exp, sigmoid, softplus and gelu_erf, 2^-119 for silu and
+// No intermediate value and no result is subnormal unless the argument nearly is. On many
+// processors each subnormal number costs a hundred cycles or more, so a few masked attention scores
+// would halve the speed. Smaller values become zero: an exponential below 2^-126, and a result of
+// the sigmoid family and of gelu_erf where its factor is below 2^-125. The error is then as large
+// as the result: below 2^-125 for exp, sigmoid, softplus and gelu_erf, 2^-119 for silu and
 // gelu_quick, 2^-122 for gelu.
 
-// 2^n for an integer n in -126 .. 127. v_scale2 is p 2^n for n up to 130 and p about 1, infinity on overflow, by two
-// factors.
+// 2^n for an integer n in -126 .. 127. v_scale2 is p 2^n for n up to 130 and p about 1, with
+// infinity on overflow, computed with two factors.
 static inline vf pow2_(vi n) { return v_from_bits(vi_shl(vi_add(n, vi_set(127)), 23)); }
 
 #if !HAVE_SCALE2
@@ -35,7 +36,7 @@ static inline vf v_scale2(vf p, vf n) {
 
 // x = n ln 2 + r, |r| <= ln 2 / 2, for |x| <= 128. Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
 struct reduced_ {
-    vf r, n; // rest; n is an integer
+    vf r, n; // remainder; n is an integer
 };
 
 static inline struct reduced_ reduce_ln2_(vf x) {
@@ -91,7 +92,8 @@ static inline vf elu_(vf x) {
 #    include "math_lookup.tpl.h"
 #else
 
-// An overflow becomes infinity (v_scale2). Too small arguments are clamped before. A NaN passes.
+// An overflow becomes infinity (v_scale2). Arguments that are too small are clamped before. NaN
+// stays.
 static inline vf exp_(vf x) {
     const vm kept = v_not_lt(x, v_set(GB_EXP_LEAST));
     const struct reduced_ s = reduce_ln2_(v_min(v_set(89.0f), v_keep(kept, x)));
@@ -119,7 +121,7 @@ static inline vf exp_from_(vf least, vf x) {
 // |x| < 0.625: odd polynomial; else 1 - 2 / (exp(2 |x|) + 1)
 static inline vf tanh_(vf x) {
     const vf a = v_abs(x);
-    const vf b = v_max(v_set(0x1p-60f), a); // below, the cubic term does not count
+    const vf b = v_max(v_set(0x1p-60f), a); // below this, the cubic term does not count
     const vf z = v_mul(b, b);
     vf p = v_set(0x1.18e0c8p-9f);
     p = v_fma(p, z, v_set(-0x1.0bf4aap-7f));
@@ -128,20 +130,20 @@ static inline vf tanh_(vf x) {
     p = v_fma(p, z, v_set(0x1.111066p-3f));
     p = v_fma(p, z, v_set(-0x1.555554p-2f));
     const vf small = v_fma(v_mul(z, p), x, x);
-    const vf e = exp_near_(v_min(v_set(20.0f), v_add(a, a))); // beyond, the result is 1
+    const vf e = exp_near_(v_min(v_set(20.0f), v_add(a, a))); // above this, the result is 1
     const vf large = v_fnma(v_set(2.0f), v_recip(v_add(e, v_set(1.0f))), v_set(1.0f));
-    return v_copysign(v_sel(v_lt(a, v_set(0.625f)), small, large), x); // also of zero, whose sign the sum loses
+    return v_copysign(v_sel(v_lt(a, v_set(0.625f)), small, large), x); // also for zero, whose sign the sum loses
 }
 
-// x / (1 + exp(-t)) for a t of the sign of x, at least -87.3. The exponential is taken of -|t|, so it cannot overflow
-// and small results keep their digits: e / (1 + e) for negative t.
+// x / (1 + exp(-t)) for a t with the sign of x, at least -87.3. The exponential is that of -|t|, so
+// it cannot overflow and small results keep their digits: e / (1 + e) for negative t.
 static inline vf times_sigmoid_(vf x, vf t) {
     const vf e = exp_near_(v_max(v_set(-87.3f), v_neg(v_abs(t))));
     const vf n = v_sel(v_lt(t, v_set(0.0f)), e, v_set(1.0f));
     return v_mul(x, v_mul(n, v_recip(v_add(v_set(1.0f), e))));
 }
 
-// 1 / (1 + exp(-x)), of which the same holds.
+// 1 / (1 + exp(-x)), with the same properties.
 static inline vf sigmoid_(vf x) {
     const vm kept = v_not_lt(x, v_set(SILU_LEAST));
     const vf e = exp_near_(v_max(v_set(-87.3f), v_neg(v_abs(x))));
@@ -149,7 +151,7 @@ static inline vf sigmoid_(vf x) {
     return v_keep(kept, v_mul(n, v_recip(v_add(v_set(1.0f), e))));
 }
 
-// -0 below a cut, which has the result -0: no infinity times zero. NaN stays.
+// -0 below the limit, whose result is -0. This avoids infinity times zero. NaN stays.
 static inline vf cut_(vf x, float least) { return v_sel(v_lt(x, v_set(least)), v_set(-0.0f), x); }
 
 static inline vf silu_(vf x) {
@@ -164,16 +166,16 @@ static inline vf gelu_quick_(vf x) {
 
 // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3)))
 static inline vf gelu_(vf x) {
-    const vf a = cut_(x, GELU_LEAST), b = v_min(v_set(8.0f), a); // beyond, the factor is 1
+    const vf a = cut_(x, GELU_LEAST), b = v_min(v_set(8.0f), a); // above this, the factor is 1
     const vf c = v_fma(v_mul(b, b), v_set(0.0713548162726f), v_set(1.59576912160573f));
     return times_sigmoid_(a, v_mul(b, c));
 }
 
-// x Phi(x), where the normal tail Phi(-a) = exp(-a^2 / 2) P(1 / (1 + 0.3 a)) for 0 <= a <= 14.5. The tail itself may be
-// too small for a normal number where x times it is not.
+// x Phi(x), where the normal tail Phi(-a) = exp(-a^2 / 2) P(1 / (1 + 0.3 a)) for 0 <= a <= 14.5.
+// The tail may be subnormal although x times the tail is not.
 static inline vf gelu_erf_(vf x) {
     const vf b = cut_(x, GELU_ERF_LEAST);
-    const vf a = v_min(v_set(13.15f), v_abs(b)); // beyond, the tail does not count
+    const vf a = v_min(v_set(13.15f), v_abs(b)); // above this, the tail does not count
     const vf t = v_recip(v_fma(v_set(0.3f), a, v_set(1.0f)));
     vf p = v_set(-0x1.f747a6p-9f);
     p = v_fma(p, t, v_set(0x1.dd8644p-5f));
@@ -186,7 +188,7 @@ static inline vf gelu_erf_(vf x) {
     p = v_fma(p, t, v_set(0x1.e8ca90p-4f));
     p = v_fma(p, t, v_set(0x1.e2c64ap-17f));
     const vf e = exp_near_(v_mul(v_mul(v_set(-0.5f), a), a));
-    const vm tail = v_lt(b, v_set(0.0f)); // e p is the result's factor; else 1 - e p, where small e do not count
+    const vm tail = v_lt(b, v_set(0.0f)); // e p is the result's factor; else 1 - e p, where small e does not count
     const vf rest = v_fnma(v_max(v_set(0x1p-60f), e), p, v_set(1.0f));
     return v_mul(v_sel(tail, v_mul(b, e), b), v_sel(tail, p, rest));
 }
@@ -197,7 +199,7 @@ static inline vf gelu_erf_(vf x) {
 // y^3/12 + ..., without cancellation.
 static inline vf softplus_(vf x) {
     const vf e = exp_(v_neg(v_abs(x)));
-    const vf a = v_max(v_set(0x1p-30f), e); // below, neither the half nor the cubic term counts
+    const vf a = v_max(v_set(0x1p-30f), e); // below this, neither the half nor the cubic term counts
     const vf d = v_fma(a, v_set(0.5f), v_set(1.0f)), y = v_div(e, d), b = v_max(v_set(0x1p-30f), y);
     const vf z = v_mul(b, b);
     vf q = v_fma(v_set(0x1.1ed7e6p-11f), z, v_set(0x1.1ebd06p-9f));
@@ -234,7 +236,7 @@ ROWS_LONG(gelu_f32, gelu_)
 ROWS_LONG(gelu_erf_f32, gelu_erf_)
 ROWS_LONG(gelu_quick_f32, gelu_quick_)
 
-// exp(x) - 1 without cancellation: elu_'s formula up to where 1 no longer counts.
+// exp(x) - 1 without cancellation: elu_'s formula up to where the 1 does not count any more.
 static inline vf expm1_(vf x) {
     const struct reduced_ s = reduce_ln2_(v_max(v_set(-30.0f), v_min(v_set(20.0f), x)));
     const vf p = v_scale2(v_set(1.0f), s.n);
@@ -242,18 +244,18 @@ static inline vf expm1_(vf x) {
     return v_sel(v_gt(x, v_set(20.0f)), exp_(x), v_sel(v_eq(x, v_set(0.0f)), x, y));
 }
 
-// m, p, beta, eps as gb_kernel_xielu has them
+// m, p, beta, eps as in gb_kernel_xielu
 static inline vf xielu_(vf x, vf m, vf p, vf beta, vf eps) {
     const vf low = v_mul(v_sub(elu_(v_min(eps, x)), x), m), high = v_mul(v_mul(p, x), x);
     return v_fma(beta, x, v_sel(v_gt(x, v_set(0.0f)), high, low));
 }
 
-static inline vf swiglu_oai_(vf x, vf g, vf alpha, vf limit) { // a NaN stays: it comes second
+static inline vf swiglu_oai_(vf x, vf g, vf alpha, vf limit) { // x and g are second operands, so a NaN stays
     const vf u = v_min(limit, x), w = v_max(v_neg(limit), v_min(limit, g));
     return v_mul(v_mul(u, sigmoid_(v_mul(alpha, u))), v_add(w, v_set(1.0f)));
 }
 
-static inline vf reglu_(vf x, vf g) { // 0 whatever g is, where x is at most 0
+static inline vf reglu_(vf x, vf g) { // 0 for any g where x is at most 0
     return v_sel(v_gt(x, v_set(0.0f)), v_mul(x, g), v_sel(v_eq(x, x), v_set(0.0f), x));
 }
 
@@ -278,9 +280,9 @@ static void swiglu_oai_f32(int64_t n, float * z, const float * x, const float * 
     }
 }
 
-// y = exp(F), where y may be what F reads at the same place; returns the sum. Four vectors are added up in float before
-// they join the sum in double: no more than two roundings on the way. F(LOAD, i): a vector from i on, by LOAD(pointer),
-// less m, the largest.
+// y = exp(F), where y may be what F reads at the same place. Returns the sum. Four vectors are
+// added in float before they are added to the sum in double, so a term is rounded at most twice.
+// F(LOAD, i): a vector from i on, by LOAD(pointer), minus m, the largest value.
 #define EXP_SUM(name, PARAMS, F)                                                                             \
     static double name PARAMS {                                                                              \
         const vf m = v_set(max), cut = v_set(least);                                                         \

@@ -1,25 +1,26 @@
-// math_lookup.tpl.h - exp, tanh, the sigmoid family and the normal distribution where a register of sixteen floats is a
-// table.
+// math_lookup.tpl.h - exp, tanh, the sigmoid family and the normal distribution for sets in which a
+// register of sixteen floats is a table.
 //
-// The one idea: x = (k / 16) ln 2 + r with |r| <= ln 2 / 32. The low four bits of k choose 2^(j/16) from a table, which
-// costs one instruction, and so small an r needs a polynomial of two coefficients. The same bounds as in math.tpl.h,
-// about half the operations.
+// x = (k / 16) ln 2 + r with |r| <= ln 2 / 32. The low four bits of k choose 2^(j/16) from a table,
+// which costs one instruction, and for so small an r a polynomial with two coefficients suffices.
+// The error bounds are those of math.tpl.h, with about half the operations.
 //
-// Arguments are cut above to the range in which powers of two and reciprocals of them stay normal numbers. Below it a
-// mask makes the power and the result zero, so that nothing slow is computed there. A NaN passes both. math.tpl.h
-// includes this for sets with V_LOOKUP (isa.h).
+// Arguments are limited from above to the range in which powers of two and their reciprocals stay
+// normal numbers. Below the range, a mask makes the power and the result zero, so that no slow
+// subnormal number is computed. NaN stays. math.tpl.h includes this file for sets with V_LOOKUP
+// (isa.h).
 
 static const float exp2_16ths_[16] = { 0x1p+0f, 0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f, 0x1.306fep+0f,
     0x1.3dea64p+0f, 0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
     0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f };
 
-static const float exp2m1_16ths_[16] = { // less 1, rounded afterwards
+static const float exp2m1_16ths_[16] = { // less 1, then rounded
     0x0p+0f, 0x1.6ab0dap-5f, 0x1.72b83cp-4f, 0x1.1c3d38p-3f, 0x1.837f06p-3f, 0x1.ef5326p-3f, 0x1.2ff6b6p-2f,
     0x1.6ac1f8p-2f, 0x1.a8279ap-2f, 0x1.e8451cp-2f, 0x1.159ca8p-1f, 0x1.38923p-1f, 0x1.5d13f4p-1f, 0x1.83337cp-1f,
     0x1.ab031cp-1f, 0x1.d495f4p-1f
 };
 
-// 2^y for y between -126 and 127, where `kept` holds; else 0, whatever y is. Takes the rounding of y as it is.
+// 2^y for y between -126 and 127, where `kept` holds; else 0, for any y. Uses y as it was rounded.
 static inline vf exp2_(vm kept, vf y) {
     const vf t = v_add(y, v_set(0x1.8p19f)); // the last bit counts sixteenths
     const vf n = v_sub(t, v_set(0x1.8p19f));
@@ -30,12 +31,12 @@ static inline vf exp2_(vm kept, vf y) {
     return v_scale_floor_where(kept, p, n);
 }
 
-// exp(sign x), a normal number or infinity, where `kept` holds; else 0, whatever x is. The exact product with 1 / ln 2
-// counts.
+// exp(sign x), a normal number or infinity, where `kept` holds; else 0, for any x. Computed from
+// the exact product with 1 / ln 2.
 static inline vf exp_signed_(vm kept, vf x, float sign) {
     const vf t = v_fma(x, v_set(sign * 0x1.715476p0f), v_set(0x1.8p19f));
     const vf n = v_sub(t, v_set(0x1.8p19f));
-    // sign times the rest
+    // sign times the remainder
     const vf r = v_fnma(n, v_set(sign * -0x1.05c61p-29f), v_fnma(n, v_set(sign * 0x1.62e43p-1f), x));
     const vf base = v_lookup(exp2_16ths_, v_bits(t));
     const vf q = v_fma(v_fma(r, v_set(sign * 0x1.55572ap-3f), v_set(0x1.00022ep-1f)), r, v_set(sign));
@@ -67,7 +68,7 @@ static inline vf silu_(vf x) {
     return times_sigmoid_(kept, x, exp_signed_(kept, v_min(v_set(60.0f), x), -1));
 }
 
-static inline vf gelu_quick_(vf x) { // factors times -1 / ln 2, here and in gelu
+static inline vf gelu_quick_(vf x) { // factors include -1 / ln 2, here and in gelu
     const vm kept = v_not_lt(x, v_set(GELU_QUICK_LEAST));
     return times_sigmoid_(kept, x, exp2_(kept, v_mul(v_min(v_set(35.0f), x), v_set(-0x1.3a4cbep+1f))));
 }
@@ -79,10 +80,10 @@ static inline vf gelu_(vf x) { // math.tpl.h
     return times_sigmoid_(kept, x, exp2_(kept, v_mul(b, c)));
 }
 
-// With E = exp(2 |x|): tanh |x| = h / (1 + h), h = (E - 1) / 2 formed without cancellation: E = 2^n (1 + u)(1 + 2 s), u
-// from a table.
+// With E = exp(2 |x|): tanh |x| = h / (1 + h), where h = (E - 1) / 2 is computed without
+// cancellation: E = 2^n (1 + u)(1 + 2 s), u from a table.
 static inline vf tanh_(vf x) {
-    const vf a = v_min(v_set(10.0f), v_abs(x)); // beyond, the result is 1
+    const vf a = v_min(v_set(10.0f), v_abs(x)); // above this, the result is 1
     const vf t = v_fma(a, v_set(0x1.715476p1f), v_set(0x1.8p19f));
     const vf n = v_sub(t, v_set(0x1.8p19f));
     const vf r = v_fnma(n, v_set(0x1.62e43p-2f), a);
@@ -97,8 +98,9 @@ static inline vf tanh_(vf x) {
     return v_copysign(v_fma(e, v_fnma(y, d, h), y), x);
 }
 
-// exp(a^2 / 2) times the normal tail at a: polynomials of fifth degree, four for each power of two of 1 + a, from 1 to
-// 16. The order is that of the two lowest bits of the exponent and the two highest of the mantissa.
+// exp(a^2 / 2) times the normal tail at a: polynomials of fifth degree, four for each power of two
+// of 1 + a, from 1 to 16. Their order is that of the two lowest bits of the exponent and the two
+// highest bits of the mantissa.
 static const float tail_[6][16] = {
     { 0x1.0bdb2ep-2f, 0x1.a57056p-3f, 0x1.5845dcp-3f, 0x1.217252p-3f, 0x1.f1b89ap-4f, 0x1.82b4bap-4f, 0x1.3b0fbcp-4f,
         0x1.095608p-4f, 0x1.c9e11ep-5f, 0x1.66ccb8p-5f, 0x1.26b4dp-5f, 0x1.f3ddc2p-6f, 0x1p-1f, 0x1.a7f808p-2f,
@@ -123,7 +125,7 @@ static const float tail_[6][16] = {
 // x Phi(x)
 static inline vf gelu_erf_(vf x) {
     const vm kept = v_not_lt(x, v_set(GELU_ERF_LEAST)), tail = v_lt(x, v_set(0.0f));
-    const vf a = v_min(v_set(13.15f), v_abs(x)); // beyond, the tail does not count
+    const vf a = v_min(v_set(13.15f), v_abs(x)); // above this, the tail does not count
     const vf w = v_add(a, v_set(1.0f));
     const vi index = vi_shr(v_bits(w), 21);
     const vf d = v_sub(w, v_from_bits(vi_shl(index, 21))); // from the lower end of the interval

@@ -1,7 +1,7 @@
 // moves.tpl.h - transposes squares of V_N x V_N in registers, so that whole cache lines are read and written.
 //
-// d[c][r] = s[r][c] for r < rows, c < columns; strides in bytes between rows of s and of d. Elements of 2 bytes are
-// widened to lanes of 4 on the way.
+// d[c][r] = s[r][c] for r < rows, c < columns; strides in bytes between rows of s and of d.
+// Elements of 2 bytes are widened to lanes of 4 bytes in registers.
 
 static inline const void * source_(const void * s, size_t stride, int64_t r, int64_t c, size_t size) {
     return (const char *) s + (size_t) r * stride + (size_t) c * size;
@@ -57,8 +57,8 @@ static inline void * target_(void * d, size_t stride, int64_t r, int64_t c, size
 TRANSPOSE(transpose_32, uint32_t, LOAD_WORD, LOAD_WORD_N, STORE_WORD, STORE_WORD_N)
 TRANSPOSE(transpose_16, uint16_t, LOAD_HALFWORD, LOAD_HALFWORD_N, STORE_HALFWORD, STORE_HALFWORD_N)
 
-// Stores whole vectors past the caches if the instruction set can. Memory would be idle during these stores, so the row
-// at `next` is prefetched meanwhile.
+// Stores whole vectors that bypass the caches if the instruction set can. Memory could not be read
+// during these stores without a prefetch, so the row at `next` is prefetched.
 static void stream_f32(int64_t n, float * y, const float * x, const float * next, bool last) {
 #if HAVE_STREAM
     int64_t i = 0;

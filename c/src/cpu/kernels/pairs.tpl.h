@@ -1,10 +1,10 @@
 // pairs.tpl.h - activations and quantized weights as bfloat16, for gemm_tile_bf16.
 //
-// Activations are rounded directly to their places in a panel. A lane of a panel of bytes (int8.tpl.h, columns.tpl.h)
-// holds four terms of a column of weights. Each becomes d u + m in float. Both pairs of a lane are rounded and stored
-// where the tile of gemm.tpl.h expects them.
+// Activations are rounded directly into their places in a panel. A lane of a panel of bytes
+// (int8.tpl.h, columns.tpl.h) holds four terms of a column of weights. Each becomes d u + m in
+// float. Both pairs of a lane are rounded and stored where the tile of gemm.tpl.h expects them.
 
-// a in the lower half of each lane, b in the upper one, as bfloat16.
+// a in the lower half of each lane, b in the upper half, as bfloat16.
 #if HAVE_BF16_DOT
 #    define pair_of_(a, b) v_bf16_pairs(a, b)
 #else
@@ -41,7 +41,7 @@ static void round_bf16(const struct gb_round_bf16 * p) {
     uint16_t * y = p->y;
     for (int64_t i = 0; i < p->k; i += p->together, y += p->stride) {
         const int64_t n = p->k - i < p->together ? p->k - i : p->together;
-        if (n == 32) { // the part of a row in a tile register: a loop of constant length
+        if (n == 32) { // the part of a row in a tile register, as a loop of constant length
             round_run_(p->limited, 32, y, p->x + i);
         } else {
             round_run_(p->limited, n, y, p->x + i);

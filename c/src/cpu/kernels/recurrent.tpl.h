@@ -1,8 +1,9 @@
 // recurrent.tpl.h - one token of a recurrent layer, on a block of GB_LANES rows of its state or on one row.
 //
-// Products are fused where the level has it, and sums are formed in float. So levels differ by roundings.
+// Products are fused if the level has fused operations, and sums are computed in float. So levels
+// differ by roundings.
 
-// Lanes that are computed at a time: two vectors, which share each broadcast element.
+// Lanes that are computed together: two vectors, which share each broadcast element.
 #define LANE_STEP (2 * V_N)
 
 static_assert(GB_LANES % LANE_STEP == 0, "whole groups of lanes");
@@ -34,7 +35,7 @@ static void lanes_dot_f32(int64_t n, float * c, const float * s, const float * a
     }
 }
 
-// The constants tell which terms there are.
+// The constants select the terms.
 static ALWAYS_INLINE void lanes_step_(int64_t n, float * y, float * s, const struct gb_lanes_step * p, bool per_key,
     bool two, bool out) {
     const float *wv = p->wv, *k = p->k, *b = p->b, *r = p->r;

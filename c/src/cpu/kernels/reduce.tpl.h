@@ -1,13 +1,14 @@
 // reduce.tpl.h - reduces a row to a number.
 //
-// Sums widen every term to double first: exact terms, rounding errors of 2^-53. Dot products stay in float, in four
-// vectors of partial sums that are added in a fixed order, so a result depends on n and the values only.
+// Sums convert every term to double first, so terms are exact and rounding errors are 2^-53. Dot
+// products stay in float, in four vectors of partial sums that are added in a fixed order, so a
+// result depends on n and the values only.
 
 #if !HAVE_ADD_AT
 static ALWAYS_INLINE vd vd_add_at(vd s, const float * p) { return vd_add(s, v_load(p)); }
 #endif
 
-// TERM_AT adds the terms of the floats at a place, TERM those of a vector.
+// TERM_AT adds the terms of the floats at an address, TERM the terms of a vector.
 #define SUM_F64(name, PARAMS, REST, TERM_AT, TERM)                   \
     static double name PARAMS {                                      \
         vd s0 = vd_zero(), s1 = vd_zero();                           \
@@ -39,7 +40,7 @@ SUM_F64(sum_sqr_dev_f32, (int64_t n, const float * x, float mean), v_set(mean), 
 static float max_f32(int64_t n, const float * x) {
     const vf least = v_set(-INFINITY);
     vf m = least, m1 = least, m2 = least, m3 = least;
-    vm o = v_eq(least, least), o1 = o; // where no NaN was
+    vm o = v_eq(least, least), o1 = o; // where there was no NaN
     int64_t i = 0;
     for (; i + 4 * V_N <= n; i += 4 * V_N) {
         const vf a = v_load(x + i), b = v_load(x + i + V_N), c = v_load(x + i + 2 * V_N), d = v_load(x + i + 3 * V_N);
@@ -57,7 +58,7 @@ static float max_f32(int64_t n, const float * x) {
         m = v_max(a, m);
         o = v_ordered(o, a, a);
     }
-    // -0 becomes +0: which zero came first must not matter
+    // -0 becomes +0, because the order of zeros must not matter.
     return !(vm_all(o) && vm_all(o1)) ? NAN : v_largest(m) + 0.0f;
 }
 
@@ -68,8 +69,8 @@ static float max_f32(int64_t n, const float * x) {
 #define LOAD_BF16(p) from_bf16_(v_load_u16(p))
 #define LOAD_BF16_N(p, n) from_bf16_(v_load_u16_n(p, n))
 
-// Terms that are added in float, in lanes and chains. The sums of these parts of a row are added in double, so that
-// errors do not grow with n.
+// The number of terms that are added in float, in lanes and chains. The sums of these parts of a
+// row are added in double, so that errors do not grow with n.
 #define SUM_PART 8192
 
 #define DOT(name, TX, LOADX, TY, LOADY)                                                       \

@@ -1,13 +1,13 @@
-// rows.tpl.h - whole rows at a time: normalisation, softmax, rotation.
+// rows.tpl.h - kernels of whole rows: normalisation, softmax, rotation.
 //
-// The first pass reads a row from memory; the others find it in the first-level cache if it fits. Norms are bound by
-// memory in one pass and by arithmetic in the next: the first pass prefetches the memory of the result, the last one
-// what lies behind this row, which mostly is the next row.
+// The first pass reads a row from memory. The next passes read it from the first-level cache if it
+// fits. Memory bounds one pass of a norm and arithmetic the next. So the first pass prefetches the
+// memory of the result, and the last pass the memory after this row, which mostly is the next row.
 //
-// Sums here are formed in float over 16 vectors, pairwise, and in double beyond: each is off by no more than 8 eps
-// times the sum of magnitudes, whatever n. The products and sums applied to elements afterwards are rounded one after
-// the other, like the separate operators' (weight and bias included), so that applying them here or there gives the
-// same bits.
+// Sums are computed pairwise in float over 16 vectors, and in double beyond. The error of a sum is
+// at most 8 eps times the sum of magnitudes, for any n. The products and sums that are then applied
+// to elements are rounded one after the other, as in the separate operators (including weight and
+// bias). So fused and separate operators give the same bits.
 
 #define AT_ANY(i, n, x, rest) \
     ((n) - (i) >= V_N ? v_load((x) + (i)) : v_first(v_load_n((x) + (i), (int) ((n) - (i))), (int) ((n) - (i)), rest))
@@ -19,7 +19,7 @@ static inline void prefetch_to_write_(const float * y) { // four vectors
     PREFETCH_TO_WRITE(y + 3 * V_N);
 }
 
-// TERM(s, a): s plus the term of a. y: where as many results will go.
+// TERM(s, a): s plus the term of a. y: the memory of as many results.
 #define SUM_BLOCKS(name, PARAMS, REST, TERM)                         \
     static double name PARAMS {                                      \
         vd s = vd_zero();                                            \
@@ -49,10 +49,10 @@ SUM_BLOCKS(row_sum_, (int64_t n, const float * x, const float * y), v_set(0.0f),
 SUM_BLOCKS(row_squares_, (int64_t n, const float * x, const float * y), v_set(0.0f), PLUS_SQUARE)
 SUM_BLOCKS(row_deviations_, (int64_t n, const float * x, const float * y, float mean), v_set(mean), PLUS_DEVIATION)
 
-// (x - mean) scale w + b; w and b may be NULL.
+// (x - mean) scale w + b. w and b may be NULL.
 static inline vf normed_(vf x, vf mean, vf scale) { return v_mul(v_sub(x, mean), scale); }
 
-// From the first element to the last, or back.
+// From the first element to the last, or backwards.
 #define APPLY_NORM(FULL, PART)                                    \
     do {                                                          \
         const int64_t whole = n / V_N * V_N;                      \
@@ -76,8 +76,8 @@ static inline vf normed_(vf x, vf mean, vf scale) { return v_mul(v_sub(x, mean),
         }                                                         \
     } while (0)
 
-// Every other row goes backwards: of weights that a long row has pushed out of the nearest cache, the half that was
-// used last is still there.
+// Every second row is processed backwards. A long row evicts weights from the nearest cache, but
+// the half that was used last is still there.
 static void apply_norm_(int64_t n, float * y, const float * x, float mean, float scale, const float * w,
     const float * b) {
     const vf m = v_set(mean), s = v_set(scale);
@@ -92,7 +92,7 @@ static void apply_norm_(int64_t n, float * y, const float * x, float mean, float
     }
 }
 
-// Sums of x - shift and of its square, in one pass.
+// Sums x - shift and its square in one pass.
 static double row_moments_(int64_t n, const float * x, const float * y, float shift, double * sum) {
     const vf c = v_set(shift);
     vd s1 = vd_zero(), s2 = s1;
@@ -119,9 +119,10 @@ static double row_moments_(int64_t n, const float * x, const float * y, float sh
     return vd_sum(s2);
 }
 
-// (x - mean) / sqrt(variance + eps) w + b. b only with w. Mean and variance come from one pass, about the mean of the
-// first elements. If that is too far from the mean for the difference of squares, a second pass sums the deviations. If
-// sums overflow in float, the whole computation uses double.
+// (x - mean) / sqrt(variance + eps) w + b. b only with w. One pass computes mean and variance
+// relative to the mean of the first elements. If that mean is too far from the row's mean for the
+// difference of squares, a second pass sums the deviations. If sums overflow in float, the whole
+// computation uses double.
 static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w, const float * b) {
     const int64_t few = n < 2 * V_N ? n : 2 * V_N;
     const float shift = n > 0 ? (float) (row_sum_(few, x, y) / (double) few) : 0.0f;
@@ -141,7 +142,8 @@ static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const
     apply_norm_(n, y, x, mean, 1.0f / sqrtf(variance + eps), w, b);
 }
 
-// x / sqrt(mean of x^2 + eps) w. If squares overflow or vanish in float, the computation uses double.
+// x / sqrt(mean of x^2 + eps) w. If squares overflow or become 0 in float, the computation uses
+// double.
 static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w) {
     double squares = row_squares_(n, x, y);
     if (!(squares >= 1e-30 && squares <= 1e38)) {
@@ -154,8 +156,8 @@ static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, c
 
 // ------------------------------------------------------------------------------------------------------------- softmax
 
-// The largest of x scale + mask, NaN apart. y: where as many results will go; with `keep` these are x scale + mask for
-// now.
+// The largest x scale + mask, ignoring NaN. y: the memory of as many results. With `keep`, y holds
+// x scale + mask afterwards.
 static ALWAYS_INLINE float scaled_max_(int64_t n, bool keep, float * y, const float * x, float scale,
     const float * mask) {
     const vf least = v_set(-INFINITY), s = v_set(scale);
@@ -195,10 +197,11 @@ static inline double score_f64_(const float * x, float scale, const float * mask
     return (double) x[i] * (double) scale + (mask != NULL ? (double) mask[i] : 0.0);
 }
 
-// Rows whose largest entry is not finite: in double, where a product with the scale cannot overflow.
+// Rows whose largest value is not finite are computed in double, where a product with the scale
+// cannot overflow.
 static void soft_max_far_(int64_t n, float * y, const float * x, float scale, const float * mask) {
     double largest = -INFINITY, sum = 0;
-    bool none = false; // a NaN
+    bool none = false; // there is a NaN
     for (int64_t i = 0; i < n; i++) {
         const double t = score_f64_(x, scale, mask, i);
         none |= t != t;
@@ -220,11 +223,11 @@ static void soft_max_far_(int64_t n, float * y, const float * x, float scale, co
     }
 }
 
-// softmax of x scale + mask; y may be x or mask. What is below 2^-126 (1 + 2^-16) becomes 0. All -inf: zeros. A NaN or
-// +inf makes all of the row NaN.
+// softmax of x scale + mask. y may be x or mask. Results below 2^-126 (1 + 2^-16) become 0. If all
+// are -inf, the result is zeros. A NaN or +inf makes the whole row NaN.
 static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
     const bool plain = mask == NULL && scale == 1.0f;
-    const bool keep = y != x && y != mask; // else what comes later may need x and mask again
+    const bool keep = y != x && y != mask; // otherwise later passes may need x and mask
     const float max = plain  ? max_f32(n, x)
                       : keep ? scaled_max_(n, true, y, x, scale, mask)
                              : scaled_max_(n, false, y, x, scale, mask);
@@ -254,11 +257,12 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
 
 // ------------------------------------------------------------------------------------------------------------ rotation
 
-// Cosine and sine of angles below 2^20, within 1 ulp of those of the given double. In double: quarter turns off, then
-// Taylor. Free of branches and of conversions to 64-bit integers, so that compilers make vectors of it at every level.
+// Cosine and sine of angles below 2^20, within 1 ulp of the exact values for the given double.
+// Subtracts quarter turns, then uses Taylor series, in double. There are no branches and no
+// conversions to 64-bit integers, so compilers vectorize it at every level.
 static void sincos_f64(int64_t n, float * restrict c, float * restrict s, const double * restrict angle) {
     for (int64_t i = 0; i < n; i++) {
-        const double t = angle[i] * 0x1.45f306dc9c883p-1 + 0x1.8p52; // 2 / pi; the integer lies in the lowest bits
+        const double t = angle[i] * 0x1.45f306dc9c883p-1 + 0x1.8p52; // 2 / pi; the integer is in the lowest bits
         const double k = t - 0x1.8p52;
         const double r = (angle[i] - k * 0x1.921fb544p0) - k * 0x1.0b4611a626331p-34;
         const double z = r * r;
@@ -271,7 +275,7 @@ static void sincos_f64(int64_t n, float * restrict c, float * restrict s, const 
         memcpy(&quarter, &t, sizeof(quarter));
         memcpy(&sine_bits, &sine, sizeof(sine_bits));
         memcpy(&cosine_bits, &cosine, sizeof(cosine_bits));
-        const uint64_t odd = 0 - (quarter & 1), differ = (sine_bits ^ cosine_bits) & odd; // they change places
+        const uint64_t odd = 0 - (quarter & 1), differ = (sine_bits ^ cosine_bits) & odd; // exchanges them
         const uint64_t a = (cosine_bits ^ differ) ^ ((quarter + 1) >> 1 << 63),
                        b = (sine_bits ^ differ) ^ (quarter >> 1 << 63);
         double x, y;
@@ -282,8 +286,8 @@ static void sincos_f64(int64_t n, float * restrict c, float * restrict s, const 
     }
 }
 
-// Pairs (2j, 2j + 1) of n elements: y[i] = x[i] c[i] + x[i ^ 1] s[i], where s of the first of a pair has its sign
-// changed. n even.
+// Pairs (2j, 2j + 1) of n elements: y[i] = x[i] c[i] + x[i ^ 1] s[i], where s of the first of a
+// pair is negated. n is even.
 static void rope_pairs_f32(int64_t n, float * y, const float * x, const float * c, const float * s) {
 #if V_ISA_SCALAR
     for (int64_t i = 0; i + 1 < n; i += 2) {

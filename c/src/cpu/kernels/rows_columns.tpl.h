@@ -1,14 +1,14 @@
-// rows_columns.tpl.h - products of columns of weights and few rows of floats, both not packed, with a tile of sums in
-// registers. For so few rows, packing the weights does not pay.
+// rows_columns.tpl.h - products of columns of weights and few rows of floats, both read in place,
+// with a tile of sums in registers. For so few rows, packing the weights does not pay.
 //
-// A tile is 4 columns by at most RC_X rows. Each step loads a vector of each and multiplies every pair. At the end the
-// lanes of each sum are added, in the same order for all places in the tile. So a result depends on k alone,
-// not on the other rows and columns. Columns and rows have constant distances, so that a few addresses are enough
-// and stay in registers.
+// A tile is 4 columns by at most RC_X rows. Each step loads a vector of each row and column and
+// multiplies every pair. At the end the lanes of each sum are added, in the same order for all
+// places in the tile. So a result depends on k alone, not on the other rows and columns. Columns
+// and rows have constant distances, so that a few addresses are enough and stay in registers.
 //
-// Each step prefetches one cache line of the next tile. Bursts of prefetches between two tiles would fill the queue of
-// outstanding loads and stall the arithmetic. Lines go to the second-level cache (compiler.h), and to the first just
-// before their use.
+// Each step prefetches one cache line of the next tile. Bursts of prefetches between two tiles
+// would fill the queue of outstanding loads and stall the arithmetic. Lines go to the second-level
+// cache (compiler.h), and to the first-level cache just before their use.
 
 #define RC_W 4
 #define RC_NEAR 384 // distance of prefetches to the first-level cache, in bytes

@@ -1,8 +1,9 @@
-// self_check.c - refuses a level that computes wrong numbers, because of options such as -ffast-math.
+// self_check.c - refuses a level that computes wrong numbers because of options such as
+// -ffast-math.
 //
-// CMake takes these options back (c/cmake/exact.cmake), but not every build is CMake's. Such options break NaN, signed
-// zeros and denormal numbers. They replace quotients by products, and reorder sums that functions are built from. The
-// values below show each of these faults.
+// CMake removes these options (c/cmake/exact.cmake), but other builds may not. Such options break
+// NaN, signed zeros and subnormal numbers. They replace quotients by products, and reorder sums on
+// whose order functions rely. The values below detect each of these faults.
 #include "cpu/kernels/self_check.h"
 
 #include <fenv.h>
@@ -11,14 +12,14 @@
 #include "base/fp16.h"
 #include "base/status.h"
 
-enum { N = 37 }; // whole vectors and a rest, at every level
+enum { N = 37 }; // whole vectors and remaining elements, at every level
 
 enum { A_NAN = 0x7fc00000, ONE = 0x3f800000, DENORMAL = 0x00001be0, MINUS_ZERO = (int) 0x80000000 };
 
-// Looks at the bits, because code that is compiled for finite numbers cannot recognize NaN.
+// Tests the bits, because code that is compiled for finite numbers cannot recognize NaN.
 static bool is_nan(float v) { return (gb_f32_bits(v) & 0x7fffffffu) > 0x7f800000u; }
 
-// NaN for NaN; numbers are exact, or within 1e-5 of themselves.
+// NaN must be NaN. Numbers must be exact, or within 1e-5 relatively.
 static bool is_right(float got, uint32_t want, bool exact) {
     const float wanted = gb_f32_from_bits(want);
     if (is_nan(wanted)) {
@@ -29,13 +30,15 @@ static bool is_right(float got, uint32_t want, bool exact) {
 
 static bool report(const char * where, const char * what, float got, uint32_t want) {
     gb_fail(GGML_STATUS_UNSUPPORTED,
-        "level %s: %s is %g, must be %g: this library was compiled with options that change arithmetic, as -ffast-math,"
-        " -Ofast and -ffinite-math-only do; compile it without them",
+        "level %s: %s is %g, must be %g: this library was compiled with options that change arithmetic, like "
+        "-ffast-math,"
+        " -Ofast and -ffinite-math-only; compile it without them",
         where, what, (double) got, (double) gb_f32_from_bits(want));
     return false;
 }
 
-// This file is compiled with the options of most of the library. volatile: the compiler cannot compute the results.
+// This file is compiled with the options of most of the library. `volatile` prevents the compiler
+// from computing the results.
 static bool check_this_file(const char * level) {
     volatile float large = 1e8f, one = 1, seven = 7, divisor = 49, zero = 0;
     const float rest = (large + one) - large, quotient = seven / divisor, difference = 0 - zero;
@@ -112,8 +115,8 @@ static bool check_pairs(const char * level, const struct gb_kernels * k) {
     return true;
 }
 
-// Another library may have made the thread flush denormal numbers to 0. That is not a fault of this build, so the check
-// runs in the default state.
+// Another library may have set the thread to flush subnormal numbers to 0. That is not a fault of
+// this build, so the check runs in the default state.
 bool gb_self_check(const struct gb_level * level) {
     fenv_t state;
     const bool saved = fegetenv(&state) == 0 && fesetenv(FE_DFL_ENV) == 0;

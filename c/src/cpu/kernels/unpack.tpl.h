@@ -1,10 +1,10 @@
-// unpack.tpl.h - quantized weights as unsigned bytes: a weight is d u + m, with d and m for each group of 32 terms, or
-// of 16 ("halves").
+// unpack.tpl.h - unpacks quantized weights to unsigned bytes: a weight is d u + m, with d and m for
+// each group of 32 terms, or of 16 ("halves").
 //
-// unpack_<stem>(k, u, d, m, x): k terms, whole blocks, at most GB_UNPACK_MAX. Levels that a format counts from below
-// zero are moved up by the `zero` of its row in formats.def, which m takes back; u is at most the
-// row's `top`. tensor/quant/<stem>.c explains the fields of a block. The loops are plain C of a
-// shape that compilers vectorize.
+// unpack_<stem>(k, u, d, m, x) unpacks k terms, whole blocks, at most GB_UNPACK_MAX. If a format
+// has negative levels, the `zero` of its row in formats.def is added to them, and m subtracts it
+// again. u is at most the row's `top`. tensor/quant/<stem>.c explains the fields of a block. The
+// loops are plain C that compilers vectorize.
 
 #include <string.h>
 
@@ -21,7 +21,7 @@ static void symmetric_scales_(int64_t n, float bias, float * restrict d, float *
     }
 }
 
-// For each block: collects d, an f16, and unpacks its levels.
+// For each block, stores d, an f16, and unpacks the levels.
 #define UNPACK_BLOCKS_OF(stem, ...)                                          \
     const uint8_t * block = x;                                               \
     uint16_t half[UNPACK_BLOCKS];                                            \
@@ -93,7 +93,7 @@ static void unpack_mxfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
     }
 }
 
-// Eight bytes of nibbles to a group of 16: the lower ones first.
+// Eight bytes of nibbles are a group of 16, the lower nibbles first.
 static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
     const uint8_t * block = x;
@@ -116,10 +116,11 @@ static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
 
 // ------------------------------------------------------------------------------------------------- blocks of 256 terms
 
-// d, dmin and the scales of Q4_K, which Q5_K begins with, too: eight scales and minima of 6 bits in 12 bytes.
+// d, dmin and the scales of Q4_K, with which Q5_K begins, too: eight scales and minima of 6 bits in
+// 12 bytes.
 static inline void scales_45_(const uint8_t * restrict block, float * restrict d, float * restrict m) {
     const float scale = half_at_(block + GB_AT(q4_k, d)), min = -half_at_(block + GB_AT(q4_k, dmin));
-    uint32_t w[3]; // bytes are put together in registers: what is stored in parts and loaded as a whole has to wait
+    uint32_t w[3]; // combines bytes in registers, because a wide load of data that was stored in parts has to wait
     memcpy(w, block + GB_AT(q4_k, scales), sizeof(w));
     const uint32_t sc = (w[2] & 0x0f0f0f0fu) | (w[0] >> 6 & 0x03030303u) << 4;
     const uint32_t mn = (w[2] >> 4 & 0x0f0f0f0fu) | (w[1] >> 6 & 0x03030303u) << 4;
@@ -150,7 +151,7 @@ static void unpack_q4_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
 static void unpack_q5_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
     FOR_SUPER_BLOCKS(q5_k) {
-        b32 fifth = b32_load(block + GB_AT(q5_k, qh)); // the next two groups' lie in the lowest bits
+        b32 fifth = b32_load(block + GB_AT(q5_k, qh)); // the bits of the next two groups are the lowest
         scales_45_(block, d, m);
         for (int c = 0; c < 4; c++) {
             const b32 q = b32_load(block + GB_AT(q5_k, qs) + 32 * c);
@@ -183,7 +184,8 @@ static void unpack_q6_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
     }
 }
 
-// The bit pairs of 64 bytes, 32 of them at a time; third: bits that become bit 2, from the lowest on.
+// Unpacks the bit pairs of 64 bytes, 32 bytes at a time. third: bits that become bit 2, the lowest
+// first.
 static inline void pairs_256_(uint8_t * restrict u, const uint8_t * restrict qs, b32 third) {
     for (int h = 0; h < 2; h++) {
         b32 q = b32_load(qs + 32 * h);

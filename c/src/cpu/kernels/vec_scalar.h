@@ -2,9 +2,9 @@
 //
 // Every vec_<isa>.h defines the same names. This file, the simplest one, explains them:
 //   vf, vi, vm, vd      floats, 32-bit integers, comparison results, doubles (as many as vf has lanes)
-//   v_load_n, v_store_n the first n lanes (0 <= n <= V_N); loading fills the rest with zeros
-//   v_first             keeps the first n lanes and replaces the rest
-//   v_min, v_max        a < b ? a : b, a > b ? a : b: the second operand whenever one is NaN
+//   v_load_n, v_store_n the first n lanes (0 <= n <= V_N); loading sets the remaining lanes to zero
+//   v_first             keeps the first n lanes and replaces the others
+//   v_min, v_max        a < b ? a : b, a > b ? a : b: the second operand if one is NaN
 //   v_ordered           where m holds and neither a nor b is NaN
 //   v_not_lt            a >= b, or one is NaN
 //   v_keep              a where m holds, else +0
@@ -13,15 +13,16 @@
 //   v_sum               of all lanes, in a fixed order
 //   v_recip             1 / a within an ulp, for a from 1 to 2^100
 //   v_to_int            of an integer in -150 .. 130, as vi
-//   v_scale2            with HAVE_SCALE2, in place of v_to_int (math.tpl.h)
-//   v_swap_pairs        swaps lanes 2j and 2j + 1 (not at one lane)
+//   v_scale2            with HAVE_SCALE2, instead of v_to_int (math.tpl.h)
+//   v_swap_pairs        swaps lanes 2j and 2j + 1 (not with one lane)
 //   vb                  4 V_N bytes: four to a lane of vi
 //   vb_set4(p)          the four bytes at p in every lane
 //   vi_dot4(c, u, s)    c + the sum of u[i] s[i] in each lane; u unsigned, at most 127; s signed, at least -127
 //   vi_dot4w            the same for any u ("wide")
-//   vi_lookup16         each byte of the index, below 16, through a table
-// Results of the operations other than v_fma, v_fnma, v_sum, v_recip are the same bits at every level; sums of bytes
-// are exact. isa.h says what else a vec_<isa>.h states about its set.
+//   vi_lookup16         looks up each byte of the index, below 16, in a table
+// Results of the operations other than v_fma, v_fnma, v_sum, v_recip have the same bits at every
+// level. Sums of bytes are exact. isa.h lists further facts that a vec_<isa>.h states about its
+// set.
 #ifndef GB_CPU_KERNELS_VEC_H
 #define GB_CPU_KERNELS_VEC_H
 
@@ -38,7 +39,7 @@
 #define V_N 1
 #define V_REGISTERS 16
 #define V_CHAINS 12
-#if defined(__SSE2__) // where compilers keep floats
+#if defined(__SSE2__) // the registers of floats
 #    define V_ASM_REGISTER "x"
 #elif defined(__aarch64__)
 #    define V_ASM_REGISTER "w"

@@ -1,18 +1,19 @@
-// attention.c - FLASH_ATTN, FLASH_FF, FLASH_ATTN_BACK: attention and feed-forward as single operators.
+// attention.c - FLASH_ATTN, FLASH_FF, FLASH_ATTN_BACK: attention and feed-forward as single
+// operators.
 //
-// FLASH_ATTN: out = softmax(q k^T / sqrt(D)) v, causal if op_params[0] is not 0.
-// FLASH_FF:   out = c0 gelu(b0 a + b1) + c1.
+// FLASH_ATTN: out = softmax(q k^T / sqrt(D)) v, causal if op_params[0] is not 0. FLASH_FF:   out =
+// c0 gelu(b0 a + b1) + c1.
 //
-// attention_tiles.c computes many queries at once. This file computes one query row at a time. The
-// thread's scratch memory holds the scores of the row for all keys. v is stored transposed, so the
-// weighted sum over positions is a dot product of rows too. Query head i uses key head i mod the
-// number of key heads.
+// attention_tiles.c computes many queries at a time. This file computes one query row at a time.
+// The thread's scratch memory holds the scores of the row for all keys. v is stored transposed, so
+// the weighted sum over positions is a dot product of rows too. Query head i uses key head i mod
+// the number of key heads.
 #include <math.h>
 
 #include "cpu/ops/attention_tiles.h"
 #include "cpu/ops/elements.h"
 
-// sum x[i] y[i] with the n values of t at p. Half types have separate kernels.
+// The sum of x[i] y[i], where y are n values of t at p. Half types have separate kernels.
 static float dot_with(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n,
     const float * y, float * buf) {
     if (t->type != GGML_TYPE_F32 && t->nb[0] == sizeof(uint16_t) && (uintptr_t) p % sizeof(uint16_t) == 0) {
@@ -22,7 +23,7 @@ static float dot_with(const struct gb_kernels * k, const struct ggml_tensor * t,
     return k->dot_f32(n, gb_in(k, t, p, n, buf), y);
 }
 
-// Number of keys that query row n sees: all, or those up to its position.
+// The number of keys that query row n sees: all, or those up to its position.
 static int64_t keys_seen(const struct ggml_tensor * q, const struct ggml_tensor * k, int64_t n, bool masked) {
     const int64_t past = k->ne[1] - q->ne[1];
     return masked ? GB_MAX((int64_t) 0, GB_MIN(past + n + 1, k->ne[1])) : k->ne[1];
@@ -52,13 +53,13 @@ static bool attend(const struct gb_cpu_call * call, const struct ggml_tensor * k
 
 // ---------------------------------------------------------------------------------------------------------- FLASH_ATTN
 
-// Scratch of a thread: a query, scores, a result row, a converted row of k or v.
+// Scratch of a thread: a query, scores, a result row, and a converted row of k or v.
 static int64_t attn_floats(const struct ggml_tensor * node) {
     const int64_t d = node->src[0]->ne[0], m = node->src[1]->ne[1];
     return 2 * d + m + GB_MAX(d, m);
 }
 
-// Describes the node for attention_tiles.h. The causal mask is the only edit of the scores.
+// Describes the node for attention_tiles.h. The causal mask is its only change of the scores.
 static struct gb_attention attention_of(const struct ggml_tensor * node) {
     struct gb_attention a = {
         .q = node->src[0],
@@ -75,7 +76,7 @@ static struct gb_attention attention_of(const struct ggml_tensor * node) {
     return a;
 }
 
-// Without tiles: threads share the query rows, and scratch holds all scores of a row.
+// Without tiles. Threads share the query rows, and scratch holds all scores of a row.
 static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct gb_attention a = attention_of(node);
     if (gb_attention_is_tiled(&a) && gb_attention_is_aligned(&a)) {
@@ -116,7 +117,7 @@ static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor *
 // Head numbers are taken modulo these numbers, so they must not be 0.
 static bool has_heads(const struct ggml_tensor * t) { return t->ne[2] > 0 && t->ne[3] > 0; }
 
-// Any float types. The drivers handle all strides.
+// Accepts any float types, because the drivers handle all strides.
 static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 3);
     if (why != NULL) {
@@ -125,7 +126,7 @@ static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
     return has_heads(node->src[1]) && has_heads(node->src[2]) ? NULL : "sources 1 and 2 must have heads";
 }
 
-// The larger size of both paths, because the alignment for tiles is known only at run time.
+// The larger of both sizes, because the alignment that tiles need is known only at run time.
 static size_t flash_attn_work(const struct ggml_tensor * node, int n_tasks) {
     const struct gb_attention a = attention_of(node);
     const int64_t tiled = gb_attention_is_tiled(&a) ? gb_attention_tiled_floats(&a) : 0;
@@ -141,7 +142,8 @@ static int flash_attn_tasks(const struct ggml_tensor * node, int n_threads) {
 
 // ------------------------------------------------------------------------------------------------------------ FLASH_FF
 
-// Scratch of a thread: an input row, the hidden row, a result row, a converted row of weights or biases.
+// Scratch of a thread: an input row, the hidden row, a result row, and a converted row of weights
+// or biases.
 static int64_t ff_floats(const struct ggml_tensor * node) {
     const int64_t d = node->src[0]->ne[0], hidden = node->src[1]->ne[1];
     return 2 * node->ne[0] + d + hidden + GB_MAX(GB_MAX(d, hidden), node->ne[0]);
@@ -163,7 +165,7 @@ static bool affine(const struct gb_cpu_call * call, int64_t n_out, float * y, co
     return true;
 }
 
-// Threads share the rows of a; each passes through both layers in the thread's scratch.
+// Threads share the rows of a. Each row goes through both layers in the thread's scratch.
 static void run_flash_ff(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b0 = node->src[1], *c0 = node->src[3];
     const int64_t d = a->ne[0], hidden = b0->ne[1];
@@ -211,7 +213,6 @@ static size_t padded(const struct ggml_tensor * t) {
     return ((size_t) gb_count(t) * sizeof(float) + 15) & ~(size_t) 15;
 }
 
-// Divides the result's memory. Allocates nothing.
 static struct grads grads_of(const struct ggml_tensor * node) {
     char * base = node->data;
     char * k = base + padded(node->src[0]);
@@ -224,8 +225,9 @@ static float * grad_row(float * grad, const struct ggml_tensor * t, int64_t i1, 
     return grad + ((i3 * t->ne[2] + i2) * t->ne[1] + i1) * t->ne[0];
 }
 
-// The first thread calls this, so that the whole result is defined.
-static void clear_gaps(const struct ggml_tensor * node) { // the bytes that pad the three parts
+// Clears the bytes that pad the three parts, so that the whole result is defined. The first thread
+// calls it.
+static void clear_gaps(const struct ggml_tensor * node) {
     char * at = node->data;
     for (int i = 0; i < 3; i++) {
         const size_t used = (size_t) gb_count(node->src[i]) * sizeof(float);
@@ -234,7 +236,8 @@ static void clear_gaps(const struct ggml_tensor * node) { // the bytes that pad 
     }
 }
 
-// Scratch of a thread: query, gradient of the output row, weights, their gradient, a converted row of k or v.
+// Scratch of a thread: a query, the gradient of the output row, the weights, their gradient, and a
+// converted row of k or v.
 struct back {
     const struct ggml_tensor *q, *k, *v, *d;
     struct grads g;
@@ -264,8 +267,8 @@ static struct back back_of(const struct gb_cpu_call * call, const struct ggml_te
         .buf = p + 2 * d + 2 * m };
 }
 
-// Turns the gradient of the weights into that of the scores, in place: Z = A (G - sum A G) /
-// sqrt(D).
+// Converts the gradient of the weights to the gradient of the scores, in place: Z = A (G - sum A G)
+// / sqrt(D).
 static void score_gradient(const struct back * b, int64_t n) {
     double along = 0;
     for (int64_t c = 0; c < n; c++) {
@@ -277,7 +280,7 @@ static void score_gradient(const struct back * b, int64_t n) {
     }
 }
 
-// Query row r with the keys and values of head h2, batch h3. False: the run is over.
+// Computes query row r with the keys and values of head h2, batch h3. False: the run is over.
 static bool back_row(const struct gb_cpu_call * call, const struct back * b, struct gb_row r, int64_t h2, int64_t h3) {
     const struct gb_kernels * const kernels = call->k;
     const int64_t d = b->q->ne[0], n = keys_seen(b->q, b->k, r.i1, b->masked);
@@ -335,7 +338,8 @@ static void run_flash_attn_back(const struct gb_cpu_call * call, struct ggml_ten
     }
 }
 
-// Gradients of keys and values are written as dense f32, head by head, so both must agree on heads and positions.
+// Gradients of keys and values are written as dense f32, head by head. So both must have the same
+// heads and positions.
 static const char * flash_attn_back_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 4);
     if (why != NULL) {
@@ -352,7 +356,7 @@ static size_t flash_attn_back_work(const struct ggml_tensor * node, int n_tasks)
     return gb_floats_size(back_floats(node), n_tasks);
 }
 
-// Key heads are the indivisible shares.
+// A key head is indivisible.
 static int flash_attn_back_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor *q = node->src[0], *k = node->src[1];
     return gb_tasks_for((double) gb_count(q) * (double) k->ne[1], k->ne[2] * k->ne[3], n_threads);

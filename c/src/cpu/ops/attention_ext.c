@@ -1,19 +1,19 @@
 // attention_ext.c - FLASH_ATTN_EXT: attention with grouped heads, a mask, a cap of the scores, and sinks.
 //
-// A unit of work is a set of rows and a part of the keys. A row is a query of a head; all rows of a unit have the same
-// head of keys and the same head of values, so each block of keys and values is converted to f32 once for all of them.
-// Softmax is computed block by block: a block adds its exponentials, relative to the largest score so far, and its
-// weighted values to the sums of the row.
+// A unit of work is a set of rows and a part of the keys. A row is a query of a head. All rows of a
+// unit have the same head of keys and the same head of values, so each block of keys and values is
+// converted to f32 once for all of them. Softmax is computed block by block: a block adds its
+// exponentials, relative to the largest score so far, and its weighted values to the sums of the
+// row.
 //
-// Few rows are dot products with keys as they come. More rows are worth packing a block into panels.
+// For few rows, dot products read keys in place. For more rows, packing a block into panels pays.
 //
-// If there are few sets of rows, as for one token, the keys are divided into parts. Their sums go to the scratch memory
-// that all threads share, and are combined after a barrier.
+// If there are few sets of rows, as for one token, the keys are divided into parts. The sums of
+// parts go to scratch memory that all threads share, and are combined after a barrier.
 //
-// A key that the mask hides with -inf has the weight 0, and a value with the weight 0 is not added. So a NaN or an
-// infinity in an unused place of a cache has no effect. Blocks that the mask hides from all rows are not read.
-//
-// Invariant: sets, parts and blocks depend on shapes alone. So results are the same bits for every number of threads.
+// A key that the mask hides with -inf has the weight 0, and a value with the weight 0 is not added.
+// So a NaN or an infinity in an unused place of a cache has no effect. Blocks that the mask hides
+// from all rows are not read.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -23,18 +23,19 @@ enum {
     FEW = 4, // rows for which packing does not pay
     KEYS = 128, // of a block
     PART = 1024, // keys of a part, at least
-    UNITS = 64, // units that are worth having: fewer sets are divided by keys
+    UNITS = 64, // desired number of units: fewer sets are divided by keys
     PANEL = GB_GEMM_NR_MAX,
 };
 
-// Exponentials below exp(LEAST) times the largest one count as 0: their products may be denormal numbers.
+// Exponentials below exp(LEAST) times the largest one count as 0, because their products may be
+// subnormal.
 #define LEAST (-70.0f)
 
 struct attention {
     const struct ggml_tensor *q, *k, *v, *mask, *sinks, *node;
     float scale, bias, cap;
-    int64_t dk, dv, m, n; // numbers of a key, of a value; keys; queries
-    int64_t group, groups; // heads of a set, and such groups
+    int64_t dk, dv, m, n; // lengths of a key and a value; numbers of keys and queries
+    int64_t group, groups; // heads of a set; number of such groups
     int64_t rows, sets; // rows of a group; sets of a group
     int64_t part, parts; // keys of a part; parts
 };
@@ -103,7 +104,8 @@ static int64_t floats_of(const struct attention * a) {
     return s.queries + s.keys + s.values + s.convert + s.score + s.mask + s.out;
 }
 
-// The sums of a row over a part of the keys: the weighted values, the largest score, the sum of exponentials.
+// The sums of a row over a part of the keys: the weighted values, the largest score, and the sum of
+// exponentials.
 static int64_t partial_floats(const struct attention * a) { return a->dv + 3; } // a double takes two
 
 static size_t partials_size(const struct attention * a) {
@@ -118,7 +120,7 @@ struct row {
     double sum;
 };
 
-// A thread's state for a unit.
+// The state of a thread for a unit.
 struct unit {
     const struct gb_kernels * k;
     const struct attention * a;
@@ -145,7 +147,7 @@ static void open_scratch(const struct gb_cpu_call * call, const struct attention
 
 // -------------------------------------------------------------------------------------------------------------- blocks
 
-// The rows of the unit, with scaled queries.
+// Sets up the rows of the unit, with scaled queries.
 static void open_unit(struct unit * u, int64_t set, int64_t group, int64_t i3) {
     const struct attention * a = u->a;
     const int n_head = (int) GB_MIN(a->q->ne[2], (int64_t) INT32_MAX);
@@ -169,7 +171,8 @@ static void open_unit(struct unit * u, int64_t set, int64_t group, int64_t i3) {
     memset(u->out, 0, (size_t) (u->n * u->wide) * sizeof(float));
 }
 
-// The mask of keys [key0, key0 + n) for all rows, as f32. False: it hides all of them from all rows.
+// Loads the mask of keys [key0, key0 + n) for all rows, as f32. False: it hides all of them from
+// all rows.
 static bool look_at_mask(struct unit * u, int64_t key0, int64_t n) {
     const struct ggml_tensor * mask = u->a->mask;
     for (int64_t c = 0; c < n; c++) {
@@ -194,7 +197,7 @@ static bool look_at_mask(struct unit * u, int64_t key0, int64_t n) {
     return any;
 }
 
-// Key or value `i` as f32: where it lies, or in buf.
+// Key or value `i` as f32, in place or converted to buf.
 static const float * vector_of(const struct unit * u, const struct ggml_tensor * t, int64_t i, float * buf) {
     const int64_t head = u->group * u->a->group / (u->a->q->ne[2] / t->ne[2]);
     return gb_in(u->k, t, gb_row_ptr(t, i, head, u->i3), t->ne[0], buf);
@@ -220,7 +223,8 @@ static void product(const struct gb_kernels * k, int64_t depth, const float * a,
     }
 }
 
-// Scores of n keys for all rows. Keys that no row sees may be anything: their scores are -inf later.
+// Scores of n keys for all rows. Scores of keys that no row sees may be anything, because they
+// become -inf later.
 static void score_block(struct unit * u, int64_t key0, int64_t n) {
     const struct attention * a = u->a;
     if (!u->packed) {
@@ -244,7 +248,8 @@ static void score_block(struct unit * u, int64_t key0, int64_t n) {
     product(u->k, a->dk, u->queries, a->dk, u->n, u->keys, a->dk, n, u->score, KEYS, false);
 }
 
-// Cap, mask and exponentials of n scores of a row, with its sums scaled down if the largest score rises.
+// Applies cap, mask and exponential to n scores of a row. Scales its sums down if the largest score
+// rises.
 static void weigh_row(struct unit * u, int64_t i, int64_t n) {
     const struct attention * a = u->a;
     struct row * row = &u->row[i];
@@ -318,7 +323,7 @@ static void add_values(struct unit * u, int64_t key0, int64_t n) {
 
 // ---------------------------------------------------------------------------------------------------------------- rows
 
-// The head's sink joins the sums, then the results are the quotients.
+// Adds the head's sink to the sums. Then the results are the quotients.
 static void finish_row(const struct gb_kernels * k, const struct attention * a, struct row * row, float * out,
     int64_t i3) {
     float * y = (float *) (void *) gb_row_ptr(a->node, row->head, row->query, i3);
@@ -354,7 +359,7 @@ static void close_unit(const struct gb_cpu_call * call, struct unit * u, int64_t
     }
 }
 
-// The sums of all parts of a row, in their order.
+// Adds the sums of all parts of a row, in their order.
 static void combine_row(const struct gb_cpu_call * call, const struct attention * a, int64_t i3, int64_t group,
     int64_t r, float * out) {
     struct row row = { .query = r / a->group, .head = group * a->group + r % a->group, .max = -INFINITY };

@@ -1,12 +1,12 @@
 // attention_tiles.c - attention for many queries, by tiles. The full score matrix is never stored.
 //
-// Softmax is computed piece by piece. For a tile of queries, the thread goes through the keys in
+// Softmax is computed piece by piece. For a tile of queries, the thread processes the keys in
 // blocks. A block adds its exponentials, relative to the largest score so far, and its weighted
 // values to the sums. If a block raises a query's largest score, the query's sums are scaled down.
 // At the end each result is divided by its sum of exponentials.
 //
 // A unit of work is several tiles of one head, so that all of them use a packed block of keys and
-// values. A packed block stays for the next unit if that has the same head and a single block.
+// values. A packed block stays for the next unit if that unit has the same head and a single block.
 // Queries and weights are not packed. A panel is the queries that one product takes. The product
 // skips keys after the last key that a query of the panel sees.
 //
@@ -14,19 +14,16 @@
 // hides no NaN, and a weight of zero hides no infinite value. So heads with such keys or values use
 // all keys. Heads are checked only if a mask hides keys. In FLASH_ATTN, hidden keys and values
 // never count.
-//
-// Invariant: a query's result depends on shapes and data alone, not on its tile, its unit or the
-// thread. So results are the same bits for every number of threads.
 #include "cpu/ops/attention_tiles.h"
 
 #include <math.h>
 
-// The stride of score rows is no power of two. Else rows of a panel would evict each other from the
-// first-level cache.
+// The stride of score rows is not a power of two. Otherwise rows of a panel would evict each other
+// from the first-level cache.
 enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_NR_MAX, SCORES = KEYS + 16 };
 
-// Scores that lie so far below the largest score (a factor of 2^-100) count as 0. Products with
-// their exponentials may be denormal numbers, which are slow.
+// Scores this far below the largest score (a factor of 2^-100) count as 0. Products with their
+// exponentials may be subnormal numbers, which are slow.
 #define LEAST (-70.0f)
 
 // The smallest multiple of `to` that is at least n.
@@ -38,7 +35,7 @@ struct tile {
     int64_t end; // number of leading keys that some query sees
     int64_t seen[QUERIES]; // number of leading keys that each query sees
     bool masks_hide; // masks add only finite numbers or -inf to hidden keys
-    bool all_count; // hidden keys are computed too
+    bool all_count; // hidden keys are computed, too
     float max[QUERIES];
     double sum[QUERIES];
     float * queries; // n x d, scaled
@@ -57,7 +54,7 @@ struct tiles {
     // the block in `keys` and `values`: plane of the head * blocks + block; -1: none
     int64_t packed;
     int64_t looked; // the head of `keys_norm` and `values_norm`; -1: none
-    // of the longest key, of all values; NaN or infinite if an element is, or is huge
+    // norms of the longest key and of all values; NaN or infinite if an element is, or is huge
     double keys_norm, values_norm;
     bool values_far; // FLASH_ATTN: not all values of the block are finite
     struct tile tile[TILES];
@@ -123,7 +120,7 @@ static void scale_queries(struct tiles * t, struct tile * tile, struct gb_row at
     }
 }
 
-// The head, of n, that query head i of n_query uses.
+// The head, of n heads, that query head i of n_query uses.
 static int64_t head_of(const struct gb_attention * a, int64_t i, int64_t n, int64_t n_query) {
     return a->in_turn ? i % n : i / (n_query / n);
 }
@@ -167,7 +164,7 @@ static const float * edit_row(const struct gb_score_edit * e, int64_t query, str
     return (const float *) (const void *) gb_row_ptr(t, query % t->ne[1], at.i2 % t->ne[2], at.i3 % t->ne[3]);
 }
 
-// The number of the row's n values without the trailing values of -inf.
+// The number of the row's n values, not counting trailing values of -inf.
 static int64_t without_hidden(const float * row, int64_t n) {
     enum { AT_ONCE = 16 };
     const uint32_t minus_infinity = 0xff800000;
@@ -195,8 +192,8 @@ static bool all_below_infinity(const float * row, int64_t first, int64_t end) {
     return fine;
 }
 
-// Finds the number of leading keys that query i of the tile sees: all later scores are -inf. Also
-// checks that masks add only finite numbers or -inf to the later keys.
+// Finds the number of leading keys that query i of the tile sees, so that all later scores are
+// -inf. Also checks that masks add only finite numbers or -inf to the later keys.
 static void look_at_masks(const struct tiles * t, struct tile * tile, int64_t i, struct gb_row at) {
     const struct gb_attention * a = t->a;
     const int64_t query = tile->first + i;
@@ -223,8 +220,8 @@ static void hide(const struct tiles * t, float * score, int64_t query, int64_t k
     }
 }
 
-// Applies the edits, in order, to n scores of a query, from key0 on. Applies the causal mask too if
-// hidden keys are computed.
+// Applies the edits, in order, to n scores of a query, from key0 on. Applies the causal mask, too,
+// if hidden keys are computed.
 static void edit(const struct tiles * t, bool all_count, float * score, int64_t query, struct gb_row at, int64_t key0,
     int64_t n) {
     for (int i = 0; i <= t->a->n_edits; i++) {
@@ -245,7 +242,7 @@ static void edit(const struct tiles * t, bool all_count, float * score, int64_t 
 
 // ---------------------------------------------------------------------------------------------- what masks do not hide
 
-// The sum of squares of a dense row, of a type that is_packable accepts.
+// The sum of squares of a dense row whose type is_packable accepts.
 static double squares(const struct gb_kernels * k, enum ggml_type type, const void * row, int64_t n) {
     return type == GGML_TYPE_F32   ? k->dot_f32(n, row, row)
            : type == GGML_TYPE_F16 ? k->dot_f16(n, row, row)
@@ -273,8 +270,8 @@ static void look_at_head(struct tiles * t, struct gb_row at) {
     }
 }
 
-// True if keys that a mask hides from a query of the tile may be left out: no product with such a
-// key can be infinite.
+// True if keys that a mask hides from a query of the tile may be left out, because no product with
+// such a key can be infinite.
 static bool may_leave_out(struct tiles * t, const struct tile * tile, struct gb_row at) {
     double bound = 0;
     if (!tile->masks_hide) {
@@ -315,15 +312,15 @@ static void product(const struct gb_kernels * k, int64_t depth, const float * a,
     }
 }
 
-// x[from .. to - 1] = 0.
+// Sets x[from .. to - 1] to 0.
 static void clear(float * x, int64_t from, int64_t to) {
     for (int64_t i = from; i < to; i++) {
         x[i] = 0;
     }
 }
 
-// Turns the scores of query i of the tile into exponentials. The first `seen` keys of the block
-// count.
+// Converts the scores of query i of the tile to exponentials. Only the first `seen` keys of the
+// block count.
 static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys, int64_t seen) {
     float * score = t->score + i * SCORES;
     float * out = tile->out + i * t->out_stride;
@@ -370,11 +367,11 @@ static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, in
     memset(tile->out, 0, (size_t) (tile->n * t->out_stride) * sizeof(float));
 }
 
-// Adds the keys of the packed block that a query of the panel sees. It computes all scores, then
-// all results, so that the keys, and then the values, stay in the second-level cache.
+// Adds the keys of the packed block that a query of the panel sees. Computes all scores, then all
+// results, so that the keys, and then the values, stay in the second-level cache.
 static void add_block(struct tiles * t, struct tile * tile, struct gb_row at, int64_t key0, int64_t packed) {
     const int64_t mr = t->k->gemm_mr;
-    int64_t seen[QUERIES], keys[QUERIES]; // keys that a query sees, that its panel computes
+    int64_t seen[QUERIES], keys[QUERIES]; // keys that a query sees; keys that its panel computes
     for (int64_t i = 0, n; i < tile->n; i += n) {
         n = GB_MIN(tile->n - i, mr);
         int64_t end = 0;
@@ -405,7 +402,7 @@ static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {
             a->out + (size_t) (tile->first + i) * a->nb[1] + (size_t) at.i2 * a->nb[2] + (size_t) at.i3 * a->nb[3];
         const bool direct = gb_are_floats(a->type, a->nb[0], to, t->dv);
         float * y = direct ? (float *) (void *) to : t->score;
-        // a sum of 0: no key was seen, and the results are zeros
+        // A sum of 0 means that no key was seen; the results are then zeros.
         t->k->scale_f32(t->dv, y, out, tile->sum[i] != 0 ? (float) (1.0 / tile->sum[i]) : 1.0f);
         if (!direct) {
             gb_store(t->k, a->type, t->dv, to, a->nb[0], y);
@@ -449,8 +446,8 @@ bool gb_attention_is_aligned(const struct gb_attention * a) {
            (uintptr_t) a->v->data % ggml_type_size(a->v->type) == 0;
 }
 
-// With fewer queries or keys, packing costs more than it saves. The longest rows bound the scratch
-// of a thread.
+// With fewer queries or keys, packing costs more than it saves. The limit for the row length bounds
+// the scratch of a thread.
 bool gb_attention_is_tiled(const struct gb_attention * a) {
     const struct ggml_tensor *q = a->q, *k = a->k, *v = a->v;
     return q->ne[1] >= 8 && k->ne[1] >= 16 && q->ne[0] >= 8 && q->ne[0] <= 512 && v->ne[1] >= 8 && v->ne[1] <= 512 &&
@@ -461,7 +458,7 @@ int64_t gb_attention_tiled_units(const struct gb_attention * a) {
     return gb_div_up(a->q->ne[1], QUERIES * tiles_a_unit(a)) * a->q->ne[2] * a->q->ne[3];
 }
 
-// Units of one head follow each other, so that packed blocks are used again.
+// Computes units of one head one after another, so that packed blocks are used again.
 void gb_attention_run_tiled(const struct gb_cpu_call * call, const struct gb_attention * a) {
     struct tiles t = tiles_of(call, a);
     const int64_t each = QUERIES * tiles_a_unit(a);

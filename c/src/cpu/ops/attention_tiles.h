@@ -1,9 +1,5 @@
-// attention_tiles.h - attention for many queries at once, for FLASH_ATTN (attention.c) and for
+// attention_tiles.h - attention for many queries at a time, for FLASH_ATTN (attention.c) and for
 // fused chains of products and a softmax (fuse/attention.c).
-//
-//     out = softmax(edits(scale (k q))) v
-//
-// Keys are rows of d elements. Values are transposed: a row of m elements for each of dv results.
 #ifndef GB_CPU_OPS_ATTENTION_TILES_H
 #define GB_CPU_OPS_ATTENTION_TILES_H
 
@@ -11,7 +7,8 @@
 
 enum gb_score_edit_kind {
     GB_SCORE_SCALE, // x value
-    // + t, f32 with dense rows: query, head and batch use those of t modulo their number
+    // + t, f32 with dense rows: query, head and batch use the row of t with their index modulo t's
+    // sizes
     GB_SCORE_ADD,
 };
 
@@ -26,7 +23,8 @@ enum { GB_SCORE_EDITS = 4 };
 // The tensors, the edits of the scores and the place of the results, for one node or for a chain.
 struct gb_attention {
     const struct ggml_tensor *q, *k, *v; // q f32, f16 or bf16; k and v too
-    // query head h uses key head h mod the number of key heads; else h div the heads that share one
+    // query head h uses key head h mod the number of key heads; otherwise h / (heads that share a
+    // key head)
     bool in_turn;
     float scale; // of the scores, before anything else
     bool causal; // query i sees keys 0 .. past + i; else all

@@ -1,15 +1,15 @@
 // binary.c - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a
 // region of a copy of src[0]. ADD and ADD1 also accept a quantized src[0] and then give a quantized
-// result. They dequantize runs, add, and quantize.
+// result: they dequantize runs, add, and quantize.
 #include "cpu/ops/elements.h"
 
 // --------------------------------------------------------------------------------------------------------- elementwise
 
-// Any float types. They may differ, because runs are converted.
+// Accepts any float types, also different ones, because runs are converted.
 static const char * unsupported2(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
-// Without a quantized tensor, the rule of the other operators holds. With a quantized tensor,
-// src[0] must load and the result must store by blocks, and src[1] must be a float type.
+// Without a quantized tensor, the rule of the other operators holds. With one, src[0] must be
+// loadable and the result storable by blocks, and src[1] must be a float type.
 static const char * sum_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     if (a == NULL || b == NULL || !(ggml_is_quantized(a->type) || ggml_is_quantized(node->type))) {
@@ -46,8 +46,8 @@ ELEMENTWISE(sub, unsupported2)
 ELEMENTWISE(mul, unsupported2)
 ELEMENTWISE(div, unsupported2)
 
-// src[1] is one value, read again for each run. It may lie in the result only if the result is one
-// element.
+// src[1] is one value, read again for each run. It may overlap the result only if the result has
+// one element.
 static void map_add1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x) {
     const struct ggml_tensor * b = node->src[1];
@@ -88,8 +88,8 @@ static size_t region_end(const struct region * r, const struct ggml_tensor * b) 
     return end;
 }
 
-// True if the elements of src[1] go to distinct places. Else their order matters, and one thread
-// does all of them.
+// True if the elements of src[1] go to distinct places. Otherwise their order matters, and one
+// thread writes all of them.
 static bool region_is_injective(const struct region * r, const struct ggml_tensor * b) {
     size_t extent = r->nb[0];
     for (int i = 0; i < 4; i++) {
@@ -101,8 +101,8 @@ static bool region_is_injective(const struct region * r, const struct ggml_tenso
     return true;
 }
 
-// Checks that the region lies inside of the result. Its strides and offset are parameters, which
-// may come from a file or a user.
+// Checks that the region is inside the result. Its strides and offset are parameters, which may
+// come from a file or a user.
 static const char * region_unsupported(const struct ggml_tensor * node) {
     const struct region r = region_of(node);
     const struct ggml_tensor * b = node->src[1];
@@ -148,7 +148,7 @@ static void copy_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
     }
 }
 
-// The result becomes src[0]; threads share its rows.
+// Copies src[0] to the result. Threads share its rows.
 static void copy_first_source(const struct gb_cpu_call * call, struct ggml_tensor * dst) {
     const struct ggml_tensor * a = dst->src[0];
     int64_t first, last;
@@ -180,8 +180,8 @@ static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, c
 typedef void region_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d,
     const struct ggml_tensor * src, const char * s, int64_t n);
 
-// Threads copy src[0], shared by rows of the result. After a barrier, they change the region,
-// shared by rows of src[1].
+// Threads copy src[0], sharing rows of the result. After a barrier, they change the region, sharing
+// rows of src[1].
 static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst, region_row * f) {
     const struct region r = region_of(dst);
     const struct ggml_tensor * b = dst->src[1];

@@ -3,7 +3,7 @@
 
 // ----------------------------------------------------------------------------------------------------------- IM2COL_3D
 
-// A row of the result is collected in a buffer of floats, which is stored whenever it is full.
+// A row of the result is collected in a buffer of floats, which is stored when it is full.
 struct row {
     const struct gb_cpu_call * call;
     const struct ggml_tensor * node;
@@ -18,7 +18,8 @@ static void flush(struct row * r) {
     r->n = 0;
 }
 
-// The values under the kernel in one line of the source, from position x on. line NULL: the line is in the padding.
+// Adds the values under the kernel in one line of the source, from position x on. line NULL: the
+// line is in the padding.
 static void add_line(struct row * r, const struct ggml_tensor * b, const char * line, int64_t x, int64_t width,
     int64_t dilation) {
     for (int64_t i = 0; i < width; i++, x += dilation) {
@@ -74,7 +75,8 @@ static const char * im2col_3d_unsupported(const struct ggml_tensor * node) {
 
 // ----------------------------------------------------------------------------------------------------------- COL2IM_1D
 
-// Positions [x0, x0 + n) of channel o, n at most GB_RUN: what overlaps is added in the order of the rows of a.
+// Computes positions [x0, x0 + n) of channel o, n at most GB_RUN. Overlapping values are added in
+// the order of the rows of a.
 static void fold_run(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t o, int64_t x0, int n) {
     const struct ggml_tensor * a = node->src[0];
     const int64_t s = gb_op_param_i32(node, 0), k = a->ne[0] / gb_op_param_i32(node, 1);

@@ -1,20 +1,21 @@
 // copy.c - DUP, CPY, CONT: element k of the source, in logical order, becomes element k of the result.
 //
-// Both sides are brought to one shape. Dimensions that are dense on both sides are merged, and runs
-// along dim 0 are copied. If the shapes differ and one side is contiguous, that side takes the
-// other's shape. Otherwise (rare), and for quantized types, two iterators walk over both sides in
-// step, in whole blocks.
+// Source and result are described with one shape. Dimensions that are dense in both are merged, and
+// runs along dim 0 are copied. If the shapes differ and one tensor is contiguous, it gets the other
+// tensor's shape. Otherwise (rare), and for quantized types, two iterators walk over both tensors
+// in step, in whole blocks.
 //
 // If the source is dense along another dimension than the result, tiles are transposed in registers
 // (kernels: transpose). Otherwise a block of columns is copied for many rows before the next block,
 // so that the cache lines of the source are used for several rows.
 #include "cpu/ops/elements.h"
 
-enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 16 };  // a strided block touches a cache line a column; all must stay in L1
+// A strided block touches one cache line per column, and all these lines must stay in L1.
+enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 16 };
 #define DIRECT_BYTES ((size_t) 1 << 16)         // a unit of plain memory copy
 #define PIECE_BYTES ((size_t) 1 << 20)         // a thread may stop after each piece
 
-struct layout { // of both sides
+struct layout { // of source and result
     int64_t ne[4];
     size_t sb[4], db[4]; // strides of source and result
 };
@@ -38,7 +39,7 @@ static void from_ints(const struct gb_kernels * k, enum ggml_type type, int64_t 
     gb_store(k, type, n, d, ds, buf);
 }
 
-// Floats to i32: towards zero. n <= GB_RUN.
+// Floats to i32, towards zero. n <= GB_RUN.
 static void to_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s,
     size_t ss) {
     float buf[GB_RUN];
@@ -53,7 +54,7 @@ static bool is_dense_f32(enum ggml_type type, const char * p, size_t stride) {
     return type == GGML_TYPE_F32 && stride == sizeof(float) && (uintptr_t) p % sizeof(float) == 0;
 }
 
-// Through a buffer; n <= GB_RUN.
+// Converts through a buffer. n <= GB_RUN.
 static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
     size_t ds, const char * s, size_t ss) {
     float buf[GB_RUN];
@@ -61,7 +62,7 @@ static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum 
     gb_store(k, to, n, d, ds, buf);
 }
 
-// If one side is dense f32, converts the other side from or to it directly. Otherwise converts in pieces.
+// If one side is dense f32, converts the other side directly. Otherwise converts in pieces.
 static void convert_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
     size_t ds, const char * s, size_t ss) {
     if (is_dense_f32(from, s, ss) && to != GGML_TYPE_I32) {
@@ -104,7 +105,7 @@ static void view_dense(int64_t ne[4], size_t nb[4], size_t size) { // strides of
     }
 }
 
-// Merges adjacent dims that are dense on both sides. Removes dims of length 1.
+// Merges adjacent dims that are dense in source and result. Removes dims of length 1.
 static void merge(struct layout * l) {
     int n = 0;
     for (int i = 1; i < 4; i++) {
@@ -130,7 +131,7 @@ static void merge(struct layout * l) {
     }
 }
 
-// False: no single shape describes both sides.
+// False: no single shape describes source and result.
 static bool layout_of(struct layout * l, const struct ggml_tensor * dst, const struct ggml_tensor * src) {
     const bool same = gb_same_ne(dst, src);
     if (!same && !ggml_is_contiguous(dst) && !ggml_is_contiguous(src)) {
@@ -151,14 +152,14 @@ static bool layout_of(struct layout * l, const struct ggml_tensor * dst, const s
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// Threads share pieces of DIRECT_BYTES. If the sides overlap, each thread moves one piece.
+// Threads share pieces of DIRECT_BYTES. If source and result overlap, each thread moves one piece.
 static void copy_memory(const struct gb_cpu_call * call, char * d, const char * s, size_t size) {
     int64_t first, last;
     gb_cpu_share(call, (int64_t) ((size + DIRECT_BYTES - 1) / DIRECT_BYTES), &first, &last);
     const bool apart = (uintptr_t) d + size <= (uintptr_t) s || (uintptr_t) s + size <= (uintptr_t) d;
     const size_t end = GB_MIN((size_t) last * DIRECT_BYTES, size);
     for (size_t at = (size_t) first * DIRECT_BYTES, piece; at < end; at += piece) {
-        piece = apart ? GB_MIN(end - at, (size_t) PIECE_BYTES) : end - at; // overlap: one piece
+        piece = apart ? GB_MIN(end - at, (size_t) PIECE_BYTES) : end - at; // if they overlap, one piece
         memmove(d + at, s + at, piece);
         if (gb_cpu_stopped(call, (int64_t) (piece / 8))) {
             return;
@@ -180,7 +181,8 @@ static int transposed_with(const struct layout * l, size_t size) {
     return 0;
 }
 
-// The transposing kernels read and write whole elements, so addresses and strides are multiples of the size.
+// The transposing kernels read and write whole elements, so addresses and strides must be multiples
+// of the size.
 static bool is_aligned(const struct layout * l, const void * d, const void * s, size_t size) {
     size_t all = (size_t) ((uintptr_t) d | (uintptr_t) s);
     for (int i = 0; i < 4; i++) {
@@ -221,8 +223,9 @@ static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor
     }
 }
 
-// Columns of a block. A block of a single dense row is so wide that finding it takes a tenth of the
-// copy, but each thread has some blocks. For several rows, more columns are no faster.
+// The columns of a block. If a block is a single dense row, it is so wide that finding it takes a
+// tenth of the copy's time, but each thread still has several blocks. For several rows, more
+// columns are no faster.
 static int64_t block_width(const struct gb_cpu_call * call, bool dense, const struct layout * l) {
     const int64_t others = l->ne[2] * l->ne[3];
     int64_t width = dense ? GB_RUN : STRIDED_COLUMNS;
@@ -311,11 +314,11 @@ static bool can_convert(enum ggml_type from, enum ggml_type to) {
     return (gb_is_float(from) || from == GGML_TYPE_I32) && (gb_is_float(to) || to == GGML_TYPE_I32);
 }
 
-// For copies in which at least one side is quantized.
+// For copies with a quantized source or result.
 static const char * quantized_unsupported(const struct ggml_tensor * dst, const struct ggml_tensor * src) {
     const int64_t block = GB_MAX(ggml_blck_size(dst->type), ggml_blck_size(src->type));
     if (src->ne[0] % block != 0 || dst->ne[0] % block != 0) {
-        return "rows of both sides must be whole blocks";
+        return "rows of source and result must be whole blocks";
     }
     if (src->type == dst->type) {
         return gb_rows_are_blocks(src) && gb_rows_are_blocks(dst) ? NULL : "quantized blocks must be dense along rows";
@@ -341,7 +344,8 @@ static const char * copy_unsupported(const struct ggml_tensor * node) {
     return src->type == node->type || can_convert(src->type, node->type) ? NULL : "no conversion between these types";
 }
 
-// Takes the first copy that fits, from the fastest to the most general: memory, transposed tiles, blocks, walkers.
+// Uses the first copy that fits, from the fastest to the most general: memory, transposed tiles,
+// blocks, walkers.
 static void copy_run_node(const struct gb_cpu_call * call, struct ggml_tensor * dst) {
     const struct ggml_tensor * src = dst->src[0];
     struct layout l;

@@ -1,14 +1,14 @@
-// custom.c - operators whose function the user gives: MAP_UNARY, MAP_BINARY (by rows),
-// MAP_CUSTOMn_F32 (one call), MAP_CUSTOMn and CUSTOM (one call a thread, at the same time).
+// custom.c - operators that call a function of the user: MAP_UNARY, MAP_BINARY (by rows),
+// MAP_CUSTOMn_F32 (one call), MAP_CUSTOMn and CUSTOM (one call per thread, concurrently).
 //
-// The functions lie in op_params, which is not aligned for pointers, so they are read with memcpy.
+// The functions are in op_params, which is not aligned for pointers, so they are read with memcpy.
 // A failure inside a user's function does not fail the node.
 #include <limits.h>
 
 #include "base/status.h"
 #include "cpu/ops/elements.h"
 
-// Discards failures inside of the user's function, so that they do not become failures of the run.
+// Discards failures inside the user's function, so that they do not become failures of the run.
 #define CALL_USER(call)                           \
     do {                                          \
         const uint64_t before_ = gb_fail_count(); \
@@ -90,7 +90,7 @@ const struct gb_cpu_op gb_cpu_op_map_binary = {
 
 // ------------------------------------------------------------------------------------------------------- whole tensors
 
-struct custom { // the layout of op_params for MAP_CUSTOMn and CUSTOM; the _F32 forms have `fun` alone
+struct custom { // the layout of op_params for MAP_CUSTOMn and CUSTOM; the _F32 forms have only `fun`
     void (*fun)(void);
     int n_tasks; // GGML_N_TASKS_MAX: all threads
     void * userdata;
@@ -103,7 +103,7 @@ static struct custom custom_of(const struct ggml_tensor * node) {
     return c;
 }
 
-// GGML_N_TASKS_MAX is negative: all threads.
+// GGML_N_TASKS_MAX is negative and means all threads.
 static int custom_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct custom c = custom_of(node);
     return c.n_tasks < 1 ? n_threads : GB_MIN(c.n_tasks, n_threads);

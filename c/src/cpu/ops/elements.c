@@ -8,7 +8,7 @@
 // -------------------------------------------------------------------------------------------------------------- checks
 
 #define N_NAMED 5
-// By number of the source, the result first.
+// By number of the source, with the result first.
 static const char * const bad_float[N_NAMED + 1] = {
     "the result must be f32, f16 or bf16",
     "source 0 must be f32, f16 or bf16",
@@ -34,7 +34,7 @@ static const char * const bad_same[N_NAMED + 1] = {
     "source 4 must have the type of the result",
 };
 
-// The three rules of need(): whether a type fits, given the type of the result.
+// The three rules of need(): whether a type is allowed, given the type of the result.
 static bool is_f32(enum ggml_type type, enum ggml_type result) {
     (void) result;
     return type == GGML_TYPE_F32;
@@ -48,13 +48,13 @@ static bool is_float(enum ggml_type type, enum ggml_type result) {
 static bool is_same(enum ggml_type type, enum ggml_type result) { return type == result; }
 
 // Checks the result (message 0) and sources 0 .. n_src - 1 (message i + 1). Returns NULL, or the
-// message of the first tensor that does not fit. Quantized and huge tensors never fit.
+// message of the first tensor that breaks the rule. Quantized and huge tensors always break it.
 static const char * need(const struct ggml_tensor * node, int n_src, bool (*fits)(enum ggml_type, enum ggml_type),
     const char * const * messages) {
     for (int i = -1; i < n_src; i++) {
         const struct ggml_tensor * t = i < 0 ? node : node->src[i];
         if (ggml_is_quantized(t->type)) {
-            return "quantized tensors are not for this operator";
+            return "the operator does not accept quantized tensors";
         }
         if (gb_count(t) > GB_MAX_COUNT) {
             return "a tensor has more than 2^48 elements";
@@ -126,7 +126,7 @@ static void narrow(const struct gb_kernels * k, enum ggml_type type, int64_t n, 
     }
 }
 
-// Half-precision data that is strided or misaligned goes through `half`: gather, then convert the dense part.
+// Strided or misaligned half-precision data is gathered into `half`, which is then converted.
 void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const char * p, size_t stride) {
     if (type == GGML_TYPE_F32) {
         gb_move(sizeof(float), n, (char *) y, sizeof(float), p, stride);
@@ -156,7 +156,7 @@ void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float 
     }
 }
 
-// The reverse: convert the dense part into `half`, then scatter.
+// The reverse: converts into `half`, then scatters.
 void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x) {
     if (type == GGML_TYPE_F32) {
         gb_move(sizeof(float), n, p, stride, (const char *) x, sizeof(float));
@@ -254,7 +254,7 @@ struct space {
     int64_t n0, runs, units; // runs in a row, runs in all
 };
 
-// The space has rows if one of n_src sources has strides or another shape.
+// The space has rows if one of the n_src sources has strides or another shape.
 static struct space space_of(const struct ggml_tensor * node, int n_src) {
     struct space s = { .flat = ggml_is_contiguous(node) };
     for (int i = 0; i < n_src; i++) {
@@ -275,15 +275,16 @@ int gb_tasks_map(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for(n, space_of(node, 1).units, n_threads);
 }
 
-// True if each run of t, of any length within a row, can be used in place.
+// True if any run of t within a row can be used in place.
 static bool is_dense_f32(const struct ggml_tensor * t) {
     return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) &&
            ((uintptr_t) t->data | t->nb[1] | t->nb[2] | t->nb[3]) % sizeof(float) == 0;
 }
 
-enum { LONG_RUNS = 128 }; // most units of a long run; a thread may stop between runs
+enum { LONG_RUNS = 128 }; // maximum number of units of a long run; a thread may stop between runs
 
-// A run: n values from i0 on of row r of the result. p is their address. `units` is its cost.
+// A run: n values from i0 on of row r of the result. p is the address of the first. `units` is its
+// cost.
 struct run {
     int64_t units, i0, n;
     struct gb_row r;
@@ -291,7 +292,7 @@ struct run {
 };
 
 // The run that begins with unit u. A direct run needs no buffer, so it extends to the end of the
-// row, at most to unit `last`.
+// row, or to unit `last`.
 static struct run run_of(const struct space * s, const struct ggml_tensor * node, int64_t u, int64_t last,
     bool direct) {
     struct run at;
@@ -304,12 +305,12 @@ static struct run run_of(const struct space * s, const struct ggml_tensor * node
     return at;
 }
 
-// Results of this size and more bypass the caches. They would be evicted before a reader needs
+// Results of at least this size bypass the caches. They would be evicted before a reader needs
 // them, and ordinary stores first read the memory that they overwrite.
 #define FAR_BYTES ((size_t) 32 << 20)
 
-// True if the f32 result is that large and overwrites no source. The memory of an overwritten
-// source is in the caches already.
+// True if the f32 result is that large and overwrites no source. An overwritten source is in the
+// caches already.
 static bool is_far(const struct ggml_tensor * node, const struct space * s, int n_src) {
     if (s->units < (int64_t) (FAR_BYTES / sizeof(float) / GB_RUN) || ggml_nbytes(node) < FAR_BYTES) {
         return false;
@@ -332,8 +333,8 @@ static void put(const struct gb_cpu_call * call, const struct ggml_tensor * node
     }
 }
 
-// Units are runs of GB_RUN elements. Threads share them. A thread takes several units at once if no
-// conversion is needed.
+// Units are runs of GB_RUN elements. Threads share them. A thread takes several units together if
+// no conversion is needed.
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {
     const struct ggml_tensor * a = node->src[0];
     const struct space s = space_of(node, 1);
@@ -379,7 +380,7 @@ static const float * repeated_in(const struct gb_cpu_call * call, const struct g
     return buf;
 }
 
-// The row of b that repeats at r.
+// The row of b that repeats at row r.
 static const char * repeated_row(const struct ggml_tensor * b, struct gb_row r) {
     return (r.i1 | r.i2 | r.i3) == 0 ? b->data : gb_row_ptr(b, r.i1 % b->ne[1], r.i2 % b->ne[2], r.i3 % b->ne[3]);
 }

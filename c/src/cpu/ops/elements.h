@@ -1,10 +1,10 @@
 // elements.h - access of operators to the elements of tensors of any type and strides.
 //
-// Arithmetic happens on short dense runs of f32. A dense f32 run is used in place. Other runs (f16,
-// bf16, a strided or misaligned dim 0, quantized blocks) are converted into a buffer, computed
-// there and converted back. So one driver works for every float type and stride, and for quantized
-// tensors if it accepts them. Operators that only move data (repeat, pad, ...) use the element size
-// and never convert.
+// Arithmetic uses short dense runs of f32. A dense f32 run is used in place. Other runs (f16, bf16,
+// a strided or misaligned dim 0, quantized blocks) are converted into a buffer, computed there and
+// converted back. So one driver works for every float type and stride, and for quantized tensors if
+// it accepts them. Operators that only move data (repeat, pad, ...) use the element size and never
+// convert.
 //
 // Invariant: the borders of runs depend on shapes alone, never on the number of threads. So every
 // operator gives the same bits for every number of threads. A run is read completely before it is
@@ -30,8 +30,8 @@ bool gb_can_load(const struct ggml_tensor * t);
 bool gb_can_store(const struct ggml_tensor * t);
 bool gb_rows_are_blocks(const struct ggml_tensor * t); // any type
 
-// For unsupported(): checks the result and src[0 .. n_src - 1], none of them NULL. Returns NULL, or
-// a static string that names the first tensor that does not fit.
+// For unsupported(): checks the result and src[0 .. n_src - 1], none of which is NULL. Returns
+// NULL, or a static string that names the first tensor that is not allowed.
 const char * gb_need_float(const struct ggml_tensor * node, int n_src); // f32, f16 or bf16
 const char * gb_need_f32(const struct ggml_tensor * node, int n_src);
 const char * gb_need_same(const struct ggml_tensor * node, int n_src); // not quantized, the type of the result
@@ -61,8 +61,8 @@ static inline float gb_get_f32(const char * p) {
 void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const char * p, size_t stride);
 void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x);
 
-// True if n elements at p, of this type and stride or of a tensor, can be used in place as a float
-// array.
+// True if n elements of this type and stride at p, or n elements of a tensor, can be used in place
+// as a float array.
 static inline bool gb_are_floats(enum ggml_type type, size_t stride, const char * p, int64_t n) {
     return type == GGML_TYPE_F32 && (stride == sizeof(float) || n == 1) && (uintptr_t) p % sizeof(float) == 0;
 }
@@ -76,8 +76,8 @@ static inline size_t gb_offset(const struct ggml_tensor * t, int64_t i0) {
     return (size_t) (ggml_is_quantized(t->type) ? i0 / ggml_blck_size(t->type) : i0) * t->nb[0];
 }
 
-// The n values along dim 0 from p on, the address of an element of t. In place if possible, else in
-// buf.
+// The n values along dim 0 from p on, the address of an element of t: in place if possible,
+// otherwise in buf.
 static inline const float * gb_in(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n,
     float * buf) {
     if (gb_is_direct(t, p, n)) {
@@ -87,7 +87,7 @@ static inline const float * gb_in(const struct gb_kernels * k, const struct ggml
     return buf;
 }
 
-// The memory in which to compute the n values for p. gb_put then stores them at p.
+// The memory in which the n values for p are computed. gb_put then stores them at p.
 static inline float * gb_out(const struct ggml_tensor * t, char * p, int64_t n, float * buf) {
     return gb_is_direct(t, p, n) ? (float *) (void *) p : buf;
 }
@@ -100,17 +100,18 @@ static inline void gb_put(const struct gb_kernels * k, const struct ggml_tensor 
     }
 }
 
-// Copies n elements of `size` bytes. Source and target are either exactly the same or do not overlap.
+// Copies n elements of `size` bytes. Source and destination are the same or do not overlap.
 void gb_move(size_t size, int64_t n, char * d, size_t d_stride, const char * s, size_t s_stride);
-// Copies n elements, whole blocks, and converts them. The types are equal, or floats and I32 in any combination, or a
-// float and a quantized type that gb_can_load or gb_can_store allows.
+// Copies n elements, whole blocks, and converts them. The types are equal, or both are floats or
+// I32, or one is a float type and the other a quantized type that gb_can_load or gb_can_store
+// accepts.
 void gb_copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d, size_t ds,
     const char * s, size_t ss);
 void gb_clear(size_t size, int64_t n, char * d, size_t d_stride); // all bytes zero: the number 0 of every plain type
 
 // ------------------------------------------------------------------------------------------------- rows, work, sharing
 
-// Drivers that process a long row themselves may stop after each stretch of this many elements.
+// Drivers that process a long row themselves may stop after every this many elements.
 #define GB_STRETCH 65536
 
 // For gb_cpu_stopped: the work of converting n elements to `type`. Most quantized formats need a
@@ -133,7 +134,7 @@ static inline bool gb_is_empty(const struct ggml_tensor * t) {
     return t->ne[0] == 0 || t->ne[1] == 0 || t->ne[2] == 0 || t->ne[3] == 0;
 }
 
-// Largest number of elements. Larger tensors are views that repeat memory. They are refused, so
+// The maximum number of elements. Larger tensors are views that repeat memory. They are refused, so
 // that sizes cannot overflow.
 #define GB_MAX_COUNT ((int64_t) 1 << 48)
 
@@ -141,7 +142,7 @@ static inline int64_t gb_count(const struct ggml_tensor * t) { return ggml_nelem
 
 static inline int64_t gb_rows(const struct ggml_tensor * t) { return ggml_nrows(t); }
 
-// This thread's share of work sized for n floats each.
+// This thread's part of work memory with n floats for each thread.
 static inline float * gb_my_floats(const struct gb_cpu_call * call, int64_t n) {
     return (float *) (void *) ((char *) call->work + (size_t) call->ith * gb_lines((size_t) n * sizeof(float)));
 }
@@ -156,11 +157,11 @@ static inline size_t gb_two_rows_work(const struct ggml_tensor * node, int n_tas
     return gb_floats_size(2 * node->ne[0], n_tasks);
 }
 
-// A share of fewer elements costs less than a barrier.
+// A task with fewer elements costs less than a barrier.
 #define GB_TASK_ELEMENTS 8192
 
-// Threads for `units` indivisible shares that touch `elements` elements in total. Small work uses
-// few threads, because barriers would cost more.
+// The number of threads for `units` indivisible tasks with `elements` elements in total. Small work
+// uses few threads, because barriers would cost more.
 static inline int gb_tasks_for(double elements, int64_t units, int n_threads) {
     const double worth = GB_MIN(elements / GB_TASK_ELEMENTS, (double) n_threads);
     return (int) GB_MAX((int64_t) 1, GB_MIN(units, (int64_t) worth));
@@ -203,8 +204,8 @@ static inline void gb_run_rows(const struct gb_cpu_call * call, const struct ggm
     }
 }
 
-// Row i of the result and row i of src[0], n values each, as f32. y may be x. `spare` is the
-// thread's scratch of n floats, if the operator's work size has two rows for each thread.
+// Row i of the result and row i of src[0], n values each, as f32. y may be x. `spare` is scratch of
+// n floats, if the operator's work size has two rows for each thread.
 struct gb_float_row {
     int64_t i;
     struct gb_row r;
@@ -239,7 +240,7 @@ static inline void gb_run_row_map(const struct gb_cpu_call * call, const struct 
     }
 }
 
-// The growth of ALiBi's bias from one position to the next (mask.c).
+// The increase of ALiBi's bias from one position to the next (mask.c).
 float gb_alibi_slope(int64_t head, int n_head, float bias_max);
 
 #endif // GB_CPU_OPS_ELEMENTS_H

@@ -1,11 +1,11 @@
-// fill.c - FILL, ARANGE, TIMESTEP_EMBEDDING: results that follow from numbers.
+// fill.c - operators that make tensors from numbers: FILL, ARANGE, TIMESTEP_EMBEDDING.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
 // ---------------------------------------------------------------------------------------------------------------- FILL
 
-// Threads share rows. One run of equal values is stored over and over.
+// Threads share rows. One run of equal values is stored repeatedly.
 static void run_fill(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const float value = gb_op_param_f32(node, 0);
     float run[GB_RUN];
@@ -30,7 +30,7 @@ static const char * float_result(const struct ggml_tensor * node) { return gb_ne
 
 // -------------------------------------------------------------------------------------------------------------- ARANGE
 
-// In double, rounded once. Threads share the elements.
+// Computes in double and rounds once. Threads share the elements.
 static void run_arange(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const double start = (double) gb_op_param_f32(node, 0), step = (double) gb_op_param_f32(node, 2);
     int64_t first, last;
@@ -45,7 +45,7 @@ static void run_arange(const struct gb_cpu_call * call, struct ggml_tensor * nod
 
 // -------------------------------------------------------------------------------------------------- TIMESTEP_EMBEDDING
 
-// Angles in double; threads share the rows.
+// Computes angles in double. Threads share the rows.
 static void run_timestep_embedding(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * t = node->src[0];
     const int64_t dim = node->ne[0], half = dim / 2;

@@ -1,9 +1,9 @@
 // gates.c - GLU: gated linear units.
 //
-// The halves of one source become two views, so that one driver serves both forms.
+// If there is one source, its halves become two views, so one driver serves both forms.
 #include "cpu/ops/elements.h"
 
-// z = f(x) g; the parameters are in the order of ops_gates.c.
+// z = f(x) g. The parameters are in the order of ops_gates.c.
 static void map_glu(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * x, const float * g) {
     switch (gb_op_param_i32(node, 0)) {

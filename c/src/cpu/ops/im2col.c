@@ -1,9 +1,9 @@
-// im2col.c - IM2COL: gathers, for each output position, what the kernel sees there. The product with the kernel is a
-// MUL_MAT.
+// im2col.c - IM2COL: gathers, for each output position, the values under the kernel. The product with
+// the kernel is a MUL_MAT.
 #include "cpu/ops/elements.h"
 
-// s: strides, p: padding, d: dilation, with 0 for x and 1 for y; i: input, k: kernel, c: channels. 1-d is a picture of
-// height 1.
+// s: strides, p: padding, d: dilation, with 0 for x and 1 for y; i: input, k: kernel, c: channels.
+// A 1-d input is an image of height 1.
 struct im2col {
     int s0, s1, p0, p1, d0, d1;
     bool is_2d;
@@ -33,7 +33,8 @@ static struct im2col im2col_of(const struct ggml_tensor * node) {
     };
 }
 
-// One line of a kernel window: kw values at x, x + d0, ... of the input row at p (NULL: outside), 0 where x is outside.
+// Writes one line of a kernel window: kw values at x, x + d0, ... of the input row at p (NULL:
+// outside). The value is 0 where x is outside.
 static void gather_line(const struct im2col * m, const struct ggml_tensor * b, const char * p, int64_t x, float * y) {
     for (int64_t k = 0; k < m->kw; k++, x += m->d0) {
         if (p == NULL || x < 0 || x >= m->iw) {

@@ -1,6 +1,7 @@
-// loss.c - CROSS_ENTROPY_LOSS between softmax(src[0]) and the distribution src[1], and its derivative.
+// loss.c - CROSS_ENTROPY_LOSS between softmax(src[0]) and the distribution src[1], and its
+// derivative.
 //
-// Probabilities are kept away from 0: p = softmax (1 - EPS) + EPS. As in early 2024, the derivative
+// Probabilities are kept above 0: p = softmax (1 - EPS) + EPS. As in early 2024, the derivative
 // uses p instead of softmax, and assumes that each row of the distribution sums to 1. A given eps
 // (op_params, ops_loss.c) replaces EPS. 0 log 0 is then 0, and the derivative is exact for rows of
 // any sum.
@@ -28,8 +29,8 @@ static double exponentials(const struct gb_cpu_call * call, int64_t n, float * e
     return sum;
 }
 
-// Exponentials that add up to `sum` become p = softmax (1 - EPS) + EPS. The addition comes first,
-// so that no product is a denormal number.
+// Converts exponentials with the sum `sum` to p = softmax (1 - EPS) + EPS. The addition comes
+// first, so that no product is subnormal.
 static void probabilities(const struct gb_kernels * k, int64_t n, float * p, double sum) {
     const double share = (1.0 - (double) EPS) / sum;
     k->norm_apply_f32(n, p, p, (float) (-(double) EPS / share), (float) share);
@@ -47,7 +48,7 @@ static struct given given_of(const struct ggml_tensor * node) {
     return (struct given){ gb_op_param_i32(node, 0) != 0, (double) gb_op_param_f32(node, 1) };
 }
 
-// Work memory: one number a row, then 3 rows for each thread.
+// Work memory: one number for each row, then 3 rows for each thread.
 static size_t totals_size(const struct ggml_tensor * node) {
     return gb_lines((size_t) gb_rows(node->src[0]) * sizeof(double));
 }
@@ -95,7 +96,7 @@ static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int64_t n = a->ne[0], rows = n > 0 ? gb_rows(a) : 0;
     const struct given given = given_of(node);
-    struct gb_cpu_call behind = *call; // the threads' part of the work memory
+    struct gb_cpu_call behind = *call; // with the threads' part of the work memory
     behind.work = (char *) call->work + totals_size(node);
     double * totals = call->work;
     float * scratch = gb_my_floats(&behind, 3 * n);
@@ -165,7 +166,7 @@ static bool back_row(const struct gb_cpu_call * call, int64_t n, float * y, cons
     return true;
 }
 
-// src[2] is the gradient of the loss, one number. Rows are independent. Threads share them.
+// src[2] is the gradient of the loss, one number. Threads share the rows, which are independent.
 static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1], *c = node->src[2];
     const int64_t n = a->ne[0];
@@ -190,7 +191,8 @@ static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct 
 
 static const char * loss_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 3); }
 
-// Work memory: the row itself, which becomes the result, and a converted row of the distribution.
+// Work memory of a thread: the row itself, which becomes the result, and a converted row of the
+// distribution.
 static size_t loss_back_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(2 * node->ne[0], n_tasks);
 }

@@ -6,7 +6,7 @@
 
 // ----------------------------------------------------------------------------------------------------------- DIAG_MASK
 
-// Elements i0 > n_past + i1 become `value`, the others are those of src[0].
+// Elements with i0 > n_past + i1 become `value`, all others are those of src[0].
 static void run_mask(const struct gb_cpu_call * call, struct ggml_tensor * node, float value) {
     const struct ggml_tensor * a = node->src[0];
     const int64_t n_past = gb_op_param_i32(node, 0);
@@ -34,12 +34,12 @@ static void run_mask(const struct gb_cpu_call * call, struct ggml_tensor * node,
     }
 }
 
-// For scores before a softmax: later positions get no weight.
+// For scores before a softmax, so that later positions get no weight.
 static void run_diag_mask_inf(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     run_mask(call, node, -INFINITY);
 }
 
-// For gradients: the gradients of masked scores are 0.
+// For gradients, because the gradients of masked scores are 0.
 static void run_diag_mask_zero(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     run_mask(call, node, 0.0f);
 }
@@ -52,7 +52,7 @@ static const char * mask_unsupported(const struct ggml_tensor * node) {
 
 // --------------------------------------------------------------------------------------------------------------- ALIBI
 
-// Heads beyond the largest power of two take the odd powers of the finer base.
+// Heads beyond the largest power of two use the odd powers of the finer base.
 float gb_alibi_slope(int64_t head, int n_head, float bias_max) {
     int floor = 1; // the largest power of two <= n_head
     while (floor <= n_head / 2) {
@@ -64,7 +64,7 @@ float gb_alibi_slope(int64_t head, int n_head, float bias_max) {
     return (float) exp2(-(double) bias_max / (2.0 * floor) * (double) (2 * (head - floor) + 1));
 }
 
-// y[i] = x[i] + i slope(head), where i is the key's position in the row. The head is the index in
+// y[i] = x[i] + i slope(head), where i is the key's position in the row. The head is the index over
 // dims 2 and 3 together. "Train Short, Test Long", Press et al.
 static void run_alibi(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];

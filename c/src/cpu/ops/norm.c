@@ -10,7 +10,7 @@
 #include "cpu/ops/elements.h"
 #include "tensor/numbers.h"
 
-// The source and the result may be different float types.
+// Source and result may be different float types.
 static const char * norm_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
 static size_t row_work(const struct ggml_tensor * node, int n_tasks) { return gb_floats_size(node->ne[0], n_tasks); }
@@ -91,10 +91,10 @@ static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tenso
 
 static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
-// Scratch for x and dy of a row, if they must be converted.
+// Scratch for x and dy of a row, which may have to be converted.
 // ---------------------------------------------------------------------------------------------------------- GROUP_NORM
 
-// Channels [c0, c1) of batch i3 are normalised together, in three passes over their runs.
+// Normalizes channels [c0, c1) of batch i3 together, in three passes over their runs.
 struct group {
     const struct ggml_tensor * a;
     int64_t i3, c0, c1;
@@ -133,7 +133,7 @@ static double group_pass(const struct gb_cpu_call * call, const struct group * g
     return sum;
 }
 
-// Groups have equal size, except the last. With few channels the last groups may be empty.
+// Groups have equal size, except the last. If there are few channels, the last groups may be empty.
 static int64_t channels_a_group(const struct ggml_tensor * node) {
     return gb_div_up(node->ne[2], gb_op_param_i32(node, 0));
 }
@@ -142,7 +142,7 @@ static int64_t channels_a_group(const struct ggml_tensor * node) {
 static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     const int64_t channels = channels_a_group(node);
-    const int64_t groups = channels > 0 ? gb_div_up(node->ne[2], channels) : 0; // those that are not empty
+    const int64_t groups = channels > 0 ? gb_div_up(node->ne[2], channels) : 0; // groups that are not empty
     int64_t first, last;
     gb_cpu_share(call, gb_is_empty(node) ? 0 : groups * node->ne[3], &first, &last);
     for (int64_t u = first; u < last; u++) {

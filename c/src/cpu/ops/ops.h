@@ -1,13 +1,13 @@
 // ops.h - the operators of the CPU backend.
 //
-// An op is a plain C driver. It handles strides, broadcasting and the split over threads, and calls
-// kernels (kernels.h) on contiguous rows. It never allocates or prints, and does not know
+// An op is a plain C driver. It handles strides, broadcasting and the division among threads, and
+// calls kernels (kernels.h) on contiguous rows. It never allocates or prints, and does not know
 // instruction sets. The builder has checked the shapes. The driver checks data such as indices, and
 // reports errors with gb_cpu_fail before it accesses memory.
 //
-// Life of a node. The planner calls unsupported(), which decides whether the op can run on these
-// types and layouts. Making a plan calls n_tasks() and work_size() once. n_tasks threads call run()
-// at once, with ith = 0 .. nth-1.
+// The planner calls unsupported(), which decides whether the op can run on the node's types and
+// layouts. Making a plan calls n_tasks() and work_size() once. n_tasks threads call run()
+// concurrently, with ith = 0 .. nth-1.
 #ifndef GB_CPU_OPS_OPS_H
 #define GB_CPU_OPS_OPS_H
 
@@ -21,7 +21,7 @@ struct gb_cpu_team; // the threads that run one node (cpu/team.h)
 
 // Controls how often a thread checks whether the run is over.
 struct gb_cpu_pace {
-    int64_t left; // work, as gb_cpu_stopped counts it, until the next check
+    int64_t left; // work until the next check, as gb_cpu_stopped counts it
     bool asks; // this thread calls the run's abort callback
     bool took; // gb_cpu_taking_of has shared parts since the step or the last barrier began
 };
@@ -36,7 +36,8 @@ struct gb_cpu_call { // one thread's share of one node
     const struct gb_cpu_traits * traits; // of the run; NULL: those of this processor
 };
 
-// An elementwise operator on a dense run of f32: y = f(x). y may be x. `node` gives the parameters.
+// An elementwise operator on a dense run of f32: y = f(x). y may be x. The parameters are in
+// `node`.
 typedef void gb_map1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x);
 // z = f(x, y); z may be x or y.
@@ -47,13 +48,13 @@ struct gb_cpu_op {
     // Returns NULL if the node can run, else the reason, a static string ("source 1 must be f32").
     // Depends on types and strides only. The required sources (ops.def) are present.
     const char * (*unsupported)(const struct ggml_tensor * node);
-    // Number of threads that pay, 1 .. n_threads. NULL: gb_cpu_default_tasks.
+    // The useful number of threads, 1 .. n_threads. NULL: gb_cpu_default_tasks.
     int (*n_tasks)(const struct ggml_tensor * node, int n_threads);
     // Scratch bytes for n_tasks threads. NULL: none.
     size_t (*work_size)(const struct ggml_tensor * node, int n_tasks);
     void (*run)(const struct gb_cpu_call * call, struct ggml_tensor * node);
-    // The function that run() applies to each run of its one source, or of its two sources. Fused
-    // steps use it (fuse/product.c). NULL: not elementwise, or reads more than its arguments.
+    // The function that run() applies to each run of its one or two sources. Fused steps use it
+    // (fuse/product.c). NULL: the operator is not elementwise, or reads more than its arguments.
     gb_map1 * map1;
     gb_map2 * map2;
 };
@@ -61,14 +62,14 @@ struct gb_cpu_op {
 // The op of a node. NULL for view ops (nothing to run) and for operators that are not implemented.
 const struct gb_cpu_op * gb_cpu_op_of(const struct ggml_tensor * node);
 
-// Waits until all nth threads of the node arrive. Returns the same for all. False: the run is over,
-// so leave the node. If gb_cpu_stopped made a thread skip work before the barrier, the result is
-// false. So after true, all work of the other threads before the barrier is complete.
+// Waits until all nth threads of the node arrive. Returns the same value for all. False: the run is
+// over, so leave the node. If gb_cpu_stopped made a thread skip work before the barrier, the result
+// is false. So after true, all work of the other threads before the barrier is complete.
 bool gb_cpu_barrier(const struct gb_cpu_call * call);
 
 // True if the run was aborted or has failed. A driver whose work can take longer than some
 // milliseconds calls this after each piece. `work` is a rough estimate of the nanoseconds of the
-// piece. Once true, it stays true: skip the remaining work up to the next barrier.
+// piece. Once true, it stays true: the driver then skips the remaining work up to the next barrier.
 #define GB_CPU_PACE 200000
 bool gb_cpu_look(const struct gb_cpu_call * call);
 static inline bool gb_cpu_stopped(const struct gb_cpu_call * call, int64_t work) {
@@ -81,8 +82,8 @@ GGML_ATTRIBUTE_FORMAT(4, 5)
 void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
     const char * fmt, ...);
 
-// The threads for operators without n_tasks(): one for every GB_TASK_ELEMENTS elements of the
-// result or of src[0], the larger of the two. At least 1, at most n_threads.
+// The number of threads for operators without n_tasks(): one for every GB_TASK_ELEMENTS elements of
+// the result or of src[0], the larger of the two. At least 1, at most n_threads.
 int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads);
 
 // a / b rounded up, for a >= 0 and b > 0.
@@ -98,9 +99,10 @@ static inline void gb_cpu_share(const struct gb_cpu_call * call, int64_t n, int6
     *last = GB_MIN(*first + per, n);
 }
 
-// Dynamic sharing of n items. Each thread starts with its part by gb_cpu_share, and takes it in pieces, from large to
-// small. Then it takes pieces of the parts of slower threads. So a slow or busy processor does not delay the others. If
-// all threads are equally fast, each works on its own part, in order.
+// Shares n items dynamically. Each thread starts with its part by gb_cpu_share, and takes it in
+// pieces, from large to small. Then it takes pieces of the parts of slower threads. So a slow or
+// busy processor does not delay the others. If all threads are equally fast, each works on its own
+// part, in order.
 struct gb_cpu_taking {
     const struct gb_cpu_call * call;
     int64_t n, per; // items; items of a thread's part
@@ -116,7 +118,7 @@ struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n
 // The next piece [*first, *last). *part: the end of its part. False: no piece is left.
 bool gb_cpu_take(struct gb_cpu_taking * t, int64_t * first, int64_t * last, int64_t * part);
 
-// The coordinates of a row in dims 1, 2 and 3; dim 0 runs along it.
+// The coordinates of a row in dims 1, 2 and 3. Dim 0 runs along the row.
 struct gb_row {
     int64_t i1, i2, i3;
 };

@@ -1,15 +1,16 @@
 // pool.c - POOL_1D and POOL_2D: the maximum or mean of windows. Positions outside the input are
 // skipped, but the mean divides by the size of the whole window. A window with a NaN gives NaN. The
-// maximum of a window that lies fully outside is -inf.
+// maximum of a window that is fully outside is -inf.
 //
-// Narrow windows: the rows under a row of windows are folded into one, element by element. This row is split into one
-// sequence for each column of a stride, so that neighbouring windows read neighbouring elements. The sequences are
-// folded in turn. Several rows of windows, a band, are folded at a time.
+// Narrow windows: the rows under a row of windows are folded into one, element by element. This row
+// is split into one sequence for each column of a stride, so that neighbouring windows read
+// neighbouring elements. The sequences are folded in turn. Several rows of windows, a band, are
+// folded at a time.
 //
 // Wide windows, and windows as wide as the input: each window is reduced alone.
 //
-// Means of narrow windows are sums of float32 of at most SUMMED_ROWS rows. The rest of a sum is in float64. If a sum
-// overflows, its row is computed again in float64.
+// Means of narrow windows are sums of float32 of at most SUMMED_ROWS rows. The rest of a sum is in
+// float64. If a sum overflows, its row is computed again in float64.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -20,7 +21,7 @@ enum {
     BAND_FLOATS = 2048, // about; a band and its sequences stay in the first-level cache
 };
 
-// k: window, s: stride, p: padding, with 0 for x and 1 for y. 1-d has windows of height 1.
+// k: window, s: stride, p: padding, with 0 for x and 1 for y. In 1-d, windows have height 1.
 struct pool {
     enum ggml_op_pool op;
     int64_t k0, k1, s0, s1, p0, p1;
@@ -349,7 +350,7 @@ static const char * pool_unsupported(const struct ggml_tensor * node) {
     return p.k0 < 1 || p.k1 < 1 || p.s0 < 1 || p.s1 < 1 ? "window and stride must be positive" : gb_need_float(node, 1);
 }
 
-// Input elements count too, because a large window gives only one number.
+// Input elements count, too, because a large window gives only one number.
 static int pool_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]) + (double) gb_count(node), gb_rows(node), n_threads);
 }

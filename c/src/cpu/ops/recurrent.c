@@ -1,9 +1,9 @@
 // recurrent.c - SSM_CONV, SSM_SCAN, GATED_DELTA_NET, RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN.
 //
-// The rows of a state do not depend on each other. A unit is a piece of GB_LANES rows of one head and sequence, which a
-// thread computes for all tokens while the piece lies in the nearest cache, one row per lane
-// (kernels/contracts/recurrent.h). With few tokens, the piece would only be moved there and back: then rows are
-// computed one by one, from the old state to the new one.
+// The rows of a state do not depend on each other. A unit is a piece of GB_LANES rows of one head
+// and sequence. A thread computes it for all tokens while the piece is in the nearest cache, one
+// row per lane (kernels/contracts/recurrent.h). With few tokens, converting the piece to lanes and
+// back does not pay. Rows are then computed one by one, from the old state to the new one.
 #include <inttypes.h>
 #include <math.h>
 
@@ -29,7 +29,7 @@ static const char * rows_unsupported(const struct ggml_tensor * node, int n_src)
     return why != NULL || ggml_is_contiguous(node) ? why : "the result must be contiguous";
 }
 
-// Views may begin at any byte. False: a source does, which is reported.
+// Views may begin at any byte. False: a source is not aligned, which is reported.
 static bool is_aligned(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     for (int i = 0; i < GGML_MAX_SRC && node->src[i] != NULL; i++) {
         if ((uintptr_t) node->src[i]->data % sizeof(float) != 0) {
@@ -52,7 +52,7 @@ static struct piece piece_at(int64_t u, int64_t rows, int64_t heads) {
     return (struct piece){ head % heads, head / heads, first, GB_MIN(rows - first, (int64_t) GB_LANES) };
 }
 
-// Rows of a state to lanes and back. Lanes beyond the last row are 0.
+// Converts rows of a state to lanes and back. Lanes beyond the last row are 0.
 static void to_lanes(const struct gb_cpu_call * call, float * s, const float * rows, int64_t n, int64_t size) {
     if (n < GB_LANES) {
         memset(s, 0, (size_t) size * GB_LANES * sizeof(float));
@@ -66,7 +66,7 @@ static void from_lanes(const struct gb_cpu_call * call, float * rows, const floa
         (const uint32_t *) (const void *) s, GB_LANES * sizeof(float));
 }
 
-// n values for lanes; the other lanes get 0.
+// Puts n values into lanes. The remaining lanes get 0.
 static void lanes_of(float * lanes, const float * values, int64_t n) {
     memset(lanes, 0, GB_LANES * sizeof(float));
     memcpy(lanes, values, (size_t) n * sizeof(float));
@@ -82,7 +82,7 @@ static void conv_piece(const struct gb_cpu_call * call, struct ggml_tensor * nod
     float *kernel = scratch, *x = scratch + width * GB_LANES;
     call->k->transpose_32(n, width, (uint32_t *) (void *) kernel, GB_LANES * sizeof(float),
         (const uint32_t *) (const void *) floats_at(c, first, 0, 0), c->nb[1]);
-    for (int64_t t0 = 0; t0 < tokens; t0 += GB_LANES) { // so many outputs at a time
+    for (int64_t t0 = 0; t0 < tokens; t0 += GB_LANES) { // as many outputs at a time
         const int64_t m = GB_MIN(tokens - t0, (int64_t) GB_LANES);
         const float * from = floats_at(sx, first, sequence, 0) + t0;
         call->k->transpose_32(n, m + width - 1, (uint32_t *) (void *) x, GB_LANES * sizeof(float),
@@ -131,7 +131,8 @@ static size_t ssm_conv_work(const struct ggml_tensor * node, int n_tasks) {
 
 // ------------------------------------------------------------------------------------------------------------ SSM_SCAN
 
-// The rows of all heads of a group count as one list: row p of head h is p + P h, in x as well as in the state.
+// The rows of all heads of a group count as one list: row p of head h is p + P h, in x and in the
+// state.
 struct scan {
     const struct ggml_tensor *s, *x, *dt, *A, *B, *C;
     int64_t size, width, heads, groups, tokens, sequences, n_states; // N, P, H, G, T, S, K
@@ -169,7 +170,8 @@ static int64_t scan_units(const struct scan * a) {
 
 static float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 
-// d = softplus(dt) and d x of the rows; with one factor for each head the decays, too
+// Computes d = softplus(dt) and d x of the rows, and also the decays if there is one factor for
+// each head.
 static void scan_lanes(const struct scan * a, int64_t row, int64_t n, int64_t token, int64_t sequence, float * d,
     float * dx) {
     int64_t head = -1;
@@ -185,13 +187,13 @@ static void scan_lanes(const struct scan * a, int64_t row, int64_t n, int64_t to
     }
 }
 
-// Where the state after this token goes, if it is kept.
+// The place of the state after this token, if it is kept.
 static float * slot_of(const struct scan * a, int64_t token, int64_t sequence) {
     const int64_t r = a->tokens - 1 - token, whole = a->size * a->width * a->heads;
     return r < a->n_states ? a->states + (r * a->sequences + sequence) * whole : NULL;
 }
 
-// States before the first token are the one that the sequence starts from.
+// States before the first token are the initial state of the sequence.
 static void keep_first_scan(const struct scan * a, const struct piece * p, int64_t row, const float * from) {
     const int64_t whole = a->size * a->width * a->heads;
     for (int64_t r = a->tokens; r < a->n_states; r++) {
@@ -262,7 +264,7 @@ static void scan_lanes_of_piece(const struct gb_cpu_call * call, const struct sc
     }
 }
 
-// A unit's group takes the place of a head: B and C are those of the group.
+// A unit's group takes the place of a head, because B and C belong to the group.
 static void run_ssm_scan(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     if (!is_aligned(call, node)) {
         return;
@@ -345,8 +347,8 @@ static struct delta delta_of(const struct gb_cpu_call * call, const struct ggml_
     return a;
 }
 
-struct delta_token { // what all rows of a head share
-    const float *q, *k, *keys, *gates; // gates: NULL if all keys have one
+struct delta_token { // data that all rows of a head share
+    const float *q, *k, *keys, *gates; // gates: NULL if all keys have the same one
     float gate, beta;
 };
 
@@ -437,7 +439,7 @@ static void run_gated_delta_net(const struct gb_cpu_call * call, struct ggml_ten
     for (int64_t u = first; u < last; u++) {
         const struct piece p = piece_at(u, a.size, a.heads);
         const float * from = a.from + ((p.sequence * a.heads + p.head) * a.size + p.first) * a.size;
-        for (int64_t r = a.tokens; r < a.n_states; r++) { // before the first token: the state that it starts from
+        for (int64_t r = a.tokens; r < a.n_states; r++) { // before the first token: the initial state
             memcpy(delta_state(&a, &p, r), from, (size_t) (p.n * a.size) * sizeof(float));
         }
         if (a.tokens <= FEW_TOKENS) {
@@ -476,7 +478,8 @@ static size_t delta_work(const struct ggml_tensor * node, int n_tasks) {
 
 enum kind { WKV6, WKV7, LINEAR };
 
-// The states of WKV6 and GLA lie like the lanes, a row for each key; those of WKV7 have a row for each value.
+// The states of WKV6 and GLA have a row for each key, as the lanes do. Those of WKV7 have a row for
+// each value.
 struct heads {
     enum kind kind;
     int64_t size, heads, tokens, sequences; // tokens of one sequence
@@ -497,7 +500,7 @@ static struct heads heads_of(const struct gb_cpu_call * call, const struct ggml_
     return a;
 }
 
-// Lanes of the piece, from a state whose rows are keys, or back.
+// Copies the lanes of the piece from a state whose rows are keys, or back.
 static void move_keys(const struct heads * a, const struct piece * p, float * state, bool back) {
     for (int64_t j = 0; j < a->size; j++) {
         float *lanes = a->lanes + j * GB_LANES, *row = state + j * a->size + p->first;
@@ -509,7 +512,7 @@ static void move_keys(const struct heads * a, const struct piece * p, float * st
     }
 }
 
-// One token of the piece, with `at` the floats before those of the head in each input.
+// Computes one token of the piece. `at`: the floats before those of the head in each input.
 static void heads_token(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct heads * a,
     const struct piece * p, int64_t at) {
     const float * in[7];
@@ -589,7 +592,8 @@ static size_t heads_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(GB_LANES * node->src[0]->ne[0], n_tasks);
 }
 
-// An operator of this family with its number of sources, of which the last one is the state.
+// Defines an operator of this family with its number of sources, of which the last one is the
+// state.
 #define HEADS(stem, kind, sources)                                                       \
     static const char * stem##_unsupported(const struct ggml_tensor * node) {            \
         return heads_unsupported(node, sources);                                         \

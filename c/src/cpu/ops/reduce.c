@@ -1,6 +1,6 @@
 // reduce.c - SUM, SUM_ROWS, MEAN, ARGMAX and ARGSORT.
 //
-// Sums are formed in double from runs with fixed borders, in a fixed order. So they are the same
+// Sums are computed in double from runs with fixed borders, in a fixed order. So they have the same
 // bits for every number of threads.
 #include <math.h>
 
@@ -30,14 +30,14 @@ static double sum_of(const struct gb_cpu_call * call, const struct ggml_tensor *
 // ----------------------------------------------------------------------------------------------------------------- SUM
 
 // The rows (of a contiguous tensor: slices) are cut into at most MAX_PARTS parts. One thread sums
-// each part. Then the first thread adds the parts.
+// each part. Then the first thread adds the sums.
 enum { MAX_PARTS = 256, SLICE = 4096 };
 
 struct parts {
-    int64_t row, rows, n; // length of a row, rows in all, parts
+    int64_t row, rows, n; // length of a row; number of rows; number of parts
 };
 
-// The cut depends on the tensor alone.
+// The division depends on the tensor alone.
 static struct parts parts_of(const struct ggml_tensor * a) {
     const bool flat = ggml_is_contiguous(a);
     struct parts p = { .row = flat ? SLICE : a->ne[0], .rows = flat ? gb_div_up(gb_count(a), SLICE) : gb_rows(a) };
@@ -66,7 +66,7 @@ static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor
     return sum;
 }
 
-// The partial sums lie in scratch. After the barrier, the first thread adds them in the order of
+// The partial sums are in scratch. After the barrier, the first thread adds them in the order of
 // parts.
 static void run_sum(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
@@ -87,14 +87,14 @@ static void run_sum(const struct gb_cpu_call * call, struct ggml_tensor * node) 
     }
 }
 
-// One partial sum for each part, whatever the number of threads.
+// One partial sum for each part, for any number of threads.
 static size_t sum_work(const struct ggml_tensor * node, int n_tasks) {
     (void) node;
     (void) n_tasks;
     return MAX_PARTS * sizeof(double);
 }
 
-// A part is indivisible, so more threads than parts are of no use.
+// A part is indivisible, so there are at most as many threads as parts.
 static int sum_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor * a = node->src[0];
     return gb_is_empty(a) ? 1 : gb_tasks_for((double) gb_count(a), parts_of(a).n, n_threads);
@@ -135,8 +135,8 @@ struct best {
     int32_t at;
 };
 
-// The index of the last of equal maxima. NaN is above all. The kernel finds the maximum of a run.
-// Its index is searched only if it is a maximum of the row so far.
+// The index of the last of equal maxima. NaN is larger than all numbers. The kernel finds the
+// maximum of a run. Its index is searched only if it is a maximum of the row so far.
 static void improve(const struct gb_kernels * k, struct best * best, int64_t i0, int64_t n, const float * x) {
     const float max = k->max_f32(n, x);
     const bool is_none = isnan(max);
@@ -157,7 +157,7 @@ static void improve(const struct gb_kernels * k, struct best * best, int64_t i0,
     }
 }
 
-// 0 if the row is empty.
+// The result is 0 if the row is empty.
 static void run_argmax(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     float buf[GB_RUN];
@@ -187,7 +187,7 @@ static const char * index_result_unsupported(const struct ggml_tensor * node) {
     }
     const struct ggml_tensor * a = node->src[0];
     if (ggml_is_quantized(a->type)) {
-        return "quantized tensors are not for this operator";
+        return "the operator does not accept quantized tensors";
     }
     if (a->ne[0] > INT32_MAX) {
         return "rows are too long for i32 indices";
@@ -237,8 +237,8 @@ static bool merge_runs(const struct gb_cpu_call * call, const float * x, int32_t
     return true;
 }
 
-// Stable: equal values keep ascending indices. index and spare hold n each. The result is in index.
-// False: the run is over.
+// Stable: equal values keep ascending indices. index and spare have n entries each. The result is
+// in index. False: the run is over.
 static bool merge_sort(const struct gb_cpu_call * call, const float * x, int32_t * index, int32_t * spare, int64_t n,
     bool descending) {
     for (int64_t i = 0; i < n; i++) {

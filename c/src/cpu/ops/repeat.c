@@ -1,11 +1,11 @@
-// repeat.c - REPEAT, CONCAT, PAD and UPSCALE, whose results hold elements of the sources (or 0).
-// Also REPEAT_BACK, the sum.
+// repeat.c - REPEAT, CONCAT, PAD and UPSCALE, whose results are elements of the sources (or 0), and
+// REPEAT_BACK, which adds the repetitions.
 //
-// The first four move bytes, and so serve every plain type. Each thread fills its share of the rows
-// of the result.
+// The first four move bytes, and so work for every plain type. Each thread fills its share of the
+// rows of the result.
 #include "cpu/ops/elements.h"
 
-// Elements are moved as bytes: one plain type on both sides.
+// Elements are moved as bytes, so source and result must have one plain type.
 static const char * move_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }
 
 // -------------------------------------------------------------------------------------------------------------- REPEAT
@@ -39,7 +39,7 @@ static void add_repeats(const struct gb_cpu_call * call, const struct ggml_tenso
     float buf[GB_RUN];
     memset(sum, 0, (size_t) n * sizeof(*sum));
     if (gb_count(a) == 0) {
-        return; // of any number of rows without elements
+        return; // even for many rows without elements
     }
     for (int64_t i3 = r.i3; i3 < a->ne[3]; i3 += node->ne[3]) {
         for (int64_t i2 = r.i2; i2 < a->ne[2]; i2 += node->ne[2]) {
@@ -62,7 +62,7 @@ static double sum_repeats(const struct gb_cpu_call * call, const struct ggml_ten
     float buf[GB_RUN];
     double sum = 0;
     if (gb_count(a) == 0) {
-        return 0; // of any number of rows without elements
+        return 0; // even for many rows without elements
     }
     for (int64_t i3 = r.i3; i3 < a->ne[3]; i3 += node->ne[3]) {
         for (int64_t i2 = r.i2; i2 < a->ne[2]; i2 += node->ne[2]) {
@@ -127,7 +127,7 @@ static void run_concat(const struct gb_cpu_call * call, struct ggml_tensor * nod
 
 static const char * concat_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 2); }
 
-// src[0] lies at the origin of the result. Elements beyond it in any dim are 0.
+// src[0] is at the origin of the result. Elements beyond it in any dim are 0.
 static void pad_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const size_t size = ggml_type_size(node->type);

@@ -1,6 +1,6 @@
 // resample.c - INTERPOLATE, PAD_EXT, PAD_REFLECT_1D, ROLL.
 //
-// All but the smooth modes of INTERPOLATE move elements, and so serve every plain type.
+// All except the smooth modes of INTERPOLATE move elements, and so work for every plain type.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -15,7 +15,7 @@ static int64_t wrapped(int64_t i, int64_t n) {
 
 // ------------------------------------------------------------------------------------------------------------- PAD_EXT
 
-// Where the row at i of the result lies along dimension d of the source; -1: in the padding.
+// The index along dimension d of the source for index i of the result. -1: in the padding.
 static int64_t source_at(const struct ggml_tensor * node, int d, int64_t i) {
     const int64_t at = i - gb_op_param_i32(node, 2 * d), n = node->src[0]->ne[d];
     if (gb_op_param_i32(node, 8) != 0) {
@@ -89,13 +89,13 @@ static void run_roll(const struct gb_cpu_call * call, struct ggml_tensor * node)
 
 // ----------------------------------------------------------------------------------------------- INTERPOLATE: one axis
 
-// n elements become `out`. `ratio` is of out to n.
+// Resamples n elements to `out`. `ratio` is out to n.
 struct axis {
     int64_t n, out;
     bool aligned, smooth;    // align_corners; antialias
     enum ggml_scale_mode mode;
     double ratio;
-    int taps; // most elements that a result is made of
+    int taps; // maximum number of elements that a result depends on
 };
 
 static struct axis axis_of(const struct ggml_tensor * node, int d) {
@@ -115,7 +115,7 @@ static struct axis axis_of(const struct ggml_tensor * node, int d) {
     return x;
 }
 
-// The nearest element below, by integers.
+// The nearest element below, computed with integers.
 static int64_t nearest(const struct axis * x, int64_t i) {
     if (x->aligned && x->n > 1 && x->out > 1) {
         return i * (x->n - 1) / (x->out - 1);
@@ -129,7 +129,7 @@ static double cubic_far(double u) { return -0.75 * (((u - 5) * u + 8) * u - 4); 
 
 static int64_t cut(int64_t i, int64_t n) { return i < 0 ? 0 : i < n ? i : n - 1; }
 
-// The elements and weights of result i: taps of them, `step` apart. Weights that are not needed are 0.
+// The elements and weights of result i: taps of them, `step` apart. Unused weights are 0.
 static void find_taps(const struct axis * x, int64_t i, int32_t * at, float * w, int64_t step) {
     const double half = x->aligned ? 0 : 0.5, centre = ((double) i + half) / x->ratio - half;
     if (x->smooth) {
@@ -165,7 +165,8 @@ static void find_taps(const struct axis * x, int64_t i, int32_t * at, float * w,
 
 // ---------------------------------------------------------------------------------------------------- INTERPOLATE: run
 
-// Rows that were resampled along dimension 0, of which the next results need the last ones again.
+// The number of rows, resampled along dimension 0, that are kept, because the next results need the
+// last ones again.
 enum { KEPT = 4 };
 
 // A thread's scratch: taps of dimension 0, a table [taps][out], and of the current row; kept rows; a source row.
@@ -202,7 +203,7 @@ static void open_resampler(struct resampler * r, const struct gb_cpu_call * call
     }
 }
 
-// A source row along dimension 0.
+// Resamples a source row along dimension 0.
 static void resample_row(const struct resampler * r, float * y, const float * x) {
     const int64_t n = r->x.out;
     const int32_t * at = r->at_x;
@@ -227,7 +228,8 @@ static void resample_row(const struct resampler * r, float * y, const float * x)
     }
 }
 
-// Row `i1` of a plane of the source, resampled; kept for later results. number: of the row among all
+// Row `i1` of a plane of the source, resampled, and kept for later results. number: of the row
+// among all rows
 static const float * kept_row(const struct gb_cpu_call * call, struct resampler * r, const struct ggml_tensor * a,
     int64_t i1, int64_t i2, int64_t i3) {
     const int64_t number = (i3 * a->ne[2] + i2) * a->ne[1] + i1, slot = number % KEPT;
@@ -257,7 +259,8 @@ static void smooth_row(const struct gb_cpu_call * call, const struct ggml_tensor
     gb_put(call->k, node, d, n, sum);
 }
 
-// at: the place of each element's source. A row of the same source row is copied from the one before.
+// at: the offset of each element's source. If two rows have the same source row, the second one is
+// copied from the first.
 static void nearest_row(const struct ggml_tensor * node, const int32_t * at, const char * s, char * d) {
     const size_t size = ggml_type_size(node->type), from = node->src[0]->nb[0];
     if (size == sizeof(float)) {
@@ -316,7 +319,7 @@ static void run_interpolate(const struct gb_cpu_call * call, struct ggml_tensor 
     }
 }
 
-// Places are products of two sizes, and lie in tables of i32.
+// Offsets are products of two sizes, and are stored in tables of i32.
 static const char * interpolate_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     for (int d = 0; d < 4; d++) {

@@ -1,17 +1,21 @@
-// rope.c - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the token's position.
+// rope.c - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the
+// token's position.
 //
-// The rotation depends on the position and the pair only. So a thread computes the table of a position (cosines and
-// sines of angles in double) once, and applies it to all heads of the token. Layouts differ in the elements of pair j:
+// The rotation depends on the position and the pair only. So a thread computes the table of a
+// position (cosines and sines of angles in double) once, and applies it to all heads of the token.
+// Layouts differ in the elements of pair j:
 //   normal  (2j, 2j+1) for the whole row; with GGML_ROPE_EXACT for j < n_dims/2
 //   NeoX    (j, j + n_dims/2) for j < n_dims/2; also MROPE and IMROPE
 //   VISION  (j, j + n_dims) for rows of 2 n_dims elements
-//   GLM     two halves of n_dims elements: (j, j + n_dims/2) by one position, the same pairs behind n_dims by another
-// Elements that no pair has are copied. Pairs begin at element n_offs in the exact layouts.
+//   GLM     two halves of n_dims elements: (j, j + n_dims/2) by one position, the same pairs in the second half by
+//           another
+// Elements without a pair are copied. Pairs begin at element n_offs in the exact layouts.
 //
-// Without GGML_ROPE_EXACT, NeoX multiplies by freq_scale twice, and all pairs share the ramp of pair 0, as programs of
-// early 2024 expect. MROPE, IMROPE and VISION have four positions a token: a pair turns by one of them.
+// Without GGML_ROPE_EXACT, NeoX multiplies by freq_scale twice, and all pairs use the ramp of pair
+// 0, as programs of early 2024 expect. MROPE, IMROPE and VISION have four positions a token, and
+// each pair uses one of them.
 //
-// In the normal layout the table is repeated for several rows that lie behind each other, so that one call of the
+// In the normal layout the table is repeated for several contiguous rows, so that one call of the
 // kernel rotates all of them.
 #include "cpu/ops/rope.h"
 
@@ -27,7 +31,7 @@ enum { REPEATS = 4 };
 struct rope {
     int n_dims, mode, n_ctx;
     double freq_base, freq_scale, ext_factor, attn_factor;
-    double low, high; // ramp of the correction, in pairs
+    double low, high; // the pairs between which YaRN's ramp is
     double xpos_base; // 0: no magnitude
     bool xpos_down, back;
     int32_t sections[4]; // of modes that gb_rope_has_sections names
@@ -37,7 +41,7 @@ struct rope {
     int64_t repeats; // of the table of a row
 };
 
-// The pair at which a wavelength fits `beta` times into the original context.
+// The pair whose wavelength fits `beta` times into the original context.
 static double corr_dim(const struct rope * r, int n_orig_ctx, double beta) {
     return r->n_dims * log(n_orig_ctx / (2.0 * 3.14159265358979323846 * beta)) / (2.0 * log(r->freq_base));
 }
@@ -50,13 +54,14 @@ static int64_t n_turns(const struct rope * r) {
     return !(r->mode & GB_ROPE_GLM) && r->mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT) ? r->n_dims / 2 : r->n / 2;
 }
 
-// NeoX without GGML_ROPE_EXACT: see the opening.
+// NeoX without GGML_ROPE_EXACT: see the head of this file.
 static bool scales_twice(const struct rope * r) { return (r->mode & GB_ROPE_NEOX) && !(r->mode & GGML_ROPE_EXACT); }
 
 // True if pairs are of elements far apart.
 static bool has_halves(const struct rope * r) { return (r->mode & GB_ROPE_NEOX) || gb_rope_has_sections(r->mode); }
 
-// op_params as struct gb_rope describes them; low and high are the pairs between which YaRN's ramp falls.
+// op_params as struct gb_rope describes them. low and high are the pairs between which YaRN's ramp
+// is.
 static struct rope rope_of(const struct ggml_tensor * node) {
     struct rope r = {
         .n_dims = gb_op_param_i32(node, 1),
@@ -94,11 +99,11 @@ struct turn { // cosine and sine of a pair, with its magnitude
     float c, s;
 };
 
-// The turns of a position. c and s hold one value a pair; c2 and s2 (normal mode) one an element, as the kernel wants
-// it.
+// The rotations of a position. c and s have one value for each pair. c2 and s2 (normal mode) have
+// one for each element, as the kernel needs.
 struct turns {
     double *freq, *angle;
-    int32_t * stream; // of the pair: which of four positions it turns by
+    int32_t * stream; // of the pair: which of four positions it uses
     float *c, *s, *c2, *s2;
 };
 
@@ -106,13 +111,14 @@ struct positions { // of a token; without sections all are equal
     int32_t p[4];
 };
 
-// Backwards means by the opposite angle, which is the sine's sign.
+// A backward rotation uses the opposite angle, that is, the opposite sign of the sine.
 static struct turn turn_by(const struct rope * r, double angle, double magnitude) {
     const double s = sin(angle) * magnitude;
     return (struct turn){ (float) (cos(angle) * magnitude), (float) (r->back ? -s : s) };
 }
 
-// `pair` places the pair on the ramp between interpolated (scaled) and extrapolated (unscaled) angles.
+// `pair` is the position of the pair on the ramp between interpolated (scaled) and extrapolated
+// (unscaled) angles.
 static struct turn turn_yarn(const struct rope * r, double extrapolated, int64_t pair, double factor) {
     double angle = r->freq_scale * extrapolated;
     double magnitude = r->attn_factor;
@@ -126,7 +132,8 @@ static struct turn turn_yarn(const struct rope * r, double extrapolated, int64_t
     return turn_by(r, angle, magnitude * factor);
 }
 
-// xPos: a magnitude that grows or falls with the position, so that far tokens attend less. 1 without it.
+// xPos: a magnitude that grows or falls with the position, so that distant tokens get less
+// attention. 1 without xPos.
 static double xpos_factor(const struct rope * r, int64_t j, int32_t position) {
     if (r->xpos_base == 0) {
         return 1;
@@ -137,7 +144,7 @@ static double xpos_factor(const struct rope * r, int64_t j, int32_t position) {
     return r->xpos_down ? 1.0 / zeta : zeta;
 }
 
-// The position by which pair j turns. *exponent: the pair's number in the powers of the base.
+// The position that pair j uses. *exponent: the pair's number in the powers of the base.
 static int32_t stream_of(const struct rope * r, int64_t j, int64_t * exponent) {
     const int32_t * s = r->sections;
     *exponent = j;
@@ -174,14 +181,15 @@ static void set_turn(const struct turns * t, int64_t j, struct turn turn) {
     t->s[j] = turn.s;
 }
 
-// Angles that are multiples of the frequencies, magnitude 1: most of all.
+// True if angles are multiples of the frequencies and the magnitude is 1, the most common case.
 static bool is_plain(const struct rope * r) {
     return !(r->mode & GB_ROPE_GLM) && r->ext_factor == 0 && r->attn_factor == 1 && r->xpos_base == 0;
 }
 
 #define KERNEL_ANGLE 1048576.0 // up to which the kernel is exact
 
-// The common case, all pairs in one call of the kernel. Angles too large for the kernel are done one by one.
+// The common case: all pairs in one call of the kernel. Angles too large for the kernel are
+// computed one by one.
 static void fill_plain(const struct gb_kernels * k, const struct rope * r, const struct positions * at,
     const struct turns * t) {
     const int64_t n = n_turns(r);
@@ -208,7 +216,7 @@ static void fill_other(const struct rope * r, const struct positions * at, const
     const int64_t n = n_turns(r);
     const double * freq = t->freq;
     const int32_t position = at->p[0];
-    if (r->mode & GB_ROPE_GLM) { // first half by the position in the text, second by that in the block being generated
+    if (r->mode & GB_ROPE_GLM) { // second half: by the position in the generated block
         const double text = GB_MIN((double) position, (double) r->n_ctx - 2),
                      block = GB_MAX((double) position - ((double) r->n_ctx - 2), 0.0);
         for (int64_t j = 0; j < n / 2; j++) {
@@ -226,8 +234,8 @@ static void fill_other(const struct rope * r, const struct positions * at, const
     }
 }
 
-// Fills all tables for a position. The tables of the normal layout have the sine with alternating signs, one value an
-// element, r->repeats times.
+// Fills all tables for a position. The tables of the normal layout have the sine with alternating
+// signs, one value for each element, r->repeats times.
 static void fill_turns(const struct gb_kernels * k, const struct rope * r, const struct positions * at,
     const struct turns * t) {
     if (is_plain(r)) {
@@ -248,7 +256,7 @@ static void fill_turns(const struct gb_kernels * k, const struct rope * r, const
 
 // ----------------------------------------------------------------------------------------------------------- rotations
 
-// Elements before the pairs and behind them are not rotated; in place they are there already.
+// Copies the elements before and after the pairs, unless the node is in place.
 static void copy_rest(const struct rope * r, float * y, const float * x, int64_t rotated) {
     const int64_t end = r->offset + rotated;
     if (y != x) {
@@ -257,7 +265,7 @@ static void copy_rest(const struct rope * r, float * y, const float * x, int64_t
     }
 }
 
-// One row by the tables of its position.
+// Rotates one row with the tables of its position.
 static void rotate_row(const struct gb_kernels * k, const struct rope * r, float * y, const float * x,
     const struct turns * t) { // y may be x
     const int64_t n = n_turns(r);
@@ -276,17 +284,18 @@ static void rotate_row(const struct gb_kernels * k, const struct rope * r, float
 
 // -------------------------------------------------------------------------------------------------------------- the op
 
-struct scratch { // a thread's: each at most n/2 + 1 pairs
+struct scratch { // of a thread: each at most n/2 + 1 pairs
     struct turns turns;
     float * row;
 };
 
-// freq and angle are doubles, two floats each; stream; c and s; c2 and s2 for REPEATS rows; then REPEATS rows.
+// freq and angle are doubles, two floats each. Then stream, c and s, c2 and s2 for REPEATS rows,
+// and REPEATS rows.
 static int64_t scratch_floats(const struct ggml_tensor * node) {
     return (7 + 4 * REPEATS) * (node->ne[0] / 2 + 1) + REPEATS * node->ne[0];
 }
 
-// Doubles come first, where the scratch is aligned for them.
+// Doubles come first, because the start of the scratch is aligned for them.
 static struct scratch scratch_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     float * p = gb_my_floats(call, scratch_floats(node));
     const int64_t pairs = node->ne[0] / 2 + 1;
@@ -301,7 +310,7 @@ static struct scratch scratch_of(const struct gb_cpu_call * call, const struct g
         c + (2 + 4 * REPEATS) * pairs };
 }
 
-// n rows of a token from `at` on: they lie in even steps.
+// Rotates n rows of a token from `at` on, which have a constant distance.
 static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, const struct ggml_tensor * a,
     struct ggml_tensor * out, struct gb_row at, int64_t n, const struct scratch * s) {
     char * d = gb_row_of(out, at);
@@ -324,7 +333,8 @@ static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, 
     }
 }
 
-// The positions of the token. With sections, b has all first positions, then all second ones, and so on.
+// The positions of the token. With sections, b has all first positions, then all second positions,
+// and so on.
 static struct positions positions_of(const struct rope * r, const struct ggml_tensor * node, int64_t token) {
     const struct ggml_tensor * b = node->src[1];
     const int64_t apart = gb_rope_has_sections(r->mode) ? node->ne[2] : 0;
@@ -335,8 +345,8 @@ static struct positions positions_of(const struct rope * r, const struct ggml_te
     return at;
 }
 
-// Rows of a token lie behind each other, so a table is filled anew only when a position changes. Threads share the
-// rows.
+// Rows of a token are consecutive, so a table is filled again only when a position changes. Threads
+// share the rows.
 void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct ggml_tensor * out) {
     const struct rope r = rope_of(node);
     const struct scratch s = scratch_of(call, node);
@@ -366,7 +376,7 @@ void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * 
 
 static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node) { gb_rope_run_to(call, node, node); }
 
-// Parameters that tables could not be sized for are refused here.
+// Refuses parameters for which tables cannot be sized.
 static const char * rope_unsupported(const struct ggml_tensor * node) {
     const int n_dims = gb_op_param_i32(node, 1), mode = gb_op_param_i32(node, 2);
     const char * why = gb_need_float(node, 1);

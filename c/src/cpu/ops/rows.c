@@ -1,7 +1,7 @@
 // rows.c - GET_ROWS, GET_ROWS_BACK, SET_ROWS, ADD_ID (rows chosen by an index tensor) and DIAG.
 //
-// Indices are data, so they are checked when they are read. An invalid index is reported. Its row
-// is not changed.
+// Indices are data, so they are checked when they are read. An invalid index is reported, and its
+// row is not changed.
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -9,7 +9,7 @@
 
 // ------------------------------------------------------------------------------------------------------------ GET_ROWS
 
-// Plain types are moved, quantized rows dequantized, floats converted.
+// Plain types are moved, quantized rows are dequantized, floats are converted.
 static const char * get_rows_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     if (b->type != GGML_TYPE_I32) {
@@ -85,9 +85,9 @@ static int64_t index_at(const struct ggml_tensor * c, const char * p) {
     return index;
 }
 
-// All rows for one place belong to one thread, which writes them in order. So the last one stays, for every number of
-// threads. Places are hashed, because they often follow one another or are a constant number apart. 32 places have one
-// hash, so that threads share no cache lines of single elements.
+// All rows for one place belong to one thread, which writes them in order. So the last row stays,
+// for every number of threads. Places are hashed, because they are often consecutive or a constant
+// number apart. 32 places have one hash, so that threads share no cache lines of single elements.
 static bool is_mine(const struct gb_cpu_call * call, int64_t index) {
     const uint64_t hash = ((uint64_t) (index >> 5) * UINT64_C(0x9E3779B97F4A7C15)) >> 32;
     return call->nth == 1 || (int) (hash * (uint64_t) call->nth >> 32) == call->ith;
@@ -197,8 +197,7 @@ static const char * add_id_unsupported(const struct ggml_tensor * node) {
 // It sums groups of a few values in float, and the groups in double.
 enum { COLUMNS = 64, PART = 32, LOOK = 4096 };
 
-// Lists in the scratch memory: where the rows of each result begin in `order`, and the end of the
-// last.
+// Lists in the scratch memory: the begin of each result's rows in `order`, and the end of the last.
 struct hits {
     int32_t *first, *order;
 };
@@ -215,7 +214,7 @@ static size_t get_rows_back_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_lines((size_t) (node->ne[1] + node->src[0]->ne[1] + 2) * sizeof(int32_t));
 }
 
-// Counting sort: first[r + 1] counts the rows for r, then becomes the place of the next one.
+// Counting sort: first[r + 1] counts the rows for r, then becomes the place of the next row.
 static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int64_t n = a->ne[1], rows = node->ne[1];
@@ -240,7 +239,7 @@ static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor 
     }
 }
 
-// part = the sum of the rows of a that `hits` names, n columns of them.
+// part = the sum of n columns of the rows of a that `hits` names.
 static void add_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const int32_t * hits, int32_t count,
     int64_t i0, int64_t n, float * part) {
     float buf[COLUMNS];
@@ -284,7 +283,7 @@ static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor *
     }
 }
 
-// The barrier also carries the first thread's failure to the others.
+// The barrier also tells other threads about the first thread's failure.
 static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct hits h = hits_of(call, node);
     int64_t first, last;
@@ -306,7 +305,7 @@ static const char * get_rows_back_unsupported(const struct ggml_tensor * node) {
         return why;
     }
     if (node->src[0]->ne[1] > INT32_MAX || node->ne[1] > INT32_MAX - 3) {
-        return "more rows than i32 indices can tell";
+        return "there are more rows than i32 indices can count";
     }
     return node->src[1] != NULL && node->src[1]->type == GGML_TYPE_I32 ? NULL : "source 1 must be i32";
 }

@@ -1,8 +1,8 @@
-// select.c - COMPARE (src[1] repeats over src[0]), which makes masks, and WHERE, which selects by
-// one.
+// select.c - COMPARE (src[1] repeats over src[0]), which makes masks, and WHERE, which selects by a
+// mask.
 //
-// The drivers of elementwise operators move floats. Integers pass through them as bits of tensors
-// of type F32. Only the comparison and the test whether a condition is 0 use them as integers.
+// The drivers of elementwise operators move floats. They move integers as bits of tensors of type
+// F32. Only the comparison and the test whether a condition is 0 use them as integers.
 #include "cpu/ops/elements.h"
 
 // The tensor, as F32 with the same bits if it is I32.
@@ -89,7 +89,7 @@ static void map_where(const struct gb_cpu_call * call, const struct ggml_tensor 
     call->k->select_f32(n, z, c, x, y);
 }
 
-// The condition as numbers: an integer's bits may be -0 or a denormal float.
+// The condition as numbers, because an integer's bits may be -0 or a subnormal float.
 static void map_where_i32(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * c, const float * x, const float * y) {
     (void) node;

@@ -1,19 +1,22 @@
-// soft_max.c - SOFT_MAX (of scaled rows with a mask, ALiBi's slope of the head, and a sink) and its derivative.
+// soft_max.c - SOFT_MAX (of scaled rows with a mask, ALiBi's slope of the head, and a sink) and its
+// derivative.
 //
-// A row whose every entry is masked with -inf has no distribution. The result is a row of zeros, so padded positions of
-// attention contribute nothing. NaN in the input stays NaN.
+// A row that is masked completely with -inf has no distribution. Its result is zeros, so padded
+// positions of attention contribute nothing. NaN in the input stays NaN.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
 // ------------------------------------------------------------------------------------------------------------ SOFT_MAX
 
-// The row of the mask: its rows repeat, or there are more than the node has. Heads and batches repeat.
+// The row of the mask. Its rows repeat, or it has at least as many rows as the node. Heads and
+// batches repeat.
 static const char * mask_row(const struct ggml_tensor * mask, struct gb_row r) {
     return gb_row_ptr(mask, r.i1 % mask->ne[1], r.i2 % mask->ne[2], r.i3 % mask->ne[3]);
 }
 
-// y = exp(scale x + m - top) over its sum and that of the sink. `top` is the largest logit.
+// y = exp(scale x + m - top) over the sum of all exponentials and that of the sink. `top` is the
+// largest logit.
 static void soft_max_with_sink(const struct gb_cpu_call * call, int64_t n, float * y, const float * x, float scale,
     const float * m, float sink) {
     call->k->scale_mask_f32(n, y, x, scale, m);

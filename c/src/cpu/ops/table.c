@@ -2,7 +2,7 @@
 // definition is a link error.
 #include "cpu/ops/ops.h"
 
-// Made from ops.def, so no operator can be left out.
+// Made from ops.def, so it has every operator.
 static const struct gb_cpu_op * const drivers[GGML_OP_COUNT] = {
 #define GB_OP(id, stem, sources, work, ...) [GGML_OP_##id] = GB_UNLESS_VIEW(work, &gb_cpu_op_##stem),
 #include "tensor/ops.def"

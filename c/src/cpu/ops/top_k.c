@@ -1,14 +1,15 @@
 // top_k.c - TOP_K: the indices of the k largest elements of each row, in the order of a heap.
 //
-// The root of the heap is the worst of the best k so far. Blocks of a row whose largest element is no better are
-// skipped. Of equal elements the first ones are taken, as ARGSORT does, and NaN is worse than all.
+// The root of the heap is the worst of the best k so far. Blocks of a row whose largest element is
+// no better are skipped. Of equal elements the first ones are taken, as in ARGSORT. NaN is worse
+// than all numbers.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
 enum { BLOCK = 64 };
 
-// True if element i is to leave before element j.
+// True if element i leaves the heap before element j.
 static bool is_worse(const float * x, int32_t i, int32_t j) {
     const float a = x[i], b = x[j];
     if (a != a || b != b) {
@@ -17,7 +18,7 @@ static bool is_worse(const float * x, int32_t i, int32_t j) {
     return a < b || (a == b && i > j);
 }
 
-// Moves the element at `at` down to where no child is worse.
+// Moves the element at `at` down until no child is worse.
 static void sink(const float * x, int32_t * heap, int64_t k, int64_t at) {
     const int32_t moving = heap[at];
     for (;;) {
@@ -48,7 +49,7 @@ static bool select_row(const struct gb_cpu_call * call, const float * x, int64_t
     for (int64_t i = k; i < n; i += BLOCK) {
         const int64_t end = GB_MIN(n, i + BLOCK);
         int64_t taken = 0;
-        if (!(call->k->max_f32(end - i, x + i) <= x[heap[0]])) { // also if one of them is NaN
+        if (!(call->k->max_f32(end - i, x + i) <= x[heap[0]])) { // also if one of the elements is NaN
             for (int64_t j = i; j < end; j++) {
                 if (is_worse(x, heap[0], (int32_t) j)) {
                     heap[0] = (int32_t) j;
@@ -64,7 +65,7 @@ static bool select_row(const struct gb_cpu_call * call, const float * x, int64_t
     return true;
 }
 
-// Each row's values are converted once. Threads share the rows.
+// Converts each row's values once. Threads share the rows.
 static void run_top_k(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     const int64_t n = a->ne[0], k = node->ne[0];

@@ -3,7 +3,7 @@
 
 // -------------------------------------------------------------------------------------------------------------- CUMSUM
 
-// In double, so that long rows lose nothing; y may be x.
+// Adds in double, so that long rows stay accurate. y may be x.
 static bool cumsum_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
     const struct gb_float_row * row) {
     (void) node;
@@ -31,7 +31,7 @@ static size_t row_work(const struct ggml_tensor * node, int n_tasks) { return gb
 
 // ----------------------------------------------------------------------------------------------------------------- TRI
 
-// Columns [first, end) of a row stay; the others become 0.
+// Columns [first, end) of a row stay. All other columns become 0.
 static void tri_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const int32_t kind = gb_op_param_i32(node, 0);
@@ -54,8 +54,9 @@ static const char * tri_unsupported(const struct ggml_tensor * node) {
 
 // ----------------------------------------------------------------------------------------------------------- SOLVE_TRI
 
-// Columns of X do not depend on each other, so a unit is a piece of COLUMNS columns of a matrix. Rows are computed from
-// the first to the last: X[i] = (b[i] - sum of a[i][t] X[t], t < i) / a[i][i]. The rows before are read from scratch.
+// Columns of X do not depend on each other, so a unit is a piece of COLUMNS columns of a matrix.
+// Rows are computed from the first to the last: X[i] = (b[i] - sum of a[i][t] X[t], t < i) /
+// a[i][i]. Earlier rows are read from scratch.
 enum { COLUMNS = 64 };
 
 static const char * solve_tri_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }

@@ -1,5 +1,5 @@
-// unary.c - operators that map each element of src[0] by itself (SQR, SQRT, LOG, UNARY, LEAKY_RELU, CLAMP, SCALE,
-// SCALE_BIAS, XIELU), and SILU_BACK, which maps pairs of elements of its two sources.
+// unary.c - operators that map each element of src[0] (SQR, SQRT, LOG, UNARY, LEAKY_RELU, CLAMP,
+// SCALE, SCALE_BIAS, XIELU), and SILU_BACK, which maps pairs of elements of its two sources.
 //
 // Each operator is one function on a dense f32 run. gb_run_map1 and gb_run_map2 (elements.h) apply
 // it to every float type and stride.
@@ -7,7 +7,7 @@
 
 #include "cpu/ops/elements.h"
 
-// Any float types. They may differ, because runs are converted.
+// Accepts any float types, also different ones, because runs are converted.
 static const char * unsupported1(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
 // The driver of an operator that applies map_<name> to each run.
@@ -59,7 +59,7 @@ MAP(unary, unary_unsupported)
 
 // ----------------------------------------------------------------------------------------------------- with parameters
 
-// y = x for x > 0, else slope x, with op_params[0] the slope.
+// y = x for x > 0, else slope x. op_params[0] is the slope.
 static void map_leaky_relu(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x) {
     call->k->leaky_relu_f32(n, y, x, gb_op_param_f32(node, 0));
@@ -71,13 +71,13 @@ static void map_clamp(const struct gb_cpu_call * call, const struct ggml_tensor 
     call->k->clamp_f32(n, y, x, gb_op_param_f32(node, 0), gb_op_param_f32(node, 1));
 }
 
-// y = x s, with op_params[0] the factor s.
+// y = x s. op_params[0] is s.
 static void map_scale(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x) {
     call->k->scale_f32(n, y, x, gb_op_param_f32(node, 0));
 }
 
-// y = x s + b, with op_params[0] the factor s and op_params[1] the number b.
+// y = x s + b. op_params[0] is s and op_params[1] is b.
 static void map_scale_bias(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x) {
     call->k->scale_bias_f32(n, y, x, gb_op_param_f32(node, 0), gb_op_param_f32(node, 1));
@@ -99,8 +99,8 @@ MAP(scale, unsupported1)
 // ----------------------------------------------------------------------------------------------------------- SILU_BACK
 
 // d/dx (x s) with s = 1 / (1 + e^-x) is s (1 + x (1 - s)). 1 - s is computed as 1 / (1 + e^x),
-// because the difference cancels for large x. x (1 - s) must go to 0 at both ends, so x is clamped
-// there.
+// because the difference cancels for large x. x (1 - s) must go to 0 for large and small x, so x is
+// clamped.
 static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * x, const float * dy) {
     (void) call;

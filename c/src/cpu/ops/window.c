@@ -1,5 +1,5 @@
-// window.c - operators of windowed attention: dividing an image into windows and back, and relative
-// position terms.
+// window.c - operators of windowed attention: dividing an image into windows, the reverse, and
+// relative position terms.
 #include "cpu/ops/elements.h"
 
 // ------------------------------------------------------------------------------------------------ WIN_PART, WIN_UNPART
@@ -21,7 +21,7 @@ static void run_win_part(const struct gb_cpu_call * call, struct ggml_tensor * n
     gb_run_rows(call, node, win_part_row);
 }
 
-// The driver divides by the number of windows in a row of the image.
+// The driver divides by the number of windows in a row of the image, so that must not be 0.
 static const char * win_part_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 0) < 1 || gb_op_param_i32(node, 2) < 1 ? "window sizes must be positive"
                                                                         : gb_need_same(node, 1);
@@ -40,7 +40,7 @@ static void run_win_unpart(const struct gb_cpu_call * call, struct ggml_tensor *
     gb_run_rows(call, node, win_unpart_row);
 }
 
-// The driver divides by the size of a window.
+// The driver divides by the size of a window, so that must not be 0.
 static const char * win_unpart_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 0) < 1 ? "the window size must be positive" : gb_need_same(node, 1);
 }

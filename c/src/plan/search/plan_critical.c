@@ -1,8 +1,9 @@
-// plan_critical.c - plans the critical buffers, those of the busiest sections, then places the others around them.
+// plan_critical.c - plans the critical buffers, those of the busiest sections, then places the
+// other buffers around them.
 //
-// A plan of fewer buffers needs no more than a plan of all, so a bound of the critical buffers is a bound of the part.
-// First fit in the order of their plan places none of them higher than that plan does. The others mostly fit around
-// them.
+// A plan of fewer buffers needs no more memory than a plan of all, so a bound of the critical
+// buffers is a bound of the part. First fit in the order of their plan places none of them higher
+// than that plan. The other buffers mostly fit around them.
 #include "plan/search/plan_methods.h"
 
 #include <stdlib.h>
@@ -22,7 +23,8 @@ static int falling(const void * pa, const void * pb) {
     return a > b ? -1 : a < b;
 }
 
-// Finds the load from which on sections are critical, so that about `limit` buffers are. *n: their number.
+// Finds the load that makes a section critical, so that about `limit` buffers are critical. *n:
+// their number.
 static enum ggml_status find_threshold(struct gb_plan_part * part, uint32_t limit, size_t * threshold, uint32_t * n) {
     size_t * max_loads = gb_calloc(part->n, sizeof(*max_loads));
     if (max_loads == NULL) {
@@ -32,9 +34,9 @@ static enum ggml_status find_threshold(struct gb_plan_part * part, uint32_t limi
     qsort(max_loads, part->n, sizeof(*max_loads), falling);
     uint32_t k = GB_MIN(limit, part->n);
     while (k > 0 && k < part->n && max_loads[k] == max_loads[k - 1]) {
-        k--; // all or none of one load
+        k--; // all sections of one load, or none
     }
-    if (k == 0) { // all of the highest load
+    if (k == 0) { // all sections of the highest load
         while (k < part->n && max_loads[k] == max_loads[0]) {
             k++;
         }
@@ -110,8 +112,8 @@ static enum ggml_status plan_critical(struct gb_plan_part * part, struct critica
     return status;
 }
 
-// Extends a plan of the critical buffers to all: first fit with the critical buffers first, then, among many buffers,
-// ejection chains.
+// Extends a plan of the critical buffers to all buffers: first fit with the critical buffers first,
+// then, among many buffers, ejection chains.
 static enum ggml_status extend_critical(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
     size_t goal, size_t unit, struct gb_plan_budget * budget) {
     uint32_t * order = gb_calloc(part->n, sizeof(*order));
@@ -134,7 +136,8 @@ static enum ggml_status extend_critical(struct gb_plan_part * part, const struct
     return status;
 }
 
-// Among many buffers this starts anew, as a plan that starts higher may end lower. The better plan is kept.
+// Among many buffers this starts from an empty plan, because a plan that starts higher may end
+// lower. The better plan is kept.
 static enum ggml_status extend_aside(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
     size_t goal, size_t unit, struct gb_plan_budget * budget) {
     const size_t peak = part->peak;

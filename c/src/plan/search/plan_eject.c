@@ -1,22 +1,24 @@
-// plan_eject.c - ejection chains: removes the buffers that end above a target and places each where the cheapest
-// buffers are in its way. The chain ejects these and places them in turn, until no buffer is left outside.
+// plan_eject.c - ejection chains. A chain removes the buffers that end above a target. It places
+// each of them where the overlapping buffers are cheapest, ejects those, and places them next,
+// until no buffer is left outside.
 //
-// The price of a buffer is its area, times one more than the number of its ejections, so that chains do not cycle. A
-// move costs as much as finding the neighbours of one buffer (plan_neighbours.c), so thousands of moves cost as much as
-// a few plans. A chain that does not end, or that has ever more buffers outside, is dropped, and the next target is
-// closer to the plan. If no target is reached, the numbers of ejections decay.
+// The price of a buffer is its area, times one more than the number of its ejections, so that
+// chains do not cycle. A move costs as much as finding the neighbours of one buffer
+// (plan_neighbours.c), so thousands of moves cost as much as a few plans. A chain that does not
+// end, or that has ever more buffers outside, is dropped. The next target is then closer to the
+// plan. If no target is reached, the numbers of ejections decay.
 //
-// Random numbers are drawn by birth.
+// Random numbers are drawn in the order of births.
 #include "plan/search/plan_methods.h"
 
 #include "base/mem.h"
 #include "base/status.h"
 
-#define FINEST 6 // the target is below the plan by the gap >> fine, with fine from 1 to this
+#define FINEST 6 // the target is below the plan by gap >> fine, with fine from 1 to this
 #define FIRST_MOVES 200 // of a chain
-#define MOVES_PER_EJECTED 30 // more, per buffer outside at first
+#define MOVES_PER_EJECTED 30 // further moves per buffer that is outside at first
 #define MAX_MOVES 20000
-#define MAX_OUTSIDE 4 // times the buffers outside at first
+#define MAX_OUTSIDE 4 // times the number of buffers outside at first
 #define DECAY 4 // divides the numbers of ejections
 #define MOVE_STEPS 700 // to eject or place a buffer
 #define COST_BITS 30 // of the largest area
@@ -33,9 +35,9 @@ struct gb_plan_ejector {
     uint32_t n_outside;
     size_t * from; // by buffer: the plan at the start of the chain
     size_t target; // of the chain
-    size_t peak; // of that plan
-    uint64_t moves; // left; 0: there is no chain
-    uint32_t most; // buffers outside; the chain is dropped above
+    size_t peak; // of the plan at the start of the chain
+    uint64_t moves; // remaining; 0: there is no chain
+    uint32_t most; // maximum number of buffers outside; above it the chain is dropped
     unsigned fine; // of the next target
     uint32_t more; // rounds in which no target was reached
     uint64_t random;
@@ -80,7 +82,7 @@ struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part) {
     }
     const size_t n = part->n;
     x->part = part;
-    x->fine = n > GB_PLAN_MANY ? 3 : 1; // chains are long: small gains first
+    x->fine = n > GB_PLAN_MANY ? 3 : 1; // chains are long, so small gains first
     x->random = UINT64_C(0x9E3779B97F4A7C15) ^ n;
     x->neighbours = gb_plan_neighbours_new(part);
     x->cost = gb_calloc(n, sizeof(*x->cost));
@@ -127,9 +129,10 @@ static bool begin(struct gb_plan_ejector * x, size_t target) {
     return gb_plan_neighbours_set(x->neighbours, x->from);
 }
 
-// The offset where the buffers in the way of b are cheapest, ties lowest: 0 or the end of a neighbour. A sweep over
-// both orders of the neighbours: adds the next one that begins below the top of b, else subtracts the next one that
-// ends and tries its end. Which comes next is unpredictable, so the loop does not branch on it.
+// The offset where the buffers that overlap b are cheapest, ties lowest: 0 or the end of a
+// neighbour. A sweep goes over both orders of the neighbours. It adds the next neighbour that
+// begins below the top of b, or else subtracts the next one that ends, and tries that end. The
+// sequence is unpredictable, so the loop has no branch for it.
 static size_t cheapest(const struct gb_plan_ejector * x, const struct gb_plan_buffer * b,
     const struct gb_plan_neighbour_list * met) {
     const struct gb_plan_pair *begin = met->by_offset, *end = met->by_end;
@@ -175,7 +178,7 @@ static uint32_t eject_in_the_way(struct gb_plan_ejector * x, const struct gb_pla
     return n;
 }
 
-// The buffer with the highest price is placed next, ties by birth.
+// The buffer with the highest price is placed next. Ties are broken by birth.
 static uint32_t next_of(struct gb_plan_ejector * x) {
     uint32_t best = 0;
     for (uint32_t k = 1; k < x->n_outside; k++) {

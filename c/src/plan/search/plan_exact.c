@@ -1,16 +1,20 @@
 // plan_exact.c - exact depth-first search for a plan within a capacity. It is complete, so its failure is a proof.
 //
-// Plans are built from the bottom up. Any plan can be pushed down until each buffer lies on another or at 0. The
-// buffers of such a plan can be placed by rising (offset, rank), each at its floor: the highest top of its placed
-// neighbours. Only these sequences are searched. Pruning:
-//   - Holes: no buffer need be placed at or above the lowest possible top of an unplaced neighbour, as that neighbour
-//     could move below it.
-//   - Sections: the lowest floor of a section's unplaced buffers plus their sizes must not exceed the capacity.
-//   - Isolation: a buffer without unplaced neighbours blocks no other buffer, so no other offset of it helps.
+// Plans are built from the bottom up. Any plan can be pushed down until each buffer is directly
+// above another one or at 0. The buffers of such a plan can be placed by rising (offset, rank),
+// each at its floor: the highest top of its placed neighbours. Only these sequences are searched.
+// Pruning:
+//   - Holes: no buffer need be placed at or above the lowest possible top of an unplaced neighbour,
+//     because that neighbour could move below it.
+//   - Sections: the lowest floor of a section's unplaced buffers plus their sizes must not exceed the
+//     capacity.
+//   - Isolation: a buffer without unplaced neighbours is in no other buffer's way, so no other offset of
+//     it helps.
 //   - Symmetry: of buffers with the same size and lifetime only the first unplaced one is tried.
-//   - Subproblems: where no unplaced buffer crosses a section boundary, both sides are searched on their own. If one
-//     fails, both fail.
-// The search keeps its own stack. A frame is a subproblem with one of its buffers being placed. A trail undoes changes.
+//   - Subproblems: where no unplaced buffer crosses a section boundary, both sides are searched
+//     separately. If one fails, the whole fails.
+// The search has its own stack. A frame is a subproblem with one of its buffers being placed. A
+// trail undoes changes.
 //
 // Invariant: floor[b], unplaced[s] and crossing[s] always hold for the unplaced buffers.
 #include "plan/search/plan_methods.h"
@@ -88,13 +92,14 @@ static void list_neighbours(struct gb_plan_exact * x) {
     }
     for (uint32_t i = part->n; i-- > 0;) { // fills each list from its end
         for (uint32_t j = i + 1; j < part->n && part->buffers[j].first < part->buffers[i].last; j++) {
-            x->neighbours[x->neighbours_begin[i + 1] - 1 - x->rank[i]++] = j; // rank counts the listed ones, for now
+            x->neighbours[x->neighbours_begin[i + 1] - 1 - x->rank[i]++] = j; // rank counts listed neighbours
             x->neighbours[x->neighbours_begin[j + 1] - 1 - x->rank[j]++] = i;
         }
     }
 }
 
-// Equal buffers are next to each other in the order by size. One of another span between them only hides the symmetry.
+// Equal buffers are adjacent in the order by size. A buffer of another span between them only hides
+// the symmetry.
 static bool find_equal(struct gb_plan_exact * x) {
     const struct gb_plan_buffer * all = x->part->buffers;
     uint32_t * const order = x->marked; // scratch
@@ -111,7 +116,7 @@ static bool find_equal(struct gb_plan_exact * x) {
     return true;
 }
 
-// Allocates all that depends on the part. Only the stacks grow during the search.
+// Allocates everything that depends on the part. Only the stacks grow during the search.
 struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part) {
     struct gb_plan_exact * x = GB_NEW(struct gb_plan_exact);
     if (x == NULL) {
@@ -174,7 +179,7 @@ static void toggle(struct gb_plan_exact * x, uint32_t b, bool placed) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
     x->placed[b] = placed;
     const size_t size =
-        placed ? (size_t) 0 - buffer->size : buffer->size; // unsigned arithmetic wraps, the sums are right
+        placed ? (size_t) 0 - buffer->size : buffer->size; // unsigned arithmetic wraps, so the sums are correct
     const uint32_t count = placed ? UINT32_MAX : 1;
     for (uint32_t s = buffer->first; s < buffer->last; s++) {
         x->unplaced[s] += size;
@@ -185,7 +190,7 @@ static void toggle(struct gb_plan_exact * x, uint32_t b, bool placed) {
     x->steps += buffer->last - buffer->first;
 }
 
-// Undoes changes, newest first, as a floor may have been raised twice.
+// Undoes changes, newest first, because a floor may have been raised twice.
 static void undo(struct gb_plan_exact * x, size_t length) {
     while (x->trail.n > length) {
         const struct change c = x->trail.data[--x->trail.n];
@@ -197,7 +202,8 @@ static void undo(struct gb_plan_exact * x, size_t length) {
     }
 }
 
-// Places b at its floor and raises the floors of its unplaced neighbours. *isolated: it has none. False: no memory.
+// Places b at its floor and raises the floors of its unplaced neighbours. *isolated: it has no
+// unplaced neighbours. False: no memory.
 static bool place(struct gb_plan_exact * x, uint32_t b, bool * isolated) {
     const size_t top = x->floor[b] + x->part->buffers[b].size;
     *isolated = true;
@@ -311,7 +317,8 @@ static void sort_small_first(struct gb_plan_exact * x, size_t begin) {
     }
 }
 
-// The subproblems of a frame after b was placed: several if b was the last to cross a section boundary.
+// The subproblems of a frame after b was placed: several if b was the last buffer to cross a
+// section boundary.
 static bool split(struct gb_plan_exact * x, const struct frame * f, uint32_t b) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
     const size_t top = x->floor[b] + buffer->size;
@@ -358,7 +365,8 @@ static uint32_t next_unvisited(uint32_t * unvisited, uint32_t s) {
     return s;
 }
 
-// Visits the unvisited sections of b. False: the unplaced buffers of one do not fit above the floor.
+// Visits the unvisited sections of b. False: the unplaced buffers of one section do not fit above
+// the floor.
 static bool visit(struct gb_plan_exact * x, uint32_t b, size_t floor) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
     if (floor > x->capacity || buffer->size > x->capacity - floor) {
@@ -374,9 +382,9 @@ static bool visit(struct gb_plan_exact * x, uint32_t b, size_t floor) {
     return true;
 }
 
-// False if the subproblem cannot fit. Each section is visited by its lowest unplaced buffer. The list is sorted by
-// (floor, rank). Buffers before (least_offset, least_rank) can no longer be placed at their floors, only on an unplaced
-// buffer, whose top is at least `least_top`.
+// False if the subproblem cannot fit. Each section is visited by its lowest unplaced buffer. The
+// list is sorted by (floor, rank). Buffers before (least_offset, least_rank) can no longer be
+// placed at their floors, only above an unplaced buffer, whose top is at least `least_top`.
 static bool may_fit(struct gb_plan_exact * x, const struct subproblem * r, size_t least_offset, uint32_t least_rank) {
     for (uint32_t s = r->first; s <= r->last; s++) {
         x->unvisited[s] = s;

@@ -1,11 +1,9 @@
 // plan_learn.c - first fit in orders learned from earlier plans (local search over orders).
 //
-// After each plan, buffers that end above the target move towards the front of the order, at least half of the distance
-// and by a random amount. The others keep their order. Soon the buffers that are hard to place come first. After 15
-// rounds without a better plan it restarts: from several sort keys, then from the best order so far, every other time
-// with random disorder.
-//
-// Random numbers are drawn by position in the order, never by item, so that the order of items does not matter.
+// After each plan, buffers that end above the target move towards the front of the order: half of
+// the distance or more, at random. The other buffers keep their order. Soon the buffers that are
+// hard to place come first. After 15 rounds without a better plan it restarts: from several sort
+// keys, then from the best order so far, every second time with random changes.
 #include "plan/search/plan_methods.h"
 
 #include <string.h>
@@ -77,7 +75,7 @@ static enum ggml_status start(struct gb_plan_learner * x) {
     x->rounds = 0;
     x->least_here = SIZE_MAX;
     if (x->starts >= N_KEYS) {
-        if (x->part->peak < x->least) { // found by another method
+        if (x->part->peak < x->least) { // another method found it
             x->least = x->part->peak;
             GB_TRY(gb_plan_order_by_offset(x->part, x->part->offsets, x->best));
         }
@@ -112,7 +110,7 @@ static void reorder(struct gb_plan_learner * x, size_t target) {
     }
 }
 
-// Makes one plan, and the order of the next. *going: false if the budget ended it.
+// Makes one plan, and the order of the next plan. *going: false if the budget ended it.
 static enum ggml_status round_of(struct gb_plan_learner * x, size_t goal, struct gb_plan_budget * budget,
     bool * going) {
     struct gb_plan_part * part = x->part;

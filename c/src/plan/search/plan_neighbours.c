@@ -1,9 +1,10 @@
 // plan_neighbours.c - finds the placed neighbours of a buffer, sorted by offset and by end.
 //
-// Windows of several lengths cover the time. At a level with length L, windows of 2 L sections begin at all multiples
-// of L, so a lifetime of at most L sections lies within one window. L doubles from level to level, from about the
-// average lifetime to the longest. A window has the placed buffers alive in it twice: sorted by offset and by end. So
-// one window has all neighbours of a buffer, sorted, among few others.
+// Windows of several lengths cover the time. At a level with length L, windows of 2 L sections
+// begin at all multiples of L, so a lifetime of at most L sections is within one window. L doubles
+// from level to level, from about the average lifetime to the longest. A window lists the placed
+// buffers alive in it twice: sorted by offset and by end. So one window has all neighbours of a
+// buffer, sorted, with few other buffers.
 #include "plan/search/plan_methods.h"
 
 #include <string.h>

@@ -1,6 +1,5 @@
-// plan_passes.c - passes of exact search at several capacities, each with four times the nodes of the last.
-//
-// A pass tries the goal first, then bisects between the goal and the plan.
+// plan_passes.c - passes of exact search at several capacities, each with four times the nodes of
+// the previous one.
 #include "plan/search/plan_methods.h"
 
 #include "base/mem.h"
@@ -15,8 +14,8 @@ struct gb_plan_passes {
     uint64_t nodes; // of the next pass
 };
 
-// Tries several sort keys, each with few nodes: a key often finds at once what others search in vain. A proof that no
-// plan fits raises the bound to the next multiple of the unit.
+// Tries several sort keys, each with few nodes, because one key often finds a plan quickly when the
+// others fail. A proof that no plan fits raises the bound to the next multiple of the unit.
 static enum gb_plan_outcome try_capacity(struct gb_plan_passes * s, size_t capacity, uint64_t nodes) {
     static const struct {
         enum gb_plan_key key;
@@ -45,8 +44,8 @@ static enum gb_plan_outcome try_capacity(struct gb_plan_passes * s, size_t capac
     return outcome;
 }
 
-// Bisects between the goal, which was not reached, and the plan, down to a 512th of the bound. A capacity where the
-// search gave up counts as infeasible here, but proves nothing.
+// Bisects between the goal, which was not reached, and the plan, down to a 512th of the bound. A
+// capacity where the search gave up counts as infeasible here, but proves nothing.
 static enum gb_plan_outcome bisect(struct gb_plan_passes * s, uint64_t nodes) {
     enum gb_plan_outcome outcome = GB_PLAN_GAVE_UP;
     size_t low = s->goal;
@@ -87,7 +86,7 @@ void gb_plan_passes_free(struct gb_plan_passes * s) {
     }
 }
 
-// With a capacity from the caller only that is tried.
+// If the caller gave a capacity, tries only that.
 enum ggml_status gb_plan_run_pass(struct gb_plan_passes * s, struct gb_plan_budget * budget, size_t * goal) {
     s->budget = budget;
     enum gb_plan_outcome outcome = GB_PLAN_INFEASIBLE;

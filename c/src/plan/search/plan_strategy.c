@@ -1,22 +1,24 @@
 // plan_strategy.c - chooses which methods of the search run on a part, and for how long.
 //
-// 1. If long-lived buffers separate the rest into independent groups, each group is planned alone.
-// 2. If the plan still misses the goal, the methods take turns until the budget is spent: exact search, new plans
-//    around the peaks, plans of the critical buffers, ejection chains, first fit in learned orders.
+// 1. If long-lived buffers separate the other buffers into independent groups, each group is planned alone.
+// 2. If the plan still misses the goal, the methods run round-robin until the budget is spent: exact
+//   search, new plans around the peaks, plans of the critical buffers, ejection chains, first fit in
+//   learned orders.
 //
-// Turns are needed because no cheap test predicts which method will help. Each round doubles the budget of a turn, or
-// follows the cost of the last pass of exact search. A method that improved the plan runs again at once.
+// The methods alternate because no cheap test predicts which method will help. Each round doubles
+// the budget of a turn, or follows the cost of the last pass of exact search. A method that
+// improved the plan runs again at once.
 #include "plan/search/plan_methods.h"
 
 #include "base/mem.h"
 #include "base/status.h"
 
-#define FEW 512             // buffers; exact search does most for smaller parts
+#define FEW 512             // buffers; for smaller parts exact search is the best method
 #define FIRST_PLACEMENTS 8  // runs of first fit that the first turn is worth
-#define MIN_STEPS 10000     // of a turn: a turn of no steps would never end
+#define MIN_STEPS 10000     // of a turn, because turns of no steps would never end
 #define MIN_PLACEMENTS 4    // runs of first fit that a turn of learning needs
 #define MAX_TURNS 4         // of one method in a row
-#define MIN_EJECT 64        // buffers; ejection chains need some to move
+#define MIN_EJECT 64        // buffers; ejection chains need several to move
 #define FIRST_PASSES 2      // of exact search among few buffers that get a quarter of the budget
 #define STEPS_PER_BUFFER 400 // of first fit among many
 #define STEPS_CRITICAL 2500 // per buffer, to plan the critical buffers, then all
@@ -56,7 +58,7 @@ static enum ggml_status run(struct state * t, enum method m, struct gb_plan_budg
     return t->learner ? gb_plan_learn(t->learner, t->goal, budget) : GGML_STATUS_ALLOC_FAILED;
 }
 
-// A turn of a method, and more turns as long as each improves the plan.
+// Runs a method for a turn, and for more turns as long as each improves the plan.
 static enum ggml_status take_turns(struct state * t, enum method m, uint64_t steps, struct gb_plan_budget * budget) {
     bool lower = true;
     for (int k = 0; k < MAX_TURNS && lower && t->part->peak > t->goal && budget->steps > 0; k++) {
@@ -76,9 +78,9 @@ static uint64_t steps_of_first_turn(const struct gb_plan_part * part) {
     return FIRST_PLACEMENTS * (n * 200 + GB_MIN(part->n_pairs, n * n / 4));
 }
 
-// The sequence of methods. Critical buffers come first if the budget allows to plan them and the others after them: a
-// good plan of them makes ejection easy. Ejection comes first in very large sparse parts, and if the budget is small,
-// as it is cheap there.
+// The sequence of methods. Critical buffers come first if the budget is large enough for them and
+// for the others after them, because a good plan of them makes ejection easy. Ejection comes first
+// in very large sparse parts, and if the budget is small, because it is cheap there.
 static const enum method * sequence_of(const struct gb_plan_part * part, uint64_t steps) {
     static const enum method usual[] = { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, EJECT, LEARN };
     static const enum method critical[] = { FEW_CRITICAL, MANY_CRITICAL, EJECT, LOWER_PEAKS, LEARN };
@@ -98,8 +100,8 @@ static const enum method * sequence_of(const struct gb_plan_part * part, uint64_
     return steps / 2 < n * STEPS_CRITICAL ? small_budget : critical;
 }
 
-// The fewest steps of a turn. Ejection chains are long among many buffers. Critical buffers only help if they and then
-// all others are planned to the end.
+// The minimum number of steps of a turn. Ejection chains are long among many buffers. Critical
+// buffers only help if first they and then all others are planned to the end.
 static uint64_t min_steps_of(const struct gb_plan_part * part, enum method m, uint64_t steps) {
     const bool sparse = gb_plan_is_sparse(part);
     if (part->n <= GB_PLAN_MANY) {
@@ -113,7 +115,8 @@ static uint64_t min_steps_of(const struct gb_plan_part * part, enum method m, ui
 
 // -------------------------------------------------------------------------------------------------------------- rounds
 
-// Turns of ejection and learning: all buffers of a small part, and of a subproblem, are critical.
+// Turns of ejection and learning only, because all buffers of a small part, and of a subproblem,
+// are critical.
 static enum ggml_status take_few_turns(struct state * t, uint64_t steps, struct gb_plan_budget * budget) {
     const uint32_t n = t->part->n;
     if (n >= FEW) {
@@ -123,7 +126,7 @@ static enum ggml_status take_few_turns(struct state * t, uint64_t steps, struct 
     return n < FEW && n >= MIN_EJECT ? take_turns(t, EJECT, steps / 2, budget) : GGML_STATUS_SUCCESS;
 }
 
-// Turns of each method but exact search, none longer than a share of the budget.
+// Turns of each method except exact search, each at most a share of the budget.
 static enum ggml_status take_all_turns(struct state * t, uint64_t steps, struct gb_plan_costs * costs) {
     if (!costs->whole || t->part->n < FEW) {
         return take_few_turns(t, steps, &costs->heuristic);
@@ -140,8 +143,8 @@ static enum ggml_status take_all_turns(struct state * t, uint64_t steps, struct 
     return GGML_STATUS_SUCCESS;
 }
 
-// A pass of exact search. It gets half of what is left, so that a pass in vain leaves steps for other methods. Among
-// few buffers the first passes get a quarter, later ones all.
+// A pass of exact search. It gets half of the remaining budget, so that a failed pass leaves steps
+// for other methods. Among few buffers the first passes get a quarter, later passes all of it.
 static enum ggml_status search_exact(struct state * t, int rounds, struct gb_plan_budget * budget) {
     const uint64_t divisor = t->part->n >= FEW ? 2 : rounds < FIRST_PASSES ? 4 : 1;
     struct gb_plan_budget pass = gb_plan_share(budget, GB_MAX(budget->steps / divisor, MIN_PASS));
@@ -153,8 +156,8 @@ static enum ggml_status search_exact(struct state * t, int rounds, struct gb_pla
 // True if the capacity is proved to be too small.
 static bool is_hopeless(const struct state * t) { return t->capacity > 0 && t->part->bound > t->capacity; }
 
-// Rounds until the goal is reached or the budget used up. A larger budget would probably help if the second half of
-// this one did, or if no round was completed.
+// Rounds until the goal is reached or the budget is used up. A larger budget would probably help if
+// the second half of this budget helped, or if no round was completed.
 static enum ggml_status run_rounds(struct state * t, struct gb_plan_costs * costs) {
     struct gb_plan_part * part = t->part;
     const uint64_t all = costs->heuristic.steps + costs->search.steps;
@@ -170,7 +173,8 @@ static enum ggml_status run_rounds(struct state * t, struct gb_plan_costs * cost
             if (is_hopeless(t)) {
                 break;
             }
-            // as long as the pass; among few buffers a quarter, as exact search does most there
+            // As long as the pass. Among few buffers a quarter of it, because exact search helps
+            // most there.
             steps = GB_MAX(steps, (before - costs->search.steps) / (part->n < FEW ? 4 : 1));
         } else if (costs->heuristic.steps == 0) {
             break;
@@ -181,7 +185,7 @@ static enum ggml_status run_rounds(struct state * t, struct gb_plan_costs * cost
         GB_TRY(take_all_turns(t, steps, costs));
         steps *= 2;
         if (costs->heuristic.steps + costs->search.steps == left) {
-            break; // no method had anything to do
+            break; // no method could do anything
         }
     }
     part->unfinished = part->peak > t->goal && (rounds < 2 || part->peak < halfway);
@@ -198,7 +202,7 @@ static enum ggml_status search_together(struct gb_plan_part * part, size_t goal,
         t.passes = gb_plan_passes_new(part, t.goal, costs->capacity, unit);
         status = t.passes ? status : GGML_STATUS_ALLOC_FAILED;
     }
-    if (part->n >= FEW) { // the other methods do more
+    if (part->n >= FEW) { // the other methods help more
         const struct gb_plan_budget more = gb_plan_share(&costs->search, costs->search.steps / 2);
         gb_plan_give_back(&costs->heuristic, &more);
     }
@@ -209,8 +213,8 @@ static enum ggml_status search_together(struct gb_plan_part * part, size_t goal,
     return status;
 }
 
-// Buffers alive throughout may lie at the bottom of any plan. Other long buffers may not, so a plan by their groups
-// gets half of the budget.
+// Buffers alive throughout may be at the bottom of any plan. Other long buffers may not, so a plan
+// by their groups gets half of the budget.
 enum ggml_status gb_plan_search_part(struct gb_plan_part * part, size_t goal, size_t unit,
     struct gb_plan_costs * costs) {
     if (costs->whole && gb_plan_has_groups(part, GB_PLAN_THROUGHOUT)) {
@@ -224,7 +228,7 @@ enum ggml_status gb_plan_search_part(struct gb_plan_part * part, size_t goal, si
         gb_plan_give_back(&costs->heuristic, &half.heuristic);
         gb_plan_give_back(&costs->search, &half.search);
     }
-    if (!gb_plan_can_search_exact(part)) { // the other methods get its share
+    if (!gb_plan_can_search_exact(part)) { // the other methods get the share of exact search
         gb_plan_give_back(&costs->heuristic, &costs->search);
         costs->search.steps = 0;
     }

@@ -1,8 +1,9 @@
-// plan_window.c - lowers the peak by planning again what lies around it in time.
+// plan_window.c - lowers the peak by planning the buffers around it in time again.
 //
-// A window is a span of sections around the highest buffer. Buffers that live within it are placed again, by first fit
-// in learned orders (plan_learn.c). Buffers that reach past it are fixed. If that lowers the window's top, the plan is
-// kept and the next highest buffer follows. Else the window doubles. A round costs as much as the window is large.
+// A window is a span of sections around the highest buffer. Buffers that live within it are placed
+// again, by first fit in learned orders (plan_learn.c). Buffers that reach past it are fixed. If
+// that lowers the window's top, the plan is kept and the next highest buffer follows. Otherwise the
+// window doubles. A round costs as much as the window is large.
 #include "plan/search/plan_methods.h"
 
 #include <string.h>
@@ -60,7 +61,7 @@ static bool windows_init(struct windows * w, struct gb_plan_part * part) {
     return true;
 }
 
-// Ties go by lifetime and size, not by index.
+// Ties are broken by lifetime and size, not by index.
 static bool is_higher(const struct gb_plan_part * part, uint32_t a, uint32_t b) {
     const struct gb_plan_buffer *x = &part->buffers[a], *y = &part->buffers[b];
     const size_t top_x = part->offsets[a] + x->size, top_y = part->offsets[b] + y->size;
@@ -122,7 +123,7 @@ static void gather(struct windows * w, struct gb_plan_part * window, uint32_t fi
             w->trial[k] = part->offsets[b];
             w->origin[k] = b;
             w->load[w->buffers[k].first] += one->size;
-            w->load[w->buffers[k].last] -= one->size; // unsigned arithmetic wraps, the sums are right
+            w->load[w->buffers[k].last] -= one->size; // unsigned arithmetic wraps, so the sums are correct
             area += w->buffers[k].last - w->buffers[k].first;
         }
     }

@@ -1,8 +1,7 @@
-// assign.c - the assignment of a plan: answers the questions of rules.c with real backends and
-// buffers.
+// assign.c - assigns the nodes of a plan: calls rules.c with answers of real backends and buffers.
 //
-// It caches what backends say about nodes (supports_op), because rules, prices and fallbacks ask
-// several times.
+// It caches the answers of supports_op, because rules, prices and fallbacks need them several
+// times.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/sched.h"
@@ -31,7 +30,7 @@ struct question {
     enum ggml_status failure; // the first failure of a hook
 };
 
-// Asks each backend once about a node.
+// Calls supports_op at most once per backend and node.
 static bool runs(void * user_data, int backend, int node) {
     struct question * a = user_data;
     uint8_t * known = &a->assigned->supports[(size_t) node * (size_t) a->in->n_backends + (size_t) backend];
@@ -81,7 +80,7 @@ static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sche
            ggml_backend_buft_is_host(s->devices[s->n_backends - 1].buft);
 }
 
-// The graph for rules.c: flat arrays, from the plan's ids.
+// The graph for rules.c: flat arrays, indexed by the plan's ids.
 static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sched_input * in, struct tables * t) {
     const size_t n = (size_t) in->n_ids;
     t->root = gb_calloc(n, sizeof(*t->root));
@@ -109,7 +108,7 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
     return true;
 }
 
-// Rules or costs decide. The call fails for the first tensor whose assignment is invalid.
+// Assigns by rules or costs. Fails for the first tensor whose assignment is invalid.
 enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_memory_prices * memory, struct gb_sched_assigned * assigned) {
     struct tables tables = { 0 };

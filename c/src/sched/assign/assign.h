@@ -1,4 +1,5 @@
-// assign.h - which backend runs each node of a plan, why, and which memory a backend can use.
+// assign.h - assigns the nodes of a plan to backends, with the reasons, and tells which memory a
+// backend can use.
 //
 // rules.h and problem.h are pure: integers in, integers out. The functions here query backends and
 // buffers. `supports` caches the answers of backends about nodes.
@@ -20,7 +21,7 @@ struct gb_costs; // the user's cost table
 struct gb_sched_assigned {
     struct gb_assignment * to; // per id
     uint8_t * supports;        // n_nodes x n_backends: 0 unknown, 1 yes, 2 no
-    bool predicted; // costs decided
+    bool predicted; // costs decided the assignment
     struct ggml_backend_sched_prediction prediction;
 };
 

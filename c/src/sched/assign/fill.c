@@ -1,10 +1,10 @@
 // fill.c - labels that respect memory limits, for problems that prices of bytes cannot solve. Pure.
 //
-// Prices cannot separate equal layers on equal backends: either all are cheaper elsewhere, or none.
-// So backends are filled one after the other, the fastest first, in the order of execution. Each
-// backend takes nodes until a share of its limit is used by unplaced leafs and the largest memory
-// of a single node. So there are as few splits as backends in use. The memory planner then decides
-// whether the plan fits.
+// Prices cannot separate equal layers on equal backends: either all layers are cheaper elsewhere,
+// or none. So backends are filled one after the other, the fastest first, in the order of
+// execution. Each backend takes nodes until unplaced leafs and the largest memory of a single node
+// use a share of its limit. So there are as few splits as backends in use. The memory planner then
+// decides whether the plan fits.
 #include "sched/assign/problem.h"
 
 #include "base/mem.h"
@@ -17,7 +17,7 @@ struct fill {
     int32_t * labels; // -1: none yet
     size_t * leafs;   // per backend: bytes
     size_t * most; // per backend: bytes of results that one node reads or writes
-    int32_t * turn; // backends, the fastest first
+    int32_t * turn; // backends in the order in which they are filled, the fastest first
 };
 
 static bool may_be(const struct fill * f, int32_t item, int backend) {
@@ -95,7 +95,7 @@ static void walk(struct fill * f) {
     }
 }
 
-// Sorts the backends by the cost of all items that they can have.
+// Sorts the backends by the sum of the costs of all items that they can run.
 static void take_turns(struct fill * f, int64_t * total) {
     const int n = f->g->n_backends;
     for (int b = 0; b < n; b++) {
@@ -110,7 +110,7 @@ static void take_turns(struct fill * f, int64_t * total) {
     }
 }
 
-// Labels the rest with any backend that is possible.
+// Labels the remaining items with any backend that can run them.
 static void label_rest(const struct fill * f) {
     for (int32_t item = 0; item < f->m->p.n_items; item++) {
         for (int b = 0; f->labels[item] < 0 && b < f->g->n_backends; b++) {

@@ -55,7 +55,7 @@ static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * cos
     return best;
 }
 
-// The price of a node on a backend, in units of cost.h, from the most specific entry.
+// The price of a node on a backend from the most specific entry, in units of cost.h.
 static double units_of(const struct gb_costs * costs, int backend, const struct ggml_tensor * t) {
     const int type = t->src[0] ? (int) t->src[0]->type : (int) t->type;
     const struct ggml_backend_op_cost * e = entry_for(costs, backend, ggml_backend_cost_class_of(t->op), type);
@@ -180,7 +180,7 @@ enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct 
 
 // ------------------------------------------------------------------------------------------------------- the placement
 
-// Prices of one graph, and the problem's view of them.
+// Prices of one graph, as the problem uses them.
 struct prices { // owned
     double *node, *copy, *copy_per_byte;
     struct gb_cost_prices view;
@@ -219,13 +219,13 @@ static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sch
     return true;
 }
 
-// True if the placement decides where the tensor is.
+// True if the placement decides where the tensor is stored.
 static bool is_free(const struct gb_assign_graph * g, int t) {
     const bool computed = t < g->n_nodes && g->computes[t];
     return g->chosen[t] < 0 && (computed || (g->root[t] == t && !g->placed[t]));
 }
 
-// What the policy "weights" would choose, per item, as a start for the solver. The first tensor of
+// The labels that the policy "weights" would choose, as a start for the solver. The first tensor of
 // an item decides.
 static void labels_of_weights(const struct gb_assign_graph * g, const struct gb_cost_model * m,
     struct gb_assignment * out, int32_t * labels) {
@@ -257,8 +257,8 @@ static void free_found(struct found * f) {
 
 static bool is_filled(const struct gb_sched_memory_prices * memory) { return memory && memory->rounds > PRICED; }
 
-// Labels the items: the solver improves those of the policy "weights". If prices did not help,
-// backends are filled.
+// Labels the items. The solver starts from the labels of the policy "weights". If prices did not
+// help, backends are filled.
 static enum ggml_status label_items(const struct gb_costs * costs, const struct gb_sched_memory_prices * memory,
     const struct gb_assign_graph * g, const struct gb_cost_model * m, const int32_t * start, int32_t * labels,
     struct gb_cost_result * r) {
@@ -309,7 +309,7 @@ static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_
     }
 }
 
-// The labels were found with prices of memory; their cost is counted without.
+// The labels were found with prices of memory, but their predicted cost is without them.
 static enum ggml_status predict_without_prices(struct gb_sched_assigned * assigned, double bound_us,
     const struct gb_assign_graph * graph, const struct gb_cost_prices * prices, const struct found * found) {
     struct gb_cost_prices plain = *prices;
@@ -386,7 +386,7 @@ enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, cons
         }
         GB_FAIL_IF(r->rounds >= PRICED + FILLED, GGML_STATUS_ALLOC_FAILED,
             "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), "
-            "%zu are allowed, and no placement that was found needs less",
+            "%zu are allowed, and no placement found needs less",
             s->devices[b].name, bytes, need[b].peak, need[b].leafs, need[b].replicas, limit);
         raise_price(r, assigned, bytes, b);
         *again = true;

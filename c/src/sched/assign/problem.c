@@ -1,10 +1,10 @@
 // problem.c - groups tensors into items, and finds where each item may be and what must be copied.
 //
-// An item is a root with the ops that write its memory. If no backend can run such an op and reach
-// the memory, the op and the root are two items, and the result is copied back. Existing memory is
-// an item that cannot move; ops that write it should reach it. Every write begins a new value of
-// its root, because earlier copies are stale. Memory that no node computes and that has no place
-// yet (inputs) may be anywhere.
+// An item is a root with the ops that write its memory. If no backend can both run such an op and
+// reach the memory, the op and the root are two items, and the result is copied back. Existing
+// memory is an item that cannot move. Ops that write it should run on a backend that can reach it.
+// Every write begins a new value of its root, because earlier copies are stale. Memory that no node
+// computes and that has no place yet (inputs) may be on any backend.
 #include "sched/assign/problem.h"
 
 #include "base/status.h"
@@ -27,7 +27,7 @@ struct build {
     const struct gb_cost_prices * prices;
     int32_t * leader; // per tensor: union-find
     uint64_t * allowed; // per leader: mask of backends
-    int32_t * current; // per root: its current value, -1: not read yet
+    int32_t * current; // per root: its current value; -1: not read yet
     GB_VEC(struct value) values;
     GB_VEC(struct use) uses;
     int64_t * cost;
@@ -59,15 +59,15 @@ static uint64_t reaching(const struct build * b, int root) {
     return set;
 }
 
-// The backends that can run the node and write its result in place. If there are none, those that
-// can run it; then the result is copied back.
+// The backends that can run the node and write its result in place. If there are none, the backends
+// that can run it, and the result is copied back.
 static uint64_t allowed_for_node(const struct build * b, int node) {
     const struct gb_assign_graph * g = b->g;
     uint64_t set = 0;
     for (int k = 0; k < g->n_backends; k++) {
         set |= g->runs(g->user_data, k, node) ? UINT64_C(1) << k : 0;
     }
-    set = set == 0 ? everybody(b) : set; // the check of the assignment reports it
+    set = set == 0 ? everybody(b) : set; // no backend can run it; the check of the assignment reports that
     const uint64_t writes = g->placed[g->root[node]] ? reaching(b, g->root[node]) : everybody(b);
     return set & writes ? set & writes : set;
 }
@@ -88,7 +88,7 @@ static uint64_t allowed_for(const struct build * b, int t) {
     return everybody(b);
 }
 
-// Roots first; then the nodes that write them join.
+// Adds the roots first, because nodes that write them join their items.
 static void join_items(struct build * b) {
     const struct gb_assign_graph * g = b->g;
     for (int t = 0; t < g->n_tensors; t++) {
@@ -129,7 +129,7 @@ static int64_t whole(const struct build * b, double units) {
     return units >= b->limit ? (int64_t) b->limit : units > 0 ? (int64_t) (units + 0.5) : 0;
 }
 
-// The cost of an item is that of its nodes, and the bytes of its root if memory has a price.
+// The cost of an item is the cost of its nodes, plus the bytes of its root if memory has a price.
 static void price_items(struct build * b) {
     const struct gb_assign_graph * g = b->g;
     const size_t n = (size_t) g->n_backends;
@@ -206,7 +206,7 @@ static bool is_in_reach(const struct build * b, int32_t root, int from, int to) 
 }
 
 // A copy costs nothing if the memory is reachable. A weight is copied once for many runs, so a run
-// pays a part of the transfer. It pays for all of the memory.
+// pays a part of that transfer. The transfer is of all of the weight's memory.
 static void price_copies(const struct build * b, const struct value * v, int64_t * copy) {
     const int n = b->g->n_backends;
     const double runs = b->g->weight[v->root] ? b->prices->weight_runs : 1;
@@ -222,7 +222,7 @@ static void price_copies(const struct build * b, const struct value * v, int64_t
     }
 }
 
-// Converts reads, which are per node, to values with their consumers, each item once.
+// Converts reads, listed per node, to values with consumers. Each item occurs once per value.
 static bool fill_values(struct build * b) {
     const size_t n_values = b->values.n, k = (size_t) b->g->n_backends;
     struct gb_cost_value * values = gb_calloc(n_values, sizeof(*values));

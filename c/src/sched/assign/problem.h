@@ -1,7 +1,7 @@
 // problem.h - converts a graph with prices to a placement problem, and back. Pure.
 //
-// rules.h says where a tensor may be; the problem says what it costs there. The label of an item is
-// the backend of its tensors: tensor t has labels[item[t]].
+// rules.h says where a tensor may be. The problem adds the cost of each place. The label of an item
+// is the backend of its tensors: tensor t has labels[item[t]].
 #ifndef GB_SCHED_ASSIGN_PROBLEM_H
 #define GB_SCHED_ASSIGN_PROBLEM_H
 
@@ -32,8 +32,8 @@ void gb_cost_model_free(struct gb_cost_model * m);
 
 // fill.c
 // Fills labels[n_items] of a model of the same graph, in the order of execution. No backend gets
-// much more than `share` (0 to 1) of its max_bytes (0: no limit) if the rest fits elsewhere. Each
-// label is one that the item may have, if there is one. ALLOC_FAILED: no memory.
+// much more than `share` (0 to 1) of its max_bytes (0: no limit) if the rest fits elsewhere. An
+// item gets only a label that it may have, if it may have any. ALLOC_FAILED: no memory.
 enum ggml_status gb_cost_fill(const struct gb_cost_model * m, const struct gb_assign_graph * graph,
     const size_t * max_bytes, double share, int32_t * labels);
 

@@ -1,5 +1,5 @@
-// reach.c - which backend can use which memory. The buffer type decides for memory of the user, the
-// assigned backend for memory of the scheduler.
+// reach.c - tells which backend can use which memory. For memory of the user the buffer type
+// decides, for memory of the scheduler the assigned backend.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/sched.h"

@@ -15,7 +15,7 @@ void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sche
     }
 }
 
-// A leaf fails only if the user's choice cannot use its memory.
+// A leaf fails only if the backend that the user chose cannot use its memory.
 static enum ggml_status fail_leaf(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int id) {
     const struct ggml_tensor * tensor = in->ids.data[id].tensor;
     return gb_fail(GGML_STATUS_INVALID_STATE,

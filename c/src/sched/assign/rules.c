@@ -1,11 +1,11 @@
 // rules.c - the policies that assign nodes to backends. Pure.
 //
 // "weights" applies, in this order: the user's choices; existing memory and weights; the backends
-// of neighbours, in node order; the highest priority for the rest. A backend gets a node only if it
-// can run it and can write its result in place. Otherwise the next backend by priority that can run
-// the node gets it; the result may be written to a copy and then written back.
-// "sources" assigns each op to the backend of its best source, and does not look at neighbours.
-// "cost" applies the labels of a solver (problem.c, cost/) right after the user's choices.
+// of neighbours, in node order; the highest priority for the remaining nodes. A backend gets a node
+// only if it can run the node and write its result in place. Otherwise the next backend by priority
+// that can run the node gets it. That backend may write the result to a copy, which is then written
+// back. "sources" assigns each op to the backend of its best source, and ignores neighbours. "cost"
+// applies the labels of a solver (problem.c, cost/) right after the user's choices.
 #include "sched/assign/rules.h"
 
 #include <limits.h>
@@ -36,8 +36,8 @@ static bool runs(const struct pass * p, int backend, int node) {
     return p->graph->runs(p->graph->user_data, backend, node);
 }
 
-// True if the backend can write the result: to its own memory, unless the result has a place
-// already or is part of another tensor.
+// True if the backend can write the result. It always can if the result goes to its own memory: the
+// result has no place yet and is not part of another tensor.
 static bool can_write(const struct pass * p, int backend, int node) {
     const int root = p->graph->root[node];
     return (root == node && !p->graph->placed[root]) || gb_assign_reaches(p->graph, p->out, backend, root);
@@ -48,7 +48,7 @@ static bool takes(const struct pass * p, int backend, int node) {
     return runs(p, backend, node) && can_write(p, backend, node);
 }
 
-// True if the node can run there without copying a placed source.
+// True if the node can run on the backend without copying a placed source.
 static bool reads_all_placed(const struct pass * p, int backend, int node) {
     const struct gb_assign_graph * g = p->graph;
     for (uint32_t k = g->src_begin[node]; k < g->src_begin[node + 1]; k++) {
@@ -60,9 +60,9 @@ static bool reads_all_placed(const struct pass * p, int backend, int node) {
     return true;
 }
 
-// The backend for a node whose preferred backend is `wanted`: that one if it can; else the best of
-// the others by priority. Best is without copies, then with copies of sources, then with a
-// write-back. -1: none can run it.
+// The backend for a node whose preferred backend is `wanted`: `wanted` if it can run the node, else
+// the best other backend. Best is without copies, then with copies of sources, then with a
+// write-back, each by priority. -1 if no backend can run the node.
 static int next_best(const struct pass * p, int wanted, int node) {
     const int n = p->graph->n_backends;
     const int first = wanted < 0 ? 0 : wanted;
@@ -102,8 +102,8 @@ static void assign_users(struct pass * p) {
     }
 }
 
-// Existing memory: leafs and unread roots belong to its backend; nodes that compute run where their
-// result is.
+// Existing memory: leafs and unread roots belong to the backend of their memory. Nodes that compute
+// run where their result is stored.
 static void assign_placed(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int t = 0; t < g->n_tensors; t++) {
@@ -147,7 +147,7 @@ static void assign_weights(struct pass * p) {
 // -------------------------------------------------------------------------------------------------------------- step 2
 
 // Walks the nodes up (against their order) or down. Each open node gets the backend of the last
-// assigned one. If `fallback` is false, the last backend is not spread: it ends a group.
+// assigned node. If `fallback` is false, the last backend is not spread: a node on it ends a group.
 static void spread(struct pass * p, bool up, bool fallback) {
     const struct gb_assign_graph * g = p->graph;
     int from = -1;
@@ -164,9 +164,9 @@ static void spread(struct pass * p, bool up, bool fallback) {
     }
 }
 
-// Nodes without an assigned neighbour: each prefers the backend of the last node before it that the
-// rules assigned, or the highest priority. Nodes that this function moved elsewhere do not attract
-// others.
+// Assigns nodes without an assigned neighbour. Each prefers the backend of the last node before it
+// that the rules assigned, or the highest priority. Nodes that this function assigned to another
+// backend do not attract later nodes.
 static void assign_rest_by_priority(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     int last = 0;
@@ -184,8 +184,8 @@ static void assign_rest_by_priority(struct pass * p) {
 
 // ---------------------------------------------------------------------------------------------------- policy "sources"
 
-// The best source has higher priority and is not smaller than earlier ones. `placed`: consider only
-// sources with memory.
+// A later source is better if its backend has a higher priority and the source is not smaller.
+// `placed`: consider only sources with memory.
 static void assign_by_source(struct pass * p, int node, bool placed) {
     const struct gb_assign_graph * g = p->graph;
     int best = INT_MAX, by = -1;
@@ -206,7 +206,7 @@ static void assign_by_source(struct pass * p, int node, bool placed) {
     }
 }
 
-// Placed sources first; then those that the first round assigned.
+// Nodes with placed sources first, then nodes whose sources the first round assigned.
 static void assign_sources(struct pass * p) {
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < p->graph->n_nodes; i++) {
@@ -219,7 +219,7 @@ static void assign_sources(struct pass * p) {
 
 // ------------------------------------------------------------------------------------------------------- policy "cost"
 
-// Only nodes without a user's choice, and only if the label can run them.
+// Applies a label only to a node without a user's choice, and only if the backend can run the node.
 static void assign_labels(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int t = 0; g->label && t < g->n_tensors; t++) {
@@ -239,8 +239,8 @@ static bool is_open_leaf(const struct pass * p, int root) {
     return !is_assigned(p, root) && !g->placed[root] && !(root < g->n_nodes && g->computes[root]);
 }
 
-// Memory that is not placed and not computed goes to the first node that reads it, also through a
-// view.
+// Memory that is neither placed nor computed goes to the backend of the first node that reads it,
+// also through a view.
 static void assign_leafs(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int i = 0; i < g->n_nodes; i++) {
@@ -259,8 +259,8 @@ static void assign_leafs(struct pass * p) {
     }
 }
 
-// A node whose result is part of another tensor moves to that tensor's backend, if a backend that
-// can write there can run it.
+// A node whose result is part of another tensor moves to that tensor's backend, or to another
+// backend that can run the node and write there.
 static void follow_aliases(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int i = 0; i < g->n_nodes; i++) {
@@ -277,8 +277,8 @@ static void follow_aliases(struct pass * p) {
     }
 }
 
-// The rest computes nothing. Unused roots go to the last backend, views to the backend of their
-// root.
+// The remaining tensors compute nothing. Unused roots go to the last backend, views to the backend
+// of their root.
 static void assign_views(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int t = 0; t < g->n_tensors; t++) { // roots first: views depend on roots

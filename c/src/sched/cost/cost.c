@@ -1,6 +1,6 @@
-// cost.c - the cost of labels, and how to minimize it. Two backends need one minimum cut. More
-// backends use the frontier search, with expansion moves (each one a cut) for a start and for
-// graphs that are too wide.
+// cost.c - the cost of labels, and how to minimize it. For two backends one minimum cut is enough.
+// For more backends, expansion moves (each a cut) give a start for the frontier search, and the
+// result if the graph is too wide for that search.
 //
 // An expansion move lets each item keep its label or take alpha. All its terms are cuts except one:
 // a copy that gets cheaper because its producer moves to alpha while a consumer stays. That copy
@@ -35,8 +35,9 @@ static bool is_first_there(const struct gb_cost_problem * p, const struct gb_cos
     return true;
 }
 
-// The cost of a value's copies: one for each backend of a consumer, except the producer's. A word
-// remembers up to 64 backends; for others, consumers are compared with earlier ones.
+// The cost of a value's copies: one for each backend of a consumer, except the producer's backend.
+// A word has a bit for each of the first 64 backends. For further backends, consumers are compared
+// with earlier consumers.
 static int64_t copies_of(const struct gb_cost_problem * p, int value, const int32_t * labels) {
     const struct gb_cost_value * v = &p->values[value];
     const int home = labels[v->producer];
@@ -75,8 +76,8 @@ int64_t gb_cost_of(const struct gb_cost_problem * p, const int32_t * labels) {
 
 // ------------------------------------------------------------------------------------------------------ expansion move
 
-// State while the network of a move is built. A node on the source side keeps its label, one on the
-// sink side takes alpha. The cut pays for arcs from the source side to the sink side.
+// State while the network of a move is built. A node on the source side keeps its label. A node on
+// the sink side takes alpha. The cut pays for arcs from the source side to the sink side.
 struct move {
     const struct gb_cost_problem * p;
     const int32_t * labels;
@@ -110,11 +111,11 @@ static void add_neighbours(struct move * m) {
         if (i == j || (i_there && j_there)) {
             continue;
         }
-        if (i_there || j_there) { // one has alpha already: a split if the other keeps its label
+        if (i_there || j_there) { // one has alpha already: a split if the other item keeps its label
             arc(m, i_there ? j : i, m->sink, p->split);
         } else if (m->labels[i] == m->labels[j]) {
             m->ok = m->ok && gb_flow_add(m->net, i, j, p->split, p->split);
-        } else { // a split unless both move: an extra node takes alpha only if both do
+        } else { // a split unless both items move: an extra node takes alpha only if both do
             const int32_t w = m->net->n_nodes;
             arc(m, w, m->sink, p->split);
             arc(m, i, w, m->inf);
@@ -124,7 +125,7 @@ static void add_neighbours(struct move * m) {
 }
 
 // The cut pays cap if `producer` is on the source side and a consumer labelled `group` on the sink
-// side; with `reverse` the other way round.
+// side; with `reverse`, if the producer is on the sink side and the consumer on the source side.
 static void add_group(struct move * m, const struct gb_cost_value * v, int group, int64_t cap, bool reverse) {
     int32_t only = -1;
     int n = 0;
@@ -151,7 +152,7 @@ static void add_group(struct move * m, const struct gb_cost_value * v, int group
     }
 }
 
-// The cut pays cap if an item of the group keeps its label, whatever the producer does.
+// The cut pays cap if an item of the group keeps its label, wherever the producer is.
 static void add_group_stays(struct move * m, const struct gb_cost_value * v, int group, int64_t cap) {
     if (cap == 0) {
         return;
@@ -182,7 +183,7 @@ static void add_value(struct move * m, int value) {
         }
         const int64_t stays = home == alpha ? price(p, value, alpha, b) : price(p, value, home, b);
         add_group_stays(m, v, b, stays);
-        if (home != alpha) { // extra price if the producer moves and they stay
+        if (home != alpha) { // extra price if the producer moves and the consumers stay
             add_group(m, v, b, GB_MAX(price(p, value, alpha, b) - stays, 0), true);
         }
     }
@@ -210,7 +211,7 @@ static int64_t infinity_of(const struct gb_cost_problem * p) {
     return sum;
 }
 
-// Nodes are the items, source and sink, and one for each group that is paid for together.
+// The nodes are the items, source and sink, and one node for each group that pays once.
 bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net) {
     struct move m = {
         .p = p,
@@ -255,7 +256,7 @@ static enum ggml_status expand(const struct gb_cost_problem * p, int alpha, int3
     return status;
 }
 
-// A start for the moves: each item where it is cheapest, without regard to copies.
+// A start for the moves: each item on its cheapest backend, without copies.
 static void cheapest_alone(const struct gb_cost_problem * p, int32_t * labels) {
     for (int i = 0; i < p->n_items; i++) {
         labels[i] = 0;
@@ -308,7 +309,7 @@ static enum ggml_status moves(const struct gb_cost_problem * p, const int32_t * 
     return GGML_STATUS_SUCCESS;
 }
 
-// For any number of backends but two. Moves find a good placement. With few backends, the frontier
+// For three or more backends, or one. Moves find a good placement. With few backends, the frontier
 // search looks for a better one and proves the optimum or gives a bound.
 static enum ggml_status solve_many(const struct gb_cost_problem * p, const int32_t * start, size_t max_states,
     int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
@@ -354,7 +355,7 @@ enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t *
 
 // ------------------------------------------------------------------------------------------------------------- savings
 
-// Adds to at[item * n_backends + b] the terms of the item if it alone moved to b.
+// Adds to at[item * n_backends + b] the terms of the item if only this item moved to b.
 static void add_values_of(const struct gb_cost_problem * p, int32_t * labels, int64_t * at) {
     const size_t k = (size_t) p->n_backends;
     for (int v = 0; v < p->n_values; v++) {
@@ -371,7 +372,7 @@ static void add_values_of(const struct gb_cost_problem * p, int32_t * labels, in
     }
 }
 
-// The same for neighbours: one of the pair is on b, the other keeps its label.
+// The same for neighbours: one item of the pair moves to b, the other item keeps its label.
 static void add_splits_of(const struct gb_cost_problem * p, const int32_t * labels, int64_t * at) {
     for (int n = 0; n + 1 < p->n_order; n++) {
         const int32_t i = p->order[n], j = p->order[n + 1];

@@ -1,5 +1,5 @@
-// cost.h - placement by cost: the cheapest labels for items, given what each item costs on each backend and what
-// crossing costs. Pure.
+// cost.h - placement by cost: the cheapest labels of items, given the cost of each item on each
+// backend and the cost of copies. Pure.
 //
 //   cost of labels p =  sum over items      cost[i][p(i)]
 //                    +  sum over values     copy[v][p(producer)][b]  for every backend b != p(producer) that has a
@@ -7,15 +7,16 @@
 //                    +  sum over neighbours split                    for every two neighbours in `order` with
 //                                                                    different labels
 //
-// An item is what must stay together: an op with the memory that it writes. A value is one state of a tensor's memory:
-// it is copied at most once to each backend. Costs are whole numbers (GB_COST_UNIT a nanosecond), so that sums are
-// exact and proofs mean something.
+// An item is an op with the memory that it writes. It has one label. A value is one state of a
+// tensor's memory. It is copied at most once to each backend. Costs are integers (GB_COST_UNIT a
+// nanosecond), so sums are exact and a proof of optimality holds exactly.
 //
-//   cost.c      this sum, the expansion move, the solver that picks a method
+//   cost.c      this sum, the expansion move, the choice of a method
 //   mincut.c    the cut behind an expansion move
-//   frontier.c  exact search for three backends and more
+//   frontier.c  exact search for three or more backends
 //
-// assign/prices.c has the costs as the user gives them, assign/problem.c makes items and values of a graph.
+// assign/prices.c has the costs from the user's table, assign/problem.c makes items and values of a
+// graph.
 #ifndef GB_SCHED_COST_COST_H
 #define GB_SCHED_COST_COST_H
 
@@ -28,8 +29,8 @@
 
 enum { GB_COST_UNIT = 256 };               // a nanosecond
 enum { GB_COST_BACKENDS_MAX = 64 };        // of a placement: a set of backends is one word
-#define GB_COST_INF (INT64_C(1) << 60) // of an item: not there
-#define GB_COST_SUM_MAX (INT64_C(1) << 58) // what all finite costs of a problem may add up to
+#define GB_COST_INF (INT64_C(1) << 60) // of an item: the backend cannot have it
+#define GB_COST_SUM_MAX (INT64_C(1) << 58) // limit for the sum of all finite costs of a problem
 
 struct gb_cost_value {
     int32_t producer;    // item
@@ -74,8 +75,8 @@ enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t *
 // with alpha 1 and all labels 0 is the optimum. False: no memory.
 bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net);
 
-// saved[i]: the extra cost if item i alone moved to its best other backend other[i] (-1: there is
-// none). A negative entry means that the move is cheaper. Both arrays have n_items entries; `saved`
+// saved[i]: the extra cost if only item i moved to its best other backend other[i] (-1: there is
+// none). If an entry is negative, the move is cheaper. Both arrays have n_items entries; `saved`
 // has the unit of the costs. ALLOC_FAILED: no memory.
 enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved,
     int32_t * other);

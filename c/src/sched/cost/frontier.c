@@ -1,14 +1,10 @@
 // frontier.c - exact placement by dynamic programming over the frontier.
 //
-// Items get their labels one after the other: ops in order of execution, memory that no op computes
-// just before its first reader. After each step a state has only what later terms depend on: labels
-// of items, and for each value with several consumers the set of backends that have it. A state has
-// a few bytes in fixed slots. Equal states are merged, and the cheapest is kept. Graphs of networks
-// are narrow, so there are few states at a time.
-//
-// A term is counted in the step that labels its last item. A state is dropped if its cost, plus the
-// cheapest backend of each later item, is not below `upper`. If the budget is used up, the minimum
-// of these estimates is a lower bound.
+// Items get their labels one after the other: ops in order of execution, and memory that no op
+// computes just before its first reader. After each step a state has only the facts that later
+// terms depend on: labels of items, and for each value with several consumers the set of backends
+// that have it. A state has a few bytes in fixed slots. Equal states are merged, and the cheapest
+// is kept. Graphs of networks are narrow, so there are few states at a time.
 #include "sched/cost/frontier.h"
 
 #include <string.h>
@@ -140,9 +136,9 @@ static void put(struct search * s, int32_t item, int * n) {
     s->item[(*n)++] = item;
 }
 
-// Fills item[] and when[]. Meanwhile when[] is -1 for items of `order` without a step, and -2 for
-// the others. Memory that no op computes comes right before its first reader; items without an
-// order come last.
+// Fills item[] and when[]. Until then when[] is -1 for items of `order` without a step, and -2 for
+// other items. Memory that no op computes comes right before its first reader. Items that are not
+// in `order` come last.
 static void order_items(struct search * s, const struct reads * r) {
     const struct gb_cost_problem * p = s->p;
     int n = 0;
@@ -200,7 +196,7 @@ static void estimate(struct search * s) {
 // --------------------------------------------------------------------------------------------------------------- terms
 
 // Visits every term of the sum in a fixed order: each value with each consumer, then each pair of
-// neighbours. Stops and returns false if a visit does.
+// neighbours. Stops and returns false if a visit returns false.
 static bool each_term(const struct search * s, bool (*visit)(struct search *, struct term), struct search * out) {
     const struct gb_cost_problem * p = s->p;
     for (int v = 0; v < p->n_values; v++) {
@@ -232,7 +228,7 @@ static bool count_term(struct search * s, struct term t) {
     return true;
 }
 
-// Each term advances the begin of its step; list_terms moves it back.
+// Each term advances the begin of its step. list_terms moves it back.
 static bool store_term(struct search * s, struct term t) {
     s->terms.data[s->term_begin[t.step]++] = t;
     return true;
@@ -270,13 +266,13 @@ static int32_t take_slot(struct search * s) {
     return s->free_slots.n > 0 ? s->free_slots.data[--s->free_slots.n] : s->n_slots++;
 }
 
-// With several consumers, the set of backends that have the value must be stored from the first on,
-// also within one step.
+// If a value has several consumers, the set of backends that have it must be stored from the first
+// consumer on, also within one step.
 static bool is_shared(const struct search * s, int value) {
     return s->p->values[value].end - s->p->values[value].begin > 1;
 }
 
-// Frees slots that no later step needs: of the items and values in the step's terms.
+// Frees the slots of items and values in the step's terms that no later step needs.
 static bool end_slots(struct search * s, int step, uint32_t * n_dying) {
     const int32_t own = s->item[step];
     if (s->item_last[own] < step) { // it has no terms
@@ -303,8 +299,8 @@ static bool end_slots(struct search * s, int step, uint32_t * n_dying) {
     return true;
 }
 
-// An item has a slot from its step on, a value with several consumers from its first term on; both
-// until their last step. Then the slot is reused.
+// An item has a slot from its step on, a value with several consumers from its first term on. Each
+// slot is reused after the last step that needs it.
 static enum ggml_status assign_slots(struct search * s) {
     uint32_t n_dying = 0;
     for (int v = 0; v < s->p->n_values; v++) {
@@ -330,7 +326,7 @@ static enum ggml_status assign_slots(struct search * s) {
 // -------------------------------------------------------------------------------------------------------------- states
 
 // The cost of the step's terms in the trial state, where all its items have labels. Marks the
-// copies that are paid for.
+// copies that the cost includes.
 static int64_t count_terms(struct search * s, int step) {
     const struct gb_cost_problem * p = s->p;
     const size_t k = (size_t) p->n_backends;
@@ -387,7 +383,7 @@ static bool grow_table(struct search * s) {
     return true;
 }
 
-// Adds the trial state to the next layer, or lowers the cost of the equal one there. False: no
+// Adds the trial state to the next layer, or lowers the cost of the equal state there. False: no
 // memory. Open addressing; the table has indices into the layer and is at most half full.
 static bool merge(struct search * s, int64_t cost, struct origin origin) {
     if (2 * s->next.cost.n >= s->table_size && !grow_table(s)) {
@@ -448,7 +444,7 @@ static enum ggml_status take_step(struct search * s, int step) {
     }
     for (size_t k = 0; k < s->now.cost.n && s->history.n <= s->max_states; k++) {
         if (k % ASK == 0) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
         if (!branch(s, step, k)) {
             return GGML_STATUS_ALLOC_FAILED;

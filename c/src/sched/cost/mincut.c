@@ -1,10 +1,6 @@
-// mincut.c - Dinic's method: each round computes the distance of each node to the sink, then pushes
-// as much flow as fits along arcs that lead one step closer. Without recursion: the path is a stack
-// of half arcs.
-//
-// Half arc 2e is arc e forward, 2e + 1 the same arc backward; rest[] is the remaining capacity of
-// each. Networks of cost.c are shallow (every item has arcs to source and sink), so few rounds are
-// needed.
+// mincut.c - Dinic's method. Each round computes the distance of each node to the sink, then pushes
+// as much flow as fits along arcs that lead one step closer. There is no recursion: the path is a
+// stack of half arcs.
 #include "sched/cost/mincut.h"
 
 #include "base/current.h"
@@ -141,7 +137,7 @@ static enum ggml_status fill_paths(struct solver * s) {
     for (unsigned n = 0;; n++) {
         uint32_t h;
         if (n % ASK == 0) {
-            GB_TRY(gb_go_on());
+            GB_TRY(gb_check_poll());
         }
         if (v == s->sink) {
             depth = push(s, depth);

@@ -1,7 +1,8 @@
-// mincut.h - maximum flow and minimum cut of a network with whole capacities. Pure.
+// mincut.h - maximum flow and minimum cut of a network with integer capacities. Pure.
 //
-// The largest flow from a source to a sink equals the smallest capacity of arcs that separate them: a flow and a cut of
-// the same value prove each other. Both are left in the network, so that tests can validate them.
+// The maximum flow from a source to a sink equals the minimum capacity of arcs that separate them.
+// So a flow and a cut of the same value prove each other. Both stay in the network, so that tests
+// can validate them.
 #ifndef GB_SCHED_COST_MINCUT_H
 #define GB_SCHED_COST_MINCUT_H
 
@@ -23,8 +24,8 @@ struct gb_flow { // all zero: a network without nodes
     // Filled by gb_flow_solve; owned.
     int64_t value;
     int64_t * flow; // per arc: net from -> to
-    // The side of each node: 1 with the source, 0 with the sink. Of several minimum cuts it is the one with most nodes
-    // at the source.
+    // The side of each node: 1 with the source, 0 with the sink. Of several minimum cuts this is
+    // the one with most nodes on the source side.
     uint8_t * side;
 };
 

@@ -1,8 +1,8 @@
 // collect.c - gives the graph's tensors dense ids: the nodes in order, the leafs, then all other
-// tensors that these refer to.
+// tensors to which nodes and leafs refer.
 //
-// An id is assigned when an earlier tensor refers to the tensor. So a kept plan can be compared
-// with a graph without following a stale pointer (match.c).
+// A tensor gets its id when an earlier tensor refers to it. So a kept plan can be compared with a
+// graph without following a stale pointer (match.c).
 #include "sched/input/input.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "base/current.h"
 #include "sched/sched.h"
 
-// The id of a tensor; it gets a new one if it has none. -1: no memory, or too many.
+// The id of a tensor. A tensor without an id gets a new one. -1: no memory, or too many tensors.
 static int32_t id_of(struct gb_sched_input * in, struct ggml_tensor * t) {
     const int64_t known = gb_ptrmap_get(&in->map, t);
     if (known != GB_PTRMAP_ABSENT) {
@@ -148,8 +148,8 @@ static enum ggml_status allocate_tables(struct gb_sched_input * in) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Reads each tensor once, while it is in the cache: checks it, keeps its record and finds its
-// location.
+// Reads each tensor once, while it is in the processor's cache: checks it, stores its record and
+// finds its location.
 static enum ggml_status fill_tables(const struct ggml_backend_sched * s, struct gb_sched_input * in,
     gb_locate_fn locate) {
     const bool look = !gb_tensors_are_trusted();
@@ -176,7 +176,7 @@ static enum ggml_status fill_tables(const struct ggml_backend_sched * s, struct 
     return GGML_STATUS_SUCCESS;
 }
 
-// The graph's own list of leafs, only to compare it later.
+// Copies the graph's list of leafs, to compare it later.
 static enum ggml_status copy_leafs(struct gb_sched_input * in, const struct ggml_cgraph * graph) {
     in->leafs = gb_calloc((size_t) graph->n_leafs, sizeof(*in->leafs));
     if (in->leafs == NULL) {
@@ -197,13 +197,13 @@ enum ggml_status gb_sched_collect(const struct ggml_backend_sched * s, struct gb
     in->n_backends = s->n_backends;
     in->policy = s->policy;
     GB_TRY(add_nodes(in, graph));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     GB_TRY(find_sources(in));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     GB_TRY(keep_unread(in));
     GB_TRY(allocate_tables(in));
     GB_TRY(fill_tables(s, in, locate));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     return copy_leafs(in, graph);
 }
 

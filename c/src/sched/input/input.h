@@ -1,9 +1,9 @@
 // input.h - the graph's tensors as dense ids, and the memory that they have already.
 //
 // Ids 0 .. n_nodes-1 are the nodes in the order of execution. The leafs of the graph follow, then
-// all other tensors that these refer to. Each tensor comes after a tensor that refers to it. So a
-// kept plan can be compared with a graph without following a stale pointer. The rest of a plan
-// consists of integers; the user's graph is only read.
+// all other tensors to which they refer. Each tensor comes after a tensor that refers to it. So a
+// kept plan can be compared with a graph without following a stale pointer. The other parts of a
+// plan consist of integers. The user's graph is only read.
 #ifndef GB_SCHED_INPUT_INPUT_H
 #define GB_SCHED_INPUT_INPUT_H
 
@@ -30,15 +30,15 @@ enum gb_location {
 struct gb_id {
     struct ggml_tensor * tensor; // borrowed
     int32_t root; // id of the owner of its memory
-    uint8_t location; // enum gb_location; of roots
+    uint8_t location; // enum gb_location; only of roots
     bool computes;
-    bool keep; // of roots: keep the content to the end of the graph
-    ggml_backend_buffer_type_t buft; // borrowed; of roots in memory of the user: their buffer's type
+    bool keep; // only of roots: keep the content to the end of the graph
+    ggml_backend_buffer_type_t buft; // borrowed; only of roots in memory of the user: their buffer's type
 };
 
-// gb_sched_collect makes it. Then it never changes, except for `keys`: binding notes addresses
-// there. The plan owns the arrays. The user owns the tensors: they may be freed when another graph
-// is compared with the plan.
+// gb_sched_collect makes it. After that only `keys` changes: binding notes addresses there. The
+// plan owns the arrays. The user owns the tensors, which may be freed before the plan is compared
+// with another graph.
 struct gb_sched_input {
     int n_nodes, n_leafs, n_ids, n_backends;
     struct ggml_tensor ** nodes; // per id
@@ -57,15 +57,16 @@ struct gb_sched_input {
     bool minimal; // no replicas, no early copies: memory was short
 };
 
-// Finds the memory of a root: memory/location.c. LEAF and ARENA mean that the plan places it. Reports and returns false
-// if its content is gone. `computed`: a node of the graph computes the tensor. `chosen`: the backend that the user
-// chose for it, -1: none.
+// Finds the memory of a root: memory/location.c. LEAF and ARENA mean that the plan places it.
+// Returns false and reports if its content is gone. `computed`: a node of the graph computes the
+// tensor. `chosen`: the backend that the user chose for it, -1: none.
 typedef bool (*gb_locate_fn)(const struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed,
     int chosen, enum gb_location * location);
 
-// Fills `in`, which is zero but for `minimal` and `n_copies`, from the graph; gb_sched_free_input frees it after a
-// failure, too. INVALID_ARGUMENT: a tensor of the graph is NULL or not valid, or a node occurs twice; INVALID_STATE:
-// the graph reads a result that is gone; ALLOC_FAILED; ABORTED: the thread's poll cancelled.
+// Fills `in` from the graph. Before, `in` is zero except for `minimal` and `n_copies`.
+// gb_sched_free_input frees it after a failure, too. INVALID_ARGUMENT: a tensor of the graph is
+// NULL or not valid, or a node occurs twice. INVALID_STATE: the graph reads a result that is gone.
+// ABORTED: the thread's poll cancelled. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_collect(const struct ggml_backend_sched * s, struct gb_sched_input * in,
     const struct ggml_cgraph * graph, gb_locate_fn locate);
 // Frees the tables. Touches no tensor: tensors may be freed.

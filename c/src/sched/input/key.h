@@ -1,8 +1,9 @@
-// key.h - what a plan remembers of each tensor, to recognize it and to name it after it is freed.
+// key.h - the record that a plan keeps of each tensor, to recognize the tensor, and to name it
+// after it is freed.
 //
-// Records follow each other in the order of ids. A record has operator parameters only if one is
-// not 0, and sources beyond the second only if there are some. Records are compared field by field,
-// without hashes. Each run of a kept plan makes this comparison.
+// Records follow each other in the order of ids. A record has operator parameters only if one of
+// them is not 0, and sources beyond the second only if there are some. Records are compared field
+// by field, without hashes. Each run of a kept plan makes this comparison.
 #ifndef GB_SCHED_INPUT_KEY_H
 #define GB_SCHED_INPUT_KEY_H
 
@@ -19,8 +20,8 @@ enum {
     GB_KEY_MORE = GGML_MAX_SRC - GB_KEY_SRC,
 };
 
-// The tensor when it was planned; `buffer`, `data` and `state` are updated when it is bound. The
-// parameters follow, then the other sources, then the name with its final 0.
+// The tensor when it was planned. Binding updates `buffer`, `data` and `state`. The parameters
+// follow, then the sources beyond the second, then the name with its final 0.
 struct gb_key {
     struct ggml_backend_buffer * buffer; // borrowed; all tensors here may be freed
     void * data;
@@ -83,8 +84,8 @@ static inline bool gb_key_wants_more(const struct ggml_tensor * t) {
     return any != 0;
 }
 
-// True if the tensor equals the record in all that planning depends on, except for places. The mark
-// "read once" is the plan's own and is not compared.
+// True if the tensor equals the record in everything that planning depends on, except for places.
+// The mark "read once" belongs to the plan and is not compared.
 static inline bool gb_key_is_like(const struct gb_key * key, const struct ggml_tensor * t) {
     const bool params = key->has_params ? memcmp(gb_key_params(key), t->op_params, GB_KEY_PARAMS * sizeof(int32_t)) == 0
                                         : !gb_key_wants_params(t);

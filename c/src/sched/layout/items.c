@@ -1,7 +1,7 @@
-// items.c - the places of single tensors, and the chunks that contain them.
+// items.c - the places of tensors, and the chunks that contain them.
 //
-// Items have storage ids: tensor ids, then the copies of the program. Only roots and copies have an
-// item; views are in the item of their root.
+// Items are numbered by storage ids: tensor ids, then the copies of the program. Only roots and
+// copies have an item. Views are in the item of their root.
 #include "sched/layout/layout.h"
 #include "sched/sched.h"
 
@@ -10,7 +10,7 @@ size_t gb_sched_alloc_size(const struct ggml_backend_sched * s, int backend, str
     return GB_MAX(size, 1); // an empty tensor needs an address, too
 }
 
-// The entry of a chunk; made if it is missing. NULL: no memory.
+// The entry of a chunk, which is made if it is missing. NULL: no memory.
 static struct gb_chunk_need * chunk_need(struct gb_sched_layout * layout, int backend, int chunk, bool leafs) {
     for (size_t k = 0; k < layout->chunks.n; k++) {
         struct gb_chunk_need * need = &layout->chunks.data[k];

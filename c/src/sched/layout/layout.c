@@ -1,8 +1,8 @@
 // layout.c - computes the offsets in the arenas, from the lifetimes of a program's tensors.
 //
-// Lifetimes are positions in a private node list: what the steps do, in the order of issue. The
-// offsets are valid if everything runs in that order. The waits of run/hazards.c keep apart what
-// runs at the same time on several queues.
+// Lifetimes are positions in a private node list, which has the effects of the steps in the order
+// of issue. The offsets are valid if everything runs in that order. Steps that run at the same time
+// on several queues are separated by the waits of run/hazards.c.
 //
 // Results are computed in place where that is allowed. If an arena then needs more than its load,
 // it is also planned with nothing in place, and the smaller plan is used.
@@ -23,8 +23,8 @@ struct layout {
     const struct gb_sched_program * program;
     struct gb_sched_layout * layout; // borrowed; to be filled
     GB_VEC(struct ggml_tensor *) list; // the private node list
-    int32_t * ids; // owned; per slot: its storage id. Only if the program has no tensors of its own; else:
-    struct gb_ptrmap stands_for; // roots in the list -> storage id: tensor ids, then copies
+    int32_t * ids; // owned; per slot: its storage id. Only if the program has no tensors of its own
+    struct gb_ptrmap stands_for; // otherwise: root in the list -> storage id (tensor ids, then copies)
     const struct gb_sched_parts * tmpl; // borrowed; its sizes decide what is computed in place; NULL: none
     struct gb_liveness live;
 };
@@ -64,8 +64,8 @@ static bool list_nodes(struct layout * l) {
     return ok;
 }
 
-// The storage ids of a node's slots. in->srcs has the sources in the order of the slots, without
-// the node itself.
+// The storage ids of a node's slots. in->srcs has the sources in the order of the slots, except the
+// node itself.
 static enum ggml_status name_slots(const struct gb_sched_input * in, int32_t node, int32_t * slots) {
     const struct ggml_tensor * t = in->ids.data[node].tensor;
     uint32_t k = in->src_begin[node];
@@ -82,7 +82,7 @@ static enum ggml_status name_slots(const struct gb_sched_input * in, int32_t nod
 }
 
 // If the program has no tensors of its own, the list is the graph's nodes in order, and the ids of
-// all slots are known. Else roots are looked up.
+// all slots are known. Otherwise roots are looked up.
 static enum ggml_status name_storage(struct layout * l) {
     if (l->program->shadows != NULL) {
         return gb_sched_map_storage(l->in, l->program, &l->stands_for) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
@@ -122,7 +122,8 @@ static size_t own_size(const struct layout * l, int64_t id, int backend) {
         id >= l->in->n_ids ? &l->program->copies.data[id - l->in->n_ids].dst->tensor : l->in->ids.data[id].tensor);
 }
 
-// With a template its sizes count, so that the same results are computed in place in both plans.
+// With a template, the template's sizes count, so that the same results are computed in place in
+// both plans.
 static size_t size_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
     const struct layout * l = user_data;
     const struct gb_item * item = l->tmpl ? gb_sched_arena_item(l->tmpl->layout, id) : NULL;
@@ -135,7 +136,7 @@ static int64_t group_in_template(const struct layout * l, int64_t id) {
     return item ? item->group : -1;
 }
 
-// With a template only members of one of its groups may share memory.
+// With a template, only members of one of the template's groups may share memory.
 static bool may_join(void * user_data, int64_t id, int64_t source) {
     const struct layout * l = user_data;
     return l->tmpl == NULL || group_in_template(l, id) == group_in_template(l, source);
@@ -219,7 +220,7 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     return GGML_STATUS_SUCCESS;
 }
 
-// An alias group is named by the storage id of its first member.
+// The storage id of the first member identifies an alias group.
 static void hand_out(struct layout * l, struct gb_item * at) {
     for (int64_t id = 0; id < l->in->n_ids + (int64_t) l->program->copies.n; id++) {
         const int64_t k = l->live.item_of[id];
@@ -319,8 +320,8 @@ static enum ggml_status lay_out_again(struct layout * l) {
     return status;
 }
 
-// In place the load is never higher, so a plan that needs no more than the load is best. If it
-// needs more, the arena is also planned with nothing in place.
+// In place the load is never higher, so a plan that needs only the load is best. If it needs more,
+// the arena is also planned with nothing in place.
 static enum ggml_status drop_in_place(struct layout * l, const struct gb_liveness * apart) {
     bool again = false;
     for (int b = 0; b < l->in->n_backends; b++) {
@@ -341,7 +342,7 @@ static enum ggml_status drop_in_place(struct layout * l, const struct gb_livenes
 // Only arenas that exceed their load are planned again with nothing in place.
 static enum ggml_status lay_out_well(struct layout * l) {
     GB_TRY(find_lifetimes(l, false, &l->live));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     GB_TRY(lay_out_arenas(l));
     bool at_loads = true;
     for (int b = 0; b < l->in->n_backends; b++) {
@@ -359,7 +360,7 @@ static enum ggml_status lay_out_well(struct layout * l) {
 
 // ----------------------------------------------------------------------------------------------------- an earlier plan
 
-// Lower bounds: the maximum of the bytes alive, counted per group.
+// Lower bounds: the maximum of the bytes that are alive at one time, counted per group.
 static bool find_bounds(struct layout * l, const struct gb_item * at) {
     const size_t n = l->list.n + 1;
     // The table first holds differences. Unsigned arithmetic wraps, so the sums are correct.
@@ -380,7 +381,7 @@ static bool find_bounds(struct layout * l, const struct gb_item * at) {
     return load != NULL;
 }
 
-// Takes over the template's places if all fit, and sets *taken. Fails only if there is no memory.
+// Uses the template's places if all groups fit, and sets *taken. Fails only if there is no memory.
 static enum ggml_status take_places(struct layout * l, const size_t * sizes, struct gb_item * at, bool * taken) {
     *taken = gb_sched_take_offsets(l->tmpl, &l->live, sizes, at);
     if (!*taken) {
@@ -408,7 +409,7 @@ static bool all_fit(const struct layout * l, size_t * sizes) {
     return true;
 }
 
-// Takes over the places of an earlier plan if it has the same structure and everything fits.
+// Uses the places of an earlier plan if it has the same structure and everything fits.
 static enum ggml_status try_template(struct layout * l, const struct gb_sched_parts * tmpl, size_t * sizes) {
     bool taken = false;
     l->tmpl = tmpl;
@@ -427,7 +428,7 @@ static enum ggml_status try_template(struct layout * l, const struct gb_sched_pa
     return GGML_STATUS_SUCCESS;
 }
 
-// Takes the first earlier plan that fits.
+// Uses the places of the first earlier plan that fits.
 static enum ggml_status find_template(struct layout * l, const gb_sched_parts_list * earlier) {
     size_t * sizes = gb_calloc((size_t) l->in->n_ids + l->program->copies.n, sizeof(*sizes));
     enum ggml_status status = sizes ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
@@ -438,7 +439,7 @@ static enum ggml_status find_template(struct layout * l, const gb_sched_parts_li
     return status;
 }
 
-// A result that the program neither writes nor reads still gets memory, because the user wants it.
+// A result that the program neither writes nor reads also needs memory, because the user reads it.
 static bool has_all_locations(const struct layout * l) {
     for (int i = 0; i < l->in->n_ids; i++) {
         if (l->in->ids.data[i].location == GB_LOCATION_ARENA && !l->layout->items.data[i].valid) {
@@ -457,7 +458,7 @@ static enum ggml_status lay_out(struct layout * l, const gb_sched_parts_list * e
         return GGML_STATUS_ALLOC_FAILED;
     }
     GB_TRY(name_storage(l));
-    GB_TRY(gb_go_on());
+    GB_TRY(gb_check_poll());
     GB_TRY(find_template(l, earlier));
     if (l->tmpl == NULL) {
         GB_TRY(lay_out_well(l));

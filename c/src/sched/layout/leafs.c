@@ -1,6 +1,6 @@
-// leafs.c - places unplaced leafs one after another in leaf stores, apart from the arenas.
+// leafs.c - places unplaced leafs one after another in leaf stores, outside the arenas.
 //
-// This runs before the program is made: copies of neighbouring leafs are merged.
+// This runs before the program is made, because copies of neighbouring leafs are merged.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
@@ -42,14 +42,14 @@ static enum ggml_status lay_out_leaf(struct leafs * l, int id) {
     return gb_sched_need_chunk(l->layout, item, true, d->alignment) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// A buffer has one version. So inputs, which are set for each run, are in other buffers than leafs
+// A buffer has one version. So inputs, which are set for each run, need other buffers than leafs
 // whose copies are kept.
 static bool lies_alone(const struct leafs * l, int id) {
     return l->in->n_backends > 1 && gb_tensor_has_flag(l->in->ids.data[id].tensor, GB_TENSOR_INPUT) &&
            !ggml_backend_buft_is_host(l->sched->devices[l->assigned->to[id].backend].buft);
 }
 
-// In the order of ids, which is the order of the graph's leafs.
+// Places leafs in the order of ids, which is the order of the graph's leafs.
 static enum ggml_status lay_out_those(struct leafs * l, bool alone) {
     for (int i = 0; i < l->in->n_ids; i++) {
         if (l->in->ids.data[i].location == GB_LOCATION_LEAF && lies_alone(l, i) == alone) {

@@ -1,11 +1,10 @@
 // template.c - reuses the offsets of an earlier plan for a graph of the same structure with tensors
 // that are no larger: a shorter prompt, a smaller batch. The earlier plan is the template.
-//
 // A template is found by comparing both plans step by step. Correctness does not depend on that
-// comparison: the lifetimes of the new plan are computed as usual. Each alias group must be inside
-// one alias group of the template, in time and in bytes, and no two groups in the same one. The
-// template's groups do not overlap, so the new groups do not either. If that fails, the plan is
-// laid out normally.
+// comparison, because the lifetimes of the new plan are computed as usual. Each alias group must be
+// inside one alias group of the template, in time and in bytes, and no two groups inside the same
+// one. The template's groups do not overlap, so the new groups do not either. If a group does not
+// fit, the plan is laid out normally.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
@@ -60,7 +59,7 @@ static bool same_program(const struct gb_sched_parts * p, const struct gb_sched_
     return same;
 }
 
-// Compares what exists before the program is made.
+// Compares the parts that exist before the program is made.
 static bool is_built_like(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
     return p->in->n_nodes == tmpl->in->n_nodes && p->in->n_leafs == tmpl->in->n_leafs &&
            p->in->n_ids == tmpl->in->n_ids && p->in->n_backends == tmpl->in->n_backends &&

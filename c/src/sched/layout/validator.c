@@ -24,7 +24,7 @@ struct validator {
     size_t n;
 };
 
-// A name for messages. Copies have their own, tensors the name when they were planned.
+// A name for messages. A copy has its own name, a tensor the name that it had when it was planned.
 static const char * name_of(const struct validator * v, int64_t id) {
     const int n_ids = v->in->n_ids;
     return id >= n_ids ? v->program->copies.data[id - n_ids].dst->tensor.name : gb_sched_name_of(v->in, id);
@@ -68,7 +68,7 @@ static enum ggml_status validate_arena(struct validator * v, int backend) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Leaf stores need no check: nothing shares memory there.
+// Leaf stores need no check, because no tensors share memory there.
 enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_program * program, const struct gb_sched_layout * layout) {
     const size_t n = (size_t) in->n_ids + program->copies.n;

@@ -90,19 +90,19 @@ static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_binding *
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
-// The buffer may need to see each tensor in it (init_tensor).
+// Calls the buffer's init_tensor, which must see each tensor.
 static enum ggml_status put(struct ggml_tensor * t, ggml_backend_buffer_t buffer, void * data) {
     gb_tensor_put(t, buffer, data);
     return buffer ? ggml_backend_buffer_init_tensor(buffer, t) : GGML_STATUS_SUCCESS;
 }
 
-// Buffers see a tensor once per place.
+// A buffer sees a tensor only once per place.
 static enum ggml_status put_at(struct ggml_tensor * t, const struct gb_mem * mem, const struct gb_item * item) {
     void * data = mem->base + item->offset;
     return t->buffer == mem->buffer && t->data == data ? GGML_STATUS_SUCCESS : put(t, mem->buffer, data);
 }
 
-// Roots come first: all other tensors are in one.
+// Binds roots first, because all other tensors are in a root.
 static enum ggml_status bind_roots(struct binder * b) {
     struct gb_sched_binding * binding = b->binding;
     for (int i = 0; i < binding->in->n_ids; i++) {
@@ -128,7 +128,7 @@ static enum ggml_status bind_roots(struct binder * b) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Views take the buffer of their root, whoever owns it.
+// Binds views to the buffer of their root, which may have any owner.
 static enum ggml_status bind_views(struct gb_sched_binding * binding) {
     for (int i = 0; i < binding->in->n_ids; i++) {
         const struct gb_id * id = &binding->in->ids.data[i];
@@ -145,7 +145,7 @@ static enum ggml_status bind_views(struct gb_sched_binding * binding) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Merged copies are in the bytes of another one and need no place.
+// A merged copy is in the bytes of another copy and needs no place.
 static enum ggml_status bind_copies(struct binder * b) {
     struct gb_sched_binding * binding = b->binding;
     for (size_t c = 0; c < binding->program->copies.n; c++) {
@@ -165,8 +165,8 @@ static enum ggml_status bind_copies(struct binder * b) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Binds shadows after their roots. A shadow in the memory of the original shares the buffer's data
-// of the original.
+// Binds shadows after their roots. A shadow in the memory of the original shares the original's
+// buffer data.
 static enum ggml_status bind_shadows(struct gb_sched_binding * binding) {
     struct gb_shadow_iter it = { 0 };
     for (struct gb_shadow * sh = gb_sched_next_shadow(binding->program, &it); sh;
@@ -185,7 +185,7 @@ static enum ggml_status bind_shadows(struct gb_sched_binding * binding) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Marks results that a backend need not store if it computes their only reader together with them
+// Marks results that a backend need not store if it fuses them with their only reader
 // (tensor/tensor.h). A view that is not a node may have other readers.
 static bool mark_read_once(struct gb_sched_binding * binding) {
     const struct gb_sched_input * in = binding->in;
@@ -213,7 +213,7 @@ static bool mark_read_once(struct gb_sched_binding * binding) {
 
 // ------------------------------------------------------------------------------------------------------------ contents
 
-// Copies the content of leafs from their old places, after all tensors are bound.
+// Copies the content of leafs from their old places.
 static enum ggml_status move_contents(struct binder * b) {
     for (size_t k = 0; k < b->moved.n; k++) {
         const int id = b->moved.data[k];
@@ -227,7 +227,7 @@ static enum ggml_status move_contents(struct binder * b) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Content moves last, when all tensors have their new addresses.
+// Copies content last, when all tensors have their new addresses.
 static enum ggml_status bind_all(struct binder * b) {
     GB_TRY(bind_roots(b));
     GB_TRY(bind_views(b->binding));
@@ -251,7 +251,7 @@ static bool note_old(struct binder * b) {
     return b->old != NULL;
 }
 
-// Buffers have seen the tensors at the old places and need no call.
+// Restores the old places. Buffers have seen the tensors there and need no call.
 static void put_back(struct binder * b) {
     for (int i = 0; b->old && i < b->binding->in->n_ids; i++) {
         struct ggml_tensor * t = b->binding->in->ids.data[i].tensor;
@@ -260,7 +260,7 @@ static void put_back(struct binder * b) {
     }
 }
 
-// A plan that was bound before still is, but its own tensors must be bound again.
+// If the plan was bound before, it stays bound, but its own tensors must be bound again.
 static void undo(struct binder * b, bool was_bound) {
     struct gb_sched_binding * binding = b->binding;
     put_back(b);
@@ -274,8 +274,8 @@ static void undo(struct binder * b, bool was_bound) {
     }
 }
 
-// Renews the plan's names: tensors may have been renamed since. False: no memory, and nothing has
-// changed.
+// Updates the plan's names, because tensors may have been renamed. False: no memory, and nothing
+// has changed.
 static bool renew_names(struct gb_sched_binding * binding) {
     struct gb_sched_input * in = binding->in;
     const size_t n = (size_t) in->n_ids;
@@ -301,7 +301,7 @@ static bool renew_names(struct gb_sched_binding * binding) {
     return true;
 }
 
-// Notes in `keys` where each tensor is; from now on the plan's leafs are valid.
+// Notes in `keys` where each tensor is. From now on the plan's leafs are valid.
 static void commit(struct binder * b, gb_mem_list arenas, gb_mem_list shared) {
     struct gb_sched_binding * binding = b->binding;
     const struct gb_sched_input * in = binding->in;
@@ -355,7 +355,7 @@ enum ggml_status gb_sched_init_binding(struct gb_sched_input * in, const struct 
     return binding->mem && binding->copies && binding->splits ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// After a failure to make the plan, the binding may be missing or incomplete, and it holds nothing.
+// If making a plan failed, the binding may be missing or incomplete, and then it holds nothing.
 void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
     if (binding->copies && binding->splits) {
         gb_sched_disarm(s, binding);

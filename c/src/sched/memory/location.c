@@ -1,12 +1,12 @@
 // location.c - finds the memory that a tensor of the user has, and whether its content is valid.
 //
-// Tensors keep handles of the scheduler after their plan was dropped. So a handle proves nothing:
-// the tensor is placed only while a kept plan is bound to its address.
+// Tensors keep handles of the scheduler after their plan was dropped. So a handle proves nothing.
+// The tensor is placed only while a kept plan is bound to its address.
 #include "sched/input/input.h"
 #include "sched/memory/memory.h"
 #include "sched/sched.h"
 
-// Leafs that other plans placed count: a plan that shares a store holds a reference.
+// Leafs that other plans placed count, because a plan that shares a store holds a reference.
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     for (size_t k = 0; k < s->bindings.n; k++) {
         const struct gb_sched_binding * binding = s->bindings.data[k];
@@ -24,7 +24,8 @@ bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct gg
     return false;
 }
 
-// Only results that are kept to the end of the graph: other memory of the arena may be reused.
+// Only results that are kept to the end of the graph are alive, because other memory of the arena
+// may be reused.
 bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     const struct gb_sched_binding * binding = s->current;
     const int64_t at = binding ? gb_ptrmap_get(&binding->in->map, t) : GB_PTRMAP_ABSENT;
@@ -67,7 +68,7 @@ static bool find_location_of_result(const struct ggml_backend_sched * s, const s
     return true;
 }
 
-// A leaf of the scheduler stays where it is, unless the user has chosen a backend that cannot use
+// A leaf of the scheduler keeps its place, unless the user has chosen a backend that cannot use
 // that memory.
 static enum gb_location location_of_leaf(const struct ggml_backend_sched * s, const struct ggml_tensor * t,
     int chosen) {
@@ -84,8 +85,8 @@ static enum gb_location location_of_leaf(const struct ggml_backend_sched * s, co
     return stays ? GB_LOCATION_SHARED : GB_LOCATION_LEAF;
 }
 
-// The content of a tensor that this graph computes does not matter, so its memory may be replaced.
-// A leaf, or a result of another graph, may have content that must be kept.
+// If this graph computes a tensor, its content does not matter and its memory may be replaced. A
+// leaf, or a result of another graph, may have content that must be kept.
 bool gb_sched_find_location(const struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed,
     int chosen, enum gb_location * location) {
     if (computed) {

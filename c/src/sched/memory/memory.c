@@ -55,7 +55,7 @@ static void retire_spares(struct ggml_backend_sched * s, int backend) { // -1: o
     }
 }
 
-// Allocates a buffer of the device. If that fails, spare leaf stores are freed first.
+// Allocates a buffer of the device. If that fails, frees spare leaf stores and tries again.
 static ggml_backend_buffer_t alloc_buffer(struct ggml_backend_sched * s, int backend, size_t size) {
     struct gb_sched_device * d = &s->devices[backend];
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(d->buft, size);
@@ -106,7 +106,7 @@ struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, siz
 
 void gb_sched_mem_ref(struct gb_mem * mem) { mem->n_refs++; }
 
-// A few leaf stores stay as spares for the next graph.
+// Keeps a few leaf stores as spares for the next graph.
 void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem) {
     if (--mem->n_refs > 0 || mem->size == 0) {
         return;
@@ -120,7 +120,7 @@ void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem) {
     }
 }
 
-// Takes the smallest spare that is large enough, else a new store.
+// Takes the smallest spare that is large enough, else allocates a new store.
 struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size) {
     struct gb_mem * best = NULL;
     for (size_t i = 0; i < s->mems.n; i++) {
@@ -139,9 +139,9 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
     return best;
 }
 
-// Releases the stores at once: they stay as spares, for this plan or another one.
+// Releases the stores at once. They stay as spares, for this plan or another one.
 enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_binding * binding) {
-    gb_mem_list taken = { 0 }; // all at the same time, because each leaf entry needs its own
+    gb_mem_list taken = { 0 }; // all at the same time, because each leaf entry needs a store
     enum ggml_status status =
         gb_vec_reserve(&taken, binding->layout->chunks.n) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (size_t k = 0; k < binding->layout->chunks.n && status == GGML_STATUS_SUCCESS; k++) {
@@ -178,7 +178,8 @@ struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const 
 
 // -------------------------------------------------------------------------------------------------------------- arenas
 
-// The plan will be bound again before it runs. Its results in the arenas are gone.
+// Releases the plan's arenas, and so its results there. The plan must be bound again before it
+// runs.
 static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
     for (size_t i = 0; i < binding->arenas.n; i++) {
         gb_sched_mem_unref(s, binding->arenas.data[i]);
@@ -189,7 +190,7 @@ static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_bindin
     s->current = s->current == binding ? NULL : s->current;
 }
 
-// True if a leaf of the plan is a result in the arenas. Then its content must be copied before the
+// True if a leaf of the plan is a result in the arenas. Its content must be copied before the
 // arenas are released.
 static bool reads_results(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding) {
     for (int i = 0; binding && i < binding->in->n_ids; i++) {
@@ -225,8 +226,8 @@ static bool give_up_earlier(struct ggml_backend_sched * s, const struct gb_sched
     return any;
 }
 
-// If the new chunk does not fit beside the old one, the old one is freed first. If the new one
-// fails even then, a chunk of the old size is allocated again.
+// If the new chunk does not fit beside the old chunk, the old chunk is freed first. If allocating
+// the new chunk fails even then, a chunk of the old size is allocated again.
 static struct gb_mem * replace_chunk(struct ggml_backend_sched * s, struct gb_mem ** slot, size_t size) {
     const size_t old_size = (*slot)->size;
     const int backend = (*slot)->backend;
@@ -242,7 +243,7 @@ static struct gb_mem * replace_chunk(struct ggml_backend_sched * s, struct gb_me
 }
 
 // Allocates a new chunk. Plans that are bound to the old chunk keep it until they are bound again,
-// or until memory is short. The current plan releases it last, and not if `reader` reads its
+// or until memory is short. The current plan releases it last, and not at all if `reader` reads its
 // results.
 static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_sched_binding * reader, int backend,
     struct gb_mem ** slot, size_t size) {

@@ -1,4 +1,4 @@
-// memory.h - the memory behind a plan: the scheduler's buffers, and what binds a plan to them.
+// memory.h - the memory of a plan: the scheduler's buffers, and the binding of a plan to them.
 //
 // Memory, per backend:
 //   arena     results and copies of one run. All plans share it, and the next plan that runs
@@ -16,8 +16,8 @@
 // The scheduler frees its handles (struct ggml_backend_buffer) only when it is freed itself,
 // because tensors of the user still point to them. Freed memory leaves a "retired" handle of size 0
 // without hooks. So an old pointer is recognized and never confused with a new buffer. Handles have
-// usage GB_USAGE_SCHED. Reset and free touch no tensors, whose context may be gone: a tensor with a
-// handle of the scheduler, but without a kept plan, is unplaced.
+// usage GB_USAGE_SCHED. Reset and free touch no tensors, whose context may be freed. A tensor with
+// a handle of the scheduler, but without a kept plan, is unplaced.
 #ifndef GB_SCHED_MEMORY_MEMORY_H
 #define GB_SCHED_MEMORY_MEMORY_H
 
@@ -58,7 +58,7 @@ struct gb_bound_copy {
 
 struct gb_bound_split {
     ggml_backend_graph_plan_t prepared; // owned; NULL: not made yet, or not supported
-    bool no_plan; // the backend did not prepare the split
+    bool no_plan; // the backend cannot prepare the split
     uint64_t n_traced, traced_ns; // number of recorded runs and their total time
 };
 
@@ -66,7 +66,7 @@ struct gb_bound_split {
 // is kept. Unbinding releases references on memory; gb_sched_free_binding also frees what backends
 // made.
 struct gb_sched_binding {
-    struct gb_sched_input * in; // borrowed, as the next two: parts of the same plan
+    struct gb_sched_input * in; // borrowed, as are the next two: parts of the same plan
     const struct gb_sched_program * program;
     const struct gb_sched_layout * layout;
     bool is_bound; // the user's tensors have the places in the input's `keys`
@@ -74,9 +74,9 @@ struct gb_sched_binding {
     struct gb_mem ** mem; // owned; per id of a root: its buffer; NULL: another owner's
     struct gb_bound_copy * copies; // owned; per copy of the program
     struct gb_bound_split * splits; // owned; per split of the program
-    gb_mem_list arenas; // chunks; a reference each
-    gb_mem_list leafs; // own leaf stores, in the order of the layout's chunks; a reference each
-    gb_mem_list shared; // stores of other plans; a reference each
+    gb_mem_list arenas; // chunks, with one reference each
+    gb_mem_list leafs; // own leaf stores, in the order of the layout's chunks, with one reference each
+    gb_mem_list shared; // stores of other plans, with one reference each
     GB_VEC(ggml_backend_event_t) events; // owned; for the plan's waits
     unsigned n_freed; // value of gb_buffers_freed() when the splits were prepared
     unsigned turn; // number of runs so far; selects the stage of staged copies
@@ -89,7 +89,7 @@ struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, siz
 // The buffer of an item; NULL: the plan has none yet.
 struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding,
     const struct gb_item * item);
-// The last unref frees the memory, or keeps a leaf store as a spare. The struct lives on.
+// The last unref frees the memory, or keeps a leaf store as a spare. The struct stays.
 void gb_sched_mem_ref(struct gb_mem * mem);
 void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
 // A store for leafs, with one reference: a spare that is large enough, or a new one. NULL: no
@@ -114,18 +114,18 @@ bool gb_sched_drop_spare_replicas(struct ggml_backend_sched * s, int backend);
 // Frees unused replicas if a buffer with replicas was freed
 void gb_sched_drop_orphans(struct ggml_backend_sched * s);
 void gb_sched_free_replicas(struct ggml_backend_sched * s);
-// At the begin of a run: finds the replicas that must be filled.
+// Called when a run begins: finds the replicas that must be filled.
 void gb_sched_look_at_replicas(struct gb_sched_binding * binding);
-// At the end of a run: writes of the run itself do not make replicas stale.
+// Called when a run ends: writes of the run itself do not make replicas stale.
 void gb_sched_keep_replicas(struct gb_sched_binding * binding);
 void gb_sched_forget_replicas(struct ggml_backend_sched * s); // after a failure: their content is unknown
 
 // bind.c
-// A binding that binds nothing yet. ALLOC_FAILED: no memory.
+// A binding without memory. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_init_binding(struct gb_sched_input * in, const struct gb_sched_program * program,
     const struct gb_sched_layout * layout, struct gb_sched_binding * binding);
 // Takes one store for each leaf entry of the layout. False: no memory; the plan keeps the stores
-// that it got.
+// that it got before.
 bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
 // Binds all tensors, or none. ALLOC_FAILED: no memory; other statuses come from buffers and from
 // copies of contents.

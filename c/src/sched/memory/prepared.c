@@ -1,5 +1,5 @@
-// prepared.c - objects of the backends that a bound plan holds: stages and prepared graphs, and
-// freeing events.
+// prepared.c - objects of the backends that a bound plan holds: stages and prepared graphs. Also
+// frees events.
 //
 // They are made for the first run and reused later. They are freed while the backends still work.
 #include <string.h>

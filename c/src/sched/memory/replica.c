@@ -1,12 +1,11 @@
 // replica.c - copies of tensors that no node writes, mostly weights, kept from run to run outside
 // the arenas.
-//
 // A replica belongs to the scheduler. It is found by the address and layout of its source, so
 // another graph, or the same graph built again, finds it filled. Plans hold references. Versions
 // decide whether its content is valid (run.c checks them when a run begins). Each write changes a
 // buffer's version, and versions are unique among all buffers. So a new buffer at the address of a
-// freed one is not confused with it. Unused replicas are freed when memory is short, and when a
-// buffer with replicas is freed.
+// freed buffer is never taken for the freed one. Unused replicas are freed when memory is short,
+// and when a buffer with replicas is freed.
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
 #include "sched/memory/memory.h"
@@ -34,7 +33,7 @@ struct address {
     const char * data;
 };
 
-// Binding moves leafs of the plan to its own stores, wherever they are before.
+// Binding moves leafs of the plan to its own stores, so their present address does not count.
 static struct address address_of(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding,
     const struct gb_copy * copy) {
     const struct gb_id * id = &binding->in->ids.data[copy->root];
@@ -89,7 +88,7 @@ void gb_sched_drop_orphans(struct ggml_backend_sched * s) {
     }
 }
 
-// Their memory is freed with the scheduler's other buffers.
+// Frees the structs. Their memory is freed with the scheduler's other buffers.
 void gb_sched_free_replicas(struct ggml_backend_sched * s) {
     for (size_t i = 0; i < s->replicas.n; i++) {
         gb_free(s->replicas.data[i]);
@@ -109,7 +108,7 @@ void gb_sched_release_replicas(struct gb_sched_binding * binding) {
 
 // -------------------------------------------------------------------------------------------------------------- taking
 
-// Marks the source's buffer: when it is freed, its replicas are orphans.
+// Marks the source's buffer, whose replicas are orphans once it is freed.
 static bool add(struct ggml_backend_sched * s, struct gb_sched_binding * binding, size_t c, struct gb_mem * mem,
     size_t offset) {
     const struct gb_copy * copy = &binding->program->copies.data[c];
@@ -141,7 +140,7 @@ static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sche
 }
 
 // Bytes of the missing replicas, from copy `c` on, that fit into one buffer. *end: the first copy
-// that does not.
+// that does not fit.
 static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding, int backend,
     size_t c, size_t * end) {
     const struct gb_sched_device * d = &s->devices[backend];

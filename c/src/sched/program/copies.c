@@ -1,16 +1,17 @@
 // copies.c - completes the splits: their copies, the tensors that they compute, and their
 // write-backs.
 //
-// Each root has a version, which every node that writes the root or a view of it raises. A copy of
-// a root on a backend serves all readers there until the version changes. The original is always up
-// to date: the result of a node that computes on a copy is written back, and the copy gets the new
-// version. A copy holds the bytes that its readers use, as one range. It holds the whole root if
-// that is quantized, because backends may store such types in another form.
+// Each root has a version, which grows with every node that writes the root or a view of it. A copy
+// of a root on a backend serves all readers there until the version changes. The original is always
+// up to date: the result of a node that computes on a copy is written back, and the copy gets the
+// new version. A copy holds the bytes that its readers use, as one range. It holds the whole root
+// if the root is quantized, because backends may store such types in another form.
 //
 // The result of a shadow is in the memory of the original, so later nodes could read the original.
 // But backends fuse neighbouring nodes by looking at their sources, and shadows must not prevent
-// fusion: it would take more time, and sums would be rounded in another order. So nodes that read a
-// shadow soon after it, in the same split, are shadows, too, as are the views between them.
+// fusion. Without fusion a run takes more time, and sums are rounded in another order. So nodes
+// that read a shadow soon after it, in the same split, are shadows, too, as are the views between
+// them.
 //
 // A copy is filled before its split begins, even if a later node of the split reads it. Within a
 // split only its own backend writes, and its writes go through the copy. Copies of tensors that no
@@ -115,8 +116,8 @@ static bool find_written(struct builder * b) {
 }
 
 // True if the copy can be kept until its source is written. No node of this graph writes the
-// source, and other writes are noticed: the host has no pointer to it, or usage WEIGHTS promises to
-// report writes. Inputs change with every run.
+// source, and other writes are noticed: the host has no pointer to it, or its usage WEIGHTS
+// promises that writes are reported. Inputs change with every run.
 static bool can_be_kept(const struct builder * b, int root) {
     const struct gb_id * id = &b->in->ids.data[root];
     const ggml_backend_buffer_t buffer = id->tensor->buffer;
@@ -199,8 +200,8 @@ static bool add_copy(struct builder * b, int root, int backend, int shown, bool 
     return true;
 }
 
-// The index of a copy of the current version of t's root on the split's backend, wide enough for t;
-// -1: no memory.
+// The index of a copy of the current version of t's root on the split's backend, with all bytes of
+// t. -1: no memory.
 static int need_copy(struct builder * b, int t, bool fill) {
     const int root = b->in->ids.data[t].root;
     const int32_t * known = &b->copy_of[(size_t) root * (size_t) b->in->n_backends + (size_t) b->split->backend];
@@ -251,7 +252,8 @@ static bool runs_as_it_is(const struct builder * b, int node) {
     return is_reached(b, node);
 }
 
-// True if the node reads a part of what it overwrites: then a copy to compute on must be filled.
+// True if the node reads a part of the memory that it overwrites. A copy to compute on must then be
+// filled.
 static bool reads_own_root(const struct gb_sched_input * in, int node) {
     for (uint32_t k = in->src_begin[node]; k < in->src_begin[node + 1]; k++) {
         if (in->ids.data[in->srcs[k]].root == in->ids.data[node].root) {
@@ -267,7 +269,7 @@ enum {
 };
 
 // The node whose result the tensor shows, itself or through views, if a shadow computed it shortly
-// before in this split; -1: none.
+// before in this split. -1: none.
 static int near_shadow(const struct builder * b, int t) {
     for (int views = 0; views <= MAX_VIEWS && t >= b->split->start && t < b->split->end; views++) {
         if (b->in->ids.data[t].computes) {
@@ -281,7 +283,7 @@ static int near_shadow(const struct builder * b, int t) {
 }
 
 static bool reads_near_shadow(const struct builder * b, int node) {
-    if (b->program->shadows == NULL) { // so there are no shadows of nodes; true for most graphs
+    if (b->program->shadows == NULL) { // no node has a shadow, as in most graphs
         return false;
     }
     for (uint32_t k = b->in->src_begin[node]; k < b->in->src_begin[node + 1]; k++) {
@@ -301,8 +303,8 @@ static void bind_to_shadow(const struct builder * b, struct gb_shadow * shadow) 
     }
 }
 
-// The shadow of t, for which near_shadow has found a node. Makes the shadows of views if they are
-// missing. NULL: no memory.
+// The shadow of t, for which near_shadow has found a node. Makes missing shadows of views. NULL: no
+// memory.
 static struct gb_shadow * shadow_for(struct builder * b, int t) {
     if (b->node_shadows[t].shadow == NULL) {
         const struct ggml_tensor * src = b->in->ids.data[t].tensor->src[0];
@@ -318,7 +320,7 @@ static struct gb_shadow * shadow_for(struct builder * b, int t) {
     return b->node_shadows[t].shadow;
 }
 
-// Replaces sources that are out of reach or have a shadow near by.
+// Replaces sources that the backend cannot use or that have a shadow near by.
 static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
     const struct ggml_tensor * node = b->in->ids.data[shadow->origin].tensor;
     for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -351,7 +353,7 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
     return true;
 }
 
-// The node computes on a copy of its root; then the result is written back.
+// The node computes on a copy of its root. Then the result is written back.
 static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int copy) {
     const int node = shadow->origin;
     struct ggml_tensor * dst = &b->program->copies.data[copy].dst->tensor;
@@ -370,7 +372,7 @@ static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int co
     return gb_vec_push(&b->program->backs, ((struct gb_write_back){ node, shadow, marker }));
 }
 
-// The node runs as a shadow, because a source or its result is on a copy, or a source is a shadow.
+// The node runs as a shadow, because its result or a source is on a copy, or a source is a shadow.
 static bool add_shadow_node(struct builder * b, int node) {
     const int root = b->in->ids.data[node].root;
     struct gb_shadow * shadow = gb_sched_new_shadow(b->program, b->in, node, -1);
@@ -395,7 +397,7 @@ static bool add_shadow_node(struct builder * b, int node) {
     return add_write_back(b, shadow, copy);
 }
 
-// Each node raises the version of its root, in whatever memory it computes.
+// Each node raises the version of its root, wherever the node computes.
 static bool add_node(struct builder * b, int node) {
     const size_t n_backs = b->program->backs.n;
     if (runs_as_it_is(b, node) && !reads_near_shadow(b, node)
@@ -467,7 +469,7 @@ static bool follows(const struct builder * b, const struct gb_copy * first, cons
     enum { GAP = 256 };
     const struct address p = address_of(b, first->root), q = address_of(b, next->root);
     const bool same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
-    // Leafs are padded to the leaf unit, so they are neighbours whatever the size of `first`.
+    // Leafs are padded to the leaf unit, so they are neighbours for any size of `first`.
     const size_t gap = p.backend < 0 ? GAP : GB_MAX(GAP, b->sched->devices[p.backend].leaf_unit);
     return same && first->staged == next->staged && q.at >= p.at + first->span && q.at - p.at - first->span < gap &&
            (q.at - p.at) % b->sched->devices[first->backend].alignment == 0;
@@ -481,8 +483,8 @@ static bool candidate_agrees(const struct builder * b, size_t c, int with) {
            candidate->copies.data[c].merged == with;
 }
 
-// Neighbouring inputs of a split become one transfer. Programs that want this place their inputs in
-// this order.
+// Merges the copies of neighbouring inputs of a split into one transfer. Programs place inputs in
+// this order to profit from it.
 static void merge_copies(struct builder * b, const struct gb_split * split) {
     int last = -1;
     for (size_t c = split->copies_begin; c < split->copies_end; c++) {
@@ -504,7 +506,7 @@ static void merge_copies(struct builder * b, const struct gb_split * split) {
     }
 }
 
-// Moves the shadows on a merged copy to the bytes of the other one.
+// Moves the shadows on a merged copy to the bytes of the copy that transfers it.
 static void move_shadow(const struct builder * b, struct gb_shadow * shadow) {
     struct gb_copy * copy = &b->program->copies.data[shadow->copy];
     if (copy->merged >= 0 && shadow != copy->dst) {
@@ -580,7 +582,7 @@ static bool finish_copies(const struct builder * b) {
     return true;
 }
 
-// Copies are merged when all are known. Then they get their layouts and names.
+// Merges copies when all are known. Then sets their layouts and names.
 enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_item * leafs, const struct gb_sched_program * candidate,
     struct gb_sched_program * program) {

@@ -1,9 +1,5 @@
-// program.h - what a plan does: splits, their copies and write-backs, and the steps in the order of
-// issue.
-//
-// The user's graph never changes. A node that must read or write a copy runs as a shadow: a clone
-// of its tensor with other sources, owned by the plan. A node that reads a shadow in the same split
-// also runs as a shadow.
+// program.h - the actions of a plan: splits, their copies and write-backs, and the steps in the
+// order of issue.
 #ifndef GB_SCHED_PROGRAM_PROGRAM_H
 #define GB_SCHED_PROGRAM_PROGRAM_H
 
@@ -43,7 +39,7 @@ struct gb_copy {
     int version; // version of the root that it equals (while the program is built)
     struct gb_shadow * dst;
     struct gb_shadow * range; // the source as plain bytes; NULL if `whole`
-    int merged; // the copy that transfers these bytes behind its own; -1: none, it transfers itself
+    int merged; // the copy that also transfers these bytes; -1: none, this copy transfers itself
     size_t span; // bytes that this copy transfers from `lo` on, with those of copies merged into it
     bool staged; // it goes through host memory of the plan, so the user can set the source again at once
 };
@@ -66,7 +62,7 @@ struct gb_split { // each [begin, end) is a range of the program's list of that 
 // Within a split, copies come first, then its nodes, then its write-backs.
 enum gb_step_kind { GB_STEP_COPY, GB_STEP_COMPUTE, GB_STEP_BACK };
 
-// What one call issues.
+// The unit that is issued by one call.
 struct gb_step {
     uint8_t kind;   // enum gb_step_kind
     int32_t index; // index of the copy, split or write-back
@@ -96,8 +92,8 @@ static inline struct ggml_cgraph gb_program_part(const struct gb_sched_program *
 
 // split.c
 // Cuts the node list where the backend changes. Nodes that compute nothing (views) never cut: they
-// belong to the current split, leading ones to the first. The splits cover [0, n_nodes) without
-// gaps.
+// belong to the current split, and leading ones to the first split. The splits cover [0, n_nodes)
+// without gaps.
 enum ggml_status gb_sched_cut(const struct gb_sched_input * in, const struct gb_sched_assigned * assigned,
     struct gb_sched_program * program);
 
@@ -114,7 +110,7 @@ bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nod
 
 // copies.c
 // Fills everything but the steps, for splits that were cut. `leafs`: per id, the places of leafs.
-// Copies that `candidate` (NULL: none) has too are merged as there. ALLOC_FAILED: no memory.
+// Copies that are merged in `candidate` (NULL: none) are merged here, too. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_item * leafs, const struct gb_sched_program * candidate,
     struct gb_sched_program * program);
@@ -137,7 +133,7 @@ struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_program * program,
 // `map` must be empty. False: no memory.
 bool gb_sched_map_storage(const struct gb_sched_input * in, const struct gb_sched_program * program,
     struct gb_ptrmap * map);
-// Frees the shadows, too: nothing may point to them any more.
+// Frees the program and its shadows. No tensor may point to them any more.
 void gb_sched_free_program(struct gb_sched_program * program);
 
 #endif // GB_SCHED_PROGRAM_PROGRAM_H

@@ -1,4 +1,4 @@
-// split.c - cuts the node list into runs of one backend: a split begins where the backend changes.
+// split.c - cuts the node list into splits. A split begins where the backend changes.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/program/program.h"
@@ -20,7 +20,7 @@ bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nod
     return true;
 }
 
-// Nodes that compute nothing have a backend, too, but begin no split.
+// Nodes that compute nothing have a backend, too, but do not begin a split.
 enum ggml_status gb_sched_cut(const struct gb_sched_input * in, const struct gb_sched_assigned * assigned,
     struct gb_sched_program * program) {
     int32_t * backend = gb_calloc((size_t) in->n_nodes, sizeof(*backend));

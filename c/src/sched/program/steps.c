@@ -3,10 +3,10 @@
 // Splits are issued in their order, each with its copies before and its write-backs after it. A
 // copy is issued as early as possible, so that it runs while other devices compute. Its source must
 // be complete and its queue free of earlier work. If the receiver makes the copy, it can be issued
-// before all preceding splits of other backends; else one split ahead. The receiver computes
-// nothing meanwhile, so only its own memory is in use a little longer. Of the copies at one point,
-// those from outside the graph come first: a queue is in order, and they need not wait for other
-// devices.
+// before all preceding splits of other backends, else one split ahead. The receiver computes
+// nothing until then, so only its own memory is in use a little longer. Among the copies at one
+// point, those from outside the graph come first: a queue is in order, and they need not wait for
+// other devices.
 //
 // Invariant: a step is issued after everything that it needs. So waiting for earlier steps cannot
 // deadlock.
@@ -88,7 +88,7 @@ static void append(struct order * o, size_t point, size_t c) {
     o->last[point] = (int32_t) c;
 }
 
-// Copies of tensors that no split writes come first.
+// Places copies of tensors that no split writes first.
 static void place_copies(struct order * o, size_t k) {
     const struct gb_split * split = &o->program->splits.data[k];
     for (int pass = 0; pass < 2; pass++) {
@@ -101,7 +101,7 @@ static void place_copies(struct order * o, size_t k) {
     }
 }
 
-// The queue has work up to split `until`, so it makes no copy to itself before that.
+// The queue has work up to split `until`, so it makes no copy to itself before that split.
 static void keep_busy(struct order * o, int issuer, size_t until) {
     if (issuer < o->in->n_backends) {
         o->free[issuer] = GB_MAX(o->free[issuer], (int32_t) until);
@@ -139,7 +139,7 @@ static bool add_split(struct order * o, size_t k) {
             return false;
         }
     }
-    // also for a split of views: a callback is asked about them
+    // Also for a split of views, because the callback gets views, too.
     bool ok = add_step(o->program, GB_STEP_COMPUTE, k,
         gb_sched_has_queue(o->sched, split->backend) ? split->backend : o->in->n_backends);
     for (size_t w = split->backs_begin; ok && w < split->backs_end; w++) {
@@ -148,8 +148,8 @@ static bool add_split(struct order * o, size_t k) {
     return ok;
 }
 
-// All copies get their position before any step is listed, because a copy may be issued long before
-// its own split.
+// Positions all copies before any step is listed, because a copy may be issued long before its own
+// split.
 static bool add_steps(struct order * o) {
     const size_t n = o->program->splits.n;
     for (size_t k = 0; k < n; k++) {

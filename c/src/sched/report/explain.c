@@ -1,4 +1,4 @@
-// explain.c - says why a node runs on its backend. Names come from the plan's records, because
+// explain.c - explains why a node runs on its backend. Names come from the plan's records, because
 // other tensors of the graph may be freed.
 #include "base/text.h"
 #include "sched/assign/assign.h"
@@ -25,7 +25,7 @@ static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s,
     }
 }
 
-// The rule of docs/design/scheduler.md that decided.
+// Appends the rule of docs/design/scheduler.md that decided.
 static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s, const struct explained * p, int id) {
     const struct gb_assignment * a = &p->assigned->to[id];
     const char * by = a->by >= 0 ? gb_sched_name_of(p->in, a->by) : "";
@@ -83,8 +83,8 @@ static void append_copies(struct gb_text * t, const struct ggml_backend_sched * 
     }
 }
 
-// Why other backends do not run the node. A preferred backend that supports the node cannot write
-// its result. Other backends are asked again for their reasons.
+// Appends why other backends do not run the node. A preferred backend that supports the node cannot
+// write its result. Other backends are queried again for their reasons.
 static void append_others(struct gb_text * t, struct ggml_backend_sched * s, const struct explained * p, int id) {
     const struct gb_assignment * a = &p->assigned->to[id];
     const struct gb_fallback * f = gb_sched_fallback_of(p->report, id);

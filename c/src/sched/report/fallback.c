@@ -1,10 +1,10 @@
-// fallback.c - finds nodes that run on a backend of lower priority because a better one cannot run
-// them, and what that costs.
+// fallback.c - finds nodes that run on a backend of lower priority because a better backend cannot
+// run them, and the cost of that.
 //
 // A node that the user, a weight or existing memory assigned there has not fallen back. A node has
 // fallen back if a related backend of higher priority cannot run it. A backend is related if it
-// computes a source of the node, has a weight of it, reads its result, or is the one that the rules
-// preferred. The search runs when the plan is made, while the tensors exist.
+// computes a source of the node, has a weight of it, reads its result, or is the backend that the
+// rules preferred. The search runs when the plan is made, while the tensors exist.
 #include "base/current.h"
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
@@ -112,8 +112,8 @@ static void count_in(const struct finder * p, int k, struct of_root * roots) {
     }
 }
 
-// Adds the copies of each root that a node of the split reads, once per root. Then the node is the
-// last writer of its own root.
+// Adds the copies of each root that a node of the split reads, once per root. Then the node becomes
+// the last writer of its own root.
 static void count_of_nodes(const struct finder * p, int k, struct of_root * roots) {
     const struct gb_split * split = &p->program->splits.data[k];
     for (int i = split->start; i < split->end; i++) {
@@ -144,7 +144,7 @@ static enum ggml_status count_copies(const struct finder * p) {
     for (size_t k = 0; k < p->program->splits.n && status == GGML_STATUS_SUCCESS; k++) {
         count_in(p, (int) k, roots);
         count_of_nodes(p, (int) k, roots);
-        status = gb_go_on();
+        status = gb_check_poll();
     }
     gb_free(roots);
     return status;
@@ -183,7 +183,7 @@ static enum ggml_status find_fallbacks(const struct finder * p, const uint64_t *
         if (by >= 0 && !note(p, i, by)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
-        GB_TRY(gb_go_on());
+        GB_TRY(gb_check_poll());
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -1,4 +1,4 @@
-// report.h - describes what a plan decided, in words and numbers.
+// report.h - describes the decisions of a plan.
 //
 // The answers are about a plan, not about its last run. They are available before the first run,
 // and after a backend was freed.
@@ -49,7 +49,7 @@ enum ggml_status gb_sched_find_fallbacks(const struct ggml_backend_sched * s, co
     struct gb_sched_report * report);
 // NULL: the node did not fall back
 const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_report * report, int node);
-// Copies of what the node reads, and with `of_result` copies of its result, too.
+// The copies of the node's sources, and with `of_result` also the copies of its result.
 struct gb_copied gb_sched_copies_of(const struct gb_sched_report * report, int node, bool of_result);
 void gb_sched_free_report(struct gb_sched_report * report);
 

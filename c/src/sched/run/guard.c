@@ -1,6 +1,6 @@
-// guard.c - decides whether a call may use the scheduler now. It may not in the child of a fork
-// that happened while another thread was inside, nor from the scheduler's own callback. After a
-// backend was freed it may not compute.
+// guard.c - decides whether a call may use the scheduler now. No call may use it in the child of a
+// fork that happened while another thread was inside, nor from the scheduler's own callback. After
+// a backend was freed, the scheduler may not compute.
 #include "base/thread.h"
 #include "sched/run/run.h"
 #include "sched/sched.h"
@@ -10,7 +10,7 @@ enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const
     GB_FAIL_IF(s->user_thread != 0 && s->user_thread != gb_thread_number() &&
                    s->user_fork_generation != gb_fork_generation(),
         GGML_STATUS_INVALID_STATE,
-        "%s: the scheduler was in use by another thread when the process was forked: it is the parent's alone", func);
+        "%s: another thread used the scheduler when the process was forked: only the parent process can use it", func);
     return GGML_STATUS_SUCCESS;
 }
 

@@ -1,16 +1,16 @@
-// hazards.c - computes which step waits for which, once per plan, by running the steps against a
+// hazards.c - computes for which steps each step waits, once per plan, by running the steps on a
 // model of the memory.
 //
 // Issuers are the queues of the backends and the host. A step runs after every earlier step of its
 // issuer, and after all steps that the host knew to be complete when it issued the step. The
 // knowledge of an issuer is a vector clock: per issuer, the number of its steps that are complete.
-// Each byte range remembers the last step that wrote it and, per issuer, the last step that read it
-// since. A step that reads the range must come after the writer, a step that writes it also after
-// the readers. A step that the issuer does not know to be complete becomes a wait. A wait also adds
-// the knowledge of the awaited step, so redundant waits are left out. Every remaining wait is
-// necessary.
+// Each byte range stores the last step that wrote it and, per issuer, the last step that read it
+// since. A step that reads the range must come after the writer. A step that writes the range must
+// also come after the readers. A step that the issuer does not know to be complete becomes a wait.
+// A wait also adds the knowledge of the awaited step, so redundant waits are left out. Every
+// remaining wait is necessary.
 //
-// A queue waits itself if it supports the other queue's events; otherwise the host waits before it
+// A queue itself waits if it supports the other queue's events. Otherwise the host waits before it
 // issues the step.
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
@@ -98,7 +98,8 @@ static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool wri
     return r.lo == r.hi || gb_vec_push(&h->ranges, r);
 }
 
-// What a node writes and reads. A node that names itself as a source does not read itself.
+// Adds the ranges that a node writes and reads. A node that names itself as a source does not read
+// itself.
 static bool add_node(struct hazards * h, const struct ggml_tensor * t) {
     bool ok = add_range(h, t, true);
     for (int i = 0; ok && i < GGML_MAX_SRC; i++) {
@@ -114,7 +115,7 @@ static bool add_ranges(struct hazards * h, const struct gb_step * step) {
     if (step->kind == GB_STEP_COPY) {
         const struct gb_copy * copy = &h->program->copies.data[step->index];
         const struct ggml_tensor * src = copy->range ? &copy->range->tensor : h->in->ids.data[copy->root].tensor;
-        const bool staged = copy->staged && step->issuer < h->in->n_backends; // it reads its own memory
+        const bool staged = copy->staged && step->issuer < h->in->n_backends; // it reads its own host memory
         return !copy->fill || ((staged || add_range(h, src, false)) && add_range(h, &copy->dst->tensor, true));
     }
     if (step->kind == GB_STEP_BACK) {
@@ -156,13 +157,13 @@ static void merge_ranges(struct hazards * h, size_t from) {
     h->ranges.n = from + k + 1;
 }
 
-// By address space, then by address.
+// Compares by address space, then by address.
 static int compare_bounds(const void * pa, const void * pb) {
     const struct bound *a = pa, *b = pb;
     return a->space != b->space ? (a->space > b->space) - (a->space < b->space) : (a->at > b->at) - (a->at < b->at);
 }
 
-// The same steps read and write all bytes of a segment.
+// Cuts ranges into segments. The same steps read and write all bytes of a segment.
 static bool cut_segments(struct hazards * h) {
     for (size_t i = 0; i < h->ranges.n; i++) {
         const struct range * r = &h->ranges.data[i];
@@ -300,7 +301,7 @@ static void drop_implied(const struct hazards * h, struct need * needs) {
     }
 }
 
-// Everything issued later knows what the host has waited for.
+// Adds the waits. All steps issued later know the steps that the host has waited for.
 static bool add_waits(struct hazards * h, int issuer, const struct need * needs) {
     for (int b = 0; b < h->in->n_backends; b++) {
         if (needs[b].step == 0) {
@@ -323,8 +324,8 @@ static bool add_waits(struct hazards * h, int issuer, const struct need * needs)
     return true;
 }
 
-// A write forgets the earlier readers of a segment: later steps come after the write, and so after
-// them.
+// A write removes the earlier readers of a segment, because later steps come after the write and so
+// after them.
 static void note_accesses(struct hazards * h, int k) {
     const size_t n = (size_t) h->n_issuers, issuer = (size_t) h->program->steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) { // reads come before writes
@@ -341,8 +342,8 @@ static void note_accesses(struct hazards * h, int k) {
     }
 }
 
-// Computes the waits of one step, and updates the model. again: the second of two runs without a
-// wait between them.
+// Computes the waits of one step, and updates the model. again: this is the second of two runs
+// without a wait between them.
 static bool run_step(struct hazards * h, int k, struct need * needs, bool again) {
     const struct gb_step * step = &h->program->steps.data[k];
     struct gb_step_waits * of = &h->waits->of[k];
@@ -380,7 +381,7 @@ static void number_events(const struct gb_sched_program * program, struct gb_sch
     }
 }
 
-// True if all steps have one issuer: then its order is enough.
+// True if all steps have one issuer, whose order is enough.
 static bool has_one_issuer(const struct gb_sched_program * program) {
     for (size_t k = 1; k < program->steps.n; k++) {
         if (program->steps.data[k].issuer != program->steps.data[0].issuer) {
@@ -410,9 +411,9 @@ enum ggml_status gb_sched_find_hazards(const struct ggml_backend_sched * s, cons
     for (size_t k = 0; ok && k < program->steps.n; k++) {
         ok = run_step(&h, (int) k, needs, false);
     }
-    // Computes the waits of a second run right after the first. Third and later runs need no other
-    // waits: a wait for a step that was issued twice is for the later one, and knowledge of the
-    // previous run never decreases.
+    // Computes the waits of a second run right after the first. Later runs need no other waits: a
+    // wait for a step that was issued twice is for the later issue, and knowledge of the previous
+    // run never decreases.
     for (size_t k = 0; ok && program->n_staged > 0 && k < program->steps.n; k++) {
         ok = run_step(&h, (int) k, needs, true);
     }

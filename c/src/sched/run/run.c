@@ -40,7 +40,7 @@ static ggml_backend_t backend_of(const struct run * r, int backend) { return r->
 
 // --------------------------------------------------------------------------------------------------------------- waits
 
-// The host waits if the queue does not support the event.
+// Waits for a step. The host waits if the queue does not support the event.
 static enum ggml_status wait_for(struct run * r, const struct gb_step * step, const struct gb_wait * wait) {
     const struct gb_step * on = &r->program->steps.data[wait->step];
     if (r->sched->validator) {
@@ -64,7 +64,7 @@ static enum ggml_status wait_for(struct run * r, const struct gb_step * step, co
     return ggml_backend_event_wait(backend_of(r, step->issuer), event);
 }
 
-// A run right after one of the same plan makes the waits of "again".
+// If the previous run is pending and of the same plan, uses the waits of "again".
 static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * step) {
     const struct gb_step_waits * of = &r->waits->of[step - r->program->steps.data];
     const size_t end = r->again ? of->again_end : of->end;
@@ -97,7 +97,7 @@ static enum ggml_status transfer(struct run * r, const struct gb_step * step, st
     return ggml_backend_tensor_copy(src, dst);
 }
 
-// Copies that are up to date are not made.
+// True unless the copy is up to date.
 static bool is_to_be_made(const struct run * r, const struct gb_step * step) {
     if (step->kind == GB_STEP_COMPUTE) {
         return true;
@@ -166,11 +166,11 @@ static enum ggml_status compute_part(struct run * r, int backend, size_t begin, 
     return status == GGML_STATUS_SUCCESS ? GGML_STATUS_FAILED : status;
 }
 
-// Does not ask again after a backend prepared nothing.
+// If a backend has prepared nothing once, does not try again.
 static void prepare(struct run * r, const struct gb_split * split, struct gb_bound_split * bound,
     ggml_backend_t backend) {
     struct ggml_cgraph graph = gb_program_part(r->program, split->exec_begin, split->exec_end);
-    // the tensors equal those that were checked, because the plan was found by that
+    // the tensors equal those that were checked, because the plan was found by comparing them
     const bool trust = gb_trust_tensors(true);
     bound->prepared = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
     bound->no_plan = bound->prepared == NULL;
@@ -208,7 +208,7 @@ static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, boo
     return answer;
 }
 
-// The end of the nodes from i on that are computed together: after the first one that the callback
+// The end of the nodes from i on that are computed together: after the first node that the callback
 // wants to see, or at the end of the split.
 static int end_of_unseen(struct run * r, const struct gb_split * split, int i, bool * wanted) {
     *wanted = false;
@@ -219,8 +219,8 @@ static int end_of_unseen(struct run * r, const struct gb_split * split, int i, b
     return i;
 }
 
-// Writes results on copies to their own memory at once, where the callback reads them. Their step
-// writes them again.
+// Writes results on copies to their own memory now, because the callback reads them there. Their
+// step writes them again.
 static enum ggml_status show_result(struct run * r, const struct gb_split * split, size_t begin, size_t end) {
     for (size_t w = split->backs_begin; w < split->backs_end && begin < end; w++) {
         const struct gb_write_back * back = &r->program->backs.data[w];
@@ -248,7 +248,7 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
             GB_TRY(ggml_backend_synchronize(backend_of(r, split->backend)));
             GB_TRY(show_result(r, split, split->exec_begin, exec));
             if (!call_back(r->sched, r->in->ids.data[end - 1].tensor, false)) {
-                // the callback asked for it: no failure to log
+                // The callback stops the run, which is no failure to log.
                 return gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: stopped by the evaluation callback");
             }
             GB_TRY(gb_sched_check_backends(r->sched, "ggml_backend_sched"));
@@ -269,7 +269,7 @@ static enum ggml_status issue(struct run * r, const struct gb_step * step, bool 
                               : compute_split(r, step->index);
 }
 
-// Executes the waits, the step, and its event. Waiting for the event waits for all of the step.
+// Executes the waits, the step, and its event. Waiting for the event waits for the whole step.
 static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
     struct ggml_backend_sched * s = r->sched;
     GB_TRY(wait_for_needs(r, step));
@@ -326,9 +326,9 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
         r->sched->devices[split->backend].name, message);
 }
 
-// With several backends all must be idle, unless the previous run is of the same plan and has
-// staged inputs. The user can set staged inputs while the previous run computes, and the plan has
-// the waits for a second run in a row.
+// If there are several backends, all must be idle, unless the previous run is of the same plan and
+// has staged inputs. The user can set staged inputs while the previous run computes, and the plan
+// has the waits for a second run in a row.
 static enum ggml_status begin(struct run * r) {
     struct ggml_backend_sched * s = r->sched;
     r->behind = s->running;
@@ -338,7 +338,7 @@ static enum ggml_status begin(struct run * r) {
     r->binding->turn++;
     r->again = s->pending == r->binding && r->program->n_staged > 0 && !r->serial;
     const bool forked = r->behind && s->fork_generation != gb_fork_generation();
-    // Pending work of the parent process is an error, reported once
+    // Pending work of the parent process is an error, which is reported once.
     if ((r->in->n_backends > 1 && !r->again) || forked) {
         GB_TRY(gb_sched_wait_first(s));
         s->running = true;

@@ -26,8 +26,8 @@ struct gb_wait {
     int32_t step; // the step that must be complete
     bool by_host; // the host waits; else the queue does
     bool implied; // queues of these backends run in this order anyway: nothing is issued
-    // The wait is for memory to be free; else for content. A run does not distinguish them; tests
-    // do.
+    // The wait is for memory to be free, else for content. A run does not distinguish them, but
+    // tests do.
     bool hazard;
 };
 
@@ -46,18 +46,18 @@ struct gb_sched_waits {
     size_t n_events;
 };
 
-// guard.c: the functions report and return INVALID_STATE if the condition does not hold. The
+// guard.c: if the condition does not hold, the functions return INVALID_STATE and report it. The
 // message begins with `func`.
-// No other thread was changing the scheduler when the process was forked: its data would be
-// incomplete in the child.
+// The condition: no other thread was changing the scheduler when the process was forked. Its data
+// would be incomplete in the child.
 enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const char * func);
-// As above, and the scheduler is not inside its callback.
+// The same, and the scheduler is not inside its callback.
 enum ggml_status gb_sched_check_idle(const struct ggml_backend_sched * s, const char * func);
-// All backends are alive.
+// The condition: all backends are alive.
 enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func);
 
-// Between enter and leave a thread may change the scheduler. If another thread forks meanwhile, the
-// child cannot use its copy of the scheduler.
+// Between enter and leave a thread may change the scheduler. If another thread forks in between,
+// the child cannot use its copy of the scheduler.
 struct gb_visit { // the values before a thread entered
     uint32_t outer;
     unsigned fork_generation;
@@ -76,9 +76,9 @@ enum ggml_status gb_sched_find_hazards(const struct ggml_backend_sched * s, cons
 void gb_sched_free_waits(struct gb_sched_waits * waits);
 
 // run.c
-// Issues all steps of a bound plan. SUCCESS: they were issued; gb_sched_wait says whether they
-// worked. After a failure nothing is queued. The failure of a step names the split and `func`.
-// ABORTED: the callback or the thread's poll cancelled.
+// Issues all steps of a bound plan. SUCCESS: they were issued, and gb_sched_wait returns whether
+// they worked. After a failure nothing is queued. The message of a failed step names the split and
+// `func`. ABORTED: the callback or the thread's poll cancelled.
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
     const struct gb_sched_waits * waits, struct gb_sched_binding * binding, const char * func);
 
@@ -88,7 +88,7 @@ enum ggml_status gb_sched_run(struct ggml_backend_sched * s, const struct gb_sch
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // waits for all backends if a run is pending
 // Also waits for work that callers have queued themselves.
 enum ggml_status gb_sched_wait_for_callers(struct ggml_backend_sched * s);
-// Waits on behalf of a call about something else: the next wait reports a failure again.
+// Waits on behalf of a call with another purpose. The next wait reports a failure again.
 enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s);
 // Waits for one backend. `cancel`: the backend drops what it has queued.
 enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool cancel);
@@ -96,7 +96,7 @@ enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool cancel);
 enum ggml_status gb_sched_check_files(const struct gb_sched_binding * run);
 
 // validator.c
-// Call it while nothing is queued. ALLOC_FAILED: no memory, and the validator stays off.
+// Call this while nothing is queued. ALLOC_FAILED: no memory, and the validator stays off.
 enum ggml_status gb_sched_set_validator(struct ggml_backend_sched * s, bool on);
 void gb_validator_free(struct gb_validator * v);
 // run.c calls the functions below in the order of the run. FAILED, and reported: the message names

@@ -19,7 +19,7 @@ static void add(struct ggml_backend_sched_traffic * traffic, size_t bytes) {
     traffic->bytes += bytes;
 }
 
-// A kept copy that is not due counts as up to date. A copy with merged ones counts once, with all
+// A kept copy that is not due counts as up to date. A copy with merged copies counts once, with all
 // bytes.
 void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * copy, bool due) {
     if (copy->kept && !due) {

@@ -1,13 +1,9 @@
-// trace.c - records what ran when, for ggml_backend_sched_set_trace.
+// trace.c - records the times of steps, for ggml_backend_sched_set_trace.
 //
-// The host times its own steps by its clock. A step in a queue is between two events that note when
-// the queue reached them, so the record shows how steps of several devices overlap. The times are
-// read when the run is complete. A queue without such events is waited for after each of its steps.
-// If there is no memory for the record, entries are missing, but the run succeeds.
-//
-// The profile of the calling thread (backend/profile.h) gets the times of splits from here if the
-// backend does not record its own steps. If only a profile is recorded (`on` is false), entries are
-// dropped after the run.
+// The host times its own steps by its clock. A step in a queue is between two events that record
+// when the queue reached them, so the record shows how steps of several devices overlap. The times
+// are read when the run is complete. A queue without such events is waited for after each of its
+// steps. If there is no memory for the record, entries are missing, but the run succeeds.
 #include <string.h>
 
 #include "backend/backend.h"
@@ -94,7 +90,7 @@ void gb_trace_stop(struct gb_trace * trace) {
 // A stopped record can still be read.
 bool gb_sched_is_traced(const struct ggml_backend_sched * s) { return s->trace && s->trace->on; }
 
-// An entry without memory is missing from the record.
+// If there is no memory, the record misses the entry.
 static enum ggml_status push(struct gb_trace * trace, const struct ggml_backend_sched_trace_event * e) {
     return gb_vec_push(&trace->entries, *e) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
@@ -104,7 +100,7 @@ static void set_name(struct ggml_backend_sched_trace_event * e, const char * nam
     memcpy(e->name, name, GB_MIN(strlen(name), sizeof(e->name) - 1));
 }
 
-// An entry with everything that does not depend on the step.
+// An entry with all fields that do not depend on the step.
 static struct ggml_backend_sched_trace_event entry_of(const struct gb_trace * trace,
     enum ggml_backend_sched_trace_kind kind, int64_t start) {
     return (struct ggml_backend_sched_trace_event){
@@ -321,7 +317,7 @@ static size_t next_pair(struct gb_trace * trace, ggml_backend_t backend, int b) 
     return ++q->n_used;
 }
 
-// Times by the host are used for its own steps, and for queues without a clock.
+// Uses the host's clock for the host's steps and for queues without a clock.
 void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step) {
     struct gb_trace * trace = s->trace;
     describe(s, step, &trace->now);
@@ -357,7 +353,7 @@ static void profile_split(struct ggml_backend_sched * s, const struct ggml_backe
     }
 }
 
-// A step that was not made gets no entry. If the queue has a clock, the entry is added now and its
+// Adds no entry for a step that was not made. If the queue has a clock, adds the entry now and its
 // times later.
 bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * step, bool made) {
     struct gb_trace * trace = s->trace;
@@ -401,7 +397,7 @@ static void add_to_split(struct gb_trace * trace, const struct ggml_backend_sche
 void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
     struct gb_trace * trace = s->trace;
     if (trace->run == NULL) {
-        return; // it did not begin
+        return; // the run did not begin
     }
     if (!complete) { // some of its times are unknown
         trace->entries.n = trace->run_begin;

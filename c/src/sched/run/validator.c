@@ -2,11 +2,11 @@
 // read finds the right content.
 //
 // The validator shares no code with hazards.c and uses no results of planning. It sees the executed
-// waits, and the addresses that a step is about to read and write. For each byte range it knows the
-// last step that wrote it, the last readers on each queue, and the owner of the content. Two
-// accesses from different queues, at least one of them a write, need a chain of waits between them
-// (vector clocks). So an error is found in every run, independent of timing. A validated run waits
-// for each step, so errors are reported before they do harm.
+// waits, and the addresses that a step is about to read and write. For each byte range it stores
+// the last step that wrote it, the last readers on each queue, and the owner of the content. If two
+// accesses from different queues conflict, a chain of waits must order them (vector clocks). So an
+// error is found in every run, independent of timing. A validated run waits for each step, so
+// errors are reported before they do harm.
 //
 // Arenas are filled with ones (NaN as floats) when a run begins, and again where content dies, so
 // that wrong reads give NaN. Memory of the user is assumed to be valid when a run begins.
@@ -70,7 +70,7 @@ enum ggml_status gb_sched_set_validator(struct ggml_backend_sched * s, bool chec
         if (s->validator == NULL) {
             return GGML_STATUS_ALLOC_FAILED;
         }
-        gb_sched_forget_replicas(s); // the validator must see them filled
+        gb_sched_forget_replicas(s); // the validator must see the replicas being filled
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -141,7 +141,7 @@ static size_t area_at(const struct gb_validator * c, uintptr_t at) {
     return lo;
 }
 
-// Inserts an area at index i, with its readers per issuer; NULL: none.
+// Inserts an area at index i. `readers`: per issuer, NULL: none.
 static bool insert_area(struct gb_validator * c, size_t i, struct area area, const int32_t * readers) {
     const size_t n = (size_t) c->n_issuers;
     if (!gb_vec_reserve(&c->areas, c->areas.n + 1) || !gb_vec_reserve(&c->readers, (c->areas.n + 1) * n)) {
@@ -169,7 +169,7 @@ static bool cut(struct gb_validator * c, uintptr_t at) {
         return false;
     }
     c->areas.data[i + 1].lo = at;
-    // readers of the whole area have read both parts
+    // Steps that have read the whole area have read both parts.
     memcpy(c->readers.data + i * n, c->readers.data + (i + 1) * n, n * sizeof(int32_t));
     return true;
 }
@@ -194,7 +194,7 @@ static bool cover(struct gb_validator * c, uintptr_t lo, uintptr_t hi, size_t * 
 
 // ------------------------------------------------------------------------------------------------------------- reports
 
-// Names for messages: steps by number and kind, contents by tensor.
+// The name of a step in messages: its number and kind.
 static const char * describe_step(const struct ggml_backend_sched * s, int k, char * text, size_t size) {
     const struct gb_sched_binding * run = s->validator->run;
     const struct gb_step * step = &run->program->steps.data[k];
@@ -319,8 +319,8 @@ static void learn(struct gb_validator * c, int issuer, const int32_t * clock) {
     }
 }
 
-// The waiting issuer gets the knowledge of the awaited step. What the host knows holds for
-// everything that it issues later.
+// The waiting issuer gets the knowledge of the awaited step. Knowledge of the host holds for all
+// steps that it issues later.
 void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait) {
     struct gb_validator * c = s->validator;
     const struct gb_step * on = &c->run->program->steps.data[wait->step];
@@ -436,8 +436,8 @@ static bool resize(struct gb_validator * c) {
     return gb_sched_map_storage(c->run->in, c->run->program, &c->storage);
 }
 
-// No earlier run is pending when the run begins. The last uses are found first, because content
-// dies there.
+// No earlier run is pending when the run begins. Finds the last uses first, because content dies
+// there.
 enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, const struct gb_sched_binding * run) {
     struct gb_validator * c = s->validator;
     c->run = run;

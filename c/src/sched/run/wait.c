@@ -1,9 +1,9 @@
 // wait.c - waits until no backend has work of the scheduler, and returns the status of the pending
 // run.
 //
-// The wait finds the run's failures, failures of files that devices copied from, and a fork during
-// the run. A cancelled wait (base/current.h) is a failure, too: all backends drop what they have
-// queued.
+// The wait finds failures of the run, failures of files that devices copied from, and a fork during
+// the run. A cancelled wait (base/current.h) is a failure, too, and makes all backends drop their
+// queued work.
 #include <string.h>
 
 #include "base/current.h"
@@ -16,8 +16,8 @@
 #include "sched/run/run.h"
 #include "sched/sched.h"
 
-// Fails if a mapped file was cut short while devices copied from it. Backends check what the host
-// reads.
+// Fails if a mapped file was cut short while devices copied from it. Reads of the host are checked
+// by the backends.
 enum ggml_status gb_sched_check_files(const struct gb_sched_binding * run) {
     for (size_t i = 0; gb_mapped_any() && i < run->program->copies.n; i++) {
         const struct ggml_tensor * source = run->in->ids.data[run->program->copies.data[i].root].tensor;
@@ -47,7 +47,7 @@ enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool cancel) 
     return status;
 }
 
-// After a fork the parent has the queues of devices; the child does not get their results.
+// After a fork only the parent has the queues of devices, so the child does not get their results.
 static enum ggml_status fail_after_fork(const struct ggml_backend_sched * s) {
     for (int b = 0; b < s->n_backends; b++) {
         GB_FAIL_IF(gb_sched_has_queue(s, b), GGML_STATUS_INVALID_STATE,
@@ -82,7 +82,7 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
             failing = b;
         }
     }
-    if (first == GGML_STATUS_ABORTED) { // the user cancelled: nothing to log
+    if (first == GGML_STATUS_ABORTED) { // the user cancelled, so nothing is logged
         gb_fail_quietly(first, message);
     } else if (first != GGML_STATUS_SUCCESS) {
         gb_fail(first, "ggml_backend_sched: backend %s: %s", s->devices[failing].name, message);

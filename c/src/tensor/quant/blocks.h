@@ -3,7 +3,7 @@
 //
 // The layout of a format is written once, as the fields of its row. Code that reads or writes
 // blocks (tensor/quant, the kernels of the CPU, CUDA) names a field instead of counting bytes. All
-// members are bytes, so no struct has padding, and a block may lie at any address. For C and C++,
+// members are bytes, so no struct has padding, and a block may be at any address. For C and C++,
 // host and device.
 #ifndef GB_TENSOR_QUANT_BLOCKS_H
 #define GB_TENSOR_QUANT_BLOCKS_H
@@ -14,14 +14,14 @@
 
 #include "ggml.h"
 
-enum gb_use { // what a format is for
+enum gb_use { // the purpose of a format
     GB_USE_WEIGHTS,
     GB_USE_IMPORTANCE,
     GB_USE_COARSE,
     GB_USE_ACTIVATIONS,
 };
 
-// Keeps its arguments in rows of weights, the formats with an unpack kernel:
+// Keeps its arguments in rows of weights, that is, of formats with an unpack kernel:
 // GB_IF_UNPACKED_##use(...).
 #define GB_IF_UNPACKED_WEIGHTS(...) __VA_ARGS__
 #define GB_IF_UNPACKED_IMPORTANCE(...) __VA_ARGS__
@@ -55,7 +55,8 @@ enum gb_use { // what a format is for
 #define GB_AT(stem, field) ((int) offsetof(struct gb_block_##stem, field))       // byte of a block
 #define GB_SIZE(stem, field) ((int) sizeof(((struct gb_block_##stem *) 0)->field)) // bytes of a field
 
-// A format with one more bit begins like the one without it, so one function handles both scales.
+// A format with a fifth bit begins like the format without it, so one function handles the scales
+// of both.
 static_assert(GB_AT(q5_0, d) == GB_AT(q4_0, d), "Q4_0 and Q5_0 begin alike");
 static_assert(GB_AT(q5_1, d) == GB_AT(q4_1, d) && GB_AT(q5_1, m) == GB_AT(q4_1, m), "Q4_1 and Q5_1 begin alike");
 static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_k, dmin) &&

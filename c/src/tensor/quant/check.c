@@ -1,7 +1,8 @@
 // check.c - quantizes rows in parts, finds numbers that the format cannot hold, and handles them
 // block by block (check.h).
 //
-// Invariant: parts are whole blocks. So without importance a bad number affects only its own block.
+// Invariant: parts are whole blocks. So without importances a bad number affects only its own
+// block.
 #include "tensor/quant/check.h"
 
 #include <float.h>
@@ -20,7 +21,7 @@ enum { STRETCH = 1024, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
-// The same for all rows of a call. suspect: invalid_in checks blocks with larger magnitudes
+// Data shared by all rows of a call. suspect: invalid_in checks blocks with larger magnitudes
 // exactly.
 struct job {
     const struct gb_quant_format * f;
@@ -30,9 +31,9 @@ struct job {
     float suspect;
 };
 
-// As integers, positive floats keep their order, with NaN above all. The offset is the distance of
-// the limit from the largest integer. Adding it sets the highest bit of all values above the limit.
-// Compilers vectorize the simple loops.
+// As integers, positive floats keep their order, with NaN above all others. The offset is the
+// distance of the limit from the largest integer. Adding it sets the highest bit of all values
+// above the limit. Compilers vectorize the simple loops.
 bool gb_any_above(const float * x, int64_t n, float limit) {
     enum { STEP = 64 };
     const uint32_t distance = 0x7fffffffu - gb_f32_bits(limit);
@@ -49,7 +50,7 @@ bool gb_any_above(const float * x, int64_t n, float limit) {
     return any >> 31 != 0;
 }
 
-// True if a block of finite numbers comes back as numbers of about the same size.
+// True if a block of finite numbers has about the same size after dequantizing.
 static bool block_holds(const struct gb_quant_format * f, const float * x, int largest) {
     float y[MAX_ELEMENTS];
     uint8_t block[MAX_BYTES];
@@ -71,8 +72,8 @@ static float limit_of(const struct job * job, int64_t i) {
     return is_weighted(job, i) && !job->f->saturates ? job->f->limit / 2 : job->f->limit;
 }
 
-// The index of the first element that the block at element i of a row cannot hold, or of the
-// largest if numbers are too large. -1: the block holds all.
+// The index of the first element that the block at element i of a row cannot hold. If numbers are
+// too large, the index of the largest. -1: the block holds all.
 static int invalid_in(const struct job * job, const float * x, int64_t i) {
     const struct gb_quant_format * f = job->f;
     int largest = 0;
@@ -156,8 +157,8 @@ static void keep_finite(const struct job * job, const float * x, uint8_t * dst, 
     }
 }
 
-// Whole rows, or part of a row without importance. scratch: as many floats. Checks after
-// quantizing, because the numbers are then in the cache. Quantizing leaves time to load them.
+// Quantizes whole rows, or part of a row without importances. scratch: as many floats. Checks after
+// quantizing, because the numbers are then in the cache.
 static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t * dst, int64_t n_rows,
     int64_t n_per_row, float * scratch) {
     const struct gb_quant_format * f = job->f;
@@ -181,7 +182,7 @@ static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t
     return -1;
 }
 
-// Without importance, row boundaries do not matter.
+// Without importances, row boundaries do not matter.
 static int64_t quantize_plain(const struct job * job, const float * src, uint8_t * dst, int64_t n) {
     float scratch[STRETCH];
     int64_t at = -1;
@@ -193,8 +194,8 @@ static int64_t quantize_plain(const struct job * job, const float * src, uint8_t
     return at;
 }
 
-// With importance a row is quantized as a whole, because the weights may depend on its mean square.
-// scratch: a row, or NULL if no block is changed.
+// With importances a row is quantized as a whole, because the weights may depend on its mean
+// square. scratch: a row, or NULL if no block is changed.
 static int64_t quantize_weighted(const struct job * job, const float * src, uint8_t * dst, int64_t n_rows,
     int64_t n_per_row, float * scratch) {
     int64_t at = -1;

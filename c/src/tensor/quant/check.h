@@ -2,7 +2,7 @@
 //
 // One such number damages its whole block. Rows are checked in parts, right after each part was
 // quantized, while it is in the cache. Nearly all parts have no number above the limit of the
-// format. They cost one pass of integer arithmetic.
+// format. Checking these costs one pass of integer arithmetic.
 #ifndef GB_TENSOR_QUANT_CHECK_H
 #define GB_TENSOR_QUANT_CHECK_H
 
@@ -19,16 +19,16 @@ bool gb_any_above(const float * x, int64_t n, float limit);
 bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows,
     int64_t n_per_row, const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid);
 
-// A row of k whole blocks. A block with a number that it cannot hold becomes NaN, or is clipped in
-// formats without NaN.
+// Quantizes a row of k whole blocks. A block with a number that it cannot hold becomes NaN, or is
+// clipped in formats without NaN.
 void gb_quantize_row(const struct gb_quant_format * f, const float * x, void * y, int64_t k);
 
 // Defines the row function of a format, from_float.
 #define GB_QUANT_ROWS(stem) \
     static void from_float(const float * x, void * y, int k) { gb_quantize_row(&gb_quant_##stem, x, y, k); }
 
-// Defines a format for activations, only for products, from `to_float` and `quantize`. reference:
-// from_float, or NULL if the specification has no such algorithm.
+// Defines a format for activations, used only in products, from `to_float` and `quantize`.
+// reference: from_float, or NULL if the specification has no such algorithm.
 #define GB_ACTIVATION_FORMAT(stem, reference)        \
     GB_QUANT_ROWS(stem)                              \
     const struct gb_quant_format gb_quant_##stem = { \

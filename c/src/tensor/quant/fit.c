@@ -84,7 +84,7 @@ float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, ui
         memset(levels, 0, (size_t) n);
         return 0;
     }
-    // The plain factor, then 19 around it, which include it again.
+    // First the plain factor, then 19 factors around it, which include it again.
     float best_factor = 0, scale = 0, best = 0;
     for (int t = 0; t < 20; t += LANES) {
         float factor[LANES], wxl[LANES], wll[LANES];
@@ -128,8 +128,8 @@ struct affine {
     bool absolute;
 };
 
-// Four factors, each with its levels, the weighted regression of x on these, and its error. The
-// error is infinite if all levels are equal.
+// Four factors, each with its levels, the weighted regression of x on these levels, and its error.
+// The error is infinite if all levels are equal.
 struct trials {
     float factor[LANES], scale[LANES], low[LANES], error[LANES];
     float level[MAX_BLOCK][LANES];

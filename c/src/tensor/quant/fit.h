@@ -12,8 +12,8 @@
 // x ~ scale (level - n_levels): symmetric, levels 0 .. 2 n_levels - 1. Tries 19 scales around -n_levels / extreme.
 float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, uint8_t * levels);
 
-// The same with weights x^2 and coordinate descent: moves each level to fit the scale of the
-// others.
+// The same with weights x^2 and coordinate descent, which moves each level to fit the scale of the
+// other levels.
 float gb_fit_symmetric_descent(int n, int n_levels, const float * x, uint8_t * levels);
 
 // x ~ scale level with x >= 0, levels 0 .. n_levels.
@@ -31,7 +31,7 @@ struct gb_fit_search {
 float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search,
     uint8_t * levels, float * minimum);
 
-// Weights: importance[i] sqrt(sigma2 + x[i]^2), with sigma2 the mean square of the row or
+// Weights: importance[i] sqrt(sigma2 + x[i]^2), where sigma2 is the mean square of the row or
 // super-block. They are divided by a power of two near sqrt(sigma2), so that squares of sums stay
 // within f32. importance NULL: sqrt(sigma2 + x[i]^2).
 void gb_fit_importance(int n, const float * x, const float * importance, float sigma2, float * w);

@@ -7,8 +7,8 @@
 // chosen again for the rounded scales, and d is fitted to all of them.
 #include "tensor/quant/grid.h"
 
-// The last argument is one of GB_VALUES_*: three values for codes of 2 bits, eight for codes of 4
-// bits. All steps are equal except the last one.
+// The second argument is one of GB_VALUES_*: three values for codes of 2 bits, eight values for
+// codes of 4 bits. All steps are equal except the last one.
 #define GRID_OF_3(name, values) \
     const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, 2, 3, LINE_OF_3(values) };
 #define GRID_OF_8(name, values) \
@@ -41,7 +41,7 @@ static int level_at(const struct gb_grid * grid, int row, int j) {
     return level_of(grid, grid->rows[row] >> grid->bits * j & ((1 << grid->bits) - 1));
 }
 
-// One code a byte, the first one lowest. Splits words in halves until each has one code.
+// Writes one code per byte, the first one lowest. Splits words in halves until each has one code.
 static uint64_t spread2(uint64_t row) {
     row = (row | row << 24) & UINT64_C(0x000000ff000000ff);
     row = (row | row << 12) & UINT64_C(0x000f000f000f000f);
@@ -54,7 +54,7 @@ static uint32_t spread4(uint32_t row) {
     return (row | row << 4) & 0x0f0f0f0f;
 }
 
-// Expands the row numbers of the groups to the codes of all 256 elements, one a byte.
+// Expands the row numbers of the groups to the codes of all 256 elements, one per byte.
 static void expand_codes(const struct gb_grid * grid, const uint16_t * rows, uint8_t * codes) {
     for (int i = 0; i < GB_SUPER / 8 && grid->bits == 2; i++) {
         const uint64_t row = spread2(grid->rows[rows[i]]);
@@ -101,9 +101,9 @@ void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block 
 
 // -------------------------------------------------------------------------------------------------------------- search
 
-// The error of half a row is one[i] + two[j], by the states of the lower and the upper four bits of
-// its byte of codes. Sums are rounded in the same order everywhere, so a sum of larger terms is
-// never smaller. Hence sums of minima are lower bounds.
+// The error of half a row is one[i] + two[j], where i and j are the states of the lower and the
+// upper four bits of its byte of codes. Sums are rounded in the same order everywhere, so a sum of
+// larger terms is never smaller. Hence sums of minima are lower bounds.
 struct half {
     float one[9], two[9], least_one, least_two;
 };
@@ -145,7 +145,7 @@ struct bytes {
     float one[16], two[16], least;
 };
 
-// With 2-bit codes, no row has a bit pattern with a 3.
+// With 2-bit codes, no row has a bit pattern with the code 3.
 static void by_bits(int bits, const struct half * h, struct bytes * b) {
     static const uint8_t state[16] = { 0, 1, 2, 0, 3, 4, 5, 0, 6, 7, 8, 0, 0, 0, 0, 0 };
     for (int c = 0; c < 16; c++) {
@@ -203,9 +203,9 @@ static int best_upper(const struct search * s, float * error) {
     return best;
 }
 
-// The row with the least sum of w (x - level)^2, for levels that are scaled (and shifted) already.
+// The row with the least sum of w (x - level)^2, for levels that are already scaled (and shifted).
 // The search begins with the best upper half. Then it skips upper halves that, with the best lower
-// half of all, are no better than the best row so far.
+// half, are no better than the best row so far.
 static float nearest_row(const struct gb_grid * grid, const float * x, const float * w, const float * levels,
     uint16_t * row) {
     const int half = group_size(grid) / 2;
@@ -253,7 +253,7 @@ static void choose_rows(const struct gb_grid * grid, const float * x, const floa
     }
 }
 
-// For one scale of the sub-block, the best rows, and the better offset of each part if the format
+// For one scale of the sub-block: the best rows, and the better offset of each part if the format
 // has offsets.
 static struct choice choose(const struct gb_grid_format * f, const float * x, const float * w, float scale) {
     const int size = group_size(f->grid), n = f->per_scale / size;
@@ -272,7 +272,7 @@ static struct choice choose(const struct gb_grid_format * f, const float * x, co
     return c;
 }
 
-// Adds the weighted sums of x v and v v, with v a level times `factor`.
+// Adds the weighted sums of x v and v v, where v is a level times `factor`.
 static void add_sums(const struct gb_grid_format * f, const float * x, const float * w, const struct choice * c,
     float factor, float * wxv, float * wvv) {
     const int size = group_size(f->grid);
@@ -317,8 +317,8 @@ static uint8_t round_scale(const struct gb_grid_format * f, const float * x, con
 
 // ------------------------------------------------------------------------------------------------- a whole super-block
 
-// Splits off magnitudes and signs. If the format needs an even number of negative signs, the
-// element with the cheapest error keeps its sign as a negative magnitude.
+// Separates magnitudes and signs. If the format needs an even number of negative signs, the element
+// where that costs least keeps its sign as a negative magnitude.
 static void split_signs(bool even, float * x, const float * w, uint8_t * signs) {
     *signs = 0;
     int odd = 0, cheapest = 0;
@@ -362,8 +362,8 @@ static float choose_all(const struct gb_grid_format * f, const float * x, const 
     return error;
 }
 
-// The scales of sub-blocks, and rows, for one d. Returns the best d for these (d itself if there is
-// none).
+// The scales and rows of sub-blocks for one d. Returns the best d for these (d itself if there is
+// no other).
 static float choose_scales(const struct gb_grid_format * f, const float * x, const float * w, const float * scales,
     float d, struct gb_grid_block * g) {
     const float base = d * f->unit;
@@ -408,11 +408,11 @@ static void quantize_levels(const struct gb_grid_format * f, const float * x, co
     } else if (stored > 0) {
         const float better = choose_scales(f, x, w, scales, stored, g), rounded = store_d(better);
         g->d = gb_scale_is_inexact(better, rounded, GB_REFITTED) ? stored : rounded;
-        choose_all(f, x, w, g); // and the best rows for that
+        choose_all(f, x, w, g); // and the best rows for the new d
     }
 }
 
-// No row stands for zeros, but d = 0 does. Takes it if the found rows are no better.
+// No row represents zeros, but d = 0 does. Uses zeros if the found rows are no better.
 static void compare_with_zeros(const struct gb_grid_format * f, const float * x, const float * importance,
     struct gb_grid_block * g) {
     struct gb_super b;
@@ -428,7 +428,7 @@ static void compare_with_zeros(const struct gb_grid_format * f, const float * x,
     g->d = error <= zeros ? g->d : 0;
 }
 
-// Splits off signs if the format stores them, searches levels, and compares the result with zeros.
+// Separates signs if the format stores them, searches levels, and compares the result with zeros.
 void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance,
     struct gb_grid_block * g) {
     const float limit = 1e8f;  // more than any format can hold; its square is finite
@@ -438,7 +438,7 @@ void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const fl
         v[e] = x[e] == x[e] ? GB_MAX(GB_MIN(x[e], limit), -limit) : 0;
     }
     memcpy(values, v, sizeof(v));
-    // Without importance, signed formats with few levels weigh large values more. Otherwise
+    // Without importances, signed formats with few levels weigh large values more. Otherwise
     // products would be too small.
     gb_k_importance(v, importance, importance == NULL && f->per_offset == 0 ? 0.25f : 1, w);
     for (int e = 0; e < GB_SUPER && importance == NULL && f->grid->bits == 4; e++) {

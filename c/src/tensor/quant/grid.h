@@ -1,7 +1,7 @@
 // grid.h - the common part of the IQ formats: groups of 8 or 4 elements whose levels are a row of a codebook (a grid).
 //
 // Such a super-block has d, a small scale for each sub-block, and for each group the index of a
-// row, with signs or an offset (struct gb_grid_block). A format packs and unpacks these. grid.c
+// row, with signs or an offset (struct gb_grid_block). Each format packs and unpacks these. grid.c
 // expands and searches them.
 #ifndef GB_TENSOR_QUANT_GRID_H
 #define GB_TENSOR_QUANT_GRID_H
@@ -32,7 +32,7 @@ struct gb_grid_format {
     float unit;
     bool even_signs;  // an even number of 8 signs is negative, so seven are stored
     int per_offset;  // elements that share an offset: 8 or 32; 0: levels are magnitudes and have signs
-    float low, high; // trial scales make the largest magnitude of a sub-block low .. high times the largest level
+    float low, high; // trial scales make the largest magnitude of a sub-block low to high times the largest level
 };
 
 // An unpacked super-block: the result of read() and the argument of write().
@@ -52,7 +52,7 @@ void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block 
 void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance,
     struct gb_grid_block * g);
 
-// Reduces eight signs to the seven stored bits, and expands them.
+// gb_grid_sign_code reduces eight signs to the seven stored bits. gb_grid_signs expands them.
 static inline uint8_t gb_grid_sign_code(uint8_t signs) { return signs & 127; }
 
 // The eighth sign is the parity of the seven, so that an even number is negative.

@@ -4,7 +4,7 @@
 #include <float.h>
 #include <math.h>
 
-// A format that needs importances gets equal ones for a block without importances.
+// If a format needs importances, a block without importances gets equal ones.
 static void normalize_block(const struct gb_quant_format * f, const float * importance, float * out) {
     float largest = 0;
     for (int i = 0; i < f->elements; i++) {

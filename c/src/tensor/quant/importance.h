@@ -1,11 +1,11 @@
-// importance.h - importances in the form that formats use.
+// importance.h - normalizes importances for the formats.
 //
 // Only the ratios of importances within a block matter, because the sums of a fit are linear in
 // them. So every block gets its own power of two, which brings its largest importance into [1, 2).
 // An importance below 2^-32 counts as 2^-32. So sums of products and their squares stay within f32,
 // and an element of importance 0 still gets the nearest level. A block whose importances are all 0
-// is quantized without importances. An importance that is negative or NaN counts as 0, an infinite
-// one as the largest number.
+// is quantized without importances. A negative or NaN importance counts as 0, an infinite one as
+// the largest number.
 #ifndef GB_TENSOR_QUANT_IMPORTANCE_H
 #define GB_TENSOR_QUANT_IMPORTANCE_H
 

@@ -1,7 +1,8 @@
 // iq4.h - the common part of IQ4_NL and IQ4_XS: 16 levels that are closer together near 0, where most weights are.
 //
 // A nibble is an index into a fixed table of signed bytes. The boundaries between levels are halves
-// of integers. So a table over twice the quotient finds the nearest level in searches.
+// of integers. So a table with one entry for each integer part of twice the quotient finds the
+// nearest level in searches.
 #ifndef GB_TENSOR_QUANT_IQ4_H
 #define GB_TENSOR_QUANT_IQ4_H
 

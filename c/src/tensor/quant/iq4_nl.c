@@ -2,7 +2,7 @@
 #include "tensor/quant/iq4.h"
 #include "tensor/quant/legacy.h"
 
-// Without importance, larger numbers weigh more: sqrt(mean square + x^2).
+// Without importances, larger numbers weigh more: sqrt(mean square + x^2).
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     const float * given = w;
     float squares[GB_BLOCK];

@@ -3,7 +3,7 @@
 #include "tensor/quant/iq4.h"
 #include "tensor/quant/kquant.h"
 
-// scales: 0 .. 63, standing for -32 .. 31.
+// scales: 0 .. 63, which represent -32 .. 31.
 static void pack_scales(const uint8_t * scales, uint8_t * block) {
     memset(block + GB_AT(iq4_xs, scales_high), 0, GB_SIZE(iq4_xs, scales_high));
     memset(block + GB_AT(iq4_xs, scales_low), 0, GB_SIZE(iq4_xs, scales_low));
@@ -21,7 +21,7 @@ static void pack_levels(const uint8_t * levels, uint8_t * qs) {
     }
 }
 
-// The nearest levels for d and the stored scales. The level nearest to 0 for a scale of 0.
+// The nearest levels for d and the stored scales. For a scale of 0, the level nearest to 0.
 static void nearest_levels(const float * x, float d, const uint8_t * scales, uint8_t * levels) {
     for (int e = 0; e < GB_SUPER; e++) {
         const float scale = d * (float) (scales[e / 32] - 32);
@@ -29,7 +29,7 @@ static void nearest_levels(const float * x, float d, const uint8_t * scales, uin
     }
 }
 
-// Least squares for the levels and scales found.
+// The least-squares d for the given levels and scales.
 static float refit(const float * x, const float * w, float d, const uint8_t * scales, const uint8_t * levels) {
     float wxv = 0, wvv = 0;
     for (int e = 0; e < GB_SUPER; e++) {

@@ -3,11 +3,7 @@
 //
 // A super-block is integers and one or two floats (struct gb_super). A format defines how to unpack
 // and quantize it. Dequantizing and dot products follow from that. Products of a scale and a level
-// are exact in f32, so the order in which the factors of an element are multiplied makes no
-// difference.
-//
-// Levels of a super-block before packing are uint8_t[256].
-// Element e: half h = e / 128, group g = e % 128 / 32, l = e % 32; chunk c = e / 64.
+// are exact in f32, so the order of the factors of an element does not matter.
 #ifndef GB_TENSOR_QUANT_KQUANT_H
 #define GB_TENSOR_QUANT_KQUANT_H
 
@@ -53,7 +49,7 @@ static inline void gb_k_unpack2(const uint8_t * qs, int8_t * levels) {
 }
 
 // Four bits in qs[128]: byte 32 c + l. The low half is for the first 32 elements of a chunk, the
-// high half for the others.
+// high half for the last 32.
 static inline void gb_k_pack4(const uint8_t * levels, uint8_t * qs) {
     for (int c = 0; c < 4; c++) {
         for (int l = 0; l < 32; l++) {
@@ -159,7 +155,7 @@ static const struct gb_fit_search gb_k_importance_search = { -0.9f, 0.05f, 36, f
 // One super-block; importance: NULL or 256 weights.
 typedef void (*gb_k_quantize_t)(const float * x, const float * importance, uint8_t * block);
 
-// Quantizes super-blocks one after another. Row boundaries only restart the importance.
+// Quantizes super-blocks one after another. At a row boundary only the importances start again.
 static inline void gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
     size_t block_size, gb_k_quantize_t quantize, const float * importance) {
     for (int64_t r = 0; r < n_rows; r++) {

@@ -3,8 +3,8 @@
 //
 // A block is integers and one or two floats (struct gb_block). A format defines how to unpack and
 // quantize it. Dequantizing and dot products follow from that. Nibbles (qs): element j is in the
-// low half of byte j, element j + 16 in the high half. Fifth bits (qh): that of element i is bit i
-// of a little-endian word.
+// low half of byte j, element j + 16 in the high half. Fifth bits (qh): the fifth bit of element i
+// is bit i of a little-endian word.
 #ifndef GB_TENSOR_QUANT_LEGACY_H
 #define GB_TENSOR_QUANT_LEGACY_H
 
@@ -120,8 +120,8 @@ static inline float gb_quantize_bytes(const float * x, int8_t * q) {
     return d;
 }
 
-// Store the result for a block: d, and m if the format has one. If f16 cannot hold d, they choose
-// another d with its levels. `zero` is the level of 0.
+// gb_store_symmetric and gb_store_affine store the result for a block: d, and m if the format has
+// one. If f16 cannot hold d, they choose another d with its levels. `zero` is the level of 0.
 static_assert(GB_AT(q4_0, d) == 0 && GB_AT(q5_0, d) == 0, "where gb_store_symmetric writes");
 static_assert(GB_AT(q5_1, d) == GB_AT(q4_1, d) && GB_AT(q5_1, m) == GB_AT(q4_1, m), "where gb_store_affine writes");
 
@@ -152,8 +152,8 @@ static const struct gb_fit_search gb_legacy_search = { -0.9f, 0.05f, 36, false }
 // and levels for the histogram.
 typedef void (*gb_quantize_block_t)(const float * x, const float * w, uint8_t * block, uint8_t * levels);
 
-// Quantizes block by block. With importance the weights of a block depend on the mean square of its
-// row.
+// Quantizes block by block. With importances the weights of a block depend on the mean square of
+// its row.
 static inline void gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
     size_t block_size, gb_quantize_block_t quantize, const float * importance, int hist_shift, int64_t * hist) {
     uint8_t levels[GB_BLOCK];
@@ -192,9 +192,9 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
 }
 
 // Defines the constant of a format from its two block functions, `quantize_block` and `static void
-// unpack_block(const uint8_t * block, struct gb_block * b)`, which may leave m unset if it is
-// always 0. hist_shift: bits of a level that its histogram leaves out. limit_: see quant.h. The
-// formats without NaN here have the same limit for any block.
+// unpack_block(const uint8_t * block, struct gb_block * b)`. unpack_block may leave m unset if it
+// is always 0. hist_shift: bits of a level that its histogram leaves out. limit_: see quant.h.
+// Without NaN, the limit of these formats holds for any block.
 #define GB_BLOCK_FORMAT(stem, hist_shift, limit_, nan_)                                                                \
     static_assert(GB_PARTNER(stem) == GGML_TYPE_Q8_0 || GB_PARTNER(stem) == GGML_TYPE_Q8_1, "see gb_block_dot");       \
     enum { IS_AFFINE = GB_PARTNER(stem) == GGML_TYPE_Q8_1 };                                                           \

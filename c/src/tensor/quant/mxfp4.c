@@ -33,7 +33,7 @@ static uint8_t nearest(float x, float d) { // the first of equals; NaN: 0
     return best;
 }
 
-// Only the largest magnitude determines the exponent, as the specification says. There is no
+// The specification determines the exponent from the largest magnitude alone, so there is no
 // search.
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     (void) w;

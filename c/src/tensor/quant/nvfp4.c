@@ -54,7 +54,7 @@ static float error_of(const float * x, const float * w, float d) {
     return error;
 }
 
-// The best scale near the one that maps the largest magnitude to the largest value.
+// The best scale near the scale that maps the largest magnitude to the largest value.
 static uint8_t fit_scale(const float * x, const float * w) {
     const int start = code_below(fabsf(gb_fit_extreme(SUB, x)) / 12);
     int best = start;
@@ -69,7 +69,7 @@ static uint8_t fit_scale(const float * x, const float * w) {
     return (uint8_t) best;
 }
 
-// Sub-blocks are independent: each gets the best scale near that of its largest magnitude.
+// Sub-blocks are independent. Each gets the best scale near that of its largest magnitude.
 static void quantize_block(const float * x, const float * w, uint8_t * block) {
     for (int s = 0; s < N_SUB; s++, x += SUB) {
         uint8_t levels[SUB];
@@ -111,7 +111,7 @@ static void to_float(const void * x, float * y, int k) {
 
 GB_QUANT_ROWS(nvfp4)
 
-// With two blocks of Q8_0.
+// The dot product with two blocks of Q8_0.
 static void vec_dot(const int n, float * s, const void * x, const void * y) {
     const uint8_t *block = x, *q8 = y;
     float total = 0;

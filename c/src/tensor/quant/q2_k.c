@@ -7,8 +7,8 @@ struct fit { // scales and minima of sub-blocks: exact, and as integers times d 
     uint8_t sc[16], mn[16], levels[GB_SUPER];
 };
 
-// Fits scales and minima of sub-blocks to their step, weighted by the sums of their elements'
-// weights.
+// Fits scales and minima of sub-blocks to their common steps, weighted by the sums of their
+// elements' weights.
 static void fit_with_importance(const float * x, const float * w, struct fit * f) {
     float sums[16] = { 0 };
     for (int s = 0; s < 16; s++) {
@@ -64,7 +64,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     gb_k_pack2(f.levels, block + GB_AT(q2_k, qs));
 }
 
-// A byte of scales has the scale in its lower and the minimum in its upper half.
+// A byte of scales has the scale in its lower half and the minimum in its upper half.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     b->d = gb_load_f16(block + GB_AT(q2_k, d));
     b->dmin = gb_load_f16(block + GB_AT(q2_k, dmin));

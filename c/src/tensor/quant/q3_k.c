@@ -78,7 +78,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     gb_k_pack2(levels, block + GB_AT(q3_k, qs));
 }
 
-// Level 0 .. 3 by two bits, plus 4 if the third bit is set, minus 4.
+// The level is 0 .. 3 from two bits, plus 4 if the third bit is set, minus 4.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     b->d = gb_load_f16(block + GB_AT(q3_k, d));
     for (int s = 0; s < 16; s++) {

@@ -3,7 +3,7 @@
 
 static int nearest(float v) { return gb_fit_round(v, -16, 15); }
 
-// Without importance the element of largest magnitude becomes level 0, which stands for -16 d.
+// Without importances the element of largest magnitude becomes level 0, which represents -16 d.
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     float d;
     if (w) {

@@ -1,5 +1,5 @@
-// quant.h - a quantized format beyond the numbers of its row in formats.def: how to pack rows of
-// floats into blocks and unpack them.
+// quant.h - the functions of a quantized format, which pack rows of floats into blocks and unpack
+// them. formats.def has the numbers of each format.
 //
 //   formats.def, blocks.h     the numbers and the fields of each format, as a table and as constants
 //   <stem>.c                  the arithmetic of one format;  bits.h: fields at any address
@@ -9,8 +9,8 @@
 //   importance.c              importances in the form that formats use
 //   check.c, quantize.c       numbers that a format cannot hold; the public functions
 //
-// Each format is one constant of this struct, gb_quant_<stem>; types.c makes a table of them from formats.def. Rows are
-// whole blocks. A function that a format does not have is NULL.
+// Each format is one constant of this struct, gb_quant_<stem>. types.c makes a table of them from
+// formats.def. Rows are whole blocks. A function that a format does not have is NULL.
 #ifndef GB_TENSOR_QUANT_QUANT_H
 #define GB_TENSOR_QUANT_QUANT_H
 
@@ -25,7 +25,7 @@ enum gb_quant_nan {
     GB_NAN_NONE, // formats that have no NaN
     GB_NAN_F16,
     GB_NAN_F32,
-    GB_NAN_SPREAD, // an f16, four bits in each of four words of 16 bits, in the upper ones
+    GB_NAN_SPREAD, // an f16, split into the upper four bits of each of four words of 16 bits
 };
 
 #define GB_F16_MAX 65504.0f
@@ -41,16 +41,17 @@ struct gb_quant_format {
     enum ggml_type vec_dot_type; // of vec_dot's second operand
     int elements, bytes;
 
-    // Any block holds numbers up to `limit` in magnitude, a block with weights up to half of it.
-    // With `saturates` no block holds more. Otherwise larger numbers depend on the block (check.h).
+    // Any block holds numbers up to `limit` in magnitude, a block with weights up to half of it. If
+    // `saturates`, no block holds more. Otherwise larger numbers depend on the block (check.h).
     float limit;
     bool saturates;
     enum gb_quant_nan nan;
     int nan_at; // byte
 
-    // Quantizes n_rows rows of n_per_row floats. A number that the format cannot hold (NaN, infinities) spoils only its
-    // block, and check.h finds it afterwards. importance: NULL, or n_per_row importances as importance.h normalizes
-    // them, the same for every row. hist: NULL, or 16 counters that are incremented.
+    // Quantizes n_rows rows of n_per_row floats. A number that the format cannot hold (NaN,
+    // infinities) spoils only its block, and check.h finds it afterwards. importance: NULL, or
+    // n_per_row importances, normalized by importance.h and the same for every row. hist: NULL, or
+    // 16 counters that are incremented.
     void (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
         int64_t * hist);
 };

@@ -21,8 +21,8 @@ bool ggml_quantize_requires_imatrix(enum ggml_type type) {
     return format != NULL && format->use == GB_USE_IMPORTANCE;
 }
 
-// False, reported under the public function's name, unless the rows are whole blocks and their
-// bytes do not overflow.
+// False and reported for the public function, unless the rows are whole blocks and their bytes do
+// not overflow.
 static bool check_rows(const char * func, enum ggml_type type, const float * src, const void * dst, int64_t n_rows,
     int64_t n_per_row) {
     GB_FAIL_IF_RETURNING(src == NULL || dst == NULL, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL",
@@ -68,8 +68,8 @@ static void report_invalid(const struct rows * r, int64_t at) {
     }
 }
 
-// Handles 16-bit numbers that became infinite although the float is not, as on_invalid says.
-// Returns the first one if that is an error, else -1.
+// Applies on_invalid to 16-bit numbers that became infinite although the float is not. Returns the
+// first one if that is an error, else -1.
 static int64_t mend_halves(const struct rows * r, int64_t begin, int64_t end) {
     const uint16_t infinite = r->type == GGML_TYPE_F16 ? 0x7c00 : 0x7f80;
     for (int64_t i = begin; i < end; i++) {
@@ -106,7 +106,8 @@ static int64_t convert_rows(const struct rows * r) {
     return at;
 }
 
-// False after a failure. It is reported, except a number that the format cannot hold.
+// False after a failure. The failure is reported, unless it is a number that the format cannot
+// hold.
 static bool quantize_blocks(const struct rows * r, const struct gb_quant_format * format, int64_t * invalid) {
     if (r->importance == NULL || r->n_per_row == 0) {
         return gb_quantize_checked(format, r->src, r->dst, r->n_rows, r->n_per_row, NULL, r->hist, r->on_invalid,
@@ -144,7 +145,7 @@ static size_t quantize_rows(const struct rows * r, int64_t * invalid) {
     return (size_t) r->n_rows * ggml_row_size(r->type, r->n_per_row);
 }
 
-// The old entry points: n elements in rows of k, without importance.
+// The old entry points: n elements in rows of k, without importances.
 static size_t quantize_whole(const char * func, enum ggml_type type, const float * src, void * dst, int n, int k,
     int64_t * hist) {
     int64_t invalid;

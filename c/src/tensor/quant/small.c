@@ -1,5 +1,5 @@
 // small.c - chooses scales and levels together if scales have few possible values (small.h). Tries
-// every candidate with its own best levels, and takes the least squared error.
+// every candidate with its own best levels, and uses the candidate with the least squared error.
 #include "tensor/quant/small.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/fp16.h"
 #include "base/mem.h"
 
-// Rounds to nearest, then one step back if that exceeds the number.
+// Rounds to nearest, then steps back if the result exceeds the number.
 float gb_f16_inward(float v) {
     uint16_t h = gb_f32_to_f16(fabsf(v));
     h = (uint16_t) (h - (gb_f16_to_f32(h) > fabsf(v)));
@@ -32,7 +32,7 @@ static float choose_levels(int n, const float * x, const float * w, gb_nearest_t
     return error;
 }
 
-// On equal errors takes the number nearer to zero.
+// On equal errors uses the number nearer to zero.
 float gb_small_fit(int n, const float * x, const float * w, gb_nearest_t nearest, float d, float m, int8_t * levels) {
     const float inward = gb_f16_inward(d), outward = gb_f16_outward(d);
     const float error = choose_levels(n, x, w, nearest, inward, m, levels);
@@ -43,7 +43,7 @@ float gb_small_fit(int n, const float * x, const float * w, gb_nearest_t nearest
     return inward;
 }
 
-// The integers to try for a quotient: 0 and those on both sides of it.
+// The integers to try for a quotient: 0 and the integers on both sides of it.
 static int candidates(float quotient, int low, int high, int * out) {
     const float below = floorf(quotient);
     int n = 0;

@@ -1,11 +1,10 @@
-// small.h - blocks of values so small that f16 cannot hold their scale.
+// small.h - quantizes blocks of values so small that f16 cannot hold their scale.
 //
 // The smallest step of f16 is 2^-24. Rounding a scale of a few such steps has a large relative
-// error, or gives zero. The levels that were chosen for the exact scale then stand for wrong
+// error, or gives zero. The levels that were chosen for the exact scale then represent wrong
 // values. In that case (gb_scale_is_inexact) a format chooses scales that f16 holds, and levels for
-// them, by the least squared error. The error is never larger than that of zeros.
-//
-// Blocks with larger scales never come here.
+// them, by the least squared error. The error is never larger than that of zeros. Blocks with
+// larger scales do not use these functions.
 #ifndef GB_TENSOR_QUANT_SMALL_H
 #define GB_TENSOR_QUANT_SMALL_H
 
@@ -25,8 +24,8 @@ enum { GB_REFITTED = 8 };
 // The level nearest to a quotient, as its value.
 typedef int (*gb_nearest_t)(float v);
 
-// x ~ d level + m for n values and a given m. w: weights, or NULL. Returns the better one of the
-// f16 numbers on both sides of d, with its levels.
+// x ~ d level + m for n values and a given m. w: weights, or NULL. Returns the better of the f16
+// numbers on both sides of d, with its levels.
 float gb_small_fit(int n, const float * x, const float * w, gb_nearest_t nearest, float d, float m, int8_t * levels);
 
 // A super-block: x ~ d scale[s] level - dmin min[s] in sub-blocks of `size`. Scales are between

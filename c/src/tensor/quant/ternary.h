@@ -28,8 +28,8 @@ static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
 // The level nearest to a quotient, for small.h.
 static inline int gb_ternary_nearest(float v) { return gb_fit_round(v, -1, 1); }
 
-// The levels and the stored d. Numbers of half of d become d or zero, so a slightly larger d
-// matters.
+// The levels and the stored d. Numbers of half of d become d or zero, so even a slightly larger d
+// changes the result.
 static inline float gb_ternary_quantize(const float * x, uint8_t * levels) {
     const float d = gb_ternary_levels(x, levels);
     if (!gb_scale_is_inexact(d, gb_f16_to_f32(gb_f32_to_f16(d)), 127)) {

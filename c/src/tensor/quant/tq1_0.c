@@ -1,8 +1,8 @@
 // tq1_0.c - 256 elements in 54 bytes: 52 bytes of base-3 digits, f16 d; y = d (digit - 1).
 //
 // A byte holds five digits (the last four bytes: four) as a fixed-point fraction: the number
-// 0.digits in base 3, times 256, rounded up. Multiplied by 3 its overflow is the first digit.
-// Neighbouring digits of a byte belong to elements that are a group's stride apart.
+// 0.digits in base 3, times 256, rounded up. If it is multiplied by 3, its overflow is the first
+// digit. Neighbouring digits of a byte belong to elements that are a group's stride apart.
 #include "tensor/quant/ternary.h"
 
 static const struct group {
@@ -28,8 +28,8 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     }
 }
 
-// Each step takes the first digit off: it is the whole part of three times the fraction. The rest
-// continues.
+// Each step removes the first digit, which is the integer part of three times the fraction. The
+// fractional part continues.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     for (const struct group * g = groups; g < groups + N_GROUPS; g++) {
         for (int i = 0; i < g->bytes; i++) {

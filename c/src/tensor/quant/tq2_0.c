@@ -2,7 +2,7 @@
 // in a file.
 #include "tensor/quant/ternary.h"
 
-// Quantizing never writes level 3. A file may have it, and it then stands for 2 d.
+// Quantizing never writes level 3. If a file has it, it represents 2 d.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     uint8_t levels[GB_SUPER];

@@ -4,9 +4,9 @@ Every C function that fails leaves a status and a message for the calling thread
 exception of that status. All exceptions are a :class:`GgmlError` and also the built-in exception that a Python
 programmer would expect (``ValueError``, ``MemoryError``, ...).
 
-An exception of a function that C calls cannot pass through C. :func:`keep_exception` keeps it on its thread, with the
-text that C gets as its message. :func:`raise_last` finds that text in the message of the failure, and raises the
-exception itself.
+An exception of a Python function that C calls cannot pass through C. :func:`keep_exception` keeps it for its thread and
+gives C a text as the message. If :func:`raise_last` finds that text in the message of a failure, it raises the kept
+exception.
 """
 
 from __future__ import annotations

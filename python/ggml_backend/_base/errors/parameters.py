@@ -51,8 +51,7 @@ def _plain_number(value: Any) -> Any:
 
 
 def parameter_error(error: Exception, args: Sequence[Any]) -> str:
-    """What cffi says of an argument that C cannot take, without its terms; with its name, as the public function that
-    was called has it."""
+    """The message of cffi for an argument that C cannot take, in the words of the public function that was called."""
     text = str(error)
     if isinstance(error, TypeError):
         whole = text == "an integer is required"
@@ -66,7 +65,7 @@ def parameter_error(error: Exception, args: Sequence[Any]) -> str:
 
 
 def _argument_name(value: object) -> str:
-    """What the parameter is called that was given this value: of the function of :mod:`.ops` that is being called."""
+    """The name of the parameter with this value, in the function of :mod:`.ops` that is being called."""
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code

@@ -304,10 +304,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive(int),
         default=5,
         metavar="N",
-        help="rounds that measure the limits and the case alternately; the median is shown (5)",
+        help="rounds that measure the limits and the case alternately; the median is shown (default: 5)",
     )
     parser.add_argument(
-        "--seconds", type=_positive(float), default=0.05, metavar="S", help="shortest time of a round (0.05)"
+        "--seconds", type=_positive(float), default=0.05, metavar="S", help="shortest time of a round (default: 0.05)"
     )
     parser.add_argument(
         "--cpu",
@@ -317,7 +317,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="tiny sizes and short rounds: a test of the command; the figures mean little",
+        help="tiny sizes and short rounds, to test the command; the figures mean little",
     )
     parser.add_argument(
         "--explain",

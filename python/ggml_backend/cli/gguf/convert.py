@@ -29,19 +29,19 @@ EXAMPLE = "MODEL.safetensors MODEL.gguf --type f16"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs", nargs="+", metavar="input",
-        help="the safetensors files to read; of a model in several files their index (model.safetensors.index.json) or"
-        " their folder",
+        help="the safetensors files to read; for a model in several files, their index (model.safetensors.index.json)"
+        " or their folder",
     )  # fmt: skip
     parser.add_argument("output", help="the GGUF file to write")
     parser.add_argument(
-        "--arch", default="unknown", help="what the key general.architecture says (default: %(default)s)"
+        "--arch", default="unknown", help="value of the key general.architecture (default: %(default)s)"
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="another key of the file; the value is JSON, or text",
+        help="adds a key; the value is JSON or text",
     )
     parser.add_argument("--skip", action="append", default=[], metavar="PATTERN", help="leave these tensors out")
     add_conversion_arguments(parser)

@@ -18,7 +18,7 @@ EXAMPLE = "MODEL.gguf OTHER.gguf"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", help="a GGUF file")
-    parser.add_argument("second", help="another one")
+    parser.add_argument("second", help="another GGUF file")
 
 
 def run(options: argparse.Namespace) -> int:

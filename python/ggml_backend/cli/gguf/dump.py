@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=20,
         default=0,
         metavar="N",
-        help="show values too; all values of tensors with up to N of them (20)",
+        help="show values too: all of a tensor with at most N values, the ends of others (default: 20)",
     )
     add_part_argument(parser)
 

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="the GGUF file to read")
     parser.add_argument("output", help="the GGUF file to write")
     parser.add_argument(
-        "pairs", nargs="+", metavar="OLD=NEW", help="names of tensors; one * in both stands for the same text"
+        "pairs", nargs="+", metavar="OLD=NEW", help="old and new name of a tensor; a * in both stands for the same text"
     )
 
 

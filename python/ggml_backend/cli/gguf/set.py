@@ -20,7 +20,9 @@ EXAMPLE = 'MODEL.gguf OTHER.gguf general.name="My model" tokenizer.ggml.add_bos_
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="the GGUF file to read")
     parser.add_argument("output", help="the GGUF file to write")
-    parser.add_argument("pairs", nargs="*", metavar="KEY=VALUE", help="the value is JSON, or text; the type stays")
+    parser.add_argument(
+        "pairs", nargs="*", metavar="KEY=VALUE", help="a key and its new value, as JSON or text; a key keeps its type"
+    )
     parser.add_argument("--remove", action="append", default=[], metavar="KEY", help="leave a key out")
 
 

@@ -13,7 +13,7 @@ from ..._base.errors import UnsupportedError
 from ...dtypes import dtypes
 from ..gguf.elements import Values
 
-__all__ = ["FAMILIES", "Family", "family_of", "translated"]
+__all__ = ["FAMILIES", "Family", "family_of", "gguf_name", "translated"]
 
 Array = np.ndarray[Any, Any]
 
@@ -116,7 +116,7 @@ def family_of(config: Mapping[str, Any]) -> Family:
     return found
 
 
-def _name(family: Family, name: str) -> tuple[str, int | None] | None:
+def gguf_name(family: Family, name: str) -> tuple[str, int | None] | None:
     """The name in a GGUF file, and the number of the expert. None if the tensor is left out."""
     plain = _OUTER.sub("", name)
     if any(re.fullmatch(pattern, plain) for pattern in family.optional):
@@ -140,7 +140,7 @@ def translated(family: Family, config: Mapping[str, Any], values: Mapping[str, V
     """All tensors under their new names. Experts of one matrix become one tensor."""
     experts: dict[str, dict[int, Values]] = {}
     for name, value in values.items():
-        found = _name(family, name)
+        found = gguf_name(family, name)
         if found is None:
             continue
         target, expert = found

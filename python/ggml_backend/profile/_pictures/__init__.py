@@ -31,11 +31,11 @@ One set of colours (``palette``)
     kinds, and dark text is legible on them, in the light theme and in the dark theme. Bytes and
     lifetimes have one scale of five shades.
 
-Modules: ``data`` the data model; ``about`` texts of titles; ``labels`` widths of texts; ``palette``
-colours; ``draw`` SVG of positions and texts; ``maps`` and ``lanes`` the charts; ``svg`` files and
-notebooks; ``page`` with ``page.html``, and its tables, ``lists``; ``table`` CSV; ``text``
-terminals; ``plans`` pictures of a plan; ``traces`` pictures of a record; ``chrome`` records for
-other viewers. They only read.
+Modules. They only read.
+    ``plans`` and ``traces`` make the data of a picture (``data``, ``about``) from a plan or a record.
+    ``maps`` and ``lanes`` draw charts with ``draw``, ``labels`` and ``palette``. ``svg`` writes files
+    and notebooks, ``page`` and ``lists`` the page, ``table`` CSV, ``text`` terminals, ``chrome``
+    records for other viewers.
 """
 
 from __future__ import annotations

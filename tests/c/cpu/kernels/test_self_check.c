@@ -64,7 +64,7 @@ static void a_wrong_kernel_is_reported(void) {
     CHECK(!gb_self_check(&made));
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED,
         "level made up: silu(1) is 0.6667, must be 0.731059: this library was compiled "
-        "with options that change arithmetic, as -ffast-math");
+        "with options that change arithmetic, like -ffast-math");
     k = good;
     k.relu_f32 = without_nan;
     CHECK(!gb_self_check(&made));

@@ -576,7 +576,7 @@ static void refused(void) {
     check_refused(ggml_cpy(ctx, a, tensor(GGML_TYPE_Q8_0, DENSE, 64, 64, 1, 1)), "f32, f16 and bf16 only");
     check_refused(ggml_add(ctx, a, fill_int(tensor(GGML_TYPE_I32, DENSE, 64, 64, 1, 1), 0, 1)), "source 1 must be");
     check_refused(reading(ggml_add(ctx, a, f), 0, apart), "source 0 cannot be dequantized");
-    check_refused(ggml_mul(ctx, a, f), "quantized tensors are not for this operator");
+    check_refused(ggml_mul(ctx, a, f), "the operator does not accept quantized tensors");
     struct ggml_tensor * weighted = operand(GGML_TYPE_IQ2_XXS, DENSE, 256, 2, 1,
         1); // cannot be made without an importance matrix
     struct ggml_tensor * g = random_tensor(GGML_TYPE_F32, DENSE, 256, 2, 1, 1);

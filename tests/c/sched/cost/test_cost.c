@@ -418,7 +418,7 @@ static void equals_are_filled_in_turn(void) {
         const enum ggml_status status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
         struct ggml_backend_sched_prediction got = { 0 };
         if (round == 2) {
-            CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "no placement that was found needs less");
+            CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "no placement found needs less");
             CHECK_INT(status, GGML_STATUS_ALLOC_FAILED);
         } else {
             CHECK_INT(status, GGML_STATUS_SUCCESS);

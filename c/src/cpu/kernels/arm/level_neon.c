@@ -1,5 +1,5 @@
-// level_neon.c - the level for arm64, where Advanced SIMD with fused multiply-add is part of the base architecture: no
-// flags.
+// level_neon.c - the level for arm64. Advanced SIMD with fused multiply-add is part of the base
+// architecture, so the level needs no flags.
 #include "vec_neon.h"
 
 #define LEVEL_KERNELS gb_kernels_neon

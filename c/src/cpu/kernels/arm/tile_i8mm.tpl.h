@@ -1,12 +1,13 @@
 // tile_i8mm.tpl.h - the sums of a tile of byte products with arm64's products of matrices of bytes (i8mm).
 //
-// One instruction multiplies two columns of weights by two rows of activations, eight terms of each: 32 products, twice
-// as many as a dot product of bytes. Its operands hold eight terms of one row after eight of the next, while panels of
-// weights hold four terms of all columns, then the next four: two steps are zipped together. A result holds 2 x 2 sums,
-// column by column; at the end they are sorted into rows.
+// One instruction multiplies two columns of weights by two rows of activations, eight terms of
+// each: 32 products, twice as many as a dot product of bytes. An operand holds eight terms of one
+// row, then eight of the next row. Panels of weights hold four terms of all columns, then the next
+// four, so two steps are zipped together. A result holds 2 x 2 sums, column by column. At the end
+// they are sorted into rows.
 
-// As in int8.tpl.h. `steps`, of four terms each, are even; a last single row is multiplied together with what stands
-// behind it in the panel.
+// As in int8.tpl.h. `steps`, of four terms each, are even. A single last row is multiplied together
+// with the row after it in the panel.
 static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w,
     const float * start, vi sum[V_BYTES_MR][V_BYTES_NV]) {
     const int pairs = (mr + 1) / 2;

@@ -1,5 +1,5 @@
-// vec_neon.h - the vector operations of the templates on arm64's Advanced SIMD: four lanes. vec_scalar.h says what they
-// mean.
+// vec_neon.h - the vector operations of the templates on arm64's Advanced SIMD: four lanes.
+// vec_scalar.h explains them.
 #ifndef GB_CPU_KERNELS_VEC_H
 #define GB_CPU_KERNELS_VEC_H
 
@@ -68,7 +68,7 @@ static inline vf v_div(vf a, vf b) { return vdivq_f32(a, b); }
 static inline vf v_sqrt(vf a) { return vsqrtq_f32(a); }
 static inline vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 static inline vf v_fnma(vf a, vf b, vf c) { return vfmsq_f32(c, a, b); }
-static inline vf v_min(vf a, vf b) { return v_sel(v_lt(a, b), a, b); } // vminq would return a NaN of either side
+static inline vf v_min(vf a, vf b) { return v_sel(v_lt(a, b), a, b); } // vminq would return a NaN of either operand
 static inline vf v_max(vf a, vf b) { return v_sel(v_gt(a, b), a, b); }
 static inline vf v_abs(vf a) { return vabsq_f32(a); }
 static inline vf v_neg(vf a) { return vnegq_f32(a); }

@@ -11,9 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GB_UNPACK_MAX 4096 // terms that an unpack kernel takes at a time
-#define GB_PACK_COLUMNS_MAX 512 // terms that pack_columns_q8 takes at a time
-#define GB_DOT_Q8_ROWS 4 // rows that dot_q8 takes at a time
+#define GB_UNPACK_MAX 4096 // terms that an unpack kernel takes per call
+#define GB_PACK_COLUMNS_MAX 512 // terms that pack_columns_q8 takes per call
+#define GB_DOT_Q8_ROWS 4 // rows that dot_q8 takes per call
 #define GB_Q8_0_ROWS_MAX 16 // maximum rows of dots_q8_0 at all levels
 
 // The kinds of unpacked weights: flags.
@@ -29,7 +29,7 @@ enum {
 // Unpacks k <= GB_UNPACK_MAX terms of a column to levels u, and d and m of each group
 typedef void gb_kernel_unpack(int64_t k, uint8_t * u, float * d, float * m, const void * x);
 
-// Rounds a row of k activations to bytes: a separate row, or one of the rows of a panel.
+// Rounds a row of k activations to bytes: a separate row, or a row of a panel.
 struct gb_quantize_q8 {
     int64_t k;
     int kind; // of the weights in the same product
@@ -43,8 +43,8 @@ struct gb_quantize_q8 {
 
 typedef void gb_kernel_quantize_q8(const struct gb_quantize_q8 * p);
 
-// Packs n columns of weights of a type (enum ggml_type), of k <= GB_PACK_COLUMNS_MAX terms, into a panel. False, with y
-// unchanged, if unpacking and then packing is as fast
+// Packs n columns of weights of a type (enum ggml_type), of k <= GB_PACK_COLUMNS_MAX terms, into a
+// panel. False, with y unchanged, if unpacking followed by packing is as fast
 typedef bool gb_kernel_pack_columns_q8(int type, int64_t k, bool centered, int n, float * y, const void * const * x);
 
 // Converts a panel of bytes (int8.tpl.h) of k terms to a panel for gemm_tile_bf16 with as many columns: d u + m,
@@ -75,8 +75,9 @@ struct gb_dot_q8 {
 
 typedef void gb_kernel_dot_q8(const struct gb_dot_q8 * p);
 
-// n columns of Q8_0, read in place, times nx <= GB_Q8_0_ROWS_MAX rows: y[j * ldy + i] for row j, column i. A result
-// depends on k alone. At levels without it (q8_0_rows is 0) it does nothing and returns false.
+// n columns of Q8_0, read in place, times nx <= GB_Q8_0_ROWS_MAX rows: y[j * ldy + i] for row j,
+// column i. A result depends on k alone. At levels without this kernel (q8_0_rows is 0) it does
+// nothing and returns false.
 struct gb_dots_q8_0 {
     int64_t k, n;
     int nx;

@@ -23,9 +23,9 @@ typedef void gb_kernel_transpose_32(int64_t rows, int64_t columns, uint32_t * y,
 typedef void gb_kernel_transpose_16(int64_t rows, int64_t columns, uint16_t * y, size_t nb_y, const uint16_t * x,
     size_t nb_x);
 
-// y[i] = x[i], with stores that bypass the caches if the processor has them, for results that are larger than the
-// caches. n floats from `next` on are prefetched. They need not exist. Other threads may read y only after a call with
-// `last`, which may have n = 0.
+// y[i] = x[i], with stores that bypass the caches if the processor has them, for results larger
+// than the caches. Prefetches n floats from `next` on, which need not exist. Other threads may read
+// y only after a call with `last`, which may have n = 0.
 typedef void gb_kernel_stream(int64_t n, float * y, const float * x, const float * next, bool last);
 
 #endif // GB_CPU_KERNELS_CONTRACTS_CONVERT_H

@@ -1,8 +1,9 @@
 // convolution.h - contracts of the kernels that compute convolutions.
 //
-// The caller copies the input into a slab: zero-padded planes in which the values under one kernel element, for all
-// output positions, lie one behind the other. So each term of a sum is a constant distance, an offset, from its output
-// position. Floats are aligned to their type and no more. Outputs overlap no inputs.
+// The caller copies the input into a slab: zero-padded planes in which the values under one kernel
+// element, for consecutive output positions, are contiguous. So each term of a sum is at a constant
+// distance, an offset, from its output position. Floats need only the alignment of their type.
+// Outputs overlap no inputs.
 #ifndef GB_CPU_KERNELS_CONTRACTS_CONVOLUTION_H
 #define GB_CPU_KERNELS_CONTRACTS_CONVOLUTION_H
 
@@ -10,11 +11,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Kernels read whole vectors of x: up to this many floats behind the last one that is used. Their values do not matter.
+// Kernels read whole vectors of x: up to this many floats after the last one that is used. Their
+// values do not matter.
 #define GB_CONV_SLACK 64
 
-// A tile of results: c[m][n] = the sum over k of a[m][k] x[offsets[k] + n], for mr rows (output channels) and nr
-// columns (positions). Each result is one chain of products in the order of k, whatever mr and nr are.
+// A tile of results: c[m][n] = the sum over k of a[m][k] x[offsets[k] + n], for mr rows (output
+// channels) and nr columns (positions). Each result is one chain of products in the order of k, for
+// any mr and nr.
 struct gb_conv_tile {
     int64_t k;       // terms
     const float * a; // row 0 of the weights
@@ -38,7 +41,7 @@ struct gb_conv_rows {
     float * y;
     int64_t ldy;
     int64_t rows, n;
-    int square; // s: k is s s, and offsets[k + s] is offsets[k] + pitch; 0: offsets can be anything
+    int square; // s: k is s s, and offsets[k + s] is offsets[k] + pitch; 0: any offsets
 };
 
 typedef void gb_kernel_conv_rows(const struct gb_conv_rows * p);

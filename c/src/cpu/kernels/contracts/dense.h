@@ -20,11 +20,13 @@
 #define GB_ROWS_X_NARROW 2 // rows_x of levels with few registers
 #define GB_ROWS_W 4 // columns that rows_columns_* take, at every level
 
-// A tile of a matrix product: c[m][n] = or += the sum over k of a[k][m] b[k][n], for mr rows by nr columns.
+// A tile of a matrix product: c[m][n] = or += the sum over k of a[k][m] b[k][n], for mr rows by nr
+// columns.
 //
-// a is a k-major panel with the rows of the level's tile, or (gemm_tile_f32 only) mr rows that are read in place. b is
-// a panel with the columns of the tile. Panels are padded with zeros. Only mr x nr results are stored. Each result is
-// one chain of products in the order of k. It does not depend on mr, nr and lda.
+// a is a k-major panel with the rows of the level's tile, or (gemm_tile_f32 only) mr rows read in
+// place. b is a panel with the columns of the tile. Panels are padded with zeros. Only mr x nr
+// results are stored. Each result is one chain of products in the order of k. It does not depend on
+// mr, nr and lda.
 struct gb_tile {
     int64_t k;       // terms; of gemm_tile_bf16 pairs of them
     const float * a; // k * gemm_mr floats of a panel, or row 0
@@ -39,17 +41,20 @@ struct gb_tile {
     int ahead_lines;
 };
 
-// gemm_tile_bf16 takes pairs of bfloat16, each in the bits of a float. With the instruction (has_bf16_dots), subnormal
-// numbers count as 0, and processors differ in whether they round between the products of a pair.
+// gemm_tile_bf16 takes pairs of bfloat16, each in the bits of a float. With the instruction
+// (has_bf16_dots), subnormal numbers count as 0, and processors differ in whether they round
+// between the products of a pair.
+//
 // Its tile is bf16_mr by bf16_nr. A panel of a interleaves bf16_step pairs of each row, in the
 // order [k / bf16_step][bf16_mr][bf16_step]. k is a multiple of bf16_step. A panel of b is k-major
 // as for floats. A thread calls enter_tiles before its first call and leave_tiles after the last.
-// It calls only kernels between them, because some processors prepare registers.
+// Between them it calls only kernels, because some processors prepare registers.
 typedef void gb_kernel_tile(const struct gb_tile * t);
 
-// Rounds k floats of a row for a panel of pairs to the nearest bfloat16. Subnormal floats may become 0. `together`
-// values, a multiple of 32 or all, are contiguous. The next ones begin `stride` values after the first.
-// With `limited`, values that bytes cannot represent (GB_LARGEST_ACTIVATION) become NaN.
+// Rounds k floats of a row for a panel of pairs to the nearest bfloat16. Subnormal floats may
+// become 0. `together` values, a multiple of 32 or all, are contiguous. The next group begins
+// `stride` values after the first. With `limited`, values that bytes cannot represent
+// (GB_LARGEST_ACTIVATION) become NaN.
 struct gb_round_bf16 {
     int64_t k, together, stride;
     bool limited;
@@ -62,12 +67,12 @@ typedef void gb_kernel_round_bf16(const struct gb_round_bf16 * p);
 // Packs rows x[0 .. rows), of k elements each, into a panel: y[j * width + i] = x[i][j], and 0 for rows <= i < width
 typedef void gb_kernel_pack(int64_t k, int rows, int width, float * y, const void * const * x);
 
-// y[i] = w[i] . x for nw <= dots_w columns w[i] of k elements; fastest for dots_w. The kernel prefetches
-// `ahead` bytes behind the weights.
+// y[i] = w[i] . x for nw <= dots_w columns w[i] of k elements; fastest for dots_w. Prefetches
+// `ahead` bytes after the weights.
 typedef void gb_kernel_dots(int64_t k, int nw, float * y, const void * const * w, const float * x, size_t ahead);
 
-// A few rows times a few columns of weights, both read in place: y[j * ldy + i] = or += w_i . x_j. A result depends on
-// k alone, not on the other rows and columns.
+// A few rows times a few columns of weights, both read in place: y[j * ldy + i] = or += w_i . x_j.
+// A result depends on k alone, not on the other rows and columns.
 struct gb_rows_columns {
     int64_t k;
     int nw, nx;      // columns, at most GB_ROWS_W; rows, at most rows_x
@@ -78,8 +83,7 @@ struct gb_rows_columns {
     float * y;
     int64_t ldy;
     bool accumulate;
-    const char * const *
-        next; // GB_ROWS_W columns that are prefetched, as many bytes of each as of a column of w; NULL: none
+    const char * const * next; // GB_ROWS_W columns to prefetch, as many bytes of each as a column of w has; NULL: none
 };
 
 typedef void gb_kernel_rows_columns(const struct gb_rows_columns * p);

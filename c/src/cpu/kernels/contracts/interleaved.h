@@ -1,13 +1,14 @@
-// interleaved.h - contracts of the kernels that multiply few rows with quantized columns, sixteen groups of terms at a
-// time, each group in its own lane (x86/interleaved.tpl.h).
+// interleaved.h - contracts of the kernels that multiply few rows with quantized columns. They
+// process sixteen groups of terms in parallel, each group in its own lane (x86/interleaved.tpl.h).
 //
-// A unit is sixteen groups: words, and two floats for each group. Groups after the last whole unit are the tail.
-// Columns that are unpacked before consist of whole units. A row has its whole units, then a unit for each part of its
-// tail, which repeats the part.
+// A unit is sixteen groups: words, and two floats for each group. Groups after the last whole unit
+// are the tail. Columns that are unpacked before consist of whole units. A row has its whole units,
+// then a unit for each part of its tail, which repeats the part.
 //
-// Sums are vectors of GB_INTERLEAVED_LANES floats: acc[4 i + j] belongs to column i and row j. A result depends on k
-// and the format alone. It does not depend on what is computed with it, nor on whether columns were unpacked before.
-// Levels without these kernels (gb_kernels.interleaved is false) do nothing and return false.
+// Sums are vectors of GB_INTERLEAVED_LANES floats: acc[4 i + j] belongs to column i and row j. A
+// result depends on k and the format alone. It does not depend on the other rows and columns of the
+// call, nor on whether columns were unpacked before. Levels without these kernels
+// (gb_kernels.interleaved is false) do nothing and return false.
 #ifndef GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H
 #define GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H
 
@@ -15,16 +16,16 @@
 #include <stdint.h>
 
 #define GB_INTERLEAVED_LANES 16 // groups of a unit
-#define GB_INTERLEAVED_X 4 // rows that kernels take at a time
-#define GB_INTERLEAVED_W 2 // columns that interleaved_dots takes at a time
-#define GB_INTERLEAVED_W_READY 3 // columns that interleaved_tile takes at a time
+#define GB_INTERLEAVED_X 4 // rows that kernels take per call
+#define GB_INTERLEAVED_W 2 // columns that interleaved_dots takes per call
+#define GB_INTERLEAVED_W_READY 3 // columns that interleaved_tile takes per call
 
-// Terms and bytes of a unit; halves: of kind GB_BYTES_HALVES
+// Terms and bytes of a unit; halves: true for kind GB_BYTES_HALVES
 #define GB_INTERLEAVED_UNIT_TERMS(halves) (GB_INTERLEAVED_LANES * ((halves) ? 16 : 32))
 #define GB_INTERLEAVED_UNIT_SIZE(halves) (GB_INTERLEAVED_UNIT_TERMS(halves) + 2 * 4 * GB_INTERLEAVED_LANES)
 
-// The groups of a tail with padding: one or two powers of two, the sizes of its parts, the largest first. Padding costs
-// less than a third part.
+// The groups of a tail with padding: one or two powers of two, the sizes of its parts, the largest
+// first. Padding costs less than a third part.
 static inline int gb_interleaved_padded_groups(int groups) {
     while ((groups & (groups - 1) & ((groups & (groups - 1)) - 1)) != 0) { // three bits
         groups += groups & -groups;
@@ -39,15 +40,17 @@ static inline int64_t gb_interleaved_row_units(int64_t k, bool halves) {
     return k / terms + (padded != 0) + ((padded & (padded - 1)) != 0);
 }
 
-// Rounds a row of k activations, a multiple of 32, to bytes and interleaves it. zero: the format's level for 0 if all
-// groups have the same level, else 0.
+// Rounds a row of k activations, a multiple of 32, to bytes and interleaves it. zero: the format's
+// level for 0 if it is the same in all groups, else 0.
 typedef void gb_kernel_interleave_row(int64_t k, int kind, int zero, void * y, const float * x);
 
-// Unpacks and interleaves whole units of a column of weights. type: enum ggml_type. False: the format cannot.
+// Unpacks and interleaves whole units of a column of weights. type: enum ggml_type. False: not
+// available for this format.
 typedef bool gb_kernel_interleave_column(int type, int64_t k, void * y, const void * w);
 
-// Whole units of nw <= GB_INTERLEAVED_W columns, unpacked on the way, times nx <= GB_INTERLEAVED_X rows. The kernel may
-// write the sums of both columns, and all four of a column. False: the format cannot.
+// Whole units of nw <= GB_INTERLEAVED_W columns, which the kernel unpacks, times nx <=
+// GB_INTERLEAVED_X rows. The kernel may write the sums of both columns, and all four of a column.
+// False: not available for this format.
 struct gb_interleaved_dots {
     int type; // enum ggml_type of the columns
     int64_t k; // whole units; 0 sets the sums to 0 unless `accumulate`
@@ -55,19 +58,20 @@ struct gb_interleaved_dots {
     float * acc;
     const void * const * columns;
     const void * const * rows; // by interleave_row
-    const void * const * next; // for each column: as many bytes as it has are prefetched from here
+    const void * const * next; // for each column: where to prefetch as many bytes as it has
     bool accumulate;
 };
 
 typedef bool gb_kernel_interleaved_dots(const struct gb_interleaved_dots * p);
 
-// The tails of n columns, nb_w bytes apart, times nx rows: y[j][i] for column i and row j. False: the format cannot.
+// The tails of n columns, nb_w bytes apart, times nx rows: y[j][i] for column i and row j. False:
+// not available for this format.
 struct gb_interleaved_tails {
     int type; // enum ggml_type of the columns
     int64_t k; // terms of a tail, less than a unit
     int n, nx;
     const void * w; // the tail of column 0
-    size_t nb_w, ahead; // the kernel prefetches the data that lies `ahead` bytes behind
+    size_t nb_w, ahead; // the kernel prefetches data `ahead` bytes later
     const void * const * rows; // the first unit of each row's tail
     float * const * y;
     bool add; // to y
@@ -75,13 +79,13 @@ struct gb_interleaved_tails {
 
 typedef bool gb_kernel_interleaved_tails(const struct gb_interleaved_tails * p);
 
-// y[i] = column i times one row, for n columns that are nb_w bytes apart: the bits of interleaved_dots,
-// interleaved_tails and interleaved_sums. False: the format cannot.
+// y[i] = column i times one row, for n columns that are nb_w bytes apart, with the bits of
+// interleaved_dots, interleaved_tails and interleaved_sums. False: not available for this format.
 struct gb_interleaved_row_dots {
     int type; // enum ggml_type of the columns
     int64_t k, n;
     const void * w;
-    size_t nb_w, ahead; // the kernel prefetches the data that lies `ahead` bytes behind
+    size_t nb_w, ahead; // the kernel prefetches data `ahead` bytes later
     const void * x; // by interleave_row
     float * y;
 };

@@ -1,8 +1,9 @@
 // recurrent.h - contracts of the kernels of recurrent layers and of gates.
 //
-// A block of a state is s[n][GB_LANES]: element j of GB_LANES rows of the state side by side, one row per lane. The
-// rows do not depend on each other, so a block stays in the nearest cache for all tokens, and sums over j need no sums
-// over lanes. Pointers are aligned to floats. Outputs do not overlap inputs, except where one says so.
+// A block of a state is s[n][GB_LANES]: element j of GB_LANES rows of the state side by side, one
+// row per lane. The rows do not depend on each other, so a block stays in the nearest cache for all
+// tokens, and sums over j need no sums over lanes. Pointers are aligned to floats. Outputs do not
+// overlap inputs unless a contract allows it.
 #ifndef GB_CPU_KERNELS_CONTRACTS_RECURRENT_H
 #define GB_CPU_KERNELS_CONTRACTS_RECURRENT_H
 
@@ -27,7 +28,8 @@ typedef void gb_kernel_lanes_step(int64_t n, float * y, float * s, const struct 
 typedef void gb_kernel_lanes_scan(int64_t n, float * y, float * s, const float * w, bool each, const float * k,
     const float * u, const float * r);
 
-// A row of the state by itself: d[j] = w_j s[j] + k[j] u; returns the sum of r[j] d[j]. d may be s. w_j as above.
+// One row of the state: d[j] = w_j s[j] + k[j] u; returns the sum of r[j] d[j]. d may be s. w_j as
+// above.
 typedef float gb_kernel_state_row(int64_t n, float * d, const float * s, float w, const float * wv, const float * k,
     float u, const float * r);
 

@@ -13,7 +13,7 @@ typedef void gb_kernel_norm_apply(int64_t n, float * y, const float * x, float m
 // y[i] = x[i] scale + mask[i], rounded as mad_f32 does; mask: NULL for none
 typedef void gb_kernel_scale_mask(int64_t n, float * y, const float * x, float scale, const float * mask);
 
-// The least argument whose exponential is no denormal number
+// The smallest argument whose exponential is not subnormal
 #define GB_EXP_LEAST (-0x1.5d589ep+6f)
 
 // y[i] = exp(x[i] - max), or 0 if x[i] - max < least. least >= GB_EXP_LEAST. Returns their sum, in
@@ -32,10 +32,11 @@ typedef void gb_kernel_soft_max_row(int64_t n, float * y, const float * x, float
 // c[i], s[i] = cosine, sine of angle[i], within 1 ulp for angles below 2^20
 typedef void gb_kernel_sincos(int64_t n, float * c, float * s, const double * angle);
 
-// Rotates pairs of elements; c and s are the cosine and sine of the angles.
-// rope_halves_f32: 2 n elements; the pairs are elements i and i + n.
-// rope_pairs_f32: n elements, n even; the pairs are elements i and i + 1 for even i. c and s have n entries. s[i] is
-// negated for even i.
+// Rotates pairs of elements. c and s are the cosine and sine of the angles.
+//
+// rope_halves_f32: 2 n elements; the pairs are elements i and i + n. rope_pairs_f32: n elements, n
+// even; the pairs are elements i and i + 1 for even i. c and s have n entries. s[i] is negated for
+// even i.
 typedef void gb_kernel_rope(int64_t n, float * y, const float * x, const float * c, const float * s);
 
 #endif // GB_CPU_KERNELS_CONTRACTS_ROWS_H

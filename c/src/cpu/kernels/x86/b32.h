@@ -1,4 +1,4 @@
-// b32.h - the vectors of 32 bytes of b32.tpl.h, with AVX2.
+// b32.h - the vectors of 32 bytes of b32.tpl.h on AVX2.
 
 typedef __m256i b32;
 static inline b32 b32_load(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
@@ -17,7 +17,7 @@ static inline b32 b32_nibbles(const void * p) {
 static inline b32 b32_lookup(b32 index, const uint8_t * table) { // of 16
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) table)), index);
 }
-static inline b32 b32_bits(const void * p, int byte) { // `byte` where a bit of the 32 at p is set
+static inline b32 b32_bits(const void * p, int byte) { // `byte` where one of the 32 bits at p is set
     uint32_t bits;
     memcpy(&bits, p, sizeof(bits));
     const b32 spread = _mm256_shuffle_epi8(_mm256_set1_epi32((int32_t) bits),

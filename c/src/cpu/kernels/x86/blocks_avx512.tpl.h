@@ -1,23 +1,25 @@
-// blocks_avx512.tpl.h - rows of floats to blocks of Q8_0 and Q4_0 on AVX-512, for blocks.tpl.h.
+// blocks_avx512.tpl.h - converts rows of floats to blocks of Q8_0 and Q4_0 on AVX-512, for
+// blocks.tpl.h.
 
 static inline bool has_nan_(__m512 a, __m512 b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
 
-static inline float extreme_(const float * x, __m512 a, __m512 b) { // the first of largest magnitude; no NaN among them
+static inline float extreme_(const float * x, __m512 a, __m512 b) { // the first of largest magnitude; none is NaN
     const vf p = v_abs(a), q = v_abs(b), largest = v_set(v_largest(v_max(p, q)));
     const __mmask32 at = (__mmask32) v_eq(p, largest) | (__mmask32) v_eq(q, largest) << 16;
     const float value = x[__builtin_ctz(at)];
-    return value != 0 ? value : 0.0f; // zeros of either sign
+    return value != 0 ? value : 0.0f; // +0 for a zero of either sign
 }
 
-// To the nearest, halves away from zero, of |x id| below 128. Cutting off after adding the largest float below 1/2 does
-// it: that lifts exactly k + 1/2 to k + 1 (rounded: the rest is half a unit at most, and the tie at 1/2 goes to 1), and
-// nothing less, since the float before k + 1/2 is a whole unit away.
+// Rounds |x id| below 128 to nearest, halves away from zero: adds the largest float below 1/2, then
+// truncates. That lifts k + 1/2 exactly to k + 1. (The sum is rounded: the remainder is at most
+// half a unit, and the tie at 1/2 goes to 1.) It lifts no smaller number to k + 1, because the
+// float before k + 1/2 is a whole unit away.
 static inline __m128i byte_levels_(__m512 x, __m512 id) {
     const vf v = v_mul(x, id);
     return _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v_add(v, v_copysign(v_set(0x1.fffffep-2f), v))));
 }
 
-static inline vi nibble_levels_(__m512 x, __m512 id) { // the sum apart from the product: two roundings
+static inline vi nibble_levels_(__m512 x, __m512 id) { // the sum is separate from the product: two roundings
     const vf v = v_add(v_mul(x, id), v_set(8.5f));
     return _mm512_cvttps_epi32(v_min(v, v_set(15.0f))); // v is above 0
 }

@@ -1,6 +1,8 @@
-// dots_q8_0_avx2.tpl.h - what dots_q8_0.tpl.h needs, on AVX2: a group of 32 terms in a vector.
+// dots_q8_0_avx2.tpl.h - the body of dots_q8_0.tpl.h for AVX2, with a group of 32 terms in a
+// vector.
 //
-// Bytes of weights are signed, and what multiplies them wants one side unsigned: both signs go to the row.
+// Bytes of weights are signed, but the multiplication needs one unsigned operand. So the signs of
+// the weights are moved to the row.
 
 #define DQ_ROWS 8
 #define DQ_X 1

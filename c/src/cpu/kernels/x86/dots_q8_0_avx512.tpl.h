@@ -1,10 +1,11 @@
-// dots_q8_0_avx512.tpl.h - what dots_q8_0.tpl.h needs, on AVX-512: two groups of 32 terms in a vector.
+// dots_q8_0_avx512.tpl.h - the body of dots_q8_0.tpl.h for AVX-512, with two groups of 32 terms in
+// a vector.
 //
-// Bytes of weights are signed, and what multiplies them wants one side unsigned: 128 is added to the weights, and what
-// that adds to the sum is taken off its start.
+// Bytes of weights are signed, but the multiplication needs one unsigned operand. So 128 is added
+// to the weights, and the sum starts with the negative of what that adds.
 
 #if HAVE_VNNI
-#    define DQ_ROWS 16 // are worth it: for more, or without the instruction, columns are better unpacked once
+#    define DQ_ROWS 16 // rows for which it pays; for more, or without the instruction, unpacking columns once is better
 #else
 #    define DQ_ROWS 4
 #endif
@@ -23,7 +24,7 @@ static ALWAYS_INLINE vi dq_row_(const int8_t * q, int groups) {
     return groups == 1 ? _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *) (const void *) q))
                        : _mm512_loadu_si512(q);
 }
-static ALWAYS_INLINE vf dq_spread_(const float * d, int groups) { // of one group each over half the lanes
+static ALWAYS_INLINE vf dq_spread_(const float * d, int groups) { // d of one group in each half of the lanes
     const __m512 two = _mm512_maskz_loadu_ps((__mmask16) (groups == 1 ? 1 : 3), d);
     return _mm512_permutexvar_ps(_mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0), two);
 }

@@ -1,16 +1,17 @@
-// grids_vbmi.tpl.h - grids.tpl.h with AVX-512 and VBMI: a super-block's rows are looked up together, in tables that
-// are read as vectors.
+// grids_vbmi.tpl.h - grids.tpl.h with AVX-512 and VBMI. A super-block's rows are looked up
+// together, in tables that are read as vectors.
 //
-// Two vectors hold 64 words of a table, from which one instruction chooses 32 by their numbers; masks choose between
-// parts. A shift of eight fields of a word at once spreads a row over bytes. Nothing is stored in parts and loaded
-// whole, since such a load waits for its stores.
+// Two vectors hold 64 words of a table, from which one instruction chooses 32 by their numbers.
+// Masks choose between parts of the table. One shift of eight fields of a word spreads a row over
+// bytes. No data is stored in parts and loaded as a whole, because such a load waits for its
+// stores.
 
 struct grid_rows {
     __m512i row[2]; // row numbers
     uint64_t flags[4];
 };
 
-// n rows, a multiple of 256.
+// table: n rows, a multiple of 256.
 static ALWAYS_INLINE __m512i look_up_rows_(const uint16_t * table, int n, __m512i index) {
     const __mmask32 b6 = _mm512_test_epi16_mask(index, _mm512_set1_epi16(64)),
                     b7 = _mm512_test_epi16_mask(index, _mm512_set1_epi16(128));
@@ -34,7 +35,7 @@ static ALWAYS_INLINE __m512i look_up_rows_(const uint16_t * table, int n, __m512
     return rows;
 }
 
-// 64 levels from their codes, with more bits above.
+// Stores 64 levels for their codes. Bits above a code are ignored.
 static ALWAYS_INLINE void store_levels_(uint8_t * u, __m512i spread, __m512i levels, int mask, uint64_t flags) {
     const __m512i codes = _mm512_and_si512(spread, _mm512_set1_epi8((char) mask));
     const __m512i index = _mm512_mask_add_epi8(codes, flags, codes, _mm512_set1_epi8(GRID_FLAG));
@@ -49,7 +50,7 @@ static ALWAYS_INLINE __m128i quarter_(__m512i a, int i) {
 static ALWAYS_INLINE void expand_rows_(uint8_t * u, int bits, const uint16_t * table, int n, const uint8_t * levels,
     const struct grid_rows * g) {
     const __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) levels));
-    const __m512i twos = _mm512_set1_epi64(0x0e0c0a0806040200); // the bits that each byte begins with
+    const __m512i twos = _mm512_set1_epi64(0x0e0c0a0806040200); // the first bit of each byte
     const __m512i fours = _mm512_set1_epi64(0x2c2824200c080400);
     __m512i rows[2];
     UNROLL
@@ -70,7 +71,7 @@ static ALWAYS_INLINE void expand_rows_(uint8_t * u, int bits, const uint16_t * t
     }
 }
 
-// Seven signs in each byte: the uppermost becomes such that an even number is set.
+// Expands seven signs in each byte: sets the highest bit so that an even number of bits is set.
 static ALWAYS_INLINE void set_even_signs_(struct grid_rows * g, __m256i signs) {
     const __m256i odd = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128,
         0, -128, -128, 0));
@@ -102,8 +103,8 @@ static ALWAYS_INLINE __m512i rows_of_bytes_(const uint8_t * p) {
     return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *) p));
 }
 
-// In each word of 64 bits, to bits 8 .. 15 of its four words of 16: what begins `step` bits further each time, and is
-// in the mask.
+// For each word of 64 bits, moves to bits 8 .. 15 of its four words of 16 bits the bits in `mask`
+// that begin `step` bits further each time.
 static ALWAYS_INLINE __m512i upper_bits_(__m512i words, int step, int mask) {
     const int64_t starts = (int64_t) step << 24 | (int64_t) (2 * step) << 40 | (int64_t) (3 * step) << 56;
     return _mm512_and_si512(_mm512_multishift_epi64_epi8(_mm512_set1_epi64(starts), words),
@@ -113,7 +114,7 @@ static ALWAYS_INLINE __m512i upper_bits_(__m512i words, int step, int mask) {
 static ALWAYS_INLINE void read_iq2_xxs_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
     static const uint8_t from[32] = { 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27, 32, 33, 34, 35, 40, 41,
         42, 43, 48, 49, 50, 51, 56, 57, 58, 59 };
-    // in each 64 bits: four row numbers, four times 7 signs, a scale
+    // each 64 bits have four row numbers, four times 7 signs, and a scale
     const __m512i words = _mm512_loadu_si512(block + GB_AT(iq2_xxs, qs));
     const __m512i bytes =
         _mm512_permutexvar_epi8(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) from)), words);
@@ -141,7 +142,7 @@ static ALWAYS_INLINE void read_iq2_s_(struct grid_rows * g, const uint8_t * bloc
 }
 
 static ALWAYS_INLINE void read_iq3_xxs_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
-    // four times 7 signs, a scale
+    // four times 7 signs, and a scale
     const __m256i words = _mm256_loadu_si256((const __m256i *) (block + GB_AT(iq3_xxs, bits)));
     const __m512i signs = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x150e0700), _mm512_cvtepu32_epi64(words));
     g->row[0] = rows_of_bytes_(block + GB_AT(iq3_xxs, qs));
@@ -154,7 +155,7 @@ static ALWAYS_INLINE void read_iq3_s_(struct grid_rows * g, const uint8_t * bloc
     const uint64_t ninth = grid_u64_(block + GB_AT(iq3_s, qh));
     const __m512i low = rows_of_bytes_(block + GB_AT(iq3_s, qs)), high = rows_of_bytes_(block + GB_AT(iq3_s, qs) + 32),
                   bit = _mm512_set1_epi16(256);
-    // of eight bytes, the last of the block, the upper half
+    // the upper half of the last eight bytes of the block
     static_assert(GB_AT(iq3_s, scales) + 4 == GB_BYTES(iq3_s), "the load ends with the block");
     const __m128i scales = scale_nibbles_(_mm_loadl_epi64((const __m128i *) (block + GB_AT(iq3_s, scales) - 4)));
     g->row[0] = _mm512_mask_add_epi16(low, (__mmask32) ninth, low, bit);
@@ -165,7 +166,7 @@ static ALWAYS_INLINE void read_iq3_s_(struct grid_rows * g, const uint8_t * bloc
 }
 
 static ALWAYS_INLINE void read_iq1_s_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
-    // four times 3 bits of a row number, a scale, the offset's sign
+    // four times 3 bits of a row number, a scale, and the offset's sign
     const __m128i bits = _mm_loadu_si128((const __m128i *) (block + GB_AT(iq1_s, qh)));
     const __m256i wide = _mm256_cvtepi16_epi32(bits);
     g->row[0] =

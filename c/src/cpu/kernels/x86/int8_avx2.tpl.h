@@ -1,4 +1,4 @@
-// int8_avx2.tpl.h - int8.tpl.h on AVX2: scales over lanes.
+// int8_avx2.tpl.h - int8.tpl.h on AVX2: spreads scales over lanes.
 
 static ALWAYS_INLINE vf spread_(const float * d, int lanes) {
     if (lanes == 8) {

@@ -1,7 +1,7 @@
-// int8_avx512.tpl.h - int8.tpl.h on AVX-512: activations to bytes four groups at a time, and sixteen groups of a column
-// times a few rows.
+// int8_avx512.tpl.h - int8.tpl.h on AVX-512: rounds activations to bytes four groups at a time, and
+// multiplies sixteen groups of a column by a few rows.
 
-// The largest of the sixteen lanes of four vectors.
+// The largest of the sixteen lanes, for each of four vectors.
 static ALWAYS_INLINE __m128i largest_of_four_(const __m512i v[4]) {
     const __m512i a = _mm512_max_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
     const __m512i b = _mm512_max_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
@@ -10,7 +10,8 @@ static ALWAYS_INLINE __m128i largest_of_four_(const __m512i v[4]) {
     return _mm_max_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
 }
 
-// Four groups of 32, `step` bytes apart in q: the same values, with the reductions of all four at once.
+// Rounds four groups of 32, `step` bytes apart in q. The values equal those of quantize_32_, but
+// the four reductions are done together.
 static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], int32_t sums[8], const float * x) {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     __m512i larger[4];
@@ -31,7 +32,7 @@ static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], in
         UNROLL
         for (int g = 2 * h; g < 2 * h + 2; g++) {
             const __m512 scale = _mm512_permutexvar_ps(_mm512_set1_epi32(g), inverse);
-            // of infinity and NaN the lowest byte is 0
+            // for infinity and NaN the lowest byte is 0
             const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(v_load(x + 32 * g), scale));
             const __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(v_load(x + 32 * g + 16), scale));
             two[g % 2] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(low)),
@@ -41,7 +42,8 @@ static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], in
         four[h] =
             vi_dot4(vi_set(0), _mm512_set1_epi8(1), _mm512_inserti64x4(_mm512_castsi256_si512(two[0]), two[1], 1));
     }
-    // Each half of a group is now four lanes: those of the first two groups and of the last two are added side by side.
+    // Each half of a group is now four lanes. Those of the first two groups and of the last two
+    // groups are added side by side.
     __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi32(four[0], four[1]), _mm512_unpackhi_epi32(four[0], four[1]));
     all = _mm512_add_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
     _mm256_storeu_si256((__m256i *) sums,
@@ -58,7 +60,7 @@ static ALWAYS_INLINE vf spread_(const float * d, int lanes) {
         _mm512_castps128_ps512(_mm_loadu_ps(d)));
 }
 
-// Sixteen groups: their scales are a vector, from which each vector of terms gets its own by a permutation.
+// Sixteen groups: their scales are one vector. A permutation gives each vector of terms its scales.
 static ALWAYS_INLINE void dot_groups_(int n, bool halves, bool wide, const uint8_t * u, const float * d, int64_t i,
     const int8_t * const * q, const float * const * dx, vf acc[GB_DOT_Q8_ROWS][2]) {
     const vi ramp = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

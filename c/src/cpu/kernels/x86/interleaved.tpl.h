@@ -1,29 +1,33 @@
-// interleaved.tpl.h - multiplies few rows of activations with quantized columns, sixteen groups of terms at a time.
+// interleaved.tpl.h - multiplies few rows of activations with quantized columns, sixteen groups of
+// terms in parallel.
 //
-// A unit is 16 consecutive groups: 512 terms, or 256 if groups have 16 terms ("halves"). Each group has a lane. A unit
-// is 8 (4) vectors of words and two vectors of floats. Vector j holds word j, four bytes, of each group. Byte products
-// add up in the lane of their group. One multiplication and one FMA then add all sixteen groups to a vector of float
-// sums. So no data moves between lanes.
+// A unit is 16 consecutive groups: 512 terms, or 256 if groups have 16 terms ("halves"). Each group
+// has a lane. A unit is 8 (4) vectors of words and two vectors of floats. Vector j holds word j,
+// four bytes, of each group. Byte products are added in the lane of their group. One multiplication
+// and one FMA then add all sixteen groups to a vector of float sums. So no data moves between
+// lanes.
 //
-// interleave_row brings rows of activations into this order once: words, scales D, and S or the centered sums of
-// int8.tpl.h. Columns are brought into it while they are multiplied: registers take the blocks of a format, order them
-// and unpack them. So the bits move in the form that they have in memory. Formats without such a function
-// (interleaved_formats.tpl.h) are unpacked by their kernel (unpack.tpl.h) and ordered then.
+// interleave_row converts rows of activations to this order once: words, scales D, and S or the
+// centered sums of int8.tpl.h. Columns are converted while they are multiplied: registers take the
+// blocks of a format, order them and unpack them. So data moves in the packed form that it has in
+// memory. Formats without such a function (interleaved_formats.tpl.h) are unpacked by their kernel
+// (unpack.tpl.h) and ordered then.
 //
-// The tail of a column is the groups after its last whole unit. It is cut into one or two parts of 16, 8, 4, 2 or 1
-// groups, of which the last may be padded. The same part of several columns fills a unit, so a tail costs about what
-// its terms cost. Rows hold each part of their tail as a unit that repeats it. The lanes of a part are added
-// separately, and their sum is added to the sum of the whole units.
+// The tail of a column is the groups after its last whole unit. It is cut into one or two parts of
+// 16, 8, 4, 2 or 1 groups, of which the last may be padded. The same part of several columns fills
+// a unit, so the cost of a tail is about proportional to its terms. Rows hold each part of their
+// tail as a unit that repeats it. The lanes of a part are added separately, and their sum is added
+// to the sum of the whole units.
 //
-// The order of a sum does not depend on which rows and columns are computed together. It also does not depend on
-// whether columns are unpacked while they are multiplied (interleaved_dots) or before (interleave_column,
-// interleaved_tile).
+// The order of a sum does not depend on the rows and columns that are computed together. It also
+// does not depend on whether columns are unpacked while they are multiplied (interleaved_dots) or
+// before (interleave_column, interleaved_tile).
 
 #define INTERLEAVED_ROWS GB_INTERLEAVED_X
 #define INTERLEAVED_DIRECT GB_INTERLEAVED_W
 #define INTERLEAVED_COLUMNS GB_INTERLEAVED_W_READY
-#define INTERLEAVED_K GB_UNPACK_MAX // terms that are unpacked at a time
-#define TAIL_COLUMNS V_N // columns whose tails are copied at a time: a unit has parts of up to sixteen columns
+#define INTERLEAVED_K GB_UNPACK_MAX // terms that are unpacked together
+#define TAIL_COLUMNS V_N // columns whose tails are copied together: a unit has parts of up to sixteen columns
 static_assert(V_N == GB_INTERLEAVED_LANES, "a vector has a lane for each group of a unit");
 
 #include "interleaved_formats.tpl.h"
@@ -131,7 +135,7 @@ static ALWAYS_INLINE void interleave_unpacked_(bool halves, const struct unpacke
     for (int i = 0; i < words; i++) {
         s->u[i] = words_(a->u + index * INTERLEAVED_TERMS(halves) + 64 * i);
     }
-    turn_groups_(halves, s->u);
+    transpose_groups_(halves, s->u);
     s->d = v_load(a->d + 16 * index);
     s->m = v_load(a->m + 16 * index);
 }
@@ -142,7 +146,8 @@ struct dots_task { // of interleaved_dots
     bool accumulate;
 };
 
-// Sixteen groups of consecutive blocks, unpacked: interleave_<stem>_ if the format has it, else by unpack_<stem>.
+// Unpacks sixteen groups of consecutive blocks by interleave_<stem>_ if the format has it, else by
+// unpack_<stem>.
 #define UNIT_BY_KERNEL(stem, halves)                                                            \
     static ALWAYS_INLINE void interleave_##stem##_(const uint8_t * p, struct interleaved * s) { \
         struct unpacked a;                                                                      \
@@ -150,7 +155,8 @@ struct dots_task { // of interleaved_dots
         interleave_unpacked_(halves, &a, 0, s);                                                 \
     }
 
-// Whole units of a format: dot products with rows, and columns that are unpacked before.
+// Defines functions for whole units of a format: dot products with rows, and unpacking columns
+// before.
 #define INTERLEAVED_OF(stem, halves, zero, block, size)                                                         \
     static ALWAYS_INLINE void interleaved_dots_##stem##_(int nw, int nx, int64_t k, float * sums,               \
         const struct dots_task * t) {                                                                           \
@@ -228,18 +234,18 @@ struct dots_task { // of interleaved_dots
 // ----------------------------------------------------------------------------------------------------------- the tails
 
 struct tails {
-    int n, groups, padded; // columns; groups of a tail, and those of its parts
+    int n, groups, padded; // columns; groups of a tail, and of its padded parts
     const uint8_t * w; // tail of column 0
     size_t nb_w, ahead;
     const char * x[INTERLEAVED_ROWS]; // tails of the rows
     float * y[INTERLEAVED_ROWS];
-    int rows; // that are stored: three rows are computed as four
+    int rows; // rows to store: three rows are computed as four
     bool add;
 };
 
-// Copies `valid` bytes of each of n columns, `bytes` apart, and sets the bytes between them to 0. Up to 63 bytes behind
-// the last column are written too. The bytes behind a part are not read, because they may be behind the buffer, or
-// written by another thread.
+// Copies `valid` bytes of each of n columns, `bytes` apart, and sets the bytes between them to 0.
+// Writes up to 63 bytes after the last column, too. Does not read the bytes after a part, because
+// they may be outside the buffer, or another thread may write them.
 static ALWAYS_INLINE void gather_tails_(uint8_t * y, size_t bytes, const uint8_t * w, size_t valid, size_t nb_w, int n,
     size_t ahead) {
     const size_t last = (valid - 1) / 64 * 64;
@@ -317,7 +323,8 @@ static ALWAYS_INLINE void store_tails_(int nx, const struct tails * t, const vf 
         }                                                                                                       \
     }
 
-// A call for many columns keeps the constants of a format in registers, and adds the lanes of four sums at a time.
+// One call for many columns keeps the constants of a format in registers, and adds the lanes of
+// four sums together.
 #define INTERLEAVED_ROW(stem, halves)                                                                        \
     static void interleaved_row_dots_##stem##_(const struct gb_interleaved_row_dots * p) {                   \
         _Alignas(64) float sums[4 * V_N];                                                                    \
@@ -378,7 +385,7 @@ static ALWAYS_INLINE void store_tails_(int nx, const struct tails * t, const vf 
 #undef INTERLEAVED_ONCE
 #undef INTERLEAVED_UNPACKED
 
-// Sixteen groups of quantized activations, with their scales and sums, as a unit.
+// Stores sixteen groups of quantized activations, with their scales and sums, as a unit.
 static ALWAYS_INLINE void store_row_unit_(bool halves, const int8_t * q, float ends[2][16], char * y) {
     const int words = halves ? 4 : 8;
     vi u[8];
@@ -386,7 +393,7 @@ static ALWAYS_INLINE void store_row_unit_(bool halves, const int8_t * q, float e
     for (int w = 0; w < 8; w++) {
         u[w] = w < words ? words_(q + 64 * w) : vi_set(0);
     }
-    turn_groups_(halves, u);
+    transpose_groups_(halves, u);
     UNROLL
     for (int w = 0; w < words; w++) {
         _mm512_storeu_si512(y + 64 * w, u[w]);
@@ -433,8 +440,8 @@ static void interleave_row(int64_t k, int kind, int zero, void * y, const float 
     }
 }
 
-// Three rows are computed as four, with one of them twice, and one column with several rows as two. Separate versions
-// would not pay.
+// Three rows are computed as four, one of them twice. One column with several rows is computed as
+// two. Separate versions would not pay.
 static bool interleaved_dots(const struct gb_interleaved_dots * p) {
     struct dots_task t = { .accumulate = p->accumulate };
     const int nw = p->nw, nx = p->nx;

@@ -1,8 +1,9 @@
-// interleaved_formats.tpl.h - one function a format: sixteen groups, as they are stored, to a unit in registers
-// (interleaved.tpl.h, which includes this for 512-bit vectors with VNNI and VBMI).
+// interleaved_formats.tpl.h - one function for each format, which converts sixteen groups from
+// their stored form to a unit in registers. interleaved.tpl.h includes this file for 512-bit
+// vectors with VNNI and VBMI.
 //
-// Nothing is computed byte by byte: loads of 64 bytes, permutations that put the words of each group into its lane,
-// then masks and shifts.
+// The functions load 64 bytes at a time, permute the words of each group into its lane, then mask
+// and shift.
 
 #define EACH_16(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
 #define BY_LANE(f) ((vi) (__v16si) { EACH_16(f) })
@@ -15,7 +16,7 @@
 
 struct interleaved {
     vi u[8];
-    vf d, m; // m: unless all groups have the same level for zero
+    vf d, m; // m: not set if all groups have the same level for zero
 };
 
 static ALWAYS_INLINE vi words_(const void * p) { return _mm512_loadu_si512(p); }
@@ -34,8 +35,8 @@ static ALWAYS_INLINE vi two_(const void * a, const void * b) {
         _mm256_loadu_si256((const __m256i *) b), 1);
 }
 
-// Four vectors of four quarters each: quarter i of all of them becomes vector i.
-static ALWAYS_INLINE void turn_quarters_(vi a[4]) {
+// Transposes four vectors of four quarters each: quarter i of all of them becomes vector i.
+static ALWAYS_INLINE void transpose_quarters_(vi a[4]) {
     const vi u0 = _mm512_shuffle_i32x4(a[0], a[1], 0x88), u1 = _mm512_shuffle_i32x4(a[0], a[1], 0xdd);
     const vi u2 = _mm512_shuffle_i32x4(a[2], a[3], 0x88), u3 = _mm512_shuffle_i32x4(a[2], a[3], 0xdd);
     a[0] = _mm512_shuffle_i32x4(u0, u2, 0x88);
@@ -44,22 +45,23 @@ static ALWAYS_INLINE void turn_quarters_(vi a[4]) {
     a[3] = _mm512_shuffle_i32x4(u1, u3, 0xdd);
 }
 
-// The first two quarters of four vectors.
-static ALWAYS_INLINE void turn_two_quarters_(vi a[4]) {
+// The same for the first two quarters of four vectors.
+static ALWAYS_INLINE void transpose_two_quarters_(vi a[4]) {
     const vi u0 = _mm512_shuffle_i32x4(a[0], a[1], 0x44), u2 = _mm512_shuffle_i32x4(a[2], a[3], 0x44);
     a[0] = _mm512_shuffle_i32x4(u0, u2, 0x88);
     a[1] = _mm512_shuffle_i32x4(u0, u2, 0xdd);
 }
 
-// Sixteen groups as they follow each other: of 16 bytes, four to a vector, or of 32, two to a vector.
-static ALWAYS_INLINE void turn_groups_(bool halves, vi u[8]) {
+// Transposes sixteen consecutive groups: of 16 bytes, four to a vector, or of 32 bytes, two to a
+// vector.
+static ALWAYS_INLINE void transpose_groups_(bool halves, vi u[8]) {
     if (halves) {
         const vi index = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         UNROLL
         for (int i = 0; i < 4; i++) {
             u[i] = _mm512_permutexvar_epi32(index, u[i]);
         }
-        turn_quarters_(u);
+        transpose_quarters_(u);
         return;
     }
     const vi low = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
@@ -69,8 +71,8 @@ static ALWAYS_INLINE void turn_groups_(bool halves, vi u[8]) {
         a[i] = _mm512_permutex2var_epi32(u[2 * i], low, u[2 * i + 1]);
         b[i] = _mm512_permutex2var_epi32(u[2 * i], _mm512_add_epi32(low, _mm512_set1_epi32(4)), u[2 * i + 1]);
     }
-    turn_quarters_(a);
-    turn_quarters_(b);
+    transpose_quarters_(a);
+    transpose_quarters_(b);
     UNROLL
     for (int i = 0; i < 4; i++) {
         u[i] = a[i];
@@ -80,13 +82,13 @@ static ALWAYS_INLINE void turn_groups_(bool halves, vi u[8]) {
 
 // -------------------------------------------------------------------------------------------------------- blocks of 32
 
-// Four blocks are taken at a time. Byte i of the wanted field is in word i / 16 of block i / 4 % 4.
-// It lies at byte `n` of the four blocks, or, behind the first 64 bytes, in a second load that ends
-// with the four blocks.
+// Four blocks are loaded together. Byte i of the requested field is in word i / 16 of block i / 4 %
+// 4. It is byte `n` of the four blocks. If it is not among the first 64 bytes, it is in a second
+// load that ends with the four blocks.
 #define IN_FOUR(n, size) ((n) < 64 ? (n) : 64 + (n) - (4 * (size) - 64))
 #define LEVELS_AT(i, stem) \
     (char) IN_FOUR(GB_BYTES(stem) * ((i) / 4 % 4) + GB_AT(stem, qs) + (i) / 16 * 4 + (i) % 4, GB_BYTES(stem))
-// the fifth bits, then the word at the start: d, in q5_1 d and m
+// the fifth bits, then the word at the start of the block: d, in q5_1 d and m
 #define HEAD_AT(i, stem)                                                                                     \
     (char) IN_FOUR(GB_BYTES(stem) * ((i) / 4 % 4) + ((i) < 16 ? GB_AT(stem, qh) : GB_AT(stem, d)) + (i) % 4, \
         GB_BYTES(stem))
@@ -102,7 +104,7 @@ static const char words_at_[5][64] = { { EACH_64(AT_Q4_0) }, { EACH_64(AT_Q5_0) 
     { EACH_64(AT_Q4_1) }, { EACH_64(AT_Q5_1) } };
 static const char heads_at_[2][64] = { { EACH_64(HEAD_Q5_0) }, { EACH_64(HEAD_Q5_1) } };
 
-// What is below counts on these places.
+// The functions below rely on these offsets.
 static_assert(GB_BYTES(iq4_nl) == GB_BYTES(q4_0) && GB_AT(iq4_nl, d) == GB_AT(q4_0, d) &&
                   GB_AT(iq4_nl, qs) == GB_AT(q4_0, qs),
     "the blocks of IQ4_NL are those of Q4_0");
@@ -118,7 +120,7 @@ static ALWAYS_INLINE vi of_four_(const uint8_t * p, int size, vi index) {
     return _mm512_permutex2var_epi8(words_(p), index, words_(p + 4 * size - 64));
 }
 
-// The bytes of sixteen blocks that are at `at` in four of them.
+// Collects the bytes of sixteen blocks that have the places `at` in groups of four blocks.
 static ALWAYS_INLINE void of_sixteen_(const uint8_t * p, int size, const char * at, vi a[4]) {
     const vi index = words_(at);
     UNROLL
@@ -127,10 +129,10 @@ static ALWAYS_INLINE void of_sixteen_(const uint8_t * p, int size, const char * 
     }
 }
 
-// The bytes with the nibbles: vector j has word j of the blocks.
+// The bytes with the nibbles. Vector j has word j of the blocks.
 static ALWAYS_INLINE void nibble_bytes_(const uint8_t * p, int size, const char * at, vi a[4]) {
     of_sixteen_(p, size, at, a);
-    turn_quarters_(a);
+    transpose_quarters_(a);
 }
 
 static ALWAYS_INLINE void put_nibbles_in_(vi u[8], const vi a[4]) {
@@ -141,7 +143,8 @@ static ALWAYS_INLINE void put_nibbles_in_(vi u[8], const vi a[4]) {
     }
 }
 
-// The f16 at the start of sixteen blocks, as halves in the lower words; or dwords of affine ones.
+// The f16 at the start of sixteen blocks, as halves in the lower words. For affine formats whole
+// words.
 static ALWAYS_INLINE vf scales_16_(const uint8_t * p, int size) {
     const vi index = _mm512_set1_epi64((int64_t) ((uint64_t) (size / 2) << 16 | (uint64_t) size << 32 |
                                                   (uint64_t) (size / 2 * 3) << 48));
@@ -153,7 +156,7 @@ static ALWAYS_INLINE vf scales_16_(const uint8_t * p, int size) {
     return _mm512_cvtph_ps(_mm512_castsi512_si256(all));
 }
 
-// scale and minimum of blocks of `size` bytes, four words of them in 64 bytes
+// scale and minimum of blocks of `size` bytes, four of these words in 64 bytes
 static ALWAYS_INLINE vi affine_16_(const uint8_t * p, int size) {
     const int n = size / 4;
     const vi index = _mm512_setr_epi32(0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n);
@@ -172,7 +175,7 @@ static ALWAYS_INLINE void look_up_(vi u[8], const uint8_t * table) {
     }
 }
 
-// A word of 32 bits to each group: bit 4 j + i becomes bit 4 of byte i of word j.
+// Each group has a word of 32 bits. Bit 4 j + i becomes bit 4 of byte i of word j.
 static ALWAYS_INLINE void put_fifths_(vi u[8], vi bits) {
     UNROLL
     for (int j = 0; j < 8; j++) {
@@ -207,10 +210,10 @@ static ALWAYS_INLINE void interleave_q4_1_(const uint8_t * p, struct interleaved
 
 static ALWAYS_INLINE void interleave_heads_(const uint8_t * p, int size, const char * at, vi head[4]) {
     of_sixteen_(p, size, at, head);
-    turn_two_quarters_(head);
+    transpose_two_quarters_(head);
 }
 
-// Levels of five bits; returns the words with f16 that stand before them.
+// Levels of five bits. Returns the words that precede them, which have f16 numbers.
 static ALWAYS_INLINE vi interleave_fives_(const uint8_t * p, int size, const char * heads, const char * levels,
     vi u[8]) {
     vi a[4], head[4];
@@ -241,7 +244,7 @@ static ALWAYS_INLINE void interleave_q8_0_(const uint8_t * p, struct interleaved
             _mm512_set1_epi8(-128));
         all = i == 0 ? all : _mm512_mask_permutexvar_epi16(all, 3u << 2 * i, index, words_(two));
     }
-    turn_groups_(false, s->u);
+    transpose_groups_(false, s->u);
     s->d = _mm512_cvtph_ps(_mm512_castsi512_si256(all));
 }
 
@@ -268,7 +271,8 @@ static ALWAYS_INLINE int32_t word_at_(const uint8_t * p) {
     return word;
 }
 
-// Four blocks of 64: words 0 and 1 of a group are the lower nibbles of its eight bytes, words 2 and 3 the upper ones.
+// Four blocks of 64. Words 0 and 1 of a group are the lower nibbles of its eight bytes, words 2 and
+// 3 the upper nibbles.
 static ALWAYS_INLINE void interleave_nvfp4_(const uint8_t * p, struct interleaved * s) {
 #define NVFP4_WORD(g) (9 * ((g) / 4) + 1 + 2 * ((g) % 4))
     const vi index = BY_LANE(NVFP4_WORD),
@@ -295,7 +299,7 @@ static ALWAYS_INLINE void interleave_nvfp4_(const uint8_t * p, struct interleave
 
 #define GROUP_SHIFT_NIBBLES _mm512_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4)
 
-// the f16 at p for eight lanes, that at q for the others
+// the f16 at p for eight lanes, the f16 at q for the other eight
 static ALWAYS_INLINE vf half_pair_(const uint8_t * p, const uint8_t * q) {
     return _mm512_insertf32x8(_mm512_set1_ps(half_at_(p)), _mm256_set1_ps(half_at_(q)), 1);
 }
@@ -304,7 +308,8 @@ static ALWAYS_INLINE vf half_pair_(const uint8_t * p, const uint8_t * q) {
 static ALWAYS_INLINE void scales_45_two_(const uint8_t * p, int size, struct interleaved * s) {
     const __m256i all = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) p)),
         _mm_loadu_si128((const __m128i *) (p + size)), 1);
-    // words: halves, scales, minima, the rest of both; wanted: four scales, four more, four minima, four more
+    // words: halves, scales, minima, upper bits of both; result: four scales, four more, four
+    // minima, four more
     const __m256i low = _mm256_srlv_epi32(_mm256_shuffle_epi32(all, 1 | 3 << 2 | 2 << 4 | 3 << 6),
         _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4));
     const __m256i top = _mm256_srli_epi32(_mm256_shuffle_epi32(all, 1 << 2 | 2 << 6), 2);
@@ -316,9 +321,9 @@ static ALWAYS_INLINE void scales_45_two_(const uint8_t * p, int size, struct int
         v_from_int(_mm512_cvtepu8_epi32(_mm256_extracti128_si256(parts, 1))));
 }
 
-// Two blocks with 128 bytes of nibbles each: 32 bytes for two groups, the lower nibbles first.
+// Two blocks with 128 bytes of nibbles each. 32 bytes are for two groups, the lower nibbles first.
 static ALWAYS_INLINE void nibbles_45_(const uint8_t * p, int size, struct interleaved * s) {
-    // word 0 of all groups, word 4
+    // word 0 of all groups, then word 4
     const vi index = _mm512_setr_epi32(0, 0, 8, 8, 16, 16, 24, 24, 4, 4, 12, 12, 20, 20, 28, 28);
     UNROLL
     for (int j = 0; j < 4; j++) {
@@ -348,7 +353,7 @@ static ALWAYS_INLINE void interleave_q5_k_(const uint8_t * p, struct interleaved
     scales_45_two_(p, GB_BYTES(q5_k), s);
 }
 
-// Groups of 16 in pairs of bits: 32 bytes hold two groups in each pair of bits, the lowest first.
+// Groups of 16 in pairs of bits. 32 bytes hold two groups in each pair of bits, the lowest first.
 #define PAIR_WORD(g) (8 * ((g) / 8) + 4 * ((g) % 2))
 #define PAIR_SHIFT(g) (2 * ((g) / 2 % 4))
 #define PAIR_WORDS BY_LANE(PAIR_WORD)
@@ -392,7 +397,7 @@ static ALWAYS_INLINE void interleave_q3_k_(const uint8_t * p, struct interleaved
 #define THIRD_WORD(g) (4 * ((g) % 2))
 #define THIRD_ROTATE(g) ((32 + 2 - (g) / 2) % 32)
     const __m512i third = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) (p + GB_AT(q3_k, qh))));
-    // 12 bytes from the third on; the load ends with the block
+    // 12 bytes from the third on, by a load that ends with the block
     static_assert(GB_AT(q3_k, scales) - 2 + 16 == GB_BYTES(q3_k), "nothing behind the block is read");
     const __m128i sc = _mm_loadu_si128((const __m128i *) (p + GB_AT(q3_k, scales) - 2));
     interleave_pairs_(p + GB_AT(q3_k, qs), s);
@@ -425,7 +430,7 @@ static ALWAYS_INLINE void interleave_iq4_xs_(const uint8_t * p, struct interleav
     for (int i = 0; i < 4; i++) {
         a[i] = _mm512_permutexvar_epi32(index, words_(p + i / 2 * GB_BYTES(iq4_xs) + GB_AT(iq4_xs, qs) + i % 2 * 64));
     }
-    turn_quarters_(a);
+    transpose_quarters_(a);
     put_nibbles_in_(s->u, a);
     look_up_(s->u, iq4_levels_);
     const vi four = vi_and(_mm512_srlv_epi32(low, vi_add(twice, twice)), vi_set(15));

@@ -1,6 +1,7 @@
-// rows_columns_avx512.tpl.h - the sums of a tile of rows_columns.tpl.h on AVX-512: four by four, turned in registers.
+// rows_columns_avx512.tpl.h - the sums of a tile of rows_columns.tpl.h on AVX-512, transposed four
+// by four in registers.
 
-// The sums of 4 columns by 4 rows: vector r of `sums` has the columns of row r in its lanes.
+// The sums of 4 columns by 4 rows. Vector r of `sums` has the columns of row r in its lanes.
 static ALWAYS_INLINE void rc_sums_(vf acc[RC_W][RC_X], int first, int last, __m128 sums[4]) {
     vf u[RC_W];
     UNROLL

@@ -1,6 +1,6 @@
-// sum_avx512.tpl.h - the sum of a row (reduce.tpl.h) by vectors of 256 bits: AMD (Zen 4) widens 512 bits of floats at
-// two thirds of the rate, Intel both at the same. The terms of a lane and their order are those of vd_add, so the bits
-// are, too.
+// sum_avx512.tpl.h - the sum of a row (reduce.tpl.h) with vectors of 256 bits. AMD (Zen 4) widens
+// 512 bits of floats at two thirds of that rate, Intel widens both at the same rate. The terms of a
+// lane and their order are those of vd_add, so the bits are the same, too.
 
 static ALWAYS_INLINE vd wide_of_(const __m256d s[4]) {
     return (vd) { _mm512_insertf64x4(_mm512_castpd256_pd512(s[0]), s[1], 1),

@@ -10,7 +10,7 @@
 #define BF16_NR 32
 #define BF16_STEP 16 // pairs of a row in a register
 
-// All eight registers with 16 rows of 64 bytes.
+// Configures all eight registers with 16 rows of 64 bytes.
 static void enter_tiles(void) {
     static const struct {
         uint8_t palette, start_row, reserved[14];
@@ -20,10 +20,11 @@ static void enter_tiles(void) {
     _tile_loadconfig(&layout);
 }
 
-// The registers are empty again: the system has nothing to save when it changes threads.
+// Empties the registers, so that the system need not save them when it switches threads.
 static void leave_tiles(void) { _tile_release(); }
 
-// Rows 0 .. 15 of the tile, or with `all` 0 .. 31: c += a b over `steps` registers of a row.
+// Computes rows 0 .. 15 of the tile, or with `all` rows 0 .. 31: c += a b over `steps` registers of
+// a row.
 static ALWAYS_INLINE void add_products_(bool all, int64_t steps, const float * a, const float * b, float * c,
     int64_t ldc, bool accumulate, const char * ahead, int lines) {
     const size_t stride = (size_t) ldc * sizeof(float), pairs = BF16_NR * sizeof(float);
@@ -66,7 +67,7 @@ static ALWAYS_INLINE void add_products_(bool all, int64_t steps, const float * a
     }
 }
 
-// Part of a tile is computed as a whole one beside c, in the same order.
+// Computes a part of a tile as a whole one in separate memory, in the same order.
 static void part_of_tile_(const struct gb_tile * t) {
     float whole[BF16_MR * BF16_NR] = { 0 };
     for (int i = 0; i < t->mr && t->accumulate; i++) {
@@ -90,7 +91,7 @@ static void gemm_tile_bf16(const struct gb_tile * t) {
     add_products_(true, t->k / BF16_STEP, t->a, t->b, t->c, t->ldc, t->accumulate, t->ahead, t->ahead_lines);
 }
 
-// limits.tpl.h: what the products of a tile do at most.
+// limits.tpl.h: the peak rate of the products of a tile.
 static int64_t limit_bf16(int64_t steps) {
     enter_tiles();
     _tile_zero(0);

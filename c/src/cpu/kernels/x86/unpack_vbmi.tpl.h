@@ -1,7 +1,8 @@
-// unpack_vbmi.tpl.h - unpack_q4_0 with AVX-512 and VBMI, for unpack.tpl.h, which has the loop over single blocks.
+// unpack_vbmi.tpl.h - unpack_q4_0 with AVX-512 and VBMI, for unpack.tpl.h, which has the loop over
+// single blocks.
 
-// Four blocks, 72 bytes, at a time: one permutation of bytes puts the 16 bytes of two blocks twice into a vector. The
-// indices are for these blocks.
+// Takes four blocks, 72 bytes, at a time. One permutation of bytes puts the 16 bytes of two blocks
+// twice into a vector. The indices are for these blocks.
 static_assert(GB_BYTES(q4_0) == 18 && GB_AT(q4_0, d) == 0 && GB_AT(q4_0, qs) == 2, "the indices below");
 static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
@@ -9,7 +10,7 @@ static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, flo
 #define TWICE(i) FROM(i), FROM((i) + 8), FROM(i), FROM((i) + 8)
     static const uint8_t index[2][64] = { { TWICE(2), TWICE(20) },
         { TWICE(38), FROM(56), FROM(64 + 56), FROM(56), FROM(64 + 56) } };
-    const uint8_t * block = x; // byte 64 and those behind it come from the second load, 8 bytes further
+    const uint8_t * block = x; // byte 64 and later bytes come from the second load, 8 bytes further
     int64_t i = 0;
     const __m512i first = _mm512_loadu_si512(index[0]), second = _mm512_loadu_si512(index[1]);
 #undef TWICE

@@ -1,5 +1,5 @@
-// vec_avx2.h - the vector operations of the templates on AVX2, FMA and F16C: eight lanes. vec_scalar.h says what they
-// mean.
+// vec_avx2.h - the vector operations of the templates on AVX2, FMA and F16C: eight lanes.
+// vec_scalar.h explains them.
 #ifndef GB_CPU_KERNELS_VEC_H
 #define GB_CPU_KERNELS_VEC_H
 
@@ -135,8 +135,8 @@ static inline float v_largest(vf a) { // no NaN
 static inline __m256d low_f64_(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
 static inline __m256d high_f64_(vf a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
 static inline vd vd_zero(void) { return (vd) { _mm256_setzero_pd(), _mm256_setzero_pd() }; }
-// A product with 1 and its sum are exactly the sum, and go where conversions do not: AMD converts and adds in two pipes
-// and multiplies in two others.
+// A sum as a product with 1 and an addition has the same bits, and uses other pipes than
+// conversions: AMD converts and adds in two pipes and multiplies in two others.
 static inline __m256d sum_f64_(__m256d s, __m256d a) { return _mm256_fmadd_pd(a, _mm256_set1_pd(1.0), s); }
 static inline vd vd_add(vd s, vf a) { return (vd) { sum_f64_(s.low, low_f64_(a)), sum_f64_(s.high, high_f64_(a)) }; }
 static inline vd vd_add_at(vd s, const float * p) {
@@ -154,7 +154,8 @@ static inline double vd_sum(vd a) {
     return _mm_cvtsd_f64(_mm_add_sd(t, _mm_unpackhi_pd(t, t)));
 }
 
-// Rows to columns: pairs, then fours, inside the 128-bit halves; then the halves change places.
+// Rows to columns: first pairs, then fours, inside the 128-bit halves. Then the halves are
+// exchanged.
 static inline void v_transpose(vf t[V_N]) {
     vf u[V_N];
     for (int i = 0; i < 8; i += 2) {
@@ -196,7 +197,7 @@ static inline vb vb_set4(const void * p) {
 static inline vi vi_dot4(vi c, vb u, vb s) {
     return _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
 }
-static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums of two products fit 16 bits
+static inline vi vi_dot4w(vi c, vb u, vb s) { // the highest bit apart: sums of two products fit 16 bits
     const vb top = _mm256_and_si256(_mm256_srli_epi16(u, 7), _mm256_set1_epi8(1));
     c = vi_dot4(c, _mm256_and_si256(u, _mm256_set1_epi8(0x7f)), s);
     return _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(top, s), _mm256_set1_epi16(128)));

@@ -1,5 +1,5 @@
-// vec_avx512.h - the vector operations of the templates on AVX-512 (F, BW, DQ, VL): sixteen lanes. vec_scalar.h says
-// what they mean.
+// vec_avx512.h - the vector operations of the templates on AVX-512 (F, BW, DQ, VL): sixteen lanes.
+// vec_scalar.h explains them.
 #ifndef GB_CPU_KERNELS_VEC_H
 #define GB_CPU_KERNELS_VEC_H
 
@@ -129,8 +129,8 @@ static inline float v_largest(vf a) { return _mm512_reduce_max_ps(a); } // no Na
 static inline __m512d low_f64_(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
 static inline __m512d high_f64_(vf a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
 static inline vd vd_zero(void) { return (vd) { _mm512_setzero_pd(), _mm512_setzero_pd() }; }
-// A product with 1 and its sum are exactly the sum, and go where conversions do not: AMD converts and adds in two pipes
-// and multiplies in two others.
+// A sum as a product with 1 and an addition has the same bits, and uses other pipes than
+// conversions: AMD converts and adds in two pipes and multiplies in two others.
 static inline __m512d sum_f64_(__m512d s, __m512d a) { return _mm512_fmadd_pd(a, _mm512_set1_pd(1.0), s); }
 static inline vd vd_add(vd s, vf a) { return (vd) { sum_f64_(s.low, low_f64_(a)), sum_f64_(s.high, high_f64_(a)) }; }
 static inline vd vd_mad(vd s, vf a, vf b) {
@@ -140,7 +140,8 @@ static inline vd vd_mad(vd s, vf a, vf b) {
 static inline vd vd_join(vd a, vd b) { return (vd) { _mm512_add_pd(a.low, b.low), _mm512_add_pd(a.high, b.high) }; }
 static inline double vd_sum(vd a) { return _mm512_reduce_add_pd(_mm512_add_pd(a.low, a.high)); }
 
-// Rows to columns: pairs, then fours, inside the 128-bit quarters; then the quarters change places in two steps.
+// Rows to columns: first pairs, then fours, inside the 128-bit quarters. Then the quarters are
+// exchanged in two steps.
 static inline void v_transpose(vf t[V_N]) {
     vf u[V_N];
 #pragma GCC unroll 8
@@ -177,12 +178,12 @@ static inline vf v_recip(vf a) { // one Newton step from 14 bits
 }
 static inline vf v_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
 
-// What math_lookup.tpl.h needs beside the rest.
+// Further operations for math_lookup.tpl.h.
 static inline vf v_lookup(const float table[16], vi index) { // by the low four bits
     return _mm512_permutexvar_ps(index, _mm512_loadu_ps(table));
 }
 static inline vf v_recip_rough(vf a) { return _mm512_rcp14_ps(a); } // 14 bits
-// p 2^(n rounded down); where m holds, else +0
+// p 2^(n rounded down). _where: only where m holds, else +0
 static inline vf v_scale_floor(vf p, vf n) { return _mm512_scalef_ps(p, n); }
 static inline vf v_scale_floor_where(vm m, vf p, vf n) { return _mm512_maskz_scalef_ps(m, p, n); }
 // a b where m holds, else `rest`
@@ -190,7 +191,7 @@ static inline vf v_mul_or(vf rest, vm m, vf a, vf b) { return _mm512_mask_mul_ps
 
 static inline vf v_swap_pairs(vf a) { return _mm512_permute_ps(a, 0xb1); } // lanes 2j and 2j + 1
 
-// Halves of two vectors, added, beside each other.
+// Adds the halves of each of two vectors, and puts the sums side by side.
 static inline vf half_sums_(vf a, vf b) {
     return v_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
@@ -216,7 +217,7 @@ static inline vi vi_dot4w(vi c, vb u, vb s) { return _mm512_dpbusd_epi32(c, u, s
 static inline vi vi_dot4(vi c, vb u, vb s) {
     return _mm512_add_epi32(c, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)));
 }
-static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums of two products fit 16 bits
+static inline vi vi_dot4w(vi c, vb u, vb s) { // the highest bit apart: sums of two products fit 16 bits
     const vb top = _mm512_and_si512(_mm512_srli_epi16(u, 7), _mm512_set1_epi8(1));
     c = vi_dot4(c, _mm512_and_si512(u, _mm512_set1_epi8(0x7f)), s);
     return _mm512_add_epi32(c, _mm512_madd_epi16(_mm512_maddubs_epi16(top, s), _mm512_set1_epi16(128)));

@@ -1,4 +1,5 @@
-// x86.h - what AVX2 and AVX-512 have in common beside vectors: single numbers, and operands in memory.
+// x86.h - the common parts of AVX2 and AVX-512 without vectors: single numbers, and operands in
+// memory.
 #ifndef GB_CPU_KERNELS_X86_H
 #define GB_CPU_KERNELS_X86_H
 

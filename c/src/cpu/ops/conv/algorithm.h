@@ -6,10 +6,12 @@
 #include "cpu/ops/conv/slab.h"
 
 struct gb_conv_algorithm {
-    const char * name; // for people; unique
-    // NULL: it can compute the convolution. Else why not, a static text. Depends on shapes, types and strides alone.
+    const char * name; // for users; unique
+    // NULL if it can compute the convolution. Otherwise the reason, a static text. Depends on
+    // shapes, types and strides alone.
     const char * (*cannot)(const struct gb_conv_job * j);
-    // NULL: it is faster than the algorithms after it. Asked only if it can.
+    // NULL if it is faster than the later algorithms. Called only if it can compute the
+    // convolution.
     const char * (*declines)(const struct gb_conv_job * j);
     size_t (*work_size)(const struct gb_conv_job * j, int n_tasks);
     void (*run)(const struct gb_cpu_call * call, const struct gb_conv_job * j);
@@ -39,18 +41,19 @@ void gb_conv_gathered_run(const struct gb_cpu_call * call, const struct gb_conv_
 
 // --------------------------------------------------------------------------------------------------------------- bands
 
-// How the positions of an output plane are divided. A band is computed from one slab.
+// The bands of positions into which an output plane is divided. A band is computed from one slab.
 struct gb_conv_bands {
     int64_t columns, rows; // of a band; the last ones may have fewer
     int64_t n_columns, n_rows; // bands along the width and the height
-    int64_t floats; // of a slab, at most, with slack; negative: a slab would be too large
+    int64_t floats; // of the largest slab, with slack; negative: a slab would be too large
 };
 
 // Bands whose slabs have about `limit` floats.
 struct gb_conv_bands gb_conv_bands_of(const struct gb_conv_job * j, int64_t limit);
 
-// A unit is what a thread computes at a time: a band of one output plane for a block of output channels. Blocks are
-// numbered fastest, so that a thread can keep the slab.
+// A unit is the work of a thread between two checks: a band of one output plane for a block of
+// output channels. Consecutive units are blocks of the same band, so that a thread can keep the
+// slab.
 struct gb_conv_unit {
     int64_t batch, group, block;
     struct gb_slab slab; // first and n are set
@@ -62,8 +65,8 @@ static inline int64_t gb_conv_n_units(const struct gb_conv_job * j, const struct
 struct gb_conv_unit gb_conv_unit_at(const struct gb_conv_job * j, const struct gb_conv_bands * b, int64_t blocks,
     int64_t i);
 
-// Copies rows of a band, `pitch` floats apart, from flat position f of the band on: n floats. y: the first position of
-// the band in the output plane.
+// Copies n floats of rows of a band, `pitch` floats apart, from flat position f of the band on. y:
+// the first position of the band in the output plane.
 void gb_conv_store(const struct gb_conv_job * j, const struct gb_slab * s, int64_t f, int64_t n, const float * x,
     float * y);
 
@@ -78,17 +81,17 @@ static inline float * gb_conv_y(const struct gb_conv_job * j, const struct gb_co
 void gb_conv_finish(const struct gb_cpu_call * call, const struct gb_conv_job * j, const struct gb_conv_unit * u,
     int64_t o, int64_t n);
 
-// The weights of output channels [o, o + n) of a group as floats: in place, or in buffer.
+// The weights of output channels [o, o + n) of a group as floats, in place or copied to buffer.
 const float * gb_conv_weights(const struct gb_cpu_call * call, const struct gb_conv_job * j, int64_t group, int64_t o,
     int64_t n, float * buffer);
 
-// Cost of this many multiply-adds, in the unit of gb_cpu_stopped.
+// The cost of a number of multiply-adds, in the unit of gb_cpu_stopped.
 static inline int64_t gb_conv_work(int64_t macs) { return macs / 16; }
 
-// Floats that take so many 64-bit numbers.
+// The number of floats that n 64-bit numbers occupy.
 #define GB_CONV_FLOATS_OF_OFFSETS(n) (2 * (n))
 
-// Pieces of memory of a thread begin at a multiple of this many floats.
+// Rounds up, because pieces of a thread's memory begin at multiples of 16 floats.
 static inline int64_t gb_conv_aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 #endif // GB_CPU_OPS_CONV_ALGORITHM_H

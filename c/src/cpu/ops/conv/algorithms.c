@@ -1,12 +1,12 @@
 // algorithms.c - chooses the algorithm that computes a convolution.
 //
-// The table lists algorithms in the order of preference. The first one that can compute the convolution and does not
-// decline takes it. The last one takes every convolution.
+// The table lists algorithms in the order of preference. A convolution uses the first algorithm
+// that can compute it and does not decline. The last one computes every convolution.
 //
-//   in_place   1 x 1 kernels: a product that reads the tensor where it lies
-//   planes     depthwise, square kernels, stride 1, small planes: reads the tensor where it lies
+//   in_place   1 x 1 kernels: a product that reads the tensor in place
+//   planes     depthwise, square kernels, stride 1, small planes: reads the tensor in place
 //   rows       one or two output channels in a group (depthwise): rows of the output in registers
-//   tiles      the rest: tiles of output channels by positions
+//   tiles      other convolutions: tiles of output channels by positions
 //   gathered   paddings, strides or dilations so large that a padded copy of the input would not fit
 #include "cpu/ops/conv/algorithm.h"
 

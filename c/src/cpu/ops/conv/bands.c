@@ -3,13 +3,13 @@
 #include "cpu/ops/conv/algorithm.h"
 
 enum {
-    COLUMNS_MIN = 256,     // of a band: fewer would copy too many positions twice
+    COLUMNS_MIN = 256,     // of a band: with fewer, too many positions would be copied twice
     ROWS_MIN = 4,          // of a band
     FLOATS_MAX = 16 << 20, // of a thread's slab
 };
 
-// The most of 1 .. n in whose direction a slab has at most `limit` floats; at least `least`. `both`: the number of the
-// other direction.
+// The largest number from `least` to n of rows (or columns) of a band whose slab has at most
+// `limit` floats. `both`: the number in the other direction.
 static int64_t most_of(const struct gb_conv_job * j, bool along_rows, int64_t n, int64_t both, int64_t channels,
     int64_t least, int64_t limit) {
     int64_t low = GB_MIN(least, n), high = n;
@@ -65,7 +65,7 @@ void gb_conv_store(const struct gb_conv_job * j, const struct gb_slab * s, int64
     y += f / s->pitch * j->axis[0].out;
     for (int64_t at = 0; at < n; column = 0, y += j->axis[0].out) {
         const int64_t run = GB_MIN(n - at, s->pitch - column), used = GB_MIN(run, s->n[0] - column);
-        for (int64_t i = 0; i < used; i++) { // a few, for which a call would take longer
+        for (int64_t i = 0; i < used; i++) { // so few that a call would take longer
             y[column + i] = x[at + i];
         }
         at += run;

@@ -1,4 +1,5 @@
-// conv_nodes.c - CONV_2D, CONV_2D_DW and CONV_3D, and the convolution that an IM2COL with its product stands for.
+// conv_nodes.c - the convolution of a CONV_2D, CONV_2D_DW or CONV_3D node, and of an IM2COL with
+// its product.
 #include "cpu/ops/conv/conv.h"
 #include "tensor/conv_params.h"
 

@@ -1,6 +1,8 @@
-// gathered.c - algorithm gathered: collects the inputs of each tile of positions, one by one, and multiplies them.
+// gathered.c - algorithm gathered: collects the inputs of each tile of positions, value by value,
+// and multiplies them.
 //
-// It takes every convolution, however large its padding, strides and dilation are, because it needs no padded copy.
+// It computes every convolution, with any padding, strides and dilation, because it needs no padded
+// copy.
 #include "base/fp16.h"
 #include "cpu/ops/conv/algorithm.h"
 
@@ -14,7 +16,8 @@ size_t gb_conv_gathered_work_size(const struct gb_conv_job * j, int n_tasks) {
     return gb_floats_size(memory_floats(j), n_tasks);
 }
 
-// The input under element k of the kernel (counted along all axes) at an output position; 0 outside.
+// The input under element k of the kernel (counted along all axes) at an output position. 0
+// outside.
 static float input_at(const struct gb_conv_job * j, const char * channel, int64_t k, int64_t position) {
     for (int d = 0; d < 3; d++) {
         const struct gb_conv_axis * a = &j->axis[d];
@@ -30,7 +33,7 @@ static float input_at(const struct gb_conv_job * j, const char * channel, int64_
     return j->rounds ? gb_f16_to_f32(gb_f32_to_f16(v)) : v;
 }
 
-// Terms by n positions from `first` on. False: the run is over.
+// Collects all terms for n positions from `first` on. False: the run has ended.
 static bool gather(const struct gb_cpu_call * call, const struct gb_conv_job * j, int64_t batch, int64_t group,
     int64_t first, int64_t n, float * y) {
     const int64_t area = gb_conv_terms(j) / GB_MAX(j->ic, 1);
@@ -51,7 +54,7 @@ static bool gather(const struct gb_cpu_call * call, const struct gb_conv_job * j
     return true;
 }
 
-// n positions of all output channels of a group.
+// Computes n positions of all output channels of a group.
 static bool gathered_unit(const struct gb_cpu_call * call, const struct gb_conv_job * j, int64_t batch, int64_t group,
     int64_t first, int64_t n, float * memory) {
     const int64_t terms = gb_conv_terms(j), mr = call->k->gemm_mr;

@@ -1,7 +1,9 @@
-// rows.c - algorithm rows: one output channel at a time, for groups with few of them (depthwise convolutions).
+// rows.c - algorithm rows: one output channel at a time, for groups with few output channels
+// (depthwise convolutions).
 //
-// Bands are small, because a slab shall stay in the first-level cache while all kernel elements read it. Rows that are
-// much shorter than a vector are computed as one, with the gaps of the slab between them.
+// Bands are small, so that a slab stays in the first-level cache while all kernel elements read it.
+// Rows that are much shorter than a vector are computed as one, including the gaps of the slab
+// between them.
 #include "cpu/ops/conv/algorithm.h"
 
 enum {
@@ -28,7 +30,7 @@ size_t gb_conv_rows_work_size(const struct gb_conv_job * j, int n_tasks) {
     return gb_floats_size(memory_floats(j, &b), n_tasks);
 }
 
-// The side of a square kernel whose lines are one row of the slab apart; 0: it is another one.
+// The side of a square kernel whose lines are one row of the slab apart. 0 for other kernels.
 static int square_side(const struct gb_conv_job * j) {
     const struct gb_conv_axis *w = &j->axis[0], *h = &j->axis[1];
     return j->ic == 1 && j->axis[2].kernel == 1 && w->kernel == h->kernel && h->stride == 1 && h->dilation == 1
@@ -36,7 +38,7 @@ static int square_side(const struct gb_conv_job * j) {
                : 0;
 }
 
-// before: the slab of the thread's last unit, with channels 0 at first.
+// before: the slab of the thread's previous unit, with no channels at first.
 static bool rows_unit(const struct gb_cpu_call * call, const struct gb_conv_job * j, const struct gb_conv_bands * b,
     struct gb_conv_unit * u, struct gb_slab * before) {
     float * p = gb_my_floats(call, memory_floats(j, b));
@@ -92,7 +94,7 @@ void gb_conv_rows_run(const struct gb_cpu_call * call, const struct gb_conv_job 
     int64_t first, last, part;
     while (gb_cpu_take(&taking, &first, &last, &part)) {
         for (int64_t i = first; i < last; i++) {
-            if (bands == 1 && i > first) { // the next channel; divisions would take as long as a small plane
+            if (bands == 1 && i > first) { // the next channel; divisions are slow for small planes
                 u.batch += u.group + 1 == j->groups;
                 u.group = u.group + 1 == j->groups ? 0 : u.group + 1;
             } else {

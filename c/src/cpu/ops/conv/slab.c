@@ -1,7 +1,8 @@
 // slab.c - lays out and fills slabs (slab.h).
 #include "cpu/ops/conv/slab.h"
 
-// Most strides and dilations are 1, and a slab of a small plane takes less time than a few divisions.
+// Avoids a division in the usual case, because a slab of a small plane takes less time than a few
+// divisions.
 static int64_t over(int64_t a, int64_t b) { return b == 1 ? a : a / b; }
 
 static int64_t over_up(int64_t a, int64_t b) { return b == 1 ? a : gb_div_up(a, b); }
@@ -22,8 +23,9 @@ static int64_t phase_start(const struct gb_conv_axis * a, int64_t i) {
 
 static int64_t shift_of(const struct gb_conv_axis * a, int64_t k) { return over(k * a->dilation, a->stride); }
 
-// Of phase i along the width, for a band whose first padded position is `from`: positions before the input, up to the
-// end of the input, and that an output row reads.
+// The extent of phase i along the width, for a band whose first padded position is `from`:
+// positions before the input, positions up to the end of the input, and positions that an output
+// row reads.
 struct extent {
     int64_t lead, end, need;
 };
@@ -81,14 +83,14 @@ void gb_slab_offsets(const struct gb_conv_job * j, const struct gb_slab * s, int
     }
 }
 
-// n values from position i of the input row at p on, `stride` positions apart.
+// Copies n values of the input row at p, from position i on, `stride` positions apart.
 static void copy_row(const struct gb_cpu_call * call, const struct gb_conv_job * j, const char * p, int64_t i,
     int64_t n, float * y) {
     const int64_t stride = j->axis[0].stride;
     const char * from = p + (size_t) i * j->x_nb[0];
     if (j->x_type != GGML_TYPE_F32 || j->x_nb[0] != sizeof(float) || (uintptr_t) p % sizeof(float) != 0) {
         gb_load(call->k, j->x_type, n, y, from, j->x_nb[0] * (size_t) stride);
-    } else if (stride == 1 && n <= 16) { // a call would take longer
+    } else if (stride == 1 && n <= 16) { // so few that a call would take longer
         for (int64_t k = 0; k < n; k++) {
             memcpy(y + k, from + (size_t) k * sizeof(*y), sizeof(*y));
         }
@@ -105,7 +107,7 @@ static void copy_row(const struct gb_cpu_call * call, const struct gb_conv_job *
     }
 }
 
-// Usually a few floats at the ends of rows.
+// Clears a few floats, usually at the ends of rows.
 static void zero(float * y, int64_t n) {
     if (n > 32) {
         memset(y, 0, (size_t) n * sizeof(*y));
@@ -116,7 +118,8 @@ static void zero(float * y, int64_t n) {
     }
 }
 
-// Phase (px, py) of the plane at p; NULL: a plane of zeros. `zeroed`: the zeros are there already.
+// Fills phase (px, py) of the plane at p. NULL: a plane of zeros. `zeroed`: the padding is zero
+// already.
 static void fill_phase(const struct gb_cpu_call * call, const struct gb_conv_job * j, const struct gb_slab * s,
     bool zeroed, const char * p, int64_t px, int64_t py, float * y) {
     const struct gb_conv_axis *w = &j->axis[0], *h = &j->axis[1];

@@ -1,30 +1,31 @@
 // tiles.c - algorithms tiles and in_place: tiles of output channels by positions, in registers.
 //
-// tiles reads a slab (slab.h). Positions are numbered with the pitch of the slab, so a tile can begin in one row and
-// end in the next. Results between the rows are left out when it is stored.
+// tiles reads a slab (slab.h). Positions are numbered with the pitch of the slab, so a tile can
+// begin in one row and end in the next. Results between the rows are left out when the tile is
+// stored.
 //
-// in_place reads the tensor itself, whose channels are the terms. Only the last positions of a plane are copied,
-// because kernels read whole vectors.
+// in_place reads the tensor itself, whose channels are the terms. Only the last positions of a
+// plane are copied, because kernels read whole vectors.
 #include "cpu/ops/conv/algorithm.h"
 
 enum {
-    SLAB_FLOATS = 64 << 10, // about; it shall stay in the second-level cache
+    SLAB_FLOATS = 64 << 10, // approximately, so that it stays in the second-level cache
     BUFFER = GB_GEMM_MR_MAX * GB_GEMM_NR_MAX, // floats of a tile
     FEW = 2, // last positions of a plane, up to which dot products are faster than a vector of positions
 };
 
 struct memory { // of a thread
     int64_t * offsets;
-    int64_t * last_offsets; // in_place: of the copied positions
+    int64_t * last_offsets; // in_place: offsets of the copied positions
     float *weights, *buffer, *slab;
 };
 
-struct tiles { // what a thread computes with
+struct tiles { // the settings of a thread
     const struct gb_cpu_call * call;
     const struct gb_conv_job * j;
     struct memory m;
     int64_t terms;
-    int64_t blocks, block; // of output channels; channels of a block
+    int64_t blocks, block; // number of blocks of output channels; channels of a block
 };
 
 static int64_t weight_floats(const struct gb_conv_job * j) {
@@ -49,7 +50,7 @@ static struct memory memory_of(const struct gb_cpu_call * call, const struct gb_
     return m;
 }
 
-// Blocks of output channels, if there are too few bands for the threads.
+// Divides output channels into blocks if there are too few bands for the threads.
 static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_conv_job * j,
     const struct gb_conv_bands * b, int64_t slab) {
     const int64_t bands = gb_conv_n_units(j, b, 1), parts = gb_div_up(j->oc, call->k->gemm_mr);
@@ -108,7 +109,7 @@ static void tile_row(const struct tiles * t, const struct gb_conv_unit * u, int6
 static bool tile_unit(const struct tiles * t, struct gb_conv_unit * u, int64_t * filled, int64_t i) {
     const struct gb_conv_job * j = t->j;
     gb_slab_layout(j, &u->slab);
-    if (*filled != i / t->blocks) { // else an earlier block left the slab
+    if (*filled != i / t->blocks) { // otherwise an earlier block of this band has filled the slab
         gb_slab_offsets(j, &u->slab, u->slab.channels, t->m.offsets);
         if (!gb_slab_fill(t->call, j, &u->slab, false, u->batch, u->group * j->ic, j->ic, t->m.slab)) {
             return false;
@@ -156,7 +157,7 @@ const char * gb_conv_in_place_cannot(const struct gb_conv_job * j) {
     }
     return j->x_nb[0] != sizeof(float) || (j->axis[1].in > 1 && j->x_nb[1] != row) ||
                    (j->axis[2].in > 1 && j->x_nb[2] != plane) || j->x_channel % sizeof(float) != 0
-               ? "the positions of a channel do not lie one behind the other"
+               ? "the positions of a channel are not contiguous"
                : NULL;
 }
 
@@ -170,7 +171,7 @@ size_t gb_conv_in_place_work_size(const struct gb_conv_job * j, int n_tasks) {
     return gb_floats_size(memory_floats(j, in_place_floats(j)), n_tasks);
 }
 
-// Bands are stretches of positions: the plane as one row.
+// Bands are ranges of positions, with the plane as one row.
 static struct gb_conv_bands stretches_of(const struct gb_conv_job * j) {
     const int64_t n = gb_conv_positions(j), nr = GB_GEMM_NR_MAX;
     struct gb_conv_bands b = { .rows = 1, .n_rows = 1 };

@@ -40,8 +40,9 @@ static bool spread(const struct gb_cpu_call * call, float * y, const float * x, 
     return true;
 }
 
-// Adds what input channel c gives to the plane of output channel o. False: the run is over.
-// Every input row meets every kernel row. Their products are spread over row h stride + k of the plane.
+// Adds the part of input channel c to the plane of output channel o. False: the run is over. Each
+// input row is multiplied by each kernel row, and the products are added to row h stride + k of the
+// plane.
 static bool add_channel(const struct gb_cpu_call * call, const struct gb_transposed * t, int64_t image, int64_t c,
     int64_t o, float * scratch) {
     const struct ggml_tensor *a = t->node->src[0], *b = t->node->src[1];
@@ -91,7 +92,7 @@ static void run(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     }
 }
 
-// Sums are stored where the result lies, so it has to be dense f32.
+// Sums are stored in place, so the result must be dense f32.
 static const char * unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 2);
     if (why != NULL) {
@@ -112,7 +113,7 @@ static const char * unsupported_2d(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 0) < 1 ? "the stride must be positive" : unsupported(node);
 }
 
-// Multiply-adds are the work: every input value meets every weight of an output channel.
+// The work is the number of multiply-adds: each input value times each weight of an output channel.
 static int n_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct gb_transposed t = gb_transposed_of(node);
     const double planes = (double) t.images * (double) t.oc, terms = (double) t.ic * (double) t.kernel[0];

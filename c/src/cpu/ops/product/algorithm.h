@@ -11,12 +11,14 @@
 #include "tensor/quant/quant.h"
 
 struct gb_product_algorithm {
-    const char * name; // for people; unique
-    // NULL: it can compute the product, at some level. Else why not, a static text. Types, strides and shape alone
-    // decide, so that the answer is the same when the plan is made and when it runs.
+    const char * name; // for users; unique
+    // NULL if it can compute the product at some level. Otherwise the reason, a static text.
+    // Depends on types, strides and shape alone, so the answer is the same when the plan is made
+    // and when it runs.
     const char * (*declines)(const struct gb_gemm * p);
-    // The same for the kernels of a level on a processor; asked only where it does not decline. NULL: every level has
-    // what it needs. `traits` NULL: those of this processor, found out here if the answer depends on them.
+    // The same for the kernels of a level on a processor. Called only if `declines` does not
+    // decline. NULL: every level has the necessary kernels. `traits` NULL: those of this processor,
+    // which are measured if the answer depends on them.
     const char * (*level_declines)(const struct gb_gemm * p, const struct gb_kernels * kernels,
         const struct gb_cpu_traits * traits);
     size_t (*work_size)(const struct gb_gemm * p, int n_tasks);
@@ -95,7 +97,7 @@ static inline void gb_gemm_rows_of(const struct gb_gemm * p, int64_t g, int64_t 
     }
 }
 
-// Cost of these multiply-adds, in the unit of gb_cpu_stopped.
+// The cost of these multiply-adds, in the unit of gb_cpu_stopped.
 static inline int64_t gb_gemm_work(int64_t rows, int64_t columns, int64_t terms) { return rows * columns * terms / 16; }
 
 static inline bool gb_gemm_is_dense(const struct gb_gemm_operand * o) {
@@ -106,7 +108,7 @@ static inline bool gb_gemm_both_dense(const struct gb_gemm * p) {
     return gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x);
 }
 
-// From the first term of a row to term k, which starts a block.
+// The bytes from the first term of a row to term k, which starts a block.
 static inline size_t gb_gemm_term_offset(const struct gb_gemm_operand * o, int64_t k) {
     return (size_t) (o->across ? k : k / ggml_blck_size(o->type)) * o->nb_k;
 }
@@ -139,8 +141,9 @@ static inline int64_t gb_gemm_dst_stride(const struct gb_gemm_row * row, int row
 
 // ------------------------------------------------------------------------------------------------------- prepared rows
 //
-// Algorithms for few rows convert or copy the rows before they multiply them. Usually all threads share this work, and
-// a barrier follows. If the rows have few terms, each thread prepares all of them in its own memory, without a barrier.
+// Algorithms for few rows convert or copy the rows before they multiply them. Usually all threads
+// share this work, and a barrier follows. If the rows have few terms, each thread prepares all of
+// them in its own memory, without a barrier.
 
 static inline bool gb_gemm_prepares_alone(const struct gb_gemm * p, int nth) {
     return nth > 1 && p->total * p->k <= GB_PREPARE_TERMS;
@@ -151,7 +154,7 @@ static inline size_t gb_gemm_prepared_size(const struct gb_gemm * p, size_t size
     return (size_t) p->total * size * (size_t) (gb_gemm_prepares_alone(p, n_tasks) ? n_tasks : 1);
 }
 
-// This thread's share of the preparation. The prepared rows are in its `work`.
+// This thread's part of the preparation. The prepared rows are in its `work`.
 static inline struct gb_cpu_call gb_gemm_preparation(const struct gb_cpu_call * call, const struct gb_gemm * p,
     size_t size) {
     struct gb_cpu_call share = *call;
@@ -171,15 +174,16 @@ static inline bool gb_gemm_is_prepared(const struct gb_cpu_call * call, const st
 // ------------------------------------------------------------------------------------------------- sharing out columns
 //
 // Algorithms for few rows divide the columns of all groups among the threads. One thread reads a
-// column of w once, for all rows of its group. Long parts are taken dynamically, short ones are equal.
+// column of w once, for all rows of its group. Long parts are shared dynamically, short parts are
+// equal.
 
 struct gb_gemm_columns {
     struct gb_cpu_taking taking;
     int64_t next, last; // of the piece, counted through all groups
-    int64_t part;       // where the part of the piece ends
-    int64_t g, first;   // the group, its first column here
+    int64_t part;       // the end of the part that contains the piece
+    int64_t g, first;   // the group, and its first column in this piece
     int64_t n;          // columns
-    int64_t ahead;      // columns of the group after these that the thread takes next, unless other threads do
+    int64_t ahead;      // later columns of the group that the thread takes next, unless other threads do
     int rows;           // of the group
 };
 
@@ -189,7 +193,7 @@ static inline struct gb_gemm_columns gb_gemm_share_columns(const struct gb_cpu_c
     return (struct gb_gemm_columns) { .taking = gb_cpu_taking_of(call, n, worth ? GB_TAKE_COLUMNS : 0) };
 }
 
-// The thread's next columns, all of one group, at most `most`. False: no column is left.
+// The thread's next columns, at most `most`, all of one group. False: no column is left.
 static inline bool gb_gemm_next_columns(const struct gb_gemm * p, struct gb_gemm_columns * c, int64_t most) {
     if (c->next >= c->last && !gb_cpu_take(&c->taking, &c->next, &c->last, &c->part)) {
         return false;
@@ -203,12 +207,12 @@ static inline bool gb_gemm_next_columns(const struct gb_gemm * p, struct gb_gemm
     return true;
 }
 
-// Columns between which a thread may stop.
+// The number of columns after which a thread may stop.
 static inline int64_t gb_gemm_piece(const struct gb_gemm * p) {
     return GB_MAX(GB_DOTS_PIECE / GB_MAX(p->k, 1) / 64 * 64, (int64_t) 64);
 }
 
-// Cost of this many columns that are multiplied one by one, in the unit of gb_cpu_stopped.
+// The cost of this many columns that are multiplied one by one, in the unit of gb_cpu_stopped.
 static inline int64_t gb_gemm_dots_work(const struct gb_gemm * p, int rows, int64_t columns) {
     return GB_MAX(rows, 4) * columns * p->k / 8;
 }

@@ -1,13 +1,13 @@
 // algorithms.c - chooses the algorithm that computes a product.
 //
-// The table lists algorithms in the order of preference. The first algorithm that does not decline
-// takes the product. The last one takes every product. Sizing, the number of threads, running,
+// The table lists algorithms in the order of preference. A product uses the first algorithm that
+// does not decline. The last one computes every product. Sizing, the number of threads, running,
 // fused steps and gb_cpu_product_algorithm all use this table.
 //
 // The level of the kernels and the traits of the processor are known when a product runs, not when
-// its plan is made. So a plan has memory for every algorithm that some level could take, up to the
-// first that all levels have. That first algorithm also decides the number of threads, which must
-// not depend on the level.
+// its plan is made. So a plan has memory for every algorithm that some level could use, up to the
+// first algorithm that all levels have. That algorithm also decides the number of threads, which
+// must not depend on the level.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
@@ -24,12 +24,12 @@ static const char * never_declines(const struct gb_gemm * p) {
 
 // clang-format off
 static const struct gb_product_algorithm algorithms[] = {
-    // few rows, at levels with kernels for that
+    // few rows, at levels with kernels for them
     { "short_q8_0", gb_short_declines, gb_short_level_declines,
       gb_short_work_size, gb_short_run },
     { "interleaved", gb_interleaved_declines, gb_interleaved_level_declines,
       gb_interleaved_work_size, gb_interleaved_run },
-    // pairs of bfloat16, from fewer rows on than dense_rows takes
+    // pairs of bfloat16, for fewer rows than the maximum of dense_rows
     { "blocked_bf16", gb_blocked_bf16_declines, gb_blocked_bf16_level_declines,
       gb_blocked_work_size, gb_blocked_bf16_run },
     // few rows
@@ -56,8 +56,8 @@ static const struct gb_product_algorithm algorithms[] = {
 };
 // clang-format on
 
-// NULL: the algorithm takes the product with these kernels. If `kernels` is NULL: with those of
-// every level. Else the reason why it declines.
+// NULL if the algorithm computes the product with these kernels, or with the kernels of every level
+// if `kernels` is NULL. Otherwise the reason why it declines.
 static const char * reason_against(const struct gb_product_algorithm * a, const struct gb_gemm * p,
     const struct gb_kernels * kernels, const struct gb_cpu_traits * traits) {
     const char * why = a->declines(p);
@@ -71,7 +71,7 @@ static const struct gb_product_algorithm * choose(const struct gb_gemm * p, cons
     const struct gb_cpu_traits * traits) {
     const struct gb_product_algorithm * a = algorithms;
     while (reason_against(a, p, kernels, traits) != NULL) {
-        a++; // ends: the last one takes any product
+        a++; // ends, because the last one computes any product
     }
     return a;
 }
@@ -101,7 +101,8 @@ static size_t work_size_of(const struct gb_gemm * p, int64_t total, int n_tasks)
     return few.total > 0 ? gb_gemm_work_size(&few, n_tasks) : 0;
 }
 
-// Sizes grow with the number of rows, except at two limits. Up to them, each thread has memory of its own for all rows.
+// Sizes grow with the number of rows, except at two limits. Up to these, each thread has its own
+// memory for all rows.
 size_t gb_gemm_work_size_up_to(const struct gb_gemm * p, int n_tasks) {
     const int64_t k = GB_MAX(p->k, 1), apart = (int64_t) (GB_APART_TERMS / ((double) GB_MAX(p->m, 1) * (double) k));
     const size_t all = gb_gemm_work_size(p, n_tasks), some = work_size_of(p, apart, n_tasks);

@@ -1,20 +1,21 @@
 // blocked.c - products of many rows. Operands are packed into panels (packing.h), which are multiplied by blocks.
 //
-// Panels hold floats. They hold bytes if the weights are quantized. They hold pairs of bfloat16 if the weights are
-// bfloat16, or if they are quantized and the level multiplies such pairs far faster than bytes. With few columns,
-// packing rows of floats does not pay: a tile reads them in place.
+// Panels hold floats. They hold bytes if the weights are quantized. They hold pairs of bfloat16 if
+// the weights are bfloat16, or if the weights are quantized and the level multiplies such pairs far
+// faster than bytes. With few columns, packing rows of floats does not pay, and a tile reads them
+// in place.
 //
-// All threads pack rows of x into shared memory. Then they take jobs from a common counter. A job is a block of panels
-// times a chunk of columns. For each stretch of terms, a job packs its columns of w into memory of
-// its own thread, where they stay in cache, and computes the tiles. So weights are converted on the
-// fly. If x is larger than the scratch memory, this happens in rounds.
+// All threads pack rows of x into shared memory. Then they take jobs from a common counter. A job
+// is a block of panels times a chunk of columns. For each stretch of terms, a job packs its columns
+// of w into memory of its own thread, where they stay in cache, and computes the tiles. So weights
+// are converted during the product. If x is larger than the scratch memory, this happens in rounds.
 //
-// Between two stretches, a job keeps the sums of each tile in memory of its thread. Rows of dst are often a power of
-// two apart, and would evict each other from the caches.
+// Between two stretches, a job keeps the sums of each tile in memory of its thread. Rows of dst are
+// often a power of two apart, and would evict each other from the caches.
 //
-// Invariant: the stretches of k, and so the order of each sum, depend on the shapes alone. They never depend on the
-// number of threads, on the scratch size, or on which thread takes a job. So results have the same bits for every
-// number of threads.
+// Invariant: the stretches of k, and so the order of each sum, depend on the shapes alone. They
+// never depend on the number of threads, on the scratch size, or on which thread takes a job. So
+// results have the same bits for every number of threads.
 #include <stdatomic.h>
 
 #include "cpu/ops/product/packing.h"
@@ -42,7 +43,7 @@ struct shared { // at the start of the scratch memory; written by thread 0 befor
 };
 
 struct part { // of the results
-    int64_t panel, panels_end; // numbered through all groups
+    int64_t panel, panels_end; // numbers of panels, counted through all groups
     int64_t column, columns_end;
 };
 
@@ -72,9 +73,9 @@ static struct own own_of(const struct gb_gemm * p, const struct gb_packing_limit
     return (struct own){ limits->chunk, limits->buffer, p->k > limits->stretch ? sums : 0 };
 }
 
-// True if a barrier would take too long for so small a product. Each thread then computes a part of the results from
-// its own panels. Several threads may pack the same data, but no thread waits or reads panels from another core's
-// cache.
+// True if a barrier would take too long for such a small product. Each thread then computes a part
+// of the results from its own panels. Several threads may pack the same data, but no thread waits
+// or reads panels from another core's cache.
 static bool is_done_apart(const struct gb_gemm * p, int n_tasks) {
     return n_tasks > 1 && (double) p->total * (double) p->m * (double) GB_MAX(p->k, 1) <= GB_APART_TERMS;
 }
@@ -209,7 +210,8 @@ static struct part part_of(const struct gb_cpu_call * call, const struct gb_gemm
     return part;
 }
 
-// Large blocks and chunks pack less. Small ones give every thread a job.
+// Cuts the work into jobs. Large blocks and chunks pack less data. Small ones give every thread a
+// job.
 static void cut_jobs(const struct round * r) {
     struct shared * s = r->l.shared;
     const int mr = r->packing.mr;
@@ -233,8 +235,8 @@ static void cut_jobs(const struct round * r) {
     }
 }
 
-// Terms k0 .. k0 + kc - 1 of panel i. A stretch of all panels is contiguous, because a block reads it for one packed
-// chunk of w.
+// The memory of terms k0 .. k0 + kc - 1 of panel i. A stretch of all panels is contiguous, because
+// a block reads it for one packed chunk of w.
 static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t kc) {
     const struct gb_packing * packing = &r->packing;
     const int64_t before = gb_packed_row_floats(packing, k0) * r->n + i * gb_packed_row_floats(packing, kc);
@@ -261,8 +263,9 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
     }
 }
 
-// Weights that are packed next: `bytes` of each of n columns. Each tile prefetches a part of them, because memory
-// takes a limited number of requests at a time. A thread that makes more requests waits.
+// The weights to pack next: `bytes` of each of n columns. Each tile prefetches a part of them,
+// because memory takes a limited number of requests at a time. A thread that makes more requests
+// waits.
 struct ahead {
     const char * data;
     size_t nb_m, bytes;
@@ -284,8 +287,8 @@ static void put_sums(const struct panel * panel, int64_t column, const float * s
     }
 }
 
-// The bytes of the next panel that each of `tiles` tiles prefetches, and the lines at each step. 0 unless a tile is so
-// short that it would wait for panels that are not in the second-level cache.
+// The bytes of the next panel that each of `tiles` tiles prefetches, and the lines at each step. 0
+// unless a tile is so short that it would wait for panels that are not in the second-level cache.
 struct share {
     int64_t bytes;
     int lines;
@@ -300,9 +303,10 @@ static struct share share_of_panel(const struct gb_packing * packing, int64_t kc
     return (struct share){ lines * 64, (int) (lines / steps) };
 }
 
-// Multiplies terms k0 .. k0 + kc - 1 of all panels of the block with the packed columns. Each panel is read once, so
-// little is read from outside the second-level cache, and dst is written in longer pieces. Sums go directly to dst if
-// they are complete and the rows of a tile have a constant distance there. False: the run is over.
+// Multiplies terms k0 .. k0 + kc - 1 of all panels of the block with the packed columns. Each panel
+// is read once, so little is read from outside the second-level cache, and dst is written in longer
+// pieces. Sums go directly to dst if they are complete and the rows of a tile have a constant
+// distance there. False: the run is over.
 //
 // The loop updates one tile description. A copy of a structure would wait for the stores to it.
 static bool multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc,
@@ -383,7 +387,7 @@ static void run_job(const struct round * r, int64_t job) {
     do { // once even for k = 0: an empty sum is 0
         const int64_t kc = GB_MIN(r->p->k - k0, r->packing.stretch);
         pack_columns(r, &w, column, n, k0, kc);
-        const bool more = k0 + kc < r->p->k; // else prefetch the job that this thread probably takes next
+        const bool more = k0 + kc < r->p->k; // otherwise prefetch the job that this thread probably takes next
         struct ahead ahead = weights_of(r, more ? job : job + r->call->nth, more ? k0 + kc : 0);
         if (!multiply(r, b, column, n, k0, kc, &ahead)) {
             return;
@@ -399,8 +403,9 @@ static bool is_read_in_place(const struct gb_gemm * p, const struct gb_packing *
            p->m <= GB_IN_PLACE_COLUMNS;
 }
 
-// Floats from one row of a panel to the next if they are read in place. 0: they are packed. A step of a tile reads a
-// float of each row. Floats that are a multiple of 4 KiB apart would evict each other from the first-level cache.
+// Floats from one row of a panel to the next if the rows are read in place. 0: they are packed. A
+// step of a tile reads a float of each row. Floats that are a multiple of 4 KiB apart would evict
+// each other from the first-level cache.
 static int64_t stride_in_place(const struct round * r, const struct gb_gemm_row * row, int rows) {
     if (!is_read_in_place(r->p, &r->packing) || (uintptr_t) row[0].x % sizeof(float) != 0) {
         return 0;
@@ -418,7 +423,7 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     struct gb_gemm_row row[MR_MAX];
 
     const int64_t rows = gb_gemm_group_rows(p, c.g), n = group_panels(p, c.g, mr);
-    const int64_t each = gb_div_up(rows, n); // panels of equal size: a small tile takes as long as a large one
+    const int64_t each = gb_div_up(rows, n); // panels of equal size, because a small tile takes as long as a large one
     panel->rows = (int) GB_MIN(rows - c.i * each, each);
     gb_gemm_rows_of(p, c.g, c.i * each, panel->rows, row);
     for (int i = 0; i < panel->rows; i++) {
@@ -482,7 +487,7 @@ static void run_part(const struct gb_cpu_call * call, const struct gb_gemm * p, 
     for (r.first = part->panel; r.first < part->panels_end; r.first += r.n) {
         r.n = GB_MIN(part->panels_end - r.first, r.l.capacity);
         if (r.first > part->panel &&
-            !gb_cpu_barrier(call)) { // the barrier: no thread uses the panels and jobs of the last round any more
+            !gb_cpu_barrier(call)) { // no thread uses the panels and jobs of the last round any more
             return;
         }
         if (call->ith == 0) {
@@ -510,7 +515,7 @@ static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * 
         return;
     }
     const struct part part = part_of(call, p, packing);
-    struct gb_cpu_call alone = *call; // of a team of one
+    struct gb_cpu_call alone = *call; // a team of one
     alone.ith = 0;
     alone.nth = 1;
     alone.work_size = call->work_size / (size_t) call->nth / 64 * 64;
@@ -529,7 +534,7 @@ void gb_blocked_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm 
     run_blocked(call, p, &packing);
 }
 
-// Weights of bfloat16 with floats that may be rounded to bfloat16.
+// Declines unless weights are bfloat16 and floats may be rounded to bfloat16.
 const char * gb_blocked_bf16_declines(const struct gb_gemm * p) {
     return p->w.type != GGML_TYPE_BF16  ? "the weights are not bf16"
            : p->rows < GB_PAIRS_ROWS    ? "there are few rows"
@@ -540,7 +545,8 @@ const char * gb_blocked_bf16_declines(const struct gb_gemm * p) {
                                         : NULL;
 }
 
-// The reason why, by its traits, the processor does not multiply pairs of bfloat16 fast enough. NULL: it does.
+// The reason, from the traits, why the processor multiplies pairs of bfloat16 too slowly. NULL: it
+// is fast enough.
 static const char * pairs_are_slow(const struct gb_cpu_traits * t, double than, const char * fixed,
     const char * measured) {
     return t->value[GB_TRAIT_BF16_DOTS] > than               ? NULL

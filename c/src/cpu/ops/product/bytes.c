@@ -1,4 +1,5 @@
-// bytes.c - the parts of products that work on bytes: the kernels that unpack formats, packing, rows of activations.
+// bytes.c - shared parts of products of bytes: the kernels that unpack formats, packing, and rows
+// of activations.
 #include "cpu/ops/product/bytes.h"
 
 #include "cpu/ops/product/algorithm.h"

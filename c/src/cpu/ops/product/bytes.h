@@ -1,9 +1,10 @@
-// bytes.h - products of quantized weights with activations that are rounded to bytes. All algorithms that round use it.
+// bytes.h - products of quantized weights with activations that are rounded to bytes. All
+// algorithms that round activations use it.
 //
 // Weights are used as they are stored. Activations are rounded to one of 255 levels, in groups of
 // 32. The scale of a group is its largest magnitude / 127. So the error of a result is at most the
 // sum over groups of (max |x| / 254) sum |w|, plus the rounding of a float sum. Nodes with
-// GGML_PREC_F32 do not use it.
+// GGML_PREC_F32 do not round.
 #ifndef GB_CPU_OPS_PRODUCT_BYTES_H
 #define GB_CPU_OPS_PRODUCT_BYTES_H
 
@@ -17,7 +18,7 @@ struct gb_unpack {
 
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type);
 
-// NULL: activations may be rounded to bytes, at every level. Else the reason, a static text.
+// NULL if activations may be rounded to bytes, at every level. Otherwise the reason, a static text.
 const char * gb_bytes_decline(const struct gb_gemm * p);
 
 static inline int64_t gb_bytes_group(int kind) { return kind & GB_BYTES_HALVES ? 16 : 32; }
@@ -28,8 +29,9 @@ static inline int64_t gb_bytes_column_floats(int64_t k, const struct gb_unpack *
     return k / 4 + (unpack->zero != 0 ? 1 : 2) * (k / gb_bytes_group(unpack->kind));
 }
 
-// Packs n rows or columns into panels of `width`. The other rows have undefined values, and the other columns any
-// finite values. k is at most GB_UNPACK_MAX. buf: n times the floats of a column.
+// Packs n rows or columns into panels of `width`. Unused rows of a panel have undefined values,
+// unused columns any finite values. k is at most GB_UNPACK_MAX. buf: n times the floats of a
+// column.
 void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width,
     float * y, const void * const * x);
 void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type,

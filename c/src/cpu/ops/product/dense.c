@@ -1,7 +1,7 @@
-// dense.c - products of few rows of f32 with columns of f32, f16 or bf16. Several columns are multiplied at a time, in
-// place.
+// dense.c - products of few rows of f32 with columns of f32, f16 or bf16. Several columns are
+// multiplied together, in place.
 //
-// dense_row: one row, at any address. dense_rows: copies the rows so that vectors do not straddle
+// dense_row: one row, at any address. dense_rows: copies the rows so that vectors do not cross
 // cache lines and no two rows share sets of the cache. Stretches of their terms then stay in the
 // first-level cache, and blocks of columns in the second-level cache. The order of a sum depends on
 // shapes and types alone.
@@ -20,8 +20,9 @@ static const char * declines(const struct gb_gemm * p, int64_t rows) {
 
 const char * gb_dense_row_declines(const struct gb_gemm * p) { return declines(p, 1); }
 
-// Multiplies columns [j, end) with one row. Each load prefetches the same place of the next columns. A fixed distance
-// within the column would miss the start of each column, which is half of a short one.
+// Multiplies columns [j, end) with one row. Each load prefetches the same place of the next
+// columns. A fixed distance within the column would miss the start of each column, which is half of
+// a short column.
 static void multiply_row(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
     const struct gb_gemm_row * row, int64_t j, int64_t end) {
     const enum ggml_type type = p->w.type;
@@ -102,7 +103,7 @@ struct dense { // columns of dense weights times consecutive rows
     const float * x; // row 0
     size_t ldx;
     const struct gb_gemm_row * row;
-    int64_t ldy; // floats from one row's dst to the next; 0: they are anywhere
+    int64_t ldy; // floats from one row's dst to the next; 0: no fixed distance
     int rows, part; // all rows; rows of a tile
 };
 
@@ -140,8 +141,8 @@ struct next { // columns of the stretch that is read next
     int64_t n;
 };
 
-// The columns that the tile of column i and part q of the rows prefetches. The parts divide the four columns that take
-// the place of this tile's columns.
+// The columns that the tile of column i and part q of the rows prefetches. The parts divide the
+// four columns that follow this tile's columns.
 static const char * const * prefetch_for(const struct dense * d, const struct next * next, int64_t i, int q, int parts,
     const char * columns[4]) {
     if (next->n == 0 || q >= parts) {
@@ -175,7 +176,7 @@ static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t
 static void multiply_rows(const struct dense * d, int64_t k, int64_t j, int64_t end, int64_t ahead) {
     const int64_t terms = GB_MIN(GB_MAX(GB_DENSE_FLOATS / d->rows, GB_DENSE_TERMS), GB_DENSE_TERMS_MAX);
     const int64_t stretches = GB_MAX(gb_div_up(k, terms), 1);
-    const int64_t stretch = GB_MAX((k / stretches + 63) / 64 * 64, 64); // about equal lengths
+    const int64_t stretch = GB_MAX((k / stretches + 63) / 64 * 64, 64); // of about equal length
     const int64_t columns = GB_MAX(GB_DENSE_WEIGHTS / stretch / 4 * 4, 4);
     const int set = GB_MAX(GB_DENSE_FLOATS / (int) stretch / d->part, 1) * d->part;
     for (int64_t last; j < end; j = last) {

@@ -1,8 +1,9 @@
-// dots.c - products with few rows of x, one dot product after the other. Columns of w are read once, in place.
+// dots.c - products with few rows of x, one dot product after another. Columns of w are read once,
+// in place.
 //
 // byte_dots: quantized weights with rows that were rounded to bytes (bytes.h). dots: products that
-// no other algorithm for few rows takes. Examples are rows of f16 or bf16, and quantized weights
-// with exact rows, for which the weights are dequantized.
+// no other algorithm for few rows can compute, for example with rows of f16 or bf16. Also quantized
+// weights with exact rows, for which the weights are dequantized.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 

@@ -1,12 +1,13 @@
 // experts.c - MUL_MAT_ID and MUL_MAT_EXPERTS: products in which each row chooses its matrix, an expert.
 //
-// A pair is a row of the result: a token with one expert. MUL_MAT_ID has a list of matrices, and one pair for each row
-// of b. MUL_MAT_EXPERTS has a stack of matrices, and several pairs for each token.
+// A pair is a row of the result: a token with one expert. MUL_MAT_ID has a list of matrices, and
+// one pair for each row of b. MUL_MAT_EXPERTS has a stack of matrices, and several pairs for each
+// token.
 //
-// Thread 0 sorts the pairs by expert into the scratch memory (a counting sort, so that the order within an expert
-// stays). Experts without pairs are left out: nothing of their matrices is read. The experts are then divided
-// into classes by their number of rows, because the engine has other algorithms for few rows than for many. Each class
-// is one product, whose groups are its experts.
+// Thread 0 sorts the pairs by expert into the scratch memory (a counting sort, so that the order
+// within an expert stays). Matrices of experts without pairs are not read. The experts are then
+// divided into classes by their number of rows, because the engine has different algorithms for few
+// and for many rows. Each class is one product, whose groups are its experts.
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/experts.h"
 #include "cpu/ops/product/tuning.h"
@@ -35,15 +36,16 @@ static int64_t count_experts(const struct ggml_tensor * node) {
 struct routing {
     bool valid; // all ids are in range
     int64_t n_groups[N_CLASSES]; // experts of each class
-    // For each class, with room for all active experts: their numbers, and where their pairs begin and end. `pairs` has
-    // the pairs of all classes, `first` counts through those of one class.
+    // For each class, with space for all active experts: the numbers of the experts, and the ranges
+    // of their pairs. `pairs` has the pairs of all classes, `first` counts those of one class.
     int64_t *expert[N_CLASSES], *first[N_CLASSES], *pairs[N_CLASSES];
 };
 
-// No more experts than pairs have rows.
+// At most as many experts as pairs are active.
 static int64_t max_active(const struct ggml_tensor * node) { return GB_MIN(count_experts(node), gb_rows(node)); }
 
-// struct routing, count (then place) of each expert, class of each expert; expert and first of each class; pairs.
+// In this order: struct routing; count (then place) and class of each expert; expert and first of
+// each class; pairs.
 static size_t routing_size(const struct ggml_tensor * node) {
     const int64_t active = max_active(node);
     const int64_t numbers = 2 * count_experts(node) + N_CLASSES * (2 * active + 1) + gb_rows(node);
@@ -128,7 +130,7 @@ static void fail_id(const struct gb_cpu_call * call, const struct ggml_tensor * 
 
 enum { LOOK = 4096 }; // pairs between which the first thread may stop
 
-// The number of pairs of each expert. False: an id is out of range, or the run is over.
+// Counts the pairs of each expert. False: an id is out of range, or the run is over.
 static bool count_pairs(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t * count) {
     const int64_t n = count_experts(node);
     memset(count, 0, (size_t) n * sizeof(*count));
@@ -224,7 +226,8 @@ static size_t work_size(const struct ggml_tensor * node, int tasks) {
     return routing_size(node) + size;
 }
 
-// The experts of a class. The barrier lets other threads finish before their scratch memory is used again.
+// Runs the experts of a class. The barrier lets other threads finish before their scratch memory is
+// used again.
 static bool run_class(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct routing * r,
     int c) {
     struct experts q;

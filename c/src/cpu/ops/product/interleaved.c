@@ -1,10 +1,10 @@
-// interleaved.c - products of up to 16 rows with quantized weights, with a group of terms in each lane
-// (kernels/x86/interleaved.tpl.h), at levels that have it.
+// interleaved.c - products of up to 16 rows with quantized weights, with a group of terms in each
+// lane (kernels/x86/interleaved.tpl.h), at levels with such kernels.
 //
-// All threads round rows to bytes and interleave them once. Up to four rows are multiplied with a column while
-// registers unpack it. For more rows, columns are unpacked before, a dozen at a time. Their stretches of terms and
-// their sums stay in the first-level cache. Tails of many columns are multiplied together. The order of a sum depends
-// on k and the format alone.
+// All threads round rows to bytes and interleave them once. Up to four rows are multiplied with a
+// column while registers unpack it. For more rows, columns are unpacked before, a dozen at a time.
+// Their stretches of terms and their sums stay in the first-level cache. Tails of many columns are
+// multiplied together. The order of a sum depends on k and the format alone.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
@@ -13,7 +13,7 @@
 #define DIRECT_WIDTH GB_INTERLEAVED_W
 
 enum {
-    DIRECT_SUMS = DIRECT_WIDTH * ROWS_AT_ONCE * GB_INTERLEAVED_LANES, // floats of what a kernel computes
+    DIRECT_SUMS = DIRECT_WIDTH * ROWS_AT_ONCE * GB_INTERLEAVED_LANES, // floats that one kernel call computes
     TILE_SUMS = COLUMNS_AT_ONCE * ROWS_AT_ONCE * GB_INTERLEAVED_LANES, // floats of a tile of unpacked columns
     WHOLE_UNITS = GB_INTERLEAVED_UNIT_TERMS(false), // terms, of both kinds
 };
@@ -47,7 +47,7 @@ static size_t unit_size(int kind) { return (size_t) GB_INTERLEAVED_UNIT_SIZE(kin
 // Terms before the tail.
 static int64_t whole_terms(int64_t k, int kind) { return k - k % unit_terms(kind); }
 
-// Of a row, from its start to term k0, with which a unit starts.
+// The bytes from the start of a row to term k0, at which a unit starts.
 static size_t row_offset(int64_t k0, int kind) { return (size_t) (k0 / unit_terms(kind)) * unit_size(kind); }
 
 static size_t row_size(int64_t k, int kind) {
@@ -90,8 +90,8 @@ struct task { // columns of one group
     float * dst[GB_INTERLEAVED_ROWS];
 };
 
-// Adds the tails of n columns from j on to the results, which are the sums of whole units. Prefetches the tails of the
-// next n columns.
+// Adds the tails of n columns from j on to the results, which are the sums of whole units.
+// Prefetches the tails of the next n columns.
 static void add_tails(const struct task * t, int64_t j, int n) {
     for (int r = 0, nx; r < t->rows && t->whole < t->k; r += nx) {
         const void * x[ROWS_AT_ONCE];
@@ -119,10 +119,10 @@ static void add_tails(const struct task * t, int64_t j, int n) {
 struct direct { // a stretch of terms of n columns from j on
     int64_t j, k0, terms;
     int n;
-    size_t byte; // of a column, at which term k0 is
+    size_t byte; // offset of term k0 in a column
 };
 
-// The weights of the columns that come `steps` later. After the last block, the address does not matter.
+// The weights of the columns `steps` later. After the last block, the address does not matter.
 static const char * weights_later(const struct task * t, const struct direct * d, int i, int steps) {
     int64_t j = d->j, k0 = d->k0;
     for (i += DIRECT_WIDTH * steps; i >= GB_DIRECT_COLUMNS; i -= GB_DIRECT_COLUMNS) {
@@ -161,7 +161,7 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
         (int) (GB_INTERLEAVED_AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * DIRECT_WIDTH)) + 1;
     const void *x[ROWS_AT_ONCE], *w[DIRECT_WIDTH], *next[DIRECT_WIDTH];
     struct gb_interleaved_dots dots = {
-        // the loop sets what differs between calls
+        // The loop sets the members that differ between calls.
         .type = (int) t->type,
         .k = terms,
         .columns = w,
@@ -254,7 +254,8 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
     }
 }
 
-// Unpacked columns, and the sums of each tile. The size of a column is that of the kind that takes more bytes.
+// Unpacked columns, and the sums of each tile. The size of a column is that of the kind with more
+// bytes.
 struct columns {
     _Alignas(64) char w[GB_UNPACKED_COLUMNS]
                        [GB_UNPACKED_TERMS / GB_INTERLEAVED_UNIT_TERMS(true) * GB_INTERLEAVED_UNIT_SIZE(true)];
@@ -264,7 +265,7 @@ struct columns {
 struct stretch { // terms of n columns from j on
     int64_t j, k0, terms;
     int n, per_part; // rows at a time
-    const char * next; // what is unpacked after this, in n columns nb_m apart
+    const char * next; // the data to unpack next, in n columns nb_m apart
 };
 
 // Spreads the prefetches over the tiles, because memory takes a limited number of requests at a time.
@@ -319,7 +320,7 @@ static void store_sums(const struct task * t, const struct columns * c, int64_t 
     }
 }
 
-// The weights that come GB_UNPACKED_AHEAD stretches later, of this block of columns or a later one.
+// The weights GB_UNPACKED_AHEAD stretches later, of this block of columns or a later one.
 static const char * next_weights(const struct task * t, const struct stretch * s) {
     const int64_t stretches = gb_div_up(t->whole, GB_UNPACKED_TERMS), i = s->k0 / GB_UNPACKED_TERMS + GB_UNPACKED_AHEAD;
     return t->w.data + (size_t) (s->j + i / stretches * GB_UNPACKED_COLUMNS) * t->w.nb_m +

@@ -1,8 +1,4 @@
-// mul_mat.c - MUL_MAT and OUT_PROD, described to the algorithms of products (product.h).
-//
-// dst[m, n, i2, i3] = sum over k of a[., m] b[., n]. The rows of dst are the rows of b, and its columns are the rows
-// of a (for OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so broadcast
-// weights are read once. With quantized weights, b is rounded to bytes (bytes.h), unless the node has GGML_PREC_F32.
+// mul_mat.c - describes MUL_MAT and OUT_PROD for the algorithms of products (product.h).
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/experts.h"
 #include "cpu/ops/product/product.h"
@@ -57,7 +53,7 @@ struct product {
     const struct ggml_tensor * dst;
     size_t a_nb_m; // bytes from one column of dst to the next in a
     size_t b_nb_n; // bytes from one row of dst to the next in b
-    int64_t n, r2; // rows of a slice of dst; slices of dim 2 that share one of a
+    int64_t n, r2; // rows of a slice of dst; slices of dim 2 that share a slice of a
     int64_t a2, r3;
 };
 
@@ -175,7 +171,7 @@ const struct gb_cpu_op gb_cpu_op_out_prod = {
 
 // ---------------------------------------------------------------------------------------------------------- algorithms
 
-// Describes the product of a node in *q. NULL: the node is no product.
+// Describes the product of a node in *q. NULL: the node is not a product.
 static const struct gb_gemm * gemm_of(const struct ggml_tensor * node, struct product * q) {
     switch (node->op) {
         case GGML_OP_MUL_MAT: describe(q, node, 0); return &q->gemm;

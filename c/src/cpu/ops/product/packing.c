@@ -186,11 +186,12 @@ static void pack_floats(const struct gb_kernels * kernels, const struct gb_gemm_
 
 // ----------------------------------------------------------------------------------------------------- bytes and pairs
 
-// Packs rows of floats into a panel of pairs of bfloat16, padded with zeros. With quantized weights the rows have the
-// range that bytes have, so that a row is NaN at all levels or at none.
+// Packs rows of floats into a panel of pairs of bfloat16, padded with zeros. With quantized weights
+// the rows are limited to the range of bytes, so that a row is NaN at all levels or at none.
 static void pack_rounded(const struct gb_packing * packing, int64_t k, int n, float * y, const void * const * rows,
     float * buf) {
-    enum { PIECE = 8 * 2 * GB_BF16_STEP }; // terms of a row before the next row: rows share cache lines and pages
+    // terms of a row before the next row, because rows share cache lines and pages
+    enum { PIECE = 8 * 2 * GB_BF16_STEP };
     const int64_t pairs = padded_pairs(packing, k), step = packing->step, mr = packing->mr;
     struct gb_round_bf16 row = { .limited = packing->unpack.fn != NULL };
     if (step == 1) {

@@ -1,9 +1,9 @@
-// product.h - the engine of MUL_MAT, MUL_MAT_ID, MUL_MAT_EXPERTS and OUT_PROD: row r of dst of group g = sum over k of
-// x(g, r)[k] w(g)[.][k].
+// product.h - the engine of MUL_MAT, MUL_MAT_ID, MUL_MAT_EXPERTS and OUT_PROD: row r of dst of
+// group g = the sum over k of x(g, r)[k] w(g)[.][k].
 //
-// A group is a set of rows of x that are multiplied with the same matrix w: one slice of `a` with all slices of `b`
-// that it is broadcast to, or the tokens of one expert. An operator describes its groups in a gb_gemm. Every thread of
-// the node then calls gb_gemm_run.
+// A group is a set of rows of x that are multiplied with the same matrix w: one slice of `a` with
+// all slices of `b` over which it is broadcast, or the tokens of one expert. An operator describes
+// its groups in a gb_gemm. Every thread of the node then calls gb_gemm_run.
 #ifndef GB_CPU_OPS_PRODUCT_H
 #define GB_CPU_OPS_PRODUCT_H
 
@@ -12,7 +12,7 @@
 struct gb_gemm_operand {
     enum ggml_type type; // F32, F16, BF16 or a quantized type with to_float
     size_t nb_k; // bytes from one term of the sum to the next; quantized: from one block of terms to the next
-    bool across; // quantized w only: blocks lie along the results, nb_k is from one term to the next again
+    bool across; // quantized w only: blocks run along the results; nb_k is then from one term to the next
 };
 
 struct gb_gemm_matrix {
@@ -25,8 +25,8 @@ struct gb_gemm_row {
     float * dst; // m results
 };
 
-// An operation on complete results while they are in a near cache: n results from dst on, which is
-// column `column` of its row. Each result is passed once, by any thread.
+// An operation on complete results while they are in a near cache. It gets n results from dst on,
+// which is column `column` of its row. Each result is passed once, by any thread.
 struct gb_gemm_epilogue {
     void (*finish)(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column,
         int64_t n);
@@ -45,8 +45,8 @@ struct gb_gemm {
     const void * context; // of the two functions
     struct gb_gemm_matrix (*w_of)(const struct gb_gemm * p, int64_t g);
     struct gb_gemm_row (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
-    // In each group, rows [i run, (i + 1) run) have these constant distances in x and dst, in bytes. run 0: rows may be
-    // anywhere.
+    // In each group, rows [i run, (i + 1) run) have these constant distances in x and dst, in
+    // bytes. run 0: no constant distance.
     int64_t run;
     size_t run_nb_x, run_nb_dst;
 };
@@ -66,18 +66,18 @@ static inline void gb_prefetch(const void * p, size_t size) {
 // algorithms.c chooses the algorithm. Making a plan calls the first two functions. The data, and so
 // `first`, and the level of the kernels are not known then. Scratch bytes are for n_tasks threads.
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
-// Enough for every product that differs in having fewer rows and groups.
+// Enough for every product with fewer rows and groups.
 size_t gb_gemm_work_size_up_to(const struct gb_gemm * p, int n_tasks);
 int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
 void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 // The name of the i-th candidate for the product, with these kernels, on a processor with these
-// traits (NULL: this processor). *why: the reason why it declines, a static text. *why NULL: it
-// takes the product. Returns NULL after that candidate.
+// traits (NULL: this processor). *why: the reason why it declines, a static text, or NULL if it
+// computes the product. Returns NULL after that candidate.
 const char * gb_gemm_candidate(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits, int i, const char ** why);
 
-// The name of the algorithm that takes the product.
+// The name of the algorithm that computes the product.
 const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
 

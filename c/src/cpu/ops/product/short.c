@@ -1,7 +1,7 @@
 // short.c - products of a few rows with short columns of Q8_0: queries with the keys of a cache, head by head.
 //
-// Rows are rounded to bytes once. Then threads divide the columns and multiply them in place, with one call of the
-// kernel for each piece (kernels/dots_q8_0.tpl.h). The order of a sum depends on k alone.
+// Rows are rounded to bytes once. Then threads divide the columns and multiply them in place, with
+// one kernel call for each piece (kernels/dots_q8_0.tpl.h). The order of a sum depends on k alone.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
@@ -47,7 +47,7 @@ void gb_short_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
             d[r] = (const float *) (const void *) (q[r] + p->k);
         }
         const int64_t ld = gb_gemm_dst_stride(row, c.rows);
-        const int taken = ld != 0 ? c.rows : 1; // at a time
+        const int taken = ld != 0 ? c.rows : 1; // per call
         for (int r = 0; r < c.rows; r += taken) {
             call->k->dots_q8_0(&(struct gb_dots_q8_0){
                 .k = p->k,

@@ -1,25 +1,26 @@
-// tuning.h - the numbers by which algorithms of products trade one cost for another. Results are right with all values
-// that the static asserts beside the arrays allow. Values marked "Bits" decide the order of sums, so another value
-// changes bits of results.
+// tuning.h - the tuning constants of the algorithms for products. Results are correct with all
+// values that the static asserts beside the arrays allow. Values marked "Bits" decide the order of
+// sums, so another value changes bits of results.
 //
-// Each comment says what the number trades, and which measurement shows it. `bench_products WHAT TYPE LEVEL THREADS` is
-// benchmarks/bench_products.c. Set GB_BENCH_CPU=1 on a shared machine. M=.., K=.., ROWS=.. and EXACT=1 stand for its
-// variables GB_BENCH_M, GB_BENCH_K, GB_BENCH_ROWS and GB_BENCH_EXACT. To choose a value again, change it, build, and
-// compare the figures of both builds in turns. The values were chosen on processors with 32 to 48 KiB of first-level
-// cache and 1 to 2 MiB of second-level cache.
+// Each comment says which costs the number balances, and which measurement shows it.
+// `bench_products WHAT TYPE LEVEL THREADS` is benchmarks/bench_products.c. Set GB_BENCH_CPU=1 on a
+// shared machine. M=.., K=.., ROWS=.. and EXACT=1 stand for its variables GB_BENCH_M, GB_BENCH_K,
+// GB_BENCH_ROWS and GB_BENCH_EXACT. To choose a value again, change it, build, and compare the
+// figures of both builds in alternating runs. The values were chosen on processors with 32 to 48
+// KiB of first-level cache and 1 to 2 MiB of second-level cache.
 #ifndef GB_CPU_OPS_PRODUCT_TUNING_H
 #define GB_CPU_OPS_PRODUCT_TUNING_H
 
 // ------------------------------------------------------------------------------------------------------------- threads
 
-// Multiply-adds that justify one more awake thread. Below, the barrier takes longer than the thread saves. The gain of
-// waking threads is measured (cpu/plan.h).
+// Multiply-adds that justify one more awake thread. For fewer, the barrier takes longer than the
+// thread saves. The gain of waking threads is measured (cpu/plan.h).
 //     bench_products shape q4_0 best 2, and 1, M=256 K=512 ROWS=1; f32, M=64 K=64 ROWS=32 and M=16 K=16 ROWS=256
 #define GB_GRAIN (1 << 15)
 
 // Few rows: threads take columns dynamically (gb_cpu_take) if the part of a thread has at least
-// this many terms, some ten microseconds of work. The second number is the least number of columns
-// in a piece: whole blocks of all algorithms.
+// this many terms, some ten microseconds of work. The second number is the minimum number of
+// columns in a piece: whole blocks of all algorithms.
 //     bench_products shape q4_0 best 2, M=4096 K=4096 ROWS=1, with and without a program that uses one of the cores
 #define GB_TAKE_TERMS (1 << 20)
 #define GB_TAKE_COLUMNS 96
@@ -42,8 +43,9 @@
 // Maximum rows: for more rows, packing weights into panels pays. Bits.
 //     bench_products shape q4_0 best 1, M=4096 K=4096, ROWS=16 and ROWS=17: the second is blocked_bytes
 #define GB_INTERLEAVED_ROWS 16
-// Prefetch distance in bytes of weights, about. With less, loads wait for memory. With more, the second-level cache may
-// evict the data before its use. The second number is for one row, which reads weights fastest.
+// Prefetch distance in bytes of weights, approximately. With less, loads wait for memory. With
+// more, the second-level cache may evict the data before its use. The second number is for one row,
+// which reads weights fastest.
 //     bench_products shape q8_0 best 2, M=16000 K=4096, ROWS=2 and ROWS=1
 #define GB_INTERLEAVED_AHEAD 8192
 #define GB_ROW_AHEAD 16384
@@ -57,14 +59,16 @@
 // Fewer columns need less memory for their sums.
 //     bench_products shape q4_0 best 1, M=4096 K=14336 ROWS=4
 #define GB_DIRECT_COLUMNS 32
-// Terms of all rows that a block of columns is multiplied with at a time. With their scales they take 40 KiB, or 48 if
-// groups have 16 terms: about a first-level cache. With fewer, columns are read in shorter pieces, which is slower.
-// Each lane keeps its sum, so bits do not depend on this number.
+// Terms of all rows that a block of columns is multiplied with at a time. With their scales they
+// take 40 KiB, or 48 KiB if groups have 16 terms: about a first-level cache. With fewer terms,
+// columns are read in shorter pieces, which is slower. Each lane has its own sum, so bits do not
+// depend on this number.
 //     bench_products shape q4_0 best 2, K=14336 M=13312, ROWS=1, 2, 4 and 8
 #define GB_DIRECT_TERMS 32768
 
 // Columns that are unpacked at a time, a multiple of the kernel's 3, and terms of each, whole
-// vectors. With their sums they take 30 KiB and stay in the first-level cache. Fewer columns would reuse the rows less.
+// vectors. With their sums they take 30 KiB and stay in the first-level cache. Fewer columns would
+// use the rows less often.
 //     bench_products shape iq3_s best 1, M=4096 K=4096 ROWS=16
 #define GB_UNPACKED_COLUMNS 12
 #define GB_UNPACKED_TERMS 1024
@@ -78,36 +82,37 @@
 // pays. Bits.
 //     bench_products shape q4_0 avx2 1, M=4096 K=4096, ROWS=3 and ROWS=4
 #define GB_BYTE_DOTS_ROWS 3
-// Maximum rows for which packing w does not pay: each row uses an element of w once, and packing uses it once more.
-// Bits.
+// Maximum rows for which packing w does not pay, because each row uses an element of w once, and
+// packing uses it once more. Bits.
 //     bench_products shape q4_0 best 1, EXACT=1 M=4096 K=4096, ROWS=2 and ROWS=3: the second is blocked_f32
 #define GB_DOTS_ROWS 2
 // Terms of a quantized column that are dequantized at a time, to the stack: they stay in the first-level cache. Bits.
 //     bench_products shape q4_0 best 1, EXACT=1 M=4096 K=4096 ROWS=1
 #define GB_DOTS_TERMS 1024
-// Weights between two calls of gb_cpu_stopped. Not measured. For up to four rows they count as somewhat less than
-// GB_CPU_PACE, so that a thread checks for the end of the run after every second piece.
+// Weights between two calls of gb_cpu_stopped. Not measured. For up to four rows they count as
+// somewhat less than GB_CPU_PACE, so that a thread checks for the end of the run after every second
+// piece.
 #define GB_DOTS_PIECE (1 << 18)
 
 // ------------------------------------------------------------------------------------- dense_row, dense_rows (dense.c)
 
 // Prefetches of one row: the next columns, if they are at most this many bytes ahead. Otherwise
-// data that far ahead in the same column.
+// data that is this far ahead in the same column.
 //     bench_products shape f32 best 1, ROWS=1, M=8192 K=512 (columns), M=512 K=65536 (the same one)
 #define GB_DENSE_AHEAD_COLUMNS (1 << 18)
 #define GB_DENSE_AHEAD 2048
-// Maximum rows: for more rows, packing w pays. Each sum ends with adding lanes, which is expensive for short sums, so
-// their maximum is lower. Levels with few registers have tiles of two rows, which read each weight three times as
-// often. So their maximum is lower, too. Bits.
+// Maximum rows: for more rows, packing w pays. Each sum ends with adding lanes, which is expensive
+// for short sums, so their maximum is lower. Levels with few registers have tiles of two rows,
+// which read each weight three times as often, so their maximum is lower, too. Bits.
 //     bench_products shape f32 best 1, M=4096, K=4096 ROWS=40 and 41; M=512, K=64 ROWS=8 and 9
 //     bench_products shape f32 avx2 1, M=4096, K=4096 ROWS=20 and 21; M=512, K=64 ROWS=4 and 5
 #define GB_DENSE_ROWS 40 // at levels with large tiles
 #define GB_DENSE_ROWS_NARROW 20 // at any level
 #define GB_DENSE_LONG 128 // sums of fewer terms are short:
 #define GB_DENSE_SHORT 5 // divisor of the maximum for short sums
-// Floats of the rows that stay in the first-level cache while columns are read. They decide the stretch of terms. Its
-// minimum: each stretch ends with the sum of the lanes. Its maximum: one row would fill the cache.
-// Changes bits of results.
+// Floats of the rows that stay in the first-level cache while columns are read. They decide the
+// stretch of terms. There is a minimum, because each stretch ends with the sum of the lanes. There
+// is a maximum, because one row would fill the cache. Changes bits of results.
 //     bench_products shape f32 best 1, M=4096 K=4096, ROWS=4, 16, 40
 #define GB_DENSE_FLOATS 8192
 #define GB_DENSE_TERMS 512

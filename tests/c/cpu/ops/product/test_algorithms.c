@@ -184,7 +184,7 @@ static void errors(void) {
     CHECK_INT(ggml_last_status(), GGML_STATUS_UNSUPPORTED);
     CHECK(gb_cpu_product_algorithm(ggml_add(ctx, a, a), NULL, 0, &why) == NULL);
     CHECK_INT(ggml_last_status(), GGML_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(ggml_last_error(), "ADD is no product") != NULL);
+    CHECK(strstr(ggml_last_error(), "ADD is not a product") != NULL);
     CHECK(gb_cpu_product_algorithm(ggml_mul_mat(ctx, a, a), "no such level", 0, &why) == NULL);
     CHECK(ggml_last_status() != GGML_STATUS_SUCCESS);
     end();

@@ -1,1 +1,0 @@
-"""Text generation with a Llama-architecture model from a GGUF file."""
