@@ -322,7 +322,7 @@ def on_tensor_cores(built: Built, tolerance: Tolerance) -> Tolerance:
     """Dtypes to which CUDA rounds the other factor of 16-bit products, and the weights of attention
     (docs/CUDA.md)."""
     halves = [t.dtype.name for t in built.roots if t.dtype.name in ("float16", "bfloat16")]
-    if not halves or not {"MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN"} & {t.op for t in built.graph.nodes}:
+    if not halves or not {"MUL_MAT", "MUL_MAT_ID", "MUL_MAT_EXPERTS", "FLASH_ATTN"} & {t.op for t in built.graph.nodes}:
         return tolerance
     return replace(tolerance, rounded=tolerance.rounded + 2, rounded_to=halves[0])
 
