@@ -47,7 +47,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said: ``text``, its ``segments``, and the ``language`` as a code such as "en"."""
+    """The result: ``text``, its ``segments``, and the ``language`` as a code such as "en"."""
 
     text: str
     segments: tuple[Segment, ...]
@@ -365,7 +365,7 @@ class SpeechModel(Model):
                 if len(chosen) == beams:
                     break
             if len(done) >= beams or not chosen:
-                live = []
+                live = [] if done else live
                 break
             used = {cell for beam, _, _ in chosen for cell in beam.cells}
             free = (cell for cell in range(self._cache.n_cells) if cell not in used)
@@ -387,7 +387,8 @@ class SpeechModel(Model):
         return sorted(offers, key=lambda offer: -offer[2])
 
     def _rules(self, logits: FloatArray, tokens: Sequence[int]) -> FloatArray:
-        """Logits of what may follow. Times come in pairs and never go back, and a window begins with one."""
+        """The logits, with -inf for tokens that may not follow. Times come in pairs and never go back.
+        A window begins with a time."""
         s, allowed = self._special, logits.copy()
         allowed[self._silent] = -np.inf
         if not tokens:

@@ -46,6 +46,10 @@ const char * gb_two_bytes_declines(const struct gb_gemm * p);
 size_t gb_two_bytes_work_size(const struct gb_gemm * p, int n_tasks);
 void gb_two_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
+const char * gb_lanes_declines(const struct gb_gemm * p);
+size_t gb_lanes_work_size(const struct gb_gemm * p, int n_tasks);
+void gb_lanes_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
 const char * gb_dense_row_declines(const struct gb_gemm * p);
 void gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
