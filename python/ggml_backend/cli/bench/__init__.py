@@ -303,6 +303,12 @@ def _positive(kind: type[int] | type[float]) -> Any:
 EXAMPLE = "products --types q4_k --threads 1"
 
 
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("for MODEL.gguf")
+    group.add_argument("--prompt", type=_positive(int), metavar="N", help="tokens of a prompt or a text (default: 512)")
+    group.add_argument("--new", type=_positive(int), metavar="N", help="tokens that are written (default: 32)")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "suites", nargs="*", metavar="ops|products|models|MODEL.gguf", help="what to measure (default: all suites)"
@@ -356,11 +362,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="device that --explain asks, such as CUDA0; of MODEL.gguf, one or several, CUDA0,CPU (CPU)",
     )
-    parser.add_argument(
-        "--prompt", type=_positive(int), metavar="N", help="of MODEL.gguf: tokens of a prompt or a text (512)"
-    )
-    parser.add_argument(
-        "--new", type=_positive(int), metavar="N", help="of MODEL.gguf: tokens that are written one by one (32)"
-    )
+    _add_model_arguments(parser)
     parser.add_argument("--json", metavar="FILE", help="write the figures of every round to a file")
     parser.add_argument("--compare", metavar="FILE", help="print ratios to the figures in a file that --json wrote")
