@@ -35,6 +35,7 @@ def dtypes() -> list[gb.dtypes.DType]:
         gb.dtypes.q6_k, gb.dtypes.q8_k, gb.dtypes.iq1_m, gb.dtypes.iq1_s, gb.dtypes.iq2_s,
         gb.dtypes.iq2_xs, gb.dtypes.iq2_xxs, gb.dtypes.iq3_s, gb.dtypes.iq3_xxs, gb.dtypes.iq4_nl,
         gb.dtypes.iq4_xs, gb.dtypes.tq1_0, gb.dtypes.tq2_0, gb.dtypes.mxfp4, gb.dtypes.nvfp4,
+        gb.dtypes.q1_0, gb.dtypes.q2_0,
     ]  # fmt: skip
     plain = [
         gb.float32,
