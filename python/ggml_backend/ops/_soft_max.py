@@ -166,13 +166,13 @@ def l2_norm(a: Tensor, eps: float = 1e-12, *, inplace: bool = False, axis: int =
     return build_1("l2_norm", pick("l2_norm", inplace), a, eps)
 
 
-@builds("ggml_group_norm", "ggml_group_norm_inplace")
-def group_norm(a: Tensor, n_groups: int, *, inplace: bool = False) -> Tensor:
-    """:func:`norm` over groups of channels of ``(..., channels, height, width)``, with eps 1e-6.
+@builds("ggml_group_norm_eps", "ggml_group_norm_eps_inplace")
+def group_norm(a: Tensor, n_groups: int, eps: float = 1e-6, *, inplace: bool = False) -> Tensor:
+    """:func:`norm` over groups of channels of ``(..., channels, height, width)``.
 
     A group has ``ceil(channels / n_groups)`` channels (Wu and He 2018, arXiv:1803.08494).
     """
-    return build_1("group_norm", pick("group_norm", inplace), a, n_groups)
+    return build_1("group_norm", pick("group_norm_eps", inplace), a, n_groups, eps)
 
 
 @builds("ggml_rms_norm_back")
