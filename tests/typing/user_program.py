@@ -513,7 +513,7 @@ def main(folder: Path) -> None:
         x, y = ctx.tensor((3, 4), gb.float32, name="x"), ctx.tensor((3, 4), gb.float32, name="y")
         nodes = elementwise(x, y) + triangles(ctx.tensor((4, 4))) + rows(x, y) + layers(ctx) + images_and_attention(ctx)
         assert all(isinstance(node, gb.Tensor) for node in nodes)
-    assert len(dtypes()) == 33
+    assert len(dtypes()) == 35
     memory(cpu, folder)
     scheduling(cpu, folder)
     devices()

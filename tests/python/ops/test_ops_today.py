@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from op_harness import LAYOUTS, In, Tolerance, array, check, covers, real, refuses, whole
+from op_harness import LAYOUTS, In, Tolerance, array, both_ways, check, covers, real, refuses, whole
 
 TAKES = [("float32", "float32"), ("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32")]
 
@@ -138,8 +138,9 @@ def test_softmax_with_masks_of_heads_and_sinks(dtype, bias):
         tolerance = Tolerance(terms=60, n=m)
         check(lambda a, k, s: gb.ops.softmax(a, k, 0.7, max_bias=bias, sinks=s), inputs, reference, tolerance,
               magnitude=lambda *x: np.ones(x[0].shape))  # fmt: skip
-        check(lambda a, k: gb.ops.softmax(a, k, 0.7, max_bias=bias), inputs[:2], lambda a, k: reference(a, k, None),
-              tolerance, magnitude=lambda *x: np.ones(x[0].shape))  # fmt: skip
+        both_ways(lambda a, k, inplace: gb.ops.softmax(a, k, 0.7, max_bias=bias, inplace=inplace), inputs[:2],
+                  lambda a, k: reference(a, k, None), tolerance,
+                  magnitude=lambda *x: np.ones(x[0].shape))  # fmt: skip
 
 
 SHAPES = [  # batch, heads, heads of k, heads of v, queries, keys, dk, dv
