@@ -104,6 +104,27 @@ def test_weights_are_the_mapped_file_and_writes_do_not_reach_it(tmp_path):
     assert not logits(model, IDS).any() and path.read_bytes() == before
 
 
+@pytest.mark.parametrize(("kind", "options"), [
+    ("Bert", {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}),
+    ("GPT2", {"n_embd": 128, "n_layer": 2, "n_head": 4}),
+    ("T5", {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}),
+])  # fmt: skip
+def test_one_line_packs_a_model_of_transformers(kind, options):
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(vocab_size=500, bos_token_id=1, eos_token_id=2, **options)
+    model = getattr(transformers, f"{kind}Model")(config).eval()
+    ids = torch.randint(0, 500, (2, 9))
+    given = {"input_ids": ids, "decoder_input_ids": ids} if kind == "T5" else {"input_ids": ids}
+    with torch.inference_mode():
+        expected = model(**given).last_hidden_state
+        gbt.pack_(model, {"*": "q8_0"})
+        found = model(**given).last_hidden_state
+    assert sum(isinstance(p, gbt.PackedTensor) for p in model.parameters()) >= 8
+    assert (found - expected).abs().max() <= 0.05 * expected.abs().max()
+
+
 def test_files_that_cannot_be_loaded(tmp_path):
     for name in ("mixtral", "gpt-oss"):
         case = tm.CASES[name]

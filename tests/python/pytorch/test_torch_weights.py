@@ -327,6 +327,17 @@ def test_a_linear_of_gpt2_is_packed():
     close(layer(x), expected, 0.03)
 
 
+def test_an_encoder_of_pytorch_is_packed():
+    """In inference, PyTorch has a shortcut for plain weights, which a packed weight must not take."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2).eval()
+    x = torch.randn(2, 7, 64)
+    with torch.inference_mode():
+        expected = encoder(x)
+        gbt.pack_(encoder, {"*": "q8_0"})
+        close(encoder(x), expected, 0.03)
+    assert isinstance(encoder.layers[1].linear2.weight, gbt.PackedTensor)
+
+
 def layers():
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.LayerNorm(96), nn.Linear(96, 32))
