@@ -1,7 +1,7 @@
 // backend.cu - the hooks of the backend, events, registration, and the functions of ggml-cuda.h.
 //
-// All work is queued on the backend's stream in the order of calls. The first call after a sticky error finds it. From
-// then on the backend refuses every call and reports that error.
+// All work is queued on the backend's stream in the order of calls. The first call after a sticky
+// error detects the error. From then on the backend refuses every call and reports that error.
 #include <stdio.h>
 #include <string.h>
 
@@ -73,7 +73,8 @@ static bool queue_copy(gb_cuda_backend & b, const ggml_tensor * src, ggml_tensor
     return gb_cuda_copy_layout(b.device, src, dst, b.stream, &error) && check_call(b, "copying to", dst, error);
 }
 
-// Copies within the device only: the host and other devices would not know when the copy has used their memory.
+// Copies within the device only: for any other copy, the host and other devices would not know when
+// it has ended.
 static GGML_CALL bool copy_async(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst) {
     gb_cuda_backend & b = state_of(backend);
     return gb_cuda_device_of(src) == b.device && gb_cuda_device_of(dst) == b.device && queue_copy(b, src, dst);
@@ -223,8 +224,9 @@ static int64_t now_ns() { // of the monotonic clock
         .count();
 }
 
-// Waits for the queue, and records an event while the host reads its clock: a moment that both clocks know.
-static cudaError_t meet_clocks(gb_cuda_backend & b) {
+// Waits for the queue and records an event, which sets one moment (base_ns) on the clocks of host
+// and device.
+static cudaError_t sync_clocks(gb_cuda_backend & b) {
     cudaError_t error =
         b.base_event == nullptr ? cudaEventCreateWithFlags(&b.base_event, cudaEventDefault) : cudaSuccess;
     if (error == cudaSuccess) {
@@ -249,7 +251,7 @@ static GGML_CALL ggml_backend_event_t event_new_timed(ggml_backend_t backend) {
         return event;
     }
     gb_cuda_on_device on(b.device->id);
-    const cudaError_t error = meet_clocks(b);
+    const cudaError_t error = sync_clocks(b);
     if (error != cudaSuccess) {
         gb_cuda_fail(b, "making an event with a clock", error);
         event_free(event);
@@ -258,7 +260,8 @@ static GGML_CALL ggml_backend_event_t event_new_timed(ggml_backend_t backend) {
     return event;
 }
 
-// A float of milliseconds loses nanoseconds over time, so the common moment follows the events.
+// The time between two events is a float of milliseconds, which loses nanoseconds over long times.
+// So the base moment is set again when it becomes old.
 static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
     enum { FAR_MS = 2000 };
     gb_cuda_backend & b = state_of(event->backend);
@@ -270,7 +273,7 @@ static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
     cudaError_t error = cudaEventElapsedTime(&ms, b.base_event, event_of(event)->cuda);
     const int64_t ns = b.base_ns + (int64_t) ((double) ms * 1e6);
     if (error == cudaSuccess && ms > FAR_MS) {
-        error = meet_clocks(b);
+        error = sync_clocks(b);
     }
     if (error != cudaSuccess) {
         gb_cuda_fail(b, "the time of an event", error);

@@ -59,8 +59,8 @@ bool gb_cuda_is_usable(gb_cuda_backend & b); // false after a sticky error, repo
 // Reports a failed call with the current operator and its tensors. A sticky error marks the backend failed.
 enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_t error);
 
-// Returns from the enclosing function with the status unless the call succeeds. `call` gives a cudaError_t; GB_LAUNCH
-// does, too.
+// Returns from the enclosing function with the status, unless the call succeeds. `call` gives a
+// cudaError_t, as GB_LAUNCH does.
 #define GB_CUDA_TRY(backend, call)                            \
     do {                                                      \
         const cudaError_t gb_error_ = (call);                 \

@@ -1,8 +1,12 @@
 // blas.h - large products of floats by cuBLAS, which is loaded at run time only if the user asks for it.
 //
-// GGML_CUDA_CUBLAS=1 takes the library that the process has or the system's loader finds. An absolute path takes that
-// file. Each backend has a handle and a workspace of its own, so products can be recorded. After a failure our own
-// kernels compute.
+// The libraries are:
+//
+// - GGML_CUDA_CUBLAS=1: cuBLAS as the process has it, or as the system's loader finds it
+// - GGML_CUDA_CUBLAS=<absolute path>: that file
+//
+// Each backend has its own handle and workspace, so products can be recorded. After a failure the
+// module's own kernels compute.
 #ifndef GB_CUDA_BLAS_H
 #define GB_CUDA_BLAS_H
 

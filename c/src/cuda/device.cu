@@ -36,8 +36,9 @@ enum ggml_status gb_cuda_report(const char * device, const char * call, cudaErro
         cudaGetErrorName(error));
 }
 
-// True if the device has its primary context. From CUDA 12 on, making a device current creates a context, which takes
-// some hundred megabytes of device memory. So no code here does that to a device that nobody uses.
+// True if the device has its primary context. From CUDA 12 on, making a device current creates a
+// context, which takes some hundred megabytes of device memory. So no code here makes an unused
+// device current.
 static bool is_active(int device) {
     typedef int (*question)(int device, unsigned * flags, int * active);
     static const question ask = reinterpret_cast<question>(gb_cuda_driver_function("cuDevicePrimaryCtxGetState"));
@@ -175,7 +176,7 @@ GB_KERNEL gb_any_kernel(int * p) {
     *p = 0;
 }
 
-// Code for 9.0 and newer waits in the kernel for earlier kernels.
+// Only code for 9.0 and newer can be launched early: it waits in the kernel for earlier kernels.
 static bool may_be_dependent(const gb_cuda_device * device) {
     const char * wish = getenv("GGML_CUDA_DEPENDENT");
     return device->cc >= 90 && (wish == nullptr || strcmp(wish, "0") != 0);
@@ -251,7 +252,8 @@ static const char * too_old(const gb_cuda_device * d) {
     return d->cc < OLDEST ? "its compute capability is below 7.5" : nullptr;
 }
 
-// The smallest block that is large enough, and at most a quarter too large. The caller holds the pool's lock.
+// Takes the smallest kept block that is large enough and at most a quarter too large. The caller
+// holds the pool's lock.
 static void * take_kept(pool & p, size_t size, size_t * capacity) {
     int best = -1;
     for (int i = 0; i < p.n; i++) {

@@ -1,6 +1,7 @@
 // device.h - the CUDA devices of the machine, and errors of runtime calls.
 //
-// The list of devices is made at the first question and never changes. Registry entries and buffers point into it.
+// The list of devices is made at the first query and never changes. Registry entries and buffers
+// point into it.
 #ifndef GB_CUDA_DEVICE_H
 #define GB_CUDA_DEVICE_H
 
@@ -17,7 +18,7 @@ struct gb_cuda_device {
     size_t shared_max; // bytes; largest shared memory of a block
     size_t l2_bytes;
     size_t pitch_max; // bytes; largest distance of rows in a copy
-    bool dependent;   // a kernel may begin while the one before it ends (queue.h); set by gb_cuda_check_code
+    bool dependent;   // a kernel may begin before its predecessor ends (queue.h); set by gb_cuda_check_code
     bool hopper;      // the kernels of hopper.cuh run on it; set by gb_cuda_check_code
     char name[16];    // "CUDA0"
     char description[256];
@@ -27,15 +28,15 @@ int gb_cuda_device_count(void);             // 0: gb_cuda_absent_reason says why
 const char * gb_cuda_absent_reason(void);   // "" when there are devices
 gb_cuda_device * gb_cuda_device_get(int i); // NULL when out of range
 
-// True if the device can run kernels of this build; else reports an error. Lowers what `device` claims to what the code
-// has: the driver may have compiled code for an older device again.
+// True if the device can run kernels of this build; else reports an error. Lowers device->cc to the
+// capability that the code was compiled for: the driver may have compiled code for an older device.
 bool gb_cuda_check_code(gb_cuda_device * device);
 
 // True if the current device can run the kernels of hopper.cuh. False if GGML_CUDA_HOPPER=0 turns them off.
 bool gb_cuda_has_hopper_kernels(void); // code_hopper.cu
 
-// Makes a device current for the calling thread until the end of the scope. The device before it comes back only if it
-// has a context: making a device current creates one.
+// Makes a device current for the calling thread until the end of the scope. Then makes the previous
+// device current again, but only if that device has a context: making a device current creates one.
 class gb_cuda_on_device {
   public:
     explicit gb_cuda_on_device(int id);
@@ -49,8 +50,8 @@ class gb_cuda_on_device {
 // For pinned memory, which belongs to no device: a device that has a context, or the first.
 gb_cuda_on_device gb_cuda_on_any_device();
 
-// Waits for all work that is queued on the device. Holds the wait lock, because a wait would break the capture of a
-// library's work. A thread that captures holds the lock, too.
+// Waits for all work that is queued on the device. Holds the wait lock, because a wait would break
+// the capture of a library's work. A thread that captures also holds the lock.
 cudaError_t gb_cuda_wait(const gb_cuda_device * device);
 std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device);
 

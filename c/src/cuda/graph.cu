@@ -1,15 +1,17 @@
-// graph.cu - running graphs: node by node at first, as recorded CUDA graphs when they come again.
+// graph.cu - running graphs: node by node at first, as recorded CUDA graphs when they are repeated.
 //
-// A graph's signature determines its work: operators, parameters, types, shapes, strides, addresses, and which results
-// may be left out. Its shape is the signature without sizes and addresses. The first time a shape comes, the nodes are
-// launched one by one. From the second time on, their work is listed (queue.h) and made executable (replay.h). If an
-// executable graph of the same shape exists, its parameters are changed instead. So the next step of a decoder, whose
-// cache has grown, is one launch. A graph with a known signature is launched as it is.
+// A graph's signature determines its work: operators, parameters, types, shapes, strides,
+// addresses, and which results may be left out. Its shape is the signature without sizes and
+// addresses. The first graph of a shape is launched node by node. From the second on, the work is
+// listed (queue.h) and made executable (replay.h). If an executable graph of the same shape exists,
+// its parameters are changed instead. So the next step of a decoder, whose cache has grown, is one
+// launch. A graph with a known signature is launched unchanged.
 //
-// Before a graph is launched or listed, a dry run measures its scratch memory. One block of that size is allocated.
+// Before a graph is launched or listed, a dry run measures its scratch memory. One block of that
+// size is allocated.
 //
-// Invariant: of our memory, an executable graph refers to scratch memory alone. So it is freed before scratch memory
-// moves.
+// Invariant: of the module's memory, an executable graph refers to scratch memory alone. So
+// executable graphs are freed before scratch memory moves.
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,7 +197,7 @@ gb_cuda_graphs * gb_cuda_graphs_new(void) {
 // Frees the executable graphs, before memory that they refer to is freed.
 static void forget_graphs(gb_cuda_graphs * g) {
     for (int i = 0; i < g->n; i++) {
-        gb_replay_free(g->entries[i].replay); // the graph stays seen, and is recorded again when it comes
+        gb_replay_free(g->entries[i].replay); // a repeated graph is recorded again
     }
 }
 
@@ -305,7 +307,7 @@ static enum ggml_status queue_nodes(gb_cuda_backend & b, const gb_array<ggml_ten
     return n >= 0 ? GGML_STATUS_SUCCESS : GGML_STATUS_FAILED;
 }
 
-// Measures scratch memory with a queue that leads nowhere.
+// Measures scratch memory with a queue that drops its work.
 static enum ggml_status measure(const gb_cuda_backend & b, const gb_array<ggml_tensor *> & nodes, enum gb_cuda_run kind,
     size_t * size) {
     gb_cuda_backend dry = {};

@@ -1,40 +1,41 @@
-// hopper.cuh - what compute capability 9.0 adds to the dialect of launch.cuh: barriers that count bytes, copies of
-// tiles, products of tiles in shared memory.
+// hopper.cuh - the additions of compute capability 9.0 to the dialect of launch.cuh: barriers that
+// count bytes, copies of tiles, products of tiles in shared memory.
 //
-// Kernels with these stand in files that are compiled for 9.0a alone (c/cmake/cuda.cmake). Elsewhere GB_HAS_HOPPER is 0
-// and they are empty. gb_has_hopper_code tells at run time whether the device can launch them.
+// Kernels with these functions are in files that are compiled for 9.0a alone (c/cmake/cuda.cmake).
+// Elsewhere GB_HAS_HOPPER is 0, and the kernels are empty. gb_has_hopper_code tells at run time
+// whether the device can launch them.
 //
 //   gb_barrier                  eight bytes of shared memory, 8-aligned. Its phases have parities 0, 1, 0, ... A phase
 //                               ends after the arrivals of gb_barrier_init and the bytes of gb_barrier_expect
 //   gb_barrier_arrive           one arrival
 //   gb_barrier_expect           one arrival; the phase also waits for `bytes` more
-//   gb_barrier_wait             waits for the end of the phase with that parity. The current phase has the other
-//                               parity, so a wait for parity 1 of a new barrier returns at once
+//   gb_barrier_wait             waits for the end of the phase with that parity. A new barrier is in a phase of parity
+//                               0, so a wait for parity 1 returns immediately
 //   gb_copy_tile                by one thread: starts the copy of the box of a tensor map that begins at element
 //                               (x, y, z, w), innermost first, to shared memory, and counts all bytes of the box at the
 //                               barrier. x is a multiple of 8, and (y, z, w) lies in the tensor: an H200 refused the
 //                               box at (7, 5, -1, 1) (test_hopper_boxes.cu). Elements past the end read as zeros. With
-//                               rows of 128 bytes, the 16 bytes number i of row r, counted from an address that 1,024
-//                               divides, lie at number i ^ r % 8
+//                               rows of 128 bytes, chunk i (16 bytes) of row r is at chunk i ^ r % 8; rows are counted
+//                               from an address that 1,024 divides
 //   gb_copies_to_matrix         makes data that this thread copied by gb_cp_async_16, and waited for, visible to
-//                               products of all threads after they meet. Products read memory on a path of their own.
-//                               Operands must not come from plain stores
+//                               products of all threads after a barrier of theirs. Products read shared memory through
+//                               the asynchronous proxy. Operands must not come from plain stores
 //
 //   gb_registers_fewer<N>       by the four warps of a group, at the same place: each thread keeps N registers, a
 //                               multiple of 8, and frees the others
 //   gb_registers_more<N>        the same; takes free registers. The kernel must have launch bounds of one block
 //
-//   gb_matrix_of                describes a matrix of 16-bit elements in shared memory whose rows, 128 bytes each, lie
-//                               as gb_copy_tile puts them; from an address that 1,024 divides, and some multiples of 16
-//                               elements further along the rows: `depth` of them
+//   gb_matrix_of                describes a matrix of 16-bit elements in shared memory. Its rows of 128 bytes have the
+//                               layout of gb_copy_tile. It begins at an address that 1,024 divides, `depth` elements
+//                               further along the rows (a multiple of 16)
 //   gb_matrix_mma<KIND, N>      by the four warps of a group (number 4 i to 4 i + 3 in the block), all at the same
 //                               place: sum (+)= a b^T, of the first 64 rows of a and N rows of b, over 16 elements of
 //                               the rows. Warp w of the group has rows 16 w on; with g = lane / 4 and t = lane % 4,
-//                               sum[4 j + i] is in row g + i / 2 * 8, column 8 j + 2 t + i % 2. It goes on beside the
-//                               thread: sum and the operands are its own until a wait
+//                               sum[4 j + i] is in row g + i / 2 * 8, column 8 j + 2 t + i % 2. The product runs
+//                               asynchronously: until a wait, the thread must not use sum and the operands
 //   gb_matrix_mma_rows<KIND, N> the same with a in registers, two elements in each: a[0], a[1] have columns 2 t and
-//                               2 t + 1 of rows g and g + 8, a[2], a[3] those 8 further. So the sums of N columns,
-//                               rounded and put in pairs, are N / 16 such a
+//                               2 t + 1 of rows g and g + 8; a[2], a[3] have the columns 8 further. So the sums of N
+//                               columns, rounded and packed in pairs, are N / 16 operands a
 //   gb_matrix_fence             before products: orders them after this thread's writes to the registers of sums and
 //                               operands
 //   gb_matrix_commit            closes a group of products
@@ -43,8 +44,8 @@
 //
 //   gb_pack_bf16                two bf16 in a register, the first in the low bits, in one instruction
 //
-// KIND: GB_HALF_F16 or GB_HALF_BF16. N: 64, 128 or 256. A kernel takes tensor maps by value, in a parameter that is
-// declared GB_FIXED_PARAMETER.
+// KIND: GB_HALF_F16 or GB_HALF_BF16. N: 64, 128 or 256. A kernel takes tensor maps by value, in a
+// parameter that is declared GB_FIXED_PARAMETER.
 #ifndef GB_CUDA_HOPPER_CUH
 #define GB_CUDA_HOPPER_CUH
 

@@ -1,15 +1,17 @@
 // keep.cu - keeps data that several nodes of a graph share, see keep.h.
 //
-// Kept data lie at the beginning of scratch memory in the order in which they are made. An operator's own scratch
-// memory begins after the last of them. gb_cuda_keep looks up in the graph which later nodes need the data, so nothing
-// is kept without need. Before a graph is queued, each node notes the next node that reads the same tensor, which makes
-// the lookup fast.
+// Kept data are at the beginning of scratch memory in the order in which they are made. An
+// operator's own scratch memory begins after the last of them. gb_cuda_keep searches the graph for
+// later nodes that need the data, so no unneeded data are kept. Before a graph is queued, each node
+// notes the next node that reads the same tensor, which makes the search fast.
 //
-// The kernel that computes activations can also convert them (norm.cu). Their memory is then reserved from that node
-// on. The graph alone decides that, so a dry run of tensors without memory decides the same.
+// The kernel that computes activations can also convert them (norm.cu). Then their memory is
+// reserved from that node on. That depends on the graph alone, so a dry run of tensors without
+// memory decides the same.
 //
-// Invariant: kept data equal what would be made again now. A dry run of tensors without memory sees no writes to
-// sources, so there data live at least as long as in the run, and the measured memory is enough.
+// Invariant: kept data equal what would be made again now. A dry run of tensors without memory
+// detects no writes to sources. So data live there at least as long as in the run, and the measured
+// memory is enough.
 #include <string.h>
 
 #include "cuda/op.h"
@@ -26,7 +28,8 @@ gb_cuda_recipe gb_cuda_recipe_of(const ggml_tensor * t, const void * key, size_t
 }
 
 static bool is_same(const gb_cuda_recipe & a, const gb_cuda_recipe & b) {
-    return a.source == b.source && a.offset == b.offset && memcmp(a.key, b.key, sizeof(a.key)) == 0;
+    return a.source == b.source && a.offset == b.offset && a.other == b.other &&
+           memcmp(a.key, b.key, sizeof(a.key)) == 0;
 }
 
 // The tensor that owns the memory of the node's second operand, or NULL.
@@ -39,16 +42,15 @@ static bool writes_to(const gb_cuda_backend & b, const ggml_tensor * node, const
     return b.kind != GB_CUDA_PLAN && gb_cuda_overlap(node, source);
 }
 
-// True if one of the nodes [from, to) writes to the source.
-static bool is_written(const gb_cuda_backend & b, const ggml_tensor * source, int from, int to) {
-    if (b.kind == GB_CUDA_PLAN) {
-        return false;
-    }
-    const char * end = gb_cuda_data(source) + ggml_nbytes(source);
+static bool writes_to_source(const gb_cuda_backend & b, const ggml_tensor * node, const gb_cuda_recipe & r) {
+    return writes_to(b, node, r.source) || (r.other != nullptr && writes_to(b, node, r.other));
+}
+
+// True if one of the nodes [from, to) writes to a source.
+static bool is_written(const gb_cuda_backend & b, const gb_cuda_recipe & r, int from, int to) {
     bool found = false;
     for (int i = from; i < to && !found; i++) {
-        const ggml_tensor * node = b.nodes->node[i];
-        found = gb_cuda_data(node) < end && writes_to(b, node, source);
+        found = writes_to_source(b, b.nodes->node[i], r);
     }
     return found;
 }
@@ -61,8 +63,9 @@ static int reader_from(const gb_cuda_nodes & nodes, const ggml_tensor * source, 
     return i;
 }
 
-// The last of the next nodes that needs the recipe, or the current node. known: such a node that was found before, or
-// the last node that writes the source. made: nodes up to this one write the source.
+// Returns the last of the next nodes that needs the recipe, or the current node. known: such a node
+// that was found before, or the last node that writes the source. made: nodes up to this one write
+// the source.
 static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int known, int made,
     gb_cuda_recipe_getter * of) {
     if (b.nodes == nullptr) {
@@ -76,7 +79,7 @@ static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int know
     for (i = i == last ? nodes.next_reader[i] : i; i < end; i = nodes.next_reader[i]) {
         gb_cuda_recipe wanted;
         if (of(b, i, &wanted) && is_same(wanted, r)) {
-            if (is_written(b, r.source, seen, i)) {
+            if (is_written(b, r, seen, i)) {
                 break;
             }
             last = seen = i;
@@ -152,7 +155,7 @@ void gb_cuda_kept_settle(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i
         bool lives = b.kept.data[k].last >= i + n;
         const int from = b.kept.data[k].written < i ? i : b.kept.data[k].written + 1;
         for (int j = from; j < i + n && lives; j++) {
-            lives = !writes_to(b, nodes.node[j], b.kept.data[k].recipe.source);
+            lives = !writes_to_source(b, nodes.node[j], b.kept.data[k].recipe);
         }
         if (lives) {
             b.kept.data[left++] = b.kept.data[k];

@@ -1,7 +1,7 @@
 // keep.h - data that several nodes of a graph share: activations converted for products, tables of ROPE.
 //
-// The first node that needs such data makes it in scratch memory. It stays there while a later node needs it and no
-// node writes to its source.
+// The first node that needs such data makes it in scratch memory. The data are kept while a later
+// node needs them and no node writes to their source.
 #ifndef GB_CUDA_KEEP_H
 #define GB_CUDA_KEEP_H
 
@@ -12,10 +12,11 @@ struct gb_cuda_backend;
 struct gb_cuda_nodes;
 
 // Names shared data: its source, and every parameter that the data depends on. Equal recipes give equal data.
-enum { GB_CUDA_KEY = 128 };
+enum { GB_CUDA_KEY = 144 };
 struct gb_cuda_recipe {
     const ggml_tensor * source;     // the tensor that owns the memory, not a view of it
     size_t offset;                  // bytes; of the view
+    const ggml_tensor * other;      // NULL, or a second tensor that the data depend on, not a view
     unsigned char key[GB_CUDA_KEY]; // parameters; the rest is zeros
 };
 
@@ -34,8 +35,9 @@ typedef bool gb_cuda_recipe_getter(const gb_cuda_backend & b, int i, gb_cuda_rec
 // The source of a view is the tensor that it views. Copies key_size bytes of the key.
 gb_cuda_recipe gb_cuda_recipe_of(const ggml_tensor * t, const void * key, size_t key_size);
 
-// Returns memory for shared data; NULL on failure, reported. *there: the data are made already, else the caller makes
-// them. They are kept if `of` gives the same recipe for one of the next nodes.
+// Returns memory for shared data; NULL on failure, reported. *there: the data are made already;
+// else the caller makes them. They are kept if `of` gives the same recipe for one of the next
+// nodes.
 void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes, gb_cuda_recipe_getter * of,
     bool * there);
 

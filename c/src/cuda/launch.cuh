@@ -1,7 +1,8 @@
 // launch.cuh - the dialect that kernels are written in.
 //
-// Device code uses the hardware only through the names below. So the same source runs on a GPU (launch_device.cuh,
-// compiled by nvcc) and in the emulation (tests/cuda/emulation, compiled by the host's C++ compiler). Allowed are:
+// Device code uses the hardware only through the names below. So the same source runs on a GPU
+// (launch_device.cuh, compiled by nvcc) and in the emulation (tests/cuda/emulation, compiled by the
+// host's C++ compiler). Allowed are:
 //
 //   threadIdx blockIdx blockDim gridDim, float2 float4 int2 int4 uint2 uint4 and make_*
 //   functions of <math.h> on float, rsqrtf
@@ -11,33 +12,35 @@
 //   GB_BOUNDS(threads, blocks)   threads of a block, and blocks that a multiprocessor should hold
 //   GB_UNROLL GB_UNROLL_2 GB_NO_UNROLL    before a loop
 //   gb_wait_for_earlier          the first statement of every kernel, by all threads; see below
-//   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block, of the warp; none
+//   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block or warp; none of them
 //                                may have returned
 //   gb_shfl* gb_ballot gb_any    by all 32 lanes; so blocks have a multiple of 32 threads
 //   gb_all gb_warp_sum gb_warp_max
-//   gb_exp2                      2 to the power of x in one instruction, to 2^-22 of it; below 2^-126 it may be zero
+//   gb_exp2                      2 to the power of x in one instruction; relative error 2^-22; below 2^-126 it may be
+//                                zero
 //   gb_rounded_product           x y, rounded, never part of a fused multiply-add: where results must equal the CPU's
-//   gb_perm(a, b, select)        bytes: nibble i of select, 0 to 3, names byte i of the result among the bytes of b:a
-//   gb_funnel_right              the low word of high:low moved right by up to 31 bits
+//   gb_perm(a, b, select)        bytes: nibble i of select, 0 to 3, selects byte i of the result from the bytes of b:a
+//   gb_funnel_right              the low word of high:low shifted right by up to 31 bits
 //   gb_select(mask, a, b)        bits of a where mask has ones, of b elsewhere
 //   gb_parity gb_lowest_bit      the number of the lowest set bit; there must be one
 //   gb_cp_async_* gb_ldmatrix_*  as in the PTX manual
 //   gb_mma_* gb_dp4a gb_atomic_*
 //   gb_fence_system              instead of __threadfence_system
-//   gb_needs_code(80)            only code for capability 8.0 or newer may come here; the emulation checks it
+//   gb_needs_code(80)            only code for capability 8.0 or newer may reach this; the emulation checks it
 //   gb_is_code_for_80            constexpr: the code is for capability 8.0 or newer
 //
-// Not allowed are device lambdas, recursion, printf, asserts, warp-level code under a condition that lanes disagree on,
-// __constant__, cooperative groups, other inline assembly.
+// Not allowed are device lambdas, recursion, printf, asserts, warp-level code under a condition
+// that differs between lanes, __constant__, cooperative groups, other inline assembly.
 //
-// On compute capability 9.0 and newer a kernel may begin while the one before it in the queue still runs (queue.h).
-// gb_wait_for_earlier keeps them in order. It returns when all earlier kernels have ended and their writes are visible.
-// The next kernel may begin from then on, up to its own wait.
+// On compute capability 9.0 and newer a kernel may begin while its predecessor in the queue still
+// runs (queue.h). gb_wait_for_earlier keeps them in order. It returns when all earlier kernels have
+// ended and their writes are visible. The next kernel may begin from then on, up to its own wait.
 //
-// Invariant: every thread of every kernel calls gb_wait_for_earlier once, before it touches memory of other blocks and
-// before it returns. So a kernel ends after all kernels before it, a wait for one is a wait for all, and at most two
-// kernels overlap. Before the call a kernel may set up barriers and compute with its parameters. The emulation fails a
-// kernel that breaks this, and tools/check_waits.py proves it from the machine code. On older devices the function does
+// Invariant: every thread of every kernel calls gb_wait_for_earlier once, before it accesses memory
+// of other blocks and before it returns. So a kernel ends after all kernels before it, a wait for
+// one is a wait for all, and at most two kernels overlap. Before the call a kernel may set up
+// barriers and compute with its parameters. The emulation fails a kernel that breaks the invariant,
+// and tools/check_waits.py proves it from the machine code. On older devices the function does
 // nothing.
 #ifndef GB_CUDA_LAUNCH_CUH
 #define GB_CUDA_LAUNCH_CUH
@@ -53,8 +56,8 @@
 
 #include "cuda/queue.h"
 
-// A kernel with template arguments stands in parentheses: GB_LAUNCH((scale<float, 4>), grid, block, 0, b.queue, x, y,
-// n). Grid and block are dim3 or numbers.
+// A kernel with template arguments is in parentheses: GB_LAUNCH((scale<float, 4>), grid, block, 0,
+// b.queue, x, y, n). Grid and block are dim3 or numbers.
 #define GB_LAUNCH(kernel, grid, block, shared_bytes, queue, ...) \
     gb_launch(#kernel, kernel, dim3(grid), dim3(block), (size_t) (shared_bytes), queue, __VA_ARGS__)
 

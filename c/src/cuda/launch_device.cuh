@@ -1,8 +1,9 @@
 // launch_device.cuh - the dialect of launch.cuh on a GPU: thin wrappers around intrinsics and PTX.
 //
-// Fragments of gb_mma_* and gb_ldmatrix_* are laid out as in the PTX manual. On compute capability 7.5 they are
-// composed of its smaller shapes. bf16 and tf32 need 8.0 and trap before; no launch reaches them (gb_cuda_device.cc).
-// Before 8.0 an asynchronous copy is made at once.
+// Fragments of gb_mma_* and gb_ldmatrix_* are laid out as in the PTX manual. On compute capability
+// 7.5 they are composed of the smaller shapes of that capability. bf16 and tf32 need 8.0 and trap
+// on older devices; no launch reaches them (gb_cuda_device.cc). Before 8.0 an asynchronous copy is
+// made immediately.
 #ifndef GB_CUDA_LAUNCH_DEVICE_CUH
 #define GB_CUDA_LAUNCH_DEVICE_CUH
 
@@ -61,7 +62,7 @@ static __device__ __forceinline__ uint32_t gb_funnel_right(uint32_t low, uint32_
     return __funnelshift_r(low, high, shift);
 }
 
-// One instruction: the compiler does not split it when it knows the mask.
+// One instruction, even where the compiler knows the mask.
 static __device__ __forceinline__ uint32_t gb_select(uint32_t mask, uint32_t a, uint32_t b) {
     uint32_t d;
     asm("lop3.b32 %0, %1, %2, %3, 0xca;\n" : "=r"(d) : "r"(mask), "r"(a), "r"(b));
@@ -83,7 +84,7 @@ static __device__ __forceinline__ float gb_exp2(float x) {
 // c + the sum of four products of signed bytes.
 static __device__ __forceinline__ int gb_dp4a(int a, int b, int c) { return __dp4a(a, b, c); }
 
-// The same, with the bytes of a without a sign.
+// The same with unsigned bytes in a.
 static __device__ __forceinline__ int gb_dp4a_unsigned(uint32_t a, int b, int c) {
     int d;
     asm("dp4a.u32.s32 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -94,7 +95,8 @@ static __device__ __forceinline__ void gb_needs_code(int) {}
 
 // ---- order of kernels
 
-// All blocks of this kernel run already when the next kernel may begin, so it delays none of them.
+// All blocks of this kernel are running when the next kernel may begin, so that one delays none of
+// them.
 static __device__ __forceinline__ void gb_wait_for_earlier(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n" ::: "memory");
@@ -129,7 +131,8 @@ template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x)
     return atomicMax(p, x);
 }
 
-// ---- asynchronous copies into shared memory of 16, 8 or 4 bytes, aligned to that; the last ones of them may be zeros
+// ---- asynchronous copies of 16, 8 or 4 bytes into shared memory, aligned to their size; the last
+// bytes may be zeros
 
 static __device__ __forceinline__ uint32_t gb_shared_address(const void * p) {
     return (uint32_t) __cvta_generic_to_shared(p);

@@ -5,6 +5,7 @@
 // everything that `supports` accepts, for any shape and stride.
 //
 // Invariants of `run` and `fuse`:
+//
 // - They queue work on the backend's queue and nowhere else. They never wait for the device, call cudaMalloc, or copy
 //   from host memory that a caller owns: a recorded graph would repeat that.
 // - Their scratch memory comes from gb_cuda_scratch. A dry run calls them to measure it.
@@ -15,7 +16,7 @@
 #include "cuda/backend.h"
 #include "cuda/tensors.h"
 
-// What computes a node of an operator with several algorithms.
+// The choice among the algorithms of a node's operator.
 struct gb_cuda_choice {
     int algorithm; // index in the operator's table, -1: the operator has one algorithm
     int rows; // of a product: gb_row_kind
@@ -23,19 +24,22 @@ struct gb_cuda_choice {
 
 struct gb_cuda_op {
     enum ggml_op op;
-    // NULL: `run` computes it. Else the reason why not, a static string such as "source 1 must be f32".
+    // NULL: `run` computes the node. Else the reason why not, a static string such as "source 1
+    // must be f32".
     const char * (*supports)(const gb_cuda_device & device, const ggml_tensor * dst);
     // Queues the work. dst has elements.
     enum ggml_status (*run)(gb_cuda_backend & b, ggml_tensor * dst);
-    // Optional; called before `run`. Queues the nodes [i, i + result) together; 0: none; -1: failed. All results are as
-    // if the nodes had run one by one, except those that ggml_backend_may_leave_out allows to leave out. The memory of
-    // the nodes may overlap (gb_cuda_overlap).
+    // Optional; called before `run`. Queues nodes [i, i + result) together; 0: none; -1: failed.
+    // All results equal those of the nodes one by one, except results that
+    // ggml_backend_may_leave_out allows to leave out. The memory of the nodes may overlap
+    // (gb_cuda_overlap).
     int (*fuse)(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
-    // For operators with several algorithms. Asked once per node, before the first node of a graph is queued; the
-    // answer is b.choices[i]. Addresses, types, sizes and the backend decide.
+    // For operators with several algorithms. Called once per node before the first node of a graph
+    // is queued; the result is stored in b.choices[i]. It depends on addresses, types, sizes and
+    // the backend alone.
     gb_cuda_choice (*choose)(const gb_cuda_backend & b, const ggml_tensor * dst);
-    // The name of the i-th algorithm that is tried, and why it declines. *why NULL: it computes the node. NULL after
-    // that one.
+    // The name of candidate i, in the order in which they are tried; NULL after the last. *why: why
+    // it declines; NULL: it computes the node.
     const char * (*candidate)(const gb_cuda_backend & b, const ggml_tensor * dst, int i, const char ** why);
 };
 

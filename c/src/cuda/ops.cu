@@ -1,7 +1,8 @@
 // ops.cu - the table of operators, collected from the families.
 //
-// Of the library's own files this backend reads only tables (docs/ARCHITECTURE.md lists them). They depend on nothing
-// but ggml.h, so a module that is built apart from the library agrees with its own header.
+// Of the library's own files this backend reads only tables (docs/ARCHITECTURE.md lists them). The
+// tables depend on ggml.h alone, so a module that is built apart from the library agrees with its
+// own header.
 #include "cuda/op.h"
 
 #define GB_CUDA_FAMILY(name) extern const gb_cuda_family gb_cuda_family_##name;

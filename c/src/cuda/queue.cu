@@ -9,8 +9,8 @@
 
 namespace {
 
-// Shared memory that blocks of a kernel may have. The limit belongs to the process and only grows: else another thread
-// could lower it before the launch.
+// The shared memory that blocks of a kernel may have. The limit belongs to the process and is never
+// lowered: another thread could lower it before the launch.
 struct allowance {
     const void * function;
     int device;
@@ -114,7 +114,7 @@ void gb_task_list_free(gb_task_list & list) {
 
 // --------------------------------------------------------------------------------------------------------------- queue
 
-// The limit of every device: a larger copy would be refused at the launch.
+// The limit of every device: the launch of a larger grid would fail.
 static bool has_room(dim3 grid) {
     enum { MAX_YZ = 65535 };
     return grid.x <= INT32_MAX && grid.y <= MAX_YZ && grid.z <= MAX_YZ;

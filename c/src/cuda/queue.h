@@ -1,12 +1,14 @@
 // queue.h - receives the work of operators: for a stream, for a list that becomes a graph, or for nothing (a dry run).
 //
-// Operators queue kernels (GB_LAUNCH), copies within the device, and zeros. Listed work is data. Listing makes no call
-// of the runtime except for the shared memory of a kernel, so other users of the device cannot disturb it, and two
-// lists can be compared. Only the work of a library has to be captured.
+// Operators queue kernels (GB_LAUNCH), copies within the device, and zeros. Listed work is data.
+// Listing makes no runtime call except for the shared memory of a kernel, so other users of the
+// device cannot disturb it. Two lists can be compared. Only the work of a library has to be
+// captured.
 //
-// Invariant: work runs in order. If `dependent` is set, a kernel of ours that directly follows another may begin before
-// that one has ended, and waits in the kernel (gb_wait_for_earlier in launch.cuh). Copies, zeros and a library's work
-// wait for all earlier work, and work after them waits for them. The first kernel after foreign work also waits.
+// Invariant: work runs in order. If `dependent` is set, a kernel of the module that directly
+// follows another may begin before that kernel has ended, and waits in the kernel
+// (gb_wait_for_earlier in launch.cuh). Copies, zeros and a library's work wait for all earlier
+// work, and work after them waits for them. The first kernel after foreign work also waits.
 #ifndef GB_CUDA_QUEUE_H
 #define GB_CUDA_QUEUE_H
 
@@ -86,7 +88,7 @@ struct gb_queue {
     mutable bool after_kernel = false; // the last work on the stream is a kernel of ours
 };
 
-// The next work waits for everything on the stream, which others may have used.
+// The next work waits for everything on the stream, including work of others.
 void gb_queue_settle(const gb_queue & queue);
 
 // These do not fail while work is listed: the list becomes broken, and the direct launch reports the error.
@@ -94,8 +96,8 @@ cudaError_t gb_queue_kernel(const gb_queue & queue, const gb_kernel_launch & lau
 cudaError_t gb_queue_copy(const gb_queue & queue, void * to, const void * from, size_t size); // within the device
 cudaError_t gb_queue_clear(const gb_queue & queue, void * to, size_t size); // size: a multiple of 4
 
-// Work that a library queues between these calls belongs to the queue. While work is listed it is captured. Another
-// user who synchronizes the device breaks the capture; the list is then broken, without an error.
+// Between these calls a library may queue work. While work is listed, it is captured. If another
+// user synchronizes the device, that breaks the capture; the list is then broken, without an error.
 void gb_queue_begin_library(const gb_queue & queue);
 void gb_queue_end_library(const gb_queue & queue);
 

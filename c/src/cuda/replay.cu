@@ -39,7 +39,7 @@ cudaMemsetParams zeros(const gb_task & t) {
 
 constexpr cudaError_t no_such_edge = cudaErrorNotSupported; // the runtime's own code varies
 
-// Lets `to` begin when every block of `from` has waited for earlier work. Both are kernels.
+// Lets `to` begin when every block of `from` has called gb_wait_for_earlier. Both are kernels.
 cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
 #if CUDART_VERSION >= 12030
     cudaGraphEdgeData edge = {};
@@ -108,7 +108,7 @@ bool is_same(const gb_task_list & la, const gb_task & a, const gb_task_list & lb
                    (a.bytes == 0 || memcmp(la.bytes.data + a.bytes_at, lb.bytes.data + b.bytes_at, a.bytes) == 0);
         case GB_TASK_COPY: return a.to == b.to && a.from == b.from && a.size == b.size;
         case GB_TASK_CLEAR: return a.to == b.to && a.size == b.size;
-        case GB_TASK_LIBRARY: return false; // only the library knows its work
+        case GB_TASK_LIBRARY: return false; // the work of a library cannot be compared
     }
     return false;
 }

@@ -1,10 +1,11 @@
 // replay.h - executable graphs, made from lists of work.
 //
-// Each task becomes a node that depends on the one before. Nothing is captured. Another list with tasks of the same
-// kinds in the same order can take over the graph: the parameters of nodes that differ are set.
+// Each task becomes a node that depends on the previous one. Nothing is captured. Another list with
+// tasks of the same kinds in the same order can use the graph: the parameters of differing nodes
+// are set.
 //
-// A kernel node after another kernel node depends on it as a dependent launch does (queue.h). The kinds of tasks alone
-// decide that, so all lists that fit have the same edges.
+// A kernel node after another kernel node has a programmatic edge, as a dependent launch (queue.h).
+// The edges depend on the kinds of tasks alone, so all lists that fit have the same edges.
 #ifndef GB_CUDA_REPLAY_H
 #define GB_CUDA_REPLAY_H
 
@@ -20,8 +21,9 @@ struct gb_replay {
 // True if the list has tasks of the same kinds as r.
 bool gb_replay_fits(const gb_replay & r, const gb_task_list & list);
 
-// Takes the list's contents; exec is NULL before. False: exec stays NULL, and the runtime's error is cleared.
-// dependent: kernels may begin early; becomes false if the driver refuses such edges, as before 12.3.
+// Takes the list's contents; exec must be NULL. False: exec is still NULL, and the runtime's error
+// is cleared. dependent: kernels may begin early; becomes false if the driver refuses such edges,
+// as drivers before 12.3 do.
 bool gb_replay_make(gb_replay & r, gb_task_list & list, bool & dependent);
 
 // Takes the contents of a list that fits. False: a node could not be changed, and r is empty.

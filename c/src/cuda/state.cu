@@ -1,4 +1,5 @@
-// state.cu - what code that queues work needs of a backend: its identity, its errors, scratch memory.
+// state.cu - the parts of a backend that code which queues work needs: identity, errors, scratch
+// memory.
 #include <stdio.h>
 #include <string.h>
 

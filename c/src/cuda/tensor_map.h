@@ -1,7 +1,8 @@
 // tensor_map.h - descriptions of tensors for the copy engine of compute capability 9.0.
 //
-// A map is a value of 128 bytes that the driver makes on the host. A kernel gets it as part of a parameter. It holds
-// the address, so a listed launch contains it, and an updated graph gets a new one.
+// A map is a value of 128 bytes that the driver makes on the host. A kernel gets it as part of a
+// parameter. The map holds the address of the data, so a listed launch contains it, and an updated
+// graph gets a new map.
 #ifndef GB_CUDA_TENSOR_MAP_H
 #define GB_CUDA_TENSOR_MAP_H
 
