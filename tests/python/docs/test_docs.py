@@ -62,6 +62,7 @@ NOT_RUN = {
     ("docs/ARCHITECTURE.md", "base  ->"): DRAWING,
     ("docs/ARCHITECTURE.md", "python/ggml_backend "): "a drawing; tests/python/package/test_package.py checks it",
     ("docs/howto/array-device.md", "pip install 'ggml_backend[torch]'"): INSTALL,
+    ("docs/howto/pytorch.md", "import ggml_backend.torch"): "of a real model; tests/python/pytorch has such",
     ("docs/howto/backend-in-c.md", "GGML_BACKEND_MODULE"): "C, tested in tests/python/backends/test_modules.py",
     ("docs/howto/backend-in-c.md", "find_package"): C,
     ("docs/howto/backend-in-c.md", "I=$(python"): "compiles; tests/python/backends/test_modules.py does the same",
@@ -83,6 +84,7 @@ NOT_RUN = {
     ("docs/design/cuda-emulation.md", "cmake -S . -B build/emulation"): BUILD,
     ("docs/CUDA.md", "ggml_backend_cuda_init"): "C, tested in tests/cuda",
     ("docs/CUDA.md", "CUDA: no device"): "the message of a driver",
+    ("docs/howto/real-models.md", "pip install --no-deps"): INSTALL,
     ("docs/howto/real-models.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
     ("docs/howto/embed-texts.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
     ("docs/howto/transcribe.md", "ggml-backend"): "of a real model; tests/python/models/test_speech.py has such",
@@ -279,6 +281,8 @@ def converse(block: Block, names: dict[str, Any]) -> tuple[list[str], list[str]]
 def test_code_of_a_page_runs_and_prints_its_output(page, tmp_path):
     if page == "docs/CUDA.md" and "CUDA0" not in gb.backends():
         pytest.skip(f"CUDA: {gb.backends().missing.get('CUDA')}")
+    if page == "docs/howto/pytorch.md":
+        pytest.importorskip("torch", reason="PyTorch is not installed; make check-long installs it")
     names: dict[str, Any] = {"gb": gb, "np": np}
     BEFORE.get(page, _nothing)(names, tmp_path)
     blocks = BLOCKS[page]
