@@ -8,13 +8,14 @@
 // output.
 #include "cpu/ops/conv/algorithm.h"
 #include "cpu/ops/conv/transposed.h"
+#include "cpu/ops/product/product.h"
 
 enum {
     SLAB_FLOATS = 64 << 10, // about; it shall stay in the second-level cache
     POSITIONS = 2 * GB_GEMM_NR_MAX, // that are computed before they are woven
     PHASES_MAX = 256,
     WEIGHTS_MAX = 4 << 20, // floats of a block
-    CHANNELS = 16, // input channels whose weights are transposed at a time
+    CHANNELS = 64, // input channels whose weights are transposed at a time
 };
 
 // Elements of the kernel in phase f along an axis, and in the phases before it.
@@ -152,6 +153,9 @@ static bool pack(struct woven * w, int64_t first, int64_t channels) {
         const int64_t n = GB_MIN(t->ic - c, (int64_t) CHANNELS);
         int64_t ld;
         const float * x = source_of(w, c, n, &ld);
+        for (int64_t i = 0; i < GB_MIN(t->ic - c - n, (int64_t) CHANNELS) && x != w->source; i++) { // the next ones
+            gb_prefetch(x + (n + i) * ld, (size_t) (channels * area(t)) * sizeof(*x));
+        }
         w->call->k->transpose_32(n, channels * area(t), (uint32_t *) (void *) w->transposed, CHANNELS * sizeof(float),
             (const uint32_t *) (const void *) x, (size_t) ld * sizeof(float));
         const float * from = w->transposed;
