@@ -128,7 +128,7 @@ PARAMS: dict[str, Params] = {
     "norm": _floats("eps"),
     "rms_norm": _floats("eps"),
     "rms_norm_back": _floats("eps"),
-    "group_norm": _ints("n_groups"),
+    "group_norm": (*_ints("n_groups"), ("eps", lambda raw: _float(1)(raw) or 1e-6)),
     "mul_mat": (("prec", _choice(PRECISIONS, 0)),),
     "mul_mat_id": _ints("id"),
     "mul_mat_experts": (("prec", _choice(PRECISIONS, 0)),),
