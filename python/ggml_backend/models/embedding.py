@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import gguf, ops
-from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, expect_int
+from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, expect_int, expect_list
+from .._base.errors.messages import kind_of
 from ..backend.backend import Backend
 from ..dtypes import float32, int32
 from ..sched.scheduler import Scheduler
@@ -261,8 +262,8 @@ class EmbeddingModel(Model):
         if self.n_ctx < 2:
             raise InvalidArgumentError(f"n_ctx is {n_ctx}: it must be from 2 to {s.context}")
         kind = Keys(self.metadata, self.architecture).count(".pooling_type", 1, least=0, most=4)
-        self.pooling: str = pooling or _POOLINGS.get(kind, "mean")
-        if self.pooling not in _POOLINGS.values():
+        self.pooling: str = _POOLINGS.get(kind, "mean") if pooling is None else pooling
+        if not isinstance(self.pooling, str) or self.pooling not in _POOLINGS.values():
             raise InvalidArgumentError(f"pooling is {pooling!r}: it must be 'mean', 'cls' or 'last'")
         self.name: str = str(self.metadata.get("general.name", self.architecture))
         self._scheduler: Scheduler | None = Scheduler(self.backends)
@@ -323,11 +324,13 @@ class EmbeddingModel(Model):
         Texts of similar length are computed together. Text beyond ``n_ctx`` tokens is cut off.
         progress: wraps the iteration over batches, as ``tqdm`` does.
         """
-        texts = [texts] if isinstance(texts, str) else list(texts)
+        texts = [texts] if isinstance(texts, str) else expect_list(texts, "texts", "str")
         if not all(isinstance(t, str) for t in texts):
             raise TypeError("texts must be a list of str")
         if expect_int(batch_size, "batch_size") < 1:
             raise InvalidArgumentError(f"batch_size is {batch_size}: it must be at least 1")
+        if not callable(progress):
+            raise TypeError(f"progress must be a function, not {kind_of(progress)}")
         sequences = [self._cut(self.tokenizer.encode(t, special=False)) for t in texts]
         order = sorted(range(len(texts)), key=lambda i: len(sequences[i]))
         out = np.empty((len(texts), self.n_dims), np.float32)

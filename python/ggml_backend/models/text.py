@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import gguf
-from .._base.errors import FileError, InvalidArgumentError, expect_int
+from .._base.errors import FileError, InvalidArgumentError, expect_int, expect_list
+from .._base.errors.messages import kind_of
 from ..backend.backend import Backend
 from ..dtypes import as_dtype
 from ..sched.scheduler import Scheduler
@@ -499,8 +500,13 @@ def backends_of(devices: Sequence[str | Backend], n_threads: int | None) -> list
     """Backends in order of priority. The CPU comes last: it runs the operations that other devices do not support."""
     if isinstance(devices, (str, Backend)):
         devices = (devices,)
+    devices = expect_list(devices, "devices", "names of devices or backends")
     if not devices:
         raise InvalidArgumentError("devices is empty: give at least 'CPU'")
+    for device in devices:
+        if not isinstance(device, (str, Backend)):
+            raise TypeError(f"devices must be names or backends, not {kind_of(device)}")
+    n_threads = None if n_threads is None else expect_int(n_threads, "n_threads")
     made = [
         d if isinstance(d, Backend)
         else Backend(d, n_threads=n_threads) if n_threads and d.upper() == "CPU"

@@ -111,6 +111,7 @@ NOT_RUN = {
     ("docs/QUANTIZATION.md", "python -m ggml_backend gguf quantize"): "of any model; tests/python/files has such",
     ("docs/CONFIGURATION.md", "GGML_CPU_LEVEL"): "test_commands_that_are_cheap_run has the command",
     ("docs/COMPAT.md", "cc old_program.c"): C,
+    ("docs/TODAY.md", "cc -include ggml-today.h"): C,
     ("docs/reference/errors.md", "try:"): "a sketch",
     ("docs/reference/operations.md", "y = gb.ops.relu"): "a sketch",
     ("docs/howto/where-time-goes.md",

@@ -280,12 +280,47 @@ static void score_bytes(struct unit * u, int64_t key0, int64_t n) {
     });
 }
 
+// The kernel that multiplies rows with keys of a float type in place. NULL: keys must be converted or gathered.
+static gb_kernel_rows_columns * rows_columns_of(const struct gb_kernels * k, const struct ggml_tensor * keys) {
+    if (keys->nb[0] != ggml_type_size(keys->type)) {
+        return NULL;
+    }
+    return keys->type == GGML_TYPE_F32    ? k->rows_columns_f32
+           : keys->type == GGML_TYPE_F16  ? k->rows_columns_f16
+           : keys->type == GGML_TYPE_BF16 ? k->rows_columns_bf16
+                                          : NULL;
+}
+
+static void score_in_place(struct unit * u, gb_kernel_rows_columns * kernel, int64_t key0, int64_t n) {
+    const struct attention * a = u->a;
+    for (int64_t c = 0; c < n; c += GB_ROWS_W) {
+        for (int64_t i = 0; i < u->n; i += u->k->rows_x) {
+            kernel(&(struct gb_rows_columns){
+                .k = a->dk,
+                .nw = (int) GB_MIN(n - c, (int64_t) GB_ROWS_W),
+                .nx = (int) GB_MIN(u->n - i, (int64_t) u->k->rows_x),
+                .w = place_of(u, a->k, key0 + c),
+                .nb_w = a->k->nb[1],
+                .x = u->queries + i * a->dk,
+                .ldx = (size_t) a->dk,
+                .y = u->score + i * KEYS + c,
+                .ldy = KEYS,
+            });
+        }
+    }
+}
+
 // Scores of n keys for all rows. Scores of keys that no row sees may be anything, because they
 // become -inf later.
 static void score_block(struct unit * u, int64_t key0, int64_t n) {
     const struct attention * a = u->a;
     if (u->byte_keys) {
         score_bytes(u, key0, n);
+        return;
+    }
+    gb_kernel_rows_columns * const kernel = u->packed ? NULL : rows_columns_of(u->k, a->k);
+    if (kernel != NULL) {
+        score_in_place(u, kernel, key0, n);
         return;
     }
     if (!u->packed) {
