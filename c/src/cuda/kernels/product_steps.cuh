@@ -17,8 +17,9 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, i
     }
 }
 
-// One block sorts the tokens by expert: first[e] .. first[e + 1] in `tokens`, in their order. Rows of dst whose id is
-// out of range are not in the list. They become NaN, and the first is noted.
+// One block sorts the tokens by expert: first[e] .. first[e + 1] in `tokens`, in their order. Rows
+// of dst whose id is out of range are not in the list. They become NaN, and the first such id is
+// noted.
 GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tokens, float * dst, int64_t m) {
     gb_wait_for_earlier();
     GB_SHARED(int, counts, 256);
@@ -27,7 +28,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tok
     if (threadIdx.x == 0) {
         next[0] = 0;
     }
-    for (int e = 0; e <= w.n_experts; e++) { // the last is for ids out of range
+    for (int e = 0; e <= w.n_experts; e++) { // the last bucket is for ids out of range
         int mine = 0;
         for (int i = begin; i < end; i++) {
             const int id = *(const int *) (const void *) (w.ids + i * (int64_t) w.ids_nb);

@@ -1,4 +1,4 @@
-// product_steps.cu - what several algorithms do before and after a product.
+// product_steps.cu - steps before and after a product that several algorithms share.
 #include "cuda/kernels/product_steps.cuh"
 #include "cuda/ops/products.h"
 

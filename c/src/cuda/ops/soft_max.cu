@@ -1,25 +1,25 @@
 // soft_max.cu - SOFT_MAX (scaled and masked, by rows; with a bias, ALiBi's slope of the head multiplies the mask), also
 // together with the SCALE and DIAG_MASK_INF before it; DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
-//
-// A row that is masked with -infinity everywhere becomes zeros. A row with a NaN becomes NaN. If the largest product
-// with the scale overflows, the row is computed again at 2^-128 of its size, in two steps: an overflow is no mask.
+// A row that is masked with -infinity everywhere becomes zeros. A row with a NaN becomes NaN. If
+// the largest product with the scale overflows, the row is computed again at 2^-128 of its size, in
+// two steps: an overflow must not count as a mask.
 #include "cuda/ops/elements.h"
 
 struct gb_soft_max_args {
     gb_view x, y, mask; // mask.p NULL: none; its row is the row's number modulo mask.ne[1]
     float scale;
     int64_t rows;
-    float bias_max; // 0: the mask is added as it is; else heads have slopes
+    float bias_max; // 0: the mask is added unchanged; else heads have slopes
     int floor_heads;
-    // Operators before it: x becomes x times `factor`, and -infinity after place last + number of the row in its
-    // matrix.
+    // Operators before it: x becomes x times `factor`, and -infinity after column last + i in row i
+    // of its matrix.
     bool edited, causal;
     float factor;
     int64_t last;
     gb_view scaled, masked; // f32; p NULL: not stored
 };
 
-// The slope of a head. Heads above the largest power of two have the odd powers of the finer base.
+// The slope of a head. Heads beyond the largest power of two get the odd powers of the finer base.
 GB_DEVICE float gb_alibi_slope(int64_t head, int floor_heads, float bias_max) {
     return head < floor_heads
                ? exp2f(-bias_max / (float) floor_heads * (float) (head + 1))
@@ -147,7 +147,8 @@ static int chain_length(const gb_cuda_nodes & nodes, int i) {
     return i + n < nodes.n && follows(nodes.node[i + n], GGML_OP_SOFT_MAX, nodes.node[i + n - 1]) ? n + 1 : 0;
 }
 
-// True if every result is apart from, or exactly at, the memory before it, and the mask is apart from all.
+// True if every result is disjoint from, or exactly at, the memory before it, and the mask is
+// disjoint from all.
 static bool chain_may_fuse(ggml_tensor * const * node, int n) {
     const ggml_tensor * mask = node[n - 1]->src[1];
     for (int j = 0; j < n; j++) {
@@ -195,7 +196,7 @@ int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor * dst = node[n - 1];
     const cudaError_t error = GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.queue, q);
     if (error != cudaSuccess) {
-        gb_cuda_fail(b, "softmax with what comes before it", error);
+        gb_cuda_fail(b, "softmax with the nodes before it", error);
         return -1;
     }
     return n;
