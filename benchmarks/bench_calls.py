@@ -64,19 +64,19 @@ def acts() -> dict[str, Callable[[], object]]:
         "x + y": lambda: a + b,
         "x @ y.T": lambda: gb.ops.mul_mat(b, a),
         **exchanged(gb, np, x),
-        "Tensor.set, 64 bytes": lambda: x.set(ones),  # last: y is out of date then
+        "Tensor.set, 64 bytes": lambda: x.set(ones),  # last, because y is stale afterwards
     }
 
 
 def exchanged(gb: Any, np: Any, t: Any) -> dict[str, Callable[[], object]]:
-    """Arrays that become tensors, and tensors that become arrays, without copies; with PyTorch where it is there."""
-    if not hasattr(gb.Context, "from_dlpack"):  # a version from before that
+    """Arrays as tensors and tensors as arrays, without copies; also with PyTorch if it is installed."""
+    if not hasattr(gb.Context, "from_dlpack"):  # an older version without it
         return {}
 
     def taken(array: Any, how: str) -> Callable[[], object]:
         contexts = [gb.Context(), 0]
 
-        def take() -> object:  # a hundred to a context: what it costs to make one is shared by them
+        def take() -> object:  # a hundred to a context, to share its cost
             contexts[1] += 1
             if contexts[1] % 100 == 0:
                 contexts[0] = gb.Context()
@@ -127,7 +127,7 @@ def after_rest(act: Callable[[], object]) -> float:
 
 
 def in_bursts(act: Callable[[], object]) -> float:
-    """Of a call, where many follow each other after others with rests."""
+    """Seconds of a call in a series without rests, which follows calls with rests."""
 
     def burst() -> float:
         after_rest(act)
@@ -158,12 +158,12 @@ def plan_with_weights(n: int) -> float:
     for node in graph.nodes:
         sched.set_backend(node, sim)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of weights that travel
+        warnings.simplefilter("ignore")  # of weights that are copied
         return once(lambda: sched.prepare(graph)) * 1e6
 
 
 def measured_in(folder: str | None, weights: list[int], cpu: bool) -> dict[str, float]:
-    """By a process of its own."""
+    """Measures in a process of its own."""
     env = dict(os.environ) if folder is None else {**os.environ, "PYTHONPATH": folder}
     command = [sys.executable, __file__, "--once", *(["--cpu"] if cpu else []), "--weights", *map(str, weights)]
     done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.once:
-        gc.disable()  # it looks at all objects that there are, now and then
+        gc.disable()  # it scans all objects from time to time
         plans = {f"Scheduler.prepare, {n} weights copied": plan_with_weights(n) for n in args.weights}
         print(json.dumps({**measure(args.cpu), **plans}))
         return

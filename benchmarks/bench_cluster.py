@@ -23,7 +23,7 @@ CUTS = 16
 
 
 def ping_pong(nbytes: int, rounds: int) -> list[float]:
-    """Seconds of one way between ranks 1 and 2, with the plain calls of mpi4py."""
+    """Seconds of one transfer between ranks 1 and 2, with plain calls of mpi4py."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -43,7 +43,7 @@ def ping_pong(nbytes: int, rounds: int) -> list[float]:
 
 
 def collected(nbytes: int, rounds: int) -> list[float]:
-    """On rank 0 what rank 1 measured, while this one sleeps."""
+    """The result of rank 1, on rank 0. Rank 0 sleeps meanwhile."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -100,7 +100,7 @@ def cuts(rounds: int) -> None:
 
 
 def pipeline(stage: float, runs: int) -> None:
-    """Two stages of so many seconds each, in threads that sleep instead of computing."""
+    """Two stages that take these seconds each. Their threads sleep instead of computing."""
     from ggml_backend.cluster import simulated
     from ggml_backend.cluster._messages import What
 

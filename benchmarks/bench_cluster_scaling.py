@@ -1,12 +1,10 @@
-"""Predicts and simulates the tokens per second of a Llama of 70 layers on 2 to 64 described hosts, with the links of a
-data centre, of a campus and of the internet.
+"""Predicts and simulates the tokens per second of a large Llama on 2 to 64 described hosts, with three kinds of links.
 
     python benchmarks/bench_cluster_scaling.py [--json FILE] [--ranks N ...] [--type q4_k] [--context N] [--seed N]
 
-The model has the shapes of Llama 2 70B, but 70 layers: 8192 values, 64 heads, 8 of keys and values, 28672 in the
-middle, a vocabulary of 32000. It is made of its metadata; nothing is loaded or computed. A host reads weights at 200
-GB/s, computes 2 TFLOP/s, takes 2 us for each node and has 64 GiB; rank 0 is on the first, and takes 10 us to start a
-stage.
+The links are those of a data centre, of a campus and of the internet. The model has the shapes of Llama 2 70B, but 70
+layers. Nothing is loaded or computed. A host reads weights at 200 GB/s, computes 2 TFLOP/s, takes 2 us for each node,
+and has 64 GiB. Rank 0 is on the first host and takes 10 us to start a stage.
 
 The tables show one sequence, as many sequences as hosts, and 64 sequences, the maximum of a scheduler. Each sequence
 has one pending step. Layers are spread evenly over all hosts. The last table shows the choice of the planner if it may
@@ -37,7 +35,7 @@ LINKS: dict[str, dict[str, Any]] = {
 }
 """One way. A packet that is lost is missed and sent again after a round trip of 80 ms and a timer of 200 ms."""
 HOST = {"memory": "64 GiB", "bandwidth": "200 GB/s", "flops": "2 TFLOP/s", "launch": "2 us"}
-STEPS = 12_000  # simulated in each case, of all sequences together
+STEPS = 12_000  # simulated steps of all sequences in each case
 MOST = 64
 
 
@@ -104,7 +102,7 @@ def table(rows: list[dict[str, Any]], link: str) -> str:
 
 
 def chosen(passes: Passes) -> tuple[list[dict[str, Any]], str]:
-    """What the planner does with 64 hosts: how many it takes for how many sequences."""
+    """The number of hosts that the planner takes of 64, by the number of sequences."""
     rows = []
     for link in LINKS:
         cluster = cluster_of(64, LINKS[link])

@@ -1,9 +1,10 @@
-"""Gigabytes of weights a second of a product, by the number of terms of a sum: does a depth cost more than its terms?
+"""Measures products with few rows by the number of terms of a sum, in gigabytes of weights a second.
 
     python benchmarks/bench_depths.py [--types q4_0,...] [--depths 32,...] [--rows N] [--json FILE]
 
-One thread, processor time, weights of about 4 million elements. Each figure is the second best of seven rounds. To
-compare two builds, run this with each of them in PYTHONPATH, in turns.
+A depth whose figure is below that of its neighbours wastes time. The program measures the processor time of one thread
+with weights of about 4 million elements. Each figure is the second best of seven rounds. To compare two builds, run
+this with each of them in PYTHONPATH, in turns.
 """
 
 from __future__ import annotations

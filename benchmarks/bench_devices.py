@@ -33,7 +33,7 @@ SIDE = 64
 
 
 def planned(library: str, n: int) -> Callable[[], Any]:
-    """A graph whose every node is computed by ARRAY."""
+    """A graph of which ARRAY computes every node."""
     context = gb.Context()
     x = context.tensor((SIDE, SIDE), gb.float32, name="x")
     y = x

@@ -1,9 +1,10 @@
-"""Quantizing, dequantizing and opening GGUF files, beside the ``gguf`` package.
+"""Measures quantizing, dequantizing and opening GGUF files, beside the ``gguf`` package.
 
     python benchmarks/bench_gguf.py [--only NAME ...] [--repeats N] [--cpu] [--json FILE]
 
 GB/s counts the float32 side. Rounds of both sides alternate. The shortest round counts, because other programs can only
-make a round longer. Printed are our rate, and how many times as long the package takes ("-" if it has no such code).
+make a round longer. The program prints our rate, and the time of the package as a multiple of ours ("-" if it lacks the
+format).
 
 --cpu: one thread, and its processor time. For busy machines.
 
@@ -40,7 +41,7 @@ def package_can(run: Run) -> bool:
 
 
 def measure(ours: Run, package: Run | None, repeats: int, cpu: bool) -> tuple[float, float | None]:
-    """Shortest seconds, and how many times as long the package's are."""
+    """Our shortest seconds, and those of the package as a multiple."""
     ours()
     clock = PROCESS if cpu else WALL
     sides = {"ours": ours} | ({"package": package} if package is not None else {})

@@ -1,14 +1,14 @@
-"""Memory of graphs in the shapes of models: the scheduler's plan beside what no plan can be below, best fit, and no
-reuse.
+"""Compares the memory of the scheduler's plan with a lower bound, with best fit, and with no reuse.
 
     python benchmarks/bench_graph_memory.py [--markdown] [--json FILE] [--only NAME ...]
 
-The graphs are those of ``python -m ggml_backend plan NAME``: blocks of a llama, a mixture of experts with MUL_MAT_ID,
-the encoder of whisper, a UNet, an embedding model. Bytes are those of the arena: weights and inputs lie beside it. Best
-fit is computed here, by code that shares nothing with the package: the rules that ggml's graph allocator documents,
-node by node, with a list of free blocks. The lowest load is counted here, too, from the lifetimes that the plan
-reports; the row "in another order" is the same for ``graph.reordered()``. Milliseconds: the shortest of a few;
-processor time of making the whole plan (assignment, splits, lifetimes, offsets), since machines are shared.
+The graphs are those of ``python -m ggml_backend plan NAME``: blocks of a llama, a mixture of experts, the encoder of
+whisper, a UNet, an embedding model. Bytes are those of the arena, without weights and inputs.
+
+This program computes best fit itself, node by node with a list of free blocks, as ggml documents its graph allocator.
+It shares no code with the package. The lower bound is the most bytes alive at once, by the lifetimes in the plan. The
+row "in another order" is the bound of ``graph.reordered()``. Milliseconds are the shortest processor time of a whole
+plan: assignment, splits, lifetimes and offsets.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class BestFit:
 
 
 def load(blocks: tuple[gb.sched.PlanBlock, ...]) -> int:
-    """Bytes alive at once, at most; blocks that go on in each other's memory count once."""
+    """The most bytes alive at once. Blocks that share memory count once."""
     first: dict[int, int] = {}
     spans: dict[int, list[int]] = {}
     for b in sorted(blocks, key=lambda b: b.lower):
@@ -125,7 +125,7 @@ def load(blocks: tuple[gb.sched.PlanBlock, ...]) -> int:
 
 
 def milliseconds_of_a_plan(graph: gb.Graph, backend: gb.Backend) -> float:
-    """Processor time, by the best of several schedulers that see the graph for the first time."""
+    """The shortest processor time of several new schedulers."""
     times = []
     for _ in range(5):
         with gb.Scheduler([backend]) as sched:

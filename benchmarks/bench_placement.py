@@ -1,14 +1,14 @@
-"""Placement by weights and by cost: predicted times beside those of simulated devices that are as slow as the costs
-say.
+"""Compares placement by weights and by cost: predicted times beside those of simulated devices.
 
     python benchmarks/bench_placement.py [--json FILE] [--repeats N]
 
-Small graphs of the shape of models run on two SIM devices that take a fixed time for each split (`delay`), node
-(`op_delay`) and copy (`copy_delay`); A is the faster one. They compute with the CPU's kernels, which is little beside
-the delays. The costs given to the scheduler are the same numbers, so the predictions should come true, up to what
-kernels and queues add and what copies beside other work save. Last, model-sized graphs with costs of a graphics
-processor (800 GB/s, 30 TFLOP/s), a CPU (50 GB/s, 0.5 TFLOP/s) and a bus of 12 GB/s: predicted only, with the time that
-the placement took.
+Small graphs in the shapes of models run on two SIM devices, of which A is the faster. Each split (`delay`), node
+(`op_delay`) and copy (`copy_delay`) takes a fixed time, long beside the time of the CPU's kernels. The scheduler gets
+the same numbers as costs. So predictions should be right, except for the work of kernels and queues, and for copies
+that run beside other work.
+
+Graphs of the size of models follow, with the costs of a graphics processor (800 GB/s, 30 TFLOP/s), a CPU (50 GB/s, 0.5
+TFLOP/s) and a bus of 12 GB/s. They are predicted only, with the time of the placement.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def transformer(
 
 
 def lonely(ctx: gb.Context, place: Placed, n: int, d: int) -> gb.Tensor:
-    """Small weights that lie on the other device here and there."""
+    """Small weights, some of them on the other device."""
     x = tensor(ctx, (d, d), "x")
     for i in range(n):
         x = gb.ops.relu(x @ place((d, d), 0, f"w{i}").T)
@@ -96,7 +96,7 @@ SIMULATED: dict[str, Callable[[gb.Context, Placed], gb.Tensor]] = {
 
 
 def simulate(build: Callable[[gb.Context, Placed], gb.Tensor], policy: str, repeats: int) -> dict[str, Any]:
-    """A graph's first run takes copies of weights as well; each round is a first run, with a scheduler of its own."""
+    """Each round is the first run of a new scheduler, so it includes the copies of weights."""
     params = {"delay": f"{SPLIT_MS}ms", "copy_delay": f"{COPY_MS}ms"}
     times, result = [], {}
     for _ in range(repeats):
@@ -117,7 +117,7 @@ def simulate(build: Callable[[gb.Context, Placed], gb.Tensor], policy: str, repe
             splits, copies = sched.splits, sum(len(s.inputs) for s in sched.splits)
             result = {"splits": len(splits), "copies": copies}
             if sched.prediction is not None:
-                # a graph of one split has no change of backends, but its delay
+                # a graph of one split has its delay and no change of backends
                 result |= {
                     "us": sched.prediction.us / 1e3 + SPLIT_MS,
                     "weights_us": sched.prediction.weights_us / 1e3 + SPLIT_MS,
@@ -145,7 +145,7 @@ CPU = DeviceCosts((OpCost(launch_us=1.0, bytes_per_us=50e3, flops_per_us=0.5e6),
 
 
 def model(layers: int, on_gpu: int, rows: int, gpus: int, kv_on_host: bool) -> dict[str, Any]:
-    """Shapes of a model with d = 512: the sizes decide, not the content, so small widths keep this in memory."""
+    """Shapes of a model with d = 512, so that the graphs fit into memory."""
     devices = [gb.Backend(f"SIM:name=GPU{i}") for i in range(gpus)] + [gb.Backend("CPU", n_threads=1)]
     costs = Costs([GPU] * gpus + [CPU], split_us=15.0)
     with gb.Context() as ctx, gb.Scheduler(devices, policy="cost", costs=costs) as sched:

@@ -34,7 +34,7 @@ DATA = Path(__file__).parent.parent / "tests" / "data"
 
 
 def deep_transformer(layers: int = 833) -> tuple[np.ndarray, ...]:
-    """About 12 buffers per layer. Each layer's input is alive across it (the residual), one mask throughout."""
+    """About 12 buffers per layer. The input of a layer lives until its end (the residual), one mask throughout."""
     mib = 1 << 20
     spans = [(0, 14 * layers, 4 * mib)]
     for layer in range(layers):

@@ -1,10 +1,10 @@
-"""Measures the cost of a profile, and of the possibility of one. A Llama-shaped network with random weights reads a
-prompt and generates tokens.
+"""Measures the cost of a profile, and of code that could record one.
 
     python benchmarks/bench_profile.py [--types f16,q4_0] [--layers N] [--prompt N] [--tokens N] [--threads N]
     [--turns N] [--cpu] [--beside FOLDER] [--json FILE]
 
-All sides alternate. The ratio is the median over the rounds of one side's seconds by the other's.
+A Llama-shaped network with random weights reads a prompt and generates tokens. All sides alternate. The ratio of two
+sides is the median over the rounds.
 
 --beside: an older version of the package, installed by ``pip install --target FOLDER``. It is compared with this one
     without a profile.
@@ -30,7 +30,7 @@ SIDES = ("prompt", "prompt, profiled", "tokens", "tokens, profiled")
 
 
 def work(path: Path, prompt: int, tokens: int, threads: int, cpu: bool) -> None:
-    """A process that has loaded a version of the package: answers each line of input, a side, with seconds."""
+    """A process with one version of the package. Each line of input names a side; the answer is its time in seconds."""
     import numpy as np
 
     import ggml_backend as gb

@@ -1,13 +1,14 @@
-"""Two builds of the package, case by case in turns: is one slower?
+"""Compares two builds of the package case by case, in turns.
 
     python benchmarks/compare_builds.py BEFORE AFTER [--turns N] [--seconds S] [--processes N] [options of `bench`]
 
-BEFORE and AFTER are folders that the package was installed into (``pip install --no-deps --target FOLDER .``). Each is
-loaded by a process of its own, and both hold the same case at the same time. They compute it alternately, for
-``--seconds`` each, so that what else happens on the machine meets both. The ratio of a case is the median over the
-turns of AFTER's rate over BEFORE's in the same turn: above 1 AFTER is faster. Addresses differ from
-process to process, which changes single cases by some percent. ``--processes`` repeats everything with new processes,
-and the median is over all turns. Cases that only one build has are left out and counted.
+BEFORE and AFTER are folders with an installed package (``pip install --no-deps --target FOLDER .``). Each is loaded by
+a process of its own. Both processes compute the same case alternately, for ``--seconds`` each, so other work on the
+machine affects both. The ratio of a case is the median over the turns of AFTER's rate by BEFORE's. Above 1, AFTER is
+faster.
+
+Addresses differ from process to process, which changes single cases by some percent. ``--processes`` repeats everything
+with new processes, and the median is over all turns. Cases that only one build has are left out and counted.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ print("end", flush=True)
 
 
 class Build:
-    """A process that has loaded one of the builds."""
+    """A process with one of the builds."""
 
     def __init__(self, folder: str, options: list[str]) -> None:
         path = str(Path(folder).resolve())
@@ -97,7 +98,7 @@ class Build:
         self.case = self._case()
 
     def seconds(self) -> float:
-        """Of one call of the case."""
+        """Seconds of one call of the case."""
         print("measure", file=self.to, flush=True)
         return float(self._read())
 

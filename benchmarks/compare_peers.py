@@ -1,19 +1,18 @@
-"""The same work side by side with other libraries in one process: NumPy, PyTorch, ONNX Runtime and llama.cpp, where
-they can be imported.
+"""Measures the same work with this package and with NumPy, PyTorch, ONNX Runtime and llama.cpp, in one process.
 
     python benchmarks/compare_peers.py [products|small|ops|conv|attention|model|llama ...] [--threads N]
-        [--only TEXT ...] [--sizes 16K 512K 8M 256M] [--rounds N] [--seconds S] [--compile] [--cpu] [--quick]
-        [--json FILE] [--markdown]
+    [--only TEXT ...] [--sizes 16K 512K 8M 256M] [--rounds N] [--seconds S] [--compile] [--cpu] [--quick]
+    [--json FILE] [--markdown]
 
 It installs nothing (pip install torch onnxruntime onnx llama-cpp-python) and names the missing libraries. All sides
-get the same inputs and the same number of threads (NumPy uses the threads of its BLAS). Results are compared before
-anything is measured. In every round each side runs for a while, after a pause in which the threads of the previous side
-fall asleep. The table has medians of the rounds, and medians of the ratios of each round. Above 1, we are faster. Each
-library makes its outputs in its own way: PyTorch and NumPy allocate, ONNX Runtime copies, ours are in a buffer.
+get the same inputs and the same number of threads; NumPy uses the threads of its BLAS. The program compares the results
+before it measures. In every round each side runs for a while. A pause before it lets the threads of the previous side
+fall asleep. The table has medians of the rounds, and medians of the ratios of each round. Above 1, we are faster.
+
+Each library makes its outputs in its own way: PyTorch and NumPy allocate, ONNX Runtime copies, ours are in a buffer.
 
 --sizes: for ops, the bytes that one computation reads and writes
---compile: torch.compile beside PyTorch; needs a C++ compiler and some seconds for each case
---cpu: one thread, and the processor time of the process. For busy machines.
+--compile: also measure torch.compile; needs a C++ compiler and some seconds
 """
 
 from __future__ import annotations

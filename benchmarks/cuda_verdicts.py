@@ -1,11 +1,10 @@
-"""What the figures of bench_cuda.c and bench_cuda_torch.py mean: each claim about the CUDA backend, its figure, what it
-is measured against, and whether it holds.
+"""Compares the figures of bench_cuda.c and bench_cuda_torch.py with the claims about the CUDA backend.
 
     python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json [--mma build/bench/cuda-mma.json]
-        [--waiting build/bench/cuda-waiting.json]
+    [--waiting build/bench/cuda-waiting.json]
 
-All files are of one machine, from the same hour. A figure that is missing is owed. Exits with 1 if a claim does not
-hold, with 77 if one is owed.
+All files must be of one machine, from the same hour. Prints each claim with its figure, the figure that it is compared
+with, and whether it holds. A missing figure is owed. Exits with 1 if a claim does not hold, with 77 if one is owed.
 """
 
 import argparse

@@ -57,7 +57,7 @@ def module(name: str) -> str:
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
-    """The arguments ``--devices``, and ``--import`` for those that are the user's own."""
+    """Adds ``--devices``, and ``--import`` for devices of the user."""
     parser.add_argument(
         "--devices",
         type=device_list,
@@ -86,8 +86,8 @@ def one_line(error: BaseException) -> str:
 
 
 def run(main: Callable[[], None], name: str) -> NoReturn:
-    """Runs the program and ends it: with status 0; with 1 and one line for an error; quietly where the reader of the
-    output went away."""
+    """Runs the program and exits: with status 0, with 1 and one line for an error, silently if the reader of the output
+    has closed it."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -110,7 +110,7 @@ def run(main: Callable[[], None], name: str) -> NoReturn:
 
 
 def save_array(path: Path, array: np.ndarray[Any, Any]) -> None:
-    """As ``np.save``; a file is there whole, or as it was."""
+    """Like ``np.save``, but replaces the file only when the new one is complete."""
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             np.save(file, array)

@@ -20,11 +20,9 @@ py="$env/bin/python"
 # Left out: what the CPU promises of infinities and of rows that float32 holds only just, and a square root of PyTorch's
 # that is 0.6 of the last place off.
 ops=tests/python/ops
-for device in ARRAY ARRAY:library=torch; do
-    GB_TEST_DEVICE=$device "$py" -m pytest -q -p no:cacheprovider $ops --deselect $ops/test_ops_special.py \
-        --deselect $ops/test_ops_rows.py::test_soft_max_of_special_values \
-        --deselect "$ops/test_ops_elementwise.py::test_unary[sqrt-float32]"
-done
+GB_TEST_DEVICE=ARRAY:library=torch "$py" -m pytest -q -p no:cacheprovider $ops --deselect $ops/test_ops_special.py \
+    --deselect $ops/test_ops_rows.py::test_soft_max_of_special_values \
+    --deselect "$ops/test_ops_elementwise.py::test_unary[sqrt-float32]"
 "$py" -m ggml_backend check-device ARRAY:library=torch
 "$py" -m ggml_backend check-device ARRAY:library=torch,memory=own --quick
 "$py" -m examples.embed --devices ARRAY:library=torch,CPU

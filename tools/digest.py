@@ -295,7 +295,7 @@ def chains(digest: Digest, wanted: Wanted) -> None:
             chain = Chain(label)
             with chain.ctx:
                 results = build(chain, n, dtype, end)
-                # Something reads each result: what the last node of a graph reads is stored, and so not fused away.
+                # A node reads each result: the sources of the last node of a graph are stored, and so not fused away.
                 graph = chain.ctx.graph(*results, *(gb.ops.sum_rows(r) for r in results))
                 for name, backend in backends:
                     try:
@@ -394,7 +394,7 @@ class Scene:
                     self.sched.set_backend(n, device)
 
     def set_inputs(self) -> None:
-        for t in (t for t in self.inputs if t.is_placed):  # the others are not in the graph
+        for t in (t for t in self.inputs if t.is_placed):  # other nodes are not in the graph
             t.set(self.rng.standard_normal(t.shape, np.float32))
 
     def read(self) -> list[Array]:
@@ -407,7 +407,7 @@ class Scene:
 
 
 def counters(stats: gb.sched.SchedulerStats) -> list[Any]:
-    """What does not depend on time."""
+    """The counters that do not depend on time."""
     return [
         (f.name, getattr(stats, f.name)) for f in fields(stats) if not f.name.endswith("seconds") and f.name != "splits"
     ]
@@ -522,7 +522,7 @@ def files(digest: Digest, wanted: Wanted) -> None:
 
 
 def machine() -> dict[str, str]:
-    """What must be the same for two digests to be comparable."""
+    """Facts that must be equal for two digests to be comparable."""
     levels = " ".join(n for n, usable in gb.backend.cpu_levels().items() if usable)
     return {"levels": levels, "python": platform.python_version(), "numpy": np.__version__}
 

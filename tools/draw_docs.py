@@ -24,7 +24,7 @@ PICTURES = {
 
 
 def drawn() -> dict[str, str]:
-    """What the package draws now."""
+    """The picture that the package draws now."""
     from ggml_backend.cli.examples.models import prepare
     from ggml_backend.errors import PerformanceWarning
 

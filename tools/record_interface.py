@@ -114,7 +114,7 @@ def c_lines() -> list[str]:
             try:
                 found = ffi.typeof(f"{kind} {name}")
                 size = ffi.sizeof(found)  # which also reads the fields
-            except ffi.error:  # there is none, or it is opaque
+            except ffi.error:  # no structure of this name, or an opaque one
                 continue
             lines.append(f"{kind} {name}: {size} bytes")
             lines += [f"{kind} {name} + {f.offset}: {f.type.cname} {field}" for field, f in found.fields]
@@ -122,7 +122,7 @@ def c_lines() -> list[str]:
 
 
 def interfaces() -> dict[Path, list[str]]:
-    """What each file should hold."""
+    """The content that each file should have."""
     return {DATA / "interface_python.txt": python_lines(), DATA / "interface_c.txt": c_lines()}
 
 

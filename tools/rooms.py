@@ -73,6 +73,7 @@ FOLDERS: dict[str, str] = {
     "cpu/kernels/arm": "base tensor tensor/quant cpu/kernels",
     "sim": "base tensor backend cpu cpu/kernels",
     "gguf": "base tensor backend",
+    "opt": "base tensor cpu",
     # Linked into modules: these use only public functions of the library, which "module" forwards.
     "module": "",
     "cuda": "module cuda/ops",

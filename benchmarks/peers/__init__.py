@@ -1,5 +1,5 @@
-"""The libraries that compare_peers.py measures. Import this before NumPy: it chooses the kernels of NumPy's OpenBLAS,
-which looks for the model of the processor. Hypervisors hide the model."""
+"""The libraries that compare_peers.py measures. Import this before NumPy: it chooses the kernels
+of NumPy's OpenBLAS. OpenBLAS chooses by the model of the processor, which hypervisors hide."""
 
 from __future__ import annotations
 

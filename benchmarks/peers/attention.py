@@ -68,7 +68,7 @@ def attention(s: Sides, scope: Scope) -> Iterator[Work]:
             t = s.modules["torch"]
             tensors = [t.from_numpy(x)[None] for x in parts]
             query, key, value = tensors[:3]
-            mask = tensors[3] if len(tensors) > 3 and not causal else None  # its own way to say causal is faster
+            mask = tensors[3] if len(tensors) > 3 and not causal else None  # its own option for causal masks is faster
 
             def attend() -> Run:
                 return t.nn.functional.scaled_dot_product_attention(

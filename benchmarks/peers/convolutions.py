@@ -1,4 +1,4 @@
-"""Convolutions of well-known networks, one layer a case."""
+"""Convolutions, transposed convolutions and pooling of well-known networks, one layer a case."""
 
 from __future__ import annotations
 
@@ -49,6 +49,26 @@ LAYERS = [
     ("Whisper tiny 2", 384, 384, 1, (1, 3000), (1, 3), (1, 2), (0, 1)),
 ]
 
+# Network, input channels, output channels, input (height, width), kernel, stride. A height of 1: CONV_TRANSPOSE_1D.
+TRANSPOSED = [
+    ("HiFi-GAN up 1", 512, 256, (1, 100), 16, 8),
+    ("HiFi-GAN up 3", 128, 64, (1, 6400), 4, 2),
+    ("Demucs decoder", 96, 48, (1, 4000), 8, 4),
+    ("DBNet head", 64, 64, (80, 80), 2, 2),
+    ("UNet up", 256, 128, (32, 32), 2, 2),
+    ("UNet up 3x3", 64, 32, (64, 64), 3, 2),
+]  # fmt: skip
+
+# Network, maximum or mean, channels, input (height, width), kernel, stride, padding.
+POOLS = [
+    ("ResNet-18 pool", "max", 64, (112, 112), 3, 2, 1),
+    ("VGG pool", "max", 128, (112, 112), 2, 2, 0),
+    ("YOLO SPPF", "max", 256, (20, 20), 5, 1, 2),
+    ("EfficientNet mean", "avg", 1280, (7, 7), 7, 7, 0),
+    ("Gemma 3 projector", "avg", 1152, (64, 64), 4, 4, 0),
+    ("DenseNet transition", "avg", 256, (28, 28), 2, 2, 0),
+]
+
 
 def _pair(value: Any) -> tuple[int, int]:
     return value if isinstance(value, tuple) else (value, value)
@@ -66,6 +86,12 @@ def _torch(s: Sides, kernel: np.ndarray, x: np.ndarray, stride: Any, padding: An
 
 
 def convolutions(s: Sides, scope: Scope) -> Iterator[Work]:
+    yield from _convolutions(s, scope)
+    yield from _transposed(s, scope)
+    yield from _pools(s, scope)
+
+
+def _convolutions(s: Sides, scope: Scope) -> Iterator[Work]:
     rng = np.random.default_rng(0)
     for name, ic, oc, groups, size, k, step, pad in LAYERS[9:11] if scope.quick else LAYERS:
         stride, padding = _pair(step), _pair(pad)
@@ -91,4 +117,72 @@ def convolutions(s: Sides, scope: Scope) -> Iterator[Work]:
                 "onnxruntime": onnx,
             },
             1e-4,
+        )  # fmt: skip
+
+
+def _transposed(s: Sides, scope: Scope) -> Iterator[Work]:
+    rng = np.random.default_rng(1)
+    for name, ic, oc, (height, width), k, stride in TRANSPOSED[3:4] if scope.quick else TRANSPOSED:
+        line = height == 1
+        size, taps = ((width,), (k,)) if line else ((height, width), (k, k))
+        x = rng.standard_normal((1, ic, *size), dtype=np.float32)
+        kernel = rng.standard_normal((ic, oc, *taps), dtype=np.float32)
+        data = x[0] if line else x
+
+        def ours(a: gb.Tensor, b: gb.Tensor, st: int = stride, line: bool = line) -> gb.Tensor:
+            return gb.ops.conv_transpose_1d(a, b, st) if line else gb.ops.conv_transpose_2d(a, b, st)
+
+        def torch_side(x: np.ndarray = x, w: np.ndarray = kernel, st: int = stride, line: bool = line) -> Run:
+            torch = s.modules["torch"]
+            a, b = torch.from_numpy(w), torch.from_numpy(x)
+            function = torch.nn.functional.conv_transpose1d if line else torch.nn.functional.conv_transpose2d
+
+            def run() -> Any:
+                with torch.inference_mode():
+                    return function(b, a, None, st)
+
+            return run
+
+        def onnx(x: np.ndarray = x, w: np.ndarray = kernel, st: int = stride) -> Run:
+            node = s.node("ConvTranspose", ["x", "w"], strides=[st] * (x.ndim - 2))
+            return s.onnx([node], {"x": x}, {"w": w})
+
+        yield Work(
+            f"{name}: transposed {ic} to {oc}, {height}x{width}, {k}/{stride}", "GFLOP/s",
+            2.0 * kernel.size * height * width,
+            s.graph(ours, (kernel.shape, gb.float32, kernel), (data.shape, gb.float32, data)),
+            {"torch": torch_side, "onnxruntime": onnx}, 1e-4,
+        )  # fmt: skip
+
+
+def _pools(s: Sides, scope: Scope) -> Iterator[Work]:
+    rng = np.random.default_rng(2)
+    for name, kind, channels, size, k, stride, pad in POOLS[-1:] if scope.quick else POOLS:
+        x = rng.standard_normal((1, channels, *size), dtype=np.float32)
+        out = [(n + 2 * pad - k) // stride + 1 for n in size]
+
+        def ours(a: gb.Tensor, op: Any = kind, k: int = k, st: int = stride, p: int = pad) -> gb.Tensor:
+            return gb.ops.pool_2d(a, op, k, st, p)
+
+        def torch_side(x: np.ndarray = x, op: str = kind, k: int = k, st: int = stride, p: int = pad) -> Run:
+            torch = s.modules["torch"]
+            b = torch.from_numpy(x)
+            function = torch.nn.functional.max_pool2d if op == "max" else torch.nn.functional.avg_pool2d
+
+            def run() -> Any:
+                with torch.inference_mode():
+                    return function(b, k, st, p)
+
+            return run
+
+        def onnx(x: np.ndarray = x, op: str = kind, k: int = k, st: int = stride, p: int = pad) -> Run:
+            node = s.node(
+                "MaxPool" if op == "max" else "AveragePool", ["x"], kernel_shape=[k, k], strides=[st, st], pads=[p] * 4
+            )
+            return s.onnx([node], {"x": x}, {})
+
+        yield Work(
+            f"{name}: {kind} {channels}, {size[0]}x{size[1]}, {k}/{stride}", "GB/s",
+            4.0 * channels * (size[0] * size[1] + out[0] * out[1]),
+            s.graph(ours, (x.shape, gb.float32, x)), {"torch": torch_side, "onnxruntime": onnx}, 1e-5,
         )  # fmt: skip

@@ -19,7 +19,7 @@ import ggml_backend as gb
 from .sides import COMPILED, Run, Scope, Sides, Work
 
 LOOP_BYTES = 1 << 20  # of working sets that are computed in a row, about
-LOOP_MOST = 32  # more, and activations of activations end in subnormal numbers
+LOOP_MOST = 32  # a longer chain of activations ends in subnormal numbers
 COLUMNS, COLUMNS_SMALL = 4096, 1024  # of a row; the second where a working set has fewer than two of the first
 
 
@@ -29,9 +29,9 @@ class Operator:
     operands: str  # of a, b (arrays), w, c (rows)
     ours: Callable[..., gb.Tensor]
     numpy: Callable[..., Any] | None
-    torch: Callable[..., Any] | None  # gets the module first
+    torch: Callable[..., Any] | None  # its first argument is the module
     onnx: Callable[[Sides, str, str], Any] | None  # a node from a to a name
-    out_bytes: int = 4  # of each element of a: what the result takes
+    out_bytes: int = 4  # bytes of the result for each element of a
     tolerance: float = 1e-4
     chains: bool = True
 

@@ -1,4 +1,4 @@
-"""Measures a piece of work on all sides, once they have given the same result."""
+"""Measures a piece of work on all sides that give the same result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_array(x: Any) -> np.ndarray:
 
 
 def prepared(s: Sides, work: Work) -> tuple[dict[str, Run], dict[str, str]]:
-    """The sides that can do it and give the same result; why others cannot."""
+    """The sides that give the same result, and for the others the reason why they do not."""
     runs, reasons = {"ours": work.ours}, {}
     expected = np.array(as_array(work.ours()))
     for name, prepare in work.peers.items():

@@ -11,7 +11,7 @@ import ggml_backend as gb
 
 from .sides import Run, Scope, Sides, Work
 
-# Rows, and the two dimensions of weights between which a chain of products goes to and fro.
+# Rows, and the two dimensions of weights between which a chain of products alternates.
 SMALL = [
     (16, 16, 16), (32, 32, 32), (64, 64, 64), (128, 128, 128), (256, 256, 256), (512, 512, 512),
     (16, 256, 256), (256, 16, 16), (512, 64, 64), (64, 512, 512), (16, 512, 64), (512, 32, 512),
@@ -102,8 +102,8 @@ def products(s: Sides, scope: Scope) -> Iterator[Work]:
 
 
 def small_products(s: Sides, scope: Scope) -> Iterator[Work]:
-    """Each product of a chain takes the result of the one before: what a call costs, and what packing operands costs
-    beside products that are soon done, belongs to the figure."""
+    """Each product of a chain takes the result of the one before. The figure includes the cost of a call and of
+    packing operands."""
     rng = np.random.default_rng(0)
     for n, m, k in SMALL[:2] if scope.quick else SMALL:
         pairs = min(max(SMALL_FLOPS // (4 * n * m * k), 1), SMALL_MOST)

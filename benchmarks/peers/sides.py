@@ -77,19 +77,19 @@ class Sides:
                 self.modules[COMPILED] = self.modules["torch"].compile
 
     def graph(self, build: Callable[..., gb.Tensor], *inputs: Input) -> Run:
-        """Of ours: inputs are (shape, dtype, values). `build` returns the result, or several that are all computed."""
+        """A graph of this package. Inputs are (shape, dtype, values). `build` returns one result or several."""
         ctx, allocator = gb.Context(), gb.sched.GraphAllocator(self.backend)
         sources = [ctx.tensor(shape, dtype, name=f"x{i}") for i, (shape, dtype, _) in enumerate(inputs)]
         buffer = ctx.allocate(self.backend)
         made = build(*sources)
         results = made if isinstance(made, list) else [made]
         graph = ctx.graph(*results)
-        allocator.allocate(graph)  # as programs do: results in the place of what is no longer needed
+        allocator.allocate(graph)  # results reuse memory, as in programs
         for tensor, (_, _, values) in zip(sources, inputs, strict=True):
             tensor.set(values)
 
         graph.compute(self.backend)
-        view = results[-1].numpy()  # of the memory that each run writes
+        view = results[-1].numpy()  # of memory that each run writes
 
         def run(keep: Any = (ctx, buffer, allocator)) -> Any:
             graph.compute(self.backend)

@@ -882,6 +882,7 @@ GGML_API enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph,
 // Before you compute gb, call ggml_graph_reset(gf) and set the gradient of the result (usually to
 // 1). keep: the nodes of gf get new gradient tensors first, so that gradients of an earlier call
 // stay unchanged.
+// Gradients of gradients: derive gb again, with keep. Its nodes get gradient tensors in that call.
 GGML_API enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * tensor);
 GGML_API enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph); // zeroes all gradient tensors
 GGML_API enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct ggml_cgraph * gf,
@@ -910,6 +911,130 @@ GGML_API struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, in
 GGML_API int ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan);
 GGML_API enum ggml_status ggml_graph_compute_with_ctx(struct ggml_context * ctx, struct ggml_cgraph * cgraph,
     int n_threads);
+
+// ----------------------------------------------------------------------------------------------------------- optimizer
+// Minimizes a loss over the parameters of its graph, on the CPU. Parameters are contiguous F32
+// tensors with data that were passed to ggml_set_param. Any result other than OK, DID_NOT_CONVERGE
+// and CANCEL sets ggml_last_error().
+// cdef: end
+
+enum ggml_opt_type { GGML_OPT_ADAM, GGML_OPT_LBFGS };
+
+enum ggml_linesearch {
+    GGML_LINESEARCH_DEFAULT = 1,
+    GGML_LINESEARCH_BACKTRACKING_ARMIJO = 0,
+    GGML_LINESEARCH_BACKTRACKING_WOLFE = 1,
+    GGML_LINESEARCH_BACKTRACKING_STRONG_WOLFE = 2
+};
+
+enum ggml_opt_result {
+    GGML_OPT_OK = 0,
+    GGML_OPT_DID_NOT_CONVERGE, // all iterations ran
+    GGML_OPT_NO_CONTEXT,
+    GGML_OPT_INVALID_WOLFE,
+    GGML_OPT_FAIL,
+    GGML_OPT_CANCEL, // by the callback
+    GGML_LINESEARCH_FAIL = -128, // the direction does not descend
+    GGML_LINESEARCH_MINIMUM_STEP,
+    GGML_LINESEARCH_MAXIMUM_STEP,
+    GGML_LINESEARCH_MAXIMUM_ITERATIONS,
+    GGML_LINESEARCH_INVALID_PARAMETERS
+};
+
+// Called before each evaluation, accum_step counts from 0. It may load the next batch, change the
+// factor of the learning rate (Adam), and cancel.
+typedef void (*ggml_opt_callback)(void * data, int accum_step, float * sched, bool * cancel);
+
+struct ggml_opt_params {
+    enum ggml_opt_type type;
+    size_t graph_size; // nodes of the graphs that ggml_opt_resume makes
+    int n_threads;
+    int past; // compare the loss with the one so many iterations ago; 0: never
+    float delta; // converged if the loss changed by a smaller share of itself since then
+    int max_no_improvement; // converged after so many iterations without a smaller loss; 0: never
+    bool print_forward_graph; // by ggml_graph_print, to stdout
+    bool print_backward_graph;
+    int n_gradient_accumulation; // evaluations whose mean is one loss
+    struct {
+        int n_iter;
+        float sched; // factor of alpha and decay
+        float decay; // of weights, as a factor of alpha
+        int decay_min_ndim; // parameters with fewer dimensions do not decay
+        float alpha; // learning rate
+        float beta1;
+        float beta2;
+        float eps;
+        float eps_f; // converged if the loss changed by a smaller share of itself in one iteration
+        float eps_g; // not used, as in early 2024
+        float gclip; // largest norm of the gradient; 0: not clipped
+    } adam;
+    struct {
+        int m; // corrections that approximate the inverse Hessian
+        int n_iter; // 0: no limit
+        int max_linesearch;
+        float eps; // converged if |gradient| < eps max(1, |x|)
+        float ftol; // sufficient decrease, c1 of Nocedal and Wright
+        float wolfe; // curvature, c2
+        float min_step;
+        float max_step;
+        enum ggml_linesearch linesearch;
+    } lbfgs;
+};
+
+// State between calls. ggml_opt_init fills it in; the tensors lie in ctx.
+struct ggml_opt_context {
+    struct ggml_context * ctx;
+    struct ggml_opt_params params;
+    int iter;
+    int64_t nx; // elements of all parameters
+    bool just_initialized;
+    float loss_before;
+    float loss_after;
+    struct {
+        struct ggml_tensor * g; // gradient
+        struct ggml_tensor * m; // first moment
+        struct ggml_tensor * v; // second moment
+        struct ggml_tensor * pf; // past losses; NULL: none
+        float fx_best;
+        float fx_prev;
+        int n_no_improvement;
+    } adam;
+    struct {
+        struct ggml_tensor * x; // parameters
+        struct ggml_tensor * xp; // previous parameters
+        struct ggml_tensor * g; // gradient
+        struct ggml_tensor * gp; // previous gradient
+        struct ggml_tensor * d; // search direction
+        struct ggml_tensor * pf; // past losses; NULL: none
+        struct ggml_tensor * lmal; // alpha of each correction
+        struct ggml_tensor * lmys; // y . s of each correction
+        struct ggml_tensor * lms; // s = x - xp
+        struct ggml_tensor * lmy; // y = g - gp
+        float fx_best;
+        float step;
+        int j;
+        int k;
+        int end;
+        int n_no_improvement;
+    } lbfgs;
+};
+
+GGML_API struct ggml_opt_params ggml_opt_default_params(enum ggml_opt_type type);
+// f is one F32 element. ctx NULL: a private pool, GGML_OPT_NO_CONTEXT if it cannot be made.
+GGML_API enum ggml_opt_result ggml_opt(struct ggml_context * ctx, struct ggml_opt_params params,
+    struct ggml_tensor * f);
+// Allocates the state of nx elements in ctx. ctx NULL: in a new context, opt->ctx, that you free.
+// On failure opt->nx is 0.
+GGML_API void ggml_opt_init(struct ggml_context * ctx, struct ggml_opt_context * opt, struct ggml_opt_params params,
+    int64_t nx);
+// Goes on from the state of opt. Makes the graphs of f, and the state if opt->nx does not fit, in ctx.
+GGML_API enum ggml_opt_result ggml_opt_resume(struct ggml_context * ctx, struct ggml_opt_context * opt,
+    struct ggml_tensor * f);
+// The same with graphs of yours: gf computes f, gb its gradients (ggml_build_backward_expand).
+GGML_API enum ggml_opt_result ggml_opt_resume_g(struct ggml_context * ctx, struct ggml_opt_context * opt,
+    struct ggml_tensor * f, struct ggml_cgraph * gf, struct ggml_cgraph * gb, ggml_opt_callback callback,
+    void * callback_data);
+// cdef: begin
 
 // -------------------------------------------------------------------------------------------------------- quantization
 

@@ -1,12 +1,12 @@
-"""Docstrings as they are written here, for Sphinx.
+"""Converts the docstrings of the package for Sphinx.
 
-Names of the package stand without it. They refer to what ``ggml_backend`` has of that name, or one of its public
-submodules.
+Docstrings name classes and functions without ``ggml_backend``. Such a name refers to the package or to one of its
+public submodules.
 
 Documents are named by their place in the repository, ``docs/PLANS.md``: they become links to the site's pages.
 
-A parameter stands on a line of its own as ``name: what it is``, several as ``a, b: what they are``, and lines that
-follow are indented further. Such a paragraph becomes a list of definitions.
+A parameter has a line ``name: description``, several have a line ``a, b: description``. Further lines are indented
+more. Such a paragraph becomes a list of definitions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DOCUMENT = re.compile(r"(?<![\w/`])docs/(?P<page>[\w/-]+)\.md\b")
 
 
 def _is_list(paragraph: list[str]) -> bool:
-    """Does each line begin an entry, or go on with one?"""
+    """True if each line begins or continues an entry."""
     return bool(_ENTRY.fullmatch(paragraph[0])) and all(
         line.startswith("    ") or _ENTRY.fullmatch(line) for line in paragraph
     )
@@ -60,15 +60,15 @@ def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list
 
 
 def _resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
-    """A name that is not in the module where it stands: the package's own."""
+    """Resolves a name of the package that is not in the module of the docstring."""
     if node.get("refdomain") != "py" or node.get("refexplicit"):
         return None
     domain = env.get_domain("py")
-    name = node["reftarget"].rsplit(".", 1)[-1]
+    whole, last = node["reftarget"], node["reftarget"].rsplit(".", 1)[-1]
     for module in ("ggml_backend", *(f"ggml_backend.{public}" for public in _MODULES)):
-        whole = f"{module}.{name}"
-        if whole in domain.objects:
-            return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], whole, node, contnode)
+        for name in (f"{module}.{whole}", f"{module}.{last}"):
+            if name in domain.objects:
+                return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], name, node, contnode)
     return None
 
 

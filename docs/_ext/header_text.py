@@ -44,6 +44,6 @@ def names_in(code: str) -> list[str]:
 
 
 def title_of(block: list[str]) -> str | None:
-    """The title of the section that a block begins; None: it begins none."""
+    """The title of the section that a block begins; None if it begins no section."""
     ruler = _RULER.fullmatch(block[0])
     return ruler["title"] if ruler else None

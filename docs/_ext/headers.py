@@ -23,7 +23,7 @@ _ENTRY = re.compile(r"  (?P<term>\w[\w ().]*?) {2,}(?P<text>\S.*)")
 
 
 def _definitions(group: list[str]) -> nodes.definition_list:
-    """Lines ``  term   text``, whose text goes on in lines that are indented further."""
+    """Lines `` term text``. Further lines of the text are indented more."""
     result = nodes.definition_list()
     for line in group:
         entry = _ENTRY.fullmatch(line)

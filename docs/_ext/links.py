@@ -24,7 +24,7 @@ _FILE_NAME = re.compile(r"(?:[\w.]+/)*[A-Z]+(?:\.md)?")
 #: The scheme of links to files of the repository, until ``files.py`` knows the page that they stand on.
 SCHEME = "repository"
 
-#: Files that stand elsewhere, and their pages.
+#: Files outside of docs, and their pages.
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "about/changelog.md",
@@ -91,7 +91,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def linked_files(docs: Path) -> list[Path]:
-    """The files and folders that need a page: those that a page links to, and all that lies in such a folder."""
+    """The files and folders that need a page: those that a page links to, and the content of such folders."""
     scheme = re.compile(rf"\]\({SCHEME}:([^)\s]+)\)")
     pages = [*docs.rglob("*.md"), *(docs.parent / name for name in PAGES if name != "README.md")]
     left = [

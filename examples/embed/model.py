@@ -164,7 +164,7 @@ def encoder(w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, mask: g
 
 @dataclass
 class Stats:
-    """Of all calls of one Embedder so far."""
+    """Counts and times of all calls of one Embedder."""
 
     sentences: int = 0
     tokens: int = 0  # padding not counted
@@ -207,7 +207,7 @@ class Embedder:
         self.backends = [
             gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices
         ]
-        # the last one is where inputs and results are; with pending batches it has no layers, or they would wait
+        # the last one holds inputs and results; with pending batches it computes no layers, because they would wait
         self.homes = self.backends[:-1] if in_flight > 1 and len(self.backends) > 1 else self.backends
         self.weights: Tensors
         if dtype in ("f32", "float32"):
@@ -229,7 +229,7 @@ class Embedder:
             return file.load({**where, "*": self.homes[0]})
 
     def _device_of(self, name: str) -> gb.Backend | None:
-        """The backend of a weight; None where the mapped file itself will do."""
+        """The backend of a weight; None to use the mapped file."""
         parts = name.split(".")
         layer = int(parts[2]) if parts[:2] == ["encoder", "layer"] else 0
         backend = self.homes[layer * len(self.homes) // self.config.layers]

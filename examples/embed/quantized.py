@@ -23,7 +23,7 @@ def cache_dir() -> Path:
 
 
 def is_whole(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Does the file have all tensors? One that was cut, or is something else, does not."""
+    """True if the file is a GGUF file with all tensors."""
     try:
         with gb.gguf.open(path) as file:
             return {name: t.shape for name, t in file.tensors.items()} == shapes
@@ -67,7 +67,7 @@ def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print)
                     "" if used == wanted else f" (rows of {array.shape[1]} are no whole blocks of {wanted.block_size})"
                 )
                 report(f"  {name} {array.shape}: {used.name}{note}")
-                # quantized when it is written; a number that cannot be held is an error
+                # quantized when it is written; a number that the format cannot hold is an error
                 out.add_tensor(name, array, dtype=used)
             else:
                 out.add_tensor(name, array)

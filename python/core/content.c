@@ -263,7 +263,7 @@ static int check_graph_content(const struct gbpy_buffer * buffer, const struct g
         }
     }
     GB_FAIL_IF(gb_tensor_is_read_once(t) && root->buffer->arena, GGML_STATUS_INVALID_STATE,
-        "%s is computed together with what reads it, and not stored. To keep it: ctx.graph(..., keep=[it])", what);
+        "%s is fused with its reader, and not stored. To keep it: ctx.graph(..., keep=[it])", what);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -306,7 +306,7 @@ static int check_sched(const struct gbpy_sched * s, const struct ggml_tensor * t
         "ctx.graph(..., keep=[it]), or Scheduler(..., keep_all=True) for all results",
         what, quote, quote[0] != '\0' ? by : "another result", quote);
     GB_FAIL_IF(state == GB_CONTENT_NOT_STORED, GGML_STATUS_INVALID_STATE,
-        "%s was computed together with what reads it, and not stored. To keep it: ctx.graph(..., keep=[it]), or "
+        "%s was fused with its reader, and not stored. To keep it: ctx.graph(..., keep=[it]), or "
         "Scheduler(..., keep_all=True) for all results",
         what);
     return GGML_STATUS_SUCCESS;

@@ -331,7 +331,7 @@ static int look_into(struct gbpy_array * array, PyObject * capsule, void ** poin
     const char * what) {
     *versioned = PyCapsule_IsValid(capsule, versioned_name);
     GB_FAIL_IF(!*versioned && !PyCapsule_IsValid(capsule, plain_name), GGML_STATUS_INVALID_ARGUMENT,
-        "%s: what the array gave is no capsule of DLPack's that could be taken: perhaps it was taken already", what);
+        "%s: the array gave an invalid DLPack capsule, or one that was taken already", what);
     *pointer = PyCapsule_GetPointer(capsule, *versioned ? versioned_name : plain_name);
     if (!*versioned) {
         array->readonly = array->unversioned = true;

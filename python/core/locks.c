@@ -152,7 +152,7 @@ static int wait_for(const char * what, const struct gbpy_request * requests, int
     }
     if (leads_to(requests, n, me, ++n_searches)) {
         return gb_fail(GGML_STATUS_INVALID_STATE,
-            "%s: called from a callback of a computation, it would wait for somebody who waits for that computation",
+            "%s: called from a callback of a computation, it would wait for a call that waits for that computation",
             what);
     }
     struct waiter self = { .owner = me, .requests = requests, .n = n, .next = waiters };

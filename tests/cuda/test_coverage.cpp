@@ -56,17 +56,13 @@ static bool has_odd_ids(const ggml_tensor * node) { // builders refuse these
     return type_of(node->src[0]) != GGML_TYPE_I32;
 }
 
-static bool has_short_mask(const ggml_tensor * node) {
-    return node->src[1] != NULL && type_of(node->src[1]) != GGML_TYPE_F32;
-}
-
 static known_difference known[] = {
-    { GGML_OP_SOFT_MAX, has_short_mask, "masks are f32", 0 },
     { GGML_OP_DUP, quantizes_by_search, "to quantize by searching is left to the CPU", 0 },
     { GGML_OP_CPY, quantizes_by_search, "to quantize by searching is left to the CPU", 0 },
     { GGML_OP_CONT, quantizes_by_search, "to quantize by searching is left to the CPU", 0 },
     { GGML_OP_ADD, gives_searched, "to quantize by searching is left to the CPU", 0 },
     { GGML_OP_ADD1, gives_searched, "to quantize by searching is left to the CPU", 0 },
+    { GGML_OP_SET_ROWS, quantizes_by_search, "to quantize by searching is left to the CPU", 0 },
     { GGML_OP_MUL_MAT_ID, has_odd_ids, "ids are i32", 0 },
 };
 
@@ -174,10 +170,15 @@ static ggml_tensor * feed_forward(const bench & t) {
         ggml_new_tensor_2d(t.ctx, GGML_TYPE_F16, 16, 32), f32(t, 32));
 }
 
+static ggml_tensor * stacked(const bench & t) {
+    return ggml_mul_mat_experts(t.ctx, x4(t, 256, 5, 3), f32(t, 256, 1, 4), indices(t, 2, 4));
+}
+
 static const op_case products[] = {
     T(mul_mat, ggml_mul_mat(t.ctx, x4(t, 256, 5, 2), f32(t, 256, 7, 4))),
     T(mul_mat_same, ggml_mul_mat(t.ctx, x4(t, 256, 5, 2), x4(t, 256, 7, 4))),
     T(mul_mat_id, experts(t)),
+    T(mul_mat_experts, stacked(t)),
     T(out_prod, ggml_out_prod(t.ctx, x4(t, 256, 5), f32(t, 256, 5))),
     T(flash_attn, ggml_flash_attn(t.ctx, x4(t, 64, 6, 2), x4(t, 64, 9, 2), x4(t, 9, 64, 2), true)),
     T(flash_ff, feed_forward(t)),
@@ -225,7 +226,49 @@ static void ask_copies(asked & a) {
     }
 }
 
+// Rows written to each type, and attention over keys and values of each pair of types.
+static void ask_caches(asked & a) {
+    for (int from = 0; from < GGML_TYPE_COUNT; from++) {
+        for (int to = 0; to < GGML_TYPE_COUNT; to++) {
+            if (ggml_blck_size((ggml_type) from) <= 0 || ggml_blck_size((ggml_type) to) <= 0) {
+                continue;
+            }
+            ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
+            ggml_tensor * x = ggml_new_tensor_2d(ctx, (ggml_type) from, 256, 3);
+            ggml_tensor * y = ggml_new_tensor_2d(ctx, (ggml_type) to, 256, 6);
+            ggml_tensor * q = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 256, 2);
+            ggml_tensor * places = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, 3);
+            const bool is_float = from == GGML_TYPE_F32 || from == GGML_TYPE_F16 || from == GGML_TYPE_BF16;
+            ggml_tensor * nodes[] = { is_float ? ggml_set_rows(ctx, y, x, places) : NULL,
+                ggml_flash_attn_ext(ctx, q, x, ggml_new_tensor_2d(ctx, (ggml_type) to, 256, 3), NULL, 1, 0, 0) };
+            for (const ggml_tensor * node : nodes) {
+                if (node != NULL) {
+                    ask(a, node);
+                }
+            }
+            ggml_clear_error();
+            ggml_free(ctx);
+        }
+    }
+}
+
 // --------------------------------------------------------------------------------------------------------------- tests
+
+// Operators that devices do not compute yet.
+static bool is_missing(int op) {
+    switch (op) {
+        case GGML_OP_CONV_2D:
+        case GGML_OP_CONV_2D_DW:
+        case GGML_OP_CONV_3D:
+        case GGML_OP_INTERPOLATE:
+        case GGML_OP_PAD_EXT:
+        case GGML_OP_PAD_REFLECT_1D:
+        case GGML_OP_ROLL:
+        case GGML_OP_COL2IM_1D:
+        case GGML_OP_IM2COL_3D: return true;
+        default: return false;
+    }
+}
 
 // Operators that no forward graph of floats has: gradients, losses, callbacks on the host.
 static bool is_left_out(int op) {
@@ -277,11 +320,12 @@ static void devices_compute_what_the_cpu_computes(void) {
         ask_case(a, c, quantized_types());
     }
     ask_copies(a);
+    ask_caches(a);
     for (const std::string & m : a.missing) {
         CHECK_MSG(false, "the CPU has, the device has not: %s", m.c_str());
     }
-    for (int op = 0; op < GGML_OP_SET_ROWS; op++) { // CUDA has none of the operators from SET_ROWS on
-        CHECK_MSG(a.seen[op] || is_left_out(op), "no case asks about %s", ggml_op_name((ggml_op) op));
+    for (int op = 0; op < GGML_OP_COUNT; op++) {
+        CHECK_MSG(a.seen[op] || is_left_out(op) || is_missing(op), "no case asks about %s", ggml_op_name((ggml_op) op));
     }
     for (const known_difference & k : known) {
         CHECK_MSG(k.n > 0, "%s: not needed any more: %s", ggml_op_name(k.op), k.why);

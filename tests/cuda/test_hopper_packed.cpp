@@ -180,8 +180,12 @@ static void experts(void) {
     products::mul_mat_id(GGML_TYPE_Q4_K, 10, 700, 256, 2, false);
     products::mul_mat_id(GGML_TYPE_IQ2_S, 10, 90, 256, 2, false);
     products::mul_mat_id(GGML_TYPE_Q5_0, 300, 133, 1056, 1, false); // an expert alone, rows in any order
-    cuda_check_launches(packed, first, 5 + 5, "packed experts");
-    cuda_check_launches(halves, second, 8, "experts of halves");
+    for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q6_K, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
+        products::mul_mat_experts(type, { 140, 150, 256, 4, 2, 1 });
+        products::mul_mat_experts(type, { 35, 80, 256, 3, 3, 3 }, true);
+    }
+    cuda_check_launches(packed, first, 5 + 5 + 4, "packed experts");
+    cuda_check_launches(halves, second, 8 + 4, "experts of halves");
 }
 
 // Tokens with an id out of range get rows of NaN and an error. Other rows are correct.

@@ -11,27 +11,88 @@ struct lookup { // rows of `table`, or products with experts, by `ids`
     ggml_backend_buffer_t buffer;
 };
 
-enum { N_IDS = 12, LIMIT = 7 };
-enum kind { ROWS, QUANTIZED_ROWS, FEW_TOKENS, MANY_TOKENS, N_KINDS };
+enum { N_IDS = 12, LIMIT = 7, WIDTH = 64 };
+enum kind {
+    ROWS,
+    QUANTIZED_ROWS,
+    WRITTEN_ROWS,
+    QUANTIZED_WRITTEN_ROWS,
+    BIASES,
+    STATES,
+    STACK_FEW,
+    STACK_MANY,
+    FEW_TOKENS,
+    MANY_TOKENS,
+    N_KINDS
+};
+
+// The operator, and how its messages say where the index stands.
+static const struct {
+    const char *op, *place;
+} words[N_KINDS] = {
+    { "GET_ROWS", "index %d at [%d] is" },
+    { "GET_ROWS", "index %d at [%d] is" },
+    { "SET_ROWS", "index %d at [%d] is" },
+    { "SET_ROWS", "index %d at [%d] is" },
+    { "ADD_ID", "index %d at [0, %d] is" },
+    { "SSM_SCAN", "index %d at [%d] of ids is" },
+    { "MUL_MAT_EXPERTS", "expert %d at [0, %d] of ids is" },
+    { "MUL_MAT_EXPERTS", "expert %d at [0, %d] of ids is" },
+    { "MUL_MAT_ID", NULL },
+    { "MUL_MAT_ID", NULL },
+};
+
+static ggml_tensor * f32(ggml_context * ctx, int64_t a, int64_t b = 1, int64_t c = 1, int64_t d = 1) {
+    return ggml_new_tensor_4d(ctx, GGML_TYPE_F32, a, b, c, d);
+}
+
+static ggml_tensor * by_expert(ggml_context * ctx, ggml_tensor * ids, int64_t n) {
+    ggml_tensor * experts[LIMIT];
+    for (ggml_tensor *& e : experts) {
+        e = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, WIDTH, 40);
+    }
+    return ggml_mul_mat_id(ctx, experts, LIMIT, ggml_reshape_2d(ctx, ids, 1, n), 0, f32(ctx, WIDTH, n));
+}
+
+static ggml_tensor * look_up(ggml_context * ctx, kind k, ggml_tensor * ids, int64_t n) {
+    const bool quantized = k == QUANTIZED_ROWS || k == QUANTIZED_WRITTEN_ROWS;
+    ggml_tensor * table = ggml_new_tensor_2d(ctx, quantized ? GGML_TYPE_Q8_0 : GGML_TYPE_F32, WIDTH, LIMIT);
+    ggml_tensor * of_tokens = ggml_reshape_2d(ctx, ids, 1, n);
+    switch (k) {
+        case ROWS:
+        case QUANTIZED_ROWS: return ggml_get_rows(ctx, table, ids);
+        case WRITTEN_ROWS: return ggml_set_rows(ctx, table, f32(ctx, WIDTH, n), ids);
+        case QUANTIZED_WRITTEN_ROWS: // nodes behind it read floats
+            return ggml_set_rows(ctx, table, f32(ctx, WIDTH, n), ids);
+        case BIASES: return ggml_add_id(ctx, f32(ctx, WIDTH, 1, n), table, of_tokens);
+        case STATES:
+            return ggml_ssm_scan(ctx, f32(ctx, WIDTH, 2, 3, LIMIT), f32(ctx, 2, 3, 4, n), f32(ctx, 3, 4, n),
+                f32(ctx, 1, 3), f32(ctx, WIDTH, 1, 4, n), f32(ctx, WIDTH, 1, 4, n), ids, 1);
+        case STACK_FEW:
+        case STACK_MANY:
+            return ggml_mul_mat_experts(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F16, WIDTH, 40, LIMIT),
+                f32(ctx, WIDTH, 1, n), of_tokens);
+        default: return by_expert(ctx, ids, n);
+    }
+}
+
+// Bytes from the beginning of the result to a value that depends on the fifth index; -1: none, the row is not written.
+static int64_t place_of_fifth(const lookup & l, kind k) {
+    return k == WRITTEN_ROWS || k == QUANTIZED_WRITTEN_ROWS   ? -1
+           : k == STATES                                      ? (int64_t) (4 * (2 * 3 * 4) * sizeof(float))
+           : k == BIASES || k == STACK_FEW || k == STACK_MANY ? (int64_t) l.y->nb[2] * 4
+                                                              : (int64_t) l.y->nb[1] * 4;
+}
 
 static lookup build(ggml_backend_t backend, kind k) {
     lookup l;
     l.ctx = ggml_init({ 1 << 18, NULL, true });
-    const int64_t n = k == MANY_TOKENS ? N_IDS : 5;
+    const int64_t n = k == MANY_TOKENS || k == STACK_MANY ? N_IDS : 5;
     l.ids = ggml_new_tensor_1d(l.ctx, GGML_TYPE_I32, n);
-    if (k == ROWS || k == QUANTIZED_ROWS) {
-        ggml_tensor * table = ggml_new_tensor_2d(l.ctx, k == ROWS ? GGML_TYPE_F32 : GGML_TYPE_Q8_0, 64, LIMIT);
-        l.y = ggml_get_rows(l.ctx, table, l.ids);
-    } else {
-        ggml_tensor * experts[LIMIT];
-        for (ggml_tensor *& e : experts) {
-            e = ggml_new_tensor_2d(l.ctx, GGML_TYPE_F16, 64, 40);
-        }
-        ggml_tensor * ids = ggml_reshape_2d(l.ctx, l.ids, 1, n);
-        l.y = ggml_mul_mat_id(l.ctx, experts, LIMIT, ids, 0, ggml_new_tensor_2d(l.ctx, GGML_TYPE_F32, 64, n));
-    }
+    l.y = look_up(l.ctx, k, l.ids, n);
     ggml_set_name(l.y, "the lookup");
-    ggml_tensor * end = ggml_sqr(l.ctx, ggml_neg(l.ctx, l.y)); // enough nodes to be recorded
+    ggml_tensor * floats = k == QUANTIZED_WRITTEN_ROWS ? ggml_cpy(l.ctx, l.y, f32(l.ctx, WIDTH, LIMIT)) : l.y;
+    ggml_tensor * end = ggml_sqr(l.ctx, ggml_neg(l.ctx, floats)); // enough nodes to be recorded
     l.graph = ggml_new_graph(l.ctx);
     ggml_build_forward_expand(l.graph, end);
     l.buffer = ggml_backend_alloc_ctx_tensors(l.ctx, backend);
@@ -59,12 +120,16 @@ static enum ggml_status run(ggml_backend_t cuda, const lookup & l) {
 
 // The message has "'the lookup'" and the numbers.
 static void check_message(kind k, int64_t at, int32_t id) {
-    char number[24], place[24], limit[24];
+    char number[24], place[64], limit[24];
     snprintf(number, sizeof(number), "%d", id);
-    snprintf(place, sizeof(place), k < FEW_TOKENS ? "at [%d] " : "row %d", (int) at);
+    if (words[k].place != NULL) {
+        snprintf(place, sizeof(place), words[k].place, (int) id, (int) at);
+    } else {
+        snprintf(place, sizeof(place), "row %d", (int) at);
+    }
     snprintf(limit, sizeof(limit), "%d", LIMIT - 1);
-    for (const char * part : { "'the lookup' f32 [", k < FEW_TOKENS ? "GET_ROWS" : "MUL_MAT_ID", (const char *) number,
-             (const char *) place, (const char *) limit }) {
+    for (const char * part :
+        { "'the lookup' ", words[k].op, (const char *) number, (const char *) place, (const char *) limit }) {
         CHECK_MSG(strstr(ggml_last_error(), part) != NULL, "'%s' is not in '%s'", part, ggml_last_error());
     }
     CHECK(ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT);
@@ -118,8 +183,10 @@ static void reading_the_result_reports_it(void) {
         CHECK(ggml_backend_graph_compute(cuda, l.graph));
         CHECK_INT(ggml_backend_tensor_get(l.y, &one, 0, sizeof(one)), GGML_STATUS_INVALID_ARGUMENT);
         check_message(k, 4, 1000000);
-        CHECK_INT(ggml_backend_tensor_get(l.y, &one, l.y->nb[1] * 4, sizeof(one)), GGML_STATUS_SUCCESS); // reports once
-        CHECK(std::isnan(one));
+        const int64_t fifth = place_of_fifth(l, k);
+        CHECK_INT(ggml_backend_tensor_get(l.y, &one, fifth >= 0 ? (size_t) fifth : 0, sizeof(one)),
+            GGML_STATUS_SUCCESS); // reports once
+        CHECK(std::isnan(one) == (fifth >= 0));
         set_ids(l, 4, 0);
         CHECK_INT(run(cuda, l), GGML_STATUS_SUCCESS);
     });

@@ -7,6 +7,7 @@ extern "C" {
 #include "test.h"
 }
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -48,6 +49,16 @@ static ggml_tensor * indices(const bench & t, int64_t n, int64_t m = 1) {
     return ggml_new_tensor_2d(t.ctx, GGML_TYPE_I32, n, m);
 }
 
+static ggml_tensor * distinct(const bench & t, int64_t n) { // 0, 1, ..., n - 1
+    return ggml_cpy(t.ctx, ggml_arange(t.ctx, 0, (float) n, 1), indices(t, n));
+}
+
+// Causal masks of n queries over m keys: f32, or converted to f16 or bf16.
+static ggml_tensor * mask(const bench & t, int64_t m, int64_t n, int64_t heads = 1, int64_t batch = 1) {
+    ggml_tensor * all = ggml_diag_mask_inf(t.ctx, f32(t, m, n, heads, batch), (int) (m - n));
+    return t.type == GGML_TYPE_F16 ? ggml_cpy(t.ctx, all, ggml_new_tensor_4d(t.ctx, t.type, m, n, heads, batch)) : all;
+}
+
 static void fill(ggml_tensor * t) {
     if (t->view_src != NULL) {
         return;
@@ -67,6 +78,10 @@ static void fill(ggml_tensor * t) {
     } else if (t->type == GGML_TYPE_I32) { // small numbers: indices and positions
         for (size_t i = 0; i < n; i++) {
             ((int32_t *) bytes.data())[i] = (int32_t) (test_random() % 7);
+        }
+    } else if (t->type == GGML_TYPE_I64) {
+        for (size_t i = 0; i < n; i++) {
+            ((int64_t *) bytes.data())[i] = (int64_t) (test_random() % 7);
         }
     } else {
         gb_quant_format_of(t->type)->from_float(v.data(), bytes.data(), (int) n);
@@ -113,7 +128,11 @@ struct comparison {
 
 static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
     comparison * c = (comparison *) user;
-    const std::vector<float> u = values_of(a), v = values_of(b);
+    std::vector<float> u = values_of(a), v = values_of(b);
+    for (size_t i = 0; a->op == GGML_OP_TOP_K && i < u.size(); i += (size_t) a->ne[0]) { // in no promised order
+        std::sort(u.data() + i, u.data() + i + a->ne[0]);
+        std::sort(v.data() + i, v.data() + i + a->ne[0]);
+    }
     // bit of the result
     const double last = a->type == GGML_TYPE_F16 ? 1.0 / 1024 : a->type == GGML_TYPE_BF16 ? 1.0 / 128 : 0;
     const double unit = last * ++c->n_nodes; // each node reads what its own backend has rounded
@@ -181,6 +200,82 @@ struct op_case {
     double tolerance;
     ggml_tensor * (*build)(const bench & t);
 };
+
+// Attention of n queries: H heads over Hk heads of keys and Hv of values.
+struct attention_shape {
+    int64_t dk, dv, n, m, h, hk, hv, batch;
+};
+
+// Keys and values of the bench's type, or of `keys`.
+static ggml_tensor * attend(const bench & t, const attention_shape & s, ggml_tensor * masks, bool sinks, float bias,
+    float cap, ggml_type keys = GGML_TYPE_COUNT) {
+    const ggml_type type = keys == GGML_TYPE_COUNT ? t.type : keys;
+    ggml_tensor * y = ggml_flash_attn_ext(t.ctx, make(t, GGML_TYPE_F32, s.dk, s.n, s.h, s.batch),
+        make(t, type, s.dk, s.m, s.hk, s.batch), make(t, type, s.dv, s.m, s.hv, s.batch), masks, 0.3f, bias, cap);
+    if (y != NULL && sinks && ggml_flash_attn_ext_add_sinks(y, f32(t, s.h)) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
+    return y;
+}
+
+static ggml_tensor * with_sinks(const bench & t, ggml_tensor * soft_max) {
+    const bool added =
+        soft_max != NULL && ggml_soft_max_add_sinks(soft_max, f32(t, soft_max->ne[2])) == GGML_STATUS_SUCCESS;
+    return added ? soft_max : NULL;
+}
+
+// A rotation of today: its mode, sections of 6, 4, 3 and 2 pairs, an offset.
+static ggml_tensor * rope_today(const bench & t, int mode, int n_dims, bool factors, int offset, float ext) {
+    int sections[4] = { 6, 4, 3, 2 };
+    const bool four = mode >= GGML_ROPE_TYPE_MROPE;
+    ggml_tensor *x = x4(t, 64, 3, 5, 2), *at = indices(t, four ? 20 : 5), *f = factors ? f32(t, 32) : NULL;
+    ggml_tensor * y =
+        four ? ggml_rope_multi(t.ctx, x, at, f, n_dims, sections, mode, 4096, 10000, 0.5f, ext, 1.1f, 32, 1)
+             : ggml_rope_ext(t.ctx, x, at, f, n_dims, mode, 4096, 10000, 0.5f, ext, 1.1f, 32, 1);
+    return y != NULL && offset != 0 ? ggml_rope_set_offset(y, offset) : y;
+}
+
+// Keys of 5 rows go to a cache of 9, which is then read.
+static ggml_tensor * quantized_cache(const bench & t, ggml_type type) {
+    ggml_tensor * cache = ggml_new_tensor_3d(t.ctx, type, 64, 9, 2);
+    return ggml_get_rows(t.ctx, ggml_set_rows(t.ctx, cache, x4(t, 64, 5, 2), indices(t, 5)), indices(t, 4, 2));
+}
+
+static ggml_tensor * scan(const bench & t, int64_t size, int64_t width, int64_t tokens, bool each, int64_t kept) {
+    const int64_t heads = 6, groups = 2, sequences = 2;
+    return ggml_ssm_scan(t.ctx, f32(t, size, width, heads, 7), f32(t, width, heads, tokens, sequences),
+        f32(t, heads, tokens, sequences), ggml_neg(t.ctx, ggml_sigmoid(t.ctx, f32(t, each ? size : 1, heads))),
+        f32(t, size, groups, tokens, sequences), f32(t, size, groups, tokens, sequences), indices(t, sequences), kept);
+}
+
+static ggml_tensor * delta(const bench & t, int64_t size, int64_t tokens, bool each, int64_t kept) {
+    const int64_t heads = 4, sequences = 2;
+    ggml_tensor * k = ggml_l2_norm(t.ctx, f32(t, size, 2, tokens, 1), 1e-6f);
+    return ggml_gated_delta_net(t.ctx, f32(t, size, 2, tokens, 1), k, f32(t, size, heads, tokens, sequences),
+        f32(t, each ? size : 1, heads, tokens, sequences), f32(t, 1, heads, tokens, sequences),
+        f32(t, size, size, heads, sequences), kept);
+}
+
+// Factors below 1, so that states stay small.
+static ggml_tensor * decays(const bench & t, int64_t size, int64_t heads, int64_t tokens) {
+    return ggml_sigmoid(t.ctx, f32(t, size, heads, tokens));
+}
+
+static ggml_tensor * wkv(const bench & t, int version, int64_t size) {
+    const int64_t heads = 3, tokens = 6, sequences = 2;
+    ggml_tensor *state = f32(t, size * size * heads, sequences), *k = f32(t, size, heads, tokens),
+                *v = f32(t, size, heads, tokens), *r = f32(t, size, heads, tokens), *w = decays(t, size, heads, tokens);
+    return version == 6   ? ggml_rwkv_wkv6(t.ctx, k, v, r, f32(t, size, heads), w, state)
+           : version == 7 ? ggml_rwkv_wkv7(t.ctx, r, w, k, v, ggml_scale(t.ctx, f32(t, size, heads, tokens), 0.1f),
+                                ggml_scale(t.ctx, f32(t, size, heads, tokens), 0.1f), state)
+                          : ggml_gated_linear_attn(t.ctx, k, v, r, w, state, 0.7f);
+}
+
+// A triangle with a diagonal of about 4.
+static ggml_tensor * solvable(const bench & t, int64_t n) {
+    ggml_tensor * diagonal = ggml_scale_bias(t.ctx, ggml_scale(t.ctx, dense(t, n, 1, 2), 0.1f), 1, 4);
+    return ggml_add(t.ctx, ggml_scale(t.ctx, x4(t, n, n, 2), 0.2f), ggml_diag(t.ctx, diagonal));
+}
 
 #define T(name, expression) { #name, 0, [](const bench & t) -> ggml_tensor * { return expression; } }
 #define R(name, tolerance, expression) { #name, tolerance, [](const bench & t) -> ggml_tensor * { return expression; } }
@@ -299,6 +394,76 @@ static const op_case cases[] = {
         ggml_conv_transpose_2d_p0(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 2, 4, 5), f32(t, 6, 5, 5), 2)),
     R(pool_1d, 1e-6, ggml_pool_1d(t.ctx, x4(t, 20, 5), GGML_OP_POOL_AVG, 4, 4, 0)),
     R(pool_2d_avg, 1e-6, ggml_pool_2d(t.ctx, x4(t, 20, 14, 3), GGML_OP_POOL_AVG, 3, 2, 2, 3, 1.0f, 0.0f)),
+    U(expm1, 1e-5),
+    U(floor, 0),
+    U(ceil, 0),
+    U(round, 0),
+    U(trunc, 0),
+    R(scale_bias, 1e-6, ggml_scale_bias(t.ctx, x4(t, 1025, 3), 0.3f, -0.7f)),
+    R(xielu, 1e-5, ggml_xielu(t.ctx, x4(t, 37, 5, 3), 0.4f, 0.6f, 0.5f, -1e-6f)),
+    T(reglu, ggml_reglu(t.ctx, x4(t, 74, 5, 3))),
+    R(geglu, 1e-5, ggml_geglu(t.ctx, x4(t, 74, 5, 3))),
+    R(swiglu_swapped, 1e-5, ggml_swiglu_swapped(t.ctx, x4(t, 74, 5, 3))),
+    R(geglu_erf_split, 1e-5, ggml_geglu_erf_split(t.ctx, x4(t, 37, 5, 3), x4(t, 37, 5, 3))),
+    R(geglu_quick, 1e-5, ggml_geglu_quick(t.ctx, x4(t, 74, 5, 3))),
+    R(swiglu_oai, 1e-5, ggml_swiglu_oai(t.ctx, x4(t, 37, 5, 3), x4(t, 37, 5, 3), 1.702f, 1.5f)),
+    R(swiglu_oai_halves, 1e-5, ggml_swiglu_oai(t.ctx, x4(t, 74, 5), NULL, 1.702f, 7)),
+    R(l2_norm, 1e-5, ggml_l2_norm(t.ctx, x4(t, 37, 5, 3), 1e-6f)),
+    R(l2_norm_long, 1e-5, ggml_l2_norm(t.ctx, x4(t, 2500, 2), 1e-6f)),
+    T(top_k, ggml_top_k_unsorted(t.ctx, x4(t, 100, 5), 7)),
+    T(top_k_merged, ggml_top_k_unsorted(t.ctx, x4(t, 9000, 2), 40)),
+    T(top_k_all, ggml_top_k_unsorted(t.ctx, x4(t, 33, 3), 33)),
+    R(cumsum, 1e-5, ggml_cumsum(t.ctx, x4(t, 37, 5, 3))),
+    R(cumsum_long, 1e-5, ggml_cumsum(t.ctx, x4(t, 2500, 2))),
+    T(tri_upper_diag, ggml_tri(t.ctx, x4(t, 9, 9, 3), GGML_TRI_TYPE_UPPER_DIAG)),
+    T(tri_upper, ggml_tri(t.ctx, x4(t, 9, 9, 3), GGML_TRI_TYPE_UPPER)),
+    T(tri_lower_diag, ggml_tri(t.ctx, x4(t, 9, 9, 3), GGML_TRI_TYPE_LOWER_DIAG)),
+    T(tri_lower, ggml_tri(t.ctx, x4(t, 9, 9, 3), GGML_TRI_TYPE_LOWER)),
+    R(solve_tri, 1e-4, ggml_solve_tri(t.ctx, solvable(t, 33), x4(t, 70, 33, 2), true, true, false)),
+    T(fill, ggml_fill(t.ctx, x4(t, 37, 5), 1.5f)),
+    T(arange, ggml_arange(t.ctx, -1, 3, 0.7f)),
+    R(timestep_embedding, 1e-6, ggml_timestep_embedding(t.ctx, x4(t, 5), 33, 10000)),
+    T(set_rows, ggml_set_rows(t.ctx, x4(t, 37, 9, 4, 2), f32(t, 37, 5, 4, 2), indices(t, 5, 2))),
+    T(set_rows_long, ggml_set_rows(t.ctx, f32(t, 700, 9), x4(t, 700, 5), ggml_new_tensor_1d(t.ctx, GGML_TYPE_I64, 5))),
+    T(set_rows_longer, ggml_set_rows(t.ctx, x4(t, 2500, 9), x4(t, 2500, 3), indices(t, 3))),
+    T(set_rows_single, ggml_set_rows(t.ctx, x4(t, 1, 50, 2), x4(t, 1, 40, 2), distinct(t, 40))),
+    T(set_rows_integers,
+        ggml_set_rows(t.ctx, ggml_new_tensor_2d(t.ctx, GGML_TYPE_I32, 37, 9), x4(t, 37, 5), indices(t, 5))),
+    T(set_rows_q8_0, quantized_cache(t, GGML_TYPE_Q8_0)),
+    T(set_rows_q4_0, quantized_cache(t, GGML_TYPE_Q4_0)),
+    T(set_rows_q5_1, quantized_cache(t, GGML_TYPE_Q5_1)),
+    T(set_rows_iq4_nl, quantized_cache(t, GGML_TYPE_IQ4_NL)),
+    R(add_id, 1e-6, ggml_add_id(t.ctx, x4(t, 37, 3, 5), x4(t, 37, 7), indices(t, 3, 5))),
+    R(rope_factors, 1e-5, rope_today(t, GGML_ROPE_TYPE_NORMAL, 64, true, 0, 0)),
+    R(rope_neox_factors, 1e-5, rope_today(t, GGML_ROPE_TYPE_NEOX, 64, true, 0, 0.7f)),
+    R(rope_neox_offset, 1e-5, rope_today(t, GGML_ROPE_TYPE_NEOX, 32, false, 18, 0.7f)),
+    R(rope_normal_offset, 1e-5, rope_today(t, GGML_ROPE_TYPE_NORMAL, 20, true, 6, 0)),
+    R(mrope, 1e-5, rope_today(t, GGML_ROPE_TYPE_MROPE, 64, false, 0, 0)),
+    R(mrope_partial, 1e-5, rope_today(t, GGML_ROPE_TYPE_MROPE, 24, true, 8, 0.7f)),
+    R(imrope, 1e-5, rope_today(t, GGML_ROPE_TYPE_IMROPE, 48, true, 0, 0)),
+    R(rope_vision, 1e-5, rope_today(t, GGML_ROPE_TYPE_VISION, 32, true, 0, 0)),
+    R(soft_max_masks, 1e-5, ggml_soft_max_bias(t.ctx, x4(t, 37, 5, 6, 2), mask(t, 37, 7, 3), 0.7f, 0)),
+    R(soft_max_sinks, 1e-5,
+        with_sinks(t, ggml_soft_max_bias(t.ctx, f32(t, 37, 5, 6, 2), mask(t, 37, 5, 1, 2), 0.7f, 4))),
+    R(soft_max_sinks_long, 1e-5, with_sinks(t, ggml_soft_max(t.ctx, x4(t, 700, 5, 3)))),
+    R(attention, 2e-5, attend(t, { 64, 64, 5, 70, 4, 2, 2, 2 }, mask(t, 70, 5), false, 0, 0)),
+    R(attention_token, 2e-5, attend(t, { 64, 64, 1, 300, 4, 4, 4, 1 }, mask(t, 300, 1), false, 0, 0)),
+    R(attention_group, 2e-5, attend(t, { 40, 24, 1, 200, 6, 1, 1, 1 }, NULL, true, 0, 0)),
+    R(attention_mixed, 2e-5, attend(t, { 24, 40, 9, 130, 12, 3, 2, 2 }, mask(t, 130, 9, 4, 2), true, 8, 3)),
+    R(attention_odd, 2e-5, attend(t, { 13, 7, 3, 67, 3, 3, 1, 1 }, mask(t, 67, 4), false, 0, 5)),
+    R(attention_wide, 2e-5, attend(t, { 576, 512, 2, 70, 2, 1, 1, 1 }, mask(t, 70, 2), true, 0, 0)),
+    R(attention_q8_0, 2e-5, attend(t, { 64, 96, 5, 130, 4, 2, 2, 2 }, mask(t, 130, 5), true, 0, 0, GGML_TYPE_Q8_0)),
+    R(attention_q4_0, 2e-5, attend(t, { 64, 32, 1, 130, 4, 2, 2, 1 }, NULL, false, 0, 0, GGML_TYPE_Q4_0)),
+    R(attention_q5_0, 2e-5, attend(t, { 32, 64, 3, 90, 4, 2, 2, 2 }, mask(t, 90, 3), false, 0, 0, GGML_TYPE_Q5_0)),
+    R(ssm_conv, 1e-5, ggml_ssm_conv(t.ctx, make(t, GGML_TYPE_F32, 9, 70, 2, 1), f32(t, 4, 70))),
+    R(ssm_scan, 1e-5, scan(t, 16, 5, 7, false, 1)),
+    R(ssm_scan_each, 1e-5, scan(t, 40, 1, 3, true, 1)),
+    R(ssm_scan_kept, 1e-5, scan(t, 130, 3, 2, false, 4)),
+    R(gated_delta_net, 1e-4, delta(t, 40, 6, false, 1)),
+    R(gated_delta_net_each, 1e-4, delta(t, 70, 2, true, 3)),
+    R(rwkv_wkv6, 1e-4, wkv(t, 6, 33)),
+    R(rwkv_wkv7, 1e-4, wkv(t, 7, 64)),
+    R(gated_linear_attn, 1e-4, wkv(t, 0, 40)),
     T(pool_2d_max, ggml_pool_2d(t.ctx, x4(t, 20, 14, 3), GGML_OP_POOL_MAX, 3, 3, 2, 2, 1.0f, 1.0f)),
 };
 

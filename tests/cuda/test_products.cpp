@@ -516,6 +516,58 @@ static void mul_mat_id(ggml_type type, int64_t m, int64_t n, int64_t k, int n_ex
         v.text().c_str());
 }
 
+// A stack of experts. Each token uses some of them, with `given` rows of b that repeat.
+struct stack_shape {
+    int64_t m, tokens, k, n_experts, used, given;
+};
+
+static void mul_mat_experts(ggml_type type, const stack_shape & s, bool skewed = false, bool exact = false) {
+    device_graph g;
+    ggml_tensor * a = ggml_new_tensor_3d(g.ctx, type, s.k, s.m, s.n_experts);
+    ggml_tensor * b = ggml_new_tensor_3d(g.ctx, GGML_TYPE_F32, s.k, s.given, s.tokens);
+    ggml_tensor * ids = ggml_new_tensor_2d(g.ctx, GGML_TYPE_I32, s.used, s.tokens);
+    ggml_tensor * dst = ggml_mul_mat_experts(g.ctx, a, b, ids);
+    REQUIRE(dst != NULL);
+    if (exact) {
+        ggml_mul_mat_set_prec(dst, GGML_PREC_F32);
+    }
+    fill(a);
+    fill(b);
+    const int64_t n = s.used * s.tokens;
+    for (int64_t i = 0; i < n; i++) {
+        ((int32_t *) ids->data)[i] = (int32_t) (skewed ? s.n_experts - 1 : test_random() % (uint64_t) s.n_experts);
+    }
+    REQUIRE(g.compute(dst));
+    layout x = layout_of(a, a, 0), y = layout_of(b, b, 0);
+    ggml_tensor matrix = *a, row = *b; // of one row of the result
+    matrix.ne[2] = row.ne[1] = row.ne[2] = 1;
+    const problem p = { &matrix, a, &row, b, 0, rounding_of(type, s.k, n <= 8 ? n : 17, exact) };
+    verdict v = {};
+    for (int64_t r = 0; r < n; r++) {
+        x.begin = ((const int32_t *) ids->data)[r] * x.stride[2];
+        y.begin = r % s.used % s.given * y.stride[1] + r / s.used * y.stride[2];
+        for (int64_t c = 0; c < s.m; c++) {
+            const int64_t at[4] = { c, 0, 0, 0 };
+            judge(p, x, y, at, g.result[(size_t) (r * s.m + c)], &v);
+        }
+    }
+    CHECK_MSG(v.right(), "mul_mat_experts %s m %d tokens %d k %d experts %d: %s", ggml_type_name(type), (int) s.m,
+        (int) s.tokens, (int) s.k, (int) s.n_experts, v.text().c_str());
+}
+
+static void stacks_of_experts(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q6_K, GGML_TYPE_IQ2_S }) {
+        mul_mat_experts(type, { 10, 1, 256, 300, 8, 1 });
+        mul_mat_experts(type, { 10, 2, 256, 16, 4, 4 });
+        mul_mat_experts(type, { 35, 40, 256, 5, 4, 2 });
+        mul_mat_experts(type, { 5, 30, 256, 90, 3, 1 }); // most experts have no rows
+    }
+    mul_mat_experts(GGML_TYPE_F16, { 70, 90, 64, 3, 2, 1 }, true);
+    mul_mat_experts(GGML_TYPE_Q8_0, { 10, 30, 64, 2, 2, 2 }, false, true);
+    mul_mat_experts(GGML_TYPE_BF16, { 10, 30, 60, 2, 2, 2 }); // rows that are not aligned
+}
+
 static void experts(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q6_K }) {
@@ -555,4 +607,4 @@ static void a_wrong_expert_gives_a_row_of_nan(
 TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_long_rows), TEST(vectors_of_each_count), TEST(few_rows),
     TEST(nan_stays_in_its_row), TEST(tiles_of_all_formats), TEST(deep_tiles), TEST(tiles_of_halves), TEST(large_tiles),
     TEST(exact_products), TEST(broadcasts), TEST(partner_formats), TEST(strides), TEST(outer_products), TEST(experts),
-    TEST(a_wrong_expert_gives_a_row_of_nan))
+    TEST(stacks_of_experts), TEST(a_wrong_expert_gives_a_row_of_nan))

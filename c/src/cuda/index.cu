@@ -25,16 +25,17 @@ bool is_complete(const gb_cuda_index_watch * w) { return *static_cast<const vola
 
 void report(const char * device, gb_cuda_index_watch * w) {
     const gb_cuda_index_note & n = *w->note;
-    char where[96];
-    if (n.which < 0) {
-        size_t used = (size_t) snprintf(where, sizeof(where), "index %d at " GB_QUOTE_BEGIN "[%lld", n.id,
-            (long long) n.place[0]);
-        for (int d = 1; d < -n.which; d++) {
+    char where[128];
+    if (n.column < 0) {
+        size_t used = (size_t) snprintf(where, sizeof(where), "%s %lld at " GB_QUOTE_BEGIN "[%lld",
+            n.experts ? "expert" : "index", (long long) n.id, (long long) n.place[0]);
+        for (int d = 1; d < n.n_dims; d++) {
             used += (size_t) snprintf(where + used, sizeof(where) - used, ", %lld", (long long) n.place[d]);
         }
-        snprintf(where + used, sizeof(where) - used, "]" GB_QUOTE_END " is");
+        snprintf(where + used, sizeof(where) - used, "]" GB_QUOTE_END "%s is", n.of_ids ? " of ids" : "");
     } else {
-        snprintf(where, sizeof(where), "ids[%d] of row %lld is %d, which is", n.which, (long long) n.place[0], n.id);
+        snprintf(where, sizeof(where), "ids[%d] of row %lld is %lld, which is", n.column, (long long) n.place[0],
+            (long long) n.id);
     }
     w->reported = true;
     ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: %.*s: %s out of range 0..%lld", device, GB_CUDA_INDEX_TEXT,
@@ -81,11 +82,15 @@ void gb_cuda_index_free(gb_cuda_index_watch * w) {
     delete w;
 }
 
-gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit) {
+gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, const ggml_tensor * ids,
+    int64_t limit) {
     gb_index_reader r = {};
     r.note = b.index != nullptr ? b.index->note : nullptr; // NULL in a dry run
     r.dst = gb_cuda_data(dst);
-    r.which = which < 0 ? -ggml_n_dims(dst->src[1]) : which;
+    r.column = dst->op == GGML_OP_MUL_MAT_ID ? dst->op_params[0] : -1;
+    r.n_dims = ggml_n_dims(ids) < 3 ? ggml_n_dims(ids) : 3;
+    r.experts = dst->op == GGML_OP_MUL_MAT_EXPERTS;
+    r.of_ids = r.experts || dst->op == GGML_OP_SSM_SCAN;
     r.limit = limit;
     char tensor[128];
     gb_cuda_describe(tensor, sizeof(tensor), dst);

@@ -14,8 +14,11 @@ enum { GB_CUDA_INDEX_TEXT = 160 };
 struct gb_cuda_index_note {
     unsigned claimed; // 0: all indices were in range
     int complete;     // the other fields are written
-    int id;           // the wrong index
-    int which;        // of MUL_MAT_ID: the column of ids; of GET_ROWS: minus the number of dimensions of ids
+    int64_t id;       // the wrong index
+    int column;       // of ids, of MUL_MAT_ID; -1: `place` says where the index stands
+    int n_dims;       // of ids
+    bool experts;     // the operator calls the index an expert
+    bool of_ids;      // the message names the source
     int64_t place[3]; // position of the index in ids
     int64_t limit;    // indices must be below
     const void * dst;
@@ -27,9 +30,9 @@ struct gb_index_reader; // kernels/wrong_index.cuh
 gb_cuda_index_watch * gb_cuda_index_new(const char * device); // NULL on failure, reported
 void gb_cuda_index_free(gb_cuda_index_watch * watch);
 
-// A kernel that reads indices takes this parameter to fill the note. which: as in the note; -1:
-// GET_ROWS.
-gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit);
+// A kernel that reads indices from the source `ids` takes this parameter, to fill the note.
+gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, const ggml_tensor * ids,
+    int64_t limit);
 
 // Call it when the queue is empty. False, reported once: there was a wrong index.
 bool gb_cuda_index_check(gb_cuda_backend & b);

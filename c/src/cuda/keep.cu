@@ -28,7 +28,8 @@ gb_cuda_recipe gb_cuda_recipe_of(const ggml_tensor * t, const void * key, size_t
 }
 
 static bool is_same(const gb_cuda_recipe & a, const gb_cuda_recipe & b) {
-    return a.source == b.source && a.offset == b.offset && memcmp(a.key, b.key, sizeof(a.key)) == 0;
+    return a.source == b.source && a.offset == b.offset && a.other == b.other &&
+           memcmp(a.key, b.key, sizeof(a.key)) == 0;
 }
 
 // The tensor that owns the memory of the node's second operand, or NULL.
@@ -41,16 +42,15 @@ static bool writes_to(const gb_cuda_backend & b, const ggml_tensor * node, const
     return b.kind != GB_CUDA_PLAN && gb_cuda_overlap(node, source);
 }
 
-// True if one of the nodes [from, to) writes to the source.
-static bool is_written(const gb_cuda_backend & b, const ggml_tensor * source, int from, int to) {
-    if (b.kind == GB_CUDA_PLAN) {
-        return false;
-    }
-    const char * end = gb_cuda_data(source) + ggml_nbytes(source);
+static bool writes_to_source(const gb_cuda_backend & b, const ggml_tensor * node, const gb_cuda_recipe & r) {
+    return writes_to(b, node, r.source) || (r.other != nullptr && writes_to(b, node, r.other));
+}
+
+// True if one of the nodes [from, to) writes to a source.
+static bool is_written(const gb_cuda_backend & b, const gb_cuda_recipe & r, int from, int to) {
     bool found = false;
     for (int i = from; i < to && !found; i++) {
-        const ggml_tensor * node = b.nodes->node[i];
-        found = gb_cuda_data(node) < end && writes_to(b, node, source);
+        found = writes_to_source(b, b.nodes->node[i], r);
     }
     return found;
 }
@@ -79,7 +79,7 @@ static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int know
     for (i = i == last ? nodes.next_reader[i] : i; i < end; i = nodes.next_reader[i]) {
         gb_cuda_recipe wanted;
         if (of(b, i, &wanted) && is_same(wanted, r)) {
-            if (is_written(b, r.source, seen, i)) {
+            if (is_written(b, r, seen, i)) {
                 break;
             }
             last = seen = i;
@@ -155,7 +155,7 @@ void gb_cuda_kept_settle(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i
         bool lives = b.kept.data[k].last >= i + n;
         const int from = b.kept.data[k].written < i ? i : b.kept.data[k].written + 1;
         for (int j = from; j < i + n && lives; j++) {
-            lives = !writes_to(b, nodes.node[j], b.kept.data[k].recipe.source);
+            lives = !writes_to_source(b, nodes.node[j], b.kept.data[k].recipe);
         }
         if (lives) {
             b.kept.data[left++] = b.kept.data[k];

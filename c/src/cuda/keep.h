@@ -12,10 +12,11 @@ struct gb_cuda_backend;
 struct gb_cuda_nodes;
 
 // Names shared data: its source, and every parameter that the data depends on. Equal recipes give equal data.
-enum { GB_CUDA_KEY = 128 };
+enum { GB_CUDA_KEY = 144 };
 struct gb_cuda_recipe {
     const ggml_tensor * source;     // the tensor that owns the memory, not a view of it
     size_t offset;                  // bytes; of the view
+    const ggml_tensor * other;      // NULL, or a second tensor that the data depend on, not a view
     unsigned char key[GB_CUDA_KEY]; // parameters; the rest is zeros
 };
 

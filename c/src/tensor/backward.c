@@ -3,9 +3,15 @@
 // A sweep removes the gradient fields from all tensors of the forward graph and visits the nodes
 // from last to first. It adds each node's contributions to its sources (derivatives.c) in the
 // sweep's entries. At the end it stores the sums as the tensors' gradients. Before that, nothing
-// that the caller sees changes, so a failure only has to restore the old gradients. With
-// checkpoints, the forward nodes that the backward part reads are cloned. The clones are recomputed
-// from the checkpoints, so the forward nodes need not be kept.
+// that the caller sees changes, so a failure only has to restore the old gradients.
+//
+// Gradients of gradients: the nodes that a sweep makes have no gradient, because few programs need
+// one, and it takes memory. Those that depend on a parameter are marked DERIVED. During the sweep
+// the forward tensors have this mark, and builders pass it on. If a later call derives a graph with
+// marked nodes, it makes their gradients first.
+//
+// With checkpoints, the forward nodes that the backward part reads are cloned. The clones are
+// recomputed from the checkpoints, so the forward nodes need not be kept.
 #include "tensor/derivatives.h"
 
 // ---------------------------------------------------------------------------------------------------------- parameters
@@ -96,15 +102,44 @@ static bool add_entry(struct gb_sweep * sweep, struct ggml_tensor * tensor, bool
     if (tensor == NULL || tensor->grad == NULL || entry_of(sweep, tensor) != NULL) {
         return true;
     }
-    const struct gb_grad_entry entry = { tensor, tensor->grad, tensor->grad, is_zero };
+    const bool is_derived = gb_tensor_has_flag(tensor, GB_TENSOR_DERIVED);
+    const struct gb_grad_entry entry = { tensor, tensor->grad, tensor->grad, is_zero, is_derived };
     return gb_vec_push(&sweep->entries, entry) && gb_ptrmap_set(&sweep->ids, tensor, (int64_t) sweep->entries.n - 1);
+}
+
+// True if the node needs a gradient that an earlier sweep did not make. `node` comes after its sources.
+static bool lacks_grad(const struct gb_sweep * sweep, const struct ggml_tensor * node) {
+    if (node->grad != NULL || !gb_tensor_has_flag(node, GB_TENSOR_DERIVED) ||
+        (node->type != GGML_TYPE_F32 && node->type != GGML_TYPE_F16 && node->type != GGML_TYPE_BF16)) {
+        return false;
+    }
+    for (int k = 0; k < GGML_MAX_SRC; k++) {
+        const struct ggml_tensor * src = node->src[k];
+        if (src != NULL && src != node && (src->grad != NULL || gb_grad_wanted(sweep, src))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The node gets its gradient tensor when the sweep ends well.
+static bool add_derived_entry(struct gb_sweep * sweep, struct ggml_tensor * node) {
+    struct ggml_tensor * grad = ggml_dup_tensor(sweep->ctx, node);
+    if (grad == NULL) {
+        return false;
+    }
+    gb_tensor_name_after(grad, node, "grad", NULL);
+    const struct gb_grad_entry entry = { node, NULL, grad, true, true };
+    return gb_vec_push(&sweep->entries, entry) && gb_ptrmap_set(&sweep->ids, node, (int64_t) sweep->entries.n - 1);
 }
 
 // Makes entries for all tensors with a gradient: the nodes, whose initial gradients are zero, and
 // their sources outside the graph.
 static bool add_entries(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     for (int i = 0; i < gf->n_nodes; i++) {
-        if (!add_entry(sweep, gf->nodes[i], gf->nodes[i]->grad == gf->grads[i])) {
+        struct ggml_tensor * node = gf->nodes[i];
+        if (!(lacks_grad(sweep, node) ? add_derived_entry(sweep, node)
+                                      : add_entry(sweep, node, node->grad == gf->grads[i]))) {
             return false;
         }
     }
@@ -122,7 +157,7 @@ static bool add_entries(struct gb_sweep * sweep, const struct ggml_cgraph * gf) 
 static bool renew(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     for (int i = 0; i < gf->n_nodes; i++) {
         struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
-        if (entry != NULL) {
+        if (entry != NULL && entry->before != NULL) {
             entry->current = ggml_dup_tensor(sweep->ctx, entry->tensor);
             entry->is_zero = true;
             if (entry->current == NULL) {
@@ -160,10 +195,16 @@ static bool sweep_nodes(struct gb_sweep * sweep, const struct ggml_cgraph * gf) 
 enum which { BEFORE, NONE, CURRENT };
 
 // Sets the gradient of every tensor of the sweep: to the old one, to none, or to the sum.
+// Tensors without a gradient are marked for the builders, unless an earlier sweep has marked them.
 static void write_grads(const struct gb_sweep * sweep, enum which which) {
     for (size_t i = 0; i < sweep->entries.n; i++) {
         const struct gb_grad_entry * entry = &sweep->entries.data[i];
         entry->tensor->grad = which == BEFORE ? entry->before : which == NONE ? NULL : entry->current;
+        if (which == NONE) {
+            gb_tensor_set_flag(entry->tensor, GB_TENSOR_DERIVED);
+        } else if (!entry->was_derived) {
+            gb_tensor_clear_flag(entry->tensor, GB_TENSOR_DERIVED);
+        }
     }
 }
 
@@ -181,7 +222,7 @@ static bool run_sweep(struct gb_sweep * sweep, const struct ggml_cgraph * gf, bo
     }
     for (int i = 0; i < gf->n_nodes; i++) {
         const struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
-        initial[i] = keep ? (entry ? entry->current : NULL) : gf->grads[i];
+        initial[i] = entry && (keep || entry->before == NULL) ? entry->current : keep ? NULL : gf->grads[i];
     }
     write_grads(sweep, NONE);
     const bool ok = sweep_nodes(sweep, gf);
@@ -324,6 +365,9 @@ static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_t
     copy->backend = node->backend;
     copy->extra = node->extra;
     memcpy(copy->op_params, node->op_params, sizeof(copy->op_params));
+    if (node->grad != NULL) {
+        gb_tensor_set_flag(copy, GB_TENSOR_DERIVED); // like the nodes that read it
+    }
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         copy->src[k] = node->src[k] == node ? copy : stand_in(r, node->src[k], &known);
     }

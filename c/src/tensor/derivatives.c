@@ -405,6 +405,99 @@ static bool derive_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
                                                : ggml_cross_entropy_loss_back(s->ctx, y->src[0], y->src[1], g));
 }
 
+// ------------------------------------------------------------------------------------------- gradients of gradients
+// The nodes of these rules are gradients themselves. h is the gradient of such a node, g the first one.
+
+// Sum over each row, kept as a row of one element.
+static struct ggml_tensor * row_dot(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return ggml_sum_rows(ctx, contiguous(ctx, ggml_mul(ctx, a, b)));
+}
+
+// y = g silu'(x): dg = h silu'(x), dx = h g silu''(x). With s = sigmoid(x), silu'' is
+// (s - s^2) (2 + x (1 - 2 s)).
+static bool derive_silu_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    struct ggml_context * ctx = s->ctx;
+    struct ggml_tensor *x = y->src[0], *g = y->src[1];
+    if (!gb_grad_wanted(s, x)) {
+        return ADD(g, ggml_silu_back(ctx, x, h));
+    }
+    struct ggml_tensor * sigmoid = ggml_sigmoid(ctx, x);
+    struct ggml_tensor * slope = ggml_sub(ctx, sigmoid, ggml_sqr(ctx, sigmoid));
+    struct ggml_tensor * inner = ggml_mul(ctx, x, ggml_scale_bias(ctx, sigmoid, -2.0f, 1.0f));
+    struct ggml_tensor * second = ggml_mul(ctx, slope, ggml_scale_bias(ctx, inner, 1.0f, 2.0f));
+    return ADD(g, ggml_silu_back(ctx, x, h)) && ADD(x, ggml_mul(ctx, ggml_mul(ctx, h, g), second));
+}
+
+// y = p (g - sum(g p)) of each row. It is symmetric in g and h, so dg has the same form.
+// dp = h (g - sum(g p)) - g sum(h p).
+static bool derive_soft_max_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    struct ggml_context * ctx = s->ctx;
+    struct ggml_tensor *g = y->src[0], *p = y->src[1];
+    if (!ADD(g, ggml_soft_max_back(ctx, h, p))) {
+        return false;
+    }
+    if (!gb_grad_wanted(s, p)) {
+        return true;
+    }
+    struct ggml_tensor * first = ggml_mul(ctx, h, ggml_sub(ctx, g, row_dot(ctx, g, p)));
+    return ADD(p, ggml_sub(ctx, first, ggml_mul(ctx, g, row_dot(ctx, h, p))));
+}
+
+// y = r g - r^3 x (g . x) / n of each row, with m = mean(x^2) + eps and r = 1 / sqrt(m). It is symmetric in
+// g and h, so dg has the same form.
+// dx = x (3 (h . x) (g . x) r^5 / n - (h . g) r^3) / n - (h (g . x) + g (h . x)) r^3 / n.
+static bool derive_rms_norm_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    struct ggml_context * ctx = s->ctx;
+    struct ggml_tensor *x = y->src[0], *g = y->src[1];
+    const float eps = gb_op_param_f32(y, 0), n = (float) x->ne[0];
+    if (!ADD(g, ggml_rms_norm_back(ctx, x, h, eps))) {
+        return false;
+    }
+    if (!gb_grad_wanted(s, x) || x->ne[0] == 0) {
+        return true;
+    }
+    struct ggml_tensor * m = ggml_scale_bias(ctx, row_dot(ctx, x, x), 1.0f / n, eps);
+    struct ggml_tensor * cube = ggml_scale(ctx, ggml_mul(ctx, m, ggml_sqrt(ctx, m)), n); // n / r^3
+    struct ggml_tensor * hg = ggml_div(ctx, row_dot(ctx, h, g), cube);
+    struct ggml_tensor * hx = ggml_div(ctx, row_dot(ctx, h, x), cube);
+    struct ggml_tensor * gx = row_dot(ctx, g, x);
+    struct ggml_tensor * of_x = ggml_sub(ctx, ggml_scale(ctx, ggml_div(ctx, ggml_mul(ctx, hx, gx), m), 3.0f / n), hg);
+    struct ggml_tensor * rest = ggml_add(ctx, ggml_mul(ctx, h, ggml_div(ctx, gx, cube)), ggml_mul(ctx, g, hx));
+    return ADD(x, ggml_sub(ctx, ggml_mul(ctx, x, of_x), rest));
+}
+
+// y = a b^T of each slice: da = h b, db = h^T a. Slices of a that OUT_PROD repeats get the sum.
+static bool derive_out_prod(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    struct ggml_context * ctx = s->ctx;
+    struct ggml_tensor *a = y->src[0], *b = y->src[1];
+    return ADD(a, unbroadcast(ctx, ggml_out_prod(ctx, h, ggml_transpose(ctx, b)), a)) &&
+           ADD(b, ggml_transpose(ctx, ggml_mul_mat(ctx, contiguous(ctx, a), h)));
+}
+
+// The rows that were added up at one place all get its gradient.
+static bool derive_get_rows_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    return ADD(y->src[0], ggml_get_rows(s->ctx, h, y->src[1]));
+}
+
+// y = (p - b) c / rows, where c is the gradient of the loss and p = softmax(a) (1 - e) + e. With eps 0,
+// y = (softmax(a) sum(b) - b) c / rows. Any other eps has no second derivative here.
+static bool derive_loss_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+    struct ggml_context * ctx = s->ctx;
+    struct ggml_tensor *a = y->src[0], *b = y->src[1], *c = y->src[2];
+    const bool is_given = y->op_params[0] != 0;
+    if (gb_grad_wanted(s, b) || (is_given && gb_op_param_f32(y, 1) != 0.0f)) {
+        return fail_underivable(s, y);
+    }
+    const float e = is_given ? 0.0f : 1e-9f, rows = (float) ggml_nrows(a);
+    struct ggml_tensor * p = ggml_soft_max(ctx, a);
+    struct ggml_tensor * weighted = is_given ? ggml_mul(ctx, h, ggml_sum_rows(ctx, contiguous(ctx, b))) : h;
+    struct ggml_tensor * of_a = ggml_soft_max_back(ctx, ggml_mul(ctx, weighted, c), p);
+    struct ggml_tensor * without_c = ggml_sub(ctx, ggml_scale_bias(ctx, ggml_mul(ctx, weighted, p), 1.0f - e, 0.0f),
+        ggml_mul(ctx, h, e == 0.0f ? b : ggml_scale_bias(ctx, b, 1.0f, -e)));
+    return ADD(a, ggml_scale(ctx, of_a, (1.0f - e) / rows)) &&
+           ADD(c, ggml_scale(ctx, ggml_sum(ctx, without_c), 1.0f / rows));
+}
+
 // --------------------------------------------------------------------------------------------------------------- table
 
 static const rule rules[GGML_OP_COUNT] = {

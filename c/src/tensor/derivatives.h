@@ -4,7 +4,7 @@
 // backward.c runs a sweep over a graph and calls gb_derive for each node. The rules in
 // derivatives.c pass their results to gb_grad_add. During the sweep, gradients are stored in the
 // sweep, and the forward tensors have no grad field. So the rules' builders neither make gradients
-// of gradients nor refuse operands with a gradient.
+// nor refuse operands with a gradient.
 #ifndef GB_TENSOR_DERIVATIVES_H
 #define GB_TENSOR_DERIVATIVES_H
 
@@ -15,9 +15,10 @@
 // A forward tensor that has a gradient.
 struct gb_grad_entry {
     struct ggml_tensor * tensor;
-    struct ggml_tensor * before;  // its grad when the sweep began
+    struct ggml_tensor * before;  // its grad when the sweep began; NULL: an earlier sweep made the tensor
     struct ggml_tensor * current;  // the sum so far; contiguous unless it is `before`
-    bool is_zero;  // nothing added yet, and ggml_graph_reset zeroes `before`
+    bool is_zero;  // nothing added yet, and ggml_graph_reset zeroes the initial gradient
+    bool was_derived;  // had the mark DERIVED when the sweep began
 };
 
 // The state of one sweep; backward.c makes and frees it.

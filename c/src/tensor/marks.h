@@ -10,6 +10,8 @@
 //   OUTPUT      the user: ggml_set_output      keeps its memory to the end of a graph           the tensor's end
 //   number of   the tensor's maker             dimensions that it was made with                 the tensor's end
 //   dimensions
+//   DERIVED     backward.c, ops.c              depends on a parameter, but the backward builder  the tensor's end
+//                                              that made it, or its sources, gave it no gradient
 //   CONSTANT    the Python package             an input made with its data                      the tensor's end
 //   LOST        the Python package             the user's buffer of the tensor was freed        it is placed again
 //   stamp       tensor allocators (tallocr.c)  which allocator placed it, in which generation   it is placed again
@@ -49,6 +51,7 @@ static inline const struct gb_marks * gb_marks_in(const struct ggml_tensor * t) 
 enum gb_tensor_flag {
     GB_TENSOR_INPUT = 0x01,
     GB_TENSOR_OUTPUT = 0x02,
+    GB_TENSOR_DERIVED = 0x04,
     GB_TENSOR_CONSTANT = 0x08,
     GB_TENSOR_LOST = 0x80
 };
@@ -84,7 +87,8 @@ static inline void gb_tensor_clear_marks(struct ggml_tensor * t) { *gb_marks_of(
 // and copies keep it. It is stored as the number plus one. 0 means unknown, in structs that C
 // programs fill in themselves.
 enum { GB_NDIM_SHIFT = 4, GB_NDIM_BITS = 7 << GB_NDIM_SHIFT };
-_Static_assert(((GB_TENSOR_INPUT | GB_TENSOR_OUTPUT | GB_TENSOR_CONSTANT | GB_TENSOR_LOST) & GB_NDIM_BITS) == 0,
+_Static_assert(((GB_TENSOR_INPUT | GB_TENSOR_OUTPUT | GB_TENSOR_DERIVED | GB_TENSOR_CONSTANT | GB_TENSOR_LOST) &
+                   GB_NDIM_BITS) == 0,
     "no flag is a bit of the number of dimensions");
 
 // -1: unknown. Call it before other threads use the tensor.

@@ -81,6 +81,15 @@ static void settle_ndim(struct ggml_tensor * node) {
     }
 }
 
+// The mark of a source passes to the node (marks.h).
+static void inherit_derived(struct ggml_tensor * node) {
+    for (int i = 0; i < 3; i++) {
+        if (node->src[i] != NULL && gb_tensor_has_flag(node->src[i], GB_TENSOR_DERIVED)) {
+            gb_tensor_set_flag(node, GB_TENSOR_DERIVED);
+        }
+    }
+}
+
 struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad,
     struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c) {
     if (node == NULL) {
@@ -90,5 +99,6 @@ struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor
     node->src[1] = b;
     node->src[2] = c;
     settle_ndim(node);
+    inherit_derived(node);
     return grad == GB_GRAD_INHERIT ? gb_op_keep_if(ctx, node, gb_tensor_inherit_grad(ctx, node)) : node;
 }

@@ -98,7 +98,7 @@ enum ggml_type ggml_ftype_to_ggml_type(enum ggml_ftype ftype) {
         case GGML_FTYPE_UNKNOWN:
         case GGML_FTYPE_MOSTLY_Q4_1_SOME_F16: break; // no single type
     }
-    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ftype': %d stands for no single tensor type", __func__,
+    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ftype': %d does not mean a single tensor type", __func__,
         (int) ftype);
     return GGML_TYPE_COUNT;
 }

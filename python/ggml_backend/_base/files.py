@@ -48,7 +48,7 @@ _KINDS: tuple[tuple[tuple[bytes, ...], str], ...] = (
     ((b"BZh",), "a bzip2 file: unpack it first"),
     ((b"7z\xbc\xaf\x27\x1c",), "a 7-Zip file: unpack it first"),
     ((b"%PDF",), "a PDF file"),
-    ((b"version https://git-lfs",), "a Git LFS pointer, not the file it stands for: download that with `git lfs pull`"),
+    ((b"version https://git-lfs",), "a Git LFS pointer, not the file itself: download the file with `git lfs pull`"),
 )
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _HTML = re.compile(rb"(<!--.*?-->\s*)*<(!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL)

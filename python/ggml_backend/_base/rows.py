@@ -56,7 +56,7 @@ def _columns(where: str, heading: Sequence[str], needed: Sequence[str], known: S
     missing = sorted(set(needed).difference(names))
     if missing:
         found = f"; the heading is {line(repr(','.join(heading)), 100)}" if names else "; the file has no heading"
-        comma = "; a comma must stand between columns" if re.search(r"[;\t|]", "".join(names)) else ""
+        comma = "; separate the columns by commas" if re.search(r"[;\t|]", "".join(names)) else ""
         raise InvalidArgumentError(f"{where}: no column {', '.join(missing)}{found}{comma}")
     for name in known:
         if names.count(name) > 1:

@@ -18,7 +18,7 @@ __all__ = ["main", "parser"]
 COMMANDS = {
     "chat": "ask a language model a question, or hold a conversation with it",
     "generate": "let a language model continue a text",
-    "transcribe": "write down what a WAV file says",
+    "transcribe": "turn the speech of a WAV file into text",
     "embed": "turn the lines of a text file into vectors",
     "quantize": "store a model in another format, for example Q4_K_M",
     "convert": "make a GGUF file of a model of transformers, CTranslate2 or whisper.cpp",

@@ -1,4 +1,4 @@
-"""What the commands that run whole models share."""
+"""Arguments and output that all commands for whole models share."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_of(options: argparse.Namespace) -> Sampling:
-    """The rules that were given. Wrong ones end the command with its usage."""
+    """The rules that the user gave. A wrong rule ends the command with its usage."""
     try:
         return Sampling(
             options.temperature, options.top_k, options.top_p, options.min_p, options.repeat_penalty, seed=options.seed

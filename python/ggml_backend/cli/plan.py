@@ -328,6 +328,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="give the same plan on every machine: a number of steps ends the search, not the"
         " clock, so it may take longer than --budget-ms",
     )
+    _add_graph_arguments(parser)
+
+
+def _add_graph_arguments(parser: argparse.ArgumentParser) -> None:
     graph = parser.add_argument_group("for graphs")
     graph.add_argument(
         "--devices",

@@ -139,7 +139,7 @@ def _made(kind: Kind, options: dict[str, Any]) -> Any:
         raise InvalidArgumentError(f"{what}.max_nbytes must be a positive number of bytes or None, not {n!r}")
     if has_queue(device) and not waits(device):
         raise InvalidArgumentError(
-            f"{what} overrides submit, so it must override synchronize to wait for what was submitted"
+            f"{what} overrides submit, so it must override synchronize to wait for the submitted work"
         )
     name = device.name
     if not isinstance(name, str) or not name or "\0" in name or len(name.encode("utf-8", "replace")) > _MAX_NAME:

@@ -202,19 +202,23 @@ class Node:
     name: name of the tensor; "" without one
     dtype, shape, strides: as in :class:`ggml_backend.Tensor`, in NumPy order, strides in bytes
     sources: the sources of a node. The sources themselves have no sources
+    slots: the number of each source among the parameters of the operator. A gap is an omitted source: ``(0, 2)``
+        for a ``soft_max`` with sinks and without a mask
     params: parameters of the operator by name, as its builder takes them: for ``"rope"`` those of ``gb.ops.rope``,
         such as ``mode="neox"``. ``{}`` without parameters. It omits parameters that follow from dtypes and
         shapes: the ``dtype`` of ``gb.ops.cast``, the ``amounts`` of ``gb.ops.pad``
     is_contiguous: True if the elements are adjacent in memory
     """
 
-    __slots__ = ("_function", "_params", "_raw", "dtype", "is_contiguous", "name", "op", "shape", "sources", "strides")
+    __slots__ = ("_function", "_params", "_raw", "dtype", "is_contiguous", "name", "op", "shape", "slots", "sources",
+                 "strides")  # fmt: skip
     op: str
     name: str
     dtype: DType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     sources: tuple[Node, ...]
+    slots: tuple[int, ...]
     is_contiguous: bool
     _raw: bytes  # op_params
     _params: dict[str, Any] | None
@@ -285,6 +289,7 @@ def _shallow(pointer: Any) -> Node:
     node.strides = tuple(_unpack(pointer.nb, MAX_DIMS)[:n][::-1])
     node.is_contiguous = bool(lib.ggml_is_contiguous(pointer))
     node.sources = ()
+    node.slots = ()
     node._raw = b""
     node._params = None
     node._function = None
@@ -295,7 +300,7 @@ def single() -> Node:
     """A tensor of one float32 without an operator, to find out the array type of a device."""
     node = Node.__new__(Node)
     node.op, node.name, node.dtype = "none", "", as_dtype("f32")
-    node.shape, node.strides, node.sources, node.is_contiguous = (1,), (4,), (), True
+    node.shape, node.strides, node.sources, node.slots, node.is_contiguous = (1,), (4,), (), (), True
     node._raw, node._params, node._function = bytes(_N_BYTES), None, None
     return node
 
@@ -330,14 +335,19 @@ def operators() -> frozenset[str]:
 
 def sources_at(pointer: Any) -> list[Any]:
     """The sources of a C node, without the stand-in for its result (CAST)."""
+    return [source for _, source in _slots_at(pointer)]
+
+
+def _slots_at(pointer: Any) -> list[tuple[int, Any]]:
     me = address(pointer)
-    return [s for s in pointer.src if s and address(s) != me]
+    return [(i, s) for i, s in enumerate(pointer.src) if s and address(s) != me]
 
 
 def node_at(pointer: Any) -> Node:
     """A :class:`Node` from a C node. No other thread may be writing to the C node."""
     node = _shallow(pointer)
-    node.sources = tuple(_shallow(s) for s in sources_at(pointer))
+    found = _slots_at(pointer)
+    node.sources, node.slots = tuple(_shallow(s) for _, s in found), tuple(i for i, _ in found)
     function = custom_of[0](pointer)
     node._function = weakref.ref(function) if function is not None else None
     node._raw = bytes(ffi.buffer(pointer.op_params, _N_BYTES))

@@ -16,7 +16,7 @@ from ..backend._state import Memory, State, object_of
 from ..tensor._arrays import array_at
 from ._nodes import Node, byte_layout, node_at, numpy_view, sources_at
 
-__all__ = ["Call", "calls_of", "copied", "overwritten_of", "program_of", "refreshed", "refusal_of"]
+__all__ = ["Call", "by_slot", "calls_of", "copied", "overwritten_of", "program_of", "refreshed", "refusal_of"]
 
 _void: Any = ffi.typeof("void **")
 _size: Any = ffi.typeof("size_t *")
@@ -265,14 +265,24 @@ def overwritten_of(call: Call) -> list[int]:
     return [k for k in call.shared if not is_target(call, k)]
 
 
+def by_slot(node: Node, arrays: Sequence[Any]) -> list[Any]:
+    """The arrays of the sources as arguments of a method: None for a source that is omitted before another one."""
+    if len(arrays) <= 1 or node.slots[-1] == len(arrays) - 1:
+        return list(arrays)
+    found = dict(zip(node.slots, arrays, strict=True))
+    return [found.get(slot) for slot in range(node.slots[-1] + 1)]
+
+
 def copied(
     function: Callable[..., Any], call: Call, overwritten: Sequence[int], copy: Callable[[Any], Any]
 ) -> Callable[[], Any]:
     """A step that calls a function with the call's arrays. Overwritten sources are copied in each run."""
     node, out, sources = call.node, call.out, call.sources
     if not overwritten:
-        return partial(function, node, out, *sources)
-    return lambda: function(node, out, *[copy(a) if k in overwritten else a for k, a in enumerate(sources)])
+        return partial(function, node, out, *by_slot(node, sources))
+    return lambda: function(
+        node, out, *by_slot(node, [copy(a) if k in overwritten else a for k, a in enumerate(sources)])
+    )
 
 
 def refreshed(

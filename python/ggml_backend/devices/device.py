@@ -42,7 +42,7 @@ from ..tensor._callbacks import CustomOp
 from ..tensor._results import expect_kind
 from . import _hooks as _hooks
 from ._nodes import Node, custom_of, numpy_view, op_facts, operators, read_bytes, single, write_bytes
-from ._program import Call, copied, overwritten_of, program_of, refreshed
+from ._program import Call, by_slot, copied, overwritten_of, program_of, refreshed
 
 __all__ = ["Call", "Device", "Node", "op", "register_device"]
 
@@ -52,7 +52,7 @@ _D = TypeVar("_D", bound="type[Device]")
 _BROADCAST = frozenset(("add", "sub", "mul", "div", "compare", "where"))
 _INDICES = {
     "get_rows": 1, "get_rows_back": 1, "set_rows": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0, "mul_mat_experts": 2,
-    "add_id": 2,
+    "add_id": 2, "ssm_scan": 6,
 }  # fmt: skip
 """The number of the source that is int32 (SET_ROWS: or int64), whatever the dtype of the others."""
 _MEANT = {
@@ -60,7 +60,7 @@ _MEANT = {
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), "compare"),
 }  # fmt: skip
 """NumPy names of operators."""
-_COUNTS = frozenset(("argmax", "argsort"))  # operators with int32 results
+_COUNTS = frozenset(("argmax", "argsort", "top_k"))  # operators with int32 results
 
 
 class _Entry:
@@ -90,7 +90,8 @@ def op(
 
     The method is called as ``method(node, out, *sources)``: a :class:`Node`, and arrays over the memory of
     the result and of the sources, in NumPy order. It writes ``out``, or returns an array of the same
-    shape, which is then stored in ``out``. Sources are read-only.
+    shape, which is then stored in ``out``. Sources are read-only. A source that is omitted before another
+    one is None, such as the mask of a ``soft_max`` with sinks alone.
 
     names: operators in lower case, as in ``Node.op``
     dtypes: allowed dtypes of the result and the sources, without indices: one, several, ``"dense"`` for all
@@ -277,7 +278,8 @@ class Device:
         if not entry.prepare:
             return copied(method, call, overwritten, self.copy_of)
         copies = {k: self.copy_of(call.sources[k]) for k in overwritten}
-        prepared = method(call.node, call.out, *[copies.get(k, a) for k, a in enumerate(call.sources)])
+        sources = by_slot(call.node, [copies.get(k, a) for k, a in enumerate(call.sources)])
+        prepared = method(call.node, call.out, *sources)
         if not callable(prepared):
             raise TypeError(
                 f"{self.name}: {entry.method} is marked with prepare=True, and must return a function, not"

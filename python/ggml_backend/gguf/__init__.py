@@ -40,6 +40,7 @@ from .._base.errors import (
 from .._base.errors.messages import UnknownKey, kind_of, no_name, reader_hint
 from .._base.handles import Owner
 from .._base.mapped import map_file
+from .._base.renamed import load as _loaded
 from .._base.text import Patterns, count, nearest
 from .._ffi import ffi, lib
 from ..backend.backend import Backend
@@ -51,7 +52,9 @@ from ..tensor.context import Context
 from ..tensor.tensor import Tensor
 from ._parts import Part, is_one_of_several, parts_of
 from ._values import NestedArray, UnknownType, any_dtype, decode, findable, type_name, value_at
-from ._writer import Writer
+
+if TYPE_CHECKING:
+    from ._writer import Writer
 
 __all__ = [
     "GGUFFile",
@@ -342,7 +345,7 @@ class GGUFFile(Owner):
             raise TypeError("a file is not indexed itself: file.tensors[name] is a tensor, file.metadata[key] a value")
 
         def __iter__(self):
-            raise TypeError("a file is not gone through itself: file.tensors has its tensors, file.metadata its keys")
+            raise TypeError("a file is not iterable: file.tensors has its tensors, file.metadata its keys")
 
     def _live(self) -> list[Part]:
         parts = self._parts  # read once: another thread may close it
@@ -631,4 +634,5 @@ def open(source: Any, *, part: bool = False, writable: bool = False) -> GGUFFile
 if not TYPE_CHECKING:  # hidden from type checkers
 
     def __getattr__(name):
-        no_name("ggml_backend.gguf", name, __all__)
+        found = _loaded(__name__, {"_writer": ("Writer",)}, name)
+        return no_name("ggml_backend.gguf", name, __all__) if found is None else found

@@ -419,7 +419,7 @@ def _put(file: Sink, chunk: Array, what: str) -> None:
             file.write(chunk.data)
     except OSError as error:
         if error.errno == errno.EFAULT:  # the system call hit a page past the end of a file that shrank
-            raise FileError(f"{what}: the file that its data lies in shrank") from None
+            raise FileError(f"{what}: the file with its data has shrunk") from None
         raise
 
 

@@ -48,10 +48,10 @@ __all__ = [
 def load(
     path: str | os.PathLike[str], devices: Sequence[str | Backend] = ("CPU",), **options: Any
 ) -> TextModel | EmbeddingModel | SpeechModel:
-    """Opens a model file: a :class:`TextModel`, :class:`EmbeddingModel` or :class:`SpeechModel`, as it says itself.
+    """Opens a model file as a :class:`TextModel`, :class:`EmbeddingModel` or :class:`SpeechModel`.
 
-    devices: names of devices or backends in order of priority. Layers are spread evenly over them. What they cannot
-        compute runs on the CPU.
+    devices: names of devices or backends in order of priority. Layers are spread evenly over them. The CPU
+        runs the operations that a device does not support.
     options: of the class of the model, for example ``n_ctx=8192``, ``n_threads=2``.
 
     FileError: the file is damaged or no model. UnsupportedError: its architecture is not known.

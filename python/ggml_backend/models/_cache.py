@@ -102,7 +102,7 @@ class Cache:
         return best
 
     def end(self, sequence: Sequence) -> None:
-        """Its cells may go to others now."""
+        """Other sequences may use its cells from now on."""
         sequence.idle = True
 
     def add(self, sequence: Sequence, tokens: List[int]) -> Ints:

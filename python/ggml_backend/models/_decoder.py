@@ -52,7 +52,7 @@ class Observed:
 
 
 class _Network:
-    """One pass. ``w``: weights by name. ``observed``: gets what matrices multiply, if that is wanted."""
+    """One pass. ``w``: weights by name. ``observed``: a list that gets the rows which matrices multiply, or None."""
 
     def __init__(
         self,
@@ -151,8 +151,7 @@ class _Network:
         return self.linear(f"{block}.ffn_down", self.gated(gate, up))
 
     def experts(self, block: str, x: Tensor) -> Tensor:
-        """A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): each token uses those that its router
-        prefers."""
+        """A mixture of experts (arXiv:1701.06538): each token uses the experts that its router prefers."""
         assert self.s.experts is not None
         tokens, embd, used = x.shape[0], x.shape[1], self.s.experts.used
         scores = self.linear(f"{block}.ffn_gate_inp", x)  # (T, experts)
@@ -214,6 +213,6 @@ def decode(
 ) -> Tensor:
     """Logits (len(out), vocabulary) of the tokens ``out``, after the writes into the cache ``layers``.
 
-    observed: gets what each matrix multiplies.
+    observed: gets the rows that each matrix multiplies.
     """
     return _Network(w, a, s, inputs, precision, observed).run(layers)

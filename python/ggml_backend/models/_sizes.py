@@ -100,7 +100,7 @@ class Sizes:
     def of(
         cls, name: str, a: Decoder, metadata: Mapping[str, object], tensors: Mapping[str, Shaped], n_ctx: int | None
     ) -> Sizes:
-        """FileError for a file that the network cannot run. Nothing in it is trusted, so what follows can be."""
+        """The sizes from the keys of an untrusted file. FileError unless the network can run it."""
         keys = Keys(metadata, name)
         embd, layers = keys.count(".embedding_length"), keys.count(".block_count", most=1 << 16)
         heads = one_for_all(keys, ".attention.head_count", layers)

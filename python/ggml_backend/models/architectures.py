@@ -1,4 +1,4 @@
-"""What sets one architecture apart from another: a table.
+"""A table of the differences between architectures.
 
 The name is that of the key ``general.architecture``. A decoder is Llama's network (Touvron et al. 2023,
 arXiv:2302.13971) with the differences that its entry names. Sizes come from the keys of the file. Biases, the norms of
@@ -121,7 +121,7 @@ def decoder_of(name: str) -> Decoder:
 
 
 def unknown(name: str) -> str:
-    """What a user reads about an architecture that no table names."""
+    """The message about an architecture that no table names."""
     known = ", ".join(sorted((*DECODERS, *ENCODERS, "whisper")))
     return (
         f"the architecture {name[:60]!r} is not known. Known are {known}."

@@ -46,7 +46,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said: ``text``, its ``segments``, and the ``language`` as a code such as "en"."""
+    """The result: ``text``, its ``segments``, and the ``language`` as a code such as "en"."""
 
     text: str
     segments: tuple[Segment, ...]
@@ -160,7 +160,7 @@ class SpeechModel(Model):
         scheduler.compute(self._encoder.graph)
 
     def _decode(self, tokens: Sequence[int], past: int) -> FloatArray:
-        """Logits (vocabulary,) after these tokens, which stand behind ``past`` others."""
+        """Logits (vocabulary,) after these tokens, which follow ``past`` others."""
         scheduler, total = self._open(), past + len(tokens)
         n_cells = min(-(-total // 64) * 64, self._s.text_context)
         step = self._step_of(len(tokens), n_cells)
@@ -299,7 +299,8 @@ class SpeechModel(Model):
         return self._segments(tokens, begin, length)
 
     def _rules(self, logits: FloatArray, tokens: Sequence[int]) -> FloatArray:
-        """Logits of what may follow. Times come in pairs and never go back, and a window begins with one."""
+        """The logits, with -inf for tokens that may not follow. Times come in pairs and never go back.
+        A window begins with a time."""
         s, allowed = self._special, logits.copy()
         allowed[self._silent] = -np.inf
         if not tokens:

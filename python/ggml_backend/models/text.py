@@ -48,7 +48,7 @@ def _class_of(n: int, least: int = 1) -> int:
 
 @dataclass
 class Stats:
-    """Of all steps so far. A prompt is what a step computes of more than one token for a sequence."""
+    """Counts and times of all steps so far. A step with several tokens of a sequence reads a prompt."""
 
     prompt_tokens: int = 0
     prompt_seconds: float = 0.0
@@ -456,7 +456,7 @@ class Generation:
         return False
 
     def _stopped(self) -> bool:
-        """Emits what no stop text can take back. Returns True if one was found."""
+        """Emits the text that cannot be part of a stop text. Returns True if a stop text was found."""
         found = [i for i in (self._held.find(s) for s in self._stop) if i >= 0]
         if found:
             self._held = self._held[: min(found)]
@@ -515,7 +515,7 @@ class Generation:
 
 
 def backends_of(devices: Sequence[str | Backend], n_threads: int | None) -> list[Backend]:
-    """Backends in order of priority. The CPU comes last, because it computes what others do not."""
+    """Backends in order of priority. The CPU comes last: it runs the operations that other devices do not support."""
     if isinstance(devices, (str, Backend)):
         devices = (devices,)
     if not devices:

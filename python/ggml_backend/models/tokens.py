@@ -73,7 +73,7 @@ class TextStream:
         return self._decoder.decode(self._tokenizer.piece(token))
 
     def end(self) -> str:
-        """What is left: U+FFFD for an incomplete character."""
+        """The rest of the text: U+FFFD for an incomplete character."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -120,7 +120,7 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = True, ends: bool = True) -> list[int]:
         """Tokens of a text.
 
-        special: text such as ``<|im_end|>`` becomes the special token of that name. Turn it off for text of strangers.
+        special: text such as ``<|im_end|>`` becomes the special token of that name. Turn it off for untrusted text.
         ends: adds the tokens that the model expects at the beginning and the end of a text.
         """
         tokens = [self.bos] if ends and self._add_bos and self.bos is not None else []
@@ -150,7 +150,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens. Bytes that are no UTF-8 become U+FFFD."""
+        """The text of tokens. Bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self.piece(t) for t in tokens).decode("utf-8", "replace")
 
 
@@ -257,7 +257,7 @@ class _ByteLevel(Tokenizer):
 
 
 class _SpaceMarked(Tokenizer):
-    """One whose pieces hold U+2581 for a space."""
+    """A tokenizer whose pieces have U+2581 for a space."""
 
     def _piece(self, token: int) -> bytes:
         if self._types[token] == _CONTROL:

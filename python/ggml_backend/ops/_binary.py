@@ -41,7 +41,7 @@ def _expect_apart(name: str, a: Any, b: Any) -> None:
     same = first == second and a.nbytes == b.nbytes
     if not same and first < second + b.nbytes and second < first + a.nbytes:
         raise InvalidArgumentError(
-            f"{name}: {a.describe()} is overwritten while {b.describe()}, which lies partly over it, is read:"
+            f"{name}: {a.describe()} is overwritten while {b.describe()}, which partly overlaps it, is read:"
             " inplace=False, or gb.ops.cont(b)"
         )
 

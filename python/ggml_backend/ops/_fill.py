@@ -1,4 +1,4 @@
-"""Constants, ranges, and what triangles of matrices are for."""
+"""Constants, ranges, and triangles of matrices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def arange(start: float, stop: float | None = None, step: float = 1.0, *, contex
     """``start``, ``start + step``, ... below ``stop``, as float32. At least one value.
 
     stop: above it if ``step`` is negative. ``arange(n)`` counts from 0.
-    context: the context of the result, since there is no tensor that tells it
+    context: the context of the result
     """
     expect(context, Context, "arange: context")
     if stop is None:

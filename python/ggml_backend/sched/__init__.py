@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from .._base.errors.messages import no_name
 from .._base.renamed import load
 from ..tensor._callbacks import set_abort_callback
-from .alloc import GraphAllocator, TensorAllocator
 from .pending import Pending
 from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, Split
 from .scheduler import Memory, Scheduler
@@ -15,12 +14,14 @@ from .scheduler import Memory, Scheduler
 if TYPE_CHECKING:
     from ._calibrate import calibrate
     from ._costs import CopyCost, Costs, DeviceCosts, OpCost, Prediction
+    from .alloc import GraphAllocator, TensorAllocator
     from .stats import SchedulerStats, SplitTime, Traffic
     from .trace import Trace, TraceEvent
 else:
     _LATER = {
         "_calibrate": ("calibrate",),
         "_costs": ("CopyCost", "Costs", "DeviceCosts", "OpCost", "Prediction"),
+        "alloc": ("GraphAllocator", "TensorAllocator"),
         "stats": ("SchedulerStats", "SplitTime", "Traffic"),
         "trace": ("Trace", "TraceEvent"),
     }

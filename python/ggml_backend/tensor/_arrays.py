@@ -36,7 +36,7 @@ _export = lib.gbpy_dlpack_export
 _bfloat16 = as_dtype("bfloat16")
 
 _OF_BITS = (
-    "; bits of bfloat16 are told by the dtype: array.view(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]'),"
+    "; only the dtype marks bits as bfloat16: array.view(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]'),"
     " or ctx.tensor(array.shape, 'bfloat16').set(array)"
 )
 

@@ -172,7 +172,7 @@ class _Job:
         place_text = f"{row}column {numbers[-1]}"
         return InvalidArgumentError(
             f"{self.what}: {place_text}: {value:g} {why} {self.element.name}; on_invalid='clip' (--on-invalid clip)"
-            " cuts numbers to what it holds, nan to 0"
+            " cuts numbers to its range, and nan to 0"
         )
 
     def convert(self, begin: int, part: Array, out: Array, n_rows: int, n_per_row: int, weights: Any) -> None:

@@ -121,7 +121,7 @@ def resolve_shape(t: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
     elif -1 not in shape:
         reason = "" if known == t.size else f"it has {t.size} elements, that shape {known}"
     elif known == 0:
-        reason = "beside a size of 0, -1 could be anything"
+        reason = "-1 has no single value beside a size of 0"
     else:
         reason = f"its {t.size} elements are no multiple of {known}" if t.size % known else ""
     if reason:

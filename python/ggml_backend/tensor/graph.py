@@ -152,10 +152,7 @@ class Graph(Local):
     if not TYPE_CHECKING:  # hidden from type checkers
 
         def __iter__(self):
-            raise TypeError(
-                "a graph is not gone through itself: graph.nodes lists what it computes, graph.leafs what it starts"
-                " from"
-            )
+            raise TypeError("a graph is not iterable: graph.nodes lists its computed tensors, graph.leafs its inputs")
 
     def get(self, name: str) -> Tensor | None:
         """The node or leaf with this name; None if the graph has none."""

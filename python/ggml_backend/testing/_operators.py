@@ -157,7 +157,7 @@ class Bench:
         ]
         gaps += [(offset - at, f"before {t.describe()}") for t, offset, _ in self.places if at < offset]
         bytes_away, where = min(gaps)
-        return f"{in_bytes(n)} beside the tensors were written, the first {bytes_away} {where}"
+        return f"{in_bytes(n)} outside of the tensors were written, the first {bytes_away} {where}"
 
 
 def _bytes_of(t: Tensor, start: int) -> Array:

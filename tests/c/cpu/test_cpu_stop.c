@@ -216,9 +216,9 @@ static struct ggml_tensor * attention_back(void) {
                             1 << 14, 1 << 14, 1 << 14))                                                                \
     X(conv_3d,                                                                                                         \
         ggml_conv_3d_direct(ctx, floats(3, 3, 3, 256), floats(50, 50, 20, 16), 1, 1, 1, 1, 1, 1, 1, 1, 1, 16, 1, 16))  \
-    X(conv_transpose_1d, ggml_conv_transpose_1d(ctx, floats(4, 8, 16, 1), floats(4000, 16, 1, 1), 2, 0, 1))            \
+    X(conv_transpose_1d, ggml_conv_transpose_1d(ctx, floats(8, 32, 64, 1), floats(4000, 64, 1, 1), 4, 0, 1))           \
     X(conv_transpose_2d,                                                                                               \
-        ggml_conv_transpose_2d_p0(ctx, filled(GGML_TYPE_F16, 2, 2, 4, 16), floats(100, 100, 16, 1), 2))                \
+        ggml_conv_transpose_2d_p0(ctx, filled(GGML_TYPE_F16, 2, 2, 32, 64), floats(100, 100, 64, 1), 2))               \
     X(pool_1d, ggml_pool_1d(ctx, floats(1024, 2048, 1, 1), GGML_OP_POOL_AVG, 2, 2, 0))                                 \
     X(pool_1d_long_row, ggml_pool_1d(ctx, floats(1 << 19, 1, 1, 1), GGML_OP_POOL_AVG, 2, 2, 0))                        \
     X(pool_1d_wide, ggml_pool_1d(ctx, floats(1 << 14, 1, 1, 1), GGML_OP_POOL_MAX, 4000, 16, 0))                        \

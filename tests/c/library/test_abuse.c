@@ -227,6 +227,47 @@ static const struct ggml_plan_options * pick_options(void) {
     return null_now() ? NULL : &options;
 }
 
+// Few iterations, and no output. The state is that of some earlier call.
+static struct ggml_opt_context opt_state;
+
+static struct ggml_opt_params pick_opt_params(void) {
+    struct ggml_opt_params params = ggml_opt_default_params((enum ggml_opt_type) any(3));
+    params.print_forward_graph = params.print_backward_graph = false;
+    params.graph_size = 64;
+    params.n_threads = any(3);
+    params.past = any(4) - 1;
+    params.n_gradient_accumulation = any(3) - 1;
+    params.adam.n_iter = params.lbfgs.n_iter = 2;
+    params.adam.gclip = pick_float();
+    params.lbfgs.m = any(4);
+    params.lbfgs.linesearch = (enum ggml_linesearch) any(4);
+    params.lbfgs.max_linesearch = any(4);
+    return params;
+}
+
+// Frees a context that a call has made for the state.
+static void drop_opt_context(const struct ggml_context * given) {
+    if (given == NULL && opt_state.ctx != NULL) {
+        ggml_free(opt_state.ctx);
+        opt_state = (struct ggml_opt_context){ 0 };
+    }
+}
+
+static void opt_init(struct ggml_context * ctx, struct ggml_opt_context * opt, struct ggml_opt_params params,
+    int64_t nx) {
+    const bool is_costly = nx > 1 << 16 && nx < INT64_MAX / 64; // would really be allocated
+    ggml_opt_init(ctx, opt, params, is_costly ? 1 << 16 : nx);
+    drop_opt_context(opt != NULL ? ctx : opt_state.ctx);
+}
+
+static enum ggml_opt_result opt_resume(struct ggml_context * ctx, struct ggml_opt_context * opt, struct ggml_tensor * f,
+    struct ggml_cgraph * gf, struct ggml_cgraph * gb) {
+    struct ggml_context * before = opt_state.ctx;
+    const enum ggml_opt_result result = ggml_opt_resume_g(ctx, opt, f, gf, gb, NULL, NULL);
+    drop_opt_context(before != NULL ? before : ctx);
+    return result;
+}
+
 #define CTX PICK(pool.ctx)
 #define T pick_tensor()
 #define G pick_graph()
@@ -265,6 +306,8 @@ static const struct ggml_plan_options * pick_options(void) {
 #define PLAN_OPTIONS pick_options()
 #define TENSORS pick_tensors()
 #define CPLAN pick_cplan()
+#define OPT_PARAMS pick_opt_params()
+#define OPT (null_now() ? NULL : &opt_state)
 #define FUN(f) (null_now() ? NULL : (f))
 
 static bool compare(int i, struct ggml_tensor * a, struct ggml_tensor * b, void * data) {
@@ -428,6 +471,7 @@ static void pool_free(void) {
     for (size_t i = 0; i < GB_ARRAY_LEN(pool.gallocr); i++) {
         ggml_gallocr_free(pool.gallocr[i]);
     }
+    opt_state = (struct ggml_opt_context){ 0 };
     gguf_free(pool.gguf[0]);
     gguf_free(pool.gguf[1]);
     for (size_t i = 0; i < 3; i++) {

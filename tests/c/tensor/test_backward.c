@@ -269,6 +269,112 @@ static void checkpoints(void) {
     }
 }
 
+// --------------------------------------------------------------------------------------------- gradients of gradients
+
+// f = sum of x1^3 x2 + x2^2: the Hessian by hand, each row by a second backward graph.
+static void hessian_of_a_polynomial(void) {
+    const float x1 = 2.0f, x2 = -3.0f;
+    const float hessian[2][2] = { { 6 * x1 * x2, 3 * x1 * x1 }, { 3 * x1 * x1, 2 } };
+    for (int row = 0; row < 2; row++) {
+        struct ggml_context * ctx = own();
+        struct ggml_tensor *a = param(ctx, 1, x1), *b = param(ctx, 1, x2);
+        struct ggml_tensor * f = ggml_add(ctx, ggml_mul(ctx, ggml_mul(ctx, ggml_sqr(ctx, a), a), b), ggml_sqr(ctx, b));
+        struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 16, true);
+        CHECK_INT(ggml_build_forward_expand(gf, f), GGML_STATUS_SUCCESS);
+        struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
+        CHECK_INT(ggml_build_backward_expand(ctx, gf, gb, false), GGML_STATUS_SUCCESS);
+        run(ctx, gf, gb, f);
+        struct ggml_tensor * g = row == 0 ? a->grad : b->grad;
+        CHECK(g->grad == NULL && ggml_get_f32_1d(g, 0) == (row == 0 ? 3 * x1 * x1 * x2 : x1 * x1 * x1 + 2 * x2));
+        struct ggml_cgraph * gbb = ggml_graph_dup(ctx, gb);
+        CHECK_INT(ggml_build_backward_expand(ctx, gb, gbb, true), GGML_STATUS_SUCCESS);
+        CHECK(g->grad != NULL && a->grad != g && b->grad != g);
+        CHECK_INT(ggml_graph_reset(gb), GGML_STATUS_SUCCESS);
+        ggml_set_f32(g->grad, 1.0f);
+        CHECK_INT(ggml_graph_compute_with_ctx(ctx, gbb, 1), GGML_STATUS_SUCCESS);
+        CHECK(ggml_get_f32_1d(a->grad, 0) == hessian[row][0] && ggml_get_f32_1d(b->grad, 0) == hessian[row][1]);
+        ggml_free(ctx);
+    }
+}
+
+// x^5 derived three times.
+static void third_derivative(void) {
+    struct ggml_context * ctx = own();
+    struct ggml_tensor * x = param(ctx, 1, 2.0f);
+    struct ggml_tensor * y = ggml_mul(ctx, ggml_sqr(ctx, ggml_sqr(ctx, x)), x);
+    struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 16, true);
+    CHECK_INT(ggml_build_forward_expand(g, y), GGML_STATUS_SUCCESS);
+    for (int order = 1; order <= 3; order++) {
+        struct ggml_cgraph * gb = ggml_graph_dup(ctx, g);
+        CHECK_INT(ggml_build_backward_expand(ctx, g, gb, order > 1), GGML_STATUS_SUCCESS);
+        CHECK_INT(ggml_graph_reset(g), GGML_STATUS_SUCCESS);
+        ggml_set_f32(y->grad, 1.0f);
+        CHECK_INT(ggml_graph_compute_with_ctx(ctx, gb, 1), GGML_STATUS_SUCCESS);
+        CHECK(ggml_get_f32_1d(x->grad, 0) == (order == 1 ? 80.0f : order == 2 ? 160.0f : 240.0f));
+        y = x->grad;
+        g = gb;
+    }
+    ggml_free(ctx);
+}
+
+// The product of the Hessian and a vector of ones, with and without recomputed nodes.
+static void checkpoints_keep_second_derivatives(void) {
+    float expected[LAYERS][WIDTH * WIDTH];
+    for (int variant = 0; variant < 2; variant++) {
+        struct model m;
+        test_seed = 5;
+        REQUIRE(build_model(&m, own()));
+        struct ggml_cgraph * gb = ggml_new_graph_custom(m.ctx, 64, true);
+        struct ggml_cgraph * tmp = ggml_new_graph_custom(m.ctx, 64, true);
+        CHECK_INT(ggml_build_backward_gradient_checkpointing(m.ctx, m.gf, gb, tmp, &m.layer[2], variant),
+            GGML_STATUS_SUCCESS);
+        CHECK((count_clones(gb) > 0) == (variant > 0));
+        struct ggml_tensor *seed = m.loss->grad, *dot = NULL;
+        for (int k = 0; k < LAYERS; k++) {
+            struct ggml_tensor * part = ggml_sum(m.ctx, m.w[k]->grad);
+            dot = dot ? ggml_add(m.ctx, dot, part) : part;
+        }
+        CHECK_INT(ggml_build_forward_expand(gb, dot), GGML_STATUS_SUCCESS);
+        struct ggml_cgraph * gbb = ggml_graph_dup(m.ctx, gb);
+        CHECK_INT(ggml_build_backward_expand(m.ctx, gb, gbb, true), GGML_STATUS_SUCCESS);
+        CHECK_INT(ggml_graph_reset(gb), GGML_STATUS_SUCCESS);
+        ggml_set_f32(seed, 1.0f);
+        REQUIRE(dot->grad != NULL);
+        ggml_set_f32(dot->grad, 1.0f);
+        CHECK_INT(ggml_graph_compute_with_ctx(m.ctx, gbb, 2), GGML_STATUS_SUCCESS);
+        for (int k = 0; k < LAYERS; k++) {
+            for (int i = 0; i < WIDTH * WIDTH; i++) {
+                const float value = ggml_get_f32_1d(m.w[k]->grad, i);
+                if (variant == 0) {
+                    expected[k][i] = value;
+                    CHECK(value != 0.0f);
+                }
+                CHECK_MSG(fabsf(value - expected[k][i]) <= 1e-5f * (1 + fabsf(value)), "layer %d, element %d: %g, %g",
+                    k, i, (double) value, (double) expected[k][i]);
+            }
+        }
+        ggml_free(m.ctx);
+    }
+}
+
+// Nothing changes, and no node keeps a gradient that it did not have.
+static void a_failed_second_build_changes_nothing(void) {
+    struct ggml_context * ctx = own();
+    struct ggml_tensor * x = param(ctx, 4, 0.5f);
+    struct ggml_tensor * loss = ggml_cross_entropy_loss_eps(ctx, x, ggml_set_f32(ggml_dup_tensor(ctx, x), 0.25f), 0.1f);
+    struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 16, true);
+    CHECK_INT(ggml_build_forward_expand(gf, loss), GGML_STATUS_SUCCESS);
+    struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
+    CHECK_INT(ggml_build_backward_expand(ctx, gf, gb, false), GGML_STATUS_SUCCESS);
+    struct ggml_tensor * first = x->grad;
+    struct ggml_cgraph * gbb = ggml_graph_dup(ctx, gb);
+    const int n = gbb->n_nodes;
+    CHECK_INT(ggml_build_backward_expand(ctx, gb, gbb, true), GGML_STATUS_UNSUPPORTED);
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "CROSS_ENTROPY_LOSS_BACK");
+    CHECK(x->grad == first && first->grad == NULL && gbb->n_nodes == n);
+    ggml_free(ctx);
+}
+
 // ----------------------------------------------------------------------------------------------------------- no memory
 
 static bool scenario(bool with_checkpoints) {
@@ -322,4 +428,5 @@ static void failing_allocations(void) {
 }
 
 TEST_MAIN(TEST(parameters), TEST(known_values), TEST(unused_parameter), TEST(keep), TEST(reset), TEST(bad_arguments),
-    TEST(full_graph), TEST(deep_graph), TEST(checkpoints), TEST(failing_allocations))
+    TEST(full_graph), TEST(deep_graph), TEST(checkpoints), TEST(hessian_of_a_polynomial), TEST(third_derivative),
+    TEST(checkpoints_keep_second_derivatives), TEST(a_failed_second_build_changes_nothing), TEST(failing_allocations))

@@ -2,7 +2,8 @@
 //
 // A case builds an expression over up to three inputs. The loss is the sum of its elements times
 // fixed random weights. Each input element is moved up and down by a small step, the forward graph
-// computed, and the slope compared with the gradient.
+// computed, and the slope compared with the gradient. The second derivative is checked alike: the
+// function is then the sum of the gradients' elements times random weights.
 #include "base/mem.h"
 #include "test.h"
 
@@ -37,6 +38,17 @@ static float compute_loss(struct ggml_context * ctx, struct ggml_cgraph * g, str
     return ggml_get_f32_1d(loss, 0);
 }
 
+// True for functions whose second derivative is 0 or undefined everywhere, so that only the build is checked.
+static bool is_flat(const char * name) {
+    static const char * const names[] = { "sgn", "step", "compare" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void compare_input(struct ggml_context * ctx, const struct grad_case * c, struct ggml_cgraph * gf,
     struct ggml_tensor * loss, struct ggml_tensor * x, const float * grad, int which) {
     const float step = c->step > 0 ? c->step : 1e-2f, tolerance = c->tolerance > 0 ? c->tolerance : 2e-2f;
@@ -54,7 +66,7 @@ static void compare_input(struct ggml_context * ctx, const struct grad_case * c,
         CHECK_MSG(fabs(slope - (double) grad[i]) <= (double) tolerance * (1.0 + fabs(slope)),
             "%s: input %d, element %d: gradient %g, slope %g", c->name, which, (int) i, (double) grad[i], slope);
     }
-    if (strcmp(c->name, "sgn") != 0 && strcmp(c->name, "step") != 0 && strcmp(c->name, "compare") != 0) {
+    if (!is_flat(c->name)) {
         CHECK_MSG(nonzero > 0, "%s: input %d: all gradients are 0", c->name, which);
     }
 }
@@ -99,6 +111,65 @@ static void run_case(const struct grad_case * c) {
         CHECK(ggml_are_same_shape(in.x[k], in.x[k]->grad) && ggml_is_contiguous(in.x[k]->grad));
         memcpy(grad, in.x[k]->grad->data, (size_t) count * sizeof(float));
         compare_input(ctx, c, gf, loss, in.x[k], grad, k);
+        gb_free(grad);
+    }
+    ggml_free(ctx);
+}
+
+// Derives the sum of w x gradient. Operators whose gradient is one operator without a rule are refused by name.
+static void run_second(const struct grad_case * c) {
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    struct inputs in = { .ctx = ctx };
+    int n = 0;
+    for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
+        in.x[n] = random_tensor(ctx, c->ne[n], c->low, c->high);
+        CHECK_INT(ggml_set_param(ctx, in.x[n]), GGML_STATUS_SUCCESS);
+    }
+    in.ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 5);
+    for (int i = 0; i < 5; i++) {
+        ggml_set_i32_1d(in.ids, i, (i * 3 + 1) % 4);
+    }
+    struct ggml_tensor * y = c->build(&in);
+    // The square makes the second derivative of linear functions differ from 0.
+    y = y ? ggml_add(ctx, y, ggml_sqr(ctx, y)) : NULL;
+    struct ggml_tensor * loss = y ? ggml_sum(ctx, ggml_mul(ctx, y, random_tensor(ctx, y->ne, -1, 1))) : NULL;
+    CHECK(loss != NULL);
+    struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 512, true);
+    CHECK_INT(ggml_build_forward_expand(gf, loss), GGML_STATUS_SUCCESS);
+    struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
+    CHECK_INT(ggml_build_backward_expand(ctx, gf, gb, false), GGML_STATUS_SUCCESS);
+    struct ggml_tensor * seed = loss->grad;
+    struct ggml_tensor * dot = NULL;
+    for (int k = 0; k < n; k++) {
+        struct ggml_tensor * w = random_tensor(ctx, in.x[k]->ne, -1, 1);
+        struct ggml_tensor * part = ggml_sum(ctx, ggml_mul(ctx, in.x[k]->grad, w));
+        dot = dot ? ggml_add(ctx, dot, part) : part;
+    }
+    CHECK_INT(ggml_build_forward_expand(gb, dot), GGML_STATUS_SUCCESS);
+    struct ggml_cgraph * gbb = ggml_graph_dup(ctx, gb);
+    ggml_clear_error();
+    const enum ggml_status status = ggml_build_backward_expand(ctx, gb, gbb, true);
+    if (status != GGML_STATUS_SUCCESS) {
+        CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "the operator has no derivative");
+        CHECK_MSG(strncmp(c->name, "flash_attn", 10) == 0 || strcmp(c->name, "cross_entropy_eps") == 0, "%s: %s",
+            c->name, ggml_last_error());
+        ggml_free(ctx);
+        return;
+    }
+    CHECK_INT(ggml_graph_reset(gb), GGML_STATUS_SUCCESS);
+    ggml_set_f32(seed, 1.0f);
+    if (dot->grad == NULL) {
+        CHECK_MSG(is_flat(c->name), "%s: the gradient does not depend on the inputs", c->name);
+        ggml_free(ctx);
+        return;
+    }
+    ggml_set_f32(dot->grad, 1.0f);
+    CHECK_MSG(ggml_graph_compute_with_ctx(ctx, gbb, 2) == GGML_STATUS_SUCCESS, "%s: %s", c->name, ggml_last_error());
+    for (int k = 0; k < n; k++) {
+        const int64_t count = ggml_nelements(in.x[k]);
+        float * grad = gb_malloc((size_t) count * sizeof(float));
+        memcpy(grad, in.x[k]->grad->data, (size_t) count * sizeof(float));
+        compare_input(ctx, c, gb, dot, in.x[k], grad, k);
         gb_free(grad);
     }
     ggml_free(ctx);
@@ -261,6 +332,12 @@ static void central_differences(void) {
     }
 }
 
+static void second_derivatives(void) {
+    for (size_t i = 0; i < sizeof(grad_cases) / sizeof(grad_cases[0]); i++) {
+        run_second(&grad_cases[i]);
+    }
+}
+
 // Operators without a derivative say so, with the node, and nothing has changed.
 static void underivable(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
@@ -290,4 +367,4 @@ static void underivable(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(central_differences), TEST(underivable))
+TEST_MAIN(TEST(central_differences), TEST(second_derivatives), TEST(underivable))

@@ -213,7 +213,7 @@ static void fixed_graph_is_filled_to_the_brim(void) {
     memcpy(copy, memory, size);
     struct ggml_tensor * more = node(ctx, last, NULL);
     CHECK_INT(ggml_build_forward_expand(g, more), GGML_STATUS_ALLOC_FAILED);
-    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "room for 40 nodes");
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "space for 40 nodes");
     CHECK_INT(ggml_build_forward_expand(g, leaf(ctx)), GGML_STATUS_ALLOC_FAILED);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "ggml_new_graph_custom");
     CHECK(memcmp(copy, memory, size) == 0);
@@ -354,7 +354,7 @@ static void copying(void) {
     struct ggml_context * fixed_ctx = ggml_init((struct ggml_init_params){ sizeof(memory), memory, true });
     struct ggml_cgraph * fixed = ggml_new_graph_custom(fixed_ctx, 20, false);
     CHECK_INT(ggml_graph_cpy(g, fixed), GGML_STATUS_ALLOC_FAILED);
-    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "room for 20 nodes and 20 leafs");
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "space for 20 nodes and 20 leafs");
     CHECK(fixed->n_nodes == 0 && fixed->n_leafs == 0);
     ggml_free(fixed_ctx);
 

@@ -161,8 +161,8 @@ def test_messages_describe_the_defect(found):
         return found[defect]["failed"][0][2]
 
     assert re.search(r"UnsupportedError: .*FAULTY: node .* \(ADD\): not here", first("raises"))
-    assert re.search(r"4 bytes beside the tensors were written, the first 0 behind .*float32", first("overrun"))
-    assert re.search(r"4 bytes beside the tensors were written, the first 4 before .*float32", first("underrun"))
+    assert re.search(r"4 bytes outside of the tensors were written, the first 0 behind .*float32", first("overrun"))
+    assert re.search(r"4 bytes outside of the tensors were written, the first 4 before .*float32", first("underrun"))
     assert re.search(r"bytes of source 0 \(.*\) were changed, the first at 0", first("source"))
     assert "allowed is a difference of" in first("values")
     assert first("silent") == "it raised no error for a node that it does not support"

@@ -361,3 +361,71 @@ def test_sums_of_rows(text, dtype):
         check(
             text, gb.ops.mean, [x], lambda x: x.mean(-1, keepdims=True), tolerance, lambda x: x.mean(-1, keepdims=True)
         )
+
+
+def test_sinks_without_a_mask(text):
+    """As many sinks as a row has elements, so that a mistaken mask would fit."""
+
+    def with_sinks(x: Any, sinks: Any) -> Any:
+        e, sink = np.exp(x), np.exp(sinks)[:, None, None]
+        return e / (e.sum(-1, keepdims=True) + sink)
+
+    check(text, lambda x, s: gb.ops.soft_max(x, sinks=s), [real(2, 7, 3, 7), real(7)], with_sinks, Tolerance(32, 7))
+
+
+def attended(q: Any, k: Any, v: Any, mask: Any, cap: float = 0.0) -> Any:
+    """All tensors have four axes. Hidden keys are left out, so they may be NaN."""
+    out = np.zeros((*q.shape[:3], v.shape[3]))
+    for b, h, n in np.ndindex(*q.shape[:3]):
+        keys, values = (t[b, h * t.shape[1] // q.shape[1]] for t in (k, v))
+        seen = np.flatnonzero(mask[n] > -np.inf)
+        score = keys[seen] @ q[b, h, n] / math.sqrt(q.shape[3])
+        score = (cap * np.tanh(score / cap) if cap else score) + mask[n, seen]
+        e = np.exp(score - score.max(initial=-1e30))
+        out[b, h, n] = e @ values[seen] / (e.sum() or 1)
+    return out.transpose(0, 2, 1, 3)
+
+
+@pytest.mark.parametrize("cap", [0.0, 3.0])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_attention(text, dtype, cap):
+    """With grouped heads, values shorter than keys, a query that sees nothing, and hidden keys that are NaN."""
+    for layout in LAYOUTS:
+        q, mask = real(2, 6, 5, 16), real(5, 9)
+        k, v = real(2, 2, 9, 16, dtype=dtype, layout=layout), real(2, 2, 9, 8, dtype=dtype, layout=layout)
+        mask.values[3], mask.values[:, 4:6], mask.values[0, 7:] = -np.inf, -np.inf, -np.inf
+        for t in (k, v):
+            t.values[:, :, 4:6] = np.nan
+        check(text, lambda *t, c=cap: gb.ops.flash_attn_ext(*t, softcap=c), [q, k, v, mask],
+              lambda *t, c=cap: attended(*t, cap=c), Tolerance(64, 9), lambda *t: 3.0)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["conv_2d", "conv_depthwise_2d"])
+def test_convolutions(text, name):
+    def convolved(w: Any, x: Any) -> Any:
+        x = np.pad(x, ((0, 0), (0, 0), (2, 2), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))[:, :, ::2]
+        return np.einsum("ocij,ncyxij->noyx" if name == "conv_2d" else "ocij,noyxij->noyx", w, windows)
+
+    for layout in ALL_LAYOUTS:
+        w, x = real(4, 1 if "depth" in name else 4, 3, 2), real(2, 4, 7, 9, layout=layout)
+        check(text, lambda w, x: getattr(gb.ops, name)(w, x, stride=(2, 1), padding=(2, 1)), [w, x], convolved,
+              Tolerance(n=24), lambda *t: 24.0)  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_a_state_out_of_range_is_an_error(text, wrong):
+    device, shapes = opened(text), [(3, 4, 6, 5), (1, 2, 4, 6), (1, 2, 4), (4, 1), (1, 2, 2, 5), (1, 2, 2, 5)]
+    with gb.Context() as ctx:
+        tensors, ids = [ctx.tensor(shape) for shape in shapes], ctx.tensor((1,), gb.int32)
+        y, _ = gb.ops.ssm_scan(*tensors, ids)
+        graph, memory = ctx.graph(y), ctx.allocate(device)
+        for t in tensors:
+            t.set(np.ones(t.shape, np.float32))
+        ids.set(np.array([wrong], np.int32))
+        with pytest.raises(gb.errors.InvalidArgumentError, match="out of range"):
+            graph.compute(device)
+        ids.set(np.array([2], np.int32))
+        graph.compute(device)
+        assert np.isfinite(y.numpy()).all()
+        del memory

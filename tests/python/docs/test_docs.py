@@ -83,6 +83,7 @@ NOT_RUN = {
     ("docs/design/cuda-emulation.md", "cmake -S . -B build/emulation"): BUILD,
     ("docs/CUDA.md", "ggml_backend_cuda_init"): "C, tested in tests/cuda",
     ("docs/CUDA.md", "CUDA: no device"): "the message of a driver",
+    ("docs/howto/real-models.md", "pip install --no-deps"): INSTALL,
     ("docs/howto/real-models.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
     ("docs/howto/embed-texts.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
     ("docs/howto/transcribe.md", "ggml-backend"): "of a real model; tests/python/models/test_speech.py has such",

@@ -360,7 +360,7 @@ def test_scales_of_float8_are_reported(convert, tmp_path: Path) -> None:
     source = tmp_path / "m.safetensors"
     scale = ("F32", (1,), bytes(4))
     source.write_bytes(encode({"w": ("F8_E4M3", (2,), b"12"), "w_scale_inv": scale, "v": ("F8_E4M3", (2,), b"12")}))
-    assert "scales beside weights are not multiplied with them: w\n" in convert(source)[1]
+    assert "weights are not multiplied by the scales beside them: w\n" in convert(source)[1]
 
 
 def test_notes_and_summaries_use_singular_and_plural(convert, tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_the_error_of_a_row_names_its_line(tmp_path, capsys, row: str, message: 
 @pytest.mark.parametrize(
     ("heading", "message"),
     [("", "no column id, lower, size, upper; the file has no heading"), ("id,lower,upper", "no column size"),
-     ("id;lower;upper;size", "a comma must stand between columns"), ("id\tlower\tupper\tsize", "a comma must stand"),
+     ("id;lower;upper;size", "separate the columns by commas"), ("id\tlower\tupper\tsize", "by commas"),
      ("id,lower,upper,size,size", "2 columns are called size"), ("ID,Lower,Upper,Size", "no column id, lower, size"),
      ("x" * 5000, "no column id")],
 )  # fmt: skip

@@ -77,7 +77,7 @@ def test_a_log_function_of_a_device_cannot_deadlock_with_another_thread(holds, w
             try: sched.synchronize()
             except gb.errors.DeviceError: pass
         gb.set_log(None)
-        waits = "called from a callback of a computation, it would wait for somebody who waits for that computation"
+        waits = "called from a callback of a computation, it would wait for a call that waits for that computation"
         assert said and said <= {{"answer", waits}}, said
     """)
 

@@ -116,7 +116,7 @@ def test_in_place_on_overlapping_parts(ctx):
         lambda: gb.ops.add(a[1:], a[:-1], inplace=True),
         lambda: gb.ops.mul(a[:-1], a[1:], inplace=True),
     ):
-        with pytest.raises(gb.errors.InvalidArgumentError, match="which lies partly over it"):
+        with pytest.raises(gb.errors.InvalidArgumentError, match="which partly overlaps it"):
             build()
     gb.ops.add(a, a, inplace=True)
     gb.ops.add(a[:2], a[2:], inplace=True)

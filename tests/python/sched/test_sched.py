@@ -638,6 +638,6 @@ def test_explain_of_a_tensor_without_a_graph(ctx, cpu, sim):
             scheduler.explain(other) == "no backend: 'other' float32 (4, 5) is not in the graph that was allocated last"
         )
         assert plan.explain(other) == "no backend: 'other' float32 (4, 5) is not in the graph of the plan"
-        assert all(scheduler.explain(t).startswith(("runs on ", "lies on ")) for t in (*graph.nodes, *graph.leafs))
+        assert all(scheduler.explain(t).startswith(("runs on ", "is on ")) for t in (*graph.nodes, *graph.leafs))
         scheduler.reset()
         assert scheduler.explain(x) == "no backend: no graph is allocated"

@@ -5,8 +5,8 @@ A layout is "whole", or a view of a larger tensor. The other elements of that te
 out of range), which reveals reads and writes outside the view.
 
 `check` builds the graph once. It computes the graph with one and three threads, at every level of
-this processor, on the simulated device, and on a CUDA device if available. Every result must be
-within the tolerance of the reference.
+this processor, on the simulated device, on ARRAY, and on a CUDA device if available. Every result
+must be within the tolerance of the reference.
 
 Tolerance. u is half the distance between 1 and the next number (2^-24 float32, 2^-11 float16, 2^-8
 bfloat16). Operations compute in float32, so an element may differ by (terms + n) u32 |m|. Here `n`
@@ -167,14 +167,16 @@ def sim() -> gb.Backend:
 
 
 OTHER = os.environ.get("GB_TEST_DEVICE", "CUDA0")
-"""The name of an extra device, as for ``gb.Backend``."""
+"""The name of an extra device, as for ``gb.Backend``. Default: the first CUDA device, or the emulated one of the
+module that GGML_CUDA_MODULE names."""
 
 
 @functools.cache
-def other() -> gb.Backend | None:
-    """The device that GB_TEST_DEVICE names. Default: the first CUDA device, or the emulated one of
-    the module that GGML_CUDA_MODULE names. None without a device."""
-    return gb.Backend(OTHER) if OTHER != "CUDA0" or "CUDA0" in gb.backends() else None
+def others() -> dict[str, gb.Backend]:
+    """ARRAY with NumPy, and the extra device, as far as they are available. They compute what they support."""
+    found = gb.backends()
+    absent = {*found.missing, *({"CUDA0"} - set(found))}
+    return {name: gb.Backend(name) for name in ("ARRAY", OTHER) if name not in absent}
 
 
 # ------------------------------------------------------------------------------------------------------------- coverage
@@ -286,7 +288,7 @@ def check(
     magnitude: like the reference, the sum of the magnitudes of the terms of each element
     dtype: required dtype of the result; default: that of the first input
     writes: the inputs that may be overwritten (in-place operations)
-    on_sim, on_cuda: also compute on the simulated device; on the extra device (:func:`other`) if it
+    on_sim, on_cuda: also compute on the simulated device; on the extra device (:data:`OTHER`) if it
         supports all nodes
     """
     with np.errstate(all="ignore"):
@@ -306,10 +308,13 @@ def check(
     if on_sim:
         there = Built(build, inputs, sim())
         compare(there.compute(sim()), want, size, tolerance, "SIM")
-    device = other() if on_cuda else None
-    if device is not None and all(device.supports(t) for t in built.graph.nodes):
+    for label, device in others().items():
+        if (label == OTHER and not on_cuda) or not all(device.supports(t) for t in built.graph.nodes):
+            continue
         there = Built(build, inputs, device)
-        compare(there.compute(device), want, size, on_tensor_cores(there, tolerance), OTHER)
+        allowed = on_tensor_cores(there, tolerance) if label.startswith("CUDA") else tolerance
+        compare(there.compute(device), want, size, allowed, label)
+        there.untouched(writes)
     return node
 
 
@@ -317,7 +322,7 @@ def on_tensor_cores(built: Built, tolerance: Tolerance) -> Tolerance:
     """Dtypes to which CUDA rounds the other factor of 16-bit products, and the weights of attention
     (docs/CUDA.md)."""
     halves = [t.dtype.name for t in built.roots if t.dtype.name in ("float16", "bfloat16")]
-    if not halves or not {"MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN"} & {t.op for t in built.graph.nodes}:
+    if not halves or not {"MUL_MAT", "MUL_MAT_ID", "MUL_MAT_EXPERTS", "FLASH_ATTN"} & {t.op for t in built.graph.nodes}:
         return tolerance
     return replace(tolerance, rounded=tolerance.rounded + 2, rounded_to=halves[0])
 

@@ -411,7 +411,7 @@ def test_a_capsule_is_consumed_once(ctx):
             return capsule
 
     t = ctx.from_dlpack(Twice())
-    with pytest.raises(gb.errors.InvalidArgumentError, match="no capsule of DLPack's that could be taken"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="invalid DLPack capsule, or one that was taken already"):
         ctx.from_dlpack(Twice())
     assert library.deleted == 0
     del t
@@ -426,7 +426,7 @@ def test_no_capsule_at_all(ctx, gives):
         def __dlpack__(self, **options):
             return gives
 
-    with pytest.raises(gb.errors.InvalidArgumentError, match="no capsule of DLPack's"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="invalid DLPack capsule"):
         ctx.from_dlpack(Wrong())
 
 

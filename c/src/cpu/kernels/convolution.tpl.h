@@ -1,5 +1,5 @@
-// convolution.tpl.h - convolutions in registers: tiles of output channels by positions, and rows of
-// one channel.
+// convolution.tpl.h - convolutions in registers: tiles of output channels by positions, rows and
+// planes of one channel.
 //
 // The tile is that of gemm.tpl.h, but its columns come from a slab (contracts/convolution.h), so
 // nothing is packed. Its vectors of x are not aligned. Two such loads serve up to 24 multiply-adds.
@@ -235,5 +235,173 @@ static void every_f32(int64_t n, float * y, const float * x, int64_t stride) {
 #endif
     for (int64_t i = 0; i < n; i++) {
         y[i] = x[i * stride];
+    }
+}
+
+// ------------------------------------------------------------------------------------------------- planes of a channel
+
+// The lanes from .. to - 1 of the vector at p; zeros in the others, whose memory is not read.
+#if V_ISA_AVX512
+typedef __mmask16 conv_lanes;
+static inline conv_lanes lanes_between_(int from, int to) {
+    return (conv_lanes) (lanes_below_(to) & ~lanes_below_(from));
+}
+static inline vf load_lanes_(const float * p, conv_lanes m) { return _mm512_maskz_loadu_ps(m, p); }
+#elif V_ISA_AVX2
+typedef __m256i conv_lanes;
+static inline conv_lanes lanes_between_(int from, int to) {
+    return _mm256_andnot_si256(lanes_below_(from), lanes_below_(to));
+}
+static inline vf load_lanes_(const float * p, conv_lanes m) { return _mm256_maskload_ps(p, m); }
+#else
+typedef struct {
+    int from, to;
+} conv_lanes;
+static inline conv_lanes lanes_between_(int from, int to) { return (conv_lanes) { from, to }; }
+static inline vf load_lanes_(const float * p, conv_lanes m) {
+    float part[V_N] = { 0 };
+    for (int i = m.from; i < m.to; i++) {
+        part[i] = p[i];
+    }
+    return v_load(part);
+}
+#endif
+
+static inline int within_vector_(int64_t i) { return (int) (i < 0 ? 0 : i < V_N ? i : V_N); }
+
+// One vector of each of the rows r .. r + rows - 1, from column j on.
+static ALWAYS_INLINE void conv_plane_piece_(int side, int rows, const struct gb_conv_plane * p, int64_t r, int64_t j) {
+    const float * x = p->x + (r - p->pad_h) * p->ldx + j - p->pad_w;
+    conv_lanes lanes[7];
+    vf acc[CONV_ROWS];
+    UNROLL
+    for (int k = 0; k < side; k++) {
+        lanes[k] = lanes_between_(within_vector_(p->pad_w - j - k), within_vector_(p->in_w + p->pad_w - j - k));
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        acc[i] = v_set(0.0f);
+    }
+    UNROLL
+    for (int line = 0; line < rows + side - 1; line++) {
+        const int64_t at = r + line - p->pad_h;
+        if (at < 0 || at >= p->in_h) {
+            continue;
+        }
+        UNROLL
+        for (int k = 0; k < side; k++) {
+            vf v = load_lanes_(x + line * p->ldx + k, lanes[k]);
+            IN_REGISTER(v);
+            UNROLL
+            for (int i = 0; i < rows; i++) {
+                if (line >= i && line < i + side) {
+                    acc[i] = v_fma(v_set(p->w[(line - i) * side + k]), v, acc[i]);
+                }
+            }
+        }
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        store_row_(1, p->y + (r + i) * p->ldy + j, &acc[i], within_vector_(p->out_w - j), false);
+    }
+}
+
+#define CONV_PLANE(side, rows)                    \
+    for (int64_t j = 0; j < p->out_w; j += V_N) { \
+        conv_plane_piece_(side, rows, p, r, j);   \
+    }
+#define CONV_PLANE_OF(side)                                            \
+    static void conv_plane_##side##_(const struct gb_conv_plane * p) { \
+        int64_t r = 0;                                                 \
+        for (; r + CONV_ROWS <= p->out_h; r += CONV_ROWS) {            \
+            CONV_PLANE(side, CONV_ROWS)                                \
+        }                                                              \
+        switch (p->out_h - r) {                                        \
+            case 3: CONV_PLANE(side, 3) break;                         \
+            case 2: CONV_PLANE(side, 2) break;                         \
+            case 1: CONV_PLANE(side, 1) break;                         \
+            default: break;                                            \
+        }                                                              \
+    }
+
+CONV_PLANE_OF(3)
+CONV_PLANE_OF(5)
+CONV_PLANE_OF(7)
+
+static void conv_plane_f32(const struct gb_conv_plane * p) {
+    switch (p->side) {
+        case 3: conv_plane_3_(p); break;
+        case 5: conv_plane_5_(p); break;
+        case 7: conv_plane_7_(p); break;
+        default: break;
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------- woven sequences
+
+#if V_ISA_AVX512
+static inline void weave_pair_(vf a, vf b, vf y[2]) {
+    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
+    y[0] = _mm512_permutex2var_ps(a, low, b);
+    y[1] = _mm512_permutex2var_ps(a, high, b);
+}
+#elif V_ISA_AVX2
+static inline void weave_pair_(vf a, vf b, vf y[2]) {
+    const vf low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
+    y[0] = _mm256_permute2f128_ps(low, high, 0x20);
+    y[1] = _mm256_permute2f128_ps(low, high, 0x31);
+}
+#endif
+
+#if V_ISA_AVX512 || V_ISA_AVX2
+// Weaves vectors of `ways` sequences. Those of even numbers become one sequence, those of odd numbers another.
+static ALWAYS_INLINE void weave_vectors_(int ways, float * y, const float * x, int64_t ldx) {
+    vf v[8], w[8];
+    UNROLL
+    for (int f = 0; f < ways; f++) {
+        v[f] = v_load(x + f * ldx);
+    }
+    UNROLL
+    for (int length = 1; length < ways; length *= 2) { // vectors of a sequence
+        const int n = ways / length; // sequences
+        UNROLL
+        for (int f = 0; f < n / 2; f++) {
+            UNROLL
+            for (int i = 0; i < length; i++) {
+                weave_pair_(v[f * length + i], v[(f + n / 2) * length + i], &w[2 * (f * length + i)]);
+            }
+        }
+        UNROLL
+        for (int i = 0; i < ways; i++) {
+            v[i] = w[i];
+        }
+    }
+    UNROLL
+    for (int f = 0; f < ways; f++) {
+        v_store(y + f * V_N, v[f]);
+    }
+}
+#    define WEAVE_WAYS(ways)                              \
+    for (; i + V_N <= n; i += V_N) {                      \
+        weave_vectors_(ways, y + i * (ways), x + i, ldx); \
+    }                                                     \
+    break;
+#endif
+
+static void weave_f32(int64_t n, int64_t ways, float * y, const float * x, int64_t ldx) {
+    int64_t i = 0;
+#if V_ISA_AVX512 || V_ISA_AVX2
+    switch (ways) {
+        case 2: WEAVE_WAYS(2)
+        case 4: WEAVE_WAYS(4)
+        case 8: WEAVE_WAYS(8)
+        default: break;
+    }
+#endif
+    for (; i < n; i++) {
+        for (int64_t f = 0; f < ways; f++) {
+            y[i * ways + f] = x[f * ldx + i];
+        }
     }
 }

@@ -246,11 +246,13 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, i
     const int64_t i1 = row % p.n, i2 = row / p.n % p.heads, i3 = row / p.n / p.heads;
     const float * part = p.partial + row * p.parts * (p.d + 2);
     float * to = gb_attention_result(p, i1, i2, i3);
-    float largest = -INFINITY, sum = 0;
+    const float sink = gb_attention_sink(p, i2) * 1.44269504f; // exponents are of base 2
+    float largest = sink;
     for (int i = 0; i < p.parts; i++) {
         largest = fmaxf(largest, part[i * (p.d + 2) + p.d]);
     }
     const float origin = largest == -INFINITY ? 0 : largest;
+    float sum = exp2f(sink - origin);
     for (int i = 0; i < p.parts; i++) {
         sum += part[i * (p.d + 2) + p.d + 1] * exp2f(part[i * (p.d + 2) + p.d] - origin);
     }

@@ -1,4 +1,4 @@
-// attention_args.h - parameters of the kernels of attention: softmax(q k scale + mask) v.
+// attention_args.h - parameters of the kernels of attention: softmax(q k scale + mask) v, and what FLASH_ATTN_EXT adds.
 #ifndef GB_CUDA_KERNELS_ATTENTION_ARGS_H
 #define GB_CUDA_KERNELS_ATTENTION_ARGS_H
 
@@ -20,17 +20,25 @@ struct gb_attention_mask {
 };
 
 struct gb_attention {
-    gb_attention_input q, k, v; // keys of v are along dimension 0
+    gb_attention_input q, k, v; // keys of v are along dimension 0, or along 1 with `by_key`
     gb_attention_mask mask;
-    float * dst;                   // rows of d elements
+    float * dst; // rows of d elements
     int64_t dst_query, dst_head; // distance of the rows of queries, of heads, in elements; a batch has n * heads rows
     int64_t d, n, m, heads, outer; // outer: groups of heads that share keys, heads / outer heads each
     int64_t group_step, head_step; // head = group * group_step + number in its group * head_step
-    bool exact;  // in float; for the host
+    bool exact; // in float; for the host
     bool joined; // gb_attention_join makes the result, also of one part; for the host
     bool masked;
     int64_t past; // with `masked`: query i sees the keys up to past + i
     float scale; // of a score
+    // The next ones are for attention_ext.cuh alone.
+    bool by_key; // for the host: only that kernel applies
+    int64_t dk; // elements of a query and a key; d: of a value
+    float cap; // 0, or the largest magnitude of a score
+    float bias_max; // 0: the mask is added as it is; else heads have slopes
+    int floor_heads;
+    const char * sinks; // NULL, or f32, one for each head; gb_attention_join adds them, too
+    int64_t sinks_nb;
     int parts, part_keys;
     // NULL, or for each part and row of dst: d sums, the largest score, the sum of exponentials.
     float * partial;

@@ -35,6 +35,11 @@ GB_DEVICE int64_t gb_keys_seen(const gb_attention & p, int64_t query) {
     return p.masked ? gb_max<int64_t>(0, gb_min(p.m, p.past + query + 1)) : p.m;
 }
 
+// One more score of a head, which takes a share of the sum. -infinity: none.
+GB_DEVICE float gb_attention_sink(const gb_attention & p, int64_t i2) {
+    return p.sinks != NULL ? *(const float *) (const void *) (p.sinks + i2 * p.sinks_nb) : -INFINITY;
+}
+
 // -------------------------------------------------------------------------------------------------------- tensor cores
 
 GB_DEVICE float gb_quad_max(float x) { // over the four lanes that share a row

@@ -12,8 +12,8 @@
 //
 // gb_gemm_exact: the same product in float, from any type and stride. A stage is 32 deep.
 //
-// In MUL_MAT_ID, rows of dst are sorted by expert (gb_route in product_steps.cuh). A block looks up
-// the expert of its tile.
+// With experts, rows of dst are sorted by expert (gb_route in product_steps.cuh). A block looks up the expert of its
+// tile.
 #ifndef GB_CUDA_KERNELS_GEMM_CUH
 #define GB_CUDA_KERNELS_GEMM_CUH
 
@@ -31,8 +31,7 @@ struct gb_gemm {
     int64_t m, k, rows; // columns of dst, depth, rows of a slice
     int64_t part_rows; // the depth is cut into parts; distance of their results, in rows
     int parts, part_depth;
-    const int * first; // NULL, or for each expert its first row in `tokens`, and the end
-    const int * tokens; // row numbers, sorted by expert
+    gb_routed_rows routed;
     int stages; // 2, 3 or 4
     int raw; // quantized: bytes are copied to shared memory first
 };
@@ -40,7 +39,7 @@ struct gb_gemm {
 // The part of the product that a block makes.
 struct gb_tile {
     const char * a; // matrix; NULL: none
-    int64_t row, end; // rows of the slice, or positions in `tokens`
+    int64_t row, end; // rows of the slice, or positions in the list of routed rows
     int64_t column, slice; // first column of dst
     int64_t k0, k1; // depth
     float * dst;
@@ -62,28 +61,24 @@ template <int NT> GB_DEVICE gb_tile gb_tile_of(const gb_gemm & p, int columns) {
     t.dst = p.dst + part * p.part_rows * p.m;
     t.a = NULL;
     t.row = t.end = 0;
-    if (p.first == NULL) {
+    if (p.routed.list == NULL) {
         t.a = gb_weights_of_slice(p.w, t.slice);
         t.row = y * NT;
         t.end = gb_min(p.rows, t.row + NT);
         return t;
     }
-    for (int e = 0; e < p.w.n_experts; e++) {
-        const int64_t begin = p.first[e], end = p.first[e + 1], tiles = (end - begin + NT - 1) / NT;
-        if (y < tiles) {
-            t.a = p.w.a[e];
-            t.row = begin + y * NT;
-            t.end = gb_min(end, t.row + NT);
-            return t;
-        }
-        y -= tiles;
+    const int e = gb_expert_of_tile(p.routed, p.w.n_experts, &y);
+    if (e < p.w.n_experts) {
+        t.a = gb_weights_of_expert(p.w, e);
+        t.row = p.routed.first[e] + y * NT;
+        t.end = gb_min<int64_t>(p.routed.first[e + 1], t.row + NT);
     }
     return t;
 }
 
 // Index of a row in dst and in the other operand, over all slices.
 GB_DEVICE int64_t gb_tile_row(const gb_gemm & p, const gb_tile & t, int64_t r) {
-    return p.first != NULL ? p.tokens[r] : t.slice * p.rows + r;
+    return p.routed.list != NULL ? p.routed.list[r] : t.slice * p.rows + r;
 }
 
 // Stores columns c and c + 1 of a row of dst.

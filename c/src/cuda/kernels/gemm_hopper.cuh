@@ -10,9 +10,8 @@
 // only the products of the newest stage may still run. So the tensor cores always have the next
 // products, and copies continue while sums are stored.
 //
-// Operands are padded with zeros; results of the padding are not stored. In MUL_MAT_ID the rows of
-// the second operand are also sorted by expert. The end of a tile may have rows of the next expert,
-// which are not stored either.
+// Zeros surround the operands and are not stored. With experts, the rows of the second operand are also sorted by
+// expert. The end of a tile may have rows of the next expert, which are not stored either.
 #ifndef GB_CUDA_KERNELS_GEMM_HOPPER_CUH
 #define GB_CUDA_KERNELS_GEMM_HOPPER_CUH
 
@@ -27,8 +26,8 @@ struct gb_gemm_tiles {
     int stages;
     int axis[3]; // of weights: dimension of the column and of both dimensions of slices, 1 to 3
     int ne2, r2, r3; // slice z of the product is slice z % ne2 / r2, z / ne2 / r3 of the weights
-    // Of the matrix or of the experts. Dimensions: depth; then column and both dimensions of slices
-    // by stride.
+    bool stacked; // expert e is slice e of the weights
+    // Of the matrix or of the experts. Dimensions: depth; then column and both dimensions of slices by stride.
     gb_tensor_map weights[GGML_MAX_SRC];
 };
 
@@ -41,7 +40,7 @@ template <int NT> GB_DEVICE void gb_hopper_copy(const gb_gemm_tiles & p, char * 
     gb_hopper_place at;
     for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
         const gb_hopper_tile t = gb_hopper_tile_of<NT>(p.grid, number);
-        const int a2 = t.slice % p.ne2 / p.r2, a3 = t.slice / p.ne2 / p.r3;
+        const int a2 = p.stacked ? t.expert : t.slice % p.ne2 / p.r2, a3 = t.slice / p.ne2 / p.r3;
         int c[4] = { 0, 0, 0, 0 };
         GB_UNROLL for (int i = 1; i < 4; i++) { c[i] = p.axis[0] == i ? t.column : p.axis[1] == i ? a2 : a3; }
         for (int step = 0; step < t.steps; step++) {
@@ -49,7 +48,7 @@ template <int NT> GB_DEVICE void gb_hopper_copy(const gb_gemm_tiles & p, char * 
             char * to = shared + at.stage * STAGE;
             gb_barrier_wait(&empty[at.stage], at.parity ^ 1); // does not wait for a new stage
             gb_barrier_expect(&full[at.stage], STAGE);
-            gb_copy_tile(to, p.weights[t.expert], k, c[1], c[2], c[3], &full[at.stage]);
+            gb_copy_tile(to, p.weights[p.stacked ? 0 : t.expert], k, c[1], c[2], c[3], &full[at.stage]);
             gb_copy_tile(to + GB_HOPPER_M * GB_HOPPER_K * 2, p.rows, k, t.row, t.slice, 0, &full[at.stage]);
             at.next(p.stages);
         }

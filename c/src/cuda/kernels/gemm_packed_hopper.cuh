@@ -69,7 +69,8 @@ struct gb_packed_barriers {
 
 // The rows of weights of a tile, from its depth on.
 GB_DEVICE const char * gb_packed_matrix(const gb_gemm_packed & p, const gb_hopper_tile & t, int block, int bytes) {
-    const char * a = p.grid.first != NULL ? p.w.a[t.expert] : gb_weights_of_slice(p.w, t.slice);
+    const char * a =
+        p.grid.routed.list != NULL ? gb_weights_of_expert(p.w, t.expert) : gb_weights_of_slice(p.w, t.slice);
     return a + t.column * (int64_t) p.w.nb_m + t.k0 / block * (int64_t) bytes;
 }
 

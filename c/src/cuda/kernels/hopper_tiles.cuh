@@ -24,12 +24,12 @@ struct gb_hopper_grid {
     int k, parts, part_depth;
     int tiles_m, tiles_n, tiles; // of a slice and a part; in all
     int n_experts;
-    const int * first;  // NULL, or for each expert its first row in `tokens`, and the end
-    const int * tokens; // rows of dst, sorted by expert
+    gb_routed_rows routed;
 };
 
 struct gb_hopper_tile {
-    int column, row, end, slice; // first column and row of dst; rows: of the slice, or positions in `tokens`
+    int column, row, end,
+        slice; // first column and row of dst; rows: of the slice, or positions in the list of routed rows
     int expert;                  // expert, or 0
     int k0, depth, steps;        // steps: stages of the depth; 0 without a tile
     float * dst;                 // of the part and the slice
@@ -43,7 +43,7 @@ template <int NT> GB_DEVICE gb_hopper_tile gb_hopper_tile_of(const gb_hopper_gri
     const int per_band = GB_HOPPER_BAND * p.tiles_m, band = in_plane / per_band * GB_HOPPER_BAND;
     const int wide = gb_min(GB_HOPPER_BAND + 0, p.tiles_n - band), in_band = in_plane % per_band;
     const int part = z % p.parts;
-    int y = band + in_band % wide;
+    const int y = band + in_band % wide;
     t.slice = z / p.parts;
     t.expert = 0;
     t.column = in_band / wide * GB_HOPPER_M;
@@ -53,20 +53,18 @@ template <int NT> GB_DEVICE gb_hopper_tile gb_hopper_tile_of(const gb_hopper_gri
     t.depth = gb_min(p.k - t.k0, p.part_depth);
     t.steps = (t.depth + GB_HOPPER_K - 1) / GB_HOPPER_K;
     t.dst = p.dst + (part * p.part_rows + t.slice * p.n) * p.m;
-    if (p.first == NULL) {
+    if (p.routed.list == NULL) {
         return t;
     }
-    for (int e = 0; e < p.n_experts; e++) {
-        const int begin = p.first[e], end = p.first[e + 1], tiles = (end - begin + NT - 1) / NT;
-        if (y < tiles) {
-            t.expert = e;
-            t.row = begin + y * NT;
-            t.end = gb_min(end, t.row + NT);
-            return t;
-        }
-        y -= tiles;
+    int64_t tile = y;
+    const int e = gb_expert_of_tile(p.routed, p.n_experts, &tile);
+    if (e == p.n_experts) {
+        t.steps = 0;
+        return t;
     }
-    t.steps = 0;
+    t.expert = e;
+    t.row = p.routed.first[e] + (int) tile * NT;
+    t.end = gb_min(p.routed.first[e + 1] + 0, t.row + NT);
     return t;
 }
 
@@ -79,7 +77,7 @@ GB_DEVICE void gb_hopper_store(const gb_hopper_grid & p, const gb_hopper_tile & 
         GB_UNROLL for (int e = 0; e < 2; e++) {
             const int at = row + 8 * j + e;
             if (at < t.end) {
-                float * to = t.dst + (p.tokens != NULL ? p.tokens[at] : at) * p.m + column;
+                float * to = t.dst + (p.routed.list != NULL ? p.routed.list[at] : at) * p.m + column;
                 GB_UNROLL for (int h = 0; h < 2; h++) { // adjacent lanes have adjacent columns
                     if (column + 8 * h < p.m) {
                         to[8 * h] = sum[4 * j + 2 * h + e];

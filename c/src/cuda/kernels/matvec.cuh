@@ -54,7 +54,7 @@ template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const g
     const int warp = (int) threadIdx.x / 32;
     at.column = (int64_t) blockIdx.z * p.columns + (int64_t) blockIdx.y * NCOLS;
     at.last = (int64_t) (blockIdx.z + 1) * p.columns;
-    at.a = p.w.ids != NULL ? gb_weights_of_token(p.w, at.column) : gb_weights_of_slice(p.w, blockIdx.z);
+    at.a = p.w.ids != NULL ? gb_weights_of_row(p.w, at.column) : gb_weights_of_slice(p.w, blockIdx.z);
     at.row = (p.split > 1 ? block : block * GB_MATVEC_WARPS + warp) * ROWS;
     at.first = p.split > 1 ? warp : 0;
     at.step = p.split > 1 ? GB_MATVEC_WARPS : 1;

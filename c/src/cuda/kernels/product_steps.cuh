@@ -2,6 +2,7 @@
 #ifndef GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 #define GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 
+#include "cuda/kernels/elements.cuh"
 #include "cuda/kernels/rows.cuh"
 
 // dst[i] = the sum of the parts.
@@ -17,52 +18,80 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, i
     }
 }
 
-// One block sorts the tokens by expert: first[e] .. first[e + 1] in `tokens`, in their order. Rows
-// of dst whose id is out of range are not in the list. They become NaN, and the first such id is
-// noted.
-GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tokens, float * dst, int64_t m) {
+// Sorts the n rows of dst by expert, in their order. Block e lists the rows of expert e. The last block lists rows whose
+// id is out of range behind all others. They become NaN, and the first is noted. That block also counts the tiles of
+// each expert, of at most nt rows. tiles: n_experts + 1 entries.
+GB_KERNEL GB_BOUNDS(256, 1)
+    gb_route(gb_weights w, int n, int nt, int * first, int * tiles, int * list, float * dst, int64_t m) {
     gb_wait_for_earlier();
     GB_SHARED(int, counts, 256);
-    GB_SHARED(int, next, GGML_MAX_SRC + 1);
-    const int per = (n + 255) / 256, begin = gb_min(n, (int) threadIdx.x * per), end = gb_min(n, begin + per);
+    GB_SHARED(int, sums, 256 / GB_WARP);
+    const int expert = (int) blockIdx.x, per = (n + 255) / 256, begin = gb_min(n, (int) threadIdx.x * per),
+              end = gb_min(n, begin + per);
+    const auto expert_of = [&](int row) {
+        const int id = gb_expert_of_row(w, row);
+        return id >= 0 && id < w.n_experts ? id : w.n_experts;
+    };
+    int before = 0, mine = 0;
+    for (int i = begin; i < end; i++) {
+        const int e = expert_of(i);
+        before += e < expert;
+        mine += e == expert;
+    }
+    counts[threadIdx.x] = mine;
+    before = gb_row_sum<256 / GB_WARP>(before, sums); // has barriers
+    int at = before;
+    for (int i = 0; i < (int) threadIdx.x; i++) {
+        at += counts[i];
+    }
+    for (int i = begin; i < end; i++) {
+        if (expert_of(i) == expert) {
+            list[at++] = i;
+        }
+    }
     if (threadIdx.x == 0) {
-        next[0] = 0;
+        first[expert] = before;
     }
-    for (int e = 0; e <= w.n_experts; e++) { // the last bucket is for ids out of range
-        int mine = 0;
-        for (int i = begin; i < end; i++) {
-            const int id = *(const int *) (const void *) (w.ids + i * (int64_t) w.ids_nb);
-            mine += e < w.n_experts ? id == e : id < 0 || id >= w.n_experts;
-        }
-        counts[threadIdx.x] = mine;
-        gb_sync_block();
-        int at = next[e];
-        for (int i = 0; i < (int) threadIdx.x; i++) {
-            at += counts[i];
-        }
-        for (int i = begin; i < end; i++) {
-            const int id = *(const int *) (const void *) (w.ids + i * (int64_t) w.ids_nb);
-            if (e < w.n_experts ? id == e : id < 0 || id >= w.n_experts) {
-                tokens[at++] = i;
-            }
-        }
-        gb_sync_block();
-        if (threadIdx.x == 255) {
-            next[e + 1] = at;
-        }
-        gb_sync_block();
+    if (expert < w.n_experts) {
+        return; // the whole block
     }
-    if ((int) threadIdx.x <= w.n_experts) {
-        first[threadIdx.x] = next[threadIdx.x];
+    for (int e = (int) threadIdx.x; e <= w.n_experts; e += 256) {
+        tiles[e] = 0;
     }
-    if (threadIdx.x == 0 && next[w.n_experts] < n) {
-        const int token = tokens[next[w.n_experts]];
-        gb_note_wrong_index(w.reader, *(const int *) (const void *) (w.ids + token * (int64_t) w.ids_nb), token, 0, 0);
+    gb_sync_block(); // also: the list is written
+    if (threadIdx.x == 0 && before < n) {
+        gb_note_wrong_expert(w, list[before]);
     }
-    for (int i = next[w.n_experts]; i < n; i++) {
+    for (int i = before; i < n; i++) {
         for (int64_t c = threadIdx.x; c < m; c += 256) {
-            dst[tokens[i] * m + c] = gb_bits_to_float(0x7fc00000u);
+            dst[list[i] * m + c] = gb_bits_to_float(0x7fc00000u);
         }
+    }
+    for (int i = begin; i < end; i++) {
+        if (expert_of(i) < w.n_experts) {
+            gb_atomic_add(&tiles[expert_of(i)], 1);
+        }
+    }
+    gb_sync_block();
+    const int share = (w.n_experts + 255) / 256, from = gb_min(w.n_experts, (int) threadIdx.x * share),
+              to = gb_min(w.n_experts, from + share);
+    int all = 0;
+    for (int e = from; e < to; e++) {
+        all += (tiles[e] + nt - 1) / nt;
+    }
+    counts[threadIdx.x] = all;
+    gb_sync_block();
+    int sum = 0;
+    for (int i = 0; i < (int) threadIdx.x; i++) {
+        sum += counts[i];
+    }
+    for (int e = from; e < to; e++) {
+        const int here = (tiles[e] + nt - 1) / nt;
+        tiles[e] = sum;
+        sum += here;
+    }
+    if (threadIdx.x == 255) {
+        tiles[w.n_experts] = sum;
     }
 }
 

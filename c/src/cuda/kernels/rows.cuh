@@ -1,8 +1,8 @@
 // rows.cuh - shared by all products: addresses of weights, and converted rows of the other operand.
 //
-// A product reads its second operand from dense rows of one type. gb_rows_of_* write such rows into
-// scratch memory, unless the tensor already has them. Weights are found by slice or, in MUL_MAT_ID,
-// by the id of a token, which only the device knows.
+// A product reads its second operand from dense rows of one type. gb_rows_of_* write them into scratch memory, or the
+// tensor has such rows. Weights are found by slice or, in MUL_MAT_ID and MUL_MAT_EXPERTS, by the id that a row of dst
+// has, which only the device knows.
 #ifndef GB_CUDA_KERNELS_ROWS_CUH
 #define GB_CUDA_KERNELS_ROWS_CUH
 
@@ -13,12 +13,14 @@
 #include "tensor/numbers.h"
 
 struct gb_weights {
-    const char * a[GGML_MAX_SRC]; // matrices: one, or the experts
+    const char * a[GGML_MAX_SRC]; // matrices: one, or a list of experts, or the first of a stack of experts
     size_t nb_m, nb2, nb3; // bytes
+    bool stacked;          // the experts are a stack, nb2 bytes apart
     int64_t ne2; // of the product; slice z has indices z % ne2, z / ne2
     int64_t r2, r3; // slices that share a slice of a
-    const char * ids; // NULL, or the expert of each token
-    size_t ids_nb; // distance of tokens, in bytes
+    const char * ids; // NULL, or the experts: row r of dst has the id r % used of token r / used
+    int used; // ids of a token
+    size_t ids_nb, id_nb; // distance of tokens, of the ids of a token, in bytes
     int n_experts;
     gb_index_reader reader; // with ids
 };
@@ -27,16 +29,56 @@ GB_DEVICE const char * gb_weights_of_slice(const gb_weights & w, int64_t z) {
     return w.a[0] + z % w.ne2 / w.r2 * (int64_t) w.nb2 + z / w.ne2 / w.r3 * (int64_t) w.nb3;
 }
 
+GB_DEVICE const char * gb_weights_of_expert(const gb_weights & w, int expert) {
+    return w.stacked ? w.a[0] + expert * (int64_t) w.nb2 : w.a[expert];
+}
+
+// The id of a row of dst.
+GB_DEVICE int gb_expert_of_row(const gb_weights & w, int row) {
+    const int token = row / w.used, i = row - token * w.used;
+    return *(const int *) (const void *) (w.ids + token * (int64_t) w.ids_nb + i * (int64_t) w.id_nb);
+}
+
+GB_DEVICE void gb_note_wrong_expert(const gb_weights & w, int row) {
+    const bool is_column = w.reader.column >= 0; // the place is the token alone
+    gb_note_wrong_index(w.reader, gb_expert_of_row(w, row), is_column ? row : row % w.used,
+        is_column ? 0 : row / w.used, 0);
+}
+
 // NULL: the expert does not exist. One thread of the grid notes that.
-GB_DEVICE const char * gb_weights_of_token(const gb_weights & w, int64_t token) {
-    const int id = *(const int *) (const void *) (w.ids + token * (int64_t) w.ids_nb);
+GB_DEVICE const char * gb_weights_of_row(const gb_weights & w, int64_t row) {
+    const int id = gb_expert_of_row(w, (int) row);
     if (id >= 0 && id < w.n_experts) {
-        return w.a[id];
+        return gb_weights_of_expert(w, id);
     }
     if (threadIdx.x == 0 && blockIdx.x == 0) {
-        gb_note_wrong_index(w.reader, id, token, 0, 0);
+        gb_note_wrong_expert(w, (int) row);
     }
     return NULL;
+}
+
+// Rows of dst, sorted by expert: rows first[e] .. first[e + 1] of `list` have expert e. A product has tiles[e] tiles
+// before those of expert e. Both have n_experts + 1 entries. NULL: without experts.
+struct gb_routed_rows {
+    const int *first, *tiles, *list;
+};
+
+// The expert that has a tile, and in *tile its number within the expert; n_experts: none.
+GB_DEVICE int gb_expert_of_tile(const gb_routed_rows & r, int n_experts, int64_t * tile) {
+    int low = 0, high = n_experts;
+    if (*tile >= r.tiles[n_experts]) {
+        return n_experts;
+    }
+    while (high - low > 1) { // tiles[low] <= *tile < tiles[high]
+        const int middle = (low + high) / 2;
+        if (r.tiles[middle] <= *tile) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    *tile -= r.tiles[low];
+    return low;
 }
 
 // F32, F16 or BF16.

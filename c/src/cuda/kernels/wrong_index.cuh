@@ -8,19 +8,23 @@
 struct gb_index_reader { // a kernel parameter; a recorded graph keeps it
     gb_cuda_index_note * note;
     const void * dst;
-    int which;     // as in gb_cuda_index_note
+    int column, n_dims;   // as in gb_cuda_index_note
+    bool experts, of_ids;
     int64_t limit; // indices must be below
     char text[GB_CUDA_INDEX_TEXT];
 };
 
-// place: position of the index, in dimensions 1 to 3 of the result.
-GB_DEVICE void gb_note_wrong_index(const gb_index_reader & r, int id, int64_t i1, int64_t i2, int64_t i3) {
+// i1, i2, i3: position of the index in ids.
+GB_DEVICE void gb_note_wrong_index(const gb_index_reader & r, int64_t id, int64_t i1, int64_t i2, int64_t i3) {
     gb_cuda_index_note * n = r.note;
     if (gb_atomic_add(&n->claimed, 1u) != 0) {
         return;
     }
     n->dst = r.dst;
-    n->which = r.which;
+    n->column = r.column;
+    n->n_dims = r.n_dims;
+    n->experts = r.experts;
+    n->of_ids = r.of_ids;
     n->limit = r.limit;
     n->id = id;
     n->place[0] = i1, n->place[1] = i2, n->place[2] = i3;

@@ -1,4 +1,4 @@
-// attention.cu - FLASH_ATTN: attention as one operator. Scores are never stored. Chains of operators
+// attention.cu - FLASH_ATTN and FLASH_ATTN_EXT: attention as one operator. Scores are never stored. Chains of operators
 // (attention_chain.cu) use the same table of algorithms.
 //
 // Halves whose rows can be copied in 16-byte pieces are computed on the tensor cores, everything
@@ -42,6 +42,9 @@ gb_attention_input gb_attention_input_of(const ggml_tensor * t) {
 }
 
 static gb_attention describe(const ggml_tensor * dst) {
+    if (dst->op == GGML_OP_FLASH_ATTN_EXT) {
+        return gb_attention_ext_of(dst);
+    }
     gb_attention p = {};
     p.q = gb_attention_input_of(dst->src[0]);
     p.k = gb_attention_input_of(dst->src[1]);
@@ -69,7 +72,8 @@ static bool is_aligned(const gb_attention_input & t) {
 
 const char * gb_attention_halves_decline(const gb_cuda_device & device, const gb_attention & p) {
     const int type = p.q.type;
-    return p.exact                                    ? "GGML_PREC_F32 rounds sums only"
+    return p.by_key                                   ? "values lie by keys"
+           : p.exact                                  ? "GGML_PREC_F32 rounds sums only"
            : type != p.k.type || type != p.v.type     ? "queries, keys and values have different types"
            : type == GGML_TYPE_F32                    ? "the tensor cores do not take f32"
            : type == GGML_TYPE_BF16 && device.cc < 80 ? "needs compute capability 8.0 for bf16"
@@ -145,7 +149,8 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_attention & p, i
 }
 
 static const char * floats_decline(const gb_cuda_device &, const gb_attention & p) {
-    return p.n < FEW_ROWS                  ? "needs at least 8 rows of queries"
+    return p.by_key                        ? "values lie by keys"
+           : p.n < FEW_ROWS                ? "needs at least 8 rows of queries"
            : p.d > GB_ATTENTION_FLOAT_HEAD ? "heads of more than 128 elements"
                                            : NULL;
 }
@@ -163,6 +168,7 @@ static const gb_attention_algorithm algorithms[] = {
     { "attention_hopper", gb_attention_hopper_declines, gb_attention_hopper_run },
     { "attention_tensor_cores", gb_attention_halves_decline, run_tensor_cores },
     { "attention_tiles", floats_decline, run_floats },
+    { "attention_by_key", gb_attention_ext_declines, gb_attention_ext_run },
     { "attention_rows", never_declines, gb_attention_few_run },
 };
 
@@ -212,5 +218,11 @@ static enum ggml_status flash_attn_run(gb_cuda_backend & b, ggml_tensor * dst) {
     return status;
 }
 
+static const char * flash_attn_ext_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    return gb_attention_ext_unsupported(dst);
+}
+
 GB_CUDA_FAMILY_DEFINE(attention,
-    { GGML_OP_FLASH_ATTN, flash_attn_supports, flash_attn_run, nullptr, flash_attn_choose, flash_attn_candidate })
+    { GGML_OP_FLASH_ATTN, flash_attn_supports, flash_attn_run, nullptr, flash_attn_choose, flash_attn_candidate },
+    { GGML_OP_FLASH_ATTN_EXT, flash_attn_ext_supports, flash_attn_run, nullptr, flash_attn_choose,
+        flash_attn_candidate })

@@ -1,5 +1,5 @@
-// attention.h - attention without stored scores, as FLASH_ATTN (attention.cu) and as a chain of operators
-// (attention_chain.cu).
+// attention.h - attention without stored scores, as FLASH_ATTN (attention.cu), FLASH_ATTN_EXT (attention_ext.cu) and a
+// chain of operators (attention_chain.cu).
 #ifndef GB_CUDA_OPS_ATTENTION_H
 #define GB_CUDA_OPS_ATTENTION_H
 
@@ -32,8 +32,18 @@ enum ggml_status gb_attention_hopper_run(gb_cuda_backend & b, gb_attention p, in
 const char * gb_attention_few_declines(const gb_cuda_device & device, const gb_attention & p);
 enum ggml_status gb_attention_few_run(gb_cuda_backend & b, gb_attention p, int64_t batch);
 
-// Splits the keys into parts of whole tiles of `keys`, if the tiles of `rows` rows are fewer than
-// `places` for blocks. A part has at least about least_keys. False: no memory, reported.
+const char * gb_attention_ext_declines(const gb_cuda_device & device, const gb_attention & p);
+enum ggml_status gb_attention_ext_run(gb_cuda_backend & b, gb_attention p, int64_t batch);
+
+// FLASH_ATTN_EXT as numbers and addresses, and the reason why it is not possible (NULL: it is).
+gb_attention gb_attention_ext_of(const ggml_tensor * dst);
+const char * gb_attention_ext_unsupported(const ggml_tensor * dst);
+
+// True if rows are dense, of this type, and begin at multiples of 16 bytes.
+bool gb_attention_is_dense(const gb_attention_input & t, int type);
+
+// Cuts the keys into parts of whole tiles of `keys`, if the tiles of `rows` rows are fewer than `places` for blocks. A
+// part has at least about least_keys. False: no memory, reported.
 enum { GB_ATTENTION_LEAST_KEYS = 256 };
 bool gb_attention_cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int least_keys,
     int64_t places);

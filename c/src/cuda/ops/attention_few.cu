@@ -4,10 +4,12 @@
 #include "cuda/ops/attention.h"
 
 const char * gb_attention_few_declines(const gb_cuda_device &, const gb_attention & p) {
-    return p.n * (p.heads / p.outer) > GB_FEW_QUERIES ? "needs at most 8 rows of queries that share keys" : NULL;
+    return p.by_key                                     ? "values lie by keys"
+           : p.n * (p.heads / p.outer) > GB_FEW_QUERIES ? "needs at most 8 rows of queries that share keys"
+                                                        : NULL;
 }
 
-static bool is_dense(const gb_attention_input & t, int type) {
+bool gb_attention_is_dense(const gb_attention_input & t, int type) {
     return t.type == type && t.nb0 == ggml_type_size((enum ggml_type) type) &&
            ((uintptr_t) t.x | t.nb1 | t.nb2 | t.nb3) % 16 == 0;
 }
@@ -27,7 +29,7 @@ template <int ROWS> static enum ggml_status run_rows(gb_cuda_backend & b, gb_att
         return GGML_STATUS_ALLOC_FAILED;
     }
     const int type = p.k.type;
-    const bool dense = is_dense(p.k, type) && is_dense(p.v, type);
+    const bool dense = gb_attention_is_dense(p.k, type) && gb_attention_is_dense(p.v, type);
     return !dense                  ? launch<GGML_TYPE_COUNT, ROWS>(b, p, batch)
            : type == GGML_TYPE_F32 ? launch<GGML_TYPE_F32, ROWS>(b, p, batch)
            : type == GGML_TYPE_F16 ? launch<GGML_TYPE_F16, ROWS>(b, p, batch)

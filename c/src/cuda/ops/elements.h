@@ -30,6 +30,11 @@ static inline bool gb_is_small(int64_t n) { // can be counted in 32 bits
     return n < (int64_t) 1 << 31;
 }
 
+// Launches kernel<I> with a thread for each of n elements, which I counts: GB_EACH_LAUNCH(kernel, n, queue, ...).
+#define GB_EACH_LAUNCH(kernel, n, q, ...)                                                      \
+    (gb_is_small(n) ? GB_LAUNCH((kernel<uint32_t>), gb_blocks(n), GB_BLOCK, 0, q, __VA_ARGS__) \
+                    : GB_LAUNCH((kernel<uint64_t>), gb_blocks(n), GB_BLOCK, 0, q, __VA_ARGS__))
+
 // Scratch memory in the shape of t, as dense f32. False, reported: no memory.
 static inline bool gb_scratch_floats(gb_cuda_backend & b, const ggml_tensor * t, gb_view * v) {
     *v = gb_view_of(t);

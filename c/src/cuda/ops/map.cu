@@ -1,4 +1,4 @@
-// map.cu - operators that map each element of src[0] to one element of the result.
+// map.cu - operators that map each element of src[0] by itself, and GLU, which maps pairs of elements.
 //
 // NaN maps to NaN, except for sgn and step, which give 0 as on the CPU.
 #include "cuda/ops/elements.h"
@@ -11,6 +11,14 @@ enum gb_map { // operators besides the unary ones of ggml.h
     GB_MAP_LEAKY_RELU,
     GB_MAP_CLAMP,
     GB_MAP_SCALE,
+    GB_MAP_SCALE_BIAS,
+    GB_MAP_XIELU,
+};
+
+enum { GB_MAP_PARAMS = 4 };
+
+struct gb_map_params { // the first op_params, as floats; of UNARY: zeros
+    float v[GB_MAP_PARAMS];
 };
 
 // x / (1 + exp(-t)), without -infinity times 0.
@@ -37,9 +45,15 @@ GB_DEVICE float gb_hardsigmoid(float x) { return x <= -3.0f ? 0.0f : x >= 3.0f ?
     X(SIGMOID, 1.0f / (1.0f + expf(-x)))                                                 \
     X(SIN, sinf(x))                                                                      \
     X(COS, cosf(x))                                                                      \
-    X(SOFTPLUS, (x < 0 ? 0.0f : x) + log1pf(expf(-fabsf(x))))
+    X(SOFTPLUS, (x < 0 ? 0.0f : x) + log1pf(expf(-fabsf(x))))                            \
+    X(EXPM1, expm1f(x))                                                                  \
+    X(FLOOR, floorf(x))                                                                  \
+    X(CEIL, ceilf(x))                                                                    \
+    X(ROUND, roundf(x))                                                                  \
+    X(TRUNC, truncf(x))
 
-template <int OP> GB_DEVICE float gb_map_one(float x, float a, float b) {
+template <int OP> GB_DEVICE float gb_map_one(float x, const gb_map_params & p) {
+    const float a = p.v[0], b = p.v[1];
 #define GB_CASE(name, value) \
     case GGML_UNARY_OP_##name: return value;
     switch (OP) {
@@ -49,53 +63,59 @@ template <int OP> GB_DEVICE float gb_map_one(float x, float a, float b) {
         case GB_MAP_LOG: return logf(x);
         case GB_MAP_LEAKY_RELU: return x > 0 ? x : a * x;
         case GB_MAP_CLAMP: return x < a ? a : x > b ? b : x;
+        case GB_MAP_SCALE_BIAS: return a * x + b;
+        case GB_MAP_XIELU: // a and b: factors below and above 0
+            return p.v[2] * x + (x > 0 ? b * x * x : (expm1f(p.v[3] < x ? p.v[3] : x) - x) * a);
         default: return a * x; // scale
     }
 #undef GB_CASE
 }
 
 template <int OP, class I>
-GB_KERNEL GB_BOUNDS(256, 1) gb_map_strided(gb_view y, gb_view x, float a, float b, int64_t n) {
+GB_KERNEL GB_BOUNDS(256, 1) gb_map_strided(gb_view y, gb_view x, gb_map_params p, int64_t n) {
     gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, y.ne);
-        gb_put(y.type, gb_at(y, at), gb_map_one<OP>(gb_get(x.type, gb_at(x, at)), a, b));
+        gb_put(y.type, gb_at(y, at), gb_map_one<OP>(gb_get(x.type, gb_at(x, at)), p));
     }
 }
 
-template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_map_dense(float * y, const float * x, float a, float b, int64_t n) {
+template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_map_dense(float * y, const float * x, gb_map_params p, int64_t n) {
     gb_wait_for_earlier();
     const int64_t k = 4 * gb_thread();
     if (k + 4 <= n) {
         const float4 v = *(const float4 *) (const void *) (x + k);
-        *(float4 *) (void *) (y + k) = make_float4(gb_map_one<OP>(v.x, a, b), gb_map_one<OP>(v.y, a, b),
-            gb_map_one<OP>(v.z, a, b), gb_map_one<OP>(v.w, a, b));
+        *(float4 *) (void *) (y + k) =
+            make_float4(gb_map_one<OP>(v.x, p), gb_map_one<OP>(v.y, p), gb_map_one<OP>(v.z, p), gb_map_one<OP>(v.w, p));
         return;
     }
     for (int64_t i = k; i < n; i++) {
-        y[i] = gb_map_one<OP>(x[i], a, b);
+        y[i] = gb_map_one<OP>(x[i], p);
     }
 }
 
-template <int OP> static cudaError_t launch(const ggml_tensor * dst, float a, float b, const gb_queue & queue) {
+template <int OP> static cudaError_t launch(const ggml_tensor * dst, const gb_map_params & p, const gb_queue & queue) {
     const ggml_tensor * x = dst->src[0];
     const int64_t n = gb_count(dst);
     if (gb_is_dense_f32(dst) && gb_is_dense_f32(x)) {
         return GB_LAUNCH((gb_map_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, queue, (float *) dst->data,
-            (const float *) x->data, a, b, n);
+            (const float *) x->data, p, n);
     }
     if (gb_is_small(n)) {
         return GB_LAUNCH((gb_map_strided<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, queue, gb_view_of(dst),
-            gb_view_of(x), a, b, n);
+            gb_view_of(x), p, n);
     }
     return GB_LAUNCH((gb_map_strided<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, queue, gb_view_of(dst), gb_view_of(x),
-        a, b, n);
+        p, n);
 }
 
 template <int OP, int N_PARAMS> static enum ggml_status run(gb_cuda_backend & b, ggml_tensor * dst) {
-    const float first = N_PARAMS > 0 ? gb_param_float(dst, 0) : 0, second = N_PARAMS > 1 ? gb_param_float(dst, 1) : 0;
-    GB_CUDA_TRY(b, (launch<OP>(dst, first, second, b.queue)));
+    gb_map_params p = {};
+    for (int i = 0; i < N_PARAMS; i++) {
+        p.v[i] = gb_param_float(dst, i);
+    }
+    GB_CUDA_TRY(b, (launch<OP>(dst, p, b.queue)));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -116,7 +136,7 @@ template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_gate_row(gb_gate q) {
     gb_wait_for_earlier();
     const int64_t first = (int64_t) blockIdx.x * 1024;
     for (int64_t i = first + threadIdx.x; i < gb_min(q.n, first + 1024); i += 256) {
-        q.y[i] = gb_map_one<OP>(q.gate[i], 0, 0) * q.up[i];
+        q.y[i] = gb_map_one<OP>(q.gate[i], {}) * q.up[i];
     }
     if (q.rounds) {
         gb_sync_block();
@@ -148,6 +168,58 @@ cudaError_t gb_gate_launch(int unary, const gb_gate & q, const gb_queue & queue)
 #undef GB_CASE
 }
 
+// ----------------------------------------------------------------------------------------------------------------- GLU
+
+struct gb_glu_args {
+    gb_view z, x, g; // z = f(x) g
+    int op;
+    float alpha, limit; // of SWIGLU_OAI
+};
+
+// A NaN stays: comparisons with it are false.
+GB_DEVICE float gb_glu_one(const gb_glu_args & q, float x, float g) {
+    switch (q.op) {
+        case GGML_GLU_OP_REGLU: return x > 0 ? x * g : x == x ? 0.0f : x; // 0 whatever g is
+        case GGML_GLU_OP_GEGLU: return gb_map_one<GGML_UNARY_OP_GELU>(x, {}) * g;
+        case GGML_GLU_OP_SWIGLU: return gb_map_one<GGML_UNARY_OP_SILU>(x, {}) * g;
+        case GGML_GLU_OP_GEGLU_ERF: return gb_map_one<GGML_UNARY_OP_GELU_ERF>(x, {}) * g;
+        case GGML_GLU_OP_GEGLU_QUICK: return gb_map_one<GGML_UNARY_OP_GELU_QUICK>(x, {}) * g;
+        default: {
+            const float u = q.limit < x ? q.limit : x, v = q.limit < g ? q.limit : g, w = v < -q.limit ? -q.limit : v;
+            return gb_times_sigmoid(u, q.alpha * u) * (w + 1);
+        }
+    }
+}
+
+template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_glu(gb_glu_args q, int64_t n) {
+    gb_wait_for_earlier();
+    const int64_t k = gb_thread();
+    if (k < n) {
+        const gb_index at = gb_unravel<I>((I) k, q.z.ne);
+        gb_put(q.z.type, gb_at(q.z, at),
+            gb_glu_one(q, gb_get(q.x.type, gb_at(q.x, at)), gb_get(q.g.type, gb_at(q.g, at))));
+    }
+}
+
+static enum ggml_status glu_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const ggml_tensor *a = dst->src[0], *other = dst->src[1];
+    const int64_t n = gb_count(dst);
+    gb_glu_args q = { gb_view_of(dst), gb_view_of(a), gb_view_of(other != NULL ? other : a), dst->op_params[0],
+        gb_param_float(dst, 2), gb_param_float(dst, 3) };
+    if (other == NULL) { // halves of the rows
+        gb_view & second = dst->op_params[1] != 0 ? q.x : q.g;
+        second.p += dst->ne[0] * second.nb[0];
+    }
+    GB_CUDA_TRY(b, GB_EACH_LAUNCH(gb_glu, n, b.queue, q, n));
+    return GGML_STATUS_SUCCESS;
+}
+
+static const char * glu_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    return dst->op_params[0] < 0 || dst->op_params[0] >= GGML_GLU_OP_COUNT
+               ? "unknown gate"
+               : gb_need_floats(dst, dst->src[1] != NULL ? 2 : 1);
+}
+
 // ----------------------------------------------------------------------------------------------------------- operators
 
 static const char * map_supports(const gb_cuda_device &, const ggml_tensor * dst) { return gb_need_floats(dst, 1); }
@@ -167,4 +239,6 @@ GB_CUDA_FAMILY_DEFINE(map, { GGML_OP_UNARY, unary_supports, unary_run, nullptr }
     { GGML_OP_LOG, map_supports, run<GB_MAP_LOG, 0>, nullptr },
     { GGML_OP_LEAKY_RELU, map_supports, run<GB_MAP_LEAKY_RELU, 1>, nullptr },
     { GGML_OP_CLAMP, map_supports, run<GB_MAP_CLAMP, 2>, nullptr },
-    { GGML_OP_SCALE, map_supports, run<GB_MAP_SCALE, 1>, gb_soft_max_fuse })
+    { GGML_OP_SCALE, map_supports, run<GB_MAP_SCALE, 1>, gb_soft_max_fuse },
+    { GGML_OP_SCALE_BIAS, map_supports, run<GB_MAP_SCALE_BIAS, 2>, nullptr },
+    { GGML_OP_XIELU, map_supports, run<GB_MAP_XIELU, 4>, nullptr }, { GGML_OP_GLU, glu_supports, glu_run, nullptr })

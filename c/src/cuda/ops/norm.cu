@@ -1,4 +1,4 @@
-// norm.cu - NORM, RMS_NORM, GROUP_NORM. NORM and RMS_NORM also together with the product and sum by rows after them,
+// norm.cu - NORM, RMS_NORM, L2_NORM, GROUP_NORM. NORM and RMS_NORM also together with the product and sum by rows after them,
 // and with the conversion of the result for the products that read it.
 //
 // Deviations are summed around the mean, in a second pass over the row, which is in a cache by then.
@@ -7,13 +7,13 @@
 #include "cuda/ops/products.h"
 
 struct gb_norm_args {
-    gb_view x, y;    // y.p NULL: the norm itself is not stored
+    gb_view x, y; // y.p NULL: the norm itself is not stored
     gb_view z, w, b; // y w, then + b; z.p or b.p NULL: none; w, b: one row, dense f32
-    gb_view s;       // y w + b
+    gb_view s; // y w + b
     float eps;
     int64_t rows;
     // The last of these results, converted for products.
-    gb_row_kind kind;    // GB_ROWS_NONE: not converted
+    gb_row_kind kind; // GB_ROWS_NONE: not converted
     gb_make_panels made; // for other kinds than panels: its rows
 };
 
@@ -214,6 +214,33 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     return n;
 }
 
+// ------------------------------------------------------------------------------------------------------------- L2_NORM
+
+// Rows divided by their length, at least by eps. Squares are summed in double, so they neither overflow nor vanish.
+template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_l2_norm(gb_norm_args q) {
+    gb_wait_for_earlier();
+    GB_SHARED(double, shared, WARPS);
+    const int64_t row = gb_my_row<WARPS>(), n = q.x.ne[0];
+    const gb_index at = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
+    const char * x = gb_at(q.x, at);
+    double squares = 0;
+    for (int64_t i = gb_my_place<WARPS>(); i < n; i += WARPS * GB_WARP) {
+        const double v = (double) gb_get(q.x.type, x + i * q.x.nb[0]);
+        squares += v * v;
+    }
+    const double length = sqrt(gb_row_sum<WARPS>(squares, shared));
+    const float scale = (float) (1 / (length < (double) q.eps ? (double) q.eps : length));
+    for (int64_t i = gb_my_place<WARPS>(); i < n && row < q.rows; i += WARPS * GB_WARP) {
+        gb_put(q.y.type, gb_at(q.y, at) + i * q.y.nb[0], gb_get(q.x.type, x + i * q.x.nb[0]) * scale);
+    }
+}
+
+static enum ggml_status l2_norm_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const gb_norm_args q = args_of(dst);
+    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_l2_norm, q.x.ne[0], q.rows, b.queue, q));
+    return GGML_STATUS_SUCCESS;
+}
+
 // ---------------------------------------------------------------------------------------------------------- GROUP_NORM
 
 // A block normalizes the channels [c0, c1) of a batch together.
@@ -264,5 +291,5 @@ static const char * group_norm_supports(const gb_cuda_device & d, const ggml_ten
 }
 
 GB_CUDA_FAMILY_DEFINE(norm, { GGML_OP_NORM, norm_supports, norm_run, norm_fuse },
-    { GGML_OP_RMS_NORM, norm_supports, norm_run, norm_fuse },
+    { GGML_OP_RMS_NORM, norm_supports, norm_run, norm_fuse }, { GGML_OP_L2_NORM, norm_supports, l2_norm_run, nullptr },
     { GGML_OP_GROUP_NORM, group_norm_supports, group_norm_run, nullptr })

@@ -74,6 +74,27 @@ void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tenso
     p.b_dense = dim == 0 && ggml_is_contiguous(b) && (uintptr_t) gb_cuda_data(b) % 16 == 0;
 }
 
+// MUL_MAT_EXPERTS: row u + U t of dst is a product with row u % U' of token t of b.
+static void describe_stack(gb_product & p, const ggml_tensor * dst) {
+    const ggml_tensor *a = dst->src[0], *b = dst->src[1], *ids = dst->src[2];
+    const int64_t used = dst->ne[1], given = b->ne[1];
+    gb_product_describe(p, a, b, dst, 0);
+    p.exact = dst->op_params[0] == GGML_PREC_F32;
+    p.rows = used * dst->ne[2];
+    p.slices = p.w.ne2 = p.w.r2 = p.w.r3 = 1;
+    p.w.stacked = true;
+    p.w.n_experts = (int) a->ne[2];
+    p.w.ids = gb_cuda_data(ids);
+    p.w.used = (int) used;
+    p.w.ids_nb = ids->nb[1];
+    p.w.id_nb = ids->nb[0];
+    p.b.n = given;
+    p.b.ne2 = given > 0 ? used / given : 1;
+    p.b.nb2 = 0; // rows of a token repeat
+    p.b.nb3 = b->nb[2];
+    p.b_dense = p.b_dense && used == given;
+}
+
 void gb_product_of(gb_product & p, const ggml_tensor * dst) {
     if (dst->op == GGML_OP_OUT_PROD) {
         gb_product_describe(p, dst->src[0], dst->src[1], dst, 1);
@@ -82,6 +103,10 @@ void gb_product_of(gb_product & p, const ggml_tensor * dst) {
     if (dst->op == GGML_OP_MUL_MAT) {
         gb_product_describe(p, dst->src[0], dst->src[1], dst, 0);
         p.exact = dst->op_params[0] == GGML_PREC_F32;
+        return;
+    }
+    if (dst->op == GGML_OP_MUL_MAT_EXPERTS) {
+        describe_stack(p, dst);
         return;
     }
     const ggml_tensor * ids = dst->src[0];
@@ -93,6 +118,7 @@ void gb_product_of(gb_product & p, const ggml_tensor * dst) {
     }
     p.w.ids = gb_cuda_data(ids) + dst->op_params[0] * (int64_t) ids->nb[0];
     p.w.ids_nb = ids->nb[1];
+    p.w.used = 1;
 }
 
 bool gb_product_is_along(const gb_product & p) {
@@ -102,7 +128,8 @@ bool gb_product_is_along(const gb_product & p) {
 bool gb_product_is_aligned(const gb_product & p) {
     const int64_t ne2 = p.w.ids != NULL ? 1 : p.w.ne2 / p.w.r2, ne3 = p.w.ids != NULL ? 1 : p.slices / p.w.ne2 / p.w.r3;
     size_t bits = (p.m > 1 ? p.w.nb_m : 0) | (ne2 > 1 ? p.w.nb2 : 0) | (ne3 > 1 ? p.w.nb3 : 0);
-    for (int i = 0; i < (p.w.ids != NULL ? p.w.n_experts : 1); i++) {
+    bits |= p.w.stacked && p.w.n_experts > 1 ? p.w.nb2 : 0;
+    for (int i = 0; i < (p.w.ids != NULL && !p.w.stacked ? p.w.n_experts : 1); i++) {
         bits |= (uintptr_t) p.w.a[i];
     }
     return bits % 16 == 0;

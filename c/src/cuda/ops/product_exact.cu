@@ -12,15 +12,15 @@ enum ggml_status gb_exact_run(gb_cuda_backend & b, const gb_product & p, gb_row_
         return status;
     }
     gb_gemm q = gb_product_gemm(p, x);
-    status = gb_product_route(b, p, q);
-    if (status != GGML_STATUS_SUCCESS) {
-        return status;
-    }
     const gb_exact e = { p.type, p.nb_k, p.across };
     const bool quantized = gb_is_format(p.type);
     const bool large =
         !quantized && gb_cuda_ceil_div(p.m, 128) * gb_cuda_ceil_div(p.rows, 128) * p.slices >= b.device->n_sm;
     const int side = large ? 128 : 64;
+    status = gb_product_route(b, p, side, q.routed);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
     const dim3 grid((unsigned) gb_cuda_ceil_div(p.m, side), (unsigned) gb_product_tiles_of_rows(p, side),
         (unsigned) p.slices);
     if (quantized) {

@@ -12,29 +12,29 @@ struct gb_hopper_plan {
     int nt, parts, part_depth;
 };
 
-// dst: of the product, or memory for the results of all parts, one after another. x: 16-bit rows;
-// for quantized weights in the order of gb_rows_in_order. first, tokens: NULL, or rows by expert
-// (gb_route); x is in their order.
+// dst: of the product, or memory for all parts in turn. x: 16-bit rows, for quantized weights in the order of
+// gb_rows_in_order. routed: with experts; x is in the order of its list.
 struct hopper_run {
     gb_hopper_plan plan;
     gb_ready_rows x;
     float * dst;
-    const int * first;
-    const int * tokens;
+    gb_routed_rows routed;
 };
 
 } // namespace
 
 static bool is_packed(const gb_product & p) { return ggml_is_quantized((enum ggml_type) p.type); }
 
-static int matrices_of(const gb_product & p) { return p.w.ids != NULL ? p.w.n_experts : 1; }
+// Matrices with a tensor map of their own. A stack has one.
+static int matrices_of(const gb_product & p) { return p.w.ids != NULL && !p.w.stacked ? p.w.n_experts : 1; }
 
 // ------------------------------------------------------------------------------------------------------------ operands
 
 // axis: dimensions of the map for the columns of dst and for dimensions 2 and 3 of the matrices.
 static gb_tensor_layout layout_of_weights(const gb_product & p, int matrix, int (&axis)[3]) {
     const bool one = p.w.ids != NULL;
-    const int64_t ne[4] = { p.k, p.m, one ? 1 : p.w.ne2 / p.w.r2, one ? 1 : p.slices / p.w.ne2 / p.w.r3 };
+    const int64_t ne2 = p.w.stacked ? p.w.n_experts : one ? 1 : p.w.ne2 / p.w.r2;
+    const int64_t ne[4] = { p.k, p.m, ne2, one ? 1 : p.slices / p.w.ne2 / p.w.r3 };
     const size_t nb[3] = { p.w.nb_m, p.w.nb2, p.w.nb3 };
     return gb_tensor_layout_of(p.w.a[matrix], p.type == GGML_TYPE_BF16, ne, nb, GB_HOPPER_M, axis);
 }
@@ -171,8 +171,7 @@ static gb_hopper_grid grid_of(const gb_product & p, const hopper_run & run) {
     q.tiles_n = (int) gb_product_tiles_of_rows(p, run.plan.nt);
     q.tiles = (int) (tiles_of(p, run.plan.nt) * run.plan.parts);
     q.n_experts = p.w.ids != NULL ? p.w.n_experts : 0;
-    q.first = run.first;
-    q.tokens = run.tokens;
+    q.routed = run.routed;
     return q;
 }
 
@@ -199,6 +198,7 @@ static cudaError_t launch_plan(const gb_cuda_device & d, const gb_product & p, c
     q.ne2 = (int) p.w.ne2;
     q.r2 = (int) p.w.r2;
     q.r3 = (int) p.w.r3;
+    q.stacked = p.w.stacked;
     const size_t shared = shared_of(p, nt, q.stages);
     return p.type == GGML_TYPE_F16 ? launch<GB_HALF_F16>(q, nt, blocks, shared, queue)
                                    : launch<GB_HALF_BF16>(q, nt, blocks, shared, queue);
@@ -210,11 +210,11 @@ enum ggml_status gb_hopper_run(gb_cuda_backend & b, const gb_product & p, gb_row
         return gb_cuda_fail(b, "a product that the kernels for 9.0 do not take", cudaErrorInvalidValue);
     }
     const int64_t elements = p.rows * p.slices * p.m;
-    gb_gemm lists = {};
-    hopper_run run = { plan, {}, p.dst, NULL, NULL };
-    enum ggml_status status = gb_product_route(b, p, lists);
+    hopper_run run = { plan, {}, p.dst, {} };
+    enum ggml_status status = gb_product_route(b, p, plan.nt, run.routed);
     if (status == GGML_STATUS_SUCCESS) {
-        const gb_row_sources sorted = { lists.tokens, lists.first != NULL ? lists.first + p.w.n_experts : NULL };
+        const gb_routed_rows & r = run.routed;
+        const gb_row_sources sorted = { r.list, r.first != NULL ? r.first + p.w.n_experts : NULL };
         status = gb_product_make_rows(b, p, kind, sorted, true, &run.x);
     }
     if (status == GGML_STATUS_SUCCESS && plan.parts > 1) {
@@ -224,8 +224,6 @@ enum ggml_status gb_hopper_run(gb_cuda_backend & b, const gb_product & p, gb_row
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    run.first = lists.first;
-    run.tokens = lists.tokens;
     GB_CUDA_TRY(b, launch_plan(*b.device, p, run, b.queue));
     return plan.parts > 1 ? gb_product_add_parts(b, p, run.dst, plan.parts) : GGML_STATUS_SUCCESS;
 }

@@ -15,7 +15,9 @@ static gb_cuda_recipe recipe_of(const gb_product & p, gb_row_kind kind) {
     return gb_cuda_recipe_of(p.b_tensor, key, sizeof(key));
 }
 
-static bool has_rows(const ggml_tensor * node) { return node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID; }
+static bool has_rows(const ggml_tensor * node) {
+    return node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID || node->op == GGML_OP_MUL_MAT_EXPERTS;
+}
 
 static bool recipe_of_node(const gb_cuda_backend & b, int i, gb_cuda_recipe * recipe) {
     gb_product p;
@@ -107,7 +109,7 @@ gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int las
     gb_product_of(p, b.nodes->node[reader]);
     *kind = (gb_row_kind) b.choices.data[reader].rows;
     if (!is_made_ahead(*kind) || p.b.type != GGML_TYPE_F32 || !ggml_is_contiguous(p.b_tensor) || p.k != k ||
-        ggml_nelements(p.b_tensor) != ggml_nelements(t)) {
+        ggml_nelements(p.b_tensor) != ggml_nelements(t) || p.rows * p.slices * p.k != ggml_nelements(t)) {
         return NULL;
     }
     *q = rows_of_kind(p, *kind, &bytes);

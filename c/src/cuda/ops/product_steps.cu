@@ -1,19 +1,22 @@
-// product_steps.cu - steps before and after a product that several algorithms share.
+// product_steps.cu - what several algorithms do before and after a product.
+#include <algorithm>
+
 #include "cuda/kernels/product_steps.cuh"
 #include "cuda/ops/products.h"
 
-enum ggml_status gb_product_route(gb_cuda_backend & b, const gb_product & p, gb_gemm & q) {
+enum ggml_status gb_product_route(gb_cuda_backend & b, const gb_product & p, int nt, gb_routed_rows & out) {
+    out = {};
     if (p.w.ids == NULL) {
         return GGML_STATUS_SUCCESS;
     }
-    int * lists = (int *) gb_cuda_scratch(b, (size_t) (GGML_MAX_SRC + 1 + p.rows) * sizeof(int));
+    const int64_t entries = p.w.n_experts + 1;
+    int * lists = (int *) gb_cuda_scratch(b, (size_t) (2 * entries + p.rows) * sizeof(int));
     if (lists == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    q.first = lists;
-    q.tokens = lists + GGML_MAX_SRC + 1;
-    GB_CUDA_TRY(b,
-        GB_LAUNCH(gb_route, 1, 256, 0, b.queue, p.w, (int) p.rows, lists, lists + GGML_MAX_SRC + 1, p.dst, p.m));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_route, (unsigned) entries, 256, 0, b.queue, p.w, (int) p.rows, nt, lists,
+                       lists + entries, lists + 2 * entries, p.dst, p.m));
+    out = { lists, lists + entries, lists + 2 * entries };
     return GGML_STATUS_SUCCESS;
 }
 
@@ -40,5 +43,5 @@ gb_gemm gb_product_gemm(const gb_product & p, const gb_ready_rows & x) {
 }
 
 int64_t gb_product_tiles_of_rows(const gb_product & p, int nt) {
-    return gb_cuda_ceil_div(p.rows, nt) + (p.w.ids != NULL ? p.w.n_experts : 0);
+    return gb_cuda_ceil_div(p.rows, nt) + (p.w.ids != NULL ? std::min<int64_t>(p.w.n_experts, p.rows) : 0);
 }

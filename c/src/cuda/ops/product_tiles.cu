@@ -99,7 +99,7 @@ enum ggml_status gb_tiles_run(gb_cuda_backend & b, const gb_product & p, gb_row_
     const int nt = rows_of_tile(*b.device, p);
     const int64_t tiles = tiles_of(p, nt);
     set_stages(q, source, *b.device, nt);
-    status = gb_product_route(b, p, q);
+    status = gb_product_route(b, p, nt, q.routed);
     if (p.w.ids == NULL && tiles < b.device->n_sm && p.k >= LEAST_DEPTH) {
         const int64_t parts = std::min<int64_t>(std::min<int64_t>(b.device->n_sm / tiles, p.k / GB_PART_DEPTH), 16);
         q.part_depth = (int) gb_cuda_round_up(gb_cuda_ceil_div(p.k, parts), GB_PART_DEPTH);

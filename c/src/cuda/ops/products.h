@@ -1,4 +1,4 @@
-// products.h - MUL_MAT, MUL_MAT_ID and OUT_PROD as one task: dst[row, column] = sum over k of a[column, k] b[row, k].
+// products.h - MUL_MAT, MUL_MAT_ID, MUL_MAT_EXPERTS and OUT_PROD as one task: dst[row, column] = sum over k of a[column, k] b[row, k].
 //
 //   product.cu           which products are possible; a product as numbers and addresses
 //   products.cu          the table of algorithms: chooses and runs      gb_product_choose, gb_product_run
@@ -11,7 +11,7 @@
 //   product_hopper.cu    the same on 9.0                                kernels/gemm_hopper.cuh, gemm_packed_hopper.cuh
 //   product_exact.cu     everything else, in float                      kernels/gemm.cuh
 //   product_blas.cu      cuBLAS
-//   mul_mat.cu, mul_mat_id.cu and out_prod.cu have the operators.
+//   mul_mat.cu, mul_mat_id.cu (experts) and out_prod.cu have the operators.
 //
 // Consecutive slices of dst that share a matrix count as one slice with more rows, if the broadcast allows that.
 #ifndef GB_CUDA_OPS_PRODUCTS_H
@@ -62,7 +62,7 @@ static inline bool gb_is_format(int type) { return ggml_is_quantized((enum ggml_
 // NULL: the product is possible. Else the reason why not. dim: the dimension of the sum, 0 or 1.
 const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim);
 
-// Describes a MUL_MAT, MUL_MAT_ID or OUT_PROD.
+// Describes a node of these operators.
 void gb_product_of(gb_product & p, const ggml_tensor * dst);
 void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst,
     int dim);
@@ -78,7 +78,7 @@ static inline gb_row_kind gb_product_halves(const gb_product & p) {
 gb_cuda_choice gb_product_choose(const gb_cuda_backend & b, const gb_product & p);
 bool gb_product_may_group(gb_cuda_choice choice); // the algorithm has run_group
 enum ggml_status gb_product_run_group(gb_cuda_backend & b, const gb_product * p, int n, gb_cuda_choice choice);
-// The hooks of gb_cuda_op for MUL_MAT, MUL_MAT_ID and OUT_PROD.
+// The hooks of gb_cuda_op for these operators.
 gb_cuda_choice gb_product_choose_of(const gb_cuda_backend & b, const ggml_tensor * dst);
 const char * gb_product_candidate_of(const gb_cuda_backend & b, const ggml_tensor * dst, int i, const char ** why);
 enum ggml_status gb_product_run(gb_cuda_backend & b, const gb_product & p, gb_cuda_choice choice);
@@ -118,8 +118,8 @@ gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes);
 
 // ---- product_steps.cu
 
-// For MUL_MAT_ID: sorts the rows of dst by expert into q.first and q.tokens. Nothing for other products.
-enum ggml_status gb_product_route(gb_cuda_backend & b, const gb_product & p, gb_gemm & q);
+// With experts: sorts the rows of dst by expert, for tiles of nt rows. Nothing for other products.
+enum ggml_status gb_product_route(gb_cuda_backend & b, const gb_product & p, int nt, gb_routed_rows & out);
 // p.dst = the sum of `parts` results at `part`.
 enum ggml_status gb_product_add_parts(gb_cuda_backend & b, const gb_product & p, const float * part, int parts);
 gb_gemm gb_product_gemm(const gb_product & p, const gb_ready_rows & x);

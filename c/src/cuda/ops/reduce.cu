@@ -1,4 +1,4 @@
-// reduce.cu - SUM, SUM_ROWS, MEAN, ARGMAX, ARGSORT.
+// reduce.cu - SUM, SUM_ROWS, MEAN, ARGMAX, ARGSORT, TOP_K.
 //
 // Sums are in double precision. The shape alone determines their order.
 #include "cuda/ops/elements.h"
@@ -158,7 +158,7 @@ static const char * argmax_supports(const gb_cuda_device &, const ggml_tensor * 
     return indices_unsupported(dst);
 }
 
-// ------------------------------------------------------------------------------------------------------------- ARGSORT
+// ------------------------------------------------------------------------------------------------------ ARGSORT, TOP_K
 
 // A block sorts a short row in shared memory. A longer row is sorted in runs, which are merged in
 // pairs until one is left. A bisection finds the position of each element.
@@ -168,6 +168,7 @@ struct gb_sort {
     gb_view x, y; // y: i32, the result
     bool descending;
     int64_t n, rows;
+    int64_t keep;     // indices of a row that y takes, from the first on
     int size;         // of runs that a block sorts, a power of two; or of sorted runs that are merged
     const int * from; // of a merge: rows of indices
 };
@@ -213,7 +214,9 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_sort q) {
     gb_sync_block();
     char * to = gb_sort_row(q.y, row);
     for (int i = (int) threadIdx.x; i < n; i += (int) blockDim.x) {
-        *(int32_t *) (void *) (to + (first + i) * q.y.nb[0]) = (int32_t) first + index[i];
+        if (first + i < q.keep) {
+            *(int32_t *) (void *) (to + (first + i) * q.y.nb[0]) = (int32_t) first + index[i];
+        }
     }
 }
 
@@ -243,7 +246,9 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_argsort_merge(gb_sort q) {
         }
     }
     const int64_t place = begin + (low - other) + (i - (i < middle ? begin : middle));
-    *(int32_t *) (void *) (gb_sort_row(q.y, row) + place * q.y.nb[0]) = mine;
+    if (place < q.keep) {
+        *(int32_t *) (void *) (gb_sort_row(q.y, row) + place * q.y.nb[0]) = mine;
+    }
 }
 
 static enum ggml_status sort_runs(gb_cuda_backend & b, const gb_sort & q) {
@@ -253,9 +258,10 @@ static enum ggml_status sort_runs(gb_cuda_backend & b, const gb_sort & q) {
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    gb_sort q = { gb_view_of(dst->src[0]), gb_view_of(dst), dst->op_params[0] == GGML_SORT_DESC, dst->ne[0],
-        gb_rows(dst), 2, NULL };
+// Stores the first indices of each row's order, as many as dst has.
+static enum ggml_status sort_rows(gb_cuda_backend & b, const ggml_tensor * dst, bool descending) {
+    const ggml_tensor * a = dst->src[0];
+    gb_sort q = { gb_view_of(a), gb_view_of(dst), descending, a->ne[0], gb_rows(a), dst->ne[0], 2, NULL };
     while (q.size < q.n && q.size < GB_SORT_RUN) {
         q.size *= 2;
     }
@@ -263,11 +269,13 @@ static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
         return sort_runs(b, q);
     }
     gb_view now, next; // i32 is as large as f32
-    if (!gb_scratch_floats(b, dst, &now) || !gb_scratch_floats(b, dst, &next)) {
+    if (!gb_scratch_floats(b, a, &now) || !gb_scratch_floats(b, a, &next)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     const gb_view result = q.y;
+    const int64_t keep = q.keep;
     q.y = now;
+    q.keep = q.n;
     const enum ggml_status status = sort_runs(b, q);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -275,21 +283,32 @@ static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
     for (int64_t run = q.size; run < q.n; run *= 2) {
         q.size = (int) run;
         q.from = (const int *) (const void *) now.p;
-        q.y = 2 * run < q.n ? next : result;
+        const bool last = 2 * run >= q.n;
+        q.y = last ? result : next;
+        q.keep = last ? keep : q.n;
         GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort_merge, gb_blocks(q.n * q.rows), GB_BLOCK, 0, b.queue, q));
         std::swap(now, next);
     }
     return GGML_STATUS_SUCCESS;
 }
 
+static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    return sort_rows(b, dst, dst->op_params[0] == GGML_SORT_DESC);
+}
+
+// NaN comes last in either order, and the first of equal elements comes first.
+static enum ggml_status top_k_run(gb_cuda_backend & b, ggml_tensor * dst) { return sort_rows(b, dst, true); }
+
 static const char * argsort_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     const char * why = indices_unsupported(dst);
-    return why != NULL                                                           ? why
-           : gb_rows(dst) * gb_cuda_ceil_div(dst->ne[0], GB_SORT_RUN) >> 31 != 0 ? "more than 2^31 pieces of rows"
-                                                                                 : NULL;
+    return why != NULL ? why
+           : gb_rows(dst) * gb_cuda_ceil_div(dst->src[0]->ne[0], GB_SORT_RUN) >> 31 != 0
+               ? "more than 2^31 pieces of rows"
+               : NULL;
 }
 
 GB_CUDA_FAMILY_DEFINE(reduce, { GGML_OP_SUM, sum_supports, sum_run, nullptr },
     { GGML_OP_SUM_ROWS, sum_supports, sum_rows_run, nullptr }, { GGML_OP_MEAN, sum_supports, sum_rows_run, nullptr },
     { GGML_OP_ARGMAX, argmax_supports, argmax_run, nullptr },
-    { GGML_OP_ARGSORT, argsort_supports, argsort_run, nullptr })
+    { GGML_OP_ARGSORT, argsort_supports, argsort_run, nullptr },
+    { GGML_OP_TOP_K, argsort_supports, top_k_run, nullptr })

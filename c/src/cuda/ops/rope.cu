@@ -2,11 +2,11 @@
 // token's position. If the only reader of the result is a copy, such as that of keys into a cache,
 // they write directly into the copy.
 //
-// The first kernel makes a table of cosines and sines for each position and pair, once for all
-// nodes of a graph with the same positions and parameters (gb_cuda_keep). Angles are in double
-// precision: at position 100,000 a float has an error of a hundredth of a turn. The second kernel
-// applies the table to all heads. Pairs and angles follow the three modes, normal (2j, 2j + 1),
-// NeoX (j, j + n_dims/2), GLM (two halves with a position each), and GGML_ROPE_EXACT (ggml.h).
+// The first kernel makes a table of cosines and sines for each position and pair, once for all nodes of a graph with
+// the same positions and parameters (gb_cuda_keep). Angles are in double precision: at position 100,000 a float is
+// wrong by a hundredth of a turn. The second kernel applies the table to all heads. Pairs and angles follow the modes:
+// normal (2j, 2j + 1), NeoX (j, j + n_dims/2), GLM (two halves with a position each), and those with GGML_ROPE_EXACT
+// (ggml-ext.h). MROPE, IMROPE and VISION have four positions a token.
 #include "cuda/ops/rope.h"
 
 #include "cuda/ops/elements.h"
@@ -37,9 +37,33 @@ GB_DEVICE double gb_xpos(const gb_rope & r, int j, int position) {
     return r.xpos_down ? 1.0 / zeta : zeta;
 }
 
-GB_DEVICE float2 gb_turn_at(const gb_rope & r, int position, int j) {
-    const int of = r.mode & GB_ROPE_GLM ? j % (r.n_turns / 2) : j;
-    const double freq = pow(r.freq_base, -2.0 * of / r.n_dims);
+// The position, of four, by which pair j turns. *exponent: the pair's number in the powers of the base.
+GB_DEVICE int gb_rope_stream(const gb_rope & r, int j, int * exponent) {
+    const int * s = r.sections;
+    *exponent = j;
+    if (!r.four) {
+        return 0;
+    }
+    const int k = (int) (j % ((int64_t) s[0] + s[1] + s[2] + s[3]));
+    if (r.interleaved) {
+        return k < 3 * (int64_t) s[k % 3] ? k % 3 : 3;
+    }
+    int64_t start = 0;
+    int stream = 0;
+    while (stream < 3 && k >= start + s[stream]) {
+        start += s[stream++];
+    }
+    *exponent = r.vision ? (int) (k - start) : j;
+    return stream;
+}
+
+// exponent: of pair j
+GB_DEVICE float2 gb_turn_at(const gb_rope & r, int position, int j, int exponent) {
+    const int of = r.mode & GB_ROPE_GLM ? j % (r.n_turns / 2) : exponent;
+    double freq = pow(r.freq_base, -2.0 * of / r.n_dims);
+    if (r.factors != NULL) {
+        freq /= (double) gb_get(GGML_TYPE_F32, r.factors + j * r.factors_nb);
+    }
     if (r.mode & GB_ROPE_GLM) { // the first half by the position in the text, the second by that in the generated block
         const double limit = (double) r.n_ctx - 2;
         return gb_turn(r,
@@ -56,9 +80,12 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_rope_table(gb_rope r, gb_view positions, float2 *
     gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
-        const int64_t at = k / r.n_turns;
-        const int32_t position = *(const int32_t *) (const void *) (positions.p + at * positions.nb[0]);
-        table[k] = gb_turn_at(r, position, (int) (k - at * r.n_turns));
+        const int64_t at = k / r.n_turns, tokens = n / r.n_turns;
+        const int j = (int) (k - at * r.n_turns);
+        int exponent;
+        const int64_t place = at + gb_rope_stream(r, j, &exponent) * tokens;
+        const int32_t position = *(const int32_t *) (const void *) (positions.p + place * positions.nb[0]);
+        table[k] = gb_turn_at(r, position, j, exponent);
     }
 }
 
@@ -68,12 +95,16 @@ GB_DEVICE void gb_pair_at(const gb_rope & r, int64_t j, int64_t * a, int64_t * b
         const int64_t half = r.n_turns / 2, block = j / half, in = j - block * half;
         *a = block * r.n_dims + in;
         *b = *a + half;
-    } else if ((r.mode & GB_ROPE_NEOX) && j < r.n_turns) {
-        *a = j;
-        *b = j + r.n_turns;
-    } else {
-        *a = 2 * j;
-        *b = 2 * j + 1;
+    } else if (r.halves && j < r.n_turns) {
+        *a = r.offset + j;
+        *b = *a + r.n_turns;
+    } else if (j < r.n_turns) {
+        *a = r.offset + 2 * j;
+        *b = *a + 1;
+    } else { // elements before the pairs and behind them
+        const int64_t rest = 2 * (j - r.n_turns);
+        *a = rest < r.offset ? rest : rest + 2 * (int64_t) r.n_turns;
+        *b = *a + 1;
     }
 }
 
@@ -137,14 +168,29 @@ static gb_rope rope_of(const ggml_tensor * dst) {
     r.mode = dst->op_params[2];
     r.n_ctx = dst->op_params[3];
     r.n = (int) dst->ne[0];
-    r.n_turns =
-        (int) ((r.mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) && !(r.mode & GB_ROPE_GLM) ? r.n_dims / 2 : dst->ne[0] / 2);
+    const int exact = r.mode & GGML_ROPE_EXACT ? r.mode & ~GGML_ROPE_EXACT : -1; // a mode of today
+    r.vision = exact == GGML_ROPE_TYPE_VISION;
+    r.interleaved = exact == GGML_ROPE_TYPE_IMROPE;
+    r.four = r.vision || r.interleaved || exact == GGML_ROPE_TYPE_MROPE;
+    r.halves = (r.mode & GB_ROPE_NEOX) || r.four;
+    r.n_turns = r.vision                                                                 ? r.n_dims
+                : (r.mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) && !(r.mode & GB_ROPE_GLM) ? r.n_dims / 2
+                                                                                         : (int) (dst->ne[0] / 2);
     r.freq_base = gb_param_float(dst, 5);
     r.freq_scale = gb_param_float(dst, 6);
     r.ext_factor = gb_param_float(dst, 7);
     r.attn_factor = gb_param_float(dst, 8);
-    r.xpos_base = dst->type == GGML_TYPE_F32 ? gb_param_float(dst, 11) : 0;
-    r.xpos_down = (dst->op_params[12] & 0xff) != 0;
+    if (r.four) {
+        memcpy(r.sections, &dst->op_params[11], sizeof(r.sections));
+    } else {
+        r.xpos_base = dst->type == GGML_TYPE_F32 ? gb_param_float(dst, 11) : 0;
+        r.xpos_down = (dst->op_params[12] & 0xff) != 0;
+    }
+    r.offset = exact >= 0 ? dst->op_params[15] : 0;
+    if (dst->src[2] != NULL) {
+        r.factors = gb_cuda_data(dst->src[2]);
+        r.factors_nb = (int64_t) dst->src[2]->nb[0];
+    }
     r.back = dst->op == GGML_OP_ROPE_BACK;
     if (r.ext_factor != 0) {
         r.low = fmax(0, floor(corr_dim(r, dst->op_params[4], gb_param_float(dst, 9))));
@@ -164,7 +210,10 @@ static gb_cuda_recipe table_of(const ggml_tensor * dst, const gb_rope & r) {
     memcpy(&key.rope, &r, sizeof(r));
     key.nb0 = (int64_t) dst->src[1]->nb[0];
     key.n = dst->ne[2];
-    return gb_cuda_recipe_of(dst->src[1], &key, sizeof(key));
+    gb_cuda_recipe recipe = gb_cuda_recipe_of(dst->src[1], &key, sizeof(key));
+    const ggml_tensor * factors = dst->src[2];
+    recipe.other = factors != NULL && factors->view_src != NULL ? factors->view_src : factors;
+    return recipe;
 }
 
 static bool table_of_node(const gb_cuda_backend & b, int i, gb_cuda_recipe * recipe) {
@@ -291,25 +340,37 @@ static int rope_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     return rope_into(b, rope, y) == GGML_STATUS_SUCCESS ? 2 : -1;
 }
 
-static const char * rope_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+// Parameters that the kernels could not index with. The builders refuse them, too.
+static const char * parameters_unsupported(const ggml_tensor * dst) {
     const int n_dims = dst->op_params[1], mode = dst->op_params[2];
+    if (n_dims < 1 || n_dims > dst->ne[0] || n_dims % 2 != 0 || dst->ne[0] > INT32_MAX) {
+        return "n_dims that are odd or do not fit into a row";
+    }
+    if ((mode & GB_ROPE_GLM) && dst->ne[0] != 2 * (int64_t) n_dims) {
+        return "mode 4 with rows that are not of 2 n_dims elements";
+    }
+    const gb_rope r = rope_of(dst);
+    const int * s = r.sections;
+    if (r.offset < 0 || r.offset % 2 != 0 || r.offset + 2 * (int64_t) r.n_turns > dst->ne[0]) {
+        return "pairs beyond the row";
+    }
+    const bool shares = s[0] >= 0 && s[1] >= 0 && s[2] >= 0 && s[3] >= 0 && (s[0] | s[1] | s[2] | s[3]) != 0;
+    return r.four && (!shares || dst->src[1]->ne[0] < 4 * dst->ne[2]) ? "sections or positions" : NULL;
+}
+
+static const char * rope_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    const ggml_tensor *positions = dst->src[1], *factors = dst->src[2];
     const char * why = gb_need_floats(dst, 1);
     if (why != NULL) {
         return why;
     }
-    if (gb_need_plain(dst->src[1]) != NULL || dst->src[1]->type != GGML_TYPE_I32) {
+    if (gb_need_plain(positions) != NULL || positions->type != GGML_TYPE_I32) {
         return "positions that are not i32";
     }
-    if (dst->src[2] != NULL || (mode & ~(GGML_ROPE_EXACT | 7)) != 0 ||
-        ((mode & GGML_ROPE_EXACT) && dst->op_params[15] != 0)) {
-        return "factors, sections or an offset";
+    if (factors != NULL && (gb_need_plain(factors) != NULL || factors->type != GGML_TYPE_F32)) {
+        return "factors that are not f32";
     }
-    if (n_dims < 1 || n_dims > dst->ne[0] || n_dims % 2 != 0 || dst->ne[0] > INT32_MAX) {
-        return "n_dims that are odd or do not fit into a row";
-    }
-    return (mode & GB_ROPE_GLM) && dst->ne[0] != 2 * (int64_t) n_dims
-               ? "mode 4 with rows that are not of 2 n_dims elements"
-               : NULL;
+    return parameters_unsupported(dst);
 }
 
 GB_CUDA_FAMILY_DEFINE(rope, { GGML_OP_ROPE, rope_supports, rope_run, rope_fuse },

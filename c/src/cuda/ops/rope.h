@@ -10,6 +10,13 @@ struct gb_rope {
     double freq_base, freq_scale, ext_factor, attn_factor, low, high;
     double xpos_base; // 0: no magnitude
     bool xpos_down, back;
+    bool halves;      // pairs (j, j + n_turns), else (2 j, 2 j + 1)
+    bool four;        // a token has four positions; a pair turns by one of them
+    bool vision, interleaved; // how sections share the pairs
+    int sections[4];
+    int offset;           // of the first pair, in elements
+    const char * factors; // NULL, or f32, by which frequencies are divided
+    int64_t factors_nb;
 };
 
 struct gb_rope_part {

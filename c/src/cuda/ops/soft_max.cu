@@ -1,12 +1,16 @@
-// soft_max.cu - SOFT_MAX (scaled and masked, by rows; with a bias, ALiBi's slope of the head multiplies the mask), also
-// together with the SCALE and DIAG_MASK_INF before it; DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
-// A row that is masked with -infinity everywhere becomes zeros. A row with a NaN becomes NaN. If
-// the largest product with the scale overflows, the row is computed again at 2^-128 of its size, in
-// two steps: an overflow must not count as a mask.
+// soft_max.cu - SOFT_MAX (scaled and masked, by rows; with a bias, ALiBi's slope of the head multiplies the mask; a sink
+// is one more logit of the head), also together with the SCALE and DIAG_MASK_INF before it; DIAG_MASK_INF,
+// DIAG_MASK_ZERO, ALIBI.
+//
+// A row that is masked with -infinity everywhere becomes zeros. A row with a NaN becomes NaN. If the largest product
+// with the scale overflows, the row is computed again at 2^-128 of its size, in two steps: an overflow is no mask.
+#include "cuda/kernels/alibi.cuh"
 #include "cuda/ops/elements.h"
 
 struct gb_soft_max_args {
-    gb_view x, y, mask; // mask.p NULL: none; its row is the row's number modulo mask.ne[1]
+    gb_view x, y;
+    gb_view mask; // p NULL: none; its rows, heads and batches repeat
+    gb_view sinks; // p NULL: none; f32, one for each head
     float scale;
     int64_t rows;
     float bias_max; // 0: the mask is added unchanged; else heads have slopes
@@ -18,21 +22,6 @@ struct gb_soft_max_args {
     int64_t last;
     gb_view scaled, masked; // f32; p NULL: not stored
 };
-
-// The slope of a head. Heads beyond the largest power of two get the odd powers of the finer base.
-GB_DEVICE float gb_alibi_slope(int64_t head, int floor_heads, float bias_max) {
-    return head < floor_heads
-               ? exp2f(-bias_max / (float) floor_heads * (float) (head + 1))
-               : exp2f(-bias_max / (2.0f * (float) floor_heads) * (float) (2 * (head - floor_heads) + 1));
-}
-
-static int floor_of(int64_t n_head) { // the largest power of two that is not larger
-    int floor = 1;
-    while (floor <= n_head / 2 && floor < 1 << 30) {
-        floor *= 2;
-    }
-    return floor;
-}
 
 GB_DEVICE float gb_edited(const gb_soft_max_args & q, float v, int64_t i1, int64_t i) {
     return q.causal && i > q.last + i1 ? -INFINITY : v * q.factor;
@@ -53,20 +42,23 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q)
     const int64_t row = gb_my_row<WARPS>(), real = gb_min(row, q.rows - 1), n = q.x.ne[0], step = WARPS * GB_WARP;
     const gb_index at = gb_unravel_row<uint64_t>((uint64_t) real, q.x.ne);
     const char * x = gb_at(q.x, at);
-    const char * mask = q.mask.p != NULL ? q.mask.p + real % q.mask.ne[1] * q.mask.nb[1] : NULL;
+    const char * mask = q.mask.p != NULL
+                            ? gb_at(q.mask, 0, at.i[1] % q.mask.ne[1], at.i[2] % q.mask.ne[2], at.i[3] % q.mask.ne[3])
+                            : NULL;
     const float slope = q.bias_max > 0 ? gb_alibi_slope(at.i[2], q.floor_heads, q.bias_max) : 1;
+    const float sink = q.sinks.p != NULL ? gb_get(GGML_TYPE_F32, q.sinks.p + at.i[2] * q.sinks.nb[0]) : -INFINITY;
     float max = -INFINITY, sum = 0, down = 1;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
         max = fmaxf(max, gb_score(q, x, mask, slope, at.i[1], i, 1));
     }
-    max = gb_row_max<WARPS>(max, shared);
+    max = fmaxf(gb_row_max<WARPS>(max, shared), sink);
     if (!(fabsf(max) < INFINITY)) { // the same for all threads of the row
         down = 0x1p-64f;
         max = -INFINITY;
         for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
             max = fmaxf(max, gb_score(q, x, mask, slope, at.i[1], i, down));
         }
-        max = gb_row_max<WARPS>(max, shared);
+        max = fmaxf(gb_row_max<WARPS>(max, shared), sink * down * down);
     }
     const float up = 1 / down;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
@@ -75,6 +67,9 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q)
         sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf((s - max) * up * up);
     }
     sum = gb_row_sum<WARPS>(sum, shared);
+    if (q.sinks.p != NULL) {
+        sum += max == -INFINITY ? (sink == sink ? 0.0f : sink) : expf((sink * down * down - max) * up * up);
+    }
     const float factor = sum == 0 ? 0.0f : 1.0f / sum;
     if (row >= q.rows) {
         return;
@@ -104,7 +99,10 @@ static gb_soft_max_args args_of(const ggml_tensor * dst) {
     if (dst->src[1] != NULL) {
         q.mask = gb_view_of(dst->src[1]);
         q.bias_max = gb_param_float(dst, 1);
-        q.floor_heads = floor_of(dst->ne[2]);
+        q.floor_heads = gb_alibi_floor(dst->ne[2]);
+    }
+    if (dst->src[2] != NULL) {
+        q.sinks = gb_view_of(dst->src[2]);
     }
     return q;
 }
@@ -116,13 +114,12 @@ static enum ggml_status soft_max_run(gb_cuda_backend & b, ggml_tensor * dst) {
 }
 
 static const char * soft_max_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    const ggml_tensor * mask = dst->src[1];
-    if (dst->src[2] != NULL) {
-        return "sinks";
+    const ggml_tensor *mask = dst->src[1], *sinks = dst->src[2];
+    if (sinks != NULL && (sinks->type != GGML_TYPE_F32 || gb_need_plain(sinks) != NULL)) {
+        return "sinks that are not f32";
     }
-    if (mask != NULL && (mask->type != GGML_TYPE_F32 || mask->ne[2] != 1 || mask->ne[3] != 1 ||
-                            dst->ne[1] % (mask->ne[1] > 0 ? mask->ne[1] : 1) != 0)) {
-        return "a mask that is not f32, has heads, or has more rows";
+    if (mask != NULL && gb_count(dst) > 0 && gb_count(mask) == 0) {
+        return "an empty mask";
     }
     return gb_rows(dst) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, dst->src[1] != NULL ? 2 : 1);
 }
@@ -150,9 +147,10 @@ static int chain_length(const gb_cuda_nodes & nodes, int i) {
 // True if every result is disjoint from, or exactly at, the memory before it, and the mask is
 // disjoint from all.
 static bool chain_may_fuse(ggml_tensor * const * node, int n) {
-    const ggml_tensor * mask = node[n - 1]->src[1];
+    const ggml_tensor *mask = node[n - 1]->src[1], *sinks = node[n - 1]->src[2];
     for (int j = 0; j < n; j++) {
-        if ((mask != NULL && gb_cuda_overlap(mask, node[j])) || !gb_is_apart_or_same(node[0]->src[0], node[j])) {
+        if ((mask != NULL && gb_cuda_overlap(mask, node[j])) || (sinks != NULL && gb_cuda_overlap(sinks, node[j])) ||
+            !gb_is_apart_or_same(node[0]->src[0], node[j])) {
             return false;
         }
         for (int k = 0; k < j; k++) {
@@ -240,7 +238,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_alibi(gb_view y, gb_view x, int floor_heads, floa
 
 static enum ggml_status alibi_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n = gb_count(dst);
-    const int floor_heads = floor_of(dst->op_params[1]);
+    const int floor_heads = gb_alibi_floor(dst->op_params[1]);
     const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
     const float bias_max = gb_param_float(dst, 2);
     GB_CUDA_TRY(b,

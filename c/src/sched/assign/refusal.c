@@ -19,7 +19,7 @@ void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sche
 static enum ggml_status fail_leaf(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int id) {
     const struct ggml_tensor * tensor = in->ids.data[id].tensor;
     return gb_fail(GGML_STATUS_INVALID_STATE,
-        "ggml_backend_sched: tensor '%s' is assigned to backend %s, but lies in buffer %s, "
+        "ggml_backend_sched: tensor '%s' is assigned to backend %s, but is in buffer %s, "
         "which that backend cannot use",
         tensor->name, s->devices[in->chosen[id]].name,
         tensor->buffer ? ggml_backend_buffer_name(tensor->buffer) : "of plain host memory");

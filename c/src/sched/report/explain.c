@@ -33,7 +33,7 @@ static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s
         case GB_CAUSE_USER: gb_text_append(t, ", as you assigned it"); break;
         case GB_CAUSE_BUFFER:
             if (a->by >= 0) {
-                gb_text_append(t, ", because its result lies in '%s', whose memory is there", by);
+                gb_text_append(t, ", because its result is in '%s', whose memory is there", by);
             } else {
                 gb_text_append(t, ", because its memory is there");
             }
@@ -43,7 +43,7 @@ static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s
         case GB_CAUSE_UP: gb_text_append(t, ", like '%s' after it", by); break;
         case GB_CAUSE_DOWN: gb_text_append(t, ", like '%s' before it", by); break;
         case GB_CAUSE_PRIORITY: gb_text_append(t, ", the first device that can run it"); break;
-        case GB_CAUSE_ALIAS: gb_text_append(t, ", because its result lies in '%s', which is there", by); break;
+        case GB_CAUSE_ALIAS: gb_text_append(t, ", because its result is in '%s', which is there", by); break;
         case GB_CAUSE_VIEW: gb_text_append(t, ", as a view of '%s'", by); break;
         case GB_CAUSE_READER: gb_text_append(t, ", where '%s' uses it first", by); break;
         case GB_CAUSE_UNUSED: gb_text_append(t, ", although no node uses it"); break;
@@ -91,7 +91,7 @@ static void append_others(struct gb_text * t, struct ggml_backend_sched * s, con
     const bool supports =
         a->wanted >= 0 && p->assigned->supports[(size_t) id * (size_t) p->in->n_backends + (size_t) a->wanted] != 2;
     if (supports) {
-        gb_text_append(t, "; not on %s, which cannot write where the result lies", s->devices[a->wanted].name);
+        gb_text_append(t, "; not on %s, which cannot write to the memory of the result", s->devices[a->wanted].name);
     }
     if (a->cause == GB_CAUSE_PRIORITY) {
         gb_sched_append_refusals(t, s, p->in->ids.data[id].tensor, "not on ");
@@ -115,7 +115,7 @@ const char * gb_sched_explain(struct ggml_backend_sched * s, const struct gb_sch
         return "";
     }
     struct gb_text t = { s->text.data, SIZE };
-    gb_text_append(&t, "%s on %s", computes ? "runs" : "lies", s->devices[a->backend].name);
+    gb_text_append(&t, "%s on %s", computes ? "runs" : "is", s->devices[a->backend].name);
     append_cause(&t, s, p, id);
     if (computes) {
         append_others(&t, s, p, id);

@@ -69,8 +69,8 @@ class DeviceError(GgmlError, RuntimeError):
 
 
 class DeviceLostError(DeviceError):
-    """A rank of a cluster is gone, or does not answer. ``rank`` is its number, ``host`` where it ran. The other ranks
-    can be used: by a new scheduler over what is left."""
+    """A rank of a cluster has ended or does not answer. ``rank`` is its number, ``host`` its host. You can use the
+    other ranks in a new scheduler."""
 
     def __init__(self, text: str, rank: int = -1, host: str = "") -> None:
         super().__init__(text)
@@ -91,8 +91,11 @@ class FileError(GgmlError, OSError):
 
 
 class PerformanceWarning(UserWarning):
-    """A heavy operation runs on a device of lower priority than it could, because the others do not take it. Given once
-    for each plan by schedulers of several devices; ``warnings.filterwarnings`` rules what becomes of it."""
+    """A heavy operation runs on a slower device, because the faster ones do not support it.
+
+    A scheduler warns once for each plan. ``warnings.filterwarnings`` silences the warning or makes it
+    an error.
+    """
 
 
 _BY_STATUS: dict[int, type[GgmlError]] = {
@@ -152,7 +155,7 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
 
 
 def raise_as(status: int, message: str, prefix: str = "", fault: Fault | None = None) -> NoReturn:
-    """Raises the exception of a status. A message that says what was called already, with or without the class, gets no
+    """Raises the exception of a status. A message that already names the call, with or without the class, gets no
     second prefix."""
     called, _, method = prefix.partition(".")
     if prefix and message.startswith((f"{called}.", f"{prefix}: ")):

@@ -1,9 +1,9 @@
-"""Words what has failed in the C library in the terms of the user.
+"""Writes messages about failures of the C library in the terms of the user.
 
 C records a failure as a message and, for a broken rule of an operator, as values (``c/src/base/fault.h``). The message
 of a rule is a row of ``fault.def`` with fields for the values. This module fills in the same row with names of
-arguments, axes and dtypes. In other messages C encloses tensors and shapes in two bytes; they become NumPy's here.
-No code of Python looks at the words of C. Nothing here runs unless something has failed.
+arguments, axes and dtypes. In other messages C encloses tensors and shapes in two bytes; this module
+converts them to NumPy's notation. No Python code parses the words of C. This code runs only after a failure.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 
 def message_of(pointer: Any) -> str:
-    """A C string that people read, "" for NULL: bytes that are no UTF-8 as ``\\xff``, so that it prints anywhere."""
+    """A printable C string, "" for NULL. Bytes that are not UTF-8 become ``\\xff``."""
     return ffi.string(pointer).decode("utf-8", "backslashreplace") if pointer else ""
 
 
@@ -109,7 +109,7 @@ class _Row:
         self.missing = False
 
     def label(self, role: str) -> str:
-        """What Python calls the operand that C calls ``role``."""
+        """Python's name of the operand that C calls ``role``."""
         position = "abcdefgh".find(role) if len(role) == 1 else -1
         if role in self.labels and list(self.labels) != ["b", "a"]:
             return role
@@ -124,7 +124,7 @@ class _Row:
         return label
 
     def axis(self, field: str) -> str:
-        """Of the fields ``a.``, ``b.``, ``ab.`` and ``.``."""
+        """Fills the fields ``a.``, ``b.``, ``ab.`` and ``.``."""
         dim = self.c.b_dim if field == "b." else self.c.a_dim
         given = [self.c.b if letter == "b" else self.c.a for letter in field.removesuffix(".") or "a"]
         names = [self.operand(pointer) for pointer in given if pointer]
@@ -181,8 +181,10 @@ def _last_fault() -> Any:
 
 
 def broken_rule(op: str, labels: Sequence[str], ndims: Sequence[int]) -> tuple[Fault, str] | None:
-    """The rule that the last call of C found broken, and its message in the words of the caller of ``op``. ``labels``:
-    what the caller calls the tensors, in the order in which C got them. None: no rule is broken."""
+    """The rule that the last C call found broken, and its message for the caller of ``op``. None: no rule is broken.
+
+    labels: the caller's names of the tensors, in C's order
+    """
     c = _last_fault()
     if c is None or not message_of(c.message):
         return None
@@ -195,7 +197,7 @@ def broken_rule(op: str, labels: Sequence[str], ndims: Sequence[int]) -> tuple[F
 
 
 def node_refused(message: str) -> tuple[Fault, str] | None:
-    """The node that no backend can run, if the last failure is that, and a clause on what to do. ``message``: that of
+    """The node that no backend can run, and a clause on what to do; None for other failures. ``message``: that of
     the failure, which describes the node and then its sources."""
     c = _last_fault()
     if c is None or message_of(c.kind) != "NODE_REFUSED":

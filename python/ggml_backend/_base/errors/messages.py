@@ -1,4 +1,4 @@
-"""Clauses that say what is likely meant, for messages of errors. Nothing here runs unless something has failed."""
+"""Clauses for error messages that say what the user probably meant. This code runs only after a failure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["add_note", "close_matches", "hint_of", "kind_of", "made_by", "no_nam
 
 
 def _repeats(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Is every size of ``a`` a multiple of that of ``b``, as ggml repeats b over a?"""
+    """True if ggml can repeat b over a: each size of ``a`` is a multiple of that of ``b``."""
     if len(b) > len(a) and math.prod(b[: len(b) - len(a)]) != 1:
         return False
     return all(x % y == 0 if y else x == 0 for x, y in zip(reversed(a), reversed(b), strict=False))
 
 
 def _broadcasts(a: Sequence[int], b: Sequence[int]) -> bool:
-    """By NumPy's rules."""
+    """True if the shapes broadcast by NumPy's rules."""
     return all(x == y or 1 in (x, y) for x, y in zip(reversed(a), reversed(b), strict=False))
 
 
@@ -29,7 +29,7 @@ _SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def hint_of(fault: Fault, shapes: Sequence[tuple[int, ...]]) -> str:
-    """A clause that names what the caller of a broken rule likely meant, to append to its message, or ""."""
+    """A clause to append to the message of a broken rule: what the caller probably meant, or ""."""
     kind, op, name = fault.kind, fault.operator, fault.operands[0] if fault.operands else ""
     if kind in ("NOT_CONTIGUOUS", "TRANSPOSED"):
         if op == "reshape":
@@ -50,7 +50,7 @@ def hint_of(fault: Fault, shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 def product_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    """For ``a @ b`` whose inner sizes differ."""
+    """The clause for ``a @ b`` whose inner sizes differ."""
     if len(b) > 1 and a[-1] == b[-1]:
         return f"; did you mean a @ {'b.T' if len(b) == 2 else 'b.swapaxes(-1, -2)'}?"
     if len(a) > 1 and len(b) > 1 and a[-2] == b[-2]:
@@ -59,7 +59,7 @@ def product_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
 
 
 def broadcast_reason(symbol: str, a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    """Why ``a + b`` is not possible, for shapes that NumPy does not broadcast."""
+    """The clause for ``a + b`` with shapes that NumPy does not broadcast."""
     axis, x, y = next(
         (-1 - i, x, y)
         for i, (x, y) in enumerate(zip(reversed(a), reversed(b), strict=False))
@@ -71,7 +71,7 @@ def broadcast_reason(symbol: str, a: tuple[int, ...], b: tuple[int, ...]) -> str
 
 
 def close_matches(wrong: str, known: Iterable[str], paths: Mapping[str, str] | None = None) -> str:
-    """``"; did you mean 'q4_0'?"``, or nothing. ``paths`` gives what is shown for a name."""
+    """``"; did you mean 'q4_0'?"``, or "". ``paths``: the text to show for a name."""
     names = {name.lower(): (paths or {}).get(name, name) for name in known}
     begin = [name for name in names if len(wrong) > 1 and name.startswith(wrong.lower())]
     found = [repr(names[name]) for name in begin[:3] or difflib.get_close_matches(wrong.lower(), list(names), 3, 0.7)]
@@ -79,7 +79,7 @@ def close_matches(wrong: str, known: Iterable[str], paths: Mapping[str, str] | N
 
 
 class UnknownKey(KeyError):
-    """A KeyError that says which keys are near, when it is shown and not before: many are caught."""
+    """A KeyError that names similar keys. It searches them when it is shown, because most are caught."""
 
     def __init__(self, key: object, known: Any) -> None:
         super().__init__(key)
@@ -95,7 +95,7 @@ class UnknownKey(KeyError):
 
 
 def _some(known: Any) -> str:
-    """The first of the keys that there are."""
+    """The first keys."""
     with contextlib.suppress(Exception):
         names = [repr(k) for _, k in zip(range(6), known, strict=False)]
         return f"; there are {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else ""
@@ -112,7 +112,7 @@ def kind_of(value: object) -> str:
 
 
 def tensor_hint(value: object) -> str:
-    """How one makes a tensor of something that is none."""
+    """A hint on how to make a tensor of a value."""
     if kind_of(value).startswith("numpy.") or isinstance(value, (int, float, list, tuple)):
         return "; ctx.constant(value) makes one, and ctx.from_numpy(array) one over its memory"
     if any(hasattr(value, name) for name in ("__dlpack__", "__array__", "__array_interface__")):
@@ -124,13 +124,13 @@ _TO_HOST = {"torch": "t.cpu()", "jax": "jax.device_get(x)", "jaxlib": "jax.devic
 
 
 def host_hint(value: object) -> str:
-    """How the array of another library comes out of a device's memory."""
+    """A hint on how to copy an array of another library from a device."""
     how = _TO_HOST.get(type(value).__module__.partition(".")[0])
     return f"; {how} is a copy in the host's" if how else "; it must be copied to the host's"
 
 
 def maker_hint(wanted: str, value: object) -> str:
-    """How one makes an object of this package of what was given instead, if that is likely meant."""
+    """A hint on how to make the wanted object from the given value, if there is a likely way."""
     if wanted == "Backend" and isinstance(value, str):
         return f"; gb.Backend({value!r}) makes one"
     if wanted == "Graph" and kind_of(value) in ("Tensor", "list", "tuple"):
@@ -141,7 +141,7 @@ def maker_hint(wanted: str, value: object) -> str:
 
 
 def reader_hint(value: object) -> str:
-    """How one opens what is no path."""
+    """A hint on how to open a value that is not a path."""
     if isinstance(value, int) or hasattr(value, "fileno"):
         file = "file" if hasattr(value, "fileno") else "descriptor"
         return (
@@ -153,7 +153,7 @@ def reader_hint(value: object) -> str:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Tells more about an exception of the user's code. Python 3.10 does not show notes, but they are there."""
+    """Adds a note to an exception of the user's code. Python 3.10 keeps notes but does not show them."""
     add: Callable[[str], Any] | None = getattr(error, "add_note", None)
     if add is not None:
         add(note)

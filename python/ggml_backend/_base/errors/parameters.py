@@ -1,5 +1,4 @@
-"""Numbers for parameters of C, and what is wrong with one that C cannot take, by the name that the function that was
-called gives it."""
+"""Numbers as C parameters, and messages about values that C cannot take."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def plain_numbers(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _plain_number(value: Any) -> Any:
-    """None for an array that is no number. An object that is no number stays what it is."""
+    """None for an array that is no number. Other objects stay unchanged."""
     if isinstance(value, (np.ndarray, np.generic)) and (
         value.ndim != 0 or value.dtype.kind in "SUOMmc" or np.ma.is_masked(value)
     ):

@@ -110,7 +110,7 @@ def _load() -> float | None:
 
 _LEGEND = """
 rate: the median over the rounds. limit: the rate at which this machine's memory or arithmetic would be used in full.
-share: rate by limit. bound: what makes the limit. m, k, n: the product of n rows of activations and m x k weights.
+share: rate by limit. bound: the resource that sets the limit. m, k, n: n rows of activations times m x k weights.
 """
 
 

@@ -15,7 +15,7 @@ ACTIONS = {
     "convert": "write a GGUF file from safetensors files",
     "set": "write the same file with other keys",
     "rename": "write the same file with other names of tensors",
-    "diff": "show in what two files differ",
+    "diff": "show the differences between two files",
 }
 """One-line descriptions of the actions."""
 

@@ -136,5 +136,5 @@ def _notes(of: Mapping[str, SafeTensors], values: Mapping[str, Values]) -> list[
         name.removesuffix("_inv").removesuffix("_scale") for name in of if name.endswith(("_scale", "_scale_inv"))
     }
     if scaled := [name for name, v in values.items() if v.widened and name in scales]:
-        notes.append(f"scales beside weights are not multiplied with them: {first_of(scaled, _SOME)}")
+        notes.append(f"weights are not multiplied by the scales beside them: {first_of(scaled, _SOME)}")
     return notes

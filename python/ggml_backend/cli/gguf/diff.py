@@ -1,4 +1,4 @@
-"""``gguf diff``: in what two files differ. The exit status is 1 if they do."""
+"""``gguf diff``: the differences between two files. The exit status is 1 if they differ."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _tensors(first: GGUFFile, second: GGUFFile) -> Iterator[str]:
 
 
 def _difference(a: GGUFTensor, b: GGUFTensor) -> str:
-    """In what two tensors of one name differ; nothing if they are equal."""
+    """The differences between two tensors of one name; empty if they are equal."""
     if a.shape != b.shape:
         return f"shape {a.shape}, then {b.shape}"
     if a.dtype == b.dtype and np.array_equal(a.data, b.data):

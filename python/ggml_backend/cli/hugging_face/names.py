@@ -1,4 +1,4 @@
-"""Names of tensors in ``transformers`` and in GGUF files, by model type, and what else differs between them."""
+"""Names of tensors in ``transformers`` and in GGUF files, by model type, and other differences."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _made(value: Values, change: Any) -> Values:
 
 
 def _as_float(value: Values) -> Values:
-    """In float32, in which all kernels take vectors."""
+    """The vector in float32, which all kernels accept."""
     if value.dtype.name == "bfloat16":
         return replace(
             value,

@@ -1,4 +1,4 @@
-"""Operators that move elements: copies between dtypes and layouts, repetition, concatenation, sums of rows."""
+"""Operators that move elements: copies between dtypes and layouts, repetition, concatenation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from ...dtypes import DType
 from .._nodes import Node
 from ..device import op
-from .family import FLOAT_NAMES, Family
+from .family import Family
 from .layout import axes, ne, repeats, spread
 from .library import FLOATS, Step
 
@@ -87,9 +87,3 @@ def concat(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
         second()
 
     return both
-
-
-@op("sum_rows", "mean", dtypes=FLOAT_NAMES, prepare=True)
-def sums(device: Family, node: Node, out: Any, a: Any) -> Step:
-    total, times = device.library.sum_rows, 1.0 if node.op == "sum_rows" else 1 / a.shape[-1]
-    return device.step_of(lambda x, out=None: total(x, times, out), node, out, (a,))

@@ -9,9 +9,22 @@ from weakref import WeakValueDictionary
 
 from ..._base.errors import InvalidArgumentError, UnsupportedError
 from ..._ffi import lib
-from .._program import overwritten_of, program_of
+from .._program import by_slot, overwritten_of, program_of
 from ..device import Call, Node, register_device
-from . import copies, elements, missing, products, rows
+from . import (
+    attention,
+    copies,
+    elements,
+    matrices,
+    missing,
+    products,
+    recurrent,
+    reductions,
+    resample,
+    rotation,
+    rows,
+    windows,
+)
 from .family import Family, then
 from .fusion import Fusion
 from .layout import is_aligned
@@ -35,19 +48,59 @@ class ArrayDevice(Family):
     _where = elements.where
     _unary = elements.unary
     _with_numbers = elements.with_numbers
+    _glu = elements.glu
+    _silu_back = elements.silu_back
+    _add1 = elements.add1
+    _fill = elements.fill
+    _arange = elements.arange
     _mul_mat = products.mul_mat
+    _mul_mat_id = products.mul_mat_id
     _mul_mat_experts = products.mul_mat_experts
+    _out_prod = products.out_prod
     _add_id = rows.add_id
     _norm = rows.norm
-    _soft_max = rows.soft_max
+    _l2_norm = rows.l2_norm
+    _cumsum = rows.cumsum
+    _order = rows.order
+    _soft_max = attention.soft_max
+    _flash_attn_ext = attention.flash_attn_ext
     _diag_mask = rows.diag_mask
-    _rope = rows.rope
+    _rope = rotation.rope
+    _tri = matrices.tri
+    _solve_tri = matrices.solve_tri
+    _diag = matrices.diag
+    _timestep_embedding = matrices.timestep_embedding
+    _ssm_conv = recurrent.ssm_conv
+    _ssm_scan = recurrent.ssm_scan
+    _gated_delta_net = recurrent.gated_delta_net
+    _rwkv_wkv6 = recurrent.rwkv_wkv6
+    _rwkv_wkv7 = recurrent.rwkv_wkv7
+    _gated_linear_attn = recurrent.gated_linear_attn
+    _upscale = resample.upscale
+    _interpolate = resample.interpolate
+    _pad = resample.pad
+    _pad_reflect_1d = resample.pad_reflect_1d
+    _roll = resample.roll
+    _pool = windows.pool
+    _conv_2d = windows.conv_2d
+    _conv_3d = windows.conv_3d
+    _im2col = windows.im2col
+    _im2col_3d = windows.im2col_3d
+    _col2im_1d = windows.col2im_1d
+    _conv_transpose_1d = windows.conv_transpose_1d
+    _conv_transpose_2d = windows.conv_transpose_2d
     _get_rows = rows.get_rows
     _set_rows = rows.set_rows
     _copy_elements = copies.copy_elements
     _repeat = copies.repeat
     _concat = copies.concat
-    _sums = copies.sums
+    _sum_rows = reductions.sum_rows
+    _sum_all = reductions.sum_all
+    _argmax = reductions.argmax
+    _group_norm = reductions.group_norm
+    _soft_max_back = reductions.soft_max_back
+    _rms_norm_back = reductions.rms_norm_back
+    _repeat_back = reductions.repeat_back
 
     def __init__(
         self,
@@ -117,15 +170,15 @@ class ArrayDevice(Family):
         """Computes a result that overwrites a source elsewhere first, unless the operator reads each element
         before it writes the same one."""
         node, out, entry = call.node, call.out, self._table[call.node.op]
-        method = getattr(self, entry.method)
+        method, sources = getattr(self, entry.method), by_slot(node, call.sources)
         if node.op == "set_rows":  # keeps a part of the result, so nothing is computed elsewhere
-            return method(node, out, *call.sources)  # type: ignore[no-any-return]
+            return method(node, out, *sources)  # type: ignore[no-any-return]
         shared = [call.sources[k] for k in overwritten_of(call) if k == 0 or node.op not in _UNREAD]
         place = self.library.place
         if not shared or (entry.in_place and all(place(a) == place(out) for a in shared)):
-            return method(node, out, *call.sources)  # type: ignore[no-any-return]
+            return method(node, out, *sources)  # type: ignore[no-any-return]
         elsewhere = self.library.empty(out.shape, node.dtype)
-        return then(method(node, elsewhere, *call.sources), self.library.assign(out, elsewhere))
+        return then(method(node, elsewhere, *sources), self.library.assign(out, elsewhere))
 
     # ------------------------------------------------------------------------------------------------------- memory
 

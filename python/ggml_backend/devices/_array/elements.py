@@ -5,15 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from .._nodes import Node
 from ..device import op
 from .family import FLOAT_NAMES, Family
 from .layout import is_broadcast, ne, repeats, spread
-from .library import Step
+from .library import F32, Step
 
 UNARY = (
     "abs", "neg", "sgn", "step", "sqr", "sqrt", "log", "tanh", "elu", "relu", "silu", "gelu", "gelu_quick", "gelu_erf",
-    "hardsigmoid", "hardswish", "exp", "sigmoid", "sin", "cos", "softplus",
+    "hardsigmoid", "hardswish", "exp", "sigmoid", "sin", "cos", "softplus", "expm1", "floor", "ceil", "round", "trunc",
 )  # fmt: skip
 
 
@@ -55,7 +57,7 @@ def unary(device: Family, node: Node, out: Any, a: Any) -> Step:
     return device.step_of(device.library.functions[node.op], node, out, (a,))
 
 
-@op("scale", "clamp", "leaky_relu", dtypes=FLOAT_NAMES, prepare=True)
+@op("scale", "scale_bias", "clamp", "leaky_relu", "xielu", dtypes=FLOAT_NAMES, prepare=True)
 def with_numbers(device: Family, node: Node, out: Any, a: Any) -> Step:
     function, numbers = device.library.functions[node.op], tuple(node.params.values())
 
@@ -65,3 +67,84 @@ def with_numbers(device: Family, node: Node, out: Any, a: Any) -> Step:
     if device.library.reader(a, node.sources[0].dtype) is None and device.library.writer(out, node.dtype) is None:
         return partial(function, a, *numbers, out=out)
     return device.step_of(applied, node, out, (a,))
+
+
+_GATES = {
+    "reglu": "relu", "geglu": "gelu", "swiglu": "silu", "geglu_erf": "gelu_erf", "geglu_quick": "gelu_quick",
+    "swiglu_oai": "silu",
+}  # fmt: skip
+"""The function of the first half of each gate."""
+
+
+def _is_gate(node: Node) -> bool | str:
+    return node.params["op"] in _GATES or "an unknown gate"
+
+
+@op("glu", dtypes=FLOAT_NAMES, when=_is_gate, prepare=True)
+def glu(device: Family, node: Node, out: Any, a: Any, b: Any = None) -> Step:
+    """``f(x) g`` of two sources, or of the halves of one."""
+    p, n, dtype = node.params, node.shape[-1], node.sources[0].dtype
+    x, g = (a[..., :n], a[..., n:]) if b is None else (a, b)
+    if b is None and p["swapped"]:
+        x, g = g, x
+    functions, xp = device.library.functions, device.library.xp
+    gate, multiply = functions[_GATES[p["op"]]], functions["mul"]
+    alpha, limit = p["alpha"], p["limit"]
+
+    def gated(x: Any, g: Any, out: Any = None) -> Any:
+        return multiply(gate(x), g, out=out)
+
+    def rectified(x: Any, g: Any) -> Any:  # 0, whatever the other half is
+        return xp.where(x <= 0, xp.zeros_like(x), x * g)
+
+    def limited(x: Any, g: Any) -> Any:
+        x = xp.clip(x, None, limit)
+        return x * functions["sigmoid"](x * alpha) * (xp.clip(g, -limit, limit) + 1)
+
+    dtypes = (dtype, dtype if b is None else node.sources[1].dtype)
+    if p["op"] == "reglu":
+        return device.value_of(rectified, node, out, (x, g), dtypes)
+    if p["op"] == "swiglu_oai":
+        return device.value_of(limited, node, out, (x, g), dtypes)
+    return device.step_of(gated, node, out, (x, g), dtypes)
+
+
+@op("silu_back", dtypes=FLOAT_NAMES, prepare=True, in_place=True)
+def silu_back(device: Family, node: Node, out: Any, x: Any, grad: Any) -> Step:
+    sigmoid, xp = device.library.functions["sigmoid"], device.library.xp
+
+    def back(x: Any, g: Any) -> Any:
+        x = xp.clip(x, -1e4, 1e4)  # beyond, the derivative is 0 or 1; at infinity the formula is 0 times infinity
+        s = sigmoid(x)
+        return g * s * (1 + x * (1 - s))
+
+    return device.value_of(back, node, out, (x, grad))
+
+
+@op("add1", dtypes=FLOAT_NAMES, prepare=True, in_place=True)
+def add1(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
+    b = device.library.strided(b, (1,) * len(out.shape), (0,) * len(out.shape))
+    return device.step_of(device.library.functions["add"], node, out, (a, b))
+
+
+@op("fill", dtypes=FLOAT_NAMES, prepare=True)
+def fill(device: Family, node: Node, out: Any, a: Any) -> Step:
+    """Does not read its source."""
+    value = np.full((1,) * len(out.shape), node.params["value"], np.float32)
+    return stored(device, node, out, value)
+
+
+@op("arange", dtypes=FLOAT_NAMES, prepare=True)
+def arange(device: Family, node: Node, out: Any) -> Step:
+    p = node.params
+    return stored(device, node, out, (p["start"] + p["step"] * np.arange(node.shape[-1])).astype(np.float32))
+
+
+def stored(device: Family, node: Node, out: Any, value: Any) -> Step:
+    """A step that stores float32 constants, which may broadcast."""
+    library = device.library
+    constant = library.constant(value)
+    constant = library.strided(constant, out.shape, [
+        s if n > 1 else 0 for n, s in zip(constant.shape, library.strides(constant), strict=True)
+    ])  # fmt: skip
+    return device.conversion(out, node.dtype, constant, F32)

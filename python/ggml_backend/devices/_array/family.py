@@ -66,20 +66,43 @@ class Family(Device):
         self.before.append(kept.refresh)
         return kept.array, None
 
-    def step_of(self, function: Function, node: Node, out: Any, sources: Sequence[Any]) -> Step:
+    def step_of(
+        self, function: Function, node: Node, out: Any, sources: Sequence[Any], dtypes: Sequence[DType] | None = None
+    ) -> Step:
         """A step that runs a float32 function on sources and a result of any float dtypes.
 
         Sources are widened before. The result is rounded once after it, as on the CPU.
+
+        dtypes: of the sources; default: those of the sources of the node
         """
         library = self.library
-        readers = [library.reader(s, n.dtype) for s, n in zip(sources, node.sources, strict=False)]
+        readers = self._readers(node, sources, dtypes)
         writer = library.writer(out, node.dtype)
         if writer is None and not any(readers):
             return partial(function, *sources, out=out)
-        given: list[Step] = [r if r is not None else partial(_same, s) for r, s in zip(readers, sources, strict=True)]
+        given = _given(readers, sources)
         if writer is None:
             return lambda: function(*[read() for read in given], out=out)
         return lambda: writer(function(*[read() for read in given]))
+
+    def value_of(
+        self, function: Function, node: Node, out: Any, sources: Sequence[Any], dtypes: Sequence[DType] | None = None
+    ) -> Step:
+        """A step that stores what a function of float32 arrays returns, which has no ``out``. It may return
+        integers for a result of integers.
+
+        dtypes: as for :meth:`step_of`
+        """
+        given = _given(self._readers(node, sources, dtypes), sources)
+        writer = self.library.writer(out, node.dtype) if node.dtype in FLOATS else None
+        if writer is None:
+            return self.library.assign_from(out, lambda: function(*[read() for read in given]))
+        return lambda: writer(function(*[read() for read in given]))
+
+    def _readers(self, node: Node, sources: Sequence[Any], dtypes: Sequence[DType] | None) -> list[Step | None]:
+        found = dtypes or [s.dtype for s in node.sources[: len(sources)]]
+        return [self.floats_of(s, d) if d.is_quantized or d in FLOATS else None
+                for s, d in zip(sources, found, strict=True)]  # fmt: skip
 
     def floats_of(self, array: Any, dtype: DType) -> Step | None:
         """A step that converts floats, or bytes of quantized rows, to float32; None if they are float32."""
@@ -110,6 +133,11 @@ class Family(Device):
 
 def _same(array: Any) -> Any:
     return array
+
+
+def _given(readers: Sequence[Step | None], sources: Sequence[Any]) -> list[Step]:
+    """Steps that return the sources as float32."""
+    return [r if r is not None else partial(_same, s) for r, s in zip(readers, sources, strict=True)]
 
 
 def then(first: Step, second: Step | None) -> Step:

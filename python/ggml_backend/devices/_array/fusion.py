@@ -141,7 +141,7 @@ def attention(f: Fusion, i: int) -> Made | None:
     group = tuple(sorted((c, *inner, s, i)))
     if not f.is_safe((*inner, s, i), *reads, buffered=True):
         return None
-    attend = library.attention(q, k, rows, mask, scale, axes(library, last.out, 4))
+    attend = library.assign_from(axes(library, last.out, 4), lambda: library.attend(q, k, rows, mask, scale))
     return {c: library.assign(rows, columns.swapaxes(-1, -2)), i: attend}, group
 
 

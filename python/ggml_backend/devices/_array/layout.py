@@ -46,13 +46,22 @@ def is_broadcast(shape: Shape, of: Shape) -> bool:
     return all(b in (1, a) for a, b in zip(ne(of), ne(shape), strict=True))
 
 
-def spread(library: Library, whole: Sequence[Any], part: Any) -> list[Any]:
-    """Views that broadcast: of arrays of one shape, and last of an array that repeats over them.
-    Axes along which a part of several elements repeats become (times, size)."""
-    sizes = list(zip(ne(whole[0].shape), ne(part.shape), strict=True))
+Sizes = list[list[int]]
+
+
+def repetition(of: Shape, shape: Shape) -> tuple[Sizes, Sizes]:
+    """How :func:`cut` splits four axes of an array of shape ``of``, and of one that repeats over it, so
+    that they broadcast. Axes along which a part of several elements repeats become (times, size)."""
+    sizes = list(zip(ne(of), ne(shape), strict=True))
     many = [1 < size < n for n, size in sizes]
-    of_whole = [[n // size, size] if m else [n] for (n, size), m in zip(sizes, many, strict=True)]
-    of_part = [[1, size] if m else [size] for (_, size), m in zip(sizes, many, strict=True)]
+    whole = [[n // size, size] if m else [n] for (n, size), m in zip(sizes, many, strict=True)]
+    part = [[1, size] if m else [size] for (_, size), m in zip(sizes, many, strict=True)]
+    return whole, part
+
+
+def spread(library: Library, whole: Sequence[Any], part: Any) -> list[Any]:
+    """Views that broadcast: of arrays of one shape, and last of an array that repeats over them."""
+    of_whole, of_part = repetition(whole[0].shape, part.shape)
     found = [cut(library, axes(library, array, 4), of_whole) for array in whole]
     return [*found, cut(library, axes(library, part, 4), of_part)]
 

@@ -47,6 +47,7 @@ class Library:
     has_events: bool = False
     can_fuse: bool = False
     stream: Any = None
+    double: Any  #: the dtype float64, or the widest float that the device has
 
     # ------------------------------------------------------------------------------------------------------- memory
 
@@ -120,6 +121,10 @@ class Library:
         """A step that copies the result of a function."""
         raise NotImplementedError
 
+    def clear(self, out: Any) -> Step:
+        """A step that stores zeros."""
+        raise NotImplementedError
+
     def copy_of(self, array: Any) -> Any:
         raise NotImplementedError
 
@@ -150,14 +155,18 @@ class Library:
         """``value`` where the mask is true, else ``x``."""
         raise NotImplementedError
 
-    def turns(self, positions: Any, frequencies: Any, magnitude: float) -> Step:
-        """A step that returns cosines and sines of positions times frequencies, times a magnitude:
-        float32 ``(tokens, 1, pairs)``."""
+    def turns(self, positions: Any, frequencies: Any, magnitude: float, factors: Any = None) -> Step:
+        """A step that returns cosines and sines of the matrix product of positions and frequencies,
+        times a magnitude: float32 ``(tokens, 1, pairs)``.
+
+        positions: (tokens, streams); frequencies: float64 (streams, pairs), of NumPy
+        factors: float32 (pairs,), by which frequencies are divided
+        """
         raise NotImplementedError
 
-    def rotate(self, x: Any, turns: tuple[Any, Any], size: int, halves: bool, out: Any) -> Any:
-        """Rotates pairs among the first ``size`` elements of each row. halves: pairs of the two
-        halves, else of neighbours. Never in place."""
+    def rotate(self, x: Any, turns: tuple[Any, Any], first: int, size: int, halves: bool, out: Any) -> Any:
+        """Rotates pairs among ``size`` elements of each row, from ``first`` on. halves: pairs of the
+        two halves, else of neighbours. Never in place."""
         raise NotImplementedError
 
     def sum_rows(self, x: Any, times: float, out: Any) -> Any:
@@ -171,6 +180,27 @@ class Library:
     def norm(self, x: Any, eps: float, centred: bool, out: Any) -> Any:
         """NORM of each row, or without ``centred`` RMS_NORM."""
         raise NotImplementedError
+
+    def length(self, x: Any) -> Any:
+        """The Euclidean length of each row, added up in double, as a row of one element."""
+        raise NotImplementedError
+
+    def solve_lower(self, a: Any, b: Any) -> Any:
+        """``a x = b`` of stacks of matrices by forward substitution. Only the lower triangle of ``a``
+        is read."""
+        xp = self.xp
+        x = xp.zeros_like(b)
+        for i in range(b.shape[-2]):
+            known = xp.matmul(a[..., i : i + 1, :i], x[..., :i, :])
+            x[..., i : i + 1, :] = (b[..., i : i + 1, :] - known) / a[..., i : i + 1, i : i + 1]
+        return x
+
+    def convolve(
+        self, x: Any, w: Any, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+    ) -> Any:
+        """The cross-correlation of ``x (n, channels, ...)`` with ``w (kernels, channels / groups, ...)``;
+        None if the library has none."""
+        return None
 
     # --------------------------------------------------------------------- fused operators, for libraries that can_fuse
 
@@ -187,9 +217,9 @@ class Library:
         ``out``."""
         raise NotImplementedError
 
-    def attention(self, q: Any, k: Any, v: Any, mask: Any, scale: float, out: Any) -> Step:
-        """``out = softmax(scale q k^T + mask) v`` of stacks of matrices ``(.., .., n, size)``.
-        mask: may be None. Reads all arrays before it writes ``out``."""
+    def attend(self, q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
+        """``softmax(scale q k^T + mask) v`` of stacks of matrices ``(.., heads, n, size)``. Consecutive
+        heads of ``q`` may share one of ``k`` and ``v``. mask: may be None"""
         raise NotImplementedError
 
     # ----------------------------------------------------------------------------------------------------- programs
@@ -252,11 +282,12 @@ class Mark:
             self._event.synchronize()
 
 
-def pairs(size: int, halves: bool) -> tuple[slice, slice]:
+def pairs(first: int, size: int, halves: bool) -> tuple[slice, slice]:
     """The first and the second elements of rotated pairs."""
+    middle, end = first + size // 2, first + size
     if halves:
-        return slice(0, size // 2), slice(size // 2, size)
-    return slice(0, size, 2), slice(1, size, 2)
+        return slice(first, middle), slice(middle, end)
+    return slice(first, end, 2), slice(first + 1, end, 2)
 
 
 # ------------------------------------------------------------------------------------------------------- NumPy and CuPy
@@ -268,6 +299,7 @@ class NumPyLike(Library):
     def __init__(self, np: Any, xp: Any) -> None:
         self.np = np
         self.xp = xp
+        self.double = np.float64
         self.functions = _functions(np)
 
     def view(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
@@ -319,7 +351,7 @@ class NumPyLike(Library):
             return lambda value: np.copyto(out, value, casting="same_kind")
 
         def narrow(value: Any) -> None:
-            bits = np.ascontiguousarray(value).view(np.uint32)
+            bits = np.ascontiguousarray(value, np.float32).view(np.uint32)
             # round to nearest, ties to even; NaN stays NaN
             rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
             np.copyto(out, np.where(np.isnan(value), (bits >> 16) | 0x40, rounded), casting="unsafe")
@@ -331,7 +363,10 @@ class NumPyLike(Library):
 
     def assign_from(self, out: Any, source: Step) -> Step:
         copyto = self.np.copyto
-        return lambda: copyto(out, source())
+        return lambda: copyto(out, source(), casting="same_kind")
+
+    def clear(self, out: Any) -> Step:
+        return partial(self.np.copyto, out, 0)
 
     def copy_of(self, array: Any) -> Any:
         return array.copy()
@@ -376,23 +411,23 @@ class NumPyLike(Library):
         np.copyto(out, np.float32(value), where=mask)
         return out
 
-    def turns(self, positions: Any, frequencies: Any, magnitude: float) -> Step:
+    def turns(self, positions: Any, frequencies: Any, magnitude: float, factors: Any = None) -> Step:
         np, frequencies = self.np, self.constant(frequencies)
 
         def turns() -> tuple[Any, Any]:
-            angle = positions[:, None, None] * frequencies
+            each = frequencies if factors is None else frequencies / factors
+            angle = (positions.astype(np.float64) @ each)[:, None]
             return (np.cos(angle) * magnitude).astype(np.float32), (np.sin(angle) * magnitude).astype(np.float32)
 
         return turns
 
-    def rotate(self, x: Any, turns: tuple[Any, Any], size: int, halves: bool, out: Any) -> Any:
+    def rotate(self, x: Any, turns: tuple[Any, Any], first: int, size: int, halves: bool, out: Any) -> Any:
         out = self.np.empty(x.shape, self.np.float32) if out is None else out
         c, s = turns
-        one, two = pairs(size, halves)
+        one, two = pairs(first, size, halves)
         out[..., one] = x[..., one] * c - x[..., two] * s
         out[..., two] = x[..., one] * s + x[..., two] * c
-        if size < x.shape[-1]:
-            out[..., size:] = x[..., size:]
+        out[..., :first], out[..., first + size :] = x[..., :first], x[..., first + size :]
         return out
 
     def sum_rows(self, x: Any, times: float, out: Any) -> Any:
@@ -417,6 +452,10 @@ class NumPyLike(Library):
             x = x - x.mean(-1, keepdims=True, dtype=np.float64)
         square = np.einsum("...i,...i->...", x, x, dtype=np.float64)[..., None] / x.shape[-1]
         return np.divide(x, np.sqrt(square + eps), out=out, casting="same_kind")
+
+    def length(self, x: Any) -> Any:
+        np = self.np
+        return np.sqrt(np.einsum("...i,...i->...", x, x, dtype=np.float64)[..., None])
 
 
 class NumPy(NumPyLike):
@@ -494,7 +533,10 @@ def _functions(np: Any) -> dict[str, Function]:
         "hardsigmoid": hardsigmoid, "hardswish": hardswish,
         "exp": np.exp, "sin": np.sin, "cos": np.cos, "sigmoid": sigmoid, "softplus": softplus,
         **_choices(np),
+        "expm1": np.expm1, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": _round(np),
         "scale": lambda x, s, out=None: np.multiply(x, f32(s), out=out),
+        "scale_bias": lambda x, s, bias, out=None: np.add(x * f32(s), f32(bias), out=out),
+        "xielu": _xielu(np),
         "clamp": lambda x, least, most, out=None: np.clip(x, f32(least), f32(most), out=out),
         "leaky_relu": lambda x, slope, out=None: np.add(
             np.maximum(x, f32(0)), f32(slope) * np.minimum(x, f32(0)), out=out
@@ -519,6 +561,28 @@ def _choices(np: Any) -> dict[str, Function]:
         "==": compared(np.equal), "!=": compared(np.not_equal), "<": compared(np.less),
         "<=": compared(np.less_equal), ">": compared(np.greater), ">=": compared(np.greater_equal), "where": where,
     }  # fmt: skip
+
+
+def _round(np: Any) -> Function:
+    """To the nearest integer, halves away from zero."""
+
+    def rounded(x: Any, out: Any = None) -> Any:
+        whole = np.trunc(x)
+        away = (np.abs(x - whole) >= np.float32(0.5)).astype(np.float32)
+        return np.add(whole, np.copysign(away, x), out=out)
+
+    return rounded
+
+
+def _xielu(np: Any) -> Function:
+    f32 = np.float32
+
+    def xielu(x: Any, n: float, p: float, beta: float, eps: float, out: Any = None) -> Any:
+        above = f32(p) * x * x + f32(beta) * x
+        below = (np.expm1(np.minimum(x, f32(eps))) - x) * f32(n) + f32(beta) * x
+        return np.add(np.where(x > 0, above, below), f32(0), out=out)
+
+    return xielu
 
 
 def _gelu_erf(np: Any) -> Function:

@@ -170,6 +170,9 @@ class Torch(Library):
     def assign_from(self, out: Any, source: Step) -> Step:
         return lambda: out.copy_(source())
 
+    def clear(self, out: Any) -> Step:
+        return partial(torch.Tensor.zero_, out)
+
     def copy_of(self, array: Any) -> Any:
         return array.clone(memory_format=torch.contiguous_format)
 
@@ -222,26 +225,25 @@ class Torch(Library):
     def where(self, mask: Any, value: float, x: Any, out: Any) -> Any:
         return torch.masked_fill(x, mask, value) if out is None else out.copy_(x).masked_fill_(mask, value)
 
-    def turns(self, positions: Any, frequencies: Any, magnitude: float) -> Step:
+    def turns(self, positions: Any, frequencies: Any, magnitude: float, factors: Any = None) -> Step:
         frequency = torch.from_numpy(frequencies).to(self.torch_device, self.double)
-        column = positions.as_strided((len(positions), 1, 1), (positions.stride(0), 1, 1))
 
         def turns() -> tuple[Any, Any]:
-            angle = column * frequency
+            each = frequency if factors is None else frequency / factors
+            angle = (positions.to(self.double) @ each)[:, None]
             c, s = torch.cos(angle), torch.sin(angle)
             return (c * magnitude).to(torch.float32), (s * magnitude).to(torch.float32)
 
         return turns
 
-    def rotate(self, x: Any, turns: tuple[Any, Any], size: int, halves: bool, out: Any) -> Any:
+    def rotate(self, x: Any, turns: tuple[Any, Any], first: int, size: int, halves: bool, out: Any) -> Any:
         out = torch.empty_like(x) if out is None else out
         c, s = turns
-        one, two = pairs(size, halves)
+        one, two = pairs(first, size, halves)
         x1, x2 = x[..., one], x[..., two]
         torch.mul(x1, c, out=out[..., one]).addcmul_(x2, s, value=-1)
         torch.mul(x1, s, out=out[..., two]).addcmul_(x2, c)
-        if size < x.shape[-1]:
-            out[..., size:] = x[..., size:]
+        out[..., :first], out[..., first + size :] = x[..., :first], x[..., first + size :]
         return out
 
     def sum_rows(self, x: Any, times: float, out: Any) -> Any:
@@ -259,6 +261,19 @@ class Torch(Library):
         length = torch.linalg.vector_norm(x, 2, -1, True, dtype=self.double)
         return torch.mul(x, length.square_().div_(x.shape[-1]).add_(eps).rsqrt_().to(torch.float32), out=out)
 
+    def length(self, x: Any) -> Any:
+        return torch.linalg.vector_norm(x, 2, -1, True, dtype=self.double)
+
+    def solve_lower(self, a: Any, b: Any) -> Any:
+        return torch.linalg.solve_triangular(a, b, upper=False)
+
+    def convolve(
+        self, x: Any, w: Any, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+    ) -> Any:
+        functions = torch.nn.functional
+        function: Function = (functions.conv1d, functions.conv2d, functions.conv3d)[len(stride) - 1]
+        return function(x, w, None, stride, padding, dilation, groups)
+
     # ------------------------------------------------------------------------------------------------------- groups
 
     def span(self, array: Any) -> tuple[int, int]:
@@ -273,9 +288,9 @@ class Torch(Library):
         norm, shape = torch.layer_norm, x.shape[-1:]
         return lambda: out.copy_(norm(x, shape, gain, bias, eps))
 
-    def attention(self, q: Any, k: Any, v: Any, mask: Any, scale: float, out: Any) -> Step:
-        attend = torch.nn.functional.scaled_dot_product_attention
-        return lambda: out.copy_(attend(q, k, v, mask, scale=scale))
+    def attend(self, q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
+        shared = q.shape[-3] != k.shape[-3]
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=shared)
 
     # ----------------------------------------------------------------------------------------------------- programs
 
@@ -379,7 +394,21 @@ def _functions() -> dict[str, Function]:
     def hardswish(x: Any, out: Any = None) -> Any:  # torch's overflows above a sixth of the largest number
         return torch.mul(torch.clamp_min(x, -3), nn.hardsigmoid(x), out=out)
 
+    def rounded(x: Any, out: Any = None) -> Any:  # torch's rounds halves to even
+        whole = torch.trunc(x)
+        away = (torch.abs(x - whole) >= 0.5).float()
+        return torch.add(whole, torch.copysign(away, x), out=out)
+
+    def scale_bias(x: Any, s: float, bias: float, out: Any = None) -> Any:
+        return torch.add(x * s, bias, out=out)
+
+    def xielu(x: Any, n: float, p: float, beta: float, eps: float, out: Any = None) -> Any:
+        below = (torch.expm1(torch.clamp_max(x, eps)) - x) * n + beta * x
+        return torch.add(torch.where(x > 0, p * x * x + beta * x, below), 0, out=out)
+
     return {
+        "expm1": torch.expm1, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "round": rounded,
+        "scale_bias": scale_bias, "xielu": xielu,
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
         "abs": torch.abs, "neg": torch.neg, "sqr": torch.square, "sqrt": torch.sqrt, "log": torch.log,
         "tanh": torch.tanh, "sgn": sgn, "step": step, "elu": elu,

@@ -7,7 +7,7 @@ from typing import Any
 from ..._base.errors import InvalidArgumentError
 from .._nodes import Node
 from ..device import op
-from .family import Family, then
+from .family import FLOAT_NAMES, Family, then
 from .layout import axes, cut, ne
 from .library import F32, FLOATS, Library, Step
 
@@ -95,3 +95,45 @@ def mul_mat_experts(device: Family, node: Node, out: Any, w: Any, x: Any, ids: A
 def _multiplied(library: Library, w: Any, floats: Step | None, x: Any, out: Any) -> Step:
     """``out[u] = x[u] @ w[u].T``"""
     return lambda: library.product(x, (w if floats is None else floats()).swapaxes(-1, -2), out)()
+
+
+def _is_choice(node: Node) -> bool | str:
+    ids, x, *weights = node.sources
+    if x.dtype not in FLOATS or node.dtype not in FLOATS or ids.dtype.name != "int32":
+        return f"products of {x.dtype.name} with indices of {ids.dtype.name} as {node.dtype.name}"
+    known = all(w.dtype in FLOATS or w.dtype.is_quantized for w in weights)
+    return (known and ne(x.shape)[:2] == ne(weights[0].shape)[:2] == (1, 1)) or "weights that are no float matrices"
+
+
+@op("mul_mat_id", dtypes="all", when=_is_choice, prepare=True)
+def mul_mat_id(device: Family, node: Node, out: Any, ids: Any, x: Any, *weights: Any) -> Step:
+    """Multiplies all rows with each matrix, and keeps the results that the indices choose."""
+    library, xp = device.library, device.library.xp
+    x, out, ids = axes(library, x, 2), axes(library, out, 2), axes(library, ids, 2)
+    chosen = ids[:, node.params["id"] : node.params["id"] + 1]
+    check = library.check_ids(chosen, len(weights))
+
+    def products(x: Any, *weights: Any) -> Any:
+        try:
+            check()
+        except IndexError as error:
+            raise InvalidArgumentError(f"{node}: {error}") from None
+        found = xp.zeros_like(x[:, :1])
+        for i, w in enumerate(weights):
+            found = xp.where(chosen == i, xp.matmul(x, w.swapaxes(-1, -2)), found)
+        return found
+
+    given = [x, *(axes(library, w, 2) for w in weights)]
+    return device.value_of(products, node, out, given, [s.dtype for s in node.sources[1:]])
+
+
+def _outer(node: Node) -> bool | str:
+    a, b = (ne(s.shape)[:2] for s in node.sources)
+    return a == b or "operands of different numbers of matrices"
+
+
+@op("out_prod", dtypes=FLOAT_NAMES, when=_outer, prepare=True)
+def out_prod(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
+    library, matmul = device.library, device.library.xp.matmul
+    a, b, out = (axes(library, array, 4) for array in (a, b, out))
+    return device.value_of(lambda a, b: matmul(b.swapaxes(-1, -2), a), node, out, (a, b))

@@ -1,4 +1,4 @@
-"""Operators along rows: normalisation, softmax and masks, rotation, rows of a table."""
+"""Operators along rows: normalisation, causal masks, sums, order, rows of a table."""
 
 from __future__ import annotations
 
@@ -11,42 +11,12 @@ from ..._base.errors import InvalidArgumentError
 from .._nodes import Node
 from ..device import op
 from .family import FLOAT_NAMES, Family, then
-from .layout import axes, cut, ne
-from .library import F32, FLOATS, Step
+from .layout import axes, ne
+from .library import F32, Step
 
 
 def _one_source(node: Node) -> bool | str:
     return node.shape == node.sources[0].shape or "a result of another shape"
-
-
-def _masks(node: Node) -> bool | str:
-    if len(node.sources) == 1:
-        return True
-    if len(node.sources) > 2 or node.sources[1].dtype not in FLOATS:
-        return "sinks"
-    x, mask = ne(node.shape), ne(node.sources[1].shape)
-    fits = mask[0] == mask[1] == 1 and mask[2] and x[2] % mask[2] == 0 and mask[3] == x[3]
-    return bool(fits) or "a mask whose rows do not repeat to the rows of each matrix"
-
-
-def _turns(node: Node) -> bool | str:
-    p = node.params
-    mode, size = p["mode"], node.shape[-1]
-    if len(node.sources) > 2:
-        return "factors of the frequencies"
-    if p["offset"]:
-        return "an offset"
-    if mode not in ("normal", "neox", "normal_exact", "neox_exact"):
-        return f"mode {mode}"
-    if p["ext_factor"] != 0:
-        return "YaRN (ext_factor)"
-    if p["xpos_base"] is not None:
-        return "xPos (xpos_base)"
-    if not 0 < p["n_dims"] <= size or p["n_dims"] % 2 or size % 2:
-        return "n_dims is odd or larger than a row"
-    if mode == "neox" and p["freq_scale"] != 1:
-        return "mode neox applies freq_scale twice: use mode neox_exact"
-    return True
 
 
 def _is_table(node: Node) -> bool | str:
@@ -62,27 +32,28 @@ def norm(device: Family, node: Node, out: Any, a: Any) -> Step:
     return device.step_of(lambda x, out=None: compute(x, eps, centred, out), node, out, (a,))
 
 
-@op("soft_max", in_place=True, dtypes=FLOAT_NAMES, when=_masks, prepare=True)
-def soft_max(device: Family, node: Node, out: Any, a: Any, mask: Any = None) -> Step:
-    library = device.library
-    scale, bias = node.params["scale"], node.params["max_bias"]
-    multiply, add, soft_max = library.functions["scale"], library.functions["add"], library.soft_max
-    if mask is None:
-        if scale == 1:
-            return device.step_of(soft_max, node, out, (a,))
-        return device.step_of(lambda x, out=None: soft_max(multiply(x, scale), out), node, out, (a,))
-    a, out = (axes(library, array, 4) for array in (a, out))
-    heads, rows, n = a.shape[1:]
-    shared = mask.shape[-2] if len(mask.shape) > 1 else 1
-    a, out = (cut(library, array, [[len(array)], [heads], [rows // shared, shared], [n]]) for array in (a, out))
-    mask = axes(library, mask, 2)
-    slopes = library.constant(_slopes(heads, bias)) if bias > 0 else None
+@op("l2_norm", in_place=True, dtypes=FLOAT_NAMES, when=_one_source, prepare=True)
+def l2_norm(device: Family, node: Node, out: Any, a: Any) -> Step:
+    length, xp, eps = device.library.length, device.library.xp, node.params["eps"]
 
-    def masked(x: Any, m: Any, out: Any = None) -> Any:
-        m = m if slopes is None else m * slopes
-        return soft_max(add(x if scale == 1 else multiply(x, scale), m), out)
+    def divided(x: Any) -> Any:
+        return x / xp.clip(length(x), eps, None)
 
-    return device.step_of(masked, node, out, (a, mask))
+    return device.value_of(divided, node, out, (a,))
+
+
+@op("cumsum", in_place=True, dtypes=FLOAT_NAMES, prepare=True)
+def cumsum(device: Family, node: Node, out: Any, a: Any) -> Step:
+    xp = device.library.xp
+    return device.value_of(lambda x: xp.cumulative_sum(x, axis=-1), node, out, (a,))
+
+
+@op("argsort", "top_k", dtypes=FLOAT_NAMES, prepare=True)
+def order(device: Family, node: Node, out: Any, a: Any) -> Step:
+    """Equal elements keep their order, and NaN is last. TOP_K keeps the first places of a falling order."""
+    xp, k = device.library.xp, node.shape[-1]
+    falling = node.op == "top_k" or node.params["descending"]
+    return device.value_of(lambda x: xp.argsort(-x if falling else x, axis=-1)[..., :k], node, out, (a,))
 
 
 @op("diag_mask_inf", "diag_mask_zero", in_place=True, dtypes=FLOAT_NAMES, when=_one_source, prepare=True)
@@ -92,19 +63,6 @@ def diag_mask(device: Family, node: Node, out: Any, a: Any) -> Step:
     later = device.library.constant(later if len(node.shape) > 1 else later[0])
     fill, where = -np.inf if node.op == "diag_mask_inf" else 0.0, device.library.where
     return device.step_of(lambda x, out=None: where(later, fill, x, out), node, out, (a,))
-
-
-@op("rope", dtypes=FLOAT_NAMES, when=_turns, prepare=True)
-def rope(device: Family, node: Node, out: Any, a: Any, positions: Any) -> Step:
-    """Rotates pairs of a head by angles that grow with the token's position, computed in double."""
-    p, size = node.params, node.shape[-1]
-    neox = p["mode"] in ("neox", "neox_exact")
-    turned = size if p["mode"] == "normal" else p["n_dims"]
-    frequency = p["freq_base"] ** (-2.0 * np.arange(turned // 2) / p["n_dims"]) * p["freq_scale"]
-    turns = device.library.turns(positions, frequency, p["attn_factor"])
-    rotate = device.library.rotate
-    a, out = (axes(device.library, array, 4) for array in (a, out))
-    return device.step_of(lambda x, out=None: rotate(x, turns(), turned, neox, out), node, out, (a,))
 
 
 @op("get_rows", dtypes="all", when=_is_table, prepare=True)
@@ -172,8 +130,7 @@ def add_id(device: Family, node: Node, out: Any, a: Any, b: Any, ids: Any) -> St
     floats = device.floats_of(b, node.sources[1].dtype)
     table = b if floats is None else library.empty(b.shape)
     pick = [library.take(table, ids[t], wide[t]) for t in range(ids.shape[0])]
-    summed: Any = _Sum(node)
-    add = device.step_of(library.functions["add"], summed, out, (a, wide))
+    add = device.step_of(library.functions["add"], node, out, (a, wide), (node.sources[0].dtype, F32))
 
     def run() -> None:
         try:
@@ -186,24 +143,3 @@ def add_id(device: Family, node: Node, out: Any, a: Any, b: Any, ids: Any) -> St
         add()
 
     return run
-
-
-class _Sum:
-    """The node and its sources after the rows were picked as float32, for ``step_of``."""
-
-    def __init__(self, node: Node) -> None:
-        self.dtype = node.dtype
-        self.sources = (node.sources[0], _Float32())
-
-
-class _Float32:
-    dtype = F32
-
-
-def _slopes(n_heads: int, bias: float) -> np.ndarray[Any, Any]:
-    """The slopes of ALiBi, as on the CPU. Heads beyond the largest power of two use odd powers of
-    the finer base."""
-    floor = 1 << (n_heads.bit_length() - 1)
-    heads = np.arange(n_heads)
-    powers = np.where(heads < floor, (heads + 1) / floor, (2 * (heads - floor) + 1) / (2 * floor))
-    return np.exp2(-bias * powers).astype(np.float32)[:, None, None, None]

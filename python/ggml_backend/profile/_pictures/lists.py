@@ -139,5 +139,5 @@ def alive_table(d: ArenaDrawn) -> str:
         return f' data-total="{key}"', [("wide", words), ("", ""), ("", ""), _bytes(n), ("", ""), ("", "")]
 
     foot = [total("live", "alive", now.live), total("gaps", "+ gaps below them", now.top - now.live),
-            total("top", "= top of what is alive", now.top)]  # fmt: skip
+            total("top", "= top of the highest live block", now.top)]  # fmt: skip
     return _table("Blocks that are alive at the moment", head, rows, foot)

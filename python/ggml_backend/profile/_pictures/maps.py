@@ -209,7 +209,7 @@ def map_chart(sheet: Sheet, d: ArenaDrawn, pixels: int) -> Chart:
 def _about_ground(d: ArenaDrawn) -> str:
     widest = max((m.top - m.live for m in d.moments), default=0)
     return (
-        f"unused memory of {d.arena.backend}\nhatched: a gap, below the top of what is alive at that step; "
+        f"unused memory of {d.arena.backend}\nhatched: a gap, below the highest block alive at that step; "
         f"at most {size_text(widest)}\nplain: free memory above everything alive; other steps need it"
     )
 

@@ -114,7 +114,7 @@ def _arena_card(picture: Picture, sheet: Sheet, d: ArenaDrawn, number: int) -> s
     t0, t1 = int(sheet.t0), int(sheet.t1)
     return (
         f"{begin}{figures}{_chart(map_chart(sheet, d, MAP), 'map', label, ' data-keys')}"
-        "<h3>Live bytes, and gaps below the top of what is alive</h3>"
+        "<h3>Live bytes, and gaps below the highest live block</h3>"
         f"{_chart(live_chart(sheet, d, _LIVE), 'live', f'Live bytes, at most {size_text(arena.lower_bound)}')}"
         f"{_legend(legend(sheet, d))}"
         f'<div class="slide script"><label for="moment{number}">Step</label><input type="range" id="moment{number}" '

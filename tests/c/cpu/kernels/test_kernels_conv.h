@@ -108,3 +108,67 @@ static void test_every_f32(const struct gb_kernels * k) {
         }
     }
 }
+
+// x ends with the plane, so that sanitizers see reads behind it.
+static void test_conv_plane_f32(const struct gb_kernels * k) {
+    for (int pass = 0; pass < 300; pass++) {
+        const int side = 3 + 2 * (int) test_random_int(0, 2);
+        const int64_t in_w = test_random_int(1, 40), in_h = test_random_int(1, 12), ldx = in_w + test_random_int(0, 3);
+        const int64_t pad_w = test_random_int(0, 9), pad_h = test_random_int(0, 9);
+        const int64_t out_w = in_w + 2 * pad_w - side + 1, out_h = in_h + 2 * pad_h - side + 1;
+        if (out_w < 1 || out_h < 1) {
+            continue;
+        }
+        const int64_t ldy = out_w + test_random_int(0, 3), used = (in_h - 1) * ldx + in_w;
+        static float w[49], y[CONV_X], before[CONV_X];
+        float * x = malloc((size_t) used * sizeof(float));
+        for (int i = 0; i < side * side; i++) {
+            w[i] = random_value(TAME);
+        }
+        for (int64_t i = 0; i < used; i++) {
+            x[i] = random_value(TAME);
+        }
+        for (int i = 0; i < CONV_X; i++) {
+            y[i] = before[i] = random_value(TAME);
+        }
+        const struct gb_conv_plane p = { side, w, x, ldx, in_w, in_h, pad_w, pad_h, y, ldy, out_w, out_h };
+        k->conv_plane_f32(&p);
+        for (int64_t i = 0; i < CONV_X; i++) {
+            const int64_t row = i / ldy, column = i % ldy;
+            if (row >= out_h || column >= out_w) {
+                CHECK_MSG(y[i] == before[i], "%s conv_plane_f32 wrote outside", level_name);
+                continue;
+            }
+            double sum = 0, size = 0;
+            for (int e = 0; e < side * side; e++) {
+                const int64_t r = row + e / side - pad_h, c = column + e % side - pad_w;
+                if (r >= 0 && r < in_h && c >= 0 && c < in_w) {
+                    sum += (double) w[e] * x[r * ldx + c];
+                    size += fabs((double) w[e] * x[r * ldx + c]);
+                }
+            }
+            CHECK_MSG(fabs(y[i] - sum) <= 4 * 50 * EPS * size, "%s conv_plane_f32 of side %d is %g, expected %g",
+                level_name, side, y[i], sum);
+        }
+        free(x);
+    }
+}
+
+static void test_weave_f32(const struct gb_kernels * k) {
+    static float x[CONV_X], y[CONV_X];
+    for (int64_t ways = 1; ways < 10; ways++) {
+        for (int64_t n = 0; n < 70; n++) {
+            const int64_t ldx = n + test_random_int(0, 5);
+            for (int i = 0; i < CONV_X; i++) {
+                x[i] = random_value(WILD);
+            }
+            y[n * ways] = 7;
+            k->weave_f32(n, ways, y, x, ldx);
+            for (int64_t i = 0; i < n * ways; i++) {
+                CHECK_MSG(to_bits(y[i]) == to_bits(x[i % ways * ldx + i / ways]), "%s weave_f32 of %d, %d ways",
+                    level_name, (int) n, (int) ways);
+            }
+            CHECK(y[n * ways] == 7);
+        }
+    }
+}

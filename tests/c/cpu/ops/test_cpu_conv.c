@@ -1,4 +1,5 @@
 // IM2COL and the transposed convolutions against their sums.
+#include "cpu/ops/conv/transposed.h"
 #include "test_cpu_ops.h"
 
 static double inside(const struct ggml_tensor * b, int64_t x, int64_t y, int64_t c, int64_t n, bool is_2d) {
@@ -88,8 +89,8 @@ static void transposed_1d(void) {
         }
     }
     begin();
-    struct ggml_tensor * node = ggml_conv_transpose_1d(ctx, random_tensor(GGML_TYPE_F16, DENSE, 9, 12, 5, 1),
-        random_tensor(GGML_TYPE_F32, DENSE, 100, 5, 1, 1), 2, 0, 1);
+    struct ggml_tensor * node = ggml_conv_transpose_1d(ctx, random_tensor(GGML_TYPE_F16, DENSE, 9, 32, 5, 1),
+        random_tensor(GGML_TYPE_F32, DENSE, 200, 5, 1, 1), 2, 0, 1);
     CHECK(is_shared(node));
     CHECK_NODE(node, want_transposed_1d, 3e-6);
     end();
@@ -110,11 +111,67 @@ static void transposed_2d(void) {
         }
     }
     begin();
-    struct ggml_tensor * node = ggml_conv_transpose_2d_p0(ctx, random_tensor(GGML_TYPE_F16, DENSE, 3, 3, 5, 4),
+    struct ggml_tensor * node = ggml_conv_transpose_2d_p0(ctx, random_tensor(GGML_TYPE_F16, DENSE, 3, 3, 9, 4),
         random_tensor(GGML_TYPE_F32, DENSE, 22, 24, 4, 2), 2);
     CHECK(is_shared(node));
     CHECK_NODE(node, want_transposed_2d, 3e-6);
     end();
 }
 
-TEST_MAIN(TEST(im2col), TEST(transposed_1d), TEST(transposed_2d))
+static int pick(int low, int high) { return (int) test_random_int(low, high); }
+
+// Both algorithms. Strides above and below the kernel, one input position, several bands and blocks of channels.
+static void transposed_random(void) {
+    for (int pass = 0; pass < 160; pass++) {
+        begin();
+        const enum ggml_type kernel = float_types[pass % 3], data = float_types[pass % 5 < 3 ? 0 : pass % 5 - 2];
+        const int layout = pass % 4 == 0 ? pick(0, N_LAYOUTS - 1) : DENSE, stride = pick(1, 9);
+        const int k0 = pick(1, 2) == 1 ? pick(1, 12) : 2 * stride, ic = pick(1, 40), oc = pick(1, 30);
+        gb_transposed_prefer_spread(pass % 3 == 0);
+        if (pass % 2 == 0) {
+            const int length = pass % 8 == 0 ? pick(300, 700) : pick(1, 40);
+            struct ggml_tensor * node =
+                ggml_conv_transpose_1d(ctx, stand_in(k0, oc, ic, 1), stand_in(length, ic, 1, 1), stride, 0, 1);
+            reading(node, 0, random_tensor(kernel, layout, k0, oc, ic, 1));
+            CHECK_NODE(reading(node, 1, random_tensor(data, layout, length, ic, 1, 1)), want_transposed_1d,
+                1e-5 + 1e-6 * ic * k0); // values are up to 4
+        } else {
+            const int w = pick(1, 14), h = pick(1, 9), n = pick(1, 2), k1 = pick(1, 5), few = GB_MIN(oc, 14);
+            struct ggml_tensor * node = ggml_conv_transpose_2d_p0(ctx,
+                random_tensor(GGML_TYPE_F16, DENSE, k0, k1, few, ic), stand_in(w, h, ic, n), GB_MIN(stride, 4));
+            reading(node, 0, random_tensor(kernel, layout, k0, k1, few, ic));
+            CHECK_NODE(reading(node, 1, random_tensor(data, layout, w, h, ic, n)), want_transposed_2d,
+                1e-5 + 1e-6 * ic * k0 * k1);
+        }
+        gb_transposed_prefer_spread(false);
+        end();
+    }
+}
+
+// Larger shapes: several bands, so that threads share them, and each side of the limits of the algorithm.
+static void transposed_large(void) {
+    static const struct {
+        int w, h, ic, oc, k0, k1, stride;
+        bool woven;
+    } cases[] = { { 600, 1, 70, 33, 16, 0, 8, true }, { 40, 30, 64, 13, 2, 2, 2, true }, { 9, 9, 3, 5, 4, 3, 2, true },
+        { 5, 4, 2, 3, 3, 5, 4, false }, { 3, 3, 2, 2, 17, 17, 17, false } };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        begin();
+        struct ggml_tensor * node = NULL;
+        if (cases[i].k1 == 0) {
+            node = ggml_conv_transpose_1d(ctx,
+                random_tensor(GGML_TYPE_F32, DENSE, cases[i].k0, cases[i].oc, cases[i].ic, 1),
+                random_tensor(GGML_TYPE_F32, DENSE, cases[i].w, cases[i].ic, 1, 1), cases[i].stride, 0, 1);
+        } else {
+            node = ggml_conv_transpose_2d_p0(ctx,
+                random_tensor(GGML_TYPE_F16, DENSE, cases[i].k0, cases[i].k1, cases[i].oc, cases[i].ic),
+                random_tensor(GGML_TYPE_F32, DENSE, cases[i].w, cases[i].h, cases[i].ic, 2), cases[i].stride);
+        }
+        const struct gb_transposed t = gb_transposed_of(node);
+        CHECK((gb_woven_cannot(&t) == NULL) == cases[i].woven);
+        CHECK_NODE(node, cases[i].k1 == 0 ? want_transposed_1d : want_transposed_2d, 3e-5); // up to 144 terms up to 4
+        end();
+    }
+}
+
+TEST_MAIN(TEST(im2col), TEST(transposed_1d), TEST(transposed_2d), TEST(transposed_random), TEST(transposed_large))

@@ -58,7 +58,7 @@ static struct shape random_shape(int pass) {
         v.groups = pick(1, 9);
         v.ic = 1;
         v.oc = pick(1, 2);
-        v.kw = v.kh = pick(1, 2) * 2 + 1;
+        v.kw = v.kh = pick(1, 3) * 2 + 1;
         v.d[0] = v.d[1] = pick(1, 4) == 1 ? 2 : 1;
         v.s[0] = v.s[1] = pick(1, 2);
     } else if (pass % 7 == 1) { // 1 x 1
@@ -79,7 +79,7 @@ static void random_shapes(void) {
         const enum ggml_type data = float_types[pass % 5 < 3 ? 0 : pass % 5 - 2];
         struct ggml_tensor * node =
             node_of(v, float_types[pass % 2], data, pass % 4 == 0 ? (int) test_random_int(0, N_LAYOUTS - 1) : DENSE);
-        gb_conv_prefer(pass % 5 - 1); // the choice, then each algorithm
+        gb_conv_prefer(pass % 6 - 1); // the choice, then each algorithm
         CHECK_NODE(node, want_2d, 1e-5);
         gb_conv_prefer(-1);
         end();
@@ -100,7 +100,10 @@ static void chosen(void) {
         { { 57, 31, 1, 20, 30, 1, 1, 1, { 2, 2 }, { 0, 0 }, { 1, 1 } }, "tiles" },
         { { 112, 90, 1, 1, 1, 5, 3, 3, { 1, 1 }, { 1, 1 }, { 1, 1 } }, "rows" },
         { { 112, 90, 1, 1, 1, 5, 5, 5, { 2, 2 }, { 2, 2 }, { 1, 1 } }, "rows" },
-        { { 7, 7, 2, 1, 1, 40, 5, 5, { 1, 1 }, { 2, 2 }, { 1, 1 } }, "rows" },
+        { { 7, 7, 2, 1, 1, 40, 5, 5, { 1, 1 }, { 2, 2 }, { 1, 1 } }, "planes" },
+        { { 7, 7, 2, 1, 1, 40, 5, 5, { 1, 1 }, { 2, 2 }, { 2, 2 } }, "rows" },
+        { { 30, 700, 1, 1, 2, 3, 7, 7, { 1, 1 }, { 3, 3 }, { 1, 1 } }, "planes" },
+        { { 7, 7, 1, 40, 50, 1, 1, 1, { 1, 1 }, { 0, 0 }, { 1, 1 } }, "in_place" },
         { { 999, 1, 1, 1, 1, 12, 31, 1, { 1, 1 }, { 15, 0 }, { 1, 1 } }, "rows" },
         { { 5, 5, 1, 2, 3, 1, 3, 3, { 1, 1 }, { 1 << 14, 1 << 14 }, { 1 << 14, 1 << 14 } }, "gathered" },
         { { 5, 5, 1, 2, 3, 1, 3, 3, { 1 << 28, 1 << 28 }, { 1 << 28, 1 << 28 }, { 1 << 28, 1 << 28 } }, "tiles" },
@@ -132,7 +135,7 @@ static void three_axes(void) {
             pick(5, 7), ic * groups * n);
         struct ggml_tensor * node = ggml_conv_3d_grouped(ctx, a, b, pick(1, 2), pick(1, 2), pick(1, 2), pick(0, 2),
             pick(0, 2), pick(0, 2), pick(1, 2), pick(1, 2), pick(1, 2), ic * groups, n, oc * groups, groups);
-        gb_conv_prefer(pass % 5 - 1);
+        gb_conv_prefer(pass % 6 - 1);
         CHECK_NODE(node, want_3d, 1e-5);
         gb_conv_prefer(-1);
         end();

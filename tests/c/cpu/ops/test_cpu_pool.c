@@ -81,4 +81,43 @@ static void strange_values(void) {
     }
 }
 
-TEST_MAIN(TEST(pool_1d), TEST(pool_2d), TEST(strange_values))
+static int pick(int low, int high) { return (int) test_random_int(low, high); }
+
+// Windows of every kind: narrow, wide, tall, far apart, mostly padding, as large as the input; several bands.
+static void random_windows(void) {
+    for (int pass = 0; pass < 300; pass++) {
+        begin();
+        const enum ggml_op_pool op = pass % 2 == 0 ? GGML_OP_POOL_MAX : GGML_OP_POOL_AVG;
+        const enum ggml_type type = pass % 3 == 0 ? float_types[pick(0, 2)] : GGML_TYPE_F32;
+        const int layout = pass % 4 == 0 ? pick(0, N_LAYOUTS - 1) : DENSE;
+        int w = pick(1, 60), h = pick(1, 40), k[2] = { pick(1, 7), pick(1, 7) }, s[2] = { pick(1, 5), pick(1, 5) };
+        int p[2] = { pick(0, 3), pick(0, 3) };
+        const int kind = pick(0, 7);
+        if (kind == 0) { // the whole input
+            k[0] = w;
+            k[1] = h;
+            p[0] = p[1] = 0;
+        } else if (kind == 1) { // wide and tall
+            k[0] = pick(30, 36);
+            k[1] = pick(15, 34);
+            p[0] = p[1] = 20;
+        } else if (kind == 2) { // far apart
+            s[0] = pick(1, 3000);
+            p[0] = 2000;
+        } else if (kind == 3) { // several bands
+            w = pick(1900, 5000);
+            h = pick(1, 5);
+            p[1] = 3;
+        }
+        if (w + 2 * p[0] < k[0] || h + 2 * p[1] < k[1]) {
+            end();
+            continue;
+        }
+        struct ggml_tensor * node =
+            ggml_pool_2d(ctx, stand_in(w, h, 2, 1), op, k[0], k[1], s[0], s[1], (float) p[0], (float) p[1]);
+        CHECK_NODE(reading(node, 0, random_tensor(type, layout, w, h, 2, 1)), want_pool, 2e-6);
+        end();
+    }
+}
+
+TEST_MAIN(TEST(pool_1d), TEST(pool_2d), TEST(strange_values), TEST(random_windows))

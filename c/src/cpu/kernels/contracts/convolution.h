@@ -46,6 +46,23 @@ struct gb_conv_rows {
 
 typedef void gb_kernel_conv_rows(const struct gb_conv_rows * p);
 
+// A plane of one channel, with zeros around it, stride 1 and dilation 1: y[r][i] = the sum over ky, kx of
+// w[ky][kx] x[r + ky - pad_h][i + kx - pad_w], in this order. Only elements inside are read.
+struct gb_conv_plane {
+    int side; // of the kernel: 3, 5 or 7
+    const float * w;
+    const float * x;
+    int64_t ldx; // floats from one row of x to the next
+    int64_t in_w, in_h, pad_w, pad_h;
+    float * y;
+    int64_t ldy, out_w, out_h;
+};
+
+typedef void gb_kernel_conv_plane(const struct gb_conv_plane * p);
+
+// y[i ways + f] = x[f ldx + i] for f < ways, i < n
+typedef void gb_kernel_weave(int64_t n, int64_t ways, float * y, const float * x, int64_t ldx);
+
 // y[i] = x[i * stride], stride >= 1
 typedef void gb_kernel_every(int64_t n, float * y, const float * x, int64_t stride);
 

@@ -22,6 +22,11 @@ const char * gb_conv_in_place_declines(const struct gb_conv_job * j);
 size_t gb_conv_in_place_work_size(const struct gb_conv_job * j, int n_tasks);
 void gb_conv_in_place_run(const struct gb_cpu_call * call, const struct gb_conv_job * j);
 
+const char * gb_conv_planes_cannot(const struct gb_conv_job * j);
+const char * gb_conv_planes_declines(const struct gb_conv_job * j);
+size_t gb_conv_planes_work_size(const struct gb_conv_job * j, int n_tasks);
+void gb_conv_planes_run(const struct gb_cpu_call * call, const struct gb_conv_job * j);
+
 const char * gb_conv_rows_cannot(const struct gb_conv_job * j);
 const char * gb_conv_rows_declines(const struct gb_conv_job * j);
 size_t gb_conv_rows_work_size(const struct gb_conv_job * j, int n_tasks);

@@ -11,6 +11,7 @@
 enum {
     SLAB_FLOATS = 64 << 10, // approximately, so that it stays in the second-level cache
     BUFFER = GB_GEMM_MR_MAX * GB_GEMM_NR_MAX, // floats of a tile
+    FEW = 2, // last positions of a plane, up to which dot products are faster than a vector of positions
 };
 
 struct memory { // of a thread
@@ -179,24 +180,73 @@ static struct gb_conv_bands stretches_of(const struct gb_conv_job * j) {
     return b;
 }
 
+// The last n positions of output channels [o, o + m), a few: one dot product each, from the copied columns. A tile
+// would compute a whole vector of positions.
+static void few_positions(const struct tiles * t, const float * a, int64_t m, int64_t n, float * y) {
+    float part[FEW * GB_ROWS_W];
+    for (int64_t i = 0; i < m; i += GB_ROWS_W) {
+        const int64_t nw = GB_MIN(m - i, (int64_t) GB_ROWS_W);
+        t->call->k->rows_columns_f32(&(struct gb_rows_columns){ .k = t->terms,
+            .nw = (int) nw,
+            .nx = (int) n,
+            .w = a + i * t->terms,
+            .nb_w = (size_t) t->terms * sizeof(float),
+            .x = t->m.slab,
+            .ldx = (size_t) t->terms,
+            .y = part,
+            .ldy = GB_ROWS_W });
+        for (int64_t c = 0; c < nw; c++) {
+            for (int64_t p = 0; p < n; p++) {
+                y[(i + c) * t->j->y_channel + p] = part[p * GB_ROWS_W + c];
+            }
+        }
+    }
+}
+
+// How the positions of a stretch are computed: full tiles, then a copied part of a tile or a few dot products.
+struct stretch {
+    int64_t n, whole, few; // positions: all, of tiles that read in place, of dot products
+};
+
+static struct stretch stretch_of(const struct tiles * t, int64_t n) {
+    const int64_t nr = t->call->k->gemm_nr, half = nr / 2, whole = n / half * half;
+    if (n - whole <= FEW && half > FEW) {
+        return (struct stretch){ n, whole, n - whole };
+    }
+    return (struct stretch){ n, n / nr * nr, 0 };
+}
+
+// Copies what kernels cannot read in place, because they read whole vectors.
+static void copy_last(const struct tiles * t, const struct stretch * s, const float * x) {
+    const int64_t n = s->n - s->whole;
+    for (int64_t c = 0; c < t->j->ic; c++) {
+        const float * from = x + t->m.offsets[c] + s->whole;
+        if (s->few == 0) {
+            memcpy(t->m.slab + c * GB_GEMM_NR_MAX, from, (size_t) n * sizeof(*x));
+        }
+        for (int64_t i = 0; i < s->few; i++) {
+            t->m.slab[i * t->terms + c] = from[i];
+        }
+    }
+}
+
 static bool in_place_unit(const struct tiles * t, const struct gb_conv_unit * u, const float * x, int64_t * copied,
     int64_t i) {
     const struct gb_conv_job * j = t->j;
-    const int64_t nr = t->call->k->gemm_nr, n = u->slab.n[0], whole = n / nr * nr, rest = n - whole;
+    const struct stretch s = stretch_of(t, u->slab.n[0]);
+    const int64_t nr = t->call->k->gemm_nr, tiled = s.n - s.few;
     const int64_t first = u->block * t->block, channels = GB_MIN(t->block, j->oc - first);
     const int64_t mr = channels_of_tile(t, channels);
-    if (rest > 0 && *copied != i / t->blocks) {
-        for (int64_t c = 0; c < j->ic; c++) {
-            memcpy(t->m.slab + c * GB_GEMM_NR_MAX, x + t->m.offsets[c] + whole, (size_t) rest * sizeof(*x));
-        }
+    if (s.whole < s.n && *copied != i / t->blocks) {
+        copy_last(t, &s, x);
         *copied = i / t->blocks;
     }
     for (int64_t o = first; o < first + channels; o += mr) {
         const int64_t m = GB_MIN(mr, first + channels - o);
         const float * a = gb_conv_weights(t->call, j, u->group, o, m, t->m.weights);
-        for (int64_t f = 0; f < n; f += nr) {
-            struct gb_conv_tile tile = tile_of(t, a, x + f, m, GB_MIN(nr, n - f));
-            if (f == whole) {
+        for (int64_t f = 0; f < tiled; f += nr) {
+            struct gb_conv_tile tile = tile_of(t, a, x + f, m, GB_MIN(nr, tiled - f));
+            if (f >= s.whole) {
                 tile.x = t->m.slab;
                 tile.offsets = t->m.last_offsets;
             }
@@ -204,7 +254,10 @@ static bool in_place_unit(const struct tiles * t, const struct gb_conv_unit * u,
             tile.ldc = j->y_channel;
             t->call->k->conv_tile_f32(&tile);
         }
-        if (gb_cpu_stopped(t->call, gb_conv_work(m * n * t->terms))) {
+        if (s.few > 0) {
+            few_positions(t, a, m, s.few, gb_conv_y(j, u, o) + tiled);
+        }
+        if (gb_cpu_stopped(t->call, gb_conv_work(m * s.n * t->terms))) {
             return false;
         }
         gb_conv_finish(t->call, j, u, o, m);

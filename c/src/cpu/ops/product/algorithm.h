@@ -42,6 +42,10 @@ const char * gb_byte_dots_declines(const struct gb_gemm * p);
 size_t gb_byte_dots_work_size(const struct gb_gemm * p, int n_tasks);
 void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
+const char * gb_lanes_declines(const struct gb_gemm * p);
+size_t gb_lanes_work_size(const struct gb_gemm * p, int n_tasks);
+void gb_lanes_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
 const char * gb_dense_row_declines(const struct gb_gemm * p);
 void gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 

@@ -37,6 +37,8 @@ static const struct gb_product_algorithm algorithms[] = {
       gb_byte_dots_work_size, gb_byte_dots_run },
     { "dense_row", gb_dense_row_declines, NULL,
       no_work_size, gb_dense_row_run },
+    { "lanes", gb_lanes_declines, NULL,
+      gb_lanes_work_size, gb_lanes_run },
     { "dense_rows", gb_dense_rows_declines, NULL,
       gb_dense_rows_work_size, gb_dense_rows_run },
     // more rows, at levels with registers for larger tiles

@@ -121,8 +121,27 @@
 //     bench_products shape f32 best 1, M=4096 K=4096 ROWS=40
 #define GB_DENSE_WEIGHTS 24576
 
+// --------------------------------------------------------------------------------------------------- lanes (lanes.c)
+
+// Maximum rows, and maximum weights of a matrix, which then stay in the second-level cache. Other algorithms prefetch
+// larger ones. Bits.
+//     compare_builds.py BEFORE AFTER, and compare_peers.py small --cpu
+#define GB_LANES_ROWS 128
+#define GB_LANES_WEIGHTS (1 << 19)
+// Up to this many rows, sums must have at most this many terms: dense_rows is faster for longer ones. Bits.
+//     bench_products shape f32 best 1, M=512 ROWS=16, K=64, 128 and 256
+#define GB_LANES_FEW 16
+#define GB_LANES_SHORT 128
+// Terms of a stretch. A panel of rows of one stretch stays in the first-level cache for several tiles.
+//     bench_products shape f32 best 1, M=512 K=512 ROWS=64
+#define GB_LANES_TERMS 256
+
 // -------------------------------------------------------------------------------------- blocked (blocked.c, packing.c)
 
+// Up to this many rows, sums must have at most this many terms: dense_rows is faster for longer ones. Bits.
+//     bench_products shape f32 best 1, M=512 ROWS=16, K=64, 128 and 256
+#define GB_LANES_FEW 16
+#define GB_LANES_SHORT 128
 // Terms of a stretch. A panel of rows of one stretch stays in the first-level cache. Longer stretches store sums less
 // often. A stretch of bytes has whole blocks of all formats. Bits.
 //     bench_products batched f32 best 1; bench_products batched q4_0 best 1

@@ -93,6 +93,29 @@ static void expected_at(const struct gb_level * level) {
             ggml_type_name(cases[i].type), (int) cases[i].k, (int) cases[i].n, level->name, name, cases[i].name);
         end();
     }
+    static const struct {
+        int64_t m, k, n;
+        const char * name;
+    } small[] = {
+        { 512, 64, 16, "lanes" },
+        { 256, 256, 32, "lanes" },
+        { 256, 256, 16, "dense_rows" },
+        { 512, 512, 64, "lanes" },
+        { 512, 512, 49, "lanes" },
+        { 512, 512, 48, "lanes" },
+        { 128, 128, 128, "blocked_f32" }, // packing weights costs less
+        { 512, 1024, 64, "blocked_f32" }, // columns share sets of the cache
+        { 512, 512, 129, "blocked_f32" },
+        { 512, 4096, 64, "blocked_f32" },
+        { 512, 512, 8, "dense_rows" },
+    };
+    for (size_t i = 0; i < sizeof(small) / sizeof(small[0]); i++) {
+        begin();
+        const char * name = algorithm(product(GGML_TYPE_F32, small[i].m, small[i].k, small[i].n), level->name);
+        CHECK_MSG(name != NULL && strcmp(name, small[i].name) == 0, "m %d k %d n %d at %s: %s, not %s",
+            (int) small[i].m, (int) small[i].k, (int) small[i].n, level->name, name, small[i].name);
+        end();
+    }
     begin();
     struct ggml_tensor * exact = product(GGML_TYPE_Q4_0, 32, 512, 2);
     ggml_mul_mat_set_prec(exact, GGML_PREC_F32);

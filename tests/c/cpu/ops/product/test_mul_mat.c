@@ -249,6 +249,17 @@ static void mul_mat_random(void) {
     }
 }
 
+// Shapes that algorithm lanes takes: rows of a lane and more, groups, slices of b that share a slice of a.
+static void mul_mat_lanes(void) {
+    for (int pass = 0; pass < 25; pass++) {
+        const int64_t n = pass % 2 ? 16 * test_random_int(1, 3) : test_random_int(13, 60);
+        const int64_t a23[2] = { test_random_int(1, 2), test_random_int(1, 2) };
+        const int64_t b23[2] = { a23[0] * test_random_int(1, 2), a23[1] };
+        mul_mat_of(GGML_TYPE_F32, GGML_TYPE_F32, test_random_int(60, 160), n, test_random_int(60, pass % 3 ? 130 : 600),
+            a23, b23);
+    }
+}
+
 static void mul_mat_edges(void) { // ones, tile edges, more than one stretch of k, many rounds
     static const int64_t shapes[][3] = { { 1, 1, 1 }, { 1, 7, 1 }, { 7, 1, 1 }, { 1, 1, 300 }, { 64, 12, 256 },
         { 65, 13, 257 }, { 33, 17, 513 }, { 128, 384, 32 }, { 129, 385, 33 }, { 300, 5, 40 }, { 1000, 1, 64 },
@@ -414,5 +425,5 @@ static void free_pools(void) {
     CHECK_INT(gb_test_live_allocs(), 0);
 }
 
-TEST_MAIN(TEST(mul_mat_edges), TEST(mul_mat_random), TEST(mul_mat_empty), TEST(mul_mat_special), TEST(out_prod_random),
-    TEST(mul_mat_id_random), TEST(mul_mat_id_out_of_range), TEST(unsupported), TEST(free_pools))
+TEST_MAIN(TEST(mul_mat_edges), TEST(mul_mat_lanes), TEST(mul_mat_random), TEST(mul_mat_empty), TEST(mul_mat_special),
+    TEST(out_prod_random), TEST(mul_mat_id_random), TEST(mul_mat_id_out_of_range), TEST(unsupported), TEST(free_pools))

@@ -1,0 +1,217 @@
+"""Convolutions, and the windows of images as rows.
+
+Tensors have four axes, so three-dimensional images and their channels share one. :func:`cut` takes them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import DType
+from .._nodes import Node
+from ..device import op
+from .family import FLOAT_NAMES, Family
+from .layout import axes, cut
+from .library import F32, Library, Step
+
+Sizes = Sequence[int]
+
+
+class Windows:
+    """The windows of images ``(n, channels, ...)``, as a view ``(n, channels, places ..., kernel ...)`` of a padded
+    copy, or of the images themselves."""
+
+    def __init__(
+        self, library: Library, x: Any, dtype: DType, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes,
+        outside: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._copy: Step | None = None
+        if any(padding):
+            room = [n + 2 * p for n, p in zip(x.shape[2:], padding, strict=True)]
+            padded = library.empty((*x.shape[:2], *room), dtype)
+            library.clear(padded)()
+            if outside:
+                padded += outside
+            inner = tuple(slice(p, p + n) for n, p in zip(x.shape[2:], padding, strict=True))
+            self._copy = library.assign(padded[(slice(None), slice(None), *inner)], x)
+            x = padded
+        steps = list(zip(x.shape[2:], kernel, stride, dilation, strict=True))
+        self.places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in steps]
+        apart = library.strides(x)
+        strides = [(a * s, a * d) for a, (_, _, s, d) in zip(apart[2:], steps, strict=True)]
+        shape = (*x.shape[:2], *self.places, *kernel)
+        self.view = library.strided(x, shape, (*apart[:2], *(s for s, _ in strides), *(d for _, d in strides)))
+
+    def fill(self) -> Any:
+        """The view, after the copy was renewed."""
+        if self._copy is not None:
+            self._copy()
+        return self.view
+
+
+def _convolution(device: Family, node: Node, out: Any, w: Any, x: Any, groups: int) -> Step:
+    """Images ``(n, channels, ...)`` and kernels ``(kernels, channels / groups, ...)``."""
+    library, p = device.library, node.params
+    stride, padding, dilation = (p[name] for name in ("stride", "padding", "dilation"))
+    dtypes = [node.sources[1].dtype, node.sources[0].dtype]
+    if not prod(w.shape) or not prod(x.shape):
+        return library.clear(out)
+
+    def convolved(x: Any, w: Any) -> Any:
+        found = library.convolve(x, w, stride, padding, dilation, groups)
+        return _product_of_windows(library, x, w, (stride, padding, dilation), groups) if found is None else found
+
+    return device.value_of(convolved, node, out, (x, w), dtypes)
+
+
+def _product_of_windows(library: Library, x: Any, w: Any, sizes: Sequence[Sizes], groups: int) -> Any:
+    """A product of kernels with windows as columns."""
+    xp, n, (kernels, channels, *kernel) = library.xp, x.shape[0], w.shape
+    stride, padding, dilation = sizes
+    windows = Windows(library, x, F32, kernel, stride, padding, dilation)
+    k = len(kernel)
+    columns = xp.permute_dims(windows.fill(), (0, 1, *range(2 + k, 2 + 2 * k), *range(2, 2 + k)))
+    columns = xp.reshape(columns, (n, groups, channels * prod(kernel), prod(windows.places)))
+    rows = xp.reshape(w, (groups, kernels // groups, channels * prod(kernel)))
+    return xp.reshape(xp.matmul(rows, columns), (n, kernels, *windows.places))
+
+
+@op("conv_2d", "conv_2d_dw", dtypes=FLOAT_NAMES, prepare=True)
+def conv_2d(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
+    w, x, out = (axes(device.library, array, 4) for array in (w, x, out))
+    groups = w.shape[0] if node.op == "conv_2d_dw" else node.params["groups"]
+    return _convolution(device, node, out, w, x, groups)
+
+
+@op("conv_3d", dtypes=FLOAT_NAMES, prepare=True)
+def conv_3d(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
+    library, p = device.library, node.params
+    w, x, out = (axes(library, array, 4) for array in (w, x, out))
+    groups, channels = p["groups"], p["channels"]
+    kernels = w.shape[0] * groups // channels
+    w, x, out = (
+        cut(library, array, [[array.shape[0] // n, n], *([m] for m in array.shape[1:])])
+        for array, n in ((w, channels // groups), (x, channels), (out, kernels))
+    )
+    return _convolution(device, node, out, w, x, groups)
+
+
+def _rows_of_windows(device: Family, node: Node, out: Any, windows: Windows) -> Step:
+    """Stores windows as rows: all channels of a place, each with all its elements under the kernel. out: (n,
+    places ..., channels, kernel ...)"""
+    k = len(windows.places)
+    view = device.library.xp.permute_dims(windows.view, (0, *range(2, 2 + k), 1, *range(2 + k, 2 + 2 * k)))
+    store = device.conversion(out, node.dtype, view, node.sources[1].dtype)
+
+    def run() -> None:
+        windows.fill()
+        store()
+
+    return run
+
+
+@op("im2col", dtypes=FLOAT_NAMES, prepare=True)
+def im2col(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
+    """Uses only the shape of the kernel."""
+    library, p = device.library, node.params
+    n = 4 if p["is_2d"] else 3
+    w, x, out = (axes(library, array, n) for array in (w, x, out))
+    stride, padding, dilation = (v if p["is_2d"] else (v,) for v in (p["stride"], p["padding"], p["dilation"]))
+    windows = Windows(library, x, node.sources[1].dtype, w.shape[2:], stride, padding, dilation)
+    out = cut(library, out, [*([m] for m in out.shape[:-1]), [x.shape[1], *w.shape[2:]]])
+    return _rows_of_windows(device, node, out, windows)
+
+
+@op("im2col_3d", dtypes=FLOAT_NAMES, prepare=True)
+def im2col_3d(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
+    """Uses only the shape of the kernel."""
+    library, p = device.library, node.params
+    w, x, out = (axes(library, array, 4) for array in (w, x, out))
+    channels = p["channels"]
+    images = x.shape[0] // channels
+    x = cut(library, x, [[images, channels], *([m] for m in x.shape[1:])])
+    windows = Windows(library, x, node.sources[1].dtype, w.shape[1:], p["stride"], p["padding"], p["dilation"])
+    parts = [[images, windows.places[0]], *([m] for m in out.shape[1:3]), [channels, *w.shape[1:]]]
+    return _rows_of_windows(device, node, cut(library, out, parts), windows)
+
+
+def _spread(library: Library, columns: Any, stride: Sizes) -> Any:
+    """Adds overlapping pieces: ``columns (n, channels, kernel ..., places ...)`` give ``(n, channels, ...)``."""
+    k = len(stride)
+    kernel, places = columns.shape[2 : 2 + k], columns.shape[2 + k :]
+    sizes = [(m - 1) * s + n for n, m, s in zip(kernel, places, stride, strict=True)]
+    found = library.empty((*columns.shape[:2], *sizes))
+    library.clear(found)()
+    for i in range(prod(kernel)):
+        at = [int(place) for place in np.unravel_index(i, tuple(kernel))]
+        spots = (slice(a, a + (m - 1) * s + 1, s) for a, m, s in zip(at, places, stride, strict=True))
+        found[(slice(None), slice(None), *spots)] += columns[(slice(None), slice(None), *at)]
+    return found
+
+
+@op("col2im_1d", dtypes=FLOAT_NAMES, prepare=True)
+def col2im_1d(device: Family, node: Node, out: Any, a: Any) -> Step:
+    """Rows are the pieces of a place. Both ends of the result are cut."""
+    library, p = device.library, node.params
+    a, out = axes(library, a, 2), axes(library, out, 2)
+    channels, first, end = p["channels"], p["padding"], p["padding"] + out.shape[1]
+
+    def added(a: Any) -> Any:
+        columns = library.xp.reshape(library.xp.permute_dims(a, (1, 0)), (1, channels, -1, a.shape[0]))
+        return _spread(library, columns, (p["stride"],))[0, :, first:end]
+
+    return device.value_of(added, node, out, (a,))
+
+
+@op("conv_transpose_1d", dtypes=FLOAT_NAMES, prepare=True)
+def conv_transpose_1d(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
+    library = device.library
+    w, x, out = axes(library, w, 3), axes(library, x, 2)[None], axes(library, out, 2)[None]
+    return _transposed(device, node, out, w, x, (node.params["stride"],))
+
+
+@op("conv_transpose_2d", dtypes=FLOAT_NAMES, prepare=True)
+def conv_transpose_2d(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
+    w, x, out = (axes(device.library, array, 4) for array in (w, x, out))
+    return _transposed(device, node, out, w, x, (node.params["stride"],) * 2)
+
+
+def _transposed(device: Family, node: Node, out: Any, w: Any, x: Any, stride: Sizes) -> Step:
+    """A product of images ``(n, channels, ...)`` with kernels ``(channels, kernels, ...)``, whose pieces are added."""
+    library, xp = device.library, device.library.xp
+    (channels, kernels, *kernel), (n, _, *places) = w.shape, x.shape
+
+    def transposed(w: Any, x: Any) -> Any:
+        rows = xp.permute_dims(xp.reshape(w, (channels, -1)), (1, 0))
+        columns = xp.matmul(rows, xp.reshape(x, (n, channels, -1)))
+        return _spread(library, xp.reshape(columns, (n, kernels, *kernel, *places)), stride)
+
+    return device.value_of(transposed, node, out, (w, x))
+
+
+def _pools(node: Node) -> bool | str:
+    padding = node.params["padding"]
+    whole = all(p == int(p) for p in (padding if isinstance(padding, tuple) else (padding,)))
+    return (node.params["op"] in ("max", "avg") and whole) or "a padding of parts of elements"
+
+
+@op("pool_1d", "pool_2d", dtypes=FLOAT_NAMES, when=_pools, prepare=True)
+def pool(device: Family, node: Node, out: Any, a: Any) -> Step:
+    """Means count the padding as zeros. In the padding is no maximum."""
+    library, xp, p = device.library, device.library.xp, node.params
+    n = 1 if node.op == "pool_1d" else 2
+    kernel, stride, padding = (
+        tuple(int(v) for v in p[name]) if n == 2 else (p[name],) for name in ("kernel", "stride", "padding")
+    )
+    a, out = (axes(library, array, 2 + n) for array in (a, out))
+    is_max, last = p["op"] == "max", tuple(range(2 + n, 2 + 2 * n))
+
+    def pooled(x: Any) -> Any:
+        windows = Windows(library, x, F32, kernel, stride, padding, (1,) * n, -np.inf if is_max else 0.0).fill()
+        return xp.max(windows, axis=last) if is_max else xp.mean(windows, axis=last)
+
+    return device.value_of(pooled, node, out, (a,))
