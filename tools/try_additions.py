@@ -217,7 +217,7 @@ GB_BLOCK_FORMAT(q8_x, 0, 1e38f, GB_NAN_F32)
                 "GB_UNPACK(Q8_X) {\n    gb_bytes(p + GB_AT(q8_x, qs), o);\n"
                 "    gb_scales(o, gb_read_f32(p + GB_AT(q8_x, d)), 0);\n}\n\n",
             ),
-            ("python/ggml_backend/dtypes.py", '"tq1_0", "tq2_0",\n', '"q8_x", '),
+            ("python/ggml_backend/dtypes.py", '    "tq2_0",\n', '    "q8_x",\n'),
             ("python/ggml_backend/dtypes.py", 'q2_k: DType = dtypes["q2_k"]\n', 'q8_x: DType = dtypes["q8_x"]\n'),
         ),
         """

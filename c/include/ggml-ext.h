@@ -157,6 +157,11 @@ GGML_API struct ggml_tensor * ggml_swiglu_oai(struct ggml_context * ctx, struct 
 // each row divided by max(its length, eps)
 GGML_API struct ggml_tensor * ggml_l2_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
 GGML_API struct ggml_tensor * ggml_l2_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
+// ggml_group_norm with another eps than 1e-6, above 0
+GGML_API struct ggml_tensor * ggml_group_norm_eps(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups,
+    float eps);
+GGML_API struct ggml_tensor * ggml_group_norm_eps_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    int n_groups, float eps);
 // the indices of the k largest elements of each row as I32 [k, ...], in no particular order; NaN
 // counts as the smallest. ggml_top_k sorts.
 GGML_API struct ggml_tensor * ggml_top_k_unsorted(struct ggml_context * ctx, struct ggml_tensor * a, int k);
@@ -277,6 +282,8 @@ GGML_API struct ggml_tensor * ggml_add_id(struct ggml_context * ctx, struct ggml
 // or F16, contiguous. N' divides N, or is at least N: then row n of a has row n of the mask. H'
 // divides H and B' divides B: head h has mask h mod H'.
 GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * mask, float scale, float max_bias);
+GGML_API struct ggml_tensor * ggml_soft_max_bias_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * mask, float scale, float max_bias);
 // Gives each head of a SOFT_MAX node one more logit, which adds to the sum and has no element in
 // the result. sinks: F32 [H]; NULL removes them. An error if the node has sinks already.

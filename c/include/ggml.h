@@ -137,7 +137,7 @@ typedef void (*ggml_log_callback)(enum ggml_log_level level, const char * text, 
 
 // --------------------------------------------------------------------------------------------------------------- enums
 
-// Numbers as in GGUF files. Programs of February 2024 do not know 19 to 23 and 27 to 40. 4, 5,
+// Numbers as in GGUF files. Programs of February 2024 do not know 19 to 23 and 27 to 42. 4, 5,
 // 31-33 and 36-38 are retired formats: they are never valid and have block size 0.
 enum ggml_type {
     GGML_TYPE_F32 = 0,
@@ -173,10 +173,14 @@ enum ggml_type {
     GGML_TYPE_TQ2_0 = 35,
     GGML_TYPE_MXFP4 = 39,
     GGML_TYPE_NVFP4 = 40,
+    GGML_TYPE_Q1_0 = 41,
+    GGML_TYPE_Q2_0 = 42,
     GGML_TYPE_COUNT,
 };
 
-enum ggml_prec { GGML_PREC_DEFAULT = 0, GGML_PREC_F32 = 1 };
+// The least precision of a product. GGML_PREC_F16 is for MUL_MAT and its forms: on the CPU, activations of quantized
+// weights keep 15 bits of the largest in each group of 32. Other devices may take it as the default.
+enum ggml_prec { GGML_PREC_DEFAULT = 0, GGML_PREC_F32 = 1, GGML_PREC_F16 = 2 };
 
 enum ggml_backend_type { GGML_BACKEND_CPU = 0, GGML_BACKEND_GPU = 10, GGML_BACKEND_GPU_SPLIT = 20 };
 
@@ -199,6 +203,18 @@ enum ggml_ftype {
     GGML_FTYPE_MOSTLY_IQ2_XXS = 15,
     GGML_FTYPE_MOSTLY_IQ2_XS = 16,
     GGML_FTYPE_MOSTLY_IQ3_XXS = 17,
+    // newer than the interface of February 2024
+    GGML_FTYPE_MOSTLY_IQ1_S = 18,
+    GGML_FTYPE_MOSTLY_IQ4_NL = 19,
+    GGML_FTYPE_MOSTLY_IQ3_S = 20,
+    GGML_FTYPE_MOSTLY_IQ2_S = 21,
+    GGML_FTYPE_MOSTLY_IQ4_XS = 22,
+    GGML_FTYPE_MOSTLY_IQ1_M = 23,
+    GGML_FTYPE_MOSTLY_BF16 = 24,
+    GGML_FTYPE_MOSTLY_MXFP4 = 25,
+    GGML_FTYPE_MOSTLY_NVFP4 = 26,
+    GGML_FTYPE_MOSTLY_Q1_0 = 27,
+    GGML_FTYPE_MOSTLY_Q2_0 = 28,
 };
 
 enum ggml_op {

@@ -18,8 +18,9 @@ from ._ffi import ffi, lib
 
 __all__ = [
     "DType", "DTypeLike", "as_dtype", "bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64",
-    "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "q2_k",
-    "q3_k", "q4_0", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k", "q6_k", "q8_0", "q8_1", "q8_k", "tq1_0", "tq2_0",
+    "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "q1_0",
+    "q2_0", "q2_k", "q3_k", "q4_0", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k", "q6_k", "q8_0", "q8_1", "q8_k", "tq1_0",
+    "tq2_0",
 ]  # fmt: skip
 
 
@@ -195,3 +196,5 @@ tq1_0: DType = dtypes["tq1_0"]
 tq2_0: DType = dtypes["tq2_0"]
 mxfp4: DType = dtypes["mxfp4"]
 nvfp4: DType = dtypes["nvfp4"]
+q1_0: DType = dtypes["q1_0"]
+q2_0: DType = dtypes["q2_0"]

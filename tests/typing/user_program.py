@@ -35,6 +35,7 @@ def dtypes() -> list[gb.dtypes.DType]:
         gb.dtypes.q6_k, gb.dtypes.q8_k, gb.dtypes.iq1_m, gb.dtypes.iq1_s, gb.dtypes.iq2_s,
         gb.dtypes.iq2_xs, gb.dtypes.iq2_xxs, gb.dtypes.iq3_s, gb.dtypes.iq3_xxs, gb.dtypes.iq4_nl,
         gb.dtypes.iq4_xs, gb.dtypes.tq1_0, gb.dtypes.tq2_0, gb.dtypes.mxfp4, gb.dtypes.nvfp4,
+        gb.dtypes.q1_0, gb.dtypes.q2_0,
     ]  # fmt: skip
     plain = [
         gb.float32,
@@ -180,7 +181,7 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.ops.diag_mask_zero(x),
     ]
     results += [
-        gb.ops.mul_mat(x, y),
+        gb.ops.mul_mat(x, y, prec="f16"),
         gb.ops.mul_mat_id([x, x], x.context.constant([[0], [1], [0]], "i32"), 0, y),
         gb.ops.mul_mat_experts(
             x.reshape(1, 3, 4), y.reshape(3, 1, 4), x.context.constant([[0], [0], [0]], "i32"), prec="f32"
@@ -512,7 +513,7 @@ def main(folder: Path) -> None:
         x, y = ctx.tensor((3, 4), gb.float32, name="x"), ctx.tensor((3, 4), gb.float32, name="y")
         nodes = elementwise(x, y) + triangles(ctx.tensor((4, 4))) + rows(x, y) + layers(ctx) + images_and_attention(ctx)
         assert all(isinstance(node, gb.Tensor) for node in nodes)
-    assert len(dtypes()) == 33
+    assert len(dtypes()) == 35
     memory(cpu, folder)
     scheduling(cpu, folder)
     devices()

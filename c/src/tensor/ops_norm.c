@@ -68,24 +68,34 @@ struct ggml_tensor * ggml_l2_norm_inplace(struct ggml_context * ctx, struct ggml
     return l2_norm(ctx, __func__, a, eps, true);
 }
 
-// Groups are ranges of dimension 2.
+// Groups are ranges of dimension 2. op_params: the number of groups, and eps, with 0 for the fixed one of early 2024.
 static struct ggml_tensor * group_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-    int n_groups, bool inplace) {
+    int n_groups, float eps, bool inplace) {
     if (!gb_check_group_norm(func, a, n_groups, inplace)) {
         return NULL;
     }
     struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_GROUP_NORM, a, inplace);
     const int32_t params = n_groups;
     gb_op_set_params(node, &params, sizeof(params));
+    gb_op_set_param_f32(node, 1, eps);
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
 struct ggml_tensor * ggml_group_norm(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups) {
-    return group_norm(ctx, __func__, a, n_groups, false);
+    return group_norm(ctx, __func__, a, n_groups, 0, false);
 }
 
 struct ggml_tensor * ggml_group_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups) {
-    return group_norm(ctx, __func__, a, n_groups, true);
+    return group_norm(ctx, __func__, a, n_groups, 0, true);
+}
+
+struct ggml_tensor * ggml_group_norm_eps(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups, float eps) {
+    return gb_check_norm(__func__, a, eps, true) ? group_norm(ctx, __func__, a, n_groups, eps, false) : NULL;
+}
+
+struct ggml_tensor * ggml_group_norm_eps_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups,
+    float eps) {
+    return gb_check_norm(__func__, a, eps, true) ? group_norm(ctx, __func__, a, n_groups, eps, true) : NULL;
 }
 
 struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
@@ -111,7 +121,9 @@ bool gb_built_rms_norm_back(gb_ct t) {
 }
 
 bool gb_built_group_norm(gb_ct t) {
-    return gb_check_group_norm(NULL, t->src[0], t->op_params[0], true) && gb_is_like(t, t->src[0]);
+    const float eps = gb_op_param_f32(t, 1);
+    return gb_check_group_norm(NULL, t->src[0], t->op_params[0], true) &&
+           (eps == 0 || gb_check_norm(NULL, t->src[0], eps, true)) && gb_is_like(t, t->src[0]);
 }
 
 bool gb_built_l2_norm(gb_ct t) {

@@ -28,16 +28,24 @@ struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_te
 }
 
 // The bias multiplies the mask by a slope for each head, so a bias needs a mask.
-struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask,
-    float scale, float max_bias) {
-    if (!gb_check_soft_max(__func__, a, mask) || !gb_check_max_bias(__func__, a, mask, max_bias)) {
+static struct ggml_tensor * soft_max_bias(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+    struct ggml_tensor * mask, float scale, float max_bias, bool inplace) {
+    if (!gb_check_soft_max(func, a, mask) || !gb_check_max_bias(func, a, mask, max_bias)) {
         return NULL;
     }
-    struct ggml_tensor * node = soft_max(ctx, __func__, a, mask, scale, false);
-    if (node != NULL) {
-        gb_op_set_param_f32(node, 1, max_bias);
-    }
+    struct ggml_tensor * node = soft_max(ctx, func, a, mask, scale, inplace);
+    gb_op_set_param_f32(node, 1, max_bias);
     return node;
+}
+
+struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask,
+    float scale, float max_bias) {
+    return soft_max_bias(ctx, __func__, a, mask, scale, max_bias, false);
+}
+
+struct ggml_tensor * ggml_soft_max_bias_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * mask, float scale, float max_bias) {
+    return soft_max_bias(ctx, __func__, a, mask, scale, max_bias, true);
 }
 
 enum ggml_status ggml_soft_max_add_sinks(struct ggml_tensor * a, struct ggml_tensor * sinks) {

@@ -95,6 +95,17 @@ enum ggml_type ggml_ftype_to_ggml_type(enum ggml_ftype ftype) {
         case GGML_FTYPE_MOSTLY_IQ2_XXS: return GGML_TYPE_IQ2_XXS;
         case GGML_FTYPE_MOSTLY_IQ2_XS: return GGML_TYPE_IQ2_XS;
         case GGML_FTYPE_MOSTLY_IQ3_XXS: return GGML_TYPE_IQ3_XXS;
+        case GGML_FTYPE_MOSTLY_IQ1_S: return GGML_TYPE_IQ1_S;
+        case GGML_FTYPE_MOSTLY_IQ4_NL: return GGML_TYPE_IQ4_NL;
+        case GGML_FTYPE_MOSTLY_IQ3_S: return GGML_TYPE_IQ3_S;
+        case GGML_FTYPE_MOSTLY_IQ2_S: return GGML_TYPE_IQ2_S;
+        case GGML_FTYPE_MOSTLY_IQ4_XS: return GGML_TYPE_IQ4_XS;
+        case GGML_FTYPE_MOSTLY_IQ1_M: return GGML_TYPE_IQ1_M;
+        case GGML_FTYPE_MOSTLY_BF16: return GGML_TYPE_BF16;
+        case GGML_FTYPE_MOSTLY_MXFP4: return GGML_TYPE_MXFP4;
+        case GGML_FTYPE_MOSTLY_NVFP4: return GGML_TYPE_NVFP4;
+        case GGML_FTYPE_MOSTLY_Q1_0: return GGML_TYPE_Q1_0;
+        case GGML_FTYPE_MOSTLY_Q2_0: return GGML_TYPE_Q2_0;
         case GGML_FTYPE_UNKNOWN:
         case GGML_FTYPE_MOSTLY_Q4_1_SOME_F16: break; // no single type
     }

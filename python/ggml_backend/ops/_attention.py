@@ -75,7 +75,8 @@ def flash_attn_ext(
 
     The result is float32 ``(batch, n, heads, dv)``: queries before heads. A query that sees no key gives zeros.
 
-    prec: "f32" asks devices for full precision
+    prec: "f32" asks devices for full precision. By default the CPU rounds up to eight queries to bytes for keys
+        of Q8_0, as :func:`mul_mat` rounds activations.
     """
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[-1]) if isinstance(q, Tensor) and q.ndim and q.shape[-1] else 1.0

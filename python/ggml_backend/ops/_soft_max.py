@@ -29,7 +29,9 @@ def diag_mask_zero(a: Tensor, n_past: int = 0, *, inplace: bool = False) -> Tens
     return build_1("diag_mask_zero", pick("diag_mask_zero", inplace), a, n_past)
 
 
-@builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
+@builds(
+    "ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias", "ggml_soft_max_bias_inplace"
+)
 def softmax(
     a: Tensor,
     mask: Tensor | None = None,
@@ -70,14 +72,17 @@ def softmax(
         return along("softmax", a, axis, row_by_row, only_last)
     if mask is None and are((scale, max_bias), (1.0, 0.0)):
         return build_1("softmax", pick("soft_max", inplace), a)
-    if expect_bool(inplace, "softmax: inplace"):
-        raise InvalidArgumentError("softmax: with a mask or scale it cannot work in place")
     given: Any = mask
     if type(given) is int:  # other libraries take an axis here
         raise TypeError("softmax: mask must be a Tensor, not int; an axis is given by name: axis=...")
+    if mask is None and not are((max_bias,), (0.0,)):
+        raise InvalidArgumentError("softmax: max_bias needs a mask, which it multiplies")
+    if expect_bool(inplace, "softmax: inplace"):
+        numbers = (scale, max_bias)
+        return build(
+            "softmax", lib.ggml_soft_max_bias_inplace, (a, mask), *numbers, ndim=OF_FIRST, labels=("a", "mask")
+        )
     if mask is None:
-        if not are((max_bias,), (0.0,)):
-            raise InvalidArgumentError("softmax: max_bias needs a mask, which it multiplies")
         return build("softmax", lib.ggml_soft_max_ext, (a, mask), scale, labels=("a", "mask"))
     if not are((max_bias,), (0.0,)):
         return build_2("softmax", lib.ggml_soft_max_bias, a, mask, scale, max_bias, ndim=OF_FIRST, labels=("a", "mask"))
@@ -166,13 +171,15 @@ def l2_norm(a: Tensor, eps: float = 1e-12, *, inplace: bool = False, axis: int =
     return build_1("l2_norm", pick("l2_norm", inplace), a, eps)
 
 
-@builds("ggml_group_norm", "ggml_group_norm_inplace")
-def group_norm(a: Tensor, n_groups: int, *, inplace: bool = False) -> Tensor:
-    """:func:`norm` over groups of channels of ``(..., channels, height, width)``, with eps 1e-6.
+@builds("ggml_group_norm", "ggml_group_norm_inplace", "ggml_group_norm_eps", "ggml_group_norm_eps_inplace")
+def group_norm(a: Tensor, n_groups: int, eps: float = 1e-6, *, inplace: bool = False) -> Tensor:
+    """:func:`norm` over groups of channels of ``(..., channels, height, width)``.
 
     A group has ``ceil(channels / n_groups)`` channels (Wu and He 2018, arXiv:1803.08494).
     """
-    return build_1("group_norm", pick("group_norm", inplace), a, n_groups)
+    if are((eps,), (1e-6,)):
+        return build_1("group_norm", pick("group_norm", inplace), a, n_groups)
+    return build_1("group_norm", pick("group_norm_eps", inplace), a, n_groups, eps)
 
 
 @builds("ggml_rms_norm_back")

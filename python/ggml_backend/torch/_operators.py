@@ -37,6 +37,17 @@ def columns(blocks: torch.Tensor, format: str) -> int:
     return int(blocks.shape[-1] // element.itemsize * element.block_size)
 
 
+def _layout(blocks: torch.Tensor, format: str) -> tuple[DType, int, int]:
+    """Format, rows and columns of the weight."""
+    element, shape = as_dtype(format, "ggml_backend.torch"), blocks.shape
+    if blocks.dtype != torch.uint8 or len(shape) != 2 or shape[1] % element.itemsize:
+        raise InvalidArgumentError(
+            f"blocks of {element.name} are uint8, (rows, multiple of {element.itemsize}), not"
+            f" {blocks.dtype} {tuple(shape)}"
+        )
+    return element, shape[0], shape[1] // element.itemsize * element.block_size
+
+
 def memory_of(x: torch.Tensor) -> Array:
     """The memory of a tensor on the CPU. A tensor with gaps is copied."""
     array: Array = (x.detach() if x.requires_grad else x).contiguous().numpy()
@@ -61,8 +72,7 @@ def _refuse(x: torch.Tensor, blocks: torch.Tensor, format: str, what: str) -> st
 def _linear(
     x: torch.Tensor, blocks: torch.Tensor, bias: torch.Tensor | None, format: str, precision: str = "default"
 ) -> Any:
-    element = as_dtype(format, "linear: format")
-    k, n = columns(blocks, format), blocks.shape[0]
+    element, n, k = _layout(blocks, format)
     if x.ndim == 0 or x.shape[-1] != k:
         raise InvalidArgumentError(_refuse(x, blocks, format, "linear"))
     y = torch.empty((*x.shape[:-1], n), dtype=torch.float32)
@@ -79,8 +89,7 @@ def _linear(
 
 
 def _embedding(ids: torch.Tensor, blocks: torch.Tensor, format: str, dtype: torch.dtype) -> Any:
-    element = as_dtype(format, "embedding: format")
-    k, n = columns(blocks, format), blocks.shape[0]
+    element, n, k = _layout(blocks, format)
     y = torch.empty((*ids.shape, k), dtype=torch.float32)
     if y.numel():
         numbers = memory_of(ids).reshape(-1)
@@ -94,8 +103,7 @@ def _embedding(ids: torch.Tensor, blocks: torch.Tensor, format: str, dtype: torc
 
 def _gradient(gradient: torch.Tensor, blocks: torch.Tensor, format: str) -> Any:
     """``gradient @ weight``, with the exact weight. Some rows of the weight are widened at a time."""
-    element = as_dtype(format, "linear: format")
-    k, n = columns(blocks, format), blocks.shape[0]
+    element, n, k = _layout(blocks, format)
     weight, g = _weight(blocks, element), gradient.reshape(-1, n).float()
     total = torch.zeros((g.shape[0], k), dtype=torch.float32)
     step = max(1, _CHUNK // k)

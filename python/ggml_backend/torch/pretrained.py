@@ -126,7 +126,7 @@ def _decoder(metadata: Mapping[str, Any], name: str, tensors: Mapping[str, GGUFT
     }  # fmt: skip
     local = DECODERS[name].local_rope_base
     if name.startswith("gemma"):
-        options |= {"query_pre_attn_scalar": 1 / s.scale**2, "sliding_window": s.window or None,
+        options |= {"query_pre_attn_scalar": round(1 / s.scale**2), "sliding_window": s.window or None,
                     "attn_logit_softcapping": s.softcap or None,
                     "final_logit_softcapping": s.final_softcap or None}  # fmt: skip
     if local is not None:

@@ -19,6 +19,9 @@
 #include "ggml-cpu.h"
 #include "ggml-cuda.h"
 
+#define GGML_TODAY_DECLARATIONS_ONLY
+#include "ggml-today.h"
+
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 // Absurd sizes are refused, as by a system without overcommitment.
@@ -47,6 +50,7 @@ static struct {
     ggml_backend_buffer_type_t buft[4];
     ggml_tallocr_t tallocr[5];
     ggml_gallocr_t gallocr[2];
+    ggml_today_gallocr_t today[2];
     ggml_allocr_t allocr[3];
     ggml_backend_sched_t sched[3];
     ggml_backend_event_t event[3];
@@ -296,6 +300,7 @@ static enum ggml_opt_result opt_resume(struct ggml_context * ctx, struct ggml_op
 #define TALLOC PICK(pool.tallocr)
 #define TALLOCS pick_tallocrs()
 #define GALLOC PICK(pool.gallocr)
+#define TODAY PICK(pool.today)
 #define ALLOCR PICK(pool.allocr)
 #define SCHED PICK(pool.sched)
 #define EVENT PICK(pool.event)
@@ -402,6 +407,9 @@ static void make_allocators(void) {
     pool.tallocr[4] = ggml_tallocr_new_measure_from_backend(pool.backend[1]);
     pool.gallocr[0] = ggml_gallocr_new();
     pool.gallocr[1] = ggml_gallocr_new();
+    for (size_t i = 0; i < GB_ARRAY_LEN(pool.today); i++) {
+        pool.today[i] = ggml_today_gallocr_new(ggml_backend_get_default_buffer_type(pool.backend[i]));
+    }
     pool.allocr[0] = ggml_allocr_new_measure(32);
     pool.allocr[1] = ggml_allocr_new_from_backend(pool.backend[0], 4096);
     pool.allocr[2] = ggml_allocr_new_from_backend(pool.backend[1], 4096);
@@ -467,6 +475,9 @@ static void pool_free(void) {
     }
     for (size_t i = 0; i < GB_ARRAY_LEN(pool.allocr); i++) {
         ggml_allocr_free(pool.allocr[i]);
+    }
+    for (size_t i = 0; i < GB_ARRAY_LEN(pool.today); i++) {
+        ggml_today_gallocr_free(pool.today[i]);
     }
     for (size_t i = 0; i < GB_ARRAY_LEN(pool.gallocr); i++) {
         ggml_gallocr_free(pool.gallocr[i]);

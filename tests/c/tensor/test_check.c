@@ -467,6 +467,7 @@ static void norms(void) {
     REFUSED(ggml_rms_norm_back(ctx, a, b, 1), "dimension 1", a, b);
     REFUSED(ggml_group_norm(ctx, a, 0), "n_groups", a);
     REFUSED(ggml_group_norm_inplace(ctx, a, -3), "n_groups", a);
+    REFUSED(ggml_group_norm_eps(ctx, a, 2, 0), "eps must be above 0", a);
     ACCEPTED(ggml_group_norm(ctx, a, 7)); // more groups than channels: some are empty
     REFUSED(ggml_silu_back(ctx, a, b), "dimension 1", a, b);
     ACCEPTED(ggml_norm(ctx, ggml_permute(ctx, a, 0, 2, 1, 3), 1e-6f));
@@ -820,7 +821,7 @@ static void custom_of_any_sources(void) {
     REFUSED(ggml_custom(ctx, GGML_TYPE_F32, ne, 3, many, 1, task_any, 1, NULL),
         "size 2 of the result must not be negative, is -1", NULL);
     REFUSED(ggml_custom(ctx, GGML_TYPE_Q8_0, ne, 1, many, 1, task_any, 1, NULL), "multiple of 32", NULL);
-    REFUSED(ggml_custom(ctx, GGML_TYPE_COUNT, ne, 1, many, 1, task_any, 1, NULL), "there is no type 41", NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_COUNT, ne, 1, many, 1, task_any, 1, NULL), "there is no type 43", NULL);
 }
 
 static void losses(void) {

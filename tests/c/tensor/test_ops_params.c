@@ -138,6 +138,7 @@ static void norms_and_masks(void) {
     WORDS(ggml_rms_norm_back(ctx, a, a, 1e-6f), F(1e-6f));
     WORDS(ggml_group_norm(ctx, a, 2), I(2));
     WORDS(ggml_group_norm_inplace(ctx, a, 3), I(3));
+    WORDS(ggml_group_norm_eps(ctx, a, 2, 0.5f), I(2), F(0.5f));
     WORDS(ggml_soft_max(ctx, a), F(1));
     WORDS(ggml_soft_max_inplace(ctx, a), F(1));
     WORDS(ggml_soft_max_ext(ctx, a, m, 0.5f), F(0.5f));

@@ -42,6 +42,8 @@ static const struct {
     { 35, "tq2_0", 256, 2 + 64 },
     { 39, "mxfp4", 32, 1 + 16 },
     { 40, "nvfp4", 64, 4 + 32 },
+    { 41, "q1_0", 128, 2 + 16 },
+    { 42, "q2_0", 64, 2 + 16 },
 };
 
 static void sizes_and_names(void) {
@@ -86,16 +88,18 @@ static void row_sizes(void) {
     CHECK_INT(ggml_row_size(GGML_TYPE_F32, INT64_MAX), 0);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
     CHECK_INT(ggml_row_size((enum ggml_type) 4, 32), 0);
-    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "no valid type");
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "not a valid type");
 }
 
 static void file_types(void) {
     static const int map[][2] = { { 0, 0 }, { 1, 1 }, { 2, 2 }, { 3, 3 }, { 7, 8 }, { 8, 6 }, { 9, 7 }, { 10, 10 },
-        { 11, 11 }, { 12, 12 }, { 13, 13 }, { 14, 14 }, { 15, 16 }, { 16, 17 }, { 17, 18 } };
+        { 11, 11 }, { 12, 12 }, { 13, 13 }, { 14, 14 }, { 15, 16 }, { 16, 17 }, { 17, 18 }, { 18, 19 }, { 19, 20 },
+        { 20, 21 }, { 21, 22 }, { 22, 23 }, { 23, 29 }, { 24, 30 }, { 25, 39 }, { 26, 40 }, { 27, 41 }, { 28, 42 } };
+    enum { N_MAP = sizeof(map) / sizeof(map[0]) };
     int at = 0;
     for (int ftype = -3; ftype < 40; ftype++) {
         const enum ggml_type type = ggml_ftype_to_ggml_type((enum ggml_ftype) ftype);
-        if (at < 15 && map[at][0] == ftype) {
+        if (at < N_MAP && map[at][0] == ftype) {
             CHECK_INT(type, map[at++][1]);
             CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
         } else {
@@ -103,7 +107,7 @@ static void file_types(void) {
             CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "ftype");
         }
     }
-    CHECK_INT(at, 15);
+    CHECK_INT(at, N_MAP);
 }
 
 // Value of binary16 bits by its definition.
@@ -283,7 +287,7 @@ static void facts_of_formats(void) {
         { 18, 32, 62, 124, WEIGHTS }, { 19, 32, 9, 18, IMPORTANCE }, { 20, 32, 128, 241, WEIGHTS },
         { 21, 32, 15, 30, WEIGHTS }, { 22, 16, 43, 86, WEIGHTS }, { 23, 32, 128, 241, WEIGHTS },
         { 29, 16, 9, 18, COARSE }, { 34, 32, 1, 2, COARSE }, { 35, 32, 1, 3, COARSE }, { 39, 32, 12, 24, WEIGHTS },
-        { 40, 16, 12, 24, WEIGHTS } };
+        { 40, 16, 12, 24, WEIGHTS }, { 41, 32, 1, 2, COARSE }, { 42, 32, 1, 3, COARSE } };
     static const facts rows[] = {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     { GGML_TYPE_##id, group, zero, top, use },
@@ -309,8 +313,8 @@ static void facts_of_formats(void) {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) unpacked += 0 GB_IF_UNPACKED_##use(+1);
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
-    CHECK_INT(unpacked, 23);
-    CHECK_INT(weights, 23);
+    CHECK_INT(unpacked, 25);
+    CHECK_INT(weights, 25);
 }
 
 // Every quantized format that claims functions must survive zeros and keep zero exact.

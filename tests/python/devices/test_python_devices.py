@@ -186,7 +186,7 @@ def test_nodes_have_names_shapes_and_parameters(ctx):
     assert seen["leaky_relu"].params["negative_slope"] == np.float32(0.2)
     assert seen["diag_mask_inf"].params == {"n_past": 2}
     assert seen["argsort"].params == {"descending": True}
-    assert seen["group_norm"].params == {"n_groups": 3}
+    assert seen["group_norm"].params == {"n_groups": 3, "eps": pytest.approx(1e-6)}
     assert seen["relu"].params == {}
     assert seen["pool_1d"].params == {"op": "max", "kernel": 2, "stride": 2, "padding": 0}
     assert seen["upscale"].params == {"factor": 2}

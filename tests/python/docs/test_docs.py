@@ -62,6 +62,7 @@ NOT_RUN = {
     ("docs/ARCHITECTURE.md", "base  ->"): DRAWING,
     ("docs/ARCHITECTURE.md", "python/ggml_backend "): "a drawing; tests/python/package/test_package.py checks it",
     ("docs/howto/array-device.md", "pip install 'ggml_backend[torch]'"): INSTALL,
+    ("docs/howto/pytorch.md", "import ggml_backend.torch"): "of a real model; tests/python/pytorch has such",
     ("docs/howto/backend-in-c.md", "GGML_BACKEND_MODULE"): "C, tested in tests/python/backends/test_modules.py",
     ("docs/howto/backend-in-c.md", "find_package"): C,
     ("docs/howto/backend-in-c.md", "I=$(python"): "compiles; tests/python/backends/test_modules.py does the same",
@@ -110,6 +111,7 @@ NOT_RUN = {
     ("docs/QUANTIZATION.md", "python -m ggml_backend gguf quantize"): "of any model; tests/python/files has such",
     ("docs/CONFIGURATION.md", "GGML_CPU_LEVEL"): "test_commands_that_are_cheap_run has the command",
     ("docs/COMPAT.md", "cc old_program.c"): C,
+    ("docs/TODAY.md", "cc -include ggml-today.h"): C,
     ("docs/reference/errors.md", "try:"): "a sketch",
     ("docs/reference/operations.md", "y = gb.ops.relu"): "a sketch",
     ("docs/howto/where-time-goes.md",
@@ -280,6 +282,8 @@ def converse(block: Block, names: dict[str, Any]) -> tuple[list[str], list[str]]
 def test_code_of_a_page_runs_and_prints_its_output(page, tmp_path):
     if page == "docs/CUDA.md" and "CUDA0" not in gb.backends():
         pytest.skip(f"CUDA: {gb.backends().missing.get('CUDA')}")
+    if page == "docs/howto/pytorch.md":
+        pytest.importorskip("torch", reason="PyTorch is not installed; make check-long installs it")
     names: dict[str, Any] = {"gb": gb, "np": np}
     BEFORE.get(page, _nothing)(names, tmp_path)
     blocks = BLOCKS[page]

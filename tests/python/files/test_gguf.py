@@ -605,7 +605,7 @@ def with_unknown_types(path: Path, rng: np.random.Generator) -> dict[str, np.nda
     arrays: dict[str, np.ndarray] = {}
     infos, data = [], b""
     for name, kind, shape, size in [
-        ("first", 41, (128, 3), 64),
+        ("first", 43, (128, 3), 64),
         ("plain", 0, (8, 2), 64),
         ("retired", 4, (32, 2), 96),
         ("future", 777, (5,), 32),
@@ -626,7 +626,7 @@ def test_tensors_of_unknown_types(tmp_path: Path, rng: np.random.Generator, cpu:
     arrays = with_unknown_types(path, rng)
     file = gb.gguf.open(path)
     assert {n: (t.dtype.name, t.dtype.id, t.shape, t.nbytes) for n, t in file.tensors.items()} == {
-        "first": ("type 41", 41, (3, 128), 64), "plain": ("float32", 0, (2, 8), 64),
+        "first": ("type 43", 43, (3, 128), 64), "plain": ("float32", 0, (2, 8), 64),
         "retired": ("type 4", 4, (2, 32), 96),
         "future": ("type 777", 777, (5,), 32),
     }  # fmt: skip
@@ -674,7 +674,7 @@ def test_unknown_types_are_copied_byte_for_byte(
     assert main(["gguf", "dump", str(path), "--values"]) == 0
     assert "retired type 4 (2, 32) 96 bytes" in capsys.readouterr().out
     assert main(["gguf", "check", str(path)]) == 0
-    assert "values of tensors of unknown types were not checked: first (type 41), " in capsys.readouterr().out
+    assert "values of tensors of unknown types were not checked: first (type 43), " in capsys.readouterr().out
     with gb.gguf.Writer(copy) as writer:  # with other names, order and alignment
         writer.add("general.alignment", 64)
         file = gb.gguf.open(path)
@@ -690,7 +690,7 @@ def test_unknown_types_are_copied_byte_for_byte(
     np.testing.assert_array_equal(again.tensors["old"].data[:96], arrays["retired"])
 
 
-def test_types_that_only_the_package_knows(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_all_types_of_the_package_are_copied(tmp_path: Path, rng: np.random.Generator) -> None:
     path, copy = tmp_path / "a.gguf", tmp_path / "b.gguf"
     writer = their_writer(path)
     blocks = {}
@@ -703,7 +703,7 @@ def test_types_that_only_the_package_knows(tmp_path: Path, rng: np.random.Genera
     with gb.gguf.Writer(copy) as ours:
         ours.copy_from(gb.gguf.open(path))
     assert copy.read_bytes() == path.read_bytes()
-    assert gb.gguf.open(path).tensors["Q1_0"].dtype.name == "type 41"
+    assert gb.gguf.open(path).tensors["Q1_0"].dtype == gb.dtypes.q1_0
     for tensor in gguf.GGUFReader(copy).tensors:
         np.testing.assert_array_equal(np.asarray(tensor.data).view(np.uint8).reshape(5, -1), blocks[tensor.name])
 

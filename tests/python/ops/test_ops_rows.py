@@ -123,8 +123,9 @@ def test_rms_norm_back_is_the_derivative():
 
 
 @covers("GROUP_NORM")
+@pytest.mark.parametrize("eps", [1e-6, 0.25])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_group_norm(dtype):
+def test_group_norm(dtype, eps):
     def grouped(v, groups, f):
         out = np.empty_like(v)
         step = -(-v.shape[-3] // groups)
@@ -134,7 +135,7 @@ def test_group_norm(dtype):
         return out
 
     def normed(part):
-        return (part - part.mean()) / math.sqrt(part.var() + 1e-6)
+        return (part - part.mean()) / math.sqrt(part.var() + eps)
 
     for shape, groups in (
         ((1, 1, 1), 1),
@@ -148,9 +149,9 @@ def test_group_norm(dtype):
     ):
         for layout in ALL_LAYOUTS:
             x = real(*shape, dtype=dtype, low=-1, high=3, layout=layout)
-            low = grouped(x.exact, groups, lambda p: np.full_like(p, math.sqrt(p.var() + 1e-6)))
+            low = grouped(x.exact, groups, lambda p: np.full_like(p, math.sqrt(p.var() + eps)))
             both_ways(
-                lambda t, inplace, g=groups: gb.ops.group_norm(t, g, inplace=inplace), [x], lambda v,
+                lambda t, inplace, g=groups: gb.ops.group_norm(t, g, eps, inplace=inplace), [x], lambda v,
                 g=groups: grouped(v, g, normed), Tolerance(8),
                 magnitude=lambda v, d=low, g=groups: (v + grouped(v, g, lambda p: np.full_like(p, p.mean()))) / d,
             )  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from op_harness import LAYOUTS, In, Tolerance, array, check, covers, real, refuses, whole
+from op_harness import LAYOUTS, In, Tolerance, array, both_ways, check, covers, real, refuses, whole
 
 TAKES = [("float32", "float32"), ("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32")]
 
@@ -45,8 +45,9 @@ def test_experts(weights, data):
             check(gb.ops.mul_mat_experts, inputs, of_experts, tolerance, magnitude=of_experts, dtype="float32")
 
 
+@pytest.mark.parametrize("prec", ["default", "f16"])
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_k", "q6_k"])
-def test_quantized_experts(name):
+def test_quantized_experts(name, prec):
     """Within the rounding of activations to bytes; the same bits for every number of threads."""
     rng = np.random.default_rng(3)
     for e, m, k, tokens, used, rows in ((7, 13, 512, 1, 3, 1), (40, 65, 512, 33, 4, 1), (3, 33, 256, 90, 2, 2)):
@@ -59,7 +60,7 @@ def test_quantized_experts(name):
             cpu = gb.Backend("CPU", n_threads=threads)
             with gb.Context() as ctx:
                 w, b, i = ctx.tensor((e, m, k), name), ctx.tensor(x.shape), ctx.tensor(ids.shape, gb.int32)
-                y = gb.ops.mul_mat_experts(w, b, i)
+                y = gb.ops.mul_mat_experts(w, b, i, prec)
                 graph, memory = ctx.graph(y), ctx.allocate(cpu)
                 w.set(blocks)
                 b.set(x)
@@ -67,7 +68,7 @@ def test_quantized_experts(name):
                 graph.compute(cpu)
                 results.append(y.numpy(copy=True))
                 del memory
-        steps = np.abs(x).reshape(tokens, rows, k // 32, 32).max(-1) / 254
+        steps = np.abs(x).reshape(tokens, rows, k // 32, 32).max(-1) / (254 if prec == "default" else 254 * 254)
         sums = np.abs(weights).reshape(e, m, k // 32, 32).sum(-1)
         allowed = of_experts(sums, steps, ids) * 1.001
         allowed += 4 * k * 2.0**-24 * of_experts(np.abs(weights), np.abs(x), ids)
@@ -138,8 +139,9 @@ def test_softmax_with_masks_of_heads_and_sinks(dtype, bias):
         tolerance = Tolerance(terms=60, n=m)
         check(lambda a, k, s: gb.ops.softmax(a, k, 0.7, max_bias=bias, sinks=s), inputs, reference, tolerance,
               magnitude=lambda *x: np.ones(x[0].shape))  # fmt: skip
-        check(lambda a, k: gb.ops.softmax(a, k, 0.7, max_bias=bias), inputs[:2], lambda a, k: reference(a, k, None),
-              tolerance, magnitude=lambda *x: np.ones(x[0].shape))  # fmt: skip
+        both_ways(lambda a, k, inplace: gb.ops.softmax(a, k, 0.7, max_bias=bias, inplace=inplace), inputs[:2],
+                  lambda a, k: reference(a, k, None), tolerance,
+                  magnitude=lambda *x: np.ones(x[0].shape))  # fmt: skip
 
 
 SHAPES = [  # batch, heads, heads of k, heads of v, queries, keys, dk, dv
@@ -190,27 +192,66 @@ def largest(q, k, v, *rest):
     return np.full((q.shape[0], q.shape[2], q.shape[1], v.shape[-1]), 4.0)
 
 
+def in_bytes(x):
+    """Each 32 numbers rounded to multiples of their largest magnitude / 127, as rows of products are."""
+    groups = x.reshape(*x.shape[:-1], -1, 32)
+    step = np.abs(groups).max(-1, keepdims=True) / 127
+    return (np.rint(groups / step) * step).reshape(x.shape)
+
+
+def attend(x, blocks, name, mask=None, prec="default"):
+    """The result of the CPU for queries x and quantized keys and values."""
+    dtype = gb.dtypes.as_dtype(name)
+    cpu = gb.Backend("CPU", n_threads=2)
+    with gb.Context() as ctx:
+        q = ctx.tensor(x.shape)
+        k, v = (ctx.tensor((*b.shape[:-1], b.shape[-1] // dtype.itemsize * dtype.block_size), name) for b in blocks)
+        hidden = None if mask is None else ctx.tensor(mask.shape, "float16")
+        y = gb.ops.flash_attn_ext(q, k, v, hidden, prec=prec)
+        graph, memory = ctx.graph(y), ctx.allocate(cpu)
+        for tensor, value in ((q, x), (k, blocks[0]), (v, blocks[1]), (hidden, mask)):
+            if tensor is not None:
+                tensor.set(value)
+        graph.compute(cpu)
+        result = y.numpy().copy()
+        del memory
+    return result
+
+
 @pytest.mark.parametrize("name", ["q8_0", "q4_0", "q5_1", "q4_k"])
 def test_attention_with_quantized_keys_and_values(name):
     rng = np.random.default_rng(5)
-    size = gb.dtypes.as_dtype(name).block_size
-    for n, m in ((1, 1500), (40, 200)):
-        values = [rng.standard_normal((1, 2, m, size), np.float32) for _ in range(2)]
+    block = gb.dtypes.as_dtype(name).block_size
+    shapes = [(1, 4, 2, 1500, block, block), (40, 4, 2, 200, block, block)]
+    if block == 32:
+        shapes += [(1, 8, 1, 300, 128, 64), (2, 4, 1, 77, 96, 160), (5, 3, 1, 33, 64, 32), (1, 1, 1, 5000, 64, 64)]
+    for n, heads, shared, m, dk, dv in shapes:
+        values = [rng.standard_normal((1, shared, m, d), np.float32) for d in (dk, dv)]
         blocks = [gb.quantize(x, name) for x in values]
         kv = [gb.dequantize(x, name).astype(np.float64) for x in blocks]
-        x = rng.standard_normal((1, 4, n, size), np.float32)
-        cpu = gb.Backend("CPU", n_threads=2)
-        with gb.Context() as ctx:
-            q = ctx.tensor(x.shape)
-            k, v = (ctx.tensor((1, 2, m, size), name) for _ in range(2))
-            y = gb.ops.flash_attn_ext(q, k, v)
-            graph, memory = ctx.graph(y), ctx.allocate(cpu)
-            q.set(x)
-            k.set(blocks[0])
-            v.set(blocks[1])
-            graph.compute(cpu)
-            np.testing.assert_allclose(y.numpy(), attention(x.astype(np.float64), *kv), rtol=0, atol=2e-5)
-            del memory
+        x = rng.standard_normal((1, heads, n, dk), np.float32)
+        exact, rounded = (attention(q, *kv) for q in (x.astype(np.float64), in_bytes(x.astype(np.float64))))
+        np.testing.assert_allclose(attend(x, blocks, name, prec="f32"), exact, rtol=0, atol=2e-5)
+        found = attend(x, blocks, name)
+        if name == "q8_0" and n * heads // shared <= 8 and not np.allclose(found, exact, rtol=0, atol=2e-5):
+            np.testing.assert_allclose(found, rounded, rtol=0, atol=2e-5)  # at levels that multiply bytes
+        else:
+            np.testing.assert_allclose(found, exact, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 8, 20])
+def test_hidden_blocks_have_no_effect(heads):
+    """Unused places of a cache may hold scales that are NaN."""
+    rng = np.random.default_rng(8)
+    blocks = [gb.quantize(rng.standard_normal((1, 1, 300, 64), np.float32), "q8_0") for _ in range(2)]
+    x = rng.standard_normal((1, heads, 1, 64), np.float32)
+    mask = np.zeros((1, 1, 1, 300), np.float16)
+    mask[..., 150:] = mask[..., 7] = -np.inf
+    want = attend(x, blocks, "q8_0", mask)
+    for one in blocks:
+        raw = np.asarray(one)
+        raw[:, :, 150:, :2] = raw[:, :, 7, 34:36] = np.frombuffer(np.float16(np.nan).tobytes(), np.uint8)
+    np.testing.assert_array_equal(attend(x, blocks, "q8_0", mask), want)
 
 
 @pytest.mark.parametrize("n", [1, 30])

@@ -55,10 +55,10 @@ def random_blocks(name: str, rows: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def test_every_format_of_the_package_is_tested() -> None:
-    assert {"q4_0", "q8_1", "q2_k", "q6_k", "iq2_xxs", "iq4_xs", "iq1_m", "tq2_0", "mxfp4", "nvfp4"} <= set(
+    assert {"q4_0", "q8_1", "q2_k", "q6_k", "iq2_xxs", "iq4_xs", "iq1_m", "tq2_0", "mxfp4", "nvfp4", "q1_0"} <= set(
         names(QUANTIZED)
     )
-    assert len(QUANTIZED) == 25
+    assert len(QUANTIZED) == 27
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -77,6 +77,58 @@ def test_quantized_bytes_are_those_of_the_package(rng: np.random.Generator, name
         assert ours.dtype == np.uint8
         assert ours.shape == expected.shape
         np.testing.assert_array_equal(ours, expected)
+
+
+def encoded_q1_0(x: np.ndarray) -> np.ndarray:
+    """The mean magnitude, summed in order, and a bit for each number that is not negative."""
+    total = np.zeros(x.shape[0], np.float32)
+    for column in np.abs(x).T:
+        total += column
+    scales = (total / np.float32(128)).astype(np.float16).view(np.uint8).reshape(-1, 2)
+    return np.hstack([scales, np.packbits(x >= 0, axis=1, bitorder="little")])
+
+
+def encoded_q2_0(x: np.ndarray) -> np.ndarray:
+    """The largest magnitude, and the nearest of -1, 0 and 1, halves away from zero."""
+    d = np.abs(x).max(1)
+    ratio = x * np.divide(np.float32(1), d, out=np.zeros_like(d), where=d > 0)[:, None]
+    level = (1 + (ratio >= 0.5) - (ratio <= -0.5)).astype(np.uint8).reshape(len(x), 16, 4)
+    packed = level[..., 0] | level[..., 1] << 2 | level[..., 2] << 4 | level[..., 3] << 6
+    return np.hstack([d.astype(np.float16).view(np.uint8).reshape(-1, 2), packed])
+
+
+def decoded_q1_0(blocks: np.ndarray) -> np.ndarray:
+    d = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    return np.where(np.unpackbits(blocks[:, 2:], axis=1, bitorder="little") == 1, d, -d)
+
+
+def decoded_q2_0(blocks: np.ndarray) -> np.ndarray:
+    d = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    level = blocks[:, 2:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3
+    return d * (level.reshape(len(blocks), -1).astype(np.float32) - 1)
+
+
+LOW: dict[str, tuple[int, Any, Any]] = {
+    "q1_0": (128, encoded_q1_0, decoded_q1_0),
+    "q2_0": (64, encoded_q2_0, decoded_q2_0),
+}
+
+
+@pytest.mark.parametrize("name", LOW)
+@pytest.mark.parametrize("size", [1.0, 0.02, 300.0])
+def test_blocks_of_one_and_two_bits_are_those_of_the_specification(
+    rng: np.random.Generator, name: str, size: float
+) -> None:
+    n, encoded, decoded = LOW[name]
+    x = (size * rng.standard_normal((500, n))).astype(np.float32)
+    x[0] = 0
+    x[1] = rng.integers(-2, 3, n) * size
+    blocks = gb.quantize(x, name)
+    np.testing.assert_array_equal(blocks, encoded(x))
+    noise = rng.integers(0, 256, (500, 18), np.uint8)
+    noise[:, :2] = blocks[:, :2]
+    np.testing.assert_array_equal(gb.dequantize(noise, name), decoded(noise))
+    assert gb.dtypes.as_dtype(name).id == {"q1_0": gguf.GGMLQuantizationType.Q1_0, "q2_0": 42}[name]
 
 
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "steps", "positive"])
@@ -171,7 +223,7 @@ def test_values_outside_a_format_are_an_error(rng: np.random.Generator, name: st
     assert np.isfinite(clipped).all()
     np.testing.assert_array_equal(clipped[:40], clean[:40])
     if not np.isnan(value):
-        assert clipped[40, 0, 3] * np.sign(value) > 1000
+        assert clipped[40, 0, 3] * np.sign(value) > (500 if name == "q1_0" else 1000)  # the mean of a block
     spoiled = gb.dequantize(gb.quantize(x, name, weights, on_invalid="nan"), name)
     size = gb.dtypes.as_dtype(name).block_size
     expected = np.zeros(x.shape, bool)
@@ -250,7 +302,7 @@ def test_the_command_line_refuses_and_clips(
     assert main(["gguf", "check", str(target)]) == 1
 
 
-@pytest.mark.parametrize("name", names(QUANTIZED))
+@pytest.mark.parametrize("name", [name for name in names(QUANTIZED) if name not in LOW])
 def test_dequantized_values_are_those_of_the_package(rng: np.random.Generator, name: str) -> None:
     kind, package = reference(name)
     blocks = random_blocks(name, 6, rng)
@@ -289,7 +341,8 @@ def test_threads_and_shapes_do_not_matter(rng: np.random.Generator, name: str) -
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in names(QUANTIZED) if n not in ("q8_0", "q8_1", "q8_k", "tq1_0", "tq2_0", "mxfp4")]
+    "name",
+    [n for n in names(QUANTIZED) if n not in ("q8_0", "q8_1", "q8_k", "q1_0", "q2_0", "tq1_0", "tq2_0", "mxfp4")],
 )
 def test_importance_lowers_the_weighted_error(rng: np.random.Generator, name: str) -> None:
     x = rng.standard_normal((32, 1024), np.float32)

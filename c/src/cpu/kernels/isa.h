@@ -62,6 +62,11 @@
 #    define HAVE_ADD_AT 0
 #endif
 
+// v_load_i8(p) converts V_N signed bytes.
+#ifndef HAVE_LOAD_I8
+#    define HAVE_LOAD_I8 0
+#endif
+
 // v_store_u16_high(p, a, b) stores the upper halves of the lanes of a, then those of b.
 #ifndef HAVE_STORE_HIGH
 #    define HAVE_STORE_HIGH 0

@@ -26,6 +26,7 @@
 #include "grids.tpl.h"
 #include "int8.tpl.h"
 #include "dots_q8_0.tpl.h"
+#include "weigh_q8_0.tpl.h"
 #include "columns.tpl.h"
 #include "pairs.tpl.h"
 #include "interleaved.tpl.h"

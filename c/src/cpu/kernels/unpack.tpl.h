@@ -114,6 +114,45 @@ static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
     }
 }
 
+// Groups of 32 of a block share its scale, and level 1 stands for 0.
+static inline void around_one_(int n, float scale, float * restrict d, float * restrict m) {
+    for (int s = 0; s < n; s++) {
+        d[s] = scale;
+        m[s] = -scale;
+    }
+}
+
+static void unpack_q1_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
+    enum { groups = GB_ELEMENTS(q1_0) / GB_GROUP(q1_0) };
+    static_assert(GB_ZERO(q1_0) == 1 && GB_TOP(q1_0) == 2, "a bit is level 0 or 2");
+    const uint8_t * block = x;
+    for (int64_t left = k / GB_ELEMENTS(q1_0); left > 0; left--, block += GB_BYTES(q1_0), d += groups, m += groups) {
+        around_one_(groups, half_at_(block + GB_AT(q1_0, d)), d, m);
+        for (int s = 0; s < groups; s++, u += 32) {
+            b32_store(u, b32_bits(block + GB_AT(q1_0, qs) + 4 * s, 2));
+        }
+    }
+}
+
+// Each byte becomes four: copies of it, shifted, keep two bits each.
+static void unpack_q2_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
+    enum { groups = GB_ELEMENTS(q2_0) / GB_GROUP(q2_0), bytes = GB_ELEMENTS(q2_0) / 4 };
+    static_assert(GB_ZERO(q2_0) == 1, "around_one_");
+    const uint8_t * block = x;
+    for (int64_t left = k / GB_ELEMENTS(q2_0); left > 0; left--, block += GB_BYTES(q2_0), d += groups, m += groups) {
+        uint32_t four[bytes];
+        around_one_(groups, half_at_(block + GB_AT(q2_0, d)), d, m);
+        for (int i = 0; i < bytes; i++) {
+            const uint32_t byte = block[GB_AT(q2_0, qs) + i];
+            four[i] = (byte | byte << 6 | byte << 12 | byte << 18) & 0x03030303u;
+        }
+        memcpy(u, four, sizeof(four));
+        u += sizeof(four);
+    }
+}
+
 // ------------------------------------------------------------------------------------------------- blocks of 256 terms
 
 // d, dmin and the scales of Q4_K, with which Q5_K begins, too: eight scales and minima of 6 bits in

@@ -7,6 +7,8 @@
 // row.
 //
 // For few rows, dot products read keys in place. For more rows, packing a block into panels pays.
+// Keys and values of Q8_0 are read in place for up to BYTE_ROWS rows. The queries are then rounded to
+// bytes, as rows of MUL_MAT are, unless the node has GGML_PREC_F32.
 //
 // If there are few sets of rows, as for one token, the keys are divided into parts. The sums of
 // parts go to scratch memory that all threads share, and are combined after a barrier.
@@ -21,6 +23,7 @@
 enum {
     ROWS = 32, // of a set, at most
     FEW = 4, // rows for which packing does not pay
+    BYTE_ROWS = 8, // rows for which blocks of Q8_0 are read in place
     KEYS = 128, // of a block
     PART = 1024, // keys of a part, at least
     UNITS = 64, // desired number of units: fewer sets are divided by keys
@@ -38,6 +41,7 @@ struct attention {
     int64_t group, groups; // heads of a set; number of such groups
     int64_t rows, sets; // rows of a group; sets of a group
     int64_t part, parts; // keys of a part; parts
+    bool exact; // the queries must not be rounded
 };
 
 static int64_t greatest_divisor(int64_t a, int64_t b) {
@@ -60,6 +64,7 @@ static struct attention attention_of(const struct ggml_tensor * node) {
         .scale = gb_op_param_f32(node, 0),
         .bias = gb_op_param_f32(node, 1),
         .cap = gb_op_param_f32(node, 2),
+        .exact = gb_op_param_i32(node, 3) == GGML_PREC_F32,
     };
     a.dk = a.q->ne[0];
     a.dv = a.v->ne[0];
@@ -84,13 +89,17 @@ static int64_t count_units(const struct attention * a) { return a->sets * a->gro
 
 // Floats of a thread. Panels are padded to whole tiles of any level.
 struct sizes {
-    int64_t queries, keys, values, convert, score, mask, out;
+    int64_t queries, bytes, keys, values, convert, score, mask, out;
 };
+
+// A query in bytes: levels, then scales and sums of groups of 32.
+static int64_t byte_floats(int64_t dk) { return dk / 4 + 2 * (dk / 32); }
 
 static struct sizes sizes_of(const struct attention * a) {
     const int64_t wide = gb_div_up(a->dv, PANEL) * PANEL, rows = GB_MIN(a->rows, (int64_t) ROWS);
     const bool packed = rows > FEW;
     return (struct sizes){ .queries = rows * a->dk,
+        .bytes = a->k->type == GGML_TYPE_Q8_0 ? GB_MIN(rows, (int64_t) BYTE_ROWS) * byte_floats(a->dk) : 0,
         .keys = packed ? KEYS * a->dk : 0,
         .values = packed ? KEYS * wide : 0,
         .convert = (packed ? PANEL : 1) * GB_MAX(GB_MAX(a->dk, a->dv), (int64_t) KEYS),
@@ -101,7 +110,7 @@ static struct sizes sizes_of(const struct attention * a) {
 
 static int64_t floats_of(const struct attention * a) {
     const struct sizes s = sizes_of(a);
-    return s.queries + s.keys + s.values + s.convert + s.score + s.mask + s.out;
+    return s.queries + s.bytes + s.keys + s.values + s.convert + s.score + s.mask + s.out;
 }
 
 // The sums of a row over a part of the keys: the weighted values, the largest score, and the sum of
@@ -126,8 +135,8 @@ struct unit {
     const struct attention * a;
     int64_t i3, group, set, first; // batch, group of heads, set; its first row in the group
     int64_t n, wide; // rows; floats from one row of `out` to the next
-    bool packed;
-    float *queries, *keys, *values, *convert, *score, *mask, *out;
+    bool packed, byte_keys, byte_values; // blocks are packed; are read in place
+    float *queries, *bytes, *keys, *values, *convert, *score, *mask, *out;
     bool seen[KEYS]; // keys of the block that some row sees
     struct row row[ROWS];
 };
@@ -137,7 +146,8 @@ static void open_scratch(const struct gb_cpu_call * call, const struct attention
     *u = (struct unit){ .k = call->k, .a = a, .wide = gb_div_up(a->dv, PANEL) * PANEL };
     u->queries = (float *) (void *) ((char *) call->work + partials_size(a) +
                                      (size_t) call->ith * gb_lines((size_t) floats_of(a) * sizeof(float)));
-    u->keys = u->queries + s.queries;
+    u->bytes = u->queries + s.queries;
+    u->keys = u->bytes + s.bytes;
     u->values = u->keys + s.keys;
     u->convert = u->values + s.values;
     u->score = u->convert + s.convert;
@@ -146,6 +156,22 @@ static void open_scratch(const struct gb_cpu_call * call, const struct attention
 }
 
 // -------------------------------------------------------------------------------------------------------------- blocks
+
+// The levels of query i, which the scales follow.
+static int8_t * levels_of(const struct unit * u, int64_t i) {
+    return (int8_t *) (void *) (u->bytes + i * byte_floats(u->a->dk));
+}
+
+static const float * scales_of(const struct unit * u, int64_t i) {
+    return u->bytes + i * byte_floats(u->a->dk) + u->a->dk / 4;
+}
+
+static void round_query(struct unit * u, int64_t i) {
+    const int64_t dk = u->a->dk;
+    float * d = u->bytes + i * byte_floats(dk) + dk / 4;
+    u->k->quantize_q8(&(struct gb_quantize_q8){
+        .k = dk, .step = 1, .q = levels_of(u, i), .d = d, .s = d + dk / 32, .x = u->queries + i * dk });
+}
 
 // Sets up the rows of the unit, with scaled queries.
 static void open_unit(struct unit * u, int64_t set, int64_t group, int64_t i3) {
@@ -157,6 +183,9 @@ static void open_unit(struct unit * u, int64_t set, int64_t group, int64_t i3) {
     u->first = set * ROWS;
     u->n = GB_MIN(a->rows - u->first, (int64_t) ROWS);
     u->packed = u->n > FEW;
+    u->byte_keys =
+        a->k->type == GGML_TYPE_Q8_0 && !a->exact && u->n <= GB_MIN((int64_t) BYTE_ROWS, (int64_t) u->k->q8_0_rows);
+    u->byte_values = a->v->type == GGML_TYPE_Q8_0 && u->n <= BYTE_ROWS;
     for (int64_t i = 0; i < u->n; i++) {
         struct row * row = &u->row[i];
         float * q = u->queries + i * a->dk;
@@ -167,6 +196,9 @@ static void open_unit(struct unit * u, int64_t set, int64_t group, int64_t i3) {
             row->mask = gb_row_ptr(a->mask, row->query, row->head % a->mask->ne[2], i3 % a->mask->ne[3]);
         }
         u->k->scale_f32(a->dk, q, gb_in(u->k, a->q, gb_row_ptr(a->q, row->query, row->head, i3), a->dk, q), a->scale);
+        if (u->byte_keys) {
+            round_query(u, i);
+        }
     }
     memset(u->out, 0, (size_t) (u->n * u->wide) * sizeof(float));
 }
@@ -197,10 +229,14 @@ static bool look_at_mask(struct unit * u, int64_t key0, int64_t n) {
     return any;
 }
 
+// Where key or value `i` lies.
+static const char * place_of(const struct unit * u, const struct ggml_tensor * t, int64_t i) {
+    return gb_row_ptr(t, i, u->group * u->a->group / (u->a->q->ne[2] / t->ne[2]), u->i3);
+}
+
 // Key or value `i` as f32, in place or converted to buf.
 static const float * vector_of(const struct unit * u, const struct ggml_tensor * t, int64_t i, float * buf) {
-    const int64_t head = u->group * u->a->group / (u->a->q->ne[2] / t->ne[2]);
-    return gb_in(u->k, t, gb_row_ptr(t, i, head, u->i3), t->ne[0], buf);
+    return gb_in(u->k, t, place_of(u, t, i), t->ne[0], buf);
 }
 
 // c[rows x columns] = or += a b over `depth` terms. b has panels of `panel_depth` terms.
@@ -223,10 +259,70 @@ static void product(const struct gb_kernels * k, int64_t depth, const float * a,
     }
 }
 
+// Scores of n keys of Q8_0.
+static void score_bytes(struct unit * u, int64_t key0, int64_t n) {
+    const int8_t * q[BYTE_ROWS];
+    const float * d[BYTE_ROWS];
+    for (int64_t i = 0; i < u->n; i++) {
+        q[i] = levels_of(u, i);
+        d[i] = scales_of(u, i);
+    }
+    u->k->dots_q8_0(&(struct gb_dots_q8_0){
+        .k = u->a->dk,
+        .n = n,
+        .nx = (int) u->n,
+        .w = place_of(u, u->a->k, key0),
+        .nb_w = u->a->k->nb[1],
+        .q = q,
+        .dx = d,
+        .y = u->score,
+        .ldy = KEYS,
+    });
+}
+
+// The kernel that multiplies rows with keys of a float type in place. NULL: keys must be converted or gathered.
+static gb_kernel_rows_columns * rows_columns_of(const struct gb_kernels * k, const struct ggml_tensor * keys) {
+    if (keys->nb[0] != ggml_type_size(keys->type)) {
+        return NULL;
+    }
+    return keys->type == GGML_TYPE_F32    ? k->rows_columns_f32
+           : keys->type == GGML_TYPE_F16  ? k->rows_columns_f16
+           : keys->type == GGML_TYPE_BF16 ? k->rows_columns_bf16
+                                          : NULL;
+}
+
+static void score_in_place(struct unit * u, gb_kernel_rows_columns * kernel, int64_t key0, int64_t n) {
+    const struct attention * a = u->a;
+    for (int64_t c = 0; c < n; c += GB_ROWS_W) {
+        for (int64_t i = 0; i < u->n; i += u->k->rows_x) {
+            kernel(&(struct gb_rows_columns){
+                .k = a->dk,
+                .nw = (int) GB_MIN(n - c, (int64_t) GB_ROWS_W),
+                .nx = (int) GB_MIN(u->n - i, (int64_t) u->k->rows_x),
+                .w = place_of(u, a->k, key0 + c),
+                .nb_w = a->k->nb[1],
+                .x = u->queries + i * a->dk,
+                .ldx = (size_t) a->dk,
+                .y = u->score + i * KEYS + c,
+                .ldy = KEYS,
+            });
+        }
+    }
+}
+
 // Scores of n keys for all rows. Scores of keys that no row sees may be anything, because they
 // become -inf later.
 static void score_block(struct unit * u, int64_t key0, int64_t n) {
     const struct attention * a = u->a;
+    if (u->byte_keys) {
+        score_bytes(u, key0, n);
+        return;
+    }
+    gb_kernel_rows_columns * const kernel = u->packed ? NULL : rows_columns_of(u->k, a->k);
+    if (kernel != NULL) {
+        score_in_place(u, kernel, key0, n);
+        return;
+    }
     if (!u->packed) {
         for (int64_t c = 0; c < n; c++) {
             const float * key = u->seen[c] ? vector_of(u, a->k, key0 + c, u->convert) : NULL;
@@ -294,6 +390,20 @@ static void add_value(struct unit * u, int64_t c, const float * v) {
 
 static void add_values(struct unit * u, int64_t key0, int64_t n) {
     const struct attention * a = u->a;
+    if (u->byte_values) {
+        u->k->weigh_q8_0(&(struct gb_weigh_q8_0){
+            .k = a->dv,
+            .n = n,
+            .nx = (int) u->n,
+            .x = place_of(u, a->v, key0),
+            .nb_x = a->v->nb[1],
+            .w = u->score,
+            .ldw = KEYS,
+            .y = u->out,
+            .ldy = u->wide,
+        });
+        return;
+    }
     const int nr = u->k->gemm_nr;
     for (int64_t c = 0; c < n; c++) {
         const float * v = u->seen[c] ? vector_of(u, a->v, key0 + c, u->convert) : NULL;

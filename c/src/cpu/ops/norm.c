@@ -138,11 +138,13 @@ static int64_t channels_a_group(const struct ggml_tensor * node) {
     return gb_div_up(node->ne[2], gb_op_param_i32(node, 0));
 }
 
-// y = (x - mean) / sqrt(variance + GB_GROUP_NORM_EPS) over all elements of a group.
+// y = (x - mean) / sqrt(variance + eps) over all elements of a group.
 static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     const int64_t channels = channels_a_group(node);
     const int64_t groups = channels > 0 ? gb_div_up(node->ne[2], channels) : 0; // groups that are not empty
+    const float given = gb_op_param_f32(node, 1);
+    const double eps = (double) (given != 0 ? given : GB_GROUP_NORM_EPS);
     int64_t first, last;
     gb_cpu_share(call, gb_is_empty(node) ? 0 : groups * node->ne[3], &first, &last);
     for (int64_t u = first; u < last; u++) {
@@ -151,7 +153,7 @@ static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor *
         const double count = (double) (a->ne[0] * a->ne[1] * (g.c1 - g.c0));
         const float mean = (float) (group_pass(call, &g, PASS_SUM, node, 0, 0) / count);
         const double var = group_pass(call, &g, PASS_DEVIATION, node, mean, 0) / count;
-        group_pass(call, &g, PASS_APPLY, node, mean, (float) (1.0 / sqrt(var + (double) GB_GROUP_NORM_EPS)));
+        group_pass(call, &g, PASS_APPLY, node, mean, (float) (1.0 / sqrt(var + eps)));
         if (gb_cpu_stopped(call, 0)) {
             return;
         }

@@ -109,7 +109,9 @@ static void run_wide(const struct gb_cpu_call * call, const struct pool * p, str
 struct bands {
     int64_t columns, rows; // windows of a band; the last ones may have fewer
     int64_t n_columns, n_rows; // bands along the width and the height
+    int64_t lines; // floats of the rows of the input that are folded at once
     int64_t step; // number of sequences: elements between two windows
+    bool together; // rows of all windows are folded at once
     int64_t span, pitch; // elements that a row of windows covers; from one row of a band to the next
 };
 
@@ -127,6 +129,8 @@ static struct bands bands_of(const struct ggml_tensor * node, const struct pool 
     b.pitch = gb_div_up(b.span, b.step) * b.step;
     b.rows = GB_MIN(GB_MAX(BAND_FLOATS / b.pitch, (int64_t) 1), node->ne[1]);
     b.n_rows = gb_div_up(node->ne[1], b.rows);
+    b.together = p->s1 == 1 && p->k1 > 1 && p->k1 <= SUMMED_ROWS && b.rows > 1;
+    b.lines = b.together ? (b.rows + p->k1 - 1) * b.pitch : 0;
     return b;
 }
 
@@ -135,13 +139,14 @@ struct memory { // of a thread
     float * sequences; // pitch / step floats of each row; those of a sequence lie one behind the other
     float * acc; // results, pitch / step apart
     float * counts; // the size of a window, as often as there are results
+    float * lines; // rows of the input, pitch apart, if they are folded at once
     float * row; // a converted row of the input
     double * total; // of results; for windows of more than SUMMED_ROWS rows
 };
 
 static int64_t memory_floats(const struct bands * b) {
     const int64_t cells = b->rows * b->pitch, results = cells / b->step;
-    return 2 * cells + 2 * results + b->span + 2 * results + 2;
+    return 2 * cells + 4 * results + b->lines + b->span;
 }
 
 static struct memory memory_of(const struct gb_cpu_call * call, const struct bands * b) {
@@ -153,7 +158,8 @@ static struct memory memory_of(const struct gb_cpu_call * call, const struct ban
         .sequences = p + 2 * results + cells,
         .acc = p + 2 * results + 2 * cells,
         .counts = p + 3 * results + 2 * cells,
-        .row = p + 4 * results + 2 * cells,
+        .lines = p + 4 * results + 2 * cells,
+        .row = p + 4 * results + 2 * cells + b->lines,
     };
 }
 
@@ -198,27 +204,55 @@ static const float * input_row(const struct folding * f, const struct band * u, 
     return gb_in(f->call->k, f->a, at, x.end - x.first, f->m.row);
 }
 
-// Folds at most `most` input rows under the windows of row r of the band, after `skip` of them. False: the run is over.
-static bool fold_rows(const struct folding * f, const struct band * u, int64_t r, int64_t skip, int64_t most) {
-    const struct pool * p = &f->p;
-    const int64_t start = u->column * p->s0 - p->p0, span = (u->columns - 1) * f->b.step + p->k0;
-    const struct inside x = { GB_MAX(start, (int64_t) 0), GB_MIN(start + span, f->a->ne[0]) };
-    struct inside y = inside_of(u->row + r, p->s1, p->p1, p->k1, f->a->ne[1]);
-    float * const to = f->m.rows + r * f->b.pitch;
-    y.first += skip;
-    y.end = GB_MIN(y.end, y.first + most);
-    if (y.end <= y.first || x.end <= x.first) {
+// The columns of the input under the windows of the band. `start`: where they would begin without padding.
+static struct inside columns_under(const struct folding * f, const struct band * u, int64_t * start) {
+    const int64_t span = (u->columns - 1) * f->b.step + f->p.k0;
+    *start = u->column * f->p.s0 - f->p.p0;
+    return (struct inside){ GB_MAX(*start, (int64_t) 0), GB_MIN(*start + span, f->a->ne[0]) };
+}
+
+// Copies input row y, with the neutral number before and behind it; only the neutral number if the row is outside.
+static void put_row(const struct folding * f, const struct band * u, int64_t y, float * to) {
+    int64_t start;
+    const struct inside x = columns_under(f, u, &start);
+    if (y < 0 || y >= f->a->ne[1] || x.end <= x.first) {
         fill(to, f->b.pitch, f->neutral);
-        return true;
+        return;
     }
     const int64_t n = x.end - x.first, lead = x.first - start;
     fill(to, lead, f->neutral);
     fill(to + lead + n, f->b.pitch - lead - n, f->neutral);
-    memcpy(to + lead, input_row(f, u, y.first, x), (size_t) n * sizeof(*to));
-    for (int64_t i = y.first + 1; i < y.end; i++) {
+    memcpy(to + lead, input_row(f, u, y, x), (size_t) n * sizeof(*to));
+}
+
+// Folds at most `most` input rows under the windows of row r of the band, after `skip` of them. False: the run is over.
+static bool fold_rows(const struct folding * f, const struct band * u, int64_t r, int64_t skip, int64_t most) {
+    int64_t start;
+    const struct inside x = columns_under(f, u, &start);
+    struct inside y = inside_of(u->row + r, f->p.s1, f->p.p1, f->p.k1, f->a->ne[1]);
+    float * const to = f->m.rows + r * f->b.pitch;
+    const int64_t n = x.end - x.first, lead = x.first - start;
+    y.first += skip;
+    y.end = GB_MIN(y.end, y.first + most);
+    put_row(f, u, y.first < y.end ? y.first : -1, to);
+    for (int64_t i = y.first + 1; i < y.end && n > 0; i++) {
         f->fold(n, to + lead, to + lead, input_row(f, u, i, x));
     }
-    return !gb_cpu_stopped(f->call, (y.end - y.first) * (n / 4 + 4));
+    return !gb_cpu_stopped(f->call, GB_MAX(y.end - y.first, (int64_t) 1) * (f->b.span / 4 + 4));
+}
+
+// Folds the rows of all windows of the band at once, if windows begin at every row. False: the run is over.
+static bool fold_rows_together(const struct folding * f, const struct band * u) {
+    const int64_t pitch = f->b.pitch, n = u->rows * pitch, first = u->row - f->p.p1;
+    for (int64_t i = 0; i < u->rows + f->p.k1 - 1; i++) {
+        put_row(f, u, first + i, f->m.lines + i * pitch);
+    }
+    const float * y = f->m.lines;
+    for (int64_t i = 1; i < f->p.k1; i++) {
+        f->fold(n, f->m.rows, y, f->m.lines + i * pitch);
+        y = f->m.rows;
+    }
+    return !gb_cpu_stopped(f->call, f->p.k1 * n / 4 + n);
 }
 
 // Folds pairs of columns as long as windows neither overlap nor leave gaps. Returns the columns of a window that are
@@ -290,7 +324,10 @@ static bool run_band(const struct folding * f, const struct band * u) {
         f->m.total[i] = 0;
     }
     for (int64_t skip = 0; skip == 0 || skip < tallest; skip += most) {
-        for (int64_t r = 0; r < u->rows; r++) {
+        if (f->b.together && !fold_rows_together(f, u)) {
+            return false;
+        }
+        for (int64_t r = 0; r < u->rows && !f->b.together; r++) {
             if (!fold_rows(f, u, r, skip, most)) {
                 return false;
             }

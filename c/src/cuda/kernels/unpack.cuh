@@ -316,6 +316,23 @@ GB_UNPACK(TQ2_0) {
     gb_scales(o, gb_read_f16(p + GB_AT(tq2_0, d)), 0);
 }
 
+GB_UNPACK(Q1_0) { // the four bytes of a group have its bits
+    const uint32_t bits = gb_read_u32(p + GB_AT(q1_0, qs) + 4 * g);
+    GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] = (int) (gb_spread4(bits >> 4 * i) << 1); }
+    gb_subtract(o, GB_ZERO(q1_0));
+    gb_scales(o, gb_read_f16(p + GB_AT(q1_0, d)), 0);
+}
+
+GB_UNPACK(Q2_0) { // a byte has four neighbours
+    const gb_words w(p + GB_AT(q2_0, qs) + 8 * g);
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        const uint32_t byte = w[i / 4] >> 8 * (i % 4) & 255;
+        o.q[i] = (int) ((byte | byte << 6 | byte << 12 | byte << 18) & 0x03030303u);
+    }
+    gb_subtract(o, GB_ZERO(q2_0));
+    gb_scales(o, gb_read_f16(p + GB_AT(q2_0, d)), 0);
+}
+
 // Digit `n` of each of four bytes, which are fractions in base 3.
 GB_DEVICE uint32_t gb_ternary_digits(uint32_t bytes, int n) {
     const uint32_t power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;

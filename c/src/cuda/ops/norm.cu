@@ -246,7 +246,7 @@ static enum ggml_status l2_norm_run(gb_cuda_backend & b, ggml_tensor * dst) {
 // A block normalizes the channels [c0, c1) of a batch together.
 enum { GB_GROUP_WARPS = 16 };
 
-GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels, int64_t groups) {
+GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels, int64_t groups, float eps) {
     gb_wait_for_earlier();
     GB_SHARED(float, shared, GB_GROUP_WARPS);
     const int64_t i3 = (int64_t) blockIdx.x / groups, c0 = (int64_t) blockIdx.x % groups * channels;
@@ -273,7 +273,7 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
                 pass = -1;
                 continue;
             }
-            scale = 1.0f / sqrtf(sum / (float) n + GB_GROUP_NORM_EPS * down * down);
+            scale = 1.0f / sqrtf(sum / (float) n + eps * down * down);
         }
     }
 }
@@ -281,8 +281,10 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
 static enum ggml_status group_norm_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t channels = gb_cuda_ceil_div(dst->ne[2], dst->op_params[0]),
                   groups = gb_cuda_ceil_div(dst->ne[2], channels);
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_group_norm, (unsigned) (groups * dst->ne[3]), GB_GROUP_WARPS * GB_WARP, 0, b.queue,
-                       gb_view_of(dst), gb_view_of(dst->src[0]), channels, groups));
+    const float given = gb_param_float(dst, 1);
+    GB_CUDA_TRY(b,
+        GB_LAUNCH(gb_group_norm, (unsigned) (groups * dst->ne[3]), GB_GROUP_WARPS * GB_WARP, 0, b.queue,
+            gb_view_of(dst), gb_view_of(dst->src[0]), channels, groups, given != 0 ? given : GB_GROUP_NORM_EPS));
     return GGML_STATUS_SUCCESS;
 }
 

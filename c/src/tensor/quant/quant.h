@@ -3,7 +3,7 @@
 //
 //   formats.def, blocks.h     the numbers and the fields of each format, as a table and as constants
 //   <stem>.c                  the arithmetic of one format;  bits.h: fields at any address
-//   legacy.h, kquant.h, q45_k.h, iq4.h, grid.h, ternary.h   the common part of a family of formats
+//   legacy.h, kquant.h, q45_k.h, iq4.h, grid.h, ternary.h, low.h   the common part of a family of formats
 //   fit.c, small.c            the choice of scales: least squares; scales with few values
 //   grid.c, grids.c           codebooks, and their rows (tools/gen_grids.py)
 //   importance.c              importances in the form that formats use

@@ -16,7 +16,7 @@ enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]) };
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     uint8_t levels[GB_SUPER];
-    gb_store_f16(block + GB_AT(tq1_0, d), gb_ternary_quantize(x, levels));
+    gb_store_f16(block + GB_AT(tq1_0, d), gb_ternary_quantize(GB_SUPER, x, levels));
     for (const struct group * g = groups; g < groups + N_GROUPS; g++) {
         for (int i = 0; i < g->bytes; i++) {
             int number = 0;

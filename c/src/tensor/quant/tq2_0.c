@@ -6,7 +6,7 @@
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     uint8_t levels[GB_SUPER];
-    const float d = gb_ternary_quantize(x, levels);
+    const float d = gb_ternary_quantize(GB_SUPER, x, levels);
     gb_k_pack2(levels, block + GB_AT(tq2_0, qs));
     gb_store_f16(block + GB_AT(tq2_0, d), d);
 }

@@ -19,6 +19,7 @@ FILE_TYPES: dict[str, tuple[int, ...]] = {
     "q5_1": (9,), "q2_k": (10, 21), "q3_k": (11, 12, 13), "q4_k": (14, 15), "q5_k": (16, 17), "q6_k": (18,),
     "iq2_xxs": (19,), "iq2_xs": (20,), "iq3_xxs": (23, 22), "iq1_s": (24,), "iq4_nl": (25,), "iq3_s": (26, 27),
     "iq2_s": (28, 29), "iq4_xs": (30,), "iq1_m": (31,), "tq1_0": (36,), "tq2_0": (37,), "mxfp4": (38,), "nvfp4": (39,),
+    "q1_0": (40,), "q2_0": (41,),
 }  # fmt: skip
 """Numbers of general.file_type for each main format: first the number for files of this format alone, then those for
 mixtures."""

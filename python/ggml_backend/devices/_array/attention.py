@@ -131,7 +131,7 @@ def flash_attn_ext(
 def _seen(library: Library, mask: Any, *rows: Any) -> list[Any]:
     """Keys and values, with zeros in place of those that the mask hides from all queries of all heads and batches."""
     xp = library.xp
-    hidden = xp.all(xp.reshape(mask == -np.inf, (-1, mask.shape[-1])), axis=0)[:, None]
+    hidden = xp.all(xp.reshape(mask == -np.inf, (prod(mask.shape[:-1]), mask.shape[-1])), axis=0)[:, None]
     return [xp.where(hidden, xp.zeros_like(array), array) for array in rows]
 
 
@@ -146,8 +146,8 @@ def _attention(
         scores = xp.tanh(scores / p["softcap"]) * p["softcap"]
     if biases is not None:
         scores = biases.add(scores, mask, True)
-    weights = _soft_max(library, scores, sinks)
-    values = xp.matmul(xp.reshape(weights, (*v.shape[:2], -1, shape[3])), v)
+    weights = _soft_max(library, scores, sinks) if shape[3] else scores  # without keys the results are zeros
+    values = xp.matmul(xp.reshape(weights, (*v.shape[:2], shape[1] // v.shape[1] * shape[2], shape[3])), v)
     return xp.reshape(values, (*shape[:3], v.shape[-1]))
 
 

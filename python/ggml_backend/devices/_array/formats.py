@@ -174,6 +174,15 @@ def nvfp4(u: Unpacking, b: Array) -> Array:
     return u.scaled(u.look(u.table("e4m3", _halves_of_e4m3), b[:, 0:4]), u.values("e2m1", E2M1, level))
 
 
+def q1_0(u: Unpacking, b: Array) -> Array:
+    return (2 * u.floats(u.flags(b[:, 2:18])) - 1) * u.seen(b[:, 0:2], "float16")
+
+
+def q2_0(u: Unpacking, b: Array) -> Array:
+    level = u.xp.reshape((b[:, 2:18, None] >> u.shifts(0, 2, 4, 6, axes=0)) & 3, (-1, 64))
+    return (u.floats(level) - 1) * u.seen(b[:, 0:2], "float16")
+
+
 # ------------------------------------------------------------------------------------------------------ blocks of 256
 
 
@@ -390,7 +399,7 @@ def iq1_m(u: Unpacking, b: Array) -> Array:
 FORMATS: dict[str, Callable[[Unpacking, Array], Array]] = {
     f.__name__: f
     for f in (
-        q4_0, q4_1, q5_0, q5_1, q8_0, q8_1, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, iq4_nl, iq4_xs, mxfp4, nvfp4, tq1_0,
-        tq2_0, iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s,
+        q4_0, q4_1, q5_0, q5_1, q8_0, q8_1, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, iq4_nl, iq4_xs, mxfp4, nvfp4, q1_0,
+        q2_0, tq1_0, tq2_0, iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s,
     )
 }  # fmt: skip

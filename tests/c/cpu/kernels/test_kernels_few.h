@@ -684,4 +684,46 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
     }
 }
 
+// Random blocks times random weights, in double precision. A row with the weight 0 may be NaN.
+static void test_weigh_q8_0(const struct gb_kernels * k) {
+    enum { K = 160, ROWS = 9, RESULTS = 9, APART = K / 32 * 34 + 6 };
+    static uint8_t x[ROWS * APART];
+    static float w[RESULTS * ROWS], y[RESULTS * (K + 3)], before[RESULTS * (K + 3)];
+    for (int pass = 0; pass < 300; pass++) {
+        const int n = (int) test_random_int(0, ROWS), nx = (int) test_random_int(1, RESULTS), ldy = K + pass % 3;
+        const int64_t width = 32 * (int64_t) test_random_int(0, K / 32);
+        const int empty = pass % 2 == 0 ? (int) test_random_int(0, ROWS - 1) : -1; // a row without weight
+        for (size_t i = 0; i < sizeof(x); i++) {
+            x[i] = (uint8_t) test_random();
+        }
+        for (int i = 0; i < RESULTS * ROWS; i++) {
+            w[i] = i % ROWS == empty || test_random() % 8 == 0 ? 0 : random_value(TAME);
+        }
+        for (int c = 0; c < ROWS; c++) {
+            for (int g = 0; g < K / 32; g++) {
+                const uint16_t half = (uint16_t) (c == empty ? 0x7e00 : 0x2c00 + test_random() % 0x400);
+                memcpy(x + (size_t) c * APART + (size_t) g * 34, &half, sizeof(half));
+            }
+        }
+        for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
+            y[i] = before[i] = random_value(TAME);
+        }
+        k->weigh_q8_0(&(struct gb_weigh_q8_0) { width, n, nx, x, APART, w, ROWS, y, ldy });
+        for (int at = 0; at < RESULTS * ldy; at++) {
+            const int j = at / ldy, i = at % ldy;
+            double sum = before[at], size = fabs(sum);
+            for (int c = 0; c < n && j < nx && i < width; c++) {
+                const uint8_t * block = x + (size_t) c * APART + (size_t) (i / 32) * 34;
+                const double weight = w[j * ROWS + c],
+                             term = weight != 0 ? weight * half_bits_value(block, 0) * (int8_t) block[2 + i % 32] : 0;
+                sum += term;
+                size += fabs(term);
+            }
+            CHECK_MSG(j < nx && i < width ? fabs(y[at] - sum) <= 4 * (double) (n + 1) * EPS * size
+                                          : y[at] == before[at],
+                "%s weigh_q8_0 %d x %d of %d: %g, expected %g", level_name, n, nx, (int) width, y[at], sum);
+        }
+    }
+}
+
 #endif // GB_TESTS_TEST_KERNELS_FEW_H

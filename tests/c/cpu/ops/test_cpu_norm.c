@@ -42,6 +42,8 @@ static double want_rms_back(const struct ggml_tensor * node, const int64_t i[4])
 
 static double want_group(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor * a = node->src[0];
+    float eps;
+    memcpy(&eps, node->op_params + 1, sizeof(eps));
     const int64_t channels = (a->ne[2] + node->op_params[0] - 1) / node->op_params[0];
     double sum = 0, squares = 0, n = 0;
     for (int64_t c = 0; c < a->ne[2]; c++) {
@@ -54,7 +56,8 @@ static double want_group(const struct ggml_tensor * node, const int64_t i[4]) {
             }
         }
     }
-    return (at(a, i[0], i[1], i[2], i[3]) - sum / n) / sqrt(squares / n - sum / n * (sum / n) + 1e-6);
+    return (at(a, i[0], i[1], i[2], i[3]) - sum / n) /
+           sqrt(squares / n - sum / n * (sum / n) + (double) (eps != 0 ? eps : 1e-6f));
 }
 
 static void rows(void) {
@@ -134,6 +137,8 @@ static void group_norm(void) {
                 struct ggml_tensor * a = random_tensor(type, layout, 5, 3, 7, 2);
                 CHECK_NODE(reading(typed(ggml_group_norm(ctx, stand_in(5, 3, 7, 2), groups), type), 0, a), want_group,
                     1e-5);
+                CHECK_NODE(reading(typed(ggml_group_norm_eps(ctx, stand_in(5, 3, 7, 2), groups, 0.5f), type), 0, a),
+                    want_group, 1e-5);
                 if (groups == 3) {
                     CHECK_NODE(onto(reading(typed(ggml_group_norm(ctx, stand_in(5, 3, 7, 2), groups), type), 0, a), 0),
                         want_group, 1e-5);

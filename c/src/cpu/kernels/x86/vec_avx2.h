@@ -14,6 +14,7 @@
 #define V_ISA_AVX2 1
 #define HAVE_STREAM 1
 #define HAVE_ADD_AT 1
+#define HAVE_LOAD_I8 1
 #define HAVE_STORE_HIGH 1
 #include "cpu/kernels/isa.h"
 #include "cpu/kernels/compiler.h"
@@ -77,6 +78,9 @@ static inline vf v_mul_where(vm m, vf a, vf b) { return v_mul(v_keep(m, a), b); 
 
 static inline vi v_bits(vf a) { return _mm256_castps_si256(a); }
 static inline vf v_from_bits(vi a) { return _mm256_castsi256_ps(a); }
+static inline vf v_load_i8(const int8_t * p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) (const void *) p)));
+}
 static inline vf v_from_int(vi a) { return _mm256_cvtepi32_ps(a); }
 static inline vi vi_set(int32_t x) { return _mm256_set1_epi32(x); }
 static inline vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }

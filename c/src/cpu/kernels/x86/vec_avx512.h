@@ -12,6 +12,7 @@
 #include "x86.h"
 
 #define V_ISA_AVX512 1
+#define HAVE_LOAD_I8 1
 #define V_LOOKUP 1
 #define HAVE_SCALE2 1
 #define HAVE_ROUGH_RECIPROCALS 1
@@ -88,6 +89,9 @@ static inline vf v_mul_where(vm m, vf a, vf b) { return _mm512_maskz_mul_ps(m, a
 
 static inline vi v_bits(vf a) { return _mm512_castps_si512(a); }
 static inline vf v_from_bits(vi a) { return _mm512_castsi512_ps(a); }
+static inline vf v_load_i8(const int8_t * p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) (const void *) p)));
+}
 static inline vf v_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
 static inline vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
 static inline vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }

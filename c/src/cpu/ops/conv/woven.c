@@ -8,13 +8,15 @@
 // output.
 #include "cpu/ops/conv/algorithm.h"
 #include "cpu/ops/conv/transposed.h"
+#include "cpu/ops/product/product.h"
 
 enum {
     SLAB_FLOATS = 64 << 10, // about; it shall stay in the second-level cache
     POSITIONS = 2 * GB_GEMM_NR_MAX, // that are computed before they are woven
     PHASES_MAX = 256,
-    WEIGHTS_MAX = 4 << 20, // floats of a block
-    CHANNELS = 16, // input channels whose weights are transposed at a time
+    WEIGHTS_MAX = 4 << 20,  // floats of a tile's output channels
+    BLOCK_FLOATS = 128 << 10, // of the weights of a block; they stay in the second-level cache
+    CHANNELS = 64, // input channels whose weights are transposed at a time
 };
 
 // Elements of the kernel in phase f along an axis, and in the phases before it.
@@ -48,6 +50,15 @@ static struct gb_conv_job job_of(const struct gb_transposed * t, int64_t image) 
     return j;
 }
 
+// Output channels whose weights a thread packs at a time, at most. More channels fill the slab less often.
+static int64_t block_of(const struct gb_transposed * t) {
+    const int64_t most = BLOCK_FLOATS / (area(t) * t->ic);
+    return GB_MAX(GB_MIN(most, t->oc), (int64_t) GB_GEMM_MR_MAX);
+}
+
+// Input channels whose weights are transposed at a time.
+static int64_t together_of(const struct gb_transposed * t) { return GB_MIN(t->ic, (int64_t) CHANNELS); }
+
 struct sizes { // floats of a thread
     int64_t offsets, weights, source, transposed, buffer, slab;
 };
@@ -55,9 +66,9 @@ struct sizes { // floats of a thread
 static struct sizes sizes_of(const struct gb_transposed * t, int64_t slab) {
     return (struct sizes){
         .offsets = gb_conv_aligned(GB_CONV_FLOATS_OF_OFFSETS(taps(t, 0, 0) * taps(t, 1, 0) * t->ic)),
-        .weights = gb_conv_aligned(GB_GEMM_MR_MAX * area(t) * t->ic),
-        .source = gb_conv_aligned(CHANNELS * GB_GEMM_MR_MAX * area(t)),
-        .transposed = gb_conv_aligned(CHANNELS * GB_GEMM_MR_MAX * area(t)),
+        .weights = gb_conv_aligned(block_of(t) * area(t) * t->ic),
+        .source = gb_conv_aligned(together_of(t) * block_of(t) * area(t)),
+        .transposed = gb_conv_aligned(together_of(t) * block_of(t) * area(t)),
         .buffer = t->stride[0] * t->stride[1] * GB_GEMM_MR_MAX * POSITIONS,
         .slab = gb_conv_aligned(slab),
     };
@@ -146,18 +157,22 @@ static const float * source_of(const struct woven * w, int64_t c, int64_t n, int
 // Packs the weights of output channels [first, first + channels): [channels][area][ic]. False: the run is over.
 static bool pack(struct woven * w, int64_t first, int64_t channels) {
     const struct gb_transposed * t = w->t;
+    const int64_t together = together_of(t);
     w->first = first;
     w->channels = channels;
-    for (int64_t c = 0; c < t->ic; c += CHANNELS) {
-        const int64_t n = GB_MIN(t->ic - c, (int64_t) CHANNELS);
+    for (int64_t c = 0; c < t->ic; c += together) {
+        const int64_t n = GB_MIN(t->ic - c, together);
         int64_t ld;
         const float * x = source_of(w, c, n, &ld);
-        w->call->k->transpose_32(n, channels * area(t), (uint32_t *) (void *) w->transposed, CHANNELS * sizeof(float),
-            (const uint32_t *) (const void *) x, (size_t) ld * sizeof(float));
+        for (int64_t i = 0; i < GB_MIN(t->ic - c - n, together) && x != w->source; i++) { // the next ones
+            gb_prefetch(x + (n + i) * ld, (size_t) (channels * area(t)) * sizeof(*x));
+        }
+        w->call->k->transpose_32(n, channels * area(t), (uint32_t *) (void *) w->transposed,
+            (size_t) together * sizeof(float), (const uint32_t *) (const void *) x, (size_t) ld * sizeof(float));
         const float * from = w->transposed;
         for (int64_t o = 0; o < channels; o++) {
             for (int64_t k1 = 0; k1 < t->kernel[1]; k1++) {
-                for (int64_t k0 = 0; k0 < t->kernel[0]; k0++, from += CHANNELS) {
+                for (int64_t k0 = 0; k0 < t->kernel[0]; k0++, from += together) {
                     float * to = w->weights + (o * area(t) + place_of(t, k0, k1)) * t->ic + c;
                     memcpy(to, from, (size_t) n * sizeof(*to));
                 }
@@ -185,20 +200,21 @@ static void fill_offsets(const struct woven * w, const struct gb_slab * s, int64
     }
 }
 
-// All phases of n positions from flat position f of the band on, to the buffer: [phases][channels][POSITIONS].
-static void compute(const struct woven * w, int64_t f, int64_t n) {
+// All phases of n positions from flat position f of the band on, for output channels [o, o + m) of the block. They go
+// to the buffer: [phases][m][POSITIONS].
+static void compute(const struct woven * w, int64_t o, int64_t m, int64_t f, int64_t n) {
     const struct gb_transposed * t = w->t;
     const int64_t nr = w->call->k->gemm_nr;
     float * y = w->buffer;
     for (int64_t f1 = 0; f1 < t->stride[1]; f1++) {
-        for (int64_t f0 = 0; f0 < t->stride[0]; f0++, y += w->channels * POSITIONS) {
+        for (int64_t f0 = 0; f0 < t->stride[0]; f0++, y += m * POSITIONS) {
             const int64_t n0 = taps(t, 0, f0), n1 = taps(t, 1, f1);
             struct gb_conv_tile tile = { .k = n0 * n1 * t->ic,
-                .a = w->weights + place_of(t, f0, f1) * t->ic,
+                .a = w->weights + (o * area(t) + place_of(t, f0, f1)) * t->ic,
                 .lda = area(t) * t->ic,
                 .offsets = w->offsets[n0 == taps(t, 0, 0) ? 0 : 1],
                 .ldc = POSITIONS,
-                .mr = (int) w->channels };
+                .mr = (int) m };
             for (int64_t i = 0; i < n; i += nr) {
                 tile.x = w->slab + f + i;
                 tile.c = y + i;
@@ -223,20 +239,21 @@ static void weave(const struct gb_kernels * k, int64_t n, int64_t ways, float * 
     }
 }
 
-// Stores n positions from flat position f of the band on.
-static void store(const struct woven * w, const struct gb_slab * s, int64_t image, int64_t f, int64_t n) {
+// Stores n positions from flat position f of the band on, for m output channels from `channel` on.
+static void store(const struct woven * w, const struct gb_slab * s, int64_t image, int64_t channel, int64_t m,
+    int64_t f, int64_t n) {
     const struct gb_transposed * t = w->t;
     for (int64_t at = 0, run; at < n; at += run) {
         const int64_t row = (f + at) / s->pitch, column = (f + at) % s->pitch;
         run = GB_MIN(n - at, s->pitch - column);
         const int64_t used = GB_MIN(run, s->n[0] - column), x = (s->first[0] + column) * t->stride[0];
         const int64_t most = GB_MIN(used * t->stride[0], t->out[0] - x);
-        for (int64_t i = 0; i < w->channels * t->stride[1] && used > 0 && most > 0; i++) {
+        for (int64_t i = 0; i < m * t->stride[1] && used > 0 && most > 0; i++) {
             const int64_t o = i / t->stride[1], f1 = i % t->stride[1];
             const int64_t y = (s->first[1] + row) * t->stride[1] + f1;
             if (y < t->out[1]) {
-                weave(w->call->k, used, t->stride[0], gb_transposed_y(t, image, w->first + o) + y * t->out[0] + x,
-                    w->buffer + (f1 * t->stride[0] * w->channels + o) * POSITIONS + at, w->channels * POSITIONS, most);
+                weave(w->call->k, used, t->stride[0], gb_transposed_y(t, image, channel + o) + y * t->out[0] + x,
+                    w->buffer + (f1 * t->stride[0] * m + o) * POSITIONS + at, m * POSITIONS, most);
             }
         }
     }
@@ -258,23 +275,37 @@ static bool run_unit(struct woven * w, struct gb_conv_unit * u) {
         return false;
     }
     const int64_t span = (s->n[1] - 1) * s->pitch + s->n[0];
-    for (int64_t f = 0; f < span; f += POSITIONS) {
-        const int64_t n = GB_MIN(span - f, (int64_t) POSITIONS);
-        compute(w, f, n);
-        store(w, s, u->batch, f, n);
-        if (gb_cpu_stopped(w->call, gb_conv_work(n * w->channels * area(w->t) * w->t->ic))) {
-            return false;
+    const int64_t tiles = gb_div_up(w->channels, w->call->k->gemm_mr), each = gb_div_up(w->channels, tiles);
+    for (int64_t o = 0; o < w->channels; o += each) {
+        const int64_t m = GB_MIN(each, w->channels - o);
+        for (int64_t f = 0; f < span; f += POSITIONS) {
+            const int64_t n = GB_MIN(span - f, (int64_t) POSITIONS);
+            compute(w, o, m, f, n);
+            store(w, s, u->batch, w->first + o, m, f, n);
+            if (gb_cpu_stopped(w->call, gb_conv_work(n * m * area(w->t) * w->t->ic))) {
+                return false;
+            }
         }
     }
     return true;
+}
+
+// Output channels of a block: whole tiles, and so few that every thread has some units.
+static int64_t block_for(const struct gb_cpu_call * call, const struct gb_transposed * t, int64_t bands) {
+    const int64_t mr = call->k->gemm_mr;
+    int64_t tiles = GB_MIN(block_of(t) / mr, gb_div_up(t->oc, mr));
+    while (call->nth > 1 && tiles > 1 && gb_div_up(t->oc, tiles * mr) * bands < 4 * (int64_t) call->nth) {
+        tiles /= 2;
+    }
+    return gb_div_up(t->oc, gb_div_up(t->oc, tiles * mr));
 }
 
 // Units are numbered block by block, so that a thread packs few blocks.
 void gb_woven_run(const struct gb_cpu_call * call, const struct gb_transposed * t) {
     const struct gb_conv_job j = job_of(t, 0);
     const struct gb_conv_bands b = gb_conv_bands_of(&j, SLAB_FLOATS);
-    const int64_t blocks = gb_div_up(t->oc, call->k->gemm_mr), block = gb_div_up(t->oc, blocks);
-    const int64_t bands = gb_conv_n_units(&j, &b, 1);
+    const int64_t bands = gb_conv_n_units(&j, &b, 1), block = block_for(call, t, bands);
+    const int64_t blocks = gb_div_up(t->oc, block);
     struct woven w = woven_of(call, t, &j, b.floats);
     struct gb_cpu_taking taking = gb_cpu_taking_of(call, bands * blocks, 1);
     int64_t first, last, part;
@@ -282,7 +313,7 @@ void gb_woven_run(const struct gb_cpu_call * call, const struct gb_transposed * 
         for (int64_t i = first; i < last; i++) {
             const int64_t o = i / bands * block, n = GB_MIN(block, t->oc - o);
             struct gb_conv_unit u = gb_conv_unit_at(&j, &b, 1, i % bands);
-            if ((o != w.first && n > 0 && !pack(&w, o, n)) || (n > 0 && !run_unit(&w, &u))) {
+            if ((o != w.first && !pack(&w, o, n)) || !run_unit(&w, &u)) {
                 return;
             }
         }

@@ -37,7 +37,7 @@ const char * gb_lanes_declines(const struct gb_gemm * p) {
     if (p->rows <= GB_LANES_FEW && p->k > GB_LANES_SHORT) {
         return "adding the lanes of few long sums costs less";
     }
-    return 4 * p->rows < 3 * padded ? "there are few rows for the lanes" : NULL;
+    return 8 * p->rows < 7 * padded ? "there are few rows for the lanes" : NULL;
 }
 
 static int64_t panel_floats(const struct gb_gemm * p) { return GB_GEMM_NR_MAX * p->k; }

@@ -1,0 +1,209 @@
+"""Experts and attention of today's models, each beside what bounds it, in turns.
+
+    python benchmarks/bench_today.py [experts|one|attention|keys ...] [--threads N] [--rounds N] [--json FILE]
+
+experts    MUL_MAT_ID of Q4_K beside the same products done densely, with as many rows for each matrix
+one        one token over a stack of experts: bytes of the used matrices a second, beside those of MUL_MAT
+attention  FLASH_ATTN_EXT beside the fused chain of products and a softmax
+keys       one token over a cache of 32,768 positions: Q8_0 and Q4_0 beside F16
+
+The sides of a pair run alternately. Figures are processor time of all threads, so they count on a busy machine, too.
+Memory-bound figures still depend on what others read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import ggml_backend as gb
+from timing import PROCESS, in_turns, median, per_call, ratio
+
+AT_LEAST = 0.3  # seconds of a figure
+Side = Callable[[], float]
+Result = dict[str, float | str]
+Built = tuple[gb.Tensor, list[tuple[gb.Tensor, np.ndarray]]]  # the result, and what to write into inputs
+
+
+class Graph:
+    """A graph on the CPU, with its inputs set."""
+
+    def __init__(self, backend: gb.Backend, build: Callable[[gb.Context], Built]) -> None:
+        self.context = gb.Context()
+        result, values = build(self.context)
+        self.graph = self.context.graph(result)
+        self.scheduler = gb.Scheduler([backend])
+        self.scheduler.allocate(self.graph)
+        for tensor, value in values:
+            tensor.set(value)
+
+    def seconds(self) -> float:
+        return per_call(lambda: self.scheduler.compute(self.graph), AT_LEAST, PROCESS)
+
+
+def noise(*shape: int) -> np.ndarray:
+    """Normal numbers as float32."""
+    return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
+
+
+def blocks_of(shape: tuple[int, ...], dtype: gb.dtypes.DType) -> np.ndarray:
+    """Quantized random numbers: a few rows, repeated."""
+    some = noise(64, shape[-1])
+    blocks = np.asarray(gb.quantize(some, dtype))
+    rows = int(np.prod(shape[:-1]))
+    return np.resize(blocks, (rows, blocks.shape[1])).reshape(*shape[:-1], blocks.shape[1])
+
+
+def compare(name: str, sides: dict[str, Side], rounds: int) -> Result:
+    """The median seconds of two sides, and the median of second / first: how many times as fast the first is."""
+    found = in_turns(sides, rounds)
+    first, second = found
+    result: Result = {"case": name, first: median(found[first]), second: median(found[second])}
+    result["ratio"] = ratio(found[second], found[first])
+    print(", ".join(f"{k} {v:.4g}" if isinstance(v, float) else str(v) for k, v in result.items()), flush=True)
+    return result
+
+
+# ------------------------------------------------------------------------------------------------------------- experts
+
+EXPERTS, USED, M, K = 128, 8, 768, 2048  # Qwen3-30B-A3B
+
+
+def of_experts(backend: gb.Backend, weights: np.ndarray, dtype: gb.dtypes.DType, ids: np.ndarray) -> Graph:
+    """Each token's row times the matrices that ``ids`` names."""
+    tokens = ids.shape[0]
+
+    def build(context: gb.Context) -> Built:
+        w, x = context.tensor((EXPERTS, M, K), dtype), context.tensor((tokens, 1, K))
+        at = context.tensor(ids.shape, "int32")
+        return gb.ops.mul_mat_experts(w, x, at), [(w, weights), (x, noise(tokens, 1, K)), (at, ids)]
+
+    return Graph(backend, build)
+
+
+def of_product(backend: gb.Backend, weights: np.ndarray, dtype: gb.dtypes.DType, rows: int) -> Graph:
+    """Each matrix times as many rows."""
+
+    def build(context: gb.Context) -> Built:
+        n, m, _ = weights.shape
+        w, x = context.tensor((n, m, K), dtype), context.tensor((n, rows, K))
+        return gb.ops.mul_mat(w, x), [(w, weights), (x, noise(n, rows, K))]
+
+    return Graph(backend, build)
+
+
+def experts(backend: gb.Backend, rounds: int) -> list[Result]:
+    """512 tokens, so 32 rows a matrix. Dense: 128 products of 32 rows."""
+    tokens, dtype = 512, gb.dtypes.q4_k
+    weights = blocks_of((EXPERTS, M, K), dtype)
+    ids = np.argsort(np.random.default_rng(1).random((tokens, EXPERTS)), axis=1)[:, :USED].astype(np.int32)
+    sides = {
+        "experts": of_experts(backend, weights, dtype, ids).seconds,
+        "dense": of_product(backend, weights, dtype, tokens * USED // EXPERTS).seconds,
+    }
+    return [compare("q4_k, 128 experts, 8 used, 512 tokens", sides, rounds)]
+
+
+def one(backend: gb.Backend, rounds: int) -> list[Result]:
+    """One token: 8 of 128 experts, and a product with as many bytes."""
+    results = []
+    ids = np.random.default_rng(2).permutation(EXPERTS)[:USED].astype(np.int32).reshape(1, USED)
+    for dtype in (gb.dtypes.q4_k, gb.dtypes.q8_0):
+        weights = blocks_of((EXPERTS, M, K), dtype)
+        sides = {
+            "experts": of_experts(backend, weights, dtype, ids).seconds,
+            "product": of_product(backend, weights[:USED].reshape(1, USED * M, -1), dtype, 1).seconds,
+        }
+        result = compare(f"{dtype.name}, 1 token, 8 of 128 experts", sides, rounds)
+        result["GB/s of used experts"] = (
+            USED * M * K / dtype.block_size * dtype.itemsize / float(result["experts"]) / 1e9
+        )
+        results.append(result)
+    return results
+
+
+# ----------------------------------------------------------------------------------------------------------- attention
+
+
+def of_operator(backend: gb.Backend, q: np.ndarray, k: np.ndarray, v: np.ndarray, hidden: np.ndarray) -> Graph:
+    """FLASH_ATTN_EXT."""
+
+    def build(context: gb.Context) -> Built:
+        tensors = [context.constant(x) for x in (q[None], k[None], v[None], hidden.astype(np.float16))]
+        return gb.ops.flash_attn_ext(*tensors), []
+
+    return Graph(backend, build)
+
+
+def of_chain(backend: gb.Backend, q: np.ndarray, k: np.ndarray, v: np.ndarray, hidden: np.ndarray) -> Graph:
+    """Products and a softmax, which the CPU fuses."""
+
+    def build(context: gb.Context) -> Built:
+        turned = np.ascontiguousarray(v.swapaxes(1, 2))
+        q_, k_, v_, mask = (context.constant(x) for x in (q, k, turned, hidden))
+        shares = gb.ops.soft_max(gb.ops.mul_mat(k_, q_), mask, scale=q.shape[-1] ** -0.5)
+        return gb.ops.mul_mat(v_, shares), []
+
+    return Graph(backend, build)
+
+
+def attention(backend: gb.Backend, rounds: int) -> list[Result]:
+    """The operator beside the chain, with float16 keys and values and a causal mask."""
+    results = []
+    for heads, tokens, keys, size in ((16, 512, 512, 64), (8, 256, 2048, 128), (16, 1, 4096, 128), (32, 32, 1024, 64)):
+        k, v = (noise(heads, keys, size).astype(np.float16) for _ in range(2))
+        hidden = np.triu(np.full((tokens, keys), -np.inf, np.float32), keys - tokens + 1)
+        given = (noise(heads, tokens, size), k, v, hidden)
+        sides = {"operator": of_operator(backend, *given).seconds, "chain": of_chain(backend, *given).seconds}
+        results.append(compare(f"{heads} heads, {tokens} queries, {keys} keys of {size}", sides, rounds))
+    return results
+
+
+def of_cache(backend: gb.Backend, heads: int, shared: int, dtype: gb.dtypes.DType) -> Graph:
+    """One token over 32,768 positions of this format."""
+    n, size = 32768, 128
+    cache = (
+        blocks_of((1, shared, n, size), dtype) if dtype.is_quantized else noise(1, shared, n, size).astype(np.float16)
+    )
+
+    def build(context: gb.Context) -> Built:
+        q = context.tensor((1, heads, 1, size))
+        k, v = (context.tensor((1, shared, n, size), dtype) for _ in range(2))
+        return gb.ops.flash_attn_ext(q, k, v), [(q, noise(1, heads, 1, size)), (k, cache), (v, cache)]
+
+    return Graph(backend, build)
+
+
+def keys(backend: gb.Backend, rounds: int) -> list[Result]:
+    """Caches of each format beside F16. A head of keys serves one or four heads."""
+    results = []
+    for heads, shared in ((8, 8), (32, 8)):
+        half = of_cache(backend, heads, shared, gb.float16)
+        for dtype in (gb.dtypes.q8_0, gb.dtypes.q4_0):
+            sides = {dtype.name: of_cache(backend, heads, shared, dtype).seconds, "float16": half.seconds}
+            results.append(compare(f"{dtype.name}, {heads} heads on {shared}, 32768 positions", sides, rounds))
+    return results
+
+
+CASES = {"experts": experts, "one": one, "attention": attention, "keys": keys}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("cases", nargs="*", choices=[*CASES, []], default=[])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    backend = gb.Backend("CPU", n_threads=args.threads)
+    found = {name: CASES[name](backend, args.rounds) for name in args.cases or CASES}
+    if args.json:
+        args.json.write_text(json.dumps({"benchmark": "today", "threads": args.threads, "seconds": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
