@@ -37,7 +37,7 @@ srcs := $(shell find c python tools -type f -not -path '*/__pycache__/*') CMakeL
 .PHONY: demo test docs build-c test-c test-consumer test-python lint check-long bench clean
 
 demo: $(venv)/.demo
-	@$(step) "a question to SmolLM2" $(venv)/bin/ggml-backend chat --precision f32 $(smollm2) \
+	@$(step) "a question to SmolLM2" $(venv)/bin/ggml-backend chat $(smollm2) \
 	  "What is the capital of France?"
 	@$(step) "sentence embeddings" $(py) -m examples.embed
 	@$(step) "the same with 8-bit weights" $(py) -m examples.embed --type q8_0

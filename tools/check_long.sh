@@ -49,6 +49,13 @@ if [ "$used" -gt 1536 ] && ! grep -q 'RELWITHDEBINFO:.*-g' build/dev/CMakeCache.
     exit 1
 fi
 
+step "the wheel: at most 4 MB"
+for wheel in build/wheel/*.whl; do
+    size=$(wc -c <"$wheel")
+    echo "$wheel: $size bytes"
+    [ "$size" -le 4000000 ] || exit 1
+done
+
 step "ctest, address and undefined-behaviour sanitizers"
 cmake -S . -B build/asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \
     -DCMAKE_C_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" >/dev/null
@@ -176,6 +183,9 @@ fi
 
 step "PyTorch: the device ARRAY"
 sh tools/check_torch.sh
+
+step "whole models beside transformers, real speech"
+sh tools/check_models.sh
 
 step "clusters: random graphs over a simulated network, and all that runs over MPI, over MPICH"
 GGML_TEST_GRAPHS=1000 "$py" -m pytest -q tests/python/cluster/test_cluster.py

@@ -178,7 +178,9 @@ enum ggml_type {
     GGML_TYPE_COUNT,
 };
 
-enum ggml_prec { GGML_PREC_DEFAULT = 0, GGML_PREC_F32 = 1 };
+// The least precision of a product. GGML_PREC_F16 is for MUL_MAT and its forms: on the CPU, activations of quantized
+// weights keep 15 bits of the largest in each group of 32. Other devices may take it as the default.
+enum ggml_prec { GGML_PREC_DEFAULT = 0, GGML_PREC_F32 = 1, GGML_PREC_F16 = 2 };
 
 enum ggml_backend_type { GGML_BACKEND_CPU = 0, GGML_BACKEND_GPU = 10, GGML_BACKEND_GPU_SPLIT = 20 };
 

@@ -181,7 +181,7 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.ops.diag_mask_zero(x),
     ]
     results += [
-        gb.ops.mul_mat(x, y),
+        gb.ops.mul_mat(x, y, prec="f16"),
         gb.ops.mul_mat_id([x, x], x.context.constant([[0], [1], [0]], "i32"), 0, y),
         gb.ops.mul_mat_experts(
             x.reshape(1, 3, 4), y.reshape(3, 1, 4), x.context.constant([[0], [0], [0]], "i32"), prec="f32"

@@ -115,7 +115,7 @@ void gb_task_list_free(gb_task_list & list) {
 // --------------------------------------------------------------------------------------------------------------- queue
 
 // The limit of every device: the launch of a larger grid would fail.
-static bool has_room(dim3 grid) {
+static bool is_allowed(dim3 grid) {
     enum { MAX_YZ = 65535 };
     return grid.x <= INT32_MAX && grid.y <= MAX_YZ && grid.z <= MAX_YZ;
 }
@@ -143,7 +143,7 @@ static cudaError_t launch(const gb_queue & queue, const gb_kernel_launch & l) {
 
 cudaError_t gb_queue_kernel(const gb_queue & queue, const gb_kernel_launch & l) {
     if (queue.nowhere) {
-        return has_room(l.grid) ? cudaSuccess : cudaErrorInvalidConfiguration;
+        return is_allowed(l.grid) ? cudaSuccess : cudaErrorInvalidConfiguration;
     }
     const cudaError_t error = l.shared > FREE_SHARED ? allow_shared(l.function, l.shared) : cudaSuccess;
     if (queue.list == nullptr) {

@@ -16,8 +16,8 @@ struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor 
 // Sets the lowest precision that backends may use.
 enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec) {
     GB_CHECK_ARG(a);
-    GB_FAIL_IF(prec != GGML_PREC_DEFAULT && prec != GGML_PREC_F32, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'prec': %d is not a precision", __func__, (int) prec);
+    GB_FAIL_IF(prec != GGML_PREC_DEFAULT && prec != GGML_PREC_F32 && prec != GGML_PREC_F16,
+        GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'prec': %d is not a precision", __func__, (int) prec);
     char text[GB_DESCRIBE_SIZE];
     GB_FAIL_IF(a->op != GGML_OP_MUL_MAT && a->op != GGML_OP_MUL_MAT_ID && a->op != GGML_OP_MUL_MAT_EXPERTS,
         GGML_STATUS_INVALID_ARGUMENT,

@@ -60,9 +60,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     """The rules of :class:`Sampling`."""
     parser.add_argument(
         "--precision",
-        choices=("default", "f32"),
-        default="default",
-        help="f32: do not round activations to 8 bits for quantized weights; slower",
+        choices=("default", "f16", "f32"),
+        default="f16",
+        help="activations for quantized weights: default rounds to 8 bits, which is faster (default: f16)",
     )
     group = parser.add_argument_group("choice of the next token")
     group.add_argument(
@@ -129,7 +129,7 @@ def load_text(options: argparse.Namespace) -> TextModel:
         _names(options.devices),
         n_threads=options.threads,
         n_ctx=options.n_ctx,
-        precision=getattr(options, "precision", "default"),
+        precision=getattr(options, "precision", "f16"),
     )
 
 

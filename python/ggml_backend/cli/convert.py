@@ -20,9 +20,10 @@ from ..dtypes import dtypes
 from ..gguf import Writer
 from .gguf.checkpoint import open_models
 from .gguf.common import fitting
-from .gguf.conversion import Source, add_conversion_arguments, refuse_same, write
+from .gguf.conversion import Source, add_conversion_arguments, write
 from .gguf.elements import Values, values_of
 from .gguf.safetensors import json_object
+from .gguf.shards import refuse_same
 from .hugging_face.keys import factors_of, keys_of
 from .hugging_face.names import family_of, translated
 from .hugging_face.vocabulary import vocabulary_of
@@ -60,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     config = _json(folder, "config.json")
     family = family_of(config)
     files = open_models([str(folder)])
-    refuse_same(options.output, [*(file.path for file in files), options.imatrix])
+    inputs = [*(file.path for file in files), *filter(None, (options.imatrix,))]
+    refuse_same(options.output, inputs)
     of = {name: file for file in files for name in file.tensors}
     skipped = set(fitting(options.skip, list(of), "--skip"))
     values: dict[str, Values] = {}
@@ -75,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     for key, value in _keys(folder, config, tensors).items():
         writer.add(key, value)
     sources: list[Source] = [(name, v.shape, v.dtype, v) for name, v in tensors.items()]
-    return write(options, writer, sources, sum(of[name].bytes_of(name).nbytes for name in values))
+    return write(options, writer, sources, sum(of[name].bytes_of(name).nbytes for name in values), inputs)
 
 
 def _whisper(path: Path) -> Whisper | None:

@@ -1,4 +1,4 @@
-"""``python -m ggml_backend profile``: runs a script or module, and prints how long its operators
+"""``python -m ggml_backend profile``: runs a script, a module or a model file, and prints how long its operators
 took."""
 
 from __future__ import annotations
@@ -109,8 +109,22 @@ def _by(options: argparse.Namespace) -> Any:
     return options.by
 
 
+def _run_model(path: str, arguments: list[str]) -> int:
+    """Runs each kind of work of a model file: once to build its graphs, and once more."""
+    from .bench._files import work_of
+
+    if arguments:
+        raise InvalidArgumentError(f"profile: {arguments[0]}: a model file takes no arguments; options stand before it")
+    with work_of(path) as (_, kinds):
+        for i in range(2):
+            for _, work in kinds.values():
+                work(i)
+    return 0
+
+
 def run(options: argparse.Namespace) -> int:
     by, folder = _by(options), _check(options)
+    is_model = not options.m and options.script[0].lower().endswith(".gguf")
     for path in filter(None, (options.json, options.trace)):
         can_write(path)
     old = Profile.from_json(options.compare) if options.compare else None
@@ -119,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
         if options.m and not _has_module(name):
             raise InvalidArgumentError(f"profile: there is no module {name}")
         with Profile.everything(max_records=options.records) as profile:
-            status = _call(name, options.m)
+            status = _run_model(name, options.script[1:]) if is_model else _call(name, options.m)
             if status != INTERRUPTED:
                 _wait_for_threads()
     sys.stdout.flush()
@@ -174,4 +188,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the profile to a file")
     parser.add_argument("--trace", metavar="FILE", help="write the profile as Chrome trace JSON, for ui.perfetto.dev")
     parser.add_argument("--compare", metavar="FILE", help="compare the profile with one that --json wrote")
-    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the script and its arguments")
+    parser.add_argument(
+        "script",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT ...",
+        help="the script and its arguments; or a model, MODEL.gguf",
+    )

@@ -23,6 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="language of the speech, for example en (default: detect it in the first 30 seconds)",
     )
     parser.add_argument("--translate", action="store_true", help="translate to English")
+    parser.add_argument(
+        "--beams",
+        type=whole_number(1, 16),
+        default=1,
+        metavar="N",
+        help="follow N texts at once, which takes longer (default: 1)",
+    )
     parser.add_argument("--json", action="store_true", help="print text, segments and language as JSON")
     parser.add_argument("--srt", metavar="FILE", help="write subtitles to a file")
     parser.add_argument(
@@ -41,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
             Path(options.audio),
             language=options.language,
             task="translate" if options.translate else "transcribe",
+            beams=options.beams,
             progress=Bar("transcribe", "s of audio", 100),
         )
     if options.srt:

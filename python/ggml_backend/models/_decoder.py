@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .. import ops
+from ..dtypes import DType, float16, int32
+from ..tensor.context import Context
 from ..tensor.tensor import Tensor
 from ._sizes import Rope, Sizes
 from .architectures import Decoder
 
 __all__ = ["Inputs", "Observed", "Precision", "decode"]
 
-Precision = Literal["default", "f32"]
+Precision = Literal["default", "f16", "f32"]
 """Of products: as :func:`ggml_backend.ops.mul_mat` takes it."""
 
 Layer = tuple[Tensor, Tensor]
@@ -40,6 +42,25 @@ class Inputs:
     mask: Tensor | None
     local_mask: Tensor | None
     out: Tensor
+
+    @classmethod
+    def make(cls, context: Context, a: Decoder, s: Sizes, n_tokens: int, n_cells: int, n_out: int) -> Inputs:
+        """Tensors of a graph for so many tokens, which see the first ``n_cells`` places."""
+
+        def made(name: str, dtype: DType, *shape: int) -> Tensor:
+            x = context.tensor(shape, dtype, name=name)
+            x.set_input()
+            return x
+
+        windowed = {s.window > 0 and a.windowed(i) for i in range(s.layers)}
+        return cls(
+            made("ids", int32, n_tokens),
+            made("positions", int32, n_tokens),
+            made("rows", int32, n_tokens),
+            made("mask", float16, n_tokens, n_cells) if False in windowed else None,
+            made("local_mask", float16, n_tokens, n_cells) if True in windowed else None,
+            made("out", int32, n_out),
+        )
 
 
 @dataclass(frozen=True)
@@ -208,7 +229,7 @@ def decode(
     s: Sizes,
     inputs: Inputs,
     layers: Sequence[Layer],
-    precision: Precision = "default",
+    precision: Precision = "f16",
     observed: list[Observed] | None = None,
 ) -> Tensor:
     """Logits (len(out), vocabulary) of the tokens ``out``, after the writes into the cache ``layers``.

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import gguf, ops
-from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, expect_int
+from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, expect_int, expect_list
+from .._base.errors.messages import kind_of
 from ..backend.backend import Backend
 from ..dtypes import float32, int32
 from ..sched.scheduler import Scheduler
@@ -27,7 +28,7 @@ from .architectures import ENCODERS, Encoder, unknown
 from .text import backends_of
 from .tokens import Tokenizer, tokenizer_of
 
-__all__ = ["EmbeddingModel"]
+__all__ = ["EmbeddingModel", "Inputs", "Sizes", "encode"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -36,7 +37,7 @@ _POOLINGS = {1: "mean", 2: "cls", 3: "last"}
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     vocab: int
     embd: int
     layers: int
@@ -51,7 +52,7 @@ class _Sizes:
         return self.embd // self.heads
 
     @classmethod
-    def of(cls, name: str, metadata: Mapping[str, Any], tensors: Mapping[str, Shaped]) -> _Sizes:
+    def of(cls, name: str, metadata: Mapping[str, Any], tensors: Mapping[str, Shaped]) -> Sizes:
         keys = Keys(metadata, name)
         embd, heads = keys.count(".embedding_length"), keys.count(".attention.head_count")
         if embd % heads or embd // heads % 2:
@@ -75,6 +76,12 @@ class _Sizes:
                 raise FileError(f"the file has no tensor {name}")
             if tuple(found.shape) != shape:
                 raise FileError(f"{name} has shape {tuple(found.shape)}; the keys of the file say {shape}")
+
+    def names(self, a: Encoder, tensors: Mapping[str, Shaped]) -> list[str]:
+        """All tensors that the network uses."""
+        optional = ["token_types.weight", *(f"blk.{i}.attn_norm.weight" for i in range(self.layers))]
+        optional += [f"{name.removesuffix('.weight')}.bias" for name in optional[1:]]
+        return [*self._shapes(a, tensors), *(name for name in optional if name in tensors)]
 
     def _shapes(self, a: Encoder, tensors: Mapping[str, Shaped]) -> dict[str, tuple[int, ...]]:
         e, found = self.embd, dict[str, tuple[int, ...]]()
@@ -108,7 +115,7 @@ class _Sizes:
 
 
 @dataclass(frozen=True)
-class _Inputs:
+class Inputs:
     """ids, positions: int32 (B * T,); mask, local_mask: float32 (B, 1, 1 or T, T), 0 or -inf; pool: float32 (B, 1, T),
     the weight of each token in the vector of its text."""
 
@@ -118,11 +125,22 @@ class _Inputs:
     local_mask: Tensor | None
     pool: Tensor
 
+    @classmethod
+    def make(cls, context: Context, a: Encoder, s: Sizes, batch: int, tokens: int) -> Inputs:
+        local = s.window > 0 and any(a.windowed(i) for i in range(s.layers))
+        return cls(
+            context.tensor((batch * tokens,), int32, name="ids"),
+            context.tensor((batch * tokens,), int32, name="positions"),
+            context.tensor((batch, 1, 1, tokens), float32, name="mask"),
+            context.tensor((batch, 1, tokens, tokens), float32, name="local_mask") if local else None,
+            context.tensor((batch, 1, tokens), float32, name="pool"),
+        )
+
 
 class _Network:
     """One pass over ``B`` texts of ``T`` tokens."""
 
-    def __init__(self, w: Mapping[str, Tensor], a: Encoder, s: _Sizes, inputs: _Inputs) -> None:
+    def __init__(self, w: Mapping[str, Tensor], a: Encoder, s: Sizes, inputs: Inputs) -> None:
         self.w, self.a, self.s, self.inputs = w, a, s, inputs
         self.batch, self.tokens = inputs.pool.shape[0], inputs.pool.shape[2]
 
@@ -194,11 +212,16 @@ class _Network:
         return (self.inputs.pool @ x.reshape(self.batch, self.tokens, self.s.embd)).reshape(self.batch, self.s.embd)
 
 
+def encode(w: Mapping[str, Tensor], a: Encoder, s: Sizes, inputs: Inputs) -> Tensor:
+    """Vectors (B, E) of texts."""
+    return _Network(w, a, s, inputs).run()
+
+
 @dataclass(frozen=True)
 class _Step:
     context: Context
     graph: Graph
-    inputs: _Inputs
+    inputs: Inputs
     out: Tensor
 
 
@@ -228,7 +251,7 @@ class EmbeddingModel(Model):
             if self.architecture not in ENCODERS:
                 raise UnsupportedError(unknown(self.architecture))
             self._a = ENCODERS[self.architecture]
-            self._s = s = _Sizes.of(self.architecture, self.metadata, file.tensors)
+            self._s = s = Sizes.of(self.architecture, self.metadata, file.tensors)
             s.check(self._a, file.tensors)
             self.tokenizer: Tokenizer = tokenizer_of(self.metadata, s.vocab)
             last = len(self.backends)
@@ -239,8 +262,8 @@ class EmbeddingModel(Model):
         if self.n_ctx < 2:
             raise InvalidArgumentError(f"n_ctx is {n_ctx}: it must be from 2 to {s.context}")
         kind = Keys(self.metadata, self.architecture).count(".pooling_type", 1, least=0, most=4)
-        self.pooling: str = pooling or _POOLINGS.get(kind, "mean")
-        if self.pooling not in _POOLINGS.values():
+        self.pooling: str = _POOLINGS.get(kind, "mean") if pooling is None else pooling
+        if not isinstance(self.pooling, str) or self.pooling not in _POOLINGS.values():
             raise InvalidArgumentError(f"pooling is {pooling!r}: it must be 'mean', 'cls' or 'last'")
         self.name: str = str(self.metadata.get("general.name", self.architecture))
         self._scheduler: Scheduler | None = Scheduler(self.backends)
@@ -255,15 +278,8 @@ class EmbeddingModel(Model):
         if len(self._steps) >= _KEPT_GRAPHS:
             self._steps.popitem(last=False)[1].context.close()
         context = Context()
-        local = self._s.window > 0 and any(self._a.windowed(i) for i in range(self._s.layers))
-        inputs = _Inputs(
-            context.tensor((batch * tokens,), int32, name="ids"),
-            context.tensor((batch * tokens,), int32, name="positions"),
-            context.tensor((batch, 1, 1, tokens), float32, name="mask"),
-            context.tensor((batch, 1, tokens, tokens), float32, name="local_mask") if local else None,
-            context.tensor((batch, 1, tokens), float32, name="pool"),
-        )
-        out = _Network(self.weights, self._a, self._s, inputs).run()
+        inputs = Inputs.make(context, self._a, self._s, batch, tokens)
+        out = encode(self.weights, self._a, self._s, inputs)
         step = self._steps[batch, tokens] = _Step(context, context.graph(out), inputs, out)
         return step
 
@@ -308,11 +324,13 @@ class EmbeddingModel(Model):
         Texts of similar length are computed together. Text beyond ``n_ctx`` tokens is cut off.
         progress: wraps the iteration over batches, as ``tqdm`` does.
         """
-        texts = [texts] if isinstance(texts, str) else list(texts)
+        texts = [texts] if isinstance(texts, str) else expect_list(texts, "texts", "str")
         if not all(isinstance(t, str) for t in texts):
             raise TypeError("texts must be a list of str")
         if expect_int(batch_size, "batch_size") < 1:
             raise InvalidArgumentError(f"batch_size is {batch_size}: it must be at least 1")
+        if not callable(progress):
+            raise TypeError(f"progress must be a function, not {kind_of(progress)}")
         sequences = [self._cut(self.tokenizer.encode(t, special=False)) for t in texts]
         order = sorted(range(len(texts)), key=lambda i: len(sequences[i]))
         out = np.empty((len(texts), self.n_dims), np.float32)

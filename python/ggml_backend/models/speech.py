@@ -33,6 +33,7 @@ FloatArray = npt.NDArray[np.float32]
 _STEP = 0.02  # seconds between two tokens of time
 _FRAMES = 3000  # of a window of 30 seconds
 _FIRST_TIME = 1.0  # seconds: a window begins with a time up to here
+_MOST_BEAMS = 16
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,31 @@ class Transcript:
             "language": self.language,
             "segments": [{"start": s.start, "end": s.end, "text": s.text} for s in self.segments],
         }
+
+
+@dataclass(frozen=True)
+class _Beam:
+    """A text that may be the best. ``cells``: the places of the cache that its prompt and tokens have; ``score``: the
+    logarithm of its probability."""
+
+    tokens: tuple[int, ...]
+    cells: tuple[int, ...]
+    score: float
+
+    @property
+    def mean(self) -> float:
+        """The score for each token, with the one that ends the text."""
+        return self.score / (len(self.tokens) + 1)
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """Keys and values (n_cells, width) of each layer of the decoder."""
+
+    context: Context
+    tensors: list[Layer]
+    nbytes: int
+    n_cells: int
 
 
 @dataclass(frozen=True)
@@ -114,23 +140,34 @@ class SpeechModel(Model):
         self.multilingual: bool = self._special.multilingual
         self._silent = self._suppressed()
         self._scheduler: Scheduler | None = Scheduler(self.backends)
-        self._store = Context()
-        self._cache = self._layers("cache", s.text_context)
         self._crossed = self._layers("window", s.audio_context)
-        self._buffer = self._store.allocate(self.backends[-1])
-        self._buffer.clear(0)
+        self._cache = self._layers("cache", s.text_context)
         self._steps: dict[tuple[int, int], _Step] = {}
         self._encoder: _Step | None = None
 
-    def _layers(self, name: str, n: int) -> list[Layer]:
-        shape = (n, self._s.embd)
-        return [
+    def _layers(self, name: str, n: int) -> _Layers:
+        """Keys and values of ``n`` places in memory of their own."""
+        context, shape = Context(), (n, self._s.embd)
+        layers = [
             (
-                self._store.tensor(shape, float16, name=f"{name}.{i}.k"),
-                self._store.tensor(shape, float16, name=f"{name}.{i}.v"),
+                context.tensor(shape, float16, name=f"{name}.{i}.k"),
+                context.tensor(shape, float16, name=f"{name}.{i}.v"),
             )
             for i in range(self._s.decoder_layers)
         ]
+        buffer = context.allocate(self.backends[-1])
+        buffer.clear(0)
+        return _Layers(context, layers, buffer.nbytes, n)
+
+    def _make_room(self, beams: int) -> None:
+        """Makes the cache large enough for this many texts."""
+        wanted = self._s.text_context + (beams - 1) * (self._s.text_context // 2)
+        if self._cache.n_cells < wanted:
+            for step in self._steps.values():
+                step.context.close()
+            self._steps.clear()
+            self._cache.context.close()
+            self._cache = self._layers("cache", wanted)
 
     def _suppressed(self) -> npt.NDArray[np.int64]:
         """Tokens that are never written: sounds without words, and special tokens."""
@@ -152,27 +189,39 @@ class SpeechModel(Model):
             context = Context()
             x = context.tensor(mel.shape, float32, name="mel")
             x.set_input()
-            crossed = [(context.view(k), context.view(v)) for k, v in self._crossed]
+            crossed = [(context.view(k), context.view(v)) for k, v in self._crossed.tensors]
             writes = encode(self.weights, self._s, x, crossed)
             self._encoder = _Step(context, context.graph(*writes), {"mel": x}, writes[-1])
         scheduler.allocate(self._encoder.graph)
         self._encoder.inputs["mel"].set(np.ascontiguousarray(mel))
         scheduler.compute(self._encoder.graph)
 
-    def _decode(self, tokens: Sequence[int], past: int) -> FloatArray:
-        """Logits (vocabulary,) after these tokens, which follow ``past`` others."""
-        scheduler, total = self._open(), past + len(tokens)
-        n_cells = min(-(-total // 64) * 64, self._s.text_context)
+    def _decode(
+        self, tokens: Sequence[int], positions: Sequence[int], cells: Sequence[int], seen: Sequence[Sequence[int]]
+    ) -> FloatArray:
+        """Logits (tokens, vocabulary) after each token.
+
+        cells: where the tokens are written to; seen: the cells that each token sees, with its own
+        """
+        scheduler, last = self._open(), max(max(c) for c in seen)
+        n_cells = min(-(-(last + 1) // 64) * 64, self._cache.n_cells)
         step = self._step_of(len(tokens), n_cells)
-        places = np.arange(past, total, dtype=np.int32)
+        mask = np.full((len(tokens), n_cells), -np.inf, np.float16)
+        for row, places in zip(mask, seen, strict=True):
+            row[list(places)] = 0
         scheduler.allocate(step.graph)
         step.inputs["ids"].set(np.array(tokens, np.int32))
-        step.inputs["positions"].set(places)
-        step.inputs["rows"].set(places)
-        seen = np.arange(n_cells) <= places[:, None]
-        step.inputs["mask"].set(np.where(seen, np.float16(0), np.float16(-np.inf)))
+        step.inputs["positions"].set(np.array(positions, np.int32))
+        step.inputs["rows"].set(np.array(cells, np.int32))
+        step.inputs["mask"].set(mask)
         scheduler.compute(step.graph)
-        logits: FloatArray = np.array(step.logits.numpy()[-1])
+        logits: FloatArray = np.array(step.logits.numpy())
+        return logits
+
+    def _decode_prompt(self, prompt: Sequence[int]) -> FloatArray:
+        """Logits (vocabulary,) after a prompt, which gets the first cells."""
+        places = range(len(prompt))
+        logits: FloatArray = self._decode(prompt, places, places, [places[: i + 1] for i in places])[-1]
         return logits
 
     def _step_of(self, n_tokens: int, n_cells: int) -> _Step:
@@ -184,7 +233,8 @@ class SpeechModel(Model):
             for x in inputs.values():
                 x.set_input()
             cache, crossed = (
-                [(context.view(k), context.view(v)) for k, v in layers] for layers in (self._cache, self._crossed)
+                [(context.view(k), context.view(v)) for k, v in layers.tensors]
+                for layers in (self._cache, self._crossed)
             )
             logits = decode(
                 self.weights,
@@ -208,6 +258,7 @@ class SpeechModel(Model):
         rate: int = RATE,
         language: str | None = None,
         task: Literal["transcribe", "translate"] = "transcribe",
+        beams: int = 1,
         progress: Callable[[int, int], object] | None = None,
     ) -> Transcript:
         """Writes down what is said.
@@ -215,6 +266,7 @@ class SpeechModel(Model):
         audio: a WAV file, or samples between -1 and 1 with ``rate`` samples a second
         language: a code such as "en". Default: the language of the first 30 seconds.
         task: "translate" writes English.
+        beams: texts that are followed at once. More may find a likelier text, and take longer.
         progress: called with the frames of 10 ms that are done, and all frames
 
         FileError: the file is no WAV file. InvalidArgumentError: the audio has no samples, or the model does not know
@@ -231,11 +283,20 @@ class SpeechModel(Model):
             raise InvalidArgumentError("the audio has no samples")
         if task not in ("transcribe", "translate"):
             raise InvalidArgumentError(f"task is {task!r}: it must be 'transcribe' or 'translate'")
+        if not 1 <= expect_int(beams, "beams") <= _MOST_BEAMS:
+            raise InvalidArgumentError(f"beams is {beams}: it must be from 1 to {_MOST_BEAMS}")
         with self._lock:
-            return self._transcribe(samples, language, task, progress)
+            self._open()
+            self._make_room(beams)
+            return self._transcribe(samples, language, task, beams, progress)
 
     def _transcribe(
-        self, samples: FloatArray, language: str | None, task: str, progress: Callable[[int, int], object] | None
+        self,
+        samples: FloatArray,
+        language: str | None,
+        task: str,
+        beams: int,
+        progress: Callable[[int, int], object] | None,
     ) -> Transcript:
         mel = log_mel(samples, self._s.mels, padding=30 * RATE)
         frames = max(1, len(samples) // HOP)
@@ -250,7 +311,7 @@ class SpeechModel(Model):
             window[:, : part.shape[1]] = part
             self._encode(window)
             length = min(_FRAMES, frames - at) / 100
-            found, used = self._window(self._prompt(code, task), at / 100, length)
+            found, used = self._window(self._prompt(code, task), at / 100, length, beams)
             segments += found
             at += max(2, round(used * 100))
         if progress is not None:
@@ -275,28 +336,55 @@ class SpeechModel(Model):
         window = np.zeros((self._s.mels, 2 * self._s.audio_context), np.float32)
         window[:, : min(_FRAMES, mel.shape[1])] = mel[:, :_FRAMES]
         self._encode(window)
-        logits = self._decode([s.start], 0)
+        logits = self._decode_prompt([s.start])
         return known[int(logits[s.languages : s.languages + s.n_languages].argmax())]
 
-    def _window(self, prompt: list[int], begin: float, length: float) -> tuple[list[Segment], float]:
+    def _window(self, prompt: list[int], begin: float, length: float, beams: int) -> tuple[list[Segment], float]:
         """The segments of one window, and the seconds of it that they use."""
-        s, tokens = self._special, list[int]()
-        logits = self._decode(prompt, 0)
-        silence = _log_softmax(logits)[s.no_speech]
-        chances: list[float] = []
-        most = self._s.text_context // 2
-        while len(tokens) < most:
-            allowed = self._rules(logits, tokens)
-            shares = _log_softmax(allowed)
-            token = int(shares.argmax())
-            chances.append(float(shares[token]))
-            if token == s.end:
-                break
-            tokens.append(token)
-            logits = self._decode([token], len(prompt) + len(tokens) - 1)
-        if np.exp(silence) > 0.6 and np.mean(chances) < -1.0:
+        logits = self._decode_prompt(prompt)
+        silence = _log_softmax(logits)[self._special.no_speech]
+        best = self._search(len(prompt), logits, beams)
+        if np.exp(silence) > 0.6 and best.mean < -1.0:
             return [], length
-        return self._segments(tokens, begin, length)
+        return self._segments(best.tokens, begin, length)
+
+    def _search(self, n_prompt: int, logits: FloatArray, beams: int) -> _Beam:
+        """The best text of a beam search. One beam takes the likeliest token each time.
+
+        logits: after the prompt, which has the first ``n_prompt`` cells
+        """
+        done: list[_Beam] = []
+        live, rows, most = [_Beam((), tuple(range(n_prompt)), 0.0)], logits[None], self._s.text_context // 2
+        while live and len(live[0].tokens) < most:
+            chosen: list[tuple[_Beam, int, float]] = []
+            for beam, token, score in self._offers(live, rows, beams):
+                if token == self._special.end:
+                    done.append(_Beam(beam.tokens, beam.cells, score))
+                else:
+                    chosen.append((beam, token, score))
+                if len(chosen) == beams:
+                    break
+            if len(done) >= beams or not chosen:
+                live = [] if done else live
+                break
+            used = {cell for beam, _, _ in chosen for cell in beam.cells}
+            free = (cell for cell in range(self._cache.n_cells) if cell not in used)
+            live = [_Beam((*beam.tokens, token), (*beam.cells, next(free)), score) for beam, token, score in chosen]
+            cells = [beam.cells for beam in live]
+            rows = self._decode(
+                [beam.tokens[-1] for beam in live], [len(c) - 1 for c in cells], [c[-1] for c in cells], cells
+            )
+        return max([*done, *live], key=lambda beam: beam.mean)
+
+    def _offers(self, live: Sequence[_Beam], rows: FloatArray, beams: int) -> list[tuple[_Beam, int, float]]:
+        """The best next tokens of each beam with the new score, the likeliest first."""
+        offers: list[tuple[_Beam, int, float]] = []
+        for beam, row in zip(live, rows, strict=True):
+            shares = _log_softmax(self._rules(row, beam.tokens))
+            for token in np.argsort(-shares, kind="stable")[: beams + 1]:
+                if np.isfinite(shares[token]):
+                    offers.append((beam, int(token), beam.score + float(shares[token])))
+        return sorted(offers, key=lambda offer: -offer[2])
 
     def _rules(self, logits: FloatArray, tokens: Sequence[int]) -> FloatArray:
         """The logits, with -inf for tokens that may not follow. Times come in pairs and never go back.
@@ -346,7 +434,7 @@ class SpeechModel(Model):
     @property
     def nbytes(self) -> int:
         """Bytes of weights, cache and the keys and values of a window."""
-        return self.weights.nbytes + self._buffer.nbytes
+        return self.weights.nbytes + self._cache.nbytes + self._crossed.nbytes
 
     def close(self) -> None:
         """Frees the memory."""
@@ -359,7 +447,8 @@ class SpeechModel(Model):
                 step.context.close()
             self._steps.clear()
             self._encoder = None
-            self._store.close()
+            self._cache.context.close()
+            self._crossed.context.close()
             self.weights.close()
 
     def __repr__(self) -> str:

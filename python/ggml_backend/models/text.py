@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import gguf
-from .._base.errors import FileError, InvalidArgumentError, expect_int
+from .._base.errors import FileError, InvalidArgumentError, expect_int, expect_list
+from .._base.errors.messages import kind_of
 from ..backend.backend import Backend
-from ..dtypes import as_dtype, float16, int32
+from ..dtypes import as_dtype
 from ..sched.scheduler import Scheduler
 from ..tensor.context import Context
 from ..tensor.graph import Graph
@@ -84,8 +85,8 @@ class TextModel(Model):
     ``name``, ``architecture``, ``n_ctx`` (tokens of all texts that are being written), ``tokenizer``, ``template``,
     ``metadata``, ``stats``
 
-    precision: "default" rounds what quantized weights multiply to 8 bits, as other programs do. "f32" does not: it is
-        several times slower, and a small model may choose other words.
+    precision: of what quantized weights multiply. "f16" keeps 15 bits, which is close to "f32" and faster. "default"
+        rounds to 8 bits: prompts are faster, and a small model may choose other words.
     """
 
     def __init__(
@@ -97,10 +98,10 @@ class TextModel(Model):
         n_ctx: int | None = None,
         n_batch: int = 512,
         cache: str = "float16",
-        precision: Precision = "default",
+        precision: Precision = "f16",
     ) -> None:
-        if precision not in ("default", "f32"):
-            raise InvalidArgumentError(f"precision is {precision!r}: it must be 'default' or 'f32'")
+        if precision not in ("default", "f16", "f32"):
+            raise InvalidArgumentError(f"precision is {precision!r}: it must be 'default', 'f16' or 'f32'")
         self.precision: Precision = precision
         self.n_batch: int = expect_int(n_batch, "n_batch")
         if self.n_batch < 1:
@@ -153,26 +154,7 @@ class TextModel(Model):
         if len(self._steps) >= _KEPT_GRAPHS:
             self._steps.popitem(last=False)[1].context.close()
         context = Context()
-
-        def indices(name: str, n: int) -> Tensor:
-            made = context.tensor((n,), int32, name=name)
-            made.set_input()
-            return made
-
-        def mask(name: str) -> Tensor:
-            made = context.tensor((n_tokens, n_cells), float16, name=name)
-            made.set_input()
-            return made
-
-        windowed = {self._s.window > 0 and self._a.windowed(i) for i in range(self._s.layers)}
-        inputs = Inputs(
-            indices("ids", n_tokens),
-            indices("positions", n_tokens),
-            indices("rows", n_tokens),
-            mask("mask") if False in windowed else None,
-            mask("local_mask") if True in windowed else None,
-            indices("out", n_out),
-        )
+        inputs = Inputs.make(context, self._a, self._s, n_tokens, n_cells, n_out)
         layers = [(context.view(k), context.view(v)) for k, v in self.cache.layers]
         observed: list[Observed] | None = [] if self._observer else None
         logits = decode(self.weights, self._a, self._s, inputs, layers, self.precision, observed)
@@ -518,8 +500,13 @@ def backends_of(devices: Sequence[str | Backend], n_threads: int | None) -> list
     """Backends in order of priority. The CPU comes last: it runs the operations that other devices do not support."""
     if isinstance(devices, (str, Backend)):
         devices = (devices,)
+    devices = expect_list(devices, "devices", "names of devices or backends")
     if not devices:
         raise InvalidArgumentError("devices is empty: give at least 'CPU'")
+    for device in devices:
+        if not isinstance(device, (str, Backend)):
+            raise TypeError(f"devices must be names or backends, not {kind_of(device)}")
+    n_threads = None if n_threads is None else expect_int(n_threads, "n_threads")
     made = [
         d if isinstance(d, Backend)
         else Backend(d, n_threads=n_threads) if n_threads and d.upper() == "CPU"

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 __all__ = [
-    "COMPARISONS", "EPS_OF_2024", "GLU_OPS", "POOLS", "PRECISIONS", "ROPE_MODES", "TRIANGLES", "binary", "chosen",
-    "coerce", "compared", "indexed", "matmul", "numpy_function", "raw_view", "repeat_to",
+    "COMPARISONS", "EPS_OF_2024", "GLU_OPS", "POOLS", "PRECISIONS", "PRECISIONS_OF_PRODUCTS", "ROPE_MODES", "TRIANGLES",
+    "binary", "chosen", "coerce", "compared", "indexed", "matmul", "numpy_function", "raw_view", "repeat_to",
 ]  # fmt: skip
 
 ROPE_MODES: dict[str, int] = {
@@ -52,6 +52,7 @@ TRIANGLES: dict[str, int] = {
     "lower": lib.GGML_TRI_TYPE_LOWER,
 }
 PRECISIONS: dict[str, int] = {"default": 0, "f32": lib.GGML_PREC_F32}
+PRECISIONS_OF_PRODUCTS: dict[str, int] = {**PRECISIONS, "f16": lib.GGML_PREC_F16}
 COMPARISONS: dict[str, int] = {
     "==": lib.GGML_COMPARE_EQUAL,
     "!=": lib.GGML_COMPARE_NOT_EQUAL,

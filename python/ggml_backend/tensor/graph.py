@@ -78,7 +78,8 @@ class Comparison:
 def _difference(index: int, pool: Context, holder: Holders, t1: Any, t2: Any) -> Comparison:
     tensor = Tensor(pool, t1, holder(t1))
     bf16 = tensor.dtype.name == "bfloat16"
-    a, b = read_device(t1), read_device(t2)
+    # Flat, because NumPy refuses float64 of an empty float32 array whose other sizes are huge.
+    a, b = (read_device(t).reshape(-1) for t in (t1, t2))
     equal = a.tobytes() == b.tobytes() or (a.dtype.kind == "f" and bool(np.array_equal(a, b, equal_nan=True)))
     x, y = ((widened(v) if bf16 else v).astype(np.float64) for v in (a, b))
     with np.errstate(invalid="ignore", over="ignore"):

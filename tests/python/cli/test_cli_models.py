@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+import wave
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
 import small_models as sm
+import small_whisper
 from ggml_backend.cli import main
 from ggml_backend.models import load
 
@@ -20,6 +22,17 @@ def folder(tmp_path_factory):
     sm.write(folder / "llama.gguf", sm.SMALL["llama"])
     sm.write(folder / "experts.gguf", sm.SMALL["qwen3moe"])
     sm.write_encoder(folder / "bert.gguf")
+    small_whisper.write_whisper(folder / "whisper.gguf")
+    loop = "{% for i in range(99999999) %}{% for j in range(99999999) %}{% endfor %}{% endfor %}"
+    sm.write(folder / "endless.gguf", sm.SMALL["llama"], tokenizer__chat_template=loop)
+    sm.write(folder / "unknown.gguf", sm.SMALL["llama"], general__architecture="starling")
+    sm.write(folder / "no-template.gguf", sm.SMALL["llama"], tokenizer__chat_template=None)
+    sm.write(folder / "no-layers.gguf", sm.SMALL["llama"], llama__block_count=None)
+    (folder / "cut.gguf").write_bytes((folder / "llama.gguf").read_bytes()[:-100])
+    (folder / "empty.wav").touch()
+    (folder / "cut.wav").write_bytes(b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00")
+    with wave.open(str(folder / "silent.wav"), "wb") as audio:
+        audio.setparams((1, 2, 16000, 0, "NONE", ""))
     (folder / "texts.txt").write_text("a cat sits on the mat.\n\nthe kitten lies\ncats\n", encoding="utf-8")
     (folder / "long.txt").write_text("".join(sm.PIECES[32 + i * 7 % 64] for i in range(300)), encoding="utf-8")
     return folder
@@ -122,6 +135,21 @@ def test_importances_are_the_squares_of_what_matrices_multiply(run, folder):
         (("generate", "llama.gguf", "--file", "llama.gguf"), 1, "GGUF file"),
         (("generate", "llama.gguf", PROMPT * 60, "--n-ctx", "64"), 1, "600 tokens, the context 64"),
         (("embed", "bert.gguf", "nothing.txt"), 1, "nothing.txt"),
+        (("chat", "endless.gguf", PROMPT), 1, "chat template of the file fails"),
+        (("chat", "no-template.gguf", PROMPT), 1, "no chat template"),
+        (("chat", "llama.gguf", PROMPT * 60, "--n-ctx", "64"), 1, "the context 64"),
+        (("generate", "unknown.gguf", PROMPT), 1, "known. Known are bert, gemma2"),
+        (("plan", "unknown.gguf"), 1, "Add an architecture"),
+        (("bench", "unknown.gguf"), 1, "Add an architecture"),
+        (("generate", "no-layers.gguf", PROMPT), 1, "no key llama.block_count"),
+        (("generate", "cut.gguf", PROMPT), 1, "cut.gguf"),
+        (("transcribe", "whisper.gguf", "texts.txt"), 1, "texts.txt"),
+        (("transcribe", "whisper.gguf", "empty.wav"), 1, "empty.wav"),
+        (("transcribe", "whisper.gguf", "cut.wav"), 1, "cut.wav"),
+        (("transcribe", "whisper.gguf", "silent.wav"), 1, "no samples"),
+        (("transcribe", "whisper.gguf", "missing.wav"), 1, "missing.wav"),
+        (("transcribe", "whisper.gguf", "empty.wav", "--beams", "0"), 2, "--beams"),
+        (("transcribe", "llama.gguf", "empty.wav"), 1, "whisper"),
         (("imatrix", "llama.gguf", "texts.txt"), 2, "--out"),
         (("quantize", "llama.gguf", "small.gguf"), 2, "TYPE"),
         (("quantize", "llama.gguf", "small.gguf", "Q9_9"), 1, "Q9_9"),

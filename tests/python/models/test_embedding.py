@@ -72,7 +72,9 @@ def test_threads_share_a_model(path):
     ("call", "error", "words"),
     [
         (lambda m: m.embed(["a", 3]), TypeError, "list of str"),
+        (lambda m: m.embed(None), TypeError, "texts must be"),
         (lambda m: m.embed(["a"], 0), ValueError, "batch_size is 0"),
+        (lambda m: m.embed(["a"], progress=3), TypeError, "progress must be a function"),
         (lambda m: (m.close(), m.embed("a")), gb.errors.StateError, "closed"),
     ],
 )
@@ -102,4 +104,11 @@ def test_wrong_options_are_errors(path):
         load(path, pooling="max")
     with pytest.raises(gb.errors.InvalidArgumentError, match="n_ctx is 1"):
         load(path, n_ctx=1)
+    for devices in (3, [3]):
+        with pytest.raises(TypeError, match="devices must be"):
+            load(path, devices)
+    with pytest.raises(TypeError, match="n_threads"):
+        load(path, n_threads=np.ones(2))
+    with pytest.raises(gb.errors.InvalidArgumentError, match="pooling is"):
+        load(path, pooling=np.ones(2))
     assert load(path).embed([]).shape == (0, 32)

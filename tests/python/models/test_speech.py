@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from math import erf
 
 import numpy as np
@@ -85,22 +86,74 @@ def test_logits_are_those_of_numpy(path, devices):
     with load(path, devices) as model:
         assert isinstance(model, SpeechModel)
         model._encode(mel)
-        whole = model._decode(tokens, 0)
-        model._decode(tokens[:2], 0)
-        steps = [model._decode([t], 2 + i) for i, t in enumerate(tokens[2:])][-1]
+        whole = model._decode_prompt(tokens)
+        model._decode_prompt(tokens[:2])
+        steps = [model._decode([t], [i], [i], [range(i + 1)])[0] for i, t in enumerate(tokens) if i >= 2][-1]
+        model._decode([tokens[0]] * 2, [0, 0], [7, 9], [[7], [9]])  # two texts at once, in any cells
+        beams = model._decode([tokens[1]] * 2, [1, 1], [3, 4], [[7, 3], [9, 4]])
+        np.testing.assert_allclose(beams, [reference(mel, tokens[:2])] * 2, rtol=0, atol=5e-3 * np.abs(expected).max())
     for found in (whole, steps):
         np.testing.assert_allclose(found, expected, rtol=0, atol=5e-3 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("seconds", [0.1, 3, 31])
-def test_any_length_has_a_transcript(path, seconds):
+@pytest.mark.parametrize(("seconds", "beams"), [(0.1, 1), (3, 4), (31, 1)])
+def test_any_length_has_a_transcript(path, seconds, beams):
     x = np.random.default_rng(2).standard_normal(int(16000 * seconds)).astype(np.float32) * 0.1
     done = []
     with load(path) as model:
-        found = model.transcribe(x, progress=lambda at, all_: done.append((at, all_)))
+        found = model.transcribe(x, beams=beams, progress=lambda at, all_: done.append((at, all_)))
     assert isinstance(found, Transcript) and found.language == "en"
     assert done[0][0] == 0 and done[-1][0] == done[-1][1]
     assert all(0 <= s.start <= s.end <= seconds + 0.1 for s in found.segments)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_beams_find_the_best_text(path, seed):
+    """With enough beams, the text is the best of all. With one, each token is the likeliest."""
+    rng, letters, end, most = np.random.default_rng(seed), range(10, 13), Special.of(VOCAB).end, 4
+    tables: dict[tuple[int, ...], np.ndarray] = {}
+
+    def after(text):
+        if text not in tables:
+            row = np.full(VOCAB, -np.inf, np.float32)
+            row[[*letters, end]] = 2 * rng.standard_normal(len(letters) + 1)
+            tables[text] = row
+        return tables[text]
+
+    def shares(text):
+        row = after(text).astype(np.float64)
+        return row - np.log(np.exp(row).sum())
+
+    def texts(text=(), score=0.0):  # all, with their scores
+        if len(text) == most:
+            yield text, score
+            return
+        yield text, score + shares(text)[end]
+        for letter in letters:
+            yield from texts((*text, letter), score + shares(text)[letter])
+
+    best = max(texts(), key=lambda t: t[1] / (len(t[0]) + 1))
+    greedy: tuple[int, ...] = ()
+    while len(greedy) < most and (token := int(after(greedy).argmax())) != end:
+        greedy = (*greedy, token)
+    with load(path) as model:
+        held: dict[int, int] = {}  # the token of each cell
+
+        def decode(tokens, positions, cells, seen):
+            for token, position, cell, places in zip(tokens, positions, cells, seen, strict=True):
+                assert places[-1] == cell and len(places) == position + 1
+                held[cell] = token
+            assert len(set(cells)) == len(cells)
+            return np.stack([after(tuple(held[c] for c in places[1:])) for places in seen])
+
+        model._s = replace(model._s, text_context=2 * most)
+        model._cache = replace(model._cache, n_cells=1000)
+        model._rules = lambda row, tokens: row
+        model._decode = decode
+        found = model._search(1, after(()), 200)
+        assert found.tokens == best[0] and found.score == pytest.approx(best[1], abs=1e-4)
+        held.clear()
+        assert model._search(1, after(()), 1).tokens == greedy
 
 
 def test_rules_of_times(path):

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 import transformers
 
+torch.set_num_threads(1)
+
 VOCAB, EMBD, LAYERS, HEADS, KV_HEADS, HEAD, FF = 96, 64, 7, 4, 2, 16, 96
 PIECES = [*(f"<0x{b:02X}>" for b in range(32)), *(chr(0x4E00 + i) for i in range(VOCAB - 32))]
 
@@ -32,6 +34,8 @@ class Case:
     keys: dict[str, Any] = field(default_factory=dict)
     rename: dict[str, str] = field(default_factory=dict)
     change: Callable[[str, np.ndarray[Any, Any]], Arrays] | None = None
+    seed: int = 0
+    """Of the weights. With a seed that makes two experts equally good for a token, rounding would choose."""
 
 
 COMMON = {
@@ -116,7 +120,7 @@ CASES: dict[str, Case] = {
     "mistral": Case("llama", lambda: T.MistralConfig(**COMMON, head_dim=24, sliding_window=None), {"head": 24},
                     change=neighbours),
     "mixtral": Case("llama", lambda: T.MixtralConfig(**COMMON, num_local_experts=8, num_experts_per_tok=3),
-                    {"expert_count": 8, "expert_used_count": 3, "rope.freq_base": 1e6}, change=neighbours),
+                    {"expert_count": 8, "expert_used_count": 3, "rope.freq_base": 1e6}, change=neighbours, seed=1),
     "qwen2": Case("qwen2", lambda: T.Qwen2Config(**COMMON)),
     "qwen3": Case("qwen3", lambda: T.Qwen3Config(**COMMON, head_dim=32), {"head": 32}),
     "qwen3moe": Case("qwen3moe", lambda: T.Qwen3MoeConfig(**COMMON, head_dim=32, norm_topk_prob=True, **MOE),
@@ -214,9 +218,9 @@ def states_of(made: Any, ids: list[int]) -> np.ndarray[Any, Any]:
         return made(torch.tensor([ids])).last_hidden_state[0].numpy()
 
 
-def network(case: Case, seed: int = 0) -> Any:
+def network(case: Case) -> Any:
     """The network in float64, with weights that make logits differ."""
-    torch.manual_seed(seed)
+    torch.manual_seed(case.seed)
     config = case.config()
     made = transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
@@ -287,6 +291,6 @@ def add_tokens(w: Any) -> None:
 
 
 def logits_of(made: Any, ids: list[int]) -> np.ndarray[Any, Any]:
-    """Logits of the token after the last one, in float64."""
+    """Logits (tokens, vocabulary) after each token, in float64."""
     with torch.no_grad():
-        return made(torch.tensor([ids]), use_cache=False).logits[0, -1].numpy()
+        return made(torch.tensor([ids]), use_cache=False).logits[0].numpy()

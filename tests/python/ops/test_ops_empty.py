@@ -257,3 +257,12 @@ def test_empty_tensors_can_have_huge_axes(ctx, cpu, shape):
     except gb.GgmlError:
         return
     assert array.shape == shape
+
+
+@pytest.mark.parametrize("shape", [(2**40, 2**20, 0), (2**40, 0, 2**20), (0, 2**20)])
+def test_compare_accepts_empty_tensors_with_huge_axes(ctx, cpu, shape):
+    """NumPy holds them as float32, and not as float64."""
+    graph = ctx.graph(gb.ops.relu(ctx.tensor(shape)))
+    ctx.allocate(cpu)
+    (found,) = graph.compare(cpu, gb.Backend("CPU", n_threads=2))
+    assert (found.shape, found.equal, found.max_abs, found.nmse) == (shape, True, 0.0, 0.0)

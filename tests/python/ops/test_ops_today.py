@@ -45,8 +45,9 @@ def test_experts(weights, data):
             check(gb.ops.mul_mat_experts, inputs, of_experts, tolerance, magnitude=of_experts, dtype="float32")
 
 
+@pytest.mark.parametrize("prec", ["default", "f16"])
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_k", "q6_k"])
-def test_quantized_experts(name):
+def test_quantized_experts(name, prec):
     """Within the rounding of activations to bytes; the same bits for every number of threads."""
     rng = np.random.default_rng(3)
     for e, m, k, tokens, used, rows in ((7, 13, 512, 1, 3, 1), (40, 65, 512, 33, 4, 1), (3, 33, 256, 90, 2, 2)):
@@ -59,7 +60,7 @@ def test_quantized_experts(name):
             cpu = gb.Backend("CPU", n_threads=threads)
             with gb.Context() as ctx:
                 w, b, i = ctx.tensor((e, m, k), name), ctx.tensor(x.shape), ctx.tensor(ids.shape, gb.int32)
-                y = gb.ops.mul_mat_experts(w, b, i)
+                y = gb.ops.mul_mat_experts(w, b, i, prec)
                 graph, memory = ctx.graph(y), ctx.allocate(cpu)
                 w.set(blocks)
                 b.set(x)
@@ -67,7 +68,7 @@ def test_quantized_experts(name):
                 graph.compute(cpu)
                 results.append(y.numpy(copy=True))
                 del memory
-        steps = np.abs(x).reshape(tokens, rows, k // 32, 32).max(-1) / 254
+        steps = np.abs(x).reshape(tokens, rows, k // 32, 32).max(-1) / (254 if prec == "default" else 254 * 254)
         sums = np.abs(weights).reshape(e, m, k // 32, 32).sum(-1)
         allowed = of_experts(sums, steps, ids) * 1.001
         allowed += 4 * k * 2.0**-24 * of_experts(np.abs(weights), np.abs(x), ids)

@@ -1,8 +1,9 @@
 """Products with quantized weights against float64 on the dequantized weights: batches from 1 to 70,
 any number of threads, tails and strides.
 
-Full precision has the bound of a float sum. Otherwise the library may round activations to bytes in
-groups of 32. Each may be off by half a step, which is the largest magnitude of its group / 127.
+Full precision has the bound of a float sum. By default the library may round activations to bytes in
+groups of 32. Each may be off by half a step, which is the largest magnitude of its group / 127. With
+"f16" what is lost is rounded again, so the bound is 254 times smaller.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import ggml_backend as gb
 pytestmark = pytest.mark.slow
 
 FORMATS = [d.name for d in gb.dtypes.dtypes.values() if d.is_quantized and d.name not in ("q8_1", "q8_k")]
+Precision = Literal["default", "f16", "f32"]
+PRECISIONS: tuple[Precision, ...] = ("default", "f16", "f32")
 NEED_WEIGHTS = ("iq2_xxs", "iq2_xs", "iq1_s")
 THREADS = 6
 ROWS = 37
@@ -27,12 +30,12 @@ def blocks_of(name: str, rows: int, k: int, rng: np.random.Generator) -> np.ndar
     return gb.quantize(x, name, np.ones(k, np.float32) if name in NEED_WEIGHTS else None)
 
 
-def bound(weights: np.ndarray[Any, Any], x: np.ndarray[Any, Any], exact: bool) -> np.ndarray[Any, Any]:
+def bound(weights: np.ndarray[Any, Any], x: np.ndarray[Any, Any], prec: Precision) -> np.ndarray[Any, Any]:
     w, a = np.abs(weights), np.abs(x)
     k = x.shape[-1]
     allowed = 4 * k * 2.0**-24 * (a @ w.T)
-    if not exact:
-        steps = a.reshape(len(a), k // 32, 32).max(axis=2) / 254
+    if prec != "f32":
+        steps = a.reshape(len(a), k // 32, 32).max(axis=2) / (254 if prec == "default" else 254 * 254)
         allowed += steps @ w.reshape(len(w), k // 32, 32).sum(axis=2).T * (1 + 1e-4)
     return allowed
 
@@ -47,7 +50,7 @@ def product(
     blocks: np.ndarray[Any, Any],
     name: str,
     x: np.ndarray[Any, Any],
-    prec: Literal["default", "f32"],
+    prec: Precision,
     padded: bool,
 ) -> np.ndarray[Any, Any]:
     d = gb.dtypes.as_dtype(name)
@@ -75,11 +78,11 @@ def test_all_batches(name: str, backends: list[gb.Backend], rng: np.random.Gener
         blocks = made[k] = made[k] if k in made else blocks_of(name, ROWS, k, rng)
         weights = gb.dequantize(blocks, name).astype(np.float64)
         x = rng.standard_normal((batch, k), np.float32)
-        prec: Literal["default", "f32"] = "f32" if batch // 2 % 2 else "default"
+        prec = PRECISIONS[batch // 2 % 3]
         backend = backends[batch // 10 % THREADS] if batch % 10 == 0 else backends[batch % 2]
         got = product(backend, blocks, name, x, prec, padded=batch % 4 == 3)
         error = np.abs(got - x.astype(np.float64) @ weights.T)
-        assert (error <= bound(weights, x.astype(np.float64), prec == "f32")).all(), (
+        assert (error <= bound(weights, x.astype(np.float64), prec)).all(), (
             f"batch {batch}, k {k}, {prec}: off by {error.max()}"
         )
 
@@ -90,9 +93,10 @@ def test_numbers_of_threads(name: str, backends: list[gb.Backend], rng: np.rando
     blocks = blocks_of(name, 131, k, rng)
     for batch in (1, 9, 33, 130):
         x = rng.standard_normal((batch, k), np.float32)
-        results = [product(backend, blocks, name, x, "default", padded=False) for backend in backends]
-        for result in results[1:]:
-            np.testing.assert_array_equal(result, results[0])
+        for prec in PRECISIONS[:2]:
+            results = [product(backend, blocks, name, x, prec, padded=False) for backend in backends]
+            for result in results[1:]:
+                np.testing.assert_array_equal(result, results[0])
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -109,4 +113,5 @@ def test_invalid_scales_affect_only_their_row(name: str, backends: list[gb.Backe
         x = rng.standard_normal((batch, k), np.float32)
         for backend in backends[:2]:
             got = product(backend, blocks, name, x, "default", padded=False)[:, good]
-            assert (np.abs(got - x.astype(np.float64) @ weights.T) <= bound(weights, x.astype(np.float64), False)).all()
+            error = np.abs(got - x.astype(np.float64) @ weights.T)
+            assert (error <= bound(weights, x.astype(np.float64), "default")).all()

@@ -95,7 +95,7 @@ def test_mypy_finds_an_error_in_a_program(tmp_path):
         "import ggml_backend as gb\nx = gb.Context().tensor((2, 3), gb.dtypes.q4_0)\ngb.ops.relu(1)\n"
         "gb.ops.rope(x, x, mode='neo')\nx.shap\ngb.nothing\ngb.Context().allocate(gb.Backend('CPU'),"
         " usage='weigths')\ngb.Scheduler([gb.Backend('CPU')], policy='costs')\ngb.ops.mul_mat(x, x,"
-        " prec='f16')\ngb.quantize([1.0], gb.dtypes.q4_0, on_invalid='ignore')\n"
+        " prec='f64')\ngb.quantize([1.0], gb.dtypes.q4_0, on_invalid='ignore')\n"
         "gb.Backend('CPU').allocate(8, 'weight')\n"
         "class D(gb.devices.Device):\n    def event(self) -> int: return 1\n"
     )

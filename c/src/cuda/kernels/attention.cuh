@@ -1,13 +1,13 @@
 // attention.cuh - softmax(q k / sqrt(D)) v without storing scores.
 //
-// gb_attention_halves: a block has 64 query rows, a warp 16 of them. It goes through the keys tile by tile. Scores are
-// made on the tensor cores. Each row keeps its largest score and its sum, and scales earlier sums when the largest
-// score grows. v is transposed, so both products run along rows. Query heads that share a key head are in one tile, so
-// decoding several heads reads the keys once. The keys can be cut into parts for different blocks; gb_attention_join
-// adds the parts.
+// gb_attention_halves: a block has 64 query rows, a warp 16 of them. The block loops over tiles of
+// keys. Scores are computed on the tensor cores. Each row keeps its largest score and its sum, and
+// scales earlier sums when the largest score grows. v is transposed, so both products run along
+// rows. Query heads that share a key head are in one tile, so decoding several heads reads the keys
+// once. The keys can be split into parts for different blocks; gb_attention_join adds the parts.
 //
-// gb_attention_floats: the same in float for any type and stride. A tile is ROWS query rows and 32 keys, in shared
-// memory as floats.
+// gb_attention_floats: the same in float for any type and stride. A tile is ROWS query rows and 32
+// keys, in shared memory as floats.
 #ifndef GB_CUDA_KERNELS_ATTENTION_CUH
 #define GB_CUDA_KERNELS_ATTENTION_CUH
 
@@ -24,8 +24,9 @@ template <int WIDTH> GB_DEVICE uint16_t * gb_attention_piece(uint16_t * tile, in
     return tile + r * WIDTH + (WIDTH >= 64 ? piece ^ (r & 7) : piece ^ (r / 2 & 3)) * 8;
 }
 
-// Copies rows [first, first + ROWS) and halves [from, from + WIDTH) of a head. x: the head, whose rows are nb1 bytes
-// apart. It has `end` rows of `wide` halves; the rest of the tile is zeros.
+// Copies rows [first, first + ROWS) and halves [from, from + WIDTH) of a head. x: the head; its
+// rows have the distance nb1 bytes. It has `end` rows of `wide` halves; the rest of the tile is
+// zeros.
 template <int ROWS, int WIDTH>
 GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int64_t end, int64_t from, int64_t wide,
     uint16_t * tile) {
@@ -38,7 +39,7 @@ GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int6
     }
 }
 
-// The same for a tile without an edge. mine: this thread's piece of the first row.
+// The same for a tile without an edge. mine: the piece of the first row that this thread copies.
 template <int ROWS, int WIDTH> GB_DEVICE void gb_attention_load_whole(const char * mine, size_t nb1, uint16_t * tile) {
     constexpr int PIECES = WIDTH / 8, STEP = GB_ATTENTION_THREADS / PIECES;
     GB_UNROLL for (int i = 0; i < ROWS / STEP; i++) {
@@ -66,7 +67,8 @@ GB_DEVICE void gb_attention_load_keys(const gb_attention & p, const char * k, co
     }
 }
 
-// The fragments of 16 columns of a product with rows along the sum: columns 0 to 7, then 8 to 15.
+// Loads the fragments of 16 columns of the second operand, whose rows run along the sum: columns 0
+// to 7, then 8 to 15.
 template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], uint16_t * tile, int first, int step) {
     const int lane = (int) threadIdx.x % 32;
     uint32_t four[4];
@@ -74,8 +76,9 @@ template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], ui
     b[0][0] = four[0], b[0][1] = four[1], b[1][0] = four[2], b[1][1] = four[3];
 }
 
-// Turns scores into exponentials of base 2. `shrink`: factor for earlier sums. Scores, and the largest in `state`, have
-// the unit `unit`, which is above zero. So a score takes one multiplication with subtraction.
+// Turns scores into exponentials of base 2. `shrink`: factor for earlier sums. Scores, and the
+// largest in `state`, are multiples of `unit`, which is above zero. So a score takes one fused
+// multiply-add.
 template <int TILES>
 GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], float unit, gb_softmax_state & state, float (&shrink)[2]) {
     GB_UNROLL for (int h = 0; h < 2; h++) {
@@ -108,7 +111,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
     uint16_t * const stages = shared + GB_ATTENTION_ROWS * DP;
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     const int64_t group = blockIdx.y, i3 = blockIdx.z, part = blockIdx.x % p.parts, rows = p.n * (p.heads / p.outer);
-    // The last rows see most keys, so they run first.
+    // The last rows see the most keys, so they run first.
     const int64_t tile = gridDim.x / p.parts - 1 - blockIdx.x / p.parts;
     const int64_t first = tile * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
     const bool one_head = first / p.n == (last - 1) / p.n;
@@ -146,11 +149,11 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
         all_see = first + warp * 16 + lane / 4 + 8 * h < rows ? gb_min(all_see, seen[h]) : all_see;
     }
     GB_UNROLL for (int d = GB_WARP / 2; d > 0; d /= 2) { all_see = gb_min(all_see, gb_shfl_xor(all_see, d)); }
-    // Exponentials have base 2. Products have the unit `unit`. They are multiplied first if something is added to them,
-    // or if the unit would change which is the largest.
+    // Exponentials have base 2. Scores are multiplied by `unit` late, in the exponent. But they are
+    // multiplied early if a mask is added to them, or if `unit` is not positive.
     const float base = 1.44269504088896f, to_exponent = p.scale * base;
-    const bool late = !MASK && to_exponent > 0;
-    const float unit = late ? to_exponent : 1, at_once = late ? 1 : to_exponent;
+    const bool scale_late = !MASK && to_exponent > 0;
+    const float unit = scale_late ? to_exponent : 1, factor = scale_late ? 1 : to_exponent;
     for (int stage = 0; key < end; key += KEYS) {
         const int64_t next = p.stages == 2 ? key + KEYS : key;
         const int to = p.stages == 2 ? 1 - stage : 0;
@@ -179,7 +182,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
             }
         }
         if (!MASK && key + KEYS <= all_see) {
-            if (!late) {
+            if (!scale_late) {
                 GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
                     GB_UNROLL for (int e = 0; e < 4; e++) { s[j][e] *= to_exponent; }
                 }
@@ -189,7 +192,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
                 const int left = (int) gb_min<int64_t>(KEYS, seen[e / 2] - key);
                 GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
                     const int c = 8 * j + 2 * (lane % 4) + e % 2;
-                    s[j][e] = c < left ? s[j][e] * at_once : -INFINITY;
+                    s[j][e] = c < left ? s[j][e] * factor : -INFINITY;
                     if (MASK && c < left) {
                         s[j][e] += base * gb_load_float(p.mask.type, mask[e / 2] + (key + c) * (int64_t) p.mask.nb0);
                     }
@@ -271,7 +274,7 @@ enum { GB_ATTENTION_KEYS = 32, GB_ATTENTION_FLOAT_THREADS = 256 };
 
 // Shared memory of a block, in floats: queries, keys, values (by key), weights (by key); of each row: largest, sum,
 // factor for earlier sums.
-template <int DP, int ROWS> struct gb_attention_room {
+template <int DP, int ROWS> struct gb_attention_layout {
     static constexpr int pitch = DP + 4, weights = ROWS + 4;
     static constexpr int q = 0, k = q + ROWS * pitch, v = k + GB_ATTENTION_KEYS * pitch,
                          w = v + GB_ATTENTION_KEYS * pitch;
@@ -301,7 +304,7 @@ GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char
 // the result.
 template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb_attention_floats(gb_attention p) {
     gb_wait_for_earlier();
-    typedef gb_attention_room<DP, ROWS> room;
+    typedef gb_attention_layout<DP, ROWS> layout;
     constexpr int LANES = GB_ATTENTION_FLOAT_THREADS / ROWS, MINE = ROWS / 16; // LANES share a softmax
     static_assert(ROWS * DP == 16 * GB_ATTENTION_FLOAT_THREADS, "4 x 4 of the result for each thread");
     GB_DYNAMIC_SHARED(float, shared);
@@ -312,22 +315,23 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
     const int64_t end = gb_keys_seen(p, last - 1), seen = gb_keys_seen(p, gb_min(first + my_row, p.n - 1));
     const char * k = gb_attention_at(p.k, 0, i2, i3);
     const char * v = gb_attention_at(p.v, 0, i2, i3);
-    gb_attention_floats_load<DP>(p.q, gb_attention_at(p.q, 0, i2, i3), first, last, ROWS, p.d, false, shared + room::q);
+    gb_attention_floats_load<DP>(p.q, gb_attention_at(p.q, 0, i2, i3), first, last, ROWS, p.d, false,
+        shared + layout::q);
     if (me < ROWS) {
-        shared[room::largest + me] = -INFINITY;
-        shared[room::sum + me] = 0;
+        shared[layout::largest + me] = -INFINITY;
+        shared[layout::sum + me] = 0;
     }
     float out[4][4] = {};
     for (int64_t key = 0; key < end; key += GB_ATTENTION_KEYS) {
-        gb_attention_floats_load<DP>(p.k, k, key, p.m, GB_ATTENTION_KEYS, p.d, false, shared + room::k);
-        gb_attention_floats_load<DP>(p.v, v, key, p.m, GB_ATTENTION_KEYS, p.d, true, shared + room::v);
+        gb_attention_floats_load<DP>(p.k, k, key, p.m, GB_ATTENTION_KEYS, p.d, false, shared + layout::k);
+        gb_attention_floats_load<DP>(p.v, v, key, p.m, GB_ATTENTION_KEYS, p.d, true, shared + layout::v);
         gb_sync_block();
         float s[MINE][2] = {};
         for (int c = 0; c < DP; c += 4) {
-            const float4 k0 = gb_load_float4(shared + room::k + tk * room::pitch + c),
-                         k1 = gb_load_float4(shared + room::k + (tk + 16) * room::pitch + c);
+            const float4 k0 = gb_load_float4(shared + layout::k + tk * layout::pitch + c),
+                         k1 = gb_load_float4(shared + layout::k + (tk + 16) * layout::pitch + c);
             GB_UNROLL for (int i = 0; i < MINE; i++) {
-                const float4 q = gb_load_float4(shared + room::q + (tq + 16 * i) * room::pitch + c);
+                const float4 q = gb_load_float4(shared + layout::q + (tq + 16 * i) * layout::pitch + c);
                 s[i][0] = gb_dot4(q, k0, s[i][0]);
                 s[i][1] = gb_dot4(q, k1, s[i][1]);
             }
@@ -340,19 +344,19 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
                     x += gb_load_float(p.mask.type,
                         gb_attention_mask_row(p.mask, row, i2, i3) + c * (int64_t) p.mask.nb0);
                 }
-                shared[room::w + (tk + 16 * half) * room::weights + tq + 16 * i] = x;
+                shared[layout::w + (tk + 16 * half) * layout::weights + tq + 16 * i] = x;
             }
         }
         gb_sync_block();
-        float largest = shared[room::largest + my_row], sum = 0;
+        float largest = shared[layout::largest + my_row], sum = 0;
         const float before = largest;
         for (int j = my_lane; j < GB_ATTENTION_KEYS; j += LANES) {
-            largest = key + j < seen ? fmaxf(largest, shared[room::w + j * room::weights + my_row]) : largest;
+            largest = key + j < seen ? fmaxf(largest, shared[layout::w + j * layout::weights + my_row]) : largest;
         }
         GB_UNROLL for (int step = 1; step < LANES; step *= 2) { largest = fmaxf(largest, gb_shfl_xor(largest, step)); }
         const float origin = largest == -INFINITY ? 0 : largest; // no key so far
         for (int j = my_lane; j < GB_ATTENTION_KEYS; j += LANES) {
-            float & w = shared[room::w + j * room::weights + my_row];
+            float & w = shared[layout::w + j * layout::weights + my_row];
             w = key + j < seen ? expf(w - origin) : 0;
             sum += w;
         }
@@ -360,18 +364,18 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
         gb_sync_warp(); // no lane reads `largest` any more; a shuffle does not order memory
         if (my_lane == 0) {
             const float shrink = expf(before - origin);
-            shared[room::largest + my_row] = largest;
-            shared[room::shrink + my_row] = shrink;
-            shared[room::sum + my_row] = shared[room::sum + my_row] * shrink + sum;
+            shared[layout::largest + my_row] = largest;
+            shared[layout::shrink + my_row] = shrink;
+            shared[layout::sum + my_row] = shared[layout::sum + my_row] * shrink + sum;
         }
         gb_sync_block();
-        const float4 less = gb_load_float4(shared + room::shrink + row4);
+        const float4 less = gb_load_float4(shared + layout::shrink + row4);
         GB_UNROLL for (int c = 0; c < 4; c++) {
             out[0][c] *= less.x, out[1][c] *= less.y, out[2][c] *= less.z, out[3][c] *= less.w;
         }
         for (int j = 0; j < GB_ATTENTION_KEYS; j++) {
-            const float4 w = gb_load_float4(shared + room::w + j * room::weights + row4),
-                         x = gb_load_float4(shared + room::v + j * room::pitch + column4);
+            const float4 w = gb_load_float4(shared + layout::w + j * layout::weights + row4),
+                         x = gb_load_float4(shared + layout::v + j * layout::pitch + column4);
             const float weight[4] = { w.x, w.y, w.z, w.w };
             GB_UNROLL for (int i = 0; i < 4; i++) {
                 out[i][0] += weight[i] * x.x, out[i][1] += weight[i] * x.y, out[i][2] += weight[i] * x.z,
@@ -383,7 +387,7 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
     gb_sync_block(); // for the case without tiles
     GB_UNROLL for (int i = 0; i < 4; i++) {
         const int64_t row = first + row4 + i;
-        const float sum = shared[room::sum + row4 + i], scale = sum > 0 ? 1 / sum : sum; // keeps NaN
+        const float sum = shared[layout::sum + row4 + i], scale = sum > 0 ? 1 / sum : sum; // keeps NaN
         for (int c = 0; c < 4; c++) {
             if (row < p.n && column4 + c < p.d) {
                 gb_attention_result(p, row, i2, i3)[column4 + c] = sum == 0 ? 0 : out[i][c] * scale;

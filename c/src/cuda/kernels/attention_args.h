@@ -43,9 +43,9 @@ struct gb_attention {
     // NULL, or for each part and row of dst: d sums, the largest score, the sum of exponentials.
     float * partial;
     int stages; // 1 or 2
-    // If `rounded`: rows of dst for the next product, as bytes. gb_attention_join makes them.
+    // If `rounded`: rows of dst as bytes, for the next product. gb_attention_join makes them.
     gb_make_rows made;
-    bool * rounded; // for the host, NULL: they are not wanted. Set if they are made
+    bool * rounded; // for the host; NULL: they are not requested. Set if they are made
 };
 
 #endif // GB_CUDA_KERNELS_ATTENTION_ARGS_H

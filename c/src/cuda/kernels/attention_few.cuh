@@ -1,11 +1,12 @@
 // attention_few.cuh - attention of few rows of queries, in float, as when one token is decoded.
 //
-// A block has up to ROWS rows of queries that share keys, and one part of the keys. It reads each key and value once
-// for all its rows. Eight lanes share a row of a key or value, eight elements each. So a warp reads four rows at a time
-// with wide loads. Each row keeps its largest score and its sum, and scales earlier sums when the largest score grows.
-// gb_attention_join adds the parts.
+// A block has up to ROWS rows of queries that share keys, and one part of the keys. It reads each
+// key and value once for all its rows. Eight lanes share a row of a key or value, eight elements
+// each. So a warp reads four rows in one step, with wide loads. Each row keeps its largest score
+// and its sum, and scales earlier sums when the largest score grows. gb_attention_join adds the
+// parts.
 //
-// Bytes of a block: its keys and values once. Per tile of 64 keys it has three barriers.
+// A block reads its keys and values once. Per tile of 64 keys it has three barriers.
 #ifndef GB_CUDA_KERNELS_ATTENTION_FEW_CUH
 #define GB_CUDA_KERNELS_ATTENTION_FEW_CUH
 
@@ -17,7 +18,7 @@ enum { GB_FEW_KEYS = 64, GB_FEW_QUERIES = 8, GB_FEW_LANES = 8 };
 static inline __device__ __host__ int gb_attention_few_pitch(int64_t d) { return (int) ((d + 7) / 8 * 8); }
 
 // Shared memory of a block, in floats.
-static inline size_t gb_attention_few_room(int rows, int64_t d) {
+static inline size_t gb_attention_few_shared(int rows, int64_t d) {
     return (size_t) rows * (2 * (size_t) gb_attention_few_pitch(d) + GB_FEW_KEYS + 3);
 }
 
@@ -91,7 +92,8 @@ GB_DEVICE void gb_few_scores(const gb_attention & p, int64_t group, int64_t i3, 
     }
 }
 
-// Scores become exponentials. state: of each row, the largest score, the sum, and the factor for earlier sums.
+// Turns scores into exponentials. state: of each row, the largest score, the sum, and the factor
+// for earlier sums.
 template <int ROWS> GB_DEVICE void gb_few_exponentials(float * weight, float * state) {
     const int warp = (int) threadIdx.x / 32, lane = (int) threadIdx.x % 32;
     for (int r = warp; r < ROWS; r += GB_ATTENTION_THREADS / 32) {

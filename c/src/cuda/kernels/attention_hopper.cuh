@@ -1,17 +1,17 @@
-// attention_hopper.cuh - attention of halves with many query rows on compute capability 9.0. The copy engine copies
-// keys and values; four warps together make each product.
+// attention_hopper.cuh - attention of halves with many query rows on compute capability 9.0. The
+// copy engine copies keys and values; four warps together make each product.
 //
-// A block has 128 query rows of one group of heads, as in gb_attention_halves, and goes through the keys tile by tile.
-// A thread of its last four warps copies tiles of keys and of values, two ahead; these warps give registers to the
-// others. Two groups of four warps have 64 rows each. Scores are products of queries and keys in shared memory. The
-// exponentials stay in registers, as the first operand of the second product. Keys lie along the rows of values, as
-// products need it.
+// A block has 128 query rows of one group of heads, as in gb_attention_halves, and loops over tiles
+// of keys. A thread of its last four warps copies tiles of keys and of values, two tiles ahead;
+// these warps free registers for the others. Two groups of four warps have 64 rows each. Scores are
+// products of queries and keys in shared memory. The exponentials remain in registers, as the first
+// operand of the second product. Values are read along the keys, as products require.
 //
-// A group starts the scores of the next tile before the second product of this one, and makes exponentials while the
-// product runs.
+// A group starts the scores of the next tile before the second product of this tile, and computes
+// exponentials while the product runs.
 //
-// Each stage of keys and of values has two barriers as in gemm_hopper.cuh. `full`: its bytes have arrived. `empty`: the
-// eight warps have read them. Zeros surround the operands.
+// Each stage of keys and of values has two barriers as in gemm_hopper.cuh. `full`: its bytes have
+// arrived. `empty`: the eight warps have read them. Operands are padded with zeros.
 #ifndef GB_CUDA_KERNELS_ATTENTION_HOPPER_CUH
 #define GB_CUDA_KERNELS_ATTENTION_HOPPER_CUH
 
@@ -36,7 +36,7 @@ struct gb_attention_tiles {
 
 // Shared memory in bytes: queries, stages of keys, stages of values, barriers. A tile of R rows of W halves is W / 64
 // pieces of R rows.
-template <int DP, int KEYS> struct gb_tall_room {
+template <int DP, int KEYS> struct gb_tall_layout {
     static constexpr int q = 0, tile = KEYS * DP * 2, k = GB_TALL_ROWS * DP * 2, v = k + GB_TALL_STAGES * tile,
                          barriers = v + GB_TALL_STAGES * tile, end = barriers + 4 * GB_TALL_STAGES * 8;
 };
@@ -57,7 +57,7 @@ template <int KEYS> GB_DEVICE gb_tall_block gb_tall_block_of(const gb_attention 
     b.i3 = blockIdx.z;
     b.part = blockIdx.x % p.parts;
     b.rows = p.n * (p.heads / p.outer);
-    // The last rows see most keys, so they run first.
+    // The last rows see the most keys, so they run first.
     b.first = (gridDim.x / p.parts - 1 - blockIdx.x / p.parts) * (int64_t) GB_TALL_ROWS;
     const int64_t last = gb_min(b.rows, b.first + GB_TALL_ROWS) - 1;
     const bool one_head = b.first / p.n == last / p.n;
@@ -70,7 +70,7 @@ template <int KEYS> GB_DEVICE gb_tall_block gb_tall_block_of(const gb_attention 
 // ---------------------------------------------------------------------------------------------------------------
 // ---- copies
 
-// Copies the queries, by all threads. The threads meet afterwards.
+// Copies the queries, by all threads. A barrier of the block must follow.
 template <int DP> GB_DEVICE void gb_tall_queries(const gb_attention & p, const gb_tall_block & b, char * shared) {
     for (int i = (int) threadIdx.x; i < GB_TALL_ROWS * DP / 8; i += GB_TALL_THREADS) {
         const int r = i / (DP / 8), piece = i % (DP / 8);
@@ -91,8 +91,8 @@ GB_DEVICE void gb_tall_place(const int (&axis)[3], int row, int head, int batch,
 
 template <int DP, int KEYS>
 GB_DEVICE void gb_tall_copy(const gb_attention_tiles & t, const gb_tall_block & b, char * shared) {
-    typedef gb_tall_room<DP, KEYS> room;
-    gb_tall_barriers * barriers = (gb_tall_barriers *) (void *) (shared + room::barriers);
+    typedef gb_tall_layout<DP, KEYS> layout;
+    gb_tall_barriers * barriers = (gb_tall_barriers *) (void *) (shared + layout::barriers);
     const int64_t head = b.group * t.p.group_step;
     const int k_head = (int) (head / t.p.k.r2 % t.p.k.ne2), k_batch = (int) (b.i3 / t.p.k.r3 % t.p.k.ne3);
     const int v_head = (int) (head / t.p.v.r2 % t.p.v.ne2), v_batch = (int) (b.i3 / t.p.v.r3 % t.p.v.ne3);
@@ -100,19 +100,19 @@ GB_DEVICE void gb_tall_copy(const gb_attention_tiles & t, const gb_tall_block & 
     for (int i = 0; i < b.tiles; i++) {
         const int key = b.key + i * KEYS, s = at.stage;
         int c[3];
-        gb_barrier_wait(&barriers->k_empty[s], at.parity ^ 1); // returns at once for a new stage
-        gb_barrier_expect(&barriers->k_full[s], room::tile);
+        gb_barrier_wait(&barriers->k_empty[s], at.parity ^ 1); // does not wait for a new stage
+        gb_barrier_expect(&barriers->k_full[s], layout::tile);
         gb_tall_place(t.k_axis, key, k_head, k_batch, c);
         for (int w = 0; w < DP / GB_TALL_WIDE; w++) {
-            gb_copy_tile(shared + room::k + s * room::tile + w * (KEYS * 128), t.k, w * GB_TALL_WIDE, c[0], c[1], c[2],
-                &barriers->k_full[s]);
+            gb_copy_tile(shared + layout::k + s * layout::tile + w * (KEYS * 128), t.k, w * GB_TALL_WIDE, c[0], c[1],
+                c[2], &barriers->k_full[s]);
         }
         gb_barrier_wait(&barriers->v_empty[s], at.parity ^ 1);
-        gb_barrier_expect(&barriers->v_full[s], room::tile);
+        gb_barrier_expect(&barriers->v_full[s], layout::tile);
         gb_tall_place(t.v_axis, 0, v_head, v_batch, c);
         for (int w = 0; w < KEYS / GB_TALL_WIDE; w++) {
-            gb_copy_tile(shared + room::v + s * room::tile + w * (DP * 128), t.v, key + w * GB_TALL_WIDE, c[0], c[1],
-                c[2], &barriers->v_full[s]);
+            gb_copy_tile(shared + layout::v + s * layout::tile + w * (DP * 128), t.v, key + w * GB_TALL_WIDE, c[0],
+                c[1], c[2], &barriers->v_full[s]);
         }
         at.next(GB_TALL_STAGES);
     }
@@ -163,8 +163,8 @@ GB_DEVICE void gb_tall_add_pairs(const gb_attention & p, const gb_tall_rows & ro
     }
 }
 
-// Turns scores of the keys from `key` on into exponentials. `shrink`: factor for earlier sums. Scores have the unit
-// `step`. Scores with a mask were multiplied before.
+// Turns scores of the keys from `key` on into exponentials. `shrink`: factor for earlier sums.
+// Scores are multiples of `step`. Scores with a mask were multiplied before.
 template <int KEYS, bool MASK>
 GB_DEVICE void gb_tall_softmax(const gb_attention_tiles & t, const gb_tall_rows & rows, int key, float (&s)[KEYS / 2],
     gb_softmax_state & state, float (&shrink)[2]) {
@@ -248,8 +248,8 @@ GB_DEVICE void gb_tall_done_with(gb_barrier * empty) {
 template <int KIND, int DP, int KEYS, bool MASK>
 GB_DEVICE void gb_tall_attend(const gb_attention_tiles & t, const gb_tall_block & b, char * shared) {
     const gb_attention & p = t.p;
-    typedef gb_tall_room<DP, KEYS> room;
-    gb_tall_barriers * barriers = (gb_tall_barriers *) (void *) (shared + room::barriers);
+    typedef gb_tall_layout<DP, KEYS> layout;
+    gb_tall_barriers * barriers = (gb_tall_barriers *) (void *) (shared + layout::barriers);
     const int warp = (int) threadIdx.x / 32, lane = (int) threadIdx.x % 32;
     const int64_t mine = b.first + 16 * warp + lane / 4;
     const char * const queries = shared + warp / 4 * (64 * 128);
@@ -260,7 +260,7 @@ GB_DEVICE void gb_tall_attend(const gb_attention_tiles & t, const gb_tall_block 
     uint32_t weights[KEYS / 16][4];
     if (b.tiles > 0) {
         gb_barrier_wait(&barriers->k_full[0], 0);
-        gb_tall_scores<KIND, DP, KEYS>(queries, shared + room::k, s);
+        gb_tall_scores<KIND, DP, KEYS>(queries, shared + layout::k, s);
         gb_matrix_wait<0>();
         gb_matrix_done(s);
         gb_tall_done_with(&barriers->k_empty[0]);
@@ -269,9 +269,9 @@ GB_DEVICE void gb_tall_attend(const gb_attention_tiles & t, const gb_tall_block 
         k_at.next(GB_TALL_STAGES);
         for (int i = 1; i < b.tiles; i++) {
             gb_barrier_wait(&barriers->k_full[k_at.stage], k_at.parity);
-            gb_tall_scores<KIND, DP, KEYS>(queries, shared + room::k + k_at.stage * room::tile, s);
+            gb_tall_scores<KIND, DP, KEYS>(queries, shared + layout::k + k_at.stage * layout::tile, s);
             gb_barrier_wait(&barriers->v_full[v_at.stage], v_at.parity);
-            gb_tall_add<KIND, DP, KEYS>(weights, shared + room::v + v_at.stage * room::tile, out);
+            gb_tall_add<KIND, DP, KEYS>(weights, shared + layout::v + v_at.stage * layout::tile, out);
             gb_matrix_wait<1>();
             gb_matrix_done(s);
             gb_tall_done_with(&barriers->k_empty[k_at.stage]);
@@ -285,7 +285,7 @@ GB_DEVICE void gb_tall_attend(const gb_attention_tiles & t, const gb_tall_block 
             v_at.next(GB_TALL_STAGES);
         }
         gb_barrier_wait(&barriers->v_full[v_at.stage], v_at.parity);
-        gb_tall_add<KIND, DP, KEYS>(weights, shared + room::v + v_at.stage * room::tile, out);
+        gb_tall_add<KIND, DP, KEYS>(weights, shared + layout::v + v_at.stage * layout::tile, out);
         gb_matrix_wait<0>();
         gb_matrix_done(out);
     }
@@ -302,7 +302,7 @@ GB_KERNEL GB_BOUNDS(GB_TALL_THREADS, 1) gb_attention_tall(GB_FIXED_PARAMETER gb_
     GB_DYNAMIC_SHARED(char, shared);
     const gb_tall_block b = gb_tall_block_of<KEYS>(t.p);
     if (threadIdx.x == 0) {
-        gb_tall_barriers * barriers = (gb_tall_barriers *) (void *) (shared + gb_tall_room<DP, KEYS>::barriers);
+        gb_tall_barriers * barriers = (gb_tall_barriers *) (void *) (shared + gb_tall_layout<DP, KEYS>::barriers);
         for (int i = 0; i < GB_TALL_STAGES; i++) {
             gb_barrier_init(&barriers->k_full[i], 1);
             gb_barrier_init(&barriers->v_full[i], 1);

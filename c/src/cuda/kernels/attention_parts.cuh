@@ -18,7 +18,7 @@ GB_DEVICE const char * gb_attention_at(const gb_attention_input & t, int64_t i1,
     return t.x + i1 * (int64_t) t.nb1 + i2 / t.r2 % t.ne2 * (int64_t) t.nb2 + i3 / t.r3 % t.ne3 * (int64_t) t.nb3;
 }
 
-// The mask of a query: the addend of key c is c nb0 further.
+// The mask of a query: the addend of key c is at offset c nb0.
 GB_DEVICE const char * gb_attention_mask_row(const gb_attention_mask & t, int64_t i1, int64_t i2, int64_t i3) {
     return t.x + i1 % t.ne1 * (int64_t) t.nb1 + i2 % t.ne2 * (int64_t) t.nb2 + i3 % t.ne3 * (int64_t) t.nb3;
 }
@@ -56,8 +56,8 @@ struct gb_softmax_state { // of the two rows of a lane
     float largest[2], sum[2];
 };
 
-// Stores rows `mine` and `mine` + 8 of a group. A lane has their columns 8 j + 2 (lane % 4) + i in out[4 j + i] and
-// out[4 j + 2 + i].
+// Stores rows `mine` and `mine` + 8 of a group. A lane has columns 8 j + 2 (lane % 4) + i of these
+// rows in out[4 j + i] and out[4 j + 2 + i].
 template <int DP>
 GB_DEVICE void gb_attention_store(const gb_attention & p, int64_t group, int64_t i3, int64_t part, int64_t mine,
     int64_t rows, const gb_softmax_state & state, const float * out) {

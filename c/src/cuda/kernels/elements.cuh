@@ -1,9 +1,9 @@
 // elements.cuh - access to elements of a tensor of any type and stride.
 //
-// A view describes a tensor to a kernel. One thread makes one element of the result. gb_unravel turns its number into
-// indices, with 32-bit divisions if the count allows (I = uint32_t). Float types are distinguished at run time: all
-// threads take the same branch, and memory limits these kernels. Dense f32 has kernels of its own, with 16 bytes a
-// thread.
+// A view describes a tensor to a kernel. One thread makes one element of the result. gb_unravel
+// turns its number into indices, with 32-bit divisions if the count allows (I = uint32_t). Float
+// types are distinguished at run time: all threads take the same branch, and memory limits these
+// kernels. Dense f32 has separate kernels, with 16 bytes a thread.
 #ifndef GB_CUDA_KERNELS_ELEMENTS_CUH
 #define GB_CUDA_KERNELS_ELEMENTS_CUH
 
@@ -122,8 +122,8 @@ template <int WARPS> GB_DEVICE float gb_row_max(float x, float * shared) {
     return x;
 }
 
-// The row of this thread, and its number among the threads of the row. After the last row, threads repeat it: no thread
-// may return.
+// The row of this thread, and its number among the threads of the row. Threads past the last row
+// repeat the last row: no thread may return.
 template <int WARPS> GB_DEVICE int64_t gb_my_row(void) {
     return WARPS > 1 ? (int64_t) blockIdx.x : (int64_t) blockIdx.x * (blockDim.x / GB_WARP) + threadIdx.x / GB_WARP;
 }

@@ -1,16 +1,17 @@
-// few_rows.cuh - products with 2 to 16 columns and weights of the formats that models have most, on the tensor cores:
-// Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS. From 8.0.
+// few_rows.cuh - products with 2 to 16 columns on the tensor cores, for the most common formats of
+// weights: Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS. From 8.0.
 //
-// Each weight is read once for all columns. A warp has 16 rows of weights, the rows of gb_mma_s8, and one or two panels
-// (panels.cuh) as columns. A stage is 256 elements deep, a block of the K formats. The bytes of its rows are copied as
-// they are, some stages ahead. A lane turns them into its own fragment: four times four quants of a group of 32, in
-// their order in memory, so that lanes exchange nothing. Warps of a block have rows of their own and share panels. If
-// there are few rows, warps share rows and take turns along the depth.
+// Each weight is read once for all columns. A warp has 16 rows of weights, the rows of gb_mma_s8,
+// and one or two panels (panels.cuh) as columns. A stage is 256 elements deep, one block of the K
+// formats. The bytes of its rows are copied unchanged, some stages ahead. A lane turns them into
+// its own fragment: four times four quants of a group of 32, in their order in memory, so that
+// lanes exchange nothing. The warps of a block have different rows and share panels. If there are
+// few rows, warps share rows, and the stages of the depth are distributed among them.
 //
-// The sums of a group start at 3 * 2^22 as the bits of a float, so with a sum added they are still a float. One
-// multiplication with addition subtracts the start and applies the scale of the weights exactly. Another one applies
-// the scale of the activations. Sums stay below 2^22: 32 * 128 * 127. tools/count_sass.py counts the instructions of
-// this loop.
+// The sums of a group start at 3 * 2^22 as the bits of a float, so the bits of start plus sum are
+// still a float. One fused multiply-add subtracts the start and applies the scale of the weights
+// exactly. A second one applies the scale of the activations. Sums stay below 2^22: 32 * 128 * 127.
+// tools/count_sass.py counts the instructions of this loop.
 #ifndef GB_CUDA_KERNELS_FEW_ROWS_CUH
 #define GB_CUDA_KERNELS_FEW_ROWS_CUH
 
@@ -29,8 +30,8 @@ struct gb_few {
     int split; // 2 to the power of it warps share rows: 0, 1 or 2
 };
 
-// Constants of all stages that stay in registers, values that depend on the lane, and the lane's part of a stage in
-// shared memory.
+// Constants of all stages that stay in registers, values that depend on the lane, and the lane's
+// part of a stage in shared memory.
 struct gb_few_place {
     const char * row[2]; // rows g and g + 8 at the beginning of the block
     int word; // 4 t, the offset of the lane's word
@@ -50,15 +51,16 @@ struct gb_few_place {
             owner[i] = gb_quick_keep(lane / 4 * 4 + i);
         }
     }
-    // Hides a uniform value from the compiler, which would not keep it in a register.
+    // Hides a uniform value from the compiler, which would otherwise not keep it in a register.
     static GB_METHOD uint32_t keep(uint32_t x, int by) { return gb_quick_keep(x ^ (uint32_t) by) ^ (uint32_t) by; }
 };
 
-// A format. `begin` decodes what a stage has once. `load` reads the words of `span` groups. `fragment` turns them into
-// the fragment of one group, in signed bytes. `scales` gives the scale of each row and half of it. align: alignment of
-// rows in bytes; 0: there is no kernel. bytes: of a stage. pitch: distance of rows in shared memory, so that the rows
-// of one load hit distinct shared-memory banks. chunk: bytes of a copy. halves: scales of a group. minima: needs the
-// sums of the activations. unit: common factor of all scales.
+// A format. `begin` decodes the parts that a stage has once. `load` reads the words of `span`
+// groups. `fragment` turns them into the fragment of one group, in signed bytes. `scales` gives the
+// scale of each row and half of the group. align: alignment of rows in bytes; 0: there is no
+// kernel. bytes: of a stage. pitch: distance of rows in shared memory, so that the rows of one load
+// hit distinct shared-memory banks. chunk: bytes of a copy. halves: scales of a group. minima: the
+// format needs the sums of the activations. unit: common factor of all scales.
 template <int TYPE> struct gb_few_format {
     static constexpr int align = 0;
 };
@@ -75,7 +77,8 @@ GB_DEVICE uint32_t gb_few_even_word(const char * at, int offset, int word) {
                            : gb_perm(gb_few_word(at + word, offset - 2), gb_few_word(at + word, offset + 2), 0x5432);
 }
 
-// Scales of eight groups. A lane decodes those of groups t and t + 4; other lanes ask it.
+// Scales of eight groups. A lane decodes those of groups t and t + 4; other lanes get them by
+// shuffles.
 struct gb_few_scales {
     float mine[2][2]; // by row and group
     template <int BYTES> GB_METHOD void of_blocks(const gb_few_place & p) { // blocks of 32 elements
@@ -92,7 +95,7 @@ template <> struct gb_few_format<GGML_TYPE_Q4_0> : gb_few_scales {
     static constexpr bool minima = false;
     static constexpr int bytes = 8 * GB_BYTES(q4_0), pitch = bytes, chunk = 16, align = 16, span = 1, halves = 1,
                          stages = 4;
-    static constexpr float unit = 0.0625f; // nibbles are the high ones of their bytes, less 8, so 16 times as large
+    static constexpr float unit = 0.0625f; // a nibble is in the high half of its byte, less 8, so it counts 16 times
     uint32_t w[2];
     GB_METHOD void begin(const gb_few_place & p) { of_blocks<GB_BYTES(q4_0)>(p); }
     GB_METHOD void load(const gb_few_place & p, int group) {
@@ -156,7 +159,7 @@ template <> struct gb_few_format<GGML_TYPE_Q4_K> : gb_few_scales {
             a[i] = (group % 2 == 0 ? w[i / 2][i % 2] : w[i / 2][i % 2] >> 4) & 0x0f0f0f0fu;
         }
     }
-    // Multiplies the minima of 8 groups by the sums of the activations, as a product of its own.
+    // Multiplies the minima of 8 groups by the sums of the activations, as a separate product.
     GB_METHOD void take_minima(const uint4 & s, float (&sum)[4]) const {
         const uint32_t first[2] = { s.x, s.y }, second[2] = { s.z, s.w };
         float all[4] = { 0, 0, 0, 0 };
@@ -372,7 +375,8 @@ GB_DEVICE void gb_few_compute(const gb_few_place & place, const char * panels, f
     }
 }
 
-// The first of the warps that share rows adds up their sums. Every thread of the block calls this.
+// The first of the warps that share rows adds up the sums of all. Every thread of the block calls
+// this.
 template <int NT> GB_DEVICE void gb_few_join(char * shared, int split, float (&sum)[2][4]) {
     float * const part = (float *) (void *) shared;
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
@@ -436,13 +440,13 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     for (int s = 0; s < format::stages - 1; s++) {
         gb_few_fetch<TYPE, NT, false>(p, w, shared);
     }
-    const int turns = (p.stages + (1 << p.split) - 1) >> p.split;
+    const int rounds = (p.stages + (1 << p.split) - 1) >> p.split;
     const int whole = ((p.stages - 1) >> p.split) - (format::stages - 1);
-    int turn = 0;
-    for (; turn < whole; turn++) { // every warp copies whole stages here, and not the last one
+    int round = 0;
+    for (; round < whole; round++) { // every warp copies whole stages here, and not the last one
         gb_few_turn<TYPE, NT, true>(p, w, place, shared);
     }
-    for (; turn < turns; turn++) {
+    for (; round < rounds; round++) {
         gb_few_turn<TYPE, NT, false>(p, w, place, shared);
     }
     gb_cp_async_wait<0>();
@@ -458,7 +462,8 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     }
 }
 
-// Makes panels. grid: x rows of panels over all slices; y eight panels along the depth, or as many as a grid may have.
+// Makes panels. grid: x rows of panels over all slices; y eight panels along the depth, or the
+// maximum of a grid.
 GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_panels(gb_make_panels p) {
     gb_wait_for_earlier();
     const uint32_t rows = (uint32_t) p.bands * GB_PANEL_ROWS, slice = blockIdx.x / rows, r = blockIdx.x % rows;

@@ -1,12 +1,14 @@
-// gemm.cuh - products with many columns, in tiles: on tensor cores for halves and quantized weights, in float for the
-// rest.
+// gemm.cuh - products with many columns, in tiles: on tensor cores for halves and quantized
+// weights, in float for the rest.
 //
-// gb_gemm_halves: a block makes NT rows of dst times 128 columns, a warp 64 x 64 of them (NT = 256), 64 x 32 or 32 x
-// 16. Shared memory limits the tensor cores, and larger tiles need fewer bytes of it. Both operands go to shared memory
-// as rows of 64 halves, along the sum. Piece p (16 bytes) of row r lies at p xor r, so that loads of fragments hit
-// distinct shared-memory banks. Copies run some stages ahead of the products. Quantized weights are copied as they are,
-// 256 elements of each row at a time. While the tensor cores work on a stage, a thread unpacks 32 elements of a later
-// one. If shared memory is too small for these copies, it unpacks from global memory. Zeros surround the operands.
+// gb_gemm_halves: a block makes NT rows of dst times 128 columns, a warp 64 x 64 of them (NT =
+// 256), 64 x 32 or 32 x 16. Reads of shared memory limit the tensor cores, and larger tiles need
+// fewer of them. Both operands go to shared memory as rows of 64 halves, along the sum. Piece p (16
+// bytes) of row r is at p xor r, so that loads of fragments hit distinct shared-memory banks.
+// Copies run some stages ahead of the products. Quantized weights are copied unchanged, 256
+// elements of each row in one step. While the tensor cores work on a stage, a thread unpacks 32
+// elements of a later stage. If shared memory is too small for these copies, the thread unpacks
+// from global memory. Operands are padded with zeros.
 //
 // gb_gemm_exact: the same product in float, from any type and stride. A stage is 32 deep.
 //
@@ -46,8 +48,8 @@ struct gb_tile {
 template <int NT> GB_DEVICE gb_tile gb_tile_of(const gb_gemm & p, int columns) {
     gb_tile t;
     const int64_t part = blockIdx.z % p.parts;
-    // Blocks with adjacent numbers run at the same time. They get tiles that are close in both directions, GB_GEMM_BAND
-    // rows of tiles, so that their operands fit the cache.
+    // Blocks with adjacent numbers run at the same time. They get tiles that are close in both
+    // dimensions, in bands of GB_GEMM_BAND rows of tiles, so that their operands fit the cache.
     const int64_t linear = (int64_t) blockIdx.y * gridDim.x + blockIdx.x, per_band = (int64_t) GB_GEMM_BAND * gridDim.x;
     const int64_t band = linear / per_band * GB_GEMM_BAND,
                   wide = gb_min<int64_t>(GB_GEMM_BAND, (int64_t) gridDim.y - band);
@@ -136,7 +138,7 @@ template <int SOURCE> GB_DEVICE gb_raw_column gb_raw_column_of(const gb_gemm & p
         (int) (t.k1 - t.k0) };
 }
 
-// Starts copying the bytes of depth [256 n, + 256) of the part.
+// Starts copying the bytes of depth [256 n, 256 n + 256) of the part.
 template <int SOURCE> GB_DEVICE void gb_raw_copy(const gb_raw_column & c, int n, char * raw) {
     typedef gb_format<SOURCE> format;
     typedef gb_raw<SOURCE> layout;
@@ -163,7 +165,7 @@ template <int SOURCE> GB_DEVICE void gb_raw_copy(const gb_raw_column & c, int n,
     }
 }
 
-// Unpacks depth [64 stage, + 64) of the part.
+// Unpacks depth [64 stage, 64 stage + 64) of the part.
 template <int SOURCE, int KIND>
 GB_DEVICE void gb_unpack_weights(const gb_gemm & p, const gb_raw_column & c, int stage, const char * raw,
     uint16_t * tile) {
@@ -187,7 +189,7 @@ GB_DEVICE void gb_unpack_weights(const gb_gemm & p, const gb_raw_column & c, int
     }
 }
 
-// Copies weights that are halves: columns [t.column, + 128), depth [k, + 64).
+// Copies weights that are halves: columns [t.column, t.column + 128), depth [k, k + 64).
 template <int SOURCE> GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb_tile & t, int64_t k, uint16_t * tile) {
     if constexpr (SOURCE == GB_HALVES) {
         GB_UNROLL for (int i = 0; i < GB_GEMM_M * 8 / GB_GEMM_THREADS; i++) {
@@ -290,7 +292,7 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
             gb_load_weights<SOURCE>(p, t, ahead, to);
         }
         if constexpr (SOURCE != GB_HALVES) {
-            // Bytes that were copied two steps ago are unpacked now. They are needed in four stages.
+            // Unpacks the bytes that were copied two steps ago. They are needed in four stages.
             if (p.raw != 0 && unpacked == GB_RAW_STAGES * (copied - 1)) {
                 gb_raw_copy<SOURCE>(column, copied++, raw);
             }
@@ -343,7 +345,7 @@ enum { GB_EXACT_K = 32 };
 struct gb_exact { // strides of the weights
     int type;
     size_t nb_k; // bytes along the sum; quantized: unused, or with `across` the distance of rows of a
-    bool across; // blocks lie along the columns of dst
+    bool across; // blocks are along the columns of dst
 };
 
 // One group of quantized weights of any format.
@@ -362,7 +364,8 @@ GB_DEVICE void gb_unpack_any(int type, const char * row, int64_t element, gb_gro
     }
 }
 
-// Index of element [k][column] of a tile of `columns`. The pitch keeps threads that write a column off the same banks.
+// Index of element [k][column] of a tile of `columns`. The pitch is such that threads which write a
+// column hit distinct shared-memory banks.
 template <int COLUMNS> GB_DEVICE float & gb_exact_at(float * tile, int k, int column) {
     return tile[k * (COLUMNS + 4) + column];
 }
@@ -399,7 +402,7 @@ GB_DEVICE void gb_exact_floats(const gb_gemm & p, const gb_tile & t, const gb_ex
     }
 }
 
-// Four elements of a row of a tile, and four more 64 further on.
+// Four elements of a row of a tile, and the four at distance 64.
 template <int TM> GB_DEVICE void gb_exact_fours(const float * from, float (&to)[TM]) {
     GB_UNROLL for (int i = 0; i < TM; i += 4) {
         const float4 v = *(const float4 *) (const void *) (from + 16 * i);
@@ -407,7 +410,8 @@ template <int TM> GB_DEVICE void gb_exact_fours(const float * from, float (&to)[
     }
 }
 
-// Tiles of 16 TM x 16 TM. A thread makes TM x TM of them, in fours. QUANTIZED: any format, along or across.
+// A tile is 16 TM x 16 TM; a thread makes TM x TM of it, in fours. QUANTIZED: any format, along or
+// across.
 template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm_exact(gb_gemm p, gb_exact e) {
     gb_wait_for_earlier();
     constexpr int SIDE = 16 * TM;

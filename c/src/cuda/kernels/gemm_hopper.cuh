@@ -1,12 +1,14 @@
-// gemm_hopper.cuh - products of F16 and BF16 with many columns on compute capability 9.0. The copy engine copies tiles;
-// products read them from shared memory.
+// gemm_hopper.cuh - products of F16 and BF16 with many columns on compute capability 9.0. The copy
+// engine copies tiles; products read them from shared memory.
 //
-// A block makes the tiles of hopper_tiles.cuh. A thread of its last warp copies 64 elements of depth of both operands
-// at a time, p.stages ahead. Two groups of four warps multiply, each 64 columns by NT rows, with all sums in registers.
+// A block makes the tiles of hopper_tiles.cuh. A thread of its last warp copies 64 elements of
+// depth of both operands per step, p.stages ahead. Two groups of four warps multiply, each 64
+// columns by NT rows, with all sums in registers.
 //
-// Each stage of shared memory has two barriers. `full`: the copy has started and all bytes have arrived. `empty`: the
-// eight warps have read it. A warp arrives at `empty` one stage late, when only the products of the newest stage may
-// still run. So the tensor cores always have the next products, and copies go on while sums are stored.
+// Each stage of shared memory has two barriers. `full`: the copy has started and all bytes have
+// arrived. `empty`: the eight warps have read it. A warp arrives at `empty` one stage late, when
+// only the products of the newest stage may still run. So the tensor cores always have the next
+// products, and copies continue while sums are stored.
 //
 // Zeros surround the operands and are not stored. With experts, the rows of the second operand are also sorted by
 // expert. The end of a tile may have rows of the next expert, which are not stored either.
@@ -44,7 +46,7 @@ template <int NT> GB_DEVICE void gb_hopper_copy(const gb_gemm_tiles & p, char * 
         for (int step = 0; step < t.steps; step++) {
             const int k = t.k0 + step * GB_HOPPER_K;
             char * to = shared + at.stage * STAGE;
-            gb_barrier_wait(&empty[at.stage], at.parity ^ 1); // returns at once for a new stage
+            gb_barrier_wait(&empty[at.stage], at.parity ^ 1); // does not wait for a new stage
             gb_barrier_expect(&full[at.stage], STAGE);
             gb_copy_tile(to, p.weights[p.stacked ? 0 : t.expert], k, c[1], c[2], c[3], &full[at.stage]);
             gb_copy_tile(to + GB_HOPPER_M * GB_HOPPER_K * 2, p.rows, k, t.row, t.slice, 0, &full[at.stage]);

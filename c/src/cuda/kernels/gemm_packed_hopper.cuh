@@ -1,33 +1,35 @@
-// gemm_packed_hopper.cuh - products of quantized weights with many columns on compute capability 9.0. Weights become
-// bf16 in the registers that products read; shared memory holds them only as bytes.
+// gemm_packed_hopper.cuh - products of quantized weights with many columns on compute capability
+// 9.0. Weights become bf16 in the registers that products read; shared memory holds them only as
+// bytes.
 //
-// A block has twelve warps and makes the tiles of hopper_tiles.cuh. Two groups of four warps multiply, each 64 columns
-// (rows of weights) by NT rows, with all sums in registers. Three warps copy the bytes of weights, GB_RAW_DEPTH
-// elements of 128 rows at a time, into one of two slots. A thread of the last warp copies 64 elements of depth of the
-// other operand, p.stages ahead. setmaxnreg gives the groups the registers that these four warps do not need.
+// A block has twelve warps and makes the tiles of hopper_tiles.cuh. Two groups of four warps
+// multiply, each 64 columns (rows of weights) by NT rows, with all sums in registers. Three warps
+// copy the bytes of weights, GB_RAW_DEPTH elements of 128 rows per step, into one of two slots. A
+// thread of the last warp copies 64 elements of depth of the other operand per step, p.stages
+// ahead. setmaxnreg gives the groups the registers that these four warps do not need.
 //
-// The order of the depth is free, because a product is a sum. A thread has, of each of its two rows of weights, one of
-// four adjacent groups of 32 elements. So each format is unpacked as everywhere (unpack.cuh), and no lane repeats the
-// work of another. Column 2 t + 8 j + i of step s is element 32 t + 4 s + 2 j + i of 128. gb_rows_in_order puts the
-// rows of the other operand in that order.
+// The depth may be in any order, because a product is a sum. A thread has, of each of its two rows
+// of weights, one of four adjacent groups of 32 elements. So each format is unpacked by unpack.cuh,
+// and no lane repeats the work of another lane. Column 2 t + 8 j + i of step s is element 32 t + 4
+// s + 2 j + i of 128. gb_rows_in_order permutes the rows of the other operand to match.
 //
-// Barriers: `full` and `empty` of each stage as in gemm_hopper.cuh. `raw_full` of a slot: the three warps have copied
-// it. `raw_empty`: the eight warps have it in registers. Registers hold two operands of 64 elements: the products of
-// one run while the next is unpacked.
+// Barriers: `full` and `empty` of each stage as in gemm_hopper.cuh. `raw_full` of a slot: the three
+// warps have copied it. `raw_empty`: the eight warps have it in registers. Registers hold two
+// operands of 64 elements: the products of the first run while the second is unpacked.
 //
-// A slot is handed over without a race in the PTX memory model, by the following steps. compute-sanitizer's racecheck
-// reports these reads and writes, because it does not follow one lane that arrives for its warp.
-// these reads and writes, because it does not follow one lane that arrives for its warp.
+// A slot is handed over without a race in the PTX memory model, by the following steps.
+// compute-sanitizer's racecheck reports these reads and writes, because it does not support one
+// lane that arrives for its warp.
 //
 // 1. cp.async.wait_group makes the bytes that a lane copied visible to that lane. cp.async without .bulk belongs to the
 //    generic proxy, as loads do, so no proxy fence is needed.
 // 2. bar.warp.sync orders the copies of all lanes before the arrival of lane 0 at raw_full.
 // 3. mbarrier.arrive is a release and mbarrier.try_wait an acquire, for the block. Every thread that reads waits itself
 //    for the phase, which needs an arrival of each of the three warps. Causality order is transitive.
-// 4. A slot returns in the same steps. Reads end in registers, bar.warp.sync follows, lane 0 arrives at raw_empty, and
-//    every lane that copies waits for that phase. So no byte is overwritten before it was read.
+// 4. A slot is returned by the same steps. Reads end in registers, bar.warp.sync follows, lane 0 arrives at raw_empty,
+//    and every lane that copies waits for that phase. So no byte is overwritten before it was read.
 // 5. No read goes past the pitch of its row: blocks end within gb_raw::pieces * 16 bytes, and so does a word that
-//    begins in a block. So no read meets the copies of the other slot.
+//    begins in a block. So no read overlaps the copies of the other slot.
 // 6. Some bytes that are read were not copied: rows past the last column, groups past the end of the depth. Such rows
 //    are not stored, and such groups have the scale 0.
 #ifndef GB_CUDA_KERNELS_GEMM_PACKED_HOPPER_CUH
@@ -43,14 +45,14 @@ enum {
 };
 
 struct gb_gemm_packed {
-    gb_tensor_map rows; // dimensions: depth in that order, row, slice, 1
+    gb_tensor_map rows; // dimensions: depth in this order, row, slice, 1
     gb_hopper_grid grid;
     int stages;
     gb_weights w;
 };
 
 // Shared memory in bytes: stages of the rows, slots, barriers.
-template <int SOURCE, int NT> struct gb_packed_room {
+template <int SOURCE, int NT> struct gb_packed_layout {
     static constexpr int stage = NT * GB_HOPPER_K * 2, slot = gb_raw<SOURCE>::slot, each = stage + 2 * 8,
                          once = GB_PACKED_SLOTS * (slot + 2 * 8);
 };
@@ -77,7 +79,7 @@ GB_DEVICE const char * gb_packed_matrix(const gb_gemm_packed & p, const gb_hoppe
 GB_DEVICE void gb_packed_copy_rows(const gb_gemm_packed & p, char * shared, int stage, const gb_packed_barriers & b,
     const gb_hopper_tile & t, gb_hopper_place & at) {
     for (int step = 0; step < (t.steps + 1) / 2 * 2; step++) { // 128 elements at a time
-        gb_barrier_wait(&b.empty[at.stage], at.parity ^ 1); // returns at once for a new stage
+        gb_barrier_wait(&b.empty[at.stage], at.parity ^ 1); // does not wait for a new stage
         gb_barrier_expect(&b.full[at.stage], stage);
         gb_copy_tile(shared + at.stage * stage, p.rows, t.k0 + step * GB_HOPPER_K, t.row, t.slice, 0,
             &b.full[at.stage]);
@@ -91,7 +93,7 @@ GB_DEVICE void gb_packed_copy_weights(const gb_gemm_packed & p, char * slots, co
     const gb_hopper_tile & t, gb_hopper_place & at) {
     typedef gb_format<SOURCE> format;
     typedef gb_raw<SOURCE> layout;
-    enum { LANES = 8, ROWS = GB_WARP / LANES * GB_PACKED_COPIERS }; // at a time
+    enum { LANES = 8, ROWS = GB_WARP / LANES * GB_PACKED_COPIERS }; // per step
     const int lane = (int) threadIdx.x % 32, piece = lane % LANES * 16;
     const int first = ((int) threadIdx.x - 32 * GB_HOPPER_WARPS) / LANES;
     const int rows = (int) gb_min<int64_t>(GB_HOPPER_M, p.grid.m - t.column);
@@ -133,8 +135,8 @@ GB_DEVICE void gb_packed_copy_weights(const gb_gemm_packed & p, char * slots, co
 template <int SOURCE>
 constexpr bool gb_has_large_scales = SOURCE == GGML_TYPE_MXFP4 || SOURCE == GGML_TYPE_Q8_1 || SOURCE == GGML_TYPE_Q8_K;
 
-// Four adjacent elements of a group, as pairs of bf16. A signed byte x becomes the float 2^15 + 128 + x. The offset
-// subtracts GB_PACKED_ABOVE times the scale, without a loss that bf16 would show.
+// Four adjacent elements of a group, as pairs of bf16. A signed byte x becomes the float 2^15 + 128
+// + x. The offset subtracts GB_PACKED_ABOVE times the scale, without a loss that bf16 would show.
 constexpr float GB_PACKED_ABOVE = 32768 + 128;
 
 template <int SOURCE>
@@ -193,7 +195,7 @@ template <int SOURCE, int NT>
 GB_DEVICE void gb_packed_multiply(const gb_gemm_packed & p, char * shared, const gb_packed_barriers & b) {
     typedef gb_format<SOURCE> format;
     typedef gb_raw<SOURCE> layout;
-    typedef gb_packed_room<SOURCE, NT> room;
+    typedef gb_packed_layout<SOURCE, NT> memory;
     const int lane = (int) threadIdx.x % 32, mine = (int) threadIdx.x / 32 * 16 + lane / 4;
     gb_hopper_place at, raw_at;
     for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
@@ -210,7 +212,7 @@ GB_DEVICE void gb_packed_multiply(const gb_gemm_packed & p, char * shared, const
         for (int i = 0; i < (t.steps + 1) / 2; i++) {
             const int half = i % 2;
             const uint32_t from = at_first + (uint32_t) (i / 2 * layout::bytes);
-            const char * slot = shared + p.stages * room::stage + raw_at.stage * layout::slot + mine * layout::pitch;
+            const char * slot = shared + p.stages * memory::stage + raw_at.stage * layout::slot + mine * layout::pitch;
             const char * const row[2] = { slot + (from & 15),
                 slot + 8 * layout::pitch + ((from + 8 * (uint32_t) p.w.nb_m) & 15) };
             if (half == 0) {
@@ -231,7 +233,7 @@ GB_DEVICE void gb_packed_multiply(const gb_gemm_packed & p, char * shared, const
                         gb_barrier_arrive(&b.empty[before[h]]);
                     }
                 }
-                gb_packed_products<SOURCE, NT>(o, h, shared + at.stage * room::stage, &b.full[at.stage], at.parity,
+                gb_packed_products<SOURCE, NT>(o, h, shared + at.stage * memory::stage, &b.full[at.stage], at.parity,
                     a[h], sum);
                 before[h] = at.stage;
                 at.next(p.stages);
@@ -250,9 +252,9 @@ GB_DEVICE void gb_packed_multiply(const gb_gemm_packed & p, char * shared, const
 // grid: one block for each multiprocessor, at most one for each tile.
 template <int SOURCE, int NT>
 GB_KERNEL GB_BOUNDS(GB_PACKED_THREADS, 1) gb_gemm_packed_hopper(GB_FIXED_PARAMETER gb_gemm_packed p) {
-    typedef gb_packed_room<SOURCE, NT> room;
+    typedef gb_packed_layout<SOURCE, NT> memory;
     GB_DYNAMIC_SHARED(char, shared);
-    const gb_packed_barriers b(gb_packed_barriers::at(shared, p.stages, room::stage, room::slot), p.stages);
+    const gb_packed_barriers b(gb_packed_barriers::at(shared, p.stages, memory::stage, memory::slot), p.stages);
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.stages; i++) {
             gb_barrier_init(&b.full[i], 1);
@@ -280,9 +282,9 @@ GB_KERNEL GB_BOUNDS(GB_PACKED_THREADS, 1) gb_gemm_packed_hopper(GB_FIXED_PARAMET
             continue;
         }
         if (copies_weights) {
-            gb_packed_copy_weights<SOURCE>(p, shared + p.stages * room::stage, b, t, at);
+            gb_packed_copy_weights<SOURCE>(p, shared + p.stages * memory::stage, b, t, at);
         } else if (threadIdx.x % 32 == 0) {
-            gb_packed_copy_rows(p, shared, room::stage, b, t, at);
+            gb_packed_copy_rows(p, shared, memory::stage, b, t, at);
         }
     }
 }

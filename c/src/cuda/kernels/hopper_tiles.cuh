@@ -1,9 +1,10 @@
 // hopper_tiles.cuh - shared by products on compute capability 9.0: the part of dst that a block makes next, and the
 // stores of its sums.
 //
-// dst is cut into tiles of 128 columns by NT rows, for each slice and each part of the depth. A block makes tile
-// blockIdx.x and every gridDim.x-th after it. In MUL_MAT_ID, rows of dst are sorted by expert (gb_route in
-// product_steps.cuh). Each expert begins with a new tile, so the last numbers may have none.
+// dst is split into tiles of 128 columns by NT rows, for each slice and each part of the depth. A
+// block makes tile blockIdx.x and every gridDim.x-th after it. In MUL_MAT_ID, rows of dst are
+// sorted by expert (gb_route in product_steps.cuh). Each expert begins with a new tile, so the last
+// numbers may have no tile.
 #ifndef GB_CUDA_KERNELS_HOPPER_TILES_CUH
 #define GB_CUDA_KERNELS_HOPPER_TILES_CUH
 
@@ -34,7 +35,8 @@ struct gb_hopper_tile {
     float * dst;                 // of the part and the slice
 };
 
-// Blocks with adjacent numbers run at the same time, so they get tiles that are close in both directions.
+// Blocks with adjacent numbers run at the same time, so they get tiles that are close in both
+// dimensions.
 template <int NT> GB_DEVICE gb_hopper_tile gb_hopper_tile_of(const gb_hopper_grid & p, int number) {
     gb_hopper_tile t;
     const int plane = p.tiles_m * p.tiles_n, z = number / plane, in_plane = number % plane;

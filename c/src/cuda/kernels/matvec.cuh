@@ -1,10 +1,11 @@
 // matvec.cuh - products with few columns. Weights are streamed once, at the speed of the memory.
 //
-// Quantized weights: blocks have odd sizes, so a warp copies the bytes of a stretch of its rows as they are, 16 bytes
-// at a time and two stretches ahead, into its own ring in shared memory. It waits for no other warp. A lane takes one
-// group of 32 elements of each row. It reads the activations of the group, bytes from gb_rows_of_bytes, once for all
-// rows. Float weights are read straight into registers. The last step adds up over the lanes, and over the warps that
-// share rows.
+// Quantized weights: blocks have odd sizes, so a warp copies the bytes of a stretch of its rows
+// unchanged, in chunks of 16 bytes and two stretches ahead, into its own ring in shared memory. It
+// waits for no other warp. A lane takes one group of 32 elements of each row. It reads the
+// activations of the group, bytes from gb_rows_of_bytes, once for all rows. Float weights are read
+// directly into registers. The last step adds up over the lanes, and over the warps that share
+// rows.
 #ifndef GB_CUDA_KERNELS_MATVEC_CUH
 #define GB_CUDA_KERNELS_MATVEC_CUH
 
@@ -91,7 +92,8 @@ GB_DEVICE void gb_matvec_finish(const gb_matvec & p, const gb_matvec_place & at,
 
 template <int TYPE> struct gb_stretch { // 32 groups of a row
     static constexpr int groups = 32, bytes = groups * 32 / gb_format<TYPE>::block * gb_format<TYPE>::bytes;
-    // With the bytes before the aligned address, and a word that may be read after the end.
+    // Includes the bytes before the row from the aligned address on, and a word that may be read
+    // after the end.
     static constexpr int slot = (bytes + 15 + 15) / 16 * 16 + 16;
 };
 

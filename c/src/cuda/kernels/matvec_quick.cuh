@@ -1,9 +1,10 @@
 // matvec_quick.cuh - products with one column and weights of common formats: Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS.
 //
-// As matvec.cuh, with a warp for four rows, and without uniform work in the loop. Rows are 16-aligned, so the lane
-// alone determines the addresses of copies and of words in shared memory. All stretches but the last are whole. Quants
-// are not shifted into place: a nibble in the high half of its byte counts 16 times. What a format subtracts from its
-// quants is subtracted from the sum. tools/count_sass.py counts the instructions of this loop.
+// Like matvec.cuh, with four rows per warp, and without uniform work in the loop. Rows are
+// 16-aligned, so the lane alone determines the addresses of copies and of words in shared memory.
+// All stretches but the last are whole. Quants are not shifted: a nibble in the high half of its
+// byte counts 16 times. The constant that a format subtracts from its quants is subtracted from the
+// sum. tools/count_sass.py counts the instructions of this loop.
 #ifndef GB_CUDA_KERNELS_MATVEC_QUICK_CUH
 #define GB_CUDA_KERNELS_MATVEC_QUICK_CUH
 
@@ -11,14 +12,15 @@
 
 enum { GB_QUICK_ROWS = 4 };
 
-// Hides a value from the compiler: a constant, or a function of the lane. It then stays in its register, and is not
-// computed again for each use. By all lanes.
+// Hides a value from the compiler: a constant, or a function of the lane. The value then stays in
+// its register and is not computed again for each use. By all lanes.
 template <class T> __device__ __forceinline__ T gb_quick_keep(T x) { return gb_shfl(x, gb_lane()); }
 
-// A format. `place` holds what depends on the lane. `group` is a lane's part of the activations, a group or as many
-// elements of two. `load` reads it, and `prepare` converts it once for all rows. `add` multiplies it by the elements of
-// a row, whose stretch is at `at` in shared memory, and adds up. bytes: of a stretch. chunk: of a copy. room: bytes of
-// a stretch in shared memory, with those that may be read after its end.
+// A format. `place` holds values that depend on the lane. `group` is a lane's part of the
+// activations, a group or as many elements of two groups. `load` reads it, and `prepare` converts
+// it once for all rows. `add` multiplies it by the elements of a row, whose stretch is at `at` in
+// shared memory, and adds up. bytes: of a stretch. chunk: of a copy. pitch: bytes of a stretch in
+// shared memory, including those that may be read after its end.
 template <int TYPE> struct gb_quick {
     static constexpr bool exists = false;
 };
@@ -61,7 +63,7 @@ GB_DEVICE int gb_quick_nibbles(const uint32_t (&w)[4], const int (&q)[8], int st
 
 template <> struct gb_quick<GGML_TYPE_Q4_0> : gb_quick_groups {
     static constexpr bool exists = true;
-    static constexpr int bytes = 32 * GB_BYTES(q4_0), chunk = 16, room = bytes + 16;
+    static constexpr int bytes = 32 * GB_BYTES(q4_0), chunk = 16, pitch = bytes + 16;
     typedef gb_quick_lane place;
     static GB_METHOD void prepare(gb_q8_group & x, const place &) { x.all *= -GB_ZERO(q4_0); }
     static GB_METHOD void add(const char * at, const place & p, const gb_q8_group & x, float & to) {
@@ -75,7 +77,7 @@ template <> struct gb_quick<GGML_TYPE_Q4_0> : gb_quick_groups {
 
 template <> struct gb_quick<GGML_TYPE_Q8_0> : gb_quick_groups {
     static constexpr bool exists = true;
-    static constexpr int bytes = 32 * GB_BYTES(q8_0), chunk = 16, room = bytes + 16;
+    static constexpr int bytes = 32 * GB_BYTES(q8_0), chunk = 16, pitch = bytes + 16;
     typedef gb_quick_lane place;
     static GB_METHOD void prepare(gb_q8_group &, const place &) {}
     static GB_METHOD void add(const char * at, const place & p, const gb_q8_group & x, float & to) {
@@ -90,7 +92,7 @@ template <> struct gb_quick<GGML_TYPE_Q8_0> : gb_quick_groups {
 
 template <> struct gb_quick<GGML_TYPE_Q4_K> : gb_quick_groups {
     static constexpr bool exists = true;
-    static constexpr int bytes = 4 * GB_BYTES(q4_k), chunk = 16, room = bytes;
+    static constexpr int bytes = 4 * GB_BYTES(q4_k), chunk = 16, pitch = bytes;
     struct place {
         int head, qs; // bytes in a stretch
         uint32_t mask, bytes, move, six, four; // of quants; bytes of the scales, and their bits
@@ -126,11 +128,11 @@ template <> struct gb_quick<GGML_TYPE_Q4_K> : gb_quick_groups {
     }
 };
 
-// A lane has sixteen bytes of low bits. Their nibbles are halves of two groups, `side` and the second after it, of
-// four. One shift moves the two high bits of both under one mask.
+// A lane has sixteen bytes of low bits. Their nibbles are halves of two groups, `side` and `side` +
+// 2, of four. One shift moves the two high bits of both groups under one mask.
 template <> struct gb_quick<GGML_TYPE_Q6_K> {
     static constexpr bool exists = true;
-    static constexpr int bytes = 4 * GB_BYTES(q6_k), chunk = 8, room = (bytes + 31) / 16 * 16;
+    static constexpr int bytes = 4 * GB_BYTES(q6_k), chunk = 8, pitch = (bytes + 31) / 16 * 16;
     struct place {
         int low, high, scale, d; // bytes in a stretch: of words; of the first scale, the second is 4 further
         uint32_t move_low, move_high; // bits
@@ -175,7 +177,7 @@ template <> struct gb_quick<GGML_TYPE_Q6_K> {
         words(at + p.high, p.move_high, high);
         int sum[2] = { x.sum[0], x.sum[1] };
         GB_UNROLL for (int i = 0; i < 4; i++) {
-            // Bits 0 and 1 belong to the first, 4 and 5 to the second.
+            // Bits 0 and 1 belong to the first group, 4 and 5 to the second.
             const uint32_t both = gb_select(0x33333333u, high[i], 0);
             const uint32_t first = gb_select(nibble, low[i], both << 4);
             const uint32_t second = gb_select(nibble, low[i] >> 4, both);
@@ -189,7 +191,7 @@ template <> struct gb_quick<GGML_TYPE_Q6_K> {
 
 template <> struct gb_quick<GGML_TYPE_IQ4_XS> : gb_quick_groups {
     static constexpr bool exists = true;
-    static constexpr int bytes = 4 * GB_BYTES(iq4_xs), chunk = 16, room = bytes;
+    static constexpr int bytes = 4 * GB_BYTES(iq4_xs), chunk = 16, pitch = bytes;
     struct place {
         int head, qs; // bytes in a stretch
         uint32_t low, high; // bits of the scale
@@ -217,9 +219,10 @@ template <> struct gb_quick<GGML_TYPE_IQ4_XS> : gb_quick_groups {
         }
         GB_UNROLL for (int i = 0; i < 8; i++) { x.q[i] = q[i]; }
     }
-    // Adds four products of the nibbles in the low half of `codes`. A selector of 8 or more gives the sign of a byte.
-    // Values of the lower half are negative, those of the upper half are not, and are stored one higher. So the table
-    // without the value gives -1 or 0, and both add up to the value.
+    // Adds four products of the nibbles in the low half of `codes`. A selector of 8 or more gives
+    // the sign of a byte. Values of the lower half of the table are negative; values of the upper
+    // half are not negative, and are stored plus 1. So the table without the value gives -1 or 0,
+    // and both add up to the value.
     static GB_METHOD int lookup(const gb_table16 & t, uint32_t codes, uint32_t others, int x, int sum) {
         sum = gb_dp4a((int) gb_perm(t.w[0], t.w[1], codes), x, sum);
         return gb_dp4a((int) gb_perm(t.w[2], t.w[3], others), x, sum);
@@ -264,7 +267,7 @@ GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>:
     gb_quick<TYPE>::prepare(x, place);
     GB_UNROLL for (int r = 0; r < GB_QUICK_ROWS; r++) {
         float more = sum[r][0];
-        gb_quick<TYPE>::add(at + r * gb_quick<TYPE>::room, place, x, more);
+        gb_quick<TYPE>::add(at + r * gb_quick<TYPE>::pitch, place, x, more);
         sum[r][0] = mine ? more : sum[r][0];
     }
 }
@@ -273,7 +276,7 @@ GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>:
 template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec_group q) {
     gb_wait_for_earlier();
     typedef gb_quick<TYPE> format;
-    constexpr int ROWS = GB_QUICK_ROWS, STAGES = format::bytes > 800 ? 2 : 3, stage = ROWS * format::room;
+    constexpr int ROWS = GB_QUICK_ROWS, STAGES = format::bytes > 800 ? 2 : 3, stage = ROWS * format::pitch;
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * stage);
     const int lane = (int) threadIdx.x % 32;
     char * const ring = rings + threadIdx.x / 32 * (STAGES * stage);
@@ -294,7 +297,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
     for (int s = 0; s < STAGES - 1; s++, ahead += at.step, there += stage) {
         GB_UNROLL for (int r = 0; r < ROWS; r++) {
             if (ahead < n) {
-                gb_quick_copy<TYPE, false>(ring + there + r * format::room, from[r], lane,
+                gb_quick_copy<TYPE, false>(ring + there + r * format::pitch, from[r], lane,
                     ahead < n - 1 ? format::bytes : last_bytes);
             }
             from[r] += at.step * format::bytes;
@@ -305,7 +308,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
         gb_cp_async_wait<STAGES - 2>();
         gb_sync_warp(); // all copies have arrived, and no lane reads the stage that is overwritten next
         GB_UNROLL for (int r = 0; r < ROWS; r++) {
-            gb_quick_copy<TYPE, true>(ring + there + r * format::room, from[r], lane, 0);
+            gb_quick_copy<TYPE, true>(ring + there + r * format::pitch, from[r], lane, 0);
             from[r] += at.step * format::bytes;
         }
         gb_cp_async_commit();
@@ -318,7 +321,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
         gb_sync_warp();
         GB_UNROLL for (int r = 0; r < ROWS; r++) {
             if (ahead < n) {
-                gb_quick_copy<TYPE, false>(ring + there + r * format::room, from[r], lane, last_bytes);
+                gb_quick_copy<TYPE, false>(ring + there + r * format::pitch, from[r], lane, last_bytes);
             }
         }
         gb_cp_async_commit();

@@ -1,10 +1,10 @@
 // panels.cuh - rows of activations as bytes in the layout of the tensor cores, for few_rows.cuh.
 //
-// A panel has eight rows and 256 elements of each. A lane reads its fragments of gb_mma_s8 for two groups of 32
-// elements with one load, and the scales of its two columns of the result with another. Missing rows and elements are
-// zeros.
+// A panel has eight rows and 256 elements of each. A lane reads its fragments of gb_mma_s8 for two
+// groups of 32 elements with one load, and the scales of its two columns of the result with a
+// second load. Missing rows and elements are zeros.
 //
-// Invariant: bytes and scales are those of gb_rows_of_bytes.
+// Invariant: bytes and scales equal those of gb_rows_of_bytes.
 #ifndef GB_CUDA_KERNELS_PANELS_CUH
 #define GB_CUDA_KERNELS_PANELS_CUH
 
@@ -12,10 +12,10 @@
 
 enum { GB_PANEL_ROWS = 8, GB_PANEL_DEPTH = 256 };
 
-// With g and t as in the PTX manual, lane 4 g + t: q[p][lane] has the fragments of groups 2 p and 2 p + 1. d[p][t] has
-// the scales of rows 2 t and 2 t + 1, of both groups. s[lane] is for formats with minima: of row g, the scale times the
-// sum of the bytes, as two floats for gb_mma_tf32 that add up to it, the first of groups t and t + 4, then the second
-// of both.
+// With g and t as in the PTX manual, lane 4 g + t: q[p][lane] has the fragments of groups 2 p and 2
+// p + 1. d[p][t] has the scales of rows 2 t and 2 t + 1, of both groups. s[lane] is for formats
+// with minima: of row g, the scale times the sum of the bytes, for groups t and t + 4. It is split
+// into two floats for gb_mma_tf32: the first float of both groups, then the second of both.
 struct gb_panel {
     uint32_t q[4][32][4];
     float d[4][4][4];
@@ -42,7 +42,7 @@ GB_DEVICE void gb_panel_load(const gb_make_panels & p, const char * row, int64_t
     }
 }
 
-// Four bytes of a word, rounded half away from zero. Adds them to sum.
+// Four bytes of a word, rounded half away from zero. Adds the bytes to sum.
 GB_DEVICE uint32_t gb_panel_word(const float * v, float inverse, int & sum) {
     uint32_t word = 0;
     GB_UNROLL for (int j = 0; j < 4; j++) {

@@ -1,10 +1,9 @@
 // quantize.cuh - floats to quantized blocks of 32 elements, byte for byte as on the CPU
 // (c/src/tensor/quant/<format>.c).
-//
-// A warp makes a block, and a lane has one element. Every lane adds up in the order of the CPU. Products are rounded
-// before they are added (gb_rounded_product). Of equal extremes the first counts. Scales that underflow in half
-// precision are chosen again (c/src/tensor/quant/small.h). A block with a number that it cannot hold becomes NaN
-// (check.h).
+// A warp makes a block, and a lane has one element. Every lane adds up in the order of the CPU.
+// Products are rounded before they are added (gb_rounded_product). The first of equal extremes
+// counts. Scales that underflow in half precision are chosen again (c/src/tensor/quant/small.h). A
+// block becomes NaN if it cannot represent one of its numbers (check.h).
 //
 // Formats of super-blocks are missing: their search takes too long for a copy by one warp.
 #ifndef GB_CUDA_KERNELS_QUANTIZE_CUH
@@ -31,7 +30,7 @@ GB_DEVICE void gb_write_u32(uint8_t * p, uint32_t x) {
     gb_write_u16(p + 2, (uint16_t) (x >> 16));
 }
 
-// The value of the first lane for which `is` holds. It holds for at least one.
+// The value of the first lane for which `is` holds. It must hold for at least one lane.
 GB_DEVICE float gb_of_first(bool is, float x) { return gb_shfl(x, gb_lowest_bit(gb_ballot(is))); }
 
 // The value of largest magnitude, with its sign. Ignores NaN; 0 without other values.
@@ -125,7 +124,8 @@ template <int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d,
 
 // --------------------------------------------------------------------------------------------------------- the formats
 
-// Levels 0 .. 2 N - 1 with zero at N, for Q4_0 and Q5_0, which begin alike (blocks.h).
+// Levels 0 .. 2 N - 1 with zero at N, for Q4_0 and Q5_0, which begin with the same members
+// (blocks.h).
 template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
     const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
     int level = gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
@@ -140,7 +140,8 @@ template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
     return level;
 }
 
-// Levels 0 .. N from the smallest to the largest, for Q4_1 and Q5_1, which begin alike (blocks.h).
+// Levels 0 .. N from the smallest to the largest, for Q4_1 and Q5_1, which begin with the same
+// members (blocks.h).
 template <int N> GB_DEVICE int gb_affine_level(float x, uint8_t * block) {
     float low, high;
     gb_block_range(x, low, high);
@@ -171,7 +172,8 @@ GB_DEVICE int gb_byte_level(float x, float & d) {
 
 [[maybe_unused]] GB_CONST int8_t gb_e2m1_levels[16] = { GB_VALUES_E2M1(GB_VALUE) };
 
-// The weighted sums of x v and v v over the values v closest to x / scale, in four turns as on the CPU.
+// The weighted sums of x v and v v over the values v closest to x / scale. Adds in four rounds as
+// the CPU does.
 GB_DEVICE void gb_iq4_sums(const float * x, const float * w, float scale, float & wxv, float & wvv) {
     const float inverse = 2 / scale;
     float p[4] = { 0, 0, 0, 0 }, q[4] = { 0, 0, 0, 0 };
@@ -211,7 +213,7 @@ GB_DEVICE float gb_iq4_fit(const float * x, const float * w, float extreme) {
 // shared: 64 floats of the warp.
 GB_DEVICE void gb_quantize_iq4_nl(float x, uint8_t * block, float * shared) {
     const int lane = gb_lane();
-    gb_sync_warp(); // the block before has been read
+    gb_sync_warp(); // all lanes have read the previous block
     shared[lane] = x;
     gb_sync_warp();
     float squares = 0;
@@ -312,7 +314,8 @@ GB_QUANTIZER(MXFP4) { gb_quantize_mxfp4(x == x ? gb_max(-0x1.fffffep127f, gb_min
 
 #undef GB_QUANTIZER
 
-// A block with a number that its scales cannot hold becomes NaN. The scale is at byte 0; m is where Q4_1 has it.
+// A block becomes NaN if its scales cannot represent one of its numbers. The scale is at byte 0; m
+// is where Q4_1 has it.
 static_assert(GB_AT(q4_0, d) == 0 && GB_AT(q4_1, d) == 0 && GB_AT(q5_0, d) == 0 && GB_AT(q5_1, d) == 0 &&
                   GB_AT(q8_0, d) == 0 && GB_AT(q8_1, d) == 0 && GB_AT(iq4_nl, d) == 0,
     "blocks begin with d");

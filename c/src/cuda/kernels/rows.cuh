@@ -178,8 +178,8 @@ GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, i
     }
 }
 
-// Forms of the rows of the second operand. A switch over them names all and has no default, so the compiler lists the
-// places that miss a new one.
+// Forms of the rows of the second operand. A switch over them lists all and has no default, so the
+// compiler reports a switch without a case for a new one.
 enum gb_row_kind {
     GB_ROWS_F16 = GB_HALF_F16,
     GB_ROWS_BF16 = GB_HALF_BF16,
@@ -187,12 +187,12 @@ enum gb_row_kind {
     GB_ROWS_F32,
     GB_ROWS_BYTES, // gb_q8_stretch
     GB_ROWS_PANELS, // gb_panel
-    GB_ROWS_TURNED, // bf16 in the order of gemm_packed_hopper.cuh
-    GB_ROWS_SORTED, // by expert; halves, or with quantized weights as GB_ROWS_TURNED
+    GB_ROWS_PERMUTED, // bf16 in the order of gemm_packed_hopper.cuh
+    GB_ROWS_SORTED, // by expert; halves, or with quantized weights as GB_ROWS_PERMUTED
     GB_ROWS_NONE // nothing is read
 };
 
-// grid: x rows, y stretches of 256 elements, or as many as a grid may have.
+// grid: x rows, y stretches of 256 elements, or the maximum of a grid.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p) {
     gb_wait_for_earlier();
     const int64_t r = blockIdx.x;
@@ -226,7 +226,8 @@ template <int KIND> GB_DEVICE void gb_make_eight(const gb_make_rows & p, const f
     }
 }
 
-// The same from such rows. grid: y stretches of 2,048 elements, eight a thread.
+// The same for rows that gb_make_eight can read. grid: y stretches of 2,048 elements, eight a
+// thread.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_dense(gb_make_rows p) {
     gb_wait_for_earlier();
     const int64_t r = blockIdx.x;

@@ -6,7 +6,7 @@
 #include "cuda/kernels/rows.cuh"
 
 struct gb_order_rows {
-    gb_make_rows rows; // y_row: a multiple of 128 if elements change places, else of 8
+    gb_make_rows rows; // y_row: a multiple of 128 if elements are permuted, else of 8
     const int * source; // NULL, or the source row of each row
     const int * n; // with `source`: number of rows
     bool pairs; // rows are F32, dense, and can be read in pairs
@@ -16,12 +16,13 @@ struct gb_order_rows {
 // and the next.
 GB_DEVICE int gb_pair_source(int i) { return i % 4 * 32 + i / 8 * 4 + i / 4 % 2 * 2; }
 
-// Elements [number, number + 8) of the result, as 16 bytes. row: of the source. pairs: two can be read at once.
-template <int KIND, bool TURNED>
+// Elements [number, number + 8) of the result, as 16 bytes. row: of the source. pairs: two elements
+// can be read together.
+template <int KIND, bool PERMUTED>
 GB_DEVICE uint4 gb_eight_in_order(const gb_make_rows & p, const char * row, int64_t i, bool pairs) {
     uint32_t both[4];
     GB_UNROLL for (int j = 0; j < 4; j++) {
-        const int64_t from = TURNED ? i / 128 * 128 + gb_pair_source((int) (i % 128) / 2 + j) : i + 2 * j;
+        const int64_t from = PERMUTED ? i / 128 * 128 + gb_pair_source((int) (i % 128) / 2 + j) : i + 2 * j;
         float2 x = make_float2(0, 0);
         if (pairs && from + 1 < p.k) {
             x = *(const float2 *) (const void *) (row + from * 4);
@@ -34,8 +35,9 @@ GB_DEVICE uint4 gb_eight_in_order(const gb_make_rows & p, const char * row, int6
     return make_uint4(both[0], both[1], both[2], both[3]);
 }
 
-// A thread makes eight elements of a row. grid: x rows, y stretches of 2,048 elements, or as many as a grid may have.
-template <int KIND, bool TURNED> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_in_order(gb_order_rows q) {
+// A thread makes eight elements of a row. grid: x rows, y stretches of 2,048 elements, or the
+// maximum of a grid.
+template <int KIND, bool PERMUTED> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_in_order(gb_order_rows q) {
     gb_wait_for_earlier();
     const gb_make_rows & p = q.rows;
     const int64_t r = blockIdx.x;
@@ -44,7 +46,8 @@ template <int KIND, bool TURNED> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_in_order(gb
     }
     const char * row = gb_source_row(p, q.source != NULL ? q.source[r] : r);
     for (int64_t i = ((int64_t) blockIdx.y * 256 + threadIdx.x) * 8; i < p.y_row; i += (int64_t) gridDim.y * 2048) {
-        *(uint4 *) (void *) ((uint16_t *) p.y + r * p.y_row + i) = gb_eight_in_order<KIND, TURNED>(p, row, i, q.pairs);
+        *(uint4 *) (void *) ((uint16_t *) p.y + r * p.y_row + i) =
+            gb_eight_in_order<KIND, PERMUTED>(p, row, i, q.pairs);
     }
 }
 

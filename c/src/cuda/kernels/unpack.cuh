@@ -1,9 +1,10 @@
 // unpack.cuh - quantized blocks to integers. No other device code decodes the formats.
 //
-// 32 adjacent elements of any format are 32 signed bytes, with a scale and an offset for each half (struct gb_group).
-// gb_format<TYPE> has the elements and bytes of a block, and unpacks a group. Products, GET_ROWS and copies are written
-// once, over groups. The bytes may be at any address in global or shared memory. formats.def has the layout of a block,
-// c/src/tensor/quant/<stem>.c the meaning.
+// 32 adjacent elements of any format are 32 signed bytes, with a scale and an offset for each half
+// (struct gb_group). gb_format<TYPE> has the elements and bytes of a block, and unpacks a group.
+// Products, GET_ROWS and copies are written for groups, once for all formats. The bytes may be at
+// any address in global or shared memory. formats.def defines the layout of a block,
+// c/src/tensor/quant/<stem>.c the values.
 #ifndef GB_CUDA_KERNELS_UNPACK_CUH
 #define GB_CUDA_KERNELS_UNPACK_CUH
 
@@ -127,7 +128,8 @@ template <int TYPE> struct gb_format;
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
-// Begins the definition of a format's unpack. A row of formats.def without one does not link.
+// Begins the definition of a format's unpack. A row of formats.def without a definition does not
+// link.
 #define GB_UNPACK(id) \
     GB_METHOD void gb_format<GGML_TYPE_##id>::unpack(const uint8_t * p, [[maybe_unused]] int g, gb_group & o)
 
@@ -263,7 +265,7 @@ GB_DEVICE void gb_nibbles_of_pair(const uint8_t * p, int g, gb_group & o) {
     GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] = (int) (w[i] >> 4 * (g % 2) & 0x0f0f0f0fu); }
 }
 
-// Scale and minimum of six bits, in Q4_K and Q5_K, which begin alike (blocks.h).
+// Scale and minimum of six bits, in Q4_K and Q5_K, which begin with the same members (blocks.h).
 GB_DEVICE void gb_q45_scales(const uint8_t * p, int g, gb_group & o) {
     const uint8_t * s = p + GB_AT(q4_k, scales);
     uint32_t scale, min;
@@ -334,13 +336,14 @@ GB_UNPACK(Q2_0) { // a byte has four neighbours
 // Digit `n` of each of four bytes, which are fractions in base 3.
 GB_DEVICE uint32_t gb_ternary_digits(uint32_t bytes, int n) {
     const uint32_t power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
-    // The digits before it overflow the byte and are dropped. The overflow of three times the rest is the digit.
+    // The earlier digits overflow the byte and are dropped. The overflow of three times the rest is
+    // the digit.
     const uint32_t even = (bytes & 0x00ff00ffu) * power & 0x00ff00ffu,
                    odd = (bytes >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;
     return (even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u);
 }
 
-GB_UNPACK(TQ1_0) { // digits lie 32 elements apart, then 16, then 4
+GB_UNPACK(TQ1_0) { // digits have distance 32 elements, then 16, then 4
     const gb_words w(p);
     GB_UNROLL for (int i = 0; i < 8; i++) {
         const int word = 8 * g + i; // four elements of the block

@@ -1,8 +1,9 @@
 // attention.cu - FLASH_ATTN and FLASH_ATTN_EXT: attention as one operator. Scores are never stored. Chains of operators
 // (attention_chain.cu) use the same table of algorithms.
 //
-// Halves whose rows can be copied 16 bytes at a time go to the tensor cores, everything else is computed in float. If
-// the query rows alone would leave the device idle, as when one token is decoded, the keys are cut into parts.
+// Halves whose rows can be copied in 16-byte pieces are computed on the tensor cores, everything
+// else in float. If the query rows alone would leave the device idle, as when one token is decoded,
+// the keys are split into parts.
 #include <algorithm>
 #include <cmath>
 
@@ -77,7 +78,7 @@ const char * gb_attention_halves_decline(const gb_cuda_device & device, const gb
            : type == GGML_TYPE_F32                    ? "the tensor cores do not take f32"
            : type == GGML_TYPE_BF16 && device.cc < 80 ? "needs compute capability 8.0 for bf16"
            : p.d > MAX_HEAD_HALVES                    ? "heads of more than 256 elements"
-           : p.d % 8 != 0                             ? "heads of no multiple of 8 elements"
+           : p.d % 8 != 0                             ? "heads whose length is not a multiple of 8"
            : p.m > INT32_MAX / 2                      ? "too many keys"
            : is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v)
                ? NULL
@@ -142,7 +143,7 @@ static enum ggml_status run_tensor_cores(gb_cuda_backend & b, gb_attention p, in
 template <int DP, int ROWS>
 static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     const dim3 grid((unsigned) gb_cuda_ceil_div(p.n, ROWS), (unsigned) p.heads, (unsigned) batch);
-    const size_t shared = gb_attention_room<DP, ROWS>::end * sizeof(float);
+    const size_t shared = gb_attention_layout<DP, ROWS>::end * sizeof(float);
     GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_floats<DP, ROWS>), grid, GB_ATTENTION_FLOAT_THREADS, shared, b.queue, p));
     return GGML_STATUS_SUCCESS;
 }

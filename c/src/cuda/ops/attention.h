@@ -23,7 +23,8 @@ struct gb_attention_algorithm {
 gb_cuda_choice gb_attention_choose(const gb_cuda_device & device, const gb_attention & p);
 enum ggml_status gb_attention_run(gb_cuda_backend & b, const gb_attention & p, int64_t batch, gb_cuda_choice choice);
 
-// The algorithms. NULL from gb_attention_halves_decline: q, k and v suit the tensor cores, of 9.0 or of others.
+// The algorithms. gb_attention_halves_decline returns NULL if q, k and v suit the tensor cores of
+// any device.
 const char * gb_attention_halves_decline(const gb_cuda_device & device, const gb_attention & p);
 const char * gb_attention_hopper_declines(const gb_cuda_device & device, const gb_attention & p);
 enum ggml_status gb_attention_hopper_run(gb_cuda_backend & b, gb_attention p, int64_t batch);

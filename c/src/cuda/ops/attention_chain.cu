@@ -2,18 +2,19 @@
 //
 //     MUL_MAT(keys, queries) [SCALE | DIAG_MASK_INF | ADD]* SOFT_MAX MUL_MAT(values, .)
 //
-// Scores are not stored. That is allowed only if nobody can look at them (ggml_backend_may_leave_out). Results differ
-// from the chain's by rounding, as its products round: halves if the products would make halves of queries and
-// probabilities.
+// Scores are not stored. That is allowed only if no other node reads them
+// (ggml_backend_may_leave_out). Results differ from those of the chain by rounding, as the products
+// round: if the products would convert queries and probabilities to halves, this does so too.
 //
-// A copy behind the chain that joins the heads of each query gets the result at once.
+// If a copy after the chain joins the heads of each query, the result is written directly into the
+// copy.
 //
-// Chains of few rows always become attention in float, as their products would be. Other chains of halves always do, on
-// the tensor cores. Of others, the two products have larger tiles than gb_attention_floats, so that kernel is used only
-// if the scores exceed the device's cache.
+// Chains of few rows always become attention in float, as their products would be. Other chains of
+// halves always run on the tensor cores. For all others the two products have larger tiles than
+// gb_attention_floats, so that kernel is used only if the scores exceed the device's cache.
 //
-// The result may overlap queries, keys, values or the mask, which are needed until the chain ends. Then it goes through
-// scratch memory.
+// The result may overlap queries, keys, values or the mask, which are read until the chain ends.
+// Then the result is made in scratch memory and copied.
 #include "cuda/kernels/rows.cuh"
 #include "cuda/ops/attention.h"
 #include "cuda/ops/products.h"
@@ -35,7 +36,7 @@ struct chain {
 
 static bool is_dense(const ggml_tensor * t) { return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t); }
 
-// Rows that are masked already must stay masked.
+// Rows that are already masked must remain masked.
 static bool add_scale(chain & c, float factor) {
     if (factor == 1) {
         return true;
@@ -160,8 +161,9 @@ static bool is_over_sources(const chain & c, const ggml_tensor * first, const gg
            gb_cuda_overlap(dst, product->src[0]) || (c.mask != NULL && gb_cuda_overlap(dst, c.mask));
 }
 
-// Adds the copy behind the chain, which then gets the result.
-// over: it may overlap the sources.
+// Adds the copy after the chain, which then gets the result.
+//
+// over: the result may overlap the sources.
 static void follow_copy(chain & c, const gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, bool over) {
     const ggml_tensor * copy = i + c.length < nodes.n ? nodes.node[i + c.length] : NULL;
     if (copy == NULL || !joins_heads(copy, c.last) || !is_unseen(b, c.last) || !is_unseen(b, copy->src[0]) ||

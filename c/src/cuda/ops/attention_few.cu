@@ -1,4 +1,5 @@
-// attention_few.cu - attention of few rows of queries (gb_attention_few). Also takes what no other algorithm takes.
+// attention_few.cu - attention of few rows of queries (gb_attention_few), and all attention that no
+// other algorithm computes.
 #include "cuda/kernels/attention_few.cuh"
 #include "cuda/ops/attention.h"
 
@@ -17,7 +18,7 @@ template <int TYPE, int ROWS>
 static enum ggml_status launch(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     const int64_t tiles = gb_cuda_ceil_div(p.n * (p.heads / p.outer), ROWS);
     const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
-    const size_t shared = gb_attention_few_room(ROWS, p.d) * sizeof(float);
+    const size_t shared = gb_attention_few_shared(ROWS, p.d) * sizeof(float);
     GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_few<TYPE, ROWS>), grid, GB_ATTENTION_THREADS, shared, b.queue, p));
     return gb_attention_join_parts(b, p, batch);
 }

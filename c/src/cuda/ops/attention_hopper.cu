@@ -36,9 +36,9 @@ static bool has_pairs(const gb_attention_mask & m) {
 // -------------------------------------------------------------------------------------------------------------- choice
 
 static size_t shared_of(const gb_attention & p) {
-    return p.d <= SHORT_HEAD  ? (size_t) gb_tall_room<SHORT_HEAD, 128>::end
-           : p.d <= LONG_HEAD ? (size_t) gb_tall_room<LONG_HEAD, 128>::end
-                              : (size_t) gb_tall_room<256, 64>::end;
+    return p.d <= SHORT_HEAD  ? (size_t) gb_tall_layout<SHORT_HEAD, 128>::end
+           : p.d <= LONG_HEAD ? (size_t) gb_tall_layout<LONG_HEAD, 128>::end
+                              : (size_t) gb_tall_layout<256, 64>::end;
 }
 
 const char * gb_attention_hopper_declines(const gb_cuda_device & d, const gb_attention & p) {
@@ -57,7 +57,7 @@ const char * gb_attention_hopper_declines(const gb_cuda_device & d, const gb_att
 
 template <int KIND, int DP, int KEYS>
 static cudaError_t launch(const gb_attention_tiles & t, dim3 grid, const gb_queue & queue) {
-    const size_t shared = gb_tall_room<DP, KEYS>::end;
+    const size_t shared = gb_tall_layout<DP, KEYS>::end;
     return t.p.mask.x != NULL
                ? GB_LAUNCH((gb_attention_tall<KIND, DP, KEYS, true>), grid, GB_TALL_THREADS, shared, queue, t)
                : GB_LAUNCH((gb_attention_tall<KIND, DP, KEYS, false>), grid, GB_TALL_THREADS, shared, queue, t);

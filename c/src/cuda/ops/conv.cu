@@ -109,7 +109,7 @@ static const char * conv_transpose_supports(const gb_cuda_device &, const ggml_t
 struct gb_pool_args {
     gb_view y, x;
     bool average;
-    int k0, k1, s0, s1, p0, p1; // in 1d every row is a window of its own: k1 1, s1 1, p1 0
+    int k0, k1, s0, s1, p0, p1; // in 1d every row has its own windows: k1 1, s1 1, p1 0
 };
 
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pool(gb_pool_args q, int64_t n) {

@@ -1,8 +1,9 @@
 // copy.cu - DUP, CPY, CONT: element k of the source, in logical order, becomes element k of the result.
 //
-// The first that applies runs: a copy of memory; tiles, if source and result are dense along different dimensions; one
-// element a thread. Quantized types are moved in whole blocks, dequantized in groups of 32, and quantized if one warp
-// can do it (quantize.cuh). The CPU does the rest.
+// The first applicable method runs: a copy of memory; tiles, if source and result are dense along
+// different dimensions; one element a thread. Quantized types are moved in whole blocks,
+// dequantized in groups of 32, and quantized if one warp can do it (quantize.cuh). The rest runs on
+// the CPU.
 #include "cuda/kernels/copies.cuh"
 #include "cuda/kernels/quantize.cuh"
 #include "cuda/ops/elements.h"
@@ -25,7 +26,8 @@ cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, const gb_queue 
                           : GB_LAUNCH((gb_copy_converting<uint64_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, n);
 }
 
-// The dimension along which x is dense while y is dense along dimension 0. 0: none, or grids and types do not fit.
+// The dimension along which x is dense while y is dense along dimension 0. 0: none, or a tile copy
+// does not support the sizes or types.
 static int transposed_with(const gb_view & y, const gb_view & x) {
     const int64_t size = (int64_t) ggml_type_size((enum ggml_type) y.type);
     if (y.type != x.type || (size != 2 && size != 4) || y.nb[0] != size || y.ne[0] < 8) {

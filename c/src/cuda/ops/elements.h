@@ -120,7 +120,8 @@ static inline const char * gb_need_same(const ggml_tensor * dst, int n) {
 // soft_max.cu: SCALE, DIAG_MASK_INF or both, and the SOFT_MAX that follows.
 int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
 
-// copy.cu: copies or converts elements in logical order; both sides have the same number, 0 is allowed.
+// copy.cu: copies or converts elements in logical order. Both sides have the same number of
+// elements, possibly 0.
 cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, const gb_queue & queue);
 // The same between floats and a quantized type with rows of whole blocks; gb_may_quantize must allow the target.
 cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, const gb_queue & queue);
@@ -140,8 +141,8 @@ static inline bool gb_is_apart_or_same(const ggml_tensor * earlier, const ggml_t
 
 // ----------------------------------------------------------------------------------------------------- grids over rows
 
-// Launches a row kernel with threads that fit the length: GB_ROW_LAUNCH(kernel, n, rows, queue, ...). kernel<WARPS>
-// works on rows of n elements. A warp has a short row.
+// Launches a row kernel with threads that fit the length: GB_ROW_LAUNCH(kernel, n, rows, queue,
+// ...). kernel<WARPS> works on rows of n elements. A short row gets one warp.
 #define GB_ROW_LAUNCH(kernel, n, rows, q, ...)                                                                       \
     ((n) <= 256       ? GB_LAUNCH((kernel<1>), (unsigned) gb_cuda_ceil_div(rows, 8), 8 * GB_WARP, 0, q, __VA_ARGS__) \
         : (n) <= 2048 ? GB_LAUNCH((kernel<4>), (unsigned) (rows), 4 * GB_WARP, 0, q, __VA_ARGS__)                    \

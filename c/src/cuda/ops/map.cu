@@ -1,6 +1,6 @@
 // map.cu - operators that map each element of src[0] by itself, and GLU, which maps pairs of elements.
 //
-// They keep NaN, except sgn and step, which give 0 as on the CPU.
+// NaN maps to NaN, except for sgn and step, which give 0 as on the CPU.
 #include "cuda/ops/elements.h"
 #include "cuda/ops/gate.h"
 

@@ -1,4 +1,5 @@
-// mul_mat.cu - MUL_MAT, see products.h. attention_chain.cu and product_group.cu take it together with other nodes.
+// mul_mat.cu - MUL_MAT, see products.h. attention_chain.cu and product_group.cu compute it together
+// with other nodes.
 #include "cuda/ops/attention.h"
 #include "cuda/ops/products.h"
 

@@ -26,7 +26,7 @@ template <int WARPS, int KIND> GB_DEVICE void gb_norm_eights(const gb_make_rows 
     }
 }
 
-template <int WARPS> GB_DEVICE void gb_norm_turned(const gb_make_rows & p, int64_t row) {
+template <int WARPS> GB_DEVICE void gb_norm_permuted(const gb_make_rows & p, int64_t row) {
     const char * x = gb_source_row(p, row);
     for (int64_t i = 8 * gb_my_place<WARPS>(); i < p.y_row; i += 8 * WARPS * GB_WARP) {
         *(uint4 *) (void *) ((uint16_t *) p.y + row * p.y_row + i) =
@@ -34,7 +34,8 @@ template <int WARPS> GB_DEVICE void gb_norm_turned(const gb_make_rows & p, int64
     }
 }
 
-// Converts the row, by the threads that made it, exactly as the kernels for that alone do.
+// Converts the row, by the threads that made it. Equals the result of the kernels that only
+// convert.
 template <int WARPS> GB_DEVICE void gb_norm_round(const gb_norm_args & q, int64_t row) {
     const gb_make_rows & p = q.made.rows;
     const int warp = WARPS == 1 ? 0 : (int) threadIdx.x / GB_WARP;
@@ -63,7 +64,7 @@ template <int WARPS> GB_DEVICE void gb_norm_round(const gb_norm_args & q, int64_
         case GB_ROWS_F16: gb_norm_eights<WARPS, GB_ROWS_F16>(p, row); break;
         case GB_ROWS_BF16: gb_norm_eights<WARPS, GB_ROWS_BF16>(p, row); break;
         case GB_ROWS_WIDE: gb_norm_eights<WARPS, GB_ROWS_WIDE>(p, row); break;
-        case GB_ROWS_TURNED: gb_norm_turned<WARPS>(p, row); break;
+        case GB_ROWS_PERMUTED: gb_norm_permuted<WARPS>(p, row); break;
         case GB_ROWS_F32:
         case GB_ROWS_SORTED:
         case GB_ROWS_NONE: break; // gb_rows_ahead never gives these
@@ -153,8 +154,8 @@ static const char * norm_supports(const gb_cuda_device &, const ggml_tensor * ds
 
 // -------------------------------------------------------------------------------------------------------------- fusion
 
-// The other operand of `node`, if it combines `value` with one dense row. All are f32, so values that are not stored
-// are not rounded.
+// The second operand of `node`, if it combines `value` with one dense row. All are f32, so values
+// that are not stored are not rounded.
 static const ggml_tensor * row_beside(const ggml_tensor * node, enum ggml_op op, const ggml_tensor * value) {
     if (node->op != op || node->src[0] != value || node->src[1] == value || !gb_same_shape(node, value) ||
         node->type != GGML_TYPE_F32 || value->type != GGML_TYPE_F32) {
@@ -207,7 +208,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     }
     const cudaError_t error = launch(q, norm->op == GGML_OP_NORM, b.queue);
     if (error != cudaSuccess) {
-        gb_cuda_fail(b, "norm with what follows it", error);
+        gb_cuda_fail(b, "norm with the nodes after it", error);
         return -1;
     }
     return n;

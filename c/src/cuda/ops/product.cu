@@ -1,8 +1,8 @@
-// product.cu - products that are possible, and a product as numbers and addresses.
+// product.cu - tells which products are possible, and describes a product by numbers and addresses.
 #include "cuda/ops/elements.h"
 #include "cuda/ops/products.h"
 
-// True if products with a format of weights take rows of this type.
+// True if a format of weights can be multiplied by rows of this type.
 static bool is_partner(int type) {
     bool found = false;
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, ...) \

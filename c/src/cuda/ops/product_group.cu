@@ -1,14 +1,16 @@
-// product_group.cu - products of one row together with what follows them, as when one token is decoded:
+// product_group.cu - products of one row together with the nodes after them, as when one token is
+// decoded:
 //
 //   projections: MUL_MAT [ROPE] [CPY], two or three times with the same activations, such as q, k and v with the cache.
-//       One launch computes the products, one what follows.
-//   a gate: MUL_MAT, UNARY, MUL_MAT, MUL, such as gate and up. One launch computes the products, one the rest, which
-//       also converts the result for the next product.
+//       One launch computes the products, a second the nodes after them.
+//   a gate: MUL_MAT, UNARY, MUL_MAT, MUL, such as gate and up. One launch computes the products, a second the rest. The
+//       second also converts the result for the next product.
 //   a sum: MUL_MAT, ADD, such as a residual. One launch computes both.
 //
-// Results between are not stored, or lie in scratch memory. That is allowed only if nobody can look at them
-// (ggml_backend_may_leave_out). All products read before the second launch writes. So nodes are taken together only if
-// no node writes to what a later one reads from outside.
+// Intermediate results are not stored, or are in scratch memory. That is allowed only if no other
+// node reads them (ggml_backend_may_leave_out). All products read before the second launch writes.
+// So nodes are computed together only if no node overwrites a tensor from outside the group that a
+// later node of the group reads.
 #include "cuda/ops/elements.h"
 #include "cuda/ops/gate.h"
 #include "cuda/ops/products.h"
@@ -41,7 +43,7 @@ static bool is_unseen(const gb_cuda_backend & b, const ggml_tensor * t) {
     return b.kind == GB_CUDA_PLAN || ggml_backend_may_leave_out(t); // a plan has no memory, so this is not known
 }
 
-// True if t is the product, or a view of it, and nobody else looks at either.
+// True if t is the product, or a view of it, and no other node reads either of them.
 static bool shows(const gb_cuda_backend & b, const ggml_tensor * t, const ggml_tensor * product) {
     return t == product ? is_unseen(b, t) : t->view_src == product && is_unseen(b, t) && is_unseen(b, product);
 }
@@ -52,7 +54,7 @@ static bool is_member(const gb_cuda_backend & b, int i) {
     return t->op == GGML_OP_MUL_MAT && is_dense(t) && gb_rows(t) == 1 && gb_product_may_group(b.choices.data[i]);
 }
 
-// True if both have the same activations and algorithm.
+// True if both products have the same activations and the same algorithm.
 static bool go_together(const gb_cuda_backend & b, int i, int j) {
     const ggml_tensor *s = b.nodes->node[i], *t = b.nodes->node[j];
     return is_member(b, j) && s->src[1] == t->src[1] && s->src[0]->type == t->src[0]->type &&
@@ -71,7 +73,8 @@ static bool is_inside(const gb_cuda_backend & b, int i, int from, const ggml_ten
     return found;
 }
 
-// True if no node of [i, i + n) writes to what a later one of them reads from outside.
+// True if no node of [i, i + n) overwrites a tensor from outside the group that a later node of the
+// group reads.
 static bool keeps_sources(const gb_cuda_backend & b, int i, int n) {
     bool keeps = true;
     for (int late = i + 1; late < i + n; late++) {
@@ -94,7 +97,7 @@ static bool copies(const gb_cuda_backend & b, const member & m, const ggml_tenso
            shows(b, node->src[0], m.rope != NULL ? m.rope : m.product);
 }
 
-// Reads the members from node i on, each with what follows it.
+// Reads the members from node i on, each with the nodes after it.
 static void read_group(const gb_cuda_backend & b, int i, group & g) {
     g = {};
     int at = i;
@@ -120,7 +123,7 @@ static void read_group(const gb_cuda_backend & b, int i, group & g) {
 
 static const ggml_tensor * result_of(const member & m) { return m.copy != NULL ? m.copy : m.rope; }
 
-// What follows the products reads positions while it writes the results.
+// The nodes after the products read positions while they write the results.
 static bool results_are_apart(const group & g) {
     bool apart = true;
     for (int i = 0; i < g.n; i++) {
@@ -132,7 +135,7 @@ static bool results_are_apart(const group & g) {
     return apart;
 }
 
-// t as it lies in other memory than the product's.
+// A view of t in memory of the caller instead of the product's.
 static gb_view moved(const ggml_tensor * t, const ggml_tensor * product, float * memory) {
     gb_view v = gb_view_of(t);
     v.p = (char *) memory + (t == product ? 0 : t->view_offs);
@@ -184,7 +187,7 @@ static enum ggml_status run_group(gb_cuda_backend & b, const group & g) {
 
 // --------------------------------------------------------------------------------------------------------------- gates
 
-// MUL_MAT, UNARY, MUL_MAT, MUL from node i on. Also sets the places of the products.
+// MUL_MAT, UNARY, MUL_MAT, MUL from node i on. Also sets the indices of the products.
 static bool is_gate(const gb_cuda_backend & b, int i, int (&at)[2]) {
     const ggml_tensor *gate = node_at(b, i), *act = node_at(b, i + 1), *up = node_at(b, i + 2),
                       *mul = node_at(b, i + 3);
@@ -221,7 +224,7 @@ static enum ggml_status run_gate(gb_cuda_backend & b, const int (&at)[2]) {
 
 // ---------------------------------------------------------------------------------------------------------------- sums
 
-// The other operand of a sum with the product; NULL: it is none that the product can add.
+// The second operand of a sum with the product; NULL: the product cannot add it.
 static const ggml_tensor * addend(const gb_cuda_backend & b, const ggml_tensor * sum, const ggml_tensor * product) {
     if (sum == NULL || sum->op != GGML_OP_ADD || !is_dense(sum) || !is_unseen(b, product)) {
         return NULL;

@@ -30,7 +30,7 @@ static int matrices_of(const gb_product & p) { return p.w.ids != NULL && !p.w.st
 
 // ------------------------------------------------------------------------------------------------------------ operands
 
-// axis: places of the columns of dst and of dimensions 2 and 3 of the matrices.
+// axis: dimensions of the map for the columns of dst and for dimensions 2 and 3 of the matrices.
 static gb_tensor_layout layout_of_weights(const gb_product & p, int matrix, int (&axis)[3]) {
     const bool one = p.w.ids != NULL;
     const int64_t ne2 = p.w.stacked ? p.w.n_experts : one ? 1 : p.w.ne2 / p.w.r2;
@@ -81,14 +81,14 @@ static int64_t tiles_of(const gb_product & p, int nt) {
     return gb_cuda_ceil_div(p.m, GB_HOPPER_M) * gb_product_tiles_of_rows(p, nt) * p.slices;
 }
 
-// Tiles that probably have rows, if all experts have the same number.
+// The expected number of tiles with rows, if all experts have the same number of rows.
 static int64_t full_tiles_of(const gb_product & p, int nt) {
     return p.w.ids == NULL ? tiles_of(p, nt)
                            : gb_cuda_ceil_div(p.m, GB_HOPPER_M) * p.w.n_experts *
                                  gb_cuda_ceil_div(gb_cuda_ceil_div(p.rows, p.w.n_experts), nt);
 }
 
-// Cuts the depth if the tiles are fewer than the multiprocessors, as product_tiles.cu does.
+// Splits the depth if there are fewer tiles than multiprocessors, as product_tiles.cu does.
 static gb_hopper_plan plan_of(const gb_cuda_device & d, const gb_product & p, int nt) {
     enum { LEAST_DEPTH = 512, MOST_PARTS = 16 };
     const int64_t tiles = tiles_of(p, nt);
@@ -100,15 +100,16 @@ static gb_hopper_plan plan_of(const gb_cuda_device & d, const gb_product & p, in
     return { nt, (int) gb_cuda_ceil_div(p.k, depth), (int) std::min<int64_t>(depth, INT32_MAX) };
 }
 
-// Estimated cost for all of the depth. Per tile it counts units of 64 clocks for a stage, of the scarcest resource:
-// shared memory, or instructions if weights are unpacked (tools/count_hopper.py).
+// Estimated cost of all the depth. A stage of a tile costs units of 64 clocks of the scarcest
+// resource: shared memory, or instructions if weights are unpacked (tools/count_hopper.py).
 static int64_t cost_of(const gb_cuda_device & d, const gb_product & p, const gb_hopper_plan & w) {
     const int64_t halves[] = { 16, 10, 7 }, packed[] = { 17, 10, 8 };
     const int64_t tile = (is_packed(p) ? packed : halves)[w.nt == 256 ? 0 : w.nt == 128 ? 1 : 2];
     return gb_cuda_ceil_div(full_tiles_of(p, w.nt) * w.parts, d.n_sm) * tile * 16 / w.parts;
 }
 
-// Why the kernels cannot, or should not, compute the product; NULL: they do, with this plan.
+// NULL: the kernels compute the product, with this plan. Else the reason why they cannot or should
+// not.
 static const char * decline(const gb_cuda_device & d, const gb_product & p, gb_hopper_plan * plan) {
     enum { LEAST_ROWS = 33, LEAST_STAGES = 3 };
     const int64_t rows_of_one = p.w.ids != NULL && p.w.n_experts > 0 ? p.rows / p.w.n_experts : p.rows;
@@ -141,7 +142,7 @@ const char * gb_hopper_declines(const gb_cuda_backend & b, const gb_product & p)
 }
 
 gb_row_kind gb_hopper_rows(const gb_product & p) {
-    return p.w.ids != NULL ? GB_ROWS_SORTED : gb_is_format(p.type) ? GB_ROWS_TURNED : gb_product_halves(p);
+    return p.w.ids != NULL ? GB_ROWS_SORTED : gb_is_format(p.type) ? GB_ROWS_PERMUTED : gb_product_halves(p);
 }
 
 // ------------------------------------------------------------------------------------------------------------ launches

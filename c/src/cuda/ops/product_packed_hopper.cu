@@ -3,11 +3,12 @@
 #include "cuda/ops/product_hopper.h"
 
 template <int TYPE> static size_t bytes_of(int nt, int stages) {
-    typedef gb_packed_room<TYPE, 64> room;
-    return (size_t) room::once + (size_t) stages * ((size_t) nt * GB_HOPPER_K * 2 + 2 * sizeof(gb_barrier));
+    typedef gb_packed_layout<TYPE, 64> memory;
+    return (size_t) memory::once + (size_t) stages * ((size_t) nt * GB_HOPPER_K * 2 + 2 * sizeof(gb_barrier));
 }
 
-// ptxas of CUDA 12.0 serializes these products, ptxas of 12.4 does not. Versions between were not tried.
+// ptxas of CUDA 12.0 serializes these products, ptxas of 12.4 does not. The versions in between
+// were not tested.
 #if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1204
 enum { ARE_FAST = 0 };
 #else

@@ -11,7 +11,7 @@ static bool is_quantized(const gb_product & p) { return ggml_is_quantized((enum 
 static gb_cuda_recipe recipe_of(const gb_product & p, gb_row_kind kind) {
     const int64_t key[] = { kind, p.b.type, (int64_t) p.b.nb0, (int64_t) p.b.nb1, (int64_t) p.b.nb2, (int64_t) p.b.nb3,
         p.b.n, p.b.ne2, p.k, p.rows, p.slices };
-    static_assert(sizeof(key) <= GB_CUDA_KEY, "the key has room");
+    static_assert(sizeof(key) <= GB_CUDA_KEY, "the key fits");
     return gb_cuda_recipe_of(p.b_tensor, key, sizeof(key));
 }
 
@@ -47,7 +47,8 @@ gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes) {
     return q;
 }
 
-// The layout of rows of a kind (y is not set), and their bytes. For other kinds than panels only `rows` is set.
+// The layout of rows of a kind (y is not set), and their bytes. For all kinds but panels only
+// `rows` is set.
 static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_t * bytes) {
     enum { STRETCH = 128 }; // elements that rows_in_order.cuh permutes together
     gb_make_panels q = {};
@@ -64,7 +65,7 @@ static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_
             each = sizeof(gb_q8_stretch);
             break;
         case GB_ROWS_PANELS: return gb_panels_of(p, bytes);
-        case GB_ROWS_TURNED: q.rows.y_row = gb_cuda_round_up(p.k, STRETCH); break;
+        case GB_ROWS_PERMUTED: q.rows.y_row = gb_cuda_round_up(p.k, STRETCH); break;
         case GB_ROWS_SORTED: q.rows.y_row = gb_cuda_round_up(p.k, is_quantized(p) ? STRETCH : 8); break;
         case GB_ROWS_NONE: q.rows.y_row = 0; break;
     }
@@ -74,7 +75,7 @@ static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_
 
 // ---------------------------------------------------------------------------------------------------------- made ahead
 
-// The first of the next nodes that reads t as rows for a product; -1: none.
+// The first of the next nodes that reads t as rows of a product; -1: none.
 static int first_product(const gb_cuda_backend & b, const ggml_tensor * t, int after) {
     enum { AHEAD = 64 };
     for (int i = after + 1; i < b.nodes->n && i <= after + AHEAD; i++) {
@@ -87,13 +88,13 @@ static int first_product(const gb_cuda_backend & b, const ggml_tensor * t, int a
     return -1;
 }
 
-// True if the node that computes the source can also make the rows. Floats mostly need no copy, and only the product
-// knows the order of sorted rows.
+// True if the node that computes the source can also make the rows. Rows of floats mostly need no
+// copy, and the order of sorted rows is known only to the product.
 static bool is_made_ahead(gb_row_kind kind) {
     return kind != GB_ROWS_F32 && kind != GB_ROWS_SORTED && kind != GB_ROWS_NONE;
 }
 
-// Kernels read 16 bytes at a time.
+// True for kinds whose kernels read 16 bytes per load.
 static bool needs_dense_rows(gb_row_kind kind) { return kind != GB_ROWS_BYTES && kind != GB_ROWS_PANELS; }
 
 gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, int64_t k, gb_row_kind * kind,
@@ -122,7 +123,7 @@ gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int las
 
 // ------------------------------------------------------------------------------------------------------------ launches
 
-// grid: x rows, y eight groups, or as many as a grid may have.
+// grid: x rows, y eight groups, or the maximum of a grid.
 GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
     gb_wait_for_earlier();
     for (int64_t g = (int64_t) blockIdx.y * 8 + threadIdx.x / 32; g < p.y_row * 32; g += (int64_t) gridDim.y * 8) {
@@ -139,14 +140,14 @@ template <int KIND> static cudaError_t launch(const gb_make_rows & q, int64_t ro
                  : GB_LAUNCH(gb_rows_of_floats<KIND>, grid, 256, 0, queue, q);
 }
 
-template <int KIND, bool TURNED>
+template <int KIND, bool PERMUTED>
 static cudaError_t launch_in_order(const gb_make_rows & rows, const gb_row_sources & from, int64_t n,
     const gb_queue & queue) {
     const bool pairs = rows.type == GGML_TYPE_F32 && rows.nb0 == sizeof(float) &&
                        ((uintptr_t) rows.x | rows.nb1 | rows.nb2 | rows.nb3) % 8 == 0;
     const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(rows.y_row, 2048), GB_MAX_GRID);
     const gb_order_rows q = { rows, from.row, from.n, pairs };
-    return GB_LAUNCH((gb_rows_in_order<KIND, TURNED>), dim3((unsigned) n, (unsigned) blocks), 256, 0, queue, q);
+    return GB_LAUNCH((gb_rows_in_order<KIND, PERMUTED>), dim3((unsigned) n, (unsigned) blocks), 256, 0, queue, q);
 }
 
 static cudaError_t launch_kind(const gb_product & p, gb_row_kind kind, const gb_make_rows & q,
@@ -159,7 +160,7 @@ static cudaError_t launch_kind(const gb_product & p, gb_row_kind kind, const gb_
         case GB_ROWS_WIDE: return launch<GB_ROWS_WIDE>(q, n, queue);
         case GB_ROWS_F32: return launch<GB_ROWS_F32>(q, n, queue);
         case GB_ROWS_BYTES: return GB_LAUNCH(gb_rows_of_bytes, by_groups, 256, 0, queue, q);
-        case GB_ROWS_TURNED: return launch_in_order<GB_ROWS_BF16, true>(q, {}, n, queue);
+        case GB_ROWS_PERMUTED: return launch_in_order<GB_ROWS_BF16, true>(q, {}, n, queue);
         case GB_ROWS_SORTED:
             return is_quantized(p)           ? launch_in_order<GB_ROWS_BF16, true>(q, from, n, queue)
                    : p.type == GGML_TYPE_F16 ? launch_in_order<GB_ROWS_F16, false>(q, from, n, queue)

@@ -67,7 +67,8 @@ static int64_t tiles_of(const gb_product & p, int nt) {
 
 static size_t stage_of(int nt) { return (size_t) (GB_GEMM_M + nt) * GB_GEMM_K * 2; }
 
-// Rows of a tile. A tile of 256 takes about 1.6 times as long as one of 128. It is used if it fills the device as well.
+// Rows of a tile. A tile of 256 rows takes about 1.6 times as long as one of 128. It is used if the
+// device has enough tiles with it.
 static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
     const int64_t rows_of_one = p.w.ids != NULL ? p.rows / p.w.n_experts : p.rows;
     if (rows_of_one <= 64) {
@@ -78,13 +79,13 @@ static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
     return d.cc >= 80 && 3 * stage_of(256) <= d.shared_max && 16 * large <= 10 * small ? 256 : 128;
 }
 
-// As many stages as fit. The bytes of quantized weights are copied if two stages fit beside them. Two blocks with small
-// tiles share a multiprocessor.
+// Sets as many stages as fit. The bytes of quantized weights are copied if two stages fit in
+// addition. Two blocks with small tiles share a multiprocessor.
 static void set_stages(gb_gemm & q, int source, const gb_cuda_device & d, int nt) {
     const size_t stage = stage_of(nt), raw = raw_bytes(source), all = nt == 32 ? d.shared_max / 2 : d.shared_max;
     q.raw = raw > 0 && raw + 2 * stage <= all;
-    const size_t room = q.raw != 0 ? all - raw : d.shared_max;
-    q.stages = (int) std::min<size_t>(4, std::max<size_t>(2, room / stage));
+    const size_t left = q.raw != 0 ? all - raw : d.shared_max;
+    q.stages = (int) std::min<size_t>(4, std::max<size_t>(2, left / stage));
 }
 
 enum ggml_status gb_tiles_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {

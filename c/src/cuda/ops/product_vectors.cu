@@ -1,7 +1,7 @@
 // product_vectors.cu - launches the kernels of matvec.cuh and matvec_quick.cuh.
 #include "cuda/ops/products.h"
 
-// Parts get their blocks. rows: of the weights, that a warp takes at once; columns: of a block.
+// Assigns blocks to the parts. rows: of the weights, per warp; columns: of a block.
 static dim3 grid_of(gb_matvec_group & q, int rows, int columns, int64_t slices) {
     int64_t blocks = 0;
     for (int i = 0; i < q.n; i++) {
@@ -11,7 +11,7 @@ static dim3 grid_of(gb_matvec_group & q, int rows, int columns, int64_t slices) 
     return dim3((unsigned) blocks, (unsigned) gb_cuda_ceil_div(q.part[0].columns, columns), (unsigned) slices);
 }
 
-// Experts differ between tokens, so columns are computed one at a time.
+// Experts differ between tokens, so each column is computed separately.
 static int columns_at_once(const gb_matvec_group & group) {
     const gb_matvec & q = group.part[0];
     return q.w.ids != NULL || q.columns == 1 ? 1 : q.columns <= 4 ? 4 : 8;
@@ -131,7 +131,7 @@ static cudaError_t launch_float(const gb_product & p, gb_matvec_group & q, const
 
 typedef cudaError_t launcher(const gb_product & p, gb_matvec_group & q, const gb_queue & queue);
 
-// rows: of the weights, that a warp takes at once.
+// rows: of the weights, per warp.
 static enum ggml_status run(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind, int rows,
     launcher * launch) {
     gb_ready_rows x = {};

@@ -1,8 +1,9 @@
 // products.cu - the table of algorithms for products.
 //
-// The table lists the algorithms in the order in which they are tried. The first that does not decline computes the
-// product, and it alone decides how the rows of b must lie. Runs, kept rows, rows that an earlier node makes, the
-// profile and `ggml-backend bench products --explain` all use this table.
+// The table lists the algorithms in the order in which they are tried. The first that does not
+// decline computes the product, and it alone decides the layout of the rows of b. Runs, kept rows,
+// rows that an earlier node makes, the profile and `ggml-backend bench products --explain` all use
+// this table.
 #include "cuda/ops/products.h"
 
 static const char * no_depth_declines(const gb_cuda_backend &, const gb_product & p) {
@@ -19,7 +20,7 @@ static enum ggml_status run_no_depth(gb_cuda_backend & b, const gb_product & p, 
 // clang-format off
 static const gb_product_algorithm algorithms[] = {
     { "zeros", no_depth_declines, no_rows, run_no_depth, NULL },
-    // large products of floats, if the user asks for it
+    // large products of floats, if the user requests cuBLAS
     { "cublas", gb_blas_declines, gb_blas_rows, gb_blas_run, NULL },
     // few rows: stream the weights
     { "few_rows", gb_few_rows_declines, gb_few_rows_rows, gb_few_rows_run, NULL },

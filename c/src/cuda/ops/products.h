@@ -45,11 +45,11 @@ enum {
 // An algorithm. The first of the table (products.cu) that does not decline computes the product.
 struct gb_product_algorithm {
     const char * name; // for people; unique
-    // NULL: it can compute the product. Else why not, a static text.
+    // NULL: it can compute the product. Else the reason why not, a static text.
     const char * (*declines)(const gb_cuda_backend & b, const gb_product & p);
-    gb_row_kind (*rows)(const gb_product & p); // how the rows of b must lie
-    // Queues the work. Its scratch memory is what a dry run of it takes. UNSUPPORTED without a report: the next
-    // algorithm that does not decline computes the product.
+    gb_row_kind (*rows)(const gb_product & p); // the layout of the rows of b
+    // Queues the work. A dry run of it measures its scratch memory. UNSUPPORTED without a report:
+    // the next algorithm that does not decline computes the product.
     enum ggml_status (*run)(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind);
     // Optional: n products, at most GB_MATVEC_PARTS, that differ in weights, columns and dst.
     enum ggml_status (*run_group)(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind);
@@ -59,14 +59,14 @@ static inline bool gb_is_format(int type) { return ggml_is_quantized((enum ggml_
 
 // ---- product.cu
 
-// Why the product is not possible; NULL: it is. dim: the dimension of the sum, 0 or 1.
+// NULL: the product is possible. Else the reason why not. dim: the dimension of the sum, 0 or 1.
 const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim);
 
 // Describes a node of these operators.
 void gb_product_of(gb_product & p, const ggml_tensor * dst);
 void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst,
     int dim);
-bool gb_product_is_along(const gb_product & p); // the sum goes along elements of the weights that lie side by side
+bool gb_product_is_along(const gb_product & p); // the sum goes along adjacent elements of the weights
 bool gb_product_is_aligned(const gb_product & p); // rows of weights can be copied 16 bytes at a time
 
 static inline gb_row_kind gb_product_halves(const gb_product & p) {
@@ -100,14 +100,16 @@ struct gb_row_sources {
     const int * n;
 };
 
-// Converts the rows of b, unless the tensor has such rows or another product of the graph made them. shared: with other
-// products.
+// Converts the rows of b, unless the tensor has such rows or a previous product of the graph made
+// them. shared: keeps the rows for other products.
 enum ggml_status gb_product_make_rows(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind,
     const gb_row_sources & from, bool shared, gb_ready_rows * out);
 
-// Rows that the kernel which computes `t` can convert for the next product: sets kind and q, with q->y. The nodes from
-// the current one to `last` compute `t`. Reserves the memory in any case. NULL: no product needs converted rows, or the
-// product must make them. The caller sets `made` when it has made the rows.
+// The kernel that computes `t` can also convert rows for the next product: sets kind and q, with
+// q->y. The nodes from the current one to `last` compute `t`. Reserves the memory in any case.
+// NULL: no product needs converted rows, or the product must make them. The caller sets `made` when
+// it has made the rows.
+//
 // k: elements of a row.
 gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, int64_t k, gb_row_kind * kind,
     gb_make_panels * q);

@@ -7,7 +7,7 @@
 
 // ----------------------------------------------------------------------------------------------------------------- SUM
 
-// Each block adds up its share. Then one block adds up the shares.
+// Each block adds up one part. Then one block adds up the results.
 enum { GB_SUM_BLOCKS = 512, GB_SUM_WARPS = 8 };
 
 GB_KERNEL GB_BOUNDS(256, 1) gb_sum_shares(gb_view x, double * shares, int64_t n) {
@@ -160,8 +160,8 @@ static const char * argmax_supports(const gb_cuda_device &, const ggml_tensor * 
 
 // ------------------------------------------------------------------------------------------------------ ARGSORT, TOP_K
 
-// A block sorts a short row in shared memory. A longer row is sorted in pieces, which are merged in pairs until one is
-// left. Each element finds its place by bisection.
+// A block sorts a short row in shared memory. A longer row is sorted in runs, which are merged in
+// pairs until one is left. A bisection finds the position of each element.
 enum { GB_SORT_RUN = 4096 };
 
 struct gb_sort {
@@ -185,7 +185,7 @@ GB_DEVICE char * gb_sort_row(const gb_view & v, int64_t row) {
     return gb_at(v, gb_unravel_row<uint64_t>((uint64_t) row, v.ne));
 }
 
-// A block sorts a run with a bitonic network. Places after the run come last.
+// A block sorts a run with a bitonic network. Padding sorts last.
 GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_sort q) {
     gb_wait_for_earlier();
     GB_DYNAMIC_SHARED(float, values);

@@ -1,5 +1,6 @@
-// rope.cu - ROPE and ROPE_BACK: rotate pairs of elements of a head by angles that grow with the token's position. If
-// the only reader of the result is a copy, such as that of keys into a cache, they write into the copy.
+// rope.cu - ROPE and ROPE_BACK: rotate pairs of elements of a head by angles that grow with the
+// token's position. If the only reader of the result is a copy, such as that of keys into a cache,
+// they write directly into the copy.
 //
 // The first kernel makes a table of cosines and sines for each position and pair, once for all nodes of a graph with
 // the same positions and parameters (gb_cuda_keep). Angles are in double precision: at position 100,000 a float is
@@ -155,7 +156,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_rope_apply_group(gb_rope_group q) {
     }
 }
 
-// The pair whose wavelength fits `beta` times into the original context.
+// The pair whose wavelength is 1 / `beta` of the original context.
 static double corr_dim(const gb_rope & r, int n_orig_ctx, double beta) {
     return r.n_dims * log(n_orig_ctx / (2.0 * 3.14159265358979323846 * beta)) / (2.0 * log(r.freq_base));
 }
@@ -204,7 +205,7 @@ static gb_cuda_recipe table_of(const ggml_tensor * dst, const gb_rope & r) {
         gb_rope rope;
         int64_t nb0, n;
     } key;
-    static_assert(sizeof(key) <= GB_CUDA_KEY, "the key has room");
+    static_assert(sizeof(key) <= GB_CUDA_KEY, "the key fits");
     memset(&key, 0, sizeof(key));
     memcpy(&key.rope, &r, sizeof(r));
     key.nb0 = (int64_t) dst->src[1]->nb[0];
@@ -224,7 +225,7 @@ static bool table_of_node(const gb_cuda_backend & b, int i, gb_cuda_recipe * rec
     return true;
 }
 
-// Makes the table, unless it is there.
+// Makes the table, unless it exists.
 static enum ggml_status make_table(gb_cuda_backend & b, const ggml_tensor * dst, const gb_rope & r,
     const float2 ** to) {
     const int64_t n_table = dst->ne[2] * r.n_turns;
@@ -284,7 +285,7 @@ enum ggml_status gb_rope_launch(gb_cuda_backend & b, const gb_rope_part * part, 
 
 static enum ggml_status rope_run(gb_cuda_backend & b, ggml_tensor * dst) { return rope_into(b, dst, gb_view_of(dst)); }
 
-// The memory of the copy in the shape of t, which both have the elements of.
+// The memory of the copy in the shape of t. Both have the same elements.
 static bool shaped(const ggml_tensor * copy, const ggml_tensor * t, gb_view * y) {
     *y = gb_view_of(copy);
     int64_t stride = (int64_t) ggml_type_size(copy->type);

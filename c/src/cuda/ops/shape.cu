@@ -1,7 +1,7 @@
 // shape.cu - operators whose elements are elements of a source, or 0: REPEAT, CONCAT, PAD, UPSCALE, WIN_PART,
 // WIN_UNPART, GET_REL_POS.
 //
-// Each is a function from the place of an element to its source.
+// Each is a function from the indices of an element to its source.
 #include "cuda/ops/elements.h"
 
 struct gb_shape_args {

@@ -13,10 +13,10 @@ struct gb_soft_max_args {
     gb_view sinks; // p NULL: none; f32, one for each head
     float scale;
     int64_t rows;
-    float bias_max; // 0: the mask is added as it is; else heads have slopes
+    float bias_max; // 0: the mask is added unchanged; else heads have slopes
     int floor_heads;
-    // Operators before it: x becomes x times `factor`, and -infinity after place last + number of the row in its
-    // matrix.
+    // Operators before it: x becomes x times `factor`, and -infinity after column last + i in row i
+    // of its matrix.
     bool edited, causal;
     float factor;
     int64_t last;
@@ -144,7 +144,8 @@ static int chain_length(const gb_cuda_nodes & nodes, int i) {
     return i + n < nodes.n && follows(nodes.node[i + n], GGML_OP_SOFT_MAX, nodes.node[i + n - 1]) ? n + 1 : 0;
 }
 
-// True if every result is apart from, or exactly at, the memory before it, and the mask is apart from all.
+// True if every result is disjoint from, or exactly at, the memory before it, and the mask is
+// disjoint from all.
 static bool chain_may_fuse(ggml_tensor * const * node, int n) {
     const ggml_tensor *mask = node[n - 1]->src[1], *sinks = node[n - 1]->src[2];
     for (int j = 0; j < n; j++) {
@@ -193,7 +194,7 @@ int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor * dst = node[n - 1];
     const cudaError_t error = GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.queue, q);
     if (error != cudaSuccess) {
-        gb_cuda_fail(b, "softmax with what comes before it", error);
+        gb_cuda_fail(b, "softmax with the nodes before it", error);
         return -1;
     }
     return n;

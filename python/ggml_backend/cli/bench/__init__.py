@@ -22,6 +22,7 @@ from ...backend.buffer import text
 from ...dtypes import DType, as_dtype
 from ...profile._limits import notes_on
 from ...sched._costs import describe_device
+from ._files import is_model, measure_file, print_figures
 from ._measure import Case, Limits, Result, measure
 from ._models import model_cases
 from ._ops import op_cases
@@ -244,10 +245,33 @@ def _explain(options: argparse.Namespace) -> None:
         known = (dtype, algorithm.declined)
 
 
+def _measure_model(options: argparse.Namespace) -> None:
+    """Measures the model file that was given in place of a suite."""
+    if len(options.suites) != 1:
+        options.parser.error("measure one model file at a time")
+    for flag in ("level", "types", "only", "compare"):
+        if getattr(options, flag) is not None:
+            options.parser.error(f"argument --{flag}: not for MODEL.gguf")
+    if options.cpu and options.threads not in (None, 1):
+        options.parser.error(f"--cpu measures the time of one thread, not of {options.threads}")
+    found = measure_file(
+        options.suites[0], options.device.split(","), 1 if options.cpu else options.threads, options.prompt,
+        options.new, 2 if options.quick else options.rounds, options.cpu,
+    )  # fmt: skip
+    print_figures(found)
+    if options.json:
+        _write(options.json, {"benchmark": "bench", "version": text(lib.gbpy_version()), "load": _load(), **found})
+
+
 def run(options: argparse.Namespace) -> int:
+    if any(is_model(s) for s in options.suites):
+        _measure_model(options)
+        return 0
+    if options.prompt is not None or options.new is not None:
+        options.parser.error("arguments --prompt and --new: for MODEL.gguf")
     unknown = [s for s in options.suites if s not in _SUITES]
     if unknown:
-        options.parser.error(f"argument ops|products|models: {unknown[0]!r} is none of these")
+        options.parser.error(f"argument ops|products|models|MODEL.gguf: {unknown[0]!r} is none of these")
     if options.explain:
         if options.suites != ["products"]:
             options.parser.error("argument --explain: only products have several algorithms: bench products --explain")
@@ -279,8 +303,16 @@ def _positive(kind: type[int] | type[float]) -> Any:
 EXAMPLE = "products --types q4_k --threads 1"
 
 
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("for MODEL.gguf")
+    group.add_argument("--prompt", type=_positive(int), metavar="N", help="tokens of a prompt or a text (default: 512)")
+    group.add_argument("--new", type=_positive(int), metavar="N", help="tokens that are written (default: 32)")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suites", nargs="*", metavar="ops|products|models", help="what to measure (default: all)")
+    parser.add_argument(
+        "suites", nargs="*", metavar="ops|products|models|MODEL.gguf", help="what to measure (default: all suites)"
+    )
     parser.add_argument(
         "--threads",
         type=_positive(int),
@@ -325,7 +357,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list the algorithm chosen for each product and why (does not measure)",
     )
     parser.add_argument(
-        "--device", default="CPU", metavar="NAME", help="device that --explain asks, such as CUDA0 (default: CPU)"
+        "--device",
+        default="CPU",
+        metavar="NAME",
+        help="device that --explain asks, such as CUDA0; of MODEL.gguf, one or several, CUDA0,CPU (CPU)",
     )
+    _add_model_arguments(parser)
     parser.add_argument("--json", metavar="FILE", help="write the figures of every round to a file")
     parser.add_argument("--compare", metavar="FILE", help="print ratios to the figures in a file that --json wrote")

@@ -4,7 +4,7 @@ weights are read: their memory is never touched."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -13,7 +13,12 @@ from typing import Any
 from ... import gguf, ops
 from ..._base.errors import AllocationError, InvalidArgumentError, UnsupportedError
 from ...backend.backend import Backend
-from ...dtypes import DType, float16, int32
+from ...dtypes import DType, float16, float32, int32
+from ...models import _whisper as whisper
+from ...models import embedding
+from ...models._decoder import Inputs, decode
+from ...models._sizes import Sizes
+from ...models.architectures import DECODERS, ENCODERS, decoder_of, unknown
 from ...profile._pictures import Picture, picture_of
 from ...sched.plan import Plan
 from ...sched.scheduler import Scheduler
@@ -23,7 +28,7 @@ from ...tensor.tensor import Tensor
 from .graphs import NAMES
 from .graphs import build as build_example
 
-__all__ = ["ARCHITECTURES", "Llama", "LlamaFile", "Pass", "llama_layer", "llama_shapes", "prepare"]
+__all__ = ["Llama", "LlamaFile", "Pass", "llama_layer", "llama_shapes", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -223,15 +228,104 @@ class LlamaFile:
         return context.graph(*writes, logits)
 
 
-def _llama(
+# --------------------------------------------------------------------------------------------------------------- models
+
+
+@dataclass(frozen=True)
+class _File:
+    """A model to plan: the contexts of its layers and of the rest, which get memory, and the graph."""
+
+    file: gguf.GGUFFile
+    layers: Sequence[Context]
+    rest: Context
+    context: Context
+
+    @classmethod
+    def of(cls, file: gguf.GGUFFile, n_layers: int, stack: ExitStack) -> _File:
+        rest, *layers = [stack.enter_context(Context(usage="weights")) for _ in range(1 + n_layers)]
+        return cls(file, layers, rest, stack.enter_context(Context()))
+
+    def weights(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Weights without memory, those of ``blk.3`` with the layer."""
+        made: dict[str, Tensor] = {}
+        for name in names:
+            block = name.split(".")[1] if name.startswith("blk.") else ""
+            home = self.layers[int(block)] if block.isdecimal() and int(block) < len(self.layers) else self.rest
+            found = self.file.tensors[name]
+            made[name] = home.tensor(found.shape, found.dtype, name=name)
+        return made
+
+
+def _lengths(asked: Pass, context: int) -> tuple[int, int]:
+    """Tokens of a pass, and positions of the cache."""
+    length = asked.context if asked.context is not None else min(context, 4096)
+    tokens = asked.tokens if asked.tokens is not None else min(512, length)
+    if not 0 < tokens <= length:
+        raise InvalidArgumentError(f"{tokens} tokens do not fit a cache of {length}")
+    return tokens, length
+
+
+def _decoder(
     file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack
 ) -> tuple[Graph, str, Sequence[Held]]:
-    found = LlamaFile.of(file, asked)
-    rest, *layers = [stack.enter_context(Context(usage="weights")) for _ in range(1 + found.c.layers)]
-    w = found.tensors(lambda name: layers[int(name.split(".")[1])] if name.startswith("blk.") else rest)
-    held = _hold([*layers, rest], backends)
-    graph = found.graph(stack.enter_context(Context()), w)
-    return graph, f"{found.tokens} tokens that fill a cache of {found.length}", held
+    """A pass of tokens that fill the cache."""
+    name = str(file.metadata["general.architecture"])
+    a = decoder_of(name)
+    s = Sizes.of(name, a, dict(file.metadata), file.tensors, asked.context)
+    tokens, length = _lengths(asked, s.context)
+    parts = _File.of(file, s.layers, stack)
+    w = parts.weights(dict(s.shapes(a, file.tensors)))
+    caches = [
+        (
+            home.tensor((length, s.kv_heads * s.head_k), float16, name=f"blk.{i}.cache_k"),
+            home.tensor((length, s.kv_heads * s.head_v), float16, name=f"blk.{i}.cache_v"),
+        )
+        for i, home in enumerate(parts.layers)
+    ]
+    held = _hold([*parts.layers, parts.rest], backends)
+    inputs = Inputs.make(parts.context, a, s, tokens, length, 1)
+    graph = parts.context.graph(decode(w, a, s, inputs, caches))
+    return graph, f"{tokens} tokens that fill a cache of {length}", held
+
+
+def _encoder(
+    file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack
+) -> tuple[Graph, str, Sequence[Held]]:
+    """A text of BERT or one of its successors."""
+    name = str(file.metadata["general.architecture"])
+    a, s = ENCODERS[name], embedding.Sizes.of(name, file.metadata, file.tensors)
+    s.check(a, file.tensors)
+    if asked.context is not None:
+        raise InvalidArgumentError(f"--context: {name} has no cache; --tokens is the length of a text")
+    tokens, _ = _lengths(asked, s.context)
+    parts = _File.of(file, s.layers, stack)
+    w = parts.weights(s.names(a, file.tensors))
+    held = _hold([*parts.layers, parts.rest], backends)
+    inputs = embedding.Inputs.make(parts.context, a, s, 1, tokens)
+    return parts.context.graph(embedding.encode(w, a, s, inputs)), f"a text of {tokens} tokens", held
+
+
+def _whisper(
+    file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack
+) -> tuple[Graph, str, Sequence[Held]]:
+    """A window of 30 seconds, which needs more memory than writing its text."""
+    if asked != Pass(None, None):
+        raise InvalidArgumentError("--tokens and --context: the windows of whisper have one size")
+    s = whisper.Sizes.of(file.metadata, file.tensors)
+    parts = _File.of(file, 0, stack)
+    w = parts.weights(s.shapes())
+    kinds = (("cache", s.text_context), ("window", s.audio_context))
+    caches = {
+        (kind, part, i): parts.rest.tensor((n, s.embd), float16, name=f"blk.{i}.cache_{kind}_{part}")
+        for kind, n in kinds
+        for i in range(s.decoder_layers)
+        for part in "kv"
+    }
+    held = _hold([parts.rest], backends)
+    mel = parts.context.tensor((s.mels, 2 * s.audio_context), float32, name="mel")
+    crossed = [(caches["window", "k", i], caches["window", "v", i]) for i in range(s.decoder_layers)]
+    graph = parts.context.graph(*whisper.encode(w, s, mel, crossed))
+    return graph, "a window of 30 seconds", held
 
 
 def _hold(parts: Sequence[Context], backends: Sequence[Backend]) -> list[Held]:
@@ -261,20 +355,12 @@ def _hold(parts: Sequence[Context], backends: Sequence[Backend]) -> list[Held]:
     return held
 
 
-#: Architectures of GGUF files (``general.architecture``) whose graphs are known.
-ARCHITECTURES: dict[
-    str, Callable[[gguf.GGUFFile, Sequence[Backend], Pass, ExitStack], tuple[Graph, str, Sequence[Held]]]
-] = {"llama": _llama}
-
-
 def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str, Sequence[Held]]:
     file = stack.enter_context(gguf.open(path))
-    architecture = file.metadata.get("general.architecture")
-    build = ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
+    name = file.metadata.get("general.architecture")
+    build = _decoder if name in DECODERS else _encoder if name in ENCODERS else _whisper if name == "whisper" else None
     if build is None:
-        raise UnsupportedError(
-            f"{path}: no graph is known for the architecture {architecture!r}; known: {', '.join(ARCHITECTURES)}"
-        )
+        raise UnsupportedError(f"{path}: {unknown(str(name))}")
     graph, what, held = build(file, backends, asked, stack)
     return graph, f"{os.path.basename(path)}: {what}", held
 

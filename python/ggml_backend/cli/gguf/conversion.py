@@ -4,14 +4,13 @@ file."""
 from __future__ import annotations
 
 import argparse
-import os
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from ..._base.errors import InvalidArgumentError
-from ..._base.terminal import Bar
 from ..._base.text import Patterns, count, line
 from ...dtypes import DType, as_dtype, dtypes
 from ...gguf import GGUFFile, Writer, fallback_dtype
@@ -21,8 +20,9 @@ from .common import byte_count, fitting, has_floats
 from .described import Written, describe
 from .importance import Importance
 from .mixtures import MIXTURES, Mixture
+from .shards import Shards, size_of
 
-__all__ = ["Source", "add_conversion_arguments", "refuse_same", "write"]
+__all__ = ["Source", "add_conversion_arguments", "write"]
 
 
 def add_conversion_arguments(parser: argparse.ArgumentParser, type_option: bool = True) -> None:
@@ -46,6 +46,9 @@ def add_conversion_arguments(parser: argparse.ArgumentParser, type_option: bool 
          "for nan, or make "
         "their blocks nan (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--max-shard", type=size_of, metavar="SIZE", help="split the model into files of at most this size, as 2G"
+    )
     parser.add_argument("--quiet", action="store_true", help="do not list the tensors")
 
 
@@ -134,20 +137,25 @@ Source = tuple[str, tuple[int, ...], DType, Any]
 
 
 def write(
-    options: argparse.Namespace, writer: Writer, sources: list[Source], before: int, file: GGUFFile | None = None
+    options: argparse.Namespace,
+    writer: Writer,
+    sources: list[Source],
+    before: int,
+    inputs: Iterable[str],
+    file: GGUFFile | None = None,
 ) -> int:
-    """Writes the new file. file: the source of the keys, if that is a GGUF file"""
+    """Writes the new file, or its parts. inputs: files that are read; file: the source of the keys, if that is a GGUF
+    file"""
     plan = Formats(options, [source[0] for source in sources])
-    tensors: list[Written] = []
-    for name, shape, stored, data in sources:
-        chosen = plan.choose(name, shape, stored)
-        tensors.append((shape, stored, chosen))
+    tensors: list[Written] = [(shape, stored, plan.choose(name, shape, stored)) for name, shape, stored, _ in sources]
+    shards = Shards(writer, [_nbytes(*one) for one in zip(sources, tensors, strict=True)], options.max_shard, inputs)
+    for i, ((name, shape, stored, data), (_, _, chosen)) in enumerate(zip(sources, tensors, strict=True)):
         given = plan.importance if chosen.is_quantized and chosen != stored else None
         weights = None if given is None else given.of(name, shape)
         if chosen == stored:
-            writer.add_tensor(name, data, stored)
+            shards.of(i).add_tensor(name, data, stored)
         else:
-            writer.add_tensor(name, data, chosen, importance=weights, on_invalid=options.on_invalid)
+            shards.of(i).add_tensor(name, data, chosen, importance=weights, on_invalid=options.on_invalid)
         if not options.quiet:
             note = (
                 f" (rows of {shape[-1]})"
@@ -162,22 +170,19 @@ def write(
         if missing is not None:
             print(missing)
         plan.importance.describe(writer)
-    after = writer.nbytes
-    start = time.monotonic()
-    writer.close(Bar("writing"))
+    after, start = shards.nbytes, time.monotonic()
+    shards.close()
+    where = line(shards.paths[0]) + (f" and {len(shards) - 1} more parts" if len(shards) > 1 else "")
     print(
-        f"{line(options.output)}: {byte_count(after)}, was {byte_count(before)} ({after / max(before, 1):.3f}),"
+        f"{where}: {byte_count(after)}, was {byte_count(before)} ({after / max(before, 1):.3f}),"
         f" {time.monotonic() - start:.1f} s"
     )
     return 0
 
 
-def refuse_same(output: str, inputs: Iterable[str | None]) -> None:
-    """Refuses to overwrite an input under any name: a mistyped name would lose the original."""
-    if output == "-":
-        raise InvalidArgumentError(
-            "the output '-' is no file; a GGUF file is not written to a pipe (./- is a file of that name)"
-        )
-    for path in inputs:
-        if path is not None and os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
-            raise InvalidArgumentError(f"the output {output} is the input {path}: give the output another name")
+def _nbytes(source: Source, written: Written) -> int:
+    """Bytes of a tensor in the new file."""
+    (_, shape, _, data), (_, stored, chosen) = source, written
+    if chosen == stored and hasattr(data, "nbytes"):
+        return int(data.nbytes)
+    return math.prod(shape[:-1]) * chosen.row_nbytes(shape[-1]) if shape else chosen.itemsize

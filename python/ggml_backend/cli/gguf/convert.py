@@ -16,9 +16,10 @@ from ...gguf import Writer
 from ...tensor._shapes import MAX_DIMS
 from .checkpoint import open_models
 from .common import byte_count, fitting
-from .conversion import Source, add_conversion_arguments, refuse_same, write
+from .conversion import Source, add_conversion_arguments, write
 from .elements import NoType, Values, values_of
 from .safetensors import SafeTensors, quoted
+from .shards import refuse_same
 
 _LISTED = 100  # tensors that an error names
 _SOME = 6  # tensors that a line of the output names
@@ -50,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     refuse_same(options.output, [*options.inputs, options.imatrix])
     files = open_models(options.inputs)
-    refuse_same(options.output, [file.path for file in files])
+    paths = [file.path for file in files]
+    refuse_same(options.output, paths)
     of = {name: file for file in files for name in file.tensors}
     skipped = fitting(options.skip, list(of), "--skip")
     values = _values(of, set(skipped))
@@ -60,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     for note in _notes(of, values):
         print(line(note))
     sources: list[Source] = [(name, v.shape, v.dtype, v) for name, v in values.items()]
-    status = write(options, writer, sources, sum(of[name].bytes_of(name).nbytes for name in values))
+    status = write(options, writer, sources, sum(of[name].bytes_of(name).nbytes for name in values), paths)
     if skipped:
         total = byte_count(sum(of[name].bytes_of(name).nbytes for name in skipped))
         print(line(f"left out by --skip: {len(skipped)} of {len(of)} tensors, {total}: {first_of(skipped, _SOME)}"))

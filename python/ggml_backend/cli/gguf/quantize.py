@@ -6,8 +6,9 @@ import argparse
 
 from ...gguf import Writer
 from ...gguf import open as open_gguf
-from .conversion import Source, add_conversion_arguments, refuse_same, write
+from .conversion import Source, add_conversion_arguments, write
 from .described import copied_keys
+from .shards import refuse_same
 
 EXAMPLE = "MODEL.gguf SMALLER.gguf --type q4_k"
 
@@ -22,7 +23,8 @@ def run(options: argparse.Namespace) -> int:
     if options.type is None and not options.tensor_type:
         options.parser.error("give --type or --tensor-type: without a new format nothing would change")
     with open_gguf(options.input) as file:
-        refuse_same(options.output, [*(part.name for part in file._parts), options.imatrix])
+        inputs = [*(part.name for part in file._parts), *filter(None, (options.imatrix,))]
+        refuse_same(options.output, inputs)
         writer = Writer(options.output).copy_from(file, keys=copied_keys(file), tensors=False)
         sources: list[Source] = [(t.name, t.shape, t.dtype, t) for t in file.tensors.values()]
-        return write(options, writer, sources, file.nbytes, file)
+        return write(options, writer, sources, file.nbytes, inputs, file)

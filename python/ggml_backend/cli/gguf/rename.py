@@ -10,7 +10,7 @@ from ..._base.text import line, nearest
 from ...gguf import Writer
 from ...gguf import open as open_gguf
 from .common import byte_count
-from .conversion import refuse_same
+from .shards import refuse_same
 
 EXAMPLE = "MODEL.gguf OTHER.gguf lm_head.weight=output.weight 'model.layers.*=blk.*'"
 

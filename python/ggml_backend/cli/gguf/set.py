@@ -12,7 +12,7 @@ from ..._base.text import line, nearest
 from ...gguf import Writer
 from ...gguf import open as open_gguf
 from .common import byte_count
-from .conversion import refuse_same
+from .shards import refuse_same
 
 EXAMPLE = 'MODEL.gguf OTHER.gguf general.name="My model" tokenizer.ggml.add_bos_token=false'
 

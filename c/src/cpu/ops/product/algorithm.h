@@ -42,6 +42,10 @@ const char * gb_byte_dots_declines(const struct gb_gemm * p);
 size_t gb_byte_dots_work_size(const struct gb_gemm * p, int n_tasks);
 void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
+const char * gb_two_bytes_declines(const struct gb_gemm * p);
+size_t gb_two_bytes_work_size(const struct gb_gemm * p, int n_tasks);
+void gb_two_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
 const char * gb_lanes_declines(const struct gb_gemm * p);
 size_t gb_lanes_work_size(const struct gb_gemm * p, int n_tasks);
 void gb_lanes_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
@@ -80,6 +84,19 @@ static inline int64_t gb_gemm_group_rows(const struct gb_gemm * p, int64_t g) {
 
 static inline int64_t gb_gemm_first_row(const struct gb_gemm * p, int64_t g) { // counted through all groups
     return p->first != NULL ? p->first[g] : g * p->rows;
+}
+
+// The group and the row of a row that is counted through all groups.
+static inline void gb_gemm_locate(const struct gb_gemm * p, int64_t flat, int64_t * g, int64_t * r) {
+    if (p->first == NULL) {
+        *g = flat / p->rows;
+        *r = flat % p->rows;
+        return;
+    }
+    for (*g = 0; p->first[*g + 1] <= flat;) {
+        ++*g;
+    }
+    *r = flat - p->first[*g];
 }
 
 // Rows [r, r + n) of group g.

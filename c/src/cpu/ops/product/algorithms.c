@@ -24,6 +24,9 @@ static const char * never_declines(const struct gb_gemm * p) {
 
 // clang-format off
 static const struct gb_product_algorithm algorithms[] = {
+    // activations of two bytes, by the algorithms for bytes below
+    { "two_bytes", gb_two_bytes_declines, NULL,
+      gb_two_bytes_work_size, gb_two_bytes_run },
     // few rows, at levels with kernels for them
     { "short_q8_0", gb_short_declines, gb_short_level_declines,
       gb_short_work_size, gb_short_run },

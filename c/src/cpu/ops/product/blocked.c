@@ -536,13 +536,13 @@ void gb_blocked_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm 
 
 // Declines unless weights are bfloat16 and floats may be rounded to bfloat16.
 const char * gb_blocked_bf16_declines(const struct gb_gemm * p) {
-    return p->w.type != GGML_TYPE_BF16  ? "the weights are not bf16"
-           : p->rows < GB_PAIRS_ROWS    ? "there are few rows"
-           : p->exact                   ? "activations are not to be rounded"
-           : p->x.type != GGML_TYPE_F32 ? "the activations are not f32"
-           : !gb_gemm_both_dense(p)     ? "terms are not consecutive"
-           : p->k % 2 != 0              ? "the number of terms is odd"
-                                        : NULL;
+    return p->w.type != GGML_TYPE_BF16                  ? "the weights are not bf16"
+           : p->rows < GB_PAIRS_ROWS                    ? "there are few rows"
+           : p->activations >= GB_ACTIVATIONS_TWO_BYTES ? "activations are not to be rounded"
+           : p->x.type != GGML_TYPE_F32                 ? "the activations are not f32"
+           : !gb_gemm_both_dense(p)                     ? "terms are not consecutive"
+           : p->k % 2 != 0                              ? "the number of terms is odd"
+                                                        : NULL;
 }
 
 // The reason, from the traits, why the processor multiplies pairs of bfloat16 too slowly. NULL: it
@@ -573,10 +573,11 @@ void gb_blocked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm *
 
 const char * gb_unpacked_bf16_declines(const struct gb_gemm * p) {
     const char * why = gb_bytes_decline(p);
-    return why != NULL                         ? why
-           : p->rows < GB_QUANTIZED_PAIRS_ROWS ? "there are few rows"
-           : p->k < GB_QUANTIZED_PAIRS_TERMS   ? "sums are short"
-                                               : NULL;
+    return why != NULL                              ? why
+           : p->activations == GB_ACTIVATIONS_BYTES ? "activations are to be bytes"
+           : p->rows < GB_QUANTIZED_PAIRS_ROWS      ? "there are few rows"
+           : p->k < GB_QUANTIZED_PAIRS_TERMS        ? "sums are short"
+                                                    : NULL;
 }
 
 const char * gb_unpacked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,

@@ -23,7 +23,7 @@ struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type) 
 
 const char * gb_bytes_decline(const struct gb_gemm * p) {
     return !ggml_is_quantized(p->w.type)                              ? "the weights are not quantized"
-           : p->exact                                                 ? "activations are not to be rounded"
+           : p->activations >= GB_ACTIVATIONS_TWO_BYTES               ? "activations are not to be rounded"
            : p->x.type != GGML_TYPE_F32                               ? "the activations are not f32"
            : !gb_gemm_both_dense(p)                                   ? "terms are not consecutive"
            : gb_quant_format_of(p->w.type)->use == GB_USE_ACTIVATIONS ? "the format cannot be unpacked to bytes"
@@ -85,18 +85,6 @@ size_t gb_bytes_row_size(int64_t k, int kind) {
     return gb_lines((size_t) gb_bytes_row_floats(k, kind) * sizeof(float));
 }
 
-static void locate(const struct gb_gemm * p, int64_t flat, int64_t * g, int64_t * r) {
-    if (p->first == NULL) {
-        *g = flat / p->rows;
-        *r = flat % p->rows;
-        return;
-    }
-    for (*g = 0; p->first[*g + 1] <= flat;) {
-        ++*g;
-    }
-    *r = flat - p->first[*g];
-}
-
 // Works in pieces, so that several threads can share one row.
 void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows) {
     enum { PIECE = 2048 };
@@ -109,7 +97,7 @@ void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gem
         float * const d = (float *) (row + p->k);
         float * const s = d + p->k / 32;
         int64_t g, r;
-        locate(p, i / pieces, &g, &r);
+        gb_gemm_locate(p, i / pieces, &g, &r);
         call->k->quantize_q8(&(struct gb_quantize_q8){
             .k = n,
             .kind = kind,

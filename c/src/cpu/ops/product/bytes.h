@@ -4,7 +4,7 @@
 // Weights are used as they are stored. Activations are rounded to one of 255 levels, in groups of
 // 32. The scale of a group is its largest magnitude / 127. So the error of a result is at most the
 // sum over groups of (max |x| / 254) sum |w|, plus the rounding of a float sum. Nodes with
-// GGML_PREC_F32 do not round.
+// GGML_PREC_F32 do not round. Nodes with GGML_PREC_F16 round twice (two_bytes.c).
 #ifndef GB_CPU_OPS_PRODUCT_BYTES_H
 #define GB_CPU_OPS_PRODUCT_BYTES_H
 

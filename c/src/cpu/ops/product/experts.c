@@ -89,7 +89,7 @@ static void describe(struct experts * q, const struct ggml_tensor * node, int cl
         .total = gb_rows(node),
         .w = { a->type, a->nb[0], false },
         .x = { b->type, b->nb[0], false },
-        .exact = gb_op_param_i32(node, is_stack(node) ? 0 : 2) == GGML_PREC_F32,
+        .activations = gb_activations_of(gb_op_param_i32(node, is_stack(node) ? 0 : 2)),
         .w_of = expert_matrix,
         .row_of = pair_row,
     };

@@ -92,7 +92,7 @@ static void describe(struct product * q, const struct ggml_tensor * node, int di
         .total = q->n * b->ne[2] * b->ne[3],
         .w = { a->type, a->nb[dim], ggml_is_quantized(a->type) && dim == 1 },
         .x = { b->type, b->nb[dim], false },
-        .exact = dim == 1 || gb_op_param_i32(node, 0) == GGML_PREC_F32,
+        .activations = dim == 1 ? GB_ACTIVATIONS_EXACT : gb_activations_of(gb_op_param_i32(node, 0)),
         .w_of = slice_of,
         .row_of = slice_row,
         .run = q->n,

@@ -33,6 +33,20 @@ struct gb_gemm_epilogue {
     const void * context;
 };
 
+// The least precision of activations.
+enum gb_activations {
+    GB_ACTIVATIONS_ANY, // rounded as is fastest: to bytes with quantized weights, to bfloat16 with weights of that type
+    GB_ACTIVATIONS_BYTES, // with quantized weights: the bytes of bytes.h, nothing else
+    GB_ACTIVATIONS_TWO_BYTES, // with quantized weights: two bytes. Others are not rounded
+    GB_ACTIVATIONS_EXACT, // not rounded
+};
+
+static inline enum gb_activations gb_activations_of(int32_t prec) {
+    return prec == GGML_PREC_F32   ? GB_ACTIVATIONS_EXACT
+           : prec == GGML_PREC_F16 ? GB_ACTIVATIONS_TWO_BYTES
+                                   : GB_ACTIVATIONS_ANY;
+}
+
 struct gb_gemm {
     int64_t m, k; // results in a row, terms in a sum
     int64_t n_groups;
@@ -40,7 +54,7 @@ struct gb_gemm {
     int64_t total; // rows of all groups
     const int64_t * first; // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
     struct gb_gemm_operand w, x;
-    bool exact; // activations are not rounded (GGML_PREC_F32)
+    enum gb_activations activations;
     const struct gb_gemm_epilogue * epilogue; // NULL: none
     const void * context; // of the two functions
     struct gb_gemm_matrix (*w_of)(const struct gb_gemm * p, int64_t g);

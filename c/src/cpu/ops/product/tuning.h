@@ -76,6 +76,11 @@
 //     bench_products small iq3_s best 1, its line n 16
 #define GB_UNPACKED_AHEAD 2
 
+// -------------------------------------------------------------------------------------------- two_bytes (two_bytes.c)
+
+// Maximum results: each takes a float of scratch memory.
+#define GB_TWO_BYTES_RESULTS (1 << 24)
+
 // -------------------------------------------------------------------------------------------- byte_dots, dots (dots.c)
 
 // Maximum rows that are multiplied with a column while it is unpacked into bytes. For more rows, a panel of columns

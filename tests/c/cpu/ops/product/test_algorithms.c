@@ -45,6 +45,11 @@ static bool is_weight(enum ggml_type type) {
                gb_quant_format_of(type)->to_float != NULL);
 }
 
+// Weights that are multiplied with bytes by default.
+static bool has_bytes(enum ggml_type type) {
+    return ggml_is_quantized(type) && gb_quant_format_of(type)->use != GB_USE_ACTIVATIONS;
+}
+
 static void every_shape_at(const struct gb_level * level) {
     static const int64_t rows[] = { 1, 2, 3, 4, 16, 17, 64, 65, 600 }, terms[] = { 256, 512, 4096 };
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
@@ -53,6 +58,8 @@ static void every_shape_at(const struct gb_level * level) {
                 begin();
                 struct ggml_tensor * node = product((enum ggml_type) type, 32, terms[t], rows[r]);
                 algorithm(node, level->name);
+                ggml_mul_mat_set_prec(node, GGML_PREC_F16);
+                CHECK((strcmp(algorithm(node, level->name), "two_bytes") == 0) == has_bytes((enum ggml_type) type));
                 ggml_mul_mat_set_prec(node, GGML_PREC_F32);
                 algorithm(node, level->name);
                 end();
@@ -120,6 +127,10 @@ static void expected_at(const struct gb_level * level) {
     struct ggml_tensor * exact = product(GGML_TYPE_Q4_0, 32, 512, 2);
     ggml_mul_mat_set_prec(exact, GGML_PREC_F32);
     CHECK_STR(algorithm(exact, level->name), "dots");
+    CHECK_MSG(level->kernels->gemm_q8_mr % 2 == 0, "two_bytes needs panels of an even number of rows");
+    struct ggml_tensor * many = product(GGML_TYPE_Q4_0, 1 << 14, 512, 1025);
+    ggml_mul_mat_set_prec(many, GGML_PREC_F16);
+    CHECK_STR(algorithm(many, level->name), "blocked_f32");
     struct ggml_tensor * outer =
         ggml_out_prod(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4), ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 6, 4));
     CHECK_STR(algorithm(outer, level->name), "blocked_f32");
@@ -159,6 +170,8 @@ static void by_traits_at(const struct gb_level * level) {
             pairs ? "blocked_bf16" : "blocked_f32");
         CHECK_STR(algorithm_with(product(GGML_TYPE_F16, 32, 512, 65), level->name, &traits), "blocked_f32");
         struct ggml_tensor * exact = product(GGML_TYPE_BF16, 32, 512, 65);
+        ggml_mul_mat_set_prec(exact, GGML_PREC_F16);
+        CHECK_STR(algorithm_with(exact, level->name, &traits), "blocked_f32");
         ggml_mul_mat_set_prec(exact, GGML_PREC_F32);
         CHECK_STR(algorithm_with(exact, level->name, &traits), "blocked_f32");
         end();
