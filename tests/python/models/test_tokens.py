@@ -14,7 +14,8 @@ from ggml_backend.models.tokens import PATTERNS, TextStream
 
 tokenizers = pytest.importorskip("tokenizers")
 
-NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+NORMAL_FORM_C = ("qwen2", "deepseek-r1-qwen", "modern-bert", "olmo", "mpt")
 TEXTS = [
     "", " ", "a", "Hello, world!", "  two  spaces ", "tabs\tand\nlines\r\n\n", "it's I'LL we've",
     "naïve façade e\u0301", "日本語テキスト", "русский עברית العربية हिन्दी ไทย", "🙂 👩‍👩‍👧‍👦", "123 4567 3.14",
@@ -61,7 +62,7 @@ def test_every_pattern_keeps_every_character(pre):
     for text in TEXTS:
         import unicodedata
 
-        expected = unicodedata.normalize("NFC", text) if pre in ("qwen2", "deepseek-r1-qwen", "modern-bert") else text
+        expected = unicodedata.normalize("NFC", text) if pre in NORMAL_FORM_C else text
         assert tokenizer.decode(tokenizer.encode(text, special=False)) == expected
 
 
@@ -80,6 +81,33 @@ def test_special_tokens_are_found_unless_they_are_turned_off():
     assert tokenizer.stops == {end}
     assert tokenizer.piece(len(tokenizer)) == tokenizer.piece(-1) == b"", "rows that no token uses"
     assert tokenizer_of(byte_level(**{"tokenizer.ggml.add_bos_token": True})[1]).encode("a")[0] == start
+
+
+CUTS = {  # spaces show where a pattern cuts, "_" is a space of the text
+    "gpt-2": "CamelCase 's _it ' S _12345 // \n / \n_ _x ./",
+    "llama-bpe": "CamelCase 's _it 'S _ 123 45 //\n /\n _ _x ./",
+    "qwen2": "CamelCase 's _it 'S _ 1 2 3 4 5 //\n /\n _ _x ./",
+    "gpt-4o": "Camel Case's _it'S _ 123 45 //\n/\n _ _x ./",
+    "tekken": "Camel Case 's _it 'S _ 1 2 3 4 5 //\n/\n _ _x ./",
+}
+
+
+@pytest.mark.parametrize("pre", CUTS)
+def test_patterns_cut_words_numbers_and_signs(pre):
+    text = "CamelCase's it'S 12345//\n/\n  x./"
+    engine = tokenizers.pre_tokenizers.Split(tokenizers.Regex(PATTERNS[pre]), behavior="isolated")
+    assert [cut.replace(" ", "_") for cut, _ in engine.pre_tokenize_str(text)] == CUTS[pre].split(" ")
+
+
+@pytest.mark.parametrize(
+    ("pre", "whole"), [("tekken", True), ("pixtral", True), ("llama-bpe", True), ("gpt-4o", False)]
+)
+def test_a_word_that_is_a_piece_needs_no_merges_where_the_model_says_so(pre, whole):
+    metadata = byte_level(pre)[1]
+    metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"], "qzqz"]
+    metadata["tokenizer.ggml.token_type"] = np.append(metadata["tokenizer.ggml.token_type"], np.int32(NORMAL))
+    tokenizer = tokenizer_of(metadata)
+    assert (tokenizer.encode("qzqz") == [len(tokenizer) - 1]) is whole
 
 
 def sentence_piece(words, **more):
@@ -126,6 +154,106 @@ def test_unknown_characters_become_bytes():
     assert [stream.push(t) for t in tokens] == ["", " a", "", "é", "", "", "", "🙂"]
 
 
+def test_a_text_that_spells_a_control_token_stays_text():
+    tokenizer = tokenizer_of(sentence_piece([*WORDS, "<", "s", ">", "</", "s>", "<0", "x41>"]))
+    for text in ("</s>", "<0x41>"):
+        assert tokenizer.decode(tokenizer.encode(text, special=False, ends=False)) == f" {text}"
+    assert 2 not in tokenizer.encode("</s>", special=False) and 2 in tokenizer.encode("</s>")
+
+
+def unigram(words, **more):
+    """A SentencePiece unigram vocabulary. words: pieces with their scores."""
+    pieces = ["<pad>", "</s>", "<unk>", *words, "unused"]
+    return {
+        "tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": pieces,
+        "tokenizer.ggml.scores": np.array([0.0, 0.0, 0.0, *words.values(), 0.0], np.float32),
+        "tokenizer.ggml.token_type": np.array([CONTROL, CONTROL, UNKNOWN] + [NORMAL] * len(words) + [UNUSED], np.int32),
+        "tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.unknown_token_id": 2, **more,
+    }  # fmt: skip
+
+
+UNIGRAM = {"\u2581": -3.0, "\u2581a": -2.5, "a": -4.0, "b": -4.0, "ab": -5.0, "abc": -9.5, "c": -4.5, "\u2581abb": -9.0}
+
+
+def best_split(text):
+    """The split with the largest sum, of all splits."""
+    best = (0.0, []) if not text else (-1e9, [])
+    for piece, score in UNIGRAM.items():
+        if text.startswith(piece):
+            rest, parts = best_split(text[len(piece) :])
+            best = max(best, (rest + score, [piece, *parts]))
+    return best
+
+
+def test_unigram_finds_the_best_split():
+    tokenizer = tokenizer_of(unigram(UNIGRAM))
+    rng = random.Random(0)
+    for _ in range(300):
+        text = "".join(rng.choices("aabbc ", k=rng.randint(0, 9)))
+        shown = "".join("\u2581" + word for word in text.split())
+        tokens = tokenizer.encode(text)
+        found = [tokenizer.pieces[t] for t in tokens[:-1]]
+        assert "".join(found) == shown and tokens[-1] == 1
+        assert sum(map(UNIGRAM.__getitem__, found)) == pytest.approx(best_split(shown)[0])
+
+
+def test_unigram_keeps_spaces_if_the_file_says_so():
+    keep = {"tokenizer.ggml.remove_extra_whitespaces": False, "tokenizer.ggml.add_space_prefix": False,
+            "tokenizer.ggml.precompiled_charsmap": np.zeros(0, np.uint8)}  # fmt: skip
+    assert tokenizer_of(unigram(UNIGRAM)).decode(tokenizer_of(unigram(UNIGRAM)).encode("  a  b \u2581")) == " a b"
+    tokenizer = tokenizer_of(unigram(UNIGRAM, **keep))
+    assert tokenizer.decode(tokenizer.encode("  a  b ")) == "  a  b "
+
+
+def test_unigram_gives_one_unknown_token_a_run_and_no_control_tokens():
+    tokenizer = tokenizer_of(unigram({**UNIGRAM, "</s": -1.0, ">": -1.0}))
+    encoded = tokenizer.encode("a\U0001f642\u00e9b", ends=False)
+    assert [tokenizer.pieces[t] for t in encoded] == ["\u2581a", "<unk>", "b"]
+    encoded = tokenizer.encode("a</s>unused", special=False, ends=False)
+    assert [tokenizer.pieces[t] for t in encoded][:3] == ["\u2581a", "</s", ">"] and len(tokenizer) - 1 not in encoded
+
+
+def character_map(replacements):
+    """The table of SentencePiece for keys of one byte: a root, its children, and a leaf for each."""
+    units, texts = [0] * 1024, b""
+    units[0] = 256 << 10  # the children of the root begin at 256
+    for i, (key, value) in enumerate(replacements.items()):
+        at, leaf = 256 ^ ord(key), 512 + i
+        units[at] = ((at ^ leaf) << 10) | 0x100 | ord(key)
+        units[leaf] = 0x80000000 | len(texts)
+        texts += value.encode() + b"\0"
+    return np.frombuffer(np.array([4096, *units], "<u4").tobytes() + texts, np.uint8)
+
+
+def test_unigram_maps_characters_by_the_table_of_the_file():
+    table = character_map({"A": "a", "\t": " ", "!": "", "z": "ab", "w": "\u00e9"})
+    tokenizer = tokenizer_of(unigram({**UNIGRAM, "\u00e9": -4.0}, **{"tokenizer.ggml.precompiled_charsmap": table}))
+    assert tokenizer.decode(tokenizer.encode("A!\tb!\t\tz\u00e9w")) == " a b ab\u00e9\u00e9"
+    assert tokenizer.encode("!\t!", ends=False) == []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_tables_of_characters_give_errors_or_text(seed):
+    rng = np.random.default_rng(seed)
+    table = character_map({chr(c): chr(c) * 3 for c in range(97, 110)}).copy()
+    table[rng.integers(4 if seed % 2 else 0, table.size, 200)] = rng.integers(0, 256, 200)
+    table = table[: rng.integers(0, table.size)] if seed % 4 == 3 else table
+    try:
+        tokenizer = tokenizer_of(unigram(UNIGRAM, **{"tokenizer.ggml.precompiled_charsmap": table}))
+    except gb.errors.FileError as error:
+        assert "precompiled_charsmap" in str(error)
+        return
+    for text in TEXTS:
+        assert all(0 <= t < len(tokenizer) for t in tokenizer.encode(text))
+
+
+@pytest.mark.parametrize("table", [np.zeros(3, np.uint8), np.zeros(9, np.float32), "abc", [1, 2],
+                                   np.frombuffer(b"\4\0\0\0" + bytes(4) + b"x" * 5000 + b"\0", np.uint8)])  # fmt: skip
+def test_tables_of_characters_of_the_wrong_form_are_errors(table):
+    with pytest.raises(gb.errors.FileError, match="precompiled_charsmap"):
+        tokenizer_of(unigram(UNIGRAM, **{"tokenizer.ggml.precompiled_charsmap": table}))
+
+
 def test_word_piece_is_that_of_tokenizers():
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -152,6 +280,7 @@ def test_word_piece_is_that_of_tokenizers():
     [
         ({"tokenizer.ggml.pre": "nobody"}, "'nobody'; known are"),
         ({"tokenizer.ggml.merges": ["x yz9"]}, "does not join two tokens"),
+        ({"tokenizer.ggml.tokens": ["\udcff"] * 600, "tokenizer.ggml.token_type": None}, "is not UTF-8|does not join"),
         ({"tokenizer.ggml.merges": []}, "must be a list of texts"),
         ({"tokenizer.ggml.tokens": "abc"}, "must be a list of texts"),
         ({"tokenizer.ggml.eos_token_id": 10**6}, "must be a whole number"),
