@@ -29,7 +29,8 @@ nitpick_ignore_regex = [
     # Names for unions and protocols of the package's own, and what objects are made of.
     (
         "py:class",
-        r"(.*\.)?(\w+Core|Array|TensorLike|By|DTypes|IntPair|IntTriple|Link|Segment|OnInvalid|Fetch|Run|Part|LocalNetwork|type\[Any\])",
+        r"(.*\.)?(\w+Core|Array|TensorLike|By|DTypes|IntPair|IntTriple|Link|Segment|OnInvalid|Fetch|Run|Part"
+        r"|LocalNetwork|type\[Any\])",
     ),
 ]
 # An attribute may have the name of a type (Traffic.bytes).

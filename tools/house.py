@@ -62,6 +62,7 @@ REPEATS: dict[tuple[str, str], tuple[int, str]] = {
         1,
         "each clears a tile",
     ),
+    ("c/src/cuda/ops/attention_ext.cu", "c/src/cuda/ops/attention_few.cu"): (1, "each launches its kernel by the type"),
     ("c/src/cpu/cpu_backend.c", "c/src/sim/sim_backend.c"): (1, "each fills in the table of hooks of its backend"),
     ("c/src/tensor/quant/iq2_xs.c", "c/src/tensor/quant/iq2_xxs.c"): (1, "each fills in the numbers of its format"),
     ("python/ggml_backend/models/embedding.py", "python/ggml_backend/models/text.py"): (

@@ -12,8 +12,8 @@
 //   GB_BOUNDS(threads, blocks)   threads of a block, and blocks that a multiprocessor should hold
 //   GB_UNROLL GB_UNROLL_2 GB_NO_UNROLL    before a loop
 //   gb_wait_for_earlier          the first statement of every kernel, by all threads; see below
-//   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block or warp; none of them
-//                                may have returned
+//   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block or
+//                                warp, of which none has returned
 //   gb_shfl* gb_ballot gb_any    by all 32 lanes; so blocks have a multiple of 32 threads
 //   gb_all gb_warp_sum gb_warp_max
 //   gb_exp2                      2 to the power of x in one instruction; relative error 2^-22; below 2^-126 it may be

@@ -90,8 +90,9 @@ static struct ggml_tensor * merged(struct ggml_context * ctx, struct ggml_tensor
     if (a->ne[3] == 1 && (n_kept == 3 || a->ne[2] == 1)) {
         return a;
     }
-    return n_kept == 3 ? ggml_cont_3d(ctx, a, a->ne[0], a->ne[1], a->ne[2] * a->ne[3])
-                       : ggml_cont_2d(ctx, a, a->ne[0], a->ne[1] * a->ne[2] * a->ne[3]);
+    const int64_t planes = gb_size_product(a->ne[2], a->ne[3]); // -1, which is refused, if it overflows
+    return n_kept == 3 ? ggml_cont_3d(ctx, a, a->ne[0], a->ne[1], planes)
+                       : ggml_cont_2d(ctx, a, a->ne[0], gb_size_product(a->ne[1], planes));
 }
 
 // Means divided by the share of their windows that lies inside rows of a. The mean of nothing stays 0.

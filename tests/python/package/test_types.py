@@ -137,7 +137,10 @@ def test_every_public_symbol_has_a_known_type(tmp_path):
     unknown = [
         f"{symbol['name']}: {'; '.join(d['message'].splitlines()[0] for d in symbol['diagnostics'])}"
         for symbol in report["symbols"]
-        if symbol["isExported"] and not symbol["isTypeKnown"]
+        if symbol["isExported"]
+        and not symbol["isTypeKnown"]
+        # its signatures are those of PyTorch
+        and (_has("torch") or not symbol["name"].startswith("ggml_backend.torch."))
     ]
     assert unknown == []
     assert report["completenessScore"] == 1

@@ -94,12 +94,7 @@ GB_DEVICE void gb_ext_scores(const gb_attention & p, int64_t head, int64_t i3, i
             for (int c = mine; c < chunks; c += GB_FEW_LANES) {
                 float v[8];
                 gb_ext_eight<TYPE>(p.k, row, c * 8, p.dk, v);
-                GB_UNROLL for (int r = 0; r < ROWS; r++) {
-                    const float * q = query + r * pitch + c * 8;
-                    const float4 a = gb_load_float4(q), b = gb_load_float4(q + 4);
-                    sum[r] = gb_dot4(b, make_float4(v[4], v[5], v[6], v[7]),
-                        gb_dot4(a, make_float4(v[0], v[1], v[2], v[3]), sum[r]));
-                }
+                gb_few_add_dots<ROWS>(sum, query + c * 8, pitch, v);
             }
         }
         GB_UNROLL for (int r = 0; r < ROWS; r++) { sum[r] = gb_few_sum(sum[r]); }
@@ -109,25 +104,6 @@ GB_DEVICE void gb_ext_scores(const gb_attention & p, int64_t head, int64_t i3, i
             GB_UNROLL for (int s = 0; s < ROWS; s++) { score = s == r ? sum[s] : score; }
             float * w = weight + r * GB_FEW_KEYS + k;
             *w = *w == -INFINITY ? *w : gb_ext_capped(p, score * p.scale) + *w;
-        }
-    }
-}
-
-template <int ROWS> GB_DEVICE void gb_ext_exponentials(float * weight, float * state) {
-    const int warp = (int) threadIdx.x / 32, lane = (int) threadIdx.x % 32;
-    for (int r = warp; r < ROWS; r += GB_ATTENTION_THREADS / 32) {
-        float *const w = weight + r * GB_FEW_KEYS, *const of = state + GB_EXT_STATE * r;
-        const float a = w[lane], b = w[lane + 32], before = of[GB_EXT_LARGEST];
-        const float largest = fmaxf(before, gb_warp_max(fmaxf(a, b))), origin = largest == -INFINITY ? 0 : largest;
-        const float x = expf(a - origin), y = expf(b - origin), sum = gb_warp_sum(x + y);
-        w[lane] = x;
-        w[lane + 32] = y;
-        gb_sync_warp(); // all lanes have read `before`
-        if (lane == 0) {
-            const float shrink = expf(before - origin);
-            of[GB_EXT_LARGEST] = largest;
-            of[GB_EXT_SUM] = of[GB_EXT_SUM] * shrink + sum;
-            of[GB_EXT_SHRINK] = shrink;
         }
     }
 }
@@ -249,7 +225,7 @@ template <int TYPE, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_at
         }
         gb_ext_scores<TYPE, ROWS>(p, head, i3, key, query, weight);
         gb_sync_block();
-        gb_ext_exponentials<ROWS>(weight, state);
+        gb_few_exponentials<ROWS, GB_EXT_STATE>(weight, state);
         gb_sync_block();
         gb_ext_values<TYPE, ROWS>(p, head, i3, key, end, weight, state, out);
         gb_sync_block(); // no thread reads the tile any more

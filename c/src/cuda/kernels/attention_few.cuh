@@ -55,6 +55,16 @@ GB_DEVICE float gb_few_sum(float x) { // over the lanes that share a row
     return x + gb_shfl_xor(x, 4);
 }
 
+// Adds the products of eight elements of each row of queries, `pitch` apart, with v.
+template <int ROWS>
+GB_DEVICE void gb_few_add_dots(float (&sum)[ROWS], const float * query, int pitch, const float (&v)[8]) {
+    GB_UNROLL for (int r = 0; r < ROWS; r++) {
+        const float4 a = gb_load_float4(query + r * pitch), b = gb_load_float4(query + r * pitch + 4);
+        sum[r] =
+            gb_dot4(b, make_float4(v[4], v[5], v[6], v[7]), gb_dot4(a, make_float4(v[0], v[1], v[2], v[3]), sum[r]));
+    }
+}
+
 // Scores of the keys [key, key + 64) into weight[row][key]; -infinity for keys that a row does not see.
 template <int TYPE, int ROWS>
 GB_DEVICE void gb_few_scores(const gb_attention & p, int64_t group, int64_t i3, int64_t first, int64_t key, int64_t end,
@@ -70,12 +80,7 @@ GB_DEVICE void gb_few_scores(const gb_attention & p, int64_t group, int64_t i3, 
         for (int c = mine; c < chunks; c += GB_FEW_LANES) {
             float v[8];
             gb_few_eight<TYPE>(p.k, row, c * 8, p.d, v);
-            GB_UNROLL for (int r = 0; r < ROWS; r++) {
-                const float * q = query + r * pitch + c * 8;
-                const float4 a = gb_load_float4(q), b = gb_load_float4(q + 4);
-                sum[r] = gb_dot4(b, make_float4(v[4], v[5], v[6], v[7]),
-                    gb_dot4(a, make_float4(v[0], v[1], v[2], v[3]), sum[r]));
-            }
+            gb_few_add_dots<ROWS>(sum, query + c * 8, pitch, v);
         }
         GB_UNROLL for (int r = 0; r < ROWS; r++) { sum[r] = gb_few_sum(sum[r]); }
         for (int r = mine; r < ROWS; r += GB_FEW_LANES) {
@@ -93,11 +98,11 @@ GB_DEVICE void gb_few_scores(const gb_attention & p, int64_t group, int64_t i3, 
 }
 
 // Turns scores into exponentials. state: of each row, the largest score, the sum, and the factor
-// for earlier sums.
-template <int ROWS> GB_DEVICE void gb_few_exponentials(float * weight, float * state) {
+// for earlier sums. A row has STATE numbers.
+template <int ROWS, int STATE = 3> GB_DEVICE void gb_few_exponentials(float * weight, float * state) {
     const int warp = (int) threadIdx.x / 32, lane = (int) threadIdx.x % 32;
     for (int r = warp; r < ROWS; r += GB_ATTENTION_THREADS / 32) {
-        float *const w = weight + r * GB_FEW_KEYS, *const of = state + 3 * r;
+        float *const w = weight + r * GB_FEW_KEYS, *const of = state + STATE * r;
         const float a = w[lane], b = w[lane + 32], before = of[0];
         const float largest = fmaxf(before, gb_warp_max(fmaxf(a, b))), origin = largest == -INFINITY ? 0 : largest;
         const float x = expf(a - origin), y = expf(b - origin), sum = gb_warp_sum(x + y);

@@ -18,58 +18,52 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, i
     }
 }
 
-// Sorts the n rows of dst by expert, in their order. Block e lists the rows of expert e. The last block lists rows whose
-// id is out of range behind all others. They become NaN, and the first is noted. That block also counts the tiles of
-// each expert, of at most nt rows. tiles: n_experts + 1 entries.
-GB_KERNEL GB_BOUNDS(256, 1)
-    gb_route(gb_weights w, int n, int nt, int * first, int * tiles, int * list, float * dst, int64_t m) {
-    gb_wait_for_earlier();
-    GB_SHARED(int, counts, 256);
-    GB_SHARED(int, sums, 256 / GB_WARP);
-    const int expert = (int) blockIdx.x, per = (n + 255) / 256, begin = gb_min(n, (int) threadIdx.x * per),
-              end = gb_min(n, begin + per);
-    const auto expert_of = [&](int row) {
-        const int id = gb_expert_of_row(w, row);
-        return id >= 0 && id < w.n_experts ? id : w.n_experts;
-    };
+// The expert of a row, n_experts for an id out of range.
+GB_DEVICE int gb_route_of(const gb_weights & w, int row) {
+    const int id = gb_expert_of_row(w, row);
+    return id >= 0 && id < w.n_experts ? id : w.n_experts;
+}
+
+// The sum of what earlier threads of the block hold. counts: 256 numbers in shared memory.
+GB_DEVICE int gb_route_sum_before(int mine, int * counts) {
+    counts[threadIdx.x] = mine;
+    gb_sync_block();
+    int sum = 0;
+    for (int i = 0; i < (int) threadIdx.x; i++) {
+        sum += counts[i];
+    }
+    return sum;
+}
+
+// Lists the rows of `expert` in their order, from the place after the rows of smaller experts. Returns that place.
+GB_DEVICE int gb_route_list(const gb_weights & w, int n, int expert, int * counts, int * sums, int * list) {
+    const int per = (n + 255) / 256, begin = gb_min(n, (int) threadIdx.x * per), end = gb_min(n, begin + per);
     int before = 0, mine = 0;
     for (int i = begin; i < end; i++) {
-        const int e = expert_of(i);
+        const int e = gb_route_of(w, i);
         before += e < expert;
         mine += e == expert;
     }
-    counts[threadIdx.x] = mine;
-    before = gb_row_sum<256 / GB_WARP>(before, sums); // has barriers
-    int at = before;
-    for (int i = 0; i < (int) threadIdx.x; i++) {
-        at += counts[i];
-    }
+    before = gb_row_sum<256 / GB_WARP>(before, sums);
+    int at = before + gb_route_sum_before(mine, counts);
     for (int i = begin; i < end; i++) {
-        if (expert_of(i) == expert) {
+        if (gb_route_of(w, i) == expert) {
             list[at++] = i;
         }
     }
-    if (threadIdx.x == 0) {
-        first[expert] = before;
-    }
-    if (expert < w.n_experts) {
-        return; // the whole block
-    }
+    return before;
+}
+
+// Counts the tiles of each expert, of at most nt rows: tiles[e] of all earlier experts, tiles[n_experts] of all.
+GB_DEVICE void gb_route_tiles(const gb_weights & w, int n, int nt, int * counts, int * tiles) {
     for (int e = (int) threadIdx.x; e <= w.n_experts; e += 256) {
         tiles[e] = 0;
     }
-    gb_sync_block(); // also: the list is written
-    if (threadIdx.x == 0 && before < n) {
-        gb_note_wrong_expert(w, list[before]);
-    }
-    for (int i = before; i < n; i++) {
-        for (int64_t c = threadIdx.x; c < m; c += 256) {
-            dst[list[i] * m + c] = gb_bits_to_float(0x7fc00000u);
-        }
-    }
-    for (int i = begin; i < end; i++) {
-        if (expert_of(i) < w.n_experts) {
-            gb_atomic_add(&tiles[expert_of(i)], 1);
+    gb_sync_block();
+    for (int i = (int) threadIdx.x; i < n; i += 256) {
+        const int e = gb_route_of(w, i);
+        if (e < w.n_experts) {
+            gb_atomic_add(&tiles[e], 1);
         }
     }
     gb_sync_block();
@@ -79,12 +73,7 @@ GB_KERNEL GB_BOUNDS(256, 1)
     for (int e = from; e < to; e++) {
         all += (tiles[e] + nt - 1) / nt;
     }
-    counts[threadIdx.x] = all;
-    gb_sync_block();
-    int sum = 0;
-    for (int i = 0; i < (int) threadIdx.x; i++) {
-        sum += counts[i];
-    }
+    int sum = gb_route_sum_before(all, counts);
     for (int e = from; e < to; e++) {
         const int here = (tiles[e] + nt - 1) / nt;
         tiles[e] = sum;
@@ -93,6 +82,33 @@ GB_KERNEL GB_BOUNDS(256, 1)
     if (threadIdx.x == 255) {
         tiles[w.n_experts] = sum;
     }
+}
+
+// Sorts the n rows of dst by expert, in their order. Block e lists the rows of expert e. The last
+// block lists rows whose id is out of range after all others. They become NaN, and the first is
+// noted. That block also counts the tiles. tiles: n_experts + 1 entries.
+GB_KERNEL GB_BOUNDS(256, 1)
+    gb_route(gb_weights w, int n, int nt, int * first, int * tiles, int * list, float * dst, int64_t m) {
+    gb_wait_for_earlier();
+    GB_SHARED(int, counts, 256);
+    GB_SHARED(int, sums, 256 / GB_WARP);
+    const int expert = (int) blockIdx.x, before = gb_route_list(w, n, expert, counts, sums, list);
+    if (threadIdx.x == 0) {
+        first[expert] = before;
+    }
+    if (expert < w.n_experts) {
+        return; // the whole block
+    }
+    gb_sync_block(); // the list is written, and the counts are read
+    if (threadIdx.x == 0 && before < n) {
+        gb_note_wrong_expert(w, list[before]);
+    }
+    for (int i = before; i < n; i++) {
+        for (int64_t c = threadIdx.x; c < m; c += 256) {
+            dst[list[i] * m + c] = gb_bits_to_float(0x7fc00000u);
+        }
+    }
+    gb_route_tiles(w, n, nt, counts, tiles);
 }
 
 #endif // GB_CUDA_KERNELS_PRODUCT_STEPS_CUH

@@ -1,7 +1,8 @@
 // recurrent.cuh - recurrent layers: SSM_SCAN, GATED_DELTA_NET, RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN.
 //
 // A state has `size` keys for each of `rows` values. The rows of values do not depend on each other. A warp computes a
-// row for all tokens of a sequence. Its lanes have the keys in registers, PER each, so a state is read and written once.
+// row for all tokens of a sequence. Its lanes have the keys in registers, PER each. So a state is
+// read and written once.
 #ifndef GB_CUDA_KERNELS_RECURRENT_CUH
 #define GB_CUDA_KERNELS_RECURRENT_CUH
 

@@ -77,7 +77,7 @@ const char * gb_attention_ext_unsupported(const ggml_tensor * dst) {
                : "more rows or heads than a grid has";
 }
 
-// ------------------------------------------------------------------------------------------------------------ algorithm
+// ----------------------------------------------------------------------------------------------------------- algorithm
 
 const char * gb_attention_ext_declines(const gb_cuda_device &, const gb_attention & p) {
     return p.by_key ? NULL : "values do not lie by keys";

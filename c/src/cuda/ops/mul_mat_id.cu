@@ -38,6 +38,9 @@ static const char * experts_supports(const gb_cuda_device &, const ggml_tensor *
     if (ids->type != GGML_TYPE_I32 || gb_unaligned(ids) != NULL) {
         return "ids that are not i32";
     }
+    if (a->ne[2] <= 0) {
+        return "no experts";
+    }
     if (a->ne[2] > INT32_MAX / 2 || dst->ne[1] * dst->ne[2] > (int64_t) (GB_MAX_GRID / 2) * 32) {
         return "more rows or experts than a grid has";
     }

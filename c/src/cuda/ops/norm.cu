@@ -1,5 +1,5 @@
-// norm.cu - NORM, RMS_NORM, L2_NORM, GROUP_NORM. NORM and RMS_NORM also together with the product and sum by rows after them,
-// and with the conversion of the result for the products that read it.
+// norm.cu - NORM, RMS_NORM, L2_NORM, GROUP_NORM. NORM and RMS_NORM also together with the product
+// and sum by rows after them, and with the conversion of the result for the products that read it.
 //
 // Deviations are summed around the mean, in a second pass over the row, which is in a cache by then.
 #include "cuda/kernels/rows_in_order.cuh"

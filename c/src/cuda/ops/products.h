@@ -1,4 +1,5 @@
-// products.h - MUL_MAT, MUL_MAT_ID, MUL_MAT_EXPERTS and OUT_PROD as one task: dst[row, column] = sum over k of a[column, k] b[row, k].
+// products.h - MUL_MAT, MUL_MAT_ID, MUL_MAT_EXPERTS and OUT_PROD as one task:
+// dst[row, column] = sum over k of a[column, k] b[row, k].
 //
 //   product.cu           which products are possible; a product as numbers and addresses
 //   products.cu          the table of algorithms: chooses and runs      gb_product_choose, gb_product_run

@@ -1,7 +1,7 @@
 // rows.cu - GET_ROWS, SET_ROWS, ADD_ID (rows selected by an index tensor) and DIAG.
 //
-// An index out of range is an error (index.h). GET_ROWS and ADD_ID then give a row of NaN (zeros, if integers). SET_ROWS
-// does not write the row.
+// An index out of range is an error (index.h). GET_ROWS and ADD_ID then give a row of NaN (zeros, if
+// integers). SET_ROWS does not write the row.
 #include "cuda/kernels/copies.cuh"
 #include "cuda/kernels/quantize.cuh"
 #include "cuda/kernels/wrong_index.cuh"

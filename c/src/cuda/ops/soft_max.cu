@@ -1,6 +1,6 @@
-// soft_max.cu - SOFT_MAX (scaled and masked, by rows; with a bias, ALiBi's slope of the head multiplies the mask; a sink
-// is one more logit of the head), also together with the SCALE and DIAG_MASK_INF before it; DIAG_MASK_INF,
-// DIAG_MASK_ZERO, ALIBI.
+// soft_max.cu - SOFT_MAX (scaled and masked, by rows; with a bias, ALiBi's slope of the head
+// multiplies the mask; a sink is one more logit of the head), also together with the SCALE and
+// DIAG_MASK_INF before it; DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
 //
 // A row that is masked with -infinity everywhere becomes zeros. A row with a NaN becomes NaN. If the largest product
 // with the scale overflows, the row is computed again at 2^-128 of its size, in two steps: an overflow is no mask.

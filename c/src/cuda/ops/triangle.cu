@@ -91,8 +91,8 @@ static const char * tri_supports(const gb_cuda_device &, const ggml_tensor * dst
 
 // ----------------------------------------------------------------------------------------------------------- SOLVE_TRI
 
-// A thread solves a column of a matrix, from the first row to the last. All threads of a block read the same elements of
-// a. x: f32, in the shape of b.
+// A thread solves a column of a matrix, from the first row to the last. All threads of a block read
+// the same elements of a. x: f32, in the shape of b.
 GB_KERNEL GB_BOUNDS(256, 1) gb_solve_tri(gb_view x, gb_view a, gb_view b, int64_t n) {
     gb_wait_for_earlier();
     const int64_t k = gb_thread();
