@@ -162,7 +162,7 @@ def test_the_algorithm_of_a_product(backend):
     taken = {c.name.split()[-1]: c.algorithm for c in cases}
     assert taken == {
         "n=1": "dense_row", "n=2": "dense_rows", "n=4": "dense_rows", "n=8": "dense_rows", "n=16": "dense_rows",
-        "n=64": "blocked_f32",
+        "n=64": "lanes",
     }  # fmt: skip
 
 
