@@ -1,4 +1,4 @@
-# make demo        run the main job on real input: sentence embeddings
+# make demo        run models on real input: a question to SmolLM2, sentence embeddings
 # make test        build everything and run all tests and lint
 # make lint        check form, types and structure: ruff, clang-format, mypy, tools/*.py
 # make docs        build the documentation site into build/docs; warnings are errors

@@ -7,8 +7,8 @@ whisper, a UNet, an embedding model. Bytes are those of the arena, without weigh
 
 This program computes best fit itself, node by node with a list of free blocks, as ggml documents its graph allocator.
 It shares no code with the package. The lower bound is the most bytes alive at once, by the lifetimes in the plan. The
-row "in another order" is the bound of ``graph.reordered()``. Milliseconds are the shortest processor time of a whole
-plan: assignment, splits, lifetimes and offsets.
+column "in another order" is the peak of the plan of ``graph.reordered()``. Milliseconds are the shortest processor time
+of a whole plan: assignment, splits, lifetimes and offsets.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def load(blocks: tuple[gb.sched.PlanBlock, ...]) -> int:
     for b in sorted(blocks, key=lambda b: b.lower):
         owner = first[b.root] if b.root is not None and b.root in first else b.id
         first[b.id] = owner
-        size = -(-b.size // ALIGNMENT) * ALIGNMENT
+        size = -(-b.nbytes // ALIGNMENT) * ALIGNMENT
         span = spans.setdefault(owner, [b.lower, b.upper, size])
         span[:] = [min(span[0], b.lower), max(span[1], b.upper), max(span[2], size)]
     moments = {lower for lower, _, _ in spans.values()}
@@ -192,8 +192,8 @@ def main() -> int:
     print_table(table, markdown=options.markdown)
     if not options.markdown:
         print(
-            "sizes in KiB of the arena; percentages of best fit are above the lower bound, those of another order"
-            " against ours"
+            "Sizes are KiB of the arena. Best fit: percent above the lower bound. Another order: percent above or below"
+            " ours."
         )
     return 0
 

@@ -4,8 +4,7 @@
 
 BEFORE and AFTER are folders with an installed package (``pip install --no-deps --target FOLDER .``). Each is loaded by
 a process of its own. Both processes compute the same case alternately, for ``--seconds`` each, so other work on the
-machine affects both. The ratio of a case is the median over the turns of AFTER's rate by BEFORE's. Above 1, AFTER is
-faster.
+machine affects both. The ratio is rate(AFTER) / rate(BEFORE), median over turns. Above 1, AFTER is faster.
 
 Addresses differ from process to process, which changes single cases by some percent. ``--processes`` repeats everything
 with new processes, and the median is over all turns. Cases that only one build has are left out and counted.
@@ -23,7 +22,7 @@ from typing import IO
 
 from timing import in_turns, median
 
-# Holds one case after the other. Answers each line with the seconds of a call, and "next" with the next case's name.
+# Runs the cases in order. Each line on stdin asks for one timing; `next` goes to the next case.
 # It measures by timing.py of this tree, whichever build it has loaded.
 WORKER = """
 import argparse, sys
@@ -108,7 +107,7 @@ def compare(before: Build, after: Build, turns: int) -> tuple[dict[str, list[flo
     found: dict[str, list[float]] = {}
     single = 0
     while before.case is not None and after.case is not None:
-        if before.case != after.case:  # leave out the one that the other build has passed, or does not have yet
+        if before.case != after.case:  # skip a case that only one build has
             (before if before.case in after.seen or after.case not in before.seen else after).next()
             single += 1
             continue

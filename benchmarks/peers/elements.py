@@ -2,7 +2,7 @@
 
 A small working set is computed many times in a row: in one graph of ours, one session of ONNX Runtime, and a loop over
 calls of NumPy and PyTorch. If a result has the type and shape of its source, it is the input of the next call.
-Otherwise all calls read the same values. ONNX Runtime would compute these once, so it is left out there.
+Otherwise all calls read the same values. ONNX Runtime merges equal calls, so it is not measured for these operators.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .sides import COMPILED, Run, Scope, Sides, Work
 
 LOOP_BYTES = 1 << 20  # of working sets that are computed in a row, about
 LOOP_MOST = 32  # a longer chain of activations ends in subnormal numbers
-COLUMNS, COLUMNS_SMALL = 4096, 1024  # of a row; the second where a working set has fewer than two of the first
+COLUMNS, COLUMNS_SMALL = 4096, 1024  # columns of a row; 1024 if the working set has fewer than two rows of 4096
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The cases, and the libraries that compute them: small graphs in each library."""
+"""The installed libraries, each able to build small graphs, and the cases that they compute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import ggml_backend as gb
 Run = Callable[[], Any]
 Input = tuple[tuple[int, ...], gb.dtypes.DType, np.ndarray]
 PEERS = ("numpy", "torch", "compiled", "onnxruntime", "llama_cpp")
-COMPILED = "compiled"  # torch.compile: no library of its own
+COMPILED = "compiled"  # PyTorch's compiler, not a separate library
 MICROSOFT = {"MatMulNBits", "QuickGelu", "SkipLayerNormalization", "Attention", "BiasGelu"}
 
 
@@ -48,15 +48,15 @@ class Work:
     amount: float
     ours: Run
     peers: dict[str, Callable[[], Run]]
-    tolerance: float  # of the difference, by the largest value
+    tolerance: float  # of the difference divided by the largest value
     keep: list[Any] = field(default_factory=list)
 
 
 class Sides:
-    """The libraries that are there, and small graphs in each."""
+    """The installed libraries, each able to build small graphs."""
 
     def __init__(self, threads: int, *, compiled: bool = False) -> None:
-        """compiled: beside torch.compile, too. It takes seconds for each case."""
+        """compiled: also measure torch.compile. It takes seconds for each case."""
         self.threads = threads
         self.backend = gb.Backend("CPU", n_threads=threads)
         self.modules: dict[str, Any] = {}

@@ -70,7 +70,8 @@ GGML_API enum ggml_status ggml_gallocr_alloc_graph_n(ggml_gallocr_t galloc, stru
 
 // Places every unplaced tensor of a no_alloc context in one buffer. If the type's maximum size
 // requires it, there are several buffers behind one handle. Returns NULL if there is nothing to
-// place (ggml_last_status() is unchanged), or on an error, which changes no tensor.
+// place (ggml_last_status() is unchanged), or on an error, which changes no tensor. The caller frees
+// the buffer with ggml_backend_buffer_free, which also frees all buffers behind the handle.
 GGML_API struct ggml_backend_buffer * ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_context * ctx,
     struct ggml_backend_buffer_type * buft);
 GGML_API struct ggml_backend_buffer * ggml_backend_alloc_ctx_tensors(struct ggml_context * ctx,

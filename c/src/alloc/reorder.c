@@ -2,14 +2,15 @@
 //
 // A state is the set of nodes that have run. All states of a step have the same number of nodes.
 // Each state is extended by every node that may run next, and the best results are the states of
-// the next step. Of equal sets only the one with the lower peak stays. So between two layers, for
-// example, one state is left. A node that raises neither the peak nor the bytes alive runs at once.
-// States whose peak is not below that of the given order are dropped, so an order without a gain is
-// never returned.
+// the next step. If two states have the same set, the one with the higher peak is dropped. Between
+// two layers of a chain, one state remains. A node that raises neither the peak nor the bytes alive
+// runs at once. States whose peak is not below that of the given order are dropped, so an order
+// without a gain is never returned.
 //
 // A set is small: all nodes before `first`, and those of the next WINDOW nodes whose bit is set.
-// The set and the lists of `graph` decide which nodes may run and which storages die, because that
-// depends on the order. liveness.c gives the storages, and the sources that a node may overwrite.
+// The set and the lists of `graph` decide which nodes may run. Results in place depend on the order.
+// So the search itself decides which storages die. liveness.c gives the storages, and the sources
+// that a node may overwrite.
 #include "alloc/reorder.h"
 
 #include <stdlib.h>
@@ -227,8 +228,8 @@ static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * touche
     return ok;
 }
 
-// Collects the input of the search. Lifetimes are those without results in place, because results
-// in place depend on the order (is_in_place).
+// Collects the input of the search. Computes lifetimes without results in place; `is_in_place`
+// decides these per state.
 static enum ggml_status know_graph(struct graph * g, const struct gb_liveness_input * in) {
     struct gb_liveness_input apart = *in;
     apart.no_join = true;

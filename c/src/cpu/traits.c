@@ -31,13 +31,15 @@ static const struct {
     const char * meaning; // description for users
 } facts[GB_TRAIT_COUNT] = {
     [GB_TRAIT_BF16_DOTS] = { "bf16_dots", true, false,
-        "rate of bfloat16 products by f32 multiply-adds; above 1, batches use BF16 weights as pairs of bfloat16, else "
-        "the weights are widened to f32; above byte_dots, quantized weights become such pairs, too, at level amx" },
+        "rate of bfloat16 products divided by that of f32 multiply-adds; above 1, batches use BF16 weights as pairs of "
+        "bfloat16, else the weights are widened to f32; above byte_dots, quantized weights become such pairs, too, at "
+        "level amx" },
     [GB_TRAIT_BYTE_DOTS] = { "byte_dots", true, false,
-        "rate of byte products by f32 multiply-adds; below bf16_dots, batches use quantized weights as pairs of "
-        "bfloat16 at level amx, else as bytes" },
+        "rate of byte products divided by that of f32 multiply-adds; below bf16_dots, batches use quantized weights as "
+        "pairs of bfloat16 at level amx, else as bytes" },
     [GB_TRAIT_WIDE] = { "wide", false, false,
-        "rate of f32 multiply-adds in the level's vectors by those of 256 bits; nothing depends on it" },
+        "rate of f32 multiply-adds in the level's vectors divided by that in vectors of 256 bits; nothing depends on "
+        "it" },
     [GB_TRAIT_L1] = { "l1", false, true, "bytes of the first-level cache for data; nothing depends on it" },
     [GB_TRAIT_L2] = { "l2", false, true, "bytes of the second-level cache; nothing depends on it" },
     [GB_TRAIT_L3] = { "l3", false, true, "bytes of the third-level cache; nothing depends on it" },

@@ -1,13 +1,14 @@
-// traits.h - numbers that distinguish processors with the same instructions. Code that has two
-// algorithms chooses by these numbers, never by the name of a processor, which hypervisors hide.
+// traits.h - numbers that distinguish processors with the same instructions. Products choose their
+// algorithm by bf16_dots and byte_dots, never by the name of a processor, which hypervisors hide.
+// The other numbers are only reported to users.
 //
-// A probe (traits.c) measures the rates once per process and level, at the first use: a product
-// whose algorithm depends on a rate, or a call of the user. Making a backend, listing levels or
-// loading the library measures nothing. GGML_CPU_TRAITS replaces any of the numbers.
-// GGML_CPU_REPRODUCIBLE replaces those that affect bits of results.
+// A probe (traits.c) measures the rates once per process and level. It runs when a product needs a
+// rate, or when the user asks. Making a backend, listing levels or loading the library measures
+// nothing. GGML_CPU_TRAITS replaces any of the numbers. GGML_CPU_REPRODUCIBLE replaces those that
+// affect bits of results.
 //
-// Invariant: a measured rate is a power of two. It represents rates up to a factor of 1.4 away, so
-// that noise does not change it, and the same processor computes the same bits in each process.
+// Invariant: a measured rate is rounded to a power of two, so noise does not change it. The same
+// processor computes the same bits in each process.
 #ifndef GB_CPU_TRAITS_H
 #define GB_CPU_TRAITS_H
 

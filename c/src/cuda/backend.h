@@ -13,7 +13,7 @@ struct gb_cuda_nodes;       // op.h
 struct gb_cuda_choice;      // op.h
 
 struct gb_cuda_scratch_memory {
-    char * memory;   // owned; of a dry run: an address that is never used
+    char * memory;   // owned; in a dry run, an address that is never accessed
     size_t capacity; // bytes
     size_t used;     // bytes; kept data and the current operator
     size_t peak;     // bytes; largest `used`
@@ -22,7 +22,7 @@ struct gb_cuda_scratch_memory {
 enum gb_cuda_run {
     GB_CUDA_RUN,     // queues work
     GB_CUDA_MEASURE, // a dry run of a graph; takes the same decisions as the run
-    GB_CUDA_PLAN,    // a dry run of a graph whose tensors have no memory yet; takes the larger of alternatives
+    GB_CUDA_PLAN,    // a dry run without memory of tensors; takes the larger size where two algorithms are possible
 };
 
 struct gb_cuda_backend {

@@ -5,8 +5,8 @@
 // - GGML_CUDA_CUBLAS=1: cuBLAS as the process has it, or as the system's loader finds it
 // - GGML_CUDA_CUBLAS=<absolute path>: that file
 //
-// Each backend has its own handle and workspace, so products can be recorded. After a failure the
-// module's own kernels compute.
+// Recorded graphs keep the workspace's address, so each backend has its own handle and workspace.
+// After a failure the module's own kernels compute.
 #ifndef GB_CUDA_BLAS_H
 #define GB_CUDA_BLAS_H
 
@@ -28,9 +28,9 @@ struct gb_cuda_blas_product {
 gb_cuda_blas * gb_cuda_blas_new(gb_cuda_device * device, cudaStream_t stream, char * text);
 void gb_cuda_blas_free(gb_cuda_blas * blas); // the stream must be idle; NULL is allowed
 
-// Queues the product. False: another kernel must compute it. After an error the library is not used any more, and the
-// backend's text has the reason. listed: the work is captured; another user of the device may break a capture, so its
-// errors do not count.
+// Queues the product. False: another kernel must compute it. After an error the backend stops using cuBLAS, and
+// `blas_text` has the reason. `listed`: the product is being captured. Other users of the device can break a capture,
+// so errors are then ignored.
 bool gb_cuda_blas_run(gb_cuda_blas * blas, const gb_cuda_blas_product & p, bool listed);
 
 #endif // GB_CUDA_BLAS_H

@@ -267,7 +267,7 @@ bool gb_sim_is_cancelled(void * device) {
 // The failure of cancelled work.
 static enum ggml_status fail_cancelled(const struct gb_sim_device * device) {
     char message[128];
-    snprintf(message, sizeof(message), "%s: queued work was cancelled, because the call that waited for it was",
+    snprintf(message, sizeof(message), "%s: queued work was cancelled, because the waiting call was interrupted",
         device->name);
     return gb_fail_quietly(GGML_STATUS_ABORTED, message); // the program cancelled, so nothing is logged
 }

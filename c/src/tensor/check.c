@@ -257,8 +257,6 @@ bool gb_check_set(const char * func, gb_ct a, gb_ct b, const struct gb_region * 
 
 // ------------------------------------------------------------------------------------ reductions, ordering, repetition
 
-bool gb_check_mean(const char * func, gb_ct a) { return gb_check_no_grad(func, a); }
-
 // Results that are positions in a row have type I32.
 static bool rule_indexable(const struct gb_call * c) { return gb_rule_size_in_range(c, 0, 0, 0, INT32_MAX); }
 

@@ -53,7 +53,6 @@ bool gb_check_acc(const char * func, gb_ct a, gb_ct b, const struct gb_region * 
 bool gb_check_set(const char * func, gb_ct a, gb_ct b, const struct gb_region * region, bool inplace);
 
 // reductions, ordering, repetition
-bool gb_check_mean(const char * func, gb_ct a);
 bool gb_check_argmax(const char * func, gb_ct a);
 bool gb_check_argsort(const char * func, gb_ct a, enum ggml_sort_order order);
 bool gb_check_top_k(const char * func, gb_ct a, int k);

@@ -225,6 +225,26 @@ static bool derive_sum(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
     return ADD(y->src[0], ggml_repeat(s->ctx, g, y->src[0]));
 }
 
+// y = sums / n: da = g / n.
+static bool derive_mean(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct ggml_tensor * a = y->src[0];
+    return ADD(a, ggml_scale(s->ctx, ggml_repeat(s->ctx, g, a), 1.0f / (float) a->ne[0]));
+}
+
+// An element has a share in its own sum and in all later ones: da = sum of g - running sum of g + g.
+static bool derive_cumsum(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct ggml_tensor * a = y->src[0];
+    if (!gb_grad_wanted(s, a)) {
+        return true;
+    }
+    struct ggml_tensor * total = ggml_repeat(s->ctx, ggml_sum_rows(s->ctx, g), g);
+    return gb_grad_add(s, a, ggml_add(s->ctx, ggml_sub(s->ctx, total, ggml_cumsum(s->ctx, g)), g));
+}
+
+static bool derive_tri(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_tri(s->ctx, g, (enum ggml_tri_type) y->op_params[0]));
+}
+
 static bool derive_repeat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], unrepeated(s->ctx, g, y->src[0]));
 }
@@ -293,6 +313,22 @@ static bool derive_transpose(struct gb_sweep * s, struct ggml_tensor * y, struct
 // Gradients of picked rows are added at their origin. A row that was picked twice gets the sum.
 static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_get_rows_back(s->ctx, g, y->src[1], y->src[0]));
+}
+
+// y = a + rows of b: da = g. A row of b gets the sum of its uses.
+static bool derive_add_id(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct ggml_tensor *b = y->src[1], *ids = y->src[2];
+    if (!ADD(y->src[0], g)) {
+        return false;
+    }
+    if (!gb_grad_wanted(s, b)) {
+        return true;
+    }
+    const int64_t n = g->ne[1] * g->ne[2];
+    struct ggml_tensor * rows = ggml_reshape_2d(s->ctx, g, g->ne[0], n);
+    struct ggml_tensor * places = contiguous(s->ctx, ids);
+    places = places != NULL ? ggml_reshape_1d(s->ctx, places, n) : NULL;
+    return rows != NULL && places != NULL && gb_grad_add(s, b, ggml_get_rows_back(s->ctx, rows, places, b));
 }
 
 // ------------------------------------------------------------------------------------------- products, rows, attention

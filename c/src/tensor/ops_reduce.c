@@ -21,11 +21,11 @@ struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct ggml_tensor
 
 // The result is f32 for any type of a, because the mean of integers may have a fraction.
 struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a) {
-    if (!gb_check_mean(__func__, a)) {
+    if (!gb_check_1(__func__, a)) {
         return NULL;
     }
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_MEAN, GGML_TYPE_F32, gb_shape_per_row(a));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
 // Positions of the largest elements, as I32.
@@ -109,7 +109,7 @@ bool gb_built_sum(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_shape(t
 
 bool gb_built_sum_rows(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_shape(t, gb_shape_per_row(t->src[0])); }
 
-bool gb_built_mean(gb_ct t) { return gb_check_mean(NULL, t->src[0]) && gb_is_shape(t, gb_shape_per_row(t->src[0])); }
+bool gb_built_mean(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_shape(t, gb_shape_per_row(t->src[0])); }
 
 bool gb_built_argmax(gb_ct t) { return gb_check_argmax(NULL, t->src[0]) && gb_is_shape(t, gb_shape_argmax(t->src[0])); }
 

@@ -1,13 +1,13 @@
-// ops_triangle.c - CUMSUM along rows, TRI and SOLVE_TRI on triangles of square matrices. None has a derivative.
+// ops_triangle.c - CUMSUM along rows, TRI and SOLVE_TRI on triangles of square matrices. SOLVE_TRI has no derivative.
 #include "tensor/ops.h"
 #include "tensor/rule.h"
 
 struct ggml_tensor * ggml_cumsum(struct ggml_context * ctx, struct ggml_tensor * a) {
-    if (!gb_check_no_grad(__func__, a)) {
+    if (!gb_check_1(__func__, a)) {
         return NULL;
     }
     struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_CUMSUM, a, false);
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
 static bool rule_square(const struct gb_call * c, gb_ct a) {
@@ -16,7 +16,7 @@ static bool rule_square(const struct gb_call * c, gb_ct a) {
 
 static bool check_tri(const char * func, gb_ct a, enum ggml_tri_type type) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_square(&c, a) &&
+    return gb_rule_given(&c) && rule_square(&c, a) &&
            gb_rule_in_range(&c, "type", (int) type, 0, GGML_TRI_TYPE_COUNT - 1);
 }
 
@@ -28,7 +28,7 @@ struct ggml_tensor * ggml_tri(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_TRI, a, false);
     const int32_t params = (int32_t) type;
     gb_op_set_params(node, &params, sizeof(params));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
 // For each matrix of b, a has a square matrix with as many rows as b's.

@@ -1,9 +1,10 @@
 """The command line, ``python -m ggml_backend``. Each command has a module of the same name (with
 ``_`` for ``-``).
 
-Each module has ``add_arguments(parser)``, which adds the options of the command, and
-``run(options)``, which runs it and returns the exit status. The one-line descriptions are here, so
-that only the module of the chosen command is imported.
+Each module has ``EXAMPLE``, the arguments of a typical call, which the help and the documentation
+show; ``add_arguments(parser)``, which adds the options of the command; and ``run(options)``, which
+runs it and returns the exit status. The one-line descriptions are here, so that only the module of
+the chosen command is imported.
 """
 
 from __future__ import annotations

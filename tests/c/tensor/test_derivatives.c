@@ -248,6 +248,21 @@ EXPR(e_where_repeated, ggml_where(ctx, random_mask(ctx, 5, 4, 3, 2), a, b))
 EXPR(e_where_wide, ggml_where(ctx, random_mask(ctx, 1, 4, 1, 1), a, b))
 EXPR(e_sgn, ggml_sgn(ctx, a))
 EXPR(e_step, ggml_step(ctx, a))
+static struct ggml_tensor * e_soft_max_sinks(const struct inputs * in) {
+    struct ggml_tensor * y = ggml_soft_max_ext(in->ctx, in->x[0], NULL, 0.7f);
+    CHECK_INT(ggml_soft_max_add_sinks(y, random_tensor(in->ctx, (int64_t[]){ y->ne[2], 1, 1, 1 }, -1, 1)),
+        GGML_STATUS_SUCCESS);
+    return y;
+}
+
+EXPR(e_mean, ggml_mean(ctx, a))
+EXPR(e_cumsum, ggml_cumsum(ctx, a))
+EXPR(e_tri, ggml_tri(ctx, a, GGML_TRI_TYPE_LOWER_DIAG))
+EXPR(e_tri_upper, ggml_tri(ctx, a, GGML_TRI_TYPE_UPPER))
+EXPR(e_expm1, ggml_expm1(ctx, a))
+EXPR(e_scale_bias, ggml_scale_bias(ctx, a, 0.3f, -2))
+EXPR(e_swiglu, ggml_swiglu_split(ctx, a, b))
+EXPR(e_add_id, ggml_add_id(ctx, a, b, ggml_reshape_2d(ctx, in->ids, a->ne[1], a->ne[2])))
 EXPR(e_cross_entropy, ggml_cross_entropy_loss(ctx, a, ggml_soft_max(ctx, random_tensor(ctx, a->ne, -1, 1))))
 EXPR(e_cross_entropy_exact, ggml_cross_entropy_loss_eps(ctx, a, random_tensor(ctx, a->ne, 0.1f, 1), 0.0f))
 EXPR(e_cross_entropy_eps, ggml_cross_entropy_loss_eps(ctx, a, random_tensor(ctx, a->ne, 0.1f, 1), 0.125f))
@@ -297,6 +312,15 @@ static const struct grad_case grad_cases[] = {
     { "soft_max", e_soft_max, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "soft_max_bias", e_soft_max_bias, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "soft_max_ext", e_soft_max_ext, { { 5, 4, 3, 1 }, { 5, 2, 1, 1 } }, -1, 1, 0, 0 },
+    { "soft_max_sinks", e_soft_max_sinks, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "mean", e_mean, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "cumsum", e_cumsum, { { 7, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "tri", e_tri, { { 4, 4, 2, 1 } }, -1, 1, 0, 0 },
+    { "tri_upper", e_tri_upper, { { 4, 4, 1, 2 } }, -1, 1, 0, 0 },
+    { "expm1", e_expm1, { { 4, 3, 1, 1 } }, -2, 1, 0, 0 },
+    { "scale_bias", e_scale_bias, { { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "swiglu", e_swiglu, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
+    { "add_id", e_add_id, { { 3, 5, 1, 1 }, { 3, 4, 1, 1 } }, -1, 1, 0, 0 },
     { "rope", e_rope, { { 6, 2, 5, 1 } }, -1, 1, 0, 0 },
     { "rope_exact", e_rope_exact, { { 7, 2, 5, 1 } }, -1, 1, 0, 0 },
     { "rope_neox_exact", e_rope_neox_exact, { { 8, 2, 5, 2 } }, -1, 1, 0, 0 },

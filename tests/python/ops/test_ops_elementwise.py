@@ -195,6 +195,24 @@ def test_sign_of_zero(name, value, sign):
         assert (np.signbit(got) == sign).all(), label
 
 
+@pytest.mark.parametrize("function", [np.exp, np.log, np.sin, np.cos, np.tanh, np.sqrt, np.square])
+def test_functions_of_numpy(ctx, cpu, function):
+    x = np.linspace(0.1, 2.1, 12, dtype=np.float32).reshape(3, 4)
+    node = function(ctx.constant(x))
+    assert isinstance(node, gb.Tensor)
+    with gb.Scheduler(cpu) as sched:
+        sched.compute(ctx.graph(node))
+        np.testing.assert_allclose(node.numpy(), function(x.astype(np.float64)), rtol=4e-7)
+
+
+def test_sin_and_cos_of_large_numbers():
+    """Angles near multiples of a quarter turn, up to the largest float."""
+    turns = np.concatenate([np.arange(1, 1000), 2.0 ** np.arange(10, 60), [1e5 / np.pi, 3e37]])
+    x = np.concatenate([turns * (np.pi / 2), [3e38, -3.4e38, 131071.5, 131072, 131073, 1e5, -1e5, 1e22]])
+    for function, want in ((gb.ops.sin, np.sin), (gb.ops.cos, np.cos)):
+        check(function, [array(x)], want, Tolerance(4))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_results_outside_a_small_dtype(dtype):
     """Overflow gives infinity, underflow gives denormals and zero, ties round to even."""

@@ -319,8 +319,8 @@ def check(
 
 
 def on_tensor_cores(built: Built, tolerance: Tolerance) -> Tolerance:
-    """Dtypes to which CUDA rounds the other factor of 16-bit products, and the weights of attention
-    (docs/CUDA.md)."""
+    """The tolerance on CUDA. CUDA rounds the other factor of 16-bit products, and the weights of
+    attention, to the 16-bit dtype (docs/CUDA.md)."""
     halves = [t.dtype.name for t in built.roots if t.dtype.name in ("float16", "bfloat16")]
     if not halves or not {"MUL_MAT", "MUL_MAT_ID", "MUL_MAT_EXPERTS", "FLASH_ATTN"} & {t.op for t in built.graph.nodes}:
         return tolerance
@@ -339,8 +339,8 @@ def compare(got: Any, want: Any, magnitude: Any, tolerance: Tolerance, label: st
         allowed = np.where(np.isnan(allowed), 0.0, allowed)
         good = (got == want) | (np.isnan(got) & np.isnan(want))
         good |= np.isfinite(want) & np.isfinite(got) & (np.abs(got - want) <= allowed)
-        # above the largest number of the dtype the result is infinite; within a rounding below, it
-        # may be
+        # above the largest number the result must be infinite; just below it, rounding may make it
+        # infinite
         beyond = np.abs(want) * (1 + 2 * UNIT[dtype]) + allowed >= LARGEST[dtype]
         good |= beyond & np.isfinite(want) & np.isinf(got) & (np.sign(got) == np.sign(want))
     if not good.all():

@@ -19,6 +19,7 @@ PIECES = [chr(c) for c in range(0x21, 0x7F)]
 
 
 def weights(dtype=np.float32):
+    """Random weights that float16 holds exactly. Norm weights are near 1."""
     rng = np.random.default_rng(0)
     return {
         name: (
@@ -31,7 +32,7 @@ def weights(dtype=np.float32):
 
 
 def write_whisper(path: Any) -> None:
-    """Stores it as a GGUF file."""
+    """Writes the model as a GGUF file."""
     with gb.gguf.Writer(path) as writer:
         writer.add("general.architecture", "whisper").add("tokenizer.ggml.model", "gpt2")
         for key, value in KEYS.items():

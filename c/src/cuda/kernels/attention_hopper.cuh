@@ -20,7 +20,7 @@
 #include "cuda/kernels/rows.cuh"
 
 enum {
-    GB_TALL_ROWS = 128, // of a block; equals GB_ATTENTION_TALL_ROWS
+    GB_TALL_ROWS = 128, // queries of a block
     GB_TALL_WARPS = 8, // warps that multiply
     GB_TALL_THREADS = 32 * (GB_TALL_WARPS + 4),
     GB_TALL_STAGES = 2,

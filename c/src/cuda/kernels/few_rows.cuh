@@ -189,7 +189,7 @@ template <> struct gb_few_format<GGML_TYPE_IQ4_XS> : gb_few_scales {
     GB_METHOD void load(const gb_few_place & p, int group) {
         GB_UNROLL for (int r = 0; r < 2; r++) { w[r] = gb_few_word(p.row[r] + p.word, GB_AT(iq4_xs, qs) + 16 * group); }
     }
-    // Values are in the order of their nibbles, and so are the activations: gb_few_alternate.
+    // Values are in the order of their nibbles. gb_few_multiply puts the activations into the same order.
     GB_METHOD void fragment(const gb_few_place & p, int, uint32_t (&a)[4]) const {
         const gb_table16 & t = p.table;
         GB_UNROLL for (int r = 0; r < 2; r++) {

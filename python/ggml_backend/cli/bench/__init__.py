@@ -111,7 +111,7 @@ def _load() -> float | None:
 
 _LEGEND = """
 rate: the median over the rounds. limit: the rate at which this machine's memory or arithmetic would be used in full.
-share: rate by limit. bound: the resource that sets the limit. m, k, n: n rows of activations times m x k weights.
+share: rate / limit. bound: the resource that sets the limit. m, k, n: n rows of activations times m x k weights.
 """
 
 
@@ -153,7 +153,7 @@ def _read_old(path: str) -> dict[str, Any]:
 
 
 def _compare(path: str, old: dict[str, Any], results: list[Result]) -> None:
-    print(f"\nthis run by {path}")
+    print(f"\nratio: this run / {path}")
     for r in results:
         before = old.get(r.case.name.lower())
         if before is None or before["median"] <= 0:
@@ -223,8 +223,8 @@ def _measure_all(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    """Prints which algorithm computes each product, and why earlier ones in the table decline. It
-    does not repeat a reason for the same type."""
+    """Prints which algorithm computes each product, and why earlier ones in the table decline.
+    Prints reasons only if they differ from the previous product of the type."""
     on_cpu = options.device == "CPU"
     backend = Backend("CPU", level=options.level) if on_cpu else Backend(options.device)
     types = _types(options.types, backend) or product_types(backend)

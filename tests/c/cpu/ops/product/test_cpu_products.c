@@ -1,6 +1,6 @@
-// Products that round activations to fewer bits. NaN and infinities stay such, in their own row.
-// The rounding is by groups, so large values in one group do not affect others. Full precision has
-// no such rounding. test_cpu_quant.c tests the formats themselves.
+// Products that round activations to fewer bits. NaN and infinite activations spoil only their own
+// row. The rounding is by groups, so large values in one group do not affect others. Full precision
+// has no such rounding. test_cpu_quant.c tests the formats themselves.
 #include "test_cpu_ops.h"
 
 #include "cpu/ops/product/tuning.h"
@@ -70,9 +70,9 @@ static void not_finite(void) {
     }
 }
 
-// A huge value in one group of 32 and one small value in another: the small one is seen if every group has a scale of
-// its own, or every value an exponent. At full precision in f32 it may not be, so it is not so very small. Batches
-// at levels that round weights to bfloat16 are off by that.
+// One group has a huge value, another a small one. The small one must affect the result. This holds
+// if each group has its own scale, or each value its own exponent. f32 sums may lose very small
+// values, so this one is 1. Levels that round weights to bfloat16 get a wider tolerance.
 static void groups_have_scales(void) {
     for (size_t t = 0; t + 1 < sizeof(types) / sizeof(types[0]); t++) {
         for (size_t b = 0; b < sizeof(batches) / sizeof(batches[0]); b++) {
@@ -97,7 +97,7 @@ static void groups_have_scales(void) {
                     const double rounding = rounded ? fabs(1000 * weight(a, i % M, 5)) * 0x1p-8 : 0;
                     CHECK_MSG(fabs(got - want) <= 0.05 + rounding, "%s %s n %d: %g, expected %g", gb_level_at(l)->name,
                         ggml_type_name(types[t]), (int) n, got,
-                        want); // of 1000 and 1, each exact to 2^-16 or so: the rounding of d and of sums
+                        want); // rounding of d and of the sums
                 }
             }
             end();
@@ -106,7 +106,7 @@ static void groups_have_scales(void) {
 }
 
 // Each precision is closer than the one before.
-static void precision_is_heard(void) {
+static void each_precision_is_closer(void) {
     static const enum ggml_prec precisions[] = { GGML_PREC_DEFAULT, GGML_PREC_F16, GGML_PREC_F32 };
     begin();
     for (size_t t = 0; t + 1 < sizeof(types) / sizeof(types[0]); t++) {
@@ -132,7 +132,7 @@ static void precision_is_heard(void) {
     end();
 }
 
-// Columns that threads take by who comes (gb_cpu_take): the same bits as by one thread, with any number of rows.
+// Threads take columns on demand (gb_cpu_take). The result has the same bits as with one thread.
 enum { COLUMNS = 2600, TERMS = 2048, MOST_ROWS = 33 };
 
 // Seven different columns, again and again.
@@ -196,8 +196,8 @@ static void threads_take_columns(void) {
     }
 }
 
-// Threads divide small products by rows, by columns, or by slices, and pack for themselves: a result has the same bits
-// however many they are.
+// Threads divide small products by rows, columns or slices. Each thread packs its own operands.
+// Results are the same bits for any number of threads.
 static void threads_divide_small_products(void) {
     static const enum ggml_type all[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
         GGML_TYPE_Q6_K };
@@ -214,5 +214,5 @@ static void threads_divide_small_products(void) {
     }
 }
 
-TEST_MAIN(TEST(threads_divide_small_products), TEST(not_finite), TEST(groups_have_scales), TEST(precision_is_heard),
-    TEST(threads_take_columns))
+TEST_MAIN(TEST(threads_divide_small_products), TEST(not_finite), TEST(groups_have_scales),
+    TEST(each_precision_is_closer), TEST(threads_take_columns))
