@@ -96,7 +96,7 @@ static bool enough(void * data) { return --*(int *) data <= 0; }
         gb_set_poll(NULL, NULL);                                                               \
         CHECK_MSG(gb_time_ns() - start_ < 10 * (int64_t) 1000000000, "%s took %lld ms", #call, \
             (long long) (gb_time_ns() - start_) / 1000000);                                    \
-        CHECK(strstr(ggml_last_error(), "was interrupted") != NULL);                                   \
+        CHECK(strstr(ggml_last_error(), "was interrupted") != NULL);                           \
         ggml_clear_error();                                                                    \
     } while (0)
 
