@@ -143,4 +143,16 @@ static inline char * gb_row_ptr(const struct ggml_tensor * t, int64_t i1, int64_
 #define GB_OP(id, stem, ...) extern const struct gb_cpu_op gb_cpu_op_##stem;
 #include "tensor/ops.def"
 
+// Prefetches memory that will be read soon. Any address is allowed.
+static inline void gb_prefetch(const void * p, size_t size) {
+#ifdef __GNUC__
+    for (size_t i = 0; i < size; i += 64) {
+        __builtin_prefetch((const char *) p + i, 0, 2);
+    }
+#else
+    (void) p;
+    (void) size;
+#endif
+}
+
 #endif // GB_CPU_OPS_OPS_H

@@ -42,6 +42,9 @@ const char * gb_attention_ext_unsupported(const ggml_tensor * dst);
 // True if rows are dense, of this type, and begin at multiples of 16 bytes.
 bool gb_attention_is_dense(const gb_attention_input & t, int type);
 
+// Tiles of `rows` rows that share a head of keys.
+int64_t gb_attention_row_tiles(const gb_attention & p, int rows);
+
 // Cuts the keys into parts of whole tiles of `keys`, if the tiles of `rows` rows are fewer than `places` for blocks. A
 // part has at least about least_keys. False: no memory, reported.
 enum { GB_ATTENTION_LEAST_KEYS = 256 };

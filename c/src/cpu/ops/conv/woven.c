@@ -8,7 +8,6 @@
 // output.
 #include "cpu/ops/conv/algorithm.h"
 #include "cpu/ops/conv/transposed.h"
-#include "cpu/ops/product/product.h"
 
 enum {
     SLAB_FLOATS = 64 << 10, // about; it shall stay in the second-level cache

@@ -65,18 +65,6 @@ struct gb_gemm {
     size_t run_nb_x, run_nb_dst;
 };
 
-// Prefetches memory that will be read soon. Any address is allowed.
-static inline void gb_prefetch(const void * p, size_t size) {
-#ifdef __GNUC__
-    for (size_t i = 0; i < size; i += 64) {
-        __builtin_prefetch((const char *) p + i, 0, 2);
-    }
-#else
-    (void) p;
-    (void) size;
-#endif
-}
-
 // algorithms.c chooses the algorithm. Making a plan calls the first two functions. The data, and so
 // `first`, and the level of the kernels are not known then. Scratch bytes are for n_tasks threads.
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
