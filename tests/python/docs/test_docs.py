@@ -88,6 +88,7 @@ NOT_RUN = {
     ("docs/howto/real-models.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
     ("docs/howto/embed-texts.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
     ("docs/howto/transcribe.md", "ggml-backend"): "of a real model; tests/python/models/test_speech.py has such",
+    ("docs/howto/embed-texts.md", "pip install"): INSTALL,
     ("docs/howto/transcribe.md", "pip install"): INSTALL,
     ("docs/howto/quantize-model.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
     ("docs/howto/from-c.md", "cmake -S"): BUILD,
