@@ -20,6 +20,7 @@ RATE = 16000
 
 N_FFT, HOP = 400, 160
 _MAX_RATE, _MAX_CHANNELS = 768000, 64
+_UNKNOWN_SIZE = 0x7FFF0000  # programs that write to a pipe give 0, or a size from here to the largest number
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 
 
@@ -41,9 +42,13 @@ def read_wav(path: str | os.PathLike[str]) -> tuple[FloatArray, int]:
         if kind == b"fmt ":
             form = bytes(chunk)
         elif kind == b"data":
-            body = chunk  # a recorder that was stopped leaves a size of 0 or of the largest number
-            if size in (0, 0xFFFFFFFF):
+            body, left = chunk, len(data) - at - 8
+            if size == 0 or _UNKNOWN_SIZE <= size > left:
                 body = memoryview(data)[at + 8 :]
+            elif size > left:
+                raise FileError(
+                    f"{name}: the WAV file is incomplete: its header promises {size} bytes of data, {left} are there"
+                )
         at += 8 + size + size % 2
     if form is None or len(form) < 16 or body is None:
         raise FileError(f"{name}: the WAV file is incomplete: it has no {'format' if form is None else 'samples'}")
