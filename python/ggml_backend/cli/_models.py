@@ -12,11 +12,12 @@ from .._base.text import lines, size_text
 from ..models.embedding import EmbeddingModel
 from ..models.sampling import Sampling
 from ..models.text import TextModel
-from .program import add_import, import_named
+from .program import add_import, import_named, need_input
 
 __all__ = [
     "add_model",
     "add_sampling",
+    "add_stop",
     "load_embedding",
     "load_text",
     "sampling_of",
@@ -99,6 +100,24 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, metavar="N", help="seed of the random choice")
 
 
+def add_stop(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option --stop. what: the text that it ends"""
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        type=_some_text,
+        metavar="TEXT",
+        help=f"text that ends {what}; may be repeated",
+    )
+
+
+def _some_text(word: str) -> str:
+    if not word:
+        raise argparse.ArgumentTypeError("the text is empty")
+    return word
+
+
 def sampling_of(options: argparse.Namespace) -> Sampling:
     """The rules that the user gave. A wrong rule ends the command with its usage."""
     try:
@@ -158,4 +177,7 @@ def speed(model: TextModel) -> str:
 
 def text_of(path: str) -> str:
     """A text file, or the standard input if it is ``-``."""
-    return sys.stdin.read() if path == "-" else read_text(path)
+    if path != "-":
+        return read_text(path)
+    need_input("give the name of a file in place of -")
+    return sys.stdin.read()

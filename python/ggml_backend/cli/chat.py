@@ -8,7 +8,8 @@ import sys
 from .._base.text import lines
 from ..models.chat import Message
 from ..models.text import TextModel
-from ._models import add_model, add_sampling, load_text, sampling_of, speed, visible, whole_number
+from ._models import add_model, add_sampling, add_stop, load_text, sampling_of, speed, visible, whole_number
+from .program import need_input, need_output
 
 EXAMPLE = 'SmolLM2.gguf "What is the capital of France?"'
 
@@ -24,15 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="longest answer (default: to the end of the context)",
     )
-    parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="text that ends an answer; may be repeated"
-    )
+    add_stop(parser, "an answer")
     add_sampling(parser)
     parser.add_argument("--quiet", action="store_true", help="do not show the speed")
 
 
 def run(options: argparse.Namespace) -> int:
     sampling = sampling_of(options)
+    need_output()
+    if options.message is None:
+        need_input("give your question as an argument")
     with load_text(options) as model:
         messages: list[Message] = [{"role": "system", "content": options.system}] if options.system else []
 
@@ -50,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
             answer(options.message)
         else:
             _converse(model, answer)
-        if not options.quiet:
+        if not options.quiet and model.stats.prompt_tokens + model.stats.new_tokens:
             print(speed(model), file=sys.stderr)
     return 0
 

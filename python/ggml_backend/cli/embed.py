@@ -15,6 +15,7 @@ from .._base.files import write_bytes
 from .._base.terminal import Bar, say
 from .._base.text import count, line
 from ._models import add_model, load_embedding, text_of, whole_number
+from .program import need_output
 
 EXAMPLE = "all-MiniLM-L6-v2.gguf sentences.txt --out vectors.npy"
 
@@ -36,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if not options.out:
+        need_output()
     texts = [text for text in text_of(options.texts).splitlines() if text.strip()]
     if not texts:
         raise InvalidArgumentError(f"{options.texts} has no text")

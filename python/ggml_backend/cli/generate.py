@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ._models import add_model, add_sampling, load_text, sampling_of, speed, text_of, visible, whole_number
+from ._models import add_model, add_sampling, add_stop, load_text, sampling_of, speed, text_of, visible, whole_number
+from .program import need_output
 
 EXAMPLE = 'SmolLM2.gguf "Once upon a time" --max-tokens 100 --temperature 0.8 --seed 1'
 
@@ -22,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="longest new text (default: 128)",
     )
-    parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="text that ends the new text; may be repeated"
-    )
+    add_stop(parser, "the new text")
     add_sampling(parser)
     parser.add_argument("--quiet", action="store_true", help="do not show the speed")
 
@@ -33,6 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if (options.prompt is None) == (options.file is None):
         options.parser.error("give either a prompt or --file")
     sampling = sampling_of(options)
+    need_output()
     prompt = options.prompt if options.file is None else text_of(options.file)
     with load_text(options) as model:
         generation = model.generate(prompt, max_tokens=options.max_tokens, stop=options.stop, sampling=sampling)

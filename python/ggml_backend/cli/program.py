@@ -24,7 +24,18 @@ from .._base.errors import InvalidArgumentError
 from .._base.terminal import fail
 from .._base.text import line
 
-__all__ = ["Command", "Parser", "add_commands", "add_import", "command_of", "complete", "import_named", "run_command"]
+__all__ = [
+    "Command",
+    "Parser",
+    "add_commands",
+    "add_import",
+    "command_of",
+    "complete",
+    "import_named",
+    "need_input",
+    "need_output",
+    "run_command",
+]
 
 BROKEN_PIPE, INTERRUPTED = 141, 130
 
@@ -172,12 +183,28 @@ def run_command(
     return status
 
 
+class _Null(io.TextIOWrapper):
+    """The null device in place of a stream that the shell closed."""
+
+
 def _open_streams() -> None:
     """Opens streams that the shell closed (``>&-``) as null devices. Otherwise the next opened file
     would get their descriptors."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+            setattr(sys, name, _Null(io.FileIO(os.devnull, "w"), encoding="utf-8"))
+
+
+def need_output() -> None:
+    """An error if the shell closed the standard output (``>&-``): the result of a long computation would be lost."""
+    if isinstance(sys.stdout, _Null):
+        raise InvalidArgumentError("the standard output is closed: the result would be lost")
+
+
+def need_input(instead: str) -> None:
+    """An error if the shell closed the standard input (``<&-``). instead: what the user can give"""
+    if sys.stdin is None:
+        raise InvalidArgumentError(f"the standard input is closed: {instead}")
 
 
 def _drop_output() -> None:

@@ -9,7 +9,7 @@ from .._base.files import write_text
 from .._base.terminal import Bar, print_json
 from ..models.speech import SpeechModel
 from ._models import _names, visible, whole_number
-from .program import add_import, import_named
+from .program import add_import, import_named, need_output
 
 EXAMPLE = "whisper-tiny.en.gguf speech.wav"
 
@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.json or not options.srt:
+        need_output()
     import_named(options)
     with SpeechModel(options.model, _names(options.devices), n_threads=options.threads) as model:
         found = model.transcribe(

@@ -19,7 +19,7 @@ from typing import Any
 from .. import gguf
 from .._base.errors import FileError, UnsupportedError
 from ..backend.backend import Backend
-from .architectures import DECODERS, ENCODERS, unknown
+from .architectures import DECODERS, ENCODERS, SPEECH, unknown
 from .chat import ChatTemplate, Message
 from .embedding import EmbeddingModel
 from .sampling import Sampling
@@ -64,6 +64,6 @@ def load(
         return TextModel(path, devices, **options)
     if name in ENCODERS:
         return EmbeddingModel(path, devices, **options)
-    if name == "whisper":
+    if name in SPEECH:
         return SpeechModel(path, devices, **options)
     raise UnsupportedError(unknown(name))

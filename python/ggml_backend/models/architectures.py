@@ -7,13 +7,13 @@ queries and keys, and the frequency factors of ROPE are used if the file has the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from .._base.errors import UnsupportedError
 
-__all__ = ["DECODERS", "ENCODERS", "Decoder", "Encoder", "decoder_of"]
+__all__ = ["DECODERS", "ENCODERS", "SPEECH", "Decoder", "Encoder", "decoder_of"]
 
 
 def _nowhere(layer: int) -> bool:
@@ -113,6 +113,17 @@ ENCODERS: Mapping[str, Encoder] = {
 }
 
 
+SPEECH: tuple[str, ...] = ("whisper",)
+"""Networks that write down speech. Their sizes are in the file alone."""
+
+_KINDS: tuple[tuple[Collection[str], str, str], ...] = (
+    (DECODERS, "a language model", "chat or generate"),
+    (ENCODERS, "an embedding model", "embed"),
+    (SPEECH, "a speech model", "transcribe"),
+)
+"""The networks of each kind, the name of the kind, and the commands that run it."""
+
+
 def decoder_of(name: str) -> Decoder:
     """The entry of an architecture. UnsupportedError names those that are known."""
     if name in DECODERS:
@@ -121,8 +132,11 @@ def decoder_of(name: str) -> Decoder:
 
 
 def unknown(name: str) -> str:
-    """The message about an architecture that no table names."""
-    known = ", ".join(sorted((*DECODERS, *ENCODERS, "whisper")))
+    """The message about an architecture that no table names, or that is of another kind than the command runs."""
+    for names, kind, commands in _KINDS:
+        if name in names:
+            return f"the architecture {name!r} is {kind}: use ggml-backend {commands}"
+    known = ", ".join(sorted(name for names, _, _ in _KINDS for name in names))
     return (
         f"the architecture {name[:60]!r} is not known. Known are {known}."
         " The page 'Add an architecture' of the documentation shows how to add one"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import gguf
-from .._base.errors import FileError, InvalidArgumentError, expect_int
+from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, expect_int
 from ..backend.backend import Backend
 from ..dtypes import float16, float32, int32
 from ..sched.scheduler import Scheduler
@@ -22,6 +22,7 @@ from ..tensor.tensor import Tensor
 from ._keys import Keys
 from ._model import Model
 from ._whisper import LANGUAGES, Layer, Sizes, Special, decode, encode
+from .architectures import SPEECH, unknown
 from .audio import HOP, RATE, log_mel, read_wav, resample
 from .text import backends_of
 from .tokens import _byte_characters
@@ -125,7 +126,9 @@ class SpeechModel(Model):
         self._lock = threading.RLock()
         with gguf.open(path) as file:
             self.metadata: dict[str, Any] = dict(file.metadata)
-            self.architecture: str = "whisper"
+            self.architecture: str = str(file.metadata.get("general.architecture", ""))
+            if self.architecture not in SPEECH:
+                raise UnsupportedError(unknown(self.architecture))
             self._s = s = Sizes.of(self.metadata, file.tensors)
             self._pieces = _pieces(self.metadata, s.vocab)
             last = len(self.backends)
@@ -269,8 +272,8 @@ class SpeechModel(Model):
         beams: texts that are followed at once. More may find a likelier text, and take longer.
         progress: called with the frames of 10 ms that are done, and all frames
 
-        FileError: the file is no WAV file. InvalidArgumentError: the audio has no samples, or the model does not know
-        the language.
+        FileError: the file is no WAV file, or incomplete. InvalidArgumentError: the audio has no samples, or the model
+        does not know the language, or cannot translate.
         """
         if isinstance(audio, np.ndarray):
             samples = np.asarray(audio, np.float32)
@@ -283,6 +286,8 @@ class SpeechModel(Model):
             raise InvalidArgumentError("the audio has no samples")
         if task not in ("transcribe", "translate"):
             raise InvalidArgumentError(f"task is {task!r}: it must be 'transcribe' or 'translate'")
+        if task == "translate" and not self.multilingual:
+            raise InvalidArgumentError("the model cannot translate: it knows only English")
         if not 1 <= expect_int(beams, "beams") <= _MOST_BEAMS:
             raise InvalidArgumentError(f"beams is {beams}: it must be from 1 to {_MOST_BEAMS}")
         with self._lock:

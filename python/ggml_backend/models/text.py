@@ -244,10 +244,10 @@ class TextModel(Model):
     def _prompt(self, prompt: str | Sequence[int]) -> list[int]:
         tokens = self._tokens(prompt)
         if len(tokens) > self.n_ctx:
-            raise InvalidArgumentError(
-                f"the prompt has {len(tokens)} tokens, the context {self.n_ctx}: load the model with a larger n_ctx"
-                f" (this one takes up to {self._s.context}), or give a shorter text"
-            )
+            hint = f"give a larger n_ctx (option --n-ctx), at most the model's {self._s.context}, or a shorter text"
+            if self.n_ctx == self._s.context:
+                hint = "give a shorter text; n_ctx (option --n-ctx) cannot exceed the context of the model"
+            raise InvalidArgumentError(f"the prompt has {len(tokens)} tokens, the context {self.n_ctx}: {hint}")
         return tokens
 
     def logits(self, prompt: str | Sequence[int]) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 import wave
 
@@ -33,6 +34,10 @@ def folder(tmp_path_factory):
     (folder / "cut.wav").write_bytes(b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00")
     with wave.open(str(folder / "silent.wav"), "wb") as audio:
         audio.setparams((1, 2, 16000, 0, "NONE", ""))
+    with wave.open(str(folder / "whole.wav"), "wb") as audio:
+        audio.setparams((1, 2, 16000, 0, "NONE", ""))
+        audio.writeframes(bytes(2000))
+    (folder / "short.wav").write_bytes((folder / "whole.wav").read_bytes()[:1000])
     (folder / "texts.txt").write_text("a cat sits on the mat.\n\nthe kitten lies\ncats\n", encoding="utf-8")
     (folder / "long.txt").write_text("".join(sm.PIECES[32 + i * 7 % 64] for i in range(300)), encoding="utf-8")
     return folder
@@ -127,8 +132,12 @@ def test_importances_are_the_squares_of_what_matrices_multiply(run, folder):
         (("generate", "llama.gguf", "x", "--top-p", "7"), 2, "--top-p is 7"),
         (("generate", "llama.gguf", "x", "-n", "0"), 2, "0 is not from 1"),
         (("generate", "missing.gguf", "x"), 1, "missing.gguf"),
-        (("generate", "bert.gguf", "x"), 1, "'bert'"),
-        (("embed", "llama.gguf", "texts.txt"), 1, "'llama'"),
+        (("generate", "bert.gguf", "x"), 1, "'bert' is an embedding model: use ggml-backend embed"),
+        (("embed", "llama.gguf", "texts.txt"), 1, "'llama' is a language model: use ggml-backend chat or generate"),
+        (("chat", "whisper.gguf", "x"), 1, "'whisper' is a speech model: use ggml-backend transcribe"),
+        (("embed", "whisper.gguf", "texts.txt"), 1, "use ggml-backend transcribe"),
+        (("chat", "llama.gguf", "x", "--stop", ""), 2, "argument --stop: the text is empty"),
+        (("generate", "llama.gguf", "x", "--stop", ""), 2, "argument --stop: the text is empty"),
         (("generate", "texts.txt", "x"), 1, "texts.txt"),
         (("generate", "llama.gguf", "x", "--devices", "NONE"), 1, "no backend 'NONE'"),
         (("generate", "llama.gguf", "x", "--n-ctx", "100000"), 1, "n_ctx is 100000"),
@@ -137,7 +146,8 @@ def test_importances_are_the_squares_of_what_matrices_multiply(run, folder):
         (("embed", "bert.gguf", "nothing.txt"), 1, "nothing.txt"),
         (("chat", "endless.gguf", PROMPT), 1, "chat template of the file fails"),
         (("chat", "no-template.gguf", PROMPT), 1, "no chat template"),
-        (("chat", "llama.gguf", PROMPT * 60, "--n-ctx", "64"), 1, "the context 64"),
+        (("chat", "llama.gguf", PROMPT * 60, "--n-ctx", "64"), 1, "larger n_ctx (option --n-ctx), at most the model's"),
+        (("chat", "llama.gguf", PROMPT * 900), 1, "n_ctx (option --n-ctx) cannot exceed the context of"),
         (("generate", "unknown.gguf", PROMPT), 1, "known. Known are bert, gemma2"),
         (("plan", "unknown.gguf"), 1, "Add an architecture"),
         (("bench", "unknown.gguf"), 1, "Add an architecture"),
@@ -149,10 +159,21 @@ def test_importances_are_the_squares_of_what_matrices_multiply(run, folder):
         (("transcribe", "whisper.gguf", "silent.wav"), 1, "no samples"),
         (("transcribe", "whisper.gguf", "missing.wav"), 1, "missing.wav"),
         (("transcribe", "whisper.gguf", "empty.wav", "--beams", "0"), 2, "--beams"),
-        (("transcribe", "llama.gguf", "empty.wav"), 1, "whisper"),
+        (("transcribe", "llama.gguf", "empty.wav"), 1, "'llama' is a language model: use ggml-backend chat"),
+        (("transcribe", "bert.gguf", "empty.wav"), 1, "'bert' is an embedding model: use ggml-backend embed"),
+        (("transcribe", "whisper.gguf", "short.wav"), 1, "promises 2000 bytes of data, 956 are there"),
+        (("transcribe", "whisper.gguf", "whole.wav", "--translate"), 1, "cannot translate: it knows only English"),
+        (("transcribe", "whisper.gguf", "whole.wav", "--language", "de"), 1, "known are en"),
+        (("plan", "llama.gguf", "--context", "1000000"), 1, "--context is 1000000: this model takes 1 to "),
+        (("plan", "llama.gguf", "--context", "0"), 1, "--context is 0: this model takes 1 to "),
         (("imatrix", "llama.gguf", "texts.txt"), 2, "--out"),
         (("quantize", "llama.gguf", "small.gguf"), 2, "TYPE"),
         (("quantize", "llama.gguf", "small.gguf", "Q9_9"), 1, "Q9_9"),
+        (("quantize", "llama.gguf", "small.gguf", "Q4_K_X"), 1, "did you mean 'q4_k_s' or 'q4_k_m' or 'q4_k'?"),
+        (("quantize", "llama.gguf", "small.gguf", "fp16"), 1, "it is called float16"),
+        (("quantize", "llama.gguf", "missing/q.gguf", "Q8_0"), 1, "missing/q.gguf: No such file or directory"),
+        (("quantize", "llama.gguf", ".", "Q8_0"), 1, ".: Is a directory"),
+        (("quantize", "llama.gguf", "missing/q.gguf", "Q8_0", "--max-shard", "100K"), 1, "No such file or directory"),
     ],
 )
 def test_what_goes_wrong_is_told_in_a_line(run, arguments, status, words):
@@ -160,6 +181,37 @@ def test_what_goes_wrong_is_told_in_a_line(run, arguments, status, words):
     assert found == status and words in err and "Traceback" not in err
     assert out == ""
     assert len(err.splitlines()) == 1 or status == 2
+
+
+def test_a_conversation_without_questions_ends_quietly(run):
+    assert run("chat", "llama.gguf") == (0, "", "")
+    assert run("chat", "llama.gguf", stdin="\n \n") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed", "words"),
+    [
+        (("chat", "llama.gguf"), "<&-", "the standard input is closed: give your question as an argument"),
+        (("embed", "bert.gguf", "-"), "<&-", "the standard input is closed: give the name of a file in place of -"),
+        (("generate", "llama.gguf", "--file", "-"), "<&-", "the standard input is closed"),
+        (("generate", "llama.gguf", "x"), ">&-", "the standard output is closed: the result would be lost"),
+        (("chat", "llama.gguf", "x"), ">&-", "the standard output is closed"),
+        (("embed", "bert.gguf", "texts.txt"), ">&-", "the standard output is closed"),
+        (("transcribe", "whisper.gguf", "whole.wav"), ">&-", "the standard output is closed"),
+    ],
+)
+def test_a_closed_stream_is_told_in_a_line(folder, arguments, closed, words):
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "ggml_backend", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (1, "") and words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_closed_output_does_not_matter_to_commands_that_write_a_file(folder):
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ggml_backend"]
+    command += ["embed", "bert.gguf", "texts.txt", "--out", "closed.npy"]
+    assert subprocess.run(command, cwd=folder, timeout=120, check=False).returncode == 0
+    assert np.load(folder / "closed.npy").shape == (3, 32)
 
 
 def test_what_models_write_does_not_steer_a_terminal(run, folder, monkeypatch):

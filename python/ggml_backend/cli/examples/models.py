@@ -18,7 +18,7 @@ from ...models import _whisper as whisper
 from ...models import embedding
 from ...models._decoder import Inputs, decode
 from ...models._sizes import Sizes
-from ...models.architectures import DECODERS, ENCODERS, decoder_of, unknown
+from ...models.architectures import DECODERS, ENCODERS, SPEECH, decoder_of, unknown
 from ...profile._pictures import Picture, picture_of
 from ...sched.plan import Plan
 from ...sched.scheduler import Scheduler
@@ -185,10 +185,7 @@ class LlamaFile:
     @classmethod
     def of(cls, file: gguf.GGUFFile, asked: Pass) -> LlamaFile:
         c = Llama.of(file.metadata)
-        length = asked.context if asked.context is not None else min(c.context, 4096)
-        tokens = asked.tokens if asked.tokens is not None else min(512, length)
-        if not 0 < tokens <= length:
-            raise InvalidArgumentError(f"{tokens} tokens do not fit a cache of {length}")
+        tokens, length = _lengths(asked, c.context)
         if "token_embd.weight" not in file.tensors or len(file.tensors["token_embd.weight"].shape) != 2:
             raise InvalidArgumentError("the file has no matrix token_embd.weight")
         vocab, weights = file.tensors["token_embd.weight"].shape[0], {}
@@ -257,7 +254,9 @@ class _File:
 
 
 def _lengths(asked: Pass, context: int) -> tuple[int, int]:
-    """Tokens of a pass, and positions of the cache."""
+    """Tokens of a pass, and positions of the cache. context: the most that the model takes"""
+    if asked.context is not None and not 1 <= asked.context <= context:
+        raise InvalidArgumentError(f"--context is {asked.context}: this model takes 1 to {context}")
     length = asked.context if asked.context is not None else min(context, 4096)
     tokens = asked.tokens if asked.tokens is not None else min(512, length)
     if not 0 < tokens <= length:
@@ -358,7 +357,7 @@ def _hold(parts: Sequence[Context], backends: Sequence[Backend]) -> list[Held]:
 def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str, Sequence[Held]]:
     file = stack.enter_context(gguf.open(path))
     name = file.metadata.get("general.architecture")
-    build = _decoder if name in DECODERS else _encoder if name in ENCODERS else _whisper if name == "whisper" else None
+    build = _decoder if name in DECODERS else _encoder if name in ENCODERS else _whisper if name in SPEECH else None
     if build is None:
         raise UnsupportedError(f"{path}: {unknown(str(name))}")
     graph, what, held = build(file, backends, asked, stack)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..._base.errors import InvalidArgumentError
+from ..._base.errors.messages import close_matches
 from ..._base.text import Patterns, count, line
 from ...dtypes import DType, as_dtype, dtypes
 from ...gguf import GGUFFile, Writer, fallback_dtype
@@ -52,6 +53,17 @@ def add_conversion_arguments(parser: argparse.ArgumentParser, type_option: bool 
     parser.add_argument("--quiet", action="store_true", help="do not list the tensors")
 
 
+def _format(name: str) -> DType:
+    """The format with this name. The error names similar formats and mixtures."""
+    try:
+        return as_dtype(name)
+    except TypeError:
+        near = close_matches(name, [*(n for n, d in dtypes.items() if d.is_quantized or d in FLOATS), *MIXTURES])
+        if not near:
+            raise
+        raise InvalidArgumentError(f"there is no format or mixture {name!r}{near}") from None
+
+
 class Formats:
     """Chooses the format of each tensor."""
 
@@ -60,7 +72,7 @@ class Formats:
         self.names = names
         self.dtype: DType | None = None
         if options.type is not None:
-            self.dtype = as_dtype(self.mixture.base if self.mixture else options.type)
+            self.dtype = as_dtype(self.mixture.base) if self.mixture else _format(options.type)
         if self.dtype is not None and not self.dtype.is_quantized and self.dtype not in FLOATS:
             raise InvalidArgumentError(f"{self.dtype.name} is not a format of floats")
         self.requantize: bool = options.requantize

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ..._base.errors import InvalidArgumentError
+from ..._base.files import can_write
 from ..._base.terminal import Bar
 from ...gguf import Writer
 
@@ -47,7 +48,7 @@ def sizes_of_parts(sizes: Sequence[int], most: int, head: int) -> list[int]:
 
 
 class Shards:
-    """The writers of all parts. One part alone is a plain file.
+    """The writers of all parts. One part alone is a plain file. OSError if a file cannot be written.
 
     writer: has the keys, and no tensors yet
     sizes: bytes of each tensor
@@ -61,11 +62,13 @@ class Shards:
         self._writers = [writer]
         self._of = [part for part, n in enumerate(counts) for _ in range(n)]
         if len(counts) == 1:
+            can_write(writer.path)
             return
         stem = re.sub(r"\.gguf$", "", writer.path, flags=re.IGNORECASE)
         paths = [f"{stem}-{i:05d}-of-{len(counts):05d}.gguf" for i in range(1, len(counts) + 1)]
         for path in paths:
             refuse_same(path, inputs)
+            can_write(path)
         writer.path = paths[0]
         self._writers += [Writer(path) for path in paths[1:]]
         for i, part in enumerate(self._writers):
