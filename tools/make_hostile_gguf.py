@@ -20,7 +20,7 @@ from pathlib import Path
 BITS = ((31, -1), (31, 0), (32, -1), (32, 0), (63, -1), (63, 0), (64, -1))
 EXTREMES = {"0": 0, "1": 1} | {f"2to{bits}{d or ''}": 2**bits + d for bits, d in BITS}
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
-T_F32, T_Q4_0, T_Q4_K = 0, 2, 12
+T_F32, T_Q4_0, T_Q4_K, T_FUTURE = 0, 2, 12, 1023
 
 
 def u32(n: int) -> bytes:
@@ -71,8 +71,9 @@ BLOCKS = {
     10: (256, 84), 11: (256, 110), 12: (256, 144), 14: (256, 210), 16: (256, 66), 17: (256, 74), 18: (256, 98),
     19: (256, 50), 20: (32, 18),
     21: (256, 110), 22: (256, 82), 23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66), 39: (32, 17),
+    40: (64, 36), 41: (128, 18), 42: (64, 18),
 }  # fmt: skip
-UNKNOWN = (4, 5, 33, 38, 255, 1023)  # retired and future types
+UNKNOWN = (4, 5, 33, 38, 255, T_FUTURE)  # retired and future types
 PAIRS = [pair(b"a.u32", U32, u32(7)), pair(b"a.str", STR, string(b"text")),
  pair(b"a.arr", ARR, array(I16, 3, bytes(6))),
          pair(b"a.strs", ARR, array(STR, 2, string(b"x") + string(b"")))]  # fmt: skip
@@ -109,15 +110,15 @@ def valid() -> Iterator[tuple[str, bytes]]:
     five = [info(b"five", (4, 1, 2, 1, 3), T_F32, 32), info(b"one", (8,), T_F32, 0)]
     yield "five-axes", whole([], five)
     yield "many-axes", whole([], [info(b"many", (1,) * 80 + (8,), T_F32, 0), info(b"six", (0,) * 6, T_F32, 0)])
-    yield "no-axes", whole(PAIRS, [info(b"s", (), T_F32, 32), info(b"v", (8,), T_F32, 0), info(b"u", (), 41, 64)])
+    yield "no-axes", whole(PAIRS, [info(b"s", (), T_F32, 32), info(b"v", (8,), T_F32, 0), info(b"u", (), T_FUTURE, 64)])
     empty = [info(b"a", (0,), T_F32, 0), info(b"b", (0, 5), T_Q4_0, 32), info(b"c", (2**62, 0, 2**62), 8 + 33, 0)]
     yield "empty-tensors", whole([], [*empty, info(b"d", (8,), T_F32, 0), info(b"e", (3, 0), T_F32, 2**40)])
     yield "empty-tensors-alone", header(1, 0) + info(b"mark", (0,), T_F32, 0)
     yield "empty-beside-huge", whole([], [info(b"t", (0, 2**62, 2**62), T_F32, 0)])
     yield "unsorted", whole([], [info(b"a", (8,), T_F32, 32), info(b"b", (8,), T_F32, 0)])
-    yield "unknown-unsorted", whole([], [info(b"a", (8,), 41, 32), info(b"b", (8,), T_F32, 0)])
+    yield "unknown-unsorted", whole([], [info(b"a", (8,), T_FUTURE, 32), info(b"b", (8,), T_F32, 0)])
     yield "tied", whole([], [info(b"a", (8,), T_F32, 0), info(b"b", (4, 2), T_F32, 0), info(b"c", (8,), T_F32, 0)])
-    yield "unknown-tied", whole([], [info(b"a", (8,), 41, 0), info(b"b", (8,), 41, 0)])
+    yield "unknown-tied", whole([], [info(b"a", (8,), T_FUTURE, 0), info(b"b", (8,), T_FUTURE, 0)])
     yield "split-key", whole([pair(b"split.count", U16, b"\0\0"), pair(b"split.no", U16, b"\0\0")], INFOS)
     yield "alignment", whole([pair(b"general.alignment", U32, u32(64))], [info(b"t", (16,), T_F32, 64)], 128, 64)
     for kind in UNKNOWN:

@@ -20,6 +20,19 @@ def _values(*x: Any) -> Any:
     return np.abs(x[2]).max(initial=0.0)
 
 
+def _queries_in_bytes(*x: Any) -> Any:
+    """How far a result moves if each group of 32 numbers of a query is off by 1/254 of its largest. Scores are off by
+    at most e then, so weights are off by a factor between c - s and c + s, with s = exp(e) sinh(e), for some c. The
+    weighted differences of the values from the result add up to 0, so c does not matter. A sink has the value 0."""
+    (q, k, v), y = x[:3], x[-1]
+    groups = (-1, 32)
+    steps = np.abs(q).reshape(*q.shape[:-1], *groups).max(-1) / 254
+    sums = np.abs(k).reshape(*k.shape[:-1], *groups).sum(-1).repeat(q.shape[1] // k.shape[1], 1)
+    off = (steps @ sums.swapaxes(-1, -2)).max(-1, initial=0.0).swapaxes(1, 2)[..., None] / np.sqrt(q.shape[-1])
+    least, most = (f(v, axis=2, initial=0.0).repeat(q.shape[1] // v.shape[1], 1)[:, None] for f in (np.min, np.max))
+    return np.exp(off) * np.sinh(off) * np.maximum(most - y, y - least)
+
+
 def _gradients(*x: Any) -> Any:
     return np.abs(x[-1]).max(initial=0.0) + np.abs(x[3]).max(initial=0.0)
 
@@ -46,9 +59,10 @@ def _of_today(sizes: Sizes) -> Iterator[Case]:
     """Attention with grouped heads, masks, caps and sinks; softmax with sinks."""
     shapes = [(1, 4, 2, 3, 40, 64, 32), (2, 6, 3, 1, 300, 32, 32), (1, 2, 1, 37, 150, 64, 64)]
     for batch, heads, shared, n, m, dk, dv in sizes.some(shapes, 2, [(1, 8, 2, 40, 200, 64, 64)]):
-        rule = Rule("product", terms=60, n=4 * (dk + m), rounded=8, magnitude=_values)
+        rule = Rule("product", terms=60, n=4 * (dk + m), rounded=8, magnitude=_values, in_bytes=_queries_in_bytes)
         inputs = (f32(batch, heads, n, dk), a(batch, shared, m, dk), b(batch, shared, m, dv))
         yield call("flash_attn_ext", rule, *inputs)
+        yield call("flash_attn_ext", rule, *inputs, prec="f32")
         yield one("flash_attn_ext", rule, (*inputs, f16(n + 1, m), f32(heads)), _capped, "cap,mask,sinks")
     logits = (a(2, 4, 5, 33), f16(4, 6, 33), f32(4))
     yield one("soft_max", Rule(terms=60, n=33), logits, _with_sinks, "mask,sinks")

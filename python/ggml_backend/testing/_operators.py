@@ -219,6 +219,8 @@ def _allowed(bench: Bench, want: Array, cpu: Backend) -> Any:
     else:
         magnitude = np.abs(want)
     allowed = allowance(rule, want, magnitude, dtype, sources)
+    if rule.in_bytes is not None and sources[1].is_quantized and "prec=f32" not in variant.case.label:
+        allowed = allowed + 2 * rule.in_bytes(*[means for _, means in arrays], want)
     if rule.kind == "product" and sources[0].is_quantized:
         allowed = allowed + 4 * UNIT["float16"] * magnitude
         if "prec=f32" not in variant.case.label:

@@ -19,7 +19,8 @@ class          operators
 EXACT          copies, conversions between plain dtypes, integers and indices, functions that only choose: the same
                numbers (-0 is 0, NaN is NaN)
 elements       functions of elements: ``m`` is what the rule of the operator says, by default ``|y|``; ``n`` is 0
-rows           norms, softmax, losses, attention: the same with ``n``, the length of the row
+rows           norms, softmax, losses, attention: the same with ``n``, the length of the row. Attention with quantized
+               keys may round its queries to bytes, as below
 sums           sums and products: ``m`` is the same operator on the magnitudes of its sources, computed by the CPU
 quantized      products with quantized sources: as sums; besides the rows of the other side may be rounded to bytes by
                groups of 32, which is off by 1/254 of the largest of the group for each, and weights to float16
@@ -57,13 +58,15 @@ Magnitude = Callable[..., Any]
 @dataclass(frozen=True)
 class Rule:
     """The tolerance of a case, as the head of this file explains. magnitude: a function of the
-    arrays of the sources and of the result, which is last"""
+    arrays of the sources and of the result, which is last. in_bytes: a function of the same arrays: the most that
+    quantized second sources add, because rows may be rounded to bytes for them"""
 
     kind: str = "close"
     terms: float = 2.0
     n: int = 0
     rounded: float = 0.0
     magnitude: Magnitude | str | None = None
+    in_bytes: Magnitude | None = None
 
 
 EXACT = Rule("exact")

@@ -25,7 +25,7 @@ from examples import command  # noqa: E402
 def test_import_registers_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine_for_examples.py").write_text(
         "import ggml_backend as gb\n"
-        "@gb.devices.register_device('MINE')\n"
+        "@gb.devices.register_device('OFEXAMPLES')\n"
         "class Mine(gb.devices.Device):\n"
         "    @gb.devices.op('add')\n"
         "    def add(self, node, out, a, b):\n"
@@ -34,9 +34,9 @@ def test_import_registers_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(str(tmp_path))
     parser = argparse.ArgumentParser()
     command.add_devices(parser)
-    found = parser.parse_args(["--devices", "MINE,SIM:mem=1M,delay=1ms,CPU", "--import", "mine_for_examples"])
-    assert found.devices == ["MINE", "SIM:mem=1M,delay=1ms", "CPU"]
-    assert gb.Backend("MINE").name.startswith("MINE")
+    found = parser.parse_args(["--devices", "OFEXAMPLES,SIM:mem=1M,delay=1ms,CPU", "--import", "mine_for_examples"])
+    assert found.devices == ["OFEXAMPLES", "SIM:mem=1M,delay=1ms", "CPU"]
+    assert gb.Backend("OFEXAMPLES").name.startswith("OFEXAMPLES")
     with pytest.raises(SystemExit):
         parser.parse_args(["--import", "no_such_module_here"])
 

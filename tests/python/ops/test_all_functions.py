@@ -53,6 +53,14 @@ def test_in_place_overwrites_the_first_source(cpu, ctx, rng, case):
     assert node.view_of is not None
 
 
+def test_softmax_with_a_mask_in_place(cpu, ctx, rng):
+    arrays = [rng.standard_normal((2, 3, 8)).astype(np.float32), rng.standard_normal((3, 8)).astype(np.float32)]
+    _, expected = run(cpu, ctx, gb.ops.softmax, arrays)
+    node, got = run(cpu, ctx, lambda x, mask: gb.ops.softmax(x, mask, inplace=True), arrays)
+    np.testing.assert_array_equal(got, expected)
+    assert node.view_of is not None
+
+
 # --------------------------------------------------------------------------------------------------------------- errors
 
 WRONG = [
@@ -67,7 +75,8 @@ WRONG = [
     (lambda x, y: gb.ops.view(x, (2, 2), strides=(16, 8)), (3, 4), (1,), ["view", "adjacent"]),
     (lambda x, y: gb.ops.view(x, (2, 2), strides=(4,)), (3, 4), (1,), ["view", "strides"]),
     (lambda x, y: gb.ops.permute_ggml(x, 0, 0, 1, 2), (3, 4), (1,), ["permute", "'x'"]),
-    (lambda x, y: gb.ops.soft_max(x, y, inplace=True), (3, 4), (3, 4), ["softmax", "in place"]),
+    (lambda x, y: gb.ops.soft_max(x, axis=0, inplace=True), (3, 4), (1,), ["softmax", "in place"]),
+    (lambda x, y: gb.ops.soft_max(x, y, inplace=True), (3, 4), (2, 5), ["softmax", "mask 'y'"]),
     (lambda x, y: gb.ops.soft_max(x, y), (3, 4), (2, 5), ["softmax", "mask 'y'"]),
     (lambda x, y: gb.ops.rope(x, y), (5, 2, 8), (5,), ["rope", "positions 'y'"]),
     (lambda x, y: gb.ops.rope(x, y, xpos_base=5.0), (5, 2, 8), (5,), ["rope", "xpos"]),

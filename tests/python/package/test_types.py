@@ -134,13 +134,16 @@ def test_every_public_symbol_has_a_known_type(tmp_path):
         folder=tmp_path,
     )
     report = json.loads(done.stdout)["typeCompleteness"]
+    # Without PyTorch the types of this module are unknown: its signatures are those of PyTorch.
+    exported = [
+        symbol
+        for symbol in report["symbols"]
+        if symbol["isExported"] and (_has("torch") or not symbol["name"].startswith("ggml_backend.torch."))
+    ]
+    assert len(exported) > 1000
     unknown = [
         f"{symbol['name']}: {'; '.join(d['message'].splitlines()[0] for d in symbol['diagnostics'])}"
-        for symbol in report["symbols"]
-        if symbol["isExported"]
-        and not symbol["isTypeKnown"]
-        # its signatures are those of PyTorch
-        and (_has("torch") or not symbol["name"].startswith("ggml_backend.torch."))
+        for symbol in exported
+        if not symbol["isTypeKnown"] or symbol["isTypeAmbiguous"]
     ]
     assert unknown == []
-    assert report["completenessScore"] == 1

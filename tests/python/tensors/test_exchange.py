@@ -359,8 +359,8 @@ REFUSED = {
                 "known"),
     "bool": ({"kind": "bool", "bits": 8}, "from_dlpack: bool is not a dtype of tensors: convert the array where it "
              "was made"),
-    "uint16": ({"kind": "uint", "bits": 16}, "from_dlpack: uint16 is not a dtype of tensors; bits of bfloat16 are "
-               "told by the dtype: array.view(ml_dtypes.bfloat16) (pip install "
+    "uint16": ({"kind": "uint", "bits": 16}, "from_dlpack: uint16 is not a dtype of tensors; only the dtype marks "
+               "bits as bfloat16: array.view(ml_dtypes.bfloat16) (pip install "
                "'ggml_backend[bfloat16]'), or ctx.tensor(array.shape, 'bfloat16').set(array)"),
     "complex64": ({"kind": "complex", "bits": 64}, "from_dlpack: complex64 is not a dtype of tensors: convert the "
                   "array where it was made"),
@@ -542,7 +542,7 @@ def test_bits_of_bfloat16_are_refused_with_advice(ctx):
     for take in (gb.from_dlpack, ctx.from_dlpack, ctx.from_numpy):
         with pytest.raises(
             gb.errors.InvalidArgumentError,
-            match=r"uint16 is not a dtype of tensors.*; bits of bfloat16 are told by the",
+            match=r"uint16 is not a dtype of tensors.*; only the dtype marks bits as bfloat16: array.view",
         ):
             take(bits)
     assert gb.from_dlpack(bits.view(ml_dtypes.bfloat16)).numpy(np.float32).tolist() == [1, -2]

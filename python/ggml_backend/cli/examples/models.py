@@ -354,6 +354,25 @@ def _hold(parts: Sequence[Context], backends: Sequence[Backend]) -> list[Held]:
     return held
 
 
+def _name_nodes(graph: Graph) -> None:
+    """Names nodes by the weight or cache that they read: ``blk.0.ffn_gate``, ``blk.0.attention``."""
+    for node in graph.nodes:
+        if not node.name.startswith("node_"):
+            continue
+        for source in node.sources:
+            whole = source.view_of
+            name, _, kind = (source if whole is None else whole).name.rpartition(".")
+            if name == "token_embd" and node.op == "MUL_MAT":  # tied embeddings
+                node.name = "output"
+                break
+            if kind in ("weight", "bias"):
+                node.name = name if kind == "weight" else f"{name}_sum"
+                break
+            if kind.startswith("cache_"):
+                node.name = f"{name}.attention" if node.op == "FLASH_ATTN_EXT" else f"{name}.{kind}_store"
+                break
+
+
 def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str, Sequence[Held]]:
     file = stack.enter_context(gguf.open(path))
     name = file.metadata.get("general.architecture")
@@ -361,6 +380,7 @@ def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack
     if build is None:
         raise UnsupportedError(f"{path}: {unknown(str(name))}")
     graph, what, held = build(file, backends, asked, stack)
+    _name_nodes(graph)
     return graph, f"{os.path.basename(path)}: {what}", held
 
 

@@ -11,8 +11,6 @@ from .family import FLOAT_NAMES, Family
 from .layout import axes, cut, ne
 from .library import Step
 
-_GROUP_EPS = 1e-6  # of GROUP_NORM, which has no parameter for it
-
 
 @op("sum_rows", "mean", dtypes=FLOAT_NAMES, prepare=True)
 def sum_rows(device: Family, node: Node, out: Any, a: Any) -> Step:
@@ -44,14 +42,14 @@ def argmax(device: Family, node: Node, out: Any, a: Any) -> Step:
 @op("group_norm", in_place=True, dtypes=FLOAT_NAMES, prepare=True)
 def group_norm(device: Family, node: Node, out: Any, a: Any) -> Step:
     """All channels of a group are one row. The last group may have fewer."""
-    library, groups = device.library, node.params["n_groups"]
+    library, groups, eps = device.library, node.params["n_groups"], node.params["eps"]
     a, out = (axes(library, array, 4) for array in (a, out))
     channels = a.shape[1]
     size = -(-channels // groups)
 
     def normed(x: Any) -> Any:
         parts = [x[:, first : first + size] for first in range(0, channels, size)]
-        rows = [library.norm(part.reshape(len(part), -1), _GROUP_EPS, True, None) for part in parts]
+        rows = [library.norm(part.reshape(len(part), -1), eps, True, None) for part in parts]
         return library.xp.concat([r.reshape(p.shape) for r, p in zip(rows, parts, strict=True)], axis=1)
 
     return device.value_of(normed, node, out, (a,))

@@ -27,11 +27,15 @@ class Windows:
 
     def __init__(
         self, library: Library, x: Any, dtype: DType, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes,
-        outside: float = 0.0,
+        outside: float = 0.0, places: Sizes | None = None,
     ) -> None:  # fmt: skip
+        """places: numbers of windows, if they are not those that fit into the padded images"""
         self._copy: Step | None = None
-        if any(padding):
-            room = [n + 2 * p for n, p in zip(x.shape[2:], padding, strict=True)]
+        room = [n + 2 * p for n, p in zip(x.shape[2:], padding, strict=True)]
+        if places is not None:
+            reach = [(n - 1) * s + d * (k - 1) + 1 for n, k, s, d in zip(places, kernel, stride, dilation, strict=True)]
+            room = [max(sizes) for sizes in zip(room, reach, strict=True)]
+        if room != list(x.shape[2:]):
             padded = library.empty((*x.shape[:2], *room), dtype)
             library.clear(padded)()
             if outside:
@@ -40,7 +44,7 @@ class Windows:
             self._copy = library.assign(padded[(slice(None), slice(None), *inner)], x)
             x = padded
         steps = list(zip(x.shape[2:], kernel, stride, dilation, strict=True))
-        self.places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in steps]
+        self.places = list(places or [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in steps])
         apart = library.strides(x)
         strides = [(a * s, a * d) for a, (_, _, s, d) in zip(apart[2:], steps, strict=True)]
         shape = (*x.shape[:2], *self.places, *kernel)
@@ -201,17 +205,20 @@ def _pools(node: Node) -> bool | str:
 
 @op("pool_1d", "pool_2d", dtypes=FLOAT_NAMES, when=_pools, prepare=True)
 def pool(device: Family, node: Node, out: Any, a: Any) -> Step:
-    """Means count the padding as zeros. In the padding is no maximum."""
+    """Means count the padding as zeros. In the padding is no maximum. The node stores a padding without its fraction,
+    so the shape of the result says how many windows there are."""
     library, xp, p = device.library, device.library.xp, node.params
     n = 1 if node.op == "pool_1d" else 2
     kernel, stride, padding = (
         tuple(int(v) for v in p[name]) if n == 2 else (p[name],) for name in ("kernel", "stride", "padding")
     )
     a, out = (axes(library, array, 2 + n) for array in (a, out))
+    places = tuple(out.shape[2:])
     is_max, last = p["op"] == "max", tuple(range(2 + n, 2 + 2 * n))
 
     def pooled(x: Any) -> Any:
-        windows = Windows(library, x, F32, kernel, stride, padding, (1,) * n, -np.inf if is_max else 0.0).fill()
+        outside = -np.inf if is_max else 0.0
+        windows = Windows(library, x, F32, kernel, stride, padding, (1,) * n, outside, places).fill()
         return xp.max(windows, axis=last) if is_max else xp.mean(windows, axis=last)
 
     return device.value_of(pooled, node, out, (a,))

@@ -423,7 +423,9 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     struct gb_gemm_row row[MR_MAX];
 
     const int64_t rows = gb_gemm_group_rows(p, c.g), n = group_panels(p, c.g, mr);
-    const int64_t each = gb_div_up(rows, n); // panels of equal size, because a small tile takes as long as a large one
+    // Panels of equal size, because a small tile takes as long as a large one. It is even, so that a
+    // row stays with its remainder (two_bytes.c). It is at most mr, so the last panel is not empty.
+    const int64_t each = GB_MIN(gb_div_up(gb_div_up(rows, n), 2) * 2, mr);
     panel->rows = (int) GB_MIN(rows - c.i * each, each);
     gb_gemm_rows_of(p, c.g, c.i * each, panel->rows, row);
     for (int i = 0; i < panel->rows; i++) {
