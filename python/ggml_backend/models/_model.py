@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from .._base.errors import StateError
+from .._base.errors import StateError, UnsupportedError
 from ..sched.scheduler import Scheduler
+from .architectures import unknown
 
-__all__ = ["Model"]
+__all__ = ["Model", "architecture_of"]
 
 M = TypeVar("M", bound="Model")
+
+
+def architecture_of(metadata: Mapping[str, Any], known: Collection[str]) -> str:
+    """The architecture of a file. UnsupportedError unless it is one of ``known``."""
+    name = str(metadata.get("general.architecture", ""))
+    if name not in known:
+        raise UnsupportedError(unknown(name))
+    return name
 
 
 class Model:

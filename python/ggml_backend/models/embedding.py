@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import gguf, ops
-from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, expect_int, expect_list
+from .._base.errors import FileError, InvalidArgumentError, expect_int, expect_list
 from .._base.errors.messages import kind_of
 from ..backend.backend import Backend
 from ..dtypes import float32, int32
@@ -22,9 +22,9 @@ from ..tensor.context import Context
 from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._keys import Keys
-from ._model import Model
+from ._model import Model, architecture_of
 from ._sizes import Shaped, matrix_rows
-from .architectures import ENCODERS, Encoder, unknown
+from .architectures import ENCODERS, Encoder
 from .text import backends_of
 from .tokens import Tokenizer, tokenizer_of
 
@@ -247,9 +247,7 @@ class EmbeddingModel(Model):
         self._lock = threading.RLock()
         with gguf.open(path) as file:
             self.metadata: dict[str, Any] = dict(file.metadata)
-            self.architecture: str = str(file.metadata.get("general.architecture", ""))
-            if self.architecture not in ENCODERS:
-                raise UnsupportedError(unknown(self.architecture))
+            self.architecture: str = architecture_of(self.metadata, ENCODERS)
             self._a = ENCODERS[self.architecture]
             self._s = s = Sizes.of(self.architecture, self.metadata, file.tensors)
             s.check(self._a, file.tensors)

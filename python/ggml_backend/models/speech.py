@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import gguf
-from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, expect_int
+from .._base.errors import FileError, InvalidArgumentError, expect_int
 from ..backend.backend import Backend
 from ..dtypes import float16, float32, int32
 from ..sched.scheduler import Scheduler
@@ -20,9 +20,9 @@ from ..tensor.context import Context
 from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._keys import Keys
-from ._model import Model
+from ._model import Model, architecture_of
 from ._whisper import LANGUAGES, Layer, Sizes, Special, decode, encode
-from .architectures import SPEECH, unknown
+from .architectures import SPEECH
 from .audio import HOP, RATE, log_mel, read_wav, resample
 from .text import backends_of
 from .tokens import _byte_characters
@@ -126,9 +126,7 @@ class SpeechModel(Model):
         self._lock = threading.RLock()
         with gguf.open(path) as file:
             self.metadata: dict[str, Any] = dict(file.metadata)
-            self.architecture: str = str(file.metadata.get("general.architecture", ""))
-            if self.architecture not in SPEECH:
-                raise UnsupportedError(unknown(self.architecture))
+            self.architecture: str = architecture_of(self.metadata, SPEECH)
             self._s = s = Sizes.of(self.metadata, file.tensors)
             self._pieces = _pieces(self.metadata, s.vocab)
             last = len(self.backends)
