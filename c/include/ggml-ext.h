@@ -152,7 +152,8 @@ GGML_API struct ggml_tensor * ggml_geglu_quick_split(struct ggml_context * ctx, 
 GGML_API struct ggml_tensor * ggml_swiglu_oai(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     float alpha, float limit);
 
-// The operators up to ggml_im2col_3d have no derivative. Their operands must not have a gradient.
+// Of the operators up to ggml_im2col_3d, only ggml_cumsum and ggml_tri have a derivative. Operands of
+// the others must not have a gradient.
 
 // each row divided by max(its length, eps)
 GGML_API struct ggml_tensor * ggml_l2_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
@@ -162,8 +163,8 @@ GGML_API struct ggml_tensor * ggml_group_norm_eps(struct ggml_context * ctx, str
     float eps);
 GGML_API struct ggml_tensor * ggml_group_norm_eps_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
     int n_groups, float eps);
-// the indices of the k largest elements of each row as I32 [k, ...], in no particular order; NaN
-// counts as the smallest. ggml_top_k sorts.
+// Indices of the k largest elements of each row, as I32 [k, ...]. They have no particular order.
+// ggml_top_k sorts them. NaN counts as the smallest.
 GGML_API struct ggml_tensor * ggml_top_k_unsorted(struct ggml_context * ctx, struct ggml_tensor * a, int k);
 // sums of each row up to each element, inclusive
 GGML_API struct ggml_tensor * ggml_cumsum(struct ggml_context * ctx, struct ggml_tensor * a);
@@ -243,17 +244,17 @@ GGML_API struct ggml_tensor * ggml_interpolate(struct ggml_context * ctx, struct
 // dimensions 0 and 1 times scale_factor; ggml_upscale repeats elements
 GGML_API struct ggml_tensor * ggml_upscale_mode(struct ggml_context * ctx, struct ggml_tensor * a, int scale_factor,
     enum ggml_scale_mode mode);
-// Elements of any type. Adds lp elements before and rp behind each dimension: zeros, or the
-// elements of the opposite side (circular).
+// Adds lp elements before each dimension and rp after it. They are zeros. The circular forms take
+// the elements of the opposite side. Elements have any type.
 GGML_API struct ggml_tensor * ggml_pad_ext(struct ggml_context * ctx, struct ggml_tensor * a, int lp0, int rp0, int lp1,
     int rp1, int lp2, int rp2, int lp3, int rp3);
 GGML_API struct ggml_tensor * ggml_pad_circular(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1,
     int p2, int p3);
 GGML_API struct ggml_tensor * ggml_pad_ext_circular(struct ggml_context * ctx, struct ggml_tensor * a, int lp0, int rp0,
     int lp1, int rp1, int lp2, int rp2, int lp3, int rp3);
-// extends rows by reflection, without repeating the outermost element; p0, p1 below a's ne0
+// Extends rows by reflection, without repeating the outermost element. p0 and p1 are below a's ne0.
 GGML_API struct ggml_tensor * ggml_pad_reflect_1d(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1);
-// element i is a's element i - shift, modulo the size; shifts are below the sizes
+// Element i of the result is a's element i - shift, modulo the size. Shifts are below the sizes.
 GGML_API struct ggml_tensor * ggml_roll(struct ggml_context * ctx, struct ggml_tensor * a, int shift0, int shift1,
     int shift2, int shift3);
 // a [K oc, L] of F32, F16 or BF16, K fastest -> [(L-1) s0 + K - 2 p0, oc]: rows of K are added s0

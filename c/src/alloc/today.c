@@ -1,5 +1,5 @@
-// today.c - the allocator and the backend call of ggml-today.h. The graph allocator is a tensor allocator whose buffer
-// grows, and a graph allocator over it.
+// today.c - the graph allocator and the backend call of ggml-today.h. This graph allocator consists
+// of a tensor allocator, whose buffer grows, and a graph allocator that uses it.
 #define GGML_TODAY_DECLARATIONS_ONLY // this file calls the older forms
 #include "ggml-today.h"
 

@@ -9,9 +9,8 @@
 //
 // The result of a shadow is in the memory of the original, so later nodes could read the original.
 // But backends fuse neighbouring nodes by looking at their sources, and shadows must not prevent
-// fusion. Without fusion a run takes more time, and sums are rounded in another order. So nodes
-// that read a shadow soon after it, in the same split, are shadows, too, as are the views between
-// them.
+// fusion. Without fusion a run takes more time, and sums are rounded in another order. So the nodes
+// of the same split that soon read a shadow become shadows. The views between them do, too.
 //
 // A copy is filled before its split begins, even if a later node of the split reads it. Within a
 // split only its own backend writes, and its writes go through the copy. Copies of tensors that no

@@ -308,8 +308,8 @@ static ALWAYS_INLINE vf half_pair_(const uint8_t * p, const uint8_t * q) {
 static ALWAYS_INLINE void scales_45_two_(const uint8_t * p, int size, struct interleaved * s) {
     const __m256i all = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) p)),
         _mm_loadu_si128((const __m128i *) (p + size)), 1);
-    // words: halves, scales, minima, upper bits of both; result: four scales, four more, four
-    // minima, four more
+    // The words of a block: two halves, scales, minima, and the upper bits of scales and minima.
+    // `bits` has four scales and the other four, then four minima and the other four.
     const __m256i low = _mm256_srlv_epi32(_mm256_shuffle_epi32(all, 1 | 3 << 2 | 2 << 4 | 3 << 6),
         _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4));
     const __m256i top = _mm256_srli_epi32(_mm256_shuffle_epi32(all, 1 << 2 | 2 << 6), 2);
