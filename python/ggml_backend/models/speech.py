@@ -384,9 +384,8 @@ class SpeechModel(Model):
         offers: list[tuple[_Beam, int, float]] = []
         for beam, row in zip(live, rows, strict=True):
             shares = _log_softmax(self._rules(row, beam.tokens))
-            for token in np.argsort(-shares, kind="stable")[: beams + 1]:
-                if np.isfinite(shares[token]):
-                    offers.append((beam, int(token), beam.score + float(shares[token])))
+            for token in _largest(shares, 1 if beams == 1 else beams + 1):
+                offers.append((beam, token, beam.score + float(shares[token])))
         return sorted(offers, key=lambda offer: -offer[2])
 
     def _rules(self, logits: FloatArray, tokens: Sequence[int]) -> FloatArray:
@@ -482,6 +481,17 @@ def _sounds(pieces: Sequence[bytes]) -> list[int]:
 def _log_sum(x: FloatArray) -> float:
     top = x.max()
     return float(top + np.log(np.exp(x - top).sum())) if np.isfinite(top) else -np.inf
+
+
+def _largest(x: FloatArray, n: int) -> list[int]:
+    """Indices of the ``n`` largest finite values, the largest first. Equal values keep their order."""
+    if n == 1:
+        best = int(x.argmax())
+        return [best] if np.isfinite(x[best]) else []
+    least = np.partition(x, -n)[-n] if n < len(x) else -np.inf
+    found = np.flatnonzero(np.isfinite(x) & (x >= least))
+    indices: list[int] = found[np.argsort(-x[found], kind="stable")][:n].tolist()
+    return indices
 
 
 def _log_softmax(x: FloatArray) -> FloatArray:

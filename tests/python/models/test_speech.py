@@ -16,7 +16,7 @@ from ggml_backend.cli import main
 from ggml_backend.models import SpeechModel, Transcript, load
 from ggml_backend.models._whisper import LANGUAGES, Special
 from ggml_backend.models.audio import log_mel
-from ggml_backend.models.speech import Segment
+from ggml_backend.models.speech import Segment, _largest
 from ggml_backend.models.tokens import _byte_characters
 from small_whisper import HEADS, LAYERS, PIECES, VOCAB, E, weights
 
@@ -154,6 +154,18 @@ def test_beams_find_the_best_text(path, seed):
         assert found.tokens == best[0] and found.score == pytest.approx(best[1], abs=1e-4)
         held.clear()
         assert model._search(1, after(()), 1).tokens == greedy
+
+
+@pytest.mark.parametrize("n", [1, 2, 17, 49, 50, 60])
+def test_largest_values_are_those_of_a_stable_sort(n):
+    """Many values are equal, and some are -inf."""
+    rng = np.random.default_rng(n)
+    for n_values in range(1, 8):
+        x = rng.integers(0, n_values, 50).astype(np.float32)
+        x[rng.random(50) < n_values / 8] = -np.inf
+        sorted_indices = np.argsort(-x, kind="stable")[:n]
+        assert _largest(x, n) == [i for i in sorted_indices if np.isfinite(x[i])]
+    assert _largest(np.full(50, np.nan, np.float32), n) == []
 
 
 def test_rules_of_times(path):
