@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from .._base.errors import InvalidArgumentError
-from ..dtypes import DType, as_dtype
+from ..dtypes import DType, DTypeLike, as_dtype
 from ..tensor import dequantize
 from . import _engine
 
-__all__ = ["columns", "floats_of", "memory_of"]
+__all__ = ["floats_of", "layout", "memory_of", "rows_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -31,21 +31,24 @@ _library.define("embedding(Tensor ids, Tensor blocks, str format, ScalarType dty
 _library.define("linear_gradient(Tensor gradient, Tensor blocks, str format) -> Tensor", tags=_TAGS)
 
 
-def columns(blocks: torch.Tensor, format: str) -> int:
+def _columns(blocks: torch.Tensor, format: DTypeLike) -> int:
     """Elements of a row of the weight."""
     element = as_dtype(format, "ggml_backend.torch")
     return int(blocks.shape[-1] // element.itemsize * element.block_size)
 
 
-def _layout(blocks: torch.Tensor, format: str) -> tuple[DType, int, int]:
-    """Format, rows and columns of the weight."""
-    element, shape = as_dtype(format, "ggml_backend.torch"), blocks.shape
+def layout(blocks: torch.Tensor, format: str, what: str = "ggml_backend.torch") -> tuple[DType, int, int]:
+    """Format, rows and columns of the weight.
+
+    what: begins the messages of errors
+    """
+    element, shape = as_dtype(format, what), blocks.shape
     if blocks.dtype != torch.uint8 or len(shape) != 2 or shape[1] % element.itemsize:
         raise InvalidArgumentError(
-            f"blocks of {element.name} are uint8, (rows, multiple of {element.itemsize}), not"
+            f"{what}: blocks of {element.name} are uint8, (rows, multiple of {element.itemsize}), not"
             f" {blocks.dtype} {tuple(shape)}"
         )
-    return element, shape[0], shape[1] // element.itemsize * element.block_size
+    return element, shape[0], _columns(blocks, element)
 
 
 def memory_of(x: torch.Tensor) -> Array:
@@ -59,26 +62,27 @@ def floats_of(x: torch.Tensor) -> Array:
     return memory_of(x if x.dtype == torch.float32 else x.float())
 
 
-def _weight(blocks: torch.Tensor, element: DType) -> Array:
+def rows_of(blocks: torch.Tensor, element: DType) -> Array:
+    """The rows of the weight as an array, as :func:`ggml_backend.dequantize` takes them."""
     array = memory_of(blocks)
     return array if element.is_quantized else array.view(element.numpy)
 
 
 def _refuse(x: torch.Tensor, blocks: torch.Tensor, format: str, what: str) -> str:
-    k = columns(blocks, format)
+    k = _columns(blocks, format)
     return f"{what}: the weight {format} {(blocks.shape[0], k)} does not fit the shape {tuple(x.shape)}"
 
 
 def _linear(
     x: torch.Tensor, blocks: torch.Tensor, bias: torch.Tensor | None, format: str, precision: str = "default"
 ) -> Any:
-    element, n, k = _layout(blocks, format)
+    element, n, k = layout(blocks, format)
     if x.ndim == 0 or x.shape[-1] != k:
         raise InvalidArgumentError(_refuse(x, blocks, format, "linear"))
     y = torch.empty((*x.shape[:-1], n), dtype=torch.float32)
     if y.numel():
         _engine.product(
-            _weight(blocks, element),
+            rows_of(blocks, element),
             floats_of(x).reshape(-1, k),
             None if bias is None else floats_of(bias),
             y.numpy().reshape(-1, n),
@@ -89,7 +93,7 @@ def _linear(
 
 
 def _embedding(ids: torch.Tensor, blocks: torch.Tensor, format: str, dtype: torch.dtype) -> Any:
-    element, n, k = _layout(blocks, format)
+    element, n, k = layout(blocks, format)
     y = torch.empty((*ids.shape, k), dtype=torch.float32)
     if y.numel():
         numbers = memory_of(ids).reshape(-1)
@@ -97,14 +101,14 @@ def _embedding(ids: torch.Tensor, blocks: torch.Tensor, format: str, dtype: torc
             raise TypeError(f"embedding: ids must be integers, not {ids.dtype}")
         if not 0 <= int(numbers.min()) <= int(numbers.max()) < n:
             raise IndexError(f"embedding: ids are {numbers.min()} to {numbers.max()}, the weight has {n} rows")
-        _engine.rows(_weight(blocks, element), numbers.astype(np.int32), y.numpy().reshape(-1, k), element)
+        _engine.rows(rows_of(blocks, element), numbers.astype(np.int32), y.numpy().reshape(-1, k), element)
     return y if dtype == torch.float32 else y.to(dtype)
 
 
 def _gradient(gradient: torch.Tensor, blocks: torch.Tensor, format: str) -> Any:
     """``gradient @ weight``, with the exact weight. Some rows of the weight are widened at a time."""
-    element, n, k = _layout(blocks, format)
-    weight, g = _weight(blocks, element), gradient.reshape(-1, n).float()
+    element, n, k = layout(blocks, format)
+    weight, g = rows_of(blocks, element), gradient.reshape(-1, n).float()
     total = torch.zeros((g.shape[0], k), dtype=torch.float32)
     step = max(1, _CHUNK // k)
     for i in range(0, n, step):
@@ -113,16 +117,16 @@ def _gradient(gradient: torch.Tensor, blocks: torch.Tensor, format: str) -> Any:
 
 
 def _linear_shape(x: torch.Tensor, blocks: torch.Tensor, bias: Any, format: str, precision: str = "default") -> Any:
-    torch._check(x.shape[-1] == columns(blocks, format), lambda: _refuse(x, blocks, format, "linear"))
+    torch._check(x.shape[-1] == _columns(blocks, format), lambda: _refuse(x, blocks, format, "linear"))
     return x.new_empty((*x.shape[:-1], blocks.shape[0]))
 
 
 def _embedding_shape(ids: torch.Tensor, blocks: torch.Tensor, format: str, dtype: torch.dtype) -> Any:
-    return ids.new_empty((*ids.shape, columns(blocks, format)), dtype=dtype)
+    return ids.new_empty((*ids.shape, _columns(blocks, format)), dtype=dtype)
 
 
 def _gradient_shape(gradient: torch.Tensor, blocks: torch.Tensor, format: str) -> Any:
-    return gradient.new_empty((*gradient.shape[:-1], columns(blocks, format)))
+    return gradient.new_empty((*gradient.shape[:-1], _columns(blocks, format)))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

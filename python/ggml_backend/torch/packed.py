@@ -15,7 +15,7 @@ from ..dtypes import DType, DTypeLike, as_dtype
 from ..tensor import dequantize
 from ..tensor import quantize as quantize_rows
 from ..tensor._quantize import fallback_dtype
-from ._operators import columns, floats_of, memory_of
+from ._operators import floats_of, layout, rows_of
 
 __all__ = ["PackedTensor", "embedding", "linear", "pack", "pack_"]
 
@@ -53,15 +53,9 @@ class PackedTensor(torch.Tensor):
         transposed: bool = False,
     ) -> PackedTensor:
         expect(blocks, torch.Tensor, "PackedTensor: blocks")
-        element = as_dtype(format, "PackedTensor: format")
-        if blocks.dtype != torch.uint8 or blocks.ndim != 2 or blocks.shape[1] % element.itemsize:
-            raise InvalidArgumentError(
-                f"PackedTensor: blocks of {element.name} are uint8, (rows, multiple of {element.itemsize}), not"
-                f" {blocks.dtype} {tuple(blocks.shape)}"
-            )
+        element, *shape = layout(blocks, format, "PackedTensor")
         if precision not in ("default", "f32"):
             raise InvalidArgumentError(f"PackedTensor: precision is 'default' or 'f32', not {precision!r}")
-        shape = (blocks.shape[0], columns(blocks, element.name))
         made: PackedTensor = torch.Tensor._make_wrapper_subclass(
             cls, shape[::-1] if transposed else shape, dtype=dtype, device=blocks.device
         )
@@ -79,8 +73,7 @@ class PackedTensor(torch.Tensor):
     def dequantize(self) -> torch.Tensor:
         """The values, as a new tensor of ``dtype``."""
         element = as_dtype(self.format)
-        rows = memory_of(self.blocks)
-        values = torch.from_numpy(dequantize(rows if element.is_quantized else rows.view(element.numpy), element))
+        values = torch.from_numpy(dequantize(rows_of(self.blocks, element), element))
         return (values.T if self.transposed else values).to(self.dtype)
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:

@@ -18,7 +18,8 @@ from ..cli.hugging_face.names import FAMILIES, Family, gguf_name
 from ..gguf import GGUFTensor
 from ..models._keys import Keys
 from ..models._sizes import Sizes
-from ..models.architectures import DECODERS
+from ..models.architectures import DECODERS, ENCODERS
+from ..models.embedding import Sizes as EncoderSizes
 from .packed import PackedTensor, Precision
 
 __all__ = ["from_gguf"]
@@ -143,20 +144,17 @@ def _decoder(metadata: Mapping[str, Any], name: str, tensors: Mapping[str, GGUFT
 def _encoder(metadata: Mapping[str, Any], tensors: Mapping[str, GGUFTensor]) -> Any:
     import transformers
 
-    keys = Keys(metadata, "bert")
-
-    def rows(name: str) -> int:
-        return tensors[name].shape[0] if name in tensors else 1
-
+    s = EncoderSizes.of("bert", metadata, tensors)
+    s.check(ENCODERS["bert"], tensors)
     return transformers.BertConfig(
-        vocab_size=rows("token_embd.weight"),
-        type_vocab_size=rows("token_types.weight"),
-        hidden_size=keys.count(".embedding_length"),
-        num_hidden_layers=keys.count(".block_count", most=1 << 16),
-        num_attention_heads=keys.count(".attention.head_count"),
-        intermediate_size=keys.count(".feed_forward_length"),
-        max_position_embeddings=keys.count(".context_length"),
-        layer_norm_eps=keys.real(".attention.layer_norm_epsilon"),
+        vocab_size=s.vocab,
+        type_vocab_size=tensors["token_types.weight"].shape[0] if "token_types.weight" in tensors else 1,
+        hidden_size=s.embd,
+        num_hidden_layers=s.layers,
+        num_attention_heads=s.heads,
+        intermediate_size=Keys(metadata, "bert").count(".feed_forward_length"),
+        max_position_embeddings=s.context,
+        layer_norm_eps=s.eps,
         pad_token_id=metadata.get("tokenizer.ggml.padding_token_id", 0),
     )
 
