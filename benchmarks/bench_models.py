@@ -15,38 +15,48 @@ import importlib
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-PROMPT, NEW, CONTEXT, VOCAB = 512, 24, 1024, 40000
+from timing import PROCESS, WALL, in_turns, median, ratio
+
+PROMPT, NEW, CONTEXT = 512, 24, 1024
 QUESTION = "What is the capital of France?"
 
 Round = Callable[[int], object]
 
 
-def ids_of(i: int) -> list[int]:
-    """A prompt that begins like no other, so that nobody finds its tokens in a cache."""
-    found: list[int] = np.random.default_rng(i).integers(100, VOCAB, PROMPT).tolist()
-    return [1000 + i, *found[1:]]
+def vocabulary_of(path: str) -> int:
+    """The number of tokens of a language model."""
+    from ggml_backend import gguf
+
+    with gguf.open(path) as file:
+        return len(file.metadata["tokenizer.ggml.tokens"])
+
+
+def ids_of(i: int, n_vocab: int) -> list[int]:
+    """A prompt with a first token of its own, so that no side finds its tokens in a cache."""
+    found: list[int] = np.random.default_rng(i).integers(100, n_vocab, PROMPT).tolist()
+    return [(1000 + i) % n_vocab, *found[1:]]
 
 
 def ours_text(path: str, threads: int, kind: str, precision: str) -> Round:
     from ggml_backend.models import TextModel
 
     model = TextModel(path, n_threads=threads, n_ctx=CONTEXT, precision=precision)  # type: ignore[arg-type]
+    n_vocab = len(model.tokenizer)
     if kind == "prompt":
-        return lambda i: model.logits(ids_of(i))
+        return lambda i: model.logits(ids_of(i, n_vocab))
 
     def write(i: int) -> None:
+        tokens = ids_of(i, n_vocab)
         for k in range(8, 8 + NEW):
-            model.logits(ids_of(i)[:k])
+            model.logits(tokens[:k])
 
     return write
 
@@ -58,11 +68,11 @@ def xllamacpp_text(path: str, threads: int, kind: str, _: str) -> Round:
     params.n_ctx, params.n_parallel, params.n_batch, params.n_ubatch = CONTEXT, 1, PROMPT, PROMPT
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     server = lib.Server(params)
-    n = PROMPT if kind == "prompt" else 8
+    n, n_vocab = PROMPT if kind == "prompt" else 8, vocabulary_of(path)
 
     def run(i: int) -> None:
         new = 1 if kind == "prompt" else NEW
-        request = {"prompt": ids_of(i)[:n], "n_predict": new, "ignore_eos": True, "temperature": 0}
+        request = {"prompt": ids_of(i, n_vocab)[:n], "n_predict": new, "ignore_eos": True, "temperature": 0}
         server.handle_completions({**request, "cache_prompt": False})
 
     return run
@@ -96,9 +106,9 @@ def work(side: str, path: str, threads: int, kind: str, precision: str) -> None:
     """A process of one side: runs a round for each line of the input, and prints its wall and processor time."""
     run = SIDES[side](path, threads, kind, precision)
     for line in sys.stdin:
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall, cpu = WALL(), PROCESS()
         run(int(line))
-        print(f"RESULT {time.perf_counter() - wall} {time.process_time() - cpu}", flush=True)
+        print(f"RESULT {WALL() - wall} {PROCESS() - cpu}", flush=True)
 
 
 class Side:
@@ -110,11 +120,14 @@ class Side:
             [sys.executable, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
+        self.rounds = 0
 
-    def round(self, i: int) -> tuple[float, float]:
+    def round(self) -> tuple[float, float]:
+        """Wall and processor seconds of the next round."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(i, file=self.process.stdin, flush=True)
+        print(self.rounds, file=self.process.stdin, flush=True)
+        self.rounds += 1
         for line in self.process.stdout:
             if line.startswith("RESULT "):
                 wall, cpu = line.split()[1:]
@@ -126,19 +139,14 @@ class Side:
         self.process.wait()
 
 
-def in_turns(sides: dict[str, Side], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Wall and processor seconds of each round. Round 0 only warms up."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+def rounds_of(sides: dict[str, Side], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Wall and processor seconds of each round. A round before them only warms up."""
     try:
-        for i in range(rounds + 1):
-            for name, side in sides.items():
-                seconds = side.round(i)
-                if i > 0:
-                    found[name].append(seconds)
+        found = in_turns({name: side.round for name, side in sides.items()}, rounds + 1)
     finally:
         for side in sides.values():
             side.close()
-    return found
+    return {name: seconds[1:] for name, seconds in found.items()}
 
 
 def chat(path: str, threads: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
@@ -146,11 +154,11 @@ def chat(path: str, threads: int, rounds: int) -> dict[str, list[tuple[float, fl
     found = []
     command = [sys.executable, "-m", "ggml_backend", "chat", path, QUESTION, "-n", "1", "--quiet", "--threads"]
     for i in range(rounds + 1):
-        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), WALL()
         process = subprocess.Popen([*command, str(threads)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         os.read(process.stdout.fileno(), 1)
-        seconds = time.perf_counter() - begin
+        seconds = WALL() - begin
         process.stdout.close()
         process.wait()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -165,8 +173,8 @@ def summary(name: str, unit: str, per: float, found: dict[str, list[tuple[float,
     result: dict[str, Any] = {"unit": unit}
     first = next(iter(found))
     for side, rounds in found.items():
-        wall, cpu = (statistics.median(r[k] / per for r in rounds) for k in (0, 1))
-        ratios = [statistics.median(r[k] / o[k] for r, o in zip(rounds, found[first], strict=True)) for k in (0, 1)]
+        wall, cpu = (median(r[k] / per for r in rounds) for k in (0, 1))
+        ratios = [ratio([r[k] for r in rounds], [r[k] for r in found[first]]) for k in (0, 1)]
         result[side] = {"wall": wall, "processor": cpu, "wall_by_ours": ratios[0], "processor_by_ours": ratios[1]}
         print(
             f"{name:<10} {side:<24} {1e3 * wall:9.2f} ms wall, {1e3 * cpu:9.2f} ms processor; by ours {ratios[0]:.2f},"
@@ -195,13 +203,13 @@ def main() -> None:
             "ggml_backend, 8 bits": Side("ggml_backend", args.model, n, kind, "default"),
             "xllamacpp": Side("xllamacpp", args.model, n, kind),
         }
-        results[kind] = summary(kind, "seconds a token", per, in_turns(sides, args.rounds))
+        results[kind] = summary(kind, "seconds a token", per, rounds_of(sides, args.rounds))
     if args.whisper:
         sides = {
             "ggml_backend": Side("ggml_backend encoder", args.whisper[0], n, "encoder"),
             "ctranslate2": Side("ctranslate2 encoder", args.whisper[1], n, "encoder"),
         }
-        results["encoder"] = summary("encoder", "seconds a window of 30 s", 1, in_turns(sides, args.rounds))
+        results["encoder"] = summary("encoder", "seconds a window of 30 s", 1, rounds_of(sides, args.rounds))
     results["chat"] = summary("chat", "seconds to the first character", 1, chat(args.model, n, args.rounds))
     if args.json:
         args.json.write_text(json.dumps({"benchmark": "models", "threads": n, "results": results}, indent=1) + "\n")

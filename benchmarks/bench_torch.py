@@ -5,8 +5,8 @@
     python benchmarks/bench_torch.py model FILE.gguf [--threads N] [--rounds N] [--tokens N]
 
 errors: the error of a product by each format. products: single layers. model: tokens of a causal language model. The
-sides run in turns, in one process. Times are processor times of the process, medians over the rounds, which other
-processes hardly change. ``--json FILE`` stores the rows.
+sides run in turns, in one process. Times are processor times of the process, which other processes hardly change.
+Printed are medians over the rounds, and medians of the ratios of each round. ``--json FILE`` stores the rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import statistics
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,7 +26,8 @@ from torch import nn
 import ggml_backend as gb
 import ggml_backend.torch as gbt
 from ggml_backend.models import TextModel
-from timing import PROCESS, in_turns, per_call
+from table import print_table
+from timing import PROCESS, in_turns, median, per_call, ratio
 
 FORMATS = ["bfloat16", "float16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs",
            "mxfp4", "q3_k", "q2_k", "tq2_0", "tq1_0"]  # fmt: skip
@@ -108,12 +108,9 @@ COLUMNS = ["packed, us", "graph / packed", "float32 / packed", "int8 / packed"]
 
 
 def ratios(found: Mapping[str, list[float]]) -> list[Any]:
-    """The time of the packed side, and the times of the others relative to it. Above 1: packed is faster."""
-    medians = {side: statistics.median(times) for side, times in found.items()}
-    return [
-        f"{medians['packed'] * 1e6:.0f}",
-        *(f"{medians[s] / medians['packed']:.2f}" for s in ("graph", "float32", "int8")),
-    ]
+    """The median time of the packed side, and the median ratio of each other side to it. Above 1: packed is faster."""
+    packed = found["packed"]
+    return [f"{median(packed) * 1e6:.0f}", *(f"{ratio(found[s], packed):.2f}" for s in ("graph", "float32", "int8"))]
 
 
 def prompt(n: int, first: int) -> list[int]:
@@ -174,8 +171,7 @@ def main() -> None:
         parser.error("model needs a file")
     else:
         columns, rows = model(args.file, args.threads, args.rounds, args.tokens)
-    for row in [columns, *rows]:
-        print("| " + " | ".join(map(str, row)) + " |")
+    print_table([columns, *([str(cell) for cell in row] for row in rows)], markdown=True)
     if args.json is not None:
         args.json.write_text(json.dumps({"columns": columns, "rows": rows}, indent=2))
 

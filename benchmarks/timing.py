@@ -11,7 +11,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 _file = Path(__file__).resolve().parents[1] / "python" / "ggml_backend" / "_base" / "timing.py"
 _spec = importlib.util.spec_from_file_location("_timing", _file)
@@ -20,13 +20,12 @@ assert _spec.loader is not None
 _module = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)
 
-THREAD, WALL = _module.THREAD, _module.WALL
-PROCESS = time.process_time
-"""Seconds that the processor worked for this process."""
+PROCESS, THREAD, WALL = _module.PROCESS, _module.THREAD, _module.WALL
 median, once, ratio, series, timed = _module.median, _module.once, _module.ratio, _module.series, _module.timed
 
 Run = Callable[[], Any]
 Clock = Callable[[], float]
+_Figure = TypeVar("_Figure")
 
 
 def per_call(run: Run, at_least: float, clock: Clock = WALL, *, pause: float = 0.0) -> float:
@@ -45,9 +44,9 @@ def shortest(run: Run, calls: int, rounds: int, clock: Clock = WALL) -> float:
     return min(series(run, calls, clock) for _ in range(rounds))
 
 
-def in_turns(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def in_turns(sides: Mapping[str, Callable[[], _Figure]], rounds: int) -> dict[str, list[_Figure]]:
     """The figures of each side, one of each round; a round asks every side once, in the same order."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    found: dict[str, list[_Figure]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, figure in sides.items():
             found[name].append(figure())

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["THREAD", "WALL", "Clock", "median", "once", "per_call", "ratio", "series", "timed"]
+__all__ = ["PROCESS", "THREAD", "WALL", "Clock", "median", "once", "per_call", "ratio", "series", "timed"]
 
 Run = Callable[[], Any]
 Clock = Callable[[], float]
-"""The current time in seconds: elapsed time, or processor time of this thread."""
+"""The current time in seconds: elapsed time, or processor time of this thread or process."""
 WALL: Clock = time.perf_counter
 THREAD: Clock = time.thread_time
+PROCESS: Clock = time.process_time
 
 median = statistics.median
 

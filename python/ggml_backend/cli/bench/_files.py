@@ -3,8 +3,6 @@ runs. ``profile MODEL.gguf`` runs the same work once."""
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +13,7 @@ from ..._base.errors import InvalidArgumentError
 from ..._base.files import read_head
 from ..._base.terminal import step_bar
 from ..._base.text import line, size_text
+from ..._base.timing import PROCESS, WALL, median
 from ...models import EmbeddingModel, SpeechModel, TextModel, load
 
 __all__ = ["is_model", "measure_file", "print_figures", "work_of"]
@@ -111,7 +110,7 @@ def measure_file(
     processor_time: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Rates of each kind of work, of each round."""
-    clock, show = time.process_time if processor_time else time.perf_counter, step_bar("bench")
+    clock, show = PROCESS if processor_time else WALL, step_bar("bench")
     with work_of(path, devices, n_threads, prompt, new) as (model, kinds):
         rates: dict[str, list[float]] = {name: [] for name in kinds}
         for i in range(rounds + 1):
@@ -132,7 +131,7 @@ def measure_file(
             "processor_time": processor_time,
             "memory": memory,
             "rates": {
-                name: {"unit": unit, "median": statistics.median(rates[name]), "rounds": rates[name]}
+                name: {"unit": unit, "median": median(rates[name]), "rounds": rates[name]}
                 for name, (unit, _) in kinds.items()
             },
         }
