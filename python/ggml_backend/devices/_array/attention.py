@@ -54,9 +54,7 @@ class Biases:
     def add(self, scores: Any, mask: Any, hide: bool) -> Any:
         """The scores with the mask. mask: in float32; hide: a hidden score is -inf, also if it was NaN"""
         xp = self.library.xp
-        if self.slopes is not None:
-            mask = xp.reshape(mask[:, None] * self.slopes, self.shape)
-        mask = xp.reshape(mask, self.part)
+        mask = xp.reshape(self.whole_mask(mask), self.part)
         found = xp.reshape(scores, self.whole) + mask
         return xp.reshape(xp.where(mask == -np.inf, mask, found) if hide else found, self.scores)
 

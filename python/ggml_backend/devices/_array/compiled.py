@@ -17,21 +17,17 @@ from .._program import Call, is_target
 from .layout import ne
 from .library import Library, Step
 
-_STEPWISE = ("set_rows", "mul_mat_id", "mul_mat_experts", "add_id", "ssm_scan")
-
 
 def compiled(library: Library, calls: Sequence[Call], step: Callable[[Call], Step]) -> Step | None:
     """The program of a plan; None if it cannot be compiled.
 
-    This is so if the plan rereads memory outside that it has written, or reads indices that it computes. It is
-    also so with SET_ROWS, which writes parts of memory outside, and with operators that check indices as they go.
+    This is so if the plan rereads memory outside that it has written, or reads indices that it computes. The
+    caller excludes plans with operators that are marked with ``stepwise``.
     """
     given: list[Any] = []
     checks: list[Step] = []
     number: dict[int, int] = {}
     for i, call in enumerate(calls):
-        if call.node.op in _STEPWISE:
-            return None
         if call.node.op == "get_rows":
             if call.of[1] >= 0:
                 return None

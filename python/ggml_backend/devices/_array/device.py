@@ -146,7 +146,8 @@ class ArrayDevice(Family):
         library = self.library
         with library.running():
             ours = [self._adopted(call) for call in calls]
-            whole = self.library.compiled(ours, self.step)
+            stepwise = any(self._is_stepwise(call.node.op) for call in ours)
+            whole = None if stepwise else library.compiled(ours, self.step)
             if whole is not None:
                 return library.program(whole, [])
             pairs = [(a, v) for call in ours for a, v in zip(call.sources, call.weights, strict=True) if v is not None]
@@ -158,6 +159,10 @@ class ArrayDevice(Family):
             )
             before, self.versions, self.before = self.before, {}, []
         return library.program(program_of(self.name, steps, None), before)
+
+    def _is_stepwise(self, name: str) -> bool:
+        """True if the method of an operator is marked with ``stepwise``."""
+        return getattr(getattr(self, self._table[name].method), "is_stepwise", False)
 
     def _adopted(self, call: Call) -> Call:
         adopt = self.library.adopt

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from ..._base.errors import InvalidArgumentError
 from ...dtypes import DType
 from .._nodes import Node
 from ..device import Device
 from .library import F32, FLOATS, Function, Library, Step
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 FLOAT_NAMES = tuple(d.name for d in FLOATS)
 
@@ -138,6 +141,28 @@ def _same(array: Any) -> Any:
 def _given(readers: Sequence[Step | None], sources: Sequence[Any]) -> list[Step]:
     """Steps that return the sources as float32."""
     return [r if r is not None else partial(_same, s) for r, s in zip(readers, sources, strict=True)]
+
+
+def stepwise(method: _F) -> _F:
+    """Marks a method whose plans ``torch.compile`` cannot compile.
+
+    The method checks indices during a run, or writes only a part of its result.
+    """
+    method.is_stepwise = True  # type: ignore[attr-defined]
+    return method
+
+
+def checked(node: Node, steps: Sequence[Step]) -> Step:
+    """A step that runs steps in order. An index out of range becomes an error that names the node."""
+
+    def run() -> None:
+        try:
+            for step in steps:
+                step()
+        except IndexError as error:
+            raise InvalidArgumentError(f"{node}: {error}") from None
+
+    return run
 
 
 def then(first: Step, second: Step | None) -> Step:

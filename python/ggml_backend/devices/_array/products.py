@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._base.errors import InvalidArgumentError
 from .._nodes import Node
 from ..device import op
-from .family import FLOAT_NAMES, Family, then
+from .family import FLOAT_NAMES, Family, checked, stepwise, then
 from .layout import axes, cut, ne
 from .library import F32, FLOATS, Library, Step
 
@@ -67,6 +66,7 @@ def _is_expert_product(node: Node) -> bool | str:
     return w.dtype in FLOATS or w.dtype.is_quantized or f"weights of {w.dtype.name}"
 
 
+@stepwise
 @op("mul_mat_experts", dtypes="all", when=_is_expert_product, prepare=True)
 def mul_mat_experts(device: Family, node: Node, out: Any, w: Any, x: Any, ids: Any) -> Step:
     """Token by token: the matrices are gathered, and converted to float32."""
@@ -82,14 +82,7 @@ def mul_mat_experts(device: Family, node: Node, out: Any, w: Any, x: Any, ids: A
             steps.append(device.conversion(wide[u], F32, x[t, u % x.shape[1] : u % x.shape[1] + 1], rows.dtype))
         steps.append(_multiplied(library, gathered, floats, wide, out[t, :, None]))
 
-    def run() -> None:
-        try:
-            for step in steps:
-                step()
-        except IndexError as error:
-            raise InvalidArgumentError(f"{node}: {error}") from None
-
-    return run
+    return checked(node, steps)
 
 
 def _multiplied(library: Library, w: Any, floats: Step | None, x: Any, out: Any) -> Step:
@@ -105,19 +98,17 @@ def _is_choice(node: Node) -> bool | str:
     return (known and ne(x.shape)[:2] == ne(weights[0].shape)[:2] == (1, 1)) or "weights that are no float matrices"
 
 
+@stepwise
 @op("mul_mat_id", dtypes="all", when=_is_choice, prepare=True)
 def mul_mat_id(device: Family, node: Node, out: Any, ids: Any, x: Any, *weights: Any) -> Step:
     """Multiplies all rows with each matrix, and keeps the results that the indices choose."""
     library, xp = device.library, device.library.xp
     x, out, ids = axes(library, x, 2), axes(library, out, 2), axes(library, ids, 2)
     chosen = ids[:, node.params["id"] : node.params["id"] + 1]
-    check = library.check_ids(chosen, len(weights))
+    check = checked(node, [library.check_ids(chosen, len(weights))])
 
     def products(x: Any, *weights: Any) -> Any:
-        try:
-            check()
-        except IndexError as error:
-            raise InvalidArgumentError(f"{node}: {error}") from None
+        check()
         found = xp.zeros_like(x[:, :1])
         for i, w in enumerate(weights):
             found = xp.where(chosen == i, xp.matmul(x, w.swapaxes(-1, -2)), found)

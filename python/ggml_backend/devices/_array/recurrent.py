@@ -9,10 +9,9 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from ..._base.errors import InvalidArgumentError
 from .._nodes import Node
 from ..device import op
-from .family import Family
+from .family import Family, checked, stepwise
 from .layout import axes, ne
 from .library import Step
 
@@ -56,6 +55,7 @@ def _run(token: Token, state: Any, outputs: Any, states: Any) -> None:
             states[tokens - 1 - t] = state
 
 
+@stepwise
 @op("ssm_scan", dtypes="float32", when=_is_dense, prepare=True)
 def ssm_scan(device: Family, node: Node, out: Any, s: Any, x: Any, dt: Any, a: Any, b: Any, c: Any, ids: Any) -> Step:
     """Consecutive heads share a group of ``b`` and ``c``."""
@@ -67,17 +67,14 @@ def ssm_scan(device: Family, node: Node, out: Any, s: Any, x: Any, dt: Any, a: A
     kept = (node.params["n_states"], sequences, heads, width, n)
     outputs, states = _parts(device, out, (sequences, tokens, heads, width), kept)
     first = library.empty((sequences, *s.shape[1:]))
-    take, softplus = library.take(s, ids, first), library.functions["softplus"]
+    take, softplus = checked(node, [library.take(s, ids, first)]), library.functions["softplus"]
 
     def of_heads(array: Any) -> Any:
         wide = xp.broadcast_to(array[:, :, :, None], (sequences, tokens, groups, heads // groups, n))
         return xp.reshape(wide, (sequences, tokens, heads, n))
 
     def scan() -> None:
-        try:
-            take()
-        except IndexError as error:
-            raise InvalidArgumentError(f"{node}: {error}") from None
+        take()
         steps, written, read = softplus(dt), of_heads(b), of_heads(c)
 
         def token(t: int, state: Any) -> tuple[Any, Any]:

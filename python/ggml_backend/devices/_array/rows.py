@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.errors import InvalidArgumentError
 from .._nodes import Node
 from ..device import op
-from .family import FLOAT_NAMES, Family, then
+from .family import FLOAT_NAMES, Family, checked, stepwise, then
 from .layout import axes, ne
 from .library import F32, Step
 
@@ -79,14 +78,7 @@ def get_rows(device: Family, node: Node, out: Any, table: Any, ids: Any) -> Step
             take = library.take(table[at], ids[at], found)
             steps.append(then(take, device.conversion(out[at], node.dtype, found, of)))
 
-    def rows() -> None:
-        try:
-            for step in steps:
-                step()
-        except IndexError as error:
-            raise InvalidArgumentError(f"{node}: {error}") from None
-
-    return rows
+    return checked(node, steps)
 
 
 def _writes(node: Node) -> bool | str:
@@ -95,6 +87,7 @@ def _writes(node: Node) -> bool | str:
     return True
 
 
+@stepwise
 @op("set_rows", dtypes=FLOAT_NAMES, when=_writes, prepare=True)
 def set_rows(device: Family, node: Node, out: Any, rows: Any, ids: Any, target: Any = None) -> Step:
     """Rows are converted apart, so they may overlap the result."""
@@ -108,20 +101,14 @@ def set_rows(device: Family, node: Node, out: Any, rows: Any, ids: Any, target: 
         convert = device.conversion(written, node.dtype, rows[at], source.dtype)
         steps.append(then(convert, library.put(out[at], places, written)))
 
-    def write() -> None:
-        try:
-            for step in steps:
-                step()
-        except IndexError as error:
-            raise InvalidArgumentError(f"{node}: {error}") from None
-
-    return write
+    return checked(node, steps)
 
 
 def _adds(node: Node) -> bool | str:
     return all(s.dtype.name in FLOAT_NAMES for s in (node, *node.sources[:2])) or "sources of other dtypes"
 
 
+@stepwise
 @op("add_id", in_place=True, dtypes=FLOAT_NAMES, when=_adds, prepare=True)
 def add_id(device: Family, node: Node, out: Any, a: Any, b: Any, ids: Any) -> Step:
     library = device.library
@@ -129,17 +116,7 @@ def add_id(device: Family, node: Node, out: Any, a: Any, b: Any, ids: Any) -> St
     wide = library.empty((*ids.shape, b.shape[1]))
     floats = device.floats_of(b, node.sources[1].dtype)
     table = b if floats is None else library.empty(b.shape)
+    widen = [] if floats is None else [library.assign_from(table, floats)]
     pick = [library.take(table, ids[t], wide[t]) for t in range(ids.shape[0])]
     add = device.step_of(library.functions["add"], node, out, (a, wide), (node.sources[0].dtype, F32))
-
-    def run() -> None:
-        try:
-            if floats is not None:
-                library.assign_from(table, floats)()
-            for step in pick:
-                step()
-        except IndexError as error:
-            raise InvalidArgumentError(f"{node}: {error}") from None
-        add()
-
-    return run
+    return then(checked(node, [*widen, *pick]), add)
