@@ -15,11 +15,11 @@ from ..dtypes import DType, DTypeLike, as_dtype
 from ..tensor import dequantize
 from ..tensor import quantize as quantize_rows
 from ..tensor._quantize import fallback_dtype
-from ._operators import columns, floats_of, memory_of
+from ._operators import check_precision, columns, floats_of, memory_of
 
 __all__ = ["PackedTensor", "embedding", "linear", "pack", "pack_"]
 
-Precision = Literal["default", "f32"]
+Precision = Literal["default", "f16", "f32"]
 """Of products: as :func:`ggml_backend.ops.mul_mat` takes it."""
 
 _ops = torch.ops.ggml_backend
@@ -59,8 +59,7 @@ class PackedTensor(torch.Tensor):
                 f"PackedTensor: blocks of {element.name} are uint8, (rows, multiple of {element.itemsize}), not"
                 f" {blocks.dtype} {tuple(blocks.shape)}"
             )
-        if precision not in ("default", "f32"):
-            raise InvalidArgumentError(f"PackedTensor: precision is 'default' or 'f32', not {precision!r}")
+        check_precision(precision, "PackedTensor")
         shape = (blocks.shape[0], columns(blocks, element.name))
         made: PackedTensor = torch.Tensor._make_wrapper_subclass(
             cls, shape[::-1] if transposed else shape, dtype=dtype, device=blocks.device
@@ -239,7 +238,8 @@ def pack(weight: torch.Tensor, format: DTypeLike, *, precision: Precision = "def
     weight: floats (rows, columns), on the CPU
     format: a quantized format (:mod:`ggml_backend.dtypes`), ``"float16"`` or ``"bfloat16"``. If the rows are not whole
         blocks of it, :func:`ggml_backend.gguf.fallback_dtype` chooses another one.
-    precision: "default" rounds what quantized weights multiply to 8 bits. "f32" rounds nothing, and is slower.
+    precision: "default" rounds what quantized weights multiply to 8 bits. "f16" keeps 15 bits. "f32" rounds nothing,
+        and is the slowest.
     """
     expect(weight, torch.Tensor, "pack: weight")
     if isinstance(weight, PackedTensor):
