@@ -2,7 +2,7 @@
 
     python benchmarks/bench_today.py [experts|one|attention|keys ...] [--threads N] [--rounds N] [--json FILE]
 
-experts    MUL_MAT_ID of Q4_K beside the same products done densely, with as many rows for each matrix
+experts    MUL_MAT_EXPERTS of Q4_K beside the same products done densely, with as many rows for each matrix
 one        one token over a stack of experts: bytes of the used matrices a second, beside those of MUL_MAT
 attention  FLASH_ATTN_EXT beside the fused chain of products and a softmax
 keys       one token over a cache of 32,768 positions: Q8_0 and Q4_0 beside F16
@@ -202,7 +202,7 @@ def main() -> None:
     backend = gb.Backend("CPU", n_threads=args.threads)
     found = {name: CASES[name](backend, args.rounds) for name in args.cases or CASES}
     if args.json:
-        args.json.write_text(json.dumps({"benchmark": "today", "threads": args.threads, "seconds": found}, indent=1))
+        args.json.write_text(json.dumps({"benchmark": "today", "threads": args.threads, "results": found}, indent=1))
 
 
 if __name__ == "__main__":

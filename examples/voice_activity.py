@@ -1,8 +1,10 @@
 """Says when somebody speaks: the network of Silero VAD, written with NumPy's operators.
 
     pip install --no-deps silero-vad==6.2.3
-    ggml-backend gguf convert FOLDER/silero_vad/data/silero_vad_16k.safetensors vad.gguf
-    python -m examples.voice_activity vad.gguf speech.wav
+    pip install torch
+    python -m examples.voice_activity vad.gguf speech.wav --convert FOLDER/silero_vad/data/silero_vad.jit
+
+The last line writes vad.gguf first. Later runs need no ``--convert`` and no PyTorch.
 
 The network reads 32 ms at a time: a spectrum by a convolution, four convolutions, and an LSTM cell whose state goes
 from step to step.
@@ -27,6 +29,25 @@ from .command import run
 RATE, CHUNK, CONTEXT, MIRRORED, STATE = 16000, 512, 64, 64, 128
 
 Floats = npt.NDArray[np.float32]
+
+
+def convert(source: str | Path, target: str | Path) -> None:
+    """Writes the weights of Silero's program for PyTorch, which are those of its ONNX file, as a GGUF file. (The
+    safetensors file of the package has other weights.)"""
+    import torch
+
+    weights = torch.jit.load(str(source)).state_dict()
+    names = {"stft.forward_basis_buffer": "stft_conv.weight", "decoder.rnn": "lstm_cell"}
+    names |= {"decoder.decoder.2": "final_conv"}
+    names |= {f"encoder.{i}.reparam_conv": f"conv{i + 1}" for i in range(4)}
+    with gb.gguf.Writer(target) as writer:
+        writer.add("general.architecture", "silero-vad")
+        for old, new in names.items():
+            for name, x in weights.items():
+                if name == f"_model.{old}":
+                    writer.add_tensor(new, x.numpy())
+                elif name.startswith(f"_model.{old}."):
+                    writer.add_tensor(new + name.removeprefix(f"_model.{old}"), x.numpy())
 
 
 class VoiceActivity:
@@ -87,7 +108,10 @@ def main() -> None:
     parser.add_argument("model", help="vad.gguf: see the head of examples/voice_activity.py")
     parser.add_argument("audio", help="a WAV file")
     parser.add_argument("--device", default="CPU", help="(default: %(default)s)")
+    parser.add_argument("--convert", metavar="JIT", help="write the model from Silero's silero_vad.jit first")
     args = parser.parse_args()
+    if args.convert:
+        convert(args.convert, args.model)
     samples, rate = read_wav(args.audio)
     speaks, step = False, CHUNK / RATE
     found = [*VoiceActivity(args.model, args.device).probabilities(resample(samples, rate)), 0.0]

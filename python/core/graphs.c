@@ -273,11 +273,16 @@ int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
     return GGML_STATUS_SUCCESS;
 }
 
+// The leafs, then the nodes.
+static struct ggml_tensor * tensor_at(const struct ggml_cgraph * c, int i) {
+    return i < c->n_leafs ? c->leafs[i] : c->nodes[i - c->n_leafs];
+}
+
 // With locks on the memory: fails unless memory of schedulers still belongs to the graph and all inputs are set.
 static int check_content(struct gbpy_graph * g, bool computes, const char * what) {
     const struct ggml_cgraph * graph = g->head.ptr;
     for (int i = 0; i < graph->n_leafs + graph->n_nodes; i++) {
-        const struct ggml_tensor * t = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
+        const struct ggml_tensor * t = tensor_at(graph, i);
         const struct gbpy_memory * owner = gbpy_owner_of(t);
         if (owner != NULL && owner->head.kind == GBPY_SCHED) {
             char text[256], name[160];
@@ -434,18 +439,17 @@ int gbpy_graph_check_lent(struct gbpy_handle * graph, struct ggml_tensor ** tens
     return GGML_STATUS_SUCCESS;
 }
 
-static struct ggml_tensor * tensor_at(const struct ggml_cgraph * c, int i) {
-    return i < c->n_leafs ? c->leafs[i] : c->nodes[i - c->n_leafs];
-}
-
 static int check_addresses(struct ggml_tensor * const * tensors, void * const * data, int n) {
     for (int i = 0; i < n; i++) {
         const size_t unit = tensors[i]->nb[0], alignment = GB_MIN(unit & (~unit + 1), (size_t) 8);
+        if (tensors[i]->data == NULL && (uintptr_t) data[i] % alignment == 0) {
+            continue;
+        }
         char name[160];
         gbpy_describe(tensors[i], name, sizeof(name));
         GB_FAIL_IF(tensors[i]->data != NULL, GGML_STATUS_INVALID_STATE,
             "%s: %s has its own memory: a function takes arrays of tensors without memory", in_memory, name);
-        GB_FAIL_IF((uintptr_t) data[i] % alignment != 0, GGML_STATUS_INVALID_ARGUMENT,
+        return gb_fail(GGML_STATUS_INVALID_ARGUMENT,
             "%s: the address of the array of %s must be a multiple of %zu bytes", in_memory, name, alignment);
     }
     return GGML_STATUS_SUCCESS;
@@ -518,7 +522,7 @@ int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * 
     const struct ggml_cgraph * c = g->head.ptr;
     *reach = true;
     for (int i = 0; *reach && i < c->n_leafs + c->n_nodes; i++) {
-        const ggml_backend_buffer_t buffer = gb_tensor_buffer(i < c->n_leafs ? c->leafs[i] : c->nodes[i - c->n_leafs]);
+        const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor_at(c, i));
         *reach = buffer == NULL || ggml_backend_buft_supports_backend(buffer->buft, b->head.ptr);
     }
     gbpy_unlock(&locks);

@@ -61,9 +61,8 @@ static ggml_tensor * look_up(ggml_context * ctx, kind k, ggml_tensor * ids, int6
     switch (k) {
         case ROWS:
         case QUANTIZED_ROWS: return ggml_get_rows(ctx, table, ids);
-        case WRITTEN_ROWS: return ggml_set_rows(ctx, table, f32(ctx, WIDTH, n), ids);
-        case QUANTIZED_WRITTEN_ROWS: // nodes behind it read floats
-            return ggml_set_rows(ctx, table, f32(ctx, WIDTH, n), ids);
+        case WRITTEN_ROWS:
+        case QUANTIZED_WRITTEN_ROWS: return ggml_set_rows(ctx, table, f32(ctx, WIDTH, n), ids);
         case BIASES: return ggml_add_id(ctx, f32(ctx, WIDTH, 1, n), table, of_tokens);
         case STATES:
             return ggml_ssm_scan(ctx, f32(ctx, WIDTH, 2, 3, LIMIT), f32(ctx, 2, 3, 4, n), f32(ctx, 3, 4, n),
@@ -91,6 +90,7 @@ static lookup build(ggml_backend_t backend, kind k) {
     l.ids = ggml_new_tensor_1d(l.ctx, GGML_TYPE_I32, n);
     l.y = look_up(l.ctx, k, l.ids, n);
     ggml_set_name(l.y, "the lookup");
+    // nodes behind the lookup read floats
     ggml_tensor * floats = k == QUANTIZED_WRITTEN_ROWS ? ggml_cpy(l.ctx, l.y, f32(l.ctx, WIDTH, LIMIT)) : l.y;
     ggml_tensor * end = ggml_sqr(l.ctx, ggml_neg(l.ctx, floats)); // enough nodes to be recorded
     l.graph = ggml_new_graph(l.ctx);
@@ -118,7 +118,7 @@ static enum ggml_status run(ggml_backend_t cuda, const lookup & l) {
     return ggml_backend_synchronize(cuda);
 }
 
-// The message has "'the lookup'" and the numbers.
+// The message describes the node and has the numbers.
 static void check_message(kind k, int64_t at, int32_t id) {
     char number[24], place[64], limit[24];
     snprintf(number, sizeof(number), "%d", id);
@@ -128,8 +128,8 @@ static void check_message(kind k, int64_t at, int32_t id) {
         snprintf(place, sizeof(place), "row %d", (int) at);
     }
     snprintf(limit, sizeof(limit), "%d", LIMIT - 1);
-    for (const char * part :
-        { "'the lookup' ", words[k].op, (const char *) number, (const char *) place, (const char *) limit }) {
+    const char * node = k == QUANTIZED_WRITTEN_ROWS ? "'the lookup' q8_0 [" : "'the lookup' f32 [";
+    for (const char * part : { node, words[k].op, (const char *) number, (const char *) place, (const char *) limit }) {
         CHECK_MSG(strstr(ggml_last_error(), part) != NULL, "'%s' is not in '%s'", part, ggml_last_error());
     }
     CHECK(ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT);

@@ -1,7 +1,6 @@
 // ops.cu - the table of operators, collected from the families.
 //
-// Of the library's own files this backend reads only tables (docs/ARCHITECTURE.md lists them). The
-// tables depend on ggml.h alone, so a module that is built apart from the library agrees with its
+// Of the library's own files this backend reads only tables. The tables depend on ggml.h alone, so a module that is built apart from the library agrees with its
 // own header.
 #include "cuda/op.h"
 

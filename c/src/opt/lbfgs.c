@@ -131,7 +131,8 @@ static bool is_flat(const struct ggml_opt_context * opt, const struct state * at
     return norm(at->n, at->g) < (double) opt->params.lbfgs.eps * fmax(norm(at->n, at->x), 1.0);
 }
 
-// Evaluates the start. The first direction is the steepest one, with a step of length 1.
+// Evaluates the start. Without corrections the direction is the steepest one, with a step of length
+// 1. An earlier run may have ended with a step that found nothing.
 static enum ggml_opt_result begin(struct gb_problem * p, struct ggml_opt_context * opt, const struct state * at,
     const struct gb_past * past, float * fx) {
     gb_problem_get(p, at->x);
@@ -147,12 +148,10 @@ static enum ggml_opt_result begin(struct gb_problem * p, struct ggml_opt_context
         gb_past_begin(past, *fx);
         opt->lbfgs.j = opt->lbfgs.end = 0;
         opt->lbfgs.k = 1;
-        find_direction(opt, at);
-        opt->lbfgs.step = (float) (1.0 / fmax(norm(at->n, at->d), (double) FLT_MIN));
         opt->just_initialized = false;
-    } else {
-        find_direction(opt, at); // the parameters or the batch may have changed
     }
+    find_direction(opt, at); // of a resumed run, too: the parameters or the batch may have changed
+    opt->lbfgs.step = opt->lbfgs.j > 0 ? 1.0f : (float) (1.0 / fmax(norm(at->n, at->d), (double) FLT_MIN));
     return GGML_OPT_OK;
 }
 

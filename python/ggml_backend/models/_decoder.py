@@ -153,6 +153,7 @@ class _Network:
             scale=s.scale,
             softcap=s.softcap,
             sinks=self.w.get(f"{block}.attn_sinks.weight"),
+            prec="f32" if self.precision == "f32" else "default",
         )
         return self.linear(f"{block}.attn_output", mixed.reshape(tokens, s.heads * s.head_v))
 

@@ -13,10 +13,12 @@ import torch
 
 from .._base.errors import InvalidArgumentError
 from ..dtypes import DType, DTypeLike, as_dtype
+from ..ops._form import choice
 from ..tensor import dequantize
+from ..tensor._operators import PRECISIONS_OF_PRODUCTS
 from . import _engine
 
-__all__ = ["floats_of", "layout", "memory_of", "rows_of"]
+__all__ = ["check_precision", "floats_of", "layout", "memory_of", "rows_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +31,11 @@ _library.define(
 )
 _library.define("embedding(Tensor ids, Tensor blocks, str format, ScalarType dtype) -> Tensor", tags=_TAGS)
 _library.define("linear_gradient(Tensor gradient, Tensor blocks, str format) -> Tensor", tags=_TAGS)
+
+
+def check_precision(precision: str, what: str) -> None:
+    """Raises InvalidArgumentError unless products have this precision."""
+    choice(what, "precision", precision, PRECISIONS_OF_PRODUCTS)
 
 
 def _columns(blocks: torch.Tensor, format: DTypeLike) -> int:
@@ -76,6 +83,7 @@ def _refuse(x: torch.Tensor, blocks: torch.Tensor, format: str, what: str) -> st
 def _linear(
     x: torch.Tensor, blocks: torch.Tensor, bias: torch.Tensor | None, format: str, precision: str = "default"
 ) -> Any:
+    check_precision(precision, "linear")
     element, n, k = layout(blocks, format)
     if x.ndim == 0 or x.shape[-1] != k:
         raise InvalidArgumentError(_refuse(x, blocks, format, "linear"))
@@ -117,6 +125,7 @@ def _gradient(gradient: torch.Tensor, blocks: torch.Tensor, format: str) -> Any:
 
 
 def _linear_shape(x: torch.Tensor, blocks: torch.Tensor, bias: Any, format: str, precision: str = "default") -> Any:
+    check_precision(precision, "linear")
     torch._check(x.shape[-1] == _columns(blocks, format), lambda: _refuse(x, blocks, format, "linear"))
     return x.new_empty((*x.shape[:-1], blocks.shape[0]))
 

@@ -15,11 +15,11 @@ from ..dtypes import DType, DTypeLike, as_dtype
 from ..tensor import dequantize
 from ..tensor import quantize as quantize_rows
 from ..tensor._quantize import fallback_dtype
-from ._operators import floats_of, layout, rows_of
+from ._operators import check_precision, floats_of, layout, rows_of
 
 __all__ = ["PackedTensor", "embedding", "linear", "pack", "pack_"]
 
-Precision = Literal["default", "f32"]
+Precision = Literal["default", "f16", "f32"]
 """Of products: as :func:`ggml_backend.ops.mul_mat` takes it."""
 
 _ops = torch.ops.ggml_backend
@@ -54,8 +54,7 @@ class PackedTensor(torch.Tensor):
     ) -> PackedTensor:
         expect(blocks, torch.Tensor, "PackedTensor: blocks")
         element, *shape = layout(blocks, format, "PackedTensor")
-        if precision not in ("default", "f32"):
-            raise InvalidArgumentError(f"PackedTensor: precision is 'default' or 'f32', not {precision!r}")
+        check_precision(precision, "PackedTensor")
         made: PackedTensor = torch.Tensor._make_wrapper_subclass(
             cls, shape[::-1] if transposed else shape, dtype=dtype, device=blocks.device
         )
@@ -232,7 +231,8 @@ def pack(weight: torch.Tensor, format: DTypeLike, *, precision: Precision = "def
     weight: floats (rows, columns), on the CPU
     format: a quantized format (:mod:`ggml_backend.dtypes`), ``"float16"`` or ``"bfloat16"``. If the rows are not whole
         blocks of it, :func:`ggml_backend.gguf.fallback_dtype` chooses another one.
-    precision: "default" rounds what quantized weights multiply to 8 bits. "f32" rounds nothing, and is slower.
+    precision: "default" rounds what quantized weights multiply to 8 bits. "f16" keeps 15 bits. "f32" rounds nothing,
+        and is the slowest.
     """
     expect(weight, torch.Tensor, "pack: weight")
     if isinstance(weight, PackedTensor):

@@ -197,6 +197,27 @@ static void a_callback_cancels(void) {
     }
 }
 
+// A search that finds no step leaves the parameters where they were. The next call searches from a usual step again.
+static void a_failed_search_does_not_spoil_the_next_run(void) {
+    struct ggml_context * ctx = own(16);
+    struct ggml_tensor * x = param(ctx, 1, 1, 3, 3);
+    struct ggml_tensor * f = ggml_sqr(ctx, x);
+    struct ggml_opt_params params = quiet(GGML_OPT_LBFGS);
+    params.lbfgs.linesearch = GGML_LINESEARCH_BACKTRACKING_ARMIJO;
+    params.lbfgs.ftol = 1.5f; // no step decreases the loss so much
+    params.lbfgs.min_step = 1e-12f;
+    params.lbfgs.max_linesearch = 100;
+    struct ggml_opt_context opt;
+    ggml_opt_init(ctx, &opt, params, 1);
+    CHECK_INT(ggml_opt_resume(ctx, &opt, f), GGML_LINESEARCH_MINIMUM_STEP);
+    CHECK(ggml_get_f32_1d(x, 0) == 3.0f && opt.lbfgs.step < 1e-12f);
+    opt.params = quiet(GGML_OPT_LBFGS);
+    opt.params.lbfgs.max_linesearch = 5;
+    CHECK_INT(ggml_opt_resume(ctx, &opt, f), GGML_OPT_OK);
+    CHECK(fabsf(ggml_get_f32_1d(x, 0)) < 1e-3f);
+    ggml_free(ctx);
+}
+
 // -------------------------------------------------------------------------------------------------------------- valley
 
 // Rosenbrock's valley: (1 - a)^2 + 100 (b - a^2)^2, from (-1.2, 1) to (1, 1).
@@ -376,5 +397,6 @@ static void losses_that_cannot_be_minimized(void) {
 
 TEST_MAIN(TEST(defaults), TEST(regression), TEST(a_private_pool_leaves_nothing),
     TEST(adam_takes_the_steps_of_the_paper), TEST(a_callback_cancels),
-    TEST(every_line_search_finds_the_end_of_the_valley), TEST(a_small_network_learns),
-    TEST(a_small_llama_learns_its_text), TEST(bad_input), TEST(losses_that_cannot_be_minimized))
+    TEST(a_failed_search_does_not_spoil_the_next_run), TEST(every_line_search_finds_the_end_of_the_valley),
+    TEST(a_small_network_learns), TEST(a_small_llama_learns_its_text), TEST(bad_input),
+    TEST(losses_that_cannot_be_minimized))

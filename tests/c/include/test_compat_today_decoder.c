@@ -277,6 +277,60 @@ static void decode_on_the_cpu(void) {
 
 static void decode_on_a_device(void) { decode_on(ggml_backend_reg_init_backend_from_str("SIM:mem=16M")); }
 
+// y = x^2 + x of n elements in a context of its own.
+struct square {
+    struct ggml_context * ctx;
+    struct ggml_cgraph * gf;
+    struct ggml_tensor *x, *y;
+};
+
+static struct square square_new(int n) {
+    struct square s;
+    struct ggml_init_params params = { 16 * ggml_tensor_overhead() + ggml_graph_overhead(), NULL, true };
+    s.ctx = ggml_init(params);
+    s.gf = ggml_new_graph(s.ctx);
+    s.x = ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, n);
+    ggml_set_input(s.x);
+    s.y = ggml_add(s.ctx, ggml_sqr(s.ctx, s.x), s.x);
+    ggml_build_forward_expand(s.gf, s.y);
+    return s;
+}
+
+// The last element of t, after x[n - 1] = 3.
+static float last_of(ggml_backend_t backend, const struct square * s, struct ggml_tensor * t) {
+    const float three = 3;
+    float last = 0;
+    ggml_backend_tensor_set(s->x, &three, ggml_nbytes(s->x) - sizeof(three), sizeof(three));
+    CHECK(ggml_backend_graph_compute(backend, s->gf) == GGML_STATUS_SUCCESS);
+    ggml_backend_tensor_get(t, &last, ggml_nbytes(t) - sizeof(last), sizeof(last));
+    return last;
+}
+
+// A graph may be placed again after another one has made the buffer larger, and after it has grown itself.
+static void graphs_are_placed_again(void) {
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    ggml_gallocr_t galloc = ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend));
+    struct square small = square_new(64), large = square_new(4096);
+    REQUIRE(ggml_gallocr_alloc_graph(galloc, small.gf) && ggml_gallocr_alloc_graph(galloc, large.gf));
+    ggml_backend_buffer_t buffer = large.y->buffer;
+    CHECK(last_of(backend, &large, large.y) == 12);
+    REQUIRE(ggml_gallocr_alloc_graph(galloc, small.gf));
+    CHECK(small.x->buffer == buffer && small.y->buffer == buffer);
+    CHECK(last_of(backend, &small, small.y) == 12);
+
+    REQUIRE(ggml_gallocr_alloc_graph(galloc, large.gf));
+    struct ggml_tensor * more = ggml_mul(large.ctx, ggml_view_1d(large.ctx, large.y, 4000, 96 * sizeof(float)),
+        ggml_view_1d(large.ctx, large.x, 4000, 96 * sizeof(float)));
+    ggml_build_forward_expand(large.gf, more);
+    REQUIRE(ggml_gallocr_alloc_graph(galloc, large.gf));
+    CHECK(large.x->buffer == more->buffer && large.y->buffer == more->buffer);
+    CHECK(last_of(backend, &large, more) == 36);
+    ggml_free(small.ctx);
+    ggml_free(large.ctx);
+    ggml_gallocr_free(galloc);
+    ggml_backend_free(backend);
+}
+
 // The larger graph gets a larger buffer, and both compute.
 static void allocator_grows(void) {
     ggml_backend_t backend = ggml_backend_cpu_init();
@@ -310,4 +364,4 @@ static void allocator_grows(void) {
     ggml_backend_free(backend);
 }
 
-TEST_MAIN(TEST(decode_on_the_cpu), TEST(decode_on_a_device), TEST(allocator_grows))
+TEST_MAIN(TEST(decode_on_the_cpu), TEST(decode_on_a_device), TEST(allocator_grows), TEST(graphs_are_placed_again))

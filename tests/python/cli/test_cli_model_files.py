@@ -88,6 +88,17 @@ def test_bench_of_a_model_refuses_what_does_not_fit(path, options, status, word,
     assert word in capsys.readouterr().err
 
 
+def test_bench_refuses_options_that_a_model_has_no_use_for(whisper, tmp_path, capsys):
+    sm.write_encoder(tmp_path / "model.gguf")
+    for model, option, why in (
+        (whisper, "--prompt", "it reads audio"),
+        (tmp_path / "model.gguf", "--new", "no tokens"),
+    ):
+        assert main(["bench", str(model), option, "2", "--rounds", "1"]) == 1
+        out = capsys.readouterr()
+        assert option in out.err and why in out.err and out.out == ""
+
+
 def test_prompt_is_for_models(capsys):
     assert main(["bench", "ops", "--prompt", "5"]) == 2
     assert "for MODEL.gguf" in capsys.readouterr().err

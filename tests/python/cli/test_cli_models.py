@@ -221,6 +221,18 @@ def test_what_models_write_does_not_steer_a_terminal(run, folder, monkeypatch):
     assert _models.visible("a\x1b[2J\nb") == "a\\x1b[2J\nb"
 
 
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_pieces_with_escape_sequences_do_not_reach_a_terminal(run, folder, monkeypatch, command):
+    title = "\x1b]0;title\x07"
+    pieces = [*sm.PIECES[:50], *(title + piece for piece in sm.PIECES[50:])]
+    sm.write(folder / "title.gguf", sm.SMALL["llama"], tokenizer__ggml__tokens=pieces)
+    assert title in run(command, "title.gguf", PROMPT, "-n", 12)[1]  # a file gets what the model wrote
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    status, out, err = run(command, "title.gguf", PROMPT, "-n", 12)
+    assert status == 0 and "\\x1b]0;title\\x07" in out
+    assert "\x1b" not in out + err and "\x07" not in out + err
+
+
 def test_set_changes_keys_and_keeps_their_types(run, folder):
     assert run("gguf", "set", "bert.gguf", "new.gguf", "general.name=7", "bert.pooling_type=2", "x.y=[1,2]",
                "--remove", "bert.feed_forward_length")[0] == 0  # fmt: skip

@@ -405,14 +405,21 @@ def text(path: str, examples: str) -> None:
         def names() -> list[str]:
             return [*(b.name for b in cluster.backends()), "CPU"]
 
+        used: list[list[str]] = []  # the devices of each model that wrote
+
+        def devices() -> list[str]:
+            used.append(names())
+            return used[-1]
+
         wanted = "".join(write(path, prompt, lambda: ["CPU"], 20, **options))
         found = ""
-        for piece in write(path, prompt, names, 20, **options):
+        for piece in write(path, prompt, devices, 20, **options):
             found += piece
             if len(found) == 7:
                 os.kill(cluster.ranks[1].pid, signal.SIGKILL)
         assert found == wanted, (found, wanted)
         assert names() == ["MPI2:CPU", "CPU"]
+        assert used == [["MPI1:CPU", "MPI2:CPU", "CPU"], ["MPI2:CPU", "CPU"]], used
 
 
 def waits_in_vain() -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ggml_backend as gb
 from ggml_backend.cli import main
 from ggml_backend.models import load
 from ggml_backend.models.audio import read_wav, resample
@@ -68,34 +67,15 @@ def test_whisper_writes_every_word(whisper, speech, beams):
         assert words(whisper.transcribe(path, beams=beams).text) == words(text)
 
 
-def write_voice_activity(data: Path, path: Path) -> None:
-    """The weights of Silero's program for PyTorch, which are those of its ONNX file. (The safetensors file of the
-    package has other ones.)"""
-    import torch
-
-    weights = torch.jit.load(str(data / "silero_vad.jit")).state_dict()
-    names = {"stft.forward_basis_buffer": "stft_conv.weight", "decoder.rnn": "lstm_cell"}
-    names |= {"decoder.decoder.2": "final_conv"}
-    names |= {f"encoder.{i}.reparam_conv": f"conv{i + 1}" for i in range(4)}
-    with gb.gguf.Writer(path) as writer:
-        writer.add("general.architecture", "silero-vad")
-        for old, new in names.items():
-            for name, x in weights.items():
-                if name == f"_model.{old}":
-                    writer.add_tensor(new, x.numpy())
-                elif name.startswith(f"_model.{old}."):
-                    writer.add_tensor(new + name.removeprefix(f"_model.{old}"), x.numpy())
-
-
 @pytest.mark.parametrize("device", ["CPU", "SIM"])
 def test_voice_activity_is_that_of_onnxruntime(speech, device, tmp_path):
     import onnxruntime
 
     sys.path.insert(0, str(in_tree("examples").parent))
-    from examples.voice_activity import CHUNK, CONTEXT, RATE, VoiceActivity
+    from examples.voice_activity import CHUNK, CONTEXT, RATE, VoiceActivity, convert
 
     data, converted = folder_of("silero_vad") / "data", tmp_path / "vad.gguf"
-    write_voice_activity(data, converted)
+    convert(data / "silero_vad.jit", converted)
     samples, rate = read_wav(speech[1])
     silence = np.zeros(RATE, np.float32)
     samples = np.concatenate([silence, resample(samples, rate), silence])

@@ -73,7 +73,7 @@ def test_logits_are_those_of_a_network_in_float64(model, path):
         assert cosine(ours, theirs) >= 0.9999, n
         assert ours.argmax() == theirs.argmax(), n
     with load(path, n_ctx=64, precision="default") as fast:  # 8 bits: this model is sensitive to them
-        assert cosine(fast.logits(ids), expected[-1]) >= 0.98
+        assert cosine(fast.logits(ids), expected[-1]) >= 0.99
 
 
 def test_it_answers_paris(model):

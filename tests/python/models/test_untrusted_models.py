@@ -84,7 +84,7 @@ WRONG_KEYS = [
     ("llama.attention.layer_norm_rms_epsilon", -1.0, "epsilon"),
     ("llama.rope.freq_base", 0.0, "freq_base"), ("llama.rope.freq_base", float("inf"), "freq_base"),
     ("llama.rope.dimension_count", 1000, "dimension_count"), ("llama.rope.scaling.type", 3, "scaling.type"),
-    ("llama.expert_count", "x", "expert_count"),
+    ("llama.attention.head_count", [4, 4, 4], "head_count"), ("llama.expert_count", "x", "expert_count"),
     ("tokenizer.ggml.model", ["llama"], "known are gpt2"), ("tokenizer.ggml.tokens", None, "tokenizer.ggml.tokens"),
     ("tokenizer.ggml.tokens", [1, 2], "tokenizer.ggml.tokens"), ("tokenizer.ggml.scores", "x", "scores"),
     ("tokenizer.ggml.scores", [float("nan")] * VOCAB, "scores"), ("tokenizer.ggml.bos_token_id", 10**6, "bos"),
@@ -97,6 +97,16 @@ WRONG_KEYS = [
 @pytest.mark.parametrize(("key", "value", "word"), WRONG_KEYS)
 def test_wrong_keys_are_named(good: Path, tmp_path: Path, key: str, value: Any, word: str) -> None:
     refused(generated(changed(good, tmp_path / "bad.gguf", {key: value})), word)
+
+
+@pytest.mark.parametrize(
+    ("keys", "word"),
+    [({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 0.0}, "factor"),
+     ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["a b"], "tokenizer.ggml.pre": 3}, "pre"),
+     ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["a b"], "tokenizer.ggml.pre": "\x1b[1m"}, "pre")],
+)  # fmt: skip
+def test_wrong_pairs_of_keys_are_named(good: Path, tmp_path: Path, keys: dict[str, Any], word: str) -> None:
+    refused(generated(changed(good, tmp_path / "bad.gguf", keys)), word)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def bound(x, w):
 @pytest.mark.parametrize("lead", [(1,), (3, 5), (70,), ()], ids=str)
 def test_products_of_every_format(format, lead):
     w, x, b = torch.randn(48, 256), torch.randn(*lead, 256), torch.randn(48)
-    for precision in ("default", "f32"):
+    for precision in ("default", "f16", "f32"):
         packed = gbt.pack(w, format, precision=precision)
         values = packed.dequantize()
         assert values.shape == w.shape and values.dtype == torch.float32
@@ -60,6 +60,8 @@ def test_products_of_every_format(format, lead):
             assert y.shape == (*lead, 48) and y.dtype == torch.float32
             off = (y.double() - exact(x, values, bias)).abs()
             limit = bound(x, values) if precision == "default" else 1e-4 * exact(x, values, bias).abs().max()
+            if precision == "f16":  # 15 bits
+                limit = limit + bound(x, values) / 128
             assert (off <= limit).all()
             assert torch.equal(F.linear(x, packed, bias), y)
 
@@ -78,14 +80,17 @@ def test_values_are_those_of_the_package():
     assert np.array_equal(gbt.pack(w, "q4_0").blocks.numpy(), gb.quantize(w.numpy(), "q4_0"))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_dtypes_are_converted_once(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float16, 2**-10), (torch.bfloat16, 2**-7), (torch.float64, 1e-5)]
+)
+def test_other_dtypes_are_converted_once(dtype, tolerance):
     packed = gbt.pack(torch.randn(16, 64).to(dtype), "q8_0", precision="f32")
     x, b = torch.randn(3, 64).to(dtype), torch.randn(16).to(dtype)
     y = gbt.linear(x, packed, b)
-    expected = F.linear(x.float(), packed.dequantize().float(), b.float())
+    values = gbt.PackedTensor(packed.blocks, "q8_0").dequantize()  # float32: not rounded to dtype
+    expected = F.linear(x.float(), values, b.float())
     assert y.dtype == dtype and packed.dtype == dtype
-    assert torch.allclose(y.float(), expected, rtol=2**-7, atol=0.05)
+    assert torch.allclose(y.float(), expected, rtol=tolerance, atol=1e-5)
     assert gbt.embedding(torch.tensor([1]), packed).dtype == dtype
 
 
@@ -245,11 +250,15 @@ def test_wrong_arguments():
         (lambda: gbt.pack(torch.ones(4, 32, dtype=torch.int32), "q4_0"), refused, "takes a matrix of floats"),
         (lambda: gbt.pack(torch.full((4, 32), float("nan")), "q4_0"), refused, "row 0, column 0"),
         (lambda: gbt.pack(torch.randn(4, 32, device="meta"), "q4_0"), refused, "is on meta"),
-        (lambda: gbt.pack(torch.randn(4, 32), "q4_0", precision="f16"), refused, "'f16'"),
+        (lambda: gbt.pack(torch.randn(4, 32), "q4_0", precision="f64"), refused, "precision .* not 'f64'"),
+        (lambda: gbt.pack(torch.randn(4, 32), "q4_0", precision=16), refused, "precision .* not 16"),
         (lambda: gbt.pack_(3, {}), TypeError, "module must be a Module"),
         (lambda: gbt.pack_(Net(), "q4_k"), TypeError, "formats must be a dict"),
         (lambda: gbt.PackedTensor(torch.zeros(2, 35, dtype=torch.uint8), "q8_0"), refused, "multiple of 34"),
         (lambda: operator(x, packed.blocks, None, "q9"), Exception, "q9"),
+        (lambda: operator(x, packed.blocks, None, "q8_0", "f64"), refused, "linear: precision .* not 'f64'"),
+        (lambda: operator(x[:0], packed.blocks, None, "q8_0", "f64"), refused, "linear: precision .* not 'f64'"),
+        (lambda: operator(x.to("meta"), packed.blocks.to("meta"), None, "q8_0", "f64"), refused, "not 'f64'"),
         (lambda: operator(x, packed.blocks[0], None, "q8_0"), refused, "blocks of q8_0 are uint8"),
         (lambda: operator(x, torch.randn(16, 68), None, "q8_0"), refused, "blocks of q8_0 are uint8"),
     ]

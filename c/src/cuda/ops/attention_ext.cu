@@ -85,7 +85,7 @@ const char * gb_attention_ext_declines(const gb_cuda_device &, const gb_attentio
 
 template <int TYPE, int ROWS>
 static enum ggml_status launch(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
-    const int64_t tiles = gb_cuda_ceil_div(p.n * (p.heads / p.outer), ROWS);
+    const int64_t tiles = gb_attention_row_tiles(p, ROWS);
     const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
     const size_t shared = gb_attention_ext_room(ROWS, p.dk, p.d) * sizeof(float);
     GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_ext<TYPE, ROWS>), grid, GB_ATTENTION_THREADS, shared, b.queue, p));

@@ -16,7 +16,7 @@ bool gb_attention_is_dense(const gb_attention_input & t, int type) {
 
 template <int TYPE, int ROWS>
 static enum ggml_status launch(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
-    const int64_t tiles = gb_cuda_ceil_div(p.n * (p.heads / p.outer), ROWS);
+    const int64_t tiles = gb_attention_row_tiles(p, ROWS);
     const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
     const size_t shared = gb_attention_few_shared(ROWS, p.d) * sizeof(float);
     GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_few<TYPE, ROWS>), grid, GB_ATTENTION_THREADS, shared, b.queue, p));

@@ -76,7 +76,7 @@ static cudaError_t launch_tall(const gb_attention & p, int64_t batch, const gb_q
     if (!queue.nowhere && !(gb_tensor_map_make(keys, &t.k) && gb_tensor_map_make(values, &t.v))) {
         return cudaErrorInvalidValue;
     }
-    const int64_t tiles = gb_cuda_ceil_div(p.n * (p.heads / p.outer), GB_TALL_ROWS);
+    const int64_t tiles = gb_attention_row_tiles(p, GB_TALL_ROWS);
     const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
     return p.q.type == GGML_TYPE_F16 ? launch_size<GB_HALF_F16>(t, grid, queue)
                                      : launch_size<GB_HALF_BF16>(t, grid, queue);

@@ -305,8 +305,18 @@ EXAMPLE = "products --types q4_k --threads 1"
 
 def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("for MODEL.gguf")
-    group.add_argument("--prompt", type=_positive(int), metavar="N", help="tokens of a prompt or a text (default: 512)")
-    group.add_argument("--new", type=_positive(int), metavar="N", help="tokens that are written (default: 32)")
+    group.add_argument(
+        "--prompt",
+        type=_positive(int),
+        metavar="N",
+        help="tokens of a prompt (default: 512), or of each text of an embedding model (default: 128); not for Whisper",
+    )
+    group.add_argument(
+        "--new",
+        type=_positive(int),
+        metavar="N",
+        help="tokens that are written (default: 32); not for embedding models",
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

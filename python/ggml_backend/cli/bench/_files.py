@@ -21,7 +21,7 @@ __all__ = ["is_model", "measure_file", "print_figures", "work_of"]
 Work = Callable[[int], float]
 """One round of a kind of work: the round's number -> units of work done."""
 
-_PROMPT, _NEW, _TEXTS = 512, 32, 32
+_PROMPT, _NEW, _TEXTS, _TEXT = 512, 32, 32, 128
 
 
 def is_model(path: str) -> bool:
@@ -39,16 +39,23 @@ def work_of(
 ) -> Iterator[tuple[Any, dict[str, tuple[str, Work]]]]:  # fmt: skip
     """The open model, and its kinds of work by name, each with its unit.
 
-    prompt: tokens of a prompt or a text (512, at most the context). new: tokens that are written, one after another
-        (32).
+    prompt: tokens of a prompt (512) or of a text of an embedding model (128), by default at most the context. Speech
+        models refuse it.
+    new: tokens that are written, one after another (32). Embedding models refuse it.
     """
     options = {} if n_threads is None else {"n_threads": n_threads}
     with load(path, devices, **options) as model:
         if isinstance(model, TextModel):
             yield model, _writing(model, prompt, new)
         elif isinstance(model, EmbeddingModel):
+            if new is not None:
+                raise InvalidArgumentError(
+                    f"--new: {line(model.architecture)!r} is an embedding model: it writes no tokens"
+                )
             yield model, _reading(model, prompt)
         else:
+            if prompt is not None:
+                raise InvalidArgumentError(f"--prompt: {line(model.architecture)!r} is a speech model: it reads audio")
             yield model, _listening(model, new)
 
 
@@ -77,7 +84,7 @@ def _writing(model: TextModel, prompt: int | None, new: int | None) -> dict[str,
 
 
 def _reading(model: EmbeddingModel, prompt: int | None) -> dict[str, tuple[str, Work]]:
-    n = min(128 if prompt is None else prompt, model.n_ctx)
+    n = min(_TEXT if prompt is None else prompt, model.n_ctx)
     texts = [f"{i} " + "word " * max(1, n - 4) for i in range(_TEXTS)]
     total = sum(min(n, len(model.tokenizer.encode(text))) for text in texts)
 

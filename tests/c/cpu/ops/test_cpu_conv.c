@@ -94,6 +94,11 @@ static void transposed_1d(void) {
     CHECK(is_shared(node));
     CHECK_NODE(node, want_transposed_1d, 3e-6);
     end();
+    begin(); // one channel, as at the end of a vocoder
+    node = ggml_conv_transpose_1d(ctx, random_tensor(GGML_TYPE_F32, DENSE, 4, 1, 8, 1),
+        random_tensor(GGML_TYPE_F32, DENSE, 40000, 8, 1, 1), 2, 0, 1);
+    CHECK(is_shared(node));
+    end();
 }
 
 static void transposed_2d(void) {

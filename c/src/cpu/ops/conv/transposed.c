@@ -118,7 +118,8 @@ static int n_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct gb_transposed t = gb_transposed_of(node);
     const double planes = (double) t.images * (double) t.oc, terms = (double) t.ic * (double) t.kernel[0];
     const double work = planes * terms * (double) t.kernel[1] * (double) t.in[0] * (double) t.in[1];
-    return gb_tasks_for(work / 4, t.images * t.oc, n_threads);
+    const int64_t units = !gb_is_empty(node) && is_woven(&t) ? gb_woven_n_units(&t) : t.images * t.oc;
+    return gb_tasks_for(work / 4, units, n_threads);
 }
 
 static size_t work_size(const struct ggml_tensor * node, int tasks) {

@@ -37,6 +37,8 @@ static inline float * gb_transposed_y(const struct gb_transposed * t, int64_t im
 
 // NULL: woven can compute it. Else why not, a static text. Depends on shapes alone.
 const char * gb_woven_cannot(const struct gb_transposed * t);
+// Pieces that threads share, at most: bands of the result times tiles of output channels.
+int64_t gb_woven_n_units(const struct gb_transposed * t);
 size_t gb_woven_work_size(const struct gb_transposed * t, int n_tasks);
 void gb_woven_run(const struct gb_cpu_call * call, const struct gb_transposed * t);
 

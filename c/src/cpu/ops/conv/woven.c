@@ -94,6 +94,12 @@ const char * gb_woven_cannot(const struct gb_transposed * t) {
     return gb_conv_bands_of(&j, SLAB_FLOATS).floats < 0 ? "a padded copy of the input would be too large" : NULL;
 }
 
+int64_t gb_woven_n_units(const struct gb_transposed * t) {
+    const struct gb_conv_job j = job_of(t, 0);
+    const struct gb_conv_bands b = gb_conv_bands_of(&j, SLAB_FLOATS);
+    return gb_conv_n_units(&j, &b, 1) * gb_div_up(t->oc, GB_GEMM_MR_MIN);
+}
+
 size_t gb_woven_work_size(const struct gb_transposed * t, int n_tasks) {
     const struct gb_conv_job j = job_of(t, 0);
     const struct sizes s = sizes_of(t, gb_conv_bands_of(&j, SLAB_FLOATS).floats);

@@ -93,10 +93,17 @@ static inline void gb_gemm_locate(const struct gb_gemm * p, int64_t flat, int64_
         *r = flat % p->rows;
         return;
     }
-    for (*g = 0; p->first[*g + 1] <= flat;) {
-        ++*g;
+    int64_t low = 0, high = p->n_groups - 1; // the group is one of low .. high
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (p->first[middle + 1] <= flat) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
     }
-    *r = flat - p->first[*g];
+    *g = low;
+    *r = flat - p->first[low];
 }
 
 // Rows [r, r + n) of group g.

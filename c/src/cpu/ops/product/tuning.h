@@ -143,10 +143,6 @@
 
 // -------------------------------------------------------------------------------------- blocked (blocked.c, packing.c)
 
-// Up to this many rows, sums must have at most this many terms: dense_rows is faster for longer ones. Bits.
-//     bench_products shape f32 best 1, M=512 ROWS=16, K=64, 128 and 256
-#define GB_LANES_FEW 16
-#define GB_LANES_SHORT 128
 // Terms of a stretch. A panel of rows of one stretch stays in the first-level cache. Longer stretches store sums less
 // often. A stretch of bytes has whole blocks of all formats. Bits.
 //     bench_products batched f32 best 1; bench_products batched q4_0 best 1
