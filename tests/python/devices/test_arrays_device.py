@@ -97,7 +97,7 @@ def test_wrong_options_of_array(text, words):
         ({"device": "sofa"}, "device"),
         ({"device": "meta", "memory": "host"}, "memory='host' needs device='cpu', not 'meta'"),
         ({"device": "meta"}, "device meta: "),
-        ({"graphs": True}, "CUDA graphs, and device is cpu"),
+        ({"graphs": True}, "needs a CUDA device, not 'cpu'"),
         ({"device": "cuda:0"}, "cuda:0"),
     ],
 )
