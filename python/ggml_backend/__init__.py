@@ -42,7 +42,7 @@ from .sched import Scheduler
 from .tensor import Context, Graph, Tensor, dequantize, from_dlpack, quantize, set_log
 
 if TYPE_CHECKING:
-    from . import cluster, devices, models, planning, profile, testing
+    from . import cluster, devices, models, optim, planning, profile, testing
     from .cli.info import show_config
 
 __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
@@ -50,12 +50,12 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 __all__ = [
     "Backend", "Buffer", "Context", "GgmlError", "Graph", "Scheduler", "Tensor", "__version__", "backend", "backends",
     "bfloat16", "cluster", "dequantize", "devices", "dtypes", "errors", "float16", "float32", "from_dlpack", "gguf",
-    "int32", "models", "ops", "planning", "profile", "quantize", "sched", "set_log", "show_config", "tensor", "testing",
+    "int32", "models", "ops", "optim", "planning", "profile", "quantize", "sched", "set_log", "show_config", "tensor", "testing",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
     _LATER = {
-        "": ("cli", "cluster", "devices", "models", "planning", "profile", "testing"),
+        "": ("cli", "cluster", "devices", "models", "optim", "planning", "profile", "testing"),
         "cli.info": ("show_config",),
     }
     """Names by the module that is imported when one of them is used. "" is the package: its submodules."""

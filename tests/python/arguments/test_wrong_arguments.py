@@ -91,6 +91,12 @@ class World:
         self.path = str(path)
         self.file = gb.gguf.open(path)
         self.weights = self.file.load(self.cpu)
+        trained = gb.Context()
+        self.trained = trained.tensor((4,), name="trained")
+        trained.allocate(self.cpu)
+        self.trained.set(1)
+        with ctx.as_default():
+            self.loss = gb.ops.sum(gb.ops.sqr(self.trained))
         with self.sched.trace() as self.trace:
             self.sched.compute(self.graph)
         with self.sched.profile() as self.profile:
@@ -112,6 +118,7 @@ class World:
             "Metadata": self.file.metadata, "Weights": self.weights, "Writer": gb.gguf.Writer(self.folder / "w.gguf"),
             "BackendList": gb.backends(), "Costs": gb.sched.Costs([gb.sched.DeviceCosts(), gb.sched.DeviceCosts()]),
             "MemoryPlan": gb.planning.plan_memory([0], [1], [2]), "SchedulerStats": self.sched.stats,
+            "AdamW": gb.optim.AdamW(self.loss, [self.trained]), "SGD": gb.optim.SGD(self.loss, [self.trained]),
         }  # fmt: skip
 
     def value(self, name: str, parameter: inspect.Parameter) -> Any:
@@ -125,7 +132,7 @@ class World:
             "function": len, "importance": None, "lower": [0], "upper": [1], "size": 64, "names": "w",
             "matrices": [self.x], "wanted": None,
             "dtype": "float32", "target": self.cpu, "devices": (), "name": "w", "mode": 0, "tensors": [self.x],
-            "callback": None,
+            "callback": None, "loss": self.loss, "weights": [self.trained], "sched": self.sched,
         }  # fmt: skip
         special = {
             ("plan_memory", "size"): [64], ("Backend.__init__", "name"): "CPU", ("pool_1d", "op"): "max",
