@@ -37,9 +37,7 @@ class Peer:
     def __init__(self, config: Config, values: Mapping[str, Floats]) -> None:
         self.config = config
         self.weights = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
-        self.optimizer = torch.optim.AdamW(
-            self.weights.values(), lr=1.0, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1
-        )
+        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=1.0, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
 
     def step(self, inputs: Tokens, targets: Tokens, rate: float) -> float:
         """One step. Returns its loss."""

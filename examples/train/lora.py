@@ -148,7 +148,7 @@ class LoraTrainer:
     def _adapters(
         self, parts: Sequence[str], rank: int, layers: int, backend: gb.Backend, seed: int
     ) -> dict[str, Adapter]:
-        memory, rng = gb.Context(), np.random.default_rng(seed)
+        memory, rng = gb.Context(usage="weights"), np.random.default_rng(seed)
         found = {}
         for i in range(layers):
             for part in parts:

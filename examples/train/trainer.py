@@ -30,9 +30,8 @@ class Curves:
     validation: list[tuple[int, float]] = field(default_factory=list)
 
     def metadata(self) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-        return {
-            f"train.{name}": np.array(getattr(self, name), np.float64).reshape(-1) for name in ("training", "validation")
-        }
+        curves = {"training": self.training, "validation": self.validation}
+        return {f"train.{name}": np.array(pairs, np.float64).reshape(-1) for name, pairs in curves.items()}
 
     @classmethod
     def of(cls, file: gb.gguf.GGUFFile) -> Curves:
@@ -60,7 +59,7 @@ class Trainer:
         self.config, self.text, self.n_sequences, self.seed = config, text, n_sequences, seed
         self.curves = Curves()
         self.scheduler = gb.Scheduler(backends)
-        memory = gb.Context()
+        memory = gb.Context(usage="weights")
         self.weights = {name: memory.tensor(shape, name=name) for name, shape in config.shapes().items()}
         memory.allocate(backends[0])
         for name, value in initial(config, seed).items():
@@ -115,6 +114,7 @@ class Trainer:
         """Text of ``n`` characters that follow the prompt."""
         rng = np.random.default_rng((self.seed, self.step_number))
         found = [*self.text.encode(prompt)] or [0]
+        self.scheduler.allocate(self.writing)
         for _ in range(n):
             seen = found[-self.config.context :]
             window = np.zeros((1, self.config.context), np.int32)  # what follows the last one is never looked at

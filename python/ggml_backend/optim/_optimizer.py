@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from .. import ops
 from .._base.errors import InvalidArgumentError, NonFiniteError, StateError, expect, expect_list
 from .._base.errors.messages import kind_of
 from .._base.errors.parameters import plain_numbers
 from .._base.handles import Local
 from .._base.text import count
-from .. import ops
 from ..backend.buffer import Buffer, BufferType
 from ..dtypes import float32
 from ..sched.scheduler import Scheduler
@@ -294,7 +294,8 @@ class Optimizer(Local):
         what = f"{type(self).__name__}.save"
         self._must_be_whole(what)
         if self._added:
-            raise StateError(f"{what}: {count(self._added, 'added batch', 'added batches')} would be lost: step() first")
+            lost = count(self._added, "added batch", "added batches")
+            raise StateError(f"{what}: {lost} would be lost: step() first")
         numbers = {**self._numbers(), "n_steps": self.n_steps}
         write_state(what, path, type(self).__name__, numbers, self._tensors(what), metadata)
 
@@ -383,7 +384,8 @@ class AdamW(Optimizer):
         super()._restore(rest)
 
     def _update(self, weight: Tensor, gradient: Tensor, state: Sequence[Tensor]) -> Tensor:
-        return ops.opt_step_adamw(weight, gradient, *state, self._hyper)
+        m, v = state
+        return ops.opt_step_adamw(weight, gradient, m, v, self._hyper)
 
 
 class SGD(Optimizer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -225,8 +225,8 @@ def test_gradients_of_zero_stay_zero_with_a_limit(cpu: gb.Backend) -> None:
 
 
 @pytest.fixture
-def trained(cpu: gb.Backend) -> Iterator[tuple[Net, gb.Scheduler, gb.optim.AdamW]]:
-    yield started(cpu, 3)
+def trained(cpu: gb.Backend) -> tuple[Net, gb.Scheduler, gb.optim.AdamW]:
+    return started(cpu, 3)
 
 
 def started(cpu: gb.Backend, n: int, seed: int = 3) -> tuple[Net, gb.Scheduler, gb.optim.AdamW]:
@@ -333,7 +333,7 @@ def test_wrong_states_are_refused(tmp_path: Path, trained: Any, change: Any, wor
 
 def test_states_that_cannot_be_saved(tmp_path: Path, cpu: gb.Backend) -> None:
     net, sched, optimizer = started(cpu, 1)
-    with pytest.raises(gb.errors.InvalidArgumentError, match="begins with 'optim.'"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"begins with 'optim\.'"):
         optimizer.save(tmp_path / "s.gguf", {"optim.lr": 3})
     optimizer.add(sched)
     with pytest.raises(gb.errors.StateError, match="1 added batch would be lost"):
