@@ -302,9 +302,30 @@ static bool derive_transpose(struct gb_sweep * s, struct ggml_tensor * y, struct
     return ADD(y->src[0], ggml_transpose(s->ctx, g));
 }
 
+// The numbers of rows in all matrices of a together, as a vector. They are computed as floats, which are exact up to
+// 2^24.
+static struct ggml_tensor * flat_places(struct ggml_context * ctx, struct ggml_tensor * places, int64_t rows) {
+    const int64_t k = places->ne[0], batches = places->ne[1] * places->ne[2];
+    struct ggml_tensor * first = ggml_scale(ctx, ggml_arange(ctx, 0, (float) batches, 1), (float) rows);
+    struct ggml_tensor * all = ggml_cast(ctx, gb_grad_contiguous(ctx, places), GGML_TYPE_F32);
+    all = ggml_add(ctx, ggml_reshape_2d(ctx, all, k, batches), ggml_reshape_2d(ctx, first, 1, batches));
+    return ggml_reshape_1d(ctx, ggml_cast(ctx, all, GGML_TYPE_I32), k * batches);
+}
+
 // Gradients of picked rows are added at their origin. A row that was picked twice gets the sum.
 static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_get_rows_back(s->ctx, g, y->src[1], y->src[0]));
+    struct ggml_tensor *a = y->src[0], *places = y->src[1];
+    const int64_t rows = ggml_nrows(a), batches = places->ne[1] * places->ne[2];
+    if (batches == 1 || !gb_grad_wanted(s, a)) {
+        return ADD(a, ggml_get_rows_back(s->ctx, g, places, a));
+    }
+    if (batches == 0 || a->ne[3] != places->ne[2] || rows > 1 << 24) {
+        return gb_grad_underivable(s, y);
+    }
+    struct ggml_tensor shape = { .type = GGML_TYPE_F32, .ne = { a->ne[0], rows, 1, 1 } }; // only its shape is read
+    struct ggml_tensor * flat = ggml_reshape_2d(s->ctx, g, a->ne[0], places->ne[0] * batches);
+    struct ggml_tensor * back = ggml_get_rows_back(s->ctx, flat, flat_places(s->ctx, places, a->ne[1]), &shape);
+    return back != NULL && gb_grad_add(s, a, ggml_reshape(s->ctx, back, a));
 }
 
 // y = a + rows of b: da = g. A row of b gets the sum of its uses.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, overload
 
-from .._base.errors import InvalidArgumentError, raise_last
+from .._base.errors import InvalidArgumentError
 from .._base.errors.messages import kind_of
 from .._ffi import ffi, lib
-from ._build import context_of, describe
+from ._build import _refuse, context_of, describe
 from .tensor import Tensor
 
 __all__ = ["grad"]
@@ -56,7 +56,7 @@ def grad(
             core.adopt(other, "grad")
     found = ffi.new("struct ggml_tensor *[]", max(len(given), 1))
     if lib.ggml_grad(core.ptr, loss._p, [t._p for t in given], len(given), found) != lib.GGML_STATUS_SUCCESS:
-        raise_last("grad")
+        _refuse("grad", (loss,), ("loss",), None)
     results: list[Tensor | None] = []
     for label, t, pointer in zip(labels[1:], given, found, strict=False):
         if not pointer and not allow_unused:

@@ -284,6 +284,7 @@ EXPR(e_views, ggml_add(ctx, ggml_view_1d(ctx, a, 6, 8), ggml_view_1d(ctx, a, 6, 
 EXPR(e_permute, ggml_cont(ctx, ggml_permute(ctx, a, 1, 2, 3, 0)))
 EXPR(e_transpose, ggml_mul_mat(ctx, ggml_cont(ctx, ggml_transpose(ctx, a)), b))
 EXPR(e_get_rows, ggml_get_rows(ctx, a, in->ids))
+EXPR(e_get_rows_batched, ggml_get_rows(ctx, a, ggml_reshape_2d(ctx, ggml_view_1d(ctx, in->ids, 4, 0), 2, 2)))
 EXPR(e_diag_mask_zero, ggml_diag_mask_zero(ctx, a, 1))
 EXPR(e_diag_mask_inf, ggml_soft_max(ctx, ggml_diag_mask_inf(ctx, a, 1)))
 EXPR(e_soft_max, ggml_soft_max(ctx, a))
@@ -426,6 +427,7 @@ static const struct grad_case grad_cases[] = {
     { "permute", e_permute, { { 4, 3, 2, 2 } }, -1, 1, 0, 0 },
     { "transpose", e_transpose, { { 3, 5, 1, 1 }, { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
     { "get_rows", e_get_rows, { { 3, 4, 1, 1 } }, -1, 1, 0, 0 },
+    { "get_rows_batched", e_get_rows_batched, { { 3, 4, 2, 1 } }, -1, 1, 0, 0 },
     { "diag_mask_zero", e_diag_mask_zero, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "diag_mask_inf", e_diag_mask_inf, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "soft_max", e_soft_max, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },

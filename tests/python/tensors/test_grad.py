@@ -148,7 +148,7 @@ def test_a_step_changes_what_the_next_run_reads(cpu):
             params = ctx.constant(np.array([0.05, 0.01], np.float32))
             with ctx.as_default():
                 error = data @ weights.T - wanted
-                loss = gb.ops.mean(error * error)
+                loss = gb.ops.mean(error * error, axis=(0, 1))
                 (slope,) = gb.grad(loss, [weights])
                 graph = ctx.graph(loss, slope, gb.ops.opt_step_sgd(weights, slope, params))
             sched = gb.Scheduler(backends)
