@@ -29,9 +29,9 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = {
                                          "intermediate_size": 1536}, IDS),
     "BERT base, 128 tokens": ("BertModel", {}, IDS),
     "GPT-2, 128 tokens": ("GPT2LMHeadModel", {"use_cache": False}, IDS),
-    "Llama, 8 layers of 512": ("LlamaForCausalLM", {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8,
-                                                    "num_key_value_heads": 4, "intermediate_size": 1408,
-                                                    "vocab_size": 8000, "use_cache": False}, IDS),
+    "Llama, 8 layers of 512": ("LlamaForCausalLM", {"hidden_size": 512, "num_hidden_layers": 8, "vocab_size": 8000,
+                                                    "num_attention_heads": 8, "num_key_value_heads": 4,
+                                                    "intermediate_size": 1408, "use_cache": False}, IDS),
     "ViT small, 224": ("ViTModel", {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}, PIXELS),
     "ResNet-50, 224": ("ResNetModel", {}, PIXELS),
     "MobileNetV2, 224": ("MobileNetV2Model", {}, PIXELS),
@@ -47,7 +47,8 @@ def sides_of(name: str, compiled: bool) -> dict[str, Callable[[], float]]:
     make: Any = getattr(transformers, kind)
     model = make(make.config_class(**options)).eval()
     inputs = {
-        key: torch.randint(3, 1000, shape) if key == "input_ids" else torch.randn(shape) for key, shape in shapes.items()
+        key: torch.randint(3, 1000, shape) if key == "input_ids" else torch.randn(shape)
+        for key, shape in shapes.items()
     }
     begin = PROCESS()
     program = gbt.compile(model, kwargs=inputs)
@@ -56,7 +57,11 @@ def sides_of(name: str, compiled: bool) -> dict[str, Callable[[], float]]:
     calls: dict[str, Callable[..., Any]] = {"program": program, "Q8_0": packed, "PyTorch": model}
     if compiled:
         calls["torch.compile"] = torch.compile(model)
-    return {side: lambda call=call: per_call(lambda: call(**inputs), 0.1, PROCESS) for side, call in calls.items()}  # type: ignore[misc]
+
+    def timed(call: Callable[..., Any]) -> Callable[[], float]:
+        return lambda: per_call(lambda: call(**inputs), 0.1, PROCESS)
+
+    return {side: timed(call) for side, call in calls.items()}
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class Val:
         return axis % max(self.ndim, 1)
 
 
-Operand = Union[Val, float, int, bool]
+Operand = Val | float
 
 
 def as_floats(array: Array, what: str) -> Array:
@@ -263,4 +263,3 @@ class Build:
     def constant(self, array: Array) -> Tensor:
         """An array that a rule has made."""
         return self.context.constant(np.asarray(array, np.float32, order="C"), float32)
-

@@ -60,7 +60,8 @@ def moves(shape: Sequence[int], order: Sequence[int]) -> list[tuple[Shape, Shape
         return []
     if len(groups) <= MAX_DIMS:
         return [(tuple(sizes[i] for i in start), tuple(start.index(i) for i in range(len(groups))))]
-    steps, now = [], start
+    steps: list[tuple[Shape, Shape]] = []
+    now = start
     for place in range(len(groups)):
         at = now.index(place)
         if at != place:

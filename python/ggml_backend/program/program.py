@@ -115,18 +115,24 @@ class Step:
         for name in network.outputs:
             found = values[name]
             if found.tensor is not None:
-                tensor = found.tensor if found.tensor.op != "NONE" else ops.cont(found.tensor)
-                found = Val(found.shape, found.dtype, tensor.contiguous(), name=name)
-                self._name(found.tensor, name)
+                tensor = (found.tensor if found.tensor.op != "NONE" else ops.cont(found.tensor)).contiguous()
+                found = Val(found.shape, found.dtype, tensor, name=name)
+                self._name(tensor, name)
             self.outputs[name] = found
-        tensors = [v.tensor for v in self.outputs.values() if v.tensor is not None]
-        self.graph: Graph | None = self.context.graph(tensors) if tensors else None
+        results = [v.tensor for v in self.outputs.values() if v.tensor is not None]
+        self.graph: Graph | None = self.context.graph(results) if results else None
         read = {*self.graph.leafs} if self.graph is not None else set()
-        self.inputs = {name: values[name].tensor for name in network.inputs if values[name].tensor in read}
+        tensors = {name: values[name].tensor for name in network.inputs}
+        self.inputs = {name: t for name, t in tensors.items() if t is not None and t in read}
 
     def _results(self, build: Build, values: Mapping[str, Val]) -> dict[str, Val]:
         """The values of a node."""
         node = build.node
+        if all(0 in r.shape for r in build.results):  # nothing to compute
+            return {
+                name: Val(r.shape, r.dtype, None, np.zeros(r.shape, r.dtype), name)
+                for name, r in zip(node.results, build.results, strict=True)
+            }
         arguments = {name: _resolved(value, values) for name, value in node.arguments.items()}
         try:
             try:
@@ -199,9 +205,9 @@ def _without_axes(tensor: Tensor) -> Tensor:
 
 def _typed(array: Array, value: Val) -> Array:
     """Floats of a graph as an array of the value's shape and dtype."""
-    shaped = array.reshape(value.shape)
+    shaped: Array = array.reshape(value.shape)
     if value.dtype == "bool":
-        return shaped != 0
+        shaped = shaped != 0
     return shaped.astype("float32" if value.dtype == "bfloat16" else value.dtype)
 
 

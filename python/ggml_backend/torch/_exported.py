@@ -7,6 +7,7 @@ core of ATen. What depends on weights alone is computed here, once.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,7 +94,8 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], w
                 " CPU: model.float().cpu()"
             )
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about its own code
             program = torch.export.export(model, args, dict(kwargs), strict=False)
             table = torch.export.default_decompositions()
             for target in [t for t in table if operator_name(t) in RULES]:
@@ -205,11 +207,15 @@ class _Reader:
             argument = given.get(parameter.name, parameter.default_value)
             if argument is None or isinstance(argument, _IGNORED) or parameter.name == "pin_memory":
                 continue
-            if parameter.name in given and (isinstance(argument, (torch.fx.Node, list, tuple)) or argument != parameter.default_value):
+            if parameter.name in given and (
+                isinstance(argument, (torch.fx.Node, list, tuple)) or argument != parameter.default_value
+            ):
                 arguments[parameter.name] = self._argument(argument)
         results = [value] if isinstance(value, torch.Tensor) else list(value)
         self.names[node] = node.name
-        names = [str(node.name)] if isinstance(value, torch.Tensor) else [f"{node.name}.{i}" for i in range(len(results))]
+        names = (
+            [str(node.name)] if isinstance(value, torch.Tensor) else [f"{node.name}.{i}" for i in range(len(results))]
+        )
         for one, result in zip(names, results, strict=True):
             if not isinstance(result, torch.Tensor):
                 raise UnsupportedError(f"{self.what}: {name} gives a {type(result).__name__}, not a tensor")

@@ -91,7 +91,9 @@ class Program:
             self._last = size
         leaves = zip(size.exported.leaves, call.arrays(), strict=True)
         found = self._engine.run(size.step, {name: array for name, array in leaves if name is not None})
-        made = [constant if name is None else _given(found[name], call.of_torch) for name, constant in size.exported.outputs]
+        made = [
+            constant if name is None else _given(found[name], call.of_torch) for name, constant in size.exported.outputs
+        ]
         return pytree.tree_unflatten(made, size.exported.structure)
 
     @property
@@ -233,7 +235,9 @@ class _Dynamic:
             raise TypeError("compile: dynamic must be a dict, such as {'input_ids': {0: 'batch', 1: 'tokens'}}")
         for name, axes in given.items():
             if name not in example.names:
-                raise InvalidArgumentError(f"compile: dynamic: no input is called {name!r}{nearest(name, example.names)}")
+                raise InvalidArgumentError(
+                    f"compile: dynamic: no input is called {name!r}{nearest(name, example.names)}"
+                )
             tensor = example.leaves[example.names.index(name)]
             named = dict(axes) if isinstance(axes, Mapping) else {axis: f"{name}.{axis}" for axis in axes}
             for axis in named:
@@ -287,9 +291,7 @@ def _formats(weights: Formats, network: Network, what: str) -> dict[str, DTypeLi
     return {name: given[chosen[short]] for name, short in base.items() if short in chosen}
 
 
-def _prepared(
-    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, what: str
-) -> tuple[_Call, Exported]:
+def _prepared(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, what: str) -> tuple[_Call, Exported]:
     expect(model, nn.Module, f"{what}: model")
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"{what}: example inputs are a tuple, such as ({type(args).__name__.lower()},)")
@@ -358,4 +360,3 @@ def explain(
     """
     _, exported = _prepared(model, args, kwargs, "explain")
     return draft(exported.network, _formats(weights, exported.network, "explain"))
-

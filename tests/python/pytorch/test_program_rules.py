@@ -186,6 +186,11 @@ def pooled(r):
     return [r.floats(*r.pick.choice([(3,), (2, 3)]), 8, 9), k, [r.pick.randint(1, 2)] * 2, [k[0] // 2, k[1] // 2]]
 
 
+def over_pooled(r):
+    """One window that is larger than the plane."""
+    return [r.floats(2, 3, 2, 3), [4, 3], [4, 3], [0, 0], True]
+
+
 def resized(r, *more):
     return [r.floats(2, 3, 5, 6), [r.pick.randint(2, 12), r.pick.randint(2, 12)], *more]
 
@@ -215,7 +220,10 @@ def padded(r):
 def joined(r):
     shape = list(r.shape(least=1, most=5))
     axis = r.pick.randrange(len(shape))
-    parts = [r.floats(*shape[:axis], r.pick.randint(1, 20), *shape[axis + 1 :]) for _ in range(r.pick.randint(1, 4))]
+    empty = [r.floats(*shape[:axis], 0, *shape[axis + 1 :])] if r.pick.random() < 0.2 else []
+    parts = empty + [
+        r.floats(*shape[:axis], r.pick.randint(1, 20), *shape[axis + 1 :]) for _ in range(r.pick.randint(1, 4))
+    ]
     return [parts, axis]
 
 
@@ -356,7 +364,7 @@ CASES = {
     "transpose.int": lambda r: [x := r.any(*r.shape(most=6)), r.axis(x), r.axis(x)],
     "t": lambda r: [r.any(*r.shape(1, 2))],
     "numpy_T": lambda r: [r.any(*r.shape(2, 5))],
-    "movedim.intlist": lambda r: [x := r.any(*r.shape(2, 6)), [0, 1], [-1, 0]],
+    "movedim.intlist": lambda r: [r.any(*r.shape(2, 6)), [0, 1], [-1, 0]],
     "expand": expanded,
     "broadcast_to": expanded,
     "expand_as": like,
@@ -410,7 +418,8 @@ CASES = {
     "var.dim": lambda r: [x := r.floats(3, 4, 5), some_of(r, x), r.pick.random() < 0.5],
     "linalg_vector_norm": lambda r: [x := r.floats(*r.shape()), r.pick.choice([2, 1, float("inf")]), some_of(r, x)],
     "norm.ScalarOpt_dim": lambda r: [x := r.floats(*r.shape()), r.pick.choice([2, 1]), some_of(r, x)],
-    **dict.fromkeys(["argmax", "argmin"], lambda r: [x := r.floats(*r.shape()), r.pick.choice([None, r.axis(x)]), False]),
+    **dict.fromkeys(["argmax", "argmin"],
+                    lambda r: [x := r.floats(*r.shape()), r.pick.choice([None, r.axis(x)]), False]),
     "embedding": lambda r: [r.weight(9, 5), r.integers(0, 9, *r.shape(0, 4))],
     "index_select": lambda r: [x := r.any(*r.shape()), a := r.axis(x), r.integers(0, x.shape[a], 5)],
     "gather": gathered,
@@ -421,7 +430,7 @@ CASES = {
     "convolution": any_convolution,
     "max_pool2d": pooled,
     "max_pool2d_with_indices": pooled,
-    "avg_pool2d": pooled,
+    "avg_pool2d": lambda r: over_pooled(r) if r.pick.random() < 0.2 else [*pooled(r), False, r.pick.random() < 0.5],
     "avg_pool1d": lambda r: [r.floats(2, 3, 9), [3], [2], [1]],
     "adaptive_avg_pool2d": lambda r: [r.floats(2, 3, 6, 8), r.pick.choice([[1, 1], [3, 2], [6, 8]])],
     "_adaptive_avg_pool2d": lambda r: [r.floats(2, 3, 6, 8), r.pick.choice([[1, 1], [3, 2]])],
@@ -471,7 +480,7 @@ class OneNode:
             n.arrays[key] = tensor.numpy()
             n.weights.add(key)
             return Ref(key), tensor
-        if 2 <= tensor.ndim and self.r.pick.random() < 0.5:
+        if tensor.ndim >= 2 and self.r.pick.random() < 0.5:
             order = self.r.pick.sample(range(tensor.ndim), tensor.ndim)
             turned = tensor.permute(*order).contiguous()
             n.values["t" + key] = Value(tuple(turned.shape), n.values[key].dtype)

@@ -10,8 +10,9 @@ import pytest
 from source_tree import in_tree
 
 pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh installs it")
-transformers = pytest.importorskip("transformers", reason="tools/check_torch.sh installs transformers")
+pytest.importorskip("transformers", reason="tools/check_torch.sh installs transformers")
 import torch
+import transformers
 
 import ggml_backend.torch as gbt
 
@@ -55,7 +56,7 @@ IMAGES = {
     "SegformerModel": {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 32], "num_attention_heads": [1, 1, 2, 2],
                        "decoder_hidden_size": 16},
     "PoolFormerModel": {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]},
-    "EfficientNetModel": {"image_size": 32, "width_coefficient": 0.25, "depth_coefficient": 0.25, "hidden_dim": 32},
+    "EfficientNetModel": {"image_size": 32, "width_coefficient": 0.25, "depth_coefficient": 0.25, "hidden_dim": 320},
 }  # fmt: skip
 """Inputs are pictures of 32 x 32."""
 

@@ -104,7 +104,9 @@ def test_patterns_choose_the_formats_of_weights(encoder, ids):
     assert packed["embed.weight"] == "q8_0" and packed["layer.linear2.weight"] == "q4_0"
     assert "layer.linear1.weight" not in packed
     whole = gbt.compile(encoder, (ids,), weights="q8_0", precision="f32")
-    assert whole.explain().quantized < 0.3 * whole.explain().shared + 0.3 * 4 * sum(p.numel() for p in encoder.parameters())
+    assert whole.explain().quantized < 0.3 * whole.explain().shared + 0.3 * 4 * sum(
+        p.numel() for p in encoder.parameters()
+    )
     with torch.no_grad():
         near(whole(ids)["logits"], encoder(ids)["logits"], 0.03)
 
@@ -140,9 +142,7 @@ def test_dynamic_axes_take_other_sizes(encoder, ids):
 
 def test_axes_of_one_name_have_one_size(encoder, ids):
     mask = torch.ones(2, 7)
-    program = gbt.compile(
-        encoder, (ids, mask), dynamic={"ids": {1: "tokens"}, "mask": {1: "tokens"}}, strict=True
-    )
+    program = gbt.compile(encoder, (ids, mask), dynamic={"ids": {1: "tokens"}, "mask": {1: "tokens"}}, strict=True)
     assert program(ids[:, :4], mask[:, :4])["logits"].shape == (2, 4, 50)
     with pytest.raises(InvalidArgumentError, match=r"tokens is 5 in ids, and 4 in mask \(axis 1\)"):
         program(ids[:, :5], mask[:, :4])
@@ -196,7 +196,7 @@ def test_models_that_cannot_be_compiled_say_why(ids):
         gbt.compile(3, (ids,))
     with pytest.raises(TypeError, match="example inputs are a tuple"):
         gbt.compile(nn.ReLU().eval(), ids)
-    with pytest.raises(InvalidArgumentError, match="model.eval"):
+    with pytest.raises(InvalidArgumentError, match=r"model\.eval\(\)"):
         gbt.compile(nn.Sequential(nn.Dropout()), (torch.ones(2),))
     with pytest.raises(InvalidArgumentError, match="give example inputs"):
         gbt.compile(Plain(lambda: torch.ones(2)).eval(), ())

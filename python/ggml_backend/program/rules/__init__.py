@@ -76,8 +76,7 @@ def translate(build: Build, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     for value in values:
         if value.dtype not in found.dtypes:
             raise NoRule(f"it has no rule for {value.dtype}")
-    wanted = [r.shape for i, r in enumerate(build.results) if build.wants(i)]
-    if any(0 in shape for shape in (*(v.shape for v in values), *wanted)):
+    if node.op != "cat" and any(0 in v.shape for v in values):
         raise NoRule("a value has no elements")
     try:
         made = found.function(build, **arguments)
@@ -92,9 +91,9 @@ def matrices(network: Network) -> set[str]:
     for node in network.nodes:
         known = RULES.get(node.op)
         argument = node.arguments.get(known.matrix) if known is not None and known.matrix else None
-        if isinstance(argument, Ref) and argument.name in network.weights:
-            if len(network.values[argument.name].shape) == 2:
-                found.add(argument.name)
+        name = argument.name if isinstance(argument, Ref) else ""
+        if name in network.weights and len(network.values[name].shape) == 2:
+            found.add(name)
     return found
 
 

@@ -70,7 +70,8 @@ def prelu(b: Build, self: Val, weight: Val) -> Tensor:
         if self.ndim > 4:
             x = x.reshape(self.shape[0], n, -1)
             slope = b.fold(weight, 1, n, 1)
-    return ops.relu(x) - ops.relu(ops.neg(x)) * slope
+    below: Tensor = ops.relu(ops.neg(x)) * slope
+    return ops.relu(x) - below
 
 
 @rule("softplus")
@@ -131,7 +132,8 @@ def _sum(b: Build, x: Operand, y: Operand) -> Tensor:
     if isinstance(y, Val) and p is not None:
         return ops.scale(b.dense(y), 1.0, p)
     s, t = b.together(x, y)
-    return s + t
+    made: Tensor = s + t
+    return made
 
 
 @rule("add.Tensor", "add.Scalar", of="fib")
@@ -148,7 +150,8 @@ def sub(b: Build, self: Operand, other: Operand, alpha: float = 1) -> Tensor:
     if p is not None and isinstance(other, Val):
         return ops.scale(b.dense(other), -1.0, p)
     s, t = b.together(self, other)
-    return s - t
+    made: Tensor = s - t
+    return made
 
 
 @rule("rsub.Tensor", "rsub.Scalar", of="fi")
@@ -163,15 +166,13 @@ def mul(b: Build, self: Operand, other: Operand) -> Tensor:
         return ops.scale(b.dense(self), q)
     if isinstance(other, Val) and p is not None:
         return ops.scale(b.dense(other), p)
-    s, t = b.together(self, other)
-    return s * t
+    return both(b, self, other)
 
 
 def _quotient(b: Build, x: Operand, y: Operand) -> Tensor:
     s, t = b.together(x, y)
-    if not isinstance(s, Tensor):
-        return float(s) / t
-    return s / (t if isinstance(t, Tensor) else b.tensor(t))
+    made: Tensor = (s if isinstance(s, Tensor) else float(s)) / (t if isinstance(t, Tensor) else b.tensor(t))
+    return made
 
 
 @rule("div.Tensor", "div.Scalar", of="fib")
@@ -188,7 +189,8 @@ def div_rounded(b: Build, self: Operand, other: Operand, rounding_mode: str | No
 @rule("remainder.Tensor", "remainder.Scalar", of="fi")
 def remainder(b: Build, self: Operand, other: Operand) -> Tensor:
     s, t = b.together(self, other)
-    return s - ops.floor(_quotient(b, self, other)) * t
+    made: Tensor = s - ops.floor(_quotient(b, self, other)) * t
+    return made
 
 
 @rule("pow.Tensor_Scalar", of="fi")
@@ -239,7 +241,8 @@ for _name, _compared in _COMPARISONS.items():
 @rule("logical_and", "bitwise_and.Tensor", "__and__.Tensor", of="b")
 def both(b: Build, self: Operand, other: Operand) -> Tensor:
     s, t = b.together(self, other)
-    return s * t
+    made: Tensor = s * t
+    return made
 
 
 @rule("logical_or", "bitwise_or.Tensor", "__or__.Tensor", of="b")

@@ -30,7 +30,7 @@ def _joined(b: Build, parts: Sequence[Val], axis: int) -> Tensor:
 
 @rule("cat", of="fib")
 def cat(b: Build, tensors: Sequence[Val], dim: int = 0) -> Tensor:
-    parts = [x for x in tensors if x.shape != (0,)]
+    parts = [x for x in tensors if 0 not in x.shape]
     axis = parts[0].axis(dim)
     return b.tensor(parts[0]) if len(parts) == 1 else _joined(b, parts, axis)
 

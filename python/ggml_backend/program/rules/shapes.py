@@ -89,9 +89,7 @@ def _cut(b: Build, x: Val, axis: int, start: int, stop: int, step: int = 1) -> T
 
 
 @rule("slice.Tensor", of=ALL)
-def cut(
-    b: Build, self: Val, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Tensor:
+def cut(b: Build, self: Val, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
     axis = self.axis(dim)
     return _cut(b, self, axis, *slice(start, end, step).indices(self.shape[axis]))
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from ... import ops
 from ...tensor import Tensor
 from ..build import Build, NoRule, Val
@@ -89,6 +91,8 @@ def _transposed(b: Build, x: Val, w: Val, s: Any, p: Any, d: Any, groups: int) -
 def _pool(b: Build, x: Val, how: Literal["max", "avg"], kernel: Any, stride: Any, padding: Any) -> Tensor:
     k = _all(kernel, 2)
     s, p = _all(stride, 2) if stride else k, _all(padding, 2)
+    whole = [b.result.shape[i] == 1 and p[i] == 0 and k[i] > x.shape[i] for i in (-2, -1)]
+    k = tuple(x.shape[i - 2] if whole[i] else k[i] for i in range(2))  # one window, which is larger than the plane
     size = [(n + 2 * q - m) // t + 1 for n, q, m, t in zip(x.shape[-2:], p, k, s, strict=True)]
     if size != [*b.result.shape[-2:]]:
         raise NoRule("ceil_mode with windows beyond the padding")
@@ -116,15 +120,25 @@ def avg_pool(
     b: Build,
     self: Val,
     kernel_size: Sequence[int],
+    divisor_override: int | None = None,
+    count_include_pad: bool = True,
+    ceil_mode: bool = False,
     stride: Sequence[int] = (),
     padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
 ) -> Tensor:
-    if divisor_override is not None or (not count_include_pad and any(padding)):
-        raise NoRule("divisor_override, or count_include_pad=False")
-    return _pool(b, self, "avg", kernel_size, stride, padding)
+    if divisor_override is not None:
+        raise NoRule("divisor_override")
+    y = _pool(b, self, "avg", kernel_size, stride, padding)
+    if count_include_pad or not any(padding):
+        return y
+    k, p = _all(kernel_size, 2), _all(padding, 2)
+    s = _all(stride, 2) if stride else k
+    inside = [
+        np.minimum(begin + k[i], self.shape[i - 2]) - np.maximum(begin, 0)
+        for i in range(2)
+        for begin in [np.arange(b.result.shape[i - 2]) * s[i] - p[i]]
+    ]
+    return y * b.constant(k[0] * k[1] / np.multiply.outer(*inside)[None])
 
 
 def _rows_as_planes(b: Build, x: Val, how: Literal["max", "avg"], k: int, s: int, p: int) -> Tensor:
@@ -140,8 +154,8 @@ def avg_pool_1d(
     kernel_size: Sequence[int],
     stride: Sequence[int] = (),
     padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
     count_include_pad: bool = True,
+    ceil_mode: bool = False,
 ) -> Tensor:
     if not count_include_pad and any(padding):
         raise NoRule("count_include_pad=False")
@@ -170,36 +184,11 @@ def adaptive_avg_pool_1d(b: Build, self: Val, output_size: Sequence[int]) -> Ten
 # ------------------------------------------------------------------------------------------------------------ resizing
 
 
-def _resized(b: Build, x: Val, mode: Literal["nearest", "bilinear", "bicubic"], corners: bool = False) -> Tensor:
-    h, w = b.result.shape[-2:]
-    return ops.interpolate(b.dense(x), (h, w), mode, align_corners=corners)
-
-
-def _check_scales(x: Val, size: Sequence[int], *scales: float | None) -> None:
-    """PyTorch computes places from the factors, and we from the sizes."""
-    for n, m, scale in zip(x.shape[-2:], size, scales, strict=True):
-        if scale is not None and abs(n * scale - m) > 1e-6 * m:
-            raise NoRule(f"{n} elements times {scale} are not {m}")
-
-
-@rule("upsample_nearest2d", "upsample_nearest2d.vec")
-def nearest(
-    b: Build,
-    self: Val | None = None,
-    output_size: Sequence[int] | None = None,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-    input: Val | None = None,
-    scale_factors: Sequence[float] | None = None,
-) -> Tensor:
-    x = self if self is not None else input
-    assert x is not None
-    _check_scales(x, b.result.shape[-2:], *(scale_factors or (scales_h, scales_w)))
-    return _resized(b, x, "nearest")
-
-
-@rule("upsample_bilinear2d", "upsample_bilinear2d.vec", "upsample_bicubic2d", "upsample_bicubic2d.vec")
-def smooth(
+@rule(
+    "upsample_nearest2d", "upsample_nearest2d.vec", "upsample_bilinear2d", "upsample_bilinear2d.vec",
+    "upsample_bicubic2d", "upsample_bicubic2d.vec",
+)  # fmt: skip
+def resize(
     b: Build,
     self: Val | None = None,
     output_size: Sequence[int] | None = None,
@@ -211,5 +200,9 @@ def smooth(
 ) -> Tensor:
     x = self if self is not None else input
     assert x is not None
-    _check_scales(x, b.result.shape[-2:], *(scale_factors or (scales_h, scales_w)))
-    return _resized(b, x, "bilinear" if "bilinear" in b.node.op else "bicubic", align_corners)
+    h, w = b.result.shape[-2:]
+    for n, m, scale in zip(x.shape[-2:], (h, w), scale_factors or (scales_h, scales_w), strict=True):
+        if scale is not None and abs(n * scale - m) > 1e-6 * m:  # PyTorch computes places from the factors
+            raise NoRule(f"{n} elements times {scale} are not {m}")
+    mode: Any = b.node.op.partition("_")[2].partition("2d")[0]
+    return ops.interpolate(b.dense(x), (h, w), mode, align_corners=align_corners)
