@@ -50,7 +50,8 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 __all__ = [
     "Backend", "Buffer", "Context", "GgmlError", "Graph", "Scheduler", "Tensor", "__version__", "backend", "backends",
     "bfloat16", "cluster", "dequantize", "devices", "dtypes", "errors", "float16", "float32", "from_dlpack", "gguf",
-    "grad", "int32", "models", "ops", "planning", "profile", "quantize", "sched", "set_log", "show_config", "tensor", "testing",
+    "grad", "int32", "models", "ops", "planning", "profile", "quantize", "sched", "set_log", "show_config", "tensor",
+    "testing",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

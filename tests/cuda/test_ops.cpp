@@ -239,7 +239,8 @@ static ggml_tensor * rope_today(const bench & t, int mode, int n_dims, bool fact
 // Stride 2, padding 1.
 static ggml_tensor * im2col_back(const bench & t, ggml_tensor * kernel, ggml_tensor * rows, std::array<int64_t, 4> ne,
     bool is_2d) {
-    return ggml_im2col_back(t.ctx, kernel, rows, ne.data(), 2, is_2d ? 1 : 0, 1, is_2d ? 1 : 0, 1, is_2d ? 1 : 0, is_2d);
+    return ggml_im2col_back(t.ctx, kernel, rows, ne.data(), 2, is_2d ? 1 : 0, 1, is_2d ? 1 : 0, 1, is_2d ? 1 : 0,
+        is_2d);
 }
 
 // A step of AdamW with numbers below 1.
@@ -403,7 +404,8 @@ static const op_case cases[] = {
     T(im2col_1d, ggml_im2col(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 3, 4, 5), f32(t, 11, 4, 2), 2, 0, 1, 0, 1,
                      0, false)),
     R(im2col_back, 1e-5,
-        im2col_back(t, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 3, 4, 5), x4(t, 36, 6, 9, 2), { 11, 9, 4, 2 }, true)),
+        im2col_back(t, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 3, 4, 5), x4(t, 36, 6, 9, 2), { 11, 9, 4, 2 },
+            true)),
     R(im2col_back_1d, 1e-5,
         im2col_back(t, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 3, 4, 5), x4(t, 12, 6, 2), { 11, 4, 2, 1 }, false)),
     R(conv_transpose_1d, 1e-4,

@@ -125,8 +125,7 @@ static bool add_entry(struct gb_sweep * sweep, struct ggml_tensor * tensor, bool
         return true;
     }
     const bool is_derived = gb_tensor_has_flag(tensor, GB_TENSOR_DERIVED);
-    return gb_sweep_add(sweep,
-        (struct gb_grad_entry){ tensor, tensor->grad, tensor->grad, is_zero, is_derived });
+    return gb_sweep_add(sweep, (struct gb_grad_entry){ tensor, tensor->grad, tensor->grad, is_zero, is_derived });
 }
 
 // True if the node needs a gradient that an earlier sweep did not make. `node` comes after its sources.

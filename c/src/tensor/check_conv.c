@@ -82,8 +82,8 @@ bool gb_check_im2col_back(const char * func, gb_ct a, gb_ct b, gb_ct t, const st
 
 bool gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && (conv->is_2d || gb_rule_max_dims(&c, 0, 3)) &&
-           rule_im2col(&c, a, b, conv) && gb_rule_contiguous(&c, 0);
+    return gb_rule_given(&c) && (conv->is_2d || gb_rule_max_dims(&c, 0, 3)) && rule_im2col(&c, a, b, conv) &&
+           gb_rule_contiguous(&c, 0);
 }
 
 bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
@@ -119,9 +119,9 @@ static bool rule_groups(const struct gb_call * c, int64_t groups, int64_t channe
 
 bool gb_check_conv_2d(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv, int64_t groups) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && rule_direct_types(&c, a, b) &&
-           (groups != 1 || gb_rule_equal(&c, 0, 2, 1, 2)) && rule_groups(&c, groups, a->ne[2], a->ne[3], b->ne[2]) &&
-           rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0);
+    return gb_rule_given(&c) && rule_direct_types(&c, a, b) && (groups != 1 || gb_rule_equal(&c, 0, 2, 1, 2)) &&
+           rule_groups(&c, groups, a->ne[2], a->ne[3], b->ne[2]) && rule_conv_params(&c, a, b, conv) &&
+           gb_rule_contiguous(&c, 0);
 }
 
 bool gb_check_conv_2d_dw(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
@@ -214,7 +214,8 @@ bool gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, 
 bool gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2],
     const float p[2]) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_max_dims(&c, 0, 3) && rule_pool(&c, 0, a->ne[0], op, k[0], s[0], (double) p[0]) &&
+    return gb_rule_given(&c) && gb_rule_max_dims(&c, 0, 3) &&
+           rule_pool(&c, 0, a->ne[0], op, k[0], s[0], (double) p[0]) &&
            rule_pool(&c, 1, a->ne[1], op, k[1], s[1], (double) p[1]);
 }
 

@@ -350,7 +350,8 @@ static bool derive_add_id(struct gb_sweep * s, struct ggml_tensor * y, struct gg
 // The second is of a with g transposed.
 static bool derive_mul_mat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
-    return ADD(a, gb_grad_unbroadcast(s->ctx, ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
+    return ADD(a, gb_grad_unbroadcast(s->ctx,
+                      ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
            ADD(b, ggml_out_prod(s->ctx, a, ggml_transpose(s->ctx, g)));
 }
 

@@ -66,8 +66,7 @@ static struct ggml_tensor * normal(struct ggml_context * ctx, struct ggml_tensor
 }
 
 // f = x P(x): f' = P + x p, where p is the density e^(-x^2 / 2) / sqrt(2 pi).
-static struct ggml_tensor * slope_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * g,
-    struct ggml_tensor * x) {
+static struct ggml_tensor * slope_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * g, struct ggml_tensor * x) {
     struct ggml_tensor * wide = x != NULL && x->type != GGML_TYPE_F32 ? ggml_cast(ctx, x, GGML_TYPE_F32) : x;
     struct ggml_tensor * density = ggml_exp(ctx, ggml_scale(ctx, ggml_sqr(ctx, wide), -0.5f));
     struct ggml_tensor * bend = ggml_scale(ctx, ggml_mul(ctx, wide, density), 0.39894228040143267794f);
@@ -75,14 +74,11 @@ static struct ggml_tensor * slope_gelu_erf(struct ggml_context * ctx, struct ggm
 }
 
 // da = g (1 - y^2)
-RULE(unary_tanh) {
-    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_scale_bias(s->ctx, ggml_sqr(s->ctx, y), -1, 1)));
-}
+RULE(unary_tanh) { return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_scale_bias(s->ctx, ggml_sqr(s->ctx, y), -1, 1))); }
 
 // da = g (1 + min(y, 0)): below 0, y + 1 is e^a.
 RULE(unary_elu) {
-    return ADD(y->src[0],
-        ggml_mul(s->ctx, g, ggml_scale_bias(s->ctx, ggml_relu(s->ctx, ggml_neg(s->ctx, y)), -1, 1)));
+    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_scale_bias(s->ctx, ggml_relu(s->ctx, ggml_neg(s->ctx, y)), -1, 1)));
 }
 
 RULE(unary_gelu) { return ADD(y->src[0], slope_gelu(s->ctx, g, y->src[0])); }
@@ -93,8 +89,7 @@ RULE(unary_gelu_erf) { return ADD(y->src[0], slope_gelu_erf(s->ctx, g, y->src[0]
 
 // 1 where -3 < x < 3, else 0 (or 1 at one of the ends)
 static struct ggml_tensor * within_3(struct ggml_context * ctx, struct ggml_tensor * x) {
-    return ggml_sub(ctx, ggml_step(ctx, ggml_scale_bias(ctx, x, 1, 3)),
-        ggml_step(ctx, ggml_scale_bias(ctx, x, 1, -3)));
+    return ggml_sub(ctx, ggml_step(ctx, ggml_scale_bias(ctx, x, 1, 3)), ggml_step(ctx, ggml_scale_bias(ctx, x, 1, -3)));
 }
 
 // da = g / 6 between -3 and 3.
@@ -115,8 +110,7 @@ RULE(unary_hardswish) {
 // da = g if a > 0, else slope g.
 RULE(leaky_relu) {
     const float slope = gb_op_param_f32(y, 0);
-    return ADD(y->src[0],
-        ggml_mul(s->ctx, g, ggml_scale_bias(s->ctx, ggml_step(s->ctx, y->src[0]), 1 - slope, slope)));
+    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_scale_bias(s->ctx, ggml_step(s->ctx, y->src[0]), 1 - slope, slope)));
 }
 
 // Reads y alone, because the node is in place. The derivative at the limits themselves is 0.
@@ -351,14 +345,14 @@ RULE(set_rows) {
 // The kernel only gives its shape.
 RULE(im2col) {
     const int32_t * p = y->op_params;
-    return ADD(y->src[1], ggml_im2col_back(s->ctx, y->src[0], g, y->src[1]->ne, p[0], p[1], p[2], p[3], p[4], p[5],
-                              p[6] != 0));
+    return ADD(y->src[1],
+        ggml_im2col_back(s->ctx, y->src[0], g, y->src[1]->ne, p[0], p[1], p[2], p[3], p[4], p[5], p[6] != 0));
 }
 
 RULE(im2col_back) {
     const int32_t * p = y->op_params;
-    return ADD(y->src[1], ggml_im2col_as(s->ctx, y->src[0], g, p[0], p[1], p[2], p[3], p[4], p[5], p[6] != 0,
-                              GGML_TYPE_F32));
+    return ADD(y->src[1],
+        ggml_im2col_as(s->ctx, y->src[0], g, p[0], p[1], p[2], p[3], p[4], p[5], p[6] != 0, GGML_TYPE_F32));
 }
 
 // The gradients of a kernel and of an image by the windows of the image. Both are products with these windows.
@@ -400,8 +394,8 @@ static bool derive_depthwise(struct gb_sweep * s, struct ggml_tensor * y, struct
     if (!gb_grad_wanted(s, b)) {
         return true;
     }
-    struct ggml_tensor * rows = ggml_out_prod(ctx, ggml_reshape_4d(ctx, a, k, 1, channels, 1),
-        ggml_reshape_4d(ctx, g, places, 1, channels, n));
+    struct ggml_tensor * rows =
+        ggml_out_prod(ctx, ggml_reshape_4d(ctx, a, k, 1, channels, 1), ggml_reshape_4d(ctx, g, places, 1, channels, n));
     rows = ggml_reshape_4d(ctx, rows, k, y->ne[0], y->ne[1], channels * n);
     struct ggml_tensor * back = windows_back(ctx, &w, rows);
     return back != NULL && gb_grad_add(s, b, ggml_reshape(ctx, back, b));
@@ -435,8 +429,7 @@ RULE(conv_2d) {
     if (!gb_grad_wanted(s, b)) {
         return true;
     }
-    struct ggml_tensor * back =
-        ggml_out_prod(ctx, ggml_reshape_2d(ctx, a, k, kernels), ggml_transpose(ctx, rows));
+    struct ggml_tensor * back = ggml_out_prod(ctx, ggml_reshape_2d(ctx, a, k, kernels), ggml_transpose(ctx, rows));
     return gb_grad_add(s, b, windows_back(ctx, &w, ggml_reshape_4d(ctx, back, k, y->ne[0], y->ne[1], y->ne[3])));
 }
 

@@ -120,8 +120,8 @@ bool gb_built_rms_norm_back(gb_ct t) {
 
 bool gb_built_group_norm(gb_ct t) {
     const float eps = gb_op_param_f32(t, 1);
-    return gb_check_group_norm(NULL, t->src[0], t->op_params[0]) &&
-           (eps == 0 || gb_check_norm(NULL, t->src[0], eps)) && gb_is_like(t, t->src[0]);
+    return gb_check_group_norm(NULL, t->src[0], t->op_params[0]) && (eps == 0 || gb_check_norm(NULL, t->src[0], eps)) &&
+           gb_is_like(t, t->src[0]);
 }
 
 bool gb_built_l2_norm(gb_ct t) {

@@ -59,9 +59,8 @@ struct ggml_tensor * ggml_opt_step_adamw(struct ggml_context * ctx, struct ggml_
 
 struct ggml_tensor * ggml_opt_step_sgd(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * grad,
     struct ggml_tensor * params) {
-    return check_step(__func__, a, grad, params, N_SGD)
-               ? step(ctx, __func__, GGML_OP_OPT_STEP_SGD, 0, a, grad, params)
-               : NULL;
+    return check_step(__func__, a, grad, params, N_SGD) ? step(ctx, __func__, GGML_OP_OPT_STEP_SGD, 0, a, grad, params)
+                                                        : NULL;
 }
 
 // ------------------------------------------------------------------------------------------------------------ as built

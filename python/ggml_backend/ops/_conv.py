@@ -112,9 +112,7 @@ def im2col_back(
     if not is_2d:
         s1, p1, d1 = 0, 0, 0
     sizes = (ne_of(size, "im2col_back"), s0, s1, p0, p1, d0, d1, is_2d)
-    return build(
-        "im2col_back", lib.ggml_im2col_back, (kernel, rows), *sizes, ndim=len(size), labels=("kernel", "rows")
-    )
+    return build("im2col_back", lib.ggml_im2col_back, (kernel, rows), *sizes, ndim=len(size), labels=("kernel", "rows"))
 
 
 @builds("ggml_conv_1d", "ggml_conv_1d_ph", "ggml_conv_1d_as", "ggml_conv_1d_grouped")

@@ -27,7 +27,11 @@ def opt_step_adamw(a: Tensor, grad: Tensor, m: Tensor, v: Tensor, params: Tensor
     """
     labels = ("a", "grad", "m", "v", "params")
     return build(
-        "opt_step_adamw", lib.ggml_opt_step_adamw, (a, grad, m, v, params), ndim=dims("opt_step_adamw", a), labels=labels
+        "opt_step_adamw",
+        lib.ggml_opt_step_adamw,
+        (a, grad, m, v, params),
+        ndim=dims("opt_step_adamw", a),
+        labels=labels,
     )
 
 

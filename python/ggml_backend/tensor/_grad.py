@@ -18,9 +18,7 @@ __all__ = ["grad"]
 def grad(loss: Tensor, params: Sequence[Tensor], *, allow_unused: Literal[False] = False) -> list[Tensor]: ...
 @overload
 def grad(loss: Tensor, params: Sequence[Tensor], *, allow_unused: bool) -> list[Tensor | None]: ...
-def grad(
-    loss: Tensor, params: Sequence[Tensor], *, allow_unused: bool = False
-) -> list[Tensor] | list[Tensor | None]:
+def grad(loss: Tensor, params: Sequence[Tensor], *, allow_unused: bool = False) -> list[Tensor] | list[Tensor | None]:
     """Gradients of ``loss`` for each of ``params``, as new float32 tensors of their shapes.
 
     The gradients are nodes. They are computed with the graphs that have them, on any device::

@@ -200,8 +200,8 @@ static struct ggml_tensor * attention_back(void) {
     X(pad_reflect_1d, ggml_pad_reflect_1d(ctx, BIG, 3, 2))                                                             \
     X(roll, ggml_roll(ctx, BIG, 1, -2, 0, 0))                                                                          \
     X(col2im_1d, ggml_col2im_1d(ctx, floats(16 * 64, 1000, 1, 1), 8, 64, 4))                                           \
-    X(im2col_back, ggml_im2col_back(ctx, floats(3, 3, 8, 8), floats(72, 100, 100, 1), (const int64_t[]){ 100, 100, 8, 1 }, \
-                       1, 1, 1, 1, 1, 1, true))                                                                        \
+    X(im2col_back, ggml_im2col_back(ctx, floats(3, 3, 8, 8), floats(72, 100, 100, 1),                                  \
+                       (const int64_t[]){ 100, 100, 8, 1 }, 1, 1, 1, 1, 1, 1, true))                                   \
     X(opt_step_sgd, beside(ggml_opt_step_sgd(ctx, BIG, BIG, floats(2, 1, 1, 1))))                                      \
     X(opt_step_adamw, adamw())                                                                                         \
     X(im2col_3d, ggml_im2col_3d(ctx, filled(GGML_TYPE_F16, 3, 3, 3, 8), floats(40, 40, 20, 4), 4, 1, 1, 1, 1, 1, 1, 1, \

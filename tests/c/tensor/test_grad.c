@@ -20,15 +20,15 @@ static void compute(struct ggml_context * ctx, struct ggml_tensor * t) {
     CHECK_MSG(ggml_graph_compute_with_ctx(ctx, graph, 1) == GGML_STATUS_SUCCESS, "%s", ggml_last_error());
 }
 
-#define CHECK_VALUES(t, ...)                                                       \
-    do {                                                                           \
-        const float want_[] = { __VA_ARGS__ };                                     \
-        compute(ctx, t);                                                           \
-        for (int i_ = 0; i_ < (int) (sizeof(want_) / sizeof(want_[0])); i_++) {    \
-            const float got_ = ggml_get_f32_1d(t, i_);                             \
-            CHECK_MSG(fabsf(got_ - want_[i_]) <= 1e-5f * (1 + fabsf(want_[i_])),   \
-                "%s [%d] is %g, expected %g", #t, i_, (double) got_, (double) want_[i_]); \
-        }                                                                          \
+#define CHECK_VALUES(t, ...)                                                                                           \
+    do {                                                                                                               \
+        const float want_[] = { __VA_ARGS__ };                                                                         \
+        compute(ctx, t);                                                                                               \
+        for (int i_ = 0; i_ < (int) (sizeof(want_) / sizeof(want_[0])); i_++) {                                        \
+            const float got_ = ggml_get_f32_1d(t, i_);                                                                 \
+            CHECK_MSG(fabsf(got_ - want_[i_]) <= 1e-5f * (1 + fabsf(want_[i_])), "%s [%d] is %g, expected %g", #t, i_, \
+                (double) got_, (double) want_[i_]);                                                                    \
+        }                                                                                                              \
     } while (0)
 
 // loss = sum(x^2 w): dx = 2 x w, dw = x^2, and that of the node x^2 is w.
@@ -125,14 +125,14 @@ static void fields_stay(void) {
     ggml_free(ctx);
 }
 
-#define CHECK_UNCHANGED(expected, text)                                       \
-    do {                                                                      \
-        const size_t used_ = ggml_used_mem(ctx);                              \
-        struct ggml_tensor * kept_ = grads[0];                                \
-        CHECK_INT(ggml_grad(ctx, loss, params, n, grads), expected);          \
-        CHECK_ERROR(expected, text);                                          \
-        CHECK(grads[0] == kept_);                                             \
-        CHECK_INT(ggml_used_mem(ctx), used_);                                 \
+#define CHECK_UNCHANGED(expected, text)                              \
+    do {                                                             \
+        const size_t used_ = ggml_used_mem(ctx);                     \
+        struct ggml_tensor * kept_ = grads[0];                       \
+        CHECK_INT(ggml_grad(ctx, loss, params, n, grads), expected); \
+        CHECK_ERROR(expected, text);                                 \
+        CHECK(grads[0] == kept_);                                    \
+        CHECK_INT(ggml_used_mem(ctx), used_);                        \
     } while (0)
 
 // An error names its cause, the list of gradients stays, and the context has no new tensors.

@@ -29,9 +29,7 @@ def positive(*shape):
 def test_a_step_of_gradient_descent(shape):
     for layout in LAYOUTS:
         inputs = [real(*shape, layout=layout), real(*shape), positive(2)]
-        check(
-            gb.ops.opt_step_sgd, inputs, sgd, Tolerance(4), writes=(0,), magnitude=lambda a, g, p: abs(a) + abs(g)
-        )
+        check(gb.ops.opt_step_sgd, inputs, sgd, Tolerance(4), writes=(0,), magnitude=lambda a, g, p: abs(a) + abs(g))
 
 
 @covers("OPT_STEP_ADAMW")

@@ -46,7 +46,13 @@ def test_functions_of_elements(name):
 
 @pytest.mark.parametrize("gate", ["reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick"])
 def test_gates(gate):
-    functions = {"reglu": "relu", "geglu": "gelu", "swiglu": "silu", "geglu_erf": "gelu_erf", "geglu_quick": "gelu_quick"}
+    functions = {
+        "reglu": "relu",
+        "geglu": "gelu",
+        "swiglu": "silu",
+        "geglu_erf": "gelu_erf",
+        "geglu_quick": "gelu_quick",
+    }
     f = UNARY[functions[gate]]
     compare(lambda x: gb.ops.glu(x, op=gate), lambda x: f(x[..., :8]) * x[..., 8:], [(5, 16)])
     compare(lambda x, g: gb.ops.glu(x, g, op=gate), lambda x, g: f(x) * g, [(5, 16), (5, 16)])

@@ -190,7 +190,9 @@ def test_wrong_calls_say_what_is_wrong(ctx):
         gb.grad(loss, [x], allow_unused=1)
     with pytest.raises(gb.errors.InvalidArgumentError, match="loss must be a scalar"):
         gb.grad(x, [x])
-    with pytest.raises(gb.errors.InvalidArgumentError, match=r"does not depend on params\[1\].*'other'.*allow_unused=True"):
+    with pytest.raises(
+        gb.errors.InvalidArgumentError, match=r"does not depend on params\[1\].*'other'.*allow_unused=True"
+    ):
         gb.grad(loss, [x, other])
     found = gb.grad(loss, [other, x], allow_unused=True)
     assert found[0] is None and found[1].shape == (3, 4)

@@ -23,8 +23,8 @@ static const float * params_of(const ggml_tensor * t) { return (const float *) (
 
 static enum ggml_status sgd_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n = gb_count(dst);
-    GB_CUDA_TRY(b, GB_EACH_LAUNCH(gb_sgd, n, b.queue, gb_view_of(dst), gb_view_of(dst->src[0]),
-                       gb_view_of(dst->src[1]), params_of(dst->src[2]), n));
+    GB_CUDA_TRY(b, GB_EACH_LAUNCH(gb_sgd, n, b.queue, gb_view_of(dst), gb_view_of(dst->src[0]), gb_view_of(dst->src[1]),
+                       params_of(dst->src[2]), n));
     return GGML_STATUS_SUCCESS;
 }
 

@@ -6,7 +6,8 @@ static double number(const struct ggml_tensor * params, int i) { return at(param
 
 static double want_sgd(const struct ggml_tensor * node, const int64_t i[4]) {
     const double alpha = number(node->src[2], 0), wd = number(node->src[2], 1);
-    return at(node->src[0], i[0], i[1], i[2], i[3]) * (1 - alpha * wd) - alpha * at(node->src[1], i[0], i[1], i[2], i[3]);
+    return at(node->src[0], i[0], i[1], i[2], i[3]) * (1 - alpha * wd) -
+           alpha * at(node->src[1], i[0], i[1], i[2], i[3]);
 }
 
 static double want_adamw(const struct ggml_tensor * node, const int64_t i[4]) {
