@@ -39,7 +39,7 @@ from .backend import Backend, Buffer, backends
 from .dtypes import bfloat16, float16, float32, int32
 from .errors import GgmlError
 from .sched import Scheduler
-from .tensor import Context, Graph, Tensor, dequantize, from_dlpack, quantize, set_log
+from .tensor import Context, Graph, Tensor, dequantize, from_dlpack, grad, quantize, set_log
 
 if TYPE_CHECKING:
     from . import cluster, devices, models, optim, planning, profile, testing
@@ -50,7 +50,8 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 __all__ = [
     "Backend", "Buffer", "Context", "GgmlError", "Graph", "Scheduler", "Tensor", "__version__", "backend", "backends",
     "bfloat16", "cluster", "dequantize", "devices", "dtypes", "errors", "float16", "float32", "from_dlpack", "gguf",
-    "int32", "models", "ops", "optim", "planning", "profile", "quantize", "sched", "set_log", "show_config", "tensor", "testing",
+    "grad", "int32", "models", "ops", "optim", "planning", "profile", "quantize", "sched", "set_log", "show_config",
+    "tensor", "testing",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -144,7 +144,7 @@ class World:
             ("Writer.add_tensor", "array"): np.ones((2, 2), np.float32), ("get_rows", "b"): self.ids,
             ("Tensor.swapaxes", "a"): 0,
             ("Tensor.swapaxes", "b"): 1, ("fallback_dtype", "n"): 32, ("Writer.add_tensor", "name"): "new",
-            ("Graph.get", "name"): "node",
+            ("Graph.get", "name"): "node", ("grad", "params"): [self.x],
             ("Scheduler.__init__", "backends"): [self.cpu], ("Profile.compare", "before"): self.profile,
         }  # fmt: skip
         if (name, parameter.name) in special:
