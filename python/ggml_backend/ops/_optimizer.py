@@ -37,7 +37,7 @@ def opt_step_adamw(a: Tensor, grad: Tensor, m: Tensor, v: Tensor, params: Tensor
 
 @builds("ggml_opt_step_sgd")
 def opt_step_sgd(a: Tensor, grad: Tensor, params: Tensor) -> Tensor:
-    """One step of gradient descent, ``a = a (1 - alpha wd) - alpha grad``. It overwrites ``a``, and returns a view of it.
+    """One step of gradient descent in place, ``a = a (1 - alpha wd) - alpha grad``. The result is a view of ``a``.
 
     params: ``(2,)``: alpha, wd. It is an input, so one graph serves all steps.
 
