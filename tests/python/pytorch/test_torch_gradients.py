@@ -14,8 +14,8 @@ from torch.nn import functional as F
 UNARY = {
     "relu": F.relu, "silu": F.silu, "gelu": lambda x: F.gelu(x, approximate="tanh"), "gelu_erf": F.gelu,
     "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x), "tanh": torch.tanh, "sigmoid": torch.sigmoid,
-    "exp": torch.exp, "elu": F.elu, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "softplus": F.softplus, "sin": torch.sin,
-    "cos": torch.cos, "expm1": torch.expm1,
+    "exp": torch.exp, "elu": F.elu, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "softplus": F.softplus,
+    "sin": torch.sin, "cos": torch.cos, "expm1": torch.expm1,
 }  # fmt: skip
 
 
