@@ -180,7 +180,7 @@ def test_gradients_of_gradients(cpu):
 def test_wrong_calls_say_what_is_wrong(ctx):
     x, other = ctx.tensor((3, 4), name="x"), ctx.tensor((2,), name="other")
     loss = gb.ops.sum(x * x)
-    with pytest.raises(TypeError, match=r"a sequence of tensors, not a Tensor: use \[w\]"):
+    with pytest.raises(TypeError, match=r"a sequence of tensors, not a?.*Tensor: use \[w\]"):
         gb.grad(loss, x)
     with pytest.raises(TypeError, match=r"params\[1\] must be a Tensor, not int"):
         gb.grad(loss, [x, 1])
