@@ -39,11 +39,12 @@ from .backend import Backend, Buffer, backends
 from .dtypes import bfloat16, float16, float32, int32
 from .errors import GgmlError
 from .sched import Scheduler
-from .tensor import Context, Graph, Tensor, dequantize, from_dlpack, grad, quantize, set_log
+from .tensor import Context, Graph, Tensor, dequantize, from_dlpack, quantize, set_log
 
 if TYPE_CHECKING:
     from . import cluster, devices, models, optim, planning, profile, testing
     from .cli.info import show_config
+    from .tensor._grad import grad
 
 __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 
@@ -58,6 +59,7 @@ if not TYPE_CHECKING:
     _LATER = {
         "": ("cli", "cluster", "devices", "models", "optim", "planning", "profile", "testing"),
         "cli.info": ("show_config",),
+        "tensor._grad": ("grad",),
     }
     """Names by the module that is imported when one of them is used. "" is the package: its submodules."""
 

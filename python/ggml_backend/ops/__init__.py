@@ -37,7 +37,6 @@ from . import (
     _custom,
     _fill,
     _gates,
-    _optimizer,
     _products,
     _recurrent,
     _reduce,
@@ -57,7 +56,6 @@ from ._form import BUILDERS as BUILDERS
 from ._form import IntPair as IntPair
 from ._form import builds as builds
 from ._gates import *  # noqa: F403
-from ._optimizer import *  # noqa: F403
 from ._products import *  # noqa: F403
 from ._products import MAX_MATRICES as MAX_MATRICES
 from ._recurrent import *  # noqa: F403
@@ -70,7 +68,7 @@ from ._unary import *  # noqa: F403
 
 _FAMILIES = (
     _unary, _gates, _binary, _select, _reduce, _products, _copies, _fill, _soft_max, _rope, _conv, _resample,
-    _attention, _recurrent, _optimizer, _custom,
+    _attention, _recurrent, _custom,
 )  # fmt: skip
 
 __all__: list[str] = [name for family in _FAMILIES for name in family.__all__]

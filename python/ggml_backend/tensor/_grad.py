@@ -37,9 +37,10 @@ def grad(loss: Tensor, params: Sequence[Tensor], *, allow_unused: bool = False) 
     :class:`UnsupportedError`: a node between a parameter and ``loss`` has no derivative, or a node in place
     overwrites a tensor that the gradients need. The message names the node.
     """
-    given = list(params) if not isinstance(params, Tensor) else None
-    if given is None:
-        raise TypeError("grad: params must be a sequence of tensors, not a Tensor: use [w]")
+    if isinstance(params, Tensor) or not isinstance(params, Sequence):
+        hint = ": use [w]" if isinstance(params, Tensor) else ""
+        raise TypeError(f"grad: params must be a sequence of tensors, not {kind_of(params)}{hint}")
+    given = list(params)
     labels = ["loss", *(f"params[{i}]" for i in range(len(given)))]
     for label, t in zip(labels, (loss, *given), strict=True):
         if not isinstance(t, Tensor):

@@ -180,7 +180,7 @@ def test_gradients_of_gradients(cpu):
 def test_wrong_calls_say_what_is_wrong(ctx):
     x, other = ctx.tensor((3, 4), name="x"), ctx.tensor((2,), name="other")
     loss = gb.ops.sum(x * x)
-    with pytest.raises(TypeError, match=r"a sequence of tensors, not a Tensor: use \[w\]"):
+    with pytest.raises(TypeError, match=r"a sequence of tensors, not a?.*Tensor: use \[w\]"):
         gb.grad(loss, x)
     with pytest.raises(TypeError, match=r"params\[1\] must be a Tensor, not int"):
         gb.grad(loss, [x, 1])
@@ -200,12 +200,12 @@ def test_wrong_calls_say_what_is_wrong(ctx):
     quantized = ctx.tensor((2, 32), "q8_0", name="q")
     with pytest.raises(gb.errors.InvalidArgumentError, match=r"params\[0\] 'q' q8_0 \(2, 32\) has no gradient"):
         gb.grad(gb.ops.sum(ctx.tensor((1, 32)) @ quantized.T), [quantized])
-    with pytest.raises(gb.errors.UnsupportedError, match="DIAG 'matrix' .* the operator has no derivative"):
-        gb.grad(gb.ops.sum(gb.ops.diag(x[:1]).named("matrix") if hasattr(x, "named") else gb.ops.diag(x[:1])), [x])
+    with pytest.raises(gb.errors.UnsupportedError, match=r"DIAG 'matrix' .* the operator has no derivative"):
+        gb.grad(gb.ops.sum(gb.ops.diag(x[:1]).named("matrix")), [x])
 
 
 def test_results_in_place_are_not_mistaken(ctx):
     x = ctx.tensor((4,), name="x")
     y = gb.ops.exp(x)
-    with pytest.raises(gb.errors.UnsupportedError, match="the gradients need .* overwrites"):
+    with pytest.raises(gb.errors.UnsupportedError, match=r"the gradients need .* overwrites"):
         gb.grad(gb.ops.sum(gb.ops.scale(y, 2.0, inplace=True)), [x])
