@@ -8,8 +8,7 @@
 #include "plan/plan.h"
 
 // Reads at most `max` items of tests/data/NAME (columns: id, lower, upper, size). Returns their
-// number, 0 if the file does not exist.
-// file.
+// number, or 0 if the file does not exist.
 static inline size_t plan_items_load(const char * name, struct gb_plan_item * items, size_t max) {
     const char * here = __FILE__;
     const char * slash = strrchr(here, '/');

@@ -23,7 +23,8 @@ static void take_offsets(const struct gb_plan_part * part, struct gb_plan_item *
     CHECK_INT(part->peak, highest);
 }
 
-// n items in three parts. wide: the first is alive throughout, and all are one part with groups.
+// n items in three parts. wide: the first item is alive throughout, so all are one part with
+// groups.
 static void random_items(size_t n, bool wide) {
     for (size_t i = 0; i < n; i++) {
         const int64_t begin = 2000 * (int64_t) (i % 3), at = begin + test_random_int(0, 990);
@@ -183,8 +184,8 @@ static void groups_are_planned_apart(void) {
     CHECK_MSG(n_grouped[0] > 20 && n_grouped[1] > 20, "%d, %d", n_grouped[0], n_grouped[1]);
 }
 
-// Nested lifetimes: without the outermost buffer nearly all others are still one group, and each level would plan them
-// again. Such parts have no groups.
+// Nested lifetimes: without the outermost buffer nearly all others are one group again, and each
+// level would plan them again. So such parts have no groups.
 static void nested_lifetimes_are_no_groups(void) {
     enum { DEPTH = 50, CORE = 300, N = 2 * DEPTH + CORE };
     for (int small_groups = 0; small_groups < 2; small_groups++) {

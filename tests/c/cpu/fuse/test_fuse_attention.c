@@ -1,5 +1,5 @@
 // Fused attention chains of all shapes, masks, copies and memory. Every readable result equals that
-// of single nodes within rounding, and has the same bits for every number of threads. Results that
+// of single nodes within rounding, with the same bits for every number of threads. Results that
 // other code may read are stored.
 #include "test.h"
 
@@ -16,10 +16,10 @@ struct chain {
     struct ggml_context * in; // inputs, with memory
     struct ggml_context * ctx;
     struct ggml_cgraph * graph;
-    struct ggml_tensor *scores, *weights, *mixed; // of the chain
-    struct ggml_tensor * watched[WATCHED];        // what can be looked at
+    struct ggml_tensor *scores, *weights, *mixed; // nodes of the chain
+    struct ggml_tensor * watched[WATCHED];        // readable results
     int n_watched;
-    bool exposed; // something inside can be looked at
+    bool exposed; // a result inside the chain is readable
     ggml_tallocr_t talloc;
     char * arena;
 };
@@ -38,7 +38,7 @@ static struct ggml_tensor * input(struct chain * c, enum ggml_type type, int64_t
     return t;
 }
 
-// Some entries -inf, at the end of rows more often; now and then all of a row.
+// Some entries are -inf, more often at the end of rows, and sometimes a whole row.
 static struct ggml_tensor * mask(struct chain * c, int64_t keys, int64_t queries, int64_t heads) {
     struct ggml_tensor * t = input(c, GGML_TYPE_F32, keys, queries, heads, 1);
     for (int64_t r = 0; r < queries * heads; r++) {
@@ -54,7 +54,7 @@ static struct ggml_tensor * mask(struct chain * c, int64_t keys, int64_t queries
 
 static bool maybe(int one_of) { return test_random() % (uint64_t) one_of == 0; }
 
-// A node whose memory is the arena's and dies with its last reader.
+// A node whose memory is in the arena and ends with its last reader.
 static struct ggml_tensor * computed(struct chain * c, struct ggml_tensor * t) {
     return t->type == GGML_TYPE_F32 ? ggml_scale(c->ctx, t, 0.5f) : t;
 }
@@ -104,7 +104,7 @@ static void watch(struct chain * c, struct ggml_tensor * t) {
     ggml_build_forward_expand(c->graph, t);
 }
 
-// The same graph for the same seed. Long: more keys than a block has.
+// The same graph for the same seed. `long`: more keys than a block holds.
 static struct chain chain_new(uint64_t seed, bool expose) {
     test_seed = seed;
     struct chain c = { .in = ggml_init((struct ggml_init_params){ (size_t) 32 << 20, NULL, false }),
@@ -146,7 +146,7 @@ static struct chain chain_new(uint64_t seed, bool expose) {
         }
     }
     watch(&c, y->type == GGML_TYPE_F32 ? ggml_relu(c.ctx, y) : y);
-    watch(&c, ggml_sqr(c.ctx, input(&c, GGML_TYPE_F32, 1, 1, 1, 1))); // the chain is not the end of the graph
+    watch(&c, ggml_sqr(c.ctx, input(&c, GGML_TYPE_F32, 1, 1, 1, 1))); // a node after the chain
     ggml_gallocr_t galloc = ggml_gallocr_new();
     CHECK(ggml_gallocr_alloc_graph(galloc, c.talloc, c.graph) > 0);
     ggml_gallocr_free(galloc);
@@ -194,7 +194,7 @@ static void compare(const struct chain * plain, const struct chain * fused, int 
     }
 }
 
-// The nodes of the chain, as the plan sees them: views are no work.
+// The nodes of the chain without views, as the plan sees them.
 static int nodes_of(const struct chain * c, struct ggml_tensor * nodes[GB_FUSE_MAX]) {
     int n = 0;
     for (int i = 0; i < c->graph->n_nodes && n < GB_FUSE_MAX; i++) {
@@ -215,7 +215,7 @@ static void random_chains(void) {
         run(&plain, 1, false, "scalar");
         for (int l = 0; l < gb_level_count(); l++) {
             if (!gb_level_at(l)->usable()) {
-                continue; // of another processor
+                continue; // a level of another processor
             }
             run(&fused, 1 + seed % 3, true, gb_level_at(l)->name);
             compare(&plain, &fused, seed, 1 + seed % 3, 4e-6);
@@ -256,7 +256,7 @@ static void threads_give_the_same_bits(void) {
     }
 }
 
-// Nothing but the final results is stored: the rest of the arena is as it was.
+// Only the final results are stored, and the rest of the arena is unchanged.
 static void scores_are_not_stored(void) {
     struct chain c = chain_new(1000, false);
     struct ggml_tensor * nodes[GB_FUSE_MAX];
@@ -277,7 +277,7 @@ static void scores_are_not_stored(void) {
     chain_free(&c);
 }
 
-// Tensors that have memory of their own are all stored.
+// All tensors with their own memory are stored.
 static void context_memory(void) {
     test_seed = 7;
     struct chain c = { .in = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, false }) };
@@ -299,11 +299,11 @@ static void context_memory(void) {
 // --------------------------------------------------------------------------------------------- what masks do not hide
 
 struct strange {
-    float mask;       // of a key that its query does not see, in the place of -inf
-    float key, value; // an element of a key, of a value, that few queries see
+    float mask;       // replaces -inf for a hidden key
+    float key, value; // an element of a key or value that few queries see
 };
 
-// Query i sees keys 0 .. i + 4; heads longer than a panel.
+// Query i sees keys 0 .. i + 4. Heads are longer than a panel.
 static struct chain strange_chain(const struct strange * s) {
     enum { D = 72, QUERIES = 60, KEYS = 70 };
     test_seed = 11;
@@ -333,8 +333,8 @@ static struct chain strange_chain(const struct strange * s) {
     return c;
 }
 
-// A mask hides no NaN, no infinity and no huge number, neither its own nor those of keys and values: node by node they
-// reach the results, so they do here.
+// A mask does not hide NaN, infinity or huge numbers of the mask, keys or values. Node by node they
+// reach the results, so they must with fusion.
 static void strange_numbers_are_not_hidden(void) {
     static const struct strange cases[] = { { -INFINITY, 0, 0 }, { NAN, 0, 0 }, { INFINITY, 0, 0 }, { 2e38f, 0, 0 },
         { -1e30f, 0, 0 }, { -INFINITY, NAN, 0 }, { -INFINITY, INFINITY, 0 }, { -INFINITY, 1e37f, 0 },
@@ -347,7 +347,7 @@ static void strange_numbers_are_not_hidden(void) {
         run(&plain, 1, false, "scalar");
         for (int l = 0; l < gb_level_count(); l++) {
             if (!gb_level_at(l)->usable()) {
-                continue; // of another processor
+                continue; // a level of another processor
             }
             run(&fused, 2, true, gb_level_at(l)->name);
             int64_t wrong = 0;
@@ -364,9 +364,9 @@ static void strange_numbers_are_not_hidden(void) {
 }
 
 struct huge {
-    float queries, keys; // sizes of their elements
-    float scale;         // of SCALE, behind the product
-    float in_soft_max;   // SOFT_MAX's own
+    float queries, keys; // element sizes
+    float scale;         // SCALE after the product
+    float in_soft_max;   // the scale of SOFT_MAX
     bool masked;
 };
 
@@ -399,7 +399,7 @@ static struct chain huge_chain(const struct huge * h) {
     return c;
 }
 
-// Factors above 1: neither queries nor scores overflow that do not node by node.
+// With factors above 1, queries and scores overflow only if they do so node by node.
 static void large_factors(void) {
     static const struct huge cases[] = { { 1e10f, 1e10f, 1, 1e20f, false }, { 1e10f, 1e10f, 1, 1e20f, true },
         { 1e30f, 1e-30f, 1e10f, 1, false }, { 1e30f, 1e-30f, 1e10f, 1, true }, { 1e30f, 1e-30f, -1e10f, 1, false },
@@ -409,7 +409,7 @@ static void large_factors(void) {
         run(&plain, 1, false, "scalar");
         for (int l = 0; l < gb_level_count(); l++) {
             if (!gb_level_at(l)->usable()) {
-                continue; // of another processor
+                continue; // a level of another processor
             }
             run(&fused, 2, true, gb_level_at(l)->name);
             int64_t wrong = 0;
@@ -431,7 +431,7 @@ enum { VALUES = 2 * 40 * 20 * 2 };
 
 struct seen {
     struct ggml_tensor * want;
-    float * values; // copies: of the node, behind it of its source
+    float * values; // copies of the node; after it, copies of its source
 };
 
 static bool look(struct ggml_tensor * t, bool ask, void * user) {
@@ -449,7 +449,7 @@ static bool look(struct ggml_tensor * t, bool ask, void * user) {
     return true;
 }
 
-// With a node after the chain, or with the chain at the end of the graph.
+// A node follows the chain, or the chain ends the graph.
 static struct ggml_cgraph * chain_for_scheduler(struct ggml_context * ctx, struct ggml_tensor * inputs[3],
     struct ggml_tensor ** y, bool followed) {
     struct ggml_cgraph * g = ggml_new_graph(ctx);
@@ -475,7 +475,8 @@ static void set_inputs(struct ggml_tensor * inputs[3]) {
     }
 }
 
-// Whatever node a callback asks for, it and its sources are there; without one the result is the same within rounding.
+// If a callback requests a node, that node and its sources are complete. Without a callback the
+// result is the same within rounding.
 static void callbacks_of(bool followed) {
     static float want[VALUES], got[VALUES], result[2][16 * 20 * 2];
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true });
@@ -523,7 +524,7 @@ static void callbacks(void) {
     callbacks_of(false);
 }
 
-// How many scores are stored when the nodes of the graph are computed by the backend, as a whole graph or as a view.
+// How many scores are stored if the backend computes the graph, whole or as a view.
 static int64_t scores_stored(bool view) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true });
     struct ggml_tensor *inputs[3], *y;
@@ -549,7 +550,7 @@ static int64_t scores_stored(bool view) {
     return stored;
 }
 
-// A chain may end the graph; where a view of the graph ends, all that its last node reads is stored.
+// A chain may end a graph. At the end of a graph view, all sources of the last node are stored.
 static void where_a_graph_ends(void) {
     CHECK_INT(scores_stored(true), 40 * 20 * 2);
     CHECK(scores_stored(false) < 40 * 20 * 2);
