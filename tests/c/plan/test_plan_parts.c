@@ -13,7 +13,7 @@ static bool valid(const struct gb_plan_item * of, size_t n) {
     return gb_plan_validate(of, n, 1, &a, &b) == NULL;
 }
 
-// Checks that the part says how high its offsets are, and writes them to the items.
+// Checks the peak of the part, and writes its offsets to the items.
 static void take_offsets(const struct gb_plan_part * part, struct gb_plan_item * into) {
     size_t highest = 0;
     for (uint32_t b = 0; b < part->n; b++) {
@@ -78,7 +78,7 @@ static void without_a_search_plans_are_valid(void) {
 static int n_calls;
 static enum ggml_status answer;
 
-// Gets a part with a plan above the goal, and spends its budget in vain.
+// Gets a part whose plan misses the goal, and spends its budget without an improvement.
 static enum ggml_status search_in_vain(struct gb_plan_part * part, size_t goal, size_t unit,
     struct gb_plan_costs * costs) {
     n_calls++;
@@ -116,7 +116,7 @@ static void a_search_in_vain_keeps_the_plan(void) {
         REQUIRE(plan_with(search_in_vain, n, &result) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n) && n_calls > 0);
         CHECK_INT(result.peak, heuristic.peak);
-        CHECK(gb_fail_count() == failures); // lack of memory ends the search, not the plan
+        CHECK(gb_fail_count() == failures); // out of memory ends the search, not the plan
     }
 }
 
@@ -140,7 +140,7 @@ static void a_plan_at_the_bound_is_not_searched(void) {
 
 // -------------------------------------------------------------------------------------------------------------- groups
 
-// The plan by groups is valid and not higher than before, and no bound is above it.
+// The plan by groups is valid and no higher than before. No bound exceeds it.
 static void groups_are_planned_apart(void) {
     enum { N = 60 };
     int n_grouped[2] = { 0 };
