@@ -18,7 +18,7 @@ class          operators
 =============  ========================================================================================================
 EXACT          copies, conversions between plain dtypes, integers and indices, functions that only choose: the same
                numbers (-0 is 0, NaN is NaN)
-elements       functions of elements: ``m`` is what the rule of the operator says, by default ``|y|``; ``n`` is 0
+elements       functions of elements: the operator's rule gives ``m``, by default ``|y|``; ``n`` is 0
 rows           norms, softmax, losses, attention: the same with ``n``, the length of the row. Attention with quantized
                keys may round its queries to bytes, as below
 sums           sums and products: ``m`` is the same operator on the magnitudes of its sources, computed by the CPU

@@ -245,7 +245,7 @@ except KeyboardInterrupt:
     assert process.returncode == 0, (out, err)
 
 
-def test_an_active_trace_function_stays(tmp_path: Path) -> None:
+def test_an_active_trace_function_stays_active(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("old")
     sched, graph, _ = plan_of()

@@ -112,7 +112,7 @@ def test_texts(tmp_path: Path) -> None:
     assert file.metadata["long"] == TEXTS[-1]
 
 
-def test_bytes_that_are_no_text_survive(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_kept(tmp_path: Path) -> None:
     path, copy = tmp_path / "a.gguf", tmp_path / "b.gguf"
     with gb.gguf.Writer(path) as writer:
         writer.add("k", b"\xff\xfe\x00\x80").add("list", [b"\xff", "ok"])

@@ -1,4 +1,4 @@
-"""Embedding models beside NumPy in float64."""
+"""Embedding models against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_wrong_calls_are_errors(path, call, error, words):
         ({"tokenizer__ggml__unknown_token_id": None, "tokenizer__ggml__tokens": ["x"] * 15}, "no token '.UNK.'"),
     ],
 )
-def test_damaged_files_are_told_by_their_key(tmp_path, changes, words):
+def test_errors_of_damaged_files_name_the_key(tmp_path, changes, words):
     sm.write_encoder(tmp_path / "model.gguf", **changes)
     with pytest.raises(gb.errors.FileError, match=words):
         load(tmp_path / "model.gguf")
