@@ -16,6 +16,7 @@ import pytest
 import ggml_backend as gb
 from ggml_backend._base.errors import keep_exception, take_exception
 from python_devices import NAMES, Host, Own
+from threads import run_threads
 
 
 def chain(ctx, rng, shape=(5, 7)):
@@ -612,29 +613,19 @@ def test_exceptions_of_close_are_reported(monkeypatch):
 
 
 def test_two_threads_with_a_device_each(cpu):
-    failures = []
-
     def work(seed):
-        try:
-            rng = np.random.default_rng(seed)
-            with gb.Context() as ctx, gb.Scheduler([gb.Backend("PYHOST"), gb.Backend("CPU", n_threads=1)]) as sched:
-                y, values, expected = chain(ctx, rng, (33, 17))
-                graph = ctx.graph(y)
-                sched.allocate(graph)
-                for t, v in values.items():
-                    t.set(v)
-                for _ in range(50):
-                    sched.compute(graph)
-                    assert np.array_equal(y.numpy(), expected)
-        except BaseException as error:
-            failures.append(error)
+        rng = np.random.default_rng(seed)
+        with gb.Context() as ctx, gb.Scheduler([gb.Backend("PYHOST"), gb.Backend("CPU", n_threads=1)]) as sched:
+            y, values, expected = chain(ctx, rng, (33, 17))
+            graph = ctx.graph(y)
+            sched.allocate(graph)
+            for t, v in values.items():
+                t.set(v)
+            for _ in range(50):
+                sched.compute(graph)
+                assert np.array_equal(y.numpy(), expected)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    run_threads(4, work)
 
 
 def test_bytes_are_moved_while_a_method_computes():
@@ -712,11 +703,7 @@ def test_a_device_computes_in_one_thread_at_a_time():
                 graph.compute(device)
                 results.append(y.tolist() == [2 * k] * 4)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(4, work)
     assert results == [True] * 20 and not overlaps, overlaps
 
 

@@ -153,7 +153,7 @@ try:
 except OSError as error:
     assert "too large" in str(error), error
     sys.exit(0)
-except BaseException as error:  # the command line has told it
+except BaseException as error:  # the command line has printed it
     sys.exit(0 if "Failed" in type(error).__name__ else 1)
 sys.exit(2)
 """

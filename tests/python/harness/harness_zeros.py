@@ -317,7 +317,7 @@ def trial(
             except gb.errors.UnsupportedError:
                 continue
             except gb.GgmlError as error:
-                if "NumPy cannot show" in str(error):  # only some of the ways read every node
+                if "NumPy cannot show" in str(error):  # some kinds of computation read every node
                     counts["not shown by NumPy"] += 1
                     continue
                 results[where] = None

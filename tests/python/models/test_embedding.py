@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 
 import ggml_backend as gb
 import small_models as sm
 from ggml_backend.models import EmbeddingModel, load
+from threads import run_threads
 
 TEXTS = ["a cat sits on the mat.", "the kitten lies", "", "cats", "a " * 200, "zzz the"]
 
@@ -59,11 +58,7 @@ def test_threads_share_a_model(path):
     with load(path) as model:
         alone = [model.embed(t) for t in TEXTS]
         found = [None] * 6
-        threads = [threading.Thread(target=lambda i=i: found.__setitem__(i, model.embed(TEXTS[i]))) for i in range(6)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        run_threads(6, lambda i: found.__setitem__(i, model.embed(TEXTS[i])))
         for a, b in zip(found, alone, strict=True):
             np.testing.assert_array_equal(a, b)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 
 import ggml_backend as gb
 import small_models as sm
 from ggml_backend.models import Sampling, TextModel, load
+from threads import run_threads
 
 IDS = np.random.default_rng(1).integers(32, sm.VOCAB, 21).tolist()
 
@@ -84,11 +83,7 @@ def test_threads_share_a_model(model):
     def work(i):
         found[i] = "".join(model.generate(prompts[i], max_tokens=6))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    run_threads(6, work)
     assert found == expected
 
 

@@ -6,13 +6,13 @@ import copy
 import io
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
 from ggml_backend.errors import InvalidArgumentError
+from threads import run_threads
 
 pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh installs it")
 import torch
@@ -381,24 +381,16 @@ def test_exported_modules(strict):
 
 
 def test_threads_of_python_get_their_own_results():
-    net, errors = layers(), []
+    net = layers()
     inputs = [torch.randn(n, 64) for n in (1, 3, 1, 8)]
     expected = [net(x) for x in inputs]
 
     def work(i):
-        try:
-            for _ in range(100):
-                with torch.inference_mode():
-                    assert torch.equal(net(inputs[i]), expected[i])
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(100):
+            with torch.inference_mode():
+                assert torch.equal(net(inputs[i]), expected[i])
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert errors == []
+    run_threads(4, work)
 
 
 def test_the_number_of_threads_is_that_of_pytorch():
