@@ -405,8 +405,6 @@ static void every_operator_stops(void) {
 // A new operator needs a case. A user's function is called once and cannot be interrupted.
 static void every_operator_has_a_case(void) {
     bool has[GGML_OP_COUNT] = { false };
-    ctx = ggml_init((struct ggml_init_params){ .mem_size = 1 << 20, .no_alloc = false });
-    ggml_free(ctx);
     for (int i = 0; i < N_CASES; i++) {
         ctx = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 80 << 20 });
         struct ggml_tensor * const t = listed[i].build();

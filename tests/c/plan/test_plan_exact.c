@@ -137,15 +137,6 @@ static void no_bound_is_above_the_smallest_peak(void) {
 
 // ---------------------------------------------------------------------------------------------------------- properties
 
-static void shuffle(struct gb_plan_item * all, size_t n) {
-    for (size_t i = n; i > 1; i--) {
-        const size_t j = (size_t) test_random_int(0, (int64_t) i - 1);
-        const struct gb_plan_item swap = all[i - 1];
-        all[i - 1] = all[j];
-        all[j] = swap;
-    }
-}
-
 static void order_of_items_and_scale_of_time_change_no_peak(void) {
     for (int round = 0; round < 60; round++) {
         const size_t n = (size_t) test_random_int(20, 120);
@@ -157,7 +148,7 @@ static void order_of_items_and_scale_of_time_change_no_peak(void) {
         }
         REQUIRE(gb_plan_search(items, n, 16, &standard, &first) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n, 16));
-        shuffle(items, n);
+        plan_items_shuffle(items, n);
         const int64_t scale = test_random_int(1, 1000), start = test_random_int(-100000, 100000);
         for (size_t i = 0; i < n; i++) {
             items[i].lower = items[i].lower * scale + start;

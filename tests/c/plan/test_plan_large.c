@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "ggml-alloc.h"
+#include "plan_items.h"
 #include "test.h"
 
 static bool valid(const struct gb_plan_item * of, size_t n, size_t alignment) {
@@ -118,15 +119,6 @@ static void plans_are_never_worse_than_simple_heuristics(void) {
 
 // -------------------------------------------------------------------------------------------------------- independence
 
-static void shuffle(struct gb_plan_item * all, size_t n) {
-    for (size_t i = n; i > 1; i--) {
-        const size_t j = (size_t) test_random_int(0, (int64_t) i - 1);
-        const struct gb_plan_item swap = all[i - 1];
-        all[i - 1] = all[j];
-        all[j] = swap;
-    }
-}
-
 static int by_lower(const void * pa, const void * pb) {
     const struct gb_plan_item *a = pa, *b = pb;
     return a->lower < b->lower ? -1 : a->lower > b->lower;
@@ -151,7 +143,7 @@ static void order_of_items_and_threads_change_no_plan(void) {
         for (int threads = 1; threads <= 5; threads += 2) {
             struct gb_plan_effort on = effort;
             on.n_threads = threads;
-            shuffle(others, n);
+            plan_items_shuffle(others, n);
             REQUIRE(gb_plan_search(others, n, 16, &on, &other) == GGML_STATUS_SUCCESS);
             qsort(others, n, sizeof(*others), by_lower);
             CHECK_INT(other.peak, first.peak);

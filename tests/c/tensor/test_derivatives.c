@@ -71,19 +71,23 @@ static void compare_input(struct ggml_context * ctx, const struct grad_case * c,
     }
 }
 
+static int make_inputs(struct inputs * in, const struct grad_case * c) {
+    int n = 0;
+    for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
+        in->x[n] = random_tensor(in->ctx, c->ne[n], c->low, c->high);
+        CHECK_INT(ggml_set_param(in->ctx, in->x[n]), GGML_STATUS_SUCCESS);
+    }
+    in->ids = ggml_new_tensor_1d(in->ctx, GGML_TYPE_I32, 5);
+    for (int i = 0; i < 5; i++) {
+        ggml_set_i32_1d(in->ids, i, (i * 3 + 1) % 4);
+    }
+    return n;
+}
+
 static void run_case(const struct grad_case * c) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct inputs in = { .ctx = ctx };
-    int n = 0;
-    for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
-        in.x[n] = random_tensor(ctx, c->ne[n], c->low, c->high);
-        CHECK_INT(ggml_set_param(ctx, in.x[n]), GGML_STATUS_SUCCESS);
-    }
-    in.ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 5);
-    for (int i = 0; i < 5; i++) {
-        ggml_set_i32_1d(in.ids, i, (i * 3 + 1) % 4);
-    }
-
+    const int n = make_inputs(&in, c);
     struct ggml_tensor * y = c->build(&in);
     if (y == NULL || y->grad == NULL) {
         test_fail(__FILE__, __LINE__, "%s: no expression with gradient: %s", c->name, ggml_last_error());
@@ -121,15 +125,7 @@ static void run_case(const struct grad_case * c) {
 static void run_second(const struct grad_case * c) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct inputs in = { .ctx = ctx };
-    int n = 0;
-    for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
-        in.x[n] = random_tensor(ctx, c->ne[n], c->low, c->high);
-        CHECK_INT(ggml_set_param(ctx, in.x[n]), GGML_STATUS_SUCCESS);
-    }
-    in.ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 5);
-    for (int i = 0; i < 5; i++) {
-        ggml_set_i32_1d(in.ids, i, (i * 3 + 1) % 4);
-    }
+    const int n = make_inputs(&in, c);
     struct ggml_tensor * y = c->build(&in);
     // The square makes the second derivative of linear functions differ from 0.
     y = y ? ggml_add(ctx, y, ggml_sqr(ctx, y)) : NULL;

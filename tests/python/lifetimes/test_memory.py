@@ -250,16 +250,6 @@ def test_first_arrays_of_an_input_on_several_threads_lose_no_write(cpu):
             assert array[:4].tolist() == [1, 2, 3, 4] and not array[4:].any()
 
 
-def test_clearing_a_buffer_sets_its_tensors(ctx, cpu):
-    w, x = ctx.tensor((4, 4), name="w"), ctx.tensor((4,), name="x")
-    graph = ctx.graph(y := x @ w)
-    buffer = ctx.allocate(cpu)
-    buffer.clear()
-    x.set(1.0)
-    assert graph.compute(cpu)
-    assert y.tolist() == [0.0] * 4
-
-
 def test_an_array_keeps_the_memory_of_its_creation(cpu):
     with gb.Context() as ctx:
         t = ctx.tensor(1 << 18, name="t")

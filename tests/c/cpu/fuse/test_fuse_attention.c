@@ -104,12 +104,26 @@ static void watch(struct chain * c, struct ggml_tensor * t) {
     ggml_build_forward_expand(c->graph, t);
 }
 
-// The same graph for the same seed. `long`: more keys than a block holds.
-static struct chain chain_new(uint64_t seed, bool expose) {
+static struct chain begin_chain(uint64_t seed) {
     test_seed = seed;
     struct chain c = { .in = ggml_init((struct ggml_init_params){ (size_t) 32 << 20, NULL, false }),
         .ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
         .talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    c.graph = ggml_new_graph(c.ctx);
+    return c;
+}
+
+static struct chain allocate_chain(struct chain c) {
+    ggml_gallocr_t galloc = ggml_gallocr_new();
+    CHECK(ggml_gallocr_alloc_graph(galloc, c.talloc, c.graph) > 0);
+    ggml_gallocr_free(galloc);
+    c.arena = ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(c.talloc));
+    return c;
+}
+
+// The same graph for the same seed. Some have more keys than a block holds.
+static struct chain chain_new(uint64_t seed, bool expose) {
+    struct chain c = begin_chain(seed);
     const enum ggml_type type = maybe(2) ? GGML_TYPE_F16 : GGML_TYPE_F32;
     const int64_t d = test_random_int(1, 5) * 8, dv = maybe(2) ? d : 24, batch = maybe(3) ? 2 : 1;
     const int64_t queries = maybe(4) ? test_random_int(190, 200) : test_random_int(8, 60);
@@ -124,7 +138,6 @@ static struct chain chain_new(uint64_t seed, bool expose) {
     struct ggml_tensor * v =
         maybe(2) ? ggml_cont(c.ctx, ggml_transpose(c.ctx, input(&c, type, dv, keys, heads / shared, batch)))
                  : computed(&c, input(&c, type, keys, dv, heads / shared, batch));
-    c.graph = ggml_new_graph(c.ctx);
     ggml_build_forward_expand(c.graph, v);
     c.scores = ggml_mul_mat(c.ctx, k, q);
     c.mixed = ggml_mul_mat(c.ctx, v, edited(&c, c.scores));
@@ -147,11 +160,7 @@ static struct chain chain_new(uint64_t seed, bool expose) {
     }
     watch(&c, y->type == GGML_TYPE_F32 ? ggml_relu(c.ctx, y) : y);
     watch(&c, ggml_sqr(c.ctx, input(&c, GGML_TYPE_F32, 1, 1, 1, 1))); // a node after the chain
-    ggml_gallocr_t galloc = ggml_gallocr_new();
-    CHECK(ggml_gallocr_alloc_graph(galloc, c.talloc, c.graph) > 0);
-    ggml_gallocr_free(galloc);
-    c.arena = ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(c.talloc));
-    return c;
+    return allocate_chain(c);
 }
 
 static void chain_free(struct chain * c) {
@@ -306,10 +315,7 @@ struct strange {
 // Query i sees keys 0 .. i + 4. Heads are longer than a panel.
 static struct chain strange_chain(const struct strange * s) {
     enum { D = 72, QUERIES = 60, KEYS = 70 };
-    test_seed = 11;
-    struct chain c = { .in = ggml_init((struct ggml_init_params){ (size_t) 4 << 20, NULL, false }),
-        .ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
-        .talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    struct chain c = begin_chain(11);
     struct ggml_tensor * q = input(&c, GGML_TYPE_F32, D, QUERIES, 2, 1);
     struct ggml_tensor * k = input(&c, GGML_TYPE_F32, D, KEYS, 2, 1);
     struct ggml_tensor * v = input(&c, GGML_TYPE_F32, KEYS, D, 2, 1);
@@ -321,16 +327,11 @@ static struct chain strange_chain(const struct strange * s) {
     }
     ((float *) k->data)[D * 50 + 7] += s->key;
     ((float *) v->data)[KEYS * 9 + 55] += s->value;
-    c.graph = ggml_new_graph(c.ctx);
     c.scores = ggml_mul_mat(c.ctx, k, q);
     c.mixed = ggml_mul_mat(c.ctx, v, ggml_soft_max_ext(c.ctx, c.scores, m, 0.1f));
     watch(&c, ggml_cont(c.ctx, ggml_permute(c.ctx, c.mixed, 0, 2, 1, 3)));
     watch(&c, ggml_sqr(c.ctx, input(&c, GGML_TYPE_F32, 1, 1, 1, 1)));
-    ggml_gallocr_t galloc = ggml_gallocr_new();
-    CHECK(ggml_gallocr_alloc_graph(galloc, c.talloc, c.graph) > 0);
-    ggml_gallocr_free(galloc);
-    c.arena = ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(c.talloc));
-    return c;
+    return allocate_chain(c);
 }
 
 // A mask does not hide NaN, infinity or huge numbers of the mask, keys or values. Node by node they
@@ -372,10 +373,7 @@ struct huge {
 
 static struct chain huge_chain(const struct huge * h) {
     enum { D = 16, QUERIES = 20, KEYS = 40 };
-    test_seed = 3;
-    struct chain c = { .in = ggml_init((struct ggml_init_params){ (size_t) 4 << 20, NULL, false }),
-        .ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
-        .talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    struct chain c = begin_chain(3);
     struct ggml_tensor * q = input(&c, GGML_TYPE_F32, D, QUERIES, 2, 1);
     struct ggml_tensor * k = input(&c, GGML_TYPE_F32, D, KEYS, 2, 1);
     struct ggml_tensor * v = input(&c, GGML_TYPE_F32, KEYS, D, 2, 1);
@@ -386,17 +384,12 @@ static struct chain huge_chain(const struct huge * h) {
         ((float *) k->data)[i] *= h->keys;
     }
     struct ggml_tensor * x = ggml_mul_mat(c.ctx, k, q);
-    c.graph = ggml_new_graph(c.ctx);
     c.scores = x;
     x = h->scale != 1 ? ggml_scale(c.ctx, x, h->scale) : x;
     x = ggml_soft_max_ext(c.ctx, x, h->masked ? mask(&c, KEYS, QUERIES, 1) : NULL, h->in_soft_max);
     c.mixed = ggml_mul_mat(c.ctx, v, x);
     watch(&c, ggml_relu(c.ctx, c.mixed));
-    ggml_gallocr_t galloc = ggml_gallocr_new();
-    CHECK(ggml_gallocr_alloc_graph(galloc, c.talloc, c.graph) > 0);
-    ggml_gallocr_free(galloc);
-    c.arena = ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(c.talloc));
-    return c;
+    return allocate_chain(c);
 }
 
 // With factors above 1, queries and scores overflow only if they do so node by node.
@@ -412,12 +405,7 @@ static void large_factors(void) {
                 continue; // a level of another processor
             }
             run(&fused, 2, true, gb_level_at(l)->name);
-            int64_t wrong = 0;
-            for (int64_t j = 0; j < ggml_nelements(plain.watched[0]); j++) {
-                const float x = value(plain.watched[0], j), y = value(fused.watched[0], j);
-                wrong += !(fabsf(x - y) <= 4e-6f * (1 + fabsf(x)));
-            }
-            CHECK_MSG(wrong == 0, "case %d at %s: %d results", (int) i, gb_level_at(l)->name, (int) wrong);
+            compare(&plain, &fused, (int) i, 2, 4e-6);
         }
         chain_free(&plain);
         chain_free(&fused);

@@ -133,6 +133,11 @@ static void super_blocks(void) {
     }
 }
 
+// `continue` goes to the next format.
+#define FOR_FORMATS(type, f)                                      \
+    for (enum ggml_type type = 0; type < GGML_TYPE_COUNT; type++) \
+        for (const struct gb_quant_format * f = gb_quant_format_of(type); f != NULL; f = NULL)
+
 static bool needs_importance(enum ggml_type type) { return gb_quant_format_of(type)->from_float == NULL; }
 
 static void normal_like(float * x, int n) {
@@ -295,12 +300,7 @@ static void hostile_rows(void) {
     for (int i = 0; i < 256; i++) {
         ones[i] = 1, strange[i] = specials[i % 10];
     }
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        if (f == NULL) {
-            continue;
-        }
+    FOR_FORMATS(type, f) {
         for (int s = 0; s < 10; s++) {
             normal_like(x, N);
             for (int i = 0; i < N; i++) {
@@ -346,12 +346,7 @@ static void invalid_numbers_are_errors(void) {
     for (int i = 0; i < COLUMNS; i++) {
         ones[i] = 1;
     }
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        if (f == NULL) {
-            continue;
-        }
+    FOR_FORMATS(type, f) {
         for (int pass = 0; pass < 14; pass++) {
             const float special = specials[pass % 7];
             if (isfinite(special) && fabsf(special) / 4 <= f->limit) {
@@ -400,12 +395,7 @@ static void invalid_numbers_are_errors(void) {
 static void limits_hold(void) {
     static float x[N], y[N], w[256];
     static uint8_t blocks[N * 2];
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        if (f == NULL) {
-            continue;
-        }
+    FOR_FORMATS(type, f) {
         for (int pass = 0; pass < 40; pass++) {
             const bool weighted = needs_importance(type) || pass % 2;
             const float limit = (weighted && !f->saturates ? f->limit / 2 : f->limit) * (pass < 20 ? 1 : 0.999f);
@@ -467,12 +457,7 @@ static void scales_of_all_sizes(void) {
     for (int i = 0; i < 256; i++) {
         ones[i] = 1;
     }
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        if (f == NULL) {
-            continue;
-        }
+    FOR_FORMATS(type, f) {
         for (int e = -40; e <= 40; e += f->limit > 1e30f || e < -10 ? 3 : 5) {
             const int shape = (e + 60) % 4;
             const float scale = powf(10, (float) e / 4);
@@ -710,10 +695,8 @@ static void blocks_without_importances_are_quantized_as_without(void) {
     for (int i = 0; i < W; i++) {
         ones[i] = 1;
     }
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        for (int pass = 0; f != NULL && pass < 20; pass++) {
+    FOR_FORMATS(type, f) {
+        for (int pass = 0; pass < 20; pass++) {
             const bool whole = pass % 2;
             fill_importances(0, w, W);
             fill_weights(f, pass % 4, x, W);
@@ -734,10 +717,8 @@ static void blocks_without_importances_are_quantized_as_without(void) {
 static void finite_numbers_give_finite_blocks(void) {
     static float x[W], w[W], y[W];
     static uint8_t blocks[W * 2];
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        for (int pass = 0; f != NULL && pass < 400; pass++) {
+    FOR_FORMATS(type, f) {
+        for (int pass = 0; pass < 400; pass++) {
             const bool weighted = needs_importance(type) || pass % 2;
             fill_importances(pass / 2 % 5, w, W);
             fill_weights(f, pass % 4, x, W);
@@ -754,10 +735,8 @@ static void finite_numbers_give_finite_blocks(void) {
 static void importances_of_0_lose_no_sub_block(void) {
     static float x[W], w[W], y[W];
     static uint8_t blocks[W * 2];
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        for (int tiny = 0; f != NULL && tiny < 3; tiny++) {
+    FOR_FORMATS(type, f) {
+        for (int tiny = 0; tiny < 3; tiny++) {
             const float least = tiny == 0 ? 0 : tiny == 1 ? 1e-20f : 1e-38f;
             double error[2] = { 0 }, power[2] = { 0 };
             normal_like(x, W);
