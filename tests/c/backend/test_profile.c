@@ -156,7 +156,7 @@ static void every_operator_once_a_run(void) {
     ggml_graph_set_fusion(fuses);
 }
 
-// What the product must read, write and compute, counted by hand, with and without fusion.
+// The bytes and operations of the product, counted by hand, with and without fusion.
 static void work_of_steps(void) {
     const bool fuses = ggml_graph_get_fusion();
     for (int fuse = 0; fuse < 2; fuse++) {

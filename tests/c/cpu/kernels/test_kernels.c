@@ -655,7 +655,7 @@ static void test_exp_sum_f32(const struct gb_kernels * k) {
     }
 }
 
-// What masks leave: -inf, finite numbers in its place, slopes of positions.
+// Masked rows: -inf, finite numbers in its place, slopes of positions.
 static float far_value(int kind, int64_t i) {
     static const float masked[] = { -INFINITY, -3e38f, -1e30f, -1e9f, -65504 };
     return kind < 5 ? (test_random() % 3 ? test_random_float(-4, 4) : masked[kind])
