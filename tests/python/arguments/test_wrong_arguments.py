@@ -61,7 +61,7 @@ INSIDE = re.compile(
 
 UNTRIED = {
     "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__", "Metadata.__init__",
-    "UnknownType.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__", "BackendList.__init__",
+    "UnknownType.__init__", "Function.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__", "BackendList.__init__",
     "BackendList.__getitem__", "as_dtype.what", "as_dtype.value", "Costs.cached.options",
     "ArrayDevice.__init__",
 }  # fmt: skip
