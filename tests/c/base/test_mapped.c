@@ -203,12 +203,11 @@ static void many_threads(void) {
     struct gb_mapped *watches[N], *many[100];
     for (int i = 0; i < N; i++) {
         REQUIRE(make_file(&readers[i].file, BYTES));
-        watches[i] =
-            gb_mapped_watch(readers[i].file.data, BYTES, 0, false, NULL);  // no path: only missing pages tell
+        watches[i] = gb_mapped_watch(readers[i].file.data, BYTES, 0, false, NULL); // no path: only missing pages tell
         REQUIRE(watches[i] && truncate(readers[i].file.path, 4096) == 0);
         REQUIRE(pthread_create(&readers[i].thread, NULL, read_all, &readers[i]) == 0);
     }
-    for (int i = 0; i < 100; i++) {  // more than the static table can hold
+    for (int i = 0; i < 100; i++) { // more than the static table can hold
         many[i] = gb_mapped_watch(&many[i], sizeof(many[i]), 0, false, NULL);
         CHECK(many[i] != NULL && gb_mapped_find(&many[i]) == many[i]);
     }

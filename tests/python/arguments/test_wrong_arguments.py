@@ -60,10 +60,10 @@ INSIDE = re.compile(
 """Texts that only internal errors contain."""
 
 UNTRIED = {
-    "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__", "Metadata.__init__",
-    "UnknownType.__init__", "Function.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__", "BackendList.__init__",
+    "UnknownType.__init__", "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__",
+    "Function.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__", "BackendList.__init__",
     "BackendList.__getitem__", "as_dtype.what", "as_dtype.value", "Costs.cached.options",
-    "ArrayDevice.__init__",
+    "ArrayDevice.__init__", "Metadata.__init__",
 }  # fmt: skip
 """Names that only this package makes or calls, methods of Python's list, and options that another
 function checks."""

@@ -133,8 +133,8 @@ def keys_of(s: Small) -> dict[str, Any]:
 
 
 def write(path: Any, s: Small, seed: int = 0, dtype: str = "f32", **changes: Any) -> None:
-    """A file of this architecture. dtype: of its matrices. changes: metadata to replace, with ``__`` for dots in keys; None
-    leaves a key out."""
+    """A file of this architecture. dtype: of its matrices. changes: metadata to replace, with ``__`` for dots in keys;
+    None leaves a key out."""
     with gb.gguf.Writer(path) as writer:
         keys = {**keys_of(s), **{k.replace("__", "."): v for k, v in changes.items()}}
         for key, value in keys.items():
