@@ -65,6 +65,9 @@ NOT_RUN = {
     ("docs/ARCHITECTURE.md", "python/ggml_backend "): "a drawing; tests/python/package/test_package.py checks it",
     ("docs/howto/array-device.md", "pip install"): INSTALL,
     ("docs/howto/pytorch.md", "import ggml_backend.torch"): "of a real model; tests/python/pytorch has such",
+    ("docs/howto/bring-your-model.md", "model = BertModel"): "of a real model; tests/python/pytorch has such",
+    ("docs/howto/bring-your-model.md", "print(gbt.explain"): "tests/python/pytorch/test_torch_compile.py has such",
+    ("docs/howto/bring-your-model.md", "program = gbt.compile(model, (x,), devices"): "needs an NVIDIA device",
     ("docs/howto/backend-in-c.md", "GGML_BACKEND_MODULE"): "C, tested in tests/python/backends/test_modules.py",
     ("docs/howto/backend-in-c.md", "find_package"): C,
     ("docs/howto/backend-in-c.md", "I=$(python"): "compiles; tests/python/backends/test_modules.py does the same",
@@ -304,7 +307,7 @@ def converse(block: Block, names: dict[str, Any]) -> tuple[list[str], list[str]]
 def test_code_of_a_page_runs_and_prints_its_output(page, tmp_path):
     if page == "docs/CUDA.md" and "CUDA0" not in gb.backends():
         pytest.skip(f"CUDA: {gb.backends().missing.get('CUDA')}")
-    if page == "docs/howto/pytorch.md":
+    if page in ("docs/howto/pytorch.md", "docs/howto/bring-your-model.md"):
         pytest.importorskip("torch", reason="PyTorch is not installed; make check-long installs it")
     names: dict[str, Any] = {"gb": gb, "np": np}
     BEFORE.get(page, _nothing)(names, tmp_path)
