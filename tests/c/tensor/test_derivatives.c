@@ -1,9 +1,9 @@
 // The derivative of every operator that has one, against central differences of the computed function.
 //
-// A case builds an expression over up to three inputs. The loss is the sum of its elements times
+// A case builds an expression of up to three inputs. The loss is the sum of its elements times
 // fixed random weights. Each input element is moved up and down by a small step, the forward graph
-// computed, and the slope compared with the gradient. The second derivative is checked alike: the
-// function is then the sum of the gradients' elements times random weights. Gradients are made by
+// computed, and the slope compared with the gradient. For the second derivative the function is the
+// sum of the gradients' elements times random weights. Gradients are made by
 // ggml_build_backward_expand and by ggml_grad.
 #include "base/mem.h"
 #include "test.h"
@@ -13,7 +13,7 @@ enum { MAX_INPUTS = 3 };
 struct inputs {
     struct ggml_context * ctx;
     struct ggml_tensor * x[MAX_INPUTS]; // parameters, F32, random
-    struct ggml_tensor * ids;           // I32, as many as `n_ids`
+    struct ggml_tensor * ids;           // I32, `n_ids` of them
 };
 
 typedef struct ggml_tensor * (*expression)(const struct inputs * in);
@@ -22,7 +22,7 @@ struct grad_case {
     const char * name;
     expression build;
     int64_t ne[MAX_INPUTS][4]; // all 0: no such input
-    float low, high;           // range of the inputs
+    float low, high;           // range of input values
     float step, tolerance;     // 0: 1e-2 and 2e-2
 };
 
@@ -131,7 +131,8 @@ static void run_case(const struct grad_case * c) {
     ggml_free(ctx);
 }
 
-// Derives the sum of w x gradient. Operators whose gradient is one operator without a rule are refused by name.
+// Derives the sum of w x gradient. Operators whose gradient is a single operator without a rule are
+// refused by name.
 static void run_second(const struct grad_case * c) {
     struct inputs in = { 0 };
     const int n = make_inputs(c, true, &in);
@@ -542,7 +543,7 @@ static void second_derivatives(void) {
     }
 }
 
-// Operators without a derivative say so, with the node, and nothing has changed.
+// Operators without a derivative give an error with the node, and nothing changes.
 static void underivable(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "x");
