@@ -53,7 +53,7 @@ class Sizes:
             heads,
             int(keys.get("llama.attention.head_count_kv", heads)),
             float(keys["llama.attention.layer_norm_rms_epsilon"]),
-            int(keys.get("llama.rope.dimension_count", width // heads)),
+            int(keys.get("llama.rope.dimension_count", keys.get("llama.attention.key_length", width // heads))),
             float(keys.get("llama.rope.freq_base", 10000.0)),
         )
 
