@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .._base.errors import InvalidArgumentError
+from .._base.errors import InvalidArgumentError, expect, expect_int, expect_list
+from .._base.errors.messages import kind_of
 
 __all__ = ["Sampling"]
 
@@ -42,22 +43,21 @@ class Sampling:
     def __post_init__(self) -> None:
         limits = {
             "temperature": (0.0, math.inf),
-            "top_k": (0, math.inf),
             "top_p": (1e-9, 1.0),
             "min_p": (0.0, 1.0),
             "repeat_penalty": (1e-3, 1e3),
-            "repeat_last": (0, math.inf),
         }
         for name, (least, most) in limits.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-                raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+                raise TypeError(f"{name} must be a number, not {kind_of(value)}")
             if not least <= value <= most or value == math.inf:
-                raise InvalidArgumentError(f"{name} is {value}: it must be from {least:g} to {most:g}")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
-            raise TypeError(f"seed must be an int, not {type(self.seed).__name__}")
-        if self.seed is not None and self.seed < 0:
-            raise InvalidArgumentError(f"seed is {self.seed}: it must be 0 or more")
+                allowed = f"from {least:g} to {most:g}" if most < math.inf else f"{least:g} or more, and finite"
+                raise InvalidArgumentError(f"{name} is {value}: it must be {allowed}")
+        for name in ("top_k", "repeat_last", "seed"):
+            value = getattr(self, name)
+            if (name != "seed" or value is not None) and expect_int(value, name) < 0:
+                raise InvalidArgumentError(f"{name} is {value}: it must be 0 or more")
 
     def random(self) -> np.random.Generator:
         """The source of random numbers of one text."""
@@ -65,14 +65,20 @@ class Sampling:
 
     def choose(self, logits: FloatArray, before: Sequence[int], random: np.random.Generator) -> int:
         """The next token after the tokens ``before``. logits: float32 (vocabulary,)."""
-        if self.repeat_penalty != 1.0 and before and self.repeat_last:
+        if not isinstance(logits, np.ndarray) or logits.ndim != 1 or logits.dtype.kind != "f" or not len(logits):
+            raise TypeError(f"logits must be an array of floats with one axis, not {kind_of(logits)}")
+        expect(random, np.random.Generator, "random")
+        recent = expect_list(before, "before", "tokens")[-self.repeat_last :]
+        if self.repeat_penalty != 1.0 and recent and self.repeat_last:
+            seen = np.unique([expect_int(t, "before: each token") for t in recent])
+            if seen[0] < 0 or seen[-1] >= len(logits):
+                raise InvalidArgumentError(f"before: tokens must be from 0 to {len(logits) - 1}")
             logits = logits.copy()
-            seen = np.unique(np.asarray(before[-int(self.repeat_last) :]))
             found = logits[seen]
             logits[seen] = np.where(found > 0, found / self.repeat_penalty, found * self.repeat_penalty)
         if self.temperature == 0:
             return int(logits.argmax())
-        k = min(int(self.top_k) or len(logits), len(logits))
+        k = min(self.top_k or len(logits), len(logits))
         best = np.argpartition(-logits, k - 1)[:k] if k < len(logits) else np.arange(len(logits))
         best = best[np.argsort(-logits[best], kind="stable")]
         plain = _softmax(logits[best].astype(np.float64))

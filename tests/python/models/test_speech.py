@@ -1,14 +1,16 @@
-"""Whisper: the network beside NumPy in float64, times, and files of other programs."""
+"""Whisper: the network against NumPy in float64, timestamps, and files of other programs."""
 
 from __future__ import annotations
 
 import json
 import struct
+from contextlib import nullcontext
 from dataclasses import replace
 from math import erf
 
 import numpy as np
 import pytest
+import safetensors.numpy as safetensors
 
 import ggml_backend as gb
 import small_whisper as sm
@@ -29,7 +31,7 @@ def path(tmp_path_factory):
 
 
 def reference(mel, tokens):
-    """Logits behind the last token, in float64."""
+    """The logits of the next token, in float64."""
     w = weights(np.float64)
 
     def norm(name, x):
@@ -169,7 +171,7 @@ def test_largest_values_are_those_of_a_stable_sort(n):
 
 
 def test_rules_of_times(path):
-    """The first token is a time up to one second; times come in pairs and do not go back."""
+    """The first token is a timestamp up to one second. Timestamps come in pairs and never decrease."""
     rng, time = np.random.default_rng(3), Special.of(VOCAB).first_time
     with load(path) as model:
         for _ in range(20):
@@ -221,10 +223,14 @@ def test_special_tokens_follow_from_the_vocabulary():
     [
         (np.zeros(0, np.float32), {}, "no samples"),
         (np.zeros((2, 100), np.float32), {}, "one axis"),
-        (np.full(100, np.nan, np.float32), {}, "finite"),
+        (np.zeros(100, np.int16), {}, "floats between -1 and 1 with one axis, not int16"),
+        (np.array(["a", "b"]), {}, "floats"),
+        (np.full(100, np.nan, np.float32), {}, "no numbers"),
         (np.zeros(100, np.float32), {"language": "xx"}, "language 'xx' is not known"),
-        (np.zeros(100, np.float32), {"task": "sing"}, "task is 'sing'"),
-        (np.zeros(100, np.float32), {"rate": 0}, "rates 0"),
+        (np.zeros(100, np.float32), {"task": "sing"}, "task must be one of 'transcribe', 'translate', not 'sing'"),
+        (np.zeros(100, np.float32), {"rate": 0}, "rate is 0: it must be from 100 to 768000"),
+        (np.zeros(100, np.float32), {"rate": 2**70}, "rate is 1180591620717411303424"),
+        (np.zeros(100, np.float32), {"beams": 17}, "beams is 17"),
     ],
 )
 def test_wrong_arguments_are_errors(path, audio, options, words):
@@ -232,8 +238,23 @@ def test_wrong_arguments_are_errors(path, audio, options, words):
         model.transcribe(audio, **options)
 
 
+@pytest.mark.parametrize(
+    ("audio", "options", "words"),
+    [
+        (3, {}, "audio must be a path, not int"),
+        ([0.0, 0.5], {}, "audio must be a path, not list"),
+        (np.zeros(100, np.float32), {"rate": 1.5}, "rate must be an int, not float"),
+        (np.zeros(100, np.float32), {"language": 3}, "language must be a code such as 'en', not int"),
+        (np.zeros(100, np.float32), {"progress": 3}, "progress must be a function, not int"),
+    ],
+)
+def test_wrong_types_are_type_errors(path, audio, options, words):
+    with load(path) as model, pytest.raises(TypeError, match=words):
+        model.transcribe(audio, **options)
+
+
 def whisper_cpp(path):
-    """A file as whisper.cpp of early 2024 writes them."""
+    """A file in the format of whisper.cpp of early 2024."""
 
     def whole(*values):
         return struct.pack(f"<{len(values)}i", *values)
@@ -273,7 +294,7 @@ def test_files_of_whisper_cpp_are_converted(path, tmp_path, capsys):
 
 
 def ctranslate2(folder):
-    """A folder as CTranslate2 writes them: queries, keys and values in one matrix."""
+    """A folder in the format of CTranslate2: queries, keys and values are one matrix."""
     w, parts = weights(np.float16), []
 
     def add(name, x, code=4):
@@ -333,3 +354,66 @@ def test_folders_of_ctranslate2_are_converted(path, tmp_path, capsys):
     (tmp_path / "tokenizer.json").unlink()
     assert main(["convert", str(tmp_path), str(tmp_path / "again.gguf")]) == 1
     assert "tokenizer.json" in capsys.readouterr().err
+
+
+def transformers_folder(folder):
+    """A folder as transformers writes them."""
+    parts = {
+        "attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj", "attn.value": "self_attn.v_proj",
+        "attn.out": "self_attn.out_proj", "attn_ln": "self_attn_layer_norm", "cross_attn.query": "encoder_attn.q_proj",
+        "cross_attn.key": "encoder_attn.k_proj", "cross_attn.value": "encoder_attn.v_proj",
+        "cross_attn.out": "encoder_attn.out_proj", "cross_attn_ln": "encoder_attn_layer_norm", "mlp.0": "fc1",
+        "mlp.2": "fc2", "mlp_ln": "final_layer_norm",
+    }  # fmt: skip
+    whole = {"encoder.ln_post": "encoder.layer_norm", "decoder.ln": "decoder.layer_norm",
+             "decoder.token_embedding": "decoder.embed_tokens"}  # fmt: skip
+    made = {}
+    for name, x in weights(np.float16).items():
+        stem, _, kind = name.rpartition(".")
+        if kind == "positional_embedding":
+            name = f"{stem}.embed_positions.weight"
+        elif ".blocks." in stem:
+            half, _, number, part = stem.split(".", 3)
+            name = f"{half}.layers.{number}.{parts[part]}.{kind}"
+        else:
+            name = f"{whole.get(stem, stem)}.{kind}"
+        made[f"model.{name}"] = x
+    safetensors.save_file(made, folder / "model.safetensors")
+    config = {
+        "model_type": "whisper", "vocab_size": VOCAB, "d_model": E, "encoder_attention_heads": HEADS,
+        "encoder_layers": LAYERS, "decoder_layers": LAYERS, "num_mel_bins": 80, "max_source_positions": 1500,
+        "max_target_positions": 448, "suppress_tokens": [3, 4],
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    vocab = {"model": {"vocab": {p: i for i, p in enumerate(PIECES)}}, "added_tokens": []}
+    (folder / "tokenizer.json").write_text(json.dumps(vocab), encoding="utf-8")
+    return config
+
+
+def test_folders_of_transformers_are_converted(path, tmp_path, capsys):
+    config = transformers_folder(tmp_path)
+    assert main(["convert", str(tmp_path), str(tmp_path / "made.gguf"), "--quiet"]) == 0
+    with gb.gguf.open(path) as first, gb.gguf.open(tmp_path / "made.gguf") as second:
+        assert {*first.tensors} == {*second.tensors}
+        for name, tensor in first.tensors.items():
+            np.testing.assert_array_equal(tensor.numpy(), second.tensors[name].numpy().astype(np.float32))
+        assert second.metadata["whisper.suppress_tokens"].tolist() == [3, 4]
+    assert load(tmp_path / "made.gguf").transcribe(np.zeros(1600, np.float32)).language == "en"
+    assert main(["convert", str(tmp_path), str(tmp_path / "small.gguf"), "--quiet", "--type", "Q8_0"]) == 0
+    with gb.gguf.open(tmp_path / "small.gguf") as file:
+        assert file.tensors["encoder.blocks.0.mlp.0.weight"].dtype.name == "q8_0"
+    assert load(tmp_path / "small.gguf").transcribe(np.zeros(1600, np.float32)).language == "en"
+    capsys.readouterr()
+    for key in config:
+        for value in (None, 0, -1, "x", [], 2**40):
+            bad = {k: v for k, v in {**config, key: value}.items() if v is not None}
+            (tmp_path / "config.json").write_text(json.dumps(bad))
+            status = main(["convert", str(tmp_path), str(tmp_path / "bad.gguf"), "--quiet"])
+            err = capsys.readouterr().err
+            if status == 0:  # sizes that only the network checks
+                with pytest.raises(gb.errors.FileError) if key != "suppress_tokens" else nullcontext():
+                    load(tmp_path / "bad.gguf")
+            else:
+                assert status == 1 and len(err.splitlines()) == 1 and "Error" not in err, err
+                assert not (tmp_path / "bad.gguf").exists()
+            (tmp_path / "bad.gguf").unlink(missing_ok=True)
