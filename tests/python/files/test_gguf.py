@@ -859,7 +859,7 @@ def memory(field):
     with open("/proc/self/status") as f:
         return next(int(l.split()[1]) for l in f if l.startswith(field)) / 1024
 rows = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
-gb.quantize(rows, "q8_0")  # what conversion needs once
+gb.quantize(rows, "q8_0")  # memory that conversion needs once
 def pieces():
     for i in range(48):
         yield rows
