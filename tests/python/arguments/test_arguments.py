@@ -27,9 +27,13 @@ def makers() -> dict[str, object]:
         "Scheduler": gb.Scheduler([sim, cpu]), "int": 1, "float": 1.0, "str": "x", "bool": False,
         "Any": np.zeros((4, 4), np.float32), "SupportsIndex": 0,
         "DTypeLike": "float32", "IntPair": 1, "Amounts": 1, "Callable": print, "SupportsIndex | Sequence[int]": 1,
-        "Event": gb.backend.Event(sim),
+        "Event": gb.backend.Event(sim), "Plan": gb.Scheduler([cpu]).prepare(ctx.graph(x + x)),
         "TensorAllocator": gb.sched.TensorAllocator(cpu, 4096), "GraphAllocator": gb.sched.GraphAllocator(cpu),
     }  # fmt: skip
+
+
+HOOKS = ("Device", "ArrayDevice")
+"""Classes whose methods a program overrides and only this package calls."""
 
 
 def callables():
@@ -41,6 +45,7 @@ def callables():
             inspect.isclass(thing)
             and thing.__module__.startswith("ggml_backend")
             and not issubclass(thing, BaseException)
+            and name not in HOOKS
         ):
             if name in ("Event", "TensorAllocator", "GraphAllocator", "Scheduler"):
                 yield from parameters(f"{name}.__init__", thing.__init__)
