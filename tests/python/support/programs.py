@@ -162,7 +162,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks | None]:
 
 
 def fresh(program: str, timeout: float, environment: dict[str, str]) -> tuple[int, str, str]:
-    """The same in a fresh interpreter."""
+    """Runs a program in a fresh interpreter."""
     try:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=timeout,
