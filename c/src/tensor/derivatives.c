@@ -364,8 +364,8 @@ static bool derive_diag_mask(struct gb_sweep * s, struct ggml_tensor * y, struct
     return ADD(y->src[0], ggml_diag_mask_zero(s->ctx, g, y->op_params[0]));
 }
 
-// A sink takes the share 1 - sum(y) of a row, and all of y falls with it: dsink = -(1 - sum(y)) (g . y), summed over the
-// rows of its head.
+// A sink takes the share 1 - sum(y) of a row, and all of y falls with it: dsink = -(1 - sum(y)) (g . y),
+// summed over the rows of its head.
 static struct ggml_tensor * sinks_back(struct ggml_context * ctx, struct ggml_tensor * y, struct ggml_tensor * g,
     struct ggml_tensor * sinks) {
     struct ggml_tensor heads = { .type = GGML_TYPE_F32, .ne = { 1, 1, y->ne[2], 1 } }; // only its shape is read

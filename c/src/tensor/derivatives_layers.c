@@ -340,7 +340,7 @@ RULE(set_rows) {
            ADD(a, ggml_set_rows(ctx, ggml_dup(ctx, g), gb_grad_zeros(ctx, b), places));
 }
 
-// --------------------------------------------------------------------------------------------------------- convolutions
+// -------------------------------------------------------------------------------------------------------- convolutions
 
 // The kernel only gives its shape.
 RULE(im2col) {

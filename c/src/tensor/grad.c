@@ -104,7 +104,7 @@ static void show(struct job * job) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------- overwrites
+// ---------------------------------------------------------------------------------------------------------- overwrites
 
 static int64_t number_in(const struct gb_ptrmap * map, const struct ggml_tensor * t) {
     const int64_t number = gb_ptrmap_get(map, t);

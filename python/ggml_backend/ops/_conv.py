@@ -10,7 +10,7 @@ from typing import Literal, Union
 from .._base.errors import InvalidArgumentError, expect_bool, expect_int
 from .._ffi import lib
 from ..dtypes import DTypeLike, as_dtype, float16, float32
-from ..tensor._build import build, told_as
+from ..tensor._build import build, reported_as
 from ..tensor._operators import POOLS
 from ..tensor._shapes import ne_of, shape_tuple
 from ..tensor.tensor import Tensor
@@ -288,7 +288,7 @@ def pool_1d(a: Tensor, op: Literal["max", "avg"], kernel: int, stride: int | Non
     if dims("pool_1d", a) < 3:
         return build("pool_1d", lib.ggml_pool_1d, (a,), number, kernel, step, padding)
     rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
-    with told_as("pool_1d", a):
+    with reported_as("pool_1d", a):
         pooled = build("pool_1d", lib.ggml_pool_1d, (rows,), number, kernel, step, padding)
     return pooled.reshape(*a.shape[:-1], pooled.shape[-1])
 
@@ -316,7 +316,7 @@ def pool_2d(
         return build("pool_2d", lib.ggml_pool_2d, (a,), number, k0, k1, s0, s1, p0, p1)
     n, c, h, w = a.shape
     images = a.reshape(n * c, h, w)
-    with told_as("pool_2d", a):
+    with reported_as("pool_2d", a):
         channels = build("pool_2d", lib.ggml_pool_2d, (images,), number, k0, k1, s0, s1, p0, p1)
     return channels.reshape(n, c, *channels.shape[-2:])
 

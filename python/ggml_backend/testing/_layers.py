@@ -47,9 +47,10 @@ def _gates(shape: tuple[int, ...]) -> Iterator[Case]:
 
 def _steps(shape: tuple[int, ...]) -> Iterator[Case]:
     """Steps of optimizers. They overwrite copies, so a case can be computed again."""
-    moved = Rule(terms=24, magnitude=lambda *x: sum(np.abs(t) + t * t for t in x[:4]) + 1)
     tensors, params = [f32(*shape), f32(*shape), f32(*shape)], f32(7, low=0.1, high=0.9)
-    yield one("opt_step_sgd", moved, [*tensors[:2], f32(2, low=0.1, high=0.9)], _stepped)
+    stepped = Rule(terms=8, magnitude=lambda x, g, p, y: np.abs(x) + np.abs(g))
+    yield one("opt_step_sgd", stepped, [*tensors[:2], f32(2, low=0.1, high=0.9)], _stepped)
+    moved = Rule(terms=24, magnitude=lambda *x: sum(np.abs(t) + t * t for t in x[:4]) + 1)
     yield one("opt_step_adamw", moved, [*tensors, f32(*shape, low=0.0), params], _moved)
 
 

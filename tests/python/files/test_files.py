@@ -168,7 +168,7 @@ def test_signals_leave_nothing(tmp_path: Path) -> None:
     """SIGTERM and SIGKILL during writing."""
     program = """
 from ggml_backend._base import files as _files
-for number in (signal.SIGTERM, signal.SIGHUP):  # whoever runs the tests may ignore them (nohup)
+for number in (signal.SIGTERM, signal.SIGHUP):  # the caller of the tests may ignore them (nohup)
     signal.signal(number, signal.SIG_DFL)
 def write(file):
     file.write(bytes(1 << 22))
