@@ -63,23 +63,49 @@ class Sampling:
         """The source of random numbers of one text."""
         return np.random.default_rng(self.seed)
 
-    def choose(self, logits: FloatArray, before: Sequence[int], random: np.random.Generator) -> int:
-        """The next token after the tokens ``before``. logits: float32 (vocabulary,)."""
+    def _n_best(self, vocabulary: int) -> int:
+        """How many of the likeliest tokens decide the choice. 0: all."""
+        if self.repeat_penalty < 1 or (self.temperature and not self.top_k):
+            return 0
+        recent = int(self.repeat_last) if self.repeat_penalty != 1 else 0  # penalized tokens make room for others
+        n = (int(self.top_k) if self.temperature else 1) + recent
+        return n if n < vocabulary else 0
+
+    def choose(
+        self,
+        logits: FloatArray,
+        before: Sequence[int],
+        random: np.random.Generator,
+        tokens: npt.NDArray[np.int32] | None = None,
+    ) -> int:
+        """The next token after the tokens ``before``.
+
+        logits: float32 (vocabulary,), or the largest of them, the largest first
+        tokens: the tokens that the largest logits belong to
+        """
         if self.repeat_penalty != 1.0 and before and self.repeat_last:
             logits = logits.copy()
-            seen = np.unique(np.asarray(before[-int(self.repeat_last) :]))
+            recent = np.asarray(before[-int(self.repeat_last) :])
+            seen = np.unique(recent) if tokens is None else np.flatnonzero(np.isin(tokens, recent))
             found = logits[seen]
             logits[seen] = np.where(found > 0, found / self.repeat_penalty, found * self.repeat_penalty)
+            if tokens is not None:
+                order = np.lexsort((tokens, -logits))
+                tokens, logits = tokens[order], logits[order]
         if self.temperature == 0:
-            return int(logits.argmax())
+            return int(logits.argmax()) if tokens is None else int(tokens[0])
         k = min(int(self.top_k) or len(logits), len(logits))
-        best = np.argpartition(-logits, k - 1)[:k] if k < len(logits) else np.arange(len(logits))
-        best = best[np.argsort(-logits[best], kind="stable")]
-        plain = _softmax(logits[best].astype(np.float64))
+        if tokens is None:
+            best = np.argpartition(-logits, k - 1)[:k] if k < len(logits) else np.arange(len(logits))
+            best = best[np.argsort(-logits[best], kind="stable")]
+            largest = logits[best].astype(np.float64)
+        else:
+            best, largest = tokens[:k].astype(np.intp), logits[:k].astype(np.float64)
+        plain = _softmax(largest)
         kept = max(1, min(int(np.searchsorted(np.cumsum(plain), self.top_p)) + 1, k))
         if self.min_p > 0:
             kept = max(1, min(kept, int(np.count_nonzero(plain >= self.min_p * plain[0]))))
-        p = _softmax(logits[best[:kept]].astype(np.float64) / self.temperature)
+        p = _softmax(largest[:kept] / self.temperature)
         return int(random.choice(best[:kept], p=p))
 
 

@@ -52,7 +52,7 @@ static void check_all(struct work * w, int times) {
 static void thread_main(void * arg, int ith, int nth) {
     struct work * w = arg;
     for (int round = 0; round < ROUNDS; round++) {
-        struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, false };
+        struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, 0 };
         const struct gb_cpu_call call = { .ith = ith, .nth = nth, .team = w->team, .pace = &pace };
         if (ith == w->late && round % 8 == 0) {
             gb_sleep_us(300);
