@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "data.h"
 #include "extension.h"
 #include "placement.h"
 #include "profiles.h"

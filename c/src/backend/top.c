@@ -105,8 +105,7 @@ static const float * row_at(const struct ggml_tensor * t, int64_t r, float * roo
                                                                                                               : NULL;
 }
 
-enum ggml_status ggml_backend_tensor_get_top(const struct ggml_tensor * tensor, int k, int32_t * ids,
-    float * values) {
+enum ggml_status ggml_backend_tensor_get_top(const struct ggml_tensor * tensor, int k, int32_t * ids, float * values) {
     GB_CHECK_ARG(tensor);
     GB_CHECK_ARG(ids);
     GB_CHECK_ARG(values);

@@ -21,7 +21,6 @@ from ..dtypes import as_dtype
 from ..sched._step import Step
 from ..sched.scheduler import Scheduler
 from ..tensor.context import Context
-from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._cache import Cache, Ints
 from ._cache import Sequence as CachedSequence
@@ -183,9 +182,7 @@ class TextModel(Model):
                 self.cache.drop_last(sequence, n)
             raise
 
-    def _run(
-        self, work: Sequence[tuple[CachedSequence, Sequence[int]]], cells: Ints, n_best: int
-    ) -> list[Scores]:
+    def _run(self, work: Sequence[tuple[CachedSequence, Sequence[int]]], cells: Ints, n_best: int) -> list[Scores]:
         lengths = np.array([len(tokens) for _, tokens in work])
         n, ends = int(lengths.sum()), np.cumsum(lengths) - 1
         n_tokens, n_out = _class_of(n), _class_of(len(work))

@@ -40,8 +40,7 @@ static void check_rows(const struct ggml_tensor * t, const float * data, int64_t
         qsort(sorted, (size_t) n, sizeof(*sorted), by_value);
         int wrong = 0;
         for (int i = 0; i < k; i++) {
-            wrong += ids[r * k + i] != sorted[i].id ||
-                     memcmp(&values[r * k + i], &sorted[i].value, sizeof(float)) != 0;
+            wrong += ids[r * k + i] != sorted[i].id || memcmp(&values[r * k + i], &sorted[i].value, sizeof(float)) != 0;
         }
         CHECK_MSG(wrong == 0, "row %d of %d, %d of %d: %d are wrong", (int) r, (int) rows, k, (int) n, wrong);
     }
@@ -87,7 +86,8 @@ static void in_memory_of_a_device(void) {
 
 static void errors(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 10000, NULL, false });
-    struct ggml_tensor *t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 10), *half = ggml_new_tensor_1d(ctx, GGML_TYPE_F16, 10),
+    struct ggml_tensor *t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 10),
+                       *half = ggml_new_tensor_1d(ctx, GGML_TYPE_F16, 10),
                        *matrix = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 5), *across = ggml_transpose(ctx, matrix),
                        *empty = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 0);
     int32_t ids[10];

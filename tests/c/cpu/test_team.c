@@ -58,11 +58,14 @@ static void thread_main(void * arg, int ith, int nth) {
             gb_sleep_us(300);
         }
         const int64_t of_others = take_all(&call, w, false);
-        take_all(&call, w, true); // the second in a row has equal parts
+        for (int i = 1; i < GB_CPU_TAKINGS; i++) {
+            take_all(&call, w, false);
+        }
+        take_all(&call, w, true); // the next one in a row has equal parts
         atomic_fetch_add(&w->others, of_others > 0);
         gb_cpu_barrier(&call);
         if (ith == 0) {
-            check_all(w, 2);
+            check_all(w, GB_CPU_TAKINGS + 1);
         }
         gb_cpu_barrier(&call);
         take_all(&call, w, false);

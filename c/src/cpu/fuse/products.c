@@ -51,9 +51,9 @@ static int norm_length(struct ggml_tensor * const * nodes, int n) {
 
 static void add_part(struct products * p, struct ggml_tensor * const * nodes, int first, int n) {
     const struct part * before = p->n_parts > 0 ? &p->parts[p->n_parts - 1] : NULL;
-    const bool joins = before != NULL && gb_mul_mat_is_like(nodes[before->first], nodes[first]) &&
-                       (p->n_parts < GB_MUL_MAT_SET_MAX ||
-                           p->parts[p->n_parts - GB_MUL_MAT_SET_MAX].set != before->set);
+    const bool joins =
+        before != NULL && gb_mul_mat_is_like(nodes[before->first], nodes[first]) &&
+        (p->n_parts < GB_MUL_MAT_SET_MAX || p->parts[p->n_parts - GB_MUL_MAT_SET_MAX].set != before->set);
     p->n_sets += !joins;
     p->parts[p->n_parts++] = (struct part){ first, n, p->n_sets - 1 };
     p->length = first + n;
@@ -202,7 +202,8 @@ static const float * normalize(const struct gb_cpu_call * call, const struct pro
     struct ggml_tensor * const * nodes) {
     const float eps = gb_op_param_f32(nodes[0], 0), *x = nodes[0]->src[0]->data;
     const float * weight = p->n_norm > 1 ? nodes[1]->src[1]->data : NULL;
-    float * y = call->ith == 0 ? p->x->data : (float *) (void *) ((char *) call->work + (size_t) call->ith * row_size(p));
+    float * y =
+        call->ith == 0 ? p->x->data : (float *) (void *) ((char *) call->work + (size_t) call->ith * row_size(p));
     if (nodes[0]->op == GGML_OP_NORM) {
         call->k->norm_row_f32(p->x->ne[0], y, x, eps, weight, p->n_norm > 2 ? nodes[2]->src[1]->data : NULL);
     } else {

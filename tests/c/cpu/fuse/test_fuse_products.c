@@ -5,6 +5,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/fuse/fusions.h"
+#include "cpu/plan.h"
 #include "cpu/threadpool.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
@@ -144,6 +145,7 @@ static int run(struct net * l, int threads, bool fuse, const struct gb_level * l
     struct gb_cpu_plan * plan = gb_cpu_plan_new(l->graph->nodes, l->graph->n_nodes, threads);
     struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
     CHECK(plan != NULL && pool != NULL);
+    plan->has_custom = true; // so all threads take part, however long they are delayed
     void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
     memset(work, 0xff, gb_cpu_plan_work_size(plan)); // NaN
     if (l->talloc != NULL) {
@@ -179,8 +181,7 @@ static int find(const struct net * l, struct ggml_tensor * nodes[GB_FUSE_MAX]) {
         for (int j = i; j < l->graph->n_nodes && n < GB_FUSE_MAX; j++) {
             nodes[n++] = l->graph->nodes[j];
         }
-        const int length =
-            gb_fuse_may_begin(GB_FUSE_PRODUCTS, nodes[0]) ? gb_fusion_products.length(nodes, n) : 0;
+        const int length = gb_fuse_may_begin(GB_FUSE_PRODUCTS, nodes[0]) ? gb_fusion_products.length(nodes, n) : 0;
         if (length > 0) {
             return length;
         }
@@ -257,8 +258,8 @@ static struct ggml_tensor * attention(struct net * l, const struct cache * c, st
     ggml_build_forward_expand(l->graph, v);
     q = ggml_rope(ctx, ggml_reshape_3d(ctx, q, HEAD, HEADS, 1), c->positions, HEAD, 0, 0);
     k = ggml_rope(ctx, ggml_reshape_3d(ctx, k, HEAD, KV_HEADS, 1), c->positions, HEAD, 0, 0);
-    struct ggml_tensor * mixed = ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3),
-        cached(l, c->k, c->rows, k), cached(l, c->v, c->rows, v), c->mask, 0.125f, 0, 0);
+    struct ggml_tensor * mixed = ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), cached(l, c->k, c->rows, k),
+        cached(l, c->v, c->rows, v), c->mask, 0.125f, 0, 0);
     return ggml_mul_mat(ctx, input(l, GGML_TYPE_Q4_1, WIDTH, WIDTH), ggml_reshape_2d(ctx, mixed, WIDTH, 1));
 }
 
@@ -297,8 +298,8 @@ static void a_layer_needs_six_barriers(void) {
         if (level->usable()) {
             struct net plain = decoder_new(), fused = decoder_new();
             const int before = run(&plain, 2, false, level), barriers = run(&fused, 2, true, level);
-            CHECK_MSG(barriers + 1 <= 6 * LAYERS && before > 2 * barriers, "%s: %d barriers for %d layers, not fused %d",
-                level->name, barriers, LAYERS, before);
+            CHECK_MSG(barriers + 1 <= 6 * LAYERS && before > 2 * barriers,
+                "%s: %d barriers for %d layers, not fused %d", level->name, barriers, LAYERS, before);
             compare(&plain, &fused, i, 2, level->name);
             net_free(&plain);
             net_free(&fused);

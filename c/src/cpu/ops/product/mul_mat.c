@@ -148,8 +148,7 @@ bool gb_mul_mat_has_row(const struct ggml_tensor * node) {
 }
 
 bool gb_mul_mat_is_like(const struct ggml_tensor * a, const struct ggml_tensor * b) {
-    return a->src[0]->type == b->src[0]->type && gb_same_ne(a, b) &&
-           gb_op_param_i32(a, 0) == gb_op_param_i32(b, 0);
+    return a->src[0]->type == b->src[0]->type && gb_same_ne(a, b) && gb_op_param_i32(a, 0) == gb_op_param_i32(b, 0);
 }
 
 static struct gb_gemm_matrix matrix_of_set(const struct gb_gemm * p, int64_t g) {
