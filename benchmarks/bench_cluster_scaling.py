@@ -23,10 +23,12 @@ from typing import Any
 
 import ggml_backend as gb
 from ggml_backend.cli.examples.layers import Passes, passes_of
-from ggml_backend.cli.examples.models import Llama, LlamaFile, llama_shapes
+from ggml_backend.cli.examples.models import DecoderFile
 from ggml_backend.cluster import Description
 from ggml_backend.cluster.planning.layers import Placement, Stage, place, predict
 from ggml_backend.cluster.planning.simulate import Simulated, simulate
+from ggml_backend.models import DECODERS
+from ggml_backend.models._sizes import Rope, Sizes
 
 LINKS: dict[str, dict[str, Any]] = {
     "data centre": {"latency": "5 us", "bandwidth": "25 GB/s"},
@@ -51,17 +53,17 @@ def cluster_of(n: int, link: dict[str, Any]) -> Description:
 
 
 def llama(layers: int, dtype: str, context: int) -> Passes:
-    c = Llama(8192, layers, 64, 8, 28672, context, 1e-5, 128, 1e4)
-    shapes = llama_shapes(c, 32000)
-    shapes["output.weight"] = shapes["token_embd.weight"]
-    types = {name: gb.dtypes.dtypes[dtype] if len(shape) > 1 else gb.float32 for name, shape in shapes.items()}
-    file = LlamaFile(c, {name: (shape, types[name]) for name, shape in shapes.items()}, min(512, context), context)
+    s = Sizes(
+        vocab=32000, embd=8192, layers=layers, heads=64, kv_heads=8, head_k=128, head_v=128, ff=28672, context=context,
+        eps=1e-5, rope=Rope(128, 1e4), scale=128**-0.5, softcap=0.0, final_softcap=0.0, window=0, experts=None,
+    )  # fmt: skip
+    file = DecoderFile.of_sizes(DECODERS["llama"], s, gb.dtypes.dtypes[dtype], min(512, context))
     return passes_of(file, f"a Llama of {layers} layers, {dtype}")
 
 
 def evenly(passes: Passes, n: int, sequences: int) -> Placement:
     """The embeddings go with the first layers, the head with the last."""
-    layers = passes.file.c.layers
+    layers = passes.file.s.layers
     n = min(n, layers)
     borders = [0, *(1 + k * layers // n for k in range(1, n)), layers + 2]
     return Placement(tuple(Stage(k, a, b) for k, (a, b) in enumerate(itertools.pairwise(borders))), sequences)

@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING
 
 from ._base import again as _again  # isort: skip  # first: it may bring back the modules of an earlier import
 
+from ._base import signals as _signals  # noqa: F401  # isort: skip  # Ctrl-C may come while NumPy loads
+
 from . import backend, dtypes, errors, gguf, ops, sched, tensor
 from ._base.errors.messages import no_name as _no_name
 from ._base.renamed import load as _load

@@ -142,15 +142,22 @@ static void poll_while_waiting(void * arg) { // workers may have long tasks or c
     }
 }
 
-// A caller that waited for less time in a run was not delayed.
+// A caller that waited for less time in a run was not delayed: 1 ms, and an eighth of a run by the
+// caller alone. If that is not known, 10 ms.
 #define HELD_UP_NS 1000000
+#define HELD_UP_PART 8
+#define HELD_UP_UNKNOWN_NS 10000000
+
+static int64_t patience_ns(const struct gb_cpu_plan_times * t) {
+    return t->alone_ns == 0 ? HELD_UP_UNKNOWN_NS : GB_MAX(HELD_UP_NS, t->alone_ns / HELD_UP_PART);
+}
 
 // True if the caller alone would have computed the steps so far in less time. The estimate assumes
 // that each thread has as much work as the caller. If another process runs on the processor of a
 // thread for milliseconds, the whole team waits at the next barrier.
 static bool is_held_up(const struct gb_cpu_team * team, int nth) {
     const int64_t waited = gb_cpu_pool_waited_ns();
-    if (waited < HELD_UP_NS || team->plan->has_custom) {
+    if (waited < patience_ns(&team->plan->times) || team->plan->has_custom) {
         return false;
     }
     const int64_t took = gb_time_ns() - team->start_ns;
@@ -239,10 +246,12 @@ static void choose_steps(struct gb_cpu_plan * plan) {
 #define SHORT_NS 200000
 // One run in this many uses the slower choice, to measure it again.
 #define RETRY_EVERY 32
-// Limits of the number of runs that a caller computes alone after threads delayed it.
+// Limits of the number of runs that a caller computes alone after threads delayed it. A run of more
+// than ALONE_LEAST_NS always tries the team, because a delay costs it little (HELD_UP_PART).
 #define ALONE_LEAST 8
+#define ALONE_LEAST_NS 16000000
 #define ALONE_MOST 4096
-#define ALONE_NS 2000000000
+#define ALONE_MOST_NS 2000000000
 
 // The mean moves by a quarter of the difference. A run counts at most twice the mean, because it
 // may have been interrupted.
@@ -260,17 +269,24 @@ static void remember_alone(struct gb_cpu_plan_times * t, int64_t took, int64_t n
 }
 
 // The caller is delayed if waiting makes a run with the team slower than a run alone. It then
-// computes some runs alone, for ALONE_NS at most. Each further delay doubles the number of runs. A
-// run without delay halves it.
+// computes some runs alone, for ALONE_MOST_NS at most. Each further delay doubles the number of
+// runs. A run of the team without delay halves it.
 static void note_waiting(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest, int64_t took, bool solo) {
     const bool is_short = took - rest->waited_ns < SHORT_NS && t->alone_ns < SHORT_NS;
     const bool held_up =
         is_short ? rest->waited_ns > t->alone_ns : t->alone_ns > 0 && took > t->alone_ns && rest->waited_ns > took / 4;
-    if (held_up || solo) {
-        const int64_t most = GB_MIN(ALONE_NS / GB_MAX(t->alone_ns, 1), ALONE_MOST);
-        t->alone_next = (unsigned) GB_MAX(GB_MIN(2 * (int64_t) t->alone_next, most), ALONE_LEAST);
-        t->alone_left = t->alone_next;
+    if (!held_up && !solo) {
+        t->alone_next /= 2;
+        return;
     }
+    if (t->alone_ns == 0 && solo) { // most of this run was computed alone
+        t->alone_ns = GB_MAX(took - rest->waited_ns, 1);
+    }
+    const int64_t alone_ns = GB_MAX(t->alone_ns, 1);
+    const int64_t least = GB_MIN(ALONE_LEAST_NS / alone_ns, ALONE_LEAST);
+    const int64_t most = GB_MIN(ALONE_MOST_NS / alone_ns, ALONE_MOST);
+    t->alone_next = (unsigned) GB_MAX(GB_MIN(2 * (int64_t) t->alone_next, most), least);
+    t->alone_left = t->alone_next;
 }
 
 // Updates the times that decide about the next runs.
@@ -291,7 +307,7 @@ static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest,
         t->woken_ns = t->n_woken < 2 ? took : mean_with(t->woken_ns, took);
         t->n_woken = GB_MIN(t->n_woken + 1, 2);
     }
-    if (rest->waited_ns > 0 && !plan->has_custom) {
+    if (!plan->has_custom) {
         note_waiting(t, rest, took, solo);
     }
 }

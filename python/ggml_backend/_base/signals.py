@@ -1,4 +1,4 @@
-"""Ctrl-C while C computes or waits.
+"""Ctrl-C while C computes or waits, and while the command line starts.
 
 C calls :func:`gbpy_poll` about every 20 ms on Python's main thread, which runs pending signal
 handlers. If a handler raises, the exception is kept here, C stops, and the caller of C raises the
@@ -8,6 +8,7 @@ exception.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import Any, NoReturn
 
@@ -53,7 +54,30 @@ def watch() -> None:
         lib.gbpy_watch_signals(lib.gbpy_poll)
 
 
+def _end_the_line(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        print(file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
+def _hide_interrupts() -> None:
+    """Leaves out the traceback of an interrupt if this program is ``ggml-backend`` or ``python -m ggml_backend``.
+
+    The package imports NumPy before a function of the command runs, so no function could catch an interrupt of that
+    time.
+    """
+    program = (getattr(sys, "argv", None) or [""])[0]
+    if program == "-m":  # Python has not found the file of the module yet
+        is_command = "ggml_backend" in sys.orig_argv
+    else:
+        is_command = os.path.basename(program).removesuffix(".exe") == "ggml-backend"
+    if is_command:
+        sys.excepthook = _end_the_line
+
+
 lib.gbpy_begin()
 watch()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=watch)
+_hide_interrupts()

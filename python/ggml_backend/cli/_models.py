@@ -163,15 +163,28 @@ def visible(text: str) -> str:
     return lines(text) if sys.stdout.isatty() else text
 
 
+def _peak_memory() -> int | None:
+    """The most memory in bytes that this process had so far. None if the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
 def speed(model: TextModel) -> str:
-    """Tokens a second, in a line."""
+    """Tokens a second, the planned memory, and the peak of the process, in a line."""
     s, parts = model.stats, []
     if s.prompt_seconds:
         parts.append(f"prompt {s.prompt_tokens} tokens, {s.prompt_tokens / s.prompt_seconds:.0f} tokens/s")
     if s.new_seconds:
         parts.append(f"answer {s.new_tokens + 1} tokens, {s.new_tokens / s.new_seconds:.1f} tokens/s")
     sizes = {"weights": model.weights.nbytes, "cache": model.cache.nbytes, "compute": model.compute_nbytes}
-    parts.append(", ".join(f"{name} {size_text(nbytes)}" for name, nbytes in sizes.items()))
+    planned = ", ".join(f"{name} {size_text(nbytes)}" for name, nbytes in sizes.items())
+    peak = _peak_memory()
+    beside = "" if peak is None else f", the whole process {size_text(peak)} at most"
+    parts.append(f"planned {size_text(sum(sizes.values()))} ({planned}){beside}")
     return "; ".join(parts)
 
 

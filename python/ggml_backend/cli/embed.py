@@ -15,7 +15,7 @@ from .._base.files import write_bytes
 from .._base.terminal import Bar, say
 from .._base.text import count, line
 from ._models import add_model, load_embedding, text_of, whole_number
-from .program import need_output
+from .program import need_output, plain_warnings
 
 EXAMPLE = "all-MiniLM-L6-v2.gguf sentences.txt --out vectors.npy"
 
@@ -54,7 +54,8 @@ def run(options: argparse.Namespace) -> int:
     with load_embedding(options) as model:
         if options.pooling:
             model.pooling = options.pooling
-        vectors = model.embed(texts, options.batch_size, progress=progress)
+        with plain_warnings(options.parser.prog):
+            vectors = model.embed(texts, options.batch_size, progress=progress)
     if options.out:
         _save(options.out, vectors)
         print(f"{count(len(texts), 'vector')} of {vectors.shape[1]} dimensions in {line(options.out)}", file=sys.stderr)

@@ -6,15 +6,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._base.errors import AllocationError, InvalidArgumentError, PerformanceWarning
+from .._base.errors import AllocationError, InvalidArgumentError
 from .._base.files import read_head
-from .._base.terminal import fail, print_json, say
+from .._base.terminal import print_json, say
 from .._base.text import line, size_text
 from ..backend.backend import backends
 from ..planning import plan_memory
@@ -35,7 +33,7 @@ from ..profile._pictures import (
 )
 from ..profile._pictures.about import memory_columns
 from ..profile._pictures.data import storages, verdict
-from .program import add_import, import_named
+from .program import add_import, import_named, plain_warnings
 
 if TYPE_CHECKING:
     from ..sched.plan import ArenaPlan
@@ -144,16 +142,6 @@ def _devices(words: list[str] | None) -> list[str]:
     return names
 
 
-@contextmanager
-def _plain_warnings(command: str) -> Iterator[None]:
-    """Prints warnings without a line of code, because the user wrote none."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", PerformanceWarning)
-        yield
-    for warning in caught:
-        fail(command, warning.message, "warning")
-
-
 def _does_not_fit(prepared: Prepared) -> str | None:
     """The error of the devices if the plan does not fit them."""
     try:
@@ -195,7 +183,7 @@ def _plan_graph(options: argparse.Namespace) -> None:
 
     _expect_no_table_flags(options)
     with (
-        _plain_warnings(options.parser.prog),
+        plain_warnings(options.parser.prog),
         prepare(
             options.source, _devices(options.devices), options.tokens, options.context, bool(options.reorder)
         ) as prepared,

@@ -15,6 +15,7 @@ import contextlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -34,6 +35,7 @@ __all__ = [
     "import_named",
     "need_input",
     "need_output",
+    "plain_warnings",
     "run_command",
 ]
 
@@ -193,6 +195,16 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, _Null(io.FileIO(os.devnull, "w"), encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def plain_warnings(command: str) -> Iterator[None]:
+    """Prints warnings without a line of code, because the user wrote none."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        fail(command, warning.message, "warning")
 
 
 def need_output() -> None:

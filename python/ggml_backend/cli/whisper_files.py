@@ -1,10 +1,12 @@
-"""Whisper models of other programs as GGUF files: folders of CTranslate2, and files of whisper.cpp of early 2024."""
+"""Whisper models of other programs as GGUF files.
+
+It reads folders of ``transformers`` and of CTranslate2, and files of whisper.cpp of early 2024.
+"""
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,28 @@ from .._base.errors import FileError, UnsupportedError
 from .._base.files import read_text
 from .._base.mapped import map_file
 from ..dtypes import dtypes
-from ..gguf import Writer
 from ..models.tokens import _byte_characters
+from .gguf.checkpoint import open_models
+from .gguf.conversion import Source
+from .gguf.elements import values_of
+from .gguf.safetensors import json_object
 
-__all__ = ["MAGIC", "is_folder_of_ctranslate2", "read_ctranslate2", "read_whisper_cpp", "write_whisper"]
+__all__ = [
+    "MAGIC",
+    "is_folder_of_ctranslate2",
+    "keys_of_whisper",
+    "read_ctranslate2",
+    "read_transformers",
+    "read_whisper_cpp",
+    "sources_of_whisper",
+]
 
 Array = np.ndarray[Any, Any]
 MAGIC = b"lmgg"
 """The first bytes of a file of whisper.cpp."""
 
 _LARGEST = 1 << 31
+_MOST_TOKENS = 1 << 20
 
 
 @dataclass
@@ -96,7 +110,8 @@ def read_ctranslate2(folder: Path) -> Whisper:
         if x.ndim:
             tensors.update({target: (part, dtype) for target, part in _ct2_names(name, x)})
     conv, table = variables["encoder/conv1/weight"][0], variables["decoder/embeddings/weight"][0]
-    config = json.loads(read_text(folder / "config.json")) if (folder / "config.json").exists() else {}
+    path = folder / "config.json"
+    config = json_object(read_text(path), f"{path}: it") if path.exists() else {}
     layers = {half: len({n.split("/")[1] for n in variables if n.startswith(f"{half}/layer_") and n.count("/") > 2})
               for half in ("encoder", "decoder")}  # fmt: skip
     sizes = {
@@ -167,8 +182,10 @@ def _tokens(folder: Path) -> list[str]:
     path = folder / "tokenizer.json"
     if not path.exists():
         raise FileError(f"{folder}: the folder has no tokenizer.json; download that of the original model")
-    table = json.loads(read_text(path))
+    table = json_object(read_text(path), f"{path}: it")
     vocab = {**table["model"]["vocab"], **{t["content"]: t["id"] for t in table["added_tokens"]}}
+    if not all(type(i) is int and 0 <= i < _MOST_TOKENS for i in vocab.values()):
+        raise FileError(f"{path}: the numbers of tokens must be whole numbers from 0 to {_MOST_TOKENS - 1}")
     found = [""] * (max(vocab.values()) + 1)
     for text, i in vocab.items():
         found[i] = text
@@ -190,7 +207,7 @@ def read_whisper_cpp(path: Path) -> Whisper:
     if file.text(4, "the magic") != MAGIC:
         raise FileError(f"{path} is no file of whisper.cpp")
     sizes = {name: file.number("i", name) for name in _HPARAMS}
-    if sizes["_text_state"] != sizes["embedding_length"] or not 0 < sizes["vocab_size"] < 1 << 20:
+    if sizes["_text_state"] != sizes["embedding_length"] or not 0 < sizes["vocab_size"] < _MOST_TOKENS:
         raise FileError(f"{path}: the sizes of the network do not fit together: {sizes}")
     file.take(4 * file.number("I", "mel bands") * file.number("I", "bins"), "the mel filters")
     characters = _byte_characters()
@@ -215,21 +232,89 @@ def read_whisper_cpp(path: Path) -> Whisper:
     return Whisper({k: v for k, v in sizes.items() if k[0] != "_"}, tensors, tokens, [])
 
 
+# ---- transformers ----------------------------------------------------------------------------------------------------
+
+_HF_SIZES = {
+    "vocab_size": "vocab_size", "d_model": "embedding_length", "encoder_attention_heads": "attention.head_count",
+    "encoder_layers": "encoder.block_count", "decoder_layers": "decoder.block_count",
+    "num_mel_bins": "encoder.mel_count", "max_source_positions": "encoder.context_length",
+    "max_target_positions": "context_length",
+}  # fmt: skip
+_HF_PARTS = {
+    "self_attn.q_proj": "attn.query", "self_attn.k_proj": "attn.key", "self_attn.v_proj": "attn.value",
+    "self_attn.out_proj": "attn.out", "self_attn_layer_norm": "attn_ln", "encoder_attn.q_proj": "cross_attn.query",
+    "encoder_attn.k_proj": "cross_attn.key", "encoder_attn.v_proj": "cross_attn.value",
+    "encoder_attn.out_proj": "cross_attn.out", "encoder_attn_layer_norm": "cross_attn_ln", "fc1": "mlp.0",
+    "fc2": "mlp.2", "final_layer_norm": "mlp_ln",
+}  # fmt: skip
+_HF_WHOLE = {
+    "encoder.conv1": "encoder.conv1", "encoder.conv2": "encoder.conv2", "encoder.layer_norm": "encoder.ln_post",
+    "decoder.layer_norm": "decoder.ln", "decoder.embed_tokens": "decoder.token_embedding",
+}  # fmt: skip
+
+
+def read_transformers(folder: Path, config: Mapping[str, Any]) -> Whisper:
+    """A folder with safetensors files and tokenizer.json. config: its config.json"""
+    sizes = {target: config[source] for source, target in _HF_SIZES.items()}
+    if not all(type(n) is int and 0 < n < _LARGEST for n in sizes.values()):
+        raise FileError(f"{folder / 'config.json'}: the sizes of the network must be whole numbers")
+    tensors: dict[str, tuple[Array, str]] = {}
+    for file in open_models([str(folder)]):
+        for name, stored in file.tensors.items():
+            target = _hf_name(name)
+            if target is None:
+                continue
+            x = values_of(stored.kind, stored.shape, file.bytes_of(name), f"{file.path}: tensor {name!r}")
+            if x.dtype.name not in ("float32", "float16", "bfloat16"):
+                raise UnsupportedError(f"{file.path}: tensor {name!r} has dtype {x.dtype}, and only floats are read")
+            if x.dtype.name == "bfloat16":
+                tensors[target] = (x.numpy().astype(np.uint32) << 16).view(np.float32).reshape(x.shape), "float32"
+            else:
+                tensors[target] = x.numpy(), x.dtype.name
+    path = folder / "generation_config.json"
+    rules = json_object(read_text(path), f"{path}: it") if path.exists() else config
+    return Whisper(sizes, tensors, _tokens(folder), [int(t) for t in rules.get("suppress_tokens") or []])
+
+
+def _hf_name(name: str) -> str | None:
+    """OpenAI's name of a tensor. None for the output matrix, which is that of the embedding."""
+    plain = name.removeprefix("model.")
+    if plain == "proj_out.weight":
+        return None
+    stem, _, kind = plain.rpartition(".")
+    if stem.endswith(".embed_positions"):
+        return f"{stem.removesuffix('.embed_positions')}.positional_embedding"
+    if stem in _HF_WHOLE:
+        return f"{_HF_WHOLE[stem]}.{kind}"
+    half, _, rest = stem.partition(".layers.")
+    number, _, part = rest.partition(".")
+    if part not in _HF_PARTS:
+        raise UnsupportedError(f"tensor {name!r} is not part of Whisper's network")
+    return f"{half}.blocks.{number}.{_HF_PARTS[part]}.{kind}"
+
+
 # ---- GGUF ------------------------------------------------------------------------------------------------------------
 
 
-def write_whisper(model: Whisper, path: str, name: str) -> None:
-    """Stores a model. Vectors and tables of positions become float32, which all kernels take."""
-    with Writer(path) as writer:
-        writer.add("general.architecture", "whisper")
-        writer.add("general.name", name)
-        for key, value in model.sizes.items():
-            writer.add(f"whisper.{key}", value, "u32")
-        writer.add("tokenizer.ggml.model", "gpt2")
-        writer.add("tokenizer.ggml.tokens", model.tokens[: model.sizes["vocab_size"]])
-        if model.suppressed:
-            writer.add("whisper.suppress_tokens", np.array(model.suppressed, np.int32))
-        for target, (x, dtype) in model.tensors.items():
-            if dtype in ("float16", "float32") and (x.ndim == 1 or target.endswith("positional_embedding")):
-                x, dtype = np.ascontiguousarray(x, np.float32), "float32"
-            writer.add_tensor(target, np.ascontiguousarray(x), dtypes[dtype])
+def keys_of_whisper(model: Whisper, name: str) -> dict[str, Any]:
+    """All keys of the file."""
+    keys: dict[str, Any] = {"general.architecture": "whisper", "general.name": name}
+    keys |= {f"whisper.{key}": np.uint32(value) for key, value in model.sizes.items()}
+    keys["tokenizer.ggml.model"] = "gpt2"
+    keys["tokenizer.ggml.tokens"] = model.tokens[: model.sizes["vocab_size"]]
+    if model.suppressed:
+        keys["whisper.suppress_tokens"] = np.array(model.suppressed, np.int32)
+    return keys
+
+
+def sources_of_whisper(model: Whisper) -> list[Source]:
+    """All tensors. Vectors and tables of positions become float32, which all kernels take."""
+    found: list[Source] = []
+    for name, (x, kind) in model.tensors.items():
+        dtype, shape = dtypes[kind], x.shape
+        if dtype.is_quantized:
+            shape = (*shape[:-1], shape[-1] // dtype.itemsize * dtype.block_size)
+        elif x.ndim == 1 or name.endswith("positional_embedding"):
+            x, dtype = x.astype(np.float32), dtypes["float32"]
+        found.append((name, shape, dtype, np.ascontiguousarray(x)))
+    return found

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import gguf
-from .._base.errors import FileError, UnsupportedError
 from ..backend.backend import Backend
-from .architectures import DECODERS, ENCODERS, SPEECH, unknown
+from .architectures import DECODERS, ENCODERS, SPEECH, architecture_of
 from .chat import ChatTemplate, Message
 from .embedding import EmbeddingModel
 from .sampling import Sampling
@@ -52,18 +51,16 @@ def load(
 
     devices: names of devices or backends in order of priority. Layers are spread evenly over them. The CPU
         runs the operations that a device does not support.
-    options: of the class of the model, for example ``n_ctx=8192``, ``n_threads=2``.
+    options: keyword arguments of the class of the model, for example ``n_ctx=8192``, ``n_threads=2``.
 
     FileError: the file is damaged or no model. UnsupportedError: its architecture is not known.
     """
     with gguf.open(path) as file:
-        name = file.metadata.get("general.architecture")
-    if not isinstance(name, str):
-        raise FileError(f"{os.fspath(path)} does not say which network it holds (general.architecture)")
-    if name in DECODERS:
-        return TextModel(path, devices, **options)
-    if name in ENCODERS:
-        return EmbeddingModel(path, devices, **options)
-    if name in SPEECH:
-        return SpeechModel(path, devices, **options)
-    raise UnsupportedError(unknown(name))
+        name = architecture_of(file.metadata, (*DECODERS, *ENCODERS, *SPEECH))
+    made: Any = TextModel if name in DECODERS else EmbeddingModel if name in ENCODERS else SpeechModel
+    known = made.__init__.__kwdefaults__
+    for option in options:
+        if option not in known:
+            raise TypeError(f"load: {option!r} is not among the options of {made.__name__}: {', '.join(known)}")
+    model: TextModel | EmbeddingModel | SpeechModel = made(path, devices, **options)
+    return model

@@ -103,7 +103,8 @@ class _Network:
         self.precision, self.observed, self.order = precision, observed, order
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        return ops.rms_norm(x, eps=self.s.eps) * self.w[f"{name}.weight"]
+        # The name says to which layer a node without a weight belongs: ``plan --cluster`` splits the graph by layers.
+        return ops.rms_norm(x, eps=self.s.eps).named(f"{name}_rms") * self.w[f"{name}.weight"]
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         if self.observed is not None:
@@ -224,7 +225,8 @@ class _Network:
         if self.a.post_norms:
             y = self.norm(f"{name}.post_attention_norm", y)
         if last:  # the other tokens have written their keys and values, and are not needed any more
-            x, y = ops.get_rows(x, self.inputs.out), ops.get_rows(y, self.inputs.out)
+            x = ops.get_rows(x, self.inputs.out).named(f"{name}.residual_out")
+            y = ops.get_rows(y, self.inputs.out)
         x = x + y
         y = self.feed_forward(name, self.norm(f"{name}.{self.a.ffn_norm}", x))
         return x + (self.norm(f"{name}.post_ffw_norm", y) if self.a.post_norms else y)

@@ -19,7 +19,11 @@ _LARGEST = 1 << 24
 
 
 def _shown(value: Any) -> str:
-    return f"a list of {len(value)}" if isinstance(value, (list, np.ndarray)) else f"{str(value)[:60]!r}"
+    if isinstance(value, (list, np.ndarray)):
+        return f"a list of {len(value)}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (int, float)) else repr(str(value)[:60])
 
 
 class Keys:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from .._base.errors import StateError, UnsupportedError
+from .._base.errors import StateError
 from ..sched.scheduler import Scheduler
-from .architectures import unknown
 
-__all__ = ["Model", "architecture_of"]
+__all__ = ["Model"]
 
 M = TypeVar("M", bound="Model")
-
-
-def architecture_of(metadata: Mapping[str, Any], known: Collection[str]) -> str:
-    """The architecture of a file. UnsupportedError unless it is one of ``known``."""
-    name = str(metadata.get("general.architecture", ""))
-    if name not in known:
-        raise UnsupportedError(unknown(name))
-    return name
 
 
 class Model:

@@ -11,6 +11,10 @@ import sys
 from typing import Any
 
 
+class Refused(Exception):
+    """The template does not take the messages."""
+
+
 def limit(n_seconds: int, n_bytes: int) -> None:
     """Limits the processor time and the memory of this process, where the system can."""
     try:
@@ -25,11 +29,10 @@ def render(template: str, variables: dict[str, Any]) -> str:
     """The text of a template in the environment that templates of ``transformers`` expect."""
     from datetime import datetime
 
-    from jinja2.exceptions import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def raise_exception(message: str) -> None:
-        raise TemplateError(message)
+        raise Refused(message)
 
     def as_json(value: Any, indent: int | None = None) -> str:
         return json.dumps(value, ensure_ascii=False, indent=indent)
@@ -61,8 +64,11 @@ def main() -> None:
         answer = {"error": f"it needs more than {job['bytes'] >> 20} MiB of memory"}
     except RecursionError:
         answer = {"error": "its expressions are nested too deeply"}
+    except Refused as error:
+        answer = {"refused": str(error)[:500]}
     except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {error}"[:500]}
+        line = getattr(error, "lineno", None)
+        answer = {"error": (f"line {line}: " if line else "") + (str(error) or type(error).__name__)[:500]}
     json.dump(answer, sys.stdout)
 
 

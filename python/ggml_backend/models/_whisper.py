@@ -82,14 +82,14 @@ class Sizes:
         """FileError for a file that the network cannot run."""
         keys = Keys(metadata, "whisper")
         s = cls(
-            vocab=keys.count(".vocab_size", least=51864, most=52000),
+            vocab=keys.count(".vocab_size", least=51864, most=51866),
             embd=keys.count(".embedding_length"),
             heads=keys.count(".attention.head_count"),
             encoder_layers=keys.count(".encoder.block_count", most=1 << 12),
             decoder_layers=keys.count(".decoder.block_count", most=1 << 12),
             mels=keys.count(".encoder.mel_count", most=1024),
             audio_context=keys.count(".encoder.context_length", 1500, most=1 << 16),
-            text_context=keys.count(".context_length", 448, most=1 << 16),
+            text_context=keys.count(".context_length", 448, least=16, most=1 << 16),
         )
         if s.embd % s.heads:
             raise FileError(f"whisper.embedding_length {s.embd} is no multiple of the {s.heads} heads")

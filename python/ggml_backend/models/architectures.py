@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from .._base.errors import UnsupportedError
+from .._base.errors import FileError, UnsupportedError
 
-__all__ = ["DECODERS", "ENCODERS", "SPEECH", "Decoder", "Encoder", "decoder_of"]
+__all__ = ["DECODERS", "ENCODERS", "SPEECH", "Decoder", "Encoder", "architecture_of"]
 
 
 def _nowhere(layer: int) -> bool:
@@ -61,7 +61,7 @@ class Decoder:
     wide_layers: tuple[int, ...] = ()
 
 
-DECODERS: Mapping[str, Decoder] = {
+DECODERS: dict[str, Decoder] = {
     # Llama 1 to 3, Mistral, Mixtral, SmolLM, and others that are stored as Llama
     "llama": Decoder(rope="normal"),
     "qwen2": Decoder(),
@@ -106,7 +106,7 @@ def _two_of_three(layer: int) -> bool:
     return layer % 3 != 0
 
 
-ENCODERS: Mapping[str, Encoder] = {
+ENCODERS: dict[str, Encoder] = {
     "bert": Encoder(),
     "nomic-bert": Encoder(rope=True, gate="silu"),
     "modern-bert": Encoder(norm_first=True, rope=True, gate="gelu", windowed=_two_of_three, local_rope_base=10000.0),
@@ -124,11 +124,15 @@ _KINDS: tuple[tuple[Collection[str], str, str], ...] = (
 """The networks of each kind, the name of the kind, and the commands that run it."""
 
 
-def decoder_of(name: str) -> Decoder:
-    """The entry of an architecture. UnsupportedError names those that are known."""
-    if name in DECODERS:
-        return DECODERS[name]
-    raise UnsupportedError(unknown(name))
+def architecture_of(metadata: Mapping[str, Any], known: Collection[str], path: str = "") -> str:
+    """The architecture of a file. FileError if the file does not say it, UnsupportedError unless it is one of
+    ``known``. path: for these messages"""
+    name, where = metadata.get("general.architecture"), f"{path}: " if path else ""
+    if name is None:
+        raise FileError(f"{where}the file does not say which network it holds: it has no key general.architecture")
+    if not isinstance(name, str) or name not in known:
+        raise UnsupportedError(f"{where}{unknown(str(name))}")
+    return name
 
 
 def unknown(name: str) -> str:

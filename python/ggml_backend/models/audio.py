@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .._base.errors import FileError, InvalidArgumentError
 
-__all__ = ["RATE", "log_mel", "mel_filters", "read_wav", "resample"]
+__all__ = ["LEAST_RATE", "MOST_RATE", "RATE", "log_mel", "mel_filters", "read_wav", "resample"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -19,7 +19,8 @@ RATE = 16000
 """Samples a second that Whisper expects."""
 
 N_FFT, HOP = 400, 160
-_MAX_RATE, _MAX_CHANNELS = 768000, 64
+LEAST_RATE, MOST_RATE = 100, 768000
+_MAX_CHANNELS = 64
 _UNKNOWN_SIZE = 0x7FFF0000  # programs that write to a pipe give 0, or a size from here to the largest number
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 
@@ -60,7 +61,7 @@ def _samples(name: str, form: bytes, body: memoryview) -> tuple[FloatArray, int]
     rate, bits = int.from_bytes(form[4:8], "little"), int.from_bytes(form[14:16], "little")
     if code == _EXTENSIBLE and len(form) >= 26:
         code = int.from_bytes(form[24:26], "little")
-    if not 1 <= channels <= _MAX_CHANNELS or not 100 <= rate <= _MAX_RATE:
+    if not 1 <= channels <= _MAX_CHANNELS or not LEAST_RATE <= rate <= MOST_RATE:
         raise FileError(f"{name}: {channels} channels with {rate} samples a second are not possible")
     width = bits // 8
     if (code, bits) not in ((_PCM, 8), (_PCM, 16), (_PCM, 24), (_PCM, 32), (_FLOAT, 32), (_FLOAT, 64)):

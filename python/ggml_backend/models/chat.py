@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import FileError, InvalidArgumentError, UnsupportedError
+from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, expect, expect_bool
+from .._base.errors.messages import kind_of
 
 __all__ = ["ChatTemplate", "Message"]
 
@@ -29,6 +30,7 @@ class ChatTemplate:
     """A template, rendered in a process with limits on time, memory and size. ``source``: its text."""
 
     def __init__(self, source: str, bos: str = "", eos: str = "") -> None:
+        expect(source, str, "source")
         self.source = source
         self._tokens = {"bos_token": bos, "eos_token": eos}
 
@@ -44,7 +46,8 @@ class ChatTemplate:
         FileError: the template is damaged, or takes too long. InvalidArgumentError: it refuses these messages.
         """
         check_messages(messages)
-        known = {**self._tokens, "messages": list(messages), "add_generation_prompt": add_generation_prompt}
+        expect_bool(add_generation_prompt, "add_generation_prompt")
+        known = {**self._tokens, "messages": list(messages), "add_generation_prompt": bool(add_generation_prompt)}
         job = {
             "path": [p for p in sys.path if p],
             "template": self.source,
@@ -58,21 +61,22 @@ class ChatTemplate:
             raise UnsupportedError(
                 f"chat templates need the package {answer['missing']}: pip install ggml_backend[models]"
             )
+        if "refused" in answer:
+            raise InvalidArgumentError(f"the chat template of the file refuses the messages: {answer['refused']}")
         if "error" in answer:
-            words = answer["error"]
-            refused = words.startswith("TemplateError: ")
-            kind = InvalidArgumentError if refused else FileError
-            raise kind(f"the chat template of the file {'refuses the messages' if refused else 'fails'}: {words}")
+            raise FileError(f"the chat template of the file fails: {answer['error']}")
         return str(answer["text"])
 
 
 def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a process that does one job."""
     try:
-        data = json.dumps(job)
-    except (TypeError, ValueError) as error:
+        data = json.dumps(job, default=_refuse)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
         raise InvalidArgumentError(
-            f"messages must consist of texts, numbers, lists and dictionaries: {error}"
+            "messages and variables must not contain themselves, and the keys of their dictionaries must be texts"
         ) from None
     program = [sys.executable, "-I", str(Path(__file__).with_name("_render.py"))]
     try:
@@ -92,17 +96,24 @@ def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {"error": "no answer"}
 
 
+def _refuse(value: object) -> None:
+    """For values that JSON does not have."""
+    raise InvalidArgumentError(
+        f"messages and variables must consist of texts, numbers, lists and dictionaries, not {kind_of(value)}"
+    )
+
+
 def check_messages(messages: object) -> None:
     """TypeError or InvalidArgumentError unless this is a list of messages."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise TypeError(
-            f"messages must be a list such as [{{'role': 'user', 'content': 'Hello'}}], not {type(messages).__name__}"
+            f"messages must be a list such as [{{'role': 'user', 'content': 'Hello'}}], not {kind_of(messages)}"
         )
     if not messages:
         raise InvalidArgumentError("messages is empty: give at least one message of the user")
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise TypeError(f"messages[{i}] must be a dictionary with role and content, not {type(message).__name__}")
+            raise TypeError(f"messages[{i}] must be a dictionary with role and content, not {kind_of(message)}")
         if not isinstance(message.get("role"), str):
             raise InvalidArgumentError(f"messages[{i}] has no role: 'system', 'user' or 'assistant'")
         if "content" not in message and "tool_calls" not in message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import gguf, ops
-from .._base.errors import FileError, InvalidArgumentError, expect_int, expect_list
-from .._base.errors.messages import kind_of
+from .._base.errors import (
+    FileError,
+    InvalidArgumentError,
+    expect_choice,
+    expect_function,
+    expect_int,
+    expect_list,
+)
+from .._base.text import count
 from ..backend.backend import Backend
 from ..dtypes import float32, int32
 from ..sched.scheduler import Scheduler
@@ -22,9 +30,9 @@ from ..tensor.context import Context
 from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._keys import Keys
-from ._model import Model, architecture_of
+from ._model import Model
 from ._sizes import Shaped, matrix_rows
-from .architectures import ENCODERS, Encoder
+from .architectures import ENCODERS, Encoder, architecture_of
 from .text import backends_of
 from .tokens import Tokenizer, tokenizer_of
 
@@ -261,8 +269,7 @@ class EmbeddingModel(Model):
             raise InvalidArgumentError(f"n_ctx is {n_ctx}: it must be from 2 to {s.context}")
         kind = Keys(self.metadata, self.architecture).count(".pooling_type", 1, least=0, most=4)
         self.pooling: str = _POOLINGS.get(kind, "mean") if pooling is None else pooling
-        if not isinstance(self.pooling, str) or self.pooling not in _POOLINGS.values():
-            raise InvalidArgumentError(f"pooling is {pooling!r}: it must be 'mean', 'cls' or 'last'")
+        expect_choice(self.pooling, "pooling", tuple(_POOLINGS.values()))
         self.name: str = str(self.metadata.get("general.name", self.architecture))
         self._scheduler: Scheduler | None = Scheduler(self.backends)
         self._steps: OrderedDict[tuple[int, int], _Step] = OrderedDict()
@@ -319,7 +326,8 @@ class EmbeddingModel(Model):
     ) -> FloatArray:
         """Unit vectors of texts: float32 (n, n_dims). Their products are cosine similarities.
 
-        Texts of similar length are computed together. Text beyond ``n_ctx`` tokens is cut off.
+        Texts of similar length are computed together. A text of more than ``n_ctx`` tokens is cut off there, and a
+        warning says how many were.
         progress: wraps the iteration over batches, as ``tqdm`` does.
         """
         texts = [texts] if isinstance(texts, str) else expect_list(texts, "texts", "str")
@@ -327,9 +335,8 @@ class EmbeddingModel(Model):
             raise TypeError("texts must be a list of str")
         if expect_int(batch_size, "batch_size") < 1:
             raise InvalidArgumentError(f"batch_size is {batch_size}: it must be at least 1")
-        if not callable(progress):
-            raise TypeError(f"progress must be a function, not {kind_of(progress)}")
-        sequences = [self._cut(self.tokenizer.encode(t, special=False)) for t in texts]
+        expect_function(progress, "progress")
+        sequences = self._cut([self.tokenizer.encode(t, special=False) for t in texts])
         order = sorted(range(len(texts)), key=lambda i: len(sequences[i]))
         out = np.empty((len(texts), self.n_dims), np.float32)
         batches = [range(i, min(i + batch_size, len(order))) for i in range(0, len(order), batch_size)]
@@ -338,11 +345,16 @@ class EmbeddingModel(Model):
             out[members] = self._compute([sequences[i] for i in members])
         return out
 
-    def _cut(self, tokens: list[int]) -> list[int]:
-        """At most ``n_ctx`` tokens, with the last one, which ends a text."""
-        if not tokens:
-            tokens = [0]
-        return tokens if len(tokens) <= self.n_ctx else [*tokens[: self.n_ctx - 1], tokens[-1]]
+    def _cut(self, sequences: Sequence[list[int]]) -> list[list[int]]:
+        """At most ``n_ctx`` tokens of each, with the last one, which ends a text."""
+        n, n_long = self.n_ctx, sum(len(tokens) > self.n_ctx for tokens in sequences)
+        if n_long:
+            warnings.warn(
+                f"{n_long} of {count(len(sequences), 'text')} {'has' if n_long == 1 else 'have'} more than {n} tokens"
+                " (n_ctx): the rest is cut off",
+                stacklevel=3,
+            )
+        return [[*tokens[: n - 1], tokens[-1]] if len(tokens) > n else tokens or [0] for tokens in sequences]
 
     @property
     def nbytes(self) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._base.errors import InvalidArgumentError
+from .._base.errors import InvalidArgumentError, expect, expect_int, expect_list
+from .._base.errors.messages import kind_of
 
 __all__ = ["Sampling"]
 
@@ -42,70 +44,77 @@ class Sampling:
     def __post_init__(self) -> None:
         limits = {
             "temperature": (0.0, math.inf),
-            "top_k": (0, math.inf),
             "top_p": (1e-9, 1.0),
             "min_p": (0.0, 1.0),
             "repeat_penalty": (1e-3, 1e3),
-            "repeat_last": (0, math.inf),
         }
         for name, (least, most) in limits.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-                raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+                raise TypeError(f"{name} must be a number, not {kind_of(value)}")
             if not least <= value <= most or value == math.inf:
-                raise InvalidArgumentError(f"{name} is {value}: it must be from {least:g} to {most:g}")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
-            raise TypeError(f"seed must be an int, not {type(self.seed).__name__}")
-        if self.seed is not None and self.seed < 0:
-            raise InvalidArgumentError(f"seed is {self.seed}: it must be 0 or more")
+                allowed = f"from {least:g} to {most:g}" if most < math.inf else f"{least:g} or more, and finite"
+                raise InvalidArgumentError(f"{name} is {value}: it must be {allowed}")
+        for name in ("top_k", "repeat_last", "seed"):
+            value = getattr(self, name)
+            if (name != "seed" or value is not None) and expect_int(value, name) < 0:
+                raise InvalidArgumentError(f"{name} is {value}: it must be 0 or more")
 
     def random(self) -> np.random.Generator:
         """The source of random numbers of one text."""
         return np.random.default_rng(self.seed)
 
+    def choose(self, logits: FloatArray, before: Sequence[int], random: np.random.Generator) -> int:
+        """The next token after the tokens ``before``. logits: float32 (vocabulary,)."""
+        if not isinstance(logits, np.ndarray) or logits.ndim != 1 or logits.dtype.kind != "f" or not len(logits):
+            raise TypeError(f"logits must be an array of floats with one axis, not {kind_of(logits)}")
+        expect(random, np.random.Generator, "random")
+        recent = expect_list(before, "before", "tokens")[-self.repeat_last :]
+        if self.repeat_penalty != 1.0 and recent and self.repeat_last:
+            seen = np.unique([expect_int(t, "before: each token") for t in recent])
+            if seen[0] < 0 or seen[-1] >= len(logits):
+                raise InvalidArgumentError(f"before: tokens must be from 0 to {len(logits) - 1}")
+            logits = self._penalized(logits, seen)
+        if self.temperature == 0:
+            return int(logits.argmax())
+        k = min(self.top_k or len(logits), len(logits))
+        best = np.argpartition(-logits, k - 1)[:k] if k < len(logits) else np.arange(len(logits))
+        best = best[np.argsort(-logits[best], kind="stable")]
+        return self._draw(best, logits[best], random)
+
     def _n_best(self, vocabulary: int) -> int:
         """How many of the likeliest tokens decide the choice. 0: all."""
         if self.repeat_penalty < 1 or (self.temperature and not self.top_k):
             return 0
-        recent = int(self.repeat_last) if self.repeat_penalty != 1 else 0  # penalized tokens make room for others
-        n = (int(self.top_k) if self.temperature else 1) + recent
+        recent = self.repeat_last if self.repeat_penalty != 1 else 0  # penalized tokens make room for others
+        n = (self.top_k if self.temperature else 1) + recent
         return n if n < vocabulary else 0
 
-    def choose(
-        self,
-        logits: FloatArray,
-        before: Sequence[int],
-        random: np.random.Generator,
-        tokens: npt.NDArray[np.int32] | None = None,
+    def _choose_of(
+        self, best: npt.NDArray[np.int32], logits: FloatArray, before: Sequence[int], random: np.random.Generator
     ) -> int:
-        """The next token after the tokens ``before``.
-
-        logits: float32 (vocabulary,), or the largest of them, the largest first
-        tokens: the tokens that the largest logits belong to
-        """
+        """As :meth:`choose`, of the ``_n_best`` likeliest tokens and their logits, the likeliest first."""
         if self.repeat_penalty != 1.0 and before and self.repeat_last:
-            logits = logits.copy()
-            recent = np.asarray(before[-int(self.repeat_last) :])
-            seen = np.unique(recent) if tokens is None else np.flatnonzero(np.isin(tokens, recent))
-            found = logits[seen]
-            logits[seen] = np.where(found > 0, found / self.repeat_penalty, found * self.repeat_penalty)
-            if tokens is not None:
-                order = np.lexsort((tokens, -logits))
-                tokens, logits = tokens[order], logits[order]
+            logits = self._penalized(logits, np.flatnonzero(np.isin(best, before[-self.repeat_last :])))
+            order = np.lexsort((best, -logits))
+            best, logits = best[order], logits[order]
         if self.temperature == 0:
-            return int(logits.argmax()) if tokens is None else int(tokens[0])
-        k = min(int(self.top_k) or len(logits), len(logits))
-        if tokens is None:
-            best = np.argpartition(-logits, k - 1)[:k] if k < len(logits) else np.arange(len(logits))
-            best = best[np.argsort(-logits[best], kind="stable")]
-            largest = logits[best].astype(np.float64)
-        else:
-            best, largest = tokens[:k].astype(np.intp), logits[:k].astype(np.float64)
-        plain = _softmax(largest)
-        kept = max(1, min(int(np.searchsorted(np.cumsum(plain), self.top_p)) + 1, k))
+            return int(best[0])
+        return self._draw(best[: self.top_k], logits[: self.top_k], random)
+
+    def _penalized(self, logits: FloatArray, seen: npt.NDArray[Any]) -> FloatArray:
+        logits = logits.copy()
+        found = logits[seen]
+        logits[seen] = np.where(found > 0, found / self.repeat_penalty, found * self.repeat_penalty)
+        return logits
+
+    def _draw(self, best: npt.NDArray[Any], logits: FloatArray, random: np.random.Generator) -> int:
+        """One of the ``top_k`` likeliest tokens, the likeliest first."""
+        plain = _softmax(logits.astype(np.float64))
+        kept = max(1, min(int(np.searchsorted(np.cumsum(plain), self.top_p)) + 1, len(best)))
         if self.min_p > 0:
             kept = max(1, min(kept, int(np.count_nonzero(plain >= self.min_p * plain[0]))))
-        p = _softmax(largest[:kept] / self.temperature)
+        p = _softmax(logits[:kept].astype(np.float64) / self.temperature)
         return int(random.choice(best[:kept], p=p))
 
 

@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import gguf
-from .._base.errors import FileError, InvalidArgumentError, expect_int
+from .._base.errors import (
+    FileError,
+    InvalidArgumentError,
+    expect_choice,
+    expect_function,
+    expect_int,
+    expect_path,
+)
+from .._base.errors.messages import kind_of
 from ..backend.backend import Backend
 from ..dtypes import float16, float32, int32
 from ..sched.scheduler import Scheduler
@@ -20,10 +28,10 @@ from ..tensor.context import Context
 from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._keys import Keys
-from ._model import Model, architecture_of
+from ._model import Model
 from ._whisper import LANGUAGES, Layer, Sizes, Special, decode, encode
-from .architectures import SPEECH
-from .audio import HOP, RATE, log_mel, read_wav, resample
+from .architectures import SPEECH, architecture_of
+from .audio import HOP, LEAST_RATE, MOST_RATE, RATE, log_mel, read_wav, resample
 from .text import backends_of
 from .tokens import _byte_characters
 
@@ -173,7 +181,9 @@ class SpeechModel(Model):
     def _suppressed(self) -> npt.NDArray[np.int64]:
         """Tokens that are never written: sounds without words, and special tokens."""
         given = self.metadata.get("whisper.suppress_tokens")
-        listed = _sounds(self._pieces) if given is None else np.asarray(given).reshape(-1).tolist()
+        if given is not None and not (isinstance(given, np.ndarray) and given.dtype.kind in "iu"):
+            raise FileError("whisper.suppress_tokens must be a list of whole numbers")
+        listed = _sounds(self._pieces) if given is None else given.tolist()
         s = self._special
         special = [*range(s.start, s.no_timestamps + 1)]
         found = np.unique(np.array([*listed, *special], np.int64))
@@ -273,17 +283,12 @@ class SpeechModel(Model):
         FileError: the file is no WAV file, or incomplete. InvalidArgumentError: the audio has no samples, or the model
         does not know the language, or cannot translate.
         """
-        if isinstance(audio, np.ndarray):
-            samples = np.asarray(audio, np.float32)
-            if samples.ndim != 1 or not np.isfinite(samples).all():
-                raise InvalidArgumentError("audio must be finite samples of one channel: an array of one axis")
-        else:
-            samples, rate = read_wav(audio)
-        samples = resample(samples, expect_int(rate, "rate"))
+        if progress is not None:
+            expect_function(progress, "progress")
+        expect_choice(task, "task", ("transcribe", "translate"))
+        samples = resample(*_samples_of(audio, rate))
         if not len(samples):
             raise InvalidArgumentError("the audio has no samples")
-        if task not in ("transcribe", "translate"):
-            raise InvalidArgumentError(f"task is {task!r}: it must be 'transcribe' or 'translate'")
         if task == "translate" and not self.multilingual:
             raise InvalidArgumentError("the model cannot translate: it knows only English")
         if not 1 <= expect_int(beams, "beams") <= _MOST_BEAMS:
@@ -331,8 +336,10 @@ class SpeechModel(Model):
         s = self._special
         known = LANGUAGES[: s.n_languages] if s.multilingual else ["en"]
         if language is not None:
+            if not isinstance(language, str):
+                raise TypeError(f"language must be a code such as 'en', not {kind_of(language)}")
             if language not in known:
-                raise InvalidArgumentError(f"language {language!r} is not known; known are {', '.join(known)}")
+                raise InvalidArgumentError(f"language {language!r:.20} is not known; known are {', '.join(known)}")
             return language
         if not s.multilingual:
             return "en"
@@ -458,6 +465,22 @@ class SpeechModel(Model):
             return "<SpeechModel: closed>"
         kind = f"{self._special.n_languages} languages" if self.multilingual else "English"
         return f"<SpeechModel {self.name!r}: whisper, {self._s.encoder_layers} layers, {kind}>"
+
+
+def _samples_of(audio: str | os.PathLike[str] | npt.NDArray[Any], rate: int) -> tuple[FloatArray, int]:
+    """The samples of a WAV file or of an array, and their rate."""
+    if not isinstance(audio, np.ndarray):
+        expect_path(audio, "audio")
+        return read_wav(audio)
+    if audio.dtype.kind != "f" or audio.ndim != 1:
+        raise InvalidArgumentError(
+            f"audio must be an array of floats between -1 and 1 with one axis, not {audio.dtype} of shape {audio.shape}"
+        )
+    if not np.isfinite(audio).all():
+        raise InvalidArgumentError("audio has samples that are no numbers")
+    if not LEAST_RATE <= expect_int(rate, "rate") <= MOST_RATE:
+        raise InvalidArgumentError(f"rate is {rate}: it must be from {LEAST_RATE} to {MOST_RATE} samples a second")
+    return audio.astype(np.float32), rate
 
 
 def _pieces(metadata: Any, n: int) -> list[bytes]:

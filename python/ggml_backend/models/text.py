@@ -7,14 +7,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import gguf
-from .._base.errors import FileError, InvalidArgumentError, expect_int, expect_list
+from .._base.errors import FileError, InvalidArgumentError, expect, expect_choice, expect_int, expect_list
 from .._base.errors.messages import kind_of
 from ..backend.backend import Backend
 from ..dtypes import as_dtype
@@ -27,7 +27,7 @@ from ._cache import Sequence as CachedSequence
 from ._decoder import Inputs, Observed, Precision, decode
 from ._model import Model
 from ._sizes import Sizes
-from .architectures import decoder_of
+from .architectures import DECODERS, architecture_of
 from .chat import ChatTemplate, Message
 from .sampling import Sampling
 from .tokens import TextStream, Tokenizer, tokenizer_of
@@ -40,6 +40,7 @@ Scores = tuple[FloatArray, Ints | None]
 
 _LEAST_CELLS = 256
 _KEPT_GRAPHS = 8
+_RULES = tuple(field.name for field in fields(Sampling))
 
 
 def _class_of(n: int, least: int = 1) -> int:
@@ -58,7 +59,7 @@ class Stats:
     new_tokens: int = 0
     new_seconds: float = 0.0
 
-    def add(self, n: int, seconds: float, prompt: bool) -> None:
+    def _add(self, n: int, seconds: float, prompt: bool) -> None:
         """Adds a step of ``n`` tokens."""
         if prompt:
             self.prompt_tokens += n
@@ -102,8 +103,7 @@ class TextModel(Model):
         cache: str = "float16",
         precision: Precision = "f16",
     ) -> None:
-        if precision not in ("default", "f16", "f32"):
-            raise InvalidArgumentError(f"precision is {precision!r}: it must be 'default', 'f16' or 'f32'")
+        expect_choice(precision, "precision", ("default", "f16", "f32"))
         self.precision: Precision = precision
         self.n_batch: int = expect_int(n_batch, "n_batch")
         if self.n_batch < 1:
@@ -112,8 +112,8 @@ class TextModel(Model):
         self._lock = threading.RLock()
         with gguf.open(path) as file:
             self.metadata: dict[str, Any] = dict(file.metadata)
-            self.architecture: str = str(file.metadata.get("general.architecture", ""))
-            self._a = decoder_of(self.architecture)
+            self.architecture: str = architecture_of(self.metadata, DECODERS)
+            self._a = DECODERS[self.architecture]
             self._s = Sizes.of(self.architecture, self._a, self.metadata, file.tensors, n_ctx)
             self.n_ctx: int = self._context(n_ctx)
             self.tokenizer: Tokenizer = tokenizer_of(self.metadata, self._s.vocab)
@@ -217,7 +217,7 @@ class TextModel(Model):
         for i in range(0, len(tokens), self.n_batch):
             with self._lock:
                 scores = self._compute([(sequence, tokens[i : i + self.n_batch])], n_best)
-        self.stats.add(len(tokens), time.perf_counter() - begin, len(tokens) > 1)
+        self.stats._add(len(tokens), time.perf_counter() - begin, len(tokens) > 1)
         return scores[0]
 
     # ---- for users ---------------------------------------------------------------------------------------------------
@@ -228,12 +228,12 @@ class TextModel(Model):
             step.context.close()
         self._steps.clear()
 
-    def _tokens(self, text: str | Sequence[int]) -> list[int]:
-        """The tokens of a text, at least one, all of the vocabulary."""
+    def _tokens(self, text: str | Sequence[int], what: str = "prompt") -> list[int]:
+        """The tokens of a text, at least one, all of the vocabulary. what: the argument, for messages"""
         if isinstance(text, str):
             tokens = self.tokenizer.encode(text)
         else:
-            tokens = [expect_int(t, "prompt: each token") for t in text]
+            tokens = [expect_int(t, f"{what}: each token") for t in expect_list(text, what, "tokens, or a text")]
         if not tokens:
             raise InvalidArgumentError("the prompt is empty")
         wrong = [t for t in tokens if not 0 <= t < self._s.vocab]
@@ -285,15 +285,22 @@ class TextModel(Model):
         rules: fields of :class:`Sampling`, for example ``temperature=0.8, seed=1``. The default takes the likeliest
             token.
         """
+        for rule in rules:
+            if rule not in _RULES:
+                raise TypeError(
+                    f"generate: {rule!r} is none of its options and rules: max_tokens, stop, sampling,"
+                    f" {', '.join(_RULES)}"
+                )
         if sampling is not None and rules:
             raise InvalidArgumentError("give either sampling= or its fields, not both")
+        if sampling is not None:
+            expect(sampling, Sampling, "sampling")
         if max_tokens is not None and expect_int(max_tokens, "max_tokens") < 1:
             raise InvalidArgumentError(f"max_tokens is {max_tokens}: it must be at least 1")
-        if isinstance(stop, str):
-            stop = (stop,)
+        stop = (stop,) if isinstance(stop, str) else expect_list(stop, "stop", "texts")
         if not all(isinstance(s, str) and s for s in stop):
             raise InvalidArgumentError("stop must be a list of texts that are not empty")
-        return Generation(self, self._prompt(prompt), max_tokens, tuple(stop), sampling or Sampling(**rules))
+        return Generation(self, self._prompt(prompt), max_tokens, stop, sampling or Sampling(**rules))
 
     def chat(self, messages: Sequence[Message], **options: Any) -> Generation:
         """Answers a conversation: a list of ``{"role": "user", "content": "Hello"}``.
@@ -322,8 +329,7 @@ class TextModel(Model):
     ) -> list[str]:
         """Continues several texts at once: one step computes a token of each. The options are those of
         :meth:`generate`."""
-        if isinstance(prompts, str):
-            raise TypeError("prompts must be a list of texts, not str")
+        prompts = [self._tokens(p, "prompts: each") for p in expect_list(prompts, "prompts", "texts")]
         running = [self.generate(p, max_tokens=max_tokens, stop=stop, sampling=sampling, **rules) for p in prompts]
         texts = [""] * len(running)
         try:
@@ -351,7 +357,7 @@ class TextModel(Model):
                 scores = self._compute([(g._live(), [g.tokens[-1]]) for g in some], n_best)
             for g, found in zip(some, scores, strict=True):
                 g._scores = found
-        self.stats.add(len(running), time.perf_counter() - begin, False)
+        self.stats._add(len(running), time.perf_counter() - begin, False)
 
     @property
     def compute_nbytes(self) -> int:
@@ -427,8 +433,11 @@ class Generation:
         assert self._scores is not None
         n = self._sampling.repeat_last
         recent = self.tokens if len(self.tokens) >= n else [*self._prompt[-n:], *self.tokens]
-        logits, tokens = self._scores
-        token = self._sampling.choose(logits, recent, self._random, tokens)
+        logits, best = self._scores
+        if best is None:
+            token = self._sampling.choose(logits, recent, self._random)
+        else:
+            token = self._sampling._choose_of(best, logits, recent, self._random)
         if token in self._model.tokenizer.stops:
             self._finish("stop")
             return True

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._base.errors import FileError, UnsupportedError
+from .._base.errors import FileError, UnsupportedError, expect, expect_bool, expect_int, expect_list
+from .._base.errors.messages import kind_of
 from ._keys import Keys
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ class Tokenizer:
         special: text such as ``<|im_end|>`` becomes the special token of that name. Turn it off for untrusted text.
         ends: adds the tokens that the model expects at the beginning and the end of a text.
         """
+        expect(text, str, "text")
+        special, ends = expect_bool(special, "special"), expect_bool(ends, "ends")
         tokens = [self.bos] if ends and self._add_bos and self.bos is not None else []
         begin = 0
         for found in self._cut.finditer(text) if special and self._cut else ():
@@ -145,6 +148,7 @@ class Tokenizer:
 
         Control tokens have none, and neither have rows of the embedding beyond the vocabulary.
         """
+        token = expect_int(token, "token")
         return self._piece(token) if 0 <= token < len(self.pieces) else b""
 
     def _piece(self, token: int) -> bytes:
@@ -153,7 +157,8 @@ class Tokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens. Bytes that are not UTF-8 become U+FFFD."""
-        return b"".join(self.piece(t) for t in tokens).decode("utf-8", "replace")
+        numbers = [expect_int(t, "tokens: each") for t in expect_list(tokens, "tokens", "tokens")]
+        return b"".join(map(self.piece, numbers)).decode("utf-8", "replace")
 
 
 class _SpaceMarked(Tokenizer):
@@ -402,7 +407,7 @@ class _WordPiece(_SpaceMarked):
         return piece[1:] if piece.startswith(_SPACE) else f"##{piece}"
 
     def encode(self, text: str, *, special: bool = True, ends: bool = True) -> list[int]:
-        tokens = super().encode(text, special=special, ends=False)
+        tokens, ends = super().encode(text, special=special, ends=False), expect_bool(ends, "ends")
         first, last = ([t] if ends and t is not None else [] for t in (self._first, self._last))
         return [*first, *tokens, *last]
 
@@ -446,12 +451,15 @@ def tokenizer_of(metadata: Mapping[str, Any], n_tokens: int | None = None) -> To
     n_tokens: rows of the network's embedding. A vocabulary of more tokens is an error.
     FileError: the file has no tokenizer, or a damaged one. UnsupportedError: it has one of another kind.
     """
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata must be a mapping of keys to values, not {kind_of(metadata)}")
+    n_tokens = None if n_tokens is None else expect_int(n_tokens, "n_tokens")
     keys = Keys(metadata)
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None:
         raise FileError("the file has no tokenizer (tokenizer.ggml.model)")
     for made in _KINDS:
-        if made.kind == kind:
+        if isinstance(kind, str) and made.kind == kind:
             break
     else:
         known = ", ".join(k.kind for k in _KINDS)

@@ -1,10 +1,11 @@
-"""Packed weights inside PyTorch, on the CPU.
+"""Models of PyTorch: packed weights inside PyTorch, and whole models as programs.
 
     import ggml_backend.torch as gbt
 
     model = gbt.from_gguf("SmolLM2.gguf")          # a model of transformers; the weights stay in the mapped file
     gbt.pack_(module, {"*.weight": "q4_k"})        # any nn.Module, in place
     y = gbt.linear(x, gbt.pack(weight, "q8_0"))    # torch.ops.ggml_backend.linear
+    program = gbt.compile(model, (x,))             # any model that torch.export takes, as graphs on our devices
 
 A packed weight is a :class:`PackedTensor`: a parameter whose values are blocks of a quantized format. Products read the
 blocks. They never widen the matrix.
@@ -17,7 +18,8 @@ try:
 except ImportError as error:
     raise ImportError(f"ggml_backend.torch needs PyTorch: pip install 'ggml_backend[torch]' ({error})") from None
 
+from .compiled import Program, compile, explain
 from .packed import PackedTensor, embedding, linear, pack, pack_
 from .pretrained import from_gguf
 
-__all__ = ["PackedTensor", "embedding", "from_gguf", "linear", "pack", "pack_"]
+__all__ = ["PackedTensor", "Program", "compile", "embedding", "explain", "from_gguf", "linear", "pack", "pack_"]

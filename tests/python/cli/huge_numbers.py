@@ -52,6 +52,7 @@ def write_llama(path: Path, key: str, value: int) -> None:
         shapes.update({f"blk.{i}.{name}": shape for name, shape in block.items()})
     with gb.gguf.Writer(path) as writer:
         writer.add("general.architecture", "llama")
+        writer.add("llama.attention.layer_norm_rms_epsilon", 1e-5)
         for name, number in {**KEYS, key: value}.items():
             if name != "general.alignment":
                 writer.add(name, number)

@@ -283,6 +283,21 @@ def on_a_terminal(*arguments: str | Path) -> str:
     return shown.decode()
 
 
+@pytest.mark.parametrize("script", [False, True], ids=["module", "script"])
+def test_ctrl_c_while_the_command_starts(tmp_path: Path, script: bool) -> None:
+    """The package imports NumPy before the command can catch an interrupt."""
+    (tmp_path / "numpy.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    command = [str(Path(sys.executable).with_name("ggml-backend"))] if script else COMMAND
+    if script and not Path(command[0]).exists():
+        pytest.skip("the script is not beside this Python")
+    done = subprocess.run(
+        [*command, "info"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode in (130, -signal.SIGINT), done
+    assert (done.stdout, done.stderr) == ("", "\n")
+
+
 def test_progress_on_terminals_only(tmp_path: Path, model: Path) -> None:
     quantize = ["gguf", "quantize", model, tmp_path / "out.gguf", "--type", "q8_0"]
     for arguments, label in ((quantize, "writing ["), (["gguf", "check", model], "checking [")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import wave
@@ -64,6 +65,9 @@ def test_generate_prints_what_the_model_writes(run, folder):
     status, out, err = run("generate", "llama.gguf", PROMPT, "--max-tokens", 6)
     assert (status, out) == (0, expected + "\n")
     assert "tokens/s" in err
+    assert re.search(
+        r"; planned [\d.]+ [KM]iB \(weights .*, cache .*, compute .*\), the whole process \d+.* at most$", err
+    )
     (folder / "prompt.txt").write_text(PROMPT, encoding="utf-8")
     assert run("generate", "llama.gguf", "--file", "prompt.txt", "-n", 6, "--quiet") == (0, expected + "\n", "")
     assert run("generate", "llama.gguf", "--file", "-", "-n", 6, "--quiet", stdin=PROMPT)[1] == expected + "\n"
@@ -91,6 +95,13 @@ def test_embed_writes_vectors_or_shows_similarities(run, folder):
     np.testing.assert_allclose(np.load(folder / "vectors.npy"), expected, atol=1e-6)
     status, out, _ = run("embed", "bert.gguf", "-", "--pooling", "cls", stdin="a cat\nthe mat\n")
     assert status == 0 and "1.00" in out and "the mat" in out
+
+
+def test_embed_says_that_it_cuts_texts(run, folder):
+    status, out, err = run("embed", "bert.gguf", "-", "--n-ctx", 8, stdin="a cat\n" + "the mat " * 9 + "\n")
+    assert status == 0 and len(out.splitlines()) == 3
+    warning = "1 of 2 texts has more than 8 tokens (n_ctx): the rest is cut off"
+    assert err == f"python -m ggml_backend embed: warning: {warning}\n"
 
 
 def test_quantize_takes_a_mixture_or_a_format(run, folder):

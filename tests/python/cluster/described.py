@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 import ggml_backend as gb
-from ggml_backend.cli.examples.models import Llama, llama_shapes
 from ggml_backend.cluster import Description
 from ggml_backend.cluster.planning.layers import LayerModel, Node, Placement, Stage, Unit
+from ggml_backend.models import DECODERS
+from ggml_backend.models._sizes import Rope, Sizes
 
 LINK = {"between": ["*", "*"], "latency": "5 us", "bandwidth": "25 GB/s"}
 
@@ -59,19 +60,26 @@ def every_placement(n_units: int, n_devices: int) -> Iterator[tuple[Stage, ...]]
                 yield tuple(Stage(d, a, b) for d, a, b in zip(devices, borders, borders[1:], strict=False))
 
 
-def write_llama(path: Path, layers: int = 4, context: int = 64) -> Llama:
+def small_sizes(layers: int, context: int) -> Sizes:
+    """Sizes of a small Llama."""
+    return Sizes(
+        vocab=96, embd=64, layers=layers, heads=4, kv_heads=2, head_k=16, head_v=16, ff=128, context=context, eps=1e-5,
+        rope=Rope(16, 1e4), scale=0.25, softcap=0.0, final_softcap=0.0, window=0, experts=None,
+    )  # fmt: skip
+
+
+def write_llama(path: Path, layers: int = 4, context: int = 64) -> Sizes:
     """A small model file whose weights are zero."""
-    c = Llama(64, layers, 4, 2, 128, context, 1e-5, 16, 1e4)
+    s = small_sizes(layers, context)
     keys = {
-        "embedding_length": c.embd, "block_count": c.layers, "feed_forward_length": c.ff, "context_length": c.context,
-        "attention.head_count": c.heads, "attention.head_count_kv": c.kv_heads,
+        "embedding_length": s.embd, "block_count": layers, "feed_forward_length": s.ff, "context_length": context,
+        "attention.head_count": s.heads, "attention.head_count_kv": s.kv_heads,
+        "attention.layer_norm_rms_epsilon": s.eps,
     }  # fmt: skip
-    shapes = llama_shapes(c, 96)
-    shapes["output.weight"] = shapes["token_embd.weight"]
     with gb.gguf.Writer(path) as writer:
         writer.add("general.architecture", "llama")
         for key, value in keys.items():
             writer.add(f"llama.{key}", value)
-        for name, shape in shapes.items():
+        for name, shape in s.shapes(DECODERS["llama"], {"output.weight": np.empty(0)}):
             writer.add_tensor(name, np.zeros(shape, np.float32))
-    return c
+    return s

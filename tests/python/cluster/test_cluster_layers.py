@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import resource
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from described import LINK, description, every_placement, table, write_llama
+import small_models as sm
+from described import LINK, description, every_placement, small_sizes, table, write_llama
 from ggml_backend.cli import main
 from ggml_backend.cli.examples.layers import drawn, passes_of, passes_of_file
-from ggml_backend.cli.examples.models import Llama, LlamaFile, llama_shapes
+from ggml_backend.cli.examples.models import DecoderFile, Pass
 from ggml_backend.cluster.planning.layers import LayerModel, Node, Placement, Stage, Unit, place, predict
+from ggml_backend.models import DECODERS
+from ggml_backend.models._sizes import Rope, Sizes
 
 
 def random_model(rng: np.random.Generator, n_units: int) -> LayerModel:
@@ -120,12 +124,11 @@ def test_equal_devices_get_equal_shares(tmp_path):
 # ------------------------------------------------------------------------------------------ the scheduler's own figures
 
 
-def small(tokens: int, context: int) -> LlamaFile:
-    c = Llama(64, 6, 4, 2, 128, context, 1e-5, 16, 1e4)
-    shapes = llama_shapes(c, 96)
-    shapes["output.weight"] = shapes["token_embd.weight"]
-    kinds = {n: gb.dtypes.q4_0 if len(s) > 1 else gb.float32 for n, s in shapes.items()}
-    return LlamaFile(c, {n: (s, kinds[n]) for n, s in shapes.items()}, tokens, context)
+INPUTS = {"ids", "positions", "rows", "mask", "local_mask", "out"}
+
+
+def small(tokens: int, context: int) -> DecoderFile:
+    return DecoderFile.of_sizes(DECODERS["llama"], small_sizes(6, context), gb.dtypes.q4_0, tokens)
 
 
 def split_evenly(n_units: int, n: int) -> tuple[Stage, ...]:
@@ -133,69 +136,98 @@ def split_evenly(n_units: int, n: int) -> tuple[Stage, ...]:
     return tuple(Stage(k, a, b) for k, (a, b) in enumerate(itertools.pairwise(borders)))
 
 
+@pytest.fixture(params=["llama", "qwen3moe", "gemma2", "gpt-oss"])
+def file(request: Any, tmp_path: Path) -> Any:
+    """Small models of four architectures, whose pass fills the cache: C counts a write to a part of the cache with the
+    elements between."""
+    path = tmp_path / "model.gguf"
+    sm.write(path, sm.SMALL[request.param])
+    with gb.gguf.open(path) as file:
+        yield DecoderFile.of(file, Pass(32, 32))
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
-def test_times_are_those_of_the_schedulers_costs(tmp_path, n):
-    """The C library counts bytes and operations of each node and copy independently. The pass fills
-    the cache, because C counts a write to a part of it with the elements between."""
+def test_times_are_those_of_the_schedulers_costs(tmp_path, file, n):
+    """The C library counts bytes and operations of each node and copy independently."""
     cluster = description(tmp_path, table(n, issue="7 us", links=[{**LINK, "bandwidth": "10 MB/s"}]))
-    cluster.devices[0].kind.types["q4_0"] = type(cluster.devices[0].kind.rates)(50e9, 1e12)  # type: ignore[index]
-    file = small(32, 32)
+    cluster.devices[0].kind.types["float32"] = type(cluster.devices[0].kind.rates)(50e9, 1e12)  # type: ignore[index]
     passes = passes_of(file, "small")
     model = passes.prompt
     stages = split_evenly(len(model.units), n)
     wanted = predict(model, Placement(stages, 1), cluster)
     backends = [gb.Backend(f"SIM:name=d{k}") for k in range(n)]
+    home = {u: backends[s.device] for s in stages for u in range(s.begin, s.end)}
+    names = {**{u.name: k for k, u in enumerate(model.units)}, "output_norm_rms": len(home) - 1}
     with (
         gb.Context(usage="weights") as held,
         gb.Context() as ctx,
         gb.Scheduler(backends, policy="cost", costs=cluster.costs()) as sched,
     ):
-        graph = file.graph(ctx, file.tensors(lambda _: held))
-        unit = 0
-        names = {u.name: k for k, u in enumerate(model.units)}
-        home = {u: backends[s.device] for s in stages for u in range(s.begin, s.end)}
-        for node in graph.nodes:
-            begins = [u for name, u in names.items() if node.name.startswith(f"{name}.")]
-            unit = begins[0] if begins else len(names) - 1 if node.name in ("output_norm", "logits") else unit
+        graph, unit = file.graph(ctx, *file.tensors(lambda _: held)), 0
+        for node in graph.nodes:  # in the order of the layers; a node without a name follows those with one
+            unit = names.get(".".join(node.name.split(".")[: 2 if node.name.startswith("blk.") else 1]), unit)
             sched.set_backend(node, home[unit])
-        sched.prepare(graph, allocate=False)
+        plan = sched.prepare(graph, allocate=False)
         found = sched.prediction
+        copied = sum(cluster.link(0, n - 1).seconds(c.nbytes) for c in plan.copies)
     assert found is not None
-    with_layers = sum(s.end > 1 and s.begin < len(model.units) - 1 for s in stages)
-    positions = (with_layers - 1) * cluster.link(0, n - 1).seconds(
-        4 * 32
-    )  # from the first stage to the others that read them
-    between = sum(wanted.hops[1:-1])
-    assert found.us / 1e6 == pytest.approx(sum(wanted.stages) + between + positions + 7e-6 * (n - 1), rel=1e-5)
+    assert found.us / 1e6 == pytest.approx(sum(wanted.stages) + copied + 7e-6 * (n - 1), rel=1e-5)
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_cuts_and_memory_are_those_of_a_plan(tmp_path, n):
+def test_cuts_and_memory_are_those_of_a_plan(tmp_path, file, n):
     cluster = description(tmp_path, table(n))
-    passes = passes_of(small(16, 64), "small")
+    passes = passes_of(file, "small")
+    n_padded = sum(math.prod(shape) * dtype.itemsize % 128 > 0 for shape, dtype in file.weights.values())
     for model in (passes.step, passes.prompt):
         placement = Placement(split_evenly(len(model.units), n), 1)
         with drawn(passes, model, placement, cluster) as (plan, picture):
             assert [s.backend for s in plan.splits] == [d.name for d in cluster.devices]
             for a, b in itertools.pairwise(placement.stages):
-                crossing = [
-                    c for c in plan.copies if c.dst_backend == cluster.devices[b.device].name and c.name != "positions"
-                ]
-                assert sum(c.nbytes for c in crossing) == model.units[a.end - 1].carry
+                copies = [c for c in plan.copies if c.dst_backend == cluster.devices[b.device].name]
+                crossing = [c for c in copies if c.name not in INPUTS]
+                rows = 1 if a.end == len(model.units) - 1 else model.tokens  # the last layer has the last row alone
+                assert [c.nbytes for c in crossing] == [rows * sm.EMBD * 4]
                 assert {c.src_backend for c in crossing} == {cluster.devices[a.device].name}
+                carried = model.units[a.end - 1].carry - rows * sm.EMBD * 4
+                assert sum(c.nbytes for c in copies if c.name in INPUTS) <= carried <= model.sent
             for stage, arena in zip(placement.stages, plan.arenas, strict=True):
                 units = model.units[stage.begin : stage.end]
                 inputs = arena.leafs - sum(u.weights + u.cache for u in units)
-                assert 0 <= inputs <= 2 * 4 * model.tokens + 64 * 4  # ids and positions, padded to cache lines
+                assert 0 <= inputs <= model.sent + 128 * (len(INPUTS) + n_padded)
                 assert arena.peak <= model.scratch + 2 * max(u.carry for u in model.units)
             assert picture.title == f"small: {model.tokens} token{'s' if model.tokens > 1 else ''}"
 
 
+@pytest.mark.parametrize("name", sm.SMALL)
+def test_layers_of_every_architecture_are_alike(tmp_path, name):
+    """Each layer has its own weights, and sends as much as the others to the next one."""
+    path = tmp_path / "model.gguf"
+    sm.write(path, sm.SMALL[name])
+    passes = passes_of_file(str(path), 8, 64)
+    with gb.gguf.open(path) as file:
+        held = {name: t.nbytes for name, t in file.tensors.items()}
+    for model in (passes.step, passes.prompt):
+        shared = held.get("rope_freqs.weight", 0)
+        for i, unit in enumerate(model.units[1:-1]):
+            own = sum(n for name, n in held.items() if name.startswith(f"blk.{i}."))
+            assert (unit.name, unit.weights) == (f"blk.{i}", own + shared)
+            assert unit.cache == 64 * sm.KV_HEADS * sm.HEAD * 2 * 2  # positions, keys and values, float16
+        carried = [unit.carry - model.tokens * sm.EMBD * 4 for unit in model.units[:-2]]  # inputs for later layers
+        assert carried == sorted(carried, reverse=True) and 0 < carried[-1] <= carried[0] < model.sent
+        assert model.units[-2].carry == sm.EMBD * 4 and len(model.units) == sm.LAYERS + 2
+        assert model.units[0].weights == held["token_embd.weight"]
+        assert model.units[-1].weights == held["output.weight"] + held["output_norm.weight"]
+        assert model.units[-1].carry == 0 and model.returned == sm.VOCAB * 4
+
+
 def test_nothing_is_loaded(tmp_path):
     """A model of 300 GiB is planned in some MiB."""
-    c = Llama(16384, 120, 128, 8, 53248, 8192, 1e-5, 128, 1e4)
-    shapes = llama_shapes(c, 128256)
-    file = LlamaFile(c, {n: (s, gb.dtypes.q8_0 if len(s) > 1 else gb.float32) for n, s in shapes.items()}, 512, 8192)
+    sizes = Sizes(
+        vocab=128256, embd=16384, layers=120, heads=128, kv_heads=8, head_k=128, head_v=128, ff=53248, context=8192,
+        eps=1e-5, rope=Rope(128, 1e4), scale=128**-0.5, softcap=0.0, final_softcap=0.0, window=0, experts=None,
+    )  # fmt: skip
+    file = DecoderFile.of_sizes(DECODERS["llama"], sizes, gb.dtypes.q8_0, 512)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     passes = passes_of(file, "large")
     cluster = description(tmp_path, table(16))
@@ -298,9 +330,14 @@ def test_wrong_arguments(tmp_path, model, capsys, monkeypatch, words, status, me
     assert err.startswith("usage: ") if status == 2 else len(err.splitlines()) == 1
 
 
-def test_other_architectures(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [("bert", "--cluster splits language models, and 'bert' is of another kind"), ("gpt2", "Known are bert, gemma2"),
+     (7, "the architecture '7' is not known"), ("llama", "no key llama.embedding_length")],
+)  # fmt: skip
+def test_other_files_are_refused(tmp_path, capsys, architecture, message):
     with gb.gguf.Writer(tmp_path / "m.gguf") as writer:
-        writer.add("general.architecture", "bert").add_tensor("x", np.zeros(4, np.float32))
+        writer.add("general.architecture", architecture).add_tensor("x", np.zeros(4, np.float32))
     (tmp_path / "c.json").write_text(json.dumps(table(2)))
-    status, _, err = run(capsys, "plan", tmp_path / "m.gguf", "--cluster", tmp_path / "c.json")
-    assert status == 1 and "only the architecture 'llama' can be split into layers, and the file has 'bert'" in err
+    status, out, err = run(capsys, "plan", tmp_path / "m.gguf", "--cluster", tmp_path / "c.json")
+    assert (status, out, len(err.splitlines())) == (1, "", 1) and message in err

@@ -20,7 +20,7 @@ import traceback
 import warnings
 import wave
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ import pytest
 import ggml_backend as gb
 import small_models
 import small_whisper
+from ggml_backend.cli.hugging_face.names import FAMILIES
+from ggml_backend.models.architectures import DECODERS, ENCODERS, Decoder, Encoder
 from source_tree import in_tree
 
 ROOT = in_tree("README.md").parent
@@ -63,6 +65,9 @@ NOT_RUN = {
     ("docs/ARCHITECTURE.md", "python/ggml_backend "): "a drawing; tests/python/package/test_package.py checks it",
     ("docs/howto/array-device.md", "pip install"): INSTALL,
     ("docs/howto/pytorch.md", "import ggml_backend.torch"): "of a real model; tests/python/pytorch has such",
+    ("docs/howto/bring-your-model.md", "model = BertModel"): "of a real model; tests/python/pytorch has such",
+    ("docs/howto/bring-your-model.md", "print(gbt.explain"): "tests/python/pytorch/test_torch_compile.py has such",
+    ("docs/howto/bring-your-model.md", "program = gbt.compile(model, (x,), devices"): "needs an NVIDIA device",
     ("docs/howto/backend-in-c.md", "GGML_BACKEND_MODULE"): "C, tested in tests/python/backends/test_modules.py",
     ("docs/howto/backend-in-c.md", "find_package"): C,
     ("docs/howto/backend-in-c.md", "I=$(python"): "compiles; tests/python/backends/test_modules.py does the same",
@@ -95,6 +100,9 @@ NOT_RUN = {
     ("docs/howto/from-c.md", "cmake_minimum_required"): C,
     ("docs/howto/install.md", "pip install ."): INSTALL,
     ("docs/howto/own-backend.md", "python -m ggml_backend check-device"): "as in docs/howto/check-device.md",
+    ("docs/howto/convert-hugging-face.md", "ggml-backend convert"): "runs in tests/python/cli/test_bad_inputs.py",
+    ("docs/howto/convert-hugging-face.md", "python -c"): "needs transformers",
+    ("docs/howto/add-architecture.md", "build/venv/bin/python -m pytest"): "of a made-up name",
     ("docs/howto/convert-safetensors.md",
      "python -m ggml_backend gguf convert"): "of any model; tests/python/files/test_safetensors.py has such",
     ("docs/PERFORMANCE.md", "python -m ggml_backend bench"): MEASURES,
@@ -222,7 +230,12 @@ def _speech_model(names: dict[str, Any], folder: Path) -> None:
         file.writeframes(bytes(3200))
 
 
+def _converted_model(names: dict[str, Any], folder: Path) -> None:
+    small_models.write(folder / "my-model.gguf", small_models.SMALL["llama"])
+
+
 BEFORE = {
+    "docs/howto/convert-hugging-face.md": _converted_model,
     "docs/howto/transcribe.md": _speech_model,
     "docs/howto/real-models.md": _language_model,
     "docs/howto/embed-texts.md": _embedding_model,
@@ -245,6 +258,17 @@ def within(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
+
+
+@contextlib.contextmanager
+def as_it_was(table: dict[str, Any]) -> Iterator[None]:
+    """Takes entries out of a table that a page adds."""
+    before = dict(table)
+    try:
+        yield
+    finally:
+        table.clear()
+        table.update(before)
 
 
 def execute(block: Block, names: dict[str, Any]) -> str:
@@ -283,12 +307,12 @@ def converse(block: Block, names: dict[str, Any]) -> tuple[list[str], list[str]]
 def test_code_of_a_page_runs_and_prints_its_output(page, tmp_path):
     if page == "docs/CUDA.md" and "CUDA0" not in gb.backends():
         pytest.skip(f"CUDA: {gb.backends().missing.get('CUDA')}")
-    if page == "docs/howto/pytorch.md":
+    if page in ("docs/howto/pytorch.md", "docs/howto/bring-your-model.md"):
         pytest.importorskip("torch", reason="PyTorch is not installed; make check-long installs it")
     names: dict[str, Any] = {"gb": gb, "np": np}
     BEFORE.get(page, _nothing)(names, tmp_path)
     blocks = BLOCKS[page]
-    with within(tmp_path), warnings.catch_warnings():
+    with within(tmp_path), warnings.catch_warnings(), as_it_was(DECODERS), as_it_was(ENCODERS):
         warnings.simplefilter("always")
         for block, behind in zip(blocks, [*blocks[1:], None], strict=True):
             if block.kind != "python":
@@ -316,6 +340,19 @@ def test_every_other_block_has_a_reason():
             assert len(keys) == 1, f"{block.name} {block.first!r}: a Python block, or in NOT_RUN with a reason"
             left[keys[0]] += 1
     assert [key for key, uses in left.items() if not uses] == [], "NOT_RUN has what is on no page"
+
+
+def test_tables_of_pages_are_whole():
+    """Architectures, model types that ``convert`` reads, and the differences between architectures."""
+
+    def names_on(page: str) -> set[str]:
+        text = (ROOT / "docs/howto" / page).read_text(encoding="utf-8")
+        rows = [line for line in text.splitlines() if line.startswith("|")]
+        return {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+
+    assert {*DECODERS, *ENCODERS} <= names_on("real-models.md")
+    assert {*FAMILIES, "whisper"} <= names_on("convert-hugging-face.md")
+    assert {f.name for kind in (Decoder, Encoder) for f in fields(kind)} <= names_on("add-architecture.md")
 
 
 def test_the_lines_of_statistics_are_those_of_the_page():

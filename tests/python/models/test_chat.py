@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,10 @@ import ggml_backend as gb
 from ggml_backend.models import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": 'Hi\u2028 <b> "x"'}, {"role": "assistant", "content": "🙂"}]
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
 
 
 def test_a_template_gets_the_variables_of_transformers():
@@ -67,7 +72,7 @@ def test_templates_cannot_reach_python(source):
 
 
 def test_a_template_may_refuse_messages():
-    with pytest.raises(gb.errors.InvalidArgumentError, match="refuses the messages: TemplateError: no system role"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="refuses the messages: no system role"):
         ChatTemplate("{{ raise_exception('no system role') }}").render(MESSAGES)
 
 
@@ -79,7 +84,9 @@ def test_a_template_may_refuse_messages():
         (["Hello"], TypeError, r"messages\[0\] must be a dictionary"),
         ([{"content": "x"}], ValueError, r"messages\[0\] has no role"),
         ([{"role": "user"}], ValueError, r"messages\[0\] has no content"),
-        ([{"role": "user", "content": {1, 2}}], ValueError, "texts, numbers, lists and dictionaries"),
+        ([{"role": "user", "content": {1, 2}}], ValueError, "texts, numbers, lists and dictionaries, not set"),
+        ([{"role": "user", "content": {(1, 2): 3}}], ValueError, "keys of their dictionaries must be texts"),
+        ([{"role": "user", "content": LOOP}], ValueError, "must not contain themselves"),
     ],
 )
 def test_wrong_messages_are_errors(messages, error, words):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import warnings
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
 import small_models as sm
+from ggml_backend.cli import main
 from ggml_backend.models import EmbeddingModel, load
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* the rest is cut off")
 TEXTS = ["a cat sits on the mat.", "the kitten lies", "", "cats", "a " * 200, "zzz the"]
 
 
@@ -41,11 +44,30 @@ def test_vectors_are_those_of_numpy(path, pooling, devices):
                 np.testing.assert_allclose(vector, expected(ids, pooling), rtol=0, atol=2e-6)
 
 
+def test_a_text_beyond_the_context_is_cut_with_a_warning(path):
+    with load(path, n_ctx=16) as model:
+        with pytest.warns(
+            UserWarning, match=r"2 of 3 texts have more than 16 tokens \(n_ctx\): the rest is cut off"
+        ) as found:
+            long = model.embed(["a " * 14 + "cat", "cat", "a " * 300 + "mat"])
+        assert found[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            np.testing.assert_allclose(model.embed(["a " * 14]), long[[0]], atol=1e-6)
+
+
 def test_the_pooling_is_that_of_the_file(tmp_path):
     for number, pooling in ((1, "mean"), (2, "cls"), (3, "last"), (None, "mean")):
         sm.write_encoder(tmp_path / "model.gguf", bert__pooling_type=number)
         with load(tmp_path / "model.gguf") as model:
             assert model.pooling == pooling
+
+
+def test_a_quantized_model_gives_nearly_the_same_vectors(path, tmp_path):
+    assert main(["quantize", str(path), str(tmp_path / "small.gguf"), "Q8_0", "--quiet"]) == 0
+    with load(path) as model, load(tmp_path / "small.gguf") as small:
+        assert small.weights["blk.0.ffn_up.weight"].dtype.name == "q8_0"
+        assert (model.embed(TEXTS) * small.embed(TEXTS)).sum(1).min() > 0.999
 
 
 def test_special_tokens_in_texts_are_text(path):
@@ -89,7 +111,7 @@ def test_wrong_calls_are_errors(path, call, error, words):
         ({"bert__attention__head_count": 5}, "multiple of the 5 heads"),
         ({"bert__block_count": 3}, "no matrix blk.2"),
         ({"bert__context_length": 100}, "position_embd.weight has shape"),
-        ({"bert__pooling_type": 9}, "bert.pooling_type is '9'"),
+        ({"bert__pooling_type": 9}, "bert.pooling_type is 9"),
         ({"tokenizer__ggml__unknown_token_id": None, "tokenizer__ggml__tokens": ["x"] * 15}, "no token '.UNK.'"),
     ],
 )
@@ -100,7 +122,7 @@ def test_damaged_files_are_told_by_their_key(tmp_path, changes, words):
 
 
 def test_wrong_options_are_errors(path):
-    with pytest.raises(gb.errors.InvalidArgumentError, match="pooling is 'max'"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="pooling must be one of 'mean', 'cls', 'last', not 'max'"):
         load(path, pooling="max")
     with pytest.raises(gb.errors.InvalidArgumentError, match="n_ctx is 1"):
         load(path, n_ctx=1)
@@ -109,6 +131,6 @@ def test_wrong_options_are_errors(path):
             load(path, devices)
     with pytest.raises(TypeError, match="n_threads"):
         load(path, n_threads=np.ones(2))
-    with pytest.raises(gb.errors.InvalidArgumentError, match="pooling is"):
+    with pytest.raises(gb.errors.InvalidArgumentError, match="pooling must be"):
         load(path, pooling=np.ones(2))
     assert load(path).embed([]).shape == (0, 32)

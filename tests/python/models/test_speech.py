@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import nullcontext
 from dataclasses import replace
 from math import erf
 
 import numpy as np
 import pytest
+import safetensors.numpy as safetensors
 
 import ggml_backend as gb
 import small_whisper as sm
@@ -221,14 +223,33 @@ def test_special_tokens_follow_from_the_vocabulary():
     [
         (np.zeros(0, np.float32), {}, "no samples"),
         (np.zeros((2, 100), np.float32), {}, "one axis"),
-        (np.full(100, np.nan, np.float32), {}, "finite"),
+        (np.zeros(100, np.int16), {}, "floats between -1 and 1 with one axis, not int16"),
+        (np.array(["a", "b"]), {}, "floats"),
+        (np.full(100, np.nan, np.float32), {}, "no numbers"),
         (np.zeros(100, np.float32), {"language": "xx"}, "language 'xx' is not known"),
-        (np.zeros(100, np.float32), {"task": "sing"}, "task is 'sing'"),
-        (np.zeros(100, np.float32), {"rate": 0}, "rates 0"),
+        (np.zeros(100, np.float32), {"task": "sing"}, "task must be one of 'transcribe', 'translate', not 'sing'"),
+        (np.zeros(100, np.float32), {"rate": 0}, "rate is 0: it must be from 100 to 768000"),
+        (np.zeros(100, np.float32), {"rate": 2**70}, "rate is 1180591620717411303424"),
+        (np.zeros(100, np.float32), {"beams": 17}, "beams is 17"),
     ],
 )
 def test_wrong_arguments_are_errors(path, audio, options, words):
     with load(path) as model, pytest.raises(gb.errors.InvalidArgumentError, match=words):
+        model.transcribe(audio, **options)
+
+
+@pytest.mark.parametrize(
+    ("audio", "options", "words"),
+    [
+        (3, {}, "audio must be a path, not int"),
+        ([0.0, 0.5], {}, "audio must be a path, not list"),
+        (np.zeros(100, np.float32), {"rate": 1.5}, "rate must be an int, not float"),
+        (np.zeros(100, np.float32), {"language": 3}, "language must be a code such as 'en', not int"),
+        (np.zeros(100, np.float32), {"progress": 3}, "progress must be a function, not int"),
+    ],
+)
+def test_wrong_types_are_type_errors(path, audio, options, words):
+    with load(path) as model, pytest.raises(TypeError, match=words):
         model.transcribe(audio, **options)
 
 
@@ -333,3 +354,66 @@ def test_folders_of_ctranslate2_are_converted(path, tmp_path, capsys):
     (tmp_path / "tokenizer.json").unlink()
     assert main(["convert", str(tmp_path), str(tmp_path / "again.gguf")]) == 1
     assert "tokenizer.json" in capsys.readouterr().err
+
+
+def transformers_folder(folder):
+    """A folder as transformers writes them."""
+    parts = {
+        "attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj", "attn.value": "self_attn.v_proj",
+        "attn.out": "self_attn.out_proj", "attn_ln": "self_attn_layer_norm", "cross_attn.query": "encoder_attn.q_proj",
+        "cross_attn.key": "encoder_attn.k_proj", "cross_attn.value": "encoder_attn.v_proj",
+        "cross_attn.out": "encoder_attn.out_proj", "cross_attn_ln": "encoder_attn_layer_norm", "mlp.0": "fc1",
+        "mlp.2": "fc2", "mlp_ln": "final_layer_norm",
+    }  # fmt: skip
+    whole = {"encoder.ln_post": "encoder.layer_norm", "decoder.ln": "decoder.layer_norm",
+             "decoder.token_embedding": "decoder.embed_tokens"}  # fmt: skip
+    made = {}
+    for name, x in weights(np.float16).items():
+        stem, _, kind = name.rpartition(".")
+        if kind == "positional_embedding":
+            name = f"{stem}.embed_positions.weight"
+        elif ".blocks." in stem:
+            half, _, number, part = stem.split(".", 3)
+            name = f"{half}.layers.{number}.{parts[part]}.{kind}"
+        else:
+            name = f"{whole.get(stem, stem)}.{kind}"
+        made[f"model.{name}"] = x
+    safetensors.save_file(made, folder / "model.safetensors")
+    config = {
+        "model_type": "whisper", "vocab_size": VOCAB, "d_model": E, "encoder_attention_heads": HEADS,
+        "encoder_layers": LAYERS, "decoder_layers": LAYERS, "num_mel_bins": 80, "max_source_positions": 1500,
+        "max_target_positions": 448, "suppress_tokens": [3, 4],
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    vocab = {"model": {"vocab": {p: i for i, p in enumerate(PIECES)}}, "added_tokens": []}
+    (folder / "tokenizer.json").write_text(json.dumps(vocab), encoding="utf-8")
+    return config
+
+
+def test_folders_of_transformers_are_converted(path, tmp_path, capsys):
+    config = transformers_folder(tmp_path)
+    assert main(["convert", str(tmp_path), str(tmp_path / "made.gguf"), "--quiet"]) == 0
+    with gb.gguf.open(path) as first, gb.gguf.open(tmp_path / "made.gguf") as second:
+        assert {*first.tensors} == {*second.tensors}
+        for name, tensor in first.tensors.items():
+            np.testing.assert_array_equal(tensor.numpy(), second.tensors[name].numpy().astype(np.float32))
+        assert second.metadata["whisper.suppress_tokens"].tolist() == [3, 4]
+    assert load(tmp_path / "made.gguf").transcribe(np.zeros(1600, np.float32)).language == "en"
+    assert main(["convert", str(tmp_path), str(tmp_path / "small.gguf"), "--quiet", "--type", "Q8_0"]) == 0
+    with gb.gguf.open(tmp_path / "small.gguf") as file:
+        assert file.tensors["encoder.blocks.0.mlp.0.weight"].dtype.name == "q8_0"
+    assert load(tmp_path / "small.gguf").transcribe(np.zeros(1600, np.float32)).language == "en"
+    capsys.readouterr()
+    for key in config:
+        for value in (None, 0, -1, "x", [], 2**40):
+            bad = {k: v for k, v in {**config, key: value}.items() if v is not None}
+            (tmp_path / "config.json").write_text(json.dumps(bad))
+            status = main(["convert", str(tmp_path), str(tmp_path / "bad.gguf"), "--quiet"])
+            err = capsys.readouterr().err
+            if status == 0:  # sizes that only the network checks
+                with pytest.raises(gb.errors.FileError) if key != "suppress_tokens" else nullcontext():
+                    load(tmp_path / "bad.gguf")
+            else:
+                assert status == 1 and len(err.splitlines()) == 1 and "Error" not in err, err
+                assert not (tmp_path / "bad.gguf").exists()
+            (tmp_path / "bad.gguf").unlink(missing_ok=True)

@@ -195,7 +195,14 @@ def test_seeds_repeat_a_text(model):
         ({"seed": -3}, ValueError, "seed is -3"),
         ({"seed": 1.5}, TypeError, "seed must be an int"),
         ({"sampling": Sampling(), "seed": 1}, ValueError, "either sampling= or its fields"),
-        ({"warmth": 1}, TypeError, "warmth"),
+        (
+            {"warmth": 1},
+            TypeError,
+            "'warmth' is none of its options and rules: max_tokens, stop, sampling, temperature",
+        ),
+        ({"sampling": {"seed": 1}}, TypeError, "sampling must be a Sampling, not dict"),
+        ({"stop": 3}, TypeError, "stop must be a list of texts, not int"),
+        ({"top_k": 1.5}, TypeError, "top_k must be an int, not float"),
     ],
 )
 def test_wrong_options_are_errors(model, options, error, words):
@@ -249,7 +256,7 @@ BAD = {
     "too many pieces": ({"tokenizer__ggml__tokens": ["a"] * 500}, "it must be a list of 500 numbers"),
     "bytes that are none": ({"tokenizer__ggml__token_type": np.full(96, 6, np.int32)}, "not of the form <0x41>"),
     "more experts used than there are": (
-        {"llama__expert_count": 4, "llama__expert_used_count": 9}, "llama.expert_used_count is '9'"),
+        {"llama__expert_count": 4, "llama__expert_used_count": 9}, "llama.expert_used_count is 9"),
     "a template that is a number": ({"tokenizer__chat_template": 3}, "must be a text"),
 }  # fmt: skip
 

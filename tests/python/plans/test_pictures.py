@@ -536,7 +536,7 @@ def test_plan_command_draws_plans_that_do_not_fit(tmp_path, capsys):
         (
             {"keys": {"attention.head_count": 0}},
             [],
-            r"llama\.attention\.head_count is '0': it must be a whole number from 1 to",
+            r"llama\.attention\.head_count is 0: it must be a whole number from 1 to",
         ),
         (
             {"keys": {"attention.head_count": 5}},

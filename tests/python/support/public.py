@@ -20,10 +20,6 @@ for _path, _module in MODULES.items():
 THINGS: dict[str, object] = {name: getattr(MODULES[path.rpartition(".")[0]], name) for name, path in PATHS.items()}
 """What the names stand for."""
 
-LIBRARY = {
-    name: thing
-    for name, thing in THINGS.items()
-    if not PATHS[name].startswith(("gb.cluster.", "gb.models.", "gb.testing."))
-}
-"""The same without functions that start ranks, run models or check devices."""
+LIBRARY = {name: thing for name, thing in THINGS.items() if not PATHS[name].startswith(("gb.cluster.", "gb.testing."))}
+"""The same without functions that start ranks or check devices."""
 LIBRARY["Cluster"] = gb.cluster.Cluster

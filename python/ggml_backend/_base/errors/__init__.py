@@ -15,6 +15,7 @@ import operator
 import os
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ..._ffi import ffi, lib
@@ -224,6 +225,13 @@ def expect_list(value: Any, what: str, of: str) -> tuple[Any, ...]:
         return tuple(value)
     except TypeError:
         raise TypeError(f"{what} must be a list of {of}, not {kind_of(value)}") from None
+
+
+def expect_choice(value: Any, what: str, choices: Sequence[str]) -> None:
+    """InvalidArgumentError unless the argument is one of these texts."""
+    if not isinstance(value, str) or value not in choices:
+        shown = repr(value) if isinstance(value, str) else kind_of(value)
+        raise InvalidArgumentError(f"{what} must be one of {', '.join(map(repr, choices))}, not {shown:.60}")
 
 
 def expect_function(value: object, what: str, hint: str = "") -> None:

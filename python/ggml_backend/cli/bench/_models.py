@@ -3,8 +3,9 @@ all-MiniLM-L6-v2."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,20 +16,79 @@ from ...sched.scheduler import Scheduler
 from ...tensor.context import Context
 from ...tensor.graph import Graph
 from ...tensor.tensor import Tensor
-from ..examples.models import Llama, llama_layer
 from ._measure import Arithmetic, Case, Limits
 from ._products import algorithm_of, arithmetic_of, weights
 
 __all__ = ["model_cases"]
 
-_LLAMA = Llama(2048, 22, 32, 4, 5632, 2048, 1e-5, 64, 1e4)
-_TINY = Llama(256, 2, 8, 2, 512, 128, 1e-5, 32, 1e4)
+
+@dataclass(frozen=True)
+class _Llama:
+    """Sizes of a model."""
+
+    embd: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ff: int
+    context: int
+    eps: float
+    rope_dims: int
+    rope_base: float
+
+    @property
+    def head(self) -> int:
+        return self.embd // self.heads
+
+
+_LLAMA = _Llama(2048, 22, 32, 4, 5632, 2048, 1e-5, 64, 1e4)
+_TINY = _Llama(256, 2, 8, 2, 512, 128, 1e-5, 32, 1e4)
+
+
+def _llama_attention(
+    w: Mapping[str, Tensor], c: _Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
+) -> Tensor:
+    """Attention of x (tokens, embd) to the whole cache: keys (kv_heads, position, head), values
+    (kv_heads, head, position)."""
+    tokens, total, p = x.shape[0], past + x.shape[0], f"blk.{i}."
+
+    def heads(name: str, n: int) -> Tensor:
+        return ops.mul_mat(w[f"{p}{name}.weight"], x).named(f"{p}{name}").reshape(tokens, n, c.head)
+
+    q = ops.rope(heads("attn_q", c.heads), positions, c.rope_dims, freq_base=c.rope_base).named(f"{p}q_rope")
+    k = ops.rope(heads("attn_k", c.kv_heads), positions, c.rope_dims, freq_base=c.rope_base).named(f"{p}k_rope")
+    v = heads("attn_v", c.kv_heads)
+    keys, values = w[f"{p}cache_k"], w[f"{p}cache_v"]
+    writes.append(ops.cpy(k.transpose(1, 0, 2), keys[:, past:total]).named(f"{p}k_store"))
+    writes.append(ops.cpy(v.transpose(1, 2, 0), values[:, :, past:total]).named(f"{p}v_store"))
+    scores = ops.mul_mat(keys[:, :total], q.transpose(1, 0, 2)).named(f"{p}scores")
+    masked = ops.diag_mask_inf((scores * (1.0 / c.head**0.5)).named(f"{p}scores_scaled"), past).named(
+        f"{p}scores_masked"
+    )
+    mixed = ops.mul_mat(values[:, :, :total], ops.soft_max(masked).named(f"{p}probs")).named(f"{p}mixed")
+    merged = ops.cont(mixed.transpose(1, 0, 2)).named(f"{p}merged").reshape(tokens, c.embd)
+    return ops.mul_mat(w[f"{p}attn_output.weight"], merged).named(f"{p}attn_out")
+
+
+def _llama_layer(
+    w: Mapping[str, Tensor], c: _Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
+) -> Tensor:
+    p = f"blk.{i}."
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return (ops.rms_norm(x, eps=c.eps).named(f"{p}{name}_rms") * w[f"{p}{name}.weight"]).named(f"{p}{name}")
+
+    x = (x + _llama_attention(w, c, i, norm(x, "attn_norm"), past, positions, writes)).named(f"{p}attn_sum")
+    h = norm(x, "ffn_norm")
+    gate = ops.silu(ops.mul_mat(w[f"{p}ffn_gate.weight"], h).named(f"{p}gate")).named(f"{p}gate_silu")
+    both = (gate * ops.mul_mat(w[f"{p}ffn_up.weight"], h).named(f"{p}up")).named(f"{p}gate_up")
+    return (x + ops.mul_mat(w[f"{p}ffn_down.weight"], both).named(f"{p}ffn_out")).named(f"{p}out")
 
 
 class _LlamaModel:
     """Weights and a cache in one buffer. ``case`` builds a pass for any fill of the cache."""
 
-    def __init__(self, backend: Backend, c: Llama, vocab: int, dtype: DType, stack: ExitStack) -> None:
+    def __init__(self, backend: Backend, c: _Llama, vocab: int, dtype: DType, stack: ExitStack) -> None:
         self.backend, self.c, self.vocab, self.stack = backend, c, vocab, stack
         ctx = stack.enter_context(Context())
         self.w: dict[str, Tensor] = {}
@@ -74,7 +134,7 @@ class _LlamaModel:
         )
         h, writes = x, list[Tensor]()
         for i in range(self.c.layers):
-            h = llama_layer(self.w, self.c, i, h, past, positions, writes)
+            h = _llama_layer(self.w, self.c, i, h, past, positions, writes)
         last = ops.rms_norm(h[-1:], eps=self.c.eps) * self.w["output_norm.weight"]
         graph = ctx.graph(*writes, ops.mul_mat(self.w["output.weight"], last))
         scheduler.allocate(graph)

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ... import gguf
@@ -16,16 +16,19 @@ from ..._base.errors import InvalidArgumentError, UnsupportedError
 from ...backend.backend import Backend
 from ...cluster.planning.describe import Description
 from ...cluster.planning.layers import LayerModel, Node, Placement, Unit
+from ...models._decoder import Inputs
+from ...models.architectures import DECODERS, ENCODERS, SPEECH, architecture_of
 from ...profile._pictures import Picture, picture_of
 from ...sched.plan import Plan
 from ...sched.scheduler import Scheduler
 from ...tensor.context import Context
 from ...tensor.graph import Graph
 from ...tensor.tensor import Tensor
-from .models import LlamaFile, Pass
+from .models import DecoderFile, Pass
 
 __all__ = ["Passes", "drawn", "passes_of", "passes_of_file"]
 
+_INPUTS = frozenset(field.name for field in fields(Inputs))
 _VIEWS = frozenset(("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"))
 
 
@@ -36,22 +39,19 @@ class Passes:
 
     step: LayerModel
     prompt: LayerModel
-    file: LlamaFile
+    file: DecoderFile
 
 
 def passes_of_file(path: str, tokens: int | None, context: int | None) -> Passes:
     """The passes of a GGUF file. Reads its metadata only."""
     with gguf.open(path) as file:
-        architecture = file.metadata.get("general.architecture")
-        if architecture != "llama":
-            raise UnsupportedError(
-                f"{path}: only the architecture 'llama' can be split into layers, and the file"
-                f" has {str(architecture)[:60]!r}"
-            )
-        return passes_of(LlamaFile.of(file, Pass(tokens, context)), os.path.basename(path))
+        name = architecture_of(file.metadata, (*DECODERS, *ENCODERS, *SPEECH), path)
+        if name not in DECODERS:
+            raise UnsupportedError(f"{path}: --cluster splits language models, and {name!r} is of another kind")
+        return passes_of(DecoderFile.of(file, Pass(tokens, context)), os.path.basename(path))
 
 
-def passes_of(file: LlamaFile, title: str) -> Passes:
+def passes_of(file: DecoderFile, title: str) -> Passes:
     """The passes of a model given by sizes, shapes and types."""
     step, prompt = (_model(replace(file, tokens=n), title) for n in (1, file.tokens))
     scratch = max(step.scratch, prompt.scratch)
@@ -68,28 +68,32 @@ def _data_bytes(t: Tensor) -> int:
 
 def _work(t: Tensor) -> Node:
     """The work of a node, counted as the scheduler's costs do (docs/PLACEMENT.md)."""
-    sources = t.sources
-    nbytes, count = _data_bytes(t), t.size
+    sources, size = t.sources, t.size
+    flops, nbytes = float(size), _data_bytes(t)
+    read = [_data_bytes(s) for s in sources]
     if t.op == "SET_ROWS":  # writes as many bytes of the table as there are rows
-        rows, ids, _ = sources
-        count, n = rows.size, rows.shape[-1]
-        nbytes = _data_bytes(rows) + _data_bytes(ids) + (t.dtype.row_nbytes(n) * (count // n) if count else 0)
+        rows, flops = sources[0], float(sources[0].size)
+        nbytes, read[2] = t.dtype.row_nbytes(rows.shape[-1]) * (rows.size // rows.shape[-1]), 0
     elif t.op == "GET_ROWS":  # reads as many bytes of the table as the result holds
-        table, ids = sources
-        nbytes += table.dtype.row_nbytes(t.shape[-1]) * (t.size // t.shape[-1]) + _data_bytes(ids)
-    else:
-        nbytes += sum(_data_bytes(s) for i, s in enumerate(sources) if t.op != "CPY" or i == 0)
-    flops = 2.0 * t.size * sources[0].ne[0] if t.op == "MUL_MAT" else float(count)
-    return Node(sources[0].dtype.name if sources else t.dtype.name, float(nbytes), flops)
+        read[0] = sources[0].dtype.row_nbytes(t.shape[-1]) * (size // t.shape[-1])
+    elif t.op == "MUL_MAT":
+        flops = 2.0 * size * sources[0].ne[0]
+    elif t.op == "MUL_MAT_EXPERTS":  # reads at most one matrix for each id
+        experts, _, ids = sources
+        flops = 2.0 * size * experts.ne[0]
+        read[0] = min(read[0], ids.size * (read[0] // experts.shape[0]))
+    elif t.op == "FLASH_ATTN_EXT":
+        flops = 2.0 * (size + sources[0].size) * sources[1].ne[1]
+    return Node(sources[0].dtype.name if sources else t.dtype.name, float(nbytes + sum(read)), flops)
 
 
 def _unit_of(name: str, layers: int) -> int | None:
-    """The unit of a weight: 0 for the embeddings, then the layers, then the head. None for other
+    """The unit of a weight or a named node: 0 for the embeddings, then the layers, then the head. None for other
     names."""
     found = re.match(r"blk\.(\d+)\.", name)
     if found:
         return int(found[1]) + 1
-    return {"token_embd.weight": 0, "output_norm.weight": layers + 1, "output.weight": layers + 1}.get(name)
+    return 0 if name.startswith("token_embd.") else layers + 1 if name.startswith("output") else None
 
 
 def _root(t: Tensor) -> Tensor:
@@ -99,16 +103,20 @@ def _root(t: Tensor) -> Tensor:
 
 
 class _Counter:
-    """Counts the work, weights and crossing bytes of each unit of a graph."""
+    """Counts the work, weights and crossing bytes of each unit of a graph.
+
+    Rank 0 sends the inputs of a pass to the first unit. They go on to the last unit that reads them, as results do.
+    """
 
     def __init__(self, layers: int) -> None:
         self.layers = layers
-        self.unit: dict[Tensor, int] = {}  # of computed tensors
+        self.unit: dict[Tensor, int] = {}  # of inputs and computed tensors
         self.nodes: list[list[Node]] = [[] for _ in range(layers + 2)]
         self.held: list[dict[Tensor, int]] = [{} for _ in range(layers + 2)]  # weights and caches, with bytes
         self.crossing: list[dict[Tensor, int]] = [{} for _ in range(layers + 2)]  # read by later units, with bytes
 
     def count(self, graph: Graph) -> None:
+        self.unit.update((leaf, 0) for leaf in _inputs(graph))
         for node in graph.nodes:
             if node.op in _VIEWS:
                 continue
@@ -123,25 +131,27 @@ class _Counter:
                 self._reads(unit, source, root)
 
     def _reads(self, unit: int, source: Tensor, root: Tensor) -> None:
-        if root.op == "NONE" and root not in self.unit:
-            if _unit_of(root.name, self.layers) is not None:
-                self.held[unit][root] = root.nbytes
+        if root not in self.unit:  # a weight or a cache
+            self.held[unit][root] = root.nbytes
             return
         for behind in range(self.unit[root], unit):
             crossing = self.crossing[behind]
             crossing[root] = max(crossing.get(root, 0), _data_bytes(source))
 
 
-def _model(file: LlamaFile, title: str) -> LayerModel:
-    c = file.c
+def _inputs(graph: Graph) -> list[Tensor]:
+    return [leaf for leaf in graph.leafs if leaf.name in _INPUTS]
+
+
+def _model(file: DecoderFile, title: str) -> LayerModel:
+    layers = file.s.layers
     with Context(usage="weights") as held, Context() as context:
-        w = file.tensors(lambda _: held)
-        graph = file.graph(context, w)
-        counter = _Counter(c.layers)
+        graph = file.graph(context, *file.tensors(lambda _: held))
+        counter = _Counter(layers)
         counter.count(graph)
-        returned = graph.outputs[-1].nbytes
-        scratch, sent = _scratch(graph), sum(t.nbytes for t in graph.leafs if t.name in ("ids", "positions"))
-        names = ["embeddings", *(f"blk.{i}" for i in range(c.layers)), "head"]
+        returned, sent = graph.outputs[-1].nbytes, sum(t.nbytes for t in _inputs(graph))
+        scratch = _scratch(graph) + sent
+        names = ["embeddings", *(f"blk.{i}" for i in range(layers)), "head"]
         shared: dict[tuple[Node, ...], tuple[Node, ...]] = {}  # equal layers share one tuple
         units = []
         for k, name in enumerate(names):
@@ -173,10 +183,10 @@ def drawn(
         names = [cluster.devices[s.device].name for s in placement.stages]
         backends = [stack.enter_context(Backend(f"SIM:name={_short(n)}")) for n in names]
         held, context = stack.enter_context(Context(usage="weights")), stack.enter_context(Context())
-        graph = file.graph(context, file.tensors(lambda _: held))
+        graph = file.graph(context, *file.tensors(lambda _: held))
         scheduler = stack.enter_context(Scheduler(backends))
         where = _homes(placement, backends)
-        counter = _Counter(file.c.layers)
+        counter = _Counter(file.s.layers)
         counter.count(graph)
         for node, unit in counter.unit.items():
             if node.op not in _VIEWS:

@@ -7,18 +7,18 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
-from ... import gguf, ops
-from ..._base.errors import AllocationError, InvalidArgumentError, UnsupportedError
+import numpy as np
+
+from ... import gguf
+from ..._base.errors import AllocationError, InvalidArgumentError
 from ...backend.backend import Backend
-from ...dtypes import DType, float16, float32, int32
+from ...dtypes import DType, float16, float32
 from ...models import _whisper as whisper
 from ...models import embedding
 from ...models._decoder import Inputs, decode
 from ...models._sizes import Sizes
-from ...models.architectures import DECODERS, ENCODERS, SPEECH, decoder_of, unknown
+from ...models.architectures import DECODERS, ENCODERS, SPEECH, Decoder, architecture_of
 from ...profile._pictures import Picture, picture_of
 from ...sched.plan import Plan
 from ...sched.scheduler import Scheduler
@@ -28,7 +28,7 @@ from ...tensor.tensor import Tensor
 from .graphs import NAMES
 from .graphs import build as build_example
 
-__all__ = ["Llama", "LlamaFile", "Pass", "llama_layer", "llama_shapes", "prepare"]
+__all__ = ["DecoderFile", "Pass", "name_nodes", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -59,172 +59,6 @@ class Held:
     caches: int = 0
 
 
-# ---------------------------------------------------------------------------------------------------------------- llama
-
-
-@dataclass(frozen=True)
-class Llama:
-    """Sizes of a model, from the keys ``llama.*``."""
-
-    embd: int
-    layers: int
-    heads: int
-    kv_heads: int
-    ff: int
-    context: int
-    eps: float
-    rope_dims: int
-    rope_base: float
-
-    @property
-    def head(self) -> int:
-        return self.embd // self.heads
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> Llama:
-        def number(name: str, default: int | None = None) -> int:
-            value = metadata.get(f"llama.{name}", default)
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
-                raise InvalidArgumentError(f"the file's llama.{name} must be a number from 1 up, is {value!r}")
-            return value
-
-        def real(name: str, default: float) -> float:
-            value = metadata.get(f"llama.{name}", default)
-            if not isinstance(value, (int, float)):
-                raise InvalidArgumentError(f"the file's llama.{name} must be a number, is {value!r}")
-            return float(value)
-
-        if metadata.get("llama.expert_count", 0):
-            raise UnsupportedError(
-                "the file holds a mixture of experts; only dense models can be planned (and the example 'moe')"
-            )
-        embd, heads = number("embedding_length"), number("attention.head_count")
-        kv_heads = number("attention.head_count_kv", heads)
-        if embd % heads or heads % kv_heads:
-            raise InvalidArgumentError(
-                f"the sizes of the file do not divide: {embd} values, {heads} heads, {kv_heads} heads of keys"
-            )
-        return cls(
-            embd, number("block_count"), heads, kv_heads, number("feed_forward_length"), number("context_length"),
-            real("attention.layer_norm_rms_epsilon", 1e-5), number("rope.dimension_count", embd // heads),
-            real("rope.freq_base", 1e4),
-        )  # fmt: skip
-
-
-def _llama_attention(
-    w: Mapping[str, Tensor], c: Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
-) -> Tensor:
-    """Attention of x (tokens, embd) to the whole cache: keys (kv_heads, position, head), values
-    (kv_heads, head, position)."""
-    tokens, total, p = x.shape[0], past + x.shape[0], f"blk.{i}."
-
-    def heads(name: str, n: int) -> Tensor:
-        return ops.mul_mat(w[f"{p}{name}.weight"], x).named(f"{p}{name}").reshape(tokens, n, c.head)
-
-    q = ops.rope(heads("attn_q", c.heads), positions, c.rope_dims, freq_base=c.rope_base).named(f"{p}q_rope")
-    k = ops.rope(heads("attn_k", c.kv_heads), positions, c.rope_dims, freq_base=c.rope_base).named(f"{p}k_rope")
-    v = heads("attn_v", c.kv_heads)
-    keys, values = w[f"{p}cache_k"], w[f"{p}cache_v"]
-    writes.append(ops.cpy(k.transpose(1, 0, 2), keys[:, past:total]).named(f"{p}k_store"))
-    writes.append(ops.cpy(v.transpose(1, 2, 0), values[:, :, past:total]).named(f"{p}v_store"))
-    scores = ops.mul_mat(keys[:, :total], q.transpose(1, 0, 2)).named(f"{p}scores")
-    masked = ops.diag_mask_inf((scores * (1.0 / c.head**0.5)).named(f"{p}scores_scaled"), past).named(
-        f"{p}scores_masked"
-    )
-    mixed = ops.mul_mat(values[:, :, :total], ops.soft_max(masked).named(f"{p}probs")).named(f"{p}mixed")
-    merged = ops.cont(mixed.transpose(1, 0, 2)).named(f"{p}merged").reshape(tokens, c.embd)
-    return ops.mul_mat(w[f"{p}attn_output.weight"], merged).named(f"{p}attn_out")
-
-
-def llama_layer(
-    w: Mapping[str, Tensor], c: Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
-) -> Tensor:
-    p = f"blk.{i}."
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        return (ops.rms_norm(x, eps=c.eps).named(f"{p}{name}_rms") * w[f"{p}{name}.weight"]).named(f"{p}{name}")
-
-    x = (x + _llama_attention(w, c, i, norm(x, "attn_norm"), past, positions, writes)).named(f"{p}attn_sum")
-    h = norm(x, "ffn_norm")
-    gate = ops.silu(ops.mul_mat(w[f"{p}ffn_gate.weight"], h).named(f"{p}gate")).named(f"{p}gate_silu")
-    both = (gate * ops.mul_mat(w[f"{p}ffn_up.weight"], h).named(f"{p}up")).named(f"{p}gate_up")
-    return (x + ops.mul_mat(w[f"{p}ffn_down.weight"], both).named(f"{p}ffn_out")).named(f"{p}out")
-
-
-def _llama_weights(c: Llama, vocab: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the weights. A generator, because a corrupt file may claim any number of
-    layers."""
-    yield "token_embd.weight", (vocab, c.embd)
-    yield "output_norm.weight", (c.embd,)
-    kv = c.kv_heads * c.head
-    for i in range(c.layers):
-        block = {
-            "attn_norm": (c.embd,), "attn_q": (c.embd, c.embd), "attn_k": (kv, c.embd), "attn_v": (kv, c.embd),
-            "attn_output": (c.embd, c.embd), "ffn_norm": (c.embd,), "ffn_gate": (c.ff, c.embd),
-            "ffn_up": (c.ff, c.embd),
-            "ffn_down": (c.embd, c.ff),
-        }  # fmt: skip
-        for name, shape in block.items():
-            yield f"blk.{i}.{name}.weight", shape
-
-
-def llama_shapes(c: Llama, vocab: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors that a file must have."""
-    return dict(_llama_weights(c, vocab))
-
-
-@dataclass(frozen=True)
-class LlamaFile:
-    """The metadata of a file: sizes, and shape and type of each weight. Weights are not read."""
-
-    c: Llama
-    weights: Mapping[str, tuple[tuple[int, ...], DType]]
-    tokens: int
-    length: int  #: positions of the cache
-
-    @classmethod
-    def of(cls, file: gguf.GGUFFile, asked: Pass) -> LlamaFile:
-        c = Llama.of(file.metadata)
-        tokens, length = _lengths(asked, c.context)
-        if "token_embd.weight" not in file.tensors or len(file.tensors["token_embd.weight"].shape) != 2:
-            raise InvalidArgumentError("the file has no matrix token_embd.weight")
-        vocab, weights = file.tensors["token_embd.weight"].shape[0], {}
-        head = [("output.weight", (vocab, c.embd))] if "output.weight" in file.tensors else []
-        for name, shape in chain(_llama_weights(c, vocab), head):
-            if name not in file.tensors:
-                raise InvalidArgumentError(f"the file has no tensor {name}")
-            found = file.tensors[name]
-            if found.shape != shape:
-                raise InvalidArgumentError(f"the file's {name} has the shape {found.shape}, by its metadata {shape}")
-            weights[name] = shape, found.dtype
-        return cls(c, weights, tokens, length)
-
-    def tensors(self, home: Callable[[str], Context]) -> dict[str, Tensor]:
-        """Weights and caches without memory. home: the context for each name"""
-        c, length = self.c, self.length
-        w = {name: home(name).tensor(shape, dtype, name=name) for name, (shape, dtype) in self.weights.items()}
-        for i in range(c.layers):
-            keys, values = f"blk.{i}.cache_k", f"blk.{i}.cache_v"
-            w[keys] = home(keys).tensor((c.kv_heads, length, c.head), float16, name=keys)
-            w[values] = home(values).tensor((c.kv_heads, c.head, length), float16, name=values)
-        return w
-
-    def graph(self, context: Context, w: Mapping[str, Tensor]) -> Graph:
-        """One pass of tokens that fill the cache."""
-        tokens = self.tokens
-        ids, positions = (
-            context.tensor((tokens,), int32, name="ids"),
-            context.tensor((tokens,), int32, name="positions"),
-        )
-        x, writes = ops.get_rows(w["token_embd.weight"], ids).named("embeddings"), list[Tensor]()
-        for i in range(self.c.layers):
-            x = llama_layer(w, self.c, i, x, self.length - tokens, positions, writes)
-        normed = ops.rms_norm(x[-1:], eps=self.c.eps).named("output_rms")
-        last = (normed * w["output_norm.weight"]).named("output_norm")
-        logits = ops.mul_mat(w.get("output.weight", w["token_embd.weight"]), last).named("logits")
-        return context.graph(*writes, logits)
-
-
 # --------------------------------------------------------------------------------------------------------------- models
 
 
@@ -242,15 +76,15 @@ class _File:
         rest, *layers = [stack.enter_context(Context(usage="weights")) for _ in range(1 + n_layers)]
         return cls(file, layers, rest, stack.enter_context(Context()))
 
+    def home(self, name: str) -> Context:
+        """The context of a tensor: those of ``blk.3`` are with the layer."""
+        block = name.split(".")[1] if name.startswith("blk.") else ""
+        return self.layers[int(block)] if block.isdecimal() and int(block) < len(self.layers) else self.rest
+
     def weights(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Weights without memory, those of ``blk.3`` with the layer."""
-        made: dict[str, Tensor] = {}
-        for name in names:
-            block = name.split(".")[1] if name.startswith("blk.") else ""
-            home = self.layers[int(block)] if block.isdecimal() and int(block) < len(self.layers) else self.rest
-            found = self.file.tensors[name]
-            made[name] = home.tensor(found.shape, found.dtype, name=name)
-        return made
+        """Weights without memory."""
+        found = {name: self.file.tensors[name] for name in names}
+        return {name: self.home(name).tensor(t.shape, t.dtype, name=name) for name, t in found.items()}
 
 
 def _lengths(asked: Pass, context: int) -> tuple[int, int]:
@@ -264,27 +98,61 @@ def _lengths(asked: Pass, context: int) -> tuple[int, int]:
     return tokens, length
 
 
+@dataclass(frozen=True)
+class DecoderFile:
+    """A language model without its weights: its sizes, and shape and type of each tensor."""
+
+    a: Decoder
+    s: Sizes
+    weights: Mapping[str, tuple[tuple[int, ...], DType]]
+    tokens: int  #: tokens of a pass
+    length: int  #: positions of the cache
+
+    @classmethod
+    def of(cls, file: gguf.GGUFFile, asked: Pass) -> DecoderFile:
+        """From the metadata of a file. Weights are not read."""
+        name = architecture_of(file.metadata, DECODERS)
+        a = DECODERS[name]
+        s = Sizes.of(name, a, dict(file.metadata), file.tensors, asked.context)
+        found = {n: (file.tensors[n].shape, file.tensors[n].dtype) for n, _ in s.shapes(a, file.tensors)}
+        return cls(a, s, found, *_lengths(asked, s.context))
+
+    @classmethod
+    def of_sizes(cls, a: Decoder, s: Sizes, dtype: DType, tokens: int) -> DecoderFile:
+        """A model that is in no file, with matrices of one type and an output matrix of its own."""
+        shapes = s.shapes(a, {"output.weight": np.empty(0)})
+        found = {name: (shape, dtype if len(shape) > 1 else float32) for name, shape in shapes}
+        return cls(a, s, found, tokens, s.context)
+
+    def tensors(self, home: Callable[[str], Context]) -> tuple[dict[str, Tensor], list[tuple[Tensor, Tensor]]]:
+        """Weights by name, and keys and values of each layer, without memory. home: the context for each name"""
+        s = self.s
+
+        def cache(i: int, part: str, head: int) -> Tensor:
+            name = f"blk.{i}.cache_{part}"
+            return home(name).tensor((self.length, s.kv_heads * head), float16, name=name)
+
+        w = {name: home(name).tensor(shape, dtype, name=name) for name, (shape, dtype) in self.weights.items()}
+        return w, [(cache(i, "k", s.head_k), cache(i, "v", s.head_v)) for i in range(s.layers)]
+
+    def graph(self, context: Context, w: Mapping[str, Tensor], caches: Sequence[tuple[Tensor, Tensor]]) -> Graph:
+        """One pass of tokens that fill the cache."""
+        inputs = Inputs.make(context, self.a, self.s, self.tokens, self.length, 1)
+        graph = context.graph(decode(w, self.a, self.s, inputs, caches))
+        name_nodes(graph)
+        return graph
+
+
 def _decoder(
     file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack
 ) -> tuple[Graph, str, Sequence[Held]]:
     """A pass of tokens that fill the cache."""
-    name = str(file.metadata["general.architecture"])
-    a = decoder_of(name)
-    s = Sizes.of(name, a, dict(file.metadata), file.tensors, asked.context)
-    tokens, length = _lengths(asked, s.context)
-    parts = _File.of(file, s.layers, stack)
-    w = parts.weights(dict(s.shapes(a, file.tensors)))
-    caches = [
-        (
-            home.tensor((length, s.kv_heads * s.head_k), float16, name=f"blk.{i}.cache_k"),
-            home.tensor((length, s.kv_heads * s.head_v), float16, name=f"blk.{i}.cache_v"),
-        )
-        for i, home in enumerate(parts.layers)
-    ]
+    model = DecoderFile.of(file, asked)
+    parts = _File.of(file, model.s.layers, stack)
+    w, caches = model.tensors(parts.home)
     held = _hold([*parts.layers, parts.rest], backends)
-    inputs = Inputs.make(parts.context, a, s, tokens, length, 1)
-    graph = parts.context.graph(decode(w, a, s, inputs, caches))
-    return graph, f"{tokens} tokens that fill a cache of {length}", held
+    graph = model.graph(parts.context, w, caches)
+    return graph, f"{model.tokens} tokens that fill a cache of {model.length}", held
 
 
 def _encoder(
@@ -354,7 +222,7 @@ def _hold(parts: Sequence[Context], backends: Sequence[Backend]) -> list[Held]:
     return held
 
 
-def _name_nodes(graph: Graph) -> None:
+def name_nodes(graph: Graph) -> None:
     """Names nodes by the weight or cache that they read: ``blk.0.ffn_gate``, ``blk.0.attention``."""
     for node in graph.nodes:
         if not node.name.startswith("node_"):
@@ -375,12 +243,10 @@ def _name_nodes(graph: Graph) -> None:
 
 def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str, Sequence[Held]]:
     file = stack.enter_context(gguf.open(path))
-    name = file.metadata.get("general.architecture")
-    build = _decoder if name in DECODERS else _encoder if name in ENCODERS else _whisper if name in SPEECH else None
-    if build is None:
-        raise UnsupportedError(f"{path}: {unknown(str(name))}")
+    name = architecture_of(file.metadata, (*DECODERS, *ENCODERS, *SPEECH), path)
+    build = _decoder if name in DECODERS else _encoder if name in ENCODERS else _whisper
     graph, what, held = build(file, backends, asked, stack)
-    _name_nodes(graph)
+    name_nodes(graph)
     return graph, f"{os.path.basename(path)}: {what}", held
 
 

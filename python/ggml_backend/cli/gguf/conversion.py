@@ -26,6 +26,12 @@ from .shards import Shards, size_of
 __all__ = ["Source", "add_conversion_arguments", "write"]
 
 
+_ADDED = frozenset(
+    ("position_embd.weight", "token_types.weight", "encoder.positional_embedding", "decoder.positional_embedding")
+)
+"""Tables of BERT and Whisper whose rows are added to others: addition takes no blocks."""
+
+
 def add_conversion_arguments(parser: argparse.ArgumentParser, type_option: bool = True) -> None:
     kinds = ", ".join(n for n, d in dtypes.items() if d.is_quantized or d in FLOATS)
     if type_option:
@@ -97,11 +103,12 @@ class Formats:
         self.reasons: Counter[str] = Counter()  # why a mixture chose another format than its base
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
-        """The new format of a tensor. Only matrices of floats change; vectors (biases, norms) and
-        kept tensors stay."""
+        """The new format of a tensor. Only matrices of floats that multiply change. Vectors (biases, norms), tables
+        whose rows are added, and kept tensors stay."""
         if not shape or 0 in shape or not has_floats(stored):
             return stored
-        if name not in self.special and (self.dtype is None or not 2 <= len(shape) <= MAX_DIMS or name in self.keep):
+        stays = name in _ADDED or name in self.keep or not 2 <= len(shape) <= MAX_DIMS
+        if name not in self.special and (self.dtype is None or stays):
             return stored
         asked = self._asked(name)
         if asked is None:

@@ -102,8 +102,8 @@ class SafeTensors:
             needed = "the header's length needs 8 bytes and the header more"
             kind = f"{kind or 'incomplete'}: it has {len(head)} bytes, {needed}"
         if kind is None:
-            length = int.from_bytes(head[:8], "little")
-            shown = f"the header's length would be {length}, and the header would begin with {head[8:12]!r}"
+            length, begin = int.from_bytes(head[:8], "little"), head[8:12].decode("latin-1")
+            shown = f"the header's length would be {length}, and the header would begin with {begin!r}"
             return FileError(f"{self.path}: not a safetensors file: {shown}")
         hint = {"a GGUF file": "; gguf quantize reads it", "JSON text": "; name an index so that it ends in .json"}
         return FileError(f"{self.path}: not a safetensors file: it is {kind}{hint.get(kind, '')}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import FileError, UnsupportedError
+from ..._base.errors.messages import kind_of
 from .names import Family
 
 __all__ = ["factors_of", "keys_of"]
@@ -51,7 +52,7 @@ def keys_of(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
             if value is None or (source == "sliding_window" and a in _NO_WINDOW):
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise FileError(f"config.json: {source} must be a number, not {value!r:.60}")
+                raise FileError(f"config.json: {source} must be a number, not {kind_of(value)}")
             keys[f"{a}.{target}"] = number(value)
     for source in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
         if config.get(source) is None:
@@ -90,6 +91,8 @@ def factors_of(config: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     if kind != "llama3":
         return {}
     head = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+    if not 1 <= head <= 1 << 16:
+        raise FileError(f"config.json: the size of a head is {head}")
     base = float(scaling.get("rope_theta", config.get("rope_theta", 10000.0)))
     lengths = 2 * np.pi * base ** (np.arange(0, head, 2) / head)
     ratio = scaling["original_max_position_embeddings"] / lengths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.errors import UnsupportedError
+from ..._base.errors import FileError, UnsupportedError
 from ...dtypes import dtypes
 from ..gguf.elements import Values
 
@@ -103,6 +104,8 @@ _EXPERT = re.compile(r"experts\.(\d+)\.")
 def family_of(config: Mapping[str, Any]) -> Family:
     """The entry of a model. UnsupportedError if there is none, or if its configuration has another network."""
     kind = config.get("model_type")
+    if kind is None:
+        raise FileError("config.json has no model_type")
     found = FAMILIES.get(str(kind))
     if found is None:
         raise UnsupportedError(
@@ -111,7 +114,8 @@ def family_of(config: Mapping[str, Any]) -> Family:
     for key, value in found.expect.items():
         if config.get(key, value) != value:
             raise UnsupportedError(
-                f"config.json: {key} is {config[key]!r}; GGUF files of {found.architecture} mean {value!r}"
+                f"config.json: {key} is {json.dumps(config[key]):.60}; GGUF files of {found.architecture} mean"
+                f" {json.dumps(value)}"
             )
     return found
 
@@ -157,6 +161,8 @@ def _changed(family: Family, config: Mapping[str, Any], name: str, value: Values
     part = name.split(".")[2] if name.startswith("blk.") else ""
     if family.neighbours and part in heads:
         n = int(config.get(heads[part]) or config["num_attention_heads"])
+        if n < 1 or value.shape[0] % (2 * n):
+            raise FileError(f"config.json: {heads[part]} is {n}, and {name} has {value.shape[0]} rows, not 2 for each")
         return _made(value, lambda x: _interleaved(x, n))
     if family.norm_plus_1 and "norm" in name:
         return _made(_as_float(value), lambda x: x + np.float32(1))

@@ -15,6 +15,7 @@ __all__ = ["vocabulary_of"]
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6
 _SPACE = "\u2581"
+_MOST_TOKENS = 1 << 22
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
@@ -95,8 +96,8 @@ def _add(added: list[Any], pieces: list[str], types: list[int]) -> None:
     """Tokens beside the model's vocabulary, some of which it has already."""
     for token in sorted(added, key=lambda t: t["id"]):
         i = int(token["id"])
-        if i > len(pieces) + (1 << 20):
-            raise FileError(f"tokenizer.json: the token {token.get('content')!r} has the number {i}")
+        if not 0 <= i < _MOST_TOKENS:
+            raise FileError(f"tokenizer.json: an added token has the number {i}, not one from 0 to {_MOST_TOKENS - 1}")
         while len(pieces) <= i:
             pieces.append(f"[PAD{len(pieces)}]")
             types.append(_USER)

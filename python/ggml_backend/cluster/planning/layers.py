@@ -65,7 +65,7 @@ class LayerModel:
     title: str
     units: tuple[Unit, ...]
     tokens: int  #: tokens of one pass
-    scratch: int  #: bytes of results that a device holds while it computes
+    scratch: int  #: bytes of inputs and results that a device holds while it computes
     sent: int  #: bytes that rank 0 sends to the first stage
     returned: int  #: bytes that come back from the last one
 

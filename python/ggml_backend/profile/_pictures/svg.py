@@ -93,8 +93,8 @@ def sheet_of(picture: Picture, width: int, theme: str) -> Sheet:
 def check_look(width: int, theme: str, what: str) -> None:
     if not WIDTHS[0] <= width <= WIDTHS[1]:
         raise InvalidArgumentError(f"{what}: width must be {WIDTHS[0]} to {WIDTHS[1]} pixels, not {width}")
-    if theme not in THEMES:
-        raise InvalidArgumentError(f"{what}: theme must be one of {', '.join(THEMES)}, not {theme!r}")
+    if not isinstance(theme, str) or theme not in THEMES:
+        raise InvalidArgumentError(f"{what}: theme must be one of {', '.join(THEMES)}, not {theme!r:.60}")
 
 
 def drawing(
@@ -152,7 +152,7 @@ def pixels(
     draw: Callable[[], str], path: str | PathLike[str] | None, theme: str, scale: int, what: str
 ) -> bytes:  # fmt: skip
     """Renders the SVG that ``draw`` returns as PNG. Also writes it if ``path`` is given."""
-    if theme == "auto":
+    if isinstance(theme, str) and theme == "auto":
         raise InvalidArgumentError(f"{what}: a PNG has one theme, light or dark")
     if not 1 <= scale <= 8:
         raise InvalidArgumentError(f"{what}: scale must be 1 to 8, not {scale}")

@@ -1,0 +1,310 @@
+"""Graphs of networks, and how they run."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import ops
+from .._base.text import count, size_text
+from ..backend import Backend
+from ..dtypes import DTypeLike
+from ..errors import InvalidArgumentError, StateError, UnsupportedError
+from ..sched import Plan, Scheduler
+from ..tensor import Context, Graph, Tensor
+from .build import MAX_DIMS, Build, NoRule, Val, Weights, as_floats
+from .network import Network, Node, Ref
+from .rules import translate
+from .simplify import Folded, fold_batch_norms
+
+__all__ = ["Engine", "Explanation", "Fallback", "Missing", "Step", "draft", "explain", "refuse"]
+
+Array = np.ndarray[Any, Any]
+Fallback = Callable[[Node, Mapping[str, Array]], "tuple[Array, ...]"]
+"""Computes a node without a rule in another library, from the arrays of its sources."""
+
+_NAME = 63  # bytes of a tensor's name
+_MOST_SOURCES = 10  # of an operation in Python
+
+
+class Missing(NamedTuple):
+    """An operator without a rule."""
+
+    operator: str
+    module: str
+    reason: str
+
+
+class Explanation(NamedTuple):
+    """What a program consists of. ``str()`` is a report.
+
+    operators: how often each operator occurs
+    missing: operators without a rule
+    shared, copied: bytes of weights in the memory of the model, and of copies
+    packed: quantized weights with their formats; quantized: their bytes
+    """
+
+    operators: dict[str, int]
+    missing: list[Missing]
+    shared: int
+    copied: int
+    quantized: int
+    packed: dict[str, str]
+
+    def __str__(self) -> str:
+        total = sum(self.operators.values())
+        lines = [f"{count(total, 'operator')}, {count(len(self.missing), 'of them has', 'of them have')} no rule"]
+        lines += [f"  {line}" for line in _listed(self.missing)]
+        formats = sorted({*self.packed.values()})
+        packed = f", {size_text(self.quantized)} as {', '.join(formats)}" if formats else ""
+        rest = self.copied - self.quantized
+        lines.append(f"weights: {size_text(self.shared)} shared with the model, {size_text(rest)} copied{packed}")
+        return "\n".join(lines)
+
+
+def _listed(missing: Sequence[Missing]) -> list[str]:
+    """One line for each operator and reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in missing:
+        groups.setdefault((one.operator, one.reason), []).append(one.module)
+    return [
+        f"{operator} ({len(modules)} times, first in {modules[0] or 'the model'}): {reason}"
+        for (operator, reason), modules in groups.items()
+    ]
+
+
+def refuse(missing: Sequence[Missing], what: str) -> None:
+    """Raises UnsupportedError with a list of all operators without a rule, if there are any."""
+    if missing:
+        raise UnsupportedError(f"{what}: operators without a rule: " + "; ".join(_listed(missing)))
+
+
+class Step:
+    """The graph of a network, for its sizes. ``missing``: nodes that another library computes."""
+
+    def __init__(self, network: Network, weights: Weights, fallback: Fallback | None) -> None:
+        self.network, self.missing = network, list[Missing]()
+        self.context = Context()
+        self._weights, self._fallback = weights, fallback
+        self._seen: set[Any] = set()
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Val] = {}
+        with self.context.as_default():
+            self._translate(network)
+
+    def _translate(self, network: Network) -> None:
+        build, values = Build(self.context, self._weights), dict[str, Val]()
+        build.used = {name for name, n in network.readers().items() if n}
+        for name in network.inputs:
+            value = network.values[name]
+            tensor = self.context.tensor(_folded(value.shape), name=name[-_NAME:])
+            self._seen.add(tensor)
+            values[name] = Val(value.shape, value.dtype, tensor, name=name)
+        for name, array in network.arrays.items():
+            value = network.values[name]
+            values[name] = Val(value.shape, value.dtype, None, array, name, name in network.weights)
+        for node in network.nodes:
+            build.node, build.results = node, [network.values[name] for name in node.results]
+            values.update(self._results(build, values))
+        for name in network.outputs:
+            found = values[name]
+            if found.tensor is not None:
+                tensor = (found.tensor if found.tensor.op != "NONE" else ops.cont(found.tensor)).contiguous()
+                found = Val(found.shape, found.dtype, tensor, name=name)
+                self._name(tensor, name)
+            self.outputs[name] = found
+        results = [v.tensor for v in self.outputs.values() if v.tensor is not None]
+        self.graph: Graph | None = self.context.graph(results) if results else None
+        read = {*self.graph.leafs} if self.graph is not None else set()
+        tensors = {name: values[name].tensor for name in network.inputs}
+        self.inputs = {name: t for name, t in tensors.items() if t is not None and t in read}
+
+    def _results(self, build: Build, values: Mapping[str, Val]) -> dict[str, Val]:
+        """The values of a node."""
+        node = build.node
+        if all(0 in r.shape for r in build.results):  # nothing to compute
+            return {
+                name: Val(r.shape, r.dtype, None, np.zeros(r.shape, r.dtype), name)
+                for name, r in zip(node.results, build.results, strict=True)
+            }
+        arguments = {name: _resolved(value, values) for name, value in node.arguments.items()}
+        try:
+            try:
+                made = translate(build, arguments)
+            except UnsupportedError as error:  # a limit of the operation
+                raise NoRule(str(error)) from None
+            if len(made) != len(build.results) or any(t is None and build.wants(i) for i, t in enumerate(made)):
+                raise NoRule("the rule does not compute all results")
+        except NoRule as reason:
+            self.missing.append(Missing(node.op, node.module, str(reason)))
+            made = self._computed_elsewhere(build, values)
+        found = {}
+        for name, value, tensor in zip(node.results, build.results, made, strict=True):
+            if tensor is None:
+                continue
+            if tensor.size != math.prod(value.shape):
+                raise StateError(f"the rule of {node.op} made {tensor.describe()} instead of {value.shape}")
+            if len(value.shape) <= MAX_DIMS and tensor.shape != value.shape:
+                tensor = tensor.reshape(*value.shape) if value.shape else _without_axes(tensor)
+            self._name(tensor, f"{node.module or 'model'}/{node.op.partition('.')[0]}")
+            found[name] = Val(value.shape, value.dtype, tensor, name=name)
+        return found
+
+    def _name(self, tensor: Tensor, name: str) -> None:
+        """Names the tensors of a node: those that no earlier node has made."""
+        new = [tensor]
+        while new:
+            t = new.pop()
+            if t in self._seen:
+                continue
+            self._seen.add(t)
+            if not t.name:
+                t.name = name[-_NAME:]
+            new += [s for s in t.sources if s not in self._seen]
+
+    def _computed_elsewhere(self, build: Build, values: Mapping[str, Val]) -> tuple[Tensor, ...]:
+        """Tensors of a node that another library computes. Without one: tensors that nothing computes."""
+        node, shapes = build.node, [_folded(r.shape) for r in build.results]
+        sources = {name: values[name] for name in dict.fromkeys(node.sources)}
+        tensors = {name: v.tensor.contiguous() for name, v in sources.items() if v.tensor is not None}
+        if self._fallback is None or len(tensors) > _MOST_SOURCES or any(0 in shape for shape in shapes):
+            return tuple(self.context.tensor(shape) for shape in shapes)
+        fallback = self._fallback
+        constants = {name: v.array for name, v in sources.items() if v.array is not None}
+
+        def compute(out: Any, *arrays: Array) -> Any:
+            given = {
+                name: _typed(array, sources[name]) for name, array in zip(tensors, arrays, strict=True)
+            }  # fmt: skip
+            made = [
+                as_floats(np.asarray(a), node.op).reshape(shape)
+                for a, shape in zip(fallback(node, {**constants, **given}), shapes, strict=True)
+            ]
+            return tuple(made)
+
+        made = ops.custom(
+            compute, *tensors.values(), shape=shapes, dtype=["float32"] * len(shapes), context=self.context
+        )
+        return made if isinstance(made, tuple) else (made,)
+
+
+def _folded(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape of at most four axes for these elements."""
+    return shape if len(shape) <= MAX_DIMS else (math.prod(shape[:-3]), *shape[-3:])
+
+
+def _without_axes(tensor: Tensor) -> Tensor:
+    return tensor.reshape(())
+
+
+def _typed(array: Array, value: Val) -> Array:
+    """Floats of a graph as an array of the value's shape and dtype."""
+    shaped: Array = array.reshape(value.shape)
+    if value.dtype == "bool":
+        shaped = shaped != 0
+    return shaped.astype("float32" if value.dtype == "bfloat16" else value.dtype)
+
+
+def _resolved(argument: Any, values: Mapping[str, Val]) -> Any:
+    if isinstance(argument, Ref):
+        return values[argument.name]
+    if isinstance(argument, list):
+        return [_resolved(item, values) for item in argument]
+    return argument
+
+
+class Engine:
+    """Backends, weights and a scheduler, for networks of one model. Several threads may use it."""
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        formats: Mapping[str, DTypeLike | None],
+        *,
+        precision: Any = "default",
+        policy: Any = "weights",
+    ) -> None:
+        self.backends = list(backends)
+        self.scheduler = Scheduler(self.backends, policy=policy)
+        self.weights = Weights(self.backends[0], formats, precision)
+        self.folded: Folded = {}
+        self.lock = threading.RLock()
+        _engines.add(self)
+
+    def step(self, network: Network, what: str, fallback: Fallback | None = None) -> Step:
+        """The graph of a network, with memory for its weights.
+
+        what: begins the messages of errors
+        fallback: computes nodes without a rule; None refuses them
+        """
+        with self.lock:
+            fold_batch_norms(network, self.folded)
+            step = Step(network, self.weights, fallback)
+            refuse([] if fallback is not None else step.missing, what)
+            self.weights.place()
+        return step
+
+    def run(self, step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Computes the outputs from arrays of the inputs."""
+        for name in step.inputs:
+            shape = step.network.values[name].shape
+            if name not in arrays or arrays[name].shape != shape:
+                given = f"not {arrays[name].shape}" if name in arrays else "and is missing"
+                raise InvalidArgumentError(f"program: {name} has the shape {shape}, {given}")
+        with self.lock:
+            if step.graph is not None:
+                self.scheduler.allocate(step.graph)
+                for name, tensor in step.inputs.items():
+                    floats = np.ascontiguousarray(as_floats(arrays[name], name))
+                    tensor.set(floats.reshape(tensor.shape))
+                if not self.scheduler.compute(step.graph):
+                    raise StateError("the program was stopped")
+            return {
+                name: np.array(v.array) if v.tensor is None else _typed(v.tensor.numpy(copy=True), v)
+                for name, v in step.outputs.items()
+            }
+
+    def plan(self, step: Step) -> Plan:
+        """The plan of a graph: memory, splits, copies."""
+        if step.graph is None:
+            raise StateError("program.plan: every output is a constant")
+        with self.lock:
+            return self.scheduler.prepare(step.graph)
+
+    def explained(self, step: Step) -> Explanation:
+        """What the graph consists of."""
+        return explain(step, self.weights)
+
+
+def explain(step: Step, weights: Weights) -> Explanation:
+    operators: dict[str, int] = {}
+    for node in step.network.nodes:
+        operators[node.op] = operators.get(node.op, 0) + 1
+    w = weights
+    return Explanation(operators, step.missing, w.shared, w.copied, w.quantized, dict(w.packed))
+
+
+def draft(network: Network, formats: Mapping[str, DTypeLike | None]) -> Explanation:
+    """What a program of the network would consist of. It allocates and computes nothing."""
+    weights = Weights(None, formats)
+    fold_batch_norms(network, {})
+    return explain(Step(network, weights, None), weights)
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _unlock() -> None:
+    """In a forked child: another thread of the parent may have held a lock."""
+    for engine in _engines:
+        engine.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)

@@ -1,0 +1,75 @@
+"""Elements picked by index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ... import ops
+from ...tensor import Tensor
+from ..build import Build, NoRule, Val
+from ..folding import around
+from . import rule
+
+
+@rule("embedding", of="fi", matrix="weight")
+def embedding(
+    b: Build, weight: Val, indices: Val, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Tensor:
+    return ops.get_rows(b.matrix(weight), b.indices(indices))
+
+
+@rule("index_select", of="fib")
+def index_select(b: Build, self: Val, dim: int, index: Val) -> Tensor:
+    before, n, behind = around(self.shape, self.axis(dim))
+    if before == 1:
+        return ops.get_rows(b.fold(self, n, behind).contiguous(), b.indices(index))
+    rows = b.indices(index).reshape(1, -1)
+    return ops.get_rows(b.fold(self, before, n, behind).contiguous(), ops.repeat(rows, (before, rows.shape[1])))
+
+
+@rule("gather", of="fib")
+def gather(b: Build, self: Val, dim: int, index: Val, sparse_grad: bool = False) -> Tensor:
+    axis = self.axis(dim)
+    others = [i for i in range(self.ndim) if i != axis]
+    if axis != self.ndim - 1 or any(self.shape[i] != index.shape[i] for i in others):
+        raise NoRule("an axis that is not the last, or an index of another size")
+    n, k = self.shape[axis], index.shape[axis]
+    picked = ops.get_rows(b.fold(self, -1, n, 1).contiguous(), b.indices(index).reshape(-1, k))
+    return picked
+
+
+@rule("index.Tensor", of="fib")
+def index(b: Build, self: Val, indices: Sequence[Val | None]) -> Tensor:
+    """Neighbouring axes picked by integers. The other axes stay."""
+    at = [i for i, x in enumerate(indices) if x is not None]
+    picked = [x for x in indices if x is not None]
+    if at != [*range(at[0], at[0] + len(at))]:
+        raise NoRule("indices of axes that are no neighbours")
+    if any(x.dtype == "bool" for x in picked):
+        raise NoRule("a mask as an index")
+    first, last = at[0], at[-1] + 1
+    sizes = self.shape[first:last]
+    before, n, behind = math.prod(self.shape[:first]), math.prod(sizes), math.prod(self.shape[last:])
+    places = _places(b, picked, sizes, len(b.result.shape) - (self.ndim - len(at)), first)
+    if before == 1:
+        return ops.get_rows(b.fold(self, n, behind).contiguous(), places)
+    rows = ops.repeat(places.reshape(1, -1), (before, places.size))
+    return ops.get_rows(b.fold(self, before, n, behind).contiguous(), rows)
+
+
+def _places(b: Build, picked: list[Val], sizes: Sequence[int], ndim: int, first: int) -> Tensor:
+    """The flat index within the picked axes, as int32 in one axis."""
+    if len(picked) == 1:
+        return b.indices(picked[0], sizes[0])
+    if math.prod(sizes) > 2**24:
+        raise NoRule(f"{math.prod(sizes)} places")
+    shape = b.result.shape[first : first + ndim]
+    total: Tensor | None = None
+    for i, (x, n) in enumerate(zip(picked, sizes, strict=True)):
+        t = ops.cast(b.indices(x, n), "float32")
+        flat = b.repeated(Val(x.shape, x.dtype, t), shape).reshape(-1)
+        step = ops.scale(flat, float(math.prod(sizes[i + 1 :])))
+        total = step if total is None else total + step
+    assert total is not None
+    return ops.cast(total, "int32")

@@ -1,0 +1,362 @@
+"""Models of PyTorch as programs: :func:`compile`, :func:`explain`, :class:`Program`."""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from .._base.errors import expect, expect_bool
+from .._base.text import Patterns, nearest
+from ..backend import Backend
+from ..dtypes import DTypeLike, as_dtype
+from ..errors import InvalidArgumentError
+from ..models.text import backends_of
+from ..program import Engine, Explanation, Missing, Network, Step, draft, matrices
+from ..sched import Plan, Scheduler
+from ..tensor import Graph
+from ._exported import Exported, export, flattened
+from .packed import Precision
+
+__all__ = ["Program", "compile", "explain"]
+
+Array = np.ndarray[Any, Any]
+Formats = Union[None, DTypeLike, "Mapping[str, DTypeLike | None]"]
+Dynamic = Mapping[str, "Mapping[int, str] | Sequence[int]"]
+Policy = Literal["weights", "sources", "cost"]
+
+_KEPT = 16  # sizes whose graphs a program keeps
+_KINDS = {"float32": "f", "bool": "b", "float64": "d"}
+
+
+@dataclass
+class _Size:
+    """A program for inputs of fixed sizes."""
+
+    exported: Exported
+    step: Step
+
+
+class Program:
+    """A model for inputs of the compiled sizes. :func:`compile` makes programs.
+
+    Call it as you call the model, with tensors of PyTorch or arrays of NumPy. The result has the structure of the
+    model's result, with tensors if an input is a tensor, else with arrays. Several threads may call a program. They
+    wait for each other.
+
+    ``inputs``: shapes and dtypes by name. ``missing``: operators that PyTorch computes, with the reasons. ``plan``:
+    memory, splits and copies. ``graph``, ``scheduler``: of the last size; nodes have the names of modules.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        engine: Engine,
+        example: _Call,
+        exported: Exported,
+        dynamic: _Dynamic,
+        strict: bool,
+    ) -> None:
+        self._strict = strict
+        self._model: nn.Module | None = model if dynamic.axes else None
+        self._signature = inspect.signature(model.forward)
+        self._engine, self._example, self._dynamic = engine, example, dynamic
+        self._sizes: OrderedDict[tuple[Any, ...], _Size] = OrderedDict()
+        self._last = self._compiled(exported, example.sizes())
+
+    def _compiled(self, exported: Exported, key: tuple[Any, ...]) -> _Size:
+        fallback = None if self._strict else exported.compute
+        made = _Size(exported, self._engine.step(exported.network, "compile", fallback))
+        self._sizes[key] = made
+        while len(self._sizes) > _KEPT:
+            self._sizes.popitem(last=False)
+        return made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = _Call.of(self._signature, args, kwargs, "program")
+        call.check(self._example, self._dynamic)
+        with self._engine.lock:
+            size = self._sizes.get(call.sizes())
+            if size is None:
+                assert self._model is not None
+                size = self._compiled(export(self._model, call.args, call.kwargs, "program"), call.sizes())
+            self._sizes.move_to_end(call.sizes())
+            self._last = size
+        leaves = zip(size.exported.leaves, call.arrays(), strict=True)
+        found = self._engine.run(size.step, {name: array for name, array in leaves if name is not None})
+        made = [
+            constant if name is None else _given(found[name], call.of_torch) for name, constant in size.exported.outputs
+        ]
+        return pytree.tree_unflatten(made, size.exported.structure)
+
+    @property
+    def inputs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        values = self._last.exported.network
+        return {name: (values.values[name].shape, values.values[name].dtype) for name in values.inputs}
+
+    @property
+    def missing(self) -> list[Missing]:
+        return list(self._last.step.missing)
+
+    @property
+    def graph(self) -> Graph | None:
+        return self._last.step.graph
+
+    @property
+    def network(self) -> Network:
+        """The model as data, of the last size."""
+        return self._last.exported.network
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self._engine.scheduler
+
+    @property
+    def backends(self) -> list[Backend]:
+        return list(self._engine.backends)
+
+    @property
+    def plan(self) -> Plan:
+        return self._engine.plan(self._last.step)
+
+    def explain(self) -> Explanation:
+        """What the program consists of: operators, those that PyTorch computes, and weights."""
+        return self._engine.explained(self._last.step)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in self.inputs.items())
+        return f"<Program {inputs}; on {', '.join(b.name for b in self._engine.backends)}>"
+
+
+def _given(array: Array, of_torch: bool) -> Any:
+    return torch.from_numpy(array) if of_torch else array
+
+
+@dataclass
+class _Call:
+    """Arguments of a model: as they were bound, and their leaves. Tensors and arrays are inputs."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    names: list[str]
+    leaves: list[Any]
+    structure: Any
+    of_torch: bool
+
+    @classmethod
+    def of(cls, signature: inspect.Signature, args: Any, kwargs: Mapping[str, Any], what: str) -> _Call:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{what}: {error}") from None
+        given, of_torch = [], False
+        for value in (bound.args, bound.kwargs):
+            of_torch = of_torch or any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(value))
+            given.append(pytree.tree_map(_as_tensor, value))
+        positional, named = given
+        leaves, structure = flattened(positional, named)
+        paths, _ = pytree.tree_flatten_with_path((positional, named))
+        parameters = _labels(bound)
+        return cls(positional, named, [_name(path, parameters) for path, _ in paths], leaves, structure, of_torch)
+
+    def sizes(self) -> tuple[Any, ...]:
+        return tuple(tuple(x.shape) for x in self.leaves if isinstance(x, torch.Tensor))
+
+    def arrays(self) -> list[Any]:
+        return [x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in self.leaves]
+
+    def check(self, example: _Call, dynamic: _Dynamic) -> None:
+        """Raises unless a program of the example can compute this call."""
+        if self.structure != example.structure:
+            mine, other = set(self.names), set(example.names)
+            extra = ", ".join(sorted(mine - other)) or "none"
+            lacking = ", ".join(sorted(other - mine)) or "none"
+            raise InvalidArgumentError(
+                "program: the arguments must be those of the example inputs of compile. Not among these:"
+                f" {extra}. Missing: {lacking}"
+            )
+        for name, mine, other in zip(self.names, self.leaves, example.leaves, strict=True):
+            if not isinstance(other, torch.Tensor):
+                if isinstance(mine, torch.Tensor) or mine != other:
+                    raise InvalidArgumentError(f"program: {name} was {other!r} when the model was compiled")
+                continue
+            if not isinstance(mine, torch.Tensor):
+                raise TypeError(f"program: {name} must be a tensor or an array, not {type(mine).__name__}")
+            if mine.device.type != "cpu":
+                raise InvalidArgumentError(f"program: {name} is on {mine.device}; x.cpu() is on the CPU")
+            if _kind(mine.dtype) != _kind(other.dtype):
+                raise InvalidArgumentError(f"program: {name} must be {other.dtype}, not {mine.dtype}")
+        dynamic.check(self, example)
+
+
+def _kind(dtype: torch.dtype) -> str:
+    """Integers of all sizes are one kind."""
+    return str(dtype) if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool else "integer"
+
+
+def _as_tensor(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        return torch.from_numpy(array if array.flags.writeable and min((0, *array.strides)) >= 0 else array.copy())
+    return value
+
+
+def _labels(bound: inspect.BoundArguments) -> list[str]:
+    """Names of the positional arguments."""
+    labels: list[str] = []
+    for name, value in bound.arguments.items():
+        several = bound.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        labels += [f"{name}.{i}" for i in range(len(value))] if several else [name]
+    return labels
+
+
+def _name(path: Any, parameters: list[str]) -> str:
+    """The name of an argument, or of a part of it."""
+    side, first, *rest = (getattr(key, "idx", getattr(key, "key", key)) for key in path)
+    name = str(first) if side == 1 else parameters[first]
+    return ".".join([name, *map(str, rest)])
+
+
+class _Dynamic:
+    """Axes of inputs that may vary, by name of the input. Axes of one name have one size."""
+
+    def __init__(self, given: Dynamic | None, example: _Call) -> None:
+        self.axes: dict[str, dict[int, str]] = {}
+        if given is None:
+            return
+        if not isinstance(given, Mapping):
+            raise TypeError("compile: dynamic must be a dict, such as {'input_ids': {0: 'batch', 1: 'tokens'}}")
+        for name, axes in given.items():
+            if name not in example.names:
+                raise InvalidArgumentError(
+                    f"compile: dynamic: no input is called {name!r}{nearest(name, example.names)}"
+                )
+            tensor = example.leaves[example.names.index(name)]
+            named = dict(axes) if isinstance(axes, Mapping) else {axis: f"{name}.{axis}" for axis in axes}
+            for axis in named:
+                if not isinstance(tensor, torch.Tensor) or not isinstance(axis, int) or not 0 <= axis < tensor.ndim:
+                    raise InvalidArgumentError(f"compile: dynamic: {name} has no axis {axis!r}")
+            self.axes[name] = {axis: str(label) for axis, label in named.items()}
+        self.check(example, example)
+
+    def check(self, call: _Call, example: _Call) -> None:
+        sizes: dict[str, tuple[int, str]] = {}
+        for name, mine, other in zip(call.names, call.leaves, example.leaves, strict=True):
+            if not isinstance(other, torch.Tensor):
+                continue
+            if mine.ndim != other.ndim:
+                raise InvalidArgumentError(f"program: {name} must have {other.ndim} axes, not {mine.ndim}")
+            for axis, (n, m) in enumerate(zip(mine.shape, other.shape, strict=True)):
+                label = self.axes.get(name, {}).get(axis)
+                if label is None and n != m:
+                    raise InvalidArgumentError(
+                        f"program: axis {axis} of {name} must be {m}, not {n}; compile with dynamic={{{name!r}:"
+                        f" {{{axis}: 'n'}}}} for other sizes"
+                    )
+                if label is not None and sizes.setdefault(label, (n, name))[0] != n:
+                    size, first = sizes[label]
+                    raise InvalidArgumentError(
+                        f"program: {label} is {size} in {first}, and {n} in {name} (axis {axis}); both must be equal"
+                    )
+
+
+def _formats(weights: Formats, network: Network, what: str) -> dict[str, DTypeLike | None]:
+    """The formats of weights by name. The first matching pattern decides."""
+    if weights is None:
+        return {}
+    given: dict[str, DTypeLike | None] = dict(weights) if isinstance(weights, Mapping) else {"*": weights}
+    base = {name: name.partition(" as ")[0] for name in sorted(matrices(network))}
+    names = Patterns([*dict.fromkeys(base.values())])
+    for pattern, wanted in given.items():
+        if wanted is not None:
+            as_dtype(wanted, f"{what}: weights")
+            if next(names.matching(pattern), None) is None:
+                raise InvalidArgumentError(
+                    f"{what}: no weight that can be quantized fits {pattern!r}{nearest(pattern, [*base.values()])}"
+                )
+    hidden = names.hidden(given)
+    if hidden is not None:
+        raise InvalidArgumentError(
+            f"{what}: {hidden[0]!r} decides nothing: {hidden[1]!r} comes first and matches all of its weights; give the"
+            " special pattern first"
+        )
+    chosen = names.first(given)
+    return {name: given[chosen[short]] for name, short in base.items() if short in chosen}
+
+
+def _prepared(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, what: str) -> tuple[_Call, Exported]:
+    expect(model, nn.Module, f"{what}: model")
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"{what}: example inputs are a tuple, such as ({type(args).__name__.lower()},)")
+    if model.training:
+        raise InvalidArgumentError(f"{what}: the model is in training mode; call model.eval() first")
+    call = _Call.of(inspect.signature(model.forward), args, kwargs or {}, what)
+    if not call.sizes():
+        raise InvalidArgumentError(f"{what}: give example inputs: compile(model, (x,))")
+    return call, export(model, call.args, call.kwargs, what)
+
+
+def compile(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    weights: Formats = None,
+    devices: Sequence[str | Backend] = ("CPU",),
+    dynamic: Dynamic | None = None,
+    strict: bool = False,
+    precision: Precision = "default",
+    policy: Policy = "weights",
+) -> Program:
+    """A model as a program on our devices, for inference::
+
+        program = gbt.compile(model.eval(), (ids,), weights="q8_0")
+        out = program(ids)
+
+    model: any module that ``torch.export`` can export, with weights of float32 on the CPU, in eval mode
+    args, kwargs: example inputs. Their shapes and dtypes are those of the program.
+    weights: None shares the weights of the model, without a copy. A format such as ``"q8_0"`` quantizes all matrices of
+        linear layers and embeddings. A dict gives formats by patterns of parameter names, or None. The first match
+        decides.
+    devices: names or backends, fastest first. The first one holds the weights. A CPU is added if the last is none.
+    dynamic: axes of inputs that may vary, with names: ``{"input_ids": {0: "batch", 1: "tokens"}}``. Axes of one name
+        have one size. The first call with new sizes exports the model again, which takes seconds. The graphs of the
+        last 16 sizes are kept, and share their weights.
+    strict: True raises :class:`UnsupportedError` with a list of all operators without a rule. Otherwise PyTorch
+        computes these on the CPU, within the graph.
+    precision: of products with quantized weights, as for :func:`pack`
+    policy: of the scheduler (:class:`ggml_backend.Scheduler`)
+
+    Weights that are shared change with the model. Compile again after you replace or retrain weights.
+
+    UnsupportedError: PyTorch cannot export the model, or the model changes its state
+    """
+    strict = expect_bool(strict, "compile: strict")
+    call, exported = _prepared(model, args, kwargs, "compile")
+    axes = _Dynamic(dynamic, call)
+    backends = backends_of(devices, torch.get_num_threads())
+    formats = _formats(weights, exported.network, "compile")
+    engine = Engine(backends, formats, precision=precision, policy=policy)
+    return Program(model, engine, call, exported, axes, strict)
+
+
+def explain(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    weights: Formats = None,
+) -> Explanation:
+    """What :func:`compile` would make of a model: operators, those without a rule with the reasons, and weights.
+
+    It allocates no memory for the program and computes nothing. ``print`` shows a report.
+    """
+    _, exported = _prepared(model, args, kwargs, "explain")
+    return draft(exported.network, _formats(weights, exported.network, "explain"))
