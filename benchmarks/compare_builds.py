@@ -33,7 +33,7 @@ from timing import per_call
 from ggml_backend import Backend
 try:
     from ggml_backend.cli import bench
-except ImportError:  # builds of before November 2026 have it beside `cli`
+except ImportError:  # in builds before November 2026 it is outside of `cli`
     from ggml_backend import cli_bench as bench
 
 parser = argparse.ArgumentParser()

@@ -64,7 +64,7 @@ class Build:
         }
 
     def misplaced(self) -> list[str]:
-        """Sources whose command does not undo the flags behind them."""
+        """Sources whose command lacks options that undo the flags."""
         return [
             source
             for source, (command, _) in self.commands.items()
@@ -95,7 +95,7 @@ class Build:
 
 
 def check(normal: Build, other: Build, sources: list[str], jobs: int) -> list[str]:
-    """The differences, in words."""
+    """The differences as text."""
     faults = [f"{source}: the flags are not taken back" for source in other.misplaced()]
     faults += [f"{script}: links {FLUSHES}" for script in other.flushing()]
 

@@ -2,8 +2,8 @@
 
     python tools/check_safetensors.py [NAME ...]       # all writers of WRITERS, or these
 
-Each writer gets a virtual environment of its own, ``build/writers/NAME``, from PyPI. One that cannot be installed is
-named and left out; fewer than five writers are an error.
+Each writer is installed from PyPI into its own virtual environment, ``build/writers/NAME``. A writer that cannot be
+installed is named and left out. Fewer than five writers are an error.
 """
 
 from __future__ import annotations

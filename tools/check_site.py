@@ -3,7 +3,7 @@
 
     check_site.py FOLDER
 
-Prints the targets that are missing. Exits with 0 if there are none, 1 if there are some, 2 if there are no pages.
+Prints the missing targets. Exits with 0 if none is missing, 1 if some are, 2 if there are no pages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Targets(HTMLParser):
 
 
 def missing(folder: Path) -> list[str]:
-    """``page: target`` for each target that is not there."""
+    """``page: target`` for each missing target."""
     found = []
     for page in sorted(folder.rglob("*.html")):
         parser = Targets()

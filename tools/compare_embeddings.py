@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares two files of sentence vectors: compare_embeddings.py EXPECTED.npy GOT.npy [LEAST]
 
-Prints the smallest cosine between rows of the two files. Exits with 1 if it is below LEAST (0.9999) or NaN, or if the
+Prints the smallest cosine of two rows. Exits with 1 if it is below LEAST (default 0.9999) or NaN, or if the
 files differ in shape.
 """
 

@@ -182,7 +182,7 @@ def arrays_to_quantize(rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
 
 
 def finite(array: Array) -> Array:
-    """Zeros for what is not a number: its bits mean nothing."""
+    """Replaces NaN by zeros, because bits of NaN may differ."""
     return np.where(np.isnan(array), np.float32(0), array)
 
 
@@ -308,7 +308,7 @@ def chains(digest: Digest, wanted: Wanted) -> None:
 
 
 class Scene:
-    """A random graph over three devices: weights lie on some, some nodes are pinned, one device lacks operators."""
+    """A random graph over three devices: some have weights, some nodes are assigned, one device lacks operators."""
 
     WIDTH = 32
 
@@ -528,7 +528,7 @@ def machine() -> dict[str, str]:
 
 
 def compare(now: dict[str, Any], before: dict[str, Any], wanted: Wanted) -> int:
-    """Prints what differs; 1 if anything does."""
+    """Prints the differences. Returns 1 if there are any."""
     if now["machine"] != before["machine"]:
         print(f"not comparable: {before['machine']} then, {now['machine']} now")
         return 1

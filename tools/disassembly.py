@@ -173,7 +173,7 @@ def texts(code: list[Instruction], indices: set[int]) -> list[str]:
 
 
 def shortest_path(code: list[Instruction], loop: list[str], all_of: tuple[str, ...]) -> int:
-    """The least number of instructions of an iteration that has all instructions of the kinds ``all_of``. Leaves out
+    """The least number of instructions of an iteration with all instructions of the kinds ``all_of``. Leaves out
     code for edges, and code that runs once in several iterations."""
     after = hot_paths(code)
     inside = {i for i, instruction in enumerate(code) if instruction.text in set(loop) or instruction.opcode == "NOP"}

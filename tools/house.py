@@ -214,7 +214,7 @@ PASSED_OVER = re.compile(r"\W*$|//|/?\*|#\s*(include|pragma|endif|else)|#[^a-z]|
 
 
 def significant(path: Path) -> list[tuple[int, str]]:
-    """Line number and text without white space of the lines that repeats are made of."""
+    """Line numbers and texts without white space of the lines that count for repeats."""
     found = []
     for number, line in enumerate(lines_of(path), 1):
         text = line.strip().rstrip("\\").strip()
@@ -227,7 +227,7 @@ Place = tuple[str, int]  # file, index into its significant lines
 
 
 def repeats(root: Path, files: Iterable[str]) -> list[tuple[int, list[str]]]:
-    """Runs that occur more than once: number of lines, places as FILE:LINE. Each run is as long as it can be."""
+    """Maximal runs that occur more than once: number of lines, and positions as FILE:LINE."""
     rows = {f: significant(root / f) for f in files}
     seen: dict[tuple[str, ...], list[Place]] = defaultdict(list)
     for f, lines in rows.items():
@@ -275,7 +275,7 @@ def same_at(rows: dict[str, list[tuple[int, str]]], a: Place, b: Place, offset: 
 
 @dataclass
 class Part:
-    """What was measured of one part."""
+    """The measurements of one part."""
 
     name: str
     files: int
@@ -379,7 +379,7 @@ def print_folders(root: Path, paths: list[str], build: Path) -> None:
 
 
 def broken(root: Path, paths: list[str], parts: list[Part]) -> list[str]:
-    """The limits that do not hold."""
+    """The broken limits."""
     found = unlisted(root, parts_of(paths))
     for p in (p for p in parts if p.name in LIMITED):
         if p.median > MAX_MEDIAN:

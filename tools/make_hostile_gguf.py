@@ -133,7 +133,7 @@ def valid() -> Iterator[tuple[str, bytes]]:
 
 
 def counts() -> Iterator[tuple[str, bytes, str]]:
-    """Every count and length field, at every extreme that is wrong there."""
+    """Every count and length field with every wrong extreme."""
     for label, n in EXTREMES.items():
         if n > 1:
             yield f"n_tensors-{label}", whole(PAIRS, [], 64, n_tensors=n), "number of tensors"
@@ -173,7 +173,7 @@ def counts() -> Iterator[tuple[str, bytes, str]]:
 
 
 def shapes() -> Iterator[tuple[str, bytes, str]]:
-    """Dimensions out of range, products that wrap, rows that are no blocks."""
+    """Dimensions out of range, products that overflow, rows of partial blocks."""
     for label, n in EXTREMES.items():
         for dim in range(4):
             ne = [8, 1, 1, 1]
@@ -255,7 +255,7 @@ def offsets() -> Iterator[tuple[str, bytes, str]]:
     yield "offset-same", whole([], [info(b"a", (8,), T_F32, 0), info(b"b", (16,), T_F32, 0)]), "overlaps"
     inside = [info(b"a", (32,), T_F32, 0), info(b"b", (8,), T_F32, 32), info(b"c", (32,), T_F32, 0)]
     yield "offset-inside-of-tied", whole([], inside), "overlaps"
-    for kind in UNKNOWN:  # of these only the offsets tell how large they are
+    for kind in UNKNOWN:  # only offsets give their sizes
         yield f"unknown-{kind}-past", whole([], [info(b"a", (8,), kind, 256)]), "offset of tensor"
         yield f"unknown-{kind}-far", whole([], [info(b"a", (8,), kind, 2**64 - 32)]), "offset of tensor"
         yield f"unknown-{kind}-unaligned", whole([], [info(b"a", (8,), kind, 16)]), "offset of tensor"

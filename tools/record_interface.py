@@ -63,7 +63,7 @@ def lines_of_class(name: str, cls: type) -> Iterator[str]:
 
 def python_lines() -> list[str]:
     lines: list[str] = []
-    recorded: set[str] = set()  # a name at the top stands in a submodule, too
+    recorded: set[str] = set()  # names at the top level are in a submodule, too
     for module_name in MODULES:
         module = importlib.import_module(module_name)
         for name in sorted(set(module.__all__) - recorded):

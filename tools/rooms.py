@@ -3,7 +3,7 @@
 
     rooms.py [ROOT] [--build DIR] [--folder FOLDER]        default: this tree, ROOT/build/dev
 
-A file *uses* another if its object leaves a symbol undefined, function or data, that the other's object defines.
+A file *uses* another if the other's object defines a symbol (function or data) that its object leaves undefined.
 Function pointers in tables count. Static functions, and functions inlined from headers, belong to the file that they
 are compiled into. Three rules hold:
 
@@ -136,7 +136,7 @@ class Graph:
     system: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # functions of SYSTEM: their callers
 
     def within(self, files: Iterable[str]) -> Graph:
-        """The part that lies between these files."""
+        """The part of the graph with these files only."""
         part = Graph(set(files))
         for a in part.files & self.uses.keys():
             for b in part.files & self.uses[a].keys():
@@ -275,7 +275,7 @@ def largest_circles(graph: Graph) -> dict[str, int]:
 
 
 def allowed_circle(folders: str, circle: frozenset[str]) -> str | None:
-    """The reason why a circle may be so large, if it may."""
+    """The reason why a circle may be so large; None without a reason."""
     folder = folders.removesuffix("/**")
     members, reason = CIRCLES.get(folder, ("", ""))
     return reason if circle <= {f"{folder}/{file}" for file in members.split()} else None

@@ -21,8 +21,8 @@ import threading
 import time
 from collections import deque
 
-SILENCE = 8.0  # seconds without a line
-KEPT = 60  # lines that are printed of a quiet command that failed
+SILENCE = 8.0  # maximum seconds without a line
+KEPT = 60  # lines printed after a failure of a quiet command
 _COUNT = re.compile(r"\[ *\d+(?:/\d+|%)\]")
 
 
@@ -41,7 +41,7 @@ class Step:
         )
 
     def say(self, text: str) -> None:
-        """A line of its own, also where the command is in the middle of one."""
+        """Prints a line, after the command's unfinished line if there is one."""
         with self.lock:
             print("" if self.ends_line else "\n", f"{self.what}: {text}", sep="", flush=True)
             self.ends_line, self.spoke = True, time.monotonic()
@@ -50,7 +50,7 @@ class Step:
         return f"{time.monotonic() - self.start:.0f} s"
 
     def read(self) -> None:
-        """Takes the output until the command closes it."""
+        """Reads the output until the command closes it."""
         assert self.process.stdout is not None
         last = b""
         while data := os.read(self.process.stdout.fileno(), 1 << 16):
@@ -83,7 +83,7 @@ def main() -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
     options = parser.parse_args()
     step = Step(options.what, options.command, options.quiet)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command gets it, too, and ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command also gets it, and ends
     status = step.run()
     if status and options.quiet:
         print(*(line.decode(errors="replace") for line in step.output), sep="\n")

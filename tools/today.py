@@ -61,7 +61,7 @@ class Here:
 
 
 def wrapped(words: list[str]) -> Iterator[str]:
-    """Words in lines of at most 100 columns, with commas between and a period at the end."""
+    """The words as a wrapped list with commas and a period."""
     line = ""
     for word in [f"{w}," for w in words[:-1]] + [f"{words[-1]}."]:
         if len(line) + len(word) > 99:

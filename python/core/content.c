@@ -269,7 +269,7 @@ static int check_graph_content(const struct gbpy_buffer * buffer, const struct g
 
 // ------------------------------------------------------------------------------------------------ memory of schedulers
 
-// While the graph runs and a callback looks at a result.
+// For a callback that reads a result while the graph runs.
 static int check_running(const struct gbpy_sched * s, enum gb_content_state state, const char * what) {
     GB_FAIL_IF(s->shown == NULL || state == GB_CONTENT_NOT_COMPUTED, GGML_STATUS_INVALID_STATE,
         "%s is not computed yet: the graph is running", what);
@@ -282,7 +282,7 @@ static int check_sched(const struct gbpy_sched * s, const struct ggml_tensor * t
     struct ggml_backend_sched * raw = s->memory.head.ptr;
     const struct ggml_tensor * root = gb_root(t);
     const char * by = NULL;
-    gb_sched_hold_for_readers(raw); // arrays may look into its memory from now on, so it must stay
+    gb_sched_hold_for_readers(raw); // arrays may view its memory from now on, so it must stay
     const enum gb_content_state state = gb_content_state(raw, root, s->running ? s->shown : NULL, &by);
     if (state == GB_CONTENT_GONE) {
         return fail_gone(what);

@@ -81,7 +81,7 @@ static bool is_host(const struct ggml_tensor * t) {
     return buffer == NULL || gb_buffer_is_host(buffer);
 }
 
-// ------------------------------------------------------------------------------------------------------------- looking
+// ------------------------------------------------------------------------------------------------------------- viewing
 
 // An unset input in host memory that an array over it may write.
 static bool is_blank(const struct gbpy_memory * owner, const struct ggml_tensor * t) {
@@ -105,7 +105,7 @@ static int fill_blank(const struct gbpy_handle * context, struct ggml_tensor * t
     return GGML_STATUS_SUCCESS;
 }
 
-// Locks a tensor to look at its data. Fills it first if it is an unset input.
+// Locks a tensor to view its data. Fills it first if it is an unset input.
 static int lock_to_look(struct gbpy_locks * locks, const struct gbpy_handle * context, struct ggml_tensor * t,
     const char * what, struct gbpy_memory ** owner) {
     GB_TRY(lock_to_read(locks, context, t, true, what, owner));

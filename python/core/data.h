@@ -19,7 +19,7 @@ struct gbpy_view { // the bytes of a tensor in host memory, `nbytes` as ggml_nby
 int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t,
     struct gbpy_view * view, const char * what);
 void gbpy_unpin(struct gbpy_handle * pin);
-bool gbpy_is_pinned(const struct gbpy_handle * owner); // arrays look into its memory
+bool gbpy_is_pinned(const struct gbpy_handle * owner); // arrays view its memory
 
 // INVALID_STATE: the tensor has no memory of its own.
 int gbpy_find_place(const struct gbpy_handle * context, struct ggml_tensor * t);

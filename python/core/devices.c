@@ -480,7 +480,7 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph *
 }
 
 // An interrupt may end the function while it still uses memory that the caller frees after the wait. So the function
-// is called again. It returns at once, because the call is now given up.
+// is called again. It returns at once, because the call is now cancelled.
 static GGML_CALL void backend_synchronize(ggml_backend_t backend) {
     const struct device * d = backend->context;
     int status;

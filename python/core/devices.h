@@ -6,7 +6,7 @@
 //
 // There are two kinds of memory. *Host memory* has real addresses: C reads and writes it, and the CPU backend and
 // other devices on the host use it directly. *Device memory* has reserved addresses without bytes, and Python moves
-// its content. A Python object owns the memory of either kind, and lives as long as any array that looks into it.
+// its content. A Python object owns the memory of either kind, and lives as long as any array that views it.
 //
 // Errors: a Python function returns a status. Before it returns a failure it describes the failure with
 // gbpy_device_say, and keeps the exception, which Python raises again where C was called (_errors). Failures that the
@@ -36,7 +36,7 @@ struct gbpy_device_info {
     bool files; // it has device memory, and reads files itself
     bool work; // it reports how much scratch memory a graph takes
     bool ordered; // the runtime orders events between such devices, so none waits for an event of another
-    bool bounded; // after a call was given up, its functions return soon (gbpy_device_given_up)
+    bool bounded; // after a cancelled call, its functions return soon (gbpy_device_given_up)
 };
 
 // One side of a queued copy: memory of a device written in Python, or host memory.

@@ -79,7 +79,7 @@ void gbpy_begin(void) {
     gb_call_once(&once, prepare);
 }
 
-// ---------------------------------------------------------------------------------------------- what stands in the way
+// ----------------------------------------------------------------------------------------------------------- conflicts
 
 // The number of read locks that `me` holds on the object.
 static int reads_of(const struct gbpy_object * o, const void * me) {

@@ -36,7 +36,7 @@ struct gbpy_locks {
 };
 
 // Locks all n objects, or none: the first n_written for writing, the others for reading. The handles may repeat.
-// `nested`: the caller may have locked them already (callbacks that look at what is computed). `beside_runs`: does
+// `nested`: the caller may have locked them already (callbacks that read results). `beside_runs`: does
 // not wait for pending runs. INVALID_STATE, in a message that begins with `what`: an object is closed, broken, locked
 // by the caller itself, or by an owner that waits for the caller. GBPY_INTERRUPTED: a signal ended the wait.
 int gbpy_lock(struct gbpy_locks * locks, const char * what, struct gbpy_handle ** handles, int n, int n_written,

@@ -109,7 +109,7 @@ struct gbpy_object {
     atomic_int weak; // weak references; all strong references together count as one
     struct gbpy_object * next_dead; // in the list that gbpy_destroy_all frees
 
-    atomic_int n_pins; // arrays that look into its memory
+    atomic_int n_pins; // arrays that view its memory
 
     // state of locks, under the mutex
     atomic_bool closed; // may be read without the mutex

@@ -30,7 +30,7 @@ struct gbpy_sched {
     long long about;                  // serial number of the graph that the plan belongs to; 0: none
     bool inputs_are_set;              // all inputs that were placed here
     bool running;                     // in gbpy_sched_compute
-    const struct ggml_tensor * shown; // the result that an eval callback looks at; NULL: none
+    const struct ggml_tensor * shown; // the result that an eval callback reads; NULL: none
     bool ran;                         // its results are from a complete run ...
     long long version;                // ... that began with this version of the inputs
     bool replaced;                    // it was planned for another graph after a run, so the results are gone

@@ -40,7 +40,7 @@ int gbpy_sched_step(struct gbpy_handle * sched, struct gbpy_handle * graph, stru
 
 int gbpy_sched_reset_stats(struct gbpy_handle * sched);
 int gbpy_sched_reset(struct gbpy_handle * sched);
-int gbpy_sched_close(struct gbpy_handle * sched); // frees memory that no array looks into; then as gbpy_close
+int gbpy_sched_close(struct gbpy_handle * sched); // frees memory that no array views; then as gbpy_close
 // backend NULL: takes the choice back.
 int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node,
     struct gbpy_handle * backend);

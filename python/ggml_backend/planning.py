@@ -50,6 +50,8 @@ def _integers(values: ArrayLike, dtype: type[np.integer[Any]], name: str) -> NDA
         raise InvalidArgumentError(
             f"plan_memory: {name} must be integers, and its lists have different lengths"
         ) from None
+    except TypeError:
+        raise TypeError(f"plan_memory: {name} must be integers, not {type(values).__name__}") from None
     if array.ndim != 1:
         raise InvalidArgumentError(f"plan_memory: {name} must have one dimension, has {array.ndim}")
     whole = array.dtype == object and all(type(n) is int for n in array)

@@ -1,4 +1,5 @@
-// A program that knows only the installed library: two by two products on the CPU backend, through the scheduler.
+// A program that uses only the installed library: two products on the CPU backend, through the
+// scheduler.
 #include <stdio.h>
 
 #include "ggml-alloc.h"
@@ -37,7 +38,7 @@ int main(int argc, char ** argv) {
     ggml_backend_sched_free(sched);
     ggml_backend_free(cpu);
     ggml_free(ctx);
-    if (argc > 1) { // a backend in a module, built against the installed library as well
+    if (argc > 1) { // a backend in a module, built against the installed library
         ggml_backend_t mini =
             ggml_backend_load(argv[1]) == GGML_STATUS_SUCCESS ? ggml_backend_reg_init_backend_from_str("MINI") : NULL;
         if (mini == NULL) {

@@ -1,12 +1,13 @@
-// Random programs against the public interface: the bytes of the input decide which call comes next and on which live
-// objects, so a run can be repeated and shrunk. The sanitizers judge, and memory must be balanced at the end.
+// Random programs against the public interface. The bytes of the input decide which call comes next
+// and on which live objects, so a run can be repeated and reduced. Sanitizers find faults, and at
+// the end no memory may be left.
 //
-// What only a caller can do wrong is left out: objects are not used after they were freed. Whoever frees a buffer, an
-// allocator or a scheduler has no tensors any more that lie in it; so all contexts go before.
+// It does not use freed objects, which only a caller can do wrong. It frees all contexts before a
+// buffer, an allocator or a scheduler, so no tensor refers to freed memory.
 //
-// With FUZZ_MAIN the program makes its own inputs: GGML_TEST_FUZZ_RUNS of them (else some seconds' worth) from
-// GGML_TEST_FUZZ_SEED on (GGML_TEST_FUZZ_VERBOSE: each one is named before it runs), or those in the files given.
-// Without, it is a libFuzzer target.
+// With FUZZ_MAIN the program makes its own inputs: GGML_TEST_FUZZ_RUNS of them (default: for some
+// seconds) from GGML_TEST_FUZZ_SEED on, or it reads the given files. GGML_TEST_FUZZ_VERBOSE prints
+// each input before it runs. Without FUZZ_MAIN it is a libFuzzer target.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE // mkstemp
 #endif
@@ -63,7 +64,7 @@ static struct {
 
 static _Alignas(64) char fixed[N_CTX][FIXED_SIZE];
 static _Alignas(64) char host[HOST_SIZE]; // memory of the caller
-static char bytes[HOST_SIZE];             // of transfers; lives as long as what is queued
+static char bytes[HOST_SIZE];             // of transfers; must outlive queued work
 
 // ------------------------------------------------------------------------------------------------------------ choosing
 
@@ -82,20 +83,20 @@ static struct ggml_context * ctx(void) {
     return live.ctx[i < N_CTX ? i : 0];
 }
 
-static struct ggml_tensor * tensor(void) { // NULL now and then
+static struct ggml_tensor * tensor(void) { // sometimes NULL
     return live.t[byte() % N_TENSORS];
 }
 
-static struct ggml_tensor * some(void) { // a tensor, if there is one at all
+static struct ggml_tensor * some(void) { // a tensor, unless there is none
     const int n = live.n_tensors < N_TENSORS ? live.n_tensors : N_TENSORS;
     const uint8_t what = byte();
-    const int back = what < 128 ? what % 4 : what; // young ones more often
+    const int back = what < 128 ? what % 4 : what; // mostly recent ones
     return n > 0 ? live.t[(live.n_tensors - 1 - back % n) % N_TENSORS] : NULL;
 }
 
 static struct ggml_cgraph * graph(void) {
     const unsigned i = byte();
-    for (unsigned k = 0; k < N_GRAPHS && i < 240; k++) { // one that there is
+    for (unsigned k = 0; k < N_GRAPHS && i < 240; k++) { // an existing one
         if (live.g[(i + k) % N_GRAPHS] != NULL) {
             return live.g[(i + k) % N_GRAPHS];
         }
@@ -127,7 +128,7 @@ static void keep(struct ggml_tensor * t) {
     }
 }
 
-// What was computed and how often: a fuzzer whose calls all fail shows nothing.
+// Counts calls and successes, to detect a fuzzer whose calls all fail.
 static long n_computed, n_sched_computed, n_allocated, n_copied, n_imported, n_file_computed;
 
 static void count(long * n, bool ok) { *n += ok; }
@@ -141,7 +142,7 @@ static void free_plans(void) {
     }
 }
 
-// Tensors of one context may refer to those of another: all of them go.
+// Frees all contexts, because tensors of one context may refer to another.
 static void free_contexts(void) {
     free_plans();
     for (int b = 0; b < N_BACKENDS; b++) {
@@ -198,7 +199,7 @@ static void do_context(void) {
 
 static void do_tensor(void) {
     const enum ggml_type ty = type();
-    const unsigned like = pick(3); // a tensor that fits another
+    const unsigned like = pick(3); // a tensor that fits the other
     const struct ggml_tensor * other = like == 0 ? some() : NULL;
     if (other != NULL) {
         keep(ggml_new_tensor(ctx(), pick(4) ? other->type : ty, GGML_MAX_DIMS, other->ne));
@@ -535,7 +536,7 @@ static void do_sched(void) {
 
 enum { FILE_SIZE = 1 << 16, HEADER_SIZE = 24 };
 
-// The place in the graph's file where the record of tensor i begins.
+// The position of tensor i's record in the graph's file.
 static size_t record_at(const struct ggml_cgraph * g, int i) {
     size_t at = HEADER_SIZE;
     for (int k = 0; k < i; k++) {
@@ -544,7 +545,7 @@ static size_t record_at(const struct ggml_cgraph * g, int i) {
     return at;
 }
 
-// Changes a stride of a tensor, or now and then something else.
+// Changes a stride of a tensor, or sometimes another field.
 static void damage_record(const struct ggml_cgraph * g, uint8_t * file, size_t size) {
     const int i = (int) (byte() % (unsigned) (g->n_leafs + g->n_nodes));
     const struct ggml_tensor * t = i < g->n_leafs ? g->leafs[i] : g->nodes[i - g->n_leafs];
@@ -575,7 +576,7 @@ static void use_file(const char * path) {
     }
 }
 
-// Exports a graph, damages its file, and computes the graph that is read again.
+// Exports a graph, damages the file, and computes the graph read from it.
 static void round_trip(struct ggml_cgraph * g) {
     static uint8_t file[FILE_SIZE];
     char path[] = "/tmp/gb_fuzz_XXXXXX";
@@ -600,7 +601,7 @@ static void round_trip(struct ggml_cgraph * g) {
     unlink(path);
 }
 
-// A graph of a context of its own, whose tensors have data.
+// A graph in its own context, whose tensors have data.
 static void do_file(void) {
     static struct ggml_context * none[N_CTX];
     struct ggml_context * ctxs[N_CTX];
@@ -687,7 +688,7 @@ static long long run_input(const uint8_t * data, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
-    if (run_input(data, size) != 0) { // the library keeps some threads for the next computation; but not again
+    if (run_input(data, size) != 0) { // the library keeps some threads after the first computation, and no more later
         const long long n = run_input(data, size);
         if (n != 0) {
             fprintf(stderr, "%lld allocations are left\n", n);

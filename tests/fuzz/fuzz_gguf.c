@@ -1,8 +1,8 @@
-// fuzz_gguf.c - any bytes as a GGUF file: refused with a message that tells where, or everything in it can be read and
-// written again.
+// fuzz_gguf.c - any bytes as a GGUF file: refused with a message that names the position, or
+// everything in it can be read and written again.
 //
-// A libFuzzer target (tools/check_long.sh builds it with clang); tests/c/gguf/test_fuzz_gguf.c replays its corpus with
-// any compiler.
+// A libFuzzer target (tools/check_long.sh builds it with clang). tests/c/gguf/test_fuzz_gguf.c
+// replays its corpus with any compiler.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static void quiet(enum ggml_log_level level, const char * text, void * user_data
     (void) level, (void) text, (void) user_data;
 }
 
-// Strings are terminated, arrays as long as they say: read every byte.
+// Reads every byte: strings have terminators, and arrays their stated length.
 static void read_value(const struct gguf_context * g, int i) {
     const enum gguf_type type = gguf_get_kv_type(g, i);
     if (type == GGUF_TYPE_STRING) {
@@ -52,7 +52,7 @@ static void read_value(const struct gguf_context * g, int i) {
     sink = sum;
 }
 
-// The first blocks of a tensor as floats: indices in them may point anywhere.
+// Dequantizes the first blocks of a tensor, whose bits may be any.
 static void read_tensor(const struct gguf_context * g, const struct ggml_context * ctx, int i) {
     const int64_t * ne = gguf_get_tensor_ne(g, i);
     const enum ggml_type type = gguf_get_tensor_type(g, i);
@@ -60,7 +60,7 @@ static void read_tensor(const struct gguf_context * g, const struct ggml_context
     float out[512];
     MUST(ne != NULL && gguf_get_tensor_name(g, i) != NULL);
     MUST(gguf_find_tensor(g, gguf_get_tensor_name(g, i)) == i);
-    if (ctx == NULL) { // of an unknown type, or beside one: no data was read
+    if (ctx == NULL) { // of an unknown type or next to one, so without data
         return;
     }
     const char * data = (const char *) gguf_get_data(g) + gguf_get_tensor_offset(g, i);
@@ -74,7 +74,7 @@ static void read_tensor(const struct gguf_context * g, const struct ggml_context
     sink = sum;
 }
 
-// What was read can be written, and says the same when it is read again.
+// The read file can be written, and gives the same when it is read again.
 static void write_again(const struct gguf_context * g) {
     const size_t size = gguf_get_meta_size(g);
     void * meta = malloc(size);
@@ -96,7 +96,7 @@ static void write_again(const struct gguf_context * g) {
 int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     ggml_log_set(quiet, NULL);
     ggml_clear_error();
-    uint8_t * exact = malloc(size ? size : 1); // nothing behind the last byte may be touched
+    uint8_t * exact = malloc(size ? size : 1); // an exact size, so that reads beyond the last byte are found
     if (exact == NULL) {
         return 0;
     }
@@ -105,7 +105,7 @@ int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     }
     struct ggml_context * ctx = NULL;
     struct gguf_context * g = gguf_init_from_buffer(exact, size, (struct gguf_init_params){ false, &ctx });
-    // a type that is not known: metadata and bytes only
+    // with an unknown type: metadata and bytes only
     if (g == NULL && ggml_last_status() == GGML_STATUS_UNSUPPORTED) {
         MUST(ctx == NULL && strstr(ggml_last_error(), "at offset ") != NULL);
         g = gguf_init_from_buffer(exact, size, (struct gguf_init_params){ true, NULL });

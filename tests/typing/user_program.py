@@ -1,5 +1,5 @@
 """A user's program that mentions every public name, as type checkers see it: `mypy --strict` and `pyright` must accept
-it against the installed package. It also runs, so that what the checkers believe is what happens.
+it against the installed package. It also runs, which shows that the types are true.
 
 `tests/python/package/test_types.py` checks it, and that no name of the public modules is missing here.
 """

@@ -131,7 +131,7 @@ class Transport:
         return loan.is_over
 
     def poll(self) -> Letter | None:
-        """The next message that has arrived; None if there is no message."""
+        """The next message that has arrived; None without one."""
         raise NotImplementedError
 
     def catch(self, peer: int, tag: int, target: memoryview, seconds: float) -> int | None:

@@ -175,12 +175,12 @@ class ProfileChange:
     """One group of two profiles."""
 
     name: str
-    before: float | None  #: seconds a run: the median over runs; None: it is not there
+    before: float | None  #: seconds a run: the median over runs; None: not in this profile
     after: float | None
 
     @property
     def ratio(self) -> float | None:
-        """``after`` by ``before``: below 1 it became faster."""
+        """``after`` / ``before``. Below 1: faster."""
         return self.after / self.before if self.before and self.after is not None else None
 
 

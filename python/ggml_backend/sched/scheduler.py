@@ -200,7 +200,7 @@ class Scheduler(Handle):
         self._core: SchedCore | None = None
         given: Any = backends
         self._backends: tuple[Backend, ...] = (
-            tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+            tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, Graph)) else (given,)
         )
         if not self._backends:
             raise InvalidArgumentError("Scheduler: needs at least one backend")

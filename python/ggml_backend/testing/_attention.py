@@ -21,7 +21,7 @@ def _values(*x: Any) -> Any:
 
 
 def _queries_in_bytes(*x: Any) -> Any:
-    """How far a result moves if each group of 32 numbers of a query is off by 1/254 of its largest. Scores are off by
+    """The error of a result if each group of 32 numbers of a query is off by 1/254 of its largest. Scores are off by
     at most e then, so weights are off by a factor between c - s and c + s, with s = exp(e) sinh(e), for some c. The
     weighted differences of the values from the result add up to 0, so c does not matter. A sink has the value 0."""
     (q, k, v), y = x[:3], x[-1]

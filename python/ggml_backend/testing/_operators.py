@@ -1,6 +1,6 @@
 """Checks one variant of an operator: the device and the CPU compute it in guarded memory.
 
-All tensors of a graph lie in one buffer, with gaps around them. The check fills the buffer with poison, writes
+All tensors of a graph are in one buffer, with gaps around them. The check fills the buffer with poison, writes
 the sources, computes the graph, and reads the whole buffer. Sources must be unchanged, and gaps must still hold
 poison. If the result is a view of a larger tensor, only its elements may have changed.
 """
@@ -193,7 +193,7 @@ def _magnitude_run(variant: Variant, arrays: Sequence[tuple[Array, Array]], cpu:
 
 
 def _grouped(variant: Variant, arrays: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
-    """The sources with each value of the last one that is no index replaced by the largest of its group of 32."""
+    """The sources. Each value of the last one is replaced by the largest of its group of 32, unless it is an index."""
     found = list(arrays)
     at = max(i for i, given in enumerate(variant.inputs) if given.values is None)
     rows = np.abs(arrays[at][1])

@@ -133,7 +133,7 @@ class DeviceReport:
         return [(why, sum(of.values()), ", ".join(of)) for why, of in ordered]
 
     def _failures(self) -> list[list[CheckedCase]]:
-        """What failed; of one operation those with like messages together."""
+        """The failures. Those of one operation with similar messages are merged."""
         found: dict[tuple[str, str], list[CheckedCase]] = {}
         for case in self.failed:
             found.setdefault((case.op, _DETAILS.sub("#", case.message)), []).append(case)

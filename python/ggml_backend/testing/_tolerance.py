@@ -6,19 +6,18 @@ float16, 2^-8 for bfloat16. Both sides compute in float32 or better, so an eleme
 
     2 ((terms + n) u_float32 + rounded u_operand) m  +  2 u_result |y|  +  a denormal of the result
 
-where ``m`` is a magnitude, ``n`` the length of the sum behind the element, ``terms`` the number of
-roundings other than those of additions, and ``rounded`` the number of operands that may be rounded
-to the narrowest dtype among the sources. For example, a product with float16 weights may round the
-other side to float16. The factor 2 is needed because both sides may be inexact. This is the
-textbook bound of a sum in any order (Higham, Accuracy and Stability, section 4.2). It is not fitted
-to observed results.
+``m`` is a magnitude, and ``n`` the length of the sum for the element. ``terms`` counts roundings
+other than those of additions. ``rounded`` counts operands that may be rounded to the narrowest
+dtype among the sources: a product with float16 weights may round the other side to float16. The
+factor 2 is needed because both sides may be inexact. This is the textbook bound of a sum in any
+order (Higham, Accuracy and Stability, section 4.2). It is not fitted to observed results.
 
 =============  ========================================================================================================
 class          operators
 =============  ========================================================================================================
 EXACT          copies, conversions between plain dtypes, integers and indices, functions that only choose: the same
                numbers (-0 is 0, NaN is NaN)
-elements       functions of elements: ``m`` is what the rule of the operator says, by default ``|y|``; ``n`` is 0
+elements       functions of elements: the operator's rule gives ``m``, by default ``|y|``; ``n`` is 0
 rows           norms, softmax, losses, attention: the same with ``n``, the length of the row. Attention with quantized
                keys may round its queries to bytes, as below
 sums           sums and products: ``m`` is the same operator on the magnitudes of its sources, computed by the CPU
@@ -57,9 +56,11 @@ Magnitude = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """The tolerance of a case, as the head of this file explains. magnitude: a function of the
-    arrays of the sources and of the result, which is last. in_bytes: a function of the same arrays: the most that
-    quantized second sources add, because rows may be rounded to bytes for them"""
+    """The tolerance of a case, as the head of this file explains.
+
+    magnitude: a function of the arrays of the sources and of the result, which is last
+    in_bytes: a function of the same arrays: the error of rounding rows to bytes for quantized sources
+    """
 
     kind: str = "close"
     terms: float = 2.0

@@ -1,5 +1,5 @@
-// one_arena.h - the functions of gb_liveness_input for a graph whose leafs lie elsewhere and whose
-// nodes share one arena. `user` is a gb_ptrmap of the storages' ids.
+// one_arena.h - the functions of gb_liveness_input for a graph whose nodes share one arena. Leafs
+// are outside of it. `user` is a gb_ptrmap of the storages' ids.
 #ifndef GB_TESTS_ONE_ARENA_H
 #define GB_TESTS_ONE_ARENA_H
 

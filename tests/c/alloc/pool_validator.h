@@ -1,6 +1,6 @@
 // pool_validator.h - checks the invariant of a pool of offsets (alloc/offset_pool.h): free blocks
-// lie inside the pool, are not empty and are sorted by offset. An allocated piece lies between any
-// two of them.
+// are inside the pool, not empty, and sorted by offset. An allocated piece separates any two of
+// them.
 #ifndef GB_TESTS_POOL_VALIDATOR_H
 #define GB_TESTS_POOL_VALIDATOR_H
 

@@ -6,7 +6,7 @@
 
 #include "ggml-backend.h"
 
-struct results { // of the nodes that must have theirs at the end
+struct results { // of the nodes whose results must be intact at the end
     void * data[RANDOM_MAX];
     size_t size[RANDOM_MAX];
 };
@@ -20,7 +20,7 @@ static void set_leafs(const struct random_graph * g, uint64_t seed) {
         for (size_t k = 0; k < size / 4; k++) {
             values[k] = test_random_float(-2, 2);
         }
-        if (g->leafs[i]->data) { // others are not in the graph
+        if (g->leafs[i]->data) { // leafs without memory are not in the graph
             CHECK_INT(ggml_backend_tensor_set(g->leafs[i], values, 0, size), GGML_STATUS_SUCCESS);
         }
     }
@@ -79,7 +79,8 @@ static void reference(ggml_backend_t cpu, struct random_graph_params params, uin
     random_graph_free(&g);
 }
 
-// The sequence: groups of nodes in an order of their own, where each node stands in the earliest group that it can.
+// Makes a sequence of groups. Each node is in the earliest possible group. `order`: the nodes of
+// each group, shuffled.
 static int make_sequence(const struct ggml_cgraph * graph, int * seq, int * order) {
     int group[RANDOM_MAX], n = 0, n_order = 0;
     int last = 0;
@@ -99,7 +100,7 @@ static int make_sequence(const struct ggml_cgraph * graph, int * seq, int * orde
                 seq[n++] = order[n_order++] = i;
             }
         }
-        for (int k = start; k < n_order; k++) { // independent of each other: any order
+        for (int k = start; k < n_order; k++) { // nodes of a group are independent, so any order is valid
             const int other = (int) test_random_int(start, n_order - 1);
             const int x = order[k];
             order[k] = order[other];
@@ -135,7 +136,7 @@ static void one_round(ggml_backend_t cpu, struct random_graph_params params, boo
         run.nodes = nodes;
     }
     const size_t size = ggml_gallocr_alloc_graph(galloc, measure, g.graph);
-    ggml_tallocr_t talloc = ggml_tallocr_new_from_backend(cpu, size - size / 11); // what is needed, without the tenth
+    ggml_tallocr_t talloc = ggml_tallocr_new_from_backend(cpu, size - size / 11); // removes the margin of a tenth
     for (int again = 0; again < 2; again++) {
         CHECK(ggml_gallocr_alloc_graph(galloc, talloc, g.graph) == size);
         set_leafs(&g, leafs);
@@ -197,7 +198,7 @@ static void scheduled_round(ggml_backend_t * devices, int n, struct random_graph
     REQUIRE(run);
     CHECK_INT(ggml_backend_sched_alloc_graph(sched, run), GGML_STATUS_SUCCESS);
     for (int again = 0; again < 2; again++) {
-        set_leafs(&g, leafs); // some are overwritten by nodes
+        set_leafs(&g, leafs); // again, because nodes may overwrite leafs
         CHECK_INT(ggml_backend_sched_graph_compute(sched, run), GGML_STATUS_SUCCESS);
         CHECK_INT(compare_results(g.graph, &expected), 0);
     }
@@ -221,7 +222,7 @@ static void scheduled(bool devices) {
         scheduled_round(list + DEVICES - n, n,
             (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 }, &n_splits);
     }
-    CHECK(devices ? n_splits > 150 * 3 : n_splits <= 150); // placements were not all the same
+    CHECK(devices ? n_splits > 150 * 3 : n_splits <= 150); // otherwise all placements would have been the same
     for (int i = 0; i < DEVICES; i++) {
         ggml_backend_free(list[i]);
     }

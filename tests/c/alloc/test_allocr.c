@@ -1,4 +1,4 @@
-// The older interface as programs of its time use it: measure, make a buffer of that size, build
+// The older interface, as programs of early 2024 use it: measure, make a buffer of that size, build
 // again, allocate.
 #include "test_fake.h"
 
@@ -76,8 +76,7 @@ static void parse_sequence(void) {
         seq[i] = i;
     }
     CHECK_INT(ggml_allocr_set_parse_seq(alloc, seq, 10), GGML_STATUS_SUCCESS);
-    const size_t n =
-        11 * 1024; // nothing is given back; additions that read x twice or its copies are not in place before a barrier
+    const size_t n = 11 * 1024; // all nodes stay alive: x and its copies have a second reader until the barrier
     const size_t size = ggml_allocr_alloc_graph(alloc, graph);
     CHECK(size > 3 * 1024 + 307 && size <= n + n / 10);
     ggml_allocr_free(alloc);

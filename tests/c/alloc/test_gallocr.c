@@ -37,7 +37,7 @@ static size_t run(struct scene * s) { return ggml_gallocr_alloc_graph(s->galloc,
 
 static ptrdiff_t at(const struct scene * s, const struct ggml_tensor * t) { return (char *) t->data - s->talloc->base; }
 
-// A measuring run of the same graph gives the same figure, and touches nothing.
+// The size by a measuring run of the same graph, which must not change tensors.
 static size_t measured(struct scene * s) {
     ggml_tallocr_t measure = ggml_tallocr_new_measure_from_buft(&s->f.buft);
     const size_t size = ggml_gallocr_alloc_graph(s->galloc, measure, s->graph);
@@ -69,10 +69,10 @@ static void reuse_and_views(void) {
     struct scene s;
     scene_open(&s);
     struct ggml_tensor * x = vector(s.ctx);
-    struct ggml_tensor * a = ggml_cont(s.ctx, x); // at 64; then x is free
+    struct ggml_tensor * a = ggml_cont(s.ctx, x); // at 64; x is free afterwards
     struct ggml_tensor * v = ggml_view_1d(s.ctx, a, 8, 32);
-    struct ggml_tensor * b = ggml_cont(s.ctx, v); // where x was
-    struct ggml_tensor * c = ggml_cont(s.ctx, a); // a and v alive until here
+    struct ggml_tensor * b = ggml_cont(s.ctx, v); // in the memory of x
+    struct ggml_tensor * c = ggml_cont(s.ctx, a); // a and v are alive until here
     struct ggml_tensor * d = ggml_add(s.ctx, ggml_cont(s.ctx, c), ggml_cont(s.ctx, b));
     (void) d;
     ggml_build_forward_expand(s.graph, b);
@@ -81,7 +81,7 @@ static void reuse_and_views(void) {
     CHECK_INT(run(&s), size);
     CHECK(at(&s, x) == 0 && at(&s, a) == 64 && at(&s, v) == 96 && at(&s, b) == 0);
     CHECK(v->buffer == s.talloc->buffer);
-    CHECK_INT(at(&s, c), 128); // the half of x's place that is left is too small
+    CHECK_INT(at(&s, c), 128); // the free half of x is too small
     scene_close(&s);
 }
 
@@ -90,9 +90,9 @@ static void view_as_source_taken_over(void) {
     scene_open(&s);
     struct ggml_tensor * a = ggml_cont(s.ctx, vector(s.ctx));
     struct ggml_tensor * r = ggml_reshape_2d(s.ctx, a, 4, 4);
-    struct ggml_tensor * b = ggml_sqr(s.ctx, r); // over a: its only view, no readers left
+    struct ggml_tensor * b = ggml_sqr(s.ctx, r); // reuses a, which has no other view and no other readers
     struct ggml_tensor * v = ggml_view_2d(s.ctx, b, 4, 2, 16, 32);
-    struct ggml_tensor * c = ggml_sqr(s.ctx, v); // not at the start of b
+    struct ggml_tensor * c = ggml_sqr(s.ctx, v); // cannot reuse b, because v does not begin at the start of b
     ggml_build_forward_expand(s.graph, c);
     CHECK(run(&s) > 0);
     CHECK(b->data == a->data && c->data != v->data && c->data != b->data);
@@ -107,7 +107,7 @@ static void not_in_place(void) {
     struct ggml_tensor * o = ggml_cont(s.ctx, b);
     struct ggml_tensor * c = ggml_sqr(s.ctx, o);    // an output
     struct ggml_tensor * p = vector(s.ctx);         // placed beforehand
-    struct ggml_tensor * d = ggml_add(s.ctx, p, c); // over c, not over p
+    struct ggml_tensor * d = ggml_add(s.ctx, p, c); // reuses c, not p
     ggml_set_output(o);
     ggml_build_forward_expand(s.graph, d);
     CHECK_INT(ggml_tallocr_alloc(s.talloc, p), GGML_STATUS_SUCCESS);
@@ -126,7 +126,7 @@ static void source_behind_an_empty_slot(void) {
     struct ggml_tensor * b = ggml_cont(s.ctx, a);
     struct ggml_tensor * c = ggml_cont(s.ctx, b);
     c->src[5] = a; // slots 1-4 are empty
-    c->src[7] = c; // and it knows itself
+    c->src[7] = c; // c reads itself
     ggml_build_forward_expand(s.graph, c);
     CHECK(run(&s) > 0);
     CHECK(c->data != NULL && c->data != a->data && c->data != b->data && b->data != a->data);
@@ -146,14 +146,14 @@ static void inputs_and_unread_leafs(void) {
     ggml_build_forward_expand(s.graph, l);
     CHECK_INT(run(&s), 4 * 64 + 25);
     CHECK(y->data != NULL && l->data != NULL);
-    CHECK(at(&s, y) < 128 && at(&s, l) < 128); // before any node
+    CHECK(at(&s, y) < 128 && at(&s, l) < 128); // needs memory before any node
     for (int i = 0; i < s.graph->n_nodes; i++) {
         CHECK((s.graph->nodes[i]->data != y->data) && s.graph->nodes[i]->data != l->data);
     }
     scene_close(&s);
 }
 
-// A node reads a result that no node of the list computes: that gets memory of its own.
+// A node reads a result that no node of the list computes. That result gets its own memory.
 static void source_of_another_graph(void) {
     struct scene s;
     scene_open(&s);
@@ -181,7 +181,7 @@ static void barriers(void) {
     const int seq[] = { 0, 1, -1, 2, 3 };
     CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, seq, 5), GGML_STATUS_SUCCESS);
     CHECK_INT(measured(&s),
-        3 * 64 + 19); // x, n0 and n1 until the barrier; then n2 and n3 in the places of x and n0, beside n1
+        3 * 64 + 19); // x, n0, n1 until the barrier; then n2, n3 reuse x, n0
     const int other[] = { 0, 1, 2, 3 };
     CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, other, 4), GGML_STATUS_SUCCESS);
     CHECK_INT(measured(&s), 5 * 64 + 32);
@@ -227,7 +227,7 @@ static void nothing_half_done(void) {
         }
         CHECK_INT(ggml_tallocr_max_size(s.talloc), 64 + 6);
     }
-    CHECK_INT(n, 8); // x, cont, v, a, w, cont, cont were set up
+    CHECK_INT(n, 8); // x, cont, v, a, w, cont, cont were initialized
     // too large for the buffer
     struct ggml_cgraph * large = ggml_new_graph(s.ctx);
     struct ggml_tensor * q = ggml_cont(s.ctx, ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 900));
@@ -244,7 +244,7 @@ static void nothing_half_done(void) {
     scene_close(&s);
 }
 
-// The same graph again after a reset, also next to inputs placed by hand anew.
+// The same graph is allocated again after a reset, also with inputs placed by hand.
 static void same_graph_again(void) {
     struct scene s;
     scene_open(&s);
@@ -257,12 +257,12 @@ static void same_graph_again(void) {
     REQUIRE(ggml_tallocr_alloc(s.talloc, x) == GGML_STATUS_SUCCESS);
     const size_t size = run(&s);
     CHECK(size > 0);
-    CHECK_INT(run(&s), size); // everything is placed: nothing happens
+    CHECK_INT(run(&s), size); // all tensors have memory, so nothing changes
     const int n_init = s.f.n_init;
     struct ggml_tensor * z = ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 64);
     for (int round = 0; round < 3; round++) {
         CHECK_INT(ggml_tallocr_reset(s.talloc), GGML_STATUS_SUCCESS);
-        if (round == 1) { // now all the rest is moved up
+        if (round == 1) { // z moves all other tensors up
             CHECK_INT(ggml_tallocr_alloc(s.talloc, z), GGML_STATUS_SUCCESS);
             CHECK_INT(at(&s, z), 0);
         }
@@ -277,7 +277,7 @@ static void same_graph_again(void) {
     scene_close(&s);
 }
 
-// A view whose source was placed elsewhere, in a buffer and in plain memory.
+// A view whose source has memory elsewhere: in a buffer, or in plain memory.
 static void views_of_placed_tensors(void) {
     struct scene s;
     static float memory[16];
@@ -291,7 +291,7 @@ static void views_of_placed_tensors(void) {
     REQUIRE(ggml_backend_tensor_alloc(b, w, ggml_backend_buffer_get_base(b)) == GGML_STATUS_SUCCESS);
     h->data = memory;
     ggml_build_forward_expand(s.graph, a);
-    measured(&s); // leaves v and u alone
+    measured(&s); // does not change v and u
     CHECK(run(&s) > 0);
     CHECK(v->data == (char *) w->data + 32 && v->buffer == b);
     CHECK(u->data == memory + 8 && u->buffer == NULL);
@@ -308,7 +308,7 @@ static size_t GGML_CALL count_sizes(ggml_backend_buffer_type_t buft, const struc
     return ggml_nbytes(tensor);
 }
 
-// A device may take long to say how large a tensor is there: it is asked once about each that needs memory.
+// get_alloc_size may be slow, so the allocator calls it once for each tensor that needs memory.
 static void sizes_are_asked_once(void) {
     struct scene s;
     scene_open(&s);
@@ -332,7 +332,7 @@ static void several_allocators(void) {
     ggml_tallocr_t second = ggml_tallocr_new_from_buft(&s.f.buft, 4000);
     struct ggml_tensor * x = vector(s.ctx);
     struct ggml_tensor * a = ggml_sqr(s.ctx, x);
-    struct ggml_tensor * b = ggml_sqr(s.ctx, a); // on the other side: not in place
+    struct ggml_tensor * b = ggml_sqr(s.ctx, a); // the source is in another allocator, so not in place
     struct ggml_tensor * c = ggml_sqr(s.ctx, b);
     ggml_set_name(c, "c");
     ggml_build_forward_expand(s.graph, c);
@@ -377,7 +377,7 @@ static int64_t address_of(void * user, struct ggml_tensor * t) {
     return i * SIM_SIZE / 2 + ((char *) t->data - two->base[i]);
 }
 
-// Groups between barriers in random order, within what the sources allow.
+// Shuffles groups between barriers, within the dependences.
 static void shuffle(const struct ggml_cgraph * graph, const int * seq, int n_seq, int * order) {
     int n = 0;
     for (int start = 0; start < n_seq;) {
@@ -392,7 +392,7 @@ static void shuffle(const struct ggml_cgraph * graph, const int * seq, int n_seq
                 for (int j = 0; j < n; j++) {
                     ok = ok && order[j] != seq[k];
                 }
-                for (int s = 0; ok && s < GGML_MAX_SRC; s++) { // its sources within the group must have run
+                for (int s = 0; ok && s < GGML_MAX_SRC; s++) { // its sources in the group have run
                     for (int m = start; ok && m < end; m++) {
                         bool done = false;
                         for (int j = 0; j < n; j++) {
@@ -464,7 +464,7 @@ static void random_graphs(void) {
         for (int i = 0; i < g.n; i++) {
             CHECK(g.all[i]->data == NULL && g.all[i]->buffer == NULL);
         }
-        if (by_hand) { // as they were
+        if (by_hand) { // restores their memory
             ggml_tallocr_reset(t[0]);
             for (int i = 0; i < g.n_leafs; i++) {
                 CHECK_INT(ggml_tallocr_alloc(t[0], g.leafs[i]), GGML_STATUS_SUCCESS);
@@ -493,7 +493,7 @@ static void random_graphs(void) {
         random_graph_free(&g);
         CHECK_INT(f.n_buffers, 0);
     }
-    CHECK_MSG(peak < sum, "%zu of %zu", peak, sum); // with the leafs, and still less
+    CHECK_MSG(peak < sum, "%zu of %zu", peak, sum); // includes leafs, and is still less
 }
 
 // ------------------------------------------------------------------------------------------------------------ counting
@@ -502,12 +502,12 @@ static void random_graphs(void) {
 // views are done. A view counts for its source. A node reuses the bytes of a source that only it
 // still reads. A tensor without readers is never counted down.
 struct counting {
-    struct ggml_tensor * all[2 * RANDOM_MAX]; // that were visited, sources of views before them
+    struct ggml_tensor * all[2 * RANDOM_MAX]; // all visited tensors; a source is before its views
     int n;
-    int readers[2 * RANDOM_MAX], views[2 * RANDOM_MAX]; // left
-    bool placed[2 * RANDOM_MAX], taken[2 * RANDOM_MAX]; // taken: another tensor reuses its bytes
+    int readers[2 * RANDOM_MAX], views[2 * RANDOM_MAX]; // that are still to come
+    bool placed[2 * RANDOM_MAX], taken[2 * RANDOM_MAX]; // taken: another tensor reuses the bytes
     bool keep[2 * RANDOM_MAX], input[2 * RANDOM_MAX];
-    size_t offset[2 * RANDOM_MAX], size[2 * RANDOM_MAX]; // of the bytes
+    size_t offset[2 * RANDOM_MAX], size[2 * RANDOM_MAX]; // of the tensor's bytes
     struct gb_offset_pool pool;
 };
 
@@ -569,7 +569,7 @@ static void counting_release(struct counting * c, int id) {
         c->views[root]--;
         counting_release(c, root);
     } else if (!c->taken[id]) {
-        c->taken[id] = true; // by nobody
+        c->taken[id] = true; // free, not reused
         gb_pool_give_back(&c->pool, c->offset[id], c->size[id]);
     }
 }

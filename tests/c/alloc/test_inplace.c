@@ -1,6 +1,6 @@
-// test_inplace.c - every operator that may be computed over a source (the column `inplace` of
-// c/src/tensor/ops.def): the same bits as in separate memory, at every kernel level, with several
-// threads, for every type that the operator takes.
+// test_inplace.c - every operator with the column `inplace` in c/src/tensor/ops.def gives the same
+// bits in place as in separate memory: at every kernel level, with several threads, for every type
+// that the operator takes.
 #include "alloc/liveness.h"
 #include "test_cpu_ops.h"
 
@@ -13,7 +13,7 @@ static struct ggml_tensor * placed(enum ggml_type type) {
     return fill(t, 0.1f, 2);
 }
 
-// A source for a builder that requires f32. The types are set afterwards.
+// A source for a builder that requires f32. The test changes the types afterwards.
 static struct ggml_tensor * f32(void) { return stand_in(N0, N1, N2, N3); }
 
 static struct ggml_tensor * small(int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
@@ -34,7 +34,8 @@ static struct ggml_tensor * experts(int64_t n0, int64_t n1) {
     return fill_int(t, 0, 9);
 }
 
-// The operator on sources of the shape of the result, as many as can be of that shape; NULL: there is no case for it.
+// The operator with as many sources of the result's shape as possible. NULL: the operator has no
+// case.
 static struct ggml_tensor * build(enum ggml_op op, int variant) {
     struct ggml_tensor * a = f32();
     switch (op) {
@@ -47,7 +48,7 @@ static struct ggml_tensor * build(enum ggml_op op, int variant) {
         case GGML_OP_COMPARE:
             return variant ? ggml_compare(ctx, a, small(1, N1, N2, 1), GGML_COMPARE_LESS_EQUAL)
                            : ggml_compare(ctx, a, f32(), GGML_COMPARE_GREATER);
-        case GGML_OP_WHERE: // all of it, so that the first source may be like the result
+        case GGML_OP_WHERE: // the region is all of src[0], so src[0] may have the result's shape
             return ggml_where(ctx, a, variant ? ggml_new_tensor_4d(ctx, GGML_TYPE_F32, N0, N1, N2, N3) : f32(),
                 small(1, N1, N2, 1));
         case GGML_OP_SQR: return ggml_sqr(ctx, a);
@@ -93,7 +94,7 @@ static struct ggml_tensor * build(enum ggml_op op, int variant) {
     }
 }
 
-// Bits of the result at a level and with so many threads, sources as in `before`.
+// Bits of the result at a level and with a number of threads, sources as in `before`.
 static bool bits(struct ggml_tensor * node, const char * before, const struct gb_level * level, int n_threads,
     void * out) {
     memcpy(arena, before, arena_used);
@@ -127,14 +128,14 @@ static void compare_places(struct ggml_tensor * node, int s, const char * what) 
     free(over);
 }
 
-// Sources 0 and 1 of the result's shape get memory of this type, and so does the result, if the operator takes it.
-// `twice`: they are one.
+// Sources 0 and 1 of the result's shape get memory of this type, and so does the result if the
+// operator takes the type. `twice`: both sources are the same memory.
 static struct ggml_tensor * make(enum ggml_op op, int variant, enum ggml_type type, bool twice) {
     struct ggml_tensor * node = build(op, variant);
     for (int s = 0; node && s < 2; s++) {
         if (node->src[s] && node->src[s]->data == NULL) {
             struct ggml_tensor * t = s == 1 && twice ? node->src[0] : placed(type);
-            if (op == GGML_OP_TRI) { // of square matrices
+            if (op == GGML_OP_TRI) { // square matrices
                 t = random_tensor(type, DENSE, N1, N1, N2, N3);
             }
             if (ggml_n_dims(node) == 3 && t != node->src[0]) { // ADD_REL_POS
@@ -189,7 +190,7 @@ static void every_entry(void) {
 }
 
 static void wider_than_documented(void) {
-    for (int op = 0; op < GGML_OP_COUNT; op++) { // what the graph allocator may do, plans may, too
+    for (int op = 0; op < GGML_OP_COUNT; op++) { // plans may do all that the graph allocator may
         CHECK(!gb_op_can_inplace((enum ggml_op) op) || gb_op_inplace_sources((enum ggml_op) op) != 0);
     }
 }
@@ -206,11 +207,11 @@ static void layouts(void) {
     b->type = GGML_TYPE_F16;
     CHECK(!gb_plan_can_write_over(t, 1));
     struct ggml_tensor * row = ggml_sqr(ctx, stand_in(N0, 1, N2, 1));
-    row->src[0]->nb[1] = 7; // of one row: means nothing
+    row->src[0]->nb[1] = 7; // a single row cannot tell sources apart
     CHECK(gb_plan_can_write_over(row, 0));
     row->src[0]->nb[2] *= 2;
     CHECK(!gb_plan_can_write_over(row, 0));
-    CHECK(!gb_plan_can_write_over(ggml_scale_inplace(ctx, b, 2), 0)); // is there already
+    CHECK(!gb_plan_can_write_over(ggml_scale_inplace(ctx, b, 2), 0)); // the tensor has data already
     CHECK(!gb_plan_can_write_over(ggml_mul(ctx, f32(), stand_in(N0, 1, 1, 1)), 1));
     CHECK(!gb_plan_can_write_over(ggml_cont(ctx, f32()), 0));
     end();

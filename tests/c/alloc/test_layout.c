@@ -1,7 +1,7 @@
-// test_layout.c - arenas of irregular graphs: never larger than best fit for the same lifetimes,
-// with results in place or without. Results equal those with separate memory for each tensor. On
-// most graphs a plan with results in place needs no more than the bytes alive at once. The seeds
-// below give graphs where it needs more, and where a plan without results in place needs less.
+// test_layout.c - arenas of irregular graphs are never larger than best fit for the same lifetimes,
+// with and without results in place. Results equal those with separate memory for each tensor. On
+// most graphs a plan with results in place needs only the bytes alive at once. The seeds below give
+// exceptions.
 #include "alloc/liveness.h"
 #include "plan/plan.h"
 #include "base/hash.h"
@@ -81,7 +81,7 @@ static void set_leafs(const struct scene * w) {
     }
 }
 
-// Sum of the bits of all results, each weighted by its place.
+// Sum of the bits of all results, each weighted by its index.
 static uint64_t results_of(const struct scene * w) {
     uint64_t sum = 0;
     float values[4000];
@@ -132,7 +132,7 @@ static size_t best_fit(const struct scene * w, bool apart, size_t alignment) {
     return result.best_fit;
 }
 
-// The number of tensors that reuse the memory of another one in place.
+// The number of tensors that are computed in the memory of another one.
 static int n_in_place(ggml_backend_sched_t sched) {
     static struct ggml_backend_sched_block blocks[2 * RANDOM_MAX];
     const int n_blocks = ggml_backend_sched_get_blocks(sched, blocks, 2 * RANDOM_MAX);
@@ -144,7 +144,7 @@ static int n_in_place(ggml_backend_sched_t sched) {
     return n;
 }
 
-// True if nothing was computed in place, though it could have been.
+// True if some node could have been computed in place, but none was.
 static bool one_graph(ggml_backend_t cpu, uint64_t seed) {
     struct scene w;
     make_scene(&w, seed);
@@ -192,7 +192,7 @@ static void irregular_graphs(void) {
     CHECK_MSG(n_none > 0, "results in place everywhere");
 }
 
-// Plans the graph with the n-th allocation failing. True if there were fewer.
+// Plans the graph with the n-th allocation failing. Returns true if there were fewer allocations.
 static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
     const int64_t live = gb_test_live_allocs();
     struct scene w;
@@ -202,7 +202,7 @@ static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
     const enum ggml_status status = ggml_backend_sched_plan_graph(sched, w.graph);
     const bool failed = gb_test_alloc_failed();
     gb_test_fail_alloc(0, false);
-    const bool planned = status == GGML_STATUS_SUCCESS; // where only what improves a plan failed, too
+    const bool planned = status == GGML_STATUS_SUCCESS; // only an optional improvement of the plan failed
     CHECK_MSG(planned || (failed && status == GGML_STATUS_ALLOC_FAILED), "allocation %d: %s", (int) n,
         ggml_status_to_string(status));
     CHECK_INT(ggml_backend_sched_get_n_splits(sched), planned ? 1 : 0);
@@ -213,9 +213,8 @@ static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
     return !failed;
 }
 
-// If the arena is laid out a second time without results in place: each of the last allocations
-// fails, and some of the earlier ones.
-// those before.
+// The allocator lays out the arena a second time without results in place. Each of the last
+// allocations fails, and some of the earlier ones.
 static void every_allocation_fails(void) {
     const ggml_backend_t cpu = ggml_backend_cpu_init();
     const uint64_t seed = 2030;

@@ -1,4 +1,5 @@
-// Lifetimes of node lists: by hand, and random graphs planned with them and simulated (test_alloc.h).
+// Lifetimes of node lists: by hand, and random graphs that are planned with them and simulated
+// (test_alloc.h).
 #include "alloc/liveness.h"
 #include "plan/plan.h"
 #include "base/hash.h"
@@ -7,8 +8,8 @@
 
 struct ids {
     struct gb_ptrmap map;
-    int64_t arenas;       // ids are dealt to arenas in turn
-    const void * outside; // a tensor that is placed already
+    int64_t arenas;       // ids go to arenas in turn
+    const void * outside; // a tensor that has memory already
     const void * kept;
     int id_calls;
 };
@@ -103,16 +104,16 @@ static void chain_in_place(void) {
     struct gb_liveness l;
     struct ggml_tensor * x = vector(f.ctx);
     struct ggml_tensor * a = ggml_scale(f.ctx, x, 2); // node 0
-    struct ggml_tensor * b = ggml_sqr(f.ctx, a);      // 1
-    struct ggml_tensor * c = ggml_mul(f.ctx, b, a);   // 2: a dies, too
-    struct ggml_tensor * d = ggml_cont(f.ctx, c);     // 3: not in place
+    struct ggml_tensor * b = ggml_sqr(f.ctx, a);      // node 1
+    struct ggml_tensor * c = ggml_mul(f.ctx, b, a);   // node 2: a also dies here
+    struct ggml_tensor * d = ggml_cont(f.ctx, c);     // node 3: not in place
     ggml_build_forward_expand(f.graph, d);
     number_all(&ids, f.graph);
     struct gb_liveness_input in = input_of(&ids, f.graph);
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
-    CHECK_SPAN(x, 0, 3); // from outside; a took it over, and c took a over
+    CHECK_SPAN(x, 0, 3); // x is from outside; a reused x, and c reused a
     CHECK(item_of(&ids, &l, x) == item_of(&ids, &l, a));
-    CHECK_SPAN(b, 1, 4); // c computed into b, its first source
+    CHECK_SPAN(b, 1, 4); // c is computed in b, its first source
     CHECK(item_of(&ids, &l, c) == item_of(&ids, &l, b));
     CHECK_SPAN(d, 3, 4);
     CHECK_INT(l.n_items, 3);
@@ -141,12 +142,12 @@ static void inputs_outputs_and_keeping(void) {
     struct gb_liveness_input in = input_of(&ids, f.graph);
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
     CHECK_SPAN(x, 0, 1);
-    CHECK_SPAN(y, 0, 5); // read late, but its content is there from the start
+    CHECK_SPAN(y, 0, 5); // read late, but has content from the start
     CHECK_SPAN(a, 0, 2);
-    CHECK_SPAN(b, 1, 6); // an output through its view
+    CHECK_SPAN(b, 1, 6); // an output, because its view is one
     CHECK_SPAN(w, 3, 6);
     CHECK_SPAN(e, 4, 6);
-    CHECK_SPAN(d, 5, 6); // it has no reader
+    CHECK_SPAN(d, 5, 6); // no node reads it
     gb_liveness_free(&l);
     ids.outside = b;
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
@@ -168,8 +169,8 @@ static void sources_that_must_stay(void) {
     struct ggml_tensor * v = ggml_view_1d(f.ctx, a, 16, 0);
     struct ggml_tensor * b = ggml_soft_max_ext(f.ctx, a, v, 1); // reads a twice, once as the mask
     struct ggml_tensor * c = ggml_scale(f.ctx, ggml_cont(f.ctx, b), 1);
-    struct ggml_tensor * d = ggml_add(f.ctx, c, b); // c dies here and may be taken, b too
-    struct ggml_tensor * r = ggml_rms_norm(f.ctx, ggml_view_1d(f.ctx, d, 8, 4), 1); // the view starts inside
+    struct ggml_tensor * d = ggml_add(f.ctx, c, b); // c and b die here, so they may be reused
+    struct ggml_tensor * r = ggml_rms_norm(f.ctx, ggml_view_1d(f.ctx, d, 8, 4), 1); // the view begins inside
     ggml_build_forward_expand(f.graph, r);
     number_all(&ids, f.graph);
     struct gb_liveness_input in = input_of(&ids, f.graph);
@@ -178,7 +179,7 @@ static void sources_that_must_stay(void) {
     CHECK(item_of(&ids, &l, d) == item_of(&ids, &l, c));
     CHECK(item_of(&ids, &l, r) != item_of(&ids, &l, d));
     gb_liveness_free(&l);
-    ids.arenas = 2; // neighbours in id are in different arenas
+    ids.arenas = 2; // tensors of neighbouring ids are in different arenas
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
     for (size_t i = 0; i < l.n_items; i++) {
         CHECK_INT(l.items[i].arena, arena_of(&ids, gb_ptrmap_get(&ids.map, l.items[i].tensor), l.items[i].tensor));
@@ -201,24 +202,24 @@ static void second_operand_only_when_elementwise(void) {
     CHECK(!gb_allocator_can_write_over(m, -1));
     CHECK(!gb_allocator_can_write_over(m, 2));
     CHECK(!gb_allocator_can_write_over(ggml_cont(f.ctx, a), 0));
-    CHECK(!gb_allocator_can_write_over(ggml_scale_inplace(f.ctx, a, 1), 0)); // a view already
+    CHECK(!gb_allocator_can_write_over(ggml_scale_inplace(f.ctx, a, 1), 0)); // not for a result that is a view
     CHECK(gb_allocator_can_write_over(r, 0));
-    CHECK(!gb_allocator_can_write_over(r, 1)); // repeated
+    CHECK(!gb_allocator_can_write_over(r, 1)); // not for a repeated source
     ggml_free(f.ctx);
 }
 
-// The rule of the graph allocator: memory for what comes from outside begins with its first reader, a node takes over
-// only what one slot reads, and what dies between two barriers stays until the second.
+// The rule of the graph allocator: an input gets memory at its first reader. A node reuses a source
+// that only one slot reads. A tensor that dies between two barriers stays until the second one.
 static void rule_of_the_allocator(void) {
     struct fixture f = fixture();
     struct ids ids = { .arenas = 1 };
     struct gb_liveness l;
     struct ggml_tensor * x = vector(f.ctx);
     struct ggml_tensor * y = vector(f.ctx);
-    struct ggml_tensor * a = ggml_sqr(f.ctx, x);         // 0: over x
-    struct ggml_tensor * b = ggml_mul(f.ctx, a, a);      // 1: two slots
-    struct ggml_tensor * c = ggml_norm(f.ctx, b, 1e-5f); // 2: not one of the fifteen operators
-    struct ggml_tensor * d = ggml_add(f.ctx, y, c);      // 3: over y, the first of two
+    struct ggml_tensor * a = ggml_sqr(f.ctx, x);         // 0: reuses x
+    struct ggml_tensor * b = ggml_mul(f.ctx, a, a);      // 1: two slots read it
+    struct ggml_tensor * c = ggml_norm(f.ctx, b, 1e-5f); // 2: the operator cannot work in place
+    struct ggml_tensor * d = ggml_add(f.ctx, y, c);      // 3: reuses y, the first of two sources
     ggml_build_forward_expand(f.graph, d);
     number_all(&ids, f.graph);
     struct gb_liveness_input in = input_of(&ids, f.graph);
@@ -229,7 +230,7 @@ static void rule_of_the_allocator(void) {
     CHECK_SPAN(b, 1, 3);
     CHECK_SPAN(c, 2, 4);
     CHECK_SPAN(y, 3, 4);
-    CHECK(item_of(&ids, &l, d) == item_of(&ids, &l, y) && item_of(&ids, &l, d)->to_end); // d has no reader
+    CHECK(item_of(&ids, &l, d) == item_of(&ids, &l, y) && item_of(&ids, &l, d)->to_end); // no node reads d
     gb_liveness_free(&l);
     const int released[] = { 2, 2, 4, 4 };
     in.released = released;
@@ -320,12 +321,12 @@ static void random_graphs(void) {
         gb_ptrmap_free(&ids.map);
         random_graph_free(&g);
     }
-    CHECK(used < sum * 3 / 4); // memory is reused at all
+    CHECK(used < sum * 3 / 4); // some memory is reused
 }
 
 // ----------------------------------------------------------------------------------------------------- the lowest load
 
-// Bytes of the arena alive at once, at most: position by position.
+// The maximum load of the arena: bytes alive, position by position.
 static size_t highest_load(const struct gb_liveness * l, int arena, int n_nodes) {
     size_t most = 0;
     for (int64_t t = 0; t < n_nodes; t++) {
@@ -338,18 +339,19 @@ static size_t highest_load(const struct gb_liveness * l, int arena, int n_nodes)
     return most;
 }
 
-// Half of a larger tensor dies in a node. Its memory may be the node's, but then all of it lives on.
+// Half of a larger tensor dies in a node. If the node reuses that half, the whole tensor stays
+// alive.
 static void larger_memory(void) {
     for (int late = 0; late < 2; late++) {
         struct fixture f = fixture();
         struct ids ids = { .arenas = 1 };
         struct gb_liveness l;
-        // 0: 64 bytes, like the leaf
+        // 0: 64 bytes, as large as the leaf
         struct ggml_tensor * big = ggml_cont(f.ctx, vector(f.ctx));
         struct ggml_tensor * half = ggml_view_1d(f.ctx, big, 8, 0); // 1
         struct ggml_tensor * a = ggml_sqr(f.ctx, half);             // 2: 32 bytes
         struct ggml_tensor * end = a;
-        // more is alive while a is than when it begins
+        // more bytes are alive during a than at its start
         if (late) {
             struct ggml_tensor * other = ggml_cont(f.ctx, ggml_cont(f.ctx, vector(f.ctx))); // 3, 4
             end = ggml_add(f.ctx, ggml_view_1d(f.ctx, other, 8, 0), a);                     // 5, 6
@@ -366,7 +368,7 @@ static void larger_memory(void) {
     }
 }
 
-static void an_element_wise_square(void) { // reads one storage twice, both times where it writes
+static void an_element_wise_square(void) { // reads and writes the same storage, twice
     struct fixture f = fixture();
     struct ids ids = { .arenas = 1 };
     struct gb_liveness l;
@@ -386,12 +388,12 @@ static void an_element_wise_square(void) { // reads one storage twice, both time
     ggml_free(f.ctx);
 }
 
-// Every choice of nodes to compute over one of their sources, from the spans without: the smallest
-// maximum load.
+// The smallest maximum load of all choices of nodes that overwrite one of their sources. The input
+// has spans without results in place.
 struct choices {
-    int n;                 // nodes that could be computed over a source
-    int64_t node[64];      // item
-    int64_t source[64][2]; // items; -1: none
+    int n;                 // nodes that could overwrite a source
+    int64_t node[64];      // its item
+    int64_t source[64][2]; // items of sources; -1: none
 };
 
 static bool nobody_reads(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
@@ -449,7 +451,7 @@ static size_t load_of_choice(const struct gb_liveness * apart, const struct choi
     for (size_t i = 0; i < apart->n_items; i++) {
         in[i] = (int64_t) i;
     }
-    for (int k = 0; k < c->n; k++) { // in the order of nodes
+    for (int k = 0; k < c->n; k++) { // sorted like the nodes
         if (take[k] < 2) {
             const int64_t node = c->node[k], to = in[c->source[k][take[k]]];
             if (items[to].size < items[node].size) {
@@ -474,7 +476,7 @@ static size_t lowest_load(const struct gb_liveness * apart, const struct choices
     for (int k = 0; k < c->n; k++) {
         take[k] = 2;
     }
-    for (;;) { // take counts down from 222... to 000...
+    for (;;) { // takes every combination, from 222... down to 000...
         best = GB_MIN(best, load_of_choice(apart, c, take, n_nodes));
         int k = 0;
         do {

@@ -55,9 +55,9 @@ static void takes_the_smallest_gap_that_fits(void) {
     gb_pool_take(&pool, 100, &e);
     gb_pool_give_back(&pool, a, 100);
     gb_pool_give_back(&pool, c, 50);
-    CHECK(gb_pool_take(&pool, 40, &x) == GB_POOL_OK && x == c); // the smaller gap
+    CHECK(gb_pool_take(&pool, 40, &x) == GB_POOL_OK && x == c); // the smallest gap that fits
     CHECK(gb_pool_take(&pool, 60, &x) == GB_POOL_OK && x == a);
-    CHECK(gb_pool_take(&pool, 50, &x) == GB_POOL_OK && x == 270); // only the end fits
+    CHECK(gb_pool_take(&pool, 50, &x) == GB_POOL_OK && x == 270); // no gap fits, so at the end
     CHECK_INT(pool.high, 320);
     gb_pool_reset(&pool);
     CHECK_INT(pool.high, 320);

@@ -1,6 +1,6 @@
-// Orders that need less memory: by hand, and on random graphs against every order that keeps the
-// dependences. Judged by a count of live bytes at each position, by the simulation of test_alloc.h,
-// and by computing.
+// Orders that need less memory: by hand, and on random graphs against every order that respects the
+// dependences. Oracles are a count of live bytes at each position, the simulation of test_alloc.h,
+// and the computed results.
 #include "alloc/reorder.h"
 #include "plan/plan.h"
 #include "base/hash.h"
@@ -35,7 +35,7 @@ static struct gb_liveness_input input_of(struct gb_ptrmap * ids, const struct gg
         .size_of = size_of };
 }
 
-// Bytes alive at once, at most, in each arena; added up.
+// The maximum loads of the arenas, added up.
 static size_t load_of(const struct gb_liveness_input * in, const int * order) {
     struct ggml_tensor * nodes[NODES_MAX];
     struct gb_liveness_input other = *in;
@@ -102,7 +102,7 @@ static void free_scene(struct scene * w) {
     ggml_free(w->ctx);
 }
 
-// Two branches, each large in the middle and small at the end; listed side by side.
+// Two branches in the listed order. Each is large in the middle and small at the end.
 static void branches(struct scene * w, struct ggml_tensor * nodes[7]) {
     struct ggml_tensor * x = ggml_new_tensor_1d(w->ctx, GGML_TYPE_F32, 16);
     for (int b = 0; b < 2; b++) {
@@ -126,7 +126,7 @@ static void one_branch_after_the_other(void) {
     REQUIRE(gb_reorder(&in, order, &result) == GGML_STATUS_SUCCESS);
     CHECK(result.changed);
     CHECK_INT(result.before, 2 * 640 + 40);
-    CHECK_INT(result.after, 640 + 40 + 40); // the first branch's end, the second's large tensor and what it becomes
+    CHECK_INT(result.after, 640 + 40 + 40); // end of the first branch; large tensor and end of the second
     CHECK(fault_of(w.graph, order) == NULL);
     CHECK_INT(load_of(&in, order), result.after);
     free_scene(&w);
@@ -160,7 +160,7 @@ static void custom(struct ggml_tensor * dst, const struct ggml_tensor * a, int i
     (void) dst, (void) a, (void) ith, (void) nth, (void) user;
 }
 
-// Operators that may do anything, and writes into memory that others read, keep their places.
+// Unknown operators, and nodes that write memory of other readers, keep their places.
 static void side_effects(void) {
     struct scene w = scene();
     struct ggml_tensor * nodes[7];
@@ -172,7 +172,7 @@ static void side_effects(void) {
     struct ggml_tensor * read = ggml_cont(w.ctx, cache);
     struct ggml_tensor * later = ggml_cpy(w.ctx, nodes[2], ggml_view_2d(w.ctx, cache, 1, 10, 4, 0));
     struct ggml_tensor * last = ggml_map_custom1(w.ctx, nodes[0], custom, 1, NULL);
-    // nodes are in the graph's list already: only these are added, with their views
+    // the graph has nodes already; this adds only the last one with its views
     ggml_build_forward_expand(w.graph, first);
     w.graph->n_nodes = 7;
     struct ggml_tensor * more[] = { first, write->src[1], write, read, later->src[1], later, last };
@@ -191,7 +191,7 @@ static void side_effects(void) {
     free_scene(&w);
 }
 
-// SET_ROWS writes into a storage that other nodes read before and after it.
+// SET_ROWS writes a storage that other nodes read before and after it.
 static void writes_of_rows_keep_their_places(void) {
     struct scene w = scene();
     struct ggml_tensor * nodes[7];
@@ -201,7 +201,7 @@ static void writes_of_rows_keep_their_places(void) {
     struct ggml_tensor * places = ggml_new_tensor_1d(w.ctx, GGML_TYPE_I32, nodes[3]->ne[1]);
     struct ggml_tensor * before = ggml_sqr(w.ctx, cache);
     struct ggml_tensor * write = ggml_set_rows(w.ctx, cache, nodes[3], places);
-    struct ggml_tensor * read = ggml_cont(w.ctx, cache); // not through the result
+    struct ggml_tensor * read = ggml_cont(w.ctx, cache); // reads the storage, not the result
     struct ggml_tensor * later = ggml_set_rows(w.ctx, cache, nodes[2], places);
     REQUIRE(write != NULL && later != NULL);
     w.graph->n_nodes = 7;
@@ -220,7 +220,7 @@ static void writes_of_rows_keep_their_places(void) {
     free_scene(&w);
 }
 
-static void wide_graph(void) { // more nodes at once than fit into a state
+static void wide_graph(void) { // more simultaneous nodes than a state can hold
     struct scene w = scene();
     struct ggml_tensor * x = ggml_new_tensor_1d(w.ctx, GGML_TYPE_F32, 16);
     struct ggml_tensor * sum = NULL;
@@ -250,7 +250,7 @@ static void wide_graph(void) { // more nodes at once than fit into a state
 
 // ------------------------------------------------------------------------------------------------------- random graphs
 
-// Every order that keeps what must follow, depth first: the lowest load.
+// The lowest load of all valid orders, by depth-first search.
 static size_t lowest_load(const struct gb_liveness_input * in, const struct ggml_cgraph * graph) {
     int order[16], next[16] = { 0 }, depth = 0;
     unsigned done = 0;
@@ -396,7 +396,7 @@ static void as_a_graph(void) {
     ggml_backend_free(cpu);
     CHECK(ggml_graph_reorder(NULL, w.graph) == NULL);
     CHECK(ggml_graph_reorder(w.ctx, NULL) == NULL);
-    w.graph->nodes[0] = nodes[6]; // before what it reads
+    w.graph->nodes[0] = nodes[6]; // so that it comes before its source
     w.graph->nodes[6] = nodes[0];
     CHECK(ggml_graph_reorder(w.ctx, w.graph) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "computed later");

@@ -1,5 +1,5 @@
 // Tensor allocators: placing, measuring, resetting, misuse, exact sizes. A map of owners is the
-// oracle. Also the hash sets.
+// oracle. Also tests hash sets.
 #include "test_fake.h"
 
 static struct ggml_context * context(void) { return ggml_init((struct ggml_init_params){ 100000, NULL, true }); }
@@ -24,7 +24,7 @@ static void places_and_measures_the_same(void) {
             t[i] = bytes(ctx, test_random_int(1, 400));
             sum += (ggml_nbytes(t[i]) + f.extra + 31) / 32 * 32;
             CHECK_INT(ggml_tallocr_alloc(measure, t[i]), GGML_STATUS_SUCCESS);
-            CHECK(t[i]->data == NULL && t[i]->buffer == NULL); // untouched
+            CHECK(t[i]->data == NULL && t[i]->buffer == NULL); // memory is unchanged
             CHECK_INT(ggml_tallocr_alloc(measure, t[i]), GGML_STATUS_INVALID_STATE);
             CHECK_ERROR(GGML_STATUS_INVALID_STATE, "placed already");
         }
@@ -48,7 +48,7 @@ static void places_and_measures_the_same(void) {
     }
 }
 
-// Buffers sized as the plain sum of the tensors hold them; so do buffers measured without the margin.
+// A buffer that is sized as the sum of the tensors is large enough, with and without the margin.
 static void exact_sizes(void) {
     struct ggml_context * ctx = context();
     struct ggml_tensor * k = bytes(ctx, 1000);
@@ -61,7 +61,7 @@ static void exact_sizes(void) {
     CHECK_INT(ggml_tallocr_alloc(talloc, v), GGML_STATUS_SUCCESS);
     ggml_tallocr_free(talloc);
     ggml_backend_buffer_free(cpu);
-    talloc = ggml_tallocr_new_from_buft(&f.buft, 1024 + 999); // the padding of the last one may stand over
+    talloc = ggml_tallocr_new_from_buft(&f.buft, 1024 + 999); // the padding of the last one may exceed the buffer
     struct ggml_tensor * a = bytes(ctx, 1000);
     struct ggml_tensor * b = bytes(ctx, 1000);
     struct ggml_tensor * c = bytes(ctx, 999);
@@ -90,7 +90,7 @@ static void any_address(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "48");
     CHECK(ggml_tallocr_new(NULL, 900, 64) == NULL);
     CHECK(ggml_tallocr_new_measure(0) == NULL);
-    talloc = ggml_tallocr_new(memory + 1, 10, 64); // no aligned address inside
+    talloc = ggml_tallocr_new(memory + 1, 10, 64); // contains no aligned address
     REQUIRE(talloc);
     struct ggml_tensor * w = bytes(ctx, 1);
     CHECK_INT(ggml_tallocr_alloc(talloc, w),
@@ -104,7 +104,7 @@ static void huge_and_empty(void) {
     ggml_tallocr_t talloc = ggml_tallocr_new_measure(64);
     struct ggml_tensor * t = bytes(ctx, 1);
     struct ggml_tensor * zero = bytes(ctx, 0);
-    t->ne[0] = INT64_MAX; // not made by a builder, which would refuse nothing here either
+    t->ne[0] = INT64_MAX; // made by hand, because a builder would refuse it
     t->nb[1] = t->nb[2] = t->nb[3] = INT64_MAX;
     CHECK_INT(ggml_tallocr_alloc(talloc, t), GGML_STATUS_SUCCESS);
     CHECK(ggml_tallocr_max_size(talloc) >= SIZE_MAX / 2);
@@ -113,7 +113,7 @@ static void huge_and_empty(void) {
     CHECK_INT(ggml_tallocr_alloc(talloc, bytes(ctx, 1)), GGML_STATUS_ALLOC_FAILED);
     CHECK_INT(ggml_tallocr_reset(talloc), GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_tallocr_alloc(talloc, bytes(ctx, 1)), GGML_STATUS_SUCCESS);
-    CHECK(ggml_tallocr_max_size(talloc) >= SIZE_MAX / 2); // since creation
+    CHECK(ggml_tallocr_max_size(talloc) >= SIZE_MAX / 2); // since the allocator was made
     ggml_tallocr_free(talloc);
     ggml_free(ctx);
 }
@@ -162,9 +162,9 @@ static void same_tensors_after_reset(void) {
     CHECK_INT(ggml_tallocr_alloc(talloc, b), GGML_STATUS_SUCCESS);
     void * const first = a->data;
     CHECK_INT(ggml_tallocr_reset(talloc), GGML_STATUS_SUCCESS);
-    CHECK(f.n_reset == 1 && a->data == first); // not touched: it may be gone
+    CHECK(f.n_reset == 1 && a->data == first); // reset does not access it: it may be freed
     CHECK_INT(ggml_tallocr_reset(other), GGML_STATUS_SUCCESS);
-    CHECK_INT(ggml_tallocr_alloc(other, b), GGML_STATUS_INVALID_STATE); // not its own
+    CHECK_INT(ggml_tallocr_alloc(other, b), GGML_STATUS_INVALID_STATE); // another allocator's
     CHECK_INT(ggml_tallocr_alloc(talloc, b), GGML_STATUS_SUCCESS);
     CHECK(b->data == first);
     CHECK_INT(ggml_tallocr_alloc(talloc, b), GGML_STATUS_INVALID_STATE);

@@ -85,11 +85,11 @@ static void queued_access(void) {
     fake_new(&f);
     fake_new(&g);
     struct ggml_tensor * t = placed(&f, ctx, 4, 1, &bt);
-    struct ggml_tensor * u = placed(&g, ctx, 4, 1, &bu); // another device's
+    struct ggml_tensor * u = placed(&g, ctx, 4, 1, &bu); // memory of another device
     const float x[4] = { 1, 2, 3, 4 };
     float y[4];
     CHECK_INT(ggml_backend_tensor_set_async(&f.backend, t, x, 0, 16), GGML_STATUS_SUCCESS);
-    CHECK(f.n_sync == 1 && f.n_set == 1); // in order, though synchronous
+    CHECK(f.n_sync == 1 && f.n_set == 1); // kept in order, although synchronous
     CHECK_INT(ggml_backend_tensor_get_async(&f.backend, t, y, 0, 16), GGML_STATUS_SUCCESS);
     CHECK(f.n_sync == 2 && y[3] == 4);
     f.backend.iface.set_tensor_async = hook_set_async;
@@ -125,7 +125,7 @@ static void computing_and_plans(void) {
     const ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(&f.backend, graph);
     REQUIRE(plan);
     CHECK_INT(ggml_backend_graph_plan_compute(&f.backend, plan), GGML_STATUS_FAILED);
-    graph->n_nodes = 0; // the plan has its own list
+    graph->n_nodes = 0; // the plan has its own list of nodes
     CHECK_INT(ggml_backend_graph_plan_compute(&f.backend, plan), GGML_STATUS_FAILED);
     CHECK_INT(f.n_compute, 3);
     ggml_clear_error();
@@ -142,7 +142,7 @@ static void computing_and_plans(void) {
     ggml_free(ctx);
 }
 
-// Two devices, or hosts, with a tensor of the same shape on each.
+// Two devices or hosts, each with a tensor of the same shape.
 struct pair {
     struct fake f, g;
     ggml_backend_buffer_t bs, bd;
@@ -172,7 +172,7 @@ static void pair_free(struct pair * p) {
 static void copies(void) {
     for (int way = 0; way < 16; way++) {
         struct pair p;
-        pair_new(&p, way & 3, 1000, 700); // more than one staging step
+        pair_new(&p, way & 3, 1000, 700); // larger than one staging step
         p.f.copies_out = way & 4;
         p.g.copies_in = way & 8;
         fill(p.src, 17);
@@ -198,7 +198,7 @@ static void copies_that_fail(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "[4, 5]");
     CHECK_INT(ggml_backend_tensor_copy(p.src, NULL), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_INT(ggml_backend_tensor_copy(p.src, unplaced), GGML_STATUS_INVALID_STATE);
-    p.g.fail_copy = 1; // a failing hook is not one that does not know how
+    p.g.fail_copy = 1; // a failed hook is an error, not a missing hook
     CHECK_INT(ggml_backend_tensor_copy(p.src, p.dst), GGML_STATUS_DEVICE_ERROR);
     CHECK_INT(p.f.n_get, 0);
     p.f.fail_get = 1;
@@ -213,14 +213,14 @@ static void copies_that_fail(void) {
     pair_free(&p);
 }
 
-// Copies do not overwrite the bytes between the rows of a view, or between its elements.
+// A copy does not overwrite bytes between the rows or elements of a view.
 static void copies_of_views(void) {
     for (int way = 0; way < 8; way++) {
         struct pair p;
         pair_new(&p, way & 3, 10, 6);
         struct ggml_tensor * from = ggml_view_2d(p.ctx, p.src, 4, 5, p.src->nb[1], 8);
         struct ggml_tensor * into = ggml_view_2d(p.ctx, p.dst, 4, 5, p.dst->nb[1], 12);
-        if (way & 4) { // columns as rows
+        if (way & 4) { // a view whose columns are rows
             from = ggml_transpose(p.ctx, from);
             into = ggml_transpose(p.ctx, into);
         }
@@ -261,7 +261,7 @@ static void queued_copies(void) {
     fill(src, 4);
     CHECK_INT(ggml_backend_tensor_copy_async(&f.backend, src, dst), GGML_STATUS_SUCCESS);
     CHECK(f.n_sync == 1 && f.n_async == 1 && memcmp(src->data, dst->data, 64) == 0);
-    CHECK_INT(ggml_backend_tensor_copy_async(&f.backend, src, other), GGML_STATUS_SUCCESS); // not within its reach
+    CHECK_INT(ggml_backend_tensor_copy_async(&f.backend, src, other), GGML_STATUS_SUCCESS); // memory of another device
     CHECK(f.n_sync == 2 && f.n_async == 1 && memcmp(src->data, other->data, 64) == 0);
     CHECK_INT(ggml_backend_tensor_copy_async(&f.backend, src, src), GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_backend_tensor_copy_async(&f.backend, src, NULL), GGML_STATUS_INVALID_ARGUMENT);

@@ -14,7 +14,7 @@ static void types(void) {
     CHECK_INT(ggml_backend_buft_get_alloc_size(&f.buft, t), 40);
     f.extra = 7;
     CHECK_INT(ggml_backend_buft_get_alloc_size(&f.buft, t), 47);
-    f.extra = (size_t) -8; // a hook that asks for less than the tensor has
+    f.extra = (size_t) -8; // a faulty hook that requests less than the tensor needs
     CHECK_INT(ggml_backend_buft_get_alloc_size(&f.buft, t), 40);
     CHECK(!ggml_backend_buft_is_host(&f.buft));
     f.host = true;
@@ -140,7 +140,7 @@ static void placing(void) {
     CHECK_INT(ggml_backend_tensor_alloc(b, v, base), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'window' is a view");
     f.extra = 1;
-    CHECK_INT(ggml_backend_tensor_alloc(b, t, base + 64), GGML_STATUS_INVALID_ARGUMENT); // with its alloc size
+    CHECK_INT(ggml_backend_tensor_alloc(b, t, base + 64), GGML_STATUS_INVALID_ARGUMENT); // get_alloc_size adds padding
     f.extra = 0;
     f.fail_init = 1;
     CHECK_INT(ggml_backend_tensor_alloc(b, t, base + 64), GGML_STATUS_DEVICE_ERROR);
@@ -161,7 +161,7 @@ static void placing(void) {
     const ggml_backend_buffer_t other = ggml_backend_buft_alloc_buffer(&f.buft, 128);
     struct ggml_tensor * w = ggml_view_1d(ctx, t, 4, 8);
     w->data = NULL;
-    CHECK_INT(ggml_backend_view_init(other, w), GGML_STATUS_INVALID_ARGUMENT); // its source is elsewhere
+    CHECK_INT(ggml_backend_view_init(other, w), GGML_STATUS_INVALID_ARGUMENT); // its source is in another buffer
     ggml_backend_buffer_free(b);
     ggml_backend_buffer_free(other);
     ggml_free(ctx);
@@ -181,7 +181,7 @@ static void access_through_buffers(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "tensor 'k' is not allocated");
     CHECK_INT(ggml_backend_tensor_get(v, out, 0, 4), GGML_STATUS_INVALID_STATE);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'part'");
-    CHECK_INT(ggml_backend_tensor_set(t, in, 0, 0), GGML_STATUS_SUCCESS); // nothing to do
+    CHECK_INT(ggml_backend_tensor_set(t, in, 0, 0), GGML_STATUS_SUCCESS); // zero bytes: no hook is called
     const ggml_backend_buffer_t b = ggml_backend_buft_alloc_buffer(&f.buft, 64);
     REQUIRE(ggml_backend_tensor_alloc(b, t, ggml_backend_buffer_get_base(b)) == GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_backend_tensor_get(v, out, 0, 4), GGML_STATUS_INVALID_STATE);

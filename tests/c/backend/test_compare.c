@@ -1,4 +1,5 @@
-// One graph on two backends: which nodes the callback sees, what stops it, what it leaves.
+// One graph on two backends: which nodes the callback gets, what ends the comparison, and what
+// remains.
 #include "test_alloc.h"
 #include "test_fake.h"
 
@@ -22,7 +23,7 @@ static bool look(int i, struct ggml_tensor * t1, struct ggml_tensor * t2, void *
     return seen->n != seen->stop_at;
 }
 
-// The graph lies on a, the copy on b.
+// The graph is on a, the copy is on b.
 static void compare_random(ggml_backend_t a, ggml_backend_t b, bool inplace) {
     for (int round = 0; round < 20; round++) {
         struct random_graph g;

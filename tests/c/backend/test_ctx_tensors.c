@@ -8,8 +8,8 @@ struct scene {
     struct ggml_context * ctx;
     struct ggml_tensor * t[N];
     struct ggml_tensor * v[N];      // views of every second one
-    struct ggml_tensor * elsewhere; // placed before, in a buffer of its own
-    struct ggml_tensor * window;    // its view, not bound
+    struct ggml_tensor * elsewhere; // have memory of their own already
+    struct ggml_tensor * window;    // a view of such a tensor, not bound
     ggml_backend_buffer_t own;
 };
 
@@ -45,7 +45,8 @@ static void check_unplaced(const struct scene * w) {
     CHECK_INT(w->f.n_buffers, 1);
 }
 
-// Every tensor inside its buffer, apart from the others, aligned; views where they belong.
+// Checks that every tensor is inside its buffer, aligned and disjoint, and that views point into
+// their sources.
 static void check_placed(const struct scene * w) {
     for (int i = 0; i < N; i++) {
         const struct ggml_tensor * t = w->t[i];
@@ -72,7 +73,7 @@ static void one_buffer(void) {
     CHECK_INT(w.f.n_init, N + N / 2 + 1);
     check_placed(&w);
     ggml_clear_error();
-    CHECK(ggml_backend_alloc_ctx_tensors(w.ctx, &w.f.backend) == NULL); // nothing left to do
+    CHECK(ggml_backend_alloc_ctx_tensors(w.ctx, &w.f.backend) == NULL); // all tensors have memory
     CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
     ggml_backend_buffer_free(buffer);
     scene_close(&w);
@@ -172,7 +173,7 @@ static void special_contexts(void) {
     ggml_backend_buffer_free(buffer);
     struct ggml_context * views = ggml_init((struct ggml_init_params){ 1000, NULL, true });
     struct ggml_tensor * v = ggml_view_1d(views, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), 4, 0);
-    CHECK(ggml_backend_alloc_ctx_tensors(views, &f.backend) == NULL); // its source is another context's, and not placed
+    CHECK(ggml_backend_alloc_ctx_tensors(views, &f.backend) == NULL); // the source has no memory
     CHECK(v->data == NULL && ggml_last_status() == GGML_STATUS_SUCCESS);
     ggml_free(views);
     ggml_free(ctx);

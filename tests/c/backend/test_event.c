@@ -1,5 +1,5 @@
-// test_event.c - events of backends with events of their own, with a queue but no events, and with
-// neither. Also the versions of buffers, which change with each write.
+// test_event.c - events of backends with event hooks, with a queue but no events, and with neither.
+// Also the versions of buffers, which change with each write.
 #include "backend/backend.h"
 #include "base/env.h"
 #include "base/mem.h"
@@ -27,7 +27,8 @@ static void unrecorded_events_are_complete(void) {
     close_place(&p);
 }
 
-// A slow device sets a tensor, a fast one copies it; only the event keeps the order. Before: the host is not held up.
+// A slow device sets a tensor, and a fast device copies it. Only the event keeps the order, without
+// blocking the host.
 static void devices_wait_for_each_other(void) {
     OPEN(p, "SIM:name=A,copy_delay=30ms SIM:name=B");
     struct ggml_tensor *a = put(&p, leaf(&p, "a", 4, 1), 0, false), *b = put(&p, leaf(&p, "b", 4, 1), 1, false);
@@ -74,7 +75,7 @@ static void an_event_is_a_point_not_the_end(void) {
     close_place(&p);
 }
 
-// A queue without events is waited for as a whole.
+// Without events, a wait is for the whole queue.
 static void queues_without_events(void) {
     ggml_backend_t q = queue_device_new(0, 2000), sim = ggml_backend_reg_init_backend_from_str("SIM");
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
@@ -93,8 +94,8 @@ static void queues_without_events(void) {
     ggml_free(ctx);
 }
 
-// If the marked work fails, a wait on the host for the event reports it, and so does the next synchronize of its
-// device.
+// If the marked work fails, a wait on the host for the event reports it. The next synchronize of
+// its device reports it, too.
 static void failures(void) {
     OPEN(p, "SIM:name=A,fail_op=sqr SIM:name=B");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *y = ggml_sqr(p.ctx, x);
@@ -118,7 +119,7 @@ static void failures(void) {
     close_place(&p);
 }
 
-// The event may outlive what it marks: the other device goes, its event stays complete.
+// The event may outlive its device. It stays complete.
 static void events_outlive_their_device(void) {
     ggml_backend_t a = ggml_backend_reg_init_backend_from_str("SIM"), b = ggml_backend_reg_init_backend_from_str("SIM");
     ggml_backend_event_t e = ggml_backend_event_new(a);

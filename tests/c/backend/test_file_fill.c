@@ -1,4 +1,4 @@
-// test_file_fill.c - tensors that a made-up device fills from its own files, here tables of bytes.
+// test_file_fill.c - a fake device fills tensors from its own files, which are tables of bytes.
 #include "base/digest.h"
 #include "test_fake.h"
 
@@ -6,13 +6,13 @@
 
 enum { N = 40, COUNT = 300, NBYTES = COUNT * 4, MOST = 16 };
 
-// The files of the device, and the requests that it got.
+// The files of the device, and its received requests.
 static struct {
     char path[32]; // "": no file
     uint8_t bytes[N * NBYTES];
     int n_begun, n_ended, most, n_kept;
-    bool refuses; // file_begin returns NULL,
-    int fails;    // and fails with a report: countdown
+    bool refuses; // file_begin returns NULL
+    int fails;    // countdown to a reported failure
     uint8_t kept[GB_DIGEST_SIZE];
 } disk;
 
@@ -61,7 +61,7 @@ static struct {
     struct fake device;
     ggml_backend_buffer_t buffer;
     struct ggml_context * ctx;
-    uint8_t file[N * NBYTES]; // as the host has it
+    uint8_t file[N * NBYTES]; // equal to the host's file
     struct ggml_backend_file_fill parts[N];
 } p;
 
@@ -90,7 +90,7 @@ static void open_parts(bool has_hooks) {
 }
 
 static void close_parts(void) {
-    CHECK_INT(disk.n_ended, disk.n_begun); // whatever happened
+    CHECK_INT(disk.n_ended, disk.n_begun); // in every case
     ggml_backend_buffer_free(p.buffer);
     ggml_free(p.ctx);
 }
@@ -108,18 +108,18 @@ static void a_device_reads_its_own_file(void) {
     open_parts(true);
     OK(ggml_backend_fill_from_files(p.parts, N));
     CHECK_INT(n_filled(), N);
-    CHECK_INT(p.device.n_set, 0); // nothing was sent
+    CHECK_INT(p.device.n_set, 0); // no data were sent
     CHECK_INT(disk.most, MOST);   // several reads were pending
     CHECK_INT(disk.n_begun, N);
 
-    ggml_backend_buffer_clear(p.buffer, 0); // a part of a tensor
+    ggml_backend_buffer_clear(p.buffer, 0); // a slice of a tensor
     p.parts[3].offset = 400;
     p.parts[3].at += 400;
     p.parts[3].data = (const char *) p.parts[3].data + 400;
     p.parts[3].size = 100;
     const uint64_t version = gb_buffer_version(p.buffer);
     OK(ggml_backend_fill_from_files(&p.parts[3], 1));
-    CHECK(p.parts[3].filled && gb_buffer_version(p.buffer) != version); // copies of it are made again
+    CHECK(p.parts[3].filled && gb_buffer_version(p.buffer) != version); // copies of it are outdated
     const uint8_t * bytes = p.parts[3].tensor->data;
     CHECK(bytes[399] == 0 && bytes[500] == 0 && memcmp(bytes + 400, p.parts[3].data, 100) == 0);
     close_parts();
@@ -127,12 +127,12 @@ static void a_device_reads_its_own_file(void) {
 
 static void the_caller_sets_unread_parts(void) {
     open_parts(true);
-    disk.path[0] = '\0'; // it has no such file
+    disk.path[0] = '\0'; // the device has no such file
     OK(ggml_backend_fill_from_files(p.parts, N));
     CHECK(n_filled() == 0 && p.parts[5].asked && disk.n_begun == N);
     OK(ggml_backend_keep_file(&p.parts[5]));
     CHECK(disk.n_kept == 1 && memcmp(disk.kept, p.parts[5].digest, GB_DIGEST_SIZE) == 0);
-    disk.refuses = true; // or cannot
+    disk.refuses = true; // or cannot read it
     OK(ggml_backend_fill_from_files(p.parts, N));
     CHECK(n_filled() == 0 && !p.parts[5].asked);
     OK(ggml_backend_keep_file(&p.parts[5]));
@@ -145,7 +145,7 @@ static void the_caller_sets_unread_parts(void) {
     open_parts(false); // a backend without the hooks
     OK(ggml_backend_fill_from_files(p.parts, N));
     CHECK(n_filled() == 0 && !p.parts[0].asked && p.device.n_set == 0);
-    p.buffer->iface.file_begin = begin; // or with one of them
+    p.buffer->iface.file_begin = begin; // or with only one hook
     OK(ggml_backend_fill_from_files(p.parts, N));
     CHECK(n_filled() == 0 && disk.n_begun == 0);
     close_parts();
@@ -177,7 +177,7 @@ static void bad_arguments(void) {
     p.parts[1].path = "/models/m";
     p.parts[1].data = NULL;
     CHECK_INT(ggml_backend_fill_from_files(p.parts, N), GGML_STATUS_INVALID_ARGUMENT);
-    p.parts[1].size = 0; // nothing is asked for it
+    p.parts[1].size = 0; // it gets no request
     OK(ggml_backend_fill_from_files(p.parts, N));
     CHECK(!p.parts[1].asked && n_filled() == N - 1);
     p.parts[2].offset = 1;

@@ -1,4 +1,4 @@
-// Deep copies of graphs: structure, data, views, unplaced tensors, size, failures.
+// Deep copies of graphs: structure, data, views, tensors without memory, size, failures.
 #include "test_alloc.h"
 #include "test_fake.h"
 
@@ -24,7 +24,7 @@ static void check_same_graph(struct ggml_cgraph * a, struct ggml_cgraph * b) {
     REQUIRE(a->n_nodes == b->n_nodes && a->n_leafs == b->n_leafs);
     for (int i = 0; i < a->n_nodes; i++) {
         check_same(a->nodes[i], b->nodes[i]);
-        for (int s = 0; s < GGML_MAX_SRC; s++) { // sources that are nodes are the copies' own nodes
+        for (int s = 0; s < GGML_MAX_SRC; s++) { // a source is a node in the copy if it is one in the graph
             for (int j = 0; a->nodes[i]->src[s] && j < a->n_nodes; j++) {
                 CHECK((a->nodes[i]->src[s] == a->nodes[j]) == (b->nodes[i]->src[s] == b->nodes[j]));
             }
@@ -59,7 +59,7 @@ static void random_graphs(void) {
         }
         const int n_nodes = copy.graph->n_nodes;
         CHECK_INT(ggml_build_forward_expand(copy.graph, copy.graph->nodes[n_nodes - 1]), GGML_STATUS_SUCCESS);
-        CHECK_INT(copy.graph->n_nodes, n_nodes); // it knows what it has
+        CHECK_INT(copy.graph->n_nodes, n_nodes); // the copy lists its nodes as visited
         ggml_backend_graph_copy_free(copy);
         CHECK_INT(h.n_buffers, 0);
         ggml_backend_buffer_free(buffer);
@@ -80,8 +80,8 @@ static void odd_structure(void) {
     struct ggml_tensor * v = ggml_view_1d(ctx, u, 2, 8);
     c->src[4] = b;    // behind empty slots
     c->src[6] = c;    // itself
-    c->src[7] = v;    // a view of what is not placed,
-    v->src[0] = NULL; // and which only its view names
+    c->src[7] = v;    // a view of a tensor without memory,
+    v->src[0] = NULL; // which is not a source of the view
     ggml_set_name(b, "b");
     ggml_set_name(u, "u");
     a->data = memory; // plain host memory
@@ -97,7 +97,7 @@ static void odd_structure(void) {
     CHECK(x == 3 && d->src[0]->buffer == copy.buffer);
     ggml_backend_graph_copy_free(copy);
     a->data = NULL;
-    copy = ggml_backend_graph_copy(&f.backend, graph); // nothing is placed
+    copy = ggml_backend_graph_copy(&f.backend, graph); // no tensor has memory
     CHECK(copy.graph && copy.buffer == NULL);
     ggml_backend_graph_copy_free(copy);
     CHECK_INT(f.n_buffers, 0);

@@ -25,13 +25,13 @@ static void refuses(const char * path, enum ggml_status status, const char * say
     const size_t n = ggml_backend_load_count();
     CHECK(n > 0 && last_record()->status == status && strstr(last_record()->message, says) != NULL);
     CHECK(ggml_backend_load(path) == status);
-    CHECK(ggml_backend_load_count() == n); // the same again is not listed again
+    CHECK(ggml_backend_load_count() == n); // the same file is listed once
 }
 
 static void test_arguments(void) {
     CHECK(ggml_backend_load(NULL) == GGML_STATUS_INVALID_ARGUMENT);
     CHECK(ggml_backend_load("") == GGML_STATUS_INVALID_ARGUMENT);
-    CHECK(ggml_backend_load("mini.so") == GGML_STATUS_INVALID_ARGUMENT); // never searched for
+    CHECK(ggml_backend_load("mini.so") == GGML_STATUS_INVALID_ARGUMENT); // a bare name is not searched for
     CHECK(strstr(ggml_last_error(), "./mini.so") != NULL);
     CHECK(ggml_backend_load_count() == 0);
     CHECK(ggml_backend_load_get(0) == NULL);
@@ -46,11 +46,11 @@ static void write_file(const char * path, const void * data, size_t size) {
 
 static void test_files_that_are_no_modules(void) {
     char magic[] = "?ggml_backend module v1 \r\n\032\n";
-    magic[0] = 0177; // only now: this program's own file is looked into below
+    magic[0] = 0177; // set at run time, because the test also loads this program, which must not contain the magic
     write_file("./test_module_empty", "", 0);
     refuses("./test_module_empty", GGML_STATUS_INVALID_ARGUMENT, "no backend module");
     char text[4096];
-    memset(text, 0177, sizeof(text)); // first bytes of the magic everywhere
+    memset(text, 0177, sizeof(text)); // every byte could begin a magic
     memcpy(text + sizeof(text) - 20, magic, 20);
     write_file("./test_module_text", text, sizeof(text));
     refuses("./test_module_text", GGML_STATUS_INVALID_ARGUMENT, "has 0 module descriptors");
@@ -62,7 +62,7 @@ static void test_files_that_are_no_modules(void) {
     remove("./test_module_empty");
     remove("./test_module_text");
     refuses("./", GGML_STATUS_IO_ERROR, "");
-    refuses(TEST_PROGRAM, GGML_STATUS_INVALID_ARGUMENT, "no backend module"); // the library's own code is none
+    refuses(TEST_PROGRAM, GGML_STATUS_INVALID_ARGUMENT, "no backend module"); // contains the library
 }
 
 static void test_refused_before_anything_runs(void) {
@@ -71,7 +71,7 @@ static void test_refused_before_anything_runs(void) {
     refuses(MODULE_OTHER_LAYOUT, GGML_STATUS_UNSUPPORTED, "struct ggml_tensor: 1 bytes in the module");
     CHECK(!has_run());
     refuses(MODULE_NO_ENTRY, GGML_STATUS_INVALID_ARGUMENT, "does not export ggml_backend_module_init");
-    CHECK(has_run()); // so the mark works
+    CHECK(has_run()); // so constructors do leave the mark
 }
 
 static void test_entry_that_fails(void) {
@@ -118,14 +118,15 @@ static void compute_with(ggml_backend_t mini) {
     ggml_free(ctx);
 }
 
-// A second library with the same names, in front of everything: the module still calls the one that loaded it.
+// Another library with the same names is loaded first. The module still calls the library that
+// loaded it.
 static void test_example(void) {
     void * impostor = dlopen(MODULE_IMPOSTOR, RTLD_NOW | RTLD_GLOBAL);
     CHECK(impostor != NULL);
     const size_t n = ggml_backend_reg_get_count();
     CHECK(ggml_backend_load(MODULE_MINI) == GGML_STATUS_SUCCESS);
     CHECK(ggml_backend_reg_get_count() == n + 1);
-    CHECK(ggml_backend_load(MODULE_MINI) == GGML_STATUS_SUCCESS); // loaded already
+    CHECK(ggml_backend_load(MODULE_MINI) == GGML_STATUS_SUCCESS); // the test before loaded it
     CHECK(ggml_backend_reg_get_count() == n + 1);
     const struct ggml_backend_load_record * record = last_record();
     CHECK(record->status == GGML_STATUS_SUCCESS && record->n_backends == 1);
@@ -138,7 +139,7 @@ static void test_example(void) {
     CHECK(strstr(ggml_last_error(), "MINI") != NULL);
     ggml_backend_free(mini);
     CHECK(ggml_backend_reg_init_backend_from_str("MINI:x=1") == NULL);
-    CHECK(strstr(ggml_last_error(), "takes no parameters, has \"x=1\"") != NULL); // formatted there, reported here
+    CHECK(strstr(ggml_last_error(), "takes no parameters, has \"x=1\"") != NULL); // formatted by the module
 
     int (*calls)(void) = NULL;
     void * symbol = dlsym(impostor, "impostor_calls");
@@ -146,7 +147,7 @@ static void test_example(void) {
     CHECK(calls != NULL && calls() == 0);
 }
 
-static void test_memory_runs_out(void) { // a refusal stays a refusal, whatever allocation fails
+static void test_memory_runs_out(void) { // the module is refused, whichever allocation fails
     for (int n = 1; n < 20; n++) {
         gb_test_fail_alloc(n, false);
         const enum ggml_status status = ggml_backend_load(MODULE_OTHER_LAYOUT);

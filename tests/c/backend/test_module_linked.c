@@ -7,7 +7,7 @@ static void registers_itself(void) {
     REQUIRE(ggml_backend_reg_find_by_name("MINI") >= n);
     CHECK(mini_register() == GGML_STATUS_SUCCESS);
     CHECK(ggml_backend_reg_get_count() == n + 1 && ggml_backend_reg_find_by_name("MINI") == n);
-    CHECK(ggml_backend_load_count() == 0); // nothing was loaded
+    CHECK(ggml_backend_load_count() == 0); // no module was loaded
 }
 
 static void computes(void) {

@@ -10,7 +10,7 @@ static void speaks_for_its_parts(void) {
     ggml_backend_buffer_t second = parts[1];
     ggml_backend_buffer_t multi = ggml_backend_multi_buffer_alloc_buffer(parts, 2);
     REQUIRE(multi);
-    parts[1] = NULL; // the array was copied
+    parts[1] = NULL; // the multi-buffer has its own array
     CHECK(ggml_backend_buffer_is_multi_buffer(multi) && !ggml_backend_buffer_is_multi_buffer(parts[0]));
     CHECK_INT(ggml_backend_buffer_get_size(multi), 150);
     CHECK_STR(ggml_backend_buffer_name(multi), "first");
@@ -50,7 +50,7 @@ static void bad_arguments(void) {
     parts[1]->size = SIZE_MAX;
     CHECK(ggml_backend_multi_buffer_alloc_buffer(parts, 2) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
-    CHECK_INT(f.n_buffers, 2); // still the caller's
+    CHECK_INT(f.n_buffers, 2); // failed calls do not take the buffers
     ggml_backend_buffer_free(parts[0]);
     ggml_backend_buffer_free(parts[1]);
 }

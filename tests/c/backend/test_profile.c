@@ -1,4 +1,4 @@
-// The records of a profile, against the computed graph and clocks around it.
+// The records of a profile, against the computed graph and the times measured around it.
 #include <pthread.h>
 #include <stdatomic.h>
 #ifndef _WIN32
@@ -27,7 +27,8 @@ static void take(ggml_profile_t p) {
     CHECK(n_records <= MAX && n_steps <= 64 && n_runs <= MAX);
 }
 
-// Records lie in their runs, one after the other in each, and name steps and runs that there are.
+// Checks that the records of each run follow one another inside the run, and name existing steps
+// and runs.
 static void check_order(void) {
     int64_t end[MAX] = { 0 };
     for (size_t i = 0; i < n_records; i++) {
@@ -58,7 +59,7 @@ static struct ggml_tensor * floats(struct work * w, const char * name, int64_t n
     return t;
 }
 
-// A product with what follows it (one fused step with fusion), a norm, and a sum.
+// A product and its readers (one fused step with fusion), a norm, and a sum.
 static bool open_work(struct work * w, int n_threads) {
     w->ctx = ggml_init((struct ggml_init_params){ 16 << 20, NULL, false });
     w->cpu = ggml_backend_cpu_init();
@@ -103,7 +104,7 @@ static const struct ggml_profile_record * record_of(const struct ggml_profile_st
     return NULL;
 }
 
-// Computes the graph so often with a profile, and returns the nanoseconds that it took by a clock around it.
+// Computes the graph n times with a profile. Returns the nanoseconds by a clock around it.
 static int64_t compute(struct work * w, ggml_profile_t p, int times) {
     const int64_t start = gb_time_ns();
     OK(ggml_profile_use(p));
@@ -155,7 +156,7 @@ static void every_operator_once_a_run(void) {
     ggml_graph_set_fusion(fuses);
 }
 
-// By hand: what the product must read, write and compute, with and without what follows it.
+// The bytes and operations of the product, counted by hand, with and without fusion.
 static void work_of_steps(void) {
     const bool fuses = ggml_graph_get_fusion();
     for (int fuse = 0; fuse < 2; fuse++) {
@@ -169,7 +170,7 @@ static void work_of_steps(void) {
         const double results = 512 * 64;
         CHECK(r->flops == 2.0 * 256 * results + (fuse == 1 ? results : 0));
         CHECK(r->bytes_read == 4.0 * (256 * 512 + 256 * 64));
-        CHECK(r->bytes_written == 4.0 * results * (fuse == 1 ? 2 : 1)); // memory of the program's: both are stored
+        CHECK(r->bytes_written == 4.0 * results * (fuse == 1 ? 2 : 1)); // the program may read both
         r = record_of(step_named("sum"));
         REQUIRE(r != NULL);
         CHECK(r->bytes_read == 4.0 * results && r->bytes_written == 4.0);
@@ -203,7 +204,7 @@ static void algorithm_is_that_of_the_table(void) {
     close_work(&w);
 }
 
-// Records that do not fit are counted, and runs continue.
+// Records beyond the limit are counted, and runs continue.
 static void full(void) {
     OPEN_WORK(w, 2);
     ggml_profile_t p = ggml_profile_new(5);
@@ -235,14 +236,15 @@ static void wrong_calls(void) {
     CHECK_INT(ggml_profile_get_runs(p, runs, 7, 3), 0);
     CHECK(ggml_profile_in_use() == NULL);
     OK(ggml_profile_use(p));
-    ggml_profile_free(p); // the thread keeps it
+    ggml_profile_free(p); // the thread keeps its profile
     CHECK(ggml_profile_in_use() == p);
     CHECK_INT(ggml_profile_get_records(p, NULL, 0, 0), 0);
     OK(ggml_profile_use(NULL));
     ggml_profile_free(NULL);
 }
 
-// A profile whose memory, or that of the times of a run, cannot be had costs records, not results.
+// If memory for a profile, or for the times of a run, is missing, records are lost and results are
+// not.
 static void without_memory(void) {
     OPEN_WORK(w, 2);
     for (int i = 1; i <= 6; i++) {
@@ -253,7 +255,7 @@ static void without_memory(void) {
         ggml_clear_error();
     }
     ggml_profile_t p = ggml_profile_new(0);
-    compute(&w, p, 1); // threads and scratch memory are there from now on
+    compute(&w, p, 1); // makes threads and scratch memory first
     for (int i = 1; i <= 8; i++) {
         OK(ggml_profile_use(p));
         gb_test_fail_alloc(i, false);
@@ -316,7 +318,7 @@ static void compute_inner(struct ggml_tensor * dst, const struct ggml_tensor * a
     }
 }
 
-// A function of the user's that computes is one node, however much it does.
+// A user's function that computes a graph is one node.
 static void runs_inside_of_nodes(void) {
     OPEN_WORK(w, 1);
     OPEN_WORK(v, 1);
@@ -349,7 +351,7 @@ static void * compute_often(void * data) {
     return NULL;
 }
 
-// Several threads record in one profile while another one reads it.
+// Several threads record in one profile, and another thread reads it.
 static void threads_at_once(void) {
     ggml_profile_t p = ggml_profile_new(0);
     pthread_t threads[AT_ONCE];
@@ -403,8 +405,8 @@ static void in_a_child(void) { SKIP("there is no fork that the thread sanitizer 
 
 // --------------------------------------------------------------------------------------------------------- schedulers
 
-// The CPU reports its operators. Splits are timed on devices with a queue, with and without a
-// clock.
+// The CPU reports its operators. For devices with a queue, with or without a clock, splits are
+// timed.
 static void splits_of_devices(void) {
     static const char * const devices[] = { "SIM CPU", "SIM CPU", "CPU CPU" };
     for (int d = 0; d < 3; d++) {
@@ -445,7 +447,7 @@ static void splits_of_devices(void) {
     }
 }
 
-// A trace continues beside a profile, and keeps its events.
+// A trace beside a profile keeps its events.
 static void beside_a_trace(void) {
     OPEN(q, "SIM CPU");
     struct ggml_tensor * x = put(&q, leaf(&q, "x", 8, 2), 1, false);

@@ -9,7 +9,7 @@ static void * last_user_data;
 static ggml_backend_t make_fake(const char * params, void * user_data) {
     snprintf(last_params, sizeof(last_params), "%s", params ? params : "(null)");
     last_user_data = user_data;
-    ggml_backend_reg_get_count(); // the registry may be used from here
+    ggml_backend_reg_get_count(); // the callback may use the registry
     return params && strcmp(params, "quiet") == 0 ? NULL : &device.backend;
 }
 
@@ -36,7 +36,7 @@ static void names_and_parameters(void) {
     const size_t n = ggml_backend_reg_get_count();
     char name[] = "Fake-1";
     CHECK_INT(ggml_backend_register(name, make_fake, &device.buft, &mine), GGML_STATUS_SUCCESS);
-    name[0] = 'x'; // it was copied
+    name[0] = 'x'; // the registry has a copy
     CHECK_INT(ggml_backend_reg_get_count(), n + 1);
     CHECK_INT(ggml_backend_reg_find_by_name("FAKE-1"), n);
     CHECK_STR(ggml_backend_reg_get_name(n), "Fake-1");
@@ -128,7 +128,7 @@ static void out_of_memory(void) {
     }
 }
 
-// What programs that walk the registry ask of every entry.
+// What programs of early 2024 call for every entry of the registry.
 static void check_entry(size_t i) {
     const ggml_backend_buffer_type_t buft = ggml_backend_reg_get_default_buffer_type(i);
     const ggml_backend_t backend = ggml_backend_reg_init_backend(i, NULL);
@@ -151,7 +151,7 @@ static void check_entry(size_t i) {
         CHECK_INT(ggml_backend_view_init(buffers[k], g->nodes[0]), GGML_STATUS_SUCCESS);
         float values[4] = { 1, 2, 3, 4 };
         ggml_backend_tensor_set(x, values, 0, sizeof(values));
-        // the backend computes in all of them
+        // a backend of the entry computes in all of these buffers
         CHECK_MSG(ggml_backend_graph_compute(backend, g), "%s", ggml_last_error());
         ggml_backend_tensor_get(x, values, 0, sizeof(values));
         CHECK(values[3] == 16);
@@ -171,7 +171,8 @@ static void entries_have_their_default_buffer_type(void) {
     }
 }
 
-// Several simulated devices at once are several devices, and whichever is freed, the entry's type can be had again.
+// Several simulated devices are open at once. If any of them is freed, the entry's buffer type is
+// available again.
 static void simulated_devices_stay_apart(void) {
     const size_t sim = ggml_backend_reg_find_by_name("SIM");
     ggml_backend_t a = ggml_backend_reg_init_backend(sim, NULL);

@@ -27,7 +27,7 @@ static void error_state(void) {
     gb_fail(GGML_STATUS_FAILED, "%s", text);
     CHECK_INT(strlen(ggml_last_error()), GB_ERROR_SIZE - 1);
     CHECK_STR(ggml_last_error() + GB_ERROR_SIZE - 4, "...");
-    gb_fail(GGML_STATUS_FAILED, "again: %s", ggml_last_error()); // the old message as an argument of the new one
+    gb_fail(GGML_STATUS_FAILED, "again: %s", ggml_last_error()); // the new message may contain the old one
     CHECK(strncmp(ggml_last_error(), "again: aaa", 10) == 0);
 }
 
@@ -94,7 +94,8 @@ static void pointer_map(void) {
     gb_ptrmap_free(&map);
 }
 
-// Keys as addresses of objects of one size, side by side: all are found, and none between them.
+// Keys are addresses of objects of one size, side by side. The map finds all of them, and no
+// address in between.
 static void keys_at_any_distance(void) {
     static const uintptr_t distances[] = { 2, 16, 100, 256, 368, 4096, 5000, 65536, 1 << 20 };
     for (int d = 0; d < 9; d++) {
@@ -125,7 +126,7 @@ static void vectors(void) {
 }
 
 static void half_precision(void) {
-    // widening and narrowing again is the identity, except that NaN becomes quiet
+    // widening then narrowing is the identity, except that NaN becomes quiet
     for (uint32_t h = 0; h < 65536; h++) {
         const float f = gb_f16_to_f32((uint16_t) h);
         const bool nan = (h & 0x7fff) > 0x7c00;
@@ -138,7 +139,7 @@ static void half_precision(void) {
             CHECK((double) f == (h & 0x8000 ? -v : v));
         }
     }
-    for (uint32_t h = 0; h < 0x7bff; h++) { // halfway between neighbours goes to the even one
+    for (uint32_t h = 0; h < 0x7bff; h++) { // a tie goes to the even neighbour
         const float mid = 0.5f * (gb_f16_to_f32((uint16_t) h) + gb_f16_to_f32((uint16_t) (h + 1)));
         CHECK_INT(gb_f32_to_f16(mid), h + (h & 1));
         CHECK_INT(gb_f32_to_f16(nextafterf(mid, 0)), h);

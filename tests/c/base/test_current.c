@@ -1,4 +1,4 @@
-// A thread's poll, waits that call it, and the run that pools and queues pass on.
+// The poll of a thread, waits that call it, and the run that pools and queues pass on.
 #include "test.h"
 
 #include <stdatomic.h>
@@ -23,9 +23,9 @@ static void destroy_locks(void) {
 // --------------------------------------------------------------------------------------------------------------- polls
 
 struct asked {
-    int times, stop_at; // says stop from that time on; 0: never
-    bool nested;        // asks again itself
-    int inner;          // what that gave
+    int times, stop_at; // returns true from this call on; 0: never
+    bool nested;        // calls gb_poll itself
+    int inner;          // the results of these calls
 };
 
 static bool ask(void * data) {
@@ -34,7 +34,7 @@ static bool ask(void * data) {
     if (a->nested) {
         a->inner += gb_poll();
     }
-    gb_mutex_lock(&mutex); // free: polls hold no lock
+    gb_mutex_lock(&mutex); // succeeds, because polls hold no lock
     gb_mutex_unlock(&mutex);
     return a->stop_at > 0 && a->times >= a->stop_at;
 }
@@ -51,7 +51,7 @@ static void the_poll_is_the_threads(void) {
     CHECK(gb_get_poll(&data) == ask && data == &a);
     CHECK(!gb_poll());
     CHECK(gb_poll());
-    CHECK_INT(a.times, 2); // the poll that asks is not asked again
+    CHECK_INT(a.times, 2); // a poll within a poll is not called
     CHECK_INT(a.inner, 0);
     bool theirs = true;
     gb_thread thread;
@@ -68,7 +68,7 @@ static void timed_waits_end(void) {
     REQUIRE(init_locks());
     gb_mutex_lock(&mutex);
     const int64_t start = gb_time_ns();
-    while (gb_cond_wait_for(&cond, &mutex, 3000000)) { // woken for no reason
+    while (gb_cond_wait_for(&cond, &mutex, 3000000)) { // spurious wake-ups
     }
     CHECK(gb_time_ns() - start >= 3000000);
     while (gb_cond_wait_for(&cond, &mutex, -5)) {
@@ -108,7 +108,7 @@ static void wake_often(void * arg) {
     }
 }
 
-// A thread that is woken often still polls, but not at each wake-up.
+// A thread that wakes up often still polls, but not at each wake-up.
 static void wakeups_do_not_keep_it_from_asking(void) {
     struct asked a = { .stop_at = 4 };
     struct waker w = { false, 0 };
@@ -160,7 +160,7 @@ static void call_often(void * arg) {
     gb_set_run(NULL);
 }
 
-// Two threads that share a pool: each finds its own run on the workers.
+// Two threads share a pool. The workers see the run of the thread that they work for.
 static void pools_carry_the_run(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);

@@ -74,7 +74,7 @@ static void files_are_replaced_whole(void) {
     umask(mask);
     CHECK(stat(path, &info) == 0 && (info.st_mode & 07777) == (0666 & ~mask));
     CHECK(chmod(path, 0640) == 0);
-    FILE * reader = fopen(path, "rb"); // sees the old content to its end
+    FILE * reader = fopen(path, "rb"); // an open descriptor keeps the old content
     CHECK_INT(write_text(path, "two"), GGML_STATUS_SUCCESS);
     CHECK(reader && fgetc(reader) == 'o');
     fclose(reader);
@@ -137,7 +137,7 @@ static void killed(void) {
     close(ready[1]);
 }
 
-// Files beside the target that a process of the same number left when it was killed.
+// Files beside the target, left by a killed process with the same process number.
 static void leftovers_do_no_harm(void) {
     enum { LEFT = 40 };
     const char * path = in_folder(0, "b");

@@ -1,5 +1,5 @@
-// Files that are mapped and shrink: the call that read them fails, in any thread, in a child too.
-// Other owners' SIGBUS is not touched.
+// Mapped files that shrink: the call that reads one fails, in any thread, and in a child. SIGBUS of
+// other origin is not handled.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -86,7 +86,7 @@ static void drop_product(struct product * p) {
 
 static void computing_on_a_file_that_shrinks(void) {
     for (int threads = 1; threads <= 4; threads += 3) {
-        for (int small = 0; small < 2; small++) { // to a page and a half; to a part of the last page only
+        for (int small = 0; small < 2; small++) { // shrinks to one and a half pages, or by less than a page
             struct file f;
             struct product p;
             REQUIRE(make_file(&f, BYTES));
@@ -101,7 +101,7 @@ static void computing_on_a_file_that_shrinks(void) {
                 CHECK(!ggml_backend_graph_compute(cpu, p.graph));
                 CHECK_ERROR(GGML_STATUS_IO_ERROR, "shrank");
             }
-            if (!small) {  // also if the file has its size again: the bytes were missing
+            if (!small) {  // the file grows again, but its bytes were lost
                 REQUIRE(truncate(f.path, BYTES) == 0);
                 CHECK(!ggml_backend_graph_compute(cpu, p.graph));
                 CHECK_ERROR(GGML_STATUS_IO_ERROR, "lost");
@@ -142,7 +142,7 @@ static void reading_and_writing_tensors(void) {
     drop_file(&f, BYTES);
 }
 
-// The scheduler copies the weights to another device, in its queue.
+// The scheduler copies weights to another device, in its queue.
 static void scheduler_copies(void) {
     struct file f;
     REQUIRE(make_file(&f, BYTES));
@@ -170,7 +170,7 @@ static void scheduler_copies(void) {
     drop_file(&f, BYTES);
 }
 
-// Many threads come upon many files at once, while others are watched and forgotten.
+// Many threads read shrunk files at once, while other mappings are watched and forgotten.
 struct reader {
     struct file file;
     pthread_t thread;
@@ -203,12 +203,11 @@ static void many_threads(void) {
     struct gb_mapped *watches[N], *many[100];
     for (int i = 0; i < N; i++) {
         REQUIRE(make_file(&readers[i].file, BYTES));
-        watches[i] =
-            gb_mapped_watch(readers[i].file.data, BYTES, 0, false, NULL);  // no path: only the missing pages show it
+        watches[i] = gb_mapped_watch(readers[i].file.data, BYTES, 0, false, NULL); // no path: only missing pages tell
         REQUIRE(watches[i] && truncate(readers[i].file.path, 4096) == 0);
         REQUIRE(pthread_create(&readers[i].thread, NULL, read_all, &readers[i]) == 0);
     }
-    for (int i = 0; i < 100; i++) {  // more than fit without memory of their own
+    for (int i = 0; i < 100; i++) { // more than the static table can hold
         many[i] = gb_mapped_watch(&many[i], sizeof(many[i]), 0, false, NULL);
         CHECK(many[i] != NULL && gb_mapped_find(&many[i]) == many[i]);
     }
@@ -228,7 +227,7 @@ static void many_threads(void) {
     CHECK(!gb_mapped_any());
 }
 
-// How a child ends that runs `body`.
+// The status of a child that runs `body`.
 static int status_of(void (*body)(struct file *), struct file * f) {
     fflush(NULL);
     const pid_t child = fork();
@@ -260,7 +259,7 @@ static void sent(struct file * f) {
     sleep(5);
 }
 
-static void another(struct file * f) { // a mapping that nobody has made known, by a thread that is inside
+static void another(struct file * f) { // an unwatched mapping, read by a thread inside gb_mapped_enter
     struct file other;
     if (make_file(&other, BYTES) && truncate(other.path, 0) == 0) {
         unlink(other.path);
@@ -277,7 +276,7 @@ static void others_signals(void) {
     struct gb_mapped * watch = gb_mapped_watch(f.data, BYTES, 0, false, NULL);
     REQUIRE(watch && truncate(f.path, 0) == 0);
     const int good = status_of(guarded, &f);
-    CHECK(WIFEXITED(good) && WEXITSTATUS(good) == 3); // after a fork, too
+    CHECK(WIFEXITED(good) && WEXITSTATUS(good) == 3); // also after a fork
     void (*const ends[])(struct file *) = { by_itself, sent, another };
     for (int i = 0; i < 3; i++) {
         const int status = status_of(ends[i], &f);

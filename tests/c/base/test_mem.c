@@ -6,15 +6,15 @@
 #include "base/mem.h"
 #include "ggml-backend.h"
 
-// Sizes that no machine has are asked for here: the sanitizer shall answer NULL like malloc does.
+// Tests request absurd sizes. The sanitizer must return NULL, as malloc does.
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
 const char * __asan_default_options(void) { return "allocator_may_return_null=1"; }
 
 __attribute__((visibility("default"))) const char * __tsan_default_options(void);
 const char * __tsan_default_options(void) { return "allocator_may_return_null=1"; }
 
-// The kernel's flags of the pages at an address: true if "hg" (huge pages requested) is among the
-// flags of its mapping. -1: unknown.
+// The kernel's flags of the pages at an address: true if the flags of the mapping include "hg"
+// (huge pages requested). -1: unknown.
 static int is_advised(const void * address) {
     FILE * file = fopen("/proc/self/smaps", "r");
     if (file == NULL) {

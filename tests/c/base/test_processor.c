@@ -1,4 +1,4 @@
-// Leaving a processor: a thread gets to another one, and its affinity mask stays the same.
+// A thread leaves its processor for another one. Its affinity mask stays the same.
 #define _GNU_SOURCE // masks of processors
 #include "test.h"
 
@@ -31,7 +31,7 @@ static void leave_often(void * arg) {
     CHECK(CPU_COUNT(&before) == 1 ? moved == 0 : moved > 0);
 }
 
-// Each of the tests has a thread of its own, so that the mask of the program is left alone.
+// Each test runs on its own thread, so the mask of the program does not change.
 static void in_a_thread(void (*run)(void * arg)) {
     gb_thread t;
     REQUIRE(gb_thread_start(&t, run, NULL));
@@ -40,7 +40,7 @@ static void in_a_thread(void (*run)(void * arg)) {
 
 static void the_mask_stays(void) { in_a_thread(leave_often); }
 
-// A mask set by the program: of two processors, of one, and of one other than the thread's.
+// The program sets a mask: of two processors, of one, or of one other than the thread's.
 static void leave_within_a_mask(void * arg) {
     (void) arg;
     const cpu_set_t all = mask_of_thread();

@@ -30,7 +30,7 @@ static struct ggml_cgraph * graph_of(struct ggml_context * ctx, struct ggml_tens
     return graph;
 }
 
-// Every element equals v; elementwise, to see a share that was left out.
+// Checks that every element equals v. Elementwise checks find a share that no thread computed.
 static bool all_equal(const struct ggml_tensor * t, float v) {
     const float * x = ggml_get_data_f32(t);
     for (int64_t i = 0; i < ggml_nelements(t); i++) {
@@ -144,8 +144,8 @@ static void look(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith
     struct witness * w = user;
     atomic_fetch_add(&w->calls[ith], 1);
     const int now = atomic_fetch_add(&w->at_once, 1) + 1;
-    atomic_fetch_add(&w->nth_sum, nth); // after at_once: who waits for it counts as there
-    // No thread leaves before another one came, even if a busy machine delays the second thread.
+    atomic_fetch_add(&w->nth_sum, nth); // after at_once, so a waiting thread counts as present
+    // Threads wait for each other, even if a busy machine delays the second one.
     for (int64_t end = ggml_time_us() + 60000000;
         nth > 1 && atomic_load(&w->nth_sum) < 2 * nth && ggml_time_us() < end;) {
         gb_thread_yield();
@@ -186,15 +186,15 @@ static void custom_nodes_get_their_tasks(void) {
             CHECK_INT(w.calls[i], i < cases[c].nth ? 1 : 0);
         }
         CHECK_INT(w.nth_sum, cases[c].nth * cases[c].nth);
-        CHECK(cases[c].nth == 1 || w.most_at_once > 1); // concurrently
+        CHECK(cases[c].nth == 1 || w.most_at_once > 1); // the threads ran at the same time
         ggml_free(ctx);
     }
 }
 
-// Runs a plan until one run was done by the caller alone, for threads slept when it began: once with n threads, which
-// starts them, and then as one whose threads were measured to take long, with pauses. How many runs that took; 0: none
-// was. Each run calls check(arg). Between such runs are others as of plans of which nothing is known yet; *woken: for
-// how many of these threads were woken.
+// Runs a plan repeatedly until the caller computes a run alone, because its threads slept. Returns
+// the number of runs, 0 if none was alone. Each run calls check(arg). Every other run begins with
+// unknown times. The others begin with times that say that waking threads is slow. *woken: runs
+// with unknown times that woke threads.
 static int runs_until_alone(struct gb_cpu_plan * plan, int n, void (*check)(void * arg), void * arg, int * woken) {
     const struct gb_cpu_plan_times unknown = { 0 }, long_ones = { .n_woken = 2, .woken_ns = 100000, .alone_ns = 1 };
     struct gb_cpu_pool * pool = gb_cpu_pool_new(n);
@@ -214,7 +214,7 @@ static int runs_until_alone(struct gb_cpu_plan * plan, int n, void (*check)(void
     return found;
 }
 
-struct product { // of a matrix with itself
+struct product { // a matrix times itself
     struct ggml_tensor * y;
     float first[64 * 64];
     int runs;
@@ -229,7 +229,7 @@ static void same_bits(void * arg) {
     memset(p->y->data, 0xff, sizeof(p->first));
 }
 
-// Short plans whose threads slept meanwhile may be computed by the caller alone, with the same bits.
+// The caller may compute short plans alone while its threads sleep. The bits are the same.
 static void the_caller_alone_computes_the_same(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
@@ -242,7 +242,7 @@ static void the_caller_alone_computes_the_same(void) {
     REQUIRE(plan != NULL && plan->team == 3);
     int woken = 0;
     CHECK(runs_until_alone(plan, 3, same_bits, &p, &woken) > 1);
-    double sum = 0; // of the first column with itself
+    double sum = 0; // the first column times itself
     for (int64_t i = 0; i < 200; i++) {
         sum += (double) ((float *) a->data)[i] * ((float *) a->data)[i];
     }
@@ -251,7 +251,8 @@ static void the_caller_alone_computes_the_same(void) {
     ggml_free(ctx);
 }
 
-// One run in 32 takes the slower choice, and moves its mean by a quarter of the difference at most.
+// One run in 32 makes the slower choice. It moves the mean of that choice by at most a quarter of
+// the difference.
 static void the_slower_choice_is_tried_again(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
@@ -260,18 +261,18 @@ static void the_slower_choice_is_tried_again(void) {
     const struct gb_cpu_run run = { .kernels = gb_kernels_default() };
     REQUIRE(plan != NULL && pool != NULL && plan->team == 3);
     CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS); // starts the threads
-    for (int way = 0; way < 2; way++) { // the slower one: woken, alone
+    for (int way = 0; way < 2; way++) { // the slower choice: 0 wakes threads, 1 is alone
         const struct gb_cpu_plan_times slow = {
             .n_woken = 2, .woken_ns = 100000 + !way, .alone_ns = 100000 + way, .n_rested = 31
         };
-        for (int i = 0; i < 1000 && (i == 0 || plan->times.n_rested == 31); i++) { // until threads slept
+        for (int i = 0; i < 1000 && (i == 0 || plan->times.n_rested == 31); i++) { // until threads sleep
             plan->times = slow;
             gb_sleep_us(1000);
             CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
         }
         const int64_t mean = way == 0 ? plan->times.woken_ns : plan->times.alone_ns;
         CHECK((plan->times.ended_ns != 0) == (way == 1));
-        // alone it may have taken so long that all is measured anew
+        // a very long run alone resets all times
         CHECK(plan->times.n_woken == 0 || (plan->times.n_rested == 32 && mean > 74000 && mean < 126000));
     }
     gb_cpu_pool_free(pool);
@@ -279,8 +280,8 @@ static void the_slower_choice_is_tried_again(void) {
     ggml_free(ctx);
 }
 
-// Runs the plan with these times until one run was done by the caller alone, for which threads have to sleep. False:
-// none was.
+// Runs the plan with these times until the caller computes a run alone, which requires sleeping
+// threads. False if no run was alone.
 static bool run_alone_once(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_plan_times * t) {
     const struct gb_cpu_run run = { .kernels = gb_kernels_default() };
     for (int i = 0; i < 500; i++) {
@@ -294,8 +295,8 @@ static bool run_alone_once(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool,
     return false;
 }
 
-// A plan that is long by the caller alone and short with threads is remembered as that; one that was short alone and is
-// no longer so is measured anew.
+// The plan keeps the times of a run that is long for the caller alone and short with threads. If a
+// run alone becomes long, all times are measured again.
 static void long_runs_alone_are_remembered(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 64 << 20, NULL, false });
     REQUIRE(ctx != NULL);
@@ -315,8 +316,8 @@ static void long_runs_alone_are_remembered(void) {
     ggml_free(ctx);
 }
 
-// A caller that was held up does so many runs alone, even if no thread sleeps, with the same
-// results.
+// After a delay the caller computes a number of runs alone, even if no thread sleeps. The results
+// are the same.
 static void a_caller_that_was_held_up_goes_alone(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
@@ -333,7 +334,7 @@ static void a_caller_that_was_held_up_goes_alone(void) {
         CHECK(all_equal(y, 2));
         CHECK_INT(plan->times.n_rested, 0);
         if (plan->times.alone_left == 0 && left > 1) {
-            break; // one took so long that all is measured anew
+            break; // a very long run reset all times
         }
     }
     CHECK_INT(plan->times.alone_left, 0);
@@ -343,7 +344,7 @@ static void a_caller_that_was_held_up_goes_alone(void) {
     ggml_free(ctx);
 }
 
-// Copies. The second thread is slow, as if another process used its processor.
+// A copy in which the second thread is slow, as if another process used its processor.
 static void copy_slowly(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * data) {
     (void) data;
     if (ith == 1) {
@@ -353,20 +354,20 @@ static void copy_slowly(struct ggml_tensor * dst, const struct ggml_tensor * a, 
     memcpy((char *) dst->data + at, (const char *) a->data + at, part);
 }
 
-// A caller that has waited long computes the other steps of the plan alone, and the next runs, too. Results stay the
-// same. This also holds for plans that are too long to be tried alone otherwise.
+// After a long wait the caller computes the remaining steps and the next runs alone, with the same
+// results. This includes plans that are too long for other runs alone.
 static void a_caller_does_not_wait_for_a_stopped_thread_again(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 64 << 20, NULL, false });
     REQUIRE(ctx != NULL);
     struct ggml_tensor * y = ggml_map_custom1(ctx, new_vector(ctx, 100000, 1), copy_slowly, 2, NULL);
-    for (int i = 0; i < 20; i++) { // several steps, and far less work than the sleep
+    for (int i = 0; i < 20; i++) { // several steps, with far less work than the sleep
         y = ggml_scale(ctx, y, i % 2 == 0 ? 2.0f : 0.5f);
     }
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 2);
     struct gb_cpu_pool * pool = gb_cpu_pool_new(2);
     const struct gb_cpu_run run = { .kernels = gb_kernels_default() };
     REQUIRE(plan != NULL && pool != NULL && plan->team == 2 && plan->n_steps > 2);
-    plan->has_custom = false; // plans with functions of the program's always wait
+    plan->has_custom = false; // the caller always waits in plans with the program's functions
     CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
     CHECK(all_equal(y, 1));
     CHECK(plan->times.alone_left >= 1); // 8, unless the machine is slow
@@ -375,7 +376,7 @@ static void a_caller_does_not_wait_for_a_stopped_thread_again(void) {
         CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
         CHECK(all_equal(y, 1));
         if (plan->times.alone_left == 0) {
-            break; // the last one, or one took so long that all is measured anew
+            break; // the last run, or a very long run reset all times
         }
         CHECK_INT(plan->times.alone_left, left - 1);
     }
@@ -419,7 +420,7 @@ static void three_looked(void * arg) {
     w->nth_sum = 0;
 }
 
-// A program's functions get the threads that they requested, even if threads slept.
+// The program's functions get the requested threads, even if threads slept.
 static void custom_nodes_are_never_run_alone(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
@@ -439,7 +440,7 @@ static bool stop_at_once(void * data) {
     return true;
 }
 
-// Times of runs that were stopped say nothing about the plan.
+// Stopped runs do not change the times of a plan.
 static void stopped_runs_are_not_measured(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
@@ -449,8 +450,8 @@ static void stopped_runs_are_not_measured(void) {
     REQUIRE(plan != NULL && pool != NULL);
     struct gb_cpu_run run = { .kernels = gb_kernels_default() };
     int64_t alone_ns = 0; // after the first run
-    for (int i = 0; i < 1000 && plan->times.n_woken == 0; i++) { // until threads slept when a run began
-        run.abort_callback = i > 0 && i < 8 ? stop_at_once : NULL; // the first starts the threads
+    for (int i = 0; i < 1000 && plan->times.n_woken == 0; i++) { // until a run begins with sleeping threads
+        run.abort_callback = i > 0 && i < 8 ? stop_at_once : NULL; // the first run starts the threads
         CHECK_INT(gb_cpu_plan_run(plan, pool, &run),
             run.abort_callback != NULL ? GGML_STATUS_ABORTED : GGML_STATUS_SUCCESS);
         alone_ns = i == 0 ? plan->times.alone_ns : alone_ns;
@@ -467,7 +468,7 @@ static void stopped_runs_are_not_measured(void) {
 static void compute_inside(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * user) {
     (void) nth;
     (void) user;
-    if (ith == 0) { // another graph, with threads of its own
+    if (ith == 0) { // another graph, with its own threads
         struct ggml_context * ctx = new_context(false);
         struct ggml_tensor * y = ggml_scale(ctx, new_vector(ctx, 50000, ((const float *) a->data)[0]), 2);
         ggml_graph_compute_with_ctx(ctx, graph_of(ctx, y), 2);
@@ -527,7 +528,7 @@ static void work_memory_is_asked_for_and_needed(void) {
     }
     CHECK_INT(ggml_graph_plan(g, 3).work_size, plan.work_size);
     char * block = malloc(plan.work_size + 1);
-    plan.work_data = (uint8_t *) block + 1; // any alignment; a write beyond its end is caught by the sanitizer
+    plan.work_data = (uint8_t *) block + 1; // any alignment; a sanitizer finds writes beyond the end
     CHECK_INT(ggml_graph_compute(g, &plan), 0);
     CHECK(all_equal(y, 128));
     plan.work_size--;
@@ -548,7 +549,7 @@ static void the_message_names_unallocated_tensors(void) {
     ggml_set_f32(first, -1);
     CHECK(ggml_graph_compute_with_ctx(ctx, graph_of(ctx, sum), 2) == GGML_STATUS_INVALID_STATE);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'absent' f32 [4]");
-    CHECK(all_equal(first, -1)); // nothing ran
+    CHECK(all_equal(first, -1)); // no node ran
     struct ggml_tensor * node = ggml_set_name(ggml_sqr(bare, here), "result");
     CHECK(ggml_graph_compute_with_ctx(ctx, graph_of(ctx, node), 1) == GGML_STATUS_INVALID_STATE);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'result'");
@@ -561,7 +562,7 @@ static void unsupported_nodes_are_explained(void) {
     REQUIRE(ctx != NULL);
     struct ggml_tensor * ints = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 4), "ints");
     struct ggml_tensor * y = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 4), "y");
-    y->op = GGML_OP_SOFT_MAX; // no builder makes that
+    y->op = GGML_OP_SOFT_MAX; // no builder makes this node
     y->src[0] = ints;
     struct ggml_cgraph * g = graph_of(ctx, y);
     CHECK_INT(ggml_graph_plan(g, 1).work_size, 0);
@@ -581,7 +582,7 @@ static void failures_inside_nodes_stop_the_run(void) {
         struct ggml_tensor * ids = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 400), "ids");
         ggml_set_f32(rows, 1);
         ggml_set_i32(ids, 0);
-        ggml_set_i32_1d(ids, 399, 10); // in the last thread's share
+        ggml_set_i32_1d(ids, 399, 10); // in the share of the last thread
         struct ggml_tensor * got = ggml_get_rows(ctx, rows, ids);
         struct ggml_tensor * after = ggml_scale(ctx, got, 2);
         ggml_set_f32(after, -7);
@@ -590,7 +591,7 @@ static void failures_inside_nodes_stop_the_run(void) {
         CHECK(strstr(ggml_last_error(), "GET_ROWS") != NULL && strstr(ggml_last_error(), "10") != NULL);
         CHECK(all_equal(after, -7));
         CHECK_INT(g->perf_runs, 0);
-        ggml_set_i32_1d(ids, 399, 9); // and it works again
+        ggml_set_i32_1d(ids, 399, 9); // then the graph works again
         CHECK_INT(ggml_graph_compute_with_ctx(ctx, g, n), GGML_STATUS_SUCCESS);
         CHECK(all_equal(after, 2));
         ggml_free(ctx);
@@ -599,7 +600,8 @@ static void failures_inside_nodes_stop_the_run(void) {
 
 static bool stop_after(void * data) { return --*(int *) data < 0; }
 
-// With n threads until the callback has allowed some nodes, or groups of them.
+// Computes with n threads. The callback stops the run when it is called for the (allowed + 1)-th
+// time.
 static int compute_allowed(struct ggml_cgraph * g, int n, int allowed) {
     struct ggml_cplan plan = ggml_graph_plan(g, n);
     plan.abort_callback = stop_after;
@@ -615,11 +617,11 @@ static int times_doubled(float v) {
     return n;
 }
 
-// Ten nodes with n threads, of which the callback allows some: how many ran.
+// Returns how many of ten nodes ran with n threads. The callback allows some of them.
 static int nodes_before_abort(int n, int allowed) {
     struct ggml_context * ctx = new_context(false);
-    struct ggml_tensor * x = new_vector(ctx, 20000, 1); // shared by threads
-    struct ggml_tensor * s = new_vector(ctx, 3, 1); // not
+    struct ggml_tensor * x = new_vector(ctx, 20000, 1); // several threads share it
+    struct ggml_tensor * s = new_vector(ctx, 3, 1); // one thread computes it
     for (int i = 0; i < 5; i++) {
         x = ggml_scale_inplace(ctx, x, 2);
         s = ggml_scale_inplace(ctx, s, 2);
@@ -636,10 +638,10 @@ static int nodes_before_abort(int n, int allowed) {
     return ran;
 }
 
-// The callback is asked before each node: `allowed` of them run. A node that takes long asks, too, and so does one
-// whose thread the system has stopped; a busy machine gets more tries.
+// The callback is called before each node, so `allowed` nodes run. Long nodes and stopped threads
+// cause more calls, so a busy machine gets more tries.
 static void aborts_between_nodes(void) {
-    ggml_graph_set_fusion(false); // groups of nodes are another test's matter
+    ggml_graph_set_fusion(false); // aborts_between_groups tests groups
     FOR_THREADS(n) {
         for (int allowed = 0; allowed <= 12; allowed++) {
             const int wanted = GB_MIN(allowed, 10);
@@ -653,7 +655,8 @@ static void aborts_between_nodes(void) {
     ggml_graph_set_fusion(true);
 }
 
-// Ten nodes that may be computed together: all elements have gone through the same number of them, which is returned.
+// Ten nodes that may be fused. Checks that all elements passed the same number of nodes, and
+// returns it.
 static int grouped_before_abort(int n, int allowed) {
     struct ggml_context * ctx = new_context(false);
     struct ggml_tensor * x = new_vector(ctx, 20000, 1);
@@ -671,8 +674,9 @@ static int grouped_before_abort(int n, int allowed) {
     return ran;
 }
 
-// Nodes that are computed together run all or not at all, and the callback is asked before each group: each answer lets
-// at least one node more run. A busy machine, where it is asked more often, gets more tries.
+// A fused group runs completely or not at all. The callback is called before each group, so each
+// allowed call lets at least one more node run. Busy machines cause more calls, so they get more
+// tries.
 static void aborts_between_groups(void) {
     FOR_THREADS(n) {
         int before = -1;

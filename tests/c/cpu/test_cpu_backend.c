@@ -1,4 +1,4 @@
-// CPU backend and CPU buffers: settings, plans that own their data, memory of other owners, copies,
+// CPU backend and CPU buffers: settings, plans that own their data, foreign memory, copies, several
 // levels in one process, parameters.
 #include "test.h"
 
@@ -47,7 +47,7 @@ static void buffers_have_padding_and_alignment(void) {
 
 static void memory_of_others(void) {
     float array[100];
-    char * odd = (char *) array + 4; // any address
+    char * odd = (char *) array + 4; // an unaligned address
     ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(odd, 396);
     REQUIRE(buffer != NULL);
     CHECK(ggml_backend_buffer_get_base(buffer) == odd);
@@ -59,7 +59,7 @@ static void memory_of_others(void) {
     const float v[2] = { 1.5f, 2.5f };
     CHECK_INT(ggml_backend_tensor_set(t, v, 4, 8), GGML_STATUS_SUCCESS);
     CHECK(array[2] == 1.5f && array[3] == 2.5f);
-    ggml_backend_buffer_free(buffer); // leaves the array alone (on the stack: freeing it would crash)
+    ggml_backend_buffer_free(buffer); // does not free the array, which is on the stack
     CHECK(array[2] == 1.5f);
     CHECK(ggml_backend_cpu_buffer_from_ptr(NULL, 10) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "ptr");
@@ -149,7 +149,7 @@ static void levels_side_by_side(void) {
     CHECK(usable >= 1);
     ggml_backend_t backend = ggml_backend_cpu_init();
     CHECK(ggml_backend_cpu_set_level(backend, "sse9") == GGML_STATUS_INVALID_ARGUMENT);
-    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "scalar"); // the message lists the valid ones
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "scalar"); // the message lists the valid levels
     CHECK(ggml_backend_cpu_set_level(backend, NULL) == GGML_STATUS_INVALID_ARGUMENT);
     CHECK(ggml_cpu_level_name(-1) == NULL && ggml_cpu_level_name(1000) == NULL && !ggml_cpu_level_usable(1000));
     ggml_backend_free(backend);
@@ -165,10 +165,10 @@ static void plans_own_what_they_need(void) {
     ggml_build_forward_expand(g, y);
     ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(backend, g);
     REQUIRE(plan != NULL);
-    ggml_graph_clear(g); // the graph's later life does not matter
+    ggml_graph_clear(g); // the plan does not need the graph
     for (int i = 0; i < 3; i++) {
         ggml_set_f32(y, 0);
-        ggml_backend_cpu_set_n_threads(backend, 1 + 2 * i); // nor do the threads
+        ggml_backend_cpu_set_n_threads(backend, 1 + 2 * i); // nor the threads
         CHECK_INT(ggml_backend_graph_plan_compute(backend, plan), GGML_STATUS_SUCCESS);
         CHECK(ggml_get_f32_1d(y, 0) == 32 && ggml_get_f32_1d(y, 399) == 32);
     }
@@ -282,7 +282,7 @@ static void device_memory_is_refused(void) {
     REQUIRE(ggml_backend_tensor_alloc(device, y, base + 128) == GGML_STATUS_SUCCESS);
     struct ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, y);
-    CHECK(!ggml_backend_graph_compute(backend, g)); // instead of a fault
+    CHECK(!ggml_backend_graph_compute(backend, g)); // an error, not a fault
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "host cannot read");
     ggml_free(ctx);
     ggml_backend_buffer_free(device);
@@ -381,7 +381,7 @@ static void features_are_consistent(void) {
     CHECK_INT(ggml_cpu_has_avx512_vnni(), f->avx512vnni);
     CHECK_INT(ggml_cpu_has_metal() + ggml_cpu_has_vulkan() + ggml_cpu_has_sycl() + ggml_cpu_has_clblast(), 0);
 #if defined(__x86_64__)
-    __builtin_cpu_init(); // the compiler's own detection
+    __builtin_cpu_init(); // the compiler's detection
     CHECK_INT(f->sse3, __builtin_cpu_supports("sse3") != 0);
     CHECK_INT(f->ssse3, __builtin_cpu_supports("ssse3") != 0);
     CHECK_INT(f->avx, __builtin_cpu_supports("avx") != 0);
@@ -398,7 +398,7 @@ static void features_are_consistent(void) {
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
-// Everything a program does with one backend; false when something failed.
+// Everything that a program does with one backend. False if something failed.
 static bool scenario(void) {
     ggml_backend_t backend = gb_cpu_reg_init("threads=2", NULL);
     bool ok = false;

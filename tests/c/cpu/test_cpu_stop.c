@@ -1,6 +1,6 @@
-// Every operator stops inside a long node: it polls the abort callback in small steps. When the
-// callback returns true, all threads skip the remaining work. No thread is left waiting, and the
-// next run gives the bits of an undisturbed one.
+// Every operator can be stopped inside a long node: it polls the abort callback at short intervals.
+// When the callback returns true, all threads skip the remaining work. No thread waits forever, and
+// the next run gives the bits of an undisturbed run.
 #include "test.h"
 
 #include <stdatomic.h>
@@ -17,7 +17,7 @@
 #    define SLOW 0
 #endif
 
-// processor time between two questions, where no sanitizer or emulator takes most of it
+// The longest processor time between two polls, without sanitizers and emulators.
 enum { THREADS = 4, NODES = 8, LONGEST_NS = 60000000 };
 
 static struct ggml_context * ctx;
@@ -101,7 +101,7 @@ static struct ggml_tensor * attention_back(void) {
     return ggml_flash_attn_back(ctx, q, floats(64, 256, 4, 1), floats(256, 64, 4, 1), floats(64, 48, 4, 1), true);
 }
 
-// The tensors of a computation. A node's memory is its own.
+// The tensors of a computation. Each node has its own memory.
 #define CASES(X)                                                                                                       \
     X(dup, ggml_dup(ctx, floats(1024, 4096, 1, 1)))                                                                    \
     X(cpy, ggml_cast(ctx, BIG, GGML_TYPE_F16))                                                                         \
@@ -272,7 +272,7 @@ enum { N_CASES = sizeof(listed) / sizeof(listed[0]) };
 
 struct questions {
     int n, stop_at;              // stop_at 0: never
-    int64_t last_ns, longest_ns; // processor time of the asking thread
+    int64_t last_ns, longest_ns; // processor time of the polling thread
 };
 
 static bool asked(void * data) {
@@ -290,7 +290,7 @@ struct list {
 
 static void add_nodes(struct list * l, struct ggml_tensor * t) {
     for (int i = 0; i < GGML_MAX_SRC && t->op != GGML_OP_NONE; i++) {
-        if (t->src[i] != NULL && t->src[i] != t) { // a cast refers to itself
+        if (t->src[i] != NULL && t->src[i] != t) { // the second source of a cast is the cast itself
             add_nodes(l, t->src[i]);
         }
     }
@@ -321,7 +321,7 @@ static void spoil(const struct list * l) {
     }
 }
 
-static bool is_untouched(const struct ggml_tensor * t) { // some of it
+static bool is_untouched(const struct ggml_tensor * t) { // True if some bytes of the result are unwritten.
     const char * p = t->data;
     for (size_t i = 0; i + 4 <= ggml_nbytes(t); i += 4) {
         if (p[i] == 0x77 && p[i + 1] == 0x77 && p[i + 2] == 0x77 && p[i + 3] == 0x77) {
@@ -331,8 +331,7 @@ static bool is_untouched(const struct ggml_tensor * t) { // some of it
     return false;
 }
 
-// Where all of the result is begun early, nothing of it stays as it was: sums that go on, or memory that is cleared
-// first.
+// Operators that write the whole result first, because they add to it or clear it.
 static bool begins_with_all(const struct ggml_tensor * t) {
     return t->op == GGML_OP_ACC || t->op == GGML_OP_SET || t->op == GGML_OP_FLASH_ATTN_BACK ||
            t->op == GGML_OP_GET_ROWS_BACK;
@@ -364,7 +363,7 @@ static void check_case(int which, const struct gb_level * level) {
     char * const whole = malloc(size);
     memcpy(whole, last->data, size);
 
-    struct questions q = { .stop_at = 2 }; // the first is before the run, the second inside the node
+    struct questions q = { .stop_at = 2 }; // the first poll is before the run, the second one inside the node
     spoil(&l);
     CHECK_MSG(run(&l, 1, level->kernels, &q) == GGML_STATUS_ABORTED, "%s is not aborted", name);
     CHECK_MSG(q.n == 2, "%s: asked again after it answered \"stop\"", name);
@@ -372,7 +371,7 @@ static void check_case(int which, const struct gb_level * level) {
     CHECK_MSG(begins_with_all(last) || is_untouched(last), "%s, level %s: all of the result was begun", name,
         level->name);
 
-    for (int i = 0; i < (SLOW ? 3 : 6); i++) {  // any moment, any team; no thread hangs
+    for (int i = 0; i < (SLOW ? 3 : 6); i++) {  // at any poll, with any team
         state = state * 1664525 + 1013904223;
         struct questions some = { .stop_at = 1 + (int) ((state >> 8) % (unsigned) full.n) };
         const enum ggml_status status = run(&l, 2 + i % (THREADS - 1), level->kernels, &some);
@@ -394,7 +393,7 @@ static void every_operator_stops(void) {
     for (int l = 0; l < gb_level_count(); l++) {
         const struct gb_level * level = gb_level_at(l);
         for (int i = 0; i < N_CASES && level->usable(); i++) {
-            // the first and the last
+            // the lowest and the highest level
             if (l == gb_level_count() - 1 || !gb_level_at(l + 1)->usable() || (l == 0 && !SLOW)) {
                 check_case(i, level);
             }
@@ -403,11 +402,9 @@ static void every_operator_stops(void) {
     gb_cpu_pool_free(pool);
 }
 
-// Whoever adds an operator adds a case. Functions of users are called once for all: only they could stop.
+// A new operator needs a case. A user's function is called once and cannot be interrupted.
 static void every_operator_has_a_case(void) {
     bool has[GGML_OP_COUNT] = { false };
-    ctx = ggml_init((struct ggml_init_params){ .mem_size = 1 << 20, .no_alloc = false });
-    ggml_free(ctx);
     for (int i = 0; i < N_CASES; i++) {
         ctx = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 80 << 20 });
         struct ggml_tensor * const t = listed[i].build();
@@ -419,7 +416,7 @@ static void every_operator_has_a_case(void) {
         const bool custom = op == GGML_OP_CUSTOM || (op >= GGML_OP_MAP_CUSTOM1_F32 && op <= GGML_OP_MAP_CUSTOM3);
         CHECK_MSG(has[op] || custom || op == GGML_OP_CLAMP || op == GGML_OP_ALIBI || gb_cpu_op_of(&node) == NULL,
             "no case for %s",
-            ggml_op_name((enum ggml_op) op)); // those two work in place, by the functions of others
+            ggml_op_name((enum ggml_op) op)); // users' functions; CLAMP and ALIBI, which share their code
     }
 }
 
@@ -436,7 +433,7 @@ static bool is_over(void * data) {
     return gb_time_ns() >= d->at_ns;
 }
 
-// Ten seconds of work and more on one thread, stopped after some milliseconds.
+// More than ten seconds of work on one thread, stopped after some milliseconds.
 static void long_nodes_end_early(void) {
     ctx = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 1 << 30 });
     const int64_t n = SLOW ? 2048 : 4096;

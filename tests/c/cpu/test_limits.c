@@ -20,7 +20,7 @@ static void every_level_measures(void) {
     }
 }
 
-static void operations_are_counted(void) { // twice the steps, twice the operations; nothing for nothing
+static void operations_are_counted(void) { // twice the steps, twice the operations; no steps, no operations
     for (int i = 0; i < gb_level_count(); i++) {
         if (!gb_level_at(i)->usable()) {
             continue;
@@ -28,7 +28,8 @@ static void operations_are_counted(void) { // twice the steps, twice the operati
         const struct gb_kernels * k = gb_level_at(i)->kernels;
         CHECK_INT(k->limit_f32(0), 0);
         CHECK_INT(k->limit_f32(20), 2 * k->limit_f32(10));
-        // pairs in as many lanes; or four products of tiles a step, of 16 x 16 x 32 terms
+        // pairs in so many lanes, or four products of tiles in each step, of 16 x 16 x 32
+        // terms
         CHECK_INT(k->limit_bf16(10), k->bf16_tiles ? 10 * 4 * 2 * 16 * 16 * 32 : 2 * k->limit_f32(10));
         CHECK_INT(k->limit_bytes(10), 4 * k->limit_f32(10));
     }
@@ -58,13 +59,13 @@ static void threads_add_up(void) {
     CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_COPY, NULL, 1 << 16, 3, 1000000, false) > 0);
 }
 
-static void processor_time_passes(void) { // on a processor that is ours alone both agree; it cannot go faster
+static void processor_time_passes(void) { // on an idle processor both clocks agree
     const double plain = gb_cpu_measure_limit(GB_CPU_LIMIT_F32, "scalar", 0, 1, 20000000, false);
     const double own = gb_cpu_measure_limit(GB_CPU_LIMIT_F32, "scalar", 0, 1, 20000000, true);
     CHECK_MSG(own > 0.3 * plain, "%g by processor time, %g by the clock", own, plain);
     const int64_t before = gb_thread_time_ns();
     gb_sleep_us(50000);
-    CHECK(gb_thread_time_ns() - before < 45000000); // asleep
+    CHECK(gb_thread_time_ns() - before < 45000000); // while it sleeps
 }
 
 static void arguments_are_checked(void) {

@@ -1,6 +1,6 @@
 // test_team.c - dynamic sharing (gb_cpu_take): each item is taken once, even if threads come late,
-// with any number of threads, in every step and after every barrier. Other threads take the parts
-// of missing threads.
+// with any number of threads, in every step and after every barrier. Other threads take the items
+// of late threads.
 #include "test.h"
 
 #include "base/thread.h"
@@ -14,13 +14,13 @@
 struct work {
     struct gb_cpu_team * team;
     int64_t n, slot;
-    int late; // thread that sleeps before it begins; -1: none
+    int late; // the thread that sleeps first; -1: none
     atomic_int wrong, others;
 };
 
-static atomic_int taken[MOST]; // bytes would need a library on some processors
+static atomic_int taken[MOST]; // smaller atomics need a library on some processors
 
-// Takes until nothing is left; how many items of other threads' parts.
+// Takes items until none is left. Returns how many were of other threads.
 static int64_t take_all(const struct gb_cpu_call * call, struct work * w, bool in_parts) {
     struct gb_cpu_taking t = gb_cpu_taking_of(call, w->n, w->slot);
     int64_t first, last, part, mine, end, of_others = 0;
@@ -61,7 +61,7 @@ static void thread_main(void * arg, int ith, int nth) {
         for (int i = 1; i < GB_CPU_TAKINGS; i++) {
             take_all(&call, w, false);
         }
-        take_all(&call, w, true); // the next one in a row has equal parts
+        take_all(&call, w, true); // the next loop of a step has equal shares
         atomic_fetch_add(&w->others, of_others > 0);
         gb_cpu_barrier(&call);
         if (ith == 0) {
@@ -85,7 +85,7 @@ static int run(int n_threads, int64_t n, int64_t slot, int late) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(n_threads);
     struct gb_cpu_team team = { .pool = pool };
     struct work w = { .team = &team, .n = n, .slot = slot, .late = late };
-    for (int i = 0; i < 2; i++) { // numbers of the first run mean nothing in the second
+    for (int i = 0; i < 2; i++) { // numbers of the first run do not count in the second
         CHECK_INT(gb_cpu_pool_run(pool, n_threads, thread_main, NULL, NULL, &w), GGML_STATUS_SUCCESS);
     }
     CHECK_MSG(atomic_load(&w.wrong) == 0, "%d threads, %d items in slots of %d: %d wrong", n_threads, (int) n,
@@ -107,7 +107,7 @@ static void each_item_once(void) {
 }
 
 static void parts_of_late_threads(void) {
-    CHECK(run(2, MOST, 16, 1) > 0); // the other one took what the sleeper had not begun
+    CHECK(run(2, MOST, 16, 1) > 0); // the other thread took the items of the sleeping one
     CHECK(run(2, MOST, 16, 0) > 0);
     CHECK(run(12, MOST, 16, 5) > 0);
 }

@@ -1,5 +1,5 @@
-// Thread pool: every share is done exactly once, every waiting thread is woken, pools are
-// independent, and forks do no harm.
+// Thread pool: every share is done exactly once, every waiting thread wakes up, pools are
+// independent, and forks are safe.
 #define _GNU_SOURCE // masks of processors
 #include "test.h"
 
@@ -72,7 +72,7 @@ static void caps_at_its_size(void) {
     gb_cpu_pool_free(pool);
 }
 
-// A run with a rest: how many threads it had; every one of them once.
+// A run of fewer threads: returns their number, and checks that each ran once.
 static int threads_of(struct gb_cpu_pool * pool, int n, struct gb_cpu_rest * rest) {
     struct tally t = { .expected_nth = n };
     CHECK_INT(gb_cpu_pool_run(pool, n, count, NULL, rest, &t), GGML_STATUS_SUCCESS);
@@ -85,12 +85,13 @@ static int threads_of(struct gb_cpu_pool * pool, int n, struct gb_cpu_rest * res
     return used;
 }
 
-// The caller runs alone if that is allowed and a thread sleeps, unless it did so a moment ago.
+// The caller runs alone if this is allowed and a thread sleeps, unless the last run ended a moment
+// ago.
 static void sleepers_may_rest(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     struct gb_cpu_rest rest = { .may_be_alone = true };
-    CHECK_INT(threads_of(pool, 3, &rest), 3);  // no worker has been started yet
+    CHECK_INT(threads_of(pool, 3, &rest), 3);  // no worker has started
     CHECK(!rest.slept);
     int slept = 0;
     for (int i = 0; i < 200; i++) {
@@ -103,7 +104,7 @@ static void sleepers_may_rest(void) {
     }
     CHECK(slept > 0);
     rest = (struct gb_cpu_rest){ .may_be_alone = true, .ended_ns = gb_time_ns() + 1000000000 };
-    CHECK_INT(threads_of(pool, 3, &rest), 3); // it ended a moment ago
+    CHECK_INT(threads_of(pool, 3, &rest), 3); // the last run ended a moment ago
     CHECK_INT(threads_of(pool, 1, &rest), 1);
     CHECK(!rest.slept);
     gb_cpu_pool_free(pool);
@@ -116,7 +117,8 @@ static void dawdle(void * arg, int ith, int nth) {
     }
 }
 
-// A run that must be alone is, whether threads sleep or not; it reports how long the caller waited.
+// A run that must be alone is alone, even if no thread sleeps. It reports how long the caller
+// waited.
 static void a_delayed_caller_runs_alone(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
@@ -129,7 +131,7 @@ static void a_delayed_caller_runs_alone(void) {
             CHECK(!rest.alone && rest.waited_ns >= 0 && rest.waited_ns <= gb_time_ns() - rest.start_ns);
             waited = rest.waited_ns;
         }
-        CHECK(who == 0 || waited >= 1000000); // a worker sleeps for twice as long
+        CHECK(who == 0 || waited >= 1000000); // a worker sleeps twice as long
         rest = (struct gb_cpu_rest){ .must_be_alone = true };
         CHECK_INT(threads_of(pool, 3, &rest), 1);
         CHECK(rest.alone && !rest.slept && rest.waited_ns == 0);
@@ -154,7 +156,7 @@ static void thousands_of_tiny_runs(void) {
     for (int r = 0; r < runs; r++) {
         gb_cpu_pool_run(pool, 4, count, NULL, NULL, &t);
         if (r % 1000 == 999) {
-            gb_sleep_us(2000); // long enough for the workers to fall asleep
+            gb_sleep_us(2000); // until the workers sleep
         }
     }
     CHECK_INT(t.calls[0] + t.calls[1] + t.calls[2] + t.calls[3], 4 * runs);
@@ -167,9 +169,9 @@ static void thousands_of_tiny_runs(void) {
 
 struct march {
     struct gb_cpu_pool * pool;
-    int position[MAX_THREADS]; // not atomic: the meetings order the accesses
+    int position[MAX_THREADS]; // not atomic: barriers order the accesses
     int decisions;
-    bool odd; // written by the last to arrive only
+    bool odd; // only the last thread to arrive writes it
     atomic_int out_of_step, disagreements;
 };
 
@@ -192,7 +194,7 @@ static void marcher(void * arg, int ith, int nth) {
         if (m->odd != (r % 2 == 0)) {
             atomic_fetch_add(&m->disagreements, 1);
         }
-        const int half = (nth + 1) / 2; // a part of the team has a barrier in between
+        const int half = (nth + 1) / 2; // a part of the team has another barrier in between
         if (ith < half) {
             gb_cpu_pool_barrier(m->pool, GB_CPU_BARRIER_NODE, half, NULL, NULL);
         }
@@ -217,7 +219,7 @@ static void barriers_keep_threads_in_step(void) {
 
 struct shared_pool {
     struct gb_cpu_pool * pool;
-    atomic_int inside; // active runs: never more than one
+    atomic_int inside; // active runs: at most one
     atomic_int overlaps, total;
 };
 
@@ -339,8 +341,8 @@ static void compare_mask(void * arg, int ith, int nth) {
     atomic_fetch_add(&m->runs, 1);
 }
 
-// Runs of workers that slept, with the caller on one processor, then on the other, so that they
-// find it on each.
+// Wakes sleeping workers with the caller on one processor, then on the other, so a worker starts on
+// each.
 static void run_beside(struct gb_cpu_pool * pool, const cpu_set_t * of_workers) {
     struct masks m = { .expected = *of_workers };
     for (int r = 0; r < 200; r++) {
@@ -358,7 +360,8 @@ static void run_beside(struct gb_cpu_pool * pool, const cpu_set_t * of_workers) 
     CHECK_INT(m.wrong, 0);
 }
 
-// Workers have the mask of the thread that starts them, and keep it; in a thread of its own, whose mask is changed.
+// Workers keep the mask of the thread that starts them. The test changes the mask of its own
+// thread.
 static void * with_a_mask(void * arg) {
     const cpu_set_t * mask = arg;
     struct gb_cpu_pool * pool = gb_cpu_pool_new(GB_MAX(2, GB_MIN(gb_n_processors(), 4)));
@@ -403,7 +406,7 @@ static void workers_keep_their_mask(void) { SKIP("only Linux tells the mask of a
 // ---------------------------------------------------------------------------------------------------------------- fork
 
 static int in_child(struct gb_cpu_pool * pool) {
-    alarm(20); // a hang ends as a signal
+    alarm(20); // a hang ends with a signal
     struct tally t = { .expected_nth = 3 };
     for (int r = 0; r < 50; r++) {
         gb_cpu_pool_run(pool, 3, count, NULL, NULL, &t);
@@ -426,7 +429,7 @@ static void a_child_starts_its_own_workers(void) {
     REQUIRE(pool != NULL);
     struct tally t = { .expected_nth = 3 };
     gb_cpu_pool_run(pool, 3, count, NULL, NULL, &t);
-    for (int attempt = 0; attempt < 10; attempt++) { // workers spin at first, and sleep later
+    for (int attempt = 0; attempt < 10; attempt++) { // workers spin first, and sleep later
         gb_sleep_us(attempt % 2 == 0 ? 0 : 1000);
         const pid_t pid = fork();
         REQUIRE(pid >= 0);
@@ -434,7 +437,7 @@ static void a_child_starts_its_own_workers(void) {
             _exit(in_child(pool));
         }
         check_child(pid);
-        gb_cpu_pool_run(pool, 3, count, NULL, NULL, &t); // the parent's pool lives on
+        gb_cpu_pool_run(pool, 3, count, NULL, NULL, &t); // the parent's pool works
     }
     CHECK_INT(t.calls[2], 11);
     gb_cpu_pool_free(pool);
@@ -454,7 +457,7 @@ static void * keep_busy(void * arg) {
     return NULL;
 }
 
-// The fork happens in the middle of another thread's run, while the pool's locks are held.
+// The fork happens during a run of another thread, while the pool's locks are held.
 static void a_child_of_a_busy_process(void) {
     if (UNDER_TSAN) {
         SKIP("the thread sanitizer cannot follow a fork that starts threads");
@@ -480,12 +483,12 @@ static void exit_with_a_live_pool(void) {
     if (UNDER_TSAN) {
         SKIP("the thread sanitizer cannot follow a fork that starts threads");
     }
-    fflush(stdout); // else the child's exit prints it again
+    fflush(stdout); // otherwise the child would print it again
     const pid_t pid = fork();
     REQUIRE(pid >= 0);
     if (pid == 0) {
         alarm(20);
-        static struct gb_cpu_pool * pool; // reachable: no leak
+        static struct gb_cpu_pool * pool; // still referenced, so no leak
         pool = gb_cpu_pool_new(4);
         struct tally t = { .expected_nth = 4 };
         gb_cpu_pool_run(pool, 4, count, NULL, NULL, &t);
@@ -499,7 +502,7 @@ static void count_warnings(enum ggml_log_level level, const char * text, void * 
     *(int *) user_data += level == GGML_LOG_LEVEL_WARN;
 }
 
-// The stacks of 16 threads do not fit in the address space: the run is done all the same, by those that do.
+// The stacks of 16 threads exceed the address space. The threads that started do all the work.
 static int with_too_few_threads(void) {
     alarm(20);
     int warnings = 0;
@@ -519,7 +522,7 @@ static int with_too_few_threads(void) {
     for (int i = 0; i < MAX_THREADS; i++) {
         used += t.calls[i] == 10;
     }
-    const bool all_there = t.wrong_nth == 10 * used; // every call saw the true, smaller number
+    const bool all_there = t.wrong_nth == 10 * used; // every call got the actual, smaller number
     gb_cpu_pool_free(pool);
     return used >= 1 && used < 16 && all_there && warnings == 1 && ggml_last_status() == GGML_STATUS_SUCCESS ? 0 : 4;
 }

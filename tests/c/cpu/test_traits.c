@@ -1,4 +1,4 @@
-// test_traits.c - cpu/traits.h: measured values are powers of two and stay the same, given values
+// test_traits.c - cpu/traits.h: measured values are powers of two and constant, given values
 // replace them, and invalid values are an error wherever kernels compute.
 #define _GNU_SOURCE // setenv
 #include "test.h"
@@ -27,7 +27,7 @@ static void classes(void) {
     }
 }
 
-// In a child, with variables of its own: the process reads them once.
+// In a child with its own variables, because a process reads them once.
 static bool in_a_child(bool (*holds)(void), const char * traits, const char * reproducible) {
     fflush(stdout);
     const pid_t child = fork();
@@ -46,7 +46,7 @@ static bool in_a_child(bool (*holds)(void), const char * traits, const char * re
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-static const struct gb_level * level_that(bool has_bf16_dots) { // the best that has the instruction, or has not
+static const struct gb_level * level_that(bool has_bf16_dots) { // the best one with or without
     const struct gb_level * found = NULL;
     for (int i = 0; i < gb_level_count(); i++) {
         const struct gb_level * level = gb_level_at(i);
@@ -77,7 +77,7 @@ static bool rates_are_powers_of_two(void) {
 
 static void measured(void) { CHECK(in_a_child(rates_are_powers_of_two, NULL, NULL)); }
 
-static void of_no_level(void) { // a table of its own
+static void of_no_level(void) { // needs its own table
     const struct gb_kernels mine = *gb_level_at(0)->kernels;
     const struct gb_cpu_traits * t = gb_cpu_traits_of(&mine);
     for (int i = 0; i < GB_TRAIT_COUNT; i++) {
@@ -138,7 +138,7 @@ static bool given_is_what_counts(void) {
 }
 
 static bool wrong_is_refused(void) {
-    for (int i = 0; i < 2; i++) { // each time
+    for (int i = 0; i < 2; i++) { // in each call
         if (ggml_backend_cpu_init() != NULL || strstr(ggml_last_error(), "GGML_CPU_TRAITS has 'wide=?'") == NULL) {
             return false;
         }
@@ -159,7 +159,7 @@ static bool wrong_is_refused(void) {
     return refused && ggml_cpu_get_trait(0, NULL, &trait) == GGML_STATUS_INVALID_ARGUMENT;
 }
 
-static bool levels_divide(void) { // what approximates comes from a level that does not
+static bool levels_divide(void) { // rough functions come from a lower level that is not rough
     bool all = gb_kernels_reproducible();
     for (int i = 0; i < gb_level_count(); i++) {
         const struct gb_kernels *k = gb_level_at(i)->kernels, *below = NULL;
@@ -183,7 +183,7 @@ static void environment(void) {
     CHECK(in_a_child(given_is_what_counts, "bf16_dots=3", NULL));
     CHECK(in_a_child(wrong_is_refused, "wide=?", NULL));
     CHECK(in_a_child(levels_divide, NULL, "1"));
-    CHECK(in_a_child(levels_divide, "bf16_dots=3", "yes")); // goes over what is given
+    CHECK(in_a_child(levels_divide, "bf16_dots=3", "yes")); // overrides given values
     CHECK(in_a_child(is_not_reproducible, NULL, "0"));
     CHECK(in_a_child(is_not_reproducible, NULL, NULL));
 }
@@ -213,6 +213,6 @@ static void asking(void) {
     }
 }
 
-// Children first: they read variables that this process has not read.
+// Children first: this process has not read the variables yet.
 TEST_MAIN(TEST(classes), TEST(environment), TEST(measured), TEST(of_no_level), TEST(parsing),
     TEST(threads_see_the_same), TEST(asking))

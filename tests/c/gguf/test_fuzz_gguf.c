@@ -1,5 +1,5 @@
-// Replays the fuzzer's corpus (tests/fuzz/corpus_gguf). Each file is also cut and damaged in a few
-// hundred fixed ways.
+// Replays the corpus of the fuzzer (tests/fuzz/corpus_gguf). Each file is also cut and damaged in
+// some hundred fixed positions.
 #include "test.h"
 
 #include <dirent.h>

@@ -1,4 +1,4 @@
-// GGUF files: what is written is read back, and every kind of damage is refused with a message.
+// GGUF files: written values are read back, and every kind of damage is refused with a message.
 #include "test.h"
 
 #include "base/mem.h"
@@ -203,7 +203,7 @@ static void truncated_anywhere(void) {
         REQUIRE(write_bytes(bytes, n));
         struct ggml_context * ctx = NULL;
         struct gguf_context * g = load(&ctx);
-        // Only the padding after the last tensor (14 bytes of 32) may be missing.
+        // Only the padding after the last tensor (14 of 32 bytes) may be missing.
         CHECK_MSG((g == NULL) == (n < size - 18), "a file cut to %zu of %zu bytes was %s", n, size,
             g ? "accepted" : "refused");
         CHECK(g != NULL || (ctx == NULL && ggml_last_status() == GGML_STATUS_IO_ERROR));
@@ -214,7 +214,8 @@ static void truncated_anywhere(void) {
     remove(path);
 }
 
-// Any 1, 4 or 8 bytes of the metadata replaced by hostile values: refused, or harmless.
+// Replaces 1, 4 or 8 bytes anywhere in the metadata by hostile values. The file is refused, or can
+// be read.
 static void overwritten_anywhere(void) {
     static const uint64_t values[] = { 0, 1, 3, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, INT64_MAX,
         0x8000000000000000u, UINT64_MAX };
@@ -245,14 +246,14 @@ static void overwritten_anywhere(void) {
     remove(path);
 }
 
-// A file in memory is read like one on disk; its tensors are described without a ggml context.
+// A file in memory is read like one on disk, and its tensors can be queried without a ggml context.
 static void from_a_buffer(void) {
     size_t size, meta_size;
     uint8_t * bytes = sample_bytes(&size, &meta_size);
     remove(path);
     struct ggml_context * ctx = NULL;
     struct gguf_context * g = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx });
-    memset(bytes, 0xee, size); // nothing of it is kept
+    memset(bytes, 0xee, size); // the reader keeps no pointer into it
     free(bytes);
     REQUIRE(g);
     check_sample(g);
@@ -311,7 +312,7 @@ static void no_memory(void) {
     remove(path);
 }
 
-// A file by hand: three tensors, the first and the last of unknown types, and their bytes.
+// A file by hand: three tensors, the first and last of unknown types, with their bytes.
 static size_t unknown_types(uint8_t * out, uint32_t first_type, uint64_t second_offset) {
     static const char names[3] = { 'u', 't', 'v' };
     const uint32_t types[3] = { first_type, GGML_TYPE_F32, 40 + 900 };
@@ -333,7 +334,8 @@ static size_t unknown_types(uint8_t * out, uint32_t first_type, uint64_t second_
     return n;
 }
 
-// Their ids, shapes and sizes can be read, and their bytes written again. No tensor can have such a type.
+// Ids, shapes and sizes of unknown types can be read, and their bytes copied. No ggml tensor can
+// have such a type.
 static void types_of_the_future(void) {
     static const uint32_t types[] = { 4, 5, 31, 33, 36, 38, 255, 1023 };
     static uint8_t bytes[1024], again[1024];
@@ -345,10 +347,10 @@ static void types_of_the_future(void) {
         struct gguf_context * g = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL });
         REQUIRE(g);
         CHECK_INT(gguf_get_tensor_type(g, 0), types[i]);
-        CHECK_INT(gguf_get_tensor_size(g, 0), 96); // up to the next one
+        CHECK_INT(gguf_get_tensor_size(g, 0), 96); // up to the next tensor
         CHECK_INT(gguf_get_tensor_size(g, 1), 20);
         CHECK_INT(gguf_get_tensor_type(g, 2), 940);
-        CHECK_INT(gguf_get_tensor_size(g, 2), 64); // up to the end
+        CHECK_INT(gguf_get_tensor_size(g, 2), 64); // up to the end of the file
         CHECK_INT(gguf_get_tensor_ne(g, 2)[0], 5);
         CHECK(gguf_write_to_file(g, path, false) != GGML_STATUS_SUCCESS);
         CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'u' has no data");
@@ -363,7 +365,7 @@ static void types_of_the_future(void) {
         CHECK_INT(fread(again, 1, sizeof(again), f), size);
         fclose(f);
         CHECK(memcmp(bytes, again, size) == 0);
-        CHECK_INT(gguf_set_tensor_type(g, "u", GGML_TYPE_F32), GGML_STATUS_SUCCESS); // known from now on
+        CHECK_INT(gguf_set_tensor_type(g, "u", GGML_TYPE_F32), GGML_STATUS_SUCCESS); // now the type is known
         CHECK(gguf_write_to_file(g, path, false) != GGML_STATUS_SUCCESS);
         CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'u' has 96 bytes, its type f32 needs 20");
         gguf_free(g);
@@ -391,7 +393,7 @@ struct record {
     uint64_t offset;
 };
 
-// Makes a file by hand: one pair of raw bytes (none if they are NULL), records, and `data` bytes that count up.
+// Makes a file by hand: a pair as raw bytes (NULL: none), records, and `data` bytes that count up.
 static size_t file_of(uint8_t * out, const void * pair, size_t pair_size, const struct record * records, size_t n,
     size_t data) {
     const uint64_t counts[2] = { n, pair ? 1 : 0 };
@@ -417,7 +419,7 @@ static size_t file_of(uint8_t * out, const void * pair, size_t pair_size, const 
     return at;
 }
 
-// One element, no element, the same bytes twice, and data in another order than the records.
+// A tensor of one element, one of none, shared bytes, and data in another order than the records.
 static const struct record unusual[] = {
     { "late", 2, { 4, 2 }, GGML_TYPE_F32, 64 },
     { "scalar", 0, { 0 }, GGML_TYPE_F32, 32 },
@@ -428,7 +430,8 @@ static const struct record unusual[] = {
     { "beyond", 2, { 0, 7 }, GGML_TYPE_F16, 1 << 20 },
 };
 
-// Reads all of `unusual` as a program of 2024 does; `copy` was written by this library, in the order of the records.
+// Reads all of `unusual` as a program of 2024 does. This library wrote `copy`, in the order of the
+// records.
 static void check_unusual(const struct gguf_context * g, struct ggml_context * ctx, const uint8_t * data) {
     static const size_t sizes[] = { 32, 4, 0, 12, 32, 0, 0 }, at[] = { 64, 32, 0, 0, 64, 0, 0 };
     for (int i = 0; i < 7; i++) {
@@ -446,7 +449,7 @@ static void check_unusual(const struct gguf_context * g, struct ggml_context * c
     }
 }
 
-// Such files are read with their data and without, written, and read again.
+// These files are read with and without their data, written, and read again.
 static void degenerate_shapes_and_any_order(void) {
     static uint8_t bytes[2048];
     const size_t size = file_of(bytes, NULL, 0, unusual, 7, 96);
@@ -466,7 +469,7 @@ static void degenerate_shapes_and_any_order(void) {
     struct gguf_context * g2 = load(&ctx2);
     REQUIRE(g2);
     check_unusual(g2, ctx2, data);
-    struct gguf_context * g3 = gguf_init_empty(); // as tensors of a program: sizes of 1 at the end are not kept
+    struct gguf_context * g3 = gguf_init_empty(); // as tensors of a program, which lose trailing sizes of 1
     for (int i = 0; i < 7; i++) {
         CHECK_INT(gguf_add_tensor(g3, ggml_get_tensor(ctx2, unusual[i].name)), GGML_STATUS_SUCCESS);
     }
@@ -480,7 +483,7 @@ static void degenerate_shapes_and_any_order(void) {
     remove(path);
 }
 
-// Two tensors share all of their bytes or none. The message names both tensors, whichever comes first in the file.
+// Two tensors share all of their bytes or none. The message names both, in any order in the file.
 static void overlaps_are_refused(void) {
     static const struct record pairs[][2] = {
         { { "a", 1, { 16 }, GGML_TYPE_F32, 0 }, { "b", 1, { 8 }, GGML_TYPE_F32, 32 } },
@@ -497,7 +500,7 @@ static void overlaps_are_refused(void) {
     }
 }
 
-// A tensor of five axes is copied with its shape and bytes. ggml tensors cannot be made of it.
+// A tensor of five axes is copied with its shape and bytes, and cannot become a ggml tensor.
 static void five_axes_are_opaque(void) {
     static const struct record records[] = {
         { "five", 5, { 4, 1, 2, 1, 3 }, GGML_TYPE_F16, 32 },
@@ -540,7 +543,7 @@ static size_t nested_pair(uint8_t * out, int depth) {
     return at;
 }
 
-// An array of arrays keeps its bytes. The number of levels is limited, however many the file claims.
+// An array of arrays keeps its bytes. The number of levels is limited.
 static void nested_arrays_are_opaque(void) {
     static uint8_t pair[1 << 16], bytes[1 << 17], again[1 << 17];
     for (int depth = 1; depth <= 5000; depth = depth < 70 ? depth + 1 : depth * 3) {
@@ -567,7 +570,7 @@ static void nested_arrays_are_opaque(void) {
     }
 }
 
-// A file that was cut anywhere says that it is incomplete, and how many bytes it has.
+// A file that is cut anywhere is reported as incomplete, with its length.
 static void cut_files_are_incomplete(void) {
     size_t size, meta_size;
     char has[64];
@@ -587,7 +590,7 @@ static void cut_files_are_incomplete(void) {
     remove(path);
 }
 
-// If any allocation fails while such files are read, nothing leaks.
+// If any allocation fails while these files are read, nothing leaks.
 static void no_memory_for_opaque_values(void) {
     static const struct record five[] = { { "five", 5, { 4, 1, 2, 1, 3 }, GGML_TYPE_F16, 0 } };
     static uint8_t pair[256], bytes[1024];
@@ -609,7 +612,7 @@ static void no_memory_for_opaque_values(void) {
     }
 }
 
-// Files of other kinds are named.
+// The message names the kind of other files.
 static void other_files_are_named(void) {
     static const struct {
         const char * bytes;
@@ -624,7 +627,7 @@ static void other_files_are_named(void) {
         { "lmgg\1\0\0\0", 8, "a model in a format older than GGUF" },
         { "\200\2}q\0aaa", 8, "a pickle" },
         { "\2\0\0\0\0\0\0\0{}", 10, "a safetensors file" },
-        { "\37\213\0\0\0\0\0\0{\"a\"", 12, "a safetensors file" }, // its length begins as a gzip file does
+        { "\37\213\0\0\0\0\0\0{\"a\"", 12, "a safetensors file" }, // its length begins like a gzip file
         { "GGUF\0\0\0\3aaaaaaaaaaaaaaaa", 24, "the other byte order" },
         { "Entry not found", 15, "text, which begins 'Entry not found'" },
         { "\0\0\0\0\0\0\0\0", 8, "an unfinished download" },
@@ -637,7 +640,7 @@ static void other_files_are_named(void) {
     }
 }
 
-// Copying pairs takes all memory before it changes anything, wherever memory ends.
+// Copying pairs allocates everything before it changes anything.
 static void copying_pairs_is_all_or_nothing(void) {
     struct ggml_context * ctx;
     struct gguf_context * src = sample(&ctx);

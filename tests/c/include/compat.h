@@ -1,5 +1,5 @@
 // compat.h - the model of the test_compat_* programs: y = softmax(w2 relu(w1 x + b1)), with a
-// residual branch and a view, and its expected output, computed in double with plain loops.
+// residual branch and a view. The expected output is computed in double with plain loops.
 #ifndef GB_TESTS_COMPAT_H
 #define GB_TESTS_COMPAT_H
 
@@ -38,13 +38,14 @@ static inline bool model_new(struct model * m) {
     return true;
 }
 
-static inline void model_upload(struct model * m) { // once its tensors have memory
+static inline void model_upload(struct model * m) { // requires memory
     ggml_backend_tensor_set(m->w1, m->w1_data, 0, ggml_nbytes(m->w1));
     ggml_backend_tensor_set(m->b1, m->b1_data, 0, ggml_nbytes(m->b1));
     ggml_backend_tensor_set(m->w2, m->w2_data, 0, ggml_nbytes(m->w2));
 }
 
-// x [N_IN, n] -> [N_OUT, n], named "y". The hidden layer is named "hidden", its second half is fed back through a view.
+// x [N_IN, n] -> [N_OUT, n], named "y". The hidden layer is named "hidden". A view adds its second
+// half again.
 static inline struct ggml_tensor * model_build(struct ggml_context * ctx, const struct model * m,
     struct ggml_tensor * x) {
     struct ggml_tensor * h = ggml_add(ctx, ggml_mul_mat(ctx, m->w1, x), m->b1);
@@ -81,7 +82,7 @@ static inline void model_expected(const struct model * m, const float * x, int n
     }
 }
 
-// Reads y from wherever it is and compares.
+// Reads y from its device and compares.
 static inline void model_check(int line, const struct model * m, const float * x, int n, const struct ggml_tensor * y) {
     float got[N_OUT * N_BATCH_MAX];
     double expected[N_OUT * N_BATCH_MAX];

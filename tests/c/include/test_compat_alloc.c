@@ -1,12 +1,12 @@
-// test_compat_alloc.c - programs of early 2024 with the older allocator: a measure allocator and a graph to find the
-// size, a buffer of that size, the graph built again and allocated in it, computed. On plain memory and on backends;
-// the CPU and a device.
+// test_compat_alloc.c - programs of early 2024 with the older allocator: a measure allocator finds
+// the size for a graph. Then the graph is built again, allocated in a buffer of that size, and
+// computed. On plain memory and on backends, on the CPU and a device.
 #include "compat.h"
 
 static struct model model;
 
-// Builds the graph as programs do: in a context of its own, the input allocated on the way, set only when there is
-// memory.
+// Builds the graph as programs do: in its own context, with the input allocated during the build,
+// and set only if it has memory.
 static struct ggml_cgraph * build(struct ggml_context * ctx, ggml_allocr_t allocr, const float * x, int n) {
     struct ggml_cgraph * gf = ggml_new_graph(ctx);
     struct ggml_tensor * input = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, n);
@@ -40,7 +40,7 @@ static void with_backend(const char * name) {
     ggml_free(ctx);
     ggml_allocr_free(measure);
     CHECK(mem_size > N_BATCH_MAX * N_HIDDEN * sizeof(float));
-    CHECK(mem_size < 20 * N_BATCH_MAX * N_HIDDEN * sizeof(float)); // memory is used again
+    CHECK(mem_size < 20 * N_BATCH_MAX * N_HIDDEN * sizeof(float)); // the memory is used again
 
     ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(backend, mem_size);
     ggml_allocr_t allocr = ggml_allocr_new_from_buffer(buffer);

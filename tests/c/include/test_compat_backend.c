@@ -1,13 +1,12 @@
-// test_compat_backend.c - a backend of a third party as written in early 2024: only public headers,
-// and positional initialisers that end where the structs ended then. Its device stores every byte
-// inverted, so that access without the hooks is detected. It computes ADD and MUL of F32 and leaves
-// the rest to the CPU.
+// test_compat_backend.c - a third-party backend as written in early 2024: only public headers, and
+// positional initialisers without newer fields. Its device stores every byte inverted, so access
+// without the hooks is detected. It computes ADD and MUL of F32. The CPU computes the rest.
 #include "compat.h"
 
 #include "ggml-backend-impl.h"
 
 #if defined(__GNUC__)
-#    pragma GCC diagnostic ignored "-Wmissing-field-initializers" // newer hooks are absent
+#    pragma GCC diagnostic ignored "-Wmissing-field-initializers" // later hooks are missing
 #endif
 
 static int n_buffers, n_backends, n_computed;
@@ -242,9 +241,9 @@ static void tensors_and_copies(void) {
     model_random(data, 15);
     ggml_backend_tensor_set(b, data, 0, sizeof(data));
     ggml_backend_tensor_copy(b, a); // host to device
-    ggml_backend_tensor_copy(a, a2); // between tensors of the device, which has no hook for it
+    ggml_backend_tensor_copy(a, a2); // within the device, which has no hook for it
     ggml_backend_buffer_clear(on_cpu, 0);
-    ggml_backend_tensor_copy_async(inv, a2, b); // device to host; not queued: there is no hook
+    ggml_backend_tensor_copy_async(inv, a2, b); // device to host; synchronous, because there is no hook
     ggml_backend_synchronize(inv);
     ggml_backend_tensor_get(b, back, 0, sizeof(back));
     CHECK(memcmp(data, back, sizeof(data)) == 0);
@@ -266,7 +265,7 @@ static void under_the_scheduler(void) {
     ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 3, GGML_DEFAULT_GRAPH_SIZE);
     struct model model;
     REQUIRE(sched != NULL && model_new(&model));
-    ggml_backend_buffer_t bias = ggml_backend_alloc_buffer(backends[0], 1024); // the bias on INV, matrices on the CPU
+    ggml_backend_buffer_t bias = ggml_backend_alloc_buffer(backends[0], 1024); // bias on INV, matrices on the CPU
     ggml_backend_buffer_set_usage(bias, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     ggml_tallocr_t alloc = ggml_tallocr_new_from_buffer(bias);
     ggml_tallocr_alloc(alloc, model.b1);
@@ -292,7 +291,7 @@ static void under_the_scheduler(void) {
         CHECK_INT(ggml_backend_sched_graph_compute(sched, gf), GGML_STATUS_SUCCESS);
         MODEL_CHECK(&model, x_data, 3, y);
     }
-    CHECK(n_computed >= 2); // the addition of the bias, at least, was its work
+    CHECK(n_computed >= 2); // it added the bias at least
     ggml_backend_sched_free(sched);
     ggml_free(ctx);
     ggml_free(model.ctx);
@@ -314,7 +313,7 @@ static void hooks_it_lacks(void) {
     CHECK(ggml_backend_supports_op(inv, ggml_add(ctx, a, a)));
     CHECK(!ggml_backend_supports_op(inv, ggml_relu(ctx, a)));
     CHECK(ggml_backend_unsupported_reason(inv, ggml_relu(ctx, a)) != NULL);
-    // no plan hooks: the library keeps the graph for it
+    // without plan hooks, the library keeps the graph
     struct ggml_cgraph * gf = ggml_new_graph(ctx);
     struct ggml_tensor * sum = ggml_add(ctx, a, a);
     ggml_build_forward_expand(gf, sum);

@@ -1,5 +1,5 @@
-// test_compat_cxx.cpp - a C++11 program as they were written in early 2024: containers of handles, RAII by unique_ptr,
-// lambdas as callbacks, positional initialisation.
+// test_compat_cxx.cpp - a C++11 program as of early 2024: containers of handles, RAII by
+// unique_ptr, lambdas as callbacks, positional initialisation.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -50,7 +50,7 @@ static context_ptr new_context(size_t n_tensors) {
     return context_ptr(ggml_init(params));
 }
 
-// c = a b^T on every backend, values small enough to be exact
+// c = a b^T on every backend, with values that make it exact
 static void matmul(const std::string & name) {
     backend_ptr backend(ggml_backend_reg_init_backend_from_str(name.c_str()));
     CHECK(backend != nullptr);

@@ -5,7 +5,7 @@
 
 #include "ggml-backend-impl.h"
 
-struct placed { // the model and a graph of it, all on one backend
+struct placed { // the model and its graph, all on one backend
     ggml_backend_t backend;
     struct model model;
     struct ggml_context * ctx;
@@ -30,7 +30,7 @@ static bool placed_new(struct placed * p, const char * backend) {
     p->x = ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, N_IN, 3);
     p->y = model_build(p->ctx, &p->model, p->x);
     ggml_build_forward_expand(p->gf, p->y);
-    p->compute = ggml_backend_alloc_ctx_tensors(p->ctx, p->backend); // every tensor its own memory
+    p->compute = ggml_backend_alloc_ctx_tensors(p->ctx, p->backend); // every tensor has its own memory
     model_random(p->x_data, N_IN * 3);
     ggml_backend_tensor_set(p->x, p->x_data, 0, ggml_nbytes(p->x));
     return p->weights != NULL && p->compute != NULL;
@@ -98,7 +98,7 @@ static void copy_graph(void) {
         REQUIRE(copy.buffer != NULL && copy.graph != NULL && copy.ctx_allocated != NULL &&
                 copy.ctx_unallocated != NULL);
         CHECK_INT(copy.graph->n_nodes, p.gf->n_nodes);
-        ggml_backend_tensor_set(p.x, p.model.w1_data, 0, ggml_nbytes(p.x)); // the copy has data of its own
+        ggml_backend_tensor_set(p.x, p.model.w1_data, 0, ggml_nbytes(p.x)); // the copy has its own data
         CHECK(ggml_backend_graph_compute(other, copy.graph));
         ggml_backend_synchronize(other);
         const struct ggml_tensor * y = copy.graph->nodes[copy.graph->n_nodes - 1];
@@ -165,7 +165,7 @@ static void multi_buffer(void) {
     ggml_backend_buffer_free(multi);
 }
 
-// A context whose tensors exceed what one allocation of the device may have.
+// A context whose tensors exceed the largest allocation of the device.
 static void context_in_several_buffers(void) {
     ggml_backend_t backend = ggml_backend_reg_init_backend_from_str("SIM:mem=1M,max=4096");
     struct ggml_init_params params = { 16 * ggml_tensor_overhead(), NULL, true };
@@ -195,7 +195,7 @@ static void context_in_several_buffers(void) {
     ggml_backend_free(backend);
 }
 
-// Memory that the program owns, an array or a mapped file, holds weights where they are.
+// Weights stay in memory of the program: an array or a mapped file.
 static void buffer_from_pointer(void) {
     static _Alignas(64) float data[3 * 64];
     for (int i = 0; i < 3 * 64; i++) {
@@ -224,7 +224,7 @@ static void buffer_from_pointer(void) {
     ggml_backend_free(cpu);
     ggml_free(ctx);
     ggml_backend_buffer_free(buffer);
-    CHECK(data[1] == 1); // still ours
+    CHECK(data[1] == 1); // the program still owns it
 }
 
 // --------------------------------------------------------------------------------------------------------------- names

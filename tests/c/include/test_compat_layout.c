@@ -280,7 +280,7 @@ static void names_by_number(void) {
     CHECK_INT(memcmp(GGUF_MAGIC, "GGUF", 4), 0);
 }
 
-// The macros that op implementations outside the library use.
+// The macros of op implementations outside the library.
 static void macros(void) {
     const struct ggml_init_params params = { 0, NULL, true };
     struct ggml_context * ctx = ggml_init(params);

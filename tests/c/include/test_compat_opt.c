@@ -1,5 +1,5 @@
-// test_compat_opt.c - programs of early 2024 that optimize: a regression, a valley, a small network, a
-// small Llama on made-up text. Oracles are minima known on paper, and AdamW in double.
+// test_compat_opt.c - programs of early 2024 that optimize: a regression, a valley, a small
+// network, a small Llama on synthetic text. Oracles are minima known on paper, and AdamW in double.
 #include "test.h"
 
 #include "ggml.h"
@@ -77,7 +77,7 @@ static void regression(void) {
     }
 }
 
-// ggml_opt has no context of its own to leave gradients in.
+// ggml_opt makes its own context, so no gradients remain in the caller's.
 static void a_private_pool_leaves_nothing(void) {
     struct line l;
     line_new(&l);
@@ -132,8 +132,8 @@ static void count_calls(void * data, int accum_step, float * sched, bool * cance
     *cancel = calls->n == calls->cancel_at;
 }
 
-// Weight decay, clipping and the callback's factor; 40 steps at once, or by twos from the kept state. The weights are
-// decayed although w has one row: a tensor of [2, 1] has one dimension.
+// Weight decay, clipping and the callback's factor. 40 steps at once, or two at a time from the
+// kept state. The weights decay although w has one row: a tensor of [2, 1] has one dimension.
 static void adam_takes_the_steps_of_the_paper(void) {
     for (int variant = 0; variant < 4; variant++) {
         struct line l;
@@ -197,7 +197,8 @@ static void a_callback_cancels(void) {
     }
 }
 
-// A search that finds no step leaves the parameters where they were. The next call searches from a usual step again.
+// A search that finds no step leaves the parameters unchanged. The next call begins with a normal
+// step.
 static void a_failed_search_does_not_spoil_the_next_run(void) {
     struct ggml_context * ctx = own(16);
     struct ggml_tensor * x = param(ctx, 1, 1, 3, 3);

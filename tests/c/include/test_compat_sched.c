@@ -1,4 +1,4 @@
-// test_compat_sched.c - programs of early 2024 with the scheduler: measure the largest graph, then,
+// test_compat_sched.c - programs of early 2024 with the scheduler: measure the largest graph. Then,
 // for every batch, reset, build, set the inputs, compute. Weights on one device or several, three
 // placements of inputs, splits, the eval callback.
 #include "compat.h"
@@ -13,7 +13,7 @@ struct setup {
     struct model model;
 };
 
-// One weight after the other goes to the next backend.
+// Weights go to the backends in turn.
 static bool place_weights(struct setup * s) {
     struct ggml_tensor * w[3] = { s->model.w1, s->model.b1, s->model.w2 };
     for (int i = 0; i < 3; i++) {
@@ -62,7 +62,7 @@ static struct ggml_context * graph_context(void) {
     return ggml_init(params);
 }
 
-// The input goes through the scheduler's allocator for the CPU also here, when that only measures.
+// The scheduler's allocator for the CPU places the input also here, where it only measures.
 static void measure(struct setup * s) {
     struct ggml_context * ctx = graph_context();
     struct ggml_cgraph * gf = ggml_new_graph(ctx);
@@ -74,11 +74,11 @@ static void measure(struct setup * s) {
     ggml_build_forward_expand(gf, y);
     CHECK_INT(ggml_backend_sched_init_measure(s->sched, gf), GGML_STATUS_SUCCESS);
     CHECK(x->data == NULL && x->buffer == NULL && y->data == NULL &&
-          y->buffer == NULL); // measuring leaves tensors alone
+          y->buffer == NULL); // measuring does not change tensors
     ggml_free(ctx);
 }
 
-// The input is placed by the scheduler's tensor allocator for the CPU.
+// The scheduler's tensor allocator for the CPU places the input.
 static void batch_through_tallocr(struct setup * s, int n) {
     float x_data[N_IN * N_BATCH_MAX];
     model_random(x_data, N_IN * n);
@@ -98,7 +98,7 @@ static void batch_through_tallocr(struct setup * s, int n) {
     ggml_free(ctx);
 }
 
-// The input has a buffer of its own; the same graph is computed twice, with new inputs.
+// The input has its own buffer. The same graph is computed twice, with new inputs.
 static void batch_from_own_buffer(struct setup * s, int n) {
     ggml_backend_sched_reset(s->sched);
     struct ggml_context * inputs = graph_context();
@@ -122,7 +122,7 @@ static void batch_from_own_buffer(struct setup * s, int n) {
         MODEL_CHECK(&s->model, x_data, n, y);
     }
     for (int i = 0; i < gf->n_nodes; i++) {
-        CHECK(memcmp(sources[i], gf->nodes[i]->src, sizeof(sources[i])) == 0); // the graph is the user's
+        CHECK(memcmp(sources[i], gf->nodes[i]->src, sizeof(sources[i])) == 0); // the user's graph is unchanged
     }
     ggml_backend_sched_reset(s->sched);
     ggml_free(ctx);
@@ -174,7 +174,7 @@ static void on_device_and_cpu(void) { batches(1); }
 
 static void on_two_devices_and_cpu(void) { batches(2); }
 
-// Nodes put on backends by hand stay there, and the graph is cut between them.
+// Nodes assigned by hand stay on their backends, and the graph is split between them.
 static void nodes_by_hand(void) {
     struct setup s;
     REQUIRE(setup_new(&s, 1));
@@ -222,7 +222,7 @@ static bool eval(struct ggml_tensor * t, bool ask, void * user_data) {
     }
     w->n_shown++;
     snprintf(w->last, sizeof(w->last), "%s", t->name);
-    if (strcmp(t->name, "hidden") == 0) { // complete by now, wherever it is
+    if (strcmp(t->name, "hidden") == 0) { // complete at this point, on any backend
         float h[N_HIDDEN * N_BATCH_MAX];
         ggml_backend_tensor_get(t, h, 0, ggml_nbytes(t));
         w->hidden_sum = 0;

@@ -1,6 +1,6 @@
-// test_compat_today_decoder.c - a decoder layer as programs of 2026 write it: rotary embedding with factors, keys and
-// values written to places that are an input, attention with sinks, and a mixture of experts. A prompt of five tokens
-// and then single tokens run through one cache.
+// test_compat_today_decoder.c - a decoder layer as programs of 2026 write it: rotary embedding with
+// factors, keys and values written by index, attention with sinks, and a mixture of experts. A
+// prompt of five tokens and then single tokens use one cache.
 #include "today.h"
 
 enum { D = 32, H = 4, HK = 2, HD = 16, FF = 24, E = 6, U = 2, VOCAB = 40, N_CTX = 16, N_PROMPT = 5, N_TOKENS = 8 };
@@ -146,7 +146,7 @@ static void turn(double * x, int position, const double * factors) {
     }
 }
 
-// Adds the attention of token t over tokens 0 .. t to x. keys, values: of all tokens so far.
+// Adds the attention of token t to tokens 0 .. t to x. keys, values: of all tokens so far.
 static void plain_attention(const struct model * m, double * x, int t, double keys[][HD * HK],
     double values[][HD * HK]) {
     double * const * w = m->w.v;
@@ -235,7 +235,7 @@ static void decode_on(ggml_backend_t backend) {
     struct model m;
     model_new(&m);
     REQUIRE(weights_place(&m.w, backend));
-    float unused[HD * HK * N_CTX]; // a place that was never written must not matter
+    float unused[HD * HK * N_CTX]; // unwritten positions have no effect
     for (int i = 0; i < HD * HK * N_CTX; i++) {
         unused[i] = NAN;
     }
@@ -306,7 +306,8 @@ static float last_of(ggml_backend_t backend, const struct square * s, struct ggm
     return last;
 }
 
-// A graph may be placed again after another one has made the buffer larger, and after it has grown itself.
+// A graph may be allocated again after another graph made the buffer larger, and after it grew
+// itself.
 static void graphs_are_placed_again(void) {
     ggml_backend_t backend = ggml_backend_cpu_init();
     ggml_gallocr_t galloc = ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend));
@@ -331,7 +332,7 @@ static void graphs_are_placed_again(void) {
     ggml_backend_free(backend);
 }
 
-// The larger graph gets a larger buffer, and both compute.
+// The larger graph gets a larger buffer, and both graphs compute.
 static void allocator_grows(void) {
     ggml_backend_t backend = ggml_backend_cpu_init();
     ggml_gallocr_t galloc = ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend));

@@ -1,7 +1,6 @@
 // test_compat_today_recurrent.c - a recurrent layer as programs of 2026 write it: a state-space
-// branch (convolution over time, scan) and a gated delta rule, both with states that the graph
-// reads and writes. Tokens run in a first chunk and then one by one, and must give what plain loops
-// over all of them give.
+// branch (convolution over time, scan) and a gated delta rule. The graph reads and writes both
+// states. Tokens run in one chunk and then one by one. Plain loops over all tokens are the oracle.
 #include "today.h"
 
 enum {
@@ -58,7 +57,7 @@ struct step {
     struct ggml_tensor *x, *ids, *scan, *delta;
 };
 
-// The numbers behind the outputs in the packed result of a recurrent operator replace the state.
+// The numbers after the outputs in the packed result of a recurrent operator replace the state.
 static void keep_state(struct step * s, struct ggml_tensor * packed, int64_t n_out, struct ggml_tensor * state) {
     const int64_t n = ggml_nelements(state);
     struct ggml_tensor * last = ggml_view_1d(s->ctx, packed, n, (size_t) n_out * ggml_element_size(packed));

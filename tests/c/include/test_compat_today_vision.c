@@ -1,6 +1,6 @@
 // test_compat_today_vision.c - a vision block as programs of 2026 write it. It pads a picture,
 // makes patches by a direct convolution, and adds a table of positions that is resized to the grid.
-// Attention with a class token and rotated heads follows, then a neck with group norm, pooling and
+// Then come attention with a class token and rotated heads, and a neck with group norm, pooling and
 // resizing.
 #include "today.h"
 
@@ -120,7 +120,7 @@ static double pixel(const struct model * m, int x, int y, int c) { // of the pad
     return x >= 0 && x < WIDTH && y >= 0 && y < HEIGHT ? m->w.v[m->picture][(c * HEIGHT + y) * WIDTH + x] : 0;
 }
 
-// Where element i of `to` lies among `from`: two places and the weight of the second.
+// The position of element i of `to` in `from`: two indices and the weight of the second.
 static void between(int i, int from, int to, int * a, int * b, double * second) {
     const double x = fmax(0, (i + 0.5) * from / to - 0.5);
     *a = (int) fmin(floor(x), from - 1);
@@ -169,7 +169,8 @@ static void plain_norm(const double * x, double * y) {
     }
 }
 
-// The first section of pairs turns by the row, the second by the column, each from its own frequency on.
+// The first section of pairs rotates by the row, the second by the column, each from its own
+// frequency on.
 static void turn(double * x, const int32_t * positions, int t) {
     for (int j = 0; j < HD / 2; j++) {
         const int section = j < HD / 4 ? 0 : 1, e = j % (HD / 4);
@@ -228,7 +229,7 @@ static void plain_feed_forward(const struct model * m, double x[T][D]) {
     }
 }
 
-// Windows of 3, two apart, padded by 1: the mean of what lies inside.
+// Windows of 3, stride 2, padding 1: the mean of the elements inside.
 static void plain_pool(double x[T][D], double y[T][D / 2]) {
     for (int t = 0; t < T; t++) {
         for (int o = 0; o < D / 2; o++) {

@@ -1,6 +1,6 @@
-// today.h - what the test_compat_today_* programs share. They are written for ggml's interface of
-// 2026 and compare their graphs with plain loops in double. Weights are kept twice: in a tensor,
-// and as the numbers that it holds.
+// today.h - shared by the test_compat_today_* programs. They use ggml's interface of 2026 and
+// compare their graphs with plain loops in double. Weights are kept twice: in a tensor, and as the
+// numbers that it holds.
 #ifndef GB_TESTS_TODAY_H
 #define GB_TESTS_TODAY_H
 
@@ -41,7 +41,7 @@ static inline int weight(struct weights * w, enum ggml_type type, float low, flo
     return w->n++;
 }
 
-// Gives all weights memory of the backend, with their numbers.
+// Allocates all weights on the backend and sets them.
 static inline bool weights_place(struct weights * w, ggml_backend_t backend) {
     w->buffer = ggml_backend_alloc_ctx_tensors(w->ctx, backend);
     for (int i = 0; i < w->n && w->buffer != NULL; i++) {
@@ -51,7 +51,7 @@ static inline bool weights_place(struct weights * w, ggml_backend_t backend) {
             f[k] = (float) w->v[i][k];
         }
         if (w->t[i]->type == GGML_TYPE_F16) {
-            ggml_fp16_t * h = (ggml_fp16_t *) (void *) f; // the narrower number lies before those still to be read
+            ggml_fp16_t * h = (ggml_fp16_t *) (void *) f; // in place: each narrower number is before all unread ones
             for (int64_t k = 0; k < n; k++) {
                 const ggml_fp16_t x = ggml_fp32_to_fp16(f[k]);
                 memcpy(&h[k], &x, sizeof(x));
@@ -91,7 +91,7 @@ static inline void rms(const double * x, int n, double eps, double * y) {
     }
 }
 
-// x becomes its softmax, with one more score `sink` in the sum (-INFINITY: none).
+// x becomes its softmax with one more score `sink` in the sum (-INFINITY: none).
 static inline void softmax(double * x, int n, double sink) {
     double top = sink, sum = 0;
     for (int i = 0; i < n; i++) {

@@ -1,6 +1,6 @@
-// No call may crash, hang, corrupt or leak. Calls every public function (abuse.def, and by hand the
-// ones that must not be called blindly) with arguments that are valid, NULL one after another, out
-// of range, in the wrong state, or of the wrong kind. For the sanitizers. Tensors that builders
+// No call may crash, hang, corrupt or leak. Calls every public function (abuse.def, and by hand
+// those that need valid arguments) with arguments that are valid, NULL one after another, out of
+// range, in the wrong state, or of the wrong kind. Made for sanitizers. Tensors that builders
 // return become arguments of later calls.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
@@ -24,8 +24,8 @@
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-// Absurd sizes are refused, as by a system without overcommitment.
-const char * __asan_default_options(void); // the runtimes ask
+// Absurd sizes are refused, as on a system without overcommitment.
+const char * __asan_default_options(void); // sanitizers call it
 __attribute__((visibility("default"))) const char * __asan_default_options(void) {
     return "allocator_may_return_null=1:max_allocation_size_mb=256";
 }
@@ -41,9 +41,9 @@ enum { N_FIXED = 32, N_TENSORS = 96, N_GRAPHS = 8, BYTES = 1 << 16, META_BYTES =
 
 static struct {
     struct ggml_context * ctx[4];
-    struct ggml_tensor * t[N_TENSORS]; // the first N_FIXED stay
+    struct ggml_tensor * t[N_TENSORS]; // the first N_FIXED are never replaced
     struct ggml_cgraph * g[N_GRAPHS];
-    struct ggml_cgraph part, hollow, negative; // a view; one with a NULL node; a negative count
+    struct ggml_cgraph part, hollow, negative; // a view; a graph with a NULL node; a negative count
     struct ggml_tensor * no_node[1];
     ggml_backend_t backend[4];
     ggml_backend_buffer_t buffer[6];
@@ -59,7 +59,7 @@ static struct {
     struct ggml_backend hookless;
     struct ggml_backend_buffer_type hookless_buft;
     void * fixed_memory;
-    ggml_profile_t profile[1]; // of few records: what is read of it fits into `bytes`
+    ggml_profile_t profile[1]; // of few records, so that they fit into `bytes`
 } pool;
 
 static _Alignas(64) char bytes[BYTES], bytes2[BYTES];
@@ -68,9 +68,9 @@ static char meta[META_BYTES];
 
 // --------------------------------------------------------------------------------------------------------- the choices
 
-static int null_at;    // which pointer argument of a call is NULL; -1: none by intention
-static int n_pointers; // of the call, so far
-static bool wild;      // any value; else likely ones
+static int null_at;    // index of the pointer argument that is NULL; -1: none on purpose
+static int n_pointers; // of the call so far
+static bool wild;      // any value; false: likely values
 
 static size_t any(size_t n) { return (size_t) (test_random() % n); }
 
@@ -115,12 +115,12 @@ static float pick_float(void) {
     return values[any(wild ? GB_ARRAY_LEN(values) : 3)];
 }
 
-static int pick_count(void) { // elements of `bytes`, at most
+static int pick_count(void) { // at most the number of elements of `bytes`
     static const int values[] = { 0, 1, 31, 32, 64, 256, 512, 1024, -1, INT_MIN };
     return values[any(GB_ARRAY_LEN(values))];
 }
 
-static int pick_small(void) { // elements of the short arrays here, at most
+static int pick_small(void) { // at most the number of elements of the short arrays here
     static const int values[] = { 0, 1, 2, 3, 4, -1, INT_MIN };
     return values[any(GB_ARRAY_LEN(values))];
 }
@@ -220,7 +220,7 @@ static struct ggml_cplan * pick_cplan(void) {
 
 static struct ggml_hash_set pick_set(void) { return pool.set[any(wild ? 3 : 1)]; }
 
-static struct ggml_scratch pick_scratch(void) { // the memory is as large as said
+static struct ggml_scratch pick_scratch(void) { // at least as large as the stated size
     const size_t size = any(2) ? BYTES : 100;
     return (struct ggml_scratch){ any(4) ? 0 : pick_size(), size, any(2) ? bytes + any(2) : NULL };
 }
@@ -231,7 +231,7 @@ static const struct ggml_plan_options * pick_options(void) {
     return null_now() ? NULL : &options;
 }
 
-// Few iterations, and no output. The state is that of some earlier call.
+// Few iterations and no output. The state is that of an earlier call.
 static struct ggml_opt_context opt_state;
 
 static struct ggml_opt_params pick_opt_params(void) {
@@ -249,7 +249,7 @@ static struct ggml_opt_params pick_opt_params(void) {
     return params;
 }
 
-// Frees a context that a call has made for the state.
+// Frees the context that a call made for the state.
 static void drop_opt_context(const struct ggml_context * given) {
     if (given == NULL && opt_state.ctx != NULL) {
         ggml_free(opt_state.ctx);
@@ -259,7 +259,7 @@ static void drop_opt_context(const struct ggml_context * given) {
 
 static void opt_init(struct ggml_context * ctx, struct ggml_opt_context * opt, struct ggml_opt_params params,
     int64_t nx) {
-    const bool is_costly = nx > 1 << 16 && nx < INT64_MAX / 64; // would really be allocated
+    const bool is_costly = nx > 1 << 16 && nx < INT64_MAX / 64; // would allocate that much memory
     ggml_opt_init(ctx, opt, params, is_costly ? 1 << 16 : nx);
     drop_opt_context(opt != NULL ? ctx : opt_state.ctx);
 }
@@ -364,7 +364,7 @@ static void make_tensors(void) {
     pool.t[n++] = corrupt(ctx, 12345, GGML_OP_NONE);
     pool.t[n++] = corrupt(ctx, GGML_TYPE_F32, 12345);
     pool.t[n++] = corrupt(ctx, GGML_TYPE_F32, GGML_OP_COUNT);
-    // an op that lacks its sources is not tried: CPU operators read them
+    // no op without its sources, because CPU operators read them
     pool.t[n++] = corrupt(ctx, GGML_TYPE_COUNT, GGML_OP_NONE);
     pool.t[n++] = corrupt(mem, -1, GGML_OP_COUNT);
     pool.t[n++] = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4); // 26, 27: on the device
@@ -500,7 +500,7 @@ static void pool_free(void) {
 
 // ----------------------------------------------------------------------------------------------------------- the calls
 
-static const char * call_text; // for the debugger
+static const char * call_text; // for debuggers
 
 #define BEGIN(call) (n_pointers = 0, call_text = #call, ggml_clear_error())
 
@@ -516,7 +516,7 @@ static const char * call_text; // for the debugger
     BEGIN(call);     \
     keep(call);
 
-// A builder's result; NULL goes with an error.
+// A builder's result. NULL requires an error.
 static void keep(struct ggml_tensor * t) {
     if (t == NULL) {
         CHECK_MSG(ggml_last_status() != GGML_STATUS_SUCCESS && ggml_last_error()[0] != '\0', "%s: NULL and no error",
@@ -534,7 +534,8 @@ static void call_all_once(void) {
 #include "abuse.def"
 }
 
-// The first group of calls that builds anew each time, as tensors refer to freed memory otherwise.
+// The index of the first group of calls that builds new tensors; earlier tensors refer to freed
+// memory.
 static void round_of_calls(void) {
     const int64_t before = gb_test_live_allocs();
     if (pool_make()) {
@@ -543,12 +544,12 @@ static void round_of_calls(void) {
         CHECK(!"the objects were made");
     }
     pool_free();
-    gb_cpu_pools_trim(); // threads that ggml_graph_compute keeps for the next call
+    gb_cpu_pools_trim(); // threads that ggml_graph_compute keeps
     CHECK_INT(gb_test_live_allocs(), before);
 }
 
 static void null_in_turn(void) {
-    (void) ggml_backend_cuda_load(); // built with CUDA, the attempt is recorded for good
+    (void) ggml_backend_cuda_load(); // a build with CUDA keeps the record of the attempt
     wild = false;
     for (null_at = -1; null_at < 8; null_at++) {
         round_of_calls();
@@ -577,7 +578,7 @@ static bool pool_ready(void) {
     return true;
 }
 
-static int quiet(void) { // what is printed to stdout is of no interest for a while
+static int quiet(void) { // hides output to stdout
     fflush(stdout);
     const int old = dup(STDOUT_FILENO), null = open("/dev/null", O_WRONLY);
     if (null >= 0) {
@@ -610,7 +611,7 @@ static void printing(void) {
     ggml_print_object(NULL);
     ggml_print_object(&(struct ggml_object){ .type = (enum ggml_object_type) 77 });
     ggml_print_objects(NULL);
-    ggml_print_objects(pool.ctx[0]); // with tensors whose type and op do not exist
+    ggml_print_objects(pool.ctx[0]); // with tensors of unknown type and op
     ggml_print_objects(pool.ctx[2]);
     ggml_graph_print(NULL);
     for (int i = 0; i < N_GRAPHS; i++) {
@@ -630,7 +631,8 @@ static void failing_log(enum ggml_log_level level, const char * text, void * dat
     ggml_clear_error();
 }
 
-// A call in the callback neither changes the error that is being reported nor recurses without end.
+// A failing call inside the callback does not change the current error, and does not recurse
+// without end.
 static void log_callback_that_fails(void) {
     ggml_log_set(failing_log, NULL);
     n_logged = 0;
@@ -660,7 +662,7 @@ static void contexts(void) {
         ggml_clear_error();
         struct ggml_context * ctx = ggml_init(params[i]);
         CHECK_MSG(ctx != NULL || ggml_last_status() != GGML_STATUS_SUCCESS, "parameters %zu: NULL and no error", i);
-        if (ctx != NULL) { // one whose memory ends
+        if (ctx != NULL) { // whose memory ends
             for (int k = 0; k < 300 && ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1) != NULL; k++) {
             }
             ggml_new_graph(ctx);
@@ -682,7 +684,8 @@ static char * join(char * to, size_t size, const char * name) {
     return to;
 }
 
-// Only names below a directory of the test's own: what is wrong with the library must not end at the machine's files.
+// Only names below the test's own directory, so that a fault of the library cannot damage other
+// files.
 static bool make_file_names(const char * names[N_FILE_NAMES]) {
     static char absent[300], too_long[700], slash[300];
     char zeros[300];
@@ -691,7 +694,7 @@ static bool make_file_names(const char * names[N_FILE_NAMES]) {
     if (mkdtemp(file_dir) == NULL) {
         return false;
     }
-    snprintf(zeros, sizeof(zeros), "%0280d", 0); // longer than names may be
+    snprintf(zeros, sizeof(zeros), "%0280d", 0); // may exceed the length of a path
     names[0] = NULL;
     names[1] = file_dir;
     names[2] = join(file_pipe, sizeof(file_pipe), "pipe");
@@ -707,7 +710,7 @@ static void files(void) {
     REQUIRE(pool_ready());
     gguf_set_val_str(pool.gguf[0], "key", "value");
     for (int i = 0; i < N_FIXED; i++) {
-        gguf_add_tensor(pool.gguf[0], pool.t[i]); // some have no data, some are on the device, some are no tensors
+        gguf_add_tensor(pool.gguf[0], pool.t[i]); // some have no data, some are on the device, some are invalid
     }
     for (int f = 0; f < N_FILE_NAMES; f++) {
         const char * name = file_names[f];
@@ -722,7 +725,7 @@ static void files(void) {
         }
         for (int g = 0; g < N_GRAPHS; g++) {
             ggml_graph_export(pool.g[g], name);
-            if (f != 2) { // a pipe waits for its reader
+            if (f != 2) { // opening a pipe for writing waits for a reader
                 ggml_graph_dump_dot(pool.g[g], NULL, name);
                 ggml_graph_dump_dot(pool.g[g], pool.g[(g + 1) % N_GRAPHS], name);
             }
@@ -734,10 +737,10 @@ static void files(void) {
         CHECK(ggml_graph_import(name, NULL, NULL) == NULL);
         CHECK(ggml_graph_import(name, &data, NULL) == NULL);
     }
-    for (int i = 1; i < N_FILE_NAMES; i++) { // also what could be written anywhere else
+    for (int i = 1; i < N_FILE_NAMES; i++) { // including names that a write must not create
         CHECK_INT(gguf_write_to_file(pool.gguf[1], file_names[i], false), GGML_STATUS_IO_ERROR);
     }
-    struct stat info; // is still what it was, and alone
+    struct stat info; // has its content, and no other file beside it
     CHECK(stat(file_pipe, &info) == 0 && S_ISFIFO(info.st_mode));
     CHECK(unlink(file_pipe) == 0 && rmdir(file_dir) == 0);
     gguf_free(NULL);
@@ -776,7 +779,7 @@ static void registry(void) {
     CHECK(ggml_backend_reg_alloc_buffer(ggml_backend_reg_find_by_name("hollow"), 16) == NULL);
     memset(long_text, 'y', sizeof(long_text) - 1);
     CHECK(ggml_backend_register(long_text, no_backend, NULL, NULL) == GGML_STATUS_SUCCESS);
-    CHECK(ggml_backend_reg_init_backend_from_str("none") == NULL); // lists the names
+    CHECK(ggml_backend_reg_init_backend_from_str("none") == NULL); // the message lists the names
 }
 
 static void buffers(void) {
@@ -827,7 +830,7 @@ static void whole_contexts(void) {
     }
 }
 
-// A plan belongs to the backend that made it.
+// A plan can be used only with the backend that made it.
 static void foreign_plans(void) {
     REQUIRE(pool_ready());
     struct ggml_cgraph * graph = pool.g[0];
@@ -841,7 +844,7 @@ static void foreign_plans(void) {
         REQUIRE(plan != NULL);
         CHECK_INT(ggml_backend_graph_plan_compute(others[i], plan), GGML_STATUS_INVALID_ARGUMENT);
         ggml_clear_error();
-        ggml_backend_graph_plan_free(others[i], plan); // refused
+        ggml_backend_graph_plan_free(others[i], plan); // the call was refused
         CHECK_INT(ggml_last_status(), GGML_STATUS_INVALID_ARGUMENT);
         CHECK_INT(ggml_backend_graph_plan_compute(NULL, plan), GGML_STATUS_INVALID_ARGUMENT);
         CHECK_INT(ggml_backend_graph_plan_compute(owners[i], NULL), GGML_STATUS_INVALID_ARGUMENT);
@@ -901,7 +904,7 @@ static void schedulers(void) {
         { sim_cpu, NULL, (size_t) 1 << 40 },
     };
     for (size_t i = 0; i < GB_ARRAY_LEN(cases); i++) {
-        make_graphs(); // those of the last round lie in the memory of a scheduler that is gone
+        make_graphs(); // refer to memory of a freed scheduler
         ggml_clear_error();
         ggml_backend_sched_t sched = ggml_backend_sched_new(cases[i].backends, cases[i].bufts, 2, cases[i].size);
         CHECK_MSG(sched != NULL || ggml_last_status() != GGML_STATUS_SUCCESS, "case %zu: NULL and no error", i);

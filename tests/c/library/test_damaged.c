@@ -1,10 +1,10 @@
-// Damaged structs of tensors: one field of one tensor of a valid graph, for every operator, given
-// to everything that plans, computes, copies or writes graphs. Errors and results are both fine.
-// The test looks for crashes, endless loops and bytes outside, so run it under the sanitizers.
+// Damaged tensor structs: one field of one tensor of a valid graph, for every operator, passed to
+// everything that plans, computes, copies or writes graphs. Errors and results are both fine. The
+// test looks for crashes, endless loops and stray accesses, so run it under the sanitizers.
 //
 // GGML_TEST_DAMAGE_ALL=1 tries every damage of each tensor, GGML_TEST_DAMAGE_ONLY=NAME does so for
-// one builder. GGML_TEST_DAMAGE=N makes N random pairs of damages, too. GGML_TEST_DAMAGE_FORK=1
-// runs each damage in a process of its own and lists those that fail.
+// one builder. GGML_TEST_DAMAGE=N also makes N random pairs of damages. GGML_TEST_DAMAGE_FORK=1
+// runs each damage in its own process and lists the failures.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -22,12 +22,12 @@
 
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
 const char * __asan_default_options(void) {
-    return "allocator_may_return_null=1"; // damaged sizes ask for any amount
+    return "allocator_may_return_null=1"; // damaged sizes request any amount
 }
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
-// The sources are copied first, so that there are nodes before and after, and the result is read.
+// Copies the sources first and scales the result, so that nodes come before and after.
 static struct ggml_cgraph * new_graph(struct ggml_context * ctx, const struct builder * b) {
     struct ggml_tensor * x[MAX_IN];
     for (int n = 0; n < MAX_IN && b->in[n].used; n++) {
@@ -69,7 +69,7 @@ enum {
     N_DAMAGES = DATA + 1
 };
 
-// False: the field has no such value.
+// False if the field cannot have this value, or has it already.
 static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, int what) {
     if (what < NB) {
         const int64_t old = t->ne[what % 4], values[NE_VALUES] = { -1, 0, 1, (int64_t) ((uint64_t) old + 1),
@@ -93,7 +93,7 @@ static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, 
         struct ggml_tensor * const values[4] = { t, NULL, tensor_at(graph, 0), tensor_at(graph, graph->n_nodes - 1) };
         struct ggml_tensor * old = t->view_src;
         t->view_src = values[what - VIEW];
-        // a view that is none has memory of unknown size
+        // a view without a source has memory of unknown size
         return old != t->view_src && (old == NULL || t->view_src != NULL);
     } else if (what < SRC) {
         const size_t values[4] = { 16, SIZE_MAX, (size_t) 1 << 40, t->view_offs + 64 };
@@ -110,8 +110,8 @@ static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, 
     return true;
 }
 
-// False, too: a tensor whose memory a program gave has got larger, and is right otherwise. Only the program knows
-// how much it gave.
+// Also false for a valid tensor that became larger than its memory of the program. Only the program
+// knows the size of that memory.
 static bool damage(struct ggml_tensor * t, const struct ggml_cgraph * graph, int what) {
     const size_t before = ggml_nbytes(t);
     const bool tried = set_field(t, graph, what);
@@ -135,7 +135,7 @@ static bool go_on(void * data) {
     return false;
 }
 
-enum mode { GALLOCR, COMPUTE, SCHED, N_MODES }; // COMPUTE: tensors have data in the context; else they are placed
+enum mode { GALLOCR, COMPUTE, SCHED, N_MODES }; // COMPUTE: the context holds all data
 
 static void use(struct ggml_cgraph * graph, enum mode mode) {
     if (mode == COMPUTE) {
@@ -170,7 +170,7 @@ static void use(struct ggml_cgraph * graph, enum mode mode) {
 static const char * const modes[] = { "gallocr", "compute", "sched" };
 static int n_tried;
 
-// One graph, damaged (twice: b >= 0), used, and given up.
+// Makes a graph, damages it (twice if i2 >= 0) and uses it. False if it has no tensor i.
 static bool try_one(const struct builder * b, enum mode mode, int i, int what, int i2, int what2) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, mode != COMPUTE });
     struct ggml_cgraph * graph = new_graph(ctx, b);
@@ -214,7 +214,7 @@ static bool run_one(const struct builder * b, enum mode mode, int i, int what, i
 
 static void devices(void) {
     cpu = ggml_backend_cpu_init();
-    // damaged sizes ask for gigabytes, which it would fill
+    // the device would fill gigabytes of damaged sizes
     sim = ggml_backend_reg_init_backend_from_str("SIM:mem=256M");
     REQUIRE(cpu != NULL && sim != NULL);
     ggml_backend_cpu_set_n_threads(cpu, 1);
@@ -225,8 +225,8 @@ static bool is_chosen(const char * name) {
     return only == NULL || strcmp(only, name) == 0;
 }
 
-// One of eleven damages of each tensor, others each time, unless all are asked for: eleven shares no factor with the 4
-// dimensions.
+// One of eleven damages of each tensor, others for each tensor, or all on request. Eleven has no
+// common factor with the 4 dimensions.
 static void each_field(void) {
     const int step = getenv("GGML_TEST_DAMAGE_ALL") != NULL || getenv("GGML_TEST_DAMAGE_ONLY") != NULL ? 1 : 11;
     for (int k = 0; k < N_BUILDERS; k++) {
@@ -260,7 +260,7 @@ static void random_pairs(void) {
     }
 }
 
-// The one quotient that is no int64_t: whether an operator is supported is asked of any node.
+// INT64_MIN / -1 overflows. A query whether an operator is supported accepts any node.
 static void least_size_by_minus_one(void) {
     for (int k = 0; k < N_BUILDERS; k++) {
         for (int i = 0; i < 2; i++) {
@@ -295,9 +295,8 @@ static void missing_sources(void) {
             struct ggml_tensor * t = graph->nodes[n];
             for (int i = 0; i < GGML_MAX_SRC; i++) {
                 struct ggml_tensor * source = t->src[i];
-                // softmax may have no mask, attention no mask and no sinks, ROPE no factors, a gate
-                // one tensor, and a copy need not say
-                // whose memory it writes
+                // required sources; the others are optional, such as masks, sinks
+                // and factors
                 const int needed = t->op == GGML_OP_SOFT_MAX || t->op == GGML_OP_GLU || t->op == GGML_OP_CPY ? 1
                                    : t->op == GGML_OP_ROPE || t->op == GGML_OP_ROPE_BACK                     ? 2
                                    : t->op == GGML_OP_FLASH_ATTN_EXT ? 3
@@ -317,7 +316,7 @@ static void missing_sources(void) {
     CHECK(n_asked > 200);
 }
 
-// Longer circles are found where graphs are built and planned; what computes nodes in a given order never follows them.
+// Builders and planners find longer cycles. Nodes computed in a given order never follow them.
 static void a_node_that_reads_itself(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
     struct ggml_tensor *x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), *y = ggml_relu(ctx, x);

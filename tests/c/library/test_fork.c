@@ -1,5 +1,5 @@
-// Forks at any moment, while other threads of the parent compute, load or log. In the child new
-// objects work, and old ones work or give an error. No call hangs, and pending work is never read
+// Forks at any time, while other threads of the parent compute, load or log. In the child new
+// objects work, and old ones work or report an error. No call hangs, and pending work is never read
 // as a result.
 #include "test.h"
 
@@ -97,7 +97,7 @@ static bool job_is_right(struct job * j, float value) {
     return true;
 }
 
-// In a child: exits with the number of the line that went wrong.
+// For children: exits with the line number of a failed check.
 #define CHILD_NEEDS(cond)                                                                                    \
     do {                                                                                                     \
         if (!(cond)) {                                                                                       \
@@ -142,7 +142,7 @@ static void * compute_often(void * arg) {
     return NULL;
 }
 
-static void * make_often(void * arg) { // schedulers are watched for, backends are found by name
+static void * make_often(void * arg) { // schedulers watch their backends, and the registry finds them by name
     (void) arg;
     while (!ending) {
         struct job j;
@@ -180,8 +180,7 @@ static void new_objects_work(void) {
     job_close(&j);
 }
 
-// Objects that another thread of the parent was using: each works or reports an error, and can be
-// freed.
+// Objects that another thread of the parent was using work or report an error, and can be freed.
 static void old_objects_answer(struct busy * b) {
     for (int i = 0; i < 3; i++) {
         const enum ggml_status status = job_start(&b->job, 3, true);
@@ -228,7 +227,7 @@ static void children_of_busy_processes(void) {
     }
     for (int i = 0; i < USERS; i++) {
         CHECK(users[i].runs > 0);
-        CHECK_INT(job_start(&users[i].job, 5, true), GGML_STATUS_SUCCESS);  // the parent continues
+        CHECK_INT(job_start(&users[i].job, 5, true), GGML_STATUS_SUCCESS);  // the parent still works
         CHECK(job_is_right(&users[i].job, 5));
         job_close(&users[i].job);
     }
@@ -258,7 +257,7 @@ static void pending_results_are_discarded(void) {
             float y;
             ggml_log_set(ggml_log_discard, NULL);
             CHILD_NEEDS(ggml_backend_event_synchronize(event) == GGML_STATUS_INVALID_STATE);
-            // what is in its memory is no result
+            // its memory holds no result
             CHILD_NEEDS(ggml_backend_tensor_get(j.y, &y, 0, sizeof(y)) == GGML_STATUS_INVALID_STATE);
             if (k < 2) {
                 CHILD_NEEDS(ggml_backend_sched_synchronize(j.sched) == GGML_STATUS_INVALID_STATE);
@@ -299,8 +298,8 @@ static void fork_on_the_first(struct ggml_tensor * dst, const struct ggml_tensor
     }
 }
 
-// A user's function forks while its team computes: in the child the computation has failed, where others had a part of
-// it.
+// A user's function forks while its team computes. If other threads had shares of the computation,
+// it has failed in the child.
 static void functions_fork(void) {
     SKIP_UNDER_TSAN();
     for (int n_tasks = 1; n_tasks <= 3; n_tasks += 2) {
@@ -335,7 +334,7 @@ static bool fork_and_stop(void * data) {
     return false;
 }
 
-// The poll of a wait forks: the wait ends in the child and continues in the parent.
+// The poll of a wait forks. The wait ends in the child and continues in the parent.
 static void polls_fork(void) {
     SKIP_UNDER_TSAN();
     SKIP_IF_CHECKED("waits are elsewhere");

@@ -1,5 +1,5 @@
-// Numbers are read and written with a point, also if the program's locale has a comma. Looks for
-// such a locale, or makes one with localedef if that is installed.
+// Numbers are read and written with a decimal point, also if the program's locale uses a comma.
+// Searches for such a locale, or makes one with localedef if that is installed.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -48,8 +48,8 @@ static void remove_locale(void) {
     }
 }
 
-// The same as strtod in the C locale, where a double holds what was written exactly or the nearest is unique: up to 15
-// digits.
+// Equal to strtod in the C locale if a double holds the number exactly, or its nearest double is
+// unique: up to 15 digits.
 static void reads_decimals(void) {
     for (int i = 0; i < 20000; i++) {
         char text[64];

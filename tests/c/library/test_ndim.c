@@ -1,5 +1,5 @@
-// The number of dimensions is passed on with a tensor: builders and their hidden nodes, graph
-// copies, files, the scheduler's copies.
+// The number of dimensions is passed on: by builders and their hidden nodes, graph copies, files,
+// the scheduler's copies.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -11,7 +11,7 @@
 
 enum { MAX_NODES = 64 };
 
-// The reported dimensions hold all elements of the tensor. All other dimensions are 1.
+// The reported dimensions include all elements. All other dimensions are 1.
 static void check_ndim(const struct ggml_tensor * t, const char * what) {
     const int ndim = gb_tensor_ndim(t);
     int64_t product = 1;
@@ -24,7 +24,7 @@ static void check_ndim(const struct ggml_tensor * t, const char * what) {
         t->name, ndim, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3]);
 }
 
-// Every shape of sizes 0, 1 and 3, with every count kept, or none, or nonsense.
+// All shapes of sizes 0, 1 and 3, with every stored count, none, or an invalid one.
 static void never_more_than_there_is(void) {
     for (int shape = 0; shape < 81; shape++) {
         for (int ndim = -1; ndim <= 6; ndim++) {
@@ -50,7 +50,7 @@ static void made_by_the_library(void) {
     for (int n = 1; n <= 4; n++) {
         struct ggml_tensor * t = ggml_new_tensor(ctx, GGML_TYPE_F32, n, ne);
         CHECK_INT(gb_tensor_ndim(t), n);
-        CHECK_INT(ggml_n_dims(t), 1); // what it meant in early 2024
+        CHECK_INT(ggml_n_dims(t), 1); // its meaning in early 2024
         CHECK_INT(gb_tensor_ndim(ggml_dup_tensor(ctx, t)), n);
         CHECK_INT(gb_tensor_ndim(ggml_view_tensor(ctx, t)), n);
         CHECK_INT(gb_tensor_ndim(ggml_relu(ctx, t)), n);
@@ -72,7 +72,7 @@ static void made_by_the_library(void) {
     ggml_free(ctx);
 }
 
-// A graph with hidden nodes, dimensions of 1 at the end and sizes of 0, over (n, 1, 1, ...).
+// A graph with hidden nodes, trailing dimensions of 1 and sizes of 0, over (n, 1, 1, ...).
 static struct ggml_cgraph * sample(struct ggml_context * ctx, int64_t n) {
     struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 12, 10, 3, n), "x");
     struct ggml_tensor * kernel = ggml_set_name(ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 3, 3, 3, 4), "kernel");
@@ -146,7 +146,7 @@ static void look(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith
     }
 }
 
-// A user's function sees the tensors that the user made, even if the scheduler copies them.
+// A user's function gets the user's tensors, even if the scheduler copies them.
 static void shown_to_functions(void) {
     static const int64_t shapes[][4] = { { 8, 1, 1, 1 }, { 512, 512, 0, 1 }, { 1, 1, 1, 1 }, { 0, 1, 1, 1 },
         { 5, 0, 1, 1 } };

@@ -5,7 +5,7 @@
 #include "test_fake.h"
 
 static struct fake device;
-static size_t missing; // bytes that each buffer lacks
+static size_t missing; // bytes that each buffer is short of
 
 static ggml_backend_buffer_t short_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     return fake_alloc(buft, size > missing ? size - missing : 0);

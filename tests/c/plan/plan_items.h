@@ -1,4 +1,4 @@
-// plan_items.h - reads items of memory plans from tests/data.
+// plan_items.h - reads items of memory plans from tests/data, and shuffles items.
 #ifndef GB_TESTS_PLAN_ITEMS_H
 #define GB_TESTS_PLAN_ITEMS_H
 
@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "test.h"
 
 // Reads at most `max` items of tests/data/NAME (columns: id, lower, upper, size). Returns their
-// number, 0 if the file does not exist.
-// file.
+// number, or 0 if the file does not exist.
 static inline size_t plan_items_load(const char * name, struct gb_plan_item * items, size_t max) {
     const char * here = __FILE__;
     const char * slash = strrchr(here, '/');
@@ -29,6 +29,15 @@ static inline size_t plan_items_load(const char * name, struct gb_plan_item * it
         fclose(f);
     }
     return n;
+}
+
+static inline void plan_items_shuffle(struct gb_plan_item * all, size_t n) {
+    for (size_t i = n; i > 1; i--) {
+        const size_t j = (size_t) test_random_int(0, (int64_t) i - 1);
+        const struct gb_plan_item swap = all[i - 1];
+        all[i - 1] = all[j];
+        all[j] = swap;
+    }
 }
 
 #endif // GB_TESTS_PLAN_ITEMS_H

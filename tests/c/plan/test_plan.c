@@ -66,10 +66,10 @@ static void random_items(struct gb_plan_item * items, size_t n, int64_t end, siz
     }
 }
 
-// The peak of in-order best fit, on a map of bytes: the smallest gap that fits, else the end.
+// The peak of in-order best fit on a map of bytes: the smallest gap that fits, otherwise the end.
 static size_t best_fit_peak(const struct gb_plan_item * items, size_t n) {
     enum { SPACE = 4096 };
-    static int64_t free_at[SPACE]; // the time at which a byte is free again
+    static int64_t free_at[SPACE]; // when each byte becomes free
     memset(free_at, 0, sizeof(free_at));
     size_t peak = 0;
     for (int64_t t = 0; t < 64; t++) {
@@ -196,7 +196,7 @@ static void validator_agrees_with_pairs(void) {
     CHECK(bad > 100 && bad < 2900);
     struct gb_plan_item item = { 0, 1, 4, 12 };
     size_t a, b;
-    CHECK(gb_plan_validate(&item, 1, 8, &a, &b) != NULL); // unaligned
+    CHECK(gb_plan_validate(&item, 1, 8, &a, &b) != NULL); // an unaligned offset
     item.offset = SIZE_MAX - 3;
     CHECK(gb_plan_validate(&item, 1, 4, &a, &b) != NULL); // beyond the end
 }
@@ -229,7 +229,7 @@ static void bad_arguments_are_refused(void) {
     items[1] = (struct gb_plan_item){ 3, 2, 8, 7 };
     CHECK_INT(gb_plan_offsets(items, 2, 8, &result), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "item 1");
-    CHECK(items[0].offset == 7 && result.peak == 5); // untouched
+    CHECK(items[0].offset == 7 && result.peak == 5); // unchanged
     CHECK_INT(gb_plan_offsets(NULL, 0, 8, &result), GGML_STATUS_SUCCESS);
     CHECK(result.peak == 0 && result.lower_bound == 0);
 }

@@ -137,7 +137,8 @@ static void the_validator_finds_each_mistake(void) {
     CHECK_STR(gb_plan_validate_chunks(items, 2, 1, 16, chunk_of, &a, &b), "an item is in no chunk");
 }
 
-// Many items, which the validator sorts by radix sort: a valid plan, then one item moved.
+// Many items, which the validator sorts by radix sort: it accepts a valid plan, and refuses it
+// after one item moves.
 static void the_validator_finds_a_mistake_among_many_items(void) {
     enum { N = 2000, CHUNKS = 40, SIZE = 16, EACH = N / CHUNKS };
     for (int round = 0; round < 40; round++) {
@@ -189,7 +190,7 @@ static void chunks_together_may_exceed_the_address_space(void) {
     CHECK_STR(gb_plan_validate_chunks(items, 1, 1, 0, chunk_of, &a, &b), "an item reaches past the end of its chunk");
 }
 
-// Sums reach 2^64, but not more.
+// Sums reach 2^64 exactly.
 static void sizes_up_to_the_address_space_are_planned(void) {
     for (int round = 0; round < 300; round++) {
         const size_t n = (size_t) test_random_int(1, 30);

@@ -1,5 +1,6 @@
-// The whole planner: against brute force on few items, on published instances and on graphs of models. test_plan.c
-// checks gb_plan_validate, which judges the plans here. GGML_TEST_LONG=1: more rounds.
+// The whole planner: against brute force on few items, on published instances and on graphs of
+// models. test_plan.c tests gb_plan_validate, which checks the plans here. GGML_TEST_LONG=1: more
+// rounds.
 #include "plan/plan.h"
 #include "base/env.h"
 #include "base/mem.h"
@@ -11,7 +12,7 @@ enum { MAX_ITEMS = 2000 };
 static struct gb_plan_item items[MAX_ITEMS];
 
 static const struct gb_plan_effort thorough = { .steps = (uint64_t) 1 << 31 };
-// As gb_plan_offsets, without the clock: a plan depends on the items alone, under a sanitizer, too.
+// Like gb_plan_offsets, without the clock: a plan depends on the items only, also under sanitizers.
 static const struct gb_plan_effort standard = { .steps = GB_PLAN_DEFAULT_STEPS };
 
 static bool valid(const struct gb_plan_item * of, size_t n, size_t alignment) {
@@ -21,7 +22,8 @@ static bool valid(const struct gb_plan_item * of, size_t n, size_t alignment) {
 
 // ----------------------------------------------------------------------------------------------------------- few items
 
-// The smallest peak of all plans. Some plan with this peak is a first fit, so all orders of first fit are tried.
+// The smallest peak of all plans. Some optimal plan is a first fit, so this tries all orders of
+// first fit.
 static size_t smallest_peak(struct gb_plan_item * all, size_t n, size_t placed, size_t peak, size_t best) {
     if (placed == n || peak >= best) {
         return GB_MIN(peak, best);
@@ -135,27 +137,18 @@ static void no_bound_is_above_the_smallest_peak(void) {
 
 // ---------------------------------------------------------------------------------------------------------- properties
 
-static void shuffle(struct gb_plan_item * all, size_t n) {
-    for (size_t i = n; i > 1; i--) {
-        const size_t j = (size_t) test_random_int(0, (int64_t) i - 1);
-        const struct gb_plan_item swap = all[i - 1];
-        all[i - 1] = all[j];
-        all[j] = swap;
-    }
-}
-
 static void order_of_items_and_scale_of_time_change_no_peak(void) {
     for (int round = 0; round < 60; round++) {
         const size_t n = (size_t) test_random_int(20, 120);
         struct gb_plan_result first, other;
-        for (size_t i = 0; i < n; i++) { // no two are born at once, so that best fit has one order
+        for (size_t i = 0; i < n; i++) { // no two begin at once, so best fit has a single order
             const int64_t lower = 7 * (int64_t) i;
             items[i] =
                 (struct gb_plan_item){ lower, lower + test_random_int(1, 200), (size_t) test_random_int(1, 5000), 0 };
         }
         REQUIRE(gb_plan_search(items, n, 16, &standard, &first) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n, 16));
-        shuffle(items, n);
+        plan_items_shuffle(items, n);
         const int64_t scale = test_random_int(1, 1000), start = test_random_int(-100000, 100000);
         for (size_t i = 0; i < n; i++) {
             items[i].lower = items[i].lower * scale + start;
@@ -205,7 +198,7 @@ static void bounds_hold_and_plans_repeat(void) {
     }
 }
 
-static void independent_parts_are_proved(void) { // the middle one decides; two far smaller ones and gaps around
+static void independent_parts_are_proved(void) { // the middle one decides; the others are far smaller
     struct gb_plan_result result;
     size_t n = 0;
     for (int part = 0; part < 5; part++) {
@@ -279,7 +272,7 @@ static void graphs_of_models_reach_the_load(void) {
     }
 }
 
-static void ten_thousand_items_are_within_one_percent(void) { // ever more are alive at once
+static void ten_thousand_items_are_within_one_percent(void) { // the load grows with each buffer
     enum { N = 10000 };
     struct gb_plan_item * many = gb_calloc(N, sizeof(*many));
     struct gb_plan_result result;

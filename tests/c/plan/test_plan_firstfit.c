@@ -54,7 +54,7 @@ static void random_items(size_t n, int64_t end, int64_t width, int64_t max_size,
     }
 }
 
-// Places by the index, even where the planner would use a list.
+// Uses the index, even where the planner would use a list.
 static void by_index(const struct gb_plan_part * part, const uint32_t * order, bool smallest, size_t * offsets) {
     struct gb_plan_index * x = gb_plan_index_new(part);
     uint64_t steps = 0;
@@ -89,7 +89,7 @@ static void check_part(struct gb_plan_part * part, enum gb_plan_key key, bool sm
         CHECK_MSG(other[order[k]] == at, "by index: buffer %u of %u: %zu, must be %zu", k, part->n, other[order[k]],
             at);
         if (found[order[k]] != at || other[order[k]] != at) {
-            break; // later mistakes follow from it
+            break; // causes later faults
         }
         most = GB_MAX(most, at + part->buffers[order[k]].size);
     }
@@ -129,8 +129,9 @@ static void many_buffers_get_the_right_gaps(void) {
     }
 }
 
-// Lifetimes with long overlaps, so that searches scan: nested, staircase, long and short in turns, equal, all until the
-// end. Sizes: equal, powers of two, up to the address space. Some items are empty or never alive.
+// Lifetimes with long overlaps, so that searches scan: nested, staircase, long and short in turn,
+// equal, all until the end. Sizes: equal, powers of two, up to the address space. Some items are
+// empty or never alive.
 static void hard_items(size_t n, int lifetimes, int sizes) {
     const int64_t end = 4 * (int64_t) n;
     for (size_t i = 0; i < n; i++) {
@@ -184,7 +185,8 @@ static void limits_hide_no_gap_from_smaller_buffers(void) {
     }
 }
 
-// A set of so many intervals that it has runs, filled from either end and at random, then joined.
+// A set of so many intervals that it has runs. It is filled from either end and at random, then
+// joined.
 static void large_sets_find_the_lowest_gap(void) {
     enum { N = 40000 };
     struct gb_plan_buffer lives[] = { { 2, 5, 0, 1, 3 }, { 3, 4, 0, 1, 1 }, { 0, 8, 0, 1, 8 }, { 5, 8, 0, 1, 3 } };
@@ -222,8 +224,9 @@ static void large_sets_find_the_lowest_gap(void) {
     gb_plan_index_free(x);
 }
 
-// Probes skip gaps without learning their limits. A later scan must still find them. Below the interval of the primary
-// set are two others in turns: gaps of 10 at the bottom, which the probes pass, then of 5, and of 3 at the top.
+// Probes skip gaps without learning their limits. A later scan must still find them. Two more
+// intervals alternate below the interval of the primary set: gaps of 10 at the bottom, which the
+// probes skip, then of 5, and of 3 at the top.
 static void gaps_skipped_by_probes_are_found_later(void) {
     enum { PERIODS = 14, WIDE = 5, PERIOD = 110, TOP = PERIODS * PERIOD - 5 + 3 };
     struct gb_plan_buffer lives[] = { { 1, 8, 0, 50, 7 }, { 1, 2, 0, 40, 1 }, { 2, 4, 0, 60, 2 }, { 4, 8, 0, 9, 4 } };
@@ -244,7 +247,7 @@ static void gaps_skipped_by_probes_are_found_later(void) {
     gb_plan_index_free(x);
 }
 
-// Offsets that the budget pays for are those of first fit. The others are valid.
+// Offsets within the budget are those of first fit. The others are valid.
 static void a_used_up_budget_still_gives_a_valid_plan(void) {
     enum { N = 3000 };
     static size_t found[N], whole[N];
@@ -259,7 +262,7 @@ static void a_used_up_budget_still_gives_a_valid_plan(void) {
             struct gb_plan_budget budget = { .steps = (uint64_t) part->n * 500, .deadline = INT64_MAX };
             struct gb_plan_placer * placer = NULL;
             size_t peak, right, most = 0;
-            part->n_pairs = 0; // so that an index is used
+            part->n_pairs = 0; // enough items for an index
             part->chunk = round % 4 == 3 ? (size_t) 1 << 21 : 0;
             placer = gb_plan_placer_new(part);
             REQUIRE(placer && gb_plan_order(part, GB_PLAN_BY_SIZE, order) == GGML_STATUS_SUCCESS);
@@ -300,7 +303,7 @@ static bool place_with_limits(void) {
     bool ok = gb_plan_problem_init(&p, items, N, 1) == GGML_STATUS_SUCCESS;
     for (size_t k = 0; ok && k < p.n_parts; k++) {
         struct gb_plan_part * part = &p.parts[k];
-        part->n_pairs = 0; // so that an index is used
+        part->n_pairs = 0; // enough items for an index
         ok = gb_plan_order(part, GB_PLAN_BY_SIZE, order) == GGML_STATUS_SUCCESS;
         struct gb_plan_placer * const placer = ok ? gb_plan_placer_new(part) : NULL;
         ok = placer && gb_plan_place(placer, order, part->n, false, NULL, offsets, &peak) == GGML_STATUS_SUCCESS;

@@ -1,11 +1,12 @@
-// Plans of thousands to a million items: never worse than two simple heuristics, the same for any order of the items
-// and any number of threads, and quick on hard shapes. test_plan.c checks gb_plan_validate, which judges the plans
-// here.
+// Plans of thousands to a million items: never worse than two simple heuristics, equal for any
+// order of the items and any number of threads, and quick on hard shapes. test_plan.c tests
+// gb_plan_validate, which checks the plans here.
 #include "plan/plan.h"
 #include "plan/search/plan_methods.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "ggml-alloc.h"
+#include "plan_items.h"
 #include "test.h"
 
 static bool valid(const struct gb_plan_item * of, size_t n, size_t alignment) {
@@ -19,7 +20,8 @@ static struct gb_plan_item * new_items(size_t n) {
     return items;
 }
 
-// A training step: most activations live until the backward pass; short temporaries between. No two begin at once.
+// A training step: most activations live until the backward pass, with short temporaries between.
+// No two begin at once.
 static void training_step(struct gb_plan_item * items, size_t n) {
     const int64_t end = 4 * (int64_t) n;
     for (size_t i = 0; i < n; i++) {
@@ -54,7 +56,7 @@ static int by_offset(const void * pa, const void * pb) {
     return a->offset < b->offset ? -1 : a->offset > b->offset;
 }
 
-// First fit by falling size, from all pairs.
+// First fit by falling size, in quadratic time.
 static size_t greedy_peak(const struct gb_plan_item * items, size_t n) {
     struct gb_plan_item * all = new_items(n);
     struct gb_plan_item * neighbours = new_items(n);
@@ -117,15 +119,6 @@ static void plans_are_never_worse_than_simple_heuristics(void) {
 
 // -------------------------------------------------------------------------------------------------------- independence
 
-static void shuffle(struct gb_plan_item * all, size_t n) {
-    for (size_t i = n; i > 1; i--) {
-        const size_t j = (size_t) test_random_int(0, (int64_t) i - 1);
-        const struct gb_plan_item swap = all[i - 1];
-        all[i - 1] = all[j];
-        all[j] = swap;
-    }
-}
-
 static int by_lower(const void * pa, const void * pb) {
     const struct gb_plan_item *a = pa, *b = pb;
     return a->lower < b->lower ? -1 : a->lower > b->lower;
@@ -150,7 +143,7 @@ static void order_of_items_and_threads_change_no_plan(void) {
         for (int threads = 1; threads <= 5; threads += 2) {
             struct gb_plan_effort on = effort;
             on.n_threads = threads;
-            shuffle(others, n);
+            plan_items_shuffle(others, n);
             REQUIRE(gb_plan_search(others, n, 16, &on, &other) == GGML_STATUS_SUCCESS);
             qsort(others, n, sizeof(*others), by_lower);
             CHECK_INT(other.peak, first.peak);
@@ -166,8 +159,8 @@ static void order_of_items_and_threads_change_no_plan(void) {
 
 // -------------------------------------------------------------------------------------------------------------- bounds
 
-// Eight items whose best plan is above their load (test_plan_exact.c), among a thousand that are alive at other times,
-// and two that are alive throughout. A bound of the eight is a bound of all.
+// Eight items whose best plan exceeds their load (test_plan_exact.c), a thousand that are alive at
+// other times, and two that are alive throughout. A bound of the eight is a bound of all.
 static void a_bound_of_few_items_is_a_bound_of_all(void) {
     static const int64_t few[8][3] = { { 1, 2, 4 }, { 5, 9, 1 }, { 3, 8, 3 }, { 4, 6, 2 }, { 9, 12, 2 }, { 11, 12, 2 },
         { 7, 12, 4 }, { 0, 5, 3 } };
@@ -191,8 +184,8 @@ static void a_bound_of_few_items_is_a_bound_of_all(void) {
     gb_free(items);
 }
 
-// Easy groups one after the other, and a buffer that is alive nearly throughout: from the middle of the first group, or
-// into the middle of the last. With that buffer at the bottom the plan needs no more than the load.
+// Easy groups one after another, and a buffer that is alive nearly throughout: it begins in the
+// first group or ends in the last. With that buffer at the bottom the plan reaches the load.
 static void long_items_connect_groups_at_no_cost(void) {
     enum { PROBLEMS = 12, EACH = 200, N = PROBLEMS * EACH + 2 };
     struct gb_plan_item * items = new_items(N);
@@ -225,7 +218,7 @@ static void lower(struct gb_plan_part * part, size_t unit, bool eject) {
     }
     struct gb_plan_ejector * x = gb_plan_ejector_new(part);
     REQUIRE(x && gb_plan_can_eject(part));
-    for (int k = 0; k < 40; k++) { // a later turn continues the chain, also after the plan got better
+    for (int k = 0; k < 40; k++) { // a later turn continues the chain, also after the plan improved
         struct gb_plan_budget turn = gb_plan_share(&budget, k < 30 ? 20000 : 5000000);
         REQUIRE(gb_plan_eject(x, part->bound, unit, &turn) == GGML_STATUS_SUCCESS);
         if (k == 20) {
@@ -278,7 +271,8 @@ static struct gb_plan_item item_of(enum shape shape, int64_t i, int64_t n) {
         case EMPTY: return (struct gb_plan_item){ 0, 5, 0, 0 };
         case NEVER: return (struct gb_plan_item){ 3, 3, random, 0 };
         case CHAIN: return (struct gb_plan_item){ i, i + 1, random, 0 };
-        // small long-lived items between large short ones: best fit has as many gaps as items
+        // small long-lived items between large short-lived ones, so best fit has as many
+        // gaps as items
         case HOLES: return (struct gb_plan_item){ i, i % 2 ? i + 500 : 2 * n, i % 2 ? 1024 : 8, 0 };
         default: return (struct gb_plan_item){ i, i % 2 ? i + 2 : 2 * n - i / 2, i % 2 ? 1000 + (size_t) i : 7, 0 };
     }
@@ -305,7 +299,7 @@ static void sizes_up_to_the_address_space_are_planned(void) {
     struct gb_plan_item items[600];
     struct gb_plan_result result;
     const size_t half = (size_t) 1 << 63;
-    for (size_t i = 0; i < 600; i++) { // one at a time
+    for (size_t i = 0; i < 600; i++) { // one item at a time
         items[i] = (struct gb_plan_item){ (int64_t) i, (int64_t) i + 1, half / 1024, 0 };
     }
     CHECK_INT(gb_plan_offsets(items, 600, 1, &result), GGML_STATUS_SUCCESS);
@@ -325,7 +319,7 @@ static void sizes_up_to_the_address_space_are_planned(void) {
     CHECK_INT(gb_plan_offsets(items, 600, half, &result), GGML_STATUS_INVALID_ARGUMENT);
     int chunk_of[3];
     struct gb_plan_chunks chunks;
-    for (size_t i = 0; i < 3; i++) { // no two fit into a chunk; all chunks together exceed the address space
+    for (size_t i = 0; i < 3; i++) { // a chunk holds one item only; all chunks together exceed the address space
         items[i] = (struct gb_plan_item){ 0, 1, half / 2 + 1, 0 };
     }
     CHECK_INT(gb_plan_in_chunks(items, 3, 1, half - 1, chunk_of, &chunks), GGML_STATUS_SUCCESS);
@@ -379,7 +373,8 @@ static void public_functions_agree_and_check_arguments(void) {
     CHECK_INT(ggml_plan_memory_with(N, lower, upper, size, 1, NULL, others, &other), GGML_STATUS_INVALID_ARGUMENT);
 }
 
-// Groups connected only by items that are alive throughout, the last n_bridges. Returns the bytes of these.
+// Groups that share only items which are alive throughout: the last n_bridges. Returns the bytes of
+// these.
 static size_t random_groups(struct gb_plan_item * items, size_t n_groups, size_t per, size_t n_bridges) {
     const size_t n = n_groups * per;
     const int64_t end = 1000 * (int64_t) n_groups;
@@ -396,7 +391,7 @@ static size_t random_groups(struct gb_plan_item * items, size_t n_groups, size_t
     return bridged;
 }
 
-// Items that are alive throughout cost their bytes and nothing else.
+// Items that are alive throughout cost only their bytes.
 static void items_alive_throughout_cost_only_their_bytes(void) {
     enum { N_GROUPS = 12, PER = 40, N = N_GROUPS * PER };
     struct gb_plan_item * items = new_items(N + 3);
@@ -424,13 +419,13 @@ static void items_alive_throughout_cost_only_their_bytes(void) {
         REQUIRE(gb_plan_search(items, N + n_bridges, 16, &effort, &with) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, N + n_bridges, 16) && with.peak > bridged);
     }
-    CHECK_MSG(more > 0, "no plan was above the load"); // so the search had to choose
+    CHECK_MSG(more > 0, "no plan was above the load"); // so the search has to choose
     gb_free(items);
     gb_free(alone);
 }
 
-// Without memory there is an error and nothing is written; or a valid plan and no error, if only the search failed.
-// True in the second case.
+// Without memory there is an error and nothing is written. If only the search failed, there is a
+// valid plan and no error: then true.
 static bool check_outcome(const struct gb_plan_item * items, size_t n, enum ggml_status status, bool failed,
     uint64_t fail_count) {
     if (status == GGML_STATUS_SUCCESS) {

@@ -29,7 +29,7 @@ static void check_found(const struct gb_plan_part * part, const struct gb_plan_b
         REQUIRE(begin.b < part->n && end.b < part->n);
         CHECK(begin.a == expected[begin.b] && meet(&part->buffers[begin.b], b));
         CHECK(end.a == expected[end.b] + part->buffers[end.b].size && meet(&part->buffers[end.b], b));
-        CHECK(k == 0 || in_order(&found->by_offset[k - 1], &begin)); // sorted, and none twice
+        CHECK(k == 0 || in_order(&found->by_offset[k - 1], &begin)); // sorted, without duplicates
         CHECK(k == 0 || in_order(&found->by_end[k - 1], &end));
     }
 }
@@ -70,7 +70,7 @@ static void move_around(const struct gb_plan_part * part, struct gb_plan_neighbo
     }
 }
 
-// Places one of `in` buffers elsewhere, or removes it.
+// Moves or removes one of `in` buffers.
 static void set_other(const struct gb_plan_part * part, struct gb_plan_neighbours * neighbours, int in) {
     for (uint32_t b = 0; b < part->n; b++) {
         if (test_random_int(1, in) == 1) {

@@ -1,4 +1,5 @@
-// Sort keys against their formula, size times powers of load and width, computed as logarithms in long double.
+// Sort keys against their formula: size times powers of load and width, computed as logarithms in
+// long double.
 #include <math.h>
 
 #include "plan/plan_impl.h"
@@ -38,7 +39,7 @@ static long double weight_of(const struct gb_plan_part * part, uint32_t b, int p
            root * logl((long double) (one->last - one->first));
 }
 
-// Checks that each buffer comes once and that weights fall from `from` on, up to rounding.
+// Checks that each buffer occurs once, and that weights fall from `from` on, up to rounding.
 static void check_order(const struct gb_plan_part * part, const long double * weights, uint32_t from) {
     static bool seen[MAX_ITEMS];
     for (uint32_t k = 0; k < part->n; k++) {
@@ -71,7 +72,7 @@ static void by_weights(size_t n, int64_t longest, size_t largest) {
         for (uint32_t b = 0; b < part->n; b++) {
             weights[b] = weight_of(part, b, keys[m].power, keys[m].root);
         }
-        if (keys[m].key == GB_PLAN_BY_PEAK) { // buffers of the busiest section first, by width
+        if (keys[m].key == GB_PLAN_BY_PEAK) { // buffers of the section with the highest load first, by width
             while (n_first < part->n && part->buffers[order[n_first]].first <= peak &&
                    part->buffers[order[n_first]].last > peak) {
                 const struct gb_plan_buffer * one = &part->buffers[order[n_first]];

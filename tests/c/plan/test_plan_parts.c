@@ -13,7 +13,7 @@ static bool valid(const struct gb_plan_item * of, size_t n) {
     return gb_plan_validate(of, n, 1, &a, &b) == NULL;
 }
 
-// Checks that the part says how high its offsets are, and writes them to the items.
+// Checks the peak of the part, and writes its offsets to the items.
 static void take_offsets(const struct gb_plan_part * part, struct gb_plan_item * into) {
     size_t highest = 0;
     for (uint32_t b = 0; b < part->n; b++) {
@@ -23,7 +23,8 @@ static void take_offsets(const struct gb_plan_part * part, struct gb_plan_item *
     CHECK_INT(part->peak, highest);
 }
 
-// n items in three parts. wide: the first is alive throughout, and all are one part with groups.
+// n items in three parts. wide: the first item is alive throughout, so all are one part with
+// groups.
 static void random_items(size_t n, bool wide) {
     for (size_t i = 0; i < n; i++) {
         const int64_t begin = 2000 * (int64_t) (i % 3), at = begin + test_random_int(0, 990);
@@ -77,7 +78,7 @@ static void without_a_search_plans_are_valid(void) {
 static int n_calls;
 static enum ggml_status answer;
 
-// Gets a part with a plan above the goal, and spends its budget in vain.
+// Gets a part whose plan misses the goal, and spends its budget without an improvement.
 static enum ggml_status search_in_vain(struct gb_plan_part * part, size_t goal, size_t unit,
     struct gb_plan_costs * costs) {
     n_calls++;
@@ -115,7 +116,7 @@ static void a_search_in_vain_keeps_the_plan(void) {
         REQUIRE(plan_with(search_in_vain, n, &result) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n) && n_calls > 0);
         CHECK_INT(result.peak, heuristic.peak);
-        CHECK(gb_fail_count() == failures); // lack of memory ends the search, not the plan
+        CHECK(gb_fail_count() == failures); // out of memory ends the search, not the plan
     }
 }
 
@@ -139,7 +140,7 @@ static void a_plan_at_the_bound_is_not_searched(void) {
 
 // -------------------------------------------------------------------------------------------------------------- groups
 
-// The plan by groups is valid and not higher than before, and no bound is above it.
+// The plan by groups is valid and no higher than before. No bound exceeds it.
 static void groups_are_planned_apart(void) {
     enum { N = 60 };
     int n_grouped[2] = { 0 };
@@ -183,8 +184,8 @@ static void groups_are_planned_apart(void) {
     CHECK_MSG(n_grouped[0] > 20 && n_grouped[1] > 20, "%d, %d", n_grouped[0], n_grouped[1]);
 }
 
-// Nested lifetimes: without the outermost buffer nearly all others are still one group, and each level would plan them
-// again. Such parts have no groups.
+// Nested lifetimes: without the outermost buffer nearly all others are one group again, and each
+// level would plan them again. So such parts have no groups.
 static void nested_lifetimes_are_no_groups(void) {
     enum { DEPTH = 50, CORE = 300, N = 2 * DEPTH + CORE };
     for (int small_groups = 0; small_groups < 2; small_groups++) {

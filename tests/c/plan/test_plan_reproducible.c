@@ -1,6 +1,6 @@
-// Reproducible plans: the clock, the load of the machine and the number of threads change nothing, and an interrupt
-// ends the search. The thread's poll simulates a slow processor: it spends more processor time than the budget at its
-// first call, before any search.
+// Reproducible plans: the clock, the load of the machine and the number of threads change nothing,
+// and an interrupt ends the search. The thread's poll simulates a slow processor: its first call,
+// before any search, spends more processor time than the budget.
 #include <stdatomic.h>
 
 #include "plan/plan.h"
@@ -35,7 +35,7 @@ static void make(struct instance * x, size_t n, int64_t part) {
     }
 }
 
-// Budgets of a few milliseconds: each search ends by its budget.
+// With budgets of a few milliseconds, each search ends by its budget.
 static const struct {
     size_t n;
     int64_t part, budget_ms;
@@ -70,7 +70,7 @@ static void check_equal(const struct plan * a, const struct plan * b, const char
 // -------------------------------------------------------------------------------------------------------- a slow clock
 
 struct burn {
-    int64_t ns; // of this thread, per call
+    int64_t ns; // of this thread, for each call
     int times;
 };
 
@@ -83,11 +83,11 @@ static bool burns(void * data) {
     return false;
 }
 
-// Plans as on a processor so slow that the heuristics take more than the budget.
+// Plans as on a processor so slow that the heuristics exceed the budget.
 static void plan_slowly(const struct instance * x, const struct ggml_plan_options * options, struct plan * plan) {
     struct burn burn = { .ns = options->budget_ms * 2000000 };
     gb_set_poll(burns, &burn);
-    while (!gb_poll_is_due()) { // the planner asks it at once
+    while (!gb_poll_is_due()) { // the planner polls before anything else
     }
     plan_with(x, options, plan);
     gb_set_poll(NULL, NULL);
@@ -154,8 +154,8 @@ static void threads_and_load_change_nothing(void) {
     }
 }
 
-// A plan within the capacity ends the search. A capacity that no plan reaches is an error, with the smallest plan
-// found.
+// The search ends when a plan is within the capacity. A capacity that no plan reaches is an error
+// with the smallest found plan.
 static void plans_with_a_capacity_are_reproducible(void) {
     struct ggml_plan_options options = { .budget_ms = 2, .reproducible = true };
     make(&one, 1000, 1);
@@ -187,7 +187,7 @@ static void without_a_budget_the_option_changes_nothing(void) {
 
 static bool the_third_time(void * data) { return ++*(int *) data >= 3; }
 
-// The budget would last for years.
+// The budget is years.
 static void an_interrupt_ends_the_search(void) {
     for (int threads = 1; threads <= 4; threads += 3) {
         const struct ggml_plan_options options = { .budget_ms = INT64_MAX, .n_threads = threads, .reproducible = true };

@@ -1,6 +1,6 @@
-// test_sched.c - the scheduler's functions, one behaviour a test. Placement of small graphs against
-// splits and values found by hand. All promises about state: graphs do not change, leafs keep their
-// content, failures change nothing.
+// test_sched.c - the scheduler's functions, one behaviour for each test. Placement of small graphs
+// is checked against splits and values found by hand. Also tests all promises about state: graphs
+// do not change, leafs keep their content, failures change nothing.
 #include "ggml-alloc.h"
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
@@ -71,7 +71,7 @@ static void weights_decide(void) {
     fill(wa, 1, 0); // all ones
     fill(wb, 2, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
-    CHECK_STR(splits(&p), "A:0-1(1) B:1-4(1)"); // the relu goes upward with y
+    CHECK_STR(splits(&p), "A:0-1(1) B:1-4(1)"); // spreading upward from y places relu
     CHECK_AT(z, 0, 6);
     CHECK_AT(z, 3, 14);
     CHECK(ggml_backend_sched_get_split_input(p.sched, 0, 0) == x);
@@ -89,7 +89,7 @@ static void weights_decide(void) {
     CHECK_INT(info.input_bytes, 16);
     OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_SOURCES));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
-    CHECK_STR(splits(&p), "A:0-2(1) B:2-4(1)"); // the relu stays with its source
+    CHECK_STR(splits(&p), "A:0-2(1) B:2-4(1)"); // relu is placed with its source
     CHECK_AT(z, 3, 14);
     close_place(&p);
 }
@@ -109,7 +109,7 @@ static void users_are_obeyed(void) {
     CHECK(ggml_backend_sched_get_node_backend(p.sched, a) == p.backends[1]);
     CHECK_STR(ggml_backend_sched_explain(p.sched, b), "runs on B, as you assigned it");
     CHECK(strstr(ggml_backend_sched_explain(p.sched, c), "; not on B: ") != NULL);
-    // an assignment that cannot be is an error, and nothing moves
+    // an assignment to a backend without support is an error, and no node moves
     OK(ggml_backend_sched_set_node_backend(p.sched, c, p.backends[1]));
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "assigned to backend B by the user");
@@ -140,8 +140,8 @@ static void no_backend_supports_a_node(void) {
 
 // -------------------------------------------------------------------------------------------------- storage and copies
 
-// A cache is read, written through a view on its own device, and read again: the second reader must see the new
-// content.
+// A cache is read, written through a view on its own device, and read again. The second reader must
+// see the new content.
 static void copies_are_renewed(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 2), 1, false), *x = leaf(&p, "x", 4, 1);
@@ -161,7 +161,7 @@ static void copies_are_renewed(void) {
     fill(cache, 1, 0);
     fill(x, 5, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
-    CHECK_STR(splits(&p), "A:0-2(1) CPU:2-3 A:3-6(1)"); // the view of the last reader needs no copy of its own
+    CHECK_STR(splits(&p), "A:0-2(1) CPU:2-3 A:3-6(1)"); // the last reader's view uses the copy of the cache
     CHECK_AT(before, 7, 10);
     CHECK_AT(after, 0, 10);
     CHECK_AT(after, 7, 50);
@@ -169,7 +169,7 @@ static void copies_are_renewed(void) {
     CHECK_AT(cache, 3, 1);
     CHECK_AT(cache, 4, 5);
     fill(x, 7, 0);
-    OK(ggml_backend_sched_graph_compute(p.sched, p.graph)); // the cache keeps what was written
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph)); // the cache has the written values
     CHECK_AT(before, 7, 50);
     CHECK_AT(after, 7, 70);
     close_place(&p);
@@ -193,14 +193,14 @@ static void only_what_is_read_is_copied(void) {
     close_place(&p);
 }
 
-// Rows that are written on a device which cannot use their memory: the other rows keep their values.
+// A device writes rows of memory that it cannot use. The other rows keep their values.
 static void written_rows_are_written_back(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 3), 1, false), *x = leaf(&p, "x", 4, 2);
     struct ggml_tensor * places = ggml_set_name(ggml_new_tensor_1d(p.ctx, GGML_TYPE_I32, 2), "places");
     struct ggml_tensor *before = ggml_sum(p.ctx, cache),
                        *write = ggml_set_rows(p.ctx, cache, ggml_sqr(p.ctx, x), places);
-    struct ggml_tensor * after = ggml_sum(p.ctx, cache); // of the cache itself, not of the result
+    struct ggml_tensor * after = ggml_sum(p.ctx, cache); // a copy of the cache, not of the result
     expand(&p, before);
     expand(&p, write);
     expand(&p, after);
@@ -222,7 +222,8 @@ static void written_rows_are_written_back(void) {
     close_place(&p);
 }
 
-// A result in memory that its backend cannot use: written back, also when it is part of another tensor.
+// A result in memory that its backend cannot use is written back, also if it is part of another
+// tensor.
 static void results_are_written_back(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 2), 1, false), *x = leaf(&p, "x", 4, 1);
@@ -240,10 +241,10 @@ static void results_are_written_back(void) {
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(cache, 0, 2);
     CHECK_AT(cache, 5, 8);
-    CHECK_AT(write, 3, 32); // write is that part of the cache, doubled meanwhile
+    CHECK_AT(write, 3, 32); // the old content of that part, doubled
     CHECK_AT(sum, 0, 2 * (4 + 1 + 4 + 9 + 16));
     CHECK(strstr(ggml_backend_sched_explain(p.sched, write), "written back to 'cache'") != NULL);
-    // the whole result in memory placed by the user, on a device that the backend cannot use
+    // the whole result in memory of the user, on a device that the backend cannot use
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
     struct ggml_tensor * r = ggml_sqr(p.ctx, x);
     put(&p, r, 1, false);
@@ -266,7 +267,7 @@ static void in_place_goes_where_its_memory_is(void) {
     fill(w, 3, 0);
     fill(cache, 1, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
-    CHECK(ggml_backend_sched_get_node_backend(p.sched, add) == p.backends[0]); // not with its weight
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, add) == p.backends[0]); // not on the device of its weight
     CHECK_AT(cache, 2, 4);
     CHECK_AT(r, 3, 16);
     close_place(&p);
@@ -315,7 +316,7 @@ static void every_source_slot_counts(void) {
     OPEN(q, "SIM:name=A CPU");
     struct ggml_tensor *x = leaf(&q, "x", 4, 1), *y = put(&q, leaf(&q, "y", 4, 1), 1, false);
     struct ggml_tensor * sum = ggml_add(q.ctx, x, y);
-    sum->src[3] = put(&q, leaf(&q, "far", 4, 1), 1, false); // a source that no operation uses
+    sum->src[3] = put(&q, leaf(&q, "far", 4, 1), 1, false); // a source that the operation ignores
     expand(&q, sum);
     OK(ggml_backend_sched_set_node_backend(q.sched, sum, q.backends[0]));
     OK(ggml_backend_sched_alloc_graph(q.sched, q.graph));
@@ -363,12 +364,12 @@ static void leafs_move_with_their_assignment(void) {
     OK(ggml_backend_sched_set_node_backend(p.sched, w, p.backends[1]));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK(ggml_backend_buffer_is_host(w->buffer));
-    CHECK_AT(y, 3, 36); // its content came along
+    CHECK_AT(y, 3, 36); // with its content
     OK(ggml_backend_sched_set_node_backend(p.sched, y, p.backends[1]));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_STR(splits(&p), "CPU:0-1");
     CHECK_AT(y, 3, 36);
-    // a leaf that the user placed cannot be moved
+    // a leaf in memory of the user cannot move
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
     struct ggml_tensor * fixed = put(&p, leaf(&p, "fixed", 4, 1), 1, false);
     ggml_build_forward_expand(other, ggml_sqr(p.ctx, fixed));
@@ -378,7 +379,7 @@ static void leafs_move_with_their_assignment(void) {
     close_place(&p);
 }
 
-// A graph in parts: a result of the first is read by the second, as long as nothing overwrote it.
+// A graph in two parts: the second reads a result of the first, which nothing has overwritten.
 static void results_of_earlier_graphs(void) {
     OPEN(p, "CPU");
     struct ggml_tensor *x = leaf(&p, "x", 64, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_scale(p.ctx, a, 3.0f),
@@ -393,7 +394,7 @@ static void results_of_earlier_graphs(void) {
         OK(ggml_backend_sched_graph_compute(p.sched, &second));
         CHECK_AT(c, 63, 144);
     }
-    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, &only_b), GGML_STATUS_INVALID_STATE); // a is long gone
+    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, &only_b), GGML_STATUS_INVALID_STATE); // a was overwritten
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "not in memory any more");
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(c, 0, 144);
@@ -414,7 +415,7 @@ static void two_schedulers_one_graph(void) {
         OK(ggml_backend_sched_graph_compute(cpu_only, p.graph));
         CHECK_AT(b, 3, 20);
         CHECK(ggml_backend_buffer_is_host(b->buffer));
-        CHECK_AT(x, 3, 4); // still in the first one's memory, on A
+        CHECK_AT(x, 3, 4); // still in memory of the first scheduler, on A
     }
     ggml_backend_sched_free(cpu_only);
     close_place(&p);
@@ -425,7 +426,7 @@ static void buffers_grow(void) {
     struct ggml_tensor *x = leaf(&p, "x", 4, 1), *y = ggml_sqr(p.ctx, x);
     expand(&p, y);
     OK(ggml_backend_sched_reserve(p.sched, p.graph));
-    CHECK(x->data == NULL && y->data == NULL && x->buffer == NULL && y->buffer == NULL); // untouched
+    CHECK(x->data == NULL && y->data == NULL && x->buffer == NULL && y->buffer == NULL); // unchanged
     const size_t small = ggml_backend_sched_get_buffer_size(p.sched, p.backends[0]);
     CHECK_INT(small, 64 + 64); // for y, and for x
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
@@ -436,7 +437,7 @@ static void buffers_grow(void) {
     ggml_build_forward_expand(large, big);
     OK(ggml_backend_sched_graph_compute(p.sched, large));
     CHECK_AT(big, 255, 4);
-    CHECK_AT(y, 3, 16); // the smaller graph's result still is where it was
+    CHECK_AT(y, 3, 16); // the result of the smaller graph is unchanged
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK(y->buffer == ggml_backend_sched_get_buffer(p.sched, p.backends[0]));
     CHECK(ggml_backend_sched_get_buffer_size(p.sched, p.backends[0]) >= 1024);
@@ -444,7 +445,7 @@ static void buffers_grow(void) {
     close_place(&p);
 }
 
-static void many_graphs(void) { // more than are kept
+static void many_graphs(void) { // more graphs than the scheduler keeps
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *first = NULL;
     struct ggml_cgraph * first_graph = NULL;
@@ -461,14 +462,14 @@ static void many_graphs(void) { // more than are kept
         first = i ? first : r;
     }
     CHECK(p.sched->plans.n <= GB_SCHED_PLANS_MAX);
-    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, first_graph), GGML_STATUS_INVALID_STATE); // known no more
+    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, first_graph), GGML_STATUS_INVALID_STATE); // no longer known
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "tensor 'y' has lost its content");
     OK(ggml_backend_sched_alloc_graph(p.sched, first_graph));
     fill(first->src[0], 3, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, first_graph));
     CHECK_AT(first, 0, 7);
     OK(ggml_backend_sched_reset(p.sched));
-    OK(ggml_backend_sched_graph_compute(p.sched, first_graph)); // forgotten on demand: placed again, content undefined
+    OK(ggml_backend_sched_graph_compute(p.sched, first_graph)); // allocated again; content undefined
     close_place(&p);
 }
 
@@ -490,7 +491,7 @@ static void changed_graphs_are_noticed(void) {
     z->src[0] = x;
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(z, 3, 2);
-    ggml_set_output(y); // must be kept now
+    ggml_set_output(y); // now its memory must not be reused
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK(y->data != z->data);
     close_place(&p);
@@ -498,7 +499,7 @@ static void changed_graphs_are_noticed(void) {
 
 // -------------------------------------------------------------------------------------------------------- old programs
 
-// As programs of early 2024 do it: build with measure allocators, measure, build again, compute.
+// As programs of early 2024 do: build with measure allocators, measure, build again, compute.
 static struct ggml_cgraph * build_old(struct place * p, struct ggml_context * ctx, struct ggml_tensor ** input,
     struct ggml_tensor ** result) {
     ggml_tallocr_t alloc = ggml_backend_sched_get_tallocr(p->sched, p->backends[p->n - 1]);
@@ -534,7 +535,7 @@ static void two_steps(const char * devices) {
         struct ggml_cgraph * graph = build_old(&p, ctx, &x, &r);
         OK(ggml_backend_sched_graph_compute(p.sched, graph));
         CHECK_AT(r, 7, 72);
-        CHECK_AT(x, 7, 8); // never overwritten
+        CHECK_AT(x, 7, 8); // kept throughout
         CHECK(ggml_backend_sched_get_node_backend(p.sched, x) == p.backends[p.n - 1]);
         ggml_free(ctx);
     }
@@ -594,9 +595,9 @@ static void callbacks(void) {
     OK(ggml_backend_sched_set_eval_callback(p.sched, watch, &stop));
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_ABORTED);
     CHECK_INT(stop.n_shown, 1);
-    // what does not run is NaN then
+    // nodes that do not run leave NaN
     if (!test_runs_are_checked()) {
-        CHECK_AT(d, 0, 1600); // nothing ran after it
+        CHECK_AT(d, 0, 1600); // no later node ran
     }
     OK(ggml_backend_sched_set_eval_callback(p.sched, NULL, NULL));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
@@ -639,7 +640,7 @@ static void arenas_in_chunks(void) {
     struct ggml_tensor *x = leaf(&p, "x", 128, 1), *r[6], *sum = NULL;
     for (int i = 0; i < 6; i++) {
         r[i] = ggml_scale(p.ctx, x, (float) i);
-        expand(&p, r[i]); // all of them first, so that all live at once
+        expand(&p, r[i]); // all of them first, so that all are alive at once
     }
     for (int i = 0; i < 6; i++) {
         sum = sum ? ggml_add(p.ctx, sum, r[i]) : r[i];
@@ -673,7 +674,7 @@ static void device_memory_runs_out(void) {
     CHECK(big->data == NULL);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph)); // as before
     CHECK_AT(z, 255, 1);
-    // with less on the device it fits
+    // with fewer nodes on the device it fits
     OK(ggml_backend_sched_set_node_backend(p.sched, big, p.backends[1]));
     OK(ggml_backend_sched_graph_compute(p.sched, large));
     CHECK_AT(big, 1023, 1);
@@ -698,7 +699,7 @@ static void failing_devices(void) {
     close_place(&p);
 }
 
-// A backend that is none of the scheduler's is not looked at: it may have been freed.
+// The scheduler does not access foreign backends, which may have been freed.
 static void freed_foreign_backend(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor * y = ggml_relu(p.ctx, leaf(&p, "x", 4, 1));
@@ -771,7 +772,7 @@ static void bad_arguments(void) {
     struct ggml_cgraph empty = { 0 };
     OK(ggml_backend_sched_graph_compute(p.sched, &empty));
     CHECK_INT(ggml_backend_sched_get_n_splits(p.sched), 0);
-    OK(ggml_backend_sched_graph_compute(p.sched, p.graph)); // empty as well
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph)); // also an empty one
     ggml_backend_free(foreign);
     close_place(&p);
 }
@@ -788,7 +789,8 @@ static void empty_tensors(void) {
 
 // ------------------------------------------------------------------------------------------------ third-party backends
 
-// A backend with the hooks of 2024 and no more: no plans, no queue. Its failures are named, and change nothing.
+// A backend with only the hooks of 2024: no plans, no queue. Its failures name it and change
+// nothing.
 static void third_party_backend(void) {
     struct fake f;
     fake_new(&f);
@@ -798,7 +800,7 @@ static void third_party_backend(void) {
     struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_add(p.ctx, x, x), *b = ggml_sqr(p.ctx, a),
                        *c = ggml_add(p.ctx, b, x);
     expand(&p, c);
-    for (int n = 1;; n++) { // each set-up of a tensor fails once
+    for (int n = 1;; n++) { // each call of init_tensor fails in turn
         f.fail_init = n;
         const enum ggml_status status = ggml_backend_sched_alloc_graph(s, p.graph);
         if (f.fail_init > 0) {
@@ -816,18 +818,18 @@ static void third_party_backend(void) {
     const int n_init = f.n_init;
     OK(ggml_backend_sched_graph_compute(s, p.graph));
     CHECK_INT(f.n_compute, 4);
-    CHECK_INT(f.n_init, n_init); // placed once
+    CHECK_INT(f.n_init, n_init); // allocated once
     f.fail_get = 1;
     CHECK_INT(ggml_backend_sched_graph_compute(s, p.graph), GGML_STATUS_DEVICE_ERROR);
     CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "split 1 (nodes 1 to 1) on backend CPU: fake: cannot read");
-    CHECK_INT(f.n_compute, 5); // nothing ran after it
+    CHECK_INT(f.n_compute, 5); // no later node ran
     OK(ggml_backend_sched_graph_compute(s, p.graph));
     ggml_backend_sched_free(s);
     CHECK_INT(f.n_buffers, 0);
     close_place(&p);
 }
 
-// The callback may ask, but not run or reset.
+// The callback may query the scheduler, but not run or reset it.
 static bool meddle(struct ggml_tensor * t, bool ask, void * user_data) {
     struct place * p = user_data;
     CHECK_INT(ggml_backend_sched_reset(p->sched), GGML_STATUS_INVALID_STATE);
@@ -852,7 +854,7 @@ static void callbacks_cannot_reenter(void) {
 
 // ------------------------------------------------------------------------------------------------------- out of memory
 
-// Every allocation fails once: no crash, no leak, and after the failure the same calls succeed with right results.
+// Each allocation fails in turn: no crash, no leak. Afterwards the same calls give right results.
 static void every_allocation_fails(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct ggml_tensor *w = put(&p, leaf(&p, "w", 4, 4), 0, true), *x = leaf(&p, "x", 4, 1),
@@ -885,7 +887,7 @@ static void every_allocation_fails(void) {
         done = !gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_MSG(ok || !done, "%s", ggml_last_error());
-        if (s) { // once more, now that there is memory
+        if (s) { // again, with memory
             ggml_backend_sched_set_node_backend(s, b, p.backends[1]);
             ggml_backend_sched_set_node_backend(s, d, p.backends[1]);
             OK(ggml_backend_sched_alloc_graph(s, p.graph));
@@ -895,7 +897,7 @@ static void every_allocation_fails(void) {
             CHECK_AT(cache, 7, 16);
         }
         ggml_backend_sched_free(s);
-        for (int i = 0; i < p.graph->n_nodes; i++) { // freed buffers: a caller of free has to forget them, too
+        for (int i = 0; i < p.graph->n_nodes; i++) { // the owner of a freed buffer must forget it
             p.graph->nodes[i]->buffer = NULL;
             p.graph->nodes[i]->data = NULL;
         }

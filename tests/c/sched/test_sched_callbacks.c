@@ -36,7 +36,7 @@ static void free_it(struct place * p) {
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "ggml_backend_sched_free");
 }
 
-// x squared three times, on a device; the callback acts after the first.
+// x squared three times on a device. The callback acts after the first square.
 static enum ggml_status compute_meddled(struct place * p, void (*act)(struct place * p), struct meddler * m,
     struct ggml_tensor ** last) {
     struct ggml_tensor *x = leaf(p, "x", 4, 1), *a = ggml_sqr(p->ctx, x), *b = ggml_scale(p->ctx, a, 2),
@@ -55,12 +55,13 @@ static void callback_ends_itself(void) {
     struct meddler m;
     struct ggml_tensor * last;
     CHECK_INT(compute_meddled(&p, undo_build, &m, &last), GGML_STATUS_SUCCESS);
-    CHECK_INT(m.n_calls, 2); // asked about and shown the first node, then never again
+    CHECK_INT(m.n_calls, 2); // called for the first node only
     CHECK_AT(last, 3, 0.25f);
     close_place(&p);
 }
 
-// What runs after the callback is waited for even if the callback waited itself: its failure is seen.
+// The scheduler waits for work after the callback, even if the callback waited itself, and reports
+// its failure.
 static void callback_waits(void) {
     OPEN(p, "SIM:delay=2ms,fail_op=soft_max CPU");
     struct meddler m;
@@ -85,7 +86,8 @@ static void free_a_backend(struct place * p) {
     p->backends[to_be_freed] = NULL;
 }
 
-// The one that computes, another one, the last one: the run ends there, checked and traced as well.
+// Frees the computing backend, another one, or the last one. The run ends there, also if checked or
+// traced.
 static void callback_frees_a_backend(void) {
     for (int k = 0; k < 3 * 3; k++) {
         OPEN(p, "SIM:name=A SIM:name=B CPU");
@@ -122,7 +124,7 @@ static void stopping_says_so(void) {
 
 // ------------------------------------------------------------------------------------------- settings between the runs
 
-static int widest; // team that a custom op saw
+static int widest; // size of the team that a custom op saw
 
 static void note_team(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * user_data) {
     (void) dst;
@@ -163,7 +165,7 @@ static void abort_callback_changes(void) {
     close_place(&p);
 }
 
-// The same graph, but its view now shows another row.
+// The same graph, except that its view shows another row.
 static void views_move(void) {
     OPEN(p, "SIM CPU");
     struct ggml_tensor * rows = put(&p, leaf(&p, "rows", 4, 3), 1, false);
@@ -172,14 +174,14 @@ static void views_move(void) {
     OK(ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]));
     fill(rows, 0, 1);
     for (int i = 0; i < 6; i++) {
-        v->view_offs = (size_t) (i % 3) * rows->nb[1]; // and nothing else
+        v->view_offs = (size_t) (i % 3) * rows->nb[1]; // and no other change
         OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
         CHECK_AT(y, 1, (float) (2 * (4 * (i % 3) + 1)));
     }
     close_place(&p);
 }
 
-// The same graph, but the user reads one more result.
+// The same graph, except that the user reads another result.
 static void outputs_are_added(void) {
     OPEN(p, "SIM CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_sqr(p.ctx, x),
@@ -189,7 +191,7 @@ static void outputs_are_added(void) {
     fill(x, 3, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(c, 0, 0.25f);
-    CHECK(at(a, 0) != 9); // its memory serves others
+    CHECK(at(a, 0) != 9); // its memory was reused
     ggml_set_output(a);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(c, 0, 0.25f);

@@ -1,5 +1,5 @@
-// Nodes that a faster backend does not support: which are reported, with which copies, and which
-// are heavy.
+// Nodes that a faster backend does not support: which ones are reported, with which copies, and
+// which are heavy.
 #include "base/mem.h"
 #include "test_place.h"
 
@@ -26,7 +26,7 @@ static void between_nodes_of_the_better_backend(void) {
     const struct ggml_backend_sched_fallback f = fallback_at(&p, 0);
     CHECK(f.tensor == t && f.node == 1 && f.op == GGML_OP_UNARY && f.backend == p.backends[1] &&
           f.refused_by == p.backends[0]);
-    CHECK_INT(f.n_copies, 2); // there and back
+    CHECK_INT(f.n_copies, 2); // to the fallback and back
     CHECK_INT(f.copied_bytes, 2 * 8 * 4 * 4);
     CHECK(f.flops >= 8 * 4 && f.flops < 8 * 4 * 100 && !f.is_heavy);
     CHECK_STR(f.name, "t");
@@ -41,7 +41,7 @@ static void between_nodes_of_the_better_backend(void) {
     close_place(&p);
 }
 
-// The user, a weight, memory: nothing fell.
+// Placement by the user, by a weight or by memory is no fallback.
 static void not_where_it_belongs_there(void) {
     OPEN(p, "SIM:name=A,noops=tanh+mul_mat CPU");
     struct ggml_tensor *x = leaf(&p, "x", 8, 4), *a = ggml_sqr(p.ctx, x), *t = ggml_tanh(p.ctx, a);
@@ -52,7 +52,7 @@ static void not_where_it_belongs_there(void) {
     expand(&p, y);
     OK(ggml_backend_sched_reserve(p.sched, p.graph));
     CHECK_INT(ggml_backend_sched_get_n_fallbacks(p.sched), 0);
-    OK(ggml_backend_sched_set_node_backend(p.sched, t, NULL)); // now it is A that should have it
+    OK(ggml_backend_sched_set_node_backend(p.sched, t, NULL)); // now the weight is on A
     OK(ggml_backend_sched_reserve(p.sched, p.graph));
     CHECK_INT(ggml_backend_sched_get_n_fallbacks(p.sched), 1);
     CHECK(fallback_at(&p, 0).tensor == t);
@@ -67,7 +67,7 @@ static void one_backend_has_none(void) {
     close_place(&p);
 }
 
-// Nodes a and z are on the first backend; what lies between them is the one fallback.
+// Nodes a and z are on the first backend. The nodes between them are the only fallback.
 static struct ggml_backend_sched_fallback fallback_between(struct place * p, struct ggml_tensor * a,
     struct ggml_tensor * z) {
     OK(ggml_backend_sched_set_node_backend(p->sched, a, p->backends[0]));
@@ -78,7 +78,7 @@ static struct ggml_backend_sched_fallback fallback_between(struct place * p, str
     return fallback_at(p, 0);
 }
 
-// The least that is heavy, and a little less: 2 K N M operations.
+// Just heavy, and just not: 2 K N M operations.
 static void heavy(int64_t n, bool expected) {
     OPEN(p, "SIM:name=A,noops=mul_mat CPU");
     struct ggml_tensor *x = leaf(&p, "x", 100, 100), *a = ggml_sqr(p.ctx, x),
@@ -94,7 +94,7 @@ static void heavy_by_operations(void) {
     heavy(500, true);
 }
 
-// 2 K operations for each result, as in a product with one matrix, however few indices choose the matrices.
+// 2 K operations for each result, as with one matrix, for any number of indices.
 static void experts_are_products(void) {
     OPEN(p, "SIM:name=A,noops=mul_mat_id CPU");
     struct ggml_tensor *a = ggml_sqr(p.ctx, leaf(&p, "x", 100, 500)), *experts[2];
@@ -137,7 +137,7 @@ static void outlives_the_graph(void) {
     close_place(&p);
 }
 
-// Reports use the new name of a tensor that was renamed before its graph runs.
+// Reports use the new name of a renamed tensor.
 static void renamed(void) {
     char name[GGML_MAX_NAME];
     memset(name, 'n', sizeof(name) - 1);

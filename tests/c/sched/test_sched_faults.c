@@ -1,13 +1,13 @@
-// Runs that end early: stopped by the callback at each node, aborted at each poll, by devices that fail or run out of
-// memory at any point. Afterwards the scheduler works. Graphs stay unchanged.
+// Runs that end early: stopped by the callback at each node, aborted at each poll, or failed by a
+// device at any point. Afterwards the scheduler works and graphs are unchanged.
 #include "ggml-cpu.h"
 #include "test_place.h"
 #include "tensor/marks.h"
 
 enum { N = 13, WIDTH = 4 };
 
-// A chain of `n` nodes, node i computed by device i mod the number of devices; results in memory of the user that
-// nothing else shares.
+// A chain of `n` nodes. Node i runs on device i mod the number of devices. Each result has its own
+// memory of the user.
 struct chain {
     struct place p;
     struct ggml_tensor * x;
@@ -61,7 +61,7 @@ static void forget_results(struct chain * c) {
     }
 }
 
-// Nodes up to `last` have their results, the others were not touched.
+// Nodes up to `last` have their results. The others are unchanged.
 static void check_ran_up_to(struct chain * c, int last) {
     for (int i = 0; i < N; i++) {
         const float value = at(c->node[i], 0);
@@ -81,7 +81,7 @@ static void check_works(struct chain * c) {
 
 struct stop {
     struct chain * c;
-    int every, phase, at; // asks to see nodes i with i % every == phase, stops at the one with index `at`
+    int every, phase, at; // requests nodes i with i % every == phase, stops at the one with index `at`
     int n_after;          // calls after that
     bool stopped;
 };
@@ -96,7 +96,7 @@ static bool stop_there(struct ggml_tensor * t, bool ask, void * user_data) {
     if (ask) {
         return i % s->every == s->phase;
     }
-    check_ran_up_to(s->c, i); // what is shown is complete, and nothing behind it has begun
+    check_ran_up_to(s->c, i); // shown results are complete, and no later node has begun
     s->stopped = i == s->at;
     return !s->stopped;
 }
@@ -175,13 +175,13 @@ static void failing_operators(void) {
         struct chain c;
         REQUIRE(open_chain(&c, devices));
         forget_results(&c);
-        int first = 0; // that has the operator and runs on A
+        int first = 0; // a device that supports the operator, in place of A
         while (first % 4 != k || first % 3 != 0) {
             first++;
         }
         CHECK_INT(ggml_backend_sched_graph_compute(c.p.sched, c.p.graph), GGML_STATUS_DEVICE_ERROR);
         CHECK_MSG(strstr(ggml_last_error(), "as parameter fail_op says") != NULL, "%s", ggml_last_error());
-        for (int i = 0; i < N; i++) { // A's work goes elsewhere; results still belong to it
+        for (int i = 0; i < N; i++) { // nodes of A move, and their results stay on A
             OK(ggml_backend_sched_set_node_backend(c.p.sched, c.node[i], c.p.backends[i % 3 == 0 ? 1 : i % 3]));
         }
         check_works(&c);
@@ -189,7 +189,7 @@ static void failing_operators(void) {
     }
 }
 
-// Something that the CPU can do with nothing from elsewhere.
+// A graph that runs on the CPU with data of the CPU.
 static void check_cpu_works(struct place * p) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 14, NULL, true });
     struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 8, false);
@@ -214,7 +214,7 @@ static struct ggml_tensor * two_devices_graph(struct place * p, struct ggml_tens
     return t;
 }
 
-// True if it worked, and then the result is right.
+// True after success. Then the result is right.
 static bool works_with(const char * devices) {
     struct place p;
     if (!open_place(&p, devices)) {
@@ -267,7 +267,7 @@ static void free_device(struct chain * c, int b) {
     c->p.backends[b] = NULL;
 }
 
-// All queries. Errors are fine, and freed objects are not touched.
+// Makes all queries. Errors are fine. Freed objects must not be accessed.
 static void ask_everything(struct chain * c) {
     ggml_backend_sched_t sched = c->p.sched;
     struct ggml_backend_sched_split_info split;
@@ -311,8 +311,8 @@ static void check_says_which(struct chain * c, const char * name) {
     }
 }
 
-// Each device is freed at each stage: an error that names it, results that are there, and a scheduler that can be
-// asked, reset and freed.
+// Frees each device at each stage. Runs fail with its name, finished results can be read, and the
+// scheduler can be queried, reset and freed.
 static void freed_backends(void) {
     static const char * const names[] = { "A", "B", "CPU" };
     for (int k = 0; k < 3 * 6; k++) {
@@ -350,7 +350,7 @@ static void freed_backends(void) {
     }
 }
 
-// Other schedulers are unaffected, and a freed scheduler is not called.
+// Other schedulers still work, and a freed scheduler gets no calls.
 static void freed_backends_of_others(void) {
     struct chain c;
     REQUIRE(open_chain(&c, "SIM:name=A SIM:name=B CPU"));
@@ -377,8 +377,8 @@ static uint64_t hash(uint64_t h, const void * data, size_t size) { // FNV-1a
     return h;
 }
 
-// All of the structs, without the counters of time spent; and without what the allocator notes (where a tensor lies,
-// whose it is), unless wanted.
+// All of the structs except time counters. Without the allocator's fields (address and owner of
+// each tensor), unless requested.
 static uint64_t hash_of(const struct ggml_cgraph * graph, bool places) {
     uint64_t h = hash(UINT64_C(0xcbf29ce484222325), graph->nodes, (size_t) graph->n_nodes * sizeof(*graph->nodes));
     h = hash(h, graph->leafs, (size_t) graph->n_leafs * sizeof(*graph->leafs));

@@ -1,4 +1,4 @@
-// test_sched_graphs.c - unusual graphs, and random graphs with failures before correct results.
+// test_sched_graphs.c - unusual graphs, and random graphs with failures before right results.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
@@ -24,8 +24,8 @@ static void nodes_out_of_order(void) {
     close_place(&p);
 }
 
-// A cache in plain weights memory of one device, written through a view by another in one graph, read whole, written
-// again, read again.
+// A cache in plain weights memory of one device. Another device writes it through a view, in one
+// graph or two, and it is read whole after each write.
 static void cache_between_devices(void) {
     OPEN(p, "SIM:name=A,delay=1ms SIM:name=B CPU");
     struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 3), 0, true), *x = leaf(&p, "x", 4, 1);
@@ -57,7 +57,7 @@ static void cache_between_devices(void) {
     close_place(&p);
 }
 
-// A result goes home to memory that another queue still reads.
+// A result is written back to memory that another queue still reads.
 static void write_back_waits_for_readers(void) {
     OPEN(p, "SIM CPU");
     const ggml_backend_t queue = queue_device_new(0, 20000);
@@ -83,7 +83,7 @@ static void write_back_waits_for_readers(void) {
     close_place(&p);
 }
 
-// One scheduler after another runs the same graph.
+// Schedulers run the same graph one after another.
 static void scheduler_is_replaced(void) {
     OPEN(p, "SIM CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 1, false), *y = ggml_sqr(p.ctx, x),
@@ -106,7 +106,7 @@ static void scheduler_is_replaced(void) {
     close_place(&p);
 }
 
-// Blocks of a quantized type may be stored in another form by a device: a copy of some rows is a copy of all.
+// A device may store blocks of a quantized type differently. So a copy of some rows copies all.
 static void quantized_rows_between_devices(void) {
     OPEN(p, "SIM:name=A,noops=mul_mat+get_rows SIM:name=B CPU");
     enum { COLUMNS = 64, ROWS = 8 };
@@ -141,7 +141,7 @@ static void quantized_rows_between_devices(void) {
     close_place(&p);
 }
 
-// Weights that one buffer cannot hold are in several behind one handle.
+// Weights larger than one buffer are in several, behind one handle.
 static void weights_in_a_multi_buffer(void) {
     OPEN(p, "SIM:name=A,max=1k CPU");
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 4096, NULL, true });
@@ -171,7 +171,7 @@ static void weights_in_a_multi_buffer(void) {
     close_place(&p);
 }
 
-// Two backends with one kind of memory: splits, but nothing to copy.
+// Two backends share one kind of memory: several splits, no copies.
 static void two_cpus_share_memory(void) {
     OPEN(p, "CPU CPU");
     struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_scale_inplace(p.ctx, a, 2),
@@ -204,7 +204,7 @@ static void set_leafs(const struct random_graph * g, int salt) {
         for (int k = 0; k < n; k++) {
             values[k] = (float) ((i * 31 + k * 7 + salt) % 19 - 9) / 8;
         }
-        if (g->leafs[i]->data) { // else the graph does not use it
+        if (g->leafs[i]->data) { // otherwise the graph does not use it
             OK(ggml_backend_tensor_set(g->leafs[i], values, 0, ggml_nbytes(g->leafs[i])));
         }
     }
@@ -251,7 +251,7 @@ static void compare(const struct trial * t) {
     }
 }
 
-static void start_trouble(void) { // maybe some allocation fails from here on
+static void start_trouble(void) { // from here on some allocation may fail
     gb_test_fail_alloc(test_random_int(0, 2) ? 0 : test_random_int(1, 60), false);
 }
 
@@ -263,7 +263,7 @@ static bool end_trouble(enum ggml_status status, const char * call) {
 
 #define DISTURBED(call) (start_trouble(), end_trouble((call), #call))
 
-// A random action on the graph; true if it was computed.
+// A random action on the graph. True if the graph was computed.
 static bool disturb(struct place * p, const struct trial * t) {
     const int64_t what = test_random_int(0, 9);
     if (what == 0) {

@@ -1,5 +1,5 @@
 // test_sched_hazards.c - waits between steps: small programs with waits counted by hand, programs
-// that fail without their waits, and the time spent waiting.
+// that fail without their waits, and the time of waits.
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
@@ -18,7 +18,7 @@ static int n_waits(const struct place * p, bool by_host, bool hazard) {
     return n;
 }
 
-// "0:copy@A 1:A ...": the steps, with what each waits for in brackets.
+// "0:copy@A 1:A ...": the steps, each with its waits in brackets.
 static const char * steps(const struct place * p) {
     static char text[2048];
     const struct gb_sched_plan * plan = p->sched->last;
@@ -52,14 +52,15 @@ static void a_chain(void) {
     fill(x, 1, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(d, 3, 1);
-    // the receiver copies; the CPU has no queue, so the sender does, and the host waits for that alone
+    // the receiver copies. The CPU has no queue, so the sender copies, and the host waits only
+    // for that copy.
     CHECK_STR(steps(&p), "compute@A copy@B<0 compute@B copy@A<2 compute@A copy@A compute@host!5");
     CHECK_INT(n_waits(&p, false, false), 2);
     CHECK_INT(n_waits(&p, true, false), 1);
     close_place(&p);
 }
 
-// A reader of two results of one queue waits once; what follows from another wait is left out.
+// A reader of two results of one queue waits once. Waits that follow from other waits are left out.
 static void no_wait_too_many(void) {
     OPEN(p, "SIM:name=A SIM:name=B SIM:name=C");
     struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
@@ -95,8 +96,8 @@ static GGML_CALL void count_event_wait(ggml_backend_t backend, ggml_backend_even
     n_event_waits++;
 }
 
-// Of queues that keep one order the host alone waits, which is what events are for then. (Planned only: simulated
-// queues keep none.)
+// Among queues that keep one order only the host waits, by events. The test only plans, because
+// simulated queues keep no common order.
 static void queues_that_keep_one_order(void) {
     bool (*GGML_CALL const answers[])(ggml_backend_t, ggml_backend_t) = { NULL, no, yes };
     for (int i = 0; i < 3; i++) {
@@ -125,15 +126,15 @@ static void queues_that_keep_one_order(void) {
     }
 }
 
-// Memory of a dead tensor is taken over by its own queue while another one may still read it. (Queues on shared memory:
-// no copies.)
+// A queue reuses memory of its dead tensor while another queue may still read it. The queues share
+// memory, so there are no copies.
 static void memory_is_reused_across_queues(void) {
     OPEN(p, "CPU");
     ggml_backend_t q[] = { queue_device_new(0, 0), queue_device_new(1, 3000), p.backends[0] };
     ggml_backend_sched_t s = ggml_backend_sched_new(q, NULL, 3, 0);
     struct ggml_tensor *x = leaf(&p, "x", 64, 1), *sum = NULL, *t = x;
     for (int i = 0; i < 12; i++) {
-        struct ggml_tensor * fresh = ggml_scale(p.ctx, x, (float) i); // over and over at the same place
+        struct ggml_tensor * fresh = ggml_scale(p.ctx, x, (float) i); // repeatedly in the same memory
         struct ggml_tensor * r = sum ? ggml_add(p.ctx, sum, fresh) : ggml_sqr(p.ctx, fresh);
         expand(&p, fresh);
         expand(&p, r);
@@ -159,7 +160,7 @@ static void memory_is_reused_across_queues(void) {
     close_place(&p);
 }
 
-// Inputs of the next split are copied while this one computes, and inputs go before results.
+// Inputs of the next split are copied while this split computes. Inputs come before results.
 static void copies_come_ahead(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 2, false), *y = put(&p, leaf(&p, "y", 4, 1), 2, false);
@@ -169,14 +170,14 @@ static void copies_come_ahead(void) {
     fill(y, 1, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(b, 0, 1.25f);
-    CHECK_STR(steps(&p), "copy@A copy@B compute@A copy@B<2 compute@B"); // y travels to B before A computes
+    CHECK_STR(steps(&p), "copy@A copy@B compute@A copy@B<2 compute@B"); // y goes to B before A computes
     const struct gb_sched_plan * plan = p.sched->last;
     CHECK(plan->in.nodes[plan->program.copies.data[plan->program.steps.data[1].index].root] == y);
     close_place(&p);
 }
 
-// Further ahead than that, where the receiver has nothing to do before: as soon as the source is complete, but behind
-// the receiver's own work.
+// Copies come further ahead if the receiver is idle until then: when the source is complete, but
+// after earlier work of the receiver.
 static void copies_come_far_ahead(void) {
     OPEN(p, "SIM:name=A SIM:name=B SIM:name=C CPU");
     struct ggml_tensor * in[4];
@@ -195,15 +196,14 @@ static void copies_come_far_ahead(void) {
         CHECK_AT(f, 0, (0.0625f + 1 + 2) * 0.25f * 3 + 0.0625f);
         OK(ggml_backend_sched_set_check(p.sched, i == 0));
     }
-    // in[1] goes to C at once; in[2] to A behind what A does; in[3] to C behind what C does, not only when its reader
-    // is next. Both take the place of something that has just been fetched, and wait for that.
+    // in[1] goes to C at once. in[2] goes to A behind A's work, in[3] to C behind C's, before
+    // its reader is next. Both overwrite a result that is fetched first, and wait for that.
     CHECK_STR(steps(&p), "copy@A copy@C compute@A copy@B<2 copy@A<3 compute@B copy@C<5 compute@C copy@A<7 copy@C<8 "
                          "compute@A copy@B<10 compute@B copy@C<12 compute@C");
     close_place(&p);
 }
 
-// What a device has to send to others is not held up by what it is sent itself: B hands b to the host before it waits
-// for A.
+// A device sends before it waits for its own input: B sends b to the host before it waits for A.
 static void copies_do_not_hold_up_others(void) {
     OPEN(p, "SIM:name=A SIM:name=B SIM:name=C CPU");
     struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 1, false);
@@ -223,13 +223,13 @@ static void copies_do_not_hold_up_others(void) {
     close_place(&p);
 }
 
-// Inputs that lie behind each other travel as one.
+// Adjacent inputs are copied together.
 static void inputs_travel_together(void) {
     OPEN(p, "SIM:name=A,align=16 CPU");
     ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(p.backends[1], 512);
     p.buffers[p.n_buffers++] = buffer;
     struct ggml_tensor *in[4], *sum = NULL;
-    for (int i = 0; i < 4; i++) { // 48 bytes each; the last one is far away
+    for (int i = 0; i < 4; i++) { // 48 bytes each; the last one is not adjacent
         in[i] = leaf(&p, "in", 12, 1);
         OK(ggml_backend_tensor_alloc(buffer, in[i],
             (char *) ggml_backend_buffer_get_base(buffer) + (i < 3 ? 64 * i : 448)));
@@ -257,7 +257,8 @@ static void inputs_travel_together(void) {
     close_place(&p);
 }
 
-// The host issues everything at once. A device that does not depend on the slow one does not wait for it.
+// The host issues everything at once. A device that is independent of the slow one does not wait
+// for it.
 static void the_host_is_not_held_up(void) {
     SKIP_IF_CHECKED("the host waits for each step");
     OPEN(p, "SIM:name=A,delay=150ms SIM:name=B SIM:name=C,delay=150ms CPU");
@@ -268,7 +269,7 @@ static void the_host_is_not_held_up(void) {
     expand(&p, c);
     fill(x, 1, 0);
     fill(z, 2, 0);
-    OK(ggml_backend_sched_graph_compute(p.sched, p.graph)); // plans are made
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph)); // makes the plans
     int64_t issued = INT64_MAX, done = INT64_MAX;
     for (int i = 0; i < BUSY_TRIES && (issued >= 100000000 || done >= 290000000); i++) {
         const int64_t start = gb_time_ns();
@@ -284,7 +285,7 @@ static void the_host_is_not_held_up(void) {
     close_place(&p);
 }
 
-// A device fails while others wait for it: the failure is reported once, and the next run works.
+// A device fails while others wait for it. The failure is reported once, and the next run works.
 static void failures_while_others_wait(void) {
     OPEN(p, "SIM:name=A,fail_op=sqr,delay=5ms SIM:name=B CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = on(&p, ggml_sqr(p.ctx, x), 0);
@@ -309,7 +310,7 @@ static enum ggml_status run_without(struct place * p, enum plan_fault_kind kind)
     return status;
 }
 
-// The validator's message names both sides.
+// The validator's message names both steps.
 static void the_validator_names_both(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false),
@@ -334,7 +335,8 @@ static enum ggml_status validate(const struct ggml_backend_sched * s) {
     return gb_sched_validate_layout(s, &p->in, &p->program, &p->layout);
 }
 
-// Places that meet in time and bytes, that are not aligned or beyond the end, and lines that come apart.
+// Blocks that overlap in time and bytes, unaligned blocks, blocks beyond the end, and alias groups
+// in pieces.
 static void the_validator_of_places_fires(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 16, 1), 0, false), *sum = ggml_sqr(p.ctx, x);
@@ -365,7 +367,7 @@ static void the_validator_of_places_fires(void) {
             const struct gb_item * b = gb_sched_arena_item(&plan->layout, j);
             if (b && b->group != kept.group && b->backend == kept.backend && b->lower < kept.upper &&
                 kept.lower < b->upper) {
-                for (int k = 0; k < plan->in.n_ids; k++) { // all of the alias group, or it has come apart
+                for (int k = 0; k < plan->in.n_ids; k++) { // the whole alias group, otherwise it is in pieces
                     struct gb_item * of = (struct gb_item *) gb_sched_arena_item(&plan->layout, k);
                     if (of && of->group == kept.group) {
                         of->offset = b->offset;

@@ -1,5 +1,5 @@
-// test_sched_memory.c - memory of the user that is freed and allocated again at the same address, contexts whose memory
-// is reused, and devices with little memory.
+// test_sched_memory.c - memory of the user that is freed and allocated again at the same address,
+// contexts whose memory is reused, and devices with little memory.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
@@ -11,8 +11,8 @@
 
 // ------------------------------------------------------------------------------------ the same addresses, other things
 
-// A new buffer takes the place of the one that w is in. Its handle has the old address, as it happens without a
-// checking allocator, and so has its memory, mostly.
+// A new buffer replaces the buffer of w. Its handle has the old address, as can happen without a
+// checking allocator, and mostly its memory, too.
 static void place_again(struct place * p, struct ggml_tensor * w, int device, float value) {
     ggml_backend_buffer_t handle = p->buffers[0];
     handle->iface.free_buffer(handle);
@@ -27,7 +27,7 @@ static void place_again(struct place * p, struct ggml_tensor * w, int device, fl
     fill(w, value, 0);
 }
 
-// Weights are freed and made again, each time with other values.
+// Weights are freed and allocated again, each time with other values.
 static void weights_are_replaced(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct ggml_tensor *w = put(&p, leaf(&p, "w", 256, 1), 0, true), *x = leaf(&p, "x", 256, 1),
@@ -46,7 +46,7 @@ static void weights_are_replaced(void) {
     close_place(&p);
 }
 
-// The device of the weights changes while their handle and their address stay: as it happens when memory is mapped
+// The device of the weights changes, but handle and address stay the same, as when memory is mapped
 // again.
 static void weights_change_their_device(void) {
     OPEN(p, "SIM:name=A CPU");
@@ -59,9 +59,9 @@ static void weights_change_their_device(void) {
     CHECK(ggml_backend_sched_get_node_backend(p.sched, y) == p.backends[1]);
     ggml_backend_buffer_t other = ggml_backend_alloc_buffer(p.backends[0], 16);
     struct ggml_backend_buffer mine = *p.buffers[0];
-    *p.buffers[0] = *other; // the same handle now is one of the device
+    *p.buffers[0] = *other; // the same handle now belongs to the device
     w->data = ggml_backend_buffer_get_base(p.buffers[0]);
-    // and had this address then
+    // which once had this address
     gb_key_of(&p.sched->plans.data[0]->in.keys, gb_ptrmap_get(&p.sched->plans.data[0]->in.map, w))->data = w->data;
     fill(w, 5, 0);
     p.buffers[0]->usage = GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
@@ -73,7 +73,7 @@ static void weights_change_their_device(void) {
     close_place(&p);
 }
 
-// The CPU with a pretended queue: its last graph counts as running until a wait.
+// The CPU with a simulated queue: its last graph counts as pending until a wait.
 static struct {
     struct ggml_backend_i real;
     bool busy;
@@ -96,7 +96,7 @@ static GGML_CALL void lazy_free(ggml_backend_t backend, ggml_backend_graph_plan_
     lazy.real.graph_plan_free(backend, plan);
 }
 
-// What a backend prepared is not taken away from under a run that is not over.
+// A backend's prepared objects stay valid until the end of a run.
 static void buffers_are_freed_during_a_run(void) {
     SKIP_IF_CHECKED("none is left running");
     OPEN(p, "CPU");
@@ -122,8 +122,8 @@ static void buffers_are_freed_during_a_run(void) {
     close_place(&p);
 }
 
-// One block of memory holds one context after another: tensors of all kinds come to lie at the addresses of earlier
-// ones.
+// One block of memory holds one context after another. Tensors of all kinds are at the addresses of
+// earlier ones.
 static void contexts_reuse_their_memory(const char * devices) {
     OPEN(p, devices);
     static _Alignas(16) char memory[1 << 16];
@@ -169,8 +169,8 @@ static struct ggml_cgraph * squares_of(struct place * p, int64_t n, struct ggml_
     return graph;
 }
 
-// Each graph needs a little more than the one before it. The device has space for the largest, not for all that are
-// remembered.
+// Each graph needs slightly more than the previous one. The device has memory for the largest, but
+// not for all kept graphs.
 static void growing_graphs_fit(void) {
     OPEN(p, "SIM:mem=256k CPU");
     struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
@@ -186,8 +186,8 @@ static void growing_graphs_fit(void) {
     close_place(&p);
 }
 
-// Results of the graph before, read by one for which the arena must grow while there is no room for two: kept, or
-// refused, never overwritten.
+// A graph reads results of the previous one. The arena must grow, but cannot hold both. The results
+// are kept or the run is refused, never overwritten.
 static enum ggml_status grow_and_read(int kilobytes) {
     char devices[64];
     snprintf(devices, sizeof(devices), "SIM:mem=%dk CPU", kilobytes);
@@ -226,7 +226,7 @@ static void growing_keeps_what_is_read(void) {
     CHECK(n_refused > 0 && n_refused < n);
 }
 
-// Graphs that cannot be placed are not remembered, and do not push out those that can.
+// Graphs that cannot be allocated are not kept, and do not replace others.
 static void failures_are_not_kept(void) {
     OPEN(p, "SIM:mem=64k");
     struct ggml_tensor *x = leaf(&p, "x", 4, 1), *y = ggml_sqr(p.ctx, x);

@@ -1,5 +1,4 @@
-// test_sched_pipeline.c - runs of a graph that follow each other without waiting, while inputs are
-// set again.
+// test_sched_pipeline.c - pending runs of one graph, while inputs are set again.
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
@@ -15,7 +14,7 @@ static struct ggml_tensor * on(struct place * p, struct ggml_tensor * t, int dev
     return t;
 }
 
-// Two stages: A squares, B adds. The results of all runs are fetched in B's queue.
+// Two stages: A squares, B adds. Results of all runs are read in B's queue.
 static void run_stages(const char * devices, int n_copies, int n_runs, int64_t * time_ns) {
     OPEN(p, devices);
     struct ggml_tensor * x = leaf(&p, "x", 64, 1);
@@ -62,7 +61,7 @@ static void stages_overlap(void) {
     CHECK_MSG(three < one - 40000000, "%g ms, one after the other %g ms", (double) three / 1e6, (double) one / 1e6);
 }
 
-// A caller queues a read behind a run for which the caller, or a trace, has already waited.
+// A caller queues a read after a run that has ended, because the caller or a trace waited for it.
 static void synchronize_waits_for_reads_behind_an_ended_run(void) {
     for (int traced = 0; traced < 2; traced++) {
         OPEN(p, "SIM:name=A,copy_delay=40ms CPU");
@@ -91,7 +90,7 @@ static void slow_copies(void) {
     run_stages("SIM:name=A SIM:name=B CPU", 64, N, &ns);
 }
 
-// The CPU in the middle, results that feed back into a state on a device, and memory that is used again.
+// The CPU as the middle stage, results that feed back into a state on a device, and reused memory.
 static void with_state(void) {
     OPEN(p, "SIM:name=A,delay=2ms SIM:name=B,copy_delay=1ms CPU");
     struct ggml_tensor *x = leaf(&p, "x", 16, 1), *state = put(&p, leaf(&p, "state", 16, 1), 0, false);
@@ -118,7 +117,7 @@ static void with_state(void) {
     close_place(&p);
 }
 
-// Devices that read the host's memory directly get a copy all the same.
+// Devices that can read the host's memory still get copies.
 static void shared_memory(void) {
     OPEN(p, "CPU");
     ggml_backend_t q[] = { queue_device_new(0, 2000), queue_device_new(1, 500), p.backends[0] };
@@ -144,7 +143,8 @@ static void shared_memory(void) {
     close_place(&p);
 }
 
-// The number of copies changes, other graphs run in between, runs repeat without new inputs, and the validator is on.
+// The number of copies changes, other graphs run in between, runs repeat without new inputs, and
+// the validator is on.
 static void settings_change_between_runs(void) {
     OPEN(p, "SIM:name=A,delay=1ms SIM:name=B CPU");
     struct ggml_tensor * x = leaf(&p, "x", 16, 1);
@@ -188,7 +188,7 @@ static void failures(void) {
     for (int i = 0; i < 4; i++) {
         status = ggml_backend_sched_graph_compute_async(p.sched, p.graph);
     }
-    if (!test_runs_are_checked()) { // then each call waits, and knows
+    if (!test_runs_are_checked()) { // then each call waits and reports the failure
         status = ggml_backend_sched_synchronize(p.sched);
     }
     CHECK_INT(status, GGML_STATUS_DEVICE_ERROR);

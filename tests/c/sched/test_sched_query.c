@@ -6,7 +6,8 @@
 
 #define MAX 256
 
-// Blocks of one chunk whose times and addresses overlap are of one line; nothing lies above the peak; the bound is one.
+// Blocks of one chunk that overlap in time and address must share a root. No block is above the
+// peak. The bound holds.
 static void check_arena(struct place * p, int b, const struct ggml_backend_sched_block * blocks, int n) {
     struct ggml_backend_sched_arena arena;
     OK(ggml_backend_sched_get_arena(p->sched, p->backends[b], &arena));
@@ -19,7 +20,7 @@ static void check_arena(struct place * p, int b, const struct ggml_backend_sched
         CHECK(x->lower < x->upper && x->size > 0 && x->tensor != NULL && x->root >= 0 && x->root <= i);
         top = x->offset + x->size > top ? x->offset + x->size : top;
         sum += x->size;
-        size_t live = 0; // at the moment when this one comes
+        size_t live = 0; // the load when this block begins
         for (int j = 0; j < n; j++) {
             const struct ggml_backend_sched_block * y = &blocks[j];
             if (y->backend != x->backend || y->chunk != x->chunk) {
@@ -41,8 +42,9 @@ static void check_arena(struct place * p, int b, const struct ggml_backend_sched
     CHECK(peak == arena.peak + arena.leafs + arena.replicas);
 }
 
-// A matrix in memory of the user's on the last device, read on the first one: only without the usage WEIGHTS is that
-// said. Its copy may have been made for something else, in a split before.
+// A matrix is in memory of the user on the last device, and read on the first one. The report
+// mentions it only without the usage WEIGHTS. Another node in an earlier split may have caused its
+// copy.
 static void unmarked_weights(void) {
     for (int way = 0; way < 4; way++) {
         const int usage = way & 1;
@@ -107,7 +109,7 @@ static void describes(const char * devices, bool weights_elsewhere) {
     for (int b = 0; b < p.n; b++) {
         struct ggml_backend_sched_arena arena;
         OK(ggml_backend_sched_get_arena(p.sched, p.backends[b], &arena));
-        CHECK_INT(arena.peak, before[b]); // what is said before is what is allocated
+        CHECK_INT(arena.peak, before[b]); // predicted sizes equal allocated sizes
         check_arena(&p, b, blocks, n);
     }
 
@@ -116,7 +118,7 @@ static void describes(const char * devices, bool weights_elsewhere) {
         struct ggml_backend_sched_split_info info;
         OK(ggml_backend_sched_get_split(p.sched, k, &info));
         OK(ggml_backend_sched_get_split_span(p.sched, k, &lower, &upper));
-        CHECK(lower >= last && upper - lower == info.i_end - info.i_start); // no view among the nodes
+        CHECK(lower >= last && upper - lower == info.i_end - info.i_start); // no view is among the nodes
         last = upper;
     }
     CHECK(ggml_backend_sched_get_split_span(p.sched, -1, &lower, &upper) == GGML_STATUS_INVALID_ARGUMENT);
@@ -131,7 +133,7 @@ static void describes(const char * devices, bool weights_elsewhere) {
         n_in += !t.is_write_back;
         n_kept += t.is_kept;
         CHECK(!t.is_kept || t.tensor == w);
-        CHECK(!t.is_unmarked); // it is placed by the scheduler, or its usage is WEIGHTS
+        CHECK(!t.is_unmarked); // the scheduler allocated it, or its usage is WEIGHTS
     }
     int inputs = 0;
     for (int k = 0; k < ggml_backend_sched_get_n_splits(p.sched); k++) {
@@ -140,7 +142,7 @@ static void describes(const char * devices, bool weights_elsewhere) {
         inputs += info.n_inputs;
     }
     CHECK_INT(n_in, inputs);
-    CHECK_INT(n_kept > 0, p.n > 1); // placed by the scheduler it is on the first device, without a pointer for the host
+    CHECK_INT(n_kept > 0, p.n > 1); // the scheduler allocated it on the first device, without a pointer for the host
     struct ggml_backend_sched_transfer none;
     CHECK(ggml_backend_sched_get_transfer(p.sched, n_transfers, &none) == GGML_STATUS_INVALID_ARGUMENT);
     CHECK(ggml_backend_sched_get_transfer(p.sched, -1, &none) == GGML_STATUS_INVALID_ARGUMENT);
@@ -158,8 +160,8 @@ static void two_devices(void) {
 
 static void three_devices(void) { describes("SIM SIM CPU", true); }
 
-// Splits of one backend share it, so the most that a split needs: what ggml_graph_plan says of each product by itself,
-// with the same threads.
+// Splits of one backend share scratch memory, so its size is the maximum over splits. The oracle is
+// ggml_graph_plan for each product alone, with the same threads.
 static void scratch_memory(void) {
     OPEN(p, "SIM:name=A,noops=mul_mat CPU");
     ggml_backend_cpu_set_n_threads(p.backends[1], 2);
@@ -178,7 +180,7 @@ static void scratch_memory(void) {
     OK(ggml_backend_sched_reserve(p.sched, p.graph));
     CHECK(ggml_backend_sched_get_n_splits(p.sched) >= 5 && expect > 0);
     CHECK_INT(ggml_backend_sched_get_work_size(p.sched, p.backends[1]), expect);
-    CHECK_INT(ggml_backend_sched_get_work_size(p.sched, p.backends[0]), 0); // reports none
+    CHECK_INT(ggml_backend_sched_get_work_size(p.sched, p.backends[0]), 0); // reports no scratch memory
     ggml_clear_error();
     CHECK_INT(ggml_backend_sched_get_work_size(p.sched, NULL), 0);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'backend'");
@@ -213,7 +215,7 @@ static struct ggml_tensor * layers(struct place * p, struct ggml_cgraph * graph,
     return y;
 }
 
-// What another thread was changing when the process was forked is half done: nothing looks into it.
+// An object that another thread was changing during the fork is not read.
 static void half_done_says_nothing(void) {
     OPEN(p, "SIM:name=A,noops=mul_mat CPU");
     struct ggml_tensor * w = put(&p, leaf(&p, "w", 16, 16), 0, true);
@@ -255,7 +257,7 @@ static void half_done_says_nothing(void) {
     close_place(&p);
 }
 
-// Planning allocates nothing, and what it says is what is allocated afterwards.
+// Planning allocates nothing. Later allocations equal the plan.
 static void before_anything_is_allocated(void) {
     static const char * const devices[] = { "CPU", "SIM:name=A CPU",
         "SIM:name=A,noops=mul_mat SIM:name=B,align=256,max=2048 CPU" };
@@ -270,7 +272,7 @@ static void before_anything_is_allocated(void) {
         CHECK(ggml_backend_sched_get_n_splits(p.sched) >= 1 && ggml_backend_sched_explain(p.sched, y)[0] != '\0');
         OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
         CHECK(held(&p) == before && said(&p) == before);
-        OK(ggml_backend_sched_plan_graph(p.sched, p.graph)); // of one that is allocated: nothing changes
+        OK(ggml_backend_sched_plan_graph(p.sched, p.graph)); // for an allocated graph: nothing changes
         CHECK(held(&p) == before && said(&p) == before && y->data != NULL);
         struct ggml_backend_sched_stats stats;
         OK(ggml_backend_sched_get_stats(p.sched, &stats));
@@ -280,7 +282,7 @@ static void before_anything_is_allocated(void) {
     }
 }
 
-// A device that is too small: the plan says what it would take.
+// A device that is too small: the plan has the required size.
 static void before_it_does_not_fit(void) {
     OPEN(p, "SIM:name=A,mem=64 CPU");
     struct ggml_tensor * x = leaf(&p, "x", 16, 4);
@@ -294,7 +296,8 @@ static void before_it_does_not_fit(void) {
     close_place(&p);
 }
 
-// What was only looked at decides nothing: a smaller graph takes its places when they have been reserved, not before.
+// A plan without allocation does not change later plans: a smaller graph uses its offsets only
+// after they are reserved.
 static void a_look_at_a_large_one(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_cgraph *large = ggml_new_graph(p.ctx), *small = ggml_new_graph(p.ctx), *smaller = ggml_new_graph(p.ctx);

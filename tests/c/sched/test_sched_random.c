@@ -1,10 +1,9 @@
 // test_sched_random.c - random graphs on random sets of devices, against the same graphs on one CPU
 // with separate memory for each tensor.
-//
 // A graph is first a list of numbers (struct step). The same graph is built from it twice: in a
 // context with data, computed by ggml_graph_compute (the reference), and in a context without data,
-// run by schedulers. After each of a series of random actions, results and all leafs must be the
-// same bits, and the tensors' structs must not change. Before each run a simulation of the plan
+// run by schedulers. After each of a series of random actions, results and all leafs must have the
+// same bits, and the tensors' structs must be unchanged. Before each run a simulation of the plan
 // writes the name of each storage over its bytes in the arenas. At each read it checks that the
 // name is still there.
 //
@@ -57,7 +56,7 @@ struct step {
     int a, b, c; // values
     int rows, at;
     float f;
-    int user; // device index that the user sets, -1: none
+    int user; // device that the user sets; -1: none
     bool output;
 };
 
@@ -70,7 +69,7 @@ struct recipe {
 
 struct leaf {
     enum shape shape;
-    int device; // where it is placed: -1 by the scheduler, -2 plain host memory
+    int device; // its device; -1: by the scheduler, -2: plain host memory
     bool weight, input;
 };
 
@@ -86,9 +85,9 @@ struct scene {
 
     ggml_backend_t devices[DEVICES];
     ggml_backend_buffer_t buffers[LEAFS];
-    ggml_backend_buffer_t results[RESULTS]; // of nodes that the user has placed
+    ggml_backend_buffer_t results[RESULTS]; // of nodes in memory of the user
     int n_results;
-    ggml_backend_buffer_t packed; // one for all leafs on the last device; NULL: each has its own
+    ggml_backend_buffer_t packed; // one for all leafs on the last device; NULL: each leaf has its own
     size_t packed_end;
     struct ggml_context * reference_ctx;
     struct ggml_context * ctx;
@@ -98,9 +97,9 @@ struct scene {
     struct built reference[GRAPHS], graphs[GRAPHS];
     ggml_backend_sched_t scheds[2];
     int n_copies[2];
-    bool little_memory; // some device has a limit, and running out of it is no error of the scheduler
+    bool little_memory; // some device has a limit, so running out of memory is allowed
     bool is_out;
-    bool has_queues; // devices of test_queue.h, which cannot report that memory is out
+    bool has_queues; // devices of test_queue.h, which cannot report that memory ran out
 };
 
 static bool verbose;
@@ -111,7 +110,7 @@ static bool chance(int one_in) { return below(one_in) == 0; }
 
 // ------------------------------------------------------------------------------------------------------------- recipes
 
-// a random value of that shape; -1: there is none
+// A random value of that shape; -1 if none exists.
 static int pick(const struct recipe * r, enum shape shape, int rows) {
     int found = -1, n = 0;
     for (int i = 0; i < r->n_values; i++) {
@@ -122,7 +121,7 @@ static int pick(const struct recipe * r, enum shape shape, int rows) {
     return found;
 }
 
-// Mostly recent values: long chains, short lives.
+// Mostly recent values, for long chains and short lifetimes.
 static int pick_matrix(const struct recipe * r) {
     for (int k = 0; k < 6; k++) {
         const int i = r->n_values - 1 - below(6);
@@ -251,7 +250,7 @@ static struct ggml_tensor * apply(struct ggml_context * ctx, const struct step *
     }
 }
 
-// In the order of the steps, so that in-place effects happen in that order everywhere.
+// In the order of the steps, so that in-place effects have this order everywhere.
 static bool build(struct ggml_context * ctx, const struct recipe * r, struct ggml_tensor * const * leafs,
     struct built * out) {
     out->graph = ggml_new_graph(ctx);
@@ -283,10 +282,10 @@ static ggml_backend_t random_device(int i, int d, bool * little_memory) {
     if (chance(2)) {
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",delay=%dus,copy_delay=%dus", below(3) * 60, below(3) * 40);
     }
-    if (chance(4)) { // space for the cache, and little more
+    if (chance(4)) { // little more than the cache
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",max=%d", 12 * d * d + 1024);
     }
-    if (chance(8)) { // less than all copies that one would like to keep
+    if (chance(8)) { // not enough to keep all copies
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",mem=%d", (30 + below(30)) * d * d + 4096);
         *little_memory = true;
     }
@@ -311,7 +310,7 @@ static ggml_backend_t random_device(int i, int d, bool * little_memory) {
 
 static bool make_devices(struct scene * w) {
     const int n_sims = below(DEVICES); // 0 .. 5
-    const int queues = below(3); // none, about half, all of them have queues on shared memory
+    const int queues = below(3); // none, about half, or all of them have queues on shared memory
     for (int i = 0; i < n_sims; i++) {
         const bool queue = below(2) < queues;
         w->has_queues |= queue;
@@ -374,7 +373,7 @@ static bool make_leafs(struct scene * w) {
     return true;
 }
 
-// The user places some results, on any device.
+// The user allocates some results, on any device.
 static void place_results(struct scene * w, const struct ggml_cgraph * graph, int one_in) {
     for (int i = 0; i < graph->n_nodes && w->n_results < RESULTS; i++) {
         struct ggml_tensor * t = graph->nodes[i];
@@ -385,7 +384,7 @@ static void place_results(struct scene * w, const struct ggml_cgraph * graph, in
         const ggml_backend_buffer_t buffer =
             ggml_backend_buft_alloc_buffer(buft, ggml_backend_buft_get_alloc_size(buft, t));
         if (buffer == NULL) {
-            ggml_clear_error(); // there is no space
+            ggml_clear_error(); // the device is full
             continue;
         }
         w->results[w->n_results++] = buffer;
@@ -414,7 +413,7 @@ static struct ggml_context * new_context(bool no_alloc) {
     return ggml_init((struct ggml_init_params){ 1 << 16, NULL, no_alloc });
 }
 
-// Random values into a leaf of the reference and, the same, into that of the scheduler (once it has memory).
+// Sets a leaf of the reference and, once it has memory, of the scheduler to the same random values.
 static bool fill_leafs(struct scene * w) {
     for (int i = 0; i < LEAFS; i++) {
         struct ggml_tensor * t = w->reference_leafs[i];
@@ -441,12 +440,12 @@ static uint64_t struct_hash(const struct scene * w) {
         const struct ggml_cgraph * graph = w->graphs[g].graph;
         for (int i = 0; i < graph->n_nodes + graph->n_leafs; i++) {
             struct ggml_tensor t;
-            // with its gaps
+            // including its gaps
             memcpy(&t, i < graph->n_nodes ? graph->nodes[i] : graph->leafs[i - graph->n_nodes], sizeof(t));
             t.buffer = NULL;
             t.data = NULL;
             t.extra = NULL;
-            t.perf_runs = 0; // what running counts
+            t.perf_runs = 0; // statistics of runs
             t.perf_cycles = 0;
             t.perf_time_us = 0;
             gb_tensor_set_stamp(&t, 0, 0);
@@ -473,7 +472,7 @@ static bool same_data(const struct ggml_tensor * expected, const struct ggml_ten
     return same;
 }
 
-// unread or flagged
+// unread or an output
 static bool is_result(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
     for (int i = 0; i < graph->n_nodes; i++) {
         for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -500,11 +499,11 @@ static bool same_results(const struct scene * w, int g) {
     return true;
 }
 
-// ---- the arenas, simulated: each byte carries the storage that wrote it last ----
+// ---- the simulated arenas: each byte holds the storage that wrote it last ----
 
 struct shadow_memory {
     const struct ggml_backend_sched * sched;
-    const void ** owner[64]; // per buffer of the scheduler, per byte
+    const void ** owner[64]; // for each buffer of the scheduler, for each byte
     bool ok;
 };
 
@@ -529,8 +528,8 @@ static const void ** owners(struct shadow_memory * m, const struct ggml_tensor *
     return NULL;
 }
 
-// Storage is named by where it starts and who owns it in the graph: clones stand for their originals through the data
-// pointer of the storage, so the name is the tensor that the plan's program writes it through.
+// Names a storage by its start and its owner in the graph. Clones stand for their originals through
+// the data pointer of the storage, so the name is the tensor that the plan's program writes.
 static const void * name_of(const struct gb_sched_plan * p, const struct ggml_tensor * t) {
     const struct ggml_tensor * root = t->view_src ? t->view_src : t;
     struct gb_shadow_iter it = { 0 };
@@ -567,7 +566,7 @@ static bool arenas_are_safe(const struct ggml_backend_sched * s) {
     struct shadow_memory m = { s, { NULL }, true };
     const struct gb_sched_plan * p = s->last;
     const int64_t n = p->in.n_ids + (int64_t) p->program.copies.n;
-    for (int64_t id = 0; id < n; id++) { // there are tables by line
+    for (int64_t id = 0; id < n; id++) { // tables have an entry for each line
         const struct gb_item * item = gb_sched_arena_item(&p->layout, id);
         CHECK_MSG(item == NULL || (item->group >= 0 && item->group < n &&
                                       gb_sched_arena_item(&p->layout, item->group)->group == item->group),
@@ -623,7 +622,7 @@ struct seen {
     uint64_t random;
 };
 
-// Every node's result is right at the moment when it is shown.
+// Checks every node's result when the callback shows it.
 static bool watch(struct ggml_tensor * t, bool ask, void * user_data) {
     struct seen * s = user_data;
     const struct ggml_cgraph * graph = s->w->graphs[s->g].graph;
@@ -636,7 +635,7 @@ static bool watch(struct ggml_tensor * t, bool ask, void * user_data) {
     return true;
 }
 
-// There is an excuse for the failure; the scene ends then.
+// True if the failure is allowed. Then the scene ends.
 static bool ran_out(struct scene * w, enum ggml_status status) {
     w->is_out |= w->little_memory && status == GGML_STATUS_ALLOC_FAILED;
     return w->is_out;
@@ -737,7 +736,7 @@ static bool fill_inputs(struct scene * w) {
     return true;
 }
 
-// Runs behind each other, inputs set meanwhile where that is allowed.
+// Pending runs, with inputs that are set meanwhile if allowed.
 static bool compute_many(struct scene * w, int g) {
     for (int n = 2 + below(4); n > 0; n--) {
         if ((w->n_copies[0] > 1 && !fill_inputs(w)) ||
@@ -766,7 +765,7 @@ static bool stop_it(struct ggml_tensor * t, bool ask, void * user_data) {
     return ask ? --*left == 0 : false;
 }
 
-// Stopped at some node, or out of memory at some allocation: after that it works as if nothing had been.
+// Stopped at some node, or out of memory at some allocation. Afterwards everything works as before.
 static bool disturb(struct scene * w, int g) {
     const ggml_backend_sched_t s = w->scheds[0];
     int left = 1 + below(w->graphs[g].graph->n_nodes);
@@ -825,7 +824,7 @@ static enum ggml_status compute_with_fault(struct scene * w, int g, enum plan_fa
     return status;
 }
 
-// With the validator, the right program runs in silence. Without any one of its copies or waits it is stopped.
+// The validator accepts the right program, and stops it without any one of its copies or waits.
 static bool faults_are_found(struct scene * w, int * n_faults) {
     static const char * names[] = { "copy", "wait" };
     const int g = below(GRAPHS);
@@ -854,7 +853,7 @@ static bool faults_are_found(struct scene * w, int * n_faults) {
 
 // ------------------------------------------------------------------------------------------------------------- a scene
 
-// Costs that have nothing to do with the devices: placements of every kind.
+// Random costs that do not describe the devices, for placements of every kind.
 static void place_by_random_costs(ggml_backend_sched_t sched, int n) {
     struct ggml_backend_op_cost ops[2 * DEVICES];
     struct ggml_backend_copy_cost copies[DEVICES * DEVICES];
@@ -974,7 +973,7 @@ static bool run_scene(struct scene * w, bool mutate, int * n_faults) {
     return ok;
 }
 
-// ---- what the report counts ----
+// ---- counts of the report ----
 
 // Counts the copies of a node by their definition. Copies of its sources go into its split. Copies of its result go
 // into later splits, until another node writes the same memory.
@@ -1021,7 +1020,7 @@ static bool report_counts_copies(const struct gb_sched_plan * p) {
 int main(int argc, char ** argv) {
     (void) test_skips;
     uint64_t seed = 1;
-    bool mutate = false; // every scene, not every fifth
+    bool mutate = false; // in every scene, not in every fifth
     int count = getenv("GGML_TEST_RANDOM_GRAPHS") ? atoi(getenv("GGML_TEST_RANDOM_GRAPHS")) : 250;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--count") == 0 && i + 1 < argc) {

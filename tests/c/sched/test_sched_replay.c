@@ -1,11 +1,11 @@
-// Graphs of one structure and different sizes: which offsets they take over. Oracles: the validator
-// of plans, the same graphs on one CPU with separate memory for each tensor, and a checked run.
+// Graphs of one structure and different sizes: which offsets they reuse. Oracles: the validator of
+// plans, the same graphs on one CPU with separate memory for each tensor, and checked runs.
 #include "plan/plan.h"
 #include "base/mem.h"
 #include "ggml-cpu.h"
 #include "test_place.h"
 
-// chunks lie side by side for the validator
+// side by side for the validator
 enum { D = 8, TOKENS = 24, MAX_VALUES = 40, MAX_BLOCKS = 512, CHUNK = 1 << 20 };
 
 enum kind { PROJECT, ADD, MUL, TANH, SOFT_MAX, RMS_NORM, HALF, ATTEND, SCALE_INPLACE, STORE, KINDS };
@@ -52,7 +52,8 @@ static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_te
             return ggml_mul_mat(ctx, ggml_cont(ctx, ggml_transpose(ctx, a)), scores);
         }
         case SCALE_INPLACE: return ggml_scale_inplace(ctx, ggml_add(ctx, a, b), 0.5f);
-        // at another place for each size; aligned for every device: what is computed over a copy of it depends on that
+        // at another address for each size, and aligned for every device, because copies of
+        // it may be overwritten
         case STORE: {
             const size_t at = (size_t) ((r->b[i] + TOKENS - a->ne[1]) / 2 % 4 * 8) * cache->nb[1];
             return ggml_scale(ctx, ggml_cpy(ctx, a, ggml_view_2d(ctx, cache, D, a->ne[1], cache->nb[1], at)), 2);
@@ -111,7 +112,7 @@ static struct ggml_backend_sched_stats stats_of(ggml_backend_sched_t sched) {
     return stats;
 }
 
-// Lines of each chunk, judged by the validator; and no peak above what is said.
+// Checks the lines of each chunk with the validator, and the reported peak.
 static void check_offsets(struct place * p) {
     static struct ggml_backend_sched_block blocks[MAX_BLOCKS];
     static struct gb_plan_item lines[MAX_BLOCKS];
@@ -190,7 +191,7 @@ static struct built build_reference(const struct recipe * r, const float * weigh
 
 static int n_runs, n_replays;
 
-// A graph of `tokens`; one of TOKENS was reserved before.
+// A graph of `tokens`. A graph of TOKENS was reserved before.
 static void run_smaller(struct place * p, const struct recipe * r, struct ggml_tensor * w, const float * weight,
     int tokens) {
     const struct ggml_backend_sched_stats before = stats_of(p->sched);
@@ -198,7 +199,7 @@ static void run_smaller(struct place * p, const struct recipe * r, struct ggml_t
     struct built g = build(r, w, tokens, true, p->sched, p->backends), reference = build_reference(r, weight, tokens);
     OK(ggml_backend_sched_alloc_graph(p->sched, g.graph));
     const struct ggml_backend_sched_stats after = stats_of(p->sched);
-    // a graph at the addresses of one that is gone may be known
+    // the scheduler may know a graph at the addresses of a freed one
     CHECK_INT(after.n_plans_made + after.n_plans_replayed + after.n_plans_bound + after.n_plans_found,
         before.n_plans_made + before.n_plans_replayed + before.n_plans_bound + before.n_plans_found + 1);
     n_runs++;
@@ -208,7 +209,7 @@ static void run_smaller(struct place * p, const struct recipe * r, struct ggml_t
     OK(ggml_backend_sched_graph_compute(p->sched, g.graph));
     check_results(r, &g, &reference);
     CHECK_INT(stats_of(p->sched).n_plans_found, after.n_plans_found + 1);
-    // the first one has the memory for inputs that was reserved; others have their own beside it
+    // the first graph has the reserved memory for inputs; others have their own
     if (after.n_plans_replayed == 1 && after.n_plans_made == 1) {
         CHECK_INT(memory_of(p), memory);
     }
@@ -228,7 +229,7 @@ static void random_scene(const char * devices, bool check) {
     for (int i = 0; i < 3; i++) {
         run_smaller(&p, &r, w, weight, i == 1 ? 1 : (int) test_random_int(1, TOKENS));
     }
-    ggml_free(big.ctx); // its tensors are gone, its plan is not
+    ggml_free(big.ctx); // its tensors are freed, its plan remains
     run_smaller(&p, &r, w, weight, (int) test_random_int(1, TOKENS));
     close_place(&p);
 }
@@ -236,14 +237,14 @@ static void random_scene(const char * devices, bool check) {
 static void random_graphs_take_smaller_sizes(void) {
     static const char * const devices[] = { "CPU", "SIM:name=A CPU", "SIM:name=A SIM:name=B CPU",
         "SIM:name=A,max=3K SIM:name=B,align=64 CPU" };
-    ggml_graph_set_fusion(false); // results are compared bit by bit, with those of graphs without planned memory
+    ggml_graph_set_fusion(false); // results have the bits of graphs without planned memory
     for (int k = 0; k < 120 && test_failures == 0; k++) {
         test_seed = (uint64_t) k * 1000 + 1;
         random_scene(devices[k % 4], k % 3 == 0);
         CHECK_MSG(test_failures == 0, "seed %d, devices %s", k, devices[k % 4]);
     }
     ggml_graph_set_fusion(true);
-    // the others join copies that the large one makes one by one, or vice versa
+    // these graphs join copies that the large one makes separately, or vice versa
     printf("%d of %d graphs took places that were there\n", n_replays, n_runs);
     CHECK(n_replays * 100 >= n_runs * 97);
 }
@@ -307,7 +308,7 @@ static void prompt_and_step_stay_side_by_side(void) {
     const struct ggml_backend_sched_stats stats = stats_of(p.sched);
     CHECK_INT(stats.n_plans_made, 1);
     CHECK_INT(stats.n_plans_replayed, 1);
-    CHECK_INT(stats.n_plans_bound, 1); // the reserved one, once
+    CHECK_INT(stats.n_plans_bound, 1); // the reserved graph, once
     CHECK_INT(stats.n_plans_found, 6);
     ggml_free(big.ctx);
     ggml_free(small.ctx);
@@ -316,7 +317,7 @@ static void prompt_and_step_stay_side_by_side(void) {
     close_place(&p);
 }
 
-// A plan that others take their offsets from is not pushed out by them.
+// A plan stays while others use its offsets.
 static void a_reserved_plan_lasts(void) {
     OPEN(p, "CPU");
     alloc_chain(&p, 64, GGML_OP_ADD, false);
@@ -348,8 +349,8 @@ static void reserves_memory_of_inputs(void) {
     close_place(&p);
 }
 
-// The sum is computed into `b` where the two have one shape; where b is repeated, b and the sum are two, and what was
-// place for one is none.
+// The sum is in `b` if both have one shape. If b is repeated, b and the sum are two tensors, and
+// the memory of one is too small.
 static void sum_with(struct place * p, int64_t rows) {
     struct ggml_cgraph * graph = ggml_new_graph_custom(p->ctx, 16, false);
     struct ggml_tensor * a = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, 4));
@@ -378,14 +379,14 @@ static void not_where_less_is_computed_in_place(void) {
     close_place(&p);
 }
 
-// A sum of inputs of several shapes on device 0; `n` tokens. Where the buffer is given, the inputs are placed there by
-// whoever runs the graph.
+// A sum of inputs of several shapes on device 0, with `n` tokens. If a buffer is given, the caller
+// allocates the inputs there.
 struct inputs {
     struct ggml_context * ctx;
     struct ggml_tensor * in[4];
     struct ggml_tensor * sum;
     struct ggml_cgraph * graph;
-    ggml_backend_buffer_t buffer; // of the user
+    ggml_backend_buffer_t buffer; // in memory of the user
 };
 
 static struct inputs sum_of_inputs(struct place * p, int64_t n, bool placed) {
@@ -421,7 +422,7 @@ static void run_sum(struct place * p, struct inputs * g) {
     ggml_backend_buffer_free(g->buffer);
 }
 
-// What lies behind each other and travels as one copy in one size does so in each.
+// Adjacent inputs that are copied together in one size are copied together in every size.
 static void inputs_travel_as_in_the_large_one(void) {
     static const char * const devices[] = { "SIM:name=A CPU", "SIM:name=A,align=256 CPU",
         "SIM:name=A,align=512 SIM:name=B,align=16 CPU" };
@@ -429,7 +430,8 @@ static void inputs_travel_as_in_the_large_one(void) {
         const bool placed = k / 3 % 2, pipelined = k / 6;
         OPEN(p, devices[k % 3]);
         OK(ggml_backend_sched_set_n_copies(p.sched, pipelined ? 2 : 1));
-        // of the user: no two can travel together; of other sizes some could
+        // in memory of the user: in this size no two are adjacent, in other sizes some
+        // could be
         struct inputs large = sum_of_inputs(&p, 41, placed);
         OK(ggml_backend_sched_reserve(p.sched, large.graph));
         for (int64_t n = 1; n <= 41; n++) {

@@ -1,5 +1,4 @@
-// test_sched_replica.c - copies that are kept from run to run. The devices themselves count
-// transfers.
+// test_sched_replica.c - copies that are kept from run to run. The devices count transfers.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "sched/plan.h"
@@ -13,7 +12,7 @@ static uint64_t bytes_to(const struct place * p, int device) { // transferred by
     return atomic_exchange(&d->bytes_transferred, 0);
 }
 
-// y = w x, with w (4 x 4) on `home` and y computed on device 0; x lies there.
+// y = w x, with w (4 x 4) on `home` and y computed on device 0, where x is.
 struct product {
     struct ggml_tensor *w, *x, *y;
     struct ggml_cgraph * graph;
@@ -40,7 +39,7 @@ static struct product make(struct place * p, int home, bool weights) {
         CHECK_AT((r).y, 3, expected);                               \
     } while (0)
 
-// Without the result that was looked at. The device counts what a checked run overwrites, too.
+// Without the result that was read. The device also counts the overwriting of checked runs.
 #define TRANSFERRED(p, expected) CHECK(bytes_to(&(p), 0) - 4 == (expected) || test_runs_are_checked())
 
 static void weights_are_copied_once(void) {
@@ -56,7 +55,7 @@ static void weights_are_copied_once(void) {
     CHECK_INT(p.sched->stats.weights.n, 1);
     CHECK_INT(p.sched->stats.weights.bytes, 64);
     CHECK_INT(p.sched->stats.up_to_date.n, 5);
-    gb_test_fail_alloc(1, true); // and nothing is allocated, not even by the device
+    gb_test_fail_alloc(1, true); // also the device allocates nothing
     OK(ggml_backend_sched_graph_compute(p.sched, r.graph));
     CHECK(!gb_test_alloc_failed());
     gb_test_fail_alloc(0, false);
@@ -86,7 +85,8 @@ static void each_write_is_noticed(void) {
         OK(ggml_backend_tensor_copy_async(p.backends[home], other, r.w));
         OK(ggml_backend_synchronize(p.backends[home]));
         RUN(p, r, 12);
-        // by a graph, without the scheduler; by another graph of the scheduler; by another scheduler
+        // written by a graph without the scheduler, by another graph of the scheduler, by
+        // another scheduler
         struct ggml_cgraph * writer = ggml_new_graph(p.ctx);
         struct ggml_tensor * twice = ggml_scale_inplace(p.ctx, r.w, 2);
         OK(ggml_backend_view_init(r.w->buffer, twice));
@@ -111,7 +111,7 @@ static void each_write_is_noticed(void) {
     close_place(&p);
 }
 
-// A graph that writes a weight itself, and one that writes its neighbour in the same buffer.
+// A graph that writes a weight itself, and one that writes another tensor of the same buffer.
 static void written_in_the_graph(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *w = leaf(&p, "w", 4, 4), *n = leaf(&p, "neighbour", 4, 4),
@@ -130,7 +130,7 @@ static void written_in_the_graph(void) {
     RUN(p, r, 4);
     RUN(p, r, 4);
     CHECK_AT(n, 0, 8);
-    CHECK_INT(p.sched->stats.weights.n, 1); // what the run itself writes in the buffer is not the weight
+    CHECK_INT(p.sched->stats.weights.n, 1); // writes of the run to other tensors of the buffer
     struct product s = build(&p, w, x);
     ggml_build_forward_expand(s.graph, ggml_scale_inplace(p.ctx, w, 2));
     RUN(p, s, 4);
@@ -143,12 +143,12 @@ static void written_in_the_graph(void) {
 
 static void which_copies_are_kept(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    struct product on_device = make(&p, 1, false); // all writes are noticed
+    struct product on_device = make(&p, 1, false); // every write is noticed
     RUN(p, on_device, 4);
     bytes_to(&p, 0);
     RUN(p, on_device, 4);
     TRANSFERRED(p, 0);
-    struct product on_host = make(&p, 2, false); // a pointer could
+    struct product on_host = make(&p, 2, false); // a write through a pointer could be missed
     RUN(p, on_host, 4);
     bytes_to(&p, 0);
     ((float *) on_host.w->data)[12] = 5;
@@ -157,8 +157,7 @@ static void which_copies_are_kept(void) {
     close_place(&p);
 }
 
-// The same weights under other graphs, also after a reset.
-// A leaf that the scheduler places: in memory without a pointer for the host each write is seen, in the CPU's none is.
+// The same weights in other graphs, also after a reset.
 static struct ggml_tensor * placed_by_us(struct place * p, const char * name, int64_t ne1, int device) {
     struct ggml_tensor * t = leaf(p, name, 4, ne1);
     OK(ggml_backend_sched_set_node_backend(p->sched, t, p->backends[device]));
@@ -177,7 +176,7 @@ static void leafs_of_the_scheduler(void) {
     bytes_to(&p, 0);
     RUN(p, r, 4);
     TRANSFERRED(p, 64 + 16);
-    for (int i = 0; i < 3; i++) { // setting the input is no write to the other
+    for (int i = 0; i < 3; i++) { // setting the input does not change the other leaf
         fill(x, (float) i, 0);
         RUN(p, r, (float) i * 4);
         TRANSFERRED(p, 16);
@@ -185,12 +184,12 @@ static void leafs_of_the_scheduler(void) {
     fill(r.w, 2, 0);
     RUN(p, r, 16);
     TRANSFERRED(p, 64 + 16);
-    struct product again = build(&p, r.w, x); // another graph: the leafs stay where they are, and so does the copy
+    struct product again = build(&p, r.w, x); // another graph: leafs and copy keep their memory
     RUN(p, again, 16);
     TRANSFERRED(p, 16);
     RUN(p, r, 16);
     TRANSFERRED(p, 16);
-    OK(ggml_backend_sched_reset(p.sched)); // other tensors may take the memory
+    OK(ggml_backend_sched_reset(p.sched)); // other tensors may reuse the memory
     struct product other = build(&p, placed_by_us(&p, "d", 4, 1), x);
     OK(ggml_backend_sched_alloc_graph(p.sched, other.graph));
     fill(other.w, 5, 0);
@@ -230,7 +229,7 @@ static void graphs_come_and_go(void) {
     close_place(&p);
 }
 
-// Another buffer at the same address, with the same tensor in it.
+// Another buffer at the same address, with the same tensor.
 static void buffers_come_and_go(void) {
     OPEN(p, "SIM:name=A CPU");
     struct product r = make(&p, 1, true);
@@ -252,7 +251,7 @@ static void buffers_come_and_go(void) {
     OK(ggml_backend_sched_reset(p.sched));
     struct product last = build(&p, r.w, r.x);
     RUN(p, last, 76);
-    CHECK(p.sched->replicas.n <= 2); // replicas of buffers that are gone are gone, too
+    CHECK(p.sched->replicas.n <= 2); // replicas of freed buffers are freed, too
     close_place(&p);
 }
 
@@ -280,7 +279,7 @@ static void memory_is_short(void) {
     OPEN(p, "SIM:name=A,mem=2K,align=16 CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 8, 8), 0, false), *w[4], *t = x; // 256 bytes each
     fill(x, 1, 0);
-    for (int i = 0; i < 4; i++) { // five copies would take all
+    for (int i = 0; i < 4; i++) { // five copies would need all
         w[i] = put(&p, leaf(&p, "w", 8, 8), 1, true);
         fill(w[i], 1, 0);
         t = ggml_add(p.ctx, t, w[i]);
@@ -291,7 +290,7 @@ static void memory_is_short(void) {
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(t, 63, 5);
     CHECK_INT(p.sched->stats.weights.n, 4);
-    // another graph that needs 1.5K
+    // another graph, which needs 1.5K
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
     struct ggml_tensor * big = ggml_repeat(p.ctx, x, leaf(&p, "shape", 8, 48));
     ggml_build_forward_expand(other, big);
@@ -309,7 +308,7 @@ static void too_large_to_keep(void) {
     OPEN(p, "SIM:name=A,mem=1408,align=16 SIM:name=B CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 8, 8), 0, false), *t = x;
     fill(x, 1, 0);
-    for (int i = 0; i < 6; i++) { // each weight in a split of its own: one at a time is in the arena
+    for (int i = 0; i < 6; i++) { // each weight in its own split, so the arena holds one at a time
         struct ggml_tensor * w = put(&p, leaf(&p, "w", 8, 8), 2, true);
         fill(w, 1, 0);
         t = ggml_add(p.ctx, t, w);
@@ -327,7 +326,7 @@ static void too_large_to_keep(void) {
     close_place(&p);
 }
 
-// After a failure the content of replicas is unknown.
+// After a failure the content of replicas is undefined.
 static void failures_forget(void) {
     OPEN(p, "SIM:name=A,fail_op=sqr CPU");
     struct product r = make(&p, 1, true);
@@ -376,7 +375,7 @@ static void every_allocation_fails(void) {
     close_place(&p);
 }
 
-// With the validator: a replica that was not filled again is found.
+// With the validator: a replica that was not renewed is found.
 static void stale_replicas_are_found(void) {
     OPEN(p, "SIM:name=A CPU");
     struct product r = make(&p, 1, true);

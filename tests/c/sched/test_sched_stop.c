@@ -54,7 +54,7 @@ static void build(struct scene * w, uint32_t seed) {
     }
     w->graph = ggml_new_graph(w->ctx);
     for (int i = 0; i < NODES; i++) {
-        ggml_set_output(w->nodes[i]); // all are looked at
+        ggml_set_output(w->nodes[i]); // all are outputs
         ggml_build_forward_expand(w->graph, w->nodes[i]);
     }
     w->buffer = ggml_backend_alloc_ctx_tensors(w->fixed, w->backends[w->n_backends - 1]);
@@ -85,7 +85,7 @@ static void close_scene(struct scene * w) {
     }
 }
 
-static void spread(struct scene * w, uint32_t seed) { // some nodes have a device of their own
+static void spread(struct scene * w, uint32_t seed) { // some nodes are assigned to a device
     const uint32_t kept = state;
     state = seed;
     for (int i = 0; i < NODES; i++) {
@@ -124,7 +124,7 @@ static enum ggml_status set_weights(struct scene * w, uint32_t seed) {
     return GGML_STATUS_SUCCESS;
 }
 
-static bool enough(void * data) { return --*(int *) data <= 0; } // and again, until the call has returned
+static bool enough(void * data) { return --*(int *) data <= 0; } // again, until the call has returned
 
 static void compare(struct scene * w, struct scene * oracle, const char * what, unsigned round) {
     float x[N * N], want[N * N];
@@ -136,18 +136,18 @@ static void compare(struct scene * w, struct scene * oracle, const char * what, 
     }
 }
 
-static void check_idle(struct scene * w) { // without a poll: it would wait for seconds
+static void check_idle(struct scene * w) { // without a poll the wait would take seconds
     for (int i = 0; i < w->n_backends; i++) {
         CHECK_INT(ggml_backend_synchronize(w->backends[i]), GGML_STATUS_SUCCESS);
     }
 }
 
-// `n_pending` graphs at a time; aborts after 1 .. questions.
+// `n_pending` graphs at a time. Aborts at a random poll.
 static void give_up_often(const char * const * devices, int n, int n_pending, unsigned rounds, uint32_t seed) {
     static const char * const cpu[] = { "CPU:threads=1" };
     struct scene w, oracle;
     unsigned n_aborted = 0;
-    ggml_graph_set_fusion(false); // the same bits, however nodes are spread
+    ggml_graph_set_fusion(false); // the same bits for any placement
     REQUIRE(open_scene(&w, devices, n, seed));
     REQUIRE(open_scene(&oracle, cpu, 1, seed));
     CHECK_INT(ggml_backend_sched_set_n_copies(w.sched, n_pending), GGML_STATUS_SUCCESS);
@@ -213,14 +213,14 @@ static void pending_graphs(void) {
     give_up_often(alone, 1, 3, rounds, 7);
 }
 
-// Cancelling a run also makes earlier pending runs fail, and the next wait reports that.
+// Cancelling a run also fails earlier pending runs, and the next wait reports this.
 static void earlier_runs_are_reported(void) {
     static const char * const devices[] = { "SIM:name=A,delay=100s", "CPU:threads=1" };
     SKIP_IF_CHECKED("one after the other");
     struct scene w;
     REQUIRE(open_scene(&w, devices, 2, 3));
     CHECK_INT(ggml_backend_sched_set_n_copies(w.sched, 2), GGML_STATUS_SUCCESS);
-    for (int i = 0; i < INPUTS; i++) { // copied to the device, from two places in turn
+    for (int i = 0; i < INPUTS; i++) { // copied to the device, from two tensors in turn
         ggml_backend_sched_set_node_backend(w.sched, w.inputs[i], w.backends[1]);
     }
     for (int i = 0; i < NODES; i++) {
@@ -237,7 +237,7 @@ static void earlier_runs_are_reported(void) {
         CHECK(status == GGML_STATUS_SUCCESS || (runs > 0 && status == GGML_STATUS_ABORTED));
     }
     CHECK(runs > 1 && runs < 5);
-    CHECK_INT(ggml_backend_sched_synchronize(w.sched), GGML_STATUS_ABORTED); // those before
+    CHECK_INT(ggml_backend_sched_synchronize(w.sched), GGML_STATUS_ABORTED); // the earlier ones
     CHECK_INT(ggml_backend_sched_synchronize(w.sched), GGML_STATUS_SUCCESS);
     check_idle(&w);
     CHECK_INT(ggml_backend_sched_graph_compute_async(w.sched, w.graph), GGML_STATUS_SUCCESS);
@@ -250,8 +250,8 @@ static void earlier_runs_are_reported(void) {
     ggml_clear_error();
 }
 
-// A device that takes minutes for each graph, and one that does not: freeing and resetting do not wait for it when that
-// is not wanted.
+// One device takes minutes for each graph, another does not. Freeing and resetting can skip the
+// wait for pending work.
 static void ends_do_not_hang(void) {
     static const char * const devices[] = { "SIM:name=A,delay=100s,copy_delay=1ms", "SIM:name=B", "CPU:threads=1" };
     SKIP_IF_CHECKED("one after the other");

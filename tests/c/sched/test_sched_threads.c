@@ -1,8 +1,8 @@
 // test_sched_threads.c - the scheduler with devices that run at the same time, also for the thread
 // sanitizer.
 //
-// Devices of test_queue.h share memory and do not wait. So every order that results depend on must
-// come from the scheduler.
+// Devices of test_queue.h share memory and never wait. So the scheduler must make every order that
+// results depend on.
 #include "ggml-backend.h"
 #include "sched/plan.h"
 #include "test.h"
@@ -14,9 +14,9 @@ enum { N = 24 };
 
 static struct ggml_context * new_context(void) { return ggml_init((struct ggml_init_params){ 1 << 16, NULL, true }); }
 
-// Everybody waits for everybody: a chain that changes the device at each node, where each node also reads a node three
-// before it, with in-place updates of a shared accumulator between. Integers, so the expected values can be computed
-// here.
+// A chain that changes the device at each node. Each node also reads the node three before it, and
+// a shared accumulator is updated in place in between. All values are integers, so the test
+// computes the expected ones.
 static void chains(ggml_backend_t * devices, int n_devices, int rounds) {
     ggml_backend_sched_t sched = ggml_backend_sched_new(devices, NULL, n_devices, 0);
     struct ggml_context * ctx = new_context();
@@ -38,7 +38,8 @@ static void chains(ggml_backend_t * devices, int n_devices, int rounds) {
             in[k] = (float) (round % 5);
             zero[k] = sum;
         }
-        // t[i] for i % 4 == 3 is the accumulator, whose value changes later: readers come before that
+        // t[i] for i % 4 == 3 is the accumulator. Its value changes later, so readers come
+        // before that.
         for (int i = 0; i < N; i++) {
             const float last = i ? (i - 1) % 4 == 3 ? accumulated : value[i - 1] : in[0];
             const float back = i > 2 ? (i - 3) % 4 == 3 ? accumulated : value[i - 3] : in[0];
@@ -84,8 +85,7 @@ static void simulated_devices(void) {
     chains(devices, 4, 15);
 }
 
-// Runs of the same graph queued one after another without waiting in between: each reads what the one before it left in
-// the accumulator.
+// Pending runs of one graph. Each reads the accumulator of the previous run.
 static void runs_in_a_row(void) {
     ggml_backend_t devices[] = { queue_device_new(0, 200), queue_device_new(1, 0), ggml_backend_cpu_init() };
     ggml_backend_sched_t sched = ggml_backend_sched_new(devices, NULL, 3, 0);
@@ -119,8 +119,8 @@ static void runs_in_a_row(void) {
     }
 }
 
-// Splits of different devices that do not depend on each other run at the same time; and the call returns before they
-// are done.
+// Independent splits of different devices run at the same time, and the call returns before they
+// end.
 static void independent_splits_overlap(void) {
     SKIP_IF_CHECKED("the host waits for each step");
     ggml_backend_t devices[] = { ggml_backend_reg_init_backend_from_str("SIM:name=A,delay=150ms"),
@@ -154,7 +154,7 @@ static void independent_splits_overlap(void) {
     }
 }
 
-// Schedulers of several threads, each with devices of its own.
+// Schedulers of several threads, each with its own devices.
 static void * own_scheduler(void * arg) {
     ggml_backend_t devices[] = { ggml_backend_reg_init_backend_from_str("SIM:threads=1"), queue_device_new(0, 50) };
     chains(devices, 2, *(int *) arg);
@@ -217,7 +217,7 @@ static void compute_in_place(void * arg) {
     ggml_free(ctx);
 }
 
-// Views of a tensor are built while a scheduler places it here and there.
+// Threads build views of a tensor while a scheduler allocates it repeatedly.
 static void views_of_a_tensor_that_is_being_placed(void) {
     struct looked_at at = { 0 };
     ggml_backend_t backend = ggml_backend_cpu_init();
@@ -248,8 +248,8 @@ static void views_of_a_tensor_that_is_being_placed(void) {
     ggml_free(ctx);
 }
 
-// Two threads read weights, a third says that they were written, and schedulers ask whether their copies are still
-// good.
+// Two threads read weights, a third reports writes to them, and schedulers check whether their
+// copies are valid.
 static void writes_that_others_tell_of(void) {
     struct looked_at at = { 0 };
     ggml_backend_t list[2] = { ggml_backend_reg_init_backend_from_str("SIM:name=A"), ggml_backend_cpu_init() };

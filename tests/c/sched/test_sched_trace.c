@@ -26,7 +26,8 @@ static int index_of(const struct place * p, ggml_backend_t backend) {
     return -1;
 }
 
-// w (weights on the last backend) x input, then from device to device, and home into a cache of the last one.
+// w (weights on the last backend) x input, then from device to device, and written back to a cache
+// of the last one.
 static struct ggml_tensor * chain(struct place * p, int n) {
     struct ggml_tensor * w = put(p, leaf(p, "w", 8, 8), p->n - 1, true);
     struct ggml_tensor * x = put(p, leaf(p, "x", 8, 2), p->n - 1, false);
@@ -41,7 +42,7 @@ static struct ggml_tensor * chain(struct place * p, int n) {
     return y;
 }
 
-// Per run: each split once and in its place in time, each copy between what makes its source and what reads it.
+// For each run: each split once and in order, each copy between its writer and its reader.
 static void check_run(struct place * p, size_t n, uint64_t run) {
     int n_computed = 0;
     int64_t ends[MAX] = { 0 };
@@ -120,7 +121,7 @@ static void records(const char * devices) {
         }
         CHECK_INT(total, seen);
     }
-    OK(ggml_backend_sched_set_trace(p.sched, false)); // keeps the record and adds nothing
+    OK(ggml_backend_sched_set_trace(p.sched, false)); // keeps the trace and adds nothing
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_INT(ggml_backend_sched_get_n_trace_events(p.sched), n);
     CHECK_AT(y, 3, value);
@@ -140,7 +141,7 @@ static void traces_match_the_plan(void) {
     records("CPU");
 }
 
-// Two devices that need nothing of each other work at the same time, and the record shows it.
+// Two independent devices work at the same time, and the trace shows it.
 static void devices_overlap_in_the_record(void) {
     OPEN(p, "SIM:name=A,delay=60ms SIM:name=B,delay=60ms CPU");
     struct ggml_tensor *a = put(&p, leaf(&p, "a", 8, 2), 0, false), *b = put(&p, leaf(&p, "b", 8, 2), 1, false);
@@ -149,7 +150,7 @@ static void devices_overlap_in_the_record(void) {
     OK(ggml_backend_sched_set_node_backend(p.sched, yb, p.backends[1]));
     expand(&p, ya);
     expand(&p, yb);
-    OK(ggml_backend_sched_set_check(p.sched, false)); // a checked run makes one step after the other
+    OK(ggml_backend_sched_set_check(p.sched, false)); // a checked run executes one step at a time
     OK(ggml_backend_sched_set_trace(p.sched, true));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     const struct ggml_backend_sched_trace_event * of[2] = { NULL, NULL };
@@ -165,7 +166,7 @@ static void devices_overlap_in_the_record(void) {
     close_place(&p);
 }
 
-// A record that finds no memory does not hurt the run; one that cannot begin says so.
+// If memory for a trace is missing, the run is unaffected. A trace that cannot start reports this.
 static void without_memory(void) {
     for (int i = 1; i < 60; i++) {
         OPEN(p, "SIM:name=A SIM:name=B CPU");
@@ -177,7 +178,7 @@ static void without_memory(void) {
         CHECK(on == GGML_STATUS_SUCCESS || i <= 3);
         const enum ggml_status ran = ggml_backend_sched_graph_compute(p.sched, p.graph);
         gb_test_fail_alloc(0, false);
-        CHECK(ran == GGML_STATUS_SUCCESS || ran == GGML_STATUS_ALLOC_FAILED); // the devices need some, too
+        CHECK(ran == GGML_STATUS_SUCCESS || ran == GGML_STATUS_ALLOC_FAILED); // devices allocate as well
         OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
         CHECK_AT(y, 0, value);
         close_place(&p);

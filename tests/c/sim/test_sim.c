@@ -1,5 +1,5 @@
-// Simulated device: the host cannot touch its memory, its queue keeps order and reports failures at the right moment,
-// limits and filters hold, and its parts may end in any order.
+// Simulated device: the host cannot access its memory, its queue keeps order and reports failures
+// at the right time, limits and filters work, and objects may be freed in any order.
 #include "test.h"
 
 #include <pthread.h>
@@ -21,7 +21,7 @@
 #    define UNDER_TSAN 0
 #endif
 
-// A device with a few tensors in its memory.
+// A device with some tensors in its memory.
 struct rig {
     ggml_backend_t backend;
     ggml_backend_buffer_t buffer;
@@ -100,7 +100,7 @@ static bool enough(void * data) { return --*(int *) data <= 0; }
         ggml_clear_error();                                                                    \
     } while (0)
 
-// Of a device that takes minutes for everything.
+// A device that takes minutes for everything.
 static void waits_are_given_up(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "delay=100s"));
@@ -108,7 +108,7 @@ static void waits_are_given_up(void) {
     struct ggml_tensor * y = place(&r, ggml_sqr(r.ctx, x));
     struct ggml_cgraph * g = graph_of(&r, y);
     fill(x, 3);
-    for (int i = 0; i < 3; i++) { // it is usable again each time
+    for (int i = 0; i < 3; i++) { // usable again each time
         CHECK(ggml_backend_graph_compute(r.backend, g));
         CHECK(ggml_backend_graph_compute(r.backend, g));
         PATIENTLY(2, ggml_backend_synchronize(r.backend));
@@ -143,7 +143,7 @@ static void transfers_are_given_up(void) {
     struct ggml_tensor * x = vector(&r, 1000);
     float v[1000] = { 1 };
     PATIENTLY(2, ggml_backend_tensor_set(x, v, 0, sizeof(v)));
-    PATIENTLY(1, ggml_backend_tensor_get(x, v, 0, sizeof(v))); // nothing is left of the first
+    PATIENTLY(1, ggml_backend_tensor_get(x, v, 0, sizeof(v))); // no work of the first remains
     PATIENTLY(1, ggml_backend_buffer_clear(r.buffer, 0));
     CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
     struct rig other;
@@ -157,7 +157,7 @@ static void transfers_are_given_up(void) {
     ggml_clear_error();
 }
 
-// Cancels a queue that waits for a queue which is busy for minutes.
+// Cancels the wait of one queue for another queue that is busy for minutes.
 static void queues_stop_waiting(void) {
     struct rig a, b;
     REQUIRE(rig_open(&a, "delay=100s") && rig_open(&b, NULL));
@@ -174,7 +174,7 @@ static void queues_stop_waiting(void) {
         CHECK_INT(ggml_backend_event_wait(b.backend, event), GGML_STATUS_SUCCESS);
         CHECK(ggml_backend_graph_compute(b.backend, quick));
         PATIENTLY(1 + i % 2, ggml_backend_synchronize(b.backend));
-        CHECK(last(z) == 3); // b continues, a still has its work
+        CHECK(last(z) == 3); // b continues, and a still has its work
         CHECK(ggml_backend_graph_compute(b.backend, quick));
         CHECK(last(y) == 9);
         PATIENTLY(1, ggml_backend_synchronize(a.backend));
@@ -183,7 +183,7 @@ static void queues_stop_waiting(void) {
     ggml_backend_event_record(event);
     ggml_backend_event_wait(b.backend, event);
     ggml_backend_event_free(event);
-    PATIENTLY(1, ggml_backend_synchronize(a.backend)); // and b's wait is over with it
+    PATIENTLY(1, ggml_backend_synchronize(a.backend)); // which also ends the wait of b
     CHECK_INT(ggml_backend_synchronize(b.backend), GGML_STATUS_SUCCESS);
     rig_close(&b);
     rig_close(&a);
@@ -200,7 +200,7 @@ static void computing_is_given_up(void) {
         REQUIRE(r.buffer != NULL);
         struct ggml_tensor * x = place(&r, ggml_new_tensor_2d(r.ctx, GGML_TYPE_F32, 2048, 2048));
         struct ggml_tensor * t = x;
-        for (int i = 0; i < 8; i++) { // seconds at least
+        for (int i = 0; i < 8; i++) { // at least some seconds
             t = place(&r, ggml_mul_mat(r.ctx, x, t));
         }
         CHECK_INT(ggml_backend_buffer_clear(r.buffer, 0), GGML_STATUS_SUCCESS);
@@ -229,7 +229,7 @@ static void * use_and_check(void * arg) {
         const enum ggml_status status = ggml_backend_tensor_get(u->x, &got, 0, sizeof(got));
         u->aborted += set != GGML_STATUS_SUCCESS || status != GGML_STATUS_SUCCESS;
         u->done += status == GGML_STATUS_SUCCESS;
-        // a set that was given up may have been made
+        // a cancelled set may have been executed
         u->wrong += status == GGML_STATUS_SUCCESS && got != v && got != next;
         v = status == GGML_STATUS_SUCCESS ? got : v;
     }
@@ -237,7 +237,7 @@ static void * use_and_check(void * arg) {
     return NULL;
 }
 
-// One thread gives up again and again. Another thread reads right values, or gets an error.
+// One thread cancels repeatedly. Another thread reads right values or gets an error.
 static void other_threads_get_errors(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "delay=100s,copy_delay=20us"));
@@ -337,7 +337,7 @@ static void memory_is_limited(void) {
     CHECK(b != NULL); // exactly full
     CHECK(ggml_backend_alloc_buffer(backend, 0) == NULL);
     ggml_backend_buffer_free(a);
-    a = ggml_backend_alloc_buffer(backend, 30 << 10); // memory comes back
+    a = ggml_backend_alloc_buffer(backend, 30 << 10); // freed memory is available again
     CHECK(a != NULL);
     ggml_backend_buffer_free(a);
     ggml_backend_buffer_free(b);
@@ -428,7 +428,7 @@ static void queue_keeps_order(void) {
     struct ggml_cgraph * g = graph_of(&r, y);
     static float in[5][1000], out[5];
     const int64_t start = ggml_time_us();
-    for (int i = 0; i < 5; i++) { // each set must wait for the compute before it, and be seen by the one after
+    for (int i = 0; i < 5; i++) { // each set must wait for the earlier compute, and precede the later one
         for (int j = 0; j < 1000; j++) {
             in[i][j] = (float) (i + 1);
         }
@@ -449,7 +449,8 @@ static void queue_keeps_order(void) {
     rig_close(&r);
 }
 
-// Every node and every byte takes its time: 2 nodes of 10 ms; 4000 bytes at 100,000 a second, there and back.
+// Each node and byte takes its time: 2 nodes of 10 ms, and 4000 bytes in each direction at 100,000
+// a second.
 static void work_takes_its_time(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "op_delay=10ms,copy_bw=100000"));
@@ -472,7 +473,7 @@ static void work_takes_its_time(void) {
     rig_close(&r);
 }
 
-// A queued set reads its source when the queue reaches it. It makes no hidden copy.
+// A queued set reads its source when the queue executes it. It makes no hidden copy.
 static void a_queued_set_reads_late(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "copy_delay=50ms"));
@@ -498,7 +499,7 @@ static void a_queued_graph_is_a_snapshot(void) {
     fill(z, 7);
     struct ggml_cgraph * g = graph_of(&r, y);
     CHECK(ggml_backend_graph_compute(r.backend, g));
-    ggml_graph_clear(g); // while it waits
+    ggml_graph_clear(g); // while it is queued
     y->op_params[0] = 0;
     y->src[0] = z;
     CHECK(last(y) == 6);
@@ -519,7 +520,7 @@ static void plans(void) {
     for (int i = 0; i < 10; i++) {
         CHECK_INT(ggml_backend_graph_plan_compute(r.backend, plan), GGML_STATUS_SUCCESS);
     }
-    ggml_backend_graph_plan_free(r.backend, plan); // with work that uses it still queued
+    ggml_backend_graph_plan_free(r.backend, plan); // with queued work that uses it
     CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
     CHECK(last(x) == 1024);
     rig_close(&r);
@@ -536,7 +537,7 @@ static void copies_between_memories(void) {
     CHECK_INT(ggml_backend_tensor_copy(host, x), GGML_STATUS_SUCCESS);                  // host -> device
     CHECK_INT(ggml_backend_tensor_copy(x, x2), GGML_STATUS_SUCCESS);                    // inside
     CHECK_INT(ggml_backend_tensor_copy(x2, y), GGML_STATUS_SUCCESS);                    // to another device
-    CHECK(ggml_backend_graph_compute(b.backend, graph_of(&b, z)));                      // queued, and seen by
+    CHECK(ggml_backend_graph_compute(b.backend, graph_of(&b, z)));                      // queued, and visible to
     CHECK_INT(ggml_backend_tensor_copy(z, x), GGML_STATUS_SUCCESS);                     // the copy back
     CHECK_INT(ggml_backend_tensor_copy_async(a.backend, x, back), GGML_STATUS_SUCCESS); // device -> host
     CHECK_INT(ggml_backend_synchronize(a.backend), GGML_STATUS_SUCCESS);
@@ -546,7 +547,7 @@ static void copies_between_memories(void) {
     CHECK(ggml_backend_buffer_copy_tensor(x, y) && last(y) == 5);
     CHECK(a.buffer->iface.cpy_tensor_to(a.buffer, x, back) && ggml_get_f32_1d(back, 99) == 5);
     CHECK(b.buffer->iface.cpy_tensor(b.buffer, host, y) && last(y) == 4);
-    // strided: what lies between is not touched
+    // strided: gaps stay unchanged
     struct ggml_tensor * s = place(&a, ggml_view_2d(a.ctx, x, 2, 10, 10 * sizeof(float), 0));
     struct ggml_tensor * h = ggml_view_2d(ctx, host, 2, 10, 10 * sizeof(float), 0);
     CHECK_INT(ggml_backend_tensor_copy(h, s), GGML_STATUS_SUCCESS);
@@ -643,7 +644,7 @@ static void failures_wait_for_synchronize(void) {
     fill(x, 1);
     fill(z, 9);
     float v = 5;
-    CHECK(ggml_backend_graph_compute(r.backend, gy)); // queued; it fails later
+    CHECK(ggml_backend_graph_compute(r.backend, gy)); // queued; fails later
     CHECK(ggml_backend_graph_compute(r.backend, gz)); // skipped
     CHECK_INT(ggml_backend_tensor_get_async(r.backend, z, &v, 0, sizeof(v)), GGML_STATUS_SUCCESS); // skipped
     ggml_clear_error();
@@ -695,12 +696,12 @@ static void ends_in_any_order(void) {
             CHECK_STR(ggml_backend_buffer_name(r.buffer), "passing");
             ggml_backend_buffer_free(r.buffer);
         } else {
-            ggml_backend_buffer_free(r.buffer); // with work queued that uses it
+            ggml_backend_buffer_free(r.buffer); // with queued work that uses it
             ggml_backend_free(r.backend);
         }
         ggml_free(r.ctx);
     }
-    struct rig r; // a backend that ends with an unread failure
+    struct rig r; // a backend that is freed with an unreported failure
     REQUIRE(rig_open(&r, "fail_op=sqr"));
     struct ggml_tensor * x = vector(&r, 16);
     CHECK(ggml_backend_graph_compute(r.backend, graph_of(&r, place(&r, ggml_sqr(r.ctx, x)))));

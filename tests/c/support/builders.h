@@ -8,7 +8,7 @@
 #include "ggml.h"
 
 #if defined(__GNUC__)
-#    pragma GCC diagnostic ignored "-Wdeprecated-declarations" // the older custom operators are built here, too
+#    pragma GCC diagnostic ignored "-Wdeprecated-declarations" // also builds the older custom operators
 #endif
 
 #define MAX_IN 7

@@ -1,4 +1,4 @@
-// custom.h - functions of users, for every kind of custom operator, that do nothing.
+// custom.h - users' functions that do nothing, for every kind of custom operator.
 #ifndef TESTS_CUSTOM_H
 #define TESTS_CUSTOM_H
 

@@ -40,7 +40,7 @@ __attribute__((format(printf, 3, 4))) static inline void test_fail(const char * 
             test_fail(__FILE__, __LINE__, __VA_ARGS__); \
     } while (0)
 
-// For conditions without which the rest of the test makes no sense.
+// For conditions that the rest of the test needs.
 #define REQUIRE(cond)                                                                                 \
     do {                                                                                              \
         if (!(cond)) {                                                                                \
@@ -63,7 +63,7 @@ __attribute__((format(printf, 3, 4))) static inline void test_fail(const char * 
             test_fail(__FILE__, __LINE__, "%s is \"%s\", expected \"%s\"", #actual, a_ ? a_ : "(null)", e_); \
     } while (0)
 
-// The last error of this thread has the status and contains the text; then it is cleared.
+// Checks that the last error of this thread has the status and contains the text, and clears it.
 #define CHECK_ERROR(status_, text)                                                                                     \
     do {                                                                                                               \
         if (ggml_last_status() != (status_) || strstr(ggml_last_error(), (text)) == NULL)                              \
@@ -80,8 +80,8 @@ __attribute__((format(printf, 3, 4))) static inline void test_fail(const char * 
         return;                          \
     } while (0)
 
-// Schedulers check every run (ctest runs their tests once more so): steps wait for each other, and what is dead is
-// overwritten, by transfers that devices count.
+// True if schedulers check every run, as in the second run of their tests by ctest. Then steps wait
+// for each other, and transfers that devices count overwrite dead memory.
 static inline bool test_runs_are_checked(void) {
     const char * value = getenv("GGML_SCHED_CHECK");
     return value != NULL && strcmp(value, "0") != 0;
@@ -93,7 +93,7 @@ static inline bool test_runs_are_checked(void) {
             SKIP("%s: runs are checked, and %s", __func__, why); \
     } while (0)
 
-// how often a test looks again when something took too long: others may have had the processors
+// number of tries if something takes too long on a busy machine
 enum { BUSY_TRIES = 6 };
 
 // A reproducible generator (SplitMix64), the same on every machine.

@@ -1,9 +1,11 @@
-// test_alloc.h - for tests of allocators: random graphs, and a simulation that finds every value overwritten too early.
+// test_alloc.h - for tests of allocators: random graphs, and a simulation that finds each value
+// that is overwritten too early.
 //
 // The simulation is the oracle. It runs a node list on two memories at once. In the ideal memory,
 // each storage (a tensor that is not a view) has its own bytes. In the real memory, it has the
-// allocator's address. Every write puts a fresh stamp into both memories. Every read compares their
-// bytes. A different stamp is a value that was overwritten while it was still needed.
+// allocator's address. Every write puts a new stamp into both memories. Every read compares the
+// bytes of both. A different stamp means that the value was overwritten while a node still needed
+// it.
 #ifndef GB_TESTS_TEST_ALLOC_H
 #define GB_TESTS_TEST_ALLOC_H
 
@@ -13,8 +15,8 @@
 // ------------------------------------------------------------------------------------------------------- random graphs
 
 struct random_graph_params {
-    int n_nodes; // operations made; those that no result depends on are not in the graph
-    bool inplace; // operations that overwrite their source by request, and copies into views
+    int n_nodes; // number of operations; those that no result depends on are not in the graph
+    bool inplace; // in-place operations, and copies into views
     bool flag_leafs; // every leaf is an input
     bool outputs; // some intermediate results are outputs
 };
@@ -30,7 +32,7 @@ struct random_graph {
     int n_leafs;
 };
 
-static inline struct ggml_tensor * random_pick(struct random_graph * g) { // recent ones more often
+static inline struct ggml_tensor * random_pick(struct random_graph * g) { // mostly recent ones
     const int64_t oldest = test_random_int(0, 3) ? GB_MAX(0, g->n - 6) : 0;
     return g->all[test_random_int(oldest, g->n - 1)];
 }
@@ -96,7 +98,7 @@ static inline struct ggml_tensor * random_op(struct random_graph * g, struct ggm
     }
 }
 
-// Leafs have no memory. False when the builders ran out of memory.
+// Leafs have no memory. False if the builders ran out of memory.
 static inline bool random_graph_make(struct random_graph * g, struct random_graph_params params) {
     *g = (struct random_graph) { 0 };
     g->ctx = ggml_init((struct ggml_init_params) { 64 * 1024, NULL, true });
@@ -151,8 +153,8 @@ static inline bool random_writes(const struct ggml_tensor * node, const struct g
     return gb_op_computes(node->op) && gb_root(node) == root;
 }
 
-// Node b must run after node a, which stands before it: it uses what a writes, or writes what a uses. A view comes
-// after its source.
+// True if node b must run after the earlier node a: it uses what a writes, or writes what a uses. A
+// view comes after its source.
 static inline bool random_must_follow(const struct ggml_tensor * b, const struct ggml_tensor * a) {
     const struct ggml_tensor * root = gb_root(a);
     for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -228,8 +230,8 @@ static inline void sim_read(struct memory_sim * s, struct ggml_tensor * t, struc
     }
 }
 
-// A node that shares bytes with a source it does not view may do so only in place: same start, same layout, an op that
-// can.
+// A node may share bytes with a source that it does not view only in place: same start, same
+// layout, a suitable operator.
 static inline void sim_check_sharing(struct memory_sim * s, struct ggml_tensor * node, struct ggml_tensor * src) {
     if (gb_root(src) == gb_root(node)) {
         return;
@@ -257,8 +259,8 @@ static inline void sim_check_sharing(struct memory_sim * s, struct ggml_tensor *
     }
 }
 
-// Runs the nodes in the order given (NULL: as they stand). True when every value was there when it was needed, and the
-// values of nodes without reader and of outputs are there at the end.
+// Runs the nodes in the given order (NULL: of the graph). True if every value was intact when it
+// was read, and all outputs and unread results are intact at the end.
 static inline bool sim_run(struct memory_sim * s, struct ggml_cgraph * graph, const int * order) {
     struct ggml_tensor ** nodes = graph->nodes;
     s->real = calloc(s->size + 1, sizeof(uint32_t));

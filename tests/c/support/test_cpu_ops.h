@@ -2,9 +2,9 @@
 // level, several numbers of threads. The oracle computes each element of the result in double
 // precision.
 //
-// All tensor data lies in one arena that is filled with a pattern. After a run every byte that is
-// not an element of the result must be unchanged, so stray writes are found. At one level, all
-// numbers of threads must give the same bits.
+// All tensor data are in one arena that is filled with a pattern. After a run every byte outside of
+// the result must be unchanged, so stray writes are found. At one level, all numbers of threads
+// must give the same bits.
 #ifndef GB_TESTS_TEST_CPU_OPS_H
 #define GB_TESTS_TEST_CPU_OPS_H
 
@@ -15,8 +15,8 @@
 
 enum { ARENA = 24 << 20 };
 
-static char *arena, *arena_before; // before: as it was when the run started; what oracles read
-static unsigned char * arena_mask; // 1 where an element of the result lies
+static char *arena, *arena_before; // before: the arena before the run, which oracles read
+static unsigned char * arena_mask; // 1 for each byte of the result
 static size_t arena_used;
 static struct ggml_context * ctx;
 
@@ -36,7 +36,7 @@ static inline void end(void) {
 }
 
 static inline void give_memory(struct ggml_tensor * t) {
-    const size_t size = ggml_nbytes(t) + 64; // a gap, so that neighbours are not hit unseen
+    const size_t size = ggml_nbytes(t) + 64; // a gap, so that stray writes hit no neighbour
     if (arena_used + size > ARENA) {
         fprintf(stderr, "the arena is too small\n");
         exit(1);
@@ -48,7 +48,7 @@ static inline void give_memory(struct ggml_tensor * t) {
 
 // ------------------------------------------------------------------------------------------------------------ elements
 
-static inline double half_to_double(uint16_t h, bool bf16) { // by the definition of the formats
+static inline double half_to_double(uint16_t h, bool bf16) { // by the definition of each format
     const int fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15, width = bf16 ? 8 : 5;
     const int e = (h >> fraction) & ((1 << width) - 1);
     const int m = h & ((1 << fraction) - 1);
@@ -59,7 +59,7 @@ static inline double half_to_double(uint16_t h, bool bf16) { // by the definitio
     return sign * (e ? ldexp(m + (1 << fraction), e - bias - fraction) : ldexp(m, 1 - bias - fraction));
 }
 
-static inline uint16_t double_to_half(double v, bool bf16) { // nearest, found by search: slow and plain
+static inline uint16_t double_to_half(double v, bool bf16) { // the nearest value, by a search: slow and simple
     const int fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15;
     const uint16_t sign = signbit(v) ? 0x8000 : 0;
     double a = fabs(v);
@@ -144,7 +144,7 @@ static inline void write_value(enum ggml_type type, char * p, double v) {
     }
 }
 
-// The element as it was before the run: right for sources that the result overwrites.
+// The element before the run. Right for sources that the result overwrites.
 static inline double at(const struct ggml_tensor * t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
     const int64_t i[4] = { i0, i1, i2, i3 };
     return read_value(t->type, arena_before + (address(t, i) - arena));
@@ -158,7 +158,7 @@ static inline double at(const struct ggml_tensor * t, int64_t i0, int64_t i1, in
 
 // -------------------------------------------------------------------------------------------------------------- inputs
 
-// TRANSPOSED and REVERSED have gaps along dim 0; PADDED has gaps between rows and starts off the beginning.
+// TRANSPOSED and REVERSED have gaps along dim 0. PADDED has gaps between rows and an offset.
 enum layout { DENSE, PADDED, SWAPPED, TRANSPOSED, REVERSED, N_LAYOUTS };
 
 static inline struct ggml_tensor * parent_of(enum ggml_type type, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
@@ -196,7 +196,8 @@ static inline struct ggml_tensor * random_tensor(enum ggml_type type, int layout
     return fill(tensor(type, layout, n0, n1, n2, n3), -2, 2);
 }
 
-// The node reads t, of the same shape, instead of src[k]: operators take layouts that builders refuse.
+// The node reads t, of the same shape, instead of src[k]: operators accept layouts that builders
+// refuse.
 static inline struct ggml_tensor * reading(struct ggml_tensor * node, int k, struct ggml_tensor * t) {
     if (node != NULL) {
         node->src[k] = t;
@@ -209,7 +210,7 @@ static inline struct ggml_tensor * stand_in(int64_t n0, int64_t n1, int64_t n2, 
     return ggml_new_tensor_4d(ctx, GGML_TYPE_F32, n0, n1, n2, n3);
 }
 
-// The result has another type than the builder gave it (for operators that follow the type of src[0]).
+// Changes the type of the result (for operators that follow the type of src[0]).
 static inline struct ggml_tensor * typed(struct ggml_tensor * node, enum ggml_type type) {
     if (node != NULL) {
         node->type = type;
@@ -221,11 +222,11 @@ static inline struct ggml_tensor * typed(struct ggml_tensor * node, enum ggml_ty
     return node;
 }
 
-// The node computes into src[k], as an allocator that reuses memory or an in-place form would have it.
+// The node writes to src[k], like an in-place form or with reused memory.
 static inline struct ggml_tensor * onto(struct ggml_tensor * node, int k) {
     if (node != NULL) {
         node->data = node->src[k]->data;
-        if (node->view_src != NULL) { // an in-place form of another source: now of this one
+        if (node->view_src != NULL) { // an in-place form of another source becomes one of this source
             node->view_src = node->src[k]->view_src != NULL ? node->src[k]->view_src : node->src[k];
             node->view_offs = (size_t) ((char *) node->data - (char *) node->view_src->data);
         }
@@ -236,14 +237,14 @@ static inline struct ggml_tensor * onto(struct ggml_tensor * node, int k) {
 
 // ---------------------------------------------------------------------------------------------------------------- runs
 
-// pool NULL: the caller does alone what was planned for n threads.
+// pool NULL: the caller does the work of n threads alone.
 static inline enum ggml_status run_node_on(struct gb_cpu_pool * pool, struct ggml_tensor * node, int n_threads,
     const struct gb_kernels * kernels) {
     struct gb_cpu_plan * plan = gb_cpu_plan_new(&node, 1, n_threads);
     if (plan == NULL) {
         return ggml_last_status();
     }
-    void * work = malloc(gb_cpu_plan_work_size(plan) + 1); // exact, so that sanitizers see its end
+    void * work = malloc(gb_cpu_plan_work_size(plan) + 1); // exact, so that sanitizers find accesses beyond its end
     const struct gb_cpu_run run = { .kernels = kernels, .work = work };
     const enum ggml_status status = gb_cpu_plan_run(plan, pool, &run);
     free(work);
@@ -252,14 +253,14 @@ static inline enum ggml_status run_node_on(struct gb_cpu_pool * pool, struct ggm
 }
 
 static inline enum ggml_status run_node(struct ggml_tensor * node, int n_threads, const struct gb_kernels * kernels) {
-    static struct gb_cpu_pool * pool; // of the most threads that are asked for
+    static struct gb_cpu_pool * pool; // for the largest number of threads
     if (pool == NULL) {
         pool = gb_cpu_pool_new(5);
     }
     return run_node_on(pool, node, n_threads, kernels);
 }
 
-// What element i of the node should be.
+// The expected element i of the node.
 typedef double want_fn(const struct ggml_tensor * node, const int64_t i[4]);
 
 static inline bool is_near(double got, double want, double tolerance, enum ggml_type type) {
@@ -270,7 +271,7 @@ static inline bool is_near(double got, double want, double tolerance, enum ggml_
                             : type == GGML_TYPE_BF16 ? 0x1p-8
                             : type == GGML_TYPE_F32  ? 0x1p-23
                                                      : 0;
-    const double least = type == GGML_TYPE_F16 ? 0x1p-24 : 0; // spacing of subnormals
+    const double least = type == GGML_TYPE_F16 ? 0x1p-24 : 0; // spacing of denormals
     return fabs(got - want) <= tolerance * (1 + fabs(want)) + 1.01 * rounding * fabs(want) + least;
 }
 
@@ -303,7 +304,8 @@ static inline void compare(const char * file, int line, struct ggml_tensor * nod
     }
 }
 
-// Runs the node at every level with 1, 2 and 5 threads. want NULL: only the comparison between numbers of threads.
+// Runs the node at every level with 1, 2 and 5 threads. want NULL: only compares numbers of
+// threads.
 static inline void check_node_at(const char * file, int line, struct ggml_tensor * node, want_fn * want,
     double tolerance) {
     if (node == NULL) {
@@ -346,7 +348,7 @@ static inline void check_node_at(const char * file, int line, struct ggml_tensor
 
 #define CHECK_NODE(node, want, tolerance) check_node_at(__FILE__, __LINE__, node, want, tolerance)
 
-// Is the work of this node shared? Tests of threads would prove nothing otherwise.
+// True if threads share the work of this node. Otherwise a test of threads would prove nothing.
 static inline bool is_shared(const struct ggml_tensor * node) {
     const struct gb_cpu_op * op = gb_cpu_op_of(node);
     return (op->n_tasks != NULL ? op->n_tasks(node, 5) : gb_cpu_default_tasks(node, 5)) == 5;

@@ -1,4 +1,5 @@
-// test_fake.h - a backend of switches: what it supports, when its hooks fail. It counts calls.
+// test_fake.h - a backend whose fields determine what it supports and when its hooks fail. It
+// counts calls.
 //
 // Its memory is ordinary memory. `host` says whether the library sees it as host memory.
 // Single-threaded.
@@ -10,13 +11,13 @@
 #include "test.h"
 
 struct fake {
-    struct ggml_backend_buffer_type buft; // first: a hook's buft is the fake
+    struct ggml_backend_buffer_type buft; // first, because hooks cast their buft to the fake
     struct ggml_backend backend;
     size_t alignment, max_size, extra; // extra: bytes that a tensor needs beyond its own
     bool host;
-    bool copies_in, copies_out; // cpy_tensor, cpy_tensor_to do it
+    bool copies_in, copies_out; // cpy_tensor and cpy_tensor_to copy
     int fail_init;              // countdown: the n-th init_tensor fails
-    int fail_get, fail_copy;    // countdowns, likewise
+    int fail_get, fail_copy;    // countdowns of other hooks
     int n_buffers, n_init, n_free_tensor, n_reset, n_set, n_get, n_copy_in, n_copy_out, n_clear, n_sync, n_compute,
         n_async;
     size_t largest_get;
@@ -80,7 +81,7 @@ static inline bool fake_copy(ggml_backend_buffer_t buffer, int * count, bool can
 
 static inline bool fake_copy_in(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
     struct ggml_tensor * dst) {
-    CHECK(gb_tensor_buffer(dst) == buffer); // each side's own hook
+    CHECK(gb_tensor_buffer(dst) == buffer); // the hook of each side
     return fake_copy(buffer, &fake_of(buffer)->n_copy_in, fake_of(buffer)->copies_in, src, dst);
 }
 
@@ -107,7 +108,7 @@ static inline void fake_free_tensor(ggml_backend_buffer_t buffer, struct ggml_te
 static inline ggml_backend_buffer_t fake_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     struct fake * f = (struct fake *) buft;
     if (size > (size_t) 1 << 40) {
-        return NULL; // without a word
+        return NULL; // without a report
     }
     const struct ggml_backend_buffer_i iface = { fake_buffer_name, fake_free_buffer, fake_base, fake_init_tensor,
         fake_set, fake_get, fake_copy_in, fake_clear, fake_reset, fake_free_tensor, fake_copy_out, NULL, NULL, NULL };
@@ -149,7 +150,7 @@ static inline void fake_sync(ggml_backend_t backend) { fake_device(backend)->n_s
 
 static inline bool fake_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
     fake_device(backend)->n_compute++;
-    return graph->n_nodes != 13; // fails without a word
+    return graph->n_nodes != 13; // fails without a report
 }
 
 static inline bool fake_supports_op(ggml_backend_t backend, const struct ggml_tensor * op) {

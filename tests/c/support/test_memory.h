@@ -1,12 +1,13 @@
-// test_memory.h - runs a scenario with each of its allocations failing, one after another: it
-// reports the failure and leaks nothing.
+// test_memory.h - runs a scenario with each of its allocations failing in turn. Each failure must
+// be reported, and nothing may leak.
 #ifndef GB_TESTS_TEST_MEMORY_H
 #define GB_TESTS_TEST_MEMORY_H
 
 #include "base/mem.h"
 #include "test.h"
 
-// `scenario` cleans up and returns whether all of it worked; it makes fewer than `most` allocations.
+// `scenario` cleans up, and returns true if everything worked. It makes fewer than `most`
+// allocations.
 static inline void test_each_allocation_fails(bool (*scenario)(void), int most) {
     const int64_t before = gb_test_live_allocs();
     bool done = false;

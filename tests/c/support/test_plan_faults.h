@@ -1,5 +1,5 @@
-// test_plan_faults.h - removes one copy or one wait from a plan of the scheduler, to see whether
-// the validator notices.
+// test_plan_faults.h - removes one copy or one wait from a plan of the scheduler, to test the
+// validator.
 //
 // The run loop executes the plan unchanged. A copy becomes the computation of an empty split. A
 // wait is removed from the list of its step.
@@ -11,15 +11,16 @@
 
 enum plan_fault_kind { FAULT_COPY, FAULT_WAIT, N_FAULT_KINDS };
 
-// A fault that is in the plan.
+// A fault in a plan.
 struct plan_fault {
-    struct gb_sched_plan * plan; // borrowed; NULL: none
+    struct gb_sched_plan * plan; // borrowed; NULL: no fault
     size_t step;
     enum plan_fault_kind kind;
-    struct gb_step was; // a copy's step
+    struct gb_step was; // the step of a copy
 };
 
-// The faults of one kind that a step can have: its copy, if the last run made it, or each of its waits.
+// The possible faults of one kind in a step: its copy, if the last run made it, or each of its
+// waits.
 static inline size_t plan_faults_of_step(const struct gb_sched_plan * p, enum plan_fault_kind kind, size_t k) {
     const struct gb_step * step = &p->program.steps.data[k];
     if (kind == FAULT_WAIT) {
@@ -53,7 +54,7 @@ static inline void plan_remove_copy(struct plan_fault * fault) {
     step->index = (int32_t) n;
 }
 
-// Fault number `k`, from 0 on. It stays in the plan until plan_repair.
+// Makes fault number `k`, from 0 on. It remains in the plan until plan_repair.
 static inline struct plan_fault plan_inject(struct gb_sched_plan * p, enum plan_fault_kind kind, int k) {
     struct plan_fault fault = { .plan = p, .kind = kind };
     size_t at = (size_t) k;

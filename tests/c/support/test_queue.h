@@ -1,6 +1,6 @@
-// test_queue.h - devices with a queue each that share one kind of host memory, and whose buffers do
-// not wait. A caller gets right results, and no report from the thread sanitizer, only if it keeps
-// the order of reads and writes between the queues.
+// test_queue.h - devices that share one kind of host memory. Each has a queue, and buffers do not
+// wait. Results are right, and the thread sanitizer silent, only if the caller keeps the order of
+// reads and writes between the queues.
 #ifndef GB_TESTS_TEST_QUEUE_H
 #define GB_TESTS_TEST_QUEUE_H
 

@@ -4,7 +4,8 @@
 
 #include "test.h"
 
-// Defines the test that RUN names: makes the context (without memory for data, if so asked), calls name(), frees it.
+// Defines the test that RUN names: makes the context (without memory for data on request), calls
+// name(), frees it.
 #define IN_CONTEXT(name, no_alloc)                                    \
     static void in_context_##name(void) {                             \
         const struct ggml_init_params params = { 0, NULL, no_alloc }; \

@@ -1,4 +1,5 @@
-// Element access: every type, any strides, every index checked. The oracle is a plain array filled beside the tensor.
+// Element access: every type, any strides, every index checked. The oracle is a plain array with
+// the same values.
 #include "ggml-backend-impl.h"
 #include "tensor/tensor.h"
 #include "test.h"
@@ -21,7 +22,7 @@ static void every_type_round_trips(void) {
         }
         CHECK_INT(ggml_set_f32_nd(t, 4, 2, 1, 0, -2.75f), GGML_STATUS_SUCCESS);
         CHECK(ggml_get_f32_1d(t, 29) == (k < 3 ? -2.0f : -2.75f));
-        CHECK_INT(ggml_get_i32_1d(t, 29), -2); // towards zero
+        CHECK_INT(ggml_get_i32_1d(t, 29), -2); // rounded towards zero
         CHECK_INT(ggml_set_i32_nd(t, 0, 1, 0, 0, 77), GGML_STATUS_SUCCESS);
         CHECK_INT(ggml_get_i32_1d(t, 5), 77);
 
@@ -96,7 +97,7 @@ static void strided_views(void) {
     ggml_set_f32(&odd, 2.5f);
     CHECK(ggml_get_f32_1d(&odd, 3) == 2.5f);
 
-    // quantized tensors can be zeroed, whole or by rows
+    // quantized tensors can be set to zero, as a whole or by rows
     struct ggml_tensor * q = ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_0, 64, 4);
     memset(q->data, 1, ggml_nbytes(q));
     const int64_t half[] = { 32, 4 };
@@ -203,18 +204,18 @@ static void device_memory(void) {
     t->buffer = &buffer;
     CHECK(ggml_get_f32_1d(t, 0) == 0.0f);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'w' is not in host memory");
-    CHECK(ggml_get_f32_1d(v, 0) == 0.0f); // a view lies where its root lies
+    CHECK(ggml_get_f32_1d(v, 0) == 0.0f); // a view is in the memory of its root
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "not in host memory");
     buft.iface.is_host = no;
     CHECK(ggml_set_zero(t) == NULL && ggml_set_f32(t, 1) == NULL);
     buft.iface.is_host = yes;
     CHECK(ggml_get_f32_1d(t, 0) == 3.0f && ggml_get_f32_1d(v, 0) == 3.0f);
-    buffer.iface.get_base = NULL; // its memory was given back
+    buffer.iface.get_base = NULL; // its memory was freed
     CHECK(ggml_get_f32_1d(t, 0) == 0.0f);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'w' is not in host memory");
     buffer.iface.get_base = base_of;
     float elsewhere[4] = { 7, 7, 7, 7 };
-    t->data = elsewhere; // v looks at the old place
+    t->data = elsewhere; // v has its old address
     CHECK(ggml_get_f32_1d(t, 0) == 7.0f && ggml_get_f32_1d(v, 0) == 0.0f);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "is a view of 'w', which has moved");
     ggml_free(ctx);

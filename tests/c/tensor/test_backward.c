@@ -50,7 +50,7 @@ static void known_values(void) { // d/dx sum(x^2 + 3 x) = 2 x + 3
     for (int i = 0; i < 4; i++) {
         CHECK(ggml_get_f32_1d(x->grad, i) == 13.0f);
     }
-    ggml_set_f32(x, -1.0f); // again, with other values
+    ggml_set_f32(x, -1.0f); // again with other values
     run(ctx, gf, gb, loss);
     for (int i = 0; i < 4; i++) {
         CHECK(ggml_get_f32_1d(x->grad, i) == 1.0f);
@@ -59,7 +59,7 @@ static void known_values(void) { // d/dx sum(x^2 + 3 x) = 2 x + 3
     ggml_free(ctx);
 }
 
-static void unused_parameter(void) { // its gradient stays the zeros that it was
+static void unused_parameter(void) { // its gradient is still zero
     struct ggml_context * ctx = own();
     struct ggml_tensor * x = param(ctx, 2, 5.0f);
     struct ggml_tensor * u = param(ctx, 2, 7.0f);
@@ -83,7 +83,7 @@ static void keep(void) {
     ggml_build_forward_expand(gf, loss);
     struct ggml_cgraph * gb[2];
     struct ggml_tensor * grad[2];
-    for (int i = 0; i < 2; i++) { // twice the same derivative, each with tensors of its own
+    for (int i = 0; i < 2; i++) { // twice the same derivative, each with its own tensors
         struct ggml_tensor *old_x = x->grad, *old_loss = loss->grad;
         gb[i] = ggml_graph_dup(ctx, gf);
         CHECK_INT(ggml_build_backward_expand(ctx, gf, gb[i], true), GGML_STATUS_SUCCESS);
@@ -134,7 +134,7 @@ static void bad_arguments(void) {
     ggml_free(ctx);
 }
 
-// gb in memory that does not grow: too small for the backward part.
+// gb has fixed memory, too little for the backward part.
 static void full_graph(void) {
     static _Alignas(16) char memory[4000];
     struct ggml_context * fixed = ggml_init((struct ggml_init_params){ sizeof(memory), memory, true });
@@ -193,7 +193,7 @@ struct model {
     struct ggml_cgraph * gf;
 };
 
-// With views, a reshape and an in-place form between the products.
+// A view, a reshape and an in-place form between the products.
 static bool build_model(struct model * m, struct ggml_context * ctx) {
     *m = (struct model){ .ctx = ctx };
     struct ggml_tensor * h = ctx ? ggml_new_tensor_2d(ctx, GGML_TYPE_F32, WIDTH, 3) : NULL;
@@ -242,7 +242,7 @@ static void checkpoints(void) {
             GGML_STATUS_SUCCESS);
         CHECK_INT(m.gf->n_nodes, n_forward);
         CHECK((count_clones(gb) > 0) == (variant > 0));
-        // the backward part reads forward tensors only where it may
+        // the backward part may read only some forward tensors
         for (int i = n_forward; i < gb->n_nodes && variant > 0; i++) {
             const struct ggml_tensor * t = gb->nodes[i];
             for (int k = -1; k < GGML_MAX_SRC; k++) {
@@ -271,7 +271,7 @@ static void checkpoints(void) {
 
 // --------------------------------------------------------------------------------------------- gradients of gradients
 
-// f = sum of x1^3 x2 + x2^2: the Hessian by hand, each row by a second backward graph.
+// f = sum of x1^3 x2 + x2^2. The Hessian is by hand; a second backward graph gives each row.
 static void hessian_of_a_polynomial(void) {
     const float x1 = 2.0f, x2 = -3.0f;
     const float hessian[2][2] = { { 6 * x1 * x2, 3 * x1 * x1 }, { 3 * x1 * x1, 2 } };
@@ -357,7 +357,7 @@ static void checkpoints_keep_second_derivatives(void) {
     }
 }
 
-// Nothing changes, and no node keeps a gradient that it did not have.
+// After a failure nothing changes, and no node keeps a new gradient.
 static void a_failed_second_build_changes_nothing(void) {
     struct ggml_context * ctx = own();
     struct ggml_tensor * x = param(ctx, 4, 0.5f);

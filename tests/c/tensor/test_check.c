@@ -1,6 +1,6 @@
-// test_check.c - every rule of every operator, broken once: no node, status INVALID_ARGUMENT, and a
-// message with the function, the tensors with their types and shapes, and the reason. Valid calls
-// are in test_ops.c, and edge cases of valid calls here.
+// test_check.c - breaks each rule of each operator once: no node, status INVALID_ARGUMENT, and a
+// message with the function, the tensors with types and shapes, and the reason. test_ops.c has
+// valid calls. Edge cases of valid calls are here.
 #include <float.h>
 
 #include "base/status.h"
@@ -13,16 +13,16 @@
 #    pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #endif
 
-static struct ggml_context * ctx; // of the running case
+static struct ggml_context * ctx; // of the current case
 
-// A tensor variable that is called like the tensor.
+// A tensor variable with the tensor's name.
 #define TENSOR(name, type, ...) \
     struct ggml_tensor * name = ggml_set_name(new_tensor(GGML_TYPE_##type, (const int64_t[4]){ __VA_ARGS__ }), #name)
 
 static struct ggml_tensor * new_tensor(enum ggml_type type, const int64_t ne[4]) {
     int64_t sizes[4];
     for (int d = 0; d < 4; d++) {
-        sizes[d] = ne[d] == 0 ? 1 : ne[d] < 0 ? 0 : ne[d]; // left out: 1; -1 stands for an empty dimension
+        sizes[d] = ne[d] == 0 ? 1 : ne[d] < 0 ? 0 : ne[d]; // default 1; -1: an empty dimension
     }
     return ggml_new_tensor(ctx, type, 4, sizes);
 }
@@ -96,12 +96,12 @@ static void faults(void) {
     CHECK(ggml_pool_1d(ctx, b, GGML_OP_POOL_MAX, 0, 1, 0) == NULL && last_kind() == GB_FAULT_TOO_SMALL);
     CHECK_STR(fault->name, "k0");
     CHECK(ggml_rms_norm(ctx, image, -1) == NULL && last_kind() == GB_FAULT_NOT_POSITIVE && fault->real == -1);
-    // a failure of another kind has no values of an earlier one
+    // an error of another kind has no values of an earlier fault
     CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, -1) == NULL && last_kind() == GB_FAULT_NONE);
     ggml_clear_error();
 }
 
-// The fields of each row have a value: what is written has no braces and no field is empty.
+// Each field of a row has a value: the message contains no braces, and no field is empty.
 static void rows_of_faults(void) {
     for (int kind = 0; kind < GB_FAULT_COUNT; kind++) {
         const struct gb_fault fault = { .kind = (enum gb_fault_kind) kind,
@@ -128,7 +128,7 @@ static void rows_of_faults(void) {
     CHECK_STR(gb_fault_name(GB_FAULT_UNEQUAL), "UNEQUAL");
 }
 
-// Values are quoted in the message of the library, and not in that of the interface.
+// The message of the library quotes values, the message of the interface does not.
 static void quotes(void) {
     TENSOR(a, F32, 4, 3);
     ggml_set_name(a, "x\016y\017");
@@ -162,7 +162,7 @@ static void views(void) {
     REFUSED(ggml_permute(ctx, a, 0, 1, 2, 2), "permutation", a);
     REFUSED(ggml_permute(ctx, a, 0, 1, 2, 4), "permutation", a);
     REFUSED(ggml_permute(ctx, a, -1, 1, 2, 3), "(-1, 1, 2, 3)", a);
-    // the true extent counts: 24 elements are 96 bytes
+    // the actual extent counts: 24 elements are 96 bytes
     ACCEPTED(ggml_view_1d(ctx, a, 24, 0));
     ACCEPTED(ggml_view_1d(ctx, a, 0, 96));
     REFUSED(ggml_view_1d(ctx, a, 24, 4), "96", a);
@@ -208,7 +208,7 @@ static void binary(void) {
     ACCEPTED(ggml_add(ctx, none, none));
 
     row->grad = ggml_dup_tensor(ctx, row);
-    ACCEPTED(ggml_mul(ctx, a, row)); // the derivative sums over repetitions
+    ACCEPTED(ggml_mul(ctx, a, row)); // the derivative sums repeated elements
 
     TENSOR(two, F32, 2);
     REFUSED(ggml_add1(ctx, a, two), "b must be a scalar", a, two);
@@ -264,8 +264,9 @@ static void regions(void) {
     REFUSED(ggml_set_2d(ctx, a, b, 88, 4), "within the 96 bytes", a, b);
     REFUSED(ggml_set_2d_inplace(ctx, a, b, 92, 0), "within the 96 bytes", a, b);
     ACCEPTED(ggml_set_2d_inplace(ctx, a, b, 88, 0));
-    // in place over a view with gaps the region may reach to the end of the memory in view; a fresh result has no gaps
-    struct ggml_tensor * gaps = ggml_view_2d(ctx, a, 1, 2, 48, 0); // 52 bytes in memory, 8 of elements
+    // in place over a view with gaps the region may reach the end of the viewed memory; a new
+    // result has no gaps
+    struct ggml_tensor * gaps = ggml_view_2d(ctx, a, 1, 2, 48, 0); // 52 bytes of memory, 8 of elements
     ACCEPTED(ggml_set_inplace(ctx, gaps, ggml_new_f32(ctx, 1), 0, 0, 0, 48));
     REFUSED(ggml_set(ctx, gaps, b, 8, 0, 0, 0), "within the 8 bytes", gaps, b);
 }
@@ -371,7 +372,7 @@ static void products(void) {
     REFUSED(ggml_mul_mat(ctx, w, x3), "dimension 3", w, x3);
     REFUSED(ggml_mul_mat(ctx, none, x), "dimension 2", none, x);
     REFUSED(ggml_mul_mat(ctx, t, x), "transposed", t, x);
-    ACCEPTED(ggml_mul_mat(ctx, w, none)); // nothing to multiply with is fine
+    ACCEPTED(ggml_mul_mat(ctx, w, none)); // a product without terms is valid
     ACCEPTED(ggml_mul_mat(ctx, ggml_permute(ctx, w, 0, 2, 1, 3), ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 8, 4, 5, 3)));
     struct ggml_tensor * node = ggml_mul_mat(ctx, w, x);
     CHECK_INT(ggml_mul_mat_set_prec(node, GGML_PREC_F32), GGML_STATUS_SUCCESS);
@@ -530,7 +531,7 @@ static void ropes(void) {
     ACCEPTED(ggml_rope(ctx, a, p, 4, 2 | GGML_ROPE_EXACT, 0));
     REFUSED(ggml_rope_inplace(ctx, a, p, 8, -1, 0), "mode", a, p);
     REFUSED(ggml_rope(ctx, odd, p, 6, 0, 0), "even dimension 0", odd, p);
-    ACCEPTED(ggml_rope(ctx, odd, p, 6, 2, 0)); // NeoX copies what is behind n_dims
+    ACCEPTED(ggml_rope(ctx, odd, p, 6, 2, 0)); // NeoX copies the elements from n_dims on
     REFUSED(ggml_rope(ctx, a, p, 8, 4, 0), "mode 4 needs dimension 0 of a (8) to be 2 * n_dims (8)", a, p);
     ACCEPTED(ggml_rope(ctx, a, p, 4, 4, 0));
     REFUSED(ggml_rope_custom(ctx, a, p, 9, 0, 0, 0, 1e4f, 1, 0, 1, 0, 0), "n_dims", a, p);
@@ -777,7 +778,7 @@ static void custom(void) {
     REFUSED(ggml_map_binary_f32(ctx, a, h, rows_2), "b must be f32", a, h);
     REFUSED(ggml_map_binary_inplace_f32(ctx, a, a, NULL), "'fun' is NULL", a);
     TENSOR(wide, F32, (int64_t) 1 << 31);
-    REFUSED(ggml_map_unary_f32(ctx, wide, rows_1), "dimension 0", wide); // the function takes an int
+    REFUSED(ggml_map_unary_f32(ctx, wide, rows_1), "dimension 0", wide); // the function has an int parameter
     REFUSED(ggml_map_custom1_f32(ctx, a, NULL), "'fun' is NULL", a);
     REFUSED(ggml_map_custom2_f32(ctx, a, b, NULL), "'fun' is NULL", a, b);
     REFUSED(ggml_map_custom3_f32(ctx, a, b, h, NULL), "'fun' is NULL", a, b, h);
@@ -869,7 +870,7 @@ IN_CONTEXT(custom, true)
 IN_CONTEXT(custom_of_any_sources, true)
 IN_CONTEXT(losses, true)
 
-// Builders that may return an operand unchanged check it as well.
+// Builders that may return an operand unchanged check it, too.
 static void operands_without_a_type(void) {
     struct ggml_context * own = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
     struct ggml_tensor * a = ggml_new_tensor_2d(own, GGML_TYPE_F32, 4, 3);

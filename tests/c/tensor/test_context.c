@@ -10,7 +10,7 @@
 #    include <unistd.h>
 #endif
 
-// Sizes that no machine has are asked for here: the sanitizer shall answer NULL like malloc does.
+// Tests request absurd sizes. The sanitizer must return NULL, as malloc does.
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
 const char * __asan_default_options(void) { return "allocator_may_return_null=1"; }
 
@@ -92,7 +92,7 @@ static void exact_weight_context(void) {
     ggml_free(ctx);
 }
 
-// Section 11.2: the tensor space of a pool holds a larger graph as well.
+// Section 11.2: the tensor space of a pool can also hold a larger graph.
 static void larger_graph_in_tensor_space(void) {
     for (size_t n = 2048; n <= 65536; n *= 2) {
         const size_t size = n * ggml_tensor_overhead() + ggml_graph_overhead();
@@ -130,13 +130,14 @@ static void tensors_outlive_context(void) {
     ggml_free(other);
 }
 
-// Section 11.9: three tensors with data and a graph in exactly the sum of what the functions say.
+// Section 11.9: three tensors with data and a graph fit exactly into the sum of the sizes that
+// functions return.
 static void exact_benchmark_pool(void) {
     const size_t sizes[3] = { 64 * 32 * 4, 32 * 16 * 4, 64 * 16 * 4 };
     const size_t size = sizes[0] + sizes[1] + sizes[2] + 3 * ggml_tensor_overhead() + ggml_graph_overhead();
     char * memory = gb_aligned_alloc(64, size + 16);
     REQUIRE(memory != NULL);
-    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ size, memory + 16, false }); // aligned to 16 only
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ size, memory + 16, false }); // aligned to 16
     REQUIRE(ctx != NULL);
     CHECK(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 32) != NULL);
     CHECK(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 32, 16) != NULL);
@@ -166,7 +167,7 @@ static void caller_memory(void) {
     CHECK(memory[880] == 0x5a && memory[999] == 0x5a);
     ggml_free(ctx);
 
-    ctx = ggml_init((struct ggml_init_params){ 0, memory, false }); // no bytes: nothing may be written
+    ctx = ggml_init((struct ggml_init_params){ 0, memory, false }); // zero bytes: nothing may be written
     CHECK(ctx != NULL);
     CHECK(ggml_new_i32(ctx, 1) == NULL);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "of 0 available");
@@ -223,7 +224,7 @@ static void scratch(void) {
     CHECK(c->data == c + 1);
     CHECK_INT(ggml_set_scratch(ctx, (struct ggml_scratch){ 0, 64, memory }), 0);
 
-    ggml_set_no_alloc(ctx, true); // wins over scratch
+    ggml_set_no_alloc(ctx, true); // has priority over scratch
     CHECK(ggml_get_no_alloc(ctx));
     CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 2)->data == NULL);
     struct ggml_tensor * f = ggml_new_f32(ctx, 2.5f);
@@ -295,7 +296,7 @@ struct team {
     int rounds;
 };
 
-// What a builder of several objects does when a later one cannot be made.
+// The steps of a builder of several objects whose last one fails.
 static void begin_and_give_up(struct ggml_context * ctx) {
     struct ggml_tensor * first = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16);
     if (first != NULL && ggml_set_name(first, "given up") != NULL &&
@@ -327,7 +328,7 @@ static void build(void * arg) {
     atomic_fetch_add(&team->n_done, 1);
 }
 
-// Looks at the list while others append to it.
+// Reads the list while others append to it.
 static void look(void * arg) {
     struct team * team = arg;
     size_t used = 0;
@@ -408,7 +409,7 @@ static void threads_in_memory_of_the_caller(void) {
     run_team(&team, true);
     struct ggml_tensor * last = ggml_new_i32(ctx, 5);
     ggml_free(ctx);
-    CHECK_INT(ggml_get_i32_1d(last, 0), 5); // the tensors are the memory's
+    CHECK_INT(ggml_get_i32_1d(last, 0), 5); // the caller's memory still has the tensors
     CHECK_INT(ggml_nelements(team.shared), 8);
     gb_aligned_free(memory);
 }
@@ -423,7 +424,7 @@ static void make_one(void * arg) {
     two->theirs = ggml_set_name(ggml_new_i32(two->ctx, 7), "theirs");
 }
 
-// A builder that fails takes back what it made, and nothing of what another thread made meanwhile.
+// A failing builder removes only its own tensors, not those that another thread made meanwhile.
 static void taking_back_beside_others(void) {
     struct two two = { own(10000), NULL };
     struct ggml_tensor * a = ggml_set_name(ggml_new_i32(two.ctx, 1), "a");
@@ -441,7 +442,7 @@ static void taking_back_beside_others(void) {
     CHECK(ggml_get_next_tensor(two.ctx, two.theirs) == later);
     ggml_free(two.ctx);
 
-    two.ctx = own(10000); // no other thread: all unchanged
+    two.ctx = own(10000); // with a single thread everything is unchanged
     ggml_new_i32(two.ctx, 1);
     first = ggml_new_i32(two.ctx, 2);
     ggml_new_i32(two.ctx, 3);
@@ -451,7 +452,7 @@ static void taking_back_beside_others(void) {
     ggml_free(two.ctx);
 }
 
-// A walk over the list may be at a tensor that its builder drops. The walk then continues after it.
+// An iteration may be at a tensor that its builder removes. It continues with the next one.
 static void dropping_tensors_that_a_walk_has_returned(void) {
     struct ggml_context * ctx = own(10000);
     struct ggml_tensor * a = ggml_new_i32(ctx, 1);
@@ -486,7 +487,7 @@ static int in_child(struct ggml_context * ctx) {
     return n >= 50 && ggml_used_mem(ctx) == used + 50 * 416 ? 0 : 2;
 }
 
-// A child finds every context whole and usable, whatever its threads did at the fork.
+// After a fork at any time the child finds every context complete and usable.
 static void fork_while_threads_build(void) {
     struct team team = new_team(own(1000), 0);
     gb_thread thread[2];
@@ -496,7 +497,7 @@ static void fork_while_threads_build(void) {
     for (int i = 0; i < 60; i++) {
         const pid_t child = fork();
         if (child == 0) {
-            alarm(60); // instead of waiting for ever
+            alarm(60); // instead of waiting forever
             _exit(in_child(team.ctx));
         }
         int status = -1;
@@ -513,7 +514,7 @@ static void fork_while_threads_build(void) {
 static void fork_while_threads_build(void) {}
 #endif
 
-// A scenario with every kind of object; false when something failed.
+// A scenario with objects of every kind. False if something failed.
 static bool scenario(void) {
     struct ggml_context * ctx = own(16);
     bool ok = ctx != NULL;
@@ -522,7 +523,7 @@ static bool scenario(void) {
         struct ggml_tensor * v = t ? ggml_view_tensor(ctx, t) : NULL;
         ok = v != NULL;
     }
-    if (ctx != NULL && !ok) { // still good for what fits
+    if (ctx != NULL && !ok) { // usable for objects that fit
         CHECK_INT(ggml_last_status(), GGML_STATUS_ALLOC_FAILED);
         int n = 0;
         for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {

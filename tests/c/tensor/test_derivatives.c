@@ -1,9 +1,9 @@
 // The derivative of every operator that has one, against central differences of the computed function.
 //
-// A case builds an expression over up to three inputs. The loss is the sum of its elements times
+// A case builds an expression of up to three inputs. The loss is the sum of its elements times
 // fixed random weights. Each input element is moved up and down by a small step, the forward graph
-// computed, and the slope compared with the gradient. The second derivative is checked alike: the
-// function is then the sum of the gradients' elements times random weights.
+// computed, and the slope compared with the gradient. For the second derivative the function is the
+// sum of the gradients' elements times random weights.
 #include "base/mem.h"
 #include "test.h"
 
@@ -12,7 +12,7 @@ enum { MAX_INPUTS = 3 };
 struct inputs {
     struct ggml_context * ctx;
     struct ggml_tensor * x[MAX_INPUTS]; // parameters, F32, random
-    struct ggml_tensor * ids;           // I32, as many as `n_ids`
+    struct ggml_tensor * ids;           // I32, `n_ids` of them
 };
 
 typedef struct ggml_tensor * (*expression)(const struct inputs * in);
@@ -21,7 +21,7 @@ struct grad_case {
     const char * name;
     expression build;
     int64_t ne[MAX_INPUTS][4]; // all 0: no such input
-    float low, high;           // range of the inputs
+    float low, high;           // range of input values
     float step, tolerance;     // 0: 1e-2 and 2e-2
 };
 
@@ -71,19 +71,23 @@ static void compare_input(struct ggml_context * ctx, const struct grad_case * c,
     }
 }
 
+static int make_inputs(struct inputs * in, const struct grad_case * c) {
+    int n = 0;
+    for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
+        in->x[n] = random_tensor(in->ctx, c->ne[n], c->low, c->high);
+        CHECK_INT(ggml_set_param(in->ctx, in->x[n]), GGML_STATUS_SUCCESS);
+    }
+    in->ids = ggml_new_tensor_1d(in->ctx, GGML_TYPE_I32, 5);
+    for (int i = 0; i < 5; i++) {
+        ggml_set_i32_1d(in->ids, i, (i * 3 + 1) % 4);
+    }
+    return n;
+}
+
 static void run_case(const struct grad_case * c) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct inputs in = { .ctx = ctx };
-    int n = 0;
-    for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
-        in.x[n] = random_tensor(ctx, c->ne[n], c->low, c->high);
-        CHECK_INT(ggml_set_param(ctx, in.x[n]), GGML_STATUS_SUCCESS);
-    }
-    in.ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 5);
-    for (int i = 0; i < 5; i++) {
-        ggml_set_i32_1d(in.ids, i, (i * 3 + 1) % 4);
-    }
-
+    const int n = make_inputs(&in, c);
     struct ggml_tensor * y = c->build(&in);
     if (y == NULL || y->grad == NULL) {
         test_fail(__FILE__, __LINE__, "%s: no expression with gradient: %s", c->name, ggml_last_error());
@@ -116,19 +120,12 @@ static void run_case(const struct grad_case * c) {
     ggml_free(ctx);
 }
 
-// Derives the sum of w x gradient. Operators whose gradient is one operator without a rule are refused by name.
+// Derives the sum of w x gradient. Operators whose gradient is a single operator without a rule are
+// refused by name.
 static void run_second(const struct grad_case * c) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct inputs in = { .ctx = ctx };
-    int n = 0;
-    for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
-        in.x[n] = random_tensor(ctx, c->ne[n], c->low, c->high);
-        CHECK_INT(ggml_set_param(ctx, in.x[n]), GGML_STATUS_SUCCESS);
-    }
-    in.ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 5);
-    for (int i = 0; i < 5; i++) {
-        ggml_set_i32_1d(in.ids, i, (i * 3 + 1) % 4);
-    }
+    const int n = make_inputs(&in, c);
     struct ggml_tensor * y = c->build(&in);
     // The square makes the second derivative of linear functions differ from 0.
     y = y ? ggml_add(ctx, y, ggml_sqr(ctx, y)) : NULL;
@@ -271,7 +268,7 @@ EXPR(e_rope_neox_exact,
     ggml_rope_custom(ctx, a, in->ids, 6, 2 | GGML_ROPE_EXACT, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
 EXPR(e_flash_attn, ggml_flash_attn(ctx, a, b, c, false))
 EXPR(e_flash_attn_masked, ggml_flash_attn(ctx, a, b, c, true))
-// a tensor that is used several times, also through an in-place form and a cast
+// a tensor with several readers, also an in-place form and a cast
 EXPR(e_shared, ggml_add(ctx, ggml_mul(ctx, a, ggml_silu(ctx, a)), ggml_scale_inplace(ctx, ggml_sqr(ctx, a), 0.5f)))
 EXPR(e_block, ggml_mul_mat(ctx, a, ggml_silu(ctx, ggml_rms_norm(ctx, ggml_add(ctx, b, ggml_mul(ctx, b, b)), 1e-4f))))
 
@@ -362,7 +359,7 @@ static void second_derivatives(void) {
     }
 }
 
-// Operators without a derivative say so, with the node, and nothing has changed.
+// Operators without a derivative give an error with the node, and nothing changes.
 static void underivable(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "x");

@@ -1,5 +1,5 @@
-// Graphs: order, growth, fixed memory, undoing failed builds, copies, views, printing. Nodes are
-// wired by hand, so that only the graph is tested. The oracle for the order is a recursive walk.
+// Graphs: order, growth, fixed memory, undone failed builds, copies, views, printing. Nodes are
+// connected by hand, so only the graph is tested. A recursive walk is the oracle for the order.
 #define _POSIX_C_SOURCE 200809L // mkstemp, dup2
 #include <unistd.h>
 
@@ -63,13 +63,13 @@ static void same_order_as_recursion(void) {
             const int kind = (int) test_random_int(0, 9);
             if (i > 0 && kind > 1) {
                 t[i]->op = GGML_OP_MAP_CUSTOM3;
-                for (int k = 0; k < GGML_MAX_SRC; k++) { // with gaps, repeats, and itself
+                for (int k = 0; k < GGML_MAX_SRC; k++) { // with gaps, duplicates, and itself
                     if (test_random_int(0, 3) == 0) {
                         t[i]->src[k] = t[test_random_int(0, i)];
                     }
                 }
             } else if (kind == 0) {
-                t[i]->grad = leaf(ctx); // a NONE with gradient is a node
+                t[i]->grad = leaf(ctx); // a NONE node with a gradient is a node
             }
         }
         static struct walk w;
@@ -115,13 +115,13 @@ static void naming(void) {
     CHECK(ggml_graph_get_tensor(g, "node_0") == c && ggml_graph_get_tensor(g, "leaf_1") == a);
     CHECK(ggml_graph_get_tensor(g, "nobody") == NULL);
     ggml_set_name(a, "out");
-    CHECK(ggml_graph_get_tensor(g, "out") == a); // leafs first
+    CHECK(ggml_graph_get_tensor(g, "out") == a); // leafs come first
     CHECK_INT(g->size, 2048);
     CHECK(g->grads == NULL && g->order == GGML_CGRAPH_EVAL_ORDER_LEFT_TO_RIGHT);
     ggml_free(ctx);
 }
 
-// No two tensors of a graph have the same automatic name, whatever graphs they were in before.
+// Automatic names of tensors are unique in a graph, whatever graphs the tensors were in before.
 static void automatic_names_are_unique(void) {
     struct ggml_context * ctx = own();
     struct ggml_context * other = own();
@@ -148,7 +148,7 @@ static void automatic_names_are_unique(void) {
     ggml_free(other);
 }
 
-// One million nodes in a row: no recursion, and growth from a small graph.
+// One million nodes in a chain: no recursion, and growth from a small graph.
 static void long_chain(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
     struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 10, false);
@@ -168,7 +168,7 @@ static void long_chain(void) {
         }
     }
     CHECK_STR(g->nodes[999999]->name, "node_999999");
-    CHECK(ggml_used_mem(ctx) - before < (size_t) 200 * N); // growing is geometric
+    CHECK(ggml_used_mem(ctx) - before < (size_t) 200 * N); // growth is geometric
     CHECK_INT(ggml_build_forward_expand(g, t), GGML_STATUS_SUCCESS);
     CHECK_INT(g->n_nodes, N);
     ggml_free(ctx);
@@ -185,7 +185,7 @@ static void overhead_is_exact(void) {
         REQUIRE(g != NULL);
         CHECK_INT(ggml_used_mem(ctx), ggml_graph_overhead_custom(n, k % 2));
         CHECK(g->visited_hash_table.size >= 2 * n && g->size == (int) n && (g->grads != NULL) == (k % 2 == 1));
-        CHECK(ggml_graph_overhead_custom(n, k % 2) <= 400 + 60 * (n + 1)); // section 11.2 needs well below 400 a node
+        CHECK(ggml_graph_overhead_custom(n, k % 2) <= 400 + 60 * (n + 1)); // section 11.2: far less than 400 a node
         ggml_free(ctx);
     }
     CHECK_INT(ggml_graph_overhead(), ggml_graph_overhead_custom(2048, false));
@@ -203,7 +203,7 @@ static void fixed_graph_is_filled_to_the_brim(void) {
     REQUIRE(g != NULL);
     ggml_free(fixed);
     struct ggml_tensor * last = NULL;
-    for (int i = 0; i < N; i++) { // N nodes and N leafs: all it can hold
+    for (int i = 0; i < N; i++) { // N nodes and N leafs: the maximum
         last = node(ctx, last, leaf(ctx));
         CHECK_INT(ggml_build_forward_expand(g, last), GGML_STATUS_SUCCESS);
     }
@@ -221,7 +221,8 @@ static void fixed_graph_is_filled_to_the_brim(void) {
     ggml_free(ctx);
 }
 
-// A build that fails half way leaves graph and names unchanged. Then a build that fits succeeds.
+// A build that fails in the middle leaves graph and names unchanged. A later build that fits
+// succeeds.
 static void failed_build_is_taken_back(void) {
     struct ggml_context * ctx = own();
     for (int n = 1; n < 30; n++) {
@@ -271,14 +272,14 @@ static void copies_of_the_struct(void) {
     for (int i = 0; i < 100; i++) {
         t = node(ctx, t, leaf(ctx));
     }
-    CHECK_INT(ggml_build_forward_expand(&by_value, t), GGML_STATUS_SUCCESS); // grows the copy only
+    CHECK_INT(ggml_build_forward_expand(&by_value, t), GGML_STATUS_SUCCESS); // only the copy grows
     CHECK_INT(by_value.n_nodes, 103);
     CHECK(by_value.size >= 103 && by_value.nodes[102] == t);
     CHECK(g->size == 4 && g->n_nodes == 3 && g->n_leafs == 1);
     CHECK(g->nodes[2] == by_value.nodes[2]);
     ggml_free(ctx);
 
-    // a program's own arrays are used as far as they go
+    // uses the program's own arrays up to their size
     struct ggml_tensor * nodes[2];
     struct ggml_tensor * leafs[2];
     struct ggml_tensor * keys[5] = { NULL };
@@ -346,7 +347,7 @@ static void copying(void) {
     CHECK(small->n_nodes == 20 && small->n_leafs == 21 && small->nodes[19] == t && small->grads[19] == NULL);
     CHECK_INT(ggml_build_forward_expand(small, more), GGML_STATUS_SUCCESS);
     CHECK_INT(small->n_nodes, 21);
-    CHECK_INT(ggml_graph_cpy(small, g), GGML_STATUS_INVALID_ARGUMENT); // gradients would be lost
+    CHECK_INT(ggml_graph_cpy(small, g), GGML_STATUS_INVALID_ARGUMENT); // would lose gradients
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "gradients");
     CHECK_INT(ggml_graph_cpy(g, g), GGML_STATUS_SUCCESS);
 
@@ -504,7 +505,7 @@ static bool scenario(void) {
     return ok;
 }
 
-// Copying a part of a graph to the graph itself: the lists overlap.
+// Copies a part of a graph to the graph itself, so the lists overlap.
 static void copying_onto_itself(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
     struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 16, false);
@@ -519,12 +520,12 @@ static void copying_onto_itself(void) {
     CHECK_INT(ggml_graph_cpy(&part, graph), GGML_STATUS_SUCCESS);
     CHECK_INT(graph->n_nodes, 3);
     CHECK(memcmp(graph->nodes, nodes + 2, 3 * sizeof(nodes[0])) == 0);
-    for (int i = 0; i < 6; i++) { // visited is what is listed, nothing else
+    for (int i = 0; i < 6; i++) { // exactly the listed tensors are visited
         CHECK_INT(ggml_hash_contains(graph->visited_hash_table, nodes[i]), i >= 2 && i < 5);
     }
     ggml_graph_clear(graph);
     part = ggml_graph_view(graph, 0, 0);
-    CHECK_INT(ggml_graph_cpy(graph, &part), GGML_STATUS_INVALID_STATE); // a view takes no nodes, not even none
+    CHECK_INT(ggml_graph_cpy(graph, &part), GGML_STATUS_INVALID_STATE); // a view accepts no nodes, not even zero
     ggml_free(ctx);
 }
 

@@ -11,7 +11,7 @@
 
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
 const char * __asan_default_options(void) {
-    return "allocator_may_return_null=1"; // damaged files ask for any amount
+    return "allocator_may_return_null=1"; // damaged files request any amount
 }
 
 static char path[] = "/tmp/gb_graph_XXXXXX";
@@ -51,8 +51,8 @@ static struct ggml_tensor * random_leaf(struct ggml_context * ctx, enum ggml_typ
     return t;
 }
 
-// With an odd-sized leaf first, so that what follows is unaligned in the file; views, a cast to itself, an in-place
-// form.
+// The first leaf has an odd size, so later data in the file are unaligned. Also views, a cast to
+// itself, an in-place form.
 static struct ggml_cgraph * sample(struct ggml_context * ctx) {
     struct ggml_tensor * odd = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I8, 3), "odd");
     struct ggml_tensor * a = ggml_set_name(random_leaf(ctx, GGML_TYPE_F32, 6, 4), "a");
@@ -107,7 +107,7 @@ static void round_trip(void) {
         compare_tensors(g->leafs[i], h->leafs[i]);
         CHECK(memcmp(g->leafs[i]->data, h->leafs[i]->data, ggml_nbytes(g->leafs[i])) == 0);
         CHECK((uintptr_t) h->leafs[i]->data % 16 == 0);
-        const struct ggml_tensor * blob = ggml_get_first_tensor(data); // leafs lie in the file's content
+        const struct ggml_tensor * blob = ggml_get_first_tensor(data); // data of leafs are inside the file's content
         CHECK((char *) h->leafs[i]->data >= (char *) blob->data &&
               (char *) h->leafs[i]->data < (char *) blob->data + blob->ne[0]);
     }
@@ -128,7 +128,7 @@ static void round_trip(void) {
     struct ggml_tensor * result = ggml_graph_get_tensor(h, "result");
     CHECK(result != NULL && memcmp(result->data, ggml_graph_get_tensor(g, "result")->data, 15 * sizeof(float)) == 0);
     const int n = h->n_nodes;
-    CHECK_INT(ggml_build_forward_expand(h, result), GGML_STATUS_SUCCESS); // all is visited
+    CHECK_INT(ggml_build_forward_expand(h, result), GGML_STATUS_SUCCESS); // all nodes are visited
     CHECK_INT(h->n_nodes, n);
     ggml_free(data);
     ggml_free(eval);
@@ -208,7 +208,7 @@ static bool import_fails(void) {
         ggml_clear_error();
         return true;
     }
-    for (int i = 0; i < g->n_leafs; i++) { // whatever it is, it lies where it says
+    for (int i = 0; i < g->n_leafs; i++) { // any tensor is inside the content
         volatile uint8_t sum = 0;
         for (size_t k = 0; k < ggml_nbytes(g->leafs[i]); k++) {
             sum = (uint8_t) (sum + ((uint8_t *) g->leafs[i]->data)[k]);
@@ -251,7 +251,7 @@ static void truncated_at_every_byte(void) {
     write_bytes(content, size);
     CHECK(!import_fails());
     unlink(path);
-    CHECK(import_fails()); // not there
+    CHECK(import_fails()); // does not exist
     CHECK_INT(gb_test_live_allocs(), before);
 }
 
@@ -261,7 +261,8 @@ static void put64(size_t at, uint64_t v) { memcpy(damaged + at, &v, 8); }
 
 static void damaged_fields(void) {
     const size_t size = sample_file();
-    // the first leaf's record begins at 24 with type, op, ne0, nb0, ...; the first node's follows the leafs' data
+    // the first leaf's record begins at 24 with type, op, ne0, nb0, ... The first node's record
+    // follows the data of the leafs
     const size_t leaf = 24, node = 24 + 3 * 200 + 3 + 6 * 4 * 4 + 6 * 5 * 2;
     const struct {
         size_t at;
@@ -278,7 +279,7 @@ static void damaged_fields(void) {
         { leaf, 4, UINT32_MAX }, // no type
         { leaf + 4, 4, GGML_OP_ADD }, // a leaf with an operator
         { leaf + 8, 8, UINT64_MAX }, // ne0
-        { leaf + 8, 8, 1u << 20 }, // more data than there is
+        { leaf + 8, 8, 1u << 20 }, // more data than the file has
         { leaf + 16, 8, UINT64_MAX / 2 }, // nb0
         { leaf + 24, 8, INT64_MAX }, // ne1: overflow
         { node, 4, 5 },
@@ -290,7 +291,7 @@ static void damaged_fields(void) {
         { node + 200, 4, 3 }, // reads itself
         { node + 200, 4, 1000 }, // reads no tensor
         { node + 200, 4, (uint32_t) -2 },
-        { node + 200, 4, (uint32_t) -1 }, // the view loses its source
+        { node + 200, 4, (uint32_t) -1 }, // the view has no source
         { node + 136, 8, 1000 }, // the view's offset
         { node + 16 + 16, 8, 1000 }, // its nb1
     };
@@ -326,7 +327,7 @@ static void random_damage(void) {
     unlink(path);
 }
 
-// The file of one builder's graph, in `content`; 0: a file cannot hold it.
+// The file of one builder's graph in `content`. 0: a file cannot hold the graph.
 static size_t builder_file(const struct builder * b, int * n_leafs, int * n_nodes) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct ggml_tensor * x[MAX_IN];
@@ -347,7 +348,8 @@ static size_t builder_file(const struct builder * b, int * n_leafs, int * n_node
     return size;
 }
 
-// The place in `content` where the record of a tensor begins. Nodes follow leafs, and the data of a leaf follows its
+// The position of a tensor's record in `content`. Nodes follow leafs, and the data of a leaf
+// follows its record.
 // record.
 static size_t record_at(int n_leafs, int i) {
     size_t at = 24;
@@ -367,14 +369,15 @@ static size_t record_at(int n_leafs, int i) {
     return at;
 }
 
-// True if elements of a result would share bytes with this stride of dimension d, so that no driver could write it.
+// True if elements of a result share bytes with this stride of dimension d, so no driver could
+// write it.
 static bool shares_bytes(size_t record, int d, uint64_t nb, size_t element) {
     uint64_t ne_nb[8];
     memcpy(ne_nb, content + record + 8, sizeof(ne_nb));
     if (ne_nb[2 * d] <= 1) {
         return false;
     }
-    for (int k = 0; k < 4; k++) { // another dimension that steps within it, or past it
+    for (int k = 0; k < 4; k++) { // another dimension whose steps end within this one, or pass it
         if (k != d && ne_nb[2 * k] > 1 && ne_nb[2 * k + 1] == nb) {
             return true;
         }
@@ -382,7 +385,7 @@ static bool shares_bytes(size_t record, int d, uint64_t nb, size_t element) {
     return nb < element;
 }
 
-// A file with damaged strides is refused, or its graph computes without a report of a sanitizer or of the checks below.
+// A file with damaged strides is refused, or its graph computes without faults.
 static void no_damaged_stride_reaches_a_driver(void) {
     new_path();
     ggml_backend_t cpu = ggml_backend_cpu_init();

@@ -1,5 +1,5 @@
-// Nodes that a program makes by hand, by writing `op` and `src`, compute what the kernels of early 2024 compute.
-// Expected values are taken element by element from the sources.
+// Nodes that a program makes by writing `op` and `src` compute what the kernels of early 2024
+// compute. Expected values come element by element from the sources.
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "tensor/tensor.h"
@@ -37,7 +37,7 @@ static bool computes(struct ggml_tensor * dst) {
     return status == GGML_STATUS_SUCCESS;
 }
 
-// Whether dst holds the elements of src in logical order.
+// True if dst holds the elements of src in logical order.
 static void check_copied(struct ggml_tensor * dst, struct ggml_tensor * src) {
     for (int i = 0; computes(dst) && i < (int) ggml_nelements(dst); i++) {
         if (ggml_get_f32_1d(dst, i) != ggml_get_f32_1d(src, i)) {
@@ -50,7 +50,8 @@ static void check_copied(struct ggml_tensor * dst, struct ggml_tensor * src) {
 
 static const enum ggml_op copies[] = { GGML_OP_DUP, GGML_OP_CPY, GGML_OP_CONT };
 
-// Every pair of shapes with 24 elements, fresh, as a view of part of a larger tensor, and transposed.
+// Every pair of shapes with 24 elements: new tensors, views of a part of a larger one, and
+// transposed.
 static void copies_take_any_source_with_as_many_elements(void) {
     static const int64_t shapes[][3] = { { 24, 1, 1 }, { 1, 24, 1 }, { 1, 1, 24 }, { 4, 6, 1 }, { 6, 2, 2 },
         { 2, 3, 4 }, { 12, 1, 2 } };
@@ -91,7 +92,7 @@ static void copies_convert_between_types(void) {
     }
 }
 
-// Blocks of 8-bit numbers hold these values to half a step of 24 / 127.
+// Blocks of 8-bit numbers hold these values within half a step of 24 / 127.
 static void copies_quantize_and_dequantize(void) {
     for (int k = 0; k < 3; k++) {
         begin();
@@ -105,7 +106,7 @@ static void copies_quantize_and_dequantize(void) {
     }
 }
 
-// The second source of CPY says whose memory is written; a program that leaves it out means the node's own.
+// The second source of CPY is the tensor to write. Without it the node's own memory is written.
 static void a_copy_needs_no_second_source(void) {
     begin();
     struct ggml_tensor * src = counting(GGML_TYPE_F32, 1, 10, 1);
@@ -116,7 +117,7 @@ static void a_copy_needs_no_second_source(void) {
     end();
 }
 
-// A copy into a view of the source itself does nothing, whatever the shapes.
+// A copy into a view of its source does nothing, for any shape.
 static void a_copy_to_the_same_memory_keeps_it(void) {
     begin();
     struct ggml_tensor * src = counting(GGML_TYPE_F32, 1, 10, 1);
@@ -138,7 +139,7 @@ static void copies_of_other_counts_are_refused(void) {
     }
 }
 
-// The allocators and the scheduler take such copies, too, with a device that has memory of its own.
+// Allocators and scheduler accept these copies, also on a device with its own memory.
 static void copies_are_scheduled(void) {
     for (int k = 0; k < 3; k++) {
         ggml_backend_t list[2] = { ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
@@ -171,7 +172,7 @@ static void copies_are_scheduled(void) {
 
 static struct ggml_tensor * like(struct ggml_tensor * a) { return ggml_dup_tensor(ctx, a); }
 
-// Each operator made by hand as its builder makes it: no field but op, src and the parameters that it reads.
+// Makes each operator as its builder does: only op, src and the parameters that the operator reads.
 static void nodes_without_a_builder_compute(void) {
     begin();
     struct ggml_tensor *a = counting(GGML_TYPE_F32, 4, 3, 1), *row = counting(GGML_TYPE_F32, 4, 1, 1);
@@ -199,14 +200,14 @@ static void nodes_without_a_builder_compute(void) {
     CHECK(computes(t) && ggml_get_f32_1d(t, 1) == 26);
     t = make(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 1), GGML_OP_MUL_MAT, a, row);
     CHECK(computes(t) && ggml_get_f32_1d(t, 0) == 30);
-    t = make(like(a), GGML_OP_REPEAT, row, a); // the shape's tensor as a source, as it was in 2023
+    t = make(like(a), GGML_OP_REPEAT, row, a); // a tensor of the result's shape as a source, as in 2023
     CHECK(computes(t) && ggml_get_f32_1d(t, 5) == 2);
     t = make(like(a), GGML_OP_SOFT_MAX, a, NULL); // without its factor all logits are 0
     CHECK(computes(t) && ggml_get_f32_1d(t, 5) == 0.25f);
     end();
 }
 
-// Shape operators compute nothing, so a program may set them on any tensor, with memory of its own or another's.
+// Shape operators compute nothing, so a program may set them on any tensor.
 static void shape_operators_made_by_hand_are_idle(void) {
     static const enum ggml_op ops[] = { GGML_OP_RESHAPE, GGML_OP_VIEW, GGML_OP_PERMUTE, GGML_OP_TRANSPOSE };
     for (int k = 0; k < 4; k++) {
@@ -222,8 +223,8 @@ static void shape_operators_made_by_hand_are_idle(void) {
     }
 }
 
-// The result is a view of the source, as in-place builders make it. It may have another shape if the operator only
-// moves bytes.
+// The result is a view of the source, as from in-place builders. If the operator only moves bytes,
+// the shapes may differ.
 static void results_in_place_made_by_hand(void) {
     begin();
     struct ggml_tensor * a = counting(GGML_TYPE_F32, 4, 3, 1);

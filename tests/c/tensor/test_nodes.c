@@ -1,5 +1,5 @@
-// test_nodes.c - nodes as a message: the reader gets the same nodes, at their places in memory.
-// Hostile messages do no harm.
+// test_nodes.c - nodes as a message: the reader gets the same nodes, at their addresses. Hostile
+// messages are harmless.
 #include "tensor/nodes.h"
 
 #include "base/mem.h"
@@ -9,7 +9,8 @@
 
 enum { MEMORY = 4096, WEIGHTS_AT = 1, REST_AT = 1ull << 20 };
 
-// A product with a bias, softmax of a part of it, and a copy that names itself. Leafs lie in two memories.
+// A product with a bias, softmax of a part of it, and a copy whose second source is itself. Leafs
+// are in two memories.
 static struct {
     struct ggml_context * ctx;
     struct ggml_tensor *w, *x, *bias, *sum, *part, *soft, *half;
@@ -85,7 +86,7 @@ static void check_same(const struct ggml_tensor * a, const struct ggml_tensor * 
 static void the_reader_gets_the_same_nodes(void) {
     for (int named = 0; named < 2; named++) {
         build();
-        if (!named) { // a question about nodes, which have no memory yet
+        if (!named) { // a query about nodes, which have no memory yet
             for (int i = 0; i < g.n; i++) {
                 g.nodes[i]->data = NULL;
             }
@@ -107,7 +108,7 @@ static void the_reader_gets_the_same_nodes(void) {
             CHECK(gb_tensor_is_surely_read_once(a) == (b == g.sum));
             for (int k = 0; k < GGML_MAX_SRC; k++) {
                 CHECK((a->src[k] == NULL) == (b->src[k] == NULL));
-                CHECK(b->src[k] != b || a->src[k] == a); // the cast names itself
+                CHECK(b->src[k] != b || a->src[k] == a); // the cast is its own second source
                 if (a->src[k] != NULL && named) {
                     check_same(a->src[k], b->src[k], true);
                 }
@@ -118,7 +119,7 @@ static void the_reader_gets_the_same_nodes(void) {
     }
 }
 
-// A node that is only read is a leaf: it may have been computed in another message.
+// A node that the message only reads is a leaf. Another message may have computed it.
 static void other_tensors_are_leafs(void) {
     build();
     OK(gb_nodes_write(&g.soft, 1, true, find, &g, &g.bytes));
@@ -129,7 +130,7 @@ static void other_tensors_are_leafs(void) {
     CHECK(part->op == GGML_OP_NONE && part->src[0] == NULL && part->view_src->op == GGML_OP_NONE);
     CHECK(part->data == g.part->data && nodes->n_tensors == 3);
     gb_nodes_free(nodes);
-    g.x->data = (void *) 64; // the caller says that this lies nowhere
+    g.x->data = (void *) 64; // the caller says that this tensor has no memory
     g.bytes.n = 0;
     CHECK_INT(gb_nodes_write(g.nodes, g.n, true, find, &g, &g.bytes), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "nowhere");
@@ -155,13 +156,13 @@ static void memories_are_checked(void) {
     close();
 }
 
-// Every length, and every byte changed: refused, or a graph that can be looked at.
+// Tries every length, and changes every byte: the message is refused, or its graph can be read.
 static void damaged_messages(void) {
     build();
     OK(gb_nodes_write(g.nodes, g.n, true, find, &g, &g.bytes));
     gb_hold_log(true);
     for (size_t n = 0; n < g.bytes.n; n++) {
-        uint8_t * copy = malloc(n + 1); // of that size, so that sanitizers see reading past it
+        uint8_t * copy = malloc(n + 1); // an exact size, so that sanitizers find accesses beyond it
         memcpy(copy, g.bytes.data, n);
         CHECK(gb_nodes_read(copy, n) == NULL);
         free(copy);

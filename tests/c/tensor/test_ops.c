@@ -1,5 +1,5 @@
 // test_ops.c - properties of every builder: the result of a valid call, NULL arguments, gradients,
-// memory that runs out. builders.def has the calls.
+// failed allocations. builders.def has the calls.
 #include "base/mem.h"
 #include "builders.h"
 #include "tensor/tensor.h"
@@ -20,7 +20,7 @@ static int new_inputs(struct ggml_context * ctx, const struct builder * b, struc
 
 static bool same_ne(const struct ggml_tensor * t, const int64_t ne[4]) { return memcmp(t->ne, ne, sizeof(t->ne)) == 0; }
 
-// Strides of a dense tensor, from the sizes alone. No quantized results here.
+// Strides of a dense tensor, from its sizes only. No result here is quantized.
 static bool dense(const struct ggml_tensor * t, size_t element) {
     return t->nb[0] == element && t->nb[1] == t->nb[0] * (size_t) t->ne[0] &&
            t->nb[2] == t->nb[1] * (size_t) t->ne[1] && t->nb[3] == t->nb[2] * (size_t) t->ne[2];
@@ -28,7 +28,7 @@ static bool dense(const struct ggml_tensor * t, size_t element) {
 
 static size_t element_of(enum ggml_type type) { return type == GGML_TYPE_F16 ? 2 : 4; }
 
-// Each node, also one that the builder hides behind its result, knows how many dimensions it has.
+// Checks the number of dimensions of each node, including hidden ones.
 static void check_dimensions(const struct builder * b, struct ggml_context * ctx) {
     for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
         CHECK_MSG(gb_tensor_knows_ndim(t), "%s: %s", b->name, gb_op_name(t->op));
@@ -78,7 +78,7 @@ static void right_calls(void) {
     CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
 }
 
-// In place of a view: the root of the view is the view_src, with the view's offset and strides.
+// In place on a view: view_src is the root of the view, with the view's offset and strides.
 static void over_a_view(void) {
     for (int i = 0; i < N_BUILDERS; i++) {
         if (builders[i].kind != OVER || builders[i].in[0].ne[3] != 5) {
@@ -117,7 +117,7 @@ static void check_null(const struct builder * b, struct ggml_context * ctx, stru
     CHECK_MSG(ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT &&
                   strncmp(ggml_last_error(), func, strlen(func)) == 0 && strstr(ggml_last_error(), "NULL") != NULL,
         "%s: %s NULL: %s", func, what, ggml_last_error());
-    ggml_new_tensor_1d(NULL, GGML_TYPE_F32, 1); // an earlier failure, whose message must stay
+    ggml_new_tensor_1d(NULL, GGML_TYPE_F32, 1); // an earlier failure, whose message must remain
     char first[512];
     snprintf(first, sizeof(first), "%s", ggml_last_error());
     CHECK_MSG(b->make(ctx, x) == NULL, "%s: %s NULL gives a node", func, what);
@@ -164,8 +164,8 @@ static void gradients(void) {
     }
 }
 
-// Contexts in the caller's memory with room for 0, 1, 2, ... tensors, until the call succeeds. With gradients: those
-// need room, too.
+// Contexts in the caller's memory for 0, 1, 2, ... tensors, until the call succeeds. With
+// gradients, which also need memory.
 static void full_contexts(void) {
     static _Alignas(16) char memory[64 * 1024];
     for (int i = 0; i < N_BUILDERS; i++) {

@@ -1,6 +1,6 @@
-// test_ops_conv.c - convolutions composed of operators match their formulas, for several images,
-// too. Values are small integers, so every sum is exact in f16 and f32, and the comparison is for
-// equality.
+// test_ops_conv.c - convolutions composed of operators match their formulas, also for several
+// images. Values are small integers, so every sum is exact in f16 and f32, and results must be
+// equal.
 #include "in_context.h"
 #include "test.h"
 
@@ -32,7 +32,7 @@ struct conv {
     int s0, s1, p0, p1, d0, d1;
 };
 
-// out[x, y, oc, n]; group: kernels of one channel, repeated over the channels
+// out[x, y, oc, n]. group: kernels of one channel, repeated for the channels.
 static double expected_2d(const struct ggml_tensor * k, const struct ggml_tensor * b, const struct conv * c, int x,
     int y, int oc, int n, bool depthwise) {
     double sum = 0;
@@ -128,8 +128,8 @@ static void conv_1d(void) {
     }
 }
 
-// Data of f32 is never rounded, whatever the type of the kernel: values that f16 would round or make infinite stay
-// exact.
+// f32 data are never rounded, for any type of the kernel. Values that f16 would round or make
+// infinite stay exact.
 static void windows_of_f32_are_not_rounded(void) {
     for (int f32 = 0; f32 < 2; f32++) {
         const enum ggml_type type = f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
@@ -161,7 +161,7 @@ static void other_types_of_rows_are_refused(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "argument 'type' must be f32 or f16");
 }
 
-// The graph of one image is the documented one: unrolled rows times kernels, without a copy.
+// The graph for one image is the documented one: unrolled rows times kernels, without a copy.
 static void one_image(void) {
     struct ggml_tensor * k = random_tensor(GGML_TYPE_F16, 3, 2, 4, 5);
     struct ggml_tensor * b = random_tensor(GGML_TYPE_F32, 7, 6, 4, 1);

@@ -14,7 +14,7 @@ static void devices(void) {
     REQUIRE(cpu != NULL && sim != NULL);
 }
 
-// The input of a builder with other sizes; each that has changed has stride 0.
+// Makes the input of a builder with other sizes. Changed sizes have stride 0.
 static struct ggml_tensor * new_view(struct ggml_context * ctx, const struct input * in, const int64_t ne[4]) {
     struct ggml_tensor * t = ggml_new_tensor(ctx, in->type, 4, in->ne);
     size_t nb[3] = { t->nb[1], t->nb[2], t->nb[3] };
@@ -57,11 +57,11 @@ static void try_one(const struct builder * b, int only, const int64_t to[4]) {
     ggml_clear_error();
 }
 
-// One to three sizes of one input, or of all (-1).
+// Changes one to three sizes of one input, or of all (-1).
 static void each_size(void) {
     for (int k = 0; k < N_BUILDERS; k++) {
         for (int only = -1; only < MAX_IN && (only < 0 || builders[k].in[only].used); only++) {
-            for (int dims = 2; dims < 16; dims += 2) { // rows do not change: an element cannot repeat
+            for (int dims = 2; dims < 16; dims += 2) { // sizes of row dimensions stay, because elements cannot repeat
                 for (int bits = 24; bits < 64; bits++) {
                     int64_t to[4] = { 0 };
                     for (int d = 1; d < 4; d++) {

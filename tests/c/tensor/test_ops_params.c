@@ -1,5 +1,5 @@
-// test_ops_params.c - the parameters of nodes: op_params word for word, unusual sources, names.
-// Kernels of any backend, also of third parties, read these.
+// test_ops_params.c - the parameters of nodes: op_params word by word, unusual sources, names.
+// Kernels of all backends, also of third parties, read these.
 #include "in_context.h"
 #include "tensor/tensor.h"
 #include "test.h"
@@ -14,7 +14,7 @@ static struct ggml_tensor * tensor(enum ggml_type type, int64_t ne0, int64_t ne1
     return ggml_set_name(ggml_new_tensor_4d(ctx, type, ne0, ne1, ne2, ne3), "a");
 }
 
-// A word of op_params as the specification's tables give it: an integer or a float.
+// A word of op_params as in the specification's tables: an integer or a float.
 struct word {
     int i;
     bool is_float;
@@ -170,18 +170,18 @@ static void ropes(void) {
         I(256), F(5e5f), F(0.25f), F(1.5f), F(0.5f), F(32), F(2), F(64), I(1));
 }
 
-// Values worked out by hand from n_dims ln(n_orig / (2 pi beta)) / (2 ln base), rounded down and up:
-// 128 ln(4096 / 64 pi) / (2 ln 10000) = 20.94 and 128 ln(4096 / 2 pi) / (2 ln 10000) = 45.03
+// By hand from n_dims ln(n_orig / (2 pi beta)) / (2 ln base), rounded down and up: 128 ln(4096 / 64
+// pi) / (2 ln 10000) = 20.94 and 128 ln(4096 / 2 pi) / (2 ln 10000) = 45.03
 static void yarn_corr_dims(void) {
     float dims[2] = { -1, -1 };
     ggml_rope_yarn_corr_dims(128, 4096, 10000.0f, 32.0f, 1.0f, dims);
     CHECK_INT(dims[0], 20);
     CHECK_INT(dims[1], 46);
-    ggml_rope_yarn_corr_dims(128, 4, 10000.0f, 32.0f, 1.0f, dims); // below 0 on both sides: only the first is lifted
+    ggml_rope_yarn_corr_dims(128, 4, 10000.0f, 32.0f, 1.0f, dims); // both values are below 0: only the first is clamped
     CHECK_INT(dims[0], 0);
     CHECK_INT(dims[1], -3);
     ggml_rope_yarn_corr_dims(16, 4096, 2.0f, 32.0f, 1.0f,
-        dims); // beyond the last dimension: only the second is lowered
+        dims); // beyond the last dimension: only the second is clamped
     CHECK_INT(dims[0], 34);
     CHECK_INT(dims[1], 15);
     ggml_rope_yarn_corr_dims(128, 4096, 10000.0f, 32.0f, 1.0f, NULL);
@@ -227,7 +227,7 @@ static void windows_and_attention(void) {
     r = ggml_flash_attn_back(ctx, q, k, v, q, true);
     WORDS(r, I(1));
     CHECK(r->src[0] == q && r->src[1] == k && r->src[2] == v && r->src[3] == q);
-    // 27 + 45 + 45 elements, each part starts at 16 bytes
+    // 27 + 45 + 45 elements, and each part begins at a multiple of 16 bytes
     r = ggml_flash_attn_back(ctx, tensor(GGML_TYPE_F32, 3, 3, 3, 1), tensor(GGML_TYPE_F32, 3, 5, 3, 1),
         tensor(GGML_TYPE_F32, 5, 3, 3, 1), tensor(GGML_TYPE_F32, 3, 3, 3, 1), false);
     CHECK_INT(r->ne[0], 28 + 48 + 48);
@@ -252,7 +252,7 @@ static void experts(void) {
     for (int i = 0; i < 8; i++) {
         CHECK(node->src[2 + i] == as[i]);
     }
-    CHECK_INT(ggml_mul_mat_set_prec(node, GGML_PREC_F32), GGML_STATUS_SUCCESS); // beside id and n_as
+    CHECK_INT(ggml_mul_mat_set_prec(node, GGML_PREC_F32), GGML_STATUS_SUCCESS); // in addition to id and n_as
     CHECK_INT(node->op_params[0], 3);
     CHECK_INT(node->op_params[1], 8);
     node = ggml_mul_mat_id(ctx, as, 2, ids, 0, b);
@@ -261,7 +261,7 @@ static void experts(void) {
     WORDS(ggml_mul_mat(ctx, as[0], b), I(0));
     as[2]->grad = ggml_dup_tensor(ctx, as[2]);
     CHECK(ggml_mul_mat_id(ctx, as, 2, ids, 0, b)->grad == NULL);
-    CHECK(ggml_mul_mat_id(ctx, as, 3, ids, 0, b)->grad != NULL); // any source's gradient is handed on
+    CHECK(ggml_mul_mat_id(ctx, as, 3, ids, 0, b)->grad != NULL); // the result has the gradient of any source
 }
 
 // ---------------------------------------------------------------------------------------------------- user's functions
@@ -324,11 +324,11 @@ static void custom(void) {
     memcpy(&p3, t->op_params, sizeof(p3));
     CHECK(p3.fun == task_3 && p3.n_tasks == -1 && p3.userdata == &datum);
     CHECK(t->src[0] == a && t->src[1] == a && t->src[2] == a);
-    // the same call gives the same bytes, padding too
+    // the same call gives the same bytes, including padding
     CHECK(memcmp(ggml_map_custom1(ctx, a, task_1, 5, &datum)->op_params,
               ggml_map_custom1(ctx, a, task_1, 5, &datum)->op_params, 64) == 0);
 
-    // any number of sources, in the first slots, and a result that has nothing to do with them
+    // any number of sources in the first slots, and a result of any shape
     struct ggml_tensor * const all[] = { a, a, tensor(GGML_TYPE_I32, 7, 1, 1, 1), a,
         tensor(GGML_TYPE_Q8_0, 32, 1, 1, 1), a, a, a, a, tensor(GGML_TYPE_F16, 1, 1, 1, 1) };
     const int64_t ne[4] = { 2, 3, 1, 9 };
@@ -399,7 +399,7 @@ static void copies(void) {
     struct ggml_tensor * v = tensor(GGML_TYPE_I32, 3, 1, 1, 1);
     struct ggml_tensor * s = tensor(GGML_TYPE_F32, 4, 9, 1, 1);
     node = ggml_get_rows_back(ctx, ggml_reshape_2d(ctx, ggml_view_1d(ctx, a, 12, 0), 4, 3), v, s);
-    CHECK(node->src[1] == v && node->src[2] == NULL); // the third only gives the shape
+    CHECK(node->src[1] == v && node->src[2] == NULL); // the third source only gives the shape
     CHECK_INT(ggml_get_rows(ctx, tensor(GGML_TYPE_I32, 4, 9, 1, 1), v)->type, GGML_TYPE_I32);
     CHECK_INT(ggml_get_rows(ctx, tensor(GGML_TYPE_Q4_0, 32, 9, 1, 1), v)->type, GGML_TYPE_F32);
     CHECK(ggml_repeat(ctx, s, s)->op == GGML_OP_REPEAT); // also for equal shapes

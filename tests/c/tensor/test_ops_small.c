@@ -1,5 +1,5 @@
-// test_ops_small.c - every operator with sizes of 0 and 1 wherever its builder takes them: all
-// planners and backends accept the node. builders.def has the calls.
+// test_ops_small.c - every operator with each size of 0 or 1 that its builder accepts: all planners
+// and backends accept the node. builders.def has the calls.
 #include "builders.h"
 #include "ggml-backend.h"
 #include "test.h"
@@ -18,7 +18,7 @@ struct change { // of one size of one input
     int64_t ne;
 };
 
-// NULL: the builder does not take these sizes.
+// NULL: the builder refuses these sizes.
 static struct ggml_cgraph * new_graph(struct ggml_context * ctx, const struct builder * b,
     const struct change * changes, int n) {
     struct ggml_tensor * x[MAX_IN];
@@ -58,7 +58,7 @@ static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * gra
     return status == GGML_STATUS_SUCCESS ? ggml_backend_sched_graph_compute(sched, graph) : status;
 }
 
-// Without an error, or with the one that the values have: there is no row 0 where there are no rows.
+// Succeeds, or fails as the values require: a tensor without rows has no row 0.
 static bool use(struct ggml_cgraph * graph, bool has_data) {
     ggml_clear_error();
     bool ok = !has_data || ggml_backend_graph_compute(cpu, graph);
@@ -88,7 +88,7 @@ static void try_one(const struct builder * b, const struct change * changes, int
     }
 }
 
-// One size of one input (or, in -1, of all), then two.
+// Changes one size of one input (or, with -1, of all), then two.
 static void one_size(void) {
     n_tried = 0;
     for (int k = 0; k < N_BUILDERS; k++) {

@@ -34,7 +34,7 @@ static void layouts(void) {
     LAYOUT(ggml_permute(ctx, a, 2, 0, 3, 1), L(4, 2, 5, 3), L(10, 120, 2, 40)); // dimension d becomes dimension axis_d
     LAYOUT(ggml_permute(ctx, a, 0, 1, 2, 3), L(5, 4, 3, 2), L(2, 10, 40, 120));
     LAYOUT(ggml_transpose(ctx, a), L(4, 5, 3, 2), L(10, 2, 40, 120));
-    // sizes beyond 32 bits; nothing is allocated
+    // sizes beyond 32 bits; no memory is allocated
     const int64_t n = (int64_t) 1 << 33;
     struct ggml_tensor * large = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, 3);
     LAYOUT(ggml_permute(ctx, large, 1, 0, 2, 3), L(3, n, 1, 1), L(4 * (size_t) n, 4, 12 * (size_t) n, 12 * (size_t) n));
@@ -54,7 +54,7 @@ static void offsets(void) {
     memcpy(&kept, v->op_params, sizeof(kept));
     CHECK_INT(kept, 36);
     CHECK(w->view_src == a && w->src[0] == v && w->view_offs == 76 && w->data == (char *) a->data + 76);
-    memcpy(&kept, w->op_params, sizeof(kept)); // relative to its source
+    memcpy(&kept, w->op_params, sizeof(kept)); // relative to its direct source
     CHECK_INT(kept, 40);
     CHECK(t->view_src == a && t->src[0] == v && t->view_offs == 36 && t->data == v->data);
     CHECK_INT(t->op_params[0], 0);
@@ -63,13 +63,13 @@ static void offsets(void) {
           p->op_params[4] == 0);
     ((float *) a->data)[9 + 2 * 8 + 3] = 42; // element (3, 2) of v
     CHECK(ggml_get_f32_nd(v, 3, 2, 0, 0) == 42 && ggml_get_f32_nd(t, 2, 3, 0, 0) == 42);
-    CHECK(ggml_view_1d(ctx, v, 22, 4) != NULL); // up to the last byte of a
+    CHECK(ggml_view_1d(ctx, v, 22, 4) != NULL); // exactly up to the last byte of a
     CHECK(ggml_view_1d(ctx, v, 24, 4) == NULL); // beyond it
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "ggml_view_1d");
     ggml_free(ctx);
 }
 
-// A view of memory that is not there yet has no address, and no data of its own in any context.
+// A view of memory that is not allocated yet has no address, and no data of its own in any context.
 static void unplaced(void) {
     struct ggml_context * ctx = new_ctx(true);
     struct ggml_context * views = new_ctx(false);

@@ -1,4 +1,5 @@
-// Making tensors and views, layouts, names, flags, descriptions. Extents are judged by walking over every element.
+// Making tensors and views, layouts, names, flags, descriptions. A walk over every element gives
+// the true extents.
 #include "tensor/tensor.h"
 #include "test.h"
 
@@ -57,10 +58,10 @@ static void refused_shapes(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "f32 [65536, 65536, 65536, 65536] overflows");
     CHECK(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, INT64_MAX, 2) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflows");
-    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, INT64_MAX / 4) != NULL); // the largest that can be described
+    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, INT64_MAX / 4) != NULL); // the largest size that can be described
     CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, INT64_MAX / 4 + 1) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflows");
-    CHECK(ggml_new_tensor_4d(ctx, GGML_TYPE_I8, INT64_MAX, 0, INT64_MAX, 2) != NULL); // nothing, with wide strides
+    CHECK(ggml_new_tensor_4d(ctx, GGML_TYPE_I8, INT64_MAX, 0, INT64_MAX, 2) != NULL); // no elements, with wide strides
     struct ggml_tensor * q = ggml_new_tensor_1d(ctx, GGML_TYPE_Q4_0, INT64_C(1) << 62);
     CHECK(q != NULL && ggml_nbytes(q) == (size_t) (INT64_C(1) << 57) * 18 && ggml_is_contiguous(q));
     CHECK(ggml_new_tensor_1d(ctx, (enum ggml_type) 5, 32) == NULL);
@@ -74,11 +75,12 @@ static void refused_shapes(void) {
     CHECK(ggml_new_tensor(ctx, GGML_TYPE_F32, 1, NULL) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'ne' is NULL");
     CHECK(ggml_dup_tensor(ctx, NULL) == NULL && ggml_view_tensor(ctx, NULL) == NULL);
-    CHECK_INT(ggml_used_mem(ctx), 3 * ggml_tensor_overhead()); // failures took nothing
+    CHECK_INT(ggml_used_mem(ctx), 3 * ggml_tensor_overhead()); // failures used no memory
     ggml_free(ctx);
 }
 
-// Bytes [0, end) that the elements of t touch, relative to its root's data; every step of a block counts its bytes.
+// Bytes [0, end) that the elements of t use, relative to its root's data. Each block counts all of
+// its bytes.
 static size_t walked_end(const struct ggml_tensor * t, int64_t blck) {
     size_t end = 0;
     for (int64_t i3 = 0; i3 < t->ne[3]; i3++) {
@@ -140,7 +142,7 @@ static void view_roots(void) {
     CHECK(w->view_src == root && w->view_offs == 52 && w->data == (char *) root->data + 52);
     CHECK(v->nb[1] == 40 && v->nb[3] == 40);
     CHECK(gb_root(w) == root && gb_root(root) == root);
-    // bounds are the root's: a view may look past the view it is taken of
+    // bounds are those of the root, so a view may extend beyond its direct source
     CHECK(gb_tensor_view(ctx, w, 1, &ten, NULL, 300, "test") != NULL);
     CHECK(gb_tensor_view(ctx, w, 1, &ten, NULL, 312, "test") == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "needs bytes 364 to 404 of 'root' f32 [100], which has 400");
@@ -152,12 +154,12 @@ static void view_roots(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
 
     struct ggml_tensor * all = ggml_view_tensor(ctx, w);
-    CHECK_STR(all->name, ""); // made from one without a name
+    CHECK_STR(all->name, ""); // a view of a tensor without name
     CHECK(all->view_src == root && all->view_offs == 52 && gb_are_same_layout(all, w));
     CHECK_STR(ggml_view_tensor(ctx, root)->name, "root (view)");
     ggml_free(ctx);
 
-    setup(true); // not placed: the offset is kept for the allocator
+    setup(true); // without memory: the allocator needs the offset
     root = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100);
     v = gb_tensor_view(ctx, root, 1, &ten, NULL, 40, "test");
     CHECK(v->data == NULL && v->view_offs == 40);
@@ -181,8 +183,8 @@ static void views_of_blocks(void) {
     ggml_free(ctx);
 }
 
-// A view of transposed blocks takes the bytes that were checked when it was made: writing all of it stays inside its
-// source.
+// A view of transposed blocks covers the bytes that were checked when it was made. Writing all of
+// it stays inside its source.
 static void bytes_of_transposed_blocks(void) {
     struct ggml_context * pool = ggml_init((struct ggml_init_params){ 0, NULL, true });
     struct ggml_tensor * t = ggml_new_tensor_3d(pool, GGML_TYPE_Q8_0, 32, 1, 2);
@@ -223,7 +225,7 @@ static void layouts(void) {
 static void names_are_cut_between_characters(void) {
     setup(false);
     struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-    // of one to four bytes
+    // characters of one to four bytes
     static const char * characters[] = { "x", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80" };
     for (int c = 0; c < 4; c++) {
         const size_t size = strlen(characters[c]);
@@ -242,7 +244,7 @@ static void names_are_cut_between_characters(void) {
             for (size_t k = whole; k < sizeof(t->name); k++) {
                 CHECK_INT(t->name[k], 0);
             }
-            long_name[lead + (60 - GB_MIN(lead, 60)) / size * size] = '\0'; // fits; the view's does not
+            long_name[lead + (60 - GB_MIN(lead, 60)) / size * size] = '\0'; // fits, but the view's name does not
             ggml_set_name(t, long_name);
             char expected[600];
             snprintf(expected, sizeof(expected), "%s (view)", t->name);
@@ -250,7 +252,7 @@ static void names_are_cut_between_characters(void) {
             CHECK_MSG(strcmp(ggml_view_tensor(ctx, t)->name, expected) == 0, "lead %zu, size %zu", lead, size);
         }
     }
-    // no UTF-8: a byte each
+    // not UTF-8: single bytes
     static const char latin1[] = "............................................................\xe9\xe9\xe9\xe9\xe9";
     ggml_set_name(t, latin1);
     CHECK(strncmp(t->name, latin1, 62) == 0);
@@ -270,7 +272,7 @@ static void names(void) {
     CHECK_INT(strlen(t->name), 63);
     CHECK(ggml_format_name(t, "%d-%s", 7, "y") == t);
     CHECK_STR(t->name, "7-y");
-    ggml_format_name(t, "%s (view)", t->name); // from itself
+    ggml_format_name(t, "%s (view)", t->name); // source and target are the same
     CHECK_STR(t->name, "7-y (view)");
     CHECK(ggml_set_name(NULL, "x") == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "NULL");
@@ -319,7 +321,7 @@ static void descriptions(void) {
     CHECK_STR(gb_describe(w, buf), GB_QUOTE("'w' f32 [128, 64]"));
     CHECK_STR(gb_describe_node(y, node, sizeof(node)), "MUL_MAT " GB_QUOTE("'y' f32 [64, 16]") " of " GB_QUOTE(
                                                            "'w' f32 [128, 64]") ", " GB_QUOTE("'x' f16 [128, 16]"));
-    for (size_t size = 1; size < 60; size++) { // cut, terminated, no byte beyond
+    for (size_t size = 1; size < 60; size++) { // cut and terminated, without writes beyond
         memset(node, '#', sizeof(node));
         gb_describe_node(y, node, size);
         CHECK_INT(strlen(node), size - 1);

@@ -1,4 +1,5 @@
-// Type and operation tables, half precision, traits. Sizes are written down here as sums of their block's fields.
+// Type and operation tables, half precision, traits. Sizes are written here as sums of their
+// block's fields.
 #include "base/fp16.h"
 #include "tensor/quant/quant.h"
 #include "tensor/tensor.h"
@@ -63,7 +64,7 @@ static void sizes_and_names(void) {
             CHECK_INT(traits.type_size, expected[at].bytes);
             CHECK(traits.is_quantized == (expected[at].blck > 1));
             at++;
-        } else { // retired or never there
+        } else { // retired or never used
             CHECK(!gb_type_is_valid(type));
             CHECK(ggml_type_name(type) == NULL);
             CHECK_INT(ggml_blck_size(type), 0);
@@ -73,7 +74,7 @@ static void sizes_and_names(void) {
         }
     }
     CHECK_INT(at, sizeof(expected) / sizeof(expected[0]));
-    CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS); // questions are no failures
+    CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS); // queries are no failures
 }
 
 static void row_sizes(void) {
@@ -110,7 +111,7 @@ static void file_types(void) {
     CHECK_INT(at, N_MAP);
 }
 
-// Value of binary16 bits by its definition.
+// The value of binary16 bits, by its definition.
 static double f16_value(unsigned bits) {
     const int exponent = (bits >> 10) & 31;
     const double fraction = bits & 1023;
@@ -121,7 +122,7 @@ static double f16_value(unsigned bits) {
     return sign * (exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25));
 }
 
-static void half_rows(void) { // without any ggml_init
+static void half_rows(void) { // without a call of ggml_init
     enum { N = 65536 };
     static ggml_fp16_t all[N], back[N];
     static float wide[N];
@@ -143,7 +144,7 @@ static void half_rows(void) { // without any ggml_init
     CHECK_INT(ggml_fp32_to_fp16(65519.996f), 0x7bff);
     CHECK_INT(ggml_fp32_to_fp16(65520.0f), 0x7c00);
     CHECK_INT(ggml_fp32_to_fp16(-1e30f), 0xfc00);
-    CHECK_INT(ggml_fp32_to_fp16(ldexpf(1, -25)), 0); // half of the smallest: to even
+    CHECK_INT(ggml_fp32_to_fp16(ldexpf(1, -25)), 0); // half of the smallest value: a tie, to even
     CHECK_INT(ggml_fp32_to_fp16(ldexpf(1.001f, -25)), 1);
     CHECK_INT(ggml_fp32_to_fp16(1.0f + ldexpf(1, -11)), 0x3c00); // tie to even
     CHECK_INT(ggml_fp32_to_fp16(1.0f + 3 * ldexpf(1, -11)), 0x3c02);
@@ -192,7 +193,7 @@ static void traits_of_plain_types(void) {
     CHECK(gb_quant_format_of((enum ggml_type) 1000) == NULL);
 }
 
-// The functions of early 2024: which of them each type has, and what vec_dot takes.
+// The functions of early 2024: which of them each type has, and which type vec_dot takes.
 static void traits_of_quantized_types(void) {
     enum { TO = 1, FROM = 2, REFERENCE = 4, DOT = 8, ALL = 15 };
     static const struct {
@@ -210,8 +211,8 @@ static void traits_of_quantized_types(void) {
     }
 }
 
-// The limits of errors of round trips and products in a program of early 2024. The last row is for all types that it
-// does not know. IQ3_S and IQ2_S, which came later, keep only the limits that the program then got for them.
+// The limits of round-trip and product errors in a program of early 2024. The last row is for types
+// that it does not know: IQ3_S and IQ2_S came later and keep these limits.
 struct limits {
     int id;
     double round_trip, product;
@@ -272,7 +273,7 @@ static void loops_over_all_types(void) {
     CHECK_INT(quantized, 17);
 }
 
-// The assumptions of kernels and quantizers about each format, written down separately from their
+// The assumptions of kernels and quantizers about each format, written independently of their
 // table.
 static void facts_of_formats(void) {
     enum { WEIGHTS, IMPORTANCE, COARSE, ACTIVATIONS };
@@ -308,7 +309,7 @@ static void facts_of_formats(void) {
             "%s: its row is not what is expected", ggml_type_name((enum ggml_type) want->id));
         weights += want->use != ACTIVATIONS;
     }
-    // Those whose kernels are tested one by one: unpacked, packed into columns, interleaved.
+    // Formats with tests for single kernels: unpacked, packed into columns, interleaved.
     int unpacked = 0;
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) unpacked += 0 GB_IF_UNPACKED_##use(+1);
 #include "tensor/quant/formats.def"
@@ -317,7 +318,7 @@ static void facts_of_formats(void) {
     CHECK_INT(weights, 25);
 }
 
-// Every quantized format that claims functions must survive zeros and keep zero exact.
+// Every quantized format with functions must keep zero exact.
 static void registered_formats(void) {
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
         const struct gb_quant_format * f = gb_quant_format_of((enum ggml_type) id);
@@ -339,13 +340,13 @@ static void op_names(void) {
     for (int op = 0; op < GGML_OP_COUNT; op++) {
         CHECK(ggml_op_name((enum ggml_op) op) != NULL && ggml_op_symbol((enum ggml_op) op) != NULL);
     }
-    // ids and texts from the specification's table, a few of each column
+    // ids and texts of the specification's table, some of each column
     CHECK_STR(ggml_op_name((enum ggml_op) 0), "NONE");
     CHECK_STR(ggml_op_name((enum ggml_op) 23), "MUL_MAT");
     CHECK_STR(ggml_op_name((enum ggml_op) 45), "CONV_TRANSPOSE_1D");
     CHECK_STR(ggml_op_name((enum ggml_op) 61), "UNARY");
     CHECK_STR(ggml_op_name((enum ggml_op) 71), "CROSS_ENTROPY_LOSS_BACK");
-    CHECK_STR(ggml_op_name((enum ggml_op) 72), "CUSTOM"); // behind those of February 2024, as the next two
+    CHECK_STR(ggml_op_name((enum ggml_op) 72), "CUSTOM"); // after those of February 2024, like the next two
     CHECK_STR(ggml_op_name((enum ggml_op) 73), "COMPARE");
     CHECK_STR(ggml_op_name((enum ggml_op) 74), "WHERE");
     CHECK_STR(ggml_op_symbol((enum ggml_op) 4), "view(x,nb,offset)+=y->x");

@@ -25,9 +25,9 @@ static void single_nodes(void) {
     CHECK_WORK(gb_work_of(ggml_add(ctx, x, row)), 640, 640 * 4 + 64 * 4, 640 * 4);
     CHECK_WORK(gb_work_of(ggml_mul(ctx, x, x)), 640, 640 * 4, 640 * 4);
     CHECK_WORK(gb_work_of(ggml_get_rows(ctx, w, ids)), 3 * 64, 3 * 68 + 3 * 4, 3 * 64 * 4);
-    CHECK_WORK(gb_work_of(ggml_cpy(ctx, x, y16)), 640, 640 * 4, 640 * 2); // where it writes is not read
+    CHECK_WORK(gb_work_of(ggml_cpy(ctx, x, y16)), 640, 640 * 4, 640 * 2); // does not read its target
     struct ggml_tensor * few = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 3);
-    CHECK_WORK(gb_work_of(ggml_set_rows(ctx, y16, few, ids)), 192, 192 * 4 + 3 * 4, 192 * 2); // of y16 nothing is read
+    CHECK_WORK(gb_work_of(ggml_set_rows(ctx, y16, few, ids)), 192, 192 * 4 + 3 * 4, 192 * 2); // does not read y16
     CHECK_WORK(gb_work_of(ggml_transpose(ctx, x)), 0, 0, 0);
     CHECK_WORK(gb_work_of(x), 0, 0, 0);
     struct ggml_tensor * part = ggml_view_2d(ctx, x, 16, 10, x->nb[1], 0);
@@ -48,18 +48,18 @@ static void steps(void) {
     struct ggml_tensor * b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
     struct ggml_tensor * sum = ggml_add(ctx, x, b);
     struct ggml_tensor * square = ggml_sqr(ctx, sum);
-    struct ggml_tensor * product = ggml_mul(ctx, square, x); // x was read already
+    struct ggml_tensor * product = ggml_mul(ctx, square, x); // x was read before
     struct ggml_tensor * inplace = ggml_relu_inplace(ctx, product);
     struct ggml_tensor * nodes[4] = { sum, square, product, inplace };
     CHECK_WORK(gb_work_of_nodes(nodes, 4), 4 * 32, (32 + 8 + 32 + 64 + 32) * 4, 4 * 32 * 4);
-    CHECK_WORK(gb_work_of_step(nodes, 4), 4 * 32, (32 + 8) * 4, 3 * 32 * 4); // product is overwritten
+    CHECK_WORK(gb_work_of_step(nodes, 4), 4 * 32, (32 + 8) * 4, 3 * 32 * 4); // the product is overwritten
     gb_tensor_set_read_once(sum, true);
     CHECK_WORK(gb_work_of_step(nodes, 4), 4 * 32, (32 + 8) * 4, 2 * 32 * 4);
-    CHECK_WORK(gb_work_of_step(nodes, 1), 32, (32 + 8) * 4, 32 * 4); // its reader is not in the step
+    CHECK_WORK(gb_work_of_step(nodes, 1), 32, (32 + 8) * 4, 32 * 4); // its reader is outside of the step
     ggml_free(ctx);
 }
 
-// Two of eight matrices can be asked for by two tokens.
+// Two tokens can select at most two of eight matrices.
 static void experts(void) {
     struct ggml_context * ctx = open_context();
     struct ggml_tensor * as[8];

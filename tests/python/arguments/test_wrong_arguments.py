@@ -62,11 +62,11 @@ INSIDE = re.compile(
 """Texts that only internal errors contain."""
 
 UNTRIED = {
-    "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__", "Metadata.__init__",
-    "UnknownType.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__", "BackendList.__init__",
+    "UnknownType.__init__", "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__",
+    "Function.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__", "BackendList.__init__",
     "BackendList.__getitem__", "as_dtype.what", "as_dtype.value", "Costs.cached.options",
     "ArrayDevice.__init__", "Generation.__init__", "Tokenizer.__init__", "Tensor.__init__",
-    "Pending.__init__",
+    "Pending.__init__", "Metadata.__init__",
 }  # fmt: skip
 """Names that only this package makes or calls, methods of Python's list, and options that another
 function checks."""
@@ -268,9 +268,17 @@ def complaint(error: Exception, name: str, parameter: str) -> str | None:
     return None if any(word and word in text for word in said) else "it names neither the argument nor what was called"
 
 
+def strangers() -> dict[str, Any]:
+    """New objects of the package, most of them of another kind than the parameter."""
+    ctx, cpu = gb.Context(), gb.Backend("CPU", n_threads=1)
+    x = ctx.tensor((4, 4), name="x")
+    made = (x, ctx.graph(gb.ops.relu(x)), cpu, cpu.buffer_type, cpu.allocate(64), ctx, gb.Scheduler([cpu]))
+    return {type(m).__name__: m for m in made}
+
+
 def tried(world: World, name: str, parameter: str) -> list[str]:
     found = []
-    for label, wrong in VALUES.items():
+    for label, wrong in {**VALUES, **strangers()}.items():
         if name == "calibrate" and not (label == "object" or parameter == "size"):
             continue
         if label in ("type", "function") and parameter in ("callback", "wanted", "function", "progress"):

@@ -109,7 +109,7 @@ for defect in ["", *sys.argv[2:]]:
     def check(only):
         return gb.testing.check_device(f"FAULTY:{defect}", quick=True, special_values=True, only=only)
     report = check(only)
-    again = [check(c.name) for c in report.failed[:1] if defect != "stale"]  # that remembers what it has seen
+    again = [check(c.name) for c in report.failed[:1] if defect != "stale"]  # "stale" depends on earlier runs
     found[defect] = dict(
         ok=report.ok, passed=len(report.passed), failed=[(c.op, c.name, c.message) for c in report.failed],
         again=[(c.op, c.name, c.message) for r in again for c in r.failed])

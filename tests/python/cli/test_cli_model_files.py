@@ -30,7 +30,7 @@ def whisper(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", sm.SMALL)
-def test_plan_says_what_a_model_uses(name, tmp_path, capsys):
+def test_plan_lists_the_memory_of_a_model(name, tmp_path, capsys):
     path = str(tmp_path / "model.gguf")
     sm.write(path, sm.SMALL[name])
     assert main(["plan", path, "--tokens", "8", "--context", "64", "--json"]) == 0
@@ -83,12 +83,12 @@ def test_bench_measures_a_model(path, whisper, tmp_path, capsys):
     [(["--prompt", "600"], 1, "do not fit"), (["ops"], 2, "one model file"), (["--types", "f16"], 2, "--types"),
      (["--cpu", "--threads", "2"], 2, "one thread")],
 )  # fmt: skip
-def test_bench_of_a_model_refuses_what_does_not_fit(path, options, status, word, capsys):
+def test_bench_of_a_model_refuses_wrong_options(path, options, status, word, capsys):
     assert main(["bench", path, *options]) == status
     assert word in capsys.readouterr().err
 
 
-def test_bench_refuses_options_that_a_model_has_no_use_for(whisper, tmp_path, capsys):
+def test_bench_refuses_options_of_other_models(whisper, tmp_path, capsys):
     sm.write_encoder(tmp_path / "model.gguf")
     for model, option, why in (
         (whisper, "--prompt", "it reads audio"),

@@ -118,7 +118,7 @@ def test_quantize_takes_a_mixture_or_a_format(run, folder):
         assert file.tensors["blk.0.ffn_gate_inp.weight"].dtype.name == "float32"
 
 
-def test_importances_are_the_squares_of_what_matrices_multiply(run, folder):
+def test_importances_are_squares_of_the_inputs_of_matrices(run, folder):
     assert run("imatrix", "experts.gguf", "long.txt", "--out", "imatrix.gguf", "--chunk", 64)[0] == 0
     with gb.gguf.open(folder / "imatrix.gguf") as file:
         assert file.metadata["imatrix.chunk_count"] == 5
@@ -187,14 +187,14 @@ def test_importances_are_the_squares_of_what_matrices_multiply(run, folder):
         (("quantize", "llama.gguf", "missing/q.gguf", "Q8_0", "--max-shard", "100K"), 1, "No such file or directory"),
     ],
 )
-def test_what_goes_wrong_is_told_in_a_line(run, arguments, status, words):
+def test_each_error_is_one_line(run, arguments, status, words):
     found, out, err = run(*arguments)
     assert found == status and words in err and "Traceback" not in err
     assert out == ""
     assert len(err.splitlines()) == 1 or status == 2
 
 
-def test_a_conversation_without_questions_ends_quietly(run):
+def test_a_chat_without_questions_prints_nothing(run):
     assert run("chat", "llama.gguf") == (0, "", "")
     assert run("chat", "llama.gguf", stdin="\n \n") == (0, "", "")
 
@@ -211,21 +211,21 @@ def test_a_conversation_without_questions_ends_quietly(run):
         (("transcribe", "whisper.gguf", "whole.wav"), ">&-", "the standard output is closed"),
     ],
 )
-def test_a_closed_stream_is_told_in_a_line(folder, arguments, closed, words):
+def test_a_closed_stream_is_an_error_of_one_line(folder, arguments, closed, words):
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "ggml_backend", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (1, "") and words in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_closed_output_does_not_matter_to_commands_that_write_a_file(folder):
+def test_commands_that_write_a_file_need_no_stdout(folder):
     command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ggml_backend"]
     command += ["embed", "bert.gguf", "texts.txt", "--out", "closed.npy"]
     assert subprocess.run(command, cwd=folder, timeout=120, check=False).returncode == 0
     assert np.load(folder / "closed.npy").shape == (3, 32)
 
 
-def test_what_models_write_does_not_steer_a_terminal(run, folder, monkeypatch):
+def test_output_of_models_cannot_control_a_terminal(run, folder, monkeypatch):
     from ggml_backend.cli import _models
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
@@ -261,7 +261,7 @@ def test_set_changes_keys_and_keeps_their_types(run, folder):
     assert run("gguf", "set", "bert.gguf", "new.gguf")[0] == 2
 
 
-def test_rename_changes_names_alone(run, folder):
+def test_rename_changes_only_names(run, folder):
     assert run("gguf", "rename", "bert.gguf", "new.gguf", "blk.0.*=layer.zero.*", "token_types.weight=types")[0] == 0
     with gb.gguf.open(folder / "bert.gguf") as a, gb.gguf.open(folder / "new.gguf") as b:
         for name, tensor in a.tensors.items():
@@ -273,7 +273,7 @@ def test_rename_changes_names_alone(run, folder):
         assert not (folder / "wrong.gguf").exists()
 
 
-def test_diff_measures_what_quantization_costs(run, folder):
+def test_diff_measures_the_error_of_quantization(run, folder):
     assert run("gguf", "diff", "llama.gguf", "llama.gguf") == (0, "", "")
     run("quantize", "llama.gguf", "small.gguf", "Q8_0", "--quiet")
     status, out, _ = run("gguf", "diff", "llama.gguf", "small.gguf")

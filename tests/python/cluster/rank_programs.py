@@ -321,7 +321,7 @@ def sender_dies(nbytes: str) -> None:
 
 
 def blocks_within_mpi(lost: str, pid: int) -> bool:
-    """True if the rank sleeps in a lock of MPI and no longer answers.
+    """True if the rank sleeps in a lock of MPI and does not answer.
 
     Open MPI 5.0 over TCP can deadlock when a peer dies within a large message. It closes the connection under the
     connection's lock, reports the failed message, and takes the lock again to answer. A rank that waits for data spins

@@ -235,7 +235,7 @@ def test_memory_spreads_work_over_ranks():
 
 
 def test_equal_ranks_share_weights_that_one_cannot_hold():
-    """Six layers, each with a weight of 256 KiB without memory. One rank may hold all of them, or
+    """Six layers, each with an unallocated weight of 256 KiB. One rank can hold all of them, or
     two."""
     with simulated(4, **FAST) as cluster:
         backends = cluster.backends()

@@ -9,7 +9,6 @@ import gc
 import itertools
 import os
 import sys
-import threading
 import time
 
 import numpy as np
@@ -21,6 +20,7 @@ from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster._host import Arrival, Queue
 from ggml_backend.cluster._messages import What
 from ranks import compute_on
+from threads import run_threads
 
 pytestmark = pytest.mark.slow
 
@@ -229,7 +229,7 @@ def test_each_run_is_right_or_raises_its_own_failure(seed):
     """Each thread has a scheduler and pending runs. Random commands of random ranks fail. A failure
     names its fault, and a run without a fault is right."""
     rng = np.random.default_rng(seed)
-    ranks, raised = int(rng.integers(2, 4)), []
+    ranks = int(rng.integers(2, 4))
     with simulated(ranks + 1, jitter=0.001, seed=seed) as cluster:
         faults = [Faults(w, (What.RUN,) if seed % 2 else (What.RUN, What.GRAPH)) for w in cluster._workers]
         chains = []
@@ -239,9 +239,9 @@ def test_each_run_is_right_or_raises_its_own_failure(seed):
             chains[-1].run(0)
         counts = [0] * len(chains)
 
-        def work(k, random, runs=25):
-            chain, flying = chains[k], []
-            for i in range(runs):
+        def work(k):
+            random, chain, flying = np.random.default_rng((seed, k)), chains[k], []
+            for i in range(25):
                 value = 100 * k + i
                 try:
                     flying.append((chain.start(value), value))
@@ -259,19 +259,9 @@ def test_each_run_is_right_or_raises_its_own_failure(seed):
                         assert "failed" in str(error)  # later work in the queue of a reported failure
                         counts[k] += 1
 
-        def guarded(k):
-            try:
-                work(k, np.random.default_rng((seed, k)))
-            except BaseException as error:
-                raised.append(error)
-
         for fault, r in zip(faults, (np.random.default_rng((seed, 99, i)) for i in range(9)), strict=False):
             fault.fails = lambda command, r=r: r.random() < 0.05
-        threads = [threading.Thread(target=guarded, args=(k,)) for k in range(len(chains))]
-        [t.start() for t in threads], [t.join(60) for t in threads]
-        assert not any(t.is_alive() for t in threads)
-        if raised:
-            raise raised[0]
+        run_threads(len(chains), work)
         assert sum(f.failed for f in faults) == 0 or sum(counts) > 0
         for fault in faults:
             fault.fails = lambda command: False
@@ -329,18 +319,12 @@ def test_too_many_open_devices():
 
 def test_devices_are_opened_in_several_threads_at_once():
     with simulated(3, jitter=0.001) as cluster:
-        raised = []
 
-        def work(rank):
-            try:
-                for _ in range(20):
-                    compute_on(gb.Backend(f"MPI{rank}:CPU"))
-            except BaseException as error:
-                raised.append(error)
+        def work(k):
+            for _ in range(20):
+                compute_on(gb.Backend(f"MPI{1 + k % 2}:CPU"))
 
-        threads = [threading.Thread(target=work, args=(1 + k % 2,)) for k in range(4)]
-        [t.start() for t in threads], [t.join(60) for t in threads]
-        assert not raised and not any(t.is_alive() for t in threads)
+        run_threads(4, work)
         assert len(cluster.backends()) == 2
 
 

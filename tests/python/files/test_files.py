@@ -153,7 +153,7 @@ try:
 except OSError as error:
     assert "too large" in str(error), error
     sys.exit(0)
-except BaseException as error:  # the command line has told it
+except BaseException as error:  # the command line has printed it
     sys.exit(0 if "Failed" in type(error).__name__ else 1)
 sys.exit(2)
 """
@@ -168,7 +168,7 @@ def test_signals_leave_nothing(tmp_path: Path) -> None:
     """SIGTERM and SIGKILL during writing."""
     program = """
 from ggml_backend._base import files as _files
-for number in (signal.SIGTERM, signal.SIGHUP):  # whoever runs the tests may ignore them (nohup)
+for number in (signal.SIGTERM, signal.SIGHUP):  # the caller of the tests may ignore them (nohup)
     signal.signal(number, signal.SIG_DFL)
 def write(file):
     file.write(bytes(1 << 22))
@@ -245,7 +245,7 @@ except KeyboardInterrupt:
     assert process.returncode == 0, (out, err)
 
 
-def test_an_active_trace_function_stays(tmp_path: Path) -> None:
+def test_an_active_trace_function_stays_active(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("old")
     sched, graph, _ = plan_of()

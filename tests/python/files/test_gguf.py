@@ -11,7 +11,6 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import pytest
 import ggml_backend as gb
 from ggml_backend.cli import main
 from small_ggufs import finish
+from threads import run_threads
 
 NUMBERS: dict[str, list[Any]] = {
     "u8": [0, 255], "i8": [-128, 127], "u16": [0, 65535], "i16": [-32768, 32767], "u32": [0, 2**32 - 1],
@@ -112,7 +112,7 @@ def test_texts(tmp_path: Path) -> None:
     assert file.metadata["long"] == TEXTS[-1]
 
 
-def test_bytes_that_are_no_text_survive(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_kept(tmp_path: Path) -> None:
     path, copy = tmp_path / "a.gguf", tmp_path / "b.gguf"
     with gb.gguf.Writer(path) as writer:
         writer.add("k", b"\xff\xfe\x00\x80").add("list", [b"\xff", "ok"])
@@ -859,7 +859,7 @@ def memory(field):
     with open("/proc/self/status") as f:
         return next(int(l.split()[1]) for l in f if l.startswith(field)) / 1024
 rows = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
-gb.quantize(rows, "q8_0")  # what conversion needs once
+gb.quantize(rows, "q8_0")  # memory that conversion needs once
 def pieces():
     for i in range(48):
         yield rows
@@ -1000,22 +1000,13 @@ def test_objects_without_arrays_are_refused(tmp_path: Path, data: Any) -> None:
 def test_threads_share_a_file(model: Any) -> None:
     path, arrays = model
     file = gb.gguf.open(path)
-    errors: list[BaseException] = []
 
-    def read() -> None:
-        try:
-            for _ in range(20):
-                for name, array in arrays.items():
-                    np.testing.assert_array_equal(file.tensors[name].dequantize(), array)
-        except BaseException as error:
-            errors.append(error)
+    def read(_: int) -> None:
+        for _ in range(20):
+            for name, array in arrays.items():
+                np.testing.assert_array_equal(file.tensors[name].dequantize(), array)
 
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert errors == []
+    run_threads(4, read)
 
 
 def test_many_keys_open_in_linear_time(tmp_path: Path) -> None:

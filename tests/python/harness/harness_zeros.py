@@ -6,8 +6,8 @@ copies and comparisons of the graph.
 
     python tests/python/harness/harness_zeros.py --seconds 10 --seed 1
 
-The cases are those of op_cases.py and some more, changed: one size becomes 0 or 1, everywhere or in
-one place; or all inputs get a leading axis of 0 or 1; or sizes become huge beside a 0. A graph that
+It changes the cases of op_cases.py and some more. One size becomes 0 or 1, everywhere or in one
+place. All inputs get a leading axis of 0 or 1. Sizes become huge beside a 0. A graph that
 builds must compute, or be refused with an error of the package, equally on all machines, and all
 values must be equal. Shapes must be NumPy's where NumPy has the function. Each array of a tensor,
 for the caller, a callback or a custom function, must have the shape and the bytes of the tensor.
@@ -317,7 +317,7 @@ def trial(
             except gb.errors.UnsupportedError:
                 continue
             except gb.GgmlError as error:
-                if "NumPy cannot show" in str(error):  # only some of the ways read every node
+                if "NumPy cannot show" in str(error):  # some kinds of computation read every node
                     counts["not shown by NumPy"] += 1
                     continue
                 results[where] = None

@@ -62,7 +62,7 @@ def test_failed_allocations_leave_objects_usable(holds, act):
         else:
             quiet = 0
             kind, message = error
-            # what NumPy, cffi and threading make of it; and results that are out of date, inputs that are lost
+            # errors of NumPy, cffi and threading; outdated results, lost inputs
             known = issubclass(kind, (MemoryError, SystemError, gb.errors.StateError))
             assert known or "can't" in message, error
             if "recorded already" in message: s = gb.Scheduler([sim, cpu])

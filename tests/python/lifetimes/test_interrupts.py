@@ -232,7 +232,7 @@ def test_an_interrupt_leaves_no_lock_held(holds, act):
     while time.monotonic() < end:
         for _ in range(20):
             try: n += interrupts.attempt(act, random.choice([random.uniform(1e-6, 1e-4), random.uniform(1e-6, 2e-3)]))
-            except gb.errors.StateError: pass  # results out of date, inputs not set
+            except gb.errors.StateError: pass  # outdated results, unset inputs
         both(right)
     assert n > 100, n
     """)

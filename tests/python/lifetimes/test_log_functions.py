@@ -39,7 +39,7 @@ def test_exceptions_of_log_functions_are_raised(holds):
         gb.set_log(None)
         try: gb.ops.mul_mat(a, b)
         except gb.errors.InvalidArgumentError: pass
-        # the exception, and what its frames refer to, goes
+        # the exception and the objects of its frames are freed
         import weakref
         class Thing: pass
         thing = Thing(); seen = weakref.ref(thing)

@@ -347,7 +347,7 @@ def test_copy_from_a_scheduled_tensor_during_reset(holds):
     holds("""
     sys.setswitchinterval(1e-5)
     own = gb.Context(allocate=True); t = own.tensor((4, 4)); t.set(1.0)
-    for i in range(6):  # which of the two was made first, and lies where, must not matter
+    for i in range(6):  # either of the two may be made first
         ctx, x, y, g, s = small()
         if i % 2: own = gb.Context(allocate=True); t = own.tensor((4, 4)); t.set(1.0)
         over = threading.Event()

@@ -1,4 +1,4 @@
-"""Every network of the table beside the network of ``transformers`` in float64."""
+"""Every network of the table against ``transformers`` in float64."""
 
 from __future__ import annotations
 

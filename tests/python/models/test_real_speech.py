@@ -1,6 +1,6 @@
-"""Speech that Piper makes: Whisper tiny.en writes it down word for word, and Silero VAD hears where it is.
+"""Speech from Piper: Whisper tiny.en transcribes it word for word, and Silero VAD finds it.
 
-``tools/check_models.sh`` (make check-long) installs the packages that bring the models.
+``tools/check_models.sh`` (make check-long) installs the packages that contain the models.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p):
     np.testing.assert_allclose(found[order[:kept]], expected, atol=0.03)
 
 
-def test_min_p_keeps_what_has_a_share_of_the_best():
+def test_min_p_keeps_tokens_with_a_share_of_the_best():
     p = softmax(LOGITS.astype(float))
     found = frequencies(Sampling(1.0, top_k=0, top_p=1.0, min_p=0.3), LOGITS, n=8000)
     assert set(np.flatnonzero(found)) == set(np.flatnonzero(p >= 0.3 * p.max()).tolist())

@@ -82,7 +82,7 @@ def test_it_answers_paris(model):
     assert answer.finish_reason == "stop"
 
 
-def test_a_second_turn_computes_only_what_is_new(model):
+def test_a_second_turn_computes_only_new_tokens(model):
     first = model.chat(QUESTION, max_tokens=30)
     text, before = "".join(first), model.stats.prompt_tokens
     messages = [*QUESTION, {"role": "assistant", "content": text}, {"role": "user", "content": "And of Italy?"}]
@@ -97,7 +97,7 @@ def test_the_command_answers(path, capsys):
     assert "Paris" in out.out and "tokens/s" in out.err
 
 
-def test_other_formats_answer_too(path, tmp_path):
+def test_other_formats_answer(path, tmp_path):
     target = str(tmp_path / "small.gguf")
     assert main(["quantize", str(path), target, "Q8_0", "--requantize", "--quiet"]) == 0
     with load(target, n_ctx=256, cache="q8_0") as model:

@@ -1,4 +1,4 @@
-"""Whisper: the network beside NumPy in float64, times, and files of other programs."""
+"""Whisper: the network against NumPy in float64, timestamps, and files of other programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def path(tmp_path_factory):
 
 
 def reference(mel, tokens):
-    """Logits behind the last token, in float64."""
+    """The logits of the next token, in float64."""
     w = weights(np.float64)
 
     def norm(name, x):
@@ -171,7 +171,7 @@ def test_largest_values_are_those_of_a_stable_sort(n):
 
 
 def test_rules_of_times(path):
-    """The first token is a time up to one second; times come in pairs and do not go back."""
+    """The first token is a timestamp up to one second. Timestamps come in pairs and never decrease."""
     rng, time = np.random.default_rng(3), Special.of(VOCAB).first_time
     with load(path) as model:
         for _ in range(20):
@@ -254,7 +254,7 @@ def test_wrong_types_are_type_errors(path, audio, options, words):
 
 
 def whisper_cpp(path):
-    """A file as whisper.cpp of early 2024 writes them."""
+    """A file in the format of whisper.cpp of early 2024."""
 
     def whole(*values):
         return struct.pack(f"<{len(values)}i", *values)
@@ -294,7 +294,7 @@ def test_files_of_whisper_cpp_are_converted(path, tmp_path, capsys):
 
 
 def ctranslate2(folder):
-    """A folder as CTranslate2 writes them: queries, keys and values in one matrix."""
+    """A folder in the format of CTranslate2: queries, keys and values are one matrix."""
     w, parts = weights(np.float16), []
 
     def add(name, x, code=4):

@@ -1,8 +1,6 @@
-"""Decoders: networks beside NumPy in float64, and what generation promises."""
+"""Decoders: networks against NumPy in float64, and generation."""
 
 from __future__ import annotations
-
-import threading
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import pytest
 import ggml_backend as gb
 import small_models as sm
 from ggml_backend.models import Sampling, TextModel, load
+from threads import run_threads
 
 IDS = np.random.default_rng(1).integers(32, sm.VOCAB, 21).tolist()
 
@@ -48,7 +47,7 @@ def test_logits_are_those_of_numpy(name, devices, tmp_path):
 
 
 @pytest.mark.parametrize("cache", ["float16", "bfloat16", "q8_0"])
-def test_caches_of_other_types_are_near(llama, cache):
+def test_caches_of_other_types_change_logits_little(llama, cache):
     with TextModel(llama, n_ctx=64, cache=cache) as model:
         expected = sm.Reference(sm.SMALL["llama"]).logits(IDS)
         close_to(model.logits(IDS), expected, 0.05)
@@ -63,7 +62,7 @@ def test_greedy_text_is_that_of_numpy(model):
     assert (written.tokens, written.n_prompt, written.finish_reason) == (expected[21:], 21, "length")
 
 
-def test_texts_that_are_written_in_turns_do_not_mix(model):
+def test_texts_that_are_generated_in_turn_do_not_mix(model):
     prompts = [IDS[:5], IDS[3:17], IDS[7:9], IDS[:6]]
     alone = ["".join(model.generate(p, max_tokens=9)) for p in prompts]
     running = [model.generate(p, max_tokens=9) for p in prompts]
@@ -84,15 +83,11 @@ def test_threads_share_a_model(model):
     def work(i):
         found[i] = "".join(model.generate(prompts[i], max_tokens=6))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    run_threads(6, work)
     assert found == expected
 
 
-def test_a_text_that_continues_another_computes_only_what_is_new(model):
+def test_a_text_that_continues_another_computes_only_new_tokens(model):
     model.logits(IDS[:12])
     before = model.stats.prompt_tokens
     close_to(model.logits(IDS), sm.Reference(sm.SMALL["llama"]).logits(IDS))
@@ -101,7 +96,7 @@ def test_a_text_that_continues_another_computes_only_what_is_new(model):
 
 
 def test_random_work_on_one_cache_gives_the_logits_of_fresh_models(llama):
-    """Sequences begin, grow, end and take the places of others in any order."""
+    """Sequences begin, grow, end and reuse cells of others in any order."""
     rng, reference = np.random.default_rng(3), sm.Reference(sm.SMALL["llama"])
     with TextModel(llama, n_ctx=40, n_batch=8, cache="float32") as model:
         kept: list[list[int]] = []
@@ -115,7 +110,7 @@ def test_random_work_on_one_cache_gives_the_logits_of_fresh_models(llama):
             assert len(used) == sum(len(s.cells) for s in model.cache.sequences) <= 40
 
 
-def test_a_full_cache_is_an_error_that_harms_nobody(llama):
+def test_a_full_cache_is_an_error_and_changes_no_sequence(llama):
     with TextModel(llama, n_ctx=24, n_batch=8, cache="float32") as model:
         first = model.generate(IDS[:10], max_tokens=8)
         begin = next(first)
@@ -132,7 +127,7 @@ def test_a_full_cache_is_an_error_that_harms_nobody(llama):
             model.generate([40] * 25)
 
 
-def test_a_stop_text_ends_the_answer_wherever_tokens_end(model):
+def test_a_stop_text_can_end_inside_a_token(model):
     whole = "".join(model.generate(IDS, max_tokens=12))
     for begin in range(10):
         for n in (1, 2, 3):
@@ -152,8 +147,8 @@ def test_a_stop_token_ends_the_answer(model):
     assert found.finish_reason == "stop"
 
 
-def test_characters_come_whole(model):
-    """The tokens of one character may come one by one."""
+def test_characters_are_never_split(model):
+    """A character may consist of several tokens."""
     bytes_of = {i: bytes([b]) for i, b in enumerate("é漢🙂x".encode())}
     model.tokenizer._bytes = bytes_of
     stream = gb.models.tokens.TextStream(model.tokenizer)
@@ -216,7 +211,7 @@ def test_wrong_prompts_are_errors(model, prompt, words):
         model.generate(prompt)
 
 
-def test_a_closed_model_says_so(llama):
+def test_a_closed_model_is_an_error(llama):
     model = TextModel(llama, n_ctx=32)
     written = model.generate(IDS, max_tokens=5)
     next(written)
@@ -262,7 +257,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_damaged_files_are_told_by_their_key(case, tmp_path):
+def test_errors_of_damaged_files_name_the_key(case, tmp_path):
     changes, words = BAD[case]
     sm.write(tmp_path / "model.gguf", sm.SMALL["llama"], **changes)
     with pytest.raises((gb.errors.FileError, gb.errors.UnsupportedError), match=words):

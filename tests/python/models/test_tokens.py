@@ -71,7 +71,7 @@ def test_single_digits_are_cut_apart():
     assert [tokenizer.piece(t) for t in tokenizer.encode("x123")] == [b"x", b"1", b"2", b"3"]
 
 
-def test_special_tokens_are_found_unless_they_are_turned_off():
+def test_special_tokens_are_found_unless_disabled():
     tokenizer = tokenizer_of(byte_level()[1])
     start, end, tool = len(tokenizer) - 3, len(tokenizer) - 2, len(tokenizer) - 1
     found = tokenizer.encode("<|im_start|>a<tool><|im_end|>")
@@ -102,7 +102,7 @@ def test_patterns_cut_words_numbers_and_signs(pre):
 @pytest.mark.parametrize(
     ("pre", "whole"), [("tekken", True), ("pixtral", True), ("llama-bpe", True), ("gpt-4o", False)]
 )
-def test_a_word_that_is_a_piece_needs_no_merges_where_the_model_says_so(pre, whole):
+def test_a_word_that_is_a_piece_needs_no_merges_if_the_model_says_so(pre, whole):
     metadata = byte_level(pre)[1]
     metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"], "qzqz"]
     metadata["tokenizer.ggml.token_type"] = np.append(metadata["tokenizer.ggml.token_type"], np.int32(NORMAL))
@@ -154,7 +154,7 @@ def test_unknown_characters_become_bytes():
     assert [stream.push(t) for t in tokens] == ["", " a", "", "é", "", "", "", "🙂"]
 
 
-def test_a_text_that_spells_a_control_token_stays_text():
+def test_the_name_of_a_control_token_in_a_text_is_text():
     tokenizer = tokenizer_of(sentence_piece([*WORDS, "<", "s", ">", "</", "s>", "<0", "x41>"]))
     for text in ("</s>", "<0x41>"):
         assert tokenizer.decode(tokenizer.encode(text, special=False, ends=False)) == f" {text}"
@@ -176,7 +176,7 @@ UNIGRAM = {"\u2581": -3.0, "\u2581a": -2.5, "a": -4.0, "b": -4.0, "ab": -5.0, "a
 
 
 def best_split(text):
-    """The split with the largest sum, of all splits."""
+    """The split with the largest sum, by trying all."""
     best = (0.0, []) if not text else (-1e9, [])
     for piece, score in UNIGRAM.items():
         if text.startswith(piece):
@@ -288,7 +288,7 @@ def test_word_piece_is_that_of_tokenizers():
         ({"tokenizer.ggml.token_type": np.zeros(3, np.int32)}, "it must be a list of"),
     ],
 )
-def test_damaged_vocabularies_are_told_by_their_key(changes, words):
+def test_errors_of_damaged_vocabularies_name_the_key(changes, words):
     metadata = {k: v for k, v in {**byte_level()[1], **changes}.items() if v is not None}
     with pytest.raises((gb.errors.FileError, gb.errors.UnsupportedError), match=words):
         tokenizer_of(metadata)

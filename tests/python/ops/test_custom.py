@@ -547,17 +547,24 @@ def test_several_tasks(ctx, n_tasks):
     np.testing.assert_array_equal(z.numpy(), np.arange(100) * 2)
 
 
+@pytest.mark.parametrize("n_tasks", [1, -1])
 @pytest.mark.parametrize("how", ["scheduler", "async", "graph"])
-def test_a_function_that_raises_once(ctx, cpu, how):
+@pytest.mark.parametrize("form", ["map_custom", "custom"])
+def test_a_function_that_raises_once(ctx, cpu, how, n_tasks, form):
     after, fail = [], [True]
 
-    def bad(out, a):
+    def bad(out, a, *task):
         if fail[0]:
             raise KeyError("the message")
-        return a, a
+        for part in out if isinstance(out, tuple) else (out,):
+            part[...] = a
 
-    a, _ = gb.ops.custom(bad, ctx.from_numpy(np.ones(4, f32)), dtype=["f32", "f64"])
-    y = gb.ops.custom(lambda out, v: after.append(1) or v, a)
+    x = ctx.from_numpy(np.ones(4, f32))
+    if form == "custom":
+        a, _ = gb.ops.custom(bad, x, dtype=["f32", "f64"], n_tasks=n_tasks)
+        y = gb.ops.custom(lambda out, v: after.append(1) or v, a)
+    else:
+        y = gb.ops.map_custom(lambda out, v: after.append(1) or v, gb.ops.map_custom(bad, x, n_tasks=n_tasks))
     graph = ctx.graph(y)
     s = gb.Scheduler([cpu])
     if how == "graph":
@@ -581,43 +588,47 @@ def test_a_function_that_raises_once(ctx, cpu, how):
     assert y.tolist() == [1, 1, 1, 1]
 
 
-def test_keyboard_interrupt_passes_without_a_note(ctx):
-    def interrupt(out):
+FORMS = pytest.mark.parametrize("form", [gb.ops.map_custom, gb.ops.custom], ids=["map_custom", "custom"])
+
+
+@FORMS
+def test_keyboard_interrupt_passes_without_a_note(ctx, x, form):
+    def interrupt(out, a):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        scheduler(["CPU"]).compute(ctx.graph(gb.ops.custom(interrupt, shape=2, context=ctx)))
+        scheduler(["CPU"]).compute(ctx.graph(form(interrupt, x)))
     assert not getattr(caught.value, "__notes__", [])
 
 
-def test_the_function_lives_as_long_as_the_context(cpu):
+@FORMS
+def test_the_function_lives_as_long_as_the_context(cpu, form):
     class Function:
-        def __call__(self, out):
-            return np.full(3, 3.0), 4
+        def __call__(self, out, a):
+            return a * 3
 
     function = Function()
     alive = weakref.ref(function)
     ctx = gb.Context()
-    a, b = gb.ops.custom(function, shape=[3, ()], context=ctx)
+    y = form(function, ctx.from_numpy(np.ones(3, f32)))
     del function
     gc.collect()
     s = gb.Scheduler([cpu])
-    s.compute(ctx.graph(a, b))
-    assert a.tolist() == [3, 3, 3]
-    assert b.tolist() == 4
+    s.compute(ctx.graph(y))
+    assert y.tolist() == [3, 3, 3]
     s.close()
     ctx.close()
-    del a, b, ctx, s
+    del y, ctx, s
     gc.collect()
     assert alive() is None
 
 
-def test_arrays_that_escape_stay_valid(ctx, cpu):
+@FORMS
+def test_arrays_that_escape_stay_valid(ctx, cpu, form):
     kept = []
     x = ctx.tensor(1000)
-    y, z = gb.ops.custom(lambda out, a: kept.append((*out, a)) or (a, a), x, dtype=["f32", "f64"])
     s = gb.Scheduler([cpu])
-    graph = ctx.graph(y, z)
+    graph = ctx.graph(form(lambda out, a: kept.append((out, a)) or a, x))
     s.allocate(graph)
     x.set(7)
     s.compute(graph)

@@ -80,7 +80,7 @@ def test_gate_of_gpt_oss():
 
 
 @covers("GLU")
-def test_relu_closes_the_gate_whatever_it_holds():
+def test_reglu_is_zero_for_any_gate_if_relu_is_zero():
     x = array([-1.0, 0.0, -0.0, 2.0, math.nan])
     g = array([math.inf, math.nan, -math.inf, 3.0, 1.0])
     check(gb.ops.reglu, [x, g], lambda x, g: np.array([0, 0, 0, 6, math.nan]), EXACT)

@@ -92,7 +92,7 @@ def test_no_size_is_off_by_one():
                 np.testing.assert_array_equal(y.numpy().ravel(), [i * n // out for i in range(out)])
 
 
-def test_interpolation_says_what_is_wrong(ctx):
+def test_errors_of_interpolation_name_the_fault(ctx):
     x = ctx.tensor((3, 4, 5))
     with pytest.raises(gb.errors.InvalidArgumentError, match="antialias goes with mode bilinear"):
         gb.ops.interpolate(x, 3, "bicubic", antialias=True)
@@ -144,7 +144,7 @@ def test_padding_by_reflection():
         )
 
 
-def test_padding_says_what_is_wrong(ctx):
+def test_errors_of_padding_name_the_fault(ctx):
     x = ctx.tensor((3, 4))
     with pytest.raises(gb.errors.InvalidArgumentError, match="must be from 0 to 3, is 4"):
         gb.ops.pad(x, ((4, 0),), "reflect")
@@ -216,7 +216,7 @@ def test_windows_of_volumes(dtype):
         check(build, [real(oc * c, *kernel), data], windows, EXACT, dtype=dtype)
 
 
-def test_columns_say_what_is_wrong(ctx):
+def test_errors_of_columns_name_the_fault(ctx):
     with pytest.raises(gb.errors.InvalidArgumentError, match="must be a multiple of"):
         gb.ops.col2im_1d(ctx.tensor((3, 7)), 2, 1)
     with pytest.raises(gb.errors.InvalidArgumentError, match="leaves nothing of the 4 positions"):

@@ -22,7 +22,7 @@ def of_experts(experts, b, ids):
 @covers("MUL_MAT_EXPERTS")
 @pytest.mark.parametrize(("weights", "data"), TAKES)
 def test_experts(weights, data):
-    """From one to 512 experts, with few rows and with many; experts that nobody uses, and ones that are used twice."""
+    """From one to 512 experts, few rows and many, unused experts, and experts that a token uses twice."""
     for e, m, k, tokens, used, rows in (
         (1, 1, 1, 1, 1, 1),
         (2, 5, 7, 3, 1, 1),
@@ -188,7 +188,7 @@ def test_attention(dtype, bias, cap):
 
 
 def largest(q, k, v, *rest):
-    """The largest value of the results, at every place."""
+    """The largest magnitude of the results, for every element."""
     return np.full((q.shape[0], q.shape[2], q.shape[1], v.shape[-1]), 4.0)
 
 

@@ -2,8 +2,8 @@
 any number of threads, tails and strides.
 
 Full precision has the bound of a float sum. By default the library may round activations to bytes in
-groups of 32. Each may be off by half a step, which is the largest magnitude of its group / 127. With
-"f16" what is lost is rounded again, so the bound is 254 times smaller.
+groups of 32. The error is at most half a step, where a step is the largest magnitude of the group / 127. With
+"f16" the remainder is rounded to bytes, too, so the bound is 254 times smaller.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ with gb.Context() as ctx:
     y = gb.ops.relu(x @ w.T)                     # NumPy meaning: mul_mat(w, x), nothing is transposed in memory
     graph = ctx.graph(y)
     sched = gb.Scheduler([cpu])
-    sched.allocate(graph)                        # places what is not placed yet; inputs can be set now
+    sched.allocate(graph)                        # gives all tensors memory; inputs can be set now
     w.set(np.random.rand(64, 128).astype(np.float32)); x.set(...)
     sched.compute(graph)
     y.numpy()                                    # host memory: a view that keeps the buffer alive; device: a copy

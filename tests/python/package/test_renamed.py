@@ -73,7 +73,7 @@ def test_old_places_work(old):
 
 
 def test_every_old_place_is_known():
-    """All names of the submodules were at the top, but for those that came with them."""
+    """Each name of a submodule was at the top level before, except newer names."""
     new = {"Fault", "UnknownKey", "ArrayDevice"}
     for module in (gb.ops, gb.dtypes, gb.errors, gb.backend, gb.sched, gb.tensor, gb.devices, gb.planning, gb.profile):
         for name in {*module.__all__} - {*gb.__all__} - new:

@@ -437,7 +437,7 @@ def test_plan_of_a_model(tmp_path, capsys):
     assert size["blk.0.attention"] == size["blk.0.attn_output"] == 8 * 64 * 4  # tokens, width, float32
     assert size["output"] == 1 * 100 * 4  # one token, vocabulary
     assert size["blk.0.ffn_up"] == 8 * 128 * 4
-    assert size["blk.1.ffn_up"] == 1 * 128 * 4  # the last layer goes on with the last token alone
+    assert size["blk.1.ffn_up"] == 1 * 128 * 4  # after the last attention only the last token is computed
     assert main(arguments) == 0
     text = capsys.readouterr().out
     assert "splits |" in text and re.search(r"\d+ copies \(.* in all\)", text) and "most alive" in text

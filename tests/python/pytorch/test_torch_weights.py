@@ -6,13 +6,13 @@ import copy
 import io
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
 from ggml_backend.errors import InvalidArgumentError
+from threads import run_threads
 
 pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh installs it")
 import torch
@@ -37,9 +37,9 @@ def exact(x, w, bias=None):
 
 
 def bound(x, w):
-    """How far rounding activations to 8 bits by groups of 32 may move a result, and some room for sums of floats.
+    """The tolerance: the error of rounding activations to 8 bits by groups of 32, and of sums of floats.
 
-    Pairs of bfloat16 (level amx) move it by at most 2^-7 of the sum of magnitudes.
+    Pairs of bfloat16 (level amx) add at most 2^-7 of the sum of magnitudes.
     """
     terms = x.detach().double().abs() @ w.double().abs().T
     groups = x.detach().double().abs().unflatten(-1, (-1, 32)).amax(-1)
@@ -202,7 +202,7 @@ def test_modules_are_packed_in_place():
     assert kinds == {"embed.weight": "q4_0", "up.weight": "q4_0", "head.weight": "q8_0"} and net.up is up
     assert isinstance(net.up.weight, nn.Parameter)
     close(net(IDS), before, 0.2)
-    gbt.pack_(net, {"*": "q8_0"})  # what is packed stays
+    gbt.pack_(net, {"*": "q8_0"})  # packed modules stay as they are
     assert net.up.weight.format == "q4_0" and net.down.weight.format == "q8_0"
 
 
@@ -211,7 +211,7 @@ def test_tied_weights_stay_tied():
     assert net.head.weight is net.embed.weight and isinstance(net.head.weight, gbt.PackedTensor)
 
 
-def test_rows_that_are_no_whole_blocks_get_the_nearest_format():
+def test_rows_of_partial_blocks_get_the_nearest_format():
     assert gbt.pack(torch.randn(4, 96), "q4_k").format == "q5_0"
     assert gbt.pack(torch.randn(4, 10), "q4_k").format == "float16"
 
@@ -381,24 +381,16 @@ def test_exported_modules(strict):
 
 
 def test_threads_of_python_get_their_own_results():
-    net, errors = layers(), []
+    net = layers()
     inputs = [torch.randn(n, 64) for n in (1, 3, 1, 8)]
     expected = [net(x) for x in inputs]
 
     def work(i):
-        try:
-            for _ in range(100):
-                with torch.inference_mode():
-                    assert torch.equal(net(inputs[i]), expected[i])
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(100):
+            with torch.inference_mode():
+                assert torch.equal(net(inputs[i]), expected[i])
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert errors == []
+    run_threads(4, work)
 
 
 def test_the_number_of_threads_is_that_of_pytorch():

@@ -534,21 +534,6 @@ def test_sched_moves_inputs_when_a_node_moves(net, cpu, sim):
     assert scheduler.n_splits == 2
 
 
-def test_async(net, cpu):
-    device = gb.Backend("SIM", delay="2ms")
-    scheduler = gb.Scheduler([device, cpu])
-    scheduler.allocate(net.graph)
-    net.set()
-    for _ in range(3):
-        scheduler.compute_async(net.graph)
-        net.check()  # numpy() waits
-        scheduler.compute_async(net.graph)
-        scheduler.synchronize()
-        net.check()
-    scheduler.compute_async(net.graph)
-    scheduler.close()
-
-
 def test_scheduler_arguments(cpu):
     for wrong in (([],), ([cpu], []), ([cpu, cpu], [cpu.buffer_type])):
         with pytest.raises(gb.errors.InvalidArgumentError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import threading
 import time
 
 import numpy as np
@@ -50,7 +49,7 @@ def line(ctx):
     return Line(ctx)
 
 
-# ---------------------------------------------------------------------------------------------------- runs on their way
+# --------------------------------------------------------------------------------------------------------- pending runs
 
 
 @pytest.mark.parametrize("n_copies", [1, 2, 3])
@@ -429,12 +428,7 @@ def test_threads_wait_for_one_run(line, rng, cpu, slow):
         line.x.set(X)
         pending = sched.compute_async(line.graph, [line.y])
         got = []
-        threads = [threading.Thread(target=lambda: got.append(pending.results()[0])) for _ in range(4)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join(60)
-        assert len(got) == 4
+        run_threads(4, lambda _: got.append(pending.results()[0]))
         for y in got:
             np.testing.assert_allclose(y, line.expected(X), rtol=1e-4, atol=1e-4)
 

@@ -32,7 +32,7 @@ LONGER = FACTOR
 OURS = gb.GgmlError
 
 def thread(act):
-    # runs it on a thread; join() raises what it raised
+    # runs a function on a thread; join() raises its exception
     raised = []
     def run():
         try: act()
@@ -45,7 +45,7 @@ def thread(act):
     return t
 
 def again(act, over):
-    # until `over`; closed things raise our errors
+    # until `over`; closed objects raise errors of the package
     def loop():
         while not over.is_set():
             try: act()
@@ -60,7 +60,7 @@ def forever(scheduler, graph):
     while True: scheduler.compute(graph)
 
 def Interrupts():
-    def unraisable(hook):  # Python drops what is raised in finalizers
+    def unraisable(hook):  # Python drops exceptions of finalizers
         if not isinstance(hook.exc_value, KeyboardInterrupt): sys.__unraisablehook__(hook)
     sys.unraisablehook = unraisable
     sys.path.insert(0, FOLDER)
@@ -70,7 +70,7 @@ def Interrupts():
 cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM")
 
 class Children:
-    # Forked ones that do something, by their exit status.
+    # Forked children that run a function, and their exit statuses.
     def __init__(self): self.ended = {}
     def __call__(self, act, seconds=12):
         pid = os.fork()
@@ -162,7 +162,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks | None]:
 
 
 def fresh(program: str, timeout: float, environment: dict[str, str]) -> tuple[int, str, str]:
-    """The same in a fresh interpreter."""
+    """Runs a program in a fresh interpreter."""
     try:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=timeout,

@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Small:
-    """An architecture in the words of the reference."""
+    """The hyperparameters of an architecture, by their names in the reference."""
 
     architecture: str
     interleaved: bool = False
@@ -133,8 +133,8 @@ def keys_of(s: Small) -> dict[str, Any]:
 
 
 def write(path: Any, s: Small, seed: int = 0, dtype: str = "f32", **changes: Any) -> None:
-    """A file of this architecture. dtype: of its matrices. changes: keys of other values, with ``__`` for dots; None
-    leaves a key out."""
+    """A file of this architecture. dtype: of its matrices. changes: metadata to replace, with ``__`` for dots in keys;
+    None leaves a key out."""
     with gb.gguf.Writer(path) as writer:
         keys = {**keys_of(s), **{k.replace("__", "."): v for k, v in changes.items()}}
         for key, value in keys.items():
@@ -241,7 +241,7 @@ class Reference:
         return self.linear(f"{b}.ffn_down", self.act(gate, up))
 
     def logits(self, ids: list[int]) -> Array:
-        """Of the token after the last one."""
+        """The logits of the token after the last one."""
         s, w = self.s, self.w
         x = w["token_embd.weight"][ids] * s.embedding_scale
         for i in range(LAYERS):

@@ -31,15 +31,6 @@ def test_cpu_backend(cpu):
     cpu.synchronize()
 
 
-@pytest.mark.parametrize("level", [n for n, usable in gb.backend.cpu_levels().items() if usable])
-def test_levels_side_by_side(level, ctx):
-    backend = gb.Backend("CPU", n_threads=1, level=level)
-    assert backend.level == level
-    x = ctx.from_numpy(np.linspace(-2, 2, 9, dtype=np.float32))
-    y = gb.ops.gelu(x) * 2.0
-    gb.Scheduler([backend]).allocate(ctx.graph(y))
-
-
 @pytest.mark.parametrize(
     "arguments",
     [("NOPE",), ("CPU", {"level": "mmx"}), ("CPU", {"n_threads": 0}), ("SIM", {"n_threads": 2}),

@@ -202,15 +202,6 @@ def test_inputs_that_were_never_set_are_named(ctx, scheduler):
     assert (y.numpy() == 3).all()
 
 
-def test_unset_inputs_of_an_allocator_are_named(ctx, cpu):
-    x, w = ctx.tensor((3, 4), name="x"), ctx.tensor((3, 4), name="forgotten")
-    graph = ctx.graph(x + w)
-    gb.sched.GraphAllocator(cpu).allocate(graph)
-    x.set(1.0)
-    with pytest.raises(gb.errors.StateError, match="forgotten"):
-        graph.compute(cpu)
-
-
 def test_memory_of_the_user_counts_as_set(ctx, cpu):
     x = ctx.tensor((3, 4), name="x")
     buffer = ctx.allocate(cpu)

@@ -32,6 +32,7 @@ from capsules import (
     said,
 )
 from ggml_backend.tensor._exchange import buffer_of
+from threads import run_threads
 
 DTYPES = ["float32", "float16", "float64", "int8", "int16", "int32", "int64"]
 SHAPES = [(), (1,), (5,), (2, 3), (1, 1), (3, 1, 4), (2, 3, 4, 5), (0,), (2, 0, 3), (1, 0)]
@@ -605,28 +606,17 @@ def test_arrays_in_one_context_do_not_overlap(ctx):
 
 def test_threads_exchange_arrays(cpu):
     """Threads export and import arrays, while tensors, arrays and contexts are freed."""
-    import threading
-
     shared = gb.from_dlpack(numbers((8, 8)))
-    failed = []
 
-    def work():
-        try:
-            for i in range(200):
-                ctx = gb.Context()
-                t = ctx.from_dlpack(np.from_dlpack(shared if i % 2 else ctx.from_dlpack(numbers((8, 8)))))
-                array = np.from_dlpack(t)
-                ctx.close()
-                assert (array == numbers((8, 8))).all()
-        except BaseException as error:
-            failed.append(error)
+    def work(_):
+        for i in range(200):
+            ctx = gb.Context()
+            t = ctx.from_dlpack(np.from_dlpack(shared if i % 2 else ctx.from_dlpack(numbers((8, 8)))))
+            array = np.from_dlpack(t)
+            ctx.close()
+            assert (array == numbers((8, 8))).all()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed
+    run_threads(4, work)
 
 
 def test_a_capsule_can_be_freed_on_a_foreign_thread(ctx):

@@ -342,18 +342,6 @@ def test_from_numpy_shares_memory(ctx, cpu, rng):
 # -------------------------------------------------------------------------------------------------------- shapes, views
 
 
-@pytest.mark.parametrize("axes", list(itertools.permutations(range(4))))
-def test_transpose_is_that_of_numpy(ctx, axes, cpu):
-    t = ctx.tensor((2, 3, 4, 5))
-    ctx.allocate(cpu)
-    data = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)
-    t.set(data)
-    assert t.transpose(axes).shape == data.transpose(axes).shape
-    np.testing.assert_array_equal(t.transpose(*axes).numpy(), data.transpose(axes))
-    np.testing.assert_array_equal(t.permute(axes).numpy(), data.transpose(axes))
-    np.testing.assert_array_equal(evaluate(cpu, ctx, t.transpose(axes).contiguous()), data.transpose(axes))
-
-
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 1, 3), (1, 2, 3, 4)])
 def test_T_and_swapaxes(ctx, shape, cpu):
     t = ctx.tensor(shape)
@@ -368,41 +356,6 @@ def test_T_and_swapaxes(ctx, shape, cpu):
             t.transpose(bad)
     with pytest.raises(gb.errors.InvalidArgumentError):
         t.swapaxes(0, 7)
-
-
-def test_reshape(ctx, cpu):
-    t = ctx.tensor((2, 3, 4), name="t")
-    ctx.allocate(cpu)
-    data = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    t.set(data)
-    for shape in [(24,), (4, 6), (6, -1), (-1,), (2, 2, 2, 3), (1, 24)]:
-        np.testing.assert_array_equal(t.reshape(shape).numpy(), data.reshape(shape))
-        np.testing.assert_array_equal(t.reshape(*shape).numpy(), data.reshape(shape))
-        np.testing.assert_array_equal(gb.ops.reshape(t, shape).numpy(), data.reshape(shape))
-    np.testing.assert_array_equal(evaluate(cpu, ctx, t.T.reshape(6, 4)), data.T.reshape(6, 4))
-    for shape in [(5, 5), (7, -1), (-1, -1), (1, 1, 1, 1, 24)]:
-        with pytest.raises(gb.errors.InvalidArgumentError):
-            t.reshape(shape)
-
-
-INDICES = [
-    np.s_[0], np.s_[-1], np.s_[1:], np.s_[:2], np.s_[..., 0], np.s_[..., 1:3], np.s_[:, 1], np.s_[1, 2], np.s_[1, 2, 3],
-    np.s_[::2], np.s_[:, ::2],
-    np.s_[:, :, ::2], np.s_[None], np.s_[:, None], np.s_[..., None, 0], np.s_[...], np.s_[()], np.s_[1:1],
-    np.s_[:, -2:], np.s_[0, ..., -1],
-    np.s_[:, :, -1:], np.s_[100:], np.s_[0, :, 1::2], np.s_[:, 0, 0],
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("index", INDICES, ids=str)
-def test_indexing_is_that_of_numpy(ctx, cpu, index):
-    t = ctx.tensor((3, 4, 5))
-    ctx.allocate(cpu)
-    data = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
-    t.set(data)
-    view = t[index]
-    assert view.shape == data[index].shape
-    np.testing.assert_array_equal(evaluate(cpu, ctx, gb.ops.cont(view)), data[index])
 
 
 @settings(max_examples=150, deadline=None)
@@ -432,19 +385,8 @@ def test_random_indexing(data):
         np.testing.assert_array_equal(evaluate(gb.Backend("CPU", n_threads=1), ctx, gb.ops.cont(view)), expected)
 
 
-def test_indexing_refuses(ctx):
+def test_rows_are_indexed_and_iterated(ctx):
     t = ctx.tensor((3, 4), name="t")
-    for index, error in [
-        ((0, 0, 0), ValueError),
-        (5, IndexError),
-        (-4, IndexError),
-        ([0, 1], TypeError),
-        (np.s_[::-1], ValueError),
-        ("a", TypeError),
-        ((..., ...), ValueError),
-    ]:
-        with pytest.raises(error):
-            t[index]
     with pytest.raises(gb.errors.InvalidArgumentError):
         ctx.tensor((2, 64), gb.dtypes.q4_0)[:, :32]
     assert ctx.tensor((2, 64), gb.dtypes.q4_0)[1].shape == (64,)
@@ -465,24 +407,6 @@ def test_views_share_memory(ctx, cpu):
 
 
 # ------------------------------------------------------------------------------------------------------------ operators
-
-
-BROADCASTS = [
-    ((3, 4), (3, 4)), ((3, 4), (4,)), ((4,), (3, 4)), ((3, 1), (1, 4)), ((3, 4), (1, 1)), ((1,), (3, 4)),
-    ((2, 3, 4), (3, 1)), ((), (3,)),
-    ((5, 1, 4), (2, 1, 3, 1)), ((3, 4), ()),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("a_shape", "b_shape"), BROADCASTS)
-@pytest.mark.parametrize("op", ["+", "-", "*", "/"])
-def test_operators_broadcast_like_numpy(ctx, cpu, rng, a_shape, b_shape, op):
-    a = (rng.random(a_shape) + 0.5).astype(np.float32)
-    b = (rng.random(b_shape) + 0.5).astype(np.float32)
-    expected = eval(f"a {op} b", {"a": a, "b": b})
-    result = eval(f"a {op} b", {"a": ctx.from_numpy(a), "b": ctx.from_numpy(b)})
-    assert result.shape == expected.shape
-    np.testing.assert_allclose(evaluate(cpu, ctx, result), expected, rtol=1e-6)
 
 
 def test_operators_refuse_shapes_that_numpy_refuses(ctx):
@@ -527,37 +451,10 @@ def test_operators_refuse_other_things(ctx):
         np.zeros(4, np.float32) + x
 
 
-MATMULS = [
-    ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)),
-    ((3, 4), (2, 4, 5)), ((4,), (2, 4, 5)),
-    ((2, 3, 4), (4,)), ((6, 2, 3, 4), (1, 2, 4, 5)), ((6, 1, 3, 4), (6, 2, 4, 5)), ((1, 1), (1, 1)),
-    ((2, 1, 3, 4), (1, 2, 4, 5)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("a_shape", "b_shape"), MATMULS)
-@pytest.mark.parametrize("form", ["a @ b", "a @ b_t.swapaxes(-1, -2)", "a_t.swapaxes(-1, -2) @ b"])
-def test_matmul_is_that_of_numpy(ctx, cpu, rng, a_shape, b_shape, form):
-    a, b = rng.standard_normal(a_shape).astype(np.float32), rng.standard_normal(b_shape).astype(np.float32)
-    if ("b_t" in form and b.ndim < 2) or ("a_t" in form and a.ndim < 2):
-        pytest.skip("a vector has no transposed form")
-    names = {"a": ctx.from_numpy(a), "b": ctx.from_numpy(b)}
-    if b.ndim > 1:
-        names["b_t"] = ctx.from_numpy(np.ascontiguousarray(b.swapaxes(-1, -2)))
-    if a.ndim > 1:
-        names["a_t"] = ctx.from_numpy(np.ascontiguousarray(a.swapaxes(-1, -2)))
-    y = eval(form, names)
-    expected = a @ b
-    got = evaluate(cpu, ctx, y)
-    if expected.ndim == 0:
-        assert got.shape in ((), (1,))
-        got = got.reshape(())
-    else:
-        assert got.shape == expected.shape
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("a", "b"), [((3, 4), (5, 4)), ((3,), (4,)), ((2, 3, 4), (3, 4, 5)), ((), (3,))])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((3, 4), (5, 4)), ((3,), (4,)), ((2, 3, 4), (3, 4, 5)), ((), (3,)), ((5,), (4, 5)), ((2, 5), (2,))],
+)
 def test_matmul_refuses(ctx, a, b):
     with pytest.raises(gb.errors.InvalidArgumentError, match=r"^a @ b: "):
         ctx.tensor(a) @ ctx.tensor(b)
@@ -579,18 +476,6 @@ def test_repeated_w_T_makes_one_transposed_view(ctx):
     for _ in range(10):
         x @ w.T
     assert len(ctx.tensors()) == n + 1 + 10
-
-
-def test_matmul_with_arrays_and_other_dtypes(ctx, cpu, rng):
-    w = rng.standard_normal((5, 8)).astype(np.float16)
-    x = rng.standard_normal((3, 8)).astype(np.float32)
-    expected = x @ w.T.astype(np.float32)
-    np.testing.assert_allclose(
-        evaluate(cpu, ctx, ctx.from_numpy(x) @ ctx.from_numpy(w).T), expected, rtol=2e-2, atol=2e-2
-    )
-    full = w.astype(np.float32)
-    got = evaluate(cpu, ctx, x @ ctx.from_numpy(full).T)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_transposed_products_copy_nothing(ctx):
@@ -671,7 +556,7 @@ def test_transpositions_are_those_of_numpy(order):
         t = ctx.tensor(shape).set(data)
         for axes in (order, [np.int64(a) for a in order], [a - len(order) for a in order]):
             np.testing.assert_array_equal(t.transpose(*axes).numpy(), data.transpose(order))
-            assert t.transpose(tuple(axes)).shape == data.transpose(order).shape
+            np.testing.assert_array_equal(t.permute(tuple(axes)).numpy(), data.transpose(order))
 
 
 def test_errors_of_wrong_views_name_the_fault(ctx):
@@ -679,7 +564,7 @@ def test_errors_of_wrong_views_name_the_fault(ctx):
     for axes in [(0, 1), (0, 1, 1), (0, 1, 3), (0, 1, 2, 3), (0, -1, 2)]:
         with pytest.raises(gb.errors.InvalidArgumentError, match=r"transpose: .* is no order of the 3 axes of 't'"):
             t.transpose(*axes)
-    for shape in [(5, 5), (-1, -1), (2, 3, 5), (7, -1), (0, -1), (2**40, 2**40), (24, 0)]:
+    for shape in [(5, 5), (-1, -1), (2, 3, 5), (7, -1), (0, -1), (2**40, 2**40), (24, 0), (1, 1, 1, 1, 24)]:
         with pytest.raises(gb.errors.InvalidArgumentError, match="reshape"):
             t.reshape(*shape)
     for wrong in [(1.5, 2, 3), (0.0, 1, 2), ("0", 1, 2)]:

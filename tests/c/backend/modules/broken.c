@@ -1,6 +1,6 @@
-// broken.c - modules that must not be loaded, or must fail: one variant a definition, built by
-// tests/c/CMakeLists.txt. Their constructors leave a mark, so that a test can detect that their
-// code ran.
+// broken.c - modules that the loader must refuse, or whose entry must fail. A definition of
+// tests/c/CMakeLists.txt selects the variant. Constructors leave a mark, so a test can detect that
+// code of the module ran.
 #include <stdlib.h>
 
 #include "ggml-backend-module.h"
@@ -13,7 +13,7 @@ GGML_BACKEND_MODULE("no_device", entry)
 #elif defined(RECURSIVE)
 static enum ggml_status entry(void);
 GGML_BACKEND_MODULE("recursive", entry)
-static enum ggml_status entry(void) { // ggml_backend_load is not in the table: what a module can do is register twice
+static enum ggml_status entry(void) { // a module cannot call ggml_backend_load, but it can register twice
     return ggml_backend_register("CPU", NULL, NULL, NULL);
 }
 #elif defined(NO_ENTRY) || defined(OTHER_VERSION) || defined(OTHER_LAYOUT)

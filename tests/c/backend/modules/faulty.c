@@ -1,5 +1,5 @@
-// faulty.c - a device with one defect, named by its parameters: FAULTY:overrun. Without one it is
-// correct. tests/python/backends/test_check_device.py expects to find each of them.
+// faulty.c - a device with one defect that its parameter names: FAULTY:overrun. Without a parameter
+// it is correct. tests/python/backends/test_check_device.py finds each defect.
 //
 // It adds, multiplies, negates and clips at 0, in float32 with any strides and repeats. It
 // multiplies contiguous matrices. Its memory is private.
@@ -16,7 +16,7 @@ enum { ALIGNMENT = 64, LARGEST = 1 << 26 };
 
 struct memory {
     char * base;
-    size_t before; // bytes from what was allocated
+    size_t before; // bytes from the allocated block to base
 };
 
 static char defect[64];
@@ -57,7 +57,7 @@ static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml
 static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
     struct ggml_tensor * dst) {
     (void) buffer;
-    return has("copy") && src->buffer->buft == dst->buffer->buft; // done, it says
+    return has("copy") && src->buffer->buft == dst->buffer->buft; // reports success without copying
 }
 
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
@@ -80,7 +80,7 @@ static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
 }
 
 static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buft, size_t size) {
-    // space before and after, so that stray writes are detected and do no harm
+    // space before and after, so stray writes are harmless and detectable
     const size_t given = size <= LARGEST ? size : LARGEST;
     struct memory * memory = size > given ? NULL : malloc(sizeof(*memory));
     char * base = memory ? aligned_alloc(ALIGNMENT, (given / ALIGNMENT + 6) * ALIGNMENT) : NULL;
@@ -245,7 +245,7 @@ static bool has_work(const struct ggml_tensor * node) {
 }
 
 static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
-    static const void * seen[4096]; // addresses of results that were computed before
+    static const void * seen[4096]; // addresses of earlier results
     static int n_seen;
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct ggml_tensor * node = graph->nodes[i];
@@ -261,7 +261,7 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph *
                 ggml_op_desc(node), reason);
             return false;
         }
-        if (has("stale")) { // a plan that keeps its results
+        if (has("stale")) { // a plan that returns old results
             bool known = false;
             for (int k = 0; k < n_seen; k++) {
                 known |= seen[k] == (const void *) node;

@@ -1,5 +1,4 @@
-// impostor.c - another library with our names in the same process, loaded first and globally
-// visible.
+// impostor.c - another library with the same function names, loaded first and globally visible.
 #include <stddef.h>
 
 __attribute__((visibility("default"))) size_t ggml_nbytes(const void * tensor);

@@ -1,6 +1,5 @@
-// Nodes that are computed together: random graphs of row operators give the same bits in every
-// tensor, with fusion and without, for one thread and several, for any sharing of memory. Also
-// which nodes join a group.
+// Fused nodes: random graphs of row operators give the same bits in every tensor with and without
+// fusion, for any number of threads and any sharing of memory. Also tests which nodes join a group.
 #include "test.h"
 
 #include "cpu/cpu.h"
@@ -47,7 +46,8 @@ static struct ggml_tensor * random_node(struct ggml_context * c, struct ggml_ten
     }
 }
 
-// Does a node's own source not overlap its result there? (That would be wrong without fusion as well.)
+// True if the node's own source does not overlap its result. An overlap would be wrong without
+// fusion as well.
 static bool is_free_of(const char * place, size_t size, const struct ggml_tensor * node) {
     for (int s = 0; s < 2; s++) {
         const char * p = node->src[s] != NULL ? node->src[s]->data : NULL;
@@ -58,8 +58,8 @@ static bool is_free_of(const char * place, size_t size, const struct ggml_tensor
     return true;
 }
 
-// The same graph for the same seed. Some results lie in their first source's memory, or at an offset in that of an
-// older node.
+// The same graph for the same seed. Some results are in the memory of their first source, or at an
+// offset in the memory of an older node.
 static struct graph random_graph(uint64_t seed) {
     test_seed = seed;
     struct graph g = { ggml_init((struct ggml_init_params){ (size_t) 16 << 20, NULL, false }), { NULL }, 0 };
@@ -120,21 +120,21 @@ static void joining(void) {
     struct ggml_tensor *n = ggml_norm(c, x, 1e-5f), *w = ggml_mul(c, n, row), *b = ggml_add(c, w, row);
     struct ggml_tensor * group[] = { n, w };
     CHECK(gb_fuse_joins(group, 1, w) && gb_fuse_joins(group, 2, b));
-    CHECK(!gb_fuse_joins(group, 1, b)); // does not read the last node
+    CHECK(!gb_fuse_joins(group, 1, b)); // the last node is not a source
     CHECK(gb_fuse_joins(group, 1, ggml_add(c, x, n))); // a residual
     CHECK(!gb_fuse_joins(group, 1, ggml_transpose(c, n))); // a view
     CHECK(!gb_fuse_joins(group, 1, ggml_sum_rows(c, n))); // another shape
     CHECK(!gb_fuse_joins(group, 1, ggml_repeat(c, n, n))); // another operator
     CHECK(!gb_fuse_joins(group, 1, ggml_mul_mat(c, half, half))); // a product
     CHECK(gb_fuse_joins(group, 2, ggml_diag_mask_inf(c, w, 3)));
-    CHECK(!gb_fuse_joins(group, 2, ggml_diag_mask_inf(c, w, INT32_MAX - 2))); // a window's diagonal would overflow
+    CHECK(!gb_fuse_joins(group, 2, ggml_diag_mask_inf(c, w, INT32_MAX - 2))); // would overflow in a window
     CHECK(gb_fusion_rows.is_safe(group, 2));
     void * const mine = w->data;
     w->data = n->data; // in place
     CHECK(gb_fusion_rows.is_safe(group, 2));
-    w->data = (char *) x->data + 64 * sizeof(float); // a row on: rows of x that norm still needs
+    w->data = (char *) x->data + 64 * sizeof(float); // one row further: norm still needs these rows of x
     CHECK(!gb_fusion_rows.is_safe(group, 2));
-    w->data = row->data; // over what repeats
+    w->data = row->data; // overwrites the repeated source
     CHECK(!gb_fusion_rows.is_safe(group, 2));
     w->data = mine;
     ggml_free(c);

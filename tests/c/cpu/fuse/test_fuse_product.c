@@ -1,6 +1,6 @@
 // Products with the elementwise operators after them: every readable result has the same bits as
-// node by node. For all algorithms of products, in memory of the graph's own and in arenas, for one
-// thread and many.
+// node by node. For all algorithms of products, in the graph's own memory and in arenas, for one
+// thread and several.
 #include "test.h"
 
 #include "cpu/cpu.h"
@@ -15,11 +15,11 @@ struct line {
     struct ggml_context * in; // with memory
     struct ggml_context * ctx;
     struct ggml_cgraph * graph;
-    struct ggml_tensor * nodes[MAX_NODES]; // the product and what follows
+    struct ggml_tensor * nodes[MAX_NODES]; // the product and the nodes after it
     int n;
     struct ggml_tensor * watched[MAX_NODES];
     int n_watched;
-    ggml_tallocr_t talloc; // NULL: all nodes have memory of their own
+    ggml_tallocr_t talloc; // NULL: all nodes have their own memory
 };
 
 static void fill(struct ggml_tensor * t) {
@@ -59,7 +59,7 @@ static struct ggml_tensor * random_node(struct line * l, struct ggml_tensor * x)
         case 6: return ggml_silu(c, x);
         case 7: return ggml_scale(c, x, 0.7f);
         case 8: return ggml_add_inplace(c, x, row);
-        // perhaps x itself, which is no end of anything
+        // sometimes x itself, which ends no step
         case 9: return ggml_mul(c, x, l->nodes[test_random_int(0, l->n - 1)]);
         case 10: return ggml_add(c, ggml_scale(c, same, 0.5f), x); // another node before it
         case 11: return ggml_gelu_erf(c, x);
@@ -68,7 +68,7 @@ static struct ggml_tensor * random_node(struct line * l, struct ggml_tensor * x)
     }
 }
 
-// The same for the same seed.
+// The same graph for the same seed.
 static struct line line_new(uint64_t seed, bool arena) {
     static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
         GGML_TYPE_Q4_K };
@@ -99,7 +99,7 @@ static struct line line_new(uint64_t seed, bool arena) {
     }
     ggml_build_forward_expand(l.graph, l.nodes[l.n - 1]);
     if (test_random() % 2 == 0) {
-        ggml_build_forward_expand(l.graph, ggml_sqr(l.ctx, l.nodes[l.n - 1])); // the line is not the end
+        ggml_build_forward_expand(l.graph, ggml_sqr(l.ctx, l.nodes[l.n - 1])); // more nodes after the chain
     }
     for (int i = 0; i < l.graph->n_nodes && l.n_watched < MAX_NODES; i++) {
         struct ggml_tensor * t = l.graph->nodes[i];
@@ -159,7 +159,7 @@ static void compare(const struct line * plain, const struct line * fused, int se
     }
 }
 
-// Levels take turns; "scalar" stands for those of other processors.
+// Levels in turn. "scalar" replaces levels of other processors.
 static const char * level_of(int seed) {
     const struct gb_level * level = gb_level_at(seed % gb_level_count());
     return level->usable() ? level->name : "scalar";
@@ -180,7 +180,7 @@ static void random_lines(bool arena, int seeds) {
         line_free(&plain);
         line_free(&fused);
     }
-    // some have another node first, or their only follower reads it twice
+    // sometimes another node is first, or the only follower reads the product twice
     CHECK_MSG(n_taken * 2 > seeds, "%d of %d", n_taken, seeds);
     ggml_graph_set_fusion(true);
 }
@@ -200,8 +200,8 @@ static void many_threads(void) {
     }
 }
 
-// The product lies where its follower is stored, which a node behind the step reads, too: what is left out must not
-// take that memory. A view of the follower hides nothing.
+// The product is in the memory of its follower, which a node after the step also reads. That memory
+// must hold the follower, not the product. A view of the follower changes nothing.
 static struct line read_later(bool through_view) {
     test_seed = 5;
     struct line l = { .in = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, false }),
@@ -256,12 +256,12 @@ static void matching(void) {
     void * mine = z->data;
     z->data = y->data; // in place
     CHECK(gb_fusion_product.is_safe(nodes, 3));
-    z->data = x->data; // over what the product reads
+    z->data = x->data; // overwrites a source of the product
     CHECK(!gb_fusion_product.is_safe(nodes, 3));
-    z->data = (char *) y->data + 16; // elements that are not complete yet
+    z->data = (char *) y->data + 16; // has elements that are not complete yet
     CHECK(!gb_fusion_product.is_safe(nodes, 3));
     z->data = mine;
-    u->data = row->data; // over a row that all share
+    u->data = row->data; // overwrites the repeated row
     CHECK(!gb_fusion_product.is_safe(nodes, 3));
     nodes[1] = ggml_add(l.in, y, y);
     CHECK_INT(gb_fusion_product.length(nodes, 2), 0);

@@ -1,5 +1,5 @@
-// A rotation with the copy of its result: the same bits as one node after another, in caches of any
-// float type and order of dimensions. The rotated tensor is stored only if other code may read it.
+// A rotation fused with a copy of its result: the same bits as node by node, in caches of any float
+// type and order of dimensions. The rotated tensor is stored only if other code may read it.
 #include "test.h"
 
 #include "cpu/cpu.h"
@@ -16,7 +16,7 @@ struct rotated {
     struct ggml_context *in, *ctx;
     struct ggml_tensor * rope;
     struct ggml_tensor * copy;
-    struct ggml_tensor * cache; // where the copy lies; NULL: in the arena
+    struct ggml_tensor * cache; // memory of the copy; NULL: in the arena
     struct ggml_cgraph * graph;
     ggml_tallocr_t talloc;
 };
@@ -63,7 +63,7 @@ static struct rotated rotated_new(enum kind kind, enum ggml_type type, int mode,
         ggml_set_output(r.copy);
     }
     ggml_build_forward_expand(r.graph, r.copy);
-    // the copy is not the end
+    // a node after the copy
     ggml_build_forward_expand(r.graph, ggml_sqr(r.ctx, ggml_new_tensor_1d(r.in, GGML_TYPE_F32, 4)));
     ggml_gallocr_t galloc = ggml_gallocr_new();
     CHECK(ggml_gallocr_alloc_graph(galloc, r.talloc, r.graph) > 0);
@@ -136,11 +136,11 @@ static void matching(void) {
     CHECK_INT(gb_fusion_rope.length(nodes, 1), 0);
     nodes[1] = ggml_cpy(r.ctx, ggml_permute(r.ctx, r.rope, 1, 0, 2, 3),
         ggml_new_tensor_3d(r.in, GGML_TYPE_F16, HEADS, D, TOKENS));
-    CHECK_INT(gb_fusion_rope.length(nodes, 2), 0); // rows of the copy are no rows of the rotated tensor
+    CHECK_INT(gb_fusion_rope.length(nodes, 2), 0); // rows of the copy differ from rows of the rotated tensor
     nodes[1] = ggml_cpy(r.ctx, ggml_view_1d(r.ctx, r.rope, D, 0), ggml_new_tensor_1d(r.in, GGML_TYPE_F16, D));
-    CHECK_INT(gb_fusion_rope.length(nodes, 2), 0); // a part
+    CHECK_INT(gb_fusion_rope.length(nodes, 2), 0); // copies a slice
     nodes[1] = ggml_cpy(r.ctx, r.rope->src[0], ggml_new_tensor_3d(r.in, GGML_TYPE_F16, D, HEADS, TOKENS));
-    CHECK_INT(gb_fusion_rope.length(nodes, 2), 0); // of something else
+    CHECK_INT(gb_fusion_rope.length(nodes, 2), 0); // copies another tensor
     nodes[1] = ggml_cpy(r.ctx, r.rope, ggml_new_tensor_2d(r.in, GGML_TYPE_Q8_0, 32, D * HEADS * TOKENS / 32));
     CHECK_INT(gb_fusion_rope.length(nodes, 2), 0);
     rotated_free(&r);

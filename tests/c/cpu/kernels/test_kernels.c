@@ -1,7 +1,7 @@
-// test_kernels.c - every kernel of kernels.def at every level that runs here, against double precision and against the
-// scalar level.
-// The manifest gives the list of tests: a kernel without a function test_<kernel> does not compile.
-// Each kernel is called with all small sizes and some large, with misaligned pointers, with
+// test_kernels.c - every kernel of kernels.def at every level of this processor, against double
+// precision and against the scalar level.
+// The manifest lists the tests: a kernel without a function test_<kernel> does not compile. Each
+// kernel is called with all small sizes and some large ones, with misaligned pointers, with
 // canaries around its output, with special values, and in place where allowed.
 #define _GNU_SOURCE // setenv
 #include "test.h"
@@ -30,7 +30,7 @@ static int64_t size_at(int i) { return i <= 130 ? i : large_sizes[i - 131]; }
 
 // -------------------------------------------------------------------------------------------------------- guarded rows
 
-// A row of n elements somewhere in `bytes`, misaligned, with canaries before and after.
+// A row of n elements in `bytes`, misaligned, with canaries before and after.
 struct row {
     unsigned char bytes[(MAX_N + 4) * 4 + 2 * GUARD];
     size_t start, end;
@@ -71,7 +71,7 @@ static uint32_t to_bits(float f) {
 static const float specials[] = { 0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1e-45f, 1e-39f, -1e-39f, FLT_MIN,
     -FLT_MIN, FLT_MAX, -FLT_MAX, 1.0f, -1.0f, 88.8f, -88.8f, -104.0f, 0.5f, -3.0f, 3.0f };
 
-enum values { TAME, WILD }; // within [-8, 8]; any bits and special values
+enum values { TAME, WILD }; // within [-8, 8], or any bits and special values
 
 static float random_value(enum values v) {
     const uint64_t r = test_random() % 8;
@@ -92,7 +92,7 @@ static float * random_row(struct row * r, int64_t n, enum values v) {
 
 // ----------------------------------------------------------------------------------------------------------- comparing
 
-static bool same_bits(float a, float b) { // NaN payloads apart
+static bool same_bits(float a, float b) { // NaN payloads may differ
     return to_bits(a) == to_bits(b) || (isnan(a) && isnan(b));
 }
 
@@ -105,7 +105,7 @@ static bool same_array(const float * a, const float * b, int64_t n) {
     return true;
 }
 
-// Distance in units in the last place of `exact`; infinity counts as 2^128.
+// Distance in units in the last place of `exact`. Infinity counts as 2^128.
 static double ulps(float y, double exact) {
     if (isnan(y) || isnan(exact)) {
         return isnan(y) && isnan(exact) ? 0 : INFINITY;
@@ -126,7 +126,7 @@ struct unary {
     unary_fn fn, scalar_fn;
     double (*oracle)(double x);
     double (*bound)(double x); // ulps; NULL: exact
-    double absolute;           // and this is always tolerated; but no result is a denormal number unless x nearly is
+    double absolute;           // always tolerated; a result is denormal only if x is nearly denormal
     double worst;
 };
 
@@ -170,9 +170,8 @@ static void check_unary(struct unary u) {
     }
 }
 
-// Exponentials that become denormal numbers: every eighth float, with infinite and huge ones
-// between.
-// on the way may be a denormal number: that is what the processor calls an underflow.
+// Exponentials that become denormal: every eighth float, between infinite and huge ones. The
+// processor reports a denormal intermediate result as an underflow.
 static void check_far(struct unary u) {
     enum { N = 4096 };
     for (uint32_t bits = to_bits(-8.0f); bits < to_bits(-128.0f); bits += 8 * N) {
@@ -192,7 +191,7 @@ static void check_far(struct unary u) {
     }
 }
 
-// A dense walk over all floats.
+// All floats, in dense steps.
 static void sweep_unary(struct unary u) {
     enum { N = 4096 };
     uint32_t bits = 0;
@@ -230,7 +229,7 @@ static double do_sqr(double x) { return x * x; }
 static double do_hardsigmoid(double x) { return isnan(x) ? x : fmin(1, fmax(0, (x + 3) / 6)); }
 static double do_hardswish(double x) { return x <= -3 ? -0.0 : x * do_hardsigmoid(x); }
 static double do_elu(double x) { return x > 0 ? x : expm1(x); }
-static double sigmoid_times(double x, double t) { // 0 or x at the ends, never infinity times zero
+static double sigmoid_times(double x, double t) { // 0 or x at the ends, never NaN from infinity times zero
     return x < -1e4 ? -0.0 : x > 1e4 ? x : x / (1 + exp(-t));
 }
 static double do_silu(double x) { return sigmoid_times(x, x); }
@@ -285,8 +284,8 @@ UNARY_TEST(gelu_f32, do_gelu, bound_gelu, 0x1p-122)
 UNARY_TEST(gelu_quick_f32, do_gelu_quick, bound_gelu_quick, 0x1p-119)
 UNARY_TEST(gelu_erf_f32, do_gelu_erf, bound_gelu_erf, 0x1p-125)
 
-// Floats near multiples of a quarter turn, where nearly all digits of the rest cancel, and around the bound beyond
-// which the reduction is another one: with neighbours and alone.
+// Floats near multiples of a quarter turn, where reduction cancels nearly all digits, and near the
+// bound of the second reduction. Each is tested among neighbours and alone.
 static void check_wave(struct unary u) {
     enum { N = 4096 };
     check_unary(u);
@@ -325,7 +324,7 @@ static void test_cos_f32(const struct gb_kernels * k) {
 
 // ------------------------------------------------------------------------------------- with parameters: a generic call
 
-// z = f(x, y, parameters) for one kernel, through a thunk that knows the parameters.
+// z = f(x, y, parameters) for one kernel, through an adapter that knows the parameters.
 struct general {
     const char * name;
     void (*run)(const struct gb_kernels * k, int64_t n, float * z, const float * x, const float * y);
@@ -364,7 +363,7 @@ static void check_general(struct general g, const struct gb_kernels * k) {
     }
 }
 
-// The first source in place as well: z == x.
+// Also in place: z == x.
 #define GENERAL_TEST(kernel, CALL, INPLACE, ORACLE, EXACT, SCALE)                                                   \
     static void run_##kernel(const struct gb_kernels * k, int64_t n, float * z, const float * x, const float * y) { \
         (void) y;                                                                                                   \
@@ -410,7 +409,7 @@ GENERAL_TEST(scale_mask_f32, (n, z, x, p1, y), true, (double) x * p1 + y, false,
 
 GENERAL_TEST(scale_bias_f32, (n, z, x, p1, p2), true, (double) x * p1 + p2, false, 2 * (fabs(x * p1) + fabs(p2)) + 1e-6)
 
-// Gates: the bound of the function, times the gate.
+// Gates: the tolerance of the function, times the gate.
 #define GATE_TEST(kernel, F, BOUND)                                    \
     GENERAL_TEST(kernel, (n, z, x, y), true, F((double) x) * y, false, \
         (2 * BOUND((double) x) + 1) * fabs(F((double) x) * y) + 1e-30)
@@ -433,7 +432,7 @@ static double do_xielu(double x, double m, double p, double beta, double eps) {
 GENERAL_TEST(xielu_f32, (n, z, x, 0.75f, 1.25f, 0.5f, -1e-6f), true,
     do_xielu((double) x, 0.75, 1.25, 0.5, (double) -1e-6f), false, 8 * (x * x + fabs(x) + 1e-6))
 
-// Any bits go through as they are, those of integers among them.
+// Any bits pass unchanged, including those of integers.
 static void test_select_f32(const struct gb_kernels * k) {
     static float c[MAX_N], keep[MAX_N];
     for (int s = 0; s < N_SIZES; s++) {
@@ -460,8 +459,8 @@ static void test_select_f32(const struct gb_kernels * k) {
 
 // --------------------------------------------------------------------------------------------------------- conversions
 
-// The nearest number with `mantissa` explicit bits and the given smallest exponent, ties to even; beyond `limit`:
-// infinity.
+// The nearest number with `mantissa` explicit bits and the given smallest exponent, ties to even.
+// Beyond `limit` it is infinite.
 static double narrowed(double x, int mantissa, int e_min, double limit) {
     if (x == 0 || isnan(x) || isinf(x)) {
         return x;
@@ -487,7 +486,7 @@ static double bfloat_value(uint16_t h) {
 
 static void check_widen(const char * name, void (*fn)(int64_t, float *, const uint16_t *), double (*value)(uint16_t)) {
     uint16_t first = 0;
-    for (int pass = 0; pass < 80; pass++) { // the large ones cover all patterns
+    for (int pass = 0; pass < 80; pass++) { // large sizes cover all patterns
         const int64_t n = pass < 60 ? pass : 4000;
         uint16_t * x = row_new(&row_x, n, sizeof(uint16_t));
         float * y = row_new(&row_y, n, sizeof(float));
@@ -517,7 +516,7 @@ static void check_narrow(struct narrow c) {
         float * x = random_row(&row_x, n, WILD);
         uint16_t * y = row_new(&row_y, n, sizeof(uint16_t));
         uint16_t * z = row_new(&row_z, n, sizeof(uint16_t));
-        for (int64_t i = 0; i < n; i++) { // most of them near a tie
+        for (int64_t i = 0; i < n; i++) { // most are near a tie
             const float v = (float) c.value((uint16_t) test_random());
             const float w = from_bits(to_bits(v) + (uint32_t) test_random_int(-2, 2) + (1u << (22 - c.mantissa)));
             x[i] = i % 3 ? w : x[i];
@@ -584,7 +583,7 @@ static void test_max_f32(const struct gb_kernels * k) {
             m = x[i] > m ? x[i] : m;
         }
         CHECK(same_bits(k->max_f32(n, x), m == 0 ? 0.0f : m));
-        if (n > 0) { // one NaN, at any place, also before and behind infinities
+        if (n > 0) { // a NaN at any place, also next to infinities
             x[test_random_int(0, n - 1)] = INFINITY;
             x[test_random_int(0, n - 1)] = s % 2 ? NAN : -NAN;
             CHECK(isnan(k->max_f32(n, x)));
@@ -594,7 +593,7 @@ static void test_max_f32(const struct gb_kernels * k) {
     CHECK(same_bits(k->max_f32(3, zeros), 0.0f) && same_bits(k->max_f32(1, zeros), 0.0f));
 }
 
-// Halves: random patterns without NaN and infinity.
+// Random float16 patterns without NaN and infinity.
 static uint16_t * random_halves(struct row * r, int64_t n, double (*value)(uint16_t)) {
     uint16_t * x = row_new(r, n, sizeof(uint16_t));
     for (int64_t i = 0; i < n; i++) {
@@ -656,11 +655,11 @@ static void test_exp_sum_f32(const struct gb_kernels * k) {
     }
 }
 
-// What masks of any kind leave: -inf, finite numbers in its place, slopes of positions.
+// Masked rows: -inf, finite numbers in its place, slopes of positions.
 static float far_value(int kind, int64_t i) {
     static const float masked[] = { -INFINITY, -3e38f, -1e30f, -1e9f, -65504 };
     return kind < 5 ? (test_random() % 3 ? test_random_float(-4, 4) : masked[kind])
-                    : -(float) i * 0.75f + test_random_float(-1, 1); // through all that become denormal numbers
+                    : -(float) i * 0.75f + test_random_float(-1, 1); // passes through all that become denormal
 }
 
 static void test_exp_sum_far(const struct gb_kernels * k) {
@@ -698,7 +697,7 @@ static void test_exp_sum_far(const struct gb_kernels * k) {
     }
 }
 
-// Values as doubles, whatever their type
+// Values as doubles, for any type.
 static double float_bits_value(const void * p, int64_t i) { return ((const float *) p)[i]; }
 static double half_bits_value(const void * p, int64_t i) { return half_value(((const uint16_t *) p)[i]); }
 static double bfloat_bits_value(const void * p, int64_t i) { return bfloat_value(((const uint16_t *) p)[i]); }
@@ -773,7 +772,7 @@ static void level_cap(void) {
     unsetenv("GGML_CPU_LEVEL");
 }
 
-// In a child, because code without a backend chooses its level once per process.
+// In a child, because a process without a backend chooses its level once.
 static void level_without_a_backend(void) {
     const pid_t child = fork();
     if (child == 0) {

@@ -1,5 +1,5 @@
-// test_kernels_bytes.h - the kernels of products in bytes, for test_kernels.c: unpacking against to_float, products
-// against sums of integers and in double precision.
+// test_kernels_bytes.h - the kernels of products in bytes, for test_kernels.c: unpacking against
+// to_float, products against sums of integers and in double precision.
 #ifndef GB_TESTS_TEST_KERNELS_BYTES_H
 #define GB_TESTS_TEST_KERNELS_BYTES_H
 
@@ -7,8 +7,8 @@
 
 typedef void (*unpack_fn)(int64_t k, uint8_t * u, float * d, float * m, const void * x);
 
-// d u + m is what to_float says, up to the rounding of d, m and the sum; at all levels the same bits. Random bytes,
-// hence NaN scales. No level is above the row's `top`.
+// d u + m equals to_float, up to the rounding of d, m and the sum, with the same bits at all
+// levels. Blocks are random bytes, so scales may be NaN. No level is above the row's `top`.
 static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, enum ggml_type type, int group,
     int top) {
     static float values[GB_UNPACK_MAX], d[2][GB_UNPACK_MAX / 16 + 1], m[2][GB_UNPACK_MAX / 16 + 1];
@@ -52,7 +52,8 @@ static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, e
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
-// A panel holds what the scalar level unpacks from each column, and nothing behind it is written.
+// A panel holds the unpacked values of the scalar level for each column. No bytes after it are
+// written.
 static void check_columns(const struct gb_kernels * k, enum ggml_type type, unpack_fn unpack, int group) {
     enum { K = 512, N = GB_GEMM_NR_MAX };
     static uint8_t blocks[N][2 * K + 8], u[K];
@@ -62,7 +63,7 @@ static void check_columns(const struct gb_kernels * k, enum ggml_type type, unpa
     const bool centered = test_random() % 2;
     const void * x[N];
     for (int j = 0; j < n; j++) {
-        // exactly as long as it says, for sanitizers: the end is checked below
+        // an exact size, so sanitizers check the end
         uint8_t * const p = blocks[j] + test_random_int(0, 7);
         for (size_t i = 0; i < ggml_row_size(type, depth); i++) {
             p[i] = (uint8_t) test_random();
@@ -123,7 +124,7 @@ static void test_quantize_q8(const struct gb_kernels * k) {
                   per_32 = kind & GB_BYTES_HALVES ? 2 : 1;
         k->quantize_q8(&(struct gb_quantize_q8) { n, kind, zero, 1, q[0], d[0], s[0], x });
         scalar->quantize_q8(&(struct gb_quantize_q8) { n, kind, zero, 1, q[1], d[1], s[1], x });
-        // one row of a panel: the same
+        // a panel of one row gives the same
         const int64_t step = test_random_int(2, 7), row = test_random_int(0, (int) step - 1);
         memset(panel_q, 101, sizeof(panel_q));
         k->quantize_q8(&(struct gb_quantize_q8) {
@@ -178,8 +179,8 @@ static void test_quantize_q8(const struct gb_kernels * k) {
     }
 }
 
-// Random levels at their limits, scales, minima; the sum over k of a row in double precision, and the size of its
-// terms.
+// Random levels at their limits, scales and minima. Computes the sum over k of a row in double
+// precision, and the magnitude of its terms.
 #define BYTES_K 544
 struct bytes {
     uint8_t u[BYTES_K];
@@ -208,7 +209,7 @@ static void random_bytes_row(struct bytes * b, int kind) {
     }
 }
 
-// As weights without minima are: m is -zero d, and in the panel of activations -zero sum(q) stands for s.
+// Weights without minima: m is -zero d, and the panel of activations has -zero sum(q) instead of s.
 static void center_row(struct bytes * w, int zero) {
     for (int g = 0; g < BYTES_K / 16; g++) {
         w->m[g] = -(float) zero * w->d[g];
@@ -230,7 +231,7 @@ static double bytes_oracle(const struct bytes * w, const struct bytes * x, int k
     double sum = 0;
     *size = 0;
     for (int64_t g = 0; g < k / group; g++) {
-        long dot = 0, terms = 0; // a kernel may add up parts of a group as floats: what counts is the size of the terms
+        long dot = 0, terms = 0; // the tolerance follows the terms, which kernels may add as floats
         for (int i = 0; i < group; i++) {
             const long term = (long) w->u[g * group + i] * x->q[g * group + i];
             dot += term;
@@ -389,7 +390,7 @@ static void test_gemm_tile_bf16(const struct gb_kernels * k) {
     k->leave_tiles();
 }
 
-// Is it one of both neighbours of x, or 0 for what is subnormal?
+// True if the value is one of both neighbours of x, or 0 for a denormal x.
 static bool is_rounded(double x, double rounded) {
     return fabs(rounded - x) <= 0x1p-8 * fabs(x) || (fabs(x) < 0x1p-126 && fabs(rounded) <= 0x1p-126);
 }
@@ -433,7 +434,7 @@ static void test_bytes_to_bf16(const struct gb_kernels * k) {
         const bool centered = kind & GB_BYTES_CENTERED;
         const int64_t depth = 32 * (int64_t) test_random_int(1, BYTES_K / 32);
         float *const d = x + depth / 4 * nr, *m = d + depth / group * nr;
-        for (int j = 0; j < nr; j++) { // another column in each place, identified by its levels and scales
+        for (int j = 0; j < nr; j++) { // each place has another column, identified by its levels and scales
             random_bytes_row(&column, kind);
             for (int64_t p = 0; p < depth; p++) {
                 ((uint8_t *) x)[(p / 4 * nr + j) * 4 + p % 4] = column.u[p];

@@ -2,7 +2,7 @@
 
 enum { CONV_TERMS = 40, CONV_X = 4096 };
 
-// Random offsets, so that nothing is assumed about kernels and channels.
+// Random offsets, so that kernels and channels can be anywhere.
 static void random_offsets(int64_t * offsets, int64_t k, int64_t most) {
     for (int64_t i = 0; i < k; i++) {
         offsets[i] = test_random_int(0, most);
@@ -87,7 +87,7 @@ static void test_conv_rows_f32(const struct gb_kernels * k) {
     }
 }
 
-// x ends with the last element that is used.
+// x ends with the last element that is used, so that sanitizers see reads after it.
 static void test_every_f32(const struct gb_kernels * k) {
     for (int64_t n = 0; n < 70; n++) {
         for (int64_t stride = 1; stride < 5; stride++) {
@@ -109,7 +109,7 @@ static void test_every_f32(const struct gb_kernels * k) {
     }
 }
 
-// x ends with the plane, so that sanitizers see reads behind it.
+// x ends with the plane, so that sanitizers see reads after it.
 static void test_conv_plane_f32(const struct gb_kernels * k) {
     for (int pass = 0; pass < 300; pass++) {
         const int side = 3 + 2 * (int) test_random_int(0, 2);

@@ -1,5 +1,6 @@
-// test_kernels_few.h - tests of the kernels for few rows: interleaved quantized columns, columns of floats, short
-// columns of Q8_0. Included by test_kernels.c behind test_kernels_bytes.h, whose helpers it uses.
+// test_kernels_few.h - the kernels for few rows: interleaved quantized columns, columns of floats,
+// short columns of Q8_0. test_kernels.c includes it after test_kernels_bytes.h, whose helpers it
+// uses.
 #ifndef GB_TESTS_TEST_KERNELS_FEW_H
 #define GB_TESTS_TEST_KERNELS_FEW_H
 
@@ -35,7 +36,7 @@ static int interleaved_kind(const struct interleaved_format * f) {
     return (f->group == 16 ? GB_BYTES_HALVES : 0) | (f->zero != 0 ? GB_BYTES_CENTERED : 0);
 }
 
-// Where term i lies in a column, in units of words of 16 groups.
+// The place of term i in a column, in units of words of 16 groups.
 static size_t interleaved_term(int64_t i, int group) {
     const int64_t unit = i / (16 * group), in = i % (16 * group);
     return (size_t) (unit * (group == 16 ? 384 : 640) + in % group / 4 * 64 + in / group * 4 + in % 4);
@@ -48,11 +49,12 @@ static float interleaved_float(const char * p, int64_t g, int group, int which) 
     return f;
 }
 
-// The size of a column of whole units.
+// The size of a column of full units.
 static size_t units_size(int64_t k, int group) { return (size_t) (k / (16 * group) * (group == 16 ? 384 : 640)); }
 
-// The parts of a tail: the largest power of two that fits, then the smallest one that holds the rest. A rest of more
-// than half of the first part makes the first part twice as large. Returns the number of parts.
+// The parts of a tail: the largest power of two that fits, then the smallest one that holds the
+// rest. If the rest is more than half of the first part, the first part is twice as large. Returns
+// the number of parts.
 static int tail_parts(int64_t groups, int64_t parts[2]) {
     int64_t first = 1, second = 0;
     while (2 * first <= groups) {
@@ -72,7 +74,7 @@ static size_t row_units_size(int64_t k, int group) {
     return units_size(k, group) + (size_t) tail_parts(k % (16 * group) / group, parts) * (group == 16 ? 384 : 640);
 }
 
-// The group at place g of a row of `groups` groups; -1: padding. A unit repeats a part of the tail.
+// The group at a place of a row of `groups` groups; -1: padding. A unit repeats a part of the tail.
 static int64_t group_at(int64_t g, int64_t groups) {
     int64_t parts[2], first = groups / 16 * 16;
     if (g < first) {
@@ -93,13 +95,14 @@ static int64_t place_of(int64_t group, int64_t groups) {
     return g;
 }
 
-// Whole blocks. The length may end anywhere in a unit.
+// Whole blocks. The length may end inside a unit.
 static int64_t interleaved_length(enum ggml_type type) {
     const int64_t block = ggml_blck_size(type);
     return block * test_random_int(1, test_random() % 4 == 0 ? 8192 / (int) block : 1024 / (int) block + 1);
 }
 
-// Memory that ends where the blocks do, for sanitizers; random bytes whose scales are numbers, unless any will do.
+// Memory that ends with the blocks, for sanitizers. Bytes are random, with finite scales unless any
+// are allowed.
 static uint8_t * interleaved_blocks(const struct interleaved_format * f, int64_t k, bool tame) {
     const size_t size = ggml_row_size(f->type, k), block = ggml_type_size(f->type);
     uint8_t * blocks = malloc(size);
@@ -161,7 +164,7 @@ static void test_interleave_row(const struct gb_kernels * k) {
     }
 }
 
-// Whole units of what the scalar level unpacks, in order.
+// All units in order, as the scalar level unpacks them.
 static void test_interleave_column(const struct gb_kernels * k) {
     static uint8_t u[2][GB_UNPACK_MAX];
     static float d[2][GB_UNPACK_MAX / 16], m[2][GB_UNPACK_MAX / 16];
@@ -195,13 +198,13 @@ static void test_interleave_column(const struct gb_kernels * k) {
 struct interleaved_case { // columns times rows
     const struct gb_kernels * k;
     const struct interleaved_format * f;
-    int64_t length, whole; // terms; those in whole units
+    int64_t length, whole; // terms; terms in full units
     int nw, nx;
     uint8_t * blocks[3];
     char * rows[4];
 };
 
-// The sums of nw columns from `first` on with all rows: whole units, then tails.
+// The sums of nw columns from `first` with all rows: full units, then tails.
 static void interleaved_sums_of(const struct interleaved_case * c, int first, int nw, float * sums) {
     float acc[2 * 4 * 16];
     const void *w[2], *tail[4];
@@ -233,7 +236,7 @@ static void interleaved_sums_of(const struct interleaved_case * c, int first, in
     }
 }
 
-// The dot product of a column and a row in double precision, from what the blocks and the rounded row stand for.
+// The dot product of a column and a row in double precision, from the dequantized values.
 static double interleaved_expected(const struct interleaved_case * c, int i, int j, double * bound) {
     static float weights[INTERLEAVED_TERMS_MAX];
     const int group = c->f->group;
@@ -257,7 +260,7 @@ static double interleaved_expected(const struct interleaved_case * c, int i, int
     return sum;
 }
 
-// Dot products against double precision. Tiles of any size, and parts of the terms, give the same bits.
+// Dot products against double precision. Tiles of any size and partial sums give the same bits.
 static void check_interleaved_products(const struct gb_kernels * k, const struct interleaved_format * f,
     int64_t length) {
     enum { W = 3, X = 4 };
@@ -294,7 +297,7 @@ static void check_interleaved_products(const struct gb_kernels * k, const struct
         }
     }
     const int64_t units = (int64_t) (size / (f->group == 16 ? 384 : 640)), part = test_random_int(0, (uint32_t) units);
-    for (int from = 0; from < 2; from++) { // some units, then the others
+    for (int from = 0; from < 2; from++) { // some units, then the rest
         const void *w_part[W], *x_part[X];
         const size_t at = from ? (size_t) part * (f->group == 16 ? 384 : 640) : 0;
         for (int i = 0; i < c.nw; i++) {
@@ -358,7 +361,8 @@ static void test_interleaved_dots(const struct gb_kernels * k) {
           !k->interleave_column((int) GGML_TYPE_F32, 32, NULL, NULL));
 }
 
-// Columns with gaps: the bits of interleaved_dots and interleaved_tails for a single column, and not a float more.
+// Columns with gaps give the bits of interleaved_dots and interleaved_tails for one column. Nothing
+// else is read.
 static void test_interleaved_row_dots(const struct gb_kernels * k) {
     enum { N = 37 };
     for (int pass = 0; pass < 4 * INTERLEAVED_FORMATS_N && k->interleaved; pass++) {
@@ -391,7 +395,7 @@ static void test_interleaved_row_dots(const struct gb_kernels * k) {
     CHECK(!k->interleaved_row_dots(&(struct gb_interleaved_row_dots) { .type = (int) GGML_TYPE_F32, .k = 32 }));
 }
 
-// Many columns with gaps: the bits of one column, and not a float more.
+// Many columns with gaps give the bits of one column. Nothing else is read.
 static void test_interleaved_tails(const struct gb_kernels * k) {
     enum { N = 37, X = 4 };
     for (int pass = 0; pass < 16 * INTERLEAVED_FORMATS_N && k->interleaved; pass++) {
@@ -450,7 +454,7 @@ static void test_interleaved_tails(const struct gb_kernels * k) {
     CHECK(!k->interleaved_tails(&(struct gb_interleaved_tails) { .type = (int) GGML_TYPE_F32, .k = 32 }));
 }
 
-static void test_interleaved_tile(const struct gb_kernels * k) { // adds, and only in its part
+static void test_interleaved_tile(const struct gb_kernels * k) { // adds to its part only
     static char zeros[640];
     float acc[12 * 16];
     const void *columns[3] = { zeros, zeros, zeros }, *rows[4] = { zeros, zeros, zeros, zeros };
@@ -476,7 +480,7 @@ static void test_interleaved_tile(const struct gb_kernels * k) { // adds, and on
     }
 }
 
-static void test_interleaved_sums(const struct gb_kernels * k) { // of small integers: exact
+static void test_interleaved_sums(const struct gb_kernels * k) { // exact, because the integers are small
     float acc[12 * 16], y[12];
     for (int nw = 1; nw <= 3 && k->interleaved; nw++) {
         for (int i = 0; i < 12 * 16; i++) {
@@ -498,7 +502,7 @@ static void test_interleaved_sums(const struct gb_kernels * k) { // of small int
 
 typedef double (*element_value)(const void * column, int64_t i);
 
-// The same number of floats and of halves, of either 16-bit type; those are near 1.
+// The same numbers as floats and in either 16-bit type, near 1.
 static void fill_columns(float * floats, uint16_t * halves, int n) {
     for (int i = 0; i < n; i++) {
         floats[i] = random_value(TAME);
@@ -506,7 +510,7 @@ static void fill_columns(float * floats, uint16_t * halves, int n) {
     }
 }
 
-// start + w . x, and the sum of the magnitudes of the terms.
+// start + w . x, and the sum of the magnitudes of its terms.
 static double expected_dot(element_value value, const void * w, const float * x, int64_t k, double start,
     double * magnitude) {
     double sum = start;
@@ -581,7 +585,7 @@ static void check_rows_columns(const char * name, gb_kernel_rows_columns * fn, i
         for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
             y[i] = 77;
         }
-        const char * const next[4] = { w, (const char *) x, w, NULL }; // asking changes nothing
+        const char * const next[4] = { w, (const char *) x, w, NULL }; // a query has no effect
         fn(&(struct gb_rows_columns) {
             k, nw, nx, w, LD * element, x, LD, y, ldy, accumulate, test_random() % 2 ? next : NULL });
         const double start = accumulate ? 77 : 0;
@@ -620,7 +624,7 @@ static void test_rows_columns_bf16(const struct gb_kernels * k) {
     check_rows_columns("rows_columns_bf16", k->rows_columns_bf16, k->rows_x, 2, bfloat_bits_value);
 }
 
-// Columns of random blocks, apart by more than their size, times random bytes; sums in double precision.
+// Columns of random blocks with gaps, times random bytes. The oracle sums in double precision.
 static void test_dots_q8_0(const struct gb_kernels * k) {
     enum { K = 288, COLUMNS = 11, ROWS = 16, APART = K / 32 * 34 + 6 };
     static char w[COLUMNS * APART];
@@ -670,7 +674,8 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
                 sum += term;
                 size += fabs(term);
             }
-            // 128 more in each weight, taken off again as integers, cost nothing
+            // kernels may add 128 to each weight and subtract it as integers, which is
+            // exact
             CHECK_MSG(i < n && j < nx ? fabs(y[at] - sum) <= 4 * (double) (depth + 1) * EPS * size : y[at] == 77,
                 "%s dots_q8_0 %d x %d, k %d: %g, expected %g", level_name, n, nx, (int) depth, y[at], sum);
         }
@@ -684,7 +689,7 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
     }
 }
 
-// Random blocks times random weights, in double precision. A row with the weight 0 may be NaN.
+// Random blocks times random weights, in double precision. Rows with weight 0 may be NaN.
 static void test_weigh_q8_0(const struct gb_kernels * k) {
     enum { K = 160, ROWS = 9, RESULTS = 9, APART = K / 32 * 34 + 6 };
     static uint8_t x[ROWS * APART];
@@ -692,7 +697,7 @@ static void test_weigh_q8_0(const struct gb_kernels * k) {
     for (int pass = 0; pass < 300; pass++) {
         const int n = (int) test_random_int(0, ROWS), nx = (int) test_random_int(1, RESULTS), ldy = K + pass % 3;
         const int64_t width = 32 * (int64_t) test_random_int(0, K / 32);
-        const int empty = pass % 2 == 0 ? (int) test_random_int(0, ROWS - 1) : -1; // a row without weight
+        const int empty = pass % 2 == 0 ? (int) test_random_int(0, ROWS - 1) : -1; // a row with weight 0
         for (size_t i = 0; i < sizeof(x); i++) {
             x[i] = (uint8_t) test_random();
         }

@@ -11,7 +11,7 @@ static void fill_affine(int64_t n) {
     }
 }
 
-// 16 eps of the value, of what was subtracted, and of the parts of the affine map.
+// 16 eps of the value, of the subtracted value, and of the parts of the affine map.
 static void check_norm(const struct gb_kernels * k, bool rms, int64_t n, float offset, int with) {
     const float eps = 1e-5f;
     float * x = random_row(&row_x, n, TAME);
@@ -92,7 +92,7 @@ static void test_soft_max_row_f32(const struct gb_kernels * k) {
         }
         k->soft_max_row_f32(n, y, x, scale, mask);
         CHECK(row_intact(&row_x) && row_intact(&row_y));
-        for (int64_t i = 0; i < n; i++) { // arguments up to 16 were rounded, twice
+        for (int64_t i = 0; i < n; i++) { // arguments up to 16 have two roundings
             const double exact = exp((double) x[i] * scale + (mask != NULL ? mask[i] : 0) - max) / sum;
             CHECK_MSG(fabs(y[i] - exact) <= 60 * EPS * exact, "%s soft_max_row_f32 is %.9g, expected %.9g", level_name,
                 y[i], exact);
@@ -111,7 +111,7 @@ static void test_soft_max_row_f32(const struct gb_kernels * k) {
         x[n / 2] = 5;
         k->soft_max_row_f32(n, y, x, 0.5f, NULL);
         CHECK(y[n / 2] == 1.0f);
-        // a NaN beside a number, and beside nothing but -inf, makes all of the row NaN; so does +inf
+        // NaN or +inf in a row makes the whole row NaN, also if all other elements are -inf
         for (int extreme = 0; extreme < 2; extreme++) {
             float mask[70];
             x[n / 2] = extreme ? -INFINITY : 5;
@@ -132,7 +132,7 @@ static void test_soft_max_row_f32(const struct gb_kernels * k) {
     }
 }
 
-// Products with the scale that overflow are no masks.
+// Products with the scale may overflow, and such an element is no mask.
 static void check_soft_max_far(const struct gb_kernels * k) {
     static const float scales[] = { -10, 10, 3.4e38f };
     for (int n = 1; n <= 70; n++) {
@@ -143,7 +143,8 @@ static void check_soft_max_far(const struct gb_kernels * k) {
                 const bool hidden = i % 5 == 4;
                 x[i] =
                     (scales[s] < 0 ? 3e38f : -3e38f) / (scales[s] > 100 ? 3e37f : 1) * (i % 3 ? 1.0f : 1.0f + 0x1p-20f);
-                // overflows upwards, or the others do not
+                // hidden elements may overflow to +inf; the others overflow to
+                // -inf, or not at all
                 x[i] = hidden ? (n % 2 ? -x[i] : x[i]) : n % 3 ? x[i] : 1e-3f / scales[s] * (float) (i % 7);
                 mask[i] = hidden ? -INFINITY : 0;
             }
@@ -215,7 +216,8 @@ static void fill_state(void) {
     }
 }
 
-// want: the element in double. y: the sum of r and the new elements. Beyond n nothing changes.
+// want: the element in double. y: the sum of r and the new elements. Elements beyond n are
+// unchanged.
 static void check_state(int64_t n, const float * y, const float * r, double (*want)(int64_t j, int lane),
     const char * name) {
     for (int lane = 0; lane < GB_LANES; lane++) {
@@ -245,7 +247,7 @@ static double want_step(int64_t j, int lane) {
 static void test_lanes_step_f32(const struct gb_kernels * k) {
     float y[GB_LANES];
     for (int64_t n = 0; n <= STATE_MAX; n++) {
-        for (int form = 0; form < 4; form++) { // those that operators use
+        for (int form = 0; form < 4; form++) { // factors of operators
             fill_state();
             step_now = (struct gb_lanes_step) { .w = 0.7f, .k = keys[1], .u = lanes[0], .r = keys[3] };
             step_now.wv = form > 0 ? keys[0] : NULL;
@@ -380,8 +382,8 @@ static void check_from_blocks(const char * name, void (*fn)(int64_t, float *, co
     }
 }
 
-// With 127 in the block the scale is 1: a level is the element rounded, halves away from zero. All halves and the
-// floats beside them.
+// With 127 in the block the scale is 1, so a level is the rounded element, halves away from zero.
+// Tests all halves and their neighbours.
 static void check_halves(const struct gb_kernels * k) {
     for (int i = -126; i <= 126; i++) {
         float x[32] = { 127.0f };

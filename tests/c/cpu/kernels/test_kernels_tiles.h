@@ -1,5 +1,5 @@
 // The kernels of gemm.tpl.h, for test_kernels.c: tiles of floats against sums in double, on panels
-// and on plain rows, and packing against index arithmetic.
+// and on plain rows. Packing against index arithmetic.
 
 static double tile_oracle(int64_t k, const float * a, int a_step, const float * b, int b_step, double * size) {
     double sum = 0;
@@ -29,7 +29,7 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
         for (int i = 0; i < GB_GEMM_NR_MAX * 100; i++) {
             lying[i] = whole[i] = before[i] = c[i] = random_value(TAME);
         }
-        // rows that may overlap, in either order, and end where the memory does
+        // rows that may overlap, in either order, and end with the memory
         const int64_t step = (int64_t) test_random_int(1, (int) depth + 20), lda = pass % 3 == 0 ? -step : step;
         const size_t floats = (size_t) ((mr - 1) * step + depth);
         float * const memory = malloc((floats + 1) * sizeof(float));

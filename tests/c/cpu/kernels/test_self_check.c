@@ -1,5 +1,5 @@
-// The self-check of levels: every level of this build passes it, a level with one wrong kernel does not, and the
-// floating-point state of the thread does not matter.
+// The self-check of levels: every level of this build passes, a level with one wrong kernel fails,
+// and the floating-point state of the thread has no effect.
 #include <fenv.h>
 #include <math.h>
 
@@ -12,7 +12,7 @@
 #endif
 
 // Kernels that compute as fast math does.
-static void quick(int64_t n, float * y, const float * x) { // by a rough reciprocal
+static void quick(int64_t n, float * y, const float * x) { // by an approximate reciprocal
     for (int64_t i = 0; i < n; i++) {
         y[i] = x[i] * 0.6667f;
     }
@@ -37,7 +37,7 @@ static void flushing(int64_t n, float * y, const float * x) {
     }
 }
 
-static void from_zero(int64_t n, float * y, const float * x) { // 0 - x has no sign at 0
+static void from_zero(int64_t n, float * y, const float * x) { // 0 - x loses the sign of 0
     for (int64_t i = 0; i < n; i++) {
         y[i] = 0 - x[i];
     }
@@ -83,8 +83,8 @@ static void a_wrong_kernel_is_reported(void) {
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "neg(0)");
 }
 
-// Another library may have changed the state of the thread. The check passes all the same, and leaves the state as it
-// is.
+// Another library may have changed the state of the thread. The check still passes, and does not
+// change the state.
 static void the_state_of_the_thread_does_not_matter(void) {
 #ifdef __SSE2__
     const unsigned before = _mm_getcsr();

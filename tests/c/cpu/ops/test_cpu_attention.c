@@ -1,7 +1,8 @@
-// FLASH_ATTN, FLASH_FF and FLASH_ATTN_BACK against plain attention in double; the derivatives against differences.
+// FLASH_ATTN, FLASH_FF and FLASH_ATTN_BACK against plain attention in double. Derivatives against
+// differences.
 #include "test_cpu_ops.h"
 
-struct moved { // an element of a tensor that an oracle takes as changed by h
+struct moved { // the oracle adds h to this element of the tensor
     const struct ggml_tensor * t;
     int64_t i[4];
     double h;
@@ -62,7 +63,7 @@ static void flash_attn(void) {
     end();
 }
 
-// Tiles of queries and blocks of keys, none of them full; keys that no query of a tile sees; grouped heads.
+// Partial tiles of queries and blocks of keys, keys that no query of a tile sees, grouped heads.
 static void flash_attn_tiles(void) {
     // d, queries, keys
     static const int shapes[][3] = { { 16, 8, 16 }, { 8, 50, 60 }, { 9, 53, 530 }, { 8, 10, 1100 }, { 16, 40, 60 } };
@@ -83,8 +84,7 @@ static void flash_attn_tiles(void) {
     }
 }
 
-// Keys that a query does not see do not affect it: here the values of the last key, which only the
-// last query sees.
+// A hidden key does not affect a query. Here only the last query sees the last key.
 static void flash_attn_sees_no_hidden_values(void) {
     static const float strange[] = { 0, NAN, INFINITY, 3e38f };
     enum { D = 16, N = 20, M = 40 };
@@ -162,7 +162,7 @@ static double slope(const struct ggml_tensor * node, const struct ggml_tensor * 
     for (int side = -1; side <= 1; side += 2) {
         const struct moved m = { t, { i[0], i[1], i[2], i[3] }, side * h };
         FOR_ELEMENTS(d, j) {
-            const bool same_head = t == node->src[0] ? j[2] == i[2] : j[2] % t->ne[2] == i[2]; // others do not change
+            const bool same_head = t == node->src[0] ? j[2] == i[2] : j[2] % t->ne[2] == i[2]; // others stay unchanged
             if (same_head && j[3] == i[3]) {
                 loss += side * at(d, j[0], j[1], j[2], j[3]) *
                         attention(node->src[0], node->src[1], node->src[2], node->op_params[0] != 0, j, &m);

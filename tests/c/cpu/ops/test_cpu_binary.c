@@ -40,7 +40,7 @@ static void same_shape(void) {
     }
 }
 
-static void broadcasts(void) { // src[1] repeats, in each dim by itself and in all
+static void broadcasts(void) { // src[1] repeats, in single dimensions and in all
     static const int64_t shapes[][4] = { { 12, 6, 4, 2 }, { 1, 6, 4, 2 }, { 12, 1, 1, 1 }, { 1, 1, 1, 1 },
         { 4, 3, 2, 1 }, { 12, 6, 1, 2 }, { 3, 6, 4, 2 } };
     for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
@@ -59,7 +59,7 @@ static void broadcasts(void) { // src[1] repeats, in each dim by itself and in a
     }
 }
 
-static void long_rows_with_a_period(void) { // runs start in the middle of src[1]
+static void long_rows_with_a_period(void) { // runs begin inside src[1]
     begin();
     CHECK_NODE(ggml_add(ctx, random_tensor(GGML_TYPE_F32, DENSE, 2100, 3, 1, 1),
                    random_tensor(GGML_TYPE_F32, DENSE, 7, 1, 1, 1)),
@@ -81,7 +81,7 @@ static void onto_either_source(void) {
                                    k),
                         want_binary, 1e-6);
                 }
-                struct ggml_tensor * x = positive(type, layout, 9, 3, 2, 1); // both sources and the result are one
+                struct ggml_tensor * x = positive(type, layout, 9, 3, 2, 1); // both sources and the result
                 CHECK_NODE(onto(ggml_div(ctx, x, x), 0), want_binary, 1e-6);
                 end();
             }
@@ -128,7 +128,7 @@ static void add_cast_and_add1(void) {
 
 // ------------------------------------------------------------------------------------------------------------ ACC, SET
 
-// Looks for the elements of src[1] that go to this place, from the last to the first.
+// Finds the elements of src[1] that go to this place, from the last to the first.
 static double want_region(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int64_t es = (int64_t) ggml_type_size(node->type);
@@ -172,7 +172,7 @@ static void shared_regions(void) {
     end();
 }
 
-static void overlapping_regions_are_not_shared(void) { // the order of the additions counts
+static void overlapping_regions_are_not_shared(void) { // the result depends on the order of the additions
     begin();
     struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, DENSE, 200, 300, 1, 1);
     struct ggml_tensor * node =

@@ -125,7 +125,8 @@ static void transposed_2d(void) {
 
 static int pick(int low, int high) { return (int) test_random_int(low, high); }
 
-// Both algorithms. Strides above and below the kernel, one input position, several bands and blocks of channels.
+// Both algorithms: strides above and below the kernel size, one input position, several bands and
+// blocks of channels.
 static void transposed_random(void) {
     for (int pass = 0; pass < 160; pass++) {
         begin();
@@ -153,7 +154,7 @@ static void transposed_random(void) {
     }
 }
 
-// Larger shapes: several bands, so that threads share them, and each side of the limits of the algorithm.
+// Larger shapes: several bands, which threads share, and both sides of the limits of the algorithm.
 static void transposed_large(void) {
     static const struct {
         int w, h, ic, oc, k0, k1, stride;
@@ -174,7 +175,7 @@ static void transposed_large(void) {
         }
         const struct gb_transposed t = gb_transposed_of(node);
         CHECK((gb_woven_cannot(&t) == NULL) == cases[i].woven);
-        CHECK_NODE(node, cases[i].k1 == 0 ? want_transposed_1d : want_transposed_2d, 3e-5); // up to 144 terms up to 4
+        CHECK_NODE(node, cases[i].k1 == 0 ? want_transposed_1d : want_transposed_2d, 3e-5); // 144 terms up to 4
         end();
     }
 }

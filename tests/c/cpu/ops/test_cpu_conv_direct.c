@@ -40,7 +40,7 @@ struct shape {
     int w, h, n, ic, oc, groups, kw, kh, s[2], p[2], d[2];
 };
 
-// The kernel fits: it is cut to what the padded input has.
+// Cuts the kernel so that it fits into the padded input.
 static struct ggml_tensor * node_of(struct shape v, enum ggml_type kernel, enum ggml_type data, int layout) {
     v.kw = GB_MAX(GB_MIN(v.kw, (v.w + 2 * v.p[0] - 1) / v.d[0] + 1), 1);
     v.kh = GB_MAX(GB_MIN(v.kh, (v.h + 2 * v.p[1] - 1) / v.d[1] + 1), 1);
@@ -79,14 +79,14 @@ static void random_shapes(void) {
         const enum ggml_type data = float_types[pass % 5 < 3 ? 0 : pass % 5 - 2];
         struct ggml_tensor * node =
             node_of(v, float_types[pass % 2], data, pass % 4 == 0 ? (int) test_random_int(0, N_LAYOUTS - 1) : DENSE);
-        gb_conv_prefer(pass % 6 - 1); // the choice, then each algorithm
+        gb_conv_prefer(pass % 6 - 1); // 0: the chosen algorithm; then each algorithm
         CHECK_NODE(node, want_2d, 1e-5);
         gb_conv_prefer(-1);
         end();
     }
 }
 
-// Larger shapes: several bands, several tiles, and each algorithm where the table chooses it.
+// Larger shapes: several bands, several tiles, and each algorithm for shapes that select it.
 static void chosen(void) {
     static const struct {
         struct shape v;
@@ -142,7 +142,7 @@ static void three_axes(void) {
     }
 }
 
-// A line of sound is an image of height 1, whatever its strides.
+// Sound is an image of height 1, for any strides.
 static void one_axis(void) {
     FOR_LAYOUTS(layout) {
         begin();

@@ -83,7 +83,7 @@ static void shared_work(void) {
     }
 }
 
-static void in_place(void) { // nothing happens
+static void in_place(void) { // the copy does nothing
     begin();
     CHECK_NODE(ggml_dup_inplace(ctx, random_tensor(GGML_TYPE_F32, SWAPPED, 5, 4, 3, 2)), want_copy, 0);
     end();
@@ -99,7 +99,7 @@ static void out_of_range_to_int(void) {
     end();
 }
 
-static void quantized(void) { // the bytes, all of them and no more
+static void quantized(void) { // all bytes, and no others
     begin();
     struct ggml_tensor * a = tensor(GGML_TYPE_Q4_0, DENSE, 64, 3, 2, 1);
     for (size_t b = 0; b < ggml_nbytes(a); b++) {

@@ -1,4 +1,4 @@
-// Operators whose function the user gives: its arguments, its number of calls, and its threads.
+// Operators with a user's function: its arguments, its number of calls, and its threads.
 #include <stdatomic.h>
 
 #include "ggml-alloc.h"
@@ -87,7 +87,7 @@ static void whole_tensors(void) {
 }
 
 struct seen {
-    atomic_int calls[8]; // of each ith
+    atomic_int calls[8]; // calls with each ith
     atomic_int nth;
     int n_sources;
 };
@@ -148,7 +148,7 @@ static void any_sources(void) {
             for (int ith = 0; ith < n_threads; ith++) {
                 CHECK_INT(((int64_t *) node->data)[ith], 100 * n + ith);
             }
-            if (n > 1) { // as no builder makes it
+            if (n > 1) { // a node that no builder makes
                 node->src[0] = NULL;
                 CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
                 CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "a source is missing");
@@ -252,7 +252,7 @@ static bool failing_callback(struct ggml_tensor * t, bool ask, void * data) {
     return true;
 }
 
-// A function that recovers from a failure of its own does not fail the node.
+// A function that handles its own failure does not fail the node.
 static void handled_failures(void) {
     static struct seen seen;
     ggml_backend_t cpu = ggml_backend_cpu_init();
@@ -284,7 +284,7 @@ static void handled_failures(void) {
             ggml_backend_sched_set_eval_callback(sched, watched ? failing_callback : NULL, &n);
             CHECK(ggml_backend_graph_compute(cpu, graph));
             CHECK((n > 0) == watched);
-            for (int round = 0; round < 2; round++) { // as it is planned, and with what was prepared
+            for (int round = 0; round < 2; round++) { // while it is planned, and from the kept plan
                 CHECK_INT(ggml_backend_sched_graph_compute(sched, graph), GGML_STATUS_SUCCESS);
             }
             CHECK((n > 3) == watched);

@@ -94,7 +94,7 @@ static void back(void) {
     end();
 }
 
-// ---- with an eps of one's own: exact for far logits, -inf and distributions of any sum
+// ---- with the caller's eps: exact for distant logits, -inf and distributions of any sum
 
 static double given_eps(const struct ggml_tensor * node) {
     float eps;
@@ -179,7 +179,7 @@ static void exact(void) {
     }
 }
 
-static void far_logits(void) { // the case that 1e-9 cuts off at 20.7
+static void far_logits(void) { // 1e-9 would limit the loss to 20.7
     begin();
     struct ggml_tensor *a = tensor(GGML_TYPE_F32, DENSE, 4, 1, 1, 1), *b = tensor(GGML_TYPE_F32, DENSE, 4, 1, 1, 1);
     memcpy(a->data, (float[]){ 200, 0, -200, 100 }, 16);

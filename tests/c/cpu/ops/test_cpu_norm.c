@@ -92,7 +92,7 @@ static void long_rows(void) {
     }
 }
 
-static void far_from_zero(void) {  // the mean is subtracted before squaring: no cancellation
+static void far_from_zero(void) {  // subtracts the mean before squaring, so nothing cancels
     begin();
     CHECK_NODE(ggml_norm(ctx, fill(tensor(GGML_TYPE_F32, DENSE, 300, 4, 1, 1), 1000, 1001), 1e-5f), want_norm, 1e-3);
     end();
@@ -130,7 +130,7 @@ static void rms_norm_back(void) {
 }
 
 static void group_norm(void) {
-    for (int groups = 1; groups <= 8; groups++) { // 7 channels: groups of unequal size, and none
+    for (int groups = 1; groups <= 8; groups++) { // 7 channels: groups of unequal size, and empty ones
         FOR_LAYOUTS(layout) {
             FOR_FLOATS(type) {
                 begin();

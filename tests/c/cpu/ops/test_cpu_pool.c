@@ -60,7 +60,7 @@ static void pool_2d(void) {
     end();
 }
 
-// NaN comes out of each window with one; -inf and windows of padding alone have the maximum -inf
+// a window with NaN gives NaN; the maximum of -inf or of padding alone is -inf
 static void strange_values(void) {
     static const float values[] = { NAN, INFINITY, -INFINITY, -3.4e38f, -0.0f, 2 };
     for (int op = 0; op < GGML_OP_POOL_COUNT; op++) {
@@ -83,7 +83,8 @@ static void strange_values(void) {
 
 static int pick(int low, int high) { return (int) test_random_int(low, high); }
 
-// Windows of every kind: narrow, wide, tall, far apart, mostly padding, as large as the input; several bands.
+// Windows of every kind: narrow, wide, tall, with large strides, mostly padding, as large as the
+// input; several bands.
 static void random_windows(void) {
     for (int pass = 0; pass < 300; pass++) {
         begin();
@@ -101,7 +102,7 @@ static void random_windows(void) {
             k[0] = pick(30, 36);
             k[1] = pick(15, 34);
             p[0] = p[1] = 20;
-        } else if (kind == 2) { // far apart
+        } else if (kind == 2) { // large strides
             s[0] = pick(1, 3000);
             p[0] = 2000;
         } else if (kind == 3) { // several bands

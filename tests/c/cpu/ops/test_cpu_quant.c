@@ -1,9 +1,10 @@
-// Operators on quantized tensors: every format that can be dequantized, against double precision on the dequantized
-// weights, at every kernel level, with the same bits for all numbers of threads. Products may round activations to
-// bytes, unless full precision is asked for. And what hostile blocks may do: nothing.
+// Operators on quantized tensors: every format that can be dequantized, against double precision on
+// the dequantized weights, at every kernel level, with the same bits for all numbers of threads.
+// Products may round activations to bytes, unless full precision is requested. Invalid blocks have
+// defined results.
 //
-// Blocks are random bytes. The formats themselves are tested in test_quantize.c and, against the gguf package, in
-// Python.
+// Blocks are random bytes. test_quantize.c tests the formats, and Python tests compare them with
+// the gguf package.
 #include "test_cpu_ops.h"
 
 #include "tensor/quant/quant.h"
@@ -21,7 +22,7 @@ static void random_bytes(void * p, size_t n) {
     }
 }
 
-// Random bytes until the values are finite and of a size that sums do not overflow.
+// Random bytes, until all values are finite and small enough for sums.
 static void random_block(enum ggml_type type, void * block) {
     float y[256];
     for (bool fine = false; !fine;) {
@@ -34,8 +35,8 @@ static void random_block(enum ggml_type type, void * block) {
     }
 }
 
-// Float elements or random blocks. PADDED: between memory that makes NaN of what reads it, by whole blocks if
-// quantized.
+// Float elements or random blocks. PADDED: the memory around them turns a result into NaN if it is
+// read, by whole blocks for quantized types.
 static struct ggml_tensor * operand(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     if (!ggml_is_quantized(type)) {
         return random_tensor(type, layout, n0, n1, n2, n3);
@@ -60,7 +61,7 @@ static struct ggml_tensor * operand(enum ggml_type type, int layout, int64_t n0,
 
 static int random_layout(void) { return (int) test_random_int(DENSE, SWAPPED); }
 
-// All elements in logical order; the caller frees them.
+// All elements in logical order. The caller frees them.
 static double * values_of(const struct ggml_tensor * t) {
     const int64_t n = t->ne[0];
     double * values = malloc(sizeof(double) * (size_t) (ggml_nelements(t) + 1));
@@ -97,8 +98,7 @@ static bool same_bits(struct ggml_tensor * node, char * first, bool is_first) {
     return memcmp(first, node->data, size) == 0;
 }
 
-// want: in logical order of the (dense f32) result; NULL: any result, but the same for all
-// threads.
+// want: in logical order of the dense f32 result. NULL: only compares numbers of threads.
 static void run_all(struct ggml_tensor * node, const struct wanted * want) {
     static const int threads[] = { 1, 2, 5 };
     REQUIRE(node != NULL);
@@ -144,7 +144,8 @@ static struct wanted dot(const double * a, int64_t a_step, const double * b, int
     return w;
 }
 
-// What rounding activations to bytes may add: by groups of 32, half a step of the largest magnitude / 127.
+// The error of rounding activations to bytes: for groups of 32, half a step of the largest
+// magnitude / 127.
 static double rounding(const double * a, const double * b, int64_t k) {
     double slack = 0;
     for (int64_t g = 0; g < k; g += 32) {
@@ -158,7 +159,8 @@ static double rounding(const double * a, const double * b, int64_t k) {
     return slack;
 }
 
-// What rounding activations may add, as a share of rounding to bytes. GGML_PREC_F16 rounds the remainder.
+// The error of rounding activations, relative to rounding to bytes. GGML_PREC_F16 also rounds the
+// remainder.
 static double rounding_share(enum ggml_prec prec) {
     return prec == GGML_PREC_DEFAULT ? 1 : prec == GGML_PREC_F16 ? (1 + 1e-4) / 254 : 0;
 }
@@ -190,7 +192,7 @@ static void check_mul_mat(struct ggml_tensor * node) {
     }
 }
 
-// Batches 1 to 70 over the formats and a few rows of weights each; sums of one to several blocks.
+// Batches of 1 to 70 over formats and numbers of rows of weights. Sums of one to several blocks.
 static void mul_mat_batches(void) {
     int64_t n = 0;
     FOR_FORMATS(type) {
@@ -234,7 +236,7 @@ static void mul_mat_broadcast(void) {
     }
 }
 
-static void mul_mat_large(void) { // several chunks and stretches, a tail in each direction, work that is shared
+static void mul_mat_large(void) { // several chunks and blocks, a tail in each direction, several threads
     static const enum ggml_type types[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K };
     for (int t = 0; t < 3; t++) {
         for (int64_t n = 2; n <= 70; n += 68) {
@@ -322,7 +324,7 @@ static void get_rows(void) {
     }
 }
 
-// The values that should be in a result of any type, once they are rounded to it.
+// The expected values of a result of any type, rounded to it.
 static void check_values(const struct ggml_tensor * t, const double * want, const char * what) {
     double * got = values_of(t);
     const int n = (int) ggml_nelements(t);
@@ -368,7 +370,7 @@ static void dequantizing_copies(void) {
     }
 }
 
-// Rows of floats of any type and layout become what the format makes of them, block by block.
+// Rows of floats of any type and layout give the blocks of the format's quantizer.
 static void quantizing_copies(void) {
     FOR_FORMATS(type) {
         const struct gb_quant_format * format = gb_quant_format_of((enum ggml_type) type);
@@ -400,7 +402,7 @@ static void quantizing_copies(void) {
     }
 }
 
-static void same_format_copies(void) { // bytes, also between blocks that lie apart, and no others
+static void same_format_copies(void) { // only these bytes change, not those between blocks
     FOR_FORMATS(type) {
         begin();
         struct ggml_tensor * a = operand((enum ggml_type) type, SWAPPED, 256, 5, 3, 1);
@@ -451,7 +453,8 @@ static void shared_copies(void) { // enough for several threads
     }
 }
 
-// The result is the quantized sum: its bytes are those of quantizing the f32 sum of the dequantized rows.
+// The result is the quantized sum: its bytes are those of the f32 sum of dequantized rows,
+// quantized.
 static void check_sum(struct ggml_tensor * node, bool one_value) {
     REQUIRE(node != NULL);
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
@@ -517,7 +520,8 @@ static void sums(void) {
 
 // ------------------------------------------------------------------------------------------------------------- hostile
 
-// Blocks of any bytes, hence NaN and infinite scales, unused bit patterns, all grid indices: defined everywhere.
+// Blocks of any bytes, with NaN and infinite scales, unused bit patterns and all grid indices: the
+// result is always defined.
 static void hostile_blocks(void) {
     FOR_FORMATS(type) {
         const enum ggml_type t = (enum ggml_type) type;
@@ -561,7 +565,7 @@ static void refused(void) {
     const enum ggml_type q = GGML_TYPE_Q4_0;
     struct ggml_tensor * a = operand(q, DENSE, 64, 64, 1, 1);
     struct ggml_tensor * f = random_tensor(GGML_TYPE_F32, DENSE, 64, 64, 1, 1);
-    struct ggml_tensor * apart = ggml_transpose(ctx, a); // blocks that are not dense along rows
+    struct ggml_tensor * apart = ggml_transpose(ctx, a); // blocks with gaps along rows
     check_refused(ggml_mul_mat(ctx, f, a), "source 1 must be f32, or have the type of source 0");
     check_refused(ggml_mul_mat(ctx, a, tensor(GGML_TYPE_I32, DENSE, 64, 2, 1, 1)),
         "source 1 must be f32, f16, bf16 or the partner");
@@ -583,7 +587,7 @@ static void refused(void) {
     check_refused(reading(ggml_add(ctx, a, f), 0, apart), "source 0 cannot be dequantized");
     check_refused(ggml_mul(ctx, a, f), "the operator does not accept quantized tensors");
     struct ggml_tensor * weighted = operand(GGML_TYPE_IQ2_XXS, DENSE, 256, 2, 1,
-        1); // cannot be made without an importance matrix
+        1); // the format requires an importance matrix
     struct ggml_tensor * g = random_tensor(GGML_TYPE_F32, DENSE, 256, 2, 1, 1);
     check_refused(ggml_cpy(ctx, g, weighted), "the result cannot be quantized");
     check_refused(ggml_add(ctx, weighted, g), "the result cannot be quantized");

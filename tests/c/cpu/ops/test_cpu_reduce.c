@@ -29,7 +29,8 @@ static double want_argmax(const struct ggml_tensor * node, const int64_t i[4]) {
     return (double) best;
 }
 
-// The element that has i[0] others before it: smaller (greater) ones, and equal ones to its left.
+// The index of the element with i[0] predecessors: smaller (greater) elements, and equal ones to
+// its left.
 static double want_argsort(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor * a = node->src[0];
     const double sign = node->op_params[0] == GGML_SORT_ASC ? 1 : -1;
@@ -143,7 +144,7 @@ static void nan_comes_last(void) {
     }
 }
 
-static void nan_is_the_maximum(void) { // the last one, in short rows, in long ones, at every level
+static void nan_is_the_maximum(void) { // the last of equal maxima, in short rows, in long ones, at every level
     static const int64_t lengths[] = { 1, 2, 17, 64, 65, 1300 };
     for (int s = 0; s < 6; s++) {
         for (int round = 0; round < 20; round++) {

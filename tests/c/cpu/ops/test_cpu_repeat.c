@@ -77,7 +77,7 @@ static void repeats_back(void) {
         tensor(GGML_TYPE_F32, DENSE, 2500, 1, 1, 1));
     CHECK(is_shared(wide));
     CHECK_NODE(wide, NULL,
-        0); // the values are checked above, at lengths that fit into one run and below at a longer one
+        0); // short rows are checked above, long rows below
     CHECK_NODE(ggml_repeat_back(ctx, random_tensor(GGML_TYPE_F16, DENSE, 1400, 3, 1, 1),
                    tensor(GGML_TYPE_F16, DENSE, 700, 1, 1, 1)),
         want_repeat_back, 2e-6);

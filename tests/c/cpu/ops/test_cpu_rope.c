@@ -10,7 +10,7 @@ static double number(const struct ggml_tensor * node, int k) {
     return (double) f;
 }
 
-// The angle and magnitude that a pair gets: its unscaled angle and its index i (even) go in.
+// The angle and magnitude of a pair, from its unscaled angle and its even index i.
 static void yarn(const struct ggml_tensor * node, double unscaled, int i, double * angle, double * magnitude) {
     const int n_dims = node->op_params[1], n_orig = node->op_params[4];
     const double base = number(node, 5), scale = number(node, 6), ext = number(node, 7), attn = number(node, 8);
@@ -39,7 +39,7 @@ static double want_rope(const struct ggml_tensor * node, const int64_t i[4]) {
     const double p = at(node->src[1], i[2], 0, 0, 0);
     int64_t first, second; // elements of the pair
     double angle, magnitude = 1;
-    if (mode & GGML_ROPE_EXACT) { // j is the pair; its angle is the same in both layouts
+    if (mode & GGML_ROPE_EXACT) { // j is the pair. Its angle is the same in both layouts.
         const int64_t j = mode & 2 ? i[0] % (n_dims / 2) : i[0] / 2;
         if (i[0] >= n_dims) {
             return at(a, i[0], i[1], i[2], i[3]);

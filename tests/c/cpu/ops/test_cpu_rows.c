@@ -32,7 +32,7 @@ static void get_rows(void) {
             end();
         }
     }
-    FOR_LAYOUTS(layout) { // the indices may lie anyhow too
+    FOR_LAYOUTS(layout) { // the indices may have any layout
         begin();
         struct ggml_tensor * a = random_tensor(GGML_TYPE_F16, DENSE, 7, 9, 3, 2);
         CHECK_NODE(ggml_get_rows(ctx, a, fill_int(tensor(GGML_TYPE_I32, layout, 5, 3, 2, 1), 0, 8)), want_get_rows, 0);
@@ -76,7 +76,7 @@ static void get_rows_back(void) {
             begin();
             struct ggml_tensor * shape = tensor(GGML_TYPE_F32, DENSE, 150, 4, 1, 1);
             struct ggml_tensor * b =
-                fill_int(tensor(GGML_TYPE_I32, DENSE, 9, 1, 1, 1), 0, 3); // hit several times, and perhaps never
+                fill_int(tensor(GGML_TYPE_I32, DENSE, 9, 1, 1, 1), 0, 3); // several times, or never
             struct ggml_tensor * node = ggml_get_rows_back(ctx, stand_in(150, 9, 1, 1), b, shape);
             CHECK_NODE(reading(node, 0, random_tensor(type, layout, 150, 9, 1, 1)), want_get_rows_back, 2e-6);
             end();
@@ -90,7 +90,7 @@ static void get_rows_back(void) {
     end();
 }
 
-// The last row that names this place, else what was there.
+// The last row with this index, otherwise the old value.
 static double want_set_rows(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *b = node->src[0], *c = node->src[1];
     double found = at(node, i[0], i[1], i[2], i[3]);
@@ -120,7 +120,7 @@ static void set_rows(void) {
                 end();
             }
         }
-        begin(); // several threads; single elements, as a transposed cache of values has them
+        begin(); // several threads; single elements, as in a transposed cache of values
         struct ggml_tensor * a = fill_int(tensor(types[t], DENSE, 1, 60000, 1, 1), -100, 100);
         struct ggml_tensor * node = ggml_set_rows(ctx, a, random_tensor(GGML_TYPE_F32, DENSE, 1, 45000, 1, 1),
             places(GGML_TYPE_I64, DENSE, 60000, 45000, 1, 1));
@@ -132,7 +132,7 @@ static void set_rows(void) {
         CHECK_NODE(node, want_set_rows, 0);
         end();
     }
-    begin(); // nothing to write; nothing to write to
+    begin(); // nothing to write; no place to write to
     CHECK_NODE(ggml_set_rows(ctx, random_tensor(GGML_TYPE_F32, DENSE, 5, 4, 2, 1),
                    tensor(GGML_TYPE_F32, DENSE, 5, 0, 2, 1), tensor(GGML_TYPE_I32, DENSE, 0, 1, 1, 1)),
         want_set_rows, 0);
@@ -142,7 +142,7 @@ static void set_rows(void) {
     end();
 }
 
-// Rows are quantized as CPY does it; the other rows keep their bytes.
+// Rows are quantized as by CPY. Other rows keep their bytes.
 static void set_quantized_rows(void) {
     enum { D = 512, ROWS = 9, N = 4 };
     static const int at_[N] = { 7, 0, 3, 8 };

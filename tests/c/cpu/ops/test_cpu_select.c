@@ -24,7 +24,7 @@ static double want_where(const struct ggml_tensor * node, const int64_t i[4]) {
     return repeated(node->src[repeated(node->src[0], i) != 0 ? 1 : 2], i);
 }
 
-// Small integers, so that many are equal and many 0.
+// Small integers, so that many are equal and many are 0.
 static struct ggml_tensor * some(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     return fill_int(tensor(type, layout, n0, n1, n2, n3), -2, 2);
 }
@@ -85,7 +85,7 @@ static void choices(void) {
     }
 }
 
-// Numbers that are hard for who takes integers for floats, or moves floats by arithmetic.
+// Numbers that reveal arithmetic: integers read as floats, or floats that are not moved bit by bit.
 static void hard_numbers(void) {
     begin();
     struct ggml_tensor *a = tensor(GGML_TYPE_I32, DENSE, 8, 1, 1, 1), *b = tensor(GGML_TYPE_I32, DENSE, 8, 1, 1, 1);

@@ -111,7 +111,7 @@ static void onto_the_mask(void) {
     end();
 }
 
-static void rows_that_are_masked_out(void) { // zeros; but NaN is not hidden
+static void rows_that_are_masked_out(void) { // zeros, but NaN is not hidden
     begin();
     struct ggml_tensor * a = tensor(GGML_TYPE_F32, DENSE, 20, 2, 1, 1);
     FOR_ELEMENTS(a, i) { write_value(a->type, address(a, i), -INFINITY); }

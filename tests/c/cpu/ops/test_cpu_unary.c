@@ -129,7 +129,7 @@ static void silu_back(void) {
     }
 }
 
-static void silu_back_far_out(void) { // the derivative goes to 0 and 1, not to NaN
+static void silu_back_far_out(void) { // the derivative tends to 0 and 1, not to NaN
     begin();
     struct ggml_tensor * x = tensor(GGML_TYPE_F32, DENSE, 4, 1, 1, 1);
     memcpy(x->data, (float[]){ -200, -90, 90, 200 }, 16);
@@ -171,8 +171,8 @@ static void no_elements(void) {
     end();
 }
 
-// Results that are larger than caches, whose rows may have gaps or odd addresses: the same as those of small ones, and
-// nothing beside them is touched.
+// Results larger than caches, whose rows may have gaps or odd addresses, equal those of small ones.
+// Memory around them is unchanged.
 static void large_results(void) {
     enum { N = 3001, ROWS = 3000 };
     struct ggml_context * big = ggml_init((struct ggml_init_params){ (size_t) 200 << 20, NULL, false });

@@ -7,8 +7,8 @@
 
 enum { MAX = 64, MAX_SRC = 3 };
 
-// A scene of up to 4 backends. Memory kind m (0..3: device m, 9: unplaced) can be used by backend b iff m == b; kind 8
-// by everybody.
+// A scene of up to 4 backends. Backend b can use memory of kind b. All backends can use kind 8.
+// Kind 9 has no memory yet.
 struct scene {
     int n_backends, n_nodes, n;
     int memory[MAX]; // of roots
@@ -47,7 +47,7 @@ static struct scene make(int n_backends, int n_nodes, int n_leafs) {
     return w;
 }
 
-// Sources of the nodes in turn; -1 ends a node's list.
+// Sources of the nodes in order. -1 ends the list of a node.
 static void sources(struct scene * w, const int * list) {
     uint32_t n = 0;
     for (int i = 0; i < w->n_nodes; i++) {
@@ -72,7 +72,7 @@ static void view(struct scene * w, int t, int root, bool computes) {
 }
 
 static struct gb_assign_graph graph_of(struct scene * w) {
-    for (int t = 0; t < w->n; t++) { // as documented: per root, and views repeat it
+    for (int t = 0; t < w->n; t++) { // recorded per root, and views have the same
         w->place[t] = w->place[w->root[t]];
         w->placed[t] = w->placed[w->root[t]];
     }
@@ -102,7 +102,7 @@ static int assign(struct scene * w, enum gb_assign_policy policy) {
     return gb_assign_check(&g, w->out);
 }
 
-// The backends of all tensors as digits; '-' for none.
+// The backends of all tensors as digits. '-': none.
 static void expect(struct scene * w, enum gb_assign_policy policy, const char * expected) {
     char text[MAX + 1] = "";
     const int bad = assign(w, policy);
@@ -116,7 +116,7 @@ static void expect(struct scene * w, enum gb_assign_policy policy, const char * 
 #define W GB_ASSIGN_WEIGHTS
 #define SRC(...) ((const int[]){ __VA_ARGS__ })
 
-static void nothing_said(void) { // everything to the highest priority
+static void nothing_said(void) { // all nodes to the highest priority
     struct scene w = make(3, 3, 1);
     sources(&w, SRC(3, -1, 0, -1, 1, -1));
     expect(&w, W, "0000");
@@ -126,14 +126,15 @@ static void nothing_said(void) { // everything to the highest priority
 }
 
 static void weights_pull(void) {
-    // layers 0..2 | 3..5 with weights 6 on device 0 and 7 on device 1 (read by nodes 1 and 4), input 8 on the last,
-    // device 2
+    // layers 0..2 | 3..5 with weights 6 on device 0 and 7 on device 1 (read by nodes 1 and 4).
+    // Input 8 is on device 2, the last one.
     struct scene w = make(3, 6, 3);
     sources(&w, SRC(8, -1, 6, 0, -1, 1, -1, 2, -1, 7, 3, -1, 4, -1));
     place(&w, 6, 0, true);
     place(&w, 7, 1, true);
     place(&w, 8, 2, false);
-    // upward goes first: node 0 follows 1, nodes 2 and 3 follow 4, which comes after them; 5 goes downward
+    // upward spreading is first: node 0 follows 1, and nodes 2 and 3 follow the later node 4. 5
+    // goes downward.
     expect(&w, W, "001111012");
     CHECK_INT(w.out[1].cause, GB_CAUSE_WEIGHT);
     CHECK_INT(w.out[1].by, 6);
@@ -146,8 +147,8 @@ static void weights_pull(void) {
 }
 
 static void fallback_is_spread_last(void) {
-    // weights: node 1 -> last backend (1), node 4 -> backend 0. Upward from 4 reaches 2, 3 but not beyond node 1; node
-    // 0 gets the fallback.
+    // weights: node 1 -> last backend (1), node 4 -> backend 0. Spreading upward from 4 reaches
+    // 2 and 3, but not beyond node 1. Node 0 gets the fallback.
     struct scene w = make(2, 6, 3);
     sources(&w, SRC(8, -1, 6, 0, -1, 1, -1, 2, -1, 7, 3, -1, 4, -1));
     place(&w, 6, 1, true);
@@ -172,18 +173,18 @@ static void user_wins(void) {
     struct scene w = make(3, 4, 2);
     sources(&w, SRC(4, 5, -1, 0, -1, 1, -1, 2, -1));
     place(&w, 5, 0, true);
-    w.chosen[0] = 1; // although its weight is on 0
+    w.chosen[0] = 1; // 1, although the weight of node 3 is on 0
     w.chosen[2] = 2;
     w.chosen[4] = 2; // a leaf
     expect(&w, W, "112220");
     CHECK_INT(w.out[0].cause, GB_CAUSE_USER);
-    CHECK_INT(w.out[1].cause, GB_CAUSE_DOWN); // upward from node 2 would give the fallback, which is spread last
+    CHECK_INT(w.out[1].cause, GB_CAUSE_DOWN); // upward spreading from node 2 would give the fallback, which comes last
     CHECK_INT(w.out[3].cause, GB_CAUSE_DOWN);
 }
 
 static void unsupported_goes_on(void) {
-    // the weight of node 1 is on device 0, which refuses node 1; device 1 refuses it too. Node 0 goes upward from node
-    // 1.
+    // the weight of node 1 is on device 0. Devices 0 and 1 do not support node 1. Node 0
+    // follows node 1.
     struct scene w = make(3, 3, 2);
     sources(&w, SRC(3, -1, 4, 0, -1, 1, 4, -1));
     place(&w, 4, 0, true);
@@ -191,11 +192,11 @@ static void unsupported_goes_on(void) {
     expect(&w, W, "22020");
     CHECK_INT(w.out[1].cause, GB_CAUSE_PRIORITY);
     CHECK_INT(w.out[1].wanted, 0);
-    w.refuses[1][1] = false; // no other backend can read the weight: the next in priority copies it
+    w.refuses[1][1] = false; // no other backend can use the weight, so the next in priority copies it
     expect(&w, W, "11010");
-    w.memory[4] = 8; // memory that all can use ...
+    w.memory[4] = 8; // memory that all backends can use ...
     expect(&w, W, "11010");
-    w.memory[4] = 2; // ... or that only device 2 can: it needs no copy and so comes before device 1
+    w.memory[4] = 2; // ... or only device 2, which then needs no copy and precedes device 1
     expect(&w, W, "22020");
 }
 
@@ -213,26 +214,27 @@ static void user_cannot(void) {
     w.chosen[1] = 0;
     w.refuses[0][1] = true;
     CHECK_INT(assign(&w, W), 1);
-    CHECK_INT(w.out[1].backend, 0); // not moved
+    CHECK_INT(w.out[1].backend, 0); // assigned nodes do not move
     w.chosen[1] = -1;
     w.chosen[2] = 0;
-    place(&w, 2, 1, false); // a leaf that is elsewhere
+    place(&w, 2, 1, false); // a leaf in memory elsewhere
     CHECK_INT(assign(&w, W), 2);
     w.memory[2] = 8;
     CHECK_INT(assign(&w, W), -1);
 }
 
 static void results_follow_their_memory(void) {
-    // node 1 writes into a cache (leaf 3) on device 2; node 2 reads a weight on device 0; node 0 is spread
+    // node 1 writes into a cache (leaf 3) on device 2. Node 2 reads a weight on device 0. Node
+    // 0 follows by spreading.
     struct scene w = make(3, 3, 3);
     sources(&w, SRC(4, -1, 0, 3, -1, 0, 5, -1));
     view(&w, 1, 3, true);
     place(&w, 3, 2, false);
     place(&w, 5, 0, true);
-    expect(&w, W, "220220"); // nobody but the fallback's node 1 comes after node 0
+    expect(&w, W, "220220"); // only node 1, of the fallback, comes after node 0
     CHECK_INT(w.out[1].cause, GB_CAUSE_BUFFER);
     CHECK_INT(w.out[1].by, 3);
-    w.refuses[2][1] = true; // no other backend can write there: the next one computes on a copy
+    w.refuses[2][1] = true; // no other backend can write there, so the next one computes on a copy
     expect(&w, W, "000200");
     CHECK_INT(w.out[1].wanted, 2);
     w.memory[3] = 8;
@@ -240,19 +242,21 @@ static void results_follow_their_memory(void) {
 }
 
 static void in_place_stays_with_its_source(void) {
-    // node 1 is in place on node 0, whose weight (4) is on 0; node 1 reads a weight (5) on 1
+    // node 1 works in place on node 0, whose weight (4) is on 0. Node 1 reads a weight (5) on
+    // 1.
     struct scene w = make(3, 3, 3);
     sources(&w, SRC(3, 4, -1, 0, 5, -1, 1, -1));
     view(&w, 1, 0, true);
     place(&w, 4, 0, true);
     place(&w, 5, 1, true);
     expect(&w, W, "000001");
-    w.refuses[0][1] = true; // then it is computed on a copy by the backend of the weight, and written back
+    w.refuses[0][1] = true; // then the backend of the weight computes on a copy, which is written back
     expect(&w, W, "011001");
 }
 
 static void leafs_follow_readers_through_views(void) {
-    // leaf 4 is read by node 2 through its view, node 1; node 2 reads a weight on device 1; node 0 one on device 0
+    // node 2 reads leaf 4 through its view, node 1. Node 2 reads a weight on device 1, node 0
+    // one on device 0.
     struct scene w = make(2, 4, 4);
     sources(&w, SRC(5, -1, 4, -1, 1, 6, -1, 2, -1));
     view(&w, 1, 4, false);
@@ -265,8 +269,9 @@ static void leafs_follow_readers_through_views(void) {
 }
 
 static void sources_policy(void) {
-    // node 0 reads 3 (device 1, 100 bytes) and 4 (device 0, 10 bytes: higher priority but smaller): device 1.
-    // node 1 reads 4 first, then 3: higher priority is needed, not only size: device 0. node 2 reads node 0: device 1.
+    // node 0 reads 3 (device 1, 100 bytes) and 4 (device 0, 10 bytes), so size decides against
+    // priority: device 1. node 1 reads 4 first, then 3, and needs the priority: device 0. node
+    // 2 reads node 0: device 1.
     struct scene w = make(3, 3, 2);
     sources(&w, SRC(3, 4, -1, 4, 3, -1, 0, -1));
     place(&w, 3, 1, false);
@@ -276,14 +281,14 @@ static void sources_policy(void) {
     CHECK_INT(w.out[0].by, 3);
     CHECK_INT(w.out[1].by, 4);
     CHECK_INT(w.out[2].cause, GB_CAUSE_SOURCE);
-    w.bytes[4] = 100; // now as large, and of higher priority
+    w.bytes[4] = 100; // equal sizes, so priority decides
     expect(&w, GB_ASSIGN_SOURCES, "00010");
     w.refuses[0][0] = true;
     expect(&w, GB_ASSIGN_SOURCES, "10110");
 }
 
-// Whatever the graph: nodes are somewhere that runs them, users are obeyed, leafs in memory are where it is; and a node
-// is written back only if no backend could both run it and write its memory.
+// For any graph: each node's backend supports it, assigned nodes stay, and leafs are assigned where
+// their memory is. A node is written back only if no backend can both run it and write its memory.
 static void random_graphs(void) {
     for (int round = 0; round < 2000; round++) {
         const int n_nodes = (int) test_random_int(1, 25), n_leafs = (int) test_random_int(1, 8);

@@ -1,4 +1,4 @@
-// flow_validator.h - judges a flow and a cut by their definitions. Shares no code with mincut.c.
+// flow_validator.h - checks a flow and a cut by their definitions. Shares no code with mincut.c.
 #ifndef TEST_FLOW_VALIDATOR_H
 #define TEST_FLOW_VALIDATOR_H
 
@@ -21,7 +21,7 @@ static const char * check_arc(const struct gb_flow * net, size_t e) {
     return NULL;
 }
 
-static int64_t surplus(const struct gb_flow * net, int32_t node) { // what leaves it, less what enters
+static int64_t surplus(const struct gb_flow * net, int32_t node) { // outgoing flow minus incoming flow
     int64_t sum = 0;
     for (size_t e = 0; e < net->arcs.n; e++) {
         sum += net->arcs.data[e].from == node ? net->flow[e] : 0;
@@ -49,8 +49,8 @@ static const char * check_balance(const struct gb_flow * net, int32_t source, in
     return wrong;
 }
 
-// NULL, or what is wrong with the certificate: flow within capacities and conserved, and a cut of the same value,
-// whose arcs are full forward and empty backward.
+// NULL, or the fault of the certificate. The flow must be conserved and within capacities. The cut
+// must have the same value, with arcs full in forward and empty in backward direction.
 static const char * flow_problem(const struct gb_flow * net, int32_t source, int32_t sink) {
     if (net->flow == NULL || net->side == NULL) {
         return "there is no result";

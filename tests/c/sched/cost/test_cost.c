@@ -20,7 +20,8 @@ static void two_backends_equal_all_placements(void) {
     }
 }
 
-// Too large to try: the flow proves the cut, and the cut is the cost of the labels.
+// Too large to try all placements: the flow proves the cut, and the cut equals the cost of the
+// labels.
 static void large_ones_have_a_certificate(void) {
     for (int round = 0; round < 5; round++) {
         struct instance w = random_instance(2, 3000, 30, 5, 1 << 20, 10);
@@ -55,7 +56,8 @@ static void more_backends_equal_all_placements(void) {
         CHECK_INT(r.cost, best);
         CHECK_INT(cost_of(&w.p, labels), best);
         CHECK(r.proved && r.bound == best);
-        // without the search: never better than the optimum, never worse than the start, and the bound holds
+        // without the search: never better than the optimum, never worse than the start,
+        // and the bound holds
         for (int i = 0; i < w.p.n_items; i++) {
             start[i] = (int32_t) test_random_int(0, k - 1);
         }
@@ -101,7 +103,7 @@ static void savings_are_differences(void) {
 
 // ------------------------------------------------------------------------------------------------------ in a scheduler
 
-// A table of up to 3 backends: one op entry and all copies.
+// A cost table of up to 3 backends: one op entry, all copies.
 struct table {
     struct ggml_backend_op_cost ops[8];
     struct ggml_backend_copy_cost copies[6];
@@ -125,7 +127,7 @@ static void make_table(struct table * x, int n, const double * bytes_per_us, dou
     };
 }
 
-// Weights on both devices, a chain through them: out = w1 * (relu(w0 * x) + b).
+// Weights on both devices, used by one chain: out = w1 * (relu(w0 * x) + b).
 struct chain {
     struct ggml_tensor *x, *w0, *w1, *first, *relu, *sum, *out;
 };
@@ -172,8 +174,9 @@ static void prediction_by_hand(void) {
     OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
     OK(ggml_backend_sched_set_costs(p.sched, &x.t));
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
-    // Traffic: w 256 bytes, x and results 128: first 512, relu 256, sum 384, out 512: 26 us. The weights are apart:
-    // copying one costs 4 + 0.256 and no split, copying the sum 4 + 0.128 and a split.
+    // Bytes: w 256, x and results 128. First 512, relu 256, sum 384, out 512: 26 us. The
+    // weights are on different devices. Copying a weight costs 4 + 0.256 and no split, copying
+    // the sum 4 + 0.128 and a split.
     struct ggml_backend_sched_prediction got;
     OK(ggml_backend_sched_get_prediction(p.sched, &got));
     CHECK_MSG(fabs(got.us - 30.256) < 0.02, "%g", got.us);
@@ -182,7 +185,8 @@ static void prediction_by_hand(void) {
     CHECK(ggml_backend_sched_get_node_backend(p.sched, c.out) == p.backends[0]);
     CHECK_INT(ggml_backend_sched_get_n_splits(p.sched), 1);
     CHECK_MSG(fabs(got.weights_us - 31.128) < 0.02, "%g", got.weights_us);
-    // a fast second device takes all, weights are copied; and a copy that many runs use costs little
+    // a fast second device runs everything with copied weights, and copies that many runs share
+    // are cheap
     make_table(&x, 2, (double[]){ 8, 512 }, 0, 1);
     x.t.weight_runs = 100;
     OK(ggml_backend_sched_set_costs(p.sched, &x.t));
@@ -196,7 +200,7 @@ static void prediction_by_hand(void) {
     close_place(&p);
 }
 
-// Two tokens read two of four experts at most; the indices are read whole.
+// Two tokens read at most two of four experts. The indices are read whole.
 static void experts_by_hand(void) {
     OPEN(p, "SIM:name=A SIM:name=B");
     struct ggml_tensor *ids = ggml_new_tensor_2d(p.ctx, GGML_TYPE_I32, 1, 2), *b = leaf(&p, "b", 8, 2), *experts[4];
@@ -250,7 +254,7 @@ static void constraints_hold(void) {
     struct ggml_tensor * write = ggml_set_name(ggml_cpy(p.ctx, c.first, cache), "write");
     expand(&p, write);
     struct table x;
-    make_table(&x, 2, (double[]){ 1e6, 0.1 }, 0, 0.001); // all that can goes to A
+    make_table(&x, 2, (double[]){ 1e6, 0.1 }, 0, 0.001); // A runs all nodes that it supports
     OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
     OK(ggml_backend_sched_set_costs(p.sched, &x.t));
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
@@ -290,8 +294,9 @@ static void results_are_the_same(void) {
     }
 }
 
-// Random chains with branches, results in place and a cache that is written through a view, on three devices with
-// random costs. `policy` is all that differs between the two runs of a seed; the scheduler's validator watches.
+// Random chains with branches, results in place and a cache written through a view, on three
+// devices with random costs. Two runs of one seed differ only in `policy`. The scheduler's
+// validator checks each run.
 static int random_run(uint64_t seed, enum ggml_backend_sched_policy policy, float * out) {
     test_seed = seed;
     struct place p;
@@ -352,7 +357,7 @@ static void random_graphs_compute_the_same(void) {
     }
 }
 
-// 6 results of 64 KiB alive at once: A is faster and may have 2 of them.
+// 6 results of 64 KiB are alive at once. A is faster and has memory for 2 of them.
 static void memory_limits(void) {
     for (int round = 0; round < 3; round++) {
         OPEN(p, "SIM:name=A SIM:name=B");
@@ -390,7 +395,8 @@ static void memory_limits(void) {
     }
 }
 
-// Six layers of two leafs of 64 KiB each, on three backends that are alike. No price on bytes parts them.
+// Six layers of two leafs of 64 KiB each, on three equal backends. Prices on bytes cannot
+// distinguish them.
 static void make_equals(struct place * p, struct table * t, size_t limit) {
     struct ggml_tensor * sum = leaf(p, "x", 16, 1);
     for (int i = 0; i < 6; i++) {
@@ -433,7 +439,7 @@ static void equals_are_filled_in_turn(void) {
     }
 }
 
-// As every_allocation_fails, here and there in the rounds that end in filling.
+// Like every_allocation_fails, for some allocations in the rounds that fill backends.
 static void allocations_fail_while_filling(void) {
     bool failed = true;
     for (int n = 1, k = 0; failed; n += 1 + 37 * k++) {
@@ -491,7 +497,7 @@ static void every_allocation_fails(void) {
         const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(status == GGML_STATUS_SUCCESS || (failed && status == GGML_STATUS_ALLOC_FAILED));
-        OK(ggml_backend_sched_set_costs(p.sched, &x.t)); // and it works again
+        OK(ggml_backend_sched_set_costs(p.sched, &x.t)); // afterwards it works
         OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
         close_place(&p);
         if (!failed) {

@@ -7,7 +7,7 @@
 #include "sched/cost/cost.h"
 #include "test.h"
 
-struct instance { // owns what a problem borrows
+struct instance { // owns the arrays of a problem
     int64_t *cost, *copy;
     int32_t *order, *consumers;
     struct gb_cost_value * values;
@@ -22,8 +22,8 @@ static inline void close_instance(struct instance * w) {
     free(w->values);
 }
 
-// Items 0 .. n_ops-1 are ops that read earlier items and leafs, sometimes one runs twice; the others are leafs.
-// `reach`: how far back.
+// Items 0 .. n_ops-1 are ops, which read earlier items and leafs, sometimes twice. The others are
+// leafs. `reach`: the largest distance of a source.
 static inline struct instance random_instance(int n_backends, int n_ops, int n_leafs, int reach, int64_t max_cost,
     int forbidden) {
     const int n = n_ops + n_leafs, k = n_backends;
@@ -54,7 +54,7 @@ static inline struct instance random_instance(int n_backends, int n_ops, int n_l
         const uint32_t begin = n_consumers;
         for (int c = 0; c < n_ops; c++) {
             const bool close = i >= n_ops ? true : c > i && c <= i + reach;
-            // results written back to what came before
+            // results that are written back to an earlier item
             const bool back = i < n_ops && c < i && c >= i - reach && test_random_int(0, 12) == 0;
             if ((close && test_random_int(0, i >= n_ops ? n_ops / 2 : 2) == 0) || back) {
                 w.consumers[n_consumers++] = c;
@@ -82,7 +82,7 @@ static inline struct instance random_instance(int n_backends, int n_ops, int n_l
     return w;
 }
 
-// By the definition: for each value and each backend, is there a consumer there.
+// By the definition: for each value and each backend, true if it has a consumer there.
 static inline int64_t cost_of(const struct gb_cost_problem * p, const int32_t * labels) {
     int64_t sum = 0;
     const int k = p->n_backends;

@@ -1,5 +1,5 @@
 // test_frontier.c - the frontier search against all placements of small problems, and its bounds
-// when it is cut short.
+// after an early end.
 #include "sched/cost/frontier.h"
 
 #include "test_cost.h"
@@ -17,7 +17,8 @@ static void equals_all_placements(void) {
         CHECK_INT(r.cost, best);
         CHECK_INT(r.bound, best);
         CHECK_INT(cost_of(&w.p, labels), best);
-        // with a bound to beat: found exactly when it is above the optimum, and else the labels are left alone
+        // with a bound: finds the optimum if it is below the bound, otherwise keeps the
+        // labels
         REQUIRE(gb_frontier_solve(&w.p, best + 1, 1 << 20, labels, &r) == GGML_STATUS_SUCCESS);
         CHECK(r.complete && r.found && r.cost == best);
         labels[0] = -7;
@@ -44,7 +45,8 @@ static void cut_short_its_bound_holds(void) {
     CHECK(n_short > 50);
 }
 
-// Long and narrow: a chain with skips, as networks are. It must agree with the cut, which is a proof.
+// Long and narrow, like networks: a chain with skips. The result must equal the cut, which is a
+// proof.
 static void long_graphs_equal_the_cut(void) {
     int n_complete = 0;
     for (int round = 0; round < 8; round++) {
@@ -60,7 +62,7 @@ static void long_graphs_equal_the_cut(void) {
         free(labels);
         close_instance(&w);
     }
-    CHECK(n_complete >= 6); // one or the other is wide
+    CHECK(n_complete >= 6); // some are too wide
 }
 
 static void memory_runs_out(void) {

@@ -44,7 +44,7 @@ static void smallest_of_all_cuts(void) {
         for (int v = 0; v < n; v++) {
             size += net.side[v];
         }
-        CHECK_INT(size, most); // ties go to the source
+        CHECK_INT(size, most); // ties go to the source's side
         gb_flow_free(&net);
     }
 }
@@ -53,7 +53,7 @@ static void large_networks(void) {
     for (int round = 0; round < 6; round++) {
         const int n = 20000;
         struct gb_flow net = random_network(n, 60000, INT64_C(1) << 40, round % 2);
-        for (int v = 1; v < n - 1; v++) { // as placements have them: every node tied to both ends, and to the next
+        for (int v = 1; v < n - 1; v++) { // as in placements: every node has arcs to both ends and to the next node
             gb_flow_add(&net, 0, v, test_random_int(0, 1 << 20), 0);
             gb_flow_add(&net, v, n - 1, test_random_int(0, 1 << 20), 0);
             gb_flow_add(&net, v, v + 1, 5000, 5000);
@@ -65,7 +65,7 @@ static void large_networks(void) {
     }
 }
 
-// A path of 100,000 arcs: as deep as it gets.
+// A path of 100,000 arcs, the deepest case.
 static void long_path(void) {
     struct gb_flow net = { 0 };
     for (int32_t v = 0; v < 100000; v++) {

@@ -8,7 +8,8 @@ enum { N = 3000 };
 
 static struct ggml_tensor tensors[N], others[4];
 
-// Any bytes in the fields: some with all parameters and sources, many with few, in any places.
+// Random bytes in the fields. Some tensors have all parameters and sources, many have few, in any
+// slots.
 static void fill(struct ggml_tensor * t) {
     memset(t, 0, sizeof(*t));
     t->type = (enum ggml_type)(test_random() % 3 == 0 ? GGML_TYPE_F16 : GGML_TYPE_F32);
@@ -36,7 +37,7 @@ static void fill(struct ggml_tensor * t) {
     gb_tensor_set_ndim(t, (int) (test_random() % 5));
 }
 
-// Every byte of the fields that count, one bit at a time; then those that do not.
+// Flips each bit of the fields in the key, then of the others.
 static void changes(const struct gb_key * key, const struct ggml_tensor * t) {
     struct ggml_tensor x = *t;
     CHECK(gb_key_is_like(key, &x));
@@ -66,7 +67,7 @@ static void changes(const struct gb_key * key, const struct ggml_tensor * t) {
 
 static void known_again(void) {
     struct gb_keys keys = { 0 };
-    REQUIRE(gb_keys_reserve(&keys, N / 2)); // more than was reserved is no mistake
+    REQUIRE(gb_keys_reserve(&keys, N / 2)); // a tensor may exceed the reserved space
     for (int i = 0; i < N; i++) {
         fill(&tensors[i]);
         REQUIRE(gb_keys_add(&keys, &tensors[i]));
@@ -81,7 +82,7 @@ static void known_again(void) {
             changes(key, &tensors[i]);
         }
     }
-    // a name without an end is cut
+    // a name without a terminator is cut
     memset(tensors[0].name, 'x', sizeof(tensors[0].name));
     REQUIRE(gb_keys_add(&keys, &tensors[0]));
     CHECK(strlen(gb_key_name(gb_key_of(&keys, N))) == GGML_MAX_NAME - 1);

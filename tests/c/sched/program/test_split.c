@@ -1,10 +1,10 @@
-// test_split.c - splits of node lists, against lists split by hand and properties of random ones.
+// test_split.c - splits of node lists, against lists split by hand and properties of random lists.
 #include "sched/program/program.h"
 
 #include "test.h"
 
-// Nodes as text: a digit is a node of that backend, '.' one that computes nothing. Splits: "backend:start-end" with end
-// exclusive.
+// Nodes as text: a digit is a node of that backend, '.' a node without work. Splits:
+// "backend:start-end", without end.
 static void check(const char * nodes, const char * expected) {
     const int n = (int) strlen(nodes);
     int32_t backend[64];

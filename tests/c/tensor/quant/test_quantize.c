@@ -1,5 +1,5 @@
-// Quantizing: errors within what the bits allow, importance weights, values that the format holds exactly, dot
-// products, hostile values, arguments. (Bit-exactness against the gguf package is tested in Python.)
+// Quantizing: errors within the precision of each format, importance weights, exact values, dot
+// products, hostile values, arguments. Python tests compare the bits with the gguf package.
 #include "test.h"
 
 #include "tensor/quant/quant.h"
@@ -12,7 +12,7 @@ static void dequantize(enum ggml_type type, const void * blocks, float * y) { gb
 static const struct {
     enum ggml_type type;
     size_t (*quantize)(const float * src, void * dst, int n, int k, int64_t * hist);
-    double step; // largest rounding error as a share of the block's range (max - min) or of twice its largest magnitude
+    double step; // largest rounding error relative to the block's range (max - min) or to twice its largest magnitude
 } formats[] = {
     { GGML_TYPE_Q4_0, ggml_quantize_q4_0, 1.0 / 16 },
     { GGML_TYPE_Q4_1, ggml_quantize_q4_1, 0.5 / 15 },
@@ -82,7 +82,7 @@ static void importance_lowers_the_weighted_error(void) {
     }
 }
 
-// Fewer bits, larger error; and every format keeps zero, constant and single-valued blocks.
+// Fewer bits give larger errors. Every format keeps zero, constant and single-valued blocks.
 static void super_blocks(void) {
     static const enum ggml_type types[] = { GGML_TYPE_Q6_K, GGML_TYPE_Q5_K, GGML_TYPE_Q4_K, GGML_TYPE_Q3_K,
         GGML_TYPE_Q2_K };
@@ -133,6 +133,11 @@ static void super_blocks(void) {
     }
 }
 
+// `continue` goes to the next format.
+#define FOR_FORMATS(type, f)                                      \
+    for (enum ggml_type type = 0; type < GGML_TYPE_COUNT; type++) \
+        for (const struct gb_quant_format * f = gb_quant_format_of(type); f != NULL; f = NULL)
+
 static bool needs_importance(enum ggml_type type) { return gb_quant_format_of(type)->from_float == NULL; }
 
 static void normal_like(float * x, int n) {
@@ -141,7 +146,8 @@ static void normal_like(float * x, int n) {
     }
 }
 
-// The root mean square of the error over that of the values, after quantizing with weights (NULL: none).
+// The root mean square of the error, relative to that of the values, after quantizing with weights
+// (NULL: none).
 static double round_trip(enum ggml_type type, const float * x, const float * w, float * y, double * weighted) {
     static uint8_t blocks[N * 2];
     double error = 0, power = 0;
@@ -155,8 +161,8 @@ static double round_trip(enum ggml_type type, const float * x, const float * w, 
     return sqrt(error / power);
 }
 
-// Errors on normal-like values, which follow from the bits an element has; weights move the error to where it counts
-// less; and what a format gave is given again nearly unchanged.
+// Errors on normal-like values follow from the bits of an element. Weights reduce the weighted
+// error. Dequantized values are quantized to nearly the same values.
 static void codebooks(void) {
     static const struct {
         enum ggml_type type;
@@ -189,12 +195,12 @@ static void codebooks(void) {
     }
 }
 
-// Values of random blocks: the search finds their rows, signs and scales again, or something close. (IQ1 less so: it
-// never takes a negative d, which half of these blocks have.)
+// Quantizes the values of random blocks. The search finds their rows, signs and scales, or close
+// ones. IQ1 does so less, because it never takes a negative d, which half of these blocks have.
 static void random_blocks(void) {
     static const struct {
         enum ggml_type type;
-        double limit; // of the mean relative error
+        double limit; // limits of the mean relative error
     } list[] = { { GGML_TYPE_IQ4_XS, 0.02 }, { GGML_TYPE_IQ3_S, 0.03 }, { GGML_TYPE_IQ3_XXS, 0.03 },
         { GGML_TYPE_IQ2_S, 0.03 }, { GGML_TYPE_IQ2_XS, 0.03 }, { GGML_TYPE_IQ2_XXS, 0.03 }, { GGML_TYPE_IQ1_M, 0.25 },
         { GGML_TYPE_IQ1_S, 0.2 } };
@@ -208,7 +214,7 @@ static void random_blocks(void) {
         for (int pass = 0; pass < 40; pass++) {
             uint8_t block[256];
             float x[256], y[256], largest;
-            do { // of a size that f16 scales hold well
+            do { // a magnitude that f16 scales hold well
                 for (int i = 0; i < 256; i++) {
                     block[i] = (uint8_t) test_random();
                 }
@@ -244,7 +250,7 @@ static void exact_values(void) {
         x[i] = 8 * (i % 32 == 0 ? 4 : numbers[test_random() % 8]) * (test_random() % 2 ? 1 : -1);
     }
     CHECK(round_trip(GGML_TYPE_MXFP4, x, NULL, y, &unused) == 0);
-    for (int i = 0; i < N; i++) { // scales of three bits of mantissa, exact ones also for the small
+    for (int i = 0; i < N; i++) { // scales with three bits of mantissa, exact also for small ones
         x[i] = ldexpf((float) (8 + i / 16 % 8), i / 16 % 13 - 9) * (i % 16 == 0 ? 6 : numbers[test_random() % 8]) *
                (test_random() % 2 ? 1 : -1);
     }
@@ -262,7 +268,7 @@ static void dot_products(void) {
         const enum ggml_type type = (enum ggml_type) id;
         const struct gb_quant_format * f = gb_quant_format_of(type);
         if (f == NULL || f->vec_dot == NULL) {
-            CHECK(f == NULL || type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K); // partners only
+            CHECK(f == NULL || type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K); // only the other operand
             continue;
         }
         normal_like(x, N);
@@ -285,7 +291,8 @@ static void dot_products(void) {
     }
 }
 
-// Every format, rows of anything: defined, zeros come back as zeros, and what cannot be held is clipped or NaN.
+// Every format, rows of any numbers: the result is defined, zeros stay zeros, and values out of
+// range are clipped or NaN.
 static void hostile_rows(void) {
     static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, -1e-40f, 65520, 1e8f, 0 };
     static float x[N], y[N], ones[256], strange[256];
@@ -293,12 +300,7 @@ static void hostile_rows(void) {
     for (int i = 0; i < 256; i++) {
         ones[i] = 1, strange[i] = specials[i % 10];
     }
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        if (f == NULL) {
-            continue;
-        }
+    FOR_FORMATS(type, f) {
         for (int s = 0; s < 10; s++) {
             normal_like(x, N);
             for (int i = 0; i < N; i++) {
@@ -334,7 +336,8 @@ static void hostile_rows(void) {
     }
 }
 
-// Numbers that cannot be held, at random places: the first one is named, in whatever stretch it lies, and only then.
+// Invalid numbers at random positions: an error names the first one, in any chunk, and valid rows
+// give no error.
 static void invalid_numbers_are_errors(void) {
     enum { COLUMNS = 1280, ROWS = 8 };
     static const float specials[] = { NAN, -NAN, INFINITY, -INFINITY, 3.4e38f, -1e30f, 1e10f };
@@ -343,12 +346,7 @@ static void invalid_numbers_are_errors(void) {
     for (int i = 0; i < COLUMNS; i++) {
         ones[i] = 1;
     }
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        if (f == NULL) {
-            continue;
-        }
+    FOR_FORMATS(type, f) {
         for (int pass = 0; pass < 14; pass++) {
             const float special = specials[pass % 7];
             if (isfinite(special) && fabsf(special) / 4 <= f->limit) {
@@ -356,7 +354,7 @@ static void invalid_numbers_are_errors(void) {
             }
             normal_like(x, COLUMNS * ROWS);
             int first = COLUMNS * ROWS;
-            for (int k = 0; k < 3; k++) { // in blocks of their own: of too large numbers in one, the largest is named
+            for (int k = 0; k < 3; k++) { // in separate blocks, because the error names the largest one
                 const int at = test_random_int(0, COLUMNS * ROWS / 256 - 1) * 256 + test_random_int(0, f->elements - 1);
                 for (int i = at / 256 * 256; i < at / 256 * 256 + 256; i++) {
                     x[i] = isfinite(x[i]) && fabsf(x[i]) < 100 ? x[i] : 0;
@@ -392,16 +390,12 @@ static void invalid_numbers_are_errors(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
 }
 
-// Blocks of any numbers up to the limit, with weights up to half of it: all finite, and of the right size.
+// Blocks of any numbers up to the limit, with weights up to half of it: all results are finite and
+// of the right magnitude.
 static void limits_hold(void) {
     static float x[N], y[N], w[256];
     static uint8_t blocks[N * 2];
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        if (f == NULL) {
-            continue;
-        }
+    FOR_FORMATS(type, f) {
         for (int pass = 0; pass < 40; pass++) {
             const bool weighted = needs_importance(type) || pass % 2;
             const float limit = (weighted && !f->saturates ? f->limit / 2 : f->limit) * (pass < 20 ? 1 : 0.999f);
@@ -428,7 +422,7 @@ static void limits_hold(void) {
     }
 }
 
-// NaN and infinities are values of the formats of 16 bits; what becomes infinite is too large.
+// Formats of 16 bits hold NaN and infinities. A value that becomes infinite is an error.
 static void halves(void) {
     static float x[5000];
     uint16_t y[5000];
@@ -455,20 +449,15 @@ static void halves(void) {
     CHECK_INT(ggml_quantize_chunk(GGML_TYPE_F32, x, x, 0, 1, 5000, NULL, NULL), 20000);
 }
 
-// Values from far below what f16 scales hold to the largest: no round trip is worse than zeros, and none of the types
-// loses what it can hold.
+// Values from far below the smallest f16 scale to the largest: no round trip is worse than zeros,
+// and no type loses values that it can hold.
 static void scales_of_all_sizes(void) {
     static float x[N], base[N], y[N], ones[256];
     static uint8_t blocks[N * 2];
     for (int i = 0; i < 256; i++) {
         ones[i] = 1;
     }
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        if (f == NULL) {
-            continue;
-        }
+    FOR_FORMATS(type, f) {
         for (int e = -40; e <= 40; e += f->limit > 1e30f || e < -10 ? 3 : 5) {
             const int shape = (e + 60) % 4;
             const float scale = powf(10, (float) e / 4);
@@ -569,9 +558,9 @@ static void arguments(void) {
     CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
 }
 
-// One number for each format that identifies its quantized blocks, without and with weights. It
-// stays the same when a search becomes faster.
-// becomes faster. Rows of all kinds: values of similar size, small ones among large, few levels, zeros, what is no
+// For each format a number that identifies its quantized blocks, without and with weights. A faster
+// search must not change it. Rows have values of similar size, small ones among large, few levels,
+// zeros, NaN, any bits.
 // number, any bits.
 static uint64_t digest(const uint8_t * p, size_t n) {
     uint64_t h = UINT64_C(14695981039346656037);
@@ -652,8 +641,8 @@ static void bytes_stay(void) {
     }
 }
 
-// Makes importances of all kinds: of one size, over the whole range of ratios, with sub-blocks far below others, or
-// mostly 0.
+// Makes importances of all kinds: of one size, over the whole range of ratios, with sub-blocks far
+// below others, or mostly 0.
 static void fill_importances(int kind, float * w, int n) {
     for (int i = 0; i < n; i++) {
         const float size = ldexpf(1 + test_random_float(0, 1), test_random_int(-60, 60));
@@ -665,7 +654,7 @@ static void fill_importances(int kind, float * w, int n) {
     }
 }
 
-// Weights of one size, of every size, or as large as the format takes.
+// Weights of one size, of every size, or up to the format's maximum.
 static void fill_weights(const struct gb_quant_format * f, int kind, float * x, int n) {
     const float size = ldexpf(1, test_random_int(-100, 100));
     for (int i = 0; i < n; i++) {
@@ -698,18 +687,16 @@ static void only_ratios_of_importances_count(void) {
     }
 }
 
-// Blocks whose importances are all 0, between others, have the bytes of blocks without importances. In formats that
-// need importances they have the bytes that equal importances give.
+// Blocks whose importances are all 0, among others, have the bytes of blocks without importances.
+// Formats that need importances use equal ones.
 static void blocks_without_importances_are_quantized_as_without(void) {
     static float x[W], w[W], ones[W];
     static uint8_t want[W * 2], got[W * 2];
     for (int i = 0; i < W; i++) {
         ones[i] = 1;
     }
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        for (int pass = 0; f != NULL && pass < 20; pass++) {
+    FOR_FORMATS(type, f) {
+        for (int pass = 0; pass < 20; pass++) {
             const bool whole = pass % 2;
             fill_importances(0, w, W);
             fill_weights(f, pass % 4, x, W);
@@ -730,10 +717,8 @@ static void blocks_without_importances_are_quantized_as_without(void) {
 static void finite_numbers_give_finite_blocks(void) {
     static float x[W], w[W], y[W];
     static uint8_t blocks[W * 2];
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        for (int pass = 0; f != NULL && pass < 400; pass++) {
+    FOR_FORMATS(type, f) {
+        for (int pass = 0; pass < 400; pass++) {
             const bool weighted = needs_importance(type) || pass % 2;
             fill_importances(pass / 2 % 5, w, W);
             fill_weights(f, pass % 4, x, W);
@@ -746,14 +731,12 @@ static void finite_numbers_give_finite_blocks(void) {
     }
 }
 
-// A sub-block whose importances are 0 keeps its values nevertheless.
+// A sub-block with importances 0 keeps its values.
 static void importances_of_0_lose_no_sub_block(void) {
     static float x[W], w[W], y[W];
     static uint8_t blocks[W * 2];
-    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        const struct gb_quant_format * f = gb_quant_format_of(type);
-        for (int tiny = 0; f != NULL && tiny < 3; tiny++) {
+    FOR_FORMATS(type, f) {
+        for (int tiny = 0; tiny < 3; tiny++) {
             const float least = tiny == 0 ? 0 : tiny == 1 ? 1e-20f : 1e-38f;
             double error[2] = { 0 }, power[2] = { 0 };
             normal_like(x, W);

@@ -1,6 +1,7 @@
-// The choice of algorithms for products. At every level, an algorithm takes every shape of every type, and those
-// before it say why they decline. The expected ones take typical shapes, also with other traits. Other nodes are an
-// error. Few rows need no barrier inside the step of a product.
+// The choice of algorithms for products. At every level some algorithm takes every shape of every
+// type, and those before it report why they decline. Typical shapes have their expected algorithm,
+// also with other traits. Other nodes are an error. With few rows, no barrier is inside the step of
+// a product.
 #include "test_cpu_ops.h"
 
 #include "cpu/cpu.h"
@@ -9,8 +10,8 @@
 #include "cpu/traits.h"
 #include "tensor/quant/quant.h"
 
-// The algorithm that takes the product, on a processor with these traits, or, NULL, on this one. Checks what is said
-// about those before it, and that nothing follows.
+// The algorithm that takes the product on a processor with these traits (NULL: on this one). Checks
+// the reports of those before it, and that none follows.
 static const char * algorithm_with(const struct ggml_tensor * node, const char * level,
     const struct gb_cpu_traits * traits) {
     const struct gb_level * found = level != NULL ? gb_level_find(level) : gb_level_default();
@@ -45,7 +46,7 @@ static bool is_weight(enum ggml_type type) {
                gb_quant_format_of(type)->to_float != NULL);
 }
 
-// Weights that are multiplied with bytes by default.
+// Weights that are multiplied as bytes by default.
 static bool has_bytes(enum ggml_type type) {
     return ggml_is_quantized(type) && gb_quant_format_of(type)->use != GB_USE_ACTIVATIONS;
 }
@@ -108,10 +109,10 @@ static void expected_at(const struct gb_level * level) {
         { 256, 256, 32, "lanes" },
         { 256, 256, 16, "dense_rows" },
         { 512, 512, 64, "lanes" },
-        { 512, 512, 49, "blocked_f32" }, // most lanes of the last vector would be idle
+        { 512, 512, 49, "blocked_f32" }, // otherwise most lanes of the last vector are idle
         { 512, 512, 48, "lanes" },
-        { 128, 128, 128, "blocked_f32" }, // packing weights costs less
-        { 512, 1024, 64, "blocked_f32" }, // columns share sets of the cache
+        { 128, 128, 128, "blocked_f32" }, // then packing weights costs less
+        { 512, 1024, 64, "blocked_f32" }, // then columns share sets of the cache
         { 512, 512, 129, "blocked_f32" },
         { 512, 4096, 64, "blocked_f32" },
         { 512, 512, 8, "dense_rows" },
@@ -138,8 +139,8 @@ static void expected_at(const struct gb_level * level) {
     end();
 }
 
-// Batches with quantized weights: in pairs of bfloat16 only where the level has tile registers for them and the
-// processor is faster with them than with bytes.
+// Batches with quantized weights use pairs of bfloat16 only if the level has tile registers for
+// pairs and the processor is faster with pairs than with bytes.
 static void tiles_by_traits_at(const struct gb_level * level) {
     for (double rate = 0; rate <= 16; rate = rate > 0 ? 2 * rate : 0.25) {
         const struct gb_cpu_traits traits = { .value = { [GB_TRAIT_BF16_DOTS] = rate, [GB_TRAIT_BYTE_DOTS] = 4 } };
@@ -156,8 +157,8 @@ static void tiles_by_traits_at(const struct gb_level * level) {
     }
 }
 
-// Batches with weights of bfloat16: in pairs only where the level has the instruction and the processor is fast with
-// it.
+// Batches with bfloat16 weights use pairs only if the level has the instruction and the processor
+// is fast with it.
 static void by_traits_at(const struct gb_level * level) {
     for (double rate = 0; rate <= 16; rate = rate > 0 ? 2 * rate : 0.25) {
         const struct gb_cpu_traits traits = { .value = { [GB_TRAIT_BF16_DOTS] = rate } };
@@ -176,7 +177,7 @@ static void by_traits_at(const struct gb_level * level) {
         CHECK_STR(algorithm_with(exact, level->name, &traits), "blocked_f32");
         end();
     }
-    begin(); // this processor's are those that are measured
+    begin(); // measured on this processor
     struct ggml_tensor * node = product(GGML_TYPE_BF16, 32, 512, 65);
     CHECK_STR(algorithm(node, level->name), algorithm_with(node, level->name, gb_cpu_traits_of(level->kernels)));
     const char * why = NULL;
@@ -203,7 +204,8 @@ static void errors(void) {
     end();
 }
 
-// The barriers of a run of nodes with two threads, with zeros as data. The epoch of a pool counts runs and barriers.
+// The barriers of a run of nodes with two threads, with zeros as data. The epoch of a pool counts
+// runs and barriers.
 static int barriers_of(struct ggml_tensor ** nodes, int n, const struct gb_level * level) {
     struct gb_cpu_plan * plan = gb_cpu_plan_new(nodes, n, 2);
     struct gb_cpu_pool * pool = gb_cpu_pool_new(2);
@@ -220,7 +222,7 @@ static int barriers_of(struct ggml_tensor ** nodes, int n, const struct gb_level
     return barriers;
 }
 
-// Threads prepare few terms for themselves. A bias is added by the thread that computes a result.
+// With few terms, each thread prepares its own. The thread that computes a result adds the bias.
 static void barriers_at(const struct gb_level * level) {
     static const struct {
         enum ggml_type type;

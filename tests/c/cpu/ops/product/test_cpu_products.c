@@ -1,6 +1,6 @@
-// Products that round activations to fewer bits. NaN and infinite activations spoil only their own
-// row. The rounding is by groups, so large values in one group do not affect others. Full precision
-// has no such rounding. test_cpu_quant.c tests the formats themselves.
+// Products that round activations to fewer bits. NaN and infinite activations affect only their own
+// row. Rounding is by groups, so large values in one group do not affect others. Full precision
+// does not round. test_cpu_quant.c tests the formats.
 #include "test_cpu_ops.h"
 
 #include "cpu/ops/product/tuning.h"
@@ -44,7 +44,7 @@ static void run_at(struct ggml_tensor * node, const struct gb_level * level) {
     CHECK_MSG(run_node(node, 2, level->kernels) == GGML_STATUS_SUCCESS, "%s", ggml_last_error());
 }
 
-// One activation that is NaN or infinite spoils only its own row.
+// One activation that is NaN or infinite affects only its own row.
 static void not_finite(void) {
     static const float values[] = { NAN, INFINITY, -INFINITY };
     for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++) {
@@ -105,7 +105,7 @@ static void groups_have_scales(void) {
     }
 }
 
-// Each precision is closer than the one before.
+// Each precision is closer than the previous one.
 static void each_precision_is_closer(void) {
     static const enum ggml_prec precisions[] = { GGML_PREC_DEFAULT, GGML_PREC_F16, GGML_PREC_F32 };
     begin();
@@ -132,10 +132,10 @@ static void each_precision_is_closer(void) {
     end();
 }
 
-// Threads take columns on demand (gb_cpu_take). The result has the same bits as with one thread.
+// Threads take columns on demand (gb_cpu_take). The result has the bits of one thread.
 enum { COLUMNS = 2600, TERMS = 2048, MOST_ROWS = 33 };
 
-// Seven different columns, again and again.
+// Seven different columns, repeated.
 static struct ggml_tensor * many_columns(struct ggml_context * c, enum ggml_type type) {
     struct ggml_tensor * a = ggml_new_tensor_2d(c, type, TERMS, COLUMNS);
     const size_t size = ggml_row_size(type, TERMS);

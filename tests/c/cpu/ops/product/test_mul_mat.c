@@ -1,5 +1,6 @@
-// test_mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD against plain loops in double precision: random shapes, types,
-// strides, broadcasts, every level that runs here. The result must be the same bits for 1 to 8 threads.
+// test_mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD against plain loops in double precision: random
+// shapes, types, strides, broadcasts, at every level of this processor. Results have the same bits
+// for 1 to 8 threads.
 #include "test.h"
 
 #include "base/mem.h"
@@ -68,7 +69,7 @@ static void fill(const struct ggml_tensor * t) {
 
 enum layout { DENSE, PADDED, PERMUTED, N_LAYOUTS };
 
-// Memory that is not part of the tensor holds NaN, so that reading it shows.
+// Memory outside of the tensor holds NaN, so reading it affects the result.
 static struct ggml_tensor * operand(enum ggml_type type, int64_t n0, int64_t n1, int64_t n2, int64_t n3,
     enum layout layout) {
     struct ggml_tensor * t = NULL;
@@ -112,7 +113,7 @@ static enum ggml_status compute(struct ggml_tensor * node, const struct gb_kerne
 }
 
 struct sum {
-    double value, size; // and the sum of absolute terms
+    double value, size; // and the sum of the magnitudes of its terms
 };
 
 typedef struct sum (*oracle_fn)(const struct ggml_tensor * node, int64_t m, int64_t n, int64_t i2, int64_t i3);
@@ -152,7 +153,7 @@ static struct sum mul_mat_id_oracle(const struct ggml_tensor * node, int64_t m, 
     return s;
 }
 
-// The expected values of the node, in its own (dense) order. The caller frees them.
+// The expected values of the node, in its dense order. The caller frees them.
 static struct sum * expected(const struct ggml_tensor * y, oracle_fn oracle) {
     struct sum * sums = malloc(((size_t) ggml_nelements(y) + 1) * sizeof(*sums));
     struct sum * p = sums;
@@ -168,7 +169,7 @@ static struct sum * expected(const struct ggml_tensor * y, oracle_fn oracle) {
     return sums;
 }
 
-// Floats may be rounded to the type of the weights, unless full precision is asked for.
+// Floats may be rounded to the type of the weights, unless full precision is requested.
 static bool rounds_to_bf16(const struct ggml_tensor * y) {
     if (y->op == GGML_OP_OUT_PROD) {
         return false;
@@ -181,7 +182,7 @@ static bool rounds_to_bf16(const struct ggml_tensor * y) {
 static void check_result(const char * level, const struct ggml_tensor * y, const struct sum * sums, int64_t k) {
     const float * r = y->data;
     for (int64_t i = 0; i < ggml_nelements(y); i++) {
-        // 8 bits of mantissa; twice half an ulp, for cancelling terms count in full
+        // 8 bits of mantissa; twice half an ulp, because cancelling terms count in full
         const double rounding = rounds_to_bf16(y) ? 0x1p-8 : 0;
         if (!(fabs(r[i] - sums[i].value) <= (4 * (double) k * 0x1p-24 + rounding) * sums[i].size)) {
             test_fail(__FILE__, __LINE__, "%s %s k %lld: element %lld of [%lld %lld %lld %lld] is %.9g, expected %.9g",
@@ -192,7 +193,7 @@ static void check_result(const char * level, const struct ggml_tensor * y, const
     }
 }
 
-// The node at every level; with several threads the same bits as with one.
+// The node at every level. Several threads give the bits of one.
 static void check_node(struct ggml_tensor * y, oracle_fn oracle, int64_t k) {
     REQUIRE(y != NULL);
     const size_t size = ggml_nbytes(y);
@@ -249,7 +250,8 @@ static void mul_mat_random(void) {
     }
 }
 
-// Shapes that algorithm lanes takes: rows of a lane and more, groups, slices of b that share a slice of a.
+// Shapes for the algorithm lanes: as many rows as lanes and more, groups, slices of b that share a
+// slice of a.
 static void mul_mat_lanes(void) {
     for (int pass = 0; pass < 25; pass++) {
         const int64_t n = pass % 2 ? 16 * test_random_int(1, 3) : test_random_int(13, 60);
@@ -260,7 +262,7 @@ static void mul_mat_lanes(void) {
     }
 }
 
-static void mul_mat_edges(void) { // ones, tile edges, more than one stretch of k, many rounds
+static void mul_mat_edges(void) { // ones, edges of tiles, more than one block of k, many rounds
     static const int64_t shapes[][3] = { { 1, 1, 1 }, { 1, 7, 1 }, { 7, 1, 1 }, { 1, 1, 300 }, { 64, 12, 256 },
         { 65, 13, 257 }, { 33, 17, 513 }, { 128, 384, 32 }, { 129, 385, 33 }, { 300, 5, 40 }, { 1000, 1, 64 },
         { 20, 1500, 300 }, { 3, 4000, 3 }, { 14, 1100, 1500 } };
@@ -295,9 +297,9 @@ static void check_empty(enum ggml_type type, int64_t m, int64_t n, int64_t k) {
 static void mul_mat_empty(void) {
     check_empty(GGML_TYPE_F32, 0, 6, 4);
     check_empty(GGML_TYPE_F32, 5, 0, 4);
-    // as many rows as go different ways
+    // row counts of every algorithm
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
-        const bool partner = type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K; // of activations only
+        const bool partner = type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K; // rounds only activations
         if (type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||
             (ggml_is_quantized((enum ggml_type) type) && !partner)) {
             for (int n = 1; n <= 70; n += n < 18 ? 1 : 26) {
@@ -307,7 +309,7 @@ static void mul_mat_empty(void) {
     }
 }
 
-// Infinity and NaN come out where they went in, and nowhere else.
+// Infinity and NaN appear only in results that depend on them.
 static void mul_mat_special(void) {
     open_context(8 << 20);
     for (int64_t n = 1; n <= 20; n += 19) {
@@ -397,7 +399,7 @@ static void mul_mat_id_out_of_range(void) {
                 CHECK(strstr(ggml_last_error(), "routed") != NULL && strstr(ggml_last_error(), value) != NULL);
                 CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "must be from 0 to 2");
             }
-            const int32_t right = 2; // and it recovers
+            const int32_t right = 2; // the backend still works
             memcpy(address(ids, 1, 1, 0, 0), &right, sizeof(right));
             check_node(y, mul_mat_id_oracle, 200);
             close_context();
