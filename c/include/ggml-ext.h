@@ -104,7 +104,7 @@ GGML_API struct ggml_tensor * ggml_round_inplace(struct ggml_context * ctx, stru
 GGML_API struct ggml_tensor * ggml_trunc(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_trunc_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 // With p = softplus(alpha_p), n = beta + softplus(alpha_n): p x^2 + beta x above 0, else (e^min(x, eps) - 1 - x) n +
-// beta x. No derivative.
+// beta x.
 GGML_API struct ggml_tensor * ggml_xielu(struct ggml_context * ctx, struct ggml_tensor * a, float alpha_n,
     float alpha_p, float beta, float eps);
 // s a + b; da = s g
@@ -118,7 +118,7 @@ GGML_API struct ggml_tensor * ggml_scale_bias_inplace(struct ggml_context * ctx,
 enum ggml_glu_op {
     GGML_GLU_OP_REGLU = 0,   // f is relu; 0 for x <= 0, for any g
     GGML_GLU_OP_GEGLU,       // gelu in its tanh form
-    GGML_GLU_OP_SWIGLU,      // silu. The only function with a derivative, with two sources
+    GGML_GLU_OP_SWIGLU,      // silu
     GGML_GLU_OP_SWIGLU_OAI,  // with u = min(x, limit), w = g cut to [-limit, limit]: u sigmoid(alpha u) (w + 1)
     GGML_GLU_OP_GEGLU_ERF,   // gelu_erf
     GGML_GLU_OP_GEGLU_QUICK, // gelu_quick
@@ -152,8 +152,8 @@ GGML_API struct ggml_tensor * ggml_geglu_quick_split(struct ggml_context * ctx, 
 GGML_API struct ggml_tensor * ggml_swiglu_oai(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     float alpha, float limit);
 
-// Of the operators up to ggml_im2col_3d, only ggml_cumsum and ggml_tri have a derivative. Operands of
-// the others must not have a gradient.
+// Of the operators up to ggml_im2col_3d, these have a derivative: norms, ggml_cumsum, ggml_tri,
+// ggml_pad_ext with zeros, ggml_roll. Operands of the others must not have a gradient.
 
 // each row divided by max(its length, eps)
 GGML_API struct ggml_tensor * ggml_l2_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
@@ -379,6 +379,10 @@ GGML_API struct ggml_tensor * ggml_conv_3d_grouped(struct ggml_context * ctx, st
 // element of b. The functions of ggml.h round b to F16.
 GGML_API struct ggml_tensor * ggml_im2col_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D, enum ggml_type type);
+// the gradient of the b of ggml_im2col with sizes ne, from the gradient b of its result, as F32; of the kernel a only
+// the shape counts
+GGML_API struct ggml_tensor * ggml_im2col_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, const int64_t * ne, int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D);
 GGML_API struct ggml_tensor * ggml_conv_1d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int p0, int d0, enum ggml_type type);
 GGML_API struct ggml_tensor * ggml_conv_2d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
@@ -391,6 +395,33 @@ GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * 
 // its derivative
 GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c, float eps);
+
+// Gradients of a loss, a scalar of type F32. grads[i] becomes a new tensor of ctx: the gradient of
+// params[i], F32 and of its shape, or NULL if the loss does not depend on params[i]. It is a node, which
+// is computed with the graphs that have it. Two entries may be the same tensor.
+//
+// Parameters are any tensors of F32, F16 or BF16: leafs or nodes. A parameter that the loss depends on only
+// through operators with derivative 0 has a gradient of zeros. Gradients can be derived again. The
+// field grad of tensors is neither read nor written. If a node writes to a leaf, only those depend on it that
+// read the result of the node.
+//
+// UNSUPPORTED: a node between a parameter and the loss has no derivative (the message names it), or
+// the gradients read a tensor that a later node of the loss's graph overwrites. After an error grads is unchanged.
+GGML_API enum ggml_status ggml_grad(struct ggml_context * ctx, struct ggml_tensor * loss, struct ggml_tensor ** params,
+    int n_params, struct ggml_tensor ** grads);
+
+// One step of AdamW, in place. a: weights, grad: their gradient, m and v: running means of grad and grad^2. All four
+// are F32 of one shape. params, F32 [7]: alpha, beta1, beta2, eps, wd, 1 / (1 - beta1^t), 1 / (1 - beta2^t), where t
+// counts the steps from 1.
+//     m = beta1 m + (1 - beta1) grad;  v = beta2 v + (1 - beta2) grad^2
+//     a = a (1 - alpha wd) - alpha (m params[5]) / (sqrt(v params[6]) + eps)
+// The result is a view of a. Its sources are the nodes that write m and v. Nodes run in the order of the
+// graph: expand it with the loss and all gradients first, because a gradient may read other weights.
+GGML_API struct ggml_tensor * ggml_opt_step_adamw(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * grad, struct ggml_tensor * m, struct ggml_tensor * v, struct ggml_tensor * params);
+// a = a (1 - alpha wd) - alpha grad, in place; params, F32 [2]: alpha, wd. The result is a view of a.
+GGML_API struct ggml_tensor * ggml_opt_step_sgd(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * grad, struct ggml_tensor * params);
 
 // fun computes a tensor of any type and shape from dst->src, which has n_src tensors (at most
 // GGML_MAX_SRC) of any types and shapes. Like the functions of ggml_map_custom1, it runs on the CPU

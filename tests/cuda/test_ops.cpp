@@ -8,6 +8,7 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -235,6 +236,20 @@ static ggml_tensor * rope_today(const bench & t, int mode, int n_dims, bool fact
     return y != NULL && offset != 0 ? ggml_rope_set_offset(y, offset) : y;
 }
 
+// Stride 2, padding 1.
+static ggml_tensor * im2col_back(const bench & t, ggml_tensor * kernel, ggml_tensor * rows, std::array<int64_t, 4> ne,
+    bool is_2d) {
+    return ggml_im2col_back(t.ctx, kernel, rows, ne.data(), 2, is_2d ? 1 : 0, 1, is_2d ? 1 : 0, 1, is_2d ? 1 : 0,
+        is_2d);
+}
+
+// A step of AdamW with numbers below 1.
+static ggml_tensor * adamw(const bench & t, int64_t n) {
+    ggml_tensor * v = ggml_sqr(t.ctx, x4(t, n, 5, 3));
+    ggml_tensor * numbers = ggml_sigmoid(t.ctx, f32(t, 7));
+    return ggml_opt_step_adamw(t.ctx, x4(t, n, 5, 3), x4(t, n, 5, 3), x4(t, n, 5, 3), v, numbers);
+}
+
 // Keys of 5 rows go to a cache of 9, which is then read.
 static ggml_tensor * quantized_cache(const bench & t, ggml_type type) {
     ggml_tensor * cache = ggml_new_tensor_3d(t.ctx, type, 64, 9, 2);
@@ -388,6 +403,11 @@ static const op_case cases[] = {
                   1, 2, true)),
     T(im2col_1d, ggml_im2col(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 3, 4, 5), f32(t, 11, 4, 2), 2, 0, 1, 0, 1,
                      0, false)),
+    R(im2col_back, 1e-5,
+        im2col_back(t, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 3, 4, 5), x4(t, 36, 6, 9, 2), { 11, 9, 4, 2 },
+            true)),
+    R(im2col_back_1d, 1e-5,
+        im2col_back(t, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 3, 4, 5), x4(t, 12, 6, 2), { 11, 4, 2, 1 }, false)),
     R(conv_transpose_1d, 1e-4,
         ggml_conv_transpose_1d(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 4, 3, 5), f32(t, 7, 5), 3, 0, 1)),
     R(conv_transpose_2d, 1e-4,
@@ -433,6 +453,9 @@ static const op_case cases[] = {
     T(set_rows_q4_0, quantized_cache(t, GGML_TYPE_Q4_0)),
     T(set_rows_q5_1, quantized_cache(t, GGML_TYPE_Q5_1)),
     T(set_rows_iq4_nl, quantized_cache(t, GGML_TYPE_IQ4_NL)),
+    R(opt_step_sgd, 1e-6, ggml_opt_step_sgd(t.ctx, x4(t, 37, 5, 3), x4(t, 37, 5, 3), f32(t, 2))),
+    R(opt_step_adamw, 1e-5, adamw(t, 37)),
+    R(opt_step_adamw_long, 1e-5, adamw(t, 2500)),
     R(add_id, 1e-6, ggml_add_id(t.ctx, x4(t, 37, 3, 5), x4(t, 37, 7), indices(t, 3, 5))),
     R(rope_factors, 1e-5, rope_today(t, GGML_ROPE_TYPE_NORMAL, 64, true, 0, 0)),
     R(rope_neox_factors, 1e-5, rope_today(t, GGML_ROPE_TYPE_NEOX, 64, true, 0, 0.7f)),

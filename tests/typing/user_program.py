@@ -241,6 +241,11 @@ def layers(ctx: gb.Context) -> list[gb.Tensor]:
     columns = [
         gb.ops.im2col_3d(ctx.tensor((4, 2, 2, 2)), volume, 2, padding=(1, 0, 0)),
         gb.ops.col2im_1d(ctx.tensor((5, 6)), 2, 1),
+        gb.ops.im2col_back(ctx.tensor((2, 1, 2, 2)), ctx.tensor((1, 3, 3, 4)), (1, 1, 4, 4)),
+        gb.ops.opt_step_sgd(t, t, ctx.tensor((2,))),
+        gb.ops.opt_step_adamw(t, t, t, t, ctx.tensor((7,))),
+        *gb.grad(gb.ops.sum(t), [t]),
+        *(g for g in gb.grad(gb.ops.sum(t), [t], allow_unused=True) if g is not None),
     ]
     return [*columns, *(both for pair in pairs for both in pair)]
 

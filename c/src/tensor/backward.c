@@ -49,20 +49,29 @@ enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph) {
 
 // ------------------------------------------------------------------------------------------------------------ the sums
 
-// The entry of a tensor. NULL if it has no gradient, and for NULL.
-static struct gb_grad_entry * entry_of(const struct gb_sweep * sweep, const struct ggml_tensor * tensor) {
+struct gb_grad_entry * gb_sweep_entry(const struct gb_sweep * sweep, const struct ggml_tensor * tensor) {
     const int64_t i = tensor ? gb_ptrmap_get(&sweep->ids, tensor) : GB_PTRMAP_ABSENT;
     return i == GB_PTRMAP_ABSENT ? NULL : &sweep->entries.data[i];
 }
 
 bool gb_grad_wanted(const struct gb_sweep * sweep, const struct ggml_tensor * tensor) {
-    return entry_of(sweep, tensor) != NULL;
+    return gb_sweep_entry(sweep, tensor) != NULL;
+}
+
+bool gb_sweep_add(struct gb_sweep * sweep, struct gb_grad_entry entry) {
+    return gb_vec_push(&sweep->entries, entry) &&
+           gb_ptrmap_set(&sweep->ids, entry.tensor, (int64_t) sweep->entries.n - 1);
+}
+
+struct ggml_tensor * gb_grad_zeros(struct ggml_context * ctx, struct ggml_tensor * like) {
+    struct ggml_tensor * zero = ggml_arange(ctx, 0.0f, 1.0f, 1.0f);
+    return zero ? ggml_repeat(ctx, zero, like) : NULL;
 }
 
 // Makes `sum` the current gradient, contiguous as rules expect. False: `sum` is NULL or could not
 // be copied (reported).
 static bool set_current(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * sum) {
-    struct gb_grad_entry * entry = entry_of(sweep, tensor);
+    struct gb_grad_entry * entry = gb_sweep_entry(sweep, tensor);
     if (sum != NULL && !ggml_is_contiguous(sum)) {
         sum = ggml_cont(sweep->ctx, sum);
     }
@@ -74,23 +83,36 @@ static bool set_current(struct gb_sweep * sweep, struct ggml_tensor * tensor, st
     return true;
 }
 
+// NULL passes through.
+static struct ggml_tensor * converted(const struct gb_sweep * sweep, struct ggml_tensor * expr) {
+    const bool is_wide = expr == NULL || !sweep->in_f32 || expr->type == GGML_TYPE_F32;
+    return is_wide ? expr : ggml_cast(sweep->ctx, expr, GGML_TYPE_F32);
+}
+
 // The first contribution replaces a zero, so the graph has no additions to zeros.
 bool gb_grad_add(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr) {
+    expr = converted(sweep, expr);
     if (expr == NULL) {
         return false;
     }
     char of[GB_DESCRIBE_SIZE], is[GB_DESCRIBE_SIZE];
     GB_FAIL_IF_RETURNING(!ggml_are_same_shape(tensor, expr), false, GGML_STATUS_UNSUPPORTED,
         "%s: the gradient of %s came out as %s", sweep->func, gb_describe(tensor, of), gb_describe(expr, is));
-    const struct gb_grad_entry * entry = entry_of(sweep, tensor);
+    const struct gb_grad_entry * entry = gb_sweep_entry(sweep, tensor);
     return set_current(sweep, tensor, entry->is_zero ? expr : ggml_add(sweep->ctx, entry->current, expr));
 }
 
-// Before the first contribution the sum is the initial gradient, scaled by 0.
+// Before the first contribution the sum is the initial gradient, scaled by 0, or zeros.
 bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr,
     const size_t nb[4], size_t offset) {
-    const struct gb_grad_entry * entry = entry_of(sweep, tensor);
-    struct ggml_tensor * base = entry->is_zero ? ggml_scale(sweep->ctx, entry->current, 0.0f) : entry->current;
+    const struct gb_grad_entry * entry = gb_sweep_entry(sweep, tensor);
+    struct ggml_tensor * base = entry->current;
+    expr = converted(sweep, expr);
+    if (base == NULL) {
+        base = gb_grad_zeros(sweep->ctx, tensor);
+    } else if (entry->is_zero) {
+        base = ggml_scale(sweep->ctx, base, 0.0f);
+    }
     return set_current(sweep, tensor,
         base && expr ? ggml_acc(sweep->ctx, base, expr, nb[1], nb[2], nb[3], offset) : NULL);
 }
@@ -99,12 +121,11 @@ bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, st
 
 // Adds a tensor that has a gradient and no entry yet. False: memory ran out.
 static bool add_entry(struct gb_sweep * sweep, struct ggml_tensor * tensor, bool is_zero) {
-    if (tensor == NULL || tensor->grad == NULL || entry_of(sweep, tensor) != NULL) {
+    if (tensor == NULL || tensor->grad == NULL || gb_sweep_entry(sweep, tensor) != NULL) {
         return true;
     }
     const bool is_derived = gb_tensor_has_flag(tensor, GB_TENSOR_DERIVED);
-    const struct gb_grad_entry entry = { tensor, tensor->grad, tensor->grad, is_zero, is_derived };
-    return gb_vec_push(&sweep->entries, entry) && gb_ptrmap_set(&sweep->ids, tensor, (int64_t) sweep->entries.n - 1);
+    return gb_sweep_add(sweep, (struct gb_grad_entry){ tensor, tensor->grad, tensor->grad, is_zero, is_derived });
 }
 
 // True if the node needs a gradient that an earlier sweep did not make. `node` comes after its sources.
@@ -129,8 +150,7 @@ static bool add_derived_entry(struct gb_sweep * sweep, struct ggml_tensor * node
         return false;
     }
     gb_tensor_name_after(grad, node, "grad", NULL);
-    const struct gb_grad_entry entry = { node, NULL, grad, true, true };
-    return gb_vec_push(&sweep->entries, entry) && gb_ptrmap_set(&sweep->ids, node, (int64_t) sweep->entries.n - 1);
+    return gb_sweep_add(sweep, (struct gb_grad_entry){ node, NULL, grad, true, true });
 }
 
 // Makes entries for all tensors with a gradient: the nodes, whose initial gradients are zero, and
@@ -156,7 +176,7 @@ static bool add_entries(struct gb_sweep * sweep, const struct ggml_cgraph * gf) 
 // With `keep`: the sums of the nodes start from new tensors.
 static bool renew(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     for (int i = 0; i < gf->n_nodes; i++) {
-        struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
+        struct gb_grad_entry * entry = gb_sweep_entry(sweep, gf->nodes[i]);
         if (entry != NULL && entry->before != NULL) {
             entry->current = ggml_dup_tensor(sweep->ctx, entry->tensor);
             entry->is_zero = true;
@@ -168,9 +188,7 @@ static bool renew(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     return true;
 }
 
-// A node without sources that have a gradient contributes nothing. It may have no rule, so none is
-// called.
-static bool has_sources_with_grad(const struct gb_sweep * sweep, const struct ggml_tensor * node) {
+bool gb_sweep_has_source(const struct gb_sweep * sweep, const struct ggml_tensor * node) {
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         if (node->src[k] != node && gb_grad_wanted(sweep, node->src[k])) {
             return true;
@@ -179,13 +197,13 @@ static bool has_sources_with_grad(const struct gb_sweep * sweep, const struct gg
     return false;
 }
 
-// From last to first, so that all readers of a node have added to its gradient before its own rule
-// runs.
-static bool sweep_nodes(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
-    for (int i = gf->n_nodes - 1; i >= 0; i--) {
-        const struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
-        if (entry != NULL && has_sources_with_grad(sweep, gf->nodes[i]) &&
-            !gb_derive(sweep, gf->nodes[i], entry->current)) {
+// A node without sources that have a gradient contributes nothing, nor does a gradient of zero. Such
+// nodes may have no rule, so none is called.
+bool gb_sweep_nodes(struct gb_sweep * sweep, struct ggml_tensor * const * nodes, int n) {
+    for (int i = n - 1; i >= 0; i--) {
+        const struct gb_grad_entry * entry = gb_sweep_entry(sweep, nodes[i]);
+        if (entry != NULL && entry->current != NULL && gb_sweep_has_source(sweep, nodes[i]) &&
+            !gb_derive(sweep, nodes[i], entry->current)) {
             return false;
         }
     }
@@ -208,7 +226,7 @@ static void write_grads(const struct gb_sweep * sweep, enum which which) {
     }
 }
 
-static void sweep_free(struct gb_sweep * sweep) {
+void gb_sweep_free(struct gb_sweep * sweep) {
     gb_vec_free(&sweep->entries);
     gb_ptrmap_free(&sweep->ids);
 }
@@ -221,11 +239,11 @@ static bool run_sweep(struct gb_sweep * sweep, const struct ggml_cgraph * gf, bo
         return false;
     }
     for (int i = 0; i < gf->n_nodes; i++) {
-        const struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
+        const struct gb_grad_entry * entry = gb_sweep_entry(sweep, gf->nodes[i]);
         initial[i] = entry && (keep || entry->before == NULL) ? entry->current : keep ? NULL : gf->grads[i];
     }
     write_grads(sweep, NONE);
-    const bool ok = sweep_nodes(sweep, gf);
+    const bool ok = gb_sweep_nodes(sweep, gf->nodes, gf->n_nodes);
     write_grads(sweep, ok ? CURRENT : BEFORE);
     return ok;
 }
@@ -257,7 +275,7 @@ static enum ggml_status check_graphs(const char * func, const struct ggml_contex
     return GGML_STATUS_SUCCESS;
 }
 
-// Derives gf and appends to gb. The sweep stays valid until sweep_free, so that the caller can undo
+// Derives gf and appends to gb. The sweep stays valid until gb_sweep_free, so that the caller can undo
 // it. `initial` has gf->n_nodes elements.
 static enum ggml_status build_backward(struct gb_sweep * sweep, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
     bool keep, struct ggml_tensor ** initial) {
@@ -287,7 +305,7 @@ enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct gg
     if (status == GGML_STATUS_SUCCESS) {
         memcpy(gf->grads, initial, (size_t) n * sizeof(*initial));
     }
-    sweep_free(&sweep);
+    gb_sweep_free(&sweep);
     gb_free(initial);
     return status;
 }
@@ -491,7 +509,7 @@ enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml_context 
         ggml_graph_clear(gb_tmp);
         ggml_graph_clear(gb);
     }
-    sweep_free(&sweep);
+    gb_sweep_free(&sweep);
     gb_ptrmap_free(&r.ids);
     gb_vec_free(&r.clones);
     gb_vec_free(&r.stack);

@@ -371,12 +371,7 @@ static bool rule_positive(const struct gb_call * c, const char * what, float val
     return value > 0 || GB_BROKEN(c, NOT_POSITIVE, .name = what, .real = (double) value);
 }
 
-bool gb_check_norm(const char * func, gb_ct a, float eps, bool inplace) {
-    const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && (inplace || gb_rule_no_grad(&c)) && rule_positive(&c, "eps", eps);
-}
-
-bool gb_check_rms_norm(const char * func, gb_ct a, float eps) {
+bool gb_check_norm(const char * func, gb_ct a, float eps) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && rule_positive(&c, "eps", eps);
 }
@@ -389,9 +384,9 @@ bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps) {
 }
 
 // There may be more groups than channels. Some groups are then empty.
-bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace) {
+bool gb_check_group_norm(const char * func, gb_ct a, int n_groups) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && (inplace || gb_rule_no_grad(&c)) && gb_rule_at_least(&c, "n_groups", n_groups, 1);
+    return gb_rule_given(&c) && gb_rule_at_least(&c, "n_groups", n_groups, 1);
 }
 
 // A mask of F32 or F16 for n rows of m scores. It repeats over the rows, or has at least as many.

@@ -68,10 +68,9 @@ bool gb_check_add_id(const char * func, gb_ct a, gb_ct b, gb_ct ids);
 bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b);
 
 // normalisation, softmax, masks
-bool gb_check_norm(const char * func, gb_ct a, float eps, bool inplace);
-bool gb_check_rms_norm(const char * func, gb_ct a, float eps);
+bool gb_check_norm(const char * func, gb_ct a, float eps); // also RMS_NORM and L2_NORM
 bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps);
-bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace);
+bool gb_check_group_norm(const char * func, gb_ct a, int n_groups);
 bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask); // mask may be NULL
 bool gb_check_max_bias(const char * func, gb_ct a, gb_ct mask, float max_bias);
 // sinks may be NULL.
@@ -117,6 +116,8 @@ struct gb_conv {
 int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d);
 int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p);
 bool gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
+// t: the image, whose sizes alone count
+bool gb_check_im2col_back(const char * func, gb_ct a, gb_ct b, gb_ct t, const struct gb_conv * conv);
 bool gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
 bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
 // b has `groups` times as many channels as a kernel. The kernels are divided among the groups.

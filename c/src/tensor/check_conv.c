@@ -62,18 +62,33 @@ static bool rule_im2col(const struct gb_call * c, gb_ct a, gb_ct b, const struct
 
 bool gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_im2col(&c, a, b, conv);
+    return gb_rule_given(&c) && rule_im2col(&c, a, b, conv);
+}
+
+// b has the shape of the windows of t.
+bool gb_check_im2col_back(const char * func, gb_ct a, gb_ct b, gb_ct t, const struct gb_conv * conv) {
+    const struct gb_call c = GB_CALL_2(func, a, b), image = GB_CALL(func, GB_OPERAND(a), { "ne", t });
+    if (!gb_rule_given(&c) || !rule_im2col(&image, a, t, conv)) {
+        return false;
+    }
+    const struct gb_shape windows = gb_shape_im2col(a, t, conv);
+    for (int d = 0; d < 4; d++) {
+        if (!gb_rule_size(&c, 1, d, windows.ne[d])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && (conv->is_2d || gb_rule_max_dims(&c, 0, 3)) &&
-           rule_im2col(&c, a, b, conv) && gb_rule_contiguous(&c, 0);
+    return gb_rule_given(&c) && (conv->is_2d || gb_rule_max_dims(&c, 0, 3)) && rule_im2col(&c, a, b, conv) &&
+           gb_rule_contiguous(&c, 0);
 }
 
 bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !rule_kernel_type(&c, a)) {
+    if (!gb_rule_given(&c) || !rule_kernel_type(&c, a)) {
         return false;
     }
     const int64_t n = gb_size_product(a->ne[2], a->ne[3]); // kernels
@@ -104,20 +119,20 @@ static bool rule_groups(const struct gb_call * c, int64_t groups, int64_t channe
 
 bool gb_check_conv_2d(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv, int64_t groups) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_direct_types(&c, a, b) &&
-           (groups != 1 || gb_rule_equal(&c, 0, 2, 1, 2)) && rule_groups(&c, groups, a->ne[2], a->ne[3], b->ne[2]) &&
-           rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0);
+    return gb_rule_given(&c) && rule_direct_types(&c, a, b) && (groups != 1 || gb_rule_equal(&c, 0, 2, 1, 2)) &&
+           rule_groups(&c, groups, a->ne[2], a->ne[3], b->ne[2]) && rule_conv_params(&c, a, b, conv) &&
+           gb_rule_contiguous(&c, 0);
 }
 
 bool gb_check_conv_2d_dw(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_direct_types(&c, a, b) && gb_rule_size(&c, 0, 2, 1) &&
+    return gb_rule_given(&c) && rule_direct_types(&c, a, b) && gb_rule_size(&c, 0, 2, 1) &&
            gb_rule_equal(&c, 0, 3, 1, 2) && rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0);
 }
 
 bool gb_check_conv_1d_grouped(const char * func, gb_ct a, gb_ct b, int64_t groups) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_direct_types(&c, a, b) && gb_rule_max_dims(&c, 0, 3) &&
+    return gb_rule_given(&c) && rule_direct_types(&c, a, b) && gb_rule_max_dims(&c, 0, 3) &&
            gb_rule_max_dims(&c, 1, 3) && (groups != 1 || gb_rule_equal(&c, 0, 1, 1, 1)) &&
            rule_groups(&c, groups, a->ne[1], a->ne[2], b->ne[1]) && gb_rule_contiguous(&c, 0);
 }
@@ -199,7 +214,7 @@ bool gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, 
 bool gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2],
     const float p[2]) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 3) &&
+    return gb_rule_given(&c) && gb_rule_max_dims(&c, 0, 3) &&
            rule_pool(&c, 0, a->ne[0], op, k[0], s[0], (double) p[0]) &&
            rule_pool(&c, 1, a->ne[1], op, k[1], s[1], (double) p[1]);
 }
@@ -207,7 +222,7 @@ bool gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const in
 // The larger sizes must fit into 64 bits.
 bool gb_check_upscale(const char * func, gb_ct a, int factor) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "scale_factor", factor, 1) &&
+    return gb_rule_given(&c) && gb_rule_at_least(&c, "scale_factor", factor, 1) &&
            gb_rule_size_in_range(&c, 0, 0, 0, INT64_MAX / factor) &&
            gb_rule_size_in_range(&c, 0, 1, 0, INT64_MAX / factor);
 }
@@ -215,7 +230,7 @@ bool gb_check_upscale(const char * func, gb_ct a, int factor) {
 bool gb_check_pad(const char * func, gb_ct a, const int p[4]) {
     static const char * const names[4] = { "p0", "p1", "p2", "p3" };
     const struct gb_call c = GB_CALL_1(func, a);
-    bool ok = gb_rule_given(&c) && gb_rule_no_grad(&c);
+    bool ok = gb_rule_given(&c);
     for (int d = 0; d < 4 && ok; d++) {
         ok = gb_rule_at_least(&c, names[d], p[d], 0);
     }

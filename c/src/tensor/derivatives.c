@@ -1,35 +1,27 @@
-// derivatives.c - the derivative of each operator that has one. The column `derivative` of ops.def
-// names the rule of each operator.
-//
-// A rule gets a node and its gradient g (same shape as the node, contiguous). It adds to the
-// gradients of the sources that have one. Rules are pure algebra over the public builders and never
-// read data. In formulas, y is the node, a and b are its sources, dx is the gradient of x.
-#include "tensor/derivatives.h"
+// derivatives.c - the derivative of each operator that has one: the table, and the rules of elementary
+// operators. The column `derivative` of ops.def names the rule of each operator. derivatives_rules.h
+// explains rules.
+#include "tensor/derivatives_rules.h"
 
 #include "tensor/check.h"
 
 typedef bool (*rule)(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g);
 
-// Builds `expr` only if the source has a gradient.
-#define ADD(source, expr) (!gb_grad_wanted(s, (source)) || gb_grad_add(s, (source), (expr)))
-
 // -------------------------------------------------------------------------------------------------------------- shapes
 
-// NULL passes through, here and below, because the failed builder has reported.
-static struct ggml_tensor * contiguous(struct ggml_context * ctx, struct ggml_tensor * t) {
+struct ggml_tensor * gb_grad_contiguous(struct ggml_context * ctx, struct ggml_tensor * t) {
     return t == NULL || ggml_is_contiguous(t) ? t : ggml_cont(ctx, t);
 }
 
 // g with the shape and type of `like`, which has as many elements.
-static struct ggml_tensor * shaped(struct ggml_context * ctx, struct ggml_tensor * g, struct ggml_tensor * like) {
-    if (g != NULL && g->type != like->type && !ggml_is_quantized(like->type)) {
-        g = ggml_cast(ctx, g, like->type);
+static struct ggml_tensor * shaped(const struct gb_sweep * s, struct ggml_tensor * g, struct ggml_tensor * like) {
+    if (g != NULL && g->type != like->type && !s->in_f32 && !ggml_is_quantized(like->type)) {
+        g = ggml_cast(s->ctx, g, like->type);
     }
-    return g == NULL || ggml_are_same_shape(g, like) ? g : ggml_reshape(ctx, contiguous(ctx, g), like);
+    return g == NULL || ggml_are_same_shape(g, like) ? g : ggml_reshape(s->ctx, gb_grad_contiguous(s->ctx, g), like);
 }
 
-// Sums over the dimensions along which `like` was repeated.
-static struct ggml_tensor * unrepeated(struct ggml_context * ctx, struct ggml_tensor * expr,
+struct ggml_tensor * gb_grad_unrepeated(struct ggml_context * ctx, struct ggml_tensor * expr,
     struct ggml_tensor * like) {
     return expr == NULL || ggml_are_same_shape(expr, like) ? expr : ggml_repeat_back(ctx, expr, like);
 }
@@ -45,7 +37,7 @@ static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml
 
 // MUL_MAT broadcasts a over b in groups: it multiplies slice i2 of b with slice i2 / r2 of a. The
 // gradient has b's slices and is summed over these groups.
-static struct ggml_tensor * unbroadcast(struct ggml_context * ctx, struct ggml_tensor * t, struct ggml_tensor * a) {
+struct ggml_tensor * gb_grad_unbroadcast(struct ggml_context * ctx, struct ggml_tensor * t, struct ggml_tensor * a) {
     if (t == NULL || ggml_are_same_shape(t, a)) {
         return t;
     }
@@ -58,12 +50,12 @@ static struct ggml_tensor * unbroadcast(struct ggml_context * ctx, struct ggml_t
 // --------------------------------------------------------------------------------------------------------- elementwise
 
 static bool derive_copy(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // DUP, CPY, CONT
-    return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
+    return ADD(y->src[0], shaped(s, g, y->src[0]));
 }
 
 // y = a + b: da = g, db = g, summed where b was repeated.
 static bool derive_add(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], g) && ADD(y->src[1], unrepeated(s->ctx, g, y->src[1]));
+    return ADD(y->src[0], g) && ADD(y->src[1], gb_grad_unrepeated(s->ctx, g, y->src[1]));
 }
 
 // b is a single number. Its gradient is the sum of all elements of g.
@@ -73,19 +65,19 @@ static bool derive_add1(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
 
 // y = a - b: da = g, db = -g.
 static bool derive_sub(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], g) && ADD(y->src[1], unrepeated(s->ctx, ggml_neg(s->ctx, g), y->src[1]));
+    return ADD(y->src[0], g) && ADD(y->src[1], gb_grad_unrepeated(s->ctx, ggml_neg(s->ctx, g), y->src[1]));
 }
 
 // y = a b: da = g b, db = g a.
 static bool derive_mul(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
-    return ADD(a, ggml_mul(s->ctx, g, b)) && ADD(b, unrepeated(s->ctx, ggml_mul(s->ctx, g, a), b));
+    return ADD(a, ggml_mul(s->ctx, g, b)) && ADD(b, gb_grad_unrepeated(s->ctx, ggml_mul(s->ctx, g, a), b));
 }
 
 static bool derive_div(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // db = -g y / b
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
     return ADD(a, ggml_div(s->ctx, g, b)) &&
-           ADD(b, unrepeated(s->ctx, ggml_neg(s->ctx, ggml_mul(s->ctx, g, ggml_div(s->ctx, y, b))), b));
+           ADD(b, gb_grad_unrepeated(s->ctx, ggml_neg(s->ctx, ggml_mul(s->ctx, g, ggml_div(s->ctx, y, b))), b));
 }
 
 // da = 2 g a.
@@ -108,8 +100,7 @@ static bool derive_scale(struct gb_sweep * s, struct ggml_tensor * y, struct ggm
     return ADD(y->src[0], ggml_scale(s->ctx, g, gb_op_param_f32(y, 0)));
 }
 
-// Reports that the node has no derivative. Returns false.
-static bool fail_underivable(const struct gb_sweep * s, const struct ggml_tensor * y) {
+bool gb_grad_underivable(const struct gb_sweep * s, const struct ggml_tensor * y) {
     char text[640];
     gb_fail(GGML_STATUS_UNSUPPORTED, "%s: %s: the operator has no derivative", s->func,
         gb_describe_node(y, text, sizeof(text)));
@@ -119,7 +110,7 @@ static bool fail_underivable(const struct gb_sweep * s, const struct ggml_tensor
 // The rule of operators without a derivative.
 static bool derive_none(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     (void) g;
-    return fail_underivable(s, y);
+    return gb_grad_underivable(s, y);
 }
 
 // The derivative is zero wherever it exists.
@@ -141,18 +132,8 @@ static bool derive_where(struct gb_sweep * s, struct ggml_tensor * y, struct ggm
     if (zeros != NULL && zeros->type != g->type) {
         zeros = ggml_cast(s->ctx, zeros, g->type);
     }
-    return ADD(a, unrepeated(s->ctx, ggml_where(s->ctx, cond, g, zeros), a)) &&
-           ADD(b, unrepeated(s->ctx, ggml_where(s->ctx, cond, zeros, g), b));
-}
-
-// y = silu(a) b of two sources: da = g b silu'(a), db = g silu(a). No other gate has a derivative.
-static bool derive_glu(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    struct ggml_tensor *a = y->src[0], *b = y->src[1];
-    if (y->op_params[0] != GGML_GLU_OP_SWIGLU || b == NULL) {
-        return fail_underivable(s, y);
-    }
-    return ADD(a, ggml_silu_back(s->ctx, contiguous(s->ctx, a), ggml_mul(s->ctx, g, b))) &&
-           ADD(b, ggml_mul(s->ctx, g, ggml_silu(s->ctx, a)));
+    return ADD(a, gb_grad_unrepeated(s->ctx, ggml_where(s->ctx, cond, g, zeros), a)) &&
+           ADD(b, gb_grad_unrepeated(s->ctx, ggml_where(s->ctx, cond, zeros, g), b));
 }
 
 // The functions of UNARY.
@@ -203,11 +184,18 @@ static bool derive_unary_relu(struct gb_sweep * s, struct ggml_tensor * y, struc
 
 // SILU_BACK computes g silu'(a) in one step.
 static bool derive_unary_silu(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_silu_back(s->ctx, contiguous(s->ctx, y->src[0]), g));
+    return ADD(y->src[0], ggml_silu_back(s->ctx, gb_grad_contiguous(s->ctx, y->src[0]), g));
 }
 
 #define derive_unary_flat derive_flat
 #define derive_unary_none derive_none
+#define derive_unary_tanh gb_derive_unary_tanh
+#define derive_unary_elu gb_derive_unary_elu
+#define derive_unary_gelu gb_derive_unary_gelu
+#define derive_unary_gelu_quick gb_derive_unary_gelu_quick
+#define derive_unary_gelu_erf gb_derive_unary_gelu_erf
+#define derive_unary_hardswish gb_derive_unary_hardswish
+#define derive_unary_hardsigmoid gb_derive_unary_hardsigmoid
 
 static bool derive_unary(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     static const rule functions[GGML_UNARY_OP_COUNT] = {
@@ -246,7 +234,7 @@ static bool derive_tri(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
 }
 
 static bool derive_repeat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], unrepeated(s->ctx, g, y->src[0]));
+    return ADD(y->src[0], gb_grad_unrepeated(s->ctx, g, y->src[0]));
 }
 
 // ------------------------------------------------------------------------------------------------------------- regions
@@ -282,14 +270,18 @@ static bool derive_view(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
     GB_FAIL_IF_RETURNING(!ggml_is_contiguous(a), false, GGML_STATUS_UNSUPPORTED,
         "%s: %s: a view has a derivative only if its source is contiguous", s->func,
         gb_describe_node(y, text, sizeof(text)));
-    size_t offset;
+    size_t offset, nb[4];
     memcpy(&offset, y->op_params, sizeof(offset));
-    return gb_grad_add_region(s, a, g, y->nb, offset);
+    const size_t from = ggml_type_size(a->type), to = s->in_f32 ? sizeof(float) : from;
+    for (int i = 0; i < 4; i++) {
+        nb[i] = y->nb[i] / from * to;
+    }
+    return gb_grad_add_region(s, a, g, nb, offset / from * to);
 }
 
 // The gradient gets a's shape back.
 static bool derive_reshape(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
+    return ADD(y->src[0], shaped(s, g, y->src[0]));
 }
 
 // Dimension d went to axis op_params[d], so the gradient goes back.
@@ -298,7 +290,7 @@ static bool derive_permute(struct gb_sweep * s, struct ggml_tensor * y, struct g
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         const int32_t axis = y->op_params[d];
         if (axis < 0 || axis >= GGML_MAX_DIMS) {
-            return fail_underivable(s, y);
+            return gb_grad_underivable(s, y);
         }
         from[axis] = d;
     }
@@ -310,9 +302,30 @@ static bool derive_transpose(struct gb_sweep * s, struct ggml_tensor * y, struct
     return ADD(y->src[0], ggml_transpose(s->ctx, g));
 }
 
+// The numbers of rows in all matrices of a together, as a vector. They are computed as floats, which are exact up to
+// 2^24.
+static struct ggml_tensor * flat_places(struct ggml_context * ctx, struct ggml_tensor * places, int64_t rows) {
+    const int64_t k = places->ne[0], batches = places->ne[1] * places->ne[2];
+    struct ggml_tensor * first = ggml_scale(ctx, ggml_arange(ctx, 0, (float) batches, 1), (float) rows);
+    struct ggml_tensor * all = ggml_cast(ctx, gb_grad_contiguous(ctx, places), GGML_TYPE_F32);
+    all = ggml_add(ctx, ggml_reshape_2d(ctx, all, k, batches), ggml_reshape_2d(ctx, first, 1, batches));
+    return ggml_reshape_1d(ctx, ggml_cast(ctx, all, GGML_TYPE_I32), k * batches);
+}
+
 // Gradients of picked rows are added at their origin. A row that was picked twice gets the sum.
 static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_get_rows_back(s->ctx, g, y->src[1], y->src[0]));
+    struct ggml_tensor *a = y->src[0], *places = y->src[1];
+    const int64_t rows = ggml_nrows(a), batches = places->ne[1] * places->ne[2];
+    if (batches == 1 || !gb_grad_wanted(s, a)) {
+        return ADD(a, ggml_get_rows_back(s->ctx, g, places, a));
+    }
+    if (batches == 0 || a->ne[3] != places->ne[2] || rows > 1 << 24) {
+        return gb_grad_underivable(s, y);
+    }
+    struct ggml_tensor shape = { .type = GGML_TYPE_F32, .ne = { a->ne[0], rows, 1, 1 } }; // only its shape is read
+    struct ggml_tensor * flat = ggml_reshape_2d(s->ctx, g, a->ne[0], places->ne[0] * batches);
+    struct ggml_tensor * back = ggml_get_rows_back(s->ctx, flat, flat_places(s->ctx, places, a->ne[1]), &shape);
+    return back != NULL && gb_grad_add(s, a, ggml_reshape(s->ctx, back, a));
 }
 
 // y = a + rows of b: da = g. A row of b gets the sum of its uses.
@@ -326,7 +339,7 @@ static bool derive_add_id(struct gb_sweep * s, struct ggml_tensor * y, struct gg
     }
     const int64_t n = g->ne[1] * g->ne[2];
     struct ggml_tensor * rows = ggml_reshape_2d(s->ctx, g, g->ne[0], n);
-    struct ggml_tensor * places = contiguous(s->ctx, ids);
+    struct ggml_tensor * places = gb_grad_contiguous(s->ctx, ids);
     places = places != NULL ? ggml_reshape_1d(s->ctx, places, n) : NULL;
     return rows != NULL && places != NULL && gb_grad_add(s, b, ggml_get_rows_back(s->ctx, rows, places, b));
 }
@@ -337,7 +350,8 @@ static bool derive_add_id(struct gb_sweep * s, struct ggml_tensor * y, struct gg
 // The second is of a with g transposed.
 static bool derive_mul_mat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
-    return ADD(a, unbroadcast(s->ctx, ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
+    return ADD(a, gb_grad_unbroadcast(s->ctx,
+                      ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
            ADD(b, ggml_out_prod(s->ctx, a, ggml_transpose(s->ctx, g)));
 }
 
@@ -350,18 +364,33 @@ static bool derive_diag_mask(struct gb_sweep * s, struct ggml_tensor * y, struct
     return ADD(y->src[0], ggml_diag_mask_zero(s->ctx, g, y->op_params[0]));
 }
 
+// A sink takes the share 1 - sum(y) of a row, and all of y falls with it: dsink = -(1 - sum(y)) (g . y),
+// summed over the rows of its head.
+static struct ggml_tensor * sinks_back(struct ggml_context * ctx, struct ggml_tensor * y, struct ggml_tensor * g,
+    struct ggml_tensor * sinks) {
+    struct ggml_tensor heads = { .type = GGML_TYPE_F32, .ne = { 1, 1, y->ne[2], 1 } }; // only its shape is read
+    struct ggml_tensor * share = ggml_scale_bias(ctx, ggml_sum_rows(ctx, y), 1, -1);
+    struct ggml_tensor * rows = ggml_mul(ctx, share, gb_grad_row_dot(ctx, g, y));
+    rows = rows ? ggml_repeat_back(ctx, rows, &heads) : NULL;
+    return rows ? ggml_reshape(ctx, rows, sinks) : NULL;
+}
+
 static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // of scale a + mask
     const float scale = gb_op_param_f32(y, 0);
-    if (!gb_grad_wanted(s, y->src[0]) && !gb_grad_wanted(s, y->src[1])) {
+    struct ggml_tensor *a = y->src[0], *mask = y->src[1], *sinks = y->src[2];
+    // The mask's gradient needs a factor for each head, and no operator multiplies by such factors.
+    if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, mask)) {
+        return gb_grad_underivable(s, y);
+    }
+    if (!ADD(sinks, sinks_back(s->ctx, y, g, sinks))) {
+        return false;
+    }
+    if (!gb_grad_wanted(s, a) && !gb_grad_wanted(s, mask)) {
         return true;
     }
-    // The mask's gradient needs a factor for each head, and no operator multiplies by such factors.
-    if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, y->src[1])) {
-        return fail_underivable(s, y);
-    }
     struct ggml_tensor * inner = ggml_soft_max_back(s->ctx, g, y);
-    return ADD(y->src[0], scale == 1.0f ? inner : ggml_scale(s->ctx, inner, scale)) &&
-           ADD(y->src[1], unrepeated(s->ctx, inner, y->src[1]));
+    return ADD(a, scale == 1.0f ? inner : ggml_scale(s->ctx, inner, scale)) &&
+           ADD(mask, gb_grad_unrepeated(s->ctx, inner, mask));
 }
 
 // A rotation's derivative is the rotation back, with the same parameters. For today's modes no
@@ -405,7 +434,7 @@ static bool derive_rope_back(struct gb_sweep * s, struct ggml_tensor * y, struct
         return ADD(y->src[0], rope_other_way(s, y, g));
     }
     if (p.xpos_base != 0.0f) { // no builder rotates forward with these parameters out of place
-        return fail_underivable(s, y);
+        return gb_grad_underivable(s, y);
     }
     return ADD(y->src[0], ggml_rope_custom(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base,
                               p.freq_scale, p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow));
@@ -444,9 +473,8 @@ static bool derive_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
 // ------------------------------------------------------------------------------------------- gradients of gradients
 // The nodes of these rules are gradients themselves. h is the gradient of such a node, g the first one.
 
-// Sum over each row, kept as a row of one element.
-static struct ggml_tensor * row_dot(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
-    return ggml_sum_rows(ctx, contiguous(ctx, ggml_mul(ctx, a, b)));
+struct ggml_tensor * gb_grad_row_dot(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return ggml_sum_rows(ctx, gb_grad_contiguous(ctx, ggml_mul(ctx, a, b)));
 }
 
 // y = g silu'(x): dg = h silu'(x), dx = h g silu''(x). With s = sigmoid(x), silu'' is
@@ -475,8 +503,8 @@ static bool derive_soft_max_back(struct gb_sweep * s, struct ggml_tensor * y, st
     if (!gb_grad_wanted(s, p)) {
         return true;
     }
-    struct ggml_tensor * first = ggml_mul(ctx, h, ggml_sub(ctx, g, row_dot(ctx, g, p)));
-    return ADD(p, ggml_sub(ctx, first, ggml_mul(ctx, g, row_dot(ctx, h, p))));
+    struct ggml_tensor * first = ggml_mul(ctx, h, ggml_sub(ctx, g, gb_grad_row_dot(ctx, g, p)));
+    return ADD(p, ggml_sub(ctx, first, ggml_mul(ctx, g, gb_grad_row_dot(ctx, h, p))));
 }
 
 // y = r g - r^3 x (g . x) / n of each row, with m = mean(x^2) + eps and r = 1 / sqrt(m). It is symmetric in
@@ -492,11 +520,11 @@ static bool derive_rms_norm_back(struct gb_sweep * s, struct ggml_tensor * y, st
     if (!gb_grad_wanted(s, x) || x->ne[0] == 0) {
         return true;
     }
-    struct ggml_tensor * m = ggml_scale_bias(ctx, row_dot(ctx, x, x), 1.0f / n, eps);
+    struct ggml_tensor * m = ggml_scale_bias(ctx, gb_grad_row_dot(ctx, x, x), 1.0f / n, eps);
     struct ggml_tensor * cube = ggml_scale(ctx, ggml_mul(ctx, m, ggml_sqrt(ctx, m)), n); // n / r^3
-    struct ggml_tensor * hg = ggml_div(ctx, row_dot(ctx, h, g), cube);
-    struct ggml_tensor * hx = ggml_div(ctx, row_dot(ctx, h, x), cube);
-    struct ggml_tensor * gx = row_dot(ctx, g, x);
+    struct ggml_tensor * hg = ggml_div(ctx, gb_grad_row_dot(ctx, h, g), cube);
+    struct ggml_tensor * hx = ggml_div(ctx, gb_grad_row_dot(ctx, h, x), cube);
+    struct ggml_tensor * gx = gb_grad_row_dot(ctx, g, x);
     struct ggml_tensor * of_x = ggml_sub(ctx, ggml_scale(ctx, ggml_div(ctx, ggml_mul(ctx, hx, gx), m), 3.0f / n), hg);
     struct ggml_tensor * rest = ggml_add(ctx, ggml_mul(ctx, h, ggml_div(ctx, gx, cube)), ggml_mul(ctx, g, hx));
     return ADD(x, ggml_sub(ctx, ggml_mul(ctx, x, of_x), rest));
@@ -506,8 +534,8 @@ static bool derive_rms_norm_back(struct gb_sweep * s, struct ggml_tensor * y, st
 static bool derive_out_prod(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
-    return ADD(a, unbroadcast(ctx, ggml_out_prod(ctx, h, ggml_transpose(ctx, b)), a)) &&
-           ADD(b, ggml_transpose(ctx, ggml_mul_mat(ctx, contiguous(ctx, a), h)));
+    return ADD(a, gb_grad_unbroadcast(ctx, ggml_out_prod(ctx, h, ggml_transpose(ctx, b)), a)) &&
+           ADD(b, ggml_transpose(ctx, ggml_mul_mat(ctx, gb_grad_contiguous(ctx, a), h)));
 }
 
 // The rows that were added up at one place all get its gradient.
@@ -522,11 +550,11 @@ static bool derive_loss_back(struct gb_sweep * s, struct ggml_tensor * y, struct
     struct ggml_tensor *a = y->src[0], *b = y->src[1], *c = y->src[2];
     const bool is_given = y->op_params[0] != 0;
     if (gb_grad_wanted(s, b) || (is_given && gb_op_param_f32(y, 1) != 0.0f)) {
-        return fail_underivable(s, y);
+        return gb_grad_underivable(s, y);
     }
     const float e = is_given ? 0.0f : 1e-9f, rows = (float) ggml_nrows(a);
     struct ggml_tensor * p = ggml_soft_max(ctx, a);
-    struct ggml_tensor * weighted = is_given ? ggml_mul(ctx, h, ggml_sum_rows(ctx, contiguous(ctx, b))) : h;
+    struct ggml_tensor * weighted = is_given ? ggml_mul(ctx, h, ggml_sum_rows(ctx, gb_grad_contiguous(ctx, b))) : h;
     struct ggml_tensor * of_a = ggml_soft_max_back(ctx, ggml_mul(ctx, weighted, c), p);
     struct ggml_tensor * without_c = ggml_sub(ctx, ggml_scale_bias(ctx, ggml_mul(ctx, weighted, p), 1.0f - e, 0.0f),
         ggml_mul(ctx, h, e == 0.0f ? b : ggml_scale_bias(ctx, b, 1.0f, -e)));
@@ -535,6 +563,27 @@ static bool derive_loss_back(struct gb_sweep * s, struct ggml_tensor * y, struct
 }
 
 // --------------------------------------------------------------------------------------------------------------- table
+
+// of derivatives_layers.c
+#define derive_norm gb_derive_norm
+#define derive_group_norm gb_derive_group_norm
+#define derive_l2_norm gb_derive_l2_norm
+#define derive_concat gb_derive_concat
+#define derive_pad gb_derive_pad
+#define derive_pad_ext gb_derive_pad_ext
+#define derive_roll gb_derive_roll
+#define derive_upscale gb_derive_upscale
+#define derive_im2col gb_derive_im2col
+#define derive_im2col_back gb_derive_im2col_back
+#define derive_conv_2d gb_derive_conv_2d
+#define derive_conv_2d_dw gb_derive_conv_2d_dw
+#define derive_pool_2d gb_derive_pool_2d
+#define derive_set_rows gb_derive_set_rows
+#define derive_leaky_relu gb_derive_leaky_relu
+#define derive_clamp gb_derive_clamp
+#define derive_xielu gb_derive_xielu
+#define derive_glu gb_derive_glu
+#define derive_attention_ext gb_derive_attention_ext
 
 static const rule rules[GGML_OP_COUNT] = {
 #define GB_OP(id, stem, sources, work, cost, inplace, unit, derivative, symbol) [GGML_OP_##id] = derive_##derivative,

@@ -14,7 +14,24 @@ static struct ggml_tensor * im2col(struct ggml_context * ctx, const char * func,
     const int32_t params[] = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0, (int32_t) v->p1, (int32_t) v->d0,
         (int32_t) v->d1, (int32_t) v->is_2d };
     gb_op_set_params(node, params, sizeof(params));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
+}
+
+// The image has no memory. Only its sizes are read.
+struct ggml_tensor * ggml_im2col_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    const int64_t * ne, int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D) {
+    const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, is_2D };
+    struct ggml_tensor image = { .type = GGML_TYPE_F32 };
+    GB_CHECK_ARG_RETURNING(ne, NULL);
+    memcpy(image.ne, ne, sizeof(image.ne));
+    if (!gb_check_im2col_back(__func__, a, b, &image, &conv)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_IM2COL_BACK, GGML_TYPE_F32, gb_shape_like(&image));
+    const int32_t params[] = { s0, s1, p0, p1, d0, d1, is_2D };
+    gb_op_set_params(node, params, sizeof(params));
+    gb_op_set_ndim(node, is_2D ? 4 : 3);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
 static bool can_be_rows(const char * func, enum ggml_type type) {
@@ -169,7 +186,7 @@ static struct ggml_tensor * conv_2d_node(struct ggml_context * ctx, const char *
     const int32_t params[] = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0, (int32_t) v->p1, (int32_t) v->d0,
         (int32_t) v->d1, op == GGML_OP_CONV_2D ? (int32_t) groups : 0 };
     gb_op_set_params(node, params, sizeof(params));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
 struct ggml_tensor * ggml_conv_2d_grouped(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
@@ -277,6 +294,12 @@ bool gb_built_im2col(gb_ct t) {
     const int32_t * p = t->op_params;
     const struct gb_conv v = { p[0], p[1], p[2], p[3], p[4], p[5], p[6] != 0 };
     return gb_check_im2col(NULL, t->src[0], t->src[1], &v) && gb_is_shape(t, gb_shape_im2col(t->src[0], t->src[1], &v));
+}
+
+bool gb_built_im2col_back(gb_ct t) {
+    const int32_t * p = t->op_params;
+    const struct gb_conv v = { p[0], p[1], p[2], p[3], p[4], p[5], p[6] != 0 };
+    return gb_check_im2col_back(NULL, t->src[0], t->src[1], t, &v);
 }
 
 static struct gb_conv conv_of(gb_ct t) {

@@ -11,20 +11,16 @@ static struct gb_shape shape_glu(gb_ct a, gb_ct b) {
     return b != NULL ? gb_shape_like(a) : gb_shape_of(a->ne[0] / 2, a->ne[1], a->ne[2], a->ne[3]);
 }
 
-// Only SWIGLU with two sources has a derivative. Operands of the other gates must not have a
-// gradient.
-static bool is_derivable(enum ggml_glu_op op, gb_ct b) { return op == GGML_GLU_OP_SWIGLU && b != NULL; }
-
 static bool check_glu(const char * func, gb_ct a, enum ggml_glu_op op) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_in_range(&c, "op", (int) op, 0, GGML_GLU_OP_COUNT - 1) &&
+    return gb_rule_given(&c) && gb_rule_in_range(&c, "op", (int) op, 0, GGML_GLU_OP_COUNT - 1) &&
            (a->ne[0] % 2 == 0 || GB_BROKEN(&c, SIZE_ODD, .a = "a", .number = { a->ne[0] }));
 }
 
 static bool check_glu_split(const char * func, gb_ct a, gb_ct b, enum ggml_glu_op op) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_in_range(&c, "op", (int) op, 0, GGML_GLU_OP_COUNT - 1) &&
-           gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1) && (is_derivable(op, b) || gb_rule_no_grad(&c));
+           gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1);
 }
 
 // The caller has checked the operands; b may be NULL.
@@ -33,7 +29,7 @@ static struct ggml_tensor * glu(struct ggml_context * ctx, const char * func, st
     struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_GLU, a->type, shape_glu(a, b));
     const int32_t params[] = { (int32_t) op, swapped };
     gb_op_set_params(node, params, sizeof(params));
-    return gb_op_sources(ctx, node, is_derivable(op, b) ? GB_GRAD_INHERIT : GB_GRAD_NONE, a, b, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
 struct ggml_tensor * ggml_glu(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_glu_op op, bool swapped) {

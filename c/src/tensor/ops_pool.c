@@ -1,4 +1,4 @@
-// ops_pool.c - pooling, upscaling, padding. No operator here has a derivative.
+// ops_pool.c - pooling, upscaling, padding.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_pool_1d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0,
@@ -24,7 +24,7 @@ struct ggml_tensor * ggml_pool_2d(struct ggml_context * ctx, struct ggml_tensor 
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_POOL_2D, GGML_TYPE_F32, gb_shape_pool_2d(a, k, s, p));
     const int32_t params[] = { (int32_t) op, k0, k1, s0, s1, (int32_t) p0, (int32_t) p1 };
     gb_op_set_params(node, params, sizeof(params));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
 // Every element becomes a square of factor x factor equal ones.
@@ -35,7 +35,7 @@ struct ggml_tensor * ggml_upscale(struct ggml_context * ctx, struct ggml_tensor 
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_UPSCALE, a->type, gb_shape_upscale(a, scale_factor));
     const int32_t params = scale_factor;
     gb_op_set_params(node, &params, sizeof(params));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
 // Zeros are added behind the elements of each dimension.
@@ -45,7 +45,7 @@ struct ggml_tensor * ggml_pad(struct ggml_context * ctx, struct ggml_tensor * a,
         return NULL;
     }
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_PAD, a->type, gb_shape_pad(a, p));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
 // ------------------------------------------------------------------------------------------------------------ as built

@@ -64,7 +64,7 @@ struct ggml_tensor * ggml_upscale_mode(struct ggml_context * ctx, struct ggml_te
 static bool check_pad_ext(const char * func, gb_ct a, const int32_t p[8], bool circular) {
     static const char * const names[8] = { "lp0", "rp0", "lp1", "rp1", "lp2", "rp2", "lp3", "rp3" };
     const struct gb_call c = GB_CALL_1(func, a);
-    bool ok = gb_rule_given(&c) && gb_rule_no_grad(&c);
+    bool ok = gb_rule_given(&c);
     for (int i = 0; i < 8 && ok; i++) {
         ok = gb_rule_at_least(&c, names[i], p[i], 0) &&
              (!circular || p[i] == 0 || a->ne[i / 2] > 0 || GB_BROKEN(&c, NO_ELEMENTS, .a = "a", .a_dim = i / 2));
@@ -89,7 +89,7 @@ static struct ggml_tensor * pad_ext(struct ggml_context * ctx, const char * func
     struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_PAD_EXT, a->type, shape_pad_ext(a, p));
     const int32_t params[] = { p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], circular };
     gb_op_set_params(node, params, sizeof(params));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
 struct ggml_tensor * ggml_pad_ext(struct ggml_context * ctx, struct ggml_tensor * a, int lp0, int rp0, int lp1, int rp1,
@@ -136,7 +136,7 @@ struct ggml_tensor * ggml_pad_reflect_1d(struct ggml_context * ctx, struct ggml_
 static bool check_roll(const char * func, gb_ct a, const int32_t shift[4]) {
     static const char * const names[4] = { "shift0", "shift1", "shift2", "shift3" };
     const struct gb_call c = GB_CALL_1(func, a);
-    bool ok = gb_rule_given(&c) && gb_rule_no_grad(&c);
+    bool ok = gb_rule_given(&c);
     for (int d = 0; d < 4 && ok; d++) {
         ok = shift[d] == 0 || gb_rule_in_range(&c, names[d], shift[d], 1 - a->ne[d], a->ne[d] - 1);
     }
@@ -152,7 +152,7 @@ struct ggml_tensor * ggml_roll(struct ggml_context * ctx, struct ggml_tensor * a
     }
     struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_ROLL, a, false);
     gb_op_set_params(node, shift, sizeof(shift));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
 // ------------------------------------------------------------------------------------------------------------ as built

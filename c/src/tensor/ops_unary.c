@@ -82,7 +82,7 @@ struct ggml_tensor * ggml_leaky_relu(struct ggml_context * ctx, struct ggml_tens
     return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, NULL, NULL);
 }
 
-// Always in place, and without a derivative.
+// Always in place, so operands with a gradient tensor are refused.
 struct ggml_tensor * ggml_clamp(struct ggml_context * ctx, struct ggml_tensor * a, float min, float max) {
     if (!gb_check_no_grad(__func__, a)) {
         return NULL;
@@ -140,13 +140,13 @@ static float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 // op_params: the factors below and above 0, beta, eps
 struct ggml_tensor * ggml_xielu(struct ggml_context * ctx, struct ggml_tensor * a, float alpha_n, float alpha_p,
     float beta, float eps) {
-    if (!gb_check_no_grad(__func__, a)) {
+    if (!gb_check_1(__func__, a)) {
         return NULL;
     }
     struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_XIELU, a, false);
     const float params[] = { beta + softplus(alpha_n), softplus(alpha_p), beta, eps };
     gb_op_set_params(node, params, sizeof(params));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
 // ------------------------------------------------------------------------------------------------------------ as built

@@ -7,7 +7,9 @@
 //  fault_text.c              the message of an error, from its values (base/fault.h)
 //  graph.c                   graphs;  graph_print.c, graph_file.c: printed, and as files
 //  nodes.c, record.c         nodes as a message to another process (nodes.h); a tensor as bytes
-//  backward.c                derivatives of graphs, by the rules of derivatives.c
+//  backward.c, grad.c        derivatives of graphs: with the field grad, and as new tensors
+//  derivatives.c,            the rules of operators
+//  derivatives_layers.c
 //  op_info.c                 the table of operators, from ops.def
 //  ops.c, ops_<family>.c     builders, and their helpers (ops.h), with shapes.h for results
 //  work.c                    operations and bytes of nodes (work.h)

@@ -82,14 +82,14 @@ class State:
                 self.fail(error)
             return
         ticket = _Ticket()
-        with self.told("in submit(work)"):
+        with self.noting("in submit(work)"):
             self.device.submit(self.guarded(program, ticket))
         ticket.submitting = False
         if not ticket.done:
             self.queued.append(ticket)  # an interrupt before this only skips a check
 
     @contextlib.contextmanager
-    def told(self, where: str) -> Iterator[None]:
+    def noting(self, where: str) -> Iterator[None]:
         """Adds a note with the device and ``where`` to exceptions of a device call."""
         try:
             yield
@@ -151,7 +151,7 @@ class State:
             return
         queued = self._taken()
         try:
-            with self.told("in synchronize()"):
+            with self.noting("in synchronize()"):
                 self.device.synchronize()
         except Exception as error:
             self.fail(error)

@@ -185,7 +185,7 @@ def _refuses(handle: Any, pointer: Any, refuses: Any) -> int:
 def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
     state = object_of(handle, State)
     try:
-        with state.told(f"in allocate({size})"):
+        with state.noting(f"in allocate({size})"):
             try:
                 content = state.device.allocate(size)
             except MemoryError as error:
@@ -249,7 +249,7 @@ def _write(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
         _settled(memory.state)
-        with memory.state.told(f"while it wrote {size} bytes at {offset}"):
+        with memory.state.noting(f"while it wrote {size} bytes at {offset}"):
             memory.state.device.write(memory.content, offset, memoryview(ffi.buffer(data, size)).toreadonly())
         return _OK
     except BaseException as error:
@@ -261,7 +261,7 @@ def _read(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
         _settled(memory.state)
-        with memory.state.told(f"while it read {size} bytes at {offset}"):
+        with memory.state.noting(f"while it read {size} bytes at {offset}"):
             memory.state.device.read(memory.content, offset, memoryview(ffi.buffer(data, size)))
         return _OK
     except BaseException as error:
@@ -273,7 +273,7 @@ def _fill(handle: Any, value: int, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
         _settled(memory.state)
-        with memory.state.told(f"while it filled {size} bytes"):
+        with memory.state.noting(f"while it filled {size} bytes"):
             memory.state.device.fill(memory.content, value)
         return _OK
     except BaseException as error:
@@ -286,7 +286,7 @@ def _copy(to: Any, to_offset: int, source: Any, offset: int, size: int, done: An
     try:
         _settled(origin.state)
         _settled(target.state)
-        with target.state.told(f"while it copied {size} bytes"):
+        with target.state.noting(f"while it copied {size} bytes"):
             done[0] = bool(target.state.device.copy(target.content, to_offset, origin.content, offset, size))
         return _OK
     except BaseException as error:
@@ -311,7 +311,7 @@ def _file_begin(handle: Any, offset: int, part: Any, to: Any) -> int:
         _settled(memory.state)
         path = os.fsdecode(ffi.string(part.path))
         name = ffi.string(part.tensor.name).decode("utf-8", "surrogateescape")
-        with memory.state.told(f"while it was asked for {part.size} bytes of {path!r}"):
+        with memory.state.noting(f"while it was asked for {part.size} bytes of {path!r}"):
             wait = memory.state.device.fill_from_file(
                 memory.content, offset, path, part.at, part.size, bytes(ffi.buffer(part.digest))
             )
@@ -331,7 +331,7 @@ def _file_end(handle: Any, wanted: bool, found: Any) -> int:
                 with contextlib.suppress(Exception):
                     request.wait()
             return _OK
-        with request.state.told("while it read a file"):
+        with request.state.noting("while it read a file"):
             found[0] = bool(request.wait())
         return _OK
     except FileError as error:
@@ -346,7 +346,7 @@ def _file_keep(handle: Any, offset: int, part: Any) -> int:
     keep = getattr(memory.state.device, "keep_file", None)
     try:
         if keep is not None:
-            with memory.state.told(f"in keep_file of {part.size} bytes"):
+            with memory.state.noting(f"in keep_file of {part.size} bytes"):
                 keep(memory.content, offset, part.size, bytes(ffi.buffer(part.digest)))
         return _OK
     except BaseException as error:
@@ -461,7 +461,7 @@ def _synchronize(handle: Any) -> int:
 def _event_new(handle: Any, timed: bool) -> Any:
     state = object_of(handle, State)
     try:
-        with state.told("in event()"):
+        with state.noting("in event()"):
             return handle_of(Mark(state, state.device.timed_event() if timed else state.device.event()))
     except BaseException as error:
         _failed(error, "event: ")

@@ -114,6 +114,10 @@ def _floats(names: str, first: int = 0) -> Params:
 
 
 _CONV_2D: Params = (("stride", _pair(0)), ("padding", _pair(2)), ("dilation", _pair(4)))
+_IM2COL: Params = (
+    ("stride", _size_of_im2col(0)), ("padding", _size_of_im2col(2)), ("dilation", _size_of_im2col(4)),
+    ("is_2d", _bool(6)),
+)  # fmt: skip
 _ROPE: Params = (
     *_ints("n_dims", 1),
     ("mode", _choice(ROPE_MODES, 2)),
@@ -151,6 +155,7 @@ PARAMS: dict[str, Params] = {
     "pad_reflect_1d": _ints("before behind"),
     "roll": (("shifts", _shifts),),
     "col2im_1d": _ints("stride channels padding"),
+    "opt_step_adamw": _ints("part"),
     "im2col_3d": (
         ("stride", _triple(0)), ("padding", _triple(3)), ("dilation", _triple(6)), ("channels", _int(9)),
     ),
@@ -161,10 +166,8 @@ PARAMS: dict[str, Params] = {
     "alibi": (*_ints("n_past n_head"), ("bias_max", _float(2))),
     "rope": (*_ROPE, ("xpos_base", _xpos_base), ("xpos_down", _bool(12))),
     "rope_back": (*_ROPE, ("xpos_base", _xpos_base_back), ("xpos_down", _bool(12))),
-    "im2col": (
-        ("stride", _size_of_im2col(0)), ("padding", _size_of_im2col(2)), ("dilation", _size_of_im2col(4)),
-        ("is_2d", _bool(6)),
-    ),
+    "im2col": _IM2COL,
+    "im2col_back": _IM2COL,
     "conv_2d": (*_CONV_2D, ("groups", lambda raw: _int(6)(raw) or 1)),
     "conv_2d_dw": _CONV_2D,
     "conv_3d": (

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, Union
 
 from .._base.errors import InvalidArgumentError, expect_bool, expect_int
 from .._ffi import lib
 from ..dtypes import DTypeLike, as_dtype, float16, float32
-from ..tensor._build import build, told_as
+from ..tensor._build import build, reported_as
 from ..tensor._operators import POOLS
+from ..tensor._shapes import ne_of, shape_tuple
 from ..tensor.tensor import Tensor
 from ._form import IntPair, builds, choice, dims, pair
 
@@ -25,6 +26,7 @@ __all__ = [
     "conv_transpose_2d",
     "im2col",
     "im2col_3d",
+    "im2col_back",
     "pool_1d",
     "pool_2d",
 ]
@@ -83,6 +85,34 @@ def im2col(
     ndim = 4 if is_2d else 3
     sizes = (s0, s1, p0, p1, d0, d1, is_2d, element.id)
     return build("im2col", lib.ggml_im2col_as, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
+
+
+@builds("ggml_im2col_back")
+def im2col_back(
+    kernel: Tensor,
+    rows: Tensor,
+    shape: Sequence[int],
+    stride: IntPair = 1,
+    padding: IntPair = 0,
+    dilation: IntPair = 1,
+    is_2d: bool = True,
+) -> Tensor:
+    """Adds the rows of :func:`im2col` to the places from which they came: the gradient of ``data``, as float32.
+
+    rows: float32, float16 or bfloat16, of the shape of the result of :func:`im2col`
+    shape: that of ``data``, ``(n, ic, h, w)`` or ``(n, ic, w)``
+    """
+    is_2d = expect_bool(is_2d, "im2col_back: is_2d")
+    size = shape_tuple(shape, "im2col_back: shape")
+    if len(size) != 3 + is_2d:
+        raise InvalidArgumentError(f"im2col_back: shape must have {3 + is_2d} sizes, not {size}")
+    (s1, s0), (p1, p0), (d1, d0) = (
+        pair("im2col_back", name, v) for name, v in (("stride", stride), ("padding", padding), ("dilation", dilation))
+    )
+    if not is_2d:
+        s1, p1, d1 = 0, 0, 0
+    sizes = (ne_of(size, "im2col_back"), s0, s1, p0, p1, d0, d1, is_2d)
+    return build("im2col_back", lib.ggml_im2col_back, (kernel, rows), *sizes, ndim=len(size), labels=("kernel", "rows"))
 
 
 @builds("ggml_conv_1d", "ggml_conv_1d_ph", "ggml_conv_1d_as", "ggml_conv_1d_grouped")
@@ -258,7 +288,7 @@ def pool_1d(a: Tensor, op: Literal["max", "avg"], kernel: int, stride: int | Non
     if dims("pool_1d", a) < 3:
         return build("pool_1d", lib.ggml_pool_1d, (a,), number, kernel, step, padding)
     rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
-    with told_as("pool_1d", a):
+    with reported_as("pool_1d", a):
         pooled = build("pool_1d", lib.ggml_pool_1d, (rows,), number, kernel, step, padding)
     return pooled.reshape(*a.shape[:-1], pooled.shape[-1])
 
@@ -286,7 +316,7 @@ def pool_2d(
         return build("pool_2d", lib.ggml_pool_2d, (a,), number, k0, k1, s0, s1, p0, p1)
     n, c, h, w = a.shape
     images = a.reshape(n * c, h, w)
-    with told_as("pool_2d", a):
+    with reported_as("pool_2d", a):
         channels = build("pool_2d", lib.ggml_pool_2d, (images,), number, k0, k1, s0, s1, p0, p1)
     return channels.reshape(n, c, *channels.shape[-2:])
 

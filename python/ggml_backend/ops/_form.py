@@ -16,7 +16,7 @@ import numpy as np
 from .._base.errors import InvalidArgumentError, expect_bool
 from .._base.errors.messages import close_matches
 from .._ffi import lib
-from ..tensor._build import context_of, told_as
+from ..tensor._build import context_of, reported_as
 from ..tensor.tensor import Tensor
 
 __all__ = [
@@ -142,7 +142,7 @@ def along(op: str, a: Tensor, axis: int, row_by_row: Callable[[Tensor], Tensor],
         return row_by_row(a)
     if only_last:
         raise InvalidArgumentError(f"{op}: axis {axis} is not the last one, and {only_last}")
-    with told_as(op, a):
+    with reported_as(op, a):
         result = row_by_row(rows)
     return result.transpose([order.index(i) for i in range(len(order))])
 
@@ -155,7 +155,7 @@ def reduced(op: str, a: Tensor, axis: Axes, keepdims: bool, row_by_row: Callable
     left = [s for i, s in enumerate(a.shape) if i not in axes]
     if len(axes) != 1:
         rows = rows.reshape(*left, math.prod(a.shape[i] for i in axes))
-    with told_as(op, a):
+    with reported_as(op, a):
         result = row_by_row(rows)
     return result.reshape(*(kept if keepdims else left))
 

@@ -23,8 +23,7 @@ def glu(a: Tensor, b: Tensor | None = None, op: Gate = "swiglu", *, swapped: boo
     """``f(x) g``, a gated linear unit (arXiv:2002.05202).
 
     One tensor ``(..., 2 n)`` gives ``(..., n)``: ``x`` is the first half of each row and ``g`` the second.
-    Of two tensors of one shape and dtype, ``x`` is ``a`` and ``g`` is ``b``. Two tensors with
-    ``"swiglu"`` have a derivative.
+    Of two tensors of one shape and dtype, ``x`` is ``a`` and ``g`` is ``b``.
 
     op: ``"reglu"`` (``f`` is relu), ``"geglu"`` (gelu), ``"swiglu"`` (silu), ``"geglu_erf"``
         (gelu_erf), ``"geglu_quick"`` (gelu_quick)

@@ -21,7 +21,7 @@ from ..tensor import Context, Graph, Tensor
 from .build import MAX_DIMS, Build, NoRule, Val, Weights, as_floats
 from .network import Network, Node, Ref
 from .rules import translate
-from .simplify import Folded, fold_batch_norms
+from .simplify import Folded, simplify
 
 __all__ = ["Engine", "Explanation", "Fallback", "Missing", "Step", "draft", "explain", "refuse"]
 
@@ -244,7 +244,7 @@ class Engine:
         fallback: computes nodes without a rule; None refuses them
         """
         with self.lock:
-            fold_batch_norms(network, self.folded)
+            simplify(network, self.folded)
             step = Step(network, self.weights, fallback)
             refuse([] if fallback is not None else step.missing, what)
             self.weights.place()
@@ -293,7 +293,7 @@ def explain(step: Step, weights: Weights) -> Explanation:
 def draft(network: Network, formats: Mapping[str, DTypeLike | None]) -> Explanation:
     """What a program of the network would consist of. It allocates and computes nothing."""
     weights = Weights(None, formats)
-    fold_batch_norms(network, {})
+    simplify(network, {})
     return explain(Step(network, weights, None), weights)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .network import Network, Node, Ref, Value
+from .network import Argument, Network, Node, Ref, Value
 
-__all__ = ["fold_batch_norms"]
+__all__ = ["Folded", "simplify"]
 
 Array = np.ndarray[Any, Any]
 Folded = MutableMapping[tuple[Any, ...], tuple[Array, Array, tuple[Array, ...]]]
@@ -20,11 +20,17 @@ _CONVOLUTIONS = ("convolution", "conv1d", "conv2d", "conv3d")
 _NORMS = ("_native_batch_norm_legit_no_training", "batch_norm")
 
 
-def fold_batch_norms(network: Network, folded: Folded) -> None:
-    """Multiplies the kernel of a convolution by the factors of the batch norm that alone reads its result.
+def simplify(network: Network, folded: Folded) -> None:
+    """Folds batch norms and zeros around data into convolutions.
 
     folded: what other networks of the same model have folded; they share the arrays
     """
+    _fold_batch_norms(network, folded)
+    _fold_pads(network)
+
+
+def _fold_batch_norms(network: Network, folded: Folded) -> None:
+    """Multiplies the kernel of a convolution by the factors of the batch norm that alone reads its result."""
     readers = network.readers()
     producers = {name: node for node in network.nodes for name in node.results}
     replaced: dict[str, Node] = {}
@@ -68,8 +74,9 @@ def _folded(network: Network, conv: Node, norm: Node, folded: Folded) -> Node | 
     parts += [_array(network, norm, name) for name in ("weight", "bias", "running_mean", "running_var")]
     if not all(fits for fits, _ in parts) or parts[0][1] is None or parts[4][1] is None or parts[5][1] is None:
         return None
-    arrays = [array for _, array in parts]
-    eps = norm.arguments.get("eps", 1e-5)
+    arrays, eps = [array for _, array in parts], norm.arguments.get("eps", 1e-5)
+    if not isinstance(eps, float) or any(a is not None and a.shape != parts[0][1].shape[:1] for a in arrays[1:]):
+        return None
     key = (eps, *(None if a is None else (a.ctypes.data, a.shape) for a in arrays))
     if key not in folded:
         folded[key] = (*_multiplied(arrays, eps), tuple(a for a in arrays if a is not None))
@@ -93,3 +100,40 @@ def _multiplied(arrays: list[Any], eps: Any) -> tuple[Array, Array]:
     total = moved * factor + (0 if shift is None else shift)
     scaled = kernel * factor.reshape(-1, *(1,) * (kernel.ndim - 1))
     return scaled.astype(np.float32), total.astype(np.float32)
+
+
+def _fold_pads(network: Network) -> None:
+    """Gives a convolution the zeros that a node before it adds on both sides, if no other node reads these."""
+    readers = network.readers()
+    producers = {name: node for node in network.nodes for name in node.results}
+    nodes, dropped = [], set()
+    for node in network.nodes:
+        source = node.arguments.get("input")
+        pad = producers.get(source.name) if isinstance(source, Ref) else None
+        if pad is None or pad.op != "constant_pad_nd" or node.op not in _CONVOLUTIONS or readers[pad.results[0]] > 1:
+            nodes.append(node)
+            continue
+        made = _with_pad(network, node, pad)
+        nodes.append(node if made is None else made)
+        if made is not None:
+            dropped.add(pad.results[0])
+    network.nodes = [node for node in nodes if node.results[0] not in dropped]
+
+
+def _with_pad(network: Network, conv: Node, pad: Node) -> Node | None:
+    amounts, value, kernel = (node.arguments.get(k) for node, k in ((pad, "pad"), (pad, "value"), (conv, "weight")))
+    if value or conv.arguments.get("transposed") or not isinstance(amounts, list) or not isinstance(kernel, Ref):
+        return None
+    if "self" not in pad.arguments:
+        return None
+    axes = len(network.values[kernel.name].shape) - 2
+    befores, behinds = amounts[-2::-2], amounts[-1::-2]  # the first axis first
+    own = conv.arguments.get("padding", [0])
+    if befores != behinds or len(befores) > axes or not isinstance(own, list):
+        return None
+    added = [0] * (axes - len(befores)) + [n for n in befores if isinstance(n, int)]
+    given = [n for n in own if isinstance(n, int)] * (axes if len(own) == 1 else 1)
+    if len(added) != axes or len(given) != axes or min(added) < 0:
+        return None
+    padding: list[Argument] = [n + m for n, m in zip(given, added, strict=True)]
+    return replace(conv, arguments={**conv.arguments, "input": pad.arguments["self"], "padding": padding})

@@ -298,8 +298,8 @@ def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
     one text."""
     tensors = [*graph.nodes[0 : graph.n_nodes], *graph.leafs[0 : graph.n_leafs]]
     shared: dict[str, str] = {}
-    told = ((t, message_of(lib.ggml_backend_sched_explain(sched, t))) for t in tensors)
-    return {t: shared.setdefault(words, words) for t, words in told if words}
+    reasons = ((t, message_of(lib.ggml_backend_sched_explain(sched, t))) for t in tensors)
+    return {t: shared.setdefault(words, words) for t, words in reasons if words}
 
 
 def computes(node: Any) -> bool:

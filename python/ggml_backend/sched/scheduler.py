@@ -347,12 +347,12 @@ class Scheduler(Handle):
         """Like :meth:`explain`, for the plan of this graph."""
         expect(node, Tensor, "Plan.explain: tensor")
         pointer = node._live()
-        told = self._asked(
+        reason = self._asked(
             graph,
             lib.GBPY_PLAN_ONLY,
             lambda core, _: message_of(lib.ggml_backend_sched_explain(core.ptr, pointer)),
         )
-        return told or _unassigned(node, graph, "the graph of the plan")
+        return reason or _unassigned(node, graph, "the graph of the plan")
 
     def reserve(self, graph: Graph) -> None:
         """Allocates memory for the graph and its inputs, without changing tensors. Later graphs of
@@ -525,8 +525,8 @@ class Scheduler(Handle):
         expect(node, Tensor, "Scheduler.explain: node")
         graph = self._graph
         with use("Scheduler", core, nested=True):
-            told = message_of(lib.ggml_backend_sched_explain(core.ptr, node._live()))
-        return told or _unassigned(node, graph, "the graph that was allocated last")
+            reason = message_of(lib.ggml_backend_sched_explain(core.ptr, node._live()))
+        return reason or _unassigned(node, graph, "the graph that was allocated last")
 
     # ----------------------------------------------------------------------------------------- what it does, in numbers
 

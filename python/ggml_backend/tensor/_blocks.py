@@ -119,9 +119,9 @@ def of_format(blocks: Blocks, dtype: DType | None, what: str) -> Array:
     """The bytes of the rows of blocks. Raises if their dtype differs from the given one."""
     known = blocks.format
     if known is None or (dtype is not None and dtype != known):
-        told = "these are not whole blocks" if known is None else f"these are blocks of {known.name}"
+        fault = "these are not whole blocks" if known is None else f"these are blocks of {known.name}"
         raise InvalidArgumentError(
-            f"{what}: {told}, not of {dtype}; gb.dequantize(blocks) makes floats of blocks, gb.quantize(floats, dtype)"
+            f"{what}: {fault}, not of {dtype}; gb.dequantize(blocks) makes floats of blocks, gb.quantize(floats, dtype)"
             " blocks of another format"
         )
     rows = np.asarray(blocks)

@@ -37,8 +37,8 @@ __all__ = [
     "context_of",
     "describe",
     "node_class",
+    "reported_as",
     "tensor_class",
-    "told_as",
 ]
 
 _ndim = lib.gbpy_ndim
@@ -62,23 +62,23 @@ def node_class(kind: _K) -> _K:
     return kind
 
 
-class _Told(threading.local):
+class _Caller(threading.local):
     """The operation, and its ``a``, that messages of this thread name instead of the built node."""
 
     now: tuple[str, Any] | None = None
 
 
-_told = _Told()
+_caller = _Caller()
 
 
 @contextlib.contextmanager
-def told_as(op: str, a: Tensor) -> Iterator[None]:
+def reported_as(op: str, a: Tensor) -> Iterator[None]:
     """Errors in this block name ``op`` and its tensor ``a``, which the user passed, not an intermediate node."""
-    before, _told.now = _told.now, (op, a)
+    before, _caller.now = _caller.now, (op, a)
     try:
         yield
     finally:
-        _told.now = before
+        _caller.now = before
 
 
 def describe(label: str, tensor: Tensor | None) -> str:
@@ -102,9 +102,9 @@ def _refuse(
     broken = broken_rule(op, [label for label, _ in named], [lib.gbpy_ndim(t._p) for _, t in named])
     if tensors:
         context_of(op, tensors, labels)  # prefer the error of a context that cannot be built on
-    shown, told = named, _told.now
-    if told is not None:
-        op, shown = told[0], [(label, told[1] if label == "a" else t) for label, t in named]
+    shown, caller = named, _caller.now
+    if caller is not None:
+        op, shown = caller[0], [(label, caller[1] if label == "a" else t) for label, t in named]
     prefix = f"{op}: {_listed(shown, labels)}" if named else op
     if error is not None:
         hint = "; mul multiplies by a tensor" if op == "scale" and "Tensor" in str(error) else ""

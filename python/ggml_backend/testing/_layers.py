@@ -21,6 +21,7 @@ def of_layers(sizes: Sizes) -> Iterator[Case]:
     for shape in sizes.some([(3, 6), (1, 2), (2, 3, 64), (70, 34), (0, 4)], 2, [(130, 1024)]):
         yield from _gates(shape)
         yield from _rows(shape)
+        yield from _steps(shape)
     yield one("arange", Rule(terms=1), [f32(1)], lambda x: ops.arange(0.5, 3.0, 0.25, context=x.context))
     embedding = Rule(terms=2, magnitude=lambda t, y: 1.0)
     yield call("timestep_embedding", embedding, f32(3, low=0, high=100), dim=9)
@@ -42,6 +43,25 @@ def _gates(shape: tuple[int, ...]) -> Iterator[Case]:
         yield call("glu", paired, a(*shape), a(*shape), op=name)
     oai = Rule(terms=24, magnitude=lambda x, g, y: np.abs(x) * (np.abs(g) + 1) + 1)
     yield call("swiglu_oai", oai, f32(*shape), f32(*shape), limit=1.5)
+
+
+def _steps(shape: tuple[int, ...]) -> Iterator[Case]:
+    """Steps of optimizers. They overwrite copies, so a case can be computed again."""
+    tensors, params = [f32(*shape), f32(*shape), f32(*shape)], f32(7, low=0.1, high=0.9)
+    stepped = Rule(terms=8, magnitude=lambda x, g, p, y: np.abs(x) + np.abs(g))
+    yield one("opt_step_sgd", stepped, [*tensors[:2], f32(2, low=0.1, high=0.9)], _stepped)
+    moved = Rule(terms=24, magnitude=lambda *x: sum(np.abs(t) + t * t for t in x[:4]) + 1)
+    yield one("opt_step_adamw", moved, [*tensors, f32(*shape, low=0.0), params], _moved)
+
+
+def _stepped(x: Any, g: Any, params: Any) -> Any:
+    return ops.opt_step_sgd(ops.dup(x), g, params)
+
+
+def _moved(x: Any, g: Any, m: Any, v: Any, params: Any) -> Any:
+    """The sum of the weights and of both means."""
+    y = ops.opt_step_adamw(ops.dup(x), g, ops.dup(m), ops.dup(v), params)
+    return ops.add(y, ops.add(y.sources[1], y.sources[2]))
 
 
 def _rows(shape: tuple[int, ...]) -> Iterator[Case]:

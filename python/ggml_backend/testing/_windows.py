@@ -45,6 +45,11 @@ def _convolutions(channels: int, h: int, w: int, k: int) -> Iterator[Case]:
     over = Rule("product", n=channels * k * k, rounded=2, magnitude=ABSOLUTE)
     yield call("im2col", EXACT, a(6, channels, k, k), image)
     yield call("im2col", EXACT, a(6, channels, k, k), image, stride=(2, 1), padding=(1, 0), dilation=1)
+    rows, folded = b(2, h - k + 1, w - k + 1, channels * k * k), Rule(n=k * k, magnitude=ABSOLUTE)
+    yield call("im2col_back", folded, a(6, channels, k, k), rows, shape=(2, channels, h, w))
+    rows = b(2, (h + 2 - k) // 2 + 1, w - k + 1, channels * k * k)
+    options: Any = {"shape": (2, channels, h, w), "stride": (2, 1), "padding": (1, 0)}
+    yield call("im2col_back", folded, a(6, channels, k, k), rows, **options)
     yield call("conv_2d", over, a(6, channels, k, k), image, padding=1)
     yield call("conv_2d", over, a(6, channels, k, k), image, stride="kernel")
     yield call("conv_depthwise_2d", over, a(channels, 1, k, k), image, padding=1)

@@ -96,6 +96,20 @@ static struct ggml_tensor * fused_product(void) {
     return ggml_relu(ctx, ggml_add(ctx, PRODUCT(GGML_TYPE_F32, 512, 768, 96), floats(768, 1, 1, 1)));
 }
 
+// A node in place that computes into memory of its own, so that it can be computed again.
+static struct ggml_tensor * beside(struct ggml_tensor * node) {
+    node->data = floats(node->ne[0], node->ne[1], node->ne[2], node->ne[3])->data;
+    node->view_src = NULL;
+    return node;
+}
+
+static struct ggml_tensor * adamw(void) {
+    struct ggml_tensor * node = ggml_opt_step_adamw(ctx, BIG, BIG, BIG, BIG, floats(7, 1, 1, 1));
+    node->src[1] = node->src[1]->src[0]; // the means as they are
+    node->src[2] = node->src[2]->src[0];
+    return beside(node);
+}
+
 static struct ggml_tensor * attention_back(void) {
     struct ggml_tensor * q = floats(64, 48, 4, 1);
     return ggml_flash_attn_back(ctx, q, floats(64, 256, 4, 1), floats(256, 64, 4, 1), floats(64, 48, 4, 1), true);
@@ -186,6 +200,10 @@ static struct ggml_tensor * attention_back(void) {
     X(pad_reflect_1d, ggml_pad_reflect_1d(ctx, BIG, 3, 2))                                                             \
     X(roll, ggml_roll(ctx, BIG, 1, -2, 0, 0))                                                                          \
     X(col2im_1d, ggml_col2im_1d(ctx, floats(16 * 64, 1000, 1, 1), 8, 64, 4))                                           \
+    X(im2col_back, ggml_im2col_back(ctx, floats(3, 3, 8, 8), floats(72, 100, 100, 1),                                  \
+                       (const int64_t[]){ 100, 100, 8, 1 }, 1, 1, 1, 1, 1, 1, true))                                   \
+    X(opt_step_sgd, beside(ggml_opt_step_sgd(ctx, BIG, BIG, floats(2, 1, 1, 1))))                                      \
+    X(opt_step_adamw, adamw())                                                                                         \
     X(im2col_3d, ggml_im2col_3d(ctx, filled(GGML_TYPE_F16, 3, 3, 3, 8), floats(40, 40, 20, 4), 4, 1, 1, 1, 1, 1, 1, 1, \
                      1, 1, GGML_TYPE_F16))                                                                             \
     X(mul_mat_id, experts())                                                                                           \

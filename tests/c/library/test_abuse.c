@@ -185,6 +185,12 @@ static struct ggml_tensor ** pick_tensors(void) {
     return null_now() ? NULL : list;
 }
 
+// Where a function writes tensors.
+static struct ggml_tensor ** pick_results(void) {
+    static struct ggml_tensor * list[GGML_MAX_SRC];
+    return null_now() ? NULL : list;
+}
+
 static const char ** pick_texts(void) {
     static const char * list[4];
     for (size_t i = 0; i < GB_ARRAY_LEN(list); i++) {
@@ -310,6 +316,7 @@ static enum ggml_opt_result opt_resume(struct ggml_context * ctx, struct ggml_op
 #define SCRATCH pick_scratch()
 #define PLAN_OPTIONS pick_options()
 #define TENSORS pick_tensors()
+#define RESULTS pick_results()
 #define CPLAN pick_cplan()
 #define OPT_PARAMS pick_opt_params()
 #define OPT (null_now() ? NULL : &opt_state)

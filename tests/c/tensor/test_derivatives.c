@@ -3,7 +3,8 @@
 // A case builds an expression of up to three inputs. The loss is the sum of its elements times
 // fixed random weights. Each input element is moved up and down by a small step, the forward graph
 // computed, and the slope compared with the gradient. For the second derivative the function is the
-// sum of the gradients' elements times random weights.
+// sum of the gradients' elements times random weights. Gradients are made by
+// ggml_build_backward_expand and by ggml_grad.
 #include "base/mem.h"
 #include "test.h"
 
@@ -49,6 +50,12 @@ static bool is_flat(const char * name) {
     return false;
 }
 
+// True for operators whose gradient is one operator without a rule.
+static bool has_no_second(const char * name) {
+    return strcmp(name, "flash_attn") == 0 || strcmp(name, "flash_attn_masked") == 0 ||
+           strcmp(name, "cross_entropy_eps") == 0;
+}
+
 static void compare_input(struct ggml_context * ctx, const struct grad_case * c, struct ggml_cgraph * gf,
     struct ggml_tensor * loss, struct ggml_tensor * x, const float * grad, int which) {
     const float step = c->step > 0 ? c->step : 1e-2f, tolerance = c->tolerance > 0 ? c->tolerance : 2e-2f;
@@ -71,11 +78,15 @@ static void compare_input(struct ggml_context * ctx, const struct grad_case * c,
     }
 }
 
-static int make_inputs(struct inputs * in, const struct grad_case * c) {
+// The inputs of a case. `params`: with the field grad. Returns their number.
+static int make_inputs(const struct grad_case * c, bool params, struct inputs * in) {
+    in->ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     int n = 0;
     for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
         in->x[n] = random_tensor(in->ctx, c->ne[n], c->low, c->high);
-        CHECK_INT(ggml_set_param(in->ctx, in->x[n]), GGML_STATUS_SUCCESS);
+        if (params) {
+            CHECK_INT(ggml_set_param(in->ctx, in->x[n]), GGML_STATUS_SUCCESS);
+        }
     }
     in->ids = ggml_new_tensor_1d(in->ctx, GGML_TYPE_I32, 5);
     for (int i = 0; i < 5; i++) {
@@ -85,9 +96,9 @@ static int make_inputs(struct inputs * in, const struct grad_case * c) {
 }
 
 static void run_case(const struct grad_case * c) {
-    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct inputs in = { .ctx = ctx };
-    const int n = make_inputs(&in, c);
+    struct inputs in = { 0 };
+    const int n = make_inputs(c, true, &in);
+    struct ggml_context * ctx = in.ctx;
     struct ggml_tensor * y = c->build(&in);
     if (y == NULL || y->grad == NULL) {
         test_fail(__FILE__, __LINE__, "%s: no expression with gradient: %s", c->name, ggml_last_error());
@@ -123,9 +134,9 @@ static void run_case(const struct grad_case * c) {
 // Derives the sum of w x gradient. Operators whose gradient is a single operator without a rule are
 // refused by name.
 static void run_second(const struct grad_case * c) {
-    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct inputs in = { .ctx = ctx };
-    const int n = make_inputs(&in, c);
+    struct inputs in = { 0 };
+    const int n = make_inputs(c, true, &in);
+    struct ggml_context * ctx = in.ctx;
     struct ggml_tensor * y = c->build(&in);
     // The square makes the second derivative of linear functions differ from 0.
     y = y ? ggml_add(ctx, y, ggml_sqr(ctx, y)) : NULL;
@@ -148,8 +159,7 @@ static void run_second(const struct grad_case * c) {
     const enum ggml_status status = ggml_build_backward_expand(ctx, gb, gbb, true);
     if (status != GGML_STATUS_SUCCESS) {
         CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "the operator has no derivative");
-        CHECK_MSG(strncmp(c->name, "flash_attn", 10) == 0 || strcmp(c->name, "cross_entropy_eps") == 0, "%s: %s",
-            c->name, ggml_last_error());
+        CHECK_MSG(has_no_second(c->name), "%s: %s", c->name, ggml_last_error());
         ggml_free(ctx);
         return;
     }
@@ -167,6 +177,59 @@ static void run_second(const struct grad_case * c) {
         float * grad = gb_malloc((size_t) count * sizeof(float));
         memcpy(grad, in.x[k]->grad->data, (size_t) count * sizeof(float));
         compare_input(ctx, c, gb, dot, in.x[k], grad, k);
+        gb_free(grad);
+    }
+    ggml_free(ctx);
+}
+
+// The function is `loss`, or with `second` the sum of w x gradient of loss.
+static struct ggml_tensor * function_of(const struct grad_case * c, const struct inputs * in, int n, bool second) {
+    struct ggml_context * ctx = in->ctx;
+    struct ggml_tensor * y = c->build(in);
+    y = second && y ? ggml_add(ctx, y, ggml_sqr(ctx, y)) : y;
+    struct ggml_tensor * loss = y ? ggml_sum(ctx, ggml_mul(ctx, y, random_tensor(ctx, y->ne, -1, 1))) : NULL;
+    if (!second || loss == NULL) {
+        return loss;
+    }
+    struct ggml_tensor *grads[MAX_INPUTS] = { 0 }, *x[MAX_INPUTS], *dot = NULL;
+    memcpy(x, in->x, sizeof(x));
+    CHECK_MSG(ggml_grad(ctx, loss, x, n, grads) == GGML_STATUS_SUCCESS, "%s: %s", c->name, ggml_last_error());
+    for (int k = 0; k < n && grads[k] != NULL; k++) {
+        struct ggml_tensor * part = ggml_sum(ctx, ggml_mul(ctx, grads[k], random_tensor(ctx, x[k]->ne, -1, 1)));
+        dot = dot ? ggml_add(ctx, dot, part) : part;
+    }
+    return dot;
+}
+
+static void run_grad(const struct grad_case * c, bool second) {
+    struct inputs in = { 0 };
+    const int n = make_inputs(c, false, &in);
+    struct ggml_context * ctx = in.ctx;
+    struct ggml_tensor * grads[MAX_INPUTS] = { 0 };
+    struct ggml_tensor * f = function_of(c, &in, n, second);
+    ggml_clear_error();
+    if (f == NULL || ggml_grad(ctx, f, in.x, n, grads) != GGML_STATUS_SUCCESS) {
+        CHECK_MSG(f != NULL && second && has_no_second(c->name), "%s: %s", c->name, ggml_last_error());
+        ggml_free(ctx);
+        return;
+    }
+    struct ggml_cgraph *gf = ggml_new_graph(ctx), *gb = ggml_new_graph(ctx);
+    CHECK_INT(ggml_build_forward_expand(gf, f), GGML_STATUS_SUCCESS);
+    for (int k = 0; k < n; k++) {
+        CHECK_MSG(grads[k] != NULL ? ggml_are_same_shape(grads[k], in.x[k]) && grads[k]->type == GGML_TYPE_F32
+                                   : is_flat(c->name),
+            "%s: input %d", c->name, k);
+        CHECK(in.x[k]->grad == NULL);
+        if (grads[k] != NULL) {
+            CHECK_INT(ggml_build_forward_expand(gb, grads[k]), GGML_STATUS_SUCCESS);
+        }
+    }
+    CHECK_MSG(ggml_graph_compute_with_ctx(ctx, gb, 2) == GGML_STATUS_SUCCESS, "%s: %s", c->name, ggml_last_error());
+    for (int k = 0; k < n && grads[k] != NULL; k++) {
+        const size_t bytes = (size_t) ggml_nelements(in.x[k]) * sizeof(float);
+        float * grad = gb_malloc(bytes);
+        memcpy(grad, grads[k]->data, bytes);
+        compare_input(ctx, c, gf, f, in.x[k], grad, k);
         gb_free(grad);
     }
     ggml_free(ctx);
@@ -222,6 +285,7 @@ EXPR(e_views, ggml_add(ctx, ggml_view_1d(ctx, a, 6, 8), ggml_view_1d(ctx, a, 6, 
 EXPR(e_permute, ggml_cont(ctx, ggml_permute(ctx, a, 1, 2, 3, 0)))
 EXPR(e_transpose, ggml_mul_mat(ctx, ggml_cont(ctx, ggml_transpose(ctx, a)), b))
 EXPR(e_get_rows, ggml_get_rows(ctx, a, in->ids))
+EXPR(e_get_rows_batched, ggml_get_rows(ctx, a, ggml_reshape_2d(ctx, ggml_view_1d(ctx, in->ids, 4, 0), 2, 2)))
 EXPR(e_diag_mask_zero, ggml_diag_mask_zero(ctx, a, 1))
 EXPR(e_diag_mask_inf, ggml_soft_max(ctx, ggml_diag_mask_inf(ctx, a, 1)))
 EXPR(e_soft_max, ggml_soft_max(ctx, a))
@@ -268,7 +332,67 @@ EXPR(e_rope_neox_exact,
     ggml_rope_custom(ctx, a, in->ids, 6, 2 | GGML_ROPE_EXACT, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
 EXPR(e_flash_attn, ggml_flash_attn(ctx, a, b, c, false))
 EXPR(e_flash_attn_masked, ggml_flash_attn(ctx, a, b, c, true))
-// a tensor with several readers, also an in-place form and a cast
+EXPR(e_tanh, ggml_tanh(ctx, a))
+EXPR(e_elu, ggml_elu(ctx, a))
+EXPR(e_gelu, ggml_gelu(ctx, a))
+EXPR(e_gelu_quick, ggml_gelu_quick(ctx, a))
+EXPR(e_gelu_erf, ggml_gelu_erf(ctx, a))
+EXPR(e_hardswish, ggml_hardswish(ctx, a))
+EXPR(e_hardsigmoid, ggml_hardsigmoid(ctx, a))
+EXPR(e_leaky_relu, ggml_leaky_relu(ctx, a, 0.3f, false))
+EXPR(e_xielu, ggml_xielu(ctx, a, 0.4f, 0.6f, 0.5f, -1e-6f))
+EXPR(e_reglu, ggml_reglu(ctx, a))
+EXPR(e_geglu_swapped, ggml_geglu_swapped(ctx, a))
+EXPR(e_swiglu_halves, ggml_swiglu(ctx, a))
+EXPR(e_geglu, ggml_geglu_split(ctx, a, b))
+EXPR(e_geglu_erf, ggml_geglu_erf_split(ctx, a, b))
+EXPR(e_geglu_quick, ggml_geglu_quick(ctx, a))
+EXPR(e_swiglu_oai, ggml_swiglu_oai(ctx, a, b, 1.702f, 7))
+EXPR(e_swiglu_oai_cut, ggml_swiglu_oai(ctx, ggml_scale(ctx, a, 3), ggml_scale(ctx, b, 2), 1.702f, 0.9f))
+EXPR(e_norm, ggml_norm(ctx, a, 1e-3f))
+EXPR(e_group_norm, ggml_group_norm(ctx, a, 2))
+EXPR(e_group_norm_eps, ggml_group_norm_eps(ctx, ggml_permute(ctx, a, 1, 0, 2, 3), 1, 0.1f))
+EXPR(e_l2_norm, ggml_l2_norm(ctx, a, 1e-6f))
+EXPR(e_l2_norm_short, ggml_l2_norm(ctx, a, 8))
+EXPR(e_concat, ggml_concat(ctx, a, b))
+EXPR(e_pad, ggml_pad(ctx, a, 1, 0, 2, 1))
+EXPR(e_pad_ext, ggml_pad_ext(ctx, a, 1, 2, 0, 3, 2, 0, 1, 1))
+EXPR(e_roll, ggml_roll(ctx, a, 1, -1, 0, 0))
+EXPR(e_upscale, ggml_upscale(ctx, a, 2))
+EXPR(e_pool_avg, ggml_pool_2d(ctx, a, GGML_OP_POOL_AVG, 2, 2, 2, 2, 0, 0))
+EXPR(e_pool_max, ggml_pool_2d(ctx, a, GGML_OP_POOL_MAX, 2, 2, 2, 2, 0, 0))
+EXPR(e_set_rows, ggml_set_rows(ctx, ggml_dup(ctx, a), b, ggml_view_1d(ctx, in->ids, 3, 0)))
+EXPR(e_clamp, ggml_clamp(ctx, ggml_dup(ctx, a), -0.5f, 0.4f))
+EXPR(e_alibi, ggml_alibi(ctx, ggml_dup(ctx, a), 0, 2, 8))
+
+// -inf for later keys and for the whole last row.
+static struct ggml_tensor * causal_mask(struct ggml_context * ctx, int64_t keys, int64_t rows) {
+    struct ggml_tensor * mask = random_tensor(ctx, (int64_t[]){ keys, rows, 1, 1 }, -1, 1);
+    for (int64_t i = 0; i < keys * rows; i++) {
+        if (i % keys > i / keys + 1 || i / keys == rows - 1) {
+            ((float *) mask->data)[i] = -INFINITY;
+        }
+    }
+    return ggml_cast(ctx, mask, GGML_TYPE_F16);
+}
+
+EXPR(e_attention, ggml_flash_attn_ext(ctx, a, b, c, NULL, 0.6f, 0, 0))
+EXPR(e_attention_masked, ggml_flash_attn_ext(ctx, a, b, c, causal_mask(ctx, b->ne[1], a->ne[1]), 0.6f, 8, 0))
+EXPR(e_attention_cap, ggml_flash_attn_ext(ctx, a, b, c, NULL, 0.6f, 0, 1.5f))
+static struct ggml_tensor * e_attention_sinks(const struct inputs * in) {
+    struct ggml_tensor * y = ggml_flash_attn_ext(in->ctx, in->x[0], in->x[1], in->x[2], NULL, 0.6f, 0, 0);
+    CHECK_INT(ggml_flash_attn_ext_add_sinks(y, random_tensor(in->ctx, (int64_t[]){ 4, 1, 1, 1 }, -1, 1)),
+        GGML_STATUS_SUCCESS);
+    return y;
+}
+
+static struct ggml_tensor * e_sinks(const struct inputs * in) {
+    struct ggml_tensor * y = ggml_soft_max_ext(in->ctx, in->x[0], NULL, 0.7f);
+    CHECK_INT(ggml_soft_max_add_sinks(y, in->x[1]), GGML_STATUS_SUCCESS);
+    return y;
+}
+
+// a tensor that is used several times, also through an in-place form and a cast
 EXPR(e_shared, ggml_add(ctx, ggml_mul(ctx, a, ggml_silu(ctx, a)), ggml_scale_inplace(ctx, ggml_sqr(ctx, a), 0.5f)))
 EXPR(e_block, ggml_mul_mat(ctx, a, ggml_silu(ctx, ggml_rms_norm(ctx, ggml_add(ctx, b, ggml_mul(ctx, b, b)), 1e-4f))))
 
@@ -343,9 +467,69 @@ static const struct grad_case grad_cases[] = {
     { "cross_entropy_eps", e_cross_entropy_eps, { { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
     { "flash_attn", e_flash_attn, { { 4, 3, 2, 1 }, { 4, 5, 2, 1 }, { 5, 4, 2, 1 } }, -1, 1, 0, 0 },
     { "flash_attn_masked", e_flash_attn_masked, { { 3, 3, 4, 2 }, { 3, 5, 2, 2 }, { 5, 3, 2, 2 } }, -1, 1, 0, 0 },
+    { "tanh", e_tanh, { { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
+    { "elu", e_elu, { { 4, 3, 1, 1 } }, -2, -0.1f, 0, 0 },
+    { "elu_positive", e_elu, { { 4, 3, 1, 1 } }, 0.1f, 2, 0, 0 },
+    { "gelu", e_gelu, { { 7, 5, 1, 1 } }, -4, 4, 0, 0 },
+    { "gelu_quick", e_gelu_quick, { { 7, 5, 1, 1 } }, -4, 4, 0, 0 },
+    { "gelu_erf", e_gelu_erf, { { 7, 5, 1, 1 } }, -4, 4, 0, 0 },
+    { "gelu_erf_near_0", e_gelu_erf, { { 4, 3, 1, 1 } }, -0.02f, 0.02f, 0, 0 },
+    { "hardswish", e_hardswish, { { 4, 3, 1, 1 } }, -2.8f, 2.8f, 0, 0 },
+    { "hardswish_outside", e_hardswish, { { 4, 3, 1, 1 } }, 3.1f, 4, 0, 0 },
+    { "hardsigmoid", e_hardsigmoid, { { 4, 3, 1, 1 } }, -2.8f, 2.8f, 0, 0 },
+    { "leaky_relu", e_leaky_relu, { { 4, 3, 1, 1 } }, 0.1f, 1, 0, 0 },
+    { "leaky_relu_negative", e_leaky_relu, { { 4, 3, 1, 1 } }, -1, -0.1f, 0, 0 },
+    { "xielu", e_xielu, { { 4, 3, 1, 1 } }, 0.1f, 1, 0, 0 },
+    { "xielu_negative", e_xielu, { { 4, 3, 1, 1 } }, -2, -0.1f, 0, 0 },
+    { "reglu", e_reglu, { { 6, 3, 1, 1 } }, 0.1f, 1, 0, 0 },
+    { "geglu_swapped", e_geglu_swapped, { { 6, 3, 2, 1 } }, -2, 2, 0, 0 },
+    { "swiglu_halves", e_swiglu_halves, { { 6, 3, 2, 2 } }, -2, 2, 0, 0 },
+    { "geglu", e_geglu, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
+    { "geglu_erf", e_geglu_erf, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
+    { "geglu_quick", e_geglu_quick, { { 6, 3, 1, 1 } }, -2, 2, 0, 0 },
+    { "swiglu_oai", e_swiglu_oai, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
+    { "swiglu_oai_cut", e_swiglu_oai_cut, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -1, 1, 1e-3f, 0 },
+    { "norm", e_norm, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "group_norm", e_group_norm, { { 3, 2, 4, 2 } }, -1, 1, 0, 0 },
+    { "group_norm_eps", e_group_norm_eps, { { 3, 2, 3, 1 } }, -1, 1, 0, 0 },
+    { "l2_norm", e_l2_norm, { { 5, 3, 1, 1 } }, 0.3f, 1, 0, 0 },
+    { "l2_norm_short", e_l2_norm_short, { { 5, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "concat", e_concat, { { 3, 2, 2, 2 }, { 3, 2, 3, 2 } }, -1, 1, 0, 0 },
+    { "pad", e_pad, { { 3, 2, 2, 2 } }, -1, 1, 0, 0 },
+    { "pad_ext", e_pad_ext, { { 3, 2, 2, 2 } }, -1, 1, 0, 0 },
+    { "roll", e_roll, { { 3, 4, 2, 1 } }, -1, 1, 0, 0 },
+    { "upscale", e_upscale, { { 3, 2, 2, 2 } }, -1, 1, 0, 0 },
+    { "pool_avg", e_pool_avg, { { 5, 4, 2, 1 } }, -1, 1, 0, 0 },
+    { "pool_max", e_pool_max, { { 5, 4, 2, 1 } }, -1, 1, 1e-3f, 0 },
+    { "set_rows", e_set_rows, { { 3, 4, 1, 1 }, { 3, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "get_rows_batched", e_get_rows_batched, { { 3, 4, 2, 1 } }, -1, 1, 0, 0 },
+    { "attention", e_attention, { { 4, 3, 4, 2 }, { 4, 5, 2, 2 }, { 6, 5, 2, 2 } }, -1, 1, 0, 0 },
+    { "attention_masked", e_attention_masked, { { 4, 3, 4, 1 }, { 4, 5, 2, 1 }, { 6, 5, 2, 1 } }, -1, 1, 0, 0 },
+    { "attention_cap", e_attention_cap, { { 4, 3, 4, 1 }, { 4, 5, 4, 1 }, { 4, 5, 4, 1 } }, -1, 1, 0, 0 },
+    { "attention_sinks", e_attention_sinks, { { 4, 3, 4, 1 }, { 4, 5, 4, 1 }, { 4, 5, 4, 1 } }, -1, 1, 0, 0 },
     { "shared", e_shared, { { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
     { "block", e_block, { { 5, 3, 1, 1 }, { 5, 4, 1, 1 } }, 0.2f, 1, 0, 0 },
 };
+
+// Calls that refuse operands with the field grad.
+static const struct grad_case cases_without_fields[] = {
+    { "clamp", e_clamp, { { 4, 3, 1, 1 } }, -1, 1, 1e-3f, 0 },
+    { "alibi", e_alibi, { { 4, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "sinks", e_sinks, { { 5, 3, 4, 2 }, { 4, 1, 1, 1 } }, -1, 1, 0, 0 },
+};
+
+static void gradients_without_fields(void) {
+    for (int second = 0; second < 2; second++) {
+        for (size_t i = 0; i < sizeof(grad_cases) / sizeof(grad_cases[0]); i++) {
+            if (strcmp(grad_cases[i].name, "shared") != 0) { // in place
+                run_grad(&grad_cases[i], second != 0);
+            }
+        }
+        for (size_t i = 0; i < sizeof(cases_without_fields) / sizeof(cases_without_fields[0]); i++) {
+            run_grad(&cases_without_fields[i], second != 0);
+        }
+    }
+}
 
 static void central_differences(void) {
     for (size_t i = 0; i < sizeof(grad_cases) / sizeof(grad_cases[0]); i++) {
@@ -364,7 +548,7 @@ static void underivable(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "x");
     ggml_set_param(ctx, x);
-    struct ggml_tensor * y = ggml_set_name(ggml_gelu(ctx, ggml_sqr(ctx, x)), "y");
+    struct ggml_tensor * y = ggml_set_name(ggml_diag(ctx, ggml_sqr(ctx, x)), "y");
     struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 16, true);
     ggml_build_forward_expand(gf, ggml_sum(ctx, y));
     struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
@@ -373,7 +557,7 @@ static void underivable(void) {
         before[i] = gf->nodes[i]->grad;
     }
     CHECK_INT(ggml_build_backward_expand(ctx, gf, gb, false), GGML_STATUS_UNSUPPORTED);
-    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "GELU 'y' f32 [4] of 'node_1' f32 [4]: the operator has no derivative");
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "DIAG 'y' f32 [4, 4] of 'node_1' f32 [4]: the operator has no derivative");
     for (int i = 0; i < 4; i++) {
         CHECK(gf->nodes[i]->grad == before[i] && before[i] != NULL);
     }
@@ -388,4 +572,4 @@ static void underivable(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(central_differences), TEST(second_derivatives), TEST(underivable))
+TEST_MAIN(TEST(central_differences), TEST(second_derivatives), TEST(gradients_without_fields), TEST(underivable))

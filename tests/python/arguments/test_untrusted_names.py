@@ -127,10 +127,10 @@ def test_names_add_no_elements(harmless: list[Page], names: list[str]) -> None:
     }  # fmt: skip
     table, page = Page(texts[0]), Page(texts[2])
     assert all(escape.line(name) in table.texts for name in shown.names[1:])
-    told = {line for text in page.texts for line in text.split("\n")}
+    drawn = {line for text in page.texts for line in text.split("\n")}
     # the page names computed and copied tensors; white space in names becomes one space
     assert {" ".join(escape.line(" ".join(n.split())).split()) or "(no name)" for n in shown.names[1:]} <= {
-        " ".join(line.split()) for line in told
+        " ".join(line.split()) for line in drawn
     }
     script = re.search(r'<script type="application/json" id="plan">(.*?)</script>', texts[2], re.DOTALL)
     assert script is not None and script[1].isascii() and not set("<>&") & set(script[1])

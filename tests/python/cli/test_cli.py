@@ -413,8 +413,8 @@ def test_an_unknown_device_explains_how_to_make_one():
 
 
 def test_warnings_are_single_lines():
-    told = run("plan", "llama", "--devices", "SIM:name=A,ops=add", "CPU").stderr
-    assert told.startswith(
+    err = run("plan", "llama", "--devices", "SIM:name=A,ops=add", "CPU").stderr
+    assert err.startswith(
         "python -m ggml_backend plan: warning: 28 heavy operations do not run on the device of the highest priority:\n "
         " MUL_MAT "
     )

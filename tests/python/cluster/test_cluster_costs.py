@@ -297,5 +297,5 @@ def test_command_line_without_ranks(tmp_path, capsys):
 
 def test_a_missing_script_is_an_error(tmp_path, capsys):
     assert main(["cluster", "run", str(tmp_path / "none.py")]) == 1
-    told = capsys.readouterr().err
-    assert told.endswith(f"error: there is no file {tmp_path / 'none.py'}\n") and "Traceback" not in told
+    err = capsys.readouterr().err
+    assert err.endswith(f"error: there is no file {tmp_path / 'none.py'}\n") and "Traceback" not in err

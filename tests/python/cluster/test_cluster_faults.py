@@ -96,9 +96,9 @@ def test_repeated_errors_of_a_lost_rank_keep_no_objects():
         network.kill(1)
         found = []
         for _ in range(5):
-            with pytest.raises(gb.errors.DeviceLostError) as told:
+            with pytest.raises(gb.errors.DeviceLostError) as lost:
                 device.allocate(64)
-            found.append((length(told.value), told.value.rank, str(told.value)))
+            found.append((length(lost.value), lost.value.rank, str(lost.value)))
         assert len({n for n, *_ in found[1:]}) == 1 and len(set(found[1:])) == 1
 
 
@@ -106,9 +106,9 @@ def test_each_run_of_an_unprepared_graph_raises():
     broken = _worker._Broken(0, _worker._Failure(-1, -1, "why"))
     found = []
     for _ in range(3):
-        with pytest.raises(_worker._Failure, match="why") as told:
+        with pytest.raises(_worker._Failure, match="why") as lost:
             broken.run()
-        found.append(length(told.value))
+        found.append(length(lost.value))
     assert len(set(found)) == 1 and broken.failure.__traceback__ is None
 
 
@@ -193,13 +193,13 @@ def greeted(change, deadline=SHORT):
     options = Options(deadline=deadline)
     worker = Worker(network.transport(1), gb.__version__, options)
     worker.facts.update(change)
-    told = []
+    theirs = []
 
     def serve():
         try:
             worker.serve()
         except (gb.GgmlError, Killed) as error:
-            told.append(error)
+            theirs.append(error)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -209,7 +209,7 @@ def greeted(change, deadline=SHORT):
     finally:
         thread.join(10)
     assert not thread.is_alive()
-    return str(caught.value), str(told[0]) if told else ""
+    return str(caught.value), str(theirs[0]) if theirs else ""
 
 
 def test_another_version_is_refused_with_both_named():
@@ -411,8 +411,8 @@ def test_fuzzed_messages_leave_a_rank_usable():
             continue
         letter.finished = True
         if letter.channel == m.CONTROL:
-            told = m.read_message(letter.take())
-            pong = told.kind == Kind.PONG and told.number == 1 << 40
+            answer = m.read_message(letter.take())
+            pong = answer.kind == Kind.PONG and answer.number == 1 << 40
     assert pong
     here.send(1, m.CONTROL, m.message(Kind.BYE, 0))
     thread.join(30)

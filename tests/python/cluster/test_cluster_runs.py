@@ -387,7 +387,7 @@ def test_frames_of_a_traceback_hold_no_buffer(monkeypatch):
     """CPython's collector reports "memoryview has 1 exported buffer" if an object in the same cycle
     refers to one."""
     raised = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda told: raised.append(str(told.exc_value)))
+    monkeypatch.setattr(sys, "unraisablehook", lambda hook: raised.append(str(hook.exc_value)))
 
     def cycle():
         data, frames = memoryview(bytearray(64)), []  # the collector begins with the oldest object

@@ -251,5 +251,5 @@ def test_messages_name_device_node_and_line(tmp_path, monkeypatch):
         assert "raised by the device MINE while it computed <Node " in note and " ADD float32 (" in note
     monkeypatch.setattr(gb.devices.Device, "compile", lambda self, calls: 3)
     (case,) = gb.testing.check_device("MINE", quick=True, only=name).failed
-    told = "TypeError: MINE: compile must return a function, not int; raised by the device MINE"
-    assert case.message.startswith(told)
+    message = "TypeError: MINE: compile must return a function, not int; raised by the device MINE"
+    assert case.message.startswith(message)

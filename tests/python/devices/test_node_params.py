@@ -76,6 +76,11 @@ def rebuilt(op: str, sources: list[gb.Tensor], p: dict[str, Any], tensor: gb.Ten
     if op == "interpolate":
         mode, flags = ("nearest", "bilinear", "bicubic")[p["mode"] & 255], p["mode"] >> 8
         return o.interpolate(a, tensor.shape[-2:], mode, align_corners=bool(flags & 1), antialias=bool(flags & 2))
+    if op == "im2col_back":
+        return o.im2col_back(*sources, tensor.shape, **p)
+    if op == "opt_step_adamw":
+        y = o.opt_step_adamw(a, a, a, a, sources[-1])
+        return (y.sources[1], y.sources[2], y)[p["part"]]
     if op == "arange":
         return o.arange(**p, context=tensor.context)
     if op in ("gated_delta_net", "ssm_scan", "gated_linear_attn"):

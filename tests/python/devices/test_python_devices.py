@@ -565,17 +565,17 @@ def test_a_device_closes_with_its_backend(cpu):
 
 
 def test_exceptions_of_close_are_reported(monkeypatch):
-    told = []
+    raised = []
 
     class Closing(gb.devices.Device):
         def close(self):
             raise RuntimeError("cannot close")
 
     gb.devices.register_device("CLOSING", Closing, replace=True)
-    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append(args.exc_value))
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: raised.append(args.exc_value))
     gb.Backend("CLOSING").close()
     gc.collect()
-    assert [str(e) for e in told] == ["cannot close"]
+    assert [str(e) for e in raised] == ["cannot close"]
 
 
 def test_two_threads_with_a_device_each(cpu):

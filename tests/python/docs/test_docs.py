@@ -102,7 +102,7 @@ NOT_RUN = {
     ("docs/howto/own-backend.md", "python -m ggml_backend check-device"): "as in docs/howto/check-device.md",
     ("docs/howto/convert-hugging-face.md", "ggml-backend convert"): "runs in tests/python/cli/test_bad_inputs.py",
     ("docs/howto/convert-hugging-face.md", "python -c"): "needs transformers",
-    ("docs/howto/add-architecture.md", "build/venv/bin/python -m pytest"): "of a made-up name",
+    ("docs/howto/add-architecture.md", "build/venv/bin/python -m pip"): "of a made-up name",
     ("docs/howto/convert-safetensors.md",
      "python -m ggml_backend gguf convert"): "of any model; tests/python/files/test_safetensors.py has such",
     ("docs/PERFORMANCE.md", "python -m ggml_backend bench"): MEASURES,

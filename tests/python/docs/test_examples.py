@@ -105,16 +105,16 @@ def test_a_damaged_cache_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from examples.embed.quantized import cached_file
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source, told = model_dir() / "model.safetensors", []
-    path = cached_file(source, "q8_0", told.append)
+    source, lines = model_dir() / "model.safetensors", []
+    path = cached_file(source, "q8_0", lines.append)
     whole = path.read_bytes()
-    n_told = len(told)
-    assert cached_file(source, "q8_0", told.append) == path and len(told) == n_told
+    n_lines = len(lines)
+    assert cached_file(source, "q8_0", lines.append) == path and len(lines) == n_lines
     with gb.gguf.Writer(tmp_path / "other.gguf") as other:
         other.add_tensor("x", np.ones(4, np.float32))
     for damage in (whole[:100_000], whole[:-1000], b"", b"GGUF", bytes(1000), (tmp_path / "other.gguf").read_bytes()):
         path.write_bytes(damage)
-        assert cached_file(source, "q8_0", told.append).read_bytes() == whole
+        assert cached_file(source, "q8_0", lines.append).read_bytes() == whole
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(ValueError, match="is not a file"):

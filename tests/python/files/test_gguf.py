@@ -467,8 +467,8 @@ def test_a_pattern_of_load_without_effect_is_an_error(model: Any, cpu: gb.Backen
         ({"blk.*": sim, "blk.0.up": cpu, "*": cpu}, "blk.0.up", "blk.*"),
     ]
     for where, special, general in behind:
-        told = re.escape(f"{special!r} decides nothing: {general!r} comes first")
-        with pytest.raises(gb.errors.InvalidArgumentError, match=told):
+        words = re.escape(f"{special!r} decides nothing: {general!r} comes first")
+        with pytest.raises(gb.errors.InvalidArgumentError, match=words):
             file.load(where)
     for where in (
         {"blk.[0-9].*": sim, "*": cpu},  # the first pattern matches all tensors, too

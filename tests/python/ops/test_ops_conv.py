@@ -90,6 +90,53 @@ def test_im2col_1d(case):
         check(lambda a, b: gb.ops.im2col(a, b, s, p, d, is_2d=False), inputs, reference, EXACT, dtype="float16")
 
 
+def folded(k, x, s, p, d):
+    """Adds rows to an image of shape ``x``, place by place."""
+
+    def fold(kernel, rows):
+        n, c, h, w = x
+        padded = np.zeros((n, c, h + 2 * p[0], w + 2 * p[1]))
+        oh, ow = rows.shape[1:3]
+        pieces = rows.reshape(n, oh, ow, c, *k[2:])
+        for i, j, u, v in np.ndindex(oh, ow, *k[2:]):
+            padded[:, :, i * s[0] + u * d[0], j * s[1] + v * d[1]] += pieces[:, i, j, :, u, v]
+        return padded[:, :, p[0] : p[0] + h, p[1] : p[1] + w]
+
+    return fold
+
+
+@covers("IM2COL_BACK")
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", CASES_2D, ids=str)
+def test_rows_of_windows_return_to_their_places(case, dtype):
+    k, x, s, p, d = case
+    rows = (x[0], *windows(np.zeros(x), k[2:], s, p, d).shape[1:3], math.prod(k[1:]))
+    for layout in LAYOUTS:
+        inputs = [real(*k, dtype="float16"), real(*rows, dtype=dtype, layout=layout)]
+        fold = folded(k, x, s, p, d)
+        check(
+            lambda a, b: gb.ops.im2col_back(a, b, x, s, p, d), inputs, fold, Tolerance(n=math.prod(k[2:])),
+            magnitude=fold, dtype="float32", on_sim=layout == "padded",
+        )  # fmt: skip
+
+
+@covers("IM2COL_BACK")
+@pytest.mark.parametrize("case", CASES_1D, ids=str)
+def test_rows_of_lines_return_to_their_places(case):
+    k, x, s, p, d = case
+    fold_2d = folded((k[0], k[1], 1, k[2]), (x[0], x[1], 1, x[2]), (1, s), (0, p), (1, d))
+
+    def fold(kernel, rows):
+        return fold_2d(kernel, rows[:, None])[:, :, 0]
+
+    length = (x[2] + 2 * p - d * (k[2] - 1) - 1) // s + 1
+    inputs = [real(*k, dtype="float16"), real(x[0], length, k[1] * k[2])]
+    check(
+        lambda a, b: gb.ops.im2col_back(a, b, x, s, p, d, is_2d=False), inputs, fold, Tolerance(n=k[2]),
+        magnitude=fold, dtype="float32",
+    )  # fmt: skip
+
+
 def products(kernel):
     return math.prod(kernel[1:])
 

@@ -26,7 +26,7 @@ REFUSED = {
     "soft_max": {1, 3}, "conv_3d": {1, 2, 3, 4}, "tri": {1, 2}, "tril": {1, 2}, "triu": {1, 2}, "pad": {1, 2},
     "solve_tri": {1, 2}, "ssm_conv": {1}, "gated_delta_net": {1, 2, 3}, "ssm_scan": {1, 2, 3, 4},
     "interpolate": {1, 2}, "col2im_1d": {1, 2}, "im2col_3d": {1, 2, 3}, "rwkv_wkv6": {2}, "rwkv_wkv7": {2},
-    "gated_linear_attn": {2},
+    "gated_linear_attn": {2}, "im2col_back": {1, 2, 3, 4}, "opt_step_sgd": {1}, "opt_step_adamw": {1},
 }  # fmt: skip
 # Functions that return their last source, the state, behind the results of the tokens. No token changes it.
 STATE = {"rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn"}

@@ -343,7 +343,7 @@ def test_numbers_agree_everywhere(source, devices, capsys):
     text of the command, CSV, page, notebook and SVG."""
     arguments = ["plan", source, "--devices", *devices]
     assert main([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    written = json.loads(capsys.readouterr().out)
     assert main(arguments) == 0
     text = capsys.readouterr().out
     with prepare(source, devices) as p:
@@ -356,14 +356,19 @@ def test_numbers_agree_everywhere(source, devices, capsys):
         shown, copied = repr(plan), size_text(sum(c.nbytes for c in plan.copies))
         arenas = plan.arenas
     assert f"<Graph {nodes} nodes" in repr_of(source, devices)
-    assert (told["nodes"], told["steps"], len(told["splits"]), len(told["copies"])) == (nodes, steps, splits, copies)
+    assert (written["nodes"], written["steps"], len(written["splits"]), len(written["copies"])) == (
+        nodes,
+        steps,
+        splits,
+        copies,
+    )
     words = [f"{nodes} nodes", f"{steps} steps", f"{splits} split"]
     for where, content in {"repr": shown, "text": text, **pages}.items():
         for word in words:
             assert word in content.replace(",", ""), (where, word)
         assert (f"{copies} copies ({copied} in all)" if copies > 1 else f"{copies} cop") in content, where
     names = [a.backend for a in arenas]
-    for k, (a, j) in enumerate(zip(arenas, told["arenas"], strict=True)):
+    for k, (a, j) in enumerate(zip(arenas, written["arenas"], strict=True)):
         tops = [
             int(r[3]) + int(r[4]) for r in rows if r[7].startswith("SIM" if a.backend.startswith("SIM") else a.backend)
         ]
@@ -407,13 +412,13 @@ def test_titles_of_blocks_equal_the_graph(prepared):
     """Operator, shape, bytes, from, to and reason equal those of the graph."""
     by_name = {t.name: t for t in prepared.graph.nodes}
     svg = ET.fromstring(prepared.plan.to_svg())
-    told = [
+    titles = [
         e.text.split("\n")
         for e in svg.iter(f"{SVG}title")
         if any(line.startswith("operator") for line in e.text.split("\n"))
     ]
     seen = 0
-    for title, *lines in told:
+    for title, *lines in titles:
         about = dict(line.split(": ", 1) for line in lines)
         t = by_name.get(title)
         if t is None:  # a copy

@@ -213,10 +213,10 @@ def test_page_contains_only_the_plan(rng, tmp_path):
     pieces = storages(arena.blocks)
     assert data["lower"] == [p.lower for p in pieces] and data["bottom"] == [p.bottom for p in pieces]
     assert data["name"] == [p.names[-1] for p in pieces]
-    told = re.findall(r"<title>(.*?)</title>", text, re.DOTALL)
+    titles = re.findall(r"<title>(.*?)</title>", text, re.DOTALL)
     for b in arena.blocks:
-        assert any(t.startswith(f"{b.name}\n") and f"bytes: {b.nbytes:,}" in t for t in told), b
-    assert any(t.startswith("copy of c\n") and "from: Y" in t and "reason: why" in t for t in told)
+        assert any(t.startswith(f"{b.name}\n") and f"bytes: {b.nbytes:,}" in t for t in titles), b
+    assert any(t.startswith("copy of c\n") and "from: Y" in t and "reason: why" in t for t in titles)
     for tag, attributes in parsed.found:  # no external resources
         assert tag not in ("img", "iframe", "object", "embed", "base", "form")
         assert "src" not in attributes
@@ -484,8 +484,8 @@ def test_plan_of_a_model_on_small_devices(tmp_path, capsys):
     assert ["+", "weights", "0", *[f"{4 * layer + rest:,}"] * 2] in words
     assert ["+", "caches", "0", *[f"{4 * cache:,}"] * 2] in words
     assert main(["plan", str(path), "--devices", "SIM:mem=1K"]) == 1
-    told = capsys.readouterr().err
-    assert "weights and caches do not fit on SIM" in told and "--devices ... CPU" in told and "--context" in told
+    err = capsys.readouterr().err
+    assert "weights and caches do not fit on SIM" in err and "--devices ... CPU" in err and "--context" in err
 
 
 def test_plan_command_reorders_nodes(tmp_path, capsys):
@@ -509,12 +509,12 @@ def test_plan_command_reorders_nodes(tmp_path, capsys):
 
 def test_plan_command_reports_fallbacks(capsys):
     assert main(["plan", "whisper", "--devices", "SIM:name=A,noops=soft_max", "CPU"]) == 0
-    told = capsys.readouterr().err
+    err = capsys.readouterr().err
     assert (
-        told.startswith("python -m ggml_backend plan: warning: ")
-        and "do not run on the device of the highest priority" in told
+        err.startswith("python -m ggml_backend plan: warning: ")
+        and "do not run on the device of the highest priority" in err
     )
-    assert ".py" not in told and told.count("heavy operation") == 1
+    assert ".py" not in err and err.count("heavy operation") == 1
 
 
 def test_plan_command_draws_plans_that_do_not_fit(tmp_path, capsys):

@@ -245,11 +245,11 @@ def test_plans_outlive_their_objects(cpu):
         x, y, graph = chain(other, 8)
         plan = sched.prepare(graph)
         x.set(1)
-        told = plan.explain(y)
+        reason = plan.explain(y)
         sched.close()
         with pytest.raises(gb.errors.StateError, match=r"scheduler.*closed"):
             plan.compute()
-        assert plan.explain(y) == told
+        assert plan.explain(y) == reason
         del sched
         gc.collect()
         with pytest.raises(gb.errors.StateError, match=r"scheduler.*closed"):

@@ -160,11 +160,11 @@ def test_reasons_are_kept_after_closing(ctx, cpu):
     device = gb.Backend("SIM", name="MUL", ops=["mul_mat"])
     sched = gb.Scheduler([device, cpu])
     plan = sched.prepare(graph, allocate=False)
-    told = {t: plan.explain(t) for t in (x, *graph.nodes)}
-    assert "made without this operator" in told[y]
+    reasons = {t: plan.explain(t) for t in (x, *graph.nodes)}
+    assert "made without this operator" in reasons[y]
     other = gb.ops.relu(y)
     sched.close()
-    assert {t: plan.explain(t) for t in told} == told
+    assert {t: plan.explain(t) for t in reasons} == reasons
     with pytest.raises(gb.errors.StateError):
         plan.explain(other)
     assert "made without this operator" in plan.to_html()

@@ -322,6 +322,20 @@ def test_small_functions(function, shapes):
         np.testing.assert_allclose(a.numpy(), b.numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("amounts", "folded"), [((1, 1, 2, 2), True), ((1, 1), True), ((0, 1, 0, 1), False), ((1, 1, 1, 1, 1, 1), False)]
+)
+def test_zeros_around_data_are_padding_of_the_convolution(amounts, folded):
+    conv = nn.Conv2d(5 if len(amounts) == 6 else 3, 4, 3, padding=1).eval()
+    x = torch.randn(2, 3, 7, 7)
+    model = Plain(lambda x: conv(F.pad(x, amounts))).eval()
+    model.conv = conv
+    program = gbt.compile(model, (x,), strict=True)
+    with torch.no_grad():
+        near(program(x), model(x))
+    assert [node.op for node in program.network.nodes] == (["conv2d"] if folded else ["constant_pad_nd", "conv2d"])
+
+
 def test_batch_norms_are_folded_into_convolutions():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1, groups=8, bias=False),
                           nn.BatchNorm2d(8)).eval()  # fmt: skip

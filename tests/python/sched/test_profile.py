@@ -637,7 +637,7 @@ def test_files_with_any_damage_are_refused_or_can_be_used(recorded):
 
 def test_errors_name_the_wrong_part_of_a_profile(recorded):
     data = json.loads(recorded.to_json(limits=False))
-    for path, value, told in [
+    for path, value, message in [
         (("steps", 0, "n_nodes"), "x", r"steps\[0\].n_nodes must be a whole number, is x"),
         (("steps", 0, "algorithm"), [], r"steps\[0\].algorithm must be a text"),
         (("steps", 0, "dtypes"), [1], r"steps\[0\].dtypes\[0\] must be a text, is 1"),
@@ -646,7 +646,7 @@ def test_errors_name_the_wrong_part_of_a_profile(recorded):
         (("dropped",), True, r"dropped must be a whole number, is True"),
         (("more",), 1, r"it has the key more, which is unknown"),
     ]:
-        with pytest.raises(gb.errors.InvalidArgumentError, match=told):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=message):
             gb.profile.Profile.from_json(
                 json.dumps({**data, "more": 1} if path == ("more",) else replaced(data, path, value))
             )
@@ -708,9 +708,9 @@ def test_an_invalid_profile_error_names_the_file(recorded, tmp_path):
             r"old\.json: it is a profile of format",
         ),
     }
-    for name, (text, told) in wrong.items():
+    for name, (text, message) in wrong.items():
         (tmp_path / name).write_text(text)
-        with pytest.raises(gb.errors.InvalidArgumentError, match=told):
+        with pytest.raises(gb.errors.InvalidArgumentError, match=message):
             gb.profile.Profile.from_json(tmp_path / name)
     (tmp_path / "bytes.json").write_bytes(b"\xff")
     with pytest.raises(gb.errors.FileError, match=r"bytes\.json: it is not text"):

@@ -53,8 +53,8 @@ def test_bars_and_arrows_are_the_events(trace):
             assert abs(x - wide * (e.start_ns - begin) / (end - begin)) < 0.2
             assert abs(w - max(wide * (e.end_ns - e.start_ns) / (end - begin), 0.5)) < 0.2
     for arrow in arrows:
-        told = arrow.find(f"{SVG}title").text
-        assert "bytes: " in told and "from: " in told and "to: " in told and "reason: " in told
+        title = arrow.find(f"{SVG}title").text
+        assert "bytes: " in title and "from: " in title and "to: " in title and "reason: " in title
     text = "".join(root.itertext())
     copied = sum(e.nbytes for e in copies)
     assert f"{len(trace.events)} events" in text and f"{len(copies)} copies (" in text and copied

@@ -1,4 +1,4 @@
-// conv.cu - IM2COL, transposed convolutions, POOL_1D, POOL_2D. A thread makes one element of the result.
+// conv.cu - IM2COL, IM2COL_BACK, transposed convolutions, POOL_1D, POOL_2D. A thread makes one element of the result.
 #include "cuda/ops/elements.h"
 
 // -------------------------------------------------------------------------------------------------------------- IM2COL
@@ -48,6 +48,49 @@ static const char * im2col_supports(const gb_cuda_device &, const ggml_tensor * 
         return gb_need_plain(dst) != NULL ? gb_need_plain(dst) : gb_need_plain(image);
     }
     return gb_is_float_type(dst->type) && gb_is_float_type(image->type) ? NULL : "a type that is not f32, f16 or bf16";
+}
+
+// --------------------------------------------------------------------------------------------------------- IM2COL_BACK
+
+// The output position of the window whose element k covers place x; -1: none.
+GB_DEVICE int64_t gb_window_at(int64_t x, int64_t k, int stride, int pad, int dilation, int64_t n) {
+    const int64_t from = x + pad - k * dilation;
+    return from >= 0 && from % stride == 0 && from / stride < n ? from / stride : -1;
+}
+
+// q.y: the rows, q.b: the image. Sums what all windows hold for a place, in the order of the kernel.
+template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_im2col_back(gb_im2col_args q, int64_t n) {
+    gb_wait_for_earlier();
+    const int64_t k = gb_thread();
+    if (k >= n) {
+        return;
+    }
+    const gb_index at = gb_unravel<I>((I) k, q.b.ne);
+    const int64_t ic = q.is_2d ? at.i[2] : at.i[1], image = q.is_2d ? at.i[3] : at.i[2];
+    const int64_t y = q.is_2d ? at.i[1] : 0, rows = q.is_2d ? q.y.ne[2] : 1;
+    float sum = 0;
+    for (int64_t kh = 0; kh < q.kh; kh++) {
+        const int64_t oy = q.is_2d ? gb_window_at(y, kh, q.s1, q.p1, q.d1, rows) : 0;
+        for (int64_t kw = 0; kw < q.kw && oy >= 0; kw++) {
+            const int64_t ox = gb_window_at(at.i[0], kw, q.s0, q.p0, q.d0, q.y.ne[1]);
+            if (ox >= 0) {
+                const int64_t column = (ic * q.kh + kh) * q.kw + kw;
+                sum += gb_get(q.y.type, q.is_2d ? gb_at(q.y, column, ox, oy, image) : gb_at(q.y, column, ox, image, 0));
+            }
+        }
+    }
+    gb_put(q.b.type, gb_at(q.b, at), sum);
+}
+
+static enum ggml_status im2col_back_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const ggml_tensor * kernel = dst->src[0];
+    const int32_t * o = dst->op_params;
+    const bool is_2d = o[6] == 1;
+    const int64_t n = gb_count(dst);
+    const gb_im2col_args q = { gb_view_of(dst->src[1]), gb_view_of(dst), o[0], o[1], o[2], o[3], o[4], o[5], is_2d,
+        dst->ne[0], is_2d ? dst->ne[1] : 1, kernel->ne[0], is_2d ? kernel->ne[1] : 1, 0, 0 };
+    GB_CUDA_TRY(b, GB_EACH_LAUNCH(gb_im2col_back, n, b.queue, q, n));
+    return GGML_STATUS_SUCCESS;
 }
 
 // --------------------------------------------------------------------------------------------- transposed convolutions
@@ -161,6 +204,7 @@ static const char * pool_supports(const gb_cuda_device &, const ggml_tensor * ds
 }
 
 GB_CUDA_FAMILY_DEFINE(conv, { GGML_OP_IM2COL, im2col_supports, im2col_run, nullptr },
+    { GGML_OP_IM2COL_BACK, im2col_supports, im2col_back_run, nullptr },
     { GGML_OP_CONV_TRANSPOSE_1D, conv_transpose_supports, conv_transpose_run, nullptr },
     { GGML_OP_CONV_TRANSPOSE_2D, conv_transpose_supports, conv_transpose_run, nullptr },
     { GGML_OP_POOL_1D, pool_supports, pool_run, nullptr }, { GGML_OP_POOL_2D, pool_supports, pool_run, nullptr })

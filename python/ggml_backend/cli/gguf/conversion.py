@@ -20,16 +20,10 @@ from ...tensor._shapes import MAX_DIMS
 from .common import byte_count, fitting, has_floats
 from .described import Written, describe
 from .importance import Importance
-from .mixtures import MIXTURES, Mixture
+from .mixtures import MIXTURES, Mixture, is_kept
 from .shards import Shards, size_of
 
 __all__ = ["Source", "add_conversion_arguments", "write"]
-
-
-_ADDED = frozenset(
-    ("position_embd.weight", "token_types.weight", "encoder.positional_embedding", "decoder.positional_embedding")
-)
-"""Tables of BERT and Whisper whose rows are added to others: addition takes no blocks."""
 
 
 def add_conversion_arguments(parser: argparse.ArgumentParser, type_option: bool = True) -> None:
@@ -103,11 +97,11 @@ class Formats:
         self.reasons: Counter[str] = Counter()  # why a mixture chose another format than its base
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
-        """The new format of a tensor. Only matrices of floats that multiply change. Vectors (biases, norms), tables
-        whose rows are added, and kept tensors stay."""
+        """The new format of a tensor. Only matrices of floats change; vectors (biases, norms) and
+        kept tensors stay."""
         if not shape or 0 in shape or not has_floats(stored):
             return stored
-        stays = name in _ADDED or name in self.keep or not 2 <= len(shape) <= MAX_DIMS
+        stays = name in self.keep or not 2 <= len(shape) <= MAX_DIMS or (self.mixture is None and is_kept(name))
         if name not in self.special and (self.dtype is None or stays):
             return stored
         asked = self._asked(name)

@@ -11,12 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-__all__ = ["MIXTURES", "Mixture"]
+__all__ = ["MIXTURES", "Mixture", "is_kept"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
-KEPT = ("*ffn_gate_inp.weight", "position_embd.weight", "token_types.weight", "rope_*.weight", "*ssm_conv1d.weight")
-"""Small matrices that every mixture leaves as they are."""
+_KEPT = ("*ffn_gate_inp.weight", "position_embd.weight", "token_types.weight", "*.positional_embedding",
+         "rope_*.weight", "*ssm_conv1d.weight")  # fmt: skip
+"""Small matrices that stay as they are: routers, and tables whose rows are added, for which blocks have no operator."""
+
+
+def is_kept(name: str) -> bool:
+    """True for a matrix that keeps its format unless the user names it."""
+    return any(fnmatchcase(name, pattern) for pattern in _KEPT)
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Mixture:
 
     def of(self, name: str, names: Sequence[str]) -> tuple[str | None, str]:
         """The format of a tensor, or None if it stays, and why."""
-        if any(fnmatchcase(name, pattern) for pattern in KEPT):
+        if is_kept(name):
             return None, "small"
         head = "output.weight" if "output.weight" in names else "token_embd.weight"
         if name == head:

@@ -49,6 +49,8 @@ class ArrayDevice(Family):
     _unary = elements.unary
     _with_numbers = elements.with_numbers
     _glu = elements.glu
+    _opt_step_adamw = elements.opt_step_adamw
+    _opt_step_sgd = elements.opt_step_sgd
     _silu_back = elements.silu_back
     _add1 = elements.add1
     _fill = elements.fill
@@ -86,6 +88,7 @@ class ArrayDevice(Family):
     _conv_3d = windows.conv_3d
     _im2col = windows.im2col
     _im2col_3d = windows.im2col_3d
+    _im2col_back = windows.im2col_back
     _col2im_1d = windows.col2im_1d
     _conv_transpose_1d = windows.conv_transpose_1d
     _conv_transpose_2d = windows.conv_transpose_2d

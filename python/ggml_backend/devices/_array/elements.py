@@ -121,6 +121,33 @@ def silu_back(device: Family, node: Node, out: Any, x: Any, grad: Any) -> Step:
     return device.value_of(back, node, out, (x, grad))
 
 
+def _is_f32(node: Node) -> bool | str:
+    return all(t.dtype.name == "float32" for t in (node, *node.sources)) or "tensors that are not float32"
+
+
+@op("opt_step_sgd", dtypes=("float32",), when=_is_f32, prepare=True, in_place=True)
+def opt_step_sgd(device: Family, node: Node, out: Any, a: Any, grad: Any, params: Any) -> Step:
+    def stepped(a: Any, g: Any, p: Any) -> Any:
+        return a * (1 - p[0] * p[1]) - p[0] * g
+
+    return device.value_of(stepped, node, out, (a, grad, params))
+
+
+@op("opt_step_adamw", dtypes=("float32",), when=_is_f32, prepare=True, in_place=True)
+def opt_step_adamw(device: Family, node: Node, out: Any, a: Any, *others: Any) -> Step:
+    """The running mean of the gradient, that of its square, or the weights."""
+    part, xp = node.params["part"], device.library.xp
+
+    def moved(mean: Any, g: Any, p: Any) -> Any:
+        beta = p[1 + part]
+        return beta * mean + (1 - beta) * (g * g if part else g)
+
+    def stepped(a: Any, m: Any, v: Any, p: Any) -> Any:
+        return a * (1 - p[0] * p[4]) - p[0] * (m * p[5]) / (xp.sqrt(v * p[6]) + p[3])
+
+    return device.value_of(stepped if part == 2 else moved, node, out, (a, *others))
+
+
 @op("add1", dtypes=FLOAT_NAMES, prepare=True, in_place=True)
 def add1(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
     b = device.library.strided(b, (1,) * len(out.shape), (0,) * len(out.shape))

@@ -157,6 +157,34 @@ def _spread(library: Library, columns: Any, stride: Sizes) -> Any:
     return found
 
 
+@op("im2col_back", dtypes=FLOAT_NAMES, prepare=True)
+def im2col_back(device: Family, node: Node, out: Any, w: Any, rows: Any) -> Step:
+    """Rows are added to a padded image with what its windows do not cover. Uses only the shape of the kernel."""
+    library, p = device.library, node.params
+    n = 4 if p["is_2d"] else 3
+    w, rows, out = (axes(library, array, n) for array in (w, rows, out))
+    stride, padding, dilation = (v if p["is_2d"] else (v,) for v in (p["stride"], p["padding"], p["dilation"]))
+    kernel, places, k = tuple(w.shape[2:]), tuple(rows.shape[1:-1]), n - 2
+    sizes = [m + 2 * q for m, q in zip(out.shape[2:], padding, strict=True)]
+    inner = tuple(slice(q, q + m) for m, q in zip(out.shape[2:], padding, strict=True))
+
+    def added(rows: Any) -> Any:
+        cut_rows = library.xp.reshape(rows, (rows.shape[0], *places, out.shape[1], *kernel))
+        order = (0, 1 + k, *range(2 + k, 2 + 2 * k), *range(1, 1 + k))  # (n, channels, kernel ..., places ...)
+        columns = library.xp.permute_dims(cut_rows, order)
+        found = library.empty((*out.shape[:2], *sizes))
+        library.clear(found)()
+        for at in np.ndindex(*kernel):
+            spots = (
+                slice(a * d, a * d + (m - 1) * s + 1, s)
+                for a, m, s, d in zip(at, places, stride, dilation, strict=True)
+            )
+            found[(slice(None), slice(None), *spots)] += columns[(slice(None), slice(None), *at)]
+        return found[(slice(None), slice(None), *inner)]
+
+    return device.value_of(added, node, out, (rows,), [node.sources[1].dtype])
+
+
 @op("col2im_1d", dtypes=FLOAT_NAMES, prepare=True)
 def col2im_1d(device: Family, node: Node, out: Any, a: Any) -> Step:
     """Rows are the pieces of a place. Both ends of the result are cut."""

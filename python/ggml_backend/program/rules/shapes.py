@@ -146,23 +146,25 @@ def roll(b: Build, self: Val, shifts: Sequence[int], dims: Sequence[int] = ()) -
 @rule("constant_pad_nd", of=ALL)
 def constant_pad(b: Build, self: Val, pad: Sequence[int], value: float = 0) -> Tensor:
     """The pairs of ``pad`` begin with the last axis. Negative amounts cut."""
+    pairs = [(0, 0)] * (self.ndim - len(pad) // 2) + list(zip(pad[-2::-2], pad[-1::-2], strict=True))
     t, shape = b.tensor(self), list(self.shape)
-    inside = np.zeros(b.result.shape, np.float32)
-    where: list[slice] = [slice(None)] * self.ndim
-    for i in range(len(pad) // 2):
-        axis, before, behind = self.ndim - 1 - i, pad[2 * i], pad[2 * i + 1]
-        if (before, behind) == (0, 0):
-            continue
-        t = t.reshape(*around(shape, axis))
-        t = t[:, max(-before, 0) : shape[axis] - max(-behind, 0)]
-        before, behind = max(before, 0), max(behind, 0)
-        if before or behind:
-            t = ops.pad(t.contiguous(), ((before, behind), (0, 0)))
-        shape[axis] = t.shape[1]
-        where[axis] = slice(before, shape[axis] - behind)
+    for axis, (before, behind) in enumerate(pairs):
+        if before < 0 or behind < 0:
+            n = shape[axis] - max(-behind, 0)
+            t = t.reshape(*around(shape, axis))[:, max(-before, 0) : n].contiguous()
+            shape[axis] = t.shape[1]
+    added = [(max(before, 0), max(behind, 0)) for before, behind in pairs]
+    if len(shape) <= 4:
+        t = ops.pad(t.reshape(*shape).contiguous(), added)
+    else:
+        for axis, pair in enumerate(added):
+            if pair != (0, 0):
+                t = ops.pad(t.reshape(*around(shape, axis)).contiguous(), (pair, (0, 0)))
+                shape[axis] = t.shape[1]
     if value == 0:
         return t
-    inside[tuple(where)] = 1
+    inside = np.zeros(b.result.shape, np.float32)
+    inside[tuple(slice(p, n - q) for n, (p, q) in zip(inside.shape, added, strict=True))] = 1
     return ops.where(b.constant(inside.reshape(t.shape)), t.contiguous(), float(value))
 
 

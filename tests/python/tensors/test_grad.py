@@ -1,0 +1,211 @@
+"""Gradients by ``gb.grad``: against differences in double, on every device, and what it says about wrong calls."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+EPS = 1e-5
+
+
+def numpy_silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def numpy_softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def numpy_attention(q, k, v):
+    """Causal, with two query heads to each head of keys."""
+    n, m = q.shape[-2], k.shape[-2]
+    k, v = (np.repeat(t, q.shape[1] // t.shape[1], 1) for t in (k, v))
+    scores = q @ k.transpose(0, 1, 3, 2) / q.shape[-1] ** 0.5
+    scores = np.where(np.arange(m) > np.arange(n)[:, None], -np.inf, scores)
+    return (numpy_softmax(scores) @ v).transpose(0, 2, 1, 3)
+
+
+def attention(q, k, v):
+    n, m = q.shape[-2], k.shape[-2]
+    mask = np.where(np.arange(m) > np.arange(n)[:, None], -np.inf, 0).astype(np.float16)
+    return gb.ops.flash_attn_ext(q, k, v, q.context.constant(mask), scale=q.shape[-1] ** -0.5)
+
+
+CASES = {
+    "product": (lambda x, w: x @ w.T, lambda x, w: x @ w.T, [(5, 8), (3, 8)]),
+    "layer": (
+        lambda x, w, b: gb.ops.silu(x @ w.T + b), lambda x, w, b: numpy_silu(x @ w.T + b), [(5, 8), (3, 8), (3,)],
+    ),
+    "rms_norm": (
+        lambda x, w: gb.ops.rms_norm(x, EPS) * w, lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * w,
+        [(4, 8), (8,)],
+    ),
+    "norm": (
+        lambda x: gb.ops.norm(x, EPS),
+        lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + EPS), [(4, 8)],
+    ),
+    "softmax": (gb.ops.softmax, numpy_softmax, [(4, 7)]),
+    "swiglu": (
+        lambda x: gb.ops.glu(x), lambda x: numpy_silu(x[..., :4]) * x[..., 4:], [(3, 8)],
+    ),
+    "slices": (
+        lambda x: x[:, 1:3] * x[:, 4:6], lambda x: x[:, 1:3] * x[:, 4:6], [(4, 7)],
+    ),
+    "attention": (attention, numpy_attention, [(2, 4, 5, 8), (2, 2, 5, 8), (2, 2, 5, 6)]),
+}  # fmt: skip
+
+
+def weights_of(shape, seed=9):
+    """Of the sum that makes a scalar of a result."""
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def scalar(y, context):
+    return gb.ops.sum(y * context.constant(weights_of(y.shape).astype(np.float32)))
+
+
+def differences(function, arrays):
+    """The gradient of the weighted sum in double."""
+    weights = weights_of(function(*arrays).shape)
+    found = []
+    for array in arrays:
+        slopes = np.zeros(array.shape)
+        for at in np.ndindex(array.shape):
+            kept, ends = array[at], []
+            for step in (1e-5, -1e-5):
+                array[at] = kept + step
+                ends.append((function(*arrays) * weights).sum())
+            array[at] = kept
+            slopes[at] = (ends[0] - ends[1]) / 2e-5
+        found.append(slopes)
+    return found
+
+
+def gradients(build, arrays, backends, assign=None):
+    with gb.Context() as ctx:
+        tensors = [ctx.tensor(x.shape, name=f"x{i}") for i, x in enumerate(arrays)]
+        found = gb.grad(scalar(build(*tensors), ctx), tensors)
+        graph, sched = ctx.graph(*found), gb.Scheduler(backends)
+        if assign is not None:
+            assign(sched, graph)
+        sched.allocate(graph)
+        for t, x in zip(tensors, arrays, strict=True):
+            t.set(x.astype(np.float32))
+        sched.compute(graph)
+        return [t.numpy().copy() for t in found]
+
+
+def inputs_of(name):
+    rng = np.random.default_rng(3)
+    return [rng.standard_normal(shape) for shape in CASES[name][2]]
+
+
+@pytest.mark.parametrize("device", ["CPU", "SIM", "ARRAY"])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_differences(name, device):
+    build, reference, _ = CASES[name]
+    arrays = inputs_of(name)
+    want = differences(reference, arrays)
+    backends = [gb.Backend(device), *([] if device == "CPU" else [gb.Backend("CPU")])]
+    for got, expected in zip(gradients(build, arrays, backends), want, strict=True):
+        assert got.dtype == np.float32 and got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_random_placements_give_the_same_bits(name):
+    build, arrays = CASES[name][0], inputs_of(name)
+    want = gradients(build, arrays, [gb.Backend("CPU", n_threads=1)])
+    rng = np.random.default_rng(11)
+    for _ in range(3):
+        backends = [gb.Backend("SIM"), gb.Backend("CPU", n_threads=1)]
+
+        def place(sched, graph, backends=backends):
+            for node in graph.nodes:
+                if rng.integers(2):
+                    sched.set_backend(node, backends[rng.integers(2)])
+
+        for got, expected in zip(gradients(build, arrays, backends, place), want, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_a_step_changes_what_the_next_run_reads(cpu):
+    """A regression: one graph is one step, and its weights follow NumPy's for 50 steps."""
+    rng = np.random.default_rng(5)
+    x, target = rng.standard_normal((32, 4)), rng.standard_normal((32, 3))
+    w = rng.standard_normal((3, 4)).astype(np.float32)
+    for names, usage in itertools.product((["CPU"], ["SIM", "CPU"]), ("any", "weights")):
+        with gb.Context(usage=usage) as held, gb.Context() as ctx:
+            weights = held.tensor(w.shape, name="w")
+            backends = [gb.Backend(name) for name in names]
+            memory = held.allocate(backends[0])
+            data, wanted = ctx.constant(x.astype(np.float32)), ctx.constant(target.astype(np.float32))
+            params = ctx.constant(np.array([0.05, 0.01], np.float32))
+            with ctx.as_default():
+                error = data @ weights.T - wanted
+                loss = gb.ops.mean(error * error, axis=(0, 1))
+                (slope,) = gb.grad(loss, [weights])
+                graph = ctx.graph(loss, slope, gb.ops.opt_step_sgd(weights, slope, params))
+            sched = gb.Scheduler(backends)
+            sched.allocate(graph)
+            weights.set(w)
+            expected = w.astype(np.float64)
+            for _ in range(50):
+                sched.compute(graph)
+                missed = x @ expected.T - target
+                assert abs(loss.numpy().item() - (missed**2).mean()) < 1e-5
+                expected -= 0.05 * (2 / missed.size * missed.T @ x + 0.01 * expected)
+            np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-4, atol=1e-5)
+            del memory
+
+
+def test_gradients_of_gradients(cpu):
+    with gb.Context() as ctx:
+        x = ctx.constant(np.array([2.0, -1.0, 0.5], np.float32))
+        (first,) = gb.grad(gb.ops.sum(gb.ops.sqr(gb.ops.sqr(x))), [x])
+        (second,) = gb.grad(gb.ops.sum(first), [x])
+        graph = ctx.graph(second)
+        memory = ctx.allocate(cpu)
+        graph.compute(cpu)
+        np.testing.assert_allclose(second.numpy(), 12 * np.array([4, 1, 0.25]), rtol=1e-6)
+        assert second.shape == x.shape and first.name.endswith("(grad)") == bool(x.name)
+        del memory
+
+
+def test_wrong_calls_say_what_is_wrong(ctx):
+    x, other = ctx.tensor((3, 4), name="x"), ctx.tensor((2,), name="other")
+    loss = gb.ops.sum(x * x)
+    with pytest.raises(TypeError, match=r"a sequence of tensors, not a?.*Tensor: use \[w\]"):
+        gb.grad(loss, x)
+    with pytest.raises(TypeError, match=r"params\[1\] must be a Tensor, not int"):
+        gb.grad(loss, [x, 1])
+    with pytest.raises(TypeError, match="loss must be a Tensor"):
+        gb.grad(None, [x])
+    with pytest.raises(TypeError, match="allow_unused must be True or False"):
+        gb.grad(loss, [x], allow_unused=1)
+    with pytest.raises(gb.errors.InvalidArgumentError, match="loss must be a scalar"):
+        gb.grad(x, [x])
+    with pytest.raises(
+        gb.errors.InvalidArgumentError, match=r"does not depend on params\[1\].*'other'.*allow_unused=True"
+    ):
+        gb.grad(loss, [x, other])
+    found = gb.grad(loss, [other, x], allow_unused=True)
+    assert found[0] is None and found[1].shape == (3, 4)
+    assert gb.grad(loss, []) == []
+    quantized = ctx.tensor((2, 32), "q8_0", name="q")
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"params\[0\] 'q' q8_0 \(2, 32\) has no gradient"):
+        gb.grad(gb.ops.sum(ctx.tensor((1, 32)) @ quantized.T), [quantized])
+    with pytest.raises(gb.errors.UnsupportedError, match=r"DIAG 'matrix' .* the operator has no derivative"):
+        gb.grad(gb.ops.sum(gb.ops.diag(x[:1]).named("matrix")), [x])
+
+
+def test_results_in_place_are_not_mistaken(ctx):
+    x = ctx.tensor((4,), name="x")
+    y = gb.ops.exp(x)
+    with pytest.raises(gb.errors.UnsupportedError, match=r"the gradients need .* overwrites"):
+        gb.grad(gb.ops.sum(gb.ops.scale(y, 2.0, inplace=True)), [x])
