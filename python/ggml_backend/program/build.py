@@ -1,4 +1,4 @@
-"""What a rule sees while a graph is built: values as tensors, weights, and the node that it translates."""
+"""The builder that rules use: values as tensors, weights, and the node that a rule translates."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ A reader promises that
 
 - shapes are numbers, and every value has its shape and dtype;
 - nodes stand in the order of computation, and have no side effects;
-- every node depends on an input. What depends on weights alone is an array.
+- every node depends on an input. The reader computes everything else, and stores it as an array.
 """
 
 from __future__ import annotations

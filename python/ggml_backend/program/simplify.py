@@ -60,7 +60,7 @@ def _fold_batch_norms(network: Network, folded: Folded) -> None:
 
 
 def _array(network: Network, node: Node, name: str) -> tuple[bool, Array | None]:
-    """Whether an argument is missing or an array of float32, and the array."""
+    """The array of an argument. The first part is False if the argument is neither missing nor float32."""
     argument = node.arguments.get(name)
     if argument is None:
         return True, None

@@ -1,7 +1,7 @@
 """Models of PyTorch as networks: the reader of :func:`ggml_backend.torch.compile`.
 
 ``torch.export`` gives a graph of ATen operators. Operators with a rule stay, and the others are decomposed into the
-core of ATen. What depends on weights alone is computed here, once.
+core of ATen. Nodes that depend on weights alone are computed here, once.
 """
 
 from __future__ import annotations

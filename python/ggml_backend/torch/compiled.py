@@ -127,7 +127,7 @@ class Program:
         return self._engine.plan(self._last.step)
 
     def explain(self) -> Explanation:
-        """What the program consists of: operators, those that PyTorch computes, and weights."""
+        """Reports the operators of the program, those that PyTorch computes, and the weights."""
         return self._engine.explained(self._last.step)
 
     def __repr__(self) -> str:
@@ -354,7 +354,7 @@ def explain(
     *,
     weights: Formats = None,
 ) -> Explanation:
-    """What :func:`compile` would make of a model: operators, those without a rule with the reasons, and weights.
+    """Reports what :func:`compile` would make: operators, those without a rule with the reasons, and weights.
 
     It allocates no memory for the program and computes nothing. ``print`` shows a report.
     """
