@@ -357,7 +357,7 @@ static void finish(const struct round * r, const struct block * b, int64_t colum
     const struct gb_gemm_epilogue * e = r->p->epilogue;
     for (int64_t i = b->first; i < b->first + b->n && e != NULL; i++) {
         for (int j = 0; j < r->l.panels[i].rows; j++) {
-            e->finish(r->call, e, r->l.panels[i].dst[j] + column, column, n);
+            e->finish(r->call, e, b->g, r->l.panels[i].dst[j] + column, column, n);
         }
     }
 }
