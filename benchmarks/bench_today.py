@@ -1,11 +1,13 @@
 """Experts and attention of today's models, each beside what bounds it, in turns.
 
-    python benchmarks/bench_today.py [experts|one|attention|keys ...] [--threads N] [--rounds N] [--json FILE]
+    python benchmarks/bench_today.py [CASE ...] [--threads N] [--rounds N] [--json FILE]
 
 experts    MUL_MAT_EXPERTS of Q4_K beside the same products done densely, with as many rows for each matrix
 one        one token over a stack of experts: bytes of the used matrices a second, beside those of MUL_MAT
 attention  FLASH_ATTN_EXT beside the fused chain of products and a softmax
 keys       one token over a cache of 32,768 positions: Q8_0 and Q4_0 beside F16
+recurrent  GATED_DELTA_NET and SSM_SCAN beside the arithmetic of one pass at the peak rate of multiply-adds
+resize     INTERPOLATE beside a copy of as many bytes
 
 The sides of a pair run alternately. Figures are processor time of all threads, so they count on a busy machine, too.
 Memory-bound figures still depend on what others read.
@@ -15,12 +17,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 import ggml_backend as gb
+from ggml_backend.backend.backend import cpu_levels
+from ggml_backend.profile._limits import measured_rate
 from timing import PROCESS, in_turns, median, per_call, ratio
 
 AT_LEAST = 0.3  # seconds of a figure
@@ -189,7 +194,90 @@ def keys(backend: gb.Backend, rounds: int) -> list[Result]:
     return results
 
 
-CASES = {"experts": experts, "one": one, "attention": attention, "keys": keys}
+# --------------------------------------------------------------------------------------------- recurrent layers, images
+
+
+def level() -> str:
+    """The level of the kernels."""
+    return os.environ.get("GGML_CPU_LEVEL") or [name for name, usable in cpu_levels().items() if usable][-1]
+
+
+def at_peak(kind: str, amount: float, size: int = 0) -> Side:
+    """Seconds of ``amount`` operations or bytes at the machine's limit, measured each time."""
+    return lambda: amount / max(measured_rate(kind, level(), max(size, 4096), 1, 0.02, True) for _ in range(5))
+
+
+def of_delta(backend: gb.Backend, tokens: int, heads: int, size: int, gates: int) -> Graph:
+    def build(context: gb.Context) -> Built:
+        q, k, v = (context.tensor((1, tokens, heads, size)) for _ in range(3))
+        g, beta = context.tensor((1, tokens, heads, gates)), context.tensor((1, tokens, heads, 1))
+        state = context.tensor((1, heads, size, size))
+        y, _ = gb.ops.gated_delta_net(q, k, v, g, beta, state)
+        values = [(t, noise(*t.shape) * size**-0.5) for t in (q, k, v, state)]
+        return y, [*values, (g, -np.abs(noise(*g.shape))), (beta, np.abs(noise(*beta.shape)) / 4)]
+
+    return Graph(backend, build)
+
+
+def of_scan(backend: gb.Backend, tokens: int, heads: int, width: int, size: int, factors: int) -> Graph:
+    def build(context: gb.Context) -> Built:
+        s, x = context.tensor((1, heads, width, size)), context.tensor((1, tokens, heads, width))
+        dt, a = context.tensor((1, tokens, heads)), context.tensor((heads, factors))
+        b, c = (context.tensor((1, tokens, 1, size)) for _ in range(2))
+        ids = context.tensor((1,), "int32")
+        y, _ = gb.ops.ssm_scan(s, x, dt, a, b, c, ids)
+        values = [(t, noise(*t.shape)) for t in (s, x, dt, b, c)]
+        return y, [*values, (a, -np.abs(noise(*a.shape))), (ids, np.zeros(1, np.int32))]
+
+    return Graph(backend, build)
+
+
+def recurrent(backend: gb.Backend, rounds: int) -> list[Result]:
+    """512 tokens. An element of a state takes 7 operations of the delta rule, or 5 of the scan. The scan of Mamba 1
+    also takes an exponential, which is not counted."""
+    results = []
+    for heads, size, gates in ((16, 128, 1), (16, 128, 128)):
+        sides = {
+            "operator": of_delta(backend, 512, heads, size, gates).seconds,
+            "limit": at_peak("f32", 7.0 * 512 * heads * size * size),
+        }
+        results.append(compare(f"gated_delta_net, {heads} heads of {size}, {gates} gates", sides, rounds))
+    for heads, width, size, factors in ((32, 64, 128, 1), (1536, 1, 16, 16)):
+        sides = {
+            "operator": of_scan(backend, 512, heads, width, size, factors).seconds,
+            "limit": at_peak("f32", 5.0 * 512 * heads * width * size),
+        }
+        results.append(compare(f"ssm_scan, {heads} heads of {width} x {size}, {factors} decays", sides, rounds))
+    return results
+
+
+def resize(backend: gb.Backend, rounds: int) -> list[Result]:
+    """Three planes, in memory larger than the second-level cache."""
+    results = []
+    for mode, antialias, before, after in (
+        ("nearest", False, 512, 1024),
+        ("bilinear", False, 512, 1024),
+        ("bilinear", False, 640, 1000),
+        ("bicubic", False, 512, 1024),
+        ("bilinear", True, 1024, 512),
+    ):
+
+        def build(
+            context: gb.Context, mode: str = mode, antialias: bool = antialias, before: int = before, after: int = after
+        ) -> Built:
+            x = context.tensor((3, before, before))
+            return gb.ops.interpolate(x, after, mode, antialias=antialias), [(x, noise(3, before, before))]
+
+        size = 3 * 4 * (before**2 + after**2)
+        sides = {"operator": Graph(backend, build).seconds, "copy": at_peak("copy", size, size)}
+        name = f"{mode}{', antialias' if antialias else ''}, {before}² to {after}²"
+        results.append(compare(name, sides, rounds))
+    return results
+
+
+CASES = {
+    "experts": experts, "one": one, "attention": attention, "keys": keys, "recurrent": recurrent, "resize": resize,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ is added:
 import numpy as np
 from gguf import quants
 
-# name, class in the package, what the values of a row are divided into: (8 codes of 2 bits) or (4 codes of 4 bits)
+# name, class of gguf.quants
 GRIDS = [
     ("iq2_xxs", quants.IQ2_XXS),
     ("iq2_xs", quants.IQ2_XS),
@@ -26,9 +26,9 @@ HEAD = """\
 // edit.
 //
 // A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits. The first value has the lowest bits.
-// grid.c has the values of the codes. Rows ascend. The lower and the upper four bits of a row's upper byte have 8 or 9
-// states each (a code below 8, two codes below 3). The rows with states i and j begin at first[8 j + i] or
-// first[9 j + i], and end at the next entry of `first`.
+// grid.c has the values of the codes. Rows ascend. The array `first` finds rows by their upper byte. Half a byte has 8
+// states in rows of 4 values (one code, 0 to 7), and 9 in rows of 8 (two codes, 0 to 2). With state i in the lower
+// half and j in the upper, rows begin at first[8 j + i] or first[9 j + i], and end at the next entry of `first`.
 #ifndef GB_GRID_TABLE // a file that includes this one for tables in other memory defines their declaration
 #include "tensor/quant/grid.h"
 #define GB_GRID_TABLE const

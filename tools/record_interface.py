@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 MODULES = ("ggml_backend", *(f"ggml_backend.{name}" for name in (
-    "backend", "cluster", "devices", "dtypes", "errors", "gguf", "ops", "planning", "profile", "sched", "tensor",
-    "testing",
+    "backend", "cluster", "devices", "dtypes", "errors", "gguf", "ops", "optim", "planning", "profile", "sched",
+    "tensor", "testing",
 )))  # fmt: skip
 TREE = Path(__file__).resolve().parents[1]
 DATA, HEADERS = TREE / "tests" / "data", TREE / "c" / "include"

@@ -28,6 +28,13 @@ GGML_API enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buff
 // until the thread's next call.
 GGML_API const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op);
 
+// The k largest elements of each row of an F32 tensor with dense rows, the largest first: their
+// indices in the row, and their values. Of equal elements, the first in the row comes first. NaN is
+// smaller than every number. Writes k ids and k values for each row; 1 <= k <= ne[0]. Rows in host
+// memory are not copied.
+GGML_API enum ggml_status ggml_backend_tensor_get_top(const struct ggml_tensor * tensor, int k, int32_t * ids,
+    float * values);
+
 // --------------------------------------------------------------------------------------------------------------- files
 
 #define GGML_FILE_DIGEST_SIZE 32

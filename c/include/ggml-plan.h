@@ -17,16 +17,16 @@ extern "C" {
 //   alignment  a power of two
 //   capacity   bytes; a plan of at most this size is good enough. 0: as small as possible. If no plan fits,
 //              ALLOC_FAILED, and offsets and info have the smallest plan found
-//   budget_ms  of search if heuristics miss the lower bound. 0: no search. The search counts steps. If it takes
-//              longer than the budget, the clock (the calling thread's processor time) ends it. Only then does the
-//              plan depend on the clock
+//   budget_ms  milliseconds of search if heuristics miss the lower bound; 0: none. The budget is counted in steps.
+//              If these take longer than the budget, the clock (processor time of the calling thread) ends the
+//              search. Only then does the plan depend on the clock
 struct ggml_plan_info {
     size_t peak;  // bytes; sizes are rounded up to the alignment
     size_t lower_bound; // most bytes alive at the same time. No plan has a smaller peak
     size_t best_fit; // the peak of in-order best fit, for comparison
     bool proved; // no plan has a smaller peak than this one
     double milliseconds; // wall time of the call
-    size_t bound; // no plan has a smaller peak: lower_bound, or more if the search has proved more
+    size_t bound; // largest known lower bound: lower_bound, or a higher one that the search has proved
     bool searched; // bound > lower_bound
     bool unfinished; // not proved, and a larger budget would probably give a smaller peak
 };
@@ -34,12 +34,12 @@ GGML_API enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, cons
     size_t alignment, size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info);
 
 // The same with more options.
-//   n_threads     threads that try several orders of buffers at once; 0 means 1. Changes no plan unless the clock
-//                 ends it
+//   n_threads     threads that try several orders of buffers at once; 0 means 1. Does not change the plan, unless
+//                 the clock ends the search
 //   reproducible  only steps end the search, 500,000 per millisecond of the budget. So equal inputs, capacities and
 //                 budgets give equal offsets and info (except milliseconds) on any machine and for any n_threads, if
 //                 there is memory for the search. The steps may take longer than the budget (docs/PLANNING.md).
-//                 Another version of the library may give another plan. A plan needs IEEE 754 doubles in
+//                 Another version of the library may give another plan. Equal plans need IEEE 754 doubles in
 //                 round-to-nearest mode; 32-bit x86 without SSE2 may give another plan
 struct ggml_plan_options {
     size_t capacity;
@@ -53,8 +53,8 @@ GGML_API enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower,
 
 // Returns a graph of the same tensors, in an order with fewer bytes alive at the same time if it
 // finds one. cgraph does not change. The copy lives in ctx. The new order keeps dependences, so
-// results are the same bits. Call it before the graph gets memory: tensors that have memory do not
-// count. NULL on failure.
+// results are the same bits. Call it before the graph gets memory: tensors that have memory are
+// left out of the sum. NULL on failure.
 GGML_API struct ggml_cgraph * ggml_graph_reorder(struct ggml_context * ctx, struct ggml_cgraph * cgraph);
 
 // cdef: end

@@ -46,7 +46,9 @@ struct ggml_profile_node {
 
 struct ggml_profile_step {
     char device[64];  // the scheduler's name for the device, or else the backend's own name
-    char fusion[16]; // what was fused: "attention", "product", "rope", "rows"; "split": a split; "": one operator
+    // what was fused: "attention", "products", "product", "columns", "convolution", "rope", "rows";
+    // "split": a split; "": one operator
+    char fusion[16];
     char algorithm[32]; // of a product or a fused attention ("blocked_f32"); "" if there is only one
     char level[16];  // of the kernels; "" if not applicable
     // The matrix of the first product, or the first source of the first node if there is no

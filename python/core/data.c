@@ -240,6 +240,18 @@ int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, 
     return status;
 }
 
+int gbpy_read_top(const struct gbpy_handle * context, struct ggml_tensor * t, int k, int32_t * ids, float * values,
+    const char * what) {
+    struct gbpy_request held[2];
+    struct gbpy_locks locks = { .held = held, .capacity = 2, .borrowed = true };
+    struct gbpy_memory * owner;
+    GB_TRY(lock_to_read(&locks, context, t, true, what, &owner));
+    int status = check_set(owner, t, what);
+    status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_tensor_get_top(t, k, ids, values) : status;
+    gbpy_unlock(&locks);
+    return status;
+}
+
 // After a write. An interrupted write may have written a part, so the input counts as never set.
 static void note_set(struct ggml_tensor * t, int status) {
     if (status == GGML_STATUS_SUCCESS) {

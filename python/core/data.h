@@ -32,6 +32,9 @@ int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor *
 // Reads all bytes of the tensor, gaps included.
 int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size,
     const char * what);
+// ggml_backend_tensor_get_top
+int gbpy_read_top(const struct gbpy_handle * context, struct ggml_tensor * t, int k, int32_t * ids, float * values,
+    const char * what);
 // Writes bytes at an offset of a contiguous tensor. All other bytes keep their content.
 int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t offset,
     size_t size, const char * what);

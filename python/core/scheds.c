@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "data.h"
 #include "extension.h"
 #include "placement.h"
 #include "profiles.h"
@@ -456,6 +457,21 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     }
     gbpy_unlock_after(&locks, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
     return status;
+}
+
+int gbpy_sched_step(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run,
+    const struct gbpy_step * step, int * how) {
+    int planned = *how;
+    GB_TRY(gbpy_sched_plan(sched, graph, GBPY_PLAN_ALLOCATE, &planned));
+    for (int i = 0; i < step->n_inputs; i++) {
+        const struct gbpy_input * in = &step->inputs[i];
+        GB_TRY(gbpy_write_all(in->context, in->tensor, in->data, in->size, in->tensor->name));
+    }
+    const int status = gbpy_sched_compute(sched, graph, run, NULL, NULL, how);
+    *how |= planned;
+    GB_TRY(status);
+    return step->k == 0 ? GGML_STATUS_SUCCESS
+                        : gbpy_read_top(step->context, step->result, step->k, step->ids, step->values, "the result");
 }
 
 // ------------------------------------------------------------------------------------------------------------ the rest

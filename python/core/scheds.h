@@ -18,6 +18,26 @@ enum gbpy_plan_how { GBPY_PLAN_ALLOCATE, GBPY_PLAN_ONLY, GBPY_PLAN_RESERVE };
 int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int what, int * how);
 int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run,
     bool (*eval)(struct ggml_tensor *, bool, void *), void * eval_data, int * how);
+
+struct gbpy_input { // an input of a graph, and all its elements, one after the other
+    const struct gbpy_handle * context;
+    struct ggml_tensor * tensor;
+    const void * data;
+    size_t size;
+};
+struct gbpy_step {
+    struct gbpy_input * inputs;
+    int n_inputs;
+    const struct gbpy_handle * context; // of the result
+    struct ggml_tensor * result;
+    int k; // 0: the result is not read
+    int32_t * ids; // as ggml_backend_tensor_get_top
+    float * values;
+};
+// One token: allocates the graph, sets the inputs, computes, and reads the k largest elements of each row of a result.
+int gbpy_sched_step(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run,
+    const struct gbpy_step * step, int * how);
+
 int gbpy_sched_reset_stats(struct gbpy_handle * sched);
 int gbpy_sched_reset(struct gbpy_handle * sched);
 int gbpy_sched_close(struct gbpy_handle * sched); // frees memory that no array views; then as gbpy_close

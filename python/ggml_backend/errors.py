@@ -13,6 +13,7 @@ from ._base.errors import (
     FileError,
     GgmlError,
     InvalidArgumentError,
+    NonFiniteError,
     PerformanceWarning,
     StateError,
     UnsupportedError,
@@ -22,7 +23,7 @@ from ._base.errors.messages import UnknownKey
 
 __all__ = [
     "AllocationError", "DeviceError", "DeviceLostError", "Fault", "FileError", "GgmlError", "InvalidArgumentError",
-    "PerformanceWarning", "StateError", "UnknownKey", "UnsupportedError",
+    "NonFiniteError", "PerformanceWarning", "StateError", "UnknownKey", "UnsupportedError",
 ]  # fmt: skip
 
 for _public in (Fault, UnknownKey, PerformanceWarning, GgmlError, *GgmlError.__subclasses__(), DeviceLostError):

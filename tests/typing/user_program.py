@@ -78,6 +78,20 @@ def models(path: Path) -> None:
         print(embedding.embed(["text"]).shape, gb.models.DECODERS, gb.models.ENCODERS)
 
 
+def training(loss: gb.Tensor, w: gb.Tensor, sched: gb.Scheduler, path: Path) -> None:
+    """Steps of optimizers, and their files."""
+    adam = gb.optim.AdamW(loss, [w], 1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, max_norm=1.0)
+    optimizer: gb.optim.Optimizer = gb.optim.SGD(loss, [w], lr=0.1, weight_decay=0.0, max_norm=None)
+    sched.allocate(adam.graph)
+    adam.lr, adam.max_norm = 1e-4, None
+    assert_type(adam.add(sched), float)
+    assert_type(optimizer.step(sched), float)
+    assert_type((adam.n_steps, adam.norm), tuple[int, float])
+    adam.save(path, {"training.epoch": 1})
+    adam.load(path)
+    assert issubclass(gb.errors.NonFiniteError, gb.GgmlError)
+
+
 def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     functions: list[Callable[[gb.Tensor], gb.Tensor]] = [
         gb.ops.abs, gb.ops.sgn, gb.ops.sign, gb.ops.neg, gb.ops.step, gb.ops.tanh, gb.ops.elu,

@@ -2,11 +2,11 @@
 // checks other readers.
 //
 // The column `inplace` of tensor/ops.def lists the operators and their sources. There are two
-// rules. The graph allocator has the documented rule: fifteen operators, equal layout. Plans have a
-// wider rule: an operator may overwrite a source if its kernels read each element, or each row,
-// before they write it, and not afterwards. Every backend must support that for its operators,
-// because builders such as ggml_norm_inplace need it, too. tests/c/alloc/test_inplace.c tests each
-// entry.
+// rules. The graph allocator follows ggml's rule (ANY_A and ANY_AB in ops.def): equal layout. Plans
+// have a wider rule: an operator may overwrite a source if its kernels read each element, or each
+// row, before they write it, and not afterwards. Every backend must compute these operators right
+// in place. Builders such as ggml_norm_inplace rely on that, too. tests/c/alloc/test_inplace.c
+// tests each entry.
 #include "alloc/liveness.h"
 
 #include "tensor/tensor.h"

@@ -2,6 +2,7 @@
 //
 //   buffer.c        buffer types, buffers, tensor access, and placement by the user
 //   multi_buffer.c  several buffers behind one handle
+//   top.c           the largest elements of rows
 //   event.c         events in the queue of a device
 //   file_fill.c     bytes of tensors that devices read from files themselves
 //   fusion.c        whether backends compute neighbouring nodes together

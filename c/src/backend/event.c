@@ -1,9 +1,8 @@
 // event.c - events in the queue of a backend, which the host and other backends can wait for.
 //
-// A backend may have its own events. Two rules hold for backends without them. A backend without a
-// synchronize hook has finished each call when it returns, so its events are always complete. For a
-// backend with a queue, waiting for an event waits for the whole queue, which may be longer than
-// needed.
+// A backend may have its own events. For backends without events: without a synchronize hook, every
+// call is complete when it returns, so an event is always complete. With a queue, waiting for an
+// event waits for the whole queue, which may be longer than needed.
 #include "backend/backend.h"
 #include "base/mem.h"
 
@@ -19,6 +18,7 @@ bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other) {
     return has_events(backend) && has_events(other) && backend->iface.event_wait == other->iface.event_wait;
 }
 
+// True if the work of `backend` runs after all earlier work of `other` anyway, so it need not wait.
 bool gb_backend_comes_behind(ggml_backend_t backend, ggml_backend_t other) {
     return gb_backend_waits_for(backend, other) && backend->iface.comes_behind &&
            backend->iface.comes_behind(backend, other);

@@ -66,7 +66,7 @@ static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
 
 // One thread's share of one node. Thread 0, the calling thread, calls the abort callback.
 static void run_job(struct gb_cpu_team * team, const struct gb_cpu_job * job, int ith, int nth) {
-    struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, false };
+    struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, 0 };
     const struct gb_cpu_call call = { ith, nth, team->work, job->work_size, team->run->kernels, team, &pace,
         team->run->traits };
     job->op->run(&call, job->node);
@@ -93,7 +93,7 @@ static void run_alone(struct gb_cpu_team * team, const struct gb_cpu_step * step
 static void run_fused(struct gb_cpu_team * team, const struct gb_cpu_step * step, int ith, int nth) {
     struct ggml_tensor * nodes[GB_FUSE_MAX];
     const int n = gb_cpu_plan_nodes(team->plan, step->first, step->first + step->count, nodes);
-    struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, false };
+    struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, 0 };
     const struct gb_cpu_call call = { ith, nth, team->work, step->work_size, team->run->kernels, team, &pace,
         team->run->traits };
     gb_fusion_of((enum gb_fusion_kind) step->fusion)->run(&call, nodes, n);

@@ -42,7 +42,7 @@ static void decide_in_node(void * arg) {
 }
 
 bool gb_cpu_barrier(const struct gb_cpu_call * call) {
-    call->pace->took = false;
+    call->pace->n_takings = 0;
     if (call->nth == 1) {
         return !gb_cpu_team_is_halted(call->team);
     }
@@ -70,9 +70,9 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
 
 struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n, int64_t slot) {
     struct gb_cpu_taking t = { .call = call, .n = n, .per = gb_div_up(n, call->nth), .slot = slot };
-    t.by_all = call->nth > 1 && slot > 0 && !call->pace->took && t.per >= SLOTS_LEAST * slot;
+    t.by_all = call->nth > 1 && slot > 0 && call->pace->n_takings < GB_CPU_TAKINGS && t.per >= SLOTS_LEAST * slot;
     if (t.by_all) {
-        call->pace->took = true;
+        t.number = call->pace->n_takings++;
         t.slot = gb_div_up(gb_div_up(t.per, SLOTS), slot) * slot;
     }
     return t;
@@ -106,8 +106,8 @@ bool gb_cpu_take(struct gb_cpu_taking * t, int64_t * first, int64_t * last, int6
         const int64_t begin = GB_MIN(t->per * whose, t->n);
         int64_t slot;
         *part = GB_MIN(begin + t->per, t->n);
-        const int64_t n =
-            take_slots(gb_cpu_pool_taken(call->team->pool, whose), epoch, gb_div_up(*part - begin, t->slot), &slot);
+        const int64_t n = take_slots(gb_cpu_pool_taken(call->team->pool, whose, t->number), epoch,
+            gb_div_up(*part - begin, t->slot), &slot);
         if (n > 0) {
             *first = begin + slot * t->slot;
             *last = GB_MIN(*first + n * t->slot, *part);

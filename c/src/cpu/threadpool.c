@@ -50,7 +50,7 @@ struct barrier {
 
 // Each worker has separate cache lines, so that a spinning worker does not slow down the others.
 struct worker {
-    _Alignas(64) atomic_ullong taken;
+    _Alignas(64) atomic_ullong taken[GB_CPU_TAKINGS];
     _Alignas(64) struct gate gate; // opens when there is work, or when the pool ends
     struct gb_cpu_pool * pool;
     int ith;
@@ -60,7 +60,7 @@ struct worker {
 };
 
 struct gb_cpu_pool {
-    _Alignas(64) atomic_ullong taken; // slots of the caller's part
+    _Alignas(64) atomic_ullong taken[GB_CPU_TAKINGS]; // slots of the caller's parts
     _Alignas(64) struct barrier barriers[2]; // by enum gb_cpu_barrier_of
     uint64_t epoch; // written while all other threads wait
     struct gate done; // opens when the last worker of a run has finished
@@ -194,8 +194,8 @@ void gb_cpu_pool_barrier(struct gb_cpu_pool * pool, enum gb_cpu_barrier_of of, i
 
 int64_t gb_cpu_pool_waited_ns(void) { return waited_ns; }
 
-atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith) {
-    return ith == 0 ? &pool->taken : &pool->workers[ith - 1].taken;
+atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith, int i) {
+    return ith == 0 ? &pool->taken[i] : &pool->workers[ith - 1].taken[i];
 }
 
 uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool) { return pool->epoch; }

@@ -40,10 +40,11 @@ void gb_cpu_pool_barrier(struct gb_cpu_pool * pool, enum gb_cpu_barrier_of of, i
 // Time that the calling thread has waited for workers in this run, without waits below 50 us.
 int64_t gb_cpu_pool_waited_ns(void);
 
-// The number of slots of shared work taken from a thread's part. Each thread's number is on a
-// separate cache line. It is never reset, because it contains the epoch, which changes with each
-// run and each barrier (team.c).
-atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith);
+// The number of slots taken from a thread's part of shared work number i, i < GB_CPU_TAKINGS, since
+// the last barrier. Each thread's numbers are on a separate cache line. They are never reset,
+// because they contain the epoch, which changes with each run and each barrier (team.c).
+enum { GB_CPU_TAKINGS = 4 };
+atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith, int i);
 uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool);
 
 // Lends a pool of n threads to the caller until it is given back: an idle pool of that size, or a

@@ -28,15 +28,15 @@ int gb_cuda_device_count(void);             // 0: gb_cuda_absent_reason says why
 const char * gb_cuda_absent_reason(void);   // "" when there are devices
 gb_cuda_device * gb_cuda_device_get(int i); // NULL when out of range
 
-// True if the device can run kernels of this build; else reports an error. Lowers device->cc to the
-// capability that the code was compiled for: the driver may have compiled code for an older device.
+// True if the device can run kernels of this build; else reports an error. If the driver
+// runs code that was built for an older capability, device->cc becomes that capability.
 bool gb_cuda_check_code(gb_cuda_device * device);
 
 // True if the current device can run the kernels of hopper.cuh. False if GGML_CUDA_HOPPER=0 turns them off.
 bool gb_cuda_has_hopper_kernels(void); // code_hopper.cu
 
 // Makes a device current for the calling thread until the end of the scope. Then makes the previous
-// device current again, but only if that device has a context: making a device current creates one.
+// device current again, but only if that device has a context, because this would create one.
 class gb_cuda_on_device {
   public:
     explicit gb_cuda_on_device(int id);
@@ -50,14 +50,14 @@ class gb_cuda_on_device {
 // For pinned memory, which belongs to no device: a device that has a context, or the first.
 gb_cuda_on_device gb_cuda_on_any_device();
 
-// Waits for all work that is queued on the device. Holds the wait lock, because a wait would break
-// the capture of a library's work. A thread that captures also holds the lock.
+// Waits for all work that is queued on the device. Holds the wait lock, as does a thread that
+// captures a library's work: a wait during a capture would break it.
 cudaError_t gb_cuda_wait(const gb_cuda_device * device);
 std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device);
 
 // Call it before the first copy between two devices. Enables direct copies if the devices support them.
 void gb_cuda_reach(const gb_cuda_device * a, const gb_cuda_device * b);
-void gb_cuda_wait_for_users(const gb_cuda_device * device); // waits for the device and all devices it copies with
+void gb_cuda_wait_for_users(const gb_cuda_device * device); // waits for the device and all devices that it has copied to or from
 void gb_cuda_wait_for_all(void); // waits for every device that has a context
 
 // Reports a failed call as "CUDA0: <call>: <text of the runtime>", and returns the status. Clears the runtime's record

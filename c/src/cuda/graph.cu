@@ -1,8 +1,8 @@
 // graph.cu - running graphs: node by node at first, as recorded CUDA graphs when they are repeated.
 //
 // A graph's signature determines its work: operators, parameters, types, shapes, strides,
-// addresses, and which results may be left out. Its shape is the signature without sizes and
-// addresses. The first graph of a shape is launched node by node. From the second on, the work is
+// addresses, and which results may be left out. Its shape is a hash of its operators and
+// types. The first graph of a shape is launched node by node. From the second on, the work is
 // listed (queue.h) and made executable (replay.h). If an executable graph of the same shape exists,
 // its parameters are changed instead. So the next step of a decoder, whose cache has grown, is one
 // launch. A graph with a known signature is launched unchanged.
@@ -10,8 +10,8 @@
 // Before a graph is launched or listed, a dry run measures its scratch memory. One block of that
 // size is allocated.
 //
-// Invariant: of the module's memory, an executable graph refers to scratch memory alone. So
-// executable graphs are freed before scratch memory moves.
+// Invariant: an executable graph refers to the user's buffers and to scratch memory, and to no other
+// memory of this module. So executable graphs are freed before scratch memory moves.
 #include <stdlib.h>
 #include <string.h>
 

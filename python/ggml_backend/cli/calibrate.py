@@ -1,5 +1,4 @@
-"""``python -m ggml_backend calibrate``: measures costs of operators and copies, and shows the known
-ones."""
+"""``python -m ggml_backend calibrate``: measures costs of operators and copies, and shows those measured before."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(results)
         return 0
     for r in results:
-        say(f"{r['device']}: {'measured' if r['measured'] else 'known'}, {r['file']}")
+        say(f"{r['device']}: {'measured now' if r['measured'] else 'measured earlier'}, {r['file']}")
         for op in r["ops"]:
             rates = "".join(
                 f"{op[k] / 1e3:10.2f} {unit}"

@@ -62,6 +62,16 @@ class Inputs:
             made("out", int32, n_out),
         )
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """ids, positions, rows, out, then the masks."""
+        masks = [m for m in (self.mask, self.local_mask) if m is not None]
+        return [self.ids, self.positions, self.rows, self.out, *masks]
+
+    def windows(self, window: int) -> list[int]:
+        """The window of each mask of ``tensors``. 0: none."""
+        return [w for m, w in ((self.mask, 0), (self.local_mask, window)) if m is not None]
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -73,7 +83,11 @@ class Observed:
 
 
 class _Network:
-    """One pass. ``w``: weights by name. ``observed``: a list that gets the rows which matrices multiply, or None."""
+    """One pass. ``w``: weights by name. ``observed``: a list that gets the rows which matrices multiply, or None.
+
+    ``order``: a list that gets the queries, keys and values of each layer. If the graph computes them one after the
+    other, backends can compute them in one step.
+    """
 
     def __init__(
         self,
@@ -83,9 +97,10 @@ class _Network:
         inputs: Inputs,
         precision: Precision,
         observed: list[Observed] | None,
+        order: list[Tensor],
     ) -> None:
         self.w, self.a, self.s, self.inputs = w, a, s, inputs
-        self.precision, self.observed = precision, observed
+        self.precision, self.observed, self.order = precision, observed, order
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         # The name says to which layer a node without a weight belongs: ``plan --cluster`` splits the graph by layers.
@@ -128,10 +143,12 @@ class _Network:
     def projections(self, block: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (T, heads * head size)."""
         if not self.a.fused:
-            return tuple(self.linear(f"{block}.attn_{part}", x) for part in "qkv")  # type: ignore[return-value]
+            q, k, v = (self.linear(f"{block}.attn_{part}", x) for part in "qkv")
+            self.order += [q, k, v]
+            return q, k, v
         s = self.s
-        qkv, q, k = self.linear(f"{block}.attn_qkv", x), s.heads * s.head_k, s.kv_heads * s.head_k
-        return ops.cont(qkv[:, :q]), ops.cont(qkv[:, q : q + k]), ops.cont(qkv[:, q + k :])
+        qkv, i, j = self.linear(f"{block}.attn_qkv", x), s.heads * s.head_k, (s.heads + s.kv_heads) * s.head_k
+        return ops.cont(qkv[:, :i]), ops.cont(qkv[:, i:j]), ops.cont(qkv[:, j:])
 
     def attention(self, i: int, x: Tensor, layer: Layer) -> Tensor:
         """Attention of x (T, E) to the places of the cache, after it has written its own."""
@@ -234,9 +251,11 @@ def decode(
     layers: Sequence[Layer],
     precision: Precision = "f16",
     observed: list[Observed] | None = None,
+    order: list[Tensor] | None = None,
 ) -> Tensor:
     """Logits (len(out), vocabulary) of the tokens ``out``, after the writes into the cache ``layers``.
 
     observed: gets the rows that each matrix multiplies.
+    order: gets tensors that the graph should compute first, in this order.
     """
-    return _Network(w, a, s, inputs, precision, observed).run(layers)
+    return _Network(w, a, s, inputs, precision, observed, [] if order is None else order).run(layers)

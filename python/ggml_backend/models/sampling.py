@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,19 +74,47 @@ class Sampling:
             seen = np.unique([expect_int(t, "before: each token") for t in recent])
             if seen[0] < 0 or seen[-1] >= len(logits):
                 raise InvalidArgumentError(f"before: tokens must be from 0 to {len(logits) - 1}")
-            logits = logits.copy()
-            found = logits[seen]
-            logits[seen] = np.where(found > 0, found / self.repeat_penalty, found * self.repeat_penalty)
+            logits = self._penalized(logits, seen)
         if self.temperature == 0:
             return int(logits.argmax())
         k = min(self.top_k or len(logits), len(logits))
         best = np.argpartition(-logits, k - 1)[:k] if k < len(logits) else np.arange(len(logits))
         best = best[np.argsort(-logits[best], kind="stable")]
-        plain = _softmax(logits[best].astype(np.float64))
-        kept = max(1, min(int(np.searchsorted(np.cumsum(plain), self.top_p)) + 1, k))
+        return self._draw(best, logits[best], random)
+
+    def _n_best(self, vocabulary: int) -> int:
+        """How many of the likeliest tokens decide the choice. 0: all."""
+        if self.repeat_penalty < 1 or (self.temperature and not self.top_k):
+            return 0
+        recent = self.repeat_last if self.repeat_penalty != 1 else 0  # penalized tokens make room for others
+        n = (self.top_k if self.temperature else 1) + recent
+        return n if n < vocabulary else 0
+
+    def _choose_of(
+        self, best: npt.NDArray[np.int32], logits: FloatArray, before: Sequence[int], random: np.random.Generator
+    ) -> int:
+        """As :meth:`choose`, of the ``_n_best`` likeliest tokens and their logits, the likeliest first."""
+        if self.repeat_penalty != 1.0 and before and self.repeat_last:
+            logits = self._penalized(logits, np.flatnonzero(np.isin(best, before[-self.repeat_last :])))
+            order = np.lexsort((best, -logits))
+            best, logits = best[order], logits[order]
+        if self.temperature == 0:
+            return int(best[0])
+        return self._draw(best[: self.top_k], logits[: self.top_k], random)
+
+    def _penalized(self, logits: FloatArray, seen: npt.NDArray[Any]) -> FloatArray:
+        logits = logits.copy()
+        found = logits[seen]
+        logits[seen] = np.where(found > 0, found / self.repeat_penalty, found * self.repeat_penalty)
+        return logits
+
+    def _draw(self, best: npt.NDArray[Any], logits: FloatArray, random: np.random.Generator) -> int:
+        """One of the ``top_k`` likeliest tokens, the likeliest first."""
+        plain = _softmax(logits.astype(np.float64))
+        kept = max(1, min(int(np.searchsorted(np.cumsum(plain), self.top_p)) + 1, len(best)))
         if self.min_p > 0:
             kept = max(1, min(kept, int(np.count_nonzero(plain >= self.min_p * plain[0]))))
-        p = _softmax(logits[best[:kept]].astype(np.float64) / self.temperature)
+        p = _softmax(logits[:kept].astype(np.float64) / self.temperature)
         return int(random.choice(best[:kept], p=p))
 
 

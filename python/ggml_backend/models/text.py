@@ -18,9 +18,9 @@ from .._base.errors import FileError, InvalidArgumentError, expect, expect_choic
 from .._base.errors.messages import kind_of
 from ..backend.backend import Backend
 from ..dtypes import as_dtype
+from ..sched._step import Step
 from ..sched.scheduler import Scheduler
 from ..tensor.context import Context
-from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._cache import Cache, Ints
 from ._cache import Sequence as CachedSequence
@@ -35,6 +35,8 @@ from .tokens import TextStream, Tokenizer, tokenizer_of
 __all__ = ["Generation", "Stats", "TextModel", "backends_of"]
 
 FloatArray = npt.NDArray[np.float32]
+Scores = tuple[FloatArray, Ints | None]
+"""Logits of a token, and the tokens that they belong to, the likeliest first. None: all, in order."""
 
 _LEAST_CELLS = 256
 _KEPT_GRAPHS = 8
@@ -72,10 +74,10 @@ class _Step:
     """A graph for ``inputs.ids.shape[0]`` tokens that see the first ``inputs.mask.shape[1]`` cells."""
 
     context: Context
-    graph: Graph
     inputs: Inputs
     logits: Tensor
     observed: Sequence[Observed]
+    step: Step
 
 
 class TextModel(Model):
@@ -157,68 +159,66 @@ class TextModel(Model):
         inputs = Inputs.make(context, self._a, self._s, n_tokens, n_cells, n_out)
         layers = [(context.view(k), context.view(v)) for k, v in self.cache.layers]
         observed: list[Observed] | None = [] if self._observer else None
-        logits = decode(self.weights, self._a, self._s, inputs, layers, self.precision, observed)
+        order: list[Tensor] = []
+        logits = decode(self.weights, self._a, self._s, inputs, layers, self.precision, observed, order)
         kept = [t for one in observed or () for t in (one.rows, one.experts) if t is not None]
-        graph = context.graph(logits, keep=kept)
-        step = self._steps[key] = _Step(context, graph, inputs, logits, observed or ())
-        return step
+        graph = context.graph(logits, keep=kept, first=order)
+        step = Step(self._open(), graph, inputs.tensors, logits)
+        made = self._steps[key] = _Step(context, inputs, logits, observed or (), step)
+        return made
 
-    def _compute(self, work: Sequence[tuple[CachedSequence, Sequence[int]]]) -> FloatArray:
-        """Adds tokens to sequences. Returns the logits (len(work), vocabulary) of the last token of each."""
-        scheduler = self._open()
+    def _compute(self, work: Sequence[tuple[CachedSequence, Sequence[int]]], n_best: int) -> list[Scores]:
+        """Adds tokens to sequences. Returns scores of the token after each: of the ``n_best`` likeliest, or (0) all."""
+        self._open()
         placed: list[tuple[CachedSequence, int]] = []
         try:
             rows: list[Ints] = []
             for sequence, tokens in work:
                 rows.append(self.cache.add(sequence, tokens))
                 placed.append((sequence, len(tokens)))
-            return self._run(scheduler, work, np.concatenate(rows))
+            return self._run(work, np.concatenate(rows), n_best)
         except BaseException:
             for sequence, n in placed:
                 self.cache.drop_last(sequence, n)
             raise
 
-    def _run(
-        self, scheduler: Scheduler, work: Sequence[tuple[CachedSequence, Sequence[int]]], cells: Ints
-    ) -> FloatArray:
+    def _run(self, work: Sequence[tuple[CachedSequence, Sequence[int]]], cells: Ints, n_best: int) -> list[Scores]:
         lengths = np.array([len(tokens) for _, tokens in work])
         n, ends = int(lengths.sum()), np.cumsum(lengths) - 1
         n_tokens, n_out = _class_of(n), _class_of(len(work))
         n_cells = min(_class_of(self.cache.n_seen(), _LEAST_CELLS), self.n_ctx)
-        step = self._step_of(n_tokens, n_cells, n_out)
-        ids = np.fromiter((t for _, tokens in work for t in tokens), np.int32, n)
-        numbers = np.repeat(np.array([s.number for s, _ in work], np.int32), lengths)
-        positions = self.cache.position[cells]
+        made = self._step_of(n_tokens, n_cells, n_out)
+        ids, positions, rows, out, *masks = made.step.arrays
 
-        def padded(x: Ints) -> Ints:  # the last token again, with the same result in the same place
-            return np.concatenate([x, np.repeat(x[-1:], n_tokens - n)])
+        def put(array: Ints, x: Ints | Sequence[int]) -> None:  # then the last one again
+            array[: len(x)] = x
+            array[len(x) :] = x[-1]
 
-        scheduler.allocate(step.graph)
-        step.inputs.ids.set(padded(ids))
-        step.inputs.positions.set(padded(positions))
-        step.inputs.rows.set(padded(cells))
-        numbers, positions = padded(numbers), padded(positions)
-        for mask, window in ((step.inputs.mask, 0), (step.inputs.local_mask, self._s.window)):
-            if mask is not None:
-                mask.set(self.cache.visible(numbers, positions, n_cells, window))
-        step.inputs.out.set(np.concatenate([ends, np.repeat(ends[-1:], n_out - len(work))]).astype(np.int32))
-        scheduler.compute(step.graph)
+        # padding computes the last token again, with the same result in the same place
+        put(ids, [t for _, tokens in work for t in tokens])
+        put(positions, self.cache.position[cells])
+        put(rows, cells)
+        put(out, ends)
+        numbers = np.empty(n_tokens, np.int32)
+        put(numbers, np.repeat(np.array([s.number for s, _ in work], np.int32), lengths))
+        for mask, window in zip(masks, made.inputs.windows(self._s.window), strict=True):
+            mask[...] = self.cache.visible(numbers, positions, n_cells, window)
+        best, values = made.step.run(n_best)
         if self._observer:
-            self._observer(step.observed, n)
-        logits: FloatArray = np.empty((len(work), self._s.vocab), np.float32)
-        logits[:] = step.logits.numpy()[: len(work)]
-        return logits
+            self._observer(made.observed, n)
+        if n_best:
+            return [(values[i], best[i]) for i in range(len(work))]
+        return [(row, None) for row in made.logits.numpy()[: len(work)].copy()]
 
-    def _feed(self, sequence: CachedSequence, tokens: Sequence[int]) -> FloatArray:
-        """Logits (vocabulary,) after these tokens, which are computed in batches."""
+    def _feed(self, sequence: CachedSequence, tokens: Sequence[int], n_best: int) -> Scores:
+        """Scores of the token after these, which are computed in batches."""
         begin = time.perf_counter()
-        logits = np.empty((1, 0), np.float32)
+        scores: list[Scores] = []
         for i in range(0, len(tokens), self.n_batch):
             with self._lock:
-                logits = self._compute([(sequence, tokens[i : i + self.n_batch])])
+                scores = self._compute([(sequence, tokens[i : i + self.n_batch])], n_best)
         self.stats._add(len(tokens), time.perf_counter() - begin, len(tokens) > 1)
-        last: FloatArray = logits[0]
-        return last
+        return scores[0]
 
     # ---- for users ---------------------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class TextModel(Model):
         tokens = self._prompt(prompt)
         sequence = self._begin(tokens)
         try:
-            return self._feed(sequence, tokens[len(sequence.tokens) :])
+            return self._feed(sequence, tokens[len(sequence.tokens) :], 0)[0]
         finally:
             self._end(sequence)
 
@@ -351,10 +351,12 @@ class TextModel(Model):
         begin = time.perf_counter()
         for i in range(0, len(running), self.n_batch):
             some = running[i : i + self.n_batch]
+            needed = [g._n_best for g in some]
             with self._lock:
-                logits = self._compute([(g._live(), [g.tokens[-1]]) for g in some])
-            for g, row in zip(some, logits, strict=True):
-                g._logits = row
+                n_best = max(needed) if min(needed) else 0
+                scores = self._compute([(g._live(), [g.tokens[-1]]) for g in some], n_best)
+            for g, found in zip(some, scores, strict=True):
+                g._scores = found
         self.stats._add(len(running), time.perf_counter() - begin, False)
 
     @property
@@ -407,7 +409,8 @@ class Generation:
         self._random = sampling.random()
         self._stream = TextStream(model.tokenizer)
         self._sequence: CachedSequence | None = None
-        self._logits: FloatArray | None = None
+        self._scores: Scores | None = None
+        self._n_best = sampling._n_best(model._s.vocab)
         self._held = ""  # may be the beginning of a stop text
         self._ready: list[str] = []
         self.n_prompt: int = len(prompt)
@@ -423,14 +426,18 @@ class Generation:
         """Computes the prompt."""
         sequence = self._model._begin(self._prompt)
         self._sequence = sequence
-        self._logits = self._model._feed(sequence, self._prompt[len(sequence.tokens) :])
+        self._scores = self._model._feed(sequence, self._prompt[len(sequence.tokens) :], self._n_best)
 
     def _choose(self) -> bool:
         """Takes the next token. Returns True at the end of the text."""
-        assert self._logits is not None
+        assert self._scores is not None
         n = self._sampling.repeat_last
         recent = self.tokens if len(self.tokens) >= n else [*self._prompt[-n:], *self.tokens]
-        token = self._sampling.choose(self._logits, recent, self._random)
+        logits, best = self._scores
+        if best is None:
+            token = self._sampling.choose(logits, recent, self._random)
+        else:
+            token = self._sampling._choose_of(best, logits, recent, self._random)
         if token in self._model.tokenizer.stops:
             self._finish("stop")
             return True
@@ -476,10 +483,10 @@ class Generation:
                     raise StopIteration
                 if self._sequence is None:
                     self._read_prompt()
-                elif self._logits is None:
-                    self._logits = self._model._feed(self._live(), self.tokens[-1:])
+                elif self._scores is None:
+                    self._scores = self._model._feed(self._live(), self.tokens[-1:], self._n_best)
                 if not self._choose():
-                    self._logits = None
+                    self._scores = None
         except BaseException:
             if self.finish_reason is None:
                 self.close()

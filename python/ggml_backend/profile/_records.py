@@ -38,7 +38,7 @@ class ProfileStep:
     dtypes: tuple[str, ...]  #: dtypes of the results
     shapes: tuple[tuple[int, ...], ...]  #: shapes of the results in the first run of the step
     n_nodes: int
-    fusion: str  #: ``"attention"``, ``"product"``, ``"rope"``, ``"rows"``; ``"split"``; ``""``: one operator
+    fusion: str  #: ``"attention"``, ``"products"``, ``"product"``, ``"rope"``, ...; ``"split"``; ``""``: one operator
     algorithm: str  #: algorithm of a product or fused attention (``"blocked_f32"``); ``""``: there is only one
     level: str  #: level of the kernels; ``""`` on devices without levels
     source: str  #: name of the matrix of the first product; without a product, of the first source of the first node

@@ -16,6 +16,7 @@ from .._base.errors import (
     expect,
     expect_bool,
     expect_int,
+    expect_list,
     non_null,
     raise_last,
 )
@@ -306,7 +307,11 @@ class Context(Handle):
             raise
 
     def graph(
-        self, *outputs: Tensor | Sequence[Tensor], keep: Tensor | Sequence[Tensor] = (), keep_inputs: bool = True
+        self,
+        *outputs: Tensor | Sequence[Tensor],
+        keep: Tensor | Sequence[Tensor] = (),
+        keep_inputs: bool = True,
+        first: Sequence[Tensor] = (),
     ) -> Graph:
         """The graph that computes these tensors. They become outputs: you can read them after a run.
 
@@ -315,6 +320,8 @@ class Context(Handle):
             intermediate results is reused during the run, and reading them raises :class:`StateError`.
         keep_inputs: True: input tensors that the graph allocates keep their data between runs. False: a
             scheduler may reuse their memory after their last use. Set them before every run.
+        first: tensors that the graph computes in this order, with what they need, before all others.
+            Backends can compute neighbouring nodes together. Default: the order follows from the outputs.
         """
         core = self._building("Context.graph")
         tensors = _outputs_of(outputs)
@@ -322,13 +329,18 @@ class Context(Handle):
             keep = list(keep) if isinstance(keep, Iterable) and not isinstance(keep, (Tensor, str)) else [keep]
         for t in keep:
             expect(t, Tensor, "Context.graph: keep: each")
-        for t in (*tensors, *keep):
+        first = expect_list(first, "Context.graph: first", "tensors")
+        for t in first:
+            expect(t, Tensor, "Context.graph: first: each")
+        for t in (*first, *tensors, *keep):
             other = t._ctx._core
             if other is None:
                 raise StateError("Context.graph: the context of an output is closed")
             core.note_listed(other)
         size = max(_SMALL_GRAPH, 2 * len(tensors))
         pointer = non_null(lib.ggml_new_graph_custom(core.ptr, size, False), "Context.graph")
+        for t in first:
+            check(lib.ggml_build_forward_expand(pointer, t._live()), "Context.graph")
         for t in tensors:
             output = t._live()
             check(lib.ggml_build_forward_expand(pointer, output), "Context.graph")

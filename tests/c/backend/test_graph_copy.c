@@ -2,7 +2,7 @@
 #include "test_alloc.h"
 #include "test_fake.h"
 
-// The copy of the graph has the same shape as the original, tensor by tensor.
+// Tensor b is a copy of a: the same fields and content in other memory.
 static void check_same(struct ggml_tensor * a, struct ggml_tensor * b) {
     CHECK(a != b && strcmp(a->name, b->name) == 0 && a->type == b->type && a->op == b->op);
     CHECK(memcmp(a->ne, b->ne, sizeof(a->ne)) == 0 && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0);

@@ -52,17 +52,20 @@ static void check_all(struct work * w, int times) {
 static void thread_main(void * arg, int ith, int nth) {
     struct work * w = arg;
     for (int round = 0; round < ROUNDS; round++) {
-        struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, false };
+        struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, 0 };
         const struct gb_cpu_call call = { .ith = ith, .nth = nth, .team = w->team, .pace = &pace };
         if (ith == w->late && round % 8 == 0) {
             gb_sleep_us(300);
         }
         const int64_t of_others = take_all(&call, w, false);
-        take_all(&call, w, true); // the second loop of a step has equal shares
+        for (int i = 1; i < GB_CPU_TAKINGS; i++) {
+            take_all(&call, w, false);
+        }
+        take_all(&call, w, true); // the next loop of a step has equal shares
         atomic_fetch_add(&w->others, of_others > 0);
         gb_cpu_barrier(&call);
         if (ith == 0) {
-            check_all(w, 2);
+            check_all(w, GB_CPU_TAKINGS + 1);
         }
         gb_cpu_barrier(&call);
         take_all(&call, w, false);

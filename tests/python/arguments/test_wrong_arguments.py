@@ -98,6 +98,12 @@ class World:
         self.path = str(path)
         self.file = gb.gguf.open(path)
         self.weights = self.file.load(self.cpu)
+        trained = gb.Context()
+        self.trained = trained.tensor((4,), name="trained")
+        trained.allocate(self.cpu)
+        self.trained.set(1)
+        with ctx.as_default():
+            self.loss = gb.ops.sum(gb.ops.sqr(self.trained))
         with self.sched.trace() as self.trace:
             self.sched.compute(self.graph)
         with self.sched.profile() as self.profile:
@@ -129,6 +135,7 @@ class World:
             "Sampling": gb.models.Sampling(temperature=0.5, repeat_penalty=1.5), "Stats": gb.models.Stats(),
             "Transcript": gb.models.Transcript("x", (), "en"), "Generation": self.text.generate([40]),
             "MemoryPlan": gb.planning.plan_memory([0], [1], [2]), "SchedulerStats": self.sched.stats,
+            "AdamW": gb.optim.AdamW(self.loss, [self.trained]), "SGD": gb.optim.SGD(self.loss, [self.trained]),
         }  # fmt: skip
 
     def value(self, name: str, parameter: inspect.Parameter) -> Any:
@@ -142,7 +149,7 @@ class World:
             "function": len, "importance": None, "lower": [0], "upper": [1], "size": 64, "names": "w",
             "matrices": [self.x], "wanted": None,
             "dtype": "float32", "target": self.cpu, "devices": (), "name": "w", "mode": 0, "tensors": [self.x],
-            "callback": None,
+            "callback": None, "loss": self.loss, "weights": [self.trained], "sched": self.sched,
             "text": "x", "messages": [{"role": "user", "content": "x"}], "prompt": [40, 41], "prompts": [[40], [41]],
             "texts": ["a cat"], "audio": np.zeros(1600, np.float32), "logits": np.arange(8.0), "before": [1, 2],
             "random": np.random.default_rng(0), "tokens": [40], "token": 40, "metadata": self.text.metadata,

@@ -76,6 +76,13 @@ def test_the_reference_has_every_header():
     assert pages == {p.name for p in in_tree("c/include/ggml.h").parent.glob("*.h")}
 
 
+@pytest.mark.parametrize("folder", ["howto", "design", "decisions"])
+def test_an_index_lists_its_pages(folder):
+    """Readers of the repository see no table of contents: the page itself has a link to each page."""
+    links = re.findall(r"^- .*\]\(([\w-]+\.md)\)", (DOCS / folder / "index.md").read_text(encoding="utf-8"), re.M)
+    assert sorted(links) == sorted(p.name for p in (DOCS / folder).glob("*.md") if p.name != "index.md")
+
+
 def test_every_page_is_reached():
     """Every page is in a list. Sphinx warns of others, but this test needs no build."""
     listed = {"index.md"}

@@ -148,7 +148,7 @@ def fail(n):
 
 
 @pytest.mark.parametrize("build", ["new.view(w)", "x + w"])
-def test_failed_allocations_of_context_notes_fail_the_call(holds, failing, build):
+def test_a_failed_record_of_another_context_fails_the_call(holds, failing, build):
     holds(
         FAIL
         + f"""

@@ -68,7 +68,7 @@ def test_every_order_of_closing(order):
     for part in order:
         getattr(scene, part).close()
         scene.use()
-        assert np.isfinite(scene.array).all()  # still valid memory, even if computed again
+        assert np.isfinite(scene.array).all()  # valid, also after `use` computes into it
     for part in order:
         getattr(scene, part).close()  # again
         if hasattr(getattr(scene, part), "closed"):
@@ -279,7 +279,7 @@ def test_finalizers_in_a_cycle_can_use_everything():
 
 @pytest.mark.parametrize("has", ["operation", "every callback"])
 def test_cycles_through_functions_are_collected(has):
-    """A model whose methods are functions of its graph's nodes, and callbacks."""
+    """A model whose methods are functions of custom nodes and callbacks, so references form cycles."""
 
     class Model:
         def __init__(self) -> None:

@@ -145,7 +145,7 @@ def test_the_package_works_when_it_is_imported_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("first", ["reload", "forget"])
-def test_every_module_can_be_reloaded_once_imported_again(first: str) -> None:
+def test_every_module_can_be_reloaded_or_imported_again(first: str) -> None:
     """Reloads all modules except those with C callbacks, which can exist only once."""
     program = f"""
 again = {first!r}

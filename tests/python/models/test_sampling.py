@@ -67,3 +67,39 @@ def test_extreme_logits_have_a_choice():
     for logits in ([np.inf, 0.0], [-np.inf, 0.0], [1e30, -1e30], [0.0]):
         found = Sampling(0.7, seed=1).choose(np.array(logits, np.float32), [], np.random.default_rng(0))
         assert 0 <= found < len(logits)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_largest_logits_decide_as_all_do(seed):
+    """Also with ties, penalties of most of them, and few tokens."""
+    random = np.random.default_rng(seed)
+    n = int(random.integers(3, 400))
+    rules = Sampling(
+        temperature=float(random.choice([0, 0.7])),
+        top_k=int(random.integers(1, 30)),
+        top_p=float(random.choice([0.5, 1.0])),
+        min_p=float(random.choice([0, 0.1])),
+        repeat_penalty=float(random.choice([1.0, 1.3, 3.0])),
+        repeat_last=int(random.integers(0, 40)),
+    )
+    for round in range(10):
+        logits = random.permutation(n).astype(np.float32) - 5  # no two are equal: which one counts is not defined
+        if rules.temperature == 0:
+            logits = np.floor(logits / 3)
+        order = np.argsort(-logits, kind="stable").astype(np.int32)
+        before = order[random.integers(0, min(n, 50), 60)].tolist()
+        k = rules._n_best(n) or n
+        both = [
+            rules.choose(logits, before, np.random.default_rng(round)),
+            rules._choose_of(order[:k], logits[order[:k]], before, np.random.default_rng(round)),
+        ]
+        assert both[0] == both[1], (rules, both)
+
+
+def test_rules_that_need_all_logits_say_so():
+    assert Sampling()._n_best(1000) == 1
+    assert Sampling(0.5)._n_best(1000) == 40
+    assert Sampling(0.5, top_k=7, repeat_penalty=1.1)._n_best(1000) == 71
+    assert Sampling(repeat_penalty=1.1, repeat_last=5)._n_best(1000) == 6
+    for rules in (Sampling(0.5, top_k=0), Sampling(repeat_penalty=0.9), Sampling(0.5, top_k=1000)):
+        assert rules._n_best(1000) == 0

@@ -161,7 +161,7 @@ def test_an_interrupt_keeps_the_text(model, monkeypatch):
     whole = "".join(model.generate(IDS, max_tokens=12))
     written, feed = model.generate(IDS, max_tokens=12), model._feed
     monkeypatch.setattr(
-        model, "_feed", lambda s, t: feed(s, t) if len(written.tokens) < 5 else (_ for _ in ()).throw(KeyboardInterrupt)
+        model, "_feed", lambda *a: feed(*a) if len(written.tokens) < 5 else (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(KeyboardInterrupt):
         for _ in written:

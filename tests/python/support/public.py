@@ -6,8 +6,9 @@ import ggml_backend as gb
 
 MODULES = {
     "gb": gb, "gb.backend": gb.backend, "gb.cluster": gb.cluster, "gb.devices": gb.devices, "gb.dtypes": gb.dtypes,
-    "gb.errors": gb.errors, "gb.gguf": gb.gguf, "gb.models": gb.models, "gb.ops": gb.ops, "gb.planning": gb.planning,
-    "gb.profile": gb.profile, "gb.sched": gb.sched, "gb.tensor": gb.tensor, "gb.testing": gb.testing,
+    "gb.errors": gb.errors, "gb.gguf": gb.gguf, "gb.models": gb.models, "gb.ops": gb.ops, "gb.optim": gb.optim,
+    "gb.planning": gb.planning, "gb.profile": gb.profile, "gb.sched": gb.sched, "gb.tensor": gb.tensor,
+    "gb.testing": gb.testing,
 }  # fmt: skip
 
 PATHS: dict[str, str] = {}

@@ -1,5 +1,5 @@
 // fuse/attention.c - fuses the chain of operators of attention and computes it by tiles
-// (ops/attention_tiles.h).
+// (ops/attention.h).
 //
 //     MUL_MAT(keys, queries) [SCALE | ADD | DIAG_MASK_INF]* SOFT_MAX MUL_MAT(values, .)
 //     [CONT or CPY of a permutation of it]
@@ -14,7 +14,7 @@
 #include <math.h>
 
 #include "cpu/fuse/fusions.h"
-#include "cpu/ops/attention_tiles.h"
+#include "cpu/ops/attention.h"
 #include "ggml-backend-impl.h"
 
 struct chain { // the part of the chain that was matched so far
@@ -136,6 +136,7 @@ static bool follow(struct chain * c) {
         !add_values(c, c->nodes[i + 1], c->nodes[i]) || !gb_attention_is_tiled(&c->a)) {
         return false;
     }
+    gb_attention_set_group(&c->a);
     c->length = i + 2;
     c->length += c->length < c->n && add_copy(c, c->nodes[c->length], c->nodes[c->length - 1]);
     return true;

@@ -7,6 +7,7 @@
 const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind) {
     static const struct gb_fusion * const all[GB_FUSION_KINDS] = {
         [GB_FUSE_ATTENTION] = &gb_fusion_attention,
+        [GB_FUSE_PRODUCTS] = &gb_fusion_products,
         [GB_FUSE_PRODUCT] = &gb_fusion_product,
         [GB_FUSE_COLUMNS] = &gb_fusion_columns,
         [GB_FUSE_CONVOLUTION] = &gb_fusion_convolution,
@@ -19,6 +20,7 @@ const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind) {
 const char * gb_fusion_name(enum gb_fusion_kind kind) {
     static const char * const names[GB_FUSION_KINDS] = {
         [GB_FUSE_ATTENTION] = "attention",
+        [GB_FUSE_PRODUCTS] = "products",
         [GB_FUSE_PRODUCT] = "product",
         [GB_FUSE_COLUMNS] = "columns",
         [GB_FUSE_CONVOLUTION] = "convolution",

@@ -1,6 +1,7 @@
 // fuse.h - fusion of neighbouring nodes, for plan.c and run.c. The other headers of this folder are private.
 //
 //   attention.c  product, scale, mask, softmax, product, copy: tiles that never hold all scores
+//   products.c   products of the same row, with the norm before them
 //   product.c    a product with the elementwise operators after it
 //   conv.c       a convolution with the elementwise operators after it; IM2COL with its product
 //   stages.c     the elementwise operators after a product or a convolution
@@ -31,6 +32,7 @@ enum { GB_FUSE_MAX = 8 }; // nodes of a fused step
 // The plan tries the kinds in this order. The unfused steps of a kind may contain later kinds.
 enum gb_fusion_kind {
     GB_FUSE_ATTENTION,
+    GB_FUSE_PRODUCTS,
     GB_FUSE_PRODUCT,
     GB_FUSE_COLUMNS,
     GB_FUSE_CONVOLUTION,
@@ -66,6 +68,8 @@ const char * gb_fusion_name(enum gb_fusion_kind kind); // "product"
 // node.
 static inline bool gb_fuse_may_begin(enum gb_fusion_kind kind, const struct ggml_tensor * node) {
     switch (kind) {
+        case GB_FUSE_PRODUCTS:
+            return node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_RMS_NORM || node->op == GGML_OP_NORM;
         case GB_FUSE_COLUMNS: return node->op == GGML_OP_IM2COL;
         case GB_FUSE_CONVOLUTION:
             return node->op == GGML_OP_CONV_2D || node->op == GGML_OP_CONV_2D_DW || node->op == GGML_OP_CONV_3D;

@@ -6,8 +6,8 @@
 #include "cpu/fuse/fuse.h"
 
 // Each is defined in the file of its name.
-extern const struct gb_fusion gb_fusion_attention, gb_fusion_product, gb_fusion_columns, gb_fusion_convolution,
-    gb_fusion_rope, gb_fusion_rows;
+extern const struct gb_fusion gb_fusion_attention, gb_fusion_products, gb_fusion_product, gb_fusion_columns,
+    gb_fusion_convolution, gb_fusion_rope, gb_fusion_rows;
 
 // True if the tensors share no byte (memory.c).
 bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b);

@@ -44,6 +44,10 @@ typedef const float * gb_fuse_shared_run(const struct ggml_tensor * t, int64_t p
 void gb_fuse_stages_run(const struct gb_cpu_call * call, const struct gb_fuse_stages * s, size_t at, int64_t place,
     int64_t n, gb_fuse_shared_run * shared, float * room);
 
+// After products (product.c): a shared operand is one row.
+bool gb_fuse_is_row(const struct ggml_tensor * t, const struct ggml_tensor * product);
+const float * gb_fuse_part_of_row(const struct ggml_tensor * row, int64_t column, int64_t n, float * room);
+
 // Tasks and scratch memory of the step are those of nodes[0].
 int gb_fuse_first_tasks(struct ggml_tensor * const * nodes, int n, int n_threads);
 size_t gb_fuse_first_work(struct ggml_tensor * const * nodes, int n, int n_tasks);

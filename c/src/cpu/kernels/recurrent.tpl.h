@@ -35,77 +35,117 @@ static void lanes_dot_f32(int64_t n, float * c, const float * s, const float * a
     }
 }
 
-// The constants select the terms.
+// The sums of two vectors of lanes: with r, and with the keys of the next token.
+struct lanes_sums_ {
+    vf y[2], f[2];
+};
+
+// An element of the state of two vectors of lanes: w s + k u, stored at s.
+static ALWAYS_INLINE void lanes_element_(struct lanes_sums_ * t, float * s, const vf w[2], vf k, const vf u[2], vf b,
+    const vf c[2], bool two, const float * r, const float * a) {
+    UNROLL
+    for (int v = 0; v < 2; v++) {
+        vf x = v_fma(k, u[v], v_mul(w[v], v_load(s + v * V_N)));
+        if (two) {
+            x = v_fma(b, c[v], x);
+        }
+        v_store(s + v * V_N, x);
+        if (r != NULL) {
+            t->y[v] = v_fma(v_set(*r), x, t->y[v]);
+        }
+        if (a != NULL) {
+            t->f[v] = v_fma(v_set(*a), x, t->f[v]);
+        }
+    }
+}
+
+// Stores the sums of both chains.
+static ALWAYS_INLINE void store_chains_(float * y, vf first[2], vf second[2]) {
+    UNROLL
+    for (int v = 0; v < 2; v++) {
+        v_store(y + v * V_N, v_add(first[v], second[v]));
+    }
+}
+
+// The constants select the terms. Sums have two chains, or else they would wait for the latency of
+// an addition.
 static ALWAYS_INLINE void lanes_step_(int64_t n, float * y, float * s, const struct gb_lanes_step * p, bool per_key,
-    bool two, bool out) {
-    const float *wv = p->wv, *k = p->k, *b = p->b, *r = p->r;
+    bool two, bool out, bool next) {
+    const float *wv = p->wv, *k = p->k, *b = p->b, *r = p->r, *a = p->a;
     for (int lane = 0; lane < GB_LANES; lane += LANE_STEP) {
-        const vf u0 = v_load(p->u + lane), u1 = v_load(p->u + lane + V_N), w = v_set(p->w);
-        const vf c0 = two ? v_load(p->c + lane) : u0, c1 = two ? v_load(p->c + lane + V_N) : u1;
-        vf y0 = v_set(0.0f), y1 = y0;
-        for (int64_t j = 0; j < n; j++) {
-            float * at = s + j * GB_LANES + lane;
-            const vf wj = per_key ? v_set(wv[j]) : w, kj = v_set(k[j]);
-            vf s0 = v_fma(kj, u0, v_mul(wj, v_load(at))), s1 = v_fma(kj, u1, v_mul(wj, v_load(at + V_N)));
-            if (two) {
-                const vf bj = v_set(b[j]);
-                s0 = v_fma(bj, c0, s0);
-                s1 = v_fma(bj, c1, s1);
-            }
-            v_store(at, s0);
-            v_store(at + V_N, s1);
-            if (out) {
-                const vf rj = v_set(r[j]);
-                y0 = v_fma(rj, s0, y0);
-                y1 = v_fma(rj, s1, y1);
+        const float * const c = two ? p->c : p->u;
+        const vf u[2] = { v_load(p->u + lane), v_load(p->u + lane + V_N) }, w = v_set(p->w), zero = v_set(0.0f);
+        const vf cv[2] = { v_load(c + lane), v_load(c + lane + V_N) };
+        struct lanes_sums_ t[2] = { { { zero, zero }, { zero, zero } }, { { zero, zero }, { zero, zero } } };
+        for (int64_t j = 0; j < n; j += 2) {
+            UNROLL
+            for (int i = 0; i < 2; i++) {
+                if (i == 0 || j + 1 < n) {
+                    const vf wj = per_key ? v_set(wv[j + i]) : w, ws[2] = { wj, wj };
+                    lanes_element_(&t[i], s + (j + i) * GB_LANES + lane, ws, v_set(k[j + i]), u,
+                        two ? v_set(b[j + i]) : zero, cv, two, out ? r + j + i : NULL, next ? a + j + i : NULL);
+                }
             }
         }
         if (out) {
-            v_store(y + lane, y0);
-            v_store(y + lane + V_N, y1);
+            store_chains_(y + lane, t[0].y, t[1].y);
+        }
+        if (next) {
+            store_chains_(p->f + lane, t[0].f, t[1].f);
         }
     }
 }
 
 static void lanes_step_f32(int64_t n, float * y, float * s, const struct gb_lanes_step * p) {
+#define FORM(per_key, two, out)                                \
+    do {                                                       \
+        if (p->a != NULL) {                                    \
+            lanes_step_(n, y, s, p, per_key, two, out, true);  \
+        } else {                                               \
+            lanes_step_(n, y, s, p, per_key, two, out, false); \
+        }                                                      \
+    } while (0)
     if (p->b != NULL) {
-        lanes_step_(n, y, s, p, true, true, true);
+        FORM(true, true, true);
     } else if (p->r == NULL) {
-        lanes_step_(n, y, s, p, true, false, false);
+        FORM(true, false, false);
     } else if (p->wv != NULL) {
-        lanes_step_(n, y, s, p, true, false, true);
+        FORM(true, false, true);
     } else {
-        lanes_step_(n, y, s, p, false, false, true);
+        FORM(false, false, true);
     }
+#undef FORM
 }
 
-static ALWAYS_INLINE void lanes_scan_(int64_t n, float * y, float * s, const float * w, int64_t next, const float * k,
-    const float * u, const float * r) {
+static ALWAYS_INLINE void lanes_scan_(int64_t n, float * y, float * s, const float * w, bool each, const float * d,
+    const float * k, const float * u, const float * r) {
     for (int lane = 0; lane < GB_LANES; lane += LANE_STEP) {
-        const vf u0 = v_load(u + lane), u1 = v_load(u + lane + V_N);
-        vf y0 = v_set(0.0f), y1 = y0;
-        for (int64_t j = 0; j < n; j++) {
-            float * at = s + j * GB_LANES + lane;
-            const float * wj = w + j * next + lane;
-            const vf kj = v_set(k[j]), rj = v_set(r[j]);
-            const vf s0 = v_fma(kj, u0, v_mul(v_load(wj), v_load(at)));
-            const vf s1 = v_fma(kj, u1, v_mul(v_load(wj + V_N), v_load(at + V_N)));
-            v_store(at, s0);
-            v_store(at + V_N, s1);
-            y0 = v_fma(rj, s0, y0);
-            y1 = v_fma(rj, s1, y1);
+        const vf uv[2] = { v_load(u + lane), v_load(u + lane + V_N) }, zero = v_set(0.0f);
+        const vf dv[2] = { v_load(d + lane), v_load(d + lane + V_N) };
+        const vf all[2] = { exp_(v_mul(v_load(w + lane), dv[0])), exp_(v_mul(v_load(w + lane + V_N), dv[1])) };
+        struct lanes_sums_ t[2] = { { { zero, zero }, { zero, zero } }, { { zero, zero }, { zero, zero } } };
+        for (int64_t j = 0; j < n; j += 2) {
+            UNROLL
+            for (int i = 0; i < 2; i++) {
+                if (i == 0 || j + 1 < n) {
+                    const float * const wj = w + (each ? (j + i) * GB_LANES : 0) + lane;
+                    const vf ws[2] = { each ? exp_(v_mul(v_load(wj), dv[0])) : all[0],
+                        each ? exp_(v_mul(v_load(wj + V_N), dv[1])) : all[1] };
+                    lanes_element_(&t[i], s + (j + i) * GB_LANES + lane, ws, v_set(k[j + i]), uv, zero, uv, false,
+                        r + j + i, NULL);
+                }
+            }
         }
-        v_store(y + lane, y0);
-        v_store(y + lane + V_N, y1);
+        store_chains_(y + lane, t[0].y, t[1].y);
     }
 }
 
-static void lanes_scan_f32(int64_t n, float * y, float * s, const float * w, bool each, const float * k,
-    const float * u, const float * r) {
+static void lanes_scan_f32(int64_t n, float * y, float * s, const float * w, bool each, const float * d,
+    const float * k, const float * u, const float * r) {
     if (each) {
-        lanes_scan_(n, y, s, w, GB_LANES, k, u, r);
+        lanes_scan_(n, y, s, w, true, d, k, u, r);
     } else {
-        lanes_scan_(n, y, s, w, 0, k, u, r);
+        lanes_scan_(n, y, s, w, false, d, k, u, r);
     }
 }
 

@@ -4,13 +4,13 @@
 // FLASH_ATTN: out = softmax(q k^T / sqrt(D)) v, causal if op_params[0] is not 0. FLASH_FF:   out =
 // c0 gelu(b0 a + b1) + c1.
 //
-// attention_tiles.c computes many queries at a time. This file computes one query row at a time.
+// attention_tiles.c computes many queries at a time. This file computes one query at a time.
 // The thread's scratch memory holds the scores of the row for all keys. v is stored transposed, so
 // the weighted sum over positions is a dot product of rows too. Query head i uses key head i mod
 // the number of key heads.
 #include <math.h>
 
-#include "cpu/ops/attention_tiles.h"
+#include "cpu/ops/attention.h"
 #include "cpu/ops/elements.h"
 
 // The sum of x[i] y[i], where y are n values of t at p. Half types have separate kernels.
@@ -59,7 +59,7 @@ static int64_t attn_floats(const struct ggml_tensor * node) {
     return 2 * d + m + GB_MAX(d, m);
 }
 
-// Describes the node for attention_tiles.h. The causal mask is its only change of the scores.
+// Describes the node for attention.h. The causal mask is its only change of the scores.
 static struct gb_attention attention_of(const struct ggml_tensor * node) {
     struct gb_attention a = {
         .q = node->src[0],
@@ -73,6 +73,7 @@ static struct gb_attention attention_of(const struct ggml_tensor * node) {
         .out = node->data,
     };
     memcpy(a.nb, node->nb, sizeof(a.nb));
+    gb_attention_set_group(&a);
     return a;
 }
 

@@ -23,7 +23,7 @@ struct gb_cpu_team; // the threads that run one node (cpu/team.h)
 struct gb_cpu_pace {
     int64_t left; // work until the next check, as gb_cpu_stopped counts it
     bool asks; // this thread calls the run's abort callback
-    bool took; // gb_cpu_taking_of has shared parts since the step or the last barrier began
+    int n_takings; // parts that gb_cpu_taking_of has shared since the step or the last barrier began
 };
 
 struct gb_cpu_call { // one thread's share of one node
@@ -108,12 +108,12 @@ struct gb_cpu_taking {
     int64_t n, per; // items; items of a thread's part
     int64_t slot; // items of a slot; a piece is a number of slots
     bool by_all; // threads take from each other's parts; else a thread gets its part in one piece
+    int number; // of this shared work since the last barrier
     int visited; // number of parts found empty: its own, then those of the next threads
 };
 
 // All threads of the node call it with the same numbers. Parts are fixed if they have less than a
-// few slots, or if slot is 0. Only the first call since the step or the last barrier began shares
-// parts.
+// few slots, or if slot is 0, or after GB_CPU_TAKINGS (threadpool.h) such calls without a barrier.
 struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n, int64_t slot);
 // The next piece [*first, *last). *part: the end of its part. False: no piece is left.
 bool gb_cpu_take(struct gb_cpu_taking * t, int64_t * first, int64_t * last, int64_t * part);

@@ -138,7 +138,8 @@ struct scan {
     int64_t size, width, heads, groups, tokens, sequences, n_states; // N, P, H, G, T, S, K
     int64_t group_rows; // of a group
     float *y, *states; // of the result
-    float *lanes, *decay, *factors; // scratch: the state; decays of a token; A, laid out like the state
+    float *lanes, *decay, *factors; // scratch: the state; decays of a row; A, laid out like the state
+    bool dense_x; // rows of x follow each other
 };
 
 // Floats of one part of the scratch memory. A state without elements still has a decay.
@@ -154,6 +155,7 @@ static struct scan scan_of(const struct gb_cpu_call * call, const struct ggml_te
     a.size = a.s->ne[0], a.width = a.s->ne[1], a.heads = a.s->ne[2], a.groups = a.B->ne[1];
     a.tokens = a.x->ne[2], a.sequences = a.x->ne[3], a.n_states = gb_op_param_i32(node, 0);
     a.group_rows = a.groups > 0 ? a.heads / a.groups * a.width : 0;
+    a.dense_x = a.x->nb[1] == (size_t) a.width * sizeof(float);
     a.y = (float *) node->data;
     a.states = a.y + gb_count(a.x);
     if (call != NULL) {
@@ -168,22 +170,34 @@ static int64_t scan_units(const struct scan * a) {
     return gb_div_up(a->group_rows, GB_LANES) * a->groups * a->sequences;
 }
 
-static float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
+// The rows of a piece: the heads that have them, and the place of the first row in its head.
+struct scan_piece {
+    struct piece p; // of the group
+    int64_t row, head, first, n_heads;
+};
 
-// Computes d = softplus(dt) and d x of the rows, and also the decays if there is one factor for
-// each head.
-static void scan_lanes(const struct scan * a, int64_t row, int64_t n, int64_t token, int64_t sequence, float * d,
-    float * dx) {
-    int64_t head = -1;
-    float step = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t h = (row + i) / a->width, p = (row + i) % a->width;
-        if (h != head) {
-            step = softplus(floats_at(a->dt, token, sequence, 0)[h]);
-            head = h;
+static struct scan_piece scan_piece_at(const struct scan * a, int64_t u) {
+    struct scan_piece s = { .p = piece_at(u, a->group_rows, a->groups) };
+    s.row = s.p.head * a->group_rows + s.p.first;
+    s.head = s.row / a->width;
+    s.first = s.row % a->width;
+    s.n_heads = (s.row + s.p.n - 1) / a->width - s.head + 1;
+    return s;
+}
+
+// Computes d = softplus(dt) and d x of the rows.
+static void scan_lanes(const struct gb_cpu_call * call, const struct scan * a, const struct scan_piece * s,
+    int64_t token, float * d, float * dx) {
+    float step[GB_LANES];
+    const float * x = floats_at(a->x, s->head, token, s->p.sequence) + s->first;
+    call->k->softplus_f32(s->n_heads, step, floats_at(a->dt, token, s->p.sequence, 0) + s->head);
+    for (int64_t i = 0, h = 0, first = s->first; i < s->p.n; h++, first = 0) {
+        const int64_t end = GB_MIN(i + a->width - first, s->p.n);
+        const float * row = a->dense_x ? x + i : floats_at(a->x, s->head + h, token, s->p.sequence) + first;
+        for (const int64_t start = i; i < end; i++) {
+            d[i] = step[h];
+            dx[i] = step[h] * row[i - start];
         }
-        d[i] = step;
-        dx[i] = step * floats_at(a->x, h, token, sequence)[p];
     }
 }
 
@@ -194,31 +208,32 @@ static float * slot_of(const struct scan * a, int64_t token, int64_t sequence) {
 }
 
 // States before the first token are the initial state of the sequence.
-static void keep_first_scan(const struct scan * a, const struct piece * p, int64_t row, const float * from) {
+static void keep_first_scan(const struct scan * a, const struct scan_piece * s, const float * from) {
     const int64_t whole = a->size * a->width * a->heads;
     for (int64_t r = a->tokens; r < a->n_states; r++) {
-        float * slot = a->states + (r * a->sequences + p->sequence) * whole + row * a->size;
-        memcpy(slot, from, (size_t) (p->n * a->size) * sizeof(float));
+        float * slot = a->states + (r * a->sequences + s->p.sequence) * whole + s->row * a->size;
+        memcpy(slot, from, (size_t) (s->p.n * a->size) * sizeof(float));
     }
 }
 
 // Row by row, for few tokens. from: the first row of the piece
-static void scan_rows(const struct gb_cpu_call * call, const struct scan * a, const struct piece * p, int64_t row,
+static void scan_rows(const struct gb_cpu_call * call, const struct scan * a, const struct scan_piece * s,
     const float * from) {
+    const struct piece * p = &s->p;
     for (int64_t t = 0; t < a->tokens; t++) {
         float d[GB_LANES], dx[GB_LANES];
         float * slot = slot_of(a, t, p->sequence);
-        float * to = slot != NULL ? slot + row * a->size : a->lanes;
-        scan_lanes(a, row, p->n, t, p->sequence, d, dx);
+        float * to = slot != NULL ? slot + s->row * a->size : a->lanes;
+        scan_lanes(call, a, s, t, d, dx);
         for (int64_t i = 0; i < p->n; i++) {
-            const int64_t h = (row + i) / a->width, at = i * a->size;
+            const int64_t h = (s->row + i) / a->width, at = i * a->size;
             const float * A = floats_at(a->A, h, 0, 0);
             const float w = a->A->ne[0] == 1 ? expf(d[i] * A[0]) : 0;
             if (a->A->ne[0] != 1) {
                 call->k->scale_f32(a->size, a->decay, A, d[i]);
                 call->k->exp_f32(a->size, a->decay, a->decay);
             }
-            a->y[(t + a->tokens * p->sequence) * a->width * a->heads + row + i] =
+            a->y[(t + a->tokens * p->sequence) * a->width * a->heads + s->row + i] =
                 call->k->state_row_f32(a->size, to + at, from + at, w, a->A->ne[0] == 1 ? NULL : a->decay,
                     floats_at(a->B, p->head, t, p->sequence), dx[i], floats_at(a->C, p->head, t, p->sequence));
         }
@@ -226,22 +241,13 @@ static void scan_rows(const struct gb_cpu_call * call, const struct scan * a, co
     }
 }
 
-// The decays of a token: of each lane, or of each element.
-static void scan_decays(const struct gb_cpu_call * call, const struct scan * a, const float * d) {
-    const bool each = a->A->ne[0] != 1;
-    const int64_t n = each ? a->size : 1;
-    for (int64_t j = 0; j < n; j++) {
-        call->k->mul_f32(GB_LANES, a->decay + j * GB_LANES, a->factors + j * GB_LANES, d);
-    }
-    call->k->exp_f32(n * GB_LANES, a->decay, a->decay);
-}
-
-static void scan_lanes_of_piece(const struct gb_cpu_call * call, const struct scan * a, const struct piece * p,
-    int64_t row, const float * from) {
+static void scan_lanes_of_piece(const struct gb_cpu_call * call, const struct scan * a, const struct scan_piece * s,
+    const float * from) {
+    const struct piece * p = &s->p;
     const bool each = a->A->ne[0] != 1;
     memset(a->factors, 0, (size_t) (each ? a->size : 1) * GB_LANES * sizeof(float));
     for (int64_t i = 0; i < p->n; i++) {
-        const float * A = floats_at(a->A, (row + i) / a->width, 0, 0);
+        const float * A = floats_at(a->A, (s->row + i) / a->width, 0, 0);
         for (int64_t j = 0; j < (each ? a->size : 1); j++) {
             a->factors[j * GB_LANES + i] = A[j];
         }
@@ -249,14 +255,13 @@ static void scan_lanes_of_piece(const struct gb_cpu_call * call, const struct sc
     to_lanes(call, a->lanes, from, p->n, a->size);
     for (int64_t t = 0; t < a->tokens; t++) {
         float d[GB_LANES] = { 0 }, dx[GB_LANES] = { 0 }, y[GB_LANES];
-        scan_lanes(a, row, p->n, t, p->sequence, d, dx);
-        scan_decays(call, a, d);
-        call->k->lanes_scan_f32(a->size, y, a->lanes, a->decay, each, floats_at(a->B, p->head, t, p->sequence), dx,
+        scan_lanes(call, a, s, t, d, dx);
+        call->k->lanes_scan_f32(a->size, y, a->lanes, a->factors, each, d, floats_at(a->B, p->head, t, p->sequence), dx,
             floats_at(a->C, p->head, t, p->sequence));
-        memcpy(a->y + (t + a->tokens * p->sequence) * a->width * a->heads + row, y, (size_t) p->n * sizeof(float));
+        memcpy(a->y + (t + a->tokens * p->sequence) * a->width * a->heads + s->row, y, (size_t) p->n * sizeof(float));
         float * slot = slot_of(a, t, p->sequence);
         if (slot != NULL) {
-            from_lanes(call, slot + row * a->size, a->lanes, p->n, a->size);
+            from_lanes(call, slot + s->row * a->size, a->lanes, p->n, a->size);
         }
         if (gb_cpu_stopped(call, a->size * (each ? 60 : 6))) {
             return;
@@ -274,23 +279,22 @@ static void run_ssm_scan(const struct gb_cpu_call * call, struct ggml_tensor * n
     int64_t first, last;
     gb_cpu_share(call, scan_units(&a), &first, &last);
     for (int64_t u = first; u < last; u++) {
-        const struct piece p = piece_at(u, a.group_rows, a.groups);
-        const int64_t row = p.head * a.group_rows + p.first;
-        const int32_t id = gb_get_i32((const char *) ids->data + (size_t) p.sequence * ids->nb[0]);
+        const struct scan_piece s = scan_piece_at(&a, u);
+        const int32_t id = gb_get_i32((const char *) ids->data + (size_t) s.p.sequence * ids->nb[0]);
         if (id < 0 || id >= a.s->ne[3]) {
             gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
-                "index %" PRId32 " at " GB_QUOTE("[%" PRId64 "]") " of ids is out of range 0..%" PRId64, id, p.sequence,
-                a.s->ne[3] - 1);
+                "index %" PRId32 " at " GB_QUOTE("[%" PRId64 "]") " of ids is out of range 0..%" PRId64, id,
+                s.p.sequence, a.s->ne[3] - 1);
             return;
         }
-        const float * from = floats_at(a.s, 0, 0, id) + row * a.size;
-        keep_first_scan(&a, &p, row, from);
+        const float * from = floats_at(a.s, 0, 0, id) + s.row * a.size;
+        keep_first_scan(&a, &s, from);
         if (a.tokens <= FEW_TOKENS && a.size >= SHORT_ROW) {
-            scan_rows(call, &a, &p, row, from);
+            scan_rows(call, &a, &s, from);
         } else {
-            scan_lanes_of_piece(call, &a, &p, row, from);
+            scan_lanes_of_piece(call, &a, &s, from);
         }
-        if (gb_cpu_stopped(call, a.size * p.n / 4)) {
+        if (gb_cpu_stopped(call, a.size * s.p.n / 4)) {
             return;
         }
     }
@@ -328,7 +332,7 @@ struct delta {
     int64_t size, heads, tokens, sequences, n_states;
     const float * from; // the states that sequences start from
     float *y, *states;
-    float *lanes, *keys, *gates; // scratch: a piece; k e^g; e^g of each key
+    float *lanes, *keys[2], *gates[2]; // scratch: a piece; k e^g and e^g of each key, of this and the next token
     float share; // 1 / sqrt(size)
 };
 
@@ -340,9 +344,11 @@ static struct delta delta_of(const struct gb_cpu_call * call, const struct ggml_
     a.from = (const float *) node->src[5]->data;
     a.y = (float *) node->data;
     a.states = a.y + gb_count(v);
-    a.lanes = gb_my_floats(call, (GB_LANES + 2) * a.size);
-    a.keys = a.lanes + GB_LANES * a.size;
-    a.gates = a.keys + a.size;
+    a.lanes = gb_my_floats(call, (GB_LANES + 4) * a.size);
+    for (int i = 0; i < 2; i++) {
+        a.keys[i] = a.lanes + (GB_LANES + 2 * i) * a.size;
+        a.gates[i] = a.keys[i] + a.size;
+    }
     a.share = 1.0f / sqrtf((float) a.size);
     return a;
 }
@@ -363,10 +369,10 @@ static struct delta_token token_of(const struct gb_cpu_call * call, const struct
     if (a->g->ne[0] == 1) { // also if a state has one key
         d.gate = expf(g[0]);
     } else {
-        call->k->exp_f32(a->size, a->gates, g);
-        call->k->mul_f32(a->size, a->keys, a->gates, d.k);
-        d.gates = a->gates;
-        d.keys = a->keys;
+        call->k->exp_f32(a->size, a->gates[t % 2], g);
+        call->k->mul_f32(a->size, a->keys[t % 2], a->gates[t % 2], d.k);
+        d.gates = a->gates[t % 2];
+        d.keys = a->keys[t % 2];
     }
     return d;
 }
@@ -405,16 +411,19 @@ static void delta_rows(const struct gb_cpu_call * call, const struct delta * a, 
 
 static void delta_lanes(const struct gb_cpu_call * call, const struct delta * a, const struct piece * p,
     const float * from) {
+    float v[GB_LANES], found[GB_LANES], y[GB_LANES];
+    struct delta_token d = token_of(call, a, p, 0), next = d;
     to_lanes(call, a->lanes, from, p->n, a->size);
-    for (int64_t t = 0; t < a->tokens; t++) {
-        const struct delta_token d = token_of(call, a, p, t);
-        float v[GB_LANES], found[GB_LANES], y[GB_LANES];
+    call->k->lanes_dot_f32(a->size, found, a->lanes, d.keys);
+    for (int64_t t = 0; t < a->tokens; t++, d = next) {
+        next = t + 1 < a->tokens ? token_of(call, a, p, t + 1) : d;
         lanes_of(v, floats_at(a->v, p->head, t, p->sequence) + p->first, p->n);
-        call->k->lanes_dot_f32(a->size, found, a->lanes, d.keys);
         for (int i = 0; i < GB_LANES; i++) {
             v[i] = d.beta * (v[i] - d.gate * found[i]);
         }
-        const struct gb_lanes_step step = { .w = d.gate, .wv = d.gates, .k = d.k, .u = v, .r = d.q };
+        const struct gb_lanes_step step = {
+            .w = d.gate, .wv = d.gates, .k = d.k, .u = v, .r = d.q, .a = next.keys, .f = found
+        };
         call->k->lanes_step_f32(a->size, y, a->lanes, &step);
         float *out = delta_out(a, p, t), *slot = delta_slot(a, p, t);
         for (int64_t i = 0; i < p->n; i++) {
@@ -471,7 +480,7 @@ static int delta_tasks(const struct ggml_tensor * node, int n_threads) {
 }
 
 static size_t delta_work(const struct ggml_tensor * node, int n_tasks) {
-    return gb_floats_size((GB_LANES + 2) * node->src[2]->ne[0], n_tasks);
+    return gb_floats_size((GB_LANES + 4) * node->src[2]->ne[0], n_tasks);
 }
 
 // ----------------------------------------------------------------------------- RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN

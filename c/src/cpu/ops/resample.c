@@ -203,31 +203,6 @@ static void open_resampler(struct resampler * r, const struct gb_cpu_call * call
     }
 }
 
-// Resamples a source row along dimension 0.
-static void resample_row(const struct resampler * r, float * y, const float * x) {
-    const int64_t n = r->x.out;
-    const int32_t * at = r->at_x;
-    const float * w = r->w_x;
-    for (int64_t i = 0; i < n; i++) {
-        y[i] = w[i] * x[at[i]];
-    }
-    int t = 1;
-    for (; t + 1 < r->x.taps; t += 2) {
-        const int32_t *a = at + t * n, *b = a + n;
-        const float *u = w + t * n, *v = u + n;
-        for (int64_t i = 0; i < n; i++) {
-            y[i] += u[i] * x[a[i]] + v[i] * x[b[i]];
-        }
-    }
-    for (; t < r->x.taps; t++) {
-        const int32_t * a = at + t * n;
-        const float * u = w + t * n;
-        for (int64_t i = 0; i < n; i++) {
-            y[i] += u[i] * x[a[i]];
-        }
-    }
-}
-
 // Row `i1` of a plane of the source, resampled, and kept for later results. number: of the row
 // among all rows
 static const float * kept_row(const struct gb_cpu_call * call, struct resampler * r, const struct ggml_tensor * a,
@@ -235,7 +210,8 @@ static const float * kept_row(const struct gb_cpu_call * call, struct resampler 
     const int64_t number = (i3 * a->ne[2] + i2) * a->ne[1] + i1, slot = number % KEPT;
     float * y = r->kept + slot * r->x.out;
     if (r->kept_row[slot] != number) {
-        resample_row(r, y, gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3), a->ne[0], r->source));
+        call->k->resample_f32(r->x.out, y, a->ne[0], gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3), a->ne[0], r->source),
+            r->x.taps, r->at_x, r->w_x);
         r->kept_row[slot] = number;
     }
     return y;
@@ -261,12 +237,12 @@ static void smooth_row(const struct gb_cpu_call * call, const struct ggml_tensor
 
 // at: the offset of each element's source. If two rows have the same source row, the second one is
 // copied from the first.
-static void nearest_row(const struct ggml_tensor * node, const int32_t * at, const char * s, char * d) {
+static void nearest_row(const struct gb_cpu_call * call, const struct ggml_tensor * node, const int32_t * at,
+    const char * s, char * d) {
     const size_t size = ggml_type_size(node->type), from = node->src[0]->nb[0];
-    if (size == sizeof(float)) {
-        for (int64_t i = 0; i < node->ne[0]; i++) {
-            memcpy(d + (size_t) i * node->nb[0], s + (size_t) at[i] * from, sizeof(float));
-        }
+    if (size == sizeof(float) && from == size && node->nb[0] == size && ((uintptr_t) s | (uintptr_t) d) % size == 0) {
+        call->k->resample_f32(node->ne[0], (float *) (void *) d, node->src[0]->ne[0], (const float *) (const void *) s,
+            1, at, NULL);
         return;
     }
     for (int64_t i = 0; i < node->ne[0]; i++) {
@@ -291,7 +267,7 @@ static void run_nearest(const struct gb_cpu_call * call, struct ggml_tensor * no
         if (s == last_source) {
             gb_move(ggml_type_size(node->type), node->ne[0], d, node->nb[0], last_row, node->nb[0]);
         } else {
-            nearest_row(node, at, s, d);
+            nearest_row(call, node, at, s, d);
         }
         last_source = s;
         last_row = d;

@@ -30,6 +30,7 @@ __all__ = [
     "FileError",
     "GgmlError",
     "InvalidArgumentError",
+    "NonFiniteError",
     "PerformanceWarning",
     "StateError",
     "UnsupportedError",
@@ -83,6 +84,10 @@ class StateError(GgmlError, RuntimeError):
     """The object cannot do that now: it is closed, or has no memory yet."""
 
     status: int = lib.GGML_STATUS_INVALID_STATE
+
+
+class NonFiniteError(GgmlError, ArithmeticError):
+    """A result is NaN or infinite where the computation cannot go on."""
 
 
 class FileError(GgmlError, OSError):

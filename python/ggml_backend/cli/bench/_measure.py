@@ -33,8 +33,8 @@ _LARGEST = 256 << 20
 class Case:
     """Something to measure.
 
-    work: what one call does, in the unit of the figure: ``work / seconds / 1e9`` for "GB/s" and "GFLOP/s", ``work /
-        seconds`` for others
+    work: bytes, operations or items of one call; the figure is work per second, divided by 1e9 for "GB/s" and
+        "GFLOP/s"
     memory: smallest number of bytes that one call moves; 0: not counted
     traffic: whether these bytes are read, or read and written
     footprint: bytes of the working set, which decide the cache; default: ``memory``
@@ -61,7 +61,7 @@ class Case:
 
 @dataclass
 class Result:
-    """Rounds of a case: its figures, and the figures that the limits of each round allow."""
+    """For each round of a case: the measured figure, and the highest that the limits of that round allow."""
 
     case: Case
     rounds: list[float] = field(default_factory=list)
@@ -129,7 +129,7 @@ class Limits:
         return self._rate(traffic, self.best_level, max(int(each), 4096))
 
     def least_seconds(self, case: Case) -> tuple[float, str]:
-        """The least possible time of a case, and its reason. 0 if the case states no work."""
+        """The least possible time of a case, and its reason. 0 if the case has neither operations nor bytes."""
         least, why = 0.0, ""
         if case.flops:
             least, why = case.flops / self.arithmetic(case.arithmetic), _NAMES[case.arithmetic]

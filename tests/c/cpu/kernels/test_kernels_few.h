@@ -624,6 +624,51 @@ static void test_rows_columns_bf16(const struct gb_kernels * k) {
     check_rows_columns("rows_columns_bf16", k->rows_columns_bf16, k->rows_x, 2, bfloat_bits_value);
 }
 
+// Random rows times random weights, in double precision. A row with the weight 0 may be NaN.
+static void check_weigh(const char * name, gb_kernel_weigh * fn, size_t element, element_value value) {
+    enum { K = 150, LD = K + 7, ROWS = 7, RESULTS = 9 };
+    static float floats[ROWS * LD], w[RESULTS * ROWS], y[RESULTS * (K + 3)], before[RESULTS * (K + 3)];
+    static uint16_t halves[ROWS * LD];
+    const uint16_t nan_bits = 0x7fc0; // of both 16-bit types
+    for (int pass = 0; pass < 600; pass++) {
+        const int n = (int) test_random_int(0, ROWS), nx = (int) test_random_int(1, RESULTS), ldy = K + pass % 3;
+        const int64_t width = test_random_int(0, K);
+        const int empty = pass % 2 == 0 ? (int) test_random_int(0, ROWS - 1) : -1; // a row without weight
+        const char * x = element == 4 ? (const char *) (floats + pass % 7) : (const char *) (halves + pass % 7);
+        fill_columns(floats, halves, ROWS * LD);
+        for (int i = 0; i < K && empty >= 0; i++) {
+            floats[empty * LD + pass % 7 + i] = NAN;
+            halves[empty * LD + pass % 7 + i] = nan_bits;
+        }
+        for (int i = 0; i < RESULTS * ROWS; i++) {
+            w[i] = i % ROWS == empty || test_random() % 8 == 0 ? 0 : random_value(TAME);
+        }
+        for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
+            y[i] = before[i] = random_value(TAME);
+        }
+        fn(&(struct gb_weigh) { width, n, nx, x, LD * element, w, ROWS, y, ldy });
+        for (int at = 0; at < RESULTS * ldy; at++) {
+            const int j = at / ldy, i = at % ldy;
+            double sum = before[at], size = fabs(sum);
+            for (int c = 0; c < n && j < nx && i < width; c++) {
+                const double weight = w[j * ROWS + c],
+                             term = weight != 0 ? weight * value(x + (size_t) c * LD * element, i) : 0;
+                sum += term;
+                size += fabs(term);
+            }
+            CHECK_MSG(j < nx && i < width ? fabs(y[at] - sum) <= 4 * (double) (n + 1) * EPS * size
+                                          : y[at] == before[at],
+                "%s %s %d x %d of %d: %g, expected %g", level_name, name, n, nx, (int) width, y[at], sum);
+        }
+    }
+}
+
+static void test_weigh_f32(const struct gb_kernels * k) { check_weigh("weigh_f32", k->weigh_f32, 4, float_bits_value); }
+static void test_weigh_f16(const struct gb_kernels * k) { check_weigh("weigh_f16", k->weigh_f16, 2, half_bits_value); }
+static void test_weigh_bf16(const struct gb_kernels * k) {
+    check_weigh("weigh_bf16", k->weigh_bf16, 2, bfloat_bits_value);
+}
+
 // Columns of random blocks with gaps, times random bytes. The oracle sums in double precision.
 static void test_dots_q8_0(const struct gb_kernels * k) {
     enum { K = 288, COLUMNS = 11, ROWS = 16, APART = K / 32 * 34 + 6 };
@@ -713,7 +758,7 @@ static void test_weigh_q8_0(const struct gb_kernels * k) {
         for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
             y[i] = before[i] = random_value(TAME);
         }
-        k->weigh_q8_0(&(struct gb_weigh_q8_0) { width, n, nx, x, APART, w, ROWS, y, ldy });
+        k->weigh_q8_0(&(struct gb_weigh) { width, n, nx, x, APART, w, ROWS, y, ldy });
         for (int at = 0; at < RESULTS * ldy; at++) {
             const int j = at / ldy, i = at % ldy;
             double sum = before[at], size = fabs(sum);

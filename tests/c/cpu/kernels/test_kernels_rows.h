@@ -193,6 +193,41 @@ static void test_sincos_f64(const struct gb_kernels * k) {
     }
 }
 
+// Near and far places, at the ends of the row, too. Without weights the bits stay, also those of NaN.
+static void test_resample_f32(const struct gb_kernels * k) {
+    enum { N = 83, LENGTH = 400, TAPS = 5 };
+    static int32_t at[TAPS * N];
+    static float w[TAPS * N], y[N + 1];
+    for (int pass = 0; pass < 400; pass++) {
+        const int64_t n = test_random_int(0, N), length = pass % 3 == 0 ? 1 + pass % 40 : LENGTH;
+        const int taps = pass % 4 == 0 ? 1 : (int) test_random_int(1, TAPS), step = pass % 6;
+        float * x = random_row(&row_x, length, TAME);
+        for (int64_t i = 0, place = 0; i < n; i++) {
+            for (int t = 0; t < taps; t++) {
+                at[t * n + i] = (int32_t) (place + t < length ? place + t : length - 1);
+                w[t * n + i] = test_random_float(-2, 2);
+            }
+            place += test_random_int(0, (uint32_t) step);
+        }
+        if (pass % 4 == 0) {
+            x[length - 1] = NAN;
+        }
+        y[n] = 77;
+        k->resample_f32(n, y, length, x, taps, at, pass % 4 == 0 ? NULL : w);
+        for (int64_t i = 0; i < n; i++) {
+            double sum = 0, size = 0;
+            for (int t = 0; t < taps; t++) {
+                const double term = (double) w[t * n + i] * (double) x[at[t * n + i]];
+                sum += term;
+                size += fabs(term);
+            }
+            CHECK_MSG(pass % 4 == 0 ? to_bits(y[i]) == to_bits(x[at[i]]) : fabs(y[i] - sum) <= 4 * TAPS * EPS * size,
+                "%s resample_f32, result %d of %d is %g, expected %g", level_name, (int) i, (int) n, y[i], sum);
+        }
+        CHECK(y[n] == 77);
+    }
+}
+
 // ---------------------------------------------------------------------------------------------------- recurrent layers
 
 enum { STATE_MAX = 40 };
@@ -245,7 +280,7 @@ static double want_step(int64_t j, int lane) {
 }
 
 static void test_lanes_step_f32(const struct gb_kernels * k) {
-    float y[GB_LANES];
+    float y[GB_LANES], f[GB_LANES];
     for (int64_t n = 0; n <= STATE_MAX; n++) {
         for (int form = 0; form < 4; form++) { // factors of operators
             fill_state();
@@ -254,8 +289,11 @@ static void test_lanes_step_f32(const struct gb_kernels * k) {
             step_now.b = form == 2 ? keys[2] : NULL;
             step_now.c = form == 2 ? lanes[1] : NULL;
             step_now.r = form == 3 ? NULL : keys[3];
+            step_now.a = test_random() % 2 ? keys[2] : NULL;
+            step_now.f = f;
             k->lanes_step_f32(n, form == 3 ? NULL : y, state, &step_now);
             check_state(n, form == 3 ? NULL : y, step_now.r, want_step, "lanes_step_f32");
+            check_state(n, step_now.a != NULL ? f : NULL, step_now.a, want_step, "lanes_step_f32, next token");
         }
     }
 }
@@ -263,7 +301,7 @@ static void test_lanes_step_f32(const struct gb_kernels * k) {
 static bool scans_each;
 
 static double want_scan(int64_t j, int lane) {
-    const double w = decay[scans_each ? j * GB_LANES + lane : lane];
+    const double w = exp((double) decay[scans_each ? j * GB_LANES + lane : lane] * (double) lanes[1][lane]);
     return w * (double) state_before[j * GB_LANES + lane] + (double) keys[1][j] * (double) lanes[0][lane];
 }
 
@@ -273,7 +311,7 @@ static void test_lanes_scan_f32(const struct gb_kernels * k) {
         for (int each = 0; each < 2; each++) {
             fill_state();
             scans_each = each;
-            k->lanes_scan_f32(n, y, state, decay, each, keys[1], lanes[0], keys[3]);
+            k->lanes_scan_f32(n, y, state, decay, each, lanes[1], keys[1], lanes[0], keys[3]);
             check_state(n, y, keys[3], want_scan, "lanes_scan_f32");
         }
     }

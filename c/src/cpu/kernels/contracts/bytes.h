@@ -91,22 +91,6 @@ struct gb_dots_q8_0 {
 
 typedef bool gb_kernel_dots_q8_0(const struct gb_dots_q8_0 * p);
 
-// Adds n rows of Q8_0, read in place, to nx rows of floats: y[j * ldy + i] += the sum over c, in
-// order, of w[j * ldw + c] times element i of row c. A row with the weight 0 adds nothing, whatever
-// it holds. A result depends neither on k nor on nx.
-struct gb_weigh_q8_0 {
-    int64_t k, n;
-    int nx;
-    const void * x;
-    size_t nb_x; // bytes from one row to the next
-    const float * w;
-    int64_t ldw;
-    float * y;
-    int64_t ldy;
-};
-
-typedef void gb_kernel_weigh_q8_0(const struct gb_weigh_q8_0 * p);
-
 // struct gb_tile (dense.h) of at most gemm_q8_mr x gemm_q8_nr results, on panels of bytes (int8.tpl.h). kind has
 // GB_BYTES_CENTERED if the panels have no minima
 struct gb_tile;

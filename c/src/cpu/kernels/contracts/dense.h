@@ -1,4 +1,4 @@
-// dense.h - contracts of the kernels that multiply matrices of floats, dense or packed into panels.
+// dense.h - contracts of the kernels that multiply matrices of floats, dense or packed into panels, and weigh rows.
 //
 // Outputs overlap no inputs. Elements are aligned to their type, and panels to floats.
 #ifndef GB_CPU_KERNELS_CONTRACTS_DENSE_H
@@ -87,5 +87,22 @@ struct gb_rows_columns {
 };
 
 typedef void gb_kernel_rows_columns(const struct gb_rows_columns * p);
+
+// Adds n rows, read in place, to nx rows of floats: y[j * ldy + i] += the sum over c, in order, of
+// w[j * ldw + c] times element i of row c. A row with the weight 0 adds nothing, whatever it holds.
+// A result depends neither on k nor on nx. The rows are floats, or blocks of Q8_0, which have no
+// alignment, with k a multiple of 32.
+struct gb_weigh {
+    int64_t k, n;
+    int nx;
+    const void * x;
+    size_t nb_x; // bytes from one row to the next
+    const float * w;
+    int64_t ldw;
+    float * y;
+    int64_t ldy;
+};
+
+typedef void gb_kernel_weigh(const struct gb_weigh * p);
 
 #endif // GB_CPU_KERNELS_CONTRACTS_DENSE_H

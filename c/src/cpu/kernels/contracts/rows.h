@@ -39,4 +39,9 @@ typedef void gb_kernel_sincos(int64_t n, float * c, float * s, const double * an
 // even i.
 typedef void gb_kernel_rope(int64_t n, float * y, const float * x, const float * c, const float * s);
 
+// y[i] = the sum over t < taps of w[t n + i] x[at[t n + i]]; w NULL: x[at[i]] with the same bits, taps is 1. x has
+// `length` elements. Places ascend with i and with t.
+typedef void gb_kernel_resample(int64_t n, float * y, int64_t length, const float * x, int taps, const int32_t * at,
+    const float * w);
+
 #endif // GB_CPU_KERNELS_CONTRACTS_ROWS_H

@@ -83,7 +83,7 @@ static inline int64_t gb_gemm_group_rows(const struct gb_gemm * p, int64_t g) {
 }
 
 static inline int64_t gb_gemm_first_row(const struct gb_gemm * p, int64_t g) { // counted through all groups
-    return p->first != NULL ? p->first[g] : g * p->rows;
+    return p->first != NULL ? p->first[g] : p->same_rows ? 0 : g * p->rows;
 }
 
 // The group and the row of a row that is counted through all groups.
@@ -214,11 +214,17 @@ struct gb_gemm_columns {
 static inline struct gb_gemm_columns gb_gemm_share_columns(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     const int64_t n = p->n_groups * p->m;
     const bool worth = n / call->nth * GB_MAX(p->k, 1) >= GB_TAKE_TERMS;
-    return (struct gb_gemm_columns) { .taking = gb_cpu_taking_of(call, n, worth ? GB_TAKE_COLUMNS : 0) };
+    return (struct gb_gemm_columns) {
+        .taking = gb_cpu_taking_of(call, p->same_rows ? p->m : n, worth ? GB_TAKE_COLUMNS : 0),
+    };
 }
 
 // The thread's next columns, at most `most`, all of one group. False: no column is left.
 static inline bool gb_gemm_next_columns(const struct gb_gemm * p, struct gb_gemm_columns * c, int64_t most) {
+    if (p->same_rows && c->n > 0 && c->g + 1 < p->n_groups) {
+        c->g++;
+        return true;
+    }
     if (c->next >= c->last && !gb_cpu_take(&c->taking, &c->next, &c->last, &c->part)) {
         return false;
     }

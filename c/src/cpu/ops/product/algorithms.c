@@ -80,7 +80,8 @@ static const struct gb_product_algorithm * choose(const struct gb_gemm * p, cons
 }
 
 int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
-    const double tasks = (double) p->m * (double) p->k * (double) p->total / GB_GRAIN;
+    const double groups = p->same_rows ? (double) p->n_groups : 1;
+    const double tasks = (double) p->m * (double) p->k * (double) p->total * groups / GB_GRAIN;
     return tasks < 1 ? 1 : tasks < n_threads ? (int) tasks : n_threads;
 }
 

@@ -168,11 +168,15 @@ static void cursor_next_group(const struct gb_gemm * p, struct cursor * c, int m
 static int64_t cut_blocks(const struct gb_gemm * p, int64_t first, int64_t n, int64_t block_panels, int mr,
     struct block * blocks) {
     int64_t count = 0;
+    struct cursor c = cursor_at(p, first, mr);
     for (int64_t done = 0; done < n; count++) {
-        const struct cursor c = cursor_at(p, first + done, mr);
-        const int64_t left = GB_MIN(n - done, group_panels(p, c.g, mr) - c.i);
-        blocks[count] = (struct block){ c.g, done, GB_MIN(left, block_panels) };
+        const int64_t left = group_panels(p, c.g, mr) - c.i;
+        blocks[count] = (struct block){ c.g, done, GB_MIN(GB_MIN(n - done, left), block_panels) };
         done += blocks[count].n;
+        c.i += blocks[count].n;
+        if (blocks[count].n == left) {
+            cursor_next_group(p, &c, mr);
+        }
     }
     return count;
 }
@@ -353,7 +357,7 @@ static void finish(const struct round * r, const struct block * b, int64_t colum
     const struct gb_gemm_epilogue * e = r->p->epilogue;
     for (int64_t i = b->first; i < b->first + b->n && e != NULL; i++) {
         for (int j = 0; j < r->l.panels[i].rows; j++) {
-            e->finish(r->call, e, r->l.panels[i].dst[j] + column, column, n);
+            e->finish(r->call, e, b->g, r->l.panels[i].dst[j] + column, column, n);
         }
     }
 }

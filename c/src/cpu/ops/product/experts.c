@@ -13,9 +13,10 @@
 #include "cpu/ops/product/tuning.h"
 #include "tensor/op_info.h"
 
-// The largest number of rows of an expert in each class.
-enum { N_CLASSES = 3 };
-static const int64_t class_rows[N_CLASSES] = { GB_BYTE_DOTS_ROWS, GB_INTERLEAVED_ROWS, INT64_MAX };
+// The largest number of rows of an expert in each class. The engine chooses an algorithm for the largest number.
+enum { N_CLASSES = 4 };
+static const int64_t class_rows[N_CLASSES] = { GB_BYTE_DOTS_ROWS, GB_INTERLEAVED_ROWS, GB_QUANTIZED_PAIRS_ROWS - 1,
+    INT64_MAX };
 
 static bool is_stack(const struct ggml_tensor * node) { return node->op == GGML_OP_MUL_MAT_EXPERTS; }
 

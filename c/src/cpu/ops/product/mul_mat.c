@@ -141,6 +141,56 @@ void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tens
     run_over(call, node, 0, epilogue);
 }
 
+bool gb_mul_mat_has_row(const struct ggml_tensor * node) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    return node->op == GGML_OP_MUL_MAT && b->type == GGML_TYPE_F32 && b->nb[0] == sizeof(float) && gb_rows(b) == 1 &&
+           b->ne[0] > 0 && a->nb[0] == ggml_type_size(a->type) && a->ne[2] == 1 && a->ne[3] == 1 && a->ne[1] > 0;
+}
+
+bool gb_mul_mat_is_like(const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    return a->src[0]->type == b->src[0]->type && gb_same_ne(a, b) && gb_op_param_i32(a, 0) == gb_op_param_i32(b, 0);
+}
+
+static struct gb_gemm_matrix matrix_of_set(const struct gb_gemm * p, int64_t g) {
+    const struct gb_mul_mat_set * set = p->context;
+    return (struct gb_gemm_matrix){ set->nodes[g]->src[0]->data, set->nodes[g]->src[0]->nb[1] };
+}
+
+static struct gb_gemm_row row_of_set(const struct gb_gemm * p, int64_t g, int64_t r) {
+    const struct gb_mul_mat_set * set = p->context;
+    (void) r;
+    return (struct gb_gemm_row){ set->x, (float *) set->nodes[g]->data };
+}
+
+// Algorithms for one row divide columns among threads (gb_gemm_share_columns), which same_rows needs.
+static struct gb_gemm gemm_of_set(const struct gb_mul_mat_set * set) {
+    struct product q;
+    describe(&q, set->nodes[0], 0);
+    q.gemm.n_groups = set->n;
+    q.gemm.same_rows = true;
+    q.gemm.w_of = matrix_of_set;
+    q.gemm.row_of = row_of_set;
+    q.gemm.context = set;
+    return q.gemm;
+}
+
+int gb_mul_mat_set_tasks(const struct gb_mul_mat_set * set, int n_threads) {
+    const struct gb_gemm p = gemm_of_set(set);
+    return gb_gemm_n_tasks(&p, n_threads);
+}
+
+size_t gb_mul_mat_set_work(const struct gb_mul_mat_set * set, int n_tasks) {
+    const struct gb_gemm p = gemm_of_set(set);
+    return gb_gemm_work_size(&p, n_tasks);
+}
+
+void gb_mul_mat_set_run(const struct gb_cpu_call * call, const struct gb_mul_mat_set * set,
+    const struct gb_gemm_epilogue * epilogue) {
+    struct gb_gemm p = gemm_of_set(set);
+    p.epilogue = epilogue;
+    gb_gemm_run(call, &p);
+}
+
 const struct gb_cpu_op gb_cpu_op_mul_mat = {
     .unsupported = mul_mat_unsupported,
     .n_tasks = mul_mat_n_tasks,

@@ -25,11 +25,12 @@ struct gb_gemm_row {
     float * dst; // m results
 };
 
-// An operation on complete results while they are in a near cache. It gets n results from dst on,
-// which is column `column` of its row. Each result is passed once, by any thread.
+// An operation on complete results while they are in a near cache. It gets n results of a row of
+// group g from dst on, which is column `column` of the row. Each result is passed once, by any
+// thread.
 struct gb_gemm_epilogue {
-    void (*finish)(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column,
-        int64_t n);
+    void (*finish)(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, int64_t g, float * dst,
+        int64_t column, int64_t n);
     const void * context;
 };
 
@@ -52,6 +53,10 @@ struct gb_gemm {
     int64_t n_groups;
     int64_t rows; // rows of each group, or an upper bound if groups differ
     int64_t total; // rows of all groups
+    // All groups multiply the same rows, which `total` counts once. A thread computes the same
+    // columns of all groups, in order of the groups. Only algorithms that share out columns can do
+    // that (algorithm.h).
+    bool same_rows;
     const int64_t * first; // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
     struct gb_gemm_operand w, x;
     enum gb_activations activations;
@@ -98,6 +103,24 @@ const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct 
 
 // MUL_MAT (mul_mat.c) with an epilogue.
 void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node,
+    const struct gb_gemm_epilogue * epilogue);
+
+enum { GB_MUL_MAT_SET_MAX = 4 };
+
+// Several MUL_MAT nodes as the groups of one product: their weights have one type and shape, and
+// multiply the same row (mul_mat.c).
+struct gb_mul_mat_set {
+    const struct ggml_tensor * nodes[GB_MUL_MAT_SET_MAX];
+    int n;
+    const char * x; // the row; NULL while a plan is made
+};
+// True if a node can be in a set: one row of f32, and one matrix, both with consecutive terms.
+bool gb_mul_mat_has_row(const struct ggml_tensor * node);
+// True if two such nodes, which multiply the same row, can be in one set.
+bool gb_mul_mat_is_like(const struct ggml_tensor * a, const struct ggml_tensor * b);
+int gb_mul_mat_set_tasks(const struct gb_mul_mat_set * set, int n_threads);
+size_t gb_mul_mat_set_work(const struct gb_mul_mat_set * set, int n_tasks);
+void gb_mul_mat_set_run(const struct gb_cpu_call * call, const struct gb_mul_mat_set * set,
     const struct gb_gemm_epilogue * epilogue);
 
 #endif // GB_CPU_OPS_PRODUCT_H

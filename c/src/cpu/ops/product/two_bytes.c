@@ -52,22 +52,21 @@ static struct gb_gemm_row row_of(const struct gb_gemm * p, int64_t g, int64_t r)
 }
 
 // Adds results of a remainder to those of its row.
-static void add(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column,
-    int64_t n) {
+static void add(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, int64_t g, float * dst,
+    int64_t column, int64_t n) {
     const struct pairs * q = e->context;
     const struct gb_gemm * p = q->p;
     const uintptr_t from = (uintptr_t) q->dst, at = (uintptr_t) dst;
     if (at < from || at >= from + (size_t) (p->total * p->m) * sizeof(float)) {
         return; // a row of the caller
     }
-    int64_t g, r;
-    gb_gemm_locate(p, (int64_t) ((at - from) / sizeof(float)) / p->m, &g, &r);
+    const int64_t r = (int64_t) ((at - from) / sizeof(float)) / p->m - gb_gemm_first_row(p, g);
     float * const y = p->row_of(p, g, r).dst + column;
     for (int64_t i = 0; i < n; i++) {
         y[i] += dst[i];
     }
     if (p->epilogue != NULL) {
-        p->epilogue->finish(call, p->epilogue, y, column, n);
+        p->epilogue->finish(call, p->epilogue, g, y, column, n);
     }
 }
 

@@ -1,0 +1,277 @@
+"""Trains adapters of low rank for a quantized Llama, and merges them into a new model file.
+
+    python -m examples.train.lora MODEL.gguf TEXT.txt --out MERGED.gguf
+
+The weights of the model stay as they are: mapped, quantized, without gradients. Each adapted matrix gets two small
+ones, ``y = W x + B A x scale / rank`` (Hu et al. 2021, arXiv:2106.09685). Only these have gradients and state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import resource
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import numpy.typing as npt
+
+import ggml_backend as gb
+from ggml_backend import ops
+
+from ..command import count, run
+
+Floats = npt.NDArray[np.float32]
+Tokens = npt.NDArray[np.int32]
+PARTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the network needs of the keys of a Llama file."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    eps: float
+    rope_dims: int
+    rope_base: float
+
+    @classmethod
+    def of(cls, file: gb.gguf.GGUFFile) -> Sizes:
+        keys = file.metadata
+        if keys.get("general.architecture") != "llama" or "rope_freqs.weight" in file.tensors:
+            raise ValueError(f"{file.name}: this example trains plain Llama files only")
+        heads = int(keys["llama.attention.head_count"])
+        width = file.tensors["token_embd.weight"].shape[1]
+        return cls(
+            int(keys["llama.block_count"]),
+            heads,
+            int(keys.get("llama.attention.head_count_kv", heads)),
+            float(keys["llama.attention.layer_norm_rms_epsilon"]),
+            int(keys.get("llama.rope.dimension_count", keys.get("llama.attention.key_length", width // heads))),
+            float(keys.get("llama.rope.freq_base", 10000.0)),
+        )
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """``down (rank, inputs)`` and ``up (outputs, rank)``; ``up`` begins with zeros."""
+
+    down: gb.Tensor
+    up: gb.Tensor
+
+
+class Network:
+    """A Llama with adapters, for one piece of text."""
+
+    def __init__(
+        self, sizes: Sizes, w: Mapping[str, gb.Tensor], adapters: Mapping[str, Adapter], scale: float, tokens: gb.Tensor
+    ) -> None:
+        self.sizes, self.w, self.adapters, self.scale, self.tokens = sizes, w, adapters, scale, tokens
+        self.positions = tokens.context.constant(np.arange(tokens.size, dtype=np.int32))
+
+    def linear(self, name: str, x: gb.Tensor) -> gb.Tensor:
+        y = ops.mul_mat(self.w[name], x, prec="f32")
+        a = self.adapters.get(name)
+        return y if a is None else y + ((x @ a.down.T) @ a.up.T) * self.scale
+
+    def norm(self, name: str, x: gb.Tensor) -> gb.Tensor:
+        return ops.rms_norm(x, self.sizes.eps) * self.w[f"{name}.weight"]
+
+    def heads(self, name: str, x: gb.Tensor, n: int, rotate: bool) -> gb.Tensor:
+        """``(heads, tokens, head)``"""
+        y = self.linear(f"{name}.weight", x)
+        y = y.reshape(x.shape[0], n, y.shape[1] // n)
+        if rotate:
+            s = self.sizes
+            y = ops.rope(y, self.positions, s.rope_dims, "normal_exact", freq_base=s.rope_base)
+        return y.transpose(1, 0, 2)
+
+    def attention(self, block: str, x: gb.Tensor) -> gb.Tensor:
+        s = self.sizes
+        q = self.heads(f"{block}.attn_q", x, s.heads, True)
+        k = self.heads(f"{block}.attn_k", x, s.kv_heads, True)
+        v = self.heads(f"{block}.attn_v", x, s.kv_heads, False).transpose(0, 2, 1).contiguous()
+        scores = ops.diag_mask_inf(ops.mul_mat(k, q) * (1 / math.sqrt(q.shape[-1])), 0)
+        y = ops.mul_mat(v, ops.soft_max(scores)).transpose(1, 0, 2).contiguous()
+        return self.linear(f"{block}.attn_output.weight", y.reshape(x.shape[0], y.shape[1] * y.shape[2]))
+
+    def logits(self) -> gb.Tensor:
+        x = ops.get_rows(self.w["token_embd.weight"], self.tokens)
+        for i in range(self.sizes.layers):
+            b = f"blk.{i}"
+            x = x + self.attention(b, self.norm(f"{b}.attn_norm", x))
+            y = self.norm(f"{b}.ffn_norm", x)
+            gate = ops.silu(self.linear(f"{b}.ffn_gate.weight", y))
+            x = x + self.linear(f"{b}.ffn_down.weight", gate * self.linear(f"{b}.ffn_up.weight", y))
+        head = "output.weight" if "output.weight" in self.w else "token_embd.weight"
+        return self.linear(head, self.norm("output_norm", x))
+
+
+class LoraTrainer:
+    """A model file with adapters for some of its matrices."""
+
+    def __init__(
+        self,
+        model: Path,
+        backend: gb.Backend,
+        *,
+        parts: Sequence[str] = ("attn_q", "attn_v"),
+        rank: int = 8,
+        alpha: float = 16.0,
+        n_tokens: int = 64,
+        seed: int = 1,
+    ) -> None:
+        self.model, self.scale = model, alpha / rank
+        with gb.gguf.open(model) as file:
+            sizes = Sizes.of(file)
+            self.nbytes = file.nbytes
+            self.frozen = file.load(backend)
+        self.adapters = self._adapters(parts, rank, sizes.layers, backend, seed)
+        ctx = gb.Context()
+        self.tokens = ctx.tensor((n_tokens,), gb.int32, name="tokens")
+        self.targets = ctx.tensor((n_tokens,), gb.int32, name="targets")
+        with ctx.as_default():
+            self.logits = Network(sizes, self.frozen, self.adapters, self.scale, self.tokens).logits()
+            self.loss = loss_of(self.logits, self.targets)
+        trained = [t for a in self.adapters.values() for t in (a.down, a.up)]
+        self.optimizer = gb.optim.AdamW(self.loss, trained, weight_decay=0.0, max_norm=1.0)
+        self.scheduler = gb.Scheduler(backend)
+        self.scheduler.allocate(self.optimizer.graph)
+        self.seeing = ctx.graph(self.loss, self.logits)
+
+    def _adapters(
+        self, parts: Sequence[str], rank: int, layers: int, backend: gb.Backend, seed: int
+    ) -> dict[str, Adapter]:
+        memory, rng = gb.Context(usage="weights"), np.random.default_rng(seed)
+        found = {}
+        for i in range(layers):
+            for part in parts:
+                name = f"blk.{i}.{part}.weight"
+                outputs, inputs = self.frozen[name].shape
+                down = memory.tensor((rank, inputs), name=f"{name}.lora_a")
+                found[name] = Adapter(down, memory.tensor((outputs, rank), name=f"{name}.lora_b"))
+        memory.allocate(backend)
+        for a in found.values():
+            a.down.set((rng.standard_normal(a.down.shape) / math.sqrt(a.down.shape[1])).astype(np.float32))
+            a.up.set(0)
+        return found
+
+    def feed(self, piece: Tokens) -> None:
+        """``n_tokens + 1`` tokens: each is to foretell the next one."""
+        self.tokens.set(np.ascontiguousarray(piece[:-1]))
+        self.targets.set(np.ascontiguousarray(piece[1:]))
+
+    def step(self, pieces: Sequence[Tokens], rate: float) -> float:
+        """One step with the mean gradient of several pieces. Returns their mean loss."""
+        self.optimizer.lr = rate
+        losses = []
+        for i, piece in enumerate(pieces):
+            self.feed(piece)
+            act = self.optimizer.step if i == len(pieces) - 1 else self.optimizer.add
+            losses.append(act(self.scheduler))
+        return float(np.mean(losses))
+
+    def loss_on(self, pieces: Sequence[Tokens]) -> float:
+        losses = []
+        for piece in pieces:
+            self.feed(piece)
+            self.scheduler.compute(self.seeing)
+            losses.append(self.loss.item())
+        return float(np.mean(losses))
+
+    def merged(self, name: str, values: Floats) -> Floats:
+        """A matrix with its adapter added."""
+        a = self.adapters[name]
+        change: Floats = self.scale * (a.up.numpy() @ a.down.numpy())
+        return values + change
+
+    def merge(self, out: Path) -> None:
+        """Writes a model file with all adapters added, in the formats of the first file."""
+        with gb.gguf.open(self.model) as file, gb.gguf.Writer(out) as writer:
+            writer.copy_from(file, tensors=False)
+            for name, t in file.tensors.items():
+                if name in self.adapters:
+                    writer.add_tensor(name, self.merged(name, t.dequantize()), t.dtype)
+                else:
+                    writer.add_tensor(name, t)
+
+
+def loss_of(logits: gb.Tensor, targets: gb.Tensor) -> gb.Tensor:
+    """Mean cross entropy. The row of a target is 1 at its number: both differ by 0 there alone."""
+    n = logits.shape[1]
+    numbers = targets.context.constant(np.arange(n, dtype=np.float32))
+    wanted = ops.equal(ops.repeat(numbers, logits), targets.reshape(targets.size, 1).astype("float32"))
+    return ops.cross_entropy_loss(logits, wanted, 0.0).named("loss")
+
+
+def pieces_of(tokens: Tokens, size: int) -> tuple[list[Tokens], list[Tokens]]:
+    """Pieces of ``size + 1`` tokens for training, and every tenth for validation."""
+    found = [tokens[i : i + size + 1] for i in range(0, len(tokens) - size, size)]
+    if len(found) < 2:
+        raise ValueError(f"the text has {len(tokens)} tokens: it needs at least {2 * size + 1}")
+    kept = found[9::10] or found[-1:]
+    return [p for p in found if not any(p is k for k in kept)], kept
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.train.lora",
+        description="Train adapters of a quantized Llama, and merge them into a new file.",
+        epilog="example:\n  python -m examples.train.lora SmolLM2.gguf notes.txt --out mine.gguf\n"
+        '  ggml-backend chat mine.gguf "..."',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", type=Path, help="a GGUF file of the architecture llama")
+    parser.add_argument("text", type=Path, help="the text to learn")
+    parser.add_argument("--out", type=Path, required=True, help="the merged model")
+    parser.add_argument("--steps", type=count(), default=50, help="(default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate (default: %(default)s)")
+    parser.add_argument("--rank", type=count(1024), default=8, help="of the adapters (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["attn_q", "attn_v"], help="matrices to adapt")
+    parser.add_argument("--tokens", type=count(4096), default=64, help="tokens a piece (default: %(default)s)")
+    parser.add_argument("--pieces", type=count(1024), default=4, help="pieces a step (default: %(default)s)")
+    parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
+    args = parser.parse_args()
+    backend = gb.Backend("CPU", n_threads=args.threads) if args.threads else gb.Backend("CPU")
+    trainer = LoraTrainer(args.model, backend, parts=args.parts, rank=args.rank, n_tokens=args.tokens)
+    train(trainer, args)
+    trainer.merge(args.out)
+    print(f"wrote {args.out}")
+
+
+def train(trainer: LoraTrainer, args: argparse.Namespace) -> None:
+    """Trains, and prints losses. Ctrl-C ends it after the step in progress."""
+    from ggml_backend.models import tokenizer_of
+
+    with gb.gguf.open(args.model) as file:
+        tokens = np.array(tokenizer_of(file.metadata).encode(args.text.read_text(encoding="utf-8")), np.int32)
+    training, validation = pieces_of(tokens, args.tokens)
+    stop: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        stop.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    rng = np.random.default_rng(1)
+    print(f"{len(tokens)} tokens; validation {trainer.loss_on(validation):.4f}", flush=True)
+    for k in range(1, args.steps + 1):
+        chosen = rng.integers(0, len(training), args.pieces)
+        loss = trainer.step([training[i] for i in chosen], args.rate)
+        if k % 10 == 0 or k == args.steps or stop:
+            print(f"step {k:4}  loss {loss:.4f}  validation {trainer.loss_on(validation):.4f}", flush=True)
+        if stop:
+            break
+    signal.signal(signal.SIGINT, before)
+    memory = trainer.scheduler.prepare(trainer.optimizer.graph, allocate=False).memory["CPU"]
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"file {trainer.nbytes / 2**20:.0f} MiB, arena {memory.peak / 2**20:.0f} MiB, resident {resident:.0f} MiB")
+
+
+if __name__ == "__main__":
+    run(main, "python -m examples.train.lora")

@@ -1,0 +1,93 @@
+"""Adapters of the training example: the network, what is trained, and the merged file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import ggml_backend as gb
+import small_models
+from source_tree import in_tree
+
+sys.path.insert(0, str(in_tree("examples").parent))
+
+from examples.train.lora import LoraTrainer, pieces_of
+
+Tokens = npt.NDArray[np.int32]
+N = 12
+
+
+@pytest.fixture(params=["f32", "q8_0"])
+def trainer(request: pytest.FixtureRequest, tmp_path: Path, cpu: gb.Backend) -> LoraTrainer:
+    small_models.write(tmp_path / "model.gguf", small_models.SMALL["llama"], dtype=request.param)
+    return LoraTrainer(tmp_path / "model.gguf", cpu, rank=4, n_tokens=N, parts=("attn_q", "attn_v", "ffn_down"))
+
+
+def pieces(trainer: LoraTrainer, n: int) -> list[Tokens]:
+    vocabulary = trainer.frozen["token_embd.weight"].shape[0]
+    rng = np.random.default_rng(3)
+    return [rng.integers(0, vocabulary, N + 1).astype(np.int32) for _ in range(n)]
+
+
+def logits_of(path: Path, tokens: Tokens) -> npt.NDArray[np.float32]:
+    with gb.models.TextModel(path, precision="f32", cache="float32") as model:
+        return model.logits([*map(int, tokens)])
+
+
+def test_the_network_is_that_of_the_package(trainer: LoraTrainer) -> None:
+    """With adapters that add nothing yet."""
+    (piece,) = pieces(trainer, 1)
+    trainer.loss_on([piece])
+    wanted = logits_of(trainer.model, piece[:-1])
+    np.testing.assert_allclose(trainer.logits.numpy()[-1], wanted, rtol=2e-4, atol=2e-4 * np.abs(wanted).max())
+
+
+def test_the_loss_falls_and_only_adapters_change(trainer: LoraTrainer) -> None:
+    before = {name: t.numpy(copy=True) for name, t in trainer.frozen.items()}
+    known = pieces(trainer, 2)
+    first = trainer.loss_on(known)
+    for _ in range(40):
+        trainer.step(known, 2e-2)
+    assert trainer.loss_on(known) < 0.7 * first
+    for name, value in before.items():
+        np.testing.assert_array_equal(trainer.frozen[name].numpy(), value)
+
+
+def test_the_merged_file_gives_the_logits_of_the_adapters(trainer: LoraTrainer, tmp_path: Path) -> None:
+    known = pieces(trainer, 2)
+    for _ in range(5):
+        trainer.step(known, 2e-2)
+    trainer.merge(tmp_path / "merged.gguf")
+    trainer.loss_on([known[0]])
+    ours = trainer.logits.numpy()[-1].astype(np.float64)
+    merged, old = logits_of(tmp_path / "merged.gguf", known[0][:-1]), logits_of(trainer.model, known[0][:-1])
+    bound = 1e-3 if trainer.frozen["blk.0.attn_q.weight"].dtype == gb.float32 else 0.05  # rounded to 8 bits again
+    assert np.abs(merged - ours).max() < bound * np.abs(ours).max()
+    assert np.abs(old - ours).max() > 4 * np.abs(merged - ours).max()
+    with gb.gguf.open(trainer.model) as first, gb.gguf.open(tmp_path / "merged.gguf") as second:
+        assert [*second.tensors] == [*first.tensors] and dict(second.metadata).keys() == dict(first.metadata).keys()
+        for name, t in first.tensors.items():
+            assert second.tensors[name].dtype == t.dtype
+            if name not in trainer.adapters:
+                np.testing.assert_array_equal(second.tensors[name].numpy(), t.numpy())
+
+
+@pytest.mark.parametrize(("kind", "error"), [("qwen3", ValueError), ("mixtral", KeyError)])
+def test_other_networks_are_refused(tmp_path: Path, cpu: gb.Backend, kind: str, error: Any) -> None:
+    small_models.write(tmp_path / "model.gguf", small_models.SMALL[kind])
+    with pytest.raises(error):
+        LoraTrainer(tmp_path / "model.gguf", cpu)
+
+
+def test_pieces_follow_each_other() -> None:
+    training, validation = pieces_of(np.arange(101, dtype=np.int32), 8)
+    assert len(training) + len(validation) == 12 and len(validation) == 1
+    for piece in (*training, *validation):
+        assert len(piece) == 9 and (np.diff(piece) == 1).all()
+    with pytest.raises(ValueError, match="it needs at least 17"):
+        pieces_of(np.arange(10, dtype=np.int32), 8)

@@ -1,0 +1,541 @@
+"""Optimizers beside NumPy in double precision, their files, and everything that can go wrong in a step."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import ggml_backend as gb
+
+Array = npt.NDArray[Any]
+ROWS, WIDE, HIDDEN, CLASSES = 12, 6, 10, 4
+
+
+class Net:
+    """``cross_entropy(relu(x @ w1.T) @ w2.T + b)`` with its weights in buffers of the given backends."""
+
+    def __init__(self, *places: gb.Backend, usage: Any = "any", seed: int = 3, rows: int = ROWS) -> None:
+        rng = np.random.default_rng(seed)
+        self.values = [
+            rng.standard_normal(shape).astype(np.float32) for shape in ((HIDDEN, WIDE), (CLASSES, HIDDEN), (CLASSES,))
+        ]
+        self.weights = []
+        for i, (value, name) in enumerate(zip(self.values, ("w1", "w2", "b"), strict=True)):
+            context = gb.Context()
+            self.weights.append(context.tensor(value.shape, name=name))
+            context.allocate(places[i % len(places)], usage)
+            self.weights[-1].set(value)
+        self.ctx = gb.Context()
+        self.x = self.ctx.tensor((rows, WIDE), name="x")
+        self.targets = self.ctx.tensor((rows, CLASSES), name="targets")
+        w1, w2, b = self.weights
+        with self.ctx.as_default():
+            self.logits = gb.ops.relu(self.x @ w1.T) @ w2.T + b
+            self.loss = gb.ops.cross_entropy_loss(self.logits, self.targets, 0.0).named("loss")
+
+    def feed(self, batch: tuple[Array, Array]) -> None:
+        self.x.set(batch[0])
+        self.targets.set(batch[1])
+
+    def copies(self) -> list[Array]:
+        return [w.numpy(copy=True) for w in self.weights]
+
+
+def batches(n: int, rows: int = ROWS, seed: int = 5) -> list[tuple[Array, Array]]:
+    rng = np.random.default_rng(seed)
+    eye = np.eye(CLASSES, dtype=np.float32)
+    return [
+        (rng.standard_normal((rows, WIDE)).astype(np.float32), eye[rng.integers(0, CLASSES, rows)]) for _ in range(n)
+    ]
+
+
+def by_hand(weights: list[Array], batch: tuple[Array, Array]) -> tuple[float, list[Array]]:
+    """Loss and gradients in double precision, from the formulas on paper."""
+    (w1, w2, b), (x, targets) = weights, (a.astype(np.float64) for a in batch)
+    before = x @ w1.T
+    hidden = np.maximum(before, 0)
+    logits = hidden @ w2.T + b
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    of_logits = (np.exp(logs) - targets) / len(x)
+    of_before = (of_logits @ w2) * (before > 0)
+    return -(targets * logs).sum() / len(x), [of_before.T @ x, of_logits.T @ hidden, of_logits.sum(axis=0)]
+
+
+class ByHand:
+    """The update rules in double precision, as the papers print them."""
+
+    def __init__(self, weights: list[Array]) -> None:
+        self.w = [w.astype(np.float64) for w in weights]
+        self.m = [np.zeros_like(w) for w in self.w]
+        self.v = [np.zeros_like(w) for w in self.w]
+        self.t = 0
+
+    def clipped(self, grads: list[Array], most: float | None) -> list[Array]:
+        norm = math.sqrt(sum((g**2).sum() for g in grads))
+        return grads if most is None or norm <= most else [g * (most / norm) for g in grads]
+
+    def adamw(self, grads: list[Array], lr: float, betas: tuple[float, float], eps: float, decay: float) -> None:
+        self.t += 1
+        for w, m, v, g in zip(self.w, self.m, self.v, grads, strict=True):
+            m[:] = betas[0] * m + (1 - betas[0]) * g
+            v[:] = betas[1] * v + (1 - betas[1]) * g**2
+            first, second = m / (1 - betas[0] ** self.t), v / (1 - betas[1] ** self.t)
+            w[:] = w - lr * decay * w - lr * first / (np.sqrt(second) + eps)
+
+    def sgd(self, grads: list[Array], lr: float, decay: float) -> None:
+        for w, g in zip(self.w, grads, strict=True):
+            w[:] = w - lr * decay * w - lr * g
+
+
+def close(net: Net, hand: ByHand, rtol: float = 2e-5) -> None:
+    for found, wanted in zip(net.copies(), hand.w, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=rtol, atol=2e-6)
+
+
+@pytest.fixture(params=["CPU", "SIM and CPU"])
+def machine(request: pytest.FixtureRequest, cpu: gb.Backend) -> list[gb.Backend]:
+    return [cpu] if request.param == "CPU" else [gb.Backend("SIM"), cpu]
+
+
+@pytest.mark.parametrize("most", [None, 0.05])
+@pytest.mark.parametrize("usage", ["any", "weights"])
+def test_adamw_is_the_papers_formula(machine: list[gb.Backend], most: float | None, usage: str) -> None:
+    net, sched = Net(*machine, usage=usage), gb.Scheduler(machine)
+    hand, options = ByHand(net.values), {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+    optimizer = gb.optim.AdamW(net.loss, net.weights, 0.02, max_norm=most, **options)  # type: ignore[arg-type]
+    sched.allocate(optimizer.graph)
+    for k, batch in enumerate(batches(8)):
+        net.feed(batch)
+        optimizer.lr = 0.02 / (k + 1)  # rates are inputs
+        loss, grads = by_hand(hand.w, batch)
+        assert optimizer.step(sched) == pytest.approx(loss, rel=1e-5)
+        assert optimizer.norm == pytest.approx(math.sqrt(sum((g**2).sum() for g in grads)), rel=1e-4)
+        hand.adamw(hand.clipped(grads, most), optimizer.lr, (0.8, 0.95), 1e-6, 0.1)
+        close(net, hand)
+    assert optimizer.n_steps == 8
+
+
+def test_sgd_is_the_formula(machine: list[gb.Backend]) -> None:
+    net, sched = Net(*machine), gb.Scheduler(machine)
+    hand, optimizer = ByHand(net.values), gb.optim.SGD(net.loss, net.weights, 0.3, weight_decay=0.05, max_norm=0.1)
+    sched.allocate(optimizer.graph)
+    for batch in batches(8):
+        net.feed(batch)
+        _, grads = by_hand(hand.w, batch)
+        optimizer.step(sched)
+        hand.sgd(hand.clipped(grads, 0.1), 0.3, 0.05)
+        close(net, hand)
+
+
+def test_placements_do_not_change_bits(cpu: gb.Backend) -> None:
+    sim = gb.Backend("SIM")
+    found = []
+    for places in ([cpu], [sim], [sim, cpu], [cpu, sim]):
+        net, sched = Net(*places), gb.Scheduler([sim, cpu])
+        optimizer = gb.optim.AdamW(net.loss, net.weights, 0.05, max_norm=0.1)
+        sched.allocate(optimizer.graph)
+        for batch in batches(4):
+            net.feed(batch)
+            optimizer.step(sched)
+        found.append(net.copies())
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("usage", ["any", "weights"])
+@pytest.mark.parametrize("device", ["CPU", "SIM"])
+def test_other_graphs_read_the_new_weights(cpu: gb.Backend, device: str, usage: str) -> None:
+    """Also on another device, where copies of weights are kept from run to run."""
+    home = cpu if device == "CPU" else gb.Backend(device)
+    net, sched = Net(home, usage=usage), gb.Scheduler([home, cpu] if device != "CPU" else [cpu])
+    optimizer = gb.optim.AdamW(net.loss, net.weights, 0.1)
+    validation = net.ctx.graph(net.loss, net.logits)
+    sched.allocate(optimizer.graph)
+    (first, second) = batches(2)
+    for n in range(1, 4):
+        sched.set_backend(net.logits, cpu)
+        net.feed(first)
+        optimizer.step(sched)
+        net.feed(second)
+        assert sched.compute(validation)
+        wanted, _ = by_hand([w.astype(np.float64) for w in net.copies()], second)
+        assert net.loss.item() == pytest.approx(wanted, rel=1e-5), n
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+def test_added_batches_count_as_one_large_batch(machine: list[gb.Backend], kind: str) -> None:
+    net, sched, hand = Net(*machine), gb.Scheduler(machine), ByHand(Net(*machine).values)
+    optimizer: Any = getattr(gb.optim, kind)(net.loss, net.weights, 0.05, weight_decay=0.0, max_norm=0.2)
+    sched.allocate(optimizer.graph)
+    given = iter(batches(12))
+    for n in (1, 3, 2, 1, 4):  # with and without added batches, in turns
+        grads: list[list[Array]] = []
+        for k in range(n):
+            batch = next(given)
+            net.feed(batch)
+            loss, found = by_hand(hand.w, batch)
+            grads.append(found)
+            result = optimizer.step(sched) if k == n - 1 else optimizer.add(sched)
+            assert result == pytest.approx(loss, rel=1e-4)
+        mean = hand.clipped([np.mean(of_one, axis=0) for of_one in zip(*grads, strict=True)], 0.2)
+        if kind == "SGD":
+            hand.sgd(mean, 0.05, 0.0)
+        else:
+            hand.adamw(mean, 0.05, (0.9, 0.999), 1e-8, 0.0)
+        close(net, hand, 1e-4)
+    assert optimizer.n_steps == 5
+
+
+def test_the_limit_of_the_norm_can_be_set_and_removed(cpu: gb.Backend) -> None:
+    net, sched = Net(cpu), gb.Scheduler(cpu)
+    hand, optimizer = ByHand(net.values), gb.optim.SGD(net.loss, net.weights, 0.5)
+    for batch, most in zip(batches(4), (None, 0.01, 1e6, None), strict=True):
+        optimizer.max_norm = most
+        sched.allocate(optimizer.graph)
+        net.feed(batch)
+        _, grads = by_hand(hand.w, batch)
+        optimizer.step(sched)
+        hand.sgd(hand.clipped(grads, most), 0.5, 0.0)
+        close(net, hand)
+
+
+def test_gradients_of_zero_stay_zero_with_a_limit(cpu: gb.Backend) -> None:
+    """Their norm is 0, by which the limit is divided."""
+    net, sched = Net(cpu), gb.Scheduler(cpu)
+    optimizer = gb.optim.SGD(net.loss, net.weights, 0.5, max_norm=1.0)
+    sched.allocate(optimizer.graph)
+    net.feed((np.ones((ROWS, WIDE), np.float32), np.zeros((ROWS, CLASSES), np.float32)))
+    before = net.copies()
+    optimizer.step(sched)
+    assert optimizer.norm == 0
+    for a, b in zip(before, net.copies(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.fixture
+def trained(cpu: gb.Backend) -> tuple[Net, gb.Scheduler, gb.optim.AdamW]:
+    return started(cpu, 3)
+
+
+def started(cpu: gb.Backend, n: int, seed: int = 3) -> tuple[Net, gb.Scheduler, gb.optim.AdamW]:
+    net, sched = Net(cpu, seed=seed), gb.Scheduler(cpu)
+    optimizer = gb.optim.AdamW(net.loss, net.weights, 0.05, max_norm=0.5)
+    sched.allocate(optimizer.graph)
+    for batch in batches(n):
+        net.feed(batch)
+        optimizer.step(sched)
+    return net, sched, optimizer
+
+
+def test_a_loaded_state_goes_on_bit_for_bit(tmp_path: Path, cpu: gb.Backend) -> None:
+    net, sched, optimizer = started(cpu, 3)
+    optimizer.lr, optimizer.betas = 0.03, (0.85, 0.99)
+    optimizer.save(tmp_path / "s.gguf", {"training.epoch": 7})
+    other, other_sched, loaded = started(cpu, 1, seed=99)
+    loaded.add(other_sched)  # forgotten by load
+    loaded.load(tmp_path / "s.gguf")
+    assert (loaded.n_steps, loaded.lr, loaded.betas, loaded.max_norm) == (3, 0.03, (0.85, 0.99), 0.5)
+    for batch in batches(4, seed=6):
+        net.feed(batch)
+        other.feed(batch)
+        assert optimizer.step(sched) == loaded.step(other_sched)
+    for a, b in zip(net.copies(), other.copies(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_file_of_a_state_is_a_model_file(tmp_path: Path, cpu: gb.Backend, trained: Any) -> None:
+    net, _, optimizer = trained
+    optimizer.save(tmp_path / "s.gguf", {"training.epoch": 7})
+    with gb.gguf.open(tmp_path / "s.gguf") as file:
+        assert file.metadata["training.epoch"] == 7
+        weights = file.load(cpu, ["w1", "w2", "b"])
+        for w in net.weights:
+            np.testing.assert_array_equal(weights[w.name].numpy(), w.numpy())
+
+
+def test_damaged_files_change_nothing(tmp_path: Path, trained: Any) -> None:
+    net, sched, optimizer = trained
+    path = tmp_path / "s.gguf"
+    optimizer.save(path)
+    whole, before = path.read_bytes(), net.copies()
+    rng = np.random.default_rng(1)
+    damaged = [whole[:n] for n in (0, 3, 24, 100, len(whole) // 2, len(whole) - 1)]
+    for at in rng.integers(0, len(whole), 300):
+        damaged.append(whole[:at] + bytes([whole[at] ^ (1 << int(rng.integers(0, 8)))]) + whole[at + 1 :])
+    refused = 0
+    for data in damaged:
+        path.write_bytes(data)
+        try:
+            optimizer.load(path)
+        except gb.errors.FileError:
+            refused += 1
+        else:  # a number of the file, or padding
+            optimizer.lr, optimizer.betas, optimizer.weight_decay = 0.05, (0.9, 0.999), 0.01
+            optimizer.eps, optimizer.max_norm = 1e-8, 0.5
+        for a, b in zip(before, net.copies(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert refused > len(damaged) * 0.7
+    path.write_bytes(whole)
+    optimizer.load(path)
+    optimizer.step(sched)
+    assert optimizer.n_steps == 4
+
+
+def edited(path: Path, change: Callable[[dict[str, Any], dict[str, Array]], object]) -> None:
+    """Writes the file again with other keys and tensors."""
+    with gb.gguf.open(path.read_bytes()) as file:
+        keys, tensors = dict(file.metadata), {name: t.numpy().copy() for name, t in file.tensors.items()}
+        types = {key: file.metadata.type(key) for key in keys}
+    change(keys, tensors)
+    with gb.gguf.Writer(path) as writer:
+        for key, value in keys.items():
+            writer.add(key, value, None if isinstance(value, str) else types.get(key))
+        for name, array in tensors.items():
+            writer.add_tensor(name, array)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda keys, tensors: keys.pop("optim.kind"), "not a state of an optimizer"),
+        (lambda keys, tensors: keys.update({"optim.kind": "SGD"}), "state of 'SGD', not of AdamW"),
+        (lambda keys, tensors: keys.pop("optim.lr"), "'optim.lr' must be a number"),
+        (lambda keys, tensors: keys.update({"optim.lr": -1.0}), "'optim.lr' must be a number"),
+        (lambda keys, tensors: keys.update({"optim.lr": "fast"}), "'optim.lr' must be a number"),
+        (lambda keys, tensors: tensors.pop("optim.m.w2"), "no tensor 'optim.m.w2'"),
+        (lambda keys, tensors: tensors.update({"w3": np.ones(3, np.float32)}), "the tensor 'w3'"),
+        (lambda keys, tensors: tensors.update({"b": np.ones(5, np.float32)}), r"'b' is float32 \(5,\), not"),
+        (lambda keys, tensors: tensors.update({"b": np.ones(CLASSES, np.float16)}), "'b' is float16"),
+        (lambda keys, tensors: tensors["w1"].__setitem__((0, 0), 9), "checksum of its data differs"),
+    ],
+)
+def test_wrong_states_are_refused(tmp_path: Path, trained: Any, change: Any, words: str) -> None:
+    _, _, optimizer = trained
+    path = tmp_path / "s.gguf"
+    optimizer.save(path)
+    edited(path, change)
+    with pytest.raises(gb.errors.FileError, match=words):
+        optimizer.load(path)
+    assert optimizer.n_steps == 3
+
+
+def test_states_that_cannot_be_saved(tmp_path: Path, cpu: gb.Backend) -> None:
+    net, sched, optimizer = started(cpu, 1)
+    with pytest.raises(gb.errors.InvalidArgumentError, match=r"begins with 'optim\.'"):
+        optimizer.save(tmp_path / "s.gguf", {"optim.lr": 3})
+    optimizer.add(sched)
+    with pytest.raises(gb.errors.StateError, match="1 added batch would be lost"):
+        optimizer.save(tmp_path / "s.gguf")
+    optimizer.step(sched)
+    net.weights[0].name = "b"
+    with pytest.raises(gb.errors.InvalidArgumentError, match="two weights have this name"):
+        optimizer.save(tmp_path / "s.gguf")
+    assert os.listdir(tmp_path) == []
+
+
+# ------------------------------------------------------------------------------------------------------ NaN, infinity
+
+
+def unchanged(net: Net, optimizer: gb.optim.Optimizer, sched: gb.Scheduler, words: str, batch: Any) -> None:
+    before, n = net.copies(), optimizer.n_steps
+    net.feed(batch)
+    for call in (optimizer.step, optimizer.add):
+        with pytest.raises(gb.errors.NonFiniteError, match=words) as caught:
+            call(sched)
+        assert "nothing changed" in str(caught.value)
+    for a, b in zip(before, net.copies(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert optimizer.n_steps == n
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_bad_inputs_are_named_and_change_nothing(machine: list[gb.Backend], value: float) -> None:
+    net, sched = Net(*machine), gb.Scheduler(machine)
+    optimizer, hand = gb.optim.AdamW(net.loss, net.weights, 0.05), ByHand(net.values)
+    sched.allocate(optimizer.graph)
+    good, bad = batches(2)
+    bad[0][3, 2] = value
+    words = "the gradient of '(w1|w2|b)'.* has (NaN|infinity): it begins in .*" + (
+        "the data of 'x'" if math.isnan(value) else ""
+    )
+    unchanged(net, optimizer, sched, words, bad)
+    net.feed(good)
+    optimizer.step(sched)  # goes on as if nothing had happened
+    hand.adamw(by_hand(hand.w, good)[1], 0.05, (0.9, 0.999), 1e-8, 0.01)
+    close(net, hand)
+
+
+def test_the_node_where_nan_begins_is_named(cpu: gb.Backend) -> None:
+    ctx, weights = gb.Context(), gb.Context()
+    w = weights.tensor((4,), name="w")
+    weights.allocate(cpu)
+    w.set([1.0, 2.0, -1.0, 3.0])
+    root = gb.ops.sqrt(w * 2).named("root")  # of -2
+    loss = gb.ops.sum(root * 3)
+    optimizer, sched = gb.optim.SGD(loss, [w], 0.1), gb.Scheduler(cpu)
+    with pytest.raises(gb.errors.NonFiniteError, match=r"it begins in node 'root' float32 \(4,\) \(SQRT\)"):
+        optimizer.step(sched)
+    w.set([1.0, 2.0, 0.0, 3.0])  # the slope at 0 is infinite
+    with pytest.raises(gb.errors.NonFiniteError, match=r"has infinity: it begins in node .*\(DIV\)"):
+        optimizer.step(sched)
+    w.set([1.0, 2.0, 1.0, 3.0])
+    assert math.isfinite(optimizer.step(sched))
+    del ctx
+
+
+def test_a_norm_beyond_float32_says_so(cpu: gb.Backend) -> None:
+    weights = gb.Context()
+    w = weights.tensor((4,), name="w")
+    weights.allocate(cpu)
+    w.set(1)
+    optimizer = gb.optim.SGD(gb.ops.sum(gb.ops.scale(w, 1e30)), [w], 0.1)
+    with pytest.raises(gb.errors.NonFiniteError, match="the norm of the gradients exceeds float32"):
+        optimizer.step(gb.Scheduler(cpu))
+
+
+# --------------------------------------------------------------------------------------------------------- wrong calls
+
+
+def test_weights_that_cannot_be_trained(cpu: gb.Backend) -> None:
+    net = Net(cpu)
+    w1 = net.weights[0]
+    bare = net.ctx.tensor((3,), name="bare")
+    half = gb.Context()
+    h = half.tensor((4,), gb.float16, name="half")
+    half.allocate(cpu)
+    array = np.ones(4, np.float32)
+    array.flags.writeable = False
+    fixed = gb.Context().from_numpy(array, "fixed")
+    lent = net.ctx.tensor((4,), name="lent")
+    sched = gb.Scheduler(cpu)
+    sched.allocate(net.ctx.graph(gb.ops.relu(lent)))
+    unused = gb.Context()
+    u = unused.tensor((4,), name="unused")
+    unused.allocate(cpu)
+    E, S = gb.errors.InvalidArgumentError, gb.errors.StateError
+    for loss, weights, kind, words in (
+        (net.logits, [w1], E, r"loss float32 \(12, 4\) has 48 elements, and a loss has one"),
+        (net.loss, [], E, "weights is empty"),
+        (net.loss, w1, TypeError, "weights must be a list of tensors"),
+        (net.loss, [w1, w1], E, "is weight 0 and weight 1: name each weight once"),
+        (net.loss, [bare], S, r"weight 'bare' float32 \(3,\) has no memory: give it a buffer"),
+        (net.loss, [lent], S, "lies in memory of a scheduler or of its context"),
+        (net.loss, [h], E, "weight 'half' .* is not float32"),
+        (net.loss, [fixed], S, "weight 'fixed' .* is in read-only memory"),
+        (net.loss, [w1, u], ValueError, "unused"),
+        ("loss", [w1], TypeError, "loss must be a Tensor"),
+        (net.loss, [3], TypeError, "each weight must be a Tensor"),
+    ):
+        for make in (gb.optim.AdamW, gb.optim.SGD):
+            with pytest.raises(kind, match=words):
+                make(loss, weights)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"use gb\.optim\.AdamW or gb\.optim\.SGD"):
+        gb.optim.Optimizer(net.loss, net.weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("lr", -1, "lr is -1: it must be finite, and at least 0"),
+        ("lr", math.nan, "lr is nan"),
+        ("lr", 1e39, "lr is 1e\\+39"),
+        ("lr", "fast", "lr must be a number, not str"),
+        ("lr", True, "lr must be a number, not bool"),
+        ("betas", 0.9, "betas must be a list of two numbers"),
+        ("betas", (0.9,), "betas must be two numbers, not 1"),
+        ("betas", (0.9, 1), r"betas\[1\] is 1: it must be from 0 to less than 1"),
+        ("betas", (0.9, 1 - 1e-12), "in float32 they must be below 1"),
+        ("eps", 0, "eps is 0"),
+        ("weight_decay", math.inf, "weight_decay is inf"),
+        ("max_norm", -0.5, "max_norm is -0.5"),
+    ],
+)
+def test_wrong_numbers_are_refused_at_once_and_later(
+    cpu: gb.Backend, trained: Any, name: str, value: Any, words: str
+) -> None:
+    net, sched, optimizer = trained
+    with pytest.raises((gb.errors.InvalidArgumentError, TypeError), match=words):
+        gb.optim.AdamW(net.loss, net.weights, **{name: value})
+    before = net.copies()
+    setattr(optimizer, name, value)
+    with pytest.raises((gb.errors.InvalidArgumentError, TypeError), match=words):
+        optimizer.step(sched)
+    for a, b in zip(before, net.copies(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# ------------------------------------------------------------------------------------------------- devices that fail
+
+
+class Failing(gb.devices.Device):
+    """Computes a few operations, and fails at the one that ``fails_at`` names."""
+
+    fails_at = ""
+
+    @gb.devices.op("scale", "sqrt")
+    def plain(self, node: gb.devices.Node, out: Array, a: Array) -> None:
+        self.may_fail(node)
+        out[...] = a * node.params["s"] if node.op == "scale" else np.sqrt(a)
+
+    @gb.devices.op("opt_step_sgd")
+    def update(self, node: gb.devices.Node, out: Array, *sources: Array) -> None:
+        self.may_fail(node)
+        w, g, numbers = sources
+        out[...] = w * (1 - numbers[0] * numbers[1]) - numbers[0] * g
+
+    def may_fail(self, node: gb.devices.Node) -> None:
+        if node.op == type(self).fails_at:
+            raise OSError("the card fell off")
+
+
+gb.devices.register_device("TRAINFAIL")(Failing)
+
+
+@pytest.mark.parametrize("at", ["sqrt", "opt_step_sgd"])
+def test_a_device_that_fails(cpu: gb.Backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at: str) -> None:
+    """Before the first write nothing has changed. Afterwards a saved state repairs the weights."""
+    net, sched = Net(cpu), gb.Scheduler([gb.Backend("TRAINFAIL"), cpu])
+    optimizer = gb.optim.SGD(net.loss, net.weights, 0.1)
+    sched.allocate(optimizer.graph)
+    net.feed(batches(1)[0])
+    optimizer.step(sched)
+    optimizer.save(tmp_path / "s.gguf")
+    before = net.copies()
+    with monkeypatch.context() as patched:
+        patched.setattr(Failing, "fails_at", at)
+        with pytest.raises(OSError, match="the card fell off"):
+            optimizer.step(sched)
+    if at == "opt_step_sgd":
+        for call in (optimizer.step, optimizer.add):
+            with pytest.raises(gb.errors.StateError, match="the last run ended while it wrote"):
+                call(sched)
+        with pytest.raises(gb.errors.StateError, match="the last run ended while it wrote"):
+            optimizer.save(tmp_path / "t.gguf")
+        optimizer.load(tmp_path / "s.gguf")
+    for a, b in zip(before, net.copies(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    optimizer.step(sched)
+    assert optimizer.n_steps == 2
+
+
+def test_an_optimizer_says_what_it_is(cpu: gb.Backend, trained: Any) -> None:
+    import copy
+    import pickle
+
+    _, _, optimizer = trained
+    assert repr(optimizer) == "<AdamW of 3 weights, 3 steps>"
+    assert copy.copy(optimizer) is optimizer
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(optimizer)
