@@ -91,10 +91,14 @@ class Weights:
     def __init__(
         self, backend: Backend | None, formats: Mapping[str, DTypeLike | None], precision: Any = "default"
     ) -> None:
-        self.backend, self.formats, self.precision = backend, formats, precision
-        self.context = Context(usage="weights")
-        self.in_place = backend is None or backend.name.startswith("CPU")
-        self.shared = self.copied = self.quantized = 0
+        self.backend: Backend | None = backend
+        self.formats: Mapping[str, DTypeLike | None] = formats
+        self.precision: Any = precision
+        self.context: Context = Context(usage="weights")
+        self.in_place: bool = backend is None or backend.name.startswith("CPU")
+        self.shared: int = 0
+        self.copied: int = 0
+        self.quantized: int = 0
         self.packed: dict[str, str] = {}
         self._made: dict[tuple[Any, ...], tuple[Tensor, Array]] = {}
 
@@ -159,8 +163,9 @@ class Build:
     """One graph while rules build it. ``node`` is the one that a rule translates, ``results`` its results."""
 
     def __init__(self, context: Context, weights: Weights) -> None:
-        self.context, self.weights = context, weights
-        self.node = Node("", {}, ())
+        self.context: Context = context
+        self.weights: Weights = weights
+        self.node: Node = Node("", {}, ())
         self.results: Sequence[Value] = ()
         self.used: set[str] = set()
 

@@ -89,8 +89,9 @@ class Step:
     """The graph of a network, for its sizes. ``missing``: nodes that another library computes."""
 
     def __init__(self, network: Network, weights: Weights, fallback: Fallback | None) -> None:
-        self.network, self.missing = network, list[Missing]()
-        self.context = Context()
+        self.network: Network = network
+        self.missing: list[Missing] = []
+        self.context: Context = Context()
         self._weights, self._fallback = weights, fallback
         self._seen: set[Any] = set()
         self.inputs: dict[str, Tensor] = {}
@@ -230,11 +231,11 @@ class Engine:
         precision: Any = "default",
         policy: Any = "weights",
     ) -> None:
-        self.backends = list(backends)
-        self.scheduler = Scheduler(self.backends, policy=policy)
-        self.weights = Weights(self.backends[0], formats, precision)
+        self.backends: list[Backend] = list(backends)
+        self.scheduler: Scheduler = Scheduler(self.backends, policy=policy)
+        self.weights: Weights = Weights(self.backends[0], formats, precision)
         self.folded: Folded = {}
-        self.lock = threading.RLock()
+        self.lock: Any = threading.RLock()
         _engines.add(self)
 
     def step(self, network: Network, what: str, fallback: Fallback | None = None) -> Step:
