@@ -57,7 +57,8 @@ std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device);
 
 // Call it before the first copy between two devices. Enables direct copies if the devices support them.
 void gb_cuda_reach(const gb_cuda_device * a, const gb_cuda_device * b);
-void gb_cuda_wait_for_users(const gb_cuda_device * device); // waits for the device and all devices that it has copied to or from
+// Waits for the device, and for all devices between which and this one copies were made.
+void gb_cuda_wait_for_users(const gb_cuda_device * device);
 void gb_cuda_wait_for_all(void); // waits for every device that has a context
 
 // Reports a failed call as "CUDA0: <call>: <text of the runtime>", and returns the status. Clears the runtime's record
