@@ -97,7 +97,7 @@ static const char * adamw_unsupported(const struct ggml_tensor * node) {
         return "unknown part of AdamW";
     }
     const int at = part == GB_ADAMW_WEIGHTS ? 3 : 2;
-    return node->src[at] == NULL ? "source 3 is missing" : unsupported(node, at, node->src[at]);
+    return node->src[at] == NULL ? "a source is missing" : unsupported(node, at, node->src[at]);
 }
 
 const struct gb_cpu_op gb_cpu_op_opt_step_adamw = {
