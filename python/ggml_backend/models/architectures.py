@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 from .._base.errors import FileError, UnsupportedError
 
@@ -30,6 +30,14 @@ def _even(layer: int) -> bool:
 
 def _five_of_six(layer: int) -> bool:
     return layer % 6 != 5
+
+
+def _check_words(entry: Any) -> None:
+    """ValueError: a field that takes one of several words has another one."""
+    for field, kind in get_type_hints(type(entry)).items():
+        known, word = get_args(kind), getattr(entry, field)
+        if isinstance(word, str) and known and word not in known:
+            raise ValueError(f"{field}: needs one of {', '.join(known)}, is {word!r}")
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,9 @@ class Decoder:
     local_rope_base: float | None = None
     experts: Literal["all", "normalized", "used"] = "normalized"
     wide_layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_words(self)
 
 
 DECODERS: dict[str, Decoder] = {
@@ -100,6 +111,9 @@ class Encoder:
     gate: Literal["none", "silu", "gelu"] = "none"
     windowed: Callable[[int], bool] = _nowhere
     local_rope_base: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_words(self)
 
 
 def _two_of_three(layer: int) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import ggml_backend as gb
 import small_models as sm
 from ggml_backend.models import Sampling, TextModel, load
+from ggml_backend.models.architectures import Decoder, Encoder
 from threads import run_threads
 
 IDS = np.random.default_rng(1).integers(32, sm.VOCAB, 21).tolist()
@@ -267,3 +268,11 @@ def test_errors_of_damaged_files_name_the_key(case, tmp_path):
 def test_a_sim_device_of_little_memory_is_an_error(llama):
     with pytest.raises(gb.errors.AllocationError):
         TextModel(llama, ("SIM:mem=16K", "CPU"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [(Decoder, "rope"), (Decoder, "activation"), (Decoder, "experts"), (Encoder, "gate")]
+)
+def test_an_entry_with_an_unknown_word_is_refused(kind, field):
+    with pytest.raises(ValueError, match=f"{field}: needs one of .*, is 'relu6'"):
+        kind(**{field: "relu6"})

@@ -138,7 +138,9 @@ class DecoderFile:
     def graph(self, context: Context, w: Mapping[str, Tensor], caches: Sequence[tuple[Tensor, Tensor]]) -> Graph:
         """One pass of tokens that fill the cache."""
         inputs = Inputs.make(context, self.a, self.s, self.tokens, self.length, 1)
-        graph = context.graph(decode(w, self.a, self.s, inputs, caches))
+        order: list[Tensor] = []
+        logits = decode(w, self.a, self.s, inputs, caches, order=order)
+        graph = context.graph(logits, first=order)
         name_nodes(graph)
         return graph
 
