@@ -370,7 +370,7 @@ static void a_caller_does_not_wait_for_a_stopped_thread_again(void) {
     plan->has_custom = false; // the caller always waits in plans with the program's functions
     CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
     CHECK(all_equal(y, 1));
-    CHECK(plan->times.alone_left >= 1); // 8, unless the machine is slow
+    CHECK(plan->times.alone_left >= 1 || plan->times.alone_ns > 16000000); // long plans always try
     for (unsigned left = plan->times.alone_left; left > 0; left--) {
         memset(y->data, 0xff, ggml_nbytes(y));
         CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
