@@ -118,10 +118,18 @@ class Optimizer(Local):
     n_steps: int
     norm: float
 
-    def __init__(self, loss: Tensor, weights: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        loss: Tensor,
+        weights: Sequence[Tensor],
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        max_norm: float | None = None,
+    ) -> None:
         what = type(self).__name__
         if type(self) is Optimizer:
             raise TypeError("Optimizer: use gb.optim.AdamW or gb.optim.SGD")
+        self.lr, self.weight_decay, self.max_norm = lr, weight_decay, max_norm
         expect(loss, Tensor, f"{what}: loss")
         if isinstance(weights, Tensor):
             raise TypeError(f"{what}: weights must be a list of tensors, not one Tensor")
@@ -347,6 +355,8 @@ class AdamW(Optimizer):
     __slots__ = ("betas", "eps")
 
     _moments = ("m", "v")
+    betas: tuple[float, float]
+    eps: float
 
     def __init__(
         self,
@@ -359,9 +369,8 @@ class AdamW(Optimizer):
         weight_decay: float = 0.01,
         max_norm: float | None = None,
     ) -> None:
-        self.lr, self.weight_decay, self.max_norm = lr, weight_decay, max_norm
         self.betas, self.eps = betas, eps
-        super().__init__(loss, weights)
+        super().__init__(loss, weights, lr, weight_decay, max_norm)
 
     def _numbers(self) -> dict[str, float]:
         betas = expect_list(self.betas, "AdamW: betas", "two numbers")
@@ -405,8 +414,7 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         max_norm: float | None = None,
     ) -> None:
-        self.lr, self.weight_decay, self.max_norm = lr, weight_decay, max_norm
-        super().__init__(loss, weights)
+        super().__init__(loss, weights, lr, weight_decay, max_norm)
 
     def _values(self, step: int) -> list[float]:
         n = self._numbers()
