@@ -143,16 +143,25 @@ def im2col_3d(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
     return _rows_of_windows(device, node, cut(library, out, parts), windows)
 
 
-def _spread(library: Library, columns: Any, stride: Sizes) -> Any:
-    """Adds overlapping pieces: ``columns (n, channels, kernel ..., places ...)`` give ``(n, channels, ...)``."""
+def _spread(
+    library: Library, columns: Any, stride: Sizes, dilation: Sizes | None = None, sizes: Sizes | None = None
+) -> Any:
+    """Adds overlapping pieces: ``columns (n, channels, kernel ..., places ...)`` give ``(n, channels, ...)``.
+
+    sizes: of the result; without them, those that the pieces cover
+    """
     k = len(stride)
     kernel, places = columns.shape[2 : 2 + k], columns.shape[2 + k :]
-    sizes = [(m - 1) * s + n for n, m, s in zip(kernel, places, stride, strict=True)]
+    dilation = dilation or (1,) * k
+    sizes = sizes or tuple(
+        (m - 1) * s + (n - 1) * d + 1 for n, m, s, d in zip(kernel, places, stride, dilation, strict=True)
+    )
     found = library.empty((*columns.shape[:2], *sizes))
     library.clear(found)()
-    for i in range(prod(kernel)):
-        at = [int(place) for place in np.unravel_index(i, tuple(kernel))]
-        spots = (slice(a, a + (m - 1) * s + 1, s) for a, m, s in zip(at, places, stride, strict=True))
+    for at in np.ndindex(*kernel):
+        spots = (
+            slice(a * d, a * d + (m - 1) * s + 1, s) for a, m, s, d in zip(at, places, stride, dilation, strict=True)
+        )
         found[(slice(None), slice(None), *spots)] += columns[(slice(None), slice(None), *at)]
     return found
 
@@ -165,21 +174,13 @@ def im2col_back(device: Family, node: Node, out: Any, w: Any, rows: Any) -> Step
     w, rows, out = (axes(library, array, n) for array in (w, rows, out))
     stride, padding, dilation = (v if p["is_2d"] else (v,) for v in (p["stride"], p["padding"], p["dilation"]))
     kernel, places, k = tuple(w.shape[2:]), tuple(rows.shape[1:-1]), n - 2
-    sizes = [m + 2 * q for m, q in zip(out.shape[2:], padding, strict=True)]
+    sizes = tuple(m + 2 * q for m, q in zip(out.shape[2:], padding, strict=True))
     inner = tuple(slice(q, q + m) for m, q in zip(out.shape[2:], padding, strict=True))
 
     def added(rows: Any) -> Any:
         cut_rows = library.xp.reshape(rows, (rows.shape[0], *places, out.shape[1], *kernel))
         order = (0, 1 + k, *range(2 + k, 2 + 2 * k), *range(1, 1 + k))  # (n, channels, kernel ..., places ...)
-        columns = library.xp.permute_dims(cut_rows, order)
-        found = library.empty((*out.shape[:2], *sizes))
-        library.clear(found)()
-        for at in np.ndindex(*kernel):
-            spots = (
-                slice(a * d, a * d + (m - 1) * s + 1, s)
-                for a, m, s, d in zip(at, places, stride, dilation, strict=True)
-            )
-            found[(slice(None), slice(None), *spots)] += columns[(slice(None), slice(None), *at)]
+        found = _spread(library, library.xp.permute_dims(cut_rows, order), stride, dilation, sizes)
         return found[(slice(None), slice(None), *inner)]
 
     return device.value_of(added, node, out, (rows,), [node.sources[1].dtype])
