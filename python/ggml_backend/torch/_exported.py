@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError, UnsupportedError
 from ..program import RULES, Network, Node, Ref, Value
-from ..program.network import Argument
+from ..program.network import DTYPES, Argument
 
-__all__ = ["Exported", "export", "operator_name"]
+__all__ = ["Exported", "array_of", "export", "operator_name"]
 
 Array = np.ndarray[Any, Any]
 
@@ -54,7 +54,8 @@ class Exported:
 
         def given(argument: Any) -> Any:
             if isinstance(argument, Ref):
-                return torch.from_numpy(np.require(arrays[argument.name], requirements=["C", "W"]))
+                tensor = torch.from_numpy(np.require(arrays[argument.name], requirements=["C", "W"]))
+                return tensor.to(getattr(torch, self.network.values[argument.name].dtype))
             if isinstance(argument, list):
                 return [given(item) for item in argument]
             return argument
@@ -73,7 +74,14 @@ class Exported:
                 **{name: value for name, value in named.items() if name not in positional},
             )
         results = made if isinstance(made, (tuple, list)) else (made,)
-        return tuple(t.contiguous().numpy() for t in results)
+        return tuple(array_of(t) for t in results)
+
+
+def array_of(tensor: torch.Tensor) -> Array:
+    """The elements of a tensor. NumPy has no bfloat16, so these become float32."""
+    tensor = tensor.detach()
+    array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).contiguous().numpy()
+    return array
 
 
 def operator_name(target: Any) -> str:
@@ -87,6 +95,8 @@ def operator_name(target: Any) -> str:
 
 def export(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> Exported:
     """Exports a model for the sizes of these inputs. what: the called function, for messages"""
+    if model.training:
+        raise InvalidArgumentError(f"{what}: the model is in training mode; call model.eval() first")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.device.type != "cpu" or tensor.dtype in (torch.float16, torch.bfloat16, torch.float64):
             raise InvalidArgumentError(
@@ -165,6 +175,8 @@ class _Reader:
         if not all(isinstance(n, int) for n in tensor.shape):
             raise UnsupportedError(f"{self.what}: the size of {name} depends on the values of the inputs")
         dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES:
+            raise UnsupportedError(f"{self.what}: {name} is {dtype}, which programs do not have")
         self.network.values[name] = Value(tuple(int(n) for n in tensor.shape), dtype)
 
     def _call(self, node: Any) -> None:
@@ -201,6 +213,8 @@ class _Reader:
         schema = getattr(node.target, "_schema", None)
         if schema is None:
             raise UnsupportedError(f"{self.what}: the model calls {name}, which is no operator of ATen")
+        if name == "as_strided" and not node.args[0].meta["val"].is_contiguous():
+            raise UnsupportedError(f"{self.what}: as_strided reads the memory of a value that is not contiguous")
         given = dict(zip((p.name for p in schema.arguments), node.args, strict=False)) | node.kwargs
         arguments: dict[str, Argument] = {}
         for parameter in schema.arguments:
@@ -247,7 +261,7 @@ class _Reader:
         base = self.storages.get(tensor.untyped_storage().data_ptr())
         name = found or (name if base is None else f"{base} as {name}")
         if name not in self.network.arrays:
-            if tensor.dtype in (torch.bfloat16, torch.complex64, torch.complex128):
+            if tensor.dtype == torch.bfloat16:
                 raise UnsupportedError(f"{self.what}: {name} is {tensor.dtype}, which programs do not have")
             self._value(name, tensor)
             self.network.arrays[name] = tensor.numpy()

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .._base.errors import expect, expect_bool
+from .._base.errors.messages import kind_of
 from .._base.text import Patterns, nearest
 from ..backend import Backend
 from ..dtypes import DTypeLike, as_dtype
@@ -22,7 +23,8 @@ from ..models.text import backends_of
 from ..program import Engine, Explanation, Missing, Network, Step, draft, matrices
 from ..sched import Plan, Scheduler
 from ..tensor import Graph
-from ._exported import Exported, export, flattened
+from ._exported import Exported, array_of, export, flattened
+from ._operators import check_precision
 from .packed import Precision
 
 __all__ = ["Program", "compile", "explain"]
@@ -91,9 +93,13 @@ class Program:
             self._last = size
         leaves = zip(size.exported.leaves, call.arrays(), strict=True)
         found = self._engine.run(size.step, {name: array for name, array in leaves if name is not None})
-        made = [
-            constant if name is None else _given(found[name], call.of_torch) for name, constant in size.exported.outputs
-        ]
+        results: Mapping[str, Any] = found
+        if call.of_torch:
+            values = size.exported.network.values
+            results = {
+                name: torch.from_numpy(array).to(getattr(torch, values[name].dtype)) for name, array in found.items()
+            }
+        made = [constant if name is None else results[name] for name, constant in size.exported.outputs]
         return pytree.tree_unflatten(made, size.exported.structure)
 
     @property
@@ -135,10 +141,6 @@ class Program:
         return f"<Program {inputs}; on {', '.join(b.name for b in self._engine.backends)}>"
 
 
-def _given(array: Array, of_torch: bool) -> Any:
-    return torch.from_numpy(array) if of_torch else array
-
-
 @dataclass
 class _Call:
     """Arguments of a model: as they were bound, and their leaves. Tensors and arrays are inputs."""
@@ -170,7 +172,7 @@ class _Call:
         return tuple(tuple(x.shape) for x in self.leaves if isinstance(x, torch.Tensor))
 
     def arrays(self) -> list[Any]:
-        return [x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in self.leaves]
+        return [array_of(x) if isinstance(x, torch.Tensor) else x for x in self.leaves]
 
     def check(self, example: _Call, dynamic: _Dynamic) -> None:
         """Raises unless a program of the example can compute this call."""
@@ -238,6 +240,8 @@ class _Dynamic:
                 raise InvalidArgumentError(
                     f"compile: dynamic: no input is called {name!r}{nearest(name, example.names)}"
                 )
+            if not isinstance(axes, (Mapping, list, tuple, set)):
+                raise TypeError(f"compile: dynamic: the axes of {name} must be a dict or a list, not {kind_of(axes)}")
             tensor = example.leaves[example.names.index(name)]
             named = dict(axes) if isinstance(axes, Mapping) else {axis: f"{name}.{axis}" for axis in axes}
             for axis in named:
@@ -275,6 +279,8 @@ def _formats(weights: Formats, network: Network, what: str) -> dict[str, DTypeLi
     base = {name: name.partition(" as ")[0] for name in sorted(matrices(network))}
     names = Patterns([*dict.fromkeys(base.values())])
     for pattern, wanted in given.items():
+        if not isinstance(pattern, str):
+            raise TypeError(f"{what}: weights: each pattern must be a str, not {kind_of(pattern)}")
         if wanted is not None:
             as_dtype(wanted, f"{what}: weights")
             if next(names.matching(pattern), None) is None:
@@ -295,8 +301,8 @@ def _prepared(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, wha
     expect(model, nn.Module, f"{what}: model")
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"{what}: example inputs are a tuple, such as ({type(args).__name__.lower()},)")
-    if model.training:
-        raise InvalidArgumentError(f"{what}: the model is in training mode; call model.eval() first")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(f"{what}: kwargs must be a dict of example inputs by name, not {kind_of(kwargs)}")
     call = _Call.of(inspect.signature(model.forward), args, kwargs or {}, what)
     if not call.sizes():
         raise InvalidArgumentError(f"{what}: give example inputs: compile(model, (x,))")
@@ -339,6 +345,7 @@ def compile(
     UnsupportedError: PyTorch cannot export the model, or the model changes its state
     """
     strict = expect_bool(strict, "compile: strict")
+    check_precision(precision, "compile")
     call, exported = _prepared(model, args, kwargs, "compile")
     axes = _Dynamic(dynamic, call)
     backends = backends_of(devices, torch.get_num_threads())
