@@ -18,9 +18,9 @@ from ..dtypes import DTypeLike
 from ..errors import InvalidArgumentError, StateError, UnsupportedError
 from ..sched import Plan, Scheduler
 from ..tensor import Context, Graph, Tensor
-from .build import MAX_DIMS, Build, NoRule, Val, Weights, as_floats
+from .build import EXACT, MAX_DIMS, Build, NoRule, Val, Weights, as_floats
 from .network import Network, Node, Ref
-from .rules import translate
+from .rules import INTEGERS, translate
 from .simplify import Folded, simplify
 
 __all__ = ["Engine", "Explanation", "Fallback", "Missing", "Step", "draft", "explain", "refuse"]
@@ -152,7 +152,7 @@ class Step:
             if tensor.size != math.prod(value.shape):
                 raise StateError(f"the rule of {node.op} made {tensor.describe()} instead of {value.shape}")
             if len(value.shape) <= MAX_DIMS and tensor.shape != value.shape:
-                tensor = tensor.reshape(*value.shape) if value.shape else _without_axes(tensor)
+                tensor = tensor.reshape(value.shape)
             self._name(tensor, f"{node.module or 'model'}/{node.op.partition('.')[0]}")
             found[name] = Val(value.shape, value.dtype, tensor, name=name)
         return found
@@ -174,8 +174,16 @@ class Step:
         node, shapes = build.node, [_folded(r.shape) for r in build.results]
         sources = {name: values[name] for name in dict.fromkeys(node.sources)}
         tensors = {name: v.tensor.contiguous() for name, v in sources.items() if v.tensor is not None}
-        if self._fallback is None or len(tensors) > _MOST_SOURCES or any(0 in shape for shape in shapes):
+        if self._fallback is None:
             return tuple(self.context.tensor(shape) for shape in shapes)
+        limit = "one of its results is empty" if any(0 in shape for shape in shapes) else ""
+        if len(tensors) > _MOST_SOURCES:
+            limit = f"it has {len(tensors)} sources, and the limit is {_MOST_SOURCES}"
+        if limit:
+            reason = self.missing[-1].reason
+            raise UnsupportedError(
+                f"{node.op} has no rule ({reason}), and cannot be computed inside the graph, because {limit}"
+            )
         fallback = self._fallback
         constants = {name: v.array for name, v in sources.items() if v.array is not None}
 
@@ -200,16 +208,20 @@ def _folded(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape if len(shape) <= MAX_DIMS else (math.prod(shape[:-3]), *shape[-3:])
 
 
-def _without_axes(tensor: Tensor) -> Tensor:
-    return tensor.reshape(())
-
-
 def _typed(array: Array, value: Val) -> Array:
-    """Floats of a graph as an array of the value's shape and dtype."""
+    """Floats of a graph as an array of the value's shape and dtype. NumPy has no bfloat16, so that is float32.
+
+    InvalidArgumentError: an integer that float32 may have rounded
+    """
     shaped: Array = array.reshape(value.shape)
     if value.dtype == "bool":
-        shaped = shaped != 0
-    return shaped.astype("float32" if value.dtype == "bfloat16" else value.dtype)
+        return shaped != 0
+    if value.dtype in INTEGERS and shaped.size and max(-shaped.min(), shaped.max()) > EXACT:
+        raise InvalidArgumentError(
+            f"program: {value.name} has integers from {shaped.min():.0f} to {shaped.max():.0f}; integers of a program"
+            f" are at most {EXACT}"
+        )
+    return shaped.astype("float32" if value.dtype == "bfloat16" else value.dtype, copy=False)
 
 
 def _resolved(argument: Any, values: Mapping[str, Val]) -> Any:
@@ -247,7 +259,8 @@ class Engine:
         with self.lock:
             simplify(network, self.folded)
             step = Step(network, self.weights, fallback)
-            refuse([] if fallback is not None else step.missing, what)
+            if fallback is None:
+                refuse(step.missing, what)
             self.weights.place()
         return step
 
@@ -287,8 +300,7 @@ def explain(step: Step, weights: Weights) -> Explanation:
     operators: dict[str, int] = {}
     for node in step.network.nodes:
         operators[node.op] = operators.get(node.op, 0) + 1
-    w = weights
-    return Explanation(operators, step.missing, w.shared, w.copied, w.quantized, dict(w.packed))
+    return Explanation(operators, step.missing, weights.shared, weights.copied, weights.quantized, dict(weights.packed))
 
 
 def draft(network: Network, formats: Mapping[str, DTypeLike | None]) -> Explanation:

@@ -236,6 +236,52 @@ def test_operators_without_a_rule_run_in_pytorch():
         near(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: (x + x).float(), torch.arange(120, 140, dtype=torch.uint8)),
+        (lambda x: (-x).float(), torch.arange(5, dtype=torch.uint8)),
+        (lambda x: (x * x).float(), torch.arange(30, dtype=torch.int8)),
+        (lambda x: (x.bfloat16() * 2).float(), torch.randn(3, 4)),
+        (lambda x: x + 1, torch.randn(3, 4).bfloat16()),
+        (lambda x: x.half() + 1, torch.randn(3, 4)),
+    ],
+)
+def test_dtypes_without_a_rule_keep_their_arithmetic(function, x):
+    program = gbt.compile(Plain(function).eval(), (x,))
+    assert program.missing
+    ours, theirs = program(x), function(x)
+    assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("function", [lambda x: x * x, lambda x: x + 2**30, lambda x: x.cumsum(0) * 4096])
+def test_integers_that_floats_cannot_hold_are_an_error(function):
+    x = torch.arange(5000, 5010)
+    program = gbt.compile(Plain(function).eval(), (x,))
+    with pytest.raises(InvalidArgumentError, match="integers of a program are at most 16777216"):
+        program(x)
+
+
+def test_networks_that_pytorch_cannot_complete_are_refused():
+    x = torch.randn(3, 4)
+    with pytest.raises(UnsupportedError, match="as_strided reads the memory"):
+        gbt.compile(Plain(lambda x: x.T.as_strided((2, 2), (1, 2))).eval(), (x,))
+    with pytest.raises(UnsupportedError, match="complex64, which programs do not have"):
+        gbt.compile(Plain(lambda x: torch.fft.rfft(x).abs()).eval(), (x,))
+    with pytest.raises(
+        UnsupportedError, match=r"cat has no rule \(.*float64\).* it has 12 sources, and the limit is 10"
+    ):
+        gbt.compile(Plain(lambda x: torch.cat([(x + i).double() for i in range(12)])).eval(), (x,))
+
+
+def test_a_new_size_is_refused_in_training_mode():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
+    program = gbt.compile(model, (torch.ones(2, 4),), dynamic={"input": {0: "n"}})
+    model.train()
+    with pytest.raises(InvalidArgumentError, match=r"program: the model is in training mode; call model\.eval\(\)"):
+        program(torch.ones(3, 4))
+
+
 def test_strict_refuses_with_a_list_of_all_operators_without_a_rule():
     with pytest.raises(UnsupportedError, match=r"operators without a rule: erfinv \(1 times.*; i0 "):
         gbt.compile(Plain(erfinv_between).eval(), (torch.randn(3, 5),), strict=True)
@@ -314,6 +360,12 @@ def test_a_child_after_a_fork_calls_a_program(encoder, ids):
         (lambda x: x[:, torch.tensor([2, 0])], [(2, 4)]),
         (lambda x: torch.where(x > 0, x, x.new_zeros(())), [(2, 4)]),
         (lambda x: F.glu(x), [(2, 4)]),
+        (lambda x: x.clamp(1, -1), [(2, 4)]),
+        (lambda x: ((x > 0) + (x > -1)).sum(1), [(3, 8)]),
+        (lambda x: torch.fill(x > 0, 2.5).float(), [(2, 4)]),
+        (lambda x: torch.fill(x.long(), 2.5).float(), [(2, 4)]),
+        (lambda x: (x > 0).masked_fill(x > 1, 3).float(), [(3, 8)]),
+        (lambda x: F.avg_pool2d(x, (4, 3), padding=(0, 1), ceil_mode=True, count_include_pad=False), [(1, 3, 2, 8)]),
     ],
 )
 def test_small_functions(function, shapes):

@@ -10,17 +10,19 @@ Each module has the rules of a theme. Importing this package fills ``RULES``.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..build import Build, NoRule, Val
+from ..build import EXACT, Build, NoRule, Val
 from ..network import Network, Ref
 
 __all__ = ["RULES", "Rule", "matrices", "rule", "translate"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 FLOATS, INTEGERS = ("float32",), ("int64", "int32", "int16", "int8", "uint8")
+_NARROW = INTEGERS[2:]
 _UNFIT = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError)
 _DTYPES = {"f": FLOATS, "i": INTEGERS, "b": ("bool",), "u": ("uint8",)}
 
@@ -30,23 +32,26 @@ class Rule:
     """dtypes: that values may have, as arguments of the operator
     parameters: of the function, or None for any
     matrix: the argument that may be a quantized weight, or ""
+    arithmetic: True if the rule computes with integers, which float32 must hold
     """
 
     function: Callable[..., Any]
     dtypes: frozenset[str]
     parameters: frozenset[str] | None
     matrix: str
+    arithmetic: bool
 
 
 RULES: dict[str, Rule] = {}
 """The rules by operator."""
 
 
-def rule(*operators: str, of: str = "f", matrix: str = "") -> Callable[[_F], _F]:
+def rule(*operators: str, of: str = "f", matrix: str = "", arithmetic: bool = False) -> Callable[[_F], _F]:
     """Declares the rule of these operators.
 
     of: what its values may be: f floats, i integers, b booleans, u bytes
     matrix: the argument that may be a quantized weight
+    arithmetic: True for arithmetic and comparisons of integers
     """
     dtypes = frozenset(dtype for kind in of for dtype in _DTYPES[kind])
 
@@ -57,7 +62,7 @@ def rule(*operators: str, of: str = "f", matrix: str = "") -> Callable[[_F], _F]
         for operator in operators:
             if operator in RULES:
                 raise ValueError(f"{operator} has two rules")
-            RULES[operator] = Rule(function, dtypes, parameters, matrix)
+            RULES[operator] = Rule(function, dtypes, parameters, matrix, arithmetic)
         return function
 
     return register
@@ -76,6 +81,8 @@ def translate(build: Build, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     for value in values:
         if value.dtype not in found.dtypes:
             raise NoRule(f"it has no rule for {value.dtype}")
+    if found.arithmetic:
+        _check_integers(build, values, arguments)
     if node.op != "cat" and any(0 in v.shape for v in values):
         raise NoRule("a value has no elements")
     try:
@@ -83,6 +90,17 @@ def translate(build: Build, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     except _UNFIT as error:  # a file may hold any arguments
         raise NoRule(f"the arguments do not fit the rule: {type(error).__name__}: {error}") from error
     return made if isinstance(made, tuple) else (made,)
+
+
+def _check_integers(build: Build, values: list[Val], arguments: Mapping[str, Any]) -> None:
+    """Raises NoRule if float32 cannot compute these integers."""
+    if build.result.dtype in _NARROW:
+        raise NoRule(f"{build.result.dtype} wraps around")
+    if any(v.dtype in INTEGERS for v in values):
+        numbers = [a.number if isinstance(a, Val) else a for a in arguments.values()]
+        for number in numbers:
+            if isinstance(number, (int, float)) and math.isfinite(number) and abs(number) > EXACT:
+                raise NoRule(f"the integer {number:.0f} is above {EXACT}")
 
 
 def matrices(network: Network) -> set[str]:

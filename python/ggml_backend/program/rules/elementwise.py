@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import ops
 from ...tensor import Tensor
-from ..build import EXACT, Build, NoRule, Operand, Val
+from ..build import Build, NoRule, Operand, Val
 from . import INTEGERS, rule
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -37,7 +37,7 @@ def _of_one(function: Callable[[Tensor], Tensor]) -> Callable[[Build, Val], Tens
 for _name, _function in _UNARY.items():
     rule(_name)(_of_one(_function))
 for _name, _function in _OF_ALL.items():
-    rule(_name, of="fi")(_of_one(_function))
+    rule(_name, of="fi", arithmetic=True)(_of_one(_function))
 
 
 @rule("gelu")
@@ -88,6 +88,8 @@ def clamp(
     if b.node.op == "hardtanh":
         min, max = min_val, max_val
     low, high = -math.inf if min is None else min, math.inf if max is None else max
+    if low > high:
+        low = high
     if (low, high) == (0, math.inf):
         return ops.relu(b.dense(self))
     return ops.clamp(ops.dup(b.tensor(self)), low, high)
@@ -136,12 +138,16 @@ def _sum(b: Build, x: Operand, y: Operand) -> Tensor:
     return made
 
 
-@rule("add.Tensor", "add.Scalar", of="fib")
+@rule("add.Tensor", "add.Scalar", of="fib", arithmetic=True)
 def add(b: Build, self: Operand, other: Operand, alpha: float = 1) -> Tensor:
+    if b.result.dtype == "bool":
+        if alpha != 1:
+            raise NoRule(f"booleans with alpha {alpha}")
+        return either(b, self, other)
     return _sum(b, self, _scaled(b, other, alpha))
 
 
-@rule("sub.Tensor", "sub.Scalar", of="fi")
+@rule("sub.Tensor", "sub.Scalar", of="fi", arithmetic=True)
 def sub(b: Build, self: Operand, other: Operand, alpha: float = 1) -> Tensor:
     other = _scaled(b, other, alpha)
     if _number(other) is not None:
@@ -154,12 +160,12 @@ def sub(b: Build, self: Operand, other: Operand, alpha: float = 1) -> Tensor:
     return made
 
 
-@rule("rsub.Tensor", "rsub.Scalar", of="fi")
+@rule("rsub.Tensor", "rsub.Scalar", of="fi", arithmetic=True)
 def rsub(b: Build, self: Operand, other: Operand, alpha: float = 1) -> Tensor:
     return sub(b, other, self, alpha)
 
 
-@rule("mul.Tensor", "mul.Scalar", of="fib")
+@rule("mul.Tensor", "mul.Scalar", of="fib", arithmetic=True)
 def mul(b: Build, self: Operand, other: Operand) -> Tensor:
     p, q = _number(self), _number(other)
     if isinstance(self, Val) and q is not None:
@@ -180,20 +186,20 @@ def div(b: Build, self: Operand, other: Operand) -> Tensor:
     return _quotient(b, self, other)
 
 
-@rule("div.Tensor_mode", "div.Scalar_mode", "floor_divide", of="fi")
+@rule("div.Tensor_mode", "div.Scalar_mode", "floor_divide", of="fi", arithmetic=True)
 def div_rounded(b: Build, self: Operand, other: Operand, rounding_mode: str | None = "floor") -> Tensor:
     y = _quotient(b, self, other)
     return y if rounding_mode is None else ops.floor(y) if rounding_mode == "floor" else ops.trunc(y)
 
 
-@rule("remainder.Tensor", "remainder.Scalar", of="fi")
+@rule("remainder.Tensor", "remainder.Scalar", of="fi", arithmetic=True)
 def remainder(b: Build, self: Operand, other: Operand) -> Tensor:
     s, t = b.together(self, other)
     made: Tensor = s - ops.floor(_quotient(b, self, other)) * t
     return made
 
 
-@rule("pow.Tensor_Scalar", of="fi")
+@rule("pow.Tensor_Scalar", of="fi", arithmetic=True)
 def power(b: Build, self: Val, exponent: float) -> Tensor:
     x = b.dense(self)
     if exponent == 0.5:
@@ -227,15 +233,13 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Tensor]] = {
 def _comparison(function: Callable[[Any, Any], Tensor]) -> Callable[[Build, Operand, Operand], Tensor]:
     def translated(b: Build, self: Operand, other: Operand) -> Tensor:
         s, t = b.together(self, other)
-        if not isinstance(t, Tensor) and abs(t) > EXACT and isinstance(self, Val) and self.dtype in INTEGERS:
-            raise NoRule(f"the integer {t} is above {EXACT}")
         return function(s, t if isinstance(t, Tensor) else float(t))
 
     return translated
 
 
 for _name, _compared in _COMPARISONS.items():
-    rule(f"{_name}.Tensor", f"{_name}.Scalar", of="fib")(_comparison(_compared))
+    rule(f"{_name}.Tensor", f"{_name}.Scalar", of="fib", arithmetic=True)(_comparison(_compared))
 
 
 @rule("logical_and", "bitwise_and.Tensor", "__and__.Tensor", of="b")
@@ -277,8 +281,14 @@ def isinf(b: Build, self: Val) -> Tensor:
     return ops.equal(ops.abs(b.dense(self)), math.inf)
 
 
+def _held(b: Build, number: float) -> float:
+    """The number as the dtype of the result holds it."""
+    dtype = b.result.dtype
+    return float(bool(number)) if dtype == "bool" else float(int(number)) if dtype in INTEGERS else float(number)
+
+
 def _choice(b: Build, condition: Val, x: Operand, y: Operand) -> Tensor:
-    c, s, t = b.together(condition, x, y)
+    c, s, t = b.together(condition, *(v if isinstance(v, Val) else _held(b, v) for v in (x, y)))
     if not isinstance(s, Tensor) and not isinstance(t, Tensor):
         s = b.tensor(s)
     made = ops.where(c, s, t)
@@ -349,4 +359,4 @@ def unchanged(
 
 @rule("fill.Scalar", of="fib")
 def fill(b: Build, self: Val, value: float) -> Tensor:
-    return ops.fill(b.dense(self), float(value))
+    return ops.fill(b.dense(self), _held(b, value))

@@ -73,7 +73,7 @@ def baddbmm(b: Build, self: Val, batch1: Val, batch2: Val, beta: float = 1, alph
     return y if beta == 0 else y + ops.scale(b.dense(self), beta)
 
 
-def _mask(b: Build, mask: Val, batch: tuple[int, ...]) -> Tensor:
+def _mask(b: Build, mask: Val) -> Tensor:
     """An additive mask with four axes or fewer, from one of floats or booleans."""
     shape = (1,) * (4 - mask.ndim) + mask.shape
     if mask.array is not None:
@@ -113,7 +113,7 @@ def attention(
     if attn_mask is not None:
         if is_causal:
             raise NoRule("a mask that is also causal")
-        mask = _mask(b, attn_mask, query.shape[:-2])
+        mask = _mask(b, attn_mask)
         if mask.shape[-1] != m:
             mask = ops.repeat(mask, (*mask.shape[:-1], m))
     elif is_causal:

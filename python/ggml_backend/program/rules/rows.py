@@ -35,8 +35,7 @@ def gather(b: Build, self: Val, dim: int, index: Val, sparse_grad: bool = False)
     if axis != self.ndim - 1 or any(self.shape[i] != index.shape[i] for i in others):
         raise NoRule("an axis that is not the last, or an index of another size")
     n, k = self.shape[axis], index.shape[axis]
-    picked = ops.get_rows(b.fold(self, -1, n, 1).contiguous(), b.indices(index).reshape(-1, k))
-    return picked
+    return ops.get_rows(b.fold(self, -1, n, 1).contiguous(), b.indices(index).reshape(-1, k))
 
 
 @rule("index.Tensor", of="fib")

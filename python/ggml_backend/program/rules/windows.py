@@ -19,10 +19,6 @@ def _all(values: Sequence[int], n: int) -> tuple[int, ...]:
     return tuple(values) * n if len(values) == 1 else tuple(values)
 
 
-def _kernel(b: Build, x: Val) -> Tensor:
-    return b.dense(x)
-
-
 @rule("convolution", "conv1d", "conv2d", "conv3d")
 def convolution(
     b: Build,
@@ -43,7 +39,7 @@ def convolution(
     if transposed:
         y = _transposed(b, input, weight, s, p, d, groups)
     elif n == 1:
-        y = ops.conv_1d(_kernel(b, weight), b.dense(input), s[0], p[0], d[0], groups)
+        y = ops.conv_1d(b.dense(weight), b.dense(input), s[0], p[0], d[0], groups)
     elif n == 2:
         y = _planes(b, input, weight, s, p, d, groups)
     else:
@@ -57,7 +53,7 @@ def convolution(
 
 
 def _planes(b: Build, x: Val, w: Val, s: Any, p: Any, d: Any, groups: int) -> Tensor:
-    kernel, data = _kernel(b, w), b.dense(x)
+    kernel, data = b.dense(w), b.dense(x)
     if groups == x.shape[1] == w.shape[0] and groups > 1:
         return ops.conv_depthwise_2d(kernel, data, s, p, d)
     return ops.conv_2d(kernel, data, s, p, d, groups)
@@ -77,22 +73,26 @@ def _transposed(b: Build, x: Val, w: Val, s: Any, p: Any, d: Any, groups: int) -
     if any(at + n > m for at, n, m in zip(p, size, full, strict=True)):
         raise NoRule("output_padding above the padding")
     if x.ndim == 4:
-        y = ops.conv_transpose_2d(_kernel(b, w), b.dense(x), s[0])
+        y = ops.conv_transpose_2d(b.dense(w), b.dense(x), s[0])
         return y[:, :, p[0] : p[0] + size[0], p[1] : p[1] + size[1]]
     if x.ndim != 3 or x.shape[0] != 1:
         raise NoRule("a batch of rows, or volumes")
-    y = ops.conv_transpose_1d(_kernel(b, w), b.fold(x, *x.shape[1:]).contiguous(), s[0])
+    y = ops.conv_transpose_1d(b.dense(w), b.fold(x, *x.shape[1:]).contiguous(), s[0])
     return y[:, p[0] : p[0] + size[0]]
 
 
 # ------------------------------------------------------------------------------------------------------------- pooling
 
 
+def _windows(x: Val, kernel: Any, stride: Any, padding: Any) -> tuple[Any, Any, Any]:
+    """Kernel, stride and padding of both axes. With ceil_mode a kernel may be larger than the padded plane."""
+    k, p = _all(kernel, 2), _all(padding, 2)
+    s = _all(stride, 2) if stride else k
+    return tuple(min(m, n + 2 * q) for m, n, q in zip(k, x.shape[-2:], p, strict=True)), s, p
+
+
 def _pool(b: Build, x: Val, how: Literal["max", "avg"], kernel: Any, stride: Any, padding: Any) -> Tensor:
-    k = _all(kernel, 2)
-    s, p = _all(stride, 2) if stride else k, _all(padding, 2)
-    whole = [b.result.shape[i] == 1 and p[i] == 0 and k[i] > x.shape[i] for i in (-2, -1)]
-    k = tuple(x.shape[i - 2] if whole[i] else k[i] for i in range(2))  # one window, which is larger than the plane
+    k, s, p = _windows(x, kernel, stride, padding)
     size = [(n + 2 * q - m) // t + 1 for n, q, m, t in zip(x.shape[-2:], p, k, s, strict=True)]
     if size != [*b.result.shape[-2:]]:
         raise NoRule("ceil_mode with windows beyond the padding")
@@ -131,8 +131,7 @@ def avg_pool(
     y = _pool(b, self, "avg", kernel_size, stride, padding)
     if count_include_pad or not any(padding):
         return y
-    k, p = _all(kernel_size, 2), _all(padding, 2)
-    s = _all(stride, 2) if stride else k
+    k, s, p = _windows(self, kernel_size, stride, padding)
     inside = [
         np.minimum(begin + k[i], self.shape[i - 2]) - np.maximum(begin, 0)
         for i in range(2)
