@@ -153,7 +153,8 @@ class Step:
                 raise StateError(f"the rule of {node.op} made {tensor.describe()} instead of {value.shape}")
             if len(value.shape) <= MAX_DIMS and tensor.shape != value.shape:
                 tensor = tensor.reshape(value.shape)
-            self._name(tensor, f"{node.module or 'model'}/{node.op.partition('.')[0]}")
+            operator = node.op.removeprefix("ggml_backend.").partition(".")[0]
+            self._name(tensor, f"{node.module or 'model'}/{operator}")
             found[name] = Val(value.shape, value.dtype, tensor, name=name)
         return found
 
@@ -215,7 +216,7 @@ def _typed(array: Array, value: Val) -> Array:
     """
     shaped: Array = array.reshape(value.shape)
     if value.dtype == "bool":
-        return shaped != 0
+        shaped = shaped != 0
     if value.dtype in INTEGERS and shaped.size and max(-shaped.min(), shaped.max()) > EXACT:
         raise InvalidArgumentError(
             f"program: {value.name} has integers from {shaped.min():.0f} to {shaped.max():.0f}; integers of a program"

@@ -391,7 +391,7 @@ CASES = {
     "bmm": lambda r: [r.floats(3, 4, 5), r.floats(3, 5, 2)],
     "matmul": of_batches,
     "baddbmm": lambda r: ([r.floats(*r.broadcast((3, 4, 2))), r.floats(3, 4, 5), r.floats(3, 5, 2)],
-                          {"beta": r.pick.choice([0, 1, 2]), "alpha": 0.5}),
+                          {"beta": r.pick.choice([0, 1, 2]), "alpha": r.pick.choice([1, 0.5])}),
     "scaled_dot_product_attention": attended,
     "layer_norm": lambda r: [*normed(r)],
     "native_layer_norm": lambda r: [*normed(r), 1e-5],

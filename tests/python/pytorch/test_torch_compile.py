@@ -125,6 +125,7 @@ def test_packed_modules_can_be_compiled():
     gbt.pack_(model, {"*.weight": "q8_0"}, precision="f32")
     x = torch.randn(3, 64)
     program = gbt.compile(model, (x,), strict=True)
+    assert "0/linear" in {t.name for t in program.graph.nodes}
     with torch.no_grad():
         near(program(x), model(x))
 

@@ -69,8 +69,12 @@ def matmul(b: Build, self: Val, other: Val) -> Tensor:
 
 @rule("baddbmm")
 def baddbmm(b: Build, self: Val, batch1: Val, batch2: Val, beta: float = 1, alpha: float = 1) -> Tensor:
-    y = ops.scale(b.tensor(batch1) @ b.tensor(batch2), alpha)
-    return y if beta == 0 else y + ops.scale(b.dense(self), beta)
+    y = b.tensor(batch1) @ b.tensor(batch2)
+    if alpha != 1:
+        y = ops.scale(y, alpha)
+    if beta == 0:
+        return y
+    return y + (b.tensor(self) if beta == 1 else ops.scale(b.dense(self), beta))
 
 
 def _mask(b: Build, mask: Val) -> Tensor:
