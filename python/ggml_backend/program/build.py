@@ -92,7 +92,7 @@ class Weights:
         self, backend: Backend | None, formats: Mapping[str, DTypeLike | None], precision: Any = "default"
     ) -> None:
         self.backend: Backend | None = backend
-        self.formats: Mapping[str, DTypeLike | None] = formats
+        self.formats: dict[str, DTypeLike | None] = dict(formats)
         self.precision: Any = precision
         self.context: Context = Context(usage="weights")
         self.in_place: bool = backend is None or backend.name.startswith("CPU")

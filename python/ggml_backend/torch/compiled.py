@@ -65,8 +65,9 @@ class Program:
         exported: Exported,
         dynamic: _Dynamic,
         strict: bool,
+        weights: Formats,
     ) -> None:
-        self._strict = strict
+        self._strict, self._weights = strict, weights
         self._model: nn.Module | None = model if dynamic.axes else None
         self._signature = inspect.signature(model.forward)
         self._engine, self._example, self._dynamic = engine, example, dynamic
@@ -75,6 +76,7 @@ class Program:
 
     def _compiled(self, exported: Exported, key: tuple[Any, ...]) -> _Size:
         fallback = None if self._strict else exported.compute
+        self._engine.weights.formats.update(_chosen(self._weights, exported.network))  # a size may read other weights
         made = _Size(exported, self._engine.step(exported.network, "compile", fallback))
         self._sizes[key] = made
         while len(self._sizes) > _KEPT:
@@ -271,12 +273,26 @@ class _Dynamic:
                     )
 
 
-def _formats(weights: Formats, network: Network, what: str) -> dict[str, DTypeLike | None]:
+def _rules_of(weights: Formats) -> dict[str, DTypeLike | None]:
+    """Formats by patterns of names."""
+    return {} if weights is None else dict(weights) if isinstance(weights, Mapping) else {"*": weights}
+
+
+def _parameters(network: Network) -> dict[str, str]:
+    """The parameters of weights that can be quantized."""
+    return {name: name.partition(" as ")[0] for name in sorted(matrices(network))}
+
+
+def _chosen(weights: Formats, network: Network) -> dict[str, DTypeLike | None]:
     """The formats of weights by name. The first matching pattern decides."""
-    if weights is None:
-        return {}
-    given: dict[str, DTypeLike | None] = dict(weights) if isinstance(weights, Mapping) else {"*": weights}
-    base = {name: name.partition(" as ")[0] for name in sorted(matrices(network))}
+    given, base = _rules_of(weights), _parameters(network)
+    chosen = Patterns([*dict.fromkeys(base.values())]).first(given)
+    return {name: given[chosen[short]] for name, short in base.items() if short in chosen}
+
+
+def _check_formats(weights: Formats, network: Network, what: str) -> None:
+    """Raises unless every pattern decides the format of a weight."""
+    given, base = _rules_of(weights), _parameters(network)
     names = Patterns([*dict.fromkeys(base.values())])
     for pattern, wanted in given.items():
         if not isinstance(pattern, str):
@@ -293,8 +309,6 @@ def _formats(weights: Formats, network: Network, what: str) -> dict[str, DTypeLi
             f"{what}: {hidden[0]!r} decides nothing: {hidden[1]!r} comes first and matches all of its weights; give the"
             " special pattern first"
         )
-    chosen = names.first(given)
-    return {name: given[chosen[short]] for name, short in base.items() if short in chosen}
 
 
 def _prepared(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, what: str) -> tuple[_Call, Exported]:
@@ -349,9 +363,9 @@ def compile(
     call, exported = _prepared(model, args, kwargs, "compile")
     axes = _Dynamic(dynamic, call)
     backends = backends_of(devices, torch.get_num_threads())
-    formats = _formats(weights, exported.network, "compile")
-    engine = Engine(backends, formats, precision=precision, policy=policy)
-    return Program(model, engine, call, exported, axes, strict)
+    _check_formats(weights, exported.network, "compile")
+    engine = Engine(backends, {}, precision=precision, policy=policy)
+    return Program(model, engine, call, exported, axes, strict, weights)
 
 
 def explain(
@@ -366,4 +380,5 @@ def explain(
     It allocates no memory for the program and computes nothing. ``print`` shows a report.
     """
     _, exported = _prepared(model, args, kwargs, "explain")
-    return draft(exported.network, _formats(weights, exported.network, "explain"))
+    _check_formats(weights, exported.network, "explain")
+    return draft(exported.network, _chosen(weights, exported.network))

@@ -141,6 +141,26 @@ def test_dynamic_axes_take_other_sizes(encoder, ids):
     assert program.explain().shared == before
 
 
+class Branches(nn.Module):
+    """Reads more matrices if there are more rows. Their transposes have other names then."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = (nn.Parameter(torch.randn(64, 64)) for _ in range(2))
+        self.middle = nn.Linear(64, 64)
+
+    def forward(self, x):
+        return (x if x.shape[0] == 1 else self.middle(x @ self.first.T)) @ self.last.T
+
+
+def test_all_sizes_quantize_the_weights_that_they_read():
+    program = gbt.compile(Branches().eval(), (torch.ones(1, 64),), weights="q8_0", dynamic={"x": {0: "n"}})
+    assert program(torch.ones(3, 64)).shape == (3, 64)
+    found = program.explain()
+    assert {name.partition(" ")[0] for name in found.packed} == {"first", "middle.weight", "last"}
+    assert found.shared == 64 * 4  # the bias
+
+
 def test_axes_of_one_name_have_one_size(encoder, ids):
     mask = torch.ones(2, 7)
     program = gbt.compile(encoder, (ids, mask), dynamic={"ids": {1: "tokens"}, "mask": {1: "tokens"}}, strict=True)
