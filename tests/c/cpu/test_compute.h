@@ -7,7 +7,7 @@
 #include "ggml-cpu.h"
 
 static inline struct ggml_context * new_context(bool no_alloc) {
-    return ggml_init((struct ggml_init_params){ 16u << 20, NULL, no_alloc });
+    return ggml_init((struct ggml_init_params) { 16u << 20, NULL, no_alloc });
 }
 
 static inline struct ggml_tensor * new_vector(struct ggml_context * ctx, int64_t n, float value) {

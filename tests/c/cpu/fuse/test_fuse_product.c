@@ -159,7 +159,7 @@ static void compare(const struct line * plain, const struct line * fused, int se
     }
 }
 
-// Levels in turn. "scalar" replaces levels of other processors.
+// Each seed has another level. The level "scalar" replaces levels that this processor cannot run.
 static const char * level_of(int seed) {
     const struct gb_level * level = gb_level_at(seed % gb_level_count());
     return level->usable() ? level->name : "scalar";

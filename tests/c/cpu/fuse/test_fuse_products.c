@@ -1,6 +1,6 @@
-// Products of the same row, with the norm before them: every readable result has the same bits as node by node. For
-// all formats and levels, in memory of the graph's own and in arenas, for one thread and many. The barriers of a
-// decoder's layer. Which memory is safe.
+// Products of the same row, with the norm before them: every readable result has the same bits as
+// node by node. For all formats and levels, in the graph's own memory and in arenas, for one thread
+// and several. Also tests the barriers of a decoder's layer, and which memory is safe.
 #include "test.h"
 
 #include "cpu/cpu.h"
@@ -19,7 +19,7 @@ struct net {
     struct ggml_cgraph * graph;
     struct ggml_tensor * watched[MOST];
     int n_watched;
-    ggml_tallocr_t talloc; // NULL: all nodes have memory of their own
+    ggml_tallocr_t talloc; // NULL: all nodes have their own memory
 };
 
 static struct ggml_tensor * input(struct net * l, enum ggml_type type, int64_t n0, int64_t n1) {
@@ -93,7 +93,7 @@ static struct ggml_tensor * random_stage(struct net * l, struct ggml_tensor * y,
     }
 }
 
-// The same for the same seed. `wide`: threads take columns from each other.
+// The same graph for the same seed. `wide`: threads take columns from each other.
 static struct net net_new(uint64_t seed, bool arena, bool wide) {
     static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0,
         GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_NL };
@@ -122,7 +122,7 @@ static struct net net_new(uint64_t seed, bool arena, bool wide) {
         ggml_build_forward_expand(l.graph, y);
     }
     if (test_random() % 2 == 0) {
-        ggml_build_forward_expand(l.graph, ggml_add(l.ctx, source, x)); // both are read again
+        ggml_build_forward_expand(l.graph, ggml_add(l.ctx, source, x)); // reads the source and the row again
     }
     for (int i = 0; i < l.graph->n_nodes && l.n_watched < MOST; i++) {
         struct ggml_tensor * t = l.graph->nodes[i];
@@ -145,7 +145,7 @@ static int run(struct net * l, int threads, bool fuse, const struct gb_level * l
     struct gb_cpu_plan * plan = gb_cpu_plan_new(l->graph->nodes, l->graph->n_nodes, threads);
     struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
     CHECK(plan != NULL && pool != NULL);
-    plan->has_custom = true; // so all threads take part, however long they are delayed
+    plan->has_custom = true; // so all threads take part, even if they are delayed
     void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
     memset(work, 0xff, gb_cpu_plan_work_size(plan)); // NaN
     if (l->talloc != NULL) {
@@ -211,7 +211,8 @@ static void random_nets(bool arena, int seeds) {
         net_free(&plain);
         net_free(&fused);
     }
-    CHECK_MSG(n_safe * 2 > seeds, "%d of %d", n_safe, seeds); // the others have one product or norms that are stored
+    // other graphs have one product, or store their norms
+    CHECK_MSG(n_safe * 2 > seeds, "%d of %d", n_safe, seeds);
     ggml_graph_set_fusion(true);
 }
 
@@ -335,7 +336,7 @@ static void matching(void) {
     both->data = scaled->data; // thread 0 still stores it
     CHECK(!gb_fusion_products.is_safe(nodes, 6));
     both->data = mine;
-    scaled->data = w->data; // the norm and its weight are stored apart
+    scaled->data = w->data; // the norm and its scaled row are in different memory
     CHECK(!gb_fusion_products.is_safe(nodes, 6));
     scaled->data = norm->data;
     // The residual is the norm, which only thread 0 stores.
