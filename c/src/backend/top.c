@@ -94,7 +94,14 @@ static enum ggml_status check(const struct ggml_tensor * tensor, int k) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Row r, read into `room` unless the host can access it.
+// True if the host can read the rows as floats where they are.
+static bool is_readable(const struct ggml_tensor * t) {
+    const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
+    return (buffer == NULL || gb_buffer_is_host(buffer)) &&
+           ((uintptr_t) t->data | t->nb[1] | t->nb[2] | t->nb[3]) % sizeof(float) == 0;
+}
+
+// Row r. room: NULL to read it where it is, or memory for a copy.
 static const float * row_at(const struct ggml_tensor * t, int64_t r, float * room) {
     const int64_t i1 = r % t->ne[1], i2 = r / t->ne[1] % t->ne[2], i3 = r / t->ne[1] / t->ne[2];
     const size_t offset = (size_t) i1 * t->nb[1] + (size_t) i2 * t->nb[2] + (size_t) i3 * t->nb[3];
@@ -111,10 +118,9 @@ enum ggml_status ggml_backend_tensor_get_top(const struct ggml_tensor * tensor, 
     GB_CHECK_ARG(values);
     GB_TRY(check(tensor, k));
     GB_TRY(gb_tensor_check_access(__func__, tensor, values, 0, 0));
-    const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor);
-    const bool host = buffer == NULL || gb_buffer_is_host(buffer);
-    float * room = host ? NULL : gb_malloc((size_t) tensor->ne[0] * sizeof(float));
-    enum ggml_status status = host || room != NULL ? GGML_STATUS_SUCCESS : ggml_last_status();
+    const bool readable = is_readable(tensor);
+    float * room = readable ? NULL : gb_malloc((size_t) tensor->ne[0] * sizeof(float));
+    enum ggml_status status = readable || room != NULL ? GGML_STATUS_SUCCESS : ggml_last_status();
     for (int64_t r = 0; r < ggml_nrows(tensor) && status == GGML_STATUS_SUCCESS; r++) {
         const float * row = row_at(tensor, r, room);
         if (row == NULL) {
@@ -129,5 +135,5 @@ enum ggml_status ggml_backend_tensor_get_top(const struct ggml_tensor * tensor, 
     }
     gb_free(room);
     GB_TRY(status);
-    return host ? gb_mapped_check_at(__func__, tensor->data) : GGML_STATUS_SUCCESS;
+    return readable ? gb_mapped_check_at(__func__, tensor->data) : GGML_STATUS_SUCCESS;
 }

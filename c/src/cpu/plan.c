@@ -83,7 +83,7 @@ static int find_fusion(const struct gb_cpu_plan * plan, int i, int end, int kind
     struct ggml_tensor * nodes[GB_FUSE_MAX];
     for (; kind < GB_FUSION_KINDS && end - i > 1; kind++) {
         if (kind == GB_FUSE_PRODUCTS && plan->n_threads == 1) {
-            continue; // it saves barriers alone
+            continue; // it saves only barriers
         }
         if (gb_fuse_may_begin((enum gb_fusion_kind) kind, plan->jobs[i].node)) {
             *n = gb_fusion_of((enum gb_fusion_kind) kind)->length(nodes, gb_cpu_plan_nodes(plan, i, end, nodes));

@@ -36,7 +36,7 @@ bool gb_cuda_check_code(gb_cuda_device * device);
 bool gb_cuda_has_hopper_kernels(void); // code_hopper.cu
 
 // Makes a device current for the calling thread until the end of the scope. Then makes the previous
-// device current again, but only if that device has a context, because this would create one.
+// device current again, but only if that device has a context: otherwise this would create one.
 class gb_cuda_on_device {
   public:
     explicit gb_cuda_on_device(int id);
@@ -57,7 +57,7 @@ std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device);
 
 // Call it before the first copy between two devices. Enables direct copies if the devices support them.
 void gb_cuda_reach(const gb_cuda_device * a, const gb_cuda_device * b);
-// Waits for the device, and for all devices between which and this one copies were made.
+// Waits for the device, and for all devices that it has exchanged copies with.
 void gb_cuda_wait_for_users(const gb_cuda_device * device);
 void gb_cuda_wait_for_all(void); // waits for every device that has a context
 

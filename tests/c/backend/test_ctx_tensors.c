@@ -8,8 +8,8 @@ struct scene {
     struct ggml_context * ctx;
     struct ggml_tensor * t[N];
     struct ggml_tensor * v[N];      // views of every second one
-    struct ggml_tensor * elsewhere; // have memory of their own already
-    struct ggml_tensor * window;    // a view of such a tensor, not bound
+    struct ggml_tensor * elsewhere; // has its own memory already
+    struct ggml_tensor * window;    // a view of it, not bound
     ggml_backend_buffer_t own;
 };
 

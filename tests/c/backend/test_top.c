@@ -1,5 +1,5 @@
-// The largest elements of rows, beside a sort: any k, ties, NaN, infinities, strides, memory of a device. Bad
-// arguments.
+// The largest elements of rows, against a sort: any k, ties, NaN, infinities, strides, any address,
+// memory of a device. Also tests bad arguments.
 #include "test_fake.h"
 
 struct element {
@@ -84,6 +84,20 @@ static void in_memory_of_a_device(void) {
     ggml_free(ctx);
 }
 
+static void at_any_address(void) {
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 10000, NULL, true });
+    struct ggml_tensor * t = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 100, 3);
+    float data[300];
+    _Alignas(float) char memory[sizeof(data) + 1];
+    for (int i = 0; i < 300; i++) {
+        data[i] = test_random_float(-1, 1);
+    }
+    memcpy(memory + 1, data, sizeof(data));
+    t->data = memory + 1;
+    check_rows(t, data, 100, 7);
+    ggml_free(ctx);
+}
+
 static void errors(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 10000, NULL, false });
     struct ggml_tensor *t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 10),
@@ -107,4 +121,4 @@ static void errors(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(as_a_sort), TEST(in_memory_of_a_device), TEST(errors))
+TEST_MAIN(TEST(as_a_sort), TEST(in_memory_of_a_device), TEST(at_any_address), TEST(errors))

@@ -196,8 +196,8 @@ static void copies_come_far_ahead(void) {
         CHECK_AT(f, 0, (0.0625f + 1 + 2) * 0.25f * 3 + 0.0625f);
         OK(ggml_backend_sched_set_check(p.sched, i == 0));
     }
-    // in[1] goes to C at once. in[2] goes to A behind A's work, in[3] to C behind C's, before
-    // its reader is next. Both overwrite a result that is fetched first, and wait for that.
+    // C gets in[1] at once. A gets in[2] after A's earlier work, and C gets in[3] after C's earlier work. The
+    // copies of in[2] and in[3] overwrite a result that another device copies, so they wait for that copy.
     CHECK_STR(steps(&p), "copy@A copy@C compute@A copy@B<2 copy@A<3 compute@B copy@C<5 compute@C copy@A<7 copy@C<8 "
                          "compute@A copy@B<10 compute@B copy@C<12 compute@C");
     close_place(&p);

@@ -1,5 +1,4 @@
-// test_sched_memory.c - memory of the user that is freed and allocated again at the same address,
-// contexts whose memory is reused, and devices with little memory.
+// test_sched_memory.c - buffers and contexts whose addresses are reused, and devices with little memory.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"

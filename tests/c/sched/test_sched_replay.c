@@ -1,5 +1,5 @@
-// Graphs of one structure and different sizes: which offsets they reuse. Oracles: the validator of
-// plans, the same graphs on one CPU with separate memory for each tensor, and checked runs.
+// Graphs of one structure and different sizes: which offsets they reuse. The validator checks plans.
+// Results must equal those of a CPU with separate memory for each tensor. Checked runs must succeed.
 #include "plan/plan.h"
 #include "base/mem.h"
 #include "ggml-cpu.h"
@@ -52,8 +52,7 @@ static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_te
             return ggml_mul_mat(ctx, ggml_cont(ctx, ggml_transpose(ctx, a)), scores);
         }
         case SCALE_INPLACE: return ggml_scale_inplace(ctx, ggml_add(ctx, a, b), 0.5f);
-        // at another address for each size, and aligned for every device, because copies of
-        // it may be overwritten
+        // at another address for each size, and aligned for every device, because copies of it may be overwritten
         case STORE: {
             const size_t at = (size_t) ((r->b[i] + TOKENS - a->ne[1]) / 2 % 4 * 8) * cache->nb[1];
             return ggml_scale(ctx, ggml_cpy(ctx, a, ggml_view_2d(ctx, cache, D, a->ne[1], cache->nb[1], at)), 2);
@@ -430,8 +429,7 @@ static void inputs_travel_as_in_the_large_one(void) {
         const bool placed = k / 3 % 2, pipelined = k / 6;
         OPEN(p, devices[k % 3]);
         OK(ggml_backend_sched_set_n_copies(p.sched, pipelined ? 2 : 1));
-        // in memory of the user: in this size no two are adjacent, in other sizes some
-        // could be
+        // in memory of the user: in this size no two are adjacent, in other sizes some could be
         struct inputs large = sum_of_inputs(&p, 41, placed);
         OK(ggml_backend_sched_reserve(p.sched, large.graph));
         for (int64_t n = 1; n <= 41; n++) {

@@ -157,13 +157,13 @@ static void which_copies_are_kept(void) {
     close_place(&p);
 }
 
-// The same weights in other graphs, also after a reset.
 static struct ggml_tensor * placed_by_us(struct place * p, const char * name, int64_t ne1, int device) {
     struct ggml_tensor * t = leaf(p, name, 4, ne1);
     OK(ggml_backend_sched_set_node_backend(p->sched, t, p->backends[device]));
     return t;
 }
 
+// Copies of leafs that the scheduler places, in several graphs and after a reset.
 static void leafs_of_the_scheduler(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct ggml_tensor * x = placed_by_us(&p, "x", 1, 1);

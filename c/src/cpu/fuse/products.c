@@ -1,7 +1,7 @@
 // fuse/products.c - fuses products of the same row: queries, keys and values of a token, or gate and
-// up. Also the norm that makes the row.
+// up. The norm that makes the row is fused, too.
 //
-//     [NORM | RMS_NORM [MUL] [ADD]] {MUL_MAT {operators of product.c}}+
+//     [RMS_NORM [MUL] | NORM [MUL [ADD]]] {MUL_MAT {operators of product.c}}+
 //
 // Each thread normalizes the row for itself, so no thread waits for the norm. Thread 0 stores it.
 //
@@ -122,7 +122,7 @@ static size_t products_work(struct ggml_tensor * const * nodes, int n, int n_tas
 
 struct access { // memory that the step reads or writes
     uintptr_t begin, end;
-    int set; // whose threads access only their columns; -1: any thread may access all of it
+    int set; // the set whose columns are in this memory; -1: any thread may access all of it
     bool writes;
 };
 

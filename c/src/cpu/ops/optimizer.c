@@ -1,7 +1,8 @@
 // optimizer.c - OPT_STEP_ADAMW and OPT_STEP_SGD, in place (tensor/ops_optimizer.c).
 //
 // The formulas are chains of kernels over short runs, which stay in the first-level cache. So a step
-// takes as long as its tensors take to be read and written.
+// takes as long as its tensors take to be read and written. A chain reads all sources of a run before
+// it writes the result, because the sources may be one tensor.
 #include "cpu/ops/elements.h"
 #include "tensor/numbers.h"
 
@@ -24,10 +25,11 @@ static const char * unsupported(const struct ggml_tensor * node, int n_src, cons
 static void map_sgd(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * a, const float * g) {
     const float alpha = number(node->src[2], 0), wd = number(node->src[2], 1);
+    float kept[GB_RUN];
     for (int64_t i = 0; i < n; i += GB_RUN) {
         const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
-        call->k->scale_f32(m, z + i, a + i, 1.0f - alpha * wd);
-        call->k->mad_f32(m, z + i, g + i, -alpha);
+        call->k->scale_f32(m, kept, a + i, 1.0f - alpha * wd);
+        call->k->scale_mask_f32(m, z + i, g + i, -alpha, kept);
     }
 }
 
@@ -46,10 +48,11 @@ enum { ALPHA, BETA_1, BETA_2, EPS, WD, SCALE_1, SCALE_2 }; // indices in params;
 static void map_mean(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * mean, const float * g) {
     const float beta = number(node->src[2], BETA_1);
+    float kept[GB_RUN];
     for (int64_t i = 0; i < n; i += GB_RUN) {
         const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
-        call->k->scale_f32(m, z + i, mean + i, beta);
-        call->k->mad_f32(m, z + i, g + i, 1.0f - beta);
+        call->k->scale_f32(m, kept, mean + i, beta);
+        call->k->scale_mask_f32(m, z + i, g + i, 1.0f - beta, kept);
     }
 }
 

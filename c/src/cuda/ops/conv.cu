@@ -58,7 +58,7 @@ GB_DEVICE int64_t gb_window_at(int64_t x, int64_t k, int stride, int pad, int di
     return from >= 0 && from % stride == 0 && from / stride < n ? from / stride : -1;
 }
 
-// q.y: the rows, q.b: the image. Sums what all windows hold for a place, in the order of the kernel.
+// q.y: the rows, q.b: the image. Adds the elements of all windows that cover a place, in the order of the kernel.
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_im2col_back(gb_im2col_args q, int64_t n) {
     gb_wait_for_earlier();
     const int64_t k = gb_thread();

@@ -1,10 +1,6 @@
 // Fused nodes: random graphs of row operators give the same bits in every tensor with and without
 // fusion, for any number of threads and any sharing of memory. Also tests which nodes join a group.
-#include "test.h"
-
-#include "cpu/cpu.h"
-#include "cpu/fuse/fusions.h"
-#include "ggml-cpu.h"
+#include "test_fuse.h"
 
 enum { NODES = 12, MAX_BYTES = 1 << 18 };
 
@@ -83,17 +79,7 @@ static struct graph random_graph(uint64_t seed) {
 }
 
 static void run(struct graph * g, int threads, bool fuse, const char * level) {
-    ggml_graph_set_fusion(fuse);
-    struct gb_cpu_plan * plan = gb_cpu_plan_new(g->nodes, g->n, threads);
-    struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
-    const struct gb_level * found = gb_level_find(level);
-    REQUIRE(plan != NULL && pool != NULL && found != NULL);
-    void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
-    const struct gb_cpu_run r = { .kernels = found->kernels, .work = work };
-    CHECK_INT(gb_cpu_plan_run(plan, pool, &r), GGML_STATUS_SUCCESS);
-    free(work);
-    gb_cpu_pool_free(pool);
-    gb_cpu_plan_free(plan);
+    run_nodes(g->nodes, g->n, threads, fuse, gb_level_find(level)->kernels);
 }
 
 static void random_graphs(void) {

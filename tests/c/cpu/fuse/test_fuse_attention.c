@@ -1,13 +1,8 @@
 // Fused attention chains of all shapes, masks, copies and memory. Every readable result equals that
 // of single nodes within rounding, with the same bits for every number of threads. Results that
 // other code may read are stored.
-#include "test.h"
+#include "test_fuse.h"
 
-#include "cpu/cpu.h"
-#include "cpu/fuse/fusions.h"
-#include "ggml-alloc.h"
-#include "ggml-backend.h"
-#include "ggml-cpu.h"
 #include "tensor/tensor.h"
 
 enum { WATCHED = 4, ARENA = 24 << 20, MAX_NODES = 64 };
@@ -170,19 +165,8 @@ static void chain_free(struct chain * c) {
 }
 
 static void run(struct chain * c, int threads, bool fuse, const char * level) {
-    ggml_graph_set_fusion(fuse);
-    struct gb_cpu_plan * plan = gb_cpu_plan_new(c->graph->nodes, c->graph->n_nodes, threads);
-    struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
-    const struct gb_level * found = gb_level_find(level);
-    REQUIRE(plan != NULL && pool != NULL && found != NULL);
-    void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
-    memset(work, 0xff, gb_cpu_plan_work_size(plan));
-    memset(c->arena, 0xff, ARENA); // NaN
-    const struct gb_cpu_run r = { .kernels = found->kernels, .work = work };
-    CHECK_INT(gb_cpu_plan_run(plan, pool, &r), GGML_STATUS_SUCCESS);
-    free(work);
-    gb_cpu_pool_free(pool);
-    gb_cpu_plan_free(plan);
+    spoil_results(c->graph, c->talloc);
+    run_nodes(c->graph->nodes, c->graph->n_nodes, threads, fuse, gb_level_find(level)->kernels);
 }
 
 static float value(const struct ggml_tensor * t, int64_t i) {

@@ -1,13 +1,7 @@
 // Products with the elementwise operators after them: every readable result has the same bits as
 // node by node. For all algorithms of products, in the graph's own memory and in arenas, for one
 // thread and several.
-#include "test.h"
-
-#include "cpu/cpu.h"
-#include "cpu/fuse/fusions.h"
-#include "ggml-alloc.h"
-#include "ggml-backend.h"
-#include "ggml-cpu.h"
+#include "test_fuse.h"
 
 enum { ARENA = 8 << 20, MAX_NODES = 16 };
 
@@ -22,27 +16,8 @@ struct line {
     ggml_tallocr_t talloc; // NULL: all nodes have their own memory
 };
 
-static void fill(struct ggml_tensor * t) {
-    const int64_t n = ggml_nelements(t);
-    float * values = malloc((size_t) n * sizeof(float));
-    for (int64_t i = 0; i < n; i++) {
-        values[i] = test_random_float(-1, 1);
-    }
-    if (t->type == GGML_TYPE_F32) {
-        memcpy(t->data, values, (size_t) n * sizeof(float));
-    } else if (t->type == GGML_TYPE_F16) {
-        ggml_fp32_to_fp16_row(values, t->data, (int) n);
-    } else {
-        int64_t hist[16] = { 0 };
-        ggml_quantize_chunk(t->type, values, t->data, 0, (int) (n / t->ne[0]), (int) t->ne[0], hist, NULL);
-    }
-    free(values);
-}
-
 static struct ggml_tensor * input(struct line * l, enum ggml_type type, int64_t n0, int64_t n1, int64_t n2) {
-    struct ggml_tensor * t = ggml_new_tensor_3d(l->in, type, n0, n1, n2);
-    fill(t);
-    return t;
+    return random_input(l->in, type, n0, n1, n2);
 }
 
 static struct ggml_tensor * random_node(struct line * l, struct ggml_tensor * x) {
@@ -128,25 +103,8 @@ static void line_free(struct line * l) {
 }
 
 static void run(struct line * l, int threads, bool fuse, const char * level) {
-    ggml_graph_set_fusion(fuse);
-    struct gb_cpu_plan * plan = gb_cpu_plan_new(l->graph->nodes, l->graph->n_nodes, threads);
-    struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
-    const struct gb_level * found = gb_level_find(level);
-    REQUIRE(plan != NULL && pool != NULL && found != NULL);
-    void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
-    if (l->talloc != NULL) {
-        memset(ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(l->talloc)), 0xff, ARENA); // NaN
-    }
-    for (int i = 0; i < l->graph->n_nodes && l->talloc == NULL; i++) {
-        if (l->graph->nodes[i]->view_src == NULL) {
-            memset(l->graph->nodes[i]->data, 0xff, ggml_nbytes(l->graph->nodes[i]));
-        }
-    }
-    const struct gb_cpu_run r = { .kernels = found->kernels, .work = work };
-    CHECK_INT(gb_cpu_plan_run(plan, pool, &r), GGML_STATUS_SUCCESS);
-    free(work);
-    gb_cpu_pool_free(pool);
-    gb_cpu_plan_free(plan);
+    spoil_results(l->graph, l->talloc);
+    run_nodes(l->graph->nodes, l->graph->n_nodes, threads, fuse, gb_level_find(level)->kernels);
 }
 
 static void compare(const struct line * plain, const struct line * fused, int seed, int threads, const char * level) {
@@ -159,16 +117,10 @@ static void compare(const struct line * plain, const struct line * fused, int se
     }
 }
 
-// Levels in turn. "scalar" replaces levels of other processors.
-static const char * level_of(int seed) {
-    const struct gb_level * level = gb_level_at(seed % gb_level_count());
-    return level->usable() ? level->name : "scalar";
-}
-
 static void random_lines(bool arena, int seeds) {
     int n_taken = 0;
     for (int seed = 1; seed <= seeds; seed++) {
-        const char * level = level_of(seed);
+        const char * level = level_of(seed)->name;
         struct line plain = line_new((uint64_t) seed * 1000, arena), fused = line_new((uint64_t) seed * 1000, arena);
         const int length = gb_fusion_product.length(fused.nodes, fused.n);
         n_taken += length > 1 && gb_fusion_product.is_safe(fused.nodes, length);

@@ -1,15 +1,7 @@
-// Products of the same row, with the norm before them: every readable result has the same bits as node by node. For
-// all formats and levels, in memory of the graph's own and in arenas, for one thread and many. The barriers of a
-// decoder's layer. Which memory is safe.
-#include "test.h"
-
-#include "cpu/cpu.h"
-#include "cpu/fuse/fusions.h"
-#include "cpu/plan.h"
-#include "cpu/threadpool.h"
-#include "ggml-alloc.h"
-#include "ggml-backend.h"
-#include "ggml-cpu.h"
+// Products of the same row, with the norm before them: every readable result has the same bits as
+// node by node. For all formats and levels, in the graph's own memory and in arenas, for one thread
+// and several. Also tests the barriers of a decoder's layer, and which memory is safe.
+#include "test_fuse.h"
 
 enum { ARENA = 8 << 20, MOST = 16 };
 
@@ -19,28 +11,11 @@ struct net {
     struct ggml_cgraph * graph;
     struct ggml_tensor * watched[MOST];
     int n_watched;
-    ggml_tallocr_t talloc; // NULL: all nodes have memory of their own
+    ggml_tallocr_t talloc; // NULL: all nodes have their own memory
 };
 
 static struct ggml_tensor * input(struct net * l, enum ggml_type type, int64_t n0, int64_t n1) {
-    struct ggml_tensor * t = ggml_new_tensor_2d(l->in, type, n0, n1);
-    const int64_t n = ggml_nelements(t);
-    float * values = malloc((size_t) n * sizeof(float));
-    for (int64_t i = 0; i < n; i++) {
-        values[i] = test_random_float(-1, 1);
-    }
-    if (type == GGML_TYPE_F32) {
-        memcpy(t->data, values, (size_t) n * sizeof(float));
-    } else if (type == GGML_TYPE_F16) {
-        ggml_fp32_to_fp16_row(values, t->data, (int) n);
-    } else if (type == GGML_TYPE_BF16) {
-        ggml_fp32_to_bf16_row(values, t->data, n);
-    } else {
-        int64_t hist[16] = { 0 };
-        ggml_quantize_chunk(type, values, t->data, 0, (int) n1, (int) n0, hist, NULL);
-    }
-    free(values);
-    return t;
+    return random_input(l->in, type, n0, n1, 1);
 }
 
 static void allocate(struct net * l, bool arena) {
@@ -93,7 +68,7 @@ static struct ggml_tensor * random_stage(struct net * l, struct ggml_tensor * y,
     }
 }
 
-// The same for the same seed. `wide`: threads take columns from each other.
+// The same graph for the same seed. `wide`: threads take columns from each other.
 static struct net net_new(uint64_t seed, bool arena, bool wide) {
     static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0,
         GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_NL };
@@ -122,7 +97,7 @@ static struct net net_new(uint64_t seed, bool arena, bool wide) {
         ggml_build_forward_expand(l.graph, y);
     }
     if (test_random() % 2 == 0) {
-        ggml_build_forward_expand(l.graph, ggml_add(l.ctx, source, x)); // both are read again
+        ggml_build_forward_expand(l.graph, ggml_add(l.ctx, source, x)); // reads the source and the row again
     }
     for (int i = 0; i < l.graph->n_nodes && l.n_watched < MOST; i++) {
         struct ggml_tensor * t = l.graph->nodes[i];
@@ -139,31 +114,10 @@ static struct net net_new(uint64_t seed, bool arena, bool wide) {
     return l;
 }
 
-// Returns the barriers. The epoch of a pool counts runs and barriers.
+// Returns the number of barriers.
 static int run(struct net * l, int threads, bool fuse, const struct gb_level * level) {
-    ggml_graph_set_fusion(fuse);
-    struct gb_cpu_plan * plan = gb_cpu_plan_new(l->graph->nodes, l->graph->n_nodes, threads);
-    struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
-    CHECK(plan != NULL && pool != NULL);
-    plan->has_custom = true; // so all threads take part, however long they are delayed
-    void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
-    memset(work, 0xff, gb_cpu_plan_work_size(plan)); // NaN
-    if (l->talloc != NULL) {
-        memset(ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(l->talloc)), 0xff, ARENA);
-    }
-    for (int i = 0; i < l->graph->n_nodes && l->talloc == NULL; i++) {
-        if (l->graph->nodes[i]->view_src == NULL) {
-            memset(l->graph->nodes[i]->data, 0xff, ggml_nbytes(l->graph->nodes[i]));
-        }
-    }
-    const struct gb_cpu_run r = { .kernels = level->kernels, .work = work };
-    const uint64_t before = gb_cpu_pool_epoch(pool);
-    CHECK_INT(gb_cpu_plan_run(plan, pool, &r), GGML_STATUS_SUCCESS);
-    const int barriers = (int) (gb_cpu_pool_epoch(pool) - before) - 1;
-    free(work);
-    gb_cpu_pool_free(pool);
-    gb_cpu_plan_free(plan);
-    return barriers;
+    spoil_results(l->graph, l->talloc);
+    return run_nodes(l->graph->nodes, l->graph->n_nodes, threads, fuse, level->kernels);
 }
 
 static void compare(const struct net * plain, const struct net * fused, int seed, int threads, const char * level) {
@@ -189,11 +143,6 @@ static int find(const struct net * l, struct ggml_tensor * nodes[GB_FUSE_MAX]) {
     return 0;
 }
 
-static const struct gb_level * level_of(int seed) {
-    const struct gb_level * level = gb_level_at(seed % gb_level_count());
-    return level->usable() ? level : gb_level_find("scalar");
-}
-
 static void random_nets(bool arena, int seeds) {
     int n_safe = 0;
     for (int seed = 1; seed <= seeds; seed++) {
@@ -211,7 +160,8 @@ static void random_nets(bool arena, int seeds) {
         net_free(&plain);
         net_free(&fused);
     }
-    CHECK_MSG(n_safe * 2 > seeds, "%d of %d", n_safe, seeds); // the others have one product or norms that are stored
+    // other graphs have one product, or store their norms
+    CHECK_MSG(n_safe * 2 > seeds, "%d of %d", n_safe, seeds);
     ggml_graph_set_fusion(true);
 }
 
@@ -335,7 +285,7 @@ static void matching(void) {
     both->data = scaled->data; // thread 0 still stores it
     CHECK(!gb_fusion_products.is_safe(nodes, 6));
     both->data = mine;
-    scaled->data = w->data; // the norm and its weight are stored apart
+    scaled->data = w->data; // the norm and its scaled row are in different memory
     CHECK(!gb_fusion_products.is_safe(nodes, 6));
     scaled->data = norm->data;
     // The residual is the norm, which only thread 0 stores.

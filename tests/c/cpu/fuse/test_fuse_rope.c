@@ -1,12 +1,6 @@
 // A rotation fused with a copy of its result: the same bits as node by node, in caches of any float
 // type and order of dimensions. The rotated tensor is stored only if other code may read it.
-#include "test.h"
-
-#include "cpu/cpu.h"
-#include "cpu/fuse/fusions.h"
-#include "ggml-alloc.h"
-#include "ggml-backend.h"
-#include "ggml-cpu.h"
+#include "test_fuse.h"
 
 enum { ARENA = 1 << 20, D = 16, HEADS = 6, TOKENS = 9, PLACES = 20 };
 
@@ -81,17 +75,8 @@ static void rotated_free(struct rotated * r) {
 }
 
 static void run(struct rotated * r, int threads, bool fuse) {
-    ggml_graph_set_fusion(fuse);
-    struct gb_cpu_plan * plan = gb_cpu_plan_new(r->graph->nodes, r->graph->n_nodes, threads);
-    struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
-    REQUIRE(plan != NULL && pool != NULL);
-    void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
-    const struct gb_cpu_run how = { .kernels = gb_kernels_default(), .work = work };
-    memset(ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(r->talloc)), 0xff, ARENA);
-    CHECK_INT(gb_cpu_plan_run(plan, pool, &how), GGML_STATUS_SUCCESS);
-    free(work);
-    gb_cpu_pool_free(pool);
-    gb_cpu_plan_free(plan);
+    spoil_results(r->graph, r->talloc);
+    run_nodes(r->graph->nodes, r->graph->n_nodes, threads, fuse, gb_kernels_default());
     ggml_graph_set_fusion(true);
 }
 

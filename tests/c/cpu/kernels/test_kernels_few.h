@@ -719,8 +719,7 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
                 sum += term;
                 size += fabs(term);
             }
-            // kernels may add 128 to each weight and subtract it as integers, which is
-            // exact
+            // kernels may add 128 to each weight and subtract it as integers, which is exact
             CHECK_MSG(i < n && j < nx ? fabs(y[at] - sum) <= 4 * (double) (depth + 1) * EPS * size : y[at] == 77,
                 "%s dots_q8_0 %d x %d, k %d: %g, expected %g", level_name, n, nx, (int) depth, y[at], sum);
         }

@@ -111,7 +111,7 @@ static void test_soft_max_row_f32(const struct gb_kernels * k) {
         x[n / 2] = 5;
         k->soft_max_row_f32(n, y, x, 0.5f, NULL);
         CHECK(y[n / 2] == 1.0f);
-        // NaN or +inf in a row makes the whole row NaN, also if all other elements are -inf
+        // a NaN or +inf makes the whole row NaN, even if all other elements are -inf
         for (int extreme = 0; extreme < 2; extreme++) {
             float mask[70];
             x[n / 2] = extreme ? -INFINITY : 5;
@@ -143,8 +143,7 @@ static void check_soft_max_far(const struct gb_kernels * k) {
                 const bool hidden = i % 5 == 4;
                 x[i] =
                     (scales[s] < 0 ? 3e38f : -3e38f) / (scales[s] > 100 ? 3e37f : 1) * (i % 3 ? 1.0f : 1.0f + 0x1p-20f);
-                // hidden elements may overflow to +inf; the others overflow to
-                // -inf, or not at all
+                // Hidden elements may overflow to +inf. The others overflow to -inf, or not at all.
                 x[i] = hidden ? (n % 2 ? -x[i] : x[i]) : n % 3 ? x[i] : 1e-3f / scales[s] * (float) (i % 7);
                 mask[i] = hidden ? -INFINITY : 0;
             }
@@ -193,7 +192,8 @@ static void test_sincos_f64(const struct gb_kernels * k) {
     }
 }
 
-// Near and far places, at the ends of the row, too. Without weights the bits stay, also those of NaN.
+// Places next to each other and far apart, also at the ends of the row. Without weights, results have
+// the bits of the elements, even of NaN.
 static void test_resample_f32(const struct gb_kernels * k) {
     enum { N = 83, LENGTH = 400, TAPS = 5 };
     static int32_t at[TAPS * N];
@@ -282,7 +282,7 @@ static double want_step(int64_t j, int lane) {
 static void test_lanes_step_f32(const struct gb_kernels * k) {
     float y[GB_LANES], f[GB_LANES];
     for (int64_t n = 0; n <= STATE_MAX; n++) {
-        for (int form = 0; form < 4; form++) { // factors of operators
+        for (int form = 0; form < 4; form++) { // the forms that operators use
             fill_state();
             step_now = (struct gb_lanes_step) { .w = 0.7f, .k = keys[1], .u = lanes[0], .r = keys[3] };
             step_now.wv = form > 0 ? keys[0] : NULL;

@@ -1,4 +1,4 @@
-// IM2COL and the transposed convolutions against their sums.
+// IM2COL, IM2COL_BACK and the transposed convolutions against their sums.
 #include "cpu/ops/conv/transposed.h"
 #include "test_cpu_ops.h"
 
@@ -18,6 +18,27 @@ static double want_im2col(const struct ggml_tensor * node, const int64_t i[4]) {
         return inside(b, i[1] * p[0] + k * p[4] - p[2], i[2] * p[1] + l * p[5] - p[3], c, i[3], true);
     }
     return inside(b, i[1] * p[0] + k * p[4] - p[2], 0, c, i[2], false);
+}
+
+// The output position of the window whose element k covers place x; -1: none.
+static int64_t window_at(int64_t x, int64_t k, int stride, int padding, int dilation, int64_t n) {
+    const int64_t from = x + padding - k * dilation;
+    return from >= 0 && from % stride == 0 && from / stride < n ? from / stride : -1;
+}
+
+static double want_im2col_back(const struct ggml_tensor * node, const int64_t i[4]) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    const int32_t * p = node->op_params; // s0, s1, p0, p1, d0, d1, is_2d
+    const int64_t kw = a->ne[0], kh = p[6] ? a->ne[1] : 1, c = p[6] ? i[2] : i[1];
+    double s = 0;
+    for (int64_t l = 0; l < kh; l++) {
+        const int64_t y = p[6] ? window_at(i[1], l, p[1], p[3], p[5], b->ne[2]) : 0;
+        for (int64_t k = 0; k < kw && y >= 0; k++) {
+            const int64_t x = window_at(i[0], k, p[0], p[2], p[4], b->ne[1]), column = (c * kh + l) * kw + k;
+            s += x < 0 ? 0 : p[6] ? at(b, column, x, y, i[3]) : at(b, column, x, i[2], 0);
+        }
+    }
+    return s;
 }
 
 static double want_transposed_1d(const struct ggml_tensor * node, const int64_t i[4]) {
@@ -47,8 +68,9 @@ static double want_transposed_2d(const struct ggml_tensor * node, const int64_t 
     return s;
 }
 
+static const int params[][6] = { { 1, 1, 0, 0, 1, 1 }, { 2, 3, 1, 2, 1, 1 }, { 1, 2, 3, 1, 2, 3 } };
+
 static void im2col(void) {
-    static const int params[][6] = { { 1, 1, 0, 0, 1, 1 }, { 2, 3, 1, 2, 1, 1 }, { 1, 2, 3, 1, 2, 3 } };
     for (int s = 0; s < 3; s++) {
         const int * p = params[s];
         FOR_LAYOUTS(layout) {
@@ -71,6 +93,38 @@ static void im2col(void) {
         random_tensor(GGML_TYPE_F32, DENSE, 30, 31, 6, 1), 1, 1, 1, 1, 1, 1, true);
     CHECK(is_shared(node));
     CHECK_NODE(node, want_im2col, 0);
+    end();
+}
+
+static void check_im2col_back(const int * p, enum ggml_type type, int layout, bool is_2d) {
+    begin();
+    const int64_t ne[4] = { 13, is_2d ? 11 : 3, is_2d ? 3 : 2, is_2d ? 2 : 1 };
+    const int s1 = is_2d ? p[1] : 0, p1 = is_2d ? p[3] : 0, d1 = is_2d ? p[5] : 0;
+    struct ggml_tensor * kernel = tensor(GGML_TYPE_F16, DENSE, 3, is_2d ? 2 : 3, is_2d ? 3 : 4, is_2d ? 4 : 1);
+    const int64_t * rows =
+        ggml_im2col(ctx, kernel, stand_in(ne[0], ne[1], ne[2], ne[3]), p[0], s1, p[2], p1, p[4], d1, is_2d)->ne;
+    struct ggml_tensor * node = ggml_im2col_back(ctx, kernel, stand_in(rows[0], rows[1], rows[2], rows[3]), ne, p[0],
+        s1, p[2], p1, p[4], d1, is_2d);
+    struct ggml_tensor * b = random_tensor(type, layout, rows[0], rows[1], rows[2], rows[3]);
+    CHECK_NODE(reading(node, 1, b), want_im2col_back, 5e-6);
+    end();
+}
+
+static void im2col_back(void) {
+    for (int s = 0; s < 3; s++) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
+                check_im2col_back(params[s], (enum ggml_type) type, layout, true);
+                check_im2col_back(params[s], (enum ggml_type) type, layout, false);
+            }
+        }
+    }
+    begin();
+    const int64_t ne[4] = { 30, 31, 6, 1 };
+    struct ggml_tensor * node = ggml_im2col_back(ctx, tensor(GGML_TYPE_F16, DENSE, 3, 3, 6, 4),
+        random_tensor(GGML_TYPE_F32, DENSE, 54, 30, 31, 1), ne, 1, 1, 1, 1, 1, 1, true);
+    CHECK(is_shared(node));
+    CHECK_NODE(node, want_im2col_back, 5e-6);
     end();
 }
 
@@ -180,4 +234,5 @@ static void transposed_large(void) {
     }
 }
 
-TEST_MAIN(TEST(im2col), TEST(transposed_1d), TEST(transposed_2d), TEST(transposed_random), TEST(transposed_large))
+TEST_MAIN(TEST(im2col), TEST(im2col_back), TEST(transposed_1d), TEST(transposed_2d), TEST(transposed_random),
+    TEST(transposed_large))

@@ -63,6 +63,19 @@ static void adamw(void) {
     check_adamw(DENSE, 70000, 1, 1);
 }
 
+// The gradient of half the sum of squares is the tensor itself.
+static void a_tensor_may_be_its_gradient(void) {
+    begin();
+    struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, DENSE, 70, 5, 1, 1);
+    CHECK_NODE(ggml_opt_step_sgd(ctx, a, a, numbers(2)), want_sgd, 1e-6);
+    struct ggml_tensor * v = fill(tensor(GGML_TYPE_F32, DENSE, 70, 5, 1, 1), 0, 2);
+    struct ggml_tensor * node = ggml_opt_step_adamw(ctx, a, v, v, v, numbers(7));
+    CHECK_NODE(node->src[1], want_adamw, 1e-6);
+    CHECK_NODE(node->src[2], want_adamw, 1e-6);
+    CHECK_NODE(node, want_adamw, 3e-6);
+    end();
+}
+
 // Nodes that a program made wrongly are refused with a reason.
 static void wrong_nodes(void) {
     begin();
@@ -80,4 +93,4 @@ static void wrong_nodes(void) {
     end();
 }
 
-TEST_MAIN(TEST(sgd), TEST(adamw), TEST(wrong_nodes))
+TEST_MAIN(TEST(sgd), TEST(adamw), TEST(a_tensor_may_be_its_gradient), TEST(wrong_nodes))

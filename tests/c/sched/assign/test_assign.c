@@ -133,8 +133,8 @@ static void weights_pull(void) {
     place(&w, 6, 0, true);
     place(&w, 7, 1, true);
     place(&w, 8, 2, false);
-    // upward spreading is first: node 0 follows 1, and nodes 2 and 3 follow the later node 4. 5
-    // goes downward.
+    // upward spreading is first: node 0 follows 1, and nodes 2 and 3 follow the later node 4.
+    // Node 5 goes downward.
     expect(&w, W, "001111012");
     CHECK_INT(w.out[1].cause, GB_CAUSE_WEIGHT);
     CHECK_INT(w.out[1].by, 6);
@@ -183,8 +183,8 @@ static void user_wins(void) {
 }
 
 static void unsupported_goes_on(void) {
-    // the weight of node 1 is on device 0. Devices 0 and 1 do not support node 1. Node 0
-    // follows node 1.
+    // the weight of node 1 is on device 0. Devices 0 and 1 do not support node 1.
+    // Node 0 follows node 1.
     struct scene w = make(3, 3, 2);
     sources(&w, SRC(3, -1, 4, 0, -1, 1, 4, -1));
     place(&w, 4, 0, true);
@@ -224,8 +224,8 @@ static void user_cannot(void) {
 }
 
 static void results_follow_their_memory(void) {
-    // node 1 writes into a cache (leaf 3) on device 2. Node 2 reads a weight on device 0. Node
-    // 0 follows by spreading.
+    // node 1 writes into a cache (leaf 3) on device 2. Node 2 reads a weight on device 0.
+    // Node 0 follows by spreading.
     struct scene w = make(3, 3, 3);
     sources(&w, SRC(4, -1, 0, 3, -1, 0, 5, -1));
     view(&w, 1, 3, true);
@@ -242,8 +242,7 @@ static void results_follow_their_memory(void) {
 }
 
 static void in_place_stays_with_its_source(void) {
-    // node 1 works in place on node 0, whose weight (4) is on 0. Node 1 reads a weight (5) on
-    // 1.
+    // node 1 works in place on node 0, whose weight (4) is on 0. Node 1 reads a weight (5) on 1.
     struct scene w = make(3, 3, 3);
     sources(&w, SRC(3, 4, -1, 0, 5, -1, 1, -1));
     view(&w, 1, 0, true);
@@ -270,8 +269,8 @@ static void leafs_follow_readers_through_views(void) {
 
 static void sources_policy(void) {
     // node 0 reads 3 (device 1, 100 bytes) and 4 (device 0, 10 bytes), so size decides against
-    // priority: device 1. node 1 reads 4 first, then 3, and needs the priority: device 0. node
-    // 2 reads node 0: device 1.
+    // priority: device 1. Node 1 reads 4 first, then 3, and needs the priority: device 0.
+    // Node 2 reads node 0: device 1.
     struct scene w = make(3, 3, 2);
     sources(&w, SRC(3, 4, -1, 4, 3, -1, 0, -1));
     place(&w, 3, 1, false);

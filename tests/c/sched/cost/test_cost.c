@@ -20,8 +20,8 @@ static void two_backends_equal_all_placements(void) {
     }
 }
 
-// Too large to try all placements: the flow proves the cut, and the cut equals the cost of the
-// labels.
+// These problems are too large to try all placements. The flow proves that the cut is minimal, and the
+// labels cost as much as the cut.
 static void large_ones_have_a_certificate(void) {
     for (int round = 0; round < 5; round++) {
         struct instance w = random_instance(2, 3000, 30, 5, 1 << 20, 10);
@@ -56,8 +56,7 @@ static void more_backends_equal_all_placements(void) {
         CHECK_INT(r.cost, best);
         CHECK_INT(cost_of(&w.p, labels), best);
         CHECK(r.proved && r.bound == best);
-        // without the search: never better than the optimum, never worse than the start,
-        // and the bound holds
+        // without the search: never better than the optimum, never worse than the start, and the bound holds
         for (int i = 0; i < w.p.n_items; i++) {
             start[i] = (int32_t) test_random_int(0, k - 1);
         }
@@ -174,9 +173,9 @@ static void prediction_by_hand(void) {
     OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
     OK(ggml_backend_sched_set_costs(p.sched, &x.t));
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
-    // Bytes: w 256, x and results 128. First 512, relu 256, sum 384, out 512: 26 us. The
-    // weights are on different devices. Copying a weight costs 4 + 0.256 and no split, copying
-    // the sum 4 + 0.128 and a split.
+    // A weight has 256 bytes; x and each result have 128. The nodes read and write 512, 256, 384 and 512
+    // bytes, which takes 26 us. The weights are on different devices. To copy a weight takes 4.256 us. To
+    // copy the sum takes 4.128 us, and one more split.
     struct ggml_backend_sched_prediction got;
     OK(ggml_backend_sched_get_prediction(p.sched, &got));
     CHECK_MSG(fabs(got.us - 30.256) < 0.02, "%g", got.us);
@@ -185,8 +184,7 @@ static void prediction_by_hand(void) {
     CHECK(ggml_backend_sched_get_node_backend(p.sched, c.out) == p.backends[0]);
     CHECK_INT(ggml_backend_sched_get_n_splits(p.sched), 1);
     CHECK_MSG(fabs(got.weights_us - 31.128) < 0.02, "%g", got.weights_us);
-    // a fast second device runs everything with copied weights, and copies that many runs share
-    // are cheap
+    // a fast second device runs everything with copied weights, and copies that many runs share are cheap
     make_table(&x, 2, (double[]){ 8, 512 }, 0, 1);
     x.t.weight_runs = 100;
     OK(ggml_backend_sched_set_costs(p.sched, &x.t));

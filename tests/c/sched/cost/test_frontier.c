@@ -17,8 +17,7 @@ static void equals_all_placements(void) {
         CHECK_INT(r.cost, best);
         CHECK_INT(r.bound, best);
         CHECK_INT(cost_of(&w.p, labels), best);
-        // with a bound: finds the optimum if it is below the bound, otherwise keeps the
-        // labels
+        // with a bound: finds the optimum if it is below the bound, otherwise keeps the labels
         REQUIRE(gb_frontier_solve(&w.p, best + 1, 1 << 20, labels, &r) == GGML_STATUS_SUCCESS);
         CHECK(r.complete && r.found && r.cost == best);
         labels[0] = -7;
