@@ -5,8 +5,6 @@
 #include "tensor/check.h"
 #include "tensor/numbers.h"
 
-#define RULE(name) bool gb_derive_##name(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g)
-
 // --------------------------------------------------------------------------------------------------------- activations
 // A slope function returns g f'(x) for a function f.
 
