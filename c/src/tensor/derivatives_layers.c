@@ -242,7 +242,8 @@ RULE(group_norm) {
     return back != NULL && gb_grad_add(s, a, ggml_reshape(s->ctx, back, a));
 }
 
-// y = a / n, where n is the length of the row, at least eps: da = (g - y (g . y)) / n.
+// y = a / n, where n is the length of the row, at least eps: da = (g - y (g . y)) / n. The second term is 0 for
+// rows shorter than eps, where n is constant.
 RULE(l2_norm) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor * a = y->src[0];
@@ -252,7 +253,7 @@ RULE(l2_norm) {
     }
     struct ggml_tensor * excess = ggml_scale_bias(ctx, ggml_sqrt(ctx, gb_grad_row_dot(ctx, a, a)), 1, -eps);
     struct ggml_tensor * n = ggml_scale_bias(ctx, ggml_relu(ctx, excess), 1, eps);
-    struct ggml_tensor * along = ggml_mul(ctx, y, gb_grad_row_dot(ctx, g, y));
+    struct ggml_tensor * along = ggml_mul(ctx, y, ggml_mul(ctx, gb_grad_row_dot(ctx, g, y), ggml_step(ctx, excess)));
     return gb_grad_add(s, a, ggml_div(ctx, ggml_sub(ctx, g, along), n));
 }
 
