@@ -349,6 +349,7 @@ EXPR(e_geglu_erf, ggml_geglu_erf_split(ctx, a, b))
 EXPR(e_geglu_quick, ggml_geglu_quick(ctx, a))
 EXPR(e_swiglu_oai, ggml_swiglu_oai(ctx, a, b, 1.702f, 7))
 EXPR(e_swiglu_oai_cut, ggml_swiglu_oai(ctx, ggml_scale(ctx, a, 3), ggml_scale(ctx, b, 2), 1.702f, 0.9f))
+EXPR(e_swiglu_oai_uncut, ggml_swiglu_oai(ctx, a, b, 1.702f, INFINITY))
 EXPR(e_norm, ggml_norm(ctx, a, 1e-3f))
 EXPR(e_group_norm, ggml_group_norm(ctx, a, 2))
 EXPR(e_group_norm_eps, ggml_group_norm_eps(ctx, ggml_permute(ctx, a, 1, 0, 2, 3), 1, 0.1f))
@@ -489,6 +490,7 @@ static const struct grad_case grad_cases[] = {
     { "geglu_quick", e_geglu_quick, { { 6, 3, 1, 1 } }, -2, 2, 0, 0 },
     { "swiglu_oai", e_swiglu_oai, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
     { "swiglu_oai_cut", e_swiglu_oai_cut, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -1, 1, 1e-3f, 0 },
+    { "swiglu_oai_uncut", e_swiglu_oai_uncut, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
     { "norm", e_norm, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "group_norm", e_group_norm, { { 3, 2, 4, 2 } }, -1, 1, 0, 0 },
     { "group_norm_eps", e_group_norm_eps, { { 3, 2, 3, 1 } }, -1, 1, 0, 0 },
