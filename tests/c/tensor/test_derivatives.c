@@ -362,6 +362,11 @@ EXPR(e_roll, ggml_roll(ctx, a, 1, -1, 0, 0))
 EXPR(e_upscale, ggml_upscale(ctx, a, 2))
 EXPR(e_pool_avg, ggml_pool_2d(ctx, a, GGML_OP_POOL_AVG, 2, 2, 2, 2, 0, 0))
 EXPR(e_pool_max, ggml_pool_2d(ctx, a, GGML_OP_POOL_MAX, 2, 2, 2, 2, 0, 0))
+EXPR(e_im2col,
+    ggml_im2col_as(ctx, random_tensor(ctx, (int64_t[]){ 2, 3, 2, 1 }, -1, 1), a, 2, 1, 1, 2, 1, 2, true, GGML_TYPE_F32))
+EXPR(e_conv_2d, ggml_conv_2d_direct(ctx, a, b, 2, 1, 1, 2, 1, 2))
+EXPR(e_conv_2d_channels, ggml_conv_2d_grouped(ctx, a, b, 1, 2, 0, 1, 2, 1, 3))
+EXPR(e_conv_2d_dw, ggml_conv_2d_dw_direct(ctx, a, ggml_permute(ctx, b, 1, 0, 2, 3), 1, 1, 1, 0, 1, 1))
 EXPR(e_set_rows, ggml_set_rows(ctx, ggml_dup(ctx, a), b, ggml_view_1d(ctx, in->ids, 3, 0)))
 EXPR(e_clamp, ggml_clamp(ctx, ggml_dup(ctx, a), -0.5f, 0.4f))
 EXPR(e_alibi, ggml_alibi(ctx, ggml_dup(ctx, a), 0, 2, 8))
@@ -503,6 +508,10 @@ static const struct grad_case grad_cases[] = {
     { "upscale", e_upscale, { { 3, 2, 2, 2 } }, -1, 1, 0, 0 },
     { "pool_avg", e_pool_avg, { { 5, 4, 2, 1 } }, -1, 1, 0, 0 },
     { "pool_max", e_pool_max, { { 5, 4, 2, 1 } }, -1, 1, 1e-3f, 0 },
+    { "im2col", e_im2col, { { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d", e_conv_2d, { { 2, 3, 2, 3 }, { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_channels", e_conv_2d_channels, { { 2, 3, 1, 3 }, { 5, 4, 3, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_dw", e_conv_2d_dw, { { 3, 2, 1, 3 }, { 3, 4, 3, 2 } }, -1, 1, 0, 0 },
     { "set_rows", e_set_rows, { { 3, 4, 1, 1 }, { 3, 3, 1, 1 } }, -1, 1, 0, 0 },
     { "get_rows_batched", e_get_rows_batched, { { 3, 4, 2, 1 } }, -1, 1, 0, 0 },
     { "attention", e_attention, { { 4, 3, 4, 2 }, { 4, 5, 2, 2 }, { 6, 5, 2, 2 } }, -1, 1, 0, 0 },
