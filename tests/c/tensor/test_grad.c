@@ -53,7 +53,7 @@ static void leafs_and_nodes(void) {
     ggml_free(ctx);
 }
 
-// A tensor beside the graph has none. Through a step, through nothing but its indices, or by another path there are
+// A tensor outside of the graph has no gradient. If the loss depends on a tensor only through a step, its gradient is
 // zeros.
 static void unreached(void) {
     struct ggml_context * ctx = new_ctx();
