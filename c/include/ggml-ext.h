@@ -379,8 +379,8 @@ GGML_API struct ggml_tensor * ggml_conv_3d_grouped(struct ggml_context * ctx, st
 // element of b. The functions of ggml.h round b to F16.
 GGML_API struct ggml_tensor * ggml_im2col_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D, enum ggml_type type);
-// the gradient of the b of ggml_im2col with sizes ne, from the gradient b of its result, as F32; of the kernel a only
-// the shape counts
+// The gradient of operand b of ggml_im2col, as F32 with sizes ne. Here b is the gradient of the result. Of the
+// kernel a only the shape matters.
 GGML_API struct ggml_tensor * ggml_im2col_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, const int64_t * ne, int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D);
 GGML_API struct ggml_tensor * ggml_conv_1d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
@@ -401,22 +401,25 @@ GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_conte
 // is computed with the graphs that have it. Two entries may be the same tensor.
 //
 // Parameters are any tensors of F32, F16 or BF16: leafs or nodes. A parameter that the loss depends on only
-// through operators with derivative 0 has a gradient of zeros. Gradients can be derived again. The
-// field grad of tensors is neither read nor written. If a node writes to a leaf, only those depend on it that
-// read the result of the node.
+// through operators with derivative 0 has a gradient of zeros. Gradients can be derived again. A node may
+// write to a leaf. Then only nodes that read the result of this node depend on what it wrote.
+//
+// The field grad of tensors is ignored. It is NULL during the call, so no other thread may use the graph of the
+// loss meanwhile.
 //
 // UNSUPPORTED: a node between a parameter and the loss has no derivative (the message names it), or
 // the gradients read a tensor that a later node of the loss's graph overwrites. After an error grads is unchanged.
 GGML_API enum ggml_status ggml_grad(struct ggml_context * ctx, struct ggml_tensor * loss, struct ggml_tensor ** params,
     int n_params, struct ggml_tensor ** grads);
 
-// One step of AdamW, in place. a: weights, grad: their gradient, m and v: running means of grad and grad^2. All four
-// are F32 of one shape. params, F32 [7]: alpha, beta1, beta2, eps, wd, 1 / (1 - beta1^t), 1 / (1 - beta2^t), where t
-// counts the steps from 1.
+// One step of AdamW, in place:
 //     m = beta1 m + (1 - beta1) grad;  v = beta2 v + (1 - beta2) grad^2
 //     a = a (1 - alpha wd) - alpha (m params[5]) / (sqrt(v params[6]) + eps)
-// The result is a view of a. Its sources are the nodes that write m and v. Nodes run in the order of the
-// graph: expand it with the loss and all gradients first, because a gradient may read other weights.
+// a has weights, grad their gradient, m and v running means of grad and grad^2. All four are F32 of one shape.
+// params, F32 [7]: alpha, beta1, beta2, eps, wd, 1 / (1 - beta1^t), 1 / (1 - beta2^t). t counts the steps from 1.
+//
+// The result is a view of a. Its sources are the nodes that write m and v. Nodes run in the order of the graph.
+// Expand the graph with the loss and all gradients first, because a gradient may read other weights.
 GGML_API struct ggml_tensor * ggml_opt_step_adamw(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * grad, struct ggml_tensor * m, struct ggml_tensor * v, struct ggml_tensor * params);
 // a = a (1 - alpha wd) - alpha grad, in place; params, F32 [2]: alpha, wd. The result is a view of a.

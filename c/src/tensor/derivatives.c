@@ -49,56 +49,42 @@ struct ggml_tensor * gb_grad_unbroadcast(struct ggml_context * ctx, struct ggml_
 
 // --------------------------------------------------------------------------------------------------------- elementwise
 
-static bool derive_copy(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // DUP, CPY, CONT
+RULE(copy) { // DUP, CPY, CONT
     return ADD(y->src[0], shaped(s, g, y->src[0]));
 }
 
 // y = a + b: da = g, db = g, summed where b was repeated.
-static bool derive_add(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], g) && ADD(y->src[1], gb_grad_unrepeated(s->ctx, g, y->src[1]));
-}
+RULE(add) { return ADD(y->src[0], g) && ADD(y->src[1], gb_grad_unrepeated(s->ctx, g, y->src[1])); }
 
 // b is a single number. Its gradient is the sum of all elements of g.
-static bool derive_add1(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], g) && ADD(y->src[1], ggml_sum(s->ctx, g));
-}
+RULE(add1) { return ADD(y->src[0], g) && ADD(y->src[1], ggml_sum(s->ctx, g)); }
 
 // y = a - b: da = g, db = -g.
-static bool derive_sub(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], g) && ADD(y->src[1], gb_grad_unrepeated(s->ctx, ggml_neg(s->ctx, g), y->src[1]));
-}
+RULE(sub) { return ADD(y->src[0], g) && ADD(y->src[1], gb_grad_unrepeated(s->ctx, ggml_neg(s->ctx, g), y->src[1])); }
 
 // y = a b: da = g b, db = g a.
-static bool derive_mul(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(mul) {
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
     return ADD(a, ggml_mul(s->ctx, g, b)) && ADD(b, gb_grad_unrepeated(s->ctx, ggml_mul(s->ctx, g, a), b));
 }
 
-static bool derive_div(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // db = -g y / b
+RULE(div) { // db = -g y / b
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
     return ADD(a, ggml_div(s->ctx, g, b)) &&
            ADD(b, gb_grad_unrepeated(s->ctx, ggml_neg(s->ctx, ggml_mul(s->ctx, g, ggml_div(s->ctx, y, b))), b));
 }
 
 // da = 2 g a.
-static bool derive_sqr(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_scale(s->ctx, ggml_mul(s->ctx, g, y->src[0]), 2.0f));
-}
+RULE(sqr) { return ADD(y->src[0], ggml_scale(s->ctx, ggml_mul(s->ctx, g, y->src[0]), 2.0f)); }
 
 // da = g / (2 y).
-static bool derive_sqrt(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_scale(s->ctx, ggml_div(s->ctx, g, y), 0.5f));
-}
+RULE(sqrt) { return ADD(y->src[0], ggml_scale(s->ctx, ggml_div(s->ctx, g, y), 0.5f)); }
 
 // da = g / a.
-static bool derive_log(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_div(s->ctx, g, y->src[0]));
-}
+RULE(log) { return ADD(y->src[0], ggml_div(s->ctx, g, y->src[0])); }
 
 // y = s a: da = s g.
-static bool derive_scale(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_scale(s->ctx, g, gb_op_param_f32(y, 0)));
-}
+RULE(scale) { return ADD(y->src[0], ggml_scale(s->ctx, g, gb_op_param_f32(y, 0))); }
 
 bool gb_grad_underivable(const struct gb_sweep * s, const struct ggml_tensor * y) {
     char text[640];
@@ -108,13 +94,13 @@ bool gb_grad_underivable(const struct gb_sweep * s, const struct ggml_tensor * y
 }
 
 // The rule of operators without a derivative.
-static bool derive_none(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(none) {
     (void) g;
     return gb_grad_underivable(s, y);
 }
 
 // The derivative is zero wherever it exists.
-static bool derive_flat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(flat) {
     (void) s;
     (void) y;
     (void) g;
@@ -123,7 +109,7 @@ static bool derive_flat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
 
 // y = cond ? a : b. The selected source gets g, the other source 0. A number is never less than
 // itself, which gives the zeros. A product of g and 0 would be NaN if g is infinite.
-static bool derive_where(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(where) {
     struct ggml_tensor *cond = y->src[0], *a = y->src[1], *b = y->src[2];
     if (!gb_grad_wanted(s, a) && !gb_grad_wanted(s, b)) {
         return true;
@@ -139,88 +125,56 @@ static bool derive_where(struct gb_sweep * s, struct ggml_tensor * y, struct ggm
 // The functions of UNARY.
 
 // da = g sgn(a).
-static bool derive_unary_abs(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sgn(s->ctx, y->src[0])));
-}
+RULE(unary_abs) { return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sgn(s->ctx, y->src[0]))); }
 
 // da = g y.
-static bool derive_unary_exp(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_mul(s->ctx, g, y));
-}
+RULE(unary_exp) { return ADD(y->src[0], ggml_mul(s->ctx, g, y)); }
 
 // da = g (y - y^2).
-static bool derive_unary_sigmoid(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sub(s->ctx, y, ggml_sqr(s->ctx, y))));
-}
+RULE(unary_sigmoid) { return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sub(s->ctx, y, ggml_sqr(s->ctx, y)))); }
 
 // da = g cos(a).
-static bool derive_unary_sin(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_cos(s->ctx, y->src[0])));
-}
+RULE(unary_sin) { return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_cos(s->ctx, y->src[0]))); }
 
 // da = -g sin(a).
-static bool derive_unary_cos(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_neg(s->ctx, ggml_mul(s->ctx, g, ggml_sin(s->ctx, y->src[0]))));
-}
+RULE(unary_cos) { return ADD(y->src[0], ggml_neg(s->ctx, ggml_mul(s->ctx, g, ggml_sin(s->ctx, y->src[0])))); }
 
 // da = g (y + 1).
-static bool derive_unary_expm1(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_scale_bias(s->ctx, y, 1.0f, 1.0f)));
-}
+RULE(unary_expm1) { return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_scale_bias(s->ctx, y, 1.0f, 1.0f))); }
 
 // da = g sigmoid(a).
-static bool derive_unary_softplus(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sigmoid(s->ctx, y->src[0])));
-}
+RULE(unary_softplus) { return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sigmoid(s->ctx, y->src[0]))); }
 
-static bool derive_unary_neg(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_neg(s->ctx, g));
-}
+RULE(unary_neg) { return ADD(y->src[0], ggml_neg(s->ctx, g)); }
 
 // da = g if a > 0, else 0.
-static bool derive_unary_relu(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_step(s->ctx, y->src[0])));
-}
+RULE(unary_relu) { return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_step(s->ctx, y->src[0]))); }
 
 // SILU_BACK computes g silu'(a) in one step.
-static bool derive_unary_silu(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_silu_back(s->ctx, gb_grad_contiguous(s->ctx, y->src[0]), g));
-}
+RULE(unary_silu) { return ADD(y->src[0], ggml_silu_back(s->ctx, gb_grad_contiguous(s->ctx, y->src[0]), g)); }
 
-#define derive_unary_flat derive_flat
-#define derive_unary_none derive_none
-#define derive_unary_tanh gb_derive_unary_tanh
-#define derive_unary_elu gb_derive_unary_elu
-#define derive_unary_gelu gb_derive_unary_gelu
-#define derive_unary_gelu_quick gb_derive_unary_gelu_quick
-#define derive_unary_gelu_erf gb_derive_unary_gelu_erf
-#define derive_unary_hardswish gb_derive_unary_hardswish
-#define derive_unary_hardsigmoid gb_derive_unary_hardsigmoid
-
-static bool derive_unary(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(unary) {
     static const rule functions[GGML_UNARY_OP_COUNT] = {
-#define GB_UNARY_OP(id, stem, tolerance, forms, derivative) [GGML_UNARY_OP_##id] = derive_unary_##derivative,
+#define GB_UNARY_OP(id, stem, tolerance, forms, derivative) [GGML_UNARY_OP_##id] = gb_derive_unary_##derivative,
 #include "tensor/ops.def"
     };
     const uint32_t function = (uint32_t) y->op_params[0];
-    return (function < GGML_UNARY_OP_COUNT ? functions[function] : derive_none)(s, y, g);
+    return (function < GGML_UNARY_OP_COUNT ? functions[function] : gb_derive_none)(s, y, g);
 }
 
 // ---------------------------------------------------------------------------------------------------- sums and repeats
 
 // SUM, SUM_ROWS, REPEAT_BACK
-static bool derive_sum(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_repeat(s->ctx, g, y->src[0]));
-}
+RULE(sum) { return ADD(y->src[0], ggml_repeat(s->ctx, g, y->src[0])); }
 
 // y = sums / n: da = g / n.
-static bool derive_mean(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(mean) {
     struct ggml_tensor * a = y->src[0];
     return ADD(a, ggml_scale(s->ctx, ggml_repeat(s->ctx, g, a), 1.0f / (float) a->ne[0]));
 }
 
 // An element has a share in its own sum and in all later ones: da = sum of g - running sum of g + g.
-static bool derive_cumsum(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(cumsum) {
     struct ggml_tensor * a = y->src[0];
     if (!gb_grad_wanted(s, a)) {
         return true;
@@ -229,13 +183,9 @@ static bool derive_cumsum(struct gb_sweep * s, struct ggml_tensor * y, struct gg
     return gb_grad_add(s, a, ggml_add(s->ctx, ggml_sub(s->ctx, total, ggml_cumsum(s->ctx, g)), g));
 }
 
-static bool derive_tri(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_tri(s->ctx, g, (enum ggml_tri_type) y->op_params[0]));
-}
+RULE(tri) { return ADD(y->src[0], ggml_tri(s->ctx, g, (enum ggml_tri_type) y->op_params[0])); }
 
-static bool derive_repeat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], gb_grad_unrepeated(s->ctx, g, y->src[0]));
-}
+RULE(repeat) { return ADD(y->src[0], gb_grad_unrepeated(s->ctx, g, y->src[0])); }
 
 // ------------------------------------------------------------------------------------------------------------- regions
 
@@ -247,12 +197,10 @@ static struct ggml_tensor * region_of(struct ggml_context * ctx, struct ggml_ten
 }
 
 // The gradient of b is its region of g.
-static bool derive_acc(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], g) && ADD(y->src[1], region_of(s->ctx, g, y));
-}
+RULE(acc) { return ADD(y->src[0], g) && ADD(y->src[1], region_of(s->ctx, g, y)); }
 
 // The overwritten values do not contribute, so their gradient is 0.
-static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(set) {
     const int32_t * p = y->op_params;
     return ADD(y->src[0], ggml_set(s->ctx, g, ggml_scale(s->ctx, region_of(s->ctx, g, y), 0.0f), (size_t) p[0],
                               (size_t) p[1], (size_t) p[2], (size_t) p[3])) &&
@@ -261,7 +209,7 @@ static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
 
 // A view's gradient goes into the region of the view. The strides agree only if the source is
 // contiguous.
-static bool derive_view(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(view) {
     struct ggml_tensor * a = y->src[0];
     if (!gb_grad_wanted(s, a)) {
         return true;
@@ -280,12 +228,10 @@ static bool derive_view(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
 }
 
 // The gradient gets a's shape back.
-static bool derive_reshape(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], shaped(s, g, y->src[0]));
-}
+RULE(reshape) { return ADD(y->src[0], shaped(s, g, y->src[0])); }
 
 // Dimension d went to axis op_params[d], so the gradient goes back.
-static bool derive_permute(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(permute) {
     int from[GGML_MAX_DIMS];
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         const int32_t axis = y->op_params[d];
@@ -298,9 +244,7 @@ static bool derive_permute(struct gb_sweep * s, struct ggml_tensor * y, struct g
 }
 
 // Transposing is its own inverse.
-static bool derive_transpose(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_transpose(s->ctx, g));
-}
+RULE(transpose) { return ADD(y->src[0], ggml_transpose(s->ctx, g)); }
 
 // The numbers of rows in all matrices of a together, as a vector. They are computed as floats, which are exact up to
 // 2^24.
@@ -313,7 +257,7 @@ static struct ggml_tensor * flat_places(struct ggml_context * ctx, struct ggml_t
 }
 
 // Gradients of picked rows are added at their origin. A row that was picked twice gets the sum.
-static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(get_rows) {
     struct ggml_tensor *a = y->src[0], *places = y->src[1];
     const int64_t rows = ggml_nrows(a), batches = places->ne[1] * places->ne[2];
     if (batches == 1 || !gb_grad_wanted(s, a)) {
@@ -329,7 +273,7 @@ static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct 
 }
 
 // y = a + rows of b: da = g. A row of b gets the sum of its uses.
-static bool derive_add_id(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(add_id) {
     struct ggml_tensor *b = y->src[1], *ids = y->src[2];
     if (!ADD(y->src[0], g)) {
         return false;
@@ -348,21 +292,17 @@ static bool derive_add_id(struct gb_sweep * s, struct ggml_tensor * y, struct gg
 
 // Both gradients are outer products. The first is of b with g, summed over a's broadcast slices.
 // The second is of a with g transposed.
-static bool derive_mul_mat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(mul_mat) {
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
     return ADD(a, gb_grad_unbroadcast(s->ctx,
                       ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
            ADD(b, ggml_out_prod(s->ctx, a, ggml_transpose(s->ctx, g)));
 }
 
-static bool derive_rms_norm(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_rms_norm_back(s->ctx, y->src[0], g, gb_op_param_f32(y, 0)));
-}
+RULE(rms_norm) { return ADD(y->src[0], ggml_rms_norm_back(s->ctx, y->src[0], g, gb_op_param_f32(y, 0))); }
 
 // Masked elements contribute nothing.
-static bool derive_diag_mask(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_diag_mask_zero(s->ctx, g, y->op_params[0]));
-}
+RULE(diag_mask) { return ADD(y->src[0], ggml_diag_mask_zero(s->ctx, g, y->op_params[0])); }
 
 // A sink takes the share 1 - sum(y) of a row, and all of y falls with it: dsink = -(1 - sum(y)) (g . y),
 // summed over the rows of its head.
@@ -375,7 +315,7 @@ static struct ggml_tensor * sinks_back(struct ggml_context * ctx, struct ggml_te
     return rows ? ggml_reshape(ctx, rows, sinks) : NULL;
 }
 
-static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // of scale a + mask
+RULE(soft_max) { // of scale a + mask
     const float scale = gb_op_param_f32(y, 0);
     struct ggml_tensor *a = y->src[0], *mask = y->src[1], *sinks = y->src[2];
     // The mask's gradient needs a factor for each head, and no operator multiplies by such factors.
@@ -416,7 +356,7 @@ static bool is_rope_of_today(const struct ggml_tensor * y, const struct gb_rope 
     return gb_rope_has_sections(p->mode) || y->src[2] != NULL || ((p->mode & GGML_ROPE_EXACT) != 0 && p->n_offs != 0);
 }
 
-static bool derive_rope(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(rope) {
     struct gb_rope p;
     memcpy(&p, y->op_params, sizeof(p));
     if (is_rope_of_today(y, &p)) {
@@ -427,7 +367,7 @@ static bool derive_rope(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
             p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow, p.xpos_base, p.xpos_down));
 }
 
-static bool derive_rope_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(rope_back) {
     struct gb_rope p;
     memcpy(&p, y->op_params, sizeof(p));
     if (is_rope_of_today(y, &p)) {
@@ -450,7 +390,7 @@ static struct ggml_tensor * attention_part(struct ggml_context * ctx, struct ggm
 }
 
 // One operator computes the gradients of q, k and v together.
-static bool derive_attention(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(attention) {
     struct ggml_tensor * parts = ggml_flash_attn_back(s->ctx, y->src[0], y->src[1], y->src[2], g, y->op_params[0] != 0);
     size_t at = 0;
     for (int i = 0; i < 3; i++) {
@@ -463,7 +403,7 @@ static bool derive_attention(struct gb_sweep * s, struct ggml_tensor * y, struct
 }
 
 // Uses the eps of the loss. If the loss has none, uses the form of early 2024.
-static bool derive_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+RULE(loss) {
     float eps;
     memcpy(&eps, y->op_params + 1, sizeof(eps));
     return ADD(y->src[0], y->op_params[0] != 0 ? ggml_cross_entropy_loss_eps_back(s->ctx, y->src[0], y->src[1], g, eps)
@@ -479,7 +419,7 @@ struct ggml_tensor * gb_grad_row_dot(struct ggml_context * ctx, struct ggml_tens
 
 // y = g silu'(x): dg = h silu'(x), dx = h g silu''(x). With s = sigmoid(x), silu'' is
 // (s - s^2) (2 + x (1 - 2 s)).
-static bool derive_silu_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+bool gb_derive_silu_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor *x = y->src[0], *g = y->src[1];
     if (!gb_grad_wanted(s, x)) {
@@ -494,7 +434,7 @@ static bool derive_silu_back(struct gb_sweep * s, struct ggml_tensor * y, struct
 
 // y = p (g - sum(g p)) of each row. It is symmetric in g and h, so dg has the same form.
 // dp = h (g - sum(g p)) - g sum(h p).
-static bool derive_soft_max_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+bool gb_derive_soft_max_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor *g = y->src[0], *p = y->src[1];
     if (!ADD(g, ggml_soft_max_back(ctx, h, p))) {
@@ -510,7 +450,7 @@ static bool derive_soft_max_back(struct gb_sweep * s, struct ggml_tensor * y, st
 // y = r g - r^3 x (g . x) / n of each row, with m = mean(x^2) + eps and r = 1 / sqrt(m). It is symmetric in
 // g and h, so dg has the same form.
 // dx = x (3 (h . x) (g . x) r^5 / n - (h . g) r^3) / n - (h (g . x) + g (h . x)) r^3 / n.
-static bool derive_rms_norm_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+bool gb_derive_rms_norm_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor *x = y->src[0], *g = y->src[1];
     const float eps = gb_op_param_f32(y, 0), n = (float) x->ne[0];
@@ -531,7 +471,7 @@ static bool derive_rms_norm_back(struct gb_sweep * s, struct ggml_tensor * y, st
 }
 
 // y = a b^T of each slice: da = h b, db = h^T a. Slices of a that OUT_PROD repeats get the sum.
-static bool derive_out_prod(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+bool gb_derive_out_prod(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
     return ADD(a, gb_grad_unbroadcast(ctx, ggml_out_prod(ctx, h, ggml_transpose(ctx, b)), a)) &&
@@ -539,13 +479,13 @@ static bool derive_out_prod(struct gb_sweep * s, struct ggml_tensor * y, struct 
 }
 
 // The rows that were added up at one place all get its gradient.
-static bool derive_get_rows_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+bool gb_derive_get_rows_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
     return ADD(y->src[0], ggml_get_rows(s->ctx, h, y->src[1]));
 }
 
 // y = (p - b) c / rows, where c is the gradient of the loss and p = softmax(a) (1 - e) + e. With eps 0,
 // y = (softmax(a) sum(b) - b) c / rows. Any other eps has no second derivative here.
-static bool derive_loss_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
+bool gb_derive_loss_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * h) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor *a = y->src[0], *b = y->src[1], *c = y->src[2];
     const bool is_given = y->op_params[0] != 0;
@@ -564,33 +504,12 @@ static bool derive_loss_back(struct gb_sweep * s, struct ggml_tensor * y, struct
 
 // --------------------------------------------------------------------------------------------------------------- table
 
-// of derivatives_layers.c
-#define derive_norm gb_derive_norm
-#define derive_group_norm gb_derive_group_norm
-#define derive_l2_norm gb_derive_l2_norm
-#define derive_concat gb_derive_concat
-#define derive_pad gb_derive_pad
-#define derive_pad_ext gb_derive_pad_ext
-#define derive_roll gb_derive_roll
-#define derive_upscale gb_derive_upscale
-#define derive_im2col gb_derive_im2col
-#define derive_im2col_back gb_derive_im2col_back
-#define derive_conv_2d gb_derive_conv_2d
-#define derive_conv_2d_dw gb_derive_conv_2d_dw
-#define derive_pool_2d gb_derive_pool_2d
-#define derive_set_rows gb_derive_set_rows
-#define derive_leaky_relu gb_derive_leaky_relu
-#define derive_clamp gb_derive_clamp
-#define derive_xielu gb_derive_xielu
-#define derive_glu gb_derive_glu
-#define derive_attention_ext gb_derive_attention_ext
-
 static const rule rules[GGML_OP_COUNT] = {
-#define GB_OP(id, stem, sources, work, cost, inplace, unit, derivative, symbol) [GGML_OP_##id] = derive_##derivative,
+#define GB_OP(id, stem, sources, work, cost, inplace, unit, derivative, symbol) [GGML_OP_##id] = gb_derive_##derivative,
 #include "tensor/ops.def"
 };
 
 // An invalid operator has no derivative.
 bool gb_derive(struct gb_sweep * sweep, struct ggml_tensor * node, struct ggml_tensor * grad) {
-    return ((unsigned) node->op < GGML_OP_COUNT ? rules[node->op] : derive_none)(sweep, node, grad);
+    return ((unsigned) node->op < GGML_OP_COUNT ? rules[node->op] : gb_derive_none)(sweep, node, grad);
 }

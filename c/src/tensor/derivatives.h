@@ -1,8 +1,8 @@
 // derivatives.h - computes the gradients of a node's sources from the gradient of the node, with
 // one rule for each operator.
 //
-// backward.c and grad.c run a sweep over a graph, which calls gb_derive for each node. The rules in
-// derivatives.c pass their results to gb_grad_add. During the sweep, gradients are stored in the
+// backward.c and grad.c run a sweep over a graph, which calls gb_derive for each node. The rules
+// (derivatives_rules.h) pass their results to gb_grad_add. During the sweep, gradients are stored in the
 // sweep, and the forward tensors have no grad field. So the rules' builders neither make gradients
 // nor refuse operands with a gradient.
 #ifndef GB_TENSOR_DERIVATIVES_H

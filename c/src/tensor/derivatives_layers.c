@@ -5,7 +5,10 @@
 #include "tensor/check.h"
 #include "tensor/numbers.h"
 
-#define RULE(name) bool gb_derive_##name(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g)
+// NULL passes through.
+static struct ggml_tensor * in_f32(struct ggml_context * ctx, struct ggml_tensor * t) {
+    return t == NULL || t->type == GGML_TYPE_F32 ? t : ggml_cast(ctx, t, GGML_TYPE_F32);
+}
 
 // --------------------------------------------------------------------------------------------------------- activations
 // A slope function returns g f'(x) for a function f.
@@ -67,7 +70,7 @@ static struct ggml_tensor * normal(struct ggml_context * ctx, struct ggml_tensor
 
 // f = x P(x): f' = P + x p, where p is the density e^(-x^2 / 2) / sqrt(2 pi).
 static struct ggml_tensor * slope_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * g, struct ggml_tensor * x) {
-    struct ggml_tensor * wide = x != NULL && x->type != GGML_TYPE_F32 ? ggml_cast(ctx, x, GGML_TYPE_F32) : x;
+    struct ggml_tensor * wide = in_f32(ctx, x);
     struct ggml_tensor * density = ggml_exp(ctx, ggml_scale(ctx, ggml_sqr(ctx, wide), -0.5f));
     struct ggml_tensor * bend = ggml_scale(ctx, ggml_mul(ctx, wide, density), 0.39894228040143267794f);
     return ggml_mul(ctx, g, ggml_add(ctx, normal(ctx, wide), bend));
@@ -157,9 +160,11 @@ static struct ggml_tensor * gate_slope(struct ggml_context * ctx, int op, struct
     }
 }
 
-// min(x, limit)
+// min(x, limit). The sum of x and a large limit would lose digits of x, so WHERE selects.
 static struct ggml_tensor * at_most(struct ggml_context * ctx, struct ggml_tensor * x, float limit) {
-    return ggml_scale_bias(ctx, ggml_relu(ctx, ggml_scale_bias(ctx, x, -1, limit)), -1, limit);
+    struct ggml_tensor * is_above = ggml_step(ctx, ggml_scale_bias(ctx, x, 1, -limit));
+    struct ggml_tensor * most = ggml_scale(ctx, number(ctx, 1), limit); // ARANGE makes no large numbers
+    return ggml_where(ctx, is_above, most, x);
 }
 
 // 1 where x < limit, else 0
@@ -178,6 +183,7 @@ static void derive_gate(struct ggml_context * ctx, const struct ggml_tensor * y,
     }
     // y = u sigmoid(alpha u) (v + 1), u = min(x, limit), v = w cut to [-limit, limit]
     const float alpha = gb_op_param_f32(y, 2), limit = gb_op_param_f32(y, 3);
+    x = in_f32(ctx, x), w = in_f32(ctx, w);
     struct ggml_tensor * u = at_most(ctx, x, limit);
     struct ggml_tensor * v = ggml_neg(ctx, at_most(ctx, ggml_neg(ctx, at_most(ctx, w, limit)), limit));
     struct ggml_tensor * of_u = slope_swish(ctx, ggml_mul(ctx, g, ggml_scale_bias(ctx, v, 1, 1)), u, alpha);
@@ -244,7 +250,8 @@ RULE(group_norm) {
     return back != NULL && gb_grad_add(s, a, ggml_reshape(s->ctx, back, a));
 }
 
-// y = a / n, where n is the length of the row, at least eps: da = (g - y (g . y)) / n.
+// y = a / n, where n is the length of the row, at least eps: da = (g - y (g . y)) / n. The second term is 0 for
+// rows shorter than eps, where n is constant.
 RULE(l2_norm) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor * a = y->src[0];
@@ -254,7 +261,7 @@ RULE(l2_norm) {
     }
     struct ggml_tensor * excess = ggml_scale_bias(ctx, ggml_sqrt(ctx, gb_grad_row_dot(ctx, a, a)), 1, -eps);
     struct ggml_tensor * n = ggml_scale_bias(ctx, ggml_relu(ctx, excess), 1, eps);
-    struct ggml_tensor * along = ggml_mul(ctx, y, gb_grad_row_dot(ctx, g, y));
+    struct ggml_tensor * along = ggml_mul(ctx, y, ggml_mul(ctx, gb_grad_row_dot(ctx, g, y), ggml_step(ctx, excess)));
     return gb_grad_add(s, a, ggml_div(ctx, ggml_sub(ctx, g, along), n));
 }
 
@@ -479,7 +486,7 @@ RULE(attention_ext) {
     }
     struct attention r;
     struct ggml_tensor * of_y = ggml_cont(ctx, ggml_permute(ctx, g, 0, 2, 1, 3)); // [Dv, N, H, B]
-    struct ggml_tensor * wide = q->type != GGML_TYPE_F32 ? ggml_cast(ctx, q, GGML_TYPE_F32) : q;
+    struct ggml_tensor * wide = in_f32(ctx, q);
     if (of_y == NULL || wide == NULL || !attend(ctx, y, wide, &r) ||
         !ADD(v, gb_grad_unbroadcast(ctx, ggml_out_prod(ctx, of_y, r.p), v))) {
         return false;

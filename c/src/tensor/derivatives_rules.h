@@ -24,36 +24,14 @@ struct ggml_tensor * gb_grad_row_dot(struct ggml_context * ctx, struct ggml_tens
 // Reports that the node has no derivative. Returns false.
 bool gb_grad_underivable(const struct gb_sweep * s, const struct ggml_tensor * y);
 
-// The rules of derivatives_layers.c. X(name) for each derive_<name> of ops.def.
-#define GB_LAYER_RULES(X) \
-    X(norm)               \
-    X(group_norm)         \
-    X(l2_norm)            \
-    X(concat)             \
-    X(pad)                \
-    X(pad_ext)            \
-    X(roll)               \
-    X(upscale)            \
-    X(pool_2d)            \
-    X(set_rows)           \
-    X(leaky_relu)         \
-    X(clamp)              \
-    X(im2col)             \
-    X(im2col_back)        \
-    X(conv_2d)            \
-    X(conv_2d_dw)         \
-    X(xielu)              \
-    X(glu)                \
-    X(attention_ext)      \
-    X(unary_tanh)         \
-    X(unary_elu)          \
-    X(unary_gelu)         \
-    X(unary_gelu_quick)   \
-    X(unary_gelu_erf)     \
-    X(unary_hardswish)    \
-    X(unary_hardsigmoid)
+// Defines a rule, whose body follows.
+#define RULE(name) bool gb_derive_##name(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g)
 
-#define GB_LAYER_RULE(name) bool gb_derive_##name(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g);
-GB_LAYER_RULES(GB_LAYER_RULE)
+// ops.def names the rules. Several operators share some of them.
+#define gb_derive_unary_flat gb_derive_flat
+#define gb_derive_unary_none gb_derive_none
+#define GB_OP(id, stem, sources, work, cost, inplace, unit, derivative, symbol) RULE(derivative);
+#define GB_UNARY_OP(id, stem, tolerance, forms, derivative) RULE(unary_##derivative);
+#include "tensor/ops.def"
 
 #endif // GB_TENSOR_DERIVATIVES_RULES_H

@@ -15,7 +15,7 @@
 // Bits of the mode of ROPE, beside GGML_ROPE_EXACT
 enum { GB_ROPE_NEOX = 2, GB_ROPE_GLM = 4 };
 
-// What a node of OPT_STEP_ADAMW writes (op_params[0]); ops_optimizer.c has its sources.
+// op_params[0] of OPT_STEP_ADAMW: the tensor that the node writes. ops_optimizer.c lists the sources.
 enum gb_adamw_part { GB_ADAMW_MEAN, GB_ADAMW_SQUARES, GB_ADAMW_WEIGHTS };
 
 #endif // GB_TENSOR_NUMBERS_H

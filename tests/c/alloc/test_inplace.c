@@ -48,9 +48,7 @@ static struct ggml_tensor * build(enum ggml_op op, int variant) {
         case GGML_OP_COMPARE:
             return variant ? ggml_compare(ctx, a, small(1, N1, N2, 1), GGML_COMPARE_LESS_EQUAL)
                            : ggml_compare(ctx, a, f32(), GGML_COMPARE_GREATER);
-        case GGML_OP_WHERE: // the region is all of src[0], so src[0] may have the result's shape
-            return ggml_where(ctx, a, variant ? ggml_new_tensor_4d(ctx, GGML_TYPE_F32, N0, N1, N2, N3) : f32(),
-                small(1, N1, N2, 1));
+        case GGML_OP_WHERE: return ggml_where(ctx, a, f32(), small(1, N1, N2, 1));
         case GGML_OP_SQR: return ggml_sqr(ctx, a);
         case GGML_OP_SQRT: return ggml_sqrt(ctx, a);
         case GGML_OP_LOG: return ggml_log(ctx, a);
@@ -207,7 +205,7 @@ static void layouts(void) {
     b->type = GGML_TYPE_F16;
     CHECK(!gb_plan_can_write_over(t, 1));
     struct ggml_tensor * row = ggml_sqr(ctx, stand_in(N0, 1, N2, 1));
-    row->src[0]->nb[1] = 7; // a single row cannot tell sources apart
+    row->src[0]->nb[1] = 7; // the stride of a single row has no effect
     CHECK(gb_plan_can_write_over(row, 0));
     row->src[0]->nb[2] *= 2;
     CHECK(!gb_plan_can_write_over(row, 0));

@@ -541,8 +541,7 @@ static void call_all_once(void) {
 #include "abuse.def"
 }
 
-// The index of the first group of calls that builds new tensors; earlier tensors refer to freed
-// memory.
+// Makes all objects anew, because calls leave tensors that refer to freed memory.
 static void round_of_calls(void) {
     const int64_t before = gb_test_live_allocs();
     if (pool_make()) {

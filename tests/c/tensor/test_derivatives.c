@@ -349,11 +349,12 @@ EXPR(e_geglu_erf, ggml_geglu_erf_split(ctx, a, b))
 EXPR(e_geglu_quick, ggml_geglu_quick(ctx, a))
 EXPR(e_swiglu_oai, ggml_swiglu_oai(ctx, a, b, 1.702f, 7))
 EXPR(e_swiglu_oai_cut, ggml_swiglu_oai(ctx, ggml_scale(ctx, a, 3), ggml_scale(ctx, b, 2), 1.702f, 0.9f))
+EXPR(e_swiglu_oai_uncut, ggml_swiglu_oai(ctx, a, b, 1.702f, INFINITY))
 EXPR(e_norm, ggml_norm(ctx, a, 1e-3f))
 EXPR(e_group_norm, ggml_group_norm(ctx, a, 2))
 EXPR(e_group_norm_eps, ggml_group_norm_eps(ctx, ggml_permute(ctx, a, 1, 0, 2, 3), 1, 0.1f))
 EXPR(e_l2_norm, ggml_l2_norm(ctx, a, 1e-6f))
-EXPR(e_l2_norm_short, ggml_l2_norm(ctx, a, 8))
+EXPR(e_l2_norm_short, ggml_l2_norm(ctx, a, 2.5f))
 EXPR(e_concat, ggml_concat(ctx, a, b))
 EXPR(e_pad, ggml_pad(ctx, a, 1, 0, 2, 1))
 EXPR(e_pad_ext, ggml_pad_ext(ctx, a, 1, 2, 0, 3, 2, 0, 1, 1))
@@ -361,6 +362,11 @@ EXPR(e_roll, ggml_roll(ctx, a, 1, -1, 0, 0))
 EXPR(e_upscale, ggml_upscale(ctx, a, 2))
 EXPR(e_pool_avg, ggml_pool_2d(ctx, a, GGML_OP_POOL_AVG, 2, 2, 2, 2, 0, 0))
 EXPR(e_pool_max, ggml_pool_2d(ctx, a, GGML_OP_POOL_MAX, 2, 2, 2, 2, 0, 0))
+EXPR(e_im2col,
+    ggml_im2col_as(ctx, random_tensor(ctx, (int64_t[]){ 2, 3, 2, 1 }, -1, 1), a, 2, 1, 1, 2, 1, 2, true, GGML_TYPE_F32))
+EXPR(e_conv_2d, ggml_conv_2d_direct(ctx, a, b, 2, 1, 1, 2, 1, 2))
+EXPR(e_conv_2d_channels, ggml_conv_2d_grouped(ctx, a, b, 1, 2, 0, 1, 2, 1, 3))
+EXPR(e_conv_2d_dw, ggml_conv_2d_dw_direct(ctx, a, ggml_permute(ctx, b, 1, 0, 2, 3), 1, 1, 1, 0, 1, 1))
 EXPR(e_set_rows, ggml_set_rows(ctx, ggml_dup(ctx, a), b, ggml_view_1d(ctx, in->ids, 3, 0)))
 EXPR(e_clamp, ggml_clamp(ctx, ggml_dup(ctx, a), -0.5f, 0.4f))
 EXPR(e_alibi, ggml_alibi(ctx, ggml_dup(ctx, a), 0, 2, 8))
@@ -489,11 +495,12 @@ static const struct grad_case grad_cases[] = {
     { "geglu_quick", e_geglu_quick, { { 6, 3, 1, 1 } }, -2, 2, 0, 0 },
     { "swiglu_oai", e_swiglu_oai, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
     { "swiglu_oai_cut", e_swiglu_oai_cut, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -1, 1, 1e-3f, 0 },
+    { "swiglu_oai_uncut", e_swiglu_oai_uncut, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
     { "norm", e_norm, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "group_norm", e_group_norm, { { 3, 2, 4, 2 } }, -1, 1, 0, 0 },
     { "group_norm_eps", e_group_norm_eps, { { 3, 2, 3, 1 } }, -1, 1, 0, 0 },
     { "l2_norm", e_l2_norm, { { 5, 3, 1, 1 } }, 0.3f, 1, 0, 0 },
-    { "l2_norm_short", e_l2_norm_short, { { 5, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "l2_norm_short", e_l2_norm_short, { { 5, 3, 1, 1 } }, -1, 1, 0, 2e-3f },
     { "concat", e_concat, { { 3, 2, 2, 2 }, { 3, 2, 3, 2 } }, -1, 1, 0, 0 },
     { "pad", e_pad, { { 3, 2, 2, 2 } }, -1, 1, 0, 0 },
     { "pad_ext", e_pad_ext, { { 3, 2, 2, 2 } }, -1, 1, 0, 0 },
@@ -501,6 +508,10 @@ static const struct grad_case grad_cases[] = {
     { "upscale", e_upscale, { { 3, 2, 2, 2 } }, -1, 1, 0, 0 },
     { "pool_avg", e_pool_avg, { { 5, 4, 2, 1 } }, -1, 1, 0, 0 },
     { "pool_max", e_pool_max, { { 5, 4, 2, 1 } }, -1, 1, 1e-3f, 0 },
+    { "im2col", e_im2col, { { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d", e_conv_2d, { { 2, 3, 2, 3 }, { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_channels", e_conv_2d_channels, { { 2, 3, 1, 3 }, { 5, 4, 3, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_dw", e_conv_2d_dw, { { 3, 2, 1, 3 }, { 3, 4, 3, 2 } }, -1, 1, 0, 0 },
     { "set_rows", e_set_rows, { { 3, 4, 1, 1 }, { 3, 3, 1, 1 } }, -1, 1, 0, 0 },
     { "get_rows_batched", e_get_rows_batched, { { 3, 4, 2, 1 } }, -1, 1, 0, 0 },
     { "attention", e_attention, { { 4, 3, 4, 2 }, { 4, 5, 2, 2 }, { 6, 5, 2, 2 } }, -1, 1, 0, 0 },

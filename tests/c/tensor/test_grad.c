@@ -53,7 +53,7 @@ static void leafs_and_nodes(void) {
     ggml_free(ctx);
 }
 
-// A tensor beside the graph has none. Through a step, through nothing but its indices, or by another path there are
+// A tensor outside of the graph has no gradient. If the loss depends on a tensor only through a step, its gradient is
 // zeros.
 static void unreached(void) {
     struct ggml_context * ctx = new_ctx();
@@ -87,7 +87,7 @@ static void gradients_of_gradients(void) {
     ggml_free(ctx);
 }
 
-// Of F16 weights the gradient is F32. A quantized tensor has none, but gradients pass its products.
+// F16 weights have F32 gradients. A quantized tensor has none, but gradients pass its products.
 static void types(void) {
     struct ggml_context * ctx = new_ctx();
     struct ggml_tensor *w = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, 32, 2), *x = vector(ctx, "x", 32, NULL), *grads[2];
@@ -107,6 +107,14 @@ static void types(void) {
     params[0] = x, params[1] = q;
     CHECK_INT(ggml_grad(ctx, frozen, params, 2, grads), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "ggml_grad: params[1] 'q' q8_0 [32, 2] has no gradient");
+
+    // u sigmoid(u) (w + 1) with u = 1 and w = 2
+    struct ggml_tensor *u = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F16, 1), 1), *halves[] = { u, NULL };
+    halves[1] = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F16, 1), 2);
+    struct ggml_tensor * gate = ggml_cast(ctx, ggml_swiglu_oai(ctx, u, halves[1], 1, 7), GGML_TYPE_F32);
+    CHECK_INT(ggml_grad(ctx, gate, halves, 2, grads), GGML_STATUS_SUCCESS);
+    CHECK_VALUES(grads[0], 2.783012f);
+    CHECK_VALUES(grads[1], 0.7310586f);
     ggml_free(ctx);
 }
 

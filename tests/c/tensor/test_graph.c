@@ -69,7 +69,7 @@ static void same_order_as_recursion(void) {
                     }
                 }
             } else if (kind == 0) {
-                t[i]->grad = leaf(ctx); // a NONE node with a gradient is a node
+                t[i]->grad = leaf(ctx); // a tensor without operator is a node if it has a gradient
             }
         }
         static struct walk w;
