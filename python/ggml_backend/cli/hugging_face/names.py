@@ -109,7 +109,7 @@ def family_of(config: Mapping[str, Any]) -> Family:
     found = FAMILIES.get(str(kind))
     if found is None:
         raise UnsupportedError(
-            f"config.json: model_type {str(kind)[:60]!r} is not known; known are {', '.join(FAMILIES)}"
+            f"config.json: model_type {str(kind)[:60]!r} is not known; known are {', '.join(FAMILIES)}, whisper"
         )
     for key, value in found.expect.items():
         if config.get(key, value) != value:
