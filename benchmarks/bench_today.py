@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 import ggml_backend as gb
-from ggml_backend.backend.backend import cpu_levels
 from ggml_backend.profile._limits import measured_rate
 from timing import PROCESS, in_turns, median, per_call, ratio
 
@@ -197,14 +195,10 @@ def keys(backend: gb.Backend, rounds: int) -> list[Result]:
 # --------------------------------------------------------------------------------------------- recurrent layers, images
 
 
-def level() -> str:
-    """The level of the kernels."""
-    return os.environ.get("GGML_CPU_LEVEL") or [name for name, usable in cpu_levels().items() if usable][-1]
-
-
-def at_peak(kind: str, amount: float, size: int = 0) -> Side:
-    """Seconds of ``amount`` operations or bytes at the machine's limit, measured each time."""
-    return lambda: amount / max(measured_rate(kind, level(), max(size, 4096), 1, 0.02, True) for _ in range(5))
+def at_peak(backend: gb.Backend, kind: str, amount: float, size: int = 0) -> Side:
+    """Seconds of ``amount`` operations or bytes at the limit of the backend's kernels, measured each time."""
+    level = backend.level
+    return lambda: amount / max(measured_rate(kind, level, max(size, 4096), 1, 0.02, True) for _ in range(5))
 
 
 def of_delta(backend: gb.Backend, tokens: int, heads: int, size: int, gates: int) -> Graph:
@@ -239,13 +233,13 @@ def recurrent(backend: gb.Backend, rounds: int) -> list[Result]:
     for heads, size, gates in ((16, 128, 1), (16, 128, 128)):
         sides = {
             "operator": of_delta(backend, 512, heads, size, gates).seconds,
-            "limit": at_peak("f32", 7.0 * 512 * heads * size * size),
+            "limit": at_peak(backend, "f32", 7.0 * 512 * heads * size * size),
         }
         results.append(compare(f"gated_delta_net, {heads} heads of {size}, {gates} gates", sides, rounds))
     for heads, width, size, factors in ((32, 64, 128, 1), (1536, 1, 16, 16)):
         sides = {
             "operator": of_scan(backend, 512, heads, width, size, factors).seconds,
-            "limit": at_peak("f32", 5.0 * 512 * heads * width * size),
+            "limit": at_peak(backend, "f32", 5.0 * 512 * heads * width * size),
         }
         results.append(compare(f"ssm_scan, {heads} heads of {width} x {size}, {factors} decays", sides, rounds))
     return results
@@ -269,7 +263,7 @@ def resize(backend: gb.Backend, rounds: int) -> list[Result]:
             return gb.ops.interpolate(x, after, mode, antialias=antialias), [(x, noise(3, before, before))]
 
         size = 3 * 4 * (before**2 + after**2)
-        sides = {"operator": Graph(backend, build).seconds, "copy": at_peak("copy", size, size)}
+        sides = {"operator": Graph(backend, build).seconds, "copy": at_peak(backend, "copy", size, size)}
         name = f"{mode}{', antialias' if antialias else ''}, {before}² to {after}²"
         results.append(compare(name, sides, rounds))
     return results

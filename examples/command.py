@@ -1,4 +1,5 @@
-"""Shared by the command lines of the examples: limits of numbers, errors in one line, files that are written whole."""
+"""Shared by the command lines of the examples: limits of numbers, errors in one line, Ctrl-C, files that are written
+whole."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ import argparse
 import contextlib
 import importlib
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -107,6 +110,24 @@ def run(main: Callable[[], None], name: str) -> NoReturn:
         print(f"{name}: {one_line(error)}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
+
+
+class Interrupts:
+    """Notes Ctrl-C in a ``with`` block, so that the step in progress ends. A second one ends the program."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __enter__(self) -> Interrupts:
+        self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def save_array(path: Path, array: np.ndarray[Any, Any]) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import time
 from pathlib import Path
-from types import FrameType
 
 import ggml_backend as gb
 
-from ..command import add_devices, count, plain, run
+from ..command import Interrupts, add_devices, count, plain, run
 from .model import Config
 from .picture import svg
 from .text import Text, read
@@ -22,18 +20,6 @@ example:
   python -m examples.train --out run --steps 2000    goes on from there, also after Ctrl-C
   python -m examples.train --out run --write 500     only writes 500 characters
 """
-
-
-class Interrupts:
-    """Notes Ctrl-C, so that the step in progress ends. A second one ends the program."""
-
-    def __init__(self) -> None:
-        self.came = False
-        signal.signal(signal.SIGINT, self._note)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -94,16 +80,18 @@ def keep(trainer: Trainer, folder: Path | None) -> None:
 
 def train(trainer: Trainer, args: argparse.Namespace) -> bool:
     """Trains up to ``args.steps``. False after Ctrl-C."""
-    interrupts, began, last_step = Interrupts(), time.perf_counter(), trainer.step_number
-    while trainer.step_number < args.steps and not interrupts.came:
-        loss = trainer.step(learning_rate(trainer.step_number, args.steps, args.rate))
-        n = trainer.step_number
-        if n % args.every == 0 or n == args.steps or interrupts.came:
-            each = (time.perf_counter() - began) / (n - last_step)
-            validation = trainer.validate()
-            print(f"step {n:5}  loss {loss:.4f}  validation {validation:.4f}  {1e3 * each:.0f} ms a step", flush=True)
-            keep(trainer, args.out)
-            began, last_step = time.perf_counter(), n
+    began, last_step = time.perf_counter(), trainer.step_number
+    with Interrupts() as interrupts:
+        while trainer.step_number < args.steps and not interrupts.came:
+            loss = trainer.step(learning_rate(trainer.step_number, args.steps, args.rate))
+            n = trainer.step_number
+            if n % args.every == 0 or n == args.steps or interrupts.came:
+                each, validation = (time.perf_counter() - began) / (n - last_step), trainer.validate()
+                print(
+                    f"step {n:5}  loss {loss:.4f}  validation {validation:.4f}  {1e3 * each:.0f} ms a step", flush=True
+                )
+                keep(trainer, args.out)
+                began, last_step = time.perf_counter(), n
     return not interrupts.came
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import resource
-import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +21,7 @@ import numpy.typing as npt
 import ggml_backend as gb
 from ggml_backend import ops
 
-from ..command import count, run
+from ..command import Interrupts, count, run
 
 Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int32]
@@ -44,7 +42,8 @@ class Sizes:
     @classmethod
     def of(cls, file: gb.gguf.GGUFFile) -> Sizes:
         keys = file.metadata
-        if keys.get("general.architecture") != "llama" or "rope_freqs.weight" in file.tensors:
+        others = keys.get("llama.expert_count") or "rope_freqs.weight" in file.tensors
+        if keys.get("general.architecture") != "llama" or others:
             raise ValueError(f"{file.name}: this example trains plain Llama files only")
         heads = int(keys["llama.attention.head_count"])
         width = file.tensors["token_embd.weight"].shape[1]
@@ -215,8 +214,8 @@ def pieces_of(tokens: Tokens, size: int) -> tuple[list[Tokens], list[Tokens]]:
     found = [tokens[i : i + size + 1] for i in range(0, len(tokens) - size, size)]
     if len(found) < 2:
         raise ValueError(f"the text has {len(tokens)} tokens: it needs at least {2 * size + 1}")
-    kept = found[9::10] or found[-1:]
-    return [p for p in found if not any(p is k for k in kept)], kept
+    kept = range(9, len(found), 10) or [len(found) - 1]
+    return [p for i, p in enumerate(found) if i not in kept], [found[i] for i in kept]
 
 
 def main() -> None:
@@ -252,25 +251,28 @@ def train(trainer: LoraTrainer, args: argparse.Namespace) -> None:
     with gb.gguf.open(args.model) as file:
         tokens = np.array(tokenizer_of(file.metadata).encode(args.text.read_text(encoding="utf-8")), np.int32)
     training, validation = pieces_of(tokens, args.tokens)
-    stop: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        stop.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
     rng = np.random.default_rng(1)
     print(f"{len(tokens)} tokens; validation {trainer.loss_on(validation):.4f}", flush=True)
-    for k in range(1, args.steps + 1):
-        chosen = rng.integers(0, len(training), args.pieces)
-        loss = trainer.step([training[i] for i in chosen], args.rate)
-        if k % 10 == 0 or k == args.steps or stop:
-            print(f"step {k:4}  loss {loss:.4f}  validation {trainer.loss_on(validation):.4f}", flush=True)
-        if stop:
-            break
-    signal.signal(signal.SIGINT, before)
+    with Interrupts() as interrupts:
+        for k in range(1, args.steps + 1):
+            chosen = rng.integers(0, len(training), args.pieces)
+            loss = trainer.step([training[i] for i in chosen], args.rate)
+            if k % 10 == 0 or k == args.steps or interrupts.came:
+                print(f"step {k:4}  loss {loss:.4f}  validation {trainer.loss_on(validation):.4f}", flush=True)
+            if interrupts.came:
+                break
     memory = trainer.scheduler.prepare(trainer.optimizer.graph, allocate=False).memory["CPU"]
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"file {trainer.nbytes / 2**20:.0f} MiB, arena {memory.peak / 2**20:.0f} MiB, resident {resident:.0f} MiB")
+    print(f"file {trainer.nbytes / 2**20:.0f} MiB, arena {memory.peak / 2**20:.0f} MiB{resident()}")
+
+
+def resident() -> str:
+    """The largest memory of this process so far, as the end of a line. Empty on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return ""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return f", resident {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20:.0f} MiB"
 
 
 if __name__ == "__main__":

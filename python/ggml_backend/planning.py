@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._base.errors import InvalidArgumentError, check, expect_bool, expect_int
+from ._base.errors.messages import kind_of
 from ._base.rows import BUFFER_COLUMNS, buffer_of, read_rows
 from ._base.text import integer
 from ._ffi import ffi, lib
@@ -51,7 +52,7 @@ def _integers(values: ArrayLike, dtype: type[np.integer[Any]], name: str) -> NDA
             f"plan_memory: {name} must be integers, and its lists have different lengths"
         ) from None
     except TypeError:
-        raise TypeError(f"plan_memory: {name} must be integers, not {type(values).__name__}") from None
+        raise TypeError(f"plan_memory: {name} must be integers, not {kind_of(values)}") from None
     if array.ndim != 1:
         raise InvalidArgumentError(f"plan_memory: {name} must have one dimension, has {array.ndim}")
     whole = array.dtype == object and all(type(n) is int for n in array)

@@ -20,7 +20,7 @@ from ..dtypes import dtypes
 from ..models.tokens import _byte_characters
 from .gguf.checkpoint import open_models
 from .gguf.conversion import Source
-from .gguf.elements import values_of
+from .gguf.elements import as_float, values_of
 from .gguf.safetensors import json_object
 
 __all__ = [
@@ -268,9 +268,8 @@ def read_transformers(folder: Path, config: Mapping[str, Any]) -> Whisper:
             if x.dtype.name not in ("float32", "float16", "bfloat16"):
                 raise UnsupportedError(f"{file.path}: tensor {name!r} has dtype {x.dtype}, and only floats are read")
             if x.dtype.name == "bfloat16":
-                tensors[target] = (x.numpy().astype(np.uint32) << 16).view(np.float32).reshape(x.shape), "float32"
-            else:
-                tensors[target] = x.numpy(), x.dtype.name
+                x = as_float(x)
+            tensors[target] = x.numpy(), x.dtype.name
     path = folder / "generation_config.json"
     rules = json_object(read_text(path), f"{path}: it") if path.exists() else config
     return Whisper(sizes, tensors, _tokens(folder), [int(t) for t in rules.get("suppress_tokens") or []])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._base.errors import StateError
 from ..sched.scheduler import Scheduler
@@ -12,11 +12,26 @@ __all__ = ["Model"]
 
 M = TypeVar("M", bound="Model")
 
+_METHODS = {
+    **dict.fromkeys(("chat", "chat_prompt", "generate", "generate_all", "logits"), "TextModel"),
+    "embed": "EmbeddingModel",
+    "transcribe": "SpeechModel",
+}
+"""Methods that only one kind of model has."""
+
 
 class Model:
     """A model that :func:`ggml_backend.models.load` opens. Use it in a ``with`` statement, or call ``close()``."""
 
     _scheduler: Scheduler | None
+
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """AttributeError. It names the class that has the method, because :func:`load` returns one of three."""
+            if name in _METHODS:
+                raise AttributeError(f"{type(self).__name__} has no method {name!r}: it is one of {_METHODS[name]}")
+            return object.__getattribute__(self, name)
 
     def _open(self) -> Scheduler:
         """The scheduler. StateError after ``close()``."""

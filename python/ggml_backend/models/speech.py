@@ -476,11 +476,13 @@ def _samples_of(audio: str | os.PathLike[str] | npt.NDArray[Any], rate: int) -> 
         raise InvalidArgumentError(
             f"audio must be an array of floats between -1 and 1 with one axis, not {audio.dtype} of shape {audio.shape}"
         )
-    if not np.isfinite(audio).all():
-        raise InvalidArgumentError("audio has samples that are no numbers")
+    with np.errstate(over="ignore"):
+        samples = audio.astype(np.float32)
+    if not np.isfinite(samples).all():
+        raise InvalidArgumentError("audio has samples that are no numbers, or too large for float32")
     if not LEAST_RATE <= expect_int(rate, "rate") <= MOST_RATE:
         raise InvalidArgumentError(f"rate is {rate}: it must be from {LEAST_RATE} to {MOST_RATE} samples a second")
-    return audio.astype(np.float32), rate
+    return samples, rate
 
 
 def _pieces(metadata: Any, n: int) -> list[bytes]:

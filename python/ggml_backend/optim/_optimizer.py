@@ -166,7 +166,7 @@ class Optimizer(Local):
             "lr": _number(self.lr, f"{what}: lr", 0),
             "weight_decay": _number(self.weight_decay, f"{what}: weight_decay", 0),
         }
-        found["max_norm"] = math.inf if self.max_norm is None else _number(self.max_norm, f"{what}: max_norm", 0)
+        found["max_norm"] = math.inf if self.max_norm is None else _number(self.max_norm, f"{what}: max_norm", 1e-38)
         return found
 
     def _values(self, step: int) -> list[float]:
@@ -254,7 +254,7 @@ class Optimizer(Local):
         expect(sched, Scheduler, f"{what}: sched")
         self._must_be_whole(what)
         graph, norm = self._graph(kind)
-        self._send()
+        self._send(kind)
 
         def may_write(tensor: Tensor) -> bool:
             self.norm = tensor.item()
@@ -274,12 +274,16 @@ class Optimizer(Local):
     def _named_grads(self) -> list[tuple[str, Tensor]]:
         return [(w.describe(), g) for w, g in zip(self._weights, self._grads, strict=True)]
 
-    def _send(self) -> None:
-        """Writes the numbers of this step to the device."""
-        numbers = self._numbers()
-        self._hyper.set(np.array(self._values(self.n_steps + 1), np.float32))
-        self._share.set(np.array([1 / (self._added + 1)], np.float32))
-        self._max_norm.set(np.array([numbers["max_norm"]], np.float32))
+    def _send(self, kind: str) -> None:
+        """Checks the numbers, and writes those that the graph reads to the device."""
+        numbers, values = self._numbers(), self._values(self.n_steps + 1)
+        if kind == _ADD:
+            return
+        self._hyper.set(np.array(values, np.float32))
+        if kind == _APPLY:
+            self._share.set(np.array([1 / (self._added + 1)], np.float32))
+        if self.max_norm is not None:
+            self._max_norm.set(np.array([numbers["max_norm"]], np.float32))
 
     def _must_be_whole(self, what: str) -> None:
         if self._torn:
@@ -319,13 +323,14 @@ class Optimizer(Local):
         self._torn = True  # until all is written
         for name, tensor in tensors.items():
             tensor.set(arrays[name])
-        self.n_steps = int(numbers.pop("n_steps"))
+        self.n_steps = int(numbers["n_steps"])
         self._restore(numbers)
         self._added, self._torn = 0, False
 
     def _restore(self, numbers: Mapping[str, float]) -> None:
-        for name, value in numbers.items():
-            setattr(self, name, None if value == math.inf else value)
+        """Takes the numbers of a file. They are checked before the next step."""
+        self.lr, self.weight_decay, limit = (numbers[name] for name in ("lr", "weight_decay", "max_norm"))
+        self.max_norm = None if limit == math.inf else limit
 
     def _tensors(self, what: str) -> dict[str, Tensor]:
         """Weights and state by their names in a file."""
@@ -388,9 +393,8 @@ class AdamW(Optimizer):
         return [n["lr"], beta1, beta2, n["eps"], n["weight_decay"], 1 / (1 - beta1**step), 1 / (1 - beta2**step)]
 
     def _restore(self, numbers: Mapping[str, float]) -> None:
-        rest = dict(numbers)
-        self.betas = rest.pop("beta1"), rest.pop("beta2")
-        super()._restore(rest)
+        super()._restore(numbers)
+        self.betas, self.eps = (numbers["beta1"], numbers["beta2"]), numbers["eps"]
 
     def _update(self, weight: Tensor, gradient: Tensor, state: Sequence[Tensor]) -> Tensor:
         m, v = state

@@ -65,6 +65,8 @@ def read_state(
         if found != kind:
             raise FileError(f"{shown} is the state of {found!r}, not of {kind}")
         numbers = {name: _number_of(shown, file, f"optim.{name}") for name in (*names, "n_steps")}
+        if not isinstance(numbers["n_steps"], int):
+            raise FileError(f"{shown}: the key 'optim.n_steps' must be a whole number, not {numbers['n_steps']!r:.60}")
         arrays = {name: _array_of(shown, file, name, tensor) for name, tensor in tensors.items()}
         if (rest := [name for name in file.tensors if name not in tensors]) != []:
             raise FileError(f"{shown} has the tensor {rest[0]!r}, which is none of this optimizer's")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, overload
 
-from .._base.errors import InvalidArgumentError
+from .._base.errors import InvalidArgumentError, expect
 from .._base.errors.messages import kind_of
 from .._ffi import ffi, lib
 from ._build import _refuse, context_of, describe
@@ -43,8 +43,7 @@ def grad(loss: Tensor, params: Sequence[Tensor], *, allow_unused: bool = False) 
     given = list(params)
     labels = ["loss", *(f"params[{i}]" for i in range(len(given)))]
     for label, t in zip(labels, (loss, *given), strict=True):
-        if not isinstance(t, Tensor):
-            raise TypeError(f"grad: {label} must be a Tensor, not {kind_of(t)}")
+        expect(t, Tensor, f"grad: {label}")
     if not isinstance(allow_unused, bool):
         raise TypeError(f"grad: allow_unused must be True or False, not {kind_of(allow_unused)}")
     pool = context_of("grad", (loss, *given), labels)

@@ -379,6 +379,14 @@ def test_folders_with_any_wrong_value_are_refused_or_converted(
     assert n_refused > (0 if name == "tokenizer_config" else 40)
 
 
+def test_the_error_of_an_unknown_model_type_lists_all_known_ones(
+    llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (llama / "config.json").write_text('{"model_type": "starling"}')
+    status = main(["convert", str(llama), str(tmp_path / "out.gguf")])
+    refused((status, *capsys.readouterr()), word="modernbert, whisper")
+
+
 def test_folders_that_lack_a_file_are_refused(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.gguf"
     for name in ("config.json", "tokenizer.json", "model.safetensors"):

@@ -129,6 +129,25 @@ def test_tensors_without_importances_are_counted(
     assert "1 of 2 tensors have no importances" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("sums", "words"),
+    [
+        ([], "tensor 'experts': iq2_xxs needs importances of the columns: give --imatrix FILE"),
+        ([ONES], "tensor 'other': iq2_xxs needs importances of the columns: --imatrix"),
+    ],
+)
+def test_formats_that_need_importances_are_refused_at_once(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], sums: list[np.ndarray], words: str
+) -> None:
+    """Also if the file has importances of other tensors only. No line about a tensor is printed before."""
+    given = ["--imatrix", importances(tmp_path / "i.gguf", experts_sums=sums[0])] if sums else []
+    command = ["gguf", "quantize", str(model), str(tmp_path / "out.gguf"), "--type", "iq2_xxs", *given]
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and words in err
+    assert not (tmp_path / "out.gguf").exists()
+
+
 def test_keys_name_the_importances_of_this_run(model: Path, tmp_path: Path) -> None:
     path = importances(tmp_path / "i.gguf", experts_sums=ONES)
     first = quantize(model, tmp_path / "a.gguf", "--type", "q4_k", "--imatrix", path)

@@ -10,7 +10,8 @@ import pytest
 import ggml_backend as gb
 import small_models as sm
 from ggml_backend.cli import main
-from ggml_backend.models import EmbeddingModel, load
+from ggml_backend.models import EmbeddingModel, SpeechModel, TextModel, load
+from ggml_backend.models._model import _METHODS
 from threads import run_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* the rest is cut off")
@@ -115,6 +116,17 @@ def test_errors_of_damaged_files_name_the_key(tmp_path, changes, words):
     sm.write_encoder(tmp_path / "model.gguf", **changes)
     with pytest.raises(gb.errors.FileError, match=words):
         load(tmp_path / "model.gguf")
+
+
+def test_a_method_of_another_kind_of_model_is_named(path):
+    with load(path) as model:
+        for method, kind in (("chat", "TextModel"), ("generate_all", "TextModel"), ("transcribe", "SpeechModel")):
+            with pytest.raises(AttributeError, match=f"EmbeddingModel has no method '{method}': it is one of {kind}"):
+                getattr(model, method)
+        with pytest.raises(AttributeError, match="'EmbeddingModel' object has no attribute 'embedd'"):
+            model.embedd  # noqa: B018
+    kinds = {kind.__name__: kind for kind in (TextModel, EmbeddingModel, SpeechModel)}
+    assert all(hasattr(kinds[kind], method) for method, kind in _METHODS.items())
 
 
 def test_wrong_options_are_errors(path):

@@ -226,6 +226,7 @@ def test_special_tokens_follow_from_the_vocabulary():
         (np.zeros(100, np.int16), {}, "floats between -1 and 1 with one axis, not int16"),
         (np.array(["a", "b"]), {}, "floats"),
         (np.full(100, np.nan, np.float32), {}, "no numbers"),
+        (np.full(100, 1e300), {}, "too large for float32"),
         (np.zeros(100, np.float32), {"language": "xx"}, "language 'xx' is not known"),
         (np.zeros(100, np.float32), {"task": "sing"}, "task must be one of 'transcribe', 'translate', not 'sing'"),
         (np.zeros(100, np.float32), {"rate": 0}, "rate is 0: it must be from 100 to 768000"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,10 +76,10 @@ def test_the_merged_file_gives_the_logits_of_the_adapters(trainer: LoraTrainer, 
                 np.testing.assert_array_equal(second.tensors[name].numpy(), t.numpy())
 
 
-@pytest.mark.parametrize(("kind", "error"), [("qwen3", ValueError), ("mixtral", KeyError)])
-def test_other_networks_are_refused(tmp_path: Path, cpu: gb.Backend, kind: str, error: Any) -> None:
+@pytest.mark.parametrize("kind", ["qwen3", "mixtral"])
+def test_other_networks_are_refused(tmp_path: Path, cpu: gb.Backend, kind: str) -> None:
     small_models.write(tmp_path / "model.gguf", small_models.SMALL[kind])
-    with pytest.raises(error):
+    with pytest.raises(ValueError, match="plain Llama files only"):
         LoraTrainer(tmp_path / "model.gguf", cpu)
 
 

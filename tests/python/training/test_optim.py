@@ -301,7 +301,7 @@ def edited(path: Path, change: Callable[[dict[str, Any], dict[str, Array]], obje
     change(keys, tensors)
     with gb.gguf.Writer(path) as writer:
         for key, value in keys.items():
-            writer.add(key, value, None if isinstance(value, str) else types.get(key))
+            writer.add(key, value, None if isinstance(value, (str, float)) else types.get(key))
         for name, array in tensors.items():
             writer.add_tensor(name, array)
 
@@ -314,6 +314,8 @@ def edited(path: Path, change: Callable[[dict[str, Any], dict[str, Array]], obje
         (lambda keys, tensors: keys.pop("optim.lr"), "'optim.lr' must be a number"),
         (lambda keys, tensors: keys.update({"optim.lr": -1.0}), "'optim.lr' must be a number"),
         (lambda keys, tensors: keys.update({"optim.lr": "fast"}), "'optim.lr' must be a number"),
+        (lambda keys, tensors: keys.update({"optim.n_steps": math.inf}), "'optim.n_steps' must be a whole number"),
+        (lambda keys, tensors: keys.update({"optim.n_steps": 1.5}), "'optim.n_steps' must be a whole number"),
         (lambda keys, tensors: tensors.pop("optim.m.w2"), "no tensor 'optim.m.w2'"),
         (lambda keys, tensors: tensors.update({"w3": np.ones(3, np.float32)}), "the tensor 'w3'"),
         (lambda keys, tensors: tensors.update({"b": np.ones(5, np.float32)}), r"'b' is float32 \(5,\), not"),
@@ -460,6 +462,7 @@ def test_weights_that_cannot_be_trained(cpu: gb.Backend) -> None:
         ("eps", 0, "eps is 0"),
         ("weight_decay", math.inf, "weight_decay is inf"),
         ("max_norm", -0.5, "max_norm is -0.5"),
+        ("max_norm", 0, "max_norm is 0"),  # 0 / 0 where the norm is 0
     ],
 )
 def test_wrong_numbers_are_refused_at_once_and_later(

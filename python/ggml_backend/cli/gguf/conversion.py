@@ -13,7 +13,8 @@ from typing import Any
 from ..._base.errors import InvalidArgumentError
 from ..._base.errors.messages import close_matches
 from ..._base.text import Patterns, count, line
-from ...dtypes import DType, as_dtype, dtypes
+from ..._ffi import lib
+from ...dtypes import _OTHERS, DType, as_dtype, dtypes
 from ...gguf import GGUFFile, Writer, fallback_dtype
 from ...tensor._quantize import FLOATS
 from ...tensor._shapes import MAX_DIMS
@@ -26,8 +27,14 @@ from .shards import Shards, size_of
 __all__ = ["Source", "add_conversion_arguments", "write"]
 
 
+_ACTIVATIONS = ("q8_1", "q8_k")
+"""Formats to which products round activations. No product takes them as weights."""
+
+_FORMATS = [n for n, d in dtypes.items() if (d.is_quantized and n not in _ACTIVATIONS) or d in FLOATS]
+
+
 def add_conversion_arguments(parser: argparse.ArgumentParser, type_option: bool = True) -> None:
-    kinds = ", ".join(n for n, d in dtypes.items() if d.is_quantized or d in FLOATS)
+    kinds = ", ".join(_FORMATS)
     if type_option:
         mixtures = ", ".join(MIXTURES)
         parser.add_argument("--type", metavar="TYPE", help=f"format of matrices: {kinds}; or a mixture: {mixtures}")
@@ -53,15 +60,21 @@ def add_conversion_arguments(parser: argparse.ArgumentParser, type_option: bool 
     parser.add_argument("--quiet", action="store_true", help="do not list the tensors")
 
 
-def _format(name: str) -> DType:
-    """The format with this name. The error names similar formats and mixtures."""
+def _format(name: str, more: Iterable[str] = ()) -> DType:
+    """The format of weights with this name. The error names similar ones, or all. more: other names for the error"""
     try:
-        return as_dtype(name)
+        dtype = as_dtype(name)
     except TypeError:
-        near = close_matches(name, [*(n for n, d in dtypes.items() if d.is_quantized or d in FLOATS), *MIXTURES])
-        if not near:
-            raise
-        raise InvalidArgumentError(f"there is no format or mixture {name!r}{near}") from None
+        known = [*_FORMATS, *more]
+        other = _OTHERS.get(name.lower())
+        hint = f"; {other}" if other else close_matches(name, known) or f"; known are {', '.join(known)}"
+        kind = "format or mixture" if more else "format"
+        raise InvalidArgumentError(f"there is no {kind} {name!r}{hint}") from None
+    if dtype.name in _ACTIVATIONS:
+        raise InvalidArgumentError(f"{dtype.name} is a format for activations, not for weights; use q8_0")
+    if dtype.name not in _FORMATS:
+        raise InvalidArgumentError(f"{dtype.name} is not a format of floats")
+    return dtype
 
 
 class Formats:
@@ -72,15 +85,13 @@ class Formats:
         self.names = names
         self.dtype: DType | None = None
         if options.type is not None:
-            self.dtype = as_dtype(self.mixture.base) if self.mixture else _format(options.type)
-        if self.dtype is not None and not self.dtype.is_quantized and self.dtype not in FLOATS:
-            raise InvalidArgumentError(f"{self.dtype.name} is not a format of floats")
+            self.dtype = as_dtype(self.mixture.base) if self.mixture else _format(options.type, MIXTURES)
         self.requantize: bool = options.requantize
         rules = [rule.rpartition("=") for rule in options.tensor_type]
         for pattern, _, name in rules:
             if not pattern:
                 raise InvalidArgumentError(f"--tensor-type {name!r}: needs PATTERN=TYPE")
-            as_dtype(name)
+            _format(name)
         self.keep: set[str] = set(fitting(options.keep, names, "--keep"))
         hidden = Patterns(names).hidden(pattern for pattern, _, _ in rules)
         if hidden is not None:
@@ -117,6 +128,19 @@ class Formats:
         if chosen != asked:
             self.fallbacks.setdefault((chosen.name, asked.name), set()).add(shape[-1])
         return chosen
+
+    def weights_of(self, name: str, shape: tuple[int, ...], stored: DType, chosen: DType) -> Any:
+        """The importances of the columns of a tensor, or None."""
+        if chosen == stored or not chosen.is_quantized:
+            return None
+        found = None if self.importance is None else self.importance.of(name, shape)
+        if found is None and lib.ggml_quantize_requires_imatrix(chosen.id):
+            if self.importance is None:
+                hint = "give --imatrix FILE, which the command imatrix writes"
+            else:
+                hint = f"--imatrix {line(self.importance.path)} has none for it; --tensor-type gives it another format"
+            raise InvalidArgumentError(f"tensor {name!r}: {chosen.name} needs importances of the columns: {hint}")
+        return found
 
     def _asked(self, name: str) -> DType | None:
         """The format that was asked for, by pattern, by the mixture or for all. None: the mixture keeps the tensor."""
@@ -161,14 +185,13 @@ def write(
     file"""
     plan = Formats(options, [source[0] for source in sources])
     tensors: list[Written] = [(shape, stored, plan.choose(name, shape, stored)) for name, shape, stored, _ in sources]
+    weights = [plan.weights_of(source[0], *one) for source, one in zip(sources, tensors, strict=True)]
     shards = Shards(writer, [_nbytes(*one) for one in zip(sources, tensors, strict=True)], options.max_shard, inputs)
     for i, ((name, shape, stored, data), (_, _, chosen)) in enumerate(zip(sources, tensors, strict=True)):
-        given = plan.importance if chosen.is_quantized and chosen != stored else None
-        weights = None if given is None else given.of(name, shape)
         if chosen == stored:
             shards.of(i).add_tensor(name, data, stored)
         else:
-            shards.of(i).add_tensor(name, data, chosen, importance=weights, on_invalid=options.on_invalid)
+            shards.of(i).add_tensor(name, data, chosen, importance=weights[i], on_invalid=options.on_invalid)
         if not options.quiet:
             note = (
                 f" (rows of {shape[-1]})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...dtypes import DType, dtypes
 from ...tensor._shapes import MAX_DIMS
 from .safetensors import BITS, product, quoted
 
-__all__ = ["NoType", "Values", "values_of"]
+__all__ = ["NoType", "Values", "as_float", "values_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -120,6 +120,17 @@ def values_of(kind: str, shape: tuple[int, ...], raw: Array, what: str) -> Value
     else:
         raise NoType(f"{kind}: {_NONE[kind]}")
     return Values(dtypes[name], folded, True, not fits, widen)
+
+
+def as_float(value: Values) -> Values:
+    """The same floats as float32, which all kernels accept."""
+    if value.dtype.name == "bfloat16":
+        return replace(
+            value,
+            dtype=dtypes["float32"],
+            numpy=lambda: (value.numpy().astype(np.uint32) << 16).view(np.float32).reshape(value.shape),
+        )
+    return replace(value, dtype=dtypes["float32"], numpy=lambda: value.numpy().astype(np.float32))
 
 
 def _mapped(raw: Array, shape: tuple[int, ...], dtype: DType) -> Array:

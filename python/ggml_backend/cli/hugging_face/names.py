@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import FileError, UnsupportedError
-from ...dtypes import dtypes
-from ..gguf.elements import Values
+from ..gguf.elements import Values, as_float
 
 __all__ = ["FAMILIES", "Family", "family_of", "gguf_name", "translated"]
 
@@ -109,7 +108,7 @@ def family_of(config: Mapping[str, Any]) -> Family:
     found = FAMILIES.get(str(kind))
     if found is None:
         raise UnsupportedError(
-            f"config.json: model_type {str(kind)[:60]!r} is not known; known are {', '.join(FAMILIES)}"
+            f"config.json: model_type {str(kind)[:60]!r} is not known; known are {', '.join(FAMILIES)}, whisper"
         )
     for key, value in found.expect.items():
         if config.get(key, value) != value:
@@ -165,9 +164,9 @@ def _changed(family: Family, config: Mapping[str, Any], name: str, value: Values
             raise FileError(f"config.json: {heads[part]} is {n}, and {name} has {value.shape[0]} rows, not 2 for each")
         return _made(value, lambda x: _interleaved(x, n))
     if family.norm_plus_1 and "norm" in name:
-        return _made(_as_float(value), lambda x: x + np.float32(1))
+        return _made(as_float(value), lambda x: x + np.float32(1))
     if len(value.shape) == 1 or name in ("token_types.weight", "position_embd.weight"):
-        return _as_float(value)
+        return as_float(value)
     return value
 
 
@@ -179,17 +178,6 @@ def _interleaved(x: Array, heads: int) -> Array:
 
 def _made(value: Values, change: Any) -> Values:
     return replace(value, numpy=lambda: change(value.numpy()))
-
-
-def _as_float(value: Values) -> Values:
-    """The vector in float32, which all kernels accept."""
-    if value.dtype.name == "bfloat16":
-        return replace(
-            value,
-            dtype=dtypes["float32"],
-            numpy=lambda: (value.numpy().astype(np.uint32) << 16).view(np.float32).reshape(value.shape),
-        )
-    return replace(value, dtype=dtypes["float32"], numpy=lambda: value.numpy().astype(np.float32))
 
 
 def _stacked(name: str, parts: list[Values], numbers: list[int]) -> Values:
