@@ -41,6 +41,7 @@ def test_sim_passes():
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_level_passes(level):
+    assert gb.Backend("CPU", level=level).level == level
     report = gb.testing.check_device("CPU", level=level, n_threads=3, quick=True, special_values=True)
     assert report.ok, str(report)
 

@@ -628,14 +628,16 @@ def test_arrays_that_escape_stay_valid(ctx, cpu, form):
     kept = []
     x = ctx.tensor(1000)
     s = gb.Scheduler([cpu])
-    graph = ctx.graph(form(lambda out, a: kept.append((out, a)) or a, x))
+    one = form(lambda out, a: kept.append((out, a)) or a, x)
+    two = gb.ops.custom(lambda out, a: kept.append((*out, a)) or (a, a), x, dtype=["f32", "f64"])
+    graph = ctx.graph(one, *two)
     s.allocate(graph)
     x.set(7)
     s.compute(graph)
     s.close()
     del s
     gc.collect()
-    assert all((a == 7).all() for a in kept[0])
+    assert len(kept) == 2 and all((a == 7).all() for arrays in kept for a in arrays)
 
 
 def test_the_graph_can_be_copied_and_compared(ctx, cpu):
