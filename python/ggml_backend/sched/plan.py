@@ -21,6 +21,7 @@ from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from ._recompute import Recomputation
     from ..profile._pictures.data import Note
     from .scheduler import Scheduler
 
@@ -154,7 +155,7 @@ class Plan(Local):
     do not change.
     """
 
-    __slots__ = ("_graph", "_known", "_reasons", "_scheduler", "arenas", "copies", "splits")
+    __slots__ = ("_graph", "_known", "_reasons", "_scheduler", "arenas", "copies", "recomputation", "splits")
 
     def __init__(
         self,
@@ -171,6 +172,8 @@ class Plan(Local):
         self.arenas: tuple[ArenaPlan, ...] = arenas
         self.splits: tuple[Split, ...] = splits
         self.copies: tuple[CopyInfo, ...] = copies
+        #: what is computed again, with ``prepare(graph, max_bytes=...)``; None without a limit
+        self.recomputation: Recomputation | None = None
 
     @property
     def graph(self) -> Graph:
