@@ -68,9 +68,10 @@ GGML_API struct ggml_cgraph * ggml_graph_reorder(struct ggml_context * ctx, stru
 // nodes never run again: nodes that write into another tensor, custom operators, outputs, and nodes
 // whose sources are overwritten before.
 //
-// Only nodes without memory count, with sizes rounded up to 32 bytes. Call it before the graph gets
-// memory. A plan may need a little more than the bytes alive, and copies between devices. NULL on
-// failure. ALLOC_FAILED, with *info complete: max_bytes is below info->least.
+// counted: by node; true if max_bytes counts the result. Views do not count. NULL: nodes without
+// memory count. Sizes are rounded up to 32 bytes. A plan may need a little more than the bytes alive,
+// and copies between devices. NULL on failure. ALLOC_FAILED, with *info complete: max_bytes is below
+// info->least.
 struct ggml_recompute_info {
     size_t before;      // most bytes alive at the same time in cgraph
     size_t after;       // the same in the new graph
@@ -82,7 +83,7 @@ struct ggml_recompute_info {
     const int32_t * origins; // in ctx; by node of the new graph: the index in cgraph of the node with the same values
 };
 GGML_API struct ggml_cgraph * ggml_graph_recompute(struct ggml_context * ctx, struct ggml_cgraph * cgraph,
-    size_t max_bytes, struct ggml_recompute_info * info);
+    size_t max_bytes, const bool * counted, struct ggml_recompute_info * info);
 
 // cdef: end
 

@@ -5,18 +5,20 @@
 // node reads. Other views take no memory. They are made again for each content of their root, right
 // before their first reader.
 #include "alloc/alloc.h"
+#include "alloc/one_arena.h"
 #include "alloc/recompute.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/vec.h"
 #include "tensor/work.h"
 
-enum { ALIGNMENT = 32, NONE = -1 };
+enum { NONE = -1 };
 
 static const double work_of_a_byte = 8; // operations that take as long as reading a byte, on common processors
 
 struct recompute {
     const struct ggml_cgraph * graph;
+    const bool * counted; // by node; NULL: nodes without memory
     struct gb_ptrmap placed; // root to be placed -> its id
     struct gb_ptrmap position; // node -> its index in the graph
     struct gb_liveness live; // without results in place
@@ -54,27 +56,13 @@ static int64_t number_of(const struct gb_ptrmap * map, const struct ggml_tensor 
     return number == GB_PTRMAP_ABSENT ? NONE : number;
 }
 
-static int64_t id_of(void * user_data, const struct ggml_tensor * t) { return number_of(user_data, t); }
-
-static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
-    (void) user_data;
-    (void) id;
-    (void) t;
-    return 0;
-}
-
-static size_t size_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
-    (void) user_data;
-    (void) id;
-    return GGML_PAD(ggml_nbytes(t), ALIGNMENT);
-}
-
 static enum ggml_status number_nodes(struct recompute * r) {
     bool ok = true;
     for (int i = 0; ok && i < r->graph->n_nodes; i++) {
         const struct ggml_tensor * node = r->graph->nodes[i];
         ok = gb_ptrmap_set(&r->position, node, i);
-        if (ok && node->view_src == NULL && node->data == NULL && gb_ptrmap_get(&r->placed, node) == GB_PTRMAP_ABSENT) {
+        const bool counts = r->counted ? r->counted[i] : node->data == NULL;
+        if (ok && counts && node->view_src == NULL && gb_ptrmap_get(&r->placed, node) == GB_PTRMAP_ABSENT) {
             ok = gb_ptrmap_set(&r->placed, node, (int64_t) r->placed.n);
         }
     }
@@ -86,10 +74,10 @@ static enum ggml_status find_lifetimes(struct recompute * r) {
         .nodes = r->graph->nodes,
         .n_nodes = r->graph->n_nodes,
         .user_data = &r->placed,
-        .id_of = id_of,
+        .id_of = gb_one_arena_id_of,
         .n_ids = (int64_t) r->placed.n,
-        .arena_of = arena_of,
-        .size_of = size_of,
+        .arena_of = gb_one_arena_of,
+        .size_of = gb_one_arena_size_of,
         .no_join = true,
     };
     return gb_liveness_compute(&in, &r->live);
@@ -335,14 +323,14 @@ static struct ggml_cgraph * recompute(struct recompute * r, size_t max_bytes, st
 }
 
 struct ggml_cgraph * ggml_graph_recompute(struct ggml_context * ctx, struct ggml_cgraph * cgraph, size_t max_bytes,
-    struct ggml_recompute_info * info) {
+    const bool * counted, struct ggml_recompute_info * info) {
     GB_CHECK_ARG_RETURNING(ctx, NULL);
     GB_CHECK_ARG_RETURNING(info, NULL);
     *info = (struct ggml_recompute_info){ 0 };
     if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
-    struct recompute r = { .graph = cgraph, .ctx = ctx };
+    struct recompute r = { .graph = cgraph, .counted = counted, .ctx = ctx };
     struct ggml_cgraph * graph = recompute(&r, max_bytes, info);
     free_recompute(&r);
     return graph;

@@ -29,12 +29,12 @@
 #include "base/status.h"
 #include "base/vec.h"
 
-enum { NEVER = INT_MAX, ROUNDS_MAX = 600, BISECTIONS = 24, N_EXPONENTS = 4, REPEATS_MAX = 12 };
+enum { NEVER = INT_MAX, ROUNDS_MAX = 300, BISECTIONS = 24, N_EXPONENTS = 4, REPEATS_MAX = 12 };
 
 static const double exponents[N_EXPONENTS] = { 1.0, 0.5, 2.0, 0.0 };
 // Budgets; a step takes a nanosecond or two.
-static const uint64_t steps_max = 300000000; // of all rounds
-static const uint64_t steps_to_meet = 4000000; // to find out if a limit can be met
+static const uint64_t steps_max = 100000000; // of all rounds
+static const uint64_t steps_to_meet = 2000000; // to find out if a limit can be met
 
 // A sequence and what is known about it.
 struct sequence {

@@ -308,10 +308,9 @@ class Scheduler(Handle):
             tensors of the graph yet
         max_bytes: the most bytes for the arenas of all backends together (``peak``). Some results are
             dropped after a use, and computed again before the next one (gradient checkpointing).
-            ``plan.graph`` is then another graph with the same results, bit for bit: read its
-            ``outputs``, in the order of ``graph.outputs``. ``plan.recomputation`` has the price. The
-            scheduler must not have placed tensors of the graph yet. :class:`AllocationError`, with
-            the least that was found, if no choice fits
+            ``plan.graph`` is then another graph with the same results: read ``plan.result(y)`` instead
+            of ``y``. ``plan.recomputation`` has the price. Raises :class:`AllocationError`, with the
+            least that was found, if no choice fits
         """
         self._live()
         self._graph_of(graph, "Scheduler.prepare: graph")
@@ -320,17 +319,19 @@ class Scheduler(Handle):
             raise InvalidArgumentError(f"Scheduler.prepare: max_bytes {limit} is negative")
         if expect_bool(reorder, "Scheduler.prepare: reorder"):
             graph = self._better_order(graph)
-        allocate, found = expect_bool(allocate, "Scheduler.prepare: allocate"), None
+        allocate = expect_bool(allocate, "Scheduler.prepare: allocate")
+        again, results = None, dict[Tensor, Tensor]()
         if limit is not None:
             from ._recompute import recomputed
 
-            graph, found = recomputed(self, graph, limit, lambda g: self._draft(g, warn=False))
+            draft = lambda g: self._draft(g, warn=False)  # noqa: E731
+            graph, again, results = recomputed(self, graph, limit, draft, self._better_order)
         plan = self._asked(
             graph,
             lib.GBPY_PLAN_ALLOCATE if allocate else lib.GBPY_PLAN_ONLY,
             lambda core, graph_core: self._plan_object(core, graph, graph_core),
         )
-        plan.recomputation = found
+        plan.recomputation, plan._results = again, results
         return plan
 
     def _asked(self, graph: Graph, kind: int, answer: Callable[[SchedCore, GraphCore], _A], warn: bool = True) -> _A:

@@ -311,7 +311,7 @@ static void against_all_sequences(void) {
         n_least, n_graphs);
 }
 
-// --------------------------------------------------------------------------------------------------------------- graphs
+// -------------------------------------------------------------------------------------------------------------- graphs
 
 static void set_leafs(const struct random_graph * g) {
     for (int i = 0; i < g->n_leafs; i++) {
@@ -368,12 +368,12 @@ static void results_stay_the_same(void) {
             (struct random_graph_params){ (int) test_random_int(5, 60), round % 2 == 0, false, round % 4 == 0 }));
         struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
         struct ggml_recompute_info info, now;
-        REQUIRE(ctx && ggml_graph_recompute(ctx, g.graph, SIZE_MAX, &info));
+        REQUIRE(ctx && ggml_graph_recompute(ctx, g.graph, SIZE_MAX, NULL, &info));
         CHECK(info.n_again == 0 && info.after == info.before && info.again == 0);
-        struct ggml_cgraph * graph = ggml_graph_recompute(ctx, g.graph, info.least, &info);
+        struct ggml_cgraph * graph = ggml_graph_recompute(ctx, g.graph, info.least, NULL, &info);
         REQUIRE(graph && info.after <= info.least);
         // the new graph needs what the search says
-        REQUIRE(ggml_graph_recompute(ctx, graph, SIZE_MAX, &now));
+        REQUIRE(ggml_graph_recompute(ctx, graph, SIZE_MAX, NULL, &now));
         CHECK_INT(now.before, info.after);
         find_outputs(&g, is_output);
         ggml_backend_buffer_t buffers[2] = { ggml_backend_alloc_ctx_tensors(g.ctx, cpu),
@@ -435,11 +435,11 @@ static void effects_happen_once(void) {
         int calls = 0;
         struct scene w = scene(kind, &calls);
         struct ggml_recompute_info info;
-        REQUIRE(ggml_graph_recompute(w.ctx, w.graph, SIZE_MAX, &info));
-        struct ggml_cgraph * graph = ggml_graph_recompute(w.ctx, w.graph, info.least, &info);
+        REQUIRE(ggml_graph_recompute(w.ctx, w.graph, SIZE_MAX, NULL, &info));
+        struct ggml_cgraph * graph = ggml_graph_recompute(w.ctx, w.graph, info.least, NULL, &info);
         REQUIRE(graph != NULL);
         CHECK_MSG((info.n_again > 0) == (kind == 0), "kind %d: %d nodes run again", kind, info.n_again);
-        CHECK(ggml_graph_recompute(w.ctx, w.graph, info.least - 1, &info) == NULL && info.origins == NULL);
+        CHECK(ggml_graph_recompute(w.ctx, w.graph, info.least - 1, NULL, &info) == NULL && info.origins == NULL);
         CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "too few: the least that was found is");
         ggml_free(w.ctx);
     }
@@ -449,9 +449,9 @@ static void clones_have_names_and_places(void) {
     struct scene w = scene(0, NULL);
     struct ggml_recompute_info info;
     ggml_set_name(w.early, "early");
-    REQUIRE(ggml_graph_recompute(w.ctx, w.graph, SIZE_MAX, &info));
+    REQUIRE(ggml_graph_recompute(w.ctx, w.graph, SIZE_MAX, NULL, &info));
     const int n = w.graph->n_nodes;
-    struct ggml_cgraph * graph = ggml_graph_recompute(w.ctx, w.graph, info.least, &info);
+    struct ggml_cgraph * graph = ggml_graph_recompute(w.ctx, w.graph, info.least, NULL, &info);
     REQUIRE(graph && info.n_again == 1 && graph->n_nodes == n + 1);
     CHECK(w.graph->n_nodes == n && graph->n_leafs == w.graph->n_leafs && info.again > 0 && info.work > info.again);
     for (int k = 0; k < graph->n_nodes; k++) {
@@ -466,16 +466,16 @@ static void clones_have_names_and_places(void) {
 static void wrong_arguments(void) {
     struct scene w = scene(0, NULL);
     struct ggml_recompute_info info;
-    CHECK(ggml_graph_recompute(NULL, w.graph, 1, &info) == NULL);
-    CHECK(ggml_graph_recompute(w.ctx, NULL, 1, &info) == NULL);
-    CHECK(ggml_graph_recompute(w.ctx, w.graph, 1, NULL) == NULL);
+    CHECK(ggml_graph_recompute(NULL, w.graph, 1, NULL, &info) == NULL);
+    CHECK(ggml_graph_recompute(w.ctx, NULL, 1, NULL, &info) == NULL);
+    CHECK(ggml_graph_recompute(w.ctx, w.graph, 1, NULL, NULL) == NULL);
     struct ggml_tensor * first = w.graph->nodes[0];
     w.graph->nodes[0] = w.graph->nodes[w.graph->n_nodes - 1];
     w.graph->nodes[w.graph->n_nodes - 1] = first;
-    CHECK(ggml_graph_recompute(w.ctx, w.graph, 1, &info) == NULL);
+    CHECK(ggml_graph_recompute(w.ctx, w.graph, 1, NULL, &info) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "computed later");
     struct ggml_cgraph * empty = ggml_new_graph(w.ctx);
-    struct ggml_cgraph * same = ggml_graph_recompute(w.ctx, empty, 0, &info);
+    struct ggml_cgraph * same = ggml_graph_recompute(w.ctx, empty, 0, NULL, &info);
     CHECK_MSG(same && same->n_nodes == 0 && info.before == 0, "%s", ggml_last_error());
     ggml_free(w.ctx);
 }
@@ -483,13 +483,13 @@ static void wrong_arguments(void) {
 static void out_of_memory(void) {
     struct scene w = scene(0, NULL);
     struct ggml_recompute_info info;
-    REQUIRE(ggml_graph_recompute(w.ctx, w.graph, SIZE_MAX, &info));
+    REQUIRE(ggml_graph_recompute(w.ctx, w.graph, SIZE_MAX, NULL, &info));
     const size_t least = info.least;
     const int64_t live = gb_test_live_allocs();
     for (int n = 1;; n++) {
         struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
         gb_test_fail_alloc(n, false);
-        struct ggml_cgraph * graph = ggml_graph_recompute(ctx, w.graph, least, &info);
+        struct ggml_cgraph * graph = ggml_graph_recompute(ctx, w.graph, least, NULL, &info);
         const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         ggml_free(ctx);
