@@ -28,14 +28,14 @@ static void add(struct instance * x, size_t size, double work, unsigned reads) {
             x->nodes[v].reads[x->nodes[v].n_reads++] = i;
         }
     }
-    x->storages[v] =
-        (struct gb_recompute_storage){ .size = size, .maker = v, .may_repeat = true, .valid_until = N_MAX };
+    struct gb_recompute_storage * made = &x->storages[v];
+    *made = (struct gb_recompute_storage){ .size = size, .maker = v, .may_repeat = true, .valid_until = N_MAX };
     x->in.n_storages = x->in.n_nodes;
     x->in.nodes = x->nodes;
     x->in.storages = x->storages;
 }
 
-// ----------------------------------------------------------------------------------------------------------- the oracle
+// ---------------------------------------------------------------------------------------------------------- the oracle
 
 struct oracle {
     const struct gb_recompute_input * in;
