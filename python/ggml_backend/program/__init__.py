@@ -1,7 +1,7 @@
 """Networks of other libraries as graphs.
 
-A reader makes a :class:`Network`, data that no library is needed for. Rules translate each of its operators into
-operations of :mod:`ggml_backend.ops`. An :class:`Engine` runs the graphs. The first reader is that of
+A reader makes a :class:`Network` of a model: data that depends on no library. Rules translate each of its operators
+into operations of :mod:`ggml_backend.ops`. An :class:`Engine` runs the graphs. The first reader is that of
 ``ggml_backend.torch.compile``.
 """
 

@@ -86,7 +86,7 @@ def refuse(missing: Sequence[Missing], what: str) -> None:
 
 
 class Step:
-    """The graph of a network, for its sizes. ``missing``: nodes that another library computes."""
+    """The graph of a network. ``missing``: nodes that another library computes."""
 
     def __init__(self, network: Network, weights: Weights, fallback: Fallback | None) -> None:
         self.network: Network = network
