@@ -10,8 +10,11 @@ from __future__ import annotations
 from .network import Network, Node, Ref, Value
 from .program import Engine, Explanation, Missing, Step, draft, explain, refuse
 from .rules import RULES, matrices
+from .runs import Runs, Variant
+from .saved import Program, load_program
+from .simplify import simplify
 
 __all__ = [
-    "RULES", "Engine", "Explanation", "Missing", "Network", "Node", "Ref", "Step", "Value", "draft", "explain",
-    "matrices", "refuse",
+    "RULES", "Engine", "Explanation", "Missing", "Network", "Node", "Program", "Ref", "Runs", "Step", "Value",
+    "Variant", "draft", "explain", "load_program", "matrices", "refuse", "simplify",
 ]  # fmt: skip

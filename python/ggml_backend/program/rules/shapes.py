@@ -104,7 +104,7 @@ def select(b: Build, self: Val, dim: int, index: int) -> Tensor:
 @rule("unbind.int", of=ALL)
 def unbind(b: Build, self: Val, dim: int = 0) -> tuple[Tensor, ...]:
     axis = self.axis(dim)
-    return tuple(_cut(b, self, axis, i, i + 1) for i in range(self.shape[axis]))
+    return tuple(_cut(b, self, axis, i, i + 1) for i in range(len(b.results)))
 
 
 @rule("split_with_sizes", "split.Tensor", "chunk", "split.sizes", of=ALL)
