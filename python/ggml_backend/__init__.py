@@ -44,7 +44,7 @@ from .sched import Scheduler
 from .tensor import Context, Graph, Tensor, dequantize, from_dlpack, quantize, set_log
 
 if TYPE_CHECKING:
-    from . import cluster, devices, models, optim, planning, profile, program, testing
+    from . import cluster, devices, models, optim, planning, profile, testing
     from .cli.info import show_config
     from .program import load_program
     from .tensor._grad import grad
@@ -54,7 +54,7 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 __all__ = [
     "Backend", "Buffer", "Context", "GgmlError", "Graph", "Scheduler", "Tensor", "__version__", "backend", "backends",
     "bfloat16", "cluster", "dequantize", "devices", "dtypes", "errors", "float16", "float32", "from_dlpack", "gguf",
-    "grad", "int32", "load_program", "models", "ops", "optim", "planning", "profile", "program", "quantize", "sched",
+    "grad", "int32", "load_program", "models", "ops", "optim", "planning", "profile", "quantize", "sched",
     "set_log", "show_config", "tensor", "testing",
 ]  # fmt: skip
 

@@ -281,8 +281,11 @@ def _read(data: Any, tensors: Mapping[str, Array]) -> tuple[Declared, list[Varia
         Input(_text(one["name"]), Value(tuple(_size(n) for n in _of(one["shape"], list)), _text(one["dtype"])))  # type: ignore[misc]
         for one in _of(data["inputs"], list)
     ]
-    if len({one.name for one in inputs}) != len(inputs) or any(one.value.dtype not in DTYPES for one in inputs):
-        raise FileError("the program is damaged: its inputs")
+    for one in inputs:
+        if one.value.dtype not in DTYPES or any(isinstance(n, int) and n < 0 for n in one.value.sizes):
+            raise FileError(f"the program is damaged: the input {one.name} is {one.value.dtype} {one.value.shape}")
+    if len({one.name for one in inputs}) != len(inputs):
+        raise FileError("the program is damaged: two inputs have one name")
     constants = {_text(name): _plain(value) for name, value in _of(data["constants"], dict).items()}
     example = [tuple(_of(n, int) for n in _of(shape, list)) for shape in _of(data["example"], list)]
     variants = [_variant(network, tensors, inputs) for network in _of(data["networks"], list)]

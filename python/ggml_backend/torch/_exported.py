@@ -22,10 +22,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError, UnsupportedError
-from ..program import RULES, Network, Node, Ref, Value, Variant
 from ..program.constants import MAKERS
-from ..program.network import DTYPES, Argument, Condition
+from ..program.network import DTYPES, Argument, Condition, Network, Node, Ref, Value
 from ..program.program import Fallback
+from ..program.rules import RULES
+from ..program.runs import Variant
 from ..program.sizes import Formula, Size, largest, name_of, names_in, parsed, smallest
 
 __all__ = ["Exported", "array_of", "export", "flattened", "identifier", "operator_name"]

@@ -22,8 +22,12 @@ from ..backend import Backend
 from ..backend._priority import backends_of
 from ..dtypes import DTypeLike, as_dtype
 from ..errors import InvalidArgumentError, UnsupportedError
-from ..program import Engine, Explanation, Network, Runs, Value, Variant, draft, matrices, refuse, simplify
+from ..program.network import Network, Value
+from ..program.program import Engine, Explanation, draft, refuse
+from ..program.rules import matrices
+from ..program.runs import Runs, Variant
 from ..program.saved import Declared, Input, store
+from ..program.simplify import simplify
 from ..program.sizes import name_of
 from ._exported import Exported, array_of, export, flattened, identifier
 from ._operators import check_precision
@@ -114,7 +118,11 @@ class Program(Runs):
         expect_path(path, "save: path")
         with self._engine.lock:
             refuse([m for _, step in self._kept.values() for m in step.missing], "save")
-            variants = self._for_file()
+            tensors = [isinstance(x, torch.Tensor) for x in self._example.leaves]
+            variants = [
+                replace(v, leaves=[name for name, kept in zip(v.leaves, tensors, strict=True) if kept])
+                for v in self._for_file()
+            ]
             declared = self._example.declared(self._dynamic, variants[0])
             store(path, variants, declared, self._engine)
 

@@ -163,6 +163,8 @@ def constant_pad(b: Build, self: Val, pad: Sequence[int], value: float = 0) -> T
                 shape[axis] = t.shape[1]
     if value == 0:
         return t
+    if t.size != math.prod(b.result.shape):
+        raise NoRule(f"{t.describe()} has not the shape {b.result.shape}")
     inside = np.zeros(b.result.shape, np.float32)
     inside[tuple(slice(p, n - q) for n, (p, q) in zip(inside.shape, added, strict=True))] = 1
     return ops.where(b.constant(inside.reshape(t.shape)), t.contiguous(), float(value))
