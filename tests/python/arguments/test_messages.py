@@ -167,6 +167,9 @@ EXAMPLES = [
     ('x + v', E,
      "a + b: a 'x' float32 (16, 128), b 'v' float32 (64, 100): the shapes do not broadcast, axis -1 has 128 and "
      '100 elements'),
+    ("x + ctx.tensor((4, 128), name='few')", E,
+     "a + b: a 'x' float32 (16, 128), b 'few' float32 (4, 128): the shapes do not broadcast, axis -2 has 16 and "
+     '4 elements; gb.ops.add(a, b) repeats b over a'),
     ("gb.ops.mul(ctx.tensor(128, name='row'), x)", E,
      "mul: a 'row' float32 (128,), b 'x' float32 (16, 128): axis -2 of a (1) must be a multiple of axis -2 of b "
      '(16); missing axes count as 1; b repeats over a, not a over b: a * b broadcasts as NumPy does'),
