@@ -216,7 +216,7 @@ EXAMPLES = [
     ("sched.compute(ctx.graph((wide @ single.T).named('y')))", U,
      "Scheduler.compute: no backend can run node 0, MUL_MAT 'y' float32 (1, 4) of 'single' float32 (4, 8), "
      "'wide' float64 (1, 8); CPU: source 1 must be f32, or have the type of source 0; nothing is computed with "
-     "float64, the default of NumPy: make 'wide' of array.astype(np.float32)"),
+     "float64, the default of NumPy: make 'wide' from array.astype(np.float32)"),
     ("sched.compute(ctx.graph((half @ single.T).named('y')))", U,
      "Scheduler.compute: no backend can run node 0, MUL_MAT 'y' float32 (4, 4) of 'single' float32 (4, 8), "
      "'half' float16 (4, 8); CPU: source 1 must be f32, or have the type of source 0; the left operand of a "
