@@ -172,6 +172,7 @@ static void wrong_use(void) {
 }
 
 static bool write_bytes(const uint8_t * bytes, size_t n) {
+    remove(path); // closing a file that was truncated waits for the disk (ext4)
     FILE * f = fopen(path, "wb");
     bool ok = f && fwrite(bytes, 1, n, f) == n;
     return f && fclose(f) == 0 && ok;
