@@ -258,9 +258,6 @@ static void ask_caches(asked & a) {
 // Operators that CUDA does not compute yet. No case asks about them.
 static bool is_missing(int op) {
     switch (op) {
-        case GGML_OP_CONV_2D:
-        case GGML_OP_CONV_2D_DW:
-        case GGML_OP_CONV_3D:
         case GGML_OP_INTERPOLATE:
         case GGML_OP_PAD_EXT:
         case GGML_OP_PAD_REFLECT_1D:

@@ -21,6 +21,7 @@ from .._base.errors import (
     expect_path,
 )
 from .._base.errors.messages import kind_of
+from ..backend._priority import backends_of
 from ..backend.backend import Backend
 from ..dtypes import float16, float32, int32
 from ..sched.scheduler import Scheduler
@@ -32,7 +33,6 @@ from ._model import Model
 from ._whisper import LANGUAGES, Layer, Sizes, Special, decode, encode
 from .architectures import SPEECH, architecture_of
 from .audio import HOP, LEAST_RATE, MOST_RATE, RATE, log_mel, read_wav, resample
-from .text import backends_of
 from .tokens import _byte_characters
 
 __all__ = ["Segment", "SpeechModel", "Transcript"]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from .. import gguf
 from .._base.errors import FileError, InvalidArgumentError, expect, expect_choice, expect_int, expect_list
-from .._base.errors.messages import kind_of
+from ..backend._priority import backends_of
 from ..backend.backend import Backend
 from ..dtypes import as_dtype
 from ..sched._step import Step
@@ -32,7 +32,7 @@ from .chat import ChatTemplate, Message
 from .sampling import Sampling
 from .tokens import TextStream, Tokenizer, tokenizer_of
 
-__all__ = ["Generation", "Stats", "TextModel", "backends_of"]
+__all__ = ["Generation", "Stats", "TextModel"]
 
 FloatArray = npt.NDArray[np.float32]
 Scores = tuple[FloatArray, Ints | None]
@@ -507,25 +507,3 @@ class Generation:
 
     def __repr__(self) -> str:
         return f"<Generation: {len(self.tokens)} tokens after {self.n_prompt}, {self.finish_reason or 'being written'}>"
-
-
-def backends_of(devices: Sequence[str | Backend], n_threads: int | None) -> list[Backend]:
-    """Backends in order of priority. The CPU comes last: it runs the operations that other devices do not support."""
-    if isinstance(devices, (str, Backend)):
-        devices = (devices,)
-    devices = expect_list(devices, "devices", "names of devices or backends")
-    if not devices:
-        raise InvalidArgumentError("devices is empty: give at least 'CPU'")
-    for device in devices:
-        if not isinstance(device, (str, Backend)):
-            raise TypeError(f"devices must be names or backends, not {kind_of(device)}")
-    n_threads = None if n_threads is None else expect_int(n_threads, "n_threads")
-    made = [
-        d if isinstance(d, Backend)
-        else Backend(d, n_threads=n_threads) if n_threads and d.upper() == "CPU"
-        else Backend(d)
-        for d in devices
-    ]  # fmt: skip
-    if not made[-1].name.startswith("CPU"):
-        made.append(Backend("CPU", n_threads=n_threads) if n_threads else Backend("CPU"))
-    return made

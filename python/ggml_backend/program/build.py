@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import ops
 from ..backend import Backend
-from ..dtypes import DTypeLike, float32, int32
+from ..dtypes import DTypeLike, as_dtype, float32, int32
 from ..errors import InvalidArgumentError
 from ..tensor import Context, Tensor, quantize
 from ..tensor._quantize import fallback_dtype
@@ -133,6 +133,17 @@ class Weights:
         self.packed[val.name] = element.name
         return self._made[key][0]
 
+    def blocks(self, array: Array, name: str, format: str) -> Tensor:
+        """The tensor of a matrix in bytes of a format."""
+        element = as_dtype(format)
+        if array.ndim != 2 or array.dtype != np.uint8:
+            raise NoRule(f"the matrix is {array.dtype} {array.shape}, not bytes of rows")
+        known = self.shared + self.copied
+        tensor = self.dense(array.view(element.numpy), name, None, element.name)
+        self.quantized += self.shared + self.copied - known
+        self.packed[name] = element.name
+        return tensor
+
     def _keep(
         self, key: tuple[Any, ...], array: Array, source: Array, name: str, format: str | None, copied: bool
     ) -> None:
@@ -214,8 +225,8 @@ class Build:
         return t.transpose(1, 0).contiguous() if transposed else t
 
     def blocks(self, x: Val, format: str) -> Tensor:
-        """A matrix that is stored as blocks, uint8 (rows, bytes of a row)."""
-        return self.weights.dense(self.array(x, "the matrix"), x.name, None, format)
+        """A matrix that is stored as rows of bytes, uint8 (rows, bytes of a row)."""
+        return self.weights.blocks(self.array(x, "the matrix"), x.name, format)
 
     def together(self, *operands: Operand) -> list[Any]:
         """Operands in shapes of at most four axes that broadcast as the values do. Numbers stay numbers."""

@@ -1,4 +1,4 @@
-"""Models of PyTorch: packed weights inside PyTorch, and whole models as programs.
+"""Models of PyTorch: packed weights inside PyTorch, and whole models as programs::
 
     import ggml_backend.torch as gbt
 

@@ -16,6 +16,7 @@ import ggml_backend as gb
 import small_models
 import small_whisper
 from public import LIBRARY, THINGS
+from source_tree import in_tree
 
 
 class Lies:
@@ -165,6 +166,7 @@ class World:
             ("Tensor.swapaxes", "a"): 0,
             ("Tensor.swapaxes", "b"): 1, ("fallback_dtype", "n"): 32, ("Writer.add_tensor", "name"): "new",
             ("Graph.get", "name"): "node", ("grad", "params"): [self.x], ("load", "path"): self.paths["TextModel"],
+            ("load_program", "path"): str(in_tree("tests/data/programs/GPT2LMHeadModel.gguf")),
             ("ChatTemplate.__init__", "source"): "x",
             **{(f"{kind}.__init__", "path"): path for kind, path in self.paths.items()},
             ("Scheduler.__init__", "backends"): [self.cpu], ("Profile.compare", "before"): self.profile,
