@@ -239,6 +239,14 @@ def test_wrong_arguments_are_errors(path, audio, options, words):
         model.transcribe(audio, **options)
 
 
+def test_a_network_for_shorter_windows_is_an_error():
+    keys = {f"whisper.{name}": value for name, value in sm.KEYS.items()} | {"whisper.encoder.context_length": 1499}
+    shapes = replace(sm.SIZES, audio_context=1499).shapes()
+    tensors = {name: np.empty(shape, np.float16) for name, shape in shapes.items()}
+    with pytest.raises(gb.errors.FileError, match="context_length is 1499: it must be a whole number from 1500"):
+        sm.Sizes.of(keys, tensors)
+
+
 @pytest.mark.parametrize(
     ("audio", "options", "words"),
     [
