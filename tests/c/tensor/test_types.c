@@ -372,7 +372,7 @@ static void op_names(void) {
         inplace += gb_op_can_inplace((enum ggml_op) op);
     }
     CHECK_INT(views, 5);    // NONE, RESHAPE, VIEW, PERMUTE, TRANSPOSE
-    CHECK_INT(inplace, 15); // section 0.4
+    CHECK_INT(inplace, 15);
     CHECK(!gb_op_computes(GGML_OP_TRANSPOSE) && gb_op_computes(GGML_OP_CPY));
     CHECK(gb_op_can_inplace(GGML_OP_SOFT_MAX) && gb_op_can_inplace(GGML_OP_UNARY) && !gb_op_can_inplace(GGML_OP_NORM));
 }
