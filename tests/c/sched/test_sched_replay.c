@@ -244,7 +244,7 @@ static void random_graphs_take_smaller_sizes(void) {
     }
     ggml_graph_set_fusion(true);
     // the others join copies that the large graph makes separately, or vice versa
-    printf("%d of %d graphs reused offsets\n", n_replays, n_runs);
+    printf("%d of %d graphs reused the offsets of the large one\n", n_replays, n_runs);
     CHECK(n_replays * 100 >= n_runs * 97);
 }
 

@@ -340,7 +340,6 @@ static void op_names(void) {
     for (int op = 0; op < GGML_OP_COUNT; op++) {
         CHECK(ggml_op_name((enum ggml_op) op) != NULL && ggml_op_symbol((enum ggml_op) op) != NULL);
     }
-    // ids and texts of the specification's table, some of each column
     CHECK_STR(ggml_op_name((enum ggml_op) 0), "NONE");
     CHECK_STR(ggml_op_name((enum ggml_op) 23), "MUL_MAT");
     CHECK_STR(ggml_op_name((enum ggml_op) 45), "CONV_TRANSPOSE_1D");

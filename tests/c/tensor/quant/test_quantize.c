@@ -558,7 +558,6 @@ static void arguments(void) {
     CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
 }
 
-// FNV-1a.
 static uint64_t digest(const uint8_t * p, size_t n) {
     uint64_t h = UINT64_C(14695981039346656037);
     for (size_t i = 0; i < n; i++) {
@@ -567,8 +566,6 @@ static uint64_t digest(const uint8_t * p, size_t n) {
     return h;
 }
 
-// Blocks of values of similar size, with zeros, of few levels, with small values among large ones,
-// with NaN and infinities, of any bits, of one sign, of a peaked distribution.
 static void mixed_rows(float * x, int n, uint64_t * state) {
     static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, -1e-40f, 65520, 1e8f, 0 };
     for (int i = 0; i < n; i++) {
@@ -588,7 +585,8 @@ static void mixed_rows(float * x, int n, uint64_t * state) {
     }
 }
 
-// The digest of each format's blocks, without and with weights. A faster search must not change it.
+// A faster search must not change the quantized blocks of any format, without and with weights. Rows
+// have values of similar size, small ones among large, few levels, zeros, NaN, any bits.
 static void bytes_stay(void) {
     static const struct {
         enum ggml_type type;
