@@ -608,9 +608,9 @@ class Scheduler(Handle):
                     sched.compute(graph)
             print(p.table(by="kind"))
 
-        It records runs of this scheduler on any thread. Each call waits for its run. Memory for
-        ``max_records`` records is reserved, 100 bytes of addresses each. ``Profile.dropped`` counts
-        further records.
+        It records runs of this scheduler on any thread. Each call waits for its run. There is room
+        for ``max_records`` records, about 100 bytes each, which take memory only as they come.
+        ``Profile.dropped`` counts further records.
         """
         from ..profile.profile import begin
 
