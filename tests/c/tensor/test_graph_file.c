@@ -25,6 +25,7 @@ static void new_path(void) {
 }
 
 static void write_bytes(const void * data, size_t size) {
+    remove(path); // closing a file that was truncated waits for the disk (ext4)
     FILE * f = fopen(path, "wb");
     if (f == NULL || fwrite(data, 1, size, f) != size) {
         test_fail(__FILE__, __LINE__, "cannot write %s", path);
@@ -350,7 +351,6 @@ static size_t builder_file(const struct builder * b, int * n_leafs, int * n_node
 
 // The position of a tensor's record in `content`. Nodes follow leafs, and the data of a leaf
 // follows its record.
-// record.
 static size_t record_at(int n_leafs, int i) {
     size_t at = 24;
     for (int k = 0; k < i; k++) {

@@ -14,7 +14,7 @@ static struct ggml_tensor * tensor(enum ggml_type type, int64_t ne0, int64_t ne1
     return ggml_set_name(ggml_new_tensor_4d(ctx, type, ne0, ne1, ne2, ne3), "a");
 }
 
-// A word of op_params as in the specification's tables: an integer or a float.
+// A word of op_params: an integer or a float.
 struct word {
     int i;
     bool is_float;

@@ -395,7 +395,7 @@ def rotation(
 
 
 def rope(x, positions, *, n_dims, mode, n_ctx=0, back=False, xpos_base=0.0, xpos_down=False, **scaling):
-    """Rotates x (batch, tokens, heads, size) pair by pair, by the specification."""
+    """Rotates x (batch, tokens, heads, size) pair by pair."""
     y = x.copy()
     size = x.shape[-1]
     sign = -1 if back else 1

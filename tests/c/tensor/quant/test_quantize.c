@@ -558,10 +558,6 @@ static void arguments(void) {
     CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
 }
 
-// For each format a number that identifies its quantized blocks, without and with weights. A faster
-// search must not change it. Rows have values of similar size, small ones among large, few levels,
-// zeros, NaN, any bits.
-// number, any bits.
 static uint64_t digest(const uint8_t * p, size_t n) {
     uint64_t h = UINT64_C(14695981039346656037);
     for (size_t i = 0; i < n; i++) {
@@ -589,6 +585,8 @@ static void mixed_rows(float * x, int n, uint64_t * state) {
     }
 }
 
+// A faster search must not change the quantized blocks of any format, without and with weights. Rows
+// have values of similar size, small ones among large, few levels, zeros, NaN, any bits.
 static void bytes_stay(void) {
     static const struct {
         enum ggml_type type;
