@@ -134,7 +134,7 @@ static size_t ssm_conv_work(const struct ggml_tensor * node, int n_tasks) {
 
 // -------------------------------------------------------------------------------------------------------------- chunks
 
-enum { UNIT_PIECES = 4 }; // maximum number of pieces of a unit
+enum { UNIT_PIECES = 2 }; // maximum number of pieces of a unit, whose states stay in the nearest cache
 
 // Pieces of a unit, if `lists` lists have `pieces` pieces each. Threads get several units, so that they end together.
 static int64_t unit_pieces(int64_t pieces, int64_t lists, int n_threads) {
