@@ -325,7 +325,7 @@ def test_diag_mask_in_place_in_a_view(layout):
 @pytest.mark.parametrize("n_head", [1, 2, 3, 8, 12, 71])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_alibi(n_head, layout):
-    for batch in ((), (2,)) if n_head < 8 else ((),):  # slopes are counted over the heads of all batches: see spec
+    for batch in ((), (2,)) if n_head < 8 else ((),):  # slopes are counted over the heads of all batches
         for bias in (8.0, 1.5):
 
             def reference(v, bias=bias):
@@ -512,7 +512,7 @@ def test_rope_xpos(down):
 
 
 @covers("ROPE", "ROPE_BACK")
-def test_rope_back_takes_rope_back():
+def test_rope_back_reverses_rope():
     """A rotation followed by its reverse gives the input: an oracle without a formula."""
     for mode in (0, 2):
         inputs = [real(2, 9, 4, 32), array(np.arange(9) * 5, "int32")]

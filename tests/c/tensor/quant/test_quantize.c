@@ -196,7 +196,7 @@ static void codebooks(void) {
 }
 
 // Quantizes the values of random blocks. The search finds their rows, signs and scales, or close
-// ones. IQ1 does so less, because it never takes a negative d, which half of these blocks have.
+// ones. IQ1 finds fewer, because it never takes a negative d, which half of these blocks have.
 static void random_blocks(void) {
     static const struct {
         enum ggml_type type;
@@ -257,7 +257,7 @@ static void exact_values(void) {
     CHECK(round_trip(GGML_TYPE_NVFP4, x, NULL, y, &unused) == 0);
 }
 
-// Each format's dot product against double precision on what the two operands stand for.
+// Each format's dot product against that of the dequantized operands in double precision.
 static void dot_products(void) {
     static float x[N], y[N], xv[N], yv[N], ones[256];
     static uint8_t xb[N * 2], yb[N * 2];
