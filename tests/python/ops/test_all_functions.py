@@ -140,4 +140,3 @@ def test_closed_context_is_a_state_error(ctx):
             build()
     assert "closed" in repr(t)
     assert "closed" in repr(other)
-
