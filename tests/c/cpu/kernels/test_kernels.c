@@ -414,6 +414,18 @@ GATE_TEST(swiglu_f32, do_silu, bound_4)
 GATE_TEST(geglu_erf_f32, do_gelu_erf, bound_gelu_erf)
 GATE_TEST(geglu_quick_f32, do_gelu_quick, bound_gelu_quick)
 
+// relative to the terms of the derivative, which cancel near -1.28
+static double do_silu_back(double x, double g) {
+    const double s = 1 / (1 + exp(-x)), rest = 1 / (1 + exp(x));
+    return fabs(x) > 1000 ? (x > 0 ? g : x < 0 ? 0 * g : x) : g * (s + x * s * rest);
+}
+static double size_silu_back(double x, double g) {
+    const double s = 1 / (1 + exp(-x));
+    return fabs(g) * (s + fabs(x) * s / (1 + exp(x)));
+}
+GENERAL_TEST(silu_back_f32, (n, z, x, y), true, do_silu_back((double) x, (double) y), false,
+    10 * size_silu_back((double) x, (double) y) + 1e-30)
+
 static double do_swiglu_oai(double x, double g, double alpha, double limit) {
     const double u = fmin(x, limit), w = fmax(-limit, fmin(limit, g));
     return u / (1 + exp(-alpha * u)) * (w + 1);

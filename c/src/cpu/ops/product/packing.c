@@ -171,6 +171,10 @@ static void pack_floats(const struct gb_kernels * kernels, const struct gb_gemm_
         return;
     }
     const bool adjacent = are_adjacent(rows, n, ggml_type_size(o->type));
+    if (adjacent && o->type == GGML_TYPE_F32 && o->nb_k % sizeof(float) == 0) {
+        kernels->pack_terms_f32(k, n, width, y, rows[0], (int64_t) (o->nb_k / sizeof(float)));
+        return;
+    }
     for (int64_t j = 0; j < k; j++, y += width) {
         const size_t offset = (size_t) j * o->nb_k;
         if (adjacent) {
