@@ -255,35 +255,6 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
     }
 }
 
-// --------------------------------------------------------------------------------------------------------- derivatives
-
-static void rms_norm_back_row_f32(int64_t n, float * y, const float * x, const float * dy, float eps) {
-    vd s0 = vd_zero(), s1 = s0, p0 = s0, p1 = s0;
-    int64_t i = 0;
-    for (; i + 2 * V_N <= n; i += 2 * V_N) {
-        const vf a = v_load(x + i), b = v_load(x + i + V_N);
-        s0 = vd_mad(s0, a, a);
-        s1 = vd_mad(s1, b, b);
-        p0 = vd_mad(p0, a, v_load(dy + i));
-        p1 = vd_mad(p1, b, v_load(dy + i + V_N));
-    }
-    for (; i < n; i += V_N) {
-        const int left = (int) (n - i < V_N ? n - i : V_N);
-        const vf a = v_load_n(x + i, left);
-        s0 = vd_mad(s0, a, a);
-        p0 = vd_mad(p0, a, v_load_n(dy + i, left));
-    }
-    const double m = vd_sum(vd_join(s0, s1)) / (double) n + (double) eps;
-    const vf along = v_set((float) (-vd_sum(vd_join(p0, p1)) / ((double) n * m))), scale = v_set((float) (1.0 / sqrt(m)));
-    for (i = 0; i + V_N <= n; i += V_N) {
-        v_store(y + i, v_mul(v_fma(v_load(x + i), along, v_load(dy + i)), scale));
-    }
-    if (i < n) {
-        const int left = (int) (n - i);
-        v_store_n(y + i, v_mul(v_fma(v_load_n(x + i, left), along, v_load_n(dy + i, left)), scale), left);
-    }
-}
-
 static void soft_max_back_row_f32(int64_t n, float * z, const float * y, const float * dy) {
     const vf dot = v_set(dot_f32(n, y, dy));
     int64_t i = 0;

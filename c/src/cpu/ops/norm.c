@@ -57,9 +57,28 @@ static void run_rms_norm(const struct gb_cpu_call * call, struct ggml_tensor * n
 static bool rms_norm_back_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
     const struct gb_float_row * row) {
     const int64_t n = row->n;
+    const float eps = gb_op_param_f32(node, 0);
+    const float * x = row->x;
     const float * dy = gb_in(call->k, node->src[1], gb_row_of(node->src[1], row->r), n, row->spare);
-    call->k->rms_norm_back_row_f32(n, row->y, row->x, dy, gb_op_param_f32(node, 0));
-    return !gb_cpu_stopped(call, 4 * n);
+    double squares = 0, product = 0;
+    for (int64_t i = 0; i < n; i += GB_STRETCH) {
+        const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
+        squares += call->k->sum_sqr_f32(length, x + i);
+        product += (double) call->k->dot_f32(length, x + i, dy + i);
+        if (gb_cpu_stopped(call, 2 * length)) {
+            return false;
+        }
+    }
+    const double along = product / (squares + (double) n * (double) eps);
+    const double scale = 1.0 / sqrt(squares / (double) n + (double) eps);
+    for (int64_t i = 0; i < n; i += GB_STRETCH) {
+        const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
+        call->k->blend_f32(length, row->y + i, x + i, dy + i, (float) (-along * scale), (float) scale);
+        if (gb_cpu_stopped(call, length)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {

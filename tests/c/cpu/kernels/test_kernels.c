@@ -402,6 +402,8 @@ GENERAL_TEST(mad_f32, (n, z, x, p1), false, y + (double) x * p1, false, fabs(x *
 GENERAL_TEST(norm_apply_f32, (n, z, x, p1, p2), true, ((double) x - p1) * p2, false, 2 * fabs((x - p1) * p2) + 1e-6)
 GENERAL_TEST(scale_mask_f32, (n, z, x, p1, y), true, (double) x * p1 + y, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)
 
+GENERAL_TEST(blend_f32, (n, z, x, y, p1, p2), true, (double) x * p1 + (double) y * p2, false,
+    2 * (fabs(x * p1) + fabs(y * p2)) + 1e-6)
 GENERAL_TEST(scale_bias_f32, (n, z, x, p1, p2), true, (double) x * p1 + p2, false, 2 * (fabs(x * p1) + fabs(p2)) + 1e-6)
 
 // Gates: the tolerance of the function, times the gate.

@@ -29,10 +29,6 @@ typedef void gb_kernel_rms_norm_row(int64_t n, float * y, const float * x, float
 // y = softmax(x scale + mask). mask: NULL for none. A row of -inf gives zeros. A NaN or +inf makes the whole row NaN.
 typedef void gb_kernel_soft_max_row(int64_t n, float * y, const float * x, float scale, const float * mask);
 
-// With m = mean of x^2 + eps: y = (dy - x (sum of x dy) / (n m)) / sqrt(m), the derivative of rms_norm_row_f32. Sums are
-// double. y may be x or dy.
-typedef void gb_kernel_rms_norm_back_row(int64_t n, float * y, const float * x, const float * dy, float eps);
-
 // z = y (dy - sum of y dy), the derivative of soft_max_row_f32, whose result is y. z may be y or dy.
 typedef void gb_kernel_soft_max_back_row(int64_t n, float * z, const float * y, const float * dy);
 

@@ -52,9 +52,11 @@ struct gb_packing_limits gb_packing_limits_of(const struct gb_gemm * p) {
     gb_call_once(&once, look_for_tiles);
     const bool quantized = is_quantized(p), bf16 = p->w.type == GGML_TYPE_BF16;
     const bool tiles = has_tiles && (ggml_is_quantized(p->w.type) || bf16);
+    const bool any_pairs = has_tiles && (bf16 || gb_bytes_decline(p) == NULL);
     const int64_t pairs = p->k / 2 + GB_BF16_STEP, bytes = gb_bytes_row_floats(p->k, GB_BYTES_HALVES);
     const size_t floats = GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS;
     return (struct gb_packing_limits){
+        .rows = any_pairs ? GB_PACKED_ROWS_MAX : GB_GEMM_MR_MAX,
         .row = gb_bytes_decline(p) != NULL ? p->k + GB_BF16_STEP
                : has_tiles                 ? GB_MAX(bytes, pairs)
                                            : bytes,
