@@ -42,6 +42,7 @@ myst_url_schemes = ["http", "https", "mailto", "repository"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 
 autodoc_member_order = "groupwise"
+autodoc_mock_imports = ["torch"]  # the site is built without PyTorch
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True

@@ -20,6 +20,7 @@ py="$env/bin/python"
 $pip "transformers>=5"
 "$py" -m pytest -q -rs -p no:cacheprovider tests/python/devices/test_arrays_*.py "$@"
 "$py" -m pytest -q -rs -p no:cacheprovider tests/python/pytorch tests/python/models/test_from_gguf.py \
+    "tests/python/package/test_interface.py::test_the_interface_equals_its_record[interface_torch.txt]" \
     "tests/python/training/test_train_example.py::test_the_loss_curve_is_that_of_pytorch" \
     "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/pytorch.md]" \
     "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/bring-your-model.md]"

@@ -1,7 +1,8 @@
 """Writes the public interface as text, one line for each name. A review shows how a change alters it, and
 ``tests/python/package/test_interface.py`` fails if the record and the interface differ.
 
-    python tools/record_interface.py          writes tests/data/interface_python.txt and tests/data/interface_c.txt
+    python tools/record_interface.py          writes tests/data/interface_python.txt and tests/data/interface_c.txt,
+                                              with PyTorch also tests/data/interface_torch.txt
 
 Python: every name in ``__all__`` of the public modules, with the signatures of functions and methods, properties, and
 values of enumerations. C: what the public headers declare; the constants and the layout of structures that the compiler
@@ -12,16 +13,17 @@ from __future__ import annotations
 
 import enum
 import importlib
+import importlib.util
 import inspect
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 MODULES = ("ggml_backend", *(f"ggml_backend.{name}" for name in (
-    "backend", "cluster", "devices", "dtypes", "errors", "gguf", "ops", "optim", "planning", "profile", "sched",
-    "tensor", "testing",
+    "backend", "cluster", "devices", "dtypes", "errors", "gguf", "ops", "optim", "planning", "profile", "program",
+    "sched", "tensor", "testing",
 )))  # fmt: skip
 TREE = Path(__file__).resolve().parents[1]
 DATA, HEADERS = TREE / "tests" / "data", TREE / "c" / "include"
@@ -61,10 +63,10 @@ def lines_of_class(name: str, cls: type) -> Iterator[str]:
             yield f"attribute {what}"
 
 
-def python_lines() -> list[str]:
+def python_lines(modules: Sequence[str] = MODULES) -> list[str]:
     lines: list[str] = []
     recorded: set[str] = set()  # names at the top level are in a submodule, too
-    for module_name in MODULES:
+    for module_name in modules:
         module = importlib.import_module(module_name)
         for name in sorted(set(module.__all__) - recorded):
             value, full = getattr(module, name), f"{module_name}.{name}"
@@ -123,7 +125,10 @@ def c_lines() -> list[str]:
 
 def interfaces() -> dict[Path, list[str]]:
     """The content that each file should have."""
-    return {DATA / "interface_python.txt": python_lines(), DATA / "interface_c.txt": c_lines()}
+    found = {DATA / "interface_python.txt": python_lines(), DATA / "interface_c.txt": c_lines()}
+    if importlib.util.find_spec("torch") is not None:
+        found[DATA / "interface_torch.txt"] = python_lines(["ggml_backend.torch"])
+    return found
 
 
 if __name__ == "__main__":

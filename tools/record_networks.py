@@ -1,9 +1,11 @@
-"""Writes small networks of PyTorch with their inputs and results into ``tests/data/networks``.
+"""Writes small networks of PyTorch with their inputs and results into ``tests/data/networks``, and programs for several
+sizes into ``tests/data/programs``.
 
     PYTHONPATH=tests/python/support python tools/record_networks.py
 
-``tests/python/models/test_networks.py`` runs them, so that the rules of programs are tested without PyTorch. Needs
-PyTorch and ``transformers``. The networks are those of ``tests/python/pytorch/test_torch_architectures.py``.
+``tests/python/models/test_networks.py`` and ``test_saved_programs.py`` run them, so that the rules of programs are
+tested without PyTorch. Needs PyTorch and ``transformers``. The networks are those of
+``tests/python/pytorch/test_torch_architectures.py``.
 """
 
 from __future__ import annotations
@@ -17,15 +19,23 @@ from typing import Any
 import numpy as np
 import torch
 
+import ggml_backend.torch as gbt
 from ggml_backend.torch._exported import export
 
 TREE = Path(__file__).resolve().parents[1]
 NAMES = ("BertModel", "GPT2LMHeadModel", "LlamaForCausalLM", "ViTModel", "ResNetModel", "SwinModel")
+PROGRAMS = ("BertModel", "GPT2LMHeadModel")
+SIZES = ((2, 11), (1, 1), (3, 5), (1, 8), (4, 1))
 
 
 def main() -> None:
     sys.path.insert(0, str(TREE / "tests" / "python" / "pytorch"))
     known: Any = importlib.import_module("test_torch_architectures")
+    record_networks(known)
+    record_programs(known)
+
+
+def record_networks(known: Any) -> None:
     folder = TREE / "tests" / "data" / "networks"
     folder.mkdir(exist_ok=True)
     for name in NAMES:
@@ -44,6 +54,32 @@ def main() -> None:
         arrays |= {f"output/{i}": tensor.numpy() for i, tensor in enumerate(theirs.values())}
         text = json.dumps(network.to_json(), separators=(",", ":"))
         np.savez_compressed(folder / f"{name}.npz", network=np.frombuffer(text.encode(), np.uint8), **arrays)
+
+
+def record_programs(known: Any) -> None:
+    """Programs for all batches and numbers of tokens, with the results of PyTorch for some."""
+    folder = TREE / "tests" / "data" / "programs"
+    folder.mkdir(exist_ok=True)
+    for name in PROGRAMS:
+        model, options = known.model_of(name, known.TEXT[name]), known.options_of(name)
+        inputs = known.inputs_of(name)
+        axes = {key: {0: "batch", 1: "tokens"} for key in inputs}
+        program = gbt.compile(model, kwargs={**inputs, **options}, dynamic=axes, strict=True)
+        program.save(folder / f"{name}.gguf")
+        arrays = {}
+        for shape in SIZES:
+            size = "x".join(map(str, shape))
+            given = {
+                key: torch.randint(0, 2, shape) if "mask" in key else torch.randint(3, 99, shape) for key in inputs
+            }
+            for key in given:
+                if "mask" in key:
+                    given[key][:, 0] = 1
+            with torch.no_grad():
+                theirs = dict(model(**given, **options))
+            arrays |= {f"{size}/input/{key}": tensor.numpy() for key, tensor in given.items()}
+            arrays |= {f"{size}/output/{key}": tensor.numpy() for key, tensor in theirs.items()}
+        np.savez_compressed(folder / f"{name}.npz", **arrays)
 
 
 if __name__ == "__main__":

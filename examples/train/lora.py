@@ -133,7 +133,7 @@ class Network:
 
 
 def cross_entropy(logits: gb.Tensor, targets: gb.Tensor) -> gb.Tensor:
-    """The row of a target is 1 at its number: both differ by 0 there alone."""
+    """Mean cross entropy. The row of a target is 1 in the column of its number, and 0 in the others."""
     numbers = targets.context.constant(np.arange(logits.shape[1], dtype=np.float32))
     wanted = ops.equal(ops.repeat(numbers, logits), targets.reshape(targets.size, 1).astype("float32"))
     return ops.cross_entropy_loss(logits, wanted, 0.0)

@@ -78,6 +78,15 @@ def models(path: Path) -> None:
         print(embedding.embed(["text"]).shape, gb.models.DECODERS, gb.models.ENCODERS)
 
 
+def programs(path: Path, ids: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    """Programs of files."""
+    program = gb.load_program(path, devices=["CPU"], n_threads=1, policy="weights")
+    print(program(ids), program(input_ids=ids), program.explain().packed, program.plan.memory)
+    assert_type(program.inputs, "dict[str, tuple[tuple[int | str, ...], str]]")
+    assert_type(program.backends, list[gb.Backend])
+    program.save(path)
+
+
 def training(loss: gb.Tensor, w: gb.Tensor, sched: gb.Scheduler, path: Path) -> None:
     """Steps of optimizers, and their files."""
     adam = gb.optim.AdamW(loss, [w], 1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, max_norm=1.0)

@@ -23,6 +23,7 @@ from .._base.errors import (
     expect_list,
 )
 from .._base.text import count
+from ..backend._priority import backends_of
 from ..backend.backend import Backend
 from ..dtypes import float32, int32
 from ..sched.scheduler import Scheduler
@@ -33,7 +34,6 @@ from ._keys import Keys
 from ._model import Model
 from ._sizes import Shaped, matrix_rows
 from .architectures import ENCODERS, Encoder, architecture_of
-from .text import backends_of
 from .tokens import Tokenizer, tokenizer_of
 
 __all__ = ["EmbeddingModel", "Inputs", "Sizes", "encode"]
@@ -327,7 +327,7 @@ class EmbeddingModel(Model):
         """Unit vectors of texts: float32 (n, n_dims). Their products are cosine similarities.
 
         Texts of similar length are computed together. A text of more than ``n_ctx`` tokens is cut off there, and a
-        warning says how many were.
+        warning says how many texts were cut.
         progress: wraps the iteration over batches, as ``tqdm`` does.
         """
         texts = [texts] if isinstance(texts, str) else expect_list(texts, "texts", "str")

@@ -1,17 +1,13 @@
-"""Networks of other libraries as graphs.
+"""Networks of other libraries as graphs, and programs that run them.
 
-A reader makes a :class:`Network`, data that no library is needed for. Rules translate each of its operators into
-operations of :mod:`ggml_backend.ops`. An :class:`Engine` runs the graphs. The first reader is that of
-``ggml_backend.torch.compile``.
+A reader makes a ``Network`` (``program.network``), data that depends on no library. Rules (``program.rules``)
+translate each of its operators into operations of :mod:`ggml_backend.ops`. An ``Engine`` (``program.program``) runs the
+graphs. Readers: that of ``ggml_backend.torch.compile``, and that of program files (:func:`load_program`).
 """
 
 from __future__ import annotations
 
-from .network import Network, Node, Ref, Value
-from .program import Engine, Explanation, Missing, Step, draft, explain, refuse
-from .rules import RULES, matrices
+from .program import Explanation, Missing
+from .saved import Program, load_program
 
-__all__ = [
-    "RULES", "Engine", "Explanation", "Missing", "Network", "Node", "Ref", "Step", "Value", "draft", "explain",
-    "matrices", "refuse",
-]  # fmt: skip
+__all__ = ["Explanation", "Missing", "Program", "load_program"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import ops
 from ..backend import Backend
-from ..dtypes import DTypeLike, float32, int32
+from ..dtypes import DTypeLike, as_dtype, float32, int32
 from ..errors import InvalidArgumentError
 from ..tensor import Context, Tensor, quantize
 from ..tensor._quantize import fallback_dtype
@@ -113,7 +113,7 @@ class Weights:
         return self._made[key][0]
 
     def matrix(self, val: Val, transposed: bool = False) -> Tensor:
-        """The matrix that products and rows read, quantized if its name says so. transposed: multiply ``array.T``."""
+        """The matrix of a product or an embedding, quantized if ``formats`` has its name. transposed: ``array.T``."""
         array = val.array
         assert array is not None
         wanted = self.formats.get(val.name)
@@ -132,6 +132,17 @@ class Weights:
             self.quantized += self._made[key][0].nbytes
         self.packed[val.name] = element.name
         return self._made[key][0]
+
+    def blocks(self, array: Array, name: str, format: str) -> Tensor:
+        """The tensor of a matrix in bytes of a format."""
+        element = as_dtype(format)
+        if array.ndim != 2 or array.dtype != np.uint8:
+            raise NoRule(f"the matrix is {array.dtype} {array.shape}, not bytes of rows")
+        known = self.shared + self.copied
+        tensor = self.dense(array.view(element.numpy), name, None, element.name)
+        self.quantized += self.shared + self.copied - known
+        self.packed[name] = element.name
+        return tensor
 
     def _keep(
         self, key: tuple[Any, ...], array: Array, source: Array, name: str, format: str | None, copied: bool
@@ -192,7 +203,7 @@ class Build:
         return self.constant(as_floats(x.array, f"the constant {x.name}").reshape(shape))
 
     def dense(self, x: Operand) -> Tensor:
-        """The same, contiguous."""
+        """The tensor of a value, contiguous."""
         return self.tensor(x).contiguous()
 
     def fold(self, x: Operand, *shape: int) -> Tensor:
@@ -207,15 +218,15 @@ class Build:
         raise NoRule(f"{what} depends on the inputs")
 
     def matrix(self, x: Val, transposed: bool = False) -> Tensor:
-        """A matrix as the left operand of ``mul_mat``, quantized if its name says so. transposed: that of ``x.T``."""
+        """A matrix as the left operand of ``mul_mat``, a weight as in :meth:`Weights.matrix`. transposed: ``x.T``."""
         if x.array is not None and x.weight:
             return self.weights.matrix(x, transposed)
         t = self.tensor(x)
         return t.transpose(1, 0).contiguous() if transposed else t
 
     def blocks(self, x: Val, format: str) -> Tensor:
-        """A matrix that is stored as blocks, uint8 (rows, bytes of a row)."""
-        return self.weights.dense(self.array(x, "the matrix"), x.name, None, format)
+        """A matrix that is stored as rows of bytes, uint8 (rows, bytes of a row)."""
+        return self.weights.blocks(self.array(x, "the matrix"), x.name, format)
 
     def together(self, *operands: Operand) -> list[Any]:
         """Operands in shapes of at most four axes that broadcast as the values do. Numbers stay numbers."""
@@ -258,7 +269,7 @@ class Build:
         return self.permuted(x, order).contiguous().reshape(-1, n)
 
     def indices(self, x: Val, n: int | None = None) -> Tensor:
-        """Integers as int32 in one axis. n: negative ones count from this number."""
+        """Integers as int32 in one axis. n: size of the axis that they index; negative ones count from its end."""
         if x.array is not None:
             numbers = x.array if n is None else np.where(x.array < 0, x.array + n, x.array)
             return self.context.constant(np.ascontiguousarray(numbers.reshape(-1), np.int32))

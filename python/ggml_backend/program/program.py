@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -19,6 +20,7 @@ from ..errors import InvalidArgumentError, StateError, UnsupportedError
 from ..sched import Plan, Scheduler
 from ..tensor import Context, Graph, Tensor
 from .build import EXACT, MAX_DIMS, Build, NoRule, Val, Weights, as_floats
+from .constants import constant_part, replace_constants
 from .network import Network, Node, Ref
 from .rules import INTEGERS, translate
 from .simplify import Folded, simplify
@@ -63,7 +65,7 @@ class Explanation(NamedTuple):
         lines += [f"  {line}" for line in _listed(self.missing)]
         formats = sorted({*self.packed.values()})
         packed = f", {size_text(self.quantized)} as {', '.join(formats)}" if formats else ""
-        rest = self.copied - self.quantized
+        rest = max(self.copied - self.quantized, 0)  # a file shares its quantized weights
         lines.append(f"weights: {size_text(self.shared)} shared with the model, {size_text(rest)} copied{packed}")
         return "\n".join(lines)
 
@@ -86,11 +88,15 @@ def refuse(missing: Sequence[Missing], what: str) -> None:
 
 
 class Step:
-    """The graph of a network, for its sizes. ``missing``: nodes that another library computes."""
+    """The graph of a network of fixed sizes.
+
+    missing: nodes that another library computes; without_rule: their results
+    """
 
     def __init__(self, network: Network, weights: Weights, fallback: Fallback | None) -> None:
         self.network: Network = network
         self.missing: list[Missing] = []
+        self.without_rule: set[str] = set()
         self.context: Context = Context()
         self._weights, self._fallback = weights, fallback
         self._seen: set[Any] = set()
@@ -144,13 +150,14 @@ class Step:
                 raise NoRule("the rule does not compute all results")
         except NoRule as reason:
             self.missing.append(Missing(node.op, node.module, str(reason)))
+            self.without_rule |= {*node.results}
             made = self._computed_elsewhere(build, values)
         found = {}
         for name, value, tensor in zip(node.results, build.results, made, strict=True):
             if tensor is None:
                 continue
             if tensor.size != math.prod(value.shape):
-                raise StateError(f"the rule of {node.op} made {tensor.describe()} instead of {value.shape}")
+                raise UnsupportedError(f"the rule of {node.op} made {tensor.describe()} instead of {value.shape}")
             if len(value.shape) <= MAX_DIMS and tensor.shape != value.shape:
                 tensor = tensor.reshape(value.shape)
             operator = node.op.removeprefix("ggml_backend.").partition(".")[0]
@@ -252,18 +259,32 @@ class Engine:
         _engines.add(self)
 
     def step(self, network: Network, what: str, fallback: Fallback | None = None) -> Step:
-        """The graph of a network, with memory for its weights.
+        """The graph of a network of fixed sizes, with memory for its weights.
 
         what: begins the messages of errors
         fallback: computes nodes without a rule; None refuses them
         """
         with self.lock:
             simplify(network, self.folded)
+            self._compute_constants(network)
             step = Step(network, self.weights, fallback)
             if fallback is None:
                 refuse(step.missing, what)
             self.weights.place()
         return step
+
+    def _compute_constants(self, network: Network) -> None:
+        """Replaces nodes that depend on no input by arrays."""
+        without: frozenset[str] = frozenset()
+        while (part := constant_part(network, without)).nodes:
+            step = Step(part, self.weights, None)
+            if step.without_rule:
+                without |= step.without_rule
+                continue
+            self.weights.place()
+            with contextlib.suppress(InvalidArgumentError):  # float32 cannot hold an integer: these nodes stay
+                replace_constants(network, part, self.run(step, {}))
+            return
 
     def run(self, step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Computes the outputs from arrays of the inputs."""

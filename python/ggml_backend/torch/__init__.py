@@ -1,4 +1,4 @@
-"""Models of PyTorch: packed weights inside PyTorch, and whole models as programs.
+"""Models of PyTorch: packed weights inside PyTorch, and whole models as programs::
 
     import ggml_backend.torch as gbt
 
@@ -8,7 +8,7 @@
     program = gbt.compile(model, (x,))             # any model that torch.export takes, as graphs on our devices
 
 A packed weight is a :class:`PackedTensor`: a parameter whose values are blocks of a quantized format. Products read the
-blocks. They never widen the matrix.
+blocks. They never make floats of the whole matrix.
 """
 
 from __future__ import annotations

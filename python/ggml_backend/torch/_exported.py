@@ -2,14 +2,18 @@
 
 ``torch.export`` gives a graph of ATen operators. Operators with a rule stay, and the others are decomposed into the
 core of ATen. Nodes that depend on weights alone are computed here, once.
+
+Axes that may vary have names. PyTorch then exports a graph for all sizes, with the conditions (guards) that it has
+assumed. If such a graph cannot be expressed as a network, :func:`export` gives one for fixed sizes.
 """
 
 from __future__ import annotations
 
 import operator
+import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,10 +22,14 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError, UnsupportedError
-from ..program import RULES, Network, Node, Ref, Value
-from ..program.network import DTYPES, Argument
+from ..program.constants import MAKERS
+from ..program.network import DTYPES, Argument, Condition, Network, Node, Ref, Value
+from ..program.program import Fallback
+from ..program.rules import RULES
+from ..program.runs import Variant
+from ..program.sizes import Formula, Size, largest, name_of, names_in, parsed, smallest
 
-__all__ = ["Exported", "array_of", "export", "operator_name"]
+__all__ = ["Exported", "array_of", "export", "flattened", "identifier", "operator_name"]
 
 Array = np.ndarray[Any, Any]
 
@@ -34,20 +42,21 @@ _IGNORED = (torch.layout, torch.device, torch.memory_format)
 
 
 @dataclass(frozen=True)
-class Exported:
-    """A network, and what its nodes are in PyTorch.
+class Exported(Variant):
+    """A network, and what its nodes are in PyTorch. Inputs and results are those of the flattened call.
 
-    leaves: the inputs as they stand in the flattened arguments: the name of a value, or None for a constant
-    outputs: the flattened result: the name of a value, or a constant
     structure: of the result
     targets: the operators of nodes, by their first result
+    strict: refuse nodes without a rule
     """
 
-    network: Network
-    leaves: list[str | None]
-    outputs: list[tuple[str | None, Any]]
     structure: Any
-    targets: dict[str, Any]
+    targets: dict[str, Any] = field(repr=False)
+    strict: bool = False
+
+    @property
+    def fallback(self) -> Fallback | None:
+        return None if self.strict else self.compute
 
     def compute(self, node: Node, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
         """Computes a node in PyTorch."""
@@ -93,8 +102,17 @@ def operator_name(target: Any) -> str:
     return f"{full}.{target._schema.overload_name}" if target._schema.overload_name else full
 
 
-def export(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> Exported:
-    """Exports a model for the sizes of these inputs. what: the called function, for messages"""
+Axes = Sequence[Mapping[int, str]]
+"""Names of the axes that may vary, for each leaf of the arguments."""
+
+
+def export(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str, axes: Axes = ()
+) -> Exported:  # fmt: skip
+    """Exports a model for the sizes of these inputs, and for others if axes have names.
+
+    what: the called function, for messages
+    """
     if model.training:
         raise InvalidArgumentError(f"{what}: the model is in training mode; call model.eval() first")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -103,15 +121,53 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], w
                 f"{what}: {name} is {tensor.dtype} on {tensor.device}; the weights of a model must be float32 on the"
                 " CPU: model.float().cpu()"
             )
+    if any(axes):
+        try:
+            return named(model, args, kwargs, what, axes)
+        except UnsupportedError:  # each size is exported when it is used
+            pass
+    return _exported(model, args, kwargs, what)
+
+
+def named(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str, axes: Axes
+) -> Exported:  # fmt: skip
+    """Exports a model for axes that may vary. UnsupportedError: its graph depends on their sizes."""
+    leaves, structure = flattened(args, kwargs)
+    shapes = torch.export.ShapesCollection()
+    sizes: dict[str, int] = {}
+    for i, (leaf, named_axes) in enumerate(zip(leaves, axes, strict=True)):
+        if not named_axes:
+            continue
+        shape = [
+            sizes.setdefault(named_axes[axis], n if n > 1 else _EXAMPLE) if axis in named_axes else n
+            for axis, n in enumerate(leaf.shape)
+        ]
+        leaves[i] = leaf.new_zeros(shape) if shape != [*leaf.shape] else leaf.view_as(leaf)
+        shapes[leaves[i]] = dict.fromkeys(named_axes, torch.export.Dim.DYNAMIC)
+    positional, by_name = pytree.tree_unflatten(leaves, structure)
+    return _exported(model, positional, by_name, what, shapes, axes)
+
+
+def _exported(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    what: str,
+    shapes: Any = None,
+    axes: Axes = (),
+) -> Exported:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about its own code
-            program = torch.export.export(model, args, dict(kwargs), strict=False)
+            dynamic = None if shapes is None else shapes.dynamic_shapes(model, args, dict(kwargs))
+            program = torch.export.export(model, args, dict(kwargs), strict=False, dynamic_shapes=dynamic)
+            guards = getattr(program, "_guards_code", None)
             table = torch.export.default_decompositions()
             for target in [t for t in table if operator_name(t) in RULES]:
                 table.pop(target)
             program = program.run_decompositions(table)
-            return _Reader(program, what).read()
+            return _Reader(program, what, axes, guards).read()
     except (UnsupportedError, InvalidArgumentError):
         raise
     except Exception as error:
@@ -122,8 +178,9 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], w
 
 
 class _Reader:
-    def __init__(self, program: Any, what: str) -> None:
-        self.program, self.what = program, what
+    def __init__(self, program: Any, what: str, axes: Axes = (), guards: list[str] | None = None) -> None:
+        self.program, self.what, self.axes, self.guards = program, what, axes, guards
+        self.labels: dict[str, Formula] = {}  # named sizes by the symbols of PyTorch
         self.network = Network()
         self.constants: dict[Any, Any] = {}  # tensors, numbers, tuples of these, by node of fx
         self.names: dict[Any, str] = {}  # values by node of fx
@@ -133,11 +190,13 @@ class _Reader:
 
     def read(self) -> Exported:
         program = self.program
-        leaves, specs = [], program.graph_signature.input_specs
+        leaves: list[str | None] = []
+        specs = program.graph_signature.input_specs
         for spec, node in zip(specs, [n for n in program.graph.nodes if n.op == "placeholder"], strict=True):
             kind = spec.kind.name
             if kind == "USER_INPUT":
-                leaves.append(self._input(spec, node))
+                named_axes = self.axes[len(leaves)] if self.axes else {}
+                leaves.append(self._input(spec, node, named_axes))
             elif kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
                 self.constants[node] = self._weight(spec.target)
             else:
@@ -148,15 +207,20 @@ class _Reader:
             elif node.op == "get_attr":
                 raise UnsupportedError(f"{self.what}: the model contains control flow ({node.target})")
         outputs = self._outputs()
+        self._conditions()
         _drop_unread(self.network)
         self.network.check()
         return Exported(self.network, leaves, outputs, program.call_spec.out_spec, self.targets)
 
-    def _input(self, spec: Any, node: Any) -> str | None:
+    def _input(self, spec: Any, node: Any, named_axes: Mapping[int, str]) -> str | None:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             self.constants[node] = getattr(spec.arg, "value", None)
             return None
+        for axis, label in named_axes.items():
+            if isinstance(value.shape[axis], int):
+                raise UnsupportedError(f"{self.what}: the model fixes the size of axis {axis} of {node.name}")
+            self.labels[str(value.shape[axis].node.expr)] = name_of(identifier(label))
         self.network.inputs.append(node.name)
         self._value(node.name, value)
         self.names[node] = node.name
@@ -172,12 +236,40 @@ class _Reader:
         return tensor
 
     def _value(self, name: str, tensor: Any) -> None:
-        if not all(isinstance(n, int) for n in tensor.shape):
-            raise UnsupportedError(f"{self.what}: the size of {name} depends on the values of the inputs")
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPES:
             raise UnsupportedError(f"{self.what}: {name} is {dtype}, which programs do not have")
-        self.network.values[name] = Value(tuple(int(n) for n in tensor.shape), dtype)
+        shape: Any = tuple(self._size(n, name) for n in tensor.shape)
+        self.network.values[name] = Value(shape, dtype)
+
+    def _size(self, n: Any, name: str) -> Size:
+        """A size of PyTorch, whose symbols become named sizes."""
+        if isinstance(n, int):
+            return int(n)
+        try:
+            return _formula(n.node.expr, self.labels)
+        except KeyError:
+            raise UnsupportedError(
+                f"{self.what}: the size of {name} depends on the values of the inputs"
+            ) from None  # fmt: skip
+
+    def _conditions(self) -> None:
+        """The limits of named sizes, and what PyTorch has assumed about them."""
+        if not self.labels:
+            return
+        for symbol, limits in self.program.range_constraints.items():
+            label = self.labels.get(str(symbol))
+            if label is not None:
+                low, high = (int(n) if n.is_Integer else _MOST for n in (limits.lower, limits.upper))
+                before = self.network.sizes.get(str(label), (low, high))
+                self.network.sizes[str(label)] = max(before[0], low), min(before[1], high)
+        if self.guards is None or len(self.network.sizes) != len({*self.labels.values()}):
+            raise UnsupportedError(f"{self.what}: this version of PyTorch does not tell what it assumes about sizes")
+        inputs = {f"L[{name!r}]": name for name in self.network.inputs}
+        for guard in self.guards:
+            condition = _condition(guard, inputs, self.network)
+            if condition is not None:
+                self.network.conditions.append(condition)
 
     def _call(self, node: Any) -> None:
         if node.target is operator.getitem:
@@ -187,9 +279,16 @@ class _Reader:
             else:
                 self.names[node] = f"{self.names[source]}.{i}"
             return
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            self.constants[node] = self._size(value, node.name)
+            return
         inputs = node.all_input_nodes
         tags = getattr(node.target, "tags", ())
         name = operator_name(node.target)
+        if self._depends_on_sizes(node):
+            self._make(node, name, value)
+            return
         if name in _SHAPE_ONLY or (
             all(n in self.constants for n in inputs) and torch.Tag.nondeterministic_seeded not in tags
         ):
@@ -197,10 +296,37 @@ class _Reader:
                 *torch.fx.map_arg(node.args, self._computed), **torch.fx.map_arg(node.kwargs, self._computed)
             )
             return
-        value = node.meta.get("val")
         if value is None or (isinstance(value, (tuple, list)) and not value):
             return  # an assertion
         self._add(node, name, value)
+
+    def _depends_on_sizes(self, node: Any) -> bool:
+        """True if named sizes, and no values, decide what the node computes."""
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return False
+        known = [self.constants.get(n) for n in node.all_input_nodes]
+        if operator_name(node.target) in _SHAPE_ONLY:
+            return any(isinstance(n, torch.SymInt) for n in value.shape)
+        return all(n in self.constants for n in node.all_input_nodes) and any(isinstance(n, Formula) for n in known)
+
+    def _make(self, node: Any, name: str, value: Any) -> None:
+        """A node for a value that sizes decide: of MAKERS, or of an operator with a rule."""
+        operator = name.partition(".")[0].removesuffix("_like").removeprefix("new_")
+        fill = {"zeros": 0, "ones": 1, "empty": 0}.get(operator)
+        if operator == "full":
+            fill = node.args[1]
+        elif operator == "scalar_tensor":
+            fill = node.args[0]
+        if fill is None:
+            if name not in MAKERS and name not in RULES:
+                raise UnsupportedError(f"{self.what}: {name} depends on sizes")
+            self._add(node, name, value)
+            return
+        self._value(node.name, value)
+        made: dict[str, Argument] = {"fill_value": self._argument(fill)}
+        self.network.nodes.append(Node("full", made, (node.name,), ""))
+        self.names[node] = node.name
 
     def _computed(self, node: Any) -> Any:
         """A constant, or a tensor with the shape of a value."""
@@ -211,7 +337,7 @@ class _Reader:
 
     def _add(self, node: Any, name: str, value: Any) -> None:
         schema = getattr(node.target, "_schema", None)
-        if schema is None:
+        if schema is None or isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise UnsupportedError(f"{self.what}: the model calls {name}, which is no operator of ATen")
         if name == "as_strided" and not node.args[0].meta["val"].is_contiguous():
             raise UnsupportedError(f"{self.what}: as_strided reads the memory of a value that is not contiguous")
@@ -250,7 +376,7 @@ class _Reader:
             return [self._argument(item) for item in argument]
         if isinstance(argument, torch.dtype):
             return str(argument).removeprefix("torch.")
-        if argument is None or isinstance(argument, (bool, int, float, str)):
+        if argument is None or isinstance(argument, (bool, int, float, str, Formula)):
             return argument
         raise UnsupportedError(f"{self.what}: an operator has an argument of type {type(argument).__name__}")
 
@@ -282,12 +408,81 @@ class _Reader:
                 continue
             constant = self.constants.get(source)
             if source in self.constants and not isinstance(constant, torch.Tensor):
+                if isinstance(constant, Formula):
+                    raise UnsupportedError(f"{self.what}: the model returns a size")
                 outputs.append((None, constant))
                 continue
             name = self.names[source] if source in self.names else self._array(source.name, constant).name
             self.network.outputs.append(name)
             outputs.append((name, None))
         return outputs
+
+
+_EXAMPLE = 4  # of a size that is 1 or 0 in the example inputs
+_MOST = 2**48
+_FUNCTIONS = {"FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "PythonMod": operator.mod,
+              "Mod": operator.mod}  # fmt: skip
+
+
+def identifier(label: str) -> str:
+    """A name of a size, as formulas have it."""
+    name = re.sub(r"[^\w.]", "_", label, flags=re.ASCII)
+    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
+
+
+def _formula(expression: Any, labels: Mapping[str, Formula]) -> Size:
+    """An expression of SymPy. KeyError: an unknown symbol; UnsupportedError: another function"""
+    if expression.is_Integer:
+        return int(expression)
+    if expression.is_Symbol:
+        return labels[str(expression)]
+    parts: list[Size] = [_formula(part, labels) for part in expression.args]
+    function = type(expression).__name__
+    if function in ("Max", "Min"):
+        total = parts[0]
+        for part in parts[1:]:
+            total = (largest if function == "Max" else smallest)(total, part)
+        return total
+    if function in ("Add", "Mul"):
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part if function == "Add" else total * part
+        return total
+    if function == "Pow" and isinstance(parts[1], int) and 0 < parts[1] < 9:
+        total = parts[0]
+        for _ in range(parts[1] - 1):
+            total = total * parts[0]
+        return total
+    if function in _FUNCTIONS:
+        made: Size = _FUNCTIONS[function](*parts)
+        return made
+    raise UnsupportedError(f"sizes depend on {function}")
+
+
+def _condition(guard: str, inputs: Mapping[str, str], network: Network) -> Condition | None:
+    """What PyTorch has assumed about sizes. None: this always holds.
+
+    UnsupportedError: the guard is about something else
+    """
+
+    def size(found: re.Match[str]) -> str:
+        name, axis = inputs.get(found[1]), int(found[2])
+        if name is None or axis >= len(network.values[name].sizes):
+            raise UnsupportedError(f"the guard {guard}")
+        return f"({network.values[name].sizes[axis]})"
+
+    text = re.sub(r"(L\['\w+'\])\.size\(\)\[(\d+)\]", size, guard)
+    sides = re.split(r"(==|!=|<=|>=|<|>)", text)
+    try:
+        left, compared, right = sides
+        p, q = parsed(left), parsed(right)
+    except (ValueError, ArithmeticError):
+        raise UnsupportedError(f"the guard {guard}") from None
+    if p == q and compared in ("==", "<=", ">="):
+        return None
+    if not (names_in(p) | names_in(q)) <= {*network.sizes}:
+        raise UnsupportedError(f"the guard {guard}")
+    return p, compared, q
 
 
 def _drop_unread(network: Network) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections import OrderedDict
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, Literal, Union
 
 import numpy as np
@@ -13,17 +15,21 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .._base.errors import expect, expect_bool
+from .._base.errors import expect, expect_bool, expect_path
 from .._base.errors.messages import kind_of
 from .._base.text import Patterns, nearest
 from ..backend import Backend
+from ..backend._priority import backends_of
 from ..dtypes import DTypeLike, as_dtype
-from ..errors import InvalidArgumentError
-from ..models.text import backends_of
-from ..program import Engine, Explanation, Missing, Network, Step, draft, matrices
-from ..sched import Plan, Scheduler
-from ..tensor import Graph
-from ._exported import Exported, array_of, export, flattened
+from ..errors import InvalidArgumentError, UnsupportedError
+from ..program.network import Network, Value
+from ..program.program import Engine, Explanation, draft, refuse
+from ..program.rules import matrices
+from ..program.runs import Runs, Variant
+from ..program.saved import Declared, Input, store
+from ..program.simplify import simplify
+from ..program.sizes import name_of
+from ._exported import Exported, array_of, export, flattened, identifier
 from ._operators import check_precision
 from .packed import Precision
 
@@ -34,19 +40,11 @@ Formats = Union[None, DTypeLike, "Mapping[str, DTypeLike | None]"]
 Dynamic = Mapping[str, "Mapping[int, str] | Sequence[int]"]
 Policy = Literal["weights", "sources", "cost"]
 
-_KEPT = 16  # sizes whose graphs a program keeps
+_MOST_NARROW = 3  # named sizes of which a file has every combination of 1 and more
 _KINDS = {"float32": "f", "bool": "b", "float64": "d"}
 
 
-@dataclass
-class _Size:
-    """A program for inputs of fixed sizes."""
-
-    exported: Exported
-    step: Step
-
-
-class Program:
+class Program(Runs):
     """A model for inputs of the compiled sizes. :func:`compile` makes programs.
 
     Call it as you call the model, with tensors of PyTorch or arrays of NumPy. The result has the structure of the
@@ -67,76 +65,85 @@ class Program:
         strict: bool,
         weights: Formats,
     ) -> None:
+        super().__init__(engine, [])
         self._strict, self._weights = strict, weights
         self._model: nn.Module | None = model if dynamic.axes else None
         self._signature = inspect.signature(model.forward)
-        self._engine, self._example, self._dynamic = engine, example, dynamic
-        self._sizes: OrderedDict[tuple[Any, ...], _Size] = OrderedDict()
-        self._last = self._compiled(exported, example.sizes())
+        self._example, self._dynamic = example, dynamic
+        self._call = example
+        self._variants.append(self._add(exported))
+        with engine.lock:
+            self._prepare(example.shapes(), "compile")
 
-    def _compiled(self, exported: Exported, key: tuple[Any, ...]) -> _Size:
-        fallback = None if self._strict else exported.compute
+    def _add(self, exported: Exported) -> Exported:
+        """Prepares a network, and gives its weights their formats."""
+        simplify(exported.network, self._engine.folded)
         self._engine.weights.formats.update(_chosen(self._weights, exported.network))  # a size may read other weights
-        made = _Size(exported, self._engine.step(exported.network, "compile", fallback))
-        self._sizes[key] = made
-        while len(self._sizes) > _KEPT:
-            self._sizes.popitem(last=False)
-        return made
+        return replace(exported, strict=self._strict)
+
+    def _made_for(self, shapes: Sequence[Sequence[int] | None]) -> Exported | None:
+        if self._model is None:
+            return None
+        axes = [
+            {axis: label for axis, label in named.items() if shape is not None and shape[axis] > 1}
+            for named, shape in zip(self._dynamic.leaves(self._call), shapes, strict=True)
+        ]
+        return self._add(export(self._model, self._call.args, self._call.kwargs, "program", axes))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = _Call.of(self._signature, args, kwargs, "program")
         call.check(self._example, self._dynamic)
         with self._engine.lock:
-            size = self._sizes.get(call.sizes())
-            if size is None:
-                assert self._model is not None
-                size = self._compiled(export(self._model, call.args, call.kwargs, "program"), call.sizes())
-            self._sizes.move_to_end(call.sizes())
-            self._last = size
-        leaves = zip(size.exported.leaves, call.arrays(), strict=True)
-        found = self._engine.run(size.step, {name: array for name, array in leaves if name is not None})
-        results: Mapping[str, Any] = found
+            self._call = call
+            variant, step = self._prepare(call.shapes(), "program")
+        results = self._computed(variant, step, call.arrays())
         if call.of_torch:
-            values = size.exported.network.values
-            results = {
-                name: torch.from_numpy(array).to(getattr(torch, values[name].dtype)) for name, array in found.items()
-            }
-        made = [constant if name is None else results[name] for name, constant in size.exported.outputs]
-        return pytree.tree_unflatten(made, size.exported.structure)
+            dtypes = [None if name is None else step.network.values[name].dtype for name, _ in variant.results]
+            results = [
+                array if dtype is None else torch.from_numpy(array).to(getattr(torch, dtype))
+                for array, dtype in zip(results, dtypes, strict=True)
+            ]
+        assert isinstance(variant, Exported)
+        return pytree.tree_unflatten(results, variant.structure)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the program to a GGUF file. :func:`ggml_backend.load_program` reads it without PyTorch.
+
+        The file holds the weights in their formats, and the network for all sizes that ``dynamic`` allows. It exports
+        the model again for axes of size 1, which PyTorch treats apart. If the graph of the model depends on its
+        sizes in a way that a file cannot hold, the file has the last sizes that were used.
+
+        UnsupportedError: an operator has no rule, or the result has a type that no file can hold
+        """
+        expect_path(path, "save: path")
+        with self._engine.lock:
+            refuse([m for _, step in self._kept.values() for m in step.missing], "save")
+            tensors = [isinstance(x, torch.Tensor) for x in self._example.leaves]
+            variants = [
+                replace(v, leaves=[name for name, kept in zip(v.leaves, tensors, strict=True) if kept])
+                for v in self._for_file()
+            ]
+            declared = self._example.declared(self._dynamic, variants[0])
+            store(path, variants, declared, self._engine)
+
+    def _for_file(self) -> list[Variant]:
+        """The networks of a file: all that were used, and those for axes of size 1."""
+        general = next((v for v in self._variants if v.network.sizes), None)
+        if general is None or self._model is None:
+            return list(self._variants)
+        narrow = [label for label, (low, _) in general.network.sizes.items() if low > 1]
+        axes = self._dynamic.leaves(self._example)
+        for n in range(1, len(narrow) + 1 if len(narrow) <= _MOST_NARROW else 2):
+            for ones in combinations(narrow, n):
+                self._call = self._example.with_ones(axes, {*ones})
+                with contextlib.suppress(UnsupportedError, InvalidArgumentError):  # the model has no such sizes
+                    self._choose(self._call.shapes(), "save")
+        return [general, *(v for v in self._variants if v is not general)]
 
     @property
     def inputs(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        values = self._last.exported.network
-        return {name: (values.values[name].shape, values.values[name].dtype) for name in values.inputs}
-
-    @property
-    def missing(self) -> list[Missing]:
-        return list(self._last.step.missing)
-
-    @property
-    def graph(self) -> Graph | None:
-        return self._last.step.graph
-
-    @property
-    def network(self) -> Network:
-        """The model as data, of the last size."""
-        return self._last.exported.network
-
-    @property
-    def scheduler(self) -> Scheduler:
-        return self._engine.scheduler
-
-    @property
-    def backends(self) -> list[Backend]:
-        return list(self._engine.backends)
-
-    @property
-    def plan(self) -> Plan:
-        return self._engine.plan(self._last.step)
-
-    def explain(self) -> Explanation:
-        """Reports the operators of the program, those that PyTorch computes, and the weights."""
-        return self._engine.explained(self._last.step)
+        network = self.network
+        return {name: (network.values[name].shape, network.values[name].dtype) for name in network.inputs}
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in self.inputs.items())
@@ -170,8 +177,33 @@ class _Call:
         parameters = _labels(bound)
         return cls(positional, named, [_name(path, parameters) for path, _ in paths], leaves, structure, of_torch)
 
-    def sizes(self) -> tuple[Any, ...]:
-        return tuple(tuple(x.shape) for x in self.leaves if isinstance(x, torch.Tensor))
+    def shapes(self) -> list[tuple[int, ...] | None]:
+        return [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in self.leaves]
+
+    def with_ones(self, axes: Sequence[Mapping[int, str]], ones: set[str]) -> _Call:
+        """Arguments in which axes of these names have one element, and other named axes more."""
+        leaves = [
+            leaf.new_zeros([1 if named.get(i) in ones else max(n, 2 * (i in named)) for i, n in enumerate(leaf.shape)])
+            if named
+            else leaf
+            for leaf, named in zip(self.leaves, axes, strict=True)
+        ]
+        positional, named = pytree.tree_unflatten(leaves, self.structure)
+        return replace(self, args=positional, kwargs=named, leaves=leaves)
+
+    def declared(self, dynamic: _Dynamic, variant: Variant) -> Declared:
+        """The inputs and the result of a program for files."""
+        inputs, constants, example = [], {}, []
+        for name, leaf, axes in zip(self.names, self.leaves, dynamic.leaves(self), strict=True):
+            if isinstance(leaf, torch.Tensor):
+                shape: Any = tuple(name_of(axes[i]) if i in axes else n for i, n in enumerate(leaf.shape))
+                inputs.append(Input(name, Value(shape, str(leaf.dtype).removeprefix("torch."))))
+                example.append(tuple(leaf.shape))
+            elif leaf is None or isinstance(leaf, (bool, int, float, str)):
+                constants[name] = leaf
+        assert isinstance(variant, Exported)
+        marks = pytree.tree_unflatten([_Mark(i) for i in range(len(variant.results))], variant.structure)
+        return Declared(inputs, constants, _plain_structure(marks), example)
 
     def arrays(self) -> list[Any]:
         return [array_of(x) if isinstance(x, torch.Tensor) else x for x in self.leaves]
@@ -198,6 +230,24 @@ class _Call:
             if _kind(mine.dtype) != _kind(other.dtype):
                 raise InvalidArgumentError(f"program: {name} must be {other.dtype}, not {mine.dtype}")
         dynamic.check(self, example)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Stands for a result in the structure of results."""
+
+    number: int
+
+
+def _plain_structure(marks: Any) -> Any:
+    """The structure of a result in a file."""
+    if isinstance(marks, _Mark):
+        return marks.number
+    if isinstance(marks, Mapping):
+        return {"dict": [[key, _plain_structure(value)] for key, value in marks.items()]}
+    if isinstance(marks, (list, tuple)):
+        return {"tuple" if isinstance(marks, tuple) else "list": [_plain_structure(value) for value in marks]}
+    raise UnsupportedError(f"save: the result of the model has a {type(marks).__name__}, which a file cannot hold")
 
 
 def _kind(dtype: torch.dtype) -> str:
@@ -252,6 +302,12 @@ class _Dynamic:
             self.axes[name] = {axis: str(label) for axis, label in named.items()}
         self.check(example, example)
 
+    def leaves(self, example: _Call) -> list[dict[int, str]]:
+        """The named axes of each leaf, with names that formulas have."""
+        return [
+            {axis: identifier(label) for axis, label in self.axes.get(name, {}).items()} for name in example.names
+        ]  # fmt: skip
+
     def check(self, call: _Call, example: _Call) -> None:
         sizes: dict[str, tuple[int, str]] = {}
         for name, mine, other in zip(call.names, call.leaves, example.leaves, strict=True):
@@ -291,7 +347,7 @@ def _chosen(weights: Formats, network: Network) -> dict[str, DTypeLike | None]:
 
 
 def _check_formats(weights: Formats, network: Network, what: str) -> None:
-    """Raises unless every pattern decides the format of a weight."""
+    """Raises if a format matches no weight, or if an earlier pattern matches all of its weights."""
     given, base = _rules_of(weights), _parameters(network)
     names = Patterns([*dict.fromkeys(base.values())])
     for pattern, wanted in given.items():
@@ -311,16 +367,16 @@ def _check_formats(weights: Formats, network: Network, what: str) -> None:
         )
 
 
-def _prepared(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, what: str) -> tuple[_Call, Exported]:
+def _example(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, what: str) -> _Call:
     expect(model, nn.Module, f"{what}: model")
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"{what}: example inputs are a tuple, such as ({type(args).__name__.lower()},)")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise TypeError(f"{what}: kwargs must be a dict of example inputs by name, not {kind_of(kwargs)}")
     call = _Call.of(inspect.signature(model.forward), args, kwargs or {}, what)
-    if not call.sizes():
+    if not any(isinstance(x, torch.Tensor) for x in call.leaves):
         raise InvalidArgumentError(f"{what}: give example inputs: compile(model, (x,))")
-    return call, export(model, call.args, call.kwargs, what)
+    return call
 
 
 def compile(
@@ -345,10 +401,11 @@ def compile(
     weights: None shares the weights of the model, without a copy. A format such as ``"q8_0"`` quantizes all matrices of
         linear layers and embeddings. A dict gives formats by patterns of parameter names, or None. The first match
         decides.
-    devices: names or backends, fastest first. The first one holds the weights. A CPU is added if the last is none.
+    devices: names or backends, fastest first. The first one holds the weights. The CPU is added if the last is another.
     dynamic: axes of inputs that may vary, with names: ``{"input_ids": {0: "batch", 1: "tokens"}}``. Axes of one name
-        have one size. The first call with new sizes exports the model again, which takes seconds. The graphs of the
-        last 16 sizes are kept, and share their weights.
+        have one size. Each new size takes as long as building a graph. The graphs of the last 16 sizes are kept, and
+        share their weights. If the graph of the model depends on a size, the first call with that size exports the
+        model again, which takes seconds.
     strict: True raises :class:`UnsupportedError` with a list of all operators without a rule. Otherwise PyTorch
         computes these on the CPU, within the graph.
     precision: of products with quantized weights, as for :func:`pack`
@@ -360,8 +417,9 @@ def compile(
     """
     strict = expect_bool(strict, "compile: strict")
     check_precision(precision, "compile")
-    call, exported = _prepared(model, args, kwargs, "compile")
+    call = _example(model, args, kwargs, "compile")
     axes = _Dynamic(dynamic, call)
+    exported = export(model, call.args, call.kwargs, "compile", axes.leaves(call))
     backends = backends_of(devices, torch.get_num_threads())
     _check_formats(weights, exported.network, "compile")
     engine = Engine(backends, {}, precision=precision, policy=policy)
@@ -379,6 +437,7 @@ def explain(
 
     It allocates no memory for the program and computes nothing. ``print`` shows a report.
     """
-    _, exported = _prepared(model, args, kwargs, "explain")
+    call = _example(model, args, kwargs, "explain")
+    exported = export(model, call.args, call.kwargs, "explain")
     _check_formats(weights, exported.network, "explain")
     return draft(exported.network, _chosen(weights, exported.network))

@@ -1,5 +1,5 @@
-"""Each parameter of each public name gets invalid values. The result is an error of this package,
-or a TypeError or ValueError that names the parameter or the call.
+"""Each parameter of each public name gets values of many kinds. A call that fails raises an error of
+this package, or a built-in one that names the parameter or the call.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import ggml_backend as gb
 import small_models
 import small_whisper
 from public import LIBRARY, THINGS
+from source_tree import in_tree
 
 
 class Lies:
@@ -165,6 +166,7 @@ class World:
             ("Tensor.swapaxes", "a"): 0,
             ("Tensor.swapaxes", "b"): 1, ("fallback_dtype", "n"): 32, ("Writer.add_tensor", "name"): "new",
             ("Graph.get", "name"): "node", ("grad", "params"): [self.x], ("load", "path"): self.paths["TextModel"],
+            ("load_program", "path"): str(in_tree("tests/data/programs/GPT2LMHeadModel.gguf")),
             ("ChatTemplate.__init__", "source"): "x",
             **{(f"{kind}.__init__", "path"): path for kind, path in self.paths.items()},
             ("Scheduler.__init__", "backends"): [self.cpu], ("Profile.compare", "before"): self.profile,
@@ -265,7 +267,7 @@ def call(world: World, name: str, wanted: str, wrong: Any) -> None:
 
 
 def complaint(error: Exception, name: str, parameter: str) -> str | None:
-    """Describes a wrong error, or returns an empty text."""
+    """What is wrong with an error, or None."""
     text = str(error)
     if INSIDE.search(text):
         return "it comes from inside"

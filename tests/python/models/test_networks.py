@@ -11,7 +11,9 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend.errors import FileError, InvalidArgumentError, UnsupportedError
-from ggml_backend.program import RULES, Engine, Network, Node, Ref, Value, draft
+from ggml_backend.program.network import Network, Node, Ref, Value
+from ggml_backend.program.program import Engine, draft
+from ggml_backend.program.rules import RULES
 from source_tree import in_tree
 
 FILES = sorted(in_tree("tests/data/networks").glob("*.npz"))

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend.program import RULES, Engine, Network, Node, Ref, Value
+from ggml_backend.program.network import Network, Node, Ref, Value
+from ggml_backend.program.program import Engine
+from ggml_backend.program.rules import RULES
 
 pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh installs it")
 import torch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 
 from source_tree import in_tree
@@ -85,11 +84,10 @@ def options_of(name):
     return {"use_cache": False} if name.endswith(("LM", "HeadModel")) else {}
 
 
-def row_of(name, program):
-    """The row of docs: operators, and those that PyTorch computes."""
-    found = program.explain()
-    missing = sorted({f"`{m.operator}`" for m in found.missing})
-    return f"| `{name}` | {', '.join(missing) or 'none'} |"
+def listed():
+    """The classes that the page lists."""
+    text = in_tree(PAGE).read_text()
+    return re.findall(r"`(\w+)`", text[text.index("## Architectures") : text.index("## Errors")])[1:]
 
 
 @pytest.mark.parametrize("name", [*TEXT, *IMAGES])
@@ -109,14 +107,8 @@ def test_outputs_are_those_of_pytorch(name, record_property):
             mine, value = mine[real], value[real]
         error = (mine - value).abs().max() / value.abs().max()
         assert error < 1e-4, f"{key}: {error}"
-    assert row_of(name, program) in in_tree(PAGE).read_text()
+    assert not program.missing
 
 
-def test_the_table_has_every_architecture():
-    names = re.findall(r"^\| `(\w+)` \|", in_tree(PAGE).read_text(), re.MULTILINE)
-    assert names == [*TEXT, *IMAGES]
-
-
-def test_most_architectures_run_whole():
-    rows = re.findall(r"^\| `\w+` \| (.*) \|$", in_tree(PAGE).read_text(), re.MULTILINE)
-    assert np.mean([row == "none" for row in rows]) >= 0.9
+def test_the_page_lists_every_architecture():
+    assert listed() == [*TEXT, *IMAGES]

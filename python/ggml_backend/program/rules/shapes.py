@@ -104,7 +104,7 @@ def select(b: Build, self: Val, dim: int, index: int) -> Tensor:
 @rule("unbind.int", of=ALL)
 def unbind(b: Build, self: Val, dim: int = 0) -> tuple[Tensor, ...]:
     axis = self.axis(dim)
-    return tuple(_cut(b, self, axis, i, i + 1) for i in range(self.shape[axis]))
+    return tuple(_cut(b, self, axis, i, i + 1) for i in range(len(b.results)))
 
 
 @rule("split_with_sizes", "split.Tensor", "chunk", "split.sizes", of=ALL)
@@ -163,6 +163,8 @@ def constant_pad(b: Build, self: Val, pad: Sequence[int], value: float = 0) -> T
                 shape[axis] = t.shape[1]
     if value == 0:
         return t
+    if t.size != math.prod(b.result.shape):
+        raise NoRule(f"{t.describe()} has not the shape {b.result.shape}")
     inside = np.zeros(b.result.shape, np.float32)
     inside[tuple(slice(p, n - q) for n, (p, q) in zip(inside.shape, added, strict=True))] = 1
     return ops.where(b.constant(inside.reshape(t.shape)), t.contiguous(), float(value))

@@ -1,0 +1,125 @@
+"""Programs: networks of one model for several sizes, and the graphs of the last sizes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..backend import Backend
+from ..errors import InvalidArgumentError
+from ..sched import Plan, Scheduler
+from ..tensor import Graph
+from .network import Network
+from .program import Engine, Explanation, Fallback, Missing, Step
+
+__all__ = ["Runs", "Variant"]
+
+Array = np.ndarray[Any, Any]
+
+_KEPT = 16  # sizes whose graphs a program keeps
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A network, and which of its values are the inputs and results of a model.
+
+    leaves: the name of the value of each input, or None for a constant
+    results: the name of a value, or a constant
+    """
+
+    network: Network
+    leaves: list[str | None]
+    results: list[tuple[str | None, Any]]
+
+    @property
+    def fallback(self) -> Fallback | None:
+        """Computes nodes without a rule. None refuses them."""
+        return None
+
+    def sizes(self, shapes: Sequence[Sequence[int] | None]) -> dict[str, int]:
+        """The named sizes of inputs with these shapes. InvalidArgumentError: the network is for other shapes."""
+        given = {name: s for name, s in zip(self.leaves, shapes, strict=True) if name is not None and s is not None}
+        return self.network.named(given)
+
+
+class Runs:
+    """What all programs have: networks of a model, an engine, and graphs for the last sizes.
+
+    ``inputs``: shapes and dtypes by name. ``missing``: operators that another library computes, with the reasons.
+    ``plan``: memory, splits and copies. ``graph``, ``network``, ``scheduler``: of the last size; nodes have the names
+    of modules.
+    """
+
+    def __init__(self, engine: Engine, variants: Sequence[Variant]) -> None:
+        self._engine = engine
+        self._variants = list(variants)
+        self._kept: OrderedDict[Any, tuple[Variant, Step]] = OrderedDict()
+        self._last: tuple[Variant, Step]
+
+    def _made_for(self, shapes: Sequence[Sequence[int] | None]) -> Variant | None:
+        """A variant for shapes that no other one is for, or None."""
+        return None
+
+    def _prepare(self, shapes: Sequence[Sequence[int] | None], what: str) -> tuple[Variant, Step]:
+        """The graph for inputs of these shapes. The caller holds the lock of the engine."""
+        key = tuple(None if s is None else tuple(s) for s in shapes)
+        if key not in self._kept:
+            variant, sizes = self._choose(shapes, what)
+            self._kept[key] = variant, self._engine.step(variant.network.at(sizes), what, variant.fallback)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        self._last = self._kept[key]
+        return self._last
+
+    def _choose(self, shapes: Sequence[Sequence[int] | None], what: str) -> tuple[Variant, dict[str, int]]:
+        reasons = []
+        for variant in self._variants:
+            try:
+                return variant, variant.sizes(shapes)
+            except InvalidArgumentError as error:
+                reasons.append(str(error))
+        made = self._made_for(shapes)
+        if made is None:
+            raise InvalidArgumentError(f"{what}: {reasons[0]}")
+        self._variants.append(made)
+        return made, made.sizes(shapes)
+
+    def _computed(self, variant: Variant, step: Step, arrays: Sequence[Any]) -> list[Any]:
+        """The results for these inputs: arrays and constants."""
+        given = {name: array for name, array in zip(variant.leaves, arrays, strict=True) if name is not None}
+        found = self._engine.run(step, given)
+        return [constant if name is None else found[name] for name, constant in variant.results]
+
+    @property
+    def missing(self) -> list[Missing]:
+        return list(self._last[1].missing)
+
+    @property
+    def graph(self) -> Graph | None:
+        return self._last[1].graph
+
+    @property
+    def network(self) -> Network:
+        """The model as data, of the last size."""
+        return self._last[1].network
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self._engine.scheduler
+
+    @property
+    def backends(self) -> list[Backend]:
+        return list(self._engine.backends)
+
+    @property
+    def plan(self) -> Plan:
+        return self._engine.plan(self._last[1])
+
+    def explain(self) -> Explanation:
+        """Reports the operators of the program, those that another library computes, and the weights."""
+        return self._engine.explained(self._last[1])
