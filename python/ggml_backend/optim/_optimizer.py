@@ -163,7 +163,9 @@ class Optimizer(Local):
         if given is None:
             with self._loss.context.as_default():
                 return grad(self._loss, self._weights)
-        grads: list[Tensor] = expect_list(given, f"{what}: grads", "tensors")
+        if isinstance(given, Tensor):
+            raise TypeError(f"{what}: grads must be a list of tensors, not one Tensor")
+        grads: list[Tensor] = [*expect_list(given, f"{what}: grads", "tensors")]
         if len(grads) != len(self._weights):
             raise InvalidArgumentError(
                 f"{what}: grads has {count(len(grads), 'tensor')}, for {count(len(self._weights), 'weight')}"

@@ -66,7 +66,7 @@ ELEMENTS: dict[str, tuple[Callable[..., gb.Tensor], Callable[..., Any]]] = {
     "softmax": (ops.softmax, _softmax),
     "rms_norm": (lambda x: ops.rms_norm(x, EPS), _normed),
     "norm": (lambda x: ops.norm(x, EPS), lambda m, x: _normed(m, x - m.mean(x, axis=-1, keepdims=True))),
-    "mean": (lambda x: x - ops.mean(x, axis=-1), lambda m, x: x - m.mean(x, axis=-1, keepdims=True)),
+    "mean": (lambda x: x - ops.mean(x, axis=-1, keepdims=True), lambda m, x: x - m.mean(x, axis=-1, keepdims=True)),
     "cumsum": (lambda x: ops.cumsum(x) * 0.25, lambda m, x: m.cumsum(x, axis=-1) * 0.25),
     "rows": (
         lambda x: ops.get_rows(x, x.context.constant(np.arange(x.shape[0], dtype=np.int32) // 2)),
@@ -172,8 +172,9 @@ def gradients(
     """The gradients of the loss for all arrays. ``place`` may assign nodes to backends."""
     with gb.Context() as ctx:
         tensors = [ctx.tensor(x.shape, name=f"x{i}") for i, x in enumerate(net.arrays)]
-        found = gb.grad(net.build(tensors), tensors)
-        graph, sched = ctx.graph(*found), gb.Scheduler(backends)
+        loss = net.build(tensors)
+        found = gb.grad(loss, tensors)
+        graph, sched = ctx.graph(loss, *found), gb.Scheduler(backends)
         if place is not None:
             place(sched, graph)
         sched.allocate(graph)
