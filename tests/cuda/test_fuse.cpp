@@ -220,7 +220,8 @@ static void converted_rows_are_those_of_the_norm(void) {
     ggml_backend_free(cuda);
 }
 
-// The weight overlaps the norm's result or the product's, so nothing may be fused.
+// The weight is a row of the norm's result, of memory that the product overwrites, or of other memory. Fusion would
+// give wrong results in the first two cases.
 static void nodes_that_share_memory_are_not_fused(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0), cpu = ggml_backend_cpu_init();

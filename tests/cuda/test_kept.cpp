@@ -36,8 +36,7 @@ static ggml_tensor * normed(model & m, ggml_tensor * x, int style) {
     return style == 2 ? ggml_add(c, y, ggml_new_tensor_1d(m.given, GGML_TYPE_F32, x->ne[0])) : y;
 }
 
-// Queries, keys and values read the same rows, and so do gate and up: four rows of activations for seven products, two
-// of them in other formats.
+// Queries, keys and values read the same rows, and so do gate and up: seven products read four tensors of activations.
 static ggml_tensor * layer(model & m, ggml_tensor * x, ggml_type odd, int style = 0) {
     ggml_context * c = m.ctx;
     const int64_t n = D * HEADS;

@@ -44,8 +44,7 @@ static void fill(ggml_tensor * t) {
     }
 }
 
-// of one element
-struct bounds {
+struct bounds { // of one element of a product
     double magnitude; // the sum of |a b|
     double step;      // the sum of |a| times the largest |b| of 32
     double ab2;       // the sum of (a b)^2
@@ -251,7 +250,7 @@ static void vectors_of_long_rows(void) {
             mul_mat(type, GGML_TYPE_F32, { 131, 1, k, 1, 1, 1, 1 });
         }
     }
-    mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 8, 1, 1, 1, 1 }); // groups that do not exist
+    mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 8, 1, 1, 1, 1 }); // a rest of 8 groups
     mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32, 1, 1, 1, 1 });     // not aligned
     mul_mat(GGML_TYPE_Q8_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 16, 1, 1, 1, 1 });
 #ifdef GB_CUDA_EMULATED
@@ -619,8 +618,8 @@ static void experts(void) {
     mul_mat_id(GGML_TYPE_Q4_0, 10, 30, 64, 2, false, true);
 }
 
-static void a_wrong_expert_gives_a_row_of_nan(
-    void) { // its row is NaN, the others are correct; test_index.cpp checks the error
+// No other row is NaN. test_index.cpp checks the error.
+static void a_wrong_expert_gives_a_row_of_nan(void) {
     CUDA_OR_SKIP();
     for (int n : { 3, 20 }) {
         device_graph g;

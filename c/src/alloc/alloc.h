@@ -3,10 +3,11 @@
 //   offset_pool.c    free list of offsets
 //   tallocr.c        tensor allocator: places tensors one by one in one buffer
 //   gallocr.c        graph allocator: places the tensors of a graph
-//   allocr.c         the older interface: one of each
+//   allocr.c         the older interface: one of each; today.c: that of ggml-today.h
 //   liveness.c       lifetimes of the tensors of a node list
 //   inplace.c        operators that may overwrite a source
 //   reorder.c        finds an order of nodes that needs less memory; graph_reorder.c makes it public
+//   recompute.c      finds results to compute again; graph_recompute.c makes the graph
 //
 // A tensor is placed if it has data. There is one exception. After a reset of its allocator the
 // tensor still has its old data, but counts as unplaced for that allocator, so that a graph can be

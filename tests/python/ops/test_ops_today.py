@@ -188,7 +188,7 @@ def test_attention(dtype, bias, cap):
 
 
 def largest(q, k, v, *rest):
-    """The largest magnitude of the results, for every element."""
+    """A bound of the magnitudes of results, for every element."""
     return np.full((q.shape[0], q.shape[2], q.shape[1], v.shape[-1]), 4.0)
 
 
@@ -273,6 +273,20 @@ def test_hidden_keys_have_no_effect(n):
         graph.compute(cpu)
         np.testing.assert_allclose(y.numpy(), want, rtol=0, atol=1e-5)
         del memory
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_nan_in_a_mask_stays_in_its_row(dtype):
+    """A NaN of a mask makes the results of its query NaN, and no others."""
+    for heads, n, m in ((2, 1, 300), (4, 3, 70), (2, 40, 150)):
+        mask = random_mask(1, 1, n, m, dtype=dtype)
+        mask.values[0, 0, n // 2, m // 3] = np.nan
+        tolerance = Tolerance(terms=80, n=32 + m)
+        check(gb.ops.flash_attn_ext, [real(1, heads, n, 32), real(1, heads, m, 32), real(1, heads, m, 32), mask],
+              lambda q, k, v, hidden: attention(q, k, v, hidden), tolerance, magnitude=largest)  # fmt: skip
+        check(lambda a, k: gb.ops.softmax(a, k, 0.7), [real(1, heads, n, m), mask],
+              lambda a, k: shares(masked(0.7 * a, k, 0), None), tolerance,
+              magnitude=lambda *x: np.ones(x[0].shape))  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------------ rotations
