@@ -278,8 +278,7 @@ def _model(file: gguf.GGUFFile, name: str) -> tuple[Any, dict[str, Array]]:
 
 def _read(data: Any, tensors: Mapping[str, Array]) -> tuple[Declared, list[Variant]]:
     inputs = [
-        Input(_text(one["name"]), Value(tuple(_size(n) for n in _of(one["shape"], list)), _text(one["dtype"])))  # type: ignore[misc]
-        for one in _of(data["inputs"], list)
+        Input(_text(one["name"]), Value(_shape(one["shape"]), _text(one["dtype"]))) for one in _of(data["inputs"], list)
     ]
     for one in inputs:
         if one.value.dtype not in DTYPES or any(isinstance(n, int) and n < 0 for n in one.value.sizes):
@@ -293,6 +292,10 @@ def _read(data: Any, tensors: Mapping[str, Array]) -> tuple[Declared, list[Varia
         raise FileError("the program is damaged: it has no networks, or these do not fit its inputs")
     result = _structure(data["result"], len(variants[0].results))
     return Declared(inputs, constants, result, example), variants
+
+
+def _shape(data: Any) -> Any:
+    return tuple(_size(n) for n in _of(data, list))
 
 
 def _variant(data: Any, tensors: Mapping[str, Array], inputs: Sequence[Input]) -> Variant:
