@@ -251,8 +251,9 @@ def test_gradients_pass_through_quantized_experts(device):
     blocks = gb.quantize(w, "q8_0")
     with gb.Context() as ctx:
         stack, rows = ctx.tensor(w.shape, "q8_0", name="stack"), ctx.tensor(x.shape, name="rows")
-        (found,) = gb.grad(scalar(experts(stack, rows), ctx), [rows])
-        graph, sched = ctx.graph(found), gb.Scheduler([gb.Backend(d) for d in dict.fromkeys((device, "CPU"))])
+        loss = scalar(experts(stack, rows), ctx)
+        (found,) = gb.grad(loss, [rows])
+        graph, sched = ctx.graph(loss, found), gb.Scheduler([gb.Backend(d) for d in dict.fromkeys((device, "CPU"))])
         sched.allocate(graph)
         stack.set(blocks)
         rows.set(x)
