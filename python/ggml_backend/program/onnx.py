@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -361,7 +361,8 @@ class _OnnxProgram(Program):
         super().__init__(engine, declared, variants, what)
 
     def _variant(self, shapes: Sequence[Sequence[Size]]) -> Variant:
-        network = self._model.read(shapes)
+        with _damage("load_onnx"):
+            network = self._model.read(shapes)
         simplify(network, self._engine.folded)
         check_formats(self._weights, network, "load_onnx")
         self._engine.weights.formats.update(chosen_formats(self._weights, network))
@@ -379,6 +380,15 @@ class _OnnxProgram(Program):
             return self._variant(given)
         except NeedsNumbers as error:
             raise UnsupportedError(f"program: {error}") from None
+
+
+@contextlib.contextmanager
+def _damage(what: str) -> Iterator[None]:
+    """Raises FileError for what only a damaged file has, such as a name that is no text."""
+    try:
+        yield
+    except (AttributeError, KeyError, IndexError, UnicodeError) as error:
+        raise FileError(f"{what}: the model is damaged: {type(error).__name__}: {error}") from None
 
 
 def _parsed(source: Any, what: str) -> tuple[Any, str]:
@@ -438,6 +448,7 @@ def load_onnx(
     for wanted in weights.values() if isinstance(weights, Mapping) else [weights]:
         if wanted is not None:
             as_dtype(wanted, "load_onnx: weights")
-    model = _Model.of(proto, sizes or {}, fixed or {}, name)
+    with _damage(name):
+        model = _Model.of(proto, sizes or {}, fixed or {}, name)
     engine = Engine(backends_of(devices, n_threads), {}, precision=precision, policy=policy)
     return _OnnxProgram(engine, model, weights, name)

@@ -325,7 +325,7 @@ def split(r: Reader, i: Inputs, a: Attributes) -> Any:
         sizes = integers(given) if given is not None else [int(n) for n in a["split"]]
     else:
         n = numbers([own[axis]], "Split")[0]
-        parts = int(a.get("num_outputs", a.get("_outputs", 2)))
+        parts = int(a["num_outputs"] if "num_outputs" in a else a["_outputs"])
         part = -(-n // parts)
         sizes = [min(part, n - at * part) for at in range(parts)]
     if isinstance(i[0], np.ndarray):
@@ -337,7 +337,7 @@ def split(r: Reader, i: Inputs, a: Attributes) -> Any:
 def _bounds(n: Size, start: Size, stop: Size, step: int) -> tuple[Size, Size, Size]:
     """Begin, end and number of elements of a slice with a positive step."""
     if all(isinstance(x, int) for x in (n, start, stop)):
-        begin, end, _ = slice(start, stop, step).indices(n)  # type: ignore[misc,arg-type]
+        begin, end, _ = slice(start, stop, step).indices(n)  # type: ignore[arg-type]
         return begin, end, max(0, -(-(end - begin) // step))
     if isinstance(start, int) and start < 0:
         start = n + start
@@ -367,7 +367,7 @@ def cut(r: Reader, i: Inputs, a: Attributes) -> Any:
 
 def _cut(r: Reader, x: Given, axis: int, start: Size, stop: Size, step: int) -> Any:
     own = list(r.shape(x))
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray) and not isinstance(start, Formula) and not isinstance(stop, Formula):
         bounds = numbers([start, stop], "Slice")
         last = None if bounds[1] < -x.shape[axis] else bounds[1]
         whole: list[Any] = [slice(None)] * axis
@@ -380,6 +380,8 @@ def _cut(r: Reader, x: Given, axis: int, start: Size, stop: Size, step: int) -> 
     begin, end, count = _bounds(own[axis], start, stop, step)
     if (begin, end, step) == (0, own[axis], 1):
         return x
+    if isinstance(end, Formula) and isinstance(own[axis], int):
+        r.network.conditions.append((end, "<=", own[axis]))
     own[axis] = count
     return r.emit("slice.Tensor", {"self": x, "dim": axis, "start": begin, "end": end, "step": step}, own, r.dtype(x))
 
@@ -768,7 +770,7 @@ def resize(r: Reader, i: Inputs, a: Attributes) -> Any:
             whole = isinstance(n, Formula)
             if whole and factor != int(factor):
                 raise NeedsNumbers("Resize by a fraction")
-            shape.append(n * int(factor) if factor == int(factor) else math.floor(n * factor))  # type: ignore[operator]
+            shape.append(n * int(factor) if factor == int(factor) else math.floor(n * factor))
     if list(shape[:2]) != list(own[:2]):
         numbers(own[:2], "Resize")
         raise UnsupportedError("Resize of the batch or of channels")

@@ -69,8 +69,10 @@ def _divided(p: Known, q: Known) -> Known:
         whole: Known = p // q
         return whole
     if p.dtype.kind in "iu":
-        return (np.sign(p) * np.sign(q) * (np.abs(p) // np.abs(q))).astype(p.dtype)
-    return p / q
+        whole = (np.sign(p) * np.sign(q) * (np.abs(p) // np.abs(q))).astype(p.dtype)
+        return whole
+    quotient: Known = p / q
+    return quotient
 
 
 def _cast(x: Known, to: str) -> Known:

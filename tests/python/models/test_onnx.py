@@ -209,7 +209,7 @@ CASES = {
     **dict.fromkeys(["And", "Or", "Xor"], lambda r: (pair(r, r.truths), {})),
     "Not": lambda r: ([r.truths(*r.shape())], {}),
     "Where": lambda r: ((s := r.shape()) and [r.truths(*r.narrower(s)), r.floats(*s), r.floats(*r.narrower(s))], {}),
-    "Clip": lambda r: ([r.floats(*r.shape()), *(Constant(np.float32(v)) for v in r.pick.choice([(-0.5,), (-0.5, 1)]))], {}),
+    "Clip": lambda r: ([r.floats(5, 6), *(Constant(v, np.float32) for v in (-0.5, 1)[: r.pick.randint(1, 2)])], {}),
     "LeakyRelu": lambda r: (*of_one(r)[:1], {"alpha": 0.3}),
     "Elu": lambda r: (*of_one(r)[:1], {"alpha": 0.7}),
     "Gelu": lambda r: (*of_one(r)[:1], {"approximate": r.pick.choice(["none", "tanh"])}, 20),
@@ -351,6 +351,19 @@ def small_model(opset=17):
 
 def picture(batch, width, seed=0):
     return np.random.default_rng(seed).standard_normal((batch, 3, 8, width), np.float32)
+
+
+def small_case():
+    return small_model(), [{"image": picture(*size)} for size in ((1, 8), (2, 16), (3, 24))]
+
+
+def recurrent_case():
+    model, given = model_of("LSTM", *recurrent(Random(3)))
+    return model, [given]
+
+
+RECORDED = {"small": small_case, "recurrent": recurrent_case}
+"""Models and inputs that ``tools/record_networks.py`` stores, for tests without the package onnx."""
 
 
 @pytest.mark.parametrize("opset", [13, 15, 17, 18, 19, 21])
