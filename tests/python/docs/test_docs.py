@@ -65,6 +65,7 @@ NOT_RUN = {
     ("docs/ARCHITECTURE.md", "python/ggml_backend "): "a drawing; tests/python/package/test_package.py checks it",
     ("docs/howto/array-device.md", "pip install"): INSTALL,
     ("docs/howto/pytorch.md", "import ggml_backend.torch"): "of a real model; tests/python/pytorch has such",
+    ("docs/howto/bring-your-model.md", "program = gb.load_onnx"): "needs the package onnx and a model",
     ("docs/howto/bring-your-model.md", "model = BertModel"): "of a real model; tests/python/pytorch has such",
     ("docs/howto/bring-your-model.md", "print(gbt.explain"): "tests/python/pytorch/test_torch_compile.py has such",
     ("docs/howto/bring-your-model.md", "program = gbt.compile(model, (x,), devices"): "needs an NVIDIA device",
