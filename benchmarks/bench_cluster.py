@@ -43,7 +43,7 @@ def ping_pong(nbytes: int, rounds: int) -> list[float]:
 
 
 def collected(nbytes: int, rounds: int) -> list[float]:
-    """The result of rank 1, on rank 0. Rank 0 sleeps meanwhile."""
+    """What :func:`ping_pong` measured on rank 1, for rank 0, which sleeps meanwhile."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -58,7 +58,7 @@ def collected(nbytes: int, rounds: int) -> list[float]:
 
 
 def chain(devices: list[gb.Backend], nbytes: int, rounds: int) -> list[float]:
-    """Seconds of runs of a chain of additions, each on the device after the one before it."""
+    """Seconds of runs of a chain of squares. Neighbours are on different devices, in turn."""
     cpu = gb.Backend("CPU", n_threads=1)
     with gb.Context() as ctx, gb.Scheduler([*dict.fromkeys(devices), cpu]) as sched:
         x = ctx.tensor((nbytes // 4,), name="x")

@@ -1,63 +1,59 @@
-"""Programs of PyTorch models beside PyTorch itself: eager, and with ``torch.compile``.
+"""Programs of PyTorch models beside PyTorch (eager, and with ``torch.compile``) and ONNX Runtime.
 
-    python benchmarks/bench_programs.py [NAME...] [--threads N] [--rounds N] [--compiled]
+    python benchmarks/bench_programs.py [NAME...] [--threads N] [--rounds N] [--compiled] [--onnx]
 
 The networks have random weights and common sizes. The sides run in turns, in one process. Times are processor times of
 the process, which other processes hardly change. Printed are medians over the rounds, and medians of the ratios of each
-round. ``--compiled`` adds ``torch.compile``, which needs a C++ compiler. ``--json FILE`` stores the rows.
+round. ``--compiled`` adds ``torch.compile``, which needs a C++ compiler. ``--onnx`` adds ONNX Runtime, which needs the
+packages ``onnx``, ``onnxscript`` and ``onnxruntime``. ``--json FILE`` stores the rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
+from torch import nn
 
 import ggml_backend.torch as gbt
+from networks import NETWORKS
 from table import print_table
 from timing import PROCESS, in_turns, median, per_call, ratio
 
-PIXELS = {"pixel_values": (1, 3, 224, 224)}
-IDS = {"input_ids": (1, 128)}
-NETWORKS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = {
-    "MiniLM, 128 tokens": ("BertModel", {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
-                                         "intermediate_size": 1536}, IDS),
-    "BERT base, 128 tokens": ("BertModel", {}, IDS),
-    "GPT-2, 128 tokens": ("GPT2LMHeadModel", {"use_cache": False}, IDS),
-    "Llama, 8 layers of 512": ("LlamaForCausalLM", {"hidden_size": 512, "num_hidden_layers": 8, "vocab_size": 8000,
-                                                    "num_attention_heads": 8, "num_key_value_heads": 4,
-                                                    "intermediate_size": 1408, "use_cache": False}, IDS),
-    "ViT small, 224": ("ViTModel", {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}, PIXELS),
-    "ResNet-50, 224": ("ResNetModel", {}, PIXELS),
-    "MobileNetV2, 224": ("MobileNetV2Model", {}, PIXELS),
-    "Swin tiny, 224": ("SwinModel", {}, PIXELS),
-}  # fmt: skip
-"""Class of ``transformers``, options of its configuration, and shapes of the inputs."""
+
+def _onnx_runtime(model: nn.Module, inputs: dict[str, torch.Tensor], threads: int) -> Callable[..., Any]:
+    """The model in ONNX Runtime, as a function of its inputs."""
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        torch.onnx.export(model, kwargs=inputs, f=file, dynamo=True, verbose=False)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    return lambda **given: session.run(None, {name: tensor.numpy() for name, tensor in given.items()})
 
 
-def sides_of(name: str, compiled: bool) -> dict[str, Callable[[], float]]:
+def sides_of(name: str, threads: int, compiled: bool, onnx: bool) -> dict[str, Callable[[], float]]:
     """Processor times of one forward pass, by side."""
-    kind, options, shapes = NETWORKS[name]
+    network = NETWORKS[name]
     torch.manual_seed(0)
-    make: Any = getattr(transformers, kind)
-    model = make(make.config_class(**options)).eval()
-    inputs = {
-        key: torch.randint(3, 1000, shape) if key == "input_ids" else torch.randn(shape)
-        for key, shape in shapes.items()
-    }
+    model, inputs = network.make().eval(), network.inputs()
     begin = PROCESS()
     program = gbt.compile(model, kwargs=inputs)
     print(f"{name}: compiled in {PROCESS() - begin:.1f} s; {len(program.missing)} operators in PyTorch", flush=True)
     calls: dict[str, Callable[..., Any]] = {"program": program, "PyTorch": model}
-    if shapes is IDS or "ViT" in kind or "Swin" in kind:  # the others have no matrices
+    if network.has_matrices:
         calls["Q8_0"] = gbt.compile(model, kwargs=inputs, weights="q8_0")
     if compiled:
         calls["torch.compile"] = torch.compile(model)
+    if onnx:
+        calls["ONNX Runtime"] = _onnx_runtime(model, inputs, threads)
 
     def timed(call: Callable[..., Any]) -> Callable[[], float]:
         return lambda: per_call(lambda: call(**inputs), 0.1, PROCESS)
@@ -71,16 +67,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--onnx", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    others = ["PyTorch", *(["torch.compile"] if args.compiled else [])]
+    others = ["PyTorch", *(["torch.compile"] if args.compiled else []), *(["ONNX Runtime"] if args.onnx else [])]
     columns = ["network", "program, ms", *(f"{o} / program" for o in others), *(f"{o} / Q8_0" for o in others)]
     rows: list[list[str]] = []
     for name in NETWORKS:
         if args.names and not any(name.startswith(begin) for begin in args.names):
             continue
-        sides = sides_of(name, args.compiled)
+        sides = sides_of(name, args.threads, args.compiled, args.onnx)
         with torch.inference_mode():
             in_turns(sides, 1)
             found = in_turns(sides, args.rounds)

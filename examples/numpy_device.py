@@ -40,12 +40,12 @@ class NumPyDevice(gb.devices.Device):
         square: Array = np.square(centred).mean(-1, keepdims=True)
         return np.divide(centred, np.sqrt(square + np.float32(node.params["eps"])), out=out)
 
-    @gb.devices.op("soft_max", when=lambda node: len(node.sources) == 1 or "without a mask")
+    @gb.devices.op("soft_max", when=lambda node: len(node.sources) == 1 or "a mask")
     def soft_max(self, node: gb.devices.Node, out: Array, a: Array) -> Array:
         powers = np.exp((a - a.max(-1, keepdims=True)) * np.float32(node.params["scale"]))
         return np.divide(powers, powers.sum(-1, keepdims=True), out=out)
 
-    @gb.devices.op("get_rows", when=lambda node: node.ndim == 2 or "of a matrix")
+    @gb.devices.op("get_rows", when=lambda node: node.ndim == 2 or "a table that is no matrix")
     def rows(self, node: gb.devices.Node, out: Array, table: Array, ids: Array) -> None:
         np.take(table, ids, axis=0, out=out, mode="raise")
 

@@ -74,7 +74,7 @@ def main() -> None:
         plan = sched.prepare(graph)
         print(plan)
         for copy in plan.copies:
-            print(f"  {copy.name}: {copy.size} bytes from {copy.src_backend} to {copy.dst_backend}, {copy.reason}")
+            print(f"  {copy.name}: {copy.nbytes} bytes from {copy.src_backend} to {copy.dst_backend}, {copy.reason}")
         print(f"{y.name}: {plan.explain(y)}")
         plan.to_html(folder / "plan.html")
 

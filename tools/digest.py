@@ -3,7 +3,7 @@
 
     PYTHONPATH=SITE python tools/digest.py [--json FILE] [--compare FILE] [--only PATTERN]
 
-Each group has results, and each result has a part (a machine, or a kind of result) and a label:
+Each group has results. Each result has a part (a level with a number of threads, or a kind of result) and a label:
 
 - ``op/NAME``: all calls of ``check_device`` to an operation. Parts: the bytes of the result by kernel level and number
   of threads, the nodes that CPU and SIM support, and the placement and memory plan of a scheduler with costs.
@@ -90,7 +90,7 @@ def uniform(shape: tuple[int, ...], dtype: str, scale: float, rng: np.random.Gen
 # ---- operators -------------------------------------------------------------------------------------------------------
 
 
-def machines() -> dict[str, gb.Backend]:
+def backends() -> dict[str, gb.Backend]:
     """The best and the scalar level with one and two threads, the others with one."""
     found = {f"default, {n} threads": gb.Backend("CPU", n_threads=n) for n in (1, 2)}
     best = found["default, 1 threads"].level
@@ -115,7 +115,7 @@ def price_list() -> gb.sched.Costs:
 
 
 def operators(digest: Digest, wanted: Wanted) -> None:
-    every = machines()
+    every = backends()
     cpu, sim, costs = every["default, 1 threads"], gb.Backend("SIM:name=OPS,mem=64M"), price_list()
     for variant in all_variants(quick=False):
         digest.group, label = f"op/{variant.op}", variant.name
@@ -137,10 +137,10 @@ def operators(digest: Digest, wanted: Wanted) -> None:
                     digest.add("planned", label, type(error).__name__)
             if bench.refusal(cpu) is None:
                 bench.place(cpu)
-                for name, machine in every.items():
+                for name, backend in every.items():
                     for source in bench.sources:
                         source.root.set(source.memory)
-                    bench.compute(machine)
+                    bench.compute(backend)
                     digest.add(name, label, bench.node.numpy())
 
 
@@ -295,7 +295,7 @@ def chains(digest: Digest, wanted: Wanted) -> None:
             chain = Chain(label)
             with chain.ctx:
                 results = build(chain, n, dtype, end)
-                # A node reads each result: the sources of the last node of a graph are stored, and so not fused away.
+                # The sources of the last node are never fused with it. So sum_rows reads each result and is last.
                 graph = chain.ctx.graph(*results, *(gb.ops.sum_rows(r) for r in results))
                 for name, backend in backends:
                     try:
@@ -394,7 +394,7 @@ class Scene:
                     self.sched.set_backend(n, device)
 
     def set_inputs(self) -> None:
-        for t in (t for t in self.inputs if t.is_placed):  # other nodes are not in the graph
+        for t in (t for t in self.inputs if t.is_placed):  # inputs without memory are not in the graph
             t.set(self.rng.standard_normal(t.shape, np.float32))
 
     def read(self) -> list[Array]:
@@ -436,8 +436,8 @@ def run_scene(digest: Digest, label: str, policy: str) -> None:
 
 
 def scenes(digest: Digest, wanted: Wanted) -> None:
-    # Without automatic collections: an object of another scene that is collected in the middle of this one makes the
-    # scheduler look for a plan once more, which its counters tell.
+    # Without automatic collections. If objects of another scene were collected during this one, the scheduler would
+    # look for a plan once more, which changes its counters.
     gc.collect()
     gc.disable()
     try:
@@ -546,14 +546,14 @@ def compare(now: dict[str, Any], before: dict[str, Any], wanted: Wanted) -> int:
         for part, label in sorted(firsts.items()):
             print(f"    {part}: {label}")
         different += bool(firsts)
-    print(f"{len(groups) - different} of {len(groups)} groups are equal; {alone} results that one package alone has")
+    print(f"{len(groups) - different} of {len(groups)} groups are equal; only one package has {alone} results")
     return 1 if different else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="A digest of what the installed package computes and decides.")
     parser.add_argument("--json", type=Path, help="write the hashes to this file")
-    parser.add_argument("--compare", type=Path, help="a file that --json wrote: which groups are equal?")
+    parser.add_argument("--compare", type=Path, help="a file that --json wrote, to show which groups differ from it")
     parser.add_argument("--only", default="*", help="pattern of the groups wanted: 'op/mul_mat*'")
     options = parser.parse_args()
     begin = time.monotonic()

@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define GGML_BACKEND_MODULE_VERSION 1
+#define GGML_BACKEND_MODULE_VERSION 1 // raise it if a change below breaks modules and no size shows it
 #define GGML_BACKEND_MODULE_ENTRY "ggml_backend_module_init"
 
 // The functions of the library. `size` is sizeof(struct ggml_backend_api) of the library. A module
@@ -45,7 +45,7 @@ struct ggml_backend_api {
 #undef GGML_API_PROC
 };
 
-// Structures that library and module share: their sizes must be the same on both sides.
+// Sizes of the structures that library and module share. All but `api` must be the same on both sides.
 struct ggml_backend_module_layout { // bytes
     uint32_t pointer, api, tensor, graph, backend, backend_hooks, buffer, buffer_hooks, buffer_type, buffer_type_hooks;
 };

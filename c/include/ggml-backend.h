@@ -125,8 +125,8 @@ typedef bool (*ggml_backend_sched_eval_callback)(struct ggml_tensor * t, bool as
 
 // backends: in order of priority; the last one is the fallback. bufts: NULL for the default of each
 // backend. Both arrays are copied. The caller keeps the backends and frees them after the
-// scheduler. Computing with a freed backend is an error (INVALID_STATE). graph_size is a first
-// estimate.
+// scheduler. Computing with a freed backend is an error (INVALID_STATE). graph_size is ignored:
+// the scheduler takes graphs of any size.
 GGML_API ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts,
     int n_backends, size_t graph_size);
 // Frees the scheduler and its memory. Tensors that it placed then have dangling pointers. Before

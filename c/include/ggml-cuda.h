@@ -64,7 +64,7 @@ GGML_API enum ggml_status ggml_backend_cuda_set_graphs(ggml_backend_t backend, b
 // the backend is freed.
 GGML_API const char * ggml_backend_cuda_get_cublas(ggml_backend_t backend);
 
-// Returns memory that the device's pool keeps to the driver. Bytes.
+// Gives unused memory of the device's pool back to the driver. Returns how many bytes.
 GGML_API size_t ggml_backend_cuda_trim(int device);
 
 // cdef: end

@@ -1,8 +1,8 @@
 // ggml-status.h - errors: a failed call returns a status, and sets a message of its thread.
 //
 // No argument or call aborts the process. A failed call returns NULL, a negative status, or its
-// documented neutral value, and leaves its objects unchanged. Functions that return void in early
-// 2024's ggml return a status.
+// documented neutral value, and leaves its objects unchanged. Most functions that return void in
+// early 2024's ggml return a status.
 #ifndef GGML_STATUS_H
 #define GGML_STATUS_H
 

@@ -891,8 +891,8 @@ GGML_API enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_c
 GGML_API enum ggml_status ggml_graph_clear(struct ggml_cgraph * cgraph);
 GGML_API struct ggml_tensor * ggml_graph_get_tensor(struct ggml_cgraph * cgraph, const char * name);
 
-// Appends all ancestors of tensor that are not in the graph yet, depth first, sources before
-// readers.
+// Appends the tensor and those of its ancestors that are not in the graph yet, depth first, sources
+// before readers.
 GGML_API enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct ggml_tensor * tensor);
 
 // Gradients. A parameter gets a gradient tensor, and so does every node that depends on it. The

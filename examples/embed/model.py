@@ -177,7 +177,7 @@ class Embedder:
 
     devices: registry names in order of priority, such as ("SIM", "CPU"). The last one is the fallback. The encoder's
         layers are spread evenly.
-    n_threads: of the CPU backend. Default: all processors.
+    n_threads: of the CPU backend. Default: the physical cores that this process may use.
     dtype: of the weights, "f32" or a quantized type such as "q8_0". Quantized weights are made once and kept in a
         GGUF file.
     in_flight: number of pending batches, each on another device. Batches are then padded, so that they have few

@@ -38,7 +38,9 @@ def parser() -> argparse.ArgumentParser:
     for name in ("width", "layers", "heads", "context"):
         default = getattr(Config(1), name)
         made.add_argument(f"--{name}", type=count(8192), default=default, help="of the network (default: %(default)s)")
-    made.add_argument("--every", type=count(), default=100, help="steps from one validation to the next (%(default)s)")
+    made.add_argument(
+        "--every", type=count(), default=100, help="steps from one validation to the next (default: %(default)s)"
+    )
     made.add_argument("--write", type=count(), metavar="N", help="write N characters and stop")
     made.add_argument("--prompt", default="The ", help="the beginning of samples (default: %(default)r)")
     made.add_argument("--seed", type=count(), default=1, help="(default: %(default)s)")

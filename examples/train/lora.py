@@ -202,7 +202,7 @@ class LoraTrainer:
 
 
 def loss_of(logits: gb.Tensor, targets: gb.Tensor) -> gb.Tensor:
-    """Mean cross entropy. The row of a target is 1 at its number: both differ by 0 there alone."""
+    """Mean cross entropy. The row of a target is 1 in the column of its number, and 0 in the others."""
     n = logits.shape[1]
     numbers = targets.context.constant(np.arange(n, dtype=np.float32))
     wanted = ops.equal(ops.repeat(numbers, logits), targets.reshape(targets.size, 1).astype("float32"))

@@ -1,4 +1,4 @@
-"""Training: steps, validation, samples, and files to go on from.
+"""Training: steps, validation, samples, and checkpoints.
 
 The batches of a step follow from the seed and the number of the step. So a run that was stopped and continued ends
 with the same weights as one that was not.

@@ -172,7 +172,7 @@ static int append_given(struct given * g, bool versioned, uintptr_t list) {
 }
 
 // Describes the elements of the tensor. For NumPy, bfloat16 becomes uint16 and rows of blocks become bytes. False:
-// NumPy needs special care, because there are no elements, or their sizes and strides fit no memory.
+// NumPy needs special care, because there are no elements, or some of them overlap.
 static bool describe(struct gbpy_array * a, const struct ggml_tensor * t, const struct gbpy_view * view, bool numpy) {
     const int64_t block = ggml_blck_size(t->type), size = (int64_t) ggml_type_size(t->type);
     int64_t bytes = size;

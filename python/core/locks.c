@@ -175,7 +175,7 @@ static int check_usable(const char * what, const struct gbpy_request * requests,
     for (int i = 0; i < n; i++) {
         const struct gbpy_object * o = requests[i].object;
         GB_FAIL_IF(o->broken, GGML_STATUS_INVALID_STATE,
-            "%s: the %s was in locks by another thread when the process was forked: make a new one", what,
+            "%s: another thread was using the %s when the process was forked: make a new one", what,
             gbpy_kind_name(o->kind));
         GB_FAIL_IF(o->closed && !gbpy_can_lock_when_closed(o) && !requests[i].closed_too, GGML_STATUS_INVALID_STATE,
             "%s: the %s is closed", what, gbpy_kind_name(o->kind));

@@ -2,9 +2,8 @@
 //
 // A profile is attached to a scheduler, to a graph, or to the process. When a computation begins, it looks for a
 // profile in this order, and keeps it until it ends. A computation inside another one, such as in a callback, does
-// not use the profile of the process. While no profile is attached anywhere, this costs one load. A computation that
-// records keeps its profile. A profile is detached when its handle is released, because nobody could read it any
-// more.
+// not use the profile of the process. While no profile is attached anywhere, this costs one load. A profile is
+// detached when its handle is released, because nobody could read it any more.
 #ifndef GBPY_PROFILES_H
 #define GBPY_PROFILES_H
 

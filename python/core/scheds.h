@@ -15,7 +15,7 @@ enum { GBPY_PLANNED = 1, GBPY_QUIET = 2 };
 
 // GBPY_PLAN_ONLY decides, and gives no tensor memory.
 enum gbpy_plan_how { GBPY_PLAN_ALLOCATE, GBPY_PLAN_ONLY, GBPY_PLAN_RESERVE };
-int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int what, int * how);
+int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int kind, int * how);
 int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run,
     bool (*eval)(struct ggml_tensor *, bool, void *), void * eval_data, int * how);
 

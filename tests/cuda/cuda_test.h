@@ -34,7 +34,7 @@ extern "C"
 
 static inline ggml_backend_t cuda_open(int device) { return ggml_backend_cuda_init(device); }
 
-// Bytes of a device in use, without free blocks of the pool.
+// Free bytes of a device, after the pool has released its unused blocks.
 static inline size_t cuda_free_memory(int device) {
     size_t free_bytes = 0, total = 0;
     ggml_backend_cuda_trim(device);
@@ -80,9 +80,9 @@ static inline size_t cuda_work_size(ggml_backend_t backend, const struct ggml_cg
     return backend->iface.graph_work_size(backend, graph);
 }
 
-// Checks the bytes that a backend took for scratch memory. `reported`: the largest size that it reported. A block from
-// the pool is up to a quarter larger. Nodes that share memory may need less. On a device it checks nothing: the driver
-// allocates in large pieces, and loads kernels.
+// Checks the bytes that a backend took for scratch memory. `reported`: the largest size that it reported. Up to a
+// quarter of a block from the pool may be unused. Nodes that share memory may need less. On a device it checks nothing:
+// the driver allocates in large pieces, and loads kernels.
 enum cuda_work { CUDA_WORK_EXACT, CUDA_WORK_POOLED, CUDA_WORK_AT_MOST };
 
 static inline void cuda_check_work_size(const char * what, size_t taken, size_t reported, enum cuda_work how) {

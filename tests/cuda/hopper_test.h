@@ -7,12 +7,12 @@
 
 GB_KERNEL nothing(int *) {}
 
-#define HOPPER_OR_SKIP()                                      \
-    do {                                                      \
-        CUDA_OR_SKIP();                                       \
-        if (!gb_has_hopper_code(nothing)) {                   \
-            SKIP("no code for compute capability 9.0 alone"); \
-        }                                                     \
+#define HOPPER_OR_SKIP()                                 \
+    do {                                                 \
+        CUDA_OR_SKIP();                                  \
+        if (!gb_has_hopper_code(nothing)) {              \
+            SKIP("no code for compute capability 9.0a"); \
+        }                                                \
     } while (0)
 
 #endif // GB_TESTS_HOPPER_TEST_H

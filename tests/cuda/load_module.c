@@ -6,7 +6,7 @@
 #include "ggml-cuda.h"
 #include "test.h"
 
-// y = (w x) + x on a device and on the CPU, also by the scheduler.
+// y = w x + x, by a scheduler of the device and the CPU, which must place the sum on the device.
 static void compute(ggml_backend_t backend) {
     enum { N = 32, ROWS = 12 };
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 65536, NULL, true });

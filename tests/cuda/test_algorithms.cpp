@@ -72,7 +72,9 @@ static void typical_products_have_their_algorithm(void) {
         { GGML_TYPE_Q5_1, 64, 256, 33, "tiles_hopper" },
         { GGML_TYPE_Q5_1, 64, 256, 32, "tiles" },
         { GGML_TYPE_F16, 64, 255, 33, "exact" },
-        { GGML_TYPE_F32, 64, 256, 9, "exact" },
+        { GGML_TYPE_F32, 64, 256, 9, "tiles_float" },
+        { GGML_TYPE_F32, 64, 256, 300, "tiles_float" },
+        { GGML_TYPE_F32, 64, 255, 9, "exact" },
     };
     ggml_tensor * attend = ggml_flash_attn(c, ggml_new_tensor_3d(c, GGML_TYPE_F16, 64, 16, 4),
         ggml_new_tensor_3d(c, GGML_TYPE_F16, 64, 32, 4), ggml_new_tensor_3d(c, GGML_TYPE_F16, 32, 64, 4), false);
@@ -85,11 +87,11 @@ static void typical_products_have_their_algorithm(void) {
     CHECK_STR(algorithm(cuda, attend), "attention_tensor_cores");
     CHECK(strstr(reason(cuda, attend, "attention_hopper"), "64 rows") != NULL);
     CHECK(strstr(reason(cuda, product(c, GGML_TYPE_Q4_0, 64, 256, 17), "few_rows"), "2 to 16 rows") != NULL);
+    CHECK(strstr(reason(cuda, product(c, GGML_TYPE_F32, 64, 256, 33), "tiles_tf32"), "GGML_CUDA_TF32") != NULL);
     CHECK(strstr(reason(cuda, product(c, GGML_TYPE_Q5_1, 64, 256, 1), "vectors_quick"), "type of the weights") != NULL);
 #else
-    (void) cases;
+    (void) cases, (void) reason;
     CHECK(algorithm(cuda, attend) != NULL);
-    CHECK(reason(cuda, attend, "") != NULL);
 #endif
     CHECK(algorithm(cuda, ggml_neg(c, ggml_new_tensor_1d(c, GGML_TYPE_F32, 4))) == NULL); // has one algorithm
     ggml_free(c);

@@ -32,7 +32,7 @@ static void attend(const attentions::attention & s, bool taken = true) {
 
 static const ggml_type halves[] = { GGML_TYPE_F16, GGML_TYPE_BF16 };
 
-// Each extent around the sides of a tile, with random other extents.
+// Rows and keys just below, at and above the sides of tiles, with heads of random sizes.
 static void edges_of_tiles_are_right(void) {
     CUDA_OR_SKIP();
     const int64_t n[] = { 65, 66, 127, 128, 129, 200 }, m[] = { 8, 64, 120, 128, 136, 256, 264, 392 },
@@ -68,7 +68,7 @@ static void keys_in_parts(void) {
     attend({ GGML_TYPE_BF16, 128, 260, 520, 1, 1, 1, 1, true, false }); // parts that some rows do not see
 }
 
-static void many_tiles(void) { // so stages are reused
+static void many_tiles(void) { // so that stages of shared memory are used again
     CUDA_OR_SKIP();
     attend({ GGML_TYPE_F16, 64, 500, 904, 2, 1, 1, 1, false, false });
     attend({ GGML_TYPE_BF16, 128, 600, 704, 1, 1, 1, 1, true, false });

@@ -108,7 +108,7 @@ static ggml_tensor * chain(const attention & a, graph & g, ggml_tensor * q, ggml
     if (a.reader() != THE_PROGRAM) {
         y = ggml_cont(g.c, ggml_permute(g.c, y, 0, 2, 1, 3));
     }
-    if (a.reader() == A_PRODUCT) { // its weights pick one element of the heads of a query each
+    if (a.reader() == A_PRODUCT) { // by three rows of weights
         g.w = input(g.c, GGML_TYPE_F32, a.d() * a.heads(), 3, 1);
         y = ggml_mul_mat(g.c, g.w.t, ggml_reshape_2d(g.c, y, a.d() * a.heads(), a.rows()));
     }

@@ -18,9 +18,9 @@ namespace products {
 }
 #pragma pop_macro("TEST_MAIN")
 
-static void ask_for(const char * wish) {
-    if (wish != NULL) {
-        setenv("GGML_CUDA_CUBLAS", wish, 1);
+static void ask_for(const char * value) {
+    if (value != NULL) {
+        setenv("GGML_CUDA_CUBLAS", value, 1);
     } else {
         unsetenv("GGML_CUDA_CUBLAS");
     }
@@ -39,10 +39,10 @@ static void multiply_all(void) {
     }
 }
 
-static void without_a_wish(void) {
+static void cublas_is_not_used_unless_requested(void) {
     CUDA_OR_SKIP();
-    for (const char * wish : { (const char *) NULL, "", "0" }) {
-        ask_for(wish);
+    for (const char * value : { (const char *) NULL, "", "0" }) {
+        ask_for(value);
         ggml_backend_t cuda = cuda_open(0);
         CHECK_STR(ggml_backend_cuda_get_cublas(cuda), "");
         ggml_backend_free(cuda);
@@ -73,8 +73,8 @@ static bool open_fake(void) {
 }
 
 // The report of a backend about the request. It computes in any case.
-static std::string answer_to(const char * wish) {
-    ask_for(wish);
+static std::string answer_to(const char * value) {
+    ask_for(value);
     ggml_backend_t cuda = cuda_open(0);
     CHECK(cuda != NULL);
     const std::string answer = ggml_backend_cuda_get_cublas(cuda);
@@ -82,9 +82,9 @@ static std::string answer_to(const char * wish) {
     return answer;
 }
 
-static void check_answer(const char * wish, const char * part) {
-    const std::string answer = answer_to(wish);
-    CHECK_MSG(answer.find(part) != std::string::npos, "'%s' gives '%s', not '%s'", wish, answer.c_str(), part);
+static void check_answer(const char * value, const char * part) {
+    const std::string answer = answer_to(value);
+    CHECK_MSG(answer.find(part) != std::string::npos, "'%s' gives '%s', not '%s'", value, answer.c_str(), part);
 }
 
 // The process has not loaded the library yet.
@@ -213,7 +213,8 @@ static void products_are_recorded(void) {
     compute_four_times(false);
 }
 
-// Its work is captured. Another user who synchronizes breaks that. Then nodes are launched one by one, by cuBLAS.
+// The work of cuBLAS is captured. If another user of the device synchronizes, the capture breaks. Then nodes are
+// launched one by one, with cuBLAS.
 static void a_broken_capture_launches_node_by_node(void) {
     CUDA_OR_SKIP();
     REQUIRE(open_fake());
@@ -233,7 +234,7 @@ static void the_library_stays_open(void) {
     }
 }
 
-TEST_MAIN(TEST(without_a_wish), TEST(a_missing_library_is_reported), TEST(products_are_right),
+TEST_MAIN(TEST(cublas_is_not_used_unless_requested), TEST(a_missing_library_is_reported), TEST(products_are_right),
     TEST(the_library_is_found_by_name), TEST(a_failure_leaves_our_kernels), TEST(products_are_recorded),
     TEST(a_broken_capture_launches_node_by_node), TEST(the_library_stays_open))
 
@@ -252,6 +253,6 @@ static void the_library_of_the_system_computes(void) {
     multiply_all();
 }
 
-TEST_MAIN(TEST(without_a_wish), TEST(the_library_of_the_system_computes))
+TEST_MAIN(TEST(cublas_is_not_used_unless_requested), TEST(the_library_of_the_system_computes))
 
 #endif

@@ -229,7 +229,7 @@ static void floats(void) {
     ggml_backend_free(cuda);
 }
 
-// The reported size covers both algorithms and equals the larger one.
+// The reported size covers both algorithms. It exceeds the larger one by at most the size of the result.
 static void reported_scratch_covers_both_algorithms(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED
@@ -254,7 +254,6 @@ static void reported_scratch_covers_both_algorithms(void) {
             }
             const size_t most = taken[0] > taken[1] ? taken[0] : taken[1],
                          result = (size_t) (s.d * s.n * s.heads * s.batch) * sizeof(float);
-            // The result may need memory apart from the operands.
             CHECK_MSG(reported <= most + result, "reported %zu, took %zu and %zu", reported, taken[0], taken[1]);
         }
     }
@@ -324,7 +323,7 @@ static void fused_and_single_graphs_are_replayed(void) {
     ggml_backend_free(cuda);
 }
 
-// The scheduler plans the same. A callback that reads everything sees the scores.
+// Reads the probabilities, and keeps the sum of their first row.
 static bool look(ggml_tensor * t, bool ask, void * seen) {
     if (!ask && t->op == GGML_OP_SOFT_MAX) {
         std::vector<float> p((size_t) ggml_nelements(t));
@@ -338,7 +337,8 @@ static bool look(ggml_tensor * t, bool ask, void * seen) {
     return true;
 }
 
-static void the_scheduler_plans_the_same(void) {
+// A scheduler fuses the chain, unless a callback reads every node.
+static void schedulers_fuse_chains_that_no_callback_reads(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backends[2] = { open(), ggml_backend_cpu_init() };
     ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 2, 64);
@@ -374,7 +374,7 @@ static void the_scheduler_plans_the_same(void) {
     ggml_backend_free(backends[1]);
 }
 
-// Keys are rotated and copied into their cache, in its type: the same bits, with one launch.
+// Keys are rotated and copied into their cache, in its type: the same bits, with one launch less.
 struct cache {
     ggml_context * ctx;
     ggml_tensor *x, *positions, *rotated, *keys, *copy;
@@ -475,4 +475,5 @@ static void rotations_write_into_a_cache(void) {
 }
 
 TEST_MAIN(TEST(rotations_write_into_a_cache), TEST(halves), TEST(floats), TEST(reported_scratch_covers_both_algorithms),
-    TEST(other_chains_run_node_by_node), TEST(fused_and_single_graphs_are_replayed), TEST(the_scheduler_plans_the_same))
+    TEST(other_chains_run_node_by_node), TEST(fused_and_single_graphs_are_replayed),
+    TEST(schedulers_fuse_chains_that_no_callback_reads))

@@ -117,7 +117,8 @@ static bool become(ggml_tensor * t, ggml_type type) {
     return true;
 }
 
-// Every combination of types of result and sources. Leaves out views, which share another tensor's memory.
+// Every combination of types of a result and its first three sources. Not for views, which share the memory of another
+// tensor.
 static void ask_types(asked & a, ggml_tensor * node, const std::vector<ggml_type> & types) {
     std::vector<ggml_tensor *> tensors = { node };
     for (int j = 0; j < GGML_MAX_SRC && node->src[j] != NULL; j++) {
@@ -257,9 +258,6 @@ static void ask_caches(asked & a) {
 // Operators that CUDA does not compute yet. No case asks about them.
 static bool is_missing(int op) {
     switch (op) {
-        case GGML_OP_CONV_2D:
-        case GGML_OP_CONV_2D_DW:
-        case GGML_OP_CONV_3D:
         case GGML_OP_INTERPOLATE:
         case GGML_OP_PAD_EXT:
         case GGML_OP_PAD_REFLECT_1D:

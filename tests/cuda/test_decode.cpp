@@ -61,7 +61,6 @@ static void close_decoder(decoder & d) {
     ggml_backend_free(d.backend);
 }
 
-// of a step
 struct step {
     ggml_context * ctx;
     ggml_cgraph * graph;

@@ -2,7 +2,7 @@
 // those of the single operators.
 //
 // A layer has a norm, q, k and v with ROPE and the cache, attention, a residual, a norm, a gated feed-forward part and
-// a residual. The graph allocator places the results, so that those between need not be stored.
+// a residual. The graph allocator places the results, so that intermediate ones need not be stored.
 #include <cmath>
 
 #include "cuda_test.h"

@@ -130,7 +130,7 @@ static void graphs_keep_the_order() {
 
 #ifdef GB_CUDA_EMULATED
 
-// Kernels that follow a kernel are launched so, and no others.
+// Only kernels that directly follow a kernel are launched as dependent.
 static void early_launches_are_counted() {
     CUDA_OR_SKIP();
     device_memory a(N * sizeof(int)), b(N * sizeof(int));
@@ -243,7 +243,7 @@ static void mistakes_are_noticed() {
             CHECK_INT(launch(q), cudaSuccess);
             CHECK_MSG(cudaStreamSynchronize(stream()) == cudaErrorLaunchFailure, "%s is not noticed", what);
             gb_emu_reset();
-            const gb_queue alone = queue(); // without dependent launches the same kernel is correct
+            const gb_queue alone = queue(); // after the reset a correct kernel runs
             CHECK_INT(GB_LAUNCH(add_one, BLOCKS, THREADS, 0, alone, x, y), cudaSuccess);
             CHECK_INT(cudaStreamSynchronize(stream()), cudaSuccess);
         };

@@ -349,7 +349,9 @@ static void numbers_convert() {
         }
         CHECK_INT(gh[i], ggml_fp32_to_fp16(x[i]));
         CHECK_INT(gb[i], ggml_fp32_to_bf16(x[i]).bits);
+        const ggml_bf16_t rounded = { gb[i] };
         CHECK(ghf[i] == ggml_fp16_to_fp32(gh[i]));
+        CHECK(gbf[i] == ggml_bf16_to_fp32(rounded));
     }
 }
 

@@ -73,11 +73,11 @@ static void compute_alone(ggml_backend_t cuda, const affine & a) {
 
 static void compare(ggml_backend_t cuda, ggml_op op, int64_t n, int64_t rows, how kind, int n_pairs) {
     affine a = build(cuda, op, n, rows, kind), b = build(cuda, op, n, rows, kind);
-    const uint64_t norms = cuda_launches("gb_norm_rows"), pairs = cuda_launches("gb_pairs");
+    const uint64_t norms = cuda_launches("gb_norm_row"), pairs = cuda_launches("gb_pairs");
     CHECK(ggml_backend_graph_compute(cuda, a.graph));
     ggml_backend_synchronize(cuda);
 #ifdef GB_CUDA_EMULATED
-    CHECK_INT(cuda_launches("gb_norm_rows") - norms, 1);
+    CHECK_INT(cuda_launches("gb_norm_row") - norms, 1);
     CHECK_INT(cuda_launches("gb_pairs") - pairs, n_pairs);
 #else
     (void) norms;
@@ -110,7 +110,118 @@ static void norm_weight_bias_are_one_launch(void) {
     ggml_backend_free(cuda);
 }
 
-// The weight overlaps the norm's result or the product's, so nothing may be fused.
+// ------------------------------------------------------------------------------------------------------ norms of rows
+
+static const int64_t norm_sizes[] = { 1, 4, 33, 128, 132, 256, 260, 512, 516, 1024, 1028, 2048, 2052, 4096, 4100, 8192,
+    8196 };
+
+struct norm_case {
+    ggml_op op;
+    int64_t n, rows;
+    int64_t skipped; // elements of a wider row before the row
+    float size; // of values; squares of the large ones overflow
+};
+
+static double norm_error(const norm_case & k, const float * x, const float * y) {
+    double mean = 0, squares = 0, worst = 0;
+    for (int64_t i = 0; i < k.n && k.op == GGML_OP_NORM; i++) {
+        mean += x[i] / (double) k.n;
+    }
+    for (int64_t i = 0; i < k.n; i++) {
+        squares += (x[i] - mean) * (x[i] - mean) / (double) k.n;
+    }
+    for (int64_t i = 0; i < k.n; i++) {
+        const double error = fabs(y[i] - (x[i] - mean) / sqrt(squares + 1e-5));
+        worst = std::isnan(error) ? INFINITY : fmax(worst, error);
+    }
+    return worst;
+}
+
+static void check_norm(const norm_case & k) {
+    device_graph g;
+    const int64_t wide = k.n + k.skipped;
+    ggml_tensor * all = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, wide, k.rows);
+    ggml_tensor * x = ggml_view_2d(g.ctx, all, k.n, k.rows, all->nb[1], (size_t) k.skipped * sizeof(float));
+    float * v = (float *) all->data;
+    for (int64_t i = 0; i < wide * k.rows; i++) {
+        v[i] = k.size * test_random_float(-1, 3);
+    }
+    REQUIRE(g.compute(k.op == GGML_OP_NORM ? ggml_norm(g.ctx, x, 1e-5f) : ggml_rms_norm(g.ctx, x, 1e-5f)));
+    for (int64_t r = 0; r < k.rows; r++) {
+        const double worst = norm_error(k, v + r * wide + k.skipped, g.result.data() + r * k.n);
+        CHECK_MSG(worst < 2e-5, "%s of %d, row %d of %d, %d skipped, size %g: off by %g", ggml_op_name(k.op), (int) k.n,
+            (int) r, (int) k.rows, (int) k.skipped, (double) k.size, worst);
+    }
+}
+
+static void norms_follow_the_formula(void) {
+    CUDA_OR_SKIP();
+    for (ggml_op op : { GGML_OP_NORM, GGML_OP_RMS_NORM }) {
+        for (int64_t n : norm_sizes) {
+            check_norm({ op, n, n < 200 ? 11 : 2, 0, 1.0f });
+            check_norm({ op, n, 1, n % 2 == 0 ? 4 : 1, 1e30f });
+        }
+        check_norm({ op, 2048, 2, 3, 1.0f }); // rows that are not aligned
+    }
+}
+
+// A product behind a norm reads rows that the norm's kernel converts. They equal those of kernels that only convert.
+static void check_converted(ggml_backend_t cuda, ggml_type type, int64_t n, int64_t rows) {
+    std::vector<float> results[2];
+    for (int fused = 0; fused < 2; fused++) {
+        ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
+        ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, rows);
+        ggml_tensor *w = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n), *a = ggml_new_tensor_2d(ctx, type, n, 5);
+        ggml_tensor * y = ggml_mul_mat(ctx, a, ggml_mul(ctx, ggml_rms_norm(ctx, x, 1e-5f), w));
+        ggml_cgraph * graph = ggml_new_graph(ctx);
+        ggml_build_forward_expand(graph, y);
+        ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, cuda);
+        test_seed = 11;
+        for (ggml_tensor * t : { x, w, a }) {
+            std::vector<float> v((size_t) ggml_nelements(t));
+            for (float & f : v) {
+                f = test_random_float(-2, 2);
+            }
+            std::vector<char> bytes(ggml_nbytes(t));
+            int64_t hist[16] = {};
+            if (t->type == GGML_TYPE_F32) {
+                memcpy(bytes.data(), v.data(), bytes.size());
+            } else {
+                ggml_quantize_chunk(t->type, v.data(), bytes.data(), 0, (int) ggml_nrows(t), (int) n, hist, NULL);
+            }
+            ggml_backend_tensor_set(t, bytes.data(), 0, bytes.size());
+        }
+        ggml_graph_set_fusion(fused != 0);
+        CHECK(ggml_backend_graph_compute(cuda, graph));
+        results[fused] = values(y);
+        ggml_graph_set_fusion(true);
+        ggml_backend_buffer_free(buffer);
+        ggml_free(ctx);
+    }
+    int wrong = 0;
+    for (size_t i = 0; i < results[0].size(); i++) {
+        wrong += !(results[0][i] == results[1][i]);
+    }
+    CHECK_MSG(wrong == 0, "%s, %d x %d: %d differ", ggml_type_name(type), (int) n, (int) rows, wrong);
+}
+
+static void converted_rows_are_those_of_the_norm(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cuda = cuda_open(0);
+    ggml_backend_cuda_set_graphs(cuda, false);
+    for (int64_t n : { 128, 512, 1024, 2048, 4096, 8192 }) {
+        check_converted(cuda, GGML_TYPE_Q8_0, n, 1); // bytes
+        check_converted(cuda, GGML_TYPE_Q8_0, n, 3); // panels
+        check_converted(cuda, GGML_TYPE_F16, n, 17); // halves
+    }
+    for (int64_t n : { 128, 1024, 4096 }) {
+        check_converted(cuda, GGML_TYPE_Q8_0, n, 33); // permuted, on 9.0
+    }
+    ggml_backend_free(cuda);
+}
+
+// The weight is a row of the norm's result, of memory that the product overwrites, or of other memory. Fusion would
+// give wrong results in the first two cases.
 static void nodes_that_share_memory_are_not_fused(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0), cpu = ggml_backend_cpu_init();
@@ -276,5 +387,6 @@ static void a_mask_from_the_chain_is_not_fused(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(norm_weight_bias_are_one_launch), TEST(nodes_that_share_memory_are_not_fused),
+TEST_MAIN(TEST(norm_weight_bias_are_one_launch), TEST(norms_follow_the_formula),
+    TEST(converted_rows_are_those_of_the_norm), TEST(nodes_that_share_memory_are_not_fused),
     TEST(scale_mask_softmax_are_one_launch), TEST(a_mask_from_the_chain_is_not_fused))

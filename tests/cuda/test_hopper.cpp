@@ -1,5 +1,5 @@
-// test_hopper.cpp - products of F16 and BF16 by the kernels for compute capability 9.0 alone, against sums in double:
-// on such a device, and in the emulation, which also says which kernel was taken.
+// test_hopper.cpp - products of F16 and BF16 by the kernels for compute capability 9.0, against sums in double. In the
+// emulation it also checks which kernel runs.
 #include "device_graph.h"
 
 #pragma push_macro("TEST_MAIN")
@@ -22,7 +22,7 @@ static void multiply(ggml_type type, ggml_type b, const products::shape & s, boo
 
 static const ggml_type halves[] = { GGML_TYPE_F16, GGML_TYPE_BF16 };
 
-// Each extent around the sides of a tile, with random other extents.
+// Rows, columns and depths just below, at and above the sides of tiles.
 static void edges_of_tiles_are_right(void) {
     CUDA_OR_SKIP();
     const int64_t m[] = { 1, 7, 63, 64, 65, 127, 128, 129, 200 },
@@ -108,8 +108,8 @@ static void other_products_use_other_kernels(void) {
     cuda_check_launches(kernel, before, 0, "others");
 }
 
-// A graph that is replayed with other data, and one of the same shape elsewhere, which takes over the executable graph:
-// maps hold addresses.
+// A graph is replayed with other data. Then graphs of the same shape in other memory take over the executable graph.
+// They need new maps, which hold addresses.
 static void replayed_graphs_get_new_maps(void) {
     CUDA_OR_SKIP();
     const uint64_t before = cuda_launches(kernel);

@@ -34,7 +34,7 @@ GB_KERNEL copy_box(GB_FIXED_PARAMETER one_map q, uint16_t * out, int rows, place
     }
 }
 
-// Rows of 80 elements, of which the tensor has 77; 11 rows, 3 slices of 12 rows, 2 of 4.
+// The tensor has 77 elements of rows of 80, 11 rows of slices of 12, and 3 slices of groups of 4.
 static const int64_t ne[4] = { 77, 11, 3, 2 }, at_y = 80, at_z = 80 * 12, at_w = 80 * 12 * 4;
 
 static const int boxes[][4] = { { 64, 16, 1, 1 }, { 64, 4, 2, 1 }, { 64, 1, 3, 2 }, { 64, 256, 1, 1 } };

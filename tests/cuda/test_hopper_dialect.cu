@@ -97,8 +97,8 @@ enum mistake {
     NO_SWIZZLE, // in a descriptor
     WRONG_DISTANCE, // of eight rows
     WRONG_DEPTH, // 16 elements that are not there
-    WRONG_PARITY, // one that is over at once
-    NO_PHASE, // one that never comes
+    WRONG_PARITY, // waits for phases that are over
+    NO_PHASE, // the second wait is for the first phase, too
     TOO_FEW_BYTES, // expected
     NO_BARRIER_FENCE,
     NO_MATRIX_FENCE,
@@ -389,7 +389,7 @@ static void mistakes_are_noticed() {
         { WRONG_DISTANCE, "a wrong distance of eight rows", true }, // past the end of shared memory
         { WRONG_DEPTH, "elements past the end of a row", true },
         { WRONG_PARITY, "a phase that was over before", false },
-        { NO_PHASE, "a phase that was over when the first tile came", false },
+        { NO_PHASE, "a second wait for the first phase", false },
         { TOO_FEW_BYTES, "a phase that lacks bytes", true },
         { NO_BARRIER_FENCE, "a barrier that copies do not see", true },
         { NO_MATRIX_FENCE, "sums without a fence", true },

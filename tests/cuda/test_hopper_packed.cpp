@@ -23,7 +23,7 @@ static void multiply(ggml_type type, ggml_type b, const products::shape & s, boo
 static const ggml_type most_used[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K,
     GGML_TYPE_IQ4_XS };
 
-// Every format, with an odd number of blocks along the depth: the last slot is not full for smaller blocks.
+// Every format. The kernel copies the depth in steps of 256, which depths of small blocks do not fill.
 static void all_formats(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : products::formats) {
@@ -33,7 +33,7 @@ static void all_formats(void) {
     }
 }
 
-// Each extent around the sides of a tile, with random other extents and tiles of each size.
+// Rows and columns just below, at and above the sides of tiles, with random depths, in tiles of each size.
 static void edges_of_tiles_are_right(void) {
     CUDA_OR_SKIP();
     const int64_t m[] = { 1, 7, 63, 64, 65, 127, 128, 129, 200 },
@@ -80,7 +80,7 @@ static void slices(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q6_K }) {
         multiply(type, GGML_TYPE_F32, { 50, 40, 256, 2, 3, 2, 3 });
-        multiply(type, GGML_TYPE_F32, { 20, 20, 256, 2, 1, 4, 1 }); // 40 rows share a matrix
+        multiply(type, GGML_TYPE_F32, { 20, 20, 256, 2, 1, 4, 1 }); // two slices of 20 rows share each matrix
         multiply(type, GGML_TYPE_F32, { 20, 35, 256, 2, 1, 4, 3 });
     }
 }
@@ -92,7 +92,7 @@ static void other_activations(void) {
     }
     multiply(GGML_TYPE_Q4_K, GGML_TYPE_Q8_K, { 40, 50, 512, 1, 1, 1, 1 });
     multiply(GGML_TYPE_Q5_1, GGML_TYPE_Q8_1, { 40, 50, 96, 1, 1, 1, 1 });
-    for (bool odd : { false, true }) { // rows without alignment for pairs; columns as rows
+    for (bool odd : { false, true }) { // odd: rows begin at odd floats; else a transposed tensor
         const uint64_t before = cuda_launches(packed);
         device_graph g;
         ggml_tensor * a = ggml_new_tensor_2d(g.ctx, GGML_TYPE_Q8_0, 96, 33);
@@ -109,7 +109,7 @@ static void other_activations(void) {
     }
 }
 
-// A part of each row of a wider matrix, and rows that are not 16-aligned.
+// The weights are the first 3 of 5 blocks of each row of a wider matrix. Most rows begin at no multiple of 16 bytes.
 static void views(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : most_used) {
@@ -129,7 +129,7 @@ static void views(void) {
     }
 }
 
-// Large scales: their products with the offset of bytes overflow.
+// Scales so large that their product with the offset of bytes (128) would overflow.
 static void large_scales_do_not_overflow(void) {
     CUDA_OR_SKIP();
     device_graph g;
@@ -230,7 +230,7 @@ static void wrong_experts_give_rows_of_nan(void) {
     }
 }
 
-// A graph that is replayed with other data and experts, and one of the same shape elsewhere, which takes over the
+// A graph is replayed with other data and experts. Then a graph of the same shape in other memory takes over the
 // executable graph.
 static void replayed_graphs_get_new_data(void) {
     CUDA_OR_SKIP();

@@ -161,8 +161,7 @@ static void waiting_reports_it_once(void) {
     });
 }
 
-// In the CPU's words, except for the shapes behind the operator.
-static void the_message_is_that_of_the_cpu(void) {
+static void messages_of_the_cpu_have_the_same_parts(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cpu = ggml_backend_cpu_init();
     for (int k = 0; k < N_KINDS; k++) {
@@ -264,5 +263,5 @@ static void the_scheduler_reports_it(void) {
     ggml_backend_free(backends[1]);
 }
 
-TEST_MAIN(TEST(the_scheduler_reports_it), TEST(waiting_reports_it_once), TEST(the_message_is_that_of_the_cpu),
+TEST_MAIN(TEST(the_scheduler_reports_it), TEST(waiting_reports_it_once), TEST(messages_of_the_cpu_have_the_same_parts),
     TEST(reading_the_result_reports_it), TEST(other_memory_reports_nothing), TEST(the_next_graph_reports_it))

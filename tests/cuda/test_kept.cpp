@@ -36,8 +36,7 @@ static ggml_tensor * normed(model & m, ggml_tensor * x, int style) {
     return style == 2 ? ggml_add(c, y, ggml_new_tensor_1d(m.given, GGML_TYPE_F32, x->ne[0])) : y;
 }
 
-// Queries, keys and values read the same rows, and so do gate and up: four rows of activations for seven products, two
-// of them in other formats.
+// Queries, keys and values read the same rows, and so do gate and up: seven products read four tensors of activations.
 static ggml_tensor * layer(model & m, ggml_tensor * x, ggml_type odd, int style = 0) {
     ggml_context * c = m.ctx;
     const int64_t n = D * HEADS;
@@ -204,7 +203,7 @@ static void norms_round_what_they_compute(void) {
                 }
                 place(m, reuse);
                 const size_t reported = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
-                const uint64_t rows = cuda_launches("gb_rows_"), norms = cuda_launches("gb_norm_rows");
+                const uint64_t rows = cuda_launches("gb_rows_"), norms = cuda_launches("gb_norm_row");
                 const std::vector<float> got = compute(m);
                 if (!reuse) {
                     cuda_check_work_size("a model", free_before - cuda_free_memory(0), reported, CUDA_WORK_EXACT);
@@ -212,7 +211,7 @@ static void norms_round_what_they_compute(void) {
                     cuda_check_work_size("a model", free_before - cuda_free_memory(0), reported, CUDA_WORK_AT_MOST);
                 }
                 check_count("two layers", "gb_rows_", rows, 2 * LAYERS);
-                check_count("two layers", "gb_norm_rows", norms, 2 * LAYERS);
+                check_count("two layers", "gb_norm_row", norms, 2 * LAYERS);
                 check_same("together and one by one", got, compute_one_by_one(m));
                 release(m);
             }

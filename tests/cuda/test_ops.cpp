@@ -54,7 +54,7 @@ static ggml_tensor * distinct(const bench & t, int64_t n) { // 0, 1, ..., n - 1
     return ggml_cpy(t.ctx, ggml_arange(t.ctx, 0, (float) n, 1), indices(t, n));
 }
 
-// Causal masks of n queries over m keys: f32, or converted to f16 or bf16.
+// Causal masks of n queries over m keys: f16 in cases of F16, else f32.
 static ggml_tensor * mask(const bench & t, int64_t m, int64_t n, int64_t heads = 1, int64_t batch = 1) {
     ggml_tensor * all = ggml_diag_mask_inf(t.ctx, f32(t, m, n, heads, batch), (int) (m - n));
     return t.type == GGML_TYPE_F16 ? ggml_cpy(t.ctx, all, ggml_new_tensor_4d(t.ctx, t.type, m, n, heads, batch)) : all;
@@ -134,7 +134,7 @@ static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
         std::sort(u.data() + i, u.data() + i + a->ne[0]);
         std::sort(v.data() + i, v.data() + i + a->ne[0]);
     }
-    // bit of the result
+    // the last bit of the result
     const double last = a->type == GGML_TYPE_F16 ? 1.0 / 1024 : a->type == GGML_TYPE_BF16 ? 1.0 / 128 : 0;
     const double unit = last * ++c->n_nodes; // each node reads what its own backend has rounded
     for (size_t i = 0; i < u.size(); i++) {
@@ -150,7 +150,7 @@ static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
     return true;
 }
 
-// The scratch memory of the backend under test equals the largest size that it reported for a node.
+// The backend under test takes scratch memory once, for the largest size that it reported for a node.
 static size_t free_at_first, most_reported;
 
 static ggml_backend_t open_and_watch(void) {
@@ -225,7 +225,7 @@ static ggml_tensor * with_sinks(const bench & t, ggml_tensor * soft_max) {
     return added ? soft_max : NULL;
 }
 
-// A rotation of today: its mode, sections of 6, 4, 3 and 2 pairs, an offset.
+// A rotation with the options of today's ggml: sections of 6, 4, 3 and 2 pairs, factors, an offset.
 static ggml_tensor * rope_today(const bench & t, int mode, int n_dims, bool factors, int offset, float ext) {
     int sections[4] = { 6, 4, 3, 2 };
     const bool four = mode >= GGML_ROPE_TYPE_MROPE;
@@ -412,6 +412,18 @@ static const op_case cases[] = {
         ggml_conv_transpose_1d(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 4, 3, 5), f32(t, 7, 5), 3, 0, 1)),
     R(conv_transpose_2d, 1e-4,
         ggml_conv_transpose_2d_p0(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 2, 4, 5), f32(t, 6, 5, 5), 2)),
+    R(conv_2d, 1e-4,
+        ggml_conv_2d_direct(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F32, 3, 3, 4, 5), x4(t, 11, 9, 4, 2), 2, 1, 1, 1,
+            1, 2)),
+    R(conv_2d_halves, 2e-2,
+        ggml_conv_2d_grouped(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 3, 4, 6), x4(t, 11, 9, 8, 2), 2, 1, 1,
+            1, 1, 2, 2)),
+    R(conv_2d_dw, 1e-4,
+        ggml_conv_2d_dw_direct(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 3, 1, 4), x4(t, 11, 9, 4, 2), 1, 1, 1,
+            1, 1, 1)),
+    R(conv_3d, 1e-4,
+        ggml_conv_3d_direct(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F32, 3, 2, 2, 10), x4(t, 7, 6, 5, 4), 1, 2, 1, 1,
+            0, 1, 1, 1, 1, 2, 2, 5)),
     R(pool_1d, 1e-6, ggml_pool_1d(t.ctx, x4(t, 20, 5), GGML_OP_POOL_AVG, 4, 4, 0)),
     R(pool_2d_avg, 1e-6, ggml_pool_2d(t.ctx, x4(t, 20, 14, 3), GGML_OP_POOL_AVG, 3, 2, 2, 3, 1.0f, 0.0f)),
     U(expm1, 1e-5),
@@ -490,7 +502,7 @@ static const op_case cases[] = {
     T(pool_2d_max, ggml_pool_2d(t.ctx, x4(t, 20, 14, 3), GGML_OP_POOL_MAX, 3, 3, 2, 2, 1.0f, 1.0f)),
 };
 
-// Variants of a case that the builders or the device refused. A case without any variant is a failure.
+// Runs a case for each type and layout that its builder and the device accept. A case that never runs is a failure.
 static void run_case(const op_case & c, ggml_backend_t cpu, ggml_backend_t cuda) {
     int n_run = 0;
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {

@@ -65,7 +65,7 @@ static void make_weights(ggml_context * c, const product_case & x, operands & o)
     const int64_t k = x.depth(), m = x.columns(), block = ggml_blck_size(x.type());
     const ggml_type type = x.type();
     for (int i = 0; i < (x.order() == EXPERTS ? 2 : 1); i++) {
-        if (x.order() == PART_OF_WEIGHTS || x.order() == LATER_START) { // both end with the row; one begins with it
+        if (x.order() == PART_OF_WEIGHTS || x.order() == LATER_START) { // a row without its last block, or its first
             ggml_tensor * root = filled(c, type, k + block, m, 1, 1);
             const size_t from = x.order() == LATER_START ? ggml_type_size(type) : 0;
             o.a_root[i] = root;
@@ -199,7 +199,7 @@ static void every_pair_of_properties_gives_the_sums(void) {
     }
 }
 
-// Weights of one column and few rows of a matrix: strides of dimensions of one are unspecified.
+// Weights of one column, because the stride of a dimension of size one is unspecified.
 static void one_column_of_any_depth_gives_the_sums(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16 }) {

@@ -44,8 +44,7 @@ static void fill(ggml_tensor * t) {
     }
 }
 
-// of one element
-struct bounds {
+struct bounds { // of one element of a product
     double magnitude; // the sum of |a b|
     double step;      // the sum of |a| times the largest |b| of 32
     double ab2;       // the sum of (a b)^2
@@ -199,7 +198,7 @@ struct shape {
     int64_t m, n, k, a2, a3, b2, b3;
 };
 
-static void mul_mat(ggml_type a_type, ggml_type b_type, const shape & s, bool exact = false) {
+static void mul_mat_of(ggml_type a_type, ggml_type b_type, const shape & s, bool exact, rounding how) {
     device_graph g;
     ggml_tensor * a = ggml_new_tensor_4d(g.ctx, a_type, s.k, s.m, s.a2, s.a3);
     ggml_tensor * b = ggml_new_tensor_4d(g.ctx, b_type, s.k, s.n, s.b2, s.b3);
@@ -211,8 +210,12 @@ static void mul_mat(ggml_type a_type, ggml_type b_type, const shape & s, bool ex
     fill(a);
     fill(b);
     REQUIRE(g.compute(dst));
+    check_product({ a, a, b, b, 0, how }, dst, g.result.data());
+}
+
+static void mul_mat(ggml_type a_type, ggml_type b_type, const shape & s, bool exact = false) {
     const int64_t rows = s.b3 == s.a3 ? s.n * (s.b2 / s.a2) : s.n;
-    check_product({ a, a, b, b, 0, rounding_of(a_type, s.k, rows, exact) }, dst, g.result.data());
+    mul_mat_of(a_type, b_type, s, exact, rounding_of(a_type, s.k, rows, exact));
 }
 
 static const ggml_type formats[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_Q8_0,
@@ -247,7 +250,7 @@ static void vectors_of_long_rows(void) {
             mul_mat(type, GGML_TYPE_F32, { 131, 1, k, 1, 1, 1, 1 });
         }
     }
-    mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 8, 1, 1, 1, 1 }); // groups that do not exist
+    mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 8, 1, 1, 1, 1 }); // a rest of 8 groups
     mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32, 1, 1, 1, 1 });     // not aligned
     mul_mat(GGML_TYPE_Q8_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 16, 1, 1, 1, 1 });
 #ifdef GB_CUDA_EMULATED
@@ -409,6 +412,39 @@ static void exact_products(void) {
         mul_mat(type, GGML_TYPE_F32, { 3, 1, 256, 1, 1, 1, 1 }, true);
     }
     mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 33, 12, 64, 1, 1, 1, 1 }, true);
+}
+
+// F32 weights in tiles of 32, 64 and 128 rows: edges in all directions, many stages, the depth in parts, tf32.
+static void tiles_of_floats(void) {
+    CUDA_OR_SKIP();
+    for (int n : { 9, 32, 33, 64, 65, 128, 129 }) {
+        mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 37, n, 36, 1, 1, 1, 1 });
+        mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 130, n, 4 * test_random_int(1, 60), 1, 1, 1, 1 });
+    }
+    mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 1, 40, 4, 1, 1, 1, 1 });
+    mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 129, 70, 1100, 1, 1, 1, 1 }); // parts
+    mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 65, 11, 1032, 1, 1, 2, 1 });
+    for (int exact = 0; exact < 2; exact++) {
+        mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 66, 40, 100, 2, 3, 2, 3 }, exact != 0);
+    }
+}
+
+static void products_of_tf32(void) {
+    CUDA_OR_SKIP();
+    setenv("GGML_CUDA_TF32", "1", 1); // read by each new backend
+#ifdef GB_CUDA_EMULATED
+    const uint64_t before = gb_emu_launches_of("gb_gemm_halves<SOURCE, KIND");
+    const bool has_tf32 = gb_emu_code() >= 80;
+#endif
+    for (const shape & s : { shape{ 37, 9, 36, 1, 1, 1, 1 }, shape{ 130, 70, 124, 1, 1, 1, 1 },
+             shape{ 200, 260, 72, 1, 1, 1, 1 }, shape{ 129, 33, 1100, 1, 1, 1, 1 }, shape{ 40, 20, 40, 2, 3, 2, 3 } }) {
+        mul_mat_of(GGML_TYPE_F32, GGML_TYPE_F32, s, false, HALVES);
+    }
+#ifdef GB_CUDA_EMULATED
+    CHECK_INT(gb_emu_launches_of("gb_gemm_halves<SOURCE, KIND") - before, has_tf32 ? 5 : 0);
+#endif
+    mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 37, 20, 36, 1, 1, 1, 1 }, true); // GGML_PREC_F32 stays exact
+    unsetenv("GGML_CUDA_TF32");
 }
 
 static void broadcasts(void) {
@@ -582,8 +618,8 @@ static void experts(void) {
     mul_mat_id(GGML_TYPE_Q4_0, 10, 30, 64, 2, false, true);
 }
 
-static void a_wrong_expert_gives_a_row_of_nan(
-    void) { // its row is NaN, the others are correct; test_index.cpp checks the error
+// No other row is NaN. test_index.cpp checks the error.
+static void a_wrong_expert_gives_a_row_of_nan(void) {
     CUDA_OR_SKIP();
     for (int n : { 3, 20 }) {
         device_graph g;
@@ -607,5 +643,6 @@ static void a_wrong_expert_gives_a_row_of_nan(
 
 TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_long_rows), TEST(vectors_of_each_count), TEST(few_rows),
     TEST(nan_stays_in_its_row), TEST(tiles_of_all_formats), TEST(deep_tiles), TEST(tiles_of_halves), TEST(large_tiles),
-    TEST(exact_products), TEST(broadcasts), TEST(partner_formats), TEST(strides), TEST(outer_products), TEST(experts),
-    TEST(stacks_of_experts), TEST(a_wrong_expert_gives_a_row_of_nan))
+    TEST(exact_products), TEST(tiles_of_floats), TEST(products_of_tf32), TEST(broadcasts), TEST(partner_formats),
+    TEST(strides), TEST(outer_products), TEST(experts), TEST(stacks_of_experts),
+    TEST(a_wrong_expert_gives_a_row_of_nan))

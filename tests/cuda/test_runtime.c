@@ -143,7 +143,7 @@ static void freed_buffers_are_used_again(void) {
     CHECK_INT(ggml_backend_cuda_trim(0), 0);
 }
 
-// A request that is too large fails with the figures. A smaller one succeeds, from the pool if necessary.
+// A request that is too large fails with the figures. The device works afterwards.
 static void out_of_memory_is_an_error(void) {
     CUDA_OR_SKIP();
     size_t memory = 0, total = 0;
@@ -245,7 +245,7 @@ static void freed_memory_is_read_by_another_device(void) {
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// Fills `t` with bytes that depend on their place, and the rest of its buffer with 0xee.
+// Parts of a tensor in five layouts, between all backends. Elements that are not in the part stay zero.
 static void copies_keep_layouts(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backends[3] = { ggml_backend_cpu_init(), cuda_open(0),
@@ -417,8 +417,8 @@ static void the_same_graph_is_replayed(void) {
     ggml_backend_free(backend);
 }
 
-// Other memory, factors and sizes give correct results, and update the graph. The second graph of a shape is recorded,
-// also if it differs from the first.
+// Other memory and factors update the graph, and give correct results. The second graph of a shape is recorded, even if
+// it differs from the first.
 static void changed_graphs_are_updated(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
@@ -564,7 +564,7 @@ static void launches_that_fail_name_the_node(void) {
     ggml_backend_free(backend);
 }
 
-// Every call of the runtime that can fail does, one at a time. The result is an error or correct, and nothing leaks.
+// Each call of the list fails in turn. The result is an error or correct, and no device memory or object leaks.
 static void every_call_may_fail(void) {
     CUDA_OR_SKIP();
     static const char * const calls[] = { "cudaMalloc", "cudaMemcpyAsync", "cudaMemsetAsync",
@@ -665,7 +665,7 @@ static void a_neighbour_that_synchronizes(void) {
     ggml_backend_free(backend);
 }
 
-// Only nodes that differ are updated: here both ends of a chain, whose input and output moved.
+// Only nodes that differ are updated: here one, whose factor changed.
 static void nodes_that_stay_are_not_touched(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);

@@ -90,7 +90,7 @@ static void fill(struct random_graph * g, uint64_t seed) {
                 ((float *) bytes)[k] = x;
             }
         }
-        if (t->buffer != NULL || t->data != NULL) { // the result does not need these leaves
+        if (t->buffer != NULL || t->data != NULL) { // leaves that the result does not need have no memory
             CHECK_INT(ggml_backend_tensor_set(t, bytes, 0, ggml_nbytes(t)), GGML_STATUS_SUCCESS);
         }
     }

@@ -4,7 +4,7 @@
 // The tests of all operators also compare the reported with the allocated size (cuda_check_work_size).
 #include "device_graph.h"
 
-// y = w x with rows for the tensor cores, so that x is converted to halves; or one more step.
+// y = (w x)^2 with enough rows for the tensor cores, so that x is converted to halves.
 struct product {
     ggml_context * ctx;
     ggml_tensor *w, *x, *y;
@@ -135,8 +135,8 @@ static void no_memory_is_an_error(void) {
 #endif
 }
 
-// No supported operator has a launch larger than a grid. The dry run checks each launch, for tensors without memory at
-// the limits of size.
+// No supported operator has a launch larger than a grid. To report the scratch memory, the backend checks each launch,
+// here for tensors without memory at the limits of size.
 static void large_shapes_are_launched_or_refused(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);

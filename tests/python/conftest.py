@@ -78,15 +78,19 @@ def open_device(name: str) -> gb.Backend:
 
 
 @contextlib.contextmanager
-def unfused() -> Iterator[None]:
-    """Turns fusion off. Fused nodes round differently, and their neighbours and memory decide which
-    nodes are fused."""
+def fusion(on: bool) -> Iterator[None]:
     before = lib.ggml_graph_get_fusion()
-    lib.ggml_graph_set_fusion(False)
+    lib.ggml_graph_set_fusion(on)
     try:
         yield
     finally:
         lib.ggml_graph_set_fusion(before)
+
+
+def unfused() -> contextlib.AbstractContextManager[None]:
+    """Turns fusion off. Fused nodes round differently, and their neighbours and memory decide which
+    nodes are fused."""
+    return fusion(False)
 
 
 @pytest.fixture

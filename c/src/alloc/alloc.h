@@ -3,7 +3,7 @@
 //   offset_pool.c    free list of offsets
 //   tallocr.c        tensor allocator: places tensors one by one in one buffer
 //   gallocr.c        graph allocator: places the tensors of a graph
-//   allocr.c         the older interface: one of each
+//   allocr.c         the older interface: one of each; today.c: that of ggml-today.h
 //   liveness.c       lifetimes of the tensors of a node list
 //   inplace.c        operators that may overwrite a source
 //   reorder.c        finds an order of nodes that needs less memory; graph_reorder.c makes it public

@@ -179,7 +179,7 @@ static enum ggml_status note_source(struct liveness * l, int i, int s) {
     return GGML_STATUS_SUCCESS;
 }
 
-// True for a parameter: a node of operator NONE without sources, which no kernel computes.
+// A node of operator NONE without a source is a parameter. No kernel computes it.
 static bool has_source(const struct ggml_tensor * t) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         if (t->src[s]) {

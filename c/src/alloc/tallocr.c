@@ -18,8 +18,8 @@
 
 static atomic_uint last_id;
 
-// Numbers repeat after 2^24 allocators, so the stamp of a freed allocator is not mistaken for that
-// of a living one.
+// Numbers repeat only after 2^24 allocators, so the stamp of a freed allocator is not mistaken for
+// that of a living one.
 static uint32_t next_id(void) {
     uint32_t id;
     do {

@@ -337,7 +337,7 @@ static enum ggml_status check_plan(const char * func, ggml_backend_t backend, co
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
     GB_FAIL_IF(plan == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'plan' is NULL", func);
     GB_FAIL_IF(plan->backend != backend, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'plan': is not of this backend, %s", func, ggml_backend_name(backend));
+        "%s: argument 'plan' is not a plan of this backend, %s", func, ggml_backend_name(backend));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -481,8 +481,8 @@ static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_te
     return GGML_STATUS_SUCCESS;
 }
 
-// The fallback if neither tensor's buffer has a hook for the copy, both hooks refused, or the hooks
-// would write into gaps.
+// Copies if a tensor is in host memory, if no hook of the buffers can copy, or if a hook would write
+// into gaps.
 static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct ggml_tensor * dst, bool gaps) {
     const size_t nbytes = ggml_nbytes(dst);
     const bool host = gb_tensor_is_host(src) || gb_tensor_is_host(dst);
@@ -497,7 +497,7 @@ static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct
     return status;
 }
 
-// Tries the buffers' hooks first, because they can copy directly. Copies a view with gaps by rows.
+// Between devices this tries the buffers' hooks first. Copies into a view with gaps by rows.
 enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst) {
     bool nothing;
     GB_TRY(check_copy(__func__, src, dst, &nothing));

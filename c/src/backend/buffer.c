@@ -525,7 +525,7 @@ enum ggml_status gb_view_bind(struct ggml_tensor * view) {
     return status;
 }
 
-// A view has the place of its root and the kind of its backend. If the hook fails, both are reset.
+// A view gets the place and the kind of backend of its source. If the hook fails, both are restored.
 enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor) {
     GB_CHECK_ARG(buffer);
     GB_CHECK_ARG(tensor);

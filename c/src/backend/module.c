@@ -65,8 +65,8 @@ static int find_descriptor(const struct gb_file_map * file, struct ggml_backend_
     return n;
 }
 
-// Every size of the layout must be the same as in this library. The table of functions may be
-// larger here than in the module.
+// Every size of the layout must be the same as in this library, except that the table of functions
+// may be larger here than in the module.
 static enum ggml_status check_layout(const char * path, const struct ggml_backend_module_layout * theirs) {
     static const struct ggml_backend_module_layout ours = GGML_BACKEND_MODULE_LAYOUT;
     static const char * const what[] = {

@@ -1,8 +1,8 @@
 // profile.c - memory for records, and the profile that a thread uses.
 //
 // All memory is allocated at the start, and entries are only appended. So a record is written under
-// a short lock, never moves, and does not change afterwards, except for the end of a run. A hash
-// table finds a step by its description.
+// a short lock, never moves, and does not change afterwards. Only a run changes, when it ends or
+// fails. A hash table finds a step by its description.
 //
 // Invariant: entries before n_steps, n_records and n_runs are complete, also after a fork.
 #include "backend/profile.h"
@@ -317,7 +317,7 @@ void gb_profile_drop(uint64_t n) {
 
 // -------------------------------------------------------------------------------------------------------------- public
 
-// The current number of entries. Entries before it do not change.
+// The current number of entries. Steps and records before it do not change.
 static size_t count_of(struct ggml_profile * p, const size_t * n) {
     struct gb_spin_lock * lock = gb_spin_lock_for(p);
     gb_spin_lock(lock);

@@ -28,7 +28,7 @@ struct gb_profile_note {
     int64_t start_ns, end_ns, waiting_ns;
     int n_threads, n_tasks;
 };
-// Adds a record to the thread's run. Does nothing without a run, or without space for the record.
+// Adds a record to the thread's run. Counts it as dropped if there is no space. Without a run it does nothing.
 void gb_profile_add(const struct gb_profile_note * note);
 // Counts records that could not be made.
 void gb_profile_drop(uint64_t n);

@@ -88,8 +88,10 @@ static enum ggml_status check(const struct ggml_tensor * tensor, int k) {
     static const char func[] = "ggml_backend_tensor_get_top";
     GB_FAIL_IF(tensor->type != GGML_TYPE_F32 || tensor->nb[0] != sizeof(float), GGML_STATUS_UNSUPPORTED,
         "%s: tensor '%s' must be f32 with dense rows", func, tensor->name);
-    GB_FAIL_IF(k < 1 || k > tensor->ne[0] || tensor->ne[0] > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'k' must be 1 to %lld, the length of a row of tensor '%s', at most 2^31 - 1; it is %d", func,
+    GB_FAIL_IF(tensor->ne[0] > INT32_MAX, GGML_STATUS_UNSUPPORTED,
+        "%s: a row of tensor '%s' has %lld elements, but ids are int32", func, tensor->name, (long long) tensor->ne[0]);
+    GB_FAIL_IF(k < 1 || k > tensor->ne[0], GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'k' must be from 1 to %lld, the length of a row of tensor '%s', is %d", func,
         (long long) tensor->ne[0], tensor->name, k);
     return GGML_STATUS_SUCCESS;
 }

@@ -75,7 +75,7 @@ int64_t gb_thread_time_ns(void) {
 void ggml_time_init(void) {}
 int64_t ggml_time_ms(void) { return gb_time_ns() / 1000000; }
 int64_t ggml_time_us(void) { return gb_time_ns() / 1000; }
-// Falls back to ticks of clock(): processor time of the whole process, not cycles of the hardware.
+// Ticks of clock(): processor time of the whole process, not cycles of the hardware.
 int64_t ggml_cycles(void) { return (int64_t) clock(); }
 int64_t ggml_cycles_per_ms(void) { return CLOCKS_PER_SEC / 1000; }
 

@@ -16,8 +16,8 @@ int64_t gb_time_ns(void);
 // Nanoseconds of processor time of the calling thread. gb_time_ns if the system does not report it.
 int64_t gb_thread_time_ns(void);
 
-// The number of threads that can compute at the same time: min(physical cores, affinity mask,
-// cgroup CPU quota), at least 1. Computed once per process.
+// The number of threads that can compute at the same time. On Linux: the least of physical cores, affinity mask
+// and cgroup CPU quota. Elsewhere: the number of processors. At least 1. Computed once per process.
 int gb_n_processors(void);
 // Bytes of a page of memory, a power of two.
 size_t gb_page_size(void);

@@ -299,9 +299,7 @@ static FILE * open_directly(const char * path) {
 }
 
 // The system reports a pipe without a reader as "no such device".
-static const char * reason(int error) {
-    return error == ENXIO ? "no process reads from it" : strerror(error); // a pipe
-}
+static const char * reason(int error) { return error == ENXIO ? "no process reads from it" : strerror(error); }
 
 // Tries a nameless file first, then a file with a temporary name.
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path) {

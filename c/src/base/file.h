@@ -11,7 +11,7 @@
 #include "base/mapped.h"
 #include "ggml.h"
 
-// A whole file in memory. All members belong to the functions below. An unopened or closed map is
+// A whole file in memory. Only the functions below write the members. An unopened or closed map is
 // all zero.
 struct gb_file_map {
     const uint8_t * data;     // NULL for an empty file

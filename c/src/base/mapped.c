@@ -207,7 +207,7 @@ struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offs
         gb_free(copy);
         return NULL;
     }
-    // Written last, with release, so a handler that sees the end also sees the rest.
+    // The end is written last, with release, so a handler that sees it also sees the rest.
     struct stat info;
     m->path = copy;
     m->writable = writable;

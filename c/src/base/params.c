@@ -133,7 +133,7 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
 }
 
 // Reads a number, then optionally a letter for the power of 1024, then optionally "B", or "iB"
-// after a letter. A size below one byte is invalid.
+// after a letter. A size between 0 and 1 byte is invalid.
 bool gb_params_size(const char * value, size_t * r) {
     static const char * const units[] = { "", "k", "m", "g", "t" };
     double number;

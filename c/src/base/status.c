@@ -13,7 +13,7 @@
 
 static _Thread_local struct gb_failure error_state;
 
-// a failure was recorded while gb_hold_log was on
+// log_is_due: a failure was recorded while the log was held.
 static _Thread_local bool log_is_held, log_is_due;
 
 // The end of a message that was cut.

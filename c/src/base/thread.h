@@ -112,9 +112,9 @@ static inline void gb_spin_unlock(struct gb_spin_lock * l) { atomic_store_explic
 // A unique number of the calling thread, never 0. A child keeps it after a fork.
 uint32_t gb_thread_number(void);
 
-// Accesses a field that C programs see as a plain one, and that one thread may read while another
-// one writes it, in one aligned access. A reader with ACQUIRE of a value written with RELEASE also
-// sees all earlier writes. Setting and clearing bits of a char is atomic.
+// For fields that are plain ones for C programs, although one thread may read them while another one
+// writes them. Each access is a single aligned one. A reader with ACQUIRE of a value written with
+// RELEASE also sees all earlier writes. Setting and clearing bits of a char is atomic.
 #if defined(__GNUC__)
 // gcc 12 for RISC-V needs a library for bytes, but has instructions for words.
 #    if __GCC_ATOMIC_CHAR_LOCK_FREE < 2

@@ -3,6 +3,7 @@
 // All work is queued on the backend's stream in the order of calls. The first call after a sticky
 // error detects the error. From then on the backend refuses every call and reports that error.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <chrono>
@@ -364,6 +365,8 @@ static ggml_backend_t new_backend(gb_cuda_device * device) {
     }
     b->queue = { b->stream, nullptr, false, device->dependent };
     b->blas = gb_cuda_blas_new(device, b->stream, b->blas_text);
+    const char * tf32 = getenv("GGML_CUDA_TF32");
+    b->tf32 = tf32 != nullptr && tf32[0] != '\0' && strcmp(tf32, "0") != 0;
     backend->iface = backend_hooks();
     backend->context = b;
     return backend;

@@ -31,6 +31,7 @@ struct gb_cuda_backend {
     gb_queue queue;      // work of operators goes here: to the stream, or to a list
     enum gb_cuda_run kind;
     bool fusing; // nodes of the current graph may be computed together
+    bool tf32;   // products of F32 may round their operands to tf32 (GGML_CUDA_TF32)
     bool failed; // after a sticky error; every call is refused
     char reason[512];
     const ggml_tensor * node; // the node that is being queued, for messages; NULL between nodes

@@ -157,7 +157,7 @@ int gguf_find_key(const struct gguf_context * ctx, const char * key) {
 static const struct gb_gguf_kv * kv_at(const char * func, const struct gguf_context * ctx, int key_id) {
     GB_FAIL_IF_RETURNING(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
     GB_FAIL_IF_RETURNING(key_id < 0 || (size_t) key_id >= ctx->kv.n, NULL, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: key_id %d is out of range 0 .. %zu", func, key_id, ctx->kv.n);
+        "%s: argument 'key_id' is %d, there are %zu pairs", func, key_id, ctx->kv.n);
     return &ctx->kv.data[key_id];
 }
 
@@ -217,7 +217,7 @@ const void * gguf_get_val_data(const struct gguf_context * ctx, int key_id) {
     return kv ? &kv->value.scalar : NULL;
 }
 
-// Readers and setters keep lengths below INT_MAX.
+// Readers and setters allow at most INT_MAX elements.
 int gguf_get_arr_n(const struct gguf_context * ctx, int key_id) {
     const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_ARRAY);
     return v ? (int) v->n : 0;
@@ -243,7 +243,7 @@ const char * gguf_get_arr_str(const struct gguf_context * ctx, int key_id, int i
         "%s: key '%s' is an array of %s, not of strings", __func__, ctx->kv.data[key_id].key,
         gguf_type_name(v->arr_type));
     GB_FAIL_IF_RETURNING(i < 0 || (uint64_t) i >= v->n, NULL, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: key '%s': index %d is out of range 0 .. %llu", __func__, ctx->kv.data[key_id].key, i,
+        "%s: key '%s': argument 'i' is %d, there are %llu strings", __func__, ctx->kv.data[key_id].key, i,
         (unsigned long long) v->n);
     return v->strs[i];
 }
@@ -266,7 +266,7 @@ int gguf_find_tensor(const struct gguf_context * ctx, const char * name) {
 static const struct gb_gguf_tensor * tensor_at(const char * func, const struct gguf_context * ctx, int i) {
     GB_FAIL_IF_RETURNING(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
     GB_FAIL_IF_RETURNING(i < 0 || (size_t) i >= ctx->tensors.n, NULL, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: tensor %d is out of range 0 .. %zu", func, i, ctx->tensors.n);
+        "%s: argument 'i' is %d, there are %zu tensors", func, i, ctx->tensors.n);
     return &ctx->tensors.data[i];
 }
 

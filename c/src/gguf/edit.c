@@ -122,7 +122,7 @@ enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, 
     GB_FAIL_IF(element == 0, GGML_STATUS_INVALID_ARGUMENT,
         "gguf_set_arr_data: key '%s': type %d is not a scalar type (for strings: gguf_set_arr_str)", key, (int) type);
     GB_FAIL_IF(n < 0 || (n > 0 && data == NULL), GGML_STATUS_INVALID_ARGUMENT,
-        "gguf_set_arr_data: key '%s': %d elements at %p", key, n, data);
+        "gguf_set_arr_data: key '%s': %d elements at address %p cannot be read", key, n, data);
     struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = type, .n = (uint64_t) n };
     value.data = gb_calloc((size_t) n, element);
     if (value.data == NULL) {
@@ -166,7 +166,7 @@ enum ggml_status gguf_set_arr_str(struct gguf_context * ctx, const char * key, c
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(key);
     GB_FAIL_IF(n < 0 || (n > 0 && data == NULL), GGML_STATUS_INVALID_ARGUMENT,
-        "gguf_set_arr_str: key '%s': %d strings at %p", key, n, (const void *) data);
+        "gguf_set_arr_str: key '%s': %d strings at address %p cannot be read", key, n, (const void *) data);
     uint64_t * lengths = gb_calloc((size_t) n, sizeof(*lengths));
     if (lengths == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -363,8 +363,8 @@ enum ggml_status gguf_set_tensor_data(struct gguf_context * ctx, const char * na
     if (t == NULL) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    GB_FAIL_IF(size > SIZE_MAX / 2, GGML_STATUS_INVALID_ARGUMENT, "gguf_set_tensor_data: tensor '%s': %zu bytes", name,
-        size);
+    GB_FAIL_IF(size > SIZE_MAX / 2, GGML_STATUS_INVALID_ARGUMENT,
+        "gguf_set_tensor_data: tensor '%s': %zu bytes are too many", name, size);
     t->data = data;
     t->size = size;
     gb_gguf_layout(ctx);

@@ -1,7 +1,7 @@
 // gguf_impl.h - the content of a gguf_context: a whole file except its tensor data.
 //
-// context.c makes, frees and queries it. edit.c changes it. reader.c fills it from a file. writer.c
-// writes it as bytes. foreign.c recognizes other kinds of files.
+// context.c makes, frees and queries it. edit.c changes it, exact.c beyond the limits of gguf.h.
+// reader.c fills it from a file. writer.c writes it as bytes. foreign.c recognizes other files.
 //
 // Invariants: keys and tensor names are unique and hold no NUL. `alignment` is a power of two and agrees with the pair
 // general.alignment if there is one. Tensor offsets are the running sum of padded sizes, unless they were read from a

@@ -438,7 +438,7 @@ static int by_offset(const void * a, const void * b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-// A tensor of an unknown type ends at the begin of the next tensor, or at the end of the data.
+// Sets the size of tensors of an unknown type: each ends where the next tensor begins, or at the end of the data.
 static bool size_unknown(struct gb_gguf_tensor ** order, size_t n, size_t data_size) {
     uint64_t end = data_size, begin = UINT64_MAX;  // begin of the next tensor; begin of the last one seen
     for (size_t i = n; i-- > 0;) {
@@ -527,7 +527,7 @@ static bool check_data(struct gguf_context * ctx, size_t file_size) {
 
 // ---------------------------------------------------------------------------------------------------------------- file
 
-// The number of bytes at the beginning that are printable ASCII.
+// The number of bytes at the beginning that are printable ASCII, at most 60.
 static int text_length(const struct cursor * c) {
     int n = 0;
     while ((size_t) n < c->size && n < 60 && c->data[n] >= ' ' && c->data[n] <= '~') {

@@ -40,7 +40,7 @@ enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ..
 }
 
 struct ggml_tensor * ggml_format_name(struct ggml_tensor * tensor, const char * fmt, ...) {
-    char name[GGML_MAX_NAME + 4]; // one character more than fits, so that the library cuts the name
+    char name[GGML_MAX_NAME + 4]; // longer than the longest name, so that the library cuts a name that is too long
     va_list args;
     va_start(args, fmt);
     vsnprintf(name, sizeof(name), fmt, args);

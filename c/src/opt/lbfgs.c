@@ -132,7 +132,7 @@ static bool is_flat(const struct ggml_opt_context * opt, const struct state * at
 }
 
 // Evaluates the start. Without corrections the direction is the steepest one, with a step of length
-// 1. An earlier run may have ended with a step that found nothing.
+// 1. The step is set anew, because an earlier run may have ended with a failed line search.
 static enum ggml_opt_result begin(struct gb_problem * p, struct ggml_opt_context * opt, const struct state * at,
     const struct gb_past * past, float * fx) {
     gb_problem_get(p, at->x);

@@ -210,7 +210,7 @@ enum ggml_opt_result ggml_opt_resume(struct ggml_context * ctx, struct ggml_opt_
     return gf != NULL ? run_new_graphs(ctx, opt, f, gf) : GGML_OPT_FAIL;
 }
 
-// In a context that is freed afterwards. So the nodes get their gradients back.
+// Runs in a context that is freed afterwards, so the nodes get back the gradients that they had.
 static enum ggml_opt_result run_privately(struct ggml_context * ctx, struct ggml_opt_context * opt,
     struct ggml_tensor * f) {
     struct ggml_cgraph * gf = new_forward_graph(ctx, opt->params.graph_size, f);

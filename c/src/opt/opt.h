@@ -1,8 +1,8 @@
 // opt.h - the optimizers behind ggml_opt, and the function that they minimize.
 //
 // A problem is a loss over the elements of all parameters, in the order of the graph. An optimizer
-// sees it as a function of one vector x of nx floats with a gradient g. It owns the values of x
-// while it runs: gb_problem_set writes them to the parameters.
+// sees it as a function of one vector x of nx floats with a gradient g. AdamW changes the parameters
+// themselves. L-BFGS has an x of its own, which gb_problem_set writes to the parameters.
 //
 //   opt.c       the public functions: defaults, state, graphs
 //   problem.c   the loss and its gradient

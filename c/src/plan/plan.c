@@ -14,7 +14,7 @@
 #include "ggml-plan.h"
 
 #define STEPS_PER_MS 500000 // of an ordinary processor, or somewhat fewer
-#define DEFAULT_LIMIT_NS (200 * (int64_t) 1000000) // ten times the time of the default steps, for slow machines
+#define DEFAULT_LIMIT_NS (200 * (int64_t) 1000000) // the default steps end before, except on very slow machines
 #define HEURISTIC_STEPS ((uint64_t) 1 << 22) // for heuristics after first fit by size
 
 // ----------------------------------------------------------------------------------------------------------- the whole

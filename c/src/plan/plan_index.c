@@ -517,12 +517,11 @@ static bool next_gap(struct scan * a) {
     size_t at = a->at;
     bool is_gap = false;
     while (a->c.at < a->c.end && !is_gap) {
-        const struct gb_plan_gap_limit * add_to_node = gb_plan_gap_limit_of(a->set, &a->c);
+        const struct gb_plan_gap_limit * limit = gb_plan_gap_limit_of(a->set, &a->c);
         const struct gb_plan_interval * p = a->c.at;
-        for (; p < a->c.end; p++, add_to_node++) {
+        for (; p < a->c.end; p++, limit++) {
             const size_t space = p->start > at ? p->start - at : 0;
-            if (space >= b.size &&
-                (b.size < add_to_node->size || b.first > add_to_node->first || b.last < add_to_node->last)) {
+            if (space >= b.size && (b.size < limit->size || b.first > limit->first || b.last < limit->last)) {
                 is_gap = true;
                 break;
             }

@@ -36,7 +36,7 @@ void gb_plan_lists_reset(struct gb_plan_lists * l) {
     }
 }
 
-// The number of entries that end at or below the offset.
+// The number of entries that begin at or below the offset.
 static uint32_t count_below(const struct gb_plan_entry * list, uint32_t n, size_t offset) {
     uint32_t low = 0;
     while (n > 0) {

@@ -25,8 +25,8 @@ static enum ggml_status try_skylines(struct gb_plan_part * part, size_t goal, st
     return GGML_STATUS_SUCCESS;
 }
 
-// Steps that the orders may cost: a half to a sixth of the budget. Dense parts get more, because
-// orders help them most.
+// Steps that the orders may cost: a half to a sixth of the budget, in very large parts all of it.
+// Dense parts get at least STEPS_ORDERS per buffer, because orders help them most.
 static uint64_t steps_for_orders(const struct gb_plan_part * part, uint64_t steps) {
     if (part->n > GB_PLAN_MAX_PROMISED) {
         return steps;
@@ -121,8 +121,8 @@ static struct gb_plan_part * highest_of(struct gb_plan_problem * p) {
 }
 
 // Searches the highest part until the goal is reached or the budget is used up. If n parts are
-// above the goal, its first share is 1/n of the budget. Each further share of the same part is
-// twice the previous one.
+// above the goal, its first share is 1/n of the budget. Each further share of the same part is at
+// least twice the previous one.
 static enum ggml_status search_all(struct gb_plan_problem * p, size_t goal, struct gb_plan_costs * costs) {
     for (;;) {
         struct gb_plan_part * part = highest_of(p);

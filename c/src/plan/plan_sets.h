@@ -55,7 +55,7 @@ void gb_plan_arena_free(struct gb_plan_arena * a);
 // already.
 enum gb_plan_added { GB_PLAN_NOTHING_NEW, GB_PLAN_ADDED, GB_PLAN_FULL, GB_PLAN_SET_FAILED };
 enum gb_plan_added gb_plan_set_add(struct gb_plan_arena * a, struct gb_plan_set * s, size_t start, size_t end);
-// Gives the set limits, all unknown. False: no memory.
+// Gives the set limits, all GB_PLAN_NO_LIMIT. False: no memory.
 bool gb_plan_set_add_limits(struct gb_plan_arena * a, struct gb_plan_set * s);
 
 // A position in a set, or in a list of plan_lists.h.

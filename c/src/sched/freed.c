@@ -22,7 +22,7 @@ static void is_freed(struct gb_backend_watch * watch) {
     // Within a callback each step is complete before the next, and the run ends when the callback
     // returns.
     if (!s->in_callback) {
-        gb_sched_wait(s); // it has reported any failure
+        gb_sched_wait(s); // reports failures itself
     }
     gb_sched_disarm_plans(s);
     gb_trace_disarm(s->trace);

@@ -105,7 +105,7 @@ struct ggml_backend_sched * gb_sched_new(ggml_backend_t * backends, ggml_backend
 
 void gb_sched_free(struct ggml_backend_sched * s) {
     gb_sched_unwatch(s);
-    gb_sched_wait(s); // it has reported any failure
+    gb_sched_wait(s); // reports failures itself
     gb_sched_drop_plans(s);
     gb_sched_free_mems(s);
     gb_validator_free(s->validator);

@@ -82,7 +82,7 @@ static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sc
         if (!gb_sched_find_location(s, id->tensor, id->computes, p->in.chosen[i], &location)) {
             return false; // the error is reported when the plan is made
         }
-        // A leaf of this plan in the plan's place.
+        // A leaf that this plan placed, and that is still there.
         const bool own = id->location == GB_LOCATION_LEAF && location == GB_LOCATION_SHARED && mem &&
                          mem->buffer == id->tensor->buffer && key->data == id->tensor->data;
         if (location != id->location && !own) {

@@ -97,8 +97,8 @@ static enum ggml_status make_events(struct ggml_backend_sched * s, struct gb_sch
     return GGML_STATUS_SUCCESS;
 }
 
-// Makes what is missing: memory, replicas, events, stages. Binding is last because it writes to the
-// user's tensors.
+// Makes what is missing: memory, replicas, events, and the host copies of pending inputs (stages).
+// Binding is last because it writes to the user's tensors.
 static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sched_plan * p, enum gb_prepare what) {
     if (what == GB_PREPARE_PLAN) {
         return GGML_STATUS_SUCCESS;
@@ -140,7 +140,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
         *plan = minimal;
         status = make_ready(s, minimal, what);
     }
-    if (status != GGML_STATUS_SUCCESS && s->plans.n > n_plans) { // make no other plan drop out of the list
+    if (status != GGML_STATUS_SUCCESS && s->plans.n > n_plans) { // the list keeps its older plans instead
         gb_sched_drop_first(s);
     }
     return status;

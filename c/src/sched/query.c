@@ -73,7 +73,8 @@ static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched 
 // Returns the number of all blocks and writes the first n. -1: a failure.
 int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backend_sched_block * blocks, int n) {
     GB_CHECK_ARG_RETURNING(sched, -1);
-    GB_FAIL_IF_RETURNING(n < 0 || (n > 0 && blocks == NULL), -1, GGML_STATUS_INVALID_ARGUMENT,
+    GB_FAIL_IF_RETURNING(n < 0, -1, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n' must be >= 0, is %d", __func__, n);
+    GB_FAIL_IF_RETURNING(n > 0 && blocks == NULL, -1, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'blocks' is NULL, 'n' is %d", __func__, n);
     const struct gb_sched_plan * p = gb_sched_last_plan(sched, __func__);
     if (p == NULL) {

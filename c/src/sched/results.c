@@ -24,8 +24,8 @@ bool gb_sched_has_placed(const struct ggml_backend_sched * s, const struct ggml_
     return has_placed(s, root, id_of(s, root), false) || gb_sched_leaf_is_bound(s, root);
 }
 
-// The name of a tensor that got memory of the root afterwards, before or when `last` was computed.
-// "" for a copy without a name; NULL if there is no such tensor. Nodes are computed in the order of
+// The name of a tensor that has overwritten bytes of the root when `last` is computed, or at the
+// end for GB_PTRMAP_ABSENT. "": a copy did; NULL: nothing did. Nodes are computed in the order of
 // their ids, and items of the arena live from `lower` on. So such a tensor has a greater `lower`,
 // and bytes in common with the root.
 static const char * overwritten_by(const struct gb_sched_binding * p, int64_t id, int64_t last) {

@@ -26,7 +26,7 @@ enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
     return gb_sched_leave(sched, visit, gb_sched_reset(sched));
 }
 
-// -------------------------------------------------------------------------------------------------------------- asking
+// ------------------------------------------------------------------------------------------------------------- queries
 
 int ggml_backend_sched_get_n_backends(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);

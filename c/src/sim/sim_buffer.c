@@ -141,7 +141,7 @@ static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
     return ((struct gb_sim_buffer *) buffer->context)->addresses;
 }
 
-// Waits until no queued work uses the memory.
+// The caller has made sure that no queued work uses the memory.
 static void destroy(struct gb_sim_buffer * b) {
     gb_addresses_release(b->addresses, b->size);
     gb_aligned_free(b->memory);

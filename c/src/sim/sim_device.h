@@ -1,6 +1,6 @@
 // sim_device.h - the simulated device, shared by the files of this folder.
 //
-// A device belongs to its backend and its buffers, and ends with the last of them. Work goes
+// A device ends with the last reference: of its backend, buffers, events and graphs. Work goes
 // through one queue, first in, first out, on the device's own thread. After a piece of work fails,
 // later pieces are skipped until the backend synchronizes and reports the failure. Other calls that
 // wait report the failure, too, but it stays pending.
@@ -85,7 +85,7 @@ struct gb_sim_device {
     struct gb_cpu_pool * pool; // owned; NULL: one thread computes
 
     union gb_sim_block blocks[GB_SIM_BLOCKS]; // memory of queued work, so that a repeated run allocates nothing
-    atomic_ullong n_transfers, bytes_transferred; // number of copies, sets and gets; for tests
+    atomic_ullong n_transfers, bytes_transferred; // of copies, sets, gets and fills; for tests
 
     gb_mutex mutex; // protects the members below
     union gb_sim_block * free_blocks;
@@ -185,7 +185,7 @@ enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_ten
     size_t offset, size_t size, bool wait);
 enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host,
     size_t offset, size_t size, bool wait);
-// Between tensors of the same layout, both in SIM memory.
+// Between tensors of the same layout, on simulated devices or on the host (gb_sim_is_in_reach).
 enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct ggml_tensor * src,
     struct ggml_tensor * dst, bool wait);
 

@@ -69,7 +69,7 @@ static const char * set_text(char * to, size_t size, const char * value) {
     return NULL;
 }
 
-// Checks limits that tensors of all types allow.
+// From 16 bytes on, so that the numbers of every type are aligned.
 static const char * set_alignment(struct gb_sim_params * params, const char * value) {
     size_t size;
     if (!gb_params_size(value, &size) || size < 16 || size > 65536 || (size & (size - 1)) != 0) {

@@ -102,7 +102,7 @@ bool gb_grad_add(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct gg
     return set_current(sweep, tensor, entry->is_zero ? expr : ggml_add(sweep->ctx, entry->current, expr));
 }
 
-// Before the first contribution the sum is the initial gradient, scaled by 0, or zeros.
+// The first contribution is added to zeros: the initial gradient times 0, or a new tensor if there is none.
 bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr,
     const size_t nb[4], size_t offset) {
     const struct gb_grad_entry * entry = gb_sweep_entry(sweep, tensor);

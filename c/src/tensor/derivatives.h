@@ -15,7 +15,7 @@
 // A forward tensor that has a gradient.
 struct gb_grad_entry {
     struct ggml_tensor * tensor;
-    struct ggml_tensor * before;  // its grad when the sweep began; NULL: an earlier sweep made the tensor, or grad.c
+    struct ggml_tensor * before;  // its grad when the sweep began; NULL in grad.c, and for nodes of an earlier sweep
     struct ggml_tensor * current;  // the sum so far; contiguous unless it is `before`; NULL: zero, without a tensor
     bool is_zero;  // nothing added yet, and the initial gradient is zero
     bool was_derived;  // had the mark DERIVED when the sweep began

@@ -299,7 +299,7 @@ RULE(roll) {
     return ADD(y->src[0], ggml_roll(s->ctx, g, -p[0], -p[1], -p[2], -p[3]));
 }
 
-// An element has the sum of a square, which is its mean times the number of its elements.
+// The gradient of an element is the sum of the n x n gradients of its copies: their mean times n^2.
 RULE(upscale) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor * a = y->src[0];
@@ -312,7 +312,8 @@ RULE(upscale) {
     return planes != NULL && gb_grad_add(s, a, ggml_reshape(ctx, planes, a));
 }
 
-// Only for square windows next to each other, without padding. Equal maxima of a window each get its gradient.
+// Only for square windows next to each other, without padding. If several elements of a window are its maximum,
+// each gets the window's whole gradient.
 RULE(pool_2d) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor * a = y->src[0];

@@ -1,7 +1,7 @@
 // grad.c - gradients of a scalar as new tensors, without the field grad.
 //
-// ggml_grad lists the ancestors of the loss. Each that depends on a parameter gets an entry. The
-// sweep begins with 1 for the loss, and the sums of the parameters' entries are the result. The
+// ggml_grad lists the ancestors of the loss. Each ancestor that depends on a parameter gets an entry.
+// The sweep begins with 1 for the loss, and the sums of the parameters' entries are the result. The
 // field grad of the caller's tensors is hidden meanwhile, so the builders of the rules ignore it.
 //
 // Nodes in place, CPY and SET_ROWS overwrite memory. Gradients that read overwritten values would be
@@ -166,8 +166,8 @@ static enum ggml_status check_overwrites(struct job * job, struct ggml_tensor * 
 
 // ------------------------------------------------------------------------------------------------------------- results
 
-// The gradient of a parameter. NULL without a failure: the loss does not depend on it. *ok false: a
-// builder failed (reported).
+// The gradient of a parameter. NULL without a failure: it is not an ancestor of the loss. *ok false:
+// a builder failed (reported).
 static struct ggml_tensor * result_of(struct job * job, struct ggml_tensor * param, bool * ok) {
     struct ggml_tensor * grad = gb_sweep_entry(&job->sweep, param)->current;
     if (grad == NULL) {

@@ -4,9 +4,9 @@
 //   leaf    a record (record.h), and the data
 //   node    a record and its sources: -1, a leaf's number, or n_leafs + a node's number
 //
-// All numbers have the byte order of the machine, without padding. Files are untrusted. Every
-// number is checked before use, and the shapes in the file bound the memory that it can request.
-// Shape operators become views again. Other nodes get memory.
+// All numbers have the byte order of the machine, without padding. Files are untrusted: every number
+// is checked before use, and nodes get at most as much memory as the header says. Shape operators
+// become views again. Other nodes get memory.
 #include <limits.h>
 #include <stdarg.h>
 
@@ -222,7 +222,7 @@ static void take_over(struct ggml_tensor * t, const struct ggml_tensor * record)
     gb_tensor_set_ndim(t, gb_tensor_knows_ndim(record) ? gb_tensor_ndim(record) : -1);
 }
 
-// True if drivers can use the tensor. False and reported otherwise.
+// True if a graph may have the tensor. False and reported otherwise.
 static bool is_sound(const struct import * in, const struct ggml_tensor * t) {
     return (gb_tensor_check(t, "damaged") == GGML_STATUS_SUCCESS &&
                gb_node_check(t, "damaged") == GGML_STATUS_SUCCESS) ||

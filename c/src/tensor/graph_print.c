@@ -45,8 +45,8 @@ static bool is_control(int32_t c) {
            (c >= 0xFFF9 && c <= 0xFFFB) || c >= 0xE0000;
 }
 
-// Writes a text. Unprintable characters become escapes. Characters in `marks` get a backslash. If
-// marks contains &, it becomes an entity. NULL: a plain text.
+// Writes a text. Unprintable characters become escapes. If `marks` is not NULL, its characters get a
+// backslash, and & becomes an entity.
 static void put_text(FILE * file, const char * text, const char * marks) {
     const unsigned char * at = (const unsigned char *) text;
     for (int n; *at != '\0'; at += n) {
@@ -100,7 +100,7 @@ static void print_totals(const struct ggml_cgraph * graph) {
     }
 }
 
-// The nodes have the times of their last run.
+// The times are those that a program has stored in the nodes. The library stores only perf_runs.
 void ggml_graph_print(const struct ggml_cgraph * cgraph) {
     if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return;

@@ -2,8 +2,8 @@
 //
 // The struct of a tensor is part of the binary interface and cannot grow, so marks are in its
 // unused bytes. Each mark has one owner, and only the owner sets it. All code reads and writes
-// marks through
-// the functions below. No other file names those bytes (tests/c/tensor/check_marks.cmake).
+// marks through the functions below. No other file names those bytes
+// (tests/c/tensor/check_marks.cmake).
 //
 //   mark        owner                          meaning                                          until
 //   INPUT       the user: ggml_set_input       has its memory from the start of a graph         the tensor's end

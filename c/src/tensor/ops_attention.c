@@ -42,7 +42,8 @@ enum ggml_status gb_op_set_sinks(struct ggml_tensor * a, struct ggml_tensor * si
     GB_FAIL_IF(sinks != NULL && a->src[s] != NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'a': %s has sinks already; remove them with NULL first", func, gb_describe(a, text));
     GB_FAIL_IF(sinks != NULL && sinks->grad != NULL, GGML_STATUS_UNSUPPORTED,
-        "%s: argument 'sinks': sinks have no derivative, and %s has a gradient", func, gb_describe(sinks, text));
+        "%s: argument 'sinks': %s has a gradient, but ggml_build_backward_expand derives no sinks", func,
+        gb_describe(sinks, text));
     if (!gb_check_sinks(func, a, sinks, n_heads)) {
         return ggml_last_status();
     }

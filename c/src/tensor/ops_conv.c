@@ -1,7 +1,7 @@
-// ops_conv.c - convolutions: IM2COL followed by a matrix product, and the transposed forms, which
-// are operators of their own.
+// ops_conv.c - convolutions: IM2COL followed by a matrix product, and the direct and transposed
+// forms, which are operators of their own.
 //
-// A convolution copies the elements under every kernel position of b into a row, and multiplies all
+// The first form copies the elements under every kernel position of b into a row, and multiplies all
 // rows with all kernels in one product. The product has the order [positions, images, channels].
 // With more than one image the last step changes it to the documented order. Comments at the ends
 // of lines give the shape of the node.
@@ -61,8 +61,8 @@ static struct ggml_tensor * suited(struct ggml_context * ctx, struct ggml_tensor
                                                                                    : ggml_cast(ctx, kernel, rows);
 }
 
-// On failure, drops all nodes made so far from the context, here and below. type: the type of the
-// rows
+// type: the type of the rows. On failure, drops all nodes made so far from the context, here and
+// below.
 static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_conv * v, enum ggml_type type) {
     if (!can_be_rows(func, type) || !gb_check_conv(func, a, b, v)) {

@@ -78,7 +78,7 @@ struct ggml_tensor * ggml_cont_4d(struct ggml_context * ctx, struct ggml_tensor 
     return cont_as(ctx, __func__, a, (const int64_t[4]){ ne0, ne1, ne2, ne3 });
 }
 
-// Rows of any type become floats, except integers.
+// Rows of I32 stay I32. Rows of any other type become F32.
 struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_get_rows(__func__, a, b)) {
         return NULL;

@@ -226,8 +226,8 @@ static int tasks_of(gb_ct t) {
     return n_tasks;
 }
 
-// True if the node has n operands of the same shape and a function. has_tasks: a node of the newer
-// forms.
+// True if the node has n operands, a function and the shape of the first operand. has_tasks: a node
+// of the newer forms.
 static bool is_map(gb_ct t, int n, bool has_tasks) {
     return gb_check_map_custom(NULL, t->src[0], t->src[1], t->src[2], n, has_fun(t), has_tasks ? tasks_of(t) : 1) &&
            gb_is_like(t, t->src[0]);

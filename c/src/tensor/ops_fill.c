@@ -1,5 +1,5 @@
-// ops_fill.c - operators that make tensors from numbers: FILL, ARANGE, TIMESTEP_EMBEDDING. None has
-// a derivative.
+// ops_fill.c - operators that make tensors from numbers: FILL, ARANGE, TIMESTEP_EMBEDDING. The
+// derivative of FILL is 0. The others have none.
 #include <math.h>
 
 #include "tensor/ops.h"

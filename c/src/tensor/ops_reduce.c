@@ -83,7 +83,7 @@ struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor *
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);  // b only gives its shape
 }
 
-// A sum over nothing is the operand itself, unless a gradient must go through this node.
+// If nothing is repeated, returns the operand itself, unless it has a gradient, which needs a node.
 struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_repeat_back(__func__, a, b)) {
         return NULL;

@@ -1,5 +1,5 @@
 // ops_resample.c - INTERPOLATE, PAD_EXT, PAD_REFLECT_1D, ROLL: today's forms of resizing and padding. UPSCALE and PAD
-// of 2024 are in ops_pool.c. None has a derivative.
+// of 2024 are in ops_pool.c. Only PAD_EXT with zeros and ROLL have a derivative.
 #include "tensor/ops.h"
 #include "tensor/rule.h"
 

@@ -122,7 +122,7 @@ struct ggml_tensor * ggml_diag_mask_zero_inplace(struct ggml_context * ctx, stru
     return diag_mask(ctx, __func__, GGML_OP_DIAG_MASK_ZERO, a, n_past, true);
 }
 
-// Always in place, and without a derivative.
+// Always in place, so operands with a gradient tensor are refused.
 struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * a, int n_past, int n_head,
     float bias_max) {
     if (!gb_check_alibi(__func__, a, n_head)) {

@@ -3,10 +3,10 @@
 //   record   u32 type, op; 4 x (u64 ne, nb); name; op_params
 //   sources  GGML_MAX_SRC x i32: -1, or the number of a tensor
 //
-// All numbers have the byte order of the machine, without padding. The last byte of a name is 0 for
-// every reader. If the byte before it is 0 already, the last byte holds the number of dimensions
-// plus one. Records hold no addresses, because a program's functions mean nothing in another
-// process. So a tensor that calls a function of the program has no record.
+// All numbers have the byte order of the machine, without padding. If a name leaves the last two of
+// its bytes free, the last one holds the number of dimensions plus one. Readers set that byte to 0.
+// Records hold no addresses, because a program's functions mean nothing in another process. So a
+// tensor that calls a function of the program has no record.
 //
 // Records are untrusted. Every number is checked before use, so a caller only has to check the data
 // that it adds. A reader that finds a fault writes it to `wrong` and reports nothing.

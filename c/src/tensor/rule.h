@@ -139,7 +139,7 @@ static inline bool gb_rule_contiguous(const struct gb_call * call, int i) {
     return gb_rule_is_built(call) || ggml_is_contiguous(call->list[i].t) || (gb_rule_gaps(call, i), false);
 }
 
-// True if every element can be written. For built nodes validate.c checks this.
+// No two elements share a byte, so every element can be written. For built nodes validate.c checks this.
 static inline bool gb_rule_apart(const struct gb_call * call, int i) {
     return gb_rule_is_built(call) || gb_elements_are_apart(call->list[i].t) || (gb_rule_shared(call, i), false);
 }

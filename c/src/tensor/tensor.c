@@ -71,7 +71,7 @@ static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type 
     return true;
 }
 
-// Every public function that makes a tensor calls this one. `func` is its name. in_pool: the data
+// Makes every tensor that is not a view. `func` is the public function's name. in_pool: the data
 // follow the struct even if the context allocates no data.
 static struct ggml_tensor * make_tensor(struct ggml_context * ctx, const char * func, enum ggml_type type, int n_dims,
     const int64_t * ne, bool in_pool) {

@@ -180,8 +180,8 @@ void gb_cut_at_character(char * text);
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
-// Appends the ancestors of all n tensors, one after another, as ggml_build_forward_expand does. On
-// failure appends none.
+// Calls ggml_build_forward_expand for each of the n tensors, in order. On failure the graph is
+// unchanged.
 enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor * const * tensors, size_t n,
     const char * func);
 

@@ -6,7 +6,7 @@
 #include "ggml.h"
 
 struct gb_work {
-    double flops;  // a multiplication and an addition are two operations; any other element of a result is one
+    double flops;  // a multiplication and an addition are two; operators without products count one for each element
     double read, written; // bytes of elements, without gaps between them
 };
 

@@ -71,7 +71,10 @@ def new_pin() -> Any:
 
 
 class Holders:
-    """Handles of the contexts of a graph's tensors, or of the sources of a tensor."""
+    """Finds the handle of a tensor's context from the tensor's pointer.
+
+    ``handle``: of the graph or context that uses the tensor. All tensors of a context get the same handle.
+    """
 
     __slots__ = ("_known", "_of")
 
@@ -127,10 +130,10 @@ class Core:
 def use(what: str, *cores: Core, nested: bool = False, beside_runs: bool = False) -> Any:
     """``with use("Scheduler", core, ...):`` locks objects for writing, in one step.
 
-    Waits for the owners of other locks on them, and for pending runs unless ``beside_runs``. :class:`StateError` in a
-    callback of a computation that has locked one of them, unless ``nested``. Use it around several calls that belong
-    together; a single call of C takes its own locks. Returns a context manager of C. If a signal handler raises when
-    the block ends, the locks are already released, and no traceback keeps them.
+    Waits for the owners of other locks on them, and for pending runs unless ``beside_runs``. In a callback of a
+    computation that has locked one of them it raises :class:`StateError`, unless ``nested``. Use it around several
+    calls that belong together. A single call of C takes its own locks. Returns a context manager of C. If a signal
+    handler raises when the block ends, the locks are already released, and no traceback keeps them.
     """
     guard = owned(_new(_locks_type), _unlock)
     n = len(cores)

@@ -84,7 +84,7 @@ class Cache:
         return sum(len(s.cells) for s in self.sequences if not s.idle)
 
     def begin(self, tokens: List[int]) -> Sequence:
-        """A sequence for a text. It holds the first tokens already if an idle one begins with them.
+        """The sequence of a text: the idle one that shares most tokens with its beginning, or a new one.
 
         At least one token is left to compute.
         """

@@ -28,7 +28,7 @@ class Model:
     if not TYPE_CHECKING:  # type checkers know the attributes
 
         def __getattr__(self, name: str) -> Any:
-            """AttributeError. It names the class that has the method, because :func:`load` returns one of three."""
+            """Raises AttributeError that names the class with the method, because :func:`load` returns one of three."""
             if name in _METHODS:
                 raise AttributeError(f"{type(self).__name__} has no method {name!r}: it is one of {_METHODS[name]}")
             return object.__getattribute__(self, name)

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Refused(Exception):
-    """The template does not take the messages."""
+    """The template called ``raise_exception``."""
 
 
 def limit(n_seconds: int, n_bytes: int) -> None:
@@ -56,8 +56,9 @@ def main() -> None:
 
         limit(job["seconds"], job["bytes"])
         text = render(job["template"], job["variables"])
-        too_long = len(text) > job["characters"]
-        answer = {"error": f"its text has {len(text):,} characters"} if too_long else {"text": text}
+        n, most = len(text), job["characters"]
+        too_long = f"its text has {n:,} characters, at most {most:,} are allowed"
+        answer = {"text": text} if n <= most else {"error": too_long}
     except ModuleNotFoundError as error:
         answer = {"missing": str(error.name)}
     except MemoryError:

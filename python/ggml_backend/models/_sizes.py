@@ -35,7 +35,7 @@ class Rope:
 
     @classmethod
     def of(cls, keys: Keys, head: int, tensors: Mapping[str, Shaped], n_ctx: int | None) -> Rope:
-        """From ``*.rope.*``. n_ctx: the positions that will be used, which choose between Phi's two lists."""
+        """From ``*.rope.*``. n_ctx: the positions that will be used, which choose one of Phi's tensors of factors."""
         dims = keys.count(".rope.dimension_count", head)
         if dims > head or dims % 2:
             raise FileError(
@@ -100,7 +100,7 @@ class Sizes:
     def of(
         cls, name: str, a: Decoder, metadata: Mapping[str, object], tensors: Mapping[str, Shaped], n_ctx: int | None
     ) -> Sizes:
-        """The sizes from the keys of an untrusted file. FileError unless the network can run it."""
+        """The sizes from the keys of an untrusted file. FileError if they do not fit the network."""
         keys = Keys(metadata, name)
         embd, layers = keys.count(".embedding_length"), keys.count(".block_count", most=1 << 16)
         heads = one_for_all(keys, ".attention.head_count", layers)

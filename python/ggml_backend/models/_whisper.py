@@ -28,6 +28,9 @@ LANGUAGES: tuple[str, ...] = (
 
 _MULTILINGUAL = 51865
 
+WINDOW = 1500
+"""Positions of the encoder for a window of 30 seconds. Each stands for two frames."""
+
 
 @dataclass(frozen=True)
 class Special:
@@ -88,7 +91,7 @@ class Sizes:
             encoder_layers=keys.count(".encoder.block_count", most=1 << 12),
             decoder_layers=keys.count(".decoder.block_count", most=1 << 12),
             mels=keys.count(".encoder.mel_count", most=1024),
-            audio_context=keys.count(".encoder.context_length", 1500, most=1 << 16),
+            audio_context=keys.count(".encoder.context_length", WINDOW, least=WINDOW, most=1 << 16),
             text_context=keys.count(".context_length", 448, least=16, most=1 << 16),
         )
         if s.embd % s.heads:

@@ -54,7 +54,7 @@ class Decoder:
     local_rope_base: base of ROPE in windowed layers, if it differs; these layers do not scale positions.
     experts: how the weights of experts follow from the router. "all": softmax of all. "normalized": the same, divided
         by the sum of those used. "used": softmax of those used.
-    wide_layers: numbers of layers of the models that scale scores by the width per head in place of the head size.
+    wide_layers: a model with one of these numbers of layers scales scores by ``embd / heads``, not by the head size.
     """
 
     rope: Literal["normal", "neox"] = "neox"
@@ -128,7 +128,7 @@ ENCODERS: dict[str, Encoder] = {
 
 
 SPEECH: tuple[str, ...] = ("whisper",)
-"""Networks that write down speech. Their sizes are in the file alone."""
+"""Networks that transcribe speech. They need no table, because all differences are in the keys of the file."""
 
 _KINDS: tuple[tuple[Collection[str], str, str], ...] = (
     (DECODERS, "a language model", "chat or generate"),

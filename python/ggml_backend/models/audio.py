@@ -28,7 +28,7 @@ _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 def read_wav(path: str | os.PathLike[str]) -> tuple[FloatArray, int]:
     """The samples of a WAV file and their rate: float32 between -1 and 1, the mean of all channels.
 
-    PCM of 8, 16, 24 and 32 bits, and floats of 32 and 64 bits. FileError: the file is no such file.
+    PCM of 8, 16, 24 and 32 bits, and floats of 32 and 64 bits. FileError: another format, or an incomplete file.
     """
     with open(path, "rb") as file:
         data = file.read()

@@ -43,7 +43,7 @@ class ChatTemplate:
         add_generation_prompt: ends with the words that begin an answer.
         variables: more variables of the template, for example ``tools`` or ``enable_thinking``.
 
-        FileError: the template is damaged, or takes too long. InvalidArgumentError: it refuses these messages.
+        FileError: the template is damaged, or exceeds a limit. InvalidArgumentError: it refuses these messages.
         """
         check_messages(messages)
         expect_bool(add_generation_prompt, "add_generation_prompt")

@@ -327,7 +327,7 @@ class EmbeddingModel(Model):
         """Unit vectors of texts: float32 (n, n_dims). Their products are cosine similarities.
 
         Texts of similar length are computed together. A text of more than ``n_ctx`` tokens is cut off there, and a
-        warning says how many were.
+        warning says how many texts were cut.
         progress: wraps the iteration over batches, as ``tqdm`` does.
         """
         texts = [texts] if isinstance(texts, str) else expect_list(texts, "texts", "str")

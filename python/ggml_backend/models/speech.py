@@ -1,4 +1,4 @@
-"""Models that write down speech: Whisper."""
+"""Models that transcribe speech: Whisper."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
 from ._keys import Keys
 from ._model import Model
-from ._whisper import LANGUAGES, Layer, Sizes, Special, decode, encode
+from ._whisper import LANGUAGES, WINDOW, Layer, Sizes, Special, decode, encode
 from .architectures import SPEECH, architecture_of
 from .audio import HOP, LEAST_RATE, MOST_RATE, RATE, log_mel, read_wav, resample
 from .tokens import _byte_characters
@@ -40,7 +40,7 @@ __all__ = ["Segment", "SpeechModel", "Transcript"]
 FloatArray = npt.NDArray[np.float32]
 
 _STEP = 0.02  # seconds between two tokens of time
-_FRAMES = 3000  # of a window of 30 seconds
+_FRAMES = 2 * WINDOW  # of a window of 30 seconds
 _FIRST_TIME = 1.0  # seconds: a window begins with a time up to here
 _MOST_BEAMS = 16
 
@@ -93,7 +93,7 @@ class _Beam:
 
     @property
     def mean(self) -> float:
-        """The score for each token, with the one that ends the text."""
+        """The mean score of a token. The token that ends the text counts too."""
         return self.score / (len(self.tokens) + 1)
 
 
@@ -116,7 +116,7 @@ class _Step:
 
 
 class SpeechModel(Model):
-    """Whisper with its tokens, ready to listen.
+    """Whisper with its vocabulary.
 
     Use :func:`ggml_backend.models.load`. The object may be shared between threads, which wait for each other.
 
@@ -194,7 +194,7 @@ class SpeechModel(Model):
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def _encode(self, mel: FloatArray) -> None:
-        """Computes the keys and values of a window (mels, 3000)."""
+        """Computes the keys and values of a window (mels, 2 * audio_context)."""
         scheduler = self._open()
         if self._encoder is None:
             context = Context()
@@ -275,7 +275,7 @@ class SpeechModel(Model):
         """Writes down what is said.
 
         audio: a WAV file, or samples between -1 and 1 with ``rate`` samples a second
-        language: a code such as "en". Default: the language of the first 30 seconds.
+        language: a code such as "en". Default: the language that the model hears in the first 30 seconds.
         task: "translate" writes English.
         beams: texts that are followed at once. More may find a likelier text, and take longer.
         progress: called with the frames of 10 ms that are done, and all frames

@@ -88,8 +88,8 @@ class TextModel(Model):
     ``name``, ``architecture``, ``n_ctx`` (tokens of all texts that are being written), ``tokenizer``, ``template``,
     ``metadata``, ``stats``
 
-    precision: of what quantized weights multiply. "f16" keeps 15 bits, which is close to "f32" and faster. "default"
-        rounds to 8 bits: prompts are faster, and a small model may choose other words.
+    precision: of the values that quantized weights multiply. "f16" keeps 15 bits, which is close to "f32" and faster.
+        "default" rounds to 8 bits: prompts are faster, and a small model may choose other words.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class TextModel(Model):
         return made
 
     def _compute(self, work: Sequence[tuple[CachedSequence, Sequence[int]]], n_best: int) -> list[Scores]:
-        """Adds tokens to sequences. Returns scores of the token after each: of the ``n_best`` likeliest, or (0) all."""
+        """Adds tokens to sequences. Returns scores of each next token: of the ``n_best`` likeliest, or (0) of all."""
         self._open()
         placed: list[tuple[CachedSequence, int]] = []
         try:
@@ -190,7 +190,7 @@ class TextModel(Model):
         made = self._step_of(n_tokens, n_cells, n_out)
         ids, positions, rows, out, *masks = made.step.arrays
 
-        def put(array: Ints, x: Ints | Sequence[int]) -> None:  # then the last one again
+        def put(array: Ints, x: Ints | Sequence[int]) -> None:  # fills the rest with the last element
             array[: len(x)] = x
             array[len(x) :] = x[-1]
 
@@ -306,7 +306,7 @@ class TextModel(Model):
         """Answers a conversation: a list of ``{"role": "user", "content": "Hello"}``.
 
         Takes the options of :meth:`generate`. A conversation that continues an earlier one computes only what is new.
-        UnsupportedError: the file has no chat template.
+        InvalidArgumentError: the file has no chat template.
         """
         return self.generate(self.tokenizer.encode(self.chat_prompt(messages), ends=False), **options)
 
@@ -394,8 +394,8 @@ class Generation:
     """A text that is being written. Iterate over it to get it piece by piece.
 
     ``text``: all of it so far; ``tokens``: its tokens; ``n_prompt``: tokens of the prompt; ``finish_reason``: None
-    while it is being written, then "stop" (the model or a stop text ended it) or "length" (``max_tokens`` or the end of
-    the context).
+    while it is being written, then "stop" (the model or a stop text ended it), "length" (``max_tokens`` or the end of
+    the context) or "closed" (:meth:`close` or an exception ended it).
 
     An iteration that an exception or Ctrl-C ends keeps ``text``.
     """

@@ -60,7 +60,7 @@ def add(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
 
 @builds("ggml_add_cast")
 def add_cast(a: Tensor, b: Tensor, dtype: DTypeLike) -> Tensor:
-    """``a + b`` as another dtype; ``a`` is float16 or quantized."""
+    """``a + b`` as another dtype; ``a`` is float16, bfloat16 or quantized."""
     return build("add_cast", lib.ggml_add_cast, (a, b), as_dtype(dtype, "add_cast").id)
 
 

@@ -31,8 +31,8 @@ MAX_MATRICES = 8
 def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f16", "f32"] = "default") -> Tensor:
     """Rows times rows: ``a (..., m, k)`` and ``b (..., n, k)`` give float32 ``b @ a.T``, ``(..., n, m)``.
 
-    ``a`` is float32, float16 or quantized (typically the weights). ``b`` is float32 or the dtype that
-    goes with ``a``. Batch sizes of ``b`` are multiples of those of ``a``: consecutive batches of ``b``
+    ``a`` is float32, float16, bfloat16 or quantized (typically the weights). ``b`` is float32 or has the
+    dtype of ``a``. Batch sizes of ``b`` are multiples of those of ``a``: consecutive batches of ``b``
     share one batch of ``a``.
 
     If ``a`` is quantized, a float32 ``b`` is rounded to bytes by groups of 32 values. The error of a

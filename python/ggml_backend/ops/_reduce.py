@@ -32,7 +32,7 @@ __all__ = [
 
 @builds("ggml_sum")
 def sum(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """The sum of all elements, of shape ``()``, float32 or float16.
+    """The sum of all elements, of shape ``()`` and the dtype of ``a``: float32, float16 or bfloat16.
 
     axis: sums along one or several axes, as in NumPy. The result is float32.
     """
@@ -91,7 +91,7 @@ def _argmax_of_rows(a: Tensor) -> Tensor:
 def repeat(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
     """Tiles ``a`` to a shape, or to the shape of a tensor. Its sizes are multiples of those of ``a``.
 
-    The dtype is float32, float16, int32 or int16.
+    Any dtype without blocks.
     """
     if isinstance(like, Tensor):
         return build("repeat", lib.ggml_repeat, (a, like), ndim=like.ndim, labels=("a", "like"))
@@ -118,7 +118,7 @@ def concat(a: Tensor, b: Tensor, axis: int = -3) -> Tensor: ...
 def concat(a: Sequence[Tensor], b: int | None = None, *, axis: int = -3) -> Tensor: ...
 @builds("ggml_concat")
 def concat(a: Tensor | Sequence[Tensor], b: Tensor | int | None = None, axis: int = -3) -> Tensor:
-    """``a`` and ``b`` one after the other along an axis. All other sizes are equal. float32 or int32.
+    """``a`` and ``b`` one after the other along an axis. All other sizes are equal. Any dtype without blocks.
 
     A list works, too: ``concat([a, b, c], axis=0)``.
 

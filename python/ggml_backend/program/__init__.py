@@ -1,8 +1,8 @@
 """Networks of other libraries as graphs, and programs that run them.
 
-A reader makes a ``Network`` (``program.network``), data that no library is needed for. Rules (``program.rules``)
+A reader makes a ``Network`` (``program.network``), data that depends on no library. Rules (``program.rules``)
 translate each of its operators into operations of :mod:`ggml_backend.ops`. An ``Engine`` (``program.program``) runs the
-graphs. The readers are those of ``ggml_backend.torch.compile``, of ONNX (:func:`load_onnx`), and of program files
+graphs. Readers: that of ``ggml_backend.torch.compile``, that of ONNX (:func:`load_onnx`), and that of program files
 (:func:`load_program`).
 """
 

@@ -113,7 +113,7 @@ class Weights:
         return self._made[key][0]
 
     def matrix(self, val: Val, transposed: bool = False) -> Tensor:
-        """The matrix that products and rows read, quantized if its name says so. transposed: multiply ``array.T``."""
+        """The matrix of a product or an embedding, quantized if ``formats`` has its name. transposed: ``array.T``."""
         array = val.array
         assert array is not None
         wanted = self.formats.get(val.name)
@@ -203,7 +203,7 @@ class Build:
         return self.constant(as_floats(x.array, f"the constant {x.name}").reshape(shape))
 
     def dense(self, x: Operand) -> Tensor:
-        """The same, contiguous."""
+        """The tensor of a value, contiguous."""
         return self.tensor(x).contiguous()
 
     def fold(self, x: Operand, *shape: int) -> Tensor:
@@ -218,7 +218,7 @@ class Build:
         raise NoRule(f"{what} depends on the inputs")
 
     def matrix(self, x: Val, transposed: bool = False) -> Tensor:
-        """A matrix as the left operand of ``mul_mat``, quantized if its name says so. transposed: that of ``x.T``."""
+        """A matrix as the left operand of ``mul_mat``, a weight as in :meth:`Weights.matrix`. transposed: ``x.T``."""
         if x.array is not None and x.weight:
             return self.weights.matrix(x, transposed)
         t = self.tensor(x)
@@ -269,7 +269,7 @@ class Build:
         return self.permuted(x, order).contiguous().reshape(-1, n)
 
     def indices(self, x: Val, n: int | None = None) -> Tensor:
-        """Integers as int32 in one axis. n: negative ones count from this number."""
+        """Integers as int32 in one axis. n: size of the axis that they index; negative ones count from its end."""
         if x.array is not None:
             numbers = x.array if n is None else np.where(x.array < 0, x.array + n, x.array)
             return self.context.constant(np.ascontiguousarray(numbers.reshape(-1), np.int32))

@@ -35,7 +35,7 @@ def chosen_formats(weights: Formats, network: Network) -> dict[str, DTypeLike | 
 
 
 def check_formats(weights: Formats, network: Network, what: str) -> None:
-    """Raises unless every pattern decides the format of a weight."""
+    """Raises if a format matches no weight, or if an earlier pattern matches all of its weights."""
     given, base = _rules_of(weights), _parameters(network)
     names = Patterns([*dict.fromkeys(base.values())])
     for pattern, wanted in given.items():

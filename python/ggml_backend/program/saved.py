@@ -75,7 +75,7 @@ class Declared:
 
 
 class Program(Runs):
-    """A model that takes and returns arrays. :func:`load_program` and :func:`from_onnx` make programs.
+    """A model that takes and returns arrays. :func:`load_program` makes programs.
 
     Call it with arrays by name or in the order of ``inputs``. Several threads may call a program. They wait for each
     other.

@@ -21,7 +21,7 @@ _NORMS = ("_native_batch_norm_legit_no_training", "batch_norm")
 
 
 def simplify(network: Network, folded: Folded) -> None:
-    """Folds batch norms and zeros around data into convolutions.
+    """Folds batch norms and padding with zeros into convolutions.
 
     folded: what other networks of the same model have folded; they share the arrays
     """
@@ -60,7 +60,7 @@ def _fold_batch_norms(network: Network, folded: Folded) -> None:
 
 
 def _array(network: Network, node: Node, name: str) -> tuple[bool, Array | None]:
-    """The array of an argument. The first part is False if the argument is neither missing nor float32."""
+    """The array of an argument. The first part is False if the argument is given, but is no float32 array."""
     argument = node.arguments.get(name)
     if argument is None:
         return True, None
@@ -103,7 +103,7 @@ def _multiplied(arrays: list[Any], eps: Any) -> tuple[Array, Array]:
 
 
 def _fold_pads(network: Network) -> None:
-    """Gives a convolution the zeros that a node before it adds on both sides, if no other node reads these."""
+    """Gives a convolution the zeros that a node before it adds on both sides, if nothing else reads that node."""
     readers = network.readers()
     producers = {name: node for node in network.nodes for name in node.results}
     nodes, dropped = [], set()

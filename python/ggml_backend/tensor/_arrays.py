@@ -405,8 +405,8 @@ def cast(array: np.ndarray[Any, Any], dtype: Any, value: Any = None) -> np.ndarr
     """``np.asarray(value, dtype)``, without a warning for numbers that become infinite. ``array`` is the value as NumPy
     sees it, and the default of ``value``.
 
-    ``np.errstate`` is entered only for such numbers, and for NaN: CPython 3.10 and 3.11 can crash if finalizers of a
-    garbage collection enter it, too, while it changes the context.
+    Only such numbers, and NaN, enter ``np.errstate``. In CPython 3.10 and 3.11 it can crash if a finalizer enters it as
+    well, while it changes the context.
     """
     target, given = np.dtype(dtype), array if value is None else value
     if target.kind != "f" or array.dtype.kind == "b" or not array.size or array.dtype == target:
@@ -464,9 +464,7 @@ def _expect_finite(given: np.ndarray[Any, Any], made: np.ndarray[Any, Any], dtyp
     lost = np.isinf(made) & np.isfinite(given)
     if lost.any():
         number = given[lost].reshape(-1)[0]
-        raise InvalidArgumentError(
-            f"{what}: {number} is too large for {dtype.name}; float('inf') is infinite in it, too"
-        )
+        raise InvalidArgumentError(f"{what}: {number} is too large for {dtype.name}; float('inf') is an infinity")
 
 
 def _conversion(dtype: DType, array: np.ndarray[Any, Any], what: str) -> str:

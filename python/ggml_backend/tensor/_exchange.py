@@ -114,7 +114,7 @@ def give(t: Tensor, stream: Any, max_version: Any, dl_device: Any, copy: bool | 
 def _no_elements(t: Tensor) -> BufferError:
     if t.dtype.is_quantized:
         return BufferError(f"DLPack has no {t.dtype.name}; numpy() has the bytes of {t.describe()}")
-    return BufferError(f"DLPack has no strides of {t.strides} bytes, as {t.describe()} has; numpy() has")
+    return BufferError(f"DLPack cannot express the strides of {t.describe()}, {t.strides} bytes; numpy() can")
 
 
 def _copy_of(t: Tensor, versioned: bool) -> Any:

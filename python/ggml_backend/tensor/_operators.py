@@ -122,7 +122,7 @@ def binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> Te
         a = coerce(a, b, op, "a")
     elif not isinstance(b, nodes.tensor_class):
         b = coerce(b, a, op, "b")
-    core_a, core_b = a._ctx._core, b._ctx._core  # in these variables they stay open
+    core_a, core_b = a._ctx._core, b._ctx._core  # local references keep them open
     if core_a is None or core_b is None:
         raise StateError(f"{op}: the context of {'a' if core_a is None else 'b'} is closed")
     how = _broadcast(a._p, b._p)
@@ -166,7 +166,7 @@ def compared(how: str, a: Any, b: Any, op: str | None = None) -> Tensor:
         context_of(op, (a, b))
     a = a if isinstance(a, nodes.tensor_class) else _alike(a, b, op, "a")
     b = b if isinstance(b, nodes.tensor_class) else _alike(b, a, op, "b")
-    core_a, core_b = a._ctx._core, b._ctx._core  # in these variables they stay open
+    core_a, core_b = a._ctx._core, b._ctx._core  # local references keep them open
     if core_a is None or core_b is None:
         raise StateError(f"{op}: the context of {'a' if core_a is None else 'b'} is closed")
     shapes = _broadcast(a._p, b._p)
@@ -369,7 +369,7 @@ _NUMPY_FUNCTIONS = {
 def numpy_function(kind: type, ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Implements NumPy's elementwise functions for tensors (objects of ``kind``).
 
-    Functions with an operator make nodes. Other functions are refused.
+    Functions that an operation computes make nodes. Others raise TypeError.
     """
     if method == "__call__" and not options:
         operators = _NUMPY_BINARY.get(ufunc) or _NUMPY_COMPARE.get(ufunc)

@@ -154,7 +154,7 @@ class _Job:
         return floats
 
     def cut(self, begin: int, part: Array, narrow: Array) -> None:
-        """Raises if finite numbers became infinite."""
+        """Finite numbers that became infinite: raises, or cuts them to the range of ``narrow``."""
         large = np.isinf(narrow) & np.isfinite(part)
         if large.any():
             if self.on_invalid == _ON_INVALID["error"]:

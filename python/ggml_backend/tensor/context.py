@@ -210,7 +210,7 @@ class Context(Handle):
         another order, the tensor is a view.
 
         copy: False: raise :class:`InvalidArgumentError` rather than copy. This happens for device memory and
-            for layouts that no tensor has: negative strides, gaps within all of four axes, addresses that
+            for layouts that no tensor has: negative strides, four axes with gaps in each, addresses that
             are not aligned to an element. None: copy those. True: always copy, into own, writable
             memory.
         """

@@ -271,7 +271,7 @@ class Tensor(Local):
         value: an array of exactly this tensor's shape and dtype, of NumPy or another library (with
             ``__dlpack__``, ``__array__`` or the buffer protocol). Or a list. Or a number, which fills the
             tensor. Or ``...`` for zeros. Numbers and lists are rounded to the dtype. A number that would
-            become infinite, or an integer that would drop its fraction, is an error. bfloat16 takes
+            become infinite is an error, and so are floats for integers. bfloat16 takes
             bfloat16 arrays of any library or uint16 bits. Quantized formats take the bytes of their rows.
         offset: write ``value``, of any shape, from this flat element index on. Other elements stay.
         quantize: take floats of this tensor's shape and convert them to its dtype, with :func:`ggml_backend.quantize`.
@@ -551,8 +551,8 @@ class Tensor(Local):
     if not TYPE_CHECKING:  # hidden from type checkers
 
         def __array_ufunc__(self, ufunc, method, *inputs, **options):
-            """``array + tensor`` and ``np.add(tensor, array)`` make nodes. Other NumPy functions compute at once, on
-            the data."""
+            """``array + tensor`` and ``np.exp(tensor)`` make nodes. Functions of NumPy that no operation computes raise
+            TypeError."""
             return numpy_function(Tensor, ufunc, method, inputs, options)
 
         def __setitem__(self, index, value):

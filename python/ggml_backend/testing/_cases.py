@@ -1,7 +1,7 @@
 """Cases of operators on elements and rows. A case is a call with inputs, and its tolerance.
 
-The families are generators of :class:`Case` in four files: this one, ``_products``, ``_windows``
-and ``_attention``. ``_variants`` adds dtypes, layouts and the memory of results.
+The families are generators of :class:`Case` in five files: this one, ``_products``, ``_windows``,
+``_attention`` and ``_layers``. ``_variants`` adds dtypes, layouts and the memory of results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gates, recurrent layers, resizing and columns, as cases."""
+"""Cases of gates, optimizers, moved rows, triangles, recurrent layers and resized pictures."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@
     program = gbt.compile(model, (x,))             # any model that torch.export takes, as graphs on our devices
 
 A packed weight is a :class:`PackedTensor`: a parameter whose values are blocks of a quantized format. Products read the
-blocks. They never widen the matrix.
+blocks. They never make floats of the whole matrix.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def product(weight: Array, x: Array, bias: Array | None, y: Array, dtype: DType,
 
 
 def rows(weight: Array, ids: Array, y: Array, dtype: DType) -> None:
-    """Writes rows of the weight to y, widened to float32.
+    """Writes rows of the weight to y, dequantized to float32.
 
     weight: as for :func:`product`; ids: int32 (count,); y: float32 (count, k), C-contiguous
     """

@@ -22,7 +22,7 @@ __all__ = ["check_precision", "floats_of", "layout", "memory_of", "rows_of"]
 
 Array = np.ndarray[Any, Any]
 
-_CHUNK = 1 << 22  # elements of the weight that the gradient widens at once
+_CHUNK = 1 << 22  # elements of the weight that the gradient dequantizes at once
 
 _library = torch.library.Library("ggml_backend", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -114,7 +114,7 @@ def _embedding(ids: torch.Tensor, blocks: torch.Tensor, format: str, dtype: torc
 
 
 def _gradient(gradient: torch.Tensor, blocks: torch.Tensor, format: str) -> Any:
-    """``gradient @ weight``, with the exact weight. Some rows of the weight are widened at a time."""
+    """``gradient @ weight``, without rounding. It dequantizes some rows of the weight at a time."""
     element, n, k = layout(blocks, format)
     weight, g = rows_of(blocks, element), gradient.reshape(-1, n).float()
     total = torch.zeros((g.shape[0], k), dtype=torch.float32)

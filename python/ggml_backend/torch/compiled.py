@@ -363,7 +363,7 @@ def compile(
     weights: None shares the weights of the model, without a copy. A format such as ``"q8_0"`` quantizes all matrices of
         linear layers and embeddings. A dict gives formats by patterns of parameter names, or None. The first match
         decides.
-    devices: names or backends, fastest first. The first one holds the weights. A CPU is added if the last is none.
+    devices: names or backends, fastest first. The first one holds the weights. The CPU is added if the last is another.
     dynamic: axes of inputs that may vary, with names: ``{"input_ids": {0: "batch", 1: "tokens"}}``. Axes of one name
         have one size. Each new size takes as long as building a graph. The graphs of the last 16 sizes are kept, and
         share their weights. If the graph of the model depends on a size, the first call with that size exports the

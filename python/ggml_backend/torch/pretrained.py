@@ -201,7 +201,7 @@ def _parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
 
 
 def _rows(family: Family, config: Any, target: str) -> int:
-    """Heads whose rows the file stores in another order: ROPE rotates neighbours there. 0: none."""
+    """The number of heads whose rows the file stores in another order: ROPE rotates neighbours there. 0: none."""
     stem = target.rpartition(".")[0].rpartition(".")[2]
     heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
     return int(getattr(config, heads[stem])) if family.neighbours and stem in heads else 0

@@ -116,6 +116,11 @@ static void errors(void) {
     CHECK_INT(ggml_backend_tensor_get_top(half, 1, ids, values), GGML_STATUS_UNSUPPORTED);
     CHECK_INT(ggml_backend_tensor_get_top(across, 1, ids, values), GGML_STATUS_UNSUPPORTED);
     CHECK_INT(ggml_backend_tensor_get_top(empty, 1, ids, values), GGML_STATUS_SUCCESS);
+    struct ggml_context * no_alloc = ggml_init((struct ggml_init_params){ 10000, NULL, true });
+    struct ggml_tensor * wide = ggml_new_tensor_1d(no_alloc, GGML_TYPE_F32, (int64_t) INT32_MAX + 1);
+    CHECK_INT(ggml_backend_tensor_get_top(wide, 1, ids, values), GGML_STATUS_UNSUPPORTED);
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "has 2147483648 elements, but ids are int32");
+    ggml_free(no_alloc);
     t->data = NULL;
     CHECK(ggml_backend_tensor_get_top(t, 1, ids, values) != GGML_STATUS_SUCCESS);
     ggml_free(ctx);

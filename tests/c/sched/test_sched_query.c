@@ -106,6 +106,9 @@ static void describes(const char * devices, bool weights_elsewhere) {
     CHECK_INT(ggml_backend_sched_get_blocks(p.sched, &first, 1), n); // writes at most n blocks
     CHECK(first.tensor == blocks[0].tensor);
     CHECK_INT(ggml_backend_sched_get_blocks(p.sched, NULL, 1), -1);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'blocks' is NULL");
+    CHECK_INT(ggml_backend_sched_get_blocks(p.sched, blocks, -1), -1);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'n' must be >= 0, is -1");
     for (int b = 0; b < p.n; b++) {
         struct ggml_backend_sched_arena arena;
         OK(ggml_backend_sched_get_arena(p.sched, p.backends[b], &arena));

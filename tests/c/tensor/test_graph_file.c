@@ -25,6 +25,7 @@ static void new_path(void) {
 }
 
 static void write_bytes(const void * data, size_t size) {
+    remove(path); // closing a file that was truncated waits for the disk (ext4)
     FILE * f = fopen(path, "wb");
     if (f == NULL || fwrite(data, 1, size, f) != size) {
         test_fail(__FILE__, __LINE__, "cannot write %s", path);

@@ -1,9 +1,9 @@
 // block.cpp - runs one block: a fiber for each thread, and the places where threads wait for each
 // other.
 //
-// A thread runs until it must wait for others. Then another thread that can run does, drawn at random. If no thread can
-// run and some have not ended, threads wait at different places. That is a divergent barrier, which hardware does not
-// allow. A fiber ends with its thread, and the next thread uses it. The fibers of a failed block are not used again.
+// A thread runs until it must wait for others. Then one of the threads that can run is drawn at random. If no thread
+// can run and some have not ended, threads wait at different places. That is a divergent barrier, which hardware does
+// not allow. After the end of a thread its fiber runs another thread. The fibers of a failed block are not used again.
 #include "block.h"
 
 #include <sys/mman.h>

@@ -70,7 +70,7 @@ struct gb_emu_block {
     bool dependent; // every thread must call gb_wait_for_earlier before it touches device memory
 };
 
-// Fails the thread if it has not waited: the call reads or writes device memory.
+// For a call that reads or writes device memory: fails the block unless the thread has waited for earlier kernels.
 void gb_emu_touch_device(const char * what);
 // Fails the running block with this message when it stops: it touched device memory too early.
 void gb_emu_note_touch(const std::string & message);
@@ -86,7 +86,7 @@ class gb_emu_running {
     gb_emu_running & operator=(const gb_emu_running &) = delete;
     // Runs all threads of a dependent block up to their wait, while earlier kernels run. Returns "" or what is wrong.
     std::string begin(gb_emu_random & random);
-    // Returns "" when all threads have ended.
+    // Runs all threads to their ends. Returns "" or what is wrong.
     std::string finish(gb_emu_random & random);
 
   private:

@@ -19,7 +19,7 @@ int gb_emu_code(void); // major * 10 + minor
 // True (default): code for 9.0 comes with code for 9.0a (c/src/cuda/hopper.cuh). Before devices are used.
 void gb_emu_set_hopper_code(int on);
 
-// Of all drawn orders from now on; GB_EMU_SEED also sets it.
+// Seed of all orders that are drawn from now on; GB_EMU_SEED also sets it.
 void gb_emu_set_seed(uint64_t seed);
 
 enum { // as in cudaError_t
@@ -27,9 +27,9 @@ enum { // as in cudaError_t
     GB_EMU_ILLEGAL_ADDRESS = 700, // sticky
     GB_EMU_INVALID_VALUE = 1
 };
-// The call `name` fails after `after` more calls; NULL: none. "cudaLaunchKernel" covers every form of launch.
+// `function` fails after `after` more calls of it; NULL: none fails. "cudaLaunchKernel" covers every form of launch.
 void gb_emu_fail(const char * function, int after, int error);
-// A kernel touches an invalid address when it runs; -1: none.
+// After `after` more kernels, one touches an invalid address when it runs; -1: none.
 void gb_emu_fail_kernel(int after);
 void gb_emu_reset(void); // devices work again after sticky errors, and nothing fails
 

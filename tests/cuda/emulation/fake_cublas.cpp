@@ -1,5 +1,5 @@
 // fake_cublas.cpp - a library with the functions of cuBLAS that the backend calls, for tests. It queues products on the
-// emulation's streams and computes each element in double precision, as cuBLAS documents. POOR: without the product.
+// emulation's streams and computes each element in double precision, as cuBLAS documents. With POOR it has no product.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

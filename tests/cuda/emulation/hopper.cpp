@@ -260,7 +260,7 @@ void gb_barrier_wait(uint64_t * p, int parity, int line) {
     if (parity != 0 && parity != 1) {
         gb_emu_fail_block("a parity that is none");
     }
-    // the current phase, or the one after the next
+    // waits as long as the current phase has this parity
     while ((barrier_at("gb_barrier_wait", p, line).phase & 1) == parity) {
         gb_emu_sleep(p);
     }

@@ -1,9 +1,9 @@
 // hopper.h - the dialect of hopper.cuh in the emulation: barriers with phases, copies of tiles, asynchronous products.
 //
-// A copy of a tile arrives at once, in any order: at a drawn time, or mostly when all threads wait. The shared memory
-// that it will write is NaN from the request on. Products read their operands, in memory and in registers, when their
-// thread waits for them. Until then the registers of their sums are NaN. So code that reads early, or overwrites
-// operands, has wrong results.
+// Copies of tiles arrive in any order, each as a whole: mostly when all threads wait, else at a drawn time. The shared
+// memory that a copy will write is NaN from the request on. Products read their operands, in memory and in registers,
+// when their thread waits for them. Until then the registers of their sums are NaN. So code that reads early, or
+// overwrites operands, has wrong results.
 //
 // These are errors, with their line:
 // - barriers that were not initialized or were overwritten, counts out of range, waits for a phase that never comes

@@ -135,7 +135,8 @@ struct fragments {
     uint32_t a[4], b[2];
 };
 
-// Element j of the registers `half`, half + 2 ... of row g or g + 8: the operand at k = (t * per + j) + half * 4 * per.
+// Element j of a register is at k = t * per + j + half * 4 * per: a[2 * half] of row g, a[2 * half + 1] of row g + 8,
+// b[half] of column g.
 template <class T, class Sum, Sum (*value)(uint32_t reg, int j), int per>
 void multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char * kind, int line) {
     fragments mine;
@@ -168,8 +169,8 @@ int byte_at(uint32_t reg, int j) { return (int8_t) (reg >> (8 * j)); }
 
 void gb_needs_code(int capability) {
     if (gb_emu_code() < capability) {
-        gb_emu_fail_block("code for compute capability " + std::to_string(gb_emu_code()) + " has not what it needs, " +
-                          std::to_string(capability));
+        gb_emu_fail_block("the code is for compute capability " + std::to_string(gb_emu_code()) +
+                          ", but the kernel needs " + std::to_string(capability));
     }
 }
 

@@ -133,7 +133,7 @@ struct gb_emu_work { // a node of an executable graph
 };
 struct gb_emu_graph_exec {
     std::shared_ptr<std::vector<gb_emu_work>> work; // shared with pending launches
-    gb_emu_graph * of;                              // NULL: destroyed, with the names of the nodes
+    gb_emu_graph * of;                              // NULL: destroyed, with the handles of the nodes
     bool broken = false;
 };
 
@@ -856,7 +856,8 @@ static gb_emu_node * node_of(cudaGraph_t graph, cudaGraphNode_t node) {
     return nullptr;
 }
 
-// Checks what the documentation allows: `from` ends, or if both are kernels, begins early.
+// True for edges that the documentation allows: `to` waits for the end of `from`, or, if both are kernels, may begin
+// early.
 static bool is_edge(const gb_emu_node * from, const gb_emu_node * to, const cudaGraphEdgeData & e) {
     bool plain = e.to_port == 0;
     for (unsigned char x : e.reserved) {
@@ -921,7 +922,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t * out, cudaGraph_t graph, unsig
     return cudaSuccess;
 }
 
-// Finds the node of an executable graph by its name in the graph that this was made from. Earlier launches keep their
+// Finds the node of an executable graph by its handle in the graph that it was made from. Earlier launches keep their
 // values. After a failure the graph must not be launched: some nodes are new and some old.
 static gb_emu_work * work_of(cudaGraphExec_t exec, cudaGraphNode_t node, kind what) {
     if (exec->work.use_count() > 1) {
@@ -1153,7 +1154,7 @@ typedef std::unique_ptr<grid_run> running_grid;
 
 running_grid grid_of(const step & s) { return running_grid(new grid_run(*s.kernel, s.dependent)); }
 
-// Runs a kernel, and later ones that begin while the one before runs. A draw decides whether one that may does.
+// Runs a kernel, and those that follow it and begin while the one before runs. A draw decides whether a kernel does so.
 cudaError_t run_kernels(gb_emu_stream & s, const step & first) {
     step at_step = first;
     running_grid at = grid_of(at_step);
@@ -1193,7 +1194,7 @@ static std::vector<size_t> able_nodes(const std::vector<gb_emu_work> & work, con
     return able;
 }
 
-// In a drawn order among those that the dependencies allow.
+// Runs the nodes in a random order that the dependencies allow.
 static cudaError_t run_work(const std::vector<gb_emu_work> & work) {
     std::vector<bool> done(work.size());
     running_grid at;

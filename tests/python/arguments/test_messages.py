@@ -167,6 +167,9 @@ EXAMPLES = [
     ('x + v', E,
      "a + b: a 'x' float32 (16, 128), b 'v' float32 (64, 100): the shapes do not broadcast, axis -1 has 128 and "
      '100 elements'),
+    ("x + ctx.tensor((4, 128), name='few')", E,
+     "a + b: a 'x' float32 (16, 128), b 'few' float32 (4, 128): the shapes do not broadcast, axis -2 has 16 and "
+     '4 elements; gb.ops.add(a, b) repeats b over a'),
     ("gb.ops.mul(ctx.tensor(128, name='row'), x)", E,
      "mul: a 'row' float32 (128,), b 'x' float32 (16, 128): axis -2 of a (1) must be a multiple of axis -2 of b "
      '(16); missing axes count as 1; b repeats over a, not a over b: a * b broadcasts as NumPy does'),
@@ -213,7 +216,7 @@ EXAMPLES = [
     ("sched.compute(ctx.graph((wide @ single.T).named('y')))", U,
      "Scheduler.compute: no backend can run node 0, MUL_MAT 'y' float32 (1, 4) of 'single' float32 (4, 8), "
      "'wide' float64 (1, 8); CPU: source 1 must be f32, or have the type of source 0; nothing is computed with "
-     "float64, the default of NumPy: make 'wide' of array.astype(np.float32)"),
+     "float64, the default of NumPy: make 'wide' from array.astype(np.float32)"),
     ("sched.compute(ctx.graph((half @ single.T).named('y')))", U,
      "Scheduler.compute: no backend can run node 0, MUL_MAT 'y' float32 (4, 4) of 'single' float32 (4, 8), "
      "'half' float16 (4, 8); CPU: source 1 must be f32, or have the type of source 0; the left operand of a "

@@ -1,5 +1,5 @@
-"""Each parameter of each public name gets invalid values. The result is an error of this package,
-or a TypeError or ValueError that names the parameter or the call.
+"""Each parameter of each public name gets values of many kinds. A call that fails raises an error of
+this package, or a built-in one that names the parameter or the call.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def call(world: World, name: str, wanted: str, wrong: Any) -> None:
 
 
 def complaint(error: Exception, name: str, parameter: str) -> str | None:
-    """Describes a wrong error, or returns an empty text."""
+    """What is wrong with an error, or None."""
     text = str(error)
     if INSIDE.search(text):
         return "it comes from inside"

@@ -412,7 +412,7 @@ def test_an_unknown_device_explains_how_to_make_one():
     assert words not in run("plan", "llama", "--devices", "CPUS").stderr
 
 
-def test_warnings_are_single_lines():
+def test_a_warning_begins_with_the_command_and_shows_no_source_line():
     err = run("plan", "llama", "--devices", "SIM:name=A,ops=add", "CPU").stderr
     assert err.startswith(
         "python -m ggml_backend plan: warning: 28 heavy operations do not run on the device of the highest priority:\n "
@@ -454,7 +454,7 @@ def test_given_traits_decide() -> None:
         if found["level"] == "avx512bf16":
             assert batch == "blocked_bf16" if rate > 1 else "trait bf16_dots" in batch
         quantized = found["chosen by traits"]["q8_0 weights, 512 rows"]
-        assert quantized.startswith("blocked_bytes"), quantized  # then pairs are not faster than bytes at any level
+        assert quantized.startswith("blocked_bytes"), quantized  # at these rates no level has faster products of pairs
         assert found["chosen by traits"]["bfloat16 weights, 16 rows"].startswith("dense_rows")
 
 

@@ -108,7 +108,7 @@ def test_all_operators_compute(backend):
         cases = list(op_cases(backend, Known(), stack, quick=True))  # type: ignore[arg-type]
         names = {c.name.split(" [")[0] for c in cases}
         assert len(names) == len(cases)
-        issue = {
+        required = {
             "add",
             "norm",
             "rms_norm",
@@ -121,7 +121,7 @@ def test_all_operators_compute(backend):
             "argmax",
             "rope",
         }
-        assert issue <= names
+        assert required <= names
         for c in cases:
             assert c.work > 0 and c.memory >= 0
             c.run()

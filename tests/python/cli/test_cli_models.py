@@ -1,4 +1,4 @@
-"""Commands that run whole models: chat, generate, embed, quantize, imatrix."""
+"""Commands on whole models and their files."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_commands_that_write_a_file_need_no_stdout(folder):
     assert np.load(folder / "closed.npy").shape == (3, 32)
 
 
-def test_output_of_models_cannot_control_a_terminal(run, folder, monkeypatch):
+def test_terminals_get_line_breaks_but_no_other_control_characters(monkeypatch):
     from ggml_backend.cli import _models
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)

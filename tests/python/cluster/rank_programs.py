@@ -137,7 +137,7 @@ def dies(at: str) -> None:
 
 
 class Large:
-    """x + 1 + 1 ... with 4 MiB that alternate between two ranks. Each run has new values."""
+    """x + 1 + 1 ... with 4 MiB. Each addition is on the next device, in turn. Each run has new values."""
 
     def __init__(self, devices: list[gb.Backend], copies: int, n: int = 1 << 20) -> None:
         self.ctx = gb.Context()

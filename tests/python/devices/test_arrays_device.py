@@ -361,7 +361,7 @@ def test_a_queue_on_streams(streams, rng):
 
 
 @NO_TORCH
-def test_a_single_device_needs_no_waits(streams, rng):
+def test_a_single_device_waits_at_most_once(streams, rng):
     device = gb.Backend("ARRAY:library=torch,memory=own")
     with gb.Context() as ctx:
         x = ctx.tensor((4, 8), name="x")

@@ -48,7 +48,7 @@ MORE = [
 
 
 def rebuilt(op: str, sources: list[gb.Tensor], p: dict[str, Any], tensor: gb.Tensor) -> gb.Tensor | None:
-    """The node of an operation whose function has the parameters in another form. None: of all others."""
+    """Builds the node of an operation whose function takes the parameters in another form. Else None."""
     o, a = gb.ops, sources[0] if sources else tensor
     mask, extra = (tensor._p.src[i] != ffi.NULL for i in ((3, 4) if op == "flash_attn_ext" else (1, 2)))
     behind = sources[3:] if op == "flash_attn_ext" else sources[1:]

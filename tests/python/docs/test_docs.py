@@ -55,7 +55,7 @@ NOT_RUN = {
     ("README.md", "pip install ."): INSTALL,
     ("docs/howto/deploy.md", "pip wheel"): BUILD,
     ("docs/howto/memory-before-loading.md", "python -m ggml_backend plan MODEL"): "names no model; see docs/PLANS.md",
-    ("README.md", "ggml-backend"): "of real models; tests/python/cli/test_cli_models.py has such",
+    ("README.md", "ggml-backend"): "real models; tests/python/cli/test_cli_models.py has small ones",
     ("README.md", "cmake -S"): BUILD,
     ("CONTRIBUTING.md", "cmake --preset"): BUILD,
     ("CONTRIBUTING.md", "pip install"): INSTALL,
@@ -64,10 +64,10 @@ NOT_RUN = {
     ("docs/ARCHITECTURE.md", "base  ->"): DRAWING,
     ("docs/ARCHITECTURE.md", "python/ggml_backend "): "a drawing; tests/python/package/test_package.py checks it",
     ("docs/howto/array-device.md", "pip install"): INSTALL,
-    ("docs/howto/pytorch.md", "import ggml_backend.torch"): "of a real model; tests/python/pytorch has such",
+    ("docs/howto/pytorch.md", "import ggml_backend.torch"): "a real model; tests/python/pytorch has small ones",
+    ("docs/howto/bring-your-model.md", "model = BertModel"): "a real model; tests/python/pytorch has small ones",
+    ("docs/howto/bring-your-model.md", "print(gbt.explain"): "tests/python/pytorch/test_torch_compile.py does the same",
     ("docs/howto/bring-your-model.md", "program = gb.load_onnx"): "needs the package onnx and a model",
-    ("docs/howto/bring-your-model.md", "model = BertModel"): "of a real model; tests/python/pytorch has such",
-    ("docs/howto/bring-your-model.md", "print(gbt.explain"): "tests/python/pytorch/test_torch_compile.py has such",
     ("docs/howto/bring-your-model.md", "program = gbt.compile(model, (x,), devices"): "needs an NVIDIA device",
     ("docs/howto/backend-in-c.md", "GGML_BACKEND_MODULE"): "C, tested in tests/python/backends/test_modules.py",
     ("docs/howto/backend-in-c.md", "find_package"): C,
@@ -91,12 +91,12 @@ NOT_RUN = {
     ("docs/CUDA.md", "ggml_backend_cuda_init"): "C, tested in tests/cuda",
     ("docs/CUDA.md", "CUDA: no device"): "the message of a driver",
     ("docs/howto/real-models.md", "pip install --no-deps"): INSTALL,
-    ("docs/howto/real-models.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
-    ("docs/howto/embed-texts.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
-    ("docs/howto/transcribe.md", "ggml-backend"): "of a real model; tests/python/models/test_speech.py has such",
+    ("docs/howto/real-models.md", "ggml-backend"): "a real model; tests/python/cli/test_cli_models.py has small ones",
+    ("docs/howto/embed-texts.md", "ggml-backend"): "a real model; tests/python/cli/test_cli_models.py has small ones",
+    ("docs/howto/transcribe.md", "ggml-backend"): "a real model; tests/python/models/test_speech.py has small ones",
     ("docs/howto/embed-texts.md", "pip install"): INSTALL,
     ("docs/howto/transcribe.md", "pip install"): INSTALL,
-    ("docs/howto/quantize-model.md", "ggml-backend"): "of a real model; tests/python/cli/test_cli_models.py has such",
+    ("docs/howto/quantize-model.md", "ggml-backend"): "real models; tests/python/cli/test_cli_models.py has small ones",
     ("docs/howto/from-c.md", "cmake -S"): BUILD,
     ("docs/howto/from-c.md", "cmake_minimum_required"): C,
     ("docs/howto/install.md", "pip install ."): INSTALL,
@@ -105,7 +105,7 @@ NOT_RUN = {
     ("docs/howto/convert-hugging-face.md", "python -c"): "needs transformers",
     ("docs/howto/add-architecture.md", "build/venv/bin/python -m pip"): "of a made-up name",
     ("docs/howto/convert-safetensors.md",
-     "python -m ggml_backend gguf convert"): "of any model; tests/python/files/test_safetensors.py has such",
+     "python -m ggml_backend gguf convert"): "a real model; tests/python/files/test_safetensors.py has small ones",
     ("docs/PERFORMANCE.md", "python -m ggml_backend bench"): MEASURES,
     ("docs/PERFORMANCE.md", "python -m ggml_backend info"): MEASURES,
     ("docs/PERFORMANCE.md", "python benchmarks/"): MEASURES,
@@ -118,7 +118,7 @@ NOT_RUN = {
     ("docs/PLANS.md", "10 runs"): "times differ from run to run; the lines are compared below",
     ("docs/PLANS.md", "python -m ggml_backend plan FILE.csv"): "the arguments are placeholders; "
      "tests/python/plans/test_planning.py",
-    ("docs/QUANTIZATION.md", "python -m ggml_backend gguf quantize"): "of any model; tests/python/files has such",
+    ("docs/QUANTIZATION.md", "python -m ggml_backend gguf quantize"): "a real model; tests/python/files has small ones",
     ("docs/CONFIGURATION.md", "GGML_CPU_LEVEL"): "test_commands_that_are_cheap_run has the command",
     ("docs/COMPAT.md", "cc old_program.c"): C,
     ("docs/TODAY.md", "cc -include ggml-today.h"): C,
@@ -263,7 +263,7 @@ def within(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_it_was(table: dict[str, Any]) -> Iterator[None]:
-    """Takes entries out of a table that a page adds."""
+    """Removes the entries that a page adds to a table."""
     before = dict(table)
     try:
         yield
@@ -335,12 +335,12 @@ def test_every_other_block_has_a_reason():
                 continue
             if block.kind == "text":
                 assert before is not None, block.name
-                assert before.kind == "python", f"{block.name}: output of nothing"
+                assert before.kind == "python", f"{block.name}: output without a Python block before it"
                 continue
             keys = [key for key in NOT_RUN if key[0] == page and block.first.startswith(key[1])]
             assert len(keys) == 1, f"{block.name} {block.first!r}: a Python block, or in NOT_RUN with a reason"
             left[keys[0]] += 1
-    assert [key for key, uses in left.items() if not uses] == [], "NOT_RUN has what is on no page"
+    assert [key for key, uses in left.items() if not uses] == [], "entries of NOT_RUN that are on no page"
 
 
 def test_tables_of_pages_are_whole():
@@ -357,7 +357,7 @@ def test_tables_of_pages_are_whole():
 
 
 def test_the_lines_of_statistics_are_those_of_the_page():
-    """The lines of statistics on the page equal the actual ones, except for numbers."""
+    """Numbers may differ."""
     names: dict[str, Any] = {}
     _network(names)
     with names["sched"].trace():

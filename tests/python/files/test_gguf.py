@@ -882,8 +882,8 @@ print(most - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.usefixtures("prompt_frees")
-def test_models_larger_than_memory(tmp_path: Path, script: Callable[..., str]) -> None:
-    """Hundreds of megabytes are written, converted and copied in pieces, with little memory."""
+def test_large_files_need_little_memory(tmp_path: Path, script: Callable[..., str]) -> None:
+    """Hundreds of megabytes are written, converted and copied in pieces."""
     made, copied = script(STREAMED, str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf")).split()
     assert float(made) < 48
     assert float(copied) < 80
@@ -940,8 +940,8 @@ def test_tensors_refused(tmp_path: Path) -> None:
 
 
 class _Foreign:
-    """An array of another library. Like PyTorch's, it has attributes with the names of those of
-    file tensors."""
+    """An array of another library. Like PyTorch's arrays, it has attributes that tensors of files
+    have, with other meanings."""
 
     dtype = "theirs"
 

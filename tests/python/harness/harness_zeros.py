@@ -8,7 +8,7 @@ copies and comparisons of the graph.
 
 It changes the cases of op_cases.py and some more. One size becomes 0 or 1, everywhere or in one
 place. All inputs get a leading axis of 0 or 1. Sizes become huge beside a 0. A graph that
-builds must compute, or be refused with an error of the package, equally on all machines, and all
+builds must compute, or be refused with an error of the package, equally in all these ways, and all
 values must be equal. Shapes must be NumPy's where NumPy has the function. Each array of a tensor,
 for the caller, a callback or a custom function, must have the shape and the bytes of the tensor.
 The harness reads all bytes, so that the address sanitizer sees them.
@@ -94,7 +94,7 @@ CASES: list[tuple[str, Build, list[Array], Any]] = [
     *MORE,
 ]
 SHAPES_KNOWN = {*SHAPES, "+", "*", "-", "@", "[]", "T", "swapaxes", "reshape", "astype", "in place"}
-LARGEST = 1 << 23  # bytes of a tensor; machines write them many times, and simulated devices have 64 MiB
+LARGEST = 1 << 23  # bytes of a tensor; each is written many times, and simulated devices have 64 MiB
 LOOSE = {"sum", "cross_entropy_loss", "cross_entropy_loss_back", "mean"}
 
 

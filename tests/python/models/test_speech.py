@@ -239,6 +239,14 @@ def test_wrong_arguments_are_errors(path, audio, options, words):
         model.transcribe(audio, **options)
 
 
+def test_a_network_for_shorter_windows_is_an_error():
+    keys = {f"whisper.{name}": value for name, value in sm.KEYS.items()} | {"whisper.encoder.context_length": 1499}
+    shapes = replace(sm.SIZES, audio_context=1499).shapes()
+    tensors = {name: np.empty(shape, np.float16) for name, shape in shapes.items()}
+    with pytest.raises(gb.errors.FileError, match="context_length is 1499: it must be a whole number from 1500"):
+        sm.Sizes.of(keys, tensors)
+
+
 @pytest.mark.parametrize(
     ("audio", "options", "words"),
     [
@@ -255,7 +263,7 @@ def test_wrong_types_are_type_errors(path, audio, options, words):
 
 
 def whisper_cpp(path):
-    """A file in the format of whisper.cpp of early 2024."""
+    """Writes a file in the format of whisper.cpp of early 2024."""
 
     def whole(*values):
         return struct.pack(f"<{len(values)}i", *values)
@@ -295,7 +303,7 @@ def test_files_of_whisper_cpp_are_converted(path, tmp_path, capsys):
 
 
 def ctranslate2(folder):
-    """A folder in the format of CTranslate2: queries, keys and values are one matrix."""
+    """Writes a folder in the format of CTranslate2: queries, keys and values are one matrix."""
     w, parts = weights(np.float16), []
 
     def add(name, x, code=4):
@@ -358,7 +366,7 @@ def test_folders_of_ctranslate2_are_converted(path, tmp_path, capsys):
 
 
 def transformers_folder(folder):
-    """A folder as transformers writes them."""
+    """Writes the files that transformers would save. Returns the configuration."""
     parts = {
         "attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj", "attn.value": "self_attn.v_proj",
         "attn.out": "self_attn.out_proj", "attn_ln": "self_attn_layer_norm", "cross_attn.query": "encoder_attn.q_proj",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._ffi import lib
+from conftest import fusion
 from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, Tolerance, check, covers, real, refuses, whole
 
 
@@ -370,7 +370,6 @@ def test_channels_that_do_not_fit_are_refused():
 
 
 # ------------------------------------------------------------------------------------------------------ transposed
-# convolution
 
 
 @covers("CONV_TRANSPOSE_1D")
@@ -433,7 +432,7 @@ def test_conv_transpose_2d(dtype):
 def pool(v, op, k, s, p):
     """v (c, h, w). Maxima skip padding, means count it."""
     oh, ow = (int((v.shape[i + 1] + 2 * p[i] - k[i]) / s[i] + 1) for i in (0, 1))
-    p = [int(n) for n in p]  # the size may be a fraction, but windows begin at whole elements
+    p = [int(n) for n in p]  # a fraction of padding counts in the size; windows begin at whole elements
     out = np.empty((v.shape[0], oh, ow))
     for c, i, j in np.ndindex(out.shape):
         rows = [r for r in range(i * s[0] - p[0], i * s[0] - p[0] + k[0]) if 0 <= r < v.shape[1]]
@@ -560,40 +559,43 @@ def test_integer_kernels_are_refused(name):
 
 
 def computed(build, fused, threads=2):
-    """The result in memory of a graph allocator, and which operators were computed together."""
+    """The result, and the kinds of the fused steps that computed it."""
     with gb.Backend("CPU", n_threads=threads) as backend:
         ctx = gb.Context()
         rng = np.random.default_rng(3)
         y = build(ctx, lambda *shape, dtype="float32": ctx.constant(rng.standard_normal(shape).astype(dtype)))
-        with gb.Scheduler(backend) as scheduler:
-            lib.ggml_graph_set_fusion(fused)
-            try:
-                scheduler.compute(ctx.graph(y))
-            finally:
-                lib.ggml_graph_set_fusion(True)
-            return y.numpy()
+        with fusion(fused), gb.Scheduler(backend) as scheduler, scheduler.profile() as profile:
+            scheduler.compute(ctx.graph(y))
+            result = y.numpy(copy=True)
+        return result, [step.fusion for step in profile.steps if step.fusion]
+
+
+def check_columns(build):
+    """IM2COL rounds to float16 with and without fusion."""
+    (together, fusions), (apart, none) = computed(build, True), computed(build, False)
+    assert (fusions, none) == (["columns"], [])
+    np.testing.assert_allclose(together, apart, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("images", [1, 3])
 def test_columns_and_their_product_are_one_step(dtype, images):
-    """IM2COL rounds to float16 in both."""
-
     def build(ctx, random):
         kernel, x = random(20, 6, 3, 3, dtype=dtype), gb.ops.relu(random(images, 6, 17, 15))
         rows = gb.ops.im2col(kernel, x, 1, 1)
-        return gb.ops.mul_mat(rows.reshape(-1, rows.shape[-1]), kernel.reshape(20, -1))
+        y = gb.ops.mul_mat(rows.reshape(-1, rows.shape[-1]), kernel.reshape(20, -1))
+        return gb.ops.cont(y)  # the sources of the last node are never fused with it
 
-    np.testing.assert_allclose(computed(build, True), computed(build, False), rtol=1e-5, atol=1e-4)
+    check_columns(build)
 
 
 def test_columns_of_channels_are_one_step():
     def build(ctx, random):
         kernel, x = random(6, 1, 3, 3, dtype="float16"), gb.ops.relu(random(2, 6, 17, 15))
         rows = gb.ops.im2col(kernel, x.reshape(12, 1, 17, 15), 2, 1)
-        return gb.ops.mul_mat(kernel.reshape(1, 6, 1, 9), rows.reshape(2, 6, -1, 9))
+        return gb.ops.cont(gb.ops.mul_mat(kernel.reshape(1, 6, 1, 9), rows.reshape(2, 6, -1, 9)))
 
-    np.testing.assert_allclose(computed(build, True), computed(build, False), rtol=1e-5, atol=1e-4)
+    check_columns(build)
 
 
 @pytest.mark.parametrize("groups", [1, 6])
@@ -604,7 +606,9 @@ def test_bias_activation_and_residual_keep_their_bits(groups):
         return gb.ops.silu(y * random(6, 1, 1) + random(6, 1, 1)) + x
 
     for threads in (1, 2):
-        np.testing.assert_array_equal(computed(build, True, threads), computed(build, False, threads))
+        (together, fusions), (apart, none) = computed(build, True, threads), computed(build, False, threads)
+        assert (fusions, none) == (["convolution"], [])
+        np.testing.assert_array_equal(together, apart)
 
 
 @pytest.mark.parametrize("kernel", [1, 3])

@@ -28,7 +28,7 @@ REFUSED = {
     "interpolate": {1, 2}, "col2im_1d": {1, 2}, "im2col_3d": {1, 2, 3}, "rwkv_wkv6": {2}, "rwkv_wkv7": {2},
     "gated_linear_attn": {2}, "im2col_back": {1, 2, 3, 4}, "opt_step_sgd": {1}, "opt_step_adamw": {1},
 }  # fmt: skip
-# Functions that return their last source, the state, behind the results of the tokens. No token changes it.
+# Functions whose result ends with their last source, the state. Without tokens it is unchanged.
 STATE = {"rwkv_wkv6", "rwkv_wkv7", "gated_linear_attn"}
 CALLS: dict[str, list[Any]] = {}
 for name, build, arrays in CASES:
@@ -101,7 +101,7 @@ def test_slices_of_nothing(shape, ctx):
                 t[items]
             continue
         if want.ndim > 4 or (want.ndim == 4 and want.size > 0 and items[-1] == slice(None, None, 2)):
-            continue  # five dimensions
+            continue  # needs more than four axes, counting one for a step along the last axis
         got = t[items]
         tried += 1
         assert got.shape == want.shape, f"{items}: {got.shape}, not {want.shape}"
@@ -189,7 +189,7 @@ def test_custom_functions_get_empty_tensors(holds):
         seen.extend([d.shape, a.shape]); return a * 2
     y = gb.ops.map_custom(double, gb.ops.relu(x))
     s.allocate(g := c.graph(y)); x.set(1.0); s.compute(g)
-    assert set(seen) <= {(0, 512, 512)}, seen
+    assert set(seen) == {(0, 512, 512)}, seen
     assert y.numpy().shape == (0, 512, 512)
     """)
 
@@ -245,18 +245,27 @@ def test_compare_accepts_empty_tensors(holds):
     """)
 
 
-@pytest.mark.parametrize(
-    "shape", [(0, 2**31), (0, 2**40, 2**20), (2**62, 0), (0, 2**62, 2), (2**31, 2**31, 0, 2**31)], ids=str
-)
+@pytest.mark.parametrize("shape", [(0, 2**31), (0, 2**40, 2**20)], ids=str)
 def test_empty_tensors_can_have_huge_axes(ctx, cpu, shape):
-    try:
+    t = ctx.tensor(shape)
+    ctx.allocate(cpu)
+    assert t.set(1.0).numpy().shape == shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((2**62, 0), "NumPy cannot show"),
+        ((0, 2**62, 2), "the size of .* overflows"),
+        ((2**31, 2**31, 0, 2**31), "NumPy cannot show"),
+    ],
+    ids=str,
+)
+def test_empty_tensors_beyond_the_address_space_are_refused(ctx, cpu, shape, words):
+    with pytest.raises(gb.errors.InvalidArgumentError, match=words):  # noqa: PT012 - whichever finds it
         t = ctx.tensor(shape)
         ctx.allocate(cpu)
-        t.set(1.0)
-        array = t.numpy()
-    except gb.GgmlError:
-        return
-    assert array.shape == shape
+        t.set(1.0).numpy()
 
 
 @pytest.mark.parametrize("shape", [(2**40, 2**20, 0), (2**40, 0, 2**20), (0, 2**20)])

@@ -1,4 +1,4 @@
-"""Gated linear units, and functions that round or cut, against NumPy."""
+"""Gated linear units, rounding, expm1, xielu and scale with a bias, against NumPy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from conftest import fusion
 from op_harness import ALL_LAYOUTS, EMPTY, EXACT, FLOATS, SHAPES, Tolerance, array, both_ways, check, covers, real
 
 erf = np.vectorize(math.erf, otypes=[float])
@@ -155,16 +156,18 @@ def test_scale_without_a_bias_is_the_operator_of_all_backends(ctx):
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-def test_a_gate_is_fused_behind_its_product(cpu, rng, rows):
+def test_a_gate_is_fused_with_its_product(cpu, rng, rows):
     """The bits are those without fusion."""
     with gb.Context() as ctx:
         w1, w2 = (ctx.constant(rng.standard_normal((96, 64)).astype(np.float32)) for _ in range(2))
         x = ctx.constant(rng.standard_normal((rows, 64)).astype(np.float32))
         up, gate = x @ w2.T, x @ w1.T
         y = gb.ops.swiglu(gate, up)
-        found = []
-        for keep in (False, True):
-            with gb.Scheduler(cpu, keep_all=keep) as sched:
+        found, fusions = [], []
+        for on in (False, True):
+            with fusion(on), gb.Scheduler(cpu) as sched, sched.profile() as profile:
                 sched.compute(ctx.graph(y))
                 found.append(y.numpy(copy=True))
+            fusions.append([step.fusion for step in profile.steps])
+        assert fusions == [["", "", ""], ["", "product"]]
         np.testing.assert_array_equal(*found)

@@ -188,7 +188,7 @@ def test_attention(dtype, bias, cap):
 
 
 def largest(q, k, v, *rest):
-    """The largest magnitude of the results, for every element."""
+    """A bound of the magnitudes of results, for every element."""
     return np.full((q.shape[0], q.shape[2], q.shape[1], v.shape[-1]), 4.0)
 
 

@@ -75,14 +75,14 @@ def test_modules_are_found_beside_built_files(halves):
 
 
 def test_built_files_are_not_expected_beside_python_files():
-    """Only these files may use their own path, to distinguish their code from the user's."""
+    """Only these files use ``__file__``. ``built_file`` of ``_base/files.py`` finds all built files."""
     package = ROOT / "python" / "ggml_backend"
     using = {str(path.relative_to(package)) for path in package.rglob("*.py") if "__file__" in path.read_text("utf-8")}
     assert using == {"_base/files.py", "cli/profile.py", "models/chat.py", "sched/_fallbacks.py", "testing/_run.py"}
 
 
 def test_the_build_type_is_known():
-    """This includes generators with several configurations, which have no CMAKE_BUILD_TYPE."""
+    """Also with generators of several configurations, which have no CMAKE_BUILD_TYPE."""
     assert "$<CONFIG>" in in_tree("python/CMakeLists.txt").read_text()
     compiler = gb.show_config(mode="dict")["compiler"]
     assert not compiler.rstrip().endswith(","), compiler

@@ -1,4 +1,4 @@
-"""The package as a whole: exports, build, command line, and the first example."""
+"""The package as a whole: exports, build and command line."""
 
 from __future__ import annotations
 
@@ -21,41 +21,6 @@ from ggml_backend import ops
 from ggml_backend._ffi import ffi, lib
 from public import LIBRARY, MODULES
 from source_tree import in_tree, load_tool
-
-SNIPPET = """
-import numpy as np, ggml_backend as gb
-cpu = gb.Backend("CPU", n_threads=2)            # registry name; gb.backends() lists them
-with gb.Context() as ctx:
-    w = ctx.tensor((64, 128), gb.float32, name="w")     # NumPy order: 64 rows of 128; w.ne == (128, 64, 1, 1)
-    x = ctx.tensor((16, 128), gb.float32, name="x")
-    y = gb.ops.relu(x @ w.T)                     # NumPy meaning: mul_mat(w, x), nothing is transposed in memory
-    graph = ctx.graph(y)
-    sched = gb.Scheduler([cpu])
-    sched.allocate(graph)                        # gives all tensors memory; inputs can be set now
-    w.set(np.random.rand(64, 128).astype(np.float32)); x.set(...)
-    sched.compute(graph)
-    y.numpy()                                    # host memory: a view that keeps the buffer alive; device: a copy
-"""
-
-
-def test_first_example(script):
-    script(SNIPPET)
-
-
-def test_first_example_prints_its_output(cpu, rng):
-    names: dict[str, object] = {}
-    exec(
-        SNIPPET.replace("x.set(...)", "X = np.random.rand(16, 128).astype(np.float32); x.set(X)").replace(
-            "    y.numpy()", "    r = y.numpy()"
-        ),
-        names,
-    )
-    w, y = names["w"], names["r"]
-    graph_ops = [t.op for t in names["graph"].nodes] if not names["ctx"].closed else ["MUL_MAT", "RELU"]
-    assert graph_ops == ["MUL_MAT", "RELU"]
-    assert y.shape == (16, 64)
-    with pytest.raises(gb.errors.StateError):
-        w.numpy()
 
 
 def test_product_with_a_transposed_tensor_is_one_node(ctx):

@@ -308,7 +308,7 @@ def test_strict_refuses_with_a_list_of_all_operators_without_a_rule():
         gbt.compile(Plain(erfinv_between).eval(), (torch.randn(3, 5),), strict=True)
 
 
-def test_explain_tells_before_anything_runs(encoder, ids):
+def test_explain_counts_operators_without_a_rule_and_lists_formats(encoder, ids):
     text = str(gbt.explain(encoder, (ids,), weights={"layer.*": "q8_0"}))
     assert "0 of them have no rule" in text and "as q8_0" in text
     text = str(gbt.explain(Plain(erfinv_between).eval(), (torch.randn(3, 5),)))

@@ -37,9 +37,10 @@ def exact(x, w, bias=None):
 
 
 def bound(x, w):
-    """The tolerance: the error of rounding activations to 8 bits by groups of 32, and of sums of floats.
+    """The tolerance: the larger error of two algorithms, and the rounding of sums of floats.
 
-    Pairs of bfloat16 (level amx) add at most 2^-7 of the sum of magnitudes.
+    One algorithm rounds activations to 8 bits by groups of 32. The other (level amx) multiplies pairs of bfloat16, with
+    an error of at most 2^-7 of the sum of magnitudes.
     """
     terms = x.detach().double().abs() @ w.double().abs().T
     groups = x.detach().double().abs().unflatten(-1, (-1, 32)).amax(-1)

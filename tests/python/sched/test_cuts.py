@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._ffi import lib
+from conftest import fusion
 
 TOKENS, HEADS, HEAD = 24, 4, 32
 EMBD = HEADS * HEAD
-
-
-@contextmanager
-def fusion(on: bool) -> Iterator[None]:
-    lib.ggml_graph_set_fusion(on)
-    try:
-        yield
-    finally:
-        lib.ggml_graph_set_fusion(True)
 
 
 class Block:

@@ -112,8 +112,8 @@ def test_work_of_other_operators(ctx, one):
 
 @pytest.mark.usefixtures("node_by_node")
 def test_work_of_experts(ctx, one):
-    """Three tokens with two experts each read at most six of eight matrices, which C counts for
-    each token."""
+    """A matrix counts once for each token that reads it: here three, of eight experts, for three
+    tokens with one expert each."""
     experts = [ctx.tensor((16, 32), name=f"e{i}") for i in range(8)]
     ids, x = ctx.tensor((3, 1), gb.int32), ctx.tensor((3, 32))
     y = gb.ops.mul_mat_id(experts, ids, 0, x)

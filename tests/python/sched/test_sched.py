@@ -468,7 +468,6 @@ def test_arrays_stay_valid_memory_when_the_scheduler_grows(ctx, cpu, rng):
         net.check()
         arrays.append(net.y.numpy())
         arrays.append(net.x.numpy())
-        np.testing.assert_array_equal(arrays[1], arrays[1])
     scheduler.reset()
     scheduler.allocate(net.graph)
     scheduler.close()

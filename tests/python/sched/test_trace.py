@@ -83,8 +83,8 @@ def validate_nesting(slices: list[dict]) -> None:
 
 
 def validate_arrows(events: list[dict]) -> None:
-    """Checks that arrows start and end once, in order of time, and that each end is in a slice of
-    its lane."""
+    """Checks that arrows start and end once, in order of time, and that each of their points is in a
+    slice of its lane."""
     flows: dict[object, list[dict]] = {}
     for e in events:
         if e["ph"] in "stf":
@@ -329,7 +329,7 @@ def test_special_names_in_a_trace(ctx, cpu):
 
 
 class Made:
-    """A random event."""
+    """An event with the given fields."""
 
     def __init__(self, **fields):
         self.__dict__.update(fields)

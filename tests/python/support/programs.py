@@ -1,4 +1,4 @@
-"""Programs that could crash, hang or end the interpreter run in their own interpreter."""
+"""Runs programs that could crash, hang or end the interpreter, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ exec(compile(job["program"], "program", "exec"), globals())
 """
 MALLOC = {"PYTHONFAULTHANDLER": "1", "MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "16384"}
 FORKS = sys.platform == "linux" and not SANITIZED
-"""True if programs run in forked children of a process that has imported the package. They exit
-like an interpreter. Under sanitizers each program has a fresh interpreter."""
+"""True if programs run in forked children of a process that has imported the package. A child ends
+with the interpreter's normal shutdown. Under sanitizers each program has a fresh interpreter."""
 
 
 class Forks:

@@ -235,7 +235,7 @@ def test_copy_none_shares_if_possible(ctx):
     assert np.shares_memory(ctx.from_dlpack(array, copy=None).numpy(), array)
 
 
-def test_asarray_in_a_context_with_memory(ctx):
+def test_from_dlpack_in_a_context_with_memory_needs_a_copy(ctx):
     own = gb.Context(allocate=True)
     with pytest.raises(gb.errors.StateError, match=r"allocate=True.*use gb.Context\(\)"):
         own.from_dlpack(numbers(3))
@@ -326,7 +326,7 @@ def test_device_memory(ctx, sim):
 
 
 @pytest.mark.parametrize("copy", [None, True])
-def test_quantized_tensors_have_no_such_array(ctx, cpu, copy):
+def test_quantized_tensors_are_not_exported(ctx, cpu, copy):
     q = ctx.tensor((2, 32), gb.dtypes.q8_0, name="q")
     ctx.allocate(cpu)
     q.set(np.zeros((2, 32), np.float32), quantize=True)
@@ -747,7 +747,7 @@ def test_functions_return_arrays_of_other_libraries(ctx, cpu, graph_of, monkeypa
         assert gb.dequantize(graph_of(ctx, y), dtype).tolist() == values
 
 
-def test_arithmetic_with_arrays_suggests_asarray(ctx):
+def test_arithmetic_with_arrays_suggests_from_dlpack(ctx):
     t = ctx.tensor(3, name="t")
     for act in (lambda a: t + a, lambda a: a * t, lambda a: gb.ops.mul(t, a)):
         with pytest.raises(
@@ -817,7 +817,7 @@ def test_buffers(ctx, cpu, sim):
 
 
 def test_the_buffer_of_a_tensor(ctx, cpu, sim):
-    """Tests the function behind it, which works with every version of Python."""
+    """``buffer_of`` makes the buffers of the test above. It works with every version of Python."""
     t, b, c = ctx.tensor((2, 3), name="t"), ctx.tensor(3, gb.bfloat16, name="b"), ctx.constant([1.0, 2.0])
     with pytest.raises(BufferError, match="no memory"):
         buffer_of(t, 0)

@@ -61,7 +61,7 @@ CASES = {
 
 
 def weights_of(shape, seed=9):
-    """Of the sum that makes a scalar of a result."""
+    """Weights of the sum that makes a result a scalar."""
     return np.random.default_rng(seed).standard_normal(shape)
 
 

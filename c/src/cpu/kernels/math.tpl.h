@@ -5,9 +5,9 @@
 // arithmetic. Levels that look up sixteen floats at a time have shorter versions
 // (math_lookup.tpl.h). Errors against the exact value, in units in the last place of the result
 // (tests/c/cpu/kernels/test_kernels.c checks them at all levels):
-//   exp 2, log 2, tanh 3, elu 3; silu, sigmoid, softplus 4;
-//   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was
-//   rounded).
+//   exp 2, log 2; tanh, elu, expm1 3; silu, sigmoid, softplus 4;
+//   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of their exponential, whose rounding error
+//   counts |t| times.
 //
 // No intermediate value and no result is subnormal unless the argument nearly is. On many
 // processors each subnormal number costs a hundred cycles or more, so a few masked attention scores
@@ -92,7 +92,7 @@ static inline vf elu_(vf x) {
 #    include "math_lookup.tpl.h"
 #else
 
-// An overflow becomes infinity (v_scale2). Arguments that are too small are clamped before. NaN
+// Overflow becomes infinity (v_scale2). For arguments below GB_EXP_LEAST the result is 0. NaN
 // stays.
 static inline vf exp_(vf x) {
     const vm kept = v_not_lt(x, v_set(GB_EXP_LEAST));
@@ -151,7 +151,7 @@ static inline vf sigmoid_(vf x) {
     return v_keep(kept, v_mul(n, v_recip(v_add(v_set(1.0f), e))));
 }
 
-// -0 below the limit, whose result is -0. This avoids infinity times zero. NaN stays.
+// Replaces x below the limit by -0, for which all callers give -0. So -infinity is never multiplied by 0. NaN stays.
 static inline vf cut_(vf x, float least) { return v_sel(v_lt(x, v_set(least)), v_set(-0.0f), x); }
 
 static inline vf silu_(vf x) {
@@ -172,7 +172,7 @@ static inline vf gelu_(vf x) {
 }
 
 // x Phi(x), where the normal tail Phi(-a) = exp(-a^2 / 2) P(1 / (1 + 0.3 a)) for 0 <= a <= 14.5.
-// The tail may be subnormal although x times the tail is not.
+// The tail may be subnormal although x times it is not, so x is multiplied by the exponential first.
 static inline vf gelu_erf_(vf x) {
     const vf b = cut_(x, GELU_ERF_LEAST);
     const vf a = v_min(v_set(13.15f), v_abs(b)); // above this, the tail does not count
@@ -280,7 +280,7 @@ static void swiglu_oai_f32(int64_t n, float * z, const float * x, const float * 
     }
 }
 
-// y = exp(F), where y may be what F reads at the same place. Returns the sum. Four vectors are
+// y = exp(F), where y may be an array that F reads. Returns the sum. Four vectors are
 // added in float before they are added to the sum in double, so a term is rounded at most twice.
 // F(LOAD, i): a vector from i on, by LOAD(pointer), minus m, the largest value.
 #define EXP_SUM(name, PARAMS, F)                                                                             \

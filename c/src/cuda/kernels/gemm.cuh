@@ -10,6 +10,9 @@
 // elements of a later stage. If shared memory is too small for these copies, the thread unpacks
 // from global memory. Operands are padded with zeros.
 //
+// F32 weights, if the user allows tf32 (GGML_CUDA_TF32): the same, with stages of 32 elements. A step of
+// 16 halves is one of 8 floats, whose fragments have the same places.
+//
 // gb_gemm_exact: the same product in float, from any type and stride. A stage is 32 deep.
 //
 // With experts, rows of dst are sorted by expert (gb_route in product_steps.cuh). A block looks up the expert of its
@@ -21,7 +24,12 @@
 #include "cuda/kernels/rows.cuh"
 #include "cuda/kernels/unpack.cuh"
 
-enum { GB_GEMM_THREADS = 256, GB_GEMM_M = 128, GB_GEMM_K = 64, GB_GEMM_BAND = 8, GB_HALVES = -1 };
+enum { GB_GEMM_THREADS = 256, GB_GEMM_M = 128, GB_GEMM_K = 64, GB_GEMM_BAND = 8 };
+
+// What the weights of a tile are, besides quantized formats. GB_FLOATS: F32 in products of tf32.
+enum { GB_HALVES = -1, GB_FLOATS = -2 };
+
+template <int SOURCE> constexpr bool gb_is_packed = SOURCE >= 0; // a quantized format
 
 struct gb_gemm {
     gb_weights w;
@@ -124,6 +132,7 @@ template <int SOURCE> struct gb_raw {
 template <> struct gb_raw<GB_HALVES> {
     static constexpr int slot = 0;
 };
+template <> struct gb_raw<GB_FLOATS> : gb_raw<GB_HALVES> {};
 
 // The column of weights that a thread copies and unpacks. Two threads share a column.
 struct gb_raw_column {
@@ -169,7 +178,7 @@ template <int SOURCE> GB_DEVICE void gb_raw_copy(const gb_raw_column & c, int n,
 template <int SOURCE, int KIND>
 GB_DEVICE void gb_unpack_weights(const gb_gemm & p, const gb_raw_column & c, int stage, const char * raw,
     uint16_t * tile) {
-    if constexpr (SOURCE != GB_HALVES) {
+    if constexpr (gb_is_packed<SOURCE>) {
         typedef gb_format<SOURCE> format;
         typedef gb_raw<SOURCE> layout;
         const int r = (int) threadIdx.x / 2, half = (int) threadIdx.x % 2, from = stage * GB_GEMM_K + half * 32;
@@ -189,9 +198,9 @@ GB_DEVICE void gb_unpack_weights(const gb_gemm & p, const gb_raw_column & c, int
     }
 }
 
-// Copies weights that are halves: columns [t.column, t.column + 128), depth [k, k + 64).
+// Copies weights that are not packed: columns [t.column, t.column + 128), depth [k, k + 64) in halves.
 template <int SOURCE> GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb_tile & t, int64_t k, uint16_t * tile) {
-    if constexpr (SOURCE == GB_HALVES) {
+    if constexpr (!gb_is_packed<SOURCE>) {
         GB_UNROLL for (int i = 0; i < GB_GEMM_M * 8 / GB_GEMM_THREADS; i++) {
             const int at = (int) threadIdx.x + i * GB_GEMM_THREADS, r = at / 8, piece = at % 8;
             const int64_t column = t.column + r, from = k + piece * 8, left = (t.k1 - from) * 2;
@@ -215,40 +224,116 @@ GB_DEVICE void gb_load_rows(const gb_tile & t, int64_t k, const uint16_t * const
     }
 }
 
+// The tile with its depth in units of two bytes, for operands of four-byte elements.
+GB_DEVICE gb_tile gb_in_halves(gb_tile t) {
+    t.k0 *= 2;
+    t.k1 *= 2;
+    return t;
+}
+
+// The rows of the other operand that this thread copies, NULL after the end. UNITS: elements have so many halves.
+template <int NT, int UNITS>
+GB_DEVICE void gb_rows_to_copy(const gb_gemm & p, const gb_tile & t,
+    const uint16_t * (&row)[NT * 8 / GB_GEMM_THREADS]) {
+    GB_UNROLL for (int i = 0; i < NT * 8 / GB_GEMM_THREADS; i++) {
+        const int64_t r = t.row + threadIdx.x / 8 + i * (GB_GEMM_THREADS / 8);
+        row[i] = r < t.end ? (const uint16_t *) p.x + gb_tile_row(p, t, r) * p.x_row * UNITS : NULL;
+    }
+}
+
+// Waits until the oldest of the stages that are being copied is complete.
+GB_DEVICE void gb_wait_for_stage(int stages) {
+    if (stages == 2) {
+        gb_cp_async_wait<0>();
+    } else if (stages == 3) {
+        gb_cp_async_wait<1>();
+    } else {
+        gb_cp_async_wait<2>();
+    }
+}
+
+// d += a b. Floats are rounded to tf32.
+template <int SOURCE, int KIND>
+GB_DEVICE void gb_tile_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    if constexpr (SOURCE == GB_FLOATS) {
+        gb_mma_tf32(d, a, b);
+    } else {
+        gb_mma<KIND>(d, a, b);
+    }
+}
+
+template <int SOURCE, int N> GB_DEVICE void gb_round_floats(uint32_t (&x)[N]) {
+    if constexpr (SOURCE == GB_FLOATS) {
+        GB_UNROLL for (int i = 0; i < N; i++) { x[i] = gb_to_tf32(gb_bits_to_float(x[i])); }
+    }
+}
+
+// The part of a tile of NT rows and 128 columns that a warp makes, in a grid of WN x WM warps: FN fragments of 16 rows,
+// FM pairs of 8 columns.
+template <int NT> struct gb_warp_tile {
+    static constexpr int WN = NT == 256   ? 4
+                              : NT == 128 ? 2
+                                          : 1,
+                         WM = 8 / WN, FN = NT / WN / 16, FM = GB_GEMM_M / WM / 16;
+    static GB_METHOD int row(void) { return (int) threadIdx.x / 32 % WN * (NT / WN); }
+    static GB_METHOD int column(void) { return (int) threadIdx.x / 32 / WN * (GB_GEMM_M / WM); }
+};
+
+// Adds the products of a stage. rows, columns: tiles in shared memory.
+template <int SOURCE, int KIND, int NT>
+GB_DEVICE void gb_multiply_stage(uint16_t * rows, uint16_t * columns,
+    float (&sum)[gb_warp_tile<NT>::FN][2 * gb_warp_tile<NT>::FM][4]) {
+    typedef gb_warp_tile<NT> tile;
+    const int lane = (int) threadIdx.x % 32;
+    GB_UNROLL for (int step = 0; step < GB_GEMM_K / 16; step++) {
+        uint32_t a[tile::FN][4], b[2 * tile::FM][2];
+        GB_UNROLL for (int i = 0; i < tile::FN; i++) { // rows 0 to 7 and 8 to 15 of the first piece, then of the second
+            gb_ldmatrix_x4(a[i], gb_piece(rows, tile::row() + 16 * i + lane % 16, 2 * step + lane / 16));
+            gb_round_floats<SOURCE>(a[i]);
+        }
+        GB_UNROLL for (int j = 0; j < tile::FM; j++) { // both pieces of columns 0 to 7, then of 8 to 15
+            uint32_t four[4];
+            gb_ldmatrix_x4(four,
+                gb_piece(columns, tile::column() + 16 * j + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+            gb_round_floats<SOURCE>(four);
+            b[2 * j][0] = four[0], b[2 * j][1] = four[1], b[2 * j + 1][0] = four[2], b[2 * j + 1][1] = four[3];
+        }
+        GB_UNROLL for (int i = 0; i < tile::FN; i++) {
+            GB_UNROLL for (int j = 0; j < 2 * tile::FM; j++) { gb_tile_mma<SOURCE, KIND>(sum[i][j], a[i], b[j]); }
+        }
+    }
+}
+
 // Tiles of 256 rows need more shared memory than devices before 8.0 have.
 constexpr bool gb_has_large_tiles = gb_is_code_for_80;
 
-// WN x WM warps. A warp has FN fragments of 16 rows times FM pairs of 8 columns.
 template <int SOURCE, int KIND, int NT>
 GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p) {
     gb_wait_for_earlier();
-    constexpr int WN = NT == 256   ? 4
-                       : NT == 128 ? 2
-                                   : 1,
-                  WM = 8 / WN, FN = NT / WN / 16, FM = GB_GEMM_M / WM / 16, N_ROWS = NT * 8 / GB_GEMM_THREADS;
+    constexpr int FN = gb_warp_tile<NT>::FN, FM = gb_warp_tile<NT>::FM, N_ROWS = NT * 8 / GB_GEMM_THREADS;
     constexpr int STAGE = (GB_GEMM_M + NT) * GB_GEMM_K; // halves
     GB_DYNAMIC_SHARED(uint16_t, shared);
-    const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    const int lane = (int) threadIdx.x % 32;
     if constexpr (NT == 256 && !gb_has_large_tiles) {
         return; // not reached: there is no launch
     }
-    const gb_tile t = gb_tile_of<NT>(p, GB_GEMM_M);
+    gb_tile t = gb_tile_of<NT>(p, GB_GEMM_M);
     if (t.a == NULL) {
         return; // the whole block returns
     }
-    const uint16_t * row[N_ROWS];
-    GB_UNROLL for (int i = 0; i < N_ROWS; i++) {
-        const int64_t r = t.row + threadIdx.x / 8 + i * (GB_GEMM_THREADS / 8);
-        row[i] = r < t.end ? (const uint16_t *) p.x + gb_tile_row(p, t, r) * p.x_row : NULL;
+    if constexpr (SOURCE == GB_FLOATS) {
+        t = gb_in_halves(t);
     }
-    const int warp_n = warp % WN * (NT / WN), warp_m = warp / WN * (GB_GEMM_M / WM);
+    const uint16_t * row[N_ROWS];
+    gb_rows_to_copy<NT, SOURCE == GB_FLOATS ? 2 : 1>(p, t, row);
+    const int warp_n = gb_warp_tile<NT>::row(), warp_m = gb_warp_tile<NT>::column();
     float sum[FN][2 * FM][4] = {};
     int64_t ahead = t.k0;
     char * raw = (char *) (shared + p.stages * STAGE);
     // Of the weights: stage to unpack next, next bytes to copy.
     gb_raw_column column = {};
     int unpacked = 0, copied = 2;
-    if constexpr (SOURCE != GB_HALVES) {
+    if constexpr (gb_is_packed<SOURCE>) {
         column = gb_raw_column_of<SOURCE>(p, t);
         if (p.raw != 0) {
             gb_raw_copy<SOURCE>(column, 0, raw);
@@ -263,7 +348,7 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
         }
         gb_cp_async_commit();
     }
-    if constexpr (SOURCE != GB_HALVES) {
+    if constexpr (gb_is_packed<SOURCE>) {
         if (p.stages == 2) {
             gb_cp_async_wait<1>();
         } else if (p.stages == 3) {
@@ -278,20 +363,14 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
     }
     int stage = 0;
     for (int64_t k = t.k0; k < t.k1; k += GB_GEMM_K, ahead += GB_GEMM_K) {
-        if (p.stages == 2) {
-            gb_cp_async_wait<0>();
-        } else if (p.stages == 3) {
-            gb_cp_async_wait<1>();
-        } else {
-            gb_cp_async_wait<2>();
-        }
+        gb_wait_for_stage(p.stages);
         gb_sync_block(); // the stage is complete, and no thread reads the one that is overwritten next
         uint16_t * to = shared + (stage == 0 ? p.stages - 1 : stage - 1) * STAGE;
         if (ahead < t.k1) {
             gb_load_rows<N_ROWS>(t, ahead, row, p.x, to + GB_GEMM_M * GB_GEMM_K);
             gb_load_weights<SOURCE>(p, t, ahead, to);
         }
-        if constexpr (SOURCE != GB_HALVES) {
+        if constexpr (gb_is_packed<SOURCE>) {
             // Unpacks the bytes that were copied two steps ago. They are needed in four stages.
             if (p.raw != 0 && unpacked == GB_RAW_STAGES * (copied - 1)) {
                 gb_raw_copy<SOURCE>(column, copied++, raw);
@@ -299,23 +378,8 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
         }
         gb_cp_async_commit();
         uint16_t * weights = shared + stage * STAGE;
-        uint16_t * rows = weights + GB_GEMM_M * GB_GEMM_K;
-        GB_UNROLL for (int step = 0; step < GB_GEMM_K / 16; step++) {
-            uint32_t a[FN][4], b[2 * FM][2];
-            GB_UNROLL for (int i = 0; i < FN; i++) { // rows 0 to 7 and 8 to 15 of the first piece, then of the second
-                gb_ldmatrix_x4(a[i], gb_piece(rows, warp_n + 16 * i + lane % 16, 2 * step + lane / 16));
-            }
-            GB_UNROLL for (int j = 0; j < FM; j++) { // both pieces of columns 0 to 7, then of 8 to 15
-                uint32_t four[4];
-                gb_ldmatrix_x4(four,
-                    gb_piece(weights, warp_m + 16 * j + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
-                b[2 * j][0] = four[0], b[2 * j][1] = four[1], b[2 * j + 1][0] = four[2], b[2 * j + 1][1] = four[3];
-            }
-            GB_UNROLL for (int i = 0; i < FN; i++) {
-                GB_UNROLL for (int j = 0; j < 2 * FM; j++) { gb_mma<KIND>(sum[i][j], a[i], b[j]); }
-            }
-        }
-        if constexpr (SOURCE != GB_HALVES) {
+        gb_multiply_stage<SOURCE, KIND, NT>(weights + GB_GEMM_M * GB_GEMM_K, weights, sum);
+        if constexpr (gb_is_packed<SOURCE>) {
             if (ahead < t.k1) {
                 gb_unpack_weights<SOURCE, KIND>(p, column, unpacked, raw, to);
             }

@@ -5,17 +5,45 @@
 #include "cuda/kernels/elements.cuh"
 #include "cuda/kernels/rows.cuh"
 
-// dst[i] = the sum of the parts.
+// Element i of n: a float, or four.
+template <bool FOURS> struct gb_part_element;
+template <> struct gb_part_element<false> {
+    float x;
+    static GB_METHOD gb_part_element load(const float * from, int64_t i) { return { from[i] }; }
+    GB_METHOD void add(const gb_part_element & y) { x += y.x; }
+    GB_METHOD void store(float * to, int64_t i) const { to[i] = x; }
+};
+template <> struct gb_part_element<true> {
+    float4 x;
+    static GB_METHOD gb_part_element load(const float * from, int64_t i) {
+        return { ((const float4 *) (const void *) from)[i] };
+    }
+    GB_METHOD void add(const gb_part_element & y) {
+        x = make_float4(x.x + y.x.x, x.y + y.x.y, x.z + y.x.z, x.w + y.x.w);
+    }
+    GB_METHOD void store(float * to, int64_t i) const { ((float4 *) (void *) to)[i] = x; }
+};
+
+// dst[i] = the sum of the parts, in their order. n: elements of a part. Four loads are under way at a time.
+template <bool FOURS>
 GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, int64_t n, int parts) {
     gb_wait_for_earlier();
+    typedef gb_part_element<FOURS> element;
     const int64_t i = (int64_t) blockIdx.x * 256 + threadIdx.x;
-    if (i < n) {
-        float sum = 0;
-        for (int s = 0; s < parts; s++) {
-            sum += part[s * n + i];
-        }
-        dst[i] = sum;
+    if (i >= n) {
+        return;
     }
+    element sum = element::load(part, i);
+    int s = 1;
+    for (; s + 4 <= parts; s += 4) {
+        element next[4];
+        GB_UNROLL for (int j = 0; j < 4; j++) { next[j] = element::load(part, (s + j) * n + i); }
+        GB_UNROLL for (int j = 0; j < 4; j++) { sum.add(next[j]); }
+    }
+    for (; s < parts; s++) {
+        sum.add(element::load(part, s * n + i));
+    }
+    sum.store(dst, i);
 }
 
 // The expert of a row, n_experts for an id out of range.

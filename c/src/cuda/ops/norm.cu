@@ -1,76 +1,13 @@
 // norm.cu - NORM, RMS_NORM, L2_NORM, GROUP_NORM. NORM and RMS_NORM also together with the product
 // and sum by rows after them, and with the conversion of the result for the products that read it.
 //
-// Deviations are summed around the mean, in a second pass over the row, which is in a cache by then.
-#include "cuda/kernels/rows_in_order.cuh"
+// Deviations are summed around the mean, in a second pass over the row. It is in registers (norm_row.cuh) or, if its
+// type, strides or length do not allow that, in a cache by then.
+#include "cuda/kernels/norm_row.cuh"
 #include "cuda/ops/elements.h"
 #include "cuda/ops/products.h"
 
-struct gb_norm_args {
-    gb_view x, y; // y.p NULL: the norm itself is not stored
-    gb_view z, w, b; // y w, then + b; z.p or b.p NULL: none; w, b: one row, dense f32
-    gb_view s; // y w + b
-    float eps;
-    int64_t rows;
-    // The last of these results, converted for products.
-    gb_row_kind kind; // GB_ROWS_NONE: not converted
-    gb_make_panels made; // for other kinds than panels: its rows
-};
-
-#define GB_NORM_FAR 0x1p-80f
-
-template <int WARPS, int KIND> GB_DEVICE void gb_norm_eights(const gb_make_rows & p, int64_t row) {
-    const float * x = (const float *) (const void *) gb_source_row(p, row);
-    for (int64_t i = 8 * gb_my_place<WARPS>(); i < p.y_row; i += 8 * WARPS * GB_WARP) {
-        gb_make_eight<KIND>(p, x, row, i);
-    }
-}
-
-template <int WARPS> GB_DEVICE void gb_norm_permuted(const gb_make_rows & p, int64_t row) {
-    const char * x = gb_source_row(p, row);
-    for (int64_t i = 8 * gb_my_place<WARPS>(); i < p.y_row; i += 8 * WARPS * GB_WARP) {
-        *(uint4 *) (void *) ((uint16_t *) p.y + row * p.y_row + i) =
-            gb_eight_in_order<GB_ROWS_BF16, true>(p, x, i, true);
-    }
-}
-
-// Converts the row, by the threads that made it. Equals the result of the kernels that only
-// convert.
-template <int WARPS> GB_DEVICE void gb_norm_round(const gb_norm_args & q, int64_t row) {
-    const gb_make_rows & p = q.made.rows;
-    const int warp = WARPS == 1 ? 0 : (int) threadIdx.x / GB_WARP;
-    if (WARPS == 1) {
-        gb_sync_warp();
-    } else {
-        gb_sync_block();
-    }
-    switch (q.kind) {
-        case GB_ROWS_BYTES:
-            for (int64_t g = warp; g < p.y_row * 32; g += WARPS) {
-                gb_make_group(p, row, g, gb_lane());
-            }
-            break;
-        case GB_ROWS_PANELS: {
-            const uint32_t n = (uint32_t) q.made.n, slice = (uint32_t) row / n, r = (uint32_t) row % n;
-            // The last row also fills the rest of the panel.
-            const uint32_t end = r + 1 < n ? r + 1 : (uint32_t) q.made.bands * GB_PANEL_ROWS;
-            for (uint32_t i = r; i < end; i++) {
-                for (int s = warp; s < q.made.stages; s += WARPS) {
-                    gb_make_panel_row(q.made, slice, i, s);
-                }
-            }
-            break;
-        }
-        case GB_ROWS_F16: gb_norm_eights<WARPS, GB_ROWS_F16>(p, row); break;
-        case GB_ROWS_BF16: gb_norm_eights<WARPS, GB_ROWS_BF16>(p, row); break;
-        case GB_ROWS_WIDE: gb_norm_eights<WARPS, GB_ROWS_WIDE>(p, row); break;
-        case GB_ROWS_PERMUTED: gb_norm_permuted<WARPS>(p, row); break;
-        case GB_ROWS_F32:
-        case GB_ROWS_SORTED:
-        case GB_ROWS_NONE: break; // gb_rows_ahead never gives these
-    }
-}
-
+// Rows of any type, stride and length.
 template <int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm_args q) {
     gb_wait_for_earlier();
     GB_SHARED(float, shared, WARPS);
@@ -115,22 +52,45 @@ template <int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm
         }
     }
     if (q.kind != GB_ROWS_NONE) {
-        gb_norm_round<WARPS>(q, row);
+        gb_norm_round<WARPS>(q.kind, q.made, row);
     }
 }
 
 template <int WARPS>
-static cudaError_t launch_of(const gb_norm_args & q, bool mean, unsigned blocks, const gb_queue & queue) {
+static cudaError_t launch_any(const gb_norm_args & q, bool mean, unsigned blocks, const gb_queue & queue) {
     const int threads = WARPS == 1 ? 8 * GB_WARP : WARPS * GB_WARP;
     return mean ? GB_LAUNCH((gb_norm_rows<WARPS, true>), blocks, threads, 0, queue, q)
                 : GB_LAUNCH((gb_norm_rows<WARPS, false>), blocks, threads, 0, queue, q);
 }
 
+template <int WARPS, int FOURS>
+static cudaError_t launch_row(const gb_norm_args & q, bool mean, unsigned blocks, const gb_queue & queue) {
+    const int threads = WARPS == 1 ? 8 * GB_WARP : WARPS * GB_WARP;
+    return mean ? GB_LAUNCH((gb_norm_row<WARPS, true, FOURS>), blocks, threads, 0, queue, q)
+                : GB_LAUNCH((gb_norm_row<WARPS, false, FOURS>), blocks, threads, 0, queue, q);
+}
+
+static bool has_fours(const gb_view & v) {
+    return v.p == NULL ||
+           (v.type == GGML_TYPE_F32 && v.nb[0] == (int64_t) sizeof(float) &&
+               ((uintptr_t) v.p | (uintptr_t) v.nb[1] | (uintptr_t) v.nb[2] | (uintptr_t) v.nb[3]) % 16 == 0);
+}
+
 static cudaError_t launch(const gb_norm_args & q, bool mean, const gb_queue & queue) {
+    enum { MOST = 8192 };
     const int64_t n = q.x.ne[0];
-    return n <= 256    ? launch_of<1>(q, mean, (unsigned) gb_cuda_ceil_div(q.rows, 8), queue)
-           : n <= 2048 ? launch_of<4>(q, mean, (unsigned) q.rows, queue)
-                       : launch_of<16>(q, mean, (unsigned) q.rows, queue);
+    const unsigned rows = (unsigned) q.rows, blocks = (unsigned) gb_cuda_ceil_div(q.rows, 8);
+    const bool fours = n % 4 == 0 && n <= MOST && has_fours(q.x) && has_fours(q.y) && has_fours(q.z) &&
+                       has_fours(q.w) && has_fours(q.b) && has_fours(q.s);
+    if (!fours) {
+        return n <= 256 ? launch_any<1>(q, mean, blocks, queue) : launch_any<16>(q, mean, rows, queue);
+    }
+    return n <= 128    ? launch_row<1, 1>(q, mean, blocks, queue)
+           : n <= 512  ? launch_row<4, 1>(q, mean, rows, queue)
+           : n <= 1024 ? launch_row<8, 1>(q, mean, rows, queue)
+           : n <= 2048 ? launch_row<16, 1>(q, mean, rows, queue)
+           : n <= 4096 ? launch_row<16, 2>(q, mean, rows, queue)
+                       : launch_row<16, 4>(q, mean, rows, queue);
 }
 
 static gb_norm_args args_of(const ggml_tensor * dst) {

@@ -1,4 +1,4 @@
-// product_exact.cu - any product, in float: F32, GGML_PREC_F32, OUT_PROD, odd strides.
+// product_exact.cu - any product, in float: GGML_PREC_F32, OUT_PROD, odd strides.
 #include "cuda/ops/products.h"
 
 const char * gb_exact_declines(const gb_cuda_backend &, const gb_product &) { return NULL; }

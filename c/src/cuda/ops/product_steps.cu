@@ -20,11 +20,35 @@ enum ggml_status gb_product_route(gb_cuda_backend & b, const gb_product & p, int
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_product_add_parts(gb_cuda_backend & b, const gb_product & p, const float * part, int parts) {
-    const int64_t elements = p.rows * p.slices * p.m;
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_gemm_add_parts, (unsigned) gb_cuda_ceil_div(elements, 256), 256, 0, b.queue, p.dst,
-                       part, elements, parts));
+enum ggml_status gb_product_cut_depth(gb_cuda_backend & b, const gb_product & p, int64_t tiles, int64_t places,
+    gb_gemm & q) {
+    enum { LEAST_DEPTH = 512, MOST_PARTS = 16 };
+    if (p.w.ids != NULL || tiles >= places || p.k < LEAST_DEPTH) {
+        return GGML_STATUS_SUCCESS;
+    }
+    const int64_t wanted = std::min<int64_t>(std::min<int64_t>(places / tiles, p.k / GB_PART_DEPTH), MOST_PARTS);
+    const int64_t depth = gb_cuda_round_up(gb_cuda_ceil_div(p.k, wanted), GB_PART_DEPTH);
+    const int64_t parts = gb_cuda_ceil_div(p.k, depth);
+    if (parts < 2 || parts * p.slices > GB_MAX_GRID) {
+        return GGML_STATUS_SUCCESS;
+    }
+    q.part_depth = (int) depth;
+    q.parts = (int) parts;
+    q.dst = (float *) gb_cuda_scratch(b, (size_t) (q.part_rows * p.m * parts) * sizeof(float));
+    return q.dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+enum ggml_status gb_add_parts(gb_cuda_backend & b, float * dst, int64_t elements, const float * part, int parts) {
+    const bool fours = elements % 4 == 0 && (uintptr_t) dst % 16 == 0;
+    const int64_t n = fours ? elements / 4 : elements;
+    const unsigned blocks = (unsigned) gb_cuda_ceil_div(n, 256);
+    GB_CUDA_TRY(b, fours ? GB_LAUNCH(gb_gemm_add_parts<true>, blocks, 256, 0, b.queue, dst, part, n, parts)
+                         : GB_LAUNCH(gb_gemm_add_parts<false>, blocks, 256, 0, b.queue, dst, part, n, parts));
     return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_product_add_parts(gb_cuda_backend & b, const gb_product & p, const float * part, int parts) {
+    return gb_add_parts(b, p.dst, p.rows * p.slices * p.m, part, parts);
 }
 
 gb_gemm gb_product_gemm(const gb_product & p, const gb_ready_rows & x) {

@@ -5,8 +5,6 @@
 
 #include "cuda/ops/products.h"
 
-enum { LEAST_DEPTH = 512 };
-
 // -------------------------------------------------------------------------------------------------------------- choice
 
 const char * gb_tiles_declines(const gb_cuda_backend & b, const gb_product & p) {
@@ -20,6 +18,15 @@ const char * gb_tiles_declines(const gb_cuda_backend & b, const gb_product & p) 
 }
 
 gb_row_kind gb_tiles_rows(const gb_product & p) { return gb_is_format(p.type) ? GB_ROWS_WIDE : gb_product_halves(p); }
+
+const char * gb_tiles_tf32_declines(const gb_cuda_backend & b, const gb_product & p) {
+    return !b.tf32             ? "tf32 is not used (GGML_CUDA_TF32)"
+           : b.device->cc < 80 ? "tf32 needs compute capability 8.0"
+           : p.exact           ? "GGML_PREC_F32 rounds sums only"
+                               : gb_tiles_float_declines(b, p);
+}
+
+gb_row_kind gb_tiles_tf32_rows(const gb_product &) { return GB_ROWS_F32; }
 
 // ------------------------------------------------------------------------------------------------------------ launches
 
@@ -51,6 +58,7 @@ static cudaError_t launch(int source, int kind, int nt, dim3 grid, const gb_gemm
         case GB_HALVES:
             return kind == GB_HALF_F16 ? tiles<GB_HALVES, GB_HALF_F16>(nt, grid, q, queue)
                                        : tiles<GB_HALVES, GB_HALF_BF16>(nt, grid, q, queue);
+        case GB_FLOATS: return tiles<GB_FLOATS, GB_HALF_WIDE>(nt, grid, q, queue);
 #define GB_FORMAT(id, ...) \
     case GGML_TYPE_##id: return tiles<GGML_TYPE_##id, GB_HALF_WIDE>(nt, grid, q, queue);
 #include "tensor/quant/formats.def"
@@ -88,8 +96,7 @@ static void set_stages(gb_gemm & q, int source, const gb_cuda_device & d, int nt
     q.stages = (int) std::min<size_t>(4, std::max<size_t>(2, left / stage));
 }
 
-enum ggml_status gb_tiles_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
-    const int source = kind == GB_ROWS_WIDE ? p.type : (int) GB_HALVES;
+static enum ggml_status run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind, int source) {
     gb_ready_rows x = {};
     enum ggml_status status = gb_product_make_rows(b, p, kind, {}, true, &x);
     if (status != GGML_STATUS_SUCCESS) {
@@ -97,22 +104,10 @@ enum ggml_status gb_tiles_run(gb_cuda_backend & b, const gb_product & p, gb_row_
     }
     gb_gemm q = gb_product_gemm(p, x);
     const int nt = rows_of_tile(*b.device, p);
-    const int64_t tiles = tiles_of(p, nt);
     set_stages(q, source, *b.device, nt);
     status = gb_product_route(b, p, nt, q.routed);
-    if (p.w.ids == NULL && tiles < b.device->n_sm && p.k >= LEAST_DEPTH) {
-        const int64_t parts = std::min<int64_t>(std::min<int64_t>(b.device->n_sm / tiles, p.k / GB_PART_DEPTH), 16);
-        q.part_depth = (int) gb_cuda_round_up(gb_cuda_ceil_div(p.k, parts), GB_PART_DEPTH);
-        q.parts = (int) gb_cuda_ceil_div(p.k, q.part_depth);
-    }
-    const int64_t elements = q.part_rows * p.m;
-    if (q.parts * p.slices > GB_MAX_GRID) {
-        q.parts = 1;
-        q.part_depth = (int) gb_cuda_round_up(p.k, GB_PART_DEPTH);
-    }
-    if (q.parts > 1) {
-        q.dst = (float *) gb_cuda_scratch(b, (size_t) (elements * q.parts) * sizeof(float));
-        status = q.dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    if (status == GGML_STATUS_SUCCESS) {
+        status = gb_product_cut_depth(b, p, tiles_of(p, nt), b.device->n_sm, q);
     }
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -121,4 +116,12 @@ enum ggml_status gb_tiles_run(gb_cuda_backend & b, const gb_product & p, gb_row_
         (unsigned) (p.slices * q.parts));
     GB_CUDA_TRY(b, launch(source, kind, nt, grid, q, b.queue));
     return q.parts > 1 ? gb_product_add_parts(b, p, q.dst, q.parts) : GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_tiles_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
+    return run(b, p, kind, kind == GB_ROWS_WIDE ? p.type : (int) GB_HALVES);
+}
+
+enum ggml_status gb_tiles_tf32_run(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
+    return run(b, p, kind, GB_FLOATS);
 }

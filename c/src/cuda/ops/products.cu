@@ -30,6 +30,9 @@ static const gb_product_algorithm algorithms[] = {
     // more rows: tiles on tensor cores
     { "tiles_hopper", gb_hopper_declines, gb_hopper_rows, gb_hopper_run, NULL },
     { "tiles", gb_tiles_declines, gb_tiles_rows, gb_tiles_run, NULL },
+    { "tiles_tf32", gb_tiles_tf32_declines, gb_tiles_tf32_rows, gb_tiles_tf32_run, NULL },
+    // more rows of F32
+    { "tiles_float", gb_tiles_float_declines, gb_tiles_float_rows, gb_tiles_float_run, NULL },
     // any product, in float
     { "exact", gb_exact_declines, gb_exact_rows, gb_exact_run, NULL },
 };

@@ -10,6 +10,7 @@
 //   product_tiles.cu     many rows on tensor cores                      kernels/gemm.cuh
 //   product_group.cu     products of one row with what follows them
 //   product_hopper.cu    the same on 9.0                                kernels/gemm_hopper.cuh, gemm_packed_hopper.cuh
+//   product_float.cu     many rows of F32, in float                     kernels/gemm_floats.cuh
 //   product_exact.cu     everything else, in float                      kernels/gemm.cuh
 //   product_blas.cu      cuBLAS
 //   mul_mat.cu, mul_mat_id.cu (experts) and out_prod.cu have the operators.
@@ -121,7 +122,13 @@ gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes);
 
 // With experts: sorts the rows of dst by expert, for tiles of nt rows. Nothing for other products.
 enum ggml_status gb_product_route(gb_cuda_backend & b, const gb_product & p, int nt, gb_routed_rows & out);
-// p.dst = the sum of `parts` results at `part`.
+// Cuts the depth into parts if `tiles` leave some of the `places` for blocks empty. With parts, q.dst is scratch memory
+// for their results. Leaves q alone otherwise.
+enum ggml_status gb_product_cut_depth(gb_cuda_backend & b, const gb_product & p, int64_t tiles, int64_t places,
+    gb_gemm & q);
+// dst = the sum of `parts` results at `part`, of so many elements each.
+enum ggml_status gb_add_parts(gb_cuda_backend & b, float * dst, int64_t elements, const float * part, int parts);
+// The same for p.dst.
 enum ggml_status gb_product_add_parts(gb_cuda_backend & b, const gb_product & p, const float * part, int parts);
 gb_gemm gb_product_gemm(const gb_product & p, const gb_ready_rows & x);
 // Tiles of nt rows. Each expert may have a tile that is not full.
@@ -141,6 +148,8 @@ GB_PRODUCT_ALGORITHM(vectors_bytes);
 GB_PRODUCT_ALGORITHM(vectors_float);
 GB_PRODUCT_ALGORITHM(hopper);
 GB_PRODUCT_ALGORITHM(tiles);
+GB_PRODUCT_ALGORITHM(tiles_tf32);
+GB_PRODUCT_ALGORITHM(tiles_float);
 GB_PRODUCT_ALGORITHM(exact);
 #undef GB_PRODUCT_ALGORITHM
 enum ggml_status gb_vectors_quick_group(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind);

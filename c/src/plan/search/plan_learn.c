@@ -1,9 +1,9 @@
 // plan_learn.c - first fit in orders learned from earlier plans (local search over orders).
 //
-// After each plan, buffers that end above the target move towards the front of the order: half of
-// the distance or more, at random. The other buffers keep their order. Soon the buffers that are
-// hard to place come first. After 15 rounds without a better plan it restarts: from several sort
-// keys, then from the best order so far, every second time with random changes.
+// After each plan, buffers that end above the goal move towards the front of the order: by a random
+// part of the distance, at most half of it. The other buffers keep their order. Soon the buffers
+// that are hard to place come first. After PATIENCE rounds without a better plan it restarts: from
+// several sort keys, then from the best order so far, every second time with random changes.
 #include "plan/search/plan_methods.h"
 
 #include <string.h>

@@ -2,16 +2,16 @@
 //
 // Windows of several lengths cover the time. At a level with length L, windows of 2 L sections
 // begin at all multiples of L, so a lifetime of at most L sections is within one window. L doubles
-// from level to level, from about the average lifetime to the longest. A window lists the placed
-// buffers alive in it twice: sorted by offset and by end. So one window has all neighbours of a
-// buffer, sorted, with few other buffers.
+// from level to level, from about the average lifetime, or more where buffers are few, to the
+// longest. A window lists the placed buffers alive in it twice: sorted by offset and by end. So one
+// window has all neighbours of a buffer, sorted, with few other buffers.
 #include "plan/search/plan_methods.h"
 
 #include <string.h>
 
 #include "base/mem.h"
 
-#define BUFFERS_PER_WINDOW 32 // buffers that begin in half of a shortest window, on average, at least
+#define BUFFERS_PER_WINDOW 32 // about as many or more begin, on average, in half a window of the first level
 #define MAX_LEVELS 33
 #define PUT_STEPS 20 // to enter a buffer into one window or remove it
 

@@ -126,7 +126,7 @@ static enum ggml_status take_few_turns(struct state * t, uint64_t steps, struct 
     return n < FEW && n >= MIN_EJECT ? take_turns(t, EJECT, steps / 2, budget) : GGML_STATUS_SUCCESS;
 }
 
-// Turns of each method except exact search, each at most a share of the budget.
+// Turns of each method except exact search, each with a share of the budget.
 static enum ggml_status take_all_turns(struct state * t, uint64_t steps, struct gb_plan_costs * costs) {
     if (!costs->whole || t->part->n < FEW) {
         return take_few_turns(t, steps, &costs->heuristic);
@@ -213,8 +213,8 @@ static enum ggml_status search_together(struct gb_plan_part * part, size_t goal,
     return status;
 }
 
-// Buffers alive throughout may be at the bottom of any plan. Other long buffers may not, so a plan
-// by their groups gets half of the budget.
+// Buffers alive throughout can be at the bottom of a best plan. Other long buffers perhaps cannot,
+// so the plan that puts them there gets only half of the budget.
 enum ggml_status gb_plan_search_part(struct gb_plan_part * part, size_t goal, size_t unit,
     struct gb_plan_costs * costs) {
     if (costs->whole && gb_plan_has_groups(part, GB_PLAN_THROUGHOUT)) {

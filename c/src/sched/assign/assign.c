@@ -73,7 +73,7 @@ static void free_tables(struct tables * t) {
     gb_free(t->chosen);
 }
 
-// True for an input that the user sets: the host writes it before any node reads it.
+// True for an input that the user may set while an earlier run is pending: host memory suits it.
 static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int id) {
     return in->n_copies > 1 && in->chosen[id] < 0 && in->ids.data[id].location == GB_LOCATION_LEAF &&
            gb_tensor_has_flag(in->ids.data[id].tensor, GB_TENSOR_INPUT) &&

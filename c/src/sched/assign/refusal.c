@@ -19,10 +19,9 @@ void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sche
 static enum ggml_status fail_leaf(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int id) {
     const struct ggml_tensor * tensor = in->ids.data[id].tensor;
     return gb_fail(GGML_STATUS_INVALID_STATE,
-        "ggml_backend_sched: tensor '%s' is assigned to backend %s, but is in buffer %s, "
-        "which that backend cannot use",
+        "ggml_backend_sched: tensor '%s' is assigned to backend %s, but is in %s, which that backend cannot use",
         tensor->name, s->devices[in->chosen[id]].name,
-        tensor->buffer ? ggml_backend_buffer_name(tensor->buffer) : "of plain host memory");
+        tensor->buffer ? ggml_backend_buffer_name(tensor->buffer) : "plain host memory");
 }
 
 enum ggml_status gb_sched_fail_assignment(const struct ggml_backend_sched * s, const struct gb_sched_input * in,

@@ -102,7 +102,7 @@ static void assign_users(struct pass * p) {
     }
 }
 
-// Existing memory: leafs and unread roots belong to the backend of their memory. Nodes that compute
+// Existing memory: what computes nothing belongs to the backend of its memory. Nodes that compute
 // run where their result is stored.
 static void assign_placed(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;

@@ -4,8 +4,8 @@
 // of issue. The offsets are valid if everything runs in that order. Steps that run at the same time
 // on several queues are separated by the waits of run/hazards.c.
 //
-// Results are computed in place where that is allowed. If an arena then needs more than its load,
-// it is also planned with nothing in place, and the smaller plan is used.
+// Results are computed in place where that is allowed. If an arena then needs more than the most
+// bytes alive at one time, it is also planned with nothing in place. The smaller plan is used.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"

@@ -56,7 +56,7 @@ static enum ggml_status validate_arena(struct validator * v, int backend) {
         const struct gb_item * item = gb_sched_arena_item(v->layout, id);
         const bool here = item && item->backend == backend;
         GB_FAIL_IF(here && (item->group < 0 || !add_to_group(v, id, item)), GGML_STATUS_FAILED,
-            "check: '%s' does not lie where the tensor is that it was to be computed in", name_of(v, id));
+            "check: '%s' does not share the place of the tensors that it is computed in", name_of(v, id));
     }
     const char * problem =
         gb_plan_validate_chunks(v->items, v->n, d->alignment, GB_MIN(d->max_size, SIZE_MAX / 2), v->chunk_of, &a, &b);

@@ -186,11 +186,11 @@ static enum ggml_status bind_shadows(struct gb_sched_binding * binding) {
 }
 
 // Marks results that a backend need not store if it fuses them with their only reader
-// (tensor/tensor.h). A view that is not a node may have other readers.
+// (tensor/marks.h). A view that is not a node may have other readers.
 static bool mark_read_once(struct gb_sched_binding * binding) {
     const struct gb_sched_input * in = binding->in;
     uint8_t * readers = gb_calloc((size_t) in->n_ids, 1); // per tensor: 0, 1, or 2 for more
-    uint8_t * hidden = gb_calloc((size_t) in->n_ids, 1);  // of roots
+    uint8_t * hidden = gb_calloc((size_t) in->n_ids, 1);  // per root: 1 if it has a view that is not a node
     const bool ok = readers && hidden;
     for (uint32_t k = 0; ok && k < in->src_begin[in->n_nodes]; k++) {
         readers[in->srcs[k]] = (uint8_t) GB_MIN(readers[in->srcs[k]] + 1, 2);

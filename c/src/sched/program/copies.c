@@ -263,8 +263,8 @@ static bool reads_own_root(const struct gb_sched_input * in, int node) {
 }
 
 enum {
-    NEAR = 8, // nodes; no backend fuses more
-    MAX_VIEWS = 4 // distance of a node to its reader
+    NEAR = 8, // nodes from a shadow to its reader; no backend fuses more
+    MAX_VIEWS = 4 // views between them
 };
 
 // The node whose result the tensor shows, itself or through views, if a shadow computed it shortly
@@ -482,8 +482,7 @@ static bool candidate_agrees(const struct builder * b, size_t c, int with) {
            candidate->copies.data[c].merged == with;
 }
 
-// Merges the copies of neighbouring inputs of a split into one transfer. Programs place inputs in
-// this order to profit from it.
+// Merges the copies of neighbouring inputs of a split into one transfer.
 static void merge_copies(struct builder * b, const struct gb_split * split) {
     int last = -1;
     for (size_t c = split->copies_begin; c < split->copies_end; c++) {

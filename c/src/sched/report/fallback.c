@@ -161,7 +161,7 @@ struct gb_copied gb_sched_copies_of(const struct gb_sched_report * report, int n
     return sum;
 }
 
-// ------------------------------------------------------------------------------------------------------------ a plan's
+// --------------------------------------------------------------------------------------------- of the nodes of a plan
 
 // Copies the reason while the tensors exist, because it may contain their shapes.
 static bool note(const struct finder * p, int node, int by) {

@@ -106,7 +106,7 @@ static bool is_to_be_made(const struct run * r, const struct gb_step * step) {
     return copy == NULL || (copy->fill && (!copy->kept || r->binding->copies[step->index].due));
 }
 
-// Copies the user's input now, into the host memory of the run n_copies before.
+// Copies the user's input now, into the host memory that the run n_copies runs ago used.
 static enum ggml_status copy_staged(struct run * r, const struct gb_step * step, const struct gb_copy * copy) {
     struct gb_stage * stage = &r->binding->copies[step->index].stages[r->binding->turn % (unsigned) r->in->n_copies];
     const struct ggml_tensor * src = copy->range ? &copy->range->tensor : r->in->ids.data[copy->root].tensor;
@@ -231,8 +231,8 @@ static enum ggml_status show_result(struct run * r, const struct gb_split * spli
     return GGML_STATUS_SUCCESS;
 }
 
-// Computes the nodes between those that the callback wants to see at once. Nothing is prepared,
-// because the parts differ from run to run.
+// Each call of the backend computes the nodes up to the next one that the callback wants to see.
+// Nothing is prepared, because these parts differ from run to run.
 static enum ggml_status run_with_callback(struct run * r, const struct gb_split * split) {
     size_t exec = split->exec_begin;
     for (int i = split->start; i < split->end;) {

@@ -451,8 +451,7 @@ enum ggml_status ggml_backend_sched_get_trace_event(ggml_backend_sched_t sched, 
     GB_CHECK_ARG(sched);
     GB_CHECK_ARG(event);
     const size_t n = ggml_backend_sched_get_n_trace_events(sched);
-    GB_FAIL_IF(i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'i': the record has %zu entries, has %zu", __func__,
-        n, i);
+    GB_FAIL_IF(i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'i': must be below %zu, is %zu", __func__, n, i);
     *event = sched->trace->entries.data[i];
     return GGML_STATUS_SUCCESS;
 }

@@ -213,7 +213,7 @@ static const char * describe_step(const struct ggml_backend_sched * s, int k, ch
 }
 
 static const char * describe_storage(const struct gb_sched_binding * run, int32_t storage) {
-    return storage == DEAD             ? "what died before"
+    return storage == DEAD             ? "content that is no longer needed"
            : storage < 0               ? "nothing"
            : storage >= run->in->n_ids ? run->program->copies.data[storage - run->in->n_ids].dst->tensor.name
                                        : gb_sched_name_of(run->in, storage);
@@ -275,7 +275,7 @@ static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k
     const int c = storage - run->in->n_ids;
     char one[160];
     GB_FAIL_IF(c >= 0 && run->program->copies.data[c].kept && run->copies[c].replica->checked != run->copies[c].seen,
-        GGML_STATUS_FAILED, "check: %s reads '%s', but '%s' was written since that was filled",
+        GGML_STATUS_FAILED, "check: %s reads '%s', a copy that is older than the last write to '%s'",
         describe_step(s, k, one, sizeof(one)), a->tensor->name,
         gb_sched_name_of(run->in, run->program->copies.data[c].root));
     return GGML_STATUS_SUCCESS;

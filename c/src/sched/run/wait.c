@@ -51,7 +51,7 @@ enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool cancel) 
 static enum ggml_status fail_after_fork(const struct ggml_backend_sched * s) {
     for (int b = 0; b < s->n_backends; b++) {
         GB_FAIL_IF(gb_sched_has_queue(s, b), GGML_STATUS_INVALID_STATE,
-            "ggml_backend_sched: was computing when the process was forked; the results are in the parent process");
+            "ggml_backend_sched: a run was pending when the process was forked; only the parent gets its results");
     }
     return GGML_STATUS_SUCCESS; // calls without a queue were complete when they returned
 }

@@ -205,7 +205,7 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
         a.swx += w[i] * x[i];
     }
     struct trials t;
-    for (int done = 0; done <= search->steps;) {  // after a success the trials start again, from the new low
+    for (int done = 0; done <= search->steps;) {  // after a success the next trials count levels from the new low
         for (int k = 0; k < LANES; k++) {
             t.factor[k] = (search->start + search->step * (float) (done + k) + (float) n_levels) / (high - low);
         }

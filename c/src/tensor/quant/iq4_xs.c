@@ -1,5 +1,5 @@
-// iq4_xs.c - 256 elements in 136 bytes: f16 d, 8 scales of 6 bits (upper bits, then lower), nibbles; y = d (scale - 32)
-// value[nibble].
+// iq4_xs.c - 256 elements in 136 bytes: f16 d, 8 scales of 6 bits (upper bits, then lower), nibbles.
+// y = d (scale - 32) value[nibble].
 #include "tensor/quant/iq4.h"
 #include "tensor/quant/kquant.h"
 

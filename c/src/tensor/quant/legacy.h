@@ -68,7 +68,7 @@ static inline void gb_block_range(const float * x, float * low, float * high) {
     }
 }
 
-// Converts NaN and infinite products to 0 instead of an undefined level.
+// v cut to 0 .. max, also if it is infinite. NaN: 0.
 static inline uint8_t gb_level(float v, int max) {
     if (!(v > 0)) {
         return 0;

@@ -1,5 +1,5 @@
-// mxfp4.c - 32 elements in 17 bytes: exponent e of a power of two, 16 bytes of nibbles; y = 2^(e - 128) times twice the
-// e2m1 value of the nibble. The OCP microscaling format. Importance is ignored.
+// mxfp4.c - 32 elements in 17 bytes: exponent e of a power of two, 16 bytes of nibbles. The OCP microscaling format:
+// y = 2^(e - 128) times twice the e2m1 value of the nibble. Importance is ignored.
 #include <float.h>
 
 #include "tensor/quant/legacy.h"

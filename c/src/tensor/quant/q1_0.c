@@ -1,5 +1,5 @@
-// q1_0.c - 128 elements in 18 bytes: f16 d, a bit for each element, the lowest first; y = d where the bit is set, else
-// -d.
+// q1_0.c - 128 elements in 18 bytes: f16 d, a bit for each element, the lowest first.
+// y = d where the bit is set, else -d.
 #include <math.h>
 
 #include "tensor/quant/low.h"

@@ -1,5 +1,5 @@
-// q2_0.c - 64 elements in 18 bytes: f16 d, four levels of 2 bits in a byte, the lowest first; y = d
-// (level - 1), level 0 .. 2 when quantized, 3 possible in a file.
+// q2_0.c - 64 elements in 18 bytes: f16 d, four levels of 2 bits in a byte, the lowest first.
+// y = d (level - 1). Quantizing writes levels 0 .. 2. Files may also have 3.
 #include "tensor/quant/low.h"
 #include "tensor/quant/ternary.h"
 

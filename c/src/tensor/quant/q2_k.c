@@ -1,5 +1,5 @@
-// q2_k.c - 256 elements in 84 bytes: 16 scale and minimum pairs of 4 bits, 2-bit levels, f16 d and dmin; y = d sc level
-// - dmin mn.
+// q2_k.c - 256 elements in 84 bytes: 16 pairs of a scale and a minimum of 4 bits each, 2-bit levels, f16 d and dmin.
+// y = d sc level - dmin mn.
 #include "tensor/quant/kquant.h"
 
 struct fit { // scales and minima of sub-blocks: exact, and as integers times d and dmin

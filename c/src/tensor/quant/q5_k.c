@@ -1,5 +1,5 @@
-// q5_k.c - 256 elements in 176 bytes: f16 d and dmin, 12 bytes of scales, fifth bits, 4-bit levels; y = d sc level -
-// dmin mn.
+// q5_k.c - 256 elements in 176 bytes: f16 d and dmin, 12 bytes of scales, fifth bits, 4-bit levels.
+// y = d sc level - dmin mn.
 #include "tensor/quant/q45_k.h"
 
 static int nearest(float v) { return gb_fit_round(v, 0, 31); }

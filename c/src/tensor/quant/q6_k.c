@@ -1,5 +1,5 @@
-// q6_k.c - 256 elements in 210 bytes: low nibbles, upper bit pairs, 16 signed byte scales, f16 d; y = d scale (level -
-// 32).
+// q6_k.c - 256 elements in 210 bytes: low nibbles, upper bit pairs, 16 signed byte scales, f16 d.
+// y = d scale (level - 32).
 #include "tensor/quant/kquant.h"
 
 // The byte with the low four bits of an element.
@@ -8,7 +8,7 @@ static int low_byte(int e) { return GB_AT(q6_k, ql) + 64 * (e / 128) + 32 * (e %
 // Elements of the second half of each 128 have the upper four bits of their byte.
 static int low_shift(int e) { return e % 128 / 64 * 4; }
 
-// levels: 0 .. 63; their upper two bits go to qh like levels of 2 bits.
+// levels: 0 .. 63. qh gets their upper two bits, packed as Q2_K packs its levels.
 static void pack(const uint8_t * levels, uint8_t * block) {
     memset(block + GB_AT(q6_k, ql), 0, 128);
     for (int e = 0; e < GB_SUPER; e++) {
@@ -63,7 +63,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     pack(levels, block);
 }
 
-// Unpacks the upper bits like levels of 2 bits, adds the lower four, and subtracts 32.
+// The stored levels minus 32.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     b->d = gb_load_f16(block + GB_AT(q6_k, d));
     for (int s = 0; s < 16; s++) {

@@ -150,7 +150,7 @@ static size_t quantize_whole(const char * func, enum ggml_type type, const float
     int64_t * hist) {
     int64_t invalid;
     GB_FAIL_IF_RETURNING(k <= 0 || n < 0 || n % k != 0, 0, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: %d elements in rows of %d", func, n, k);
+        "%s: %d elements are not whole rows of %d", func, n, k);
     if (!check_rows(func, type, src, dst, n / k, k)) {
         return 0;
     }

@@ -43,8 +43,8 @@ static inline float gb_ternary_quantize(int n, const float * x, uint8_t * levels
     return other;
 }
 
-// Subtracts 1 from the unpacked levels 0 .. 2 and sets the scale, for both formats.
-// d: the bytes of the f16 scale in the block.
+// Subtracts 1 from the unpacked levels and sets the scale, for TQ1_0 and TQ2_0. d: the bytes of the
+// f16 scale in the block.
 static inline void gb_ternary_center(const uint8_t * d, struct gb_super * b) {
     b->d = gb_load_f16(d);
     for (int s = 0; s < 16; s++) {

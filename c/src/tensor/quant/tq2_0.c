@@ -1,8 +1,7 @@
-// tq2_0.c - 256 elements in 66 bytes: 2-bit levels, f16 d; y = d (level - 1), level 0 .. 2 when quantized, 3 possible
-// in a file.
+// tq2_0.c - 256 elements in 66 bytes: 2-bit levels, f16 d; y = d (level - 1). Quantizing writes levels 0 .. 2. Files
+// may also have 3.
 #include "tensor/quant/ternary.h"
 
-// Quantizing never writes level 3. If a file has it, it represents 2 d.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     uint8_t levels[GB_SUPER];

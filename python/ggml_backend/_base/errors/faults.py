@@ -210,13 +210,13 @@ def node_refused(message: str) -> tuple[Fault, str] | None:
 
 def _dtype_hint(op: str, names: Sequence[str], dtypes: Sequence[str]) -> str:
     """How the sources of a node get dtypes that backends compute with."""
-    read = 1 if op in ("CPY", "SET_ROWS") else len(names)  # CPY writes to its second source; the other has indices
+    read = 1 if op in ("CPY", "SET_ROWS") else len(names)  # CPY writes its second source; that of SET_ROWS has indices
     elementwise = op in ("ADD", "SUB", "MUL", "DIV")
     for i, (name, dtype) in enumerate(zip(names[:read], dtypes, strict=False)):
         if dtype in ("float64", "int8", "int16", "int64"):
             usual = ", the default of NumPy" if dtype in ("float64", "int64") else ""
-            indices = "" if dtype == "float64" else ", or of array.astype(np.int32) for indices"
-            return f"; nothing is computed with {dtype}{usual}: make {name} of array.astype(np.float32){indices}"
+            indices = "" if dtype == "float64" else "; for indices from array.astype(np.int32)"
+            return f"; nothing is computed with {dtype}{usual}: make {name} from array.astype(np.float32){indices}"
         if dtype == "int32" and (i == 0 or elementwise) and op != "MUL_MAT_ID":
             return f"; {name} is int32: its astype('float32') is a node that converts"
     if op == "MUL_MAT" and dtypes[1] not in ("float32", "int32", dtypes[0]):

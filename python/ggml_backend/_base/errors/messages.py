@@ -66,7 +66,7 @@ def broadcast_reason(symbol: str, a: tuple[int, ...], b: tuple[int, ...]) -> str
         if x != y and 1 not in (x, y)
     )
     names = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
-    hint = f"; gb.{names[symbol]}(a, b) repeats b over a" if symbol in names and _repeats(a, b) else ""
+    hint = f"; gb.ops.{names[symbol]}(a, b) repeats b over a" if symbol in names and _repeats(a, b) else ""
     return f"the shapes do not broadcast, axis {axis} has {x} and {y} elements{hint}"
 
 

@@ -21,7 +21,7 @@ from .library import Library, Step
 def compiled(library: Library, calls: Sequence[Call], step: Callable[[Call], Step]) -> Step | None:
     """The program of a plan; None if it cannot be compiled.
 
-    This is so if the plan rereads memory outside that it has written, or reads indices that it computes. The
+    A plan cannot be compiled if it reads memory outside again that it has written, or indices that it computes. The
     caller excludes plans with operators that are marked with ``stepwise``.
     """
     given: list[Any] = []
@@ -74,6 +74,6 @@ def _overlap(library: Library, a: Any, b: Any) -> bool:
 
 
 def _seen(source: Any, out: Any, value: Any) -> Any:
-    """A view of a result, as a reader sees it, of another tensor in the place of the result."""
+    """The view of ``value`` that corresponds to ``source``, a view of ``out``."""
     offset = (source.data_ptr() - out.data_ptr()) // out.element_size()
     return value.as_strided(source.shape, source.stride(), offset)

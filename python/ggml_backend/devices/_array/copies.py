@@ -29,7 +29,7 @@ def _repeats(node: Node) -> bool | str:
     source = node.sources[0]
     if node.dtype != source.dtype or node.dtype.is_quantized:
         return f"{source.dtype.name} as {node.dtype.name}"
-    return repeats(source.shape, node.shape) or "a shape that is no multiple"
+    return repeats(source.shape, node.shape) or "a result whose sizes are no multiples of those of the source"
 
 
 def _joins(node: Node) -> bool | str:

@@ -49,7 +49,7 @@ class Family(Device):
     library: Library
     widened: bool = False
     versions: Mapping[int, Callable[[], int]]  #: by ``id`` of an array of weights, while a plan is made
-    before: list[Step]  #: steps that each run of the plan in the making takes first
+    before: list[Step]  #: while a plan is made: steps that each of its runs takes first
     _kept: WeakValueDictionary[tuple[Any, ...], Widened]
 
     def weights_of(self, array: Any, dtype: DType) -> tuple[Any, Step | None]:
@@ -74,7 +74,7 @@ class Family(Device):
     ) -> Step:
         """A step that runs a float32 function on sources and a result of any float dtypes.
 
-        Sources are widened before. The result is rounded once after it, as on the CPU.
+        Sources are converted to float32 before it. The result is rounded once, as on the CPU.
 
         dtypes: of the sources; default: those of the sources of the node
         """
@@ -125,7 +125,7 @@ class Family(Device):
         return partial(store, source) if read is None else lambda: store(read())
 
     def store_of(self, node: Node, out: Any) -> tuple[Any, Step | None]:
-        """A float32 array for the result, and a step that stores it; None if it is the result."""
+        """A float32 array for the result, and a step that stores it, or None if the array is the result."""
         if node.dtype == F32:
             return out, None
         writer = self.library.writer(out, node.dtype)

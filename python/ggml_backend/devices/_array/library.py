@@ -143,7 +143,7 @@ class Library:
         raise NotImplementedError
 
     def put(self, table: Any, ids: Any, rows: Any) -> Step:
-        """``table[ids] = rows`` by the first axis; IndexError for an index that is not in it."""
+        """``table[ids] = rows`` along the first axis. IndexError for an index out of range."""
         raise NotImplementedError
 
     def check_ids(self, ids: Any, n: int) -> Step:

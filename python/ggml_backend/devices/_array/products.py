@@ -69,7 +69,7 @@ def _is_expert_product(node: Node) -> bool | str:
 @stepwise
 @op("mul_mat_experts", dtypes="all", when=_is_expert_product, prepare=True)
 def mul_mat_experts(device: Family, node: Node, out: Any, w: Any, x: Any, ids: Any) -> Step:
-    """Token by token: the matrices are gathered, and converted to float32."""
+    """Gathers the matrices of one token after the other, and converts them to float32."""
     library, (weights, rows, _) = device.library, node.sources
     out, w, x, ids = axes(library, out, 3), axes(library, w, 3), axes(library, x, 3), axes(library, ids, 2)
     used, k = ids.shape[1], x.shape[2]

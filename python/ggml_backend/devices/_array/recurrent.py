@@ -44,8 +44,8 @@ def _parts(device: Family, out: Any, outputs: tuple[int, ...], states: tuple[int
 
 
 def _run(token: Token, state: Any, outputs: Any, states: Any) -> None:
-    """Computes all tokens. The states after the last tokens are kept, the last one first. States before the
-    first token are the one that a sequence starts from."""
+    """Computes all tokens, and keeps the states after the last ones, the latest first. If there are fewer tokens than
+    kept states, the others are the first state."""
     tokens = outputs.shape[1]
     for k in range(tokens, states.shape[0]):
         states[k] = state
@@ -138,7 +138,7 @@ def _is_packed(node: Node) -> bool | str:
 
 @op("rwkv_wkv6", dtypes="float32", when=_is_packed, prepare=True)
 def rwkv_wkv6(device: Family, node: Node, out: Any, k: Any, v: Any, r: Any, tf: Any, td: Any, state: Any) -> Step:
-    """A row of the state for each key."""
+    """The state has a row for each element of a key."""
     matmul = device.library.xp.matmul
     tf = axes(device.library, tf, 2)[..., None]
     state, outputs, states, (k, v, r, td) = _sequences(device, node, out, state, k, v, r, td)
@@ -153,7 +153,7 @@ def rwkv_wkv6(device: Family, node: Node, out: Any, k: Any, v: Any, r: Any, tf: 
 
 @op("gated_linear_attn", dtypes="float32", when=_is_packed, prepare=True)
 def gated_linear_attn(device: Family, node: Node, out: Any, k: Any, v: Any, q: Any, g: Any, state: Any) -> Step:
-    """A row of the state for each key."""
+    """The state has a row for each element of a key."""
     matmul, scale = device.library.xp.matmul, node.params["scale"]
     state, outputs, states, (k, v, q, g) = _sequences(device, node, out, state, k, v, q, g)
 
@@ -166,7 +166,7 @@ def gated_linear_attn(device: Family, node: Node, out: Any, k: Any, v: Any, q: A
 
 @op("rwkv_wkv7", dtypes="float32", when=_is_packed, prepare=True)
 def rwkv_wkv7(device: Family, node: Node, out: Any, r: Any, w: Any, k: Any, v: Any, a: Any, b: Any, state: Any) -> Step:
-    """A row of the state for each value."""
+    """The state has a row for each element of a value."""
     matmul = device.library.xp.matmul
     state, outputs, states, (r, w, k, v, a, b) = _sequences(device, node, out, state, r, w, k, v, a, b)
 

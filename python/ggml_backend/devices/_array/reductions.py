@@ -30,7 +30,7 @@ def sum_all(device: Family, node: Node, out: Any, a: Any) -> Step:
 
 @op("argmax", dtypes=FLOAT_NAMES, prepare=True)
 def argmax(device: Family, node: Node, out: Any, a: Any) -> Step:
-    """The last of equal maxima. NaN is above all."""
+    """The last of equal maxima. NaN counts as the largest value."""
     xp, n, shape = device.library.xp, a.shape[-1], tuple(out.shape)
 
     def last(x: Any) -> Any:
@@ -74,7 +74,7 @@ def rms_norm_back(device: Family, node: Node, out: Any, a: Any, grad: Any) -> St
 
 def _folds(node: Node) -> bool | str:
     pairs = zip(ne(node.sources[0].shape), ne(node.shape), strict=True)
-    return all(m and n % m == 0 for n, m in pairs) or "a shape that is no divisor"
+    return all(m and n % m == 0 for n, m in pairs) or "a result whose sizes do not divide those of the source"
 
 
 @op("repeat_back", dtypes=FLOAT_NAMES, when=_folds, prepare=True)

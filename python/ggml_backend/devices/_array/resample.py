@@ -50,7 +50,7 @@ def upscale(device: Family, node: Node, out: Any, a: Any) -> Step:
 
 @op("pad", "pad_ext", dtypes="dense", when=_same, prepare=True)
 def pad(device: Family, node: Node, out: Any, a: Any) -> Step:
-    """PAD appends zeros alone, and has no amounts."""
+    """PAD only appends zeros. Its node has no amounts, because the shapes show them."""
     library = device.library
     a, out = (axes(library, array, 4) for array in (a, out))
     before = [first for first, _ in node.params.get("amounts", ((0, 0),) * 4)]

@@ -90,7 +90,7 @@ def _writes(node: Node) -> bool | str:
 @stepwise
 @op("set_rows", dtypes=FLOAT_NAMES, when=_writes, prepare=True)
 def set_rows(device: Family, node: Node, out: Any, rows: Any, ids: Any, target: Any = None) -> Step:
-    """Rows are converted apart, so they may overlap the result."""
+    """Rows are converted in memory of their own, so they may overlap the result."""
     library, (source, *_) = device.library, node.sources
     rows, ids, out = axes(library, rows, 4), axes(library, ids, 3), axes(library, out, 4)
     steps: list[Step] = []

@@ -51,7 +51,7 @@ class Windows:
         self.view = library.strided(x, shape, (*apart[:2], *(s for s, _ in strides), *(d for _, d in strides)))
 
     def fill(self) -> Any:
-        """The view, after the copy was renewed."""
+        """Copies the images into the padded copy again, and returns the view."""
         if self._copy is not None:
             self._copy()
         return self.view
@@ -168,7 +168,7 @@ def _spread(
 
 @op("im2col_back", dtypes=FLOAT_NAMES, prepare=True)
 def im2col_back(device: Family, node: Node, out: Any, w: Any, rows: Any) -> Step:
-    """Rows are added to a padded image with what its windows do not cover. Uses only the shape of the kernel."""
+    """Adds rows to a padded image, also where no window reaches. Uses only the shape of the kernel."""
     library, p = device.library, node.params
     n = 4 if p["is_2d"] else 3
     w, rows, out = (axes(library, array, n) for array in (w, rows, out))
@@ -227,15 +227,13 @@ def _transposed(device: Family, node: Node, out: Any, w: Any, x: Any, stride: Si
 
 
 def _pools(node: Node) -> bool | str:
-    padding = node.params["padding"]
-    whole = all(p == int(p) for p in (padding if isinstance(padding, tuple) else (padding,)))
-    return (node.params["op"] in ("max", "avg") and whole) or "a padding of parts of elements"
+    return node.params["op"] in ("max", "avg") or "an unknown kind of pooling"
 
 
 @op("pool_1d", "pool_2d", dtypes=FLOAT_NAMES, when=_pools, prepare=True)
 def pool(device: Family, node: Node, out: Any, a: Any) -> Step:
-    """Means count the padding as zeros. In the padding is no maximum. The node stores a padding without its fraction,
-    so the shape of the result says how many windows there are."""
+    """Means count the padding as zeros, and maxima ignore it. The node stores a padding without its fraction, so the
+    number of windows follows from the shape of the result."""
     library, xp, p = device.library, device.library.xp, node.params
     n = 1 if node.op == "pool_1d" else 2
     kernel, stride, padding = (

@@ -328,7 +328,7 @@ def minimum(b: Build, self: Operand, other: Operand) -> Tensor:
 
 
 def _ordered(s: Tensor, t: Tensor, replaces: Callable[[Any, Any], Tensor]) -> Tensor:
-    """``t`` where it replaces ``s``. NaN of both stays."""
+    """``t`` where it replaces ``s``. A NaN in either stays."""
     return ops.where(ops.not_equal(t, t), t, ops.where(replaces(s, t), t, s))
 
 

@@ -93,12 +93,12 @@ def batch_norm(
 
 
 def _along(b: Build, x: Val, dim: int) -> tuple[Tensor, list[int]]:
-    """The value with this axis last, as rows, and the shape in which it was."""
+    """The value as rows along this axis, and its shape with this axis last."""
     return b.last(x, [dim]), [n for i, n in enumerate(x.shape) if i != x.axis(dim)] + [x.shape[x.axis(dim)]]
 
 
 def _back(b: Build, y: Tensor, x: Val, dim: int, shape: list[int]) -> Tensor:
-    """A value whose last axis was moved from its place."""
+    """Moves the last axis of a value to the place of axis ``dim`` of x."""
     axis, n = x.axis(dim), x.ndim
     if axis == n - 1 or n == 0:
         return y

@@ -78,7 +78,7 @@ def baddbmm(b: Build, self: Val, batch1: Val, batch2: Val, beta: float = 1, alph
 
 
 def _mask(b: Build, mask: Val) -> Tensor:
-    """An additive mask with four axes or fewer, from one of floats or booleans."""
+    """An additive mask with four axes, from one of floats or booleans."""
     shape = (1,) * (4 - mask.ndim) + mask.shape
     if mask.array is not None:
         numbers = mask.array
@@ -104,7 +104,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Heads of ``query`` share those of ``key``, consecutive ones the same."""
+    """Consecutive heads of ``query`` share one of ``key``."""
     if dropout_p or not 2 <= query.ndim <= 4:
         raise NoRule(f"dropout {dropout_p}, {query.ndim} axes")
     if not enable_gqa and not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
