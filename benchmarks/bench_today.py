@@ -3,11 +3,12 @@
     python benchmarks/bench_today.py [CASE ...] [--threads N] [--rounds N] [--json FILE]
 
 experts    MUL_MAT_EXPERTS of Q4_K beside the same products done densely, with as many rows for each matrix
-one        one token over a stack of experts: bytes of the used matrices a second, beside those of MUL_MAT
+one        one token over a stack of experts, beside reading the bytes of the matrices that it uses
 attention  FLASH_ATTN_EXT beside the fused chain of products and a softmax
 keys       one token over a cache of 32,768 positions: Q8_0 and Q4_0 beside F16
 recurrent  GATED_DELTA_NET and SSM_SCAN beside the arithmetic of one pass at the peak rate of multiply-adds
 resize     INTERPOLATE beside a copy of as many bytes
+pad        PAD on all sides, circular and by reflection, and ROLL, beside a copy of as many bytes
 
 The sides of a pair run alternately. Figures are processor time of all threads, so they count on a busy machine, too.
 Memory-bound figures still depend on what others read.
@@ -16,6 +17,7 @@ Memory-bound figures still depend on what others read.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +39,8 @@ class Graph:
 
     def __init__(self, backend: gb.Backend, build: Callable[[gb.Context], Built]) -> None:
         self.context = gb.Context()
-        result, values = build(self.context)
-        self.graph = self.context.graph(result)
+        self.result, values = build(self.context)
+        self.graph = self.context.graph(self.result)
         self.scheduler = gb.Scheduler([backend])
         self.scheduler.allocate(self.graph)
         for tensor, value in values:
@@ -112,20 +114,24 @@ def experts(backend: gb.Backend, rounds: int) -> list[Result]:
 
 
 def one(backend: gb.Backend, rounds: int) -> list[Result]:
-    """One token: 8 of 128 experts, and a product with as many bytes."""
+    """One token: 8 of 128 experts, others in each run, beside reading as many bytes of memory as large as the stack."""
     results = []
-    ids = np.random.default_rng(2).permutation(EXPERTS)[:USED].astype(np.int32).reshape(1, USED)
+    sets = np.random.default_rng(2).permutation(EXPERTS).astype(np.int32).reshape(-1, 1, USED)
     for dtype in (gb.dtypes.q4_k, gb.dtypes.q8_0):
         weights = blocks_of((EXPERTS, M, K), dtype)
+        run = of_experts(backend, weights, dtype, sets[0])
+        at, turn = run.graph.leafs[-1], itertools.cycle(sets)
+
+        def next_token(run: Graph = run, at: gb.Tensor = at, turn: itertools.cycle[np.ndarray] = turn) -> None:
+            at.set(next(turn))
+            run.scheduler.compute(run.graph)
+
+        used = USED * M * K / dtype.block_size * dtype.itemsize
         sides = {
-            "experts": of_experts(backend, weights, dtype, ids).seconds,
-            "product": of_product(backend, weights[:USED].reshape(1, USED * M, -1), dtype, 1).seconds,
+            "experts": lambda next_token=next_token: per_call(next_token, AT_LEAST, PROCESS),
+            "read": at_peak(backend, "read", used, weights.nbytes),
         }
-        result = compare(f"{dtype.name}, 1 token, 8 of 128 experts", sides, rounds)
-        result["GB/s of used experts"] = (
-            USED * M * K / dtype.block_size * dtype.itemsize / float(result["experts"]) / 1e9
-        )
-        results.append(result)
+        results.append(compare(f"{dtype.name}, 1 token, 8 of 128 experts", sides, rounds))
     return results
 
 
@@ -226,9 +232,21 @@ def of_scan(backend: gb.Backend, tokens: int, heads: int, width: int, size: int,
     return Graph(backend, build)
 
 
+def of_exp(backend: gb.Backend) -> Side:
+    """Seconds of an exponential, in the second-level cache."""
+    n = 1 << 17
+
+    def build(context: gb.Context) -> Built:
+        x = context.tensor((n,))
+        return gb.ops.exp(x), [(x, noise(n))]
+
+    graph = Graph(backend, build)
+    return lambda: graph.seconds() / n
+
+
 def recurrent(backend: gb.Backend, rounds: int) -> list[Result]:
     """512 tokens. An element of a state takes 7 operations of the delta rule, or 5 of the scan. The scan of Mamba 1
-    also takes an exponential, which is not counted."""
+    also takes an exponential, at the rate of EXP."""
     results = []
     for heads, size, gates in ((16, 128, 1), (16, 128, 128)):
         sides = {
@@ -236,10 +254,13 @@ def recurrent(backend: gb.Backend, rounds: int) -> list[Result]:
             "limit": at_peak(backend, "f32", 7.0 * 512 * heads * size * size),
         }
         results.append(compare(f"gated_delta_net, {heads} heads of {size}, {gates} gates", sides, rounds))
+    exp = of_exp(backend)
     for heads, width, size, factors in ((32, 64, 128, 1), (1536, 1, 16, 16)):
+        elements = 512 * heads * width * size
+        sums = at_peak(backend, "f32", 5.0 * elements)
         sides = {
             "operator": of_scan(backend, 512, heads, width, size, factors).seconds,
-            "limit": at_peak(backend, "f32", 5.0 * 512 * heads * width * size),
+            "limit": lambda n=elements * (factors > 1), sums=sums: sums() + (n and n * exp()),
         }
         results.append(compare(f"ssm_scan, {heads} heads of {width} x {size}, {factors} decays", sides, rounds))
     return results
@@ -254,6 +275,9 @@ def resize(backend: gb.Backend, rounds: int) -> list[Result]:
         ("bilinear", False, 640, 1000),
         ("bicubic", False, 512, 1024),
         ("bilinear", True, 1024, 512),
+        ("nearest", False, 1024, 2048),
+        ("bilinear", False, 1024, 2048),
+        ("bicubic", False, 1024, 2048),
     ):
 
         def build(
@@ -269,8 +293,33 @@ def resize(backend: gb.Backend, rounds: int) -> list[Result]:
     return results
 
 
+def pad(backend: gb.Backend, rounds: int) -> list[Result]:
+    """Three planes of 1000 x 1000, padded by 12 on each side, and planes of 2048 x 2048, moved."""
+    results = []
+    cases: dict[str, tuple[int, Callable[[gb.Tensor], gb.Tensor]]] = {
+        "pad, 1000² by 12": (1000, lambda x: gb.ops.pad(x, ((0, 0), (12, 12), (12, 12)))),
+        "circular pad, 1000² by 12": (1000, lambda x: gb.ops.pad(x, ((0, 0), (12, 12), (12, 12)), mode="wrap")),
+        "reflected, 3000 rows of 1000 by 12": (1000, lambda x: gb.ops.pad(x, ((12, 12),), mode="reflect")),
+        "roll, 1000²": (1000, lambda x: gb.ops.roll(x, (100, 7), (1, 2))),
+        "pad, 2048² by 12": (2048, lambda x: gb.ops.pad(x, ((0, 0), (12, 12), (12, 12)))),
+        "roll, 2048²": (2048, lambda x: gb.ops.roll(x, (100, 7), (1, 2))),
+    }
+    for name, (n, call) in cases.items():
+
+        def build(context: gb.Context, n: int = n, call: Callable[[gb.Tensor], gb.Tensor] = call) -> Built:
+            x = context.tensor((3, n, n))
+            return call(x), [(x, noise(3, n, n))]
+
+        graph = Graph(backend, build)
+        size = 4 * (3 * n * n + int(np.prod(graph.result.shape)))
+        sides = {"operator": graph.seconds, "copy": at_peak(backend, "copy", size, size)}
+        results.append(compare(name, sides, rounds))
+    return results
+
+
 CASES = {
     "experts": experts, "one": one, "attention": attention, "keys": keys, "recurrent": recurrent, "resize": resize,
+    "pad": pad,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@
 #   tests      all tests on the device, models in every format; the module loads and exports its entry point alone
 #   boxes      reports which boxes of tensors the device copies that kernels do not use (9.0 only); never fails
 #   figures    build/bench/cuda.json: upload, copies, launches, matrix-vector products, products, also by cuBLAS,
-#              attention; build/bench/cuda-mma.json: the same without the kernels for 9.0 alone;
+#              attention; build/bench/cuda-mma.json: the same without the kernels that need 9.0;
 #              build/bench/cuda-waiting.json: the same without dependent launches
 #   torch      build/bench/torch.json: the same by PyTorch; benchmarks/cuda_verdicts.py compares them
 #   random     2,000 random graphs over CUDA0 and the CPU

@@ -96,7 +96,7 @@ class Build:
 
 def check(normal: Build, other: Build, sources: list[str], jobs: int) -> list[str]:
     """The differences as text."""
-    faults = [f"{source}: the flags are not taken back" for source in other.misplaced()]
+    faults = [f"{source}: the options that undo the flags are missing or misplaced" for source in other.misplaced()]
     faults += [f"{script}: links {FLUSHES}" for script in other.flushing()]
 
     def same(source: str) -> bool:

@@ -8,7 +8,7 @@ env=build/torch-venv
 export XDG_CACHE_HOME="$PWD/build/cache"
 [ -x "$env/bin/python" ] || "${PYTHON:-python3}" -m venv "$env"
 pip="$env/bin/python -m pip --disable-pip-version-check -q install"
-# this version has builds for processors alone, which are a tenth of the others' size
+# 2.13.0 has wheels without CUDA, which are a tenth of the size
 $pip torch==2.13.0
 for wheel in build/wheel/*.whl; do
     $pip --force-reinstall --no-deps "$wheel"

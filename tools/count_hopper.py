@@ -1,4 +1,4 @@
-"""Counts the instructions of the kernels for compute capability 9.0 alone, and computes the bounds on speed.
+"""Counts the instructions of the kernels that need compute capability 9.0, and computes the bounds on their speed.
 
     python tools/count_hopper.py             # compiles for 9.0a and prints tables
     python tools/count_hopper.py --check     # fails if wgmma was serialized, or a warp has too many other instructions
@@ -114,7 +114,7 @@ def tile_loop(code: list[Instruction]) -> list[str]:
 
 
 def stage_loop(code: list[Instruction]) -> list[str]:
-    """The same without its inner loops, which wait."""
+    """The loop without its inner loops, which only wait."""
     outer = min(_loops_with(code, "HGMMA"), key=len)
     inside = {i for a in loops_of(hot_paths(code)) if a < outer for i in a}
     return texts(code, outer - inside)
@@ -174,7 +174,7 @@ def packed_row(name: str, nt: int, loop: list[str], copies: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a stage has too much beside wgmma")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a loop has too many instructions")
     parser.add_argument("--show", action="store_true", help="print the loops")
     arguments = parser.parse_args()
     if shutil.which("nvcc") is None:

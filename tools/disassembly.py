@@ -63,7 +63,7 @@ def disassemble(source: Path, options: tuple[str, ...]) -> tuple[str, str]:
 
 
 def disassemble_kernels(headers: list[str], kernels: list[str], options: tuple[str, ...]) -> tuple[str, str]:
-    """The same for a file that includes headers of c/src/cuda and names kernels, each as ``(type) name<arguments>``."""
+    """The same for kernels of headers of c/src/cuda, each written as ``(type) name<arguments>``."""
     lines = [f'#include "cuda/{header}"' for header in headers]
     lines += ["const void * kernels[] = {", *[f"    (const void *) {kernel}," for kernel in kernels], "};"]
     with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ PICTURES = {
 
 
 def drawn() -> dict[str, str]:
-    """The picture that the package draws now."""
+    """The pictures that the package draws now, by file name."""
     from ggml_backend.cli.examples.models import prepare
     from ggml_backend.errors import PerformanceWarning
 

@@ -1,4 +1,4 @@
-"""Prints the first Python block of README.md: what a new user runs first. Used by the clean-install check."""
+"""Prints the first Python block of README.md: what a new user runs first. check_long.sh runs it."""
 
 from __future__ import annotations
 

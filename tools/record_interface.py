@@ -31,7 +31,7 @@ PREFIXES = ("ggml_", "GGML_", "gguf_", "GGUF_")
 
 
 def signature_of(function: Any) -> str:
-    """Without defaults that print an address."""
+    """Defaults whose text contains an address are left out."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -1,5 +1,6 @@
-// ggml-plan.h - memory planning: offsets for buffers with known lifetimes, and orders of graphs
-// that need less memory. ggml-alloc.h includes this header. docs/PLANNING.md has examples.
+// ggml-plan.h - memory planning: offsets for buffers with known lifetimes, and graphs that need less
+// memory by another order or by computing results again. ggml-alloc.h includes this header.
+// docs/PLANNING.md has examples.
 #ifndef GGML_PLAN_H
 #define GGML_PLAN_H
 
@@ -56,6 +57,33 @@ GGML_API enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower,
 // results are the same bits. Call it before the graph gets memory: tensors that have memory are
 // left out of the sum. NULL on failure.
 GGML_API struct ggml_cgraph * ggml_graph_reorder(struct ggml_context * ctx, struct ggml_cgraph * cgraph);
+
+// Returns a graph with the same results that has at most max_bytes of results alive at the same time.
+// Some results are dropped after a use and computed again before the next one (gradient
+// checkpointing, rematerialization). cgraph and its tensors do not change.
+//
+// The new graph has the tensors of cgraph where it can, and clones: of nodes that run again, and of
+// nodes that read a clone. Clones belong to ctx, which should be made with no_alloc. The result of a
+// clone is the same bits, because it has the same operator and sources with the same values. Some
+// nodes never run again: nodes that write into another tensor, custom operators, outputs, and nodes
+// whose sources are overwritten before.
+//
+// counted: by node; true if max_bytes counts the result. Views do not count. NULL: nodes without
+// memory count. Sizes are rounded up to 32 bytes. A plan may need a little more than the bytes alive,
+// and copies between devices. NULL on failure. ALLOC_FAILED, with *info complete: max_bytes is below
+// info->least.
+struct ggml_recompute_info {
+    size_t before;      // most bytes alive at the same time in cgraph
+    size_t after;       // the same in the new graph
+    size_t least;       // smallest max_bytes that the search can meet
+    size_t lower_bound; // no graph with these nodes in this order meets a smaller max_bytes
+    double work;  // of cgraph: an operation counts 1, a byte read or written 8
+    double again; // of the nodes that run again
+    int n_again;  // number of nodes that run again, views not counted
+    const int32_t * origins; // in ctx; by node of the new graph: the index in cgraph of the node with the same values
+};
+GGML_API struct ggml_cgraph * ggml_graph_recompute(struct ggml_context * ctx, struct ggml_cgraph * cgraph,
+    size_t max_bytes, const bool * counted, struct ggml_recompute_info * info);
 
 // cdef: end
 

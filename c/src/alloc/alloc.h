@@ -7,6 +7,7 @@
 //   liveness.c       lifetimes of the tensors of a node list
 //   inplace.c        operators that may overwrite a source
 //   reorder.c        finds an order of nodes that needs less memory; graph_reorder.c makes it public
+//   recompute.c      finds results to compute again; graph_recompute.c makes the graph
 //
 // A tensor is placed if it has data. There is one exception. After a reset of its allocator the
 // tensor still has its old data, but counts as unplaced for that allocator, so that a graph can be

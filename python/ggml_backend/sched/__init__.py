@@ -14,6 +14,7 @@ from .scheduler import Memory, Scheduler
 if TYPE_CHECKING:
     from ._calibrate import calibrate
     from ._costs import CopyCost, Costs, DeviceCosts, OpCost, Prediction
+    from ._recompute import Recomputation
     from .alloc import GraphAllocator, TensorAllocator
     from .stats import SchedulerStats, SplitTime, Traffic
     from .trace import Trace, TraceEvent
@@ -21,6 +22,7 @@ else:
     _LATER = {
         "_calibrate": ("calibrate",),
         "_costs": ("CopyCost", "Costs", "DeviceCosts", "OpCost", "Prediction"),
+        "_recompute": ("Recomputation",),
         "alloc": ("GraphAllocator", "TensorAllocator"),
         "stats": ("SchedulerStats", "SplitTime", "Traffic"),
         "trace": ("Trace", "TraceEvent"),
@@ -33,6 +35,6 @@ else:
 
 __all__ = [
     "ArenaPlan", "CopyCost", "CopyInfo", "Costs", "DeviceCosts", "GraphAllocator", "Memory", "OpCost", "Pending",
-    "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats", "Split", "SplitTime", "TensorAllocator",
-    "Trace", "TraceEvent", "Traffic", "calibrate", "set_abort_callback",
+    "Plan", "PlanBlock", "Prediction", "Recomputation", "Scheduler", "SchedulerStats", "Split", "SplitTime",
+    "TensorAllocator", "Trace", "TraceEvent", "Traffic", "calibrate", "set_abort_callback",
 ]  # fmt: skip

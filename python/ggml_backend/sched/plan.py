@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .._base.errors import StateError, check, raise_last
+from .._base.errors import StateError, check, expect, raise_last
 from .._base.errors.faults import message_of
 from .._base.errors.messages import UnknownKey
 from .._base.handles import Local
@@ -22,6 +22,7 @@ from ..tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from ..profile._pictures.data import Note
+    from ._recompute import Recomputation
     from .scheduler import Scheduler
 
 __all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "Split", "computes", "read_plan", "read_splits"]
@@ -154,7 +155,17 @@ class Plan(Local):
     do not change.
     """
 
-    __slots__ = ("_graph", "_known", "_reasons", "_scheduler", "arenas", "copies", "splits")
+    __slots__ = (
+        "_graph",
+        "_known",
+        "_reasons",
+        "_results",
+        "_scheduler",
+        "arenas",
+        "copies",
+        "recomputation",
+        "splits",
+    )
 
     def __init__(
         self,
@@ -171,10 +182,24 @@ class Plan(Local):
         self.arenas: tuple[ArenaPlan, ...] = arenas
         self.splits: tuple[Split, ...] = splits
         self.copies: tuple[CopyInfo, ...] = copies
+        #: what is computed again, with ``prepare(graph, max_bytes=...)``; None without a limit
+        self.recomputation: Recomputation | None = None
+        self._results: dict[Tensor, Tensor] = {}  # with ``max_bytes``: of ``graph``, for each node of the given graph
 
     @property
     def graph(self) -> Graph:
         return self._graph
+
+    def result(self, tensor: Tensor) -> Tensor:
+        """The tensor of ``graph`` with the values of ``tensor``. Only a plan with ``max_bytes`` has
+        others than ``tensor`` itself::
+
+            plan = sched.prepare(graph, max_bytes=2**20)
+            plan.compute()
+            print(plan.result(y).numpy())
+        """
+        expect(tensor, Tensor, "Plan.result: tensor")
+        return self._results.get(tensor, tensor)
 
     @property
     def memory(self) -> Mapping[str, ArenaPlan]:

@@ -295,7 +295,9 @@ class Scheduler(Handle):
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.allocate: graph")
         self._plan(core, graph, graph_core, lib.GBPY_PLAN_ALLOCATE, "Scheduler.allocate")
 
-    def prepare(self, graph: Graph, *, allocate: bool = True, reorder: bool = False) -> Plan:
+    def prepare(
+        self, graph: Graph, *, allocate: bool = True, reorder: bool = False, max_bytes: int | None = None
+    ) -> Plan:
         """Allocates the graph, as :meth:`allocate` does, and returns the plan: memory, splits, copies,
         reasons, pictures.
 
@@ -304,16 +306,33 @@ class Scheduler(Handle):
         reorder: use :meth:`Graph.reordered` if that lowers the bound of the memory without more
             splits or copies; ``plan.graph`` is then that graph. The scheduler must not have placed
             tensors of the graph yet
+        max_bytes: the most bytes for the arenas of all backends together (``peak``). Some results are
+            dropped after a use, and computed again before the next one (gradient checkpointing).
+            ``plan.graph`` is then another graph with the same results: read ``plan.result(y)`` instead
+            of ``y``. ``plan.recomputation`` has the price. Raises :class:`AllocationError`, with the
+            least that was found, if no choice fits
         """
         self._live()
         self._graph_of(graph, "Scheduler.prepare: graph")
+        limit = None if max_bytes is None else expect_int(max_bytes, "Scheduler.prepare: max_bytes")
+        if limit is not None and limit < 0:
+            raise InvalidArgumentError(f"Scheduler.prepare: max_bytes {limit} is negative")
         if expect_bool(reorder, "Scheduler.prepare: reorder"):
             graph = self._better_order(graph)
-        if not expect_bool(allocate, "Scheduler.prepare: allocate"):
-            return self._draft(graph)
-        return self._asked(
-            graph, lib.GBPY_PLAN_ALLOCATE, lambda core, graph_core: self._plan_object(core, graph, graph_core)
+        allocate = expect_bool(allocate, "Scheduler.prepare: allocate")
+        again, results = None, dict[Tensor, Tensor]()
+        if limit is not None:
+            from ._recompute import recomputed
+
+            draft = lambda g: self._draft(g, warn=False)  # noqa: E731
+            graph, again, results = recomputed(self, graph, limit, draft, self._better_order)
+        plan = self._asked(
+            graph,
+            lib.GBPY_PLAN_ALLOCATE if allocate else lib.GBPY_PLAN_ONLY,
+            lambda core, graph_core: self._plan_object(core, graph, graph_core),
         )
+        plan.recomputation, plan._results = again, results
+        return plan
 
     def _asked(self, graph: Graph, kind: int, answer: Callable[[SchedCore, GraphCore], _A], warn: bool = True) -> _A:
         """Reads the plan of this graph. Makes it again if it is not the last plan."""
@@ -589,9 +608,9 @@ class Scheduler(Handle):
                     sched.compute(graph)
             print(p.table(by="kind"))
 
-        It records runs of this scheduler on any thread. Each call waits for its run. Memory for
-        ``max_records`` records is reserved, 100 bytes of addresses each. ``Profile.dropped`` counts
-        further records.
+        It records runs of this scheduler on any thread. Each call waits for its run. There is room
+        for ``max_records`` records, about 100 bytes each, which take memory only as they come.
+        ``Profile.dropped`` counts further records.
         """
         from ..profile.profile import begin
 

@@ -227,7 +227,7 @@ static void nothing_half_done(void) {
         }
         CHECK_INT(ggml_tallocr_max_size(s.talloc), 64 + 6);
     }
-    CHECK_INT(n, 8); // x, cont, v, a, w, cont, cont were initialized
+    CHECK_INT(n, 8); // before, x, cont, v, a, w, cont and cont failed one after another
     // too large for the buffer
     struct ggml_cgraph * large = ggml_new_graph(s.ctx);
     struct ggml_tensor * q = ggml_cont(s.ctx, ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 900));

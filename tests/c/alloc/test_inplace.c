@@ -6,7 +6,6 @@
 
 enum { N0 = 36, N1 = 24, N2 = 5, N3 = 3, K = 6 }; // K * K = N0
 
-
 static struct ggml_tensor * placed(enum ggml_type type) {
     struct ggml_tensor * t = ggml_new_tensor_4d(ctx, type, N0, N1, N2, N3);
     give_memory(t);
@@ -209,7 +208,7 @@ static void layouts(void) {
     CHECK(gb_plan_can_write_over(row, 0));
     row->src[0]->nb[2] *= 2;
     CHECK(!gb_plan_can_write_over(row, 0));
-    CHECK(!gb_plan_can_write_over(ggml_scale_inplace(ctx, b, 2), 0)); // the tensor has data already
+    CHECK(!gb_plan_can_write_over(ggml_scale_inplace(ctx, b, 2), 0)); // a view of its source
     CHECK(!gb_plan_can_write_over(ggml_mul(ctx, f32(), stand_in(N0, 1, 1, 1)), 1));
     CHECK(!gb_plan_can_write_over(ggml_cont(ctx, f32()), 0));
     end();

@@ -81,7 +81,7 @@ static void set_leafs(const struct scene * w) {
     }
 }
 
-// Sum of the bits of all results, each weighted by its index.
+// A hash of the bits of all outputs, in order.
 static uint64_t results_of(const struct scene * w) {
     uint64_t sum = 0;
     float values[4000];
@@ -144,7 +144,7 @@ static int n_in_place(ggml_backend_sched_t sched) {
     return n;
 }
 
-// True if some node could have been computed in place, but none was.
+// True if no node was computed in place.
 static bool one_graph(ggml_backend_t cpu, uint64_t seed) {
     struct scene w;
     make_scene(&w, seed);

@@ -119,8 +119,8 @@ static void failures(void) {
     close_place(&p);
 }
 
-// The event may outlive its device. It stays complete.
-static void events_outlive_their_device(void) {
+// A queued wait outlives the event and the event's device.
+static void waits_outlive_the_event_and_its_device(void) {
     ggml_backend_t a = ggml_backend_reg_init_backend_from_str("SIM"), b = ggml_backend_reg_init_backend_from_str("SIM");
     ggml_backend_event_t e = ggml_backend_event_new(a);
     OK(ggml_backend_event_record(e));
@@ -190,4 +190,4 @@ static void every_write_changes_the_version(void) {
 
 TEST_MAIN(TEST(unrecorded_events_are_complete), TEST(devices_wait_for_each_other),
     TEST(an_event_is_a_point_not_the_end), TEST(queues_without_events), TEST(failures),
-    TEST(events_outlive_their_device), TEST(every_write_changes_the_version))
+    TEST(waits_outlive_the_event_and_its_device), TEST(every_write_changes_the_version))

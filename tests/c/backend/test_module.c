@@ -126,7 +126,7 @@ static void test_example(void) {
     const size_t n = ggml_backend_reg_get_count();
     CHECK(ggml_backend_load(MODULE_MINI) == GGML_STATUS_SUCCESS);
     CHECK(ggml_backend_reg_get_count() == n + 1);
-    CHECK(ggml_backend_load(MODULE_MINI) == GGML_STATUS_SUCCESS); // the test before loaded it
+    CHECK(ggml_backend_load(MODULE_MINI) == GGML_STATUS_SUCCESS); // it is loaded already, so nothing changes
     CHECK(ggml_backend_reg_get_count() == n + 1);
     const struct ggml_backend_load_record * record = last_record();
     CHECK(record->status == GGML_STATUS_SUCCESS && record->n_backends == 1);

@@ -28,7 +28,7 @@ static void operations_are_counted(void) { // twice the steps, twice the operati
         const struct gb_kernels * k = gb_level_at(i)->kernels;
         CHECK_INT(k->limit_f32(0), 0);
         CHECK_INT(k->limit_f32(20), 2 * k->limit_f32(10));
-        // pairs in so many lanes, or four products of tiles of 16 x 16 x 32 terms in each step
+        // a step has a pair of terms in each lane, or with tiles four products of 16 x 16 x 32 terms
         CHECK_INT(k->limit_bf16(10), k->bf16_tiles ? 10 * 4 * 2 * 16 * 16 * 32 : 2 * k->limit_f32(10));
         CHECK_INT(k->limit_bytes(10), 4 * k->limit_f32(10));
     }

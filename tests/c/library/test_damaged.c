@@ -225,8 +225,8 @@ static bool is_chosen(const char * name) {
     return only == NULL || strcmp(only, name) == 0;
 }
 
-// One of eleven damages of each tensor, others for each tensor, or all on request. Eleven has no
-// common factor with the 4 dimensions.
+// Every eleventh damage of each tensor, from another one on for each tensor, or all on request.
+// Eleven has no common factor with the 4 dimensions.
 static void each_field(void) {
     const int step = getenv("GGML_TEST_DAMAGE_ALL") != NULL || getenv("GGML_TEST_DAMAGE_ONLY") != NULL ? 1 : 11;
     for (int k = 0; k < N_BUILDERS; k++) {

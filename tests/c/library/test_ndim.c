@@ -24,7 +24,7 @@ static void check_ndim(const struct ggml_tensor * t, const char * what) {
         t->name, ndim, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3]);
 }
 
-// All shapes of sizes 0, 1 and 3, with every stored count, none, or an invalid one.
+// All shapes of sizes 0, 1 and 3, with any stored number of dimensions, none, or an invalid one.
 static void never_more_than_there_is(void) {
     for (int shape = 0; shape < 81; shape++) {
         for (int ndim = -1; ndim <= 6; ndim++) {

@@ -190,7 +190,7 @@ static void chunks_together_may_exceed_the_address_space(void) {
     CHECK_STR(gb_plan_validate_chunks(items, 1, 1, 0, chunk_of, &a, &b), "an item reaches past the end of its chunk");
 }
 
-// Sums reach 2^64 exactly.
+// The sum of all sizes is up to half of the address space.
 static void sizes_up_to_the_address_space_are_planned(void) {
     for (int round = 0; round < 300; round++) {
         const size_t n = (size_t) test_random_int(1, 30);

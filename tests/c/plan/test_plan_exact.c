@@ -109,7 +109,7 @@ static void a_capacity_is_met_exactly_if_some_plan_meets_it(void) {
             REQUIRE(gb_plan_search(some, 7, 1, &effort, &result) == GGML_STATUS_SUCCESS);
             CHECK(valid(some, 7, 1));
             CHECK(capacity == 0 || (result.peak <= capacity) == (best <= capacity));
-            CHECK(capacity == 0 || best <= capacity || result.bound > capacity); // and that is proved
+            CHECK(capacity == 0 || best <= capacity || result.bound > capacity); // the bound proves a failure
         }
     }
 }

@@ -70,7 +70,7 @@ static void move_around(const struct gb_plan_part * part, struct gb_plan_neighbo
     }
 }
 
-// Moves or removes one of `in` buffers.
+// Moves or removes each buffer with probability 1 / in.
 static void set_other(const struct gb_plan_part * part, struct gb_plan_neighbours * neighbours, int in) {
     for (uint32_t b = 0; b < part->n; b++) {
         if (test_random_int(1, in) == 1) {

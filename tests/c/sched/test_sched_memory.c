@@ -60,7 +60,7 @@ static void weights_change_their_device(void) {
     struct ggml_backend_buffer mine = *p.buffers[0];
     *p.buffers[0] = *other; // the same handle now belongs to the device
     w->data = ggml_backend_buffer_get_base(p.buffers[0]);
-    // which once had this address
+    // the plan has this address, too, as if the memory was there before
     gb_key_of(&p.sched->plans.data[0]->in.keys, gb_ptrmap_get(&p.sched->plans.data[0]->in.map, w))->data = w->data;
     fill(w, 5, 0);
     p.buffers[0]->usage = GGML_BACKEND_BUFFER_USAGE_WEIGHTS;

@@ -7,7 +7,7 @@
 // writes the name of each storage over its bytes in the arenas. At each read it checks that the
 // name is still there.
 //
-//     test_sched_random [--count N] [--seed S] [--mutate] [--verbose]      one failure stops; its seed is printed
+//     test_sched_random [--count N] [--seed S] [--mutate] [--verbose]      stops at a failure and prints its seed
 //     GGML_TEST_RANDOM_GRAPHS=N                                 the same as --count N
 #include "base/mem.h"
 #include "ggml-alloc.h"
@@ -472,7 +472,7 @@ static bool same_data(const struct ggml_tensor * expected, const struct ggml_ten
     return same;
 }
 
-// unread or an output
+// True for outputs, and for nodes that no other node reads.
 static bool is_result(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
     for (int i = 0; i < graph->n_nodes; i++) {
         for (int s = 0; s < GGML_MAX_SRC; s++) {

@@ -243,8 +243,8 @@ static void random_graphs_take_smaller_sizes(void) {
         CHECK_MSG(test_failures == 0, "seed %d, devices %s", k, devices[k % 4]);
     }
     ggml_graph_set_fusion(true);
-    // these graphs join copies that the large one makes separately, or vice versa
-    printf("%d of %d graphs took places that were there\n", n_replays, n_runs);
+    // the others join copies that the large graph makes separately, or vice versa
+    printf("%d of %d graphs reused the offsets of the large one\n", n_replays, n_runs);
     CHECK(n_replays * 100 >= n_runs * 97);
 }
 

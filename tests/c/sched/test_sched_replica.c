@@ -392,7 +392,7 @@ static void stale_replicas_are_found(void) {
     }
     plan_remove_copy(&fault);
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, r.graph), GGML_STATUS_FAILED);
-    CHECK_ERROR(GGML_STATUS_FAILED, "'w' was written since");
+    CHECK_ERROR(GGML_STATUS_FAILED, "older than the last write to 'w'");
     plan_repair(&fault);
     RUN(p, r, 8);
     OK(ggml_backend_sched_set_check(p.sched, false));

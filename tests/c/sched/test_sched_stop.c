@@ -124,7 +124,7 @@ static enum ggml_status set_weights(struct scene * w, uint32_t seed) {
     return GGML_STATUS_SUCCESS;
 }
 
-static bool enough(void * data) { return --*(int *) data <= 0; } // again, until the call has returned
+static bool enough(void * data) { return --*(int *) data <= 0; } // true from the n-th poll on
 
 static void compare(struct scene * w, struct scene * oracle, const char * what, unsigned round) {
     float x[N * N], want[N * N];

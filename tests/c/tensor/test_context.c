@@ -75,7 +75,7 @@ static void own_memory_is_one_region_at_first(void) {
     ggml_free(ctx);
 }
 
-// Section 11.1: exactly n * overhead bytes hold n tensors without data.
+// Exactly n * overhead bytes hold n tensors without data.
 static void exact_weight_context(void) {
     enum { N = 13 };
     static _Alignas(16) char memory[N * 400];
@@ -92,7 +92,7 @@ static void exact_weight_context(void) {
     ggml_free(ctx);
 }
 
-// Section 11.2: the tensor space of a pool can also hold a larger graph.
+// The tensor space of a pool can also hold a larger graph.
 static void larger_graph_in_tensor_space(void) {
     for (size_t n = 2048; n <= 65536; n *= 2) {
         const size_t size = n * ggml_tensor_overhead() + ggml_graph_overhead();
@@ -109,7 +109,7 @@ static void larger_graph_in_tensor_space(void) {
     }
 }
 
-// Section 11.3: tensors and graphs in the caller's memory outlive the context.
+// Tensors and graphs in the caller's memory outlive the context.
 static void tensors_outlive_context(void) {
     static _Alignas(16) char memory[200000];
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ sizeof(memory), memory, false });
@@ -130,8 +130,7 @@ static void tensors_outlive_context(void) {
     ggml_free(other);
 }
 
-// Section 11.9: three tensors with data and a graph fit exactly into the sum of the sizes that
-// functions return.
+// Three tensors with data and a graph fit exactly into the sum of the sizes that functions return.
 static void exact_benchmark_pool(void) {
     const size_t sizes[3] = { 64 * 32 * 4, 32 * 16 * 4, 64 * 16 * 4 };
     const size_t size = sizes[0] + sizes[1] + sizes[2] + 3 * ggml_tensor_overhead() + ggml_graph_overhead();

@@ -183,7 +183,7 @@ static void overwritten(void) {
     CHECK_UNCHANGED(GGML_STATUS_UNSUPPORTED,
         "the gradients need 'e' f32 [3], which SCALE 'twice' f32 [3] of 'e' f32 [3] overwrites");
 
-    // rows that were written have the gradient of their source, the others of the table
+    // the gradient of written rows goes to their source, that of the other rows to the table
     struct ggml_tensor * table = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 2);
     ggml_set_f32(table, 0.5f);
     struct ggml_tensor * at = ggml_set_i32(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 1), 1);

@@ -185,7 +185,7 @@ static void overhead_is_exact(void) {
         REQUIRE(g != NULL);
         CHECK_INT(ggml_used_mem(ctx), ggml_graph_overhead_custom(n, k % 2));
         CHECK(g->visited_hash_table.size >= 2 * n && g->size == (int) n && (g->grads != NULL) == (k % 2 == 1));
-        CHECK(ggml_graph_overhead_custom(n, k % 2) <= 400 + 60 * (n + 1)); // section 11.2: far less than 400 a node
+        CHECK(ggml_graph_overhead_custom(n, k % 2) <= 400 + 60 * (n + 1)); // far less than 400 a node
         ggml_free(ctx);
     }
     CHECK_INT(ggml_graph_overhead(), ggml_graph_overhead_custom(2048, false));

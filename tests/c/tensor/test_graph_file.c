@@ -351,7 +351,6 @@ static size_t builder_file(const struct builder * b, int * n_leafs, int * n_node
 
 // The position of a tensor's record in `content`. Nodes follow leafs, and the data of a leaf
 // follows its record.
-// record.
 static size_t record_at(int n_leafs, int i) {
     size_t at = 24;
     for (int k = 0; k < i; k++) {

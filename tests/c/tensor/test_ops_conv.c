@@ -32,7 +32,7 @@ struct conv {
     int s0, s1, p0, p1, d0, d1;
 };
 
-// out[x, y, oc, n]. group: kernels of one channel, repeated for the channels.
+// out[x, y, oc, n]. depthwise: kernels have one channel, and each serves as many adjacent channels.
 static double expected_2d(const struct ggml_tensor * k, const struct ggml_tensor * b, const struct conv * c, int x,
     int y, int oc, int n, bool depthwise) {
     double sum = 0;

@@ -61,7 +61,7 @@ static void try_one(const struct builder * b, int only, const int64_t to[4]) {
 static void each_size(void) {
     for (int k = 0; k < N_BUILDERS; k++) {
         for (int only = -1; only < MAX_IN && (only < 0 || builders[k].in[only].used); only++) {
-            for (int dims = 2; dims < 16; dims += 2) { // sizes of row dimensions stay, because elements cannot repeat
+            for (int dims = 2; dims < 16; dims += 2) { // not dimension 0, because elements of a row cannot repeat
                 for (int bits = 24; bits < 64; bits++) {
                     int64_t to[4] = { 0 };
                     for (int d = 1; d < 4; d++) {

@@ -14,7 +14,7 @@ static struct ggml_tensor * tensor(enum ggml_type type, int64_t ne0, int64_t ne1
     return ggml_set_name(ggml_new_tensor_4d(ctx, type, ne0, ne1, ne2, ne3), "a");
 }
 
-// A word of op_params as in the specification's tables: an integer or a float.
+// A word of op_params: an integer or a float.
 struct word {
     int i;
     bool is_float;
@@ -170,8 +170,8 @@ static void ropes(void) {
         I(256), F(5e5f), F(0.25f), F(1.5f), F(0.5f), F(32), F(2), F(64), I(1));
 }
 
-// By hand from n_dims ln(n_orig / (2 pi beta)) / (2 ln base), rounded down and up: 128 ln(4096 / 64
-// pi) / (2 ln 10000) = 20.94 and 128 ln(4096 / 2 pi) / (2 ln 10000) = 45.03
+// By hand from n_dims ln(n_orig / (2 pi beta)) / (2 ln base), rounded down and up:
+// 128 ln(4096 / (64 pi)) / (2 ln 10000) = 20.94 and 128 ln(4096 / (2 pi)) / (2 ln 10000) = 45.03.
 static void yarn_corr_dims(void) {
     float dims[2] = { -1, -1 };
     ggml_rope_yarn_corr_dims(128, 4096, 10000.0f, 32.0f, 1.0f, dims);

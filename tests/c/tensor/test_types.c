@@ -340,7 +340,6 @@ static void op_names(void) {
     for (int op = 0; op < GGML_OP_COUNT; op++) {
         CHECK(ggml_op_name((enum ggml_op) op) != NULL && ggml_op_symbol((enum ggml_op) op) != NULL);
     }
-    // ids and texts of the specification's table, some of each column
     CHECK_STR(ggml_op_name((enum ggml_op) 0), "NONE");
     CHECK_STR(ggml_op_name((enum ggml_op) 23), "MUL_MAT");
     CHECK_STR(ggml_op_name((enum ggml_op) 45), "CONV_TRANSPOSE_1D");
@@ -372,7 +371,7 @@ static void op_names(void) {
         inplace += gb_op_can_inplace((enum ggml_op) op);
     }
     CHECK_INT(views, 5);    // NONE, RESHAPE, VIEW, PERMUTE, TRANSPOSE
-    CHECK_INT(inplace, 15); // section 0.4
+    CHECK_INT(inplace, 15);
     CHECK(!gb_op_computes(GGML_OP_TRANSPOSE) && gb_op_computes(GGML_OP_CPY));
     CHECK(gb_op_can_inplace(GGML_OP_SOFT_MAX) && gb_op_can_inplace(GGML_OP_UNARY) && !gb_op_can_inplace(GGML_OP_NORM));
 }

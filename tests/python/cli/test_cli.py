@@ -318,25 +318,6 @@ def test_a_bad_environment() -> None:
     assert "there is no file" in json.loads(done.stdout)["backends that are not there"]["CUDA"]
 
 
-def test_quantizing_without_threads() -> None:
-    """If the system has no more threads, the caller does the work."""
-    program = """
-import threading
-import numpy as np, ggml_backend as gb
-def none(self): raise RuntimeError("can't start new thread")
-x = np.random.default_rng(0).standard_normal((512, 1024)).astype(np.float32)
-expected = gb.quantize(x, "q8_0", n_threads=1)
-threading.Thread.start = none
-assert (gb.quantize(x, "q8_0", n_threads=4) == expected).all()
-assert gb.dequantize(expected, "q8_0", n_threads=4).shape == x.shape
-try:
-    gb.quantize(x, "q8_0", n_threads=0)
-except ValueError:
-    pass
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-
-
 @pytest.mark.parametrize(
     ("command", "arguments", "reason"),
     [

@@ -65,12 +65,12 @@ def test_links_are_measured_between_ranks():
         assert worst.launch_us > 3 * quick.launch_us and worst.bytes_per_us < quick.bytes_per_us / 3
 
 
-def test_two_devices_of_a_rank():
+def test_copies_between_devices_of_a_rank_take_no_link():
     with simulated(2, **SLOW) as cluster:
         a, b = gb.Backend("MPI1:CPU").device, gb.Backend("MPI1:SIM,name=X").device
         assert cluster.n_ranks == 2
         found = [*a.measure_link(b)]
-    assert all(c.launch_us < 20_000 and c.bytes_per_us > 10 for c in found)  # no link is involved
+    assert all(c.launch_us < 20_000 and c.bytes_per_us > 10 for c in found)
 
 
 def test_measured_once_and_kept(cache):
@@ -231,9 +231,6 @@ def test_memory_spreads_work_over_ranks():
             assert "y5" in fast and (limit == 0) == (len(fast) == 6), fast
 
 
-# --------------------------------------------------------------------------------------------------------- descriptions
-
-
 def test_equal_ranks_share_weights_that_one_cannot_hold():
     """Six layers, each with an unallocated weight of 256 KiB. One rank can hold all of them, or
     two."""
@@ -263,6 +260,9 @@ def test_equal_ranks_share_weights_that_one_cannot_hold():
                     values = np.maximum(values @ data.T, 0)
                 sched.compute(graph)
                 np.testing.assert_allclose(y.numpy(), values, rtol=1e-3, atol=1e-4)
+
+
+# --------------------------------------------------------------------------------------------------------- descriptions
 
 
 def test_a_measured_cluster_is_described(tmp_path):

@@ -341,7 +341,7 @@ def test_dropped_memory_is_freed_before_an_allocation():
         device.allocate(900_000)
 
 
-def test_an_idle_process_frees_memory_within_a_heartbeat():
+def test_an_idle_process_frees_dropped_memory():
     with simulated(2, deadline=5, heartbeat=0.2) as cluster:
         worker = cluster._workers[0]
         buffer = cluster.backends()[0].allocate(1 << 16)

@@ -245,7 +245,7 @@ except KeyboardInterrupt:
     assert process.returncode == 0, (out, err)
 
 
-def test_an_active_trace_function_stays_active(tmp_path: Path) -> None:
+def test_a_trace_replaces_its_file_when_it_stops(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("old")
     sched, graph, _ = plan_of()
@@ -269,7 +269,7 @@ def test_standard_output(tmp_path: Path) -> None:
     assert names(tmp_path) == ["out"]
 
 
-def test_the_newest_of_several_writers_wins(tmp_path: Path) -> None:
+def test_contents_of_several_writers_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "target"
     texts = [str(i) * 100_000 for i in range(8)]
     stop = time.monotonic() + 1.0
@@ -291,7 +291,7 @@ def test_the_newest_of_several_writers_wins(tmp_path: Path) -> None:
     assert names(tmp_path) == ["target"]
 
 
-def test_the_cache_of_costs_is_written_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_costs_leaves_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     backend = gb.Backend("SIM:name=kept")
     path = write_costs(backend, gb.sched.DeviceCosts())

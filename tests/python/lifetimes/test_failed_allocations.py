@@ -18,7 +18,6 @@ from programs import PATIENCE
 pytestmark = pytest.mark.slow
 
 
-# allocations
 @pytest.mark.parametrize("act", [
     "s.compute(g)", "s.reset(); s.allocate(g); x.set(1.0)", "with_trace()", "x.set(1.0)", "y.numpy()",
     "gb.ops.relu(x + x)", "open_and_close()", "t.copy_from(x)",
@@ -89,13 +88,11 @@ def test_quantize_works_if_threads_cannot_start(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     values = np.linspace(-1, 1, 512 * 4096, dtype=np.float32).reshape(512, 4096)
-    expected = gb.quantize(values, "q8_0")
+    expected = gb.quantize(values, "q8_0", n_threads=1)
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    np.testing.assert_array_equal(gb.quantize(values, "q8_0"), expected)
-    assert np.abs(gb.dequantize(expected, "q8_0") - values).max() < 0.01
+    np.testing.assert_array_equal(gb.quantize(values, "q8_0", n_threads=4), expected)
+    assert np.abs(gb.dequantize(expected, "q8_0", n_threads=4) - values).max() < 0.01
 
-
-# allocations
 
 # malloc, calloc or realloc fails once, in the n-th call from the package's module.
 FAILING = r"""

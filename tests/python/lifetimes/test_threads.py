@@ -342,7 +342,7 @@ def test_a_backend_is_not_used_from_its_own_callbacks(cpu):
         assert (y.numpy() == 3).all()
 
 
-# waits for ever
+# deadlocks
 def test_copy_from_a_scheduled_tensor_during_reset(holds):
     holds("""
     sys.setswitchinterval(1e-5)

@@ -140,13 +140,3 @@ def test_closed_context_is_a_state_error(ctx):
             build()
     assert "closed" in repr(t)
     assert "closed" in repr(other)
-
-
-def test_errors_of_quantized_types_name_the_reason(ctx, cpu):
-    w, x = ctx.tensor((4, 64), gb.dtypes.q4_0, name="w"), ctx.tensor((3, 64), name="x")
-    y = gb.ops.mul_mat(w, x)
-    reason = cpu.unsupported_reason(y)
-    assert cpu.supports(y) == (reason is None)
-    if reason is not None:
-        with pytest.raises(gb.errors.UnsupportedError):
-            gb.Scheduler([cpu]).allocate(ctx.graph(y))

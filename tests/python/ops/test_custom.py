@@ -159,19 +159,6 @@ def test_several_results_that_different_nodes_read(ctx, rng, devices, how):
     del kept
 
 
-def test_results_swapped_by_the_function(ctx):
-    """The array of one result may be a view of another result."""
-
-    def swap(out):
-        out[0][...], out[1][...] = [1, 2], [3, 4]
-        return out[1], out[0]
-
-    a, b = gb.ops.custom(swap, shape=[(2,), (2,)], context=ctx)
-    kept = run(["CPU"], ctx, a, b)
-    assert (a.tolist(), b.tolist()) == ([3, 4], [1, 2])
-    del kept
-
-
 @pytest.mark.parametrize("check", [False, True], ids=["", "checked"])
 @pytest.mark.parametrize("devices", DEVICES, ids="-".join)
 def test_live_results_do_not_overlap(ctx, rng, devices, check):
@@ -744,7 +731,6 @@ def test_map_custom_broadcasts_and_shows_quantized_rows_as_bytes(ctx, x):
     assert CustomOp.of_node(y._p).results is None
 
 
-# operations
 @pytest.mark.parametrize("how", ["graph", "scheduler", "copy"])
 def test_a_copied_graph_keeps_its_custom_functions(holds, how):
     """This holds after the original and its context are freed."""

@@ -89,7 +89,7 @@ def test_flash_attn(masked, dtype):
 
 
 def attention_gradients(q, k, v, g, masked):
-    """The parts for q, k and v, each padded to 16 bytes, by the specification."""
+    """The parts for q, k and v, each padded to 16 bytes."""
     h, hk = q.shape[-3], k.shape[-3]
     heads = np.arange(h) % hk
     a = probabilities(q, k, masked)

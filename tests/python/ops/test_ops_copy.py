@@ -323,6 +323,7 @@ def test_one_plan_writes_at_every_position():
                 product = (value.astype(np.float64) + 1) @ want.astype(np.float64).T
                 np.testing.assert_allclose(y.numpy(), product, rtol=2e-3, atol=2e-3)
                 np.testing.assert_array_equal(cache.numpy(), want)
+            assert sched.stats.plans_made == 1
             del memory
 
 

@@ -225,3 +225,22 @@ def test_errors_of_columns_name_the_fault(ctx):
         gb.ops.im2col_3d(ctx.tensor((2, 3, 3, 3)), ctx.tensor((2, 3, 3, 2)), 2)
     with pytest.raises(gb.errors.InvalidArgumentError, match="must be a multiple of"):
         gb.ops.im2col_3d(ctx.tensor((3, 1, 1, 1)), ctx.tensor((4, 3, 3, 2)), 2)
+
+
+def test_large_results_bypass_the_caches(ctx, cpu, rng):
+    """Results of 32 MiB and more are stored by another kernel, with the same values."""
+    x = rng.standard_normal((2, 1021, 2051), np.float32)
+    t = ctx.tensor(x.shape)
+    calls = {
+        "pad": (gb.ops.pad(t, ((1033, 5), (7, 9))), np.pad(x, ((0, 0), (1033, 5), (7, 9)))),
+        "wrap": (gb.ops.pad(t, ((1033, 5), (7, 9)), "wrap"), np.pad(x, ((0, 0), (1033, 5), (7, 9)), "wrap")),
+        "reflect": (gb.ops.pad(t, ((2050, 99),), "reflect"), np.pad(x, ((0, 0), (0, 0), (2050, 99)), "reflect")),
+        "nearest": (gb.ops.interpolate(t, (2042, 4102), "nearest"), x.repeat(2, 1).repeat(2, 2)),
+    }
+    graph, memory = ctx.graph(*(node for node, _ in calls.values())), ctx.allocate(cpu)
+    t.set(x)
+    graph.compute(cpu)
+    for name, (node, want) in calls.items():
+        assert node.nbytes >= 32 << 20
+        assert np.array_equal(node.numpy(), want), name
+    del memory

@@ -325,7 +325,7 @@ def test_diag_mask_in_place_in_a_view(layout):
 @pytest.mark.parametrize("n_head", [1, 2, 3, 8, 12, 71])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_alibi(n_head, layout):
-    for batch in ((), (2,)) if n_head < 8 else ((),):  # slopes are counted over the heads of all batches: see spec
+    for batch in ((), (2,)) if n_head < 8 else ((),):  # slopes are counted over the heads of all batches
         for bias in (8.0, 1.5):
 
             def reference(v, bias=bias):
@@ -395,7 +395,7 @@ def rotation(
 
 
 def rope(x, positions, *, n_dims, mode, n_ctx=0, back=False, xpos_base=0.0, xpos_down=False, **scaling):
-    """Rotates x (batch, tokens, heads, size) pair by pair, by the specification."""
+    """Rotates x (batch, tokens, heads, size) pair by pair."""
     y = x.copy()
     size = x.shape[-1]
     sign = -1 if back else 1
@@ -512,7 +512,7 @@ def test_rope_xpos(down):
 
 
 @covers("ROPE", "ROPE_BACK")
-def test_rope_back_takes_rope_back():
+def test_rope_back_reverses_rope():
     """A rotation followed by its reverse gives the input: an oracle without a formula."""
     for mode in (0, 2):
         inputs = [real(2, 9, 4, 32), array(np.arange(9) * 5, "int32")]

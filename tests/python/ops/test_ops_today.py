@@ -275,6 +275,20 @@ def test_hidden_keys_have_no_effect(n):
         del memory
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_nan_in_a_mask_stays_in_its_row(dtype):
+    """A NaN of a mask makes the results of its query NaN, and no others."""
+    for heads, n, m in ((2, 1, 300), (4, 3, 70), (2, 40, 150)):
+        mask = random_mask(1, 1, n, m, dtype=dtype)
+        mask.values[0, 0, n // 2, m // 3] = np.nan
+        tolerance = Tolerance(terms=80, n=32 + m)
+        check(gb.ops.flash_attn_ext, [real(1, heads, n, 32), real(1, heads, m, 32), real(1, heads, m, 32), mask],
+              lambda q, k, v, hidden: attention(q, k, v, hidden), tolerance, magnitude=largest)  # fmt: skip
+        check(lambda a, k: gb.ops.softmax(a, k, 0.7), [real(1, heads, n, m), mask],
+              lambda a, k: shares(masked(0.7 * a, k, 0), None), tolerance,
+              magnitude=lambda *x: np.ones(x[0].shape))  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------------------------ rotations
 
 SECTIONS = (2, 1, 3, 1)

@@ -88,7 +88,7 @@ def test_all_batches(name: str, backends: list[gb.Backend], rng: np.random.Gener
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_numbers_of_threads(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
+def test_threads_change_no_bits(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
     k = gb.dtypes.as_dtype(name).block_size * (2 if gb.dtypes.as_dtype(name).block_size == 256 else 7)
     blocks = blocks_of(name, 131, k, rng)
     for batch in (1, 9, 33, 130):

@@ -89,8 +89,8 @@ def test_threads_change_no_plan(rng):
 
 
 def hard(rng, n, part):
-    """n buffers with random lifetimes. A few milliseconds do not find the best plan. part: longest
-    lifetime, as a share"""
+    """n buffers with random lifetimes of up to 1 / part of the time. A few milliseconds do not find
+    the best plan."""
     lower = rng.integers(0, 2 * n, n)
     return lower, lower + rng.integers(1, 2 * n // part, n), rng.integers(1, 1 << 20, n)
 

@@ -1,8 +1,8 @@
-"""The K formats quantized in NumPy, from their specification: float32, each product rounded before
-its addition, sums in order.
+"""The K formats quantized in NumPy: float32, each product rounded before its addition, sums in
+order.
 
-It shares no code with the library. A row is a sub-block: the specification handles one element
-after another, and this file does so in all sub-blocks at once. So sums have the same order.
+It shares no code with the library. Rows are sub-blocks. Elements are added one after another, in
+all sub-blocks at once, so sums have the same order as in the library.
 """
 
 from __future__ import annotations

@@ -116,9 +116,7 @@ LOW: dict[str, tuple[int, Any, Any]] = {
 
 @pytest.mark.parametrize("name", LOW)
 @pytest.mark.parametrize("size", [1.0, 0.02, 300.0])
-def test_blocks_of_one_and_two_bits_are_those_of_the_specification(
-    rng: np.random.Generator, name: str, size: float
-) -> None:
+def test_blocks_of_one_and_two_bits_are_those_of_numpy(rng: np.random.Generator, name: str, size: float) -> None:
     n, encoded, decoded = LOW[name]
     x = (size * rng.standard_normal((500, n))).astype(np.float32)
     x[0] = 0
@@ -133,7 +131,7 @@ def test_blocks_of_one_and_two_bits_are_those_of_the_specification(
 
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "steps", "positive"])
 @pytest.mark.parametrize("name", sorted(kquant_reference.QUANTIZE))
-def test_super_blocks_are_those_of_the_specification(rng: np.random.Generator, name: str, kind: str) -> None:
+def test_super_blocks_are_those_of_numpy(rng: np.random.Generator, name: str, kind: str) -> None:
     x = {
         "normal": lambda: rng.standard_normal((40, 1024)),
         "heavy tails": lambda: 0.02 * rng.standard_t(2, (40, 1024)).clip(-1000, 1000),

@@ -35,14 +35,9 @@ static void lanes_dot_f32(int64_t n, float * c, const float * s, const float * a
     }
 }
 
-// The sums of two vectors of lanes: with r, and with the keys of the next token.
-struct lanes_sums_ {
-    vf y[2], f[2];
-};
-
-// An element of the state of two vectors of lanes: w s + k u, stored at s.
-static ALWAYS_INLINE void lanes_element_(struct lanes_sums_ * t, float * s, const vf w[2], vf k, const vf u[2], vf b,
-    const vf c[2], bool two, const float * r, const float * a) {
+// An element of the state of two vectors of lanes: w s + k u + b c, stored at s. Adds its product with r to t.
+static ALWAYS_INLINE void lanes_element_(vf t[2], float * s, const vf w[2], vf k, const vf u[2], vf b, const vf c[2],
+    bool two, const float * r) {
     UNROLL
     for (int v = 0; v < 2; v++) {
         vf x = v_fma(k, u[v], v_mul(w[v], v_load(s + v * V_N)));
@@ -51,101 +46,220 @@ static ALWAYS_INLINE void lanes_element_(struct lanes_sums_ * t, float * s, cons
         }
         v_store(s + v * V_N, x);
         if (r != NULL) {
-            t->y[v] = v_fma(v_set(*r), x, t->y[v]);
-        }
-        if (a != NULL) {
-            t->f[v] = v_fma(v_set(*a), x, t->f[v]);
+            t[v] = v_fma(v_set(*r), x, t[v]);
         }
     }
 }
 
 // Stores the sums of both chains.
-static ALWAYS_INLINE void store_chains_(float * y, vf first[2], vf second[2]) {
+static ALWAYS_INLINE void store_chains_(float * y, vf t[2][2]) {
     UNROLL
     for (int v = 0; v < 2; v++) {
-        v_store(y + v * V_N, v_add(first[v], second[v]));
+        v_store(y + v * V_N, v_add(t[0][v], t[1][v]));
     }
 }
 
 // The constants select the terms. Sums have two chains, or else they would wait for the latency of
 // an addition.
-static ALWAYS_INLINE void lanes_step_(int64_t n, float * y, float * s, const struct gb_lanes_step * p, bool per_key,
-    bool two, bool out, bool next) {
-    const float *wv = p->wv, *k = p->k, *b = p->b, *r = p->r, *a = p->a;
+static ALWAYS_INLINE void lanes_step_(int64_t n, float * y, float * s, const struct gb_lanes_step * p, bool two,
+    bool out) {
+    const float *wv = p->wv, *k = p->k, *b = p->b, *r = p->r;
     for (int lane = 0; lane < GB_LANES; lane += LANE_STEP) {
         const float * const c = two ? p->c : p->u;
-        const vf u[2] = { v_load(p->u + lane), v_load(p->u + lane + V_N) }, w = v_set(p->w), zero = v_set(0.0f);
+        const vf u[2] = { v_load(p->u + lane), v_load(p->u + lane + V_N) }, zero = v_set(0.0f);
         const vf cv[2] = { v_load(c + lane), v_load(c + lane + V_N) };
-        struct lanes_sums_ t[2] = { { { zero, zero }, { zero, zero } }, { { zero, zero }, { zero, zero } } };
+        vf t[2][2] = { { zero, zero }, { zero, zero } };
         for (int64_t j = 0; j < n; j += 2) {
             UNROLL
             for (int i = 0; i < 2; i++) {
                 if (i == 0 || j + 1 < n) {
-                    const vf wj = per_key ? v_set(wv[j + i]) : w, ws[2] = { wj, wj };
-                    lanes_element_(&t[i], s + (j + i) * GB_LANES + lane, ws, v_set(k[j + i]), u,
-                        two ? v_set(b[j + i]) : zero, cv, two, out ? r + j + i : NULL, next ? a + j + i : NULL);
+                    const vf wj = v_set(wv[j + i]), ws[2] = { wj, wj };
+                    lanes_element_(t[i], s + (j + i) * GB_LANES + lane, ws, v_set(k[j + i]), u,
+                        two ? v_set(b[j + i]) : zero, cv, two, out ? r + j + i : NULL);
                 }
             }
         }
         if (out) {
-            store_chains_(y + lane, t[0].y, t[1].y);
-        }
-        if (next) {
-            store_chains_(p->f + lane, t[0].f, t[1].f);
+            store_chains_(y + lane, t);
         }
     }
 }
 
 static void lanes_step_f32(int64_t n, float * y, float * s, const struct gb_lanes_step * p) {
-#define FORM(per_key, two, out)                                \
-    do {                                                       \
-        if (p->a != NULL) {                                    \
-            lanes_step_(n, y, s, p, per_key, two, out, true);  \
-        } else {                                               \
-            lanes_step_(n, y, s, p, per_key, two, out, false); \
-        }                                                      \
-    } while (0)
     if (p->b != NULL) {
-        FORM(true, true, true);
+        lanes_step_(n, y, s, p, true, true);
     } else if (p->r == NULL) {
-        FORM(true, false, false);
-    } else if (p->wv != NULL) {
-        FORM(true, false, true);
+        lanes_step_(n, y, s, p, false, false);
     } else {
-        FORM(false, false, true);
+        lanes_step_(n, y, s, p, false, true);
     }
-#undef FORM
 }
 
-static ALWAYS_INLINE void lanes_scan_(int64_t n, float * y, float * s, const float * w, bool each, const float * d,
-    const float * k, const float * u, const float * r) {
+static void lanes_scan_f32(int64_t n, float * y, float * s, const float * w, const float * d, const float * k,
+    const float * u, const float * r) {
     for (int lane = 0; lane < GB_LANES; lane += LANE_STEP) {
         const vf uv[2] = { v_load(u + lane), v_load(u + lane + V_N) }, zero = v_set(0.0f);
         const vf dv[2] = { v_load(d + lane), v_load(d + lane + V_N) };
-        const vf all[2] = { exp_(v_mul(v_load(w + lane), dv[0])), exp_(v_mul(v_load(w + lane + V_N), dv[1])) };
-        struct lanes_sums_ t[2] = { { { zero, zero }, { zero, zero } }, { { zero, zero }, { zero, zero } } };
+        vf t[2][2] = { { zero, zero }, { zero, zero } };
         for (int64_t j = 0; j < n; j += 2) {
             UNROLL
             for (int i = 0; i < 2; i++) {
                 if (i == 0 || j + 1 < n) {
-                    const float * const wj = w + (each ? (j + i) * GB_LANES : 0) + lane;
-                    const vf ws[2] = { each ? exp_(v_mul(v_load(wj), dv[0])) : all[0],
-                        each ? exp_(v_mul(v_load(wj + V_N), dv[1])) : all[1] };
-                    lanes_element_(&t[i], s + (j + i) * GB_LANES + lane, ws, v_set(k[j + i]), uv, zero, uv, false,
-                        r + j + i, NULL);
+                    const float * const wj = w + (j + i) * GB_LANES + lane;
+                    const vf ws[2] = { exp_(v_mul(v_load(wj), dv[0])), exp_(v_mul(v_load(wj + V_N), dv[1])) };
+                    lanes_element_(t[i], s + (j + i) * GB_LANES + lane, ws, v_set(k[j + i]), uv, zero, uv, false,
+                        r + j + i);
                 }
             }
         }
-        store_chains_(y + lane, t[0].y, t[1].y);
+        store_chains_(y + lane, t);
     }
 }
 
-static void lanes_scan_f32(int64_t n, float * y, float * s, const float * w, bool each, const float * d,
-    const float * k, const float * u, const float * r) {
-    if (each) {
-        lanes_scan_(n, y, s, w, true, d, k, u, r);
+static ALWAYS_INLINE void lanes_tokens_(const struct gb_lanes_tokens * p, int lane, bool decays, bool delta) {
+    vf c[GB_CHUNK], all = v_set(1.0f);
+    UNROLL
+    for (int t = 0; t < GB_CHUNK; t++) {
+        const int at = t * GB_LANES + lane;
+        c[t] = v_set(0.0f);
+        if (t >= p->n) {
+            continue;
+        }
+        if (decays) {
+            const vf w = v_load(p->w + at);
+            all = v_mul(all, w);
+            UNROLL
+            for (int i = 0; i < t; i++) {
+                c[i] = v_mul(c[i], w);
+            }
+        }
+        c[t] = v_load(p->u + at);
+        if (delta) {
+            vf found = v_mul(all, v_load(p->f + at));
+            UNROLL
+            for (int i = 0; i < t; i++) {
+                found = v_fma(v_set(p->kk[t][i]), c[i], found);
+            }
+            c[t] = v_mul(v_set(p->beta[t]), v_sub(c[t], found));
+        }
+        vf y = v_mul(all, v_load(p->y + at));
+        UNROLL
+        for (int i = 0; i <= t; i++) {
+            y = v_fma(v_set(p->kr[t][i]), c[i], y);
+        }
+        v_store(p->y + at, y);
+    }
+    UNROLL
+    for (int t = 0; t < GB_CHUNK; t++) {
+        v_store(p->u + t * GB_LANES + lane, c[t]);
+    }
+    if (decays) {
+        v_store(p->all + lane, all);
+    }
+}
+
+static void lanes_tokens_f32(const struct gb_lanes_tokens * p) {
+    for (int lane = 0; lane < GB_LANES; lane += V_N) {
+        if (p->w == NULL) {
+            lanes_tokens_(p, lane, false, p->beta != NULL);
+        } else if (p->beta != NULL) {
+            lanes_tokens_(p, lane, true, true);
+        } else {
+            lanes_tokens_(p, lane, true, false);
+        }
+    }
+}
+
+// Vectors of lanes whose 2 GB_CHUNK sums stay in registers.
+#define PASS_V (V_REGISTERS >= 32 ? 2 : 1)
+
+// t[i] += element j of row i of r, times x
+static ALWAYS_INLINE void pass_sums_(vf t[GB_CHUNK][PASS_V], const float * r, int64_t ld, const vf x[PASS_V]) {
+    UNROLL
+    for (int i = 0; i < GB_CHUNK; i++) {
+        vf ri = v_set(r[i * ld]);
+        IN_REGISTER(ri);
+        UNROLL
+        for (int v = 0; v < PASS_V; v++) {
+            t[i][v] = v_fma(ri, x[v], t[i][v]);
+        }
+    }
+}
+
+static ALWAYS_INLINE void pass_move_(vf t[GB_CHUNK][PASS_V], float * p, bool store) {
+    UNROLL
+    for (int i = 0; i < GB_CHUNK; i++) {
+        UNROLL
+        for (int v = 0; v < PASS_V; v++) {
+            if (store) {
+                v_store(p + i * GB_LANES + v * V_N, t[i][v]);
+            } else {
+                t[i][v] = p != NULL ? v_load(p + i * GB_LANES + v * V_N) : v_set(0.0f);
+            }
+        }
+    }
+}
+
+static ALWAYS_INLINE void lanes_pass_(int64_t n, float * s, const struct gb_lanes_pass * p, bool per_key, bool sums,
+    bool two) {
+    for (int lane = 0; lane < GB_LANES; lane += PASS_V * V_N) {
+        vf u[GB_CHUNK][PASS_V], f[GB_CHUNK][PASS_V], y[GB_CHUNK][PASS_V], w[PASS_V];
+        pass_move_(u, (float *) p->u + lane, false);
+        pass_move_(f, NULL, false);
+        pass_move_(y, NULL, false);
+        UNROLL
+        for (int v = 0; v < PASS_V; v++) {
+            w[v] = per_key ? v_set(0.0f) : v_load(p->w + lane + v * V_N);
+        }
+        for (int64_t j = 0; j < n; j++) {
+            float * const at = s + j * GB_LANES + lane;
+            vf x[PASS_V];
+            UNROLL
+            for (int v = 0; v < PASS_V; v++) {
+                x[v] = v_mul(per_key ? v_set(p->wv[j]) : w[v], v_load(at + v * V_N));
+            }
+            UNROLL
+            for (int i = 0; i < GB_CHUNK; i++) {
+                vf k = v_set(p->k[i * p->ldk + j]);
+                IN_REGISTER(k);
+                UNROLL
+                for (int v = 0; v < PASS_V; v++) {
+                    x[v] = v_fma(k, u[i][v], x[v]);
+                }
+            }
+            UNROLL
+            for (int v = 0; v < PASS_V; v++) {
+                v_store(at + v * V_N, x[v]);
+            }
+            if (sums) {
+                pass_sums_(f, p->a + j, p->lda, x);
+            }
+            if (two) {
+                pass_sums_(y, p->r + j, p->ldr, x);
+            }
+        }
+        if (sums) {
+            pass_move_(f, p->f + lane, true);
+        }
+        if (two) {
+            pass_move_(y, p->y + lane, true);
+        }
+    }
+}
+
+static void lanes_pass_f32(int64_t n, float * s, const struct gb_lanes_pass * p) {
+    if (p->a == NULL) {
+        if (p->wv != NULL) {
+            lanes_pass_(n, s, p, true, false, false);
+        } else {
+            lanes_pass_(n, s, p, false, false, false);
+        }
+    } else if (p->r == NULL) {
+        lanes_pass_(n, s, p, false, true, false);
+    } else if (p->wv != NULL) {
+        lanes_pass_(n, s, p, true, true, true);
     } else {
-        lanes_scan_(n, y, s, w, false, d, k, u, r);
+        lanes_pass_(n, s, p, false, true, true);
     }
 }
 

@@ -3,14 +3,20 @@
 // The sums of some columns stay in registers for all rows, for a few results at a time. Converting
 // single rows first stores and loads several times as many bytes.
 
+// Q8_0: up to WQ_X results at a time, and up to WQ_BLOCKS blocks of columns. A pass over up to WQ_ROWS rows first
+// multiplies scales by weights, because a scale is a single number among bytes.
 #if V_ISA_AVX512
 #    define WQ_X 4
+#    define WQ_BLOCKS 4
 #elif V_ISA_SCALAR
 #    define WQ_X 1
+#    define WQ_BLOCKS 1
 #else
 #    define WQ_X 2
+#    define WQ_BLOCKS 2
 #endif
-#define WQ_LATER 24 // prefetch distance in rows
+#define WQ_ROWS 64
+#define WQ_LATER 60 // prefetch distance in rows
 
 enum { WQ_V = 32 / V_N }; // vectors of a block
 
@@ -26,56 +32,102 @@ static inline vf wq_load_(const int8_t * p) {
 #endif
 }
 
-// One block of columns of nx <= WQ_X results. x: of the first row. w, y: of the first result.
-static ALWAYS_INLINE void wq_block_(int nx, const struct gb_weigh * p, const uint8_t * x, const float * w, float * y) {
-    vf sum[WQ_X][WQ_V];
-    for (int j = 0; j < nx; j++) {
+// Scale of block b of row c, times the weight of the row for result j. 0 if the weight is 0.
+struct wq_factors_ {
+    float of[WQ_X][WQ_BLOCKS][WQ_ROWS];
+};
+
+static ALWAYS_INLINE void wq_fill_(struct wq_factors_ * f, int nx, int blocks, int n, const uint8_t * x, size_t nb_x,
+    const float * w, int64_t ldw) {
+    uint16_t half[WQ_BLOCKS][WQ_ROWS] = { 0 };
+    for (int c = 0; c < n; c++, x += nb_x) {
         UNROLL
-        for (int i = 0; i < WQ_V; i++) {
-            sum[j][i] = v_load(y + j * p->ldy + i * V_N);
+        for (int b = 0; b < blocks; b++) {
+            half[b][c] = copied_half_(x + b * GB_BYTES(q8_0) + GB_AT(q8_0, d));
         }
     }
-    for (int64_t c = 0; c < p->n; c++, x += p->nb_x) {
-        vf q[WQ_V];
-        const float d = half_at_(x + GB_AT(q8_0, d));
-        PREFETCH_L2(x + WQ_LATER * p->nb_x);
-        UNROLL
-        for (int i = 0; i < WQ_V; i++) {
-            q[i] = wq_load_((const int8_t *) x + GB_AT(q8_0, qs) + i * V_N);
-        }
-        UNROLL
+    for (int c = 0; c < n; c += V_N) {
         for (int j = 0; j < nx; j++) {
-            const float weight = w[j * p->ldw + c];
-            const vf s = v_set(weight != 0 ? weight * d : 0.0f);
-            UNROLL
-            for (int i = 0; i < WQ_V; i++) {
-                sum[j][i] = v_fma(q[i], s, sum[j][i]);
+            const vf weight = v_load_n(w + j * ldw + c, n - c < V_N ? n - c : V_N), zero = v_set(0.0f);
+            for (int b = 0; b < blocks; b++) {
+                v_store(f->of[j][b] + c, v_sel(v_eq(weight, zero), zero, v_mul(weight, LOAD_F16(half[b] + c))));
             }
         }
     }
+}
+
+static ALWAYS_INLINE void wq_rows_(const struct wq_factors_ * f, int nx, int blocks, int n, const uint8_t * x,
+    size_t nb_x, float * y, int64_t ldy) {
+    vf sum[WQ_X][WQ_BLOCKS * WQ_V];
+    UNROLL
     for (int j = 0; j < nx; j++) {
         UNROLL
-        for (int i = 0; i < WQ_V; i++) {
-            v_store(y + j * p->ldy + i * V_N, sum[j][i]);
+        for (int i = 0; i < blocks * WQ_V; i++) {
+            sum[j][i] = v_load(y + j * ldy + i * V_N);
         }
+    }
+    for (int c = 0; c < n; c++, x += nb_x) {
+        UNROLL
+        for (int b = 0; b < blocks; b++) {
+            const uint8_t * const block = x + b * GB_BYTES(q8_0);
+            vf q[WQ_V];
+            if (b % 2 == 0) { // two blocks are 68 bytes
+                PREFETCH_L2(block + WQ_LATER * nb_x);
+            }
+            UNROLL
+            for (int i = 0; i < WQ_V; i++) {
+                q[i] = wq_load_((const int8_t *) block + GB_AT(q8_0, qs) + i * V_N);
+            }
+            UNROLL
+            for (int j = 0; j < nx; j++) {
+                const vf factor = v_set(f->of[j][b][c]);
+                UNROLL
+                for (int i = 0; i < WQ_V; i++) {
+                    sum[j][b * WQ_V + i] = v_fma(q[i], factor, sum[j][b * WQ_V + i]);
+                }
+            }
+        }
+    }
+    UNROLL
+    for (int j = 0; j < nx; j++) {
+        UNROLL
+        for (int i = 0; i < blocks * WQ_V; i++) {
+            v_store(y + j * ldy + i * V_N, sum[j][i]);
+        }
+    }
+}
+
+// All columns of nx results from result j on, for n rows from row c on. `most`: blocks whose sums fit into the
+// registers.
+static ALWAYS_INLINE void wq_results_(int nx, int most, const struct gb_weigh * p, int j, int64_t c, int n) {
+    struct wq_factors_ f;
+    const uint8_t * x = (const uint8_t *) p->x + (size_t) c * p->nb_x;
+    const float * const w = p->w + j * p->ldw + c;
+    float * y = p->y + j * p->ldy;
+    int64_t left = p->k / 32;
+    for (; left >= most; left -= most, x += most * GB_BYTES(q8_0), y += most * 32) {
+        wq_fill_(&f, nx, most, n, x, p->nb_x, w, p->ldw);
+        wq_rows_(&f, nx, most, n, x, p->nb_x, y, p->ldy);
+    }
+    for (; left > 0; left--, x += GB_BYTES(q8_0), y += 32) {
+        wq_fill_(&f, nx, 1, n, x, p->nb_x, w, p->ldw);
+        wq_rows_(&f, nx, 1, n, x, p->nb_x, y, p->ldy);
     }
 }
 
 static void weigh_q8_0(const struct gb_weigh * p) {
     static_assert(GB_ELEMENTS(q8_0) == 32, "a block");
-    const uint8_t * x = p->x;
-    for (int64_t i = 0; i < p->k; i += 32, x += GB_BYTES(q8_0)) {
+    for (int64_t c = 0; c < p->n; c += WQ_ROWS) {
+        const int n = p->n - c < WQ_ROWS ? (int) (p->n - c) : WQ_ROWS;
         for (int j = 0; j < p->nx; j += WQ_X) {
-            const float * const w = p->w + j * p->ldw;
-            float * const y = p->y + j * p->ldy + i;
             switch (p->nx - j < WQ_X ? p->nx - j : WQ_X) {
-                case 1: wq_block_(1, p, x, w, y); break;
-#if WQ_X > 1
-                case 2: wq_block_(2, p, x, w, y); break;
-#endif
-#if WQ_X > 2
-                case 3: wq_block_(3, p, x, w, y); break;
-                case 4: wq_block_(4, p, x, w, y); break;
+                case 1: wq_results_(1, WQ_BLOCKS, p, j, c, n); break;
+#if WQ_X == 2
+                case 2: wq_results_(2, WQ_BLOCKS / 2, p, j, c, n); break;
+#elif WQ_X == 4
+                case 2: wq_results_(2, WQ_BLOCKS, p, j, c, n); break;
+                case 3: wq_results_(3, WQ_BLOCKS / 2, p, j, c, n); break;
+                case 4: wq_results_(4, WQ_BLOCKS / 2, p, j, c, n); break;
 #endif
                 default: break;
             }

@@ -305,14 +305,10 @@ static struct run run_of(const struct space * s, const struct ggml_tensor * node
     return at;
 }
 
-// Results of at least this size bypass the caches. They would be evicted before a reader needs
-// them, and ordinary stores first read the memory that they overwrite.
-#define FAR_BYTES ((size_t) 32 << 20)
-
 // True if the f32 result is that large and overwrites no source. An overwritten source is in the
 // caches already.
 static bool is_far(const struct ggml_tensor * node, const struct space * s, int n_src) {
-    if (s->units < (int64_t) (FAR_BYTES / sizeof(float) / GB_RUN) || ggml_nbytes(node) < FAR_BYTES) {
+    if (s->units < (int64_t) (GB_FAR_BYTES / sizeof(float) / GB_RUN) || ggml_nbytes(node) < GB_FAR_BYTES) {
         return false;
     }
     bool apart = true;

@@ -182,6 +182,9 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
 typedef void gb_map3(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * c, const float * x, const float * y);
 void gb_run_map3(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map3 * f);
+// Results of at least this size bypass the caches. They would be evicted before a reader needs
+// them, and ordinary stores first read the memory that they overwrite.
+#define GB_FAR_BYTES ((size_t) 32 << 20)
 // n_tasks() of these drivers.
 int gb_tasks_map(const struct ggml_tensor * node, int n_threads);
 

@@ -1,9 +1,12 @@
 // recurrent.c - SSM_CONV, SSM_SCAN, GATED_DELTA_NET, RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN.
 //
-// The rows of a state do not depend on each other. A unit is a piece of GB_LANES rows of one head
-// and sequence. A thread computes it for all tokens while the piece is in the nearest cache, one
-// row per lane (kernels/contracts/recurrent.h). With few tokens, converting the piece to lanes and
-// back does not pay. Rows are then computed one by one, from the old state to the new one.
+// The rows of a state do not depend on each other. A piece is GB_LANES rows of one head and sequence. A thread computes
+// it for all tokens while the piece is in the nearest caches, one row per lane (kernels/contracts/recurrent.h). With
+// few tokens, converting the piece to lanes and back does not pay. Rows are then computed one by one, from the old
+// state to the new one.
+//
+// SSM_SCAN with one decay for a head, and GATED_DELTA_NET, compute GB_CHUNK tokens in one pass over the state. What the
+// tokens of a chunk do to each other depends on products of their keys. All pieces of a unit share those.
 #include <inttypes.h>
 #include <math.h>
 
@@ -129,6 +132,60 @@ static size_t ssm_conv_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size((2 * node->src[1]->ne[0] + GB_LANES) * GB_LANES, n_tasks);
 }
 
+// -------------------------------------------------------------------------------------------------------------- chunks
+
+enum { UNIT_PIECES = 2 }; // maximum number of pieces of a unit, whose states stay in the nearest cache
+
+// Pieces of a unit, if `lists` lists have `pieces` pieces each. Threads get several units, so that they end together.
+static int64_t unit_pieces(int64_t pieces, int64_t lists, int n_threads) {
+    return GB_MAX((int64_t) 1, GB_MIN((int64_t) UNIT_PIECES, GB_MIN(pieces, pieces * lists / (4 * n_threads))));
+}
+
+// Tokens of the chunk that begins at token t. A chunk ends with each state that is kept.
+static int chunk_size(int64_t t, int64_t tokens, int64_t n_states) {
+    const int64_t until = GB_MAX(tokens - n_states + 1, t + 1); // tokens before the first kept state
+    return (int) GB_MIN((int64_t) GB_CHUNK, GB_MIN(until, tokens) - t);
+}
+
+// Rows of GB_CHUNK tokens, `ld` floats apart.
+struct token_rows {
+    const float * p;
+    int64_t ld;
+};
+
+// The rows of n tokens of t, from row (i1, first, i3) on. Fewer than GB_CHUNK are copied to `copy`, with zeros behind.
+static struct token_rows rows_of_chunk(const struct ggml_tensor * t, int64_t i1, int64_t first, int64_t i3, int n,
+    float * copy) {
+    const int64_t size = t->ne[0];
+    if (n == GB_CHUNK) {
+        return (struct token_rows){ floats_at(t, i1, first, i3), (int64_t) (t->nb[2] / sizeof(float)) };
+    }
+    memset(copy, 0, (size_t) (GB_CHUNK * size) * sizeof(float));
+    for (int i = 0; i < n; i++) {
+        memcpy(copy + i * size, floats_at(t, i1, first + i, i3), (size_t) size * sizeof(float));
+    }
+    return (struct token_rows){ copy, size };
+}
+
+// y[t][i] = row t of x times row i of k, for nx and n rows of `size` floats
+static void products_of_rows(const struct gb_cpu_call * call, int64_t size, struct token_rows x, int nx,
+    struct token_rows k, int n, float (*y)[GB_CHUNK]) {
+    static_assert(GB_CHUNK <= GB_ROWS_W, "the columns of a call");
+    for (int t = 0; t < nx; t += call->k->rows_x) {
+        call->k->rows_columns_f32(&(struct gb_rows_columns){
+            .k = size,
+            .nw = n,
+            .nx = GB_MIN(nx - t, call->k->rows_x),
+            .w = k.p,
+            .nb_w = (size_t) k.ld * sizeof(float),
+            .x = x.p + t * x.ld,
+            .ldx = (size_t) x.ld,
+            .y = y[t],
+            .ldy = GB_CHUNK,
+        });
+    }
+}
+
 // ------------------------------------------------------------------------------------------------------------ SSM_SCAN
 
 // The rows of all heads of a group count as one list: row p of head h is p + P h, in x and in the
@@ -138,14 +195,17 @@ struct scan {
     int64_t size, width, heads, groups, tokens, sequences, n_states; // N, P, H, G, T, S, K
     int64_t group_rows; // of a group
     float *y, *states; // of the result
-    float *lanes, *decay, *factors; // scratch: the state; decays of a row; A, laid out like the state
+    // scratch: the states of a unit, or of a piece and then A laid out alike; decays of a row; rows of two chunks
+    float *lanes, *decay, *rows;
     bool dense_x; // rows of x follow each other
+    int64_t unit; // pieces of a unit
 };
 
-// Floats of one part of the scratch memory. A state without elements still has a decay.
-static int64_t scan_part(const struct ggml_tensor * s) { return GB_MAX(s->ne[0], 1) * GB_LANES; }
+static int64_t scan_floats(int64_t size) { return (UNIT_PIECES * GB_LANES + 1 + 2 * 2 * GB_CHUNK) * size; }
 
-static struct scan scan_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
+static int64_t scan_pieces(const struct scan * a) { return gb_div_up(a->group_rows, GB_LANES); } // of a group
+
+static struct scan scan_of(const struct gb_cpu_call * call, const struct ggml_tensor * node, int n_threads) {
     struct scan a = { .s = node->src[0],
         .x = node->src[1],
         .dt = node->src[2],
@@ -158,16 +218,17 @@ static struct scan scan_of(const struct gb_cpu_call * call, const struct ggml_te
     a.dense_x = a.x->nb[1] == (size_t) a.width * sizeof(float);
     a.y = (float *) node->data;
     a.states = a.y + gb_count(a.x);
+    a.unit = unit_pieces(scan_pieces(&a), a.groups * a.sequences, n_threads);
     if (call != NULL) {
-        a.lanes = gb_my_floats(call, 3 * scan_part(a.s));
-        a.decay = a.lanes + scan_part(a.s);
-        a.factors = a.decay + scan_part(a.s);
+        a.lanes = gb_my_floats(call, scan_floats(a.size));
+        a.decay = a.lanes + UNIT_PIECES * GB_LANES * a.size;
+        a.rows = a.decay + a.size;
     }
     return a;
 }
 
 static int64_t scan_units(const struct scan * a) {
-    return gb_div_up(a->group_rows, GB_LANES) * a->groups * a->sequences;
+    return gb_div_up(scan_pieces(a), a->unit) * a->groups * a->sequences;
 }
 
 // The rows of a piece: the heads that have them, and the place of the first row in its head.
@@ -176,6 +237,7 @@ struct scan_piece {
     int64_t row, head, first, n_heads;
 };
 
+// Piece u of all groups and sequences.
 static struct scan_piece scan_piece_at(const struct scan * a, int64_t u) {
     struct scan_piece s = { .p = piece_at(u, a->group_rows, a->groups) };
     s.row = s.p.head * a->group_rows + s.p.first;
@@ -191,6 +253,11 @@ static void scan_lanes(const struct gb_cpu_call * call, const struct scan * a, c
     float step[GB_LANES];
     const float * x = floats_at(a->x, s->head, token, s->p.sequence) + s->first;
     call->k->softplus_f32(s->n_heads, step, floats_at(a->dt, token, s->p.sequence, 0) + s->head);
+    if (a->width == 1 && a->dense_x) { // every row is a head
+        memcpy(d, step, (size_t) s->p.n * sizeof(float));
+        call->k->mul_f32(s->p.n, dx, step, x);
+        return;
+    }
     for (int64_t i = 0, h = 0, first = s->first; i < s->p.n; h++, first = 0) {
         const int64_t end = GB_MIN(i + a->width - first, s->p.n);
         const float * row = a->dense_x ? x + i : floats_at(a->x, s->head + h, token, s->p.sequence) + first;
@@ -241,31 +308,146 @@ static void scan_rows(const struct gb_cpu_call * call, const struct scan * a, co
     }
 }
 
-static void scan_lanes_of_piece(const struct gb_cpu_call * call, const struct scan * a, const struct scan_piece * s,
+// One token at a time, because each element of the state has a decay of its own.
+static void scan_each(const struct gb_cpu_call * call, const struct scan * a, const struct scan_piece * s,
     const float * from) {
     const struct piece * p = &s->p;
-    const bool each = a->A->ne[0] != 1;
-    memset(a->factors, 0, (size_t) (each ? a->size : 1) * GB_LANES * sizeof(float));
+    float * factors = a->lanes + GB_LANES * a->size;
+    memset(factors, 0, (size_t) (GB_LANES * a->size) * sizeof(float));
     for (int64_t i = 0; i < p->n; i++) {
         const float * A = floats_at(a->A, (s->row + i) / a->width, 0, 0);
-        for (int64_t j = 0; j < (each ? a->size : 1); j++) {
-            a->factors[j * GB_LANES + i] = A[j];
+        for (int64_t j = 0; j < a->size; j++) {
+            factors[j * GB_LANES + i] = A[j];
         }
     }
     to_lanes(call, a->lanes, from, p->n, a->size);
     for (int64_t t = 0; t < a->tokens; t++) {
         float d[GB_LANES] = { 0 }, dx[GB_LANES] = { 0 }, y[GB_LANES];
         scan_lanes(call, a, s, t, d, dx);
-        call->k->lanes_scan_f32(a->size, y, a->lanes, a->factors, each, d, floats_at(a->B, p->head, t, p->sequence), dx,
+        call->k->lanes_scan_f32(a->size, y, a->lanes, factors, d, floats_at(a->B, p->head, t, p->sequence), dx,
             floats_at(a->C, p->head, t, p->sequence));
         memcpy(a->y + (t + a->tokens * p->sequence) * a->width * a->heads + s->row, y, (size_t) p->n * sizeof(float));
         float * slot = slot_of(a, t, p->sequence);
         if (slot != NULL) {
             from_lanes(call, slot + s->row * a->size, a->lanes, p->n, a->size);
         }
-        if (gb_cpu_stopped(call, a->size * (each ? 60 : 6))) {
+        if (gb_cpu_stopped(call, a->size * 60)) {
             return;
         }
+    }
+}
+
+// What all pieces of a group share.
+struct scan_chunk {
+    int64_t first;
+    int n;
+    struct token_rows b, c;
+    float products[GB_CHUNK][GB_CHUNK];
+};
+
+static struct scan_chunk scan_chunk_at(const struct gb_cpu_call * call, const struct scan * a, const struct piece * p,
+    int64_t first, float * rows) {
+    struct scan_chunk c = { .first = first, .n = chunk_size(first, a->tokens, a->n_states) };
+    c.b = rows_of_chunk(a->B, p->head, first, p->sequence, c.n, rows);
+    c.c = rows_of_chunk(a->C, p->head, first, p->sequence, c.n, rows + GB_CHUNK * a->size);
+    products_of_rows(call, a->size, c.c, c.n, c.b, c.n, c.products);
+    return c;
+}
+
+// A piece on its way through the chunks.
+struct scan_state {
+    struct scan_piece at;
+    float *lanes, factors[GB_LANES]; // the state; A of each row
+    float y[GB_CHUNK][GB_LANES]; // of the next chunk, over this state
+};
+
+static void open_scan(const struct gb_cpu_call * call, const struct scan * a, struct scan_state * s, int64_t u,
+    const float * states, const struct scan_chunk * c) {
+    s->at = scan_piece_at(a, u);
+    memset(s->factors, 0, sizeof(s->factors));
+    for (int64_t i = 0; i < s->at.p.n; i++) {
+        s->factors[i] = *floats_at(a->A, (s->at.row + i) / a->width, 0, 0);
+    }
+    to_lanes(call, s->lanes, states + s->at.row * a->size, s->at.p.n, a->size);
+    for (int t = 0; t < c->n; t++) {
+        call->k->lanes_dot_f32(a->size, s->y[t], s->lanes, c->c.p + t * c->c.ld);
+    }
+}
+
+// next: NULL after the last chunk
+static void scan_chunk(const struct gb_cpu_call * call, const struct scan * a, struct scan_state * s,
+    const struct scan_chunk * c, const struct scan_chunk * next) {
+    const struct piece * p = &s->at.p;
+    float w[GB_CHUNK][GB_LANES] = { { 0 } }, u[GB_CHUNK][GB_LANES] = { { 0 } }, all[GB_LANES];
+    for (int t = 0; t < c->n; t++) {
+        scan_lanes(call, a, &s->at, c->first + t, w[t], u[t]);
+        call->k->mul_f32(GB_LANES, w[t], w[t], s->factors);
+    }
+    call->k->exp_f32(c->n * GB_LANES, w[0], w[0]);
+    call->k->lanes_tokens_f32(&(struct gb_lanes_tokens){
+        .n = c->n, .w = w[0], .kr = c->products, .u = u[0], .y = s->y[0], .all = all });
+    for (int t = 0; t < c->n; t++) {
+        float * y = a->y + (c->first + t + a->tokens * p->sequence) * a->width * a->heads + s->at.row;
+        memcpy(y, s->y[t], (size_t) p->n * sizeof(float));
+    }
+    call->k->lanes_pass_f32(a->size, s->lanes,
+        &(struct gb_lanes_pass){ .w = all,
+            .u = u[0],
+            .k = c->b.p,
+            .ldk = c->b.ld,
+            .a = next != NULL ? next->c.p : NULL,
+            .lda = next != NULL ? next->c.ld : 0,
+            .f = s->y[0] });
+    float * slot = slot_of(a, c->first + c->n - 1, p->sequence);
+    if (slot != NULL) {
+        from_lanes(call, slot + s->at.row * a->size, s->lanes, p->n, a->size);
+    }
+}
+
+// n pieces of a group, from piece u on. states: of the sequence
+static void scan_chunks(const struct gb_cpu_call * call, const struct scan * a, int64_t u, int64_t n,
+    const float * states) {
+    struct scan_state s[UNIT_PIECES];
+    const struct piece p = scan_piece_at(a, u).p;
+    struct scan_chunk c[2] = { scan_chunk_at(call, a, &p, 0, a->rows) };
+    for (int64_t i = 0; i < n; i++) {
+        s[i].lanes = a->lanes + i * GB_LANES * a->size;
+        open_scan(call, a, &s[i], u + i, states, &c[0]);
+    }
+    for (int now = 0; c[now].n > 0; now = 1 - now) {
+        const int64_t t = c[now].first + c[now].n;
+        struct scan_chunk * next = &c[1 - now];
+        next->n = 0;
+        if (t < a->tokens) {
+            *next = scan_chunk_at(call, a, &p, t, a->rows + (1 - now) * 2 * GB_CHUNK * a->size);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            scan_chunk(call, a, &s[i], &c[now], next->n > 0 ? next : NULL);
+        }
+        if (gb_cpu_stopped(call, n * a->size * 16)) {
+            return;
+        }
+    }
+}
+
+static void scan_unit(const struct gb_cpu_call * call, const struct scan * a, int64_t u, int64_t n,
+    const float * states) {
+    const bool chunks = a->A->ne[0] == 1 && a->tokens > FEW_TOKENS;
+    for (int64_t i = 0; i < n; i++) {
+        const struct scan_piece s = scan_piece_at(a, u + i);
+        const float * from = states + s.row * a->size;
+        keep_first_scan(a, &s, from);
+        if (a->tokens <= FEW_TOKENS && (a->size >= SHORT_ROW || a->A->ne[0] == 1)) {
+            scan_rows(call, a, &s, from);
+        } else if (!chunks) {
+            scan_each(call, a, &s, from);
+        }
+        if (gb_cpu_stopped(call, a->size * s.p.n / 4)) {
+            return;
+        }
+    }
+    if (chunks) {
+        scan_chunks(call, a, u, n, states);
     }
 }
 
@@ -274,27 +456,22 @@ static void run_ssm_scan(const struct gb_cpu_call * call, struct ggml_tensor * n
     if (!is_aligned(call, node)) {
         return;
     }
-    const struct scan a = scan_of(call, node);
+    const struct scan a = scan_of(call, node, call->nth);
     const struct ggml_tensor * ids = node->src[6];
     int64_t first, last;
     gb_cpu_share(call, scan_units(&a), &first, &last);
     for (int64_t u = first; u < last; u++) {
-        const struct scan_piece s = scan_piece_at(&a, u);
-        const int32_t id = gb_get_i32((const char *) ids->data + (size_t) s.p.sequence * ids->nb[0]);
+        const int64_t pieces = scan_pieces(&a), units = gb_div_up(pieces, a.unit);
+        const int64_t list = u / units, begin = u % units * a.unit, sequence = list / a.groups;
+        const int32_t id = gb_get_i32((const char *) ids->data + (size_t) sequence * ids->nb[0]);
         if (id < 0 || id >= a.s->ne[3]) {
             gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
-                "index %" PRId32 " at " GB_QUOTE("[%" PRId64 "]") " of ids is out of range 0..%" PRId64, id,
-                s.p.sequence, a.s->ne[3] - 1);
+                "index %" PRId32 " at " GB_QUOTE("[%" PRId64 "]") " of ids is out of range 0..%" PRId64, id, sequence,
+                a.s->ne[3] - 1);
             return;
         }
-        const float * from = floats_at(a.s, 0, 0, id) + s.row * a.size;
-        keep_first_scan(&a, &s, from);
-        if (a.tokens <= FEW_TOKENS && a.size >= SHORT_ROW) {
-            scan_rows(call, &a, &s, from);
-        } else {
-            scan_lanes_of_piece(call, &a, &s, from);
-        }
-        if (gb_cpu_stopped(call, a.size * s.p.n / 4)) {
+        scan_unit(call, &a, list * pieces + begin, GB_MIN(a.unit, pieces - begin), floats_at(a.s, 0, 0, id));
+        if (gb_cpu_stopped(call, 1)) {
             return;
         }
     }
@@ -315,13 +492,13 @@ static const char * ssm_scan_unsupported(const struct ggml_tensor * node) {
 }
 
 static int ssm_scan_tasks(const struct ggml_tensor * node, int n_threads) {
-    const struct scan a = scan_of(NULL, node);
+    const struct scan a = scan_of(NULL, node, n_threads);
     const double elements = (double) gb_count(a.x) * (double) a.size / 4 + (double) (gb_count(node) - gb_count(a.x));
     return gb_tasks_for(elements, scan_units(&a), n_threads);
 }
 
 static size_t ssm_scan_work(const struct ggml_tensor * node, int n_tasks) {
-    return gb_floats_size(3 * scan_part(node->src[0]), n_tasks);
+    return gb_floats_size(scan_floats(node->src[0]->ne[0]), n_tasks);
 }
 
 // ----------------------------------------------------------------------------------------------------- GATED_DELTA_NET
@@ -332,9 +509,14 @@ struct delta {
     int64_t size, heads, tokens, sequences, n_states;
     const float * from; // the states that sequences start from
     float *y, *states;
-    float *lanes, *keys[2], *gates[2]; // scratch: a piece; k e^g and e^g of each key, of this and the next token
+    float *lanes, *rows; // scratch: the states of a unit; rows of two chunks
     float share; // 1 / sqrt(size)
+    int64_t unit; // pieces of a unit
 };
+
+enum { DELTA_ROWS = 3 * GB_CHUNK + 2 }; // of a chunk
+
+static int64_t delta_floats(int64_t size) { return (UNIT_PIECES * GB_LANES + 2 * DELTA_ROWS) * size; }
 
 static struct delta delta_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     const struct ggml_tensor * v = node->src[2];
@@ -344,37 +526,21 @@ static struct delta delta_of(const struct gb_cpu_call * call, const struct ggml_
     a.from = (const float *) node->src[5]->data;
     a.y = (float *) node->data;
     a.states = a.y + gb_count(v);
-    a.lanes = gb_my_floats(call, (GB_LANES + 4) * a.size);
-    for (int i = 0; i < 2; i++) {
-        a.keys[i] = a.lanes + (GB_LANES + 2 * i) * a.size;
-        a.gates[i] = a.keys[i] + a.size;
-    }
+    a.lanes = gb_my_floats(call, delta_floats(a.size));
+    a.rows = a.lanes + UNIT_PIECES * GB_LANES * a.size;
+    a.unit = unit_pieces(gb_div_up(a.size, GB_LANES), a.heads * a.sequences, call->nth);
     a.share = 1.0f / sqrtf((float) a.size);
     return a;
 }
 
-struct delta_token { // data that all rows of a head share
-    const float *q, *k, *keys, *gates; // gates: NULL if all keys have the same one
-    float gate, beta;
-};
+static int64_t delta_head(const struct delta * a, const struct piece * p) { return p->head % a->q->ne[1]; } // of q, k
 
-static struct delta_token token_of(const struct gb_cpu_call * call, const struct delta * a, const struct piece * p,
-    int64_t t) {
-    const int64_t head = p->head % a->q->ne[1], sequence = p->sequence / (a->sequences / a->q->ne[3]);
-    const float * g = floats_at(a->g, p->head, t, p->sequence);
-    struct delta_token d = { .q = floats_at(a->q, head, t, sequence), .k = floats_at(a->k, head, t, sequence) };
-    d.beta = floats_at(a->beta, p->head, t, p->sequence)[0];
-    d.keys = d.k;
-    d.gate = 1;
-    if (a->g->ne[0] == 1) { // also if a state has one key
-        d.gate = expf(g[0]);
-    } else {
-        call->k->exp_f32(a->size, a->gates[t % 2], g);
-        call->k->mul_f32(a->size, a->keys[t % 2], a->gates[t % 2], d.k);
-        d.gates = a->gates[t % 2];
-        d.keys = a->keys[t % 2];
-    }
-    return d;
+static int64_t delta_sequence(const struct delta * a, const struct piece * p) {
+    return p->sequence / (a->sequences / a->q->ne[3]);
+}
+
+static float beta_of(const struct delta * a, const struct piece * p, int64_t t) {
+    return *floats_at(a->beta, p->head, t, p->sequence);
 }
 
 static float * delta_out(const struct delta * a, const struct piece * p, int64_t t) {
@@ -395,46 +561,201 @@ static float * delta_slot(const struct delta * a, const struct piece * p, int64_
 // Row by row, for few tokens.
 static void delta_rows(const struct gb_cpu_call * call, const struct delta * a, const struct piece * p,
     const float * from) {
+    float *keys = a->rows, *gates = keys + a->size;
     for (int64_t t = 0; t < a->tokens; t++) {
-        const struct delta_token d = token_of(call, a, p, t);
+        const int64_t head = delta_head(a, p), sequence = delta_sequence(a, p);
+        const float *g = floats_at(a->g, p->head, t, p->sequence), *k = floats_at(a->k, head, t, sequence);
+        const bool one = a->g->ne[0] == 1; // also if a state has one key
+        const float gate = one ? expf(g[0]) : 1, beta = beta_of(a, p, t);
+        if (!one) {
+            call->k->exp_f32(a->size, gates, g);
+            call->k->mul_f32(a->size, keys, gates, k);
+        }
         const float * v = floats_at(a->v, p->head, t, p->sequence) + p->first;
         float *y = delta_out(a, p, t), *slot = delta_slot(a, p, t), *to = slot != NULL ? slot : a->lanes;
         for (int64_t i = 0; i < p->n; i++) {
             const float * s = from + i * a->size;
-            const float found = d.gate * call->k->dot_f32(a->size, s, d.keys);
-            y[i] = a->share * call->k->state_row_f32(a->size, to + i * a->size, s, d.gate, d.gates, d.k,
-                                  d.beta * (v[i] - found), d.q);
+            const float found = gate * call->k->dot_f32(a->size, s, one ? k : keys);
+            y[i] = a->share * call->k->state_row_f32(a->size, to + i * a->size, s, gate, one ? NULL : gates, k,
+                                  beta * (v[i] - found), floats_at(a->q, head, t, sequence));
         }
         from = to;
     }
 }
 
-static void delta_lanes(const struct gb_cpu_call * call, const struct delta * a, const struct piece * p,
-    const float * from) {
-    float v[GB_LANES], found[GB_LANES], y[GB_LANES];
-    struct delta_token d = token_of(call, a, p, 0), next = d;
-    to_lanes(call, a->lanes, from, p->n, a->size);
-    call->k->lanes_dot_f32(a->size, found, a->lanes, d.keys);
-    for (int64_t t = 0; t < a->tokens; t++, d = next) {
-        next = t + 1 < a->tokens ? token_of(call, a, p, t + 1) : d;
-        lanes_of(v, floats_at(a->v, p->head, t, p->sequence) + p->first, p->n);
+// What all pieces of a head share. k: keys, with the decays of later tokens of the chunk. a, r: keys and queries, with
+// the decays of the tokens up to theirs. decay: of each key over the chunk. If all keys have the same gate, the rows
+// are without decays, and `gates` has those of the tokens.
+struct delta_chunk {
+    int64_t first;
+    int n;
+    struct token_rows k, a, r;
+    const float * decay; // NULL if all keys have the same gate
+    float gates[GB_CHUNK][GB_LANES], beta[GB_CHUNK];
+    float kk[GB_CHUNK][GB_CHUNK], kr[GB_CHUNK][GB_CHUNK]; // keys and queries, times keys as they are in k
+};
+
+// A gate for each key. rows: DELTA_ROWS
+static void decay_chunk(const struct gb_cpu_call * call, const struct delta * a, const struct piece * p,
+    struct delta_chunk * c, float * rows) {
+    const int64_t n = a->size;
+    float *ks = rows, *as = ks + GB_CHUNK * n, *rs = as + GB_CHUNK * n, *decay = rs + GB_CHUNK * n, *gate = decay + n;
+    memset(rows, 0, (size_t) (3 * GB_CHUNK * n) * sizeof(float));
+    c->k = (struct token_rows){ ks, n };
+    c->a = (struct token_rows){ as, n };
+    c->r = (struct token_rows){ rs, n };
+    c->decay = decay;
+    for (int t = 0; t < c->n; t++) {
+        const int64_t head = delta_head(a, p), sequence = delta_sequence(a, p), at = c->first + t;
+        const float *k = floats_at(a->k, head, at, sequence), *q = floats_at(a->q, head, at, sequence);
+        call->k->exp_f32(n, gate, floats_at(a->g, p->head, at, p->sequence));
+        for (int i = 0; i < t; i++) {
+            call->k->mul_f32(n, ks + i * n, ks + i * n, gate);
+        }
+        if (t == 0) {
+            memcpy(decay, gate, (size_t) n * sizeof(float));
+        } else {
+            call->k->mul_f32(n, decay, decay, gate);
+        }
+        memcpy(ks + t * n, k, (size_t) n * sizeof(float));
+        call->k->mul_f32(n, as + t * n, k, decay);
+        call->k->mul_f32(n, rs + t * n, q, decay);
+        products_of_rows(call, n, (struct token_rows){ k, 0 }, 1, c->k, t + 1, c->kk + t);
+        products_of_rows(call, n, (struct token_rows){ q, 0 }, 1, c->k, t + 1, c->kr + t);
+    }
+}
+
+// The same gate for all keys.
+static void gate_chunk(const struct gb_cpu_call * call, const struct delta * a, const struct piece * p,
+    struct delta_chunk * c, float * rows) {
+    const int64_t head = delta_head(a, p), sequence = delta_sequence(a, p);
+    c->k = c->a = rows_of_chunk(a->k, head, c->first, sequence, c->n, rows);
+    c->r = rows_of_chunk(a->q, head, c->first, sequence, c->n, rows + GB_CHUNK * a->size);
+    c->decay = NULL;
+    products_of_rows(call, a->size, c->k, c->n, c->k, c->n, c->kk);
+    products_of_rows(call, a->size, c->r, c->n, c->k, c->n, c->kr);
+    for (int t = 0; t < c->n; t++) {
+        const float gate = expf(*floats_at(a->g, p->head, c->first + t, p->sequence));
         for (int i = 0; i < GB_LANES; i++) {
-            v[i] = d.beta * (v[i] - d.gate * found[i]);
+            c->gates[t][i] = gate;
         }
-        const struct gb_lanes_step step = {
-            .w = d.gate, .wv = d.gates, .k = d.k, .u = v, .r = d.q, .a = next.keys, .f = found
-        };
-        call->k->lanes_step_f32(a->size, y, a->lanes, &step);
-        float *out = delta_out(a, p, t), *slot = delta_slot(a, p, t);
+    }
+}
+
+static void open_delta_chunk(const struct gb_cpu_call * call, const struct delta * a, const struct piece * p,
+    int64_t first, float * rows, struct delta_chunk * c) {
+    c->first = first;
+    c->n = chunk_size(first, a->tokens, a->n_states);
+    for (int t = 0; t < c->n; t++) {
+        c->beta[t] = beta_of(a, p, first + t);
+    }
+    if (a->g->ne[0] == 1) { // also if a state has one key
+        gate_chunk(call, a, p, c, rows);
+    } else {
+        decay_chunk(call, a, p, c, rows);
+    }
+}
+
+// A piece on its way through the chunks: its state, and the sums of the next chunk over it.
+struct delta_piece {
+    struct piece at;
+    float * lanes;
+    float f[GB_CHUNK][GB_LANES], y[GB_CHUNK][GB_LANES];
+};
+
+static void open_delta(const struct gb_cpu_call * call, const struct delta * a, struct delta_piece * s,
+    const struct delta_chunk * c) {
+    const struct piece * p = &s->at;
+    to_lanes(call, s->lanes, a->from + ((p->sequence * a->heads + p->head) * a->size + p->first) * a->size, p->n,
+        a->size);
+    for (int t = 0; t < c->n; t++) {
+        call->k->lanes_dot_f32(a->size, s->f[t], s->lanes, c->a.p + t * c->a.ld);
+        call->k->lanes_dot_f32(a->size, s->y[t], s->lanes, c->r.p + t * c->r.ld);
+    }
+}
+
+// next: NULL after the last chunk
+static void delta_chunk(const struct gb_cpu_call * call, const struct delta * a, struct delta_piece * s,
+    const struct delta_chunk * c, const struct delta_chunk * next) {
+    const struct piece * p = &s->at;
+    float u[GB_CHUNK][GB_LANES], all[GB_LANES];
+    for (int t = 0; t < c->n; t++) {
+        lanes_of(u[t], floats_at(a->v, p->head, c->first + t, p->sequence) + p->first, p->n);
+    }
+    call->k->lanes_tokens_f32(&(struct gb_lanes_tokens){ .n = c->n,
+        .w = c->decay == NULL ? c->gates[0] : NULL,
+        .beta = c->beta,
+        .kk = c->kk,
+        .kr = c->kr,
+        .f = s->f[0],
+        .u = u[0],
+        .y = s->y[0],
+        .all = all });
+    for (int t = 0; t < c->n; t++) {
+        float * out = delta_out(a, p, c->first + t);
         for (int64_t i = 0; i < p->n; i++) {
-            out[i] = a->share * y[i];
+            out[i] = a->share * s->y[t][i];
         }
-        if (slot != NULL) {
-            from_lanes(call, slot, a->lanes, p->n, a->size);
+    }
+    struct gb_lanes_pass pass = { .wv = c->decay, .w = all, .u = u[0], .k = c->k.p, .ldk = c->k.ld };
+    if (next != NULL) {
+        pass.a = next->a.p;
+        pass.lda = next->a.ld;
+        pass.r = next->r.p;
+        pass.ldr = next->r.ld;
+        pass.f = s->f[0];
+        pass.y = s->y[0];
+    }
+    call->k->lanes_pass_f32(a->size, s->lanes, &pass);
+    float * slot = delta_slot(a, p, c->first + c->n - 1);
+    if (slot != NULL) {
+        from_lanes(call, slot, s->lanes, p->n, a->size);
+    }
+}
+
+// n pieces of a head, from piece u on.
+static void delta_chunks(const struct gb_cpu_call * call, const struct delta * a, int64_t u, int64_t n) {
+    struct delta_piece s[UNIT_PIECES];
+    struct delta_chunk c[2];
+    const struct piece p = piece_at(u, a->size, a->heads);
+    open_delta_chunk(call, a, &p, 0, a->rows, &c[0]);
+    for (int64_t i = 0; i < n; i++) {
+        s[i].at = piece_at(u + i, a->size, a->heads);
+        s[i].lanes = a->lanes + i * GB_LANES * a->size;
+        open_delta(call, a, &s[i], &c[0]);
+    }
+    for (int now = 0; c[now].n > 0; now = 1 - now) {
+        const int64_t t = c[now].first + c[now].n;
+        struct delta_chunk * next = &c[1 - now];
+        next->n = 0;
+        if (t < a->tokens) {
+            open_delta_chunk(call, a, &p, t, a->rows + (1 - now) * DELTA_ROWS * a->size, next);
         }
-        if (gb_cpu_stopped(call, a->size * 8)) {
+        for (int64_t i = 0; i < n; i++) {
+            delta_chunk(call, a, &s[i], &c[now], next->n > 0 ? next : NULL);
+        }
+        if (gb_cpu_stopped(call, n * a->size * 24)) {
             return;
         }
+    }
+}
+
+static void delta_unit(const struct gb_cpu_call * call, const struct delta * a, int64_t u, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const struct piece p = piece_at(u + i, a->size, a->heads);
+        const float * from = a->from + ((p.sequence * a->heads + p.head) * a->size + p.first) * a->size;
+        for (int64_t r = a->tokens; r < a->n_states; r++) { // before the first token: the initial state
+            memcpy(delta_state(a, &p, r), from, (size_t) (p.n * a->size) * sizeof(float));
+        }
+        if (a->tokens <= FEW_TOKENS) {
+            delta_rows(call, a, &p, from);
+        }
+        if (gb_cpu_stopped(call, a->size * p.n / 2)) {
+            return;
+        }
+    }
+    if (a->tokens > FEW_TOKENS) {
+        delta_chunks(call, a, u, n);
     }
 }
 
@@ -443,20 +764,13 @@ static void run_gated_delta_net(const struct gb_cpu_call * call, struct ggml_ten
         return;
     }
     const struct delta a = delta_of(call, node);
+    const int64_t pieces = gb_div_up(a.size, GB_LANES), units = gb_div_up(pieces, a.unit);
     int64_t first, last;
-    gb_cpu_share(call, gb_div_up(a.size, GB_LANES) * a.heads * a.sequences, &first, &last);
+    gb_cpu_share(call, units * a.heads * a.sequences, &first, &last);
     for (int64_t u = first; u < last; u++) {
-        const struct piece p = piece_at(u, a.size, a.heads);
-        const float * from = a.from + ((p.sequence * a.heads + p.head) * a.size + p.first) * a.size;
-        for (int64_t r = a.tokens; r < a.n_states; r++) { // before the first token: the initial state
-            memcpy(delta_state(&a, &p, r), from, (size_t) (p.n * a.size) * sizeof(float));
-        }
-        if (a.tokens <= FEW_TOKENS) {
-            delta_rows(call, &a, &p, from);
-        } else {
-            delta_lanes(call, &a, &p, from);
-        }
-        if (gb_cpu_stopped(call, a.size * p.n / 2)) {
+        const int64_t begin = u % units * a.unit;
+        delta_unit(call, &a, u / units * pieces + begin, GB_MIN(a.unit, pieces - begin));
+        if (gb_cpu_stopped(call, 1)) {
             return;
         }
     }
@@ -480,7 +794,7 @@ static int delta_tasks(const struct ggml_tensor * node, int n_threads) {
 }
 
 static size_t delta_work(const struct ggml_tensor * node, int n_tasks) {
-    return gb_floats_size((GB_LANES + 4) * node->src[2]->ne[0], n_tasks);
+    return gb_floats_size(delta_floats(node->src[2]->ne[0]), n_tasks);
 }
 
 // ----------------------------------------------------------------------------- RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN

@@ -1,11 +1,52 @@
 // resample.c - INTERPOLATE, PAD_EXT, PAD_REFLECT_1D, ROLL.
 //
-// All except the smooth modes of INTERPOLATE move elements, and so work for every plain type.
+// All except the smooth modes of INTERPOLATE move elements, and so work for every plain type. Large results bypass the
+// caches: a row is first written to scratch memory.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
 static const char * move_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }
+
+// True if results are written by gb_kernel_stream.
+static bool is_far(const struct ggml_tensor * node) {
+    return ggml_type_size(node->type) == sizeof(float) && node->nb[0] == sizeof(float) &&
+           ((node->nb[1] | node->nb[2] | node->nb[3]) % sizeof(float)) == 0 && ggml_nbytes(node) >= GB_FAR_BYTES;
+}
+
+static bool streams(const struct ggml_tensor * node) {
+    return is_far(node) && (uintptr_t) node->data % sizeof(float) == 0;
+}
+
+static void stream(const struct gb_cpu_call * call, const struct ggml_tensor * node, char * d, const float * row) {
+    call->k->stream_f32(node->ne[0], (float *) (void *) d, row, row, false);
+}
+
+static void end_stream(const struct gb_cpu_call * call) { call->k->stream_f32(0, NULL, NULL, NULL, true); }
+
+// Like gb_run_rows.
+static inline void run_rows(const struct gb_cpu_call * call, const struct ggml_tensor * node, gb_row_writer * f) {
+    if (!streams(node)) {
+        gb_run_rows(call, node, f);
+        return;
+    }
+    float * row = gb_my_floats(call, node->ne[0]);
+    int64_t first, last;
+    gb_cpu_share(call, gb_rows(node), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r = gb_row_at(node, i);
+        f(node, r, (char *) row);
+        stream(call, node, gb_row_of(node, r), row);
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            break;
+        }
+    }
+    end_stream(call);
+}
+
+static size_t rows_work(const struct ggml_tensor * node, int n_tasks) {
+    return is_far(node) ? gb_floats_size(node->ne[0], n_tasks) : 0;
+}
 
 // i modulo n, not negative; n > 0
 static int64_t wrapped(int64_t i, int64_t n) {
@@ -50,7 +91,7 @@ static void pad_ext_row(const struct ggml_tensor * node, struct gb_row r, char *
 }
 
 static void run_pad_ext(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    gb_run_rows(call, node, pad_ext_row);
+    run_rows(call, node, pad_ext_row);
 }
 
 // ------------------------------------------------------------------------------------------------------ PAD_REFLECT_1D
@@ -70,7 +111,7 @@ static void pad_reflect_row(const struct ggml_tensor * node, struct gb_row r, ch
 }
 
 static void run_pad_reflect_1d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    gb_run_rows(call, node, pad_reflect_row);
+    run_rows(call, node, pad_reflect_row);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- ROLL
@@ -85,7 +126,7 @@ static void roll_row(const struct ggml_tensor * node, struct gb_row r, char * d)
     gb_move(size, n - shift, d + (size_t) shift * step, step, s, a->nb[0]);
 }
 
-static void run_roll(const struct gb_cpu_call * call, struct ggml_tensor * node) { gb_run_rows(call, node, roll_row); }
+static void run_roll(const struct gb_cpu_call * call, struct ggml_tensor * node) { run_rows(call, node, roll_row); }
 
 // ----------------------------------------------------------------------------------------------- INTERPOLATE: one axis
 
@@ -165,74 +206,89 @@ static void find_taps(const struct axis * x, int64_t i, int32_t * at, float * w,
 
 // ---------------------------------------------------------------------------------------------------- INTERPOLATE: run
 
-// The number of rows, resampled along dimension 0, that are kept, because the next results need the
-// last ones again.
-enum { KEPT = 4 };
+// Rows of a plane that were resampled along dimension 0 are kept, because the next results need them again. SLOTS is
+// the maximum number.
+enum { SLOTS = 8 };
 
-// A thread's scratch: taps of dimension 0, a table [taps][out], and of the current row; kept rows; a source row.
+// A thread's scratch: taps of dimension 0, a table [taps][out], and of the current row; kept rows; a source row; a row
+// of results.
 struct resampler {
     struct axis x, y;
     int32_t *at_x, *at_y;
     float *w_x, *w_y, *kept, *source, *sum;
-    int64_t kept_row[KEPT]; // rows of src[0], -1: none
+    int slots;
+    int64_t kept_row[SLOTS]; // number of the row of src[0] among all rows, -1: none
 };
+
+static int slots_of(const struct axis * y) { return GB_MIN(y->taps, (int) SLOTS); }
 
 static int64_t scratch_floats(const struct ggml_tensor * node) {
     const struct axis x = axis_of(node, 0), y = axis_of(node, 1);
-    return x.mode == GGML_SCALE_MODE_NEAREST ? x.out
-                                             : 2 * x.taps * x.out + 2 * (int64_t) y.taps + (KEPT + 1) * x.out + x.n;
+    return x.mode == GGML_SCALE_MODE_NEAREST
+               ? 2 * x.out
+               : 2 * x.taps * x.out + 2 * (int64_t) y.taps + (slots_of(&y) + 1) * x.out + x.n;
 }
 
 static void open_resampler(struct resampler * r, const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     r->x = axis_of(node, 0);
     r->y = axis_of(node, 1);
+    r->slots = slots_of(&r->y);
     float * p = gb_my_floats(call, scratch_floats(node));
     const int64_t table = r->x.taps * r->x.out;
-    r->at_x = (int32_t *) (void *) p;
-    r->w_x = p + table;
-    r->at_y = (int32_t *) (void *) (p + 2 * table);
-    r->w_y = p + 2 * table + r->y.taps;
-    r->kept = p + 2 * table + 2 * (int64_t) r->y.taps;
-    r->sum = r->kept + KEPT * r->x.out;
-    r->source = r->sum + r->x.out;
+    r->kept = p;
+    r->sum = p + r->slots * r->x.out;
+    r->at_x = (int32_t *) (void *) (r->sum + r->x.out);
+    r->w_x = r->sum + r->x.out + table;
+    r->at_y = (int32_t *) (void *) (r->w_x + table);
+    r->w_y = r->w_x + table + r->y.taps;
+    r->source = r->w_y + r->y.taps;
     for (int64_t i = 0; i < r->x.out; i++) {
         find_taps(&r->x, i, r->at_x + i, r->w_x + i, r->x.out);
     }
-    for (int i = 0; i < KEPT; i++) {
+    for (int i = 0; i < SLOTS; i++) {
         r->kept_row[i] = -1;
     }
 }
 
-// Row `i1` of a plane of the source, resampled, and kept for later results. number: of the row
-// among all rows
-static const float * kept_row(const struct gb_cpu_call * call, struct resampler * r, const struct ggml_tensor * a,
-    int64_t i1, int64_t i2, int64_t i3) {
-    const int64_t number = (i3 * a->ne[2] + i2) * a->ne[1] + i1, slot = number % KEPT;
-    float * y = r->kept + slot * r->x.out;
+// Keeps row `i1` of a plane of the source, resampled, and returns its slot. Neighbouring rows have different slots.
+static int keep_row(const struct gb_cpu_call * call, struct resampler * r, const struct ggml_tensor * a, int64_t i1,
+    int64_t i2, int64_t i3) {
+    const int64_t number = (i3 * a->ne[2] + i2) * a->ne[1] + i1;
+    const int slot = (int) (number % r->slots);
     if (r->kept_row[slot] != number) {
-        call->k->resample_f32(r->x.out, y, a->ne[0], gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3), a->ne[0], r->source),
-            r->x.taps, r->at_x, r->w_x);
+        call->k->resample_f32(r->x.out, r->kept + slot * r->x.out, a->ne[0],
+            gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3), a->ne[0], r->source), r->x.taps, r->at_x, r->w_x);
         r->kept_row[slot] = number;
     }
-    return y;
+    return slot;
 }
 
+// As many taps at a time as there are slots.
 static void smooth_row(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct resampler * r,
-    struct gb_row row, char * d) {
+    struct gb_row row, char * d, bool far) {
     const struct ggml_tensor * a = node->src[0];
     const int64_t n = node->ne[0], i2 = row.i2 * a->ne[2] / node->ne[2], i3 = row.i3 * a->ne[3] / node->ne[3];
-    float * sum = gb_out(node, d, n, r->sum);
+    float * sum = far ? r->sum : gb_out(node, d, n, r->sum);
+    memset(sum, 0, (size_t) n * sizeof(float));
     find_taps(&r->y, row.i1, r->at_y, r->w_y, 1);
-    call->k->scale_f32(n, sum, kept_row(call, r, a, r->at_y[0], i2, i3), r->w_y[0]);
-    for (int t = 1; t < r->y.taps; t++) {
-        if (r->w_y[t] != 0) {
-            call->k->mad_f32(n, sum, kept_row(call, r, a, r->at_y[t], i2, i3), r->w_y[t]);
+    for (int t = 0; t < r->y.taps; t += r->slots) {
+        float w[SLOTS] = { 0 };
+        for (int u = t; u < GB_MIN(t + r->slots, r->y.taps); u++) {
+            if (r->w_y[u] != 0) { // rows at an edge repeat
+                w[keep_row(call, r, a, r->at_y[u], i2, i3)] += r->w_y[u];
+            }
         }
-        if (gb_cpu_stopped(call, 2 * n)) {
+        call->k->weigh_f32(&(struct gb_weigh){
+            .k = n, .n = r->slots, .nx = 1, .x = r->kept, .nb_x = (size_t) n * sizeof(float), .w = w, .y = sum });
+        if (gb_cpu_stopped(call, 2 * r->slots * n)) {
             return;
         }
     }
-    gb_put(call->k, node, d, n, sum);
+    if (far) {
+        stream(call, node, d, sum);
+    } else {
+        gb_put(call->k, node, d, n, sum);
+    }
 }
 
 // at: the offset of each element's source. If two rows have the same source row, the second one is
@@ -253,27 +309,35 @@ static void nearest_row(const struct gb_cpu_call * call, const struct ggml_tenso
 static void run_nearest(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     const struct axis x = axis_of(node, 0), y = axis_of(node, 1);
-    int32_t * at = (int32_t *) (void *) gb_my_floats(call, x.out);
+    int32_t * at = (int32_t *) (void *) gb_my_floats(call, 2 * x.out);
+    const bool far = streams(node);
     for (int64_t i = 0; i < x.out; i++) {
         at[i] = (int32_t) nearest(&x, i);
     }
+    char * scratch = (char *) (at + x.out);
     const char *last_source = NULL, *last_row = NULL;
     int64_t first, last;
     gb_cpu_share(call, gb_rows(node), &first, &last);
     for (int64_t u = first; u < last; u++) {
         const struct gb_row r = gb_row_at(node, u);
-        char * d = gb_row_of(node, r);
+        char *d = gb_row_of(node, r), *to = far ? scratch : d;
         const char * s = gb_row_ptr(a, nearest(&y, r.i1), r.i2 * a->ne[2] / node->ne[2], r.i3 * a->ne[3] / node->ne[3]);
-        if (s == last_source) {
+        if (s != last_source) {
+            nearest_row(call, node, at, s, to);
+        } else if (!far) {
             gb_move(ggml_type_size(node->type), node->ne[0], d, node->nb[0], last_row, node->nb[0]);
-        } else {
-            nearest_row(call, node, at, s, d);
+        }
+        if (far) {
+            stream(call, node, d, (const float *) (const void *) scratch);
         }
         last_source = s;
         last_row = d;
         if (gb_cpu_stopped(call, node->ne[0])) {
-            return;
+            break;
         }
+    }
+    if (far) {
+        end_stream(call);
     }
 }
 
@@ -284,14 +348,18 @@ static void run_interpolate(const struct gb_cpu_call * call, struct ggml_tensor 
     }
     struct resampler r;
     open_resampler(&r, call, node);
+    const bool far = node->type == GGML_TYPE_F32 && streams(node);
     int64_t first, last;
     gb_cpu_share(call, gb_rows(node), &first, &last);
     for (int64_t u = first; u < last; u++) {
         const struct gb_row row = gb_row_at(node, u);
-        smooth_row(call, node, &r, row, gb_row_of(node, row));
+        smooth_row(call, node, &r, row, gb_row_of(node, row), far);
         if (gb_cpu_stopped(call, 4 * node->ne[0])) {
-            return;
+            break;
         }
+    }
+    if (far) {
+        end_stream(call);
     }
 }
 
@@ -322,11 +390,11 @@ const struct gb_cpu_op gb_cpu_op_interpolate = {
     .run = run_interpolate,
 };
 const struct gb_cpu_op gb_cpu_op_pad_ext = {
-    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_pad_ext
+    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = rows_work, .run = run_pad_ext
 };
 const struct gb_cpu_op gb_cpu_op_pad_reflect_1d = {
-    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_pad_reflect_1d
+    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = rows_work, .run = run_pad_reflect_1d
 };
 const struct gb_cpu_op gb_cpu_op_roll = {
-    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_roll
+    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = rows_work, .run = run_roll
 };

@@ -79,7 +79,7 @@ static enum ggml_status check_ops(const struct ggml_backend_sched * s, const str
                           is_time(e->launch_us) && e->bytes_per_us > 0 && e->flops_per_us > 0;
         GB_FAIL_IF(!good, GGML_STATUS_INVALID_ARGUMENT,
             "%s: ops[%zu]: backend %d of %d, class %d, type %d, launch %g us, %g bytes and %g flops a us: "
-            "backend, class and type must exist, launch be >= 0 and both rates > 0",
+            "backend, class and type must exist, the launch be at least 0, and rates above 0",
             func, k, e->backend, s->n_backends, e->op_class, e->type, e->launch_us, e->bytes_per_us, e->flops_per_us);
         any[e->backend] |= e->op_class == GGML_BACKEND_COST_ANY && e->type < 0;
     }

@@ -78,17 +78,19 @@ static struct graph random_graph(uint64_t seed) {
     return g;
 }
 
-static void run(struct graph * g, int threads, bool fuse, const char * level) {
-    run_nodes(g->nodes, g->n, threads, fuse, gb_level_find(level)->kernels);
+static int run(struct graph * g, int threads, bool fuse, const char * level) {
+    return run_nodes(g->nodes, g->n, threads, fuse, gb_level_find(level)->kernels);
 }
 
 static void random_graphs(void) {
+    int barriers = 0, barriers_fused = 0; // of two threads
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct graph plain = random_graph(seed * 1000);
-        run(&plain, 1, false, "scalar");
+        barriers += run(&plain, 2, false, "scalar");
         for (int threads = 1; threads <= 3; threads++) {
             struct graph fused = random_graph(seed * 1000);
-            run(&fused, threads, true, "scalar");
+            const int n = run(&fused, threads, true, "scalar");
+            barriers_fused += threads == 2 ? n : 0;
             for (int i = 0; i < NODES; i++) {
                 CHECK_MSG(memcmp(plain.nodes[i]->data, fused.nodes[i]->data, ggml_nbytes(plain.nodes[i])) == 0,
                     "seed %d, %d threads: node %d (%s) differs", (int) seed, threads, i, ggml_op_desc(plain.nodes[i]));
@@ -97,6 +99,7 @@ static void random_graphs(void) {
         }
         ggml_free(plain.ctx);
     }
+    CHECK_MSG(barriers_fused < barriers, "%d barriers with fusion, %d without", barriers_fused, barriers);
     ggml_graph_set_fusion(true);
 }
 

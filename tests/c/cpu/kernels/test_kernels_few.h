@@ -671,7 +671,7 @@ static void test_weigh_bf16(const struct gb_kernels * k) {
 
 // Columns of random blocks with gaps, times random bytes. The oracle sums in double precision.
 static void test_dots_q8_0(const struct gb_kernels * k) {
-    enum { K = 288, COLUMNS = 11, ROWS = 16, APART = K / 32 * 34 + 6 };
+    enum { K = 288, COLUMNS = 37, ROWS = 16, APART = K / 32 * 34 + 6 };
     static char w[COLUMNS * APART];
     static int8_t q[ROWS][K];
     static float d[ROWS][K / 32], y[ROWS * (COLUMNS + 1)];
@@ -735,7 +735,7 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
 
 // Random blocks times random weights, in double precision. Rows with weight 0 may be NaN.
 static void test_weigh_q8_0(const struct gb_kernels * k) {
-    enum { K = 160, ROWS = 9, RESULTS = 9, APART = K / 32 * 34 + 6 };
+    enum { K = 160, ROWS = 67, RESULTS = 9, APART = K / 32 * 34 + 6 }; // more rows than one pass takes
     static uint8_t x[ROWS * APART];
     static float w[RESULTS * ROWS], y[RESULTS * (K + 3)], before[RESULTS * (K + 3)];
     for (int pass = 0; pass < 300; pass++) {

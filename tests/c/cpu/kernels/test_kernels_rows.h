@@ -274,45 +274,114 @@ static struct gb_lanes_step step_now;
 
 static double want_step(int64_t j, int lane) {
     const struct gb_lanes_step * p = &step_now;
-    const double w = p->wv != NULL ? p->wv[j] : p->w;
-    return w * (double) state_before[j * GB_LANES + lane] + (double) p->k[j] * (double) p->u[lane] +
+    return (double) p->wv[j] * (double) state_before[j * GB_LANES + lane] + (double) p->k[j] * (double) p->u[lane] +
            (p->b != NULL ? (double) p->b[j] * (double) p->c[lane] : 0);
 }
 
 static void test_lanes_step_f32(const struct gb_kernels * k) {
-    float y[GB_LANES], f[GB_LANES];
+    float y[GB_LANES];
     for (int64_t n = 0; n <= STATE_MAX; n++) {
-        for (int form = 0; form < 4; form++) { // the forms that operators use
+        for (int form = 0; form < 3; form++) { // the forms that operators use
             fill_state();
-            step_now = (struct gb_lanes_step) { .w = 0.7f, .k = keys[1], .u = lanes[0], .r = keys[3] };
-            step_now.wv = form > 0 ? keys[0] : NULL;
-            step_now.b = form == 2 ? keys[2] : NULL;
-            step_now.c = form == 2 ? lanes[1] : NULL;
-            step_now.r = form == 3 ? NULL : keys[3];
-            step_now.a = test_random() % 2 ? keys[2] : NULL;
-            step_now.f = f;
-            k->lanes_step_f32(n, form == 3 ? NULL : y, state, &step_now);
-            check_state(n, form == 3 ? NULL : y, step_now.r, want_step, "lanes_step_f32");
-            check_state(n, step_now.a != NULL ? f : NULL, step_now.a, want_step, "lanes_step_f32, next token");
+            step_now = (struct gb_lanes_step) { .wv = keys[0], .k = keys[1], .u = lanes[0] };
+            step_now.b = form == 1 ? keys[2] : NULL;
+            step_now.c = form == 1 ? lanes[1] : NULL;
+            step_now.r = form == 2 ? NULL : keys[3];
+            k->lanes_step_f32(n, form == 2 ? NULL : y, state, &step_now);
+            check_state(n, form == 2 ? NULL : y, step_now.r, want_step, "lanes_step_f32");
         }
     }
 }
 
-static bool scans_each;
-
 static double want_scan(int64_t j, int lane) {
-    const double w = exp((double) decay[scans_each ? j * GB_LANES + lane : lane] * (double) lanes[1][lane]);
+    const double w = exp((double) decay[j * GB_LANES + lane] * (double) lanes[1][lane]);
     return w * (double) state_before[j * GB_LANES + lane] + (double) keys[1][j] * (double) lanes[0][lane];
 }
 
 static void test_lanes_scan_f32(const struct gb_kernels * k) {
     float y[GB_LANES];
     for (int64_t n = 0; n <= STATE_MAX; n++) {
-        for (int each = 0; each < 2; each++) {
+        fill_state();
+        k->lanes_scan_f32(n, y, state, decay, lanes[1], keys[1], lanes[0], keys[3]);
+        check_state(n, y, keys[3], want_scan, "lanes_scan_f32");
+    }
+}
+
+static float chunk_u[GB_CHUNK][GB_LANES], chunk_rows[3][GB_CHUNK][STATE_MAX + 3];
+static bool per_key;
+
+static double want_pass(int64_t j, int lane) {
+    double x = (double) (per_key ? keys[0][j] : lanes[2][lane]) * (double) state_before[j * GB_LANES + lane];
+    for (int i = 0; i < GB_CHUNK; i++) {
+        x += (double) chunk_rows[0][i][j] * (double) chunk_u[i][lane];
+    }
+    return x;
+}
+
+static void fill(float * x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        x[i] = test_random_float(-2, 2);
+    }
+}
+
+static void test_lanes_pass_f32(const struct gb_kernels * k) {
+    float f[GB_CHUNK][GB_LANES], y[GB_CHUNK][GB_LANES];
+    for (int64_t n = 0; n <= STATE_MAX; n++) {
+        for (int form = 0; form < 5; form++) { // without sums, with f, with f and y; the last two for each key
+            const int sums = form < 3 ? form : form == 3 ? 0 : 2;
+            per_key = form >= 3;
             fill_state();
-            scans_each = each;
-            k->lanes_scan_f32(n, y, state, decay, each, lanes[1], keys[1], lanes[0], keys[3]);
-            check_state(n, y, keys[3], want_scan, "lanes_scan_f32");
+            fill(chunk_u[0], GB_CHUNK * GB_LANES);
+            fill(chunk_rows[0][0], 3 * GB_CHUNK * (STATE_MAX + 3));
+            k->lanes_pass_f32(n, state,
+                &(struct gb_lanes_pass) { per_key ? keys[0] : NULL, lanes[2], chunk_u[0], chunk_rows[0][0],
+                    sums > 0 ? chunk_rows[1][0] : NULL, sums > 1 ? chunk_rows[2][0] : NULL, STATE_MAX + 3,
+                    STATE_MAX + 3, STATE_MAX + 3, f[0], y[0] });
+            for (int i = 0; i < GB_CHUNK; i++) {
+                check_state(n, sums > 0 ? f[i] : NULL, chunk_rows[1][i], want_pass, "lanes_pass_f32");
+                check_state(n, sums > 1 ? y[i] : NULL, chunk_rows[2][i], want_pass, "lanes_pass_f32");
+            }
+        }
+    }
+}
+
+// The tokens one after the other: a state of the sums f, y over one key for each row, in double.
+static void test_lanes_tokens_f32(const struct gb_kernels * k) {
+    static float w[GB_CHUNK][GB_LANES], f[GB_CHUNK][GB_LANES], y[GB_CHUNK][GB_LANES], y0[GB_CHUNK][GB_LANES];
+    static float u[GB_CHUNK][GB_LANES], all[GB_LANES], kk[GB_CHUNK][GB_CHUNK], kr[GB_CHUNK][GB_CHUNK], beta[GB_CHUNK];
+    for (int pass = 0; pass < 64; pass++) {
+        const int n = pass % GB_CHUNK + 1;
+        const bool decays = pass / GB_CHUNK % 2 == 0, delta = pass / GB_CHUNK % 4 < 2;
+        fill(w[0], GB_CHUNK * GB_LANES), fill(f[0], GB_CHUNK * GB_LANES), fill(y[0], GB_CHUNK * GB_LANES);
+        fill(chunk_u[0], GB_CHUNK * GB_LANES), fill(kk[0], GB_CHUNK * GB_CHUNK), fill(kr[0], GB_CHUNK * GB_CHUNK);
+        fill(beta, GB_CHUNK);
+        memcpy(u, chunk_u, sizeof(u));
+        memcpy(y0, y, sizeof(y));
+        k->lanes_tokens_f32(&(struct gb_lanes_tokens) {
+            n, decays ? w[0] : NULL, delta ? beta : NULL, kk, kr, f[0], u[0], y[0], all });
+        for (int lane = 0; lane < GB_LANES; lane++) {
+            double c[GB_CHUNK] = { 0 }, product = 1;
+            for (int t = 0; t < n; t++) {
+                const double wt = decays ? w[t][lane] : 1;
+                product *= wt;
+                double found = product * (double) f[t][lane], out = product * (double) y0[t][lane];
+                for (int i = 0; i < t; i++) {
+                    c[i] *= wt;
+                    found += (double) kk[t][i] * c[i];
+                }
+                c[t] = delta ? (double) beta[t] * ((double) chunk_u[t][lane] - found) : (double) chunk_u[t][lane];
+                for (int i = 0; i <= t; i++) {
+                    out += (double) kr[t][i] * c[i];
+                }
+                CHECK_MSG(fabs(y[t][lane] - out) <= 1e5 * EPS,
+                    "%s lanes_tokens_f32: token %d of lane %d is %g, expected %g", level_name, t, lane, y[t][lane],
+                    out);
+            }
+            for (int t = 0; t < GB_CHUNK; t++) {
+                CHECK_MSG(fabs(u[t][lane] - c[t]) <= 1e5 * EPS, "%s lanes_tokens_f32: row %d of u", level_name, t);
+            }
+            CHECK_MSG(!decays || fabs(all[lane] - product) <= 64 * EPS, "%s lanes_tokens_f32: product", level_name);
+            CHECK(n == GB_CHUNK || y[n][lane] == y0[n][lane]);
         }
     }
 }

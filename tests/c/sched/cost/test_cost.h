@@ -82,7 +82,8 @@ static inline struct instance random_instance(int n_backends, int n_ops, int n_l
     return w;
 }
 
-// By the definition: for each value and each backend, true if it has a consumer there.
+// The cost of the labels by its definition: of all items, of a copy of each value to each other
+// backend with a consumer, and of all changes of the backend. INT64_MAX: a label is forbidden.
 static inline int64_t cost_of(const struct gb_cost_problem * p, const int32_t * labels) {
     int64_t sum = 0;
     const int k = p->n_backends;

@@ -4,7 +4,7 @@
 #include "test.h"
 
 // Nodes as text: a digit is a node of that backend, '.' a node without work. Splits:
-// "backend:start-end", without end.
+// "backend:start-end" for the nodes start <= i < end.
 static void check(const char * nodes, const char * expected) {
     const int n = (int) strlen(nodes);
     int32_t backend[64];

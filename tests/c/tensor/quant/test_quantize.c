@@ -196,7 +196,7 @@ static void codebooks(void) {
 }
 
 // Quantizes the values of random blocks. The search finds their rows, signs and scales, or close
-// ones. IQ1 does so less, because it never takes a negative d, which half of these blocks have.
+// ones. IQ1 finds fewer, because it never takes a negative d, which half of these blocks have.
 static void random_blocks(void) {
     static const struct {
         enum ggml_type type;
@@ -257,7 +257,7 @@ static void exact_values(void) {
     CHECK(round_trip(GGML_TYPE_NVFP4, x, NULL, y, &unused) == 0);
 }
 
-// Each format's dot product against double precision on what the two operands stand for.
+// Each format's dot product against that of the dequantized operands in double precision.
 static void dot_products(void) {
     static float x[N], y[N], xv[N], yv[N], ones[256];
     static uint8_t xb[N * 2], yb[N * 2];
@@ -558,10 +558,6 @@ static void arguments(void) {
     CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
 }
 
-// For each format a number that identifies its quantized blocks, without and with weights. A faster
-// search must not change it. Rows have values of similar size, small ones among large, few levels,
-// zeros, NaN, any bits.
-// number, any bits.
 static uint64_t digest(const uint8_t * p, size_t n) {
     uint64_t h = UINT64_C(14695981039346656037);
     for (size_t i = 0; i < n; i++) {
@@ -589,6 +585,8 @@ static void mixed_rows(float * x, int n, uint64_t * state) {
     }
 }
 
+// A faster search must not change the quantized blocks of any format, without and with weights. Rows
+// have values of similar size, small ones among large, few levels, zeros, NaN, any bits.
 static void bytes_stay(void) {
     static const struct {
         enum ggml_type type;

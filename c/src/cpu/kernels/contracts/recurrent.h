@@ -7,7 +7,6 @@
 #ifndef GB_CPU_KERNELS_CONTRACTS_RECURRENT_H
 #define GB_CPU_KERNELS_CONTRACTS_RECURRENT_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #define GB_LANES 32
@@ -16,22 +15,48 @@
 typedef void gb_kernel_lanes_dot(int64_t n, float * c, const float * s, const float * a);
 
 // s[j][lane] = w_j s[j][lane] + k[j] u[lane] + b[j] c[lane]; then y[lane] = the sum over j of r[j] s[j][lane].
-// w_j is wv[j], or w if wv is NULL. b NULL: no third term. r NULL: y is not written. a not NULL: also f[lane] = the sum
-// over j of a[j] s[j][lane], which the next token needs. f may be c or u.
+// w_j is wv[j]. b NULL: no third term. r NULL: y is not written.
 struct gb_lanes_step {
-    float w;
-    const float *wv, *k, *u, *b, *c, *r, *a;
-    float * f;
+    const float *wv, *k, *u, *b, *c, *r;
 };
 typedef void gb_kernel_lanes_step(int64_t n, float * y, float * s, const struct gb_lanes_step * step);
 
-// s[j][lane] = e^(w d[lane]) s[j][lane] + k[j] u[lane]; then y[lane] = the sum over j of r[j] s[j][lane]. w is w[lane]
-// for all j, or with `each` w[j][lane]. w has a row of lanes even if n is 0.
-typedef void gb_kernel_lanes_scan(int64_t n, float * y, float * s, const float * w, bool each, const float * d,
-    const float * k, const float * u, const float * r);
+// Up to GB_CHUNK consecutive tokens read and write the state once. lanes_tokens computes what the tokens of a chunk do
+// to each other, from their sums over the state before the chunk. lanes_pass adds the chunk to the state, and computes
+// the sums for the next chunk. An array of lanes has a row of GB_LANES for each token of a chunk.
+#define GB_CHUNK 4
 
-// One row of the state: d[j] = w_j s[j] + k[j] u; returns the sum of r[j] d[j]. d may be s. w_j as
-// above.
+// For t = 0 .. n - 1 in order, in each lane, with p = w[0] .. w[t] and c_i = u[i] w[i + 1] .. w[t]:
+//   u[t] = beta[t] (u[t] - p f[t] - the sum over i < t of kk[t][i] c_i), if beta is not NULL
+//   y[t] = p y[t] + the sum over i <= t of kr[t][i] c_i
+// At the end u[i] = c_i, or 0 from n on, and `all` is the product of all w. w NULL: 1, and `all` is not written.
+struct gb_lanes_tokens {
+    int n;
+    const float * w;
+    const float * beta;
+    const float (*kk)[GB_CHUNK], (*kr)[GB_CHUNK];
+    const float * f;
+    float *u, *y, *all;
+};
+typedef void gb_kernel_lanes_tokens(const struct gb_lanes_tokens * p);
+
+// s[j][lane] = w_j s[j][lane] + the sum over i of k[i ldk + j] u[i][lane]; then f[i][lane] = the sum over j of
+// a[i lda + j] s[j][lane], and y[i][lane] that of r. i goes over GB_CHUNK rows. w_j is wv[j], or w[lane] if wv is NULL.
+// a NULL: no sums. r NULL: y is not written, and wv is NULL if a is not.
+struct gb_lanes_pass {
+    const float *wv, *w, *u;
+    const float *k, *a, *r;
+    int64_t ldk, lda, ldr;
+    float *f, *y;
+};
+typedef void gb_kernel_lanes_pass(int64_t n, float * s, const struct gb_lanes_pass * p);
+
+// s[j][lane] = e^(w[j][lane] d[lane]) s[j][lane] + k[j] u[lane]; then y[lane] = the sum over j of r[j] s[j][lane].
+typedef void gb_kernel_lanes_scan(int64_t n, float * y, float * s, const float * w, const float * d, const float * k,
+    const float * u, const float * r);
+
+// One row of the state: d[j] = w_j s[j] + k[j] u; returns the sum of r[j] d[j]. d may be s. w_j is wv[j], or w if wv is
+// NULL.
 typedef float gb_kernel_state_row(int64_t n, float * d, const float * s, float w, const float * wv, const float * k,
     float u, const float * r);
 

@@ -113,6 +113,8 @@ void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gem
     }
 }
 
+enum { PREFETCH_AHEAD = 4096 }; // bytes
+
 void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
     const char * w, int n, const char * row, float * const * dst, int64_t j) {
     const int64_t group = gb_bytes_group(unpack->kind);
@@ -123,6 +125,7 @@ void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * u
     for (int64_t k0 = 0; k0 < k; k0 += GB_UNPACK_MAX) {
         const int64_t terms = GB_MIN(k - k0, GB_UNPACK_MAX);
         const size_t bytes = (size_t) (terms / ggml_blck_size(type)) * ggml_type_size(type);
+        gb_prefetch(w + PREFETCH_AHEAD, bytes); // of the next columns, unless this is the last one
         unpack->fn(terms, u, d, m, w);
         w += bytes;
         const int8_t * q[GB_BYTE_DOTS_ROWS];

@@ -1,0 +1,53 @@
+// recompute.h - finds a sequence of nodes with fewer bytes alive at the same time, in which some
+// results are dropped and computed again before they are read again.
+//
+// The problem is rematerialization: Chen et al. 2016 (arXiv:1604.06174), Jain et al. 2020
+// (Checkmate). It is NP-hard. The search works on integers; graph_recompute.c makes them from a
+// graph.
+#ifndef GB_ALLOC_RECOMPUTE_H
+#define GB_ALLOC_RECOMPUTE_H
+
+#include "alloc/liveness.h"
+
+enum { GB_RECOMPUTE_NONE = -1 };
+
+struct gb_recompute_node {
+    int n_reads;
+    int reads[GB_LIVE_SLOTS]; // storages that need their content, each once; not the one that it makes
+    bool over[GB_LIVE_SLOTS]; // by read: the node may overwrite the storage if it dies here and has the same size
+    int makes;   // the storage that begins with it; NONE: it makes none, or writes into another one
+    double work; // price of running it again
+};
+
+struct gb_recompute_storage {
+    size_t size;    // bytes
+    int maker;      // NONE: its content comes from outside
+    bool may_repeat; // the maker may run again: only it writes the storage, and it has no other effect
+    bool to_end;    // needed after the last node
+    int valid_until; // the maker computes the same bytes again before this node, and before all earlier ones
+};
+
+struct gb_recompute_input {
+    const struct gb_recompute_node * nodes; // in order; each reads storages of earlier ones
+    int n_nodes;
+    const struct gb_recompute_storage * storages;
+    int n_storages;
+};
+
+struct gb_recompute_result {
+    // Owned; node numbers. Each node occurs at least once, and after the makers of what it reads.
+    // Nodes whose storage may not repeat keep their order. NULL: the limit is too low
+    int * sequence;
+    int n;
+    size_t before, after; // most bytes alive at the same time: in the given order, and in the sequence
+    size_t least;         // smallest limit that the search can meet; at most `before`
+    size_t lower_bound;   // no sequence has fewer bytes alive at the same time
+    double work, again;   // of all nodes, and of the repetitions
+};
+
+// Finds a sequence with at most `limit` bytes alive at the same time. If the given order meets the
+// limit, it is the sequence. Equal inputs give equal results. Frees nothing of the input. Free the
+// sequence with gb_free.
+enum ggml_status gb_recompute(const struct gb_recompute_input * in, size_t limit, struct gb_recompute_result * result);
+
+#endif // GB_ALLOC_RECOMPUTE_H

@@ -1,0 +1,509 @@
+// Sequences with repetitions: by hand, and on random instances beside the cheapest of all sequences.
+// Graphs with repetitions: their results beside those of the given graph, bit for bit.
+//
+// The oracle is a shortest path over states: the number of nodes of the given order that are done,
+// and the set of storages that are there. It may drop any storage, and run any node again, at any
+// time.
+#include "alloc/recompute.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "test_alloc.h"
+
+enum { N_MAX = 9, NONE = GB_RECOMPUTE_NONE };
+
+struct instance {
+    struct gb_recompute_node nodes[N_MAX];
+    struct gb_recompute_storage storages[N_MAX];
+    struct gb_recompute_input in;
+};
+
+// Every node makes the storage of its own number.
+static void add(struct instance * x, size_t size, double work, unsigned reads) {
+    const int v = x->in.n_nodes++;
+    x->nodes[v] = (struct gb_recompute_node){ .makes = v, .work = work };
+    for (int i = 0; i < v; i++) {
+        if (reads >> i & 1) {
+            x->nodes[v].reads[x->nodes[v].n_reads++] = i;
+        }
+    }
+    struct gb_recompute_storage * made = &x->storages[v];
+    *made = (struct gb_recompute_storage){ .size = size, .maker = v, .may_repeat = true, .valid_until = N_MAX };
+    x->in.n_storages = x->in.n_nodes;
+    x->in.nodes = x->nodes;
+    x->in.storages = x->storages;
+}
+
+// ---------------------------------------------------------------------------------------------------------- the oracle
+
+struct oracle {
+    const struct gb_recompute_input * in;
+    size_t limit;
+    double price[N_MAX + 1][1 << N_MAX]; // < 0: unknown
+    bool open[N_MAX + 1][1 << N_MAX]; // the price fell since what it leads to was offered
+};
+
+static size_t bytes_of(const struct gb_recompute_input * in, unsigned set) {
+    size_t sum = 0;
+    for (int i = 0; i < in->n_storages; i++) {
+        sum += set >> i & 1 ? in->storages[i].size : 0;
+    }
+    return sum;
+}
+
+static void offer(struct oracle * o, int done, unsigned set, double price) {
+    if (o->price[done][set] < 0 || price < o->price[done][set]) {
+        o->price[done][set] = price;
+        o->open[done][set] = true;
+    }
+}
+
+// Offers what a run of node v leads to, with and without overwriting a source.
+static void offer_run(struct oracle * o, int done, unsigned set, double price, int v) {
+    const struct gb_recompute_node * node = &o->in->nodes[v];
+    const int next = done + (v == done);
+    for (int k = 0; k < node->n_reads; k++) {
+        if (!(set >> node->reads[k] & 1)) {
+            return;
+        }
+    }
+    const unsigned with = node->makes == NONE ? set : set | 1u << node->makes;
+    if (bytes_of(o->in, with) <= o->limit) {
+        offer(o, next, with, price + node->work);
+    }
+    for (int k = 0; k < node->n_reads; k++) {
+        const struct gb_recompute_storage * read = &o->in->storages[node->reads[k]];
+        const unsigned over = with & ~(1u << node->reads[k]);
+        if (node->over[k] && !read->to_end && read->size == o->in->storages[node->makes].size &&
+            bytes_of(o->in, over) <= o->limit) {
+            offer(o, next, over, price + node->work);
+        }
+    }
+}
+
+static void offer_all(struct oracle * o, int done, unsigned set) {
+    const double price = o->price[done][set];
+    for (int i = 0; i < o->in->n_storages; i++) {
+        if (set >> i & 1 && !o->in->storages[i].to_end) {
+            offer(o, done, set & ~(1u << i), price);
+        }
+    }
+    for (int v = 0; v <= done && v < o->in->n_nodes; v++) {
+        const struct gb_recompute_node * node = &o->in->nodes[v];
+        const struct gb_recompute_storage * made = node->makes == NONE ? NULL : &o->in->storages[node->makes];
+        const bool may_repeat = made && made->may_repeat && done <= made->valid_until;
+        if (v == done || (may_repeat && !(set >> node->makes & 1))) {
+            offer_run(o, done, set, price, v);
+        }
+        if (v == done && made && made->may_repeat && !made->to_end) {
+            offer(o, done + 1, set, price); // it runs later, or never
+        }
+    }
+}
+
+// The least work of a sequence within the limit; -1: there is none.
+static double least_work(struct oracle * o, const struct gb_recompute_input * in, size_t limit) {
+    unsigned start = 0, outputs = 0;
+    double best = -1;
+    o->in = in;
+    o->limit = limit;
+    for (int i = 0; i < in->n_storages; i++) {
+        start |= in->storages[i].maker == NONE ? 1u << i : 0;
+        outputs |= in->storages[i].to_end ? 1u << i : 0;
+    }
+    for (int d = 0; d <= in->n_nodes; d++) {
+        for (unsigned s = 0; s < 1u << in->n_storages; s++) {
+            o->price[d][s] = -1;
+            o->open[d][s] = false;
+        }
+    }
+    if (bytes_of(in, start) <= limit) {
+        offer(o, 0, start, 0);
+    }
+    for (bool any = true; any;) {
+        any = false;
+        for (int d = 0; d <= in->n_nodes; d++) {
+            for (unsigned s = 1u << in->n_storages; s-- > 0;) {
+                if (o->open[d][s]) {
+                    o->open[d][s] = false;
+                    offer_all(o, d, s);
+                    any = true;
+                }
+            }
+        }
+    }
+    for (unsigned s = 0; s < 1u << in->n_storages; s++) {
+        const double price = o->price[in->n_nodes][s];
+        best = (s & outputs) == outputs && price >= 0 && (best < 0 || price < best) ? price : best;
+    }
+    return best;
+}
+
+// ------------------------------------------------------------------------------------------------------ the sequences
+
+// Runs the sequence. NULL: it reads only what is there, keeps the order of nodes that cannot repeat,
+// and its peak and work are those of the result.
+static const char * fault_of(const struct gb_recompute_input * in, const struct gb_recompute_result * r) {
+    static int last[64 * N_MAX];
+    int maker[N_MAX], latest = -1;
+    bool ran[N_MAX] = { false };
+    double work = 0;
+    for (int k = 0; k < r->n; k++) {
+        const struct gb_recompute_node * node = &in->nodes[r->sequence[k]];
+        const bool may_repeat = node->makes != NONE && in->storages[node->makes].may_repeat;
+        if (!may_repeat && (r->sequence[k] < latest || ran[r->sequence[k]])) {
+            return "a node that cannot repeat runs twice or too early";
+        }
+        for (int v = 0; v < r->sequence[k] && !may_repeat; v++) {
+            const int made = in->nodes[v].makes;
+            if (!ran[v] && (made == NONE || !in->storages[made].may_repeat)) {
+                return "a node that cannot repeat runs too late";
+            }
+        }
+        latest = may_repeat ? latest : r->sequence[k];
+        if (may_repeat && in->storages[node->makes].valid_until < latest) {
+            return "a node runs after its sources are overwritten";
+        }
+        ran[r->sequence[k]] = true;
+        work += node->work;
+    }
+    size_t live = 0, peak;
+    for (int i = 0; i < in->n_storages; i++) {
+        maker[i] = in->storages[i].maker == NONE ? r->n + i : -1;
+        last[r->n + i] = in->storages[i].to_end ? r->n : -1;
+        live += maker[i] >= 0 ? in->storages[i].size : 0;
+    }
+    static int from[64 * N_MAX][GB_LIVE_SLOTS];
+    for (int k = 0; k < r->n; k++) {
+        const struct gb_recompute_node * node = &in->nodes[r->sequence[k]];
+        for (int j = 0; j < node->n_reads; j++) {
+            from[k][j] = maker[node->reads[j]];
+            if (from[k][j] < 0) {
+                return "a node reads what no node has made";
+            }
+            last[from[k][j]] = last[from[k][j]] == r->n ? r->n : k;
+        }
+        if (node->makes != NONE) {
+            maker[node->makes] = k;
+            last[k] = in->storages[node->makes].to_end ? r->n : -1;
+        }
+    }
+    peak = live;
+    for (int k = 0; k < r->n; k++) {
+        const struct gb_recompute_node * node = &in->nodes[r->sequence[k]];
+        const size_t size = node->makes == NONE ? 0 : in->storages[node->makes].size;
+        size_t saved = 0, dead = 0;
+        for (int j = 0; j < node->n_reads; j++) {
+            const size_t bytes = in->storages[node->reads[j]].size;
+            saved = last[from[k][j]] == k && node->over[j] && bytes == size ? size : saved;
+            dead += last[from[k][j]] == k ? bytes : 0;
+        }
+        peak = GB_MAX(peak, live + size - saved);
+        live = live + size - dead;
+    }
+    return peak != r->after ? "another peak" : fabs(work - r->work - r->again) > 1e-6 ? "another work" : NULL;
+}
+
+static void one_result_runs_again(void) {
+    struct instance x = { .in.n_nodes = 0 };
+    add(&x, 100, 5, 0);
+    add(&x, 100, 7, 1);
+    add(&x, 100, 7, 2);
+    add(&x, 10, 1, 1 | 4);
+    x.storages[3].to_end = true;
+    struct gb_recompute_result r;
+    REQUIRE(gb_recompute(&x.in, 300, &r) == GGML_STATUS_SUCCESS);
+    CHECK(r.n == 4 && r.before == 300 && r.after == 300 && r.least == 210 && r.lower_bound == 210);
+    CHECK(r.work == 20 && r.again == 0);
+    gb_free(r.sequence);
+    REQUIRE(gb_recompute(&x.in, 299, &r) == GGML_STATUS_SUCCESS && r.sequence);
+    static const int expected[5] = { 0, 1, 2, 0, 3 };
+    CHECK(r.n == 5 && memcmp(r.sequence, expected, sizeof(expected)) == 0);
+    CHECK(r.after == 210 && r.again == 5);
+    gb_free(r.sequence);
+    REQUIRE(gb_recompute(&x.in, 209, &r) == GGML_STATUS_SUCCESS);
+    CHECK(r.sequence == NULL && r.least == 210);
+    x.storages[0].valid_until = 2;
+    REQUIRE(gb_recompute(&x.in, 299, &r) == GGML_STATUS_SUCCESS);
+    CHECK(r.sequence == NULL && r.least == 300);
+}
+
+static void nothing_to_do(void) {
+    struct instance x = { .in.n_nodes = 0 };
+    struct gb_recompute_result r;
+    REQUIRE(gb_recompute(&x.in, 0, &r) == GGML_STATUS_SUCCESS);
+    CHECK(r.n == 0 && r.before == 0 && r.least == 0 && r.lower_bound == 0);
+    gb_free(r.sequence);
+    add(&x, 8, 1, 0);
+    x.storages[0].to_end = true;
+    REQUIRE(gb_recompute(&x.in, 7, &r) == GGML_STATUS_SUCCESS);
+    CHECK(r.sequence == NULL && r.least == 8 && r.lower_bound == 8);
+    CHECK(gb_recompute(NULL, 0, &r) == GGML_STATUS_INVALID_ARGUMENT);
+    ggml_clear_error();
+}
+
+// Nodes that read recent results, and later ones that read early results, as gradients do.
+static void random_instance(struct instance * x) {
+    *x = (struct instance){ .in.n_nodes = 0 };
+    const int n = (int) test_random_int(4, N_MAX);
+    const bool even = test_random_int(0, 1) != 0;
+    for (int v = 0; v < n; v++) {
+        unsigned reads = v ? 1u << (v - 1) : 0;
+        for (int k = (int) test_random_int(0, 2); v > 1 && k > 0; k--) {
+            reads |= 1u << (test_random_int(0, 1) ? GB_MAX(0, n - 1 - v) % v : (int) test_random_int(0, v - 1));
+        }
+        add(x, (size_t) (even ? 16 : 16 * test_random_int(1, 6)), (double) test_random_int(1, 20), reads);
+        for (int j = 0; j < x->nodes[v].n_reads; j++) {
+            x->nodes[v].over[j] = test_random_int(0, 2) == 0;
+        }
+        x->storages[v].may_repeat = test_random_int(0, 19) != 0;
+        x->storages[v].valid_until = test_random_int(0, 5) ? n : (int) test_random_int(v + 1, n);
+        x->storages[v].to_end = test_random_int(0, 19) == 0;
+    }
+    for (int i = 0; i < n; i++) { // results that no node reads
+        bool is_read = false;
+        for (int v = i + 1; v < n; v++) {
+            for (int j = 0; j < x->nodes[v].n_reads; j++) {
+                is_read = is_read || x->nodes[v].reads[j] == i;
+            }
+        }
+        x->storages[i].to_end = x->storages[i].to_end || !is_read;
+    }
+}
+
+// Smaller than `least`, if the oracle finds such a limit.
+static size_t possible_limit(struct oracle * o, const struct gb_recompute_input * in, size_t least) {
+    while (least > 0 && least_work(o, in, least - 1) >= 0) {
+        least--;
+    }
+    return least;
+}
+
+// The search is a heuristic, so few results may be worse. Their number is the same on all machines.
+static void against_all_sequences(void) {
+    static struct oracle o;
+    int n = 0, n_best = 0, n_close = 0, n_least = 0;
+    const int n_graphs = 400;
+    for (int round = 0; round < n_graphs; round++) {
+        struct instance x;
+        random_instance(&x);
+        struct gb_recompute_result r;
+        REQUIRE(gb_recompute(&x.in, SIZE_MAX, &r) == GGML_STATUS_SUCCESS);
+        gb_free(r.sequence);
+        const size_t before = r.before, least = r.least, possible = possible_limit(&o, &x.in, least);
+        CHECK_MSG(r.lower_bound <= possible && least <= before, "round %d: bounds", round);
+        n_least += possible == least;
+        for (size_t limit = least; limit < before; limit += GB_MAX((size_t) 16, (before - least) / 3)) {
+            REQUIRE(gb_recompute(&x.in, limit, &r) == GGML_STATUS_SUCCESS && r.sequence);
+            CHECK_MSG(fault_of(&x.in, &r) == NULL, "round %d: %s", round, fault_of(&x.in, &r));
+            CHECK(r.after <= limit && r.before == before && r.least == least);
+            const double ratio = (r.work + r.again) / least_work(&o, &x.in, limit);
+            CHECK_MSG(ratio > 1 - 1e-9 && ratio < 1.15, "round %d: %.3f times the least work", round, ratio);
+            n++;
+            n_best += ratio < 1 + 1e-9;
+            n_close += ratio <= 1.05;
+            gb_free(r.sequence);
+        }
+    }
+    CHECK_MSG(n > 200 && n_best * 100 >= n * 98 && n_close * 100 >= n * 99 && n_least * 100 >= n_graphs * 98,
+        "%d limits: least work in %d, within 1.05 in %d; the least limit in %d of %d graphs", n, n_best, n_close,
+        n_least, n_graphs);
+}
+
+// -------------------------------------------------------------------------------------------------------------- graphs
+
+static void set_leafs(const struct random_graph * g) {
+    for (int i = 0; i < g->n_leafs; i++) {
+        float values[RANDOM_ROWS * RANDOM_COLUMNS];
+        for (int k = 0; k < RANDOM_ROWS * RANDOM_COLUMNS; k++) {
+            values[k] = (float) ((k * 37 + i * 11) % 23) / 16 - 0.6f;
+        }
+        ggml_backend_tensor_set(g->leafs[i], values, 0, ggml_nbytes(g->leafs[i]));
+    }
+}
+
+// The bytes of all outputs and of the leafs, which nodes may have written.
+static size_t read_all(struct random_graph * g, const struct ggml_cgraph * graph, const int32_t * origins,
+    const bool * is_output, char * bytes) {
+    size_t n = 0;
+    for (int i = 0; i < g->graph->n_nodes; i++) {
+        for (int k = graph->n_nodes - 1; is_output[i] && k >= 0; k--) {
+            if ((origins ? origins[k] : k) == i) {
+                ggml_backend_tensor_get(graph->nodes[k], bytes + n, 0, ggml_nbytes(graph->nodes[k]));
+                n += ggml_nbytes(graph->nodes[k]);
+                break;
+            }
+        }
+    }
+    for (int i = 0; i < g->n_leafs; i++) {
+        ggml_backend_tensor_get(g->leafs[i], bytes + n, 0, ggml_nbytes(g->leafs[i]));
+        n += ggml_nbytes(g->leafs[i]);
+    }
+    return n;
+}
+
+static void find_outputs(const struct random_graph * g, bool * is_output) {
+    for (int i = 0; i < g->graph->n_nodes; i++) {
+        const struct ggml_tensor * node = g->graph->nodes[i];
+        bool is_read = false;
+        for (int k = i + 1; k < g->graph->n_nodes; k++) {
+            for (int s = 0; s < GGML_MAX_SRC; s++) {
+                is_read = is_read || g->graph->nodes[k]->src[s] == node;
+            }
+        }
+        is_output[i] = !is_read || gb_tensor_has_flag(node, GB_TENSOR_OUTPUT);
+    }
+}
+
+// Computes with memory of its own for each tensor, so wrong sources or a wrong order show.
+static void results_stay_the_same(void) {
+    static char expected[RANDOM_MAX * 512], found[RANDOM_MAX * 512];
+    const ggml_backend_t cpu = ggml_backend_cpu_init();
+    int n_again = 0, n_clones = 0;
+    for (int round = 0; round < 150; round++) {
+        struct random_graph g;
+        bool is_output[RANDOM_MAX];
+        REQUIRE(random_graph_make(&g,
+            (struct random_graph_params){ (int) test_random_int(5, 60), round % 2 == 0, false, round % 4 == 0 }));
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
+        struct ggml_recompute_info info, now;
+        REQUIRE(ctx && ggml_graph_recompute(ctx, g.graph, SIZE_MAX, NULL, &info));
+        CHECK(info.n_again == 0 && info.after == info.before && info.again == 0);
+        struct ggml_cgraph * graph = ggml_graph_recompute(ctx, g.graph, info.least, NULL, &info);
+        REQUIRE(graph && info.after <= info.least);
+        // the new graph needs what the search says
+        REQUIRE(ggml_graph_recompute(ctx, graph, SIZE_MAX, NULL, &now));
+        CHECK_INT(now.before, info.after);
+        find_outputs(&g, is_output);
+        ggml_backend_buffer_t buffers[2] = { ggml_backend_alloc_ctx_tensors(g.ctx, cpu),
+            ggml_backend_alloc_ctx_tensors(ctx, cpu) };
+        set_leafs(&g);
+        CHECK(ggml_backend_graph_compute(cpu, g.graph));
+        const size_t n = read_all(&g, g.graph, NULL, is_output, expected);
+        set_leafs(&g);
+        CHECK(ggml_backend_graph_compute(cpu, graph));
+        CHECK_INT(read_all(&g, graph, info.origins, is_output, found), n);
+        CHECK_MSG(memcmp(expected, found, n) == 0, "round %d: other values", round);
+        n_again += info.n_again > 0;
+        n_clones += buffers[1] != NULL;
+        ggml_backend_buffer_free(buffers[0]);
+        ggml_backend_buffer_free(buffers[1]);
+        ggml_free(ctx);
+        random_graph_free(&g);
+    }
+    CHECK_MSG(n_again > 10 && n_clones >= n_again, "%d graphs run nodes again", n_again);
+    ggml_backend_free(cpu);
+}
+
+struct scene {
+    struct ggml_context * ctx;
+    struct ggml_cgraph * graph;
+    struct ggml_tensor *x, *early;
+};
+
+static void count_call(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * calls) {
+    (void) dst;
+    (void) a;
+    (void) ith;
+    (void) nth;
+    ++*(int *) calls;
+}
+
+// A result that is read at once and at the end, with larger ones in between. kind 1: a custom
+// operator; 2: its source is overwritten in between; 3: it is an output; 4: another node writes it
+static struct scene scene(int kind, int * calls) {
+    struct scene w = { .ctx = ggml_init((struct ggml_init_params){ 100000, NULL, true }) };
+    w.x = ggml_new_tensor_2d(w.ctx, GGML_TYPE_F32, 16, 8);
+    w.early = kind == 1 ? ggml_map_custom1(w.ctx, w.x, count_call, 1, calls) : ggml_sin(w.ctx, w.x);
+    struct ggml_tensor * t = ggml_sum_rows(w.ctx, kind == 4 ? ggml_scale_inplace(w.ctx, w.early, 2) : w.early);
+    t = ggml_repeat(w.ctx, t, ggml_new_tensor_2d(w.ctx, GGML_TYPE_F32, 32, 8));
+    w.graph = ggml_new_graph(w.ctx);
+    ggml_build_forward_expand(w.graph, t);
+    if (kind == 2) {
+        ggml_build_forward_expand(w.graph, ggml_scale_inplace(w.ctx, w.x, 3));
+    }
+    if (kind == 3) {
+        ggml_set_output(w.early);
+    }
+    ggml_build_forward_expand(w.graph, ggml_add(w.ctx, ggml_sum(w.ctx, t), ggml_sum(w.ctx, w.early)));
+    return w;
+}
+
+static void effects_happen_once(void) {
+    for (int kind = 0; kind <= 4; kind++) {
+        int calls = 0;
+        struct scene w = scene(kind, &calls);
+        struct ggml_recompute_info info;
+        REQUIRE(ggml_graph_recompute(w.ctx, w.graph, SIZE_MAX, NULL, &info));
+        struct ggml_cgraph * graph = ggml_graph_recompute(w.ctx, w.graph, info.least, NULL, &info);
+        REQUIRE(graph != NULL);
+        CHECK_MSG((info.n_again > 0) == (kind == 0), "kind %d: %d nodes run again", kind, info.n_again);
+        CHECK(ggml_graph_recompute(w.ctx, w.graph, info.least - 1, NULL, &info) == NULL && info.origins == NULL);
+        CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "too few: the least that was found is");
+        ggml_free(w.ctx);
+    }
+}
+
+static void clones_have_names_and_places(void) {
+    struct scene w = scene(0, NULL);
+    struct ggml_recompute_info info;
+    ggml_set_name(w.early, "early");
+    REQUIRE(ggml_graph_recompute(w.ctx, w.graph, SIZE_MAX, NULL, &info));
+    const int n = w.graph->n_nodes;
+    struct ggml_cgraph * graph = ggml_graph_recompute(w.ctx, w.graph, info.least, NULL, &info);
+    REQUIRE(graph && info.n_again == 1 && graph->n_nodes == n + 1);
+    CHECK(w.graph->n_nodes == n && graph->n_leafs == w.graph->n_leafs && info.again > 0 && info.work > info.again);
+    for (int k = 0; k < graph->n_nodes; k++) {
+        const struct ggml_tensor *now = graph->nodes[k], *old = w.graph->nodes[info.origins[k]];
+        CHECK(now->op == old->op && ggml_are_same_shape(now, old) && now->type == old->type);
+        CHECK(strncmp(now->name, old->name, strlen(old->name)) == 0);
+    }
+    CHECK(ggml_graph_get_tensor(graph, "early") == w.early && ggml_graph_get_tensor(graph, "early (again)"));
+    ggml_free(w.ctx);
+}
+
+static void wrong_arguments(void) {
+    struct scene w = scene(0, NULL);
+    struct ggml_recompute_info info;
+    CHECK(ggml_graph_recompute(NULL, w.graph, 1, NULL, &info) == NULL);
+    CHECK(ggml_graph_recompute(w.ctx, NULL, 1, NULL, &info) == NULL);
+    CHECK(ggml_graph_recompute(w.ctx, w.graph, 1, NULL, NULL) == NULL);
+    struct ggml_tensor * first = w.graph->nodes[0];
+    w.graph->nodes[0] = w.graph->nodes[w.graph->n_nodes - 1];
+    w.graph->nodes[w.graph->n_nodes - 1] = first;
+    CHECK(ggml_graph_recompute(w.ctx, w.graph, 1, NULL, &info) == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "computed later");
+    struct ggml_cgraph * empty = ggml_new_graph(w.ctx);
+    struct ggml_cgraph * same = ggml_graph_recompute(w.ctx, empty, 0, NULL, &info);
+    CHECK_MSG(same && same->n_nodes == 0 && info.before == 0, "%s", ggml_last_error());
+    ggml_free(w.ctx);
+}
+
+static void out_of_memory(void) {
+    struct scene w = scene(0, NULL);
+    struct ggml_recompute_info info;
+    REQUIRE(ggml_graph_recompute(w.ctx, w.graph, SIZE_MAX, NULL, &info));
+    const size_t least = info.least;
+    const int64_t live = gb_test_live_allocs();
+    for (int n = 1;; n++) {
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+        gb_test_fail_alloc(n, false);
+        struct ggml_cgraph * graph = ggml_graph_recompute(ctx, w.graph, least, NULL, &info);
+        const bool failed = gb_test_alloc_failed();
+        gb_test_fail_alloc(0, false);
+        ggml_free(ctx);
+        CHECK((graph == NULL) == failed);
+        CHECK_INT(gb_test_live_allocs(), live);
+        if (!failed) {
+            CHECK(n > 20);
+            break;
+        }
+        CHECK_INT(ggml_last_status(), GGML_STATUS_ALLOC_FAILED);
+        ggml_clear_error();
+    }
+    ggml_free(w.ctx);
+}
+
+TEST_MAIN(TEST(one_result_runs_again), TEST(nothing_to_do), TEST(against_all_sequences), TEST(results_stay_the_same),
+    TEST(effects_happen_once), TEST(clones_have_names_and_places), TEST(wrong_arguments), TEST(out_of_memory))
