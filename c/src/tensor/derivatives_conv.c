@@ -137,7 +137,7 @@ RULE(conv_transpose_1d) { // images of one line
                ggml_reshape_4d(s->ctx, g, g->ne[0], 1, g->ne[1], 1), p);
 }
 
-// ------------------------------------------------------------------------------------------------------ three dimensions
+// ---------------------------------------------------------------------------------------------------- three dimensions
 
 // t with stride - 1 zeros behind each element along an axis, cut to `size` elements.
 static struct ggml_tensor * spread(struct ggml_context * ctx, struct ggml_tensor * t, int axis, int stride,
@@ -205,7 +205,7 @@ RULE(conv_3d) {
                    p[8], (int) c.out, (int) c.batches, (int) c.in));
 }
 
-// ----------------------------------------------------------------------------------------------------------------- taps
+// ---------------------------------------------------------------------------------------------------------------- taps
 
 // y[d, t] = the sum over taps j of x[t + j, d] c[j, d]. Each tap adds its part to both gradients.
 RULE(ssm_conv) {
