@@ -127,9 +127,9 @@ static bool can_repeat(const struct search * s, int storage, int when) {
     return s->in->storages[storage].may_repeat && s->in->storages[storage].valid_until >= when;
 }
 
-// The work to compute a storage again for its next use, with all that is not there. What it reads
-// is not dropped while it cannot be computed itself. Negative: it cannot be computed, or memory ran
-// out.
+// The work to compute a storage again for its next use, with all sources that are dropped. Negative:
+// it cannot be computed, or memory ran out. Sources that cannot be computed again stay, because
+// find_next counts this use.
 static double work_to_repeat(struct search * s, int storage) {
     const int when = s->next[storage];
     double work = 0;

@@ -8,7 +8,7 @@ from .._base.errors import InvalidArgumentError, expect_int, expect_list
 from .._base.errors.messages import kind_of
 from .backend import Backend
 
-__all__ = ["backends_of"]
+__all__ = ["backends_of", "holders_of"]
 
 
 def backends_of(devices: Sequence[str | Backend], n_threads: int | None) -> list[Backend]:
@@ -31,3 +31,8 @@ def backends_of(devices: Sequence[str | Backend], n_threads: int | None) -> list
     if not made[-1].name.startswith("CPU"):
         made.append(Backend("CPU", n_threads=n_threads) if n_threads else Backend("CPU"))
     return made
+
+
+def holders_of(backends: Sequence[Backend], devices: Sequence[str | Backend]) -> list[Backend]:
+    """The backends that hold the weights of a model: without a CPU that :func:`backends_of` added to ``devices``."""
+    return list(backends[: 1 if isinstance(devices, (str, Backend)) else len(devices)])

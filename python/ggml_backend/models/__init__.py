@@ -50,7 +50,7 @@ def load(
     """Opens a model file as a :class:`TextModel`, :class:`EmbeddingModel` or :class:`SpeechModel`.
 
     devices: names of devices or backends in order of priority. Layers are spread evenly over them. The CPU
-        runs the operations that a device does not support. Without it in the list, it is added and gets layers, too.
+        runs the operations that a device does not support. Without it in the list, it is added for these alone.
     options: keyword arguments of the class of the model, for example ``n_ctx=8192``, ``n_threads=2``.
 
     FileError: the file is damaged or no model. UnsupportedError: its architecture is not known.

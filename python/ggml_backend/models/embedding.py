@@ -23,7 +23,7 @@ from .._base.errors import (
     expect_list,
 )
 from .._base.text import count
-from ..backend._priority import backends_of
+from ..backend._priority import backends_of, holders_of
 from ..backend.backend import Backend
 from ..dtypes import float32, int32
 from ..sched.scheduler import Scheduler
@@ -260,9 +260,9 @@ class EmbeddingModel(Model):
             self._s = s = Sizes.of(self.architecture, self.metadata, file.tensors)
             s.check(self._a, file.tensors)
             self.tokenizer: Tokenizer = tokenizer_of(self.metadata, s.vocab)
-            last = len(self.backends)
-            layers = {f"blk.{i}.*": self.backends[i * last // s.layers] for i in range(s.layers)}
-            self.weights: gguf.Weights = file.load({**layers, "*": self.backends[-1]})
+            holders = holders_of(self.backends, devices)
+            layers = {f"blk.{i}.*": holders[i * len(holders) // s.layers] for i in range(s.layers)}
+            self.weights: gguf.Weights = file.load({**layers, "*": holders[-1]})
         self.n_dims: int = s.embd
         self.n_ctx: int = min(s.context, 8192 if n_ctx is None else expect_int(n_ctx, "n_ctx"))
         if self.n_ctx < 2:

@@ -21,7 +21,7 @@ from .._base.errors import (
     expect_path,
 )
 from .._base.errors.messages import kind_of
-from ..backend._priority import backends_of
+from ..backend._priority import backends_of, holders_of
 from ..backend.backend import Backend
 from ..dtypes import float16, float32, int32
 from ..sched.scheduler import Scheduler
@@ -137,13 +137,13 @@ class SpeechModel(Model):
             self.architecture: str = architecture_of(self.metadata, SPEECH)
             self._s = s = Sizes.of(self.metadata, file.tensors)
             self._pieces = _pieces(self.metadata, s.vocab)
-            last = len(self.backends)
+            self._holders = holders = holders_of(self.backends, devices)
             where = {
-                f"{half}.blocks.{i}.*": self.backends[i * last // layers]
+                f"{half}.blocks.{i}.*": holders[i * len(holders) // layers]
                 for half, layers in (("encoder", s.encoder_layers), ("decoder", s.decoder_layers))
                 for i in range(layers)
             }
-            self.weights: gguf.Weights = file.load({**where, "*": self.backends[-1]})
+            self.weights: gguf.Weights = file.load({**where, "*": holders[-1]})
         self.name: str = str(self.metadata.get("general.name", "whisper"))
         self._special = Special.of(s.vocab)
         self.multilingual: bool = self._special.multilingual
@@ -164,7 +164,7 @@ class SpeechModel(Model):
             )
             for i in range(self._s.decoder_layers)
         ]
-        buffer = context.allocate(self.backends[-1])
+        buffer = context.allocate(self._holders[-1])
         buffer.clear(0)
         return _Layers(context, layers, buffer.nbytes, n)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from .. import gguf
 from .._base.errors import FileError, InvalidArgumentError, expect, expect_choice, expect_int, expect_list
-from ..backend._priority import backends_of
+from ..backend._priority import backends_of, holders_of
 from ..backend.backend import Backend
 from ..dtypes import as_dtype
 from ..sched._step import Step
@@ -117,12 +117,12 @@ class TextModel(Model):
             self._s = Sizes.of(self.architecture, self._a, self.metadata, file.tensors, n_ctx)
             self.n_ctx: int = self._context(n_ctx)
             self.tokenizer: Tokenizer = tokenizer_of(self.metadata, self._s.vocab)
-            last = len(self.backends)
-            layers = {f"blk.{i}.*": self.backends[i * last // self._s.layers] for i in range(self._s.layers)}
-            self.weights: gguf.Weights = file.load({**layers, "*": self.backends[-1]})
+            holders = holders_of(self.backends, devices)
+            layers = {f"blk.{i}.*": holders[i * len(holders) // self._s.layers] for i in range(self._s.layers)}
+            self.weights: gguf.Weights = file.load({**layers, "*": holders[-1]})
         self.name: str = str(self.metadata.get("general.name", self.architecture))
         self.template: ChatTemplate | None = self._template()
-        self.cache: Cache = Cache(self._s, self.n_ctx, self.backends, as_dtype(cache, "cache"))
+        self.cache: Cache = Cache(self._s, self.n_ctx, holders, as_dtype(cache, "cache"))
         self._scheduler: Scheduler | None = Scheduler(self.backends)
         self._steps: OrderedDict[tuple[int, int, int], _Step] = OrderedDict()
         self.stats: Stats = Stats()

@@ -68,7 +68,7 @@ class _Search:
             fresh.adopt(other, "Scheduler.prepare")
         pointer = lib.ggml_graph_recompute(fresh.ptr, core.ptr, max_bytes, self.counted, info)
         if not pointer:
-            if not info.least:
+            if max_bytes >= info.least:  # it did not fail for the limit
                 raise_last("Scheduler.prepare")
             return None, info
         made = GraphCore(pointer, fresh)

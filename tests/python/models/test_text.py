@@ -36,7 +36,7 @@ def text_of(tokens):
     return "".join(sm.PIECES[t] if t >= 32 else chr(t) for t in tokens)
 
 
-@pytest.mark.parametrize("devices", [("CPU",), ("SIM", "CPU"), ("SIM", "SIM", "CPU")], ids=len)
+@pytest.mark.parametrize("devices", [("CPU",), ("SIM",), ("SIM", "CPU"), ("SIM", "SIM", "CPU")], ids="-".join)
 @pytest.mark.parametrize("name", sm.SMALL)
 def test_logits_are_those_of_numpy(name, devices, tmp_path):
     sm.write(tmp_path / "model.gguf", sm.SMALL[name])
@@ -45,6 +45,13 @@ def test_logits_are_those_of_numpy(name, devices, tmp_path):
         for n in (1, 8, 21):  # one token, a whole batch, batches with padding; each continues the one before
             close_to(model.logits(IDS[:n]), reference.logits(IDS[:n]))
         close_to(model.logits(IDS[5:]), reference.logits(IDS[5:]))
+
+
+def test_a_single_device_holds_all_weights_and_the_cache(llama):
+    with TextModel(llama, ["SIM"], n_ctx=64) as model:
+        sim, cpu = model.backends
+        assert cpu.name == "CPU"  # added for what a device cannot compute
+        assert {b.type for b in [*model.weights.buffers, *model.cache.buffers]} == {sim.buffer_type}
 
 
 @pytest.mark.parametrize("cache", ["float16", "bfloat16", "q8_0"])

@@ -1,0 +1,87 @@
+"""Measures the price of memory limits: how much more a training step computes if its plan has less memory.
+
+    python benchmarks/bench_recompute.py [--markdown] [--json FILE]
+
+The graphs are the loss and gradients of a transformer with twelve layers (all weights), and of the UNet of
+``python -m ggml_backend plan unet`` (its biases). Outputs stay to the end of a run, so a limit is their memory and a
+share of the rest of the peak. The price is the work of a run, relative to a run without a limit. Seconds are processor
+time of the whole plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import ggml_backend as gb  # noqa: E402
+from examples.train.model import Config, logits, loss_of  # noqa: E402
+from ggml_backend.cli import examples as _examples  # noqa: E402
+from table import print_table  # noqa: E402
+
+SHARES = (0.75, 0.5, 0.4, 0.35, 0.25)
+COLUMNS = ["graph", "limit, MiB", "share of activations", "price", "run again", "least, MiB", "bound, MiB", "seconds"]
+
+
+def transformer() -> gb.Graph:
+    config = Config(vocabulary=64, width=128, layers=12, heads=4, context=128)
+    context = gb.Context()
+    weights = {name: context.tensor(shape, name=name) for name, shape in config.shapes().items()}
+    tokens, targets = (context.tensor((2, config.context), gb.int32, name=name) for name in ("tokens", "targets"))
+    loss = loss_of(config, logits(config, weights, tokens), targets)
+    return context.graph(loss, *gb.grad(loss, list(weights.values())))
+
+
+def unet() -> gb.Graph:
+    context, graph = _examples.build("unet")
+    loss = gb.ops.sum(gb.ops.sqr(graph.outputs[0]))
+    return context.graph(loss, *gb.grad(loss, [t for t in graph.leafs if t.name.endswith("bias")]))
+
+
+def measured(name: str, graph: gb.Graph, cpu: gb.Backend) -> list[list[str]]:
+    with gb.Scheduler(cpu) as sched:
+        peak = sched.prepare(graph, allocate=False).memory["CPU"].peak
+        outputs = sum(t.nbytes for t in graph.outputs)
+        rows = []
+        for share in SHARES:
+            limit = outputs + int((peak - outputs) * share)
+            start = time.process_time()
+            try:
+                again = sched.prepare(graph, allocate=False, max_bytes=limit).recomputation
+            except gb.errors.AllocationError:
+                again = None
+            seconds = f"{time.process_time() - start:.1f}"
+            found = (
+                ["impossible", "", "", ""]
+                if again is None
+                else [
+                    f"{again.price:.3f}",
+                    str(len(again.nodes)),
+                    f"{again.least / 2**20:.1f}",
+                    f"{again.lower_bound / 2**20:.1f}",
+                ]
+            )
+            rows.append([f"{name}, {len(graph)} nodes", f"{limit / 2**20:.1f}", f"{share:.2f}", *found, seconds])
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--json", metavar="FILE", type=Path)
+    options = parser.parse_args()
+    with gb.Backend("CPU") as cpu:
+        rows = [*measured("transformer", transformer(), cpu), *measured("UNet", unet(), cpu)]
+    print_table([COLUMNS, *rows], markdown=options.markdown)
+    if options.json:
+        options.json.write_text(json.dumps({"columns": COLUMNS, "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
