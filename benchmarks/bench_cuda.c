@@ -270,6 +270,63 @@ static void launches(int n, bool graphs) {
     ggml_free(ctx);
 }
 
+// Seconds of one computation of a graph with random operands; negative: not computed.
+static double time_filled(struct ggml_context * ctx, struct ggml_cgraph * graph, int n) {
+    ggml_backend_buffer_t buffer =
+        ggml_backend_supports_op(backend, graph->nodes[0]) ? ggml_backend_alloc_ctx_tensors(ctx, backend) : NULL;
+    double seconds = -1;
+    if (buffer != NULL) {
+        for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
+            if (t->op == GGML_OP_NONE) {
+                fill(t);
+            }
+        }
+        seconds = time_graph(graph, n);
+    } else {
+        fprintf(stderr, "%s: %s\n", ggml_op_name(graph->nodes[0]->op), ggml_last_error());
+    }
+    ggml_backend_buffer_free(buffer);
+    return seconds;
+}
+
+// 32 images of 56 x 56, 256 channels each: a kernel of 3 x 3 between all channels, or one for each channel.
+static void convolution(enum ggml_type type, bool depthwise) {
+    enum { SIZE = 56, CHANNELS = 256, IMAGES = 32, KERNEL = 3 };
+    struct ggml_context * ctx = new_context(4);
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor * w = ggml_new_tensor_4d(ctx, type, KERNEL, KERNEL, depthwise ? 1 : CHANNELS, CHANNELS);
+    struct ggml_tensor * x = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, SIZE, SIZE, CHANNELS, IMAGES);
+    ggml_build_forward_expand(graph, depthwise ? ggml_conv_2d_dw_direct(ctx, w, x, 1, 1, 1, 1, 1, 1)
+                                               : ggml_conv_2d_direct(ctx, w, x, 1, 1, 1, 1, 1, 1));
+    const double seconds = time_filled(ctx, graph, 4), elements = (double) ggml_nelements(x);
+    if (seconds > 0 && depthwise) {
+        put("conv_2d_dw 3x3, bytes read and written", "GB_per_s", 8 * elements / seconds / 1e9);
+    } else if (seconds > 0) {
+        put(type == GGML_TYPE_F16 ? "conv_2d f16 3x3" : "conv_2d f32 3x3", "TFLOP_per_s",
+            2 * elements * CHANNELS * KERNEL * KERNEL / seconds / 1e12);
+    }
+    ggml_free(ctx);
+}
+
+// One row of a decoder, normalized again and again: each norm reads the result before.
+static void norms(int64_t size) {
+    enum { N = 200 };
+    struct ggml_context * ctx = new_context(N);
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, N + 8, false);
+    struct ggml_tensor * y = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, size);
+    for (int i = 0; i < N; i++) {
+        y = ggml_rms_norm(ctx, y, 1e-5f);
+    }
+    ggml_build_forward_expand(graph, y);
+    const double seconds = time_filled(ctx, graph, 1);
+    char name[64];
+    snprintf(name, sizeof(name), "rms_norm, one row of %lld", (long long) size);
+    if (seconds > 0) {
+        put(name, "us", seconds / N * 1e6);
+    }
+    ggml_free(ctx);
+}
+
 static void device_copies(void) {
     struct ggml_context * ctx = new_context(2);
     struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, (int64_t) 1 << 28);
@@ -350,6 +407,15 @@ int main(void) {
             product(types[i], 8192, 8192, n, (int) (1.3e9 / layer) + 1, ""); // more than a gigabyte: not from a cache
         }
     }
+    for (size_t i = 1; i < sizeof(types) / sizeof(types[0]); i++) { // small matrices, as of a small decoder
+        const double layer = (double) ggml_row_size(types[i], 2048) * 2048;
+        product(types[i], 2048, 2048, 1, (int) (0.4e9 / layer) + 1, "");
+    }
+    norms(2048);
+    norms(4096);
+    convolution(GGML_TYPE_F16, false);
+    convolution(GGML_TYPE_F32, false);
+    convolution(GGML_TYPE_F32, true);
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         product(types[i], 8192, 8192, 512, 4, "");
     }
@@ -366,6 +432,13 @@ int main(void) {
         attention_of_operators(GGML_TYPE_F32, 64, 4096, 16, together != 0);
     }
     ggml_backend_free(backend);
+    setenv("GGML_CUDA_TF32", "1", 1);
+    backend = ggml_backend_cuda_init(0);
+    if (backend != NULL) {
+        product(GGML_TYPE_F32, 4096, 4096, 4096, 1, " in tf32");
+    }
+    ggml_backend_free(backend);
+    unsetenv("GGML_CUDA_TF32");
     setenv("GGML_CUDA_CUBLAS", "1", 0);
     backend = ggml_backend_cuda_init(0);
     if (backend != NULL && strstr(ggml_backend_cuda_get_cublas(backend), "version") != NULL) {

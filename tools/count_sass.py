@@ -33,6 +33,7 @@ from disassembly import (
 )
 
 MULTIPROCESSORS, CLOCK, COPY = 132, 1.98e9, 4.3e12
+LANES = 128  # fused multiply-adds of a multiprocessor in a clock
 PRODUCTS = ("IDP", "IMMA", "HMMA", "HGMMA", "FFMA")
 
 
@@ -105,12 +106,21 @@ ATTENTION = (
     attention(256, 32, "false", 655),
     attention(128, 64, "true", 780),
 )
-ALL = (*KERNELS, *TILES, *ATTENTION)
+
+
+def floats(rows: int, limit: int) -> Kernel:
+    """F32 in float. An iteration: a quarter of a stage of 32 elements, `rows` rows of dst and 128 columns."""
+    return Kernel(f"tiles of {rows}", f"gb_gemm_floats<{rows // 16}>", "gb_gemm", 1, 0, limit)
+
+
+FLOATS = (floats(128, 600), floats(64, 325), floats(32, 185))
+QUARTERS = 4  # iterations of the main loop in a stage
+ALL = (*KERNELS, *TILES, *ATTENTION, *FLOATS)
 
 
 def read_all() -> dict[str, list[Instruction]]:
     """The instructions of each kernel, by its ``call``."""
-    headers = ["kernels/few_rows.cuh", "kernels/attention.cuh", "ops/products.h"]
+    headers = ["kernels/few_rows.cuh", "kernels/attention.cuh", "kernels/gemm_floats.cuh", "ops/products.h"]
     text, _ = disassemble_kernels(headers, [f"(void (*)({k.arguments})) {k.call}" for k in ALL], FOR_90)
     kernels = read_kernels(text)
     return {call: kernels[name] for call, name in names_of(kernels).items()}
@@ -139,6 +149,14 @@ def main_loop(code: list[Instruction]) -> list[str]:
     if not innermost:
         raise SystemExit("a kernel has no loop")
     return texts(code, max(innermost, key=products))
+
+
+def stage_of_floats(code: list[Instruction]) -> tuple[int, int]:
+    """Instructions of a stage, and how many of them are products. A stage has the main loop and the copy ahead."""
+    main = main_loop(code)
+    around = [loop for loop in loops_of(hot_paths(code)) if set(main) < set(texts(code, loop))]
+    copies = min(map(len, around)) - len(main)
+    return QUARTERS * len(main) + copies, QUARTERS * sum("FFMA" in text for text in main)
 
 
 def row(kernel: Kernel, loop: list[str]) -> str:
@@ -187,6 +205,17 @@ def main() -> int:
                 over.append(f"{kernel.title}: {each} instructions, at most {kernel.limit}")
             if arguments.show and re.search(arguments.show, kernel.call):
                 print("\n".join(loop))
+    print("\n| F32, rows of a tile | instructions of a warp and a stage | products | issue allows, TFLOP/s |")
+    print("| --- | --- | --- | --- |")
+    for kernel in FLOATS:
+        whole, products = stage_of_floats(kernels[kernel.call])
+        bound = products / whole * LANES * 2 * MULTIPROCESSORS * CLOCK
+        print(f"| {kernel.title} | {whole} | {products} | {bound / 1e12:.1f} |")
+        loop = main_loop(kernels[kernel.call])
+        if len(loop) > kernel.limit:
+            over.append(f"{kernel.title}: {len(loop)} instructions, at most {kernel.limit}")
+        if arguments.show and re.search(arguments.show, kernel.call):
+            print("\n".join(loop))
     print("\n".join(over), end="\n" if over else "")
     return 1 if arguments.check and over else 0
 

@@ -1,10 +1,10 @@
-"""Writes small networks of PyTorch with their inputs and results into ``tests/data/networks``, and programs for several
-sizes into ``tests/data/programs``.
+"""Writes small networks of PyTorch with their inputs and results into ``tests/data/networks``, and programs of PyTorch
+and ONNX for several sizes into ``tests/data/programs``.
 
     PYTHONPATH=tests/python/support python tools/record_networks.py
 
 ``tests/python/models/test_networks.py`` and ``test_saved_programs.py`` run them, so that the rules of programs are
-tested without PyTorch. Needs PyTorch and ``transformers``. The networks are those of
+tested without PyTorch. Needs PyTorch, ``transformers``, ``onnx`` and ``onnxruntime``. The networks are those of
 ``tests/python/pytorch/test_torch_architectures.py``.
 """
 
@@ -19,12 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
+import ggml_backend as gb
 import ggml_backend.torch as gbt
 from ggml_backend.torch._exported import export
 
 TREE = Path(__file__).resolve().parents[1]
 NAMES = ("BertModel", "GPT2LMHeadModel", "LlamaForCausalLM", "ViTModel", "ResNetModel", "SwinModel")
 PROGRAMS = ("BertModel", "GPT2LMHeadModel")
+ONNX = ("small", "recurrent")  # of tests/python/models/test_onnx.py
 SIZES = ((2, 11), (1, 1), (3, 5), (1, 8), (4, 1))
 
 
@@ -33,6 +35,8 @@ def main() -> None:
     known: Any = importlib.import_module("test_torch_architectures")
     record_networks(known)
     record_programs(known)
+    sys.path.insert(0, str(TREE / "tests" / "python" / "models"))
+    record_onnx(importlib.import_module("test_onnx"))
 
 
 def record_networks(known: Any) -> None:
@@ -80,6 +84,22 @@ def record_programs(known: Any) -> None:
             arrays |= {f"{size}/input/{key}": tensor.numpy() for key, tensor in given.items()}
             arrays |= {f"{size}/output/{key}": tensor.numpy() for key, tensor in theirs.items()}
         np.savez_compressed(folder / f"{name}.npz", **arrays)
+
+
+def record_onnx(known: Any) -> None:
+    """Programs of ONNX models, with the results of ONNX Runtime."""
+    folder = TREE / "tests" / "data" / "programs"
+    for name in ONNX:
+        model, inputs = known.RECORDED[name]()
+        program = gb.load_onnx(model)
+        arrays = {}
+        for i, given in enumerate(inputs):
+            program(**given)
+            results = zip((o.name for o in model.graph.output), known.expected(model, given), strict=True)
+            arrays |= {f"{i}/input/{key}": array for key, array in given.items()}
+            arrays |= {f"{i}/output/{key}": array for key, array in results}
+        program.save(folder / f"onnx-{name}.gguf")
+        np.savez_compressed(folder / f"onnx-{name}.npz", **arrays)
 
 
 if __name__ == "__main__":

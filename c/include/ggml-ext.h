@@ -153,7 +153,7 @@ GGML_API struct ggml_tensor * ggml_swiglu_oai(struct ggml_context * ctx, struct 
     float alpha, float limit);
 
 // Of the operators up to ggml_im2col_3d, these have a derivative: norms, ggml_cumsum, ggml_tri,
-// ggml_pad_ext with zeros, ggml_roll. Operands of the others must not have a gradient.
+// ggml_pad_ext with zeros, ggml_roll, ggml_ssm_conv. Operands of the others must not have a gradient.
 
 // each row divided by max(its length, eps)
 GGML_API struct ggml_tensor * ggml_l2_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);

@@ -4,12 +4,17 @@
 
 The weights of the model stay as they are: mapped, quantized, without gradients. Each adapted matrix gets two small
 ones, ``y = W x + B A x scale / rank`` (Hu et al. 2021, arXiv:2106.09685). Only these have gradients and state.
+
+Memory: a step keeps only what enters each block, and computes the block again for its gradients (Chen et al. 2016,
+arXiv:1604.06174). So the results of one block are in memory at a time. Logits are computed for a few tokens at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
+import operator
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +30,7 @@ from ..command import Interrupts, count, run
 
 Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int32]
+HEAD_ROWS = 8  # tokens whose logits are in memory at the same time
 PARTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
@@ -100,16 +106,37 @@ class Network:
         y = ops.mul_mat(v, ops.soft_max(scores)).transpose(1, 0, 2).contiguous()
         return self.linear(f"{block}.attn_output.weight", y.reshape(x.shape[0], y.shape[1] * y.shape[2]))
 
-    def logits(self) -> gb.Tensor:
-        x = ops.get_rows(self.w["token_embd.weight"], self.tokens)
-        for i in range(self.sizes.layers):
-            b = f"blk.{i}"
-            x = x + self.attention(b, self.norm(f"{b}.attn_norm", x))
-            y = self.norm(f"{b}.ffn_norm", x)
-            gate = ops.silu(self.linear(f"{b}.ffn_gate.weight", y))
-            x = x + self.linear(f"{b}.ffn_down.weight", gate * self.linear(f"{b}.ffn_up.weight", y))
+    def embedded(self) -> gb.Tensor:
+        """``(tokens, width)``, what enters the first block."""
+        return ops.get_rows(self.w["token_embd.weight"], self.tokens)
+
+    def block(self, i: int, x: gb.Tensor) -> gb.Tensor:
+        b = f"blk.{i}"
+        x = x + self.attention(b, self.norm(f"{b}.attn_norm", x))
+        y = self.norm(f"{b}.ffn_norm", x)
+        gate, up = (self.linear(f"{b}.ffn_{part}.weight", y) for part in ("gate", "up"))
+        return x + self.linear(f"{b}.ffn_down.weight", ops.glu(gate, up, op="swiglu"))
+
+    def logits(self, x: gb.Tensor) -> gb.Tensor:
+        """Of rows of what leaves the last block."""
         head = "output.weight" if "output.weight" in self.w else "token_embd.weight"
         return self.linear(head, self.norm("output_norm", x))
+
+    def loss(self, x: gb.Tensor, targets: gb.Tensor) -> tuple[gb.Tensor, gb.Tensor]:
+        """The mean cross entropy, and the logits of the last tokens."""
+        losses, n = [], targets.size
+        for i in range(0, n, HEAD_ROWS):
+            rows = min(HEAD_ROWS, n - i)
+            logits = self.logits(x[i : i + rows])
+            losses.append(cross_entropy(logits, targets[i : i + rows]) * (rows / n))
+        return functools.reduce(operator.add, losses), logits
+
+
+def cross_entropy(logits: gb.Tensor, targets: gb.Tensor) -> gb.Tensor:
+    """Mean cross entropy. The row of a target is 1 in the column of its number, and 0 in the others."""
+    numbers = targets.context.constant(np.arange(logits.shape[1], dtype=np.float32))
+    wanted = ops.equal(ops.repeat(numbers, logits), targets.reshape(targets.size, 1).astype("float32"))
+    return ops.cross_entropy_loss(logits, wanted, 0.0)
 
 
 class LoraTrainer:
@@ -135,14 +162,39 @@ class LoraTrainer:
         ctx = gb.Context()
         self.tokens = ctx.tensor((n_tokens,), gb.int32, name="tokens")
         self.targets = ctx.tensor((n_tokens,), gb.int32, name="targets")
+        network = Network(sizes, self.frozen, self.adapters, self.scale, self.tokens)
         with ctx.as_default():
-            self.logits = Network(sizes, self.frozen, self.adapters, self.scale, self.tokens).logits()
-            self.loss = loss_of(self.logits, self.targets)
-        trained = [t for a in self.adapters.values() for t in (a.down, a.up)]
-        self.optimizer = gb.optim.AdamW(self.loss, trained, weight_decay=0.0, max_norm=1.0)
+            trained = self._graph_of(network, backend)
+        self.optimizer = gb.optim.AdamW(
+            self.loss, [*trained], grads=[*trained.values()], weight_decay=0.0, max_norm=1.0
+        )
+        self.seeing = ctx.graph(self.loss)
         self.scheduler = gb.Scheduler(backend)
         self.scheduler.allocate(self.optimizer.graph)
-        self.seeing = ctx.graph(self.loss, self.logits)
+
+    def _graph_of(self, network: Network, backend: gb.Backend) -> dict[gb.Tensor, gb.Tensor]:
+        """Builds the loss. Returns the gradient of each adapter's tensors, the last block first.
+
+        Gradients read the tensors that the copies wrote, not the copies. So they depend on nothing before.
+        """
+        memory, layers = gb.Context(), network.sizes.layers
+        x = network.embedded()
+        entered = [memory.tensor(x.shape, name=f"enters block {i}") for i in range(layers)]
+        left = memory.tensor(x.shape, name="leaves the last block")
+        self.activations = memory.allocate(backend)
+        for i in range(layers):
+            x = network.block(i, ops.cpy(x, entered[i]))
+        loss, self.logits = network.loss(ops.cpy(x, left), self.targets)
+        self.loss = loss.named("loss")
+        (slope,) = gb.grad(network.loss(left, self.targets)[0], [left])
+        found: dict[gb.Tensor, gb.Tensor] = {}
+        for i in reversed(range(layers)):
+            again = ops.sum(network.block(i, entered[i]) * slope)
+            own = [a for name, a in self.adapters.items() if name.startswith(f"blk.{i}.")]
+            trained = [t for a in own for t in (a.down, a.up)]
+            slope, *grads = gb.grad(again, [entered[i], *trained])
+            found.update(zip(trained, grads, strict=True))
+        return found
 
     def _adapters(
         self, parts: Sequence[str], rank: int, layers: int, backend: gb.Backend, seed: int
@@ -184,6 +236,12 @@ class LoraTrainer:
             losses.append(self.loss.item())
         return float(np.mean(losses))
 
+    def memory(self) -> int:
+        """Bytes of a step besides the file: the plan, what enters blocks, adapters with gradient sums and moments."""
+        plan = self.scheduler.prepare(self.optimizer.graph, allocate=False).memory["CPU"]
+        trained = sum(t.nbytes for a in self.adapters.values() for t in (a.down, a.up))
+        return plan.peak + plan.scratch + self.activations.nbytes + 4 * trained
+
     def merged(self, name: str, values: Floats) -> Floats:
         """A matrix with its adapter added."""
         a = self.adapters[name]
@@ -199,14 +257,6 @@ class LoraTrainer:
                     writer.add_tensor(name, self.merged(name, t.dequantize()), t.dtype)
                 else:
                     writer.add_tensor(name, t)
-
-
-def loss_of(logits: gb.Tensor, targets: gb.Tensor) -> gb.Tensor:
-    """Mean cross entropy. The row of a target is 1 in the column of its number, and 0 in the others."""
-    n = logits.shape[1]
-    numbers = targets.context.constant(np.arange(n, dtype=np.float32))
-    wanted = ops.equal(ops.repeat(numbers, logits), targets.reshape(targets.size, 1).astype("float32"))
-    return ops.cross_entropy_loss(logits, wanted, 0.0).named("loss")
 
 
 def pieces_of(tokens: Tokens, size: int) -> tuple[list[Tokens], list[Tokens]]:
@@ -261,8 +311,7 @@ def train(trainer: LoraTrainer, args: argparse.Namespace) -> None:
                 print(f"step {k:4}  loss {loss:.4f}  validation {trainer.loss_on(validation):.4f}", flush=True)
             if interrupts.came:
                 break
-    memory = trainer.scheduler.prepare(trainer.optimizer.graph, allocate=False).memory["CPU"]
-    print(f"file {trainer.nbytes / 2**20:.0f} MiB, arena {memory.peak / 2**20:.0f} MiB{resident()}")
+    print(f"file {trainer.nbytes / 2**20:.0f} MiB, all else {trainer.memory() / 2**20:.0f} MiB{resident()}")
 
 
 def resident() -> str:

@@ -393,8 +393,12 @@ struct eval_shim {
     void * data;
 };
 
+// The run may have planned again, because a later graph made a node an output. Its buffers have no owner then.
 static bool show(struct ggml_tensor * t, bool ask, void * data) {
     struct eval_shim * shim = data;
+    if (!ask && !gbpy_own_new(shim->sched)) {
+        return false; // the run ends, and gbpy_sched_compute reports it
+    }
     shim->sched->shown = ask ? NULL : t;
     const bool answer = shim->eval(t, ask, shim->data);
     shim->sched->shown = NULL;

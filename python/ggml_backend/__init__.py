@@ -46,7 +46,7 @@ from .tensor import Context, Graph, Tensor, dequantize, from_dlpack, quantize, s
 if TYPE_CHECKING:
     from . import cluster, devices, models, optim, planning, profile, testing
     from .cli.info import show_config
-    from .program import load_program
+    from .program import load_onnx, load_program
     from .tensor._grad import grad
 
 __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
@@ -54,7 +54,7 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 __all__ = [
     "Backend", "Buffer", "Context", "GgmlError", "Graph", "Scheduler", "Tensor", "__version__", "backend", "backends",
     "bfloat16", "cluster", "dequantize", "devices", "dtypes", "errors", "float16", "float32", "from_dlpack", "gguf",
-    "grad", "int32", "load_program", "models", "ops", "optim", "planning", "profile", "quantize", "sched",
+    "grad", "int32", "load_onnx", "load_program", "models", "ops", "optim", "planning", "profile", "quantize", "sched",
     "set_log", "show_config", "tensor", "testing",
 ]  # fmt: skip
 
@@ -62,7 +62,7 @@ if not TYPE_CHECKING:
     _LATER = {
         "": ("cli", "cluster", "devices", "models", "optim", "planning", "profile", "program", "testing"),
         "cli.info": ("show_config",),
-        "program": ("load_program",),
+        "program": ("load_onnx", "load_program"),
         "tensor._grad": ("grad",),
     }
     """Names by the module that is imported when one of them is used. "" is the package: its submodules."""

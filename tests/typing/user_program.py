@@ -19,6 +19,7 @@ import ggml_backend as gb
 import ggml_backend.gguf
 from ggml_backend import gguf
 from ggml_backend.cluster import Description
+from ggml_backend.program import Missing
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type
@@ -85,6 +86,8 @@ def programs(path: Path, ids: np.ndarray[Any, np.dtype[np.int64]]) -> None:
     assert_type(program.inputs, "dict[str, tuple[tuple[int | str, ...], str]]")
     assert_type(program.backends, list[gb.Backend])
     program.save(path)
+    model = gb.load_onnx(path, weights={"*": "q8_0"}, sizes={"batch": 1}, fixed={"sr": 16000}, n_threads=1)
+    assert_type(model.explain().missing, list[Missing])
 
 
 def training(loss: gb.Tensor, w: gb.Tensor, sched: gb.Scheduler, path: Path) -> None:

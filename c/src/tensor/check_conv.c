@@ -158,8 +158,7 @@ static bool rule_conv_3d_channels(const struct gb_call * c, gb_ct a, gb_ct b, co
 bool gb_check_conv_3d(const char * func, gb_ct a, gb_ct b, const struct gb_conv_3d * v) {
     static const char * const names[3][3] = { { "s0", "p0", "d0" }, { "s1", "p1", "d1" }, { "s2", "p2", "d2" } };
     const struct gb_call c = GB_CALL_2(func, a, b);
-    if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !rule_direct_types(&c, a, b) ||
-        !rule_conv_3d_channels(&c, a, b, v)) {
+    if (!gb_rule_given(&c) || !rule_direct_types(&c, a, b) || !rule_conv_3d_channels(&c, a, b, v)) {
         return false;
     }
     for (int i = 0; i < 3; i++) {
@@ -173,7 +172,7 @@ bool gb_check_conv_3d(const char * func, gb_ct a, gb_ct b, const struct gb_conv_
 
 bool gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 3) && gb_rule_max_dims(&c, 1, 2) &&
+    return gb_rule_given(&c) && gb_rule_max_dims(&c, 0, 3) && gb_rule_max_dims(&c, 1, 2) &&
            gb_rule_equal(&c, 0, 2, 1, 1) && gb_rule_at_least(&c, "s0", s0, 1) && gb_rule_in_range(&c, "p0", p0, 0, 0) &&
            gb_rule_in_range(&c, "d0", d0, 1, 1) && gb_rule_size_in_range(&c, 0, 0, 1, INT64_MAX) &&
            gb_rule_size_in_range(&c, 1, 0, 1, INT64_MAX);
@@ -181,8 +180,7 @@ bool gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int
 
 bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !gb_rule_equal(&c, 0, 3, 1, 2) ||
-        !gb_rule_at_least(&c, "stride", stride, 1)) {
+    if (!gb_rule_given(&c) || !gb_rule_equal(&c, 0, 3, 1, 2) || !gb_rule_at_least(&c, "stride", stride, 1)) {
         return false;
     }
     for (int d = 0; d < 2; d++) {

@@ -292,12 +292,13 @@ RULE(add_id) {
 
 // Both gradients are outer products. The first is of b with g, summed over a's broadcast slices.
 // The second is of a with g transposed.
-RULE(mul_mat) {
-    struct ggml_tensor *a = y->src[0], *b = y->src[1];
+bool gb_grad_of_product(struct gb_sweep * s, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * g) {
     return ADD(a, gb_grad_unbroadcast(s->ctx,
                       ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
            ADD(b, ggml_out_prod(s->ctx, a, ggml_transpose(s->ctx, g)));
 }
+
+RULE(mul_mat) { return gb_grad_of_product(s, y->src[0], y->src[1], g); }
 
 RULE(rms_norm) { return ADD(y->src[0], ggml_rms_norm_back(s->ctx, y->src[0], g, gb_op_param_f32(y, 0))); }
 

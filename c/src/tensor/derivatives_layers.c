@@ -1,4 +1,4 @@
-// derivatives_layers.c - the derivatives of activations, norms, gates, attention and operators on images
+// derivatives_layers.c - the derivatives of activations, norms, gates, experts, attention, resizing and pooling
 // (derivatives_rules.h).
 #include "tensor/derivatives_rules.h"
 
@@ -348,97 +348,55 @@ RULE(set_rows) {
            ADD(a, ggml_set_rows(ctx, ggml_dup(ctx, g), gb_grad_zeros(ctx, b), places));
 }
 
-// -------------------------------------------------------------------------------------------------------- convolutions
+// ------------------------------------------------------------------------------------------------------------- experts
 
-// The kernel only gives its shape.
-RULE(im2col) {
-    const int32_t * p = y->op_params;
-    return ADD(y->src[1],
-        ggml_im2col_back(s->ctx, y->src[0], g, y->src[1]->ne, p[0], p[1], p[2], p[3], p[4], p[5], p[6] != 0));
-}
+// Stacks have the rows of all matrices, so the gradients of weights are products with all rows for each expert, in
+// which the rows of other experts are 0. They take as long as if each row used each expert.
 
-RULE(im2col_back) {
-    const int32_t * p = y->op_params;
-    return ADD(y->src[1],
-        ggml_im2col_as(s->ctx, y->src[0], g, p[0], p[1], p[2], p[3], p[4], p[5], p[6] != 0, GGML_TYPE_F32));
-}
-
-// The gradients of a kernel and of an image by the windows of the image. Both are products with these windows.
-struct windows {
-    struct ggml_tensor *kernel, *image;
-    const int32_t * p; // of the convolution
-};
-
-static struct ggml_tensor * windows_of(struct ggml_context * ctx, const struct windows * w) {
-    const int32_t * p = w->p;
-    return ggml_im2col_as(ctx, w->kernel, w->image, p[0], p[1], p[2], p[3], p[4], p[5], true, GGML_TYPE_F32);
-}
-
-static struct ggml_tensor * windows_back(struct ggml_context * ctx, const struct windows * w, struct ggml_tensor * g) {
-    const int32_t * p = w->p;
-    return ggml_im2col_back(ctx, w->kernel, g, w->image->ne, p[0], p[1], p[2], p[3], p[4], p[5], true);
-}
-
-// Each channel is an image with a kernel of its own.
-static bool derive_depthwise(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+// da = b g^T of the rows of each expert, db = a g with the matrix of the row. a is transposed as a whole, as F32.
+RULE(mul_mat_experts) {
     struct ggml_context * ctx = s->ctx;
-    struct ggml_tensor *a = y->src[0], *b = y->src[1];
-    const int64_t k = a->ne[0] * a->ne[1], places = y->ne[0] * y->ne[1], channels = b->ne[2], n = b->ne[3];
-    struct ggml_tensor * whole = gb_grad_contiguous(ctx, b);
-    const struct windows w = { ggml_reshape_4d(ctx, a, a->ne[0], a->ne[1], 1, channels),
-        ggml_reshape_4d(ctx, whole, b->ne[0], b->ne[1], 1, channels * n), y->op_params };
-    if (w.kernel == NULL || w.image == NULL) {
-        return false;
-    }
-    if (gb_grad_wanted(s, a)) {
-        struct ggml_tensor * rows = ggml_reshape_4d(ctx, windows_of(ctx, &w), k, places, channels, n);
-        struct ggml_tensor * each = ggml_out_prod(ctx, rows, ggml_reshape_4d(ctx, g, 1, places, channels, n));
-        struct ggml_tensor shape = { .type = GGML_TYPE_F32, .ne = { k, 1, channels, 1 } }; // only its shape is read
-        each = each != NULL ? ggml_repeat_back(ctx, each, &shape) : NULL;
-        if (each == NULL || !gb_grad_add(s, a, ggml_reshape(ctx, each, a))) {
+    struct ggml_tensor *a = y->src[0], *b = y->src[1], *ids = y->src[2];
+    const int64_t k = a->ne[0], m = a->ne[1], experts = a->ne[2], used = ids->ne[0], n = used * ids->ne[1];
+    if (gb_grad_wanted(s, b)) {
+        struct ggml_tensor * back = ggml_cont(ctx, ggml_transpose(ctx, in_f32(ctx, a)));
+        back = back != NULL ? ggml_mul_mat_experts(ctx, back, g, ids) : NULL;
+        if (back == NULL || ggml_mul_mat_set_prec(back, GGML_PREC_F32) != GGML_STATUS_SUCCESS ||
+            !gb_grad_add(s, b, gb_grad_unrepeated(ctx, back, b))) {
             return false;
         }
     }
-    if (!gb_grad_wanted(s, b)) {
+    if (!gb_grad_wanted(s, a)) {
         return true;
     }
-    struct ggml_tensor * rows =
-        ggml_out_prod(ctx, ggml_reshape_4d(ctx, a, k, 1, channels, 1), ggml_reshape_4d(ctx, g, places, 1, channels, n));
-    rows = ggml_reshape_4d(ctx, rows, k, y->ne[0], y->ne[1], channels * n);
-    struct ggml_tensor * back = windows_back(ctx, &w, rows);
-    return back != NULL && gb_grad_add(s, b, ggml_reshape(ctx, back, b));
+    struct ggml_tensor each = { .type = GGML_TYPE_F32, .ne = { k, used, ids->ne[1], 1 } }; // only shapes are read
+    struct ggml_tensor all = { .type = GGML_TYPE_F32, .ne = { 1, n, experts, 1 } };
+    struct ggml_tensor * rows = b->ne[1] == used ? gb_grad_contiguous(ctx, b) : ggml_repeat(ctx, b, &each);
+    struct ggml_tensor * named = ggml_cast(ctx, gb_grad_contiguous(ctx, ids), GGML_TYPE_F32); // exact to 2^24
+    named = named != NULL ? ggml_repeat(ctx, ggml_reshape_2d(ctx, named, 1, n), &all) : NULL;
+    struct ggml_tensor * numbers = ggml_reshape_3d(ctx, ggml_arange(ctx, 0, (float) experts, 1), 1, 1, experts);
+    struct ggml_tensor * is_used = ggml_compare(ctx, named, numbers, GGML_COMPARE_EQUAL);
+    struct ggml_tensor * of_y = ggml_where(ctx, is_used, ggml_reshape_2d(ctx, g, m, n), number(ctx, 0));
+    return rows != NULL && gb_grad_add(s, a, ggml_out_prod(ctx, ggml_reshape_2d(ctx, rows, k, n), of_y));
 }
 
-RULE(conv_2d_dw) { return derive_depthwise(s, y, g); }
-
-// y = kernels times windows: the gradient of the kernels is g times windows, that of the windows is kernels times g.
-// Convolutions of several groups have a derivative here if each channel is a group.
-RULE(conv_2d) {
+RULE(mul_mat_id) {
     struct ggml_context * ctx = s->ctx;
-    struct ggml_tensor *a = y->src[0], *b = y->src[1];
-    const int32_t groups = y->op_params[6];
-    if (groups > 1) {
-        return a->ne[2] == 1 && a->ne[3] == b->ne[2] ? derive_depthwise(s, y, g) : gb_grad_underivable(s, y);
-    }
-    const struct windows w = { a, b, y->op_params };
-    const int64_t k = a->ne[0] * a->ne[1] * a->ne[2], kernels = a->ne[3];
-    const int64_t places = y->ne[0] * y->ne[1] * y->ne[3];
-    struct ggml_tensor * rows = ggml_cont(ctx, ggml_permute(ctx, g, 1, 2, 0, 3)); // [kernels, OW, OH, N]
-    rows = rows != NULL ? ggml_reshape_2d(ctx, rows, kernels, places) : NULL;
-    if (rows == NULL) {
-        return false;
-    }
-    if (gb_grad_wanted(s, a)) {
-        struct ggml_tensor * of_a = ggml_out_prod(ctx, ggml_reshape_2d(ctx, windows_of(ctx, &w), k, places), rows);
-        if (of_a == NULL || !gb_grad_add(s, a, ggml_reshape(ctx, of_a, a))) {
-            return false;
+    struct ggml_tensor *ids = y->src[0], *b = y->src[1];
+    const int32_t id = y->op_params[0], experts = y->op_params[1];
+    struct ggml_tensor * named = ggml_view_2d(ctx, ids, 1, ids->ne[1], ids->nb[1], (size_t) id * ids->nb[0]);
+    named = named != NULL ? ggml_cast(ctx, ggml_cont(ctx, named), GGML_TYPE_F32) : NULL;
+    for (int32_t i = 0; i < experts; i++) {
+        struct ggml_tensor * a = y->src[2 + i];
+        if (gb_grad_wanted(s, a) || gb_grad_wanted(s, b)) {
+            struct ggml_tensor * is_used = ggml_compare(ctx, named, number(ctx, (float) i), GGML_COMPARE_EQUAL);
+            struct ggml_tensor * of_y = ggml_where(ctx, is_used, g, number(ctx, 0));
+            if (of_y == NULL || !gb_grad_of_product(s, a, b, of_y)) {
+                return false;
+            }
         }
     }
-    if (!gb_grad_wanted(s, b)) {
-        return true;
-    }
-    struct ggml_tensor * back = ggml_out_prod(ctx, ggml_reshape_2d(ctx, a, k, kernels), ggml_transpose(ctx, rows));
-    return gb_grad_add(s, b, windows_back(ctx, &w, ggml_reshape_4d(ctx, back, k, y->ne[0], y->ne[1], y->ne[3])));
+    return true;
 }
 
 // ----------------------------------------------------------------------------------------------------------- attention

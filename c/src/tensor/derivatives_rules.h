@@ -1,5 +1,5 @@
 // derivatives_rules.h - what the files of rules share: derivatives.c has the table and the rules of elementary
-// operators, derivatives_layers.c those of activations, norms, gates, attention and images.
+// operators, derivatives_layers.c those of layers, and derivatives_conv.c those of convolutions.
 //
 // A rule gets a node y and its gradient g (same shape as the node, contiguous). It adds to the gradients of
 // the sources that have one. Rules are pure algebra over the public builders and never read data. In
@@ -21,6 +21,8 @@ struct ggml_tensor * gb_grad_unrepeated(struct ggml_context * ctx, struct ggml_t
 struct ggml_tensor * gb_grad_unbroadcast(struct ggml_context * ctx, struct ggml_tensor * t, struct ggml_tensor * a);
 // The sum of a b over each row, kept as a row of one element.
 struct ggml_tensor * gb_grad_row_dot(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+// Adds the gradients of a and b in their product (MUL_MAT), whose gradient is g.
+bool gb_grad_of_product(struct gb_sweep * s, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * g);
 // Reports that the node has no derivative. Returns false.
 bool gb_grad_underivable(const struct gb_sweep * s, const struct ggml_tensor * y);
 

@@ -242,7 +242,7 @@ static struct ggml_tensor * conv_3d(struct ggml_context * ctx, const char * func
     const int32_t params[] = { v->s[0], v->s[1], v->s[2], v->p[0], v->p[1], v->p[2], v->d[0], v->d[1], v->d[2],
         v->channels, v->batches, v->channels_out, v->groups };
     gb_op_set_params(node, params, sizeof(params));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
 struct ggml_tensor * ggml_conv_3d_direct(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
@@ -273,7 +273,7 @@ struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct gg
         gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_1D, GGML_TYPE_F32, gb_shape_conv_transpose_1d(a, b, s0));
     const int32_t params[] = { s0, p0, d0 };
     gb_op_set_params(node, params, sizeof(params));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
 struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -285,7 +285,7 @@ struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct
         gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_2D, GGML_TYPE_F32, gb_shape_conv_transpose_2d(a, b, stride));
     const int32_t params = stride;
     gb_op_set_params(node, &params, sizeof(params));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
 // ------------------------------------------------------------------------------------------------------------ as built

@@ -1,6 +1,6 @@
 // ops_recurrent.c - recurrent layers: SSM_CONV, SSM_SCAN, RWKV_WKV6, RWKV_WKV7, GATED_LINEAR_ATTN, GATED_DELTA_NET.
 //
-// All but SSM_CONV return the outputs and then the states in one tensor. None has a derivative.
+// All but SSM_CONV return the outputs and then the states in one tensor, and have no derivative.
 #include "tensor/ops.h"
 #include "tensor/rule.h"
 
@@ -18,17 +18,19 @@ static struct ggml_tensor * with_sources(struct ggml_context * ctx, struct ggml_
     return node;
 }
 
-// The first n sources exist, are F32, and have no gradient.
-static bool rule_sources(const struct gb_call * c, int n) {
-    if (!gb_rule_given(c) || !gb_rule_no_grad(c)) {
-        return false;
-    }
+// The first n sources are F32.
+static bool rule_f32(const struct gb_call * c, int n) {
     for (int i = 0; i < n; i++) {
         if (!gb_rule_type(c, i, GGML_TYPE_F32)) {
             return false;
         }
     }
     return true;
+}
+
+// All sources exist and have no gradient, and the first n are F32.
+static bool rule_sources(const struct gb_call * c, int n) {
+    return gb_rule_given(c) && gb_rule_no_grad(c) && rule_f32(c, n);
 }
 
 static bool rule_dims(const struct gb_call * c, int i, struct gb_shape s) {
@@ -42,8 +44,9 @@ static struct gb_shape shape_flat(int64_t n) { return gb_shape_of(n, 1, 1, 1); }
 
 static bool check_ssm_conv(const char * func, gb_ct sx, gb_ct c) {
     const struct gb_call call = GB_CALL(func, GB_OPERAND(sx), GB_OPERAND(c));
-    return rule_sources(&call, 2) && gb_rule_max_dims(&call, 0, 3) && gb_rule_max_dims(&call, 1, 2) &&
-           gb_rule_equal(&call, 0, 1, 1, 1) && gb_rule_size_in_range(&call, 1, 0, 1, INT32_MAX) &&
+    return gb_rule_given(&call) && rule_f32(&call, 2) && gb_rule_max_dims(&call, 0, 3) &&
+           gb_rule_max_dims(&call, 1, 2) && gb_rule_equal(&call, 0, 1, 1, 1) &&
+           gb_rule_size_in_range(&call, 1, 0, 1, INT32_MAX) &&
            gb_rule_size_in_range(&call, 0, 0, c->ne[0] - 1, INT64_MAX);
 }
 
@@ -56,7 +59,7 @@ struct ggml_tensor * ggml_ssm_conv(struct ggml_context * ctx, struct ggml_tensor
         return NULL;
     }
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_SSM_CONV, GGML_TYPE_F32, shape_ssm_conv(sx, c));
-    return gb_op_sources(ctx, node, GB_GRAD_NONE, sx, c, NULL);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, sx, c, NULL);
 }
 
 // ------------------------------------------------------------------------------------------------------------ SSM_SCAN

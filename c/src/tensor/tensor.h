@@ -9,7 +9,7 @@
 //  nodes.c, record.c         nodes as a message to another process (nodes.h); a tensor as bytes
 //  backward.c, grad.c        derivatives of graphs: with the field grad, and as new tensors
 //  derivatives.c,            the rules of operators
-//  derivatives_layers.c
+//  derivatives_layers.c, derivatives_conv.c
 //  op_info.c                 the table of operators, from ops.def
 //  ops.c, ops_<family>.c     builders, and their helpers (ops.h), with shapes.h for results
 //  work.c                    operations and bytes of nodes (work.h)

@@ -125,6 +125,7 @@ class Optimizer(Local):
         lr: float = 1e-3,
         weight_decay: float = 0.0,
         max_norm: float | None = None,
+        grads: Sequence[Tensor] | None = None,
     ) -> None:
         what = type(self).__name__
         if type(self) is Optimizer:
@@ -144,8 +145,7 @@ class Optimizer(Local):
         _check_weights(what, weights)
         self._numbers()
         self._loss, self._weights = loss, weights
-        with loss.context.as_default():
-            self._grads: list[Tensor] = grad(loss, weights)
+        self._grads = self._gradients(what, grads)
         self.n_steps, self.norm = 0, math.nan
         self._added, self._torn = 0, False
         self._zeros = _Zeros()
@@ -158,6 +158,25 @@ class Optimizer(Local):
         self._more: tuple[_Zeros, list[Tensor]] | None = None  # sums of gradients
         self._graphs: dict[tuple[str, bool], tuple[Graph, Tensor]] = {}
         self._graph(_STEP)
+
+    def _gradients(self, what: str, given: Sequence[Tensor] | None) -> list[Tensor]:
+        if given is None:
+            with self._loss.context.as_default():
+                return grad(self._loss, self._weights)
+        if isinstance(given, Tensor):
+            raise TypeError(f"{what}: grads must be a list of tensors, not one Tensor")
+        grads: list[Tensor] = [*expect_list(given, f"{what}: grads", "tensors")]
+        if len(grads) != len(self._weights):
+            raise InvalidArgumentError(
+                f"{what}: grads has {count(len(grads), 'tensor')}, for {count(len(self._weights), 'weight')}"
+            )
+        for i, (g, w) in enumerate(zip(grads, self._weights, strict=True)):
+            expect(g, Tensor, f"{what}: grads[{i}]")
+            if g.shape != w.shape or g.dtype != float32:
+                raise InvalidArgumentError(
+                    f"{what}: grads[{i}] {g.describe()} is not a float32 tensor of the shape of {w.describe()}"
+                )
+        return grads
 
     def _numbers(self) -> dict[str, float]:
         """The hyperparameters by name. Raises if one is not valid."""
@@ -355,6 +374,7 @@ class AdamW(Optimizer):
     weights: float32 tensors in buffers (``ctx.allocate(backend)``). Their state takes twice their memory.
     lr: the learning rate
     max_norm: shorten longer gradients to this norm, all weights together. None: never
+    grads: the gradients of the weights, as nodes. None: those of ``gb.grad(loss, weights)``
     """
 
     __slots__ = ("betas", "eps")
@@ -373,9 +393,10 @@ class AdamW(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
         max_norm: float | None = None,
+        grads: Sequence[Tensor] | None = None,
     ) -> None:
         self.betas, self.eps = betas, eps
-        super().__init__(loss, weights, lr, weight_decay, max_norm)
+        super().__init__(loss, weights, lr, weight_decay, max_norm, grads)
 
     def _numbers(self) -> dict[str, float]:
         betas = expect_list(self.betas, "AdamW: betas", "two numbers")
@@ -404,7 +425,7 @@ class AdamW(Optimizer):
 class SGD(Optimizer):
     """Gradient descent: ``w = w (1 - lr weight_decay) - lr g``. It has no state.
 
-    loss, weights, max_norm: as for :class:`AdamW`
+    loss, weights, max_norm, grads: as for :class:`AdamW`
     """
 
     __slots__ = ()
@@ -417,8 +438,9 @@ class SGD(Optimizer):
         *,
         weight_decay: float = 0.0,
         max_norm: float | None = None,
+        grads: Sequence[Tensor] | None = None,
     ) -> None:
-        super().__init__(loss, weights, lr, weight_decay, max_norm)
+        super().__init__(loss, weights, lr, weight_decay, max_norm, grads)
 
     def _values(self, step: int) -> list[float]:
         n = self._numbers()

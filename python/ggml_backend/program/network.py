@@ -210,8 +210,7 @@ class Network:
                 inputs=[_text(name) for name in _of(data["inputs"], list)],
                 outputs=[_text(name) for name in _of(data["outputs"], list)],
                 values={
-                    _text(name): Value(tuple(_size(n) for n in _of(shape, list)), _text(dtype))  # type: ignore[misc]
-                    for name, (shape, dtype) in _of(data["values"], dict).items()
+                    _text(name): value_of(shape, dtype) for name, (shape, dtype) in _of(data["values"], dict).items()
                 },
                 arrays={_text(name): arrays[name] for name in _of(data["arrays"], list)},
                 weights={_text(name) for name in _of(data["weights"], list)},
@@ -288,6 +287,12 @@ def _text(data: Any, empty: bool = False) -> str:
     if not isinstance(data, str) or not (data or empty) or not data.isprintable():
         raise TypeError(f"{data!r:.60} is no name")
     return data
+
+
+def value_of(shape: Any, dtype: Any) -> Value:
+    """A value of JSON: its sizes are integers or texts."""
+    sizes: Any = tuple(_size(n) for n in _of(shape, list))
+    return Value(sizes, _text(dtype))
 
 
 def _plain_size(size: Size) -> int | str:

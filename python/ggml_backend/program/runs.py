@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import Backend
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, StateError
 from ..sched import Plan, Scheduler
 from ..tensor import Graph
 from .network import Network
@@ -58,7 +58,7 @@ class Runs:
         self._engine = engine
         self._variants = list(variants)
         self._kept: OrderedDict[Any, tuple[Variant, Step]] = OrderedDict()
-        self._last: tuple[Variant, Step]
+        self._last_used: tuple[Variant, Step] | None = None
 
     def _made_for(self, shapes: Sequence[Sequence[int] | None]) -> Variant | None:
         """A variant for shapes that no other one is for, or None."""
@@ -73,8 +73,14 @@ class Runs:
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
-        self._last = self._kept[key]
-        return self._last
+        self._last_used = self._kept[key]
+        return self._last_used
+
+    @property
+    def _last(self) -> tuple[Variant, Step]:
+        if self._last_used is None:
+            raise StateError("program: there is no graph before the first call, because sizes are unknown")
+        return self._last_used
 
     def _choose(self, shapes: Sequence[Sequence[int] | None], what: str) -> tuple[Variant, dict[str, int]]:
         reasons = []
@@ -85,7 +91,7 @@ class Runs:
                 reasons.append(str(error))
         made = self._made_for(shapes)
         if made is None:
-            raise InvalidArgumentError(f"{what}: {reasons[0]}")
+            raise InvalidArgumentError(f"{what}: {reasons[0] if reasons else 'the shapes are not those of the inputs'}")
         self._variants.append(made)
         return made, made.sizes(shapes)
 

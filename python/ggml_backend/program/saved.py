@@ -10,7 +10,7 @@ A file of a program has these keys, beside its arrays as tensors:
   - ``constants``: arguments with a fixed value
   - ``result``: the structure of the result: ``{"dict": [[key, part], ...]}``, ``{"list": [part, ...]}``, ``{"tuple":
     [part, ...]}``, or the number of a result
-  - ``example``: a shape of each input
+  - ``example``: a shape of each input, for which a graph is made when the file is loaded; or nothing
   - ``networks``: as :meth:`Network.to_json`, each with ``leaves`` (the value of each input), ``results`` (the value or
     the constant of each result) and ``tensors`` (the tensor of each array)
 
@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from ..backend import Backend
 from ..backend._priority import backends_of
 from ..dtypes import DTypeLike, as_dtype
 from ..errors import FileError, InvalidArgumentError
-from .network import DTYPES, Network, Value, _of, _plain_size, _size, _text
+from .network import DTYPES, Network, Value, _of, _plain_size, _text, value_of
 from .packing import Packed, packed
 from .program import Engine
 from .runs import Runs, Variant
@@ -65,7 +65,7 @@ class Declared:
 
     constants: arguments with a fixed value
     result: lists, tuples and tables of numbers of results. None stands for the only result.
-    example: a shape of each input
+    example: a shape of each input, or nothing
     """
 
     inputs: list[Input]
@@ -87,8 +87,9 @@ class Program(Runs):
     def __init__(self, engine: Engine, declared: Declared, variants: Sequence[Variant], what: str) -> None:
         super().__init__(engine, variants)
         self._declared = declared
-        with engine.lock:
-            self._prepare(declared.example, what)
+        if len(declared.example) == len(declared.inputs):  # otherwise the first call makes the first graph
+            with engine.lock:
+                self._prepare(declared.example, what)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arrays = self._bound(args, kwargs)
@@ -131,7 +132,9 @@ class Program(Runs):
         """
         expect_path(path, "save: path")
         with self._engine.lock:
-            store(path, self._variants, self._declared, self._engine)
+            shapes = next(reversed(self._kept), ())
+            example = [tuple(shape) for shape in shapes if shape is not None]
+            store(path, self._variants, replace(self._declared, example=example), self._engine)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{name} {dtype} {_shown(shape)}" for name, (shape, dtype) in self.inputs.items())
@@ -277,9 +280,7 @@ def _model(file: gguf.GGUFFile, name: str) -> tuple[Any, dict[str, Array]]:
 
 
 def _read(data: Any, tensors: Mapping[str, Array]) -> tuple[Declared, list[Variant]]:
-    inputs = [
-        Input(_text(one["name"]), Value(_shape(one["shape"]), _text(one["dtype"]))) for one in _of(data["inputs"], list)
-    ]
+    inputs = [Input(_text(one["name"]), value_of(one["shape"], one["dtype"])) for one in _of(data["inputs"], list)]
     for one in inputs:
         if one.value.dtype not in DTYPES or any(isinstance(n, int) and n < 0 for n in one.value.sizes):
             raise FileError(f"the program is damaged: the input {one.name} is {one.value.dtype} {one.value.shape}")
@@ -288,14 +289,10 @@ def _read(data: Any, tensors: Mapping[str, Array]) -> tuple[Declared, list[Varia
     constants = {_text(name): _plain(value) for name, value in _of(data["constants"], dict).items()}
     example = [tuple(_of(n, int) for n in _of(shape, list)) for shape in _of(data["example"], list)]
     variants = [_variant(network, tensors, inputs) for network in _of(data["networks"], list)]
-    if len(example) != len(inputs) or not variants or len({len(v.results) for v in variants}) != 1:
+    if len(example) not in (0, len(inputs)) or not variants or len({len(v.results) for v in variants}) != 1:
         raise FileError("the program is damaged: it has no networks, or these do not fit its inputs")
     result = _structure(data["result"], len(variants[0].results))
     return Declared(inputs, constants, result, example), variants
-
-
-def _shape(data: Any) -> Any:
-    return tuple(_size(n) for n in _of(data, list))
 
 
 def _variant(data: Any, tensors: Mapping[str, Array], inputs: Sequence[Input]) -> Variant:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,14 +17,13 @@ from torch.utils import _pytree as pytree
 
 from .._base.errors import expect, expect_bool, expect_path
 from .._base.errors.messages import kind_of
-from .._base.text import Patterns, nearest
+from .._base.text import nearest
 from ..backend import Backend
 from ..backend._priority import backends_of
-from ..dtypes import DTypeLike, as_dtype
 from ..errors import InvalidArgumentError, UnsupportedError
-from ..program.network import Network, Value
+from ..program.formats import Formats, check_formats, chosen_formats
+from ..program.network import Value
 from ..program.program import Engine, Explanation, draft, refuse
-from ..program.rules import matrices
 from ..program.runs import Runs, Variant
 from ..program.saved import Declared, Input, store
 from ..program.simplify import simplify
@@ -36,7 +35,6 @@ from .packed import Precision
 __all__ = ["Program", "compile", "explain"]
 
 Array = np.ndarray[Any, Any]
-Formats = Union[None, DTypeLike, "Mapping[str, DTypeLike | None]"]
 Dynamic = Mapping[str, "Mapping[int, str] | Sequence[int]"]
 Policy = Literal["weights", "sources", "cost"]
 
@@ -78,7 +76,9 @@ class Program(Runs):
     def _add(self, exported: Exported) -> Exported:
         """Prepares a network, and gives its weights their formats."""
         simplify(exported.network, self._engine.folded)
-        self._engine.weights.formats.update(_chosen(self._weights, exported.network))  # a size may read other weights
+        self._engine.weights.formats.update(
+            chosen_formats(self._weights, exported.network)
+        )  # a size may read other weights
         return replace(exported, strict=self._strict)
 
     def _made_for(self, shapes: Sequence[Sequence[int] | None]) -> Exported | None:
@@ -329,44 +329,6 @@ class _Dynamic:
                     )
 
 
-def _rules_of(weights: Formats) -> dict[str, DTypeLike | None]:
-    """Formats by patterns of names."""
-    return {} if weights is None else dict(weights) if isinstance(weights, Mapping) else {"*": weights}
-
-
-def _parameters(network: Network) -> dict[str, str]:
-    """The parameters of weights that can be quantized."""
-    return {name: name.partition(" as ")[0] for name in sorted(matrices(network))}
-
-
-def _chosen(weights: Formats, network: Network) -> dict[str, DTypeLike | None]:
-    """The formats of weights by name. The first matching pattern decides."""
-    given, base = _rules_of(weights), _parameters(network)
-    chosen = Patterns([*dict.fromkeys(base.values())]).first(given)
-    return {name: given[chosen[short]] for name, short in base.items() if short in chosen}
-
-
-def _check_formats(weights: Formats, network: Network, what: str) -> None:
-    """Raises if a format matches no weight, or if an earlier pattern matches all of its weights."""
-    given, base = _rules_of(weights), _parameters(network)
-    names = Patterns([*dict.fromkeys(base.values())])
-    for pattern, wanted in given.items():
-        if not isinstance(pattern, str):
-            raise TypeError(f"{what}: weights: each pattern must be a str, not {kind_of(pattern)}")
-        if wanted is not None:
-            as_dtype(wanted, f"{what}: weights")
-            if next(names.matching(pattern), None) is None:
-                raise InvalidArgumentError(
-                    f"{what}: no weight that can be quantized fits {pattern!r}{nearest(pattern, [*base.values()])}"
-                )
-    hidden = names.hidden(given)
-    if hidden is not None:
-        raise InvalidArgumentError(
-            f"{what}: {hidden[0]!r} decides nothing: {hidden[1]!r} comes first and matches all of its weights; give the"
-            " special pattern first"
-        )
-
-
 def _example(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, what: str) -> _Call:
     expect(model, nn.Module, f"{what}: model")
     if not isinstance(args, (tuple, list)):
@@ -421,7 +383,7 @@ def compile(
     axes = _Dynamic(dynamic, call)
     exported = export(model, call.args, call.kwargs, "compile", axes.leaves(call))
     backends = backends_of(devices, torch.get_num_threads())
-    _check_formats(weights, exported.network, "compile")
+    check_formats(weights, exported.network, "compile")
     engine = Engine(backends, {}, precision=precision, policy=policy)
     return Program(model, engine, call, exported, axes, strict, weights)
 
@@ -439,5 +401,5 @@ def explain(
     """
     call = _example(model, args, kwargs, "explain")
     exported = export(model, call.args, call.kwargs, "explain")
-    _check_formats(weights, exported.network, "explain")
-    return draft(exported.network, _chosen(weights, exported.network))
+    check_formats(weights, exported.network, "explain")
+    return draft(exported.network, chosen_formats(weights, exported.network))

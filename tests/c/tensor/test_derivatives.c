@@ -50,9 +50,9 @@ static bool is_flat(const char * name) {
     return false;
 }
 
-// True for operators whose gradient is one operator without a rule.
+// True for operators whose gradient has an operator without a rule.
 static bool has_no_second(const char * name) {
-    return strcmp(name, "flash_attn") == 0 || strcmp(name, "flash_attn_masked") == 0 ||
+    return strcmp(name, "flash_attn") == 0 || strcmp(name, "flash_attn_masked") == 0 || strcmp(name, "conv_3d") == 0 ||
            strcmp(name, "cross_entropy_eps") == 0;
 }
 
@@ -323,6 +323,14 @@ EXPR(e_tri_upper, ggml_tri(ctx, a, GGML_TRI_TYPE_UPPER))
 EXPR(e_expm1, ggml_expm1(ctx, a))
 EXPR(e_scale_bias, ggml_scale_bias(ctx, a, 0.3f, -2))
 EXPR(e_swiglu, ggml_swiglu_split(ctx, a, b))
+EXPR(e_mul_mat_experts, ggml_mul_mat_experts(ctx, a, b, ggml_reshape_2d(ctx, ggml_view_1d(ctx, in->ids, 4, 0), 2, 2)))
+
+static struct ggml_tensor * e_mul_mat_id(const struct inputs * in) {
+    struct ggml_tensor * as[] = { in->x[0], in->x[1], in->x[0], in->x[1] };
+    return ggml_mul_mat_id(in->ctx, as, 4, ggml_reshape_2d(in->ctx, ggml_view_1d(in->ctx, in->ids, 4, 0), 1, 4), 0,
+        in->x[2]);
+}
+
 EXPR(e_add_id, ggml_add_id(ctx, a, b, ggml_reshape_2d(ctx, in->ids, a->ne[1], a->ne[2])))
 EXPR(e_cross_entropy, ggml_cross_entropy_loss(ctx, a, ggml_soft_max(ctx, random_tensor(ctx, a->ne, -1, 1))))
 EXPR(e_cross_entropy_exact, ggml_cross_entropy_loss_eps(ctx, a, random_tensor(ctx, a->ne, 0.1f, 1), 0.0f))
@@ -366,6 +374,10 @@ EXPR(e_im2col,
     ggml_im2col_as(ctx, random_tensor(ctx, (int64_t[]){ 2, 3, 2, 1 }, -1, 1), a, 2, 1, 1, 2, 1, 2, true, GGML_TYPE_F32))
 EXPR(e_conv_2d, ggml_conv_2d_direct(ctx, a, b, 2, 1, 1, 2, 1, 2))
 EXPR(e_conv_2d_channels, ggml_conv_2d_grouped(ctx, a, b, 1, 2, 0, 1, 2, 1, 3))
+EXPR(e_conv_3d, ggml_conv_3d_direct(ctx, a, b, 2, 1, 2, 1, 2, 0, 1, 2, 1, 2, 2, 3))
+EXPR(e_conv_transpose_2d, ggml_conv_transpose_2d_p0(ctx, a, ggml_permute(ctx, b, 1, 0, 2, 3), 2))
+EXPR(e_conv_transpose_1d, ggml_conv_transpose_1d(ctx, a, b, 2, 0, 1))
+EXPR(e_ssm_conv, ggml_ssm_conv(ctx, a, b))
 EXPR(e_conv_2d_dw, ggml_conv_2d_dw_direct(ctx, a, ggml_permute(ctx, b, 1, 0, 2, 3), 1, 1, 1, 0, 1, 1))
 EXPR(e_set_rows, ggml_set_rows(ctx, ggml_dup(ctx, a), b, ggml_view_1d(ctx, in->ids, 3, 0)))
 EXPR(e_clamp, ggml_clamp(ctx, ggml_dup(ctx, a), -0.5f, 0.4f))
@@ -511,6 +523,13 @@ static const struct grad_case grad_cases[] = {
     { "im2col", e_im2col, { { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
     { "conv_2d", e_conv_2d, { { 2, 3, 2, 3 }, { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
     { "conv_2d_channels", e_conv_2d_channels, { { 2, 3, 1, 3 }, { 5, 4, 3, 2 } }, -1, 1, 0, 0 },
+    { "conv_3d", e_conv_3d, { { 2, 3, 2, 6 }, { 4, 5, 3, 4 } }, -1, 1, 0, 0 },
+    { "conv_transpose_2d", e_conv_transpose_2d, { { 3, 2, 2, 3 }, { 2, 3, 3, 2 } }, -1, 1, 0, 0 },
+    { "conv_transpose_1d", e_conv_transpose_1d, { { 3, 2, 3, 1 }, { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "ssm_conv", e_ssm_conv, { { 6, 3, 2, 1 }, { 3, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "mul_mat_experts", e_mul_mat_experts, { { 3, 2, 4, 1 }, { 3, 2, 2, 1 } }, -1, 1, 0, 0 },
+    { "mul_mat_experts_of_one_row", e_mul_mat_experts, { { 3, 2, 4, 1 }, { 3, 1, 2, 1 } }, -1, 1, 0, 0 },
+    { "mul_mat_id", e_mul_mat_id, { { 3, 2, 1, 1 }, { 3, 2, 1, 1 }, { 3, 4, 1, 1 } }, -1, 1, 0, 0 },
     { "conv_2d_dw", e_conv_2d_dw, { { 3, 2, 1, 3 }, { 3, 4, 3, 2 } }, -1, 1, 0, 0 },
     { "set_rows", e_set_rows, { { 3, 4, 1, 1 }, { 3, 3, 1, 1 } }, -1, 1, 0, 0 },
     { "get_rows_batched", e_get_rows_batched, { { 3, 4, 2, 1 } }, -1, 1, 0, 0 },

@@ -13,8 +13,6 @@ from ggml_backend.models import EmbeddingModel, TextModel
 
 IDS = np.random.default_rng(1).integers(32, sm.VOCAB, 11).tolist()
 LAST = 3  # positions whose logits count
-DENSE = [name for name, s in sm.SMALL.items() if not s.experts]
-EXPERTS = [name for name, s in sm.SMALL.items() if s.experts]
 
 
 def logit_weights(n):
@@ -57,7 +55,7 @@ def set_inputs(model, step, n):
 
 
 @pytest.mark.parametrize("devices", [("CPU",), ("SIM", "CPU"), ("ARRAY", "CPU")], ids=lambda d: d[0])
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", sm.SMALL)
 def test_gradients_of_decoders(name, devices, tmp_path):
     sm.write(tmp_path / "model.gguf", sm.SMALL[name])
     n = len(IDS)
@@ -75,19 +73,6 @@ def test_gradients_of_decoders(name, devices, tmp_path):
             slope = grad.numpy()
             got = (slope * change).sum(dtype=np.float64)
             assert abs(got - expected) < 1e-4 * np.linalg.norm(slope) + 1e-4, f"{key}: {got} instead of {expected}"
-
-
-@pytest.mark.parametrize("name", EXPERTS)
-def test_experts_have_no_derivative_yet(name, tmp_path):
-    """The error names the operator, so that nobody trains a model that forgets its experts."""
-    sm.write(tmp_path / "model.gguf", sm.SMALL[name])
-    with TextModel(tmp_path / "model.gguf", n_ctx=64, cache="float32") as model:
-        step, loss = loss_of(model, 4)
-        with (
-            step.context.as_default(),
-            pytest.raises(gb.errors.UnsupportedError, match=r"MUL_MAT_EXPERTS .*deriv"),
-        ):
-            gb.grad(loss, [model.weights["token_embd.weight"]])
 
 
 def test_gradients_of_an_encoder(tmp_path):

@@ -41,7 +41,7 @@ def test_files_give_the_results_of_pytorch_for_every_size(path):
         assert {*found} == {*kinds["output"]}
         for name, theirs in kinds["output"].items():
             assert found[name].shape == theirs.shape, size
-            real = kinds["input"].get("attention_mask", np.ones(theirs.shape[:2])) == 1
+            real = kinds["input"].get("attention_mask", np.ones(theirs.shape[:2])) == 1  # not rows of padding
             mine, theirs = (found[name][real], theirs[real]) if theirs.ndim == 3 else (found[name], theirs)
             assert np.abs(mine - theirs).max() < 1e-4 * np.abs(theirs).max(), (size, name)
     assert not program.missing

@@ -166,6 +166,21 @@ def test_custom_arguments(ctx):
 
 
 @pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"]], ids=str)
+def test_a_callback_reads_results_of_a_run_that_plans_again(ctx, devices):
+    """A graph made after the allocation makes a node an output, so the run needs another plan."""
+    x = ctx.tensor((4,), name="x")
+    h = gb.ops.silu(x)
+    y = gb.ops.sum(h).named("y")
+    graph, scheduler = ctx.graph(y * h), gb.Scheduler([gb.Backend(name) for name in devices])
+    scheduler.allocate(graph)
+    ctx.graph(h)
+    x.set(np.full(4, 2, np.float32))
+    seen = []
+    assert scheduler.compute(graph, lambda t: seen.append(t.item()) is None, [y])
+    np.testing.assert_allclose(seen, [8 / (1 + np.exp(-2))], rtol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"]], ids=str)
 def test_eval_callback(ctx, devices):
     x, _, graph = chain(ctx)
     scheduler = gb.Scheduler([gb.Backend(d) for d in devices])

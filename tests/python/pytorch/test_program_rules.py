@@ -315,7 +315,7 @@ def squeezable(r):
 CASES = {
     **dict.fromkeys(["relu", "sigmoid", "tanh", "exp", "expm1", "sin", "cos", "floor", "ceil", "trunc", "silu",
                      "hardswish", "hardsigmoid", "mish", "log_sigmoid", "relu6", "elu", "leaky_relu", "gelu",
-                     "softplus", "isnan", "isinf", "hardtanh"], of_one),
+                     "softplus", "isnan", "isinf", "hardtanh", "erf"], of_one),
     **dict.fromkeys(["log", "sqrt", "rsqrt", "reciprocal", "log1p"], of_positive),
     **dict.fromkeys(["neg", "abs", "sign", "sgn"], exact),
     **dict.fromkeys(["add.Tensor", "sub.Tensor", "mul.Tensor", "rsub.Tensor", "maximum", "minimum"], numbers),

@@ -141,6 +141,37 @@ def test_dynamic_axes_take_other_sizes(encoder, ids):
     assert program.explain().shared == before
 
 
+@pytest.mark.parametrize("weights", [None, "q8_0"])
+def test_a_saved_program_needs_no_pytorch(encoder, ids, weights, tmp_path, script):
+    program = gbt.compile(encoder, (ids,), dynamic={"ids": {0: "batch", 1: "tokens"}}, weights=weights)
+    program.save(tmp_path / "p.gguf")
+    for shape in ((2, 7), (1, 1), (3, 5)):
+        x = torch.randint(0, 50, shape).numpy()
+        np.savez(tmp_path / f"{shape[0]}.npz", ids=x, logits=program(x)["logits"])
+    script(f"""
+import sys
+sys.modules["torch"] = None
+import numpy as np, ggml_backend as gb
+program = gb.load_program({str(tmp_path / "p.gguf")!r})
+for n in (1, 2, 3):
+    with np.load({str(tmp_path)!r} + f"/{{n}}.npz") as file:
+        found = program(file["ids"])
+        assert found["first"][1] is None and np.array_equal(found["logits"], file["logits"])
+""")
+
+
+def test_programs_that_a_file_cannot_hold_say_why(tmp_path):
+    x = torch.randn(3, 5)
+    with pytest.raises(UnsupportedError, match="save: operators without a rule: erfinv"):
+        gbt.compile(Plain(erfinv_between).eval(), (x,)).save(tmp_path / "p.gguf")
+    program = gbt.compile(Branches().eval(), (torch.ones(2, 64),), dynamic={"x": {0: "n"}})
+    assert program(torch.ones(1, 64)).shape == program(torch.ones(1, 64)).shape
+    program.save(tmp_path / "p.gguf")  # both branches
+    loaded = gb.load_program(tmp_path / "p.gguf")
+    for n in (1, 2, 5):
+        near(loaded(np.ones((n, 64), np.float32)), program(torch.ones(n, 64)))
+
+
 class Branches(nn.Module):
     """Reads more matrices if there are more rows. Their transposes have other names then."""
 

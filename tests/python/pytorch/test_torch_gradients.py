@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from random_networks import gradients, network
 
 pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh installs it")
 import torch
@@ -99,3 +100,35 @@ def test_losses():
         lambda x: gb.ops.cross_entropy_loss(x, x.context.constant(hot), eps=0.0),
         lambda x: F.cross_entropy(x, torch.tensor(target)).reshape(1), [(6, 11)],
     )  # fmt: skip
+
+
+def test_convolutions_of_three_dimensions():
+    options = {"stride": (2, 1, 2), "padding": (0, 2, 1)}
+    compare(
+        lambda k, x: gb.ops.conv_3d(k, x, 4, **options),
+        lambda k, x: F.conv3d(x.reshape(2, 4, 5, 6, 7), k.reshape(6, 4, 2, 3, 2), **options).flatten(0, 1),
+        [(24, 2, 3, 2), (8, 5, 6, 7)],
+    )
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_transposed_convolutions(stride):
+    compare(
+        lambda k, x: gb.ops.conv_transpose_2d(k, x, stride),
+        lambda k, x: F.conv_transpose2d(x, k, stride=stride), [(4, 6, 3, 2), (2, 4, 5, 6)],
+    )  # fmt: skip
+    compare(
+        lambda k, x: gb.ops.conv_transpose_1d(k, x, stride),
+        lambda k, x: F.conv_transpose1d(x, k, stride=stride), [(4, 6, 3), (4, 7)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_networks(seed):
+    net = network(seed)
+    leaves = [torch.tensor(x.astype(np.float32), dtype=torch.float64, requires_grad=True) for x in net.arrays]
+    wanted = torch.autograd.grad(net.loss(torch, leaves, torch.tensor(net.factors)), leaves)
+    largest = max(float(w.abs().max()) for w in wanted)
+    for got, want in zip(gradients(net, [gb.Backend("CPU")]), wanted, strict=True):
+        bound = 5e-5 * (float(want.abs().max()) + 0.1 * largest)
+        np.testing.assert_allclose(got, want.numpy(), rtol=2e-4, atol=bound, err_msg=str(net))

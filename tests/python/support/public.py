@@ -22,5 +22,6 @@ THINGS: dict[str, object] = {name: getattr(MODULES[path.rpartition(".")[0]], nam
 """What the names stand for."""
 
 LIBRARY = {name: thing for name, thing in THINGS.items() if not PATHS[name].startswith(("gb.cluster.", "gb.testing."))}
-"""The same without functions that start ranks or check devices."""
+"""The same without functions that start ranks, check devices, or need another package."""
+del LIBRARY["load_onnx"]
 LIBRARY["Cluster"] = gb.cluster.Cluster

@@ -36,7 +36,46 @@ def attention(q, k, v):
     return gb.ops.flash_attn_ext(q, k, v, q.context.constant(mask), scale=q.shape[-1] ** -0.5)
 
 
+EXPERTS = np.array([[1, 0], [3, 1], [1, 1]], np.int32)
+
+
+def experts(w, x):
+    return gb.ops.mul_mat_experts(w, x, x.context.constant(EXPERTS), prec="f32")
+
+
+def numpy_experts(w, x):
+    return np.array([[w[e] @ x[t, k % x.shape[1]] for k, e in enumerate(ids)] for t, ids in enumerate(EXPERTS)])
+
+
+def numpy_conv_3d(k, x):
+    """Stride 2, padding 1; two images of two channels, three kernels."""
+    k, x = k.reshape(3, 2, 3, 2, 2), np.pad(x.reshape(2, 2, *x.shape[1:]), [(0, 0)] * 2 + [(1, 1)] * 3)
+    windows = np.lib.stride_tricks.sliding_window_view(x, k.shape[2:], (2, 3, 4))[:, :, ::2, ::2, ::2]
+    y = np.einsum("nidhwabc,oiabc->nodhw", windows, k)
+    return y.reshape(-1, *y.shape[2:])
+
+
+def numpy_conv_transpose_2d(k, x):
+    y = np.zeros((len(x), k.shape[1], 2 * x.shape[2] + 1, 2 * x.shape[3]))
+    for i, j in np.ndindex(x.shape[2:]):
+        y[:, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 2] += np.einsum("nc,cohw->nohw", x[:, :, i, j], k)
+    return y
+
+
 CASES = {
+    "experts": (experts, numpy_experts, [(4, 5, 6), (3, 2, 6)]),
+    "experts of one row": (experts, numpy_experts, [(4, 5, 6), (3, 1, 6)]),
+    "conv_3d": (
+        lambda k, x: gb.ops.conv_3d(k, x, 2, stride=2, padding=1), numpy_conv_3d, [(6, 3, 2, 2), (4, 4, 5, 4)],
+    ),
+    "conv_transpose_2d": (
+        lambda k, x: gb.ops.conv_transpose_2d(k, x, 2), numpy_conv_transpose_2d, [(3, 4, 3, 2), (2, 3, 2, 3)],
+    ),
+    "ssm_conv": (
+        gb.ops.ssm_conv,
+        lambda x, c: np.moveaxis(sum(x[..., j : j + 5] * c[:, j, None] for j in range(3)), -1, -2),
+        [(2, 4, 7), (4, 3)],
+    ),
     "product": (lambda x, w: x @ w.T, lambda x, w: x @ w.T, [(5, 8), (3, 8)]),
     "layer": (
         lambda x, w, b: gb.ops.silu(x @ w.T + b), lambda x, w, b: numpy_silu(x @ w.T + b), [(5, 8), (3, 8), (3,)],
@@ -202,6 +241,25 @@ def test_wrong_calls_say_what_is_wrong(ctx):
         gb.grad(gb.ops.sum(ctx.tensor((1, 32)) @ quantized.T), [quantized])
     with pytest.raises(gb.errors.UnsupportedError, match=r"DIAG 'matrix' .* the operator has no derivative"):
         gb.grad(gb.ops.sum(gb.ops.diag(x[:1]).named("matrix")), [x])
+
+
+@pytest.mark.parametrize("device", ["CPU", "ARRAY"])
+def test_gradients_pass_through_quantized_experts(device):
+    """The stack is frozen: the gradient of the rows is that of its values."""
+    rng = np.random.default_rng(8)
+    w, x = rng.standard_normal((4, 5, 32)).astype(np.float32), rng.standard_normal((3, 2, 32)).astype(np.float32)
+    blocks = gb.quantize(w, "q8_0")
+    with gb.Context() as ctx:
+        stack, rows = ctx.tensor(w.shape, "q8_0", name="stack"), ctx.tensor(x.shape, name="rows")
+        loss = scalar(experts(stack, rows), ctx)
+        (found,) = gb.grad(loss, [rows])
+        graph, sched = ctx.graph(loss, found), gb.Scheduler([gb.Backend(d) for d in dict.fromkeys((device, "CPU"))])
+        sched.allocate(graph)
+        stack.set(blocks)
+        rows.set(x)
+        sched.compute(graph)
+        slopes = np.einsum("tum,tumk->tuk", weights_of((3, 2, 5)), gb.dequantize(blocks, "q8_0")[EXPERTS])
+        np.testing.assert_allclose(found.numpy(), slopes, rtol=1e-4, atol=1e-5)
 
 
 def test_results_in_place_are_not_mistaken(ctx):

@@ -15,7 +15,7 @@ from source_tree import in_tree
 
 sys.path.insert(0, str(in_tree("examples").parent))
 
-from examples.train.lora import LoraTrainer, pieces_of
+from examples.train.lora import LoraTrainer, Network, Sizes, pieces_of
 
 Tokens = npt.NDArray[np.int32]
 N = 12
@@ -24,7 +24,9 @@ N = 12
 @pytest.fixture(params=["f32", "q8_0"])
 def trainer(request: pytest.FixtureRequest, tmp_path: Path, cpu: gb.Backend) -> LoraTrainer:
     small_models.write(tmp_path / "model.gguf", small_models.SMALL["llama"], dtype=request.param)
-    return LoraTrainer(tmp_path / "model.gguf", cpu, rank=4, n_tokens=N, parts=("attn_q", "attn_v", "ffn_down"))
+    trainer = LoraTrainer(tmp_path / "model.gguf", cpu, rank=4, n_tokens=N, parts=("attn_q", "attn_v", "ffn_down"))
+    trainer.seeing = trainer.loss.context.graph(trainer.loss, trainer.logits)  # also what the tests read
+    return trainer
 
 
 def pieces(trainer: LoraTrainer, n: int) -> list[Tokens]:
@@ -44,6 +46,45 @@ def test_the_network_is_that_of_the_package(trainer: LoraTrainer) -> None:
     trainer.loss_on([piece])
     wanted = logits_of(trainer.model, piece[:-1])
     np.testing.assert_allclose(trainer.logits.numpy()[-1], wanted, rtol=2e-4, atol=2e-4 * np.abs(wanted).max())
+
+
+def whole_graph(trainer: LoraTrainer) -> tuple[gb.Tensor, list[gb.Tensor]]:
+    """The loss and the gradients of the same network, whose results are all kept."""
+    with gb.gguf.open(trainer.model) as file:
+        network = Network(Sizes.of(file), trainer.frozen, trainer.adapters, trainer.scale, trainer.tokens)
+    with trainer.loss.context.as_default():
+        x = network.embedded()
+        for i in range(network.sizes.layers):
+            x = network.block(i, x)
+        loss = network.loss(x, trainer.targets)[0]
+        return loss, gb.grad(loss, trainer.optimizer._weights)
+
+
+def test_gradients_are_those_of_the_whole_graph(trainer: LoraTrainer) -> None:
+    """Blocks that are computed again give the gradients of a network whose results are all kept, bit for bit."""
+    (piece,) = pieces(trainer, 1)
+    trainer.step([piece], 2e-2)  # adapters that begin with zeros would have no gradient
+    loss, kept = whole_graph(trainer)
+    graph = trainer.loss.context.graph(trainer.loss, loss, *trainer.optimizer._grads, *kept)
+    trainer.feed(piece)
+    trainer.scheduler.compute(graph)
+    assert loss.item() == trainer.loss.item()
+    for again, whole in zip(trainer.optimizer._grads, kept, strict=True):
+        np.testing.assert_array_equal(again.numpy(), whole.numpy())
+        assert np.abs(whole.numpy()).max() > 0
+
+
+def test_a_step_keeps_the_results_of_one_block(tmp_path: Path, cpu: gb.Backend) -> None:
+    small_models.write(tmp_path / "model.gguf", small_models.SMALL["llama"])
+    trainer = LoraTrainer(tmp_path / "model.gguf", cpu, rank=1, n_tokens=64)
+    _, kept = whole_graph(trainer)
+    with trainer.loss.context.as_default():
+        usual = gb.optim.AdamW(trainer.loss, trainer.optimizer._weights, grads=kept)
+    peaks = [
+        gb.Scheduler(cpu).prepare(optimizer.graph, allocate=False).memory["CPU"].peak
+        for optimizer in (trainer.optimizer, usual)
+    ]
+    assert peaks[0] + trainer.activations.nbytes < 0.4 * peaks[1]
 
 
 def test_the_loss_falls_and_only_adapters_change(trainer: LoraTrainer) -> None:

@@ -407,6 +407,25 @@ def test_a_norm_beyond_float32_says_so(cpu: gb.Backend) -> None:
         optimizer.step(gb.Scheduler(cpu))
 
 
+def test_given_gradients_replace_those_of_the_loss(cpu: gb.Backend) -> None:
+    """Halved gradients at twice the rate are the same steps."""
+    (batch,) = batches(1)
+    copies = []
+    for factor, lr in ((1.0, 0.25), (0.5, 0.5)):
+        net = Net(cpu)
+        with net.ctx.as_default():
+            grads = [g * factor for g in gb.grad(net.loss, net.weights)]
+        optimizer = gb.optim.SGD(net.loss, net.weights, lr, grads=grads)
+        sched = gb.Scheduler(cpu)
+        sched.allocate(optimizer.graph)
+        for _ in range(3):
+            net.feed(batch)
+            optimizer.step(sched)
+        copies.append(net.copies())
+    for one, other in zip(*copies, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 # --------------------------------------------------------------------------------------------------------- wrong calls
 
 
@@ -443,6 +462,16 @@ def test_weights_that_cannot_be_trained(cpu: gb.Backend) -> None:
         for make in (gb.optim.AdamW, gb.optim.SGD):
             with pytest.raises(kind, match=words):
                 make(loss, weights)  # type: ignore[arg-type]
+    good = net.ctx.tensor(w1.shape, name="good")
+    for grads, kind, words in (
+        ([], E, "grads has 0 tensors, for 1 weight"),
+        ([good, good], E, "grads has 2 tensors, for 1 weight"),
+        ([lent], E, r"grads\[0\] 'lent' float32 \(4,\) is not a float32 tensor of the shape of 'w1'"),
+        ([1], TypeError, r"grads\[0\] must be a Tensor, not int"),
+        (good, TypeError, "grads must be a list of tensors"),
+    ):
+        with pytest.raises(kind, match=words):
+            gb.optim.SGD(net.loss, [w1], grads=grads)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"use gb\.optim\.AdamW or gb\.optim\.SGD"):
         gb.optim.Optimizer(net.loss, net.weights)
 

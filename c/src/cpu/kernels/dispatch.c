@@ -58,6 +58,7 @@ static void set_up_levels(void) {
         k->gelu_f32 = below->gelu_f32;
         k->gelu_quick_f32 = below->gelu_quick_f32;
         k->sigmoid_f32 = below->sigmoid_f32;
+        k->silu_back_f32 = below->silu_back_f32;
         k->silu_f32 = below->silu_f32;
         k->swiglu_f32 = below->swiglu_f32;
         k->swiglu_oai_f32 = below->swiglu_oai_f32;

@@ -140,6 +140,18 @@ static void mad_f32(int64_t n, float * y, const float * x, float v) {
     }
 }
 
+static void blend_f32(int64_t n, float * z, const float * x, const float * y, float a, float b) {
+    const vf s = v_set(a), t = v_set(b);
+    int64_t i = 0;
+    for (; i + V_N <= n; i += V_N) {
+        v_store(z + i, v_fma(v_load(x + i), s, v_mul(v_load(y + i), t)));
+    }
+    if (i < n) {
+        const int left = (int) (n - i);
+        v_store_n(z + i, v_fma(v_load_n(x + i, left), s, v_mul(v_load_n(y + i, left), t)), left);
+    }
+}
+
 // (x - mean) scale
 static void norm_apply_f32(int64_t n, float * y, const float * x, float mean, float scale) {
     const vf m = v_set(mean), s = v_set(scale);

@@ -238,3 +238,24 @@ static ALWAYS_INLINE void store_transposed_(vf t[V_N], int count, int lanes, int
 PACK(pack_f32, float, LOAD_F32)
 PACK(pack_f16, uint16_t, LOAD_F16)
 PACK(pack_bf16, uint16_t, LOAD_BF16)
+
+// Terms are far apart, so no hardware prefetcher follows them.
+#define TERMS_AHEAD 16
+static void pack_terms_f32(int64_t k, int rows, int width, float * y, const float * x, int64_t ldx) {
+    const int whole = rows / V_N * V_N, part = rows - whole;
+    for (int64_t j = 0; j < k; j++, y += width) {
+        const float * const term = x + j * ldx;
+        int i = 0;
+        PREFETCH(x + (k - j > TERMS_AHEAD ? j + TERMS_AHEAD : j) * ldx);
+        for (; i < whole; i += V_N) {
+            v_store(y + i, v_load(term + i));
+        }
+        if (part > 0) { // zeros fill the vector
+            v_store_n(y + i, v_load_n(term + i, part), width - i < V_N ? width - i : V_N);
+            i += V_N;
+        }
+        for (; i < width; i += V_N) {
+            v_store_n(y + i, v_set(0.0f), width - i < V_N ? width - i : V_N);
+        }
+    }
+}

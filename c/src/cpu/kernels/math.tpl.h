@@ -255,6 +255,16 @@ static inline vf swiglu_oai_(vf x, vf g, vf alpha, vf limit) { // x and g are se
     return v_mul(v_mul(u, sigmoid_(v_mul(alpha, u))), v_add(w, v_set(1.0f)));
 }
 
+// g times the derivative of silu, s + x s (1 - s) with s = sigmoid(x). With e = exp(-|x|), s (1 - s) is e / (1 + e)^2,
+// without cancellation. x is limited, because an infinity times 0 would be NaN.
+static inline vf silu_back_(vf x, vf g) {
+    const vf limited = v_max(v_set(-1000.0f), v_min(v_set(1000.0f), x));
+    const vf e = exp_from_(v_set(SILU_LEAST), v_neg(v_abs(x)));
+    const vf high = v_recip(v_add(e, v_set(1.0f))), low = v_mul(e, high);
+    const vf s = v_sel(v_lt(x, v_set(0.0f)), low, high);
+    return v_mul(g, v_fma(limited, v_mul(low, high), s));
+}
+
 static inline vf reglu_(vf x, vf g) { // 0 for any g where x is at most 0
     return v_sel(v_gt(x, v_set(0.0f)), v_mul(x, g), v_sel(v_eq(x, x), v_set(0.0f), x));
 }
@@ -265,6 +275,7 @@ ROWS_1(xielu_f32, (int64_t n, float * y, const float * x, float m, float p, floa
 ROWS_2(reglu_f32, reglu_(a, b))
 ROWS_2(geglu_f32, v_mul(gelu_(a), b))
 ROWS_2(swiglu_f32, v_mul(silu_(a), b))
+ROWS_2(silu_back_f32, silu_back_(a, b))
 ROWS_2(geglu_erf_f32, v_mul(gelu_erf_(a), b))
 ROWS_2(geglu_quick_f32, v_mul(gelu_quick_(a), b))
 

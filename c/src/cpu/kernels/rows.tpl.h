@@ -255,6 +255,18 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
     }
 }
 
+static void soft_max_back_row_f32(int64_t n, float * z, const float * y, const float * dy) {
+    const vf dot = v_set(dot_f32(n, y, dy));
+    int64_t i = 0;
+    for (; i + V_N <= n; i += V_N) {
+        v_store(z + i, v_mul(v_load(y + i), v_sub(v_load(dy + i), dot)));
+    }
+    if (i < n) {
+        const int left = (int) (n - i);
+        v_store_n(z + i, v_mul(v_load_n(y + i, left), v_sub(v_load_n(dy + i, left), dot)), left);
+    }
+}
+
 // ------------------------------------------------------------------------------------------------------------ rotation
 
 // Cosine and sine of angles below 2^20, within 1 ulp of the exact values for the given double.

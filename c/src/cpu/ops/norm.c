@@ -61,23 +61,19 @@ static bool rms_norm_back_row(const struct gb_cpu_call * call, const struct ggml
     const float * x = row->x;
     const float * dy = gb_in(call->k, node->src[1], gb_row_of(node->src[1], row->r), n, row->spare);
     double squares = 0, product = 0;
-    for (int64_t i = 0; i < n;) {
-        const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
+    for (int64_t i = 0; i < n; i += GB_STRETCH) {
+        const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
         squares += call->k->sum_sqr_f32(length, x + i);
-        for (; i < end; i++) {
-            product += (double) x[i] * (double) dy[i];
-        }
+        product += (double) call->k->dot_f32(length, x + i, dy + i);
         if (gb_cpu_stopped(call, 2 * length)) {
             return false;
         }
     }
-    const float along = (float) (product / (squares + (double) n * (double) eps));
-    const float scale = (float) (1.0 / sqrt(squares / (double) n + (double) eps));
-    for (int64_t i = 0; i < n;) {
-        const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
-        for (; i < end; i++) {
-            row->y[i] = (dy[i] - x[i] * along) * scale;
-        }
+    const double along = product / (squares + (double) n * (double) eps);
+    const double scale = 1.0 / sqrt(squares / (double) n + (double) eps);
+    for (int64_t i = 0; i < n; i += GB_STRETCH) {
+        const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
+        call->k->blend_f32(length, row->y + i, x + i, dy + i, (float) (-along * scale), (float) scale);
         if (gb_cpu_stopped(call, length)) {
             return false;
         }

@@ -79,10 +79,7 @@ static bool soft_max_back_row(const struct gb_cpu_call * call, const struct ggml
     const int64_t n = row->n;
     const float * dy = row->x;
     const float * y = gb_in(call->k, node->src[1], gb_row_of(node->src[1], row->r), n, row->spare);
-    const float dot = call->k->dot_f32(n, y, dy);
-    for (int64_t j = 0; j < n; j++) {
-        row->y[j] = y[j] * (dy[j] - dot);
-    }
+    call->k->soft_max_back_row_f32(n, row->y, y, dy);
     return !gb_cpu_stopped(call, 4 * n);
 }
 

@@ -45,6 +45,14 @@ def gelu(b: Build, self: Val, approximate: str = "none") -> Tensor:
     return (ops.gelu if approximate == "tanh" else ops.gelu_erf)(b.dense(self))
 
 
+@rule("erf")
+def erf(b: Build, self: Val) -> Tensor:
+    """From GELU, which is x (1 + erf(x / sqrt 2)) / 2. Beyond 5, erf is 1 in float32."""
+    x = ops.scale(ops.clamp(ops.dup(b.dense(self)), -5, 5), math.sqrt(2))
+    y = ops.scale(ops.gelu_erf(x) / x, 2.0, -1.0)
+    return ops.where(ops.equal(x, 0.0), 0.0, y)
+
+
 @rule("elu")
 def elu(b: Build, self: Val, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     x = b.dense(self)

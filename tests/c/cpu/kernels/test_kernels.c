@@ -402,6 +402,8 @@ GENERAL_TEST(mad_f32, (n, z, x, p1), false, y + (double) x * p1, false, fabs(x *
 GENERAL_TEST(norm_apply_f32, (n, z, x, p1, p2), true, ((double) x - p1) * p2, false, 2 * fabs((x - p1) * p2) + 1e-6)
 GENERAL_TEST(scale_mask_f32, (n, z, x, p1, y), true, (double) x * p1 + y, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)
 
+GENERAL_TEST(blend_f32, (n, z, x, y, p1, p2), true, (double) x * p1 + (double) y * p2, false,
+    2 * (fabs(x * p1) + fabs(y * p2)) + 1e-6)
 GENERAL_TEST(scale_bias_f32, (n, z, x, p1, p2), true, (double) x * p1 + p2, false, 2 * (fabs(x * p1) + fabs(p2)) + 1e-6)
 
 // Gates: the tolerance of the function, times the gate.
@@ -413,6 +415,18 @@ GATE_TEST(geglu_f32, do_gelu, bound_gelu)
 GATE_TEST(swiglu_f32, do_silu, bound_4)
 GATE_TEST(geglu_erf_f32, do_gelu_erf, bound_gelu_erf)
 GATE_TEST(geglu_quick_f32, do_gelu_quick, bound_gelu_quick)
+
+// relative to the terms of the derivative, which cancel near -1.28
+static double do_silu_back(double x, double g) {
+    const double s = 1 / (1 + exp(-x)), rest = 1 / (1 + exp(x));
+    return fabs(x) > 1000 ? (x > 0 ? g : x < 0 ? 0 * g : x) : g * (s + x * s * rest);
+}
+static double size_silu_back(double x, double g) {
+    const double s = 1 / (1 + exp(-x));
+    return fabs(g) * (s + fabs(x) * s / (1 + exp(x)));
+}
+GENERAL_TEST(silu_back_f32, (n, z, x, y), true, do_silu_back((double) x, (double) y), false,
+    10 * size_silu_back((double) x, (double) y) + 1e-30)
 
 static double do_swiglu_oai(double x, double g, double alpha, double limit) {
     const double u = fmin(x, limit), w = fmax(-limit, fmin(limit, g));

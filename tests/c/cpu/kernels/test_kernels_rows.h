@@ -70,6 +70,31 @@ static void check_norms(const struct gb_kernels * k, bool rms) {
 static void test_norm_row_f32(const struct gb_kernels * k) { check_norms(k, false); }
 static void test_rms_norm_row_f32(const struct gb_kernels * k) { check_norms(k, true); }
 
+// Bounds are relative to the terms of a result, which cancel.
+static void test_soft_max_back_row_f32(const struct gb_kernels * k) {
+    for (int s = 0; s < N_SIZES; s++) {
+        const int64_t n = size_at(s);
+        float * y = random_row(&row_x, n, TAME);
+        float * dy = random_row(&row_y, n, TAME);
+        float * z = row_new(&row_z, n, sizeof(float));
+        double product = 0, size = 0;
+        for (int64_t i = 0; i < n; i++) {
+            product += (double) y[i] * dy[i];
+            size += fabs((double) y[i] * dy[i]);
+        }
+        k->soft_max_back_row_f32(n, z, y, dy);
+        CHECK(row_intact(&row_x) && row_intact(&row_y) && row_intact(&row_z));
+        for (int64_t i = 0; i < n; i++) {
+            const double exact = y[i] * (dy[i] - product), terms = fabs(y[i]) * (fabs(dy[i]) + (double) (4 * n) * size);
+            CHECK_MSG(fabs(z[i] - exact) <= 4 * EPS * terms, "%s soft_max_back_row_f32 is %.9g, expected %.9g",
+                level_name, z[i], exact);
+        }
+        float * const place = s % 2 ? y : dy;
+        k->soft_max_back_row_f32(n, place, y, dy);
+        CHECK_MSG(same_array(z, place, n), "%s soft_max_back_row_f32 in place differs", level_name);
+    }
+}
+
 static void check_soft_max_far(const struct gb_kernels * k);
 
 static void test_soft_max_row_f32(const struct gb_kernels * k) {

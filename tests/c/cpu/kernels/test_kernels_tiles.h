@@ -105,3 +105,22 @@ static void check_pack(const char * name, void (*fn)(int64_t, int, int, float *,
 static void test_pack_f32(const struct gb_kernels * k) { check_pack("pack_f32", k->pack_f32, 4, float_bits_value); }
 static void test_pack_f16(const struct gb_kernels * k) { check_pack("pack_f16", k->pack_f16, 2, half_bits_value); }
 static void test_pack_bf16(const struct gb_kernels * k) { check_pack("pack_bf16", k->pack_bf16, 2, bfloat_bits_value); }
+
+static void test_pack_terms_f32(const struct gb_kernels * k) {
+    for (int pass = 0; pass < 1500; pass++) {
+        const int width = (int) test_random_int(1, GB_GEMM_NR_MAX), rows = (int) test_random_int(1, width);
+        const int64_t terms = test_random_int(0, 40), ldx = rows + test_random_int(0, 20);
+        const int64_t floats = terms > 0 ? (terms - 1) * ldx + rows : 0;
+        float * x = random_row(&row_x, floats, WILD); // ends with the last term
+        float * y = row_new(&row_y, terms * width, sizeof(float));
+        k->pack_terms_f32(terms, rows, width, y, x, ldx);
+        CHECK(row_intact(&row_x) && row_intact(&row_y));
+        for (int64_t j = 0; j < terms; j++) {
+            for (int i = 0; i < width; i++) {
+                const float wish = i < rows ? x[j * ldx + i] : 0.0f;
+                CHECK_MSG(to_bits(y[j * width + i]) == to_bits(wish), "%s pack_terms_f32: %d of %d, [%lld][%d] is %a",
+                    level_name, rows, width, (long long) j, i, y[j * width + i]);
+            }
+        }
+    }
+}

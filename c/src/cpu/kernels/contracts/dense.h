@@ -67,6 +67,10 @@ typedef void gb_kernel_round_bf16(const struct gb_round_bf16 * p);
 // Packs rows x[0 .. rows), of k elements each, into a panel: y[j * width + i] = x[i][j], and 0 for rows <= i < width
 typedef void gb_kernel_pack(int64_t k, int rows, int width, float * y, const void * const * x);
 
+// Packs rows whose elements of one term are adjacent: y[j * width + i] = x[j * ldx + i], and 0 for rows <= i < width.
+// Term j is the `rows` floats from x + j * ldx on.
+typedef void gb_kernel_pack_terms(int64_t k, int rows, int width, float * y, const float * x, int64_t ldx);
+
 // y[i] = w[i] . x for nw <= dots_w columns w[i] of k elements; fastest for dots_w. Prefetches
 // `ahead` bytes after the weights.
 typedef void gb_kernel_dots(int64_t k, int nw, float * y, const void * const * w, const float * x, size_t ahead);

@@ -25,6 +25,9 @@ typedef void gb_kernel_clamp(int64_t n, float * y, const float * x, float min, f
 // y[i] = s x[i] + b
 typedef void gb_kernel_scale_bias(int64_t n, float * y, const float * x, float s, float b);
 
+// z[i] = a x[i] + b y[i]
+typedef void gb_kernel_blend(int64_t n, float * z, const float * x, const float * y, float a, float b);
+
 // y[i] = x[i] > 0 ? p x^2 + beta x : (e^min(x, eps) - 1 - x) m + beta x
 typedef void gb_kernel_xielu(int64_t n, float * y, const float * x, float m, float p, float beta, float eps);
 

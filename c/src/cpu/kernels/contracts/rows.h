@@ -29,6 +29,9 @@ typedef void gb_kernel_rms_norm_row(int64_t n, float * y, const float * x, float
 // y = softmax(x scale + mask). mask: NULL for none. A row of -inf gives zeros. A NaN or +inf makes the whole row NaN.
 typedef void gb_kernel_soft_max_row(int64_t n, float * y, const float * x, float scale, const float * mask);
 
+// z = y (dy - sum of y dy), the derivative of soft_max_row_f32, whose result is y. z may be y or dy.
+typedef void gb_kernel_soft_max_back_row(int64_t n, float * z, const float * y, const float * dy);
+
 // c[i], s[i] = cosine, sine of angle[i], within 1 ulp for angles below 2^20
 typedef void gb_kernel_sincos(int64_t n, float * c, float * s, const double * angle);
 

@@ -68,7 +68,7 @@ struct layout { // of the scratch memory
 _Static_assert(sizeof(struct shared) % 64 == 0, "the memory after it is aligned");
 
 static struct own own_of(const struct gb_gemm * p, const struct gb_packing_limits * limits) {
-    const int64_t rows = GB_MIN(p->rows + MR_MAX - 1, GB_MAX(GB_BLOCKED_ROWS, GB_BLOCKED_ROWS_BYTES));
+    const int64_t rows = GB_MIN(p->rows + limits->rows - 1, GB_MAX(GB_BLOCKED_ROWS, GB_BLOCKED_ROWS_BYTES));
     const size_t sums = (size_t) rows * (size_t) limits->columns;
     return (struct own){ limits->chunk, limits->buffer, p->k > limits->stretch ? sums : 0 };
 }
@@ -86,14 +86,14 @@ size_t gb_blocked_work_size(const struct gb_gemm * p, int n_tasks) {
     const struct gb_packing_limits limits = gb_packing_limits_of(p);
     const struct own own = own_of(p, &limits);
     const size_t row = (size_t) limits.row * sizeof(float) + ROW_EXTRA;
-    const size_t padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
+    const size_t mr = (size_t) limits.rows, padded = (size_t) p->total + (size_t) p->n_groups * (mr - 1);
     const size_t each = (own.chunk + own.buffer + own.sums) * sizeof(float);
     if (is_done_apart(p, n_tasks)) {
-        const size_t round = GB_MAX(MR_MAX, GB_ROUND_BYTES / row);
+        const size_t round = GB_MAX(mr, GB_ROUND_BYTES / row);
         const size_t part = sizeof(struct shared) + each + GB_MIN(padded, round) * row + 64;
         return (size_t) n_tasks * ((part + 63) / 64 * 64);
     }
-    const size_t least = GB_MAX(MR_MAX, GB_MIN(GB_ROUND_ROWS, GB_ROUND_BYTES_MAX / row));
+    const size_t least = GB_MAX(mr, GB_MIN(GB_ROUND_ROWS, GB_ROUND_BYTES_MAX / row));
     const size_t round = GB_MAX(least, (size_t) n_tasks * GB_ROUND_BYTES / row);
     return sizeof(struct shared) + (size_t) n_tasks * each + GB_MIN(padded, round) * row + 64;
 }
@@ -418,39 +418,50 @@ static int64_t stride_in_place(const struct round * r, const struct gb_gemm_row 
     return nb % (int64_t) sizeof(float) == 0 && nb % 4096 != 0 ? nb / (int64_t) sizeof(float) : 0;
 }
 
-// Describes a panel, and packs it unless it is read in place. False: the run is over.
-static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
-    const struct gb_gemm * p = r->p;
-    const int mr = r->packing.mr;
-    struct panel * panel = &r->l.panels[index];
-    const void * x[MR_MAX];
-    struct gb_gemm_row row[MR_MAX];
+// The rows of panel c. Panels have equal size, because a small tile takes as long as a large one. The size is even, so
+// that a row stays with its remainder (two_bytes.c). It is at most mr, so the last panel is not empty.
+static int panel_rows(const struct round * r, struct cursor c, struct gb_gemm_row * row) {
+    const int64_t rows = gb_gemm_group_rows(r->p, c.g), n = group_panels(r->p, c.g, r->packing.mr);
+    const int64_t each = GB_MIN(gb_div_up(gb_div_up(rows, n), 2) * 2, r->packing.mr);
+    const int count = (int) GB_MIN(rows - c.i * each, each);
+    gb_gemm_rows_of(r->p, c.g, c.i * each, count, row);
+    return count;
+}
 
-    const int64_t rows = gb_gemm_group_rows(p, c.g), n = group_panels(p, c.g, mr);
-    // Panels of equal size, because a small tile takes as long as a large one. It is even, so that a
-    // row stays with its remainder (two_bytes.c). It is at most mr, so the last panel is not empty.
-    const int64_t each = GB_MIN(gb_div_up(gb_div_up(rows, n), 2) * 2, mr);
-    panel->rows = (int) GB_MIN(rows - c.i * each, each);
-    gb_gemm_rows_of(p, c.g, c.i * each, panel->rows, row);
+static void describe_panel(const struct round * r, struct cursor c, int64_t index) {
+    struct panel * panel = &r->l.panels[index];
+    struct gb_gemm_row row[MR_MAX];
+    panel->rows = panel_rows(r, c, row);
     for (int i = 0; i < panel->rows; i++) {
-        x[i] = row[i].x;
         panel->dst[i] = row[i].dst;
     }
-    panel->ld = panel->rows > 1 ? gb_gemm_dst_stride(row, panel->rows) : p->m;
+    panel->ld = panel->rows > 1 ? gb_gemm_dst_stride(row, panel->rows) : r->p->m;
     panel->x = (const float *) (const void *) row[0].x;
     panel->ldx = stride_in_place(r, row, panel->rows);
-    if (panel->ldx != 0) {
+}
+
+// Packs terms k0 .. end - 1 of a panel, unless it is read in place. False: the run is over.
+static bool pack_panel(const struct round * r, struct cursor c, int64_t index, int64_t k0, int64_t end) {
+    const struct gb_gemm * p = r->p;
+    const int mr = r->packing.mr;
+    const void * x[MR_MAX];
+    struct gb_gemm_row row[MR_MAX];
+    if (r->l.panels[index].ldx != 0) {
         return true;
     }
-    for (int64_t k0 = 0, kc; k0 < p->k; k0 += kc) {
-        kc = GB_MIN(p->k - k0, r->packing.stretch);
+    const int rows = panel_rows(r, c, row);
+    for (int i = 0; i < rows; i++) {
+        x[i] = row[i].x + gb_gemm_term_offset(&p->x, k0);
+    }
+    for (int64_t kc; k0 < end; k0 += kc) {
+        kc = GB_MIN(end - k0, r->packing.stretch);
         const size_t bytes = gb_gemm_term_offset(&p->x, kc);
-        const bool asks = r->packing.as == GB_PACKED_FLOATS && k0 + kc < p->k && gb_gemm_is_dense(&p->x);
-        for (int i = 0; i < panel->rows && asks; i++) { // the next stretch
+        const bool asks = r->packing.as == GB_PACKED_FLOATS && k0 + kc < end;
+        for (int i = 0; i < rows && asks; i++) { // the next stretch
             gb_prefetch((const char *) x[i] + bytes, bytes);
         }
-        gb_pack_rows(&r->packing, &p->x, kc, panel->rows, panel_at(r, index, k0, kc), x, r->l.buffer);
-        for (int i = 0; i < panel->rows; i++) {
+        gb_pack_rows(&r->packing, &p->x, kc, rows, panel_at(r, index, k0, kc), x, r->l.buffer);
+        for (int i = 0; i < rows; i++) {
             x[i] = (const char *) x[i] + bytes;
         }
         if (gb_cpu_stopped(r->call, kc * mr)) {
@@ -460,17 +471,24 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     return true;
 }
 
+// Panels share cache lines if terms are apart. A stretch of all panels is then packed before the next stretch.
 static void pack_round(const struct round * r) {
     const int mr = r->packing.mr;
-    int64_t i, last;
-    gb_cpu_share(r->call, r->n, &i, &last);
-    if (i >= last) {
-        return;
-    }
-    struct cursor c = cursor_at(r->p, r->first + i, mr);
-    for (; i < last && pack_panel(r, c, i); i++) {
-        if (++c.i >= group_panels(r->p, c.g, mr)) {
-            cursor_next_group(r->p, &c, mr);
+    const int64_t step = gb_gemm_is_dense(&r->p->x) ? GB_MAX(r->p->k, 1) : r->packing.stretch;
+    int64_t first, last;
+    gb_cpu_share(r->call, r->n, &first, &last);
+    for (int64_t k0 = 0; first < last && (k0 == 0 || k0 < r->p->k); k0 += step) {
+        struct cursor c = cursor_at(r->p, r->first + first, mr);
+        for (int64_t i = first; i < last; i++) {
+            if (k0 == 0) {
+                describe_panel(r, c, i);
+            }
+            if (!pack_panel(r, c, i, k0, GB_MIN(k0 + step, r->p->k))) {
+                return;
+            }
+            if (++c.i >= group_panels(r->p, c.g, mr)) {
+                cursor_next_group(r->p, &c, mr);
+            }
         }
     }
 }

@@ -52,9 +52,11 @@ struct gb_packing_limits gb_packing_limits_of(const struct gb_gemm * p) {
     gb_call_once(&once, look_for_tiles);
     const bool quantized = is_quantized(p), bf16 = p->w.type == GGML_TYPE_BF16;
     const bool tiles = has_tiles && (ggml_is_quantized(p->w.type) || bf16);
+    const bool any_pairs = has_tiles && (bf16 || gb_bytes_decline(p) == NULL);
     const int64_t pairs = p->k / 2 + GB_BF16_STEP, bytes = gb_bytes_row_floats(p->k, GB_BYTES_HALVES);
     const size_t floats = GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS;
     return (struct gb_packing_limits){
+        .rows = any_pairs ? GB_PACKED_ROWS_MAX : GB_GEMM_MR_MAX,
         .row = gb_bytes_decline(p) != NULL ? p->k + GB_BF16_STEP
                : has_tiles                 ? GB_MAX(bytes, pairs)
                                            : bytes,
@@ -171,6 +173,10 @@ static void pack_floats(const struct gb_kernels * kernels, const struct gb_gemm_
         return;
     }
     const bool adjacent = are_adjacent(rows, n, ggml_type_size(o->type));
+    if (adjacent && o->type == GGML_TYPE_F32 && o->nb_k % sizeof(float) == 0) {
+        kernels->pack_terms_f32(k, n, width, y, rows[0], (int64_t) (o->nb_k / sizeof(float)));
+        return;
+    }
     for (int64_t j = 0; j < k; j++, y += width) {
         const size_t offset = (size_t) j * o->nb_k;
         if (adjacent) {

@@ -33,6 +33,7 @@ struct gb_packing gb_packing_pairs(const struct gb_kernels * kernels, const stru
 // The largest sizes that any packing of the product needs at any level of this processor. The level
 // of a run is not known when its plan is made.
 struct gb_packing_limits {
+    int rows; // of a panel
     int64_t row; // floats of a row of x in a panel
     int64_t stretch; // terms: the minimum
     int columns; // of a chunk

@@ -1,0 +1,477 @@
+"""Models of ONNX as programs: each operator beside ONNX Runtime on random shapes, whole models, and bad files."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend.errors import FileError, InvalidArgumentError, UnsupportedError
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed; tools/check_torch.sh installs it")
+runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; tools/check_torch.sh installs it")
+
+from ggml_backend.program.onnx_operators import OPERATORS  # noqa: E402
+
+DRAWS = 6
+KINDS = {"float32": 1, "int64": 7, "bool": 9, "int32": 6}
+
+
+class Random:
+    """Random inputs of operators. A constant is an initializer of the model."""
+
+    def __init__(self, seed):
+        self.pick, self.numpy = random.Random(seed), np.random.default_rng(seed)
+
+    def shape(self, least=1, most=4, size=6):
+        return tuple(self.pick.randint(1, size) for _ in range(self.pick.randint(least, most)))
+
+    def floats(self, *shape):
+        return self.numpy.standard_normal(shape, np.float32)
+
+    def positive(self, *shape):
+        return self.numpy.random(shape, np.float32) + 0.1
+
+    def integers(self, low, high, *shape):
+        return self.numpy.integers(low, high, shape)
+
+    def truths(self, *shape):
+        return self.numpy.random(shape) < 0.5
+
+    def narrower(self, shape):
+        kept = [1 if self.pick.random() < 0.4 else n for n in shape]
+        return tuple(kept[self.pick.randint(0, len(kept)) :])
+
+
+class Constant:
+    def __init__(self, array, dtype=None):
+        self.array = np.asarray(array, dtype)
+
+
+def pair(r, make):
+    shape = r.shape()
+    both = [make(*shape), make(*r.narrower(shape))]
+    r.pick.shuffle(both)
+    return both
+
+
+def axes_case(name):
+    def case(r):
+        x = r.floats(*r.shape(2))
+        axes = r.pick.sample(range(x.ndim), r.pick.randint(1, x.ndim))
+        keep = {"keepdims": r.pick.randint(0, 1)}
+        if r.pick.random() < 0.5 and name != "ReduceSum":
+            return [x], {"axes": axes, **keep}, 11
+        return [x, Constant(axes, np.int64)], keep, 18
+
+    return case
+
+
+def convolved(r):
+    n, groups = r.pick.choice([1, 2, 2]), r.pick.choice([1, 1, 2, 4])
+    k = [r.pick.randint(1, 3) for _ in range(n)]
+    x = r.floats(r.pick.randint(1, 2), 4, *(r.pick.randint(7, 10) for _ in range(n)))
+    a = {"strides": [r.pick.randint(1, 2) for _ in k], "dilations": [r.pick.randint(1, 2) for _ in k], "group": groups}
+    if r.pick.random() < 0.5:
+        a["pads"] = [r.pick.randint(0, 2) for _ in range(2 * n)]
+    elif r.pick.random() < 0.5:
+        a["auto_pad"] = r.pick.choice(["SAME_UPPER", "SAME_LOWER", "VALID"])
+        a["dilations"] = [1] * n
+    bias = [Constant(r.floats(8))] if r.pick.random() < 0.5 else []
+    return [x, Constant(r.floats(8, 4 // groups, *k)), *bias], a
+
+
+def transposed(r):
+    k, s = r.pick.randint(1, 4), r.pick.randint(1, 3)
+    p = r.pick.randint(0, k // 2)
+    a = {"strides": [s, s], "pads": [p] * 4, "kernel_shape": [k, k]}
+    return [r.floats(1, 3, 5, 6), Constant(r.floats(3, 4, k, k))], a
+
+
+def pooled(largest):
+    def case(r):
+        n = r.pick.choice([1, 2, 2])
+        k = [r.pick.randint(1, 3) for _ in range(n)]
+        p = [m // 2 for m in k]
+        a = {"kernel_shape": k, "strides": [r.pick.randint(1, 2) for _ in k], "pads": p * 2}
+        if largest and r.pick.random() < 0.5:
+            a["pads"] = [*p, *(0 for _ in p)]
+        if not largest:
+            a["count_include_pad"] = r.pick.randint(0, 1)
+        return [r.floats(2, 3, *(r.pick.randint(7, 9) for _ in k))], a
+
+    return case
+
+
+def sliced(r):
+    x = r.floats(*r.shape(2, 4, 7))
+    axis = r.pick.randrange(x.ndim)
+    n = x.shape[axis]
+    start = r.pick.randint(0, n - 1)
+    how = r.pick.choice(["some", "rest", "back", "last"])
+    bounds = {"some": (start, r.pick.randint(start + 1, n), 1), "rest": (start, 2**62, r.pick.randint(1, 2)),
+              "back": (-1, -(2**62), -1), "last": (-r.pick.randint(1, n), 2**62, 1)}[how]  # fmt: skip
+    begin, end, step = (Constant([v], np.int64) for v in bounds)
+    return [x, begin, end, Constant([axis - x.ndim * (r.pick.random() < 0.5)], np.int64), step], {}
+
+
+def gathered(r):
+    x = r.floats(*r.shape(2, 4))
+    axis = r.pick.randrange(x.ndim)
+    index = r.integers(0 if axis == 0 and x.ndim == 2 else -x.shape[axis], x.shape[axis], *r.shape(0, 2))
+    return [x, index if r.pick.random() < 0.5 and index.ndim else Constant(index)], {"axis": axis}
+
+
+def padded(r):
+    x = r.floats(*r.shape(2, 4, 6))
+    mode = r.pick.choice(["constant", "constant", "reflect", "edge"])
+    most = min(x.shape) - 1 if mode == "reflect" else 2
+    amounts = [r.pick.randint(0, most) for _ in range(2 * x.ndim)]
+    value = [Constant(np.float32(1.5))] if mode == "constant" and r.pick.random() < 0.5 else []
+    return [x, Constant(amounts, np.int64), *value], {"mode": mode}
+
+
+def multiplied(r):
+    m, k, n = (r.pick.randint(1, 7) for _ in range(3))
+    shape = r.shape(0, 2, 3)
+    y = r.floats(*r.narrower(shape) if shape else (), k, n)
+    return [r.floats(*shape, m, k), Constant(r.floats(k, n)) if r.pick.random() < 0.4 else y], {}
+
+
+def general_product(r):
+    m, k, n, a, b = *(r.pick.randint(1, 7) for _ in range(3)), r.pick.randint(0, 1), r.pick.randint(0, 1)
+    x, w = r.floats(*((k, m) if a else (m, k))), r.floats(*((n, k) if b else (k, n)))
+    more = {"alpha": 0.5, "beta": 2.0} if r.pick.random() < 0.3 else {}
+    bias = [Constant(r.floats(*r.pick.choice([(n,), (1, n), (m, n)])))] if r.pick.random() < 0.7 else []
+    return [x, Constant(w), *bias], {"transA": a, "transB": b, **more}
+
+
+def recurrent(r):
+    ways = r.pick.choice(["forward", "reverse", "bidirectional"])
+    d, steps, batch, features, hidden = 1 + (ways == "bidirectional"), r.pick.randint(1, 4), r.pick.randint(1, 2), 3, 4
+    inputs = [r.floats(steps, batch, features), Constant(r.floats(d, 4 * hidden, features)),
+              Constant(r.floats(d, 4 * hidden, hidden)), Constant(r.floats(d, 8 * hidden))]  # fmt: skip
+    state = [None, r.floats(d, batch, hidden), r.floats(d, batch, hidden)] if r.pick.random() < 0.5 else []
+    return [*inputs, *state], {"direction": ways, "hidden_size": hidden}, 14, 3
+
+
+def resized(r):
+    x = r.floats(1, 2, 4, 5)
+    mode = r.pick.choice(["nearest", "linear", "cubic"])
+    if mode == "nearest":
+        a = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return [x, None, Constant([1, 1, *r.pick.choice([(2, 3), (2, 2)])], np.float32)], a
+    a = {"mode": mode, "coordinate_transformation_mode": r.pick.choice(["half_pixel", "align_corners"])}
+    return [x, None, None, Constant([1, 2, r.pick.randint(4, 9), r.pick.randint(5, 9)], np.int64)], a
+
+
+def grouped(r):
+    return [r.floats(2, 6, 3, 4), Constant(r.floats(6)), Constant(r.floats(6))], {"num_groups": 3, "epsilon": 1e-4}, 21
+
+
+def normed(r):
+    x = r.floats(*r.shape(2, 4))
+    axis = r.pick.randint(-x.ndim, -1)
+    shape = x.shape[axis:]
+    return [x, Constant(r.floats(*shape)), Constant(r.floats(*shape))], {"axis": axis}
+
+
+def of_one(r):
+    return [r.floats(*r.shape())], {}
+
+
+def of_positive(r):
+    return [r.positive(*r.shape())], {}
+
+
+def parts(r):
+    x = r.floats(r.pick.randint(2, 6), r.pick.randint(2, 6))
+    n = x.shape[1]
+    sizes = [at := r.pick.randint(1, n - 1), n - at]
+    return [x, Constant(sizes, np.int64)], {"axis": 1}, 17, 2
+
+
+CASES = {
+    **dict.fromkeys(["Relu", "Sigmoid", "Tanh", "Exp", "Sin", "Cos", "Floor", "Ceil", "Neg", "Abs", "Sign", "Softplus",
+                     "HardSwish", "Mish", "Identity", "Softsign", "Erf", "Selu"], of_one),
+    **dict.fromkeys(["Log", "Sqrt", "Reciprocal"], of_positive),
+    **dict.fromkeys(["Add", "Sub", "Mul"], lambda r: (pair(r, r.floats), {})),
+    "Div": lambda r: ((s := r.shape()) and [r.floats(*s), r.positive(*s)], {}) if r.pick.random() < 0.6 else
+    ([r.integers(-9, 9, 4, 5), r.integers(1, 4, 5)], {}),
+    "Mod": lambda r: ([r.integers(-9, 9, 4, 5), r.integers(1, 4, 5)], {}),
+    "Pow": lambda r: ([r.positive(*r.shape()), Constant(np.float32(r.pick.choice([2, 3, 0.5, -1])))], {}),
+    **dict.fromkeys(["Min", "Max", "Sum"], lambda r: ([*pair(r, r.floats), r.floats(1)], {})),
+    **dict.fromkeys(["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"],
+                    lambda r: (pair(r, lambda *s: r.integers(-2, 3, *s)), {})),
+    **dict.fromkeys(["And", "Or", "Xor"], lambda r: (pair(r, r.truths), {})),
+    "Not": lambda r: ([r.truths(*r.shape())], {}),
+    "Where": lambda r: ((s := r.shape()) and [r.truths(*r.narrower(s)), r.floats(*s), r.floats(*r.narrower(s))], {}),
+    "Clip": lambda r: ([r.floats(5, 6), *(Constant(v, np.float32) for v in (-0.5, 1)[: r.pick.randint(1, 2)])], {}),
+    "LeakyRelu": lambda r: (*of_one(r)[:1], {"alpha": 0.3}),
+    "Elu": lambda r: (*of_one(r)[:1], {"alpha": 0.7}),
+    "Gelu": lambda r: (*of_one(r)[:1], {"approximate": r.pick.choice(["none", "tanh"])}, 20),
+    "HardSigmoid": lambda r: (*of_one(r)[:1], r.pick.choice([{}, {"alpha": 0.3, "beta": 0.4}, {"alpha": 1 / 6}])),
+    "PRelu": lambda r: ([r.floats(2, 3, 4), Constant(r.floats(*r.pick.choice([(1,), (3, 1), (2, 3, 4)])))], {}),
+    "Dropout": lambda r: (*of_one(r), 13),
+    "Cast": lambda r: ([r.integers(-3, 4, *r.shape())], {"to": r.pick.choice([1, 7, 9])}),
+    "CastLike": lambda r: ([r.integers(-3, 4, *r.shape()), r.floats(2)], {}, 15),
+    "Reshape": lambda r: ([r.floats(2, 3, 4), Constant(r.pick.choice([(0, -1), (6, 4), [-1]]), np.int64)], {}),
+    "Flatten": lambda r: ([r.floats(2, 3, 4)], {"axis": r.pick.randint(-2, 3)}),
+    "Squeeze": lambda r: ([r.floats(2, 1, 3, 1), Constant([1], np.int64)], {}),
+    "Unsqueeze": lambda r: ([r.floats(2, 3), Constant(r.pick.choice([[0], [-1], [1, 3]]), np.int64)], {}),
+    "Transpose": lambda r: ([x := r.floats(*r.shape(2, 4))], {"perm": r.pick.sample(range(x.ndim), x.ndim)}),
+    "Expand": lambda r: ((s := r.shape()) and [r.floats(*r.narrower(s)), Constant(s, np.int64)], {}),
+    "Tile": lambda r: ([x := r.floats(*r.shape()), Constant([r.pick.randint(1, 3) for _ in x.shape], np.int64)], {}),
+    "Concat": lambda r: ([r.floats(2, r.pick.randint(1, 5), 3) for _ in range(r.pick.randint(1, 4))], {"axis": 1}),
+    "Split": parts,
+    "Slice": sliced,
+    "Gather": gathered,
+    "GatherElements": lambda r: ([r.floats(3, 5), r.integers(0, 5, 3, 2)], {"axis": 1}),
+    "Shape": of_one,
+    "Size": of_one,
+    "ConstantOfShape": lambda r: ([Constant([2, 3], np.int64)],
+                                  {"value": onnx.numpy_helper.from_array(np.array([2.5], np.float32))}),
+    "Constant": lambda r: ([], {"value_floats": [1.5, 2.5]}),
+    "Range": lambda r: ([Constant(np.int64(v)) for v in (1, 9, 3)], {}),
+    "Pad": padded,
+    "DepthToSpace": lambda r: ([r.floats(2, 8, 3, 4)], {"blocksize": 2, "mode": r.pick.choice(["DCR", "CRD"])}),
+    **{name: axes_case(name) for name in ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2")},
+    "ReduceSum": axes_case("ReduceSum"),
+    "ReduceProd": lambda r: ([Constant(r.integers(1, 4, 3))], {"keepdims": 0}),
+    **dict.fromkeys(["ArgMax", "ArgMin"],
+                    lambda r: ([x := r.floats(*r.shape(2))],
+                               {"axis": r.pick.randrange(x.ndim), "keepdims": r.pick.randint(0, 1)})),
+    "CumSum": lambda r: ([r.floats(3, 4), Constant(np.int64(r.pick.randint(0, 1)))], {}),
+    **dict.fromkeys(["Softmax", "LogSoftmax"],
+                    lambda r: ([x := r.floats(*r.shape(2))], {"axis": r.pick.randrange(x.ndim)},
+                               r.pick.choice([11, 13]))),
+    "MatMul": multiplied,
+    "Gemm": general_product,
+    "BatchNormalization": lambda r: ([r.floats(2, 5, *r.shape(0, 2)), *(Constant(r.positive(5)) for _ in range(4))],
+                                     {"epsilon": 1e-3}),
+    "InstanceNormalization": lambda r: ([r.floats(2, 3, 4, 5), Constant(r.floats(3)), Constant(r.floats(3))], {}),
+    "GroupNormalization": grouped,
+    "LayerNormalization": normed,
+    "Conv": convolved,
+    "ConvTranspose": transposed,
+    "MaxPool": pooled(True),
+    "AveragePool": pooled(False),
+    "GlobalAveragePool": lambda r: ([r.floats(2, 3, 4, 5)], {}),
+    "GlobalMaxPool": lambda r: ([r.floats(2, 3, 4, 5)], {}),
+    "Resize": resized,
+    "Upsample": lambda r: ([r.floats(1, 2, 3, 4), Constant([1, 1, 2, 2], np.float32)], {"mode": "nearest"}, 9),
+    "LSTM": recurrent,
+}  # fmt: skip
+"""Inputs and attributes of each operator, with the operator set and the number of results if these are others."""
+
+
+def model_of(op, inputs, attributes, opset=18, n_results=1):
+    """A model of one operator, and its inputs. Axes have names."""
+    names, given, declared, constants = [], {}, [], []
+    for i, x in enumerate(inputs):
+        name = "" if x is None else f"x{i}"
+        names.append(name)
+        if isinstance(x, Constant):
+            constants.append(onnx.numpy_helper.from_array(x.array, name))
+        elif x is not None:
+            given[name] = x
+            shape = [f"{name}.{axis}" for axis in range(x.ndim)]
+            declared.append(onnx.helper.make_tensor_value_info(name, KINDS[x.dtype.name], shape))
+    results = [f"y{i}" for i in range(n_results)]
+    node = onnx.helper.make_node(op, names, results, name="node", **attributes)
+    outputs = [onnx.helper.make_tensor_value_info(name, 0, None) for name in results]
+    graph = onnx.helper.make_graph([node], "graph", declared, outputs, constants)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
+    model = onnx.shape_inference.infer_shapes(model)
+    for result in model.graph.output:
+        kind = result.type.tensor_type
+        kind.elem_type = kind.elem_type or KINDS["float32"]
+    return model, given
+
+
+def expected(model, given):
+    options = runtime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, given)
+
+
+def near(ours, theirs, bound=2e-5):
+    assert ours.shape == theirs.shape and ours.dtype.kind == theirs.dtype.kind
+    if theirs.dtype.kind == "f":
+        assert np.abs(ours - theirs).max(initial=0) <= bound * max(np.abs(theirs).max(initial=0), 1)
+    else:
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_every_operator_has_a_case():
+    assert {*CASES} == {*OPERATORS}
+
+
+@pytest.mark.parametrize("op", sorted(CASES))
+def test_operators_compute_what_onnx_runtime_computes(op):
+    for seed in range(DRAWS):
+        made = CASES[op](Random(seed))
+        model, given = model_of(op, *made)
+        program = gb.load_onnx(model, n_threads=1)
+        for ours, theirs in zip(program(**given).values(), expected(model, given), strict=True):
+            near(ours, theirs)
+
+
+# -------------------------------------------------------------------------------------------------------- whole models
+
+
+def small_model(opset=17):
+    """A convolution, a matrix, and a shape that depends on the batch and on the width."""
+    r = np.random.default_rng(0)
+    helper, of = onnx.helper, onnx.numpy_helper.from_array
+    arrays = {"k": r.standard_normal((8, 3, 3, 3)), "w": r.standard_normal((64, 5)), "b": r.standard_normal(5)}
+    constants = [of(a.astype(np.float32), name) for name, a in arrays.items()]
+    constants += [of(np.array(0, np.int64), "zero"), of(np.array([64], np.int64), "depth")]
+    constants += [of(np.array([-1], np.int64), "rest"), of(np.array([0], np.int64), "first")]
+    nodes = [
+        helper.make_node("Conv", ["image", "k"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["d"], "relu"),
+        helper.make_node("Shape", ["d"], ["shape"], "shape"),
+        helper.make_node("Gather", ["shape", "zero"], ["n"], "batch"),
+        helper.make_node("Unsqueeze", ["n", "first"], ["n1"], "unsqueeze"),
+        helper.make_node("Concat", ["n1", "rest", "depth"], ["to"], "concat", axis=0),
+        helper.make_node("Reshape", ["d", "to"], ["rows"], "reshape"),
+        helper.make_node("MatMul", ["rows", "w"], ["p"], "head/MatMul"),
+        helper.make_node("Add", ["p", "b"], ["logits"], "head/Add"),
+    ]
+    declared = [helper.make_tensor_value_info("image", 1, ["batch", 3, 8, "width"])]
+    results = [helper.make_tensor_value_info("logits", 1, None)]
+    graph = helper.make_graph(nodes, "small", declared, results, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def picture(batch, width, seed=0):
+    return np.random.default_rng(seed).standard_normal((batch, 3, 8, width), np.float32)
+
+
+def small_case():
+    return small_model(), [{"image": picture(*size)} for size in ((1, 8), (2, 16), (3, 24))]
+
+
+def recurrent_case():
+    model, given = model_of("LSTM", *recurrent(Random(3)))
+    return model, [given]
+
+
+RECORDED = {"small": small_case, "recurrent": recurrent_case}
+"""Models and inputs that ``tools/record_networks.py`` stores, for tests without the package onnx."""
+
+
+@pytest.mark.parametrize("opset", [13, 15, 17, 18, 19, 21])
+def test_named_axes_take_any_size(opset):
+    model = small_model(opset)
+    program = gb.load_onnx(model)
+    assert program.inputs == {"image": (("batch", 3, 8, "width"), "float32")}
+    for size in ((1, 8), (2, 16), (3, 24), (1, 8)):
+        x = picture(*size)
+        near(program(image=x)["logits"], expected(model, {"image": x})[0])
+    assert [v.network.sizes.keys() for v in program._variants] == [{"batch", "width"}]
+    assert "head/MatMul/matmul" in {t.name for t in program.graph.nodes}
+
+
+def test_programs_of_onnx_are_saved(tmp_path):
+    model, x = small_model(), picture(2, 16)
+    program = gb.load_onnx(model, weights="q8_0", precision="f32")
+    assert program(x)["logits"].shape == (2, 16, 5)
+    assert program.explain().packed == {"w": "q8_0"}
+    program.save(tmp_path / "p.gguf")
+    again = gb.load_program(tmp_path / "p.gguf")
+    np.testing.assert_array_equal(again(x)["logits"], program(x)["logits"])
+    y = picture(1, 24)
+    np.testing.assert_array_equal(again(y)["logits"], program(y)["logits"])
+    near(again(y)["logits"], expected(model, {"image": y})[0], 0.03)
+
+
+def test_sizes_can_be_fixed_and_files_can_be_read(tmp_path):
+    onnx.save(small_model(), tmp_path / "m.onnx")
+    program = gb.load_onnx(tmp_path / "m.onnx", sizes={"batch": 1, "width": 8})
+    assert program.graph is not None and program.inputs["image"][0] == (1, 3, 8, 8)
+    near(program(picture(1, 8))["logits"], gb.load_onnx((tmp_path / "m.onnx").read_bytes())(picture(1, 8))["logits"])
+    with pytest.raises(InvalidArgumentError, match="axis 0 of image must be 1, not 2"):
+        program(picture(2, 8))
+
+
+def branched():
+    """y = x + 1 or x * 2, as a number says."""
+    helper = onnx.helper
+    one = onnx.numpy_helper.from_array(np.array(1, np.float32), "one")
+    two = onnx.numpy_helper.from_array(np.array(2, np.float32), "two")
+    info = helper.make_tensor_value_info
+    then = helper.make_graph([helper.make_node("Add", ["x", "one"], ["t"])], "then", [], [info("t", 1, None)], [one])
+    other = helper.make_graph([helper.make_node("Mul", ["x", "two"], ["e"])], "else", [], [info("e", 1, None)], [two])
+    limit = onnx.numpy_helper.from_array(np.array(16000, np.int64), "limit")
+    nodes = [helper.make_node("Equal", ["rate", "limit"], ["c"]),
+             helper.make_node("If", ["c"], ["y"], "choice", then_branch=then, else_branch=other)]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", [info("x", 1, ["n"]), info("rate", 7, [])], [info("y", 1, None)], [limit])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+
+
+def test_a_fixed_input_decides_a_branch():
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(gb.load_onnx(branched(), fixed={"rate": 16000})(x)["y"], x + 1)
+    np.testing.assert_array_equal(gb.load_onnx(branched(), fixed={"rate": 8000})(x=x)["y"], x * 2)
+    with pytest.raises(UnsupportedError, match=r"If \(choice\) depends on the values of the inputs"):
+        gb.load_onnx(branched())
+    with pytest.raises(InvalidArgumentError, match="fixed: there is no input 'rat'; did you mean 'rate'"):
+        gb.load_onnx(branched(), fixed={"rat": 16000})
+
+
+def test_all_operators_without_a_rule_are_listed_at_once():
+    model = small_model()
+    model.graph.node[1].op_type = "NonZero"
+    model.graph.node[8].op_type, model.graph.node[8].domain = "Magic", "com.example"
+    with pytest.raises(
+        UnsupportedError, match=r"operators without a rule: NonZero \(1 times\), com.example.Magic \(1 times\)"
+    ):
+        gb.load_onnx(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"weights": "q9"}, TypeError, "there is no dtype 'q9'"),
+        ({"sizes": {"batch": 0}}, InvalidArgumentError, "sizes: batch must be a positive integer, not 0"),
+        ({"sizes": {"bach": 1}}, InvalidArgumentError, "sizes: no axis is called 'bach'; did you mean 'batch'"),
+        ({"sizes": 3}, TypeError, "sizes must be a dict, not int"),
+        ({"fixed": [1]}, TypeError, "fixed must be a dict, not list"),
+        ({"weights": {"v*": "q8_0"}}, InvalidArgumentError, "no weight that can be quantized fits 'v*'"),
+    ],
+)
+def test_wrong_options_are_named(options, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        gb.load_onnx(small_model(), **options)
+
+
+def test_files_that_are_no_model_are_refused(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    with pytest.raises(FileError, match=r"m\.onnx is no ONNX file"):
+        gb.load_onnx(tmp_path / "m.onnx")
+    with pytest.raises(FileNotFoundError):
+        gb.load_onnx(tmp_path / "none.onnx")
+    with pytest.raises(TypeError, match=r"source must be a path, bytes or an onnx\.ModelProto, not int"):
+        gb.load_onnx(3)
+    with pytest.raises(UnsupportedError, match="the operator set 99; 7 to 21 are known"):
+        gb.load_onnx(small_model(99))
+
+
+def test_damaged_files_are_refused_or_run():
+    whole, r, refused = small_model().SerializeToString(), random.Random(0), 0
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(r.randint(1, 3)):
+            data[r.randrange(len(data))] = r.randrange(256)
+        try:
+            program = gb.load_onnx(bytes(data), n_threads=1)
+            program(*[picture(1, 8)] * len(program.inputs))
+        except (gb.GgmlError, TypeError):
+            refused += 1
+    assert refused > 30
