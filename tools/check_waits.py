@@ -7,7 +7,8 @@
 
 Needs what ``disassembly.py`` needs. Follows every path through a kernel. No instruction may read or write global memory
 before ACQBULK (`griddepcontrol.wait`), no thread may end without it, and PREEXIT (`griddepcontrol.launch_dependents`)
-must follow it. Both outcomes of a condition count. A jump to a computed place is a fault.
+must follow it. A prefetch into the L2 cache (CCTL.PF2) gives the kernel no data, so it may come before. Both outcomes
+of a condition count. A jump to a computed place is a fault.
 """
 
 from __future__ import annotations

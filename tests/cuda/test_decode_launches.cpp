@@ -173,7 +173,13 @@ static void check_launches(ggml_type type, int64_t past) {
     for (int n_layers = 2; n_layers <= 3; n_layers++) {
         model m = open_model(cuda_open(0), type, n_layers);
         ggml_backend_cuda_set_graphs(m.backend, false);
+#ifdef GB_CUDA_EMULATED
+        const uint64_t prefetches = gb_emu_count().prefetches;
+#endif
         const outcome one = run(m, past, 1, false), all = run(m, past, 1, true);
+#ifdef GB_CUDA_EMULATED
+        CHECK(gb_emu_count().prefetches > prefetches); // of weights, before products wait
+#endif
         launches[n_layers - 2] = all.launches;
         // The single operators round activations of formats and of halves in other places.
         const double bound = type == GGML_TYPE_F32 ? 2e-4 : 4e-2;

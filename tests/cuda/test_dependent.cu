@@ -23,6 +23,14 @@ GB_KERNEL add_one_slowly(const int * x, int * y) {
     y[i] = x[N - 1 - i] + mine[THREADS - 1 - threadIdx.x];
 }
 
+// Prefetches what the kernel before may still write.
+GB_KERNEL add_one_prefetched(const int * x, int * y) {
+    gb_prefetch(x + N - 1 - (int) (blockIdx.x * blockDim.x + threadIdx.x));
+    gb_wait_for_earlier();
+    const int i = (int) (blockIdx.x * blockDim.x + threadIdx.x);
+    y[i] = x[N - 1 - i] + 1;
+}
+
 static bool may_be_dependent() {
     int device = 0;
     cudaDeviceProp p;
@@ -78,7 +86,12 @@ enum { STEPS = 12 };
 // From a to b and back; the result is in a. Copies and zeros between wait for all before them.
 static void queue_steps(const gb_queue & q, const device_memory & a, const device_memory & b, bool with_others) {
     for (int i = 0; i < STEPS; i += 2) {
-        CHECK_INT(GB_LAUNCH(add_one, BLOCKS, THREADS, 0, q, (const int *) a.p, (int *) b.p), cudaSuccess);
+        if (i % 4 == 0) {
+            CHECK_INT(GB_LAUNCH(add_one, BLOCKS, THREADS, 0, q, (const int *) a.p, (int *) b.p), cudaSuccess);
+        } else {
+            CHECK_INT(GB_LAUNCH(add_one_prefetched, BLOCKS, THREADS, 0, q, (const int *) a.p, (int *) b.p),
+                cudaSuccess);
+        }
         if (with_others && i == 4) {
             CHECK_INT(gb_queue_copy(q, a.p, b.p, sizeof(int) * N), cudaSuccess);
             CHECK_INT(gb_queue_clear(q, b.p, sizeof(int) * N), cudaSuccess);
@@ -201,6 +214,13 @@ GB_KERNEL writes_before(int * y) {
     gb_wait_for_earlier();
 }
 
+GB_KERNEL prefetches_elsewhere(int * y) {
+    const int local = 0;
+    gb_prefetch(&local);
+    gb_wait_for_earlier();
+    y[threadIdx.x] = local;
+}
+
 GB_KERNEL copies_before(const int * x, int * y) {
     GB_SHARED(int, a, 4 * THREADS);
     gb_cp_async_16(a + 4 * threadIdx.x, x + 4 * threadIdx.x);
@@ -257,6 +277,8 @@ static void mistakes_are_noticed() {
             [&](const gb_queue & q) { return GB_LAUNCH(reads_before, BLOCKS, THREADS, 0, q, x, y); });
         expect_failure("a kernel that writes first",
             [&](const gb_queue & q) { return GB_LAUNCH(writes_before, BLOCKS, THREADS, 0, q, y); });
+        expect_failure("a kernel that prefetches no memory of the device",
+            [&](const gb_queue & q) { return GB_LAUNCH(prefetches_elsewhere, 1, THREADS, 0, q, y); });
         expect_failure("a kernel that copies first",
             [&](const gb_queue & q) { return GB_LAUNCH(copies_before, 1, THREADS, 0, q, x, y); });
         expect_failure("a kernel whose threads wait for each other",

@@ -12,6 +12,7 @@
 //   GB_BOUNDS(threads, blocks)   threads of a block, and blocks that a multiprocessor should hold
 //   GB_UNROLL GB_UNROLL_2 GB_NO_UNROLL    before a loop
 //   gb_wait_for_earlier          the first statement of every kernel, by all threads; see below
+//   gb_prefetch(p)               loads the line of the address into the L2 cache, on 9.0 and newer
 //   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block or
 //                                warp, of which none has returned
 //   gb_shfl* gb_ballot gb_any    by all 32 lanes; so blocks have a multiple of 32 threads
@@ -39,7 +40,9 @@
 // Invariant: every thread of every kernel calls gb_wait_for_earlier once, before it accesses memory
 // of other blocks and before it returns. So a kernel ends after all kernels before it, a wait for
 // one is a wait for all, and at most two kernels overlap. Before the call a kernel may set up
-// barriers and compute with its parameters. The emulation fails a kernel that breaks the invariant,
+// barriers, compute with its parameters, and call gb_prefetch. A prefetch gives the kernel no data,
+// and all of the device's writes go through the L2 cache. So it is allowed for memory that earlier
+// kernels still write. The emulation fails a kernel that breaks the invariant,
 // and tools/check_waits.py proves it from the machine code. On older devices the function does
 // nothing.
 #ifndef GB_CUDA_LAUNCH_CUH

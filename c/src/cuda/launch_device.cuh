@@ -104,6 +104,12 @@ static __device__ __forceinline__ void gb_wait_for_earlier(void) {
 #endif
 }
 
+static __device__ __forceinline__ void gb_prefetch([[maybe_unused]] const void * p) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p));
+#endif
+}
+
 // ---- threads of a block or warp
 
 static __device__ __forceinline__ void gb_sync_block(void) { __syncthreads(); }

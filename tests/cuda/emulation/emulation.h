@@ -48,6 +48,7 @@ struct gb_emu_counts {
     uint64_t updates; // changed nodes of executable graphs
     uint64_t dependent; // launches that ran and were allowed to begin early
     uint64_t early_blocks; // blocks that began while the kernel before ran
+    uint64_t prefetches; // of lines, before or after waits
     uint64_t neighbour_errors; // failed calls of the other user
     uint64_t shared_lowered; // times that a kernel got less shared memory than before
     uint64_t live_device, live_host, live_objects; // existing allocations; streams, events, graphs

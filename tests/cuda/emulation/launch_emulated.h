@@ -134,6 +134,7 @@ void gb_needs_code(int capability); // fails the block if the code is for an old
 // ---- order of kernels
 
 void gb_wait_for_earlier(int line = __builtin_LINE());
+void gb_prefetch(const void * p, int line = __builtin_LINE()); // fails the block outside of all allocations
 
 // ---- threads together; `line` is for messages about divergent threads
 

@@ -997,6 +997,16 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 
 // ------------------------------------------------------------------------------------------------------------- kernels
 
+void gb_prefetch(const void * p, int line) {
+    gb_emu_at("gb_prefetch", line);
+    const char * at = static_cast<const char *>(p);
+    auto m = memory.upper_bound(at);
+    if (m == memory.begin() || at >= (--m)->first + m->second.size) {
+        gb_emu_fail_block("a prefetch from outside of all allocations");
+    }
+    counts.prefetches++;
+}
+
 // Protects the memory of all devices while early blocks run. An access is made and then fails the block.
 namespace {
 

@@ -35,6 +35,7 @@ LOAD, STORE = "LDG.E R2, desc[UR4][R2.64]", "STG.E desc[UR4][R4.64], R2"
         ("@P0 BRA `(.L_x_1)", "STL [R1], R2", ".L_x_1:", "ACQBULK", STORE, "EXIT"),
         ("ACQBULK", "CALL.REL.NOINC `($f)", "EXIT", "$f:", LOAD, "RET.REL.NODEC R16 `(kernel)"),
         ("ACQBULK", ".L_x_1:", LOAD, "BRA `(.L_x_1)"),
+        ("@!P0 CCTL.E.PF2 [R4]", "ACQBULK", LOAD, "EXIT"),  # a prefetch gives the kernel no data
     ],
 )
 def test_kernels_that_wait_on_every_path_pass(lines: tuple[str, ...]) -> None:

@@ -409,8 +409,25 @@ GB_DEVICE void gb_few_turn(const gb_few & p, gb_few_walk & w, gb_few_place & pla
     w.here = w.here == w.end ? shared : w.here;
 }
 
+// Prefetches the weights of the first stages, two lanes for a row. Called before gb_wait_for_earlier.
+template <int TYPE> GB_DEVICE void gb_few_prefetch(const gb_few & p) {
+    enum { LINE = 128 };
+    typedef gb_few_format<TYPE> format;
+    const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32, part = warp & ((1 << p.split) - 1);
+    const int64_t row = ((int64_t) blockIdx.x * (GB_FEW_WARPS >> p.split) + (warp >> p.split)) * GB_FEW_ROWS + lane / 2;
+    const char * a = gb_weights_of_slice(p.w, blockIdx.z) + row * (int64_t) p.w.nb_m;
+    const int64_t end = p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes;
+    for (int s = 0; s < format::stages - 1 && row < p.m; s++) {
+        const int64_t begin = (part + (s << p.split)) * (int64_t) format::bytes;
+        for (int64_t i = begin + lane % 2 * LINE; i < gb_min(end, begin + format::bytes); i += 2 * LINE) {
+            gb_prefetch(a + i);
+        }
+    }
+}
+
 // NT: panels across the columns. grid: x rows, z slices.
 template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_rows(gb_few p) {
+    gb_few_prefetch<TYPE>(p);
     gb_wait_for_earlier();
     typedef gb_few_format<TYPE> format;
     typedef gb_few_stage<TYPE> layout;
