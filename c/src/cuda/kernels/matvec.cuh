@@ -61,25 +61,25 @@ template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const g
     return at;
 }
 
-// Prefetches what a warp reads first: `n` stretches of `bytes` of each of its rows, as far as they exist. Called before
-// gb_wait_for_earlier, so the memory is busy while the kernel before ends. With experts, the rows depend on data.
-// row_bytes: of a row.
+// Begins a kernel: prefetches what a warp reads first, `n` stretches of `bytes` of each of its rows, as far as they
+// exist, and then waits for earlier kernels. So the memory is busy while the kernel before ends. With experts, the rows
+// depend on data, and nothing is prefetched. row_bytes: of a row.
 template <int NCOLS, int ROWS>
-GB_DEVICE void gb_matvec_prefetch(const gb_matvec_group & q, int n, int bytes, int64_t row_bytes) {
+GB_DEVICE void gb_matvec_begin(const gb_matvec_group & q, int n, int bytes, int64_t row_bytes) {
     enum { LINE = 128 };
     const gb_matvec & p = q.part[gb_matvec_part(q)];
-    if (p.w.ids != NULL) {
-        return;
-    }
-    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);
-    const int lines = (bytes + LINE - 1) / LINE;
-    for (int i = (int) threadIdx.x % 32; i < n * ROWS * lines; i += 32) {
-        const int64_t row = at.row + i / lines % ROWS, stretch = at.first + i / lines / ROWS * at.step;
-        const int64_t offset = stretch * bytes + i % lines * LINE;
-        if (row < p.m && offset < row_bytes) {
-            gb_prefetch(at.a + row * (int64_t) p.w.nb_m + offset);
+    if (p.w.ids == NULL) {
+        const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);
+        const int lines = (bytes + LINE - 1) / LINE;
+        for (int i = (int) threadIdx.x % 32; i < n * ROWS * lines; i += 32) {
+            const int64_t row = at.row + i / lines % ROWS, stretch = at.first + i / lines / ROWS * at.step;
+            const int64_t offset = stretch * bytes + i % lines * LINE;
+            if (row < p.m && offset < row_bytes) {
+                gb_prefetch(at.a + row * (int64_t) p.w.nb_m + offset);
+            }
         }
     }
+    gb_wait_for_earlier();
 }
 
 // Adds up and stores. Every thread of the block calls this.
@@ -134,8 +134,7 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     typedef gb_stretch<TYPE> stretch;
     typedef gb_format<TYPE> format;
     constexpr int ROWS = GB_MATVEC_ROWS, STAGES = GB_MATVEC_STAGES;
-    gb_matvec_prefetch<NCOLS, ROWS>(q, STAGES - 1, stretch::bytes, q.part[0].k / format::block * format::bytes);
-    gb_wait_for_earlier();
+    gb_matvec_begin<NCOLS, ROWS>(q, STAGES - 1, stretch::bytes, q.part[0].k / format::block * format::bytes);
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * ROWS * stretch::slot);
     const int lane = (int) threadIdx.x % 32;
     char * const ring = rings + threadIdx.x / 32 * (STAGES * ROWS * stretch::slot);
@@ -222,8 +221,7 @@ template <int TYPE> struct gb_sixteen_bytes {
 template <int TYPE, int NCOLS, int ROWS>
 GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec_group q) {
     constexpr int N = gb_sixteen_bytes<TYPE>::n;
-    gb_matvec_prefetch<NCOLS, ROWS>(q, 2, 32 * 16, q.part[0].k * (16 / N)); // a step of the unrolled loop
-    gb_wait_for_earlier();
+    gb_matvec_begin<NCOLS, ROWS>(q, 2, 32 * 16, q.part[0].k * (16 / N)); // a step of the unrolled loop
     const int lane = (int) threadIdx.x % 32;
     const gb_matvec & p = q.part[gb_matvec_part(q)];
     const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);

@@ -276,9 +276,8 @@ GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>:
 template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec_group q) {
     typedef gb_quick<TYPE> format;
     constexpr int ROWS = GB_QUICK_ROWS, STAGES = format::bytes > 800 ? 2 : 3, stage = ROWS * format::pitch;
-    gb_matvec_prefetch<1, ROWS>(q, STAGES - 1, format::bytes,
+    gb_matvec_begin<1, ROWS>(q, STAGES - 1, format::bytes,
         q.part[0].k / gb_format<TYPE>::block * gb_format<TYPE>::bytes);
-    gb_wait_for_earlier();
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * stage);
     const int lane = (int) threadIdx.x % 32;
     char * const ring = rings + threadIdx.x / 32 * (STAGES * stage);
