@@ -185,8 +185,8 @@ static struct ggml_tensor * attention_back(void) {
     X(arange, ggml_arange(ctx, 0, 1 << 20, 1))                                                                         \
     X(timestep_embedding, ggml_timestep_embedding(ctx, floats(1000, 1, 1, 1), 512, 10000))                             \
     X(ssm_conv, ggml_ssm_conv(ctx, floats(515, 512, 2, 1), floats(4, 512, 1, 1)))                                      \
-    X(ssm_scan, ggml_ssm_scan(ctx, floats(16, 64, 16, 2), floats(64, 16, 64, 2), floats(16, 64, 2, 1),                 \
-                    floats(1, 16, 1, 1), floats(16, 4, 64, 2), floats(16, 4, 64, 2), indices(2, 2), 1))                \
+    X(ssm_scan, ggml_ssm_scan(ctx, floats(16, 64, 32, 2), floats(64, 32, 64, 2), floats(32, 64, 2, 1),                 \
+                    floats(1, 32, 1, 1), floats(16, 4, 64, 2), floats(16, 4, 64, 2), indices(2, 2), 1))                \
     X(gated_delta_net, ggml_gated_delta_net(ctx, floats(64, 4, 64, 1), floats(64, 4, 64, 1), floats(64, 8, 64, 1),     \
                            floats(1, 8, 64, 1), floats(1, 8, 64, 1), floats(64, 64, 8, 1), 1))                         \
     X(rwkv_wkv6, ggml_rwkv_wkv6(ctx, floats(64, 8, 64, 1), floats(64, 8, 64, 1), floats(64, 8, 64, 1),                 \
