@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -116,28 +117,48 @@ class World:
         self.models = {kind: gb.models.load(path) for kind, path in self.paths.items()}
         self.text: Any = self.models["TextModel"]
 
-    def owners(self) -> dict[str, Any]:
+    def owners(self) -> dict[str, Callable[[], Any]]:
+        """Functions that make or give an object of each class."""
+        models: dict[str, Callable[[], Any]] = {kind: lambda m=m: m for kind, m in self.models.items()}
         return {
-            "Context": gb.Context(), "Tensor": gb.Context(allocate=True).tensor((4, 4)).set(1), "Graph": self.graph,
-            "Backend": self.cpu, "BufferType": self.cpu.buffer_type,
-            "Buffer": self.cpu.allocate(4096), "Scheduler": self.sched, "Event": gb.backend.Event(self.sim),
-            "Plan": self.plan, "Trace": self.trace, "Profile": self.profile,
-            "ProfileTable": self.profile.table(limits=False),
-            "ProfileComparison": self.profile.compare(self.profile), "Function": self.graph.function(self.cpu),
-            "TensorAllocator": gb.sched.TensorAllocator(self.cpu, 4096),
-            "GraphAllocator": gb.sched.GraphAllocator(self.cpu),
-            "DType": gb.dtypes.q4_0,
-            "Pending": self.sched.compute_async(self.graph), "GGUFFile": self.file,
-            "GGUFTensor": self.file.tensors["w"],
-            "Metadata": self.file.metadata, "Weights": self.weights, "Writer": gb.gguf.Writer(self.folder / "w.gguf"),
-            "Blocks": gb.quantize(np.ones((2, 32), np.float32), "q4_0"),
-            "BackendList": gb.backends(), "Costs": gb.sched.Costs([gb.sched.DeviceCosts(), gb.sched.DeviceCosts()]),
-            **self.models, "Tokenizer": self.text.tokenizer, "ChatTemplate": gb.models.ChatTemplate("x"),
-            "Sampling": gb.models.Sampling(temperature=0.5, repeat_penalty=1.5), "Stats": gb.models.Stats(),
-            "Transcript": gb.models.Transcript("x", (), "en"), "Generation": self.text.generate([40]),
-            "MemoryPlan": gb.planning.plan_memory([0], [1], [2]), "SchedulerStats": self.sched.stats,
-            "AdamW": gb.optim.AdamW(self.loss, [self.trained]), "SGD": gb.optim.SGD(self.loss, [self.trained]),
-        }  # fmt: skip
+            "Context": gb.Context,
+            "Tensor": lambda: gb.Context(allocate=True).tensor((4, 4)).set(1),
+            "Graph": lambda: self.graph,
+            "Backend": lambda: self.cpu,
+            "BufferType": lambda: self.cpu.buffer_type,
+            "Buffer": lambda: self.cpu.allocate(4096),
+            "Scheduler": lambda: self.sched,
+            "Event": lambda: gb.backend.Event(self.sim),
+            "Plan": lambda: self.plan,
+            "Trace": lambda: self.trace,
+            "Profile": lambda: self.profile,
+            "ProfileTable": lambda: self.profile.table(limits=False),
+            "ProfileComparison": lambda: self.profile.compare(self.profile),
+            "Function": lambda: self.graph.function(self.cpu),
+            "TensorAllocator": lambda: gb.sched.TensorAllocator(self.cpu, 4096),
+            "GraphAllocator": lambda: gb.sched.GraphAllocator(self.cpu),
+            "DType": lambda: gb.dtypes.q4_0,
+            "Pending": lambda: self.sched.compute_async(self.graph),
+            "GGUFFile": lambda: self.file,
+            "GGUFTensor": lambda: self.file.tensors["w"],
+            "Metadata": lambda: self.file.metadata,
+            "Weights": lambda: self.weights,
+            "Writer": lambda: gb.gguf.Writer(self.folder / "w.gguf"),
+            "Blocks": lambda: gb.quantize(np.ones((2, 32), np.float32), "q4_0"),
+            "BackendList": gb.backends,
+            "Costs": lambda: gb.sched.Costs([gb.sched.DeviceCosts(), gb.sched.DeviceCosts()]),
+            **models,
+            "Tokenizer": lambda: self.text.tokenizer,
+            "ChatTemplate": lambda: gb.models.ChatTemplate("x"),
+            "Sampling": lambda: gb.models.Sampling(temperature=0.5, repeat_penalty=1.5),
+            "Stats": gb.models.Stats,
+            "Transcript": lambda: gb.models.Transcript("x", (), "en"),
+            "Generation": lambda: self.text.generate([40]),
+            "MemoryPlan": lambda: gb.planning.plan_memory([0], [1], [2]),
+            "SchedulerStats": lambda: self.sched.stats,
+            "AdamW": lambda: gb.optim.AdamW(self.loss, [self.trained]),
+            "SGD": lambda: gb.optim.SGD(self.loss, [self.trained]),
+        }
 
     def value(self, name: str, parameter: inspect.Parameter) -> Any:
         """A valid value for a parameter without a default."""
@@ -236,13 +257,13 @@ def call(world: World, name: str, wanted: str, wrong: Any) -> None:
             1 if method else 0 :
         ]
     elif method.endswith("="):
-        setattr(world.owners()[owner], method[:-1], wrong)
+        setattr(world.owners()[owner](), method[:-1], wrong)
         return
     else:
         owners = world.owners()
         if owner not in owners:
             pytest.skip(f"no {owner} is made here")
-        function = getattr(owners[owner], method)
+        function = getattr(owners[owner](), method)
         parameters = list(inspect.signature(function).parameters.values())
     positional, named, skipped = [], {}, False
     for parameter in parameters:
