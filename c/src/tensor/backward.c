@@ -2,7 +2,7 @@
 //
 // A sweep removes the gradient fields from all tensors of the forward graph and visits the nodes
 // from last to first. It adds each node's contributions to its sources (derivatives.c) in the
-// sweep's entries. At the end it stores the sums as the tensors' gradients. Before that, nothing
+// sweep's entries (gradients.c). At the end it stores the sums as the tensors' gradients. Before that, nothing
 // that the caller sees changes, so a failure only has to restore the old gradients.
 //
 // Gradients of gradients: the nodes that a sweep makes have no gradient, because few programs need
@@ -45,76 +45,6 @@ enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph) {
         }
     }
     return GGML_STATUS_SUCCESS;
-}
-
-// ------------------------------------------------------------------------------------------------------------ the sums
-
-struct gb_grad_entry * gb_sweep_entry(const struct gb_sweep * sweep, const struct ggml_tensor * tensor) {
-    const int64_t i = tensor ? gb_ptrmap_get(&sweep->ids, tensor) : GB_PTRMAP_ABSENT;
-    return i == GB_PTRMAP_ABSENT ? NULL : &sweep->entries.data[i];
-}
-
-bool gb_grad_wanted(const struct gb_sweep * sweep, const struct ggml_tensor * tensor) {
-    return gb_sweep_entry(sweep, tensor) != NULL;
-}
-
-bool gb_sweep_add(struct gb_sweep * sweep, struct gb_grad_entry entry) {
-    return gb_vec_push(&sweep->entries, entry) &&
-           gb_ptrmap_set(&sweep->ids, entry.tensor, (int64_t) sweep->entries.n - 1);
-}
-
-struct ggml_tensor * gb_grad_zeros(struct ggml_context * ctx, struct ggml_tensor * like) {
-    struct ggml_tensor * zero = ggml_arange(ctx, 0.0f, 1.0f, 1.0f);
-    return zero ? ggml_repeat(ctx, zero, like) : NULL;
-}
-
-// Makes `sum` the current gradient, contiguous as rules expect. False: `sum` is NULL or could not
-// be copied (reported).
-static bool set_current(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * sum) {
-    struct gb_grad_entry * entry = gb_sweep_entry(sweep, tensor);
-    if (sum != NULL && !ggml_is_contiguous(sum)) {
-        sum = ggml_cont(sweep->ctx, sum);
-    }
-    if (sum == NULL) {
-        return false;
-    }
-    entry->current = sum;
-    entry->is_zero = false;
-    return true;
-}
-
-// NULL passes through.
-static struct ggml_tensor * converted(const struct gb_sweep * sweep, struct ggml_tensor * expr) {
-    const bool is_wide = expr == NULL || !sweep->in_f32 || expr->type == GGML_TYPE_F32;
-    return is_wide ? expr : ggml_cast(sweep->ctx, expr, GGML_TYPE_F32);
-}
-
-// The first contribution replaces a zero, so the graph has no additions to zeros.
-bool gb_grad_add(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr) {
-    expr = converted(sweep, expr);
-    if (expr == NULL) {
-        return false;
-    }
-    char of[GB_DESCRIBE_SIZE], is[GB_DESCRIBE_SIZE];
-    GB_FAIL_IF_RETURNING(!ggml_are_same_shape(tensor, expr), false, GGML_STATUS_UNSUPPORTED,
-        "%s: the gradient of %s came out as %s", sweep->func, gb_describe(tensor, of), gb_describe(expr, is));
-    const struct gb_grad_entry * entry = gb_sweep_entry(sweep, tensor);
-    return set_current(sweep, tensor, entry->is_zero ? expr : ggml_add(sweep->ctx, entry->current, expr));
-}
-
-// The first contribution is added to zeros: the initial gradient times 0, or a new tensor if there is none.
-bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr,
-    const size_t nb[4], size_t offset) {
-    const struct gb_grad_entry * entry = gb_sweep_entry(sweep, tensor);
-    struct ggml_tensor * base = entry->current;
-    expr = converted(sweep, expr);
-    if (base == NULL) {
-        base = gb_grad_zeros(sweep->ctx, tensor);
-    } else if (entry->is_zero) {
-        base = ggml_scale(sweep->ctx, base, 0.0f);
-    }
-    return set_current(sweep, tensor,
-        base && expr ? ggml_acc(sweep->ctx, base, expr, nb[1], nb[2], nb[3], offset) : NULL);
 }
 
 // ----------------------------------------------------------------------------------------------------------- the sweep
@@ -188,15 +118,6 @@ static bool renew(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     return true;
 }
 
-bool gb_sweep_has_source(const struct gb_sweep * sweep, const struct ggml_tensor * node) {
-    for (int k = 0; k < GGML_MAX_SRC; k++) {
-        if (node->src[k] != node && gb_grad_wanted(sweep, node->src[k])) {
-            return true;
-        }
-    }
-    return false;
-}
-
 // A node without sources that have a gradient contributes nothing, nor does a gradient of zero. Such
 // nodes may have no rule, so none is called.
 bool gb_sweep_nodes(struct gb_sweep * sweep, struct ggml_tensor * const * nodes, int n) {
@@ -224,11 +145,6 @@ static void write_grads(const struct gb_sweep * sweep, enum which which) {
             gb_tensor_clear_flag(entry->tensor, GB_TENSOR_DERIVED);
         }
     }
-}
-
-void gb_sweep_free(struct gb_sweep * sweep) {
-    gb_vec_free(&sweep->entries);
-    gb_ptrmap_free(&sweep->ids);
 }
 
 // Derives all of gf. `initial` receives the initial gradients of the gf->n_nodes nodes. False: a

@@ -9,42 +9,12 @@ typedef bool (*rule)(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_te
 
 // -------------------------------------------------------------------------------------------------------------- shapes
 
-struct ggml_tensor * gb_grad_contiguous(struct ggml_context * ctx, struct ggml_tensor * t) {
-    return t == NULL || ggml_is_contiguous(t) ? t : ggml_cont(ctx, t);
-}
-
 // g with the shape and type of `like`, which has as many elements.
 static struct ggml_tensor * shaped(const struct gb_sweep * s, struct ggml_tensor * g, struct ggml_tensor * like) {
     if (g != NULL && g->type != like->type && !s->in_f32 && !ggml_is_quantized(like->type)) {
         g = ggml_cast(s->ctx, g, like->type);
     }
     return g == NULL || ggml_are_same_shape(g, like) ? g : ggml_reshape(s->ctx, gb_grad_contiguous(s->ctx, g), like);
-}
-
-struct ggml_tensor * gb_grad_unrepeated(struct ggml_context * ctx, struct ggml_tensor * expr,
-    struct ggml_tensor * like) {
-    return expr == NULL || ggml_are_same_shape(expr, like) ? expr : ggml_repeat_back(ctx, expr, like);
-}
-
-// [n, r, m, k] -> [n, 1, m, k]. REPEAT_BACK reads only the shape of its second operand, so a local
-// struct suffices.
-static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml_tensor * t, int64_t n, int64_t r,
-    int64_t m, int64_t k) {
-    struct ggml_tensor shape = { .type = GGML_TYPE_F32, .ne = { n, 1, m, k } };
-    t = ggml_reshape_4d(ctx, t, n, r, m, k);
-    return t ? ggml_repeat_back(ctx, t, &shape) : NULL;
-}
-
-// MUL_MAT broadcasts a over b in groups: it multiplies slice i2 of b with slice i2 / r2 of a. The
-// gradient has b's slices and is summed over these groups.
-struct ggml_tensor * gb_grad_unbroadcast(struct ggml_context * ctx, struct ggml_tensor * t, struct ggml_tensor * a) {
-    if (t == NULL || ggml_are_same_shape(t, a)) {
-        return t;
-    }
-    const int64_t n = a->ne[0] * a->ne[1], r2 = t->ne[2] / a->ne[2], r3 = t->ne[3] / a->ne[3], b3 = t->ne[3];
-    t = sum_over_dim1(ctx, t, n, r2, a->ne[2], b3);
-    t = t ? sum_over_dim1(ctx, t, n * a->ne[2], r3, a->ne[3], 1) : NULL;
-    return t ? ggml_reshape(ctx, t, a) : NULL;
 }
 
 // --------------------------------------------------------------------------------------------------------- elementwise
@@ -85,13 +55,6 @@ RULE(log) { return ADD(y->src[0], ggml_div(s->ctx, g, y->src[0])); }
 
 // y = s a: da = s g.
 RULE(scale) { return ADD(y->src[0], ggml_scale(s->ctx, g, gb_op_param_f32(y, 0))); }
-
-bool gb_grad_underivable(const struct gb_sweep * s, const struct ggml_tensor * y) {
-    char text[640];
-    gb_fail(GGML_STATUS_UNSUPPORTED, "%s: %s: the operator has no derivative", s->func,
-        gb_describe_node(y, text, sizeof(text)));
-    return false;
-}
 
 // The rule of operators without a derivative.
 RULE(none) {
@@ -290,14 +253,6 @@ RULE(add_id) {
 
 // ------------------------------------------------------------------------------------------- products, rows, attention
 
-// Both gradients are outer products. The first is of b with g, summed over a's broadcast slices.
-// The second is of a with g transposed.
-bool gb_grad_of_product(struct gb_sweep * s, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * g) {
-    return ADD(a, gb_grad_unbroadcast(s->ctx,
-                      ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
-           ADD(b, ggml_out_prod(s->ctx, a, ggml_transpose(s->ctx, g)));
-}
-
 RULE(mul_mat) { return gb_grad_of_product(s, y->src[0], y->src[1], g); }
 
 RULE(rms_norm) { return ADD(y->src[0], ggml_rms_norm_back(s->ctx, y->src[0], g, gb_op_param_f32(y, 0))); }
@@ -413,10 +368,6 @@ RULE(loss) {
 
 // ------------------------------------------------------------------------------------------- gradients of gradients
 // The nodes of these rules are gradients themselves. h is the gradient of such a node, g the first one.
-
-struct ggml_tensor * gb_grad_row_dot(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
-    return ggml_sum_rows(ctx, gb_grad_contiguous(ctx, ggml_mul(ctx, a, b)));
-}
 
 // y = g silu'(x): dg = h silu'(x), dx = h g silu''(x). With s = sigmoid(x), silu'' is
 // (s - s^2) (2 + x (1 - 2 s)).

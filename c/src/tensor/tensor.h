@@ -8,7 +8,7 @@
 //  graph.c                   graphs;  graph_print.c, graph_file.c: printed, and as files
 //  nodes.c, record.c         nodes as a message to another process (nodes.h); a tensor as bytes
 //  backward.c, grad.c        derivatives of graphs: with the field grad, and as new tensors
-//  derivatives.c,            the rules of operators
+//  derivatives.c,            the rules of operators; gradients.c: the sums, and what rules share
 //  derivatives_layers.c, derivatives_conv.c
 //  op_info.c                 the table of operators, from ops.def
 //  ops.c, ops_<family>.c     builders, and their helpers (ops.h), with shapes.h for results
