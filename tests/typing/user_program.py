@@ -379,6 +379,7 @@ def scheduling(cpu: gb.Backend, folder: Path) -> None:
         function: gb.tensor.Function = graph.function(cpu, x, y)
         assert_type(function(np.ones((3, 4), np.float32), np.ones((3, 4), np.float32)), bool)
         plan: gb.sched.Plan = sched.prepare(graph)
+        assert_type(sched.prepare(graph, max_bytes=2**20).recomputation, gb.sched.Recomputation | None)
         arenas: dict[str, gb.sched.ArenaPlan] = dict(plan.memory)
         blocks: list[gb.sched.PlanBlock] = [block for arena in arenas.values() for block in arena.blocks]
         parts: tuple[gb.sched.Split, ...] = plan.splits

@@ -48,7 +48,7 @@ class Reader:
     """
 
     def __init__(self, model: _Model) -> None:
-        self.network = Network()
+        self.network: Network = Network()
         self.opset: int = model.opset
         self.values: dict[str, Given] = dict(model.arrays)
         self._weights = {id(array): name for name, array in model.arrays.items()}
