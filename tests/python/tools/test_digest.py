@@ -39,4 +39,4 @@ def test_equal_and_different(tmp_path: Path, group: str) -> None:
     changed = digest("--only", group, "--compare", str(kept))
     assert changed.returncode == 1
     assert f"DIFFERENT  {name}\n    {part}: {label}\n" in changed.stdout
-    assert f"{n - 1} of {n} groups are equal; 1 results" in changed.stdout
+    assert f"{n - 1} of {n} groups are equal; only one package has 1 results" in changed.stdout
