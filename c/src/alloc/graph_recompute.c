@@ -62,24 +62,14 @@ static enum ggml_status number_nodes(struct recompute * r) {
         const struct ggml_tensor * node = r->graph->nodes[i];
         ok = gb_ptrmap_set(&r->position, node, i);
         const bool counts = r->counted ? r->counted[i] : node->data == NULL;
-        if (ok && counts && node->view_src == NULL && gb_ptrmap_get(&r->placed, node) == GB_PTRMAP_ABSENT) {
-            ok = gb_ptrmap_set(&r->placed, node, (int64_t) r->placed.n);
-        }
+        ok = ok && (!counts || gb_one_arena_add(&r->placed, node));
     }
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 static enum ggml_status find_lifetimes(struct recompute * r) {
-    const struct gb_liveness_input in = {
-        .nodes = r->graph->nodes,
-        .n_nodes = r->graph->n_nodes,
-        .user_data = &r->placed,
-        .id_of = gb_one_arena_id_of,
-        .n_ids = (int64_t) r->placed.n,
-        .arena_of = gb_one_arena_of,
-        .size_of = gb_one_arena_size_of,
-        .no_join = true,
-    };
+    struct gb_liveness_input in = gb_one_arena_input(r->graph, &r->placed);
+    in.no_join = true;
     return gb_liveness_compute(&in, &r->live);
 }
 

@@ -8,31 +8,20 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-static bool number_nodes(struct gb_ptrmap * numbers, const struct ggml_cgraph * graph) {
+static bool add_nodes(struct gb_ptrmap * ids, const struct ggml_cgraph * graph) {
     bool ok = true;
     for (int i = 0; ok && i < graph->n_nodes; i++) {
-        const struct ggml_tensor * node = graph->nodes[i];
-        if (node->view_src == NULL && node->data == NULL && gb_ptrmap_get(numbers, node) == GB_PTRMAP_ABSENT) {
-            ok = gb_ptrmap_set(numbers, node, (int64_t) numbers->n);
-        }
+        ok = graph->nodes[i]->data != NULL || gb_one_arena_add(ids, graph->nodes[i]);
     }
     return ok;
 }
 
-static enum ggml_status find_order(struct gb_ptrmap * numbers, const struct ggml_cgraph * graph, int * order) {
+static enum ggml_status find_order(struct gb_ptrmap * ids, const struct ggml_cgraph * graph, int * order) {
     struct gb_reorder_result result;
-    if (order == NULL || !number_nodes(numbers, graph)) {
+    if (order == NULL || !add_nodes(ids, graph)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    const struct gb_liveness_input in = {
-        .nodes = graph->nodes,
-        .n_nodes = graph->n_nodes,
-        .user_data = numbers,
-        .id_of = gb_one_arena_id_of,
-        .n_ids = (int64_t) numbers->n,
-        .arena_of = gb_one_arena_of,
-        .size_of = gb_one_arena_size_of,
-    };
+    const struct gb_liveness_input in = gb_one_arena_input(graph, ids);
     return gb_reorder(&in, order, &result);
 }
 
@@ -53,11 +42,11 @@ struct ggml_cgraph * ggml_graph_reorder(struct ggml_context * ctx, struct ggml_c
     if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
-    struct gb_ptrmap numbers = { 0 }; // node to be placed -> its id
+    struct gb_ptrmap ids = { 0 };
     int * order = gb_calloc((size_t) cgraph->n_nodes + 1, sizeof(*order));
     struct ggml_cgraph * copy =
-        find_order(&numbers, cgraph, order) == GGML_STATUS_SUCCESS ? copy_in_order(ctx, cgraph, order) : NULL;
-    gb_ptrmap_free(&numbers);
+        find_order(&ids, cgraph, order) == GGML_STATUS_SUCCESS ? copy_in_order(ctx, cgraph, order) : NULL;
+    gb_ptrmap_free(&ids);
     gb_free(order);
     return copy;
 }
