@@ -29,6 +29,7 @@ struct recompute {
     struct gb_recompute_storage * storages; // owned; by id
     // the new graph
     struct ggml_context * ctx;
+    void * first; // the first object that was made in ctx; NULL: none
     struct ggml_tensor ** now; // owned; by node: the tensor with its current content; NULL: not made yet
     GB_VEC(struct ggml_tensor *) made; // nodes of the new graph
     GB_VEC(int32_t) origins;
@@ -205,7 +206,7 @@ static bool is_current(const struct recompute * r, const struct ggml_tensor * no
     return same;
 }
 
-static struct ggml_tensor * make_clone(const struct recompute * r, const struct ggml_tensor * node, bool again) {
+static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_tensor * node, bool again) {
     struct ggml_tensor * root = current(r, node, node->view_src);
     struct ggml_tensor * copy =
         root ? gb_tensor_view(r->ctx, root, GGML_MAX_DIMS, node->ne, node->nb, node->view_offs, "ggml_graph_recompute")
@@ -213,6 +214,7 @@ static struct ggml_tensor * make_clone(const struct recompute * r, const struct 
     if (copy == NULL) {
         return NULL;
     }
+    r->first = r->first ? r->first : copy;
     gb_tensor_copy_state(copy, node);
     copy->op = node->op;
     copy->backend = node->backend;
@@ -269,20 +271,22 @@ static bool add_entries(struct recompute * r, const struct gb_recompute_result *
 // A graph of the nodes made, with the leafs of the old one.
 static struct ggml_cgraph * new_graph(struct recompute * r, struct ggml_recompute_info * info) {
     const size_t n = r->made.n, n_leafs = (size_t) r->graph->n_leafs;
-    struct ggml_cgraph * graph = ggml_new_graph_custom(r->ctx, GB_MAX(n, n_leafs) + 1, false);
-    int32_t * origins = graph ? gb_context_alloc(r->ctx, GGML_OBJECT_WORK_BUFFER, (n + 1) * sizeof(*origins)) : NULL;
-    if (origins == NULL) {
+    int32_t * origins = gb_context_alloc(r->ctx, GGML_OBJECT_WORK_BUFFER, (n + 1) * sizeof(*origins));
+    r->first = r->first ? r->first : origins;
+    struct ggml_cgraph * graph = origins ? ggml_new_graph_custom(r->ctx, GB_MAX(n, n_leafs) + 1, false) : NULL;
+    if (graph == NULL) {
         return NULL;
     }
     for (size_t i = 0; i < n_leafs; i++) {
-        graph->leafs[graph->n_leafs++] = r->graph->leafs[i];
-        *gb_hash_set_slot(graph->visited_hash_table, r->graph->leafs[i]) = r->graph->leafs[i];
+        graph->leafs[i] = r->graph->leafs[i];
     }
     for (size_t k = 0; k < n; k++) {
-        graph->nodes[graph->n_nodes++] = r->made.data[k];
-        *gb_hash_set_slot(graph->visited_hash_table, r->made.data[k]) = r->made.data[k];
+        graph->nodes[k] = r->made.data[k];
         origins[k] = r->origins.data[k];
     }
+    graph->n_leafs = (int) n_leafs;
+    graph->n_nodes = (int) n;
+    gb_graph_mark_listed(graph);
     info->origins = origins;
     return graph;
 }
@@ -309,6 +313,9 @@ static struct ggml_cgraph * recompute(struct recompute * r, size_t max_bytes, st
         graph = new_graph(r, info);
     }
     gb_free(found.sequence);
+    if (graph == NULL && r->first != NULL) {
+        gb_context_drop(r->ctx, r->first);
+    }
     return graph;
 }
 

@@ -505,5 +505,26 @@ static void out_of_memory(void) {
     ggml_free(w.ctx);
 }
 
+static void a_full_context_keeps_nothing(void) {
+    static _Alignas(16) char memory[1 << 16];
+    struct scene w = scene(0, NULL);
+    struct ggml_recompute_info info;
+    REQUIRE(ggml_graph_recompute(w.ctx, w.graph, SIZE_MAX, NULL, &info));
+    const size_t least = info.least, clone = ggml_tensor_overhead();
+    bool done = false;
+    for (size_t size = clone / 2; size < sizeof(memory) && !done; size += clone / 4) {
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ size, memory, true });
+        REQUIRE(ctx != NULL);
+        done = ggml_graph_recompute(ctx, w.graph, least, NULL, &info) != NULL;
+        CHECK(done || (ggml_last_status() == GGML_STATUS_ALLOC_FAILED && info.n_again > 0));
+        CHECK((ggml_used_mem(ctx) == 0) == !done);
+        ggml_free(ctx);
+        ggml_clear_error();
+    }
+    CHECK(done);
+    ggml_free(w.ctx);
+}
+
 TEST_MAIN(TEST(one_result_runs_again), TEST(nothing_to_do), TEST(against_all_sequences), TEST(results_stay_the_same),
-    TEST(effects_happen_once), TEST(clones_have_names_and_places), TEST(wrong_arguments), TEST(out_of_memory))
+    TEST(effects_happen_once), TEST(clones_have_names_and_places), TEST(wrong_arguments), TEST(out_of_memory),
+    TEST(a_full_context_keeps_nothing))
