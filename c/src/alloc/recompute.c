@@ -15,8 +15,8 @@
 // 3. Both run for several exponents, then with random factors on the work and lower limits, until a
 //    budget of steps is spent. The sequence with the least work wins.
 //
-// The smallest limit is bisected with the first simulations. Its sequence is kept, so a limit that
-// is not below it can always be met.
+// The smallest limit is bisected with the first simulations. Its sequence is the first candidate, so
+// a limit that is not below it is always met.
 #include "alloc/recompute.h"
 
 #include <limits.h>
@@ -510,6 +510,12 @@ static bool copy_sequence(struct sequence * to, const struct sequence * from) {
     return true;
 }
 
+static void swap(struct sequence * a, struct sequence * b) {
+    const struct sequence c = *a;
+    *a = *b;
+    *b = c;
+}
+
 // Sets what a round varies, from its number.
 static void begin_round(struct search * s, int round, size_t limit) {
     const bool varies = round >= N_EXPONENTS;
@@ -520,17 +526,16 @@ static void begin_round(struct search * s, int round, size_t limit) {
     s->limit = varies ? limit - (size_t) ((double) limit * 0.1 * random_unit(s) * (round / N_EXPONENTS % 2)) : limit;
 }
 
-// The best sequence of all rounds within the limit. *found false: no round met the limit.
-static enum ggml_status find_best(struct search * s, size_t limit, struct sequence * best, bool * found) {
+// Replaces `best`, which meets the limit, by the sequence with the least work of all rounds.
+static enum ggml_status find_best(struct search * s, size_t limit, struct sequence * best) {
     struct sequence q = { 0 };
     enum ggml_status status = GGML_STATUS_SUCCESS;
-    *found = false;
     for (int round = 0;
         status == GGML_STATUS_SUCCESS && round < ROUNDS_MAX && (round < N_EXPONENTS || s->steps < steps_max); round++) {
         const uint64_t failures = gb_fail_count();
         begin_round(s, round, limit);
-        if (simulate(s, &q) && improve(s, &q, limit) && (!*found || q.work < best->work)) {
-            *found = copy_sequence(best, &q);
+        if (simulate(s, &q) && improve(s, &q, limit) && q.work < best->work) {
+            swap(best, &q);
         }
         status = gb_status_since(failures);
         status = status == GGML_STATUS_SUCCESS ? gb_check_poll() : status;
@@ -563,7 +568,7 @@ static enum ggml_status find_least(struct search * s, size_t lower, struct seque
         status = meet(s, limit, &q, &found);
         if (status == GGML_STATUS_SUCCESS && found) {
             compact(s, &q);
-            status = copy_sequence(least, &q) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+            swap(least, &q);
         } else {
             lower = limit + 1;
         }
@@ -618,13 +623,9 @@ static enum ggml_status search(struct search * s, size_t limit, struct sequence 
     if (*found || limit < least->peak) {
         return GGML_STATUS_SUCCESS;
     }
+    *found = true;
     s->steps = 0;
-    GB_TRY(find_best(s, limit, best, found));
-    if (!*found) {
-        *found = true;
-        return copy_sequence(best, least) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    }
-    return GGML_STATUS_SUCCESS;
+    return copy_sequence(best, least) && improve(s, best, limit) ? find_best(s, limit, best) : ggml_last_status();
 }
 
 enum ggml_status gb_recompute(const struct gb_recompute_input * in, size_t limit, struct gb_recompute_result * result) {
