@@ -1,8 +1,8 @@
 // recompute.c - the search of recompute.h.
 //
 // 1. A simulation runs the nodes in order within the limit. If a node does not fit, the simulation
-//    drops storages. Before a node reads a dropped storage, the storage's maker runs again, after
-//    the makers of what it reads in turn. The storage to drop is the cheapest by
+//    drops storages. Before a node reads a dropped storage, the storage's maker runs again. If the
+//    maker reads dropped storages, their makers run before it. The storage to drop is the cheapest by
 //
 //        work to get it back / (bytes * time until the next use ^ exponent)
 //
@@ -12,8 +12,8 @@
 // 2. A node whose result was dropped before its first use does not run there, but later. Then
 //    repetitions that are not needed are removed, the most expensive first: their readers use the
 //    earlier content, which lives longer.
-// 3. Both run for several exponents, then with random factors on the work and lower limits, until a
-//    budget of steps is spent. The sequence with the least work wins.
+// 3. Simulation and removal run for several exponents, then with random factors on the work and
+//    lower limits, until a budget of steps is spent. The sequence with the least work wins.
 //
 // The smallest limit is bisected with the first simulations. Its sequence is the first candidate, so
 // a limit that is not below it is always met.
@@ -310,7 +310,7 @@ static bool run_node(struct search * s, struct sequence * q, int base) {
     return can_wait(s, base);
 }
 
-// False: the limit could not be met. A failed allocation counts as that; the caller checks the
+// False: the limit cannot be met, memory ran out, or the poll asked to stop. The caller checks the
 // thread's status.
 static bool simulate(struct search * s, struct sequence * q) {
     bool ok = true;
@@ -323,7 +323,7 @@ static bool simulate(struct search * s, struct sequence * q) {
         s->live += s->resident[i] ? s->in->storages[i].size : 0;
     }
     for (int v = 0; ok && v < s->in->n_nodes; v++) {
-        ok = run_node(s, q, v);
+        ok = gb_check_poll() == GGML_STATUS_SUCCESS && run_node(s, q, v);
     }
     return ok;
 }
@@ -370,7 +370,8 @@ static bool find_contents(struct search * s, const struct sequence * q) {
     return true;
 }
 
-// The change of the bytes alive by a node: before it runs, and when it has run.
+// Returns the bytes alive after the node at position k, if `live` bytes were alive before it. Raises
+// *peak to the bytes alive while it runs.
 static size_t count_node(const struct search * s, const struct sequence * q, int k, size_t live, size_t * peak) {
     const struct gb_recompute_node * node = &s->in->nodes[q->nodes.data[k]];
     const size_t size = node->makes == GB_RECOMPUTE_NONE ? 0 : s->in->storages[node->makes].size;
@@ -447,7 +448,8 @@ static void compact(const struct search * s, struct sequence * q) {
     q->nodes.n = n;
 }
 
-// Tries the removal of each repetition while the budget of steps lasts.
+// Tries the removal of each repetition while the budget of steps lasts. False: memory ran out, or
+// the poll asked to stop.
 static bool remove_each(struct search * s, struct sequence * q, const struct repetition * list, size_t n, size_t limit,
     bool * saved) {
     bool ok = true;
@@ -457,7 +459,7 @@ static bool remove_each(struct search * s, struct sequence * q, const struct rep
         }
         memcpy(saved, s->skip.data, q->nodes.n * sizeof(bool));
         s->skip.data[list[i].position] = true;
-        ok = count_sequence(s, q);
+        ok = gb_check_poll() == GGML_STATUS_SUCCESS && count_sequence(s, q);
         if (ok && q->peak > limit) {
             memcpy(s->skip.data, saved, q->nodes.n * sizeof(bool));
         }
@@ -479,7 +481,7 @@ static size_t find_repetitions(const struct search * s, const struct sequence * 
     return n;
 }
 
-// Removes repetitions as long as the peak is within the limit. False: memory ran out.
+// Removes repetitions as long as the peak is within the limit. False as above.
 static bool improve(struct search * s, struct sequence * q, size_t limit) {
     struct repetition * list = gb_calloc(q->nodes.n + 1, sizeof(*list));
     bool * saved = gb_calloc(q->nodes.n + (size_t) s->in->n_nodes + 1, sizeof(*saved));
@@ -538,7 +540,6 @@ static enum ggml_status find_best(struct search * s, size_t limit, struct sequen
             swap(best, &q);
         }
         status = gb_status_since(failures);
-        status = status == GGML_STATUS_SUCCESS ? gb_check_poll() : status;
     }
     free_sequence(&q);
     return status;
@@ -549,13 +550,16 @@ static enum ggml_status meet(struct search * s, size_t limit, struct sequence * 
     const uint64_t failures = gb_fail_count();
     *found = false;
     s->steps = 0;
-    for (int round = 0; !*found && round < ROUNDS_MAX && (round < N_EXPONENTS || s->steps < steps_to_meet); round++) {
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    for (int round = 0; status == GGML_STATUS_SUCCESS && !*found && round < ROUNDS_MAX &&
+                        (round < N_EXPONENTS || s->steps < steps_to_meet);
+        round++) {
         begin_round(s, round, limit);
         s->limit = limit;
         *found = simulate(s, q) && count_all(s, q);
+        status = gb_status_since(failures);
     }
-    const enum ggml_status status = gb_status_since(failures);
-    return status == GGML_STATUS_SUCCESS ? gb_check_poll() : status;
+    return status;
 }
 
 // Bisects the smallest peak that the first rounds reach. `least` has the given order at first.
@@ -566,7 +570,7 @@ static enum ggml_status find_least(struct search * s, size_t lower, struct seque
         const size_t limit = i == 0 ? lower : lower + (least->peak - lower) / 2;
         bool found;
         status = meet(s, limit, &q, &found);
-        if (status == GGML_STATUS_SUCCESS && found) {
+        if (found) {
             compact(s, &q);
             swap(least, &q);
         } else {

@@ -5,6 +5,8 @@
 // and the set of storages that are there. It may drop any storage, and run any node again, at any
 // time.
 #include "alloc/recompute.h"
+#include "base/current.h"
+#include "base/env.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "ggml-alloc.h"
@@ -41,7 +43,7 @@ struct oracle {
     const struct gb_recompute_input * in;
     size_t limit;
     double price[N_MAX + 1][1 << N_MAX]; // < 0: unknown
-    bool open[N_MAX + 1][1 << N_MAX]; // the price fell since what it leads to was offered
+    bool open[N_MAX + 1][1 << N_MAX]; // the price fell after the next states were offered
 };
 
 static size_t bytes_of(const struct gb_recompute_input * in, unsigned set) {
@@ -59,7 +61,7 @@ static void offer(struct oracle * o, int done, unsigned set, double price) {
     }
 }
 
-// Offers what a run of node v leads to, with and without overwriting a source.
+// Offers the states after a run of node v, with and without overwriting a source.
 static void offer_run(struct oracle * o, int done, unsigned set, double price, int v) {
     const struct gb_recompute_node * node = &o->in->nodes[v];
     const int next = done + (v == done);
@@ -142,8 +144,8 @@ static double least_work(struct oracle * o, const struct gb_recompute_input * in
 
 // ------------------------------------------------------------------------------------------------------ the sequences
 
-// Runs the sequence. NULL: it reads only what is there, keeps the order of nodes that cannot repeat,
-// and its peak and work are those of the result.
+// What is wrong with the sequence. NULL: it reads only storages that are there, keeps the order of
+// nodes that cannot repeat, and has the peak and the work of the result.
 static const char * fault_of(const struct gb_recompute_input * in, const struct gb_recompute_result * r) {
     static int last[64 * N_MAX];
     int maker[N_MAX], latest = -1;
@@ -272,7 +274,7 @@ static void random_instance(struct instance * x) {
     }
 }
 
-// Smaller than `least`, if the oracle finds such a limit.
+// The smallest limit that the oracle meets without a gap from `least` downwards.
 static size_t possible_limit(struct oracle * o, const struct gb_recompute_input * in, size_t least) {
     while (least > 0 && least_work(o, in, least - 1) >= 0) {
         least--;
@@ -505,6 +507,36 @@ static void out_of_memory(void) {
     ggml_free(w.ctx);
 }
 
+enum { POLLS = 5 };
+
+static bool stop(void * n_polls) { return ++*(int *) n_polls == POLLS; }
+
+// A round of the search takes longer than the time between two polls.
+static void rounds_call_the_poll(void) {
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 4 << 20, NULL, true });
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 4096, false);
+    struct ggml_tensor * early[1500] = { ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100) };
+    for (int i = 1; i < 1500; i++) {
+        early[i] = ggml_sin(ctx, early[i - 1]);
+    }
+    struct ggml_tensor * t = early[1499];
+    for (int i = 1498; i > 0; i--) { // as gradients do
+        t = ggml_mul(ctx, t, early[i]);
+    }
+    ggml_build_forward_expand(graph, t);
+    struct ggml_recompute_info info;
+    int n_polls = 0;
+    const int64_t start = gb_thread_time_ns();
+    gb_set_poll(stop, &n_polls);
+    CHECK(ggml_graph_recompute(ctx, graph, 0, NULL, &info) == NULL);
+    gb_set_poll(NULL, NULL);
+    CHECK_INT(ggml_last_status(), GGML_STATUS_ABORTED);
+    CHECK_INT(n_polls, POLLS);
+    CHECK(gb_thread_time_ns() - start < 3 * POLLS * (int64_t) GB_POLL_NS);
+    ggml_clear_error();
+    ggml_free(ctx);
+}
+
 static void a_full_context_keeps_nothing(void) {
     static _Alignas(16) char memory[1 << 16];
     struct scene w = scene(0, NULL);
@@ -527,4 +559,4 @@ static void a_full_context_keeps_nothing(void) {
 
 TEST_MAIN(TEST(one_result_runs_again), TEST(nothing_to_do), TEST(against_all_sequences), TEST(results_stay_the_same),
     TEST(effects_happen_once), TEST(clones_have_names_and_places), TEST(wrong_arguments), TEST(out_of_memory),
-    TEST(a_full_context_keeps_nothing))
+    TEST(rounds_call_the_poll), TEST(a_full_context_keeps_nothing))
