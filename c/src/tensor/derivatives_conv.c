@@ -96,8 +96,8 @@ RULE(conv_2d) {
 // ---------------------------------------------------------------------------------------------------------- transposed
 
 // a [KW, KH, OC, IC] spreads each element of b [W, H, IC, N] over a window of the result. So the gradient of b is the
-// convolution of g, and the gradient of a is a product with the windows of g. The results have other shapes than the
-// sources in one dimension.
+// convolution of g, and the gradient of a is a product with the windows of g. CONV_TRANSPOSE_1D gives its sources and g
+// an axis of size 1, so the gradients get the shapes of the sources back.
 static bool derive_transposed(struct gb_sweep * s, const struct ggml_tensor * y, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * g, const int32_t p[6]) {
     struct ggml_context * ctx = s->ctx;

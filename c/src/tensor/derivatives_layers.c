@@ -350,10 +350,10 @@ RULE(set_rows) {
 
 // ------------------------------------------------------------------------------------------------------------- experts
 
-// Stacks have the rows of all matrices, so the gradients of weights are products with all rows for each expert, in
-// which the rows of other experts are 0. They take as long as if each row used each expert.
+// The gradient of an expert's matrix is a product with all rows, in which the rows of other experts are 0. So it takes
+// as long as if each row used each expert.
 
-// da = b g^T of the rows of each expert, db = a g with the matrix of the row. a is transposed as a whole, as F32.
+// da = b g^T over the rows of each expert, db = a g with the matrix of each row. The whole stack is transposed, as F32.
 RULE(mul_mat_experts) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor *a = y->src[0], *b = y->src[1], *ids = y->src[2];

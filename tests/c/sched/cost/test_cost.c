@@ -20,8 +20,8 @@ static void two_backends_equal_all_placements(void) {
     }
 }
 
-// These problems are too large to try all placements. The flow proves that the cut is minimal, and the
-// labels cost as much as the cut.
+// These problems are too large to try all placements. No labels cost less than a flow carries, so labels
+// that cost as much as the flow are optimal.
 static void large_ones_have_a_certificate(void) {
     for (int round = 0; round < 5; round++) {
         struct instance w = random_instance(2, 3000, 30, 5, 1 << 20, 10);
@@ -173,9 +173,9 @@ static void prediction_by_hand(void) {
     OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
     OK(ggml_backend_sched_set_costs(p.sched, &x.t));
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
-    // A weight has 256 bytes; x and each result have 128. The nodes read and write 512, 256, 384 and 512
-    // bytes, which takes 26 us. The weights are on different devices. To copy a weight takes 4.256 us. To
-    // copy the sum takes 4.128 us, and one more split.
+    // A weight has 256 bytes. x and each result have 128. The nodes read and write 512, 256, 384 and 512
+    // bytes, which takes 26 us. The weights are on different devices. Copying a weight takes 4.256 us.
+    // Copying the sum takes 4.128 us and needs one more split.
     struct ggml_backend_sched_prediction got;
     OK(ggml_backend_sched_get_prediction(p.sched, &got));
     CHECK_MSG(fabs(got.us - 30.256) < 0.02, "%g", got.us);
