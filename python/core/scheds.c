@@ -391,13 +391,15 @@ struct eval_shim {
     struct gbpy_sched * sched;
     bool (*eval)(struct ggml_tensor *, bool, void *);
     void * data;
+    bool no_memory; // it ended the run, because memory ran out
 };
 
-// The run may have planned again, because a later graph made a node an output. Its buffers have no owner then.
+// The run may have planned again, because a later graph made a node an output. The new buffers have no owner then.
 static bool show(struct ggml_tensor * t, bool ask, void * data) {
     struct eval_shim * shim = data;
     if (!ask && !gbpy_own_new(shim->sched)) {
-        return false; // the run ends, and gbpy_sched_compute reports it
+        shim->no_memory = true;
+        return false;
     }
     shim->sched->shown = ask ? NULL : t;
     const bool answer = shim->eval(t, ask, shim->data);
@@ -430,7 +432,7 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_begin_stop(gbpy_backend_at(s, i));
     }
-    struct eval_shim shim = { s, eval, eval_data };
+    struct eval_shim shim = { s, eval, eval_data, false };
     if (eval != NULL) {
         ggml_backend_sched_set_eval_callback(raw, show, &shim);
     }
@@ -453,6 +455,9 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     }
     const bool owned = gbpy_own_new(s);
     status = gbpy_outcome_of(run, status);
+    if (shim.no_memory && status == GGML_STATUS_ABORTED) {
+        status = gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: memory ran out before a callback could read a result", what);
+    }
     if (status == GGML_STATUS_SUCCESS) {
         s->ran = true;
         s->replaced = false;
