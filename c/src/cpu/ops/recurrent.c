@@ -583,16 +583,17 @@ static void delta_rows(const struct gb_cpu_call * call, const struct delta * a, 
     }
 }
 
-// What all pieces of a head share. k: keys, with the decays of later tokens of the chunk. a, r: keys and queries, with
-// the decays of the tokens up to theirs. decay: of each key over the chunk. If all keys have the same gate, the rows
-// are without decays, and `gates` has those of the tokens.
+// Data of a chunk that all pieces of a head share. If each key has its own gate, the rows include decays. If all keys
+// have the same gate, lanes_tokens applies the decays.
 struct delta_chunk {
     int64_t first;
     int n;
-    struct token_rows k, a, r;
-    const float * decay; // NULL if all keys have the same gate
-    float gates[GB_CHUNK][GB_LANES], beta[GB_CHUNK];
-    float kk[GB_CHUNK][GB_CHUNK], kr[GB_CHUNK][GB_CHUNK]; // keys and queries, times keys as they are in k
+    struct token_rows k; // keys, with the decays of later tokens of the chunk
+    struct token_rows a, r; // keys and queries, with the decays of the tokens up to theirs
+    const float * decay; // of each key over the chunk; NULL if all keys have the same gate
+    float gates[GB_CHUNK][GB_LANES]; // of the tokens, if all keys have the same gate
+    float beta[GB_CHUNK];
+    float kk[GB_CHUNK][GB_CHUNK], kr[GB_CHUNK][GB_CHUNK]; // products of keys and queries with the rows of k
 };
 
 // A gate for each key. rows: DELTA_ROWS
