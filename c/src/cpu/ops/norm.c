@@ -52,28 +52,36 @@ static void run_rms_norm(const struct gb_cpu_call * call, struct ggml_tensor * n
 
 // ------------------------------------------------------------------------------------------------------- RMS_NORM_BACK
 
-// dx = (dy - x sum(x dy) / (sum(x^2) + n eps)) / sqrt(sum(x^2) / n + eps). src[0] is x, src[1] is dy, the gradient of
-// the result.
+// dx = (dy - y sum(y dy) / n) / sqrt(sum(x^2) / n + eps), where y is RMS_NORM of x. src[0] is x, src[1] is dy, the
+// gradient of y. Sums of y dy do not overflow for large x, as sums of x dy would.
 static bool rms_norm_back_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
     const struct gb_float_row * row) {
     const int64_t n = row->n;
-    const float eps = gb_op_param_f32(node, 0);
     const float * x = row->x;
     const float * dy = gb_in(call->k, node->src[1], gb_row_of(node->src[1], row->r), n, row->spare);
     double squares = 0, product = 0;
+    float y[GB_RUN];
     for (int64_t i = 0; i < n; i += GB_STRETCH) {
         const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
         squares += call->k->sum_sqr_f32(length, x + i);
-        product += (double) call->k->dot_f32(length, x + i, dy + i);
-        if (gb_cpu_stopped(call, 2 * length)) {
+        if (gb_cpu_stopped(call, length)) {
             return false;
         }
     }
-    const double along = product / (squares + (double) n * (double) eps);
-    const double scale = 1.0 / sqrt(squares / (double) n + (double) eps);
-    for (int64_t i = 0; i < n; i += GB_STRETCH) {
-        const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
-        call->k->blend_f32(length, row->y + i, x + i, dy + i, (float) (-along * scale), (float) scale);
+    const float scale = (float) (1.0 / sqrt(squares / (double) n + (double) gb_op_param_f32(node, 0)));
+    for (int64_t i = 0; i < n; i += GB_RUN) {
+        const int64_t length = GB_MIN(n - i, (int64_t) GB_RUN);
+        call->k->scale_f32(length, y, x + i, scale);
+        product += (double) call->k->dot_f32(length, y, dy + i);
+        if (gb_cpu_stopped(call, length)) {
+            return false;
+        }
+    }
+    const float along = (float) (-product / (double) n * (double) scale);
+    for (int64_t i = 0; i < n; i += GB_RUN) {
+        const int64_t length = GB_MIN(n - i, (int64_t) GB_RUN);
+        call->k->scale_f32(length, y, x + i, scale);
+        call->k->blend_f32(length, row->y + i, y, dy + i, along, scale);
         if (gb_cpu_stopped(call, length)) {
             return false;
         }
@@ -87,7 +95,6 @@ static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tenso
 
 static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
-// Scratch for x and dy of a row, which may have to be converted.
 // ---------------------------------------------------------------------------------------------------------- GROUP_NORM
 
 // Normalizes channels [c0, c1) of batch i3 together, in three passes over their runs.

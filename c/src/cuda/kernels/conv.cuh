@@ -3,11 +3,11 @@
 //    dst(n, g, o, at) = sum over c, k of w(g, o)[c][k] x(n, g, c, at stride + k dilation - pad), x is 0 outside
 //
 // gb_conv_tiles: an implicit matrix product, on tensor cores for F16 kernels (HALVES), in float for
-// F32. A block makes NT output channels of a group times 128 positions, counted through
-// all images. Both operands of a stage are in shared memory as in gemm.cuh: rows of 128 bytes, which
-// are 64 halves or 32 floats along the sum. A thread gathers half of a stage for one position, so
-// adjacent threads read adjacent places. The elements of the next stage are in registers while the
-// block multiplies, so a stage has one barrier.
+// F32. A block makes NT output channels of a group times 128 positions, counted through all images.
+// Both operands of a stage are in shared memory as in gemm.cuh: rows of 128 bytes, which are 64
+// halves or 32 floats along the sum. A thread gathers half of a stage for one position, so adjacent
+// threads read adjacent places. The elements of the next stage are in registers while the block
+// multiplies, so a stage has one barrier.
 //
 // gb_conv_depthwise: groups of one input channel. A thread makes one element.
 #ifndef GB_CUDA_KERNELS_CONV_CUH
@@ -39,8 +39,8 @@ struct gb_conv {
 
 // ---------------------------------------------------------------------------------------------------------------- data
 
-// Goes through what a position reads, in the order of the weights. A step adds; only at the end of a kernel's row are
-// the other axes looked at.
+// Goes through what a position reads, in the order of the weights. A step is an addition. The other axes change only at
+// the end of a kernel's row.
 struct gb_conv_walk {
     const char * at; // address of the element, which may be outside
     int k[3], place[3]; // of the kernel, of the data

@@ -15,6 +15,10 @@ static int axes_of(const ggml_tensor * dst) { return dst->op == GGML_OP_CONV_3D 
 
 static int at_least_1(int n) { return n > 0 ? n : 1; }
 
+static int64_t positions_of(const ggml_tensor * dst) { // of an image
+    return dst->ne[0] * dst->ne[1] * (axes_of(dst) == 3 ? dst->ne[2] : 1);
+}
+
 static gb_conv describe(const ggml_tensor * dst) {
     const ggml_tensor *a = dst->src[0], *b = dst->src[1];
     const int32_t * o = dst->op_params;
@@ -26,11 +30,10 @@ static gb_conv describe(const ggml_tensor * dst) {
     q.w_type = a->type;
     q.x_type = b->type;
     q.axis[2] = { 1, 1, 1, 1, 0, 1 };
-    q.positions = 1;
+    q.positions = (int) positions_of(dst);
     for (int d = 0; d < axes; d++) {
         q.axis[d] = { (int) b->ne[d], (int) a->ne[d], (int) dst->ne[d], o[d], o[axes + d], o[2 * axes + d] };
         q.x_nb[d] = (int64_t) b->nb[d];
-        q.positions *= (int) dst->ne[d];
     }
     q.x_channel = (int64_t) b->nb[axes];
     int images = (int) b->ne[3], in = (int) b->ne[2], out = (int) a->ne[3];
@@ -74,8 +77,9 @@ static const char * supports(const gb_cuda_device &, const ggml_tensor * dst) {
             return "an axis with its padding has more than 2^30 places";
         }
     }
-    // for CONV_3D, the last size has channels and images
-    return gb_count(a) > MOST || gb_count(dst) / std::max<int64_t>(1, dst->ne[3]) > MOST || gb_rows(b) > MOST ||
+    const int64_t positions = positions_of(dst), images = axes == 3 ? dst->op_params[10] : dst->ne[3];
+    const int64_t channels = gb_count(dst) / std::max<int64_t>(1, positions); // of all images
+    return gb_count(a) > MOST || gb_rows(b) > MOST || positions * images > MOST || channels > MOST ||
                    gb_count(dst) > (int64_t) 1 << 34
                ? "more elements than the kernels count"
                : NULL;

@@ -40,6 +40,18 @@ static double want_rms_back(const struct ggml_tensor * node, const int64_t i[4])
     return (loss[1] - loss[0]) / (2 * h);
 }
 
+// The same by the formula, without eps.
+static double want_rms_back_far(const struct ggml_tensor * node, const int64_t i[4]) {
+    const struct ggml_tensor *x = node->src[0], *dy = node->src[1];
+    double squares = 0, product = 0;
+    for (int64_t j = 0; j < x->ne[0]; j++) {
+        squares += pow(at(x, j, i[1], i[2], i[3]), 2);
+        product += at(x, j, i[1], i[2], i[3]) * at(dy, j, i[1], i[2], i[3]);
+    }
+    return (at(dy, i[0], i[1], i[2], i[3]) - at(x, i[0], i[1], i[2], i[3]) * product / squares) /
+           sqrt(squares / (double) x->ne[0]);
+}
+
 static double want_group(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor * a = node->src[0];
     float eps;
@@ -129,6 +141,18 @@ static void rms_norm_back(void) {
     end();
 }
 
+static void rms_norm_back_of_very_large_or_small_rows(void) { // products of x and dy overflow or vanish in float
+    static const float sizes[] = { 1e-25f, 1e25f };
+    for (int s = 0; s < 2; s++) {
+        const float size = sizes[s];
+        begin();
+        struct ggml_tensor * x = fill(tensor(GGML_TYPE_F32, DENSE, 700, 3, 1, 1), size, 2 * size);
+        struct ggml_tensor * dy = fill(tensor(GGML_TYPE_F32, DENSE, 700, 3, 1, 1), -size, size);
+        CHECK_NODE(ggml_rms_norm_back(ctx, x, dy, 0), want_rms_back_far, 1e-5);
+        end();
+    }
+}
+
 static void group_norm(void) {
     for (int groups = 1; groups <= 8; groups++) { // 7 channels: groups of unequal size, and empty ones
         FOR_LAYOUTS(layout) {
@@ -154,4 +178,5 @@ static void group_norm(void) {
     end();
 }
 
-TEST_MAIN(TEST(rows), TEST(long_rows), TEST(far_from_zero), TEST(shared_rows), TEST(rms_norm_back), TEST(group_norm))
+TEST_MAIN(TEST(rows), TEST(long_rows), TEST(far_from_zero), TEST(shared_rows), TEST(rms_norm_back),
+    TEST(rms_norm_back_of_very_large_or_small_rows), TEST(group_norm))

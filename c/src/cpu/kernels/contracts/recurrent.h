@@ -26,10 +26,10 @@ typedef void gb_kernel_lanes_step(int64_t n, float * y, float * s, const struct 
 // the sums for the next chunk. An array of lanes has a row of GB_LANES for each token of a chunk.
 #define GB_CHUNK 4
 
-// For t = 0 .. n - 1 in order, in each lane, with p = w[0] .. w[t] and c_i = u[i] w[i + 1] .. w[t]:
+// In each lane, for t = 0 to n - 1 in order. p is the product of w[0 .. t]. c_i is u[i] times that of w[i + 1 .. t].
 //   u[t] = beta[t] (u[t] - p f[t] - the sum over i < t of kk[t][i] c_i), if beta is not NULL
 //   y[t] = p y[t] + the sum over i <= t of kr[t][i] c_i
-// At the end u[i] = c_i, or 0 from n on, and `all` is the product of all w. w NULL: 1, and `all` is not written.
+// Then u[i] is c_i, or 0 for i >= n, and `all` is the product of all w. w NULL: each w is 1. `all` is not written.
 struct gb_lanes_tokens {
     int n;
     const float * w;
@@ -40,9 +40,9 @@ struct gb_lanes_tokens {
 };
 typedef void gb_kernel_lanes_tokens(const struct gb_lanes_tokens * p);
 
-// s[j][lane] = w_j s[j][lane] + the sum over i of k[i ldk + j] u[i][lane]; then f[i][lane] = the sum over j of
-// a[i lda + j] s[j][lane], and y[i][lane] that of r. i goes over GB_CHUNK rows. w_j is wv[j], or w[lane] if wv is NULL.
-// a NULL: no sums. r NULL: y is not written, and wv is NULL if a is not.
+// s[j][lane] = w_j s[j][lane] + the sum over i < GB_CHUNK of k[i ldk + j] u[i][lane]. w_j is wv[j]; wv NULL: w[lane].
+// Then f[i][lane] = the sum over j of a[i lda + j] s[j][lane]. y[i][lane] is the same sum with r[i ldr + j].
+// a NULL: f and y are not written. r NULL: y is not written, and if a is not NULL, wv must be NULL.
 struct gb_lanes_pass {
     const float *wv, *w, *u;
     const float *k, *a, *r;
