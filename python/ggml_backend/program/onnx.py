@@ -23,17 +23,16 @@ from ..backend._priority import backends_of
 from ..dtypes import as_dtype
 from ..errors import FileError, InvalidArgumentError, UnsupportedError
 from .formats import Formats, check_formats, chosen_formats
-from .network import DTYPES, Argument, Network, Node, Ref, Value
+from .network import DTYPES, MOST_ELEMENTS, Argument, Network, Node, Ref, Value
 from .onnx_values import Attributes, Given, Known, NeedsNumbers, settled
 from .program import Engine
 from .runs import Variant
 from .saved import Declared, Input, Program
 from .simplify import simplify
-from .sizes import Size, name_of
+from .sizes import Size, identifier, name_of
 
 __all__ = ["Reader", "load_onnx"]
 
-_MOST = 2**48
 _OLDEST, _NEWEST = 7, 21  # operator sets
 _DTYPES = {1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
            11: "float64", 16: "bfloat16"}  # fmt: skip
@@ -200,20 +199,10 @@ class Reader:
         return results
 
     def finish(self, outputs: Sequence[str]) -> Network:
-        """The network with these outputs, without what nothing reads."""
-        n = self.network
-        n.outputs = [self.ref(self._known(name)).name for name in outputs]
-        read, kept = {*n.outputs}, []
-        for node in reversed(n.nodes):
-            if read & {*node.results}:
-                kept.append(node)
-                read |= {*node.sources}
-        n.nodes = kept[::-1]
-        n.arrays = {name: array for name, array in n.arrays.items() if name in read}
-        n.weights &= {*n.arrays}
-        known = {*n.inputs, *n.arrays, *(name for node in n.nodes for name in node.results)}
-        n.values = {name: value for name, value in n.values.items() if name in known}
-        return n
+        """The network with these outputs."""
+        self.network.outputs = [self.ref(self._known(name)).name for name in outputs]
+        self.network.drop_unread()
+        return self.network
 
 
 def _attribute(attribute: Any) -> Any:
@@ -271,7 +260,7 @@ class _Model:
         reader.run(self.graph)
         network = reader.finish(self.outputs)
         labels = {str(n) for shape in shapes for n in shape if not isinstance(n, int)}
-        network.sizes = dict.fromkeys(sorted(labels), (1, _MOST))
+        network.sizes = dict.fromkeys(sorted(labels), (1, MOST_ELEMENTS))
         network.check()
         return network
 
@@ -300,16 +289,10 @@ def _input(given: Any, sizes: Mapping[str, int], what: str) -> Input:
         raise UnsupportedError(f"{what}: the input {given.name} is no tensor with a shape and a known dtype")
     shape: Any = tuple(
         d.dim_value if d.HasField("dim_value") and d.dim_value > 0
-        else sizes.get(label := _label(d.dim_param or f"{given.name}.{i}"), name_of(label))
+        else sizes.get(label := identifier(d.dim_param or f"{given.name}.{i}"), name_of(label))
         for i, d in enumerate(kind.shape.dim)
     )  # fmt: skip
     return Input(given.name, Value(shape, dtype))
-
-
-def _label(text: str) -> str:
-    """The name of a size, as formulas have it."""
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "_.") else "_" for c in text)
-    return name if name[0].isalpha() or name[0] == "_" else f"_{name}"
 
 
 def _check_sizes(inputs: Sequence[Input], sizes: Mapping[str, int], what: str) -> None:
@@ -317,7 +300,7 @@ def _check_sizes(inputs: Sequence[Input], sizes: Mapping[str, int], what: str) -
     for name, n in sizes.items():
         if name not in labels:
             raise InvalidArgumentError(f"{what}: sizes: no axis is called {name!r}{nearest(name, sorted(labels))}")
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < _MOST:
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < MOST_ELEMENTS:
             raise InvalidArgumentError(f"{what}: sizes: {name} must be a positive integer, not {n!r}")
 
 

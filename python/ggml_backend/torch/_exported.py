@@ -23,13 +23,13 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError, UnsupportedError
 from ..program.constants import MAKERS
-from ..program.network import DTYPES, Argument, Condition, Network, Node, Ref, Value
+from ..program.network import DTYPES, MOST_ELEMENTS, Argument, Condition, Network, Node, Ref, Value
 from ..program.program import Fallback
 from ..program.rules import RULES
 from ..program.runs import Variant
-from ..program.sizes import Formula, Size, largest, name_of, names_in, parsed, smallest
+from ..program.sizes import Formula, Size, identifier, largest, name_of, names_in, parsed, smallest
 
-__all__ = ["Exported", "array_of", "export", "flattened", "identifier", "operator_name"]
+__all__ = ["Exported", "array_of", "export", "flattened", "operator_name"]
 
 Array = np.ndarray[Any, Any]
 
@@ -208,7 +208,7 @@ class _Reader:
                 raise UnsupportedError(f"{self.what}: the model contains control flow ({node.target})")
         outputs = self._outputs()
         self._conditions()
-        _drop_unread(self.network)
+        self.network.drop_unread()
         self.network.check()
         return Exported(self.network, leaves, outputs, program.call_spec.out_spec, self.targets)
 
@@ -260,7 +260,7 @@ class _Reader:
         for symbol, limits in self.program.range_constraints.items():
             label = self.labels.get(str(symbol))
             if label is not None:
-                low, high = (int(n) if n.is_Integer else _MOST for n in (limits.lower, limits.upper))
+                low, high = (int(n) if n.is_Integer else MOST_ELEMENTS for n in (limits.lower, limits.upper))
                 before = self.network.sizes.get(str(label), (low, high))
                 self.network.sizes[str(label)] = max(before[0], low), min(before[1], high)
         if self.guards is None or len(self.network.sizes) != len({*self.labels.values()}):
@@ -419,15 +419,8 @@ class _Reader:
 
 
 _EXAMPLE = 4  # of a size that is 1 or 0 in the example inputs
-_MOST = 2**48
 _FUNCTIONS = {"FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "PythonMod": operator.mod,
               "Mod": operator.mod}  # fmt: skip
-
-
-def identifier(label: str) -> str:
-    """A name of a size, as formulas have it."""
-    name = re.sub(r"[^\w.]", "_", label, flags=re.ASCII)
-    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
 
 
 def _formula(expression: Any, labels: Mapping[str, Formula]) -> Size:
@@ -483,21 +476,6 @@ def _condition(guard: str, inputs: Mapping[str, str], network: Network) -> Condi
     if not (names_in(p) | names_in(q)) <= {*network.sizes}:
         raise UnsupportedError(f"the guard {guard}")
     return p, compared, q
-
-
-def _drop_unread(network: Network) -> None:
-    """Removes nodes whose results nothing reads, and values of theirs."""
-    read, kept = {*network.outputs}, []
-    for node in reversed(network.nodes):
-        if read & {*node.results}:
-            kept.append(node)
-            read |= {*node.sources}
-    network.nodes = kept[::-1]
-    results = {name for node in network.nodes for name in node.results}
-    network.arrays = {name: array for name, array in network.arrays.items() if name in read}
-    network.weights &= {*network.arrays}
-    known = {*network.inputs, *network.arrays, *results}
-    network.values = {name: value for name, value in network.values.items() if name in known}
 
 
 def flattened(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
