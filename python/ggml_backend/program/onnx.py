@@ -24,7 +24,7 @@ from ..dtypes import as_dtype
 from ..errors import FileError, InvalidArgumentError, UnsupportedError
 from .formats import Formats, check_formats, chosen_formats
 from .network import DTYPES, MOST_ELEMENTS, Argument, Network, Node, Ref, Value
-from .onnx_values import Attributes, Given, Known, NeedsNumbers, settled
+from .onnx_values import NUMBERED, Attributes, Given, Known, NeedsNumbers, in_float32, settled
 from .program import Engine
 from .runs import Variant
 from .saved import Declared, Input, Program
@@ -34,9 +34,6 @@ from .sizes import Size, identifier, name_of
 __all__ = ["Reader", "load_onnx"]
 
 _OLDEST, _NEWEST = 7, 21  # operator sets
-_DTYPES = {1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
-           11: "float64", 16: "bfloat16"}  # fmt: skip
-"""Dtypes by their number in ONNX."""
 
 
 class Reader:
@@ -164,7 +161,7 @@ class Reader:
         from .onnx_operators import OPERATORS, folded
 
         try:
-            made = folded(node.op_type, inputs, attributes, self)
+            made = folded(node.op_type, inputs, attributes)
             if made is None:
                 made = OPERATORS[node.op_type](self, inputs, attributes)
         except (NeedsNumbers, UnsupportedError):
@@ -279,12 +276,12 @@ def _array(tensor: Any) -> Known:
         array: Known = onnx.numpy_helper.to_array(tensor)
     except Exception as error:
         raise FileError(f"the tensor {tensor.name} is damaged: {error}") from None
-    return array.astype(np.float32) if array.dtype in (np.float16, np.float64) else array
+    return in_float32(array)
 
 
 def _input(given: Any, sizes: Mapping[str, int], what: str) -> Input:
     kind = given.type.tensor_type
-    dtype = _DTYPES.get(kind.elem_type)
+    dtype = NUMBERED.get(kind.elem_type)
     if dtype not in DTYPES or not given.type.HasField("tensor_type") or not kind.HasField("shape"):
         raise UnsupportedError(f"{what}: the input {given.name} is no tensor with a shape and a known dtype")
     shape: Any = tuple(
