@@ -40,7 +40,7 @@ class Reader:
     """One graph while it is read.
 
     opset: the version of the operators
-    values: what each name of the graph is so far
+    values: the values of the graph that were read so far, by name
     """
 
     def __init__(self, model: _Model) -> None:
