@@ -445,6 +445,7 @@ def test_programs_of_onnx_are_saved(tmp_path):
     program.save(tmp_path / "p.gguf")
     again = gb.load_program(tmp_path / "p.gguf")
     np.testing.assert_array_equal(again(x)["logits"], program(x)["logits"])
+    assert again.explain().quantized == program.explain().quantized > 0
     y = picture(1, 24)
     np.testing.assert_array_equal(again(y)["logits"], program(y)["logits"])
     near(again(y)["logits"], expected(model, {"image": y})[0], 0.03)
