@@ -8,11 +8,14 @@ from .._base.errors import InvalidArgumentError, expect_int, expect_list
 from .._base.errors.messages import kind_of
 from .backend import Backend
 
-__all__ = ["backends_of", "holders_of"]
+__all__ = ["backends_of", "holders_of", "with_cpu"]
 
 
-def backends_of(devices: Sequence[str | Backend], n_threads: int | None) -> list[Backend]:
-    """Backends in order of priority. The CPU comes last: it runs the operations that other devices do not support."""
+def holders_of(devices: Sequence[str | Backend], n_threads: int | None) -> list[Backend]:
+    """Backends in order of priority, for the weights of a model.
+
+    n_threads: of a CPU among them
+    """
     if isinstance(devices, (str, Backend)):
         devices = (devices,)
     devices = expect_list(devices, "devices", "names of devices or backends")
@@ -22,17 +25,19 @@ def backends_of(devices: Sequence[str | Backend], n_threads: int | None) -> list
         if not isinstance(device, (str, Backend)):
             raise TypeError(f"devices must be names or backends, not {kind_of(device)}")
     n_threads = None if n_threads is None else expect_int(n_threads, "n_threads")
-    made = [
-        d if isinstance(d, Backend)
-        else Backend(d, n_threads=n_threads) if n_threads and d.upper() == "CPU"
-        else Backend(d)
+    return [
+        d if isinstance(d, Backend) else Backend(d, n_threads=(n_threads or None) if d.upper() == "CPU" else None)
         for d in devices
-    ]  # fmt: skip
-    if not made[-1].name.startswith("CPU"):
-        made.append(Backend("CPU", n_threads=n_threads) if n_threads else Backend("CPU"))
-    return made
+    ]
 
 
-def holders_of(backends: Sequence[Backend], devices: Sequence[str | Backend]) -> list[Backend]:
-    """The backends that hold the weights of a model: without a CPU that :func:`backends_of` added to ``devices``."""
-    return list(backends[: 1 if isinstance(devices, (str, Backend)) else len(devices)])
+def with_cpu(holders: Sequence[Backend], n_threads: int | None) -> list[Backend]:
+    """The backends, with a CPU at the end. It runs the operations that other devices do not support."""
+    if holders[-1].name.startswith("CPU"):
+        return list(holders)
+    return [*holders, Backend("CPU", n_threads=n_threads or None)]
+
+
+def backends_of(devices: Sequence[str | Backend], n_threads: int | None) -> list[Backend]:
+    """Backends in order of priority. The last one is a CPU."""
+    return with_cpu(holders_of(devices, n_threads), n_threads)

@@ -23,7 +23,7 @@ from .._base.errors import (
     expect_list,
 )
 from .._base.text import count
-from ..backend._priority import backends_of, holders_of
+from ..backend._priority import holders_of, with_cpu
 from ..backend.backend import Backend
 from ..dtypes import float32, int32
 from ..sched.scheduler import Scheduler
@@ -251,7 +251,8 @@ class EmbeddingModel(Model):
         n_ctx: int | None = None,
         pooling: Literal["mean", "cls", "last"] | None = None,
     ) -> None:
-        self.backends: list[Backend] = backends_of(devices, n_threads)
+        holders = holders_of(devices, n_threads)
+        self.backends: list[Backend] = with_cpu(holders, n_threads)
         self._lock = threading.RLock()
         with gguf.open(path) as file:
             self.metadata: dict[str, Any] = dict(file.metadata)
@@ -260,7 +261,6 @@ class EmbeddingModel(Model):
             self._s = s = Sizes.of(self.architecture, self.metadata, file.tensors)
             s.check(self._a, file.tensors)
             self.tokenizer: Tokenizer = tokenizer_of(self.metadata, s.vocab)
-            holders = holders_of(self.backends, devices)
             layers = {f"blk.{i}.*": holders[i * len(holders) // s.layers] for i in range(s.layers)}
             self.weights: gguf.Weights = file.load({**layers, "*": holders[-1]})
         self.n_dims: int = s.embd

@@ -21,7 +21,7 @@ from .._base.errors import (
     expect_path,
 )
 from .._base.errors.messages import kind_of
-from ..backend._priority import backends_of, holders_of
+from ..backend._priority import holders_of, with_cpu
 from ..backend.backend import Backend
 from ..dtypes import float16, float32, int32
 from ..sched.scheduler import Scheduler
@@ -130,14 +130,14 @@ class SpeechModel(Model):
         *,
         n_threads: int | None = None,
     ) -> None:
-        self.backends: list[Backend] = backends_of(devices, n_threads)
+        self._holders = holders = holders_of(devices, n_threads)
+        self.backends: list[Backend] = with_cpu(holders, n_threads)
         self._lock = threading.RLock()
         with gguf.open(path) as file:
             self.metadata: dict[str, Any] = dict(file.metadata)
             self.architecture: str = architecture_of(self.metadata, SPEECH)
             self._s = s = Sizes.of(self.metadata, file.tensors)
             self._pieces = _pieces(self.metadata, s.vocab)
-            self._holders = holders = holders_of(self.backends, devices)
             where = {
                 f"{half}.blocks.{i}.*": holders[i * len(holders) // layers]
                 for half, layers in (("encoder", s.encoder_layers), ("decoder", s.decoder_layers))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from .. import gguf
 from .._base.errors import FileError, InvalidArgumentError, expect, expect_choice, expect_int, expect_list
-from ..backend._priority import backends_of, holders_of
+from ..backend._priority import holders_of, with_cpu
 from ..backend.backend import Backend
 from ..dtypes import as_dtype
 from ..sched._step import Step
@@ -108,7 +108,8 @@ class TextModel(Model):
         self.n_batch: int = expect_int(n_batch, "n_batch")
         if self.n_batch < 1:
             raise InvalidArgumentError(f"n_batch is {n_batch}: it must be at least 1")
-        self.backends: list[Backend] = backends_of(devices, n_threads)
+        holders = holders_of(devices, n_threads)
+        self.backends: list[Backend] = with_cpu(holders, n_threads)
         self._lock = threading.RLock()
         with gguf.open(path) as file:
             self.metadata: dict[str, Any] = dict(file.metadata)
@@ -117,7 +118,6 @@ class TextModel(Model):
             self._s = Sizes.of(self.architecture, self._a, self.metadata, file.tensors, n_ctx)
             self.n_ctx: int = self._context(n_ctx)
             self.tokenizer: Tokenizer = tokenizer_of(self.metadata, self._s.vocab)
-            holders = holders_of(self.backends, devices)
             layers = {f"blk.{i}.*": holders[i * len(holders) // self._s.layers] for i in range(self._s.layers)}
             self.weights: gguf.Weights = file.load({**layers, "*": holders[-1]})
         self.name: str = str(self.metadata.get("general.name", self.architecture))

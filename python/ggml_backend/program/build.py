@@ -129,7 +129,6 @@ class Weights:
             else:
                 blocks = quantize(np.ascontiguousarray(as_floats(rows, val.name)), element)
             self._keep(key, blocks, array, val.name, element.name, True)
-            self.quantized += self._made[key][0].nbytes
         self.packed[val.name] = element.name
         return self._made[key][0]
 
@@ -138,9 +137,7 @@ class Weights:
         element = as_dtype(format)
         if array.ndim != 2 or array.dtype != np.uint8:
             raise NoRule(f"the matrix is {array.dtype} {array.shape}, not bytes of rows")
-        known = self.shared + self.copied
         tensor = self.dense(array.view(element.numpy), name, None, element.name)
-        self.quantized += self.shared + self.copied - known
         self.packed[name] = element.name
         return tensor
 
@@ -152,7 +149,9 @@ class Weights:
             tensor = self.context.from_numpy(array, dtype=format)
         else:
             tensor, copied = self.context.constant(array, dtype=format), True
-        if copied:
+        if format is not None:
+            self.quantized += tensor.nbytes
+        elif copied:
             self.copied += tensor.nbytes
         else:
             self.shared += tensor.nbytes

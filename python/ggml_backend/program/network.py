@@ -42,7 +42,7 @@ DTYPES = (
 """Dtypes of values."""
 
 MOST_AXES = 16
-_MOST_ELEMENTS = 2**48
+MOST_ELEMENTS = 2**48  # of a value; no size is larger
 _DEEPEST = 20  # lists within each other
 _COMPARED: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt,
@@ -114,6 +114,19 @@ class Network:
             count[name] += 1
         return count
 
+    def drop_unread(self) -> None:
+        """Removes nodes whose results nothing reads, unread arrays, and the values of both."""
+        read, kept = {*self.outputs}, []
+        for node in reversed(self.nodes):
+            if read & {*node.results}:
+                kept.append(node)
+                read |= {*node.sources}
+        self.nodes = kept[::-1]
+        self.arrays = {name: array for name, array in self.arrays.items() if name in read}
+        self.weights = self.weights & {*self.arrays}
+        known = {*self.inputs, *self.arrays, *(name for node in self.nodes for name in node.results)}
+        self.values = {name: value for name, value in self.values.items() if name in known}
+
     # --------------------------------------------------------------------------------------------------- named sizes
 
     def named(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -143,7 +156,7 @@ class Network:
             if name not in sizes:
                 raise InvalidArgumentError(f"no input has an axis of the size {name}")
             if not low <= sizes[name] <= high:
-                limits = f"{low} to {high}" if high < _MOST_ELEMENTS else f"at least {low}"
+                limits = f"{low} to {high}" if high < MOST_ELEMENTS else f"at least {low}"
                 raise InvalidArgumentError(f"{name} must be {limits}, not {sizes[name]}")
         for left, compared, right in self.conditions:
             if not _COMPARED[compared](at(left, sizes), at(right, sizes)):
@@ -260,7 +273,7 @@ class Network:
             value.dtype not in DTYPES
             or len(value.shape) > MOST_AXES
             or any(n < 0 for n in numbers)
-            or math.prod(n for n in numbers if n) >= _MOST_ELEMENTS
+            or math.prod(n for n in numbers if n) >= MOST_ELEMENTS
         ):
             raise FileError(f"the network is damaged: value {name!r} is {value.dtype} {value.shape}")
 

@@ -23,28 +23,24 @@ from ..backend._priority import backends_of
 from ..dtypes import as_dtype
 from ..errors import FileError, InvalidArgumentError, UnsupportedError
 from .formats import Formats, check_formats, chosen_formats
-from .network import DTYPES, Argument, Network, Node, Ref, Value
-from .onnx_values import Attributes, Given, Known, NeedsNumbers, settled
+from .network import DTYPES, MOST_ELEMENTS, Argument, Network, Node, Ref, Value
+from .onnx_values import NUMBERED, Attributes, Given, Known, NeedsNumbers, in_float32, settled
 from .program import Engine
 from .runs import Variant
 from .saved import Declared, Input, Program
 from .simplify import simplify
-from .sizes import Size, name_of
+from .sizes import Size, identifier, name_of
 
 __all__ = ["Reader", "load_onnx"]
 
-_MOST = 2**48
 _OLDEST, _NEWEST = 7, 21  # operator sets
-_DTYPES = {1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
-           11: "float64", 16: "bfloat16"}  # fmt: skip
-"""Dtypes by their number in ONNX."""
 
 
 class Reader:
     """One graph while it is read.
 
     opset: the version of the operators
-    values: what each name of the graph is so far
+    values: the values of the graph that were read so far, by name
     """
 
     def __init__(self, model: _Model) -> None:
@@ -165,7 +161,7 @@ class Reader:
         from .onnx_operators import OPERATORS, folded
 
         try:
-            made = folded(node.op_type, inputs, attributes, self)
+            made = folded(node.op_type, inputs, attributes)
             if made is None:
                 made = OPERATORS[node.op_type](self, inputs, attributes)
         except (NeedsNumbers, UnsupportedError):
@@ -200,20 +196,10 @@ class Reader:
         return results
 
     def finish(self, outputs: Sequence[str]) -> Network:
-        """The network with these outputs, without what nothing reads."""
-        n = self.network
-        n.outputs = [self.ref(self._known(name)).name for name in outputs]
-        read, kept = {*n.outputs}, []
-        for node in reversed(n.nodes):
-            if read & {*node.results}:
-                kept.append(node)
-                read |= {*node.sources}
-        n.nodes = kept[::-1]
-        n.arrays = {name: array for name, array in n.arrays.items() if name in read}
-        n.weights &= {*n.arrays}
-        known = {*n.inputs, *n.arrays, *(name for node in n.nodes for name in node.results)}
-        n.values = {name: value for name, value in n.values.items() if name in known}
-        return n
+        """The network with these outputs."""
+        self.network.outputs = [self.ref(self._known(name)).name for name in outputs]
+        self.network.drop_unread()
+        return self.network
 
 
 def _attribute(attribute: Any) -> Any:
@@ -271,7 +257,7 @@ class _Model:
         reader.run(self.graph)
         network = reader.finish(self.outputs)
         labels = {str(n) for shape in shapes for n in shape if not isinstance(n, int)}
-        network.sizes = dict.fromkeys(sorted(labels), (1, _MOST))
+        network.sizes = dict.fromkeys(sorted(labels), (1, MOST_ELEMENTS))
         network.check()
         return network
 
@@ -290,26 +276,20 @@ def _array(tensor: Any) -> Known:
         array: Known = onnx.numpy_helper.to_array(tensor)
     except Exception as error:
         raise FileError(f"the tensor {tensor.name} is damaged: {error}") from None
-    return array.astype(np.float32) if array.dtype in (np.float16, np.float64) else array
+    return in_float32(array)
 
 
 def _input(given: Any, sizes: Mapping[str, int], what: str) -> Input:
     kind = given.type.tensor_type
-    dtype = _DTYPES.get(kind.elem_type)
+    dtype = NUMBERED.get(kind.elem_type)
     if dtype not in DTYPES or not given.type.HasField("tensor_type") or not kind.HasField("shape"):
         raise UnsupportedError(f"{what}: the input {given.name} is no tensor with a shape and a known dtype")
     shape: Any = tuple(
         d.dim_value if d.HasField("dim_value") and d.dim_value > 0
-        else sizes.get(label := _label(d.dim_param or f"{given.name}.{i}"), name_of(label))
+        else sizes.get(label := identifier(d.dim_param or f"{given.name}.{i}"), name_of(label))
         for i, d in enumerate(kind.shape.dim)
     )  # fmt: skip
     return Input(given.name, Value(shape, dtype))
-
-
-def _label(text: str) -> str:
-    """The name of a size, as formulas have it."""
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "_.") else "_" for c in text)
-    return name if name[0].isalpha() or name[0] == "_" else f"_{name}"
 
 
 def _check_sizes(inputs: Sequence[Input], sizes: Mapping[str, int], what: str) -> None:
@@ -317,7 +297,7 @@ def _check_sizes(inputs: Sequence[Input], sizes: Mapping[str, int], what: str) -
     for name, n in sizes.items():
         if name not in labels:
             raise InvalidArgumentError(f"{what}: sizes: no axis is called {name!r}{nearest(name, sorted(labels))}")
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < _MOST:
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < MOST_ELEMENTS:
             raise InvalidArgumentError(f"{what}: sizes: {name} must be a positive integer, not {n!r}")
 
 

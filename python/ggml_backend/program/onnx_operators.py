@@ -16,11 +16,14 @@ from ..errors import UnsupportedError
 from .network import Ref
 from .onnx_values import (
     FOLDED,
+    NUMBERED,
+    OTHER_FLOATS,
     Attributes,
     Given,
     Known,
     NeedsNumbers,
     broadcast,
+    in_float32,
     integers,
     numbers,
     product,
@@ -39,9 +42,6 @@ OPERATORS: dict[str, Function] = {}
 _FOLDED_ELEMENTS = 2**16  # larger constants are computed as weights are
 _MOST_PLACES = 2**24  # of Range
 _MOST_STEPS = 1024  # of a recurrent layer
-_DTYPES = {1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float32",
-           11: "float32", 16: "float32"}  # fmt: skip
-"""Dtypes by their number in ONNX. Programs compute in float32."""
 
 
 def operator(*names: str) -> Callable[[Function], Function]:
@@ -53,12 +53,13 @@ def operator(*names: str) -> Callable[[Function], Function]:
     return register
 
 
-def folded(name: str, inputs: Inputs, a: Attributes, r: Reader) -> Any:
+def folded(name: str, inputs: Inputs, a: Attributes) -> Any:
     """The result if everything is known and small, or None."""
     known = [x for x in inputs if isinstance(x, np.ndarray)]
     if name not in FOLDED or len(known) != len(inputs) or any(x.size > _FOLDED_ELEMENTS for x in known):
         return None
-    return np.asarray(FOLDED[name](*known))
+    function = np.fmod if name == "Mod" and a.get("fmod") else FOLDED[name]
+    return np.asarray(function(*known))
 
 
 def at(inputs: Inputs, i: int) -> Given:
@@ -223,9 +224,10 @@ def identity(r: Reader, i: Inputs, a: Attributes) -> Any:
 
 @operator("Cast", "CastLike")
 def cast(r: Reader, i: Inputs, a: Attributes) -> Any:
-    to = _DTYPES.get(int(a["to"])) if "to" in a else r.dtype(i[1])
+    to = NUMBERED.get(int(a["to"])) if "to" in a else r.dtype(i[1])
     if to is None:
         raise UnsupportedError(f"a conversion to the type {a['to']}")
+    to = "float32" if to in OTHER_FLOATS else to
     x = i[0]
     if isinstance(x, np.ndarray):
         if x.dtype == object and to not in ("int64", "int32"):
@@ -365,18 +367,20 @@ def cut(r: Reader, i: Inputs, a: Attributes) -> Any:
     return x
 
 
+def _slice(n: int, start: Size, stop: Size, step: int) -> slice:
+    """A slice of an axis with n elements. A backward one may end before the first element."""
+    first, last = numbers([start, stop], "Slice")
+    return slice(first, None if step < 0 and last < -n else last, step)
+
+
 def _cut(r: Reader, x: Given, axis: int, start: Size, stop: Size, step: int) -> Any:
     own = list(r.shape(x))
     if isinstance(x, np.ndarray) and not isinstance(start, Formula) and not isinstance(stop, Formula):
-        bounds = numbers([start, stop], "Slice")
-        last = None if bounds[1] < -x.shape[axis] else bounds[1]
         whole: list[Any] = [slice(None)] * axis
-        return x[(*whole, slice(bounds[0], last, step))]
+        return x[(*whole, _slice(x.shape[axis], start, stop, step))]
     if step < 0:
         n = numbers([own[axis]], "Slice")[0]
-        bounds = numbers([start, stop], "Slice")
-        places = np.arange(n)[slice(bounds[0], None if bounds[1] < -n else bounds[1], step)]
-        return _picked(r, x, axis, places)
+        return _picked(r, x, axis, np.arange(n)[_slice(n, start, stop, step)])
     begin, end, count = _bounds(own[axis], start, stop, step)
     if (begin, end, step) == (0, own[axis], 1):
         return x
@@ -420,7 +424,7 @@ def gather_elements(r: Reader, i: Inputs, a: Attributes) -> Any:
 @operator("Shape")
 def shape_of(r: Reader, i: Inputs, a: Attributes) -> Any:
     sizes = r.shape(i[0])[a.get("start", 0) : a.get("end")]
-    return np.array([*sizes, None], object)[:-1]
+    return np.array(sizes, object)
 
 
 @operator("Size")
@@ -434,7 +438,7 @@ def constant(r: Reader, i: Inputs, a: Attributes) -> Any:
     if kind not in ("value", "value_float", "value_floats", "value_int", "value_ints"):
         raise UnsupportedError(f"a constant of the kind {kind}")
     array = value if kind == "value" else np.array(value, np.float32 if "float" in kind else np.int64)
-    return array.astype(np.float32) if array.dtype in (np.float16, np.float64) else array
+    return in_float32(array)
 
 
 def _is_small(shape: Sequence[Size]) -> bool:
@@ -451,9 +455,8 @@ def filled(r: Reader, shape: Sequence[Size], number: Any, dtype: str) -> Any:
 
 @operator("ConstantOfShape")
 def constant_of_shape(r: Reader, i: Inputs, a: Attributes) -> Any:
-    value = a.get("value", np.zeros(1, np.float32))
-    dtype = "float32" if value.dtype in (np.float16, np.float64) else value.dtype.name
-    return filled(r, integers(i[0]), value.reshape(-1)[0].item(), dtype)
+    value = in_float32(a.get("value", np.zeros(1, np.float32)))
+    return filled(r, integers(i[0]), value.reshape(-1)[0].item(), value.dtype.name)
 
 
 @operator("Range")
@@ -758,23 +761,33 @@ def global_max(r: Reader, i: Inputs, a: Attributes) -> Any:
 @operator("Resize", "Upsample")
 def resize(r: Reader, i: Inputs, a: Attributes) -> Any:
     own, mode = r.shape(i[0]), a.get("mode", "nearest")
-    given = i[1] if r.opset < 10 else at(i, 2)
     if len(own) != 4 or mode not in _RESIZED:
         raise UnsupportedError(f"Resize of {len(own)} axes, mode {mode}")
+    if a.get("antialias") or a.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise UnsupportedError("Resize with antialias, or with a kept aspect ratio")
+    if [*a.get("axes", range(4))] != [*range(4)]:
+        raise UnsupportedError("Resize of some axes")
+    rounded = False
     if at(i, 3) is not None:
         shape = integers(i[3])
     else:
-        factors = known(given, "the factors of Resize").reshape(-1)
+        factors = known(i[1] if r.opset < 11 else at(i, 2), "the factors of Resize").reshape(-1)
         shape = []
         for n, factor in zip(own, factors.tolist(), strict=True):
-            whole = isinstance(n, Formula)
-            if whole and factor != int(factor):
-                raise NeedsNumbers("Resize by a fraction")
-            shape.append(n * int(factor) if factor == int(factor) else math.floor(n * factor))
+            if isinstance(n, Formula):
+                if factor != int(factor):
+                    raise NeedsNumbers("Resize by a fraction")
+                shape.append(n * int(factor))
+            else:
+                size = float(np.float32(n * factor))
+                rounded = rounded or size != int(size)
+                shape.append(int(size))
     if list(shape[:2]) != list(own[:2]):
         numbers(own[:2], "Resize")
         raise UnsupportedError("Resize of the batch or of channels")
     aligned = _alignment(r, a, mode, own, shape)
+    if rounded and not aligned:  # the places follow from the factors, and PyTorch takes them from the sizes
+        raise UnsupportedError("Resize by factors that do not give whole sizes")
     arguments = {"self": i[0], "output_size": list(shape[2:]), "align_corners": True if aligned else None}
     return r.emit(_RESIZED[mode], arguments, shape, "float32")
 
@@ -785,23 +798,18 @@ _RESIZED = {"nearest": "upsample_nearest2d", "linear": "upsample_bilinear2d", "c
 def _alignment(r: Reader, a: Attributes, mode: str, own: Sequence[Size], shape: Sequence[Size]) -> bool:
     """True for aligned corners, False for PyTorch's places. UnsupportedError: other places"""
     places = a.get("coordinate_transformation_mode", "half_pixel" if r.opset >= 11 else "asymmetric")
+    halves = places in ("half_pixel", "pytorch_half_pixel")
     if mode == "nearest":
-        whole = all(
-            not isinstance(n, int) or not isinstance(m, int) or m % n == 0 for n, m in zip(own, shape, strict=True)
-        )
-        floors = places == "asymmetric" and (r.opset < 11 or a.get("nearest_mode", "round_prefer_floor") == "floor")
-        if floors or (whole and places in ("asymmetric", "half_pixel", "pytorch_half_pixel") and _same(a, places)):
+        rounding = "floor" if r.opset < 11 else a.get("nearest_mode", "round_prefer_floor")
+        if places == "asymmetric" and rounding == "floor":
             return False
-    elif places in ("half_pixel", "pytorch_half_pixel", "align_corners"):
+        if halves and rounding.startswith("round") and all(m % n == 0 for n, m in zip(own, shape, strict=True)):
+            return False  # a whole factor: the nearest element is that at the floor
+    elif halves or places == "align_corners":
         if mode == "cubic" and (a.get("cubic_coeff_a", -0.75) != -0.75 or a.get("exclude_outside")):
             raise UnsupportedError("Resize with other cubic coefficients")
         return bool(places == "align_corners")
     raise UnsupportedError(f"Resize, mode {mode}, with the places {places}")
-
-
-def _same(a: Attributes, places: str) -> bool:
-    """True if the nearest element of a whole factor is the one at the floor."""
-    return places != "asymmetric" or a.get("nearest_mode", "round_prefer_floor") == "floor"
 
 
 # ----------------------------------------------------------------------------------------------------- recurrent layers
@@ -810,7 +818,8 @@ def _same(a: Attributes, places: str) -> bool:
 @operator("LSTM")
 def lstm(r: Reader, i: Inputs, a: Attributes) -> Any:
     """Step by step. The result of the layer, the last state, and the last cell."""
-    if [x for x in a.get("activations", []) if x not in ("Sigmoid", "Tanh")] or a.get("clip") or a.get("layout"):
+    activations = a.get("activations", [])
+    if activations != ["Sigmoid", "Tanh", "Tanh"] * (len(activations) // 3) or a.get("clip") or a.get("layout"):
         raise UnsupportedError("LSTM with other activations, clip or layout")
     if at(i, 4) is not None or at(i, 7) is not None or a.get("input_forget"):
         raise UnsupportedError("LSTM with lengths, peepholes or input_forget")

@@ -7,7 +7,6 @@ sizes: they have the dtype ``object``, and NumPy computes with them as with numb
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,19 +15,24 @@ import numpy as np
 from .network import Ref
 from .sizes import Formula, Size, largest, smallest
 
-__all__ = ["FOLDED", "Known", "NeedsNumbers", "broadcast", "integers", "is_named", "settled"]
+__all__ = [
+    "FOLDED", "NUMBERED", "OTHER_FLOATS", "Known", "NeedsNumbers", "broadcast", "in_float32", "integers", "settled",
+]  # fmt: skip
 
 Known = np.ndarray[Any, Any]
 Given = Known | Ref | None
 Attributes = dict[str, Any]
 
+NUMBERED = {1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
+            11: "float64", 16: "bfloat16"}  # fmt: skip
+"""Dtypes by their number in ONNX."""
+
+OTHER_FLOATS = ("float16", "float64", "bfloat16")
+"""Floats that programs compute in float32."""
+
 
 class NeedsNumbers(Exception):
     """The graph depends on a named size in a way that needs its number."""
-
-
-def is_named(array: Known) -> bool:
-    return bool(array.dtype == object)
 
 
 def settled(array: Any) -> Known:
@@ -37,6 +41,11 @@ def settled(array: Any) -> Known:
     if made.dtype == object and not any(isinstance(n, Formula) for n in made.reshape(-1)):
         return made.astype(np.int64)
     return made
+
+
+def in_float32(array: Known) -> Known:
+    """The array, with floats as float32."""
+    return array.astype(np.float32) if array.dtype.name in OTHER_FLOATS else array
 
 
 def integers(given: Given) -> list[Size]:
@@ -75,14 +84,6 @@ def _divided(p: Known, q: Known) -> Known:
     return quotient
 
 
-def _cast(x: Known, to: str) -> Known:
-    if x.dtype == object:
-        if to not in ("int64", "int32"):
-            raise NeedsNumbers("a size becomes a float")
-        return x
-    return x.astype("float32" if to == "bfloat16" else to)
-
-
 def _compared(function: Callable[..., Any]) -> Callable[..., Known]:
     def compare(p: Known, q: Known) -> Known:
         if p.dtype == object or q.dtype == object:
@@ -102,6 +103,10 @@ def _equal(p: Known, q: Known) -> Known:
     return np.asarray(p == q).astype(bool)
 
 
+def _power(x: Known, exponent: Known) -> Known:
+    return np.asarray(np.power(x, exponent)).astype(x.dtype)  # NumPy takes the wider dtype
+
+
 def _extreme(of_sizes: Callable[[Size, Size], Size], function: Callable[..., Any]) -> Callable[..., Known]:
     def extreme(*arrays: Known) -> Known:
         total = arrays[0]
@@ -119,7 +124,7 @@ FOLDED: dict[str, Callable[..., Any]] = {
     "GreaterOrEqual": _compared(np.greater_equal), "Not": np.logical_not, "And": np.logical_and, "Or": np.logical_or,
     "Where": np.where, "Min": _extreme(smallest, np.minimum), "Max": _extreme(largest, np.maximum), "Neg": np.negative,
     "Floor": np.floor, "Ceil": np.ceil, "Sqrt": np.sqrt, "Exp": np.exp, "Abs": np.abs, "Sin": np.sin, "Cos": np.cos,
-    "Pow": np.power, "Reciprocal": np.reciprocal, "Log": np.log,
+    "Pow": _power, "Reciprocal": np.reciprocal, "Log": np.log,
 }  # fmt: skip
 """Functions of known values, element by element."""
 
@@ -141,7 +146,3 @@ def numbers(sizes: Sequence[Size], what: str) -> list[int]:
     if len(found) != len(sizes):
         raise NeedsNumbers(f"{what} has named sizes")
     return found
-
-
-def elements(shape: Sequence[int]) -> int:
-    return math.prod(shape)

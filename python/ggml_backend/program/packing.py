@@ -44,10 +44,7 @@ def packed(
     fit = matrices(network)
     made = replace(network, arrays=dict(network.arrays), values=dict(network.values), weights={*network.weights})
     made.nodes = [_packed(made, node, fit, formats, precision, done) for node in network.nodes]
-    read = {name for node in made.nodes for name in node.sources} | {*made.outputs}
-    for name in [name for name in made.arrays if name not in read]:
-        del made.arrays[name], made.values[name]
-        made.weights.discard(name)
+    made.drop_unread()
     return made
 
 

@@ -48,8 +48,8 @@ class Explanation(NamedTuple):
 
     operators: how often each operator occurs
     missing: operators without a rule
-    shared, copied: bytes of weights in the memory of the model, and of copies
     packed: quantized weights with their formats; quantized: their bytes
+    shared, copied: bytes of other weights in the memory of the model, and of copies
     """
 
     operators: dict[str, int]
@@ -65,8 +65,8 @@ class Explanation(NamedTuple):
         lines += [f"  {line}" for line in _listed(self.missing)]
         formats = sorted({*self.packed.values()})
         packed = f", {size_text(self.quantized)} as {', '.join(formats)}" if formats else ""
-        rest = max(self.copied - self.quantized, 0)  # a file shares its quantized weights
-        lines.append(f"weights: {size_text(self.shared)} shared with the model, {size_text(rest)} copied{packed}")
+        shared, copied = size_text(self.shared), size_text(self.copied)
+        lines.append(f"weights: {shared} shared with the model, {copied} copied{packed}")
         return "\n".join(lines)
 
 

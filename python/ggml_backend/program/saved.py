@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +65,7 @@ class Declared:
     """What a program takes and returns.
 
     constants: arguments with a fixed value
-    result: lists, tuples and tables of numbers of results. None stands for the only result.
+    result: the number of a result, or ``{"dict": ...}``, ``{"list": ...}`` or ``{"tuple": ...}`` of such parts
     example: a shape of each input, or nothing
     """
 
@@ -323,9 +324,7 @@ def _typed(data: Array, shape: Any, dtype: Any, name: str) -> Array:
     if dtype not in DTYPES or dtype == "bfloat16" or any(n < 0 for n in sizes):
         raise FileError(f"the program is damaged: the array {name!r} is {dtype} {sizes}")
     kind = np.dtype(dtype)
-    n = 1
-    for size in sizes:
-        n *= size
+    n = math.prod(sizes)
     if n * kind.itemsize != data.nbytes:
         raise FileError(
             f"the program is damaged: the array {name!r} has {data.nbytes} bytes instead of {n * kind.itemsize}"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-__all__ = ["Formula", "Size", "at", "largest", "name_of", "names_in", "parsed", "smallest", "text_of"]
+__all__ = ["Formula", "Size", "at", "identifier", "largest", "name_of", "names_in", "parsed", "smallest", "text_of"]
 
 Size = Union[int, "Formula"]
 Atom = Union[str, "tuple[str, Size, Size]"]
@@ -79,6 +79,12 @@ class Formula:
 def name_of(name: str) -> Formula:
     """The size that has this name."""
     return Formula((((name,), 1),))
+
+
+def identifier(label: str) -> str:
+    """The label as a name that formulas accept."""
+    name = re.sub(r"[^\w.]", "_", label, flags=re.ASCII)
+    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
 
 
 def largest(p: Size, q: Size) -> Size:

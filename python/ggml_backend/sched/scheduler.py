@@ -324,13 +324,8 @@ class Scheduler(Handle):
         if limit is not None:
             from ._recompute import recomputed
 
-            draft = lambda g: self._draft(g, warn=False)  # noqa: E731
-            graph, again, results = recomputed(self, graph, limit, draft, self._better_order)
-        plan = self._asked(
-            graph,
-            lib.GBPY_PLAN_ALLOCATE if allocate else lib.GBPY_PLAN_ONLY,
-            lambda core, graph_core: self._plan_object(core, graph, graph_core),
-        )
+            graph, again, results = recomputed(self, graph, limit, self._plan_object, self._better_order)
+        plan = self._plan_object(graph, lib.GBPY_PLAN_ALLOCATE if allocate else lib.GBPY_PLAN_ONLY, warn=True)
         plan.recomputation, plan._results = again, results
         return plan
 
@@ -349,18 +344,16 @@ class Scheduler(Handle):
         def needs(plan: Plan) -> tuple[int, int, int]:
             return sum(a.lower_bound for a in plan.arenas), len(plan.splits), sum(c.nbytes for c in plan.copies)
 
-        before, after = (needs(self._draft(g, warn=False)) for g in (graph, other))
+        before, after = (needs(self._plan_object(g)) for g in (graph, other))
         return other if after[0] < before[0] and after[1] <= before[1] and after[2] <= before[2] else graph
 
-    def _plan_object(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> Plan:
-        plan = Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, core.named))
-        plan._reasons = read_reasons(core.ptr, graph_core.ptr)
-        return plan
+    def _plan_object(self, graph: Graph, kind: int = lib.GBPY_PLAN_ONLY, warn: bool = False) -> Plan:
+        def read(core: SchedCore, graph_core: GraphCore) -> Plan:
+            plan = Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, core.named))
+            plan._reasons = read_reasons(core.ptr, graph_core.ptr)
+            return plan
 
-    def _draft(self, graph: Graph, warn: bool = True) -> Plan:
-        return self._asked(
-            graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._plan_object(core, graph, graph_core), warn
-        )
+        return self._asked(graph, kind, read, warn)
 
     def _explain_in(self, graph: Graph, node: Tensor) -> str:
         """Like :meth:`explain`, for the plan of this graph."""

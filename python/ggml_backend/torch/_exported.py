@@ -23,13 +23,13 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError, UnsupportedError
 from ..program.constants import MAKERS
-from ..program.network import DTYPES, Argument, Condition, Network, Node, Ref, Value
+from ..program.network import DTYPES, MOST_ELEMENTS, Argument, Condition, Network, Node, Ref, Value
 from ..program.program import Fallback
 from ..program.rules import RULES
 from ..program.runs import Variant
-from ..program.sizes import Formula, Size, largest, name_of, names_in, parsed, smallest
+from ..program.sizes import Formula, Size, identifier, largest, name_of, names_in, parsed, smallest
 
-__all__ = ["Exported", "array_of", "export", "flattened", "identifier", "operator_name"]
+__all__ = ["Exported", "array_of", "export", "flattened", "operator_name"]
 
 Array = np.ndarray[Any, Any]
 
@@ -132,7 +132,7 @@ def export(
 def named(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str, axes: Axes
 ) -> Exported:  # fmt: skip
-    """Exports a model for axes that may vary. UnsupportedError: its graph depends on their sizes."""
+    """Exports a model for axes that may vary. UnsupportedError: no network holds its graph for all sizes."""
     leaves, structure = flattened(args, kwargs)
     shapes = torch.export.ShapesCollection()
     sizes: dict[str, int] = {}
@@ -208,7 +208,7 @@ class _Reader:
                 raise UnsupportedError(f"{self.what}: the model contains control flow ({node.target})")
         outputs = self._outputs()
         self._conditions()
-        _drop_unread(self.network)
+        self.network.drop_unread()
         self.network.check()
         return Exported(self.network, leaves, outputs, program.call_spec.out_spec, self.targets)
 
@@ -243,7 +243,7 @@ class _Reader:
         self.network.values[name] = Value(shape, dtype)
 
     def _size(self, n: Any, name: str) -> Size:
-        """A size of PyTorch, whose symbols become named sizes."""
+        """Converts a size of PyTorch. Its symbols become named sizes."""
         if isinstance(n, int):
             return int(n)
         try:
@@ -254,13 +254,13 @@ class _Reader:
             ) from None  # fmt: skip
 
     def _conditions(self) -> None:
-        """The limits of named sizes, and what PyTorch has assumed about them."""
+        """Adds the limits of named sizes, and the guards of PyTorch as conditions."""
         if not self.labels:
             return
         for symbol, limits in self.program.range_constraints.items():
             label = self.labels.get(str(symbol))
             if label is not None:
-                low, high = (int(n) if n.is_Integer else _MOST for n in (limits.lower, limits.upper))
+                low, high = (int(n) if n.is_Integer else MOST_ELEMENTS for n in (limits.lower, limits.upper))
                 before = self.network.sizes.get(str(label), (low, high))
                 self.network.sizes[str(label)] = max(before[0], low), min(before[1], high)
         if self.guards is None or len(self.network.sizes) != len({*self.labels.values()}):
@@ -301,7 +301,7 @@ class _Reader:
         self._add(node, name, value)
 
     def _depends_on_sizes(self, node: Any) -> bool:
-        """True if named sizes, and no values, decide what the node computes."""
+        """True if the node reads named sizes, and the elements of no value."""
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return False
@@ -311,12 +311,12 @@ class _Reader:
         return all(n in self.constants for n in node.all_input_nodes) and any(isinstance(n, Formula) for n in known)
 
     def _make(self, node: Any, name: str, value: Any) -> None:
-        """A node for a value that sizes decide: of MAKERS, or of an operator with a rule."""
-        operator = name.partition(".")[0].removesuffix("_like").removeprefix("new_")
-        fill = {"zeros": 0, "ones": 1, "empty": 0}.get(operator)
-        if operator == "full":
+        """Adds a node that computes a value from sizes alone: one of MAKERS, or an operator with a rule."""
+        kind = name.partition(".")[0].removesuffix("_like").removeprefix("new_")
+        fill = {"zeros": 0, "ones": 1, "empty": 0}.get(kind)
+        if kind == "full":
             fill = node.args[1]
-        elif operator == "scalar_tensor":
+        elif kind == "scalar_tensor":
             fill = node.args[0]
         if fill is None:
             if name not in MAKERS and name not in RULES:
@@ -329,7 +329,7 @@ class _Reader:
         self.names[node] = node.name
 
     def _computed(self, node: Any) -> Any:
-        """A constant, or a tensor with the shape of a value."""
+        """The constant of a node, or an empty tensor of the shape of its value."""
         if node in self.constants:
             return self.constants[node]
         value = node.meta["val"]
@@ -419,19 +419,12 @@ class _Reader:
 
 
 _EXAMPLE = 4  # of a size that is 1 or 0 in the example inputs
-_MOST = 2**48
 _FUNCTIONS = {"FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "PythonMod": operator.mod,
               "Mod": operator.mod}  # fmt: skip
 
 
-def identifier(label: str) -> str:
-    """A name of a size, as formulas have it."""
-    name = re.sub(r"[^\w.]", "_", label, flags=re.ASCII)
-    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
-
-
 def _formula(expression: Any, labels: Mapping[str, Formula]) -> Size:
-    """An expression of SymPy. KeyError: an unknown symbol; UnsupportedError: another function"""
+    """The size of an expression of SymPy. KeyError: an unknown symbol. UnsupportedError: an unknown function."""
     if expression.is_Integer:
         return int(expression)
     if expression.is_Symbol:
@@ -460,9 +453,9 @@ def _formula(expression: Any, labels: Mapping[str, Formula]) -> Size:
 
 
 def _condition(guard: str, inputs: Mapping[str, str], network: Network) -> Condition | None:
-    """What PyTorch has assumed about sizes. None: this always holds.
+    """A guard of PyTorch as a condition, or None if it always holds.
 
-    UnsupportedError: the guard is about something else
+    UnsupportedError: the guard reads more than sizes of inputs
     """
 
     def size(found: re.Match[str]) -> str:
@@ -483,21 +476,6 @@ def _condition(guard: str, inputs: Mapping[str, str], network: Network) -> Condi
     if not (names_in(p) | names_in(q)) <= {*network.sizes}:
         raise UnsupportedError(f"the guard {guard}")
     return p, compared, q
-
-
-def _drop_unread(network: Network) -> None:
-    """Removes nodes whose results nothing reads, and values of theirs."""
-    read, kept = {*network.outputs}, []
-    for node in reversed(network.nodes):
-        if read & {*node.results}:
-            kept.append(node)
-            read |= {*node.sources}
-    network.nodes = kept[::-1]
-    results = {name for node in network.nodes for name in node.results}
-    network.arrays = {name: array for name, array in network.arrays.items() if name in read}
-    network.weights &= {*network.arrays}
-    known = {*network.inputs, *network.arrays, *results}
-    network.values = {name: value for name, value in network.values.items() if name in known}
 
 
 def flattened(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:

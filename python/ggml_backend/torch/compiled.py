@@ -27,8 +27,8 @@ from ..program.program import Engine, Explanation, draft, refuse
 from ..program.runs import Runs, Variant
 from ..program.saved import Declared, Input, store
 from ..program.simplify import simplify
-from ..program.sizes import name_of
-from ._exported import Exported, array_of, export, flattened, identifier
+from ..program.sizes import identifier, name_of
+from ._exported import Exported, array_of, export, flattened
 from ._operators import check_precision
 from .packed import Precision
 
@@ -39,7 +39,6 @@ Dynamic = Mapping[str, "Mapping[int, str] | Sequence[int]"]
 Policy = Literal["weights", "sources", "cost"]
 
 _MOST_NARROW = 3  # named sizes of which a file has every combination of 1 and more
-_KINDS = {"float32": "f", "bool": "b", "float64": "d"}
 
 
 class Program(Runs):

@@ -100,6 +100,34 @@ def test_soft_max_of_nan(text):
     check(text, gb.ops.soft_max, [x], lambda x: want)
 
 
+OF_TWO_AXES = {
+    "add": lambda w, x: (w + x) * x, "sub": lambda w, x: x - w, "mul": lambda w, x: w * x, "div": lambda w, x: x / w,
+    "scale": lambda w, x: w * 2.0 + x, "silu": lambda w, x: gb.ops.silu(w) + x, "exp": lambda w, x: gb.ops.exp(w) * x,
+    "soft_max": lambda w, x: gb.ops.soft_max(w) * x, "rms_norm": lambda w, x: gb.ops.rms_norm(w) * x,
+    "product": lambda w, x: gb.ops.mul_mat(w, x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_TWO_AXES)
+def test_a_gradient_may_have_fewer_axes_than_its_sources(text, name, rng):
+    arrays = [rng.random(shape, np.float32) + 1 for shape in ((3, 4), (1, 3, 4))]
+    found = []
+    for device in (opened(text), gb.Backend("CPU")):
+        with gb.Context() as ctx:
+            tensors = [ctx.tensor(a.shape, name=n) for a, n in zip(arrays, "wx", strict=True)]
+            y = OF_TWO_AXES[name](*tensors)
+            with ctx.as_default():
+                (slope,) = gb.grad(gb.ops.sum(y * y), tensors[:1])
+            assert slope.shape == (3, 4) and device.supports(slope)
+            graph, memory = ctx.graph(slope), ctx.allocate(device)
+            for t, a in zip(tensors, arrays, strict=True):
+                t.set(a)
+            graph.compute(device)
+            found.append(slope.numpy(copy=True))
+            del memory
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("wrong", [-1, 3])
 def test_a_state_out_of_range_is_an_error(text, wrong):
     device, shapes = opened(text), [(3, 4, 6, 5), (1, 2, 4, 6), (1, 2, 4), (4, 1), (1, 2, 2, 5), (1, 2, 2, 5)]

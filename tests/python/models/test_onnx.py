@@ -162,8 +162,13 @@ def resized(r):
     x = r.floats(1, 2, 4, 5)
     mode = r.pick.choice(["nearest", "linear", "cubic"])
     if mode == "nearest":
-        a = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        return [x, None, Constant([1, 1, *r.pick.choice([(2, 3), (2, 2)])], np.float32)], a
+        factors = Constant([1, 1, *r.pick.choice([(2, 3), (2, 2)])], np.float32)
+        if r.pick.random() < 0.3:
+            return [x, factors], {"mode": mode}, 10
+        places, rounding = r.pick.choice(
+            [("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")]
+        )
+        return [x, None, factors], {"mode": mode, "coordinate_transformation_mode": places, "nearest_mode": rounding}
     a = {"mode": mode, "coordinate_transformation_mode": r.pick.choice(["half_pixel", "align_corners"])}
     return [x, None, None, Constant([1, 2, r.pick.randint(4, 9), r.pick.randint(5, 9)], np.int64)], a
 
@@ -321,6 +326,60 @@ def test_operators_compute_what_onnx_runtime_computes(op):
             near(ours, theirs)
 
 
+REFUSED = {
+    "Resize by factors that do not give whole sizes": (
+        "Resize", [np.ones((1, 1, 5, 5), np.float32), None, Constant([1, 1, 1.5, 2], np.float32)], {"mode": "linear"},
+    ),
+    "Resize with antialias": (
+        "Resize", [np.ones((1, 1, 4, 4), np.float32), None, None, Constant([1, 1, 2, 2], np.int64)],
+        {"mode": "linear", "antialias": 1},
+    ),
+    "Resize, mode nearest, with the places half_pixel": (
+        "Resize", [np.ones((1, 1, 4, 4), np.float32), None, Constant([1, 1, 2, 2], np.float32)],
+        {"nearest_mode": "ceil"},
+    ),
+    "Resize of some axes": (
+        "Resize", [np.ones((1, 1, 4, 4), np.float32), None, Constant([2, 2], np.float32)], {"axes": [2, 3]},
+    ),
+    "LSTM with other activations": ("LSTM", [np.ones((2, 1, 3), np.float32), *(
+        Constant(np.ones(shape, np.float32)) for shape in ((1, 16, 3), (1, 16, 4))
+    )], {"hidden_size": 4, "activations": ["Tanh", "Sigmoid", "Tanh"]}, 14),
+}  # fmt: skip
+"""Models that programs do not have, by the message."""
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_attributes_that_programs_do_not_have_are_refused(message):
+    model, given = model_of(*REFUSED[message])
+    with pytest.raises(UnsupportedError, match=message):
+        gb.load_onnx(model)(**given)
+
+
+FOLDED = {
+    "Mod": ([Constant([-7, 7, -8], np.int64), Constant([3, -3, 5], np.int64)], {"fmod": 1}),
+    "Pow": ([Constant([1.5, 3], np.float32), Constant([2, 3], np.int64)], {}),
+    "Slice": ([Constant([1, 2, 3], np.int64), Constant([0], np.int64), Constant([-9], np.int64)], {}),
+    "Shape": ([Constant(np.ones((2, 3), np.float32))], {}),
+}
+"""Operators of constants. They are computed while the model is read."""
+
+
+@pytest.mark.parametrize("op", FOLDED)
+def test_operators_of_constants_compute_what_onnx_runtime_computes(op):
+    model, _ = model_of(op, *FOLDED[op])
+    (ours,), (theirs,) = gb.load_onnx(model)().values(), expected(model, {})
+    near(ours, theirs)
+
+
+def test_weights_of_bfloat16_are_read():
+    info, of = onnx.helper.make_tensor_value_info, onnx.helper.make_tensor
+    weight = of("w", onnx.TensorProto.BFLOAT16, [3], [1.0, 2.5, -3.0])
+    nodes = [onnx.helper.make_node("Cast", ["w"], ["f"], to=1), onnx.helper.make_node("Add", ["x", "f"], ["y"])]
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [3])], [info("y", 1, [3])], [weight])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    assert gb.load_onnx(model)(np.ones(3, np.float32))["y"].tolist() == [2.0, 3.5, -2.0]
+
+
 # -------------------------------------------------------------------------------------------------------- whole models
 
 
@@ -386,6 +445,7 @@ def test_programs_of_onnx_are_saved(tmp_path):
     program.save(tmp_path / "p.gguf")
     again = gb.load_program(tmp_path / "p.gguf")
     np.testing.assert_array_equal(again(x)["logits"], program(x)["logits"])
+    assert again.explain().quantized == program.explain().quantized > 0
     y = picture(1, 24)
     np.testing.assert_array_equal(again(y)["logits"], program(y)["logits"])
     near(again(y)["logits"], expected(model, {"image": y})[0], 0.03)

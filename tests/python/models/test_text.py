@@ -47,8 +47,9 @@ def test_logits_are_those_of_numpy(name, devices, tmp_path):
         close_to(model.logits(IDS[5:]), reference.logits(IDS[5:]))
 
 
-def test_a_single_device_holds_all_weights_and_the_cache(llama):
-    with TextModel(llama, ["SIM"], n_ctx=64) as model:
+@pytest.mark.parametrize("kind", [list, "".join, iter], ids=["list", "name", "iterator"])
+def test_a_single_device_holds_all_weights_and_the_cache(llama, kind):
+    with TextModel(llama, kind(["SIM"]), n_ctx=64) as model:
         sim, cpu = model.backends
         assert cpu.name == "CPU"  # added for what a device cannot compute
         assert {b.type for b in [*model.weights.buffers, *model.cache.buffers]} == {sim.buffer_type}

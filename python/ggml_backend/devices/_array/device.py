@@ -27,7 +27,7 @@ from . import (
 )
 from .family import Family, then
 from .fusion import Fusion
-from .layout import is_aligned
+from .layout import axes, is_aligned, ne
 from .library import Library, Step
 
 __all__ = ["ArrayDevice"]
@@ -168,9 +168,12 @@ class ArrayDevice(Family):
         return getattr(getattr(self, self._table[name].method), "is_stepwise", False)
 
     def _adopted(self, call: Call) -> Call:
-        adopt = self.library.adopt
-        sources = tuple(adopt(a, n.dtype) for a, n in zip(call.sources, call.node.sources, strict=True))
-        ours = Call(call.node, adopt(call.out, call.node.dtype), sources, call.shared)
+        adopt, node = self.library.adopt, call.node
+        sources = tuple(adopt(a, n.dtype) for a, n in zip(call.sources, node.sources, strict=True))
+        out, most = adopt(call.out, node.dtype), max((len(a.shape) for a in sources), default=0)
+        if most > len(out.shape) and any(ne(s.shape) == ne(node.shape) for s in node.sources):
+            out = axes(self.library, out, most)  # a gradient has the axes of its parameter, not of its sources
+        ours = Call(node, out, sources, call.shared)
         ours.may_leave_out, ours.of, ours.weights = call.may_leave_out, call.of, call.weights
         return ours
 

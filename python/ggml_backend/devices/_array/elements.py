@@ -33,14 +33,8 @@ def _broadcasts(node: Node) -> bool | str:
     )
 
 
-def _of_rank(x: Any, out: Any) -> Any:
-    """``x`` without leading axes of one element that ``out`` does not have."""
-    return x[(0,) * (x.ndim - out.ndim)] if x.ndim > out.ndim else x
-
-
 @op("add", "sub", "mul", "div", dtypes=FLOAT_NAMES, when=_repeats, prepare=True, repeats=True)
 def binary(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
-    a, b = _of_rank(a, out), _of_rank(b, out)
     if not is_broadcast(tuple(b.shape), tuple(a.shape)):
         out, a, b = spread(device.library, (out, a), b)
     return device.step_of(device.library.functions[node.op], node, out, (a, b))
@@ -48,7 +42,6 @@ def binary(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
 
 @op("compare", dtypes=FLOAT_NAMES, when=_repeats, prepare=True, repeats=True)
 def compare(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
-    a, b = _of_rank(a, out), _of_rank(b, out)
     if not is_broadcast(tuple(b.shape), tuple(a.shape)):
         out, a, b = spread(device.library, (out, a), b)
     return device.step_of(device.library.functions[node.params["comparison"]], node, out, (a, b))
