@@ -38,7 +38,7 @@ class Here:
     def __init__(self) -> None:
         text = "\n".join(re.sub(r"//[^\n]*", "", (HEADERS / f"{name}.h").read_text()) for name in ("ggml", "ggml-ext"))
         today = (HEADERS / "ggml-today.h").read_text()
-        self.functions = set(re.findall(r"GGML_API[^;(]*?\b(ggml_\w+)\(", text))
+        self.functions = set(re.findall(r"GGML_API[^;(]*?\b(ggml_\w+)\(", text + today))
         self.enumerators = set(re.findall(r"\b(GGML_\w+)\b(?= *[=,])", text))
         self.names = dict(re.findall(r"^#define ((?:ggml|GGML)_\w+) ((?:ggml|GGML)_\w+)$", today, re.M))
 

@@ -26,4 +26,5 @@ def test_names_are_found_in_the_headers() -> None:
     assert here.operator("MUL_MAT_ID") == "MUL_MAT_EXPERTS"
     assert here.operator("LIGHTNING_INDEXER") is None
     assert here.unary("XIELU") == "XIELU"
-    assert all(name in here.functions or "today" in name for name in here.names.values() if name.startswith("ggml_"))
+    called = {name for name in here.names.values() if name.startswith("ggml_") and not name.endswith("_t")}
+    assert called <= here.functions

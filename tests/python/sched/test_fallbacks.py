@@ -62,8 +62,12 @@ def test_once_for_each_plan(ctx, cpu, weak):
         _, _, second = products(other, 1)
         assert len(caught(lambda: sched.allocate(graph))) == 1
         allocated(sched, graph)
-        plan = sched.prepare(graph)
-        for act in (lambda: sched.compute(graph), plan.compute, lambda: sched.allocate(graph)):
+        acts = [
+            lambda: sched.compute(graph),
+            lambda: sched.prepare(graph).compute(),
+            lambda: sched.allocate(graph),
+        ]
+        for act in acts:
             assert caught(act) == []
         (warning,) = caught(lambda: sched.prepare(second))
         assert "a heavy operation does not run" in str(warning.message)
