@@ -46,8 +46,8 @@ def _indented(group: list[str]) -> nodes.Node:
 
 
 def paragraphs(comment: list[str]) -> Iterator[nodes.Node]:
-    """Text as paragraphs, indented terms as definitions, indented code as code. A capitalized line alone, directly above
-    indented lines, becomes their title.
+    """Text as paragraphs, indented terms as definitions, indented code as code. A capitalized line alone, directly
+    above indented lines, becomes their title.
     """
     group: list[str] = []
     for line in [*comment, ""]:
