@@ -1,17 +1,16 @@
 // columns.c - algorithm columns: packs the columns of some positions, then multiplies tiles.
 //
 // A band is some whole rows of the output. Its positions are numbered without gaps between rows, so
-// that few columns of tiles are unused in small planes. The input is copied to a slab (slab.h). The
-// values under a block of terms, for the positions of one tile, are packed into a panel
-// that stays in the first-level cache while all output channels read it. The results
-// of a later block of terms are added to those of the blocks before it.
+// that few columns of tiles are unused in small planes. The input is copied to a slab (slab.h). Then
+// the inputs of one block of terms and one tile of positions are packed into a panel. It stays near
+// while all output channels read it. The results of later blocks of terms are added.
 //
 // The last positions of a band are dot products if they are few, because a tile would compute a
 // whole vector of positions.
 #include "cpu/ops/conv/algorithm.h"
 
 enum {
-    POSITIONS = 256, // of a band, at most; also the longest row
+    POSITIONS = 256, // of a band, at most; so longer rows are left to other algorithms
     SLAB_FLOATS = 1 << 20, // at most
     TERMS = 384, // of a block, at most
     VECTOR = 16, // floats that are copied at once, and an estimate of what a tile computes at once
@@ -76,7 +75,7 @@ static struct sizes sizes_of(const struct gb_conv_job * j, const struct gb_conv_
     return (struct sizes){
         .terms = each,
         .offsets = gb_conv_aligned(GB_CONV_FLOATS_OF_OFFSETS(terms)),
-        .weights = j->w_type == GGML_TYPE_F32 ? 0 : gb_conv_aligned(j->oc * each),
+        .weights = gb_conv_aligned(j->oc * each),
         .panel = gb_conv_aligned(GB_GEMM_NR_MAX * each) + GB_CONV_SLACK,
         .slab = gb_conv_aligned(b->floats),
     };
@@ -131,7 +130,7 @@ static void find_weights(struct part * p) {
     const int64_t terms = gb_conv_terms(j);
     const size_t size = ggml_type_size(j->w_type);
     const char * w = j->w + (size_t) ((p->u->group * j->oc + p->first) * terms + p->k) * size;
-    if (j->w_type == GGML_TYPE_F32) {
+    if (gb_are_floats(j->w_type, sizeof(float), w, 2)) {
         p->a = (const float *) (const void *) w;
         p->lda = terms;
         return;
