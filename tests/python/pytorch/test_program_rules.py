@@ -265,6 +265,19 @@ def sliced(r):
     return [x, axis, start, r.pick.choice([n, 2**62, r.pick.randint(start + 1, n)]), r.pick.randint(1, 2)]
 
 
+def part_of(r):
+    x, axis, start, end, _ = sliced(r)
+    part = x.narrow(axis, start, min(end, x.shape[axis]) - start)
+    return [x, part.flip(0).clone(), axis, start, end]
+
+
+def place_of(r):
+    x = r.any(*r.shape(2, 6))
+    axis = r.axis(x)
+    at = r.pick.randrange(-x.shape[axis], x.shape[axis])
+    return [x, x.flip(0).select(axis, at).clone(), axis, at]
+
+
 def ordered(r):
     x = r.any(*r.shape(most=6))
     return [x, r.pick.sample(range(x.ndim), x.ndim)]
@@ -370,6 +383,9 @@ CASES = {
     "expand": expanded,
     "broadcast_to": expanded,
     "expand_as": like,
+    "copy": lambda r: (lambda make, s: [make(*s), make(*r.broadcast(s))])(
+        r.pick.choice([r.floats, r.booleans]), r.shape()
+    ),
     "repeat": lambda r: [x := r.any(*r.shape()), [r.pick.randint(1, 3) for _ in range(r.pick.randint(x.ndim, 6))]],
     "repeat_interleave.self_int": lambda r: [x := r.any(*r.shape()), 2, r.pick.choice([None, r.axis(x)])],
     "slice.Tensor": sliced,
@@ -386,6 +402,8 @@ CASES = {
     "pixel_shuffle": lambda r: [r.floats(2, 8, 3, 5), 2],
     "unfold": lambda r: [r.any(3, 8, 2), 1, 4, 4],
     "cat": joined,
+    "slice_scatter": part_of,
+    "select_scatter": place_of,
     "stack": lambda r: [[r.floats(*s) for _ in range(r.pick.randint(1, 3))] if (s := r.shape()) else [], -1],
     "linear": linear,
     "addmm": lambda r: (lambda a, b, m, n: [r.weight(n), a, Constant(b)])(*multiplied(r)),
