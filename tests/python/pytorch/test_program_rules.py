@@ -265,6 +265,26 @@ def sliced(r):
     return [x, axis, start, r.pick.choice([n, 2**62, r.pick.randint(start + 1, n)]), r.pick.randint(1, 2)]
 
 
+def shuffled(r):
+    """Different numbers, and an axis."""
+    shape = r.shape(most=6, size=4)
+    x = torch.randperm(int(np.prod(shape)), generator=r.torch).reshape(shape)
+    return [x.float() / 7 if r.pick.random() < 0.5 else x, r.axis(x)]
+
+
+def put(r):
+    x = r.any(*r.shape(most=6, size=4))
+    k = r.pick.randint(1, min(x.ndim, 3))
+    if r.pick.random() < 0.4:
+        return [x, [r.booleans(*x.shape[:k])], r.any(1).to(x.dtype).reshape(())]
+    flat = torch.randperm(int(np.prod(x.shape[:k])), generator=r.torch)[: r.pick.randint(1, 5)]
+    places = [torch.from_numpy(p) for p in np.unravel_index(flat.numpy(), x.shape[:k])]
+    if r.pick.random() < 0.5:
+        places[0] = places[0] - x.shape[0]
+    values = r.any(len(flat), *x.shape[k:]).to(x.dtype)
+    return [x, places, values if r.pick.random() < 0.5 else values[:1]]
+
+
 def part_of(r):
     x, axis, start, end, _ = sliced(r)
     part = x.narrow(axis, start, min(end, x.shape[axis]) - start)
@@ -443,6 +463,12 @@ CASES = {
     "embedding": lambda r: [r.weight(9, 5), r.integers(0, 9, *r.shape(0, 4))],
     "index_select": lambda r: [x := r.any(*r.shape()), a := r.axis(x), r.integers(0, x.shape[a], 5)],
     "gather": gathered,
+    "index_put": put,
+    "topk": lambda r: (lambda x, axis: [x, r.pick.randint(1, x.shape[axis]), axis, r.pick.random() < 0.5])(
+        *shuffled(r)
+    ),
+    "sort": lambda r: [*shuffled(r), r.pick.random() < 0.5],
+    "sort.stable": lambda r: ([x := r.any(*r.shape()).long()], {"stable": True, "dim": r.axis(x)}),
     "index.Tensor": indexed,
     "conv1d": convolved(1)[0],
     "conv2d": convolved(2)[0],
