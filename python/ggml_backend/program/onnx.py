@@ -35,7 +35,7 @@ from .sizes import Size, identifier, name_of
 __all__ = ["Reader", "load_onnx"]
 
 _OLDEST, _NEWEST = 7, 21  # operator sets
-_MOST_STEPS = 1024  # of a Loop
+_MOST_STEPS = 4096  # of all loops of a model
 _WITH_GRAPHS = ("If", "Loop")
 
 
@@ -55,6 +55,7 @@ class Reader:
         self._stored: dict[int, Ref] = {}
         self._kept: list[Known] = []  # so that no other array gets the id
         self._module = ""
+        self._steps = 0  # of loops
         self.random = None if model.seed is None else np.random.default_rng(model.seed)
 
     # --------------------------------------------------------------------------------------------- for the operators
@@ -214,8 +215,9 @@ class Reader:
         outer, scans = dict(self.values), [list[Given]() for _ in body.output[len(inputs) - 1 :]]
         step = 0
         while step < most and self._continues(more, name):
-            if step == _MOST_STEPS:
-                raise UnsupportedError(f"Loop ({name}) has more than {_MOST_STEPS} steps")
+            self._steps += 1
+            if self._steps > _MOST_STEPS:
+                raise UnsupportedError(f"Loop ({name}): the loops of the model have more than {_MOST_STEPS} steps")
             given = [np.array(step, np.int64), np.array(True), *state]
             self.values = {**outer, **{i.name: x for i, x in zip(body.input, given, strict=True)}}
             self.run(body)
