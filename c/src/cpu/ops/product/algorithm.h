@@ -25,7 +25,7 @@ struct gb_product_algorithm {
     void (*run)(const struct gb_cpu_call * call, const struct gb_gemm * p); // applies the epilogue, too
 };
 
-// declines() and level_declines() for algorithms.c. Each is defined beside its run().
+// The functions of the table in algorithms.c. Those of an algorithm are in one file.
 const char * gb_short_declines(const struct gb_gemm * p);
 const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
@@ -199,7 +199,7 @@ static inline bool gb_gemm_is_prepared(const struct gb_cpu_call * call, const st
 //
 // Algorithms for few rows divide the columns of all groups among the threads. One thread reads a
 // column of w once, for all rows of its group. Long parts are shared dynamically, short parts are
-// equal.
+// fixed.
 
 struct gb_gemm_columns {
     struct gb_cpu_taking taking;
@@ -245,6 +245,13 @@ static inline int64_t gb_gemm_piece(const struct gb_gemm * p) {
 // The cost of this many columns that are multiplied one by one, in the unit of gb_cpu_stopped.
 static inline int64_t gb_gemm_dots_work(const struct gb_gemm * p, int rows, int64_t columns) {
     return GB_MAX(rows, 4) * columns * p->k / 8;
+}
+
+// The distance in bytes to the weights that are read about `ahead` bytes later, when columns of
+// `size` bytes are read one after the other. Columns may have gaps between them. A long column with
+// a gap behind it prefetches only itself.
+static inline size_t gb_gemm_ahead(const struct gb_gemm_matrix * w, size_t size, size_t ahead) {
+    return w->nb_m == size || size > 8 * ahead ? ahead : (ahead / GB_MAX(size, 1) + 1) * w->nb_m;
 }
 
 // ------------------------------------------------------------------------------------------------------------ epilogue
