@@ -338,7 +338,7 @@ static void wrong_edges_are_refused() {
 }
 
 // The attribute needs 9.0. A queue of another device never sets it.
-static void older_devices_know_nothing_of_it() {
+static void older_devices_refuse_dependent_launches() {
     CUDA_OR_SKIP();
     device_memory a(N * sizeof(int)), b(N * sizeof(int));
     gb_emu_set_capability(8, 9);
@@ -352,7 +352,7 @@ static void older_devices_know_nothing_of_it() {
 
 #    define EMULATED_TESTS                                                                      \
     , TEST(early_launches_are_counted), TEST(edges_can_be_refused), TEST(mistakes_are_noticed), \
-        TEST(wrong_edges_are_refused), TEST(older_devices_know_nothing_of_it)
+        TEST(wrong_edges_are_refused), TEST(older_devices_refuse_dependent_launches)
 #else
 #    define EMULATED_TESTS
 #endif

@@ -191,6 +191,22 @@ static void reading_the_result_reports_it(void) {
     });
 }
 
+// A recorded graph has the name as a parameter: the same graph with another name does not reuse it.
+static void a_replayed_graph_reports_the_new_name(void) {
+    CUDA_OR_SKIP();
+    each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
+        ggml_set_name(l.y, "old");
+        set_ids(l, 4, 0);
+        for (int i = 0; i < 3; i++) { // launched, recorded, replayed
+            CHECK_INT(run(cuda, l), GGML_STATUS_SUCCESS);
+        }
+        ggml_set_name(l.y, "the lookup");
+        set_ids(l, 4, LIMIT);
+        CHECK_INT(run(cuda, l), GGML_STATUS_INVALID_ARGUMENT);
+        check_message(k, 4, LIMIT);
+    });
+}
+
 // Other memory and other backends report nothing.
 static void other_memory_reports_nothing(void) {
     CUDA_OR_SKIP();
@@ -264,4 +280,5 @@ static void the_scheduler_reports_it(void) {
 }
 
 TEST_MAIN(TEST(the_scheduler_reports_it), TEST(waiting_reports_it_once), TEST(messages_of_the_cpu_have_the_same_parts),
-    TEST(reading_the_result_reports_it), TEST(other_memory_reports_nothing), TEST(the_next_graph_reports_it))
+    TEST(reading_the_result_reports_it), TEST(other_memory_reports_nothing), TEST(the_next_graph_reports_it),
+    TEST(a_replayed_graph_reports_the_new_name))

@@ -147,7 +147,6 @@ struct cuda_event {
     ggml_backend_event event; // first
     int device;
     cudaEvent_t cuda; // owned
-    int64_t ns;       // of a timed event: its time; -1: not asked yet
 };
 
 static cuda_event * event_of(ggml_backend_event_t event) { return static_cast<cuda_event *>(event->context); }
@@ -158,7 +157,7 @@ static ggml_backend_event_t new_event(ggml_backend_t backend, unsigned flags) {
         return nullptr;
     }
     gb_cuda_on_device on(b.device->id);
-    cuda_event * e = new (std::nothrow) cuda_event{ { backend, nullptr }, b.device->id, nullptr, -1 };
+    cuda_event * e = new (std::nothrow) cuda_event{ { backend, nullptr }, b.device->id, nullptr };
     if (e == nullptr) {
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for an event", b.device->name);
         return nullptr;

@@ -97,7 +97,7 @@ struct devices {
     std::mutex code_lock;
     bool has_code[GGML_CUDA_MAX_DEVICES] = {}; // gb_cuda_check_code succeeded
     int n = 0;
-    char reason[256] = "";
+    char reason[256] = "no host memory"; // until find_devices has run
 };
 
 void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {

@@ -82,6 +82,12 @@ struct writer {
     }
 };
 
+// True if a message about a wrong index can name `t`. Its kernel has the name as a parameter.
+bool reads_indices(const ggml_tensor * t) {
+    return t->op == GGML_OP_GET_ROWS || t->op == GGML_OP_SET_ROWS || t->op == GGML_OP_ADD_ID ||
+           t->op == GGML_OP_MUL_MAT_ID || t->op == GGML_OP_MUL_MAT_EXPERTS || t->op == GGML_OP_SSM_SCAN;
+}
+
 bool write_signature(gb_cuda_graphs & g, bool fusing) {
     writer w{ g.signature };
     g.signature.n = 0;
@@ -93,7 +99,7 @@ bool write_signature(gb_cuda_graphs & g, bool fusing) {
         w.put(&k, sizeof(k));
         w.put(&unseen, sizeof(unseen));
         w.put(t->op_params, sizeof(t->op_params));
-        if (t->op == GGML_OP_GET_ROWS || t->op == GGML_OP_MUL_MAT_ID) { // in messages about wrong indices
+        if (reads_indices(t)) {
             w.put(t->name, strnlen(t->name, sizeof(t->name)));
         }
         for (int j = 0; j < GGML_MAX_SRC; j++) {
@@ -110,7 +116,7 @@ bool write_signature(gb_cuda_graphs & g, bool fusing) {
 
 uint64_t mix(uint64_t h, uint64_t x) {
     h ^= x + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
-    return (h * 0xff51afd7ed558ccdu) | 1; // 0 means no shape
+    return h * 0xff51afd7ed558ccdu;
 }
 
 uint64_t shape_of(const gb_cuda_graphs & g) {

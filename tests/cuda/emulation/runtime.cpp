@@ -377,6 +377,12 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char * symbol, void ** functi
     return cudaSuccess;
 }
 
+// Shared memory that a block can have, as the CUDA programming guide lists it.
+static size_t shared_of(int cc) {
+    const size_t kib = cc >= 90 ? 227 : cc == 80 || cc == 87 ? 163 : cc >= 80 ? 99 : 64;
+    return kib * 1024;
+}
+
 // Makes no context.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
     guard held(lock);
@@ -392,7 +398,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
     p->l2CacheSize = 1 << 18;
     p->totalGlobalMem = devices[(size_t) id].total;
     p->sharedMemPerBlock = 48 * 1024;
-    p->sharedMemPerBlockOptin = capability >= 90 ? 227 * 1024 : capability >= 80 ? 99 * 1024 : 64 * 1024;
+    p->sharedMemPerBlockOptin = shared_of(capability);
     return cudaSuccess;
 }
 

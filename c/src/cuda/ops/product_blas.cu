@@ -26,6 +26,7 @@ const char * gb_blas_declines(const gb_cuda_backend & b, const gb_product & p) {
            : gb_product_is_aligned(p)        ? NULL
                                              : "rows of the weights do not begin at multiples of 16 bytes";
 }
+
 static bool queue_blas(gb_cuda_backend & b, const gb_product & p, const gb_ready_rows & x, int64_t calls,
     int64_t each) {
     const bool listed = b.queue.list != NULL;
