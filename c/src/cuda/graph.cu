@@ -1,11 +1,11 @@
 // graph.cu - running graphs: node by node at first, as recorded CUDA graphs when they are repeated.
 //
-// A graph's signature determines its work: operators, parameters, types, shapes, strides,
-// addresses, and which results may be left out. Its shape is a hash of its operators and
-// types. The first graph of a shape is launched node by node. From the second on, the work is
-// listed (queue.h) and made executable (replay.h). If an executable graph of the same shape exists,
-// its parameters are changed instead. So the next step of a decoder, whose cache has grown, is one
-// launch. A graph with a known signature is launched unchanged.
+// A graph's signature determines its work: operators, parameters, types, shapes, strides, addresses,
+// names that messages about wrong indices need, which results may be left out, and whether nodes may
+// be fused. Its shape is a hash of its operators and types. The first graph of a shape is launched
+// node by node. From the second on, the work is listed (queue.h) and made executable (replay.h). If an
+// executable graph of the same shape exists, its parameters are changed instead. So the next step of a
+// decoder, whose cache has grown, is one launch. A graph with a known signature is launched unchanged.
 //
 // Before a graph is launched or listed, a dry run measures its scratch memory. One block of that
 // size is allocated.
@@ -429,7 +429,7 @@ static remembered * executable(gb_cuda_backend & b) {
 }
 
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph) {
-    enum { FEW = 2 }; // graphs that small gain nothing
+    enum { FEW = 2 }; // graphs of so few nodes gain nothing
     gb_cuda_graphs & g = *b.graphs;
     enum ggml_status status = collect(b, graph, true, g.nodes);
     if (status != GGML_STATUS_SUCCESS) {

@@ -157,7 +157,7 @@ template <int N> static __device__ __forceinline__ void gb_matrix_done(float (&s
         GB_WGMMA(n, "bf16", count, a_at, b_at, keep_at); \
     }
 
-// keep: adds to the sums; else they begin with this product.
+// keep: adds to the sums; else replaces them.
 template <int KIND, int N>
 static __device__ __forceinline__ void gb_matrix_mma(float (&sum)[N / 2], uint64_t a, uint64_t b, bool keep) {
     static_assert(N == 64 || N == 128 || N == 256, "N is 64, 128 or 256");
