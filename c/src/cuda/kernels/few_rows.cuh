@@ -443,7 +443,7 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int part = warp & ((1 << p.split) - 1), band = warp >> p.split, bands = GB_FEW_WARPS >> p.split;
     const int64_t row = ((int64_t) blockIdx.x * bands + band) * GB_FEW_ROWS;
-    const char * a = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes; // after the last row, rows repeat it
+    const char * a = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes; // rows past the last one repeat it
     gb_few_place place(lane);
     gb_few_walk w = {};
     w.row = a + gb_min<int64_t>(row + lane / 2, p.m - 1) * (int64_t) p.w.nb_m + lane % 2 * format::chunk;
