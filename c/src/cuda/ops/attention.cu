@@ -1,8 +1,8 @@
 // attention.cu - FLASH_ATTN and FLASH_ATTN_EXT: attention as one operator. Scores are never stored. Chains of operators
 // (attention_chain.cu) use the same table of algorithms.
 //
-// Halves whose rows can be copied in 16-byte pieces are computed on the tensor cores, everything
-// else in float.
+// FLASH_ATTN of halves whose rows can be copied in 16-byte pieces runs on the tensor cores. The rest, few
+// rows and FLASH_ATTN_EXT are computed in float.
 #include <cmath>
 
 #include "cuda/kernels/attention.cuh"
@@ -119,7 +119,7 @@ static const gb_attention_algorithm algorithms[] = {
 gb_cuda_choice gb_attention_choose(const gb_cuda_device & device, const gb_attention & p) {
     int i = 0;
     while (algorithms[i].declines(device, p) != NULL) {
-        i++; // ends: the last algorithm takes all
+        i++; // ends: the last algorithm never declines
     }
     return { i, -1 };
 }

@@ -176,7 +176,7 @@ static gb_cuda_choice choose(const gb_cuda_backend &, const ggml_tensor * dst) {
     const gb_conv q = describe(dst);
     int i = 0;
     while (algorithms[i].declines(q) != NULL) {
-        i++; // ends: the last algorithm takes all
+        i++; // ends: the last algorithm never declines
     }
     return { i, -1 };
 }
