@@ -93,7 +93,7 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_attention & p, i
 }
 
 static const char * floats_decline(const gb_cuda_device &, const gb_attention & p) {
-    return p.by_key                        ? "values lie by keys"
+    return p.by_key                        ? "values are stored by key"
            : p.n < FEW_ROWS                ? "needs at least 8 rows of queries"
            : p.d > GB_ATTENTION_FLOAT_HEAD ? "heads of more than 128 elements"
                                            : NULL;

@@ -80,7 +80,7 @@ const char * gb_attention_ext_unsupported(const ggml_tensor * dst) {
 // ----------------------------------------------------------------------------------------------------------- algorithm
 
 const char * gb_attention_ext_declines(const gb_cuda_device &, const gb_attention & p) {
-    return p.by_key ? NULL : "values do not lie by keys";
+    return p.by_key ? NULL : "values are not stored by key";
 }
 
 template <int TYPE, int ROWS>
