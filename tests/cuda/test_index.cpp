@@ -90,7 +90,7 @@ static lookup build(ggml_backend_t backend, kind k) {
     l.ids = ggml_new_tensor_1d(l.ctx, GGML_TYPE_I32, n);
     l.y = look_up(l.ctx, k, l.ids, n);
     ggml_set_name(l.y, "the lookup");
-    // nodes behind the lookup read floats
+    // nodes after the lookup read floats
     ggml_tensor * floats = k == QUANTIZED_WRITTEN_ROWS ? ggml_cpy(l.ctx, l.y, f32(l.ctx, WIDTH, LIMIT)) : l.y;
     ggml_tensor * end = ggml_sqr(l.ctx, ggml_neg(l.ctx, floats)); // enough nodes to be recorded
     l.graph = ggml_new_graph(l.ctx);
@@ -245,7 +245,7 @@ static void the_next_graph_reports_it(void) {
     });
 }
 
-// Over a device and the CPU, whose node reads the wrong row.
+// A scheduler over a device and the CPU, whose node reads the wrong row.
 static void the_scheduler_reports_it(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backends[2] = { cuda_open(0), ggml_backend_cpu_init() };

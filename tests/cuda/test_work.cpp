@@ -1,5 +1,5 @@
-// test_work.cpp - scratch memory: reported before tensors have memory, allocated at once, replaced for a larger graph.
-// Without memory for it the graph fails.
+// test_work.cpp - scratch memory: reported before tensors have memory, allocated at once, replaced for a
+// larger graph. A graph fails if there is no memory for it.
 //
 // The tests of all operators also compare the reported with the allocated size (cuda_check_work_size).
 #include "device_graph.h"
@@ -72,7 +72,7 @@ static void size_is_reported_without_memory(void) {
     ggml_backend_free(cuda);
 }
 
-// The scheduler reports it for the device.
+// The scheduler reports the same size for the device.
 static void the_scheduler_reports_the_size(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
@@ -112,7 +112,7 @@ static void growth_drops_recorded_graphs(void) {
     ggml_backend_free(cuda);
 }
 
-// Without memory for it: an error with the figures, and no result. Later it works.
+// Without scratch memory, a graph fails with the figures and has no result. Later it works.
 static void no_memory_is_an_error(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED

@@ -71,7 +71,7 @@
 #    include "cuda/launch_device.cuh"
 #endif
 
-// ---------------------------------------------------------------------------------------------- for both dialects
+// --------------------------------------------------------------------------------------------------- for both dialects
 
 // Converts the arguments to the types of the kernel's parameters.
 template <class... P, class... A>

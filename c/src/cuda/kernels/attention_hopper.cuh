@@ -67,8 +67,7 @@ template <int KEYS> GB_DEVICE gb_tall_block gb_tall_block_of(const gb_attention 
     return b;
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// ---- copies
+// -------------------------------------------------------------------------------------------------------------- copies
 
 // Copies the queries, by all threads. A barrier of the block must follow.
 template <int DP> GB_DEVICE void gb_tall_queries(const gb_attention & p, const gb_tall_block & b, char * shared) {
@@ -118,8 +117,7 @@ GB_DEVICE void gb_tall_copy(const gb_attention_tiles & t, const gb_tall_block & 
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------
-// ---- products
+// ------------------------------------------------------------------------------------------------------------ products
 
 // Visible keys of the two rows of a thread, and addresses of their masks.
 struct gb_tall_rows {

@@ -104,7 +104,7 @@ GB_DEVICE int64_t gb_conv_start(const gb_conv & q, int column, int group) {
     return column < q.columns ? first * q.oc * q.positions + column % q.positions : -1;
 }
 
-// ------------------------------------------------------------------------------------------------------------- stages
+// -------------------------------------------------------------------------------------------------------------- stages
 
 // 16 bytes of a tile along the sum: eight halves or four floats.
 template <bool HALVES> struct gb_conv_piece {

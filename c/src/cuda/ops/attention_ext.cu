@@ -7,7 +7,7 @@
 
 #include "cuda/ops/attention.h"
 
-// -------------------------------------------------------------------------------------------------------- description
+// --------------------------------------------------------------------------------------------------------- description
 
 gb_attention gb_attention_ext_of(const ggml_tensor * dst) {
     const ggml_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2], *mask = dst->src[3], *sinks = dst->src[4];

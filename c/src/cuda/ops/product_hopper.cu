@@ -60,7 +60,7 @@ static const char * operands_decline(const gb_product & p) {
     return NULL;
 }
 
-// ------------------------------------------------------------------------------------------------------------- plan
+// ---------------------------------------------------------------------------------------------------------------- plan
 
 static size_t shared_of(const gb_product & p, int nt, int stages) {
     return is_packed(p) ? gb_packed_bytes(p.type, nt, stages)
