@@ -373,6 +373,9 @@ EXPR(e_pool_max, ggml_pool_2d(ctx, a, GGML_OP_POOL_MAX, 2, 2, 2, 2, 0, 0))
 EXPR(e_im2col,
     ggml_im2col_as(ctx, random_tensor(ctx, (int64_t[]){ 2, 3, 2, 1 }, -1, 1), a, 2, 1, 1, 2, 1, 2, true, GGML_TYPE_F32))
 EXPR(e_conv_2d, ggml_conv_2d_direct(ctx, a, b, 2, 1, 1, 2, 1, 2))
+EXPR(e_conv_2d_dense, ggml_conv_2d_direct(ctx, a, b, 1, 1, 1, 0, 1, 2))
+EXPR(e_conv_2d_padded, ggml_conv_2d_direct(ctx, a, b, 1, 1, 2, 3, 1, 1))
+EXPR(e_conv_2d_strided, ggml_conv_2d_direct(ctx, a, b, 2, 2, 1, 0, 1, 1))
 EXPR(e_conv_2d_channels, ggml_conv_2d_grouped(ctx, a, b, 1, 2, 0, 1, 2, 1, 3))
 EXPR(e_conv_3d, ggml_conv_3d_direct(ctx, a, b, 2, 1, 2, 1, 2, 0, 1, 2, 1, 2, 2, 3))
 EXPR(e_conv_transpose_2d, ggml_conv_transpose_2d_p0(ctx, a, ggml_permute(ctx, b, 1, 0, 2, 3), 2))
@@ -409,6 +412,15 @@ static struct ggml_tensor * e_sinks(const struct inputs * in) {
     CHECK_INT(ggml_soft_max_add_sinks(y, in->x[1]), GGML_STATUS_SUCCESS);
     return y;
 }
+
+static struct ggml_tensor * e_sinks_of_attention(const struct inputs * in) {
+    struct ggml_tensor * mask = causal_mask(in->ctx, in->x[1]->ne[1], in->x[0]->ne[1]);
+    struct ggml_tensor * y = ggml_flash_attn_ext(in->ctx, in->x[0], in->x[1], in->x[1], mask, 0.6f, 0, 1.5f);
+    CHECK_INT(ggml_flash_attn_ext_add_sinks(y, in->x[2]), GGML_STATUS_SUCCESS);
+    return y;
+}
+EXPR(e_mask_of_attention, ggml_flash_attn_ext(ctx, a, b, b, c, 0.6f, 0, 1.5f))
+EXPR(e_mask_of_soft_max, ggml_soft_max_ext(ctx, a, b, 0.6f))
 
 // a tensor that is used several times, also through an in-place form and a cast
 EXPR(e_shared, ggml_add(ctx, ggml_mul(ctx, a, ggml_silu(ctx, a)), ggml_scale_inplace(ctx, ggml_sqr(ctx, a), 0.5f)))
@@ -522,6 +534,13 @@ static const struct grad_case grad_cases[] = {
     { "pool_max", e_pool_max, { { 5, 4, 2, 1 } }, -1, 1, 1e-3f, 0 },
     { "im2col", e_im2col, { { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
     { "conv_2d", e_conv_2d, { { 2, 3, 2, 3 }, { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_dense", e_conv_2d_dense, { { 3, 2, 2, 3 }, { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_large_kernels", e_conv_2d_dense, { { 3, 2, 3, 8 }, { 4, 4, 3, 1 } }, -1, 1, 0, 0 },
+    { "conv_2d_few_places", e_conv_2d_dense, { { 3, 1, 2, 9 }, { 4, 1, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_padded", e_conv_2d_padded, { { 2, 3, 2, 3 }, { 4, 3, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_strided", e_conv_2d_strided, { { 3, 3, 2, 3 }, { 7, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_apart", e_conv_2d_strided, { { 2, 1, 2, 3 }, { 7, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_one_place", e_conv_2d_strided, { { 3, 3, 2, 1 }, { 2, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "conv_2d_channels", e_conv_2d_channels, { { 2, 3, 1, 3 }, { 5, 4, 3, 2 } }, -1, 1, 0, 0 },
     { "conv_3d", e_conv_3d, { { 2, 3, 2, 6 }, { 4, 5, 3, 4 } }, -1, 1, 0, 0 },
     { "conv_transpose_2d", e_conv_transpose_2d, { { 3, 2, 2, 3 }, { 2, 3, 3, 2 } }, -1, 1, 0, 0 },
@@ -547,6 +566,19 @@ static const struct grad_case cases_without_fields[] = {
     { "alibi", e_alibi, { { 4, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "sinks", e_sinks, { { 5, 3, 4, 2 }, { 4, 1, 1, 1 } }, -1, 1, 0, 0 },
 };
+
+// The same, in a test of their own: the random values of other cases must not lie at a corner of their functions.
+static const struct grad_case mask_cases[] = {
+    { "sinks_of_attention", e_sinks_of_attention, { { 4, 3, 4, 2 }, { 4, 5, 2, 2 }, { 4, 1, 1, 1 } }, -1, 1, 0, 0 },
+    { "mask_of_attention", e_mask_of_attention, { { 4, 3, 4, 2 }, { 4, 5, 2, 2 }, { 5, 4, 2, 1 } }, -1, 1, 0, 0 },
+    { "long_mask", e_mask_of_soft_max, { { 5, 3, 2, 1 }, { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
+};
+
+static void gradients_of_masks_and_sinks(void) {
+    for (size_t i = 0; i < 2 * sizeof(mask_cases) / sizeof(mask_cases[0]); i++) {
+        run_grad(&mask_cases[i / 2], i % 2 != 0);
+    }
+}
 
 static void gradients_without_fields(void) {
     for (int second = 0; second < 2; second++) {
@@ -602,4 +634,5 @@ static void underivable(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(central_differences), TEST(second_derivatives), TEST(gradients_without_fields), TEST(underivable))
+TEST_MAIN(TEST(central_differences), TEST(second_derivatives), TEST(gradients_without_fields), TEST(underivable),
+    TEST(gradients_of_masks_and_sinks))
