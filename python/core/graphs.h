@@ -52,6 +52,7 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
     struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data);
 
 int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path); // Graphviz, with the values of small leafs
+int gbpy_graph_export(struct gbpy_handle * graph, const char * path); // all tensors must have memory
 
 // cdef: end
 

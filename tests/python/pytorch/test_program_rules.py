@@ -163,6 +163,8 @@ def attended(r):
         mask = r.floats(n, m)
     if mask is not None and r.pick.random() < 0.5:
         mask = Constant(mask)
+    if mask is None and not grouped and r.pick.random() < 0.5:
+        q, k, v = (torch.stack([x, x.flip(0)]) for x in (q, k, v))
     return [q, k, v, mask, 0.0, causal], {"scale": r.pick.choice([None, 0.3]), "enable_gqa": grouped}
 
 
@@ -478,9 +480,9 @@ CASES = {
     "max_pool2d_with_indices": pooled,
     "avg_pool2d": lambda r: over_pooled(r) if r.pick.random() < 0.2 else [*pooled(r), False, r.pick.random() < 0.5],
     "avg_pool1d": lambda r: [r.floats(2, 3, 9), [3], [2], [1]],
-    "adaptive_avg_pool2d": lambda r: [r.floats(2, 3, 6, 8), r.pick.choice([[1, 1], [3, 2], [6, 8]])],
-    "_adaptive_avg_pool2d": lambda r: [r.floats(2, 3, 6, 8), r.pick.choice([[1, 1], [3, 2]])],
-    "adaptive_avg_pool1d": lambda r: [r.floats(2, 3, 6), [r.pick.choice([1, 2, 3])]],
+    "adaptive_avg_pool2d": lambda r: [r.floats(2, 3, 6, 8), r.pick.choice([[1, 1], [3, 2], [6, 8], [4, 5], [7, 9]])],
+    "_adaptive_avg_pool2d": lambda r: [r.floats(2, 3, 6, 8), r.pick.choice([[1, 1], [3, 2], [4, 3]])],
+    "adaptive_avg_pool1d": lambda r: [r.floats(2, 3, 6), [r.pick.choice([1, 2, 3, 4, 7])]],
     "upsample_nearest2d": resized,
     "upsample_nearest2d.vec": lambda r: [r.floats(2, 3, 5, 6), None, [2.0, 3.0]],
     "upsample_bilinear2d": lambda r: resized(r, r.pick.random() < 0.5),
