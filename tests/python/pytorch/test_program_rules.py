@@ -15,7 +15,7 @@ from ggml_backend.program.rules import RULES
 pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh installs it")
 import torch
 
-DRAWS = 12
+DRAWS, MANY = 12, 120
 
 
 class Constant:
@@ -469,6 +469,7 @@ CASES = {
     "topk": lambda r: (lambda x, axis: [x, r.pick.randint(1, x.shape[axis]), axis, r.pick.random() < 0.5])(
         *shuffled(r)
     ),
+    **dict.fromkeys(["max.dim", "min.dim"], lambda r: [*shuffled(r), r.pick.random() < 0.5]),
     "sort": lambda r: [*shuffled(r), r.pick.random() < 0.5],
     "sort.stable": lambda r: ([x := r.any(*r.shape()).long()], {"stable": True, "dim": r.axis(x)}),
     "index.Tensor": indexed,
@@ -567,13 +568,18 @@ class OneNode:
         for key, tensor in zip(names, made, strict=True):
             self.network.values[key] = Value(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
         self.network.nodes.append(Node(self.name, ours, names))
-        whole = self.name in ("unbind.int", "split.Tensor", "chunk", "split_with_sizes", "split.sizes")
+        whole = self.name in SEVERAL
         self.network.outputs = [*names] if whole else [names[0]]
         self.network.check()
         engine = Engine([gb.Backend("CPU", n_threads=1)], {})
         step = engine.step(self.network, "test")
         found = engine.run(step, self.arrays)
         return [found[key] for key in self.network.outputs], [t.numpy() for t in made][: len(self.network.outputs)]
+
+
+SEVERAL = ("unbind.int", "split.Tensor", "chunk", "split_with_sizes", "split.sizes", "topk", "sort", "sort.stable",
+           "max.dim", "min.dim")  # fmt: skip
+"""Rules of which all results are compared. The others are compared by the first."""
 
 
 def close(ours, theirs):
@@ -591,9 +597,10 @@ def test_every_rule_has_a_case():
     assert {*CASES} == {*RULES}
 
 
+@pytest.mark.parametrize("draws", [range(DRAWS), pytest.param(range(DRAWS, MANY), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_rules_compute_what_pytorch_computes(name):
-    for seed in range(DRAWS):
+def test_rules_compute_what_pytorch_computes(name, draws):
+    for seed in draws:
         r = Random(seed)
         made = CASES[name](r)
         args, options = made if isinstance(made, tuple) else (made, {})
