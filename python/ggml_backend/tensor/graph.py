@@ -254,7 +254,8 @@ class Graph(Local):
         the byte order of this machine.
         """
         expect_path(path, "Graph.export: path")
-        check(lib.gbpy_graph_export(self._live().h, os.fsencode(path)), "Graph.export")
+        core = self._live()
+        check(lib.gbpy_graph_export(core.h, os.fsencode(path)), "Graph.export")
 
     def _repr_html_(self) -> str:
         core = self._live()
