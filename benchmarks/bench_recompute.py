@@ -1,11 +1,11 @@
-"""Measures the price of memory limits: how much more a training step computes if its plan has less memory.
+"""Measures how much more a training step computes if its plan has less memory.
 
     python benchmarks/bench_recompute.py [--markdown] [--json FILE]
 
 The graphs are the loss and gradients of a transformer with twelve layers (all weights), and of the UNet of
-``python -m ggml_backend plan unet`` (its biases). Outputs stay to the end of a run, so a limit is their memory and a
-share of the rest of the peak. The price is the work of a run, relative to a run without a limit. Seconds are processor
-time of the whole plan.
+``python -m ggml_backend plan unet`` (its biases). Outputs stay alive to the end of a run, so a limit is their memory
+plus a share of the rest of the peak. The price is the work of a run, relative to a run without a limit. Seconds are the
+processor time of the whole plan.
 """
 
 from __future__ import annotations
