@@ -1,13 +1,12 @@
-// bench_cuda.c - the CUDA backend on a device: what the link, its memory, products and launches give. JSON on standard
-// output.
+// bench_cuda.c - measures the CUDA backend: copies over the bus and in device memory, products, attention, launches.
+// Prints JSON.
 //
 //     cmake -S . -B build/cuda -DGGML_CUDA=ON -DGGML_BACKEND_BENCHMARKS=ON && cmake --build build/cuda --target
 //     bench_cuda && build/cuda/benchmarks/bench_cuda
 //
-// Each figure is the best of several rounds between two waits; rates of products count each weight byte once (n up to
-// 16) or 2 m n k operations. The device's own copy rate is measured in the same run: matrix-vector products are judged
-// by it. Large products are done once more by cuBLAS, where the system has it; bench_cuda_torch.py has more to compare
-// with, where PyTorch is installed.
+// Each round ends with a synchronization. The best of five rounds counts. Rates of products count each byte of the
+// weights once (n up to 16), or 2 m n k operations. The copy rate of the device is the upper bound of matrix-vector
+// products. If cuBLAS is installed, it computes the large products, too. bench_cuda_torch.py compares with PyTorch.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE // setenv
 #endif
@@ -41,10 +40,10 @@ static void put(const char * name, const char * unit, double value) {
     fflush(stdout);
 }
 
-// Seconds of one computation, at best, when `n` follow each other without a wait.
+// The shortest seconds per computation, of rounds with `n` computations and one synchronization.
 static double time_graph(struct ggml_cgraph * graph, int n) {
     struct bench_shortest best = { 0 };
-    for (int i = 0; i < 2; i++) { // launched once, captured once
+    for (int i = 0; i < 2; i++) { // the first is launched node by node, the second is recorded
         if (!ggml_backend_graph_compute(backend, graph) || ggml_backend_synchronize(backend) != GGML_STATUS_SUCCESS) {
             fprintf(stderr, "%s\n", ggml_last_error());
             return -1;
@@ -61,8 +60,8 @@ static double time_graph(struct ggml_cgraph * graph, int n) {
     return best.seconds;
 }
 
-// Numbers of a normal distribution, as PyTorch's randn gives them: constants would switch fewer wires, and run up to an
-// eighth faster.
+// Numbers of a normal distribution, like PyTorch's randn. Constants need less power, and would run up to an eighth
+// faster.
 static void draw(float * values, size_t n) {
     uint64_t state = 1;
     for (size_t i = 0; i < n; i++) {
@@ -90,7 +89,7 @@ static size_t convert(enum ggml_type type, const float * values, void * bytes, s
     }
 }
 
-// The same million of numbers, as often as they fit.
+// Fills t with the same 2^20 numbers, repeated.
 static void fill(struct ggml_tensor * t) {
     enum { N = 1 << 20 };
     const size_t size = ggml_nbytes(t);
@@ -113,8 +112,8 @@ static struct ggml_context * new_context(size_t n_nodes) {
         ggml_tensor_overhead() * (n_nodes + 64) + ggml_graph_overhead_custom(n_nodes + 64, false), NULL, true });
 }
 
-// W (k x m) times x (k x n) of type `rows`, `layers` of them one after the other, each with operands of its own: rows
-// that are the same would be made ready once.
+// Measures `layers` products of w [k, m] with x [k, n] of type `rows`. Each product has operands of its own, because
+// the backend converts equal rows only once.
 static void product_of(enum ggml_type type, enum ggml_type rows, int64_t k, int64_t m, int64_t n, int layers,
     const char * by) {
     struct ggml_context * ctx = new_context((size_t) layers * 3);
@@ -191,7 +190,7 @@ static void product_of_experts(enum ggml_type type, int64_t k, int64_t m, int64_
     ggml_free(ctx);
 }
 
-// Heads of 128 elements, n queries that see n keys, or those up to their own place.
+// Heads of 128 elements, n queries. Each sees all n keys, or the keys up to its own position.
 static void attention(enum ggml_type type, int64_t n, int64_t heads, bool masked) {
     enum { D = 128 };
     struct ggml_context * ctx = new_context(4);
@@ -215,7 +214,7 @@ static void attention(enum ggml_type type, int64_t n, int64_t heads, bool masked
     ggml_free(ctx);
 }
 
-// The same, made of operators: taken together, or one by one with all scores stored.
+// Attention of single operators, fused or not. Without fusion all scores are stored.
 static void attention_of_operators(enum ggml_type type, int64_t d, int64_t n, int64_t heads, bool together) {
     struct ggml_context * ctx = new_context(8);
     struct ggml_cgraph * graph = ggml_new_graph(ctx);

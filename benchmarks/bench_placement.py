@@ -8,7 +8,8 @@ the same numbers as costs. So predictions should be right, except for the work o
 that run beside other work.
 
 Graphs of the size of models follow, with the costs of a graphics processor (800 GB/s, 30 TFLOP/s), a CPU (50 GB/s, 0.5
-TFLOP/s) and a bus of 12 GB/s. They are predicted only, with the time of the placement.
+TFLOP/s) and a bus of 12 GB/s. The benchmark only predicts their times, and measures
+how long the placement takes.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def simulate(build: Callable[[gb.Context, Placed], gb.Tensor], policy: str, repe
             splits, copies = sched.splits, sum(len(s.inputs) for s in sched.splits)
             result = {"splits": len(splits), "copies": copies}
             if sched.prediction is not None:
-                # a graph of one split has its delay and no change of backends
+                # the prediction counts a delay for each change of backends, so that of the first split is added
                 result |= {
                     "us": sched.prediction.us / 1e3 + SPLIT_MS,
                     "weights_us": sched.prediction.weights_us / 1e3 + SPLIT_MS,
@@ -190,7 +191,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--repeats", type=int, default=3, help="the least of so many (3)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each case; the shortest counts (3)")
     options = parser.parse_args()
     result = {"simulated": simulated_rows(options.repeats), "models": model_rows()}
     for rows in result.values():

@@ -1,4 +1,4 @@
-"""Measures the cost of a profile, and of code that could record one.
+"""Measures what a profile costs while it records, and what the code for profiles costs while none records.
 
     python benchmarks/bench_profile.py [--types f16,q4_0] [--layers N] [--prompt N] [--tokens N] [--threads N]
     [--turns N] [--cpu] [--beside FOLDER] [--json FILE]

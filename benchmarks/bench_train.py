@@ -2,9 +2,10 @@
 
     PYTHONPATH=. python benchmarks/bench_train.py [--threads N] [--rounds N] [--rows N] [--json FILE]
 
-Both sides train the same weights on the same batches, in turns, in one process. Printed are medians over the rounds,
-and the median of the ratios of each round. Memory: what the plan of a step takes, beside the same plan without reuse,
-and how much the largest resident memory of a process of its own grows during three steps of each side.
+Both sides train the same weights on the same batches, in turns, in one process. The program prints
+medians over the rounds, and the median of the ratios of each round. It also prints the bytes of the plan of a step,
+with and without reuse of memory. A process for each side measures how much its largest resident memory grows in three
+steps.
 """
 
 from __future__ import annotations

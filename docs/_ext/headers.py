@@ -1,7 +1,7 @@
 """The directive ``c-header``: a C header as a page, read when the site is built.
 
-Comments become paragraphs and lists, declarations code, rulers sections (``header_text.py``). Every function and type
-gets an entry in the index and a target, ``#c-NAME``.
+Comments become paragraphs and lists. Declarations become code. Rulers become titles of sections (``header_text.py``).
+Every function and type gets an entry in the index and a target, ``#c-NAME``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENTRY = re.compile(r"  (?P<term>\w[\w ().]*?) {2,}(?P<text>\S.*)")
 
 
 def _definitions(group: list[str]) -> nodes.definition_list:
-    """Lines `` term text``. Further lines of the text are indented more."""
+    """Lines of two spaces, a term, two or more spaces, and a text. Further lines of the text are indented more."""
     result = nodes.definition_list()
     for line in group:
         entry = _ENTRY.fullmatch(line)
@@ -46,7 +46,9 @@ def _indented(group: list[str]) -> nodes.Node:
 
 
 def paragraphs(comment: list[str]) -> Iterator[nodes.Node]:
-    """Text as paragraphs, indented terms as definitions, code as it stands; a line of its own above them is a title."""
+    """Text as paragraphs, indented terms as definitions, indented code as code. A capitalized line alone, directly
+    above indented lines, becomes their title.
+    """
     group: list[str] = []
     for line in [*comment, ""]:
         if group and (not line.strip() or line.startswith("  ") != group[0].startswith("  ")):

@@ -13,7 +13,8 @@
 
 int gbpy_open_profile(struct gbpy_handle * handle, size_t max_records);
 void gbpy_release_profile(struct gbpy_handle * handle); // the destructor of handles of profiles
-// Attaches the profile to the object of `where` (NULL: the process). INVALID_STATE: another profile is attached.
+// Attaches the profile to the object of `where` (NULL: the process). INVALID_STATE: another profile is attached there,
+// this one is attached already, or a handle is closed.
 int gbpy_attach_profile(struct gbpy_handle * profile, struct gbpy_handle * where);
 void gbpy_detach_profile(struct gbpy_handle * profile); // does nothing for a profile that is not attached
 bool gbpy_is_attached(const struct gbpy_handle * profile);
@@ -33,7 +34,7 @@ extern atomic_int gbpy_n_attached;
 void gbpy_find_recording(struct gbpy_recording * r, const struct gbpy_sched * sched, const struct gbpy_graph * graph);
 void gbpy_leave_recording(const struct gbpy_recording * r, bool ok);
 
-// Call these two around a computation, on its thread, before gb_set_run. sched may be NULL.
+// Call the first before gb_set_run, and the second after the computation, on the same thread. sched may be NULL.
 static inline void gbpy_begin_recording(struct gbpy_recording * r, const struct gbpy_sched * sched,
     const struct gbpy_graph * graph) {
     r->profile = NULL;

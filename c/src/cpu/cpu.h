@@ -4,8 +4,8 @@
 // device call this engine. The engine knows no backends and no schedulers. It computes nodes whose
 // tensors have data.
 //
-// Invariant: no run depends on state that an earlier run left in the plan. Only one thread may run
-// a plan at a time.
+// Invariant: the results of a run do not depend on earlier runs. A plan keeps only the times of its
+// runs. Only one thread may run a plan at a time.
 #ifndef GB_CPU_CPU_H
 #define GB_CPU_CPU_H
 
@@ -35,8 +35,8 @@ void gb_cpu_pools_trim(void);
 // node array. It borrows the tensors, which must outlive it. Returns NULL and reports the failure
 // if a node cannot run, an argument is invalid, or memory runs out.
 struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads);
-// The same for the nodes of a graph. A view of a graph has size 0. After a run of a view, the
-// caller may read the sources of its last node, so the plan stores them.
+// The same for the nodes of a graph. A graph of size 0 is a view of a graph. Its caller may read
+// the sources of its last node after a run, so runs always store them.
 struct gb_cpu_plan * gb_cpu_plan_of_graph(const struct ggml_cgraph * cgraph, int n_threads);
 // A new plan of the same list for another number of threads. The old plan does not change.
 struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_threads);

@@ -202,7 +202,7 @@ static const struct ggml_backend_i hooks = {
     .algorithm = algorithm,
 };
 
-// If `level` is NULL, gb_level_find has reported a failure, and the result is NULL.
+// If `level` is NULL, the search for it has reported the failure, and the result is NULL.
 static ggml_backend_t backend_new(int n_threads, const struct gb_level * level) {
     struct cpu * cpu = level != NULL && gb_cpu_traits_check() ? GB_NEW(struct cpu) : NULL;
     ggml_backend_t backend = cpu != NULL ? GB_NEW(struct ggml_backend) : NULL;

@@ -1,8 +1,8 @@
 // cpu_buffer.c - buffers in host memory: aligned memory, the caller's memory (from_ptr), or
 // high-bandwidth memory (optional).
 //
-// The buffer's context is the address of its first byte. The three kinds share their hooks. They
-// differ only in how the memory is freed.
+// The buffer's context is the address of its first byte. The three kinds share their hooks, except
+// those that free the memory and name the buffer.
 #include <string.h>
 
 #include "base/current.h"
@@ -89,7 +89,7 @@ static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggm
 }
 
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    (void) gb_fill(buffer->context, value, buffer->size); // an interrupt stays as the thread's failure
+    (void) gb_fill(buffer->context, value, buffer->size); // reports an interrupt
 }
 
 // free_buffer NULL: the buffer does not own its memory.
@@ -112,8 +112,8 @@ static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
     return "CPU";
 }
 
-// Programs size a buffer as the sum of ggml_nbytes of its tensors. So the memory is larger, by the
-// padding of two tensors.
+// Programs often pass the sum of ggml_nbytes, which has no room for alignment. The slack is enough
+// to align two tensors.
 static bool size_with_slack(size_t size, size_t * r) {
     return gb_pad_size(size, ALIGNMENT, r) && gb_add_size(*r, ALIGNMENT, r);
 }

@@ -1,8 +1,8 @@
 // graph_compute.c - ggml_graph_plan and ggml_graph_compute, which compute a graph without a
 // backend.
 //
-// Each call makes a new plan, because the graph may have changed. It borrows threads while it runs.
-// So several calls on different graphs can run at the same time.
+// Each call makes a new plan, because the graph may have changed. Each call borrows threads of its
+// own, so calls on different graphs can run at the same time.
 #include "base/mem.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
@@ -33,7 +33,7 @@ struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threa
     return cplan;
 }
 
-// The caller allocates the work memory. It may belong to a plan of another graph or other shapes.
+// The caller allocated the work memory, perhaps for another graph or other shapes.
 static enum ggml_status check_cplan(const struct ggml_cplan * cplan, const struct gb_cpu_plan * plan) {
     const size_t needed = gb_cpu_plan_work_size(plan);
     GB_FAIL_IF(cplan->work_size > 0 && cplan->work_data == NULL, GGML_STATUS_INVALID_ARGUMENT,

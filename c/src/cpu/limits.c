@@ -22,7 +22,7 @@ struct measurement {
     struct gb_cpu_pool * pool;
     const struct gb_kernels * kernels;
     enum gb_cpu_limit what;
-    char * memory; // `bytes` a thread, padded
+    char * memory; // `stride` bytes for each thread; NULL: not needed
     size_t bytes, stride;
     int64_t ns;
     int64_t (*clock)(void);

@@ -11,12 +11,12 @@
 #include "ggml-cpu.h"
 #include "tensor/tensor.h"
 
-// A list of n nodes has at most STEPS_A_NODE * n steps: one for each node, and fused steps, which
-// hold at least two nodes.
+// A list of n nodes has at most STEPS_A_NODE * n steps: n plain steps, and for each kind n / 2
+// fused steps, because a fused step has at least two nodes.
 enum { STEPS_A_NODE = 1 + (GB_FUSION_KINDS + 1) / 2 };
 
-// The checks go from general to specific. The operator's reason comes before the builder's rule,
-// because it is more specific.
+// If both the operator and the builder's rule refuse a node, the result is the operator's reason,
+// because it says more.
 const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     if (node == NULL) {
         return "there is no node";

@@ -1,9 +1,8 @@
 // run.c - runs a plan on a team of threads.
 //
 // The whole team executes the steps of the plan, with a barrier after each step. So a node sees all
-// effects of earlier nodes. The caller computes a plan alone if no node uses a second thread. It
-// also computes a plan alone that is shorter than waking or waiting for threads (struct
-// gb_cpu_plan_times).
+// effects of earlier nodes. The caller computes a plan alone if no node uses a second thread, or if
+// waking or waiting for threads takes longer than the plan (struct gb_cpu_plan_times).
 //
 // Invariant: the last thread that arrives at a barrier decides for all whether to continue. So
 // after a failure or an abort, no thread waits at a barrier that other threads skip.
@@ -46,8 +45,7 @@ static enum ggml_status check_placed(const struct ggml_tensor * t, const struct 
     return GGML_STATUS_SUCCESS;
 }
 
-// Checks that all nodes, including views, and all sources of computed nodes have memory. Reports
-// the first tensor without memory.
+// Checks the memory of all nodes, including views, and of all sources of computed nodes.
 static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
     const void * host = NULL;
     for (int i = 0; i < plan->n_nodes; i++) {
@@ -114,7 +112,7 @@ static void run_step(struct gb_cpu_team * team, const struct gb_cpu_step * step,
     }
 }
 
-// The same, with times.
+// Runs a step and records its times.
 static void run_stamped(struct gb_cpu_team * team, int i, int ith, int nth) {
     struct gb_cpu_stamps * stamps = team->stamps;
     int64_t * waited = &stamps->waited[ith * GB_CPU_STAMPS_APART];
@@ -142,8 +140,8 @@ static void poll_while_waiting(void * arg) { // workers may have long tasks or c
     }
 }
 
-// A caller that waited for less time in a run was not delayed: 1 ms, and an eighth of a run by the
-// caller alone. If that is not known, 10 ms.
+// Threads have delayed the caller only if it waited longer than 1 ms and longer than an eighth of a
+// run by the caller alone. If the time of such a run is unknown, the limit is 10 ms.
 #define HELD_UP_NS 1000000
 #define HELD_UP_PART 8
 #define HELD_UP_UNKNOWN_NS 10000000
@@ -218,7 +216,7 @@ static enum ggml_status outcome(struct gb_cpu_team * team) {
     return status == GGML_STATUS_SUCCESS ? status : gb_fail(status, "%s", team->message);
 }
 
-// Early programs read perf_runs. It wraps around without undefined behaviour.
+// Programs of early 2024 read perf_runs. It wraps around without undefined behaviour.
 static void count_runs(const struct gb_cpu_plan * plan) {
     for (int i = 0; i < plan->n_nodes; i++) {
         plan->nodes[i]->perf_runs = (int) ((unsigned) plan->nodes[i]->perf_runs + 1u);
@@ -242,7 +240,7 @@ static void choose_steps(struct gb_cpu_plan * plan) {
     }
 }
 
-// Runs that take longer are never computed alone.
+// The caller computes longer runs alone only after threads delayed it.
 #define SHORT_NS 200000
 // One run in this many uses the slower choice, to measure it again.
 #define RETRY_EVERY 32
@@ -346,8 +344,8 @@ static enum ggml_status run_team(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     return GGML_STATUS_SUCCESS;
 }
 
-// The same, recorded in the profile of the calling thread. User functions in the graph and the
-// abort callback record nothing.
+// Runs the team and records the run in the profile of the calling thread. User functions in the
+// graph and the abort callback record nothing.
 static enum ggml_status run_profiled(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
     const bool begun = gb_profile_begin_run();
     team->stamps = gb_cpu_stamps_new(plan);

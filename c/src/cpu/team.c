@@ -65,7 +65,7 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
 
 #define TAKEN_BITS 16
 #define SLOTS 32 // of a part, at most
-#define SLOTS_LEAST 4 // of a part that can be taken from
+#define SLOTS_LEAST 4 // of a part, at least; shorter parts are not shared
 #define VISITS 8 // parts that a thread checks, including its own; a check fetches a cache line of another core
 
 struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n, int64_t slot) {

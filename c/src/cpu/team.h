@@ -10,8 +10,9 @@
 #include "cpu/cpu.h"
 #include "cpu/ops/ops.h"
 
-// Exists on the stack of the calling thread during one run. Only the last thread that arrives at a
-// barrier writes `stop`, `leave` and `solo`. Threads read them only after the barrier.
+// Exists on the stack of the calling thread during one run. While the team has several threads,
+// only the last one that arrives at a barrier writes `stop`, `leave` and `solo`. Threads read them
+// only after the barrier.
 struct gb_cpu_team {
     const struct gb_cpu_plan * plan; // the plan that run.c runs
     const struct gb_cpu_run * run;

@@ -84,7 +84,7 @@ static _Thread_local struct gb_cpu_pool * current; // the pool whose fn this thr
 // The calling thread of a run calls `waiting` every GB_POLL_NS while it waits for workers.
 static _Thread_local void (*waiting)(void * arg);
 static _Thread_local void * waiting_arg;
-static _Thread_local int64_t waited_ns; // at gates in this run, beyond SPIN_NS
+static _Thread_local int64_t waited_ns; // at gates in this run, without waits below SPIN_NS
 
 // --------------------------------------------------------------------------------------------------------------- gates
 
@@ -165,7 +165,7 @@ static void gate_wait(struct gate * g, unsigned seen, int64_t patience_ns) {
     }
 }
 
-static bool is_forked(struct gb_cpu_pool * pool) { // during a run: no workers here
+static bool is_forked(struct gb_cpu_pool * pool) { // true in a child that was forked during the run
     return atomic_load_explicit(&pool->generation, memory_order_relaxed) != gb_fork_generation();
 }
 

@@ -6,10 +6,10 @@
 
 #include "cpu/cpu.h"
 
-// Decides whether the caller computes a run alone (nth 1). It may do so if threads sleep, because
-// waking them takes some ten microseconds. It uses the team if its last run alone has just ended
-// (`ended_ns`), because frequent runs are faster with awake threads. It must run alone if threads
-// would delay it.
+// Whether the caller computes a run alone (nth 1). With `may_be_alone` it does so if threads sleep,
+// because waking them takes about ten microseconds. But if its last run alone has just ended
+// (`ended_ns`), it wakes the team, because frequent runs are faster with awake threads. With
+// `must_be_alone` it always runs alone, because threads would delay it.
 struct gb_cpu_rest {
     bool may_be_alone, must_be_alone;
     int64_t ended_ns; // gb_time_ns() when the last run alone ended; 0: no run alone yet
@@ -21,15 +21,16 @@ struct gb_cpu_rest {
 };
 
 // Runs fn(arg, ith, nth) on nth threads, and returns when all have returned. The calling thread has
-// ith 0. nth is n_threads, or less if the pool or the system has fewer threads. nth is 1 if `rest`
-// (may be NULL) allows it. Reports INVALID_STATE if called from inside fn of the same pool. While
-// the calling thread waits for workers, it calls while_waiting(arg), unless NULL, every GB_POLL_NS.
+// ith 0. nth is n_threads, or less if the pool or the system has fewer threads. nth is 1 if the
+// caller runs alone according to `rest`, which may be NULL. Reports INVALID_STATE if called from
+// inside fn of the same pool. While the calling thread waits for workers, it calls
+// while_waiting(arg), unless NULL, every GB_POLL_NS.
 typedef void (*gb_cpu_pool_fn)(void * arg, int ith, int nth);
 enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn,
     void (*while_waiting)(void * arg), struct gb_cpu_rest * rest, void * arg);
 
-// A pool has two barriers. The whole team uses TEAM between nodes. A part of the team uses NODE
-// inside a node.
+// A pool has two barriers. The whole team uses TEAM between steps. The threads of a node use NODE
+// inside it.
 enum gb_cpu_barrier_of { GB_CPU_BARRIER_TEAM, GB_CPU_BARRIER_NODE };
 
 // A barrier: returns when n threads have called it. The last thread calls last(arg), if given,

@@ -20,7 +20,7 @@
 
 #define SLICE_STEPS 256 // steps of one call of a loop of kernels/limits.tpl.h
 #define ROUNDS 12 // least number of rounds
-#define PROBE_NS 1500000 // time limit after the first ROUNDS
+#define PROBE_NS 1500000 // after ROUNDS rounds, the probe ends at this time
 #define CLEAR 0.3 // largest distance of log2 of a clear ratio from a whole number
 #define MOST 1000 // largest rate that users may give
 

@@ -7,7 +7,7 @@
 // nothing. GGML_CPU_TRAITS replaces any of the numbers. GGML_CPU_REPRODUCIBLE replaces those that
 // affect bits of results.
 //
-// Invariant: a measured rate is rounded to a power of two, so noise does not change it. The same
+// A measured rate is rounded to a power of two. So small noise does not change it, and the same
 // processor computes the same bits in each process.
 #ifndef GB_CPU_TRAITS_H
 #define GB_CPU_TRAITS_H

@@ -114,10 +114,10 @@ static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only
         }
         GB_FAIL_IF(size != t->size, GGML_STATUS_INVALID_STATE,
             "gguf_write_to_file: tensor '%.200s' has %zu bytes, its type %s needs %zu "
-            "(gguf_set_tensor_data after gguf_set_tensor_type)",
+            "(call gguf_set_tensor_data after gguf_set_tensor_type)",
             t->name, t->size, ggml_type_name(t->type), size);
         GB_FAIL_IF(!only_meta && t->data == NULL && t->size > 0, GGML_STATUS_INVALID_STATE,
-            "gguf_write_to_file: tensor '%.200s' has no data in host memory (gguf_set_tensor_data)", t->name);
+            "gguf_write_to_file: tensor '%.200s' has no data in host memory (set it by gguf_set_tensor_data)", t->name);
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -1,4 +1,4 @@
-"""The command line, ``python -m ggml_backend``. Each command has a module of the same name (with
+"""The command line, ``ggml-backend`` or ``python -m ggml_backend``. Each command has a module of the same name (with
 ``_`` for ``-``).
 
 Each module has ``EXAMPLE``, the arguments of a typical call, which the help and the documentation
@@ -9,6 +9,8 @@ the chosen command is imported.
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,10 +40,12 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs ``python -m ggml_backend`` and returns the exit status."""
+    """Runs ``ggml-backend`` or ``python -m ggml_backend`` and returns the exit status."""
     from .program import command_of, run_command
 
-    return run_command(parser(), lambda options: command_of(__name__, options.command).run(options), argv)
+    script = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+    made = parser(script) if script == "ggml-backend" else parser()
+    return run_command(made, lambda options: command_of(__name__, options.command).run(options), argv)
 
 
 def parser(prog: str = "python -m ggml_backend") -> Parser:

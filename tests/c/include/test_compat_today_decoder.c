@@ -1,6 +1,7 @@
 // test_compat_today_decoder.c - a decoder layer as programs of 2026 write it: rotary embedding with
 // factors, keys and values written by index, attention with sinks, and a mixture of experts. A
-// prompt of five tokens and then single tokens use one cache.
+// prompt of five tokens and then single tokens use one cache. Two more tests allocate graphs again, and
+// let the allocator grow.
 #include "today.h"
 
 enum { D = 32, H = 4, HK = 2, HD = 16, FF = 24, E = 6, U = 2, VOCAB = 40, N_CTX = 16, N_PROMPT = 5, N_TOKENS = 8 };
@@ -146,7 +147,7 @@ static void turn(double * x, int position, const double * factors) {
     }
 }
 
-// Adds the attention of token t to tokens 0 .. t to x. keys, values: of all tokens so far.
+// Computes the attention of token t over tokens 0 .. t, and adds it to x. keys, values: of all tokens so far.
 static void plain_attention(const struct model * m, double * x, int t, double keys[][HD * HK],
     double values[][HD * HK]) {
     double * const * w = m->w.v;
@@ -306,8 +307,8 @@ static float last_of(ggml_backend_t backend, const struct square * s, struct ggm
     return last;
 }
 
-// A graph may be allocated again after another graph made the buffer larger, and after it grew
-// itself.
+// A graph can be allocated again, after a larger graph used the allocator, or after the graph got
+// more nodes.
 static void graphs_are_placed_again(void) {
     ggml_backend_t backend = ggml_backend_cpu_init();
     ggml_gallocr_t galloc = ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend));
@@ -332,7 +333,7 @@ static void graphs_are_placed_again(void) {
     ggml_backend_free(backend);
 }
 
-// The larger graph gets a larger buffer, and both graphs compute.
+// Each larger graph gets a larger buffer and computes.
 static void allocator_grows(void) {
     ggml_backend_t backend = ggml_backend_cpu_init();
     ggml_gallocr_t galloc = ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend));

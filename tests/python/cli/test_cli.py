@@ -354,6 +354,16 @@ def test_every_error_has_one_form(tmp_path, monkeypatch, command, arguments, rea
     assert (done.returncode, done.stderr) == (1, f"python -m ggml_backend {command}: error: {reason}\n")
 
 
+def test_the_script_calls_itself_by_its_name():
+    script = Path(sys.executable).with_name("ggml-backend")
+    wrong = subprocess.run([script, "gguf", "info"], capture_output=True, text=True)
+    assert wrong.stderr.startswith("usage: ggml-backend gguf info ")
+    failed = subprocess.run([script, "gguf", "info", "absent"], capture_output=True, text=True)
+    assert failed.stderr == "ggml-backend gguf info: error: absent: No such file or directory\n"
+    helped = subprocess.run([script, "plan", "--help"], capture_output=True, text=True)
+    assert "example: ggml-backend plan " in helped.stdout and "python -m" not in helped.stdout
+
+
 MINE = """
 import numpy as np
 import ggml_backend as gb

@@ -1,4 +1,4 @@
-"""Data that a rank sends without a copy. A waiting rank announces it, and the sender lends its
+"""A rank can send data without a copy. A rank that waits announces that, and the sender then lends its
 memory. Lent memory stays unchanged until the receiver has it. The simulated network reads lent
 bytes as late as any MPI may.
 """
@@ -186,7 +186,7 @@ def test_other_memory_is_usable_during_a_loan():
             np.testing.assert_array_equal(tensor.numpy(copy=True), np.full(p.n, 3.0, np.float32))
             memory.close()
         assert p.worker.loans and not p.worker.loans[0][0].is_over
-        p.network.kill(2)  # otherwise it waits for a long time
+        p.network.kill(2)  # so that closing does not wait for the slow link
 
 
 @pytest.mark.parametrize("how", ["kill", "stop", "cut"])

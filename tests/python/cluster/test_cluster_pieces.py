@@ -70,7 +70,7 @@ def test_set_get_and_copies_are_sent_in_pieces(nbytes, ranks, ctx, rng):
 @pytest.mark.parametrize("nbytes", SIZES)
 @pytest.mark.parametrize("n_copies", [1, 3])
 def test_cuts_weights_and_results_are_sent_in_pieces(nbytes, n_copies, ranks, cpu, ctx, rng):
-    """Through both ranks and back: inputs, copied weights, shadows between ranks, results."""
+    """The graph runs through both ranks and back: it sends inputs, weights, results between ranks, and outputs."""
     one, two = ranks.backends()
     n = nbytes // 4
     weights = gb.Context()

@@ -21,7 +21,7 @@ struct chain { // the part of the chain that was matched so far
     struct ggml_tensor * const * nodes;
     int n, length;
     struct gb_attention a;
-    const struct ggml_tensor * permuted; // of the second product, if a copy follows it; else NULL
+    const struct ggml_tensor * permuted; // the PERMUTE of the second product, if its copy follows; else NULL
 };
 
 // ------------------------------------------------------------------------------------------------------------ matching
@@ -88,7 +88,7 @@ static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * nod
            (mask == NULL || (mask != before && add_tensor(a, GB_SCORE_ADD, mask, node)));
 }
 
-// The strides of the copy, in the order of the dimensions of the permuted tensor.
+// nb[i] is the distance in the copy along dimension i of the product, which PERMUTE moved.
 static bool add_copy(struct chain * c, const struct ggml_tensor * copy, const struct ggml_tensor * product) {
     const struct ggml_tensor * p = copy->src[0];
     if ((copy->op != GGML_OP_CONT && copy->op != GGML_OP_CPY) || p == NULL || p->op != GGML_OP_PERMUTE ||

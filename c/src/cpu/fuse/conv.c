@@ -3,9 +3,9 @@
 //    columns:      IM2COL [CPY] MUL_MAT
 //    convolution:  CONV_2D | CONV_2D_DW | CONV_3D  [ADD | SUB | MUL | DIV | SCALE | UNARY | ...]+
 //
-// columns computes the convolutions of early 2024 in one step, and never stores the columns. It
-// rounds the input like IM2COL. Results agree with the unfused ones within the rounding of a float
-// sum.
+// columns computes IM2COL and its product, which are a convolution, in one step. It never stores
+// the columns. It rounds the input like IM2COL. Results agree with the unfused ones within the
+// rounding of a float sum.
 //
 // The operators after a convolution are applied to rows of positions as soon as these are complete.
 // An operand with one number for each channel is a shared operand (stages.h).

@@ -30,7 +30,7 @@ const char * gb_fusion_name(enum gb_fusion_kind kind) {
     return names[kind];
 }
 
-// The older names from when only the CPU backend had this switch.
+// The same switch by its older names.
 
 bool ggml_cpu_get_fusion(void) { return ggml_graph_get_fusion(); }
 

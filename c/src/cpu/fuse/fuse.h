@@ -17,8 +17,8 @@
 //
 // The sources of the last node of a part of a graph are always stored. Scheduler callbacks, and
 // programs that compute a view of a graph, read them there. Programs of early 2024 also read
-// embeddings from the second to last node of a whole graph. So only attention, which never ends
-// there, omits results at the end of a graph.
+// embeddings from the second to last node of a whole graph. So at the end of a whole graph only
+// attention omits results: these graphs do not end with attention.
 //
 // The plan matches the structure of nodes. It stores the unfused steps after each fused step. Each
 // run checks the memory of the nodes, and computes the unfused steps if fusion is not safe.

@@ -5,15 +5,15 @@
 
 #include "cpu/fuse/fuse.h"
 
-// Each is defined in the file of its name.
+// columns and convolution are in conv.c, each other kind is in the file of its name.
 extern const struct gb_fusion gb_fusion_attention, gb_fusion_products, gb_fusion_product, gb_fusion_columns,
     gb_fusion_convolution, gb_fusion_rope, gb_fusion_rows;
 
 // True if the tensors share no byte (memory.c).
 bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b);
 
-// True if a write of an element of `out` changes no other element of t. So t has the same elements,
-// or shares no byte with `out` (memory.c).
+// True if a write to an element of `out` changes at most the same element of t: t has exactly the
+// memory and shape of `out`, or shares no byte with it (memory.c).
 bool gb_fuse_is_apart(const struct ggml_tensor * out, const struct ggml_tensor * t);
 
 // True if `next` may join the group of n nodes (rows.c). n >= 1, and each node of the group has

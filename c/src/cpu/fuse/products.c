@@ -13,7 +13,7 @@
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/product.h"
 
-enum { NORM_TERMS = 8192 }; // of a row that each thread normalizes; like GB_PREPARE_TERMS
+enum { NORM_TERMS = 8192 }; // of the longest row that each thread normalizes; like GB_PREPARE_TERMS
 
 struct part { // a product and the operators after it
     int first, n; // nodes

@@ -46,10 +46,10 @@ static bool fits(const struct ggml_tensor * node, const struct ggml_tensor * sha
         }
     }
     if (node->op == GGML_OP_SOFT_MAX && gb_op_param_f32(node, 1) != 0) {
-        return false; // a window does not know its head
+        return false; // ALiBi depends on the head, which a window does not have
     }
     if (is_mask(node) && node->ne[1] > INT32_MAX - (int64_t) gb_op_param_i32(node, 0)) {
-        return false; // a window cannot express the diagonal
+        return false; // the shifted diagonal of a window would overflow
     }
     const struct ggml_tensor * b = node->src[1];
     return b == NULL || is_aligned(b, shape) || is_periodic(b, shape, node->op);

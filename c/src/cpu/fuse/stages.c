@@ -36,7 +36,7 @@ int gb_fuse_stages_length(struct ggml_tensor * const * nodes, int n, gb_fuse_is_
 
 struct gb_fuse_stages gb_fuse_stages_of(struct ggml_tensor * const * nodes, int n, gb_fuse_is_shared * is_shared) {
     struct gb_fuse_stages all = { .first = nodes[0]->data, .n = n - 1 };
-    bool reuse = ggml_backend_may_leave_out(nodes[0]); // its memory takes results that are not stored,
+    bool reuse = ggml_backend_may_leave_out(nodes[0]); // its memory can hold results that are not stored
     const char * from = all.first;
     for (int i = 1; i < n; i++) {
         struct gb_fuse_stage * s = &all.stages[i - 1];
@@ -44,7 +44,7 @@ struct gb_fuse_stages gb_fuse_stages_of(struct ggml_tensor * const * nodes, int 
         follow(s, nodes[i], nodes[i - 1], nodes[0], is_shared);
         s->from = from;
         s->to = left_out ? all.first : nodes[i]->data;
-        reuse = reuse && (left_out || s->to != all.first); // until one that is stored lies there
+        reuse = reuse && (left_out || s->to != all.first); // a stored result must stay
         from = s->to;
     }
     return all;

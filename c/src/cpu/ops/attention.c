@@ -1,13 +1,13 @@
 // attention.c - FLASH_ATTN, FLASH_FF, FLASH_ATTN_BACK: attention and feed-forward as single
 // operators.
 //
-// FLASH_ATTN: out = softmax(q k^T / sqrt(D)) v, causal if op_params[0] is not 0. FLASH_FF:   out =
-// c0 gelu(b0 a + b1) + c1.
+// FLASH_ATTN: out = softmax(q k^T / sqrt(D)) v, causal if op_params[0] is not 0.
+// FLASH_FF: out = c0 gelu(b0 a + b1) + c1.
 //
-// attention_tiles.c computes many queries at a time. This file computes one query at a time.
-// The thread's scratch memory holds the scores of the row for all keys. v is stored transposed, so
-// the weighted sum over positions is a dot product of rows too. Query head i uses key head i mod
-// the number of key heads.
+// attention_tiles.c computes many queries at a time. This file computes one query at a time. The
+// thread's scratch memory holds the scores of the row for all keys. v is stored transposed, so the
+// weighted sum over positions is also a dot product of rows. Query head i uses key head i mod the
+// number of key heads.
 #include <math.h>
 
 #include "cpu/ops/attention.h"
@@ -118,7 +118,7 @@ static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor *
 // Head numbers are taken modulo these numbers, so they must not be 0.
 static bool has_heads(const struct ggml_tensor * t) { return t->ne[2] > 0 && t->ne[3] > 0; }
 
-// Accepts any float types, because the drivers handle all strides.
+// The driver converts all float types and handles all strides.
 static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 3);
     if (why != NULL) {
@@ -237,8 +237,8 @@ static void clear_gaps(const struct ggml_tensor * node) {
     }
 }
 
-// Scratch of a thread: a query, the gradient of the output row, the weights, their gradient, and a
-// converted row of k or v.
+// The node's tensors and parameters. Then scratch of the thread: a query, the gradient of the
+// output row, the weights, their gradient, and a converted row of k or v.
 struct back {
     const struct ggml_tensor *q, *k, *v, *d;
     struct grads g;
@@ -268,8 +268,8 @@ static struct back back_of(const struct gb_cpu_call * call, const struct ggml_te
         .buf = p + 2 * d + 2 * m };
 }
 
-// Converts the gradient of the weights to the gradient of the scores, in place: Z = A (G - sum A G)
-// / sqrt(D).
+// Converts the gradient G of the weights A to the gradient of the scores, in place:
+// A (G - sum A G) / sqrt(D).
 static void score_gradient(const struct back * b, int64_t n) {
     double along = 0;
     for (int64_t c = 0; c < n; c++) {
@@ -339,7 +339,7 @@ static void run_flash_attn_back(const struct gb_cpu_call * call, struct ggml_ten
     }
 }
 
-// Gradients of keys and values are written as dense f32, head by head. So both must have the same
+// The same thread writes the gradients of a head of keys and of values. So both must have the same
 // heads and positions.
 static const char * flash_attn_back_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 4);

@@ -62,7 +62,7 @@ struct gb_attention {
 
 struct gb_attention_row {
     struct gb_row at; // query, head, batch
-    bool plain; // of the view
+    bool plain; // as in gb_attention_view
     float max; // largest score so far
     double sum; // of exponentials relative to max
     float * out; // weighted values so far
@@ -120,8 +120,8 @@ struct gb_attention_scores {
 // applied, too. Then converts scores to exponentials, and scales the sums of the row down if its largest score rises.
 void gb_attention_weigh(struct gb_attention_scores * s, struct gb_attention_row * row, bool all_count, int64_t key0,
     int64_t n, float * score);
-// Stores the results of row number `row` of a plane, or its sums over a part. `convert`: scratch for a result. `parts`:
-// the memory that all threads share.
+// Stores the results of row `number` of a plane, or its sums over a part. `convert`: scratch for a
+// result. `parts`: the memory that all threads share.
 void gb_attention_close(const struct gb_kernels * k, const struct gb_attention * a, const struct gb_attention_row * row,
     int64_t plane, int64_t number, int64_t part, float * convert, float * parts);
 // Adds the parts of this thread's share of all rows. All threads call it after their units. `out`: scratch for a
@@ -135,7 +135,7 @@ void gb_attention_combine(const struct gb_cpu_call * call, const struct gb_atten
 bool gb_attention_is_tiled(const struct gb_attention * a);
 bool gb_attention_is_aligned(const struct gb_attention * a); // needs data, so only for runs
 int64_t gb_attention_tiled_floats(const struct gb_attention * a); // scratch of a thread
-int64_t gb_attention_tiled_units(const struct gb_attention * a); // indivisible shares of all keys
+int64_t gb_attention_tiled_units(const struct gb_attention * a); // units if the keys are not divided
 // Computes this thread's share of the units. Both checks above must be true, or v has rows of values. The work memory
 // holds gb_attention_tiled_floats for each thread, then the memory of parts.
 void gb_attention_run_tiled(const struct gb_cpu_call * call, const struct gb_attention * a);

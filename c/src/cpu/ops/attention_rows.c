@@ -7,8 +7,8 @@
 
 #include "cpu/ops/attention.h"
 
-// Scores this far below the largest score (a factor of 2^-100) count as 0. Products with their
-// exponentials may be subnormal numbers, which are slow.
+// The exponential of a score this far below the largest one counts as 0. It is below 2^-100, and
+// its products may be subnormal numbers, which are slow.
 #define LEAST (-70.0f)
 
 // -------------------------------------------------------------------------------------------------------------- shapes

@@ -54,7 +54,7 @@ struct tiles {
     // the block in `keys` and `values`: number of the heads * blocks + block; -1: none
     int64_t packed;
     int64_t looked; // the heads of `keys_norm` and `values_norm`; -1: none
-    // norms of the longest key and of all values; NaN or infinite if an element is, or is huge
+    // squared norms of the longest key and of all values; NaN or infinite if an element is, or huge
     double keys_norm, values_norm;
     bool values_far; // FLASH_ATTN: not all values of the block are finite
     int64_t n_far; // rows of values that are not finite, and zeros in `values`
@@ -385,8 +385,8 @@ static void add_far_values(struct tiles * t, struct tile * tile, const struct sp
     }
 }
 
-// Adds the keys of the packed block that a row of the panel sees. Computes all scores, then all
-// results, so that the keys, and then the values, stay in the second-level cache.
+// Adds a packed block to the rows of a tile. Computes all scores, then all results, so that the
+// keys, and then the values, stay in the second-level cache.
 static void add_block(struct tiles * t, struct tile * tile, int64_t key0, int64_t packed) {
     const int64_t mr = t->k->gemm_mr;
     struct span span[ROWS];

@@ -62,7 +62,8 @@ static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum 
     gb_store(k, to, n, d, ds, buf);
 }
 
-// If one side is dense f32, converts the other side directly. Otherwise converts in pieces.
+// If the source or the result is dense f32, converts without a buffer. Otherwise converts in
+// pieces.
 static void convert_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
     size_t ds, const char * s, size_t ss) {
     if (is_dense_f32(from, s, ss) && to != GGML_TYPE_I32) {
@@ -223,9 +224,9 @@ static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor
     }
 }
 
-// The columns of a block. If a block is a single dense row, it is so wide that finding it takes a
-// tenth of the copy's time, but each thread still has several blocks. For several rows, more
-// columns are no faster.
+// The columns of a block. Blocks of a single dense row are widened, because finding the place of a
+// block takes time. Each thread still gets at least eight blocks. Blocks of several rows are not
+// faster with more columns.
 static int64_t block_width(const struct gb_cpu_call * call, bool dense, const struct layout * l) {
     const int64_t others = l->ne[2] * l->ne[3];
     int64_t width = dense ? GB_RUN : STRIDED_COLUMNS;
@@ -309,7 +310,7 @@ static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * d
 
 // -------------------------------------------------------------------------------------------------------------- the op
 
-// True for plain types that copy_run can convert into each other.
+// True for plain types that gb_copy_run can convert into each other.
 static bool can_convert(enum ggml_type from, enum ggml_type to) {
     return (gb_is_float(from) || from == GGML_TYPE_I32) && (gb_is_float(to) || to == GGML_TYPE_I32);
 }

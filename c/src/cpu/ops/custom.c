@@ -109,7 +109,7 @@ static int custom_tasks(const struct ggml_tensor * node, int n_threads) {
     return c.n_tasks < 1 ? n_threads : GB_MIN(c.n_tasks, n_threads);
 }
 
-// The old form: one call, without ith, nth and user data.
+// The _F32 forms: one call, without ith, nth and user data.
 static void run_map_custom1_f32(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     if (call->ith == 0) {
         CALL_USER(((ggml_custom1_op_f32_t) custom_of(node).fun)(node, node->src[0]));

@@ -305,8 +305,8 @@ static struct run run_of(const struct space * s, const struct ggml_tensor * node
     return at;
 }
 
-// True if the f32 result is that large and overwrites no source. An overwritten source is in the
-// caches already.
+// True if the f32 result has GB_FAR_BYTES or more and overwrites no source. An overwritten source
+// is in the caches already.
 static bool is_far(const struct ggml_tensor * node, const struct space * s, int n_src) {
     if (s->units < (int64_t) (GB_FAR_BYTES / sizeof(float) / GB_RUN) || ggml_nbytes(node) < GB_FAR_BYTES) {
         return false;

@@ -111,7 +111,7 @@ void gb_clear(size_t size, int64_t n, char * d, size_t d_stride); // all bytes z
 
 // ------------------------------------------------------------------------------------------------- rows, work, sharing
 
-// Drivers that process a long row themselves may stop after every this many elements.
+// Drivers that process a long row themselves check after this many elements whether to stop.
 #define GB_STRETCH 65536
 
 // For gb_cpu_stopped: the work of converting n elements to `type`. Most quantized formats need a
@@ -182,8 +182,8 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
 typedef void gb_map3(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * c, const float * x, const float * y);
 void gb_run_map3(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map3 * f);
-// Results of at least this size bypass the caches. They would be evicted before a reader needs
-// them, and ordinary stores first read the memory that they overwrite.
+// Results of at least this size bypass the caches. The caches would evict them before they are
+// read, and ordinary stores first read the memory that they overwrite.
 #define GB_FAR_BYTES ((size_t) 32 << 20)
 // n_tasks() of these drivers.
 int gb_tasks_map(const struct ggml_tensor * node, int n_threads);

@@ -1,6 +1,6 @@
-// norm.c - NORM, RMS_NORM, RMS_NORM_BACK, GROUP_NORM.
+// norm.c - NORM, RMS_NORM, L2_NORM, RMS_NORM_BACK, GROUP_NORM.
 //
-// A row that is not dense f32 is converted into the thread's scratch row, normalised there and
+// A row that is not dense f32 is converted into the thread's scratch row, normalized there and
 // converted back. Threads share whole rows (GROUP_NORM: whole groups), so one thread computes each
 // sum.
 //
@@ -97,13 +97,13 @@ static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) {
 
 // ---------------------------------------------------------------------------------------------------------- GROUP_NORM
 
-// Normalizes channels [c0, c1) of batch i3 together, in three passes over their runs.
+// Channels [c0, c1) of batch i3, which are normalized together.
 struct group {
     const struct ggml_tensor * a;
     int64_t i3, c0, c1;
 };
 
-// The three passes over a group: its sum, its sum of squared deviations, and its normalisation into the result.
+// The three passes over a group: its sum, its sum of squared deviations, and its normalization into the result.
 enum pass { PASS_SUM, PASS_DEVIATION, PASS_APPLY };
 
 // Returns the sum of the pass, in double and in fixed order; 0 for PASS_APPLY.

@@ -5,9 +5,9 @@
 // instruction sets. The builder has checked the shapes. The driver checks data such as indices, and
 // reports errors with gb_cpu_fail before it accesses memory.
 //
-// The planner calls unsupported(), which decides whether the op can run on the node's types and
-// layouts. Making a plan calls n_tasks() and work_size() once. n_tasks threads call run()
-// concurrently, with ith = 0 .. nth-1.
+// unsupported() decides whether the op can run on the node's types and layouts. Making a plan calls
+// n_tasks() and work_size() once. At most that many threads call run() concurrently, with ith = 0
+// .. nth - 1.
 #ifndef GB_CPU_OPS_OPS_H
 #define GB_CPU_OPS_OPS_H
 
@@ -23,7 +23,7 @@ struct gb_cpu_team; // the threads that run one node (cpu/team.h)
 struct gb_cpu_pace {
     int64_t left; // work until the next check, as gb_cpu_stopped counts it
     bool asks; // this thread calls the run's abort callback
-    int n_takings; // parts that gb_cpu_taking_of has shared since the step or the last barrier began
+    int n_takings; // dynamic shares by gb_cpu_taking_of since the step began or the last barrier
 };
 
 struct gb_cpu_call { // one thread's share of one node
@@ -83,7 +83,8 @@ void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * nod
     const char * fmt, ...);
 
 // The number of threads for operators without n_tasks(): one for every GB_TASK_ELEMENTS elements of
-// the result or of src[0], the larger of the two. At least 1, at most n_threads.
+// the result or of src[0], the larger of the two. A gather (GB_WORK_PICK) counts only its result.
+// At least 1, at most n_threads.
 int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads);
 
 // a / b rounded up, for a >= 0 and b > 0.
@@ -112,8 +113,8 @@ struct gb_cpu_taking {
     int visited; // number of parts found empty: its own, then those of the next threads
 };
 
-// All threads of the node call it with the same numbers. Parts are fixed if they have less than a
-// few slots, or if slot is 0, or after GB_CPU_TAKINGS (threadpool.h) such calls without a barrier.
+// All threads of the node call it with the same numbers. Parts are fixed if they have few slots, or
+// if slot is 0, or after GB_CPU_TAKINGS (threadpool.h) dynamic shares without a barrier.
 struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n, int64_t slot);
 // The next piece [*first, *last). *part: the end of its part. False: no piece is left.
 bool gb_cpu_take(struct gb_cpu_taking * t, int64_t * first, int64_t * last, int64_t * part);

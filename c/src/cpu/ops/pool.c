@@ -119,7 +119,7 @@ static bool is_wide(const struct ggml_tensor * node, const struct pool * p) {
     return p->k0 > NARROW || node->ne[0] <= 1;
 }
 
-// A pitch is a multiple of the step. Windows that are far apart are computed one by one.
+// A pitch is a multiple of the step. A band of one column needs no sequences, so its step is 1.
 static struct bands bands_of(const struct ggml_tensor * node, const struct pool * p) {
     struct bands b;
     b.columns = GB_MIN(GB_MAX((BAND_FLOATS - p->k0) / p->s0 + 1, (int64_t) 1), node->ne[0]);
@@ -255,8 +255,8 @@ static bool fold_rows_together(const struct folding * f, const struct band * u) 
     return !gb_cpu_stopped(f->call, f->p.k1 * n / 4 + n);
 }
 
-// Folds pairs of columns as long as windows neither overlap nor leave gaps. Returns the columns of a window that are
-// left, as many as elements between two windows.
+// For windows of k columns that neither overlap nor leave gaps. Halves the columns of all windows
+// while k is even: folds each even column with the odd one after it. Returns the k that is left.
 static int64_t fold_pairs(const struct folding * f, int64_t cells, int64_t k) {
     for (; k % 2 == 0; k /= 2, cells /= 2) {
         f->call->k->every_f32(cells / 2, f->m.sequences, f->m.rows, 2);

@@ -8,7 +8,7 @@
 
 enum {
     LOOK = 64 * GB_RUN,  // elements of a long row between two checks of the run
-    IN_MEMORY = 16 * GB_RUN // of a run that is summed in place
+    IN_MEMORY = 16 * GB_RUN // elements of a run that is summed in place
 };
 
 // The sum of n values at p, an element of t. Stops early if the run is over.

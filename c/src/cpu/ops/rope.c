@@ -60,8 +60,7 @@ static bool scales_twice(const struct rope * r) { return (r->mode & GB_ROPE_NEOX
 // True if pairs are of elements far apart.
 static bool has_halves(const struct rope * r) { return (r->mode & GB_ROPE_NEOX) || gb_rope_has_sections(r->mode); }
 
-// op_params as struct gb_rope describes them. low and high are the pairs between which YaRN's ramp
-// is.
+// op_params as struct gb_rope describes them.
 static struct rope rope_of(const struct ggml_tensor * node) {
     struct rope r = {
         .n_dims = gb_op_param_i32(node, 1),
@@ -211,7 +210,7 @@ static void fill_plain(const struct gb_kernels * k, const struct rope * r, const
     }
 }
 
-// GLM, YaRN and xPos: pair by pair.
+// All other cases, pair by pair: GLM, YaRN, xPos, and an attention factor.
 static void fill_other(const struct rope * r, const struct positions * at, const struct turns * t) {
     const int64_t n = n_turns(r);
     const double * freq = t->freq;

@@ -197,7 +197,7 @@ static const char * add_id_unsupported(const struct ggml_tensor * node) {
 // It sums groups of a few values in float, and the groups in double.
 enum { COLUMNS = 64, PART = 32, LOOK = 4096 };
 
-// Lists in the scratch memory: the begin of each result's rows in `order`, and the end of the last.
+// Lists in the scratch memory: the start of each result's rows in `order`, and the end of the last.
 struct hits {
     int32_t *first, *order;
 };
@@ -214,7 +214,8 @@ static size_t get_rows_back_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_lines((size_t) (node->ne[1] + node->src[0]->ne[1] + 2) * sizeof(int32_t));
 }
 
-// Counting sort: first[r + 1] counts the rows for r, then becomes the place of the next row.
+// Counting sort. first[r + 2] counts the rows for r. The prefix sum makes first[r + 1] the place of
+// the next row for r. In the end it is the end of the rows for r, where those for r + 1 start.
 static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int64_t n = a->ne[1], rows = node->ne[1];

@@ -115,6 +115,6 @@ def variables() -> str:
 
 
 def attribute(name: str, theme: str) -> str:
-    """The first rule of a class as an attribute, for viewers without styles."""
+    """The properties of a class as attributes, for viewers without style sheets. Theme "auto" gives light colours."""
     which = 1 if theme == "dark" else 0
     return "".join(f' {p}="{COLOURS[c][which]}"' for p, c in _RULES[name])

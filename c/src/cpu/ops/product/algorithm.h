@@ -25,7 +25,7 @@ struct gb_product_algorithm {
     void (*run)(const struct gb_cpu_call * call, const struct gb_gemm * p); // applies the epilogue, too
 };
 
-// declines() and level_declines() for algorithms.c. Each is defined beside its run().
+// The functions of the table in algorithms.c. Those of an algorithm are in one file.
 const char * gb_short_declines(const struct gb_gemm * p);
 const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
@@ -199,7 +199,7 @@ static inline bool gb_gemm_is_prepared(const struct gb_cpu_call * call, const st
 //
 // Algorithms for few rows divide the columns of all groups among the threads. One thread reads a
 // column of w once, for all rows of its group. Long parts are shared dynamically, short parts are
-// equal.
+// fixed.
 
 struct gb_gemm_columns {
     struct gb_cpu_taking taking;

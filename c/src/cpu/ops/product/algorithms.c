@@ -27,7 +27,7 @@ static const struct gb_product_algorithm algorithms[] = {
     // activations of two bytes, by the algorithms for bytes below
     { "two_bytes", gb_two_bytes_declines, NULL,
       gb_two_bytes_work_size, gb_two_bytes_run },
-    // few rows, at levels with kernels for them
+    // few rows, at levels with kernels for them: at most GB_INTERLEAVED_ROWS of tuning.h
     { "short_q8_0", gb_short_declines, gb_short_level_declines,
       gb_short_work_size, gb_short_run },
     { "interleaved", gb_interleaved_declines, gb_interleaved_level_declines,
@@ -35,7 +35,7 @@ static const struct gb_product_algorithm algorithms[] = {
     // pairs of bfloat16, for fewer rows than the maximum of dense_rows
     { "blocked_bf16", gb_blocked_bf16_declines, gb_blocked_bf16_level_declines,
       gb_blocked_work_size, gb_blocked_bf16_run },
-    // few rows
+    // few rows: at most GB_BYTE_DOTS_ROWS of tuning.h
     { "byte_dots", gb_byte_dots_declines, NULL,
       gb_byte_dots_work_size, gb_byte_dots_run },
     { "dense_row", gb_dense_row_declines, NULL,

@@ -1,9 +1,9 @@
 // blocked.c - products of many rows. Operands are packed into panels (packing.h), which are multiplied by blocks.
 //
-// Panels hold floats. They hold bytes if the weights are quantized. They hold pairs of bfloat16 if
-// the weights are bfloat16, or if the weights are quantized and the level multiplies such pairs far
-// faster than bytes. With few columns, packing rows of floats does not pay, and a tile reads them
-// in place.
+// Panels hold bytes if the weights are quantized. They hold pairs of bfloat16 if the weights are
+// bfloat16, or if they are quantized and the processor multiplies such pairs faster than bytes. If
+// neither suits the product and the processor, panels hold floats. With few columns, packing rows
+// of floats does not pay, and a tile reads them in place.
 //
 // All threads pack rows of x into shared memory. Then they take jobs from a common counter. A job
 // is a block of panels times a chunk of columns. For each stretch of terms, a job packs its columns
@@ -369,7 +369,7 @@ static int64_t column_of(const struct round * r, int64_t job) { // the first col
 // The next stretch of the job's columns, from term k0 on.
 static struct ahead weights_of(const struct round * r, int64_t job, int64_t k0) {
     const struct shared * s = r->l.shared;
-    if (job >= s->n_blocks * s->n_chunks || !gb_gemm_is_dense(&r->p->w)) { // gaps between terms would make it too much
+    if (job >= s->n_blocks * s->n_chunks || !gb_gemm_is_dense(&r->p->w)) { // terms far apart are too many lines
         return (struct ahead){ .n = 0 };
     }
     const int64_t column = column_of(r, job), kc = GB_MIN(r->p->k - k0, r->packing.stretch);
@@ -511,7 +511,7 @@ static void run_part(const struct gb_cpu_call * call, const struct gb_gemm * p, 
     for (r.first = part->panel; r.first < part->panels_end; r.first += r.n) {
         r.n = GB_MIN(part->panels_end - r.first, r.l.capacity);
         if (r.first > part->panel &&
-            !gb_cpu_barrier(call)) { // no thread uses the panels and jobs of the last round any more
+            !gb_cpu_barrier(call)) { // until all threads are done with the panels and jobs of the last round
             return;
         }
         if (call->ith == 0) {

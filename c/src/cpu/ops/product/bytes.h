@@ -1,5 +1,5 @@
 // bytes.h - products of quantized weights with activations that are rounded to bytes. All
-// algorithms that round activations use it.
+// algorithms that round activations to bytes use it.
 //
 // Weights are used as they are stored. Activations are rounded to one of 255 levels, in groups of
 // 32. The scale of a group is its largest magnitude / 127. So the error of a result is at most the

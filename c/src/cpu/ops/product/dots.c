@@ -51,11 +51,11 @@ void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
 // ---------------------------------------------------------------------------------------------------------------- dots
 
 const char * gb_dots_declines(const struct gb_gemm * p) {
-    const bool fits = ggml_is_quantized(p->w.type) ? p->x.type == GGML_TYPE_F32 : !ggml_is_quantized(p->x.type);
-    return p->rows > GB_DOTS_ROWS   ? "there are many rows"
-           : !gb_gemm_both_dense(p) ? "terms are not consecutive"
-           : !fits                  ? "the activations are quantized"
-                                    : NULL;
+    return p->rows > GB_DOTS_ROWS                                       ? "there are many rows"
+           : !gb_gemm_both_dense(p)                                     ? "terms are not consecutive"
+           : ggml_is_quantized(p->x.type)                               ? "the activations are quantized"
+           : ggml_is_quantized(p->w.type) && p->x.type != GGML_TYPE_F32 ? "the activations are not f32"
+                                                                        : NULL;
 }
 
 static float dot(const struct gb_kernels * kernels, const struct gb_gemm * p, const char * w, const char * x) {

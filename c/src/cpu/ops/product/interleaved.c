@@ -1,10 +1,11 @@
 // interleaved.c - products of up to 16 rows with quantized weights, with a group of terms in each
 // lane (kernels/x86/interleaved.tpl.h), at levels with such kernels.
 //
-// All threads round rows to bytes and interleave them once. Up to four rows are multiplied with a
-// column while registers unpack it. For more rows, columns are unpacked before, a dozen at a time.
-// Their stretches of terms and their sums stay in the first-level cache. Tails of many columns are
-// multiplied together. The order of a sum depends on k and the format alone.
+// All threads round rows to bytes and interleave them once. Up to four rows, or eight with formats
+// that are quick to unpack, are multiplied with a column while registers unpack it. For more rows,
+// columns are first unpacked into memory, a dozen at a time. Their stretches of terms and their
+// sums stay in the first-level cache. Tails of many columns are multiplied together. The order of a
+// sum depends on k and the format alone.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 

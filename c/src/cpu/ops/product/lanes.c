@@ -1,14 +1,15 @@
 // lanes.c - algorithm lanes: small products of some rows of f32. The lanes of a register hold rows of activations.
 //
-// Usually a tile has rows of activations as its rows, and packed columns of weights in its lanes. Here the operands
-// change places: rows of activations are packed, and weights are read in place, one by one. The tiles are turned when
-// they are stored. Packing the rows and turning the results costs less than packing the weights if there are few rows.
-// Each thread packs the rows for itself, so no thread waits.
+// Usually a tile has rows of activations as its rows, and packed columns of weights in its lanes.
+// Here the operands change places: rows of activations are packed, and weights are read in place,
+// one by one. The tiles are transposed when they are stored. With few rows, packing them and
+// transposing the results costs less than packing the weights. Each thread packs the rows for
+// itself, so no thread waits.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
 enum {
-    COLUMNS = 48, // that are turned at a time: whole tiles and whole vectors at every level
+    COLUMNS = 48, // that are transposed at a time: whole tiles and whole vectors at every level
     STRETCH = GB_LANES_TERMS,
 };
 
@@ -42,7 +43,8 @@ const char * gb_lanes_declines(const struct gb_gemm * p) {
 
 static int64_t panel_floats(const struct gb_gemm * p) { return GB_GEMM_NR_MAX * p->k; }
 
-// Of a thread: panels of rows, a panel of columns that cannot be read in place, and results before and after turning.
+// Of a thread: panels of rows, a panel of columns that cannot be read in place, and results before
+// and after they are transposed.
 static int64_t memory_floats(const struct gb_gemm * p) {
     return GB_GEMM_NR_MAX + gb_div_up(p->rows, GB_GEMM_NR_MAX) * panel_floats(p) + GB_GEMM_MR_MAX * STRETCH +
            2 * COLUMNS * GB_GEMM_NR_MAX;

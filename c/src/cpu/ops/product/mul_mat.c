@@ -44,7 +44,7 @@ const char * gb_product_unsupported(const struct ggml_tensor * a, const struct g
     return unsupported_types(a, b, dst, true);
 }
 
-// ----------------------------------------------------------------------------------------------- slices that share one
+// ------------------------------------------------------------------------------------------ slices that share a matrix
 
 struct product {
     struct gb_gemm gemm;

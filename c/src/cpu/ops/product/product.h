@@ -1,5 +1,5 @@
-// product.h - the engine of MUL_MAT, MUL_MAT_ID, MUL_MAT_EXPERTS and OUT_PROD: row r of dst of
-// group g = the sum over k of x(g, r)[k] w(g)[.][k].
+// product.h - the engine of MUL_MAT, MUL_MAT_ID, MUL_MAT_EXPERTS and OUT_PROD: result j of row r of
+// group g is the sum over k of x(g, r)[k] w(g)[j][k].
 //
 // A group is a set of rows of x that are multiplied with the same matrix w: one slice of `a` with
 // all slices of `b` over which it is broadcast, or the tokens of one expert. An operator describes
@@ -38,7 +38,7 @@ struct gb_gemm_epilogue {
 enum gb_activations {
     GB_ACTIVATIONS_ANY, // rounded as is fastest: to bytes with quantized weights, to bfloat16 with weights of that type
     GB_ACTIVATIONS_BYTES, // with quantized weights: the bytes of bytes.h, nothing else
-    GB_ACTIVATIONS_TWO_BYTES, // with quantized weights: two bytes. Others are not rounded
+    GB_ACTIVATIONS_TWO_BYTES, // with quantized weights: two bytes; with other weights: not rounded
     GB_ACTIVATIONS_EXACT, // not rounded
 };
 
@@ -70,8 +70,9 @@ struct gb_gemm {
     size_t run_nb_x, run_nb_dst;
 };
 
-// algorithms.c chooses the algorithm. Making a plan calls the first two functions. The data, and so
-// `first`, and the level of the kernels are not known then. Scratch bytes are for n_tasks threads.
+// algorithms.c chooses the algorithm. Making a plan calls these functions except gb_gemm_run. The
+// data, and so `first`, and the level of the kernels are not known then. Scratch bytes are for
+// n_tasks threads.
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
 // Enough for every product with fewer rows and groups.
 size_t gb_gemm_work_size_up_to(const struct gb_gemm * p, int n_tasks);

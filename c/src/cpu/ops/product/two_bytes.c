@@ -1,8 +1,9 @@
 // two_bytes.c - products of quantized weights with activations of two bytes (GGML_PREC_F16).
 //
-// The algorithms that round rows to bytes multiply each row twice: as it is, and what the rounding
-// to bytes lost. The epilogue adds both results. So an activation has 15 bits of the largest in its
-// group, and the weights are read and unpacked once for both.
+// The algorithms that round rows to bytes multiply two rows for each row: the row itself, and its
+// remainder, which is what rounding the row to bytes lost. The epilogue adds both results. So an
+// activation keeps 15 bits, relative to the largest in its group. The weights are read and unpacked
+// once for both rows.
 //
 // Row 2 r of a group is row r of the caller, with its results. Row 2 r + 1 is its remainder, in
 // scratch memory. An algorithm completes both rows of a pair for the same columns before it applies

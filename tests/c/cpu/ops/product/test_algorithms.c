@@ -190,6 +190,26 @@ static void by_traits_at(const struct gb_level * level) {
     end();
 }
 
+// The reason why "dots" declines a row of activations of this type.
+static void check_dots_declines(enum ggml_type type, const char * reason) {
+    const char *name, *why = NULL;
+    begin();
+    struct ggml_tensor * node =
+        ggml_mul_mat(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_0, 64, 8), ggml_new_tensor_2d(ctx, type, 64, 1));
+    for (int i = 0; (name = gb_cpu_product_algorithm(node, "scalar", i, &why)) != NULL && strcmp(name, "dots") != 0;) {
+        i++;
+    }
+    CHECK(name != NULL && why != NULL);
+    CHECK_STR(why, reason);
+    end();
+}
+
+static void reasons_name_the_type_of_activations(void) {
+    check_dots_declines(GGML_TYPE_F16, "the activations are not f32");
+    check_dots_declines(GGML_TYPE_BF16, "the activations are not f32");
+    check_dots_declines(GGML_TYPE_Q8_0, "the activations are quantized");
+}
+
 static void errors(void) {
     const char * why = NULL;
     begin();
@@ -274,4 +294,5 @@ static void by_traits(void) {
 
 static void few_rows_need_no_barrier(void) { at_all_levels(barriers_at); }
 
-TEST_MAIN(TEST(every_shape), TEST(expected), TEST(by_traits), TEST(errors), TEST(few_rows_need_no_barrier))
+TEST_MAIN(TEST(every_shape), TEST(expected), TEST(by_traits), TEST(reasons_name_the_type_of_activations), TEST(errors),
+    TEST(few_rows_need_no_barrier))
