@@ -386,8 +386,8 @@ GGML_API struct ggml_tensor * ggml_im2col_as(struct ggml_context * ctx, struct g
 // kernel a only the shape matters.
 GGML_API struct ggml_tensor * ggml_im2col_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, const int64_t * ne, int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D);
-// ggml_conv_1d, ggml_conv_2d and ggml_conv_depthwise_2d with columns of this type (ggml_im2col_as).
-// These three have F16 columns.
+// ggml_conv_1d, ggml_conv_2d and ggml_conv_depthwise_2d, which have F16 columns, with columns of this
+// type (ggml_im2col_as)
 GGML_API struct ggml_tensor * ggml_conv_1d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int p0, int d0, enum ggml_type type);
 GGML_API struct ggml_tensor * ggml_conv_2d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
