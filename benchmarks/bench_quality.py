@@ -6,8 +6,8 @@
 
 The error of a round trip is rms(quantized - x) / rms(x), on normal numbers and on the embedding model's matrices,
 without and with importances of 1/16 to 16. With importances the error is weighted, too. Types marked with * need
-importances, so their figures "without" have importances of one. The error of embeddings is their cosine to those of the
-float32 model: the mean and the lowest.
+importances, so their figures "without" have importances of one. Embeddings have the mean and the lowest cosine to those
+of the float32 model.
 
 --small: measure round trips of numbers whose scales half precision cannot hold well. A cell has our error, and that of
     the format's algorithm (the gguf package; for K formats tests/python/support/kquant_reference.py). The numbers are

@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("after")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--processes", type=int, default=3, help="number of pairs of processes, one pair after another")
-    parser.add_argument("--seconds", type=float, default=0.02, help="length of a turn, at least one call")
+    parser.add_argument("--seconds", type=float, default=0.02, help="seconds of a turn, at least one call")
     parser.add_argument("--slow", type=float, default=0.98, help="cases below this ratio are listed again at the end")
     options, rest = parser.parse_known_args()
     rest += ["--seconds", str(options.seconds)]
