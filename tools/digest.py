@@ -554,7 +554,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Hash the results and decisions of the installed package.")
     parser.add_argument("--json", type=Path, help="write the hashes to this file")
     parser.add_argument("--compare", type=Path, help="a file of --json; print the groups that differ from it")
-    parser.add_argument("--only", default="*", help="patterns of groups, such as 'op/mul_mat*'")
+    parser.add_argument("--only", default="*", help="pattern of groups, such as 'op/mul_mat*'")
     options = parser.parse_args()
     begin = time.monotonic()
     warnings.simplefilter("ignore", gb.errors.PerformanceWarning)
