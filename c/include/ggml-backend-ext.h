@@ -28,9 +28,10 @@ GGML_API enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buff
 // until the thread's next call.
 GGML_API const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op);
 
-// Writes the indices and the values of the k largest elements of each row, the largest first. The
-// tensor is F32 with dense rows, and 1 <= k <= ne[0]. Of equal elements, the first in the row comes
-// first. NaN is smaller than every number. Rows in host memory are not copied.
+// Writes the indices in the row and the values of the k largest elements of each row, the largest
+// first. The tensor is F32 with dense rows. k is at least 1 and at most ne[0]. Of equal elements,
+// the first in the row comes first. NaN is smaller than every number. Rows in host memory are not
+// copied.
 GGML_API enum ggml_status ggml_backend_tensor_get_top(const struct ggml_tensor * tensor, int k, int32_t * ids,
     float * values);
 

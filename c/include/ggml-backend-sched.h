@@ -45,10 +45,9 @@ GGML_API enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sc
 GGML_API enum ggml_status ggml_backend_sched_set_n_copies(ggml_backend_sched_t sched, int n);
 GGML_API int ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched);
 
-// Checks every run: conflicting accesses are ordered, and each read finds the right content. An
-// error names both steps. Checked runs are slow, because each step completes before the next one
-// begins, and unused memory of the arenas is filled with NaN. GGML_SCHED_CHECK=1 in the environment
-// has the same effect.
+// Checks every run: conflicting accesses are ordered, and each read finds the right content. An error names both steps.
+// Checked runs are slow, because each step completes before the next one begins, and unused memory of the arenas is
+// filled with NaN. GGML_SCHED_CHECK=1 in the environment has the same effect.
 GGML_API enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check);
 
 // ----------------------------------------------------------------------------------------------------- assigning nodes
@@ -137,7 +136,8 @@ GGML_API struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sc
 // The reason why the node is on its backend, as text. "" if it is not assigned.
 GGML_API const char * ggml_backend_sched_explain(ggml_backend_sched_t sched, struct ggml_tensor * node);
 
-// Bytes that the plan of the last graph needs on a backend: with reuse of memory, and without.
+// Bytes that the plan of the last graph needs on a backend: the peak, and the sum if no tensors
+// shared memory.
 GGML_API enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_backend_t backend,
     size_t * peak, size_t * no_reuse);
 

@@ -69,8 +69,7 @@ GGML_API ggml_backend_buffer_t ggml_backend_alloc_buffer(ggml_backend_t backend,
 GGML_API size_t ggml_backend_get_alignment(ggml_backend_t backend);
 GGML_API size_t ggml_backend_get_max_size(ggml_backend_t backend);
 
-// offset + size <= ggml_nbytes(tensor). The asynchronous calls may return before they copy, so `data`
-// must stay valid until ggml_backend_synchronize.
+// offset + size <= ggml_nbytes(tensor). For asynchronous calls, `data` must stay valid until ggml_backend_synchronize.
 GGML_API enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor * tensor,
     const void * data, size_t offset, size_t size);
 GGML_API enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor * tensor,

@@ -152,9 +152,8 @@ GGML_API struct ggml_tensor * ggml_geglu_quick_split(struct ggml_context * ctx, 
 GGML_API struct ggml_tensor * ggml_swiglu_oai(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     float alpha, float limit);
 
-// Of the operators up to ggml_im2col_3d, these have a derivative: the norms, ggml_cumsum, ggml_tri,
-// ggml_fill_inplace (0), ggml_ssm_conv, ggml_pad_ext, ggml_roll. Operands of the others must not
-// have a gradient.
+// Of the operators up to ggml_im2col_3d, these have a derivative: norms, ggml_cumsum, ggml_tri, ggml_fill_inplace (0),
+// ggml_ssm_conv, ggml_pad_ext with zeros, ggml_roll. Operands of the others must not have a gradient.
 
 // divides each row by max(its Euclidean norm, eps)
 GGML_API struct ggml_tensor * ggml_l2_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
@@ -186,8 +185,7 @@ GGML_API struct ggml_tensor * ggml_solve_tri(struct ggml_context * ctx, struct g
 // Sets every element to c. The result has the type and shape of a, whose elements are not read.
 GGML_API struct ggml_tensor * ggml_fill(struct ggml_context * ctx, struct ggml_tensor * a, float c);
 GGML_API struct ggml_tensor * ggml_fill_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float c);
-// The vector start, start + step, ..., as F32. Its values are below stop, or above stop if step is
-// negative. A vector without values is an error.
+// The F32 vector start, start + step, ..., below stop (above stop if step is negative). No value at all is an error.
 GGML_API struct ggml_tensor * ggml_arange(struct ggml_context * ctx, float start, float stop, float step);
 // timesteps [N] -> [dim, N]: for each t, all cos(t f) and then all sin(t f), where f = max_period^(-j / (dim / 2)) for
 // 0 <= j < dim / 2. If dim is odd, the last element is 0.
@@ -214,10 +212,9 @@ GGML_API struct ggml_tensor * ggml_ssm_scan(struct ggml_context * ctx, struct gg
 GGML_API struct ggml_tensor * ggml_gated_delta_net(struct ggml_context * ctx, struct ggml_tensor * q,
     struct ggml_tensor * k, struct ggml_tensor * v, struct ggml_tensor * g, struct ggml_tensor * beta,
     struct ggml_tensor * state, int64_t n_states);
-// The next three functions have inputs [S, H, T], with the tokens of B sequences one after the
-// other, state [S S H, B] and tf [S, H], all contiguous. The decays td, w and g multiply the state.
-// They are not logarithms. The result is [S H, T + S B]: y, then the states.
-//
+// The next three functions have inputs [S, H, T], with the tokens of B sequences one after the other, state [S S H, B]
+// and tf [S, H], all contiguous. The decays td, w and g multiply the state. They are not logarithms. The result is
+// [S H, T + S B]: y, then the states.
 // state[key][value]: y = r (tf k v' + state), then state = td state + k v'
 GGML_API struct ggml_tensor * ggml_rwkv_wkv6(struct ggml_context * ctx, struct ggml_tensor * k, struct ggml_tensor * v,
     struct ggml_tensor * r, struct ggml_tensor * tf, struct ggml_tensor * td, struct ggml_tensor * state);
@@ -247,9 +244,8 @@ GGML_API struct ggml_tensor * ggml_interpolate(struct ggml_context * ctx, struct
 // ggml_interpolate with dimensions 0 and 1 of a times scale_factor. ggml_upscale repeats elements.
 GGML_API struct ggml_tensor * ggml_upscale_mode(struct ggml_context * ctx, struct ggml_tensor * a, int scale_factor,
     enum ggml_scale_mode mode);
-// These add lp elements before each dimension and rp elements after it. The new elements are zeros,
-// or in the circular forms the elements of the opposite side. Elements have any type. Gradients of
-// the circular forms are an error when they are derived.
+// These add lp elements before each dimension and rp elements after it: zeros, or in the circular forms the elements
+// of the opposite side. Elements have any type. A gradient through a circular form is an error when it is derived.
 GGML_API struct ggml_tensor * ggml_pad_ext(struct ggml_context * ctx, struct ggml_tensor * a, int lp0, int rp0, int lp1,
     int rp1, int lp2, int rp2, int lp3, int rp3);
 GGML_API struct ggml_tensor * ggml_pad_circular(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1,
@@ -261,9 +257,8 @@ GGML_API struct ggml_tensor * ggml_pad_reflect_1d(struct ggml_context * ctx, str
 // Element i of the result is a's element i - shift, modulo the size. Shifts are below the sizes.
 GGML_API struct ggml_tensor * ggml_roll(struct ggml_context * ctx, struct ggml_tensor * a, int shift0, int shift1,
     int shift2, int shift3);
-// a [K oc, L] of F32, F16 or BF16, K fastest -> [(L-1) s0 + K - 2 p0, oc]. For each of the oc
-// channels, adds L rows of K elements to the result, each s0 elements after the one before. Then
-// cuts off p0 elements at both ends.
+// a [K oc, L] of F32, F16 or BF16, K fastest -> [(L-1) s0 + K - 2 p0, oc]. For each of the oc channels, adds L rows of
+// K elements to the result, each s0 elements after the one before. Then cuts off p0 elements at both ends.
 GGML_API struct ggml_tensor * ggml_col2im_1d(struct ggml_context * ctx, struct ggml_tensor * a, int s0, int oc, int p0);
 // a [KW, KH, KD, IC OC] (only its shape counts), b [W, H, D, IC N] -> [IC KD KH KW, OW, OH, OD N],
 // as F32 or F16
@@ -355,9 +350,10 @@ GGML_API struct ggml_tensor * ggml_rope_multi_back(struct ggml_context * ctx, st
 // Makes a node of these functions rotate the elements from n_offs on. n_offs is even. The mode must
 // not be VISION. Returns a, or NULL on failure.
 GGML_API struct ggml_tensor * ggml_rope_set_offset(struct ggml_tensor * a, int n_offs);
-// Convolutions as single operators, without columns. Operands are not rounded. Sums and results are
-// F32. Kernels a are contiguous F32 or F16, data b are F32, F16 or BF16 with any strides. `groups`
-// divides the channels of b and the kernels: kernels of group g read only channels of group g.
+// Convolutions as single operators, without columns. Operands are not rounded. Sums and results
+// are F32. Kernels a are contiguous F32 or F16, data b are F32, F16 or BF16 with any strides.
+// `groups` divides the channels of b and the kernels: kernels of group g read only channels of
+// group g.
 //
 // a [KW, KH, IC / groups, OC], b [W, H, IC, N] -> [OW, OH, OC, N], with OW = (W + 2 p0 - d0 (KW - 1)
 // - 1) / s0 + 1
@@ -379,15 +375,14 @@ GGML_API struct ggml_tensor * ggml_conv_3d_direct(struct ggml_context * ctx, str
 GGML_API struct ggml_tensor * ggml_conv_3d_grouped(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, int n_channels,
     int n_batch, int n_channels_out, int groups);
-// ggml_im2col with a result of this type: F16, to which elements of b are rounded, or F32
+// ggml_im2col with a result of this type, F32 or F16. F32 rounds no element of b. ggml_im2col
+// rounds b to F16. The three convolutions below are those of ggml.h with columns of this type.
 GGML_API struct ggml_tensor * ggml_im2col_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D, enum ggml_type type);
 // The gradient of operand b of ggml_im2col, as F32 with sizes ne. Here b is the gradient of the result. Of the
 // kernel a only the shape matters.
 GGML_API struct ggml_tensor * ggml_im2col_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, const int64_t * ne, int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D);
-// ggml_conv_1d, ggml_conv_2d and ggml_conv_depthwise_2d, which have F16 columns, with columns of this
-// type (ggml_im2col_as)
 GGML_API struct ggml_tensor * ggml_conv_1d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int p0, int d0, enum ggml_type type);
 GGML_API struct ggml_tensor * ggml_conv_2d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
@@ -446,8 +441,7 @@ enum ggml_on_invalid {
     GGML_ON_INVALID_ERROR = 0, // the call fails
     // NaN becomes 0; a number that is too large becomes the largest that a block can hold
     GGML_ON_INVALID_CLIP = 1,
-    // all elements of the block become NaN; F16 and BF16 get an infinity
-    GGML_ON_INVALID_NAN = 2,
+    GGML_ON_INVALID_NAN = 2, // all elements of the block become NaN; F16 and BF16 get an infinity
 };
 
 // Quantizes rows of n_per_row values. imatrix: as for ggml_quantize_chunk. invalid: NULL, or

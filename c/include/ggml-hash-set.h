@@ -13,8 +13,7 @@ extern "C" {
 
 // cdef: begin
 
-// find and insert return a slot, or GGML_HASHTABLE_FULL. insert of a key that is in the set returns
-// GGML_HASHTABLE_ALREADY_EXISTS.
+// find and insert return a slot, or GGML_HASHTABLE_FULL; insert of a known key GGML_HASHTABLE_ALREADY_EXISTS.
 GGML_API struct ggml_hash_set ggml_hash_set_new(size_t min_size); // keys NULL on failure
 GGML_API void ggml_hash_set_free(struct ggml_hash_set hash_set);
 GGML_API size_t ggml_hash_find(const struct ggml_hash_set hash_set, struct ggml_tensor * key);

@@ -79,9 +79,8 @@ struct ggml_profile_run {
     bool complete; // it did not fail and was not stopped
 };
 
-// Makes a profile with space for max_records records. 0: a million, which reserves 100 MB of
-// addresses and uses memory only as records come. Returns NULL, with an error, if memory ran out or
-// max_records is above 2^26.
+// Makes a profile with space for max_records records. 0: a million, which reserves 100 MB of addresses and uses memory
+// only as records come. Returns NULL, with an error, if memory ran out or max_records is above 2^26.
 GGML_API ggml_profile_t ggml_profile_new(size_t max_records);
 // Threads that use the profile keep it until they use another one or none. NULL is allowed.
 GGML_API void ggml_profile_free(ggml_profile_t profile);

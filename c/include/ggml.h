@@ -650,8 +650,7 @@ GGML_API struct ggml_tensor * ggml_div(struct ggml_context * ctx, struct ggml_te
 GGML_API struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b);
 
-// acc adds b to a region of a, both F32. set replaces the region by b, of the same type. Strides and
-// offset are in bytes.
+// acc adds b to a region of a, both F32. set replaces the region by b, of a's type. Strides and offset are in bytes.
 GGML_API struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     size_t nb1, size_t nb2, size_t nb3, size_t offset);
 GGML_API struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -689,8 +688,7 @@ GGML_API struct ggml_tensor * ggml_argsort(struct ggml_context * ctx, struct ggm
 // I32 view [k, ne1, ne2, ne3] of an argsort
 GGML_API struct ggml_tensor * ggml_top_k(struct ggml_context * ctx, struct ggml_tensor * a, int k);
 
-// ------------------------------------------------------------------------------------------------------- normalisation
-// a is F32, F16 or BF16. The result has the type and shape of a.
+// ------------------------------------------------------------------------------------ normalisation, F32, F16 and BF16
 
 // (x - mean) / sqrt(var + eps), for each row
 GGML_API struct ggml_tensor * ggml_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
@@ -1041,8 +1039,7 @@ struct ggml_opt_context {
 };
 
 GGML_API struct ggml_opt_params ggml_opt_default_params(enum ggml_opt_type type);
-// f has one F32 element. If ctx is NULL, the call makes a context of its own, and returns
-// GGML_OPT_NO_CONTEXT if that fails.
+// f has one F32 element. If ctx is NULL, the call makes a context of its own, or returns GGML_OPT_NO_CONTEXT.
 GGML_API enum ggml_opt_result ggml_opt(struct ggml_context * ctx, struct ggml_opt_params params,
     struct ggml_tensor * f);
 // Allocates the state of nx elements in ctx. If ctx is NULL, the state is in a new context, opt->ctx,
@@ -1092,8 +1089,7 @@ GGML_API size_t ggml_quantize_q6_K(const float * src, void * dst, int n, int k, 
 GGML_API size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows,
     int n_per_row, int64_t * hist, const float * imatrix);
 
-// These return 1 or 0: whether the running processor has the instruction set, or the library was
-// built with that other library.
+// 1 if the running processor has the instruction set, or the library was built with the other library; else 0
 GGML_API int ggml_cpu_has_avx(void);
 GGML_API int ggml_cpu_has_avx_vnni(void);
 GGML_API int ggml_cpu_has_avx2(void);
@@ -1122,8 +1118,7 @@ GGML_API int ggml_cpu_has_vsx(void);
 GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) struct ggml_tensor * ggml_format_name(struct ggml_tensor * tensor,
     const char * fmt, ...);
 
-// Older custom operators. One thread computes each of them. The functions of map_unary and map_binary
-// get one row per call, those of map_custom whole tensors.
+// Older custom operators, each on one thread. A function of map_unary or map_binary gets one row, others whole tensors.
 typedef void (*ggml_unary_op_f32_t)(const int, float *, const float *);
 typedef void (*ggml_binary_op_f32_t)(const int, float *, const float *, const float *);
 typedef void (*ggml_custom1_op_f32_t)(struct ggml_tensor *, const struct ggml_tensor *);
