@@ -373,6 +373,9 @@ EXPR(e_pool_max, ggml_pool_2d(ctx, a, GGML_OP_POOL_MAX, 2, 2, 2, 2, 0, 0))
 EXPR(e_im2col,
     ggml_im2col_as(ctx, random_tensor(ctx, (int64_t[]){ 2, 3, 2, 1 }, -1, 1), a, 2, 1, 1, 2, 1, 2, true, GGML_TYPE_F32))
 EXPR(e_conv_2d, ggml_conv_2d_direct(ctx, a, b, 2, 1, 1, 2, 1, 2))
+EXPR(e_conv_2d_dense, ggml_conv_2d_direct(ctx, a, b, 1, 1, 1, 0, 1, 2))
+EXPR(e_conv_2d_padded, ggml_conv_2d_direct(ctx, a, b, 1, 1, 2, 3, 1, 1))
+EXPR(e_conv_2d_strided, ggml_conv_2d_direct(ctx, a, b, 2, 2, 1, 0, 1, 1))
 EXPR(e_conv_2d_channels, ggml_conv_2d_grouped(ctx, a, b, 1, 2, 0, 1, 2, 1, 3))
 EXPR(e_conv_3d, ggml_conv_3d_direct(ctx, a, b, 2, 1, 2, 1, 2, 0, 1, 2, 1, 2, 2, 3))
 EXPR(e_conv_transpose_2d, ggml_conv_transpose_2d_p0(ctx, a, ggml_permute(ctx, b, 1, 0, 2, 3), 2))
@@ -522,6 +525,13 @@ static const struct grad_case grad_cases[] = {
     { "pool_max", e_pool_max, { { 5, 4, 2, 1 } }, -1, 1, 1e-3f, 0 },
     { "im2col", e_im2col, { { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
     { "conv_2d", e_conv_2d, { { 2, 3, 2, 3 }, { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_dense", e_conv_2d_dense, { { 3, 2, 2, 3 }, { 5, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_large_kernels", e_conv_2d_dense, { { 3, 2, 3, 8 }, { 4, 4, 3, 1 } }, -1, 1, 0, 0 },
+    { "conv_2d_few_places", e_conv_2d_dense, { { 3, 1, 2, 9 }, { 4, 1, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_padded", e_conv_2d_padded, { { 2, 3, 2, 3 }, { 4, 3, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_strided", e_conv_2d_strided, { { 3, 3, 2, 3 }, { 7, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_apart", e_conv_2d_strided, { { 2, 1, 2, 3 }, { 7, 6, 2, 2 } }, -1, 1, 0, 0 },
+    { "conv_2d_one_place", e_conv_2d_strided, { { 3, 3, 2, 1 }, { 2, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "conv_2d_channels", e_conv_2d_channels, { { 2, 3, 1, 3 }, { 5, 4, 3, 2 } }, -1, 1, 0, 0 },
     { "conv_3d", e_conv_3d, { { 2, 3, 2, 6 }, { 4, 5, 3, 4 } }, -1, 1, 0, 0 },
     { "conv_transpose_2d", e_conv_transpose_2d, { { 3, 2, 2, 3 }, { 2, 3, 3, 2 } }, -1, 1, 0, 0 },

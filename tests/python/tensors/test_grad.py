@@ -47,6 +47,12 @@ def numpy_experts(w, x):
     return np.array([[w[e] @ x[t, k % x.shape[1]] for k, e in enumerate(ids)] for t, ids in enumerate(EXPERTS)])
 
 
+def numpy_conv_2d(k, x, stride):
+    """Padding 1."""
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, [(0, 0)] * 2 + [(1, 1)] * 2), k.shape[2:], (2, 3))
+    return np.einsum("nihwab,oiab->nohw", windows[:, :, ::stride, ::stride], k)
+
+
 def numpy_conv_3d(k, x):
     """Stride 2, padding 1; two images of two channels, three kernels."""
     k, x = k.reshape(3, 2, 3, 2, 2), np.pad(x.reshape(2, 2, *x.shape[1:]), [(0, 0)] * 2 + [(1, 1)] * 3)
@@ -65,6 +71,12 @@ def numpy_conv_transpose_2d(k, x):
 CASES = {
     "experts": (experts, numpy_experts, [(4, 5, 6), (3, 2, 6)]),
     "experts of one row": (experts, numpy_experts, [(4, 5, 6), (3, 1, 6)]),
+    "conv_2d": (
+        lambda k, x: gb.ops.conv_2d(k, x, padding=1), lambda k, x: numpy_conv_2d(k, x, 1), [(3, 2, 3, 2), (2, 2, 5, 4)],
+    ),
+    "conv_2d with strides": (
+        lambda k, x: gb.ops.conv_2d(k, x, 2, 1), lambda k, x: numpy_conv_2d(k, x, 2), [(3, 2, 3, 4), (2, 2, 6, 7)],
+    ),
     "conv_3d": (
         lambda k, x: gb.ops.conv_3d(k, x, 2, stride=2, padding=1), numpy_conv_3d, [(6, 3, 2, 2), (4, 4, 5, 4)],
     ),
@@ -142,6 +154,26 @@ def gradients(build, arrays, backends, assign=None):
 def inputs_of(name):
     rng = np.random.default_rng(3)
     return [rng.standard_normal(shape) for shape in CASES[name][2]]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradients_of_convolutions_make_no_columns(stride):
+    """Columns have nine times the elements of the image."""
+    with gb.Context() as ctx:
+        kernel, image = ctx.tensor((8, 4, 3, 3)), ctx.tensor((2, 4, 16, 16))
+        graph = ctx.graph(*gb.grad(scalar(gb.ops.conv_2d(kernel, image, stride, 1), ctx), [kernel, image]))
+        assert max(node.nbytes for node in graph.nodes) < 3 * image.nbytes
+
+
+def test_gradients_of_kernels_over_many_places():
+    """The images are divided among several convolutions."""
+    rng = np.random.default_rng(5)
+    kernel, image = rng.standard_normal((2, 2, 3, 1)), rng.standard_normal((3, 2, 256, 512))
+    build = lambda k, x: gb.ops.conv_2d(k, x, padding=1)  # noqa: E731
+    found, _ = gradients(build, [kernel, image], [gb.Backend("CPU")])
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(image, [(0, 0)] * 2 + [(1, 1)] * 2), (3, 1), (2, 3))
+    expected = np.einsum("nihwab,nohw->oiab", windows, weights_of((3, 2, 256, 514)))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=0.05)
 
 
 @pytest.mark.parametrize("device", ["CPU", "SIM", "ARRAY"])

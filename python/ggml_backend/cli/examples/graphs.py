@@ -132,6 +132,10 @@ def _whisper(ctx: Context) -> Tensor:
     return _scaled(ctx, ops.norm(_encoder(ctx, x)).named("out_ln"), "out_norm")
 
 
+Convolution = Callable[..., Tensor]
+"""A function of (context, x, channels, name, size, stride)."""
+
+
 def _conv(ctx: Context, x: Tensor, channels: int, name: str, size: int = 3, stride: int = 1) -> Tensor:
     """(channels, height, width). Rows of windows are rounded to float16, as in ggml of early 2024."""
     kernel = ctx.tensor((channels, x.shape[-3], size, size), float16, name=f"{name}.weight")
@@ -148,12 +152,12 @@ def _normed(ctx: Context, x: Tensor, name: str) -> Tensor:
     return _biased(ctx, h, (x.shape[-3], 1, 1), name)
 
 
-def _residual(ctx: Context, x: Tensor, time: Tensor, channels: int, name: str) -> Tensor:
-    h = _conv(ctx, ops.silu(_normed(ctx, x, f"{name}.norm1")).named(f"{name}.silu1"), channels, f"{name}.conv1")
+def _residual(ctx: Context, conv: Convolution, x: Tensor, time: Tensor, channels: int, name: str) -> Tensor:
+    h = conv(ctx, ops.silu(_normed(ctx, x, f"{name}.norm1")).named(f"{name}.silu1"), channels, f"{name}.conv1")
     moment = _linear(ctx, ops.silu(time).named(f"{name}.time_silu"), channels, f"{name}.time").reshape(channels, 1, 1)
     h = (h + moment).named(f"{name}.timed")
-    h = _conv(ctx, ops.silu(_normed(ctx, h, f"{name}.norm2")).named(f"{name}.silu2"), channels, f"{name}.conv2")
-    skip = x if x.shape[-3] == channels else _conv(ctx, x, channels, f"{name}.skip", 1)
+    h = conv(ctx, ops.silu(_normed(ctx, h, f"{name}.norm2")).named(f"{name}.silu2"), channels, f"{name}.conv2")
+    skip = x if x.shape[-3] == channels else conv(ctx, x, channels, f"{name}.skip", 1)
     return (h + skip).named(f"{name}.out")
 
 
@@ -170,39 +174,41 @@ def _look_around(ctx: Context, x: Tensor, name: str) -> Tensor:
     return (x + out.reshape(c, height, width)).named(f"{name}.sum")
 
 
-def _unet(ctx: Context) -> Tensor:
+def unet(ctx: Context, conv: Convolution = _conv) -> Tensor:
     """The denoiser of a picture generator: down three levels and up again, with skip connections at
-    each level."""
+    each level. conv: how it convolves, :func:`_conv` or with other operators"""
     time = _linear(
         ctx,
         ops.silu(_linear(ctx, ctx.tensor((CHANNELS,), name="time"), EMBD, "time1")).named("time_silu"),
         EMBD,
         "time2",
     )
-    x = _conv(ctx, ctx.tensor((LATENT, SIDE, SIDE), name="noisy"), CHANNELS, "in")
+    x = conv(ctx, ctx.tensor((LATENT, SIDE, SIDE), name="noisy"), CHANNELS, "in")
     skips = [x]
     for level, width in enumerate((1, 2, 4)):
         for block in range(2):
-            x = _residual(ctx, x, time, width * CHANNELS, f"down{level}.{block}")
+            x = _residual(ctx, conv, x, time, width * CHANNELS, f"down{level}.{block}")
             skips.append(x)
         if level < 2:
-            x = _conv(ctx, x, width * CHANNELS, f"down{level}.smaller", stride=2)
+            x = conv(ctx, x, width * CHANNELS, f"down{level}.smaller", stride=2)
             skips.append(x)
-    x = _residual(ctx, _look_around(ctx, _residual(ctx, x, time, x.shape[0], "mid0"), "mid"), time, x.shape[0], "mid1")
+    x = _residual(
+        ctx, conv, _look_around(ctx, _residual(ctx, conv, x, time, x.shape[0], "mid0"), "mid"), time, x.shape[0], "mid1"
+    )
     for level, width in reversed(list(enumerate((1, 2, 4)))):
         for block in range(3):
             x = ops.concat(x, skips.pop()).named(f"up{level}.{block}.joined")
-            x = _residual(ctx, x, time, width * CHANNELS, f"up{level}.{block}")
+            x = _residual(ctx, conv, x, time, width * CHANNELS, f"up{level}.{block}")
         if level > 0:
-            x = _conv(ctx, ops.upscale(x, 2).named(f"up{level}.larger"), width * CHANNELS, f"up{level}.smooth")
-    return _conv(ctx, ops.silu(_normed(ctx, x, "out_norm")).named("out_silu"), LATENT, "out")
+            x = conv(ctx, ops.upscale(x, 2).named(f"up{level}.larger"), width * CHANNELS, f"up{level}.smooth")
+    return conv(ctx, ops.silu(_normed(ctx, x, "out_norm")).named("out_silu"), LATENT, "out")
 
 
 _BUILDERS: dict[str, Callable[[Context], Tensor]] = {
     "llama": _llama,
     "moe": _moe,
     "whisper": _whisper,
-    "unet": _unet,
+    "unet": unet,
     "embed": _embed,
 }
 

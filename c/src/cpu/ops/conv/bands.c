@@ -4,6 +4,7 @@
 
 enum {
     COLUMNS_MIN = 256,     // of a band: with fewer, too many positions would be copied twice
+    COLUMNS_ALONE = 32,    // the same, where each position is copied once
     ROWS_MIN = 4,          // of a band
     FLOATS_MAX = 16 << 20, // of a thread's slab
 };
@@ -25,8 +26,9 @@ static int64_t most_of(const struct gb_conv_job * j, bool along_rows, int64_t n,
 
 struct gb_conv_bands gb_conv_bands_of(const struct gb_conv_job * j, int64_t limit) {
     const int64_t width = j->axis[0].out, height = j->axis[1].out, channels = j->ic * j->axis[2].kernel;
+    const int64_t least = j->axis[0].kernel == 1 ? COLUMNS_ALONE : COLUMNS_MIN;
     struct gb_conv_bands b;
-    const int64_t columns = most_of(j, false, width, GB_MIN(height, ROWS_MIN), channels, COLUMNS_MIN, 2 * limit);
+    const int64_t columns = most_of(j, false, width, GB_MIN(height, ROWS_MIN), channels, least, 2 * limit);
     b.n_columns = gb_div_up(width, columns);
     b.columns = gb_div_up(gb_div_up(width, b.n_columns), 16) * 16;
     b.columns = GB_MIN(b.columns, width);
