@@ -14,6 +14,7 @@ at a time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import math
 import operator
@@ -155,15 +156,15 @@ class LoraTrainer:
         n_tokens: int = 64,
         seed: int = 1,
     ) -> None:
-        self.model, self.scale = model, alpha / rank
+        self.model, self.backend, self.scale = model, backend, alpha / rank
         with gb.gguf.open(model) as file:
             sizes = Sizes.of(file)
             self.nbytes = file.nbytes
             self.frozen = file.load(backend)
         self.adapters = self._adapters(parts, rank, sizes.layers, backend, seed)
-        ctx = gb.Context()
-        self.tokens = ctx.tensor((n_tokens,), gb.int32, name="tokens")
-        self.targets = ctx.tensor((n_tokens,), gb.int32, name="targets")
+        ctx, inputs = gb.Context(), gb.Context()
+        self.tokens = inputs.tensor((n_tokens,), gb.int32, name="tokens")
+        self.targets = inputs.tensor((n_tokens,), gb.int32, name="targets")
         network = Network(sizes, self.frozen, self.adapters, self.scale, self.tokens)
         with ctx.as_default():
             trained = self._graph_of(network, backend)
@@ -171,8 +172,8 @@ class LoraTrainer:
             self.loss, [*trained], grads=[*trained.values()], weight_decay=0.0, max_norm=1.0
         )
         self.seeing = ctx.graph(self.loss)
+        self.inputs = inputs.allocate(backend)  # so no graph is planned that no step computes
         self.scheduler = gb.Scheduler(backend)
-        self.scheduler.allocate(self.optimizer.graph)
 
     def _graph_of(self, network: Network, backend: gb.Backend) -> dict[gb.Tensor, gb.Tensor]:
         """Builds the loss. Returns the gradient of each adapter's tensors, the last block first.
@@ -231,11 +232,15 @@ class LoraTrainer:
         return float(np.mean(losses))
 
     def loss_on(self, pieces: Sequence[Tokens]) -> float:
+        """The mean loss. The arenas of a step serve for it, too. Before the first step, its own are freed again."""
         losses = []
-        for piece in pieces:
-            self.feed(piece)
-            self.scheduler.compute(self.seeing)
-            losses.append(self.loss.item())
+        with contextlib.ExitStack() as stack:
+            own = self.optimizer.n_steps == 0
+            scheduler = stack.enter_context(gb.Scheduler(self.backend)) if own else self.scheduler
+            for piece in pieces:
+                self.feed(piece)
+                scheduler.compute(self.seeing)
+                losses.append(self.loss.item())
         return float(np.mean(losses))
 
     def memory(self) -> int:

@@ -97,6 +97,7 @@ def training(loss: gb.Tensor, w: gb.Tensor, sched: gb.Scheduler, path: Path) -> 
     sched.allocate(adam.graph)
     adam.lr, adam.max_norm = 1e-4, None
     assert_type(adam.add(sched), float)
+    assert_type(optimizer.prepare(sched, max_bytes=2**20), gb.sched.Plan)
     assert_type(optimizer.step(sched), float)
     assert_type((adam.n_steps, adam.norm), tuple[int, float])
     adam.save(path, {"training.epoch": 1})
