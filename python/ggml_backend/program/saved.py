@@ -137,6 +137,20 @@ class Program(Runs):
             example = [tuple(shape) for shape in shapes if shape is not None]
             store(path, self._variants, replace(self._declared, example=example), self._engine)
 
+    def _result_names(self, variant: Variant) -> list[str]:
+        names: dict[int, str] = {}
+
+        def walk(structure: Any, path: tuple[str, ...]) -> None:
+            if isinstance(structure, int):
+                names.setdefault(structure, ".".join(path) or "output")
+                return
+            ((kind, parts),) = structure.items()
+            for key, part in parts if kind == "dict" else enumerate(parts):
+                walk(part, (*path, str(key)))
+
+        walk(self._declared.result, ())
+        return [names.get(i, f"output.{i}") for i in range(len(variant.results))]
+
     def __repr__(self) -> str:
         inputs = ", ".join(f"{name} {dtype} {_shown(shape)}" for name, (shape, dtype) in self.inputs.items())
         return f"<Program {inputs}; on {', '.join(b.name for b in self._engine.backends)}>"

@@ -17,6 +17,7 @@ from .._base.errors import (
     check,
     expect,
     expect_function,
+    expect_path,
     non_null,
     raise_last,
 )
@@ -245,6 +246,16 @@ class Graph(Local):
                 os.unlink(path)
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Writes the graph with the values of its leafs to a file, which ``ggml_graph_import`` reads in C.
+
+        All tensors must have memory that the host can read, and no node may call a function of Python. The file has
+        the byte order of this machine.
+        """
+        expect_path(path, "Graph.export: path")
+        core = self._live()
+        check(lib.gbpy_graph_export(core.h, os.fsencode(path)), "Graph.export")
 
     def _repr_html_(self) -> str:
         core = self._live()

@@ -128,6 +128,13 @@ class Program(Runs):
             declared = self._example.declared(self._dynamic, variants[0])
             store(path, variants, declared, self._engine)
 
+    def _result_names(self, variant: Variant) -> list[str]:
+        assert isinstance(variant, Exported)
+        whole = pytree.tree_unflatten([0] * len(variant.results), variant.structure)
+        paths, _ = pytree.tree_flatten_with_path(whole)
+        keys = [[getattr(key, "idx", getattr(key, "key", key)) for key in path] for path, _ in paths]
+        return [".".join(map(str, path)) or "output" for path in keys]
+
     def _for_file(self) -> list[Variant]:
         """The networks of a file: all that were used, and those for axes of size 1."""
         general = next((v for v in self._variants if v.network.sizes), None)

@@ -116,10 +116,12 @@ class CompiledGraph:
         self._inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
         self._kinds: _Kinds | None = None  # known at the first call
         self._state: set[int] = set()  # positions of buffers that the graph changes
-        self._kept: OrderedDict[tuple[Any, ...], tuple[Any, Program | None]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], _Kept] = OrderedDict()
         self._seen: set[tuple[Any, ...]] = set()
         self._lock = threading.RLock()
         try:
+            if any(_is_double(node) for node in graph.graph.nodes):
+                raise UnsupportedError("the graph computes in float64, and programs compute in float32")
             self._results = _Results.of(graph)
         except UnsupportedError as error:
             self._refused = str(error)
@@ -183,13 +185,13 @@ class CompiledGraph:
             kinds = self._kinds = _Kinds.of(self._inputs, args, self._state)
         numbers = {i: args[i].item() if isinstance(args[i], torch.Tensor) else args[i] for i in kinds.numbers}
         weights = [args[i] for i in kinds.weights]
-        key = (*(x.data_ptr() for x in weights), *numbers.items())
-        written = [0 if x.is_inference() else x._version for x in weights]
+        key = (*map(id, weights), *numbers.items())
         found = self._kept.get(key)
-        if found is None or found[0] != written:
+        if found is None or not found.is_for(weights):
             self._check_numbers(tuple(numbers.items()))
+            self._drop_dead()
             try:
-                found = written, self._built(kinds, args, numbers)
+                found = _Kept.of(weights, self._built(kinds, args, numbers))
             except StateChange as change:
                 positions = {path: i for i, path in kinds.weights.items()}
                 self._state |= {positions[name] for name in change.names}
@@ -199,8 +201,13 @@ class CompiledGraph:
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
-        self.program = found[1]
-        return found[1], [args[i] for i in kinds.tensors]
+        self.program = found.program
+        return found.program, [args[i] for i in kinds.tensors]
+
+    def _drop_dead(self) -> None:
+        """Drops the programs of models that are gone, with their memory."""
+        for key in [key for key, kept in self._kept.items() if any(weight() is None for weight in kept.weights)]:
+            del self._kept[key]
 
     def _check_numbers(self, numbers: tuple[Any, ...]) -> None:
         self._seen.add(numbers)
@@ -255,6 +262,31 @@ class CompiledGraph:
         module = fx.GraphModule(parts, made)
         module.training = False  # the graph itself says what depends on the mode
         return module
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A program, and the weights that it was built for with the address and the number of writes of each.
+
+    program: None if the graph computes nothing
+    """
+
+    program: Program | None
+    weights: list[weakref.ref[Any]]
+    states: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, weights: Sequence[Any], program: Program | None) -> _Kept:
+        return cls(program, [weakref.ref(x) for x in weights], [_state_of(x) for x in weights])
+
+    def is_for(self, weights: Sequence[Any]) -> bool:
+        """True if these are the weights, and nobody has written to them since."""
+        same = all(kept() is x for kept, x in zip(self.weights, weights, strict=True))
+        return same and self.states == [_state_of(x) for x in weights]
+
+
+def _state_of(weight: torch.Tensor) -> tuple[int, int]:
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
 @dataclass(frozen=True)
@@ -326,6 +358,11 @@ def _is_number(node: fx.Node) -> bool:
     if not isinstance(_value(node), torch.Tensor):
         return True
     return bool(node.users) and all(user.op == "call_method" and user.target == "item" for user in node.users)
+
+
+def _is_double(node: fx.Node) -> bool:
+    value = _value(node)
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float64 and not _is_number(node)
 
 
 def _is_weight(x: Any) -> bool:

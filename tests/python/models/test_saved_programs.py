@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend.errors import FileError, InvalidArgumentError, UnsupportedError
+from ggml_backend._ffi import ffi, lib
+from ggml_backend.errors import FileError, InvalidArgumentError, StateError, UnsupportedError
 from ggml_backend.program import Program
 from ggml_backend.program.network import Network, Node, Ref, Value
 from ggml_backend.program.program import Engine
@@ -321,3 +322,60 @@ def test_an_operator_that_this_version_does_not_have_is_listed(tmp_path):
         writer.add("program.model", file.metadata["program.model"].replace('"op":"gelu"', '"op":"gelu9"'))
     with pytest.raises(UnsupportedError, match=r"operators without a rule: gelu9 \(2 times, first in encoder"):
         gb.load_program(tmp_path / "p.gguf")
+
+
+def on_sim(graph, inputs, expected):
+    """Runs a copy of an imported graph on the device SIM, as a C program does."""
+    device = lib.ggml_backend_reg_init_backend_from_str(b"SIM")
+    made = lib.ggml_backend_graph_copy(device, graph)
+    assert made.graph
+    for key, array in inputs.items():
+        floats = np.ascontiguousarray(array, np.float32)
+        tensor = lib.ggml_graph_get_tensor(made.graph, key.encode())
+        lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(floats), 0, floats.nbytes)
+    assert lib.ggml_backend_graph_compute(device, made.graph)
+    for key, array in expected.items():
+        mine = np.empty_like(array)
+        tensor = lib.ggml_graph_get_tensor(made.graph, key.encode())
+        lib.ggml_backend_tensor_get(tensor, ffi.from_buffer(mine), 0, mine.nbytes)
+        assert np.abs(mine - array).max() <= 1e-6 * np.abs(array).max()
+    lib.ggml_backend_graph_copy_free(made)
+    lib.ggml_backend_free(device)
+
+
+@pytest.mark.parametrize("name", ["BertModel", "recurrent", "small"])
+def test_an_exported_graph_computes_the_same_in_c(name, tmp_path):
+    (path,) = [p for p in FILES if p.stem.endswith(name)]
+    program, file = gb.load_program(path, n_threads=1), tmp_path / "graph"
+    for kinds in recorded(path).values():
+        expected = program(**kinds["input"])
+        names = program.export_graph(file)
+        assert names == [*expected]
+        data, nodes = ffi.new("struct ggml_context **"), ffi.new("struct ggml_context **")
+        graph = lib.ggml_graph_import(bytes(file), data, nodes)
+        assert graph
+        for key, array in kinds["input"].items():
+            tensor = lib.ggml_graph_get_tensor(graph, key.encode())
+            floats = np.ascontiguousarray(array, np.float32)
+            ffi.memmove(tensor.data, ffi.from_buffer(floats), floats.nbytes)
+        assert lib.ggml_graph_compute_with_ctx(nodes[0], graph, 1) == lib.GGML_STATUS_SUCCESS
+        for key, array in expected.items():
+            tensor = lib.ggml_graph_get_tensor(graph, key.encode())
+            mine = np.frombuffer(ffi.buffer(tensor.data, array.nbytes), np.float32).reshape(array.shape)
+            assert np.abs(mine - array).max() <= 1e-6 * np.abs(array).max()
+        on_sim(graph, kinds["input"], expected)
+        lib.ggml_free(data[0])
+        lib.ggml_free(nodes[0])
+
+
+def test_programs_without_a_graph_say_so(tmp_path):
+    program = gb.load_program(FOLDER / "BertModel.gguf")
+    with pytest.raises(TypeError, match="export_graph: path must be a path, not int"):
+        program.export_graph(3)
+    with pytest.raises(FileError, match=r"cannot write '.*none/graph'"):
+        program.export_graph(tmp_path / "none" / "graph")
+
+
+def test_a_graph_without_memory_is_not_exported(ctx, tmp_path):
+    with pytest.raises(StateError, match="memory"):
+        ctx.graph(gb.ops.relu(ctx.tensor((3,)))).export(tmp_path / "graph")

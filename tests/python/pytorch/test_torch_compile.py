@@ -405,6 +405,7 @@ def test_a_child_after_a_fork_calls_a_program(encoder, ids):
         (lambda x: x > 0, [(2, 3)]),
         (lambda x: (x > 0).sum(1), [(2, 3)]),
         (lambda x: x.reshape(2, 2, 2, 2, 2, 2).permute(5, 0, 3, 1, 4, 2) + 1, [(64,)]),
+        (lambda x: (x.permute(0, 2, 1, 3, 4) * 0.3).softmax(-1), [(2, 3, 2, 3, 4)]),
         (lambda x, y: x.unfold(1, 2, 2).flatten(1) @ y, [(3, 8), (8, 2)]),
         (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), [(2, 4, 5, 8)]),
         (lambda x: torch.einsum("bhnd,bhmd->bhnm", x, x), [(2, 4, 5, 8)]),

@@ -1,6 +1,6 @@
 // matvec_quick.cuh - products with one column and weights of common formats: Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS.
 //
-// Like matvec.cuh, with four rows per warp. The loop computes nothing that is the same for all lanes.
+// Like matvec.cuh, with four rows per warp. The loop computes little that is the same for all lanes.
 // Rows are 16-aligned, so the lane alone determines the addresses of copies and of words in shared
 // memory.
 // All stretches but the last are whole. Quants are not shifted: a nibble in the high half of its

@@ -1,8 +1,8 @@
 // attention.cu - FLASH_ATTN and FLASH_ATTN_EXT: attention as one operator. Scores are never stored. Chains of operators
 // (attention_chain.cu) use the same table of algorithms.
 //
-// FLASH_ATTN of halves whose rows can be copied in 16-byte pieces runs on the tensor cores. The rest, few
-// rows and FLASH_ATTN_EXT are computed in float.
+// Tensor cores compute FLASH_ATTN of halves whose rows can be copied in 16-byte pieces, from 9 rows that
+// share keys on. Everything else is computed in float.
 #include <cmath>
 
 #include "cuda/kernels/attention.cuh"

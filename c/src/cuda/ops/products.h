@@ -28,7 +28,7 @@
 struct gb_product {
     gb_weights w;
     int type; // of the weights
-    size_t nb_k; // bytes from element to element of the weights along the sum
+    size_t nb_k; // bytes from element to element of the weights along the sum; if quantized, only with `across`
     bool across; // quantized blocks are along the columns of dst, not along the sum
     bool exact; // GGML_PREC_F32: only sums are rounded
     int64_t m, k, rows, slices; // columns of dst, depth, rows of a slice, slices of dst

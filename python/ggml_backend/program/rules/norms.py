@@ -110,7 +110,7 @@ def _back(b: Build, y: Tensor, x: Val, dim: int, shape: list[int]) -> Tensor:
 @rule("_softmax", "softmax.int", "_safe_softmax")
 def softmax(b: Build, self: Val, dim: int, half_to_float: bool = False, dtype: str | None = None) -> Tensor:
     if self.axis(dim) == self.ndim - 1:
-        return ops.softmax(b.dense(self))
+        return ops.softmax(b.dense(self) if self.ndim <= 4 else b.fold(self, -1, self.shape[-1]).contiguous())
     rows, shape = _along(b, self, dim)
     return _back(b, ops.softmax(rows), self, dim, shape)
 

@@ -105,12 +105,14 @@ def attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Consecutive heads of ``query`` share one of ``key``."""
-    if dropout_p or not 2 <= query.ndim <= 4:
+    wide = query.ndim > 4
+    if dropout_p or query.ndim < 2 or (wide and (attn_mask is not None or enable_gqa)):
         raise NoRule(f"dropout {dropout_p}, {query.ndim} axes")
     if not enable_gqa and not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         raise NoRule("axes of a batch that repeat")
     n, m = query.shape[-2], key.shape[-2]
-    q, k, v = (b.tensor(x) for x in (query, key, value))
+    values = (query, key, value)
+    q, k, v = (b.fold(x, -1, *x.shape[-3:]) if wide else b.tensor(x) for x in values)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = ops.matmul(q, k.swapaxes(-1, -2))
     mask: Tensor | None = None

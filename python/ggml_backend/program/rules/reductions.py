@@ -103,6 +103,14 @@ def argmin(b: Build, self: Val, dim: int | None = None, keepdim: bool = False) -
     return ops.cast(order[:, :1], "float32")
 
 
+@rule("max.dim", "min.dim", of="fi")
+def extreme(b: Build, self: Val, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor | None]:
+    """The first of equal elements."""
+    if not b.wants(1):
+        return (amax if b.node.op == "max.dim" else amin)(b, self, dim), None
+    return _sorted(b, self, dim, b.node.op == "max.dim", 1)
+
+
 @rule("topk", of="fi")
 def topk(
     b: Build, self: Val, k: int, dim: int = -1, largest: bool = True, sorted: bool = True

@@ -167,16 +167,27 @@ def adaptive_avg_pool(b: Build, self: Val, output_size: Sequence[int]) -> Tensor
     if tuple(output_size) == (1, 1):
         return ops.mean(b.last(self, (-2, -1)))
     if h % output_size[0] or w % output_size[1]:
-        raise NoRule(f"windows of different sizes: {(h, w)} to {tuple(output_size)}")
+        planes = _averaged(b, b.fold(self, -1, h, w).contiguous(), output_size[1])
+        return _averaged(b, planes.swapaxes(1, 2).contiguous(), output_size[0]).swapaxes(1, 2).contiguous()
     k = h // output_size[0], w // output_size[1]
     return _pool(b, self, "avg", k, k, (0,))
+
+
+def _averaged(b: Build, x: Tensor, m: int) -> Tensor:
+    """The means of m windows along the last axis, as a product. The windows may overlap and differ in size."""
+    n = x.shape[-1]
+    matrix = np.zeros((m, n), np.float32)
+    for i in range(m):
+        first, stop = i * n // m, -(-(i + 1) * n // m)
+        matrix[i, first:stop] = 1 / (stop - first)
+    return ops.mul_mat(b.constant(matrix), x)
 
 
 @rule("adaptive_avg_pool1d")
 def adaptive_avg_pool_1d(b: Build, self: Val, output_size: Sequence[int]) -> Tensor:
     n, m = self.shape[-1], output_size[0]
     if n % m:
-        raise NoRule(f"windows of different sizes: {n} to {m}")
+        return _averaged(b, b.fold(self, -1, n).contiguous(), m)
     return _rows_as_planes(b, self, "avg", n // m, n // m, 0)
 
 
