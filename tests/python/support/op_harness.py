@@ -250,6 +250,7 @@ class Built:
         self.buffer = self.ctx.allocate(backend)
 
     def compute(self, backend: gb.Backend) -> np.ndarray[Any, Any]:
+        self.buffer.clear(0xFF)  # elements that the backend does not write are NaN, not results of another backend
         for root, memory in zip(self.roots, self.memory, strict=True):
             root.set(memory)
         assert self.graph.compute(backend)
