@@ -208,7 +208,7 @@ static void find_taps(const struct axis * x, int64_t i, int32_t * at, float * w,
 
 // Rows of a plane that were resampled along dimension 0 are kept, because the next results need them again. SLOTS is
 // the maximum number.
-enum { SLOTS = 8 };
+enum { SLOTS = GB_COMBINE_ROWS };
 
 // A thread's scratch: taps of dimension 0, a table [taps][out], and of the current row; kept rows; a source row; a row
 // of results.
@@ -263,31 +263,74 @@ static int keep_row(const struct gb_cpu_call * call, struct resampler * r, const
     return slot;
 }
 
-// As many taps at a time as there are slots.
+// Rows of a plane of the source that are added together, at most as many as there are slots.
+struct group {
+    const float * x[SLOTS];
+    float w[SLOTS];
+    int n;
+};
+
+// Takes rows from tap t on, and returns the first tap that is left. Taps without weight are skipped.
+// Neighbouring taps at an edge have the same row.
+static int take_rows(const struct gb_cpu_call * call, struct resampler * r, const struct ggml_tensor * a, int64_t i2,
+    int64_t i3, int t, struct group * g) {
+    int32_t last = -1;
+    for (g->n = 0; t < r->y.taps; t++) {
+        if (r->w_y[t] == 0) {
+            continue;
+        }
+        if (r->at_y[t] == last) {
+            g->w[g->n - 1] += r->w_y[t];
+            continue;
+        }
+        if (g->n == r->slots) {
+            break;
+        }
+        last = r->at_y[t];
+        g->x[g->n] = r->kept + keep_row(call, r, a, last, i2, i3) * r->x.out;
+        g->w[g->n++] = r->w_y[t];
+    }
+    return t;
+}
+
+// The elements of the source that will be read next, for prefetching: the row after those of this
+// result, if its elements are consecutive floats.
+static int64_t next_row(const struct ggml_tensor * a, const struct resampler * r, int64_t i2, int64_t i3,
+    const float ** next) {
+    const int64_t i1 = r->at_y[r->y.taps - 1] + 1;
+    if (i1 >= a->ne[1] || a->type != GGML_TYPE_F32 || a->nb[0] != sizeof(float)) {
+        return 0;
+    }
+    *next = (const float *) (const void *) gb_row_ptr(a, i1, i2, i3);
+    return a->ne[0];
+}
+
+// As many taps at a time as there are slots. One group of rows is added straight to its place.
 static void smooth_row(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct resampler * r,
     struct gb_row row, char * d, bool far) {
     const struct ggml_tensor * a = node->src[0];
     const int64_t n = node->ne[0], i2 = row.i2 * a->ne[2] / node->ne[2], i3 = row.i3 * a->ne[3] / node->ne[3];
-    float * sum = far ? r->sum : gb_out(node, d, n, r->sum);
-    memset(sum, 0, (size_t) n * sizeof(float));
+    const bool one = r->y.taps <= r->slots;
+    float * sum = far && one ? (float *) (void *) d : far ? r->sum : gb_out(node, d, n, r->sum);
     find_taps(&r->y, row.i1, r->at_y, r->w_y, 1);
-    for (int t = 0; t < r->y.taps; t += r->slots) {
-        float w[SLOTS] = { 0 };
-        for (int u = t; u < GB_MIN(t + r->slots, r->y.taps); u++) {
-            if (r->w_y[u] != 0) { // rows at an edge repeat
-                w[keep_row(call, r, a, r->at_y[u], i2, i3)] += r->w_y[u];
-            }
+    for (int t = 0; t < r->y.taps;) {
+        struct group g;
+        struct gb_combine sums = { .n = n, .y = sum, .x = g.x, .w = g.w, .add = t > 0, .far = far && one };
+        t = take_rows(call, r, a, i2, i3, t, &g);
+        if (g.n == 0) {
+            break;
         }
-        call->k->weigh_f32(&(struct gb_weigh){
-            .k = n, .n = r->slots, .nx = 1, .x = r->kept, .nb_x = (size_t) n * sizeof(float), .w = w, .y = sum });
+        sums.taps = g.n;
+        sums.n_next = next_row(a, r, i2, i3, &sums.next);
+        call->k->combine_f32(&sums);
         if (gb_cpu_stopped(call, 2 * r->slots * n)) {
             return;
         }
     }
-    if (far) {
-        stream(call, node, d, sum);
-    } else {
+    if (!far) {
         gb_put(call->k, node, d, n, sum);
+    } else if (!one) {
+        stream(call, node, d, sum);
     }
 }
 

@@ -253,6 +253,53 @@ static void test_resample_f32(const struct gb_kernels * k) {
     }
 }
 
+// Rows at any address, to any address, also added to what is there and stored past the caches. Nothing behind the
+// result is written.
+static void test_combine_f32(const struct gb_kernels * k) {
+    enum { N = 83, OFF = 16 };
+    static float x[GB_COMBINE_ROWS][N + OFF], before[N + OFF + 1];
+    static _Alignas(64) float y[N + OFF + 1];
+    for (int pass = 0; pass < 400; pass++) {
+        const int taps = 1 + pass % GB_COMBINE_ROWS, n = (int) test_random_int(0, N),
+                  off = (int) test_random_int(0, OFF);
+        const bool add = test_random_int(0, 1), far = test_random_int(0, 1);
+        const float * rows[GB_COMBINE_ROWS];
+        float w[GB_COMBINE_ROWS];
+        for (int t = 0; t < taps; t++) {
+            for (int i = 0; i < N + OFF; i++) {
+                x[t][i] = test_random_float(-2, 2);
+            }
+            rows[t] = x[t] + test_random_int(0, OFF);
+            w[t] = test_random_float(-2, 2);
+        }
+        for (int i = 0; i <= N + OFF; i++) {
+            y[i] = before[i] = test_random_float(-2, 2);
+        }
+        k->combine_f32(&(struct gb_combine) { .n = n,
+            .n_next = pass % 2 == 0 ? n : 0,
+            .y = y + off,
+            .x = rows,
+            .w = w,
+            .next = rows[0],
+            .taps = taps,
+            .add = add,
+            .far = far });
+        k->stream_f32(0, NULL, NULL, NULL, true);
+        for (int i = 0; i <= N + OFF; i++) {
+            const bool inside = i >= off && i < off + n;
+            double sum = inside && !add ? 0 : (double) before[i], size = fabs(sum);
+            for (int t = 0; t < taps && inside; t++) {
+                const double term = (double) w[t] * (double) rows[t][i - off];
+                sum += term;
+                size += fabs(term);
+            }
+            CHECK_MSG(fabs((double) y[i] - sum) <= (inside ? 4 * GB_COMBINE_ROWS * EPS * size : 0),
+                "%s combine_f32, %d rows, result %d of %d is %g, expected %g", level_name, taps, i - off, n,
+                (double) y[i], sum);
+        }
+    }
+}
+
 // ---------------------------------------------------------------------------------------------------- recurrent layers
 
 enum { STATE_MAX = 40 };

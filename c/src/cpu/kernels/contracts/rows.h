@@ -47,4 +47,19 @@ typedef void gb_kernel_rope(int64_t n, float * y, const float * x, const float *
 typedef void gb_kernel_resample(int64_t n, float * y, int64_t length, const float * x, int taps, const int32_t * at,
     const float * w);
 
+// y[i] = the sum over t < taps of w[t] x[t][i], plus y[i] if `add`. `far`: stores bypass the caches if
+// the processor has such stores, as those of stream_f32. Other threads may then read y only after a
+// call of stream_f32 with `last`. Prefetches n_next floats from `next` on, which need not exist.
+#define GB_COMBINE_ROWS 8
+struct gb_combine {
+    int64_t n, n_next;
+    float * y;
+    const float * const * x;
+    const float *w, *next;
+    int taps; // 1 to GB_COMBINE_ROWS
+    bool add, far;
+};
+
+typedef void gb_kernel_combine(const struct gb_combine * p);
+
 #endif // GB_CPU_KERNELS_CONTRACTS_ROWS_H
