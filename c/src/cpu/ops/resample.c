@@ -271,10 +271,10 @@ struct group {
 };
 
 // Takes rows from tap t on, and returns the first tap that is left. Taps without weight are skipped.
-// Neighbouring taps at an edge have the same row.
+// Neighbouring taps at an edge have the same row. The rows of a group have different slots.
 static int take_rows(const struct gb_cpu_call * call, struct resampler * r, const struct ggml_tensor * a, int64_t i2,
     int64_t i3, int t, struct group * g) {
-    int32_t last = -1;
+    int32_t first = 0, last = -1;
     for (g->n = 0; t < r->y.taps; t++) {
         if (r->w_y[t] == 0) {
             continue;
@@ -283,10 +283,11 @@ static int take_rows(const struct gb_cpu_call * call, struct resampler * r, cons
             g->w[g->n - 1] += r->w_y[t];
             continue;
         }
-        if (g->n == r->slots) {
+        last = r->at_y[t];
+        first = g->n == 0 ? last : first;
+        if (last - first >= r->slots) {
             break;
         }
-        last = r->at_y[t];
         g->x[g->n] = r->kept + keep_row(call, r, a, last, i2, i3) * r->x.out;
         g->w[g->n++] = r->w_y[t];
     }
