@@ -392,7 +392,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
     p->l2CacheSize = 1 << 18;
     p->totalGlobalMem = devices[(size_t) id].total;
     p->sharedMemPerBlock = 48 * 1024;
-    p->sharedMemPerBlockOptin = capability >= 90 ? 227 * 1024 : capability >= 80 ? 99 * 1024 : 64 * 1024;
+    p->sharedMemPerBlockOptin = 1024 * (capability >= 90 ? 227 : capability == 80 ? 163 : capability >= 80 ? 99 : 64);
     return cudaSuccess;
 }
 
