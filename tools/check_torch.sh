@@ -26,7 +26,8 @@ $pip "transformers>=5"
     "tests/python/package/test_interface.py::test_the_interface_equals_its_record[interface_torch.txt]" \
     "tests/python/training/test_train_example.py::test_the_loss_curve_is_that_of_pytorch" \
     "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/pytorch.md]" \
-    "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/bring-your-model.md]"
+    "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/bring-your-model.md]" \
+    "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/torch-compile.md]"
 # Left out: what the CPU promises of infinities and of rows that float32 holds only just, and a square root of PyTorch's
 # that is 0.6 of the last place off.
 ops=tests/python/ops

@@ -68,6 +68,30 @@ int gbpy_upload_constants(struct gbpy_context * context, const struct gbpy_memor
     return status;
 }
 
+// Another thread may place all tensors of the context after the tensor was made and before it became a constant.
+static int write_if_placed(struct gbpy_context * c, struct ggml_tensor * t) {
+    struct gbpy_request held[1];
+    struct gbpy_locks locks = { .held = held, .capacity = 1, .borrowed = true };
+    struct gbpy_memory * owner = NULL;
+    int status = GGML_STATUS_SUCCESS;
+    gbpy_mutex_lock();
+    while (status == GGML_STATUS_SUCCESS && !locks.active) {
+        status = gbpy_wait_for_placement(&c, 1, "constant");
+        owner = gbpy_owner_of(t);
+        if (status != GGML_STATUS_SUCCESS || owner == NULL || owner->head.closed || gbpy_has_lost(t)) {
+            break;
+        }
+        const struct gbpy_request memory = { .object = &owner->head, .write = true };
+        status = gbpy_take_or_wait(&locks, "constant", &memory, 1, true, NULL);
+    }
+    gbpy_mutex_unlock();
+    if (locks.active) {
+        status = gbpy_upload_constants(c, owner, t);
+    }
+    gbpy_unlock(&locks);
+    return status;
+}
+
 int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size,
     const void * source) {
     struct gbpy_context * c = gbpy_context_of(context, "constant");
@@ -85,16 +109,17 @@ int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, cons
     if (source != NULL && !gb_mapped_place(source, size, &k->path, &k->at)) {
         k->path = NULL; // no known file
     }
+    gbpy_set_constant_flag(t);
+    gbpy_set_stamp(t, 1);
     gbpy_mutex_lock();
     k->next = atomic_load(&c->constants);
     atomic_store(&c->constants, k);
     gbpy_mutex_unlock();
-    gbpy_set_constant_flag(t);
-    gbpy_set_stamp(t, 1);
     if (gb_tensor_buffer(t) == NULL && t->data != NULL) { // the context itself owns the memory
         memcpy(t->data, value, size);
+        return GGML_STATUS_SUCCESS;
     }
-    return GGML_STATUS_SUCCESS;
+    return write_if_placed(c, t);
 }
 
 // ------------------------------------------------------------------------------------------------------------- buffers

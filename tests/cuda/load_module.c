@@ -42,7 +42,7 @@ static void compute(ggml_backend_t backend) {
     ggml_free(ctx);
 }
 
-// The library that loads the module reports its failure.
+// Errors of the module reach the library that loads it.
 static void report(ggml_backend_t backend) {
     CHECK(ggml_backend_alloc_buffer(backend, (size_t) 1 << 50) == NULL);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "CUDA0: out of memory: 1125899906842624 bytes wanted");

@@ -1,7 +1,7 @@
 // test_algorithms.cpp - which algorithm computes a product or attention on a device (ggml_backend_i::algorithm).
 //
-// Exactly one takes each node, and those before it give a reason. Typical shapes have the expected one. The profile
-// names it.
+// Each node has exactly one, and the algorithms that are tried before it give a reason. Typical shapes
+// have the expected algorithm. The profile names it.
 #include <cstring>
 
 #include "device_graph.h"
@@ -18,7 +18,7 @@ static const char * algorithm(ggml_backend_t backend, const ggml_tensor * node) 
     return taken;
 }
 
-// Why an algorithm before the one that is taken declines; "": it is not tried.
+// Why algorithm `of` declines the node; "": it is not tried, or computes it.
 static const char * reason(ggml_backend_t backend, const ggml_tensor * node, const char * of) {
     const char *name, *why = NULL;
     for (int i = 0; (name = backend->iface.algorithm(backend, node, i, &why)) != NULL; i++) {

@@ -1,7 +1,7 @@
 // test_attention_pairs.cpp - attention in every pair of: form, heads, size of a head, rows, keys, mask, types of keys
 // and values, layout, readers. Against the formula in double precision.
 //
-// GGML_TEST_ATTENTIONS=5000 computes so many random combinations instead of a covering array.
+// GGML_TEST_ATTENTIONS=5000 computes that many random combinations instead of a covering array.
 #include <cmath>
 
 #include "cuda_test.h"

@@ -1,5 +1,5 @@
-// test_blas.cpp - products by cuBLAS: only on request, correct, and recorded in graphs. Our own kernels compute if it
-// is missing or fails.
+// test_blas.cpp - products by cuBLAS: only on request, correct, and recorded in graphs. The module's own
+// kernels compute if it is missing or fails.
 //
 // In the emulation, emulation/fake_cublas.cpp stands in for it. On a device the system's library is used, if there is
 // one.
@@ -72,7 +72,7 @@ static bool open_fake(void) {
     return fake.products != NULL && fake.handles != NULL && fake.fail != NULL;
 }
 
-// The report of a backend about the request. It computes in any case.
+// What a new backend reports about the request. The backend exists in any case.
 static std::string answer_to(const char * value) {
     ask_for(value);
     ggml_backend_t cuda = cuda_open(0);
@@ -87,7 +87,7 @@ static void check_answer(const char * value, const char * part) {
     CHECK_MSG(answer.find(part) != std::string::npos, "'%s' gives '%s', not '%s'", value, answer.c_str(), part);
 }
 
-// The process has not loaded the library yet.
+// This test must run before the process loads the library.
 static void a_missing_library_is_reported(void) {
     CUDA_OR_SKIP();
     check_answer("1", "cuBLAS: the system's loader finds none");
@@ -152,7 +152,7 @@ static void a_failure_leaves_our_kernels(void) {
     ggml_backend_cuda_trim(0);
     const std::string answer = answer_to(FAKE_CUBLAS);
     CHECK_MSG(answer.find("no device memory") != std::string::npos, "%s", answer.c_str());
-    fake.fail(4, 13); // of the product; our kernel computes it
+    fake.fail(4, 13); // of the product; the module's kernel computes it
     const int before = fake.products();
     products::mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 70, 33, 96, 1, 1, 1, 1 });
     CHECK_INT(fake.products(), before);

@@ -30,7 +30,7 @@ struct options {
     bool computed_q = false; // its memory is free after the first product
     bool half_mask = false;
     bool exact = false;
-    float times = 1;    // of the usual scale
+    float times = 1;    // factor of the usual scale
     int64_t hidden = 0; // in every second row, number of first keys whose mask is minus infinity
     // Readers of intermediate results.
     bool output = false, second_reader = false, view_of_it = false;

@@ -1,7 +1,7 @@
 // test_conv.cpp - CONV_2D, CONV_2D_DW and CONV_3D in every pair of: operator and channels, types, layout of the data,
 // sizes, kernels, strides, paddings, dilations, images. Against sums in double.
 //
-// GGML_TEST_CONVOLUTIONS=5000 computes so many random combinations instead.
+// GGML_TEST_CONVOLUTIONS=5000 computes that many random combinations instead.
 #include <cmath>
 
 #include "device_graph.h"

@@ -255,7 +255,7 @@ static void ask_caches(asked & a) {
 
 // --------------------------------------------------------------------------------------------------------------- tests
 
-// Operators that CUDA does not compute yet. No case asks about them.
+// Operators that CUDA does not compute. No case asks about them.
 static bool is_missing(int op) {
     switch (op) {
         case GGML_OP_INTERPOLATE:

@@ -1,4 +1,4 @@
-// test_dependent.cu - kernels that may begin while the one before them ends (queue.h). In the emulation some of their
+// test_dependent.cu - kernels that may begin while the previous one ends (queue.h). In the emulation some of their
 // blocks do begin early, and a kernel that does not wait as launch.cuh requires fails.
 //
 // Each step adds one to the numbers of the step before, in reverse order, so a block that is too early has wrong ones.
@@ -23,7 +23,7 @@ GB_KERNEL add_one_slowly(const int * x, int * y) {
     y[i] = x[N - 1 - i] + mine[THREADS - 1 - threadIdx.x];
 }
 
-// Prefetches what the kernel before may still write.
+// Prefetches what the previous kernel may still write.
 GB_KERNEL add_one_prefetched(const int * x, int * y) {
     gb_prefetch(x + N - 1 - (int) (blockIdx.x * blockDim.x + threadIdx.x));
     gb_wait_for_earlier();
@@ -113,7 +113,7 @@ static void kernels_keep_their_order() {
     }
 }
 
-// As an executable graph that then gets other parameters: its edges stay.
+// An executable graph that gets other parameters keeps its edges.
 static void graphs_keep_the_order() {
     DEPENDENT_OR_SKIP();
     device_memory a(N * sizeof(int)), b(N * sizeof(int)), c(N * sizeof(int));
@@ -300,7 +300,7 @@ static cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNo
     return error;
 }
 
-// Only from kernel to kernel, and only as documented.
+// Early edges go only from kernel to kernel, with the documented ports.
 static void wrong_edges_are_refused() {
     CUDA_OR_SKIP();
     enum { FULL = cudaGraphDependencyTypeDefault, EARLY = cudaGraphDependencyTypeProgrammatic };
@@ -338,7 +338,7 @@ static void wrong_edges_are_refused() {
 }
 
 // The attribute needs 9.0. A queue of another device never sets it.
-static void older_devices_know_nothing_of_it() {
+static void older_devices_refuse_dependent_launches() {
     CUDA_OR_SKIP();
     device_memory a(N * sizeof(int)), b(N * sizeof(int));
     gb_emu_set_capability(8, 9);
@@ -352,7 +352,7 @@ static void older_devices_know_nothing_of_it() {
 
 #    define EMULATED_TESTS                                                                      \
     , TEST(early_launches_are_counted), TEST(edges_can_be_refused), TEST(mistakes_are_noticed), \
-        TEST(wrong_edges_are_refused), TEST(older_devices_know_nothing_of_it)
+        TEST(wrong_edges_are_refused), TEST(older_devices_refuse_dependent_launches)
 #else
 #    define EMULATED_TESTS
 #endif

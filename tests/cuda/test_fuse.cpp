@@ -1,6 +1,6 @@
 // test_fuse.cpp - a norm with the weight and bias after it is one launch, and so is a softmax with
 // the factor and mask before it. Every result that other code may read is stored and equals that of
-// the single operators. Nodes that share memory otherwise are not fused.
+// the single operators. Nodes are not fused if their memory overlaps in another way.
 #include <cmath>
 
 #include "device_graph.h"
@@ -110,7 +110,7 @@ static void norm_weight_bias_are_one_launch(void) {
     ggml_backend_free(cuda);
 }
 
-// ------------------------------------------------------------------------------------------------------ norms of rows
+// ------------------------------------------------------------------------------------------------------- norms of rows
 
 static const int64_t norm_sizes[] = { 1, 4, 33, 128, 132, 256, 260, 512, 516, 1024, 1028, 2048, 2052, 4096, 4100, 8192,
     8196 };
@@ -165,7 +165,7 @@ static void norms_follow_the_formula(void) {
     }
 }
 
-// A product behind a norm reads rows that the norm's kernel converts. They equal those of kernels that only convert.
+// A product after a norm reads rows that the norm's kernel converts. They equal those of kernels that only convert.
 static void check_converted(ggml_backend_t cuda, ggml_type type, int64_t n, int64_t rows) {
     std::vector<float> results[2];
     for (int fused = 0; fused < 2; fused++) {

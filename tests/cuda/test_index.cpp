@@ -90,7 +90,7 @@ static lookup build(ggml_backend_t backend, kind k) {
     l.ids = ggml_new_tensor_1d(l.ctx, GGML_TYPE_I32, n);
     l.y = look_up(l.ctx, k, l.ids, n);
     ggml_set_name(l.y, "the lookup");
-    // nodes behind the lookup read floats
+    // nodes after the lookup read floats
     ggml_tensor * floats = k == QUANTIZED_WRITTEN_ROWS ? ggml_cpy(l.ctx, l.y, f32(l.ctx, WIDTH, LIMIT)) : l.y;
     ggml_tensor * end = ggml_sqr(l.ctx, ggml_neg(l.ctx, floats)); // enough nodes to be recorded
     l.graph = ggml_new_graph(l.ctx);
@@ -191,6 +191,22 @@ static void reading_the_result_reports_it(void) {
     });
 }
 
+// A recorded graph has the name as a parameter: the same graph with another name does not reuse it.
+static void a_replayed_graph_reports_the_new_name(void) {
+    CUDA_OR_SKIP();
+    each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
+        ggml_set_name(l.y, "old");
+        set_ids(l, 4, 0);
+        for (int i = 0; i < 3; i++) { // launched, recorded, replayed
+            CHECK_INT(run(cuda, l), GGML_STATUS_SUCCESS);
+        }
+        ggml_set_name(l.y, "the lookup");
+        set_ids(l, 4, LIMIT);
+        CHECK_INT(run(cuda, l), GGML_STATUS_INVALID_ARGUMENT);
+        check_message(k, 4, LIMIT);
+    });
+}
+
 // Other memory and other backends report nothing.
 static void other_memory_reports_nothing(void) {
     CUDA_OR_SKIP();
@@ -229,7 +245,7 @@ static void the_next_graph_reports_it(void) {
     });
 }
 
-// Over a device and the CPU, whose node reads the wrong row.
+// A scheduler over a device and the CPU, whose node reads the wrong row.
 static void the_scheduler_reports_it(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
@@ -264,4 +280,5 @@ static void the_scheduler_reports_it(void) {
 }
 
 TEST_MAIN(TEST(the_scheduler_reports_it), TEST(waiting_reports_it_once), TEST(messages_of_the_cpu_have_the_same_parts),
-    TEST(reading_the_result_reports_it), TEST(other_memory_reports_nothing), TEST(the_next_graph_reports_it))
+    TEST(reading_the_result_reports_it), TEST(other_memory_reports_nothing), TEST(the_next_graph_reports_it),
+    TEST(a_replayed_graph_reports_the_new_name))

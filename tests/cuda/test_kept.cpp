@@ -155,8 +155,8 @@ static void check_count(const char * what, const char * part, uint64_t before, u
 #endif
 }
 
-// A row becomes bytes, some become panels of bytes, many become halves, on 9.0 in another order: once for each tensor
-// of activations.
+// One row becomes bytes, up to 16 become panels of bytes, and more become halves, on 9.0 from 33 rows on in another
+// order. Each tensor of activations is converted once.
 static void activations_are_rounded_once(void) {
     CUDA_OR_SKIP();
     ggml_graph_set_fusion(false);
@@ -277,7 +277,7 @@ static void each_kind_of_rows_is_made_once(void) {
     release(m);
 }
 
-// The same as CUDA graphs, with other inputs each time.
+// Replayed graphs give the same results, with other inputs each time.
 static void graphs_are_launched_again(void) {
     CUDA_OR_SKIP();
     model m = begin(2, 2);

@@ -225,7 +225,8 @@ static ggml_tensor * with_sinks(const bench & t, ggml_tensor * soft_max) {
     return added ? soft_max : NULL;
 }
 
-// A rotation with the options of today's ggml: sections of 6, 4, 3 and 2 pairs, factors, an offset.
+// A rotation with the options of ggml_rope_ext and ggml_rope_multi: sections of 6, 4, 3 and 2 pairs,
+// factors, an offset.
 static ggml_tensor * rope_today(const bench & t, int mode, int n_dims, bool factors, int offset, float ext) {
     int sections[4] = { 6, 4, 3, 2 };
     const bool four = mode >= GGML_ROPE_TYPE_MROPE;

@@ -2,7 +2,7 @@
 // of the operands. Against sums in double precision, with the bounds of test_products.cpp.
 //
 // A covering array has each pair of values of two properties at least once, which needs a few hundred products.
-// GGML_TEST_PRODUCTS=5000 computes so many random combinations instead.
+// GGML_TEST_PRODUCTS=5000 computes that many random combinations instead.
 #include "device_graph.h"
 #include "pairs.h"
 
@@ -173,7 +173,7 @@ static void check(const product_case & x) {
         : rows <= 16 && o.ids == NULL ? products::BYTES
         : rows <= 8                   ? products::BYTES
                                       : products::WIDE);
-    // With 9 to 16 rows it depends on the format and on addresses.
+    // With 9 to 16 rows the format and addresses decide whether activations become bytes or halves.
     const bool right =
         v.right() || (formats && rows > 8 && rows <= 16 && judge(x, o, dst, g.result.data(), products::WIDE).right());
     CHECK_MSG(right, "%s, %d rows, %d columns, depth %d, activations: %s, %s, weights: %s: %s",

@@ -289,8 +289,8 @@ static void few_rows_of_a_wider_matrix(ggml_type type, int64_t m, int64_t n, int
     check_product({ a, root, b, b, 0, rounding_of(type, wide, n, false) }, dst, g.result.data());
 }
 
-// The tensor cores in bytes: every number of rows and its neighbours, shapes that divide nothing, warps that share rows
-// of weights and warps that do not.
+// Products of bytes on the tensor cores: every number of rows and its neighbours, shapes that divide
+// nothing, warps that share rows of weights and warps that do not.
 static void few_rows(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED

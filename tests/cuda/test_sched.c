@@ -129,7 +129,7 @@ static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
         }
     }
     CHECK_INT(ggml_backend_sched_alloc_graph(alone, a.graph), GGML_STATUS_SUCCESS);
-    for (int run = 0; run < 4; run++) { // launched, captured, replayed
+    for (int run = 0; run < 4; run++) { // launched, recorded, replayed
         CHECK_INT(ggml_backend_sched_alloc_graph(spread, b.graph), GGML_STATUS_SUCCESS);
         fill(&a, seed + 10 + (uint64_t) run);
         fill(&b, seed + 10 + (uint64_t) run);

@@ -1,5 +1,5 @@
-// test_work.cpp - scratch memory: reported before tensors have memory, allocated at once, replaced for a larger graph.
-// Without memory for it the graph fails.
+// test_work.cpp - scratch memory: reported before tensors have memory, allocated at once, replaced for a
+// larger graph. A graph fails if there is no memory for it.
 //
 // The tests of all operators also compare the reported with the allocated size (cuda_check_work_size).
 #include "device_graph.h"
@@ -72,7 +72,7 @@ static void size_is_reported_without_memory(void) {
     ggml_backend_free(cuda);
 }
 
-// The scheduler reports it for the device.
+// The scheduler reports the same size for the device.
 static void the_scheduler_reports_the_size(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
@@ -112,7 +112,7 @@ static void growth_drops_recorded_graphs(void) {
     ggml_backend_free(cuda);
 }
 
-// Without memory for it: an error with the figures, and no result. Later it works.
+// Without scratch memory, a graph fails with the figures and has no result. Later it works.
 static void no_memory_is_an_error(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED
@@ -175,5 +175,33 @@ static void large_shapes_are_launched_or_refused(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(large_shapes_are_launched_or_refused), TEST(size_is_reported_without_memory),
-    TEST(the_scheduler_reports_the_size), TEST(growth_drops_recorded_graphs), TEST(no_memory_is_an_error))
+// A tile has the rows of one expert, so many experts need many tiles.
+static void many_experts_are_launched_or_refused(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cuda = cuda_open(0);
+    for (int64_t experts : { 32767, 32768, 60000 }) {
+        for (int64_t tokens : { 40, 30000 }) {
+            const int64_t used = tokens == 40 ? 1 : 32;
+            ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
+            ggml_tensor * stack = ggml_new_tensor_3d(ctx, GGML_TYPE_F16, 64, 8, experts);
+            ggml_tensor * x = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 64, 1, tokens);
+            ggml_tensor * ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, used, tokens);
+            ggml_tensor * y = ggml_mul_mat_experts(ctx, stack, x, ids);
+            ggml_cgraph * graph = ggml_new_graph(ctx);
+            ggml_build_forward_expand(graph, y);
+            const bool fits = tokens == 40 || experts == 32767, supported = ggml_backend_supports_op(cuda, y);
+            CHECK_MSG(supported == fits, "%lld experts, %lld tokens", (long long) experts, (long long) tokens);
+            ggml_clear_error();
+            if (supported) {
+                (void) cuda_work_size(cuda, graph);
+                CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
+            }
+            ggml_free(ctx);
+        }
+    }
+    ggml_backend_free(cuda);
+}
+
+TEST_MAIN(TEST(large_shapes_are_launched_or_refused), TEST(many_experts_are_launched_or_refused),
+    TEST(size_is_reported_without_memory), TEST(the_scheduler_reports_the_size), TEST(growth_drops_recorded_graphs),
+    TEST(no_memory_is_an_error))

@@ -86,7 +86,7 @@ def programs(path: Path, ids: np.ndarray[Any, np.dtype[np.int64]]) -> None:
     assert_type(program.inputs, "dict[str, tuple[tuple[int | str, ...], str]]")
     assert_type(program.backends, list[gb.Backend])
     program.save(path)
-    model = gb.load_onnx(path, weights={"*": "q8_0"}, sizes={"batch": 1}, fixed={"sr": 16000}, n_threads=1)
+    model = gb.load_onnx(path, weights={"*": "q8_0"}, sizes={"batch": 1}, fixed={"sr": 16000}, seed=0, n_threads=1)
     assert_type(model.explain().missing, list[Missing])
 
 
@@ -97,6 +97,7 @@ def training(loss: gb.Tensor, w: gb.Tensor, sched: gb.Scheduler, path: Path) -> 
     sched.allocate(adam.graph)
     adam.lr, adam.max_norm = 1e-4, None
     assert_type(adam.add(sched), float)
+    assert_type(optimizer.prepare(sched, max_bytes=2**20), gb.sched.Plan)
     assert_type(optimizer.step(sched), float)
     assert_type((adam.n_steps, adam.norm), tuple[int, float])
     adam.save(path, {"training.epoch": 1})

@@ -74,8 +74,7 @@ static bool queue_copy(gb_cuda_backend & b, const ggml_tensor * src, ggml_tensor
     return gb_cuda_copy_layout(b.device, src, dst, b.stream, &error) && check_call(b, "copying to", dst, error);
 }
 
-// Copies within the device only: for any other copy, the host and other devices would not know when
-// it has ended.
+// Copies only within the device: the host and other devices would not know when another copy has ended.
 static GGML_CALL bool copy_async(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst) {
     gb_cuda_backend & b = state_of(backend);
     return gb_cuda_device_of(src) == b.device && gb_cuda_device_of(dst) == b.device && queue_copy(b, src, dst);
@@ -147,7 +146,6 @@ struct cuda_event {
     ggml_backend_event event; // first
     int device;
     cudaEvent_t cuda; // owned
-    int64_t ns;       // of a timed event: its time; -1: not asked yet
 };
 
 static cuda_event * event_of(ggml_backend_event_t event) { return static_cast<cuda_event *>(event->context); }
@@ -158,7 +156,7 @@ static ggml_backend_event_t new_event(ggml_backend_t backend, unsigned flags) {
         return nullptr;
     }
     gb_cuda_on_device on(b.device->id);
-    cuda_event * e = new (std::nothrow) cuda_event{ { backend, nullptr }, b.device->id, nullptr, -1 };
+    cuda_event * e = new (std::nothrow) cuda_event{ { backend, nullptr }, b.device->id, nullptr };
     if (e == nullptr) {
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for an event", b.device->name);
         return nullptr;
@@ -225,8 +223,7 @@ static int64_t now_ns() { // of the monotonic clock
         .count();
 }
 
-// Waits for the queue and records an event, which sets one moment (base_ns) on the clocks of host
-// and device.
+// Waits for the queue and records base_event, so that base_event and base_ns are the same moment.
 static cudaError_t sync_clocks(gb_cuda_backend & b) {
     cudaError_t error =
         b.base_event == nullptr ? cudaEventCreateWithFlags(&b.base_event, cudaEventDefault) : cudaSuccess;
@@ -288,7 +285,7 @@ static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
 static GGML_CALL void backend_free(ggml_backend_t backend) {
     gb_cuda_backend & b = state_of(backend);
     gb_cuda_on_device on(b.device->id);
-    (void) cudaStreamSynchronize(b.stream); // an error has no receiver any more
+    (void) cudaStreamSynchronize(b.stream); // nobody can receive an error
     gb_cuda_graphs_free(b.graphs);
     gb_cuda_blas_free(b.blas);
     gb_cuda_index_free(b.index);
@@ -472,7 +469,7 @@ static enum ggml_status register_devices() {
     return GGML_STATUS_SUCCESS;
 }
 
-// Registers CUDA0, CUDA1, ...; UNSUPPORTED, with the reason, if there is no device.
+// Registers CUDA0, CUDA1, ... Without a device it returns UNSUPPORTED and reports the reason.
 static enum ggml_status register_backend(void) {
     static const struct ggml_backend_cuda_functions functions = {
         sizeof(functions),

@@ -21,7 +21,7 @@ struct gb_cuda_scratch_memory {
 
 enum gb_cuda_run {
     GB_CUDA_RUN,     // queues work
-    GB_CUDA_MEASURE, // a dry run of a graph; takes the same decisions as the run
+    GB_CUDA_MEASURE, // a dry run of a graph; makes the same decisions as the run
     GB_CUDA_PLAN,    // a dry run without memory of tensors; takes the larger size where two algorithms are possible
 };
 
@@ -33,7 +33,7 @@ struct gb_cuda_backend {
     bool fusing; // nodes of the current graph may be computed together
     bool tf32;   // products of F32 may round their operands to tf32 (GGML_CUDA_TF32)
     bool failed; // after a sticky error; every call is refused
-    char reason[512];
+    char reason[512]; // of a failed backend: the message
     const ggml_tensor * node; // the node that is being queued, for messages; NULL between nodes
     gb_cuda_scratch_memory scratch;
     const gb_cuda_nodes * nodes; // of the graph that is being queued
@@ -44,8 +44,8 @@ struct gb_cuda_backend {
     gb_cuda_graphs * graphs;     // owned
     gb_cuda_blas * blas;         // owned; NULL: not used
     gb_cuda_index_watch * index; // owned; NULL in a dry run
-    char blas_text[256];
-    // One moment on both clocks, for event_time.
+    char blas_text[256];         // which cuBLAS is used, or why none; "": not requested
+    // The same moment on the clocks of the device and of the host, for event_time.
     cudaEvent_t base_event; // NULL: not made yet
     int64_t base_ns;
 };

@@ -1,7 +1,8 @@
 // blas.cu - loads cuBLAS at run time, and calls it through a table of six functions.
 //
-// The types are declared here from its documentation, so no header of it is needed. The system's loader finds the
-// library by its versioned name. Nothing is loaded if LD_LIBRARY_PATH would lead to the current directory.
+// Its types are declared here, as its documentation has them, so no header of it is needed. The
+// system's loader finds the library by its versioned name. Nothing is loaded if LD_LIBRARY_PATH would
+// lead to the current directory.
 #include "cuda/blas.h"
 
 #include "cuda/memory.h"
@@ -205,7 +206,7 @@ void gb_cuda_blas_free(gb_cuda_blas * blas) {
 
 static bool fits_int(int64_t n) { return n > 0 && n <= INT32_MAX; }
 
-// cuBLAS has matrices by columns: dst is m x rows, w is k x m and transposed, x is k x rows.
+// cuBLAS stores matrices by columns: dst is m x rows, w is k x m and transposed, x is k x rows.
 bool gb_cuda_blas_run(gb_cuda_blas * blas, const gb_cuda_blas_product & p, bool listed) {
     if (blas->failed || !fits_int(p.m) || !fits_int(p.k) || !fits_int(p.rows) || !fits_int(p.w_row) ||
         !fits_int(p.x_row) || !fits_int(p.slices)) {

@@ -1,9 +1,9 @@
 // blas.h - large products of floats by cuBLAS, which is loaded at run time only if the user asks for it.
 //
-// The libraries are:
+// GGML_CUDA_CUBLAS decides which library is loaded:
 //
-// - GGML_CUDA_CUBLAS=1: cuBLAS as the process has it, or as the system's loader finds it
-// - GGML_CUDA_CUBLAS=<absolute path>: that file
+// - 1: the one that the process has loaded, or that the system's loader finds
+// - an absolute path: that file
 //
 // Recorded graphs keep the workspace's address, so each backend has its own handle and workspace.
 // After a failure the module's own kernels compute.
@@ -30,7 +30,7 @@ void gb_cuda_blas_free(gb_cuda_blas * blas); // the stream must be idle; NULL is
 
 // Queues the product. False: another kernel must compute it. After an error the backend stops using cuBLAS, and
 // `blas_text` has the reason. `listed`: the product is being captured. Other users of the device can break a capture,
-// so errors are then ignored.
+// so errors are ignored then.
 bool gb_cuda_blas_run(gb_cuda_blas * blas, const gb_cuda_blas_product & p, bool listed);
 
 #endif // GB_CUDA_BLAS_H

@@ -282,7 +282,7 @@ static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buf
 }
 
 static GGML_CALL size_t type_alignment(ggml_backend_buffer_type_t) {
-    return 256; // bytes; for the widest loads of a warp
+    return 256; // bytes; cudaMalloc guarantees it
 }
 
 static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
@@ -313,7 +313,7 @@ ggml_backend_buffer_type_t gb_cuda_buffer_type(gb_cuda_device * device) {
 
 // -------------------------------------------------------------------------------------------------- pinned host memory
 
-// Buffers of the CPU in memory of the CUDA runtime. Only freeing differs.
+// Pinned host memory from the CUDA runtime. The CPU backend can compute on it.
 struct pinned_buffer {
     void * memory; // owned
 };

@@ -37,8 +37,8 @@ enum ggml_status gb_cuda_report(const char * device, const char * call, cudaErro
 }
 
 // True if the device has its primary context. From CUDA 12 on, making a device current creates a
-// context, which takes some hundred megabytes of device memory. So no code here makes an unused
-// device current.
+// context, which takes some hundred megabytes of device memory. So gb_cuda_on_device does not go
+// back to a device without one.
 static bool is_active(int device) {
     typedef int (*question)(int device, unsigned * flags, int * active);
     static const question ask = reinterpret_cast<question>(gb_cuda_driver_function("cuDevicePrimaryCtxGetState"));
@@ -97,7 +97,7 @@ struct devices {
     std::mutex code_lock;
     bool has_code[GGML_CUDA_MAX_DEVICES] = {}; // gb_cuda_check_code succeeded
     int n = 0;
-    char reason[256] = "";
+    char reason[256] = "no host memory"; // until find_devices has run
 };
 
 void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
@@ -209,7 +209,7 @@ static void enable_peer(int device, int peer) {
     int can = 0;
     if (cudaDeviceCanAccessPeer(&can, device, peer) == cudaSuccess && can) {
         gb_cuda_on_device on(device);
-        (void) cudaDeviceEnablePeerAccess(peer, 0); // fails if another user of the device has enabled it
+        (void) cudaDeviceEnablePeerAccess(peer, 0); // fails, harmlessly, if it is enabled
     }
     (void) cudaGetLastError();
 }

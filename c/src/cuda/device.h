@@ -36,7 +36,7 @@ bool gb_cuda_check_code(gb_cuda_device * device);
 bool gb_cuda_has_hopper_kernels(void); // code_hopper.cu
 
 // Makes a device current for the calling thread until the end of the scope. Then makes the previous
-// device current again, but only if that device has a context: otherwise this would create one.
+// device current again, but only if that device has a context: making it current would create one.
 class gb_cuda_on_device {
   public:
     explicit gb_cuda_on_device(int id);
@@ -51,7 +51,7 @@ class gb_cuda_on_device {
 gb_cuda_on_device gb_cuda_on_any_device();
 
 // Waits for all work that is queued on the device. Holds the wait lock, as does a thread that
-// captures a library's work: a wait during a capture would break it.
+// captures a library's work: a wait during the capture would break it.
 cudaError_t gb_cuda_wait(const gb_cuda_device * device);
 std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device);
 
@@ -61,8 +61,8 @@ void gb_cuda_reach(const gb_cuda_device * a, const gb_cuda_device * b);
 void gb_cuda_wait_for_users(const gb_cuda_device * device);
 void gb_cuda_wait_for_all(void); // waits for every device that has a context
 
-// Reports a failed call as "CUDA0: <call>: <text of the runtime>", and returns the status. Clears the runtime's record
-// of an error that leaves the device usable.
+// Reports a failed call as "CUDA0: <call>: <text of the runtime>", and returns the status. If the device is still
+// usable, the runtime forgets the error.
 enum ggml_status gb_cuda_report(const char * device, const char * call, cudaError_t error);
 bool gb_cuda_is_sticky(cudaError_t error); // the process cannot use the device after it
 

@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-// The function as of 12.0; NULL: the driver has none. Clears the runtime's error.
+// Returns the function in its version of CUDA 12.0; NULL if the driver has none. Clears the runtime's error.
 static inline void * gb_cuda_driver_function(const char * name) {
     void * function = nullptr;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

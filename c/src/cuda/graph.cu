@@ -1,11 +1,11 @@
 // graph.cu - running graphs: node by node at first, as recorded CUDA graphs when they are repeated.
 //
-// A graph's signature determines its work: operators, parameters, types, shapes, strides,
-// addresses, and which results may be left out. Its shape is a hash of its operators and
-// types. The first graph of a shape is launched node by node. From the second on, the work is
-// listed (queue.h) and made executable (replay.h). If an executable graph of the same shape exists,
-// its parameters are changed instead. So the next step of a decoder, whose cache has grown, is one
-// launch. A graph with a known signature is launched unchanged.
+// A graph's signature determines its work: operators, parameters, types, shapes, strides, addresses,
+// names that messages about wrong indices need, which results may be left out, and whether nodes may
+// be fused. Its shape is a hash of its operators and types. The first graph of a shape is launched
+// node by node. From the second on, the work is listed (queue.h) and made executable (replay.h). If an
+// executable graph of the same shape exists, its parameters are changed instead. So the next step of a
+// decoder, whose cache has grown, is one launch. A graph with a known signature is launched unchanged.
 //
 // Before a graph is launched or listed, a dry run measures its scratch memory. One block of that
 // size is allocated.
@@ -82,6 +82,12 @@ struct writer {
     }
 };
 
+// True if a message about a wrong index can name `t`. Its kernel has the name as a parameter.
+bool reads_indices(const ggml_tensor * t) {
+    return t->op == GGML_OP_GET_ROWS || t->op == GGML_OP_SET_ROWS || t->op == GGML_OP_ADD_ID ||
+           t->op == GGML_OP_MUL_MAT_ID || t->op == GGML_OP_MUL_MAT_EXPERTS || t->op == GGML_OP_SSM_SCAN;
+}
+
 bool write_signature(gb_cuda_graphs & g, bool fusing) {
     writer w{ g.signature };
     g.signature.n = 0;
@@ -93,7 +99,7 @@ bool write_signature(gb_cuda_graphs & g, bool fusing) {
         w.put(&k, sizeof(k));
         w.put(&unseen, sizeof(unseen));
         w.put(t->op_params, sizeof(t->op_params));
-        if (t->op == GGML_OP_GET_ROWS || t->op == GGML_OP_MUL_MAT_ID) { // in messages about wrong indices
+        if (reads_indices(t)) {
             w.put(t->name, strnlen(t->name, sizeof(t->name)));
         }
         for (int j = 0; j < GGML_MAX_SRC; j++) {
@@ -110,7 +116,7 @@ bool write_signature(gb_cuda_graphs & g, bool fusing) {
 
 uint64_t mix(uint64_t h, uint64_t x) {
     h ^= x + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
-    return (h * 0xff51afd7ed558ccdu) | 1; // 0 means no shape
+    return h * 0xff51afd7ed558ccdu;
 }
 
 uint64_t shape_of(const gb_cuda_graphs & g) {
@@ -423,7 +429,7 @@ static remembered * executable(gb_cuda_backend & b) {
 }
 
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph) {
-    enum { FEW = 2 }; // graphs that small gain nothing
+    enum { FEW = 2 }; // graphs of so few nodes gain nothing
     gb_cuda_graphs & g = *b.graphs;
     enum ggml_status status = collect(b, graph, true, g.nodes);
     if (status != GGML_STATUS_SUCCESS) {

@@ -6,7 +6,10 @@
 // whether the device can launch them.
 //
 //   gb_barrier                  eight bytes of shared memory, 8-aligned. Its phases have parities 0, 1, 0, ... A phase
-//                               ends after the arrivals of gb_barrier_init and the bytes of gb_barrier_expect
+//                               ends after its arrivals and the bytes that they expect
+//   gb_barrier_init             by one thread, before any use: a phase needs `arrivals` arrivals
+//   gb_barrier_fence            by that thread: makes new barriers visible to copies, and to other threads after a
+//                               gb_sync_block
 //   gb_barrier_arrive           one arrival
 //   gb_barrier_expect           one arrival; the phase also waits for `bytes` more
 //   gb_barrier_wait             waits for the end of the phase with that parity. A new barrier is in a phase of parity
@@ -17,9 +20,9 @@
 //                               box at (7, 5, -1, 1) (test_hopper_boxes.cu). Elements past the end read as zeros. With
 //                               rows of 128 bytes, chunk i (16 bytes) of row r is at chunk i ^ r % 8; rows are counted
 //                               from an address that 1,024 divides
-//   gb_copies_to_matrix         makes data that this thread copied by gb_cp_async_16, and waited for, visible to
-//                               products of all threads after a barrier of theirs. Products read shared memory through
-//                               the asynchronous proxy. Operands must not come from plain stores
+//   gb_copies_to_matrix         by each thread after a wait for its gb_cp_async_16 and before a barrier: after that
+//                               barrier, products of all threads see the data. (Products read shared memory through
+//                               the asynchronous proxy.) Operands must not come from plain stores
 //
 //   gb_registers_fewer<N>       by the four warps of a group, at the same place: each thread keeps N registers, a
 //                               multiple of 8, and frees the others
@@ -30,12 +33,12 @@
 //                               further along the rows (a multiple of 16)
 //   gb_matrix_mma<KIND, N>      by the four warps of a group (number 4 i to 4 i + 3 in the block), all at the same
 //                               place: sum (+)= a b^T, of the first 64 rows of a and N rows of b, over 16 elements of
-//                               the rows. Warp w of the group has rows 16 w on; with g = lane / 4 and t = lane % 4,
-//                               sum[4 j + i] is in row g + i / 2 * 8, column 8 j + 2 t + i % 2. The product runs
-//                               asynchronously: until a wait, the thread must not use sum and the operands
-//   gb_matrix_mma_rows<KIND, N> the same with a in registers, two elements in each: a[0], a[1] have columns 2 t and
-//                               2 t + 1 of rows g and g + 8; a[2], a[3] have the columns 8 further. So the sums of N
-//                               columns, rounded and packed in pairs, are N / 16 operands a
+//                               the rows. Warp w of the group has rows 16 w to 16 w + 15. With g = lane / 4 and
+//                               t = lane % 4, sum[4 j + i] is in row g + i / 2 * 8, column 8 j + 2 t + i % 2. The
+//                               product runs asynchronously: until a wait, the thread must not use sum and operands
+//   gb_matrix_mma_rows<KIND, N> the same with a in registers, two elements in each. a[0] and a[1] have columns 2 t and
+//                               2 t + 1 of rows g and g + 8. a[2] and a[3] have the columns 8 further. So the sums of
+//                               N columns, rounded and packed in pairs, are N / 16 operands a
 //   gb_matrix_fence             before products: orders them after this thread's writes to the registers of sums and
 //                               operands
 //   gb_matrix_commit            closes a group of products

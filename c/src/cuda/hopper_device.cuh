@@ -157,10 +157,10 @@ template <int N> static __device__ __forceinline__ void gb_matrix_done(float (&s
         GB_WGMMA(n, "bf16", count, a_at, b_at, keep_at); \
     }
 
-// keep: adds to the sums; else they begin with this product.
+// keep: adds to the sums; else replaces them.
 template <int KIND, int N>
 static __device__ __forceinline__ void gb_matrix_mma(float (&sum)[N / 2], uint64_t a, uint64_t b, bool keep) {
-    static_assert(N == 64 || N == 128 || N == 256, "of those that are written down");
+    static_assert(N == 64 || N == 128 || N == 256, "N is 64, 128 or 256");
 #if GB_HAS_HOPPER
     if constexpr (N == 64) {
         GB_WGMMA_OF(64, 32, "32", "33", "34");
@@ -192,7 +192,7 @@ static __device__ __forceinline__ void gb_matrix_mma(float (&sum)[N / 2], uint64
 template <int KIND, int N>
 static __device__ __forceinline__ void gb_matrix_mma_rows(float (&sum)[N / 2], const uint32_t (&a)[4], uint64_t b,
     bool keep) {
-    static_assert(N == 64 || N == 128 || N == 256, "of those that are written down");
+    static_assert(N == 64 || N == 128 || N == 256, "N is 64, 128 or 256");
 #if GB_HAS_HOPPER
     if constexpr (N == 64) {
         GB_WGMMA_ROWS_OF(64, 32, "32", "33", "34", "35", "36", "37");

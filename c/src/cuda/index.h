@@ -1,9 +1,9 @@
 // index.h - indices that a kernel finds out of range.
 //
 // A backend has one note in pinned host memory. The first kernel that finds a wrong index fills it
-// (wrong_index.cuh). No call waits for the device because of the note. Calls that wait for another
-// reason report the note, once: synchronize, reading the memory of the wrong result, and the next
-// graph if the note is complete by then.
+// (wrong_index.cuh). The note is reported once: by synchronize, by a read of memory with the wrong
+// result, or by the next graph if the note is complete by then. As long as all indices are right, no
+// call waits because of the note.
 #ifndef GB_CUDA_INDEX_H
 #define GB_CUDA_INDEX_H
 
@@ -15,12 +15,12 @@ struct gb_cuda_index_note {
     unsigned claimed; // 0: all indices were in range
     int complete;     // the other fields are written
     int64_t id;       // the wrong index
-    int column;       // of ids, of MUL_MAT_ID; -1: `place` says where the index stands
+    int column;       // MUL_MAT_ID: its column of ids; -1 for other operators, which use `place`
     int n_dims;       // of ids
     bool experts;     // the operator calls the index an expert
-    bool of_ids;      // the message names the source
+    bool of_ids;      // the message says that the index is in the source `ids`
     int64_t place[3]; // position of the index in ids
-    int64_t limit;    // indices must be below
+    int64_t limit;    // indices must be below it
     const void * dst;
     char text[GB_CUDA_INDEX_TEXT]; // the operator and its result
 };

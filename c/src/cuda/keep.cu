@@ -2,8 +2,8 @@
 //
 // Kept data are at the beginning of scratch memory in the order in which they are made. An
 // operator's own scratch memory begins after the last of them. gb_cuda_keep searches the graph for
-// later nodes that need the data, so no unneeded data are kept. Before a graph is queued, each node
-// notes the next node that reads the same tensor, which makes the search fast.
+// later nodes that need the data, so only needed data are kept. For a fast search,
+// gb_cuda_note_readers links each node with the next node that reads the same tensor.
 //
 // The kernel that computes activations can also convert them (norm.cu). Then their memory is
 // reserved from that node on. That depends on the graph alone, so a dry run of tensors without
@@ -63,9 +63,9 @@ static int reader_from(const gb_cuda_nodes & nodes, const ggml_tensor * source, 
     return i;
 }
 
-// Returns the last of the next nodes that needs the recipe, or the current node. known: such a node
-// that was found before, or the last node that writes the source. made: nodes up to this one write
-// the source.
+// Returns the last node that needs the data before their source is written again, or the current
+// node. The search begins at `known`, which needs the data or is the last node that writes the source.
+// made: the last node that writes the source before the data are made; -1: none.
 static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int known, int made,
     gb_cuda_recipe_getter * of) {
     if (b.nodes == nullptr) {

@@ -11,10 +11,10 @@
 struct gb_cuda_backend;
 struct gb_cuda_nodes;
 
-// Names shared data: its source, and every parameter that the data depends on. Equal recipes give equal data.
 enum { GB_CUDA_KEY = 144 };
+// Identifies shared data by their source and every parameter that they depend on. Equal recipes give equal data.
 struct gb_cuda_recipe {
-    const ggml_tensor * source;     // the tensor that owns the memory, not a view of it
+    const ggml_tensor * source;     // the tensor that owns the memory, not a view
     size_t offset;                  // bytes; of the view
     const ggml_tensor * other;      // NULL, or a second tensor that the data depend on, not a view
     unsigned char key[GB_CUDA_KEY]; // parameters; the rest is zeros
@@ -29,21 +29,21 @@ struct gb_cuda_kept {
     bool made;     // false: only its memory is reserved
 };
 
-// Gives the recipe of the data that node i of b.nodes needs of its src[1]. False: the node needs none.
+// Gives the recipe of the data that node i of b.nodes makes from its src[1]. False: the node needs none.
 typedef bool gb_cuda_recipe_getter(const gb_cuda_backend & b, int i, gb_cuda_recipe * recipe);
 
 // The source of a view is the tensor that it views. Copies key_size bytes of the key.
 gb_cuda_recipe gb_cuda_recipe_of(const ggml_tensor * t, const void * key, size_t key_size);
 
 // Returns memory for shared data; NULL on failure, reported. *there: the data are made already;
-// else the caller makes them. They are kept if `of` gives the same recipe for one of the next
-// nodes.
+// else the caller makes them. They are kept if a later node needs them, for which `of` gives the
+// same recipe.
 void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes, gb_cuda_recipe_getter * of,
     bool * there);
 
 // Reserves memory for data whose source is computed by the nodes from the current one to `written`. If the caller makes
-// the data it sets `made`, before the next call of gb_cuda_keep*; else the first node that needs them makes them. NULL:
-// no later node needs them.
+// the data, it sets `made` before the next call of gb_cuda_keep*. Else the first node that needs them makes them. NULL:
+// no later node needs them, or there is no memory.
 gb_cuda_kept * gb_cuda_keep_ahead(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
     gb_cuda_recipe_getter * of, int written);
 

@@ -20,10 +20,12 @@
 //   gb_exp2                      2 to the power of x in one instruction; relative error 2^-22; below 2^-126 it may be
 //                                zero
 //   gb_rounded_product           x y, rounded, never part of a fused multiply-add: where results must equal the CPU's
-//   gb_perm(a, b, select)        bytes: nibble i of select, 0 to 3, selects byte i of the result from the bytes of b:a
+//   gb_perm(a, b, select)        byte i of the result is byte n of b:a, where n is nibble i of select. 0 to 3 are the
+//                                bytes of a. From 8 on: the sign of byte n - 8, eight times
 //   gb_funnel_right              the low word of high:low shifted right by up to 31 bits
 //   gb_select(mask, a, b)        bits of a where mask has ones, of b elsewhere
-//   gb_parity gb_lowest_bit      the number of the lowest set bit; there must be one
+//   gb_parity                    1 if the number of set bits is odd, else 0
+//   gb_lowest_bit                the number of the lowest set bit; there must be one
 //   gb_cp_async_* gb_ldmatrix_*  as in the PTX manual
 //   gb_mma_* gb_dp4a gb_atomic_*
 //   gb_fence_system              instead of __threadfence_system
@@ -42,9 +44,8 @@
 // one is a wait for all, and at most two kernels overlap. Before the call a kernel may set up
 // barriers, compute with its parameters, and call gb_prefetch. A prefetch gives the kernel no data,
 // and all of the device's writes go through the L2 cache. So it is allowed for memory that earlier
-// kernels still write. The emulation fails a kernel that breaks the invariant,
-// and tools/check_waits.py proves it from the machine code. On older devices the function does
-// nothing.
+// kernels still write. The emulation fails a kernel that breaks the invariant, and
+// tools/check_waits.py proves it from the machine code. On older devices the function does nothing.
 #ifndef GB_CUDA_LAUNCH_CUH
 #define GB_CUDA_LAUNCH_CUH
 
@@ -70,7 +71,7 @@
 #    include "cuda/launch_device.cuh"
 #endif
 
-// ---------------------------------------------------------------------------------------------- for both dialects
+// --------------------------------------------------------------------------------------------------- for both dialects
 
 // Converts the arguments to the types of the kernel's parameters.
 template <class... P, class... A>

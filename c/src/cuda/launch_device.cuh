@@ -1,9 +1,9 @@
 // launch_device.cuh - the dialect of launch.cuh on a GPU: thin wrappers around intrinsics and PTX.
 //
 // Fragments of gb_mma_* and gb_ldmatrix_* are laid out as in the PTX manual. On compute capability
-// 7.5 they are composed of the smaller shapes of that capability. bf16 and tf32 need 8.0 and trap
-// on older devices; no launch reaches them (gb_cuda_device.cc). Before 8.0 an asynchronous copy is
-// made immediately.
+// 7.5 they are composed of the smaller shapes of that capability. Products of bf16 and tf32, and
+// gb_mma_s8_half, need 8.0 and trap on older devices; no launch reaches them (gb_cuda_device.cc).
+// Before 8.0 an asynchronous copy is made immediately.
 #ifndef GB_CUDA_LAUNCH_DEVICE_CUH
 #define GB_CUDA_LAUNCH_DEVICE_CUH
 
@@ -62,7 +62,7 @@ static __device__ __forceinline__ uint32_t gb_funnel_right(uint32_t low, uint32_
     return __funnelshift_r(low, high, shift);
 }
 
-// One instruction, even where the compiler knows the mask.
+// One instruction: with a known mask the compiler would make more.
 static __device__ __forceinline__ uint32_t gb_select(uint32_t mask, uint32_t a, uint32_t b) {
     uint32_t d;
     asm("lop3.b32 %0, %1, %2, %3, 0xca;\n" : "=r"(d) : "r"(mask), "r"(a), "r"(b));
@@ -95,8 +95,7 @@ static __device__ __forceinline__ void gb_needs_code(int) {}
 
 // ---- order of kernels
 
-// All blocks of this kernel are running when the next kernel may begin, so that one delays none of
-// them.
+// The next kernel may begin only when all blocks of this kernel run, so it delays none of them.
 static __device__ __forceinline__ void gb_wait_for_earlier(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n" ::: "memory");
@@ -129,13 +128,12 @@ template <class T> static __device__ __forceinline__ T gb_shfl_down(T x, int del
 static __device__ __forceinline__ uint32_t gb_ballot(bool x) { return __ballot_sync(0xffffffffu, x); }
 static __device__ __forceinline__ bool gb_any(bool x) { return __any_sync(0xffffffffu, x); }
 static __device__ __forceinline__ bool gb_all(bool x) { return __all_sync(0xffffffffu, x); }
-// int, unsigned, float; the old value
+// Returns the old value. T: int, unsigned, float.
 template <class T> static __device__ __forceinline__ T gb_atomic_add(T * p, T x) { return atomicAdd(p, x); }
 // Orders this thread's earlier writes before its later ones, as the host sees them.
 static __device__ __forceinline__ void gb_fence_system(void) { __threadfence_system(); }
-template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x) { // int, unsigned
-    return atomicMax(p, x);
-}
+// T: int, unsigned.
+template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x) { return atomicMax(p, x); }
 
 // ---- asynchronous copies of 16, 8 or 4 bytes into shared memory, aligned to their size; the last
 // bytes may be zeros
@@ -199,7 +197,8 @@ static __device__ __forceinline__ void gb_cp_async_commit(void) {
 #endif
 }
 
-// Waits until at most `pending` of this thread's newest groups have not ended. Others see the data after a gb_sync_*.
+// Waits until at most `pending` of this thread's newest groups have not ended. Other threads see the
+// data after a gb_sync_*.
 template <int pending> static __device__ __forceinline__ void gb_cp_async_wait(void) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
@@ -253,7 +252,7 @@ static __device__ __forceinline__ void gb_mma_f16(float (&d)[4], const uint32_t 
 #endif
 }
 
-// k = 16, of bfloat16. From 8.0.
+// k = 16, of bfloat16. Needs 8.0.
 static __device__ __forceinline__ void gb_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -266,7 +265,7 @@ static __device__ __forceinline__ void gb_mma_bf16(float (&d)[4], const uint32_t
 #endif
 }
 
-// k = 8, of floats, of which the hardware uses 10 bits after the point. From 8.0.
+// k = 8, of floats, of which the hardware uses 10 bits after the point. Needs 8.0.
 static __device__ __forceinline__ void gb_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -279,7 +278,7 @@ static __device__ __forceinline__ void gb_mma_tf32(float (&d)[4], const uint32_t
 #endif
 }
 
-// The nearest float with 10 bits after the point; halves round away from zero.
+// The nearest float with 10 bits after the point; ties round away from zero.
 static __device__ __forceinline__ uint32_t gb_to_tf32(float x) {
 #if __CUDA_ARCH__ >= 800
     uint32_t u;
@@ -290,7 +289,7 @@ static __device__ __forceinline__ uint32_t gb_to_tf32(float x) {
 #endif
 }
 
-// k = 32, of signed bytes. With c: d = c + a b.
+// k = 32, of signed bytes.
 static __device__ __forceinline__ void gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
@@ -298,8 +297,7 @@ static __device__ __forceinline__ void gb_mma_s8(int (&d)[4], const uint32_t (&a
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-    // half of k
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < 2; h++) { // half of k
         for (int m = 0; m < 2; m++) { // half of the rows
             asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};\n"
                 : "+r"(d[2 * m]), "+r"(d[2 * m + 1])
@@ -309,6 +307,7 @@ static __device__ __forceinline__ void gb_mma_s8(int (&d)[4], const uint32_t (&a
 #endif
 }
 
+// d = c + a b.
 static __device__ __forceinline__ void gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
     const int (&c)[4]) {
 #if __CUDA_ARCH__ >= 800
@@ -324,7 +323,7 @@ static __device__ __forceinline__ void gb_mma_s8(int (&d)[4], const uint32_t (&a
 #endif
 }
 
-// d = c + a b, k = 16, of signed bytes: the half of the fragments of gb_mma_s8 that has the lower k. From 8.0.
+// d = c + a b, k = 16, of signed bytes: the half of the fragments of gb_mma_s8 that has the lower k. Needs 8.0.
 static __device__ __forceinline__ void gb_mma_s8_half(int (&d)[4], const uint32_t (&a)[2], uint32_t b,
     const int (&c)[4]) {
 #if __CUDA_ARCH__ >= 800

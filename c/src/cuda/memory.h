@@ -10,7 +10,7 @@
 void * gb_cuda_pool_alloc(gb_cuda_device * device, size_t size, size_t * capacity);
 // No work on the device may use the memory any more.
 void gb_cuda_pool_free(gb_cuda_device * device, void * memory, size_t capacity);
-// Returns kept memory to the driver. Returns its size in bytes.
+// Frees kept memory. Returns its size in bytes.
 size_t gb_cuda_pool_trim(gb_cuda_device * device);
 
 // ---- buffers (buffer.cu)

@@ -9,7 +9,8 @@
 // - They queue work on the backend's queue and nowhere else. They never wait for the device, call cudaMalloc, or copy
 //   from host memory that a caller owns: a recorded graph would repeat that.
 // - Their scratch memory comes from gb_cuda_scratch. A dry run calls them to measure it.
-// - They decide by gb_cuda_data and by the device alone, never by earlier calls. So the dry run and the run agree.
+// - They decide by the tensors' properties and addresses (gb_cuda_data), the device, and the backend's settings, never
+//   by values of data or by earlier graphs. So the dry run and the run agree.
 #ifndef GB_CUDA_OP_H
 #define GB_CUDA_OP_H
 
@@ -18,7 +19,7 @@
 
 // The choice among the algorithms of a node's operator.
 struct gb_cuda_choice {
-    int algorithm; // index in the operator's table, -1: the operator has one algorithm
+    int algorithm; // index in the operator's table; -1: the operator has one algorithm
     int rows; // of a product: gb_row_kind
 };
 
@@ -30,16 +31,15 @@ struct gb_cuda_op {
     // Queues the work. dst has elements.
     enum ggml_status (*run)(gb_cuda_backend & b, ggml_tensor * dst);
     // Optional; called before `run`. Queues nodes [i, i + result) together; 0: none; -1: failed.
-    // All results equal those of the nodes one by one, except results that
-    // ggml_backend_may_leave_out allows to leave out. The memory of the nodes may overlap
-    // (gb_cuda_overlap).
+    // All results equal those of the nodes one by one. Results for which ggml_backend_may_leave_out is
+    // true may be missing. The memory of the nodes may overlap (gb_cuda_overlap).
     int (*fuse)(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
     // For operators with several algorithms. Called once per node before the first node of a graph
     // is queued; the result is stored in b.choices[i]. It depends on addresses, types, sizes and
     // the backend alone.
     gb_cuda_choice (*choose)(const gb_cuda_backend & b, const ggml_tensor * dst);
-    // The name of candidate i, in the order in which they are tried; NULL after the last. *why: why
-    // it declines; NULL: it computes the node.
+    // The name of algorithm i, in the order in which they are tried; NULL after the last. *why: why
+    // it declines the node; NULL: it can compute it.
     const char * (*candidate)(const gb_cuda_backend & b, const ggml_tensor * dst, int i, const char ** why);
 };
 

@@ -1,7 +1,7 @@
 // ops.cu - the table of operators, collected from the families.
 //
-// Of the library's own files this backend reads only tables. The tables depend on ggml.h alone, so a
-// module that is built apart from the library agrees with its own header.
+// Of the library's internal files the backend includes only tables (*.def). They depend on ggml.h
+// alone, so a module can be built apart from the library.
 #include "cuda/op.h"
 
 #define GB_CUDA_FAMILY(name) extern const gb_cuda_family gb_cuda_family_##name;

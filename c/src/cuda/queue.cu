@@ -10,7 +10,7 @@
 namespace {
 
 // The shared memory that blocks of a kernel may have. The limit belongs to the process and is never
-// lowered: another thread could lower it before the launch.
+// lowered: otherwise another thread could lower it between allow_shared and the launch.
 struct allowance {
     const void * function;
     int device;

@@ -2,13 +2,12 @@
 //
 // Operators queue kernels (GB_LAUNCH), copies within the device, and zeros. Listed work is data.
 // Listing makes no runtime call except for the shared memory of a kernel, so other users of the
-// device cannot disturb it. Two lists can be compared. Only the work of a library has to be
-// captured.
+// device cannot disturb it. Two lists can be compared. Only a library's work has to be captured.
 //
 // Invariant: work runs in order. If `dependent` is set, a kernel of the module that directly
 // follows another may begin before that kernel has ended, and waits in the kernel
 // (gb_wait_for_earlier in launch.cuh). Copies, zeros and a library's work wait for all earlier
-// work, and work after them waits for them. The first kernel after foreign work also waits.
+// work, and work after them waits for them. A kernel after work of others on the stream also waits.
 #ifndef GB_CUDA_QUEUE_H
 #define GB_CUDA_QUEUE_H
 
@@ -85,13 +84,13 @@ struct gb_queue {
     gb_task_list * list; // not owned; if set, work is listed
     bool nowhere; // a dry run (graph.cu): work is dropped
     bool dependent = false; // gb_cuda_device.dependent
-    mutable bool after_kernel = false; // the last work on the stream is a kernel of ours
+    mutable bool after_kernel = false; // the last work on the stream is a kernel of this module
 };
 
 // The next work waits for everything on the stream, including work of others.
 void gb_queue_settle(const gb_queue & queue);
 
-// These do not fail while work is listed: the list becomes broken, and the direct launch reports the error.
+// These do not fail while work is listed. On an error the list becomes broken; the direct launch reports the error.
 cudaError_t gb_queue_kernel(const gb_queue & queue, const gb_kernel_launch & launch);
 cudaError_t gb_queue_copy(const gb_queue & queue, void * to, const void * from, size_t size); // within the device
 cudaError_t gb_queue_clear(const gb_queue & queue, void * to, size_t size); // size: a multiple of 4

@@ -37,7 +37,7 @@ cudaMemsetParams zeros(const gb_task & t) {
     return p;
 }
 
-constexpr cudaError_t no_such_edge = cudaErrorNotSupported; // the runtime's own code varies
+constexpr cudaError_t no_such_edge = cudaErrorNotSupported; // stands for any error of add_edge, whose code varies
 
 // Lets `to` begin when every block of `from` has called gb_wait_for_earlier. Both are kernels.
 cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
@@ -51,7 +51,7 @@ cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to
 #elif CUDART_VERSION >= 12030
     return cudaGraphAddDependencies_v2(graph, &from, &to, &edge, 1);
 #else
-    return cudaGraphAddDependencies(graph, &from, &to, 1); // every other edge is a full one
+    return cudaGraphAddDependencies(graph, &from, &to, 1); // older runtimes have full edges only
 #endif
 }
 

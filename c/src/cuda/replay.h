@@ -1,8 +1,7 @@
 // replay.h - executable graphs, made from lists of work.
 //
-// Each task becomes a node that depends on the previous one. Nothing is captured. Another list with
-// tasks of the same kinds in the same order can use the graph: the parameters of differing nodes
-// are set.
+// Each task becomes a node that depends on the previous one. Another list with tasks of the same kinds
+// in the same order can use the graph: the parameters of the nodes that differ are set.
 //
 // A kernel node after another kernel node has a programmatic edge, as a dependent launch (queue.h).
 // The edges depend on the kinds of tasks alone, so all lists that fit have the same edges.

@@ -1,5 +1,4 @@
-// state.cu - the parts of a backend that code which queues work needs: identity, errors, scratch
-// memory.
+// state.cu - identity, errors and scratch memory of a backend: the parts that operators need.
 #include <stdio.h>
 #include <string.h>
 

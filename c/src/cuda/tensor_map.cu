@@ -1,6 +1,6 @@
 // tensor_map.cu - makes tensor maps by a function of the driver.
 //
-// NVIDIA's header of the driver is not included, so the function's constants are defined here.
+// The driver's header (cuda.h) is not included, so the function's constants are defined here.
 #include "cuda/tensor_map.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ bool gb_tensor_maps_exist(void) { return encoder() != nullptr; }
 
 bool gb_tensor_map_is_possible(const gb_tensor_layout & t) {
     const int64_t most = (int64_t) 1 << 32;
-    int64_t before = 2; // stride and extent of the dimension before
+    int64_t before = 2; // stride and extent of the previous dimension
     int64_t extent = t.ne[0];
     bool fits = (uintptr_t) t.base % 16 == 0 && t.ne[0] > 0 && t.ne[0] <= most;
     for (int i = 0; i < 3 && fits; i++) {

@@ -5,7 +5,7 @@
 #include "ggml-backend-module.h"
 
 // The tensor's address. A tensor without memory gets an invalid address with the alignment of real ones, so that a dry
-// run takes the same decisions as the run.
+// run makes the same decisions as the run.
 char * gb_cuda_data(const ggml_tensor * t);
 bool gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b); // share bytes of memory
 

@@ -262,13 +262,25 @@ RULE(diag_mask) { return ADD(y->src[0], ggml_diag_mask_zero(s->ctx, g, y->op_par
 
 // A sink takes the share 1 - sum(y) of a row, and all of y falls with it: dsink = -(1 - sum(y)) (g . y),
 // summed over the rows of its head.
-static struct ggml_tensor * sinks_back(struct ggml_context * ctx, struct ggml_tensor * y, struct ggml_tensor * g,
+struct ggml_tensor * gb_grad_of_sinks(struct ggml_context * ctx, struct ggml_tensor * y, struct ggml_tensor * g,
     struct ggml_tensor * sinks) {
     struct ggml_tensor heads = { .type = GGML_TYPE_F32, .ne = { 1, 1, y->ne[2], 1 } }; // only its shape is read
     struct ggml_tensor * share = ggml_scale_bias(ctx, ggml_sum_rows(ctx, y), 1, -1);
     struct ggml_tensor * rows = ggml_mul(ctx, share, gb_grad_row_dot(ctx, g, y));
     rows = rows ? ggml_repeat_back(ctx, rows, &heads) : NULL;
     return rows ? ggml_reshape(ctx, rows, sinks) : NULL;
+}
+
+struct ggml_tensor * gb_grad_of_mask(struct ggml_context * ctx, struct ggml_tensor * logits,
+    struct ggml_tensor * mask) {
+    if (logits == NULL || mask->ne[1] <= logits->ne[1]) {
+        return gb_grad_unrepeated(ctx, logits, mask);
+    }
+    struct ggml_tensor read = { .type = GGML_TYPE_F32 }; // only its shape is read
+    memcpy(read.ne, mask->ne, sizeof(read.ne));
+    read.ne[1] = logits->ne[1];
+    logits = gb_grad_unrepeated(ctx, logits, &read);
+    return logits != NULL ? ggml_pad(ctx, logits, 0, (int) (mask->ne[1] - read.ne[1]), 0, 0) : NULL;
 }
 
 RULE(soft_max) { // of scale a + mask
@@ -278,7 +290,7 @@ RULE(soft_max) { // of scale a + mask
     if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, mask)) {
         return gb_grad_underivable(s, y);
     }
-    if (!ADD(sinks, sinks_back(s->ctx, y, g, sinks))) {
+    if (!ADD(sinks, gb_grad_of_sinks(s->ctx, y, g, sinks))) {
         return false;
     }
     if (!gb_grad_wanted(s, a) && !gb_grad_wanted(s, mask)) {
@@ -286,7 +298,7 @@ RULE(soft_max) { // of scale a + mask
     }
     struct ggml_tensor * inner = ggml_soft_max_back(s->ctx, g, y);
     return ADD(a, scale == 1.0f ? inner : ggml_scale(s->ctx, inner, scale)) &&
-           ADD(mask, gb_grad_unrepeated(s->ctx, inner, mask));
+           ADD(mask, gb_grad_of_mask(s->ctx, inner, mask));
 }
 
 // A rotation's derivative is the rotation back, with the same parameters. For today's modes no

@@ -435,12 +435,12 @@ static bool attend(struct ggml_context * ctx, const struct ggml_tensor * y, stru
     return r->p != NULL && (cap == 0 || r->slope != NULL);
 }
 
-// With the logits x = scale k^T q, p = softmax(x) and y = v p: dv = g p^T, dx = softmax_back(v^T g, p), dq = k dx,
-// dk = q dx^T. Nothing but q, k and v has a gradient.
+// With the logits x = scale k^T q + mask, p = softmax(x) and y = v p: dv = g p^T, dp = v^T g, dx = softmax_back(dp, p),
+// dq = k dx, dk = q dx^T.
 RULE(attention_ext) {
     struct ggml_context * ctx = s->ctx;
-    struct ggml_tensor *q = y->src[0], *k = y->src[1], *v = y->src[2];
-    if (gb_grad_wanted(s, y->src[3]) || gb_grad_wanted(s, y->src[4])) {
+    struct ggml_tensor *q = y->src[0], *k = y->src[1], *v = y->src[2], *mask = y->src[3], *sinks = y->src[4];
+    if (gb_grad_wanted(s, mask) && gb_op_param_f32(y, 1) != 0) { // as for SOFT_MAX
         return gb_grad_underivable(s, y);
     }
     struct attention r;
@@ -450,10 +450,21 @@ RULE(attention_ext) {
         !ADD(v, gb_grad_unbroadcast(ctx, ggml_out_prod(ctx, of_y, r.p), v))) {
         return false;
     }
-    if (!gb_grad_wanted(s, q) && !gb_grad_wanted(s, k)) {
+    const bool wants_logits = gb_grad_wanted(s, q) || gb_grad_wanted(s, k) || gb_grad_wanted(s, mask);
+    if (!wants_logits && !gb_grad_wanted(s, sinks)) {
         return true;
     }
-    struct ggml_tensor * of_x = ggml_soft_max_back(ctx, ggml_mul_mat(ctx, v, of_y), r.p);
+    struct ggml_tensor * of_p = ggml_mul_mat(ctx, v, of_y);
+    if (of_p == NULL || !ADD(sinks, gb_grad_of_sinks(ctx, r.p, of_p, sinks))) {
+        return false;
+    }
+    if (!wants_logits) {
+        return true;
+    }
+    struct ggml_tensor * of_x = ggml_soft_max_back(ctx, of_p, r.p);
+    if (!ADD(mask, gb_grad_of_mask(ctx, of_x, mask))) {
+        return false;
+    }
     of_x = ggml_scale(ctx, r.slope != NULL ? ggml_mul(ctx, of_x, r.slope) : of_x, r.scale);
     return ADD(q, ggml_out_prod(ctx, k, ggml_transpose(ctx, of_x))) &&
            ADD(k, gb_grad_unbroadcast(ctx, ggml_out_prod(ctx, wide, of_x), k));

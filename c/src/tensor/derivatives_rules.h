@@ -23,6 +23,11 @@ struct ggml_tensor * gb_grad_unbroadcast(struct ggml_context * ctx, struct ggml_
 struct ggml_tensor * gb_grad_row_dot(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 // Adds the gradients of a and b in their product (MUL_MAT), whose gradient is g.
 bool gb_grad_of_product(struct gb_sweep * s, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * g);
+// The gradient of the sinks of a softmax y, whose gradient is g.
+struct ggml_tensor * gb_grad_of_sinks(struct ggml_context * ctx, struct ggml_tensor * y, struct ggml_tensor * g,
+    struct ggml_tensor * sinks);
+// The gradient of a mask from that of the logits to which it is added. It repeats over the logits, or has more rows.
+struct ggml_tensor * gb_grad_of_mask(struct ggml_context * ctx, struct ggml_tensor * logits, struct ggml_tensor * mask);
 // Reports that the node has no derivative. Returns false.
 bool gb_grad_underivable(const struct gb_sweep * s, const struct ggml_tensor * y);
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from .._base.handles import Local
 from .._base.text import count
 from ..backend.buffer import Buffer, BufferType
 from ..dtypes import float32
+from ..sched.plan import Plan
 from ..sched.scheduler import Scheduler
 from ..tensor._grad import grad
 from ..tensor.context import Context
@@ -33,6 +34,26 @@ __all__ = ["SGD", "AdamW", "Optimizer"]
 
 _STEP, _ADD, _APPLY = "step", "add", "apply"
 """The graphs: a step of one batch; one that adds gradients; a step of one batch and what was added before."""
+
+
+class _Limit(NamedTuple):
+    """The limit of :meth:`Optimizer.prepare`, and plans that keep it, by the keys of ``Optimizer._graphs``.
+
+    Each plan is stored with its node of the norm.
+    """
+
+    sched: Scheduler
+    max_bytes: int
+    plans: dict[tuple[str, bool], tuple[Plan, Tensor]]
+
+
+class _Run(NamedTuple):
+    """What a step computes: a graph, and its tensors with the results."""
+
+    graph: Graph
+    loss: Tensor
+    norm: Tensor
+    grads: list[Tensor]
 
 
 def _number(value: Any, what: str, least: float, most: float = math.inf) -> float:
@@ -103,13 +124,13 @@ def _norm(grads: Sequence[Tensor]) -> Tensor:
 class Optimizer(Local):
     """The common part of :class:`AdamW` and :class:`SGD`.
 
-    ``graph`` is the graph of a step: allocate it, then set its inputs. ``n_steps`` counts the steps, and ``norm``
-    is the norm of the last gradients before clipping. You can change ``lr``, ``weight_decay`` and the other numbers
-    between two steps. Use an optimizer from one thread at a time.
+    ``graph`` is the graph of a step: allocate it, or call :meth:`prepare`, then set its inputs. ``n_steps`` counts
+    the steps, and ``norm`` is the norm of the last gradients before clipping. You can change ``lr``, ``weight_decay``
+    and the other numbers between two steps. Use an optimizer from one thread at a time.
     """
 
-    __slots__ = ("_added", "_grads", "_graphs", "_hyper", "_loss", "_max_norm", "_more", "_share", "_state", "_torn",
-                 "_weights", "_zeros", "lr", "max_norm", "n_steps", "norm", "weight_decay")  # fmt: skip
+    __slots__ = ("_added", "_grads", "_graphs", "_hyper", "_limit", "_loss", "_max_norm", "_more", "_share", "_state",
+                 "_torn", "_weights", "_zeros", "lr", "max_norm", "n_steps", "norm", "weight_decay")  # fmt: skip
 
     _moments: ClassVar[tuple[str, ...]] = ()  # names of the state tensors of each weight
     lr: float
@@ -157,6 +178,7 @@ class Optimizer(Local):
         self._zeros.allocate()
         self._more: tuple[_Zeros, list[Tensor]] | None = None  # sums of gradients
         self._graphs: dict[tuple[str, bool], tuple[Graph, Tensor]] = {}
+        self._limit: _Limit | None = None
         self._graph(_STEP)
 
     def _gradients(self, what: str, given: Sequence[Tensor] | None) -> list[Tensor]:
@@ -192,8 +214,8 @@ class Optimizer(Local):
         """The elements of the operator's parameters."""
         raise NotImplementedError
 
-    def _update(self, weight: Tensor, gradient: Tensor, state: Sequence[Tensor]) -> Tensor:
-        """The node that writes a weight and its state."""
+    def _update(self, weight: Tensor, gradient: Tensor, state: Sequence[Tensor], hyper: Tensor) -> Tensor:
+        """The node that writes a weight and its state. hyper: the elements of ``_values``"""
         raise NotImplementedError
 
     # ---------------------------------------------------------------------------------------------------------- graphs
@@ -203,24 +225,68 @@ class Optimizer(Local):
         """The graph of a step."""
         return self._graph(_STEP)[0]
 
+    def prepare(self, sched: Scheduler, *, max_bytes: int | None = None) -> Plan:
+        """Plans a step, and allocates its memory, as :meth:`Scheduler.prepare` does. Call it before you set inputs.
+
+        max_bytes: the most bytes for the arenas of all backends together. Every later step and :meth:`add` with this
+            scheduler keeps this limit: some results are computed again. Weights and loss have the same bits as without
+            a limit. None: no limit
+
+        Raises :class:`AllocationError`, with the least that was found, if no choice fits. The limit before then holds.
+        """
+        expect(sched, Scheduler, f"{type(self).__name__}.prepare: sched")
+        if max_bytes is None:
+            plan = sched.prepare(self.graph)
+            self._limit = None
+            return plan
+        limit = _Limit(sched, max_bytes, {})
+        plan, _ = self._plan_within(limit, _STEP, allocate=True)
+        self._limit = limit
+        return plan
+
+    def _plan_within(self, limit: _Limit, kind: str, allocate: bool = False) -> tuple[Plan, Tensor]:
+        key = kind, self._clips(kind)
+        if key not in limit.plans:
+            graph, norm = self._make(kind, in_order=True)
+            plan = limit.sched.prepare(graph, allocate=allocate, max_bytes=limit.max_bytes)
+            limit.plans[key] = plan, plan.result(norm)
+        return limit.plans[key]
+
+    def _run_of(self, sched: Scheduler, kind: str) -> _Run:
+        if self._limit is None or self._limit.sched is not sched:
+            graph, norm = self._graph(kind)
+            return _Run(graph, self._loss, norm, self._grads)
+        plan, norm = self._plan_within(self._limit, kind)
+        return _Run(plan.graph, plan.result(self._loss), norm, [plan.result(g) for g in self._grads])
+
+    def _clips(self, kind: str) -> bool:
+        return self.max_norm is not None and kind != _ADD
+
     def _graph(self, kind: str) -> tuple[Graph, Tensor]:
         """A graph, and its node with the norm. The norm comes before all nodes that write."""
-        clips = self.max_norm is not None and kind != _ADD
-        if (kind, clips) not in self._graphs:
-            context = self._loss.context
-            with context.as_default():
-                grads = self._grads
-                if kind == _APPLY:
-                    grads = [a + g for a, g in zip(self._sums(), grads, strict=True)]
-                norm = _norm(grads)
-                if kind == _ADD:
-                    writes = [ops.add(a, g, inplace=True) for a, g in zip(self._sums(), grads, strict=True)]
-                else:
-                    norm, grads = self._scaled(kind == _APPLY, clips, norm, grads)
-                    rows = zip(self._weights, grads, self._state, strict=True)
-                    writes = [self._update(w, g, state) for w, g, state in rows]
-            self._graphs[kind, clips] = context.graph(self._loss, norm, *writes), norm
-        return self._graphs[kind, clips]
+        key = kind, self._clips(kind)
+        if key not in self._graphs:
+            self._graphs[key] = self._make(kind)
+        return self._graphs[key]
+
+    def _make(self, kind: str, in_order: bool = False) -> tuple[Graph, Tensor]:
+        """Makes the graph. in_order: nodes that write read the norm, so no other order of nodes puts them before it."""
+        context = self._loss.context
+        with context.as_default():
+            grads, hyper = self._grads, self._hyper
+            if kind == _APPLY:
+                grads = [a + g for a, g in zip(self._sums(), grads, strict=True)]
+            norm = _norm(grads)
+            one = norm * 0.0 + 1.0 if in_order else None  # nothing is written if the norm is not finite
+            if kind == _ADD:
+                grads = grads if one is None else [g * one for g in grads]
+                writes = [ops.add(a, g, inplace=True) for a, g in zip(self._sums(), grads, strict=True)]
+            else:
+                hyper = hyper if one is None else hyper * one
+                norm, grads = self._scaled(kind == _APPLY, self._clips(kind), norm, grads)
+                rows = zip(self._weights, grads, self._state, strict=True)
+                writes = [self._update(w, g, state, hyper) for w, g, state in rows]
+        return context.graph(self._loss, norm, *writes), norm
 
     def _scaled(self, is_mean: bool, clips: bool, norm: Tensor, grads: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """The mean of the added gradients, and its norm. Longer gradients are shortened to ``max_norm``."""
@@ -272,7 +338,7 @@ class Optimizer(Local):
         what = f"{type(self).__name__}.{_ADD if kind == _ADD else _STEP}"
         expect(sched, Scheduler, f"{what}: sched")
         self._must_be_whole(what)
-        graph, norm = self._graph(kind)
+        run = self._run_of(sched, kind)
         self._send(kind)
 
         def may_write(tensor: Tensor) -> bool:
@@ -281,17 +347,15 @@ class Optimizer(Local):
             return self._torn
 
         self.norm = math.nan
-        if not sched.compute(graph, may_write, [norm]):
+        if not sched.compute(run.graph, may_write, [run.norm]):
             if self._torn:
                 raise StateError(f"{what}: the run was stopped while it wrote the weights: load() a saved state")
             if not math.isfinite(self.norm):
-                raise NonFiniteError(f"{what}: {first_fault(sched, graph, norm, self._named_grads())}; nothing changed")
+                named = [(w.describe(), g) for w, g in zip(self._weights, run.grads, strict=True)]
+                raise NonFiniteError(f"{what}: {first_fault(sched, run.graph, run.norm, named)}; nothing changed")
             raise StateError(f"{what}: the run was stopped before it wrote; nothing changed")
         self._torn = False
-        return float(self._loss.item())
-
-    def _named_grads(self) -> list[tuple[str, Tensor]]:
-        return [(w.describe(), g) for w, g in zip(self._weights, self._grads, strict=True)]
+        return float(run.loss.item())
 
     def _send(self, kind: str) -> None:
         """Checks the numbers, and writes those that the graph reads to the device."""
@@ -417,9 +481,9 @@ class AdamW(Optimizer):
         super()._restore(numbers)
         self.betas, self.eps = (numbers["beta1"], numbers["beta2"]), numbers["eps"]
 
-    def _update(self, weight: Tensor, gradient: Tensor, state: Sequence[Tensor]) -> Tensor:
+    def _update(self, weight: Tensor, gradient: Tensor, state: Sequence[Tensor], hyper: Tensor) -> Tensor:
         m, v = state
-        return ops.opt_step_adamw(weight, gradient, m, v, self._hyper)
+        return ops.opt_step_adamw(weight, gradient, m, v, hyper)
 
 
 class SGD(Optimizer):
@@ -446,5 +510,5 @@ class SGD(Optimizer):
         n = self._numbers()
         return [n["lr"], n["weight_decay"]]
 
-    def _update(self, weight: Tensor, gradient: Tensor, state: Sequence[Tensor]) -> Tensor:
-        return ops.opt_step_sgd(weight, gradient, self._hyper)
+    def _update(self, weight: Tensor, gradient: Tensor, state: Sequence[Tensor], hyper: Tensor) -> Tensor:
+        return ops.opt_step_sgd(weight, gradient, hyper)

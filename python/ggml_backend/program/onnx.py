@@ -8,6 +8,7 @@ again for each size. The reader needs the package ``onnx`` for the file format o
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.errors import expect_path
+from .._base.errors import expect_int, expect_path
 from .._base.errors.messages import kind_of
 from .._base.text import nearest
 from ..backend import Backend
@@ -24,7 +25,7 @@ from ..dtypes import as_dtype
 from ..errors import FileError, InvalidArgumentError, UnsupportedError
 from .formats import Formats, check_formats, chosen_formats
 from .network import DTYPES, MOST_ELEMENTS, Argument, Network, Node, Ref, Value
-from .onnx_values import NUMBERED, Attributes, Given, Known, NeedsNumbers, in_float32, settled
+from .onnx_values import NUMBERED, Attributes, Given, Known, NeedsNumbers, in_float32, integers, numbers, settled
 from .program import Engine
 from .runs import Variant
 from .saved import Declared, Input, Program
@@ -34,6 +35,8 @@ from .sizes import Size, identifier, name_of
 __all__ = ["Reader", "load_onnx"]
 
 _OLDEST, _NEWEST = 7, 21  # operator sets
+_MOST_STEPS = 4096  # of all loops of a model
+_WITH_GRAPHS = ("If", "Loop")
 
 
 class Reader:
@@ -41,6 +44,7 @@ class Reader:
 
     opset: the version of the operators
     values: the values of the graph that were read so far, by name
+    random: draws the random numbers of the model, or None
     """
 
     def __init__(self, model: _Model) -> None:
@@ -51,6 +55,8 @@ class Reader:
         self._stored: dict[int, Ref] = {}
         self._kept: list[Known] = []  # so that no other array gets the id
         self._module = ""
+        self._steps = 0  # of loops
+        self.random = None if model.seed is None else np.random.default_rng(model.seed)
 
     # --------------------------------------------------------------------------------------------- for the operators
 
@@ -147,6 +153,8 @@ class Reader:
             results: Sequence[Given]
             if node.op_type == "If":
                 results = self._branch(node, inputs[0], attributes)
+            elif node.op_type == "Loop":
+                results = self._loop(node, inputs, attributes)
             else:
                 attributes["_outputs"] = len(node.output)
                 results = self._results(node, inputs, attributes)
@@ -195,6 +203,52 @@ class Reader:
         self.values = outer
         return results
 
+    def _loop(self, node: Any, inputs: list[Given], attributes: Attributes) -> list[Given]:
+        """Reads the body of a loop once for each step."""
+        name, body = node.name or "without a name", attributes.get("body")
+        if body is None or len(body.input) != len(inputs) or len(body.output) < len(inputs) - 1:
+            raise FileError("the model is damaged: Loop has no body that fits its inputs")
+        trips, more, *state = inputs
+        if trips is not None and not isinstance(trips, np.ndarray):
+            raise UnsupportedError(f"Loop ({name}): the number of steps depends on the values of the inputs")
+        most = math.inf if trips is None else numbers(integers(trips), "Loop")[0]
+        outer, scans = dict(self.values), [list[Given]() for _ in body.output[len(inputs) - 1 :]]
+        step = 0
+        while step < most and self._continues(more, name):
+            self._steps += 1
+            if self._steps > _MOST_STEPS:
+                raise UnsupportedError(f"Loop ({name}): the loops of the model have more than {_MOST_STEPS} steps")
+            given = [np.array(step, np.int64), np.array(True), *state]
+            self.values = {**outer, **{i.name: x for i, x in zip(body.input, given, strict=True)}}
+            self.run(body)
+            more, *results = (self._known(o.name) for o in body.output)
+            state = results[: len(state)]
+            for scan, result in zip(scans, results[len(state) :], strict=True):
+                scan.append(result)
+            step += 1
+        self.values = outer
+        if scans and not step:
+            raise UnsupportedError(f"Loop ({name}) has no step, so the shape of its result is unknown")
+        return [*state, *(self._stacked(scan) for scan in scans)]
+
+    @staticmethod
+    def _continues(condition: Given, name: str) -> bool:
+        if condition is None:
+            return True
+        if not isinstance(condition, np.ndarray):
+            raise UnsupportedError(f"Loop ({name}): the end depends on the values of the inputs")
+        return bool(condition.reshape(-1)[0])
+
+    def _stacked(self, parts: list[Given]) -> Given:
+        """The results of all steps along a new axis."""
+        shape = self.shape(parts[0])
+        if any(self.shape(part) != shape for part in parts):
+            raise UnsupportedError("Loop whose steps give results of several shapes")
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        if len(arrays) == len(parts):
+            return np.stack(arrays)
+        return self.emit("stack", {"tensors": parts, "dim": 0}, (len(parts), *shape), self.dtype(parts[0]))
+
     def finish(self, outputs: Sequence[str]) -> Network:
         """The network with these outputs."""
         self.network.outputs = [self.ref(self._known(name)).name for name in outputs]
@@ -220,7 +274,7 @@ def _attribute(attribute: Any) -> Any:
 
 @dataclass
 class _Model:
-    """A model of ONNX. fixed: inputs that have one value"""
+    """A model of ONNX. fixed: inputs that have one value; seed: of random numbers, or None"""
 
     graph: Any
     opset: int
@@ -228,9 +282,12 @@ class _Model:
     outputs: list[str]
     fixed: dict[str, Known]
     arrays: dict[str, Known] = field(default_factory=dict)
+    seed: int | None = None
 
     @classmethod
-    def of(cls, model: Any, sizes: Mapping[str, int], fixed: Mapping[str, Any], what: str) -> _Model:
+    def of(
+        cls, model: Any, sizes: Mapping[str, int], fixed: Mapping[str, Any], seed: int | None, what: str
+    ) -> _Model:  # fmt: skip
         opsets = {o.domain: o.version for o in model.opset_import}
         version = opsets.get("", opsets.get("ai.onnx", 0))
         if not _OLDEST <= version <= _NEWEST:
@@ -247,7 +304,7 @@ class _Model:
                 raise InvalidArgumentError(f"{what}: fixed: there is no input {name!r}{nearest(name, names)}")
             found[name] = np.asarray(value, inputs[names.index(name)].value.dtype)
         inputs = [one for one in inputs if one.name not in found]
-        return cls(model.graph, version, inputs, [o.name for o in model.graph.output], found, {**arrays, **found})
+        return cls(model.graph, version, inputs, [o.name for o in model.graph.output], found, {**arrays, **found}, seed)
 
     def read(self, shapes: Sequence[Sequence[Size]]) -> Network:
         """The network for inputs of these shapes. NeedsNumbers: these shapes must not have names"""
@@ -311,7 +368,7 @@ def _check_operators(model: Any, what: str) -> None:
 
     def walk(graph: Any) -> None:
         for node in graph.node:
-            known = node.domain in ("", "ai.onnx") and (node.op_type in OPERATORS or node.op_type == "If")
+            known = node.domain in ("", "ai.onnx") and (node.op_type in OPERATORS or node.op_type in _WITH_GRAPHS)
             if not known:
                 name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
                 count[name] = count.get(name, 0) + 1
@@ -394,10 +451,16 @@ def _parsed(source: Any, what: str) -> tuple[Any, str]:
         raise FileError(f"{name} is no ONNX file: {type(error).__name__}: {error}") from None
 
 
+def _checked(seed: int | None) -> int | None:
+    if seed is not None and expect_int(seed, "load_onnx: seed") < 0:
+        raise InvalidArgumentError(f"load_onnx: seed must be at least 0, not {seed}")
+    return seed
+
+
 def load_onnx(
     source: Any, *, weights: Formats = None, devices: Sequence[str | Backend] = ("CPU",), n_threads: int | None = None,
-    sizes: Mapping[str, int] | None = None, fixed: Mapping[str, Any] | None = None, precision: Any = "default",
-    policy: Any = "weights",
+    sizes: Mapping[str, int] | None = None, fixed: Mapping[str, Any] | None = None, seed: int | None = None,
+    precision: Any = "default", policy: Any = "weights",
 ) -> Program:  # fmt: skip
     """Reads a model of ONNX as a program::
 
@@ -415,6 +478,8 @@ def load_onnx(
     sizes: numbers for axes with a name, such as ``{"batch": 1}``. Other axes with a name may vary from call to call.
     fixed: values of inputs that never change, such as ``{"sr": 16000}``. They are no inputs of the program. An ``If``
         that depends on them alone takes its branch.
+    seed: of a model that draws random numbers. They are drawn once for each size, when the graph is built: each call
+        then has the same ones. Without a seed, such a model is refused.
     precision: of products with quantized weights, as for ``ggml_backend.torch.pack``
     policy: of the scheduler (:class:`ggml_backend.Scheduler`)
 
@@ -429,6 +494,6 @@ def load_onnx(
         if wanted is not None:
             as_dtype(wanted, "load_onnx: weights")
     with _damage(name):
-        model = _Model.of(proto, sizes or {}, fixed or {}, name)
+        model = _Model.of(proto, sizes or {}, fixed or {}, _checked(seed), name)
     engine = Engine(backends_of(devices, n_threads), {}, precision=precision, policy=policy)
     return _OnnxProgram(engine, model, weights, name)

@@ -6,6 +6,7 @@
     gbt.pack_(module, {"*.weight": "q4_k"})        # any nn.Module, in place
     y = gbt.linear(x, gbt.pack(weight, "q8_0"))    # torch.ops.ggml_backend.linear
     program = gbt.compile(model, (x,))             # any model that torch.export takes, as graphs on our devices
+    model = torch.compile(model, backend="ggml")   # a model with Python in between; graph by graph
 
 A packed weight is a :class:`PackedTensor`: a parameter whose values are blocks of a quantized format. Products read the
 blocks. They never make floats of the whole matrix.
@@ -19,7 +20,11 @@ except ImportError as error:
     raise ImportError(f"ggml_backend.torch needs PyTorch: pip install 'ggml_backend[torch]' ({error})") from None
 
 from .compiled import Program, compile, explain
+from .dynamo import CompiledGraph, compiled_graphs
 from .packed import PackedTensor, embedding, linear, pack, pack_
 from .pretrained import from_gguf
 
-__all__ = ["PackedTensor", "Program", "compile", "embedding", "explain", "from_gguf", "linear", "pack", "pack_"]
+__all__ = [
+    "CompiledGraph", "PackedTensor", "Program", "compile", "compiled_graphs", "embedding", "explain", "from_gguf",
+    "linear", "pack", "pack_",
+]  # fmt: skip

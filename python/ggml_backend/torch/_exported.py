@@ -29,7 +29,7 @@ from ..program.rules import RULES
 from ..program.runs import Variant
 from ..program.sizes import Formula, Size, identifier, largest, name_of, names_in, parsed, smallest
 
-__all__ = ["Exported", "array_of", "export", "flattened", "operator_name"]
+__all__ = ["Exported", "StateChange", "array_of", "export", "flattened", "operator_name"]
 
 Array = np.ndarray[Any, Any]
 
@@ -48,11 +48,13 @@ class Exported(Variant):
     structure: of the result
     targets: the operators of nodes, by their first result
     strict: refuse nodes without a rule
+    changed: positions of the arguments that the model changes. The first results are their new values.
     """
 
     structure: Any
     targets: dict[str, Any] = field(repr=False)
     strict: bool = False
+    changed: tuple[int, ...] = ()
 
     @property
     def fallback(self) -> Fallback | None:
@@ -102,16 +104,33 @@ def operator_name(target: Any) -> str:
     return f"{full}.{target._schema.overload_name}" if target._schema.overload_name else full
 
 
+class StateChange(UnsupportedError):
+    """The model changes values that a program does not keep.
+
+    names: of its buffers, or of its arguments if it may not change them
+    """
+
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        super().__init__(message)
+        self.names: list[str] = list(names)
+
+
 Axes = Sequence[Mapping[int, str]]
 """Names of the axes that may vary, for each leaf of the arguments."""
 
 
 def export(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str, axes: Axes = ()
-) -> Exported:  # fmt: skip
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    what: str,
+    axes: Axes = (),
+    changing: bool = False,
+) -> Exported:
     """Exports a model for the sizes of these inputs, and for others if axes have names.
 
     what: the called function, for messages
+    changing: the model may change its arguments. StateChange: it changes its buffers
     """
     if model.training:
         raise InvalidArgumentError(f"{what}: the model is in training mode; call model.eval() first")
@@ -123,14 +142,16 @@ def export(
             )
     if any(axes):
         try:
-            return named(model, args, kwargs, what, axes)
+            return named(model, args, kwargs, what, axes, changing)
+        except StateChange:
+            raise
         except UnsupportedError:  # each size is exported when it is used
             pass
-    return _exported(model, args, kwargs, what)
+    return _exported(model, args, kwargs, what, changing=changing)
 
 
 def named(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str, axes: Axes
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str, axes: Axes, changing: bool = False
 ) -> Exported:  # fmt: skip
     """Exports a model for axes that may vary. UnsupportedError: no network holds its graph for all sizes."""
     leaves, structure = flattened(args, kwargs)
@@ -146,7 +167,7 @@ def named(
         leaves[i] = leaf.new_zeros(shape) if shape != [*leaf.shape] else leaf.view_as(leaf)
         shapes[leaves[i]] = dict.fromkeys(named_axes, torch.export.Dim.DYNAMIC)
     positional, by_name = pytree.tree_unflatten(leaves, structure)
-    return _exported(model, positional, by_name, what, shapes, axes)
+    return _exported(model, positional, by_name, what, shapes, axes, changing)
 
 
 def _exported(
@@ -156,6 +177,7 @@ def _exported(
     what: str,
     shapes: Any = None,
     axes: Axes = (),
+    changing: bool = False,
 ) -> Exported:
     try:
         with torch.no_grad(), warnings.catch_warnings():
@@ -167,7 +189,7 @@ def _exported(
             for target in [t for t in table if operator_name(t) in RULES]:
                 table.pop(target)
             program = program.run_decompositions(table)
-            return _Reader(program, what, axes, guards).read()
+            return _Reader(program, what, axes, guards, changing).read()
     except (UnsupportedError, InvalidArgumentError):
         raise
     except Exception as error:
@@ -178,8 +200,11 @@ def _exported(
 
 
 class _Reader:
-    def __init__(self, program: Any, what: str, axes: Axes = (), guards: list[str] | None = None) -> None:
-        self.program, self.what, self.axes, self.guards = program, what, axes, guards
+    def __init__(
+        self, program: Any, what: str, axes: Axes = (), guards: list[str] | None = None, changing: bool = False
+    ) -> None:
+        self.program, self.what, self.axes, self.guards, self.changing = program, what, axes, guards, changing
+        self.changed: list[int] = []
         self.labels: dict[str, Formula] = {}  # named sizes by the symbols of PyTorch
         self.network = Network()
         self.constants: dict[Any, Any] = {}  # tensors, numbers, tuples of these, by node of fx
@@ -210,7 +235,9 @@ class _Reader:
         self._conditions()
         self.network.drop_unread()
         self.network.check()
-        return Exported(self.network, leaves, outputs, program.call_spec.out_spec, self.targets)
+        return Exported(
+            self.network, leaves, outputs, program.call_spec.out_spec, self.targets, changed=tuple(self.changed)
+        )
 
     def _input(self, spec: Any, node: Any, named_axes: Mapping[int, str]) -> str | None:
         value = node.meta.get("val")
@@ -395,14 +422,26 @@ class _Reader:
                 self.network.weights.add(name)
         return Ref(name)
 
+    def _check_changes(self) -> None:
+        """Finds the arguments that the model changes. StateChange: it may change none, or changes its buffers."""
+        signature = self.program.graph_signature
+        inputs = [s.arg.name for s in signature.input_specs if s.kind.name == "USER_INPUT"]
+        others = []
+        for spec in signature.output_specs:
+            if self.changing and spec.kind.name == "USER_INPUT_MUTATION":
+                self.changed.append(inputs.index(spec.target))
+            elif spec.kind.name != "USER_OUTPUT":
+                others.append(str(spec.target))
+        if others:
+            raise StateChange(
+                f"{self.what}: the model changes its state ({others[0]}), which programs do not keep", others
+            )
+
     def _outputs(self) -> list[tuple[str | None, Any]]:
         outputs: list[tuple[str | None, Any]] = []
         (node,) = [n for n in self.program.graph.nodes if n.op == "output"]
-        for spec, source in zip(self.program.graph_signature.output_specs, node.args[0], strict=True):
-            if spec.kind.name != "USER_OUTPUT":
-                raise UnsupportedError(
-                    f"{self.what}: the model changes its state ({spec.target}), which programs do not keep"
-                )
+        self._check_changes()
+        for source in node.args[0]:
             if not isinstance(source, torch.fx.Node):
                 outputs.append((None, source))
                 continue

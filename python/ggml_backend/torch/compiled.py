@@ -32,7 +32,7 @@ from ._exported import Exported, array_of, export, flattened
 from ._operators import check_precision
 from .packed import Precision
 
-__all__ = ["Program", "compile", "explain"]
+__all__ = ["Program", "compile", "compile_graph", "explain"]
 
 Array = np.ndarray[Any, Any]
 Dynamic = Mapping[str, "Mapping[int, str] | Sequence[int]"]
@@ -61,9 +61,10 @@ class Program(Runs):
         dynamic: _Dynamic,
         strict: bool,
         weights: Formats,
+        changing: bool = False,
     ) -> None:
         super().__init__(engine, [])
-        self._strict, self._weights = strict, weights
+        self._strict, self._weights, self._changing = strict, weights, changing
         self._model: nn.Module | None = model if dynamic.axes else None
         self._signature = inspect.signature(model.forward)
         self._example, self._dynamic = example, dynamic
@@ -87,7 +88,7 @@ class Program(Runs):
             {axis: label for axis, label in named.items() if shape is not None and shape[axis] > 1}
             for named, shape in zip(self._dynamic.leaves(self._call), shapes, strict=True)
         ]
-        return self._add(export(self._model, self._call.args, self._call.kwargs, "program", axes))
+        return self._add(export(self._model, self._call.args, self._call.kwargs, "program", axes, self._changing))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = _Call.of(self._signature, args, kwargs, "program")
@@ -103,7 +104,9 @@ class Program(Runs):
                 for array, dtype in zip(results, dtypes, strict=True)
             ]
         assert isinstance(variant, Exported)
-        return pytree.tree_unflatten(results, variant.structure)
+        for leaf, value in zip(variant.changed, results, strict=False):
+            call.leaves[leaf].copy_(value)
+        return pytree.tree_unflatten(results[len(variant.changed) :], variant.structure)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the program to a GGUF file. :func:`ggml_backend.load_program` reads it without PyTorch.
@@ -138,6 +141,11 @@ class Program(Runs):
                 with contextlib.suppress(UnsupportedError, InvalidArgumentError):  # the model has no such sizes
                     self._choose(self._call.shapes(), "save")
         return [general, *(v for v in self._variants if v is not general)]
+
+    @property
+    def _changes(self) -> bool:
+        """True if a call writes to its arguments. Only graphs of ``torch.compile`` do."""
+        return any(isinstance(v, Exported) and v.changed for v in self._variants)
 
     @property
     def inputs(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -385,6 +393,21 @@ def compile(
     check_formats(weights, exported.network, "compile")
     engine = Engine(backends, {}, precision=precision, policy=policy)
     return Program(model, engine, call, exported, axes, strict, weights)
+
+
+def compile_graph(
+    graph: nn.Module, args: Sequence[Any], dynamic: Dynamic, backends: Sequence[Backend], *, weights: Formats,
+    strict: bool, precision: Precision, policy: Policy,
+) -> Program:  # fmt: skip
+    """A graph of ``torch.compile`` as a program. It may change its arguments, and patterns may fit no weight.
+
+    StateChange: the graph changes its buffers
+    """
+    call = _example(graph, args, None, "torch.compile")
+    axes = _Dynamic(dynamic, call)
+    exported = export(graph, call.args, call.kwargs, "torch.compile", axes.leaves(call), changing=True)
+    engine = Engine(backends, {}, precision=precision, policy=policy)
+    return Program(graph, engine, call, exported, axes, strict, weights, changing=True)
 
 
 def explain(

@@ -413,6 +413,15 @@ static struct ggml_tensor * e_sinks(const struct inputs * in) {
     return y;
 }
 
+static struct ggml_tensor * e_sinks_of_attention(const struct inputs * in) {
+    struct ggml_tensor * mask = causal_mask(in->ctx, in->x[1]->ne[1], in->x[0]->ne[1]);
+    struct ggml_tensor * y = ggml_flash_attn_ext(in->ctx, in->x[0], in->x[1], in->x[1], mask, 0.6f, 0, 1.5f);
+    CHECK_INT(ggml_flash_attn_ext_add_sinks(y, in->x[2]), GGML_STATUS_SUCCESS);
+    return y;
+}
+EXPR(e_mask_of_attention, ggml_flash_attn_ext(ctx, a, b, b, c, 0.6f, 0, 1.5f))
+EXPR(e_mask_of_soft_max, ggml_soft_max_ext(ctx, a, b, 0.6f))
+
 // a tensor that is used several times, also through an in-place form and a cast
 EXPR(e_shared, ggml_add(ctx, ggml_mul(ctx, a, ggml_silu(ctx, a)), ggml_scale_inplace(ctx, ggml_sqr(ctx, a), 0.5f)))
 EXPR(e_block, ggml_mul_mat(ctx, a, ggml_silu(ctx, ggml_rms_norm(ctx, ggml_add(ctx, b, ggml_mul(ctx, b, b)), 1e-4f))))
@@ -558,6 +567,19 @@ static const struct grad_case cases_without_fields[] = {
     { "sinks", e_sinks, { { 5, 3, 4, 2 }, { 4, 1, 1, 1 } }, -1, 1, 0, 0 },
 };
 
+// The same, in a test of their own: the random values of other cases must not lie at a corner of their functions.
+static const struct grad_case mask_cases[] = {
+    { "sinks_of_attention", e_sinks_of_attention, { { 4, 3, 4, 2 }, { 4, 5, 2, 2 }, { 4, 1, 1, 1 } }, -1, 1, 0, 0 },
+    { "mask_of_attention", e_mask_of_attention, { { 4, 3, 4, 2 }, { 4, 5, 2, 2 }, { 5, 4, 2, 1 } }, -1, 1, 0, 0 },
+    { "long_mask", e_mask_of_soft_max, { { 5, 3, 2, 1 }, { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
+};
+
+static void gradients_of_masks_and_sinks(void) {
+    for (size_t i = 0; i < 2 * sizeof(mask_cases) / sizeof(mask_cases[0]); i++) {
+        run_grad(&mask_cases[i / 2], i % 2 != 0);
+    }
+}
+
 static void gradients_without_fields(void) {
     for (int second = 0; second < 2; second++) {
         for (size_t i = 0; i < sizeof(grad_cases) / sizeof(grad_cases[0]); i++) {
@@ -612,4 +634,5 @@ static void underivable(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(central_differences), TEST(second_derivatives), TEST(gradients_without_fields), TEST(underivable))
+TEST_MAIN(TEST(central_differences), TEST(second_derivatives), TEST(gradients_without_fields), TEST(underivable),
+    TEST(gradients_of_masks_and_sinks))

@@ -151,7 +151,7 @@ struct warp {
     const char * kind = "";
     int line = 0;
     size_t bytes = 0;
-    unsigned char slots[2][32 * GB_EMU_SLOT]; // of this round and the one before, which slow lanes may still read
+    unsigned char slots[2][32 * GB_EMU_SLOT]; // of this round and of the previous one, which slow lanes may still read
 };
 
 struct shared_piece {
@@ -171,7 +171,7 @@ struct gb_emu_block_run {
     int at_barrier = 0, n_done = 0;
     std::map<const void *, shared_piece> shared;
     shared_piece dynamic;
-    std::vector<uint16_t> copied_by; // gb_emu_copied_by, for each 16 bytes; the last entry: elsewhere
+    std::vector<uint16_t> copied_by; // of gb_emu_copied_by, for each 16 bytes; the last entry: all other memory
     std::unique_ptr<gb_emu_beside> beside;
     gb_emu_random * random;
     std::string failure;
@@ -275,7 +275,7 @@ void say_who_waits() {
                    std::to_string(run->n_done) + " of " + std::to_string(run->threads.size()) + " have returned";
 }
 
-// Runs between threads, and when no thread can run.
+// Lets the device work between two turns of threads: at drawn times, and when no thread can run. False: it does not.
 bool work_beside(gb_emu_random & random) {
     const bool over = run->n_done == (int) run->threads.size(), idle = run->ready.empty();
     if (!run->beside || over || !run->beside->has_work(idle) || (!idle && random.below(8) != 0)) {
@@ -337,7 +337,7 @@ void run_ready(gb_emu_random & random) {
     }
 }
 
-// No thread can run until earlier kernels have ended. All threads must be at that wait.
+// Fails the block if a thread is not at the wait for earlier kernels: no thread can run before they have ended.
 void check_held() {
     for (const thread & t : run->threads) {
         if (run->failure.empty() && t.now != state::HELD) {
@@ -412,7 +412,7 @@ std::string gb_emu_running::finish(gb_emu_random & random) {
     return b->failure;
 }
 
-// -------------------------------------------------------------------------------------------------------- for device.h
+// ---------------------------------------------------------------------------------------------------- calls of kernels
 
 void gb_emu_fail_block(const std::string & message) { throw message + ", " + place(current()); }
 

@@ -35,10 +35,10 @@ struct gb_emu_copies {
     std::vector<gb_emu_copy> open;
 };
 gb_emu_copies & gb_emu_thread_copies(void);
-// For 16 bytes of dynamic shared memory: number from 1 on of the thread whose asynchronous copy wrote them, so that
-// products of four warps must not read them (hopper.cpp). 0: they may.
+// The owner of 16 bytes of dynamic shared memory: 1 + the number of the thread whose asynchronous copy wrote them.
+// Products of four warps must not read them (hopper.cpp). 0: they may.
 uint16_t & gb_emu_copied_by(const void * p);
-void gb_emu_pass_on_copied(void); // by the running thread
+void gb_emu_pass_on_copied(void); // products may read what the running thread has copied
 
 // Fails the block unless the bytes are inside its shared memory.
 void gb_emu_check_shared(const char * what, const void * p, size_t bytes);
@@ -47,7 +47,7 @@ void gb_emu_check_shared(const char * what, const void * p, size_t bytes);
 // Work of the device beside a block's threads (hopper.cpp).
 struct gb_emu_beside {
     virtual ~gb_emu_beside() = default;
-    // idle: no thread can run, so work that waits for that runs, too.
+    // idle: no thread can run. Some work waits for that.
     virtual bool has_work(bool idle) const = 0;
     virtual std::string work(bool idle, gb_emu_random & random) = 0; // does some work; returns "" or what is wrong
     virtual std::string at_end_of(size_t thread) = 0;                // the same after the thread has returned
@@ -58,8 +58,8 @@ std::unique_ptr<gb_emu_beside> & gb_emu_block_beside(void); // of the running bl
 size_t gb_emu_thread(void); // number of the running thread in its block
 size_t gb_emu_threads(void);
 size_t gb_emu_draw(size_t n);                // below n, from the generator of the order
-void gb_emu_at(const char * what, int line); // its place, for messages
-void gb_emu_sleep(const void * on);          // until the next gb_emu_wake of the same address
+void gb_emu_at(const char * what, int line); // tells where the running thread is, for messages
+void gb_emu_sleep(const void * on);          // waits for the next gb_emu_wake of the same address
 void gb_emu_wake(const void * on);
 void gb_needs_hopper(void); // fails the block without code for 9.0a
 

@@ -9,14 +9,15 @@
 extern "C" {
 #endif
 
-// Before the first call of the runtime. Default: 2 devices of 1 GiB, compute capability 9.0. 0 devices: no driver.
+// Call it before the first call of the runtime. Default: 2 devices of 1 GiB, compute capability 9.0. 0 devices: no
+// driver.
 void gb_emu_set_devices(int n, size_t bytes_each);
 // The compute capability of devices and code; GB_EMU_CAPABILITY=8.0 also sets it.
 void gb_emu_set_capability(int major, int minor);
 // The capability of the code. It runs on devices of that capability and newer.
 void gb_emu_set_code(int major, int minor);
 int gb_emu_code(void); // major * 10 + minor
-// True (default): code for 9.0 comes with code for 9.0a (c/src/cuda/hopper.cuh). Before devices are used.
+// True (default): code for 9.0 comes with code for 9.0a (c/src/cuda/hopper.cuh). Call it before devices are used.
 void gb_emu_set_hopper_code(int on);
 
 // Seed of all orders that are drawn from now on; GB_EMU_SEED also sets it.
@@ -35,7 +36,7 @@ void gb_emu_reset(void); // devices work again after sticky errors, and nothing 
 
 // Another user in the process synchronizes the device before each call that needs a device.
 void gb_emu_set_neighbour(int on);
-void gb_emu_set_pitch_max(size_t bytes); // of copies of rows; before devices are listed
+void gb_emu_set_pitch_max(size_t bytes); // of copies of rows; call it before devices are listed
 int gb_emu_has_context(int device); // the primary one
 int gb_emu_has_peer(int device, int peer);
 
@@ -47,14 +48,14 @@ struct gb_emu_counts {
     uint64_t launches, graph_launches, graph_nodes, copies, allocations; // since the start; launches: kernels that ran
     uint64_t updates; // changed nodes of executable graphs
     uint64_t dependent; // launches that ran and were allowed to begin early
-    uint64_t early_blocks; // blocks that began while the kernel before ran
+    uint64_t early_blocks; // blocks that began while the previous kernel ran
     uint64_t prefetches; // of lines, before or after waits
     uint64_t neighbour_errors; // failed calls of the other user
     uint64_t shared_lowered; // times that a kernel got less shared memory than before
     uint64_t live_device, live_host, live_objects; // existing allocations; streams, events, graphs
 };
 struct gb_emu_counts gb_emu_count(void);
-// Launches of kernels with this in their name in GB_LAUNCH.
+// Number of launches of kernels whose name in GB_LAUNCH contains `part`.
 uint64_t gb_emu_launches_of(const char * part);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 // fake_cublas.cpp - a library with the functions of cuBLAS that the backend calls, for tests. It queues products on the
-// emulation's streams and computes each element in double precision, as cuBLAS documents. With POOR it has no product.
+// emulation's streams and computes each element in double precision, as cuBLAS documents. Compiled with POOR it lacks
+// the product.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

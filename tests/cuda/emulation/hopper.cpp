@@ -37,7 +37,7 @@ int gb_emu_encode_tiled(void * map, int type, unsigned rank, void * address, con
         return 1;
     }
     tensor t = { magic_of_map, static_cast<char *>(address), {}, {}, {} };
-    uint64_t stride = 2, extent = 1; // of the dimension before
+    uint64_t stride = 2, extent = 1; // of the previous dimension
     for (unsigned i = 0; i < rank; i++) {
         if (ne[i] == 0 || ne[i] > (uint64_t) 1 << 32 || box[i] == 0 || box[i] > 256 || steps[i] != 1) {
             return 1;
@@ -68,7 +68,7 @@ struct barrier {
     int waiting;  // arrivals that the phase still needs
     int bytes;    // bytes that it still needs
     int phase;    // number of the current phase
-    bool fenced;  // copies may count here
+    bool fenced;  // gb_barrier_fence was called, so copies may count here
 };
 
 struct copy {
@@ -149,7 +149,7 @@ std::string hopper::settle(uint64_t * p, barrier & b) {
     return "";
 }
 
-// Row and place of each 16 bytes of the box, in the order of shared memory.
+// Makes one copy: goes through the box in the order of shared memory, 16 bytes at a time.
 std::string hopper::work(bool idle, gb_emu_random & random) {
     size_t i = random.below(copies.size());
     while (!idle && copies[i].late) {
@@ -374,7 +374,7 @@ const std::vector<float> & table(bool f16) {
     return f16 ? halves : wide;
 }
 
-// Rows g and g + 8 of the thread's warp.
+// Reads rows g and g + 8 of the thread's warp.
 void rows_in_memory(const gb_emu_product & p, const std::vector<float> & number, float (&rows)[2][16]) {
     const int first = (int) gb_emu_thread() / 32 % 4 * 16 + gb_emu_lane() / 4;
     const matrix a = matrix_of(p.a, 64);
@@ -384,7 +384,7 @@ void rows_in_memory(const gb_emu_product & p, const std::vector<float> & number,
     }
 }
 
-// The same from registers of four lanes.
+// Reads the same rows from the registers of four lanes.
 void rows_in_registers(const gb_emu_product & p, const std::vector<float> & number, int line, float (&rows)[2][16]) {
     std::array<uint32_t, 4> mine;
     std::copy(p.rows, p.rows + 4, mine.begin());
@@ -402,7 +402,7 @@ void rows_in_registers(const gb_emu_product & p, const std::vector<float> & numb
     }
 }
 
-// Of one thread: its two rows, columns 2 t and 2 t + 1 of each eight.
+// Computes the sums of one thread: its two rows, columns 2 t and 2 t + 1 of each eight.
 void compute(const gb_emu_product & p, int line, std::vector<float> & values) {
     const int t = gb_emu_lane() % 4;
     const matrix b = matrix_of(p.b, p.n);
@@ -548,7 +548,7 @@ void gb_emu_set_registers(int n, bool more, int line) {
     const int warps = (int) (gb_emu_threads() + 127) / 128,
               first = std::min<int>(MOST, ALL / 4 / 32 / warps / LEAST_STEP * LEAST_STEP);
     meet({}, line, [] {});
-    if (gb_emu_thread() % 128 == 0) { // for all of them
+    if (gb_emu_thread() % 128 == 0) { // for all threads of the group
         hopper & h = here();
         h.free_registers = h.free_registers < 0 ? ALL - first * 128 * warps : h.free_registers;
         int & mine = h.registers.emplace(group, first).first->second;

@@ -27,7 +27,7 @@
 #include "block.h"
 #include "hopper.h"
 
-// Structures of the runtime have names of the kernels' dialect, too.
+// Fields of the runtime's structures have these names, too.
 #undef gridDim
 #undef blockDim
 
@@ -46,7 +46,7 @@ struct step {
     gb_emu_event * event = nullptr;
     uint64_t ticket = 0;            // number of the event's record that is made or waited for
     std::shared_ptr<launch> kernel; // instead of `run`
-    bool dependent = false;         // a kernel that may begin while the one before it runs
+    bool dependent = false;         // a kernel that may begin while the previous one runs
 };
 
 struct device {
@@ -79,7 +79,7 @@ struct allocation {
     size_t size;
     int device; // -1: host
     bool registered;
-    bool read_only; // registered so
+    bool read_only; // registered as memory that the device only reads
 };
 
 std::recursive_mutex lock;
@@ -377,6 +377,12 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char * symbol, void ** functi
     return cudaSuccess;
 }
 
+// Shared memory that a block can have, as the CUDA programming guide lists it.
+static size_t shared_of(int cc) {
+    const size_t kib = cc >= 90 ? 227 : cc == 80 || cc == 87 ? 163 : cc >= 80 ? 99 : 64;
+    return kib * 1024;
+}
+
 // Makes no context.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
     guard held(lock);
@@ -392,7 +398,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
     p->l2CacheSize = 1 << 18;
     p->totalGlobalMem = devices[(size_t) id].total;
     p->sharedMemPerBlock = 48 * 1024;
-    p->sharedMemPerBlockOptin = 1024 * (capability >= 90 ? 227 : capability == 80 ? 163 : capability >= 80 ? 99 : 64);
+    p->sharedMemPerBlockOptin = shared_of(capability);
     return cudaSuccess;
 }
 
@@ -537,7 +543,7 @@ cudaError_t cudaFree(void * p) {
     }
     const int id = a->device;
     const cudaError_t error = drain_device(id);
-    const cudaError_t freed = release(p, true); // also on a broken device, so that tests see real leaks only
+    const cudaError_t freed = release(p, true); // also on a broken device, so that tests see only real leaks
     return result(devices[(size_t) id].sticky != cudaSuccess ? devices[(size_t) id].sticky
                   : error != cudaSuccess                     ? error
                                                              : freed);
@@ -888,7 +894,7 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t * 
     return cudaSuccess;
 }
 
-// Child graphs run in their order.
+// The steps of a child graph, which run in the order in which they were added.
 static std::vector<step> steps_of(const gb_emu_graph * graph) {
     std::vector<step> steps;
     for (const auto & node : graph->nodes) {
@@ -1164,7 +1170,7 @@ typedef std::unique_ptr<grid_run> running_grid;
 
 running_grid grid_of(const step & s) { return running_grid(new grid_run(*s.kernel, s.dependent)); }
 
-// Runs a kernel, and those that follow it and begin while the one before runs. A draw decides whether a kernel does so.
+// Runs a kernel, and those after it that begin while the previous one runs. A draw decides whether a kernel does so.
 cudaError_t run_kernels(gb_emu_stream & s, const step & first) {
     step at_step = first;
     running_grid at = grid_of(at_step);
@@ -1186,7 +1192,7 @@ cudaError_t run_kernels(gb_emu_stream & s, const step & first) {
 
 } // namespace
 
-// Nodes that are not done and whose dependencies are, except `running`, whose edge to them must be an early one.
+// Nodes that can begin. Their dependencies are done, except for the node `running` if its edge to them is an early one.
 static std::vector<size_t> able_nodes(const std::vector<gb_emu_work> & work, const std::vector<bool> & done,
     size_t running) {
     std::vector<size_t> able;
@@ -1295,7 +1301,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t * c, const void * funct
     cudaError_t error = prepare_kernel(function, c->gridDim, c->blockDim, values, c->dynamicSmemBytes, what);
     for (unsigned i = 0; i < c->numAttrs; i++) {
         if (c->attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization || capability < 90) {
-            error = cudaErrorNotSupported; // an older device has no such launches
+            error = cudaErrorNotSupported; // older devices refuse such launches
         }
         what.dependent = what.dependent || c->attrs[i].val.programmaticStreamSerializationAllowed != 0;
     }

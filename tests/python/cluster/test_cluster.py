@@ -73,7 +73,7 @@ def test_a_rank_is_a_device_like_others(device, only):
 
 @pytest.mark.parametrize("seed", range(max(N_GRAPHS // 20, 1)))
 def test_random_graphs_over_a_network_with_random_delays(seed):
-    """The random graphs of check_device. Every other one runs with the scheduler's checks."""
+    """The random graphs of check_device. About half of them run with the scheduler's checks."""
     with simulated(3, jitter=0.002, seed=seed):
         report = gb.testing.check_device("MPI1:CPU", seed=seed, quick=True, only="graphs/random/*")
     assert report.ok, report

@@ -321,7 +321,7 @@ def test_the_error_for_a_large_model_names_the_missing_memory(tmp_path, model, c
     ],
 )  # fmt: skip
 def test_wrong_arguments(tmp_path, model, capsys, monkeypatch, words, status, message):
-    """Wrong usage: status 2 with the usage. Files that do not allow it: status 1, in one line."""
+    """Wrong usage gives status 2 and the usage. Unsuitable files give status 1 and one line."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.json").write_text(json.dumps(table(2)))
     (tmp_path / "t.csv").write_text("id,lower,upper,size\na,0,1,1\n")

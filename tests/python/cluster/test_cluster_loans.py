@@ -233,7 +233,7 @@ def all_lent(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["embed", "llama"])
-def test_the_same_bits(all_lent, name):
+def test_models_give_the_same_bits_if_all_data_are_lent(all_lent, name):
     wanted = alone(name, range(5))
     with simulated(4) as cluster, placed(name, cluster.backends()) as (model, sched):
         for seed, want in enumerate(wanted):

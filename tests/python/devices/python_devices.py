@@ -86,7 +86,7 @@ class Box:
 
 
 class Own(Host):
-    """The same device with its own memory."""
+    """``Host`` with its own memory."""
 
     memory = "own"
     alignment = 32
@@ -158,7 +158,7 @@ class Queued(Own):
 
 
 class HostQueued(Queued):
-    """The same with host memory, which the CPU reads directly."""
+    """``Queued`` with host memory, which the CPU reads directly."""
 
     memory = "host"
     alignment = 64

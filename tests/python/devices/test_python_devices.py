@@ -595,7 +595,7 @@ def test_two_threads_with_a_device_each(cpu):
 
 
 def test_bytes_are_moved_while_a_method_computes():
-    """As docs/BACKENDS.md says of threads: bytes can move while a method of the table runs."""
+    """Bytes can be copied while a method of the table runs, as docs/BACKENDS.md promises."""
     written = threading.Event()
 
     class Waits(Own):

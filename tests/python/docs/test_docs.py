@@ -308,7 +308,7 @@ def converse(block: Block, names: dict[str, Any]) -> tuple[list[str], list[str]]
 def test_code_of_a_page_runs_and_prints_its_output(page, tmp_path):
     if page == "docs/CUDA.md" and "CUDA0" not in gb.backends():
         pytest.skip(f"CUDA: {gb.backends().missing.get('CUDA')}")
-    if page in ("docs/howto/pytorch.md", "docs/howto/bring-your-model.md"):
+    if page in ("docs/howto/pytorch.md", "docs/howto/bring-your-model.md", "docs/howto/torch-compile.md"):
         pytest.importorskip("torch", reason="PyTorch is not installed; make check-long installs it")
     names: dict[str, Any] = {"gb": gb, "np": np}
     BEFORE.get(page, _nothing)(names, tmp_path)

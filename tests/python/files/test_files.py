@@ -141,7 +141,7 @@ def child(program: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("what", WRITERS)
-def test_a_full_disk(tmp_path: Path, what: str) -> None:
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, what: str) -> None:
     """A size limit simulates a full disk. The target is unchanged, and no other file remains."""
     path = tmp_path / "target"
     path.write_text("old")
@@ -164,8 +164,8 @@ sys.exit(2)
     assert names(tmp_path) == ["target"]
 
 
-def test_signals_leave_nothing(tmp_path: Path) -> None:
-    """SIGTERM and SIGKILL during writing."""
+def test_signals_leave_the_old_file(tmp_path: Path) -> None:
+    """SIGTERM, SIGKILL and SIGHUP arrive during writing. No temporary file remains."""
     program = """
 from ggml_backend._base import files as _files
 for number in (signal.SIGTERM, signal.SIGHUP):  # the caller of the tests may ignore them (nohup)
@@ -204,7 +204,7 @@ if openat is None or prctl(38, 1, 0, 0, 0) or prctl(22, 2, ctypes.byref(program)
 """
 
 
-def test_without_nameless_files(tmp_path: Path) -> None:
+def test_files_are_replaced_without_nameless_files(tmp_path: Path) -> None:
     """Some file systems have no nameless files (O_TMPFILE). seccomp refuses them here. Files of a
     killed process do not disturb later writes."""
     program = (

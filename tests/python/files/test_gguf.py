@@ -147,13 +147,13 @@ def test_types_chosen_for_python_values(tmp_path: Path) -> None:
      (np.longdouble(1), None), ([-1, 2**63], None),
      ([300], "u8"), (1 + 2j, None)],
 )  # fmt: skip
-def test_values_refused(tmp_path: Path, value: Any, kind: str | None) -> None:
+def test_values_that_do_not_fit_are_refused(tmp_path: Path, value: Any, kind: str | None) -> None:
     writer = gb.gguf.Writer(tmp_path / "a.gguf")
     with pytest.raises((gb.errors.InvalidArgumentError, TypeError), match=r"'some\.key'"):
         writer.add("some.key", value, kind)
 
 
-def test_keys_refused(tmp_path: Path) -> None:
+def test_wrong_keys_are_refused(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "a.gguf")
     for key in ("", "a\0b", "x" * 65536):
         with pytest.raises(gb.errors.InvalidArgumentError):
@@ -478,7 +478,7 @@ def test_a_pattern_of_load_without_effect_is_an_error(model: Any, cpu: gb.Backen
         assert len(file.load(where)) == len(file.tensors)
 
 
-def test_load_some(model: Any, cpu: gb.Backend) -> None:
+def test_load_takes_names_and_patterns(model: Any, cpu: gb.Backend) -> None:
     file = gb.gguf.open(model[0])
     assert list(file.load(cpu, "blk.1.*")) == ["blk.1.up", "blk.1.down"]
     assert list(file.load(cpu, ["blk.4.down", "*.0.up"])) == ["blk.0.up", "blk.4.down"]
@@ -708,7 +708,7 @@ def test_all_types_of_the_package_are_copied(tmp_path: Path, rng: np.random.Gene
         np.testing.assert_array_equal(np.asarray(tensor.data).view(np.uint8).reshape(5, -1), blocks[tensor.name])
 
 
-def test_copy_from_some(model: Any, tmp_path: Path) -> None:
+def test_copy_from_takes_names(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "b.gguf"
     source = gb.gguf.open(model[0])
     with gb.gguf.Writer(path) as writer:
@@ -916,7 +916,7 @@ def test_replacing_an_open_file(model: Any, cpu: gb.Backend) -> None:
     assert "through" in gb.gguf.open(path).metadata
 
 
-def test_tensors_refused(tmp_path: Path) -> None:
+def test_wrong_tensors_are_refused(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "a.gguf")
     writer.add_tensor("t", np.zeros(32, np.float32))
     bad: list[tuple[str, Any, Any]] = [

@@ -190,7 +190,7 @@ def test_tensor_data_can_have_any_order(
 @settings(max_examples=100, deadline=None)
 @given(first=st.tuples(st.integers(0, 6), st.integers(1, 60)), second=st.tuples(st.integers(0, 6), st.integers(1, 60)))
 def test_tensors_share_all_bytes_or_none(first: tuple[int, int], second: tuple[int, int]) -> None:
-    """Two tensors of int8 at multiples of 32. Intervals decide."""
+    """Two tensors of int8 at multiples of 32. Sets of their bytes are the oracle."""
     data = by_hand([("one", (first[1],), 24, 32 * first[0]), ("two", (second[1],), 24, 32 * second[0])], bytes(256))
     a, b = ({32 * at + i for i in range(n)} for at, n in (first, second))
     if a == b or not a & b:

@@ -139,7 +139,7 @@ def test_tensors_without_importances_are_counted(
 def test_formats_that_need_importances_are_refused_at_once(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], sums: list[np.ndarray], words: str
 ) -> None:
-    """Also if the file has importances of other tensors only. No line about a tensor is printed before."""
+    """No file of importances, or none of this tensor. The command fails before it prints a tensor."""
     given = ["--imatrix", importances(tmp_path / "i.gguf", experts_sums=sums[0])] if sums else []
     command = ["gguf", "quantize", str(model), str(tmp_path / "out.gguf"), "--type", "iq2_xxs", *given]
     assert main(command) == 1

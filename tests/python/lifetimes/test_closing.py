@@ -1,4 +1,4 @@
-"""Objects are closed and freed by other threads, signal handlers, callbacks and finalizers, or cannot be copied."""
+"""Threads, signal handlers, callbacks and finalizers close and free objects that others use. Copies are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ggml_backend as gb
 
 pytestmark = pytest.mark.slow
 
-# in use
+# name: the call that closes an object, and the calls that use it meanwhile
 CLOSES = {
     "context, read": ("w.ctx.close()", "w.y.numpy(copy=True)"),
     "context, shape": ("w.ctx.close()", "w.x.shape, w.x.name, w.x.op, repr(w.x)"),
@@ -216,7 +216,6 @@ def test_a_generator_is_freed_while_its_scheduler_computes(holds):
     """)
 
 
-# others
 @pytest.mark.parametrize("what", ["s", "b", "ctx", "cpu", "e", "a", "g", "x"])
 def test_copies_of_objects_are_refused_or_are_the_object(holds, what):
     holds(
@@ -242,7 +241,7 @@ for make in (copy.copy, copy.deepcopy):
 
 
 def test_objects_that_close_cannot_be_copied(tmp_path, cpu):
-    """Finds all classes with ``close``: closing one copy would leave the other half open."""
+    """Includes every class with ``close`` or ``stop``: a copy would use what the original has closed."""
     path = tmp_path / "model.gguf"
     writer = gb.gguf.Writer(path)
     writer.add("general.architecture", "test")

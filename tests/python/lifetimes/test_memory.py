@@ -3,6 +3,7 @@ error."""
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -64,23 +65,39 @@ def test_constants_are_written_to_their_own_memory_only(cpu):
 
 
 def test_constants_are_made_while_other_threads_place_them(cpu):
+    """The other thread gives memory to new constants, and closes every second buffer."""
     ctx = gb.Context()
-    ctx.constant(np.ones(N, np.float32))
+    constants = [ctx.constant(np.full(N, -1, np.float32))]
+    buffers = []
     stop = threading.Event()
 
     def make() -> None:
-        for i in range(3000):
-            ctx.constant(np.full(N, i, np.float32))
-        stop.set()
+        try:
+            constants.extend(ctx.constant(np.full(N, i, np.float32)) for i in range(3000))
+        finally:
+            stop.set()
+
+    def place() -> None:
+        with contextlib.suppress(gb.errors.StateError):  # all have memory
+            buffers.append(ctx.allocate(cpu))
+            if len(buffers) % 2:
+                buffers[-1].close()
 
     thread = threading.Thread(target=make)
     thread.start()
     while not stop.is_set():
-        try:
-            ctx.allocate(cpu).close()
-        except gb.errors.StateError:  # all have memory
-            continue
+        place()
     thread.join()
+    for i in (3000, 3001):  # one of two buffers stays open
+        constants.append(ctx.constant(np.full(N, i, np.float32)))
+        place()
+    assert len(constants) == 3003
+    right = 0
+    for i, t in enumerate(constants, -1):
+        with contextlib.suppress(gb.errors.StateError):  # its buffer is closed
+            assert (t.numpy() == i).all()
+            right += 1
+    assert right > 0
 
 
 VALUE = np.arange(N, dtype=np.float32) - 7

@@ -158,6 +158,62 @@ def recurrent(r):
     return [*inputs, *state], {"direction": ways, "hidden_size": hidden}, 14, 3
 
 
+def gated(r):
+    made, a, _, _ = recurrent(r)
+    weights = [Constant(c.array[:, : n * a["hidden_size"]]) for c, n in zip(made[1:4], (3, 3, 6), strict=True)]
+    state = [None, made[5]] if len(made) > 4 else []
+    return [made[0], *weights, *state], {**a, "linear_before_reset": r.pick.randint(0, 1)}, 14, 2
+
+
+def rows_of(r, shape, k, *before):
+    """Distinct places of the first k axes of a shape."""
+    n = int(np.prod(shape[:k]))
+    flat = r.numpy.permutation(n)[: r.pick.randint(1, n)]
+    return np.stack(np.unravel_index(flat, shape[:k]), -1).astype(np.int64)
+
+
+def gathered_places(r):
+    x = r.floats(*r.shape(2, 4))
+    if r.pick.random() < 0.3:
+        k = r.pick.randint(1, x.ndim - 1)
+        index = r.integers(-x.shape[1], x.shape[1], x.shape[0], 2, 1)
+        return [x, index if r.pick.random() < 0.5 else Constant(index)], {"batch_dims": 1}, 13
+    k = r.pick.randint(1, x.ndim)
+    index = rows_of(r, x.shape, k)
+    return [x, index if r.pick.random() < 0.5 else Constant(index)], {}
+
+
+def scattered(r):
+    x = r.floats(*r.shape(1, 4))
+    k = r.pick.randint(1, x.ndim)
+    index = rows_of(r, x.shape, k)
+    new = r.floats(len(index), *x.shape[k:])
+    return [x, index if r.pick.random() < 0.5 else Constant(index), new], {}
+
+
+def summed(r):
+    """Random letters, with all sizes equal by letter."""
+    size = {c: r.pick.randint(1, 4) for c in "abcdef"}
+    terms = ["".join(r.pick.sample("abcde", r.pick.randint(1, 3))) for _ in range(r.pick.randint(1, 3))]
+    every = sorted({*"".join(terms)})
+    kept = "".join(r.pick.sample(every, r.pick.randint(0, len(every))))
+    equation = r.pick.choice([",".join(terms) + "->" + kept, ",".join(terms), "...ab,...bc->...ac", "...a,a->..."])
+    if equation.startswith("..."):
+        batch = r.shape(0, 2, 3)
+        one = [(*batch, size["a"], size["b"]), (*batch, size["b"], size["c"])]
+        shapes = one if "c" in equation else [(*batch, size["a"]), (size["a"],)]
+    else:
+        shapes = [tuple(size[c] for c in term) for term in terms]
+    return [r.floats(*s) for s in shapes], {"equation": equation}, 13
+
+
+def largest(r):
+    x = r.floats(*r.shape(1, 4))
+    axis = r.pick.randrange(x.ndim)
+    k = Constant([r.pick.randint(1, x.shape[axis])], np.int64)
+    return [x, k], {"axis": axis - x.ndim * r.pick.randint(0, 1), "largest": r.pick.randint(0, 1)}, 13, 2
+
+
 def resized(r):
     x = r.floats(1, 2, 4, 5)
     mode = r.pick.choice(["nearest", "linear", "cubic"])
@@ -269,6 +325,12 @@ CASES = {
     "Resize": resized,
     "Upsample": lambda r: ([r.floats(1, 2, 3, 4), Constant([1, 1, 2, 2], np.float32)], {"mode": "nearest"}, 9),
     "LSTM": recurrent,
+    "GRU": gated,
+    "GatherND": gathered_places,
+    "ScatterND": scattered,
+    "NonZero": lambda r: ([Constant(r.integers(0, 2, *r.shape()))], {}),
+    "TopK": largest,
+    "Einsum": summed,
 }  # fmt: skip
 """Inputs and attributes of each operator, with the operator set and the number of results if these are others."""
 
@@ -312,8 +374,29 @@ def near(ours, theirs, bound=2e-5):
         np.testing.assert_array_equal(ours, theirs)
 
 
+DRAWN = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+
+
 def test_every_operator_has_a_case():
-    assert {*CASES} == {*OPERATORS}
+    assert {*CASES, *DRAWN} == {*OPERATORS}
+
+
+@pytest.mark.parametrize("op", DRAWN)
+def test_random_numbers_are_drawn_once(op):
+    like, normal = op.endswith("Like"), "Normal" in op
+    a = {"mean": 2.0, "scale": 3.0} if normal else {"low": -1.0, "high": 3.0}
+    model, given = model_of(
+        op, [np.zeros((40, 50), np.float32)] if like else [], a if like else {**a, "shape": [40, 50]}
+    )
+    with pytest.raises(UnsupportedError, match=r"draws random numbers; load_onnx\(\.\.\., seed=0\)"):
+        gb.load_onnx(model)(**given)
+    program = gb.load_onnx(model, seed=1)
+    (first,) = program(**given).values()
+    assert first.shape == (40, 50) and (first == program(**given)["y0"]).all()
+    assert (first != gb.load_onnx(model, seed=2)(**given)["y0"]).any()
+    assert abs(first.mean() - (2 if normal else 1)) < 0.3 and abs(first.std() - (3 if normal else 4 / 12**0.5)) < 0.3
+    with pytest.raises(InvalidArgumentError, match="seed must be at least 0, not -1"):
+        gb.load_onnx(model, seed=-1)
 
 
 @pytest.mark.parametrize("op", sorted(CASES))
@@ -353,6 +436,75 @@ def test_attributes_that_programs_do_not_have_are_refused(message):
     model, given = model_of(*REFUSED[message])
     with pytest.raises(UnsupportedError, match=message):
         gb.load_onnx(model)(**given)
+
+
+def looped(trips, body, state, scans=1):
+    """A Loop over one state and x, whose body has these nodes. It returns the last state, and results of each step."""
+    helper = onnx.helper
+    info = helper.make_tensor_value_info
+    body_inputs = [info("t", 7, []), info("go", 9, []), info("s", 1, None)]
+    body_outputs = [info("next", 9, []), info("s2", 1, None), info("each", 1, None)][: 2 + scans]
+    graph = helper.make_graph(body, "body", body_inputs, body_outputs)
+    nodes = [helper.make_node("Loop", ["trips" if trips is not None else "", "", "s0"], ["last", "all"][: 1 + scans],
+                              "loop", body=graph)]  # fmt: skip
+    constants = [] if trips is None else [onnx.numpy_helper.from_array(np.array(trips, np.int64), "trips")]
+    outputs = [info(name, 1, None) for name in ["last", "all"][: 1 + scans]]
+    whole = helper.make_graph(nodes, "g", [info("s0", 1, state)], outputs, constants)
+    return helper.make_model(whole, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+
+
+def steps(*more):
+    node = onnx.helper.make_node
+    return [node("Identity", ["go"], ["next"]), node("Cast", ["t"], ["f"], to=1), node("Add", ["s", "f"], ["u"]),
+            node("Sin", ["u"], ["s2"]), node("Mul", ["s2", "s2"], ["each"]), *more]  # fmt: skip
+
+
+@pytest.mark.parametrize("trips", [1, 4])
+def test_a_loop_with_a_fixed_number_of_steps_is_unrolled(trips):
+    model = looped(trips, steps(), ["n", 3])
+    x = np.random.default_rng(0).standard_normal((2, 3), np.float32)
+    program = gb.load_onnx(model, n_threads=1)
+    for ours, theirs in zip(program(x).values(), expected(model, {"s0": x}), strict=True):
+        near(ours, theirs)
+
+
+def test_a_loop_ends_at_a_known_condition():
+    node, of = onnx.helper.make_node, onnx.numpy_helper.from_array
+    body = [node("Constant", [], ["limit"], value=of(np.array(2, np.int64))), node("Less", ["t", "limit"], ["next"]),
+            *steps()[1:]]  # fmt: skip
+    model, x = looped(9, body, [3]), np.ones(3, np.float32)
+    for ours, theirs in zip(gb.load_onnx(model)(x).values(), expected(model, {"s0": x}), strict=True):
+        near(ours, theirs)
+
+
+def test_loops_that_depend_on_values_are_refused():
+    node = onnx.helper.make_node
+    body = [node("ReduceMax", ["s"], ["m"], keepdims=0), node("Less", ["m", "m"], ["next"]), *steps()[1:]]
+    with pytest.raises(UnsupportedError, match=r"Loop \(loop\): the end depends on the values of the inputs"):
+        gb.load_onnx(looped(4, body, [3]))
+    with pytest.raises(UnsupportedError, match=r"Loop \(loop\): the loops of the model have more than 4096 steps"):
+        gb.load_onnx(looped(None, steps(), [3]))
+    with pytest.raises(UnsupportedError, match="has no step, so the shape of its result is unknown"):
+        gb.load_onnx(looped(0, steps(), [3]))
+
+
+def test_results_whose_size_depends_on_values_are_refused():
+    model, _ = model_of("NonZero", [np.ones(3, np.float32)], {})
+    with pytest.raises(UnsupportedError, match="the size of the result of NonZero depends on the values of the inputs"):
+        gb.load_onnx(model)
+
+
+def test_places_of_all_ones_take_any_size():
+    helper, of = onnx.helper, onnx.numpy_helper.from_array
+    nodes = [helper.make_node("Shape", ["x"], ["n"]),
+             helper.make_node("ConstantOfShape", ["n"], ["ones"], value=of(np.ones(1, np.int64))),
+             helper.make_node("NonZero", ["ones"], ["places"]),
+             helper.make_node("Transpose", ["places"], ["y"])]  # fmt: skip
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [info("x", 1, ["n"])], [info("y", 7, None)])
+    program = gb.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8))
+    for n in (3, 5):
+        assert program(np.zeros(n, np.float32))["y"].tolist() == [[i] for i in range(n)]
 
 
 FOLDED = {
@@ -487,10 +639,10 @@ def test_a_fixed_input_decides_a_branch():
 
 def test_all_operators_without_a_rule_are_listed_at_once():
     model = small_model()
-    model.graph.node[1].op_type = "NonZero"
+    model.graph.node[1].op_type = "Bernoulli"
     model.graph.node[8].op_type, model.graph.node[8].domain = "Magic", "com.example"
     with pytest.raises(
-        UnsupportedError, match=r"operators without a rule: NonZero \(1 times\), com.example.Magic \(1 times\)"
+        UnsupportedError, match=r"operators without a rule: Bernoulli \(1 times\), com.example.Magic \(1 times\)"
     ):
         gb.load_onnx(model)
 

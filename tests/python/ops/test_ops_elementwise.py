@@ -64,9 +64,9 @@ def normal(function):
     return cut
 
 
-# name: (reference, tolerance, magnitude or None, lowest and highest input) A product or sum has one
-# term. A function of the C library, or its polynomial, has a few roundings. exp(x) also has the
-# rounding of its argument, multiplied by x.
+# name: (reference, tolerance, magnitude or None, lowest and highest input)
+# A product or sum has one rounding. A function of the C library, or its polynomial, has a few. The
+# rounding of the argument of exp counts x times.
 UNARY = {
     "abs": (np.abs, EXACT, None, (-2, 2)),
     "sgn": (np.sign, EXACT, None, (-2, 2)),

@@ -10,7 +10,7 @@ import pytest
 import ggml_backend as gb
 from op_harness import Tolerance, array, check, covers, real, refuses, whole
 
-# Errors of a state stay in it and decay: a few roundings of each token, of numbers of the size of the state.
+# Each token adds a few roundings to the state, relative to its size. Errors of earlier tokens decay with the state.
 CLOSE = Tolerance(terms=400)
 
 

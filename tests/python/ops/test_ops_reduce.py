@@ -65,7 +65,7 @@ def test_sums_of_nothing():
 
 @covers("SUM")
 def test_sum_is_exact_where_float32_would_not_be():
-    """2^24 ones and a bit: a float32 accumulator stops counting; the documented one is a double."""
+    """A float32 accumulator stays at 2^24 when ones are added. The accumulator is a double."""
     x = array([2.0**24, *[1.0] * 4096])
     check(gb.ops.sum, [x], np.sum, EXACT)
     check(gb.ops.sum_rows, [x], lambda v: v.sum(-1, keepdims=True), EXACT)

@@ -13,7 +13,7 @@ from op_harness import ALL_LAYOUTS, EXACT, FLOATS, Tolerance, array, check, cove
 
 
 def shares(n, out, mode, align, antialias):
-    """[out, n]: how much of each element of one axis a result is."""
+    """[out, n]: the weights of the elements of one axis in each result."""
     weights = np.zeros((out, n))
     ratio = (out - 1) / (n - 1) if align and out > 1 and n > 1 else out / n
     for i in range(out):

@@ -41,7 +41,7 @@ def sigmoid(x):
     )
 
 
-erf = np.vectorize(math.erfc, otypes=[np.float64])
+erfc = np.vectorize(math.erfc, otypes=[np.float64])
 FUNCTIONS = {
     "abs": np.abs,
     "neg": np.negative,
@@ -58,7 +58,7 @@ FUNCTIONS = {
     "silu": limits(lambda x: x * sigmoid(x)),
     "gelu": limits(lambda x: x * sigmoid(2 * math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x))),
     "gelu_quick": limits(lambda x: x * sigmoid(1.702 * x)),
-    "gelu_erf": limits(lambda x: x / 2 * erf(-x / math.sqrt(2))),
+    "gelu_erf": limits(lambda x: x / 2 * erfc(-x / math.sqrt(2))),
     "exp": lambda x: np.where(np.exp(x) < 2.0**-126, 0.0, np.exp(x)),
     "sigmoid": lambda x: np.where(np.isnan(x), x, sigmoid(x)),
     "softplus": lambda x: np.where(np.isnan(x), x, np.fmax(x, 0) + np.log1p(np.exp(-np.abs(x)))),

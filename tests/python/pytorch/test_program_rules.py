@@ -265,6 +265,39 @@ def sliced(r):
     return [x, axis, start, r.pick.choice([n, 2**62, r.pick.randint(start + 1, n)]), r.pick.randint(1, 2)]
 
 
+def shuffled(r):
+    """Different numbers, and an axis."""
+    shape = r.shape(most=6, size=4)
+    x = torch.randperm(int(np.prod(shape)), generator=r.torch).reshape(shape)
+    return [x.float() / 7 if r.pick.random() < 0.5 else x, r.axis(x)]
+
+
+def put(r):
+    x = r.any(*r.shape(most=6, size=4))
+    k = r.pick.randint(1, min(x.ndim, 3))
+    if r.pick.random() < 0.4:
+        return [x, [r.booleans(*x.shape[:k])], r.any(1).to(x.dtype).reshape(())]
+    flat = torch.randperm(int(np.prod(x.shape[:k])), generator=r.torch)[: r.pick.randint(1, 5)]
+    places = [torch.from_numpy(p) for p in np.unravel_index(flat.numpy(), x.shape[:k])]
+    if r.pick.random() < 0.5:
+        places[0] = places[0] - x.shape[0]
+    values = r.any(len(flat), *x.shape[k:]).to(x.dtype)
+    return [x, places, values if r.pick.random() < 0.5 else values[:1]]
+
+
+def part_of(r):
+    x, axis, start, end, _ = sliced(r)
+    part = x.narrow(axis, start, min(end, x.shape[axis]) - start)
+    return [x, part.flip(0).clone(), axis, start, end]
+
+
+def place_of(r):
+    x = r.any(*r.shape(2, 6))
+    axis = r.axis(x)
+    at = r.pick.randrange(-x.shape[axis], x.shape[axis])
+    return [x, x.flip(0).select(axis, at).clone(), axis, at]
+
+
 def ordered(r):
     x = r.any(*r.shape(most=6))
     return [x, r.pick.sample(range(x.ndim), x.ndim)]
@@ -370,6 +403,9 @@ CASES = {
     "expand": expanded,
     "broadcast_to": expanded,
     "expand_as": like,
+    "copy": lambda r: (lambda make, s: [make(*s), make(*r.broadcast(s))])(
+        r.pick.choice([r.floats, r.booleans]), r.shape()
+    ),
     "repeat": lambda r: [x := r.any(*r.shape()), [r.pick.randint(1, 3) for _ in range(r.pick.randint(x.ndim, 6))]],
     "repeat_interleave.self_int": lambda r: [x := r.any(*r.shape()), 2, r.pick.choice([None, r.axis(x)])],
     "slice.Tensor": sliced,
@@ -386,6 +422,8 @@ CASES = {
     "pixel_shuffle": lambda r: [r.floats(2, 8, 3, 5), 2],
     "unfold": lambda r: [r.any(3, 8, 2), 1, 4, 4],
     "cat": joined,
+    "slice_scatter": part_of,
+    "select_scatter": place_of,
     "stack": lambda r: [[r.floats(*s) for _ in range(r.pick.randint(1, 3))] if (s := r.shape()) else [], -1],
     "linear": linear,
     "addmm": lambda r: (lambda a, b, m, n: [r.weight(n), a, Constant(b)])(*multiplied(r)),
@@ -425,6 +463,12 @@ CASES = {
     "embedding": lambda r: [r.weight(9, 5), r.integers(0, 9, *r.shape(0, 4))],
     "index_select": lambda r: [x := r.any(*r.shape()), a := r.axis(x), r.integers(0, x.shape[a], 5)],
     "gather": gathered,
+    "index_put": put,
+    "topk": lambda r: (lambda x, axis: [x, r.pick.randint(1, x.shape[axis]), axis, r.pick.random() < 0.5])(
+        *shuffled(r)
+    ),
+    "sort": lambda r: [*shuffled(r), r.pick.random() < 0.5],
+    "sort.stable": lambda r: ([x := r.any(*r.shape()).long()], {"stable": True, "dim": r.axis(x)}),
     "index.Tensor": indexed,
     "conv1d": convolved(1)[0],
     "conv2d": convolved(2)[0],

@@ -13,8 +13,7 @@ EMBD = HEADS * HEAD
 
 
 class Block:
-    """Attention of ``x`` with a mask, behind a node on the first device. ``far``: its other input
-    from that device"""
+    """Attention of ``x`` with a mask. The first device computes h, and the nodes up to the input that ``far`` names."""
 
     def __init__(self, ctx: gb.Context, far: str) -> None:
         self.x = ctx.tensor((TOKENS, EMBD), name="x")

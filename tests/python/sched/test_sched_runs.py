@@ -433,7 +433,7 @@ def test_threads_wait_for_one_run(line, rng, cpu, slow):
             np.testing.assert_allclose(y, line.expected(X), rtol=1e-4, atol=1e-4)
 
 
-def test_abandoned_runs(rng, cpu):
+def test_objects_of_pending_runs_can_be_dropped(rng, cpu):
     """All objects are dropped while devices still write into their arrays."""
     for delay in ("0", "1ms", "5ms"):
         for keep in range(3):

@@ -22,7 +22,7 @@ class Made(NamedTuple):
 
 
 def step_of(ctx, backends, bend=lambda y: y):
-    """x W^T + b. Each weight stands twice, so each result has an equal one."""
+    """x W^T + b. W has each row twice, so each result has an equal one."""
     x, b = ctx.tensor((ROWS, WIDTH), name="x"), ctx.tensor((1,), name="b")
     result = bend(ops.mul_mat(ctx.constant(np.concatenate([WEIGHT, WEIGHT])), x) + b)
     scheduler = gb.Scheduler(backends)

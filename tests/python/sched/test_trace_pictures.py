@@ -102,7 +102,7 @@ def test_pixels_are_the_drawing(trace, tmp_path):
             call()
 
 
-def test_empty_and_wrong(trace, cpu):
+def test_empty_traces_and_wrong_arguments(trace, cpu):
     with gb.Scheduler([cpu]) as sched, sched.trace() as nothing:
         pass
     ET.fromstring(nothing.to_svg())

@@ -1,4 +1,4 @@
-"""Gradients by ``gb.grad``: against differences in double, on every device, and what it says about wrong calls."""
+"""Gradients by ``gb.grad`` against differences in double, on every device, and the errors of wrong calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def numpy_softmax(x):
 
 
 def numpy_attention(q, k, v):
-    """Causal, with two query heads to each head of keys."""
+    """Causal attention with two query heads for each head of keys."""
     n, m = q.shape[-2], k.shape[-2]
     k, v = (np.repeat(t, q.shape[1] // t.shape[1], 1) for t in (k, v))
     scores = q @ k.transpose(0, 1, 3, 2) / q.shape[-1] ** 0.5
@@ -206,7 +206,7 @@ def test_random_placements_give_the_same_bits(name):
 
 
 def test_a_step_changes_what_the_next_run_reads(cpu):
-    """A regression: one graph is one step, and its weights follow NumPy's for 50 steps."""
+    """A linear regression. One run of the graph is one step, and the weights equal NumPy's for 50 steps."""
     rng = np.random.default_rng(5)
     x, target = rng.standard_normal((32, 4)), rng.standard_normal((32, 3))
     w = rng.standard_normal((3, 4)).astype(np.float32)
@@ -277,7 +277,7 @@ def test_wrong_calls_say_what_is_wrong(ctx):
 
 @pytest.mark.parametrize("device", ["CPU", "ARRAY"])
 def test_gradients_pass_through_quantized_experts(device):
-    """The stack is frozen: the gradient of the rows is that of its values."""
+    """The gradient of the rows is that for the dequantized stack."""
     rng = np.random.default_rng(8)
     w, x = rng.standard_normal((4, 5, 32)).astype(np.float32), rng.standard_normal((3, 2, 32)).astype(np.float32)
     blocks = gb.quantize(w, "q8_0")

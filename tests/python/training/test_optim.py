@@ -379,6 +379,82 @@ def test_bad_inputs_are_named_and_change_nothing(machine: list[gb.Backend], valu
     close(net, hand)
 
 
+def deep(*places: gb.Backend) -> Net:
+    """A network whose activations need more memory than its weights."""
+    net, rng = Net(*places), np.random.default_rng(1)
+    context = gb.Context()
+    net.weights = [context.tensor((WIDE, WIDE), name=f"w{i}") for i in range(6)]
+    context.allocate(places[0], "weights")
+    for w in net.weights:
+        w.set((rng.standard_normal(w.shape) / 2).astype(np.float32))
+    with net.ctx.as_default():
+        h = net.x
+        for w in net.weights:
+            h = gb.ops.silu(gb.ops.rms_norm(h) @ w.T) + h
+        net.loss = gb.ops.sum(gb.ops.sqr(h)).named("loss")
+    return net
+
+
+def limited(net: Net, sched: gb.Scheduler, kind: str, most: float | None = None) -> tuple[gb.optim.Optimizer, int]:
+    optimizer = getattr(gb.optim, kind)(net.loss, net.weights, 0.01, max_norm=most)
+    arenas = sched.prepare(optimizer.graph, allocate=False).memory.values()
+    return optimizer, sum(a.peak for a in arenas) * 7 // 10
+
+
+@pytest.mark.parametrize("most", [None, 0.05])
+@pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+def test_steps_within_a_memory_limit_give_the_same_bits(
+    machine: list[gb.Backend], kind: str, most: float | None
+) -> None:
+    found = []
+    for within in (False, True):
+        net, sched = deep(*machine), gb.Scheduler(machine)
+        optimizer, limit = limited(net, sched, kind, most)
+        plan = optimizer.prepare(sched, max_bytes=limit if within else None)
+        if within:
+            again = plan.recomputation
+            assert again is not None and again.nodes and again.peak <= limit < again.peak_before
+        losses = []
+        for k, batch in enumerate(batches(6)):
+            net.x.set(batch[0])
+            losses.append(optimizer.add(sched) if k % 3 == 1 else optimizer.step(sched))
+        found.append((losses, optimizer.norm, [w.tobytes() for w in net.copies()]))
+    assert found[0] == found[1]
+
+
+def test_a_batch_with_nan_changes_nothing_within_a_memory_limit(cpu: gb.Backend) -> None:
+    net, sched = deep(cpu), gb.Scheduler(cpu)
+    optimizer, limit = limited(net, sched, "AdamW")
+    optimizer.prepare(sched, max_bytes=limit)
+    before = net.copies()
+    net.x.set(np.full((ROWS, WIDE), np.nan, np.float32))
+    with pytest.raises(gb.errors.NonFiniteError, match="the data of 'x'"):
+        optimizer.step(sched)
+    with pytest.raises(gb.errors.NonFiniteError, match="the data of 'x'"):
+        optimizer.add(sched)
+    for kept, w in zip(before, net.copies(), strict=True):
+        np.testing.assert_array_equal(kept, w)
+    net.x.set(batches(1)[0][0])
+    assert math.isfinite(optimizer.step(sched))
+
+
+def test_a_memory_limit_that_cannot_be_met(cpu: gb.Backend) -> None:
+    net, sched = deep(cpu), gb.Scheduler(cpu)
+    optimizer, limit = limited(net, sched, "SGD")
+    optimizer.prepare(sched, max_bytes=limit)
+    with pytest.raises(gb.errors.AllocationError, match="max_bytes is 1 "):
+        optimizer.prepare(sched, max_bytes=1)
+    with pytest.raises(TypeError, match=r"SGD\.prepare: sched"):
+        optimizer.prepare(limit)  # type: ignore[arg-type]
+    net.x.set(batches(1)[0][0])
+    optimizer.step(sched)  # within the limit before
+    other = gb.Scheduler(cpu)  # without a limit
+    other.allocate(optimizer.graph)
+    net.x.set(batches(1)[0][0])
+    optimizer.step(other)
+    assert optimizer.n_steps == 2
+
+
 def test_the_node_where_nan_begins_is_named(cpu: gb.Backend) -> None:
     ctx, weights = gb.Context(), gb.Context()
     w = weights.tensor((4,), name="w")

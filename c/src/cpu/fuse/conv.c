@@ -1,7 +1,7 @@
 // fuse/conv.c - fuses convolutions with the nodes after them.
 //
 //    columns:      IM2COL [CPY] MUL_MAT
-//    convolution:  CONV_2D | CONV_2D_DW | CONV_3D  [ADD | SUB | MUL | DIV | SCALE | UNARY | ...]+
+//    convolution:  CONV_2D | CONV_2D_DW | CONV_3D  [ADD | SUB | MUL | DIV | SCALE | UNARY | DUP | ...]+
 //
 // columns computes IM2COL and its product, which are a convolution, in one step. It never stores
 // the columns. It rounds the input like IM2COL. Results agree with the unfused ones within the
@@ -167,6 +167,7 @@ static void finish(const struct gb_cpu_call * call, const struct gb_conv_epilogu
 
 static void run_convolution(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n) {
     struct convolution c = { .stages = gb_fuse_stages_of(nodes, n, is_per_channel) };
+    c.stages.numbers = true;
     struct gb_conv_job j = gb_conv_job_of(nodes[0]);
     c.epilogue = (struct gb_conv_epilogue){ finish, &c };
     j.epilogue = &c.epilogue;

@@ -2,6 +2,16 @@
 #include "cpu/fuse/stages.h"
 #include "ggml-backend-impl.h"
 
+// DUP of a dense tensor, usually before an operator that computes in place.
+static void map_dup(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
+    const float * x) {
+    (void) call;
+    (void) node;
+    if (y != x) {
+        memcpy(y, x, (size_t) n * sizeof(*y));
+    }
+}
+
 static bool follow(struct gb_fuse_stage * s, const struct ggml_tensor * node, const struct ggml_tensor * before,
     const struct ggml_tensor * first, gb_fuse_is_shared * is_shared) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
@@ -9,6 +19,9 @@ static bool follow(struct gb_fuse_stage * s, const struct ggml_tensor * node, co
     *s = (struct gb_fuse_stage){ .node = node, .map1 = op ? op->map1 : NULL, .map2 = op ? op->map2 : NULL };
     if (!gb_fuse_is_dense(node) || !gb_same_ne(node, before) || node->src[2] != NULL) {
         return false;
+    }
+    if (node->op == GGML_OP_DUP) {
+        s->map1 = map_dup;
     }
     if (s->map1 != NULL) {
         return a == before && b == NULL;
@@ -86,6 +99,15 @@ void gb_fuse_stages_run(const struct gb_cpu_call * call, const struct gb_fuse_st
         float * y = (float *) (void *) (s->to + at);
         if (s->map1 != NULL) {
             s->map1(call, s->node, n, y, x);
+            continue;
+        }
+        const bool is_number = s->shared && all->numbers;
+        if (is_number && s->node->op == GGML_OP_ADD) {
+            call->k->add1_f32(n, y, x, *shared(s->other, place, 1, room));
+            continue;
+        }
+        if (is_number && s->node->op == GGML_OP_MUL) {
+            call->k->scale_f32(n, y, x, *shared(s->other, place, 1, room));
             continue;
         }
         const float * other = s->shared ? shared(s->other, place, n, room)

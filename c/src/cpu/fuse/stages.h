@@ -23,6 +23,7 @@ struct gb_fuse_stage {
 
 struct gb_fuse_stages {
     char * first; // data of the product or convolution
+    bool numbers; // a shared operand is one number for all results of a run
     int n;
     struct gb_fuse_stage stages[GB_FUSE_MAX - 1];
 };
@@ -39,7 +40,8 @@ bool gb_fuse_stages_are_safe(const struct gb_fuse_stages * s, struct ggml_tensor
 bool gb_fuse_stages_leave_out(const struct gb_fuse_stages * s);
 
 // Applies all operators to n results, which begin `at` bytes after `first`. `shared` returns the n
-// elements of a shared operand for them. It may use `room`, which holds n floats.
+// elements of a shared operand for them. It may use `room`, which holds n floats. With `numbers`, it
+// is also called for n = 1.
 typedef const float * gb_fuse_shared_run(const struct ggml_tensor * t, int64_t place, int64_t n, float * room);
 void gb_fuse_stages_run(const struct gb_cpu_call * call, const struct gb_fuse_stages * s, size_t at, int64_t place,
     int64_t n, gb_fuse_shared_run * shared, float * room);

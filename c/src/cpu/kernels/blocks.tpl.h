@@ -1,9 +1,9 @@
 // blocks.tpl.h - converts rows of floats to blocks of Q8_0 and Q4_0 and back, with the same bytes
 // as tensor/quant.
 //
-// These are plain loops over the 32 elements of a block, which compilers vectorize: magnitudes are
-// compared as integers (NaN is above all), and rounding is arithmetic. Blocks whose scale f16
-// represents well are made here, all others by the format's own function.
+// These are plain loops over the 32 elements of a block, which compilers vectorize. Magnitudes are
+// compared as integers, so NaN is above all numbers. Rounding is arithmetic. Blocks whose scale is
+// a normal number or 0 in f16 are made here, all others by the format's own function.
 #include <math.h>
 
 #include "base/fp16.h"
@@ -72,7 +72,7 @@ static inline uint32_t largest_(const float * restrict x, uint32_t * restrict ma
     return (uint32_t) largest;
 }
 
-// Rounds |x id|, which rounds to 127 at most, to nearest, halves away from zero.
+// Rounds x id to nearest, halves away from zero. The magnitudes are at most 127.
 static inline void to_bytes_(int8_t * restrict q, const float * restrict x, float id) {
     for (int i = 0; i < BLOCK_N; i++) {
         const float v = x[i] * id;

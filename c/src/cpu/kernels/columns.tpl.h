@@ -149,7 +149,7 @@ static ALWAYS_INLINE void put_symmetric_4_(const struct columns * c, int group, 
     }
 }
 
-// of Q4_K and Q5_K (scales_45_)
+// Stores the scales and minima of Q4_K and Q5_K, as scales_45_ unpacks them.
 static_assert(GB_AT(q4_k, dmin) == GB_AT(q4_k, d) + 2, "one word");
 static ALWAYS_INLINE void put_scales_45_(const struct columns * c, int group, const float * t) {
     const vi halves = raw_(t, GB_AT(q4_k, d)), w0 = raw_(t, GB_AT(q4_k, scales)), w1 = raw_(t, GB_AT(q4_k, scales) + 4),

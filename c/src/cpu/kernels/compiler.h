@@ -36,8 +36,7 @@
 
 // Prefetch the cache line of an address: to the first-level cache, to the second, or to the first
 // for writing. Prefetch data from memory to the second level, because the first level soon evicts
-// it, and holds fewer requests (on Zen 4 products of few rows then take 1.1 to 1.7 times as long).
-// Scalar code does not prefetch, because arithmetic bounds it.
+// it, and holds fewer requests. Scalar code does not prefetch, because arithmetic bounds it.
 #if defined(__GNUC__) && !V_ISA_SCALAR
 #    define PREFETCH(p) __builtin_prefetch(p)
 #    define PREFETCH_L2(p) __builtin_prefetch(p, 0, 2)

@@ -26,7 +26,7 @@
 // Returns the level. Returns NULL and reports the error if it computes wrong numbers.
 static const struct gb_level * checked(const struct gb_level * level) { return gb_self_check(level) ? level : NULL; }
 
-// constant after set_up_levels
+// Constant after set_up_levels.
 static struct gb_level levels[] = {
 #define GB_LEVEL(level, condition) { #level, level##_usable, &gb_kernels_##level },
 #include "levels.def"
@@ -39,9 +39,9 @@ static gb_once levels_once = GB_ONCE_INIT;
 static bool reproducible;
 static struct gb_kernels exact_kernels[N_LEVELS];
 
-// A level that approximates reciprocals replaces all kernels that use them by those of the best
-// lower level that divides. tests/c/cpu/kernels/check_rough.cmake checks that the list of these
-// kernels matches the code.
+// With GGML_CPU_REPRODUCIBLE, a level that approximates reciprocals takes all kernels that need
+// reciprocals from the best lower level that divides. tests/c/cpu/kernels/check_rough.cmake checks
+// that the list of these kernels matches the code.
 static void set_up_levels(void) {
     const char * env = gb_env_get("GGML_CPU_REPRODUCIBLE");
     const struct gb_kernels * below = levels[0].kernels;

@@ -1,9 +1,10 @@
 // dots_q8_0.tpl.h - short columns of Q8_0, read in place, times a few rows that were rounded to
-// bytes. It multiplies the keys of a cache with queries.
+// bytes. Attention uses it to multiply queries with the keys of a cache.
 //
-// A tile is V_N columns, one per lane, by at most DQ_X rows. A block of each column is turned in registers, so that a
-// vector holds four bytes of every column. They are multiplied by four bytes of a row. So the sums need no additions
-// across lanes, and a scale is one multiplication. Later columns are prefetched, because the keys of a head are not
+// A tile is V_N columns, one per lane, by at most DQ_X rows. A block of each column is transposed
+// in registers, so that a vector holds four bytes of every column. They are multiplied by four
+// bytes of a row. So the sums need no additions across lanes, and one multiplication applies the
+// scales of all columns. Later columns are prefetched, because the keys of a head are not
 // contiguous. A result depends on k alone, not on the other rows and columns.
 //
 // A body for an instruction set (x86/dots_q8_0_*.tpl.h) defines DQ_ROWS, DQ_X, DQ_BIAS (what is added to weights),

@@ -57,8 +57,8 @@ static inline uint32_t grid_u32_(const uint8_t * p) {
     return w;
 }
 
-// Expands four fields of 7 bits of a word to bytes. Sets the highest bit of each so that an even
-// number of its bits is set.
+// Expands four fields of 7 bits of a word to bytes. Sets the highest bit of a byte if an odd number
+// of its other bits is set.
 static inline uint32_t even_signs_(uint32_t fields) {
     const uint32_t seven =
         (fields & 0x7fu) | (fields & 0x3f80u) << 1 | (fields & 0x1fc000u) << 2 | (fields & 0xfe00000u) << 3;

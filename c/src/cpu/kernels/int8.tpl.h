@@ -250,7 +250,7 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered
         for (int j = 0; j < V_BYTES_NV; j++) {
             acc[i][j] = v_set(0.0f);
         }
-        // Output rows map to the same cache sets, so that they are usually evicted.
+        // Rows of the result often share sets of the cache, so other rows have evicted them.
         PREFETCH_TO_WRITE(c + i * ldc);
         PREFETCH_TO_WRITE(c + i * ldc + nr - 1);
     }

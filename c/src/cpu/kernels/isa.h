@@ -12,14 +12,14 @@
 #ifndef GB_CPU_KERNELS_ISA_H
 #define GB_CPU_KERNELS_ISA_H
 
-// One lane, in plain C. Arithmetic, not memory, bounds it. Bytes are in no register. v_fma rounds
-// twice.
+// One lane, in plain C. Arithmetic, not memory, bounds it. vb is a struct, not a register. v_fma
+// rounds twice.
 #ifndef V_ISA_SCALAR
 #    define V_ISA_SCALAR 0
 #endif
 
 // The intrinsics that a body may use. V_ISA_AVX2: AVX2 with FMA, F16C and BMI2. V_ISA_AVX512:
-// AVX-512 with F, BW, DQ and VL, which includes AVX2. X86: either of them.
+// AVX-512 with F, BW, DQ and VL, which includes AVX2. V_ISA_X86: either of them.
 #ifndef V_ISA_AVX2
 #    define V_ISA_AVX2 0
 #endif
@@ -94,9 +94,10 @@
 
 // v_dot_bf16(c, a, b) adds the products of pairs of bfloat16, and treats subnormal numbers as 0.
 // Processors differ in whether they round in between (Intel's do), and in whether it is faster than
-// v_fma (cpu/traits.h). v_bf16_pairs(a, b) rounds a to the lower and b to the upper halves of
-// lanes. v_store_bf16(p, a, b) stores both rounded, contiguously. v_has_subnormal(a, b) is true if
-// one of their numbers is subnormal.
+// v_fma (cpu/traits.h).
+//   v_bf16_pairs(a, b)     rounds a to the lower and b to the upper halves of lanes
+//   v_store_bf16(p, a, b)  stores both rounded, contiguously
+//   v_has_subnormal(a, b)  true if one of their numbers is subnormal
 #ifndef HAVE_BF16_DOT
 #    define HAVE_BF16_DOT 0
 #endif

@@ -2,8 +2,7 @@
 //
 // A level is a set of instruction-set flags for which all templates are compiled once, into one
 // object with one exported symbol (gb_kernels_<name>). levels.def lists the levels in ascending
-// order, beginning with the most portable. The table is chosen once and stored in the backend
-// object.
+// order, beginning with the most portable. Each backend object stores the level that it uses.
 #ifndef GB_CPU_KERNELS_KERNELS_H
 #define GB_CPU_KERNELS_KERNELS_H
 
@@ -22,7 +21,7 @@
 #include "cpu/kernels/contracts/rows.h"
 #include "tensor/quant/blocks.h"
 
-// The unpack kernel of each format.
+// What unpack kernels expect of each format.
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     GB_IF_UNPACKED_##use(static_assert(GB_UNPACK_MAX % (elements) == 0 && ((group) == 16 || (group) == 32), name);)
 #include "tensor/quant/formats.def"
@@ -33,8 +32,9 @@ struct gb_kernels {
 #include "kernels.def"
 #undef GB_KERNEL
     int gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MR_MAX, GB_GEMM_NR_MAX
-    bool has_bf16_dots; // the level has an instruction for gemm_tile_bf16. The traits of the processor (cpu/traits.h)
-    // say whether it is faster than gemm_tile_f32
+    // The level has an instruction for gemm_tile_bf16. The traits of the processor (cpu/traits.h)
+    // tell whether it is faster than gemm_tile_f32.
+    bool has_bf16_dots;
     bool bf16_tiles; // the instruction uses registers that hold a tile
     int bf16_mr, bf16_nr; // tile of gemm_tile_bf16, at most GB_BF16_MR_MAX, GB_GEMM_NR_MAX
     int bf16_step; // consecutive pairs of a row in its panels (contracts/dense.h)

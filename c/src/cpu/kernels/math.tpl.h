@@ -236,7 +236,8 @@ ROWS_LONG(gelu_f32, gelu_)
 ROWS_LONG(gelu_erf_f32, gelu_erf_)
 ROWS_LONG(gelu_quick_f32, gelu_quick_)
 
-// exp(x) - 1 without cancellation: elu_'s formula up to where the 1 does not count any more.
+// exp(x) - 1 without cancellation: the formula of elu_, up to x = 20, above which the 1 does not
+// count.
 static inline vf expm1_(vf x) {
     const struct reduced_ s = reduce_ln2_(v_max(v_set(-30.0f), v_min(v_set(20.0f), x)));
     const vf p = v_scale2(v_set(1.0f), s.n);

@@ -14,7 +14,7 @@ static const float exp2_16ths_[16] = { 0x1p+0f, 0x1.0b5586p+0f, 0x1.172b84p+0f, 
     0x1.3dea64p+0f, 0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
     0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f };
 
-static const float exp2m1_16ths_[16] = { // less 1, then rounded
+static const float exp2m1_16ths_[16] = { // 2^(j/16) - 1, rounded after the subtraction
     0x0p+0f, 0x1.6ab0dap-5f, 0x1.72b83cp-4f, 0x1.1c3d38p-3f, 0x1.837f06p-3f, 0x1.ef5326p-3f, 0x1.2ff6b6p-2f,
     0x1.6ac1f8p-2f, 0x1.a8279ap-2f, 0x1.e8451cp-2f, 0x1.159ca8p-1f, 0x1.38923p-1f, 0x1.5d13f4p-1f, 0x1.83337cp-1f,
     0x1.ab031cp-1f, 0x1.d495f4p-1f

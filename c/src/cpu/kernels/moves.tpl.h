@@ -57,8 +57,8 @@ static inline void * target_(void * d, size_t stride, int64_t r, int64_t c, size
 TRANSPOSE(transpose_32, uint32_t, LOAD_WORD, LOAD_WORD_N, STORE_WORD, STORE_WORD_N)
 TRANSPOSE(transpose_16, uint16_t, LOAD_HALFWORD, LOAD_HALFWORD_N, STORE_HALFWORD, STORE_HALFWORD_N)
 
-// Stores whole vectors that bypass the caches if the instruction set can. Memory could not be read
-// during these stores without a prefetch, so the row at `next` is prefetched.
+// Stores whole vectors that bypass the caches if the instruction set can. Loads from memory would
+// wait for these stores, so the floats at `next` are prefetched.
 static void stream_f32(int64_t n, float * y, const float * x, const float * next, bool last) {
 #if HAVE_STREAM
     int64_t i = 0;

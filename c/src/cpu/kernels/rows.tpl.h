@@ -1,4 +1,4 @@
-// rows.tpl.h - kernels of whole rows: normalisation, softmax, rotation.
+// rows.tpl.h - kernels of whole rows: normalization, softmax, rotation.
 //
 // The first pass reads a row from memory. The next passes read it from the first-level cache if it
 // fits. Memory bounds one pass of a norm and arithmetic the next. So the first pass prefetches the

@@ -40,7 +40,7 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
         const float * r[RC_X];                                                                                      \
         int64_t p = 0;                                                                                              \
         UNROLL                                                                                                      \
-        for (int i = 0; i < RC_W; i++) { /* a column that is not there: another one, whose sums are dropped */      \
+        for (int i = 0; i < RC_W; i++) { /* for a missing column: column 0, whose sums are dropped */               \
             c[i] = (const T *) (const void *) (w + (size_t) (i < nw ? i : 0) * nb_w);                               \
             later[i] = next != NULL ? next[i] : (const char *) c[i];                                                \
             UNROLL                                                                                                  \

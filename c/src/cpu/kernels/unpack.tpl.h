@@ -155,8 +155,8 @@ static void unpack_q2_0(int64_t k, uint8_t * restrict u, float * restrict d, flo
 
 // ------------------------------------------------------------------------------------------------- blocks of 256 terms
 
-// d, dmin and the scales of Q4_K, with which Q5_K begins, too: eight scales and minima of 6 bits in
-// 12 bytes.
+// Unpacks the scales and minima of Q4_K, and of Q5_K, which begins with the same fields: d, dmin,
+// and eight scales and eight minima of 6 bits in 12 bytes.
 static inline void scales_45_(const uint8_t * restrict block, float * restrict d, float * restrict m) {
     const float scale = half_at_(block + GB_AT(q4_k, d)), min = -half_at_(block + GB_AT(q4_k, dmin));
     uint32_t w[3]; // combines bytes in registers, because a wide load of data that was stored in parts has to wait
@@ -223,8 +223,8 @@ static void unpack_q6_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
     }
 }
 
-// Unpacks the bit pairs of 64 bytes, 32 bytes at a time. third: bits that become bit 2, the lowest
-// first.
+// Unpacks the bit pairs of 64 bytes to 256 levels. `third` has bit 2 of the levels: bit i of its
+// bytes belongs to the i-th 32 levels.
 static inline void pairs_256_(uint8_t * restrict u, const uint8_t * restrict qs, b32 third) {
     for (int h = 0; h < 2; h++) {
         b32 q = b32_load(qs + 32 * h);

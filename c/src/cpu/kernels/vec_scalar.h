@@ -20,9 +20,9 @@
 //   vi_dot4(c, u, s)    c + the sum of u[i] s[i] in each lane; u unsigned, at most 127; s signed, at least -127
 //   vi_dot4w            the same for any u ("wide")
 //   vi_lookup16         looks up each byte of the index, below 16, in a table
-// Results of the operations other than v_fma, v_fnma, v_sum, v_recip have the same bits at every
-// level. Sums of bytes are exact. isa.h lists further facts that a vec_<isa>.h states about its
-// set.
+// Results of the operations other than v_fma, v_fnma, v_sum, vd_sum, v_recip have the same bits at
+// every level. Sums of bytes are exact. isa.h lists further facts that a vec_<isa>.h states about
+// its set.
 #ifndef GB_CPU_KERNELS_VEC_H
 #define GB_CPU_KERNELS_VEC_H
 

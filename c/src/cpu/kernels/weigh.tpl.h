@@ -1,7 +1,8 @@
-// weigh.tpl.h - weighted sums of rows of floats or of Q8_0, read in place. They add up the values of a cache.
+// weigh.tpl.h - weighted sums of rows of floats or of Q8_0, read in place. Attention uses
+// them to add up the values of a cache.
 //
 // The sums of some columns stay in registers for all rows, for a few results at a time. Converting
-// single rows first stores and loads several times as many bytes.
+// each row to floats before would store and load several times as many bytes.
 
 // Q8_0: up to WQ_X results at a time, and up to WQ_BLOCKS blocks of columns. A pass over up to WQ_ROWS rows first
 // multiplies scales by weights, because a scale is a single number among bytes.

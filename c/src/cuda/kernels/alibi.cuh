@@ -13,7 +13,7 @@ static inline int gb_alibi_floor(int64_t n_head) {
     return floor;
 }
 
-// The slope of a head. Heads above the largest power of two have the odd powers of the finer base.
+// The slope of a head. Heads from floor_heads on have the odd powers of the base for twice as many heads.
 GB_DEVICE float gb_alibi_slope(int64_t head, int floor_heads, float bias_max) {
     return head < floor_heads
                ? exp2f(-bias_max / (float) floor_heads * (float) (head + 1))

@@ -1,4 +1,4 @@
-// attention.cuh - softmax(q k / sqrt(D)) v without storing scores.
+// attention.cuh - softmax(scale q k) v without storing scores.
 //
 // gb_attention_halves: a block has 64 query rows, a warp 16 of them. The block loops over tiles of
 // keys. Scores are computed on the tensor cores. Each row keeps its largest score and its sum, and
@@ -39,7 +39,7 @@ GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int6
     }
 }
 
-// The same for a tile without an edge. mine: the piece of the first row that this thread copies.
+// The same for a tile without an edge. mine: the first piece that this thread copies.
 template <int ROWS, int WIDTH> GB_DEVICE void gb_attention_load_whole(const char * mine, size_t nb1, uint16_t * tile) {
     constexpr int PIECES = WIDTH / 8, STEP = GB_ATTENTION_THREADS / PIECES;
     GB_UNROLL for (int i = 0; i < ROWS / STEP; i++) {
@@ -67,8 +67,8 @@ GB_DEVICE void gb_attention_load_keys(const gb_attention & p, const char * k, co
     }
 }
 
-// Loads the fragments of 16 columns of the second operand, whose rows run along the sum: columns 0
-// to 7, then 8 to 15.
+// Loads the fragments of 16 columns of the second operand: columns 0 to 7, then 8 to 15. A column is a
+// row of the tile.
 template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], uint16_t * tile, int first, int step) {
     const int lane = (int) threadIdx.x % 32;
     uint32_t four[4];
@@ -76,9 +76,8 @@ template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], ui
     b[0][0] = four[0], b[0][1] = four[1], b[1][0] = four[2], b[1][1] = four[3];
 }
 
-// Turns scores into exponentials of base 2. `shrink`: factor for earlier sums. Scores, and the
-// largest in `state`, are multiples of `unit`, which is above zero. So a score takes one fused
-// multiply-add.
+// Turns a score s into 2^(unit (s - largest)). unit is above zero. The exponent takes one fused
+// multiply-add. `shrink`: factor for earlier sums.
 template <int TILES>
 GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], float unit, gb_softmax_state & state, float (&shrink)[2]) {
     GB_UNROLL for (int h = 0; h < 2; h++) {
@@ -149,8 +148,8 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
         all_see = first + warp * 16 + lane / 4 + 8 * h < rows ? gb_min(all_see, seen[h]) : all_see;
     }
     GB_UNROLL for (int d = GB_WARP / 2; d > 0; d /= 2) { all_see = gb_min(all_see, gb_shfl_xor(all_see, d)); }
-    // Exponentials have base 2. Scores are multiplied by `unit` late, in the exponent. But they are
-    // multiplied early if a mask is added to them, or if `unit` is not positive.
+    // Scores are multiplied by to_exponent in the exponent, or before it if a mask is added or if the
+    // factor is not positive.
     const float base = 1.44269504088896f, to_exponent = p.scale * base;
     const bool scale_late = !MASK && to_exponent > 0;
     const float unit = scale_late ? to_exponent : 1, factor = scale_late ? 1 : to_exponent;
@@ -235,7 +234,7 @@ GB_DEVICE void gb_attention_round(const gb_attention & p, int64_t i1, int64_t i2
     }
 }
 
-// Adds the parts of a row, by a warp.
+// One warp adds the parts of a row.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, int64_t rows) {
     gb_wait_for_earlier();
     const int lane = (int) threadIdx.x % 32;
@@ -286,8 +285,8 @@ GB_DEVICE float4 gb_load_float4(const float * p) { return *(const float4 *) (con
 
 GB_DEVICE float gb_dot4(float4 a, float4 b, float sum) { return sum + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 
-// Reads n rows of a head from `first` on as floats. Zeros follow after row `end` and element d. By column: the rows are
-// dimension 0 of x.
+// Reads n rows of a head from `first` on as floats; zeros from row `end` and from element d on. by_column: rows are
+// along dimension 0 of x.
 template <int DP>
 GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char * head, int64_t first, int64_t end,
     int n, int64_t d, bool by_column, float * to) {

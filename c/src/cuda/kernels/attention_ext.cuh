@@ -1,13 +1,14 @@
 // attention_ext.cuh - attention as FLASH_ATTN_EXT has it: softmax(cap(scale q k) + slope mask) v with sinks.
 //
-// Values lie by keys, and keys and values may be quantized. A block has ROWS rows of queries that share a head of keys
-// and a head of values, and a part of the keys. It goes through the keys in tiles of 64:
+// Values are stored by key, and keys and values may be quantized. A block has ROWS rows of queries
+// that share a head of keys and a head of values, and a part of the keys. It goes through the keys in
+// tiles of 64:
 //
 // 1. The mask of the tile, with slopes. A tile that the mask hides from all rows is not read.
 // 2. Scores. Eight lanes share a key; a key that no row sees is not read.
 // 3. Exponentials. Each row keeps its largest score and its sum, as in attention_few.cuh.
 // 4. Weighted values. A thread has eight columns of all rows in registers, for some of the keys of each tile. Sums over
-//    the threads that share columns are made once, behind the last tile, in a fixed order.
+//    the threads that share columns are made once, after the last tile, in a fixed order.
 //
 // A hidden key has the weight 0, and a value with the weight 0 is not added. So a NaN in an unused place of a cache has
 // no effect. gb_attention_join adds the parts of the keys.
@@ -108,7 +109,7 @@ GB_DEVICE void gb_ext_scores(const gb_attention & p, int64_t head, int64_t i3, i
     }
 }
 
-// Threads that share the keys of a tile: each has eight columns.
+// The number of threads that together have all columns of a value, eight each.
 GB_DEVICE int gb_ext_columns(const gb_attention & p) {
     int threads = 1;
     while (threads * 8 < p.d) {
@@ -144,7 +145,7 @@ GB_DEVICE void gb_ext_values(const gb_attention & p, int64_t head, int64_t i3, i
     }
 }
 
-// sums[row][column] = the sums of all threads, by whole blocks.
+// sums[row][column] = the sums of all threads. Every thread of the block calls this.
 template <int ROWS> GB_DEVICE void gb_ext_add_up(const gb_attention & p, const float (&out)[ROWS][8], float * sums) {
     const int columns = gb_ext_columns(p), mine = (int) threadIdx.x % columns, pitch = gb_attention_few_pitch(p.d);
     for (int s = 0; s < GB_ATTENTION_THREADS / columns; s++) {

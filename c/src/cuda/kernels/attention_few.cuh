@@ -3,10 +3,8 @@
 // A block has up to ROWS rows of queries that share keys, and one part of the keys. It reads each
 // key and value once for all its rows. Eight lanes share a row of a key or value, eight elements
 // each. So a warp reads four rows in one step, with wide loads. Each row keeps its largest score
-// and its sum, and scales earlier sums when the largest score grows. gb_attention_join adds the
-// parts.
-//
-// A block reads its keys and values once. Per tile of 64 keys it has three barriers.
+// and its sum, and scales earlier sums when the largest score grows. A tile of 64 keys has three
+// barriers. gb_attention_join adds the parts.
 #ifndef GB_CUDA_KERNELS_ATTENTION_FEW_CUH
 #define GB_CUDA_KERNELS_ATTENTION_FEW_CUH
 
@@ -65,7 +63,7 @@ GB_DEVICE void gb_few_add_dots(float (&sum)[ROWS], const float * query, int pitc
     }
 }
 
-// Scores of the keys [key, key + 64) into weight[row][key]; -infinity for keys that a row does not see.
+// weight[row][key] = score for the keys [key, key + 64); -infinity for keys that the row does not see.
 template <int TYPE, int ROWS>
 GB_DEVICE void gb_few_scores(const gb_attention & p, int64_t group, int64_t i3, int64_t first, int64_t key, int64_t end,
     const float * query, float * weight) {
@@ -153,7 +151,7 @@ template <int TYPE, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_at
     const int pitch = gb_attention_few_pitch(p.d);
     const int64_t rows = p.n * (p.heads / p.outer), first = (int64_t) (blockIdx.x / p.parts) * ROWS, group = blockIdx.y,
                   i3 = blockIdx.z, part = blockIdx.x % p.parts, from = part * p.part_keys;
-    int64_t end = 0; // the last key that a row sees
+    int64_t end = 0; // of the keys that any row sees
     for (int r = 0; r < ROWS; r++) {
         end = gb_max(end, gb_keys_seen(p, gb_attention_row_of(p, group, gb_min(first + r, rows - 1)).i1));
     }

@@ -11,7 +11,7 @@
 // exponentials while the product runs.
 //
 // Each stage of keys and of values has two barriers as in gemm_hopper.cuh. `full`: its bytes have
-// arrived. `empty`: the eight warps have read them. Operands are padded with zeros.
+// arrived. `empty`: the eight warps have read them. Elements past the ends of operands read as zeros.
 #ifndef GB_CUDA_KERNELS_ATTENTION_HOPPER_CUH
 #define GB_CUDA_KERNELS_ATTENTION_HOPPER_CUH
 
@@ -30,7 +30,7 @@ enum {
 struct gb_attention_tiles {
     gb_attention p;
     gb_tensor_map k, v; // dimensions: halves of a row; then row, head and batch by stride
-    int k_axis[3], v_axis[3]; // dimension of row, head and batch in the map: 1 to 3
+    int k_axis[3], v_axis[3]; // dimensions of row, head and batch in the map: 1 to 3
     bool mask_pairs; // the mask is F32 or F16 and can be read in pairs
 };
 
@@ -67,8 +67,7 @@ template <int KEYS> GB_DEVICE gb_tall_block gb_tall_block_of(const gb_attention 
     return b;
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// ---- copies
+// -------------------------------------------------------------------------------------------------------------- copies
 
 // Copies the queries, by all threads. A barrier of the block must follow.
 template <int DP> GB_DEVICE void gb_tall_queries(const gb_attention & p, const gb_tall_block & b, char * shared) {
@@ -100,7 +99,7 @@ GB_DEVICE void gb_tall_copy(const gb_attention_tiles & t, const gb_tall_block & 
     for (int i = 0; i < b.tiles; i++) {
         const int key = b.key + i * KEYS, s = at.stage;
         int c[3];
-        gb_barrier_wait(&barriers->k_empty[s], at.parity ^ 1); // does not wait for a new stage
+        gb_barrier_wait(&barriers->k_empty[s], at.parity ^ 1); // returns at once for a new stage
         gb_barrier_expect(&barriers->k_full[s], layout::tile);
         gb_tall_place(t.k_axis, key, k_head, k_batch, c);
         for (int w = 0; w < DP / GB_TALL_WIDE; w++) {
@@ -118,8 +117,7 @@ GB_DEVICE void gb_tall_copy(const gb_attention_tiles & t, const gb_tall_block & 
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------
-// ---- products
+// ------------------------------------------------------------------------------------------------------------ products
 
 // Visible keys of the two rows of a thread, and addresses of their masks.
 struct gb_tall_rows {
@@ -146,7 +144,7 @@ GB_DEVICE gb_tall_rows gb_tall_rows_of(const gb_attention & p, const gb_tall_blo
     return rows;
 }
 
-// Adds the mask of a tile without an edge, in pairs.
+// Scales scores and adds the mask, which it reads in pairs. All rows of the warp see all keys of the tile.
 template <int KEYS>
 GB_DEVICE void gb_tall_add_pairs(const gb_attention & p, const gb_tall_rows & rows, int key, float (&s)[KEYS / 2]) {
     const float base = 1.44269504088896f, to_exponent = p.scale * base;
@@ -222,7 +220,7 @@ template <int KIND, int DP, int KEYS>
 GB_DEVICE void gb_tall_scores(const char * queries, const char * keys, float (&s)[KEYS / 2]) {
     const uint64_t a = gb_matrix_of(queries), b = gb_matrix_of(keys);
     gb_matrix_fence();
-    GB_UNROLL for (int i = 0; i < DP / 16; i++) { // addresses count 16 bytes
+    GB_UNROLL for (int i = 0; i < DP / 16; i++) { // descriptors have addresses / 16
         gb_matrix_mma<KIND, KEYS>(s, a + i / 4 * (GB_TALL_ROWS * 128 / 16) + i % 4 * 2,
             b + i / 4 * (KEYS * 128 / 16) + i % 4 * 2, i > 0);
     }

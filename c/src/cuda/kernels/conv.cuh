@@ -46,7 +46,7 @@ struct gb_conv_walk {
     int k[3], place[3]; // of the kernel, of the data
     bool any, rows; // the position exists; and height and depth are inside
 
-    // column: of the position. term: the first.
+    // column: number of the position. term: the first one to read.
     GB_METHOD gb_conv_walk(const gb_conv & q, int column, int group, int term) {
         int rest = column % q.positions;
         any = column < q.columns;
@@ -104,7 +104,7 @@ GB_DEVICE int64_t gb_conv_start(const gb_conv & q, int column, int group) {
     return column < q.columns ? first * q.oc * q.positions + column % q.positions : -1;
 }
 
-// ------------------------------------------------------------------------------------------------------------- stages
+// -------------------------------------------------------------------------------------------------------------- stages
 
 // 16 bytes of a tile along the sum: eight halves or four floats.
 template <bool HALVES> struct gb_conv_piece {
@@ -123,10 +123,10 @@ template <bool HALVES> struct gb_conv_piece {
 template <bool HALVES, int NT> struct gb_conv_stage {
     static constexpr int elements = gb_conv_piece<HALVES>::elements, depth = 8 * elements, rows = NT / 32,
                          halves = (GB_CONV_POSITIONS + NT) * GB_GEMM_K;
-    int group, channel, column, k0, k1; // first channel of the tile; the thread's position; terms
+    int group, channel, column, k0, k1; // channel: first of the tile; column: the thread's position; terms [k0, k1)
     uint4 x[4], w[rows];
 
-    // Pieces 4 h to 4 h + 3 of a position; h: the half of the block that the thread is in.
+    // Reads pieces 4 h to 4 h + 3 of the thread's position. h: the half of the block that the thread is in.
     template <bool F32> GB_METHOD void gather(const gb_conv & q, int k) {
         int term = k + (int) threadIdx.x / GB_CONV_POSITIONS * 4 * elements;
         gb_conv_walk walk(q, column, group, term);

@@ -69,7 +69,7 @@ template <class T> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_transposing(gb_view y, gb
     }
 }
 
-// Quantized to floats: a thread makes 32 elements. x counts groups of 32. Rows are whole blocks in both tensors.
+// Quantized to floats. A thread makes a group of 32 elements. Rows of both tensors are multiples of 32.
 template <int TYPE> GB_DEVICE void gb_dequantize_group(const char * row, int64_t group, gb_group & o) {
     constexpr int per_block = gb_format<TYPE>::block / 32;
     gb_format<TYPE>::unpack((const uint8_t *) row + group / per_block * gb_format<TYPE>::bytes,
@@ -88,7 +88,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_dequantizing(gb_view y, 
     }
     const int64_t per_row = x.ne[0] / 32, first = k % per_row;
     const gb_index from = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), x.ne);
-    gb_index to = gb_unravel<uint64_t>((uint64_t) k * 32, y.ne); // rows of y are multiples of 32, too
+    gb_index to = gb_unravel<uint64_t>((uint64_t) k * 32, y.ne); // does not cross the end of a row of y
     gb_group o;
     gb_dequantize_group<TYPE>(gb_at(x, from), first, o);
     for (int i = 0; i < 32; i++, to.i[0]++) {

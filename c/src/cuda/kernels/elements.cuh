@@ -122,8 +122,8 @@ template <int WARPS> GB_DEVICE float gb_row_max(float x, float * shared) {
     return x;
 }
 
-// The row of this thread, and its number among the threads of the row. Threads past the last row
-// repeat the last row: no thread may return.
+// The row of this thread, and below its number among the threads of the row. The row may be past the
+// last one. Callers then repeat the last row, because no thread may return.
 template <int WARPS> GB_DEVICE int64_t gb_my_row(void) {
     return WARPS > 1 ? (int64_t) blockIdx.x : (int64_t) blockIdx.x * (blockDim.x / GB_WARP) + threadIdx.x / GB_WARP;
 }

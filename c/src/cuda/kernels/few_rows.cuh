@@ -1,5 +1,5 @@
-// few_rows.cuh - products with 2 to 16 columns on the tensor cores, for the most common formats of
-// weights: Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS. From 8.0.
+// few_rows.cuh - products with 2 to 16 columns (rows of dst) on the tensor cores, for the most common
+// formats of weights: Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS. They need compute capability 8.0.
 //
 // Each weight is read once for all columns. A warp has 16 rows of weights, the rows of gb_mma_s8,
 // and one or two panels (panels.cuh) as columns. A stage is 256 elements deep, one block of the K
@@ -27,15 +27,15 @@ struct gb_few {
     int64_t m, k;
     int columns; // of a slice
     int stages; // panels along the depth
-    int split; // 2 to the power of it warps share rows: 0, 1 or 2
+    int split; // 2^split warps share rows; 0, 1 or 2
 };
 
 // Constants of all stages that stay in registers, values that depend on the lane, and the lane's
 // part of a stage in shared memory.
 struct gb_few_place {
-    const char * row[2]; // rows g and g + 8 at the beginning of the block
-    int word; // 4 t, the offset of the lane's word
-    int owner[4]; // 4 g ..., the lanes that have scales of row g
+    const char * row[2]; // the stage's bytes of rows g = lane / 4 and g + 8
+    int word; // 4 t, the offset of the lane's word; t = lane % 4
+    int owner[4]; // lanes 4 g to 4 g + 3, which have the scales of row g
     int start[4]; // first value of sums
     uint32_t high, top2, signs; // masks of each byte: four bits, two, one
     gb_table16 table; // of IQ4_XS
@@ -51,16 +51,22 @@ struct gb_few_place {
             owner[i] = gb_quick_keep(lane / 4 * 4 + i);
         }
     }
-    // Hides a uniform value from the compiler, which would otherwise not keep it in a register.
+    // Returns x. The compiler does not know that, and keeps the value in a register.
     static GB_METHOD uint32_t keep(uint32_t x, int by) { return gb_quick_keep(x ^ (uint32_t) by) ^ (uint32_t) by; }
 };
 
-// A format. `begin` decodes the parts that a stage has once. `load` reads the words of `span`
-// groups. `fragment` turns them into the fragment of one group, in signed bytes. `scales` gives the
-// scale of each row and half of the group. align: alignment of rows in bytes; 0: there is no
-// kernel. bytes: of a stage. pitch: distance of rows in shared memory, so that the rows of one load
-// hit distinct shared-memory banks. chunk: bytes of a copy. halves: scales of a group. minima: the
-// format needs the sums of the activations. unit: common factor of all scales.
+// A format. `begin` decodes the parts that a stage has once. `load` reads the words of `span` groups.
+// `fragment` turns them into the fragment of one group, in signed bytes. `scales` gives the scale of
+// each row and half of the group. The constants are:
+//
+//   align   bytes; of rows of weights. 0: there is no kernel
+//   bytes   of a row in a stage
+//   pitch   bytes from row to row in shared memory, so that the rows of one load hit distinct banks
+//   chunk   bytes of a copy
+//   halves  scales of a group
+//   stages  in shared memory
+//   minima  the format needs the sums of the activations
+//   unit    common factor of all scales
 template <int TYPE> struct gb_few_format {
     static constexpr int align = 0;
 };
@@ -71,7 +77,7 @@ GB_DEVICE float gb_few_half(const char * at, int offset) {
     return gb_half_bits_to_float(*(const uint16_t *) (const void *) (at + offset));
 }
 
-// Reads the word at an even offset of 4-aligned blocks. The offset is constant except for `word`.
+// Reads the word at `at + offset + word`. `at` and `word` are multiples of 4; `offset` is even and a constant.
 GB_DEVICE uint32_t gb_few_even_word(const char * at, int offset, int word) {
     return offset % 4 == 0 ? gb_few_word(at + word, offset)
                            : gb_perm(gb_few_word(at + word, offset - 2), gb_few_word(at + word, offset + 2), 0x5432);
@@ -159,7 +165,7 @@ template <> struct gb_few_format<GGML_TYPE_Q4_K> : gb_few_scales {
             a[i] = (group % 2 == 0 ? w[i / 2][i % 2] : w[i / 2][i % 2] >> 4) & 0x0f0f0f0fu;
         }
     }
-    // Multiplies the minima of 8 groups by the sums of the activations, as a separate product.
+    // Subtracts the products of the minima of 8 groups and the sums of the activations.
     GB_METHOD void take_minima(const uint4 & s, float (&sum)[4]) const {
         const uint32_t first[2] = { s.x, s.y }, second[2] = { s.z, s.w };
         float all[4] = { 0, 0, 0, 0 };
@@ -202,7 +208,7 @@ template <> struct gb_few_format<GGML_TYPE_IQ4_XS> : gb_few_scales {
     }
 };
 
-// Words begin at even addresses, with the same parity in a block. A value is four times the level less 32.
+// A block begins at an even address; its words have the same remainder mod 4. A value is 4 (level - 32).
 template <> struct gb_few_format<GGML_TYPE_Q6_K> {
     static constexpr bool minima = false;
     static constexpr int bytes = GB_BYTES(q6_k), pitch = 240, chunk = 16, align = 2, span = 4, halves = 2, stages = 3;
@@ -252,7 +258,7 @@ template <> struct gb_few_format<GGML_TYPE_Q6_K> {
     }
 };
 
-template <int TYPE> struct gb_few_stage { // in shared memory: the rows of all warps, then the panels, `split` times
+template <int TYPE> struct gb_few_stage { // in shared memory: the rows of all warps, then 2^split times the panels
     static constexpr int slot = GB_FEW_ROWS * gb_few_format<TYPE>::pitch, rows = GB_FEW_WARPS * slot,
                          panel = gb_few_format<TYPE>::minima ? (int) sizeof(gb_panel) : (int) offsetof(gb_panel, s);
 };
@@ -260,18 +266,19 @@ template <int TYPE> struct gb_few_stage { // in shared memory: the rows of all w
 // A thread's position along the depth, and its addresses in a stage.
 struct gb_few_walk {
     const char * row; // of the next copy: the lane's piece of its row of weights
-    const char * x; // panels
+    const char * x; // of the next copy: panels
     int64_t gap; // bytes from the end of one panel to the next
     int left; // bytes to the end of the row
-    int ahead, computed; // stage to copy, to compute
-    char *there, *here, *end; // their stages; end of the stages
-    int step, stage, to_panels; // bytes of the next stage of the warp in a row; of a stage in shared memory
+    int ahead, computed; // numbers of the next stage to copy, to compute
+    char *there, *here, *end; // their shared memory; end of the last stage
+    // Bytes in a row to the warp's next stage; bytes of a stage; offset of the warp's panels in a stage.
+    int step, stage, to_panels;
     int first, each; // bytes of panels that the thread copies: offset, distance
     uint32_t begin[2]; // Q6_K: where rows g and g + 8 begin
     float sum[2][4]; // by panel
 };
 
-// Queues the copy of a stage of the warp's rows, two lanes for a row. `whole`: it is not the last stage.
+// Queues the copy of a stage of the warp's rows, two lanes for a row. WHOLE: it is not the last stage.
 template <int TYPE, bool WHOLE> GB_DEVICE void gb_few_copy(char * slot, const char * row, int left) {
     typedef gb_few_format<TYPE> format;
     constexpr bool moves = format::align < 8; // copies from the aligned address before the row
@@ -425,7 +432,7 @@ template <int TYPE> GB_DEVICE void gb_few_prefetch(const gb_few & p) {
     }
 }
 
-// NT: panels across the columns. grid: x rows, z slices.
+// NT: panels across the columns. grid: x rows of weights, z slices.
 template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_rows(gb_few p) {
     gb_few_prefetch<TYPE>(p);
     gb_wait_for_earlier();
@@ -436,7 +443,7 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int part = warp & ((1 << p.split) - 1), band = warp >> p.split, bands = GB_FEW_WARPS >> p.split;
     const int64_t row = ((int64_t) blockIdx.x * bands + band) * GB_FEW_ROWS;
-    const char * a = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes; // after the last row, rows repeat it
+    const char * a = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes; // rows past the last one repeat it
     gb_few_place place(lane);
     gb_few_walk w = {};
     w.row = a + gb_min<int64_t>(row + lane / 2, p.m - 1) * (int64_t) p.w.nb_m + lane % 2 * format::chunk;
@@ -460,7 +467,7 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     const int rounds = (p.stages + (1 << p.split) - 1) >> p.split;
     const int whole = ((p.stages - 1) >> p.split) - (format::stages - 1);
     int round = 0;
-    for (; round < whole; round++) { // every warp copies whole stages here, and not the last one
+    for (; round < whole; round++) { // no warp copies the last stage here
         gb_few_turn<TYPE, NT, true>(p, w, place, shared);
     }
     for (; round < rounds; round++) {

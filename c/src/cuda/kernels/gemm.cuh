@@ -1,10 +1,10 @@
-// gemm.cuh - products with many columns, in tiles: on tensor cores for halves and quantized
+// gemm.cuh - products with many rows of dst, in tiles: on tensor cores for halves and quantized
 // weights, in float for the rest.
 //
 // gb_gemm_halves: a block makes NT rows of dst times 128 columns, a warp 64 x 64 of them (NT =
 // 256), 64 x 32 or 32 x 16. Reads of shared memory limit the tensor cores, and larger tiles need
-// fewer of them. Both operands go to shared memory as rows of 64 halves, along the sum. Piece p (16
-// bytes) of row r is at p xor r, so that loads of fragments hit distinct shared-memory banks.
+// fewer reads. Both operands go to shared memory as rows of 64 halves, along the sum. Piece p (16
+// bytes) of row r is at p xor r % 8, so that loads of fragments hit distinct shared-memory banks.
 // Copies run some stages ahead of the products. Quantized weights are copied unchanged, 256
 // elements of each row in one step. While the tensor cores work on a stage, a thread unpacks 32
 // elements of a later stage. If shared memory is too small for these copies, the thread unpacks
@@ -26,7 +26,7 @@
 
 enum { GB_GEMM_THREADS = 256, GB_GEMM_M = 128, GB_GEMM_K = 64, GB_GEMM_BAND = 8 };
 
-// What the weights of a tile are, besides quantized formats. GB_FLOATS: F32 in products of tf32.
+// SOURCE in the kernels is the type of the weights: a quantized format, halves, or F32 for products of tf32.
 enum { GB_HALVES = -1, GB_FLOATS = -2 };
 
 template <int SOURCE> constexpr bool gb_is_packed = SOURCE >= 0; // a quantized format
@@ -40,13 +40,13 @@ struct gb_gemm {
     int64_t part_rows; // the depth is cut into parts; distance of their results, in rows
     int parts, part_depth;
     gb_routed_rows routed;
-    int stages; // 2, 3 or 4
+    int stages; // in shared memory: 2, 3 or 4
     int raw; // quantized: bytes are copied to shared memory first
 };
 
 // The part of the product that a block makes.
 struct gb_tile {
-    const char * a; // matrix; NULL: none
+    const char * a; // matrix of weights; NULL: the block has no tile
     int64_t row, end; // rows of the slice, or positions in the list of routed rows
     int64_t column, slice; // first column of dst
     int64_t k0, k1; // depth
@@ -231,7 +231,7 @@ GB_DEVICE gb_tile gb_in_halves(gb_tile t) {
     return t;
 }
 
-// The rows of the other operand that this thread copies, NULL after the end. UNITS: elements have so many halves.
+// The rows of the other operand that this thread copies, NULL after the end. UNITS: halves in an element.
 template <int NT, int UNITS>
 GB_DEVICE void gb_rows_to_copy(const gb_gemm & p, const gb_tile & t,
     const uint16_t * (&row)[NT * 8 / GB_GEMM_THREADS]) {
@@ -252,7 +252,7 @@ GB_DEVICE void gb_wait_for_stage(int stages) {
     }
 }
 
-// d += a b. Floats are rounded to tf32.
+// d += a b.
 template <int SOURCE, int KIND>
 GB_DEVICE void gb_tile_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     if constexpr (SOURCE == GB_FLOATS) {
@@ -371,7 +371,8 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
             gb_load_weights<SOURCE>(p, t, ahead, to);
         }
         if constexpr (gb_is_packed<SOURCE>) {
-            // Unpacks the bytes that were copied two steps ago. They are needed in four stages.
+            // All bytes of the older step are unpacked: copies the next ones into their place. They are
+            // needed in four stages.
             if (p.raw != 0 && unpacked == GB_RAW_STAGES * (copied - 1)) {
                 gb_raw_copy<SOURCE>(column, copied++, raw);
             }
@@ -406,13 +407,13 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
 
 enum { GB_EXACT_K = 32 };
 
-struct gb_exact { // strides of the weights
+struct gb_exact { // layout of the weights
     int type;
-    size_t nb_k; // bytes along the sum; quantized: unused, or with `across` the distance of rows of a
-    bool across; // blocks are along the columns of dst
+    size_t nb_k; // bytes from element to element along the sum; for quantized weights only with `across`
+    bool across; // quantized blocks are along the columns of dst, not along the sum
 };
 
-// One group of quantized weights of any format.
+// Unpacks the group of quantized weights of any format that begins at `element`.
 GB_DEVICE void gb_unpack_any(int type, const char * row, int64_t element, gb_group & o) {
     switch (type) {
 #define GB_FORMAT(id, ...)                                                              \
@@ -428,15 +429,14 @@ GB_DEVICE void gb_unpack_any(int type, const char * row, int64_t element, gb_gro
     }
 }
 
-// Index of element [k][column] of a tile of `columns`. The pitch is such that threads which write a
-// column hit distinct shared-memory banks.
+// Element [k][column] of a tile. The pitch spreads a column over eight banks and keeps rows 16-aligned.
 template <int COLUMNS> GB_DEVICE float & gb_exact_at(float * tile, int k, int column) {
     return tile[k * (COLUMNS + 4) + column];
 }
 
 template <int COLUMNS>
 GB_DEVICE void gb_exact_groups(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
-    // Both cases have the same number of groups.
+    // A tile has COLUMNS groups, along the sum or across it.
     for (int i = (int) threadIdx.x; i < COLUMNS; i += GB_GEMM_THREADS) {
         const int g = e.across ? i % (COLUMNS / 32) * 32 : i; // first column
         const int depth = e.across ? i / (COLUMNS / 32) : 0;
@@ -474,8 +474,8 @@ template <int TM> GB_DEVICE void gb_exact_fours(const float * from, float (&to)[
     }
 }
 
-// A tile is 16 TM x 16 TM; a thread makes TM x TM of it, in fours. QUANTIZED: any format, along or
-// across.
+// A tile is 16 TM x 16 TM; a thread makes TM x TM of it, in fours. QUANTIZED: any format, with blocks
+// along the sum or across it.
 template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm_exact(gb_gemm p, gb_exact e) {
     gb_wait_for_earlier();
     constexpr int SIDE = 16 * TM;

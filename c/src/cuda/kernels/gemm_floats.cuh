@@ -1,14 +1,14 @@
-// gemm_floats.cuh - products of F32 weights with many columns, in float.
+// gemm_floats.cuh - products of F32 weights with many rows of dst, in float.
 //
 // A block makes 16 TN rows of dst times 128 columns, a thread TN x 8 of them. A stage is 32 elements
-// deep and lies in shared memory as in gemm.cuh: rows of 128 bytes, piece p of row r at p xor r. So
+// deep and is in shared memory as in gemm.cuh: rows of 128 bytes, piece p of row r at p xor r % 8. So
 // copies of 16 bytes fill it, some stages ahead of the products.
 //
 // A thread reads a piece, four elements along the sum, of its eight columns and of one row at a
 // time. For TN = 8, that is 16 loads for 256 fused multiply-adds. The lanes of a warp form 4 rows x
-// 8 columns. Lanes that differ in bit 0 read the same columns, lanes that differ in bit 1 the same
-// rows, so a half-warp reads 64 distinct bytes in a load, in one step. Sums and operands fit 128
-// registers, so a multiprocessor holds two blocks.
+// 8 columns. Bits 0 and 3 of a lane's number select its row, the others its column. So a half-warp
+// reads 64 distinct bytes in a load, in one step. Sums and operands fit 128 registers, so a
+// multiprocessor holds two blocks.
 //
 // tools/count_sass.py counts the instructions of the loop.
 #ifndef GB_CUDA_KERNELS_GEMM_FLOATS_CUH

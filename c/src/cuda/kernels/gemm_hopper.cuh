@@ -1,4 +1,4 @@
-// gemm_hopper.cuh - products of F16 and BF16 with many columns on compute capability 9.0. The copy
+// gemm_hopper.cuh - products of F16 and BF16 with many rows of dst on compute capability 9.0. The copy
 // engine copies tiles; products read them from shared memory.
 //
 // A block makes the tiles of hopper_tiles.cuh. A thread of its last warp copies 64 elements of
@@ -10,8 +10,9 @@
 // only the products of the newest stage may still run. So the tensor cores always have the next
 // products, and copies continue while sums are stored.
 //
-// Zeros surround the operands and are not stored. With experts, the rows of the second operand are also sorted by
-// expert. The end of a tile may have rows of the next expert, which are not stored either.
+// Elements past the ends of the operands read as zeros; results outside of dst are not stored. With experts, the rows
+// of the second operand are sorted by expert. The end of a tile may have rows of the next expert, which are not stored
+// either.
 #ifndef GB_CUDA_KERNELS_GEMM_HOPPER_CUH
 #define GB_CUDA_KERNELS_GEMM_HOPPER_CUH
 
@@ -25,7 +26,7 @@ struct gb_gemm_tiles {
     gb_hopper_grid grid;
     int stages;
     int axis[3]; // of weights: dimension of the column and of both dimensions of slices, 1 to 3
-    int ne2, r2, r3; // slice z of the product is slice z % ne2 / r2, z / ne2 / r3 of the weights
+    int ne2, r2, r3; // slice z of the product reads slice (z % ne2 / r2, z / ne2 / r3) of the weights
     bool stacked; // expert e is slice e of the weights
     // Of the matrix or of the experts. Dimensions: depth; then column and both dimensions of slices by stride.
     gb_tensor_map weights[GGML_MAX_SRC];
@@ -46,7 +47,7 @@ template <int NT> GB_DEVICE void gb_hopper_copy(const gb_gemm_tiles & p, char * 
         for (int step = 0; step < t.steps; step++) {
             const int k = t.k0 + step * GB_HOPPER_K;
             char * to = shared + at.stage * STAGE;
-            gb_barrier_wait(&empty[at.stage], at.parity ^ 1); // does not wait for a new stage
+            gb_barrier_wait(&empty[at.stage], at.parity ^ 1); // returns at once for a new stage
             gb_barrier_expect(&full[at.stage], STAGE);
             gb_copy_tile(to, p.weights[p.stacked ? 0 : t.expert], k, c[1], c[2], c[3], &full[at.stage]);
             gb_copy_tile(to + GB_HOPPER_M * GB_HOPPER_K * 2, p.rows, k, t.row, t.slice, 0, &full[at.stage]);
@@ -74,7 +75,7 @@ template <int KIND, int NT> GB_DEVICE void gb_hopper_multiply(const gb_gemm_tile
             const uint64_t a = gb_matrix_of(weights + group * 64 * GB_HOPPER_K * 2),
                            b = gb_matrix_of(weights + GB_HOPPER_M * GB_HOPPER_K * 2);
             gb_matrix_fence();
-            GB_UNROLL for (int i = 0; i < GB_HOPPER_K / 16; i++) { // 16 elements are 32 bytes, two units of an address
+            GB_UNROLL for (int i = 0; i < GB_HOPPER_K / 16; i++) { // a descriptor has address / 16: 2 for 16 elements
                 gb_matrix_mma<KIND, NT>(sum, a + 2 * i, b + 2 * i, true);
             }
             gb_matrix_commit();

@@ -1,4 +1,4 @@
-// gemm_packed_hopper.cuh - products of quantized weights with many columns on compute capability
+// gemm_packed_hopper.cuh - products of quantized weights with many rows of dst on compute capability
 // 9.0. Weights become bf16 in the registers that products read; shared memory holds them only as
 // bytes.
 //
@@ -10,8 +10,8 @@
 //
 // The depth may be in any order, because a product is a sum. A thread has, of each of its two rows
 // of weights, one of four adjacent groups of 32 elements. So each format is unpacked by unpack.cuh,
-// and no lane repeats the work of another lane. Column 2 t + 8 j + i of step s is element 32 t + 4
-// s + 2 j + i of 128. gb_rows_in_order permutes the rows of the other operand to match.
+// and no lane repeats the work of another lane. Of 128 elements, column 2 t + 8 j + i of step s is
+// element 32 t + 4 s + 2 j + i. gb_rows_in_order permutes the rows of the other operand to match.
 //
 // Barriers: `full` and `empty` of each stage as in gemm_hopper.cuh. `raw_full` of a slot: the three
 // warps have copied it. `raw_empty`: the eight warps have it in registers. Registers hold two
@@ -67,7 +67,7 @@ struct gb_packed_barriers {
           raw_empty(raw_full + GB_PACKED_SLOTS) {}
 };
 
-// The rows of weights of a tile, from its depth on.
+// Address of the first row of weights of a tile, at its first element of depth.
 GB_DEVICE const char * gb_packed_matrix(const gb_gemm_packed & p, const gb_hopper_tile & t, int block, int bytes) {
     const char * a =
         p.grid.routed.list != NULL ? gb_weights_of_expert(p.w, t.expert) : gb_weights_of_slice(p.w, t.slice);
@@ -79,7 +79,7 @@ GB_DEVICE const char * gb_packed_matrix(const gb_gemm_packed & p, const gb_hoppe
 GB_DEVICE void gb_packed_copy_rows(const gb_gemm_packed & p, char * shared, int stage, const gb_packed_barriers & b,
     const gb_hopper_tile & t, gb_hopper_place & at) {
     for (int step = 0; step < (t.steps + 1) / 2 * 2; step++) { // 128 elements at a time
-        gb_barrier_wait(&b.empty[at.stage], at.parity ^ 1); // does not wait for a new stage
+        gb_barrier_wait(&b.empty[at.stage], at.parity ^ 1); // returns at once for a new stage
         gb_barrier_expect(&b.full[at.stage], stage);
         gb_copy_tile(shared + at.stage * stage, p.rows, t.k0 + step * GB_HOPPER_K, t.row, t.slice, 0,
             &b.full[at.stage]);
@@ -155,7 +155,8 @@ GB_DEVICE void gb_packed_numbers(const gb_group & o, int word, uint32_t & first,
     second = gb_pack_bf16(x[2], x[3]);
 }
 
-// The two rows of a thread in a slot, in its group of 128 elements from `element` on.
+// Unpacks, of both rows of a thread in a slot, its group among the 128 elements from `element` on. left: elements to
+// the end of the depth.
 template <int SOURCE>
 GB_DEVICE void gb_packed_groups(const char * const (&row)[2], int element, int left, gb_group (&o)[2]) {
     typedef gb_format<SOURCE> format;
@@ -185,7 +186,7 @@ GB_DEVICE void gb_packed_products(const gb_group (&o)[2], int half, const char *
     gb_barrier_wait(full, parity);
     const uint64_t b = gb_matrix_of(rows);
     gb_matrix_fence(a);
-    GB_UNROLL for (int s = 0; s < 4; s++) { // 16 elements are 32 bytes, two units of an address
+    GB_UNROLL for (int s = 0; s < 4; s++) { // a descriptor has address / 16: 2 for 16 elements
         gb_matrix_mma_rows<GB_HALF_BF16, NT>(sum, a[s], b + 2 * s, true);
     }
     gb_matrix_commit();
@@ -227,7 +228,7 @@ GB_DEVICE void gb_packed_multiply(const gb_gemm_packed & p, char * shared, const
                 raw_at.next(GB_PACKED_SLOTS);
             }
             GB_UNROLL for (int h = 0; h < 2; h++) {
-                if (i > 0) { // its operand may be written again
+                if (i > 0) { // the products that read a[h] must end first
                     gb_matrix_wait<1>();
                     if (lane == 0) {
                         gb_barrier_arrive(&b.empty[before[h]]);

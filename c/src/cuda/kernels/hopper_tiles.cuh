@@ -2,8 +2,8 @@
 // stores of its sums.
 //
 // dst is split into tiles of 128 columns by NT rows, for each slice and each part of the depth. A
-// block makes tile blockIdx.x and every gridDim.x-th after it. In MUL_MAT_ID, rows of dst are
-// sorted by expert (gb_route in product_steps.cuh). Each expert begins with a new tile, so the last
+// block makes tile blockIdx.x and every gridDim.x-th after it. With experts, rows of dst are sorted
+// by expert (gb_route in product_steps.cuh). Each expert begins with a new tile, so the last
 // numbers may have no tile.
 #ifndef GB_CUDA_KERNELS_HOPPER_TILES_CUH
 #define GB_CUDA_KERNELS_HOPPER_TILES_CUH
@@ -13,7 +13,7 @@
 enum {
     GB_HOPPER_M = 128, // columns of dst of a tile
     GB_HOPPER_K = 64,  // elements of a stage: 128 bytes of a row
-    GB_HOPPER_BAND = 8,
+    GB_HOPPER_BAND = 8, // rows of tiles that adjacent numbers go through together
     GB_HOPPER_WARPS = 8, // warps that multiply: two groups, 64 columns each
 };
 
@@ -28,8 +28,8 @@ struct gb_hopper_grid {
 };
 
 struct gb_hopper_tile {
-    int column, row, end,
-        slice; // first column and row of dst; rows: of the slice, or positions in the list of routed rows
+    // First column of dst; rows [row, end) of the slice, or of the list of routed rows.
+    int column, row, end, slice;
     int expert;                  // expert, or 0
     int k0, depth, steps;        // steps: stages of the depth; 0 without a tile
     float * dst;                 // of the part and the slice
@@ -78,7 +78,7 @@ GB_DEVICE void gb_hopper_store(const gb_hopper_grid & p, const gb_hopper_tile & 
             const int at = row + 8 * j + e;
             if (at < t.end) {
                 float * to = t.dst + (p.routed.list != NULL ? p.routed.list[at] : at) * p.m + column;
-                GB_UNROLL for (int h = 0; h < 2; h++) { // adjacent lanes have adjacent columns
+                GB_UNROLL for (int h = 0; h < 2; h++) { // lanes at distance 4 have adjacent columns
                     if (column + 8 * h < p.m) {
                         to[8 * h] = sum[4 * j + 2 * h + e];
                     }

@@ -1,4 +1,4 @@
-// matvec.cuh - products with few columns. Weights are streamed once, at the speed of the memory.
+// matvec.cuh - products with few columns (rows of dst). Weights are read once, at the speed of the memory.
 //
 // Quantized weights: blocks have odd sizes, so a warp copies the bytes of a stretch of its rows
 // unchanged, in chunks of 16 bytes and two stretches ahead, into its own ring in shared memory. It
@@ -61,9 +61,9 @@ template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const g
     return at;
 }
 
-// Begins a kernel: prefetches what a warp reads first, `n` stretches of `bytes` of each of its rows, as far as they
-// exist, and then waits for earlier kernels. So the memory is busy while the kernel before ends. With experts, the rows
-// depend on data, and nothing is prefetched. row_bytes: of a row.
+// Begins a kernel: prefetches what a warp reads first, `n` stretches of `bytes` of each of its rows, as
+// far as they exist, and then waits for earlier kernels. So the memory is busy while the previous
+// kernel ends. With experts, the rows depend on data, and nothing is prefetched. row_bytes: of a row.
 template <int NCOLS, int ROWS>
 GB_DEVICE void gb_matvec_begin(const gb_matvec_group & q, int n, int bytes, int64_t row_bytes) {
     enum { LINE = 128 };
@@ -142,7 +142,7 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);
     const int64_t n_groups = p.k / 32, n = (n_groups + 31) / 32, row_bytes = p.k / format::block * format::bytes;
     const bool any = at.a != NULL && at.row < p.m;
-    const char * row[ROWS]; // after the last row, rows repeat it
+    const char * row[ROWS]; // past the last row: the last row
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         row[r] = any ? at.a + (at.row + r < p.m ? at.row + r : p.m - 1) * (int64_t) p.w.nb_m : NULL;
     }

@@ -1,7 +1,8 @@
 // matvec_quick.cuh - products with one column and weights of common formats: Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS.
 //
-// Like matvec.cuh, with four rows per warp, and without uniform work in the loop. Rows are
-// 16-aligned, so the lane alone determines the addresses of copies and of words in shared memory.
+// Like matvec.cuh, with four rows per warp. The loop computes nothing that is the same for all lanes.
+// Rows are 16-aligned, so the lane alone determines the addresses of copies and of words in shared
+// memory.
 // All stretches but the last are whole. Quants are not shifted: a nibble in the high half of its
 // byte counts 16 times. The constant that a format subtracts from its quants is subtracted from the
 // sum. tools/count_sass.py counts the instructions of this loop.
@@ -19,8 +20,11 @@ template <class T> __device__ __forceinline__ T gb_quick_keep(T x) { return gb_s
 // A format. `place` holds values that depend on the lane. `group` is a lane's part of the
 // activations, a group or as many elements of two groups. `load` reads it, and `prepare` converts
 // it once for all rows. `add` multiplies it by the elements of a row, whose stretch is at `at` in
-// shared memory, and adds up. bytes: of a stretch. chunk: of a copy. pitch: bytes of a stretch in
-// shared memory, including those that may be read after its end.
+// shared memory, and adds up. The constants are:
+//
+//   bytes  of a stretch
+//   chunk  bytes of a copy
+//   pitch  bytes of a stretch in shared memory, including those that may be read after its end
 template <int TYPE> struct gb_quick {
     static constexpr bool exists = false;
 };
@@ -43,7 +47,7 @@ GB_DEVICE float gb_quick_half(const char * at, int offset) {
     return gb_half_bits_to_float(*(const uint16_t *) (const void *) (at + offset));
 }
 
-// N words from the lane's byte on, which has an even address.
+// Reads N words from the even `offset` on.
 template <int N> GB_DEVICE void gb_quick_words(const char * at, int offset, uint32_t (&w)[N]) {
     const int aligned = offset & ~3;
     const uint32_t shift = (uint32_t) (offset & 3) * 8;
@@ -95,8 +99,8 @@ template <> struct gb_quick<GGML_TYPE_Q4_K> : gb_quick_groups {
     static constexpr int bytes = 4 * GB_BYTES(q4_k), chunk = 16, pitch = bytes;
     struct place {
         int head, qs; // bytes in a stretch
-        uint32_t mask, bytes, move, six, four; // of quants; bytes of the scales, and their bits
-        float high; // subtrahend of quants in high nibbles, those of odd groups
+        uint32_t mask, bytes, move, six, four; // mask of the quants; bytes of the scales, and their bits
+        float high; // 1/16 for quants in high nibbles, those of odd groups; else 1
         GB_METHOD explicit place(int lane) {
             const int g = lane % 8, j = g % 4;
             head = gb_quick_keep(lane / 8 * GB_BYTES(q4_k));
@@ -165,7 +169,7 @@ template <> struct gb_quick<GGML_TYPE_Q6_K> {
         x.sum[0] *= -GB_ZERO(q6_k);
         x.sum[1] *= -GB_ZERO(q6_k);
     }
-    static GB_METHOD void words(const char * at, uint32_t move, uint32_t (&w)[4]) { // from a bit on
+    static GB_METHOD void words(const char * at, uint32_t move, uint32_t (&w)[4]) { // from bit `move` on
         uint32_t raw[5];
         GB_UNROLL for (int i = 0; i < 5; i++) { raw[i] = gb_quick_word(at, 4 * i); }
         GB_UNROLL for (int i = 0; i < 4; i++) { w[i] = gb_funnel_right(raw[i], raw[i + 1], move); }
@@ -243,7 +247,7 @@ template <> struct gb_quick<GGML_TYPE_IQ4_XS> : gb_quick_groups {
     }
 };
 
-// Queues the copy of a stretch of a row. bytes: those that exist; `whole`: all. from: the lane's address.
+// Queues the copy of a stretch of a row. bytes: those that exist; WHOLE: all do. from: the lane's address.
 template <int TYPE, bool WHOLE> GB_DEVICE void gb_quick_copy(char * to, const char * from, int lane, int bytes) {
     constexpr int chunk = gb_quick<TYPE>::chunk, step = 32 * chunk;
     GB_UNROLL for (int i = 0; i < gb_quick<TYPE>::bytes; i += step) {
@@ -287,7 +291,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
     const typename format::place place(lane);
     const int n_groups = any ? (int) (p.k / 32) : 0, n = (n_groups + 31) / 32; // stretches
     const int last_bytes = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - (n - 1) * format::bytes;
-    const char * from[ROWS]; // of the next copy; after the last row, rows repeat it; unused without rows
+    const char * from[ROWS]; // of the next copy; rows past the last one repeat it; unused without rows
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         from[r] = any ? at.a + gb_min<int64_t>(at.row + r, p.m - 1) * (int64_t) p.w.nb_m : (const char *) p.x;
         from[r] += at.first * format::bytes + lane * format::chunk;

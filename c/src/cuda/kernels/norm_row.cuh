@@ -1,9 +1,9 @@
 // norm_row.cuh - NORM and RMS_NORM of rows that fit the registers of their threads: dense F32, 16-aligned.
 //
 // A thread reads FOURS times four adjacent elements, and the weight and bias for them, before it
-// computes. Each is read once. The result for products is made of a copy of the row in shared
-// memory. A row has 1, 4, 8 or 16 warps by its length.
-// So one row of a decoder fills a multiprocessor, and all its loads are issued at once.
+// computes. Each is read once. The result for products is made from a copy of the row in shared memory.
+// A row has 1, 4, 8 or 16 warps by its length. So one row of a decoder fills a multiprocessor, and all
+// its loads are issued at once.
 #ifndef GB_CUDA_KERNELS_NORM_ROW_CUH
 #define GB_CUDA_KERNELS_NORM_ROW_CUH
 
@@ -19,7 +19,7 @@ struct gb_norm_args {
     int64_t rows;
     // The last of these results, converted for products.
     gb_row_kind kind; // GB_ROWS_NONE: not converted
-    gb_make_panels made; // for other kinds than panels: its rows
+    gb_make_panels made; // other kinds than panels use only made.rows
 };
 
 // Rows whose squares overflow are computed again with values smaller by this factor.
@@ -77,7 +77,7 @@ template <int WARPS> GB_DEVICE void gb_norm_round(gb_row_kind kind, const gb_mak
     }
 }
 
-// The sum over a row's threads. One barrier: each call has shared memory of its own. Sums have a fixed order.
+// The sum over a row's threads, in a fixed order. It has one barrier, so consecutive calls need different `shared`.
 template <int WARPS> GB_DEVICE float gb_norm_sum(float x, float * shared) {
     x = gb_warp_sum(x);
     if (WARPS > 1) {

@@ -12,10 +12,12 @@
 
 enum { GB_PANEL_ROWS = 8, GB_PANEL_DEPTH = 256 };
 
-// With g and t as in the PTX manual, lane 4 g + t: q[p][lane] has the fragments of groups 2 p and 2
-// p + 1. d[p][t] has the scales of rows 2 t and 2 t + 1, of both groups. s[lane] is for formats
-// with minima: of row g, the scale times the sum of the bytes, for groups t and t + 4. It is split
-// into two floats for gb_mma_tf32: the first float of both groups, then the second of both.
+// With lane = 4 g + t, as in the PTX manual:
+//
+//   q[p][lane]  the fragments of groups 2 p and 2 p + 1
+//   d[p][t]     the scales of rows 2 t and 2 t + 1, of both groups
+//   s[lane]     for formats with minima: of row g, the scale times the sum of the bytes, for groups t and t + 4. Each
+//               is split into two floats for gb_mma_tf32: the first of both groups, then the second of both
 struct gb_panel {
     uint32_t q[4][32][4];
     float d[4][4][4];
@@ -23,7 +25,7 @@ struct gb_panel {
 };
 
 struct gb_make_panels {
-    gb_make_rows rows; // y: panels by slice, then eight rows, then depth; y_row is not used
+    gb_make_rows rows; // y: panels, ordered by slice, then by eight rows, then along the depth; y_row is not used
     int n;             // rows of a slice
     int bands, stages; // panels of a slice: across its rows, along the depth
     bool dense;        // F32, 16 bytes at a time

@@ -1,5 +1,6 @@
 // quantize.cuh - floats to quantized blocks of 32 elements, byte for byte as on the CPU
 // (c/src/tensor/quant/<format>.c).
+//
 // A warp makes a block, and a lane has one element. Every lane adds up in the order of the CPU.
 // Products are rounded before they are added (gb_rounded_product). The first of equal extremes
 // counts. Scales that underflow in half precision are chosen again (c/src/tensor/quant/small.h). A
@@ -87,7 +88,7 @@ GB_DEVICE bool gb_scale_is_inexact(float d, float stored, int n) {
     return fabsf(stored) <= 65504.0f && 2 * (float) n * fabsf(stored - d) > fabsf(d);
 }
 
-// LOW .. HIGH, or for -127 .. 113 the values of IQ4.
+// The level LOW .. HIGH that is nearest to v; for -127 .. 113 the nearest value of IQ4.
 template <int LOW, int HIGH> GB_DEVICE int gb_nearest_level(float v) {
     if constexpr (LOW == -127 && HIGH == 113) {
         return gb_iq4_levels[gb_iq4_nearest(2 * v)];
@@ -130,7 +131,7 @@ template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
     const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
     int level = gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
     uint16_t bits = gb_half_bits_of(d);
-    if (gb_scale_is_inexact(d, gb_half_bits_to_float(bits), N)) { // in the whole warp
+    if (gb_scale_is_inexact(d, gb_half_bits_to_float(bits), N)) { // the same for all lanes
         bits = gb_small_scale<-N, N - 1>(x, d, 0, level);
         level += N;
     }
@@ -172,8 +173,8 @@ GB_DEVICE int gb_byte_level(float x, float & d) {
 
 [[maybe_unused]] GB_CONST int8_t gb_e2m1_levels[16] = { GB_VALUES_E2M1(GB_VALUE) };
 
-// The weighted sums of x v and v v over the values v closest to x / scale. Adds in four rounds as
-// the CPU does.
+// The weighted sums of x v and v v over the values v closest to x / scale. Has four partial sums, as the
+// CPU does.
 GB_DEVICE void gb_iq4_sums(const float * x, const float * w, float scale, float & wxv, float & wvv) {
     const float inverse = 2 / scale;
     float p[4] = { 0, 0, 0, 0 }, q[4] = { 0, 0, 0, 0 };

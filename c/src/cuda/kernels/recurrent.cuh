@@ -17,7 +17,7 @@ struct gb_recurrent {
     gb_view in[GB_RECURRENT_SOURCES]; // the sources of the operator, f32 with dense rows
     int64_t size, rows, heads, tokens, sequences; // tokens: of a sequence
     int64_t key_step, row_step; // of the states, in elements
-    int64_t n_states; // that the result has: after the last token, one token earlier, ...
+    int64_t n_states; // states in the result: after the last token, after the one before it, ...
     const float * from; // states that the sequences start from
     int64_t from_step; // distance of the states of two sequences, in elements
     float *y, *states; // of the result
@@ -34,7 +34,7 @@ GB_DEVICE const float * gb_floats(const gb_view & v, int64_t i1, int64_t i2, int
     return (const float *) (const void *) gb_at(v, 0, i1, i2, i3);
 }
 
-// The keys of a lane; zeros behind the last.
+// The keys of a lane; zeros after the last.
 template <int PER> struct gb_keys {
     float v[PER];
 };
@@ -54,7 +54,7 @@ template <int PER> GB_DEVICE float gb_keys_dot(const gb_keys<PER> & a, const gb_
     return gb_warp_sum(sum);
 }
 
-// The row of the state that is n tokens before the end. n_states: not kept.
+// The row of the state that is n tokens before the end; n is below n_states.
 GB_DEVICE float * gb_state_row(const gb_recurrent & q, const gb_recurrent_place & at, int64_t n) {
     return q.states + ((n * q.sequences + at.sequence) * q.heads + at.head) * q.rows * q.size + at.row * q.row_step;
 }
@@ -110,7 +110,7 @@ GB_DEVICE float gb_delta_token(const gb_recurrent & q, const gb_recurrent_place 
     return gb_keys_dot(s, r);
 }
 
-// The operators whose inputs are all dense.
+// The inputs and formulas of the other operators. Each of their inputs is dense.
 template <int KIND, int PER>
 GB_DEVICE float gb_heads_token(const gb_recurrent & q, const gb_recurrent_place & at, int64_t t, gb_keys<PER> & s) {
     const int64_t place = ((at.sequence * q.tokens + t) * q.heads + at.head) * q.size;

@@ -17,7 +17,7 @@ struct gb_weights {
     size_t nb_m, nb2, nb3; // bytes
     bool stacked;          // the experts are a stack, nb2 bytes apart
     int64_t ne2; // of the product; slice z has indices z % ne2, z / ne2
-    int64_t r2, r3; // slices that share a slice of a
+    int64_t r2, r3; // slices of the product that share a slice of a, in dimensions 2 and 3
     const char * ids; // NULL, or the experts: row r of dst has the id r % used of token r / used
     int used; // ids of a token
     size_t ids_nb, id_nb; // distance of tokens, of the ids of a token, in bytes
@@ -63,7 +63,7 @@ struct gb_routed_rows {
     const int *first, *tiles, *list;
 };
 
-// The expert that has a tile, and in *tile its number within the expert; n_experts: none.
+// Returns the expert that has tile *tile, or n_experts. *tile becomes the tile's number within the expert.
 GB_DEVICE int gb_expert_of_tile(const gb_routed_rows & r, int n_experts, int64_t * tile) {
     int low = 0, high = n_experts;
     if (*tile >= r.tiles[n_experts]) {

@@ -12,12 +12,12 @@ struct gb_order_rows {
     bool pairs; // rows are F32, dense, and can be read in pairs
 };
 
-// Source of pair i of 128 elements, 2 i and 2 i + 1 of the result. Pair t + 4 j of step s has elements 32 t + 4 s + 2 j
-// and the next.
+// The first source element of pair i, which is elements 2 i and 2 i + 1 of 128 of the result. Pair t + 4 j of step s,
+// i = 8 s + 4 j + t, has elements 32 t + 4 s + 2 j and the next.
 GB_DEVICE int gb_pair_source(int i) { return i % 4 * 32 + i / 8 * 4 + i / 4 % 2 * 2; }
 
-// Elements [number, number + 8) of the result, as 16 bytes. row: of the source. pairs: two elements
-// can be read together.
+// Elements [i, i + 8) of the result, as 16 bytes. row: of the source. pairs: two elements can be read
+// together.
 template <int KIND, bool PERMUTED>
 GB_DEVICE uint4 gb_eight_in_order(const gb_make_rows & p, const char * row, int64_t i, bool pairs) {
     uint32_t both[4];
@@ -42,7 +42,7 @@ template <int KIND, bool PERMUTED> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_in_order(
     const gb_make_rows & p = q.rows;
     const int64_t r = blockIdx.x;
     if (q.source != NULL && r >= *q.n) {
-        return; // a row of a token without an expert
+        return; // a row without an expert
     }
     const char * row = gb_source_row(p, q.source != NULL ? q.source[r] : r);
     for (int64_t i = ((int64_t) blockIdx.y * 256 + threadIdx.x) * 8; i < p.y_row; i += (int64_t) gridDim.y * 2048) {

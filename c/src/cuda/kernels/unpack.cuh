@@ -1,8 +1,9 @@
-// unpack.cuh - quantized blocks to integers. No other device code decodes the formats.
+// unpack.cuh - quantized blocks to integers, for all formats.
 //
 // 32 adjacent elements of any format are 32 signed bytes, with a scale and an offset for each half
 // (struct gb_group). gb_format<TYPE> has the elements and bytes of a block, and unpacks a group.
-// Products, GET_ROWS and copies are written for groups, once for all formats. The bytes may be at
+// Products, GET_ROWS and copies are written for groups, once for all formats; the fastest kernels decode
+// the common formats themselves (matvec_quick.cuh, few_rows.cuh, attention_ext.cuh). The bytes may be at
 // any address in global or shared memory. formats.def defines the layout of a block,
 // c/src/tensor/quant/<stem>.c the values.
 #ifndef GB_CUDA_KERNELS_UNPACK_CUH

@@ -10,7 +10,7 @@ struct gb_index_reader { // a kernel parameter; a recorded graph keeps it
     const void * dst;
     int column, n_dims;   // as in gb_cuda_index_note
     bool experts, of_ids;
-    int64_t limit; // indices must be below
+    int64_t limit; // indices must be below it
     char text[GB_CUDA_INDEX_TEXT];
 };
 

@@ -1,8 +1,8 @@
 // attention.cu - FLASH_ATTN and FLASH_ATTN_EXT: attention as one operator. Scores are never stored. Chains of operators
 // (attention_chain.cu) use the same table of algorithms.
 //
-// Halves whose rows can be copied in 16-byte pieces are computed on the tensor cores, everything
-// else in float.
+// FLASH_ATTN of halves whose rows can be copied in 16-byte pieces runs on the tensor cores. The rest, few
+// rows and FLASH_ATTN_EXT are computed in float.
 #include <cmath>
 
 #include "cuda/kernels/attention.cuh"
@@ -93,7 +93,7 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_attention & p, i
 }
 
 static const char * floats_decline(const gb_cuda_device &, const gb_attention & p) {
-    return p.by_key                        ? "values lie by keys"
+    return p.by_key                        ? "values are stored by key"
            : p.n < FEW_ROWS                ? "needs at least 8 rows of queries"
            : p.d > GB_ATTENTION_FLOAT_HEAD ? "heads of more than 128 elements"
                                            : NULL;
@@ -119,7 +119,7 @@ static const gb_attention_algorithm algorithms[] = {
 gb_cuda_choice gb_attention_choose(const gb_cuda_device & device, const gb_attention & p) {
     int i = 0;
     while (algorithms[i].declines(device, p) != NULL) {
-        i++; // ends: the last algorithm takes all
+        i++; // ends: the last algorithm never declines
     }
     return { i, -1 };
 }

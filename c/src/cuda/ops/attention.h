@@ -8,14 +8,14 @@
 
 enum { GB_ATTENTION_FLOAT_HEAD = 128 }; // longest head of gb_attention_floats
 
-gb_attention_input gb_attention_input_of(const ggml_tensor * t); // heads repeat
-// True if a grid has enough rows and heads.
+gb_attention_input gb_attention_input_of(const ggml_tensor * t); // head i is head i % ne2 of t
+// True if the result's rows, heads and batches fit a grid.
 bool gb_attention_fits(const ggml_tensor * dst);
 
 // An algorithm. The first of the table (attention.cu) that does not decline computes attention.
 struct gb_attention_algorithm {
     const char * name; // for people; unique
-    const char * (*declines)(const gb_cuda_device & device, const gb_attention & p); // NULL: takes it
+    const char * (*declines)(const gb_cuda_device & device, const gb_attention & p); // NULL: it can compute p
     // Sets parts, part_keys, partial and stages of its copy of p.
     enum ggml_status (*run)(gb_cuda_backend & b, gb_attention p, int64_t batch);
 };

@@ -1,10 +1,10 @@
-// attention_chain.cu - the chain of operators that models build attention from, as one launch:
+// attention_chain.cu - the chain of operators that models build attention from, without stored scores:
 //
 //     MUL_MAT(keys, queries) [SCALE | DIAG_MASK_INF | ADD]* SOFT_MAX MUL_MAT(values, .)
 //
-// Scores are not stored. That is allowed only if no other node reads them
-// (ggml_backend_may_leave_out). Results differ from those of the chain by rounding, as the products
-// round: if the products would convert queries and probabilities to halves, this does so too.
+// That is allowed only if no other node reads the scores (ggml_backend_may_leave_out). Results differ
+// from those of the chain only by rounding. If the products would convert queries and probabilities to
+// halves, the kernel does too.
 //
 // If a copy after the chain joins the heads of each query, the result is written directly into the
 // copy.
@@ -36,7 +36,7 @@ struct chain {
 
 static bool is_dense(const ggml_tensor * t) { return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t); }
 
-// Rows that are already masked must remain masked.
+// Multiplies the scale. False: a row that is masked already might not remain masked.
 static bool add_scale(chain & c, float factor) {
     if (factor == 1) {
         return true;
@@ -45,7 +45,7 @@ static bool add_scale(chain & c, float factor) {
     return c.mask == NULL && (factor > 0 || !c.p.masked);
 }
 
-// True if t has one row for each row of scores, or is repeated.
+// Adds t as the mask. False: there is one, or t does not repeat over the scores.
 static bool add_mask(chain & c, const ggml_tensor * t, const ggml_tensor * scores) {
     if (c.mask != NULL || !gb_is_float_type(t->type) || gb_unaligned(t) != NULL || t->ne[0] != scores->ne[0] ||
         gb_count(t) == 0 || scores->ne[1] % t->ne[1] != 0) {
@@ -74,7 +74,7 @@ static bool add_soft_max(chain & c, const ggml_tensor * node) {
            (mask == NULL || (mask != node->src[0] && mask->ne[2] == 1 && mask->ne[3] == 1 && add_mask(c, mask, node)));
 }
 
-// Reads an operator between the products.
+// Adds an operator between the products. False: it does not belong to a chain.
 static bool add_node(chain & c, const ggml_tensor * node, const ggml_tensor * before) {
     if (!is_dense(node) || !gb_same_shape(node, before) ||
         (node->src[0] != before && !(node->op == GGML_OP_ADD && node->src[1] == before))) {
@@ -91,7 +91,7 @@ static bool add_node(chain & c, const ggml_tensor * node, const ggml_tensor * be
 
 static bool is_product(const ggml_tensor * node) { return node->op == GGML_OP_MUL_MAT && is_dense(node); }
 
-// The n-th operand of a product. Heads and batches share it as in products.
+// Describes an operand of the products. Heads and batches share it as in products.
 static bool describe_input(gb_attention_input & in, const ggml_tensor * t, const ggml_tensor * scores) {
     in = gb_attention_input_of(t);
     in.r2 = t->ne[2] > 0 ? scores->ne[2] / t->ne[2] : 0;
@@ -99,7 +99,7 @@ static bool describe_input(gb_attention_input & in, const ggml_tensor * t, const
     return gb_is_float_type(t->type) && gb_unaligned(t) == NULL && in.r2 > 0 && in.r3 > 0;
 }
 
-// Checks the products and their order in a known chain.
+// Describes the products of a chain. False: attention cannot replace them.
 static bool describe(chain & c, const ggml_tensor * first, const ggml_tensor * last) {
     gb_attention & p = c.p;
     if (!describe_input(p.q, first->src[1], first) || !describe_input(p.k, first->src[0], first) ||
@@ -161,9 +161,7 @@ static bool is_over_sources(const chain & c, const ggml_tensor * first, const gg
            gb_cuda_overlap(dst, product->src[0]) || (c.mask != NULL && gb_cuda_overlap(dst, c.mask));
 }
 
-// Adds the copy after the chain, which then gets the result.
-//
-// over: the result may overlap the sources.
+// Adds the copy after the chain, which then gets the result. over: the result may overlap the sources.
 static void follow_copy(chain & c, const gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, bool over) {
     const ggml_tensor * copy = i + c.length < nodes.n ? nodes.node[i + c.length] : NULL;
     if (copy == NULL || !joins_heads(copy, c.last) || !is_unseen(b, c.last) || !is_unseen(b, copy->src[0]) ||

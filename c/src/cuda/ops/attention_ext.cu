@@ -7,7 +7,7 @@
 
 #include "cuda/ops/attention.h"
 
-// -------------------------------------------------------------------------------------------------------- description
+// --------------------------------------------------------------------------------------------------------- description
 
 gb_attention gb_attention_ext_of(const ggml_tensor * dst) {
     const ggml_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2], *mask = dst->src[3], *sinks = dst->src[4];
@@ -80,7 +80,7 @@ const char * gb_attention_ext_unsupported(const ggml_tensor * dst) {
 // ----------------------------------------------------------------------------------------------------------- algorithm
 
 const char * gb_attention_ext_declines(const gb_cuda_device &, const gb_attention & p) {
-    return p.by_key ? NULL : "values do not lie by keys";
+    return p.by_key ? NULL : "values are not stored by key";
 }
 
 template <int TYPE, int ROWS>
@@ -111,7 +111,7 @@ template <int ROWS> static enum ggml_status run_rows(gb_cuda_backend & b, gb_att
                                    : launch<GGML_TYPE_BF16, ROWS>(b, p, batch);
 }
 
-// The rows of a head or of all heads as f32 in scratch memory. rows: of keys; d: elements of a row.
+// Converts t to f32 in scratch memory. rows: keys; d: elements of a row.
 static enum ggml_status to_floats(gb_cuda_backend & b, gb_attention_input & t, int64_t d, int64_t rows) {
     const gb_view x = { (char *) t.x, { d, rows, t.ne2, t.ne3 },
         { (int64_t) t.nb0, (int64_t) t.nb1, (int64_t) t.nb2, (int64_t) t.nb3 }, t.type };

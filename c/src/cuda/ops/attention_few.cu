@@ -4,7 +4,7 @@
 #include "cuda/ops/attention.h"
 
 const char * gb_attention_few_declines(const gb_cuda_device &, const gb_attention & p) {
-    return p.by_key                                     ? "values lie by keys"
+    return p.by_key                                     ? "values are stored by key"
            : p.n * (p.heads / p.outer) > GB_FEW_QUERIES ? "needs at most 8 rows of queries that share keys"
                                                         : NULL;
 }

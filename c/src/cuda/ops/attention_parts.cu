@@ -24,7 +24,7 @@ static bool is_aligned(const gb_attention_input & t) {
 
 const char * gb_attention_halves_decline(const gb_cuda_device & device, const gb_attention & p) {
     const int type = p.q.type;
-    return p.by_key                                   ? "values lie by keys"
+    return p.by_key                                   ? "values are stored by key"
            : p.exact                                  ? "GGML_PREC_F32 rounds sums only"
            : type != p.k.type || type != p.v.type     ? "queries, keys and values have different types"
            : type == GGML_TYPE_F32                    ? "the tensor cores do not take f32"

@@ -177,7 +177,7 @@ static gb_view region_of(const ggml_tensor * dst) {
     return r;
 }
 
-// True if elements of src[1] go to distinct places. Else their order would matter.
+// NULL if elements of src[1] go to distinct places; else their order would matter.
 static const char * region_unsupported(const ggml_tensor * dst) {
     const int64_t size = (int64_t) ggml_type_size(dst->type);
     int64_t extent = size;
@@ -232,7 +232,7 @@ static const char * acc_supports(const gb_cuda_device &, const ggml_tensor * dst
 
 static const char * set_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     const char * why = gb_need_same(dst, 2);
-    why = why != NULL && gb_need_floats(dst, 2) == NULL ? NULL : why; // floats are converted
+    why = why != NULL && gb_need_floats(dst, 2) == NULL ? NULL : why; // float types may differ
     return why != NULL ? why : region_unsupported(dst);
 }
 

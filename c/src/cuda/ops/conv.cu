@@ -38,7 +38,7 @@ static enum ggml_status im2col_run(gb_cuda_backend & b, ggml_tensor * dst) {
     return GGML_STATUS_SUCCESS;
 }
 
-// only its shape is used
+// Of source 0, the kernel, only the shape is used.
 static const char * im2col_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     const ggml_tensor * image = dst->src[1];
     if (dst->src[0] == NULL || image == NULL) {

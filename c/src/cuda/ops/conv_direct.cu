@@ -7,7 +7,7 @@
 
 enum { MAX_GRID = 65535, LEAST_ROWS = 32 }; // LEAST_ROWS: output channels of the smallest tile
 
-// ------------------------------------------------------------------------------------------------------- description
+// --------------------------------------------------------------------------------------------------------- description
 
 // Parameters of a node: strides, paddings and dilations of each axis, width first. Then CONV_2D has groups, CONV_3D
 // input channels, images, output channels and groups. 0 groups stand for 1.
@@ -85,7 +85,7 @@ static const char * supports(const gb_cuda_device &, const ggml_tensor * dst) {
                : NULL;
 }
 
-// --------------------------------------------------------------------------------------------------------- algorithms
+// ---------------------------------------------------------------------------------------------------------- algorithms
 
 static int64_t tiles_of(const gb_conv & q, int nt) {
     return gb_cuda_ceil_div(q.columns, GB_CONV_POSITIONS) * gb_cuda_ceil_div(q.oc, nt) * q.groups;
@@ -176,7 +176,7 @@ static gb_cuda_choice choose(const gb_cuda_backend &, const ggml_tensor * dst) {
     const gb_conv q = describe(dst);
     int i = 0;
     while (algorithms[i].declines(q) != NULL) {
-        i++; // ends: the last algorithm takes all
+        i++; // ends: the last algorithm never declines
     }
     return { i, -1 };
 }

@@ -69,7 +69,7 @@ static inline bool gb_is_dense_f32(const ggml_tensor * t) {
 
 enum { GB_MAX_BITS = 38 }; // of a count; grids along x are large enough
 
-// True if elements are aligned.
+// NULL if elements are aligned; else the reason for a refusal.
 static inline const char * gb_unaligned(const ggml_tensor * t) {
     const size_t size = ggml_is_quantized(t->type) ? 1 : ggml_type_size(t->type);
     for (int i = 0; i < 4; i++) {

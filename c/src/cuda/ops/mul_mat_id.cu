@@ -3,6 +3,8 @@
 //
 // For few rows, each block reads the id of its row. Otherwise the device sorts the rows by expert first. An id out of
 // range gives a row of NaN and an error (index.h).
+#include <algorithm>
+
 #include "cuda/ops/elements.h"
 #include "cuda/ops/products.h"
 
@@ -41,7 +43,9 @@ static const char * experts_supports(const gb_cuda_device &, const ggml_tensor *
     if (a->ne[2] <= 0) {
         return "no experts";
     }
-    if (a->ne[2] > INT32_MAX / 2 || dst->ne[1] * dst->ne[2] > (int64_t) (GB_MAX_GRID / 2) * 32) {
+    // At most one tile for 32 rows and one more for each expert with rows (gb_product_tiles_of_rows).
+    const int64_t rows = dst->ne[1] * dst->ne[2], used = std::min(a->ne[2], rows);
+    if (a->ne[2] > INT32_MAX / 2 || used > GB_MAX_GRID / 2 || rows > (int64_t) (GB_MAX_GRID / 2) * 32) {
         return "more rows or experts than a grid has";
     }
     return gb_product_unsupported(a, b, dst, 0);

@@ -1,8 +1,8 @@
-// norm.cu - NORM, RMS_NORM, L2_NORM, GROUP_NORM. NORM and RMS_NORM also together with the product
-// and sum by rows after them, and with the conversion of the result for the products that read it.
+// norm.cu - NORM, RMS_NORM, L2_NORM, GROUP_NORM. A launch of NORM or RMS_NORM may also multiply by a row
+// and add a row, as the next nodes do, and convert the result for the products that read it.
 //
-// Deviations are summed around the mean, in a second pass over the row. It is in registers (norm_row.cuh) or, if its
-// type, strides or length do not allow that, in a cache by then.
+// A first pass over a row gives the mean, a second one the squares of the deviations from it. The second
+// pass reads registers (norm_row.cuh) or, if the type, strides or length do not allow that, a cache.
 #include "cuda/kernels/norm_row.cuh"
 #include "cuda/ops/elements.h"
 #include "cuda/ops/products.h"
@@ -139,7 +139,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor * w = mul != NULL ? row_beside(mul, GGML_OP_MUL, norm) : NULL;
     const ggml_tensor * add = w != NULL && i + 2 < nodes.n ? nodes.node[i + 2] : NULL;
     const ggml_tensor * bias = add != NULL ? row_beside(add, GGML_OP_ADD, mul) : NULL;
-    const int whole = bias != NULL ? 3 : w != NULL ? 2 : 1; // if the memory allows it
+    const int whole = bias != NULL ? 3 : w != NULL ? 2 : 1; // nodes, if their memory allows it
     gb_norm_args q = args_of(norm);
     gb_row_kind kind = GB_ROWS_NONE;
     gb_cuda_kept * wanted = gb_rows_ahead(b, nodes.node[i + whole - 1], i + whole - 1, norm->ne[0], &kind, &q.made);

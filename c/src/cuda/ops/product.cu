@@ -41,7 +41,7 @@ const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b
     if (dst->type != GGML_TYPE_F32 || !ggml_is_contiguous(dst)) {
         return "the result must be f32 and contiguous";
     }
-    // Tiles have 64 rows or more. Each expert may have one tile that is not full.
+    // Tiles have 64 rows, or 32 if there are at most 64 rows. Each expert may have one tile that is not full.
     if (b->ne[2] * b->ne[3] > GB_MAX_GRID || b->ne[1 - dim] * b->ne[2] > (int64_t) (GB_MAX_GRID - GGML_MAX_SRC) * 64 ||
         a->ne[dim] > INT32_MAX) {
         return "more rows or slices than a grid has";

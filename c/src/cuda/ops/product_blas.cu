@@ -4,7 +4,7 @@
 #include "cuda/blas.h"
 #include "cuda/ops/products.h"
 
-// Number of calls that compute all slices, each evenly spaced slices; 0: too many.
+// Number of calls for all slices, 0 if there are too many. A call computes slices at equal distances.
 static int64_t calls_for_slices(const gb_product & p) {
     enum { CALLS_MAX = 64 };
     const bool even = p.w.r2 == 1 && p.w.r3 == 1;
@@ -26,6 +26,7 @@ const char * gb_blas_declines(const gb_cuda_backend & b, const gb_product & p) {
            : gb_product_is_aligned(p)        ? NULL
                                              : "rows of the weights do not begin at multiples of 16 bytes";
 }
+
 static bool queue_blas(gb_cuda_backend & b, const gb_product & p, const gb_ready_rows & x, int64_t calls,
     int64_t each) {
     const bool listed = b.queue.list != NULL;

@@ -114,7 +114,7 @@ static void read_group(const gb_cuda_backend & b, int i, group & g) {
             at++;
         }
         if (m.rope == NULL && m.copy == NULL) {
-            break; // the product's own memory may not be free before its turn
+            break; // an earlier node may still need the product's memory
         }
         g.m[g.n++] = m;
         g.length = at - i;
@@ -123,7 +123,7 @@ static void read_group(const gb_cuda_backend & b, int i, group & g) {
 
 static const ggml_tensor * result_of(const member & m) { return m.copy != NULL ? m.copy : m.rope; }
 
-// The nodes after the products read positions while they write the results.
+// True if no result overlaps another one, or positions that a ROPE of the group reads.
 static bool results_are_apart(const group & g) {
     bool apart = true;
     for (int i = 0; i < g.n; i++) {
@@ -135,7 +135,7 @@ static bool results_are_apart(const group & g) {
     return apart;
 }
 
-// A view of t in memory of the caller instead of the product's.
+// The view t of a product, in `memory` instead of the product's own.
 static gb_view moved(const ggml_tensor * t, const ggml_tensor * product, float * memory) {
     gb_view v = gb_view_of(t);
     v.p = (char *) memory + (t == product ? 0 : t->view_offs);
@@ -187,7 +187,8 @@ static enum ggml_status run_group(gb_cuda_backend & b, const group & g) {
 
 // --------------------------------------------------------------------------------------------------------------- gates
 
-// MUL_MAT, UNARY, MUL_MAT, MUL from node i on. Also sets the indices of the products.
+// True if the nodes from i on are MUL_MAT, UNARY, MUL_MAT, MUL and may be computed together. at: indices of the
+// products.
 static bool is_gate(const gb_cuda_backend & b, int i, int (&at)[2]) {
     const ggml_tensor *gate = node_at(b, i), *act = node_at(b, i + 1), *up = node_at(b, i + 2),
                       *mul = node_at(b, i + 3);

@@ -12,13 +12,11 @@ struct gb_hopper_plan {
     int nt, parts, part_depth;
 };
 
-// dst: of the product, or memory for all parts in turn. x: 16-bit rows, for quantized weights in the order of
-// gb_rows_in_order. routed: with experts; x is in the order of its list.
 struct hopper_run {
     gb_hopper_plan plan;
-    gb_ready_rows x;
-    float * dst;
-    gb_routed_rows routed;
+    gb_ready_rows x; // 16-bit; for quantized weights in the order of gb_rows_in_order
+    float * dst; // of the product, or memory for the results of all parts
+    gb_routed_rows routed; // with experts; x is in the order of its list
 };
 
 } // namespace
@@ -62,7 +60,7 @@ static const char * operands_decline(const gb_product & p) {
     return NULL;
 }
 
-// ------------------------------------------------------------------------------------------------------------- plan
+// ---------------------------------------------------------------------------------------------------------------- plan
 
 static size_t shared_of(const gb_product & p, int nt, int stages) {
     return is_packed(p) ? gb_packed_bytes(p.type, nt, stages)
@@ -81,7 +79,7 @@ static int64_t tiles_of(const gb_product & p, int nt) {
     return gb_cuda_ceil_div(p.m, GB_HOPPER_M) * gb_product_tiles_of_rows(p, nt) * p.slices;
 }
 
-// The expected number of tiles with rows, if all experts have the same number of rows.
+// The number of tiles with rows, if all experts have the same number of rows.
 static int64_t full_tiles_of(const gb_product & p, int nt) {
     return p.w.ids == NULL ? tiles_of(p, nt)
                            : gb_cuda_ceil_div(p.m, GB_HOPPER_M) * p.w.n_experts *
@@ -100,8 +98,9 @@ static gb_hopper_plan plan_of(const gb_cuda_device & d, const gb_product & p, in
     return { nt, (int) gb_cuda_ceil_div(p.k, depth), (int) std::min<int64_t>(depth, INT32_MAX) };
 }
 
-// Estimated cost of all the depth. A stage of a tile costs units of 64 clocks of the scarcest
-// resource: shared memory, or instructions if weights are unpacked (tools/count_hopper.py).
+// Estimated cost of the product: rounds of tiles on the device, times the cost of a tile. The latter is in
+// units of 64 clocks of the scarcest resource for one stage: shared memory, or instructions if weights
+// are unpacked (tools/count_hopper.py).
 static int64_t cost_of(const gb_cuda_device & d, const gb_product & p, const gb_hopper_plan & w) {
     const int64_t halves[] = { 16, 10, 7 }, packed[] = { 17, 10, 8 };
     const int64_t tile = (is_packed(p) ? packed : halves)[w.nt == 256 ? 0 : w.nt == 128 ? 1 : 2];

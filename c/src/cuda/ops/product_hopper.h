@@ -8,7 +8,7 @@
 struct gb_hopper_grid;
 struct gb_tensor_map;
 
-// Bytes of shared memory; 0: there is no kernel. nt: rows of a tile (64, 128, 256); stages: steps of the copy pipeline
+// Bytes of shared memory; 0: there is no kernel. nt: rows of a tile (64, 128, 256); stages: steps of the copy pipeline.
 size_t gb_packed_bytes(int type, int nt, int stages);
 cudaError_t gb_launch_packed(const gb_product & p, const gb_tensor_map & rows, const gb_hopper_grid & grid, int stages,
     int nt, unsigned blocks, const gb_queue & queue);

@@ -47,8 +47,8 @@ gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes) {
     return q;
 }
 
-// The layout of rows of a kind (y is not set), and their bytes. For all kinds but panels only
-// `rows` is set.
+// The layout of rows of a kind (y is not set), and their bytes. Kinds other than panels set only
+// `rows`.
 static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_t * bytes) {
     enum { STRETCH = 128 }; // elements that rows_in_order.cuh permutes together
     gb_make_panels q = {};

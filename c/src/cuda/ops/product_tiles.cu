@@ -52,7 +52,7 @@ static size_t raw_bytes(int source) {
     }
 }
 
-// source: a type, or GB_HALVES
+// source: a quantized type, GB_HALVES or GB_FLOATS.
 static cudaError_t launch(int source, int kind, int nt, dim3 grid, const gb_gemm & q, const gb_queue & queue) {
     switch (source) {
         case GB_HALVES:
@@ -75,8 +75,8 @@ static int64_t tiles_of(const gb_product & p, int nt) {
 
 static size_t stage_of(int nt) { return (size_t) (GB_GEMM_M + nt) * GB_GEMM_K * 2; }
 
-// Rows of a tile. A tile of 256 rows takes about 1.6 times as long as one of 128. It is used if the
-// device has enough tiles with it.
+// Rows of a tile. A tile of 256 rows takes about 1.6 times as long as one of 128, so it is used if it
+// makes the rounds of tiles on the device few enough.
 static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
     const int64_t rows_of_one = p.w.ids != NULL ? p.rows / p.w.n_experts : p.rows;
     if (rows_of_one <= 64) {

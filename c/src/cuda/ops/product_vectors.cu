@@ -27,7 +27,7 @@ static bool is_quick(int type) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------ choice
+// -------------------------------------------------------------------------------------------------------------- choice
 
 static const char * vectors_decline(const gb_product & p) {
     return !gb_product_is_along(p)        ? "the sum goes across the weights"

@@ -40,7 +40,7 @@ static const gb_product_algorithm algorithms[] = {
 
 static int first_from(const gb_cuda_backend & b, const gb_product & p, int i) {
     while (algorithms[i].declines(b, p) != NULL) {
-        i++; // ends: the last algorithm takes any product
+        i++; // ends: the last algorithm never declines
     }
     return i;
 }

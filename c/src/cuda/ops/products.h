@@ -8,11 +8,12 @@
 //   product_vectors.cu   few rows: streams the weights                  kernels/matvec.cuh, matvec_quick.cuh
 //   product_few.cu       2 to 16 rows on tensor cores, in bytes         kernels/few_rows.cuh
 //   product_tiles.cu     many rows on tensor cores                      kernels/gemm.cuh
-//   product_group.cu     products of one row with what follows them
-//   product_hopper.cu    the same on 9.0                                kernels/gemm_hopper.cuh, gemm_packed_hopper.cuh
+//   product_hopper.cu    many rows on 9.0                               kernels/gemm_hopper.cuh
+//   product_packed_hopper.cu  the same, with quantized weights          kernels/gemm_packed_hopper.cuh
 //   product_float.cu     many rows of F32, in float                     kernels/gemm_floats.cuh
 //   product_exact.cu     everything else, in float                      kernels/gemm.cuh
 //   product_blas.cu      cuBLAS
+//   product_group.cu     products of one row with the nodes after them
 //   mul_mat.cu, mul_mat_id.cu (experts) and out_prod.cu have the operators.
 //
 // Consecutive slices of dst that share a matrix count as one slice with more rows, if the broadcast allows that.
@@ -27,10 +28,10 @@
 struct gb_product {
     gb_weights w;
     int type; // of the weights
-    size_t nb_k; // bytes along the sum; if quantized across it: distance of k and k + 1
-    bool across; // quantized, blocks lie along the columns
+    size_t nb_k; // bytes from element to element of the weights along the sum
+    bool across; // quantized blocks are along the columns of dst, not along the sum
     bool exact; // GGML_PREC_F32: only sums are rounded
-    int64_t m, k, rows, slices;
+    int64_t m, k, rows, slices; // columns of dst, depth, rows of a slice, slices of dst
     gb_make_rows b; // addresses of the rows of b, by number over all slices; y is not set
     bool b_dense;
     const ggml_tensor * b_tensor;
@@ -47,7 +48,7 @@ enum {
 // An algorithm. The first of the table (products.cu) that does not decline computes the product.
 struct gb_product_algorithm {
     const char * name; // for people; unique
-    // NULL: it can compute the product. Else the reason why not, a static text.
+    // NULL: it can compute the product. Else the reason why not, a static string.
     const char * (*declines)(const gb_cuda_backend & b, const gb_product & p);
     gb_row_kind (*rows)(const gb_product & p); // the layout of the rows of b
     // Queues the work. A dry run of it measures its scratch memory. UNSUPPORTED without a report:
@@ -107,12 +108,10 @@ struct gb_row_sources {
 enum ggml_status gb_product_make_rows(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind,
     const gb_row_sources & from, bool shared, gb_ready_rows * out);
 
-// The kernel that computes `t` can also convert rows for the next product: sets kind and q, with
-// q->y. The nodes from the current one to `last` compute `t`. Reserves the memory in any case.
-// NULL: no product needs converted rows, or the product must make them. The caller sets `made` when
-// it has made the rows.
-//
-// k: elements of a row.
+// Lets the kernel that computes `t` also convert rows for the next product: reserves memory for them,
+// and sets *kind and *q. The nodes from the current one to `last` compute `t`. The caller sets `made`
+// when it has made the rows. NULL: no product needs converted rows, or the product must make them. k:
+// elements of a row.
 gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, int64_t k, gb_row_kind * kind,
     gb_make_panels * q);
 
@@ -123,7 +122,7 @@ gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes);
 // With experts: sorts the rows of dst by expert, for tiles of nt rows. Nothing for other products.
 enum ggml_status gb_product_route(gb_cuda_backend & b, const gb_product & p, int nt, gb_routed_rows & out);
 // Cuts the depth into parts if `tiles` leave some of the `places` for blocks empty. With parts, q.dst is scratch memory
-// for their results. Leaves q alone otherwise.
+// for their results. Else q does not change.
 enum ggml_status gb_product_cut_depth(gb_cuda_backend & b, const gb_product & p, int64_t tiles, int64_t places,
     gb_gemm & q);
 // dst = the sum of `parts` results at `part`, of so many elements each.
@@ -131,7 +130,7 @@ enum ggml_status gb_add_parts(gb_cuda_backend & b, float * dst, int64_t elements
 // The same for p.dst.
 enum ggml_status gb_product_add_parts(gb_cuda_backend & b, const gb_product & p, const float * part, int parts);
 gb_gemm gb_product_gemm(const gb_product & p, const gb_ready_rows & x);
-// Tiles of nt rows. Each expert may have a tile that is not full.
+// Most tiles of nt rows. Each expert may have a tile that is not full.
 int64_t gb_product_tiles_of_rows(const gb_product & p, int nt);
 
 // ---- the algorithms, for products.cu; each is defined in the file of its kernels

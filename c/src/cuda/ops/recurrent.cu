@@ -6,7 +6,7 @@
 
 enum { MAX_KEYS = 1024 }; // of a state
 
-// Sources are f32 with dense rows. dense: contiguous, each bit a source.
+// NULL if the sources are f32 with dense rows. Bit i of `dense`: source i must be contiguous.
 static const char * rows_unsupported(const ggml_tensor * dst, int n_src, unsigned dense) {
     if (dst->type != GGML_TYPE_F32 || !ggml_is_contiguous(dst) || gb_need_plain(dst) != NULL) {
         return "a result that is not contiguous f32";
@@ -46,7 +46,7 @@ static enum ggml_status ssm_conv_run(gb_cuda_backend & b, ggml_tensor * dst) {
 
 // -------------------------------------------------------------------------------------------------------------- states
 
-// outputs: elements of the result before the states.
+// Describes a node. outputs: elements of the result before the states.
 static gb_recurrent describe(const ggml_tensor * dst, int n_src, int64_t outputs) {
     gb_recurrent q = {};
     for (int i = 0; i < n_src; i++) {

@@ -1,6 +1,6 @@
 // rope.cu - ROPE and ROPE_BACK: rotate pairs of elements of a head by angles that grow with the
-// token's position. If the only reader of the result is a copy, such as that of keys into a cache,
-// they write directly into the copy.
+// token's position. If the only reader of the result is a copy, such as that of keys into a cache, the
+// result is written directly into the copy.
 //
 // The first kernel makes a table of cosines and sines for each position and pair, once for all nodes of a graph with
 // the same positions and parameters (gb_cuda_keep). Angles are in double precision: at position 100,000 a float is
@@ -57,7 +57,7 @@ GB_DEVICE int gb_rope_stream(const gb_rope & r, int j, int * exponent) {
     return stream;
 }
 
-// exponent: of pair j
+// exponent: of pair j.
 GB_DEVICE float2 gb_turn_at(const gb_rope & r, int position, int j, int exponent) {
     const int of = r.mode & GB_ROPE_GLM ? j % (r.n_turns / 2) : exponent;
     double freq = pow(r.freq_base, -2.0 * of / r.n_dims);
@@ -101,7 +101,7 @@ GB_DEVICE void gb_pair_at(const gb_rope & r, int64_t j, int64_t * a, int64_t * b
     } else if (j < r.n_turns) {
         *a = r.offset + 2 * j;
         *b = *a + 1;
-    } else { // elements before the pairs and behind them
+    } else { // elements before and after the pairs
         const int64_t rest = 2 * (j - r.n_turns);
         *a = rest < r.offset ? rest : rest + 2 * (int64_t) r.n_turns;
         *b = *a + 1;
@@ -168,7 +168,7 @@ static gb_rope rope_of(const ggml_tensor * dst) {
     r.mode = dst->op_params[2];
     r.n_ctx = dst->op_params[3];
     r.n = (int) dst->ne[0];
-    const int exact = r.mode & GGML_ROPE_EXACT ? r.mode & ~GGML_ROPE_EXACT : -1; // a mode of today
+    const int exact = r.mode & GGML_ROPE_EXACT ? r.mode & ~GGML_ROPE_EXACT : -1; // -1 without the flag
     r.vision = exact == GGML_ROPE_TYPE_VISION;
     r.interleaved = exact == GGML_ROPE_TYPE_IMROPE;
     r.four = r.vision || r.interleaved || exact == GGML_ROPE_TYPE_MROPE;

@@ -25,8 +25,8 @@ struct gb_rope_part {
     gb_view y, x; // of one shape
 };
 
-// The table and parameters of a ROPE, without x and y. rope NULL: the part copies. Queues the table
-// unless it exists.
+// The table and parameters of a ROPE, without x and y. rope NULL: the part copies. Queues the kernel
+// that makes the table, unless it exists.
 enum ggml_status gb_rope_part_of(gb_cuda_backend & b, const ggml_tensor * rope, gb_rope_part * part);
 // True if `copy` copies floats, and strides can express its memory in the shape of its source: *y.
 bool gb_rope_copies(const ggml_tensor * copy, gb_view * y);

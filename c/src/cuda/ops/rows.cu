@@ -116,8 +116,8 @@ static const char * get_rows_supports(const gb_cuda_device &, const ggml_tensor 
 
 // ------------------------------------------------------------------------------------------------------------ SET_ROWS
 
-// If two rows of b have one target, the later one is written: a warp or block that owns a row looks at all later
-// indices. Rows of one element need not look, because a store of one element is never torn.
+// If several rows of b have one target, the last of them is written: the warp or block of a row looks at all later
+// indices. If rows have one element, any of them is written, because a store of one element is never torn.
 struct gb_set_rows {
     gb_view y, b, c;
     int64_t rows; // of b

@@ -1,9 +1,11 @@
-// soft_max.cu - SOFT_MAX (scaled and masked, by rows; with a bias, ALiBi's slope of the head
-// multiplies the mask; a sink is one more logit of the head), also together with the SCALE and
-// DIAG_MASK_INF before it; DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
+// soft_max.cu - SOFT_MAX, DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
 //
-// A row that is masked with -infinity everywhere becomes zeros. A row with a NaN becomes NaN. If the largest product
-// with the scale overflows, the row is computed again at 2^-128 of its size, in two steps: an overflow is no mask.
+// SOFT_MAX scales and masks by rows. With a bias, ALiBi's slope of the head multiplies the mask. A sink is
+// one more logit of the head. One launch may also compute the SCALE and DIAG_MASK_INF before it.
+//
+// A row that is masked with -infinity everywhere becomes zeros. A row with a NaN becomes NaN. If the
+// largest product with the scale overflows, the row is computed again with all its scores times 2^-128,
+// because an infinity from an overflow is not a mask.
 #include "cuda/kernels/alibi.cuh"
 #include "cuda/ops/elements.h"
 
@@ -27,7 +29,7 @@ GB_DEVICE float gb_edited(const gb_soft_max_args & q, float v, int64_t i1, int64
     return q.causal && i > q.last + i1 ? -INFINITY : v * q.factor;
 }
 
-// Multiplies by `down` twice, a power of two. slope: of the mask.
+// The score times `down` twice. down is 1 or 2^-64; its square is no normal float. slope: of the mask.
 GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, float slope, int64_t i1,
     int64_t i, float down) {
     const float first = gb_get(q.x.type, x + i * q.x.nb[0]), v = q.edited ? gb_edited(q, first, i1, i) : first,
@@ -144,8 +146,8 @@ static int chain_length(const gb_cuda_nodes & nodes, int i) {
     return i + n < nodes.n && follows(nodes.node[i + n], GGML_OP_SOFT_MAX, nodes.node[i + n - 1]) ? n + 1 : 0;
 }
 
-// True if every result is disjoint from, or exactly at, the memory before it, and the mask is
-// disjoint from all.
+// True if every result is disjoint from, or exactly at, the memory before it, and the mask and the sinks
+// are disjoint from all.
 static bool chain_may_fuse(ggml_tensor * const * node, int n) {
     const ggml_tensor *mask = node[n - 1]->src[1], *sinks = node[n - 1]->src[2];
     for (int j = 0; j < n; j++) {

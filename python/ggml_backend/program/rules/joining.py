@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ... import ops
 from ...tensor import Tensor
-from ..build import Build, Val
+from ..build import Build, NoRule, Val
 from ..folding import around
 from . import rule
 
@@ -40,6 +40,39 @@ def stack(b: Build, tensors: Sequence[Val], dim: int = 0) -> Tensor:
     axis = dim % len(b.result.shape)
     parts = [Val((*x.shape[:axis], 1, *x.shape[axis:]), x.dtype, _flat(b, x)) for x in tensors]
     return _joined(b, parts, axis)
+
+
+@rule("slice_scatter", of="fib")
+def slice_scatter(
+    b: Build, self: Val, src: Val, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    if step != 1:
+        raise NoRule(f"the step {step}")
+    axis = self.axis(dim)
+    first, stop, _ = slice(start, end).indices(self.shape[axis])
+    return _replaced(b, self, src, axis, first, stop)
+
+
+@rule("select_scatter", of="fib")
+def select_scatter(b: Build, self: Val, src: Val, dim: int, index: int) -> Tensor:
+    axis = self.axis(dim)
+    at = index % self.shape[axis]
+    return _replaced(b, self, src, axis, at, at + 1)
+
+
+def _replaced(b: Build, x: Val, new: Val, axis: int, first: int, stop: int) -> Tensor:
+    """The value with new elements in a part of an axis."""
+    if new.dtype != x.dtype:
+        raise NoRule(f"{new.dtype} into {x.dtype}")
+    before, n, behind = around(x.shape, axis)
+    whole = b.fold(x, before, n, behind)
+    parts = [(0, first, None), (first, stop, new), (stop, n, None)]
+    vals = [
+        Val((*x.shape[:axis], q - p, *x.shape[axis + 1 :]), x.dtype, whole[:, p:q] if part is None else b.dense(part))
+        for p, q, part in parts
+        if q > p
+    ]
+    return _joined(b, vals, axis)
 
 
 def _flat(b: Build, x: Val) -> Tensor:

@@ -101,3 +101,34 @@ def argmax(b: Build, self: Val, dim: int | None = None, keepdim: bool = False) -
 def argmin(b: Build, self: Val, dim: int | None = None, keepdim: bool = False) -> Tensor:
     order = ops.argsort(_rows(b, self, dim))
     return ops.cast(order[:, :1], "float32")
+
+
+@rule("topk", of="fi")
+def topk(
+    b: Build, self: Val, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The first of equal elements come first."""
+    return _sorted(b, self, dim, largest, k)
+
+
+@rule("sort", "sort.stable", of="fi")
+def sort(
+    b: Build, self: Val, dim: int = -1, descending: bool = False, stable: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    return _sorted(b, self, dim, descending, None)
+
+
+def _sorted(b: Build, x: Val, dim: int, descending: bool, k: int | None) -> tuple[Tensor, Tensor]:
+    """The first k elements of an axis in order, and their places."""
+    axis = x.axis(dim)
+    rows = b.last(x, [axis])
+    order = ops.argsort(rows, descending)[:, :k].contiguous()
+    values = ops.get_rows(rows.reshape(*rows.shape, 1), order)
+    shape = (*(n for i, n in enumerate(x.shape) if i != axis), order.shape[1])
+    back = [*range(axis), x.ndim - 1, *range(axis, x.ndim - 1)]
+
+    def placed(t: Tensor) -> Tensor:
+        flat = t.reshape(shape if len(shape) <= 4 else (-1, *shape[-3:]))
+        return b.permuted(Val(shape, x.dtype, flat), back)
+
+    return placed(values), placed(ops.cast(order, "float32"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ... import ops
 from ...tensor import Tensor
 from ..build import Build, NoRule, Val
@@ -50,20 +52,23 @@ def index(b: Build, self: Val, indices: Sequence[Val | None]) -> Tensor:
     first, last = at[0], at[-1] + 1
     sizes = self.shape[first:last]
     before, n, behind = math.prod(self.shape[:first]), math.prod(sizes), math.prod(self.shape[last:])
-    places = _places(b, picked, sizes, len(b.result.shape) - (self.ndim - len(at)), first)
+    ndim = len(b.result.shape) - (self.ndim - len(at))
+    places = _places(b, picked, sizes, b.result.shape[first : first + ndim])
     if before == 1:
         return ops.get_rows(b.fold(self, n, behind).contiguous(), places)
     rows = ops.repeat(places.reshape(1, -1), (before, places.size))
     return ops.get_rows(b.fold(self, before, n, behind).contiguous(), rows)
 
 
-def _places(b: Build, picked: list[Val], sizes: Sequence[int], ndim: int, first: int) -> Tensor:
-    """The flat index within the picked axes, as int32 in one axis."""
+def _places(b: Build, picked: list[Val], sizes: Sequence[int], shape: tuple[int, ...]) -> Tensor:
+    """The flat index within the picked axes, as int32 in one axis.
+
+    shape: to which the indices broadcast
+    """
     if len(picked) == 1:
         return b.indices(picked[0], sizes[0])
     if math.prod(sizes) > 2**24:
         raise NoRule(f"{math.prod(sizes)} places")
-    shape = b.result.shape[first : first + ndim]
     total: Tensor | None = None
     for i, (x, n) in enumerate(zip(picked, sizes, strict=True)):
         t = ops.cast(b.indices(x, n), "float32")
@@ -72,3 +77,30 @@ def _places(b: Build, picked: list[Val], sizes: Sequence[int], ndim: int, first:
         total = step if total is None else total + step
     assert total is not None
     return ops.cast(total, "int32")
+
+
+@rule("index_put", of="fib")
+def index_put(b: Build, self: Val, indices: Sequence[Val | None], values: Val, accumulate: bool = False) -> Tensor:
+    """New elements in rows that are picked by integers, or one number where a mask is true."""
+    picked = [x for x in indices if x is not None]
+    if accumulate:
+        raise NoRule("values that are added")
+    if len(picked) < len(indices) or values.dtype != self.dtype:
+        raise NoRule(f"indices of axes that are not the first, or {values.dtype} into {self.dtype}")
+    if any(x.dtype == "bool" for x in picked):
+        return _put_where(b, self, picked, values)
+    n, k = math.prod(self.shape[: len(picked)]), len(picked)
+    shape = np.broadcast_shapes(*(x.shape for x in picked))
+    places = _places(b, picked, self.shape[:k], shape)
+    rows = b.repeated(values, (*shape, *self.shape[k:])).contiguous()
+    whole = ops.cont(b.fold(self, n, -1))
+    return ops.set_rows(whole, rows.reshape(places.size, -1), places)
+
+
+def _put_where(b: Build, x: Val, picked: list[Val], values: Val) -> Tensor:
+    (mask, *others) = picked
+    if others or math.prod(values.shape) != 1:
+        raise NoRule("a mask beside other indices, or with several values")
+    n = math.prod(mask.shape)
+    whole, number = b.fold(x, n, -1), b.dense(values).reshape(1, 1)
+    return ops.where(ops.repeat(b.dense(mask).reshape(n, 1), whole.shape), ops.repeat(number, whole.shape), whole)

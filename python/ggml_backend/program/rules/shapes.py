@@ -59,6 +59,13 @@ def expand(b: Build, self: Val, **_: Any) -> Tensor:
     return b.repeated(self, b.result.shape)
 
 
+@rule("copy", of=ALL)
+def copy(b: Build, self: Val, src: Val, non_blocking: bool = False) -> Tensor:
+    if src.dtype != self.dtype:
+        raise NoRule(f"{src.dtype} into {self.dtype}")
+    return b.repeated(src, b.result.shape)
+
+
 @rule("repeat", of=ALL)
 def repeat(b: Build, self: Val, repeats: Sequence[int]) -> Tensor:
     own = (1,) * (len(repeats) - self.ndim) + self.shape

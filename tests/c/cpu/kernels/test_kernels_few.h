@@ -361,34 +361,49 @@ static void test_interleaved_dots(const struct gb_kernels * k) {
           !k->interleave_column((int) GGML_TYPE_F32, 32, NULL, NULL));
 }
 
-// Columns with gaps give the bits of interleaved_dots and interleaved_tails for one column. Nothing
-// else is read.
+// Streams of columns with gaps give the bits of interleaved_dots and interleaved_tails for one column. Nothing else is
+// read or written.
 static void test_interleaved_row_dots(const struct gb_kernels * k) {
-    enum { N = 37 };
+    enum { N = 19, COLUMNS = GB_INTERLEAVED_STREAMS * (N + 2) };
     for (int pass = 0; pass < 4 * INTERLEAVED_FORMATS_N && k->interleaved; pass++) {
         const struct interleaved_format * f = &interleaved_formats()[pass % INTERLEAVED_FORMATS_N];
         const int64_t length = interleaved_length(f->type);
-        const int n = (int) test_random_int(1, N);
+        const int streams = (int) test_random_int(1, GB_INTERLEAVED_STREAMS);
+        const int n = (int) test_random_int(1, N), apart = n + (int) test_random_int(0, 2);
         const size_t bytes = ggml_row_size(f->type, length), nb = bytes + (size_t) test_random_int(0, 3) * 32;
-        char *w = malloc(N * nb), *row = malloc(row_units_size(length, f->group));
-        float y[N + 1], one[4];
+        const int last = (streams - 1) * apart + n;
+        char *w = malloc((size_t) (last - 1) * nb + bytes), *row = malloc(row_units_size(length, f->group));
+        float y[COLUMNS], one[4];
         k->interleave_row(length, interleaved_kind(f), f->zero, row, interleaved_values(length, TAME));
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < last; i++) {
             uint8_t * column = interleaved_blocks(f, length, true);
             memcpy(w + (size_t) i * nb, column, bytes);
             free(column);
         }
-        y[n] = 7;
-        CHECK(k->interleaved_row_dots(&(struct gb_interleaved_row_dots) {
-            .type = (int) f->type, .k = length, .n = n, .w = w, .nb_w = nb, .ahead = nb, .x = row, .y = y }));
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < COLUMNS; i++) {
+            y[i] = 7;
+        }
+        CHECK(k->interleaved_row_dots(&(struct gb_interleaved_row_dots) { .type = (int) f->type,
+            .streams = streams,
+            .k = length,
+            .n = n,
+            .apart = apart,
+            .w = w,
+            .nb_w = nb,
+            .ahead = nb,
+            .x = row,
+            .y = y }));
+        for (int i = 0; i < COLUMNS; i++) {
+            if (i >= last || i % apart >= n) {
+                CHECK_MSG(y[i] == 7, "%s interleaved_row_dots wrote column %d outside its streams", level_name, i);
+                continue;
+            }
             const struct interleaved_case c = { k, f, length, length / (16 * f->group) * (16 * f->group), 1, 1,
                 { (uint8_t *) w + (size_t) i * nb }, { row } };
             interleaved_sums_of(&c, 0, 1, one);
             CHECK_MSG(same_bits(y[i], one[0]), "%s interleaved_row_dots %s, column %d of %d: %.9g is not %.9g",
-                level_name, ggml_type_name(f->type), i, n, y[i], one[0]);
+                level_name, ggml_type_name(f->type), i, last, y[i], one[0]);
         }
-        CHECK_MSG(y[n] == 7, "%s interleaved_row_dots wrote behind its columns", level_name);
         free(w);
         free(row);
     }

@@ -54,7 +54,7 @@ struct gb_bytes_to_bf16 {
     int kind; // with GB_BYTES_CENTERED: m is -zero times d
     int zero;
     const float * x; // columns of the panel: gemm_q8_nr
-    float * y; // k / 2 gemm_q8_nr floats
+    float * y; // k / 2 times gemm_q8_nr floats
 };
 
 typedef void gb_kernel_bytes_to_bf16(const struct gb_bytes_to_bf16 * p);

@@ -19,6 +19,7 @@
 #define GB_INTERLEAVED_X 4 // rows that kernels take per call
 #define GB_INTERLEAVED_W 2 // columns that interleaved_dots takes per call
 #define GB_INTERLEAVED_W_READY 3 // columns that interleaved_tile takes per call
+#define GB_INTERLEAVED_STREAMS 4 // streams that interleaved_row_dots reads at the same time
 
 // Terms and bytes of a unit; halves: true for kind GB_BYTES_HALVES
 #define GB_INTERLEAVED_UNIT_TERMS(halves) (GB_INTERLEAVED_LANES * ((halves) ? 16 : 32))
@@ -79,11 +80,15 @@ struct gb_interleaved_tails {
 
 typedef bool gb_kernel_interleaved_tails(const struct gb_interleaved_tails * p);
 
-// y[i] = column i times one row, for n columns that are nb_w bytes apart, with the bits of
-// interleaved_dots, interleaved_tails and interleaved_sums. False: not available for this format.
+// y[c] = column c times one row, with the bits of interleaved_dots, interleaved_tails and
+// interleaved_sums. Columns are nb_w bytes apart. A stream is n consecutive columns. Stream s starts
+// at column s * apart, and all streams are read at the same time: more requests to memory are then
+// under way. False: not available for this format.
 struct gb_interleaved_row_dots {
     int type; // enum ggml_type of the columns
-    int64_t k, n;
+    int streams; // at most GB_INTERLEAVED_STREAMS
+    int64_t k, n; // terms; columns of a stream
+    int64_t apart; // at least n
     const void * w;
     size_t nb_w, ahead; // the kernel prefetches data `ahead` bytes later
     const void * x; // by interleave_row

@@ -10,10 +10,10 @@ static inline float extreme_(const float * x, __m512 a, __m512 b) { // the first
     return value != 0 ? value : 0.0f; // +0 for a zero of either sign
 }
 
-// Rounds |x id| below 128 to nearest, halves away from zero: adds the largest float below 1/2, then
-// truncates. That lifts k + 1/2 exactly to k + 1. (The sum is rounded: the remainder is at most
-// half a unit, and the tie at 1/2 goes to 1.) It lifts no smaller number to k + 1, because the
-// float before k + 1/2 is a whole unit away.
+// Rounds x id, whose magnitude is below 128, to nearest, halves away from zero: adds the largest
+// float below 1/2 to the magnitude, then truncates. The sum for k + 1/2 is rounded to k + 1. At 1/2
+// it is a tie, which goes to the even number 1. No smaller number reaches k + 1, because the float
+// before k + 1/2 is smaller by a whole unit in the last place.
 static inline __m128i byte_levels_(__m512 x, __m512 id) {
     const vf v = v_mul(x, id);
     return _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v_add(v, v_copysign(v_set(0x1.fffffep-2f), v))));

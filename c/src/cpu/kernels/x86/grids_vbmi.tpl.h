@@ -35,7 +35,7 @@ static ALWAYS_INLINE __m512i look_up_rows_(const uint16_t * table, int n, __m512
     return rows;
 }
 
-// Stores 64 levels for their codes. Bits above a code are ignored.
+// Stores the levels of 64 codes. Bits above a code are ignored.
 static ALWAYS_INLINE void store_levels_(uint8_t * u, __m512i spread, __m512i levels, int mask, uint64_t flags) {
     const __m512i codes = _mm512_and_si512(spread, _mm512_set1_epi8((char) mask));
     const __m512i index = _mm512_mask_add_epi8(codes, flags, codes, _mm512_set1_epi8(GRID_FLAG));
@@ -71,7 +71,7 @@ static ALWAYS_INLINE void expand_rows_(uint8_t * u, int bits, const uint16_t * t
     }
 }
 
-// Expands seven signs in each byte: sets the highest bit so that an even number of bits is set.
+// Expands seven signs in each byte: sets the highest bit if an odd number of the others is set.
 static ALWAYS_INLINE void set_even_signs_(struct grid_rows * g, __m256i signs) {
     const __m256i odd = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128,
         0, -128, -128, 0));

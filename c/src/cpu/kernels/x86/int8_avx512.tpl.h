@@ -42,8 +42,8 @@ static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], in
         four[h] =
             vi_dot4(vi_set(0), _mm512_set1_epi8(1), _mm512_inserti64x4(_mm512_castsi256_si512(two[0]), two[1], 1));
     }
-    // Each half of a group is now four lanes. Those of the first two groups and of the last two
-    // groups are added side by side.
+    // In `four`, each half of a group has four lanes. Those of the first two groups and of the last
+    // two groups are added side by side.
     __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi32(four[0], four[1]), _mm512_unpackhi_epi32(four[0], four[1]));
     all = _mm512_add_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
     _mm256_storeu_si256((__m256i *) sums,

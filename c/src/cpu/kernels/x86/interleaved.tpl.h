@@ -26,6 +26,7 @@
 #define INTERLEAVED_ROWS GB_INTERLEAVED_X
 #define INTERLEAVED_DIRECT GB_INTERLEAVED_W
 #define INTERLEAVED_COLUMNS GB_INTERLEAVED_W_READY
+#define ROW_STREAMS GB_INTERLEAVED_STREAMS
 #define INTERLEAVED_K GB_UNPACK_MAX // terms that are unpacked together
 #define TAIL_COLUMNS V_N // columns whose tails are copied together: a unit has parts of up to sixteen columns
 static_assert(V_N == GB_INTERLEAVED_LANES, "a vector has a lane for each group of a unit");
@@ -97,18 +98,13 @@ static ALWAYS_INLINE void store_sums_(int nw, int nx, vf sums[][INTERLEAVED_ROWS
     }
 }
 
-// Stores the sums of the lanes of the first n of four vectors. Four sums are stored without a mask, because a load
-// cannot take the data of a masked store before it is in the cache.
-static ALWAYS_INLINE void sums_of_four_(const vf a[4], int n, float * y) {
+// Stores the sums of the lanes of four vectors.
+static ALWAYS_INLINE void sums_of_four_(const vf a[4], float * y) {
     vf t = half_sums_(half_sums_(a[0], a[1]), half_sums_(a[2], a[3]));
     t = v_add(t, _mm512_permute_ps(t, 0x4e));
     t = v_add(t, _mm512_permute_ps(t, 0xb1));
     t = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), t);
-    if (n == 4) {
-        _mm_storeu_ps(y, _mm512_castps512_ps128(t));
-    } else {
-        v_store_n(y, t, n);
-    }
+    _mm_storeu_ps(y, _mm512_castps512_ps128(t));
 }
 
 static ALWAYS_INLINE void store_interleaved_(bool halves, bool centered, const struct interleaved * s, char * y) {
@@ -323,41 +319,96 @@ static ALWAYS_INLINE void store_tails_(int nx, const struct tails * t, const vf 
         }                                                                                                       \
     }
 
-// One call for many columns keeps the constants of a format in registers, and adds the lanes of
-// four sums together.
-#define INTERLEAVED_ROW(stem, halves)                                                                        \
-    static void interleaved_row_dots_##stem##_(const struct gb_interleaved_row_dots * p) {                   \
-        _Alignas(64) float sums[4 * V_N];                                                                    \
-        const int64_t tail = p->k % INTERLEAVED_TERMS(halves), whole = p->k - tail;                          \
-        const size_t units = (size_t) (whole / INTERLEAVED_TERMS(halves));                                   \
-        struct dots_task t = { .x = { p->x } };                                                              \
-        for (int64_t i = 0; i < p->n && whole > 0; i += 4) {                                                 \
-            const int nw = p->n - i < 4 ? (int) (p->n - i) : 4;                                              \
-            vf a[4];                                                                                         \
-            for (int j = 0; j < nw; j++) {                                                                   \
-                t.w[0] = (const uint8_t *) p->w + (size_t) (i + j) * p->nb_w;                                \
-                t.next[0] = t.w[0] + p->ahead;                                                               \
-                interleaved_dots_##stem##_(1, 1, whole, sums + (size_t) j * V_N, &t);                        \
-            }                                                                                                \
+// The whole units of a column of each stream times one row. The columns take turns unit by unit, so
+// memory is read at several places at a time.
+#define INTERLEAVED_STREAMS(stem, halves, zero)                                                              \
+    static ALWAYS_INLINE void interleaved_streams_##stem##_(int64_t k, const uint8_t * w,                    \
+        const struct gb_interleaved_row_dots * p, vf acc[ROW_STREAMS]) {                                     \
+        const char * const x = p->x;                                                                         \
+        const size_t apart = (size_t) p->apart * p->nb_w;                                                    \
+        UNROLL                                                                                               \
+        for (int i = 0; i < ROW_STREAMS; i++) {                                                              \
+            acc[i] = v_set(0.0f);                                                                            \
+        }                                                                                                    \
+        for (size_t at = 0; k > 0;                                                                           \
+            k -= INTERLEAVED_TERMS(halves), at += INTERLEAVED_SIZE(halves), w += INTERLEAVED_BYTES_##stem) { \
             UNROLL                                                                                           \
-            for (int j = 0; j < 4; j++) {                                                                    \
-                a[j] = v_load(sums + (j < nw ? j : 0) * V_N);                                                \
+            for (int i = 0; i < ROW_STREAMS; i++) {                                                          \
+                struct interleaved s[INTERLEAVED_DIRECT];                                                    \
+                vf sums[INTERLEAVED_DIRECT][INTERLEAVED_ROWS] = { { acc[i] } };                              \
+                prefetch_lines_(w + (size_t) i * apart + p->ahead, INTERLEAVED_BYTES_##stem);                \
+                interleave_##stem##_(w + (size_t) i * apart, s);                                             \
+                multiply_interleaved_(1, 1, halves, (zero) != 0, s, &x, at, sums);                           \
+                acc[i] = sums[0][0];                                                                         \
             }                                                                                                \
-            sums_of_four_(a, nw, p->y + i);                                                                  \
         }                                                                                                    \
-        if (tail > 0) {                                                                                      \
-            const int groups = (int) (tail / (INTERLEAVED_TERMS(halves) / 16));                              \
-            multiply_tails_##stem##_(1, &(struct tails) { .n = (int) p->n,                                   \
-                                            .groups = groups,                                                \
-                                            .padded = gb_interleaved_padded_groups(groups),                  \
-                                            .w = (const uint8_t *) p->w + units * INTERLEAVED_BYTES_##stem,  \
-                                            .nb_w = p->nb_w,                                                 \
-                                            .ahead = p->ahead,                                               \
-                                            .x = { (const char *) p->x + units * INTERLEAVED_SIZE(halves) }, \
-                                            .y = { p->y },                                                   \
-                                            .rows = 1,                                                       \
-                                            .add = whole > 0 });                                             \
-        }                                                                                                    \
+    }
+
+// The same for up to ROW_STREAMS columns, one after the other.
+#define INTERLEAVED_STREAMS_IN_TURN(stem)                                                                             \
+    static void interleaved_in_turn_##stem##_(int64_t k, const uint8_t * w, const struct gb_interleaved_row_dots * p, \
+        vf acc[ROW_STREAMS]) {                                                                                        \
+        _Alignas(64) float sums[INTERLEAVED_DIRECT * INTERLEAVED_ROWS * V_N];                                         \
+        struct dots_task t = { .x = { p->x } };                                                                       \
+        for (int i = 0; i < ROW_STREAMS; i++) {                                                                       \
+            acc[i] = v_set(0.0f);                                                                                     \
+            if (i < p->streams) {                                                                                     \
+                t.w[0] = w + (size_t) i * (size_t) p->apart * p->nb_w;                                                \
+                t.next[0] = t.w[0] + p->ahead;                                                                        \
+                interleaved_dots_##stem##_(1, 1, k, sums, &t);                                                        \
+                acc[i] = v_load(sums);                                                                                \
+            }                                                                                                         \
+        }                                                                                                             \
+    }
+
+// Multiplies the tails of n consecutive columns from column c on.
+#define INTERLEAVED_ROW_TAILS(stem, halves)                                                                       \
+    static void interleaved_row_tails_##stem##_(const struct gb_interleaved_row_dots * p, int64_t c, int64_t n) { \
+        const int64_t tail = p->k % INTERLEAVED_TERMS(halves);                                                    \
+        const size_t units = (size_t) (p->k / INTERLEAVED_TERMS(halves));                                         \
+        const int groups = (int) (tail / (INTERLEAVED_TERMS(halves) / 16));                                       \
+        if (tail > 0) {                                                                                           \
+            multiply_tails_##stem##_(1,                                                                           \
+                &(struct tails) { .n = (int) n,                                                                   \
+                    .groups = groups,                                                                             \
+                    .padded = gb_interleaved_padded_groups(groups),                                               \
+                    .w = (const uint8_t *) p->w + (size_t) c * p->nb_w + units * INTERLEAVED_BYTES_##stem,        \
+                    .nb_w = p->nb_w,                                                                              \
+                    .ahead = p->ahead,                                                                            \
+                    .x = { (const char *) p->x + units * INTERLEAVED_SIZE(halves) },                              \
+                    .y = { p->y + c },                                                                            \
+                    .rows = 1,                                                                                    \
+                    .add = units > 0 });                                                                          \
+        }                                                                                                         \
+    }
+
+// One call for many columns keeps the constants of a format in registers, and adds the lanes of
+// four sums together. Streams without gaps between them are consecutive columns, whose tails fill
+// more units together. SUMS multiplies a column of each of ROW_STREAMS streams.
+#define INTERLEAVED_ROW(stem, halves, SUMS)                                                \
+    static void interleaved_row_dots_##stem##_(const struct gb_interleaved_row_dots * p) { \
+        const int64_t whole = p->k - p->k % INTERLEAVED_TERMS(halves);                     \
+        for (int64_t i = 0; i < p->n && whole > 0; i++) {                                  \
+            const uint8_t * w = (const uint8_t *) p->w + (size_t) i * p->nb_w;             \
+            float y[ROW_STREAMS];                                                          \
+            vf acc[ROW_STREAMS];                                                           \
+            if (p->streams == ROW_STREAMS) {                                               \
+                SUMS(whole, w, p, acc);                                                    \
+            } else {                                                                       \
+                interleaved_in_turn_##stem##_(whole, w, p, acc);                           \
+            }                                                                              \
+            sums_of_four_(acc, y);                                                         \
+            for (int j = 0; j < p->streams; j++) {                                         \
+                p->y[i + j * p->apart] = y[j];                                             \
+            }                                                                              \
+        }                                                                                  \
+        if (p->n == p->apart) {                                                            \
+            interleaved_row_tails_##stem##_(p, 0, p->n * p->streams);                      \
+        } else {                                                                           \
+            for (int j = 0; j < p->streams; j++) {                                         \
+                interleaved_row_tails_##stem##_(p, j * p->apart, p->n);                    \
+            }                                                                              \
+        }                                                                                  \
     }
 
 // The bytes of a unit of blocks.
@@ -368,14 +419,19 @@ static ALWAYS_INLINE void store_tails_(int nx, const struct tails * t, const vf 
     INTERLEAVED_BYTES_(stem, halves, block, size)             \
     INTERLEAVED_OF(stem, halves, zero, block, size)           \
     INTERLEAVED_TAILS(stem, halves, zero, block, size)        \
-    INTERLEAVED_ROW(stem, halves)
+    INTERLEAVED_STREAMS(stem, halves, zero)                   \
+    INTERLEAVED_STREAMS_IN_TURN(stem)                         \
+    INTERLEAVED_ROW_TAILS(stem, halves)                       \
+    INTERLEAVED_ROW(stem, halves, interleaved_streams_##stem##_)
 #define INTERLEAVED_ONCE(stem, ...) INTERLEAVED_REPEATED(stem, __VA_ARGS__)
 #define INTERLEAVED_UNPACKED(stem, halves, zero, block, size) \
     INTERLEAVED_BYTES_(stem, halves, block, size)             \
     UNIT_BY_KERNEL(stem, halves)                              \
     INTERLEAVED_BY_KERNEL(stem, halves, zero, block, size)    \
     INTERLEAVED_TAILS(stem, halves, zero, block, size)        \
-    INTERLEAVED_ROW(stem, halves)
+    INTERLEAVED_STREAMS_IN_TURN(stem)                         \
+    INTERLEAVED_ROW_TAILS(stem, halves)                       \
+    INTERLEAVED_ROW(stem, halves, interleaved_in_turn_##stem##_)
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
     INTERLEAVED_##rows(stem, (group) == 16, zero, elements, bytes)
 #include "tensor/quant/formats.def"
@@ -614,6 +670,6 @@ static void interleaved_sums(int nw, float * y, const float * acc) {
         for (int j = 0; j < INTERLEAVED_ROWS; j++) {
             a[j] = v_load(acc + (INTERLEAVED_ROWS * i + j) * V_N);
         }
-        sums_of_four_(a, 4, y + INTERLEAVED_ROWS * i);
+        sums_of_four_(a, y + INTERLEAVED_ROWS * i);
     }
 }

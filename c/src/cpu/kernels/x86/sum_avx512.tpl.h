@@ -1,6 +1,6 @@
-// sum_avx512.tpl.h - the sum of a row (reduce.tpl.h) with vectors of 256 bits. AMD (Zen 4) widens
-// 512 bits of floats at two thirds of that rate, Intel widens both at the same rate. The terms of a
-// lane and their order are those of vd_add, so the bits are the same, too.
+// sum_avx512.tpl.h - the sum of a row (reduce.tpl.h) with vectors of 256 bits, because Zen 4 widens
+// floats faster in them than in vectors of 512 bits. Intel's processors widen both at the same
+// rate. The terms of a lane and their order are those of vd_add, so the bits are the same.
 
 static ALWAYS_INLINE vd wide_of_(const __m256d s[4]) {
     return (vd) { _mm512_insertf64x4(_mm512_castpd256_pd512(s[0]), s[1], 1),
@@ -8,7 +8,7 @@ static ALWAYS_INLINE vd wide_of_(const __m256d s[4]) {
 }
 
 static double sum_f32(int64_t n, const float * x) {
-    const __m256d one = _mm256_set1_pd(1.0); // sum_f64_
+    const __m256d one = _mm256_set1_pd(1.0); // as in sum_f64_
     __m256d s[8];
     int64_t i = 0;
     UNROLL

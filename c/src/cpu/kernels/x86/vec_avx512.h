@@ -154,7 +154,7 @@ static inline void v_transpose(vf t[V_N]) {
         u[i + 1] = _mm512_unpackhi_ps(t[i], t[i + 1]);
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) { // now t[i + c], quarter q: column 4 q + c of rows i .. i + 3
+    for (int i = 0; i < 16; i += 4) { // quarter q of the new t[i + c] is column 4 q + c of rows i .. i + 3
         t[i] = _mm512_shuffle_ps(u[i], u[i + 2], 0x44);
         t[i + 1] = _mm512_shuffle_ps(u[i], u[i + 2], 0xee);
         t[i + 2] = _mm512_shuffle_ps(u[i + 1], u[i + 3], 0x44);

@@ -32,6 +32,11 @@ const char * gb_conv_rows_declines(const struct gb_conv_job * j);
 size_t gb_conv_rows_work_size(const struct gb_conv_job * j, int n_tasks);
 void gb_conv_rows_run(const struct gb_cpu_call * call, const struct gb_conv_job * j);
 
+const char * gb_conv_columns_cannot(const struct gb_conv_job * j);
+const char * gb_conv_columns_declines(const struct gb_conv_job * j);
+size_t gb_conv_columns_work_size(const struct gb_conv_job * j, int n_tasks);
+void gb_conv_columns_run(const struct gb_cpu_call * call, const struct gb_conv_job * j);
+
 const char * gb_conv_tiles_cannot(const struct gb_conv_job * j);
 size_t gb_conv_tiles_work_size(const struct gb_conv_job * j, int n_tasks);
 void gb_conv_tiles_run(const struct gb_cpu_call * call, const struct gb_conv_job * j);
@@ -84,6 +89,9 @@ void gb_conv_finish(const struct gb_cpu_call * call, const struct gb_conv_job * 
 // The weights of output channels [o, o + n) of a group as floats, in place or copied to buffer.
 const float * gb_conv_weights(const struct gb_cpu_call * call, const struct gb_conv_job * j, int64_t group, int64_t o,
     int64_t n, float * buffer);
+
+// Last positions up to which dot products are faster than half a tile.
+static inline int64_t gb_conv_few(const struct gb_kernels * k) { return GB_MIN(k->rows_x, k->gemm_nr / 4); }
 
 // The cost of a number of multiply-adds, in the unit of gb_cpu_stopped.
 static inline int64_t gb_conv_work(int64_t macs) { return macs / 16; }

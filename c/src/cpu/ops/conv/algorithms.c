@@ -6,6 +6,7 @@
 //   in_place   1 x 1 kernels: a product that reads the tensor in place
 //   planes     depthwise, square kernels, stride 1, small planes: reads the tensor in place
 //   rows       one or two output channels in a group (depthwise): rows of the output in registers
+//   columns    many output channels, rows that are not too long: products of packed columns
 //   tiles      other convolutions: tiles of output channels by positions
 //   gathered   paddings, strides or dilations so large that a padded copy of the input would not fit
 #include "cpu/ops/conv/algorithm.h"
@@ -22,6 +23,7 @@ static const struct gb_conv_algorithm algorithms[] = {
         gb_conv_in_place_run },
     { "planes", gb_conv_planes_cannot, gb_conv_planes_declines, gb_conv_planes_work_size, gb_conv_planes_run },
     { "rows", gb_conv_rows_cannot, gb_conv_rows_declines, gb_conv_rows_work_size, gb_conv_rows_run },
+    { "columns", gb_conv_columns_cannot, gb_conv_columns_declines, gb_conv_columns_work_size, gb_conv_columns_run },
     { "tiles", gb_conv_tiles_cannot, can_always, gb_conv_tiles_work_size, gb_conv_tiles_run },
     { "gathered", can_always, can_always, gb_conv_gathered_work_size, gb_conv_gathered_run },
 };

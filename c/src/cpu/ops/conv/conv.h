@@ -7,9 +7,9 @@
 //
 //    y(n, g, o, at) = sum over c, k of w(g, o)[c][k] x(n, g, c, at stride + k dilation - pad)
 //
-// x is 0 outside. Each result is one chain of multiply-adds in the order of the weights. Only the
-// last positions of a plane of a 1 x 1 convolution are dot products. So a result does not depend on
-// the number of threads.
+// x is 0 outside. A result is one chain of multiply-adds in the order of the weights, a sum of such
+// chains for blocks of terms, or a dot product. Which of them depends on shapes and on the position
+// alone. So a result does not depend on the number of threads.
 #ifndef GB_CPU_OPS_CONV_CONV_H
 #define GB_CPU_OPS_CONV_CONV_H
 

@@ -11,7 +11,6 @@
 enum {
     SLAB_FLOATS = 64 << 10, // approximately, so that it stays in the second-level cache
     BUFFER = GB_GEMM_MR_MAX * GB_GEMM_NR_MAX, // floats of a tile
-    FEW = 2, // last positions of a plane, up to which dot products are faster than a vector of positions
 };
 
 struct memory { // of a thread
@@ -183,7 +182,7 @@ static struct gb_conv_bands stretches_of(const struct gb_conv_job * j) {
 // The last n positions of output channels [o, o + m), a few: one dot product each, from the copied columns. A tile
 // would compute a whole vector of positions.
 static void few_positions(const struct tiles * t, const float * a, int64_t m, int64_t n, float * y) {
-    float part[FEW * GB_ROWS_W];
+    float part[GB_ROWS_X_MAX * GB_ROWS_W];
     for (int64_t i = 0; i < m; i += GB_ROWS_W) {
         const int64_t nw = GB_MIN(m - i, (int64_t) GB_ROWS_W);
         t->call->k->rows_columns_f32(&(struct gb_rows_columns){ .k = t->terms,
@@ -210,7 +209,7 @@ struct stretch {
 
 static struct stretch stretch_of(const struct tiles * t, int64_t n) {
     const int64_t nr = t->call->k->gemm_nr, half = nr / 2, whole = n / half * half;
-    if (n - whole <= FEW && half > FEW) {
+    if (n - whole <= gb_conv_few(t->call->k)) {
         return (struct stretch){ n, whole, n - whole };
     }
     return (struct stretch){ n, n / nr * nr, 0 };

@@ -247,6 +247,13 @@ static inline int64_t gb_gemm_dots_work(const struct gb_gemm * p, int rows, int6
     return GB_MAX(rows, 4) * columns * p->k / 8;
 }
 
+// The distance in bytes to the weights that are read about `ahead` bytes later, when columns of
+// `size` bytes are read one after the other. Columns may have gaps between them. A long column with
+// a gap behind it prefetches only itself.
+static inline size_t gb_gemm_ahead(const struct gb_gemm_matrix * w, size_t size, size_t ahead) {
+    return w->nb_m == size || size > 8 * ahead ? ahead : (ahead / GB_MAX(size, 1) + 1) * w->nb_m;
+}
+
 // ------------------------------------------------------------------------------------------------------------ epilogue
 
 // Applies the epilogue to n columns of all rows of group g.

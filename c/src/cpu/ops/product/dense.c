@@ -20,24 +20,37 @@ static const char * declines(const struct gb_gemm * p, int64_t rows) {
 
 const char * gb_dense_row_declines(const struct gb_gemm * p) { return declines(p, 1); }
 
-// Multiplies columns [j, end) with one row. Each load prefetches the same place of the next
-// columns. A fixed distance within the column would miss the start of each column, which is half of
-// a short column.
+// Multiplies one row with n columns, the first at each of `columns`, w->nb_m apart. Results of
+// stream s start at dst + s * apart.
+static void multiply_streams(const struct gb_kernels * kernels, const struct gb_gemm * p,
+    const struct gb_gemm_matrix * w, const struct gb_gemm_row * row, int64_t j, int64_t n, int streams, int64_t apart) {
+    const enum ggml_type type = p->w.type;
+    gb_kernel_dots * dots = type == GGML_TYPE_F16    ? kernels->dots_f16
+                            : type == GGML_TYPE_BF16 ? kernels->dots_bf16
+                                                     : kernels->dots_f32;
+    const size_t ahead = gb_gemm_ahead(w, ggml_row_size(type, p->k), GB_DENSE_AHEAD);
+    for (int64_t i = j; i < j + n; i++) {
+        const void * columns[GB_DOTS_W_MAX];
+        float y[GB_DOTS_W_MAX];
+        for (int s = 0; s < streams; s++) {
+            columns[s] = w->data + (size_t) (i + s * apart) * w->nb_m;
+        }
+        dots(p->k, streams, y, columns, (const float *) row->x, ahead);
+        for (int s = 0; s < streams; s++) {
+            row->dst[i + s * apart] = y[s];
+        }
+    }
+}
+
+// Multiplies columns [j, end) with one row. The columns are cut into consecutive streams, which are
+// read at the same time.
 static void multiply_row(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
     const struct gb_gemm_row * row, int64_t j, int64_t end) {
-    const enum ggml_type type = p->w.type;
     const int width = kernels->dots_w;
-    const size_t next = (size_t) width * w->nb_m, ahead = next <= GB_DENSE_AHEAD_COLUMNS ? next : GB_DENSE_AHEAD;
-    for (; j < end; j += width) {
-        const void * columns[GB_DOTS_W_MAX];
-        const int nw = (int) GB_MIN(end - j, width);
-        for (int i = 0; i < nw; i++) {
-            columns[i] = w->data + (size_t) (j + i) * w->nb_m;
-        }
-        (type == GGML_TYPE_F16 ? kernels->dots_f16
-            : type == GGML_TYPE_BF16
-                ? kernels->dots_bf16
-                : kernels->dots_f32)(p->k, nw, row->dst + j, columns, (const float *) row->x, ahead);
+    const int64_t each = (end - j) / width, last = j + each * width;
+    multiply_streams(kernels, p, w, row, j, each, width, each);
+    if (last < end) {
+        multiply_streams(kernels, p, w, row, last, 1, (int) (end - last), 1);
     }
 }
 

@@ -189,25 +189,34 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
     }
 }
 
-// One row: columns are read one after the other.
+// Multiplies one row with n columns of each stream. Stream s starts at column j + s * apart.
+static void multiply_streams(const struct task * t, int64_t j, int64_t n, int streams, int64_t apart) {
+    t->kernels->interleaved_row_dots(&(struct gb_interleaved_row_dots){
+        .type = (int) t->type,
+        .streams = streams,
+        .k = t->k,
+        .n = n,
+        .apart = apart,
+        .w = t->w.data + (size_t) j * t->w.nb_m,
+        .nb_w = t->w.nb_m,
+        .ahead = gb_gemm_ahead(&t->w, ggml_row_size(t->type, t->k), GB_ROW_AHEAD),
+        .x = t->x[0],
+        .y = t->dst[0] + j,
+    });
+}
+
+// One row: the columns are cut into consecutive streams, which are read at the same time.
 static void multiply_row(const struct task * t, int64_t j, int64_t end) {
-    const size_t size = ggml_row_size(t->type, t->k);
-    const size_t ahead = t->w.nb_m == size ? GB_ROW_AHEAD : (GB_ROW_AHEAD / size + 1) * t->w.nb_m;
-    for (int64_t n; j < end; j += n) {
-        n = GB_MIN(end - j, GB_DIRECT_COLUMNS);
-        t->kernels->interleaved_row_dots(&(struct gb_interleaved_row_dots){
-            .type = (int) t->type,
-            .k = t->k,
-            .n = n,
-            .w = t->w.data + (size_t) j * t->w.nb_m,
-            .nb_w = t->w.nb_m,
-            .ahead = ahead,
-            .x = t->x[0],
-            .y = t->dst[0] + j,
-        });
-        if (gb_cpu_stopped(t->call, gb_gemm_work(1, n, t->k))) {
+    const int64_t each = (end - j) / GB_INTERLEAVED_STREAMS, last = j + each * GB_INTERLEAVED_STREAMS;
+    for (int64_t i = 0, n; i < each; i += n) {
+        n = GB_MIN(each - i, GB_ROW_COLUMNS);
+        multiply_streams(t, j + i, n, GB_INTERLEAVED_STREAMS, each);
+        if (gb_cpu_stopped(t->call, gb_gemm_work(1, n * GB_INTERLEAVED_STREAMS, t->k))) {
             return;
         }
+    }
+    if (last < end) {
+        multiply_streams(t, last, 1, (int) (end - last), 1);
     }
 }
 

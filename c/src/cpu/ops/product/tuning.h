@@ -45,10 +45,12 @@
 #define GB_INTERLEAVED_ROWS 16
 // Prefetch distance in bytes of weights, approximately. With less, loads wait for memory. With
 // more, the second-level cache may evict the data before its use. The second number is for one row,
-// which reads weights fastest.
+// which reads several streams of columns at the same time, each this far ahead.
 //     bench_products shape q8_0 best 2, M=16000 K=4096, ROWS=2 and ROWS=1
 #define GB_INTERLEAVED_AHEAD 8192
-#define GB_ROW_AHEAD 16384
+#define GB_ROW_AHEAD 2048
+// One row: columns of a stream between two calls of gb_cpu_stopped. Sixteen tails fill whole units.
+#define GB_ROW_COLUMNS 16
 
 // Up to this many rows, columns are unpacked in registers for every four rows, instead of once into memory. The first
 // number is for formats that are quick to unpack, the second for all others.
@@ -101,10 +103,9 @@
 
 // ------------------------------------------------------------------------------------- dense_row, dense_rows (dense.c)
 
-// Prefetches of one row: the next columns, if they are at most this many bytes ahead. Otherwise
-// data that is this far ahead in the same column.
-//     bench_products shape f32 best 1, ROWS=1, M=8192 K=512 (columns), M=512 K=65536 (the same one)
-#define GB_DENSE_AHEAD_COLUMNS (1 << 18)
+// Prefetch distance of one row in bytes of weights. One row reads several streams of columns at the
+// same time, each this far ahead.
+//     bench_products shape f32 best 1, ROWS=1, M=8192 K=512, M=512 K=65536
 #define GB_DENSE_AHEAD 2048
 // Maximum rows: for more rows, packing w pays. Each sum ends with adding lanes, which is expensive
 // for short sums, so their maximum is lower. Levels with few registers have tiles of two rows,

@@ -1,4 +1,4 @@
-"""Operators of today's models against NumPy: experts, attention with masks and sinks, rotations with sections."""
+"""Operators of language models against NumPy: experts, attention with masks and sinks, rotations with sections."""
 
 from __future__ import annotations
 
@@ -320,8 +320,8 @@ def turned(x, positions, mode, n_dims, factors=None, offset=0, back=False, secti
 @covers("ROPE", "ROPE_BACK")
 @pytest.mark.parametrize("mode", ["normal_exact", "neox_exact", "mrope", "imrope", "vision"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_rotations_of_today(mode, dtype):
-    """Factors of frequencies, four positions a token, and a rotated part that begins anywhere."""
+def test_rotations_with_factors_positions_and_offsets(mode, dtype):
+    """Factors of frequencies, four positions for each token, and an offset of the rotated part."""
     four = mode in ("mrope", "imrope", "vision")
     for shape, n_dims, offset in (((1, 5, 3, 64), 64, 0), ((2, 4, 2, 36), 16, 6), ((1, 3, 1, 32), 32, 0)):
         n, offset = (shape[-1] // 2, 0) if mode == "vision" else (n_dims, offset)
