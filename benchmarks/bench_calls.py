@@ -2,13 +2,13 @@
 
     python benchmarks/bench_calls.py [--cpu] [--weights N ...] [--beside FOLDER] [--turns N] [--json FILE]
 
-Prints microseconds: the best of many short rounds. For products after a rest, in which the other thread falls asleep,
-and for products that follow each other after many rests, it prints the median.
+The program prints microseconds: the best of many short rounds. It prints medians for products after a rest, in which
+the other thread falls asleep, and for bursts of products after such rests.
 
 --beside: another version of the package, installed by ``pip install --target FOLDER``. Each version has a process of
-    its own, and they alternate. The ratio is that of the medians.
---cpu: measure the processor time of the calling thread, without products after a rest. For busy machines.
---weights: also measure the first plan of N products whose matrices are copied to a device. It should grow as N does.
+    its own, and they alternate. The ratio is the ratio of their medians.
+--cpu: measure the processor time of the calling thread, and no products after a rest. Use it on busy machines.
+--weights: also measure the first plan of N products whose matrices are copied to a device. The time should grow like N.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def acts() -> dict[str, Callable[[], object]]:
 
 def exchanged(gb: Any, np: Any, t: Any) -> dict[str, Callable[[], object]]:
     """Arrays as tensors and tensors as arrays, without copies; also with PyTorch if it is installed."""
-    if not hasattr(gb.Context, "from_dlpack"):  # an older version without it
+    if not hasattr(gb.Context, "from_dlpack"):  # an older version
         return {}
 
     def taken(array: Any, how: str) -> Callable[[], object]:
         contexts = [gb.Context(), 0]
 
-        def take() -> object:  # a hundred to a context, to share its cost
+        def take() -> object:  # a hundred arrays share the cost of a context
             contexts[1] += 1
             if contexts[1] % 100 == 0:
                 contexts[0] = gb.Context()
@@ -158,7 +158,7 @@ def plan_with_weights(n: int) -> float:
     for node in graph.nodes:
         sched.set_backend(node, sim)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of weights that are copied
+        warnings.simplefilter("ignore")  # the scheduler warns that it copies weights
         return once(lambda: sched.prepare(graph)) * 1e6
 
 
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--weights", metavar="N", type=int, nargs="*", default=[])
-    parser.add_argument("--cpu", action="store_true", help="the thread's processor time, for busy machines")
+    parser.add_argument("--cpu", action="store_true", help="measure processor time, for busy machines")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.once:

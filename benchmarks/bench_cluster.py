@@ -1,4 +1,4 @@
-"""Measures cuts of a cluster on one machine (with mpiexec), or pipelines over a simulated network (without).
+"""Measures cuts of a cluster on one machine (run by mpiexec), or pipelines over a simulated network.
 
     mpiexec -n 3 python benchmarks/bench_cluster.py               # a cut beside plain MPI, microseconds
     python benchmarks/bench_cluster.py --pipeline                 # pending runs over links of 1, 20 and 80 ms
@@ -43,7 +43,7 @@ def ping_pong(nbytes: int, rounds: int) -> list[float]:
 
 
 def collected(nbytes: int, rounds: int) -> list[float]:
-    """What :func:`ping_pong` measured on rank 1, for rank 0, which sleeps meanwhile."""
+    """Runs :func:`ping_pong` and sends the times of rank 1 to rank 0, which sleeps while the others measure."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -100,7 +100,7 @@ def cuts(rounds: int) -> None:
 
 
 def pipeline(stage: float, runs: int) -> None:
-    """Two stages that take these seconds each. Their threads sleep instead of computing."""
+    """Measures two stages that take ``stage`` seconds each. Their threads sleep instead of computing."""
     from ggml_backend.cluster import simulated
     from ggml_backend.cluster._messages import What
 

@@ -35,9 +35,9 @@ LINKS: dict[str, dict[str, Any]] = {
     "campus": {"latency": "200 us", "bandwidth": "1 GB/s"},
     "internet": {"latency": "40 ms", "bandwidth": "20 MB/s", "loss": 0.001, "retransmit": "280 ms"},
 }
-"""One way. A packet that is lost is missed and sent again after a round trip of 80 ms and a timer of 200 ms."""
+"""Latencies of one direction. A lost packet is sent again after a round trip of 80 ms and a timer of 200 ms."""
 HOST = {"memory": "64 GiB", "bandwidth": "200 GB/s", "flops": "2 TFLOP/s", "launch": "2 us"}
-STEPS = 12_000  # simulated steps of all sequences in each case
+STEPS = 12_000  # simulated steps in each case, of all sequences together
 MOST = 64
 
 
@@ -62,7 +62,7 @@ def llama(layers: int, dtype: str, context: int) -> Passes:
 
 
 def evenly(passes: Passes, n: int, sequences: int) -> Placement:
-    """The embeddings go with the first layers, the head with the last."""
+    """Spreads the layers evenly. The embeddings go to the host of the first layers, the head to that of the last."""
     layers = passes.file.s.layers
     n = min(n, layers)
     borders = [0, *(1 + k * layers // n for k in range(1, n)), layers + 2]
@@ -104,7 +104,7 @@ def table(rows: list[dict[str, Any]], link: str) -> str:
 
 
 def chosen(passes: Passes) -> tuple[list[dict[str, Any]], str]:
-    """The number of hosts that the planner takes of 64, by the number of sequences."""
+    """The number of hosts that the planner uses of 64, for each number of sequences."""
     rows = []
     for link in LINKS:
         cluster = cluster_of(64, LINKS[link])
@@ -123,7 +123,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8, 16, 35, 64])
     parser.add_argument("--layers", type=int, default=70)
-    parser.add_argument("--type", default="q4_k", help="of the weights (q4_k)")
+    parser.add_argument("--type", default="q4_k", help="type of the weights (q4_k)")
     parser.add_argument("--context", type=int, default=4096, help="positions of each cache, all of them filled (4096)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Measures PyTorch on the first CUDA device: the shapes of bench_cuda.c, counted in the same way. Prints JSON.
+"""Measures PyTorch on the first CUDA device, with the shapes and units of bench_cuda.c. Prints JSON.
 
     python3 benchmarks/bench_cuda_torch.py >build/bench/torch.json
 
@@ -49,7 +49,7 @@ def main() -> int:
             rows = torch.randn(n, 8192, device="cuda")
             seconds = best_time(lambda w=w, x=rows, dtype=dtype: x.to(dtype) @ w.T)
             results.append({"name": f"{product}, float rows made {name}", "TFLOP_per_s": operations / seconds / 1e12})
-    # Dequantizing first: bytes with a scale for each 32, and half as many bytes of nibbles, to f16, then the product.
+    # Dequantizes to f16 and then multiplies: bytes with a scale for each 32, and nibbles in half as many bytes.
     x = torch.randn(512, 8192, device="cuda", dtype=torch.float16)
     scale = torch.rand(8192, 256, 1, device="cuda", dtype=torch.float16)
     q8 = torch.randint(-127, 128, (8192, 256, 32), device="cuda", dtype=torch.int8)

@@ -2,13 +2,14 @@
 
     python benchmarks/bench_devices.py [nodes|embed ...] [--nodes N] [--threads N] [--repeats N] [--cpu] [--json FILE]
 
-nodes: a planned graph of 1,000 sums and products of 64 x 64 numbers, beside the same calls of NumPy and of PyTorch in
-    a loop of Python, into existing arrays: microseconds a node
-embed: all-MiniLM-L6-v2 in float32 with batch 32 on ARRAY with PyTorch, beside the network written in PyTorch
-    (peers/embedding.py): milliseconds, and their ratio, with the same number of threads
---cpu: processor time of the process. For busy machines.
+nodes: microseconds a node of a planned graph of 1,000 sums and products of 64 x 64 numbers, beside the same calls of
+    NumPy and of PyTorch in a Python loop that writes into existing arrays
+embed: milliseconds of all-MiniLM-L6-v2 in float32 with batch 32 on ARRAY with PyTorch, beside the network written in
+    PyTorch (peers/embedding.py) with the same number of threads, and their ratio
+--cpu: measure the processor time of the process. Use it on busy machines.
 
-PyTorch is left out if it is not installed. Aims: at most 2 us a node above the library, a ratio of at most 1.1.
+PyTorch is left out if it is not installed. The goals are at most 2 us a node more than the library, and a ratio of at
+most 1.1.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def planned(library: str, n: int) -> Callable[[], Any]:
 
 
 def plain(library: str, n: int) -> Callable[[], Any]:
-    """The same calls, into two arrays in turns."""
+    """The same calls without a graph. Results go to two arrays in turns."""
     if library == "numpy":
         x, out = np.full((SIDE, SIDE), 0.5, np.float32), [np.empty((SIDE, SIDE), np.float32) for _ in range(2)]
         add: Any = np.add
@@ -112,7 +113,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="*", default=[32])
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--cpu", action="store_true", help="processor time")
+    parser.add_argument("--cpu", action="store_true", help="measure processor time")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if find_spec("torch") is not None:

@@ -6,7 +6,7 @@ GB/s counts the float32 side. Rounds of both sides alternate. The shortest round
 make a round longer. The program prints our rate, and the time of the package as a multiple of ours ("-" if it lacks the
 format).
 
---cpu: one thread, and its processor time. For busy machines.
+--cpu: use one thread and measure its processor time. For busy machines.
 
 Formats that need importances are quantized with importances of one.
 """
@@ -28,7 +28,7 @@ import ggml_backend as gb
 from timing import PROCESS, WALL, in_turns, once
 
 ROWS, COLUMNS = 512, 4096
-SMALL_ROWS = 64  # for searches that take long
+SMALL_ROWS = 64  # for formats whose search is slow
 Run = Callable[[], Any]
 
 
@@ -41,7 +41,7 @@ def package_can(run: Run) -> bool:
 
 
 def measure(ours: Run, package: Run | None, repeats: int, cpu: bool) -> tuple[float, float | None]:
-    """Our shortest seconds, and those of the package as a multiple."""
+    """Our shortest seconds, and those of the package as a multiple of ours."""
     ours()
     clock = PROCESS if cpu else WALL
     sides = {"ours": ours} | ({"package": package} if package is not None else {})
@@ -105,7 +105,7 @@ def main() -> None:
     cases: dict[str, dict[str, Any]] = {}
 
     def report(name: str, value: float, unit: str, ratio: float | None) -> None:
-        cases[name] = {"median": value, "unit": unit, "ratio": ratio}
+        cases[name] = {"best": value, "unit": unit, "ratio": ratio}
         print(
             f"{name:<24} {value:9.3f} {unit:<5} x {ratio:8.1f}"
             if ratio

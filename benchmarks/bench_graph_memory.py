@@ -39,7 +39,7 @@ def padded(t: gb.Tensor) -> int:
 
 
 class BestFit:
-    """The documented graph allocator: readers and views of each tensor are counted down, node by node."""
+    """The documented graph allocator: it counts the remaining readers and views of each tensor, node by node."""
 
     def __init__(self, graph: gb.Graph) -> None:
         self.free = [[0, 1 << 62]]  #: blocks by address; the last one has no end
@@ -84,7 +84,7 @@ class BestFit:
         if self.readers.get(tensor) != 0 or self.views[tensor] != 0 or tensor.is_output:
             return
         if tensor.view_of is not None:
-            self.readers[tensor] = -1  # not again
+            self.readers[tensor] = -1  # is not freed again
             if tensor.view_of in self.views:
                 self.views[tensor.view_of] -= 1
                 self.release(tensor.view_of)

@@ -1,9 +1,10 @@
-// bench_kernels.c - speed of the kernels and of the matrix product at every level that runs here, as JSON lines.
+// bench_kernels.c - measures kernels and matrix products at every level that runs here. Prints JSON lines.
 //
 //     bench_kernels [kernels|mul_mat] [level]
 //
-// Kernels run on rows that stay in the first-level cache: nanoseconds per 1000 elements. Products: GFLOP/s at 1 and 2
-// threads. Each figure is the best of several runs, so that other work on the machine shows as little as possible.
+// Kernels run on rows that stay in the first-level cache; the unit is nanoseconds per 1000 elements. Products run on 1
+// and 2 threads; the unit is GFLOP/s. Each figure is the best of several runs, because other work on the machine can
+// only lengthen a run.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,12 @@
-"""Whole models by this package, xllamacpp and CTranslate2, in turns.
+"""Measures whole models with this package, xllamacpp and CTranslate2, in turns.
 
     python benchmarks/bench_models.py MODEL.gguf [--whisper WHISPER.gguf FOLDER] [--threads N] [--rounds N]
 
 MODEL.gguf is a language model, such as SmolLM2. WHISPER.gguf is a model that `ggml-backend convert` made of FOLDER, a
-model of CTranslate2. Each side runs in a process of its own, and the sides take turns, round by round. Printed are
-medians of wall time and of processor time, which other processes hardly change, and the median of the ratios of each
-round: their time by ours. `chat` is one question from the shell: seconds to the first character of the answer.
+model of CTranslate2. Each side runs in a process of its own, and the sides take turns, round by round. The program
+prints medians of wall time and of processor time, which other processes hardly change, and the median of the ratios of
+all rounds: their time divided by ours. `chat` asks one question from the shell, and measures the seconds to the first
+character of the answer.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def vocabulary_of(path: str) -> int:
 
 
 def ids_of(i: int, n_vocab: int) -> list[int]:
-    """A prompt with a first token of its own, so that no side finds its tokens in a cache."""
+    """A prompt whose first token differs in each round, so that no side finds the prompt in a cache."""
     found: list[int] = np.random.default_rng(i).integers(100, n_vocab, PROMPT).tolist()
     return [(1000 + i) % n_vocab, *found[1:]]
 
@@ -103,7 +104,7 @@ SIDES = {
 
 
 def work(side: str, path: str, threads: int, kind: str, precision: str) -> None:
-    """A process of one side: runs a round for each line of the input, and prints its wall and processor time."""
+    """Is the process of one side: runs a round for each line of input, and prints wall and processor time."""
     run = SIDES[side](path, threads, kind, precision)
     for line in sys.stdin:
         wall, cpu = WALL(), PROCESS()
@@ -140,7 +141,7 @@ class Side:
 
 
 def rounds_of(sides: dict[str, Side], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Wall and processor seconds of each round. A round before them only warms up."""
+    """Wall and processor seconds of each round, after a round that only warms up."""
     try:
         found = in_turns({name: side.round for name, side in sides.items()}, rounds + 1)
     finally:
@@ -169,7 +170,7 @@ def chat(path: str, threads: int, rounds: int) -> dict[str, list[tuple[float, fl
 
 
 def summary(name: str, unit: str, per: float, found: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
-    """Prints and returns medians. per: what seconds are divided by."""
+    """Prints and returns medians. Seconds are divided by ``per``."""
     result: dict[str, Any] = {"unit": unit}
     first = next(iter(found))
     for side, rounds in found.items():

@@ -3,14 +3,14 @@
     python benchmarks/bench_plan.py [--budget-ms N] [--reproducible] [--json FILE] [--markdown] [FILE.csv ...]
     python benchmarks/bench_plan.py --large [--budgets MS,...] [--reproducible] [--markdown] [NAME ...]
 
-Default files: tests/data/minimalloc, tests/data/model-graphs and two graphs of 10,000 buffers. D and J are also planned
-for the published capacity, as their lower bound may be out of reach. Percentages are above the lower bound. "ms" is
-wall time of one call, "cpu ms" processor time, which counts on a busy machine.
+By default the program plans tests/data/minimalloc, tests/data/model-graphs, and two graphs of 10,000 buffers.
+D and J are also planned for the published capacity, as their lower bound may be out of reach. Percentages are above the
+lower bound. "ms" is the wall time of one call, and "cpu ms" the processor time of all threads, for busy machines.
 
---large: made instances (plan_instances.py; NAMES such as transformer-20000) with several budgets, beside in-order best
-fit and greedy by size, which this program computes up to 20,000 buffers.
+--large: plan synthetic instances (plan_instances.py; NAMES such as transformer-20000) with several budgets, beside
+in-order best fit and greedy by size. The program computes greedy by size for up to 20,000 buffers.
 
---reproducible: counted steps end the search, not the clock. The processor time is that of all threads.
+--reproducible: counted steps end the search, not the clock.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def cells(r: dict[str, Any]) -> list[str]:
 
 
 def greedy_by_size(lower: np.ndarray, upper: np.ndarray, size: np.ndarray) -> int:
-    """The peak of first fit by falling size, from all pairs: independent of the package, and slow."""
+    """The peak of first fit by falling size. It compares all pairs: slow, but independent of the package."""
     order = np.lexsort((-upper, lower, -size))
     lower, upper, size = lower[order], upper[order], size[order]
     offset = np.zeros(len(size), np.int64)
@@ -150,10 +150,10 @@ def large(names: list[str], budgets: list[int], *, reproducible: bool, markdown:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
-    parser.add_argument("--large", action="store_true", help="made instances; the files are their names")
+    parser.add_argument("--large", action="store_true", help="plan synthetic instances; the files are their names")
     parser.add_argument("--budgets", default="20,200,2000,20000", help="milliseconds, for --large (%(default)s)")
-    parser.add_argument("--budget-ms", type=int, default=5000, help="for published instances and given files (5000)")
-    parser.add_argument("--reproducible", action="store_true", help="steps end the search, not the clock")
+    parser.add_argument("--budget-ms", type=int, default=5000, help="milliseconds, for instances in files (5000)")
+    parser.add_argument("--reproducible", action="store_true", help="let steps end the search, not the clock")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()

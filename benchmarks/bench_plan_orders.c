@@ -4,8 +4,8 @@
 //     python benchmarks/plan_instances.py transformer-100000 --out big.csv
 //     bench_plan_orders FILE.csv...          columns id,lower,upper,size
 //
-// With several files it fits exponents of time over the number of buffers, and over n log n plus the pairs of buffers
-// alive together. 1 is linear.
+// For several files, the program also prints exponents: time grows like the number of buffers to the power of the
+// first, and like n log n plus the number of pairs of buffers alive together to the power of the second.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ enum {
     N_COLUMNS
 };
 enum { MAX_FILES = 64 };
-enum { MAX_SLOW = 200000 }; // buffers; above, by area and smallest gap are skipped
+enum { MAX_SLOW = 200000 }; // buffers; BY_AREA and SMALLEST_GAP skip larger instances
 static const struct {
     const char * name;
     enum gb_plan_key key; // of first fit
@@ -40,14 +40,14 @@ static const struct {
     [BY_LOAD] = { "by load", GB_PLAN_BY_LOAD },
     [BY_DEATH] = { "by death", GB_PLAN_BY_DEATH },
     [BY_PEAK] = { "by peak", GB_PLAN_BY_PEAK },
-    [BY_LOADED_WIDTH] = { "by crowded width", GB_PLAN_BY_LOADED_WIDTH },
-    [BY_LOADED_SIZE] = { "by crowded size", GB_PLAN_BY_LOADED_SIZE },
+    [BY_LOADED_WIDTH] = { "by loaded width", GB_PLAN_BY_LOADED_WIDTH },
+    [BY_LOADED_SIZE] = { "by loaded size", GB_PLAN_BY_LOADED_SIZE },
     [SMALLEST_GAP] = { "smallest gap", GB_PLAN_BY_SIZE },
     [VALIDATOR] = { "validator", 0 } };
 
 static double seconds(void) { return (double) clock() / CLOCKS_PER_SEC; }
 
-// NULL, with a message: it cannot be read.
+// Returns NULL, and prints a message, if the file has no buffers or cannot be read.
 static struct gb_plan_item * load(const char * path, size_t * n) {
     FILE * f = fopen(path, "r");
     GB_VEC(struct gb_plan_item) items = { 0 };
@@ -128,7 +128,7 @@ static void measure(const char * path, double * n_buffers, double * conflicts, d
     gb_free(items);
 }
 
-// The slope of log(time) over log(x).
+// The exponent e if time grows like x^e: the slope of log(time) over log(x).
 static double power_of(const double * x, const double (*time)[N_COLUMNS], int c, int files) {
     double sx = 0.0, sy = 0.0, xx = 0.0, xy = 0.0, m = 0.0;
     for (int k = 0; k < files; k++) {

@@ -1,12 +1,15 @@
-// bench_products.c - matrix products beside the limits of the machine, measured in the same run, alternately.
+// bench_products.c - measures matrix products, and in turns with them the limits of the machine (cpu/limits.h).
 //
 //     bench_products [batched|small|all|shape] [type] [level] [threads]
 //
-// Batched: m 4096, k 14336 (or less with GB_BENCH_K), n 512, as share of the peak of the dot instruction that the
-// product runs on. Small batches: weights larger than the caches, as share of the rate at which the same memory is
-// read. Shape: GB_BENCH_M by GB_BENCH_K weights with GB_BENCH_ROWS rows (4096, 4096, 1), again and again: operations a
-// second, where caches may hold the weights. GB_BENCH_EXACT=1: activations are not rounded. Each line names the
-// algorithm that computed the product. How it is measured: timing.h; limits (cpu/limits.h) and products take turns.
+//   batched  products with m 4096, k 14336 (or GB_BENCH_K) and n 512, as a share of the peak of the instruction that
+//            computes the product
+//   small    weights of 100 MB with 1 to 16 rows, as a share of the rate at which the machine reads memory
+//   shape    GB_BENCH_M by GB_BENCH_K weights with GB_BENCH_ROWS rows (4096, 4096, 1), in operations a second. The
+//            product runs repeatedly, so caches may hold the weights
+//
+// With GB_BENCH_EXACT set, activations are not rounded. Each line names the algorithm that computed the product.
+// timing.h explains how the program measures.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +46,7 @@ static int64_t env_or(const char * name, int64_t value) {
 
 // -------------------------------------------------------------------------------------------------------------- limits
 
-// Operations or bytes a second (cpu/limits.h) of as many threads as the product has.
+// Operations or bytes a second (cpu/limits.h), with the same number of threads as the product.
 static double limit_of(enum gb_cpu_limit what, const struct gb_level * level, size_t bytes, int threads) {
     const double rate = gb_cpu_measure_limit(what, level->name, bytes / (size_t) threads, threads, 10000000,
         getenv("GB_BENCH_CPU") != NULL);
@@ -64,7 +67,7 @@ static enum gb_cpu_limit arithmetic_of(const char * algorithm) {
 
 struct product {
     struct ggml_context * ctx;
-    ggml_backend_buffer_t memory; // of it, as programs have it: aligned to cache lines, in huge pages where it is large
+    ggml_backend_buffer_t memory; // of the tensors: aligned to cache lines, and large buffers in huge pages
     struct ggml_tensor * a;
     const char * algorithm;
     struct gb_cpu_plan * plan;
@@ -74,8 +77,7 @@ struct product {
     int threads;
 };
 
-// Random blocks whose numbers are small and finite: the time of some formats depends on neither, that of denormals
-// would.
+// Sets all rows to the same small and finite numbers, because denormals could take longer.
 static void fill_weights(struct ggml_tensor * a) {
     const size_t row = ggml_row_size(a->type, a->ne[0]);
     float * x = malloc(sizeof(float) * (size_t) a->ne[0]);
@@ -186,7 +188,7 @@ static void bench_small(enum ggml_type type, int64_t n, const struct gb_level * 
     product_free(&p);
 }
 
-// One shape: as often as takes some milliseconds, so that clocks of processor time resolve it.
+// Repeats one product for some milliseconds, so that the clock of processor time can resolve it.
 static void bench_shape(enum ggml_type type, const struct gb_level * level, int threads) {
     const int64_t m = env_or("GB_BENCH_M", 4096), k = env_or("GB_BENCH_K", 4096), n = env_or("GB_BENCH_ROWS", 1);
     struct product p = product_new(type, m, n, k, level, threads);

@@ -1,11 +1,11 @@
-"""Programs of PyTorch models beside PyTorch (eager, and with ``torch.compile``) and ONNX Runtime.
+"""Compares compiled PyTorch models with PyTorch (eager, and ``torch.compile``) and ONNX Runtime.
 
     python benchmarks/bench_programs.py [NAME...] [--threads N] [--rounds N] [--compiled] [--onnx]
 
 The networks have random weights and common sizes. The sides run in turns, in one process. Times are processor times of
-the process, which other processes hardly change. Printed are medians over the rounds, and medians of the ratios of each
-round. ``--compiled`` adds ``torch.compile``, which needs a C++ compiler. ``--onnx`` adds ONNX Runtime, which needs the
-packages ``onnx``, ``onnxscript`` and ``onnxruntime``. ``--json FILE`` stores the rows.
+the process, which other processes hardly change. The program prints medians over the rounds, and medians of the ratios
+of each round. ``--compiled`` adds ``torch.compile``, which needs a C++ compiler. ``--onnx`` adds ONNX Runtime, which
+needs the packages ``onnx``, ``onnxscript`` and ``onnxruntime``. ``--json FILE`` stores the rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _onnx_runtime(model: nn.Module, inputs: dict[str, torch.Tensor], threads: in
 
 
 def sides_of(name: str, threads: int, compiled: bool, onnx: bool) -> dict[str, Callable[[], float]]:
-    """Processor times of one forward pass, by side."""
+    """Functions that measure the processor time of one forward pass, by side."""
     network = NETWORKS[name]
     torch.manual_seed(0)
     model, inputs = network.make().eval(), network.inputs()

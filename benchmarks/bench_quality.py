@@ -4,15 +4,16 @@
     python benchmarks/bench_quality.py --small [--types NAME ...]
     python benchmarks/bench_quality.py --ones [--types NAME ...]
 
-Round trip: rms(quantized - x) / rms(x), on normal numbers and on the embedding model's matrices, without and with
-importances of 1/16 to 16. With importances the error is weighted, too. Types marked with * need importances: "without"
-means importances of one. Embeddings: cosine to the float32 model, mean and lowest.
+The error of a round trip is rms(quantized - x) / rms(x), on normal numbers and on the embedding model's matrices,
+without and with importances of 1/16 to 16. With importances the error is weighted, too. Types marked with * need
+importances, so their figures "without" have importances of one. Embeddings have the mean and the lowest cosine to those
+of the float32 model.
 
---small: round trips of numbers whose scales half precision cannot hold well, ours / by the format's algorithm (the gguf
-    package; for K formats tests/python/support/kquant_reference.py). The numbers are normal, heavy-tailed (Student's t,
-    2 degrees of freedom) or the model's matrices. All have the same root mean square.
---ones: without importances / with importances of one: the error, and sum(x y) / sum(x x). The latter is 1 if products
-    with the quantized numbers are neither too small nor too large.
+--small: measure round trips of numbers whose scales half precision cannot hold well. A cell has our error, and that of
+    the format's algorithm (the gguf package; for K formats tests/python/support/kquant_reference.py). The numbers are
+    normal, heavy-tailed (Student's t, 2 degrees of freedom) or the model's matrices, with equal root mean squares.
+--ones: compare quantizing without importances with importances of one: the error, and sum(x y) / sum(x x). The latter
+    is 1 if products with the quantized numbers are neither too small nor too large.
 """
 
 from __future__ import annotations

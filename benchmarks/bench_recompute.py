@@ -1,4 +1,4 @@
-"""Measures the price of memory limits: how much more a training step computes if its plan has less memory.
+"""Measures how much more a training step computes if its plan has less memory.
 
     python benchmarks/bench_recompute.py [--markdown] [--json FILE]
 
@@ -6,8 +6,8 @@ The graphs are the loss and gradients of a transformer with twelve layers, and o
 ``python -m ggml_backend plan unet``, with CONV_2D in place of columns. They have the gradients of all weights. For the
 UNet, these outputs need more memory than activations. So one more row has the gradients of its biases only.
 
-Outputs stay to the end of a run, so a limit is their memory and a share of the rest of the peak. The price is the work
-of a run, relative to a run without a limit. Seconds are processor time of the whole plan.
+Outputs stay alive to the end of a run, so a limit is their memory plus a share of the rest of the peak. The price is
+the work of a run, relative to a run without a limit. Seconds are the processor time of the whole plan.
 """
 
 from __future__ import annotations

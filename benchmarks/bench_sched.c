@@ -1,14 +1,13 @@
-// bench_sched.c - what the scheduler costs beside the work: a run, a new plan, looking at its tensors, a plan for other
-// sizes, and what a second run does.
+// bench_sched.c - measures what the scheduler adds to the computation: the overhead of a run, the time of new plans, of
+// plans for other sizes and of checks of tensors, and the copies and allocations of a second run.
 //
-// A graph of 1,000 nodes, layers of a small transformer with matrices of 8 x 8, on one CPU backend with one thread:
-// computing it takes little, so that what the scheduler adds can be seen. Overhead is the shortest run through the
-// scheduler less the shortest run of the prepared graph by the backend alone; the two alternate, so a busy machine
-// troubles both.
+// The graph has 1,000 nodes: layers of a small transformer with matrices of 8 x 8, on one thread. Its computation is
+// short, so the overhead is visible. The overhead of a run is the shortest run through the scheduler minus the shortest
+// run of the prepared graph by the backend alone. The two alternate, so a busy machine affects both.
 //
-//     bench_sched                  all of that; fails beyond the limits
-//     bench_sched nodes [N...]     new plans of graphs of N nodes (1,000, 30,000 and 1,000,000), layers with weights of
-//                                  their own: the median of five in microseconds a node
+//     bench_sched                  measures all of these, and fails if one exceeds its limit
+//     bench_sched nodes [N...]     plans graphs of N nodes (1,000, 30,000 and 1,000,000), in which each layer has its
+//                                  own weights: microseconds a node, the median of five plans
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +57,7 @@ static void free_model(struct model * m) {
     ggml_free(m->ctx);
 }
 
-// 20 nodes
+// Adds a layer of 20 nodes.
 static struct ggml_tensor * layer(struct ggml_context * ctx, struct ggml_tensor * const * w, struct ggml_tensor * x) {
     struct ggml_tensor *h = ggml_rms_norm(ctx, x, 1e-5f), *q = ggml_mul_mat(ctx, w[0], h),
                        *k = ggml_mul_mat(ctx, w[1], h);
@@ -89,7 +88,7 @@ static void set_input(const struct net * n) {
 
 static void since(struct bench_shortest * best, double start) { bench_add(best, bench_now(1) - start); }
 
-// Computing through the scheduler beside computing the same graph, placed and prepared, by the backend.
+// Measures the overhead of a run: the scheduler, and the backend with a graph that is placed and prepared.
 static bool bench_run(void) {
     ggml_backend_t backend = ggml_backend_cpu_init();
     ggml_backend_cpu_set_n_threads(backend, 1);
@@ -125,7 +124,7 @@ static ggml_backend_sched_t new_sched(ggml_backend_t * backends, int n) {
     return sched;
 }
 
-// New structures, and a smaller graph of a structure that is known.
+// Measures plans of a new structure, and of a smaller graph with the same structure.
 static bool bench_plan(const char * name, ggml_backend_t * backends, int n_backends, double limit_ms) {
     struct model m = new_model(backends[n_backends - 1]);
     struct net large = new_net(&m, TOKENS), small = new_net(&m, TOKENS - 1);
@@ -160,8 +159,8 @@ static int by_size(const void * a, const void * b) {
     return (x > y) - (x < y);
 }
 
-// A new plan and its first run with and without a look at what programs may have written to the tensors' fields: in
-// turns, the median of the ratios.
+// Measures a new plan and its first run, with and without the check of fields that programs may have written. Both
+// alternate; the median of the ratios counts.
 static bool bench_look(const char * name, ggml_backend_t * backends, int n_backends, double limit_percent) {
     enum { ROUNDS_OF_TWO = 2 * ROUNDS, OF_EACH = 4 };
     static double more[ROUNDS_OF_TWO];
@@ -182,7 +181,7 @@ static bool bench_look(const char * name, ggml_backend_t * backends, int n_backe
         more[i] = 100 * (took[false].seconds / took[true].seconds - 1);
     }
     qsort(more, ROUNDS_OF_TWO, sizeof(*more), by_size);
-    printf("looking at the tensors of a new plan on %s: %.2f %% of it and its first run (limit %.0f; half of the "
+    printf("checking the tensors of a new plan on %s: %.2f %% of the plan and its first run (limit %.0f; half of the "
            "rounds %.2f to %.2f)\n",
         name, more[ROUNDS_OF_TWO / 2], limit_percent, more[ROUNDS_OF_TWO / 4], more[ROUNDS_OF_TWO * 3 / 4]);
     ggml_backend_sched_free(sched);
@@ -191,7 +190,8 @@ static bool bench_look(const char * name, ggml_backend_t * backends, int n_backe
     return more[ROUNDS_OF_TWO / 2] < limit_percent;
 }
 
-// Weights in the CPU's memory, everything computed on a simulated device.
+// A simulated device computes all nodes, and the weights are in the CPU's memory. Checks that the second run copies no
+// weights and allocates nothing.
 static bool bench_second_run(ggml_backend_t * backends) {
     struct model m = new_model(backends[1]);
     struct net n = new_net(&m, TOKENS);
@@ -207,13 +207,13 @@ static bool bench_second_run(ggml_backend_t * backends) {
              ggml_backend_sched_get_stats(sched, &first) == GGML_STATUS_SUCCESS,
         "first run");
     ggml_backend_sched_reset_stats(sched);
-    gb_test_fail_alloc(1, true); // whatever asks for memory from now on gets none, and is noticed
+    gb_test_fail_alloc(1, true); // every allocation fails from now on, and is noticed
     const enum ggml_status status = ggml_backend_sched_graph_compute(sched, n.graph);
     const bool asked = gb_test_alloc_failed();
     gb_test_fail_alloc(0, false);
     need(status == GGML_STATUS_SUCCESS && ggml_backend_sched_get_stats(sched, &second) == GGML_STATUS_SUCCESS,
         "second run");
-    printf("first run: %llu bytes of weights copied; second run: %llu, memory asked for: %s\n",
+    printf("first run: %llu bytes of weights copied; second run: %llu, memory allocated: %s\n",
         (unsigned long long) first.weights.bytes, (unsigned long long) second.weights.bytes, asked ? "yes" : "no");
     ggml_backend_sched_free(sched);
     ggml_free(n.ctx);
@@ -221,7 +221,7 @@ static bool bench_second_run(ggml_backend_t * backends) {
     return second.weights.bytes == 0 && first.weights.bytes > 0 && !asked;
 }
 
-// A graph of about n nodes of layers with weights of their own, which lie in one buffer: what a new plan of it costs.
+// Measures a new plan of a graph with about n nodes. Each layer has its own weights, and one buffer has all weights.
 static void bench_nodes(ggml_backend_t backend, size_t n) {
     enum { NODES_A_LAYER = 20, TENSORS_A_LAYER = 24, TIMES = 5 };
     const size_t layers = GB_MAX(n / NODES_A_LAYER, 1);

@@ -1,17 +1,17 @@
-"""Experts and attention of today's models, each beside what bounds it, in turns.
+"""Measures operators of today's models, each beside a limit of its speed.
 
     python benchmarks/bench_today.py [CASE ...] [--threads N] [--rounds N] [--json FILE]
 
-experts    MUL_MAT_EXPERTS of Q4_K beside the same products done densely, with as many rows for each matrix
-one        one token over a stack of experts, beside reading the bytes of the matrices that it uses
+experts    MUL_MAT_EXPERTS of Q4_K beside dense products with the same number of rows for each matrix
+one        one token over a stack of experts, beside reading the bytes of the matrices that the token uses
 attention  FLASH_ATTN_EXT beside the fused chain of products and a softmax
 keys       one token over a cache of 32,768 positions: Q8_0 and Q4_0 beside F16
 recurrent  GATED_DELTA_NET and SSM_SCAN beside the arithmetic of one pass at the peak rate of multiply-adds
-resize     INTERPOLATE beside a copy of as many bytes
-pad        PAD on all sides, circular and by reflection, and ROLL, beside a copy of as many bytes
+resize     INTERPOLATE beside a copy of the same number of bytes
+pad        PAD on all sides, circular and by reflection, and ROLL, beside a copy of the same number of bytes
 
 The sides of a pair run alternately. Figures are processor time of all threads, so they count on a busy machine, too.
-Memory-bound figures still depend on what others read.
+Memory-bound figures still depend on what other processes read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from timing import PROCESS, in_turns, median, per_call, ratio
 AT_LEAST = 0.3  # seconds of a figure
 Side = Callable[[], float]
 Result = dict[str, float | str]
-Built = tuple[gb.Tensor, list[tuple[gb.Tensor, np.ndarray]]]  # the result, and what to write into inputs
+Built = tuple[gb.Tensor, list[tuple[gb.Tensor, np.ndarray]]]  # the result, and the inputs with their values
 
 
 class Graph:
@@ -56,7 +56,7 @@ def noise(*shape: int) -> np.ndarray:
 
 
 def blocks_of(shape: tuple[int, ...], dtype: gb.dtypes.DType) -> np.ndarray:
-    """Quantized random numbers: a few rows, repeated."""
+    """Quantized random numbers. A few rows repeat."""
     some = noise(64, shape[-1])
     blocks = np.asarray(gb.quantize(some, dtype))
     rows = int(np.prod(shape[:-1]))
@@ -64,7 +64,7 @@ def blocks_of(shape: tuple[int, ...], dtype: gb.dtypes.DType) -> np.ndarray:
 
 
 def compare(name: str, sides: dict[str, Side], rounds: int) -> Result:
-    """The median seconds of two sides, and the median of second / first: how many times as fast the first is."""
+    """The median seconds of two sides, and the median of the ratios second / first. Above 1, the first is faster."""
     found = in_turns(sides, rounds)
     first, second = found
     result: Result = {"case": name, first: median(found[first]), second: median(found[second])}
@@ -91,7 +91,7 @@ def of_experts(backend: gb.Backend, weights: np.ndarray, dtype: gb.dtypes.DType,
 
 
 def of_product(backend: gb.Backend, weights: np.ndarray, dtype: gb.dtypes.DType, rows: int) -> Graph:
-    """Each matrix times as many rows."""
+    """Each matrix times this number of rows."""
 
     def build(context: gb.Context) -> Built:
         n, m, _ = weights.shape
@@ -102,7 +102,7 @@ def of_product(backend: gb.Backend, weights: np.ndarray, dtype: gb.dtypes.DType,
 
 
 def experts(backend: gb.Backend, rounds: int) -> list[Result]:
-    """512 tokens, so 32 rows a matrix. Dense: 128 products of 32 rows."""
+    """512 tokens give 32 rows for each matrix. The dense side has 128 products of 32 rows."""
     tokens, dtype = 512, gb.dtypes.q4_k
     weights = blocks_of((EXPERTS, M, K), dtype)
     ids = np.argsort(np.random.default_rng(1).random((tokens, EXPERTS)), axis=1)[:, :USED].astype(np.int32)
@@ -114,7 +114,7 @@ def experts(backend: gb.Backend, rounds: int) -> list[Result]:
 
 
 def one(backend: gb.Backend, rounds: int) -> list[Result]:
-    """One token: 8 of 128 experts, others in each run, beside reading as many bytes of memory as large as the stack."""
+    """One token uses 8 of 128 experts, others in each run. The other side reads as many bytes of the stack's memory."""
     results = []
     sets = np.random.default_rng(2).permutation(EXPERTS).astype(np.int32).reshape(-1, 1, USED)
     for dtype in (gb.dtypes.q4_k, gb.dtypes.q8_0):
@@ -139,7 +139,7 @@ def one(backend: gb.Backend, rounds: int) -> list[Result]:
 
 
 def of_operator(backend: gb.Backend, q: np.ndarray, k: np.ndarray, v: np.ndarray, hidden: np.ndarray) -> Graph:
-    """FLASH_ATTN_EXT."""
+    """Attention as the operator FLASH_ATTN_EXT."""
 
     def build(context: gb.Context) -> Built:
         tensors = [context.constant(x) for x in (q[None], k[None], v[None], hidden.astype(np.float16))]
@@ -149,7 +149,7 @@ def of_operator(backend: gb.Backend, q: np.ndarray, k: np.ndarray, v: np.ndarray
 
 
 def of_chain(backend: gb.Backend, q: np.ndarray, k: np.ndarray, v: np.ndarray, hidden: np.ndarray) -> Graph:
-    """Products and a softmax, which the CPU fuses."""
+    """Attention as products and a softmax, which the CPU fuses."""
 
     def build(context: gb.Context) -> Built:
         turned = np.ascontiguousarray(v.swapaxes(1, 2))
@@ -173,7 +173,7 @@ def attention(backend: gb.Backend, rounds: int) -> list[Result]:
 
 
 def of_cache(backend: gb.Backend, heads: int, shared: int, dtype: gb.dtypes.DType) -> Graph:
-    """One token over 32,768 positions of this format."""
+    """One token over 32,768 positions, with keys and values of this format."""
     n, size = 32768, 128
     cache = (
         blocks_of((1, shared, n, size), dtype) if dtype.is_quantized else noise(1, shared, n, size).astype(np.float16)
@@ -233,7 +233,7 @@ def of_scan(backend: gb.Backend, tokens: int, heads: int, width: int, size: int,
 
 
 def of_exp(backend: gb.Backend) -> Side:
-    """Seconds of an exponential, in the second-level cache."""
+    """Seconds of EXP per element, with rows in the second-level cache."""
     n = 1 << 17
 
     def build(context: gb.Context) -> Built:
@@ -245,8 +245,8 @@ def of_exp(backend: gb.Backend) -> Side:
 
 
 def recurrent(backend: gb.Backend, rounds: int) -> list[Result]:
-    """512 tokens. An element of a state takes 7 operations of the delta rule, or 5 of the scan. The scan of Mamba 1
-    also takes an exponential, at the rate of EXP."""
+    """512 tokens. Per element of a state and token, the delta rule takes 7 operations, the scan takes 5. The scan of
+    Mamba 1 also takes an exponential, at the rate of EXP."""
     results = []
     for heads, size, gates in ((16, 128, 1), (16, 128, 128)):
         sides = {
@@ -267,7 +267,7 @@ def recurrent(backend: gb.Backend, rounds: int) -> list[Result]:
 
 
 def resize(backend: gb.Backend, rounds: int) -> list[Result]:
-    """Three planes, in memory larger than the second-level cache."""
+    """Resizes three planes, which are larger than the second-level cache."""
     results = []
     for mode, antialias, before, after in (
         ("nearest", False, 512, 1024),
@@ -294,7 +294,7 @@ def resize(backend: gb.Backend, rounds: int) -> list[Result]:
 
 
 def pad(backend: gb.Backend, rounds: int) -> list[Result]:
-    """Three planes of 1000 x 1000, padded by 12 on each side, and planes of 2048 x 2048, moved."""
+    """Pads three planes of 1000 x 1000 by 12 on each side, and pads and rolls planes of 2048 x 2048."""
     results = []
     cases: dict[str, tuple[int, Callable[[gb.Tensor], gb.Tensor]]] = {
         "pad, 1000² by 12": (1000, lambda x: gb.ops.pad(x, ((0, 0), (12, 12), (12, 12)))),

@@ -1,12 +1,13 @@
-"""Packed weights in PyTorch beside kept graphs of this package, and beside PyTorch in float32 and in dynamic int8.
+"""Compares packed weights in PyTorch with kept graphs of this package, and with PyTorch in float32 and dynamic int8.
 
     python benchmarks/bench_torch.py errors
     python benchmarks/bench_torch.py products [--threads N] [--rounds N]
     python benchmarks/bench_torch.py model FILE.gguf [--threads N] [--rounds N] [--tokens N]
 
-errors: the error of a product by each format. products: single layers. model: tokens of a causal language model. The
-sides run in turns, in one process. Times are processor times of the process, which other processes hardly change.
-Printed are medians over the rounds, and medians of the ratios of each round. ``--json FILE`` stores the rows.
+errors: the error of a product in each format. products: the speed of single layers. model: the speed of a causal
+language model. The sides run in turns, in one process. Times are processor times of the process, which other processes
+hardly change. The program prints medians over the rounds, and medians of the ratios of each round. ``--json FILE``
+stores the rows.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def errors() -> tuple[list[str], list[list[Any]]]:
 
 
 def int8(module: nn.Module) -> nn.Module:
-    """A copy of the module with dynamic int8 of PyTorch."""
+    """A copy of the module in PyTorch's dynamic int8."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         found: nn.Module = torch.ao.quantization.quantize_dynamic(nn.Sequential(module), {nn.Linear}, dtype=torch.qint8)
@@ -76,7 +77,7 @@ def graph_of(weight: np.ndarray[Any, Any], x: np.ndarray[Any, Any], threads: int
 
 
 def sides_of(plain: nn.Linear, dynamic: nn.Module, x: torch.Tensor, name: str, threads: int) -> Sides:
-    """Processor times of one layer, by side."""
+    """Functions that measure the processor time of one layer, by side."""
     packed = nn.Linear(plain.in_features, plain.out_features, bias=False)
     packed.weight = plain.weight
     gbt.pack_(packed, {"*": name})
@@ -127,7 +128,7 @@ def model(path: Path, threads: int, rounds: int, tokens: int) -> tuple[list[str]
     own = TextModel(path, n_threads=threads, n_ctx=1024)
     own.tokenizer.stops = frozenset()
     rows: list[list[Any]] = []
-    first = itertools.count(5)  # another first token each time, so that no side can use what it has computed before
+    first = itertools.count(5)  # the first token differs each time, so no side can use earlier results
     for what, n_prompt, n in (("prompt of 128 tokens", 128, 1), (f"{tokens} tokens after 8", 8, tokens)):
 
         def torch_side(m: Any, n_prompt: int = n_prompt, n: int = n) -> float:

@@ -1,4 +1,4 @@
-"""Prints two JSON files that ``ggml-backend bench`` wrote as ratios new / old.
+"""Prints the ratios new / old of two JSON files from ``ggml-backend bench`` or ``bench_gguf.py``.
 
 python benchmarks/compare.py OLD.json NEW.json
 """
@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 
-def medians(path: str) -> dict[str, tuple[float, str]]:
+def figures(path: str) -> dict[str, tuple[float, str]]:
     data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    return {name: (row["median"], row["unit"]) for name, row in data["cases"].items()}
+    key = "median" if all("median" in row for row in data["cases"].values()) else "best"
+    return {name: (row[key], row["unit"]) for name, row in data["cases"].items()}
 
 
 def main() -> None:
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
-    old, new = medians(sys.argv[1]), medians(sys.argv[2])
+    old, new = figures(sys.argv[1]), figures(sys.argv[2])
     for name in old.keys() | new.keys():
         if name not in old or name not in new:
             print(f"{name:<36} only in the {'new' if name in new else 'old'} file")

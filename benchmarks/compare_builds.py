@@ -4,10 +4,10 @@
 
 BEFORE and AFTER are folders with an installed package (``pip install --no-deps --target FOLDER .``). Each is loaded by
 a process of its own. Both processes compute the same case alternately, for ``--seconds`` each, so other work on the
-machine affects both. The ratio is rate(AFTER) / rate(BEFORE), median over turns. Above 1, AFTER is faster.
+machine affects both. The ratio is the median of rate(AFTER) / rate(BEFORE) over turns. Above 1, AFTER is faster.
 
-Addresses differ from process to process, which changes single cases by some percent. ``--processes`` repeats everything
-with new processes, and the median is over all turns. Cases that only one build has are left out and counted.
+Addresses differ from process to process, which changes single cases by some percent. So ``--processes`` repeats all
+cases with new processes, and the median is over all turns. The program skips and counts cases of one build alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO
 from timing import in_turns, median
 
 # Runs the cases in order. Each line on stdin asks for one timing; `next` goes to the next case.
-# It measures by timing.py of this tree, whichever build it has loaded.
+# The process measures with timing.py of this tree, whichever build it has loaded.
 WORKER = """
 import argparse, sys
 from contextlib import ExitStack
@@ -79,7 +79,7 @@ class Build:
         self.to: IO[str] = self.process.stdin
         self.of: IO[str] = self.process.stdout
         self.seen: set[str] = set()
-        self.case = self._case()  # the name of the case that it holds; None: there are no more
+        self.case = self._case()  # the name of the current case; None: there are no more
 
     def _read(self) -> str:
         line = self.of.readline().strip()
@@ -103,7 +103,7 @@ class Build:
 
 
 def compare(before: Build, after: Build, turns: int) -> tuple[dict[str, list[float]], int]:
-    """Ratios of each case, and how many cases only one build has."""
+    """The ratios of each case, and the number of cases that only one build has."""
     found: dict[str, list[float]] = {}
     single = 0
     while before.case is not None and after.case is not None:
@@ -125,8 +125,8 @@ def main() -> int:
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--processes", type=int, default=3, help="pairs of them, one after the other")
-    parser.add_argument("--seconds", type=float, default=0.02, help="of a turn, at least one call")
+    parser.add_argument("--processes", type=int, default=3, help="number of pairs of processes, one pair after another")
+    parser.add_argument("--seconds", type=float, default=0.02, help="seconds of a turn, at least one call")
     parser.add_argument("--slow", type=float, default=0.98, help="cases below this ratio are listed again at the end")
     options, rest = parser.parse_known_args()
     rest += ["--seconds", str(options.seconds)]

@@ -4,15 +4,16 @@
     [--only TEXT ...] [--sizes 16K 512K 8M 256M] [--rounds N] [--seconds S] [--compile] [--cpu] [--quick]
     [--json FILE] [--markdown]
 
-It installs nothing (pip install torch onnxruntime onnx llama-cpp-python) and names the missing libraries. All sides
-get the same inputs and the same number of threads; NumPy uses the threads of its BLAS. The program compares the results
-before it measures. In every round each side runs for a while. A pause before it lets the threads of the previous side
-fall asleep. The table has medians of the rounds, and medians of the ratios of each round. Above 1, we are faster.
+The program names the libraries that are missing; install them with ``pip install torch onnxruntime onnx
+llama-cpp-python``. All sides get the same inputs and the same number of threads. NumPy uses the threads of its BLAS.
+The program compares the results before it measures. In every round each side runs for a while. A pause before each
+side lets the threads of the previous side fall asleep. The table has medians of the rounds, and medians of the ratios
+of all rounds. Above 1, we are faster.
 
 Each library makes its outputs in its own way: PyTorch and NumPy allocate, ONNX Runtime copies, ours are in a buffer.
 
---sizes: for ops, the bytes that one computation reads and writes
---compile: also measure torch.compile; needs a C++ compiler and some seconds
+--sizes: the bytes that one operator of ``ops`` reads and writes
+--compile: also measure torch.compile, which needs a C++ compiler and some seconds
 """
 
 from __future__ import annotations
@@ -85,14 +86,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="|".join(SUITES), help="what to compare (all)")
     parser.add_argument("--threads", type=count(int), default=gb.Backend("CPU").n_threads)
-    parser.add_argument("--only", nargs="+", help="work with one of these in its name")
-    parser.add_argument("--sizes", nargs="+", type=size, help="of operators", metavar="SIZE")
+    parser.add_argument("--only", nargs="+", help="measure only work whose name contains one of these")
+    parser.add_argument("--sizes", nargs="+", type=size, help="bytes that an operator reads and writes", metavar="SIZE")
     parser.add_argument("--rounds", type=count(int), default=5)
-    parser.add_argument("--seconds", type=count(float), default=0.2, help="of each side in a round")
-    parser.add_argument("--pause", type=float, default=0.1, help="seconds before each side")
-    parser.add_argument("--compile", action="store_true", help="beside torch.compile, too")
-    parser.add_argument("--cpu", action="store_true", help="one thread, processor time")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: to see that it works")
+    parser.add_argument("--seconds", type=count(float), default=0.2, help="seconds of each side in a round")
+    parser.add_argument("--pause", type=float, default=0.1, help="seconds of rest before each side")
+    parser.add_argument("--compile", action="store_true", help="also measure torch.compile")
+    parser.add_argument("--cpu", action="store_true", help="use one thread and measure processor time")
+    parser.add_argument("--quick", action="store_true", help="use tiny sizes, to check that the program works")
     parser.add_argument("--markdown", action="store_true", help="print a table for a document")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

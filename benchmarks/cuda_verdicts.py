@@ -3,8 +3,9 @@
     python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json [--mma build/bench/cuda-mma.json]
     [--waiting build/bench/cuda-waiting.json]
 
-All files must be of one machine, from the same hour. Prints each claim with its figure, the figure that it is compared
-with, and whether it holds. A missing figure is owed. Exits with 1 if a claim does not hold, with 77 if one is owed.
+All files must come from one machine, within an hour. The program prints each claim with two figures and whether the
+claim holds. A claim without figures is owed. The program exits with 1 if a claim does not hold, else with 77 if one is
+owed.
 """
 
 import argparse
@@ -19,7 +20,7 @@ WEIGHTS = ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_xs")
 
 
 def figures(path: str) -> Figures:
-    """The figures of a file by name, whatever their unit; none if the file is missing or incomplete."""
+    """The figures of a file by name, without units. Empty if the file is missing or incomplete."""
     try:
         results = json.loads(Path(path).read_text(encoding="utf-8-sig"))["results"]
     except (OSError, ValueError, KeyError) as error:
@@ -46,7 +47,7 @@ def claims(hopper: bool) -> Iterator[tuple[str, str, str, float]]:
         product = f"mul_mat {name} m=8192 n=8192 k=8192"
         yield f"8192^3, {name}", f"{product}, {name} rows", f"torch:{product}", 0.7
         yield f"8192^3, {name}, float rows made {name}", product, f"torch:{product}, float rows made {name}", 0.7
-    for name, other in (("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q4_K", "q4_0")):  # of as many bits
+    for name, other in (("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q4_K", "q4_0")):  # with the same number of bits
         yield (
             f"512 rows, {name}",
             f"mul_mat {name} m=8192 n=512 k=8192",
@@ -65,8 +66,8 @@ def claims(hopper: bool) -> Iterator[tuple[str, str, str, float]]:
 
 
 def judge(ours: Figures, torch: Figures, mma: Figures | None) -> tuple[list[str], bool, bool]:
-    """Lines of a table; whether all that was measured holds; whether something is owed. ``mma``: None on devices that
-    have no kernels of their own."""
+    """The lines of a table, whether all measured claims hold, and whether a claim is owed. ``mma`` is None on devices
+    without kernels of their own."""
     files = {"torch": torch, "mma": mma or {}}
     lines, holds, owed = [], True, False
     for text, name, reference, least in claims(mma is not None):
@@ -95,7 +96,7 @@ def judge(ours: Figures, torch: Figures, mma: Figures | None) -> tuple[list[str]
 
 
 def judge_dependent(ours: Figures, waiting: Figures) -> tuple[str, bool, bool]:
-    """The same of dependent launches: kernels that follow each other take no longer with them."""
+    """The same for one claim: a chain of kernels takes no longer with dependent launches than without."""
     name = "1000 nodes, replayed"
     with_it, without = ours.get(name), waiting.get(name)
     if with_it is None or without is None:
@@ -107,11 +108,11 @@ def judge_dependent(ours: Figures, waiting: Figures) -> tuple[str, bool, bool]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ours", help="of bench_cuda")
-    parser.add_argument("torch", help="of bench_cuda_torch.py")
-    parser.add_argument("--mma", help="of bench_cuda with GGML_CUDA_HOPPER=0, on a device of compute capability 9.0:"
-                        " the kernels for it alone are ahead of those for all")  # fmt: skip
-    parser.add_argument("--waiting", help="of bench_cuda with GGML_CUDA_DEPENDENT=0: what dependent launches gain")
+    parser.add_argument("ours", help="JSON of bench_cuda")
+    parser.add_argument("torch", help="JSON of bench_cuda_torch.py")
+    parser.add_argument("--mma", help="JSON of bench_cuda with GGML_CUDA_HOPPER=0, on a device of compute capability"
+                        " 9.0: checks that its own kernels are faster than those for all devices")  # fmt: skip
+    parser.add_argument("--waiting", help="JSON of bench_cuda with GGML_CUDA_DEPENDENT=0: checks dependent launches")
     args = parser.parse_args()
     ours = figures(args.ours)
     lines, holds, owed = judge(ours, figures(args.torch), figures(args.mma) if args.mma else None)

@@ -1,4 +1,4 @@
-"""Networks with random weights for benchmarks: some of ``transformers``, and EfficientNet-Lite0."""
+"""Networks with random weights for benchmarks: some from ``transformers``, and EfficientNet-Lite0."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Makes instances for the memory planner from a seed, the same on any machine.
+"""Makes instances for the memory planner from a seed. A seed gives the same instance on any machine.
 
     python benchmarks/plan_instances.py --list
     python benchmarks/plan_instances.py NAME [--out FILE.csv]
 
-Names are FAMILY-N or FAMILY-N-SEED, where N is about how many buffers there are:
+Names are FAMILY-N or FAMILY-N-SEED, where N is approximately the number of buffers:
 
     transformer  a training step of a decoder: activations alive until the backward pass, short temporaries, gradients
                  of weights alive until the optimizer, at the end one short temporary per weight
@@ -41,7 +41,7 @@ class Recorder:
         return len(self.spans) - 1
 
     def op(self, size: int, *sources: int) -> int:
-        """Adds an operation: its sources are alive until then."""
+        """Adds an operation that reads these sources, so they are alive until then. Returns its result."""
         out = self.new(size)
         for s in sources:
             self.use(s)
@@ -223,7 +223,7 @@ FAMILIES: dict[str, Callable[[int, int], Instance]] = {
 
 
 def make(name: str) -> Instance:
-    """The instance of that name: FAMILY-N or FAMILY-N-SEED."""
+    """Makes the instance with this name, FAMILY-N or FAMILY-N-SEED."""
     family, n, *seed = name.split("-")
     return FAMILIES[family](int(n), int(seed[0]) if seed else 0)
 

@@ -19,7 +19,7 @@ FIELDS = ("title", "machine", "commit", "date", "command", "columns", "rows")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A file of results. Raises ValueError if a field is missing or a row has another length than the columns."""
+    """Reads a file. Raises ValueError if a field is missing or unknown, or a row does not have one cell per column."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     missing = [field for field in FIELDS if not found.get(field)]
     unknown = sorted(set(found) - {*FIELDS, "note"})

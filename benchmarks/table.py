@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def print_table(rows: Sequence[Sequence[str]], *, markdown: bool) -> None:
-    """rows: all of one length, the titles first. The first column is aligned to the left, all others to the right."""
+    """Prints rows of one length, the titles first. Aligns the first column to the left, all others to the right."""
     if markdown:
         print("\n".join(f"| {' | '.join(line)} |" for line in (rows[0], ["---"] * len(rows[0]), *rows[1:])))
         return

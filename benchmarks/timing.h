@@ -12,16 +12,16 @@
 #include "base/env.h"
 #include "cpu/kernels/kernels.h"
 
-// The level that a program's argument names; NULL or "best": the default. NULL, reported: there is none.
+// The level that a program's argument names. NULL or "best" is the default. Returns NULL, with an error, if there is no
+// such level.
 static inline const struct gb_level * bench_level(const char * name) {
     return name != NULL && strcmp(name, "best") != 0 ? gb_level_find(name) : gb_level_default();
 }
 
-// Seconds of the time that passes: for work that the processor waits for.
+// Seconds of wall time, for work that the processor waits for.
 static inline double bench_wall(void) { return (double) gb_time_ns() * 1e-9; }
 
-// Seconds of the clock that was chosen. `threads`: how many work in turns of this program; their processor time is
-// shared evenly.
+// Seconds of wall time, or with GB_BENCH_CPU the processor time of each of `threads` threads, on average.
 static inline double bench_now(int threads) {
     if (getenv("GB_BENCH_CPU") == NULL) {
         return bench_wall();
@@ -29,7 +29,7 @@ static inline double bench_now(int threads) {
     return threads == 1 ? (double) gb_thread_time_ns() * 1e-9 : (double) clock() / CLOCKS_PER_SEC / threads;
 }
 
-// The shortest seconds of what was measured in rounds; starts as { 0 }.
+// The shortest time of several rounds. Initialize it with { 0 }.
 struct bench_shortest {
     double seconds;
     int rounds;
@@ -40,7 +40,7 @@ static inline void bench_add(struct bench_shortest * s, double seconds) {
     s->rounds++;
 }
 
-// Seconds of one call: the mean of `calls` that follow each other.
+// Seconds of one call, as the mean of `calls` consecutive calls.
 static inline double bench_series(void (*run)(void * data), void * data, int calls, int threads) {
     const double start = bench_now(threads);
     for (int i = 0; i < calls; i++) {

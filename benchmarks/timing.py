@@ -29,9 +29,9 @@ _Figure = TypeVar("_Figure")
 
 
 def per_call(run: Run, at_least: float, clock: Clock = WALL, *, pause: float = 0.0) -> float:
-    """Seconds of one call: the mean of as many as fill ``at_least`` seconds, after one that warms up.
+    """Seconds of one call: the mean of the calls that fill ``at_least`` seconds, after one call that warms up.
 
-    pause: seconds before that, for threads of the side that ran before, which may still spin
+    pause: seconds to wait first, because threads of the side that ran before may still spin
     """
     if pause:
         time.sleep(pause)
@@ -45,7 +45,7 @@ def shortest(run: Run, calls: int, rounds: int, clock: Clock = WALL) -> float:
 
 
 def in_turns(sides: Mapping[str, Callable[[], _Figure]], rounds: int) -> dict[str, list[_Figure]]:
-    """The figures of each side, one of each round; a round asks every side once, in the same order."""
+    """The figures of each side, one per round. A round calls every side once, in the same order."""
     found: dict[str, list[_Figure]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, figure in sides.items():

@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of these pages: ``make docs`` builds it into build/docs."""
+"""Configures Sphinx, which makes a site of these pages. ``make docs`` builds the site into build/docs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ extensions = [
 exclude_patterns = ["_build", "_ext", "_static"]
 templates_path: list[str] = []
 
-# Warnings are errors (make docs): also for names that refer to nothing.
+# Names that refer to nothing are warnings, and with make docs warnings are errors.
 nitpicky = True
 nitpick_ignore_regex = [
-    # Typing's names and other packages', whose pages are not fetched.
+    # Names of typing and of other packages, whose pages are not fetched.
     ("py:.*", r"(np|numpy|logging|_typing|typing|collections|contextlib|types|os|pathlib|ml_dtypes|torch)\..*"),
     ("py:class", r"(Any|Callable|Iterable|Iterator|Sequence|Mapping|Literal|Self|Path|Final|ArrayLike|_.*|.*\._.*)"),
-    # Names for unions and protocols of the package's own, and what objects are made of.
+    # Names of unions and protocols inside the package, and of cores.
     (
         "py:class",
         r"(.*\.)?(\w+Core|Array|TensorLike|By|DTypes|IntPair|IntTriple|Link|Segment|OnInvalid|Fetch|Run|Part"
@@ -37,7 +37,7 @@ nitpick_ignore_regex = [
 suppress_warnings = ["ref.python"]
 
 myst_heading_anchors = 4
-# Links to files of the repository (files.py) are no names to look for.
+# Links to files of the repository (files.py) are addresses, not references.
 myst_url_schemes = ["http", "https", "mailto", "repository"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 

@@ -1,5 +1,4 @@
-"""Shared by the command lines of the examples: limits of numbers, errors in one line, Ctrl-C, files that are written
-whole."""
+"""What the command lines of the examples share: limits of numbers, errors in one line, Ctrl-C, complete files."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def count(most: int = 1 << 20) -> Callable[[str], int]:
 
 
 EXAMPLE_DEVICES = {"NP": "examples.numpy_device"}
-"""Devices written in Python that are examples themselves: the module that registers each."""
+"""Devices of the examples, each with the module that registers it."""
 
 
 def device_list(text: str) -> list[str]:
@@ -39,7 +38,7 @@ def device_list(text: str) -> list[str]:
     names: list[str] = []
     for item in text.split(","):
         key, sign, _ = item.partition("=")
-        if names and sign and ":" not in key:  # one more option
+        if names and sign and ":" not in key:  # a further option of the last name
             names[-1] += f",{item}"
         else:
             names.append(item)
@@ -51,7 +50,7 @@ def device_list(text: str) -> list[str]:
 
 
 def module(name: str) -> str:
-    """For ``type=`` of an argument: a module of Python, imported now, which may register devices."""
+    """For ``type=`` of an argument: imports a module of Python, which may register devices."""
     try:
         importlib.import_module(name)
     except ImportError as error:
@@ -77,7 +76,7 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
 
 
 def plain(text: object) -> str:
-    """Text of unknown origin for a terminal: without control characters, which could do more than show."""
+    """Text of unknown origin for a terminal, without control characters, which could control the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in str(text))
 
 
@@ -89,8 +88,8 @@ def one_line(error: BaseException) -> str:
 
 
 def run(main: Callable[[], None], name: str) -> NoReturn:
-    """Runs the program and exits: with status 0, with 1 and one line for an error, silently if the reader of the output
-    has closed it."""
+    """Runs the program and exits. An error prints one line, and the status is 1. If the reader of the output closed it,
+    nothing is printed."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -113,7 +112,7 @@ def run(main: Callable[[], None], name: str) -> NoReturn:
 
 
 class Interrupts:
-    """Notes Ctrl-C in a ``with`` block, so that the step in progress ends. A second one ends the program."""
+    """Notes Ctrl-C in a ``with`` block, so that the current step can complete. A second Ctrl-C ends the program."""
 
     def __init__(self) -> None:
         self.came = False
@@ -131,7 +130,7 @@ class Interrupts:
 
 
 def save_array(path: Path, array: np.ndarray[Any, Any]) -> None:
-    """Like ``np.save``, but replaces the file only when the new one is complete."""
+    """Like ``np.save``, but replaces a file only when the new file is complete."""
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             np.save(file, array)

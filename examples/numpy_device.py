@@ -20,7 +20,7 @@ FUNCTIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.di
 
 @gb.devices.register_device("NP")
 class NumPyDevice(gb.devices.Device):
-    """Memory of the host, which it shares with the CPU: nothing is copied between the two."""
+    """A device whose memory is host memory that it shares with the CPU, so nothing is copied between the two."""
 
     @gb.devices.op("add", "sub", "mul", "div")
     def elements(self, node: gb.devices.Node, out: Array, a: Array, b: Array) -> None:

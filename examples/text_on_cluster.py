@@ -19,11 +19,11 @@ def write(
 ) -> Iterator[str]:
     """Yields the text after a prompt, piece by piece.
 
-    devices: returns the names of the devices that are left, in order of priority. After a
-        ``gb.errors.DeviceLostError`` the model is loaded on these, and reads the text so far.
+    devices: returns the names of the remaining devices, in order of priority. After a
+        ``gb.errors.DeviceLostError`` these devices load the model, which reads the text so far.
     """
     written: list[int] = []
-    stream: TextStream | None = None  # outlives a model: a character may have tokens before and after the loss
+    stream: TextStream | None = None  # kept for the next model: a character may have tokens before and after the loss
     while True:
         try:
             with TextModel(path, devices(), **options) as model:
@@ -46,8 +46,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", help="a GGUF file that all ranks can read")
     parser.add_argument("prompt")
-    parser.add_argument("--tokens", type=int, default=128, help="at most so many (default: %(default)s)")
-    parser.add_argument("--threads", type=int, help="CPU threads of a rank (default: what the machine has)")
+    parser.add_argument("--tokens", type=int, default=128, help="maximum of new tokens (default: %(default)s)")
+    parser.add_argument("--threads", type=int, help="CPU threads of a rank (default: the usable cores)")
     args = parser.parse_args()
     with gb.cluster.start(n_threads=args.threads) as cluster:
 

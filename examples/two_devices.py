@@ -2,9 +2,10 @@
 
     python examples/two_devices.py [FOLDER]
 
-The devices are simulated: each split takes 2 ms, each copy 1 ms. So this runs anywhere. The first half of the layers
-runs on A, the second on B. Several batches are pending, so A computes one batch while B computes the previous one. The
-program writes ``plan.html``, a picture of memory and copies, and ``trace.json`` for https://ui.perfetto.dev to FOLDER.
+The devices are simulated: each split takes 2 ms, each copy 1 ms. So the program runs anywhere. The first half of the
+layers runs on A, the second on B. Several batches are pending, so A computes one batch while B computes the previous
+one. The program writes ``plan.html``, a picture of memory and copies, and ``trace.json`` for https://ui.perfetto.dev to
+FOLDER.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def main() -> None:
         "folder",
         nargs="?",
         type=Path,
-        help="where to write plan.html and trace.json (a new one in the temporary folder)",
+        help="folder for plan.html and trace.json (default: a new temporary folder)",
     )
     folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="two-devices-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,7 @@ def main() -> None:
     rng = np.random.default_rng(1)
     values = [(rng.standard_normal((WIDTH, WIDTH)) / WIDTH).astype(np.float32) for _ in range(LAYERS)]
 
-    # Each device holds the weights of its layers: the work follows them.
+    # Each device holds the weights of its layers, so the scheduler runs the layers there.
     with (
         gb.Context() as first,
         gb.Context() as second,
@@ -100,5 +101,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (OSError, gb.GgmlError) as error:  # a folder that cannot be written to
+    except (OSError, gb.GgmlError) as error:  # for example, the program may not write to the folder
         sys.exit(f"two_devices: {' '.join(str(error).split())}")

@@ -6,8 +6,8 @@
 
 The last line writes vad.gguf first. Later runs need no ``--convert`` and no PyTorch.
 
-The network reads 32 ms at a time: a spectrum by a convolution, four convolutions, and an LSTM cell whose state goes
-from step to step.
+The network reads 32 ms at a time. It has a convolution that computes the spectrum, four more convolutions, and an LSTM
+cell, whose state is an input of the next step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def convert(source: str | Path, target: str | Path) -> None:
 
 
 class VoiceActivity:
-    """The network with its state. ``device``: the name of a backend."""
+    """The network with its state. ``device`` is the name of a backend."""
 
     def __init__(self, path: str | Path, device: str = "CPU") -> None:
         self.backend = gb.Backend(device)
@@ -66,7 +66,7 @@ class VoiceActivity:
         self.scheduler.allocate(self.graph)
 
     def _network(self) -> list[gb.Tensor]:
-        """The probability (1, 1), and the new state."""
+        """Builds the network. Returns the probability (1, 1) and the new state."""
         w = self.weights
 
         def conv(name: str, x: gb.Tensor, stride: int) -> gb.Tensor:
@@ -105,7 +105,7 @@ class VoiceActivity:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.voice_activity", description="Say when somebody speaks.")
-    parser.add_argument("model", help="vad.gguf: see the head of examples/voice_activity.py")
+    parser.add_argument("model", help="the file vad.gguf (the head of examples/voice_activity.py says how to make it)")
     parser.add_argument("audio", help="a WAV file")
     parser.add_argument("--device", default="CPU", help="(default: %(default)s)")
     parser.add_argument("--convert", metavar="JIT", help="write the model from Silero's silero_vad.jit first")

@@ -1,11 +1,11 @@
 """Compiles the library with CFLAGS that change arithmetic and compares it with the normal build.
 
     python tools/check_flags.py            # a few sources, all flags at once
-    python tools/check_flags.py --all      # every flag alone, every source, all kernel levels: an hour of a processor
+    python tools/check_flags.py --all      # each flag alone, every source, all kernel levels; takes an hour on one core
 
-Three things are checked for each set of flags. Every compile command has the options of c/cmake/exact.cmake behind the
-flags of the environment. The assembly of a source equals that of the normal build, so its results are equal, too. No
-shared library is linked with the code of fast math that makes a process flush denormal numbers to zero.
+The program checks three things for each set of flags. Every compile command has the options of c/cmake/exact.cmake
+behind the flags of the environment. The assembly of a source equals that of the normal build, so its results are equal,
+too. No shared library is linked with the code of fast math that makes a process flush denormal numbers to zero.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def flags_of(compiler: str) -> list[str]:
 
 
 class Build:
-    """A configured build, of which single sources are compiled to assembly."""
+    """A configured build, which compiles single sources to assembly."""
 
     def __init__(self, folder: Path, flags: list[str]) -> None:
         self.folder, self.flags = folder, flags
@@ -111,7 +111,7 @@ def check(normal: Build, other: Build, sources: list[str], jobs: int) -> list[st
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="every flag alone, every source")
+    parser.add_argument("--all", action="store_true", help="compile every source with each flag alone")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     compiler = os.environ.get("CC", "cc")

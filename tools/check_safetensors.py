@@ -32,11 +32,11 @@ LEAST = 5
 class Writer(NamedTuple):
     """A program that writes safetensors files."""
 
-    packages: list[str]  #: to install
-    program: str  #: gets `arrays` and the path `out`, a file or a folder for an index and its shards
-    dtypes: str = "f4 f2 f8 i1 i2 i4 i8 ? u1 u2 u4 u8"  #: of the arrays that it is given
-    axes: tuple[int, ...] = (0, 1, 2, 3, 4, 5)  #: numbers of axes that it can write
-    empty: bool = True  #: can it write empty tensors?
+    packages: list[str]  #: from PyPI, with versions
+    program: str  #: has `arrays` and the path `out` of a file, or of a folder for an index and its shards
+    dtypes: str = "f4 f2 f8 i1 i2 i4 i8 ? u1 u2 u4 u8"  #: of the arrays that the writer gets
+    axes: tuple[int, ...] = (0, 1, 2, 3, 4, 5)  #: numbers of axes that the writer can write
+    empty: bool = True  #: the writer can write empty tensors
 
 
 _NUMPY = "from {package}.numpy import save_file; save_file(arrays, out, metadata={{'format': 'np'}})"
@@ -115,7 +115,7 @@ _SHAPES = [(), (7,), (3, 5), (2, 3, 4), (1, 2, 3, 4), (2, 1, 2, 3, 2), (0,), (0,
 
 
 def given_to(writer: Writer) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays of small whole numbers, 0 and 1 among them, of every dtype and shape that the writer can write."""
+    """Arrays of small whole numbers, which include 0 and 1, of every dtype and shape that the writer can write."""
     rng = np.random.default_rng(0)
     found = {}
     for shape in _SHAPES:
@@ -135,7 +135,7 @@ def extra() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def write(name: str, writer: Writer) -> Path | None:
-    """The file or folder that a writer wrote; None if it cannot be installed."""
+    """Runs a writer. Returns its file or folder, or None if the writer cannot be installed."""
     folder = FOLDER / name
     python = folder / "bin" / "python"
     if not (folder / ".installed").exists():
@@ -143,7 +143,7 @@ def write(name: str, writer: Writer) -> Path | None:
         pip = [str(python), "-m", "pip", "--disable-pip-version-check", "-q", "install", *writer.packages]
         done = subprocess.run(pip, capture_output=True, text=True, check=False)
         if done.returncode:
-            print(f"{name}: skipped: it cannot be installed: {done.stderr.strip().splitlines()[-1]}", flush=True)
+            print(f"{name}: skipped, cannot be installed: {done.stderr.strip().splitlines()[-1]}", flush=True)
             return None
         (folder / ".installed").touch()
     out = FOLDER / f"{name}.safetensors"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the pages of a built site: each picture and each link to a file of the site leads to a file.
+"""Checks that each picture and each link inside a built site leads to a file.
 
     check_site.py FOLDER
 

@@ -2,13 +2,13 @@
 
     python tools/check_waits.py                   # compiles the module's sources for compute capability 9.0
     python tools/check_waits.py --check           # exits with 1 if a kernel does not wait
-    python tools/check_waits.py norm rope         # only files with this in their names
+    python tools/check_waits.py norm rope         # only files whose names contain one of these
     python tools/check_waits.py --registers       # prints registers and spills of each kernel, too
 
-Needs what ``disassembly.py`` needs. Follows every path through a kernel. No instruction may read or write global memory
-before ACQBULK (`griddepcontrol.wait`), no thread may end without it, and PREEXIT (`griddepcontrol.launch_dependents`)
-must follow it. A prefetch into the L2 cache (CCTL.PF2) gives the kernel no data, so it may come before. Both outcomes
-of a condition count. A jump to a computed place is a fault.
+The program needs nvcc and nvdisasm (``disassembly.py``). It follows every path through a kernel, with both outcomes of
+each condition. Before ACQBULK (`griddepcontrol.wait`), no instruction may read or write global memory, and no PREEXIT
+(`griddepcontrol.launch_dependents`) may run. No thread may end without ACQBULK. A prefetch into the L2 cache (CCTL.PF2)
+gives the kernel no data, so it may come before ACQBULK. A jump to a computed address is a fault.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from disassembly import FOR_90, FOR_90A, ROOT, Instruction, disassemble, read_kernels
 
 WAIT, NEXT = "ACQBULK", "PREEXIT"
-# instructions that read or write memory of other blocks, or may (generic addresses)
+# instructions that read or write memory of other blocks, or can do so (generic addresses)
 GLOBAL = re.compile(
     r"(LD|ST|LDG|STG|LDGSTS|ATOM|ATOMG|RED|REDG|REDAS|UBLKCP|UBLKRED|UTMALDG|UTMASTG|UTMAREDG|BLKCP|TEX|TLD|SULD|SUST"
     r"|SUATOM|SURED|LD_LDU|LDU)(\.|$)"
@@ -40,7 +40,7 @@ def sources(patterns: list[str]) -> list[Path]:
 
 
 def paths(code: list[Instruction]) -> list[list[int | None]]:
-    """The instructions that may follow each instruction. None: an unknown place. Both outcomes of a condition count."""
+    """The instructions that may follow each instruction, for both outcomes of conditions. None: an unknown address."""
     after: list[list[int | None]] = []
     for i, instruction in enumerate(code):
         opcode = instruction.opcode
@@ -58,7 +58,7 @@ def paths(code: list[Instruction]) -> list[list[int | None]]:
 
 
 def faults(code: list[Instruction]) -> list[str]:
-    """Instructions that a thread may reach without a wait, and must not."""
+    """Instructions that a thread must not reach without a wait, but can reach."""
     found: list[str] = []
     after = paths(code)
     seen, todo = {0}, [0]
@@ -71,7 +71,7 @@ def faults(code: list[Instruction]) -> list[str]:
             found.append(f"without a wait: {text}")
         for j in after[at]:
             if j is None:
-                found.append(f"without a wait, to anywhere: {text}")
+                found.append(f"without a wait, to an unknown address: {text}")
             elif j not in seen:
                 seen.add(j)
                 todo.append(j)
@@ -79,7 +79,7 @@ def faults(code: list[Instruction]) -> list[str]:
 
 
 def resources(said: str) -> dict[str, tuple[int, int, int]]:
-    """Of each kernel: registers, bytes of spill stores, bytes of spill loads."""
+    """The registers, bytes of spill stores and bytes of spill loads of each kernel, by name."""
     found: dict[str, tuple[int, int, int]] = {}
     name, spills = "", (0, 0)
     for entry, stores, loads, registers in RESOURCES.findall(said):

@@ -1,15 +1,15 @@
 """Counts the instructions of the kernels that need compute capability 9.0, and computes the bounds on their speed.
 
     python tools/count_hopper.py             # compiles for 9.0a and prints tables
-    python tools/count_hopper.py --check     # fails if wgmma was serialized, or a warp has too many other instructions
+    python tools/count_hopper.py --check     # fails if ptxas serialized wgmma, or a loop has too many instructions
     python tools/count_hopper.py --show      # prints the loops, too
 
-Needs what ``disassembly.py`` needs. The figures are computed, not measured.
+The program needs nvcc and nvdisasm (``disassembly.py``). It computes the figures; nothing is measured.
 
 - Products: a stage is 64 elements of depth of a tile. Its loop has four HGMMA, whose 64 x NT x 16 products take NT / 2
-  clocks of a multiprocessor; both groups of warps take 4 NT clocks. Shared memory gives 128 bytes a clock. Each HGMMA
-  reads its 64 rows and all NT, and the copies write a stage once. Other instructions of a warp run while products go
-  on: four schedulers issue one instruction a clock each, for two of the eight warps.
+  clocks of a multiprocessor. So both groups of warps take 4 NT clocks. Shared memory gives 128 bytes a clock. Each
+  HGMMA reads its 64 rows and all NT, and the copies write a stage once. Other instructions of a warp run beside the
+  products: each of four schedulers issues one instruction a clock, for two of the eight warps.
 - Quantized weights: the loop has 128 elements of depth, two stages. A group of warps reads the second operand and the
   words of its weights from shared memory. Two rows of words hit the same bank, so a load of a warp takes two clocks.
   Three warps copy the bytes of 128 rows for 256 elements, twelve rows at a time. The pipe that permutes, converts and
@@ -39,7 +39,7 @@ from disassembly import (
 )
 
 TILES, TILE_M, DEPTH, MOST_BESIDE = (256, 128, 64), 128, 64, 80
-# D, keys of a tile, whether a mask is added: the most instructions of a warp and a tile
+# D, keys of a tile, whether a mask is added: maximum of instructions of a warp for a tile
 ATTENTION = {
     (64, 128, "false"): 500,
     (128, 128, "false"): 580,
@@ -150,7 +150,7 @@ def attention_row(kind: tuple[int, int, str], loop: list[str], each: int) -> str
 
 
 def copy_path(code: list[Instruction]) -> int:
-    """Instructions of a warp that copies whole pieces of as many rows as it has lanes for."""
+    """Instructions of a warp that copies whole pieces of the rows for which it has lanes."""
     loops = _loops_with(code, "LDGSTS")
     rows = min((a for a in loops if any(b < a for b in loops)), key=len)
     return shortest_path(code, texts(code, rows), ("LDGSTS",))

@@ -2,14 +2,14 @@
 
     python tools/count_sass.py                    # compiles for compute capability 9.0 and prints tables
     python tools/count_sass.py --check            # fails if a kernel exceeds its limit
-    python tools/count_sass.py --show matvec_quick.*Q4_0     # the loop itself
+    python tools/count_sass.py --show matvec_quick.*Q4_0     # prints the loop, too
 
-Needs what ``disassembly.py`` needs.
+The program needs nvcc and nvdisasm (``disassembly.py``).
 
 The main loop of a kernel is the innermost loop with most of its products. A multiprocessor issues four instructions of
-a warp a clock, so a unit of work takes at least `instructions / 4` clocks. The table has the speed that follows on all
-multiprocessors of an H200 (132 at 1.98 GHz), beside the 4.3 TB/s of a copy in its memory. The figures are upper bounds,
-computed and not measured. The other tables count the shortest path through the loop that has all products.
+a warp a clock, so a unit of work takes at least `instructions / 4` clocks. The first table has the resulting speed on
+all multiprocessors of an H200 (132 at 1.98 GHz), beside the 4.3 TB/s of a copy in its memory. The figures are computed
+upper bounds, not measurements. The other tables count the shortest path through the loop that has all products.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Kernel:
     """A kernel to count, its name in the table, and the work of an iteration of its loop."""
 
     title: str
-    call: str  # of the template, as in the source
-    arguments: str  # its declaration, for an instantiation
-    units: int  # rows and stretches of 1,024 elements that an iteration has
-    bytes: int  # that are read of memory for a unit
-    limit: float  # instructions for a unit
+    call: str  # the name with template arguments, as in the source
+    arguments: str  # type of the kernel's argument
+    units: int  # stretches of 1,024 elements of a row per iteration
+    bytes: int  # read from memory for a unit
+    limit: float  # of instructions for a unit
 
 
 def streaming(name: str, elements: int, size: int, limit: int) -> Kernel:
@@ -54,7 +54,7 @@ def streaming(name: str, elements: int, size: int, limit: int) -> Kernel:
 
 
 def few_rows(name: str, elements: int, size: int, panels: int, limit: int) -> Kernel:
-    """An iteration: 16 rows and a quarter of a stretch; for up to 8 rows of activations, or 16."""
+    """A kernel whose iteration has a quarter of a stretch of 16 rows, for up to 8 or 16 rows of activations."""
     title = f"{name}, {8 * panels} rows"
     call = f"gb_few_rows<GGML_TYPE_{name}, {panels}>"
     return Kernel(title, call, "gb_few", 4, 1024 // elements * size, limit)
@@ -80,7 +80,7 @@ KERNELS = (
 
 
 def tile(name: str, rows: int, limit: int) -> Kernel:
-    """An iteration: a stage of 64 elements, `rows` rows of dst and 128 columns. GB_HALF_WIDE is 2."""
+    """A kernel whose iteration has a stage of 64 elements, `rows` rows of dst and 128 columns. GB_HALF_WIDE is 2."""
     return Kernel(f"{name}, tiles of {rows}", f"gb_gemm_halves<GGML_TYPE_{name}, 2, {rows}>", "gb_gemm", 1, 0, limit)
 
 
@@ -95,7 +95,7 @@ TILES = (
 
 
 def attention(heads: int, keys: int, mask: str, limit: int) -> Kernel:
-    """An iteration: a warp's 16 rows of queries and a tile of keys that no edge touches."""
+    """A kernel whose iteration has a warp's 16 rows of queries and a tile of keys without an edge."""
     title = f"heads of {heads}, {keys} keys{', a mask' if mask == 'true' else ''}"
     return Kernel(title, f"gb_attention_halves<GB_HALF_F16, {heads}, {keys}, {mask}>", "gb_attention", 1, 0, limit)
 
@@ -109,7 +109,7 @@ ATTENTION = (
 
 
 def floats(rows: int, limit: int) -> Kernel:
-    """F32 in float. An iteration: a quarter of a stage of 32 elements, `rows` rows of dst and 128 columns."""
+    """An F32 kernel whose iteration has a quarter of a stage of 32 elements, `rows` rows of dst and 128 columns."""
     return Kernel(f"tiles of {rows}", f"gb_gemm_floats<{rows // 16}>", "gb_gemm", 1, 0, limit)
 
 
@@ -152,7 +152,7 @@ def main_loop(code: list[Instruction]) -> list[str]:
 
 
 def stage_of_floats(code: list[Instruction]) -> tuple[int, int]:
-    """Instructions of a stage, and how many of them are products. A stage has the main loop and the copy ahead."""
+    """The instructions of a stage, and the products among them. A stage is the main loop and the copy ahead."""
     main = main_loop(code)
     around = [loop for loop in loops_of(hot_paths(code)) if set(main) < set(texts(code, loop))]
     copies = min(map(len, around)) - len(main)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Digests of what the installed package computes and decides. Equal digests mean equal bits.
+"""Hashes the results and decisions of the installed package. Equal digests mean equal bits.
 
     PYTHONPATH=SITE python tools/digest.py [--json FILE] [--compare FILE] [--only PATTERN]
 
@@ -14,7 +14,7 @@ Each group has results. Each result has a part (a level with a number of threads
 - ``gguf``: files with tensors of every type.
 
 Compare digests of one machine, Python and NumPy only. ``--compare`` compares the results that both packages have. It
-prints the parts that differ with the label of their first difference, and exits with 1 if any does.
+prints the parts that differ, each with the label of its first difference, and exits with 1 if any part differs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-if __name__ == "__main__":  # before the package reads the variable: caches of earlier runs must not count
+if __name__ == "__main__":  # set before the package reads it, because caches of earlier runs must not count
     _caches = tempfile.TemporaryDirectory(prefix="digest-")
     os.environ["XDG_CACHE_HOME"] = _caches.name
 
@@ -61,7 +61,7 @@ class Digest:
         self.groups: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
 
     def add(self, part: str, label: str, *results: Any) -> None:
-        """Arrays and bytes count with all their bits, anything else by its text."""
+        """Hashes the bits of arrays and bytes, and the text of anything else."""
         h = hashlib.sha256()
         for r in results:
             if isinstance(r, np.ndarray):
@@ -190,7 +190,7 @@ def finite(array: Array) -> Array:
 
 
 class Chain:
-    """A graph under construction, with what to write into its inputs and weights."""
+    """A graph under construction, with the values of its inputs and weights."""
 
     def __init__(self, label: str) -> None:
         self.rng = seeded(label)
@@ -203,7 +203,7 @@ class Chain:
         return t
 
     def results(self, graph: gb.Graph, backend: gb.Backend) -> list[Array]:
-        """Two runs: the second one finds the plan of the first."""
+        """The results of two runs. The second run finds the plan of the first."""
         with gb.Scheduler([backend]) as sched:
             sched.allocate(graph)
             found = []
@@ -436,8 +436,8 @@ def run_scene(digest: Digest, label: str, policy: str) -> None:
 
 
 def scenes(digest: Digest, wanted: Wanted) -> None:
-    # Without automatic collections. If objects of another scene were collected during this one, the scheduler would
-    # look for a plan once more, which changes its counters.
+    # The garbage collector is off. If it freed objects of an earlier scene, the scheduler would look for a plan once
+    # more, which changes its counters.
     gc.collect()
     gc.disable()
     try:
@@ -551,10 +551,10 @@ def compare(now: dict[str, Any], before: dict[str, Any], wanted: Wanted) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="A digest of what the installed package computes and decides.")
+    parser = argparse.ArgumentParser(description="Hash the results and decisions of the installed package.")
     parser.add_argument("--json", type=Path, help="write the hashes to this file")
-    parser.add_argument("--compare", type=Path, help="a file that --json wrote, to show which groups differ from it")
-    parser.add_argument("--only", default="*", help="pattern of the groups wanted: 'op/mul_mat*'")
+    parser.add_argument("--compare", type=Path, help="a file of --json; print the groups that differ from it")
+    parser.add_argument("--only", default="*", help="pattern of groups, such as 'op/mul_mat*'")
     options = parser.parse_args()
     begin = time.monotonic()
     warnings.simplefilter("ignore", gb.errors.PerformanceWarning)

@@ -1,8 +1,8 @@
-"""Reads the machine code of CUDA kernels: compiles, disassembles, finds loops. Shared by ``check_waits.py``,
-``count_sass.py`` and ``count_hopper.py``.
+"""Compiles and disassembles CUDA kernels, and finds their loops, for ``check_waits.py``, ``count_sass.py`` and
+``count_hopper.py``.
 
-Needs nvcc, and nvdisasm from the toolkit or from the wheel ``nvidia-cuda-nvdisasm`` in this Python's environment. Needs
-no GPU.
+The module needs nvcc, and nvdisasm from the toolkit or from the wheel ``nvidia-cuda-nvdisasm`` in this Python's
+environment. It needs no GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECTION = "//--------------------- .text."
 
 @dataclass(frozen=True)
 class Instruction:
-    """``target``: the index that it names as a jump target, if that is in the same kernel."""
+    """An instruction. ``target`` is the index to which it jumps, if that is in the same kernel."""
 
     opcode: str
     text: str
@@ -63,7 +63,7 @@ def disassemble(source: Path, options: tuple[str, ...]) -> tuple[str, str]:
 
 
 def disassemble_kernels(headers: list[str], kernels: list[str], options: tuple[str, ...]) -> tuple[str, str]:
-    """The same for kernels of headers of c/src/cuda, each written as ``(type) name<arguments>``."""
+    """Does the same for kernels from headers of c/src/cuda, each written as ``(type) name<arguments>``."""
     lines = [f'#include "cuda/{header}"' for header in headers]
     lines += ["const void * kernels[] = {", *[f"    (const void *) {kernel}," for kernel in kernels], "};"]
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,7 @@ def _read_code(lines: list[str]) -> list[Instruction]:
 
 
 def numbers_of_types() -> dict[str, int]:
-    """The number of each GGML_TYPE_*, by the name behind the prefix, as in mangled names."""
+    """The number of each GGML_TYPE_*, by its name without the prefix. Mangled names contain these numbers."""
     header = (ROOT / "c/include/ggml.h").read_text()
     return {name: int(value) for name, value in re.findall(r"GGML_TYPE_(\w+)\s*=\s*(\d+)", header)}
 
@@ -106,8 +106,8 @@ def numbers_of_types() -> dict[str, int]:
 
 
 def hot_paths(code: list[Instruction]) -> list[list[int]]:
-    """The instructions that may follow each instruction. Leaves out BRA.DIV, which a warp takes only after its lanes
-    have diverged."""
+    """The instructions that may follow each instruction, without BRA.DIV, which a warp takes only after its lanes have
+    diverged."""
     after = []
     for i, instruction in enumerate(code):
         ends = instruction.opcode in ("BRA", "EXIT", "RET.REL.NODEC")
@@ -168,18 +168,18 @@ def opcode_of(text: str) -> str:
 
 
 def texts(code: list[Instruction], indices: set[int]) -> list[str]:
-    """Instructions as text, without those that fill gaps."""
+    """Instructions as text, without NOP."""
     return [code[i].text for i in sorted(indices) if code[i].opcode != "NOP"]
 
 
 def shortest_path(code: list[Instruction], loop: list[str], all_of: tuple[str, ...]) -> int:
-    """The least number of instructions of an iteration with all instructions of the kinds ``all_of``. Leaves out
-    code for edges, and code that runs once in several iterations."""
+    """The smallest number of instructions of an iteration that has all instructions of the kinds ``all_of``. The path
+    excludes code for edges, and code that runs once in several iterations."""
     after = hot_paths(code)
     inside = {i for i, instruction in enumerate(code) if instruction.text in set(loop) or instruction.opcode == "NOP"}
     dominating = dominators(after)
     head = next(i for i in sorted(inside) if all(dominating[j] >> i & 1 for j in inside if code[j].opcode != "NOP"))
-    best: dict[int, tuple[int, int]] = {}  # products, and less instructions, from here to the head
+    best: dict[int, tuple[int, int]] = {}  # from here to the head: products, and minus the number of instructions
 
     todo = [head]
     while todo:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws the pictures of README and docs: docs/pictures/*.svg, of plans of example graphs on simulated devices.
+"""Draws docs/pictures/*.svg for README and docs: plans of example graphs on simulated devices.
 
-    tools/draw_docs.py            with the installed package
+    tools/draw_docs.py            uses the installed package
 
 tests/python/docs/test_drawn.py fails if the package draws other pictures.
 """

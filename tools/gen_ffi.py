@@ -3,8 +3,8 @@
 
     gen_ffi.py --module NAME --output FILE.c HEADER...
 
-The declarations come from the headers themselves: everything between the comments `// cdef: begin` and `// cdef: end`.
-So no declaration is written twice. This program rewrites macros that expand to attributes and constant expressions in
+The declarations are those of the headers between the comments `// cdef: begin` and `// cdef: end`. So no declaration is
+written twice. This program rewrites macros that expand to attributes and constant expressions in
 array sizes, because cffi cannot parse them. The C compiler then checks every declaration against the header.
 """
 
@@ -53,7 +53,7 @@ def constant(expression: str, defines: dict[str, int]) -> int:
 
 
 def declarations(text: str, defines: dict[str, int]) -> str:
-    """Turns the C of a marked region into what cffi's parser takes; adds the integer macros found to `defines`."""
+    """Turns the C of a marked region into C that cffi can parse. Adds the region's integer macros to `defines`."""
     text = COMMENT.sub("", text)
     text = ATTRIBUTE.sub("", text)
     for name, value in DEFINE.findall(text):
@@ -68,11 +68,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--module", required=True, help="full name of the module")
     parser.add_argument("--output", required=True, type=Path, help="C file to write")
-    parser.add_argument("--cdef", action="store_true", help="write the declarations instead of the module (to look at)")
+    parser.add_argument("--cdef", action="store_true", help="write the declarations instead of the module, for reading")
     parser.add_argument("headers", nargs="+", type=Path)
     options = parser.parse_args()
 
-    # overridable, so outside the marked region; checked by the compiler
+    # programs can override this macro, so it is outside of the marked region; the compiler checks the value
     defines: dict[str, int] = {"GGML_MAX_NAME": 64}
     cdef = "\n".join(declarations(marked_regions(h.read_text(), h.name), defines) for h in options.headers)
     if options.cdef:

@@ -3,23 +3,23 @@
 
     house.py [ROOT] [--build DIR] [--check] [--repeats]        default: this tree, objects of ROOT/build/dev
 
-It counts:
+The measures:
 
-- *Sources* are the files that git tracks or would add; without git, all below ROOT but for build/. The parts are
+- *Sources* are the files that git tracks or would add; without git, all files below ROOT except build/. The parts are
   "C core" (c/src without c/src/cuda: .c, .h, .def), "headers" (c/include), "CUDA" (c/src/cuda: .cu, .cuh, .h, .def),
   "Python" (python/ggml_backend: .py) and "extension" (python/core and python/*.h: .c, .h).
 - *Function length* in lines, from the line of the name to the closing brace (or last line), with comments and blank
-  lines. lizard finds the functions, except those made by macros. Nine tenths of all functions are at most p90 long.
+  lines. lizard finds the functions, except those made by macros. Nine tenths of all functions have at most p90 lines.
 - *Line width* is in characters without the line break. "All" are the tracked C, C++, CUDA, .def, Python, CMake,
   shell, HTML, TOML and JSON sources and makefiles of the whole tree with its tests, but without tests/data.
 - *Comment share*: lines that are only a comment, divided by these plus the lines with code. Blank lines do not count.
   In Python docstrings count as comments. *Lines with a comment* also counts lines of code that end in a comment.
-- *Circles* are those of rooms.py. Without object files that column says "?".
+- *Circles* are files that use each other (rooms.py). Without object files that column says "?".
 - *Repeats* are runs of REPEAT lines or more that occur twice within the C core, CUDA or Python, white space aside.
-  Blank lines, comments, lines without a letter and lines of #include or import are passed over.
+  The program skips blank lines, comments, lines without a letter, and lines of #include or import.
 
-``--check`` also prints which of the limits below are broken, and ends with 1 if any is. ``--repeats`` lists the
-repeats. The package lizard is needed (``pip install lizard``; the extras dev and test have it).
+``--check`` also prints the broken limits, and exits with 1 if there are any. ``--repeats`` lists the repeats. The
+program needs the package lizard (``pip install lizard``; the extras dev and test have it).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("c/src/cuda/kernels/attention.cuh", "gb_attention_halves"): "two products around a running soft_max, in registers",
 }
 
-# Repeats that may stay: the two files (a file twice: both places are in it) -> how many, and why.
+# Allowed repeats: two files (the same file twice if it has both places) -> number of repeats, and reason.
 REPEATS: dict[tuple[str, str], tuple[int, str]] = {
     ("c/src/cpu/kernels/convolution.tpl.h", "c/src/cpu/kernels/gemm.tpl.h"): (
         1,
@@ -164,7 +164,7 @@ C_TOKEN = re.compile(r"""//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"|
 
 
 def count_c(text: str) -> tuple[int, int, int]:
-    """Lines with code, lines with nothing but comments, lines with any."""
+    """The number of lines with code, of lines with only comments, and of lines with a comment."""
     code: set[int] = set()
     comment: set[int] = set()
     for token in C_TOKEN.finditer(text):
@@ -189,7 +189,7 @@ def docstring_rows(tree: ast.AST) -> set[int]:
 
 
 def count_python(text: str) -> tuple[int, int, int]:
-    """The same of Python, where docstrings are comments."""
+    """The same numbers for Python, where docstrings are comments."""
     docs = docstring_rows(ast.parse(text))
     code, comment = set(), set(docs)
     blank = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -379,7 +379,7 @@ def print_folders(root: Path, paths: list[str], build: Path) -> None:
 
 
 def broken(root: Path, paths: list[str], parts: list[Part]) -> list[str]:
-    """The broken limits."""
+    """Messages about the broken limits."""
     found = unlisted(root, parts_of(paths))
     for p in (p for p in parts if p.name in LIMITED):
         if p.median > MAX_MEDIAN:
@@ -417,7 +417,7 @@ def main(args: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measures the form of the sources.")
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--build", type=Path, help="folder with object files for the circles (default: ROOT/build/dev)")
-    parser.add_argument("--check", action="store_true", help="end with 1 if a limit is broken")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is broken")
     parser.add_argument("--repeats", action="store_true", help=f"list runs of {REPEAT} lines that occur twice")
     options = parser.parse_args(args)
     root: Path = options.root

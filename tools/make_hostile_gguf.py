@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a folder of broken GGUF files, each wrong in one way.
+"""Writes a folder of invalid GGUF files, each with one fault.
 
     make_hostile_gguf.py FOLDER [--fuzz-seeds]
 
-Every file must be refused by a reader, with a message that names the field and its offset. The files are made from a
-description of the format, not with the library. --fuzz-seeds writes instead the small set from which the fuzzer starts:
-valid files and one file of each kind.
+A reader must refuse every file, with a message that names the field and its offset. The program follows the description
+of the format and does not use the library. With --fuzz-seeds it writes the small set from which the fuzzer starts:
+valid files, and one invalid file of each kind.
 
 `hostile()` yields (name, bytes, word): the message has to contain the word.
 """
@@ -127,13 +127,13 @@ def valid() -> Iterator[tuple[str, bytes]]:
             whole([], [info(b"u", (3, 5), kind, 0), info(b"t", (8,), T_F32, 96), info(b"v", (7,), kind, 128)]),
         )
     for kind, (block, size) in BLOCKS.items():
-        data = bytes((i * 151 + kind) & 255 for i in range(size))  # any bytes are blocks, also indices beyond a table
+        data = bytes((i * 151 + kind) & 255 for i in range(size))  # all bytes are valid, also indices beyond a table
         meta = header(1, 0) + info(b"q", (block,), kind, 0)
         yield f"type{kind}", meta + bytes(-len(meta) % 32) + data
 
 
 def counts() -> Iterator[tuple[str, bytes, str]]:
-    """Every count and length field with every wrong extreme."""
+    """Files with an extreme value in each count and length field."""
     for label, n in EXTREMES.items():
         if n > 1:
             yield f"n_tensors-{label}", whole(PAIRS, [], 64, n_tensors=n), "number of tensors"
@@ -173,7 +173,7 @@ def counts() -> Iterator[tuple[str, bytes, str]]:
 
 
 def shapes() -> Iterator[tuple[str, bytes, str]]:
-    """Dimensions out of range, products that overflow, rows of partial blocks."""
+    """Files with dimensions out of range, products that overflow, or rows of partial blocks."""
     for label, n in EXTREMES.items():
         for dim in range(4):
             ne = [8, 1, 1, 1]

@@ -1,4 +1,4 @@
-"""Prints the first Python block of README.md: what a new user runs first. check_long.sh runs it."""
+"""Prints the first Python block of README.md, which check_long.sh runs as a new user would."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
     python tools/record_interface.py          writes tests/data/interface_python.txt and tests/data/interface_c.txt,
                                               with PyTorch also tests/data/interface_torch.txt
 
-Python: every name in ``__all__`` of the public modules, with the signatures of functions and methods, properties, and
-values of enumerations. C: what the public headers declare; the constants and the layout of structures that the compiler
-of the package saw (names that begin with ``ggml_``, ``GGML_``, ``gguf_`` and ``GGUF_``).
+The Python records have every name in ``__all__`` of the public modules, with the signatures of functions and methods,
+properties, and values of enumerations. The record of C has the declarations of the public headers, and the constants
+and layouts of structures in the compiled package (names that begin with ``ggml_``, ``GGML_``, ``gguf_`` and ``GGUF_``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PREFIXES = ("ggml_", "GGML_", "gguf_", "GGUF_")
 
 
 def signature_of(function: Any) -> str:
-    """Defaults whose text contains an address are left out."""
+    """The signature of a function, without defaults whose text contains an address."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -115,7 +115,7 @@ def c_lines() -> list[str]:
         for kind in ("struct", "union"):
             try:
                 found = ffi.typeof(f"{kind} {name}")
-                size = ffi.sizeof(found)  # which also reads the fields
+                size = ffi.sizeof(found)  # this call also reads the fields
             except ffi.error:  # no structure of this name, or an opaque one
                 continue
             lines.append(f"{kind} {name}: {size} bytes")

@@ -3,8 +3,8 @@ and ONNX for several sizes into ``tests/data/programs``.
 
     PYTHONPATH=tests/python/support python tools/record_networks.py
 
-``tests/python/models/test_networks.py`` and ``test_saved_programs.py`` run them, so that the rules of programs are
-tested without PyTorch. Needs PyTorch, ``transformers``, ``onnx`` and ``onnxruntime``. The networks are those of
+``tests/python/models/test_networks.py`` and ``test_saved_programs.py`` run them, and so test the rules of programs
+without PyTorch. This script needs PyTorch, ``transformers``, ``onnx`` and ``onnxruntime``. The networks are those of
 ``tests/python/pytorch/test_torch_architectures.py``.
 """
 
@@ -61,7 +61,7 @@ def record_networks(known: Any) -> None:
 
 
 def record_programs(known: Any) -> None:
-    """Programs for all batches and numbers of tokens, with the results of PyTorch for some."""
+    """Records programs for all batches and numbers of tokens, with results of PyTorch for some sizes."""
     folder = TREE / "tests" / "data" / "programs"
     folder.mkdir(exist_ok=True)
     for name in PROGRAMS:
@@ -87,7 +87,7 @@ def record_programs(known: Any) -> None:
 
 
 def record_onnx(known: Any) -> None:
-    """Programs of ONNX models, with the results of ONNX Runtime."""
+    """Records programs of ONNX models, with results of ONNX Runtime."""
     folder = TREE / "tests" / "data" / "programs"
     for name in ONNX:
         model, inputs = known.RECORDED[name]()

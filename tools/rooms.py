@@ -12,18 +12,20 @@ are compiled into. Three rules hold:
   paths between these files count. Between the folders of ``c/src`` the second rule holds.
 - **Layers.** A folder uses only the folders in its row of ``FOLDERS`` (``docs/ARCHITECTURE.md`` says why). ``ALLOWED``
   lists exceptions of single files, with reasons. A folder without a row is a violation.
-  The same holds for ``#include`` lines of sources and headers. ``HEADERS`` lists more that a folder may include.
-- **System.** Only the files that ``SYSTEM`` lists call its functions (memory, environment, the end of the process).
-  Files that are linked into modules are exempt.
+  The same holds for ``#include`` lines of sources and headers. ``HEADERS`` lists further headers that a folder may
+  include.
+- **System.** ``SYSTEM`` lists functions of the system (memory, environment, the end of the process), each with the only
+  files that may call it. Files that are linked into modules are exempt.
 
 ``--folder sched`` prints the graph inside one folder with its subfolders: which file uses which by which symbols. For
 each circle it prints an order of the files, users first, and the few symbols that are used against it. To break the
 circle, move these symbols into files that use nothing of the circle.
 
-Objects of any compiler will do if ``nm`` reads them (environment variable ``NM``: another program). It reads those of
-link-time optimization only with the compiler's plug-in. Objects without a source are ignored. The CUDA backend is
-checked through the object files of its emulation, or of nvcc. Without these the last line says that it was not checked.
-Ends with 0 if all rules hold, 1 if not, 2 if there are no object files.
+The script reads objects of any compiler with ``nm``, or the program in the environment variable ``NM``. That program
+reads objects of link-time optimization only with the compiler's plug-in. Objects without a source are ignored. The
+script checks the CUDA backend through the object files of its emulation, or of nvcc. Without these the last line says
+that it was not checked. The script exits with 0 if all rules hold, with 1 if not, and with 2 if there are no object
+files.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ MAX_CIRCLE = 3
 
 # ---- the rules of this library ---------------------------------------------------------------------------------------
 
-# Folder of c/src -> folders that it may use, besides itself. Subfolders are named one by one.
+# Folder of c/src -> other folders that it may use. Each subfolder has its own name here.
 FOLDERS: dict[str, str] = {
     "base": "",
     "tensor": "base tensor/quant",
@@ -108,10 +110,10 @@ CIRCLES: dict[str, tuple[str, str]] = {
     ),
 }
 
-# Functions of the system -> the only files that may call them. Other files call the functions of those.
+# Function of the system -> the only files that may call it. All others call the functions of these files.
 SYSTEM: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("malloc", "calloc", "realloc", "aligned_alloc", "posix_memalign"), ("base/mem.c",)),
-    "free": ("base/mem.c", "base/file.c", "base/library.c"),  # the last two: memory of realpath
+    "free": ("base/mem.c", "base/file.c", "base/library.c"),  # the last two free memory of realpath
     **dict.fromkeys(("getenv", "secure_getenv"), ("base/env.c",)),
     **dict.fromkeys(("abort", "exit", "_exit", "quick_exit", "__assert_fail"), ()),
 }
@@ -133,7 +135,7 @@ class Graph:
 
     files: set[str] = field(default_factory=set)
     uses: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
-    system: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # functions of SYSTEM: their callers
+    system: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # function of SYSTEM -> its callers
 
     def within(self, files: Iterable[str]) -> Graph:
         """The part of the graph with these files only."""
@@ -179,7 +181,7 @@ def objects(build: Path, src: Path) -> dict[Path, str]:
 
 
 def symbols(objs: Iterable[Path]) -> Iterator[tuple[Path, str, bool]]:
-    """Object, symbol, whether it is defined there."""
+    """Yields object, symbol, and whether the object defines the symbol."""
     command = [os.environ.get("NM", "nm"), "-P", "-g", "-A", *map(str, objs)]
     try:
         run = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -197,7 +199,7 @@ def symbols(objs: Iterable[Path]) -> Iterator[tuple[Path, str, bool]]:
 
 
 def read(objs: dict[Path, str]) -> Graph:
-    """The graph of all files. Modules are programs of their own."""
+    """The graph of all files. A module and the library do not see each other's symbols."""
     graph = Graph(set(objs.values()))
     defines: dict[tuple[bool, str], set[str]] = defaultdict(set)
     lacks: dict[tuple[bool, str], set[str]] = defaultdict(set)
@@ -257,7 +259,7 @@ def best_order(graph: Graph) -> list[str]:
 
 
 def folders_of(files: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each folder with its own files, and as 'folder/**' with those of its subfolders, if it has any."""
+    """Yields each folder with its own files, and 'folder/**' with those of its subfolders, too, if it has any."""
     files = sorted(files)
     folders = {folder_of(f) for f in files}
     folders |= {"/".join(f.split("/")[:i]) for f in folders for i in range(1, f.count("/") + 1)}
@@ -422,7 +424,7 @@ def main(args: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Which files of the C library call which: circles and layers.")
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--build", type=Path, help="folder with the object files (default: ROOT/build/dev)")
-    parser.add_argument("--folder", help="print the graph inside this folder of c/src: sched, cpu/ops")
+    parser.add_argument("--folder", help="print the graph inside this folder of c/src, such as sched or cpu/ops")
     options = parser.parse_args(args)
     try:
         graph, src = load(options.root, options.build or options.root / "build" / "dev")

@@ -3,10 +3,10 @@
 
     step.py [--quiet] WHAT COMMAND [ARGUMENT ...]
 
-WHAT says in a few words what the command does. Output of the command is printed as it comes. If there is none for a
-while, a line says how long the command has been running. With ``--quiet`` the output stays hidden. The lines then show
-its last count, such as ``[12/240]`` or ``[ 5%]``. If the command fails, the end of its output is printed. Exits with
-the status of the command.
+WHAT says in a few words what the command does. The program prints the output of the command at once. After a while
+without output, it prints how long the command has been running. With ``--quiet`` it hides the output, and its lines
+show the last count, such as ``[12/240]`` or ``[ 5%]``. If a quiet command fails, the program prints the end of its
+output. It exits with the status of the command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COUNT = re.compile(r"\[ *\d+(?:/\d+|%)\]")
 
 
 class Step:
-    """A running command. ``output``: the last lines, for a quiet one."""
+    """A running command. ``output`` has the last lines of a quiet command."""
 
     def __init__(self, what: str, command: list[str], quiet: bool) -> None:
         self.what, self.quiet = what, quiet
@@ -83,7 +83,7 @@ def main() -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
     options = parser.parse_args()
     step = Step(options.what, options.command, options.quiet)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command also gets it, and ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command also gets the signal, and ends
     status = step.run()
     if status and options.quiet:
         print(*(line.decode(errors="replace") for line in step.output), sep="\n")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the tables of ``docs/TODAY.md`` about ggml's interface of today, between its marks.
 
-    tools/today.py [--check]        --check: writes nothing, ends with 1 if the tables are out of date
+    tools/today.py [--check]        --check writes nothing, and exits with 1 if the tables are out of date
 
 The tables follow from the headers in ``c/include`` and from ``tests/data/today-api.txt``, a list of facts about that
 interface. So they change with the headers.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Adds a unary function, an operator, a quantized format and a kernel level to copies of the tree, and computes with
-them. Each addition touches only the files that CONTRIBUTING.md lists.
+"""Adds a unary function, an operator, a quantized format and a kernel level to copies of the tree, and uses them. Each
+addition touches only the files that CONTRIBUTING.md lists.
 
     try_additions.py [--only NAME]
 """
@@ -23,8 +23,8 @@ KERNELS = "c/src/cpu/kernels"
 
 @dataclass(frozen=True)
 class Addition:
-    """``edits`` are (file, anchor, text). The text goes before the anchor, which must occur once in the file. Without
-    an anchor, the text is a new file. ``program`` computes with the installed package."""
+    """An addition edits files with (file, anchor, text). The text goes before the anchor, which must occur once in the
+    file. Without an anchor, the text is a new file. ``program`` then computes with the installed package."""
 
     edits: tuple[tuple[str, str | None, str], ...]
     program: str
@@ -168,7 +168,7 @@ else:
     ),
     "format": Addition(
         (
-            ("c/include/ggml.h", "    GGML_TYPE_COUNT,\n", "    GGML_TYPE_Q8_X = 41,\n"),
+            ("c/include/ggml.h", "    GGML_TYPE_COUNT,\n", "    GGML_TYPE_Q8_X,\n"),
             (
                 "c/src/tensor/quant/formats.def",
                 "GB_FORMAT(Q2_K, ",
@@ -279,7 +279,7 @@ def attempt(addition: Addition, root: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Add made-up parts to copies of the tree and compute with them.")
+    parser = argparse.ArgumentParser(description="Add made-up parts to copies of the tree and use them.")
     parser.add_argument("--only", choices=list(ADDITIONS), help="one of the additions")
     options = parser.parse_args()
     failed = False

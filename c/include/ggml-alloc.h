@@ -64,7 +64,7 @@ GGML_API ggml_gallocr_t ggml_gallocr_new(void);
 GGML_API void ggml_gallocr_free(ggml_gallocr_t galloc);
 GGML_API enum ggml_status ggml_gallocr_set_parse_seq(ggml_gallocr_t galloc, const int * list, int n);
 GGML_API size_t ggml_gallocr_alloc_graph(ggml_gallocr_t galloc, ggml_tallocr_t talloc, struct ggml_cgraph * graph);
-// Several allocators in one pass. The allocator of a tensor is hash_node_talloc[slot of the tensor in hash_set].
+// Uses several allocators in one pass. The allocator of a tensor is hash_node_talloc[slot of the tensor in hash_set].
 GGML_API enum ggml_status ggml_gallocr_alloc_graph_n(ggml_gallocr_t galloc, struct ggml_cgraph * graph,
     struct ggml_hash_set hash_set, ggml_tallocr_t * hash_node_talloc);
 

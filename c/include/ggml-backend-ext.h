@@ -1,5 +1,5 @@
-// ggml-backend-ext.h - additions to the buffers, backends and the registry of February 2024's
-// ggml-backend.h, which includes this header. ggml-backend-sched.h has the scheduler's additions.
+// ggml-backend-ext.h - additions to ggml's interface of February 2024: buffers, backends, modules.
+// ggml-backend.h includes this header. ggml-backend-sched.h has the additions of the scheduler.
 //
 //   event   a point in the work of a backend, which other backends and the host can wait for
 //   file    data that a device reads itself, perhaps on another host
@@ -28,10 +28,10 @@ GGML_API enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buff
 // until the thread's next call.
 GGML_API const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op);
 
-// The k largest elements of each row of an F32 tensor with dense rows, the largest first: their
-// indices in the row, and their values. Of equal elements, the first in the row comes first. NaN is
-// smaller than every number. Writes k ids and k values for each row; 1 <= k <= ne[0]. Rows in host
-// memory are not copied.
+// Writes the indices in the row and the values of the k largest elements of each row, the largest
+// first. The tensor is F32 with dense rows. k is at least 1 and at most ne[0]. Of equal elements,
+// the first in the row comes first. NaN is smaller than every number. Rows in host memory are not
+// copied.
 GGML_API enum ggml_status ggml_backend_tensor_get_top(const struct ggml_tensor * tensor, int k, int32_t * ids,
     float * values);
 
@@ -56,13 +56,13 @@ struct ggml_backend_file_fill {
 
 // Lets devices read parts of files themselves, if they have a file with the same content. Several
 // parts may be pending at once. Afterwards the caller sets each part that is not `filled`, because
-// its device reads no files or has no such file. IO_ERROR, with tensor and file: a device has a
-// file of that name with other content, or cannot read it. After a failure some parts may be
-// filled, and no request is pending.
+// its device reads no files or has no such file. The status is IO_ERROR, and the message names tensor
+// and file, if a device has a file of that name with other content, or cannot read its file. After a
+// failure some parts may be filled, and no request is pending.
 GGML_API enum ggml_status ggml_backend_fill_from_files(struct ggml_backend_file_fill * fills, size_t n);
 // Call this after you set a part that was `asked` and not `filled`. The device may store its bytes
-// under their digest and use them for the same content later. Succeeds also if the device stores
-// nothing.
+// under their digest and use them for the same content later. A device that stores nothing is no
+// error.
 GGML_API enum ggml_status ggml_backend_keep_file(const struct ggml_backend_file_fill * fill);
 
 // -------------------------------------------------------------------------------------------------------------- events

@@ -1,6 +1,6 @@
-// ggml-backend-impl-ext.h - additions for authors of backends to February 2024's
-// ggml-backend-impl.h, which includes this header. Optional hooks newer than that are in its
-// structures.
+// ggml-backend-impl-ext.h - additions to ggml's interface of February 2024, for authors of
+// backends. ggml-backend-impl.h includes this header. The structures in ggml-backend-impl.h have the
+// newer, optional hooks.
 #ifndef GGML_BACKEND_IMPL_EXT_H
 #define GGML_BACKEND_IMPL_EXT_H
 

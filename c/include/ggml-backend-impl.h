@@ -71,9 +71,9 @@ struct ggml_backend_buffer_i {
     // part. The part lives as long as the request.
     void * (*GGML_CALL file_begin)(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part);
     // Called once for each request, in order of the requests. Frees the request after the last
-    // write for it. If `wanted`, the hook waits for the bytes. True: they are complete. False
-    // without an error: there is no such file. A file with another digest is an error (IO_ERROR).
-    // If `wanted` is false, the caller ignores the outcome.
+    // write for it. If `wanted` is true, the hook waits for the bytes, and returns true if they are
+    // complete. False without an error: there is no such file. A file with another digest is an
+    // error (IO_ERROR). If `wanted` is false, the caller ignores the outcome.
     bool (*GGML_CALL file_end)(ggml_backend_buffer_t buffer, void * request, bool wanted);
     // optional; called after file_end was false and the bytes were set. The device may store the
     // bytes under their digest.
@@ -92,7 +92,7 @@ struct ggml_backend_buffer {
     bool replicated;  // a scheduler keeps copies of its content
     bool arena; // a graph allocator or a scheduler placed results in it
     bool retired;  // its memory was freed; the struct stays for tensors that point to it
-    int32_t n_holds;  // holds by language bindings; while there are any, freeing only retires
+    int32_t n_holds;  // holds by language bindings; above 0, freeing only retires the buffer
     void * binding;  // for language bindings
 };
 
@@ -100,7 +100,7 @@ struct ggml_backend_buffer {
 GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft,
     struct ggml_backend_buffer_i iface, ggml_backend_buffer_context_t context, size_t size);
 
-// Tries the hooks of both buffers. False: neither could copy.
+// Tries the hooks of both buffers. Returns false if neither could copy.
 GGML_API bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst);
 
 // Several buffers behind one handle, which owns them. On failure the caller still owns the parts.
@@ -152,9 +152,9 @@ struct ggml_backend_i {
     bool (*GGML_CALL cpy_tensor_peer_async)(ggml_backend_t backend, const struct ggml_tensor * src,
         struct ggml_tensor * dst);
 
-    // Events that record the time when the queue reaches them: a backend has both hooks or neither,
-    // beside the five above. event_time returns the time of the last record, in nanoseconds on the
-    // system's monotonic clock. It is called when the event is complete. For traces.
+    // Events that record the time when the queue reaches them, for traces. A backend with these two
+    // hooks has the five above, too. event_time returns the time of the last record, in nanoseconds
+    // on the system's monotonic clock. The library calls event_time when the event is complete.
     ggml_backend_event_t (*GGML_CALL event_new_timed)(ggml_backend_t backend);
     int64_t (*GGML_CALL event_time)(ggml_backend_event_t event);
 
@@ -174,7 +174,7 @@ struct ggml_backend_i {
 
     // The name of the i-th algorithm that the backend tries for a node, counted from 0. *why: the
     // reason why the algorithm declines, NULL if it computes the node. Returns NULL after that
-    // algorithm, and for nodes that have only one. Static strings.
+    // algorithm, and for nodes that have only one. Both strings are static.
     const char * (*GGML_CALL algorithm)(ggml_backend_t backend, const struct ggml_tensor * node, int i,
         const char ** why);
 };
@@ -186,7 +186,7 @@ struct ggml_backend {
 
 typedef ggml_backend_t (*GGML_CALL ggml_backend_init_fn)(const char * params, void * user_data);
 
-// Copies `name`. An existing name is an error.
+// Adds an entry to the registry. Copies `name`. An existing name is an error.
 GGML_API GGML_CALL enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn init_fn,
     ggml_backend_buffer_type_t default_buffer_type, void * user_data);
 

@@ -3,7 +3,7 @@
 // The same source can be linked in or built as a module. To link it in, call the backend's own
 // register function. As a module, add this line to one file:
 //
-//     GGML_BACKEND_MODULE("mine", my_backend_register)    // enum ggml_status my_backend_register(void): calls
+//     GGML_BACKEND_MODULE("mine", my_backend_register)    // enum ggml_status my_backend_register(void) calls
 //                                                         // ggml_backend_register
 //
 // Compile with hidden visibility and GGML_BACKEND_MODULE_BUILD defined. Link the small library of
@@ -13,8 +13,8 @@
 // hides its symbols (the Python package does) or another ggml is in the same process. A module
 // exports only ggml_backend_module_init.
 //
-// The descriptor is read from the file before the system loads it. So code of a module for another
-// version never runs. A loaded module stays until the process ends.
+// The library reads the descriptor from the file before the system loads the module. So code of a
+// module for another version never runs. A loaded module stays until the process ends.
 #ifndef GGML_BACKEND_MODULE_H
 #define GGML_BACKEND_MODULE_H
 

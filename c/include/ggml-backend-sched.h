@@ -1,10 +1,10 @@
-// ggml-backend-sched.h - additions to the scheduler of February 2024's ggml-backend.h, which
-// includes this header.
+// ggml-backend-sched.h - additions to the scheduler of ggml's interface of February 2024.
+// ggml-backend.h includes this header.
 //
-//   running   plan without computing, compute without waiting, several pending runs
-//   assigning policies that assign nodes to backends, a table of costs, its predictions
-//   queries   decisions and their reasons: splits, memory, copies, fallbacks
-//   records   counters, and a trace of runs
+//   running    plan without computing, compute without waiting, several pending runs
+//   assigning  policies that assign nodes to backends, a table of costs, its predictions
+//   queries    decisions and their reasons: splits, memory, copies, fallbacks
+//   records    counters, and a trace of runs
 #ifndef GGML_BACKEND_SCHED_H
 #define GGML_BACKEND_SCHED_H
 
@@ -18,8 +18,8 @@ extern "C" {
 
 // ------------------------------------------------------------------------------------------------------ running graphs
 
-// As ggml_backend_sched_init_measure, plus memory for the inputs that the program does not place. A
-// program that places its inputs with ggml_backend_sched_get_tallocr calls init_measure.
+// Does what ggml_backend_sched_init_measure does, and allocates memory for inputs, too. A program
+// that places its inputs with ggml_backend_sched_get_tallocr calls init_measure instead.
 GGML_API enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph);
 
 // Plans the graph. Allocates no memory of a backend and changes no tensor. Queries about the last
@@ -45,17 +45,17 @@ GGML_API enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sc
 GGML_API enum ggml_status ggml_backend_sched_set_n_copies(ggml_backend_sched_t sched, int n);
 GGML_API int ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched);
 
-// Checks every run: conflicting accesses are ordered, and each read finds the right content. An
-// error names both steps. Slow: each step is complete before the next one, and unused memory of the
-// arenas is filled with NaN. GGML_SCHED_CHECK=1 in the environment has the same effect.
+// Checks every run: conflicting accesses are ordered, and each read finds the right content. An error names both steps.
+// Checked runs are slow, because each step completes before the next one begins, and unused memory of the arenas is
+// filled with NaN. GGML_SCHED_CHECK=1 in the environment has the same effect.
 GGML_API enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check);
 
 // ----------------------------------------------------------------------------------------------------- assigning nodes
 
-// How the scheduler assigns nodes that the user did not assign. WEIGHTS: where their weights are,
-// then as their neighbours. SOURCES: where their best source is. COST: so that the graph takes the
-// least time predicted from ggml_backend_sched_set_costs; without costs as WEIGHTS. Takes effect
-// with the next graph.
+// How the scheduler assigns nodes that the user did not assign. WEIGHTS: to the backend of their
+// weights, or else of their neighbours. SOURCES: to the backend of a large source, preferring high
+// priorities. COST: to minimize the time predicted from ggml_backend_sched_set_costs; without costs
+// like WEIGHTS. A change takes effect with the next graph.
 enum ggml_backend_sched_policy {
     GGML_BACKEND_SCHED_POLICY_WEIGHTS = 0,
     GGML_BACKEND_SCHED_POLICY_SOURCES = 1,
@@ -94,13 +94,13 @@ struct ggml_backend_cost_table {
     size_t n_ops;
     const struct ggml_backend_copy_cost * copies; // one for each pair of different backends, in both directions
     size_t n_copies;
-    double split_us; // of each change from one backend to another
+    double split_us; // time of each change from one backend to another
     double weight_runs; // number of runs that a copy of a weight serves, >= 1; 0 means 1
     // per backend: bytes that the scheduler may allocate for a graph; 0: no limit; NULL: no limits
     const size_t * max_bytes;
 };
-// For the policy COST. The table is copied. NULL removes it. Drops placements like
-// ggml_backend_sched_reset, but keeps the assignments of the user.
+// Sets the costs for the policy COST. The table is copied. NULL removes the costs. The call drops
+// placements like ggml_backend_sched_reset, but keeps the assignments of the user.
 GGML_API enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched,
     const struct ggml_backend_cost_table * table);
 
@@ -136,8 +136,8 @@ GGML_API struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sc
 // The reason why the node is on its backend, as text. "" if it is not assigned.
 GGML_API const char * ggml_backend_sched_explain(ggml_backend_sched_t sched, struct ggml_tensor * node);
 
-// Bytes that the plan of the last graph needs on a backend: the peak, and the sum without any
-// reuse.
+// Bytes that the plan of the last graph needs on a backend: the peak, and the sum if no tensors
+// shared memory.
 GGML_API enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_backend_t backend,
     size_t * peak, size_t * no_reuse);
 
@@ -169,8 +169,8 @@ struct ggml_backend_sched_block {
     int64_t lower, upper; // half-open
     int root; // the block whose memory this one reuses in place, or its own index
 };
-// Writes at most n blocks (blocks may be NULL if n is 0) and returns the number of all blocks; -1
-// on failure.
+// Writes at most n blocks (blocks may be NULL if n is 0). Returns the number of all blocks, -1 on
+// failure.
 GGML_API int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backend_sched_block * blocks, int n);
 
 // A copy of the plan, in the order of the splits that need them.
@@ -242,10 +242,10 @@ GGML_API enum ggml_status ggml_backend_sched_get_stats(ggml_backend_sched_t sche
     struct ggml_backend_sched_stats * stats);
 GGML_API enum ggml_status ggml_backend_sched_reset_stats(ggml_backend_sched_t sched);
 
-// A record of runs. While it is on, each run is waited for. Steps of devices with clocks
-// (event_new_timed in ggml-backend-impl.h) overlap as usual; other devices are waited for after
-// each step. Turning it on begins an empty record. Turning it off keeps the record until it is
-// turned on again, or the scheduler is freed.
+// A trace of runs. While a trace is on, the scheduler waits for each run. Steps of devices with
+// clocks (event_new_timed in ggml-backend-impl.h) overlap as usual. The scheduler waits for other
+// devices after each step. Turning the trace on begins an empty record. Turning the trace off keeps
+// the record, until you turn the trace on again or free the scheduler.
 enum ggml_backend_sched_trace_kind {
     GGML_BACKEND_SCHED_TRACE_PLAN = 0, // a plan was found or made
     GGML_BACKEND_SCHED_TRACE_COPY = 1, // copy into a split

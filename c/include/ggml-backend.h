@@ -69,7 +69,7 @@ GGML_API ggml_backend_buffer_t ggml_backend_alloc_buffer(ggml_backend_t backend,
 GGML_API size_t ggml_backend_get_alignment(ggml_backend_t backend);
 GGML_API size_t ggml_backend_get_max_size(ggml_backend_t backend);
 
-// offset + size <= ggml_nbytes(tensor). Asynchronous: `data` stays valid until ggml_backend_synchronize.
+// offset + size <= ggml_nbytes(tensor). For asynchronous calls, `data` must stay valid until ggml_backend_synchronize.
 GGML_API enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor * tensor,
     const void * data, size_t offset, size_t size);
 GGML_API enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor * tensor,
@@ -79,7 +79,7 @@ GGML_API GGML_CALL enum ggml_status ggml_backend_tensor_set(struct ggml_tensor *
 GGML_API GGML_CALL enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void * data,
     size_t offset, size_t size);
 
-// Waits for all queued work. Reports its first failure.
+// Waits for all queued work, and reports the first failure of that work.
 GGML_API enum ggml_status ggml_backend_synchronize(ggml_backend_t backend);
 
 GGML_API ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend, struct ggml_cgraph * cgraph);
@@ -88,7 +88,7 @@ GGML_API enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend
 GGML_API bool ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph);
 GGML_API bool ggml_backend_supports_op(ggml_backend_t backend, const struct ggml_tensor * op);
 
-// Same type, ne and nb on both sides.
+// Both tensors have the same type, ne and nb.
 GGML_API enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst);
 // Queues the copy on `backend` after its earlier work, if both buffers and the backend allow it.
 // Otherwise copies at once and returns when the copy is complete.
@@ -100,8 +100,8 @@ GGML_API enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend,
 GGML_API ggml_backend_t ggml_backend_cpu_init(void); // GGML_DEFAULT_N_THREADS threads
 GGML_API GGML_CALL bool ggml_backend_is_cpu(ggml_backend_t backend);
 GGML_API enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int n_threads);
-// Memory of another owner, for example a mapped file or an array, at any address. The library never
-// frees it.
+// A buffer in memory of another owner, for example a mapped file or an array, at any address. The
+// library never frees that memory.
 GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_cpu_buffer_from_ptr(void * ptr, size_t size);
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type(void);
 
@@ -119,8 +119,8 @@ GGML_API ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t si
 
 // ----------------------------------------------------------------------------------------------------------- scheduler
 
-// ask true: return whether you need the result of t. ask false: t is complete. If you return false,
-// the computation ends.
+// If ask is true, return whether you need the result of t. If ask is false, t is complete, and you
+// return whether the computation goes on.
 typedef bool (*ggml_backend_sched_eval_callback)(struct ggml_tensor * t, bool ask, void * user_data);
 
 // backends: in order of priority; the last one is the fallback. bufts: NULL for the default of each
@@ -133,16 +133,16 @@ GGML_API ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, 
 // you use them again, set their `buffer` and `data` to NULL. NULL is allowed.
 GGML_API void ggml_backend_sched_free(ggml_backend_sched_t sched);
 
-// Computes how much memory the graph needs and allocates it. Changes no tensor. A graph of the same
-// structure (operators, types, sources, views, placements) whose tensors are no larger uses the
-// offsets planned for this graph. Nothing more is allocated for it.
+// Computes how much memory the graph needs, and allocates that memory. Changes no tensor. A later
+// graph of the same structure (operators, types, sources, views, placements) whose tensors are no
+// larger uses the offsets planned for this graph, and allocates nothing.
 GGML_API enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched,
     struct ggml_cgraph * measure_graph);
 GGML_API int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched); // of the last graph
 GGML_API ggml_tallocr_t ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend);
 GGML_API ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, ggml_backend_t backend);
 
-// If backend is NULL, the scheduler assigns the node again.
+// Assigns the node. If backend is NULL, the scheduler chooses again.
 GGML_API enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node,
     ggml_backend_t backend);
 GGML_API ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node);
@@ -185,7 +185,7 @@ GGML_API enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, s
 // cdef: end
 
 #ifdef GGML_USE_CPU_HBM
-// High-bandwidth memory through libmemkind. NULL if the machine has none.
+// High-bandwidth memory through libmemkind. Returns NULL if the machine has none.
 GGML_API ggml_backend_buffer_type_t ggml_backend_cpu_hbm_buffer_type(void);
 #endif
 

@@ -40,21 +40,21 @@ GGML_API GGML_CALL void ggml_backend_cuda_get_device_description(int device, cha
 // bytes; 0 on failure
 GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_get_device_memory(int device, size_t * free, size_t * total);
 
-// Makes existing memory behave like memory of the host buffer type, until it is unregistered. False
-// on failure.
+// Makes existing memory behave like memory of the host buffer type, until you unregister it. Returns
+// false on failure.
 GGML_API GGML_CALL bool ggml_backend_cuda_register_host_buffer(void * buffer, size_t size);
 GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_unregister_host_buffer(void * buffer);
 
 // graphs that a backend computed
 struct ggml_backend_cuda_graph_stats {
     uint64_t n_eager;    // launched node by node
-    uint64_t n_captured;  // captured as an executable graph, because their structure came twice
+    uint64_t n_captured;  // recorded as an executable graph, because their structure came twice
     uint64_t n_updated;  // launched by an executable graph of their structure, after changes to some nodes
     uint64_t n_replayed;  // launched again unchanged
 };
 GGML_API enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend,
     struct ggml_backend_cuda_graph_stats * stats);
-// True if graphs of the backend may be captured and replayed. Initially on, unless the environment
+// True if the backend may record graphs and replay them. Initially on, unless the environment
 // variable GGML_CUDA_GRAPHS is 0.
 GGML_API enum ggml_status ggml_backend_cuda_set_graphs(ggml_backend_t backend, bool on);
 
@@ -64,7 +64,7 @@ GGML_API enum ggml_status ggml_backend_cuda_set_graphs(ggml_backend_t backend, b
 // the backend is freed.
 GGML_API const char * ggml_backend_cuda_get_cublas(ggml_backend_t backend);
 
-// Gives unused memory of the device's pool back to the driver. Returns how many bytes.
+// Returns unused memory of the device's pool to the driver. Returns the number of bytes.
 GGML_API size_t ggml_backend_cuda_trim(int device);
 
 // cdef: end

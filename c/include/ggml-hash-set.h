@@ -13,7 +13,7 @@ extern "C" {
 
 // cdef: begin
 
-// Results that are not slots: GGML_HASHTABLE_FULL, GGML_HASHTABLE_ALREADY_EXISTS.
+// find and insert return a slot, or GGML_HASHTABLE_FULL; insert of a known key GGML_HASHTABLE_ALREADY_EXISTS.
 GGML_API struct ggml_hash_set ggml_hash_set_new(size_t min_size); // keys NULL on failure
 GGML_API void ggml_hash_set_free(struct ggml_hash_set hash_set);
 GGML_API size_t ggml_hash_find(const struct ggml_hash_set hash_set, struct ggml_tensor * key);

@@ -17,7 +17,7 @@ extern "C" {
 // best fit.
 //   alignment  a power of two
 //   capacity   bytes; a plan of at most this size is good enough. 0: as small as possible. If no plan fits,
-//              ALLOC_FAILED, and offsets and info have the smallest plan found
+//              the call fails with ALLOC_FAILED, and offsets and info have the smallest plan found
 //   budget_ms  milliseconds of search if heuristics miss the lower bound; 0: none. The budget is counted in steps.
 //              If these take longer than the budget, the clock (processor time of the calling thread) ends the
 //              search. Only then does the plan depend on the clock
@@ -70,8 +70,8 @@ GGML_API struct ggml_cgraph * ggml_graph_reorder(struct ggml_context * ctx, stru
 //
 // counted: by node; true if max_bytes counts the result. Views do not count. NULL: nodes without
 // memory count. Sizes are rounded up to 32 bytes. A plan may need a little more than the bytes alive,
-// and copies between devices. NULL on failure. ALLOC_FAILED, with *info complete: max_bytes is below
-// info->least.
+// and memory for copies between devices. Returns NULL on failure. If max_bytes is below info->least,
+// the status is ALLOC_FAILED, and *info is complete.
 struct ggml_recompute_info {
     size_t before;      // most bytes alive at the same time in cgraph
     size_t after;       // the same in the new graph

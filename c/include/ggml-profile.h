@@ -79,14 +79,14 @@ struct ggml_profile_run {
     bool complete; // it did not fail and was not stopped
 };
 
-// Space for max_records records. 0: a million, which reserves 100 MB of addresses and uses memory
-// only as records come. NULL (reported): memory ran out, or max_records is above 2^26.
+// Makes a profile with space for max_records records. 0: a million, which reserves 100 MB of addresses and uses memory
+// only as records come. Returns NULL, with an error, if memory ran out or max_records is above 2^26.
 GGML_API ggml_profile_t ggml_profile_new(size_t max_records);
 // Threads that use the profile keep it until they use another one or none. NULL is allowed.
 GGML_API void ggml_profile_free(ggml_profile_t profile);
-// From now on the calling thread records its computations. NULL: it records nothing. Computations
-// of a user's function inside a recorded node are not recorded, because their time counts for the
-// node. A thread must call this with NULL before it ends.
+// From now on the calling thread records its computations in this profile, or nowhere if profile is
+// NULL. Computations of a user's function inside a recorded node are not recorded, because their time
+// counts for the node. A thread must call this with NULL before it ends.
 GGML_API enum ggml_status ggml_profile_use(ggml_profile_t profile);
 GGML_API ggml_profile_t ggml_profile_in_use(void); // by the calling thread; NULL: none
 

@@ -42,7 +42,7 @@ GGML_API struct ggml_tensor * ggml_today_repeat_4d(struct ggml_context * ctx, st
 // I32 view [k, ne1, ne2, ne3] of an argsort, the largest first
 GGML_API struct ggml_tensor * ggml_today_argsort_top_k(struct ggml_context * ctx, struct ggml_tensor * a, int k);
 
-// Of matrices with any further dimensions. The mean of one dimension divides by the elements inside a.
+// a has any number of dimensions. ggml_pool_1d computes means of the elements inside a, without padding.
 GGML_API struct ggml_tensor * ggml_today_pool_1d(struct ggml_context * ctx, struct ggml_tensor * a,
     enum ggml_op_pool op, int k0, int s0, int p0);
 GGML_API struct ggml_tensor * ggml_today_pool_2d(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -79,7 +79,7 @@ GGML_API struct ggml_tensor * ggml_today_custom_4d(struct ggml_context * ctx, en
     int64_t ne1, int64_t ne2, int64_t ne3, struct ggml_tensor ** args, int n_args, ggml_custom_op_t fun, int n_tasks,
     void * userdata);
 
-// What a program may know of the left operand of a MUL_MAT node. The products here do not need it.
+// A fact about the left operand of a MUL_MAT node. The kernels here do not use the fact.
 enum ggml_op_hint { GGML_HINT_NONE = 0, GGML_HINT_SRC0_IS_HADAMARD = 1 };
 GGML_API enum ggml_status ggml_today_mul_mat_set_hint(struct ggml_tensor * a, enum ggml_op_hint hint);
 
@@ -87,14 +87,14 @@ GGML_API enum ggml_status ggml_today_mul_mat_set_hint(struct ggml_tensor * a, en
 GGML_API struct ggml_tensor * ggml_today_graph_node(struct ggml_cgraph * cgraph, int i);
 GGML_API int ggml_today_graph_n_nodes(struct ggml_cgraph * cgraph);
 
-// The graph allocator, which makes its buffer itself, of this type. A graph that needs more than
-// any graph before gets a new buffer. Graphs that were placed before must not be computed after
-// that.
+// The graph allocator. It allocates its buffer itself, with buffer type buft. If a graph needs more
+// memory than any graph before, the allocator makes a larger buffer and frees the old one. Graphs
+// that it placed before must not be computed after that.
 typedef struct ggml_today_gallocr * ggml_today_gallocr_t;
 GGML_API ggml_today_gallocr_t ggml_today_gallocr_new(struct ggml_backend_buffer_type * buft);
 GGML_API void ggml_today_gallocr_free(ggml_today_gallocr_t galloc); // frees the buffer; NULL is allowed
-// Makes the buffer large enough for the graph. Its tensors lose the memory that they have from this
-// allocator. False and an error on failure, here and below.
+// Makes the buffer large enough for the graph. Tensors of the graph lose the memory that they have
+// from this allocator. On failure, both functions return false and set an error.
 GGML_API bool ggml_today_gallocr_reserve(ggml_today_gallocr_t galloc, struct ggml_cgraph * graph);
 // Places all tensors of the graph that have no memory, or memory from this allocator.
 GGML_API bool ggml_today_gallocr_alloc_graph(ggml_today_gallocr_t galloc, struct ggml_cgraph * graph);

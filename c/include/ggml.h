@@ -398,7 +398,7 @@ struct ggml_tensor {
     struct ggml_backend_buffer * buffer; // borrowed; NULL: not placed, or plain host memory
 
     int64_t ne[GGML_MAX_DIMS]; // number of elements
-    size_t nb[GGML_MAX_DIMS]; // stride in bytes; nb[0] is the size of an element or block
+    size_t nb[GGML_MAX_DIMS]; // strides in bytes; nb[0] is the size of an element or block, except after permuting
 
     enum ggml_op op;
     int32_t op_params[GGML_MAX_OP_PARAMS / sizeof(int32_t)];
@@ -459,7 +459,7 @@ struct ggml_scratch {
 
 struct ggml_init_params {
     size_t mem_size; // bytes; if mem_buffer is NULL only a first estimate, because the context grows
-    void * mem_buffer; // NULL: the context allocates memory and grows; else the caller's, 16-byte aligned, fixed
+    void * mem_buffer; // NULL: the context allocates memory and grows; else the caller's, fixed, GGML_MEM_ALIGN-aligned
     bool no_alloc; // true: tensors get no data
 };
 
@@ -483,7 +483,7 @@ GGML_API int64_t ggml_time_us(void);
 GGML_API int64_t ggml_cycles(void);
 GGML_API int64_t ggml_cycles_per_ms(void);
 GGML_API void ggml_print_backtrace(void);
-GGML_API void ggml_numa_init(void); // detect NUMA nodes; once
+GGML_API void ggml_numa_init(void); // detects NUMA nodes, once per process
 GGML_API bool ggml_is_numa(void); // more than one node was found
 GGML_API void ggml_print_object(const struct ggml_object * obj);
 GGML_API void ggml_print_objects(const struct ggml_context * ctx);
@@ -502,7 +502,7 @@ GGML_API size_t ggml_row_size(enum ggml_type type, int64_t ne); // bytes; ne a m
 GGML_API double ggml_type_sizef(enum ggml_type type); // deprecated: ggml_row_size instead
 GGML_API const char * ggml_type_name(enum ggml_type type); // NULL for an invalid type
 GGML_API bool ggml_is_quantized(enum ggml_type type);
-GGML_API enum ggml_type ggml_ftype_to_ggml_type(enum ggml_ftype ftype); // GGML_TYPE_COUNT and an error if there is none
+GGML_API enum ggml_type ggml_ftype_to_ggml_type(enum ggml_ftype ftype); // GGML_TYPE_COUNT and an error if it has none
 
 GGML_API const char * ggml_op_name(enum ggml_op op);
 GGML_API const char * ggml_op_symbol(enum ggml_op op);
@@ -589,7 +589,7 @@ GGML_API struct ggml_tensor * ggml_unary(struct ggml_context * ctx, struct ggml_
 GGML_API struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
     enum ggml_unary_op op);
 
-// Elementwise, F32, shape of a.
+// Functions of each element of a, F32, F16 or BF16. The result has the type and shape of a.
 GGML_API struct ggml_tensor * ggml_abs(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_abs_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_sgn(struct ggml_context * ctx, struct ggml_tensor * a);
@@ -636,7 +636,7 @@ GGML_API struct ggml_tensor * ggml_add_inplace(struct ggml_context * ctx, struct
     struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     enum ggml_type type);
-// b a scalar
+// b is a scalar
 GGML_API struct ggml_tensor * ggml_add1(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_add1_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b);
@@ -650,7 +650,7 @@ GGML_API struct ggml_tensor * ggml_div(struct ggml_context * ctx, struct ggml_te
 GGML_API struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b);
 
-// acc adds b to a region of a. set replaces the region by b. Strides and offset in bytes. F32.
+// acc adds b to a region of a, both F32. set replaces the region by b, of a's type. Strides and offset are in bytes.
 GGML_API struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     size_t nb1, size_t nb2, size_t nb3, size_t offset);
 GGML_API struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -675,7 +675,7 @@ GGML_API struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct gg
 GGML_API struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a); // [1, ne1, ne2, ne3]
 // matrix -> I32 [ne1]; the last of equal maxima
 GGML_API struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor * a);
-// a repeated to the shape of b
+// repeats a to the shape of b
 GGML_API struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 // sums the repetitions of a
 GGML_API struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -688,15 +688,15 @@ GGML_API struct ggml_tensor * ggml_argsort(struct ggml_context * ctx, struct ggm
 // I32 view [k, ne1, ne2, ne3] of an argsort
 GGML_API struct ggml_tensor * ggml_top_k(struct ggml_context * ctx, struct ggml_tensor * a, int k);
 
-// -------------------------------------------------------------------------------------------------- normalisation, F32
+// ------------------------------------------------------------------------------------ normalisation, F32, F16 and BF16
 
-// (x - mean) / sqrt(var + eps) a row
+// (x - mean) / sqrt(var + eps), for each row
 GGML_API struct ggml_tensor * ggml_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
 GGML_API struct ggml_tensor * ggml_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
-// x / sqrt(mean(x^2) + eps) a row
+// x / sqrt(mean(x^2) + eps), for each row
 GGML_API struct ggml_tensor * ggml_rms_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
 GGML_API struct ggml_tensor * ggml_rms_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
-// groups of channels (dimension 2), eps 1e-6
+// (x - mean) / sqrt(var + 1e-6), for each group of channels (dimension 2)
 GGML_API struct ggml_tensor * ggml_group_norm(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups);
 GGML_API struct ggml_tensor * ggml_group_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups);
 GGML_API struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -708,8 +708,8 @@ GGML_API struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct g
 // a [K, M, ..], b [K, N, ..] -> [M, N, ..] F32
 GGML_API struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec); // a is the MUL_MAT node
-// as [K, M], ids I32 [choices, N], b [K, N, ..]: multiplies row n of every batch with as[ids[id,
-// n]]
+// as [K, M], ids I32 [choices, N], b [K, N, ..]: multiplies row n of each batch of b by
+// as[ids[id, n]]
 GGML_API struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tensor * const as[], int n_as,
     struct ggml_tensor * ids, int id, struct ggml_tensor * b);
 // a [M, K, ..], b [N, K, ..] -> [M, N, ..] F32
@@ -719,7 +719,7 @@ GGML_API struct ggml_tensor * ggml_out_prod(struct ggml_context * ctx, struct gg
 
 GGML_API struct ggml_tensor * ggml_dup(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_dup_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-// a view of b; converts
+// copies a to b and converts it to the type of b; the result is a view of b
 GGML_API struct ggml_tensor * ggml_cpy(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_type type);
 GGML_API struct ggml_tensor * ggml_cont(struct ggml_context * ctx, struct ggml_tensor * a);
@@ -738,7 +738,7 @@ GGML_API struct ggml_tensor * ggml_reshape_3d(struct ggml_context * ctx, struct 
     int64_t ne1, int64_t ne2);
 GGML_API struct ggml_tensor * ggml_reshape_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0,
     int64_t ne1, int64_t ne2, int64_t ne3);
-// Offsets and strides in bytes.
+// Offsets and strides are in bytes.
 GGML_API struct ggml_tensor * ggml_view_1d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0,
     size_t offset);
 GGML_API struct ggml_tensor * ggml_view_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
@@ -751,7 +751,7 @@ GGML_API struct ggml_tensor * ggml_view_4d(struct ggml_context * ctx, struct ggm
 GGML_API struct ggml_tensor * ggml_permute(struct ggml_context * ctx, struct ggml_tensor * a, int axis0, int axis1,
     int axis2, int axis3);
 GGML_API struct ggml_tensor * ggml_transpose(struct ggml_context * ctx, struct ggml_tensor * a);
-// rows of a selected by the I32 indices b
+// the rows of a that the I32 indices b select
 GGML_API struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c);
@@ -766,7 +766,7 @@ GGML_API struct ggml_tensor * ggml_diag_mask_zero_inplace(struct ggml_context * 
     int n_past);
 GGML_API struct ggml_tensor * ggml_soft_max(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_soft_max_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-// softmax(a * scale + mask), mask may be NULL
+// softmax(a * scale + mask); mask may be NULL
 GGML_API struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * mask, float scale);
 GGML_API struct ggml_tensor * ggml_soft_max_back(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -778,11 +778,11 @@ GGML_API struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_
     float bias_max);
 
 // ---------------------------------------------------------------------------------------------------- rotary embedding
-// mode: bit 1 (2) NeoX layout, bit 2 (4) GLM layout, 0 normal. b: I32 positions [a.ne[2]]. The
-// angle of pair j is position * freq_scale * freq_base^(-2j / n_dims). With ext_factor, YaRN mixes
-// that angle with the unscaled one. There are two deviations, as in early 2024. Mode 0 rotates all
-// pairs of a row, not only those of the first n_dims elements. Mode 2 multiplies by freq_scale
-// twice and mixes all pairs like pair 0. Add GGML_ROPE_EXACT to the mode to avoid both.
+// mode: 0 normal layout, 2 NeoX layout, 4 GLM layout. b: I32 positions [a.ne[2]]. The angle of pair j
+// is position * freq_scale * freq_base^(-2j / n_dims). With ext_factor, YaRN mixes that angle with
+// the unscaled one. Two modes deviate from this formula, as in ggml of early 2024. Mode 0 rotates all
+// pairs of a row, not only those of the first n_dims elements. Mode 2 multiplies by freq_scale twice
+// and mixes all pairs like pair 0. Add GGML_ROPE_EXACT to the mode to avoid both deviations.
 
 GGML_API struct ggml_tensor * ggml_rope(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int n_dims, int mode, int n_ctx);
@@ -832,7 +832,7 @@ GGML_API struct ggml_tensor * ggml_pad(struct ggml_context * ctx, struct ggml_te
 
 // ------------------------------------------------------------------------------ attention, windows, relative positions
 
-// v transposed: [M, D, heads, batch]
+// v is transposed: [M, D, heads, batch]
 GGML_API struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k,
     struct ggml_tensor * v, bool masked);
 GGML_API struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml_tensor * q,
@@ -872,10 +872,10 @@ GGML_API struct ggml_tensor * ggml_map_custom3_inplace(struct ggml_context * ctx
 
 // -------------------------------------------------------------------------------------------------------------- losses
 
-// -mean over rows of sum b log(p (1 - 1e-9) + 1e-9), p = softmax a
+// minus the mean over rows of sum(b log(p (1 - 1e-9) + 1e-9)), where p = softmax(a)
 GGML_API struct ggml_tensor * ggml_cross_entropy_loss(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b);
-// c (p (1 - 1e-9) + 1e-9 - b) / rows
+// the gradient of a: c (p (1 - 1e-9) + 1e-9 - b) / rows; c is the gradient of the loss
 GGML_API struct ggml_tensor * ggml_cross_entropy_loss_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c);
 
@@ -912,9 +912,9 @@ GGML_API enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, 
 GGML_API enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml_context * ctx, struct ggml_cgraph * gf,
     struct ggml_cgraph * gb, struct ggml_cgraph * gb_tmp, struct ggml_tensor ** checkpoints, int n_checkpoints);
 
-// Graph files: leafs with their data, nodes without, in the byte order of the machine. Import makes
-// two contexts, which the caller owns. ctx_data has the content of the file, to which the leafs
-// point. ctx_eval has the graph. On failure the graph and both contexts are NULL.
+// A graph file holds the leafs with their data, and the nodes without data, in the byte order of the
+// machine. Import makes two contexts, which the caller owns. ctx_data has the content of the file, to
+// which the leafs point. ctx_eval has the graph. On failure the graph and both contexts are NULL.
 GGML_API enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname);
 GGML_API struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data,
     struct ggml_context ** ctx_eval);
@@ -960,17 +960,17 @@ enum ggml_opt_result {
     GGML_LINESEARCH_INVALID_PARAMETERS
 };
 
-// Called before each evaluation, accum_step counts from 0. It may load the next batch, change the
-// factor of the learning rate (Adam), and cancel.
+// Called before each evaluation; accum_step counts from 0. The callback may load the next batch,
+// change the factor of the learning rate (Adam), and cancel.
 typedef void (*ggml_opt_callback)(void * data, int accum_step, float * sched, bool * cancel);
 
 struct ggml_opt_params {
     enum ggml_opt_type type;
     size_t graph_size; // nodes of the graphs that ggml_opt_resume makes
     int n_threads;
-    int past; // compare the loss with the one so many iterations ago; 0: never
-    float delta; // converged if the loss changed by a smaller share of itself since then
-    int max_no_improvement; // converged after so many iterations without a smaller loss; 0: never
+    int past; // compare the loss with that of this number of iterations before; 0: never
+    float delta; // converged if the loss changed by a smaller share of itself in `past` iterations
+    int max_no_improvement; // converged after this number of iterations without a smaller loss; 0: never
     bool print_forward_graph; // by ggml_graph_print, to stdout
     bool print_backward_graph;
     int n_gradient_accumulation; // evaluations whose mean is one loss
@@ -1039,17 +1039,17 @@ struct ggml_opt_context {
 };
 
 GGML_API struct ggml_opt_params ggml_opt_default_params(enum ggml_opt_type type);
-// f is one F32 element. ctx NULL: a private pool, GGML_OPT_NO_CONTEXT if it cannot be made.
+// f has one F32 element. If ctx is NULL, the call makes a context of its own, or returns GGML_OPT_NO_CONTEXT.
 GGML_API enum ggml_opt_result ggml_opt(struct ggml_context * ctx, struct ggml_opt_params params,
     struct ggml_tensor * f);
-// Allocates the state of nx elements in ctx. ctx NULL: in a new context, opt->ctx, that you free.
-// On failure opt->nx is 0.
+// Allocates the state of nx elements in ctx. If ctx is NULL, the state is in a new context, opt->ctx,
+// which you free. On failure opt->nx is 0.
 GGML_API void ggml_opt_init(struct ggml_context * ctx, struct ggml_opt_context * opt, struct ggml_opt_params params,
     int64_t nx);
-// Goes on from the state of opt. Makes the graphs of f, and the state if opt->nx does not fit, in ctx.
+// Continues from the state in opt. Makes the graphs of f in ctx, and a new state if opt->nx does not fit.
 GGML_API enum ggml_opt_result ggml_opt_resume(struct ggml_context * ctx, struct ggml_opt_context * opt,
     struct ggml_tensor * f);
-// The same with graphs of yours: gf computes f, gb its gradients (ggml_build_backward_expand).
+// The same with your graphs: gf computes f, gb its gradients (ggml_build_backward_expand).
 GGML_API enum ggml_opt_result ggml_opt_resume_g(struct ggml_context * ctx, struct ggml_opt_context * opt,
     struct ggml_tensor * f, struct ggml_cgraph * gf, struct ggml_cgraph * gb, ggml_opt_callback callback,
     void * callback_data);
@@ -1068,8 +1068,8 @@ GGML_API bool ggml_quantize_requires_imatrix(enum ggml_type type);
 // elements of a block with such a number become NaN. (MXFP4 and NVFP4 have no NaN and behave as
 // with CLIP.)
 //
-// n values in rows of k. hist (16 counters, may be NULL) is incremented. Returns bytes written, 0
-// on error.
+// Quantizes n values in rows of k. Increments the 16 counters of hist, which may be NULL. Returns the
+// bytes written, 0 on error.
 GGML_API size_t ggml_quantize_q4_0(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q4_1(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q5_0(const float * src, void * dst, int n, int k, int64_t * hist);
@@ -1089,7 +1089,7 @@ GGML_API size_t ggml_quantize_q6_K(const float * src, void * dst, int n, int k, 
 GGML_API size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows,
     int n_per_row, int64_t * hist, const float * imatrix);
 
-// 1 or 0. Instruction sets are those of the running processor, libraries those built in.
+// 1 if the running processor has the instruction set, or the library was built with the other library; else 0
 GGML_API int ggml_cpu_has_avx(void);
 GGML_API int ggml_cpu_has_avx_vnni(void);
 GGML_API int ggml_cpu_has_avx2(void);
@@ -1118,7 +1118,7 @@ GGML_API int ggml_cpu_has_vsx(void);
 GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) struct ggml_tensor * ggml_format_name(struct ggml_tensor * tensor,
     const char * fmt, ...);
 
-// Older custom operators: whole rows or whole tensors in one call on one thread.
+// Older custom operators, each on one thread. A function of map_unary or map_binary gets one row, others whole tensors.
 typedef void (*ggml_unary_op_f32_t)(const int, float *, const float *);
 typedef void (*ggml_binary_op_f32_t)(const int, float *, const float *, const float *);
 typedef void (*ggml_custom1_op_f32_t)(struct ggml_tensor *, const struct ggml_tensor *);

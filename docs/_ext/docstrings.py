@@ -3,10 +3,11 @@
 Docstrings name classes and functions without ``ggml_backend``. Such a name refers to the package or to one of its
 public submodules.
 
-Documents are named by their place in the repository, ``docs/PLANS.md``: they become links to the site's pages.
+Docstrings name documents by their path in the repository, such as ``docs/PLANS.md``. These paths become links to the
+pages of the site.
 
-A parameter has a line ``name: description``, several have a line ``a, b: description``. Further lines are indented
-more. Such a paragraph becomes a list of definitions.
+A paragraph of lines ``name: description`` or ``a, b: description`` becomes a list of definitions. Each line describes
+parameters. Lines that continue a description are indented.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _as_definitions(paragraph: list[str]) -> list[str]:
 
 
 def rewrite(lines: list[str]) -> list[str]:
-    """The lines of a docstring with its lists of parameters as definitions."""
+    """Returns the lines with lists of parameters as definitions, and paths of documents as links."""
     result: list[str] = []
     paragraph: list[str] = []
     for line in [*lines, ""]:

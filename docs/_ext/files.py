@@ -1,7 +1,7 @@
-"""Pages with the code of the files that Markdown sources link to: examples, single sources.
+"""Makes pages of the files that Markdown sources link to, such as examples.
 
-``links.py`` writes such links as ``repository:PATH``. Here they get the address of the page, and the pages are made: a
-file's code in colours, a folder's list of files.
+``links.py`` writes such links as ``repository:PATH``. This module replaces them by the address of a page, and makes the
+pages: the coloured code of a file, or the list of a folder's files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pygments.util import ClassNotFound
 
 
 def page_name(path: str) -> str:
-    """The page of a file, as the builder names pages."""
+    """The name of a file's page for the builder."""
     return f"files/{path}"
 
 

@@ -1,7 +1,7 @@
-"""C headers as text: their blocks, comments and names. ``headers.py`` makes pages of them.
+"""Splits C headers into blocks, comments and names. ``headers.py`` makes pages of them.
 
-A header consists of blocks with blank lines between them: a comment, and its declarations. Rulers
-(``// ------ a title``) divide it into sections.
+A header consists of blocks, separated by blank lines. A block is a comment with declarations. Rulers (``// ------ a
+title``) divide a header into sections.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def blocks_of(text: str) -> Iterator[list[str]]:
 
 
 def split_comment(block: list[str]) -> tuple[list[str], list[str]]:
-    """The lines of the comment at its head, without slashes, and the others."""
+    """The lines of the comment at the head of a block, without slashes, and the other lines."""
     n = next((i for i, line in enumerate(block) if not line.startswith("//")), len(block))
     return [line[2:].removeprefix(" ") for line in block[:n]], block[n:]
 
 
 def names_in(code: str) -> list[str]:
-    """The functions and types that it declares."""
+    """The names of the functions and types that the code declares."""
     return [next(filter(None, match.groups())) for match in _NAME.finditer(code)]
 
 

@@ -5,7 +5,8 @@
 - A link to any other file or folder of the repository leads to a page with its code, which ``files.py`` makes.
 - A picture stays a picture.
 
-A page may include a file of another folder, whose links start there. So all targets are written from the root.
+A page may include a file of another folder. Links of that file are relative to its folder, so all rewritten targets
+start at the root.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LINK = re.compile(
 _FENCE = re.compile(r"^(?P<mark>`{3,}|~{3,}).*?^(?P=mark)[ \t]*$|`[^`\n]+`", re.M | re.S)
 _FILE_NAME = re.compile(r"(?:[\w.]+/)*[A-Z]+(?:\.md)?")
 
-#: The scheme of links to files of the repository, until ``files.py`` knows the page that they stand on.
+#: The scheme of links to files of the repository. ``files.py`` replaces them by relative addresses.
 SCHEME = "repository"
 
 #: Files outside of docs, and their pages.
@@ -51,7 +52,7 @@ def _link(match: re.Match[str], base: Path, docs: Path) -> str:
     file = (base / match["to"]).resolve()
     if match["image"]:
         return f"![{text}](/{file.relative_to(docs)})" if file.is_relative_to(docs) else match[0]
-    text = _LINK.sub(lambda inner: _link(inner, base, docs), text)  # a picture that is a link
+    text = _LINK.sub(lambda inner: _link(inner, base, docs), text)  # the text may be a picture
     page = page_of(file, docs)
     if page is not None:
         shown = "" if _FILE_NAME.fullmatch(text) else text
@@ -72,8 +73,8 @@ def _prose(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def rewrite(text: str, base: Path, docs: Path) -> str:
-    """The text with links as the site needs them. ``base``: the folder of the file that has the text."""
-    # A link's text may be code, as in [`x`](y): code is hidden from the pattern, not cut out of the text.
+    """Returns the text with links for the site. ``base`` is the folder of the file that has the text."""
+    # A link's text may be code, as in [`x`](y). So placeholders hide code from the pattern.
     hidden: list[str] = []
 
     def hide(part: str) -> str:

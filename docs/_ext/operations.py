@@ -10,7 +10,7 @@ _MARK = re.compile(r"^<!-- operations: (\w+) -->$", re.MULTILINE)
 
 
 def names_of(module: str) -> list[str]:
-    """The public functions of a module, without second names."""
+    """The names of the public functions of a module, without aliases."""
     family = importlib.import_module(f"ggml_backend.ops.{module}")
     return [name for name in family.__all__ if getattr(family, name).__name__ == name]
 

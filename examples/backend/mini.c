@@ -1,13 +1,13 @@
-// mini.c - a small but complete backend: the pattern for your own.
+// mini.c - a small but complete backend, as a pattern for your own.
 //
-// It has its own memory (here: host memory) and can add and multiply contiguous float32 tensors. The scheduler gives
-// everything else to the next backend in the list. Build it as a module and load it,
+// The backend has its own memory (here: host memory), and adds and multiplies contiguous float32 tensors. The scheduler
+// gives everything else to the next backend in the list. Build the backend as a module and load it,
 //
 //     cmake -S examples/backend -B build/mini && cmake --build build/mini      (against an installed ggml_backend)
 //     ggml_backend_load("./build/mini/mini.so")                                from C
 //     gb.backend.load_backend("build/mini/mini.so"); gb.Backend("MINI")        from Python
 //
-// or link it into the program and call mini_register(). ggml-backend-impl.h says what each hook must do.
+// or link this file into the program and call mini_register(). ggml-backend-impl.h says what each hook must do.
 #include "mini.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ enum { MINI_ALIGNMENT = 64 };
 static struct ggml_backend_buffer_type mini_buffer_type;
 
 // ------------------------------------------------------------------------------------------------------------- buffers
-// context: the memory, which is the buffer's base
+// The context of a buffer is its memory.
 
 static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
     (void) buffer;
@@ -93,7 +93,7 @@ static GGML_CALL const char * mini_name(ggml_backend_t backend);
 
 static GGML_CALL bool type_supports_backend(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
     (void) buft;
-    return backend->iface.get_name == mini_name; // one of ours
+    return backend->iface.get_name == mini_name; // it is a MINI backend
 }
 
 // No is_host hook: the host must not touch the memory, so the library copies through set_tensor and get_tensor.
@@ -120,7 +120,7 @@ static GGML_CALL ggml_backend_buffer_type_t mini_default_buffer_type(ggml_backen
     return &mini_buffer_type;
 }
 
-// Tells the truth, for every op: what is not listed goes to another backend.
+// NULL only if mini_graph_compute can compute the node. The scheduler gives other nodes to another backend.
 static GGML_CALL const char * mini_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op) {
     (void) backend;
     switch (op->op) {
@@ -160,7 +160,7 @@ static GGML_CALL bool mini_graph_compute(ggml_backend_t backend, struct ggml_cgr
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct ggml_tensor * node = graph->nodes[i];
         const char * reason = mini_unsupported_reason(backend, node);
-        if (reason != NULL) { // a caller that did not ask first
+        if (reason != NULL) { // the caller did not ask first
             ggml_report_error(GGML_STATUS_UNSUPPORTED, "MINI: node '%s' (%s): %s", ggml_get_name(node),
                 ggml_op_desc(node), reason);
             return false;

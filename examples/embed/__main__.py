@@ -46,7 +46,7 @@ def mib(n: int) -> str:
 
 
 def compare_with_f32(texts: list[str], vectors: FloatArray, args: argparse.Namespace) -> str:
-    """Size and closeness of quantized weights: the same texts through the float32 model."""
+    """The size of the quantized weights, and the cosine to the float32 model's vectors of the same texts."""
     source = model_dir() / "model.safetensors"
     exact = Embedder(n_threads=args.threads).embed(texts, args.batch)
     cosine = (vectors * exact).sum(axis=1)
@@ -61,7 +61,7 @@ def read_texts(args: argparse.Namespace) -> list[str]:
     texts = list(args.sentence)
     if args.file:
         texts += [line.strip() for line in Path(args.file).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    # arguments may hold bytes that are no text
+    # arguments may have bytes that are no text
     return [t.encode("utf-8", "replace").decode() for t in texts] or SENTENCES
 
 
@@ -79,7 +79,7 @@ def main() -> None:
         prog="python -m examples.embed", description="Sentence embeddings with all-MiniLM-L6-v2."
     )
     parser.add_argument("sentence", nargs="*", help="texts to embed (default: a handful of examples)")
-    parser.add_argument("--file", help="a text file, one sentence a line")
+    parser.add_argument("--file", help="a text file with one sentence per line")
     add_devices(parser)
     parser.add_argument(
         "--cluster",
@@ -87,7 +87,7 @@ def main() -> None:
         help="under mpiexec: layers are spread over the ranks, and several batches are pending at once",
     )
     parser.add_argument("--batch", type=count(), default=32, help="sentences a batch (default: %(default)s)")
-    parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
+    parser.add_argument("--threads", type=count(512), help="CPU threads (default: the usable cores)")
     parser.add_argument(
         "--type",
         default="f32",

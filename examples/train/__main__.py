@@ -29,22 +29,22 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--out", metavar="FOLDER", type=Path, help="for state.gguf and loss.svg; goes on from its state")
-    made.add_argument("--new", action="store_true", help="begin again, although the folder has a state")
-    made.add_argument("--text", default="topics", help="a text file; default: the topics of Python's help()")
-    made.add_argument("--steps", type=count(), default=1000, help="steps in all (default: %(default)s)")
+    made.add_argument("--out", metavar="FOLDER", type=Path, help="folder of loss.svg and of the state to continue")
+    made.add_argument("--new", action="store_true", help="begin again, even if the folder has a state")
+    made.add_argument("--text", default="topics", help="a text file (default: the topics of Python's help())")
+    made.add_argument("--steps", type=count(), default=1000, help="steps of all runs together (default: %(default)s)")
     made.add_argument("--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)")
     made.add_argument("--rows", type=count(4096), default=16, help="sequences a batch (default: %(default)s)")
     for name in ("width", "layers", "heads", "context"):
         default = getattr(Config(1), name)
-        made.add_argument(f"--{name}", type=count(8192), default=default, help="of the network (default: %(default)s)")
+        made.add_argument(f"--{name}", type=count(8192), default=default, help=f"network {name} (default: %(default)s)")
     made.add_argument(
-        "--every", type=count(), default=100, help="steps from one validation to the next (default: %(default)s)"
+        "--every", type=count(), default=100, help="number of steps between validations (default: %(default)s)"
     )
     made.add_argument("--write", type=count(), metavar="N", help="write N characters and stop")
-    made.add_argument("--prompt", default="The ", help="the beginning of samples (default: %(default)r)")
+    made.add_argument("--prompt", default="The ", help="beginning of samples (default: %(default)r)")
     made.add_argument("--seed", type=count(), default=1, help="(default: %(default)s)")
-    made.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
+    made.add_argument("--threads", type=count(512), help="CPU threads (default: the usable cores)")
     add_devices(made)
     return made
 
@@ -54,7 +54,7 @@ def backend_of(name: str, threads: int | None) -> gb.Backend:
 
 
 def begin(args: argparse.Namespace, state: Path | None) -> Trainer:
-    """A new trainer, or the one of the state."""
+    """Makes a new trainer, or loads the trainer of the state."""
     names = [*args.devices] if "CPU" in args.devices else [*args.devices, "CPU"]
     backends = [backend_of(name, args.threads) for name in names]
     text = read(args.text)
@@ -81,7 +81,7 @@ def keep(trainer: Trainer, folder: Path | None) -> None:
 
 
 def train(trainer: Trainer, args: argparse.Namespace) -> bool:
-    """Trains up to ``args.steps``. False after Ctrl-C."""
+    """Trains up to ``args.steps``. Returns False after Ctrl-C."""
     began, last_step = time.perf_counter(), trainer.step_number
     with Interrupts() as interrupts:
         while trainer.step_number < args.steps and not interrupts.came:

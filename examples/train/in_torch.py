@@ -1,4 +1,4 @@
-"""The same network in PyTorch, with the same weights. Tests and benchmarks compare both."""
+"""The network of ``model.py`` in PyTorch, with the same weights. Tests and benchmarks compare both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def logits(config: Config, w: Mapping[str, torch.Tensor], tokens: torch.Tensor) 
 
 
 class Peer:
-    """Training by PyTorch, with the numbers of ``Trainer``."""
+    """Trains with PyTorch, with the hyperparameters of ``Trainer``."""
 
     def __init__(self, config: Config, values: Mapping[str, Floats]) -> None:
         self.config = config

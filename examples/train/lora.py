@@ -2,16 +2,19 @@
 
     python -m examples.train.lora MODEL.gguf TEXT.txt --out MERGED.gguf
 
-The weights of the model stay as they are: mapped, quantized, without gradients. Each adapted matrix gets two small
-ones, ``y = W x + B A x scale / rank`` (Hu et al. 2021, arXiv:2106.09685). Only these have gradients and state.
+The weights of the model do not change: they stay mapped and quantized, and have no gradients. Each adapted matrix W
+gets two small matrices, ``y = W x + B A x scale / rank`` (Hu et al. 2021, arXiv:2106.09685). Only A and B have
+gradients and state.
 
-Memory: a step keeps only what enters each block, and computes the block again for its gradients (Chen et al. 2016,
-arXiv:1604.06174). So the results of one block are in memory at a time. Logits are computed for a few tokens at a time.
+To save memory, a step keeps only the input of each block, and computes the block again for its gradients (Chen et al.
+2016, arXiv:1604.06174). So only the results of one block are in memory at a time. Logits are computed for a few tokens
+at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import math
 import operator
@@ -36,7 +39,7 @@ PARTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the network needs of the keys of a Llama file."""
+    """The sizes of the network, from the keys of a Llama file."""
 
     layers: int
     heads: int
@@ -65,7 +68,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Adapter:
-    """``down (rank, inputs)`` and ``up (outputs, rank)``; ``up`` begins with zeros."""
+    """The matrices ``down (rank, inputs)`` and ``up (outputs, rank)``. ``up`` begins with zeros."""
 
     down: gb.Tensor
     up: gb.Tensor
@@ -89,7 +92,7 @@ class Network:
         return ops.rms_norm(x, self.sizes.eps) * self.w[f"{name}.weight"]
 
     def heads(self, name: str, x: gb.Tensor, n: int, rotate: bool) -> gb.Tensor:
-        """``(heads, tokens, head)``"""
+        """A projection of x as ``(heads, tokens, head)``."""
         y = self.linear(f"{name}.weight", x)
         y = y.reshape(x.shape[0], n, y.shape[1] // n)
         if rotate:
@@ -107,7 +110,7 @@ class Network:
         return self.linear(f"{block}.attn_output.weight", y.reshape(x.shape[0], y.shape[1] * y.shape[2]))
 
     def embedded(self) -> gb.Tensor:
-        """``(tokens, width)``, what enters the first block."""
+        """The input ``(tokens, width)`` of the first block."""
         return ops.get_rows(self.w["token_embd.weight"], self.tokens)
 
     def block(self, i: int, x: gb.Tensor) -> gb.Tensor:
@@ -118,7 +121,7 @@ class Network:
         return x + self.linear(f"{b}.ffn_down.weight", ops.glu(gate, up, op="swiglu"))
 
     def logits(self, x: gb.Tensor) -> gb.Tensor:
-        """Of rows of what leaves the last block."""
+        """The logits of rows that the last block computed."""
         head = "output.weight" if "output.weight" in self.w else "token_embd.weight"
         return self.linear(head, self.norm("output_norm", x))
 
@@ -153,15 +156,15 @@ class LoraTrainer:
         n_tokens: int = 64,
         seed: int = 1,
     ) -> None:
-        self.model, self.scale = model, alpha / rank
+        self.model, self.backend, self.scale = model, backend, alpha / rank
         with gb.gguf.open(model) as file:
             sizes = Sizes.of(file)
             self.nbytes = file.nbytes
             self.frozen = file.load(backend)
         self.adapters = self._adapters(parts, rank, sizes.layers, backend, seed)
-        ctx = gb.Context()
-        self.tokens = ctx.tensor((n_tokens,), gb.int32, name="tokens")
-        self.targets = ctx.tensor((n_tokens,), gb.int32, name="targets")
+        ctx, inputs = gb.Context(), gb.Context()
+        self.tokens = inputs.tensor((n_tokens,), gb.int32, name="tokens")
+        self.targets = inputs.tensor((n_tokens,), gb.int32, name="targets")
         network = Network(sizes, self.frozen, self.adapters, self.scale, self.tokens)
         with ctx.as_default():
             trained = self._graph_of(network, backend)
@@ -169,8 +172,8 @@ class LoraTrainer:
             self.loss, [*trained], grads=[*trained.values()], weight_decay=0.0, max_norm=1.0
         )
         self.seeing = ctx.graph(self.loss)
+        self.inputs = inputs.allocate(backend)  # so no graph is planned that no step computes
         self.scheduler = gb.Scheduler(backend)
-        self.scheduler.allocate(self.optimizer.graph)
 
     def _graph_of(self, network: Network, backend: gb.Backend) -> dict[gb.Tensor, gb.Tensor]:
         """Builds the loss. Returns the gradient of each adapter's tensors, the last block first.
@@ -214,7 +217,7 @@ class LoraTrainer:
         return found
 
     def feed(self, piece: Tokens) -> None:
-        """``n_tokens + 1`` tokens: each is to foretell the next one."""
+        """Sets ``n_tokens + 1`` tokens as inputs. Each token but the last predicts the next one."""
         self.tokens.set(np.ascontiguousarray(piece[:-1]))
         self.targets.set(np.ascontiguousarray(piece[1:]))
 
@@ -229,15 +232,19 @@ class LoraTrainer:
         return float(np.mean(losses))
 
     def loss_on(self, pieces: Sequence[Tokens]) -> float:
+        """The mean loss. The arenas of a step serve for it, too. Before the first step, its own are freed again."""
         losses = []
-        for piece in pieces:
-            self.feed(piece)
-            self.scheduler.compute(self.seeing)
-            losses.append(self.loss.item())
+        with contextlib.ExitStack() as stack:
+            own = self.optimizer.n_steps == 0
+            scheduler = stack.enter_context(gb.Scheduler(self.backend)) if own else self.scheduler
+            for piece in pieces:
+                self.feed(piece)
+                scheduler.compute(self.seeing)
+                losses.append(self.loss.item())
         return float(np.mean(losses))
 
     def memory(self) -> int:
-        """Bytes of a step besides the file: the plan, what enters blocks, adapters with gradient sums and moments."""
+        """Bytes of a step without the file: the plan, inputs of blocks, adapters with gradient sums and moments."""
         plan = self.scheduler.prepare(self.optimizer.graph, allocate=False).memory["CPU"]
         trained = sum(t.nbytes for a in self.adapters.values() for t in (a.down, a.up))
         return plan.peak + plan.scratch + self.activations.nbytes + 4 * trained
@@ -260,7 +267,7 @@ class LoraTrainer:
 
 
 def pieces_of(tokens: Tokens, size: int) -> tuple[list[Tokens], list[Tokens]]:
-    """Pieces of ``size + 1`` tokens for training, and every tenth for validation."""
+    """Cuts tokens into pieces of ``size + 1``. Returns those for training, and every tenth for validation."""
     found = [tokens[i : i + size + 1] for i in range(0, len(tokens) - size, size)]
     if len(found) < 2:
         raise ValueError(f"the text has {len(tokens)} tokens: it needs at least {2 * size + 1}")
@@ -281,11 +288,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the merged model")
     parser.add_argument("--steps", type=count(), default=50, help="(default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate (default: %(default)s)")
-    parser.add_argument("--rank", type=count(1024), default=8, help="of the adapters (default: %(default)s)")
+    parser.add_argument("--rank", type=count(1024), default=8, help="rank of the adapters (default: %(default)s)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["attn_q", "attn_v"], help="matrices to adapt")
-    parser.add_argument("--tokens", type=count(4096), default=64, help="tokens a piece (default: %(default)s)")
-    parser.add_argument("--pieces", type=count(1024), default=4, help="pieces a step (default: %(default)s)")
-    parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
+    parser.add_argument("--tokens", type=count(4096), default=64, help="tokens per piece (default: %(default)s)")
+    parser.add_argument("--pieces", type=count(1024), default=4, help="pieces per step (default: %(default)s)")
+    parser.add_argument("--threads", type=count(512), help="CPU threads (default: the usable cores)")
     args = parser.parse_args()
     backend = gb.Backend("CPU", n_threads=args.threads) if args.threads else gb.Backend("CPU")
     trainer = LoraTrainer(args.model, backend, parts=args.parts, rank=args.rank, n_tokens=args.tokens)
@@ -295,7 +302,7 @@ def main() -> None:
 
 
 def train(trainer: LoraTrainer, args: argparse.Namespace) -> None:
-    """Trains, and prints losses. Ctrl-C ends it after the step in progress."""
+    """Trains, and prints losses. Ctrl-C ends training after the current step."""
     from ggml_backend.models import tokenizer_of
 
     with gb.gguf.open(args.model) as file:

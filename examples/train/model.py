@@ -1,7 +1,7 @@
-"""The network: a transformer over characters, as Llama has it, with learned positions.
+"""The network: a transformer over characters with the blocks of Llama, and learned positions.
 
-``initial`` makes the values of the weights, ``logits`` builds the network, ``loss_of`` the loss. They know nothing of
-training.
+``initial`` makes the values of the weights, ``logits`` builds the network, and ``loss_of`` the loss. This module does
+not depend on the trainer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the network. ``context`` is the number of characters that it sees."""
+    """Sizes of the network. ``context`` is the number of characters that the network sees."""
 
     vocabulary: int
     width: int = 128
@@ -68,7 +68,7 @@ def initial(config: Config, seed: int) -> dict[str, Floats]:
 
 
 def _attention(config: Config, w: Mapping[str, gb.Tensor], name: str, x: gb.Tensor, n: int) -> gb.Tensor:
-    """Causal attention of ``n`` sequences. ``x`` has all their characters as rows."""
+    """Causal attention of ``n`` sequences. ``x`` has a row for each character of all sequences."""
     heads, size = config.heads, config.width // config.heads
 
     def split(part: str) -> gb.Tensor:
@@ -82,7 +82,7 @@ def _attention(config: Config, w: Mapping[str, gb.Tensor], name: str, x: gb.Tens
 
 
 def logits(config: Config, w: Mapping[str, gb.Tensor], tokens: gb.Tensor) -> gb.Tensor:
-    """For each character of ``tokens (n, context)``: the logits of the next one, ``(n * context, vocabulary)``."""
+    """For each character of ``tokens (n, context)``, the logits of the next one: ``(n * context, vocabulary)``."""
     n = tokens.shape[0]
     rows = n * config.context
     x = ops.get_rows(w["characters"], tokens.reshape(rows)).reshape(n, config.context, config.width)

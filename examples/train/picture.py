@@ -28,7 +28,7 @@ def ticks(low: float, high: float, n: int = 5) -> list[float]:
 
 
 def svg(curves: Curves, title: str) -> str:
-    """Training and validation loss by step."""
+    """Draws the training and validation loss by step."""
     lines = [(smooth(curves.training), TRAINING, "training"), (curves.validation, VALIDATION, "validation")]
     points = [p for line, _, _ in lines for p in line] or [(0, 0.0)]
     x1 = max(1.0, max(x for x, _ in points))

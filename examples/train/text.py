@@ -1,4 +1,4 @@
-"""The text to learn: the topics of Python's help, or a file. Characters become numbers."""
+"""Reads the text to learn, the topics of Python's help or a file, and turns characters into numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tokens = npt.NDArray[np.int32]
 
 
 def read(source: str) -> str:
-    """``"topics"``: the topics of ``help()``, which are part of Python. Else the text of this file."""
+    """For ``"topics"``, returns the topics of ``help()``, which are part of Python. Otherwise reads this file."""
     if source != "topics":
         return Path(source).read_text(encoding="utf-8")
     try:
@@ -32,7 +32,7 @@ class Text:
 
     @classmethod
     def of(cls, text: str, context: int, characters: str = "") -> Text:
-        """characters: those of an earlier run; default: all of the text"""
+        """characters: the characters of an earlier run (default: all characters of the text)"""
         known = characters or "".join(sorted(set(text)))
         if missing := set(text) - set(known):
             raise ValueError(f"the text has {min(missing)!r}, which the trained network does not know")
@@ -51,7 +51,7 @@ class Text:
 
 
 def batch(tokens: Tokens, n: int, context: int, seed: tuple[int, ...]) -> tuple[Tokens, Tokens]:
-    """``n`` random pieces, and the characters that follow each of theirs. The seed decides."""
+    """``n`` random pieces, and for each of their characters the next one. The seed decides which pieces."""
     starts = np.random.default_rng(seed).integers(0, len(tokens) - context, n)
     pieces = np.stack([tokens[s : s + context + 1] for s in starts])
     return np.ascontiguousarray(pieces[:, :-1]), np.ascontiguousarray(pieces[:, 1:])

@@ -1,7 +1,7 @@
 """Training: steps, validation, samples, and checkpoints.
 
-The batches of a step follow from the seed and the number of the step. So a run that was stopped and continued ends
-with the same weights as one that was not.
+The seed and the number of a step determine its batch. So a run that was stopped and continued ends with the same
+weights as a run without a stop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WARM_UP = 50  # steps in which the learning rate rises
 
 @dataclass
 class Curves:
-    """Losses so far: (step, loss)."""
+    """The losses so far, as pairs (step, loss)."""
 
     training: list[tuple[int, float]] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Trainer:
         self.targets.set(following)
 
     def step(self, rate: float) -> float:
-        """One step with the next batch. Returns its loss."""
+        """Runs one step with the next batch. Returns its loss."""
         self._feed(self.text.training, self.step_number)
         self.optimizer.lr = rate
         loss = self.optimizer.step(self.scheduler)
@@ -100,7 +100,7 @@ class Trainer:
         return loss
 
     def validate(self) -> float:
-        """The mean loss of the same few batches each time, of text that is not trained on."""
+        """The mean loss of a few batches of validation text, the same batches each time."""
         losses = []
         for i in range(VALIDATION_BATCHES):
             self._feed(self.text.validation, 0, i)
@@ -117,7 +117,7 @@ class Trainer:
         self.scheduler.allocate(self.writing)
         for _ in range(n):
             seen = found[-self.config.context :]
-            window = np.zeros((1, self.config.context), np.int32)  # what follows the last one is never looked at
+            window = np.zeros((1, self.config.context), np.int32)  # characters behind the last one have no effect
             window[0, : len(seen)] = seen
             self.window.set(window)
             self.scheduler.compute(self.writing)

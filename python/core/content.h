@@ -4,7 +4,7 @@
 // (gb_tensor_content). A run notes the counter when it begins. A result is out of date as soon as one of the inputs
 // that it was computed from has a higher number. A result in memory of the user keeps the number of its run. For a
 // result in memory of a scheduler, the scheduler knows whether its plan is the current one, whether it ran to its
-// end, and which memory was given to another tensor since (sched/results.h). Only content that is there may be read.
+// end, and which memory was given to another tensor since (sched/results.h). Only valid content may be read.
 //
 // A NumPy view of an unset input is filled with zeros and counts as set, because users write through it.
 #ifndef GBPY_CONTENT_H
@@ -18,7 +18,7 @@ static inline void gbpy_set_stamp(struct ggml_tensor * t, int64_t stamp) { gb_te
 
 extern atomic_llong gbpy_sets; // the counter
 
-// After all of the buffer was overwritten, with a write lock on it: results in it are gone.
+// Call this with a write lock on the buffer, after all of it was overwritten. It makes results in the buffer invalid.
 void gbpy_note_clear(struct gbpy_memory * buffer);
 
 // Call the next three under the mutex while nobody places tensors of the context, or with a lock on the memory.
@@ -28,30 +28,30 @@ bool gbpy_has_lost(const struct ggml_tensor * t); // its memory was freed
 // Fails with INVALID_STATE: the tensor has no memory, or its memory was freed.
 int gbpy_fail_lost(const struct ggml_tensor * t, const char * what);
 
-// With the lock for placing tensors of its context: takes the tensor's memory away. `lost`: only from tensors whose
-// memory was freed and is not locked any more.
+// With the lock for placing tensors of its context: takes the tensor's memory away. The two functions for lost memory
+// do so only for tensors whose memory was freed and is not locked any more.
 void gbpy_unplace(struct ggml_tensor * t);
 void gbpy_unplace_lost(struct ggml_tensor * t);
 void gbpy_unplace_all_lost(struct ggml_context * ctx);
 
-// With a lock on the owner (NULL: the context owns the memory): the input was never set, and its memory never
-// written.
+// With a lock on the owner (NULL: the context owns the memory): true if the input was never set, and its memory was
+// never written.
 bool gbpy_is_unset(const struct gbpy_memory * owner, const struct ggml_tensor * t);
-// With a lock on the owner: the memory is still the tensor's. A scheduler may have given it to another graph since.
+// With a lock on the owner: false if a scheduler has given the tensor's memory to another graph since.
 bool gbpy_is_own(const struct gbpy_memory * owner, const struct ggml_tensor * t);
 // INVALID_STATE, in a message that begins with `what`, unless gbpy_is_own.
 int gbpy_check_own(const struct gbpy_memory * owner, const struct ggml_tensor * t, const char * what);
-// The same unless the content is there to be read.
+// The same unless the content is valid.
 int gbpy_check_readable(const struct gbpy_memory * owner, const struct ggml_tensor * t, const char * what);
 
-// With a lock on the owner: moves a view that was made before its source was placed, or was placed elsewhere.
+// With a lock on the owner: moves a view that was made before its source was placed, or before it was placed elsewhere.
 int gbpy_refresh(struct ggml_tensor * t, const char * what);
 // With a write lock on the owner: INVALID_STATE for results, constants and tensors in read-only memory.
 int gbpy_check_writable(const struct gbpy_memory * owner, const struct ggml_tensor * t, const char * what);
 // All that a write needs: gbpy_check_own, gbpy_refresh, gbpy_check_writable.
 int gbpy_prepare_write(const struct gbpy_memory * owner, struct ggml_tensor * t, const char * what);
 
-// An input that was made with its data; only gbpy_upload_constants writes it.
+// True for an input that was made with its data. Only gbpy_upload_constants writes it.
 bool gbpy_is_constant(const struct ggml_tensor * t);
 void gbpy_set_constant_flag(struct ggml_tensor * t);
 

@@ -35,7 +35,7 @@ struct gbpy_device_info {
     bool transfers; // the queue copies between memories, and from and to the host
     bool files; // it has device memory, and reads files itself
     bool work; // it reports how much scratch memory a graph takes
-    bool ordered; // the runtime orders events between such devices, so none waits for an event of another
+    bool ordered; // the runtime orders events of such devices, so no device waits for an event of another one
     bool bounded; // after a cancelled call, its functions return soon (gbpy_device_given_up)
 };
 
@@ -113,13 +113,13 @@ struct gbpy_op_facts {
     int inplace; // sources on which the result may lie: bit 0 for src[0], bit 1 for src[1]
 };
 struct gbpy_op_facts gbpy_op_facts(int op);
-// The result need not be stored, because it is computed together with its only reader.
+// True if the result need not be stored, because it is computed together with its only reader.
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node);
 // The buffer of weights that a tensor lies in; NULL: none. Its version grows whenever its content changes.
 const void * gbpy_device_weights(const struct ggml_tensor * t);
 uint64_t gbpy_device_version(const void * buffer);
-// Finds how much scratch memory a graph takes on any backend (`graph_work_size`); 0: the backend does not report it.
-// Returns a status.
+// Sets *size to the scratch memory that a graph takes on any backend (`graph_work_size`), or to 0 if the backend does
+// not report it. Returns a status.
 int gbpy_graph_work_size(struct ggml_backend * backend, struct ggml_cgraph * graph, size_t * size);
 // The computation that this thread works for, or NULL. Work that a device queues belongs to the same computation, on
 // whatever thread it runs.

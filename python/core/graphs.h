@@ -25,7 +25,7 @@ struct gbpy_stop {
 
 // A computation. Python owns the memory (ffi.new) and keeps it alive.
 struct gbpy_run {
-    const void * owner; // of its locks; must be the first field. Of a pending run that was issued: the run itself
+    const void * owner; // of its locks; must be the first field. A pending run that was issued owns its locks itself
     void * handle; // of the Python object
     int stopped; // 1: a callback raised an exception, 2: a callback asked to stop
 };
@@ -45,7 +45,7 @@ int gbpy_graph_check_lent(struct gbpy_handle * graph, struct ggml_tensor ** tens
 // passed gbpy_graph_check_lent, and the memory has their size. Afterwards they have no memory again.
 int gbpy_graph_compute_in(struct gbpy_handle * graph, struct gbpy_handle * backend, struct ggml_tensor ** tensors,
     void ** data, int n);
-// Sets *reach: the backend can compute on all memory that the graph uses.
+// Sets *reach to whether the backend can compute on all memory that the graph uses.
 int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * backend, bool * reach);
 // Computes node by node on two backends, and calls `see` with each pair of results.
 int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second,

@@ -363,7 +363,7 @@ int gbpy_lock_to_place(struct gbpy_locks * locks, const char * what, const struc
 
 int gbpy_lock(struct gbpy_locks * locks, const char * what, struct gbpy_handle ** handles, int n, int n_written,
     bool nested, bool beside_runs) {
-    GB_FAIL_IF(locks->active, GGML_STATUS_INVALID_STATE, "%s: the use has begun already", what);
+    GB_FAIL_IF(locks->active, GGML_STATUS_INVALID_STATE, "%s: the locks are already held", what);
     struct gbpy_request few[8];
     struct gbpy_request * requests = n <= 8 ? few : gb_calloc((size_t) n, sizeof(*requests));
     int status = requests != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;

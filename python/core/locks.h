@@ -84,12 +84,12 @@ bool gbpy_holds(const struct gbpy_locks * locks, const struct gbpy_object * obje
 
 // pending.c. Pending runs hold locks, too.
 bool gbpy_any_pending(void); // under the mutex
-// This thread works for a pending run, and `locks` holds its scheduler or one of its backends. So the owner of
+// True if this thread works for a pending run whose scheduler, or one of its backends, `locks` holds. So the owner of
 // `locks` waits for that run, or will.
 bool gbpy_waits_for_my_run(const struct gbpy_locks * locks);
 void gbpy_break_pending_runs(void); // in a forked child: runs go on in the parent only, and their schedulers break
-// True: a pending run conflicted. It was waited for, with the mutex released; *status is SUCCESS, or says why waiting
-// failed. An input that was `staged` does not conflict.
+// True if a pending run conflicted. The call then released the mutex and waited for the run; *status says whether
+// waiting failed. The input `staged` does not conflict.
 bool gbpy_wait_for_conflicting_run(const struct gbpy_request * requests, int n, const struct ggml_tensor * staged,
     int * status);
 

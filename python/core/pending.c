@@ -181,7 +181,7 @@ int gbpy_sched_finish(struct gbpy_handle * sched) {
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_FAIL_IF(!gbpy_is_mine(sched), GGML_STATUS_INVALID_STATE, "Scheduler: the caller must use it");
+    GB_FAIL_IF(!gbpy_is_mine(sched), GGML_STATUS_INVALID_STATE, "Scheduler: the caller must lock it");
     return finish_quietly(s);
 }
 
@@ -615,7 +615,7 @@ int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_run_outcome * outcom
     const bool is_pending = s->has_pending_runs, broken = s->memory.head.broken;
     gbpy_mutex_unlock();
     GB_FAIL_IF(broken, GGML_STATUS_INVALID_STATE,
-        "the computation was on its way when the process was forked: it goes on in the other process only");
+        "the computation was pending when the process was forked: it continues in the parent process only");
     if (outcome != NULL && (!is_pending || gbpy_run_state(outcome) < 0)) { // the scheduler may be closed
         return report(outcome);
     }

@@ -9,10 +9,10 @@
 
 int gbpy_open_buffer(struct gbpy_handle * handle, struct ggml_backend_buffer_type * buft, size_t size, int usage,
     const struct gbpy_handle * parent);
-// Over memory that `object` (its id) owns, which is kept.
+// Makes a buffer over memory of `object` (its id), and keeps the object.
 int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size, int usage, bool readonly,
     uintptr_t object);
-// For all tensors of the context that have no memory. INVALID_STATE without a message: there are none.
+// Makes a buffer for all tensors of the context without memory. INVALID_STATE without a message: there are none.
 int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * context,
     struct ggml_backend_buffer_type * buft, int usage, const struct gbpy_handle * parent);
 int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t, size_t offset);

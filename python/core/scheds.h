@@ -13,7 +13,7 @@ int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
 // report.
 enum { GBPY_PLANNED = 1, GBPY_QUIET = 2 };
 
-// GBPY_PLAN_ONLY decides, and gives no tensor memory.
+// GBPY_PLAN_ONLY makes decisions, but gives no tensor memory.
 enum gbpy_plan_how { GBPY_PLAN_ALLOCATE, GBPY_PLAN_ONLY, GBPY_PLAN_RESERVE };
 int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int kind, int * how);
 int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run,
@@ -41,14 +41,14 @@ int gbpy_sched_step(struct gbpy_handle * sched, struct gbpy_handle * graph, stru
 int gbpy_sched_reset_stats(struct gbpy_handle * sched);
 int gbpy_sched_reset(struct gbpy_handle * sched);
 int gbpy_sched_close(struct gbpy_handle * sched); // frees memory that no array views; then as gbpy_close
-// backend NULL: takes the choice back.
+// Chooses a backend for the node. NULL removes the choice.
 int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node,
     struct gbpy_handle * backend);
 int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n);
 const char * gbpy_sched_device_name(const struct gbpy_handle * sched, int i); // unique within the scheduler
 void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep); // keeps all results of graphs planned from now on
-// With a lock on the scheduler: its last plan is the one of the graph. gbpy_sched_is_about: and planning again would
-// give the same plan.
+// With a lock on the scheduler: true if its last plan is that of the graph. gbpy_sched_is_about is true only if
+// planning again would also give the same plan.
 bool gbpy_sched_has_splits_of(const struct gbpy_handle * sched, const struct gbpy_handle * graph);
 bool gbpy_sched_is_about(const struct gbpy_handle * sched, const struct gbpy_handle * graph);
 

@@ -611,6 +611,22 @@ def test_bias_activation_and_residual_keep_their_bits(groups):
         np.testing.assert_array_equal(together, apart)
 
 
+@pytest.mark.parametrize("read_again", [False, True])
+@pytest.mark.parametrize("groups", [1, 6])
+def test_limits_behind_a_copy_keep_their_bits(groups, read_again):
+    def build(ctx, random):
+        x = gb.ops.relu(random(2, 6, 33, 29))
+        y = gb.ops.conv_2d(random(6, 6 // groups, 3, 3), x, padding=1, groups=groups) + random(6, 1, 1)
+        limited = gb.ops.clamp(gb.ops.dup(y), -0.5, 6)
+        return gb.ops.cont(limited + y if read_again else limited)
+
+    for threads in (1, 2):
+        (together, fusions), (apart, none) = computed(build, True, threads), computed(build, False, threads)
+        assert none == [] and (read_again or fusions == ["convolution"])
+        np.testing.assert_array_equal(together, apart)
+        assert read_again or together.min() == -0.5
+
+
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("padding", [0, 1, 1000])
 def test_a_convolution_without_input_channels_gives_zeros(cpu, kernel, padding):

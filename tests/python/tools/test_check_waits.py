@@ -53,7 +53,7 @@ def test_kernels_that_wait_on_every_path_pass(lines: tuple[str, ...]) -> None:
         (("@P0 ACQBULK", LOAD, "EXIT"), "LDG"),
         (("PREEXIT", "ACQBULK", "EXIT"), "PREEXIT"),
         (("CALL.REL.NOINC `($f)", "ACQBULK", "EXIT", "$f:", "ATOMG.E.ADD R1, R2", "RET.REL.NODEC R16"), "ATOMG"),
-        (("BRX R2 -0x100", "ACQBULK", "EXIT"), "anywhere"),
+        (("BRX R2 -0x100", "ACQBULK", "EXIT"), "unknown address"),
         (("UTMALDG.4D [UR8], [UR4]", "ACQBULK", "EXIT"), "UTMALDG"),
         (("LDGSTS.E.BYPASS.128 [R1], desc[UR4][R2.64]", "ACQBULK", "EXIT"), "LDGSTS"),
         (("ST.E desc[UR4][R4.64], R2", "ACQBULK", "EXIT"), "ST.E"),

@@ -61,15 +61,24 @@ struct gb_conv_unit gb_conv_unit_at(const struct gb_conv_job * j, const struct g
     return u;
 }
 
+// Copies so few floats that a call would take longer.
+static void copy_few(float * y, const float * x, int64_t n) {
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        memcpy(y + i, x + i, 4 * sizeof(*y));
+    }
+    for (; i < n; i++) {
+        y[i] = x[i];
+    }
+}
+
 void gb_conv_store(const struct gb_conv_job * j, const struct gb_slab * s, int64_t f, int64_t n, const float * x,
     float * y) {
     int64_t column = f % s->pitch;
     y += f / s->pitch * j->axis[0].out;
     for (int64_t at = 0; at < n; column = 0, y += j->axis[0].out) {
         const int64_t run = GB_MIN(n - at, s->pitch - column), used = GB_MIN(run, s->n[0] - column);
-        for (int64_t i = 0; i < used; i++) { // so few that a call would take longer
-            y[column + i] = x[at + i];
-        }
+        copy_few(y + column, x + at, used);
         at += run;
     }
 }

@@ -72,14 +72,16 @@ int64_t gb_slab_floats(const struct gb_conv_job * j, int64_t columns, int64_t ro
 
 void gb_slab_offsets(const struct gb_conv_job * j, const struct gb_slab * s, int64_t channels, int64_t * offsets) {
     const struct gb_conv_axis *w = &j->axis[0], *h = &j->axis[1];
-    for (int64_t c = 0; c < channels; c++) {
-        for (int64_t y = 0; y < h->kernel; y++) {
-            const int64_t row =
-                c * s->channel_size + y % s->phases[1] * s->phases[0] * s->phase_size + shift_of(h, y) * s->pitch;
-            for (int64_t x = 0; x < w->kernel; x++) {
-                *offsets++ = row + x % s->phases[0] * s->phase_size + shift_of(w, x);
-            }
+    const int64_t each = w->kernel * h->kernel;
+    int64_t * next = offsets;
+    for (int64_t y = 0; y < h->kernel && channels > 0; y++) {
+        const int64_t row = y % s->phases[1] * s->phases[0] * s->phase_size + shift_of(h, y) * s->pitch;
+        for (int64_t x = 0; x < w->kernel; x++) {
+            *next++ = row + x % s->phases[0] * s->phase_size + shift_of(w, x);
         }
+    }
+    for (int64_t i = each; i < channels * each; i++) { // without divisions, because there are many terms
+        offsets[i] = offsets[i - each] + s->channel_size;
     }
 }
 

@@ -20,8 +20,7 @@ static const char * declines(const struct gb_gemm * p, int64_t rows) {
 
 const char * gb_dense_row_declines(const struct gb_gemm * p) { return declines(p, 1); }
 
-// Multiplies one row with n columns, the first at each of `columns`, w->nb_m apart. Results of
-// stream s start at dst + s * apart.
+// Multiplies one row with n columns of each stream. Stream s starts at column j + s * apart.
 static void multiply_streams(const struct gb_kernels * kernels, const struct gb_gemm * p,
     const struct gb_gemm_matrix * w, const struct gb_gemm_row * row, int64_t j, int64_t n, int streams, int64_t apart) {
     const enum ggml_type type = p->w.type;
