@@ -267,8 +267,10 @@ static ggml_tensor * scan(const bench & t, int64_t size, int64_t width, int64_t 
 static ggml_tensor * delta(const bench & t, int64_t size, int64_t tokens, bool each, int64_t kept) {
     const int64_t heads = 4, sequences = 2;
     ggml_tensor * k = ggml_l2_norm(t.ctx, f32(t, size, 2, tokens, 1), 1e-6f);
-    return ggml_gated_delta_net(t.ctx, f32(t, size, 2, tokens, 1), k, f32(t, size, heads, tokens, sequences),
-        f32(t, each ? size : 1, heads, tokens, sequences), f32(t, 1, heads, tokens, sequences),
+    // States stay small: e^g is below 1, and beta is in (0, 1).
+    ggml_tensor * g = ggml_neg(t.ctx, ggml_sigmoid(t.ctx, f32(t, each ? size : 1, heads, tokens, sequences)));
+    ggml_tensor * beta = ggml_sigmoid(t.ctx, f32(t, 1, heads, tokens, sequences));
+    return ggml_gated_delta_net(t.ctx, f32(t, size, 2, tokens, 1), k, f32(t, size, heads, tokens, sequences), g, beta,
         f32(t, size, size, heads, sequences), kept);
 }
 
