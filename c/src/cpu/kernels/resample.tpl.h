@@ -1,5 +1,5 @@
-// resample.tpl.h - rows whose elements are weighted sums: of elements of another row, at ascending places, or of several
-// rows.
+// resample.tpl.h - rows whose elements are weighted sums: of elements of another row, at ascending
+// places, or of several rows.
 //
 // Neighbouring results depend on neighbouring elements. AVX-512 picks the elements for a vector of results from two
 // vectors in registers: those of all taps if they fit, else those of one tap. Elements that are farther apart are
