@@ -56,7 +56,7 @@ class Reader:
         self._kept: list[Known] = []  # so that no other array gets the id
         self._module = ""
         self._steps = 0  # of loops
-        self.random = None if model.seed is None else np.random.default_rng(model.seed)
+        self.random: np.random.Generator | None = None if model.seed is None else np.random.default_rng(model.seed)
 
     # --------------------------------------------------------------------------------------------- for the operators
 

@@ -253,7 +253,7 @@ def test_results_with_other_readers_are_stored(rng):
 
     grouped = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("linear", "layer_norm", "attention"):
+        for name in ("linear", "layer_norm", "attend"):
             function = getattr(torch_library.Torch, name)
             patch.setattr(
                 torch_library.Torch, name,
@@ -280,7 +280,7 @@ def test_results_with_other_readers_are_stored(rng):
                     sched.compute(graph)
                     results[text] = [t.numpy(copy=True) for t in (*watched, y)]
                 if i < 0:
-                    assert sorted(grouped) == ["attention", "layer_norm", *["linear"] * 4]
+                    assert sorted(grouped) == ["attend", "layer_norm", *["linear"] * 4]
                 for a, b in zip(*results.values(), strict=True):
                     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
 
@@ -332,7 +332,7 @@ class Streams:
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     """Gives ARRAY:library=torch,memory=own a queue. The tests see the calls, not their overlap."""
-    import ggml_backend.devices._torch as torch_library
+    import ggml_backend.devices._array.library_torch as torch_library
 
     streams, plain = Streams(), torch_library.Torch.__init__
 

@@ -461,6 +461,16 @@ def _(w: Scene) -> None:
     valid("copy graph", copy.outputs[0].numpy(copy=True), 2, 4)
 
 
+@operation("export graph")
+def _(w: Scene) -> None:
+    path = f"{w.path}.graph.{os.getpid()}.{threading.get_ident()}"
+    try:
+        w.own_graph.export(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
 # -------------------------------------------------------------------------------------------------------------- tensors
 
 operations(
