@@ -1,7 +1,8 @@
 // resample.c - INTERPOLATE, PAD_EXT, PAD_REFLECT_1D, ROLL.
 //
-// All except the smooth modes of INTERPOLATE move elements, and so work for every plain type. Large results bypass the
-// caches: a row is first written to scratch memory.
+// All except the smooth modes of INTERPOLATE move elements, and so work for every plain type. Large
+// results bypass the caches. A row is first written to scratch memory. Only the smooth modes add up to
+// SLOTS rows of the source straight to the result.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
