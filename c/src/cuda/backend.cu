@@ -74,7 +74,8 @@ static bool queue_copy(gb_cuda_backend & b, const ggml_tensor * src, ggml_tensor
     return gb_cuda_copy_layout(b.device, src, dst, b.stream, &error) && check_call(b, "copying to", dst, error);
 }
 
-// Copies only within the device: the host and other devices would not know when another copy has ended.
+// Copies only within the device. The host and other devices would not know when a copy from or to
+// their memory has ended.
 static GGML_CALL bool copy_async(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst) {
     gb_cuda_backend & b = state_of(backend);
     return gb_cuda_device_of(src) == b.device && gb_cuda_device_of(dst) == b.device && queue_copy(b, src, dst);

@@ -232,6 +232,22 @@ static void work_memory_is_asked_for_and_needed(void) {
     ggml_free(ctx);
 }
 
+// A result of resizing with antialiasing depends on all elements, with an index and a weight for each.
+static void work_memory_grows_with_the_length_of_rows(void) {
+    struct ggml_context * ctx = new_context(true);
+    REQUIRE(ctx != NULL);
+    for (int bits = 20; bits <= (sizeof(size_t) > 4 ? 31 : 27); bits++) {
+        const int64_t n = ((int64_t) 1 << bits) - 1;
+        struct ggml_tensor * row = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n);
+        struct ggml_tensor * y =
+            ggml_interpolate(ctx, row, 1, 1, 1, 1, GGML_SCALE_MODE_BILINEAR | GGML_SCALE_FLAG_ANTIALIAS);
+        REQUIRE(row != NULL && y != NULL);
+        const double size = (double) ggml_graph_plan(graph_of(ctx, y), 1).work_size, least = 8.0 * (double) n;
+        CHECK_MSG(size >= least && size <= 2 * least, "rows of %g elements: %g bytes", (double) n, size);
+    }
+    ggml_free(ctx);
+}
+
 static void the_message_names_unallocated_tensors(void) {
     struct ggml_context * ctx = new_context(false);
     struct ggml_context * bare = new_context(true);
@@ -469,6 +485,6 @@ static void out_of_memory(void) {
 TEST_MAIN(TEST(chain_of_large_and_small_nodes), TEST(in_place_nodes_run_in_order), TEST(views_are_no_work),
     TEST(empty_graph_and_empty_tensors), TEST(counts_runs), TEST(custom_nodes_get_their_tasks),
     TEST(a_node_may_compute_a_graph), TEST(bad_plans_are_refused), TEST(work_memory_is_asked_for_and_needed),
-    TEST(the_message_names_unallocated_tensors), TEST(unsupported_nodes_are_explained),
-    TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes), TEST(aborts_between_groups),
-    TEST(graphs_at_once), TEST(a_million_nodes), TEST(out_of_memory))
+    TEST(work_memory_grows_with_the_length_of_rows), TEST(the_message_names_unallocated_tensors),
+    TEST(unsupported_nodes_are_explained), TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes),
+    TEST(aborts_between_groups), TEST(graphs_at_once), TEST(a_million_nodes), TEST(out_of_memory))

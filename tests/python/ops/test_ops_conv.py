@@ -612,11 +612,14 @@ def test_bias_activation_and_residual_keep_their_bits(groups):
 
 
 @pytest.mark.parametrize("read_again", [False, True])
-@pytest.mark.parametrize("groups", [1, 6])
-def test_limits_behind_a_copy_keep_their_bits(groups, read_again):
+@pytest.mark.parametrize(("channels", "groups", "size"), [(6, 1, (33, 29)), (6, 6, (33, 29)), (100, 1, (14, 14))])
+def test_limits_behind_a_copy_keep_their_bits(channels, groups, size, read_again):
+    """100 channels have several blocks of terms. The operators after a convolution wait for the last block."""
+
     def build(ctx, random):
-        x = gb.ops.relu(random(2, 6, 33, 29))
-        y = gb.ops.conv_2d(random(6, 6 // groups, 3, 3), x, padding=1, groups=groups) + random(6, 1, 1)
+        x = gb.ops.relu(random(2, channels, *size))
+        y = gb.ops.conv_2d(random(channels, channels // groups, 3, 3), x, padding=1, groups=groups)
+        y = y + random(channels, 1, 1)
         limited = gb.ops.clamp(gb.ops.dup(y), -0.5, 6)
         return gb.ops.cont(limited + y if read_again else limited)
 

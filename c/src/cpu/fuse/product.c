@@ -1,7 +1,7 @@
 // fuse/product.c - fuses a product with later elementwise operators: bias, activation, gate,
 // residual.
 //
-//     MUL_MAT [ADD | SUB | MUL | DIV | SCALE | UNARY | CLAMP | LEAKY_RELU | SQR | SQRT | LOG]+
+//     MUL_MAT [ADD | SUB | MUL | DIV | SCALE | UNARY | CLAMP | LEAKY_RELU | SQR | SQRT | LOG | DUP]+
 //
 // The operators are applied to parts of rows as soon as the product has completed them
 // (gb_gemm_epilogue). An operand of one row, which repeats over all rows, is a shared operand

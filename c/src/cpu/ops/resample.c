@@ -1,7 +1,8 @@
 // resample.c - INTERPOLATE, PAD_EXT, PAD_REFLECT_1D, ROLL.
 //
-// All except the smooth modes of INTERPOLATE move elements, and so work for every plain type. Large results bypass the
-// caches: a row is first written to scratch memory.
+// All except the smooth modes of INTERPOLATE move elements, and so work for every plain type. Large
+// results bypass the caches. A row is first written to scratch memory. Only the smooth modes add up to
+// SLOTS rows of the source straight to the result.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -151,7 +152,7 @@ static struct axis axis_of(const struct ggml_tensor * node, int d) {
     x.taps = x.mode == GGML_SCALE_MODE_BICUBIC ? 4 : x.mode == GGML_SCALE_MODE_BILINEAR ? 2 : 1;
     if (x.smooth && x.out > 0) {
         const double most = 2 * ceil(fmax(1.0, 1 / x.ratio)) + 1;
-        x.taps = (int) GB_MIN((int64_t) GB_MIN(most, 0x1p30), x.n);
+        x.taps = (int) GB_MIN((int64_t) most, x.n);
     }
     return x;
 }
@@ -226,7 +227,7 @@ static int64_t scratch_floats(const struct ggml_tensor * node) {
     const struct axis x = axis_of(node, 0), y = axis_of(node, 1);
     return x.mode == GGML_SCALE_MODE_NEAREST
                ? 2 * x.out
-               : 2 * x.taps * x.out + 2 * (int64_t) y.taps + (slots_of(&y) + 1) * x.out + x.n;
+               : 2 * (int64_t) x.taps * x.out + 2 * (int64_t) y.taps + (slots_of(&y) + 1) * x.out + x.n;
 }
 
 static void open_resampler(struct resampler * r, const struct gb_cpu_call * call, const struct ggml_tensor * node) {

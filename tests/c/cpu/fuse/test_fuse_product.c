@@ -24,7 +24,7 @@ static struct ggml_tensor * random_node(struct line * l, struct ggml_tensor * x)
     struct ggml_context * c = l->ctx;
     struct ggml_tensor *same = input(l, GGML_TYPE_F32, x->ne[0], x->ne[1], x->ne[2]),
                        *row = input(l, GGML_TYPE_F32, x->ne[0], 1, 1);
-    switch (test_random_int(0, 13)) {
+    switch (test_random_int(0, 15)) {
         case 0: return ggml_add(c, x, row);
         case 1: return ggml_add(c, x, same);
         case 2: return ggml_add(c, same, x);
@@ -39,6 +39,8 @@ static struct ggml_tensor * random_node(struct line * l, struct ggml_tensor * x)
         case 10: return ggml_add(c, ggml_scale(c, same, 0.5f), x); // another node before it
         case 11: return ggml_gelu_erf(c, x);
         case 12: return ggml_silu_inplace(c, x);
+        case 13: return ggml_dup(c, x);
+        case 14: return ggml_dup_inplace(c, x);
         default: return ggml_clamp(c, x, -0.5f, 0.5f);
     }
 }
@@ -204,6 +206,10 @@ static void matching(void) {
     CHECK_INT(gb_fusion_product.length(nodes, 2), 2);
     CHECK_INT(gb_fusion_product.length(nodes, 1), 0);
     CHECK_INT(gb_fusion_product.length(nodes + 1, 2), 0);
+    struct ggml_tensor * copy = ggml_dup(l.in, y);
+    struct ggml_tensor * copied[] = { y, copy, ggml_silu_inplace(l.in, copy) };
+    CHECK_INT(gb_fusion_product.length(copied, 3), 3);
+    CHECK(gb_fusion_product.is_safe(copied, 3));
     CHECK(gb_fusion_product.is_safe(nodes, 3) && !gb_fusion_product.leaves_out(nodes, 3));
     void * mine = z->data;
     z->data = y->data; // in place

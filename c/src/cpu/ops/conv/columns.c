@@ -149,7 +149,8 @@ struct segment {
 };
 
 // Packs the segments for each term. A copy of VECTOR floats may exceed its segment. The next
-// segment, or the next term, overwrites the excess.
+// segment, or the next term, overwrites the excess, except in unused columns, whose values do not
+// matter, and after the last term, where the panel has slack.
 static void pack_segments(const struct part * p, const struct segment * segments, int n) {
     const int64_t * offsets = p->c->offsets + p->k;
     const int64_t width = p->c->call->k->gemm_nr;
@@ -172,7 +173,7 @@ static void pack(const struct part * p, int64_t f, int64_t n) {
     struct segment segments[GB_GEMM_NR_MAX];
     int64_t row = f / s->n[0], column = f % s->n[0];
     int count = 0;
-    if (n < p->c->call->k->gemm_nr) { // denormal numbers in unused columns would be slow
+    if (n < p->c->call->k->gemm_nr) { // scratch memory may hold denormal numbers, which are slow
         memset(p->c->panel, 0, (size_t) (p->n * p->c->call->k->gemm_nr) * sizeof(float));
     }
     for (int64_t at = 0, run; at < n; at += run) {
