@@ -126,11 +126,12 @@ RULE(conv_2d_dw) { return derive_depthwise(s, y, g); }
 
 enum { PLACES_MAX = 1 << 18 }; // of the images of a convolution: a CPU has a copy of 32 channels for each thread
 
-// True if columns are smaller than the kernels a, or no larger than the image because windows do not overlap. Then
-// products with columns are faster than convolutions. slope: a tensor of the shape of the convolution's result
+// True if columns are smaller than the kernels a, or if strides are so long that windows do not overlap, so columns are
+// no larger than the image. Then products with columns are faster than convolutions. Also true without kernels or
+// channels, because CONV_3D needs one of each. slope: a tensor of the shape of the convolution's result
 static bool are_columns_small(const struct ggml_tensor * a, const struct ggml_tensor * slope, const int32_t * p) {
     const bool is_dense = p[0] == 1 && p[1] == 1;
-    return slope->ne[0] * slope->ne[1] * slope->ne[3] < slope->ne[2] ||
+    return ggml_nelements(a) == 0 || slope->ne[0] * slope->ne[1] * slope->ne[3] < slope->ne[2] ||
            (!is_dense && p[0] >= a->ne[0] && p[1] >= a->ne[1]);
 }
 
@@ -154,6 +155,9 @@ static struct ggml_tensor * kernels_by_columns(struct ggml_context * ctx, struct
 // long enough for vectors. The result has [IC, KW or more, KH or more, OC].
 static struct ggml_tensor * convolve_images(struct ggml_context * ctx, struct ggml_tensor * images,
     struct ggml_tensor * slope, const int32_t * p) {
+    if (images == NULL || slope == NULL) {
+        return NULL;
+    }
     const int64_t n = slope->ne[3], out = slope->ne[2];
     slope = slope->type != GGML_TYPE_F32 ? ggml_cast(ctx, slope, GGML_TYPE_F32) : slope;
     slope = slope != NULL ? gb_grad_contiguous(ctx, ggml_permute(ctx, slope, 0, 1, 3, 2)) : NULL; // [OW, OH, N, OC]

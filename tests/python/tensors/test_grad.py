@@ -176,6 +176,68 @@ def test_gradients_of_kernels_over_many_places():
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=0.05)
 
 
+def slopes_of_convolution(k, x, slope, stride, padding, dilation):
+    """The gradients of kernels and image from that of the result, one element of the kernel after another."""
+    image = np.pad(x, [(0, 0)] * 2 + [(p, p) for p in padding])
+    of_k, of_image = np.zeros(k.shape), np.zeros(image.shape)
+    for i, j in np.ndindex(k.shape[2:]):
+        read = [slice(None)] * 2
+        for at, d, s, n in zip((i, j), dilation, stride, slope.shape[2:], strict=True):
+            read.append(slice(at * d, at * d + s * (n - 1) + 1, s))
+        of_k[:, :, i, j] = np.einsum("nohw,nihw->oi", slope, image[tuple(read)])
+        of_image[tuple(read)] += np.einsum("nohw,oi->nihw", slope, k[:, :, i, j])
+    h, w = (slice(p, n - p) for p, n in zip(padding, image.shape[2:], strict=True))
+    return of_k, of_image[:, :, h, w]
+
+
+def random_convolution(rng):
+    """Shapes of kernels and image, and pairs of strides, paddings and dilations, such that the kernel fits."""
+    n, channels, kernels = (int(i) for i in rng.integers(1, 6, 3))
+    size, stride, dilation = (rng.integers(1, most, 2) for most in (6, 5, 4))
+    stride = np.repeat(stride[0], 2) if rng.integers(2) else stride
+    dilation = dilation if rng.integers(2) else np.ones(2, int)
+    padding = rng.integers(0, 8, 2)
+    least = np.maximum(dilation * (size - 1) + 1 - 2 * padding, 1)
+    image = least + rng.integers(0, 9, 2)
+    return ((kernels, channels, *map(int, size)), (n, channels, *map(int, image)),
+            *(tuple(map(int, pair)) for pair in (stride, padding, dilation)))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [gb.float32, gb.float16], ids=str)
+@pytest.mark.parametrize("seed", range(8))
+def test_gradients_of_random_convolutions(cpu, seed, dtype):
+    rng = np.random.default_rng(seed)
+    for _ in range(12):
+        kernels, image, *pairs = shape = random_convolution(rng)
+        k, x = ((rng.integers(-16, 17, size) / 8).astype(np.float32) for size in (kernels, image))
+        with gb.Context() as ctx:
+            operands = [ctx.tensor(a.shape, dtype) for a in (k, x)]
+            y = gb.ops.conv_2d(*operands, *pairs)
+            slope = weights_of(y.shape)
+            found = gb.grad(scalar(y, ctx), operands)
+            sched = gb.Scheduler(cpu)
+            sched.allocate(graph := ctx.graph(*found))
+            for t, a in zip(operands, (k, x), strict=True):
+                t.set(a.astype(t.dtype.numpy))
+            sched.compute(graph)
+            for got, expected in zip(found, slopes_of_convolution(k, x, slope, *pairs), strict=True):
+                limit = 2e-5 * max(np.abs(expected).max(), 1)
+                np.testing.assert_allclose(got.numpy(), expected, 2e-5, limit, err_msg=str(shape))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("kernels", "channels", "images"), [(0, 2, 1), (4, 0, 1), (4, 2, 0), (0, 2, 0)])
+def test_gradients_of_convolutions_without_kernels_channels_or_images(cpu, kernels, channels, images, stride):
+    k = np.ones((kernels, channels, 3, 3))
+    for build, depth in (
+        (lambda k, x: gb.ops.conv_2d(k, x, stride, 1), channels),
+        (lambda k, x: gb.ops.conv_transpose_2d(k, x, stride), kernels),
+    ):
+        arrays = k, np.ones((images, depth, 5, 5))
+        for found, array in zip(gradients(build, arrays, [cpu]), arrays, strict=True):
+            assert found.shape == array.shape and not found.any()
+
+
 @pytest.mark.parametrize("device", ["CPU", "SIM", "ARRAY"])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_differences(name, device):
