@@ -137,16 +137,23 @@ def differences(function, arrays):
     return found
 
 
-def gradients(build, arrays, backends, assign=None):
+def elements(array, dtype):
+    """The array in a dtype. bfloat16: as bits."""
+    if dtype is gb.bfloat16:
+        return (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return array.astype(dtype.numpy)
+
+
+def gradients(build, arrays, backends, assign=None, dtype=gb.float32):
     with gb.Context() as ctx:
-        tensors = [ctx.tensor(x.shape, name=f"x{i}") for i, x in enumerate(arrays)]
+        tensors = [ctx.tensor(x.shape, dtype, f"x{i}") for i, x in enumerate(arrays)]
         found = gb.grad(scalar(build(*tensors), ctx), tensors)
         graph, sched = ctx.graph(*found), gb.Scheduler(backends)
         if assign is not None:
             assign(sched, graph)
         sched.allocate(graph)
         for t, x in zip(tensors, arrays, strict=True):
-            t.set(x.astype(np.float32))
+            t.set(elements(x, dtype))
         sched.compute(graph)
         return [t.numpy().copy() for t in found]
 
@@ -203,26 +210,41 @@ def random_convolution(rng):
             *(tuple(map(int, pair)) for pair in (stride, padding, dilation)))  # fmt: skip
 
 
+def check_slopes(found, expected, shape):
+    for got, slope in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, slope, 2e-5, 2e-5 * max(np.abs(slope).max(), 1), err_msg=str(shape))
+
+
 @pytest.mark.parametrize("dtype", [gb.float32, gb.float16], ids=str)
 @pytest.mark.parametrize("seed", range(8))
 def test_gradients_of_random_convolutions(cpu, seed, dtype):
     rng = np.random.default_rng(seed)
     for _ in range(12):
         kernels, image, *pairs = shape = random_convolution(rng)
-        k, x = ((rng.integers(-16, 17, size) / 8).astype(np.float32) for size in (kernels, image))
-        with gb.Context() as ctx:
-            operands = [ctx.tensor(a.shape, dtype) for a in (k, x)]
-            y = gb.ops.conv_2d(*operands, *pairs)
-            slope = weights_of(y.shape)
-            found = gb.grad(scalar(y, ctx), operands)
-            sched = gb.Scheduler(cpu)
-            sched.allocate(graph := ctx.graph(*found))
-            for t, a in zip(operands, (k, x), strict=True):
-                t.set(a.astype(t.dtype.numpy))
-            sched.compute(graph)
-            for got, expected in zip(found, slopes_of_convolution(k, x, slope, *pairs), strict=True):
-                limit = 2e-5 * max(np.abs(expected).max(), 1)
-                np.testing.assert_allclose(got.numpy(), expected, 2e-5, limit, err_msg=str(shape))
+        k, x = (rng.integers(-16, 17, size) / 8 for size in (kernels, image))
+        found = gradients(lambda k, x, pairs=pairs: gb.ops.conv_2d(k, x, *pairs), [k, x], [cpu], dtype=dtype)
+        size = [(n + 2 * p - d * (m - 1) - 1) // s + 1
+                for n, m, s, p, d in zip(image[2:], kernels[2:], *pairs, strict=True)]  # fmt: skip
+        check_slopes(found, slopes_of_convolution(k, x, weights_of((len(x), len(k), *size)), *pairs), shape)
+
+
+@pytest.mark.parametrize("dtype", [gb.float32, gb.float16, gb.bfloat16], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_of_random_transposed_convolutions(cpu, seed, dtype):
+    """The image's gradient is a convolution of the result's gradient. The gradient of the kernels is that of this
+    convolution."""
+    rng = np.random.default_rng(seed)
+    for _ in range(12):
+        n, channels, kernels, kh, kw, stride = (int(i) for i in rng.integers(1, 6, 6))
+        k = rng.integers(-16, 17, (channels, kernels, kh, kw)) / 8
+        x = rng.integers(-16, 17, (n, channels, *map(int, rng.integers(1, 8, 2)))) / 8
+        found = gradients(lambda k, x, s=stride: gb.ops.conv_transpose_2d(k, x, s), [k, x], [cpu], dtype=dtype)
+        slope = weights_of(
+            (n, kernels, *((m - 1) * stride + size for m, size in zip(x.shape[2:], (kh, kw), strict=True)))
+        )
+        windows = np.lib.stride_tricks.sliding_window_view(slope, (kh, kw), (2, 3))[:, :, ::stride, ::stride]
+        of_k, _ = slopes_of_convolution(k, slope, x, (stride, stride), (0, 0), (1, 1))
+        check_slopes(found, [of_k, np.einsum("nohwab,ioab->nihw", windows, k)], (k.shape, x.shape, stride))
 
 
 @pytest.mark.parametrize("stride", [1, 2])
