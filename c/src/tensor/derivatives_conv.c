@@ -126,9 +126,9 @@ RULE(conv_2d_dw) { return derive_depthwise(s, y, g); }
 
 enum { PLACES_MAX = 1 << 18 }; // of the images of a convolution: a CPU has a copy of 32 channels for each thread
 
-// True if columns are smaller than the kernels a, or if strides separate the windows, so that columns are no larger than
-// the image. Then products with columns are faster than convolutions. Also true if a has no elements, because CONV_3D
-// needs kernels and channels. slope: a tensor of the shape of the convolution's result
+// True if columns are smaller than the kernels a, or if strides above 1 separate the windows, so that columns are no
+// larger than the image. Then products with columns are faster than convolutions. Also true if a has no elements,
+// because CONV_3D needs kernels and channels. slope: a tensor of the shape of the convolution's result
 static bool are_columns_small(const struct ggml_tensor * a, const struct ggml_tensor * slope, const int32_t * p) {
     const bool is_dense = p[0] == 1 && p[1] == 1;
     return ggml_nelements(a) == 0 || slope->ne[0] * slope->ne[1] * slope->ne[3] < slope->ne[2] ||
