@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python benchmarks/bench_lora.py MODEL.gguf TEXT.txt [--threads N] [--steps N] [--json FILE]
 
-A process imports the package and NumPy's random numbers, makes the tokenizer and encodes the text. Another one does the
-same and then trains. The difference of its largest resident memory to the memory of the first one is what training
-needs: the mapped file, the plan, adapters with their state, and the objects of the graphs. Linux only.
+A process imports the package and NumPy's random numbers, makes the tokenizer and encodes the text. A second process
+does the same and then trains. Training needs the largest resident memory of the second process minus that of the first:
+the mapped file, the plan, adapters with their state, and the objects of the graphs. Linux only.
 """
 
 from __future__ import annotations

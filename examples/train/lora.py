@@ -172,7 +172,7 @@ class LoraTrainer:
             self.loss, [*trained], grads=[*trained.values()], weight_decay=0.0, max_norm=1.0
         )
         self.seeing = ctx.graph(self.loss)
-        self.inputs = inputs.allocate(backend)  # so no graph is planned that no step computes
+        self.inputs = inputs.allocate(backend)  # memory of their own, so only graphs that run are planned
         self.scheduler = gb.Scheduler(backend)
 
     def _graph_of(self, network: Network, backend: gb.Backend) -> dict[gb.Tensor, gb.Tensor]:
@@ -232,7 +232,7 @@ class LoraTrainer:
         return float(np.mean(losses))
 
     def loss_on(self, pieces: Sequence[Tokens]) -> float:
-        """The mean loss. The arenas of a step serve for it, too. Before the first step, its own are freed again."""
+        """The mean loss. It uses the memory of the steps. Before the first step, it frees its own memory."""
         losses = []
         with contextlib.ExitStack() as stack:
             own = self.optimizer.n_steps == 0

@@ -85,8 +85,14 @@ static int write_if_placed(struct gbpy_context * c, struct ggml_tensor * t) {
         status = gbpy_take_or_wait(&locks, "constant", &memory, 1, true, NULL);
     }
     gbpy_mutex_unlock();
-    if (locks.active) {
+    if (locks.active && owner->readonly) {
+        status = gb_fail(GGML_STATUS_INVALID_STATE,
+            "constant: another thread placed the tensor in a read-only buffer, so its value cannot be written");
+    } else if (locks.active) {
         status = gbpy_upload_constants(c, owner, t);
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        gbpy_set_stamp(t, 0); // it has no content
     }
     gbpy_unlock(&locks);
     return status;
@@ -115,7 +121,7 @@ int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, cons
     k->next = atomic_load(&c->constants);
     atomic_store(&c->constants, k);
     gbpy_mutex_unlock();
-    if (gb_tensor_buffer(t) == NULL && t->data != NULL) { // the context itself owns the memory
+    if (!ggml_get_no_alloc(c->memory.head.ptr) && t->data != NULL) { // the context itself owns the memory
         memcpy(t->data, value, size);
         return GGML_STATUS_SUCCESS;
     }

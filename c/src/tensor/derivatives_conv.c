@@ -126,11 +126,12 @@ RULE(conv_2d_dw) { return derive_depthwise(s, y, g); }
 
 enum { PLACES_MAX = 1 << 18 }; // of the images of a convolution: a CPU has a copy of 32 channels for each thread
 
-// True if columns are smaller than the kernels a, or no larger than the image because windows do not overlap. Then
-// products with columns are faster than convolutions. slope: a tensor of the shape of the convolution's result
+// True if columns are smaller than the kernels a, or if strides above 1 separate the windows, so that columns are no
+// larger than the image. Then products with columns are faster than convolutions. Also true if a has no elements,
+// because CONV_3D needs kernels and channels. slope: a tensor of the shape of the convolution's result
 static bool are_columns_small(const struct ggml_tensor * a, const struct ggml_tensor * slope, const int32_t * p) {
     const bool is_dense = p[0] == 1 && p[1] == 1;
-    return slope->ne[0] * slope->ne[1] * slope->ne[3] < slope->ne[2] ||
+    return ggml_nelements(a) == 0 || slope->ne[0] * slope->ne[1] * slope->ne[3] < slope->ne[2] ||
            (!is_dense && p[0] >= a->ne[0] && p[1] >= a->ne[1]);
 }
 
@@ -154,9 +155,11 @@ static struct ggml_tensor * kernels_by_columns(struct ggml_context * ctx, struct
 // long enough for vectors. The result has [IC, KW or more, KH or more, OC].
 static struct ggml_tensor * convolve_images(struct ggml_context * ctx, struct ggml_tensor * images,
     struct ggml_tensor * slope, const int32_t * p) {
+    if (images == NULL || slope == NULL) {
+        return NULL;
+    }
     const int64_t n = slope->ne[3], out = slope->ne[2];
-    slope = slope->type != GGML_TYPE_F32 ? ggml_cast(ctx, slope, GGML_TYPE_F32) : slope;
-    slope = slope != NULL ? gb_grad_contiguous(ctx, ggml_permute(ctx, slope, 0, 1, 3, 2)) : NULL; // [OW, OH, N, OC]
+    slope = gb_grad_contiguous(ctx, ggml_permute(ctx, slope, 0, 1, 3, 2)); // [OW, OH, N, OC]
     slope = slope != NULL ? ggml_reshape_4d(ctx, slope, 1, slope->ne[0], slope->ne[1], n * out) : NULL;
     return ggml_conv_3d_direct(ctx, slope, ggml_permute(ctx, images, 1, 2, 0, 3), 1, p[4], p[5], 0, p[2], p[3], 1, p[0],
         p[1], (int) n, 1, (int) out);
@@ -190,6 +193,10 @@ static struct ggml_tensor * kernels_by_convolution(struct ggml_context * ctx, st
 // derivative if its kernels, here slope, reach across the padding.
 static struct ggml_tensor * kernels_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * image,
     struct ggml_tensor * slope, const int32_t * p) {
+    slope = slope->type != GGML_TYPE_F32 ? ggml_cast(ctx, slope, GGML_TYPE_F32) : slope;
+    if (slope == NULL) {
+        return NULL;
+    }
     const bool reaches = p[2] <= p[0] * (slope->ne[0] - 1) && p[3] <= p[1] * (slope->ne[1] - 1);
     return are_columns_small(a, slope, p) || !reaches || image->ne[0] * image->ne[1] > PLACES_MAX
                ? kernels_by_columns(ctx, a, image, slope, p)
@@ -292,15 +299,21 @@ static bool derive_transposed(struct gb_sweep * s, const struct ggml_tensor * y,
     return of_a != NULL && gb_grad_add(s, y->src[0], ggml_reshape(ctx, of_a, y->src[0]));
 }
 
+// Kernels as CONV_2D reads them: contiguous, F32 or F16.
+static struct ggml_tensor * kernels_of(struct ggml_context * ctx, struct ggml_tensor * a) {
+    const bool is_read = a->type == GGML_TYPE_F32 || a->type == GGML_TYPE_F16;
+    return is_read ? gb_grad_contiguous(ctx, a) : ggml_cast(ctx, a, GGML_TYPE_F32);
+}
+
 RULE(conv_transpose_2d) {
     const int32_t p[] = { y->op_params[0], y->op_params[0], 0, 0, 1, 1 };
-    return derive_transposed(s, y, gb_grad_contiguous(s->ctx, y->src[0]), y->src[1], g, p);
+    return derive_transposed(s, y, kernels_of(s->ctx, y->src[0]), y->src[1], g, p);
 }
 
 RULE(conv_transpose_1d) { // images of one line
     const struct ggml_tensor *a = y->src[0], *b = y->src[1];
     const int32_t p[] = { y->op_params[0], 1, 0, 0, 1, 1 };
-    struct ggml_tensor * kernels = gb_grad_contiguous(s->ctx, y->src[0]);
+    struct ggml_tensor * kernels = kernels_of(s->ctx, y->src[0]);
     struct ggml_tensor * lines = gb_grad_contiguous(s->ctx, y->src[1]);
     return kernels != NULL && lines != NULL &&
            derive_transposed(s, y, ggml_reshape_4d(s->ctx, kernels, a->ne[0], 1, a->ne[1], a->ne[2]),

@@ -37,12 +37,11 @@ _STEP, _ADD, _APPLY = "step", "add", "apply"
 
 
 class _Limit(NamedTuple):
-    """The limit of :meth:`Optimizer.prepare`, and plans that keep it, by the keys of ``Optimizer._graphs``.
+    """The limit of :meth:`Optimizer.prepare` for a scheduler, and plans that keep it, by kind and clipping.
 
     Each plan is stored with its node of the norm.
     """
 
-    sched: Scheduler
     max_bytes: int
     plans: dict[tuple[str, bool], tuple[Plan, Tensor]]
 
@@ -129,7 +128,7 @@ class Optimizer(Local):
     and the other numbers between two steps. Use an optimizer from one thread at a time.
     """
 
-    __slots__ = ("_added", "_grads", "_graphs", "_hyper", "_limit", "_loss", "_max_norm", "_more", "_share", "_state",
+    __slots__ = ("_added", "_grads", "_graphs", "_hyper", "_limits", "_loss", "_max_norm", "_more", "_share", "_state",
                  "_torn", "_weights", "_zeros", "lr", "max_norm", "n_steps", "norm", "weight_decay")  # fmt: skip
 
     _moments: ClassVar[tuple[str, ...]] = ()  # names of the state tensors of each weight
@@ -177,8 +176,8 @@ class Optimizer(Local):
         self._share, self._max_norm = (self._zeros.like(weights[0], (1,), n) for n in ("share", "max norm"))
         self._zeros.allocate()
         self._more: tuple[_Zeros, list[Tensor]] | None = None  # sums of gradients
-        self._graphs: dict[tuple[str, bool], tuple[Graph, Tensor]] = {}
-        self._limit: _Limit | None = None
+        self._graphs: dict[tuple[str, bool, bool], tuple[Graph, Tensor]] = {}
+        self._limits: dict[Scheduler, _Limit] = {}
         self._graph(_STEP)
 
     def _gradients(self, what: str, given: Sequence[Tensor] | None) -> list[Tensor]:
@@ -233,57 +232,63 @@ class Optimizer(Local):
             a limit. None: no limit
 
         Raises :class:`AllocationError`, with the least that was found, if no choice fits. The limit before then holds.
+        :meth:`add`, and the step after it, compute other graphs. They are planned at their first use, and raise it
+        then.
         """
         expect(sched, Scheduler, f"{type(self).__name__}.prepare: sched")
         if max_bytes is None:
             plan = sched.prepare(self.graph)
-            self._limit = None
+            self._limits.pop(sched, None)
             return plan
-        limit = _Limit(sched, max_bytes, {})
-        plan, _ = self._plan_within(limit, _STEP, allocate=True)
-        self._limit = limit
+        limit = _Limit(max_bytes, {})
+        plan, _ = self._plan_within(sched, limit, _STEP, allocate=True)
+        self._limits[sched] = limit
         return plan
 
-    def _plan_within(self, limit: _Limit, kind: str, allocate: bool = False) -> tuple[Plan, Tensor]:
+    def _plan_within(self, sched: Scheduler, limit: _Limit, kind: str, allocate: bool = False) -> tuple[Plan, Tensor]:
         key = kind, self._clips(kind)
         if key not in limit.plans:
-            graph, norm = self._make(kind, in_order=True)
-            plan = limit.sched.prepare(graph, allocate=allocate, max_bytes=limit.max_bytes)
+            graph, norm = self._graph(kind, in_order=True)
+            plan = sched.prepare(graph, allocate=allocate, max_bytes=limit.max_bytes)
             limit.plans[key] = plan, plan.result(norm)
         return limit.plans[key]
 
     def _run_of(self, sched: Scheduler, kind: str) -> _Run:
-        if self._limit is None or self._limit.sched is not sched:
+        limit = self._limits.get(sched)
+        if limit is None:
             graph, norm = self._graph(kind)
             return _Run(graph, self._loss, norm, self._grads)
-        plan, norm = self._plan_within(self._limit, kind)
+        plan, norm = self._plan_within(sched, limit, kind)
         return _Run(plan.graph, plan.result(self._loss), norm, [plan.result(g) for g in self._grads])
 
     def _clips(self, kind: str) -> bool:
         return self.max_norm is not None and kind != _ADD
 
-    def _graph(self, kind: str) -> tuple[Graph, Tensor]:
-        """A graph, and its node with the norm. The norm comes before all nodes that write."""
-        key = kind, self._clips(kind)
+    def _graph(self, kind: str, in_order: bool = False) -> tuple[Graph, Tensor]:
+        """A graph, and its node with the norm. The norm comes before all nodes that write.
+
+        in_order: nodes that write read the norm, so no other order of nodes puts them before it
+        """
+        key = kind, self._clips(kind), in_order
         if key not in self._graphs:
-            self._graphs[key] = self._make(kind)
+            self._graphs[key] = self._make(*key)
         return self._graphs[key]
 
-    def _make(self, kind: str, in_order: bool = False) -> tuple[Graph, Tensor]:
-        """Makes the graph. in_order: nodes that write read the norm, so no other order of nodes puts them before it."""
+    def _make(self, kind: str, clips: bool, in_order: bool) -> tuple[Graph, Tensor]:
         context = self._loss.context
         with context.as_default():
             grads, hyper = self._grads, self._hyper
             if kind == _APPLY:
                 grads = [a + g for a, g in zip(self._sums(), grads, strict=True)]
             norm = _norm(grads)
+            if kind != _ADD:
+                norm, grads = self._scaled(kind == _APPLY, clips, norm, grads)
             one = norm * 0.0 + 1.0 if in_order else None  # nothing is written if the norm is not finite
             if kind == _ADD:
                 grads = grads if one is None else [g * one for g in grads]
                 writes = [ops.add(a, g, inplace=True) for a, g in zip(self._sums(), grads, strict=True)]
             else:
                 hyper = hyper if one is None else hyper * one
-                norm, grads = self._scaled(kind == _APPLY, self._clips(kind), norm, grads)
                 rows = zip(self._weights, grads, self._state, strict=True)
                 writes = [self._update(w, g, state, hyper) for w, g, state in rows]
         return context.graph(self._loss, norm, *writes), norm

@@ -78,9 +78,9 @@ static void compare_input(struct ggml_context * ctx, const struct grad_case * c,
     }
 }
 
-// The inputs of a case. `params`: with the field grad. Returns their number.
+// The inputs of a case. `params`: with the field grad. in->ctx: NULL for a new context. Returns their number.
 static int make_inputs(const struct grad_case * c, bool params, struct inputs * in) {
-    in->ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    in->ctx = in->ctx != NULL ? in->ctx : ggml_init((struct ggml_init_params){ 0, NULL, false });
     int n = 0;
     for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
         in->x[n] = random_tensor(in->ctx, c->ne[n], c->low, c->high);
@@ -634,5 +634,64 @@ static void underivable(void) {
     ggml_free(ctx);
 }
 
+// ---------------------------------------------------------------------------------------------------------- no memory
+
+enum { SPACE = 1 << 19 }; // bytes of a context
+
+// Without data. The gradient of the kernels has a convolution for each image.
+static struct ggml_tensor * loss_of_large_images(struct inputs * in) {
+    ggml_set_no_alloc(in->ctx, true);
+    in->x[0] = ggml_new_tensor_4d(in->ctx, GGML_TYPE_F32, 3, 2, 1, 2);
+    in->x[1] = ggml_new_tensor_4d(in->ctx, GGML_TYPE_F32, 512, 512, 1, 3);
+    return ggml_sum(in->ctx, ggml_conv_2d_direct(in->ctx, in->x[0], in->x[1], 1, 1, 0, 0, 1, 1));
+}
+
+// Derives a case (NULL: large images) with `left` bytes for the nodes of the gradients. Sets the bytes that they take.
+static enum ggml_status derive_within(const struct grad_case * c, void * memory, size_t left, size_t * taken) {
+    struct inputs in = { .ctx = ggml_init((struct ggml_init_params){ SPACE, memory, false }) };
+    const int n = c != NULL ? make_inputs(c, false, &in) : 2;
+    struct ggml_tensor *grads[MAX_INPUTS] = { 0 },
+                       *loss = c != NULL ? function_of(c, &in, n, false) : loss_of_large_images(&in);
+    const size_t used = ggml_used_mem(in.ctx) + ggml_tensor_overhead() + left;
+    CHECK(loss != NULL && used <= SPACE);
+    ggml_set_no_alloc(in.ctx, false);
+    CHECK(ggml_new_tensor_1d(in.ctx, GGML_TYPE_I8, (int64_t) (SPACE - used)) != NULL);
+    ggml_set_no_alloc(in.ctx, true);
+    const size_t before = ggml_used_mem(in.ctx);
+    ggml_clear_error();
+    const enum ggml_status status = ggml_grad(in.ctx, loss, in.x, n, grads);
+    *taken = ggml_used_mem(in.ctx) - before;
+    ggml_free(in.ctx);
+    return status;
+}
+
+static void starve(const struct grad_case * c, void * memory) {
+    const char * name = c != NULL ? c->name : "large images";
+    size_t need, taken;
+    CHECK_MSG(derive_within(c, memory, SPACE / 4, &need) == GGML_STATUS_SUCCESS, "%s: %s", name, ggml_last_error());
+    for (size_t left = 0; left < need; left += ggml_tensor_overhead()) {
+        const enum ggml_status status = derive_within(c, memory, left, &taken);
+        CHECK_MSG(status == GGML_STATUS_ALLOC_FAILED, "%s, %zu bytes: %s", name, left, ggml_last_error());
+    }
+}
+
+// No rule reads a node for which there was no memory.
+static void no_memory(void) {
+    const int64_t live = gb_test_live_allocs();
+    void * memory = gb_aligned_alloc(16, SPACE);
+    for (size_t i = 0; i < sizeof(grad_cases) / sizeof(grad_cases[0]); i++) {
+        starve(&grad_cases[i], memory);
+    }
+    for (size_t i = 0; i < sizeof(cases_without_fields) / sizeof(cases_without_fields[0]); i++) {
+        starve(&cases_without_fields[i], memory);
+    }
+    for (size_t i = 0; i < sizeof(mask_cases) / sizeof(mask_cases[0]); i++) {
+        starve(&mask_cases[i], memory);
+    }
+    starve(NULL, memory);
+    gb_aligned_free(memory);
+    CHECK_INT(gb_test_live_allocs(), live);
+}
+
 TEST_MAIN(TEST(central_differences), TEST(second_derivatives), TEST(gradients_without_fields), TEST(underivable),
-    TEST(gradients_of_masks_and_sinks))
+    TEST(gradients_of_masks_and_sinks), TEST(no_memory))

@@ -100,6 +100,21 @@ def test_constants_are_made_while_other_threads_place_them(cpu):
     assert right > 0
 
 
+def test_constants_in_read_only_memory_are_refused(cpu, monkeypatch):
+    """Another thread may place a tensor before it becomes a constant. Here the conversion of the array does it."""
+    memory = bytes(range(256)) * 2
+    buffer, ctx = gb.Buffer.from_array(memory), gb.Context()
+
+    def place(array):
+        buffer.place(ctx.tensors()[-1], 0)
+        return np.ascontiguousarray(array)
+
+    monkeypatch.setattr("ggml_backend.tensor.context.contiguous", place)
+    with pytest.raises(gb.errors.StateError, match="read-only"):
+        ctx.constant(np.ones(N, np.float32))
+    assert memory == bytes(range(256)) * 2
+
+
 VALUE = np.arange(N, dtype=np.float32) - 7
 
 

@@ -137,16 +137,23 @@ def differences(function, arrays):
     return found
 
 
-def gradients(build, arrays, backends, assign=None):
+def elements(array, dtype):
+    """The array in a dtype. bfloat16: as bits."""
+    if dtype is gb.bfloat16:
+        return (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return array.astype(dtype.numpy)
+
+
+def gradients(build, arrays, backends, assign=None, dtype=gb.float32):
     with gb.Context() as ctx:
-        tensors = [ctx.tensor(x.shape, name=f"x{i}") for i, x in enumerate(arrays)]
+        tensors = [ctx.tensor(x.shape, dtype, f"x{i}") for i, x in enumerate(arrays)]
         found = gb.grad(scalar(build(*tensors), ctx), tensors)
         graph, sched = ctx.graph(*found), gb.Scheduler(backends)
         if assign is not None:
             assign(sched, graph)
         sched.allocate(graph)
         for t, x in zip(tensors, arrays, strict=True):
-            t.set(x.astype(np.float32))
+            t.set(elements(x, dtype))
         sched.compute(graph)
         return [t.numpy().copy() for t in found]
 
@@ -174,6 +181,83 @@ def test_gradients_of_kernels_over_many_places():
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(image, [(0, 0)] * 2 + [(1, 1)] * 2), (3, 1), (2, 3))
     expected = np.einsum("nihwab,nohw->oiab", windows, weights_of((3, 2, 256, 514)))
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=0.05)
+
+
+def slopes_of_convolution(k, x, slope, stride, padding, dilation):
+    """The gradients of kernels and image from that of the result, one element of the kernel after another."""
+    image = np.pad(x, [(0, 0)] * 2 + [(p, p) for p in padding])
+    of_k, of_image = np.zeros(k.shape), np.zeros(image.shape)
+    for i, j in np.ndindex(k.shape[2:]):
+        read = [slice(None)] * 2
+        for at, d, s, n in zip((i, j), dilation, stride, slope.shape[2:], strict=True):
+            read.append(slice(at * d, at * d + s * (n - 1) + 1, s))
+        of_k[:, :, i, j] = np.einsum("nohw,nihw->oi", slope, image[tuple(read)])
+        of_image[tuple(read)] += np.einsum("nohw,oi->nihw", slope, k[:, :, i, j])
+    h, w = (slice(p, n - p) for p, n in zip(padding, image.shape[2:], strict=True))
+    return of_k, of_image[:, :, h, w]
+
+
+def random_convolution(rng):
+    """Shapes of kernels and image, and pairs of strides, paddings and dilations, such that the kernel fits."""
+    n, channels, kernels = (int(i) for i in rng.integers(1, 6, 3))
+    size, stride, dilation = (rng.integers(1, most, 2) for most in (6, 5, 4))
+    stride = np.repeat(stride[0], 2) if rng.integers(2) else stride
+    dilation = dilation if rng.integers(2) else np.ones(2, int)
+    padding = rng.integers(0, 8, 2)
+    least = np.maximum(dilation * (size - 1) + 1 - 2 * padding, 1)
+    image = least + rng.integers(0, 9, 2)
+    return ((kernels, channels, *map(int, size)), (n, channels, *map(int, image)),
+            *(tuple(map(int, pair)) for pair in (stride, padding, dilation)))  # fmt: skip
+
+
+def check_slopes(found, expected, shape):
+    for got, slope in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, slope, 2e-5, 2e-5 * max(np.abs(slope).max(), 1), err_msg=str(shape))
+
+
+@pytest.mark.parametrize("dtype", [gb.float32, gb.float16], ids=str)
+@pytest.mark.parametrize("seed", range(8))
+def test_gradients_of_random_convolutions(cpu, seed, dtype):
+    rng = np.random.default_rng(seed)
+    for _ in range(12):
+        kernels, image, *pairs = shape = random_convolution(rng)
+        k, x = (rng.integers(-16, 17, size) / 8 for size in (kernels, image))
+        found = gradients(lambda k, x, pairs=pairs: gb.ops.conv_2d(k, x, *pairs), [k, x], [cpu], dtype=dtype)
+        size = [(n + 2 * p - d * (m - 1) - 1) // s + 1
+                for n, m, s, p, d in zip(image[2:], kernels[2:], *pairs, strict=True)]  # fmt: skip
+        check_slopes(found, slopes_of_convolution(k, x, weights_of((len(x), len(k), *size)), *pairs), shape)
+
+
+@pytest.mark.parametrize("dtype", [gb.float32, gb.float16, gb.bfloat16], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_of_random_transposed_convolutions(cpu, seed, dtype):
+    """The image's gradient is a convolution of the result's gradient. The gradient of the kernels is that of this
+    convolution."""
+    rng = np.random.default_rng(seed)
+    for _ in range(12):
+        n, channels, kernels, kh, kw, stride = (int(i) for i in rng.integers(1, 6, 6))
+        k = rng.integers(-16, 17, (channels, kernels, kh, kw)) / 8
+        x = rng.integers(-16, 17, (n, channels, *map(int, rng.integers(1, 8, 2)))) / 8
+        found = gradients(lambda k, x, s=stride: gb.ops.conv_transpose_2d(k, x, s), [k, x], [cpu], dtype=dtype)
+        slope = weights_of(
+            (n, kernels, *((m - 1) * stride + size for m, size in zip(x.shape[2:], (kh, kw), strict=True)))
+        )
+        windows = np.lib.stride_tricks.sliding_window_view(slope, (kh, kw), (2, 3))[:, :, ::stride, ::stride]
+        of_k, _ = slopes_of_convolution(k, slope, x, (stride, stride), (0, 0), (1, 1))
+        check_slopes(found, [of_k, np.einsum("nohwab,ioab->nihw", windows, k)], (k.shape, x.shape, stride))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("kernels", "channels", "images"), [(0, 2, 1), (4, 0, 1), (4, 2, 0), (0, 2, 0)])
+def test_gradients_of_convolutions_without_kernels_channels_or_images(cpu, kernels, channels, images, stride):
+    k = np.ones((kernels, channels, 3, 3))
+    for build, depth in (
+        (lambda k, x: gb.ops.conv_2d(k, x, stride, 1), channels),
+        (lambda k, x: gb.ops.conv_transpose_2d(k, x, stride), kernels),
+    ):
+        arrays = k, np.ones((images, depth, 5, 5))
+        for found, array in zip(gradients(build, arrays, [cpu]), arrays, strict=True):
+            assert found.shape == array.shape and not found.any()
 
 
 @pytest.mark.parametrize("device", ["CPU", "SIM", "ARRAY"])

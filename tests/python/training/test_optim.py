@@ -432,10 +432,48 @@ def test_a_batch_with_nan_changes_nothing_within_a_memory_limit(cpu: gb.Backend)
         optimizer.step(sched)
     with pytest.raises(gb.errors.NonFiniteError, match="the data of 'x'"):
         optimizer.add(sched)
+    net.x.set(batches(1)[0][0])
+    optimizer.add(sched)
+    net.x.set(np.full((ROWS, WIDE), np.nan, np.float32))
+    with pytest.raises(gb.errors.NonFiniteError, match="the data of 'x'"):
+        optimizer.step(sched)
     for kept, w in zip(before, net.copies(), strict=True):
         np.testing.assert_array_equal(kept, w)
     net.x.set(batches(1)[0][0])
     assert math.isfinite(optimizer.step(sched))
+
+
+@pytest.mark.parametrize("most", [None, 0.05])
+@pytest.mark.parametrize("kind", ["step", "add", "apply"])
+def test_nodes_that_write_read_the_norm(cpu: gb.Backend, kind: str, most: float | None) -> None:
+    """Otherwise another order of the nodes could write before the norm is known to be finite."""
+    net = Net(cpu)
+    optimizer = gb.optim.SGD(net.loss, net.weights, 0.01, max_norm=most)
+    graph, norm = optimizer._graph(kind, in_order=True)
+    readers = {norm}
+    for node in graph.nodes:
+        if readers.intersection(node.sources):
+            readers.add(node)
+    assert norm in graph.outputs
+    written = [t for t in graph.outputs if t not in (net.loss, norm)]
+    assert len(written) == len(net.weights) and readers.issuperset(written)
+
+
+def test_each_scheduler_has_its_own_memory_limit(cpu: gb.Backend) -> None:
+    net, schedulers = deep(cpu), [gb.Scheduler(cpu) for _ in range(3)]
+    optimizer, limit = limited(net, schedulers[0], "SGD")
+    small, large = limit // 128 * 128, (limit + 600) // 128 * 128  # buffers are padded
+    free = optimizer.prepare(schedulers[1]).memory["CPU"].peak
+    for sched, within in ((schedulers[0], small), (schedulers[1], None), (schedulers[2], large)):
+        optimizer.prepare(sched, max_bytes=within)
+    n_tensors = len(net.ctx.tensors())
+    for sched in schedulers:
+        net.x.set(batches(1)[0][0])
+        optimizer.step(sched)
+    peaks = [sched.buffer_nbytes(cpu) for sched in schedulers]
+    assert peaks[0] <= small < peaks[2] <= large < free <= peaks[1]
+    optimizer.prepare(schedulers[0], max_bytes=small)
+    assert len(net.ctx.tensors()) == n_tensors  # the graph is made once
 
 
 def test_a_memory_limit_that_cannot_be_met(cpu: gb.Backend) -> None:
