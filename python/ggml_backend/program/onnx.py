@@ -213,8 +213,7 @@ class Reader:
     def _loop(self, node: Any, inputs: list[Given], attributes: Attributes) -> list[Given]:
         """Reads the body of a loop once for each step."""
         name, body = node.name or "without a name", attributes.get("body")
-        fits = body is not None and len(body.input) == len(inputs) >= 2 and len(body.output) >= len(inputs) - 1
-        if not fits:
+        if body is None or not 2 <= len(inputs) == len(body.input) or len(body.output) < len(inputs) - 1:
             raise FileError("the model is damaged: Loop has no body that fits its inputs")
         trips, more, *state = inputs
         if trips is not None and not isinstance(trips, np.ndarray):
